@@ -1,0 +1,152 @@
+/* The outer headers: writing them in front of a packet and taking them off. */
+#ifndef MRC_HEADERS_H
+#define MRC_HEADERS_H
+
+#include "arith.h"
+#include "drop.h"
+#include "parse.h"
+
+/* Kernel 6.3 and later; older UAPI headers lack them. */
+#ifndef BPF_F_ADJ_ROOM_DECAP_L3_IPV4
+#define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
+#define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
+#endif
+
+/* Ethernet and IPv6; then an SRH, if any; then the rest. */
+#define OUTER_L3 (ETH_HLEN + sizeof(struct ipv6hdr))
+
+struct outer_l4 {
+	struct udphdr udp;
+	struct mrc_hdr mrc;
+};
+_Static_assert(sizeof(struct outer_l4) == 40, "no padding between UDP and MRC");
+
+/* What the outer headers of a packet say. */
+struct push {
+	const struct mrc_plane *plane;
+	const struct mrc_ev *ev; /* the path */
+	const struct mrc_srh *srh; /* NULL if the path needs none */
+	__u32 path_ev; /* EV of the path: flow label and source port */
+	__u32 payload; /* bytes behind the MRC header */
+	__u8 traffic_class;
+};
+
+static __always_inline void write_eth(struct ethhdr *eth, const struct mrc_plane *plane)
+{
+	__builtin_memcpy(eth->h_dest, plane->dmac, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, plane->smac, ETH_ALEN);
+	eth->h_proto = bpf_htons(ETH_P_IPV6);
+}
+
+static __always_inline void write_ip6(struct ipv6hdr *ip6, const struct push *p)
+{
+	/* Version, traffic class and flow label share the first word. */
+	*(__be32 *)ip6 = bpf_htonl(6u << 28 | (__u32)p->traffic_class << 20 | p->path_ev);
+	ip6->payload_len = bpf_htons(p->ev->srh_len + sizeof(struct outer_l4) + p->payload);
+	ip6->nexthdr = p->ev->srh_len ? NEXTHDR_ROUTING : IPPROTO_UDP;
+	ip6->hop_limit = MRC_HOP_LIMIT;
+	__builtin_memcpy(&ip6->saddr, p->plane->address, 16);
+	__builtin_memcpy(&ip6->daddr, p->ev->dst, 16);
+}
+
+static __always_inline void write_udp(struct udphdr *udp, const struct push *p)
+{
+	udp->source = bpf_htons(MRC_SPORT_BASE + p->path_ev);
+	udp->dest = bpf_htons(settings.udp_port);
+	udp->len = bpf_htons(sizeof(struct outer_l4) + p->payload);
+	udp->check = 0; /* RFC 6935, RFC 6936 */
+}
+
+/* Write everything into room that is already there, the Ethernet header included; `mrc` is ready.
+ * Returns 0, or -1 if the packet is too short or not writable.
+ */
+static __always_inline int write_outer(struct __sk_buff *skb, const struct push *p,
+				       const struct mrc_hdr *mrc)
+{
+	__u32 l4_at = OUTER_L3;
+	struct outer_l4 *l4;
+	struct ethhdr *eth;
+	struct ipv6hdr *ip6;
+
+	if (settings.srh && p->ev->srh_len) {
+		__u32 i;
+
+		if (!p->srh)
+			return -1;
+		/* Copied in 8-byte steps, each of a size that the verifier knows. */
+		for (i = 0; i < MRC_SRH_MAX / 8; i++)
+			if (i * 8 < p->ev->srh_len &&
+			    bpf_skb_store_bytes(skb, OUTER_L3 + i * 8, p->srh->bytes + i * 8, 8, 0))
+				return -1;
+		l4_at += p->ev->srh_len & 0x7f;
+	}
+	eth = (void *)(long)skb->data;
+	ip6 = (void *)(eth + 1);
+	if ((void *)(ip6 + 1) > (void *)(long)skb->data_end)
+		return -1;
+	write_eth(eth, p->plane);
+	write_ip6(ip6, p);
+	l4 = (void *)(long)skb->data + l4_at;
+	if ((void *)(l4 + 1) > (void *)(long)skb->data_end)
+		return -1;
+	write_udp(&l4->udp, p);
+	l4->mrc = *mrc;
+	return 0;
+}
+
+/* Put the plane's VLAN tag on, if it has one, and hand the packet to its NIC. */
+static __always_inline int send_skb(struct __sk_buff *skb, const struct mrc_plane *plane)
+{
+	if (plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), plane->vlan))
+		return drop_skb(MRC_DROP_PUSH_FAILED);
+	return bpf_redirect(plane->ifindex, 0);
+}
+
+/* Fold the outer ECN field into the inner header (RFC 6040). Returns 0 or a drop reason; `ce` is
+ * set if the outer header carried a CE mark.
+ */
+static __always_inline enum mrc_drop merge_ecn(const struct ipv6hdr *ip6, void *inner, void *end,
+					       __u16 *inner_proto, int *ce)
+{
+	__u8 outer_ecn = traffic_class(ip6) & ECN_MASK;
+	__u8 *version = inner;
+	int ecn;
+
+	*ce = outer_ecn == ECN_CE;
+	if ((void *)(version + 1) > end)
+		return MRC_DROP_TRUNCATED;
+	if (*version >> 4 == 4) {
+		struct iphdr *ip = inner;
+		__u8 tos;
+
+		if ((void *)(ip + 1) > end)
+			return MRC_DROP_TRUNCATED;
+		ecn = ecn_decapsulated(ip->tos & ECN_MASK, outer_ecn);
+		if (ecn == ECN_INVALID)
+			return MRC_DROP_CE_NOT_ECT;
+		tos = (ip->tos & ~ECN_MASK) | ecn;
+		if (tos != ip->tos) {
+			/* The first 16-bit word of the header is version, length and TOS. */
+			ip->check = csum_replace16(ip->check, *(__u16 *)ip,
+						   bpf_htons(*version << 8 | tos));
+			ip->tos = tos;
+		}
+		*inner_proto = bpf_htons(ETH_P_IP);
+		return MRC_DROP_NONE;
+	}
+	if (*version >> 4 == 6) {
+		struct ipv6hdr *in6 = inner;
+
+		if ((void *)(in6 + 1) > end)
+			return MRC_DROP_TRUNCATED;
+		ecn = ecn_decapsulated(traffic_class(in6) & ECN_MASK, outer_ecn);
+		if (ecn == ECN_INVALID)
+			return MRC_DROP_CE_NOT_ECT;
+		in6->flow_lbl[0] = (in6->flow_lbl[0] & ~(ECN_MASK << 4)) | ecn << 4;
+		*inner_proto = bpf_htons(ETH_P_IPV6);
+		return MRC_DROP_NONE;
+	}
+	return MRC_DROP_BAD_INNER;
+}
+
+#endif

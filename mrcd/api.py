@@ -1,0 +1,228 @@
+"""The control API: HTTP and JSON on a unix socket, version 1. mrcctl is its user.
+
+Errors are {"error", "hint", "exit_code"}; nothing here blocks the loop or raises to the client.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from mrcd import __version__
+from mrcd.abi import ABI_VERSION, WIRE_VERSION, EvState
+from mrcd.daemon import Daemon
+from mrcd.errors import MachineError, MrcdError, UsageError
+from mrcd.metrics import TablesCollector
+from mrcd.topology import EV
+from mrcd.view import SCHEMA_VERSION
+
+log = logging.getLogger("mrcd.api")
+
+SOCKET = "mrcd.sock"
+_LONGEST_WAIT_S = 60.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors as documents."""
+    try:
+        return await handler(request)
+    except MrcdError as e:
+        status = 400 if isinstance(e, UsageError) else 500
+        return _error(str(e.args[0]), e.hint, e.exit_code, status)
+    except web.HTTPException as e:
+        return _error(f"{request.method} {request.path}: {e.reason}", "is mrcctl of the same version?", 2, e.status)
+    except Exception as e:
+        log.exception("%s %s", request.method, request.path)
+        return _error(f"internal error: {e}", "the daemon's log has the details; please report it", 2, 500)
+
+
+def _error(message: str, hint: str | None, exit_code: int, status: int) -> web.Response:
+    return web.json_response({"error": message, "hint": hint, "exit_code": exit_code}, status=status)
+
+
+class Api:
+    """The handlers, over one daemon."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application(middlewares=[_errors])
+        app.add_routes(
+            [
+                web.get("/v1/version", self.version),
+                web.get("/v1/status", self.status),
+                web.get("/v1/peers", self.peers),
+                web.get("/v1/paths", self.paths),
+                web.get("/v1/events", self.events),
+                web.post("/v1/deny", self.deny),
+                web.post("/v1/allow", self.allow),
+                web.post("/v1/detach", self.detach),
+                web.post("/v1/attach", self.attach),
+            ]
+        )
+        return app
+
+    async def version(self, _: web.Request) -> web.Response:
+        """Versions of the daemon, its tables and its packets."""
+        return web.json_response(
+            {
+                "version": __version__,
+                "abi_version": ABI_VERSION,
+                "wire_version": WIRE_VERSION,
+                "schema_version": SCHEMA_VERSION,
+            }
+        )
+
+    async def status(self, _: web.Request) -> web.Response:
+        """This host."""
+        document = self._daemon.view.status()
+        uptime = time.monotonic() - self._daemon.started
+        document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
+        document["last_event"] = self._daemon.events.last
+        return web.json_response(document)
+
+    async def peers(self, _: web.Request) -> web.Response:
+        """All peers."""
+        return web.json_response(self._daemon.view.peers())
+
+    async def paths(self, request: web.Request) -> web.Response:
+        """EVs, by ?peer=, ?plane=, ?state=."""
+        peer = request.query.get("peer")
+        if peer is not None:
+            self._known_peer(peer)
+        state = request.query.get("state")
+        if state is not None and state.upper() not in EvState.__members__:
+            raise UsageError(f"there is no EV state {state!r}", hint=f"states: {', '.join(EvState.__members__)}")
+        plane = _number(request.query.get("plane"), "plane")
+        return web.json_response(self._daemon.view.paths(peer, plane, state))
+
+    async def events(self, request: web.Request) -> web.Response:
+        """Events newer than ?after=, waiting up to ?wait= seconds for one."""
+        after = _number(request.query.get("after"), "after") or 0
+        try:
+            wait = min(float(request.query.get("wait", "0")), _LONGEST_WAIT_S)
+        except ValueError:
+            raise UsageError("wait is not a number of seconds") from None
+        found = await self._daemon.events.after(after, wait)
+        return web.json_response({"events": found, "last_id": self._daemon.events.last_id})
+
+    async def deny(self, request: web.Request) -> web.Response:
+        """Take EVs out of use."""
+        done, refused = self._daemon.deny(**await self._choice(request))
+        message = f"{len(done)} denied" + (f", {len(refused)} refused: ev_min_active must remain" if refused else "")
+        return self._changed(done, len(refused), message)
+
+    async def allow(self, request: web.Request) -> web.Response:
+        """Give denied EVs back."""
+        done = self._daemon.allow(**await self._choice(request))
+        return self._changed(done, 0, f"{len(done)} allowed")
+
+    async def detach(self, request: web.Request) -> web.Response:
+        """Take the data plane down."""
+        body = await _body(request)
+        message = await self._daemon.detach(bool(body.get("force")))
+        return web.json_response({"attached": not self._daemon.detached, "message": message})
+
+    async def attach(self, _: web.Request) -> web.Response:
+        """Bring the data plane up."""
+        message = await self._daemon.attach()
+        return web.json_response({"attached": not self._daemon.detached, "message": message})
+
+    def _known_peer(self, name: str) -> None:
+        names = [p.host.name for p in self._daemon.plan.peers]
+        if name not in names:
+            raise UsageError(f"there is no peer {name!r}", hint=f"peers: {', '.join(names[:10])}")
+
+    async def _choice(self, request: web.Request) -> dict[str, Any]:
+        body = await _body(request)
+        peer, ev, plane = body.get("peer"), body.get("ev"), body.get("plane")
+        if peer is None and ev is None and plane is None:
+            raise UsageError("say which paths", hint="name a peer, an EV, a plane, or several of these")
+        if not (peer is None or isinstance(peer, str)) or any(not (x is None or type(x) is int) for x in (ev, plane)):
+            raise UsageError("peer is a name; ev and plane are numbers")
+        return {"peer": peer, "ev": ev, "plane": plane}
+
+    def _changed(self, evs: list[EV], refused: int, message: str) -> web.Response:
+        paths = [{"peer": e.peer, "ev": e.ev, "plane": e.plane, "t1": e.t1} for e in evs]
+        return web.json_response({"changed": len(evs), "refused": refused, "message": message, "paths": paths})
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError:
+        raise UsageError("the request's body is not JSON") from None
+    if not isinstance(body, dict):
+        raise UsageError("the request's body is not a JSON object")
+    return body
+
+
+def _number(text: str | None, name: str) -> int | None:
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise UsageError(f"{name} is not a number: {text!r}")
+    return int(text)
+
+
+def _metrics(daemon: Daemon) -> web.Application:
+    registry = CollectorRegistry()
+    registry.register(TablesCollector(daemon))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+
+    async def scrape(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+    app = web.Application()
+    app.add_routes([web.get("/metrics", scrape)])
+    return app
+
+
+class Servers:
+    """The control socket and the metrics endpoint. Use as an async context manager."""
+
+    def __init__(self, daemon: Daemon, run_dir: Path, metrics_address: str) -> None:
+        self._daemon, self._path, self._address = daemon, run_dir / SOCKET, metrics_address
+        self._runners: list[web.AppRunner] = []
+
+    async def __aenter__(self) -> "Servers":
+        control = web.AppRunner(Api(self._daemon).application(), access_log=None, shutdown_timeout=1.0)
+        metrics = web.AppRunner(_metrics(self._daemon), access_log=None, shutdown_timeout=1.0)
+        self._runners = [control, metrics]
+        for runner in self._runners:
+            await runner.setup()
+        host, _, port = self._address.rpartition(":")
+        try:
+            await web.TCPSite(metrics, host.strip("[]"), int(port)).start()
+        except OSError as e:
+            await self.__aexit__()
+            raise MachineError(
+                f"metrics address {self._address}: {e.strerror or e}", hint="set [metrics] address to a free one"
+            ) from None
+        # A socket left by a dead daemon is replaced; a living one holds the lock that main() took.
+        self._path.unlink(missing_ok=True)
+        old = os.umask(0o117)
+        try:
+            await web.UnixSite(control, str(self._path)).start()
+        finally:
+            os.umask(old)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for runner in self._runners:
+            await asyncio.shield(runner.cleanup())
+        self._path.unlink(missing_ok=True)

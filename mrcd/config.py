@@ -1,0 +1,281 @@
+"""The cluster file: one TOML document for every host, validated at the edge.
+
+Unknown keys, overlapping prefixes, two hosts on one port and the like are errors that name the
+place and the remedy; nothing behind this module has to doubt the configuration again.
+"""
+
+import ipaddress
+import itertools
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mrcd.errors import ConfigError
+
+MAX_PLANES = 8
+MAX_EVS_PER_PEER = 256
+MAX_SEGMENTS = 6
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Steering = Literal["usid", "srh", "ecmp"]
+Granularity = Literal["burst", "packet"]
+Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cluster(_Model):
+    """What every host and switch of the cluster agrees on."""
+
+    name: str = "mrc"
+    block: ipaddress.IPv6Network = Field(
+        default=ipaddress.IPv6Network("5f00::/32"),
+        description="the SRv6 uSID locator block, a /32 (RFC 9800; 5f00::/16 is set aside for SIDs by RFC 9602)",
+    )
+    underlay: ipaddress.IPv6Network = Field(
+        default=ipaddress.IPv6Network("fd10::/32"),
+        description="the /32 from which the hosts' addresses on the planes are computed",
+    )
+    planes: Annotated[int, Field(ge=1, le=MAX_PLANES)] = 4
+    t0s: Annotated[int, Field(ge=1, le=512)] = 1
+    t1s: Annotated[int, Field(ge=0, le=512)] = 4
+    evs_per_peer: Annotated[int, Field(ge=1, le=MAX_EVS_PER_PEER)] = 256
+    ev_min_active: Annotated[int, Field(ge=1, le=MAX_EVS_PER_PEER)] | None = Field(
+        default=None, description="never fewer usable EVs than this per peer; a quarter of the peer's EVs if unset"
+    )
+    steering: Steering = "usid"
+    granularity: Granularity = "burst"
+    mtu: Annotated[int, Field(ge=1500, le=65000)] = Field(default=9100, description="MTU of the plane NICs, bytes")
+    udp_port: Annotated[int, Field(ge=1, le=65535)] = 4797
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Self:
+        if self.block.prefixlen != 32:
+            raise ValueError(f"block {self.block} must be a /32: 16-bit uSIDs follow a 32-bit locator (RFC 9800)")
+        if self.underlay.prefixlen != 32:
+            raise ValueError(f"underlay {self.underlay} must be a /32: plane, T0 and host follow in 16-bit steps")
+        if self.block.overlaps(self.underlay):
+            raise ValueError(f"block {self.block} and underlay {self.underlay} overlap; give them different prefixes")
+        if self.evs_per_peer < self.planes:
+            raise ValueError(
+                f"evs_per_peer {self.evs_per_peer} is less than planes {self.planes}: every plane needs at least one EV"
+            )
+        return self
+
+    @property
+    def evs_per_plane(self) -> int:
+        """Width of one plane in a peer's EV table; EV = plane × evs_per_plane + slot on every host."""
+        return self.evs_per_peer // self.planes
+
+
+class Host(_Model):
+    """One host: where its NICs are plugged in, and which overlay prefixes live behind it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    id: Annotated[int, Field(ge=0, le=65534)]
+    t0: Annotated[int, Field(ge=0, le=511)] = 0
+    port: Annotated[int, Field(ge=0, le=1023)]
+    prefixes: Annotated[list[Network], Field(min_length=1)]
+    interfaces: list[str] | None = None
+    hook: Hook | None = None
+
+
+class Path_(_Model):
+    """One explicit path, for fabrics that the uSID arithmetic does not describe."""
+
+    source: str
+    peer: str
+    plane: Annotated[int, Field(ge=0, lt=MAX_PLANES)]
+    segments: Annotated[list[ipaddress.IPv6Address], Field(min_length=1, max_length=MAX_SEGMENTS)] = Field(
+        description="destination addresses in travel order; more than one are carried in an SRH"
+    )
+    label: str = ""
+
+
+class Interfaces(_Model):
+    """How the plane NICs are named, and how mrcd reaches their first hop."""
+
+    names: list[str] = Field(default_factory=list, description="one NIC per plane; p0, p1, … if unset")
+    gateway: ipaddress.IPv6Address = Field(
+        default=ipaddress.IPv6Address("fe80::1"), description="link-local address of the T0 on every plane NIC"
+    )
+    hook: Hook = "auto"
+
+
+class Health(_Model):
+    """When an EV is withdrawn and when it comes back. Times in milliseconds."""
+
+    probe_interval_ms: Annotated[int, Field(ge=1, le=10_000)] = 20
+    idle_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 200
+    unanswered: Annotated[int, Field(ge=2, le=100)] = Field(
+        default=4, description="this many probes in a row without a reply, while later ones on other EVs came back"
+    )
+    loss_window_ms: Annotated[int, Field(ge=20, le=60_000)] = 400
+    loss_ratio: Annotated[float, Field(gt=0, le=1)] = 0.05
+    loss_min_packets: Annotated[int, Field(ge=1)] = 10
+    good_probes: Annotated[int, Field(ge=1, le=1000)] = 10
+    hold_down_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 1000
+    hold_down_max_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 60_000
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.hold_down_max_ms < self.hold_down_ms:
+            raise ValueError("hold_down_max_ms is less than hold_down_ms")
+        if self.idle_interval_ms < self.probe_interval_ms:
+            raise ValueError("idle_interval_ms is less than probe_interval_ms")
+        return self
+
+
+class Overlay(_Model):
+    """The interface that the host's traffic is routed into."""
+
+    interface: Annotated[str, Field(min_length=1, max_length=14)] = "mrc0"
+    metric: Annotated[int, Field(ge=1, le=65535)] = 100
+    fallback_metric: Annotated[int, Field(ge=1, le=65535)] = 4000
+    reordering: Annotated[int, Field(ge=3, le=10_000)] = Field(
+        default=300, description="the routes' TCP reordering metric, packets (see ip-route(8))"
+    )
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.metric >= self.fallback_metric:
+            raise ValueError("metric must be lower than fallback_metric, or the kernel's fallback routes would win")
+        return self
+
+
+class Metrics(_Model):
+    """Where Prometheus scrapes."""
+
+    address: str = "127.0.0.1:9479"
+
+    @model_validator(mode="after")
+    def _host_port(self) -> Self:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f'address {self.address!r} is not "host:port", e.g. "127.0.0.1:9479" or "[::1]:9479"')
+        return self
+
+
+class Config(_Model):
+    """The whole cluster file."""
+
+    cluster: Cluster = Cluster()
+    interfaces: Interfaces = Interfaces()
+    overlay: Overlay = Overlay()
+    health: Health = Health()
+    metrics: Metrics = Metrics()
+    hosts: Annotated[list[Host], Field(min_length=1)]
+    paths: list[Path_] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        c = self.cluster
+        _unique("id", [(h.id, h.name) for h in self.hosts])
+        _unique("name", [(h.name, f"id {h.id}") for h in self.hosts])
+        _unique("place (t0, port)", [((h.t0, h.port), h.name) for h in self.hosts])
+        for h in self.hosts:
+            if h.t0 >= c.t0s:
+                raise ValueError(f"host {h.name}: t0 = {h.t0}, but the cluster has t0s = {c.t0s} (0 to {c.t0s - 1})")
+            if h.interfaces is not None and len(h.interfaces) != c.planes:
+                raise ValueError(f"host {h.name}: {len(h.interfaces)} interfaces for {c.planes} planes; name one each")
+        names = self.interfaces.names
+        if names and len(names) != c.planes:
+            raise ValueError(f"interfaces.names has {len(names)} entries for {c.planes} planes; name one NIC per plane")
+        if c.t1s == 0 and not self.paths and len({h.t0 for h in self.hosts}) > 1:
+            raise ValueError("t1s = 0, but the hosts sit under several T0s: there is no way from one T0 to another")
+        _no_overlap(self.hosts, (c.block, c.underlay))
+        known = {h.name for h in self.hosts}
+        for p in self.paths:
+            for role, name in (("source", p.source), ("peer", p.peer)):
+                if name not in known:
+                    raise ValueError(f"paths: {role} {name!r} is not a host of this file")
+            if p.plane >= c.planes:
+                raise ValueError(f"paths: plane {p.plane} of {p.source} → {p.peer}: the cluster has {c.planes} planes")
+        return self
+
+    def host(self, name: str) -> Host:
+        """The host of that name; ConfigError if the file has none."""
+        for h in self.hosts:
+            if h.name == name:
+                return h
+        some = ", ".join(h.name for h in self.hosts[:5])
+        raise ConfigError(
+            f"the configuration has no host named {name!r}",
+            hint=f"it has {some}{', …' if len(self.hosts) > 5 else ''}; set [[hosts]] name to this host's "
+            "`hostname`, or start mrcd with --host NAME",
+        )
+
+    def interface_names(self, host: Host) -> list[str]:
+        """The plane NICs of a host, one per plane."""
+        return host.interfaces or self.interfaces.names or [f"p{p}" for p in range(self.cluster.planes)]
+
+    def hook(self, host: Host) -> Hook:
+        """Where mrc_pop is to be attached on a host's plane NICs."""
+        return host.hook or self.interfaces.hook
+
+    @property
+    def max_peers(self) -> int:
+        """Rows of the peer tables: the host id is the index."""
+        return max(h.id for h in self.hosts) + 1
+
+
+def _unique(what: str, pairs: list[tuple[object, str]]) -> None:
+    seen: dict[object, str] = {}
+    for key, owner in pairs:
+        if key in seen:
+            raise ValueError(f"hosts: {what} {key} is used twice, by {seen[key]} and {owner}")
+        seen[key] = owner
+
+
+def _no_overlap(hosts: list[Host], reserved: tuple[ipaddress.IPv6Network, ...]) -> None:
+    """Overlay prefixes must be disjoint: sorted, every overlap is between neighbours of one version."""
+    owned = sorted(
+        ((n, h.name) for h in hosts for n in h.prefixes),
+        key=lambda x: (x[0].version, int(x[0].network_address), x[0].prefixlen),
+    )
+    for (a, a_owner), (b, b_owner) in itertools.pairwise(owned):
+        if a.version == b.version and a.overlaps(b):
+            raise ValueError(f"hosts: prefix {a} of {a_owner} overlaps {b} of {b_owner}; give each host its own")
+    for n, owner in owned:
+        for r in reserved:
+            if n.version == 6 and r.overlaps(n):
+                raise ValueError(f"hosts: prefix {n} of {owner} overlaps the fabric's own {r}; use another prefix")
+
+
+def parse(text: str, source: str = "configuration") -> Config:
+    """Validate TOML text. Raises ConfigError that lists every fault with its place."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise ConfigError(f"{source}: not valid TOML: {e}", hint="see https://toml.io for the syntax") from None
+    try:
+        return Config.model_validate(data)
+    except ValidationError as e:
+        faults = [_explain(dict(f)) for f in e.errors()]
+        raise ConfigError(f"{source}: " + "; ".join(faults), hint="nothing was changed; mend the file") from None
+
+
+def load(path: Path) -> Config:
+    """Read and validate the cluster file. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(f"{path}: {e.strerror}", hint="name the cluster file with --config FILE") from None
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{path}: not UTF-8 text: {e.reason} at byte {e.start}") from None
+    return parse(text, str(path))
+
+
+def _explain(fault: dict[str, object]) -> str:
+    loc = fault["loc"]
+    assert isinstance(loc, tuple)
+    parts = [p for p in loc if p not in ("IPv4Network", "IPv6Network")]
+    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
+    if fault["type"] == "extra_forbidden":
+        return f"{place}: unknown key; remove it or check its spelling"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message

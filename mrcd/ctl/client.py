@@ -1,0 +1,136 @@
+"""The daemon's HTTP API, over its unix socket."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from mrcd.errors import DaemonError, UsageError
+
+# What a request or an answer is made of: JSON. Its shape is the business of the one who renders it.
+Json = Any
+
+_START = "start it with `systemctl start mrcd`, or `mrcd --config FILE`"
+
+
+class DaemonDown(DaemonError):
+    """Nobody answers on the socket, or whoever did is gone: mrcd is not running."""
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class Client:
+    """One request per connection to the mrcd whose socket is in `run_dir`."""
+
+    def __init__(self, run_dir: Path, timeout: float) -> None:
+        self.socket_path = run_dir / "mrcd.sock"
+        self.timeout = timeout
+
+    def get(self, path: str, *, wait: float | None = None, **query: object) -> Json:
+        """GET; queries that are None are left out. `wait`: seconds that the daemon may hold the answer back.
+
+        Raises DaemonDown, DaemonError, or UsageError if the daemon says so.
+        """
+        given = {k: v for k, v in {**query, "wait": wait}.items() if v is not None}
+        target = f"{path}?{urlencode(given)}" if given else path
+        return self._request("GET", target, None, self.timeout + (wait or 0))
+
+    def post(self, path: str, body: Json) -> Json:
+        """POST a JSON document. Raises as `get` does."""
+        return self._request("POST", path, json.dumps(body), self.timeout)
+
+    def _request(self, method: str, target: str, body: str | None, timeout: float) -> Json:
+        connection = _UnixConnection(self.socket_path, timeout)
+        headers = {"Content-Type": "application/json"} if body else {}
+        try:
+            connection.request(method, target, body, headers)
+            response = connection.getresponse()
+            content = response.read()
+        except TimeoutError:
+            raise DaemonError(
+                f"mrcd did not answer within {timeout:g} s",
+                hint="wait longer with --timeout SECONDS, or look at `journalctl -u mrcd`",
+            ) from None
+        except PermissionError:
+            raise DaemonError(f"{self.socket_path}: permission denied", hint="run mrcctl as root") from None
+        except ConnectionError as e:
+            # Refused: a socket file without a daemon. Reset, or closed without an answer: it has just died.
+            raise DaemonDown(f"mrcd is not running ({self.socket_path}: {e.strerror or e})", hint=_START) from None
+        except FileNotFoundError:
+            raise DaemonDown(f"mrcd is not running (no socket {self.socket_path})", hint=_START) from None
+        except HTTPException as e:
+            raise DaemonError(
+                f"{self.socket_path}: not an HTTP answer: {e!r}", hint="is this mrcd's socket? see --run-dir"
+            ) from None
+        except OSError as e:
+            raise DaemonError(
+                f"{self.socket_path}: {e.strerror or e}", hint="is this mrcd's socket? see --run-dir"
+            ) from None
+        finally:
+            connection.close()
+        return _decode(response, content)
+
+
+def _decode(response: HTTPResponse, content: bytes) -> Json:
+    """The answer's document, or the error that it reports."""
+    try:
+        document = json.loads(content)
+    except ValueError:
+        document = None
+    if response.status < 400 and document is not None:
+        return document
+    if response.status >= 400 and isinstance(document, dict) and "error" in document:
+        kind = UsageError if document.get("exit_code") == 1 else DaemonError
+        raise kind(str(document["error"]), hint=document.get("hint"))
+    raise DaemonError(
+        f"mrcd answered {response.status} {response.reason} without a JSON document",
+        hint="are mrcctl and mrcd of the same version? see `mrcctl version`",
+    )
+
+
+# Seconds: how long the daemon may hold the answer back while nothing happens; how often to look for a daemon.
+_HOLD = 10.0
+_RETRY = 0.5
+
+
+def follow_events(client: Client, say: Callable[[str], None]) -> Iterator[list[Json]]:
+    """The events that the daemon remembers, then new ones as they happen, in batches; does not end by itself.
+
+    Lives through a restart of the daemon, which may number its events anew: what was seen before is told
+    by the events' time, CLOCK_MONOTONIC of this machine. Raises DaemonDown if there is no daemon at first.
+    """
+    after, newest_ns, seen_ns = 0, -1, -1
+    started = down = False
+    while True:
+        try:
+            batch = client.get("/v1/events", after=after, wait=_HOLD)
+        except DaemonDown as e:
+            if not started:
+                raise
+            if not down:
+                say(f"{e.args[0]}; waiting for it")
+            down, after, seen_ns = True, 0, newest_ns
+            time.sleep(_RETRY)
+            continue
+        started, down = True, False
+        if batch["last_id"] < after:  # restarted between two requests
+            after, seen_ns = 0, newest_ns
+            continue
+        after = batch["last_id"]
+        fresh = [e for e in batch["events"] if e["monotonic_ns"] > seen_ns]
+        if fresh:
+            newest_ns = max(e["monotonic_ns"] for e in fresh)
+            yield fresh

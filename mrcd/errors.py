@@ -1,0 +1,60 @@
+"""Every error a user can meet.
+
+MrcdError                 carries a message and, where one is known, a remedy (`hint`)
+├── UsageError            the command line or the configuration is wrong        exit code 1
+│   └── ConfigError
+└── MachineError          the daemon, the kernel or the machine refused         exit code 2
+    ├── KernelError       carries errno and the kernel's own word for it
+    └── DaemonError       the daemon is down, or answered with an error
+"""
+
+import errno
+import os
+
+
+class MrcdError(Exception):
+    """An error with a message for the user and, where one is known, the next step to take."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}\n  hint: {self.hint}" if self.hint else message
+
+
+class UsageError(MrcdError):
+    """The user asked for something that cannot be: wrong arguments, wrong names."""
+
+    exit_code = 1
+
+
+class ConfigError(UsageError):
+    """The configuration file is wrong; nothing was changed."""
+
+
+class MachineError(MrcdError):
+    """The machine refused: kernel, daemon or files."""
+
+
+class KernelError(MachineError):
+    """A system call failed. `errno` is positive, as in errno.h."""
+
+    def __init__(self, what: str, code: int, *, hint: str | None = None) -> None:
+        self.errno = abs(code)
+        name = errno.errorcode.get(self.errno, str(self.errno))
+        super().__init__(f"{what}: {os.strerror(self.errno)} ({name})", hint=hint or _HINTS.get(self.errno))
+
+
+class DaemonError(MachineError):
+    """mrcd does not answer, or refused a request."""
+
+
+_HINTS = {
+    errno.EPERM: "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
+    errno.EACCES: "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
+    errno.ENODEV: "check the interface names in the configuration with `ip link`",
+}

@@ -1,0 +1,120 @@
+"""Where the programs are attached on this host, and why there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrcd.config import Granularity, Hook
+from mrcd.dataplane import Attachment, Dataplane, Point
+from mrcd.errors import KernelError, MachineError
+from mrcd.netlink import Link
+
+
+@dataclass(frozen=True)
+class Port:
+    """A plane NIC: `nic` has the address and the neighbours, `physical` sends and receives."""
+
+    plane: int
+    nic: Link
+    physical: Link
+
+    @property
+    def vlan(self) -> int:
+        """VLAN id; 0 if untagged."""
+        return self.nic.vlan
+
+
+def ports(interfaces: tuple[str, ...], links: dict[str, Link]) -> dict[int, Port]:
+    """The plane NICs that exist. A VLAN interface is served on the NIC below it."""
+    by_index = {link.ifindex: link for link in links.values()}
+    found = {}
+    for plane, name in enumerate(interfaces):
+        nic = links.get(name)
+        if nic is None:
+            continue
+        physical = by_index.get(nic.lower, nic) if nic.lower is not None else nic
+        found[plane] = Port(plane, nic, physical)
+    return found
+
+
+def choose(wanted: Hook, link: Link) -> tuple[list[Point], str]:
+    """The XDP points to try for mrc_pop, best first, and the reason if there is none.
+
+    tc ingress is always there too: it reflects and settles probes, and pops what XDP leaves.
+    """
+    if wanted == "auto":
+        if link.kind is not None:
+            return [], f"{link.kind} is a virtual interface: tc keeps its bursts whole, XDP would cut them"
+        return ["xdp"], ""
+    if wanted == "tc":
+        return [], "configured"
+    return [wanted], ""
+
+
+def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port) -> tuple[set[str], dict[str, object]]:
+    """Attach mrc_pop for one plane. Returns the pins it uses and a document for `mrcctl status`."""
+    link = port.physical
+    tc = Attachment(f"pop-{link.name}", "mrc_pop", link.name, link.ifindex, "ingress")
+    how = dataplane.attach(tc)
+    pins = {tc.name}
+    points, reason = choose(wanted, link)
+    document: dict[str, object] = {"plane": port.plane, "hook": how, "hook_reason": reason or None}
+    for point in points:
+        xdp = Attachment(f"pop-xdp-{link.name}", "mrc_pop_xdp", link.name, link.ifindex, point)
+        try:
+            dataplane.attach(xdp)
+        except KernelError as e:
+            if wanted != "auto":
+                raise KernelError(
+                    f"attach mrc_pop to {link.name} as {wanted}",
+                    e.errno,
+                    hint='set hook = "auto" or "tc" for this host in the configuration',
+                ) from None
+            document["hook_reason"] = f"native XDP refused: {e.args[0].splitlines()[-1]}"
+        else:
+            pins.add(xdp.name)
+            document["hook"] = f"{point} + {how}"
+            document["hook_reason"] = "configured" if wanted != "auto" else "native XDP of the driver"
+    return pins, document
+
+
+def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tuple[Attachment, dict[str, object]]:
+    """Where mrc_push sits: it sees bursts before, or wire packets after, the kernel's segmentation."""
+    if granularity == "burst":
+        a = Attachment("push-egress", "mrc_push", mrc0.name, mrc0.ifindex, "egress")
+        reason = "burst: a GSO burst stays whole on one EV"
+    else:
+        a = Attachment("push-ingress", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
+        reason = "packet: every wire packet takes its own EV"
+    return a, {"hook": f"tc {a.point} {a.interface}", "reason": reason}
+
+
+def prepare_sysctls(ports_: dict[int, Port], root: Path = Path("/proc/sys/net")) -> None:
+    """SRv6 on, and no strict reverse path filter, on the plane NICs.
+
+    seg6_enabled must be 1 on `all` and on the interface; a popped packet arrives on a plane NIC
+    while its source is routed by mrc0, which a strict rp_filter (RFC 3704) would drop.
+    """
+    for name in ["all", *(p.nic.name for p in ports_.values())]:
+        _write(root / "ipv6/conf" / name / "seg6_enabled", "1")
+    strict_everywhere = _read(root / "ipv4/conf/all/rp_filter") == "1"
+    for p in ports_.values():
+        path = root / "ipv4/conf" / p.nic.name / "rp_filter"
+        if strict_everywhere or _read(path) == "1":
+            _write(path, "2")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as e:
+        raise MachineError(f"{path}: {e.strerror}") from None
+
+
+def _write(path: Path, value: str) -> None:
+    try:
+        if path.read_text().strip() != value:
+            path.write_text(value)
+    except OSError as e:
+        raise MachineError(
+            f"{path}: {e.strerror}", hint="the kernel needs CONFIG_IPV6_SEG6_LWTUNNEL, and mrcd must be root"
+        ) from None

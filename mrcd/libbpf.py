@@ -1,0 +1,345 @@
+"""The few libbpf calls that mrcd needs, with errors as exceptions.
+
+The daemon reaches libbpf through bcc (`bcc.libbcc.lib` resolves the libbpf that bcc links). mrcctl
+must start fast and bcc maps all of LLVM, so it opens the same library by its own name.
+"""
+
+import ctypes as ct
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+from mrcd.errors import KernelError, MachineError
+
+XDP = 37
+TCX_INGRESS = 46
+TCX_EGRESS = 47
+XDP_FLAGS_SKB_MODE = 1 << 1
+XDP_FLAGS_DRV_MODE = 1 << 2
+TC_INGRESS = 1
+TC_EGRESS = 2
+TC_REPLACE = 1
+
+
+class _ObjGetInfo(ct.Structure):
+    """The beginning of struct bpf_map_info."""
+
+    _fields_ = [
+        ("type", ct.c_uint32),
+        ("id", ct.c_uint32),
+        ("key_size", ct.c_uint32),
+        ("value_size", ct.c_uint32),
+        ("max_entries", ct.c_uint32),
+        ("map_flags", ct.c_uint32),
+        ("name", ct.c_char * 16),
+    ]
+
+
+class _LinkCreateOpts(ct.Structure):
+    _fields_ = [("sz", ct.c_size_t), ("flags", ct.c_uint32), ("_rest", ct.c_byte * 52)]
+
+
+class _TcHook(ct.Structure):
+    _fields_ = [("sz", ct.c_size_t), ("ifindex", ct.c_int), ("attach_point", ct.c_int), ("parent", ct.c_uint32)]
+
+
+class _TcOpts(ct.Structure):
+    _fields_ = [
+        ("sz", ct.c_size_t),
+        ("prog_fd", ct.c_int),
+        ("flags", ct.c_uint32),
+        ("prog_id", ct.c_uint32),
+        ("handle", ct.c_uint32),
+        ("priority", ct.c_uint32),
+    ]
+
+
+class _TestRunOpts(ct.Structure):
+    _fields_ = [
+        ("sz", ct.c_size_t),
+        ("data_in", ct.c_void_p),
+        ("data_out", ct.c_void_p),
+        ("data_size_in", ct.c_uint32),
+        ("data_size_out", ct.c_uint32),
+        ("ctx_in", ct.c_void_p),
+        ("ctx_out", ct.c_void_p),
+        ("ctx_size_in", ct.c_uint32),
+        ("ctx_size_out", ct.c_uint32),
+        ("retval", ct.c_uint32),
+        ("repeat", ct.c_int),
+        ("duration", ct.c_uint32),
+        ("flags", ct.c_uint32),
+        ("cpu", ct.c_uint32),
+        ("batch_size", ct.c_uint32),
+    ]
+
+
+_PRINT = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
+
+_POINTERS = (
+    "bpf_object__open_file",
+    "bpf_object__find_map_by_name",
+    "bpf_object__find_program_by_name",
+    "bpf_object__next_map",
+    "bpf_object__next_program",
+    "bpf_map__name",
+    "bpf_program__name",
+    "bpf_map__initial_value",
+)
+_lib: Any = None
+_log: list[str] = []
+
+
+def _print(_level: int, fmt: bytes, args: int) -> int:
+    """Keep what libbpf says, to be shown only if the call fails."""
+    text = ct.create_string_buffer(8192)
+    _libc.vsnprintf(text, ct.c_size_t(len(text)), fmt, ct.c_void_p(args))
+    _log.append(text.value.decode(errors="replace").rstrip())
+    return 0
+
+
+_print_callback = _PRINT(_print)
+_libc = ct.CDLL(None, use_errno=True)
+
+
+def use(lib: Any) -> None:
+    """Make every function of this module go to that library handle."""
+    global _lib
+    for name in _POINTERS:
+        getattr(lib, name).restype = ct.c_void_p
+    lib.libbpf_set_print.restype = ct.c_void_p
+    lib.libbpf_set_print(_print_callback)
+    _lib = lib
+
+
+def lib() -> Any:
+    """The library handle: bcc's if the daemon has chosen it with use_bcc, else libbpf.so itself."""
+    if _lib is None:
+        try:
+            use(ct.CDLL("libbpf.so.1", use_errno=True))
+        except OSError as e:
+            raise MachineError(f"libbpf cannot be loaded: {e}", hint="apt install libbpf1") from None
+    return _lib
+
+
+def use_bcc() -> None:
+    """Load, attach and pin through bcc's binding to libbpf."""
+    try:
+        from bcc import libbcc
+    except ImportError as e:
+        raise MachineError(
+            f"bcc's Python binding is missing: {e}",
+            hint="apt install python3-bpfcc, and use a virtual environment made with --system-site-packages",
+        ) from None
+    use(libbcc.lib)
+
+
+def check(what: str, result: int | None, *, hint: str | None = None) -> int:
+    """Raise KernelError if a libbpf call failed (negative, or a null pointer), with libbpf's last words."""
+    if result is None:
+        code = ct.get_errno() or errno.EINVAL
+    elif result < 0:
+        code = -result
+    else:
+        _log.clear()
+        return result
+    words = [line for line in _log if line][-12:]
+    _log.clear()
+    raise KernelError("\n  ".join([what, *words]), code, hint=hint)
+
+
+# ---- objects ----
+
+
+def open_object(path: Path) -> int:
+    """Open a compiled object. Returns a `struct bpf_object *`."""
+    return check(f"open {path.name}", lib().bpf_object__open_file(os.fsencode(path), None))
+
+
+def load_object(obj: int) -> None:
+    """Create the maps that were not given, verify and load the programs."""
+    check("load the programs", lib().bpf_object__load(ct.c_void_p(obj)))
+
+
+def close_object(obj: int) -> None:
+    """Free the object and every descriptor that it holds."""
+    lib().bpf_object__close(ct.c_void_p(obj))
+
+
+def maps_of(obj: int) -> dict[str, int]:
+    """The maps of an object: name → `struct bpf_map *`."""
+    found: dict[str, int] = {}
+    m = lib().bpf_object__next_map(ct.c_void_p(obj), None)
+    while m:
+        found[ct.string_at(lib().bpf_map__name(ct.c_void_p(m))).decode()] = m
+        m = lib().bpf_object__next_map(ct.c_void_p(obj), ct.c_void_p(m))
+    return found
+
+
+def program_fd(obj: int, name: str) -> int:
+    """The descriptor of a loaded program (owned by the object)."""
+    prog = lib().bpf_object__find_program_by_name(ct.c_void_p(obj), name.encode())
+    check(f"find program {name}", prog)
+    return check(f"program {name}", lib().bpf_program__fd(ct.c_void_p(prog)))
+
+
+def set_map_size(m: int, entries: int) -> None:
+    """Entries of a map that is not created yet."""
+    check("size a map", lib().bpf_map__set_max_entries(ct.c_void_p(m), ct.c_uint32(entries)))
+
+
+def set_initial_value(m: int, value: bytes) -> None:
+    """Contents of a global data section (.rodata), before loading."""
+    check("set the settings", lib().bpf_map__set_initial_value(ct.c_void_p(m), value, ct.c_size_t(len(value))))
+
+
+def initial_size(m: int) -> int:
+    """Bytes of a global data section."""
+    size = ct.c_size_t()
+    check("find the settings", lib().bpf_map__initial_value(ct.c_void_p(m), ct.byref(size)))
+    return size.value
+
+
+def reuse_map(m: int, fd: int) -> None:
+    """Use an existing map instead of creating one; the caller may close `fd`."""
+    check("reuse a pinned map", lib().bpf_map__reuse_fd(ct.c_void_p(m), fd))
+
+
+def map_fd(m: int) -> int:
+    """The descriptor of a created map (owned by the object)."""
+    return check("map", lib().bpf_map__fd(ct.c_void_p(m)))
+
+
+# ---- pins ----
+
+
+def pin(fd: int, path: Path) -> None:
+    """Pin a map, program or link."""
+    check(f"pin {path}", lib().bpf_obj_pin(fd, os.fsencode(path)))
+
+
+def get(path: Path) -> int:
+    """Open a pin; the caller closes the descriptor."""
+    return check(f"open the pin {path}", lib().bpf_obj_get(os.fsencode(path)))
+
+
+def map_info(fd: int) -> tuple[int, int, int]:
+    """Key size, value size (bytes) and entries of a map."""
+    info, size = _ObjGetInfo(), ct.c_uint32(ct.sizeof(_ObjGetInfo))
+    check("ask for a map's size", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
+    return info.key_size, info.value_size, info.max_entries
+
+
+class _LinkInfo(ct.Structure):
+    """The beginning of struct bpf_link_info, as XDP and TCX links fill it."""
+
+    _fields_ = [
+        ("type", ct.c_uint32),
+        ("id", ct.c_uint32),
+        ("prog_id", ct.c_uint32),
+        ("_pad", ct.c_uint32),
+        ("ifindex", ct.c_uint32),
+        ("_rest", ct.c_byte * 28),
+    ]
+
+
+def link_ifindex(fd: int) -> int:
+    """The interface that a link is attached to; 0 once the interface is gone."""
+    info, size = _LinkInfo(), ct.c_uint32(ct.sizeof(_LinkInfo))
+    check("ask for a link's interface", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
+    return int(info.ifindex)
+
+
+# ---- attach ----
+
+
+def create_link(prog_fd: int, ifindex: int, attach_type: int, flags: int = 0) -> int:
+    """Attach a program by a link (TCX or XDP); the caller pins and closes the descriptor."""
+    opts = _LinkCreateOpts(sz=ct.sizeof(_LinkCreateOpts), flags=flags)
+    return check("attach", lib().bpf_link_create(prog_fd, ifindex, attach_type, ct.byref(opts)))
+
+
+def update_link(link_fd: int, prog_fd: int) -> None:
+    """Replace the program of a link, without a gap."""
+    check("replace a program", lib().bpf_link_update(link_fd, prog_fd, None))
+
+
+def attach_clsact(prog_fd: int, ifindex: int, point: int, handle: int, priority: int) -> None:
+    """Attach, or replace, by a clsact filter: kernels without TCX."""
+    hook = _TcHook(sz=ct.sizeof(_TcHook), ifindex=ifindex, attach_point=point)
+    result = lib().bpf_tc_hook_create(ct.byref(hook))
+    if result != -errno.EEXIST:
+        check("create a clsact qdisc", result)
+    opts = _TcOpts(sz=ct.sizeof(_TcOpts), prog_fd=prog_fd, flags=TC_REPLACE, handle=handle, priority=priority)
+    check("attach", lib().bpf_tc_attach(ct.byref(hook), ct.byref(opts)))
+
+
+def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
+    """Remove our filter, leaving the qdisc and foreign filters; no error if it is not there."""
+    hook = _TcHook(sz=ct.sizeof(_TcHook), ifindex=ifindex, attach_point=point)
+    opts = _TcOpts(sz=ct.sizeof(_TcOpts), handle=handle, priority=priority)
+    result = lib().bpf_tc_detach(ct.byref(hook), ct.byref(opts))
+    if result not in (-errno.ENOENT, -errno.EINVAL, -errno.ENODEV):
+        check("detach", result)
+    _log.clear()
+
+
+# ---- elements ----
+
+
+def update_elem(fd: int, key: bytes, value: bytes) -> None:
+    """Write one element."""
+    check("write a map element", lib().bpf_map_update_elem(fd, key, value, ct.c_uint64(0)))
+
+
+def lookup_elem(fd: int, key: bytes, size: int) -> bytes | None:
+    """Read one element of `size` bytes (per-CPU maps: 8-byte aligned value × possible CPUs); None if absent."""
+    value = ct.create_string_buffer(size)
+    result = lib().bpf_map_lookup_elem(fd, key, value)
+    if result == -errno.ENOENT:
+        return None
+    check("read a map element", result)
+    return value.raw
+
+
+def delete_elem(fd: int, key: bytes) -> None:
+    """Delete one element; no error if it is not there."""
+    result = lib().bpf_map_delete_elem(fd, key)
+    if result != -errno.ENOENT:
+        check("delete a map element", result)
+
+
+def keys(fd: int, size: int) -> list[bytes]:
+    """All keys of a map."""
+    found: list[bytes] = []
+    last: bytes | None = None
+    buffer = ct.create_string_buffer(size)
+    while lib().bpf_map_get_next_key(fd, last, buffer) == 0:
+        last = buffer.raw
+        found.append(last)
+    _log.clear()
+    return found
+
+
+def possible_cpus() -> int:
+    """Columns of a per-CPU map."""
+    return check("count the CPUs", lib().libbpf_num_possible_cpus())
+
+
+def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: int = 0) -> tuple[int, bytes]:
+    """Run a program once on `data` in this network namespace.
+
+    `ctx` is the beginning of a struct __sk_buff or xdp_md; `room` bytes are kept for the packet that
+    comes out. Returns the program's verdict and that packet.
+    """
+    out = ct.create_string_buffer(room) if room else None
+    opts = _TestRunOpts(sz=ct.sizeof(_TestRunOpts))
+    opts.data_in = ct.cast(ct.c_char_p(data), ct.c_void_p)
+    opts.data_size_in = len(data)
+    if out is not None:
+        opts.data_out, opts.data_size_out = ct.addressof(out), room
+    if ctx is not None:
+        opts.ctx_in, opts.ctx_size_in = ct.cast(ct.c_char_p(ctx), ct.c_void_p), len(ctx)
+    check("run a program", lib().bpf_prog_test_run_opts(prog_fd, ct.byref(opts)))
+    return opts.retval, out.raw[: opts.data_size_out] if out is not None else b""

@@ -1,0 +1,178 @@
+"""The command `mrcd`: check a configuration, or run the daemon."""
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import IO
+
+import click
+
+from mrcd import __version__, config, topology
+from mrcd.errors import MachineError, MrcdError
+
+DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
+DEFAULT_RUN_DIR = Path("/run/mrcd")
+DEFAULT_BPFFS = Path("/sys/fs/bpf")
+
+log = logging.getLogger("mrcd")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config", "config_path", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, envvar="MRCD_CONFIG",
+    show_default=True, help="The cluster file.",
+)  # fmt: skip
+@click.option("--host", envvar="MRCD_HOST", help="This host's name in the cluster file.  [default: its hostname]")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), default=DEFAULT_RUN_DIR, envvar="MRCD_RUN_DIR",
+    show_default=True, help="Where the control socket lives.",
+)  # fmt: skip
+@click.option(
+    "--bpffs", type=click.Path(path_type=Path), default=DEFAULT_BPFFS, show_default=True,
+    help="The BPF file system for the pins; mounted if it is not.",
+)  # fmt: skip
+@click.option("--check", is_flag=True, help="Validate the file, print this host's plan, change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --check: the plan as JSON.")
+@click.option("--verbose", "-v", is_flag=True, help="Log route changes too.")
+@click.version_option(__version__, message="mrcd %(version)s")
+def mrcd(
+    config_path: Path, host: str | None, run_dir: Path, bpffs: Path, check: bool, as_json: bool, verbose: bool
+) -> None:
+    """The daemon of mrcd: installs paths, watches them, withdraws what fails.
+
+    Stopping it leaves the data plane forwarding; `mrcctl detach` takes that down.
+    """
+    plan = topology.plan(config.load(config_path), host or socket.gethostname())
+    if check:
+        click.echo(json.dumps(plan_document(plan), indent=2) if as_json else plan_text(plan))
+        return
+    stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "  # the journal has its own
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(level=level, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
+    for noisy in ("asyncio", "pyroute2"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    lock = _only_one(run_dir)
+    try:
+        asyncio.run(_serve(plan, run_dir, bpffs))
+    finally:
+        lock.close()
+
+
+async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path) -> None:
+    from mrcd.api import Servers  # bcc, aiohttp and the rest only where the daemon really runs
+    from mrcd.daemon import running
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running(plan, run_dir, bpffs) as daemon, Servers(daemon, run_dir, plan.config.metrics.address):
+        _notify("READY=1")
+        work = asyncio.create_task(daemon.run())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        _notify("STOPPING=1")
+        stopping.cancel()
+        if work.done():
+            work.result()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    log.info("stopped; the data plane goes on")
+
+
+def _notify(state: str) -> None:
+    """Tell systemd (sd_notify(3)), if it listens."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+
+
+def _only_one(run_dir: Path) -> IO[str]:
+    """Hold the host's lock; a second daemon would fight over tables and routes."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / "mrcd.lock").open("a+")
+    except OSError as e:
+        raise MachineError(f"{run_dir}: {e.strerror}", hint="run as root, or name a directory with --run-dir") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        pid = lock.read().strip()
+        raise MachineError(
+            f"mrcd already runs here (pid {pid or 'unknown'})", hint="stop it first, or use another --run-dir"
+        ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def plan_document(plan: topology.Plan) -> dict[str, object]:
+    """What this host would install."""
+    return {
+        "schema_version": 1,
+        "host": plan.host.name,
+        "host_id": plan.host.id,
+        "steering": plan.config.cluster.steering,
+        "granularity": plan.config.cluster.granularity,
+        "inner_mtu": plan.inner_mtu,
+        "overhead": plan.overhead,
+        "planes": [
+            {"plane": i, "interface": n, "address": str(plan.addresses[i]), "sid": str(plan.sids[i])}
+            for i, n in enumerate(plan.interfaces)
+        ],
+        "peers": [
+            {
+                "peer": p.host.name,
+                "prefixes": [str(n) for n in p.host.prefixes],
+                "paths": [
+                    {"ev": e.ev, "plane": e.plane, "t1": e.t1, "segments": [str(s) for s in e.segments]} for e in p.evs
+                ],
+            }
+            for p in plan.peers
+        ],
+    }
+
+
+def plan_text(plan: topology.Plan) -> str:
+    """The same for reading."""
+    c = plan.config.cluster
+    lines = [
+        f"host {plan.host.name} (id {plan.host.id}) of cluster {c.name}: {c.steering}, {c.granularity} granularity",
+        f"inner MTU {plan.inner_mtu} = plane MTU {c.mtu} − {plan.overhead} bytes of headers",
+        "",
+        "plane  interface     address                  SID",
+    ]
+    for i, name in enumerate(plan.interfaces):
+        lines.append(f"{i:<6} {name:<13} {plan.addresses[i]!s:<24} {plan.sids[i]}")
+    lines += ["", "peer             EVs  per plane       prefixes"]
+    for p in plan.peers:
+        per_plane = Counter(e.plane for e in p.evs)
+        spread = ",".join(str(per_plane.get(i, 0)) for i in range(c.planes))
+        lines.append(f"{p.host.name:<16} {len(p.evs):>3}  {spread:<15} {', '.join(str(n) for n in p.host.prefixes)}")
+    lines += ["", "The configuration is valid; nothing was changed."]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Entry point: errors as one message, exit 1 for usage and configuration, 2 for the machine."""
+    try:
+        code = mrcd(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as e:
+        e.show()
+        code = 1
+    except MrcdError as e:
+        click.echo(f"mrcd: {e}", err=True)
+        code = e.exit_code
+    sys.exit(code or 0)

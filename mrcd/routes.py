@@ -1,0 +1,92 @@
+"""The routes that a host wants, from its plan and its links. Pure; netlink.py writes them.
+
+overlay    peer's prefix → mrc0                          while the peer's data plane is attached
+fallback   peer's prefix → seg6 encap.red, a hop per usable EV       at a worse metric, always
+local SIDs where the peers' fallback traffic arrives: uDT4 and uDT6 behind the host's uSID
+fabric     own T0's uSID, and the plane's underlay, via the plane's first hop
+"""
+
+from collections.abc import Mapping
+from ipaddress import IPv6Address
+
+from mrcd.netlink import Hop, Link, Route
+from mrcd.topology import EV, UDT4, UDT6, Peer, Plan, carrier, host_usid, plane_network, t0_usid, usid_prefix
+
+_METRIC = 1024  # of SIDs and fabric routes: the kernel's own default for IPv6
+
+
+def with_function(segment: IPv6Address, function: int) -> IPv6Address | None:
+    """Append a uSID to a carrier; None if it is full (block of 32 bits and six uSIDs)."""
+    value = int(segment)
+    for shift in range(80, -1, -16):
+        if not (value & ((1 << (shift + 16)) - 1)):
+            return IPv6Address(value | function << shift)
+    return None
+
+
+def fabric_routes(plan: Plan, nics: Mapping[int, Link]) -> list[Route]:
+    """Routes that do not depend on peers' health. `nics`: plane → NIC, those present."""
+    c = plan.config.cluster
+    gateway = str(plan.config.interfaces.gateway)
+    routes: dict[str, Route] = {}
+    for plane, nic in nics.items():
+        first_hop = (Hop(nic.ifindex, gateway),)
+        wanted = [plane_network(c.underlay, plane)]
+        if c.steering != "ecmp":
+            host = host_usid(plane, plan.host.port)
+            for function, action in ((UDT4, "End.DX4"), (UDT6, "End.DT6")):
+                dst = f"{carrier(c.block, [host, function])}/64"
+                routes[dst] = Route(dst, _METRIC, (Hop(nic.ifindex),), local=action)
+            wanted.append(usid_prefix(c.block, t0_usid(plane, plan.host.t0)))
+        for network in wanted:
+            routes.setdefault(str(network), Route(str(network), _METRIC, first_hop))
+    for path in plan.config.paths:
+        if path.source == plan.host.name and path.plane in nics:
+            dst = f"{path.segments[0]}/128"
+            routes.setdefault(dst, Route(dst, _METRIC, (Hop(nics[path.plane].ifindex, gateway),)))
+    return list(routes.values())
+
+
+def peer_routes(
+    plan: Plan, peer: Peer, nics: Mapping[int, Link], usable: Mapping[int, bool], mrc0: Link | None
+) -> list[Route]:
+    """The routes to one peer's prefixes. `mrc0` is None while its traffic must not be sprayed."""
+    overlay = plan.config.overlay
+    routes = []
+    for prefix in peer.host.prefixes:
+        source = own_address(plan, prefix.version)
+        common = {"mtu": plan.inner_mtu, "reordering": overlay.reordering, "source": source}
+        if mrc0 is not None:
+            routes.append(Route(str(prefix), overlay.metric, (Hop(mrc0.ifindex),), **common))  # type: ignore[arg-type]
+        hops = tuple(_fallback_hops(plan, peer.evs, nics, usable, prefix.version))
+        if hops:
+            routes.append(Route(str(prefix), overlay.fallback_metric, hops, **common))  # type: ignore[arg-type]
+    return routes
+
+
+def _fallback_hops(
+    plan: Plan, evs: tuple[EV, ...], nics: Mapping[int, Link], usable: Mapping[int, bool], version: int
+) -> list[Hop]:
+    if plan.config.cluster.steering == "ecmp":
+        return []  # a fabric without SRv6 has no segment routing to fall back to
+    gateway = str(plan.config.interfaces.gateway) if version == 6 else None
+    hops = []
+    for e in evs:
+        last = with_function(e.segments[-1], UDT4 if version == 4 else UDT6)
+        if usable.get(e.ev) and e.plane in nics and last is not None:
+            segments = (*(str(s) for s in e.segments[:-1]), str(last))
+            hops.append(Hop(nics[e.plane].ifindex, gateway, segments))
+    return hops
+
+
+def own_address(plan: Plan, version: int) -> str | None:
+    """This host's own overlay address of that IP version: its first /32 or /128 prefix."""
+    for address in own_addresses(plan):
+        if (":" in address) == (version == 6):
+            return address
+    return None
+
+
+def own_addresses(plan: Plan) -> list[str]:
+    """The overlay addresses of the host itself; wider prefixes are routed behind it by others."""
+    return [str(p.network_address) for p in plan.host.prefixes if p.prefixlen == p.max_prefixlen]

@@ -1,0 +1,89 @@
+"""The pinned tables as numpy arrays: no system call and no copy per entry."""
+
+import contextlib
+import mmap
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd import abi, libbpf
+from mrcd.errors import MachineError
+
+
+class Tables:
+    """Views of the mapped tables; the arrays change as the programs count.
+
+    evs   (peers, evs_per_peer) abi.EV        rxs    (peers, evs_per_peer) abi.RX
+    peers (peers,) abi.PEER                   planes (8,) abi.PLANE
+    node  () abi.NODE                         srhs   (peers × evs_per_peer or 1,) abi.SRH
+    """
+
+    def __init__(self, pins: Path, *, writable: bool) -> None:
+        self._pins = pins
+        self._maps: list[mmap.mmap] = []
+        self.peers = self._map("mrc_peers", writable)
+        n = len(self.peers)
+        self.evs = self._map("mrc_evs", writable).reshape(n, -1)
+        self.rxs = self._map("mrc_rxs", writable).reshape(n, -1)
+        self.srhs = self._map("mrc_srhs", writable)
+        self.planes = self._map("mrc_planes", writable)
+        self.node = self._map("mrc_node", writable)[0:1].reshape(())
+
+    def _map(self, name: str, writable: bool) -> NDArray[np.void]:
+        path = self._pins / name
+        if not path.exists():
+            raise MachineError(f"no table is pinned at {path}", hint="start mrcd; it makes the tables")
+        fd = libbpf.get(path)
+        try:
+            _, value_size, entries = libbpf.map_info(fd)
+            dtype = abi.MAPS[name]
+            if value_size != dtype.itemsize:
+                raise MachineError(
+                    f"table {name} has entries of {value_size} bytes, this version knows {dtype.itemsize}",
+                    hint="the tables are of another version of mrcd; use the mrcctl that belongs to it",
+                )
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            area = mmap.mmap(fd, _pages(entries * value_size), flags=mmap.MAP_SHARED, prot=access)
+        finally:
+            os.close(fd)
+        self._maps.append(area)
+        return np.frombuffer(area, dtype=dtype, count=entries)
+
+    def drops(self) -> dict[str, int]:
+        """Dropped packets by reason, over all CPUs."""
+        cpus = libbpf.possible_cpus()
+        fd = libbpf.get(self._pins / "mrc_drops")
+        try:
+            found = {}
+            for reason in abi.Drop:
+                if reason is abi.Drop.NONE:
+                    continue
+                raw = libbpf.lookup_elem(fd, struct.pack("I", reason), 8 * cpus)
+                found[reason.text] = sum(struct.unpack(f"{cpus}Q", raw)) if raw else 0
+            return found
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Unmap. The arrays must not be used afterwards."""
+        for name in ("peers", "evs", "rxs", "srhs", "planes", "node"):
+            with contextlib.suppress(AttributeError):
+                delattr(self, name)
+        for area in self._maps:
+            with contextlib.suppress(BufferError):  # a caller still holds a view: freed with it
+                area.close()
+        self._maps.clear()
+
+
+def _pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def prefix_key(address: bytes, prefixlen: int) -> bytes:
+    """Key of the overlay trie for a network address of 4 or 16 bytes."""
+    if len(address) == 4:
+        address, prefixlen = bytes(10) + b"\xff\xff" + address, prefixlen + 96
+    return struct.pack("I", prefixlen) + address

@@ -1,0 +1,345 @@
+"""Parameters → the whole fabric as data. Pure: nothing here touches the machine.
+
+    h0 p0 ─── h0 ┌────────┐ t1-0 ── t0-0 ┌────────┐
+                 │ t0-P-0 ├──────────────┤ t1-P-0 ├── …        one such fabric per plane P
+    h1 p0 ─── h1 └────────┘ t1-1 ┐       └────────┘
+                                 └ t0-0  ┌────────┐
+    h2 p0 ─── h2 ┌────────┐ t1-0 …       │ t1-P-1 │
+                 │ t0-P-1 ├──────────────┤        │
+                 └────────┘ t1-1 ── t0-1 └────────┘
+
+Every interface of a switch bears its neighbour's name; a host's NICs are p0, p1, … as mrcd expects.
+On every link the end nearer to the core (the "upper" one) is fe80::1 and the other fe80::2, so a
+host's first hop is fe80::1 in every plane. Switches have static neighbours, so that silence on a
+path never turns into a failed neighbour; hosts resolve fe80::1 by real neighbour discovery.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network
+from typing import Any, Literal, NamedTuple, Self
+
+from mrcd import config, topology
+from mrcd.errors import UsageError
+
+UPPER = "fe80::1"
+LOWER = "fe80::2"
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+NODE = r"(?:h\d+|t0-\d+-\d+|t1-\d+-\d+)"
+MAX_HOSTS = 254  # 10.99.0.1 to 10.99.0.254
+MAX_T1S = 256  # one byte of the MAC address
+
+Kind = Literal["host", "t0", "t1"]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What `lab up` was asked for. Two labs with equal parameters are the same lab."""
+
+    hosts: int = 4
+    hosts_per_t0: int = 2
+    planes: int = 4
+    t1: int = 4
+    mtu: int = 9100
+    rate_bits_per_s: int | None = None
+    granularity: config.Granularity = "burst"
+    steering: config.Steering = "usid"
+    hook: config.Hook = "auto"
+    daemon: bool = True
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("hosts", 1, MAX_HOSTS), ("hosts_per_t0", 1, MAX_HOSTS), ("t1", 0, MAX_T1S)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} = {value} is out of range", hint=f"the lab takes {low} to {high}")
+
+    @property
+    def t0s(self) -> int:
+        """T0 switches per plane."""
+        return math.ceil(self.hosts / self.hosts_per_t0)
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain dictionary; `from_json` reads it back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `as_json`."""
+        return cls(**data)
+
+    def differences(self, other: "Parameters") -> dict[str, tuple[Any, Any]]:
+        """Names of the parameters in which `other` differs, with both values."""
+        mine, theirs = self.as_json(), other.as_json()
+        return {k: (mine[k], theirs[k]) for k in mine if mine[k] != theirs[k]}
+
+
+class PortRef(NamedTuple):
+    """One end of a link."""
+
+    node: str
+    port: str
+
+
+@dataclass(frozen=True)
+class Port:
+    """An interface of a node, and what is reached through it."""
+
+    name: str
+    mac: str
+    address: str  # link-local
+    gateway: str  # link-local address of the other end
+    gateway_mac: str | None  # None: resolve it by neighbour discovery
+    routes: tuple[IPv6Network, ...] = ()
+    own: IPv6Address | None = None  # a bare host's address on this plane
+    uplink: bool = False  # from a T0 to a T1
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host or a switch: one network namespace."""
+
+    name: str
+    kind: Kind
+    ports: tuple[Port, ...]
+    own: IPv6Address | None = None  # on lo: the source of a switch's ICMP errors
+    sids: tuple[IPv6Network, ...] = ()  # what this switch answers to as an SRv6 endpoint
+    multipath: tuple[IPv6Network, ...] = ()  # routed over all uplinks
+
+
+@dataclass(frozen=True)
+class Link:
+    """A veth pair; `upper` is the end nearer to the core."""
+
+    plane: int
+    upper: PortRef
+    lower: PortRef
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Everything that `up` builds."""
+
+    name: str
+    parameters: Parameters
+    config: config.Config
+    nodes: dict[str, Node]
+    links: tuple[Link, ...]
+
+    def namespace(self, node: str) -> str:
+        """Name of a node's network namespace. Raises UsageError if there is no such node."""
+        if node not in self.nodes:
+            raise UsageError(
+                f"lab {self.name} has no node {node!r}", hint=f"it has {', '.join(list(self.nodes)[:6])}, …"
+            )
+        return namespace(self.name, node)
+
+    @property
+    def toml(self) -> str:
+        """The cluster file."""
+        return cluster_file(self.name, self.parameters)
+
+    @property
+    def namespaces(self) -> dict[str, str]:
+        """Node → namespace."""
+        return {n: namespace(self.name, n) for n in self.nodes}
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the hosts."""
+        return [n.name for n in self.nodes.values() if n.kind == "host"]
+
+    def port(self, ref: PortRef) -> Port:
+        """The port behind a reference."""
+        return next(p for p in self.nodes[ref.node].ports if p.name == ref.port)
+
+
+def check_name(name: str) -> str:
+    """A lab's name, or UsageError: it becomes part of namespace names and paths."""
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name for a lab",
+            hint="lower-case letters, digits and dashes, at most 31, e.g. --name test1",
+        )
+    return name
+
+
+def namespace(lab: str, node: str) -> str:
+    """The namespace of a node, e.g. mrc-default-t1-0-2."""
+    return f"mrc-{lab}-{node}"
+
+
+def owns(lab: str, namespace_name: str) -> bool:
+    """Is this a namespace of that lab? Exact, so labs `a` and `a-t0` never take each other's."""
+    return re.fullmatch(re.escape(f"mrc-{lab}-") + NODE, namespace_name) is not None
+
+
+def t0_name(plane: int, t0: int) -> str:
+    """Node name of a T0."""
+    return f"t0-{plane}-{t0}"
+
+
+def t1_name(plane: int, t1: int) -> str:
+    """Node name of a T1."""
+    return f"t1-{plane}-{t1}"
+
+
+def host_name(host: int) -> str:
+    """Node name of a host."""
+    return f"h{host}"
+
+
+def cluster_file(name: str, p: Parameters) -> str:
+    """The TOML file from which every host's mrcd takes its configuration (mrcd/config.py)."""
+    evs_per_plane = max(1, min(p.t1, config.MAX_EVS_PER_PEER // p.planes))
+    lines = [
+        f"# The cluster of lab {name}, written by scripts/lab up.",
+        "[cluster]",
+        f"name = {json.dumps(name)}",
+        f"planes = {p.planes}",
+        f"t0s = {p.t0s}",
+        f"t1s = {p.t1}",
+        f"evs_per_peer = {p.planes * evs_per_plane}",
+        f"steering = {json.dumps(p.steering)}",
+        f"granularity = {json.dumps(p.granularity)}",
+        f"mtu = {p.mtu}",
+        "",
+        "[interfaces]",
+        f"hook = {json.dumps(p.hook)}",
+    ]
+    for i in range(p.hosts):
+        lines += [
+            "",
+            "[[hosts]]",
+            f'name = "h{i}"',
+            f"id = {i}",
+            f"t0 = {i // p.hosts_per_t0}",
+            f"port = {i % p.hosts_per_t0}",
+            f'prefixes = ["10.99.0.{i + 1}/32", "fd00:99::{i + 1:x}/128"]',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def build(name: str, parameters: Parameters) -> Fabric:
+    """Compute the fabric. Raises UsageError (or ConfigError from mrcd's own validation)."""
+    check_name(name)
+    cluster = config.parse(cluster_file(name, parameters), "the lab's cluster file")
+    shape = _Shape(cluster, parameters)
+    nodes = [shape.host(h) for h in range(parameters.hosts)]
+    links: list[Link] = []
+    for plane in range(parameters.planes):
+        nodes += [shape.t0(plane, t) for t in range(parameters.t0s)]
+        nodes += [shape.t1(plane, s) for s in range(parameters.t1)]
+        for h in cluster.hosts:
+            links.append(Link(plane, PortRef(t0_name(plane, h.t0), h.name), PortRef(h.name, f"p{plane}")))
+        for t in range(parameters.t0s):
+            for s in range(parameters.t1):
+                upper, lower = PortRef(t1_name(plane, s), f"t0-{t}"), PortRef(t0_name(plane, t), f"t1-{s}")
+                links.append(Link(plane, upper, lower))
+    return Fabric(name, parameters, cluster, {n.name: n for n in nodes}, tuple(links))
+
+
+def _mac(fabric_link: bool, plane: int, t0: int, index: int, upper: bool) -> str:
+    """A fixed, locally administered address: unique within a lab, readable in a capture."""
+    return f"02:4d:{fabric_link:x}{plane:x}:{t0:02x}:{index:02x}:{1 if upper else 2:02x}"
+
+
+class _Shape:
+    """The nodes of a fabric, one method per kind."""
+
+    def __init__(self, cluster_file: config.Config, parameters: Parameters) -> None:
+        self.hosts = cluster_file.hosts
+        self.cluster = cluster_file.cluster
+        self.parameters = parameters
+        self.sids_in_use = parameters.steering != "ecmp"
+
+    def host(self, index: int) -> Node:
+        """A host: link-local addresses only, for the rest is mrcd's. A bare one is given what the kernel's own
+        SRv6 needs: its plane addresses, and routes to each plane and to the first uSID of every path."""
+        me = self.hosts[index]
+        ports = []
+        bare = not self.parameters.daemon
+        for plane in range(self.parameters.planes):
+            networks = (
+                topology.plane_network(self.cluster.underlay, plane),
+                *self._usids(topology.t0_usid(plane, me.t0)),
+            )
+            ports.append(
+                Port(
+                    name=f"p{plane}",
+                    mac=_mac(False, plane, me.t0, me.port, upper=False),
+                    address=LOWER,
+                    gateway=UPPER,
+                    gateway_mac=None,
+                    routes=networks if bare else (),
+                    own=topology.plane_address(self.cluster.underlay, plane, me) if bare else None,
+                )
+            )
+        return Node(me.name, "host", tuple(ports))
+
+    def t0(self, plane: int, t0: int) -> Node:
+        """A T0: its hosts below, every T1 of the plane above, the other T0s by way of all of those."""
+        down = [
+            Port(
+                name=h.name,
+                mac=_mac(False, plane, t0, h.port, upper=True),
+                address=UPPER,
+                gateway=LOWER,
+                gateway_mac=_mac(False, plane, t0, h.port, upper=False),
+                routes=(
+                    IPv6Network(topology.plane_address(self.cluster.underlay, plane, h)),
+                    *self._usids(topology.host_usid(plane, h.port)),
+                ),
+            )
+            for h in self.hosts
+            if h.t0 == t0
+        ]
+        up = [
+            self._port(f"t1-{s}", plane, t0, s, upper=False, usid=topology.t1_usid(plane, s))
+            for s in range(self.parameters.t1)
+        ]
+        others = [t for t in range(self.parameters.t0s) if t != t0] if up else []
+        elsewhere = [topology.plane_network(self.cluster.underlay, plane, t) for t in others]
+        elsewhere += [self._own_network(plane, topology.t0_usid(plane, t)) for t in others]
+        return self._switch(t0_name(plane, t0), "t0", plane, topology.t0_usid(plane, t0), down + up, elsewhere)
+
+    def t1(self, plane: int, t1: int) -> Node:
+        """A T1: every T0 of the plane below."""
+        ports = []
+        for t in range(self.parameters.t0s):
+            port = self._port(f"t0-{t}", plane, t, t1, upper=True, usid=topology.t0_usid(plane, t))
+            hosts = topology.plane_network(self.cluster.underlay, plane, t)
+            ports.append(dataclasses.replace(port, routes=(hosts, *port.routes)))
+        return self._switch(t1_name(plane, t1), "t1", plane, topology.t1_usid(plane, t1), ports, [])
+
+    def _switch(
+        self, name: str, kind: Kind, plane: int, usid: int, ports: list[Port], multipath: list[IPv6Network]
+    ) -> Node:
+        if self.parameters.steering == "srh":  # one SID per segment: plain End on the exact address
+            sids: tuple[IPv6Network, ...] = (IPv6Network(topology.carrier(self.cluster.block, [usid])),)
+        else:
+            sids = self._usids(usid)
+        own = self._own_network(plane, usid).network_address + 1
+        return Node(name, kind, tuple(ports), own, sids, tuple(multipath))
+
+    def _port(self, name: str, plane: int, t0: int, t1: int, *, upper: bool, usid: int) -> Port:
+        """A port between the tiers; `usid` is the switch at the other end."""
+        return Port(
+            name=name,
+            mac=_mac(True, plane, t0, t1, upper=upper),
+            address=UPPER if upper else LOWER,
+            gateway=LOWER if upper else UPPER,
+            gateway_mac=_mac(True, plane, t0, t1, upper=not upper),
+            routes=(self._own_network(plane, usid), *self._usids(usid)),
+            uplink=not upper,
+        )
+
+    def _usids(self, usid: int) -> tuple[IPv6Network, ...]:
+        return (topology.usid_prefix(self.cluster.block, usid),) if self.sids_in_use else ()
+
+    def _own_network(self, plane: int, usid: int) -> IPv6Network:
+        """The /64 of a switch's own address: where a T0's number would stand, its uSID (0x4000 and up) does."""
+        return topology.plane_network(self.cluster.underlay, plane, usid)

@@ -1,0 +1,177 @@
+"""Break things, and heal them.
+
+Three ways to break, which may be combined: packets dropped or marked (the fault program, on switch
+ports), a rate (tbf on both ends of each link), the link down. What a port should look like follows
+from the whole set of active faults, so faults on different targets may overlap; a second fault on
+the same target replaces the first.
+"""
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from labkit import netns, render, tap, targets
+from labkit.fabric import Fabric, PortRef
+from labkit.state import State, write_whole
+from mrcd.errors import MrcdError, UsageError
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit", re.IGNORECASE)
+_UNIT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
+MIN_RATE = 100_000
+
+
+def parse_rate(text: str) -> int:
+    """`50mbit` → bits per second. Raises UsageError."""
+    match = _RATE.fullmatch(text)
+    bits = round(float(match[1]) * _UNIT[match[2].lower()]) if match else 0
+    if bits < MIN_RATE:
+        raise UsageError(f"{text!r} is no rate for a link", hint="e.g. 50mbit, 2.5gbit; at least 100kbit")
+    return bits
+
+
+def parse_percent(text: str) -> float:
+    """`20%` → 0.2. Raises UsageError."""
+    match = _PERCENT.fullmatch(text)
+    if not match or float(match[1]) > 100:
+        raise UsageError(f"{text!r} is no share of the packets", hint="e.g. 20% or 0.1%, at most 100%")
+    return float(match[1]) / 100
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong at a target. Ratios 0 to 1."""
+
+    drop: float = 0.0
+    ce: float = 0.0
+    rate_bits_per_s: int | None = None
+    down: bool = False
+
+    def __post_init__(self) -> None:
+        for name, ratio in (("drop", self.drop), ("ce", self.ce)):
+            if not 0 <= ratio <= 1:
+                raise UsageError(f"{name} = {ratio} is out of range", hint="a ratio from 0 to 1; 0.2 is 20 %")
+        if not (self.taps or self.rate_bits_per_s or self.down):
+            raise UsageError("this fault would break nothing", hint="give --drop, --down, --rate or --ce")
+        if self.down and (self.taps or self.rate_bits_per_s):
+            raise UsageError("a link that is down carries nothing to drop, mark or delay", hint="give --down alone")
+
+    @property
+    def taps(self) -> bool:
+        """Does it take the fault program?"""
+        return self.drop > 0 or self.ce > 0
+
+    @property
+    def what(self) -> str:
+        """In words."""
+        parts = [f"drop {self.drop * 100:g}%" if self.drop else "", f"ce {self.ce * 100:g}%" if self.ce else ""]
+        parts += [f"rate {self.rate_bits_per_s / 1e6:g} Mbit/s" if self.rate_bits_per_s else ""]
+        parts += ["link down" if self.down else ""]
+        return ", ".join(p for p in parts if p)
+
+
+@dataclass(frozen=True)
+class PortState:
+    """What a port should look like."""
+
+    down: bool = False
+    rate_bits_per_s: int | None = None
+
+
+def desired(fabric: Fabric, active: dict[str, Fault]) -> dict[PortRef, PortState]:
+    """Every port that is not simply up and as fast as it can be. Pure."""
+    base = fabric.parameters.rate_bits_per_s
+    states = {end: PortState(rate_bits_per_s=base) for k in fabric.links for end in (k.upper, k.lower)} if base else {}
+    for text, fault in active.items():
+        target = targets.parse(fabric, text)
+        for end in target.closers if fault.down else ():
+            states[end] = PortState(True, states.get(end, PortState()).rate_bits_per_s)
+        for end in target.ends if fault.rate_bits_per_s else ():
+            old = states.get(end, PortState())
+            rates = [r for r in (old.rate_bits_per_s, fault.rate_bits_per_s) if r]
+            states[end] = PortState(old.down, min(rates))
+    return states
+
+
+def apply_ports(fabric: Fabric, before: dict[PortRef, PortState], after: dict[PortRef, PortState]) -> None:
+    """Bring the ports from one desired state to another. Raises MachineError."""
+    changed = [e for e in {**before, **after} if before.get(e, PortState()) != after.get(e, PortState())]
+    for node in dict.fromkeys(e.node for e in changed):
+        old = {e.port: before.get(e, PortState()) for e in changed if e.node == node}
+        new = {e.port: after.get(e, PortState()) for e in changed if e.node == node}
+        namespace = fabric.namespace(node)
+        closing = [p for p in new if new[p].down and not old[p].down]
+        netns.batch_in(namespace, ("ip",), (f"link set dev {p} down" for p in closing))
+        if any(old[p].down and not new[p].down for p in new):
+            # Going down took the port's addresses, neighbours and routes along: configure the node anew.
+            down = {e.port for e, s in after.items() if e.node == node and s.down}
+            steering = fabric.parameters.steering
+            netns.batch_in(namespace, ("ip", "-6"), render.configure(fabric.nodes[node], steering, down))
+        shaping = (
+            render.shape(p, new[p].rate_bits_per_s) for p in new if new[p].rate_bits_per_s != old[p].rate_bits_per_s
+        )
+        netns.batch_in(namespace, ("tc",), shaping)
+
+
+def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any]:
+    """Break a target. Returns the record: target, what, the ratios, and when it began."""
+    target = targets.parse(fabric, text)
+    if state.faults().get(text, {}).get("monotonic_ns", 0) is None:
+        heal(state, fabric, [text])  # an earlier `fail` was killed half-way
+    before = _active(state)
+    after = {**before, text: fault}
+    pins = state.pins / target.slug
+    record = {"target": text, "what": fault.what, **asdict(fault), "monotonic_ns": None}
+    write_whole(state.fault_file(target.slug), record)  # first: should we die half-way, heal knows where to look
+    try:
+        if not fault.taps:
+            tap.detach(pins)
+        elif not tap.attached(pins):
+            tap.detach(pins)
+            tap.attach(pins, ((fabric.namespace(e.node), e.port, d) for e, d in target.taps))
+        record["monotonic_ns"] = time.monotonic_ns()
+        if fault.taps:
+            tap.set_off(pins, fault.drop, fault.ce)
+        apply_ports(fabric, desired(fabric, before), desired(fabric, after))
+    except MrcdError:
+        tap.detach(pins)
+        apply_ports(fabric, desired(fabric, after), desired(fabric, {k: v for k, v in before.items() if k != text}))
+        state.fault_file(target.slug).unlink()
+        raise
+    write_whole(state.fault_file(target.slug), record)
+    return record
+
+
+def heal(state: State, fabric: Fabric, texts: Iterable[str] | None) -> list[dict[str, Any]]:
+    """Mend these targets, or all (None). Returns one record per target that was broken, with its last counts."""
+    before = _active(state)
+    wanted = {targets.parse(fabric, t).text for t in texts} if texts is not None else set(before)
+    healed = {t: before[t] for t in before if t in wanted}
+    after = {t: f for t, f in before.items() if t not in healed}
+    pins = {t: state.pins / targets.parse(fabric, t).slug for t in healed}
+    now = time.monotonic_ns()
+    for p in pins.values():
+        if tap.attached(p):
+            tap.disarm(p)
+    apply_ports(fabric, desired(fabric, before), desired(fabric, after))
+    records = []
+    for t, fault in healed.items():
+        records.append({"target": t, "what": fault.what, "monotonic_ns": now, **asdict(tap.read(pins[t]))})
+        tap.detach(pins[t])
+        state.fault_file(targets.parse(fabric, t).slug).unlink(missing_ok=True)
+    return records
+
+
+def listing(state: State, fabric: Fabric) -> list[dict[str, Any]]:
+    """The active faults with their counters so far."""
+    return [
+        {**record, **asdict(tap.read(state.pins / targets.parse(fabric, t).slug))}
+        for t, record in state.faults().items()
+    ]
+
+
+def _active(state: State) -> dict[str, Fault]:
+    fields = Fault.__dataclass_fields__
+    return {t: Fault(**{k: v for k, v in r.items() if k in fields}) for t, r in state.faults().items()}

@@ -1,0 +1,152 @@
+"""Namespaces, batches, sysctls and mounts: the lab's only hands on the machine's network.
+
+A network namespace is entered with setns(2) alone. `ip netns exec` would also mount a fresh /sys and
+with it hide every bpffs below.
+"""
+
+import ctypes
+import fcntl
+import os
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from mrcd.errors import KernelError, MachineError
+
+NETNS_DIR = Path("/run/netns")
+_CLONE_NEWNET = 0x40000000
+_MNT_DETACH = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(namespace: str) -> None:
+    """Move this thread into a network namespace for good. Raises KernelError."""
+    try:
+        fd = os.open(NETNS_DIR / namespace, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise KernelError(f"open network namespace {namespace}", e.errno or 0, hint="is the lab up?") from None
+    try:
+        _setns(fd, namespace)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """Run a block, and what it starts, in a network namespace; then come back. Per thread."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        enter(namespace)
+        try:
+            yield
+        finally:
+            _setns(home, "where we came from")
+    finally:
+        os.close(home)
+
+
+def _setns(fd: int, what: str) -> None:
+    if _libc.setns(fd, _CLONE_NEWNET):
+        raise KernelError(f"enter network namespace {what}", ctypes.get_errno())
+
+
+def existing() -> list[str]:
+    """Names of all network namespaces of the machine."""
+    return sorted(p.name for p in NETNS_DIR.iterdir()) if NETNS_DIR.is_dir() else []
+
+
+def identity(namespace: str) -> int:
+    """The inode by which /proc/PID/ns/net of a process inside can be recognised."""
+    return (NETNS_DIR / namespace).stat().st_ino
+
+
+def batch(tool: Sequence[str], lines: Iterable[str]) -> None:
+    """Run a list of `ip` or `tc` commands in one process. Raises MachineError naming the line refused."""
+    script = list(lines)
+    if not script:
+        return
+    done = subprocess.run([*tool, "-batch", "-"], input="\n".join(script) + "\n", text=True, capture_output=True)
+    if done.returncode:
+        # The last words are "Command failed -:LINE".
+        line = done.stderr.rstrip().rpartition(":")[2]
+        refused = script[int(line) - 1] if line.isdigit() and 0 < int(line) <= len(script) else "(unknown line)"
+        why = done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"exit code {done.returncode}"
+        raise MachineError(f"{tool[0]} {refused}: {why}")
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run one command in the namespace that we are in. Raises MachineError."""
+    done = subprocess.run(argv, text=True, capture_output=True)
+    if done.returncode:
+        raise MachineError(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+
+
+def batch_in(namespace: str, tool: Sequence[str], lines: Iterable[str]) -> None:
+    """`batch` inside a namespace."""
+    script = list(lines)
+    if script:
+        with inside(namespace):
+            batch(tool, script)
+
+
+def write_sysctls(settings: Iterable[tuple[str, str]]) -> None:
+    """Write /proc/sys/net/… of the namespace that we are in. Raises MachineError."""
+    for path, value in settings:
+        try:
+            Path("/proc/sys/net", path).write_text(value, encoding="ascii")
+        except OSError as e:
+            raise MachineError(f"sysctl net/{path} = {value}: {e.strerror}") from None
+
+
+@contextmanager
+def congestion_control_allowed(name: str, lock: Path) -> Iterator[None]:
+    """For the length of a block, let namespaces choose a TCP congestion control that the machine restricts.
+
+    Only the root namespace may make a restricted algorithm its default (EPERM elsewhere), and what is
+    restricted is one list for the whole machine. It is put back afterwards; the choices made stay.
+    `lock` is a directory on which all labs of the machine take turns.
+    """
+    path = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+    fd = os.open(lock, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        before = path.read_text(encoding="ascii").split()
+        if name not in before:
+            path.write_text(" ".join([*before, name]), encoding="ascii")
+        try:
+            yield
+        finally:
+            if name not in before:
+                path.write_text(" ".join(before), encoding="ascii")
+    finally:
+        os.close(fd)
+
+
+def interfaces() -> set[str]:
+    """Names of the interfaces of the namespace that we are in."""
+    return {name for _, name in socket.if_nameindex()}
+
+
+def mount_bpffs(path: Path) -> None:
+    """Mount a BPF file system of our own; a path that already is one stays as it is."""
+    path.mkdir(parents=True, exist_ok=True)
+    if os.path.ismount(path):
+        return
+    if _libc.mount(b"bpf", os.fsencode(path), b"bpf", 0, b"mode=0700"):
+        raise KernelError(f"mount a bpffs on {path}", ctypes.get_errno())
+
+
+def unmount_below(root: Path) -> None:
+    """Unmount everything mounted below a directory, innermost first. Raises KernelError."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as f:
+        points = [Path(_unescape(line.split()[4])) for line in f]
+    for point in sorted((p for p in points if p.is_relative_to(root)), key=lambda p: len(p.parts), reverse=True):
+        if _libc.umount2(os.fsencode(point), _MNT_DETACH):
+            raise KernelError(f"unmount {point}", ctypes.get_errno())
+
+
+def _unescape(field: str) -> str:
+    """mountinfo writes blanks and backslashes as three octal digits."""
+    return field.encode().decode("unicode_escape")

@@ -1,0 +1,107 @@
+"""The fault program (bpf/fault.bpf.c): attach it harmless, set it off at one instant, count, take it away.
+
+A fault's pins live in one directory of the lab's bpffs: `settings` and `counters`, and one TCX link
+per port. All ports share the maps, so one map write starts, changes or ends the fault everywhere.
+"""
+
+import os
+import shutil
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit import netns
+from labkit.targets import Direction
+from mrcd import libbpf
+from mrcd.errors import MachineError
+
+OBJECT = Path(__file__).resolve().parents[2] / "build" / "fault.bpf.o"
+PROGRAM = "lab_fault"
+ALWAYS = 1 << 32  # probabilities are in parts of 2^32
+SETTINGS = struct.Struct("=QQ")  # struct fault_settings: drop, ce
+COUNTERS = struct.Struct("=QQQQ")  # struct fault_counters: passed, dropped, marked, first_drop_ns
+_ONLY = struct.pack("=I", 0)
+_ATTACH = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a fault has done since it began. The unit is an skb: a GSO burst is one."""
+
+    passed_skbs: int = 0
+    dropped_skbs: int = 0
+    marked_skbs: int = 0
+    first_drop_ns: int | None = None  # CLOCK_MONOTONIC
+
+
+def attach(pins: Path, places: Iterable[tuple[str, str, Direction]]) -> None:
+    """Attach at each (namespace, interface, direction), doing nothing yet. Raises MachineError."""
+    if not OBJECT.exists():
+        raise MachineError(f"{OBJECT} is missing: the lab's fault program is not compiled", hint="make build")
+    pins.mkdir(parents=True)
+    obj = libbpf.open_object(OBJECT)
+    try:
+        libbpf.load_object(obj)
+        program = libbpf.program_fd(obj, PROGRAM)
+        for namespace, interface, direction in places:
+            with netns.inside(namespace):
+                link = libbpf.create_link(program, socket.if_nametoindex(interface), _ATTACH[direction])
+            try:
+                libbpf.pin(link, pins / f"{namespace}_{interface}_{direction}")
+            finally:
+                os.close(link)
+        maps = libbpf.maps_of(obj)
+        for name in ("counters", "settings"):  # the settings last: `attached` looks for them
+            libbpf.pin(libbpf.map_fd(maps[name]), pins / name)
+    finally:
+        libbpf.close_object(obj)
+
+
+def attached(pins: Path) -> bool:
+    """Is the program on every port of that fault?"""
+    return (pins / "settings").exists()
+
+
+def set_off(pins: Path, drop: float, ce: float) -> None:
+    """From now on, on all ports: drop and mark with these probabilities (0 to 1), counting from zero."""
+    with _pinned(pins / "counters") as fd:
+        libbpf.update_elem(fd, _ONLY, bytes(COUNTERS.size))
+    _set(pins, drop, ce)
+
+
+def disarm(pins: Path) -> None:
+    """From now on let everything pass; the counters stay."""
+    _set(pins, 0, 0)
+
+
+def _set(pins: Path, drop: float, ce: float) -> None:
+    with _pinned(pins / "settings") as fd:
+        libbpf.update_elem(fd, _ONLY, SETTINGS.pack(round(drop * ALWAYS), round(ce * ALWAYS)))
+
+
+def read(pins: Path) -> Counters:
+    """The counters; zeros if nothing is attached there."""
+    if not attached(pins):
+        return Counters()
+    with _pinned(pins / "counters") as fd:
+        raw = libbpf.lookup_elem(fd, _ONLY, COUNTERS.size)
+    passed, dropped, marked, first_drop_ns = COUNTERS.unpack(raw or bytes(COUNTERS.size))
+    return Counters(passed, dropped, marked, first_drop_ns or None)
+
+
+def detach(pins: Path) -> None:
+    """Take the program off every port. No error if it was on none."""
+    if pins.exists():
+        shutil.rmtree(pins)
+
+
+@contextmanager
+def _pinned(path: Path) -> Iterator[int]:
+    fd = libbpf.get(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

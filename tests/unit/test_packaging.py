@@ -1,0 +1,96 @@
+"""What is shipped: metadata, commands, the object's place, the example configuration, the unit, the scripts."""
+
+import re
+import subprocess
+from configparser import ConfigParser
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+import mrcd
+from mrcd import config, objects, topology
+from mrcd.errors import MachineError
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "scripts" / "deploy"
+
+
+@pytest.fixture
+def setup_cfg() -> ConfigParser:
+    parser = ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def test_the_commands_are_there() -> None:
+    commands = {e.name: e for e in distribution("mrcd").entry_points if e.group == "console_scripts"}
+    assert {name: e.value for name, e in commands.items()} == {
+        "mrcd": "mrcd.daemon:main",
+        "mrcctl": "mrcd.ctl.main:main",
+    }
+    for command in commands.values():
+        assert callable(command.load())
+
+
+def test_version_has_one_source(setup_cfg: ConfigParser) -> None:
+    assert setup_cfg["metadata"]["version"] == "attr: mrcd.__version__"
+    assert distribution("mrcd").version == mrcd.__version__
+
+
+def test_the_bcc_of_pypi_is_not_asked_for(setup_cfg: ConfigParser) -> None:
+    # bcc on PyPI is another project; the binding comes from the system's python3-bpfcc.
+    wanted = setup_cfg["options"]["install_requires"] + setup_cfg["options.extras_require"]["dev"]
+    assert "bcc" not in wanted.split()
+
+
+def test_the_object_is_package_data(setup_cfg: ConfigParser) -> None:
+    assert setup_cfg["options.package_data"]["mrcd"] == objects.object_path().name
+
+
+def test_a_missing_object_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "__file__", str(tmp_path / "objects.py"))
+    with pytest.raises(MachineError, match="not been compiled") as error:
+        objects.object_path()
+    assert error.value.hint == "run `make build`"
+
+
+def test_the_example_configuration_is_valid() -> None:
+    cluster = config.load(DEPLOY / "mrcd.toml")
+    assert len(cluster.hosts) == 4
+    for host in cluster.hosts:
+        plan = topology.plan(cluster, host.name)
+        assert sorted(len(p.evs) for p in plan.peers) == [4, 256, 256]
+
+
+def test_the_example_shows_the_defaults() -> None:
+    """`# key = value` in the example is a default: taking the mark away changes nothing."""
+    text = (DEPLOY / "mrcd.toml").read_text()
+    shown = re.sub(r"(?m)^# (\w+ = )", r"\1", text)
+    assert shown.count("\n# ") < text.count("\n# ")
+    # Unset means a quarter of the peer's EVs, which the example spells out.
+    unset = {"cluster": {"ev_min_active"}}
+    assert config.parse(shown).model_dump(exclude=unset) == config.parse(text).model_dump(exclude=unset)
+
+
+def test_the_unit_leaves_the_data_plane_alone() -> None:
+    unit = ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "mrcd.service")
+    service = unit["Service"]
+    assert (service["Type"], service["KillMode"], service["Restart"]) == ("notify", "process", "on-failure")
+    # It would be emptied at every stop, and the pins are in it.
+    assert "RuntimeDirectory" not in service
+
+
+@pytest.mark.parametrize("script", ["scripts/set-up", ".ci/run"])
+def test_shell_scripts(script: str) -> None:
+    path = ROOT / script
+    assert path.stat().st_mode & 0o111, f"{script} cannot be run"
+    subprocess.run(["bash", "-n", path], check=True)
+
+
+def test_make_help_lists_the_targets() -> None:
+    text = subprocess.run(["make", "-C", ROOT, "help"], capture_output=True, text=True, check=True).stdout
+    for target in ("help", "build", "set-up", "demo", "test", "lint", "bench", "install", "clean"):
+        assert f"\n  {target} " in f"\n{text}"
