@@ -70,7 +70,7 @@ install: set-up ## install for this host: commands, systemd unit, example config
 	install -d $(PREFIX)/bin /etc/mrcd
 	ln -sf $(PREFIX)/lib/mrcd/bin/mrcd $(PREFIX)/lib/mrcd/bin/mrcctl $(PREFIX)/bin/
 	install -m 644 scripts/deploy/mrcd.toml /etc/mrcd/mrcd.toml.example
-	install -m 644 scripts/deploy/mrcd.service /etc/systemd/system/mrcd.service
+	install -D -m 644 scripts/deploy/mrcd.service /etc/systemd/system/mrcd.service
 	@echo "Next: write /etc/mrcd/mrcd.toml (an example is beside it), 'mrcctl config check /etc/mrcd/mrcd.toml',"
 	@echo "      'systemctl daemon-reload', 'systemctl enable --now mrcd'"
 

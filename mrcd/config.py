@@ -110,7 +110,7 @@ class Health(_Model):
     """When an EV is withdrawn and when it comes back. Times in milliseconds."""
 
     probe_interval_ms: Annotated[int, Field(ge=1, le=10_000)] = 20
-    idle_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 200
+    idle_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 100
     unanswered: Annotated[int, Field(ge=2, le=100)] = Field(
         default=4, description="this many probes in a row without a reply, while later ones on other EVs came back"
     )

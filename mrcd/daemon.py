@@ -29,6 +29,7 @@ _MS = 1_000_000
 _SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
 _QUIET_MS, _QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
 _GSO_LIMIT = 65535
+_BUSY_NS = 2_000_000_000  # a peer counts as busy for this long after its last packet
 _SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
 
 
@@ -66,7 +67,7 @@ class Daemon:
         self._silent: set[int] = set()
         self._statuses: dict[int, tuple[bool, int, int]] = {}
         n = len(self.tables.peers)
-        self._due_ns, self._traffic = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self._due_ns, self._swept_ns, self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(4))
         install.write_peers(self.tables, self.plan)
         self._dataplane.set_prefixes(install.prefixes(self.plan))
         self.view = view.View(self.tables, self.plan, [])
@@ -238,25 +239,38 @@ class Daemon:
         due = self._rows[self._due_ns[self._rows] <= now]
         if not len(due):
             return
-        h = self.plan.config.health
         evs = self.tables.evs[due]  # a copy: the judge sees one moment
-        traffic = evs["tx_packets"].sum(axis=1).astype(np.int64) + self.tables.rxs[due]["packets"].sum(axis=1)
-        busy = traffic != self._traffic[due]
-        self._traffic[due] = traffic
-        busy &= not self.detached
-        self._due_ns[due] = now + np.where(busy, h.probe_interval_ms, h.idle_interval_ms) * _MS - _MS
         self._note_statuses(due)
-        attached = np.array([self._judged(int(r)) for r in due])
-        if attached.any():
-            rows = due[attached]
-            verdict = self._judge.judge(
-                rows, evs[attached], self.tables.peers["ports"][rows], int(self.tables.node["ports"]), now
-            )
-            self._apply(verdict, now)
-        if not attached.all():
-            self._judge.forget(due[~attached])
-        for row in due:
-            self._dataplane.sweep(int(row))
+        judged = np.array([self._judged(int(r)) for r in due])
+        if judged.any():
+            rows = due[judged]
+            ports = self.tables.peers["ports"][rows]
+            self._apply(self._judge.judge(rows, evs[judged], ports, int(self.tables.node["ports"]), now), now)
+        if not judged.all():
+            self._judge.forget(due[~judged])
+        for row in due[self._schedule(due, evs, now)].tolist():
+            self._dataplane.sweep(row)
+
+    def _schedule(self, due: health.Ints, evs: health.Records, now: int) -> health.Bools:
+        """Which of the due peers to sweep now; sets when to look at them again.
+
+        Peers with traffic are swept at every visit. Idle ones are swept seldom, but looked at soon
+        after: if a reply is missing then, they are probed fast until it is clear why.
+        """
+        h = self.plan.config.health
+        traffic = evs["tx_packets"].sum(axis=1).astype(np.int64) + self.tables.rxs[due]["packets"].sum(axis=1)
+        self._busy_ns[due] = np.where(traffic != self._traffic[due], now, self._busy_ns[due])
+        self._traffic[due] = traffic
+        watched = (evs["configured"] != 0) & (evs["state"] != EvState.ASSUMED_BAD) & (evs["state"] != EvState.DENIED)
+        missing = (watched & (evs["probe_seq"] != evs["reply_seq"])).any(axis=1) & ~np.isin(due, list(self._silent))
+        # A stalled flow sends nothing, and needs the probes most.
+        fast = (missing | (now - self._busy_ns[due] < _BUSY_NS)) & (not self.detached)
+        slack = h.probe_interval_ms * _MS // 2
+        sweep: health.Bools = fast | (now - self._swept_ns[due] >= h.idle_interval_ms * _MS - slack)
+        self._swept_ns[due] = np.where(sweep, now, self._swept_ns[due])
+        soon = now + h.probe_interval_ms * _MS - slack
+        self._due_ns[due] = np.where(sweep, soon, self._swept_ns[due] + h.idle_interval_ms * _MS - slack)
+        return sweep
 
     def _judged(self, row: int) -> bool:
         return self._sprayed(row) or (not self.detached and not self.tables.peers[row]["heard_ns"])

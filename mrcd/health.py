@@ -20,6 +20,7 @@ _FAIR = 3.0  # an EV's loss must be this many times the median of its peer's EVs
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
+Records = NDArray[np.void]  # of abi.EV
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Judge:
         """Begin anew with these rows: a restart of this daemon, or other paths than before."""
         self._known[rows] = False
 
-    def judge(self, rows: Ints, evs: NDArray[np.void], ports: NDArray[Any], local_ports: int, now: int) -> Verdict:
+    def judge(self, rows: Ints, evs: Records, ports: NDArray[Any], local_ports: int, now: int) -> Verdict:
         """Judge the peers `rows`, whose EV records are `evs` (len(rows), evs_per_peer).
 
         `ports` are the peers' port bitmaps, `local_ports` this host's, `now` CLOCK_MONOTONIC in ns.
@@ -146,8 +147,10 @@ class Judge:
             transitions.append(Transition(int(rows[i]), int(e), before, after, reason, relapses, evidence))
 
         probed = (watched & linked).any(axis=1)
-        alive = (watched & linked & (pending < self._s.unanswered) & (count > 0)).any(axis=1)
-        return Verdict(transitions, [int(r) for r in rows[probed & ~alive]], [int(r) for r in rows[alive]])
+        missing = pending >= self._s.unanswered
+        alive = (watched & linked & ~missing & (count > 0)).any(axis=1)
+        silent = probed & (missing | ~(watched & linked)).all(axis=1)
+        return Verdict(transitions, rows[silent].tolist(), rows[alive].tolist())
 
     def _relapse(self, ev: np.void, before: EvState, relapses: int, now: int) -> int:
         """Falls in a row; forgotten after an EV was well for as long as the longest hold-down."""
@@ -156,7 +159,7 @@ class Judge:
             return 1
         return min(relapses + 1, 255)
 
-    def _begin(self, rows: Ints, evs: NDArray[np.void], reply: Ints, count: Ints, now: int) -> None:
+    def _begin(self, rows: Ints, evs: Records, reply: Ints, count: Ints, now: int) -> None:
         self._known[rows] = True
         self._seen_reply[rows], self._seen_count[rows] = reply, count
         self._window_ns[rows] = now
@@ -165,7 +168,7 @@ class Judge:
         self._suspect[rows], self._streak[rows], self._bad_ns[rows], self._alive[rows] = 0, 0, now, 0
 
     def _loss(
-        self, rows: Ints, evs: NDArray[np.void], watched: Bools, answered: Ints, now: int
+        self, rows: Ints, evs: Records, watched: Bools, answered: Ints, now: int
     ) -> tuple[Bools, Ints, Ints]:
         """Which EVs lose too much in their window, and how much they lost of what was sent."""
         sent = evs["settled_tx"].astype(np.int64) - self._window_tx[rows]
@@ -190,7 +193,7 @@ class Judge:
         return high & (suspect >= _CONFIRM), lost, sent
 
 
-def usable_evs(evs: NDArray[np.void], floor: int, linked: Bools) -> Bools:
+def usable_evs(evs: Records, floor: int, linked: Bools) -> Bools:
     """Which EVs of one peer carry traffic (shape (evs_per_peer,)): the good ones, and while these
     are fewer than `floor`, the least bad of the others: unknown ones first, then those that lose
     least. Never a denied one, never one without a link.

@@ -4,7 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -66,9 +66,10 @@ class Client:
             ) from None
         except PermissionError:
             raise DaemonError(f"{self.socket_path}: permission denied", hint="run mrcctl as root") from None
-        except ConnectionError as e:
-            # Refused: a socket file without a daemon. Reset, or closed without an answer: it has just died.
-            raise DaemonDown(f"mrcd is not running ({self.socket_path}: {e.strerror or e})", hint=_START) from None
+        except (ConnectionError, IncompleteRead) as e:
+            # Refused: a socket file without a daemon. Reset, or closed before the end of the answer: it has just died.
+            why = e.strerror if isinstance(e, OSError) and e.strerror else e
+            raise DaemonDown(f"mrcd is not running ({self.socket_path}: {why})", hint=_START) from None
         except FileNotFoundError:
             raise DaemonDown(f"mrcd is not running (no socket {self.socket_path})", hint=_START) from None
         except HTTPException as e:
@@ -129,7 +130,7 @@ def follow_events(client: Client, say: Callable[[str], None]) -> Iterator[list[J
         if batch["last_id"] < after:  # restarted between two requests
             after, seen_ns = 0, newest_ns
             continue
-        after = batch["last_id"]
+        after = max((e["id"] for e in batch["events"]), default=after)
         fresh = [e for e in batch["events"] if e["monotonic_ns"] > seen_ns]
         if fresh:
             newest_ns = max(e["monotonic_ns"] for e in fresh)

@@ -26,6 +26,8 @@ _COLOURS = {
 }
 _STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 _NOTHING = "-"
+# Of the paths that a deny or allow was about.
+_PATHS_SHOWN = 16
 
 
 # ---- numbers ---------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def paths(docs: Sequence[Document], *, colour: bool) -> list[str]:
                 text(p.get("peer")),
                 text(p.get("ev")),
                 text(p.get("plane")),
-                text(p.get("t1")),
+                text(p.get("label") if p.get("t1") is None else p["t1"]),
                 text(p.get("state")),
                 text(p.get("usable")),
                 duration(p.get("since_s")),
@@ -240,7 +242,7 @@ def paths(docs: Sequence[Document], *, colour: bool) -> list[str]:
 def events(docs: Sequence[Document], *, colour: bool, heading: bool = True) -> list[str]:
     """Events of GET /v1/events. The widths hardly depend on the rows, so that batches line up when followed."""
     columns = [
-        Column("TIME (UTC)", width=27),
+        Column("TIME (UTC)", width=23),
         Column("KIND", width=6),
         Column("PEER", width=8),
         *(Column(h, True, 4) for h in ("EV", "PLANE", "T1")),
@@ -251,7 +253,8 @@ def events(docs: Sequence[Document], *, colour: bool, heading: bool = True) -> l
     ]
     rows = [
         [
-            *(text(e.get(k)) for k in ("time", "kind", "peer", "ev", "plane", "t1", "from", "to", "reason")),
+            _time(e.get("time")),
+            *(text(e.get(k)) for k in ("kind", "peer", "ev", "plane", "t1", "from", "to", "reason")),
             _evidence(e.get("evidence")),
         ]
         for e in docs
@@ -260,11 +263,11 @@ def events(docs: Sequence[Document], *, colour: bool, heading: bool = True) -> l
 
 
 def changed(doc: Document) -> list[str]:
-    """POST /v1/deny and /v1/allow."""
-    lines = [text(doc.get("message"))]
-    lines += [f"  {p['peer']} EV {p['ev']}: {text(p.get('state'))}" for p in doc.get("paths") or [] if "ev" in p]
-    if doc.get("refused"):
-        lines.append(f"refused for {doc['refused']} EVs")
+    """POST /v1/deny and /v1/allow: the message, and the paths that it is about."""
+    shown = list(doc.get("paths") or [])[:_PATHS_SHOWN]
+    lines = [text(doc.get("message")), *(f"  {_where(p)}" for p in shown)]
+    if len(doc.get("paths") or []) > len(shown):
+        lines.append(f"  and {len(doc['paths']) - len(shown)} more (all with --json)")
     return lines
 
 
@@ -317,14 +320,24 @@ def _evidence(evidence: object) -> str:
     return " ".join(f"{k}={text(v)}" for k, v in evidence.items()) or _NOTHING
 
 
-def _sentence(event: Document) -> str:
-    """One event in a line: 12:00:01 h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, unanswered."""
-    where = [str(event["peer"])] if event.get("peer") is not None else []
-    if event.get("ev") is not None:
-        where.append(f"EV {event['ev']}")
-    place = [f"{name} {event[k]}" for k, name in (("plane", "plane"), ("t1", "T1")) if event.get(k) is not None]
+def _time(iso: object) -> str:
+    """ISO 8601 in UTC; the heading says so."""
+    return text(iso).removesuffix("Z").removesuffix("+00:00")
+
+
+def _where(doc: Document) -> str:
+    """What an event or a path is about: h2 EV 5 (plane 1, T1 1)."""
+    where = [str(doc["peer"])] if doc.get("peer") is not None else []
+    if doc.get("ev") is not None:
+        where.append(f"EV {doc['ev']}")
+    place = ", ".join(f"{name} {doc[k]}" for k, name in (("plane", "plane"), ("t1", "T1")) if doc.get(k) is not None)
     if place:
-        where.append(f"({', '.join(place)})" if where else ", ".join(place))
-    change = f"{text(event.get('from'))} → {text(event.get('to'))}"
-    subject = " ".join(where) or text(event.get("kind"))
-    return f"{text(event.get('time'))} {subject}: {change}, {text(event.get('reason'))}"
+        where.append(f"({place})" if where else place)
+    return " ".join(where)
+
+
+def _sentence(event: Document) -> str:
+    """One event in a line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, unanswered."""
+    change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
+    subject = _where(event) or text(event.get("kind"))
+    return f"{_time(event.get('time'))} UTC {subject}: {change}{text(event.get('reason'))}"

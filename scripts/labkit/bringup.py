@@ -132,6 +132,7 @@ def _build(state: State, fabric: Fabric) -> None:
         faults.apply_ports(fabric, {}, faults.desired(fabric, {}))  # --rate
         if p.hook.startswith("xdp"):
             _checksum_in_software(fabric)
+        faults.settle(fabric, fabric.links)
     except BaseException:
         tear_down(state, lambda _: None)
         raise

@@ -150,7 +150,8 @@ def status(name: str, as_json: bool) -> None:
         daemon = host["daemon"]
         word = f"mrcd {daemon['pid']}{'' if daemon['alive'] else ' is DEAD'}" if daemon else "no mrcd"
         print(f"  {host['name']:<5} {'  '.join(host['addresses']):<28} {word}{_missing(host)}")
-    print(f"  {len(found['switches'])} switches: " + ", ".join(s["name"] + _missing(s) for s in found["switches"]))
+    missing = [s["name"] for s in found["switches"] if not s["exists"]]
+    print(f"  {len(found['switches'])} switches" + (f"; MISSING: {', '.join(missing)}" if missing else ""))
     if not found["faults"]:
         print("  no faults")
     for fault in found["faults"]:

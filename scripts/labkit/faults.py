@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from labkit import netns, render, tap, targets
-from labkit.fabric import Fabric, PortRef
+from labkit.fabric import Fabric, Link, PortRef
 from labkit.state import State, write_whole
 from mrcd.errors import MrcdError, UsageError
 
@@ -21,6 +21,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit", re.IGNORECASE)
 _UNIT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 MIN_RATE = 100_000
+SETTLE_S = 3.0
 
 
 def parse_rate(text: str) -> int:
@@ -113,6 +114,22 @@ def apply_ports(fabric: Fabric, before: dict[PortRef, PortState], after: dict[Po
             render.shape(p, new[p].rate_bits_per_s) for p in new if new[p].rate_bits_per_s != old[p].rate_bits_per_s
         )
         netns.batch_in(namespace, ("tc",), shaping)
+    closed = {e for e, s in after.items() if s.down}
+    opened = {e for e, s in before.items() if s.down} - closed
+    settle(fabric, (k for k in fabric.links if opened & {k.upper, k.lower} and not closed & {k.upper, k.lower}))
+
+
+def settle(fabric: Fabric, links: Iterable[Link]) -> None:
+    """Wait until these links carry packets: the kernel starts a port's queues some time after its carrier."""
+    waiting = {end for k in links for end in (k.upper, k.lower)}
+    deadline = time.monotonic() + SETTLE_S
+    while waiting and time.monotonic() < deadline:
+        for end in list(waiting):
+            with netns.inside(fabric.namespace(end.node)):
+                if netns.running(end.port):
+                    waiting.remove(end)
+        if waiting:
+            time.sleep(0.002)
 
 
 def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any]:

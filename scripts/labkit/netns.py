@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import os
 import socket
+import struct
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from mrcd.errors import KernelError, MachineError
 NETNS_DIR = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
+_SIOCGIFFLAGS = 0x8913
+_IFF_RUNNING = 0x40
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -67,7 +70,9 @@ def batch(tool: Sequence[str], lines: Iterable[str]) -> None:
     script = list(lines)
     if not script:
         return
-    done = subprocess.run([*tool, "-batch", "-"], input="\n".join(script) + "\n", text=True, capture_output=True)
+    # close_fds: it shares our lock (state.py), so that should we be killed, nobody cleans up while it still works.
+    argv = [*tool, "-batch", "-"]
+    done = subprocess.run(argv, input="\n".join(script) + "\n", text=True, capture_output=True, close_fds=False)
     if done.returncode:
         # The last words are "Command failed -:LINE".
         line = done.stderr.rstrip().rpartition(":")[2]
@@ -127,6 +132,14 @@ def congestion_control_allowed(name: str, lock: Path) -> Iterator[None]:
 def interfaces() -> set[str]:
     """Names of the interfaces of the namespace that we are in."""
     return {name for _, name in socket.if_nameindex()}
+
+
+def running(interface: str) -> bool:
+    """Is the interface up, with carrier, and its queues started? (IFF_RUNNING, netdevice(7))"""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
+        request = struct.pack("16sH14x", interface.encode(), 0)
+        flags: int = struct.unpack_from("H", fcntl.ioctl(s, _SIOCGIFFLAGS, request), 16)[0]
+    return bool(flags & _IFF_RUNNING)
 
 
 def mount_bpffs(path: Path) -> None:

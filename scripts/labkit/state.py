@@ -177,6 +177,7 @@ class State:
                 fcntl.flock(fd, fcntl.LOCK_EX)
             try:
                 if self.root.stat().st_ino == os.fstat(fd).st_ino:
+                    os.set_inheritable(fd, True)  # by the `ip -batch` of netns.py, not by daemons
                     return fd
             except FileNotFoundError:
                 pass

@@ -24,7 +24,7 @@ from mrcd.errors import MachineError
 
 EVENT = {
     "id": 1,
-    "time": "2030-01-02T03:04:05.678901Z",
+    "time": "2030-01-02T03:04:05.678+00:00",
     "monotonic_ns": 1000,
     "kind": "ev",
     "peer": "h2",
@@ -276,7 +276,7 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
         "peers       3: 3 reachable, 0 unreachable, 0 detached\n"
         "EVs         36, 35 usable: 35 GOOD, 1 ASSUMED_BAD\n"
         "drops       TOO_BIG 3\n"
-        "last event  2030-01-02T03:04:05.678901Z h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, probes unanswered\n"
+        "last event  2030-01-02T03:04:05.678 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, probes unanswered\n"
         "\n"
         "PLANE  INTERFACE  LINK  GATEWAY            ADDRESS  SID            POP\n"
         "    0  p0         up    02:00:00:00:00:01  fd10::1  5f00:0:c000::  tc (auto: veth)\n"
@@ -291,24 +291,28 @@ def test_events(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     head, line = mrcctl("events").stdout.splitlines()
     assert head.split()[:2] == ["TIME", "(UTC)"]
     assert " ".join(line.split()) == (
-        "2030-01-02T03:04:05.678901Z ev h2 5 1 1 GOOD ASSUMED_BAD probes unanswered unanswered=4 loss_ratio=0.25"
+        "2030-01-02T03:04:05.678 ev h2 5 1 1 GOOD ASSUMED_BAD probes unanswered unanswered=4 loss_ratio=0.25"
     )
 
 
 @pytest.mark.parametrize("action", ["deny", "allow"])
 def test_deny_and_allow(mrcctl: Callable[..., Result], daemon: Daemon, action: str) -> None:
-    answer = {"changed": 1, "paths": [{**PATH, "state": "DENIED"}], "refused": 0, "message": "1 EV denied"}
+    affected = {"peer": "h2", "ev": 5, "plane": 1, "t1": 1}
+    answer = {"changed": 1, "paths": [affected], "refused": 0, "message": "1 EV denied"}
     daemon.answers[f"/v1/{action}"] = (200, answer)
     result = mrcctl(action, "--peer", "h2", "--ev", "5")
-    assert (result.exit_code, result.stdout) == (0, "1 EV denied\n  h2 EV 5: DENIED\n")
+    assert (result.exit_code, result.stdout) == (0, "1 EV denied\n  h2 EV 5 (plane 1, T1 1)\n")
     assert daemon.requests == [("POST", f"/v1/{action}", {"peer": "h2", "ev": 5, "plane": None})]
+    answer["paths"] = [affected] * 20
     assert json.loads(mrcctl(action, "--plane", "0", "--json").stdout) == answer
+    shown = mrcctl(action, "--plane", "0").stdout.splitlines()
+    assert (len(shown), shown[-1]) == (18, "  and 4 more (all with --json)")
 
 
 def test_all_refused_is_a_failure(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     daemon.answers["/v1/deny"] = (200, {"changed": 0, "paths": [], "refused": 4, "message": "the floor holds"})
     result = mrcctl("deny", "--peer", "h2")
-    assert (result.exit_code, result.stdout) == (2, "the floor holds\nrefused for 4 EVs\n")
+    assert (result.exit_code, result.stdout) == (2, "the floor holds\n")
 
 
 @pytest.mark.parametrize("action", ["detach", "attach"])

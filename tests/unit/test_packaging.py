@@ -26,7 +26,7 @@ def setup_cfg() -> ConfigParser:
 def test_the_commands_are_there() -> None:
     commands = {e.name: e for e in distribution("mrcd").entry_points if e.group == "console_scripts"}
     assert {name: e.value for name, e in commands.items()} == {
-        "mrcd": "mrcd.daemon:main",
+        "mrcd": "mrcd.main:main",
         "mrcctl": "mrcd.ctl.main:main",
     }
     for command in commands.values():
@@ -79,7 +79,7 @@ def test_the_unit_leaves_the_data_plane_alone() -> None:
     unit.read(DEPLOY / "mrcd.service")
     service = unit["Service"]
     assert (service["Type"], service["KillMode"], service["Restart"]) == ("notify", "process", "on-failure")
-    # It would be emptied at every stop, and the pins are in it.
+    # It would be emptied at every stop, and with it what mrcctl reads while mrcd is down.
     assert "RuntimeDirectory" not in service
 
 
