@@ -10,6 +10,7 @@
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
+#include <stddef.h>
 
 #include <bpf/bpf_helpers.h>
 
@@ -270,6 +271,20 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 	return reflect(skb, &c, a->peer, a->host_id, a->ev, a->plane);
 }
 
+/* Behind generic XDP, kernels up to 6.18 at least hand tc a copy of the packet that has forgotten the
+ * length of its Ethernet header, and so begins at the IP header. Give it one.
+ */
+static __always_inline int restore_ethernet(struct __sk_buff *skb)
+{
+	__be16 eth_type = bpf_htons(ETH_P_IPV6);
+	struct ethhdr *eth = (void *)(long)skb->data;
+
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end || eth->h_proto == eth_type)
+		return 0;
+	return bpf_skb_change_head(skb, ETH_HLEN, 0) ||
+	       bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &eth_type, sizeof(eth_type), 0);
+}
+
 SEC("tc")
 int mrc_pop(struct __sk_buff *skb)
 {
@@ -283,7 +298,7 @@ int mrc_pop(struct __sk_buff *skb)
 	enum parsed parsed;
 	int ours;
 
-	if (skb->protocol != bpf_htons(ETH_P_IPV6))
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb))
 		return TC_ACT_UNSPEC;
 	/* Some drivers leave the headers in fragments. */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end)

@@ -9,6 +9,7 @@ lab.heal(); lab.down()
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -101,6 +102,8 @@ class Lab:
         env = bringup.environment(self.state, node if node in fabric.hosts else None)
         netns.enter(fabric.namespace(node))
         self._record()
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and exec(2) would pass that on
+            signal.signal(ignored, signal.SIG_DFL)
         os.execvpe(argv[0], list(argv), env)
 
     def _record(self) -> None:
@@ -125,8 +128,8 @@ class Lab:
         Returns the fault's record: `target`, `what`, `monotonic_ns` (CLOCK_MONOTONIC, when it began), …
         """
         if drop is None:
-            drop = 0.0 if ce or rate or down else 1.0
-        fault = Fault(drop, ce, faults.parse_rate(rate) if rate else None, down)
+            drop = 0.0 if ce or rate is not None or down else 1.0
+        fault = Fault(drop, ce, faults.parse_rate(rate) if rate is not None else None, down)
         with self.state.changing() as fabric:
             return faults.fail(self.state, fabric, target, fault)
 

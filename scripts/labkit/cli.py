@@ -22,9 +22,12 @@ def _named(command: F) -> F:
 def main() -> None:
     """Entry point. Exit 0 ok, 1 usage, 2 machine; never a traceback."""
     try:
-        sys.exit(lab(standalone_mode=False) or 0)
+        sys.exit(lab(prog_name="scripts/lab", standalone_mode=False) or 0)
     except click.exceptions.Abort:
         _die("interrupted; `scripts/lab down` removes what may be left", 130)
+    except click.exceptions.NoArgsIsHelpError as e:
+        print(e.format_message(), file=sys.stderr)
+        sys.exit(1)
     except click.ClickException as e:
         hint = e.ctx.command_path + " --help" if isinstance(e, click.UsageError) and e.ctx else "scripts/lab --help"
         _die(f"{e.format_message()}\n  hint: {hint}", 1)
@@ -66,7 +69,7 @@ def lab() -> None:
 @click.option("--no-daemon", is_flag=True, help="a bare fabric: hosts with plane addresses, without mrcd")
 def up(name: str, rate: str | None, no_daemon: bool, **parameters: Any) -> None:
     """Bring the lab up, or make it what the options say."""
-    bits = faults.parse_rate(rate) if rate else None
+    bits = faults.parse_rate(rate) if rate is not None else None
     Lab(name, _say).up(rate_bits_per_s=bits, daemon=not no_daemon, **parameters)
 
 
@@ -110,8 +113,8 @@ def fail(name: str, target: str, drop: str | None, down: bool, rate: str | None,
     """
     record = Lab(name).fail(
         target,
-        drop=faults.parse_percent(drop) if drop else None,
-        ce=faults.parse_percent(ce) if ce else 0.0,
+        drop=faults.parse_percent(drop) if drop is not None else None,
+        ce=faults.parse_percent(ce) if ce is not None else 0.0,
         rate=rate,
         down=down,
     )

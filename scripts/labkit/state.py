@@ -190,8 +190,3 @@ def write_whole(path: Path, data: dict[str, Any]) -> None:
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path)
-
-
-def names() -> list[str]:
-    """Labs that have a directory."""
-    return sorted(p.name for p in BASE.iterdir() if p.is_dir()) if BASE.is_dir() else []

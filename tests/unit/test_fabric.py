@@ -1,0 +1,187 @@
+"""The lab's fabric as data: a packet walked through it by hand arrives where mrcd's plan says."""
+
+from collections.abc import Iterator
+from ipaddress import IPv6Address, IPv6Network
+
+import pytest
+
+from labkit import faults, render, targets
+from labkit.fabric import Fabric, Parameters, PortRef, build, owns
+from labkit.faults import Fault, PortState
+from mrcd import config, topology
+from mrcd.errors import MrcdError, UsageError
+
+
+def peers(fabric: Fabric) -> dict[PortRef, PortRef]:
+    """Each end of each link → the other end."""
+    return {a: b for k in fabric.links for a, b in ((k.upper, k.lower), (k.lower, k.upper))}
+
+
+def walk(fabric: Fabric, start: PortRef, segments: tuple[IPv6Address, ...]) -> Iterator[PortRef]:
+    """The ports at which a packet arrives, by the rules of End and NEXT-C-SID (RFC 9800 §4.1.1)."""
+    other = peers(fabric)
+    at = other[start]
+    dst, left = int(segments[0]), list(segments[1:])
+    for _ in range(10):
+        yield at
+        node = fabric.nodes[at.node]
+        if any(IPv6Address(dst) in sid for sid in node.sids):
+            if fabric.parameters.steering == "srh":
+                dst = int(left.pop(0))
+            else:  # the block stays, the 96 bits behind it move up by one uSID
+                dst = dst >> 96 << 96 | (dst << 16) % (1 << 96)
+        exits = [p.name for p in node.ports for r in p.routes if IPv6Address(dst) in r]
+        if node.kind == "host" or not exits:
+            return
+        assert len(exits) == 1, f"{at.node}: more than one way to {IPv6Address(dst)}"
+        at = other[PortRef(at.node, exits[0])]
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh"])
+def test_every_ev_of_every_pair_arrives_by_its_own_t1(steering: config.Steering) -> None:
+    fabric = build("x", Parameters(hosts=5, hosts_per_t0=2, planes=3, t1=3, steering=steering))
+    for name in fabric.hosts:
+        plan = topology.plan(fabric.config, name)
+        for peer in plan.peers:
+            assert peer.evs
+            for ev in peer.evs:
+                nic = PortRef(name, f"p{ev.plane}")
+                path = list(walk(fabric, nic, ev.segments))
+                assert path[-1] == PortRef(peer.host.name, f"p{ev.plane}")
+                t1s = [p.node for p in path if p.node.startswith("t1-")]
+                assert t1s == ([] if ev.t1 is None else [f"t1-{ev.plane}-{ev.t1}"])
+
+
+def test_ecmp_has_no_sids_and_spreads_over_all_t1s() -> None:
+    fabric = build("x", Parameters(planes=2, t1=3, steering="ecmp"))
+    assert not any(n.sids for n in fabric.nodes.values())
+    lines = [line for line in render.configure(fabric.nodes["t0-1-0"], "ecmp") if "nexthop" in line]
+    assert lines[0].startswith("route replace fd10:0:1:1::/64 ")
+    assert lines[0].count("nexthop via fe80::1 dev t1-") == 3
+
+
+def test_ends_of_a_link_know_each_other() -> None:
+    fabric = build("x", Parameters(hosts=6, hosts_per_t0=3))
+    for end, other_end in peers(fabric).items():
+        port, other = fabric.port(end), fabric.port(other_end)
+        assert port.gateway == other.address
+        assert port.gateway_mac == (None if end.node.startswith("h") else other.mac)
+        assert len(port.name) <= 15
+    macs = [p.mac for n in fabric.nodes.values() for p in n.ports]
+    assert len(set(macs)) == len(macs) == 2 * len(fabric.links)
+
+
+def test_cluster_file_says_what_was_asked_for() -> None:
+    fabric = build("x", Parameters(hosts=3, planes=8, t1=64, mtu=1500, hook="tc", granularity="packet"))
+    cluster = config.parse(fabric.toml)
+    assert (cluster.cluster.t0s, cluster.cluster.t1s, cluster.cluster.evs_per_peer) == (2, 64, 256)
+    assert [(h.t0, h.port) for h in cluster.hosts] == [(0, 0), (0, 1), (1, 0)]
+    assert [str(n) for n in cluster.hosts[2].prefixes] == ["10.99.0.3/32", "fd00:99::3/128"]
+    assert build("x", Parameters(hosts=2, t1=0)).config.cluster.evs_per_peer == 4
+
+
+def test_only_bare_hosts_are_given_plane_addresses() -> None:
+    with_mrcd = build("x", Parameters()).nodes["h2"]
+    bare = build("x", Parameters(daemon=False)).nodes["h2"]
+    assert not any(p.own or p.routes for p in with_mrcd.ports)
+    assert [str(p.own) for p in bare.ports] == [f"fd10:0:{p:x}:1::3" if p else "fd10:0:0:1::3" for p in range(4)]
+    assert IPv6Network("5f00:0:4001::/48") in bare.ports[0].routes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hosts": 0}, {"hosts": 255}, {"planes": 9}, {"t1": 0}, {"t1": 257}, {"mtu": 900}, {"hosts_per_t0": 0}],
+)
+def test_parameters_out_of_range_are_usage_errors(wrong: dict[str, int]) -> None:
+    with pytest.raises(MrcdError) as caught:
+        build("x", Parameters(**wrong))  # type: ignore[arg-type]
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["", "-a", "A", "a/b", "..", "a" * 32])
+def test_names_that_could_leave_their_directory_are_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        build(name, Parameters())
+
+
+def test_a_lab_owns_exactly_its_namespaces() -> None:
+    assert owns("a", "mrc-a-h0")
+    assert owns("a", "mrc-a-t1-0-12")
+    for foreign in ("mrc-ab-h0", "mrc-a-t0-h0", "mrc-a-t0-t0-1-2", "mrc-a-h0-h0", "mrc-a-x", "a-h0"):
+        assert not owns("a", foreign)
+    assert owns("a-t0", "mrc-a-t0-t0-1-2")
+
+
+# ---- faults ----
+
+FABRIC = build("x", Parameters())
+
+
+def test_targets_meet_every_packet_once_and_never_in_a_host() -> None:
+    nic = targets.parse(FABRIC, "nic:h3:1")
+    assert nic.taps == ((PortRef("t0-1-1", "h3"), "ingress"), (PortRef("t0-1-1", "h3"), "egress"))
+    link = targets.parse(FABRIC, "link:2:0:3")
+    assert link.taps == ((PortRef("t1-2-3", "t0-0"), "ingress"), (PortRef("t0-2-0", "t1-3"), "ingress"))
+    t0 = targets.parse(FABRIC, "t0:0:1")
+    assert {e.port for e, _ in t0.taps} == {"h2", "h3", "t1-0", "t1-1", "t1-2", "t1-3"}
+    assert {(e.node, d) for e, d in t0.taps} == {("t0-0-1", "ingress")}
+    assert t0.closers == tuple(e for e, _ in t0.taps)
+    assert len(t0.ends) == 12
+
+
+@pytest.mark.parametrize("text", ["t1:0", "t1:4:0", "t1:0:4", "t0:0:2", "link:0:0:4", "nic:h4:0", "nic:0:0", "h0", ""])
+def test_unknown_targets_are_usage_errors(text: str) -> None:
+    with pytest.raises(UsageError):
+        targets.parse(FABRIC, text)
+
+
+def test_overlapping_faults_add_up_and_healing_one_leaves_the_other() -> None:
+    slow, cut = Fault(rate_bits_per_s=10**8), Fault(down=True)
+    shared = PortRef("t1-0-1", "t0-0")
+    both = faults.desired(FABRIC, {"t1:0:1": cut, "link:0:0:1": slow, "t0:0:0": Fault(rate_bits_per_s=10**9)})
+    assert both[shared] == PortState(down=True, rate_bits_per_s=10**8)
+    assert faults.desired(FABRIC, {"link:0:0:1": slow})[shared] == PortState(rate_bits_per_s=10**8)
+    assert faults.desired(FABRIC, {"t1:0:1": Fault(drop=1.0)}) == {}
+
+
+def test_a_lab_with_a_rate_keeps_it_beside_faults() -> None:
+    fabric = build("x", Parameters(rate_bits_per_s=10**9))
+    assert len(faults.desired(fabric, {})) == 2 * len(fabric.links)
+    faster = faults.desired(fabric, {"nic:h0:0": Fault(rate_bits_per_s=10**10)})
+    assert faster[PortRef("h0", "p0")].rate_bits_per_s == 10**9
+
+
+def test_a_node_is_configured_around_ports_that_are_down() -> None:
+    lines = render.configure(FABRIC.nodes["t0-0-0"], "usid", down={"t1-2", "h1"})
+    assert not any(word in ("t1-2", "h1") for line in lines for word in line.split())
+    assert any("nexthop" in line for line in lines)
+
+
+@pytest.mark.parametrize(("text", "ratio"), [("100%", 1.0), ("20", 0.2), ("0.1%", 0.001), ("0%", 0.0)])
+def test_percent(text: str, ratio: float) -> None:
+    assert faults.parse_percent(text) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(("text", "bits"), [("50mbit", 50_000_000), ("2.5gbit", 2_500_000_000), ("100Kbit", 100_000)])
+def test_rate(text: str, bits: int) -> None:
+    assert faults.parse_rate(text) == bits
+
+
+@pytest.mark.parametrize("text", ["", "101%", "-1%", "x", "nan"])
+def test_wrong_percent(text: str) -> None:
+    with pytest.raises(UsageError):
+        faults.parse_percent(text)
+
+
+@pytest.mark.parametrize("text", ["", "50", "50mb", "1bit", "-5mbit"])
+def test_wrong_rate(text: str) -> None:
+    with pytest.raises(UsageError):
+        faults.parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"drop": 20.0}, {"ce": -0.1}, {"down": True, "drop": 1.0}, {"down": True, "rate_bits_per_s": 10**6}]
+)
+def test_faults_that_make_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Fault(**wrong)  # type: ignore[arg-type]
