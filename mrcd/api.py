@@ -116,17 +116,18 @@ class Api:
         except ValueError:
             raise UsageError("wait is not a number of seconds") from None
         found = await self._daemon.events.after(after, wait)
-        return web.json_response({"events": found, "last_id": self._daemon.events.last_id})
+        last_id = found[-1]["id"] if found else min(after, self._daemon.events.last_id)
+        return web.json_response({"events": found, "last_id": last_id})
 
     async def deny(self, request: web.Request) -> web.Response:
         """Take EVs out of use."""
-        done, refused = self._daemon.deny(**await self._choice(request))
+        done, refused = self._daemon.monitor.deny(**await self._choice(request))
         message = f"{len(done)} denied" + (f", {len(refused)} refused: ev_min_active must remain" if refused else "")
         return self._changed(done, len(refused), message)
 
     async def allow(self, request: web.Request) -> web.Response:
         """Give denied EVs back."""
-        done = self._daemon.allow(**await self._choice(request))
+        done = self._daemon.monitor.allow(**await self._choice(request))
         return self._changed(done, 0, f"{len(done)} allowed")
 
     async def detach(self, request: web.Request) -> web.Response:

@@ -167,9 +167,7 @@ class Judge:
         self._window_rx[rows] = evs["settled_rx"].astype(np.int64)
         self._suspect[rows], self._streak[rows], self._bad_ns[rows], self._alive[rows] = 0, 0, now, 0
 
-    def _loss(
-        self, rows: Ints, evs: Records, watched: Bools, answered: Ints, now: int
-    ) -> tuple[Bools, Ints, Ints]:
+    def _loss(self, rows: Ints, evs: Records, watched: Bools, answered: Ints, now: int) -> tuple[Bools, Ints, Ints]:
         """Which EVs lose too much in their window, and how much they lost of what was sent."""
         sent = evs["settled_tx"].astype(np.int64) - self._window_tx[rows]
         lost = sent - (evs["settled_rx"].astype(np.int64) - self._window_rx[rows])

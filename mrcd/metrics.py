@@ -97,7 +97,7 @@ class TablesCollector(Collector):
         )
         for state in EvState:
             for why in Reason:
-                count = daemon.transitions.get((state, why), 0)
+                count = daemon.monitor.transitions.get((state, why), 0)
                 if count or (state, why) in _USUAL:
                     transitions.add_metric([state.name, why.text], count)
         yield transitions

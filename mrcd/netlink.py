@@ -6,6 +6,7 @@ owned and not wanted is removed, the rest is left alone. Then the kernel is aske
 answer that differs is an error: netlink accepts and ignores attributes that it does not know.
 """
 
+import errno
 import socket
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ _ENCAP_SEG6, _ENCAP_SEG6LOCAL = 5, 7
 _ENCAP_RED = 3  # SEG6_IPTUN_MODE_ENCAP_RED
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
-_SCOPE_LINK = 253
+_SCOPE_LINK, _SCOPE_NOWHERE = 253, 255
 _IFF_UP, _IFF_NOARP, _IFF_LOWER_UP = 0x1, 0x80, 0x10000
 
 # pyroute2 turns a mode it does not know into plain "encap" without a word.
@@ -190,19 +191,26 @@ class Netlink:
                 changes.append(f"{'replaced' if key in have else 'added'} {route.dst} metric {route.metric}")
         for key, route in have.items():
             if key not in want:
-                spec = {"family": route.family, "dst": route.dst, "priority": route.metric, "proto": PROTOCOL}
-                try:
-                    await self._ipr.route("del", **spec)
-                except NetlinkError as e:
-                    if e.code != 3:  # ESRCH: gone with its interface meanwhile
-                        raise KernelError(f"delete route {route.dst}", e.code) from None
+                await self._delete_route(route)
                 changes.append(f"removed {route.dst} metric {route.metric}")
         if changes:
             now = await self.routes()
             for key, route in want.items():
                 if now.get(key) != route:
                     raise MachineError(f"route {route.dst} was written, but the kernel has {now.get(key)}, not {route}")
+            if now.keys() - want.keys():
+                raise MachineError(f"routes were deleted, but the kernel keeps {sorted(now.keys() - want.keys())}")
         return changes
+
+    async def _delete_route(self, route: Route) -> None:
+        spec = {"family": route.family, "dst": route.dst, "priority": route.metric, "proto": PROTOCOL}
+        if route.family == socket.AF_INET:
+            spec["scope"] = _SCOPE_NOWHERE  # any: IPv4 deletes only where the scope fits
+        try:
+            await self._ipr.route("del", **spec)
+        except NetlinkError as e:
+            if e.code != errno.ESRCH:  # gone with its interface meanwhile
+                raise KernelError(f"delete route {route.dst}", e.code) from None
 
     # ---- neighbours ----
 
@@ -245,15 +253,17 @@ def set_offload(interface: str, features: dict[str, bool]) -> None:
     try:
         tool = IoctlEthtool(interface)
         have = tool.get_features()
-        for name, on in features.items():
-            if name in have:
-                have[name] = on
+        wanted = {name: on for name, on in features.items() if name in have}
+        if all(have[name] == on for name, on in wanted.items()):
+            return
+        for name, on in wanted.items():
+            have[name] = on
         tool.set_features(have)
         now = tool.get_features()
     except OSError as e:
-        raise KernelError(f"set the offloads of {interface}", e.errno or 22) from None
-    for name, on in features.items():
-        if name in now and now[name] != on:
+        raise KernelError(f"set the offloads of {interface}", e.errno or errno.EINVAL) from None
+    for name, on in wanted.items():
+        if now[name] != on:
             raise MachineError(f"{interface} keeps {name} {'off' if on else 'on'}; the driver does not allow it")
 
 
