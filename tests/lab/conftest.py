@@ -1,0 +1,100 @@
+"""Labs for the end-to-end tests: real namespaces, real daemons, the kernel's own SRv6 as switches."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.api import Lab
+from mrcd import libbpf
+
+
+def wait_until(what: str, true: Callable[[], Any], timeout_s: float = 10.0, every_s: float = 0.02) -> Any:
+    """Poll until `true()` is, and return it; fail with `what` otherwise."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while True:
+        value = true()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout_s} s: {what}")
+        pause.wait(every_s)
+
+
+def mrcctl(lab: Lab, host: str, *arguments: str) -> Any:
+    """The JSON that mrcctl prints in that host."""
+    return json.loads(lab.exec(host, ["mrcctl", *arguments, "--json"], check=True).stdout)
+
+
+def states(lab: Lab, host: str, peer: str) -> dict[int, str]:
+    """EV → state, as `mrcctl paths` tells."""
+    return {p["ev"]: p["state"] for p in mrcctl(lab, host, "paths", "--peer", peer)}
+
+
+def all_good(lab: Lab) -> bool:
+    """Whether every EV of every host is GOOD."""
+    for host in lab.fabric.hosts:
+        evs = mrcctl(lab, host, "status")["evs"]
+        if {k for k, v in evs.items() if v} != {"GOOD"}:
+            return False
+    return True
+
+
+def event_times(lab: Lab, host: str, peer: str, to: str, since_ns: int) -> dict[int, int]:
+    """EV → monotonic_ns of its first transition to `to` after `since_ns`."""
+    found: dict[int, int] = {}
+    for e in mrcctl(lab, host, "events"):
+        if e["kind"] == "ev" and e["peer"] == peer and e["to"] == to and e["monotonic_ns"] >= since_ns:
+            found.setdefault(e["ev"], e["monotonic_ns"])
+    return found
+
+
+def bring_up(name: str, **parameters: Any) -> Lab:
+    """A lab whose EVs are all GOOD."""
+    lab = Lab(name, say=lambda _: None)
+    lab.down()
+    lab.up(**parameters)
+    wait_until(f"all EVs of {name} are GOOD", lambda: all_good(lab), 15)
+    return lab
+
+
+def gone(name: str) -> bool:
+    """Nothing of the lab is left: namespaces, mounts, files."""
+    mounts = Path("/proc/mounts").read_text()
+    return (
+        not any(Path("/run/netns").glob(f"mrc-{name}-*"))
+        and f"/run/mrcd-lab/{name}/" not in mounts
+        and not Path("/run/mrcd-lab", name).exists()
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _needs_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the lab makes network namespaces, which needs root")
+    libbpf.use_bcc()
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """The default lab: 4 hosts, 4 planes × 4 T1s, usid, burst. Shared by a module's tests."""
+    made = bring_up("pytest")
+    yield made
+    made.down()
+    assert gone("pytest")
+
+
+@pytest.fixture
+def healthy(lab: Lab) -> Iterator[Lab]:
+    """The shared lab without faults, before and after."""
+    lab.heal()
+    lab.up()
+    wait_until("all EVs are GOOD again", lambda: all_good(lab), 30)
+    yield lab
+    lab.heal()

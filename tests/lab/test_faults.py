@@ -1,0 +1,122 @@
+"""What breaks is left, what heals comes back, what is well is not touched."""
+
+from labkit.api import Lab
+from tests.lab.conftest import all_good, event_times, mrcctl, states, wait_until
+from tests.lab.flows import Flow
+
+MS = 1_000_000
+PAIRS = [("h0", "h2"), ("h0", "h3"), ("h1", "h2"), ("h1", "h3")]  # across the T0s
+
+
+def _wait_state(lab: Lab, host: str, peer: str, evs: set[int], state: str, timeout_s: float) -> None:
+    wait_until(
+        f"EVs {evs} of {host} → {peer} are {state}",
+        lambda: {e for e, s in states(lab, host, peer).items() if s == state} >= evs,
+        timeout_s,
+    )
+
+
+def _bad(lab: Lab, host: str, peer: str) -> set[int]:
+    return {e for e, s in states(lab, host, peer).items() if s == "ASSUMED_BAD"}
+
+
+def test_blackholed_t1_is_left_within_200_ms_and_returns_within_5_s(healthy: Lab) -> None:
+    with Flow(healthy, 9) as flow:
+        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
+        fault = healthy.fail("t1:1:2")
+        for source, target in PAIRS:
+            _wait_state(healthy, source, target, {6}, "ASSUMED_BAD", 3)
+        times = {p: event_times(healthy, *p, "ASSUMED_BAD", fault["monotonic_ns"]) for p in PAIRS}
+        record = healthy.heal()[0]
+        first_drop = record["first_drop_ns"]
+        for pair, found in times.items():
+            assert set(found) == {6}, (pair, found)
+        late_ms = {p: (found[6] - first_drop) / MS for p, found in times.items()}
+        assert late_ms["h0", "h2"] < 200, late_ms
+        _wait_state(healthy, "h0", "h2", set(range(16)), "GOOD", 5)
+        report = flow.report()
+    stopped = [i for i, b in enumerate(report.bins[:-1]) if b == 0]
+    assert len(stopped) <= 3, f"100 ms bins at zero: {stopped} of {len(report.bins)}"
+
+
+def test_lossy_link_is_left_within_1_s_and_no_other_ev(healthy: Lab) -> None:
+    with Flow(healthy, 4):
+        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
+        fault = healthy.fail("link:2:0:1", drop=0.2)
+        _wait_state(healthy, "h0", "h2", {9}, "ASSUMED_BAD", 3)
+        found = event_times(healthy, "h0", "h2", "ASSUMED_BAD", fault["monotonic_ns"])
+        assert set(found) == {9}
+        assert (found[9] - fault["monotonic_ns"]) / MS < 1000
+        path = mrcctl(healthy, "h0", "paths", "--peer", "h2")[9]
+        assert path["reason"] in ("loss", "unanswered")
+        assert path["lost_packets"] > 0
+        assert not path["usable"]
+
+
+def test_dead_nic_link_is_left_here_and_by_the_peers(healthy: Lab) -> None:
+    fault = healthy.fail("nic:h0:3", down=True)
+    _wait_state(healthy, "h0", "h2", {12, 13, 14, 15}, "ASSUMED_BAD", 3)
+    _wait_state(healthy, "h2", "h0", {12, 13, 14, 15}, "ASSUMED_BAD", 3)
+    here = event_times(healthy, "h0", "h2", "ASSUMED_BAD", fault["monotonic_ns"])
+    there = event_times(healthy, "h2", "h0", "ASSUMED_BAD", fault["monotonic_ns"])
+    assert max(here.values()) - fault["monotonic_ns"] < 500 * MS
+    assert max(there.values()) - fault["monotonic_ns"] < 500 * MS
+    assert {p["reason"] for p in mrcctl(healthy, "h0", "paths", "--plane", "3")} == {"link_down"}
+    assert {p["reason"] for p in mrcctl(healthy, "h2", "paths", "--plane", "3", "--peer", "h0")} == {"peer_link_down"}
+    assert _bad(healthy, "h2", "h1") == set()
+    healthy.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.3"], check=True)
+    healthy.heal()
+    _wait_state(healthy, "h2", "h0", set(range(16)), "GOOD", 6)
+
+
+def test_fallback_route_follows_the_verdicts(healthy: Lab) -> None:
+    carrier = mrcctl(healthy, "h0", "paths", "--peer", "h2")[6]["carrier"].removesuffix("::")
+
+    def hops() -> list[str]:
+        text = healthy.exec("h0", ["ip", "route", "show", "10.99.0.3", "metric", "4000"], check=True).stdout
+        return [line for line in text.splitlines() if "encap.red" in line]
+
+    assert len(hops()) == 16
+    healthy.fail("t1:1:2")
+    wait_until("the withdrawn EV leaves the fallback route", lambda: len(hops()) == 15, 5)
+    assert not any(carrier in line for line in hops())
+    healthy.heal()
+    wait_until("the healed EV is back in the fallback route", lambda: len(hops()) == 16, 10)
+
+
+def test_hold_down_doubles_while_a_path_flaps(healthy: Lab) -> None:
+    for _ in range(2):
+        healthy.fail("link:0:0:3")
+        _wait_state(healthy, "h0", "h2", {3}, "ASSUMED_BAD", 3)
+        healthy.heal()
+        _wait_state(healthy, "h0", "h2", {3}, "GOOD", 20)
+    held = [
+        e["evidence"]["hold_down_ms"]
+        for e in mrcctl(healthy, "h0", "events")
+        if e["peer"] == "h2" and e["ev"] == 3 and e["reason"] == "healed"
+    ]
+    assert held[-1] == 2 * held[-2]
+
+
+def test_the_floor_keeps_the_last_evs_in_use(healthy: Lab) -> None:
+    for plane in range(4):
+        for t1 in range(4):
+            if (plane, t1) != (2, 2):
+                healthy.fail(f"link:{plane}:1:{t1}")
+    wait_until("15 EVs are out", lambda: len(_bad(healthy, "h0", "h2")) == 15, 5)
+    usable = [p for p in mrcctl(healthy, "h0", "paths", "--peer", "h2") if p["usable"]]
+    assert len(usable) == 4  # ev_min_active: a quarter of 16
+    assert any(p["ev"] == 10 for p in usable)
+    healthy.heal()
+    wait_until("all EVs are GOOD again", lambda: all_good(healthy), 30)
+
+
+def test_deny_and_allow(healthy: Lab) -> None:
+    answer = mrcctl(healthy, "h0", "deny", "--peer", "h2", "--plane", "1")
+    assert answer["changed"] == 4
+    assert {e for e, s in states(healthy, "h0", "h2").items() if s == "DENIED"} == {4, 5, 6, 7}
+    healthy.exec("h0", ["ping", "-c8", "-i0.01", "-W1", "10.99.0.3"], check=True)
+    refused = mrcctl(healthy, "h0", "deny", "--peer", "h2")
+    assert refused["refused"] == 4  # ev_min_active
+    mrcctl(healthy, "h0", "allow", "--peer", "h2")
+    _wait_state(healthy, "h0", "h2", set(range(16)), "GOOD", 5)

@@ -1,0 +1,131 @@
+"""Start, stop, kill, restart, detach: what forwards goes on."""
+
+import os
+import signal
+
+from labkit.api import Lab
+from tests.lab.conftest import all_good, bring_up, gone, mrcctl, wait_until
+from tests.lab.flows import Flow, tcp_transfer
+
+
+def _total(lab: Lab) -> int:
+    return sum(p["tx_packets"] for p in mrcctl(lab, "h0", "paths", "--peer", "h2"))
+
+
+def _kill(lab: Lab, host: str, number: signal.Signals) -> None:
+    pid = lab.daemon_pid(host)
+    assert pid is not None
+    os.kill(pid, number)
+    wait_until(f"mrcd of {host} is gone", lambda: lab.daemon_pid(host) is None)
+
+
+def test_kill_and_restart_under_load_lose_nothing(healthy: Lab) -> None:
+    generation = healthy.exec("h0", ["mrcctl", "status"], check=True).stdout
+    assert "attached" in generation
+    with Flow(healthy, 6) as flow:
+        wait_until("the flow runs", lambda: _total(healthy) > 10_000)
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            before = _total(healthy)
+            _kill(healthy, "h0", number)
+            offline = healthy.exec("h0", ["mrcctl", "status", "--json"])
+            assert offline.returncode == 0
+            assert '"running": false' in offline.stdout
+            assert "not running" in offline.stderr
+            paths = mrcctl(healthy, "h0", "paths", "--peer", "h2")
+            assert len(paths) == 16
+            assert sum(p["tx_packets"] for p in paths) > before
+            healthy.up()  # starts dead daemons
+            assert _total(healthy) > before
+        report = flow.report()
+    assert min(report.bins[1:-1]) > 0, report.bins
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
+    lost = [p["lost_packets"] for p in mrcctl(healthy, "h0", "paths", "--peer", "h2")]
+    assert not any(lost), lost
+
+
+def test_detach_leaves_plain_srv6_and_attach_brings_spraying_back(healthy: Lab) -> None:
+    with Flow(healthy, 5) as flow:
+        wait_until("the flow runs", lambda: _total(healthy) > 10_000)
+        assert mrcctl(healthy, "h0", "detach")["attached"] is False
+        still = _total(healthy)
+        route = healthy.exec("h2", ["ip", "route", "get", "10.99.0.1"], check=True).stdout
+        assert "encap seg6 mode encap.red" in route
+        links = os.listdir(healthy.run_dir("h0") / "bpf/mrcd/abi1/links")
+        assert links == []
+        tcp_transfer(healthy, 4)
+        tcp_transfer(healthy, 6)
+        assert _total(healthy) == still
+        peers = {p["peer"]: p["status"] for p in mrcctl(healthy, "h2", "peers")}
+        assert peers["h0"] == "detached"
+        assert mrcctl(healthy, "h0", "attach")["attached"] is True
+        wait_until("h0 sprays again", lambda: _total(healthy) > still + 1000)
+        report = flow.report()
+    assert min(report.bins[1:-1]) > 0, report.bins
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
+
+
+def test_detached_stays_detached_over_a_restart(healthy: Lab) -> None:
+    mrcctl(healthy, "h0", "detach")
+    _kill(healthy, "h0", signal.SIGTERM)
+    healthy.up()
+    assert mrcctl(healthy, "h0", "status")["attached"] is False
+    tcp_transfer(healthy, 4, size=100_000)
+    mrcctl(healthy, "h0", "attach")
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
+
+
+def test_a_second_daemon_refuses(healthy: Lab) -> None:
+    run_dir = healthy.run_dir("h0")
+    second = healthy.exec("h0", ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")])
+    assert second.returncode == 2
+    assert "already runs" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_follows_the_first_hop_when_its_mac_changes(healthy: Lab) -> None:
+    switch = healthy.ns("t0-0-0")
+    os.system(f"ip -n {switch} link set h0 address 02:4d:ff:00:00:99")
+    healthy.exec(
+        "h0", ["ip", "-6", "neigh", "replace", "fe80::1", "dev", "p0", "lladdr", "02:4d:ff:00:00:99"], check=True
+    )
+    wait_until(
+        "the plane has the new address",
+        lambda: mrcctl(healthy, "h0", "status")["planes"][0]["gateway_mac"] == "02:4d:ff:00:00:99",
+    )
+    healthy.exec("h0", ["ping", "-c16", "-i0.01", "-W1", "10.99.0.3"], check=True)
+
+
+def test_a_nic_that_goes_and_comes_back_is_taken_up_again() -> None:
+    lab = bring_up("nics", hosts=2, hosts_per_t0=1, planes=2, t1=2)
+    try:
+        host, switch = lab.ns("h0"), lab.ns("t0-1-0")
+        os.system(f"ip -n {host} link set p1 down")
+        wait_until("plane 1 is down", lambda: not mrcctl(lab, "h0", "status")["planes"][1]["up"])
+        tcp_transfer(lab, 4, size=1_000_000, target=1)
+        os.system(f"ip -n {host} link set p1 up")
+        wait_until("all EVs are GOOD again", lambda: all_good(lab), 15)
+        tcp_transfer(lab, 6, size=1_000_000, target=1)
+        assert switch
+    finally:
+        lab.down()
+    assert gone("nics")
+
+
+def test_paths_survive_a_reload_of_another_granularity(healthy: Lab) -> None:
+    path = healthy.run_dir("h0").parent / "mrcd.toml"
+    text = path.read_text()
+    try:
+        path.write_text(text.replace('granularity = "burst"', 'granularity = "packet"'))
+        before = _total(healthy)
+        _kill(healthy, "h0", signal.SIGTERM)
+        healthy.up()
+        status = mrcctl(healthy, "h0", "status")
+        assert status["granularity"] == "packet"
+        assert "ingress" in status["push"]["hook"]
+        assert _total(healthy) >= before
+        tcp_transfer(healthy, 4)
+    finally:
+        path.write_text(text)
+        _kill(healthy, "h0", signal.SIGTERM)
+        healthy.up()
+    tcp_transfer(healthy, 4)

@@ -1,0 +1,132 @@
+"""Every kind of traffic over every kind of steering, and the edges of packet size."""
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.api import Lab
+from tests.lab.conftest import bring_up, gone, mrcctl, wait_until
+from tests.lab.flows import Flow, address, tcp_transfer, udp_transfer
+
+MODES = [(s, g, "auto") for s in ("usid", "srh", "ecmp") for g in ("burst", "packet")] + [
+    ("usid", "burst", "xdp"),
+    ("usid", "burst", "xdp-generic"),
+]
+
+
+@pytest.fixture(scope="module", params=MODES, ids=["-".join(m) for m in MODES])
+def mode(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A lab per steering, granularity and hook."""
+    steering, granularity, hook = request.param
+    lab = bring_up("modes", steering=steering, granularity=granularity, hook=hook)
+    yield lab
+    lab.down()
+    assert gone("modes")
+
+
+def _counts(lab: Lab, host: str, peer: str) -> tuple[list[int], list[int]]:
+    paths = mrcctl(lab, host, "paths", "--peer", peer)
+    return [p["tx_packets"] for p in paths], [p["rx_packets"] for p in paths]
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("target", [2, 1], ids=["across-T0s", "same-T0"])
+def test_tcp_arrives_whole(mode: Lab, version: int, target: int) -> None:
+    tcp_transfer(mode, version, target=target)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_udp_arrives_whole(mode: Lab, version: int) -> None:
+    udp_transfer(mode, version, [0, 1, 64, 1400, 8000, *range(100, 160)])
+
+
+def test_every_ev_carries_its_share_and_nothing_is_lost(mode: Lab) -> None:
+    before, _ = _counts(mode, "h0", "h2")
+    tcp_transfer(mode, 4, size=40_000_000)
+    after, _ = _counts(mode, "h0", "h2")
+    carried = [b - a for a, b in zip(before, after, strict=True)]
+    mean = sum(carried) / len(carried)
+    assert len(carried) == 16
+    assert min(carried) > 0.5 * mean, carried
+
+    def settled() -> bool:
+        tx, rx = _counts(mode, "h0", "h2")
+        return tx == rx
+
+    wait_until("the peer has counted every packet sent, EV by EV", settled)
+    drops = {host: mrcctl(mode, host, "status")["drops"] for host in mode.fabric.hosts}
+    assert not any(drops.values()), drops
+
+
+def _ping(lab: Lab, version: int, size: int, *more: str) -> "subprocess.CompletedProcess[str]":
+    return lab.exec("h0", ["ping", "-c1", "-W2", "-Mdo", f"-s{size}", *more, address(2, version)])
+
+
+@pytest.mark.parametrize(("version", "header"), [(4, 28), (6, 48)])
+def test_largest_packet_passes_and_one_byte_more_is_refused(mode: Lab, version: int, header: int) -> None:
+    mtu = mrcctl(mode, "h0", "status")["inner_mtu"]
+    assert _ping(mode, version, mtu - header).returncode == 0
+    over = _ping(mode, version, mtu - header + 1)
+    assert over.returncode != 0
+    assert f"mtu={mtu}" in (over.stdout + over.stderr).replace("mtu: ", "mtu=")
+
+
+@pytest.fixture
+def guest(healthy: Lab) -> Iterator[str]:
+    """A container behind h0 that routes through it: its packets are forwarded into mrc0."""
+    name = healthy.ns("h0") + "-guest"
+    host = healthy.ns("h0")
+
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True)
+
+    try:
+        ip("netns", "add", name)
+        ip("-n", name, "link", "add", "eth0", "mtu", "9100", "type", "veth", "peer", "name", "guest0", "netns", host)
+        ip("-n", host, "link", "set", "guest0", "mtu", "9100", "up")
+        ip("-n", name, "link", "set", "eth0", "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", host, "addr", "add", "192.0.2.1/30", "dev", "guest0")
+        ip("-n", name, "addr", "add", "192.0.2.2/30", "dev", "eth0")
+        ip("-n", name, "route", "add", "default", "via", "192.0.2.1")
+        healthy.exec("h0", ["sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True)
+        ip("-n", healthy.ns("h2"), "route", "add", "192.0.2.0/30", "dev", "mrc0")
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=False)
+        subprocess.run(["ip", "-n", healthy.ns("h2"), "route", "del", "192.0.2.0/30"], check=False)
+
+
+def test_forwarded_packet_over_the_mtu_gets_packet_too_big(guest: str, healthy: Lab) -> None:
+    mtu = mrcctl(healthy, "h0", "status")["inner_mtu"]
+    ping = ["nsenter", f"--net=/run/netns/{guest}", "ping", "-c1", "-W2", "-Mdo", f"-s{mtu - 28 + 1}", "10.99.0.3"]
+    done = subprocess.run(ping, capture_output=True, text=True, check=False)
+    assert f"mtu = {mtu}" in done.stdout, done.stdout
+
+
+def test_bursts_stay_whole_through_push_and_pop(healthy: Lab) -> None:
+    with healthy.inside("t1-0-0"):
+        sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x86DD))
+    sniffer.settimeout(5)
+    longest = 0
+    with sniffer, Flow(healthy, 2):
+        for _ in range(2000):
+            longest = max(longest, len(sniffer.recv(1 << 17)))
+            if longest > 60_000:
+                break
+    assert longest > 60_000, f"longest packet seen at the T1: {longest} bytes"
+
+
+def test_status_and_metrics_agree(healthy: Lab) -> None:
+    tcp_transfer(healthy, 4)
+    tx = sum(_counts(healthy, "h0", "h2")[0])
+    text = healthy.exec("h0", ["curl", "-sf", "http://127.0.0.1:9479/metrics"], check=True).stdout
+    series = [line for line in text.splitlines() if line.startswith('mrc_tx_packets_total{peer="h2"')]
+    assert len(series) == 4
+    assert sum(float(line.split()[-1]) for line in series) == pytest.approx(tx, abs=0)
+    assert "mrc_build_info{" in text
+    assert 'mrc_drops_total{reason="too_big"}' in text
+    assert json.loads(json.dumps(mrcctl(healthy, "h0", "status")))["evs"]["GOOD"] == 36
