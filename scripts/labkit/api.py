@@ -169,5 +169,5 @@ class Lab:
         host = self.fabric.config.host(name)
         process = self.state.daemon(name)
         daemon = {"pid": process.pid, "alive": processes.alive(process)} if process else None
-        prefixes = [str(p.network_address) for p in host.prefixes]
+        prefixes = [str(p.network_address) for p in host.prefixes if p.prefixlen == p.max_prefixlen]
         return {"addresses": prefixes, "run_dir": str(self.run_dir(name)), "daemon": daemon}

@@ -218,7 +218,8 @@ def cluster_file(name: str, p: Parameters) -> str:
             f"id = {i}",
             f"t0 = {i // p.hosts_per_t0}",
             f"port = {i % p.hosts_per_t0}",
-            f'prefixes = ["10.99.0.{i + 1}/32", "fd00:99::{i + 1:x}/128"]',
+            # The host's own addresses, and prefixes for containers behind it.
+            f'prefixes = ["10.99.0.{i + 1}/32", "fd00:99::{i + 1:x}/128", "10.100.{i}.0/24", "fd00:100:{i:x}::/64"]',
         ]
     return "\n".join(lines) + "\n"
 

@@ -76,7 +76,8 @@ def test_cluster_file_says_what_was_asked_for() -> None:
     cluster = config.parse(fabric.toml)
     assert (cluster.cluster.t0s, cluster.cluster.t1s, cluster.cluster.evs_per_peer) == (2, 64, 256)
     assert [(h.t0, h.port) for h in cluster.hosts] == [(0, 0), (0, 1), (1, 0)]
-    assert [str(n) for n in cluster.hosts[2].prefixes] == ["10.99.0.3/32", "fd00:99::3/128"]
+    prefixes = [str(n) for n in cluster.hosts[2].prefixes]
+    assert prefixes == ["10.99.0.3/32", "fd00:99::3/128", "10.100.2.0/24", "fd00:100:2::/64"]
     assert build("x", Parameters(hosts=2, t1=0)).config.cluster.evs_per_peer == 4
 
 
