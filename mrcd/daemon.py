@@ -116,11 +116,15 @@ class Daemon:
             if port.nic.up and port.nic.ifindex not in neighbours:
                 await self._netlink.keep_resolved(port.nic.ifindex, gateway)
         bitmap = install.write_planes(self.tables, self.plan, self._ports, neighbours)
-        self._fabric = routes.fabric_routes(self.plan, {p: port.nic for p, port in self._ports.items()})
+        self._fabric = routes.fabric_routes(self.plan, self._nics())
         before = int(self.tables.node["ports"])
         self.tables.node["ports"] = bitmap
         if bitmap != before:
             self._ports_changed(before, bitmap)
+
+    def _nics(self) -> dict[int, Link]:
+        """The plane NICs that can have routes: the kernel refuses them on one that is down."""
+        return {p: port.nic for p, port in self._ports.items() if port.nic.enabled}
 
     def _interfaces(self) -> set[int]:
         """Where programs are attached: ifindexes change when an interface goes and comes back."""
@@ -174,7 +178,7 @@ class Daemon:
     # ---- routes ----
 
     async def _write_routes(self, rows: Iterable[int]) -> None:
-        nics = {p: port.nic for p, port in self._ports.items()}
+        nics = self._nics()
         for row in rows:
             peer = self._peers[row]
             mrc0 = self._mrc0 if self.monitor.sprayed(row) else None
@@ -200,9 +204,14 @@ class Daemon:
             watcher.cancel()
 
     async def _watch(self) -> None:
-        async for _ in self._netlink.watch():
-            self._relink = True
-            self._wake.set()
+        while True:
+            try:
+                async for _ in self._netlink.watch():
+                    self._relink = True
+                    self._wake.set()
+            except (MrcdError, OSError) as e:
+                log.error("%s; watching anew", e)
+            await asyncio.sleep(1.0)
 
     async def _follow(self) -> None:
         async with self._netlink_lock:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd import abi
+from mrcd.health import bitmap
 from mrcd.hooks import Port
 from mrcd.tables import Tables, prefix_key
 from mrcd.topology import EV, Plan
@@ -30,6 +31,7 @@ def reduced_srh(segments: tuple[ipaddress.IPv6Address, ...]) -> bytes:
 def write_peers(tables: Tables, plan: Plan) -> list[int]:
     """Configure peers and EVs. Returns the rows (host ids) of which some path is new or another."""
     changed = []
+    c = plan.config.cluster
     wanted = {p.host.id for p in plan.peers}
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
@@ -45,6 +47,10 @@ def write_peers(tables: Tables, plan: Plan) -> list[int]:
             record["ports"] = _ALL_PORTS  # until the peer says otherwise
             record["configured"] = 1
         evs = {e.ev: e for e in peer.evs}
+        kept = np.zeros(tables.evs.shape[1], bool)
+        kept[list(evs)] = True
+        # Out of the rotation before its path is forgotten.
+        record["usable"] &= bitmap(kept, c.planes, c.evs_per_plane, abi.MAX_PLANES, abi.EV_WORDS)
         different = False
         for ev in range(tables.evs.shape[1]):
             different |= _write_ev(tables, row, ev, evs.get(ev))
@@ -68,11 +74,11 @@ def _write_ev(tables: Tables, row: int, ev: int, wanted: EV | None) -> bool:
         same = tables.srhs[index]["bytes"][: len(srh)].tobytes() == srh
     if same:
         return False
-    tables.evs[row, ev] = np.zeros((), abi.EV)
     if srh:
         tables.srhs[index]["bytes"][: len(srh)] = np.frombuffer(srh, np.uint8)
-    record["dst"], record["plane"], record["srh_len"] = dst, wanted.plane, len(srh)
-    record["configured"] = 1
+    new = np.zeros((), abi.EV)
+    new["dst"], new["plane"], new["srh_len"], new["configured"] = dst, wanted.plane, len(srh), 1
+    tables.evs[row, ev] = new  # in one piece: the programs may be using it
     return True
 
 

@@ -43,7 +43,8 @@ class Link:
     name: str
     ifindex: int
     mac: str
-    up: bool  # administratively up and with carrier
+    enabled: bool  # administratively up
+    up: bool  # and with carrier
     mtu: int
     kind: str | None  # None: a real NIC
     lower: int | None  # ifindex below a VLAN interface
@@ -244,7 +245,12 @@ class Netlink:
             await monitor.bind(rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV6_IFADDR)
             yield  # what happened before is for the caller to look up
             while True:
-                async for _ in monitor.get():
+                try:
+                    async for _ in monitor.get():
+                        yield
+                except NetlinkError as e:
+                    if e.code != errno.ENOBUFS:  # events were lost: the caller looks everything up anyway
+                        raise KernelError("watch links and neighbours", e.code) from None
                     yield
 
 
@@ -279,6 +285,7 @@ def _link(msg: Any) -> Link:
         name=msg.get("IFLA_IFNAME"),
         ifindex=msg["index"],
         mac=msg.get("IFLA_ADDRESS") or "00:00:00:00:00:00",
+        enabled=bool(flags & _IFF_UP),
         up=bool(flags & _IFF_UP and flags & _IFF_LOWER_UP),
         mtu=msg.get("IFLA_MTU") or 0,
         kind=kind,

@@ -1,0 +1,144 @@
+"""The packets of mrcd in scapy's words (struct mrc_hdr and mrc_probe of bpf/mrc_abi.h).
+
+Dissecting captures, and building what the programs ought to send. No other module of mrcd imports
+scapy, which takes a second.
+"""
+
+from typing import Any
+
+from scapy.fields import (
+    ByteEnumField,
+    ByteField,
+    FlagsField,
+    IntField,
+    LongField,
+    ShortField,
+    XIntField,
+    XLongField,
+    XShortField,
+)
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Packet, Raw, bind_layers, split_layers
+
+from mrcd import abi
+from mrcd.config import Cluster
+from mrcd.topology import EV, Plan
+
+UDP_PORT: int = Cluster.model_fields["udp_port"].default
+HOP_LIMIT = 64
+DATA, PROBE_REQUEST, PROBE_REPLY = 1, 2, 3  # enum mrc_type
+TYPES = {DATA: "data", PROBE_REQUEST: "probe request", PROBE_REPLY: "probe reply"}
+
+
+class MRC(Packet):  # type: ignore[misc]
+    """struct mrc_hdr: behind UDP, in front of an inner IP packet or a probe."""
+
+    name = "MRC"
+    fields_desc = (
+        ByteField("version", abi.WIRE_VERSION),
+        ByteEnumField("type", DATA, TYPES),
+        FlagsField("flags", 0, 8, ["retransmission", *(f"bit{i}" for i in range(1, 8))]),
+        ByteField("reserved", 0),
+        ShortField("sender", 0),
+        ShortField("ev", 0),
+        IntField("seq", 0),
+        ShortField("segments", 1),
+        ShortField("reserved2", 0),
+        LongField("tx_ns", 0),
+        XLongField("auth", 0),
+    )
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        """An inner IP packet by its version, or a probe by the type."""
+        if self.type in (PROBE_REQUEST, PROBE_REPLY):
+            return MRCProbe
+        version = payload[0] >> 4 if self.type == DATA and payload else 0
+        found: type[Packet] = {4: IP, 6: IPv6}.get(version, Raw)
+        return found
+
+    def mysummary(self) -> str:
+        """One line of a packet list."""
+        text = f"MRC {TYPES.get(self.type, f'type {self.type}')} from host {self.sender} EV {self.ev}"
+        if self.type == DATA:
+            text += f" seq {self.seq}" + (f" × {self.segments}" if self.segments != 1 else "")
+        return text
+
+    def _do_summary(self) -> tuple[int, str, list[Any]]:
+        """Scapy shows the innermost layer that has something to say; the path is worth its place too."""
+        _, inner, needed = self.payload._do_summary()
+        return 1, f"{self.mysummary()} / {inner}" if inner else self.mysummary(), needed
+
+
+class MRCProbe(Packet):  # type: ignore[misc]
+    """struct mrc_probe: behind MRC in requests and replies."""
+
+    name = "MRC probe"
+    fields_desc = (
+        IntField("seq", 0),
+        XShortField("ports", 0),
+        XShortField("status", 0),
+        XIntField("generation", 0),
+        IntField("reserved", 0),
+        LongField("tx_packets", 0),
+        LongField("tx_ns", 0),
+        LongField("rx_packets", 0),
+        LongField("rx_ce", 0),
+    )
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """Nothing follows a probe but padding."""
+        return b"", s
+
+    def mysummary(self) -> str:
+        """One line of a packet list."""
+        text = f"probe {self.seq} sent {self.tx_packets}"
+        if self.underlayer is not None and self.underlayer.type == PROBE_REPLY:
+            text += f" received {self.rx_packets} CE {self.rx_ce}"
+        return text
+
+
+def bind(udp_port: int = UDP_PORT) -> None:
+    """Take UDP packets to this port, and to no other, as MRC; set the port where MRC is put on UDP."""
+    for rule in [r for r, layer in UDP.payload_guess if layer is MRC]:
+        split_layers(UDP, MRC, **rule)
+    bind_layers(UDP, MRC, dport=udp_port)
+
+
+bind()
+
+
+def outer(
+    plan: Plan, path: EV, payload: Packet, *, smac: str, dmac: str, vlan: int = 0, mrc: dict[str, Any] | None = None
+) -> Packet:
+    """What the host of `plan` puts on the wire to send an IP packet or an MRCProbe by `path`.
+
+    `mrc` sets fields of the MRC header; the type has to be named for probe replies only. Headers as
+    in H.Encaps.Red (RFC 8986 §5.2): the first segment is the destination, the SRH holds the others
+    backwards, DSCP and ECN are the inner packet's (RFC 6040 §4.1), the UDP checksum is zero.
+    """
+    kind = PROBE_REQUEST if isinstance(payload, MRCProbe) else DATA
+    header = MRC(**{"type": kind, "sender": plan.host.id, "ev": path.ev, **(mrc or {})})
+    first, *others = (str(s) for s in path.segments)
+    frame = Ether(src=smac, dst=dmac)
+    if vlan:
+        frame /= Dot1Q(vlan=vlan)
+    frame /= IPv6(
+        src=str(plan.addresses[path.plane]),
+        dst=first,
+        tc=_traffic_class(payload),
+        fl=path.ev,
+        hlim=HOP_LIMIT,
+    )
+    if others:
+        last = len(others) - 1
+        frame /= IPv6ExtHdrSegmentRouting(nh=17, addresses=others[::-1], segleft=len(others), lastentry=last)
+    return frame / UDP(sport=abi.SPORT_BASE + path.ev, dport=plan.config.cluster.udp_port, chksum=0) / header / payload
+
+
+def _traffic_class(payload: Packet) -> int:
+    """DSCP and ECN of an IP packet; 0 for probes."""
+    if isinstance(payload, IP):
+        return int(payload.tos)
+    return int(payload.tc) if isinstance(payload, IPv6) else 0
