@@ -69,6 +69,10 @@ class Attachment:
     point: Point
 
 
+def _tc_point(attachment: Attachment) -> int:
+    return libbpf.TC_INGRESS if attachment.point == "ingress" else libbpf.TC_EGRESS
+
+
 class Dataplane:
     """The loaded object. Descriptors live as long as this; pins live on."""
 
@@ -78,7 +82,7 @@ class Dataplane:
         self._links = self.pins / "links"
         self._obj = 0
         self._programs: dict[str, int] = {}
-        self._push: Attachment | None = None
+        self._filters: dict[str, Attachment] = {}  # attached by clsact: nothing pins these
         self.fresh = False  # the counters started at zero
         ensure_bpffs(bpffs)
         self._links.mkdir(parents=True, exist_ok=True)
@@ -186,7 +190,8 @@ class Dataplane:
         except KernelError as e:
             if wanted.point.startswith("xdp") or e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            self._clsact(wanted, prog_fd)
+            libbpf.attach_clsact(prog_fd, wanted.ifindex, _tc_point(wanted), CLSACT_HANDLE, CLSACT_PRIORITY)
+            self._filters[wanted.name] = wanted
             return "clsact"
         try:
             libbpf.pin(fd, path)
@@ -214,23 +219,16 @@ class Dataplane:
         kind = libbpf.TCX_INGRESS if wanted.point == "ingress" else libbpf.TCX_EGRESS
         return libbpf.create_link(prog_fd, wanted.ifindex, kind)
 
-    def _clsact(self, wanted: Attachment, prog_fd: int) -> None:
-        point = libbpf.TC_INGRESS if wanted.point == "ingress" else libbpf.TC_EGRESS
-        libbpf.attach_clsact(prog_fd, wanted.ifindex, point, CLSACT_HANDLE, CLSACT_PRIORITY)
-
     def detach_others(self, keep: set[str]) -> list[str]:
-        """Remove every pinned link that is not in `keep`. Returns the names removed."""
-        removed = [p for p in sorted(self._links.iterdir()) if p.name not in keep]
-        for path in removed:
-            path.unlink()
-        return [p.name for p in removed]
-
-    def detach_filters(self, attachments: list[Attachment]) -> None:
-        """Remove our clsact filters (kernels without TCX) from these hooks."""
-        for a in attachments:
-            if not a.point.startswith("xdp"):
-                point = libbpf.TC_INGRESS if a.point == "ingress" else libbpf.TC_EGRESS
-                libbpf.detach_clsact(a.ifindex, point, CLSACT_HANDLE, CLSACT_PRIORITY)
+        """Remove every attachment of ours that is not in `keep`. Returns the names removed."""
+        removed = [p.name for p in sorted(self._links.iterdir()) if p.name not in keep]
+        for name in removed:
+            (self._links / name).unlink()
+        for name in self._filters.keys() - keep:
+            a = self._filters.pop(name)
+            libbpf.detach_clsact(a.ifindex, _tc_point(a), CLSACT_HANDLE, CLSACT_PRIORITY)
+            removed.append(name)
+        return removed
 
     # ---- sweep ----
 

@@ -28,6 +28,7 @@ _ENCAP_RED = 3  # SEG6_IPTUN_MODE_ENCAP_RED
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
 _SCOPE_LINK, _SCOPE_NOWHERE = 253, 255
+_IFA_F_NODAD = 0x02
 _IFF_UP, _IFF_NOARP, _IFF_LOWER_UP = 0x1, 0x80, 0x10000
 
 # pyroute2 turns a mode it does not know into plain "encap" without a word.
@@ -158,16 +159,20 @@ class Netlink:
 
     async def ensure_addresses(self, ifindex: int, wanted: Iterable[str]) -> None:
         """Add the addresses (/32 or /128) that the interface lacks; others are left alone."""
-        have = {
+        missing = set(wanted) - await self._addresses(ifindex)
+        for address in missing:
+            full = 128 if ":" in address else 32
+            # The address is computed from the host id, and usable at once.
+            flags = {"flags": _IFA_F_NODAD} if full == 128 else {}
+            add = self._ipr.addr("add", index=ifindex, address=address, prefixlen=full, **flags)
+            await self._do(f"add address {address}", add)
+        if missing and (still := missing - await self._addresses(ifindex)):
+            raise MachineError(f"addresses {', '.join(sorted(still))} were added, but the kernel does not have them")
+
+    async def _addresses(self, ifindex: int) -> set[str]:
+        return {
             msg.get("IFA_LOCAL") or msg.get("IFA_ADDRESS") async for msg in await self._ipr.addr("dump", index=ifindex)
         }
-        for address in wanted:
-            if address not in have:
-                full = 128 if ":" in address else 32
-                # IFA_F_NODAD: the address is computed from the host id, and usable at once.
-                flags = {"flags": 0x02} if full == 128 else {}
-                add = self._ipr.addr("add", index=ifindex, address=address, prefixlen=full, **flags)
-                await self._do(f"add address {address}", add)
 
     # ---- routes ----
 

@@ -131,3 +131,32 @@ def test_paths_survive_a_reload_of_another_granularity(healthy: Lab) -> None:
         _kill(healthy, "h0", signal.SIGTERM)
         healthy.up()
     tcp_transfer(healthy, 4)
+
+
+def test_paths_listed_one_by_one_work_with_and_without_srh() -> None:
+    size = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
+    lab = bring_up("odd", **size)
+    try:
+        path = lab.run_dir("h0").parent / "mrcd.toml"
+        listed = [
+            (0, ["5f00:0:4000:8000:4001:c000::"]),  # T0·T1·T0·host in one carrier
+            (0, ["5f00:0:4000:8001::", "5f00:0:4001:c000::"]),  # T0·T1, then T0·host: two segments, an SRH
+            (1, ["5f00:0:4800:8801:4801:c400::"]),
+        ]
+        text = path.read_text()
+        for plane, segments in listed:
+            text += f'\n[[paths]]\nsource = "h0"\npeer = "h1"\nplane = {plane}\nsegments = {segments}\n'
+        path.write_text(text.replace("'", '"'))
+        for host in ("h0", "h1"):
+            _kill(lab, host, signal.SIGTERM)
+        lab.up(**size)
+        wait_until("all EVs are GOOD", lambda: all_good(lab), 15)
+        paths = mrcctl(lab, "h0", "paths", "--peer", "h1")
+        assert [(p["plane"], p["segments"]) for p in paths] == listed
+        tcp_transfer(lab, 4, target=1)
+        tcp_transfer(lab, 6, target=1)
+        wait_until("all is counted", lambda: not any(p["lost_packets"] for p in mrcctl(lab, "h0", "paths")))
+        assert all(p["tx_packets"] > 100 for p in mrcctl(lab, "h0", "paths", "--peer", "h1"))
+    finally:
+        lab.down()
+    assert gone("odd")
