@@ -94,10 +94,10 @@ static __always_inline void learn_status(struct mrc_peer *peer, const struct con
 	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns);
 
 	peer->heard_ns = bpf_ktime_get_ns();
-	peer->generation = bpf_ntohl(control->probe.generation);
 	if (sent < peer->ports_ns && peer->ports_ns - sent < REORDERED_NS)
 		return;
 	peer->ports_ns = sent;
+	peer->generation = bpf_ntohl(control->probe.generation);
 	peer->ports = bpf_ntohs(control->probe.ports);
 	peer->status = bpf_ntohs(control->probe.status);
 }

@@ -18,6 +18,18 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+/* What no table holds but Python's view repeats: here it is in the object's BTF, for the test that
+ * compares the two. libbpf leaves sections alone that it does not know.
+ */
+const struct {
+	struct mrc_hdr hdr;
+	struct mrc_probe probe;
+	enum mrc_type type;
+	enum mrc_ev_state ev_state;
+	enum mrc_reason reason;
+	enum mrc_drop drop;
+} mrc_btf SEC("btf");
+
 /* ---- push ------------------------------------------------------------------------------- */
 
 struct inner {
@@ -154,9 +166,10 @@ struct arrival {
 	__u32 plane;
 };
 
-/* MRC_DROP_NONE: ours and in order. `*ours` is 0 if the packet is not addressed to this host. */
-static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 ifindex,
-						    __u16 vlan, struct arrival *a, int *ours)
+#define NO_PLANE MRC_MAX_PLANES
+
+/* The plane by which a packet that is addressed to this host came in, or NO_PLANE. */
+static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifindex, __u16 vlan)
 {
 	struct mrc_plane *plane = 0;
 	__u32 i;
@@ -167,10 +180,15 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 			break;
 		plane = 0;
 	}
-	*ours = plane && (same_address(&o->ip6->daddr, plane->sid) ||
-			  same_address(&o->ip6->daddr, plane->address));
-	if (!*ours)
-		return MRC_DROP_NONE;
+	if (plane && (same_address(&ip6->daddr, plane->sid) ||
+		      same_address(&ip6->daddr, plane->address)))
+		return i;
+	return NO_PLANE;
+}
+
+static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane,
+						    struct arrival *a)
+{
 	if (o->mrc->version != MRC_WIRE_VERSION)
 		return MRC_DROP_BAD_VERSION;
 	if (o->mrc->type < MRC_DATA || o->mrc->type > MRC_PROBE_REPLY)
@@ -183,7 +201,7 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 	if (a->ev >= settings.evs_per_plane * settings.planes)
 		return MRC_DROP_BAD_EV;
 	a->plane = a->ev / settings.evs_per_plane;
-	if (a->plane != i)
+	if (a->plane != plane)
 		return MRC_DROP_WRONG_PLANE;
 	if (!same_address(&o->ip6->saddr, a->peer->address[a->plane & (MRC_MAX_PLANES - 1)]))
 		return MRC_DROP_WRONG_SOURCE;
@@ -257,7 +275,8 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 	struct control c;
 
 	c.mrc = *o->mrc;
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + o->length, &c.probe, sizeof(c.probe)))
+	if (bpf_ntohs(o->udp->len) < sizeof(struct outer_l4) + sizeof(c.probe) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + o->length, &c.probe, sizeof(c.probe)))
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (c.mrc.type == MRC_PROBE_REPLY) {
 		enum mrc_drop reason = settle(&c, a->host_id, a->ev);
@@ -272,15 +291,20 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 }
 
 /* Behind generic XDP, kernels up to 6.18 at least hand tc a copy of the packet that has forgotten the
- * length of its Ethernet header, and so begins at the IP header. Give it one.
+ * length of its Ethernet header, and so begins at the IP header. Give it one, without addresses, if
+ * it is for this host; the stack knows the true one of all others.
  */
-static __always_inline int restore_ethernet(struct __sk_buff *skb)
+static __always_inline int restore_ethernet(struct __sk_buff *skb, __u16 vlan)
 {
 	__be16 eth_type = bpf_htons(ETH_P_IPV6);
 	struct ethhdr *eth = (void *)(long)skb->data;
+	struct ipv6hdr *ip6 = (void *)(long)skb->data;
 
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end || eth->h_proto == eth_type)
 		return 0;
+	if ((void *)(ip6 + 1) > (void *)(long)skb->data_end ||
+	    arrival_plane(ip6, skb->ifindex, vlan) == NO_PLANE)
+		return -1;
 	return bpf_skb_change_head(skb, ETH_HLEN, 0) ||
 	       bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &eth_type, sizeof(eth_type), 0);
 }
@@ -296,9 +320,9 @@ int mrc_pop(struct __sk_buff *skb)
 	struct cursor c;
 	enum mrc_drop reason;
 	enum parsed parsed;
-	int ours;
+	__u32 plane;
 
-	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb))
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
 	/* Some drivers leave the headers in fragments. */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end)
@@ -308,13 +332,14 @@ int mrc_pop(struct __sk_buff *skb)
 	parsed = parse_outer(&c, &o, settings.udp_port);
 	if (parsed == PARSED_NOT_OURS)
 		return TC_ACT_UNSPEC;
+	plane = arrival_plane(o.ip6, skb->ifindex, vlan);
+	if (plane == NO_PLANE)
+		return TC_ACT_UNSPEC;
 	if (parsed == PARSED_TRUNCATED)
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (parsed == PARSED_BAD_SRH)
 		return drop_skb(MRC_DROP_BAD_SRH);
-	reason = verify_arrival(&o, skb->ifindex, vlan, &a, &ours);
-	if (!ours)
-		return TC_ACT_UNSPEC;
+	reason = verify_arrival(&o, plane, &a);
 	if (reason)
 		return drop_skb(reason);
 	if (!lengths_agree(&o, skb->len, skb->gso_size))
@@ -341,13 +366,13 @@ SEC("xdp.frags")
 int mrc_pop_xdp(struct xdp_md *ctx)
 {
 	struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
-	__u32 packets = 1, outer_length, length = bpf_xdp_get_buff_len(ctx);
+	__u32 packets = 1, plane, outer_length, length = bpf_xdp_get_buff_len(ctx);
 	struct arrival a = {};
 	struct outer o = {};
 	struct ethhdr eth, *inner_eth;
 	enum mrc_drop reason;
 	enum parsed parsed;
-	int ours, ce = 0;
+	int ce = 0;
 	__u16 vlan = 0, inner_proto = 0;
 
 	parsed = parse_outer(&c, &o, settings.udp_port);
@@ -356,9 +381,10 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	if (o.vlan)
 		vlan = bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK;
 	/* Where the NIC has stripped the tag this finds no plane, and mrc_pop does the work. */
-	reason = verify_arrival(&o, ctx->ingress_ifindex, vlan, &a, &ours);
-	if (!ours)
+	plane = arrival_plane(o.ip6, ctx->ingress_ifindex, vlan);
+	if (plane == NO_PLANE)
 		return XDP_PASS;
+	reason = verify_arrival(&o, plane, &a);
 	if (reason)
 		return drop_xdp(reason);
 	if (o.mrc->type != MRC_DATA)

@@ -1,0 +1,10 @@
+"""The benchmarks: one module per part, each measuring against a stated requirement.
+
+part          what a part is
+candidates    ways from h0 to h2: mrcd's, and the kernel's own beside it
+cpu           how much of the machine was busy
+run           one candidate, one TCP flow, measured
+throughput    part: mrcd beside the kernel's own SRv6, in pairs
+spread        part: how evenly one flow fills the EVs
+cli           the door
+"""

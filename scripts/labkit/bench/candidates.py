@@ -1,0 +1,129 @@
+"""Ways for a TCP flow from h0 to h2. Each has addresses of its own, by which it is chosen.
+
+mrcd         the overlay addresses: sprayed over all EVs
+kernel       the kernel's own seg6 encap.red over one path: a route as mrcd's fallback has it, with one next hop
+kernel-ecmp  the same with all next hops of the fallback route: a flow stays on the one that its hash finds
+plain        the hosts' addresses on plane 0: no encapsulation
+All of one IP version have the same inner MTU.
+"""
+
+import ipaddress
+import json
+from dataclasses import dataclass, field
+
+from labkit import netns
+from labkit.api import Lab
+from labkit.bench.part import SOURCE, TARGET
+from labkit.flow import Ends
+from labkit.observe import Document
+from mrcd import topology
+from mrcd.errors import MachineError
+
+MRCD, KERNEL, KERNEL_ECMP, PLAIN = "mrcd", "kernel", "kernel-ecmp", "plain"
+_PROTOCOL = "static"
+_IPV6, _SRH, _SEGMENT = 40, 8, 16  # bytes (RFC 8200, RFC 8754)
+# Second and third overlay addresses of a host: the address that mrcd serves, in another network.
+_NETWORKS = {KERNEL: ("10.98.0.0", "fd00:98::"), KERNEL_ECMP: ("10.97.0.0", "fd00:97::")}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way. `setup`: lines for `ip -batch` by host."""
+
+    name: str
+    version: int  # of the inner IP
+    words: str
+    ends: Ends
+    sprayed: bool = False  # over all planes; else the flow stays on one NIC
+    setup: dict[str, list[str]] = field(default_factory=dict)
+
+    def install(self, lab: Lab) -> None:
+        """Add its addresses and routes."""
+        for host, lines in self.setup.items():
+            netns.batch_in(lab.ns(host), ("ip",), lines)
+
+
+def all_of(lab: Lab, version: int) -> list[Candidate]:
+    """The candidates of one IP version, mrcd's first and the one that it is compared with second."""
+    inner = overlay(lab, version)
+    found = [Candidate(MRCD, version, "mrc0: sprayed over all EVs", inner, sprayed=True)]
+    for name, words, hops in (
+        (KERNEL, "seg6 encap.red, one path", 1),
+        (KERNEL_ECMP, "seg6 encap.red, the fallback's multipath route", None),
+    ):
+        ends, setup = _kernel(lab, name, version, inner, hops)
+        found.append(Candidate(name, version, words, ends, setup=setup))
+    if version == 6:
+        ends, setup = _plain(lab, version)
+        found.append(Candidate(PLAIN, version, "plane 0's own addresses, no encapsulation", ends, setup=setup))
+    return found
+
+
+def overlay(lab: Lab, version: int) -> Ends:
+    """The addresses that mrcd serves, of one IP version."""
+    addresses = [
+        next(str(p.network_address) for p in lab.fabric.config.host(h).prefixes if p.version == version)
+        for h in (SOURCE, TARGET)
+    ]
+    return Ends(SOURCE, addresses[0], TARGET, addresses[1])
+
+
+def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) -> tuple[Ends, dict[str, list[str]]]:
+    """Routes in both directions with the next hops of mrcd's own fallback route, the first `hops` of them."""
+    base = int(ipaddress.ip_address(_NETWORKS[name][version == 6]))
+    ids = [lab.fabric.config.host(h).id + 1 for h in (SOURCE, TARGET)]
+    mine, theirs = (str(_address(base + i, version)) for i in ids)
+    ends = Ends(SOURCE, mine, TARGET, theirs)
+    setup = {}
+    for host, own, far, far_inner in (
+        (SOURCE, mine, theirs, inner.target_address),
+        (TARGET, theirs, mine, inner.source_address),
+    ):
+        route = _fallback(lab, host, far_inner)
+        through = [_hop(h) for h in route["nexthops"][:hops]]
+        nexthops = through[0] if hops == 1 else " ".join(f"nexthop {t}" for t in through)
+        # The kernel takes the encapsulation off a route's MTU, with an SRH even where encap.red needs none.
+        mtu = route["metrics"][0]["mtu"] + _IPV6 + max(_SRH + _SEGMENT * len(h["segs"]) for h in route["nexthops"])
+        length = 32 if version == 4 else 128
+        setup[host] = [
+            f"address add {own}/{length} dev lo" + (" nodad" if version == 6 else ""),
+            f"route add {far}/{length} src {own} mtu {mtu} proto {_PROTOCOL} {nexthops}",
+        ]
+    return ends, setup
+
+
+def _address(value: int, version: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.IPv4Address(value) if version == 4 else ipaddress.IPv6Address(value)
+
+
+def _fallback(lab: Lab, host: str, address: str) -> Document:
+    """mrcd's seg6 route to a peer's address, as the kernel tells it."""
+    metric = lab.fabric.config.overlay.fallback_metric
+    family = "-6" if ":" in address else "-4"
+    argv = ["ip", family, "-j", "route", "show", address, "proto", "77", "metric", str(metric)]
+    done = lab.exec(host, argv)
+    routes: list[Document] = json.loads(done.stdout or "[]")
+    if done.returncode or not routes or not routes[0].get("nexthops"):
+        raise MachineError(
+            f"{host} has no fallback route to {address} over several paths: {done.stderr.strip() or done.stdout!r}",
+            hint="does its mrcd run? see scripts/lab status",
+        )
+    return routes[0]
+
+
+def _hop(hop: Document) -> str:
+    via = f" via {hop['gateway']}" if "gateway" in hop else ""
+    return f"encap seg6 mode {hop['mode']} segs {','.join(hop['segs'])}{via} dev {hop['dev']}"
+
+
+def _plain(lab: Lab, version: int) -> tuple[Ends, dict[str, list[str]]]:
+    config = lab.fabric.config
+    own, far = (str(topology.plane_address(config.cluster.underlay, 0, config.host(h))) for h in (SOURCE, TARGET))
+    mtu = _fallback(lab, SOURCE, overlay(lab, version).target_address)["metrics"][0]["mtu"]
+    nics = {h: config.interface_names(config.host(h))[0] for h in (SOURCE, TARGET)}
+    through = {h: f"via {config.interfaces.gateway} dev {nics[h]} mtu {mtu} proto {_PROTOCOL}" for h in nics}
+    setup = {
+        SOURCE: [f"route add {far}/128 src {own} {through[SOURCE]}"],
+        TARGET: [f"route add {own}/128 src {far} {through[TARGET]}"],
+    }
+    return Ends(SOURCE, own, TARGET, far), setup

@@ -1,0 +1,75 @@
+"""`scripts/bench`: the command line."""
+
+import os
+import platform
+import time
+
+import click
+
+from labkit import entry
+from labkit.bench import cpu, spread, throughput
+from labkit.bench.part import Options, Part
+from labkit.observe import Document
+
+SCHEMA_VERSION = 1
+PARTS: dict[str, Part] = {p.name: p for p in (throughput.PART, spread.PART)}
+_NOISY = 0.25
+_LISTEN_S = 0.5
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("part", type=click.Choice([*PARTS, "all"]), default="all")
+@click.option("--pairs", type=click.IntRange(min=1), default=Options.pairs, show_default=True, help="of throughput")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.2), default=Options.seconds, show_default=True, help="of one measurement"
+)
+@click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
+@click.option("--name", default="bench", show_default=True, help="name of its lab")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON document")
+def bench(part: str, pairs: int, seconds: float, ip: str, name: str, as_json: bool) -> int:
+    """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
+
+    Exit code 1 if a requirement is not met. Progress goes to stderr.
+    """
+    options = Options(pairs=pairs, seconds=seconds, versions=(4, 6) if ip == "both" else (int(ip),))
+    chosen = list(PARTS.values()) if part == "all" else [PARTS[part]]
+    machine = _machine()
+    if machine["busy_ratio_before"] > _NOISY:
+        entry.progress(f"the machine is {machine['busy_ratio_before']:.0%} busy with other things: expect noise")
+    with entry.own_lab(name) as lab:
+        results = {p.name: p.measure(lab, options) for p in chosen}
+    requirements = [r for result in results.values() for r in result["requirements"]]
+    met = all(r["met"] for r in requirements)
+    if as_json:
+        entry.print_json({"schema_version": SCHEMA_VERSION, "machine": machine, "parts": results, "met": met})
+    else:
+        print("\n".join(_lines(machine, chosen, results, requirements)))
+    return 0 if met else 1
+
+
+def _machine() -> Document:
+    """What the numbers were measured on, and how busy it was before."""
+    before = cpu.read()
+    time.sleep(_LISTEN_S)
+    return {
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "busy_ratio_before": cpu.read().since(before).busy_ratio,
+    }
+
+
+def _lines(machine: Document, parts: list[Part], results: Document, requirements: list[Document]) -> list[str]:
+    lines = [
+        f"{machine['cpus']} CPUs, kernel {machine['kernel']}, {machine['busy_ratio_before']:.0%} busy before the start"
+    ]
+    for part in parts:
+        lines += ["", *part.lines(results[part.name])]
+    lines.append("")
+    for r in requirements:
+        lines.append(f"{'met    ' if r['met'] else 'NOT MET'}  {r['requirement']}: {r['measured']}")
+    return lines
+
+
+def main() -> None:
+    """Entry point."""
+    entry.main("scripts/bench", bench)

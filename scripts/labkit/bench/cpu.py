@@ -1,0 +1,35 @@
+"""How much of the machine is busy, all processes and interrupts together (/proc/stat, proc(5))."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+_BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq; not idle, iowait, steal
+
+
+class Usage(NamedTuple):
+    """CPU seconds over all CPUs since boot, or between two such readings."""
+
+    busy_s: float
+    total_s: float
+
+    def since(self, before: "Usage") -> "Usage":
+        """What was used from `before` to this reading."""
+        return Usage(self.busy_s - before.busy_s, self.total_s - before.total_s)
+
+    @property
+    def busy_ratio(self) -> float:
+        """Busy share of all CPUs, 0 to 1."""
+        return self.busy_s / self.total_s if self.total_s else 0.0
+
+
+def parse(stat: str) -> Usage:
+    """The first line of /proc/stat."""
+    ticks = [int(f) for f in stat.splitlines()[0].split()[1:9]]  # guest time is in user time already
+    hz = os.sysconf("SC_CLK_TCK")
+    return Usage(sum(ticks[i] for i in _BUSY) / hz, sum(ticks) / hz)
+
+
+def read() -> Usage:
+    """Now."""
+    return parse(Path("/proc/stat").read_text(encoding="ascii"))

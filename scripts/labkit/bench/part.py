@@ -1,0 +1,37 @@
+"""What a part of the benchmark is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from labkit.api import Lab
+from labkit.observe import Document
+
+SOURCE, TARGET = "h0", "h2"  # under different T0s
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. Times in seconds."""
+
+    pairs: int = 7
+    seconds: float = 1.5  # of one measurement
+    warm_up_s: float = 0.5  # before it: TCP's start
+    versions: tuple[int, ...] = (4, 6)  # of the inner IP
+
+
+@dataclass(frozen=True)
+class Part:
+    """Measures something in a lab that it brings up as it needs it.
+
+    `measure` returns a document of plain numbers, with units in the names, and with `requirements`: a list
+    of `requirement`'s documents. `lines` renders it.
+    """
+
+    name: str
+    measure: Callable[[Lab, Options], Document]
+    lines: Callable[[Document], list[str]]
+
+
+def requirement(words: str, met: bool, measured: str) -> Document:
+    """A stated requirement, and whether it was met."""
+    return {"requirement": words, "met": met, "measured": measured}

@@ -1,0 +1,95 @@
+"""`scripts/demo`: the command line."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from labkit import chart, entry, observe
+from labkit.api import Lab
+from labkit.bringup import REPOSITORY
+from labkit.demo import picture, record, report, scenario, screen, text
+from labkit.flow import Ends
+from mrcd.errors import MachineError
+
+_GOING_ON = """\
+The lab is still up:
+  scripts/lab exec --name {name} {source} -- mrcctl paths --peer {target}
+  scripts/lab exec --name {name} {source} -- mrcctl events --follow
+  scripts/lab fail --name {name} t1:2:1        scripts/lab heal --name {name} --all
+  scripts/lab down --name {name}"""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--name", default="demo", show_default=True, help="name of its lab")
+@click.option("--keep", is_flag=True, help="leave the lab up")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON document; the live view goes to stderr")
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=REPOSITORY / "build/demo.svg",
+    help="where the picture goes  [default: build/demo.svg]",
+)
+def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
+    """One TCP flow over every path of a cluster on this machine, while things break and heal.
+
+    Exit code 1 if it did not go as it should: a broken path was not left, or the flow stood still.
+    """
+    console = Console(stderr=as_json)
+    with entry.own_lab(name, keep=keep) as lab:
+        lab.up()
+        observe.wait_until_good(lab, lab.fabric.hosts)
+        ends = _ends(lab)
+        title = f"One TCP flow {ends.source} → {ends.target} over every path"
+        with _screen(console, title) as view:
+            seen = record.record(lab, ends, scenario.FAULTS, scenario.DURATION_S, scenario.SPREAD_S, view)
+        document = {"lab": lab.fabric.parameters.as_json(), **report.build(seen), "svg": str(svg)}
+    _save(svg, chart.draw(picture.picture(document)))
+    if as_json:
+        entry.print_json(document)
+    else:
+        lines = text.summary(document, colour=console.is_terminal and not console.no_color)
+        print("\n".join(["", *lines, "", f"Picture: {_relative(svg)}"]))
+        if keep:
+            print(_GOING_ON.format(name=name, source=ends.source, target=ends.target))
+    return 0 if report.kept(document) else 1
+
+
+def _ends(lab: Lab) -> Ends:
+    """The flow between the overlay's IPv4 addresses."""
+    config = lab.fabric.config
+    source, target = (str(config.host(h).prefixes[0].network_address) for h in (scenario.SOURCE, scenario.TARGET))
+    return Ends(scenario.SOURCE, source, scenario.TARGET, target)
+
+
+@contextlib.contextmanager
+def _screen(console: Console, title: str) -> Iterator[screen.Screen]:
+    if not console.is_terminal:
+        yield screen.Lines(console)
+        return
+    with screen.Terminal(console, title) as terminal:
+        yield terminal
+
+
+def _save(path: Path, content: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    except OSError as e:
+        raise MachineError(f"{path}: {e.strerror}", hint="choose another file with --svg") from None
+
+
+def _relative(path: Path) -> Path:
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path
+
+
+def main() -> None:
+    """Entry point."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    entry.main("scripts/demo", demo)

@@ -1,0 +1,102 @@
+"""The front door of scripts/demo and scripts/bench: how they fail, and how they are interrupted."""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import click
+
+from labkit.api import Lab
+from mrcd.errors import MrcdError, UsageError
+
+
+def main(name: str, command: click.Command) -> None:
+    """Run a command to the exit of this process: 0 ok, 1 not as promised or wrong usage, 2 machine; no traceback."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _interrupt)
+    try:
+        sys.exit(command.main(prog_name=name, standalone_mode=False) or 0)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _die(name, "interrupted", 130)
+    except click.ClickException as e:
+        _die(name, f"{e.format_message()}\n  hint: {name} --help", 1)
+    except MrcdError as e:
+        _die(name, str(e), e.exit_code)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as e:
+        _die(name, str(e), 2)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _die(name: str, message: str, code: int) -> None:
+    print(f"{name}: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def progress(message: str) -> None:
+    """A line on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+@contextlib.contextmanager
+def own_lab(name: str, *, keep: bool = False) -> Iterator[Lab]:
+    """A lab that is this program's alone; whatever of it is left is removed before, and all of it afterwards.
+
+    Raises UsageError if another run uses it.
+    """
+    with alone(name):
+        lab = Lab(name, progress)
+        lab.down()
+        try:
+            yield lab
+        finally:
+            if not keep:
+                with _undisturbed():
+                    lab.down()
+
+
+@contextlib.contextmanager
+def alone(name: str) -> Iterator[None]:
+    """A block in which nobody else uses the lab of that name. Raises UsageError if somebody does.
+
+    It holds an abstract socket, of which there is one by its name, and which ends with us, however we end.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+        try:
+            s.bind(f"\0mrcd-lab-{name}")
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE:
+                raise
+            raise UsageError(
+                f"another run uses lab {name}", hint="wait for its end, or choose another --name"
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A block that impatient fingers do not stop half-way."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {s: signal.signal(s, signal.SIG_IGN) for s in signals}
+    try:
+        yield
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)

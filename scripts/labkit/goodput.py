@@ -1,0 +1,73 @@
+"""Bytes per bin → goodput. Pure.
+
+Bins are {start in CLOCK_MONOTONIC ns: bytes}, aligned to multiples of their width; empty ones are absent.
+Goodput is what the receiving application has read: no headers, no retransmissions.
+"""
+
+from collections.abc import Mapping
+from statistics import median
+from typing import NamedTuple
+
+BIN_NS = 20_000_000  # fine enough to see a hole begin and end
+WIDE_NS = 100_000_000  # what a hole is judged by, and what is drawn
+HOLE = 0.05  # a bin with less than this share of what was usual before is part of a hole
+_S = 1_000_000_000
+
+Bins = Mapping[int, int]
+
+
+def regular(bins: Bins, begin_ns: int, end_ns: int, width_ns: int = WIDE_NS) -> list[int]:
+    """Bytes per bin of `width_ns` in [begin, end), the first one beginning at `begin_ns`; whole ones only.
+
+    Exact if `begin_ns` and `width_ns` are multiples of the measured bins' width.
+    """
+    found = [0] * max(0, (end_ns - begin_ns) // width_ns)
+    for start, count in bins.items():
+        i = (start - begin_ns) // width_ns
+        if 0 <= i < len(found):
+            found[i] += count
+    return found
+
+
+def bits_per_s(count: float, ns: float) -> float:
+    """Bytes in a time → bits per second."""
+    return count * 8 * _S / ns if ns else 0.0
+
+
+def mean(bins: Bins, begin_ns: int, end_ns: int) -> float | None:
+    """Mean goodput in bit/s over the whole bins inside [begin, end); None if there is none."""
+    begin_ns += -begin_ns % BIN_NS
+    end_ns -= end_ns % BIN_NS
+    if end_ns <= begin_ns:
+        return None
+    return bits_per_s(sum(n for start, n in bins.items() if begin_ns <= start < end_ns), end_ns - begin_ns)
+
+
+def usual(bins: Bins, begin_ns: int, end_ns: int) -> float:
+    """Median goodput in bit/s over bins of 100 ms; 0 if there is none."""
+    found = regular(bins, begin_ns + -begin_ns % BIN_NS, end_ns)
+    return bits_per_s(median(found), WIDE_NS) if found else 0.0
+
+
+class Hole(NamedTuple):
+    """A time in which (nearly) nothing arrived."""
+
+    begin_ns: int
+    length_ns: int
+
+
+def longest_hole(bins: Bins, begin_ns: int, end_ns: int, usual_bits_per_s: float, width_ns: int = BIN_NS) -> Hole:
+    """The longest run of bins below 5 % of what was usual; length 0 if there is none."""
+    begin_ns += -begin_ns % BIN_NS
+    limit = HOLE * usual_bits_per_s
+    best, run = Hole(begin_ns, 0), 0
+    for i, count in enumerate(regular(bins, begin_ns, end_ns, width_ns)):
+        run = run + 1 if bits_per_s(count, width_ns) < limit else 0
+        if run * width_ns > best.length_ns:
+            best = Hole(begin_ns + (i + 1 - run) * width_ns, run * width_ns)
+    return best
+
+
+def empty(bins: Bins, begin_ns: int, end_ns: int) -> int:
+    """How many bins of 100 ms in [begin, end) are at zero."""
+    return regular(bins, begin_ns + -begin_ns % BIN_NS, end_ns).count(0)

@@ -1,0 +1,134 @@
+"""Bursts: a GSO packet stays one packet through push, wire and pop, and is counted as what it stands for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd.wire import MRC
+from tests.packet.rig import H0, H2, PLANES, Bench, Gso, Hook, changed, nic_mac, wire_mac
+
+pytestmark = pytest.mark.root
+
+all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
+ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
+SIZE = 1000
+
+
+def burst(version: int, payload: int, transport: Packet | None = None) -> Packet:
+    """One packet of many segments, to host h2."""
+    if version == 4:
+        ip = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=2)
+    else:
+        ip = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
+    return ip / (transport or TCP(sport=1, dport=2, flags="A")) / Raw(bytes(i & 0xFF for i in range(payload)))
+
+
+def gso(packet: Packet) -> Gso:
+    """How the stack would describe such a packet."""
+    l4_at = len(ETHERNET) + (20 if IP in packet else 40)
+    if UDP in packet:
+        return Gso("udp", SIZE, l4_at)
+    return Gso("tcp4" if IP in packet else "tcp6", SIZE, l4_at)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@all_steerings
+def test_a_burst_goes_out_whole(bench: Bench, version: int) -> None:
+    stack, wires = bench.attach_push(), bench.wires()
+    packet = burst(version, 20 * SIZE)
+    stack.send(ETHERNET / packet, gso(packet))
+    found = [wire.frames() for wire in wires]
+    assert [len(frames) for frames in found] == [1, 0, 0, 0]
+    mrc = Ether(found[0][0].data)[MRC]
+    assert found[0][0].data == bytes(bench.sent(H2, 0, packet, segments=20, tx_ns=mrc.tx_ns))
+    assert (bench.ev(H2, 0)["tx_packets"], bench.ev(H2, 0)["tx_bytes"]) == (20, len(packet))
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize(
+    ("payload", "segments"), [(SIZE + 1, 2), (2 * SIZE - 1, 2), (2 * SIZE, 2), (2 * SIZE + 1, 3), (60 * SIZE, 60)]
+)
+@pytest.mark.parametrize(
+    "transport", [TCP(flags="A"), TCP(flags="A", options=[("NOP", None)] * 12), UDP()], ids=["tcp", "options", "udp"]
+)
+@pytest.mark.parametrize("version", [4, 6])
+def test_segments_are_counted(bench: Bench, version: int, transport: Packet, payload: int, segments: int) -> None:
+    stack, wires = bench.attach_push(), bench.wires()
+    packet = burst(version, payload, transport)
+    for _ in range(PLANES + 1):
+        stack.send(ETHERNET / packet, gso(packet))
+    found = [Ether(f.data)[MRC] for wire in wires for f in wire.frames()]
+    assert [(m.ev, m.segments, m.seq) for m in found] == [(ev, segments, 0) for ev in (0, 1, 4, 8, 12)]
+    bench.tables.node["ports"] = 1
+    for _ in range(3):  # slots 2 and 3, then 0 again
+        stack.send(ETHERNET / packet, gso(packet))
+    again = [Ether(f.data)[MRC] for f in wires[0].frames()]
+    assert [(m.ev, m.seq) for m in again] == [(2, 0), (3, 0), (0, segments)]
+
+
+@pytest.fixture
+def receiver(bench: Bench, tmp_path: Path) -> Iterator[Bench]:
+    """Host h2 at the other end of the wires."""
+    other = Bench(tmp_path / "h2", bench.steering, host="h2", wired_to=bench)
+    with other.fresh():
+        yield other
+    other.close()
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@all_steerings
+def test_a_burst_arrives_whole(bench: Bench, receiver: Bench, version: int) -> None:
+    # No switch works on the destination here, nor on the SRH.
+    receiver.tables.planes["sid"][0] = bench.ev(H2, 0)["dst"]
+    bench.tables.srhs["bytes"][:, 3] = 0
+    stack, out = bench.attach_push(), receiver.attach_pop(0, "ipv4" if version == 4 else "ipv6")
+    packet = burst(version, 20 * SIZE)
+    stack.send(ETHERNET / packet, gso(packet))
+    (frame,) = out.frames()
+    assert frame.data == bytes(Ether(src=nic_mac(0), dst=wire_mac(0)) / packet)
+    assert receiver.rx(H0, 0) == (20, len(packet), 0)
+    assert bench.drops() == receiver.drops() == {}
+
+
+@pytest.mark.parametrize(("segments", "reason"), [(0, "glued"), (1, "glued"), (2, None)])
+def test_packets_glued_together_by_receive_offload_are_dropped(bench: Bench, segments: int, reason: str | None) -> None:
+    """Their inner packets could not be told apart any more."""
+    one = bytes(IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(SIZE - 28)))
+    frame = bench.arriving("h2", 0, Raw(one * 2), segments=segments)
+    wire = bench.attach_pop(0, "ipv4")
+    wire.send(frame, Gso("udp", 32 + SIZE, len(ETHERNET) + 40))
+    assert len(wire.frames()) == (0 if reason else 1)
+    assert bench.drops() == ({reason: 1} if reason else {})
+    assert bench.rx(H2, 0) == ((0, 0, 0) if reason else (2, 2 * SIZE, 0))
+
+
+def test_xdp_counts_a_burst_that_comes_as_one_long_packet(bench: Bench) -> None:
+    """Generic XDP on a virtual link: no GSO to be seen, but more than fits the MTU."""
+    inner = IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(3 * SIZE))
+    frame = bench.arriving("h2", 0, inner, segments=3)
+    out = bytes(Ether(src=wire_mac(0), dst=nic_mac(0)) / inner)
+    assert bench.pop_xdp(frame, bench.ifindex["n0"]) == ("pass", out)
+    assert bench.rx(H2, 0) == (3, len(inner), 0)
+
+
+@pytest.mark.parametrize("hook", ["tc", "xdp"])
+def test_a_segment_that_the_kernel_cut_counts_once(bench: Bench, hook: Hook) -> None:
+    """Each has the header of the whole burst."""
+    inner = IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(SIZE))
+    assert bench.pop(hook, bench.arriving("h2", 0, inner, segments=20))[0] == "pass"
+    assert bench.rx(H2, 0) == (1, len(inner), 0)
+
+
+def test_ce_on_a_burst_marks_every_packet_of_it(bench: Bench) -> None:
+    inner = IP(src="10.99.0.3", dst="10.99.0.1", tos=2) / UDP() / Raw(bytes(2 * SIZE))
+    frame = changed(bench.arriving("h2", 0, inner, segments=2), IPv6, tc=3)
+    wire = bench.attach_pop(0, "ipv4")
+    wire.send(frame, Gso("udp", 32 + SIZE + 28, len(ETHERNET) + 40))
+    (out,) = wire.frames()
+    assert Ether(out.data)[IP].tos == 3
+    assert bench.rx(H2, 0) == (2, len(inner), 2)

@@ -1,0 +1,287 @@
+"""mrc_push: a packet of the stack in, the packet on the wire out."""
+
+import itertools
+import time
+from collections import Counter
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet, Raw
+
+from mrcd.tables import prefix_key
+from mrcd.wire import MRC
+from tests.packet.rig import EVS, H1, H2, H5, PLANES, SLOTS, Bench
+
+pytestmark = pytest.mark.root
+
+STEERINGS = ("usid", "srh", "ecmp")
+
+
+def to_h2(version: int = 4, size: int = 100, tos: int = 0) -> Packet:
+    """A packet to host h2."""
+    if version == 4:
+        ip = IP(src="10.99.0.1", dst="10.99.0.3", tos=tos, id=7, ttl=63)
+    else:
+        ip = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=tos, fl=0x12345, hlim=63)
+    return ip / UDP(sport=1000, dport=2000) / Raw(bytes(i & 0xFF for i in range(size)))
+
+
+def pushed(bench: Bench, packet: Packet) -> tuple[int, MRC]:
+    """Push a packet that must go out: its EV and MRC header, and every byte is as scapy builds it."""
+    before = time.monotonic_ns()
+    verdict, out = bench.push(packet)
+    assert verdict == "redirect"
+    mrc = Ether(out)[MRC]
+    assert before <= mrc.tx_ns <= time.monotonic_ns()
+    dst = packet[IP].dst if IP in packet else packet[IPv6].dst
+    peer = int(dst.replace(":", ".").rpartition(".")[2]) - 1
+    assert out == bytes(bench.sent(peer, mrc.ev, packet, seq=mrc.seq, tx_ns=mrc.tx_ns))
+    return mrc.ev, mrc
+
+
+def spread(bench: Bench, packets: int) -> Counter[int]:
+    """EV → packets, over a number of packets to h2."""
+    return Counter(pushed(bench, to_h2())[0] for _ in range(packets))
+
+
+def per_plane(evs: Counter[int]) -> list[int]:
+    """Packets of each plane."""
+    return [sum(n for ev, n in evs.items() if ev // SLOTS == plane) for plane in range(PLANES)]
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("bench", STEERINGS, indirect=True)
+def test_bytes_are_those_that_scapy_builds(bench: Bench, version: int) -> None:
+    evs = [pushed(bench, to_h2(version))[0] for _ in range(EVS)]
+    assert sorted(evs) == list(range(EVS))
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize("bench", STEERINGS, indirect=True)
+def test_a_peer_under_the_same_t0_has_one_path_per_plane(bench: Bench) -> None:
+    packet = IP(src="10.99.0.1", dst="10.99.0.2") / UDP() / b"x"
+    evs = Counter(pushed(bench, packet)[0] for _ in range(2 * PLANES))
+    assert evs == {plane * SLOTS: 2 for plane in range(PLANES)}
+
+
+@pytest.mark.parametrize("tos", [0x00, 0x01, 0x02, 0x03, 0xB8, 0xBA, 0x2B, 0xFC, 0xFF])
+@pytest.mark.parametrize("version", [4, 6])
+def test_dscp_and_ecn_are_copied(bench: Bench, version: int, tos: int) -> None:
+    packet = to_h2(version, tos=tos)
+    _, out = bench.push(packet)
+    assert Ether(out)[IPv6].tc == tos
+    pushed(bench, packet)
+
+
+def test_an_empty_payload_and_options_are_carried(bench: Bench) -> None:
+    for packet in (
+        IP(src="10.99.0.1", dst="10.99.0.3", proto=59),
+        IP(src="10.99.0.1", dst="10.99.0.3", options=[("NOP"), ("NOP"), ("NOP"), ("EOL")]) / TCP() / b"x",
+        IPv6(src="fd00:99::1", dst="fd00:99::3", nh=59),
+    ):
+        pushed(bench, packet)
+
+
+# ---- which EV ----
+
+
+def test_every_ev_in_turn_and_neighbours_on_different_planes(bench: Bench) -> None:
+    evs = [pushed(bench, to_h2())[0] for _ in range(10 * EVS)]
+    assert Counter(evs) == dict.fromkeys(range(EVS), 10)
+    planes = [ev // SLOTS for ev in evs]
+    assert planes == [i % PLANES for i in range(len(planes))]
+
+
+def test_the_replacement_comes_from_the_same_plane(bench: Bench) -> None:
+    bench.set_usable(H2, 9, False)  # plane 2, slot 1
+    evs = spread(bench, 12 * PLANES)
+    assert per_plane(evs) == [12, 12, 12, 12]
+    assert [evs[ev] for ev in (8, 9, 10, 11)] == [4, 0, 4, 4]
+
+
+def test_a_plane_with_one_ev_keeps_its_share(bench: Bench) -> None:
+    for ev in (4, 5, 7):
+        bench.set_usable(H2, ev, False)
+    evs = spread(bench, 8 * PLANES)
+    assert per_plane(evs) == [8, 8, 8, 8]
+    assert evs[6] == 8
+
+
+def test_a_plane_without_a_usable_ev_is_passed_over(bench: Bench) -> None:
+    for ev in range(4, 8):
+        bench.set_usable(H2, ev, False)
+    assert per_plane(spread(bench, 12)) == [4, 0, 4, 4]
+
+
+@pytest.mark.parametrize("plane", range(PLANES))
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_a_plane_without_a_link_gets_nothing(bench: Bench, side: str, plane: int) -> None:
+    record = bench.tables.node if side == "here" else bench.peer(H2)
+    record["ports"] = 0xFFFF & ~(1 << plane)
+    assert per_plane(spread(bench, 12)) == [0 if p == plane else 4 for p in range(PLANES)]
+
+
+def test_links_at_both_ends_are_needed(bench: Bench) -> None:
+    bench.tables.node["ports"], bench.peer(H2)["ports"] = 0b0011, 0b0110
+    assert per_plane(spread(bench, 8)) == [0, 8, 0, 0]
+
+
+def test_peers_have_rotations_of_their_own(bench: Bench) -> None:
+    other = IP(src="10.99.0.1", dst="10.99.0.6") / UDP()
+    turns = [(pushed(bench, to_h2())[0], pushed(bench, other)[0]) for _ in range(EVS)]
+    assert all(a == b for a, b in turns)
+    assert {a for a, _ in turns} == set(range(EVS))
+
+
+# ---- counters ----
+
+
+def test_sequence_and_counters_of_each_ev(bench: Bench) -> None:
+    sizes = itertools.cycle([0, 1, 99, 1000])
+    expected: dict[int, list[int]] = {ev: [] for ev in range(EVS)}
+    for _ in range(4 * EVS + 3):
+        packet = to_h2(size=next(sizes))
+        ev, mrc = pushed(bench, packet)
+        assert mrc.seq == len(expected[ev])
+        expected[ev].append(len(packet))
+    for ev, lengths in expected.items():
+        record = bench.ev(H2, ev)
+        assert (record["tx_packets"], record["tx_bytes"]) == (len(lengths), sum(lengths))
+        assert (record["probe_seq"], record["settled_tx"]) == (0, 0)
+    assert not bench.tables.evs["tx_packets"][[H1, H5]].any()
+
+
+def test_the_sequence_wraps_but_the_counter_does_not(bench: Bench) -> None:
+    bench.tables.evs["tx_packets"][H2] = 2**32 - 1
+    seqs = [pushed(bench, to_h2())[1].seq for _ in range(2 * EVS)]
+    assert Counter(seqs) == {2**32 - 1: EVS, 0: EVS}
+    assert (bench.tables.evs["tx_packets"][H2] == 2**32 + 1).all()
+
+
+# ---- drops ----
+
+
+def dropped(bench: Bench, packet: Packet, reason: str) -> None:
+    """The packet is dropped under exactly this reason, and nothing else is counted."""
+    before = bench.counted()
+    assert bench.push(packet)[0] == "drop"
+    assert bench.drops() == {reason: 1}
+    assert bench.counted() == before
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("bench", STEERINGS, indirect=True)
+def test_the_largest_packet_goes_out_and_one_byte_more_does_not(bench: Bench, version: int) -> None:
+    size = bench.plan.inner_mtu - len(to_h2(version, size=0))
+    pushed(bench, to_h2(version, size=size))
+    verdict, out = bench.push(to_h2(version, size=size))
+    assert (verdict, len(out)) == ("redirect", 14 + bench.config.cluster.mtu)
+    dropped(bench, to_h2(version, size=size + 1), "too_big")
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        IP(src="10.99.0.1", dst="10.99.0.4") / UDP(),
+        IP(src="10.99.0.1", dst="10.99.0.1") / UDP(),
+        IPv6(src="fd00:99::1", dst="fd00:99::4") / UDP(),
+        IPv6(src="fd00:99::1", dst="::a63:3") / UDP(),
+        IPv6(src="fd00:99::1", dst="ff02::1") / UDP(),
+    ],
+    ids=["ipv4", "ourselves", "ipv6", "ipv4-compatible", "multicast"],
+)
+def test_nobody_owns_the_destination(bench: Bench, packet: Packet) -> None:
+    dropped(bench, packet, "no_peer")
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [ARP(psrc="10.99.0.1", pdst="10.99.0.3", hwsrc="02:00:00:00:00:01"), Raw(b"")],
+    ids=["arp", "nothing"],
+)
+def test_not_ip(bench: Bench, packet: Packet) -> None:
+    dropped(bench, packet, "not_ip")
+
+
+def test_no_usable_ev(bench: Bench) -> None:
+    for ev in range(EVS):
+        bench.set_usable(H2, ev, False)
+    dropped(bench, to_h2(), "no_usable_ev")
+    pushed(bench, IP(src="10.99.0.1", dst="10.99.0.6") / UDP())  # other peers have theirs
+
+
+@pytest.mark.parametrize(("here", "there"), [(0, 0xFFFF), (0b1111, 0), (0b0011, 0b1100)])
+def test_no_plane_with_links_at_both_ends(bench: Bench, here: int, there: int) -> None:
+    bench.tables.node["ports"], bench.peer(H2)["ports"] = here, there
+    dropped(bench, to_h2(), "no_usable_ev")
+
+
+# ---- whose prefix ----
+
+
+def test_the_longest_prefix_wins(bench: Bench) -> None:
+    def v4(text: str, length: int) -> bytes:
+        return prefix_key(bytes(map(int, text.split("."))), length)
+
+    v6 = bytes.fromhex("fd00009900020000")
+    wanted = {
+        v4("10.0.0.0", 8): H1,
+        v4("10.7.0.0", 16): H2,
+        v4("10.7.7.0", 24): H5,
+        v4("10.7.7.7", 32): H1,
+        prefix_key(v6 + bytes(8), 48): H2,
+        prefix_key(v6 + bytes(8), 64): H5,
+        prefix_key(v6 + bytes(7) + b"\x09", 128): H1,
+    }
+    bench.dataplane.set_prefixes(wanted)
+    owners = {
+        "10.8.0.1": H1,
+        "10.7.8.1": H2,
+        "10.7.7.6": H5,
+        "10.7.7.7": H1,
+        "fd00:99:2:1::1": H2,
+        "fd00:99:2::1": H5,
+        "fd00:99:2::9": H1,
+        "11.0.0.1": None,
+        "fd00:99:3::1": None,
+    }
+    for dst, owner in owners.items():
+        sent = bench.tables.evs["tx_packets"].sum(axis=1)
+        inner = IPv6(src="fd00:99::1", dst=dst) if ":" in dst else IP(src="10.99.0.1", dst=dst)
+        verdict, _ = bench.push(inner / UDP())
+        grown = bench.tables.evs["tx_packets"].sum(axis=1) - sent
+        assert verdict == ("drop" if owner is None else "redirect"), dst
+        assert [h for h, n in enumerate(grown) if n] == ([] if owner is None else [owner]), dst
+
+
+# ---- real packets ----
+
+
+def test_packets_leave_by_their_planes_nic(bench: Bench) -> None:
+    stack, wires = bench.attach_push(), bench.wires()
+    packet = to_h2()
+    for _ in range(EVS):
+        stack.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01") / packet)
+    for plane, wire in enumerate(wires):
+        frames = [f.data for f in wire.frames()]
+        assert [Ether(f)[MRC].ev for f in frames] == [plane * SLOTS + slot for slot in range(SLOTS)]
+        for data in frames:
+            mrc = Ether(data)[MRC]
+            assert data == bytes(bench.sent(H2, mrc.ev, packet, tx_ns=mrc.tx_ns))
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize("bench", STEERINGS, indirect=True)
+def test_a_vlan_plane_gets_its_tag_and_the_others_none(bench: Bench) -> None:
+    bench.tables.planes["vlan"][2] = 100
+    stack, wires = bench.attach_push(), bench.wires()
+    packet = to_h2(6)
+    for _ in range(PLANES):
+        stack.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01") / packet)
+    for plane, wire in enumerate(wires):
+        (frame,) = wire.frames()
+        assert frame.vlan == (100 if plane == 2 else None)
+        tx_ns = Ether(frame.data)[MRC].tx_ns
+        assert frame.data == bytes(bench.sent(H2, plane * SLOTS, packet, tx_ns=tx_ns))

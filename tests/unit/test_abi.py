@@ -1,0 +1,223 @@
+"""Python's view of the ABI against the compiled object: every struct, field, enumerator, map and constant."""
+
+import ctypes
+import json
+import subprocess
+from enum import IntEnum
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd import abi, config, install, objects, topology, wire
+from mrcd.wire import MRC, MRCProbe
+
+BPF = Path(__file__).parents[2] / "bpf"
+MMAPABLE = 1 << 10  # BPF_F_MMAPABLE
+
+Field = tuple[int, int, tuple[int, ...]]
+
+
+class Btf:
+    """The types of the compiled object, as bpftool shows them."""
+
+    def __init__(self, path: Path) -> None:
+        argv = ["bpftool", "-j", "btf", "dump", "file", str(path), "format", "raw"]
+        text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        self.types: dict[int, dict[str, Any]] = {t["id"]: t for t in json.loads(text)["types"]}
+
+    def named(self, kind: str) -> dict[str, dict[str, Any]]:
+        """The types of a kind that belong to mrcd."""
+        return {t["name"]: t for t in self.types.values() if t["kind"] == kind and t["name"].startswith("mrc_")}
+
+    def plain(self, type_id: int) -> dict[str, Any]:
+        """A type without its typedefs and qualifiers."""
+        t = self.types[type_id]
+        while t["kind"] in ("TYPEDEF", "CONST", "VOLATILE"):
+            t = self.types[t["type_id"]]
+        return t
+
+    def element(self, type_id: int) -> tuple[int, tuple[int, ...]]:
+        """Bytes of the innermost element, and the dimensions around it. Everything in the ABI is unsigned."""
+        t, shape = self.plain(type_id), []
+        while t["kind"] == "ARRAY":
+            shape.append(t["nr_elems"])
+            t = self.plain(t["type_id"])
+        assert (t["kind"], t["encoding"]) == ("INT", "(none)")
+        return t["size"], tuple(shape)
+
+    def fields(self, struct: dict[str, Any]) -> dict[str, Field]:
+        """Field → offset and element size in bytes, dimensions; in order."""
+        found = {}
+        for m in struct["members"]:
+            assert m["bits_offset"] % 8 == 0
+            found[m["name"]] = (m["bits_offset"] // 8, *self.element(m["type_id"]))
+        return found
+
+
+@pytest.fixture(scope="module")
+def btf() -> Btf:
+    return Btf(objects.object_path())
+
+
+# ---- tables ----
+
+
+def numpy_fields(dtype: np.dtype[np.void]) -> dict[str, Field]:
+    """The same of a numpy record."""
+    assert dtype.fields is not None
+    found = {}
+    for name, (field, offset, *_) in dtype.fields.items():
+        assert field.base.kind == "u"
+        found[name] = (offset, field.base.itemsize, field.shape)
+    return found
+
+
+@pytest.mark.parametrize("name", abi.STRUCTS)
+def test_struct(btf: Btf, name: str) -> None:
+    struct, dtype = btf.named("STRUCT")[name], abi.STRUCTS[name]
+    assert list(numpy_fields(dtype).items()) == list(btf.fields(struct).items())
+    assert dtype.itemsize == struct["size"]
+
+
+def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
+    assert btf.named("STRUCT").keys() == abi.STRUCTS.keys() | LAYERS.keys()
+    assert btf.named("ENUM").keys() == ENUMS.keys() | {"mrc_type"}
+
+
+def test_maps(btf: Btf) -> None:
+    (section,) = (t for t in btf.types.values() if t["kind"] == "DATASEC" and t["name"] == ".maps")
+    mapped, names = {}, set()
+    for var in (btf.types[v["type_id"]] for v in section["vars"]):
+        # Numbers are the length of an array that a member points to, types what it points to.
+        members = {
+            m["name"]: btf.types[btf.types[m["type_id"]]["type_id"]] for m in btf.plain(var["type_id"])["members"]
+        }
+        names.add(var["name"])
+        if members["map_flags"]["nr_elems"] & MMAPABLE:
+            mapped[var["name"]] = members["value"]["name"]
+    assert mapped == {name: next(s for s, d in abi.STRUCTS.items() if d is dtype) for name, dtype in abi.MAPS.items()}
+    assert {"mrc_rotations", "mrc_drops", "mrc_prefixes"} == names - mapped.keys()
+
+
+def test_settings_are_all_there_is_in_rodata(btf: Btf) -> None:
+    """The loader writes the whole section at once."""
+    (section,) = (t for t in btf.types.values() if t["kind"] == "DATASEC" and t["name"] == ".rodata")
+    assert [btf.types[v["type_id"]]["name"] for v in section["vars"]] == ["settings"]
+
+
+# ---- enumerations ----
+
+ENUMS: dict[str, tuple[type[IntEnum], str]] = {
+    "mrc_ev_state": (abi.EvState, "MRC_EV_"),
+    "mrc_reason": (abi.Reason, "MRC_REASON_"),
+    "mrc_drop": (abi.Drop, "MRC_DROP_"),
+}
+
+
+def enumerators(btf: Btf, name: str, prefix: str) -> dict[str, int]:
+    """Name without prefix → value; a closing MAX is checked and left out."""
+    values = {v["name"]: v["val"] for v in btf.named("ENUM")[name]["values"]}
+    assert all(n.startswith(prefix) for n in values)
+    found = {n.removeprefix(prefix): v for n, v in values.items()}
+    assert found.pop("MAX", len(found)) == len(found)
+    return found
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_enum(btf: Btf, name: str) -> None:
+    python, prefix = ENUMS[name]
+    assert enumerators(btf, name, prefix) == {e.name: e.value for e in python}
+
+
+def test_types_of_packets(btf: Btf) -> None:
+    types = enumerators(btf, "mrc_type", "MRC_")
+    assert {v: n.lower().replace("_", " ") for n, v in types.items()} == wire.TYPES
+    assert types == {"DATA": wire.DATA, "PROBE_REQUEST": wire.PROBE_REQUEST, "PROBE_REPLY": wire.PROBE_REPLY}
+
+
+# ---- the wire ----
+
+LAYERS: dict[str, type[Packet]] = {"mrc_hdr": MRC, "mrc_probe": MRCProbe}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer(btf: Btf, name: str) -> None:
+    offset, fields = 0, {}
+    for field in LAYERS[name].fields_desc:
+        fields[field.name] = (offset, int(field.sz), ())
+        offset += int(field.sz)
+    struct = btf.named("STRUCT")[name]
+    assert list(fields.items()) == list(btf.fields(struct).items())
+    assert len(bytes(LAYERS[name]())) == struct["size"]
+
+
+def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
+    assert topology._MRC == btf.named("STRUCT")["mrc_hdr"]["size"] == len(MRC())
+    assert (len(IPv6()), len(UDP())) == (topology._IPV6, topology._UDP)
+    for n in range(2, config.MAX_SEGMENTS + 1):
+        segments = tuple(IPv6Address(i) for i in range(n))
+        srh = IPv6ExtHdrSegmentRouting(nh=17, addresses=[str(s) for s in segments[:0:-1]], segleft=n - 1)
+        assert install.reduced_srh(segments) == bytes(srh)
+        assert topology.srh_bytes(n) == len(bytes(srh))
+    assert topology.srh_bytes(1) == len(install.reduced_srh((IPv6Address(0),))) == 0
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
+    hosts = "".join(
+        f'[[hosts]]\nname = "{name}"\nid = {i}\nt0 = {i}\nport = 0\nprefixes = ["10.0.0.{i}/32"]\n'
+        for i, name in enumerate("ab")
+    )
+    plan = topology.plan(config.parse(f'[cluster]\nt0s = 2\nsteering = "{steering}"\n{hosts}'), "a")
+    inner = IP(src="10.0.0.0", dst="10.0.0.1") / Raw(b"x" * 100)
+    for ev in plan.peers[0].evs:
+        frame = wire.outer(plan, ev, inner, smac="02:00:00:00:00:01", dmac="02:00:00:00:00:02")
+        assert len(frame) == len(Ether()) + plan.overhead + len(inner)
+
+
+# ---- constants ----
+
+
+@pytest.fixture(scope="module")
+def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The constants of the header, which BTF does not show, by the host's compiler."""
+    names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
+    lines = [f"const unsigned {n} = MRC_{n};" for n in [*names.split(), "STATUS_DETACHED"]]
+    directory = tmp_path_factory.mktemp("constants")
+    source, library = directory / "constants.c", directory / "constants.so"
+    source.write_text("\n".join(['#include "mrc_abi.h"', *lines, ""]))
+    subprocess.run(["cc", "-shared", "-fPIC", f"-I{BPF}", source, "-o", library], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ABI_VERSION", abi.ABI_VERSION),
+        ("WIRE_VERSION", abi.WIRE_VERSION),
+        ("WIRE_VERSION", MRC().version),
+        ("MAX_PLANES", abi.MAX_PLANES),
+        ("MAX_PLANES", config.MAX_PLANES),
+        ("EV_WORDS", abi.EV_WORDS),
+        ("MAX_EVS_PER_PEER", config.MAX_EVS_PER_PEER),
+        ("MAX_SEGMENTS", config.MAX_SEGMENTS),
+        ("SRH_MAX", abi.SRH_MAX),
+        ("SRH_MAX", topology.srh_bytes(config.MAX_SEGMENTS)),
+        ("HOP_LIMIT", wire.HOP_LIMIT),
+        ("SPORT_BASE", abi.SPORT_BASE),
+        ("STATUS_DETACHED", abi.STATUS_DETACHED),
+    ],
+)
+def test_constant(header: ctypes.CDLL, name: str, value: int) -> None:
+    assert ctypes.c_uint.in_dll(header, name).value == value
+
+
+def test_the_port_is_the_configured_one() -> None:
+    assert config.Cluster().udp_port == wire.UDP_PORT

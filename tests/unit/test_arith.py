@@ -1,0 +1,152 @@
+"""bpf/arith.h by the host's compiler: what the programs compute, against the RFCs and plain Python."""
+
+import ctypes
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import IP
+from scapy.utils import checksum
+
+BPF = Path(__file__).parents[2] / "bpf"
+WRAPPER = """
+#include "arith.h"
+int wrapped_ecn(__u8 inner, __u8 outer) { return ecn_decapsulated(inner, outer); }
+__u16 wrapped_csum(__u16 csum, __u16 from, __u16 to) { return csum_replace16(csum, from, to); }
+__u32 wrapped_bit(__u64 word) { return lowest_bit(word); }
+__u32 wrapped_slot(const __u64 *usable, __u32 slots, __u32 from) { return next_slot(usable, slots, from); }
+"""
+NO_SLOT = 0xFFFFFFFF
+WORDS = 4
+
+
+@pytest.fixture(scope="module")
+def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    directory = tmp_path_factory.mktemp("arith")
+    source, library = directory / "arith.c", directory / "arith.so"
+    source.write_text(WRAPPER)
+    # A shift too far or an index out of bounds ends the process instead of giving some number.
+    strict = ["-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", *strict, f"-I{BPF}", source, "-o", library], check=True)
+    lib = ctypes.CDLL(str(library))
+    u8, u16, u32, u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+    lib.wrapped_ecn.argtypes = [u8, u8]
+    lib.wrapped_csum.argtypes, lib.wrapped_csum.restype = [u16, u16, u16], u16
+    lib.wrapped_bit.argtypes, lib.wrapped_bit.restype = [u64], u32
+    lib.wrapped_slot.argtypes, lib.wrapped_slot.restype = [ctypes.POINTER(u64), u32, u32], u32
+    return lib
+
+
+# ---- RFC 6040 ----
+
+NOT_ECT, ECT1, ECT0, CE = 0b00, 0b01, 0b10, 0b11
+DROP = -1
+FIGURE_4 = """
+inner    Not-ECT  ECT(0)   ECT(1)   CE
+Not-ECT  Not-ECT  Not-ECT  Not-ECT  drop
+ECT(0)   ECT(0)   ECT(0)   ECT(1)   CE
+ECT(1)   ECT(1)   ECT(1)   ECT(1)   CE
+CE       CE       CE       CE       CE
+"""
+
+
+def test_ecn_is_merged_by_figure_4(arith: ctypes.CDLL) -> None:
+    value = {"Not-ECT": NOT_ECT, "ECT(0)": ECT0, "ECT(1)": ECT1, "CE": CE, "drop": DROP}
+    (_, *outers), *rows = (line.split() for line in FIGURE_4.strip().splitlines())
+    table = {(value[inner], value[o]): value[r] for inner, *row in rows for o, r in zip(outers, row, strict=True)}
+    assert len(table) == 16
+    assert {k: arith.wrapped_ecn(*k) for k in table} == table
+
+
+# ---- RFC 1624 ----
+
+
+def test_a_checksum_follows_a_changed_word(arith: ctypes.CDLL) -> None:
+    rng = random.Random(1624)
+    for _ in range(5000):
+        header = bytearray(rng.randbytes(20))
+        header[10:12] = bytes(2)
+        at = rng.choice([i for i in range(0, 20, 2) if i != 10])
+        # Ones and zeros often: they are what one's complement stumbles over.
+        new = rng.choice([0, 0xFFFF, 1, 0xFFFE, rng.getrandbits(16)])
+        before, old = checksum(bytes(header)), int.from_bytes(header[at : at + 2], "big")
+        header[at : at + 2] = new.to_bytes(2, "big")
+        after = arith.wrapped_csum(before, old, new)
+        header[10:12] = after.to_bytes(2, "big")
+        assert checksum(bytes(header)) == 0, (before, old, new)
+
+
+def test_a_header_with_another_tos_is_as_scapy_builds_it(arith: ctypes.CDLL) -> None:
+    rng = random.Random(6040)
+    for _ in range(300):
+        address = f"10.{rng.randrange(256)}.{rng.randrange(256)}.{rng.randrange(256)}"
+        ip = IP(src=address, dst="10.99.0.1", id=rng.getrandbits(16), ttl=rng.randrange(1, 256), proto=59)
+        tos, other = rng.getrandbits(8), rng.getrandbits(8)
+        ip.tos = tos
+        before = int.from_bytes(bytes(ip)[10:12], "big")
+        ip.tos = other
+        after = int.from_bytes(bytes(ip)[10:12], "big")
+        # The order of the bytes does not matter to the sum: the programs work on words as they lie.
+        assert arith.wrapped_csum(before, 0x4500 | tos, 0x4500 | other) == after
+        swapped = [int.from_bytes(v.to_bytes(2, "big"), "little") for v in (before, 0x4500 | tos, 0x4500 | other)]
+        assert arith.wrapped_csum(*swapped) == int.from_bytes(after.to_bytes(2, "big"), "little")
+
+
+# ---- bitmaps ----
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_the_lowest_bit(arith: ctypes.CDLL, bit: int) -> None:
+    rng = random.Random(bit)
+    assert arith.wrapped_bit(1 << bit) == bit
+    assert arith.wrapped_bit((1 << 64) - (1 << bit)) == bit
+    for _ in range(20):
+        assert arith.wrapped_bit((rng.getrandbits(64) << bit | 1 << bit) % (1 << 64)) == bit
+
+
+def next_slot(arith: ctypes.CDLL, usable: set[int], slots: int, start: int) -> int:
+    words = [sum(1 << (s % 64) for s in usable if s // 64 == word) for word in range(WORDS)]
+    return int(arith.wrapped_slot((ctypes.c_uint64 * WORDS)(*words), slots, start))
+
+
+def naive(usable: set[int], slots: int, start: int) -> int:
+    start = start if start < slots else 0
+    return next((s for s in [*range(start, slots), *range(start)] if s in usable), NO_SLOT)
+
+
+@pytest.mark.parametrize("slots", range(1, 257))
+def test_the_next_slot(arith: ctypes.CDLL, slots: int) -> None:
+    rng = random.Random(slots)
+    edges = {0, 1, slots - 1, slots // 2, 63, 64, 127, 128}
+    for density in (0.0, 0.01, 0.1, 0.5, 0.9, 1.0):
+        usable = {s for s in range(slots) if rng.random() < density}
+        for start in edges | {rng.randrange(slots) for _ in range(8)}:
+            assert next_slot(arith, usable, slots, start) == naive(usable, slots, start), (usable, start)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 63, 64, 65, 127, 128, 129, 200, 255, 256])
+def test_one_usable_slot_is_found_from_everywhere(arith: ctypes.CDLL, slots: int) -> None:
+    for slot in {0, slots // 2, slots - 1}:
+        assert {next_slot(arith, {slot}, slots, start) for start in range(slots)} == {slot}
+
+
+@pytest.mark.parametrize("slots", [1, 4, 64, 100, 256])
+@pytest.mark.parametrize("start", [1, 64, 256, 257, 0xFFFF, 0xFFFFFFFF])
+def test_a_start_beyond_the_end_is_the_beginning(arith: ctypes.CDLL, slots: int, start: int) -> None:
+    """A slot number is kept from before the table became smaller, or is one after the last."""
+    expected = 0 if start >= slots else start
+    assert next_slot(arith, set(range(slots)), slots, start) == expected
+    assert next_slot(arith, set(), slots, start) == NO_SLOT
+
+
+@pytest.mark.parametrize("slots", [1, 3, 63, 64, 65, 200])
+def test_following_the_next_slot_visits_each_usable_one_in_turn(arith: ctypes.CDLL, slots: int) -> None:
+    rng = random.Random(slots)
+    usable = {s for s in range(slots) if rng.random() < 0.7} | {slots - 1}
+    at, visited = 0, []
+    for _ in range(3 * len(usable)):
+        slot = next_slot(arith, usable, slots, at)
+        visited.append(slot)
+        at = slot + 1
+    assert visited == sorted(usable) * 3

@@ -1,0 +1,276 @@
+"""`mrcd --check`: validates, prints the plan, changes nothing; errors are one message and an exit code."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import mrcd
+from mrcd.errors import ConfigError, MachineError, MrcdError
+from mrcd.main import main
+from mrcd.main import mrcd as command
+
+HOSTS = """
+[[hosts]]
+name = "h0"
+id = 0
+t0 = 0
+port = 0
+prefixes = ["10.99.0.1/32", "fd00:99::1/128"]
+[[hosts]]
+name = "h1"
+id = 1
+t0 = 0
+port = 1
+prefixes = ["10.99.0.2/32"]
+[[hosts]]
+name = "h2"
+id = 2
+t0 = 1
+port = 0
+prefixes = ["10.99.0.3/32", "10.98.0.0/24"]
+"""
+FABRIC = '[cluster]\nname = "east"\nplanes = 2\nt0s = 2\nt1s = 3\nmtu = 9000\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.toml"
+    path.write_text(FABRIC + HOSTS)
+    return path
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(command, [str(a) for a in args])
+
+
+def spawn(*args: object) -> "subprocess.Popen[str]":
+    """The command as a process of its own: what a user and a script see of it."""
+    command_line = [sys.executable, "-c", "from mrcd.main import main; main()", *map(str, args)]
+    return subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def shell(*args: object) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    child = spawn(*args)
+    out, err = child.communicate(timeout=30)
+    return child.returncode, out, err
+
+
+def plan(file: Path, *args: str) -> dict[str, Any]:
+    result = run("--config", file, "--host", "h0", "--check", "--json", *args)
+    assert result.exit_code == 0
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+# ---- what it prints ----
+
+
+def test_the_plan_for_reading(file: Path) -> None:
+    result = run("--config", file, "--host", "h0", "--check")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == "host h0 (id 0) of cluster east: usid, burst granularity"
+    assert lines[1] == "inner MTU 8920 = plane MTU 9000 − 80 bytes of headers"
+    rows = [line.split() for line in lines]
+    assert ["0", "p0", "fd10::1", "5f00:0:c000::"] in rows
+    assert ["1", "p1", "fd10:0:1::1", "5f00:0:c400::"] in rows
+    assert ["h1", "2", "1,1", "10.99.0.2/32"] in rows
+    assert ["h2", "6", "3,3", "10.99.0.3/32,", "10.98.0.0/24"] in rows
+    assert lines[-1] == "The configuration is valid; nothing was changed."
+
+
+def test_the_plan_as_json(file: Path) -> None:
+    document = plan(file)
+    assert {k: v for k, v in document.items() if k not in ("planes", "peers")} == {
+        "schema_version": 1,
+        "host": "h0",
+        "host_id": 0,
+        "steering": "usid",
+        "granularity": "burst",
+        "inner_mtu": 8920,
+        "overhead": 80,
+    }
+    assert document["planes"][1] == {
+        "plane": 1,
+        "interface": "p1",
+        "address": "fd10:0:1::1",
+        "sid": "5f00:0:c400::",
+    }
+    h1, h2 = document["peers"]
+    assert (h1["peer"], len(h1["paths"])) == ("h1", 2)
+    assert h2["prefixes"] == ["10.99.0.3/32", "10.98.0.0/24"]
+    assert h2["paths"][4] == {
+        "ev": 129,
+        "plane": 1,
+        "t1": 1,
+        "segments": ["5f00:0:4800:8801:4801:c400::"],
+    }
+
+
+def test_srh_steering_shows_all_segments(file: Path) -> None:
+    file.write_text(FABRIC + 'steering = "srh"\n' + HOSTS)
+    document = plan(file)
+    assert document["overhead"] == 136
+    assert document["peers"][1]["paths"][0]["segments"] == [
+        "5f00:0:4000::", "5f00:0:8000::", "5f00:0:4001::", "5f00:0:c000::",
+    ]  # fmt: skip
+
+
+def test_a_host_alone_has_a_plan(file: Path) -> None:
+    file.write_text('[[hosts]]\nname = "h0"\nid = 0\nport = 0\nprefixes = ["10.99.0.1/32"]\n')
+    assert plan(file)["peers"] == []
+    assert run("--config", file, "--host", "h0", "--check").exit_code == 0
+
+
+def test_the_host_finds_itself_by_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "h2")
+    result = run("--config", file, "--check", "--json")
+    assert json.loads(result.stdout)["host"] == "h2"
+
+
+def test_file_and_host_may_come_from_the_environment(file: Path) -> None:
+    result = CliRunner(env={"MRCD_CONFIG": str(file), "MRCD_HOST": "h1"}).invoke(command, ["--check", "--json"])
+    assert json.loads(result.stdout)["host"] == "h1"
+    result = CliRunner(env={"MRCD_HOST": "h1"}).invoke(
+        command, ["--check", "--json", "--config", str(file), "--host", "h2"]
+    )
+    assert json.loads(result.stdout)["host"] == "h2"
+
+
+def test_checking_changes_nothing(file: Path, tmp_path: Path) -> None:
+    """No lock, no socket, no mounts, no pins: it may run beside the daemon, and without its rights."""
+    run_dir, bpffs = tmp_path / "run", tmp_path / "bpf"
+    mounts = Path("/proc/self/mounts").read_text()
+    result = run("--config", file, "--host", "h0", "--check", "--run-dir", run_dir, "--bpffs", bpffs)
+    assert result.exit_code == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["cluster.toml"]
+    assert Path("/proc/self/mounts").read_text() == mounts
+
+
+# ---- exit codes: 0 ok, 1 usage or configuration ----
+
+
+def test_exit_code_of_a_valid_file(file: Path) -> None:
+    code, out, err = shell("--config", file, "--host", "h0", "--check")
+    assert (code, err) == (0, "")
+    assert "is valid" in out
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("[cluster\n", ["not valid TOML", "line 1", "hint: "]),
+        ("[cluster]\nplaness = 2\n", ["cluster.planess: unknown key", "hint: "]),
+        ('[cluster]\nplanes = "two"\n', ["cluster.planes", "integer", "hint: "]),
+        ("[cluster]\nt0s = 1\n", ["h2", "t0 = 1", "t0s = 1", "hint: "]),
+    ],
+    ids=["syntax", "unknown key", "type", "contradiction"],
+)
+def test_a_wrong_file_is_one_message_on_stderr(file: Path, damage: str, words: list[str]) -> None:
+    file.write_text(damage + HOSTS)
+    code, out, err = shell("--config", file, "--host", "h0", "--check")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"mrcd: {file}: ")
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str]:
+    """main() in this process. Returns its exit code and what it wrote to stderr; stdout must be empty."""
+    monkeypatch.setattr(sys, "argv", ["mrcd", *map(str, args)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, err
+
+
+def test_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = refused(monkeypatch, capsys, "--config", tmp_path / "none.toml", "--check")
+    assert code == 1
+    assert err == f"mrcd: {tmp_path}/none.toml: No such file or directory\n" + (
+        "  hint: name the cluster file with --config FILE\n"
+    )
+
+
+def test_an_unknown_host(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = refused(monkeypatch, capsys, "--config", file, "--host", "h7", "--check")
+    assert code == 1
+    assert "no host named 'h7'" in err
+    assert "h0, h1, h2" in err
+
+
+def test_too_many_explicit_paths(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = '[[paths]]\nsource = "h0"\npeer = "h2"\nplane = 0\nsegments = ["5f00:0:1::"]\n'
+    file.write_text(FABRIC + "evs_per_peer = 4\n" + HOSTS + path * 3)
+    code, err = refused(monkeypatch, capsys, "--config", file, "--host", "h0", "--check")
+    assert code == 1
+    assert "more than 2 paths h0 → h2 on plane 0" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (["--chek"], "--chek"),
+        (["--config"], "--config"),
+        (["--check", "surplus"], "surplus"),
+    ],
+)
+def test_wrong_usage(
+    args: list[str], word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = refused(monkeypatch, capsys, *args)
+    assert code == 1
+    assert word in err
+    assert "Traceback" not in err
+
+
+def test_help_and_version() -> None:
+    for flag in ("-h", "--help"):
+        result = run(flag)
+        assert result.exit_code == 0
+        for option in ("--config", "--host", "--run-dir", "--bpffs", "--check", "--json"):
+            assert option in result.stdout
+    assert run("--version").stdout == f"mrcd {mrcd.__version__}\n"
+
+
+def test_help_as_a_process() -> None:
+    code, out, err = shell("--help")
+    assert (code, err) == (0, "")
+    assert "--check" in out
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "big.toml"
+    hosts = "".join(
+        f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i}\nport = 0\nprefixes = ["10.0.0.{i}/32"]\n' for i in range(40)
+    )
+    file.write_text("[cluster]\nt0s = 40\nt1s = 16\n" + hosts)
+    child = spawn("--config", file, "--host", "h0", "--check", "--json")
+    assert child.stdout is not None
+    assert child.stdout.readline() == "{\n"
+    child.stdout.close()
+    _, err = child.communicate(timeout=30)
+    assert "Traceback" not in err
+
+
+# ---- the exception tree ----
+
+
+def test_exit_codes_of_errors() -> None:
+    assert ConfigError("x").exit_code == 1
+    assert MachineError("x").exit_code == 2
+    assert str(MrcdError("what", hint="do this")) == "what\n  hint: do this"
+    assert str(MrcdError("what")) == "what"

@@ -1,0 +1,238 @@
+"""Where the programs are attached, and why there."""
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mrcd import hooks
+from mrcd.config import Granularity, Hook
+from mrcd.dataplane import Attachment, Dataplane
+from mrcd.errors import KernelError, MachineError
+from mrcd.hooks import Port
+from mrcd.netlink import Link
+
+
+def link(name: str, ifindex: int, **other: object) -> Link:
+    fields: dict[str, Any] = {
+        "kind": None,
+        "lower": None,
+        "vlan": 0,
+        "noarp": False,
+        "up": True,
+        "enabled": True,
+    } | other
+    return Link(name=name, ifindex=ifindex, mac="02:00:00:00:00:01", mtu=9100, **fields)
+
+
+def by_name(*links: Link) -> dict[str, Link]:
+    return {x.name: x for x in links}
+
+
+# ---- ports ----
+
+
+def test_a_port_is_its_nic() -> None:
+    links = by_name(link("lo", 1), link("eth1", 3), link("eth0", 2))
+    found = hooks.ports(("eth0", "eth1"), links)
+    assert found == {0: Port(0, links["eth0"], links["eth0"]), 1: Port(1, links["eth1"], links["eth1"])}
+    assert found[0].vlan == 0
+
+
+def test_missing_nics_are_left_out_and_the_others_keep_their_planes() -> None:
+    found = hooks.ports(("a", "b", "c"), by_name(link("c", 7)))
+    assert {plane: p.nic.name for plane, p in found.items()} == {2: "c"}
+    assert hooks.ports(("a", "b"), {}) == {}
+
+
+def test_a_vlan_is_served_on_the_nic_below_it() -> None:
+    eth0 = link("eth0", 2)
+    vlan = link("eth0.100", 9, kind="vlan", lower=2, vlan=100)
+    (port,) = hooks.ports(("eth0.100",), by_name(eth0, vlan)).values()
+    assert (port.nic, port.physical, port.vlan) == (vlan, eth0, 100)
+
+
+def test_several_planes_may_be_vlans_of_one_nic() -> None:
+    eth0 = link("eth0", 2)
+    vlans = [link(f"v{i}", 10 + i, kind="vlan", lower=2, vlan=100 + i) for i in range(2)]
+    found = hooks.ports(("v0", "v1"), by_name(eth0, *vlans))
+    assert {p: (port.physical.name, port.vlan) for p, port in found.items()} == {0: ("eth0", 100), 1: ("eth0", 101)}
+
+
+# ---- pop ----
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "points"),
+    [
+        ("auto", None, ["xdp"]),
+        ("auto", "veth", []),
+        ("auto", "bond", []),
+        ("tc", None, []),
+        ("tc", "veth", []),
+        ("xdp", None, ["xdp"]),
+        ("xdp", "veth", ["xdp"]),  # who asks for it gets it
+        ("xdp-generic", None, ["xdp-generic"]),
+        ("xdp-generic", "veth", ["xdp-generic"]),
+    ],
+)
+def test_choice_of_the_pop_hook(wanted: Hook, kind: str | None, points: list[str]) -> None:
+    found, reason = hooks.choose(wanted, link("p0", 2, kind=kind))
+    assert found == points
+    assert bool(reason) == (not points)  # no XDP: it says why
+
+
+def test_the_reason_names_the_kind() -> None:
+    assert hooks.choose("auto", link("p0", 2, kind="veth"))[1].startswith("veth is a virtual interface")
+
+
+class Recorder:
+    """Stands for the data plane: what is attached, and which points the driver refuses."""
+
+    def __init__(self, *refused: str) -> None:
+        self.attached: list[Attachment] = []
+        self._refused = refused
+
+    def attach(self, wanted: Attachment) -> str:
+        if wanted.point in self._refused:
+            raise KernelError("link_create", 95)
+        self.attached.append(wanted)
+        return "xdp" if wanted.point.startswith("xdp") else "tcx"
+
+
+def attach(recorder: Recorder, wanted: Hook, **other: object) -> tuple[set[str], dict[str, object]]:
+    nic = link("p3", 8, **other)
+    return hooks.attach_pop(cast(Dataplane, recorder), wanted, Port(3, nic, nic))
+
+
+def test_tc_ingress_is_always_there() -> None:
+    for wanted in ("auto", "tc", "xdp", "xdp-generic"):
+        recorder = Recorder()
+        pins, _ = attach(recorder, wanted)
+        first = recorder.attached[0]
+        assert (first.program, first.interface, first.ifindex, first.point) == ("mrc_pop", "p3", 8, "ingress")
+        assert pins == {a.name for a in recorder.attached}
+
+
+def test_native_xdp_on_a_real_nic() -> None:
+    recorder = Recorder()
+    _, document = attach(recorder, "auto")
+    assert [(a.program, a.point) for a in recorder.attached] == [("mrc_pop", "ingress"), ("mrc_pop_xdp", "xdp")]
+    assert document["plane"] == 3
+    assert document["hook"] == "xdp + tcx"
+    assert document["hook_reason"]
+
+
+def test_auto_falls_back_to_tc_and_says_why() -> None:
+    recorder = Recorder("xdp")
+    pins, document = attach(recorder, "auto")
+    assert pins == {"pop-p3"}
+    assert document["hook"] == "tcx"
+    assert "native XDP refused" in str(document["hook_reason"])
+    assert "Operation not supported" in str(document["hook_reason"])
+    assert "\n" not in str(document["hook_reason"])
+
+
+@pytest.mark.parametrize("wanted", ["xdp", "xdp-generic"])
+def test_what_is_configured_and_refused_is_an_error_with_a_remedy(wanted: Hook) -> None:
+    with pytest.raises(KernelError) as caught:
+        attach(Recorder(wanted), wanted)
+    assert "p3" in str(caught.value)
+    assert wanted in str(caught.value)
+    assert caught.value.hint is not None
+    assert '"tc"' in caught.value.hint
+    assert caught.value.errno == 95
+
+
+def test_pop_is_attached_below_a_vlan() -> None:
+    recorder = Recorder()
+    eth0, vlan = link("eth0", 2), link("v", 9, kind="vlan", lower=2, vlan=5)
+    hooks.attach_pop(cast(Dataplane, recorder), "auto", Port(0, vlan, eth0))
+    assert {(a.interface, a.ifindex) for a in recorder.attached} == {("eth0", 2)}
+
+
+# ---- push ----
+
+
+@pytest.mark.parametrize(
+    ("granularity", "interface", "ifindex", "point"),
+    [("burst", "mrc0", 5, "egress"), ("packet", "mrc0p", 6, "ingress")],
+)
+def test_push_sits_before_or_behind_segmentation(
+    granularity: Granularity, interface: str, ifindex: int, point: str
+) -> None:
+    a, document = hooks.push_attachment(granularity, link("mrc0", 5), link("mrc0p", 6))
+    assert (a.program, a.interface, a.ifindex, a.point) == ("mrc_push", interface, ifindex, point)
+    assert document["hook"] == f"tc {point} {interface}"
+    assert str(document["reason"]).startswith(granularity)
+
+
+def test_the_two_places_of_push_have_pins_of_their_own() -> None:
+    """Changing the granularity attaches the one and removes the other."""
+    names = {hooks.push_attachment(g, link("mrc0", 5), link("mrc0p", 6))[0].name for g in ("burst", "packet")}
+    assert len(names) == 2
+
+
+# ---- sysctls ----
+
+
+def sysctls(root: Path, rp_filter: dict[str, str]) -> Path:
+    for name in ("all", "default", "p0", "p1"):
+        for family, key, value in (("ipv6", "seg6_enabled", "0"), ("ipv4", "rp_filter", rp_filter.get(name, "0"))):
+            directory = root / family / "conf" / name
+            directory.mkdir(parents=True)
+            (directory / key).write_text(f"{value}\n")
+    return root
+
+
+def read(root: Path, family: str, key: str) -> dict[str, str]:
+    return {p.parent.name: p.read_text().strip() for p in root.glob(f"{family}/conf/*/{key}")}
+
+
+def plane_ports(*names: str) -> dict[int, Port]:
+    return {i: Port(i, link(n, 2 + i), link(n, 2 + i)) for i, n in enumerate(names)}
+
+
+def test_srv6_is_switched_on_for_all_and_for_each_plane_nic(tmp_path: Path) -> None:
+    root = sysctls(tmp_path, {})
+    hooks.prepare_sysctls(plane_ports("p0"), root)
+    assert read(root, "ipv6", "seg6_enabled") == {"all": "1", "default": "0", "p0": "1", "p1": "0"}
+    assert set(read(root, "ipv4", "rp_filter").values()) == {"0"}  # what is off stays off
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"p0": "1"}, {"all": "0", "p0": "2", "p1": "0"}),
+        # The kernel takes the larger of all's and the interface's: 2 wins over a strict 1.
+        ({"all": "1"}, {"all": "1", "p0": "2", "p1": "2"}),
+        ({"all": "2", "p0": "2"}, {"all": "2", "p0": "2", "p1": "0"}),
+    ],
+)
+def test_strict_reverse_path_filters_become_loose_on_plane_nics(
+    tmp_path: Path, before: dict[str, str], after: dict[str, str]
+) -> None:
+    root = sysctls(tmp_path, before)
+    hooks.prepare_sysctls(plane_ports("p0", "p1"), root)
+    assert read(root, "ipv4", "rp_filter") == {"default": "0"} | after
+
+
+def test_values_that_are_right_are_not_written(tmp_path: Path) -> None:
+    root = sysctls(tmp_path, {"p0": "1"})
+    hooks.prepare_sysctls(plane_ports("p0"), root)
+    files = [p for p in root.rglob("*") if p.is_file()]
+    for file in files:
+        os.utime(file, (1, 1))
+    hooks.prepare_sysctls(plane_ports("p0"), root)
+    assert {p.stat().st_mtime for p in files} == {1}
+
+
+def test_a_kernel_without_srv6_is_named(tmp_path: Path) -> None:
+    root = sysctls(tmp_path, {})
+    (root / "ipv6/conf/all/seg6_enabled").unlink()
+    with pytest.raises(MachineError) as caught:
+        hooks.prepare_sysctls(plane_ports("p0"), root)
+    assert "seg6_enabled" in str(caught.value)
+    assert caught.value.hint is not None
+    assert "CONFIG_IPV6_SEG6_LWTUNNEL" in caught.value.hint

@@ -1,0 +1,346 @@
+"""Writing a plan into tables: bytes by the RFCs, and what survives a change of the configuration."""
+
+from collections.abc import Callable
+from ipaddress import IPv6Address
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scapy.layers.inet6 import IPv6ExtHdrSegmentRouting
+
+from mrcd import abi, config, health, install, tables, topology
+from mrcd.abi import EvState, Reason
+from mrcd.hooks import Port
+from mrcd.netlink import Link
+from mrcd.topology import Plan
+
+
+class Arrays:
+    """The tables as plain arrays."""
+
+    def __init__(self, peers: int, evs: int) -> None:
+        self.peers = np.zeros(peers, abi.PEER)
+        self.evs = np.zeros((peers, evs), abi.EV)
+        self.rxs = np.zeros((peers, evs), abi.RX)
+        self.srhs = np.zeros(peers * evs, abi.SRH)
+        self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
+        self.node = np.zeros((), abi.NODE)
+
+
+def write(arrays: Arrays, plan: Plan) -> list[int]:
+    return install.write_peers(cast(tables.Tables, arrays), plan)
+
+
+def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "") -> Plan:
+    """The plan of h0 among hosts name:t0:port, whose ids are their numbers."""
+    text = f"[cluster]\nplanes = 2\nt0s = 4\nt1s = 2\nevs_per_peer = 8\n{settings}\n"
+    for host in hosts.split():
+        name, t0, port = host.split(":")
+        n = int(name[1:])
+        text += f'[[hosts]]\nname = "{name}"\nid = {n}\nt0 = {t0}\nport = {port}\n'
+        text += f'prefixes = ["10.99.0.{n + 1}/32", "fd00:99::{n + 1}/128"]\n'
+    return topology.plan(config.parse(text + paths), "h0")
+
+
+def path(plane: int, *segments: str) -> str:
+    listed = ", ".join(f'"{s}"' for s in segments)
+    return f'[[paths]]\nsource = "h0"\npeer = "h2"\nplane = {plane}\nsegments = [{listed}]\n'
+
+
+# ---- the SRH ----
+
+
+def addresses(*texts: str) -> tuple[IPv6Address, ...]:
+    return tuple(IPv6Address(t) for t in texts)
+
+
+def test_a_single_segment_needs_no_srh() -> None:
+    assert install.reduced_srh(addresses("5f00:0:1::")) == b""
+
+
+def test_a_reduced_srh_by_hand() -> None:
+    """RFC 8754 §2: next header, length in 8 bytes less one, type 4, segments left, last entry, flags, tag;
+    RFC 8986 §5.2: without the first segment, so the last entry is one less than the segments left.
+    """
+    srh = install.reduced_srh(addresses("5f00:0:1::", "5f00:0:2::", "5f00:0:3::"))
+    assert srh.hex() == (
+        "11" "04" "04" "02" "01" "00" "0000"
+        "5f000000000300000000000000000000"
+        "5f000000000200000000000000000000"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+def test_a_reduced_srh_is_what_scapy_reads(count: int) -> None:
+    segments = addresses(*(f"5f00:0:{i}::" for i in range(1, count + 1)))
+    raw = install.reduced_srh(segments)
+    assert len(raw) == topology.srh_bytes(count) <= abi.SRH_MAX
+    srh: Any = IPv6ExtHdrSegmentRouting(raw)
+    assert (srh.nh, srh.type, srh.segleft, srh.lastentry) == (17, 4, count - 1, count - 2)
+    assert [IPv6Address(a) for a in srh.addresses] == list(reversed(segments[1:]))
+    assert (srh.len + 1) * 8 == len(raw)
+    # The first node looks up entry [segments left − 1] next: that is the second segment.
+    assert IPv6Address(srh.addresses[srh.segleft - 1]) == segments[1]
+    built = IPv6ExtHdrSegmentRouting(
+        nh=17, segleft=count - 1, lastentry=count - 2, addresses=[str(s) for s in reversed(segments[1:])]
+    )
+    assert bytes(built) == raw
+
+
+# ---- peers and EVs ----
+
+
+def test_a_first_plan_is_written_whole() -> None:
+    t = Arrays(3, 8)
+    p = plan()
+    assert write(t, p) == [1, 2]
+    assert t.peers["configured"].tolist() == [0, 1, 1]
+    assert t.peers["ports"].tolist() == [0, 0xFFFF, 0xFFFF]  # until they say otherwise
+    for peer in p.peers:
+        for plane in range(2):
+            assert t.peers[peer.host.id]["address"][plane].tobytes() == peer.addresses[plane].packed
+        assert not t.peers[peer.host.id]["address"][2:].any()
+    assert np.argwhere(t.evs["configured"]).tolist() == [[1, 0], [1, 4], [2, 0], [2, 1], [2, 4], [2, 5]]
+    ev = t.evs[2, 5]
+    assert IPv6Address(ev["dst"].tobytes()) == IPv6Address("5f00:0:4800:8801:4801:c400::")
+    assert (ev["plane"], ev["srh_len"], ev["state"], ev["reason"]) == (1, 0, EvState.UNKNOWN, Reason.NEW)
+    assert not t.peers["usable"].any()
+    assert not t.srhs["bytes"].any()
+
+
+def test_segments_are_a_destination_and_an_srh() -> None:
+    t = Arrays(3, 8)
+    p = plan('steering = "srh"')
+    write(t, p)
+    for peer in p.peers:
+        for ev in peer.evs:
+            record = t.evs[peer.host.id, ev.ev]
+            srh = install.reduced_srh(ev.segments)
+            assert record["dst"].tobytes() == ev.segments[0].packed
+            assert record["srh_len"] == len(srh) == (56 if ev.t1 is not None else 24)
+            stored = t.srhs[peer.host.id * 8 + ev.ev]["bytes"]
+            assert stored[: len(srh)].tobytes() == srh
+
+
+def live(t: Arrays) -> None:
+    """As if it had run for long: everything that programs, judge and administrators write is something."""
+    for field in ("probe_seq", "reply_seq", "replies", "state_since_ns", "probe_ns", "reply_ns", "rtt_ns",
+                  "tx_packets", "tx_bytes", "settled_tx", "settled_rx", "base_tx", "base_rx", "rx_ce",
+                  "rx_generation"):  # fmt: skip
+        t.evs[field] = np.where(t.evs["configured"] != 0, 7, t.evs[field])
+    for field, value in (("state", EvState.DENIED), ("reason", Reason.ADMIN), ("relapses", 3)):
+        t.evs[field] = np.where(t.evs["configured"] != 0, value, t.evs[field])
+    for field in ("packets", "bytes", "ce", "last_ns"):
+        t.rxs[field][t.peers["configured"] != 0] = 9
+    for field in ("generation", "ports", "status", "heard_ns", "ports_ns"):
+        t.peers[field] = np.where(t.peers["configured"] != 0, 5, t.peers[field])
+    for row in np.flatnonzero(t.peers["configured"]):
+        width = t.evs.shape[1] // 2
+        bits = health.bitmap(t.evs[row]["configured"] != 0, 2, width, abi.MAX_PLANES, abi.EV_WORDS)
+        t.peers["usable"][row] = bits
+
+
+def snapshot(t: Arrays) -> list[bytes]:
+    return [a.tobytes() for a in (t.peers, t.evs, t.rxs, t.srhs)]
+
+
+@pytest.mark.parametrize("settings", ["", 'steering = "srh"', 'steering = "ecmp"'])
+def test_writing_the_same_plan_again_changes_nothing(settings: str) -> None:
+    t = Arrays(3, 8)
+    write(t, plan(settings))
+    live(t)
+    before = snapshot(t)
+    assert write(t, plan(settings)) == []
+    assert snapshot(t) == before
+
+
+def test_another_peer_leaves_those_that_stay_alone() -> None:
+    t = Arrays(4, 8)
+    write(t, plan())
+    live(t)
+    evs, rxs, peers = t.evs[1:3].tobytes(), t.rxs[1:3].tobytes(), t.peers[1:3].tobytes()
+    assert write(t, plan(hosts="h0:0:0 h1:0:1 h2:1:0 h3:1:1")) == [3]
+    assert (t.evs[1:3].tobytes(), t.rxs[1:3].tobytes(), t.peers[1:3].tobytes()) == (evs, rxs, peers)
+    assert t.peers[3]["configured"] == 1
+    assert t.evs[3]["configured"].sum() == 4
+
+
+def test_a_peer_that_is_gone_leaves_nothing() -> None:
+    t = Arrays(3, 8)
+    write(t, plan())
+    live(t)
+    assert write(t, plan(hosts="h0:0:0 h1:0:1")) == []
+    assert not any(t.peers[2].tobytes())
+    assert not any(t.evs[2].tobytes())
+    assert t.evs[1, 0]["tx_packets"] == 7
+
+
+def test_a_host_that_takes_over_the_id_of_another_takes_none_of_its_counters() -> None:
+    """h2 was moved from T0 1 to T0 2: other paths, and another source address."""
+    t = Arrays(3, 8)
+    write(t, plan())
+    live(t)
+    moved = plan(hosts="h0:0:0 h1:0:1 h2:2:0")
+    assert write(t, moved) == [2]
+    assert t.peers[2]["address"][1].tobytes() == moved.peers[1].addresses[1].packed
+    for ev in (0, 1, 4, 5):
+        record = t.evs[2, ev]
+        assert (record["configured"], record["state"], record["relapses"]) == (1, EvState.UNKNOWN, 0)
+        assert not any(int(record[f]) for f in ("tx_packets", "settled_tx", "settled_rx", "replies", "probe_seq"))
+    assert t.evs[1, 0]["tx_packets"] == 7
+
+
+def test_a_path_that_is_another_begins_anew_and_the_others_go_on() -> None:
+    t = Arrays(3, 8)
+    write(t, plan(paths=path(0, "5f00:0:1::") + path(1, "5f00:0:2::")))
+    live(t)
+    assert write(t, plan(paths=path(0, "5f00:0:1::") + path(1, "5f00:0:3::"))) == [2]
+    assert t.evs[2, 0]["tx_packets"] == 7
+    assert t.evs[2, 4]["tx_packets"] == 0
+    assert IPv6Address(t.evs[2, 4]["dst"].tobytes()) == IPv6Address("5f00:0:3::")
+
+
+def test_a_path_that_is_gone_is_not_configured() -> None:
+    t = Arrays(3, 8)
+    write(t, plan())
+    live(t)
+    assert write(t, plan(paths=path(1, "5f00:0:2::"))) == [2]
+    assert np.flatnonzero(t.evs[2]["configured"]).tolist() == [4]
+    for ev in (0, 1, 5):
+        assert not any(t.evs[2, ev].tobytes())
+    # Nor does a packet take it meanwhile: plane 1, slot 0 is all that is left to choose.
+    assert t.peers[2]["usable"][:, 0].tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
+    assert t.peers[1]["usable"][:, 0].tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("5f00:0:1::", "5f00:0:2::", "5f00:0:4::"),  # another way
+        ("5f00:0:1::", "5f00:0:2::"),  # shorter
+        ("5f00:0:1::", "5f00:0:2::", "5f00:0:3::", "5f00:0:4::"),  # longer
+        ("5f00:0:1::",),  # no SRH any more
+        ("5f00:0:9::", "5f00:0:2::", "5f00:0:3::"),  # another first segment
+    ],
+)
+def test_another_srh_is_another_path(other: tuple[str, ...]) -> None:
+    t = Arrays(3, 8)
+    write(t, plan(paths=path(0, "5f00:0:1::", "5f00:0:2::", "5f00:0:3::")))
+    live(t)
+    assert write(t, plan(paths=path(0, *other))) == [2]
+    srh = install.reduced_srh(addresses(*other))
+    record = t.evs[2, 0]
+    assert (record["tx_packets"], record["state"], record["srh_len"]) == (0, EvState.UNKNOWN, len(srh))
+    assert t.srhs[2 * 8]["bytes"][: len(srh)].tobytes() == srh
+    live(t)
+    assert write(t, plan(paths=path(0, *other))) == []
+
+
+def test_table_rows_and_evs_beyond_the_plan_stay_empty() -> None:
+    t = Arrays(300, 256)
+    assert write(t, plan("steering = 'ecmp'")) == [1, 2]
+    assert np.flatnonzero(t.peers["configured"]).tolist() == [1, 2]
+    assert not t.evs[2, 8:]["configured"].any()
+    assert not t.evs[3:]["configured"].any()
+
+
+# ---- the host's own planes ----
+
+
+def nic(name: str, ifindex: int, *, up: bool = True, **other: object) -> Link:
+    fields: dict[str, Any] = {"enabled": True, "kind": None, "lower": None, "vlan": 0, "noarp": False} | other
+    return Link(name=name, ifindex=ifindex, mac=f"02:00:00:00:00:{ifindex:02x}", up=up, mtu=9100, **fields)
+
+
+def both(make: Callable[[int], Link]) -> dict[int, Port]:
+    return {plane: Port(plane, make(plane), make(plane)) for plane in range(2)}
+
+
+def planes(t: Arrays, ports: dict[int, Port], macs: dict[int, str], settings: str = "") -> int:
+    return install.write_planes(cast(tables.Tables, t), plan(settings), ports, macs)
+
+
+MACS = {10: "02:aa:00:00:00:01", 11: "02:aa:00:00:00:02"}
+
+
+def test_planes_that_can_send() -> None:
+    t = Arrays(1, 1)
+    assert planes(t, both(lambda p: nic(f"p{p}", 10 + p)), MACS) == 0b11
+    record = t.planes[1]
+    assert (record["ifindex"], record["vlan"]) == (11, 0)
+    assert record["smac"].tobytes().hex(":") == "02:00:00:00:00:0b"
+    assert record["dmac"].tobytes().hex(":") == "02:aa:00:00:00:02"
+    assert IPv6Address(record["address"].tobytes()) == IPv6Address("fd10:0:1::1")
+    assert IPv6Address(record["sid"].tobytes()) == IPv6Address("5f00:0:c400::")
+    assert not t.planes[2:]["ifindex"].any()
+
+
+def test_a_plane_needs_a_carrier_a_first_hop_and_a_nic() -> None:
+    t = Arrays(1, 1)
+    assert planes(t, both(lambda p: nic(f"p{p}", 10 + p)), {11: MACS[11]}) == 0b10
+    assert planes(t, both(lambda p: nic(f"p{p}", 10 + p, up=p == 0)), MACS) == 0b01
+    assert planes(t, {1: Port(1, nic("p1", 11), nic("p1", 11))}, MACS) == 0b10
+    assert t.planes["ifindex"].tolist()[:2] == [0, 11]
+    assert planes(t, {}, MACS) == 0
+    assert not t.planes["ifindex"].any()
+
+
+def test_a_first_hop_that_is_being_asked_again_stays_in_use() -> None:
+    t = Arrays(1, 1)
+    ports = both(lambda p: nic(f"p{p}", 10 + p))
+    planes(t, ports, MACS)
+    assert planes(t, ports, {}) == 0b11
+    assert t.planes[0]["dmac"].tobytes().hex(":") == MACS[10]
+    planes(t, ports, {10: "02:bb:00:00:00:09"})  # the T0 was replaced
+    assert t.planes[0]["dmac"].tobytes().hex(":") == "02:bb:00:00:00:09"
+
+
+def test_a_vlan_is_sent_by_the_nic_below() -> None:
+    t = Arrays(1, 1)
+    vlan = nic("eth0.100", 20, kind="vlan", lower=10, vlan=100)
+    macs = {20: "02:aa:00:00:00:07"}  # the neighbour is the VLAN interface's
+    assert planes(t, {0: Port(0, vlan, nic("eth0", 10))}, macs) == 0b01
+    record = t.planes[0]
+    assert (record["ifindex"], record["vlan"]) == (10, 100)
+    assert record["smac"].tobytes().hex(":") == "02:00:00:00:00:14"
+    assert record["dmac"].tobytes().hex(":") == "02:aa:00:00:00:07"
+    assert planes(t, {0: Port(0, vlan, nic("eth0", 10, up=False))}, macs) == 0
+
+
+def test_with_ecmp_packets_arrive_at_the_plane_address() -> None:
+    t = Arrays(1, 1)
+    planes(t, both(lambda p: nic(f"p{p}", 10 + p)), MACS, 'steering = "ecmp"')
+    sids: NDArray[np.uint8] = t.planes["sid"][:2]
+    assert np.array_equal(sids, t.planes["address"][:2])
+
+
+# ---- the overlay trie ----
+
+
+def test_prefixes_of_all_peers_and_none_of_this_host() -> None:
+    found = install.prefixes(plan())
+    assert sorted(set(found.values())) == [1, 2]
+    assert len(found) == 4
+    # struct mrc_prefix: length in host byte order, then the address; IPv4 as ::ffff:a.b.c.d
+    assert found[np.uint32(128).tobytes() + IPv6Address("::ffff:10.99.0.3").packed] == 2
+    assert found[np.uint32(128).tobytes() + IPv6Address("fd00:99::2").packed] == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "length", "stored"),
+    [
+        ("::ffff:10.0.0.0", 8, 104),
+        ("::ffff:0.0.0.0", 0, 96),
+        ("::ffff:10.1.2.3", 32, 128),
+    ],
+)
+def test_ipv4_prefixes_are_mapped(address: str, length: int, stored: int) -> None:
+    key = tables.prefix_key(IPv6Address(address).packed[12:], length)
+    assert key == np.uint32(stored).tobytes() + IPv6Address(address).packed
+    assert len(key) == abi.PREFIX.itemsize
+
+
+def test_ipv6_prefixes_are_taken_as_they_are() -> None:
+    address = IPv6Address("fd00:1::").packed
+    assert tables.prefix_key(address, 32) == np.uint32(32).tobytes() + address

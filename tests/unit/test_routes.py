@@ -1,0 +1,277 @@
+"""The routes of a plan, against addresses computed by hand."""
+
+from collections.abc import Mapping
+from ipaddress import IPv6Address
+
+import pytest
+
+from mrcd import config, routes, topology
+from mrcd.netlink import Hop, Link, Route
+from mrcd.topology import Peer, Plan
+
+SEGMENT = IPv6Address("5f00:0:4000:8000:4001:c000::")
+
+
+def nic(ifindex: int, name: str) -> Link:
+    mac = "02:00:00:00:00:01"
+    return Link(name, ifindex, mac, enabled=True, up=True, mtu=9100, kind=None, lower=None, vlan=0, noarp=False)
+
+
+NICS = {plane: nic(10 + plane, f"p{plane}") for plane in range(2)}
+MRC0 = nic(99, "mrc0")
+
+
+def plan(settings: str = "", *, own: str = '"10.99.0.1/32", "fd00:99::1/128"', paths: str = "") -> Plan:
+    """h0 and h1 under T0 0, h2 under T0 1; 2 planes × 2 T1s."""
+    text = f"""
+[cluster]
+planes = 2
+t0s = 2
+t1s = 2
+mtu = 9100
+{settings}
+[[hosts]]
+name = "h0"
+id = 0
+port = 0
+prefixes = [{own}]
+[[hosts]]
+name = "h1"
+id = 1
+port = 1
+prefixes = ["10.99.0.2/32"]
+[[hosts]]
+name = "h2"
+id = 2
+t0 = 1
+port = 0
+prefixes = ["10.99.0.3/32", "fd00:99::3/128", "10.98.0.0/24"]
+{paths}
+"""
+    return topology.plan(config.parse(text), "h0")
+
+
+def peer(p: Plan, name: str) -> Peer:
+    return next(x for x in p.peers if x.host.name == name)
+
+
+def to_peer(
+    p: Plan,
+    name: str,
+    *,
+    usable: Mapping[int, bool] | None = None,
+    mrc0: Link | None = MRC0,
+    nics: Mapping[int, Link] = NICS,
+) -> list[Route]:
+    if usable is None:
+        usable = {e.ev: True for e in peer(p, name).evs}
+    return routes.peer_routes(p, peer(p, name), nics, usable, mrc0)
+
+
+def only(found: list[Route], dst: str, metric: int) -> Route:
+    (route,) = [r for r in found if (r.dst, r.metric) == (dst, metric)]
+    return route
+
+
+# ---- functions behind a carrier ----
+
+
+@pytest.mark.parametrize(
+    ("segment", "result"),
+    [
+        ("5f00:0:c000::", "5f00:0:c000:e006::"),
+        ("5f00:0:4000:8000:4001:c000::", "5f00:0:4000:8000:4001:c000:e006:0"),
+        ("5f00:0:1:2:3:4:5:0", "5f00:0:1:2:3:4:5:e006"),
+        ("5f00:0:1:2:3:4:5:6", None),  # six uSIDs: full
+        ("fd10:0:1:1::3", None),  # a plain address ends in something else than zeros
+        ("5f00:0:4000:0:8000::", "5f00:0:4000:0:8000:e006::"),  # behind the last one, not in a gap
+    ],
+)
+def test_a_function_stands_behind_the_last_usid(segment: str, result: str | None) -> None:
+    found = routes.with_function(IPv6Address(segment), topology.UDT6)
+    assert found == (None if result is None else IPv6Address(result))
+
+
+def test_functions_of_the_two_ip_versions_differ() -> None:
+    assert str(routes.with_function(SEGMENT, topology.UDT4)) == "5f00:0:4000:8000:4001:c000:e004:0"
+
+
+# ---- the overlay and its fallback ----
+
+
+def test_a_peer_s_prefixes_go_into_mrc0_and_fall_back_to_srv6() -> None:
+    found = to_peer(plan(), "h2")
+    assert {(r.dst, r.metric) for r in found} == {
+        (dst, metric) for dst in ("10.99.0.3/32", "fd00:99::3/128", "10.98.0.0/24") for metric in (100, 4000)
+    }
+    overlay = only(found, "fd00:99::3/128", 100)
+    assert overlay.hops == (Hop(99),)
+    assert (overlay.mtu, overlay.reordering, overlay.source, overlay.local) == (9020, 300, "fd00:99::1", None)
+    assert only(found, "10.98.0.0/24", 4000).source == "10.99.0.1"
+
+
+def test_fallback_has_a_hop_per_usable_ev_with_the_right_function() -> None:
+    usable = {0: True, 1: False, 128: True, 129: True}  # 128 EVs in a plane
+    found = to_peer(plan(), "h2", usable=usable)
+    assert only(found, "fd00:99::3/128", 4000).hops == (
+        Hop(10, "fe80::1", ("5f00:0:4000:8000:4001:c000:e006:0",)),
+        Hop(11, "fe80::1", ("5f00:0:4800:8800:4801:c400:e006:0",)),
+        Hop(11, "fe80::1", ("5f00:0:4800:8801:4801:c400:e006:0",)),
+    )
+    # An IPv4 route has no IPv6 gateway; the segment itself leads to the T0.
+    assert only(found, "10.99.0.3/32", 4000).hops == (
+        Hop(10, None, ("5f00:0:4000:8000:4001:c000:e004:0",)),
+        Hop(11, None, ("5f00:0:4800:8800:4801:c400:e004:0",)),
+        Hop(11, None, ("5f00:0:4800:8801:4801:c400:e004:0",)),
+    )
+
+
+def test_a_single_usable_ev_is_a_single_hop() -> None:
+    found = to_peer(plan(), "h1", usable={128: True})
+    assert only(found, "10.99.0.2/32", 4000).hops == (Hop(11, None, ("5f00:0:4800:c401:e004::",)),)
+
+
+@pytest.mark.parametrize("usable", [{}, {0: False, 1: False, 128: False}])
+def test_without_a_usable_ev_there_is_no_fallback(usable: dict[int, bool]) -> None:
+    assert {r.metric for r in to_peer(plan(), "h2", usable=usable)} == {100}
+
+
+def test_a_plane_without_a_nic_has_no_hops() -> None:
+    found = to_peer(plan(), "h2", nics={1: NICS[1]})
+    assert {h.oif for h in only(found, "fd00:99::3/128", 4000).hops} == {11}
+    assert {r.metric for r in to_peer(plan(), "h2", nics={})} == {100}
+
+
+def test_while_a_peer_must_not_be_sprayed_there_is_only_the_fallback() -> None:
+    found = to_peer(plan(), "h2", mrc0=None)
+    assert {r.metric for r in found} == {4000}
+    assert len(found) == 3
+    assert to_peer(plan(), "h2", mrc0=None, usable={}) == []
+
+
+def test_srh_steering_falls_back_by_the_same_segments() -> None:
+    found = to_peer(plan('steering = "srh"'), "h2", usable={129: True})
+    assert only(found, "fd00:99::3/128", 4000).hops == (
+        Hop(11, "fe80::1", ("5f00:0:4800::", "5f00:0:8801::", "5f00:0:4801::", "5f00:0:c400:e006::")),
+    )
+    assert only(found, "fd00:99::3/128", 4000).mtu == 9100 - 136
+
+
+def test_a_fabric_without_srv6_has_no_fallback() -> None:
+    found = to_peer(plan('steering = "ecmp"'), "h2")
+    assert {r.metric for r in found} == {100}
+    assert len(found) == 3
+
+
+def test_metrics_and_reordering_are_the_configuration_s() -> None:
+    p = plan("[overlay]\nmetric = 7\nfallback_metric = 8\nreordering = 50")
+    found = to_peer(p, "h2")
+    assert {r.metric for r in found} == {7, 8}
+    assert {r.reordering for r in found} == {50}
+
+
+def test_explicit_paths_without_room_for_a_function_do_not_fall_back() -> None:
+    listed = """
+[[paths]]
+source = "h0"
+peer = "h2"
+plane = 0
+segments = ["5f00:0:1:2:3:4:5:6"]
+[[paths]]
+source = "h0"
+peer = "h2"
+plane = 0
+segments = ["2001:db8::1", "5f00:0:c000::"]
+"""
+    p = plan(paths=listed)
+    assert only(to_peer(p, "h2"), "fd00:99::3/128", 4000).hops == (
+        Hop(10, "fe80::1", ("2001:db8::1", "5f00:0:c000:e006::")),
+    )
+    # Their first hops are unknown to the fabric routes otherwise.
+    found = {r.dst: r for r in routes.fabric_routes(p, NICS)}
+    assert found["5f00:0:1:2:3:4:5:6/128"].hops == (Hop(10, "fe80::1"),)
+    assert found["2001:db8::1/128"].hops == (Hop(10, "fe80::1"),)
+
+
+# ---- the fabric ----
+
+
+def test_fabric_routes() -> None:
+    found = {r.dst: r for r in routes.fabric_routes(plan(), NICS)}
+    assert {dst: (r.hops, r.local) for dst, r in found.items()} == {
+        "fd10::/48": ((Hop(10, "fe80::1"),), None),
+        "fd10:0:1::/48": ((Hop(11, "fe80::1"),), None),
+        "5f00:0:4000::/48": ((Hop(10, "fe80::1"),), None),  # this host's T0
+        "5f00:0:4800::/48": ((Hop(11, "fe80::1"),), None),
+        "5f00:0:c000:e004::/64": ((Hop(10),), "End.DX4"),
+        "5f00:0:c000:e006::/64": ((Hop(10),), "End.DT6"),
+        "5f00:0:c400:e004::/64": ((Hop(11),), "End.DX4"),
+        "5f00:0:c400:e006::/64": ((Hop(11),), "End.DT6"),
+    }
+    assert {r.metric for r in found.values()} == {1024}
+    assert all(r.mtu == r.reordering == 0 and r.source is None for r in found.values())
+
+
+def test_local_sids_are_where_the_peers_fallback_ends() -> None:
+    """Shifted hop by hop (RFC 9800 §4.1.1), what a peer sends arrives as one of h2's local SIDs."""
+    p = plan()
+    there = topology.plan(p.config, "h2")
+    local = {r.dst for r in routes.fabric_routes(there, NICS) if r.local}
+    for e in peer(p, "h2").evs:
+        for function in (topology.UDT4, topology.UDT6):
+            at = routes.with_function(e.segments[0], function)
+            assert at is not None
+            value = int(at)
+            for _ in range(3):  # T0, T1, T0
+                value = value >> 96 << 96 | (value << 16) % (1 << 96)
+            assert f"{IPv6Address(value)}/64" in local
+
+
+def test_without_srv6_there_is_the_underlay_alone() -> None:
+    found = routes.fabric_routes(plan('steering = "ecmp"'), NICS)
+    assert [r.dst for r in found] == ["fd10::/48", "fd10:0:1::/48"]
+
+
+def test_only_planes_with_a_nic_have_fabric_routes() -> None:
+    found = routes.fabric_routes(plan(), {1: NICS[1]})
+    assert {r.dst for r in found if not r.local} == {"fd10:0:1::/48", "5f00:0:4800::/48"}
+
+
+def test_the_gateway_is_the_configuration_s() -> None:
+    p = plan('[interfaces]\ngateway = "fe80::42"')
+    assert {h.gateway for r in routes.fabric_routes(p, NICS) if not r.local for h in r.hops} == {"fe80::42"}
+
+
+def test_no_two_routes_take_the_same_place() -> None:
+    for steering in ("usid", "srh", "ecmp"):
+        p = plan(f'steering = "{steering}"')
+        found = [*routes.fabric_routes(p, NICS), *to_peer(p, "h1"), *to_peer(p, "h2")]
+        assert len({r.key for r in found}) == len(found)
+
+
+# ---- own addresses ----
+
+
+@pytest.mark.parametrize(
+    ("own", "addresses", "v4", "v6"),
+    [
+        ('"10.99.0.1/32", "fd00:99::1/128"', ["10.99.0.1", "fd00:99::1"], "10.99.0.1", "fd00:99::1"),
+        ('"10.0.0.0/24", "10.99.0.1/32", "10.99.0.9/32"', ["10.99.0.1", "10.99.0.9"], "10.99.0.1", None),
+        ('"fd00::/64", "fd00:1::7/128"', ["fd00:1::7"], None, "fd00:1::7"),
+        ('"10.0.0.0/24"', [], None, None),
+    ],
+)
+def test_own_addresses_are_the_full_length_prefixes(
+    own: str, addresses: list[str], v4: str | None, v6: str | None
+) -> None:
+    p = plan(own=own)
+    assert routes.own_addresses(p) == addresses
+    assert routes.own_address(p, 4) == v4
+    assert routes.own_address(p, 6) == v6
+    for r in to_peer(p, "h2"):
+        assert r.source == (v6 if ":" in r.dst else v4)
+
+
+def test_usable_speaks_of_ev_numbers_not_of_positions() -> None:
+    assert [e.ev for e in peer(plan(), "h2").evs] == [0, 1, 128, 129]
+    assert {r.metric for r in to_peer(plan(), "h2", usable={2: True, 3: True})} == {100}

@@ -1,0 +1,327 @@
+"""uSIDs, carriers and EVs against addresses computed by hand, and what both ends of a pair must agree on."""
+
+import itertools
+from ipaddress import IPv6Address, IPv6Network
+
+import pytest
+
+from mrcd import config, topology
+from mrcd.errors import ConfigError
+from mrcd.topology import EV, Peer, Plan
+
+BLOCK = IPv6Network("5f00::/32")
+
+
+def cluster(settings: str = "", places: str = "0:0 0:1 1:0 1:1", paths: str = "") -> config.Config:
+    """A cluster of hosts h0, h1, … at `places`: T0:port each."""
+    hosts = ""
+    for i, place in enumerate(places.split()):
+        t0, port = place.split(":")
+        hosts += f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {t0}\nport = {port}\nprefixes = ["10.99.0.{i + 1}/32"]\n'
+    return config.parse(f"[cluster]\nt0s = 512\n{settings}\n{hosts}{paths}")
+
+
+def peer(plan: Plan, name: str) -> Peer:
+    return next(p for p in plan.peers if p.host.name == name)
+
+
+def evs(c: config.Config, source: str, to: str) -> tuple[EV, ...]:
+    return peer(topology.plan(c, source), to).evs
+
+
+# ---- uSIDs ----
+
+
+@pytest.mark.parametrize(
+    ("usid", "value"),
+    [
+        (topology.t0_usid(0, 0), 0x4000),
+        (topology.t0_usid(3, 5), 0b01_011_000_0000_0101),
+        (topology.t0_usid(7, 511), 0x79FF),
+        (topology.t1_usid(0, 0), 0x8000),
+        (topology.t1_usid(3, 5), 0b10_011_000_0000_0101),
+        (topology.t1_usid(7, 511), 0xB9FF),
+        (topology.host_usid(0, 0), 0xC000),
+        (topology.host_usid(3, 5), 0b110_011_00_0000_0101),
+        (topology.host_usid(7, 1023), 0xDFFF),
+    ],
+)
+def test_usids_by_hand(usid: int, value: int) -> None:
+    assert usid == value
+
+
+def test_no_two_usids_of_the_largest_fabric_are_alike() -> None:
+    """512 T0s and 512 T1s in 8 planes, 1024 ports under each T0: 16 bits for each, none 0, none a function."""
+    kinds = [(topology.t0_usid, 512), (topology.t1_usid, 512), (topology.host_usid, 1024)]
+    usids = [make(plane, i) for make, count in kinds for plane in range(8) for i in range(count)]
+    assert len(set(usids)) == len(usids) == 8 * 2048
+    # 0 ends a carrier (RFC 9800 §4.1); from 0xe000 on stand the functions of the node itself.
+    assert min(usids) > 0
+    assert max(usids) < 0xE000 <= min(topology.UDT4, topology.UDT6)
+    assert topology.UDT4 != topology.UDT6
+    assert max(topology.UDT4, topology.UDT6) <= 0xFFFF
+
+
+@pytest.mark.parametrize(
+    ("usids", "address"),
+    [
+        ([0x4000], "5f00:0:4000::"),
+        ([0x4000, 0x8001, 0x4002, 0xC003], "5f00:0:4000:8001:4002:c003::"),
+        ([1, 2, 3, 4, 5, 6], "5f00:0:1:2:3:4:5:6"),
+    ],
+)
+def test_a_carrier_is_the_block_and_its_usids_in_travel_order(usids: list[int], address: str) -> None:
+    assert topology.carrier(BLOCK, usids) == IPv6Address(address)
+
+
+@pytest.mark.parametrize("count", [0, 7])
+def test_a_carrier_holds_one_to_six_usids(count: int) -> None:
+    with pytest.raises(ValueError, match="1 to 6"):
+        topology.carrier(BLOCK, [1] * count)
+
+
+def test_what_a_switch_matches_on() -> None:
+    assert topology.usid_prefix(BLOCK, 0x8803) == IPv6Network("5f00:0:8803::/48")
+    assert topology.usid_prefix(IPv6Network("fcbb:bb00::/32"), 1) == IPv6Network("fcbb:bb00:1::/48")
+
+
+# ---- addresses ----
+
+
+def test_addresses_on_the_planes() -> None:
+    plan = topology.plan(cluster(places="0:0 1:0 511:1023"), "h2")
+    assert [str(a) for a in plan.addresses] == [
+        "fd10:0:0:1ff::3", "fd10:0:1:1ff::3", "fd10:0:2:1ff::3", "fd10:0:3:1ff::3",
+    ]  # fmt: skip
+    for plane, address in enumerate(plan.addresses):
+        assert address in topology.plane_network(IPv6Network("fd10::/32"), plane, 511)
+        assert address in topology.plane_network(IPv6Network("fd10::/32"), plane)
+        assert address not in topology.plane_network(IPv6Network("fd10::/32"), plane + 1)
+        assert address not in topology.plane_network(IPv6Network("fd10::/32"), plane, 510)
+    assert peer(topology.plan(cluster(places="0:0 1:0 511:1023"), "h0"), "h2").addresses == plan.addresses
+
+
+def test_no_two_hosts_share_an_address() -> None:
+    c = cluster("planes = 8", places="0:0 0:1 1:0 1:1 2:0 511:3")
+    addresses = [a for h in c.hosts for a in topology.plan(c, h.name).addresses]
+    assert len(set(addresses)) == 6 * 8
+
+
+def test_packets_arrive_with_the_host_s_usid_alone() -> None:
+    """The carrier is consumed hop by hop: the host sees the last uSID behind the block."""
+    plan = topology.plan(cluster(places="0:7 1:1"), "h0")
+    assert [str(s) for s in plan.sids] == ["5f00:0:c007::", "5f00:0:c407::", "5f00:0:c807::", "5f00:0:cc07::"]
+    ecmp = topology.plan(cluster('steering = "ecmp"', places="0:7 1:1"), "h0")
+    assert ecmp.sids == ecmp.addresses
+
+
+# ---- EVs ----
+
+
+def test_across_t0s_an_ev_is_t0_t1_t0_host() -> None:
+    found = evs(cluster(), "h0", "h3")
+    assert len(found) == 4 * 4
+    e = found[1 * 4 + 3]  # plane 1, T1 3
+    assert (e.peer, e.peer_id, e.plane, e.slot, e.t1) == ("h3", 3, 1, 3, 3)
+    assert e.usids == (0x4800, 0x8803, 0x4801, 0xC401)
+    assert e.segments == (IPv6Address("5f00:0:4800:8803:4801:c401::"),)
+    assert [(e.plane, e.t1) for e in found] == list(itertools.product(range(4), range(4)))
+
+
+def test_under_one_t0_an_ev_is_t0_host() -> None:
+    found = evs(cluster(), "h2", "h3")
+    assert [str(e.segments[0]) for e in found] == [
+        "5f00:0:4001:c001::", "5f00:0:4801:c401::", "5f00:0:5001:c801::", "5f00:0:5801:cc01::",
+    ]  # fmt: skip
+    assert [e.plane for e in found] == [0, 1, 2, 3]
+    assert {e.t1 for e in found} == {None}
+    assert {len(e.segments) for e in found} == {1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "width"),
+    [("", 64), ("planes = 8", 32), ("planes = 3", 85), ("evs_per_peer = 10", 2), ("planes = 1", 256)],
+)
+def test_ev_numbers_are_plane_times_width_plus_slot(settings: str, width: int) -> None:
+    c = cluster(settings)
+    assert c.cluster.evs_per_plane == width
+    for source, to in itertools.permutations(("h0", "h1", "h2"), 2):
+        found = evs(c, source, to)
+        assert [e.ev for e in found] == [e.plane * width + e.slot for e in found]
+        assert len({e.ev for e in found}) == len(found)
+        assert max(e.ev for e in found) < c.cluster.evs_per_peer
+        assert all(e.slot < width for e in found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "across", "under_one"),
+    [
+        ("", 16, 4),
+        ("planes = 1\nt1s = 1", 1, 1),
+        ("planes = 4\nt1s = 64", 256, 4),
+        ("planes = 8\nt1s = 64", 256, 8),
+        ("planes = 8\nt1s = 512", 256, 8),
+        ("planes = 3\nt1s = 512", 255, 3),  # 85 in each plane
+        ("planes = 4\nt1s = 16\nevs_per_peer = 10", 8, 4),
+        ('steering = "srh"', 16, 4),
+        ('steering = "ecmp"\nevs_per_peer = 32', 32, 4),
+    ],
+)
+def test_how_many_evs_there_are(settings: str, across: int, under_one: int) -> None:
+    c = cluster(settings)
+    for to, count in (("h2", across), ("h1", under_one)):
+        per_plane = [sum(e.plane == p for e in evs(c, "h0", to)) for p in range(c.cluster.planes)]
+        assert sum(per_plane) == count
+        assert len(set(per_plane)) == 1  # every plane the same
+
+
+THIN = "planes = 4\nt1s = 64\nevs_per_peer = 32"  # 8 of 64 T1s in each plane
+
+
+def test_both_directions_of_a_pair_number_the_same_t1s_alike() -> None:
+    """A receiver answers on the mirror of a path: the EV of the same number must pass the same T1."""
+    c = cluster(THIN)
+    for a, b in itertools.combinations(("h0", "h1", "h2", "h3"), 2):
+        forth, back = evs(c, a, b), evs(c, b, a)
+        assert [(e.ev, e.plane, e.t1) for e in forth] == [(e.ev, e.plane, e.t1) for e in back]
+        for e, mirror in zip(forth, back, strict=True):
+            assert e.usids[:-1] == mirror.usids[:-1][::-1]
+
+
+def test_a_t1_is_chosen_once_in_a_plane() -> None:
+    for plane in range(4):
+        t1s = [e.t1 for e in evs(cluster(THIN), "h0", "h2") if e.plane == plane]
+        assert len(set(t1s)) == len(t1s) == 8
+
+
+def test_pairs_and_planes_choose_different_t1s_and_use_all_of_them() -> None:
+    c = cluster(THIN, places=" ".join(f"{i}:0" for i in range(12)))
+    plans = {h.name: topology.plan(c, h.name) for h in c.hosts}
+    chosen = {
+        (a, b, plane): tuple(e.t1 for e in peer(plans[a], b).evs if e.plane == plane)
+        for a, b in itertools.combinations(plans, 2)
+        for plane in range(4)
+    }
+    assert len(set(chosen.values())) == len(chosen) == 66 * 4
+    for plane in range(4):
+        used = [t1 for (_, _, p), t1s in chosen.items() if p == plane for t1 in t1s]
+        assert set(used) == set(range(64))
+        # 66 pairs × 8 of 64: 8.25 on the average. Far from it, some links would carry the cluster's traffic.
+        assert max(used.count(t1) for t1 in range(64)) <= 3 * 8.25
+
+
+def test_the_choice_is_the_same_in_every_version() -> None:
+    """Hosts of two versions must agree during an upgrade: these numbers change only with the wire version."""
+    found = evs(cluster(THIN), "h0", "h2")
+    assert [e.t1 for e in found if e.plane == 0] == [12, 17, 20, 21, 35, 46, 54, 56]
+    assert [e.t1 for e in found if e.plane == 3] == [9, 10, 22, 25, 36, 42, 45, 50]
+
+
+def test_srh_segments_are_one_sid_each_in_travel_order() -> None:
+    c = cluster('steering = "srh"')
+    e = evs(c, "h0", "h3")[1 * 4 + 3]
+    assert [str(s) for s in e.segments] == ["5f00:0:4800::", "5f00:0:8803::", "5f00:0:4801::", "5f00:0:c401::"]
+    assert [str(s) for s in evs(c, "h0", "h1")[0].segments] == ["5f00:0:4000::", "5f00:0:c001::"]
+    assert topology.plan(c, "h3").sids[1] == e.segments[-1]
+
+
+def test_ecmp_sends_to_the_peer_s_plane_address() -> None:
+    c = cluster('steering = "ecmp"\nevs_per_peer = 32')
+    there = topology.plan(c, "h2")
+    for e in evs(c, "h0", "h2"):
+        assert e.segments == (there.sids[e.plane],) == (there.addresses[e.plane],)
+        assert (e.t1, e.usids) == (None, ())
+    assert [e.ev for e in evs(c, "h0", "h2")] == list(range(32))
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+def test_all_paths_end_where_the_peer_listens(steering: str) -> None:
+    c = cluster(f'steering = "{steering}"')
+    for a, b in itertools.permutations(("h0", "h1", "h2", "h3"), 2):
+        sids = topology.plan(c, b).sids
+        for e in evs(c, a, b):
+            left = int(e.segments[-1])
+            while IPv6Address(left) != sids[e.plane]:  # RFC 9800 §4.1.1: the next uSID moves up
+                left = left >> 96 << 96 | (left << 16) % (1 << 96)
+                assert left % (1 << 96), f"{e} does not end at {sids[e.plane]}"
+
+
+def test_a_host_is_not_its_own_peer_and_every_other_is() -> None:
+    assert [p.host.name for p in topology.plan(cluster(), "h1").peers] == ["h0", "h2", "h3"]
+    assert topology.plan(cluster(places="0:0"), "h0").peers == ()
+
+
+def test_a_host_that_is_not_in_the_file() -> None:
+    with pytest.raises(ConfigError, match="'h9'"):
+        topology.plan(cluster(), "h9")
+
+
+# ---- explicit paths ----
+
+
+def explicit(plane: int, *segments: str, source: str = "h0", to: str = "h2", label: str = "") -> str:
+    listed = ", ".join(f'"{s}"' for s in segments)
+    return f'[[paths]]\nsource = "{source}"\npeer = "{to}"\nplane = {plane}\nsegments = [{listed}]\nlabel = "{label}"\n'
+
+
+def test_explicit_paths_replace_the_computed_ones_of_that_direction() -> None:
+    paths = (
+        explicit(2, "5f00:0:1::", "5f00:0:2::", label="long way")
+        + explicit(0, "5f00:0:3::")
+        + explicit(2, "5f00:0:4::", label="other")
+    )
+    c = cluster(paths=paths)
+    found = evs(c, "h0", "h2")
+    assert [(e.ev, e.plane, e.slot, e.label) for e in found] == [
+        (0, 0, 0, ""), (128, 2, 0, "long way"), (129, 2, 1, "other"),
+    ]  # fmt: skip
+    assert [str(s) for s in found[1].segments] == ["5f00:0:1::", "5f00:0:2::"]
+    assert {e.t1 for e in found} == {None}
+    assert len(evs(c, "h2", "h0")) == 16
+    assert len(evs(c, "h0", "h3")) == 16
+
+
+def test_more_explicit_paths_than_a_plane_has_evs() -> None:
+    paths = "".join(explicit(1, f"5f00:0:{i}::") for i in range(1, 4))
+    with pytest.raises(ConfigError) as caught:
+        topology.plan(cluster("evs_per_peer = 8", paths=paths), "h0")
+    assert "h0 → h2 on plane 1" in str(caught.value)
+    assert "evs_per_peer = 8 over 4 planes leaves 2 each" in str(caught.value)
+
+
+# ---- sizes ----
+
+
+@pytest.mark.parametrize(
+    ("steering", "places", "overhead"),
+    [
+        ("usid", "0:0 1:0", 40 + 8 + 32),
+        ("usid", "0:0 0:1", 80),
+        ("ecmp", "0:0 1:0", 80),
+        ("srh", "0:0 1:0", 80 + 8 + 3 * 16),  # four segments, the first in the destination
+        ("srh", "0:0 0:1", 80 + 8 + 1 * 16),
+        ("srh", "0:0 0:1 1:0", 80 + 56),  # the longest path counts
+        ("usid", "0:0", 80),  # no peer yet
+    ],
+)
+def test_the_inner_mtu_leaves_room_for_the_longest_headers(steering: str, places: str, overhead: int) -> None:
+    plan = topology.plan(cluster(f'steering = "{steering}"\nmtu = 9000', places), "h0")
+    assert plan.overhead == overhead
+    assert plan.inner_mtu == 9000 - overhead
+
+
+def test_explicit_paths_count_for_the_inner_mtu() -> None:
+    plan = topology.plan(cluster(paths=explicit(0, *(f"5f00:0:{i}::" for i in range(1, 7)))), "h0")
+    assert plan.overhead == 80 + 8 + 5 * 16
+
+
+@pytest.mark.parametrize(("segments", "size"), [(1, 0), (2, 24), (3, 40), (4, 56), (6, 88)])
+def test_size_of_a_reduced_srh(segments: int, size: int) -> None:
+    assert topology.srh_bytes(segments) == size
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+def test_even_the_smallest_planes_carry_ipv6(steering: str) -> None:
+    """RFC 8200 §5: every link that carries IPv6 has an MTU of 1280 at least."""
+    longest = explicit(0, *(f"5f00:0:{i}::" for i in range(1, 7)))
+    assert topology.plan(cluster(f'steering = "{steering}"\nmtu = 1500', paths=longest), "h0").inner_mtu >= 1280
