@@ -103,7 +103,7 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct mrc_plan
 }
 
 /* Fold the outer ECN field into the inner header (RFC 6040). Returns 0 or a drop reason; `ce` is
- * set if the outer header carried a CE mark.
+ * set if the fabric has marked the packet: a mark that was there before is not this path's.
  */
 static __always_inline enum mrc_drop merge_ecn(const struct ipv6hdr *ip6, void *inner, void *end,
 					       __u16 *inner_proto, int *ce)
@@ -112,7 +112,6 @@ static __always_inline enum mrc_drop merge_ecn(const struct ipv6hdr *ip6, void *
 	__u8 *version = inner;
 	int ecn;
 
-	*ce = outer_ecn == ECN_CE;
 	if ((void *)(version + 1) > end)
 		return MRC_DROP_TRUNCATED;
 	if (*version >> 4 == 4) {
@@ -122,6 +121,7 @@ static __always_inline enum mrc_drop merge_ecn(const struct ipv6hdr *ip6, void *
 		if ((void *)(ip + 1) > end)
 			return MRC_DROP_TRUNCATED;
 		ecn = ecn_decapsulated(ip->tos & ECN_MASK, outer_ecn);
+		*ce = outer_ecn == ECN_CE && (ip->tos & ECN_MASK) != ECN_CE;
 		if (ecn == ECN_INVALID)
 			return MRC_DROP_CE_NOT_ECT;
 		tos = (ip->tos & ~ECN_MASK) | ecn;
@@ -140,6 +140,7 @@ static __always_inline enum mrc_drop merge_ecn(const struct ipv6hdr *ip6, void *
 		if ((void *)(in6 + 1) > end)
 			return MRC_DROP_TRUNCATED;
 		ecn = ecn_decapsulated(traffic_class(in6) & ECN_MASK, outer_ecn);
+		*ce = outer_ecn == ECN_CE && (traffic_class(in6) & ECN_MASK) != ECN_CE;
 		if (ecn == ECN_INVALID)
 			return MRC_DROP_CE_NOT_ECT;
 		in6->flow_lbl[0] = (in6->flow_lbl[0] & ~(ECN_MASK << 4)) | ecn << 4;

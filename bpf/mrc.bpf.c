@@ -127,7 +127,7 @@ int mrc_push(struct __sk_buff *skb)
 	index = ev_index(*host_id, number);
 	ev = ev_at(index);
 	p.plane = plane_at(choice.plane);
-	if (!ev || !p.plane)
+	if (!ev || !ev->configured || !p.plane)
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.ev = ev;
 	p.srh = srh_at(index);

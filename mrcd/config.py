@@ -5,38 +5,68 @@ place and the remedy; nothing behind this module has to doubt the configuration 
 """
 
 import ipaddress
-import itertools
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mrcd.errors import ConfigError
 
 MAX_PLANES = 8
+_V4_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")  # how the overlay trie keeps IPv4
 MAX_EVS_PER_PEER = 256
 MAX_SEGMENTS = 6
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+def _network(value: object) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    if isinstance(value, ipaddress.IPv4Network | ipaddress.IPv6Network):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is not a prefix; write it as text, e.g. "10.1.2.0/24"')
+    try:
+        return ipaddress.ip_network(value)
+    except ValueError as e:
+        raise ValueError(f"{e}; a prefix is written like 10.1.2.0/24 or fd00:1::/64") from None
+
+
+def _network6(value: object) -> ipaddress.IPv6Network:
+    network = _network(value)
+    if network.version != 6:
+        raise ValueError(f"{network} is not an IPv6 prefix")
+    return network
+
+
+def _address6(value: object) -> ipaddress.IPv6Address:
+    if isinstance(value, ipaddress.IPv6Address):
+        return value
+    try:
+        return ipaddress.IPv6Address(value if isinstance(value, str) else repr(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is not an IPv6 address") from None
+
+
+Network = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, BeforeValidator(_network)]
+Network6 = Annotated[ipaddress.IPv6Network, BeforeValidator(_network6)]
+Address6 = Annotated[ipaddress.IPv6Address, BeforeValidator(_address6)]
 Steering = Literal["usid", "srh", "ecmp"]
 Granularity = Literal["burst", "packet"]
 Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Cluster(_Model):
     """What every host and switch of the cluster agrees on."""
 
     name: str = "mrc"
-    block: ipaddress.IPv6Network = Field(
+    block: Network6 = Field(
         default=ipaddress.IPv6Network("5f00::/32"),
         description="the SRv6 uSID locator block, a /32 (RFC 9800; 5f00::/16 is set aside for SIDs by RFC 9602)",
     )
-    underlay: ipaddress.IPv6Network = Field(
+    underlay: Network6 = Field(
         default=ipaddress.IPv6Network("fd10::/32"),
         description="the /32 from which the hosts' addresses on the planes are computed",
     )
@@ -90,7 +120,7 @@ class Path_(_Model):
     source: str
     peer: str
     plane: Annotated[int, Field(ge=0, lt=MAX_PLANES)]
-    segments: Annotated[list[ipaddress.IPv6Address], Field(min_length=1, max_length=MAX_SEGMENTS)] = Field(
+    segments: Annotated[list[Address6], Field(min_length=1, max_length=MAX_SEGMENTS)] = Field(
         description="destination addresses in travel order; more than one are carried in an SRH"
     )
     label: str = ""
@@ -100,7 +130,7 @@ class Interfaces(_Model):
     """How the plane NICs are named, and how mrcd reaches their first hop."""
 
     names: list[str] = Field(default_factory=list, description="one NIC per plane; p0, p1, … if unset")
-    gateway: ipaddress.IPv6Address = Field(
+    gateway: Address6 = Field(
         default=ipaddress.IPv6Address("fe80::1"), description="link-local address of the T0 on every plane NIC"
     )
     hook: Hook = "auto"
@@ -133,7 +163,7 @@ class Health(_Model):
 class Overlay(_Model):
     """The interface that the host's traffic is routed into."""
 
-    interface: Annotated[str, Field(min_length=1, max_length=14)] = "mrc0"
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,13}$")] = "mrc0"
     metric: Annotated[int, Field(ge=1, le=65535)] = 100
     fallback_metric: Annotated[int, Field(ge=1, le=65535)] = 4000
     reordering: Annotated[int, Field(ge=3, le=10_000)] = Field(
@@ -180,6 +210,7 @@ class Config(_Model):
         for h in self.hosts:
             if h.t0 >= c.t0s:
                 raise ValueError(f"host {h.name}: t0 = {h.t0}, but the cluster has t0s = {c.t0s} (0 to {c.t0s - 1})")
+            _distinct(f"host {h.name}: interfaces", self.interface_names(h), self.overlay.interface)
             if h.interfaces is not None and len(h.interfaces) != c.planes:
                 raise ValueError(f"host {h.name}: {len(h.interfaces)} interfaces for {c.planes} planes; name one each")
         names = self.interfaces.names
@@ -193,6 +224,8 @@ class Config(_Model):
             for role, name in (("source", p.source), ("peer", p.peer)):
                 if name not in known:
                     raise ValueError(f"paths: {role} {name!r} is not a host of this file")
+            if p.source == p.peer:
+                raise ValueError(f"paths: {p.source} is both source and peer of a path")
             if p.plane >= c.planes:
                 raise ValueError(f"paths: plane {p.plane} of {p.source} → {p.peer}: the cluster has {c.planes} planes")
         return self
@@ -223,6 +256,14 @@ class Config(_Model):
         return max(h.id for h in self.hosts) + 1
 
 
+def _distinct(what: str, names: list[str], overlay: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{what}: {name} is named twice; every plane has a NIC of its own")
+        if name in (overlay, overlay + "p"):
+            raise ValueError(f"{what}: {name} is the overlay interface; set overlay.interface to another name")
+
+
 def _unique(what: str, pairs: list[tuple[object, str]]) -> None:
     seen: dict[object, str] = {}
     for key, owner in pairs:
@@ -232,15 +273,26 @@ def _unique(what: str, pairs: list[tuple[object, str]]) -> None:
 
 
 def _no_overlap(hosts: list[Host], reserved: tuple[ipaddress.IPv6Network, ...]) -> None:
-    """Overlay prefixes must be disjoint: sorted, every overlap is between neighbours of one version."""
+    """No two hosts' prefixes may overlap; one host's may, its own address in the network behind it."""
     owned = sorted(
         ((n, h.name) for h in hosts for n in h.prefixes),
         key=lambda x: (x[0].version, int(x[0].network_address), x[0].prefixlen),
     )
-    for (a, a_owner), (b, b_owner) in itertools.pairwise(owned):
-        if a.version == b.version and a.overlaps(b):
-            raise ValueError(f"hosts: prefix {a} of {a_owner} overlaps {b} of {b_owner}; give each host its own")
+    around: list[tuple[Any, str]] = []  # the prefixes that contain the one at hand, widest first
     for n, owner in owned:
+        while around and not (around[-1][0].version == n.version and around[-1][0].overlaps(n)):
+            around.pop()
+        for other, other_owner in around:
+            if other_owner != owner:
+                raise ValueError(
+                    f"hosts: prefix {other} of {other_owner} overlaps {n} of {owner}; give each host its own"
+                )
+        around.append((n, owner))
+    for n, owner in owned:
+        if n.version == 6 and n.overlaps(_V4_MAPPED):
+            raise ValueError(
+                f"hosts: prefix {n} of {owner} overlaps {_V4_MAPPED}, which stands for IPv4 here; write IPv4"
+            )
         for r in reserved:
             if n.version == 6 and r.overlaps(n):
                 raise ValueError(f"hosts: prefix {n} of {owner} overlaps the fabric's own {r}; use another prefix")
@@ -250,7 +302,7 @@ def parse(text: str, source: str = "configuration") -> Config:
     """Validate TOML text. Raises ConfigError that lists every fault with its place."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
+    except (ValueError, RecursionError) as e:
         raise ConfigError(f"{source}: not valid TOML: {e}", hint="see https://toml.io for the syntax") from None
     try:
         return Config.model_validate(data)
@@ -266,14 +318,16 @@ def load(path: Path) -> Config:
     except OSError as e:
         raise ConfigError(f"{path}: {e.strerror}", hint="name the cluster file with --config FILE") from None
     except UnicodeDecodeError as e:
-        raise ConfigError(f"{path}: not UTF-8 text: {e.reason} at byte {e.start}") from None
+        raise ConfigError(
+            f"{path}: not UTF-8 text: {e.reason} at byte {e.start}", hint="save the file in UTF-8, as TOML asks"
+        ) from None
     return parse(text, str(path))
 
 
 def _explain(fault: dict[str, object]) -> str:
     loc = fault["loc"]
     assert isinstance(loc, tuple)
-    parts = [p for p in loc if p not in ("IPv4Network", "IPv6Network")]
+    parts = [p for p in loc if isinstance(p, int) or p.isidentifier()]  # without pydantic's own notes
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
     if fault["type"] == "extra_forbidden":
         return f"{place}: unknown key; remove it or check its spelling"

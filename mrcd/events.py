@@ -80,10 +80,10 @@ class EventLog:
 
 def sentence(event: dict[str, Any]) -> str:
     """One line of log: who, from what to what, why, by which evidence."""
-    who = [event["kind"]]
+    who = [f"plane {event['plane']}" if event["kind"] == "plane" else event["kind"]]
     if event["peer"] is not None:
         who.append(f"{event['peer']}" + (f"/{event['ev']}" if event["ev"] is not None else ""))
-    if event["plane"] is not None:
+    if event["plane"] is not None and event["kind"] != "plane":
         who.append(f"plane {event['plane']}")
     if event["t1"] is not None:
         who.append(f"T1 {event['t1']}")

@@ -15,8 +15,9 @@ from mrcd.abi import EvState, Reason
 from mrcd.config import Health
 
 _MS = 1_000_000
+_SILENT = 2  # this many pending probes: nothing comes back
 _CONFIRM = 3  # successive replies that must agree on a loss: a burst in flight is not lost
-_FAIR = 3.0  # an EV's loss must be this many times the median of its peer's EVs
+_FAIR = 3.0  # an EV's loss must be this many times the lower quartile of its peer's EVs
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -82,7 +83,7 @@ class Judge:
         watched = configured & (state != EvState.DENIED)
         reply = evs["reply_seq"].astype(np.int64)
         count = evs["replies"].astype(np.int64)
-        pending = (evs["probe_seq"].astype(np.int64) - reply) & 0xFFFFFFFF
+        pending = pending_probes(evs)
         new = ~self._known[rows]
         if new.any():
             self._begin(rows[new], evs[new], reply[new], count[new], now)
@@ -94,11 +95,11 @@ class Judge:
         gap = (advanced > answered) | (pending >= 2)
         streak = np.where(gap, 0, self._streak[rows] + answered)
         self._streak[rows] = streak
-        self._bad_ns[rows] = np.where(gap, now, self._bad_ns[rows])
-
         bit = np.left_shift(1, evs["plane"].astype(np.int64))
         here, there = (local_ports & bit) != 0, (ports.astype(np.int64)[:, None] & bit) != 0
         linked = here & there
+        # The hold-down begins when the last probe was lost, or the link came back.
+        self._bad_ns[rows] = np.where(gap | ~linked, now, self._bad_ns[rows])
 
         # RACK across paths: the EV's probes are missing while later ones on other EVs of the same peer
         # came back, round after round. A peer that has just returned from silence has no such rounds.
@@ -141,6 +142,7 @@ class Judge:
                 evidence = {"good_probes": int(streak[i, e])}
                 if healed[i, e]:
                     evidence["hold_down_ms"] = int(self.hold_down_ns(relapses)) // _MS
+                self._suspect[rows[i], e] = 0
                 self._window_ns[rows[i], e] = now
                 self._window_tx[rows[i], e] = int(ev["settled_tx"])
                 self._window_rx[rows[i], e] = int(ev["settled_rx"])
@@ -172,14 +174,14 @@ class Judge:
         sent = evs["settled_tx"].astype(np.int64) - self._window_tx[rows]
         lost = sent - (evs["settled_rx"].astype(np.int64) - self._window_rx[rows])
         ratio = np.where(sent > 0, lost / np.maximum(sent, 1), 0.0)
-        # All paths of a peer losing alike is not the path: compare with the peer's median.
+        # All paths of a peer losing alike is not the path: compare with its better ones.
         busy = watched & (sent > 0)
-        median = np.array([np.median(r[b]) if b.any() else 0.0 for r, b in zip(ratio, busy, strict=True)])
+        usual = np.array([_lower_quartile(r[b]) for r, b in zip(ratio, busy, strict=True)])
         high = (
             busy
             & (lost >= self._s.loss_min_packets)
             & (ratio >= self._s.loss_ratio)
-            & (ratio > _FAIR * np.maximum(median, 0.0)[:, None])
+            & (ratio > _FAIR * np.maximum(usual, 0.0)[:, None])
         )
         suspect = self._suspect[rows]
         suspect = np.where(answered > 0, np.where(high, suspect + 1, 0), suspect).astype(np.int16)
@@ -191,10 +193,20 @@ class Judge:
         return high & (suspect >= _CONFIRM), lost, sent
 
 
+def _lower_quartile(ratios: NDArray[Any]) -> float:
+    return float(np.quantile(ratios, 0.25, method="lower")) if len(ratios) else 0.0
+
+
+def pending_probes(evs: Records) -> Ints:
+    """Probes sent after the newest answered one. Counters wrap; a copy may be torn between the two."""
+    difference = (evs["probe_seq"].astype(np.int64) - evs["reply_seq"].astype(np.int64)) & 0xFFFFFFFF
+    return np.where(difference < 1 << 31, difference, 0)
+
+
 def usable_evs(evs: Records, floor: int, linked: Bools) -> Bools:
     """Which EVs of one peer carry traffic (shape (evs_per_peer,)): the good ones, and while these
-    are fewer than `floor`, the least bad of the others: unknown ones first, then those that lose
-    least. Never a denied one, never one without a link.
+    are fewer than `floor`, the least bad of the others: unknown ones first, then those that answer
+    probes and lose least. Never a denied one, never one without a link.
     """
     state = evs["state"]
     allowed = (evs["configured"] != 0) & linked & (state != EvState.DENIED)
@@ -202,11 +214,14 @@ def usable_evs(evs: Records, floor: int, linked: Bools) -> Bools:
     missing = min(floor, int(allowed.sum())) - int(usable.sum())
     if missing > 0:
         others = np.flatnonzero(allowed & ~usable)
+        pending = pending_probes(evs)
+        sent = np.maximum(evs["settled_tx"].astype(np.float64), 1.0)
+        loss = 1.0 - evs["settled_rx"].astype(np.float64) / sent
         badness = [
-            (int(state[e]) != EvState.UNKNOWN, (int(evs[e]["probe_seq"]) - int(evs[e]["reply_seq"])) & 0xFFFFFFFF, e)
+            (int(state[e]) != EvState.UNKNOWN, pending[e] >= _SILENT, max(0.0, float(loss[e])), int(pending[e]), e)
             for e in others
         ]
-        for _, _, e in sorted(badness)[:missing]:
+        for *_, e in sorted(badness)[:missing]:
             usable[e] = True
     return usable
 

@@ -20,18 +20,18 @@ class Port:
     @property
     def vlan(self) -> int:
         """VLAN id; 0 if untagged."""
-        return self.nic.vlan
+        return self.nic.vlan if self.physical is not self.nic else 0
 
 
 def ports(interfaces: tuple[str, ...], links: dict[str, Link]) -> dict[int, Port]:
-    """The plane NICs that exist. A VLAN interface is served on the NIC below it."""
+    """The plane NICs that exist. A VLAN interface is served on the NIC below it, if that is here."""
     by_index = {link.ifindex: link for link in links.values()}
     found = {}
     for plane, name in enumerate(interfaces):
         nic = links.get(name)
         if nic is None:
             continue
-        physical = by_index.get(nic.lower, nic) if nic.lower is not None else nic
+        physical = by_index.get(nic.lower, nic) if nic.vlan and nic.lower is not None else nic
         found[plane] = Port(plane, nic, physical)
     return found
 

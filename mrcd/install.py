@@ -36,8 +36,7 @@ def write_peers(tables: Tables, plan: Plan) -> list[int]:
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             tables.peers[row] = np.zeros((), abi.PEER)
-            tables.evs[row] = np.zeros((), abi.EV)
-            tables.rxs[row] = np.zeros((), abi.RX)
+            tables.evs[row] = np.zeros((), abi.EV)  # not what it was received from: its base is over there
     for peer in plan.peers:
         row = peer.host.id
         record = tables.peers[row : row + 1].reshape(())
@@ -70,6 +69,7 @@ def _write_ev(tables: Tables, row: int, ev: int, wanted: EV | None) -> bool:
     dst = np.frombuffer(wanted.segments[0].packed, np.uint8)
     index = row * tables.evs.shape[1] + ev
     same = bool(record["configured"]) and np.array_equal(record["dst"], dst) and record["srh_len"] == len(srh)
+    same = same and int(record["plane"]) == wanted.plane
     if same and srh:
         same = tables.srhs[index]["bytes"][: len(srh)].tobytes() == srh
     if same:

@@ -14,7 +14,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from pyroute2 import AsyncIPRoute
-from pyroute2.ethtool.ioctl import IoctlEthtool
+from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.rtmsg import rtmsg_base
@@ -48,9 +48,10 @@ class Link:
     up: bool  # and with carrier
     mtu: int
     kind: str | None  # None: a real NIC
-    lower: int | None  # ifindex below a VLAN interface
+    lower: int | None  # ifindex below a VLAN interface, or of a veth's peer, if in this namespace
     vlan: int  # 0: untagged
     noarp: bool
+    gso_max_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Netlink:
 
     async def __aenter__(self) -> "Netlink":
         await self._ipr.setup_endpoint()
+        await self.links()  # a socket's first dump has little room, and what is too long for it is lost silently
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -117,7 +119,8 @@ class Netlink:
     async def ensure_veth(self, name: str, peer: str, *, mtu: int, gso_max_size: int) -> tuple[Link, Link]:
         """A veth pair without neighbour discovery, up, with that MTU. Returns both ends."""
         links = await self.links()
-        if name in links and (links[name].kind != "veth" or peer not in links):
+        mine, other = links.get(name), links.get(peer)
+        if mine and (mine.kind != "veth" or not other or mine.lower != other.ifindex):
             raise MachineError(
                 f"interface {name} exists and is not mrcd's veth",
                 hint="remove or rename it, or set overlay.interface in the configuration",
@@ -128,7 +131,7 @@ class Netlink:
             links = await self.links()
         for end in (peer, name):
             link = links[end]
-            if link.mtu == mtu and link.noarp and link.up:
+            if link.mtu == mtu and link.noarp and link.up and link.gso_max_size == gso_max_size:
                 continue
             # No router solicitations, no link-local address: nothing but the host's own traffic.
             spec = {"attrs": [("AF_INET6", {"attrs": [("IFLA_INET6_ADDR_GEN_MODE", 1)]})]}
@@ -159,14 +162,15 @@ class Netlink:
 
     async def ensure_addresses(self, ifindex: int, wanted: Iterable[str]) -> None:
         """Add the addresses (/32 or /128) that the interface lacks; others are left alone."""
-        missing = set(wanted) - await self._addresses(ifindex)
+        have = await self._addresses(ifindex)
+        missing = [address for address in wanted if address not in have]
         for address in missing:
             full = 128 if ":" in address else 32
             # The address is computed from the host id, and usable at once.
             flags = {"flags": _IFA_F_NODAD} if full == 128 else {}
             add = self._ipr.addr("add", index=ifindex, address=address, prefixlen=full, **flags)
             await self._do(f"add address {address}", add)
-        if missing and (still := missing - await self._addresses(ifindex)):
+        if missing and (still := set(missing) - await self._addresses(ifindex)):
             raise MachineError(f"addresses {', '.join(sorted(still))} were added, but the kernel does not have them")
 
     async def _addresses(self, ifindex: int) -> set[str]:
@@ -193,7 +197,7 @@ class Netlink:
         changes = []
         for key, route in want.items():
             if have.get(key) != route:
-                await self._do(f"write route {route.dst}", self._ipr.route("replace", **_request(route)))
+                await self._write_route(route, "replace" if key in have else "add")
                 changes.append(f"{'replaced' if key in have else 'added'} {route.dst} metric {route.metric}")
         for key, route in have.items():
             if key not in want:
@@ -207,6 +211,15 @@ class Netlink:
             if now.keys() - want.keys():
                 raise MachineError(f"routes were deleted, but the kernel keeps {sorted(now.keys() - want.keys())}")
         return changes
+
+    async def _write_route(self, route: Route, verb: str) -> None:
+        try:
+            await self._ipr.route(verb, **_request(route))
+        except NetlinkError as e:
+            hint = "somebody else's route is in its place: remove that, or set other metrics in [overlay]"
+            raise KernelError(
+                f"write route {route.dst} metric {route.metric}", e.code, hint=hint if e.code == errno.EEXIST else None
+            ) from None
 
     async def _delete_route(self, route: Route) -> None:
         spec = {"family": route.family, "dst": route.dst, "priority": route.metric, "proto": PROTOCOL}
@@ -271,6 +284,8 @@ def set_offload(interface: str, features: dict[str, bool]) -> None:
             have[name] = on
         tool.set_features(have)
         now = tool.get_features()
+    except NotSupportedError:
+        raise MachineError(f"{interface} does not let its offloads be set: {', '.join(features)}") from None
     except OSError as e:
         raise KernelError(f"set the offloads of {interface}", e.errno or errno.EINVAL) from None
     for name, on in wanted.items():
@@ -282,8 +297,9 @@ def _link(msg: Any) -> Link:
     info = msg.get("IFLA_LINKINFO")
     kind = info.get("IFLA_INFO_KIND") if info else None
     vlan, lower = 0, None
-    if kind == "vlan":
+    if kind in ("vlan", "veth") and msg.get("IFLA_LINK_NETNSID") is None:
         lower = msg.get("IFLA_LINK")
+    if kind == "vlan":
         vlan = info.get("IFLA_INFO_DATA").get("IFLA_VLAN_ID")
     flags = msg["flags"]
     return Link(
@@ -297,6 +313,7 @@ def _link(msg: Any) -> Link:
         lower=lower,
         vlan=vlan,
         noarp=bool(flags & _IFF_NOARP),
+        gso_max_size=msg.get("IFLA_GSO_MAX_SIZE") or 0,
     )
 
 

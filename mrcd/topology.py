@@ -152,6 +152,11 @@ def _peer(config: Config, me: Host, other: Host) -> Peer:
             evs.append(
                 EV(other.name, other.id, plane * c.evs_per_plane + slot, plane, slot, t1, segments, tuple(usids))
             )
+    if not evs:
+        raise ConfigError(
+            f"there is no path {me.name} → {other.name}: they sit under different T0s, and t1s = 0",
+            hint="set t1s, or list paths for this pair too",
+        )
     return Peer(other, addresses, tuple(evs))
 
 

@@ -63,7 +63,8 @@ def own_lab(name: str, *, keep: bool = False) -> Iterator[Lab]:
     """
     with alone(name):
         lab = Lab(name, progress)
-        lab.down()
+        if lab.state.root.exists() or lab.state.namespaces():
+            lab.down()
         try:
             yield lab
         finally:

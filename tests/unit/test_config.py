@@ -110,9 +110,9 @@ WRONG_TYPES = {
     "one prefix without brackets": (host(0, prefixes='"10.0.0.1/32"'), ["hosts[0].prefixes", "list"]),
     "one interface without brackets": (host(0, more='interfaces = "p0"'), ["hosts[0].interfaces", "list"]),
     "no network": (host(0, prefixes='["ten"]'), ["hosts[0].prefixes[0]", "network"]),
-    "host bits": (host(0) + host(1, prefixes='["10.0.0.1/24"]'), ["hosts[1].prefixes[0]", "network"]),
-    "block with host bits": ('[cluster]\nblock = "5f00::1/32"\n' + TWO, ["cluster.block", "IPv6 network"]),
-    "IPv4 block": ('[cluster]\nblock = "10.0.0.0/8"\n' + TWO, ["cluster.block", "IPv6 network"]),
+    "host bits": (host(0) + host(1, prefixes='["10.0.0.1/24"]'), ["hosts[1].prefixes[0]", "host bits"]),
+    "block with host bits": ('[cluster]\nblock = "5f00::1/32"\n' + TWO, ["cluster.block", "prefix"]),
+    "IPv4 block": ('[cluster]\nblock = "10.0.0.0/8"\n' + TWO, ["cluster.block", "prefix"]),
     "IPv4 gateway": ('[interfaces]\ngateway = "10.0.0.1"\n' + TWO, ["interfaces.gateway", "IPv6 address"]),
     "IPv4 segment": (TWO + path(segments='["10.0.0.1"]'), ["paths[0].segments[0]", "IPv6 address"]),
     "steering": ('[cluster]\nsteering = "srv6"\n' + TWO, ["cluster.steering", "'usid'", "'srh'", "'ecmp'"]),
@@ -353,3 +353,59 @@ def test_a_damaged_file_is_an_error_message_or_still_valid() -> None:
     for fault in faults:
         assert fault.hint
         assert str(fault).count("\n") == 1  # the message, the hint
+
+
+@pytest.mark.parametrize("prefix", ["ten", "10.0.0.1/24"])
+def test_a_wrong_prefix_is_told_in_the_user_s_words(prefix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(host(0, prefixes=f'["{prefix}"]'))
+    assert "hosts[0].prefixes[0]: " in str(caught.value)
+    assert "lax" not in str(caught.value)
+    assert "function-" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "1" * 5000], ids=["nested", "digits"])
+def test_text_that_the_toml_parser_gives_up_on(text: str) -> None:
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        config.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[cluster]\nplanes = "4"\n' + TWO,
+        "[cluster]\nplanes = true\n" + TWO,
+        "[cluster]\nmtu = 9100.0\n" + TWO,
+        host(0, prefixes="[1]"),
+        '[health]\nloss_ratio = "0.1"\n' + TWO,
+    ],
+)
+def test_values_of_another_type_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        config.parse(text)
+
+
+def test_a_host_s_own_address_may_lie_in_the_network_behind_it() -> None:
+    config.parse(host(0, prefixes='["10.98.0.0/24", "10.98.0.1/32"]') + host(1))
+
+
+def test_an_overlap_is_found_behind_a_host_s_own_nested_prefix() -> None:
+    text = host(0, prefixes='["10.98.0.0/24", "10.98.0.1/32"]') + host(1, prefixes='["10.98.0.2/32"]')
+    with pytest.raises(ConfigError, match="overlaps"):
+        config.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('[interfaces]\nnames = ["a", "b", "c", "a"]\n' + TWO, "twice"),
+        (host(0, more='interfaces = ["a", "b", "c", "a"]'), "twice"),
+        ('[overlay]\ninterface = "a/b"\n' + TWO, "overlay.interface"),
+        ('[overlay]\ninterface = "p1"\n' + TWO, "overlay interface"),
+        (TWO + path(peer='"h0"'), "both source and peer"),
+        (host(0, prefixes='["::ffff:10.0.0.0/104"]'), "stands for IPv4"),
+    ],
+)
+def test_contradictions_are_refused(text: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        config.parse(text)

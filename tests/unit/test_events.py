@@ -209,3 +209,8 @@ def test_an_event_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.INFO, logger="mrcd.events"):
         EventLog().add("ev", peer="h2", ev=5, plane=1, before="GOOD", after="DENIED", reason="admin")
     assert caplog.messages == ["ev h2/5 plane 1: GOOD → DENIED: admin"]
+
+
+def test_sentence_about_a_plane() -> None:
+    event = dict.fromkeys(("peer", "ev", "t1")) | {"kind": "plane", "plane": 0, "from": "up", "to": "down"}
+    assert sentence(event | {"reason": "link_down", "evidence": {}}) == "plane 0: up → down: link_down"

@@ -791,3 +791,27 @@ def test_the_bitmap_has_a_bit_per_slot_as_spray_h_reads_it(planes: int, evs_per_
         for slot in range(64 * abi.EV_WORDS):
             expected = plane < planes and slot < width and bool(usable[plane * width + slot])
             assert bool(int(words[plane][slot // 64]) >> (slot % 64) & 1) == expected
+
+
+def test_loss_on_one_of_two_paths_is_that_path_s() -> None:
+    n = Network(evs=2, planes=2)
+    n.loss[0, 1] = 0.5
+    n.until(lambda: demoted(n) == {(0, 1)}, 50)
+
+
+def test_loss_on_one_plane_of_two_is_that_plane_s() -> None:
+    n = Network(evs=8, planes=2)
+    n.loss[0, 4:] = 0.5
+    n.until(lambda: demoted(n) == {(0, e) for e in range(4, 8)}, 50)
+
+
+def test_below_the_floor_those_that_lose_least_are_used() -> None:
+    evs = records(BAD, BAD, BAD)
+    evs["settled_tx"], evs["settled_rx"] = 1000, [100, 950, 800]
+    assert used(evs, 1) == [1]
+
+
+def test_a_reply_newer_than_the_probe_that_was_read_is_no_silence() -> None:
+    evs = records(BAD)
+    evs["probe_seq"], evs["reply_seq"] = 6, 7
+    assert health.pending_probes(evs).tolist() == [0]

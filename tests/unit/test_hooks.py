@@ -236,3 +236,9 @@ def test_a_kernel_without_srv6_is_named(tmp_path: Path) -> None:
     assert "seg6_enabled" in str(caught.value)
     assert caught.value.hint is not None
     assert "CONFIG_IPV6_SEG6_LWTUNNEL" in caught.value.hint
+
+
+def test_a_vlan_whose_nic_is_in_another_namespace_tags_by_itself() -> None:
+    vlan = link("eth0.100", 9, kind="vlan", lower=2, vlan=100)
+    (port,) = hooks.ports(("eth0.100",), by_name(vlan)).values()
+    assert (port.physical, port.vlan) == (vlan, 0)

@@ -344,3 +344,12 @@ def test_ipv4_prefixes_are_mapped(address: str, length: int, stored: int) -> Non
 def test_ipv6_prefixes_are_taken_as_they_are() -> None:
     address = IPv6Address("fd00:1::").packed
     assert tables.prefix_key(address, 32) == np.uint32(32).tobytes() + address
+
+
+def test_a_peer_that_comes_back_finds_what_it_has_sent() -> None:
+    t = Arrays(3, 8)
+    write(t, plan())
+    live(t)
+    write(t, plan(hosts="h0:0:0 h1:0:1"))
+    write(t, plan())
+    assert int(t.rxs[2, 0]["packets"]) == 9

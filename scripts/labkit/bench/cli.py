@@ -24,7 +24,7 @@ _LISTEN_S = 0.5
     "--seconds", type=click.FloatRange(min=0.2), default=Options.seconds, show_default=True, help="of one measurement"
 )
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
-@click.option("--name", default="bench", show_default=True, help="name of its lab")
+@click.option("--name", default="bench", show_default=True, help="of its lab; one of that name is replaced")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
 def bench(part: str, pairs: int, seconds: float, ip: str, name: str, as_json: bool) -> int:
     """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.

@@ -24,7 +24,7 @@ The lab is still up:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--name", default="demo", show_default=True, help="name of its lab")
+@click.option("--name", default="demo", show_default=True, help="of its lab; one of that name is replaced")
 @click.option("--keep", is_flag=True, help="leave the lab up")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document; the live view goes to stderr")
 @click.option(

@@ -1,0 +1,65 @@
+"""Where programs are attached: TCX links, clsact filters where the kernel has no TCX, replaced in place."""
+
+import errno
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+
+from mrcd import libbpf
+from mrcd.dataplane import Attachment
+from mrcd.errors import KernelError
+from tests.packet.rig import EVS, H2, Bench, until
+
+PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=9) / Raw(b"by whatever hook")
+
+
+@pytest.fixture
+def push(bench: Bench) -> Iterator[Attachment]:
+    """mrc_push in burst granularity, attached by nobody yet."""
+    bench.dataplane.detach_others(set())
+    yield Attachment("push-egress", "mrc_push", "m0", bench.ifindex["m0"], "egress")
+    bench.dataplane.detach_others(set())
+
+
+def _filters() -> list[str]:
+    shown = subprocess.run(["tc", "-j", "filter", "show", "dev", "m0", "egress"], capture_output=True, text=True)
+    found = json.loads(shown.stdout or "[]")
+    return [f["options"]["prog"]["name"] for f in found if "prog" in f.get("options", {})]
+
+
+def test_tcx_link_is_pinned_and_replaced_in_place(bench: Bench, push: Attachment) -> None:
+    assert bench.dataplane.attach(push) == "tcx"
+    pin = bench.dataplane.pins / "links" / "push-egress"
+    inode = pin.stat().st_ino
+    assert bench.dataplane.attach(push) == "tcx"
+    assert pin.stat().st_ino == inode  # the same link, another program
+    assert bench.dataplane.detach_others(set()) == ["push-egress"]
+    assert not pin.exists()
+
+
+def test_clsact_filter_where_there_is_no_tcx(bench: Bench, push: Attachment, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_tcx(*_: object) -> int:
+        raise KernelError("attach", errno.EINVAL)
+
+    monkeypatch.setattr(libbpf, "create_link", no_tcx)
+    sender = bench.attach_push()
+    assert _filters() == ["mrc_push"]
+    assert bench.dataplane.attach(push) == "clsact"
+    assert _filters() == ["mrc_push"]  # replaced, not stacked
+    sender.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01") / PACKET)
+    until("the packet is pushed", lambda: sum(int(bench.ev(H2, n)["tx_packets"]) for n in range(EVS)) == 1)
+    assert bench.dataplane.detach_others({"push-egress"}) == []
+    assert _filters() == ["mrc_push"]
+    assert bench.dataplane.detach_others(set()) == ["push-egress"]
+    assert _filters() == []
+
+
+def test_refused_native_xdp_says_so(bench: Bench) -> None:
+    with pytest.raises(KernelError, match="attach"):
+        bench.dataplane.attach(Attachment("xdp-lo", "mrc_pop_xdp", "lo", 1, "xdp"))
+    assert not (bench.dataplane.pins / "links" / "xdp-lo").exists()
