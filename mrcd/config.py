@@ -169,6 +169,10 @@ class Overlay(_Model):
     reordering: Annotated[int, Field(ge=3, le=10_000)] = Field(
         default=300, description="the routes' TCP reordering metric, packets (see ip-route(8))"
     )
+    rto_min_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
+        default=40,
+        description="the routes' least TCP retransmission timeout; not below the peers' delayed ACK, 40 on Linux",
+    )
 
     @model_validator(mode="after")
     def _order(self) -> Self:

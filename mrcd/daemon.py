@@ -45,7 +45,9 @@ class Daemon:
         self._dirty: set[int] = set()  # rows whose routes must be made anew
         self._wake = asyncio.Event()
         self._netlink_lock = asyncio.Lock()
-        self._relink = False
+        self._relink = False  # links or addresses may be others than before
+        self._reneighbour = False  # so may first hops
+        self._macs: dict[int, str] = {}
         self._warned: set[str] = set()
 
     # ---- start ----
@@ -106,7 +108,7 @@ class Daemon:
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
         hooks.prepare_sysctls(self._ports)
-        neighbours = await self._netlink.neighbours(gateway)
+        self._macs = neighbours = await self._netlink.neighbours(gateway)
         for plane, port in self._ports.items():
             if port.nic.mtu < c.mtu:
                 self._warn(
@@ -206,8 +208,9 @@ class Daemon:
     async def _watch(self) -> None:
         while True:
             try:
-                async for _ in self._netlink.watch():
-                    self._relink = True
+                async for more in self._netlink.watch():
+                    self._relink |= more
+                    self._reneighbour = True
                     self._wake.set()
             except (MrcdError, OSError) as e:
                 log.error("%s; watching anew", e)
@@ -216,6 +219,10 @@ class Daemon:
     async def _follow(self) -> None:
         async with self._netlink_lock:
             try:
+                if self._reneighbour:
+                    self._reneighbour = False
+                    gateway = str(self.plan.config.interfaces.gateway)
+                    self._relink |= await self._netlink.neighbours(gateway) != self._macs
                 if self._relink:
                     self._relink = False
                     before = self._interfaces()

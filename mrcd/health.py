@@ -194,7 +194,7 @@ class Judge:
 
 
 def _lower_quartile(ratios: NDArray[Any]) -> float:
-    return float(np.quantile(ratios, 0.25, method="lower")) if len(ratios) else 0.0
+    return float(np.sort(ratios)[(len(ratios) - 1) // 4]) if len(ratios) else 0.0
 
 
 def pending_probes(evs: Records) -> Ints:

@@ -74,6 +74,7 @@ class Route:
     reordering: int = 0
     source: str | None = None
     local: str | None = None
+    rto_min_ms: int = 0
 
     @property
     def family(self) -> int:
@@ -257,19 +258,22 @@ class Netlink:
 
     # ---- events ----
 
-    async def watch(self) -> AsyncIterator[None]:
-        """Yields once when listening, then for every event of a link, a neighbour or an address."""
+    async def watch(self) -> AsyncIterator[bool]:
+        """Yields when listening, then for every event of a link, a neighbour or an address.
+
+        False: only a neighbour. Those change their state all the time, and rarely their address.
+        """
         async with AsyncIPRoute() as monitor:
             await monitor.bind(rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV6_IFADDR)
-            yield  # what happened before is for the caller to look up
+            yield True  # what happened before is for the caller to look up
             while True:
                 try:
-                    async for _ in monitor.get():
-                        yield
+                    async for msg in monitor.get():
+                        yield "NEIGH" not in msg.get("event", "")
                 except NetlinkError as e:
                     if e.code != errno.ENOBUFS:  # events were lost: the caller looks everything up anyway
                         raise KernelError("watch links and neighbours", e.code) from None
-                    yield
+                    yield True
 
 
 def set_offload(interface: str, features: dict[str, bool]) -> None:
@@ -328,7 +332,8 @@ def _request(route: Route) -> dict[str, Any]:
     }
     if route.family == socket.AF_INET and not any(h.gateway for h in route.hops):
         spec["scope"] = _SCOPE_LINK
-    metrics = {k: v for k, v in (("mtu", route.mtu), ("reordering", route.reordering)) if v}
+    asked = {"mtu": route.mtu, "reordering": route.reordering, "rto_min": route.rto_min_ms}
+    metrics = {k: v for k, v in asked.items() if v}
     if metrics:
         spec["metrics"] = metrics
     if route.source:
@@ -376,6 +381,7 @@ def _route(msg: Any) -> Route:
         reordering=(metrics.get("RTAX_REORDERING") or 0) if metrics else 0,
         source=msg.get("RTA_PREFSRC"),
         local=local,
+        rto_min_ms=(metrics.get("RTAX_RTO_MIN") or 0) if metrics else 0,
     )
 
 

@@ -7,6 +7,7 @@ fabric     own T0's uSID, and the plane's underlay, via the plane's first hop
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import IPv6Address
 
 from mrcd.netlink import Hop, Link, Route
@@ -55,13 +56,28 @@ def peer_routes(
     routes = []
     for prefix in peer.host.prefixes:
         source = own_address(plan, prefix.version)
-        common = {"mtu": plan.inner_mtu, "reordering": overlay.reordering, "source": source}
+        sprayed = Route(
+            str(prefix),
+            overlay.metric,
+            (Hop(mrc0.ifindex),) if mrc0 else (),
+            mtu=plan.inner_mtu,
+            reordering=overlay.reordering,
+            source=source,
+            rto_min_ms=overlay.rto_min_ms,
+        )
         if mrc0 is not None:
-            routes.append(Route(str(prefix), overlay.metric, (Hop(mrc0.ifindex),), **common))  # type: ignore[arg-type]
+            routes.append(sprayed)
         hops = tuple(_fallback_hops(plan, peer.evs, nics, usable, prefix.version))
         if hops:
-            routes.append(Route(str(prefix), overlay.fallback_metric, hops, **common))  # type: ignore[arg-type]
+            mtu = plan.inner_mtu + _seg6_headroom(hops)
+            routes.append(replace(sprayed, metric=overlay.fallback_metric, hops=hops, mtu=mtu))
     return routes
+
+
+def _seg6_headroom(hops: tuple[Hop, ...]) -> int:
+    """What the kernel takes off a seg6 route's MTU: IPv6 and a full SRH, even where encap.red needs none.
+    Added before, so that a flow keeps its segment size when it changes over."""
+    return 40 + max(8 + 16 * len(h.segments) for h in hops)
 
 
 def _fallback_hops(

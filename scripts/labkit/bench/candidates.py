@@ -21,7 +21,6 @@ from mrcd.errors import MachineError
 
 MRCD, KERNEL, KERNEL_ECMP, PLAIN = "mrcd", "kernel", "kernel-ecmp", "plain"
 _PROTOCOL = "static"
-_IPV6, _SRH, _SEGMENT = 40, 8, 16  # bytes (RFC 8200, RFC 8754)
 # Second and third overlay addresses of a host: the address that mrcd serves, in another network.
 _NETWORKS = {KERNEL: ("10.98.0.0", "fd00:98::"), KERNEL_ECMP: ("10.97.0.0", "fd00:97::")}
 
@@ -82,8 +81,7 @@ def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) ->
         route = _fallback(lab, host, far_inner)
         through = [_hop(h) for h in route["nexthops"][:hops]]
         nexthops = through[0] if hops == 1 else " ".join(f"nexthop {t}" for t in through)
-        # The kernel takes the encapsulation off a route's MTU, with an SRH even where encap.red needs none.
-        mtu = route["metrics"][0]["mtu"] + _IPV6 + max(_SRH + _SEGMENT * len(h["segs"]) for h in route["nexthops"])
+        mtu = route["metrics"][0]["mtu"]  # the encapsulation included, which the kernel takes off
         length = 32 if version == 4 else 128
         setup[host] = [
             f"address add {own}/{length} dev lo" + (" nodad" if version == 6 else ""),
@@ -119,7 +117,7 @@ def _hop(hop: Document) -> str:
 def _plain(lab: Lab, version: int) -> tuple[Ends, dict[str, list[str]]]:
     config = lab.fabric.config
     own, far = (str(topology.plane_address(config.cluster.underlay, 0, config.host(h))) for h in (SOURCE, TARGET))
-    mtu = _fallback(lab, SOURCE, overlay(lab, version).target_address)["metrics"][0]["mtu"]
+    mtu = topology.plan(config, SOURCE).inner_mtu
     nics = {h: config.interface_names(config.host(h))[0] for h in (SOURCE, TARGET)}
     through = {h: f"via {config.interfaces.gateway} dev {nics[h]} mtu {mtu} proto {_PROTOCOL}" for h in nics}
     setup = {

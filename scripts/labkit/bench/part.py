@@ -17,6 +17,7 @@ class Options:
     seconds: float = 1.5  # of one measurement
     warm_up_s: float = 0.5  # before it: TCP's start
     versions: tuple[int, ...] = (4, 6)  # of the inner IP
+    minutes: float = 10.0  # of calm
 
 
 @dataclass(frozen=True)
