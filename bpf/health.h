@@ -165,7 +165,8 @@ static __always_inline enum mrc_drop settle(const struct control *c, __u32 host_
 	    tx > ev->tx_packets || asked_ns > now)
 		return MRC_DROP_UNASKED_REPLY;
 	generation = bpf_ntohl(c->probe.generation);
-	if (generation != ev->rx_generation) {
+	/* New tables over there: what they count says nothing of before. */
+	if (generation != ev->rx_generation || rx < ev->base_rx + ev->settled_rx) {
 		ev->rx_generation = generation;
 		ev->base_tx = tx - ev->settled_tx;
 		ev->base_rx = rx - ev->settled_rx;

@@ -163,7 +163,7 @@ class Api:
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
         body = await request.json()
-    except ValueError:
+    except (ValueError, LookupError, RecursionError):
         raise UsageError("the request's body is not JSON") from None
     if not isinstance(body, dict):
         raise UsageError("the request's body is not a JSON object")
@@ -173,7 +173,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
 def _number(text: str | None, name: str) -> int | None:
     if text is None:
         return None
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UsageError(f"{name} is not a number: {text!r}")
     return int(text)
 

@@ -9,10 +9,11 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
+from ipaddress import IPv6Address
 from pathlib import Path
 
 from mrcd import abi, hooks, install, libbpf, routes, view
-from mrcd.dataplane import Dataplane
+from mrcd.dataplane import Dataplane, Point
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
@@ -45,6 +46,8 @@ class Daemon:
         self._dirty: set[int] = set()  # rows whose routes must be made anew
         self._wake = asyncio.Event()
         self._netlink_lock = asyncio.Lock()
+        self._admin_lock = asyncio.Lock()  # taken before the other
+        self._links: dict[str, Link] = {}
         self._relink = False  # links or addresses may be others than before
         self._reneighbour = False  # so may first hops
         self._macs: dict[int, str] = {}
@@ -57,14 +60,14 @@ class Daemon:
         self._netlink = netlink
         libbpf.use_bcc()
         self._dataplane.load()
-        self.tables = Tables(self._dataplane.pins, writable=True)
+        self.tables = Tables(self._dataplane.tables, writable=True)
         install.write_peers(self.tables, self.plan)
         self._dataplane.set_prefixes(install.prefixes(self.plan))
         self.view = view.View(self.tables, self.plan, [])
         self.monitor = Monitor(self.plan, self.tables, self._dataplane, self.events, self._mark)
         await self._reconcile()
-        if not self.detached:
-            self._attach()
+        self._attach()
+        self._dataplane.commit()
         view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
         await self._write_routes(set(self._peers))
         what = "tables are new" if self._dataplane.fresh else "carries on with the tables it found"
@@ -97,8 +100,9 @@ class Daemon:
         self._mrc0, self._mrc0_peer = mrc0, peer
         burst = c.granularity == "burst"
         set_offload(mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
-        await self._netlink.ensure_addresses(mrc0.ifindex, routes.own_addresses(self.plan))
-        links = await self._netlink.links()
+        hooks.enable_ipv6(mrc0.name)
+        await self._netlink.sync_addresses(mrc0.ifindex, routes.own_addresses(self.plan), lambda _: True)
+        self._links = links = await self._netlink.links()
         self._ports = hooks.ports(self.plan.interfaces, links)
         for missing in set(range(c.planes)) - self._ports.keys():
             self._warn(f"plane {missing}: there is no interface {self.plan.interfaces[missing]}")
@@ -114,7 +118,8 @@ class Daemon:
                 self._warn(
                     f"{port.nic.name} has MTU {port.nic.mtu}, less than the planes' {c.mtu}: full packets are lost"
                 )
-            await self._netlink.ensure_addresses(port.nic.ifindex, [str(self.plan.addresses[plane])])
+            wanted = [str(self.plan.addresses[plane])]
+            await self._netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
             if port.nic.up and port.nic.ifindex not in neighbours:
                 await self._netlink.keep_resolved(port.nic.ifindex, gateway)
         bitmap = install.write_planes(self.tables, self.plan, self._ports, neighbours)
@@ -123,6 +128,9 @@ class Daemon:
         self.tables.node["ports"] = bitmap
         if bitmap != before:
             self._ports_changed(before, bitmap)
+
+    def _in_underlay(self, address: str) -> bool:
+        return ":" in address and IPv6Address(address) in self.plan.config.cluster.underlay
 
     def _nics(self) -> dict[int, Link]:
         """The plane NICs that can have routes: the kernel refuses them on one that is down."""
@@ -162,20 +170,33 @@ class Daemon:
             self._mark(row)
 
     def _attach(self) -> None:
-        """Pop before push: this host can receive before it asks anyone to reply."""
+        """Pop before push: this host can receive before it asks anyone to reply.
+
+        A detached host has no push; pop stays for peers that have yet to notice, unless it was taken
+        away by force.
+        """
+        self.view.hooks.clear()
+        if self.detached and not self._dataplane.attached():
+            return
         assert self._mrc0 is not None
-        pins: set[str] = set()
-        documents: list[view.Document] = []
+        keep: set[str] = set()
         wanted = self.plan.config.hook(self.plan.host)
         for port in self._ports.values():
-            used, document = hooks.attach_pop(self._dataplane, wanted, port)
-            pins |= used
-            documents.append(document)
-        push, document = hooks.push_attachment(self.plan.config.cluster.granularity, self._mrc0, self._mrc0_peer)
-        how = self._dataplane.attach(push)
-        documents.append(document | {"how": how})
-        self._dataplane.detach_others(pins | {push.name})
-        self.view.hooks[:] = documents
+            first = min(p for p, other in self._ports.items() if other.physical.ifindex == port.physical.ifindex)
+            used, document = hooks.attach_pop(self._dataplane, wanted, port, first)
+            keep |= used
+            self.view.hooks.append(document)
+        if not self.detached:
+            push, document = hooks.push_attachment(self.plan.config.cluster.granularity, self._mrc0, self._mrc0_peer)
+            self.view.hooks.append(document | {"how": self._dataplane.attach(push)})
+            keep.add(push.name)
+        self._dataplane.detach_others(keep, self._tc_hooks())
+
+    def _tc_hooks(self) -> list[tuple[int, Point]]:
+        """Where an earlier run may have left filters."""
+        assert self._mrc0 is not None
+        found: list[tuple[int, Point]] = [(self._mrc0.ifindex, "egress"), (self._mrc0_peer.ifindex, "ingress")]
+        return found + [(link.ifindex, "ingress") for link in self._links.values() if link.kind != "loopback"]
 
     # ---- routes ----
 
@@ -212,8 +233,8 @@ class Daemon:
                     self._relink |= more
                     self._reneighbour = True
                     self._wake.set()
-            except (MrcdError, OSError) as e:
-                log.error("%s; watching anew", e)
+            except Exception as e:
+                log.error("%s; watching links anew", e if isinstance(e, MrcdError) else repr(e))
             await asyncio.sleep(1.0)
 
     async def _follow(self) -> None:
@@ -227,13 +248,15 @@ class Daemon:
                     self._relink = False
                     before = self._interfaces()
                     await self._reconcile()
-                    if self._interfaces() != before and not self.detached:
+                    if self._interfaces() != before:
                         self._attach()
+                        view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
                     self._dirty |= set(self._peers)
                 rows, self._dirty = self._dirty, set()
                 await self._write_routes(rows)
-            except MrcdError as e:
-                log.error("%s; trying again", e)
+            except Exception as e:  # interfaces come and go under our hands: look again, whatever it was
+                log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
+                log.debug("", exc_info=e)
                 self._relink = True
                 asyncio.get_running_loop().call_later(1.0, self._wake.set)
         await asyncio.sleep(_SETTLE_S)
@@ -241,28 +264,32 @@ class Daemon:
     # ---- what administrators ask for ----
 
     async def detach(self, force: bool) -> str:
-        """Take the data plane down: tell the peers, wait until they stop spraying, leave by plain SRv6."""
-        if self.detached:
-            return "already detached"
-        if self.plan.config.cluster.steering == "ecmp" and not force:
-            raise UsageError(
-                "with steering ecmp there is no SRv6 to fall back to: peers would be cut off",
-                hint="--force does it all the same",
-            )
-        self.tables.node["status"] = int(self.tables.node["status"]) | abi.STATUS_DETACHED
-        quiet = await self._wait_quiet()
-        if not quiet and not force:
-            self.tables.node["status"] = int(self.tables.node["status"]) & ~abi.STATUS_DETACHED
+        """Stop spraying, here and by telling the peers; leave by plain SRv6. `force` takes mrc_pop away too,
+        after the peers have had time to notice."""
+        async with self._admin_lock:
+            if self.detached and not (force and self._dataplane.attached()):
+                return "already detached"
+            if self.plan.config.cluster.steering == "ecmp" and not force:
+                raise UsageError(
+                    "with steering ecmp there is no SRv6 to fall back to: peers would be cut off",
+                    hint="--force does it all the same",
+                )
+            before = "detached" if self.detached else "attached"
+            self.tables.node["status"] = int(self.tables.node["status"]) | abi.STATUS_DETACHED
             self.monitor.announce()
-            raise MachineError(
-                "some peers still spray to this host; nothing was detached",
-                hint="is mrcd down on them? `mrcctl peers` on them tells; --force detaches all the same",
-            )
-        async with self._netlink_lock:
-            await self._write_routes(set(self._peers))
-        self._dataplane.detach_others(set())
-        self.events.add("daemon", reason="admin", before="attached", after="detached")
-        return "detached: traffic takes the kernel's SRv6 routes, flow by flow"
+            async with self._netlink_lock:
+                await self._write_routes(set(self._peers))
+                self._attach()  # all but push
+            quiet = await self._wait_quiet() if force else True
+            if force:
+                self._dataplane.detach_others(set(), self._tc_hooks())
+                self.view.hooks.clear()
+            view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
+            self.events.add("daemon", reason="admin", before=before, after="detached")
+            text = "detached: traffic takes the kernel's SRv6 routes, flow by flow"
+            if not force:
+                return text + "; mrc_pop stays for peers that have yet to notice (--force removes it)"
+            return text if quiet else text + "; some peers still spray to this host, and what they send is lost"
 
     async def _wait_quiet(self) -> bool:
         """Announce until no sprayed packet arrives for a while; False if they keep coming."""
@@ -278,16 +305,17 @@ class Daemon:
 
     async def attach(self) -> str:
         """Bring the data plane up again."""
-        if not self.detached:
-            return "already attached"
-        self._attach()
-        self.tables.node["status"] = int(self.tables.node["status"]) & ~abi.STATUS_DETACHED
-        self.monitor.forget()
-        self.monitor.announce()
-        async with self._netlink_lock:
+        async with self._admin_lock, self._netlink_lock:
+            if not self.detached:
+                return "already attached"
+            self.tables.node["status"] = int(self.tables.node["status"]) & ~abi.STATUS_DETACHED
+            self._attach()
+            view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
+            self.monitor.forget()
+            self.monitor.announce()
             await self._write_routes(set(self._peers))
-        self.events.add("daemon", reason="admin", before="detached", after="attached")
-        return "attached"
+            self.events.add("daemon", reason="admin", before="detached", after="attached")
+            return "attached"
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 BPFFS_MAGIC = 0xCAFE4A11
 CLSACT_HANDLE, CLSACT_PRIORITY = 0x4D52, 0x4D52
 PREFIXES_MAX = 65536
+_LEAST_PEERS = 64
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic"]
 
@@ -60,7 +61,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Attachment:
-    """One program at one hook. `name` is the pin's name, stable over restarts."""
+    """One program at one hook. `name` is the pin's, stable over restarts and renamed interfaces."""
 
     name: str
     program: str
@@ -79,6 +80,7 @@ class Dataplane:
     def __init__(self, plan: Plan, bpffs: Path) -> None:
         self.plan = plan
         self.pins = pin_directory(bpffs)
+        self.tables = self.pins  # where the tables in use are pinned
         self._links = self.pins / "links"
         self._obj = 0
         self._programs: dict[str, int] = {}
@@ -88,30 +90,68 @@ class Dataplane:
         self._links.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> None:
-        """Load the object on top of the pinned tables; tables of another size start anew."""
+        """Load the object on top of the pinned tables.
+
+        If a table must have another size all are made anew, beside the old ones: what is attached
+        forwards with its own tables until `commit`, which comes when everything is attached.
+        """
         self._obj = libbpf.open_object(object_path())
         maps = libbpf.maps_of(self._obj)
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
         libbpf.set_initial_value(rodata, self._settings(libbpf.initial_size(rodata)))
-        made: dict[str, int] = {}
-        for name, entries in self._sizes().items():
+        sizes = self._sizes()
+        found = {name: self._entries(name) for name in sizes}
+        self.fresh = found != sizes
+        if self.fresh and any(found.values()):
+            log.warning("tables have other sizes than before: counters start at zero")
+        for name, entries in sizes.items():
             libbpf.set_map_size(maps[name], entries)
-            if not self._reuse(maps[name], self.pins / name, entries):
-                made[name] = maps[name]
+            if not self.fresh:
+                with _opened(self.pins / name) as fd:
+                    libbpf.reuse_map(maps[name], fd)
         try:
             libbpf.load_object(self._obj)
         except KernelError:
-            libbpf.close_object(self._obj)
+            self.close()
             raise
-        for name, m in made.items():
-            libbpf.pin(libbpf.map_fd(m), self.pins / name)
+        if self.fresh:
+            self._pin_new({name: maps[name] for name in sizes})
         for name in ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_sweep"):
             self._programs[name] = libbpf.program_fd(self._obj, name)
-        self.fresh = bool({"mrc_evs", "mrc_rxs", "mrc_node"} & made.keys())
         self._prefix_fd = libbpf.map_fd(maps["mrc_prefixes"])
-        if self.fresh:
-            node = struct.pack("IIII", secrets.randbelow(2**32 - 1) + 1, 0, 0, 0)
-            libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), struct.pack("I", 0), node)
+
+    def _pin_new(self, maps: dict[str, int]) -> None:
+        """Pin new tables beside the old ones. Of these only the administrator's word is kept."""
+        self.tables = self.pins / "next"
+        self.tables.mkdir(exist_ok=True)
+        for name, m in maps.items():
+            (self.tables / name).unlink(missing_ok=True)
+            libbpf.pin(libbpf.map_fd(m), self.tables / name)
+        zero, status = struct.pack("I", 0), 0
+        if self._entries("mrc_node"):
+            with _opened(self.pins / "mrc_node") as fd:
+                old = libbpf.lookup_elem(fd, zero, abi.NODE.itemsize)
+                status = struct.unpack("IIII", old)[2] if old else 0
+        node = struct.pack("IIII", secrets.randbelow(2**32 - 1) + 1, 0, status, 0)
+        libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), zero, node)
+
+    def commit(self) -> None:
+        """The programs attached now use these tables: new ones take the place of the old."""
+        if self.tables != self.pins:
+            for path in self.tables.iterdir():
+                path.rename(self.pins / path.name)
+            self.tables.rmdir()
+            self.tables = self.pins
+        for path in self.pins.parent.glob("abi*/links/*"):  # what another version left attached
+            if path.parent != self._links:
+                path.unlink()
+
+    def _entries(self, name: str) -> int:
+        """Size of a pinned table; 0 if there is none."""
+        if not (self.pins / name).exists():
+            return 0
+        with _opened(self.pins / name) as fd:
+            return libbpf.map_info(fd)[2]
 
     def close(self) -> None:
         """Let go of the object; what is pinned goes on."""
@@ -140,7 +180,9 @@ class Dataplane:
         return value
 
     def _sizes(self) -> dict[str, int]:
-        peers, evs = self.plan.config.max_peers, self.plan.config.cluster.evs_per_peer
+        # A power of two: a host more does not mean other tables, and counters from zero.
+        peers = max(_LEAST_PEERS, 1 << (self.plan.config.max_peers - 1).bit_length())
+        evs = self.plan.config.cluster.evs_per_peer
         srh = any(len(e.segments) > 1 for p in self.plan.peers for e in p.evs)
         return {
             "mrc_evs": peers * evs,
@@ -153,18 +195,6 @@ class Dataplane:
             "mrc_drops": len(abi.Drop),
             "mrc_prefixes": PREFIXES_MAX,
         }
-
-    def _reuse(self, m: int, path: Path, entries: int) -> bool:
-        """Take over a pinned map of the right size; unpin one of a wrong size."""
-        if not path.exists():
-            return False
-        with _opened(path) as fd:
-            if libbpf.map_info(fd)[2] == entries:
-                libbpf.reuse_map(m, fd)
-                return True
-        log.warning("table %s has another size now; its counters start at zero", path.name)
-        path.unlink()
-        return False
 
     # ---- prefixes ----
 
@@ -183,12 +213,15 @@ class Dataplane:
         """Attach, or replace in place. Returns how: "tcx", "clsact" or "xdp"."""
         path = self._links / wanted.name
         prog_fd = self._programs[wanted.program]
+        xdp = wanted.point.startswith("xdp")
         if path.exists() and self._replace(path, wanted, prog_fd):
-            return "xdp" if wanted.point.startswith("xdp") else "tcx"
+            return "xdp" if xdp else "tcx"
+        if xdp:
+            self._leave_other_mode(wanted)
         try:
             fd = self._create(wanted, prog_fd)
         except KernelError as e:
-            if wanted.point.startswith("xdp") or e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            if xdp or e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
             libbpf.attach_clsact(prog_fd, wanted.ifindex, _tc_point(wanted), CLSACT_HANDLE, CLSACT_PRIORITY)
             self._filters[wanted.name] = wanted
@@ -197,7 +230,17 @@ class Dataplane:
             libbpf.pin(fd, path)
         finally:
             os.close(fd)
-        return "xdp" if wanted.point.startswith("xdp") else "tcx"
+        return "xdp" if xdp else "tcx"
+
+    def _leave_other_mode(self, wanted: Attachment) -> None:
+        """An interface has one XDP program, and a link keeps its mode: ours in another mode goes first.
+        Meanwhile mrc_pop at tc does the work."""
+        for path in self._links.iterdir():
+            if path.name.startswith("pop-xdp"):
+                with _opened(path) as fd:
+                    same = libbpf.link_ifindex(fd) == wanted.ifindex
+                if same:
+                    path.unlink()
 
     def _replace(self, path: Path, wanted: Attachment, prog_fd: int) -> bool:
         with _opened(path) as fd:
@@ -219,15 +262,27 @@ class Dataplane:
         kind = libbpf.TCX_INGRESS if wanted.point == "ingress" else libbpf.TCX_EGRESS
         return libbpf.create_link(prog_fd, wanted.ifindex, kind)
 
-    def detach_others(self, keep: set[str]) -> list[str]:
-        """Remove every attachment of ours that is not in `keep`. Returns the names removed."""
+    def attached(self) -> bool:
+        """Whether anything of ours is attached by a pinned link."""
+        return any(self._links.iterdir())
+
+    def detach_others(self, keep: set[str], hooks: Iterable[tuple[int, Point]] = ()) -> list[str]:
+        """Remove every attachment of ours that is not in `keep`. Returns the names removed.
+
+        `hooks` (ifindex, point) are searched for clsact filters of an earlier run, which nothing pins.
+        """
         removed = [p.name for p in sorted(self._links.iterdir()) if p.name not in keep]
         for name in removed:
             (self._links / name).unlink()
+        kept = {(a.ifindex, a.point) for name, a in self._filters.items() if name in keep}
         for name in self._filters.keys() - keep:
+            removed.append(name)
             a = self._filters.pop(name)
             libbpf.detach_clsact(a.ifindex, _tc_point(a), CLSACT_HANDLE, CLSACT_PRIORITY)
-            removed.append(name)
+        if self._filters:
+            for ifindex, point in set(hooks) - kept:
+                tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS
+                libbpf.detach_clsact(ifindex, tc_point, CLSACT_HANDLE, CLSACT_PRIORITY)
         return removed
 
     # ---- sweep ----

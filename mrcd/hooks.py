@@ -50,16 +50,19 @@ def choose(wanted: Hook, link: Link) -> tuple[list[Point], str]:
     return [wanted], ""
 
 
-def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port) -> tuple[set[str], dict[str, object]]:
-    """Attach mrc_pop for one plane. Returns the pins it uses and a document for `mrcctl status`."""
+def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port, first: int) -> tuple[set[str], dict[str, object]]:
+    """Attach mrc_pop for one plane. Returns the pins it uses and a document for `mrcctl status`.
+
+    `first` is the lowest plane on the same physical NIC: several VLANs share their attachments.
+    """
     link = port.physical
-    tc = Attachment(f"pop-{link.name}", "mrc_pop", link.name, link.ifindex, "ingress")
+    tc = Attachment(f"pop-{first}", "mrc_pop", link.name, link.ifindex, "ingress")
     how = dataplane.attach(tc)
     pins = {tc.name}
     points, reason = choose(wanted, link)
     document: dict[str, object] = {"plane": port.plane, "hook": how, "hook_reason": reason or None}
     for point in points:
-        xdp = Attachment(f"pop-xdp-{link.name}", "mrc_pop_xdp", link.name, link.ifindex, point)
+        xdp = Attachment(f"pop-{point}-{first}", "mrc_pop_xdp", link.name, link.ifindex, point)
         try:
             dataplane.attach(xdp)
         except KernelError as e:
@@ -94,13 +97,19 @@ def prepare_sysctls(ports_: dict[int, Port], root: Path = Path("/proc/sys/net"))
     seg6_enabled must be 1 on `all` and on the interface; a popped packet arrives on a plane NIC
     while its source is routed by mrc0, which a strict rp_filter (RFC 3704) would drop.
     """
-    for name in ["all", *(p.nic.name for p in ports_.values())]:
+    names = sorted({name for p in ports_.values() for name in (p.nic.name, p.physical.name)})
+    for name in ["all", *names]:
         _write(root / "ipv6/conf" / name / "seg6_enabled", "1")
     strict_everywhere = _read(root / "ipv4/conf/all/rp_filter") == "1"
-    for p in ports_.values():
-        path = root / "ipv4/conf" / p.nic.name / "rp_filter"
+    for name in names:
+        path = root / "ipv4/conf" / name / "rp_filter"
         if strict_everywhere or _read(path) == "1":
             _write(path, "2")
+
+
+def enable_ipv6(interface: str, root: Path = Path("/proc/sys/net")) -> None:
+    """An interface made where IPv6 is off by default takes no IPv6 address."""
+    _write(root / "ipv6/conf" / interface / "disable_ipv6", "0")
 
 
 def _read(path: Path) -> str:

@@ -58,11 +58,8 @@ def mrcd(
     logging.basicConfig(level=level, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
     for noisy in ("asyncio", "pyroute2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    lock = _only_one(run_dir)
-    try:
+    with _only_one(run_dir), _only_one_here():
         asyncio.run(_serve(plan, run_dir, bpffs))
-    finally:
-        lock.close()
 
 
 async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path) -> None:
@@ -108,11 +105,24 @@ def _only_one(run_dir: Path) -> IO[str]:
         lock.seek(0)
         pid = lock.read().strip()
         raise MachineError(
-            f"mrcd already runs here (pid {pid or 'unknown'})", hint="stop it first, or use another --run-dir"
+            f"mrcd already runs here (pid {pid or 'unknown'})", hint="stop it first: two would fight over the routes"
         ) from None
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()
+    return lock
+
+
+def _only_one_here() -> socket.socket:
+    """Hold this network namespace: abstract addresses are its own."""
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        lock.bind("\0mrcd")
+    except OSError:
+        lock.close()
+        raise MachineError(
+            "another mrcd, with another --run-dir, runs in this network namespace", hint="stop it first"
+        ) from None
     return lock
 
 
@@ -175,4 +185,11 @@ def main() -> None:
     except MrcdError as e:
         click.echo(f"mrcd: {e}", err=True)
         code = e.exit_code
+    except Exception as e:  # exit 2, so that systemd starts it again
+        while isinstance(e, ExceptionGroup):
+            e = e.exceptions[0]
+        log.debug("", exc_info=e)
+        what = e if isinstance(e, MrcdError) else f"unexpected {type(e).__name__}: {e}"
+        click.echo(f"mrcd: {what}\n  hint: --verbose logs where; the data plane goes on", err=True)
+        code = 2
     sys.exit(code or 0)

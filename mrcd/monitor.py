@@ -4,6 +4,7 @@ The decisions are health.py's; this is the hand that reads and writes the tables
 """
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import numpy as np
 from mrcd import abi, health
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
-from mrcd.errors import UsageError
+from mrcd.errors import MrcdError, UsageError
 from mrcd.events import EventLog
 from mrcd.tables import Tables
 from mrcd.topology import EV, Plan
+
+log = logging.getLogger("mrcd.monitor")
 
 _MS = 1_000_000
 _BUSY_NS = 2_000_000_000  # a peer counts as busy for this long after its last packet
@@ -52,7 +55,10 @@ class Monitor:
         loop = asyncio.get_running_loop()
         next_tick = loop.time()
         while True:
-            self._tick(time.monotonic_ns())
+            try:
+                self._tick(time.monotonic_ns())
+            except MrcdError as e:
+                log.error("%s; probing goes on", e)
             next_tick = max(next_tick + interval, loop.time())
             await asyncio.sleep(next_tick - loop.time())
 

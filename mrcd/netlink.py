@@ -8,7 +8,7 @@ answer that differs is an error: netlink accepts and ignores attributes that it 
 
 import errno
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any
@@ -161,9 +161,12 @@ class Netlink:
 
     # ---- addresses ----
 
-    async def ensure_addresses(self, ifindex: int, wanted: Iterable[str]) -> None:
-        """Add the addresses (/32 or /128) that the interface lacks; others are left alone."""
+    async def sync_addresses(self, ifindex: int, wanted: Sequence[str], ours: Callable[[str], bool]) -> None:
+        """Add the addresses (/32 or /128) that the interface lacks, delete those that are `ours` and not wanted."""
         have = await self._addresses(ifindex)
+        for address in sorted(a for a in have - set(wanted) if ours(a)):
+            delete = self._ipr.addr("del", index=ifindex, address=address, prefixlen=128 if ":" in address else 32)
+            await self._do(f"delete address {address}", delete)
         missing = [address for address in wanted if address not in have]
         for address in missing:
             full = 128 if ":" in address else 32
@@ -176,7 +179,9 @@ class Netlink:
 
     async def _addresses(self, ifindex: int) -> set[str]:
         return {
-            msg.get("IFA_LOCAL") or msg.get("IFA_ADDRESS") async for msg in await self._ipr.addr("dump", index=ifindex)
+            msg.get("IFA_LOCAL") or msg.get("IFA_ADDRESS")
+            async for msg in await self._ipr.addr("dump", index=ifindex)
+            if msg["prefixlen"] in (32, 128)
         }
 
     # ---- routes ----

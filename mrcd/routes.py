@@ -1,11 +1,12 @@
 """The routes that a host wants, from its plan and its links. Pure; netlink.py writes them.
 
 overlay    peer's prefix → mrc0                          while the peer's data plane is attached
-fallback   peer's prefix → seg6 encap.red, a hop per usable EV       at a worse metric, always
+    fallback   peer's prefix → seg6 encap.red, a hop per usable EV (32 at most), at a worse metric, always
 local SIDs where the peers' fallback traffic arrives: uDT4 and uDT6 behind the host's uSID
 fabric     own T0's uSID, and the plane's underlay, via the plane's first hop
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv6Address
@@ -13,6 +14,7 @@ from ipaddress import IPv6Address
 from mrcd.netlink import Hop, Link, Route
 from mrcd.topology import EV, UDT4, UDT6, Peer, Plan, carrier, host_usid, plane_network, t0_usid, usid_prefix
 
+MAX_HOPS = 32  # with 64 hops in a route iproute2's dumps come out empty, those of other programs' routes too
 _METRIC = 1024  # of SIDs and fabric routes: the kernel's own default for IPv6
 
 
@@ -86,13 +88,16 @@ def _fallback_hops(
     if plan.config.cluster.steering == "ecmp":
         return []  # a fabric without SRv6 has no segment routing to fall back to
     gateway = str(plan.config.interfaces.gateway) if version == 6 else None
-    hops = []
+    hops: list[tuple[int, int, Hop]] = []
+    taken = Counter[int]()  # per plane
     for e in evs:
         last = with_function(e.segments[-1], UDT4 if version == 4 else UDT6)
         if usable.get(e.ev) and e.plane in nics and last is not None:
             segments = (*(str(s) for s in e.segments[:-1]), str(last))
-            hops.append(Hop(nics[e.plane].ifindex, gateway, segments))
-    return hops
+            hops.append((taken[e.plane], e.plane, Hop(nics[e.plane].ifindex, gateway, segments)))
+            taken[e.plane] += 1
+    fewer = sorted(hops, key=lambda h: h[:2])[:MAX_HOPS]  # equally over the planes
+    return [hop for _, _, hop in sorted(fewer, key=lambda h: (h[1], h[0]))]
 
 
 def own_address(plan: Plan, version: int) -> str | None:

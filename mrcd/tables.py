@@ -31,6 +31,7 @@ class Tables:
         self.srhs = self._map("mrc_srhs", writable)
         self.planes = self._map("mrc_planes", writable)
         self.node = self._map("mrc_node", writable)[0:1].reshape(())
+        self._drops = libbpf.get(pins / "mrc_drops")
 
     def _map(self, name: str, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
@@ -55,17 +56,12 @@ class Tables:
     def drops(self) -> dict[str, int]:
         """Dropped packets by reason, over all CPUs."""
         cpus = libbpf.possible_cpus()
-        fd = libbpf.get(self._pins / "mrc_drops")
-        try:
-            found = {}
-            for reason in abi.Drop:
-                if reason is abi.Drop.NONE:
-                    continue
-                raw = libbpf.lookup_elem(fd, struct.pack("I", reason), 8 * cpus)
+        found = {}
+        for reason in abi.Drop:
+            if reason is not abi.Drop.NONE:
+                raw = libbpf.lookup_elem(self._drops, struct.pack("I", reason), 8 * cpus)
                 found[reason.text] = sum(struct.unpack(f"{cpus}Q", raw)) if raw else 0
-            return found
-        finally:
-            os.close(fd)
+        return found
 
     def close(self) -> None:
         """Unmap. The arrays must not be used afterwards."""
@@ -76,6 +72,7 @@ class Tables:
             with contextlib.suppress(BufferError):  # a caller still holds a view: freed with it
                 area.close()
         self._maps.clear()
+        os.close(self._drops)
 
 
 def _pages(size: int) -> int:

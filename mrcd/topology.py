@@ -16,7 +16,7 @@ import hashlib
 from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 
-from mrcd.config import Cluster, Config, Host, Steering
+from mrcd.config import Cluster, Config, Host, Path_, Steering
 from mrcd.errors import ConfigError
 
 UDT4 = 0xE004  # decapsulate inner IPv4 (kernel fallback routes only)
@@ -187,7 +187,7 @@ def _choices(c: Cluster, me: Host, other: Host, plane: int) -> list[int | None]:
     return sorted(sorted(range(c.t1s), key=rank)[: c.evs_per_plane])  # type: ignore[return-value]
 
 
-def _explicit(c: Cluster, paths: list, other: Host) -> tuple[EV, ...]:  # type: ignore[type-arg]
+def _explicit(c: Cluster, paths: list[Path_], other: Host) -> tuple[EV, ...]:
     used = [0] * c.planes
     evs = []
     for p in paths:

@@ -196,4 +196,9 @@ def open_pinned(run_dir: Path) -> View:
             f"no usable {path}: {e}", hint="mrcd has not run on this host yet; start it with `systemctl start mrcd`"
         ) from None
     tables = Tables(Path(document["pins"]), writable=False)
+    if len(tables.peers) < config.max_peers or tables.evs.shape[1] != config.cluster.evs_per_peer:
+        raise MachineError(
+            f"{path} belongs to other tables than those pinned at {document['pins']}",
+            hint="mrcd did not get through its last start: its log says why",
+        )
     return View(tables, plan(config, document["host"]), document["hooks"])

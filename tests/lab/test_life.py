@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 
 from labkit.api import Lab
 from tests.lab.conftest import all_good, bring_up, gone, mrcctl, wait_until
@@ -50,12 +51,17 @@ def test_detach_leaves_plain_srv6_and_attach_brings_spraying_back(healthy: Lab) 
         still = _total(healthy)
         route = healthy.exec("h2", ["ip", "route", "get", "10.99.0.1"], check=True).stdout
         assert "encap seg6 mode encap.red" in route
-        assert not list((healthy.run_dir("h0") / "bpf/mrcd/abi1/links").iterdir())
+        links = healthy.run_dir("h0") / "bpf/mrcd/abi1/links"
+        assert {p.name for p in links.iterdir()} == {f"pop-{p}" for p in range(4)}
+        assert mrcctl(healthy, "h0", "status")["push"] == {}
         tcp_transfer(healthy, 4)
         tcp_transfer(healthy, 6)
         assert _total(healthy) == still
         peers = {p["peer"]: p["status"] for p in mrcctl(healthy, "h2", "peers")}
         assert peers["h0"] == "detached"
+        assert mrcctl(healthy, "h0", "detach", "--force")["attached"] is False
+        assert not list(links.iterdir())
+        tcp_transfer(healthy, 4)
         assert mrcctl(healthy, "h0", "attach")["attached"] is True
         wait_until("h0 sprays again", lambda: _total(healthy) > still + 1000)
         report = flow.report()
@@ -160,3 +166,70 @@ def test_paths_listed_one_by_one_work_with_and_without_srh() -> None:
     finally:
         lab.down()
     assert gone("odd")
+
+
+def test_attach_during_a_slow_detach_waits_for_its_end(healthy: Lab) -> None:
+    slow = healthy.popen("h0", ["mrcctl", "detach", "--force"], stdout=subprocess.DEVNULL)
+    wait_until("detach has begun", lambda: not mrcctl(healthy, "h0", "status")["attached"])
+    mrcctl(healthy, "h0", "attach")
+    assert slow.wait(10) == 0
+    status = mrcctl(healthy, "h0", "status")
+    links = {p.name for p in (healthy.run_dir("h0") / "bpf/mrcd/abi1/links").iterdir()}
+    assert status["attached"] is ("push-egress" in links)
+    if not status["attached"]:
+        mrcctl(healthy, "h0", "attach")
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
+    tcp_transfer(healthy, 4)
+
+
+def test_a_dead_peer_still_reaches_a_detached_host(healthy: Lab) -> None:
+    _kill(healthy, "h2", signal.SIGKILL)
+    mrcctl(healthy, "h0", "detach")
+    healthy.exec("h2", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.1"], check=True)
+    healthy.up()
+    mrcctl(healthy, "h0", "attach")
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
+
+
+def test_a_failed_start_with_other_tables_leaves_forwarding_alone(healthy: Lab) -> None:
+    path = healthy.run_dir("h0").parent / "mrcd.toml"
+    text = path.read_text()
+    _kill(healthy, "h0", signal.SIGTERM)
+    try:
+        broken = text.replace("evs_per_peer = 16", "evs_per_peer = 32")
+        broken = broken.replace("[interfaces]", '[interfaces]\nnames = ["a", "b", "c", "d"]')
+        path.write_text(broken)
+        run_dir = healthy.run_dir("h0")
+        failed = healthy.exec("h0", ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")])
+        assert failed.returncode == 2
+        assert "none of the plane NICs" in failed.stderr
+        assert "Traceback" not in failed.stderr
+        healthy.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.3"], check=True)
+    finally:
+        path.write_text(text)
+        healthy.up()
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
+
+
+def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(healthy: Lab) -> None:
+    path = healthy.run_dir("h0").parent / "mrcd.toml"
+    text = path.read_text()
+    last = '[[hosts]]\nname = "far"\nid = 200\nt0 = 0\nport = 99\nprefixes = ["10.99.0.201/32"]\n'
+    try:
+        with Flow(healthy, 5) as flow:
+            wait_until("the flow runs", lambda: _total(healthy) > 10_000)
+            path.write_text(text + "\n" + last)
+            _kill(healthy, "h0", signal.SIGTERM)
+            healthy.up()
+            report = flow.report()
+        assert min(report.bins[1:-1]) > 0, report.bins
+        assert not mrcctl(healthy, "h0", "status")["drops"]
+        wait_until(
+            "h2 sees no loss towards h0",
+            lambda: not any(p["lost_packets"] for p in mrcctl(healthy, "h2", "paths", "--peer", "h0")),
+        )
+    finally:
+        path.write_text(text)
+        _kill(healthy, "h0", signal.SIGTERM)
+        healthy.up()
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))

@@ -290,6 +290,7 @@ class Bench:
             self.dataplane = Dataplane(self.plan, directory)
             undo.callback(self.dataplane.close)
             self.dataplane.load()
+            self.dataplane.commit()
             self.tables = Tables(self.dataplane.pins, writable=True)
             undo.callback(self.tables.close)
             self._configure()

@@ -551,18 +551,18 @@ def test_addresses_are_added_once_and_others_stay(ns: Namespace) -> None:
         return {a["local"]: a for link in ns.json("addr", "show", "dev", "mrc0") for a in link["addr_info"]}
 
     for _ in range(2):
-        run(lambda n: n.ensure_addresses(mrc0, ["10.99.0.1", "10.99.0.9", "fd00:99::1"]))
+        run(lambda n: n.sync_addresses(mrc0, ["10.99.0.1", "10.99.0.9", "fd00:99::1"], lambda _: False))
         assert {k: a["prefixlen"] for k, a in shown().items()} == {
             "192.0.2.1": 24, "10.99.0.1": 32, "10.99.0.9": 32, "fd00:99::1": 128,
         }  # fmt: skip
-    run(lambda n: n.ensure_addresses(mrc0, []))
+    run(lambda n: n.sync_addresses(mrc0, [], lambda _: False))
     assert len(shown()) == 4
 
 
 def test_an_address_of_another_interface_does_not_count(ns: Namespace, nics: tuple[int, int]) -> None:
     async def work(n: Netlink) -> None:
         for nic in nics:
-            await n.ensure_addresses(nic, ["fd10::1", "10.1.1.1"])
+            await n.sync_addresses(nic, ["fd10::1", "10.1.1.1"], lambda _: False)
 
     run(work)
     for name in ("p0", "p1"):
@@ -573,7 +573,7 @@ def test_an_address_of_another_interface_does_not_count(ns: Namespace, nics: tup
 
 def test_an_address_on_an_interface_that_is_gone(ns: Namespace) -> None:
     with pytest.raises(KernelError, match=r"add address fd10::1: .*ENODEV"):
-        run(lambda n: n.ensure_addresses(4711, ["fd10::1"]))
+        run(lambda n: n.sync_addresses(4711, ["fd10::1"], lambda _: False))
 
 
 # ---- neighbours ----
@@ -751,7 +751,7 @@ def test_halves_of_two_pairs_are_not_mrcd_s_veth(ns: Namespace) -> None:
 def test_addresses_keep_their_order(ns: Namespace) -> None:
     mrc0, _ = ensure()
     wanted = [f"10.99.0.{i}" for i in (5, 3, 9, 1, 7)]
-    run(lambda n: n.ensure_addresses(mrc0, wanted))
+    run(lambda n: n.sync_addresses(mrc0, wanted, lambda _: False))
     assert [a["local"] for a in ns.json("addr", "show", "dev", "mrc0")[0]["addr_info"]] == wanted
 
 
@@ -760,3 +760,11 @@ def test_a_foreign_route_of_the_same_place_is_not_overwritten(ns: Namespace, nic
     with pytest.raises(KernelError, match="EEXIST"):
         sync(Route("5f00:0:4000::/48", 1024, (Hop(nics[0]),)))
     assert [r["dev"] for r in ns.json("-6", "route", "show", "proto", "static")] == ["p1"]
+
+
+def test_addresses_of_ours_that_are_not_wanted_any_more_go(ns: Namespace) -> None:
+    mrc0, _ = ensure()
+    run(lambda n: n.sync_addresses(mrc0, ["10.99.0.1", "10.98.0.1", "fd00:99::1"], lambda _: False))
+    run(lambda n: n.sync_addresses(mrc0, ["10.99.0.2"], lambda a: a.startswith("10.99.")))
+    left = {a["local"] for a in ns.json("addr", "show", "dev", "mrc0")[0]["addr_info"]}
+    assert left == {"10.99.0.2", "10.98.0.1", "fd00:99::1"}

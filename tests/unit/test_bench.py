@@ -71,7 +71,7 @@ def test_the_ratio_is_the_median_of_pairs() -> None:
 
 
 def test_parts_are_known_by_their_names() -> None:
-    assert list(PARTS) == ["throughput", "spread"]
+    assert list(PARTS) == ["throughput", "spread", "calm"]
 
 
 def test_a_lab_has_one_user_at_a_time() -> None:

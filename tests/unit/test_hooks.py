@@ -103,7 +103,7 @@ class Recorder:
 
 def attach(recorder: Recorder, wanted: Hook, **other: object) -> tuple[set[str], dict[str, object]]:
     nic = link("p3", 8, **other)
-    return hooks.attach_pop(cast(Dataplane, recorder), wanted, Port(3, nic, nic))
+    return hooks.attach_pop(cast(Dataplane, recorder), wanted, Port(3, nic, nic), 3)
 
 
 def test_tc_ingress_is_always_there() -> None:
@@ -127,7 +127,7 @@ def test_native_xdp_on_a_real_nic() -> None:
 def test_auto_falls_back_to_tc_and_says_why() -> None:
     recorder = Recorder("xdp")
     pins, document = attach(recorder, "auto")
-    assert pins == {"pop-p3"}
+    assert pins == {"pop-3"}
     assert document["hook"] == "tcx"
     assert "native XDP refused" in str(document["hook_reason"])
     assert "Operation not supported" in str(document["hook_reason"])
@@ -148,7 +148,7 @@ def test_what_is_configured_and_refused_is_an_error_with_a_remedy(wanted: Hook) 
 def test_pop_is_attached_below_a_vlan() -> None:
     recorder = Recorder()
     eth0, vlan = link("eth0", 2), link("v", 9, kind="vlan", lower=2, vlan=5)
-    hooks.attach_pop(cast(Dataplane, recorder), "auto", Port(0, vlan, eth0))
+    hooks.attach_pop(cast(Dataplane, recorder), "auto", Port(0, vlan, eth0), 0)
     assert {(a.interface, a.ifindex) for a in recorder.attached} == {("eth0", 2)}
 
 
