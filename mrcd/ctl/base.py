@@ -99,7 +99,7 @@ def common(command: F) -> F:
         click.option("--json", is_flag=True, expose_value=False, callback=_store, help="Print JSON."),
         click.option(
             "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
+            type=click.FloatRange(min=0, max=86_400, min_open=True),
             metavar="SECONDS",
             expose_value=False,
             callback=_store,

@@ -72,6 +72,15 @@ class Report:
     retransmits: int
     bits_per_second: float
 
+    @property
+    def longest_standstill_ms(self) -> int:
+        """The longest run of bins without a byte. A busy machine alone makes one or two."""
+        longest = current = 0
+        for received in self.bins[1:-1]:
+            current = current + 100 if received == 0 else 0
+            longest = max(longest, current)
+        return longest
+
 
 class Flow:
     """One TCP flow h0 → h2 of a given length, in the background. Use as a context manager."""

@@ -35,8 +35,7 @@ def test_blackholed_t1_is_left_within_200_ms_and_returns_within_5_s(healthy: Lab
         assert late_ms["h0", "h2"] < 200, late_ms
         _wait_state(healthy, "h0", "h2", set(range(16)), "GOOD", 5)
         report = flow.report()
-    stopped = [i for i, b in enumerate(report.bins[:-1]) if b == 0]
-    assert len(stopped) <= 3, f"100 ms bins at zero: {stopped} of {len(report.bins)}"
+    assert report.longest_standstill_ms <= 300, report.bins
 
 
 def test_lossy_link_is_left_within_1_s_and_no_other_ev(healthy: Lab) -> None:

@@ -38,7 +38,7 @@ def test_kill_and_restart_under_load_lose_nothing(healthy: Lab) -> None:
             healthy.up()  # starts dead daemons
             assert _total(healthy) > before
         report = flow.report()
-    assert min(report.bins[1:-1]) > 0, report.bins
+    assert report.longest_standstill_ms <= 300, report.bins
     wait_until("all EVs are GOOD", lambda: all_good(healthy))
     lost = [p["lost_packets"] for p in mrcctl(healthy, "h0", "paths", "--peer", "h2")]
     assert not any(lost), lost
@@ -65,7 +65,7 @@ def test_detach_leaves_plain_srv6_and_attach_brings_spraying_back(healthy: Lab) 
         assert mrcctl(healthy, "h0", "attach")["attached"] is True
         wait_until("h0 sprays again", lambda: _total(healthy) > still + 1000)
         report = flow.report()
-    assert min(report.bins[1:-1]) > 0, report.bins
+    assert report.longest_standstill_ms <= 300, report.bins
     wait_until("all EVs are GOOD", lambda: all_good(healthy))
 
 
@@ -222,7 +222,7 @@ def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(healthy: Lab
             _kill(healthy, "h0", signal.SIGTERM)
             healthy.up()
             report = flow.report()
-        assert min(report.bins[1:-1]) > 0, report.bins
+        assert report.longest_standstill_ms <= 300, report.bins
         assert not mrcctl(healthy, "h0", "status")["drops"]
         wait_until(
             "h2 sees no loss towards h0",
