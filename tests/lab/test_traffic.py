@@ -4,7 +4,9 @@ import json
 import socket
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -94,7 +96,8 @@ def guest(healthy: Lab) -> Iterator[str]:
         ip("-n", host, "addr", "add", "10.100.0.1/24", "dev", "guest0")
         ip("-n", name, "addr", "add", "10.100.0.2/24", "dev", "eth0")
         ip("-n", name, "route", "add", "default", "via", "10.100.0.1")
-        healthy.exec("h0", ["sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True)
+        with healthy.inside("h0"):
+            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         yield name
     finally:
         subprocess.run(["ip", "netns", "del", name], check=False)
@@ -149,7 +152,8 @@ def test_bursts_stay_whole_through_push_and_pop(healthy: Lab) -> None:
 def test_status_and_metrics_agree(healthy: Lab) -> None:
     tcp_transfer(healthy, 4)
     tx = sum(_counts(healthy, "h0", "h2")[0])
-    text = healthy.exec("h0", ["curl", "-sf", "http://127.0.0.1:9479/metrics"], check=True).stdout
+    with healthy.inside("h0"), urllib.request.urlopen("http://127.0.0.1:9479/metrics", timeout=5) as answer:
+        text = answer.read().decode()
     series = [line for line in text.splitlines() if line.startswith('mrc_tx_packets_total{peer="h2"')]
     assert len(series) == 4
     assert sum(float(line.split()[-1]) for line in series) == pytest.approx(tx, abs=0)
