@@ -84,18 +84,19 @@ def guest(healthy: Lab) -> Iterator[str]:
     name = healthy.ns("h0") + "-guest"
     host = healthy.ns("h0")
 
-    def ip(*arguments: str) -> None:
-        subprocess.run(["ip", *arguments], check=True)
+    def ip(where: str | None, *arguments: str) -> None:
+        enter = ["nsenter", f"--net=/run/netns/{where}"] if where else []  # `ip -n` mounts a /sys of its own
+        subprocess.run([*enter, "ip", *arguments], check=True)
 
     try:
-        ip("netns", "add", name)
-        ip("-n", name, "link", "add", "eth0", "mtu", "9100", "type", "veth", "peer", "name", "guest0", "netns", host)
-        ip("-n", host, "link", "set", "guest0", "mtu", "9100", "up")
-        ip("-n", name, "link", "set", "eth0", "up")
-        ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", host, "addr", "add", "10.100.0.1/24", "dev", "guest0")
-        ip("-n", name, "addr", "add", "10.100.0.2/24", "dev", "eth0")
-        ip("-n", name, "route", "add", "default", "via", "10.100.0.1")
+        ip(None, "netns", "add", name)
+        ip(name, "link", "add", "eth0", "mtu", "9100", "type", "veth", "peer", "name", "guest0", "netns", host)
+        ip(host, "link", "set", "guest0", "mtu", "9100", "up")
+        ip(name, "link", "set", "eth0", "up")
+        ip(name, "link", "set", "lo", "up")
+        ip(host, "addr", "add", "10.100.0.1/24", "dev", "guest0")
+        ip(name, "addr", "add", "10.100.0.2/24", "dev", "eth0")
+        ip(name, "route", "add", "default", "via", "10.100.0.1")
         with healthy.inside("h0"):
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         yield name
