@@ -99,6 +99,7 @@ class Dataplane:
         maps = libbpf.maps_of(self._obj)
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
         libbpf.set_initial_value(rodata, self._settings(libbpf.initial_size(rodata)))
+        self._finish_commit()
         sizes = self._sizes()
         found = {name: self._entries(name) for name in sizes}
         self.fresh = found != sizes
@@ -138,13 +139,19 @@ class Dataplane:
     def commit(self) -> None:
         """The programs attached now use these tables: new ones take the place of the old."""
         if self.tables != self.pins:
-            for path in self.tables.iterdir():
-                path.rename(self.pins / path.name)
-            self.tables.rmdir()
+            self.tables.rename(self.pins / "commit")  # from here on it will be finished, by the next start if need be
+            self._finish_commit()
             self.tables = self.pins
         for path in self.pins.parent.glob("abi*/links/*"):  # what another version left attached
             if path.parent != self._links:
                 path.unlink()
+
+    def _finish_commit(self) -> None:
+        staged = self.pins / "commit"
+        if staged.exists():
+            for path in staged.iterdir():
+                path.rename(self.pins / path.name)
+            staged.rmdir()
 
     def _entries(self, name: str) -> int:
         """Size of a pinned table; 0 if there is none."""

@@ -1,0 +1,96 @@
+"""Tables over restarts: kept when they fit, made anew beside the old ones when they do not."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrcd import config, libbpf, topology
+from mrcd.dataplane import Dataplane
+from tests.packet.rig import CLUSTER, Namespace
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
+
+NAMES = {"mrc_evs", "mrc_rxs", "mrc_srhs", "mrc_peers", "mrc_planes", "mrc_node", "mrc_rotations", "mrc_drops"}
+
+
+@pytest.fixture
+def bpffs(tmp_path: Path) -> Iterator[Path]:
+    """A BPF file system of the test's own, in a namespace of its own."""
+    namespace = Namespace()
+    with namespace.inside():
+        yield tmp_path
+    ctypes.CDLL(None).umount2(os.fsencode(tmp_path), 2)
+    namespace.close()
+
+
+def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:
+    text = CLUSTER.format(steering="usid").replace("evs_per_peer = 16", f"evs_per_peer = {evs}")
+    made = Dataplane(topology.plan(config.parse(text), "h0"), bpffs)
+    made.load()
+    if commit:
+        made.commit()
+    return made
+
+
+def _identities(pins: Path) -> dict[str, int]:
+    return {n: (pins / n).stat().st_ino for n in NAMES}
+
+
+def _entries(path: Path) -> int:
+    fd = libbpf.get(path)
+    try:
+        return libbpf.map_info(fd)[2]
+    finally:
+        os.close(fd)
+
+
+def test_tables_that_fit_are_kept(bpffs: Path) -> None:
+    first = _start(bpffs)
+    before = _identities(first.pins)
+    first.close()
+    second = _start(bpffs)
+    assert not second.fresh
+    assert _identities(second.pins) == before
+    second.close()
+
+
+def test_other_sizes_make_all_tables_anew_and_leave_the_old_ones_until_commit(bpffs: Path) -> None:
+    first = _start(bpffs)
+    before = _identities(first.pins)
+    first.close()
+    second = _start(bpffs, 32, commit=False)
+    assert second.fresh
+    assert _identities(second.pins) == before
+    assert _entries(second.tables / "mrc_evs") == 64 * 32
+    second.commit()
+    after = _identities(second.pins)
+    assert not {n for n in NAMES if after[n] == before[n]}
+    assert not (second.pins / "next").exists()
+    second.close()
+
+
+def test_a_start_that_fails_before_commit_changes_nothing_for_the_next(bpffs: Path) -> None:
+    first = _start(bpffs)
+    before = _identities(first.pins)
+    first.close()
+    _start(bpffs, 32, commit=False).close()
+    again = _start(bpffs)
+    assert not again.fresh
+    assert _identities(again.pins) == before
+    again.close()
+
+
+def test_a_commit_that_was_cut_short_is_finished_by_the_next_start(bpffs: Path) -> None:
+    _start(bpffs).close()
+    cut = _start(bpffs, 32, commit=False)
+    wanted = {n: (cut.tables / n).stat().st_ino for n in NAMES}
+    cut.tables.rename(cut.pins / "commit")
+    (cut.pins / "commit" / "mrc_evs").rename(cut.pins / "mrc_evs")
+    cut.close()
+    again = _start(bpffs, 32)
+    assert not again.fresh
+    assert _identities(again.pins) == wanted
+    again.close()
