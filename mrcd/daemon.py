@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from mrcd import abi, hooks, install, libbpf, routes, view
@@ -23,6 +23,7 @@ from mrcd.topology import Peer, Plan
 
 log = logging.getLogger("mrcd")
 
+_RETRY_S = 1.0
 _SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
 _QUIET_MS, _QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
 _GSO_LIMIT = 65535
@@ -52,6 +53,7 @@ class Daemon:
         self._reneighbour = False  # so may first hops
         self._macs: dict[int, str] = {}
         self._warned: set[str] = set()
+        self._attached_at: set[int] | None = None  # the interfaces when all was attached
 
     # ---- start ----
 
@@ -101,7 +103,7 @@ class Daemon:
         burst = c.granularity == "burst"
         set_offload(mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
         hooks.enable_ipv6(mrc0.name)
-        await self._netlink.sync_addresses(mrc0.ifindex, routes.own_addresses(self.plan), lambda _: True)
+        await self._netlink.sync_addresses(mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)
         self._links = links = await self._netlink.links()
         self._ports = hooks.ports(self.plan.interfaces, links)
         for missing in set(range(c.planes)) - self._ports.keys():
@@ -111,23 +113,39 @@ class Daemon:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        hooks.prepare_sysctls(self._ports)
-        self._macs = neighbours = await self._netlink.neighbours(gateway)
-        for plane, port in self._ports.items():
+        self._macs = await self._netlink.neighbours(gateway)
+        for plane, port in list(self._ports.items()):
             if port.nic.mtu < c.mtu:
-                self._warn(
-                    f"{port.nic.name} has MTU {port.nic.mtu}, less than the planes' {c.mtu}: full packets are lost"
-                )
-            wanted = [str(self.plan.addresses[plane])]
-            await self._netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
-            if port.nic.up and port.nic.ifindex not in neighbours:
-                await self._netlink.keep_resolved(port.nic.ifindex, gateway)
-        bitmap = install.write_planes(self.tables, self.plan, self._ports, neighbours)
+                short = f"{port.nic.name} has MTU {port.nic.mtu}, less than the planes' {c.mtu}"
+                self._warn(f"{short}: full packets are lost")
+            try:
+                await self._prepare(plane, port, gateway)
+            except MrcdError as e:
+                self._warn(f"plane {plane} is left out: {e}")
+                del self._ports[plane]  # one bad NIC must not stop the others
+                asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
+        bitmap = install.write_planes(self.tables, self.plan, self._ports, self._macs)
         self._fabric = routes.fabric_routes(self.plan, self._nics())
         before = int(self.tables.node["ports"])
         self.tables.node["ports"] = bitmap
         if bitmap != before:
             self._ports_changed(before, bitmap)
+
+    async def _prepare(self, plane: int, port: hooks.Port, gateway: str) -> None:
+        """One NIC: sysctls, its address, its first hop."""
+        hooks.prepare_sysctls(port)
+        await self._netlink.sync_addresses(port.nic.ifindex, [str(self.plan.addresses[plane])], self._in_underlay)
+        if port.nic.up and port.nic.ifindex not in self._macs:
+            await self._netlink.keep_resolved(port.nic.ifindex, gateway)
+
+    def _look_again(self) -> None:
+        self._relink = True
+        self._wake.set()
+
+    def _is_a_peers(self, address: str) -> bool:
+        """An overlay address that has moved to another host."""
+        a = ip_address(address)
+        return any(a in n for p in self.plan.peers for n in p.host.prefixes if n.version == a.version)
 
     def _in_underlay(self, address: str) -> bool:
         return ":" in address and IPv6Address(address) in self.plan.config.cluster.underlay
@@ -176,7 +194,9 @@ class Daemon:
         away by force.
         """
         self.view.hooks.clear()
+        self._attached_at = None  # until the last step has succeeded
         if self.detached and not self._dataplane.attached():
+            self._attached_at = self._interfaces()
             return
         assert self._mrc0 is not None
         keep: set[str] = set()
@@ -191,6 +211,7 @@ class Daemon:
             self.view.hooks.append(document | {"how": self._dataplane.attach(push)})
             keep.add(push.name)
         self._dataplane.detach_others(keep, self._tc_hooks())
+        self._attached_at = self._interfaces()
 
     def _tc_hooks(self) -> list[tuple[int, Point]]:
         """Where an earlier run may have left filters."""
@@ -243,12 +264,12 @@ class Daemon:
                 if self._reneighbour:
                     self._reneighbour = False
                     gateway = str(self.plan.config.interfaces.gateway)
-                    self._relink |= await self._netlink.neighbours(gateway) != self._macs
+                    if await self._netlink.neighbours(gateway) != self._macs:
+                        self._relink = True
                 if self._relink:
                     self._relink = False
-                    before = self._interfaces()
                     await self._reconcile()
-                    if self._interfaces() != before:
+                    if self._interfaces() != self._attached_at:
                         self._attach()
                         view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
                     self._dirty |= set(self._peers)
@@ -257,8 +278,8 @@ class Daemon:
             except Exception as e:  # interfaces come and go under our hands: look again, whatever it was
                 log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
                 log.debug("", exc_info=e)
-                self._relink = True
-                asyncio.get_running_loop().call_later(1.0, self._wake.set)
+                self._relink = False
+                asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
         await asyncio.sleep(_SETTLE_S)
 
     # ---- what administrators ask for ----
@@ -267,7 +288,7 @@ class Daemon:
         """Stop spraying, here and by telling the peers; leave by plain SRv6. `force` takes mrc_pop away too,
         after the peers have had time to notice."""
         async with self._admin_lock:
-            if self.detached and not (force and self._dataplane.attached()):
+            if self.detached and not self._dataplane.pushes() and not (force and self._dataplane.attached()):
                 return "already detached"
             if self.plan.config.cluster.steering == "ecmp" and not force:
                 raise UsageError(
@@ -278,7 +299,7 @@ class Daemon:
             self.tables.node["status"] = int(self.tables.node["status"]) | abi.STATUS_DETACHED
             self.monitor.announce()
             async with self._netlink_lock:
-                await self._write_routes(set(self._peers))
+                await self._write_routes(set(self._peers))  # before push goes: if this fails, detach again
                 self._attach()  # all but push
             quiet = await self._wait_quiet() if force else True
             if force:
@@ -309,7 +330,11 @@ class Daemon:
             if not self.detached:
                 return "already attached"
             self.tables.node["status"] = int(self.tables.node["status"]) & ~abi.STATUS_DETACHED
-            self._attach()
+            try:
+                self._attach()
+            except MrcdError:
+                self.tables.node["status"] = int(self.tables.node["status"]) | abi.STATUS_DETACHED
+                raise
             view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
             self.monitor.forget()
             self.monitor.announce()

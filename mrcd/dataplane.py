@@ -8,6 +8,7 @@ the daemon. Starting again replaces programs in place (bpf_link_update) and keep
 import contextlib
 import ctypes as ct
 import errno
+import fcntl
 import logging
 import os
 import secrets
@@ -59,6 +60,18 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+def _locked(directory: Path) -> int:
+    """Hold the pins: two daemons would fight over them. Nobody but root may open the directory."""
+    directory.chmod(0o700)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise MachineError(f"another mrcd uses the tables in {directory}", hint="stop it first") from None
+    return fd
+
+
 @dataclass(frozen=True)
 class Attachment:
     """One program at one hook. `name` is the pin's, stable over restarts and renamed interfaces."""
@@ -82,12 +95,14 @@ class Dataplane:
         self.pins = pin_directory(bpffs)
         self.tables = self.pins  # where the tables in use are pinned
         self._links = self.pins / "links"
+        self._filtered = self.pins / "clsact"  # a mark: filters are attached, which nothing pins
         self._obj = 0
         self._programs: dict[str, int] = {}
         self._filters: dict[str, Attachment] = {}  # attached by clsact: nothing pins these
         self.fresh = False  # the counters started at zero
         ensure_bpffs(bpffs)
         self._links.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.pins.parent)
 
     def load(self) -> None:
         """Load the object on top of the pinned tables.
@@ -142,9 +157,17 @@ class Dataplane:
             self.tables.rename(self.pins / "commit")  # from here on it will be finished, by the next start if need be
             self._finish_commit()
             self.tables = self.pins
+        self._forget_staged()
         for path in self.pins.parent.glob("abi*/links/*"):  # what another version left attached
             if path.parent != self._links:
                 path.unlink()
+
+    def _forget_staged(self) -> None:
+        staged = self.pins / "next"
+        if staged.exists():  # of a start that failed
+            for path in staged.iterdir():
+                path.unlink()
+            staged.rmdir()
 
     def _finish_commit(self) -> None:
         staged = self.pins / "commit"
@@ -165,6 +188,9 @@ class Dataplane:
         if self._obj:
             libbpf.close_object(self._obj)
             self._obj = 0
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _settings(self, size: int) -> bytes:
         c = self.plan.config.cluster
@@ -232,6 +258,7 @@ class Dataplane:
                 raise
             libbpf.attach_clsact(prog_fd, wanted.ifindex, _tc_point(wanted), CLSACT_HANDLE, CLSACT_PRIORITY)
             self._filters[wanted.name] = wanted
+            self._filtered.mkdir(exist_ok=True)
             return "clsact"
         try:
             libbpf.pin(fd, path)
@@ -270,8 +297,12 @@ class Dataplane:
         return libbpf.create_link(prog_fd, wanted.ifindex, kind)
 
     def attached(self) -> bool:
-        """Whether anything of ours is attached by a pinned link."""
-        return any(self._links.iterdir())
+        """Whether anything of ours is attached."""
+        return any(self._links.iterdir()) or self._filtered.exists()
+
+    def pushes(self) -> bool:
+        """Whether mrc_push is attached, by this run or an earlier one."""
+        return any(name.startswith("push") for name in (*(p.name for p in self._links.iterdir()), *self._filters))
 
     def detach_others(self, keep: set[str], hooks: Iterable[tuple[int, Point]] = ()) -> list[str]:
         """Remove every attachment of ours that is not in `keep`. Returns the names removed.
@@ -286,10 +317,12 @@ class Dataplane:
             removed.append(name)
             a = self._filters.pop(name)
             libbpf.detach_clsact(a.ifindex, _tc_point(a), CLSACT_HANDLE, CLSACT_PRIORITY)
-        if self._filters:
+        if self._filtered.exists():
             for ifindex, point in set(hooks) - kept:
                 tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS
                 libbpf.detach_clsact(ifindex, tc_point, CLSACT_HANDLE, CLSACT_PRIORITY)
+            if not self._filters:
+                self._filtered.rmdir()
         return removed
 
     # ---- sweep ----

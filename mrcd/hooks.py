@@ -91,13 +91,13 @@ def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tu
     return a, {"hook": f"tc {a.point} {a.interface}", "reason": reason}
 
 
-def prepare_sysctls(ports_: dict[int, Port], root: Path = Path("/proc/sys/net")) -> None:
-    """SRv6 on, and no strict reverse path filter, on the plane NICs.
+def prepare_sysctls(port: Port, root: Path = Path("/proc/sys/net")) -> None:
+    """SRv6 on, and no strict reverse path filter, on a plane NIC.
 
     seg6_enabled must be 1 on `all` and on the interface; a popped packet arrives on a plane NIC
     while its source is routed by mrc0, which a strict rp_filter (RFC 3704) would drop.
     """
-    names = sorted({name for p in ports_.values() for name in (p.nic.name, p.physical.name)})
+    names = sorted({port.nic.name, port.physical.name})
     for name in ["all", *names]:
         _write(root / "ipv6/conf" / name / "seg6_enabled", "1")
     strict_everywhere = _read(root / "ipv4/conf/all/rp_filter") == "1"

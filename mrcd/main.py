@@ -54,11 +54,9 @@ def mrcd(
         click.echo(json.dumps(plan_document(plan), indent=2) if as_json else plan_text(plan))
         return
     stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "  # the journal has its own
-    level = logging.DEBUG if verbose else logging.INFO
-    logging.basicConfig(level=level, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
-    for noisy in ("asyncio", "pyroute2"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    with _only_one(run_dir), _only_one_here():
+    logging.getLogger("mrcd").setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
+    with _only_one(run_dir):
         asyncio.run(_serve(plan, run_dir, bpffs))
 
 
@@ -110,19 +108,6 @@ def _only_one(run_dir: Path) -> IO[str]:
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()
-    return lock
-
-
-def _only_one_here() -> socket.socket:
-    """Hold this network namespace: abstract addresses are its own."""
-    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        lock.bind("\0mrcd")
-    except OSError:
-        lock.close()
-        raise MachineError(
-            "another mrcd, with another --run-dir, runs in this network namespace", hint="stop it first"
-        ) from None
     return lock
 
 

@@ -73,9 +73,11 @@ class Monitor:
         self._judge.forget(self._rows)
 
     def sprayed(self, row: int) -> bool:
-        """Whether a peer's traffic may be sprayed: both data planes are attached, and it has been heard."""
+        """Whether a peer's traffic may be sprayed: both data planes are attached, and it has been heard,
+        unless there is nothing to fall back to."""
         peer = self._tables.peers[row]
-        return not self._detached and bool(peer["heard_ns"]) and not int(peer["status"]) & abi.STATUS_DETACHED
+        heard = bool(peer["heard_ns"]) or self._plan.config.cluster.steering == "ecmp"
+        return not self._detached and heard and not int(peer["status"]) & abi.STATUS_DETACHED
 
     @property
     def _detached(self) -> bool:

@@ -164,8 +164,11 @@ class Netlink:
     async def sync_addresses(self, ifindex: int, wanted: Sequence[str], ours: Callable[[str], bool]) -> None:
         """Add the addresses (/32 or /128) that the interface lacks, delete those that are `ours` and not wanted."""
         have = await self._addresses(ifindex)
-        for address in sorted(a for a in have - set(wanted) if ours(a)):
-            delete = self._ipr.addr("del", index=ifindex, address=address, prefixlen=128 if ":" in address else 32)
+        for address in sorted(a for a in have.keys() - set(wanted) if ours(a)):
+            full = 128 if ":" in address else 32
+            if have[address] != full:
+                continue  # not as mrcd writes them: somebody else's
+            delete = self._ipr.addr("del", index=ifindex, address=address, prefixlen=full)
             await self._do(f"delete address {address}", delete)
         missing = [address for address in wanted if address not in have]
         for address in missing:
@@ -174,14 +177,14 @@ class Netlink:
             flags = {"flags": _IFA_F_NODAD} if full == 128 else {}
             add = self._ipr.addr("add", index=ifindex, address=address, prefixlen=full, **flags)
             await self._do(f"add address {address}", add)
-        if missing and (still := set(missing) - await self._addresses(ifindex)):
+        if missing and (still := set(missing) - (await self._addresses(ifindex)).keys()):
             raise MachineError(f"addresses {', '.join(sorted(still))} were added, but the kernel does not have them")
 
-    async def _addresses(self, ifindex: int) -> set[str]:
+    async def _addresses(self, ifindex: int) -> dict[str, int]:
+        """Address → prefix length."""
         return {
-            msg.get("IFA_LOCAL") or msg.get("IFA_ADDRESS")
+            msg.get("IFA_LOCAL") or msg.get("IFA_ADDRESS"): msg["prefixlen"]
             async for msg in await self._ipr.addr("dump", index=ifindex)
-            if msg["prefixlen"] in (32, 128)
         }
 
     # ---- routes ----

@@ -232,3 +232,28 @@ def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(healthy: Lab
         _kill(healthy, "h0", signal.SIGTERM)
         healthy.up()
     wait_until("all EVs are GOOD", lambda: all_good(healthy))
+
+
+def test_one_bad_nic_does_not_stop_the_others(healthy: Lab) -> None:
+    def ip(*arguments: str) -> None:
+        healthy.exec("h0", ["ip", *arguments], check=True)
+
+    def plane_up(plane: int) -> bool:
+        return bool(mrcctl(healthy, "h0", "status")["planes"][plane]["up"])
+
+    try:
+        ip("link", "set", "p1", "mtu", "1000")  # too small for IPv6: the kernel takes it off the NIC
+        ip("link", "set", "p2", "down")
+        wait_until("planes 1 and 2 are down", lambda: not plane_up(1) and not plane_up(2))
+        ip("link", "del", "mrc0")
+        healthy.exec("h2", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.4"], check=True)
+        wait_until(
+            "h0 pushes again", lambda: healthy.exec("h0", ["ping", "-c1", "-W1", "10.99.0.3"]).returncode == 0, 10
+        )
+    finally:
+        ip("link", "set", "p1", "mtu", "9100")
+        ip("link", "set", "p2", "up")
+    wait_until("all EVs are GOOD", lambda: all_good(healthy), 20)
+    before = _total(healthy)
+    tcp_transfer(healthy, 4)
+    assert _total(healthy) > before + 500

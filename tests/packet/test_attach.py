@@ -57,6 +57,22 @@ def test_clsact_filter_where_there_is_no_tcx(bench: Bench, push: Attachment, mon
     assert _filters() == ["mrc_push"]
     assert bench.dataplane.detach_others(set()) == ["push-egress"]
     assert _filters() == []
+    assert not bench.dataplane.attached()
+
+
+def test_filter_of_an_earlier_run_is_found_and_removed(
+    bench: Bench, push: Attachment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_tcx(*_: object) -> int:
+        raise KernelError("attach", errno.EINVAL)
+
+    monkeypatch.setattr(libbpf, "create_link", no_tcx)
+    bench.dataplane.attach(push)
+    bench.dataplane._filters.clear()  # a new daemon knows nothing of it
+    assert bench.dataplane.attached()
+    bench.dataplane.detach_others(set(), [(bench.ifindex["m0"], "egress"), (bench.ifindex["n0"], "ingress")])
+    assert _filters() == []
+    assert not bench.dataplane.attached()
 
 
 def test_refused_native_xdp_says_so(bench: Bench) -> None:

@@ -768,3 +768,10 @@ def test_addresses_of_ours_that_are_not_wanted_any_more_go(ns: Namespace) -> Non
     run(lambda n: n.sync_addresses(mrc0, ["10.99.0.2"], lambda a: a.startswith("10.99.")))
     left = {a["local"] for a in ns.json("addr", "show", "dev", "mrc0")[0]["addr_info"]}
     assert left == {"10.99.0.2", "10.98.0.1", "fd00:99::1"}
+
+
+def test_an_address_of_another_prefix_length_counts_as_present(ns: Namespace, nics: tuple[int, int]) -> None:
+    ns.ip("addr", "add", "fd10::1/64", "dev", "p0", "nodad")
+    run(lambda n: n.sync_addresses(nics[0], ["fd10::1"], lambda _: True))
+    found = ns.json("addr", "show", "dev", "p0")[0]["addr_info"]
+    assert [a["prefixlen"] for a in found if a.get("local") == "fd10::1"] == [64]

@@ -9,6 +9,7 @@ import pytest
 
 from mrcd import config, libbpf, topology
 from mrcd.dataplane import Dataplane
+from mrcd.errors import MachineError
 from tests.packet.rig import CLUSTER, Namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
@@ -80,7 +81,16 @@ def test_a_start_that_fails_before_commit_changes_nothing_for_the_next(bpffs: Pa
     again = _start(bpffs)
     assert not again.fresh
     assert _identities(again.pins) == before
+    assert not (again.pins / "next").exists()
     again.close()
+
+
+def test_two_daemons_do_not_share_tables(bpffs: Path) -> None:
+    first = _start(bpffs)
+    with pytest.raises(MachineError, match="another mrcd"):
+        _start(bpffs)
+    first.close()
+    _start(bpffs).close()
 
 
 def test_a_commit_that_was_cut_short_is_finished_by_the_next_start(bpffs: Path) -> None:

@@ -190,13 +190,14 @@ def read(root: Path, family: str, key: str) -> dict[str, str]:
     return {p.parent.name: p.read_text().strip() for p in root.glob(f"{family}/conf/*/{key}")}
 
 
-def plane_ports(*names: str) -> dict[int, Port]:
-    return {i: Port(i, link(n, 2 + i), link(n, 2 + i)) for i, n in enumerate(names)}
+def prepare(root: Path, *names: str) -> None:
+    for i, name in enumerate(names):
+        hooks.prepare_sysctls(Port(i, link(name, 2 + i), link(name, 2 + i)), root)
 
 
 def test_srv6_is_switched_on_for_all_and_for_each_plane_nic(tmp_path: Path) -> None:
     root = sysctls(tmp_path, {})
-    hooks.prepare_sysctls(plane_ports("p0"), root)
+    prepare(root, "p0")
     assert read(root, "ipv6", "seg6_enabled") == {"all": "1", "default": "0", "p0": "1", "p1": "0"}
     assert set(read(root, "ipv4", "rp_filter").values()) == {"0"}  # what is off stays off
 
@@ -214,17 +215,17 @@ def test_strict_reverse_path_filters_become_loose_on_plane_nics(
     tmp_path: Path, before: dict[str, str], after: dict[str, str]
 ) -> None:
     root = sysctls(tmp_path, before)
-    hooks.prepare_sysctls(plane_ports("p0", "p1"), root)
+    prepare(root, "p0", "p1")
     assert read(root, "ipv4", "rp_filter") == {"default": "0"} | after
 
 
 def test_values_that_are_right_are_not_written(tmp_path: Path) -> None:
     root = sysctls(tmp_path, {"p0": "1"})
-    hooks.prepare_sysctls(plane_ports("p0"), root)
+    prepare(root, "p0")
     files = [p for p in root.rglob("*") if p.is_file()]
     for file in files:
         os.utime(file, (1, 1))
-    hooks.prepare_sysctls(plane_ports("p0"), root)
+    prepare(root, "p0")
     assert {p.stat().st_mtime for p in files} == {1}
 
 
@@ -232,7 +233,7 @@ def test_a_kernel_without_srv6_is_named(tmp_path: Path) -> None:
     root = sysctls(tmp_path, {})
     (root / "ipv6/conf/all/seg6_enabled").unlink()
     with pytest.raises(MachineError) as caught:
-        hooks.prepare_sysctls(plane_ports("p0"), root)
+        prepare(root, "p0")
     assert "seg6_enabled" in str(caught.value)
     assert caught.value.hint is not None
     assert "CONFIG_IPV6_SEG6_LWTUNNEL" in caught.value.hint
