@@ -60,7 +60,8 @@ class Judge:
         self._suspect = np.zeros(shape, np.int16)
         self._streak = np.zeros(shape, np.int64)
         self._bad_ns = np.zeros(shape, np.int64)
-        self._alive = np.zeros(peers, np.int64)
+        self._alive = np.zeros(peers, np.int64)  # rounds with some reply, since the last silence
+        self._quiet = np.zeros(peers, np.int64)  # rounds in a row without any
         self._known = np.zeros(peers, bool)
 
     def hold_down_ns(self, relapses: NDArray[Any] | int) -> Ints:
@@ -102,9 +103,11 @@ class Judge:
         self._bad_ns[rows] = np.where(gap | ~linked, now, self._bad_ns[rows])
 
         # RACK across paths: the EV's probes are missing while later ones on other EVs of the same peer
-        # came back, round after round. A peer that has just returned from silence has no such rounds.
+        # came back, in several rounds. A peer that has just returned from silence has no such rounds yet.
         some = (watched & linked & (answered > 0)).any(axis=1)
-        self._alive[rows] = np.where(some, self._alive[rows] + 1, 0)
+        self._quiet[rows] = np.where(some, 0, self._quiet[rows] + 1)
+        silence = self._quiet[rows] >= 2 * self._s.unanswered  # less may be replies lost on bad ways back
+        self._alive[rows] = np.where(silence, 0, self._alive[rows] + some)
         prompt = watched & linked & (pending <= max(0, self._s.unanswered - 2)) & (count > 0)
         present = prompt.any(axis=1) & (self._alive[rows] >= self._s.unanswered)
         overdue = (pending >= self._s.unanswered) & linked & present[:, None]
@@ -167,7 +170,8 @@ class Judge:
         self._window_ns[rows] = now
         self._window_tx[rows] = evs["settled_tx"].astype(np.int64)
         self._window_rx[rows] = evs["settled_rx"].astype(np.int64)
-        self._suspect[rows], self._streak[rows], self._bad_ns[rows], self._alive[rows] = 0, 0, now, 0
+        self._suspect[rows], self._streak[rows], self._bad_ns[rows] = 0, 0, now
+        self._alive[rows], self._quiet[rows] = 0, 0
 
     def _loss(self, rows: Ints, evs: Records, watched: Bools, answered: Ints, now: int) -> tuple[Bools, Ints, Ints]:
         """Which EVs lose too much in their window, and how much they lost of what was sent."""

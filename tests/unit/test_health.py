@@ -815,3 +815,21 @@ def test_a_reply_newer_than_the_probe_that_was_read_is_no_silence() -> None:
     evs = records(BAD)
     evs["probe_seq"], evs["reply_seq"] = 6, 7
     assert health.pending_probes(evs).tolist() == [0]
+
+
+def test_bad_ways_back_do_not_hide_the_dead_paths() -> None:
+    """Of four EVs three are dead both ways, and the peer does not know: one reply in four comes back."""
+    judge, fallen = Judge(Health(), 1, 4), set()
+    evs = np.zeros((1, 4), abi.EV)
+    evs["configured"], evs["state"], evs["replies"] = 1, EvState.GOOD, 100
+    evs["probe_seq"] = evs["reply_seq"] = 100
+    for step in range(60):
+        evs["probe_seq"] += 1
+        if step % 4 == 3:
+            evs["reply_seq"][0, 0] = evs["probe_seq"][0, 0]
+            evs["replies"][0, 0] += 1
+        verdict = judge.judge(np.array([0]), evs.copy(), np.array([1]), 1, step * 20_000_000)
+        fallen |= {t.ev for t in verdict.transitions}
+        for t in verdict.transitions:
+            evs["state"][0, t.ev] = t.after
+    assert fallen == {1, 2, 3}
