@@ -110,7 +110,9 @@ class Judge:
         self._alive[rows] = np.where(silence, 0, self._alive[rows] + some)
         prompt = watched & linked & (pending <= max(0, self._s.unanswered - 2)) & (count > 0)
         present = prompt.any(axis=1) & (self._alive[rows] >= self._s.unanswered)
-        overdue = (pending >= self._s.unanswered) & linked & present[:, None]
+        # Probes may follow each other fast once one is missing: some time must have passed as well.
+        aged = now - evs["reply_ns"].astype(np.int64) >= 2 * self._s.probe_interval_ms * _MS
+        overdue = (pending >= self._s.unanswered) & aged & linked & present[:, None]
         lossy, lost, sent = self._loss(rows, evs, configured & linked, answered, now)
 
         unknown = state == EvState.UNKNOWN

@@ -23,6 +23,7 @@ log = logging.getLogger("mrcd.monitor")
 
 _MS = 1_000_000
 _BUSY_NS = 2_000_000_000  # a peer counts as busy for this long after its last packet
+_HURRY = 4  # probes of a peer with a missing reply are this many times as frequent
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
 
 
@@ -43,6 +44,7 @@ class Monitor:
         self._due_ns, self._swept_ns, self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(4))
         self._statuses: dict[int, tuple[bool, int, int]] = {}
         self._silent: set[int] = set()
+        self._hurry = False
         self._started = time.monotonic()
         for row in self._peers:
             self.update_usable(row)
@@ -55,11 +57,12 @@ class Monitor:
         loop = asyncio.get_running_loop()
         next_tick = loop.time()
         while True:
+            self._hurry = False
             try:
                 self._tick(time.monotonic_ns())
             except MrcdError as e:
                 log.error("%s; probing goes on", e)
-            next_tick = max(next_tick + interval, loop.time())
+            next_tick = max(next_tick + (interval / _HURRY if self._hurry else interval), loop.time())
             await asyncio.sleep(next_tick - loop.time())
 
     def announce(self) -> None:
@@ -119,7 +122,9 @@ class Monitor:
         slack = h.probe_interval_ms * _MS // 2
         sweep: health.Bools = fast | (now - self._swept_ns[due] >= h.idle_interval_ms * _MS - slack)
         self._swept_ns[due] = np.where(sweep, now, self._swept_ns[due])
-        soon = now + h.probe_interval_ms * _MS - slack
+        # A missing reply: ask again sooner, for the verdict waits for several.
+        self._hurry |= bool((missing & fast).any())
+        soon = now + np.where(missing, h.probe_interval_ms * _MS // _HURRY // 2, h.probe_interval_ms * _MS - slack)
         self._due_ns[due] = np.where(sweep, soon, self._swept_ns[due] + h.idle_interval_ms * _MS - slack)
         return sweep
 
