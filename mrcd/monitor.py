@@ -115,7 +115,10 @@ class Monitor:
         traffic = evs["tx_packets"].sum(axis=1).astype(np.int64) + self._tables.rxs[due]["packets"].sum(axis=1)
         self._busy_ns[due] = np.where(traffic != self._traffic[due], now, self._busy_ns[due])
         self._traffic[due] = traffic
-        watched = (evs["configured"] != 0) & (evs["state"] != EvState.ASSUMED_BAD) & (evs["state"] != EvState.DENIED)
+        both = self._tables.peers["ports"][due].astype(np.int64) & int(self._tables.node["ports"])
+        linked = (np.left_shift(1, evs["plane"].astype(np.int64)) & both[:, None]) != 0  # else silence is no news
+        bad = (evs["state"] == EvState.ASSUMED_BAD) | (evs["state"] == EvState.DENIED)
+        watched = (evs["configured"] != 0) & ~bad & linked
         missing = (watched & (evs["probe_seq"] != evs["reply_seq"])).any(axis=1) & ~np.isin(due, list(self._silent))
         # A stalled flow sends nothing, and needs the probes most.
         fast = (missing | (now - self._busy_ns[due] < _BUSY_NS)) & (not self._detached)
