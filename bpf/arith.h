@@ -83,4 +83,50 @@ static inline __u32 next_slot(const __u64 *usable, __u32 slots, __u32 from)
 	return NO_SLOT;
 }
 
+/* Histogram bucket of a value: four per power of two, 0 to 3 each alone. */
+static inline __u32 bucket_of(__u64 value)
+{
+	__u32 exponent = 0;
+	__u64 rest = value;
+
+	if (value < 4)
+		return value;
+	if (rest >> 32) {
+		exponent += 32;
+		rest >>= 32;
+	}
+	if (rest >> 16) {
+		exponent += 16;
+		rest >>= 16;
+	}
+	if (rest >> 8) {
+		exponent += 8;
+		rest >>= 8;
+	}
+	if (rest >> 4) {
+		exponent += 4;
+		rest >>= 4;
+	}
+	if (rest >> 2) {
+		exponent += 2;
+		rest >>= 2;
+	}
+	exponent += rest >> 1;
+	return (exponent - 1) * 4 + ((value >> (exponent - 2)) & 3);
+}
+
+/* Whether an EV loses more than the others of its peer do. `own` and `all` count reports: those that
+ * knew of new packets (rounds), and of new losses. If all lose alike, an EV's losses are its share of
+ * all losses; this many more come by chance less than once in 10^8 such looks (binomial tail, for
+ * shares up to 1/8; tests/unit/test_arith.py works it out).
+ */
+static inline int loses_more(__u32 own_losses, __u32 own_rounds, __u32 all_losses, __u32 all_rounds,
+			     __u32 least)
+{
+	__u64 others = all_rounds > own_rounds ? all_rounds - own_rounds : 1;
+	__u64 theirs = all_losses > own_losses ? all_losses - own_losses : 0;
+
+	return own_losses >= least && (own_losses - (__u64)least) * others >= 5 * theirs * own_rounds;
+}
+
 #endif

@@ -16,13 +16,21 @@ const volatile struct mrc_settings settings;
 	} name SEC(".maps")
 
 MRC_ARRAY(mrc_evs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_ev);
+MRC_ARRAY(mrc_ledgers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_ledger);
 MRC_ARRAY(mrc_rxs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rx);
 MRC_ARRAY(mrc_srhs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_srh);
 MRC_ARRAY(mrc_peers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_peer);
+MRC_ARRAY(mrc_rounds, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rounds);
 MRC_ARRAY(mrc_planes, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_plane);
 MRC_ARRAY(mrc_node, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_node);
 MRC_ARRAY(mrc_rotations, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_rotation);
 MRC_ARRAY(mrc_drops, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
+MRC_ARRAY(mrc_histograms, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} mrc_events SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -57,6 +65,16 @@ static __always_inline __u32 ev_index(__u32 host_id, __u32 ev)
 static __always_inline struct mrc_ev *ev_at(__u32 index)
 {
 	return bpf_map_lookup_elem(&mrc_evs, &index);
+}
+
+static __always_inline struct mrc_ledger *ledger_at(__u32 index)
+{
+	return bpf_map_lookup_elem(&mrc_ledgers, &index);
+}
+
+static __always_inline struct mrc_rounds *rounds_at(__u32 host_id)
+{
+	return bpf_map_lookup_elem(&mrc_rounds, &host_id);
 }
 
 #endif

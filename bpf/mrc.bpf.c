@@ -2,10 +2,13 @@
  *
  *   mrc_push   tc egress of mrc0 (burst), tc ingress of its peer (packet): choose an EV, put the
  *              outer headers on, redirect to the plane's NIC
+ *   mrc_probe  tc egress of mrc0's peer: make the clone of a packet that mrc_push sends there the probe
+ *              request that rides on it
  *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, into the stack;
- *              reflect probe requests, settle probe replies
+ *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
  *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; probes go on to mrc_pop
- *   mrc_sweep  run by the daemon: one packet in, a probe request on every EV of a peer out
+ *   mrc_sweep  run by the daemon: one packet in, probe requests on the EVs of a peer out
+ *   mrc_steer  run by the daemon: change the state of an EV
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -14,7 +17,8 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "health.h"
+#include "icmp.h"
+#include "judge.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -24,10 +28,13 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 const struct {
 	struct mrc_hdr hdr;
 	struct mrc_probe probe;
+	struct mrc_count count;
+	struct mrc_event event;
 	enum mrc_type type;
 	enum mrc_ev_state ev_state;
 	enum mrc_reason reason;
 	enum mrc_drop drop;
+	enum mrc_histogram histogram;
 } mrc_btf SEC("btf");
 
 /* ---- push ------------------------------------------------------------------------------- */
@@ -97,6 +104,13 @@ static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct in
 	return (payload + skb->gso_size - 1) / skb->gso_size;
 }
 
+/* Whether a probe can be made of this packet: its checksum is in the ballast, wherever the NIC writes it. */
+static __always_inline int can_carry(const struct inner *inner)
+{
+	return inner->l3_length <= sizeof(struct ipv6hdr) &&
+	       (inner->ip_proto == IPPROTO_TCP || inner->ip_proto == IPPROTO_UDP);
+}
+
 SEC("tc")
 int mrc_push(struct __sk_buff *skb)
 {
@@ -104,8 +118,10 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_prefix key = {};
 	struct mrc_hdr mrc = {};
 	struct choice choice = {};
+	struct request request = {};
 	struct push p = {};
 	struct mrc_node *self = node();
+	struct mrc_rotation *turn;
 	struct mrc_peer *peer;
 	struct mrc_ev *ev;
 	__u32 *host_id, number, index, segments, room, length;
@@ -116,15 +132,21 @@ int mrc_push(struct __sk_buff *skb)
 		return drop_skb(reason);
 	host_id = bpf_map_lookup_elem(&mrc_prefixes, &key);
 	peer = host_id ? peer_at(*host_id) : 0;
-	if (!peer || !self)
+	turn = host_id ? bpf_map_lookup_elem(&mrc_rotations, host_id) : 0;
+	if (!peer || !self || !turn)
 		return drop_skb(MRC_DROP_NO_PEER);
 	length = skb->len - ETH_HLEN;
 	if (!skb->gso_size && length > settings.inner_mtu)
 		return drop_skb(MRC_DROP_TOO_BIG);
-	if (!choose_ev(peer, *host_id, ports_both(self, peer), &choice))
+	request.host_id = *host_id;
+	request.now = bpf_ktime_get_ns();
+	turn->unprobed++;
+	if (can_carry(&inner))
+		ask_along(skb, self, peer, turn, &request);
+	if (!choose_ev(peer, request.host_id, ports_both(self, peer), turn, &choice))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	number = choice.plane * settings.evs_per_plane + choice.slot;
-	index = ev_index(*host_id, number);
+	index = ev_index(request.host_id, number);
 	ev = ev_at(index);
 	p.plane = plane_at(choice.plane);
 	if (!ev || !ev->configured || !p.plane)
@@ -146,14 +168,32 @@ int mrc_push(struct __sk_buff *skb)
 	mrc.version = MRC_WIRE_VERSION;
 	mrc.type = MRC_DATA;
 	mrc.sender = bpf_htons(settings.host_id);
+	mrc.receiver = bpf_htons(request.host_id);
 	mrc.ev = bpf_htons(number);
+	request.now = bpf_ktime_get_ns();
+	ev->last_tx_ns = request.now; /* before the count: who reads that must not think it old */
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&ev->tx_packets, segments));
 	__sync_fetch_and_add(&ev->tx_bytes, length);
 	mrc.segments = bpf_htons(segments);
-	mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
+	mrc.tx_ns = bpf_cpu_to_be64(request.now);
 	if (write_outer(skb, &p, &mrc))
 		return drop_skb(MRC_DROP_PUSH_FAILED);
 	return send_skb(skb, p.plane);
+}
+
+SEC("tc")
+int mrc_probe(struct __sk_buff *skb)
+{
+	struct mrc_node *self = node();
+	__u32 zero = 0;
+	struct mrc_ride *mine = bpf_map_lookup_elem(&mrc_rides, &zero);
+	int verdict;
+
+	if (!mine || !self || !mine->armed)
+		return TC_ACT_UNSPEC; /* the kernel's own, of the interface */
+	mine->armed = 0;
+	verdict = ride(skb, self, &mine->request);
+	return verdict < 0 ? drop_skb(MRC_DROP_PROBE_FAILED) : verdict;
 }
 
 /* ---- pop -------------------------------------------------------------------------------- */
@@ -193,6 +233,8 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 		return MRC_DROP_BAD_VERSION;
 	if (o->mrc->type < MRC_DATA || o->mrc->type > MRC_PROBE_REPLY)
 		return MRC_DROP_BAD_TYPE;
+	if (o->mrc->receiver != bpf_htons(settings.host_id))
+		return MRC_DROP_WRONG_RECEIVER;
 	a->host_id = bpf_ntohs(o->mrc->sender);
 	a->peer = peer_at(a->host_id);
 	if (!a->peer || !a->peer->configured)
@@ -219,7 +261,6 @@ static __always_inline void count_arrival(const struct arrival *a, __u32 packets
 	__sync_fetch_and_add(&rx->bytes, bytes);
 	if (ce)
 		__sync_fetch_and_add(&rx->ce, packets);
-	rx->last_ns = bpf_ktime_get_ns();
 }
 
 /* Outer lengths agree with each other. A whole burst may be longer than a 16-bit length can say,
@@ -279,15 +320,41 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 	    bpf_skb_load_bytes(skb, ETH_HLEN + o->length, &c.probe, sizeof(c.probe)))
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (c.mrc.type == MRC_PROBE_REPLY) {
-		enum mrc_drop reason = settle(&c, a->host_id, a->ev);
+		enum mrc_drop reason = settle(skb, &c, a->peer, a->host_id, a->ev, ETH_HLEN + o->length);
 
 		if (reason)
 			return drop_skb(reason);
-		learn_status(a->peer, &c);
+		learn_status(a->peer, a->host_id, &c);
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	}
-	learn_status(a->peer, &c);
+	learn_status(a->peer, a->host_id, &c);
 	return reflect(skb, &c, a->peer, a->host_id, a->ev, a->plane);
+}
+
+#define ICMP_QUOTE                                                                                 \
+	(ETH_HLEN + 2 * sizeof(struct ipv6hdr) + sizeof(struct icmp6) + sizeof(struct outer_l4))
+
+/* An ICMPv6 packet: if it is an error that quotes a packet of ours, it counts against that one's EV. The
+ * stack gets it all the same.
+ */
+static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
+{
+	__u32 wanted = ICMP_QUOTE + (settings.srh ? MRC_SRH_MAX : 0), number;
+	struct mrc_plane *plane;
+	struct ipv6hdr *ip6;
+	struct ethhdr *eth;
+	struct cursor c;
+
+	bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted);
+	c.at = (void *)(long)skb->data;
+	c.end = (void *)(long)skb->data_end;
+	if (!TAKE(&c, eth) || !TAKE(&c, ip6))
+		return 0;
+	number = arrival_plane(ip6, skb->ifindex, vlan);
+	plane = plane_at(number);
+	if (plane)
+		heed_icmp(&c, plane, number);
+	return 0;
 }
 
 /* Behind generic XDP, kernels up to 6.18 at least hand tc a copy of the packet that has forgotten the
@@ -330,8 +397,11 @@ int mrc_pop(struct __sk_buff *skb)
 	c.at = (void *)(long)skb->data;
 	c.end = (void *)(long)skb->data_end;
 	parsed = parse_outer(&c, &o, settings.udp_port);
-	if (parsed == PARSED_NOT_OURS)
+	if (parsed == PARSED_NOT_OURS) {
+		if (o.ip6 && o.ip6->nexthdr == IPPROTO_ICMPV6)
+			take_icmp(skb, vlan);
 		return TC_ACT_UNSPEC;
+	}
 	plane = arrival_plane(o.ip6, skb->ifindex, vlan);
 	if (plane == NO_PLANE)
 		return TC_ACT_UNSPEC;
@@ -411,34 +481,80 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* ---- sweep ------------------------------------------------------------------------------ */
+/* ---- run by the daemon ------------------------------------------------------------------ */
 
 struct sweep {
 	struct __sk_buff *skb;
 	struct mrc_node *node;
-	__u32 host_id;
+	struct request request;
 	__u32 sent;
 };
 
 static long sweep_one(__u64 number, void *context)
 {
 	struct sweep *s = context;
+	struct mrc_ev *ev = ev_at(ev_index(s->request.host_id, number));
 
-	s->sent += send_request(s->skb, s->node, s->host_id, number);
+	if (!ev || ev->probe_after_ns > s->request.now)
+		return 0;
+	s->request.number = number;
+	s->sent += send_request(s->skb, s->node, &s->request);
 	return 0;
 }
 
-/* Run by BPF_PROG_TEST_RUN with the peer's host id as mark and any packet of some size; returns the
- * number of requests sent.
+/* Run by BPF_PROG_TEST_RUN with the peer's host id as mark and any packet of some size: requests on all
+ * EVs that are due, and one more that asks for a report. Returns the number of requests sent.
  */
 SEC("tc")
 int mrc_sweep(struct __sk_buff *skb)
 {
-	struct sweep s = { .skb = skb, .node = node(), .host_id = skb->mark };
-	struct mrc_peer *peer = peer_at(s.host_id);
+	struct sweep s = { .skb = skb, .node = node(), .request = { .host_id = skb->mark } };
+	struct mrc_rounds *rounds = rounds_at(skb->mark);
+	struct mrc_peer *peer = peer_at(skb->mark);
 
-	if (!s.node || !peer || !peer->configured)
+	if (!s.node || !peer || !peer->configured || !rounds)
+		return 0;
+	s.request.now = bpf_ktime_get_ns();
+	if (bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
 		return 0;
 	bpf_loop(settings.evs_per_peer, sweep_one, &s, 0);
-	return s.sent;
+	s.request.now = bpf_ktime_get_ns();
+	s.request.number = report_ev(peer, rounds, ports_both(s.node, peer));
+	if (s.request.number == NO_SLOT || s.request.now - rounds->asked_ns < reordering_window(rounds) ||
+	    !begin_round(rounds, &s.request, rounds->asked_ns) ||
+	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(s.request.counts), 0))
+		return s.sent;
+	return s.sent + send_request(skb, s.node, &s.request);
+}
+
+#define STEER_REFRESH 0xffffffff /* for an EV: none, only work out the usable ones anew */
+
+/* Run by BPF_PROG_TEST_RUN with the peer's host id as mark; cb: EV, new state, enum mrc_reason, and the
+ * states that it may be in, as bits. Returns 1 if that has changed its state.
+ */
+SEC("tc")
+int mrc_steer(struct __sk_buff *skb)
+{
+	struct change c = { .host_id = skb->mark, .number = skb->cb[0], .reason = skb->cb[2] };
+	__u32 after = skb->cb[1], allowed = skb->cb[3], before, index;
+	struct mrc_peer *peer = peer_at(c.host_id);
+
+	if (!peer)
+		return 0;
+	if (c.number == STEER_REFRESH) {
+		refresh_usable(peer, c.host_id);
+		return 0;
+	}
+	if (c.number >= settings.evs_per_peer || after > MRC_EV_DENIED)
+		return 0;
+	index = ev_index(c.host_id, c.number);
+	c.ev = ev_at(index);
+	c.ledger = ledger_at(index);
+	if (!c.ev || !c.ledger || !c.ev->configured)
+		return 0;
+	before = c.ev->state;
+	if (!(allowed & (1u << (before & 31))) || !transit(&c, before, after))
+		return 0;
+	refresh_usable(peer, c.host_id);
+	return 1;
 }

@@ -7,8 +7,8 @@
 
 #include <linux/types.h>
 
-#define MRC_ABI_VERSION 1 /* tables: names the directory of the pins */
-#define MRC_WIRE_VERSION 1 /* packets: mrc_hdr.version */
+#define MRC_ABI_VERSION 2 /* tables: names the directory of the pins */
+#define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
 #define MRC_MAX_PLANES 8
 #define MRC_MAX_EVS_PER_PEER 256
@@ -17,6 +17,12 @@
 #define MRC_SRH_MAX (8 + 16 * (MRC_MAX_SEGMENTS - 1))
 #define MRC_HOP_LIMIT 64
 #define MRC_SPORT_BASE 0xc000 /* UDP source port = base + EV */
+#define MRC_REPORT_EVS 128 /* most EVs whose counts one probe reply carries */
+#define MRC_BALLAST 64 /* bytes between a probe and its counts; see struct mrc_probe */
+#define MRC_ROUNDS 4 /* reports of one EV that may be under way */
+#define MRC_REPORT_SLOTS 8 /* reports of one peer that may be under way: a power of two */
+#define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
+#define MRC_BUCKETS 256 /* of a histogram: four per power of two */
 
 /* ---- packets ---------------------------------------------------------------------------- */
 
@@ -34,9 +40,9 @@ struct mrc_hdr {
 	__u8 reserved;
 	__be16 sender; /* host id */
 	__be16 ev; /* of the sender's EVs to the receiver; in a reply: the EV that was probed */
-	__be32 seq; /* data: wire packets sent on this EV before this one; probes: 0 */
+	__be32 seq; /* data: wire packets sent on this EV before this one; probes: mrc_probe.seq */
 	__be16 segments; /* wire packets in this burst; 1 unless the sender left a GSO packet whole */
-	__be16 reserved2;
+	__be16 receiver; /* host id */
 	__be64 tx_ns; /* the sender's clock */
 	__be64 auth; /* authentication tag; 0 while authentication is off */
 };
@@ -45,19 +51,32 @@ _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
 /* Status of the host that sent a probe: bits of mrc_probe.status and mrc_node.status. */
 #define MRC_STATUS_DETACHED 0x1 /* its data plane is being taken down: use plain SRv6 towards it */
 
-/* Behind mrc_hdr in probe requests and replies. */
+/* Behind mrc_hdr in probe requests and replies. A request may ask for a report: what has arrived on
+ * each of the requester's EVs, or on up to MRC_REPORT_EVS of them. Then `counts` records of struct
+ * mrc_count follow, MRC_BALLAST bytes behind this one: a request that rides on traffic is made from a
+ * packet of it, and the NIC may yet write that packet's checksum there. Request and reply are of one
+ * length.
+ */
 struct mrc_probe {
 	__be32 seq; /* of the probes on this EV; echoed */
 	__be16 ports; /* port status: planes on which this packet's sender has a working link */
 	__be16 status; /* MRC_STATUS_* of this packet's sender */
 	__be32 generation; /* of the tables of this packet's sender */
+	__be32 round; /* of the reports that this requester asked this peer for; echoed */
+	__be16 first; /* the EV of the first count; echoed */
+	__be16 counts; /* EVs in the report; 0 = none asked for; echoed */
 	__be32 reserved;
-	__be64 tx_packets; /* requester's count of data packets put on the EV; echoed */
 	__be64 tx_ns; /* requester's clock at the request; echoed */
-	__be64 rx_packets; /* reply: reflector's count of data packets that came by this EV */
-	__be64 rx_ce; /* reply: those of them that carried a CE mark */
 };
-_Static_assert(sizeof(struct mrc_probe) == 48, "mrc_probe is 48 bytes on the wire");
+_Static_assert(sizeof(struct mrc_probe) == 32, "mrc_probe is 32 bytes on the wire");
+
+/* What has arrived on one EV since the tables of the reply's sender were made. All wrap. */
+struct mrc_count {
+	__be32 packets; /* data packets */
+	__be16 probes; /* probe requests, this one included */
+	__be16 ce; /* data packets that carried a CE mark */
+};
+_Static_assert(sizeof(struct mrc_count) == 8, "mrc_count is 8 bytes on the wire");
 
 /* ---- tables ----------------------------------------------------------------------------- */
 
@@ -73,51 +92,90 @@ enum mrc_ev_state {
 /* Why an EV is in its state. */
 enum mrc_reason {
 	MRC_REASON_NEW = 0, /* no transition yet */
-	MRC_REASON_PROBED, /* its first probes came back */
-	MRC_REASON_UNANSWERED, /* probes in a row unanswered while others came back */
-	MRC_REASON_LOSS, /* loss ratio over a window */
+	MRC_REASON_PROBED, /* its first probes arrived */
+	MRC_REASON_OVERDUE, /* nothing arrived by it while later packets on other EVs did */
+	MRC_REASON_LOSS, /* the loss rule */
+	MRC_REASON_GREY_LOSS, /* a small loss over a long time, which other EVs do not have */
+	MRC_REASON_ICMP_ERROR, /* the fabric said that it cannot forward it */
 	MRC_REASON_LINK_DOWN, /* this host's link on the plane */
 	MRC_REASON_PEER_LINK_DOWN, /* the peer's link on the plane, by its port status */
 	MRC_REASON_HEALED, /* good probes over the whole hold-down */
 	MRC_REASON_ADMIN, /* denied or allowed by an administrator */
+	MRC_REASON_CONGESTED, /* SKIP: CE marks, or more delay than the other EVs have */
+	MRC_REASON_LAGGING, /* SKIP: its packets are overdue, which is being looked into */
 	MRC_REASON_MAX,
 };
 
-/* One path to one peer, seen by its sender. Index: host id of the peer × evs_per_peer + EV. */
+/* One path to one peer, and what was sent on it. Index: host id of the peer × evs_per_peer + EV. */
 struct mrc_ev {
 	__u8 dst[16]; /* daemon: outer destination: the carrier, or the first segment */
 	__u8 configured; /* daemon: 0 = no such path */
 	__u8 plane; /* daemon */
-	__u8 state; /* daemon: enum mrc_ev_state */
 	__u8 srh_len; /* daemon: bytes used of this EV's mrc_srh; 0 = no SRH */
-	__u32 probe_seq; /* programs: last probe sent; a count */
-	__u64 state_since_ns; /* daemon */
-	__u32 reply_seq; /* programs: newest probe answered */
-	__u32 replies; /* programs: a count */
-	__u64 probe_ns; /* programs: when probe_seq was sent */
-	__u64 reply_ns; /* programs: when the newest reply came */
-	__u64 rtt_ns; /* programs: smoothed, 1/8 per reply */
-	/* second cache line: counters */
+	__u8 weight; /* daemon: takes this many of MRC_WEIGHT_FULL turns: a ramp after it returned */
+	__u32 state; /* programs: enum mrc_ev_state; changed by compare-and-exchange only */
+	__u64 state_since_ns; /* programs; GOOD to SKIP and back is no change */
+	__u64 probe_after_ns; /* daemon: sweeps pass it over until then (back-off) */
+	__u8 reason; /* programs: enum mrc_reason of the newest change */
+	__u8 skip_reason; /* programs: enum mrc_reason of the newest change to SKIP */
+	__u8 relapses; /* programs: falls that are not forgotten yet; doubles the hold-down */
+	__u8 reserved;
+	__u32 skips; /* programs: how often it became SKIP; a count */
+	__u64 probe_ns; /* programs: when the newest probe was sent */
+	__u32 probe_seq; /* programs: probes sent; a count */
+	__u32 noted_tx; /* programs: low bits of tx_packets when the newest report was asked for */
+	/* second cache line */
 	__u64 tx_packets; /* programs: data packets as they appear on the wire */
 	__u64 tx_bytes; /* programs: inner bytes */
-	__u64 settled_tx; /* programs: sent up to the newest answered probe, since base */
-	__u64 settled_rx; /* programs: of these received; written before settled_tx */
-	__u64 base_tx; /* programs: counts at the first reply of a generation */
-	__u64 base_rx; /* programs */
-	__u64 rx_ce; /* programs: CE marks the peer has seen on this EV */
-	__u32 rx_generation; /* programs: generation of the peer's tables the base belongs to */
-	__u8 reason; /* daemon: enum mrc_reason of the newest transition */
-	__u8 relapses; /* daemon: falls since it was last well for long; doubles the hold-down */
-	__u8 reserved[2];
+	__u64 last_tx_ns; /* programs: when the newest data packet was put on it */
+	__u32 mark_tx[MRC_ROUNDS]; /* programs: of tx_packets, sent a reordering window before round i */
+	__u16 mark_probes[MRC_ROUNDS]; /* programs: the same of probe_seq */
+	__u32 noted_probes; /* programs: probe_seq when the newest report was asked for */
+	__u32 reserved2;
+	__u64 reserved3;
 };
 _Static_assert(sizeof(struct mrc_ev) == 128, "mrc_ev is two cache lines");
+
+/* What became of the packets on an EV, by the peer's reports. Same index as mrc_ev. Programs only. */
+struct mrc_ledger {
+	__u64 lost_before; /* data packets lost in earlier generations of the peer's tables */
+	__u64 judged; /* data packets sent and judged, over all generations */
+	__u64 rx_ce; /* CE marks that the peer has seen, over all generations */
+	__u64 arrived_ns; /* when the newest packet that is known to have arrived was sent, or later */
+	__u64 lag_ns; /* since when it lags: nothing arrives, something is missing; 0 = it does not */
+	__u64 loss_ns; /* when a loss of data or probes was last noticed */
+	__u64 doubt_ns; /* since when window_lost is not 0 */
+	__u32 rtt_ns; /* smoothed, 1/8 per reply; below 4.3 s */
+	__u32 replies; /* to probes on this EV; a count */
+	/* second cache line */
+	__u32 deficit; /* data packets lost in this generation, as far as known */
+	__u32 offset; /* tx_packets minus the peer's count when the generation began */
+	__u32 rx; /* newest report: data packets */
+	__u32 generation; /* of the peer's tables that offset belongs to; 0 = none yet */
+	__u16 rx_probes; /* newest report: probes */
+	__u16 ce; /* newest report: CE marks */
+	__u16 probe_offset; /* probe_seq minus the peer's count when the generation began */
+	__u16 missed; /* probes lost in this generation, as far as known */
+	__u32 reply_seq; /* newest probe answered */
+	__u32 good; /* reports in a row that knew of new arrivals and of no new loss */
+	__u32 judged_tx; /* newest mark judged */
+	__u32 rounds; /* reports that knew of new data packets; a count */
+	__u32 loss_rounds; /* reports that knew of new losses; a count */
+	__u32 window_tx; /* data packets judged in the loss window */
+	__u32 window_lost; /* of these lost */
+	__u16 window_rounds; /* as rounds, in the loss window */
+	__u16 window_loss_rounds; /* as loss_rounds */
+	__u32 after_good; /* judged_tx when arrived_ns was last set */
+	__u32 trials; /* probes sent on it since it began to lag */
+};
+_Static_assert(sizeof(struct mrc_ledger) == 128, "mrc_ledger is two cache lines");
 
 /* One path from one peer, seen by its receiver. Index: host id of the sender × evs_per_peer + EV. */
 struct mrc_rx {
 	__u64 packets; /* programs: data packets as they appear on the wire */
 	__u64 bytes; /* programs: inner bytes */
 	__u64 ce; /* programs */
-	__u64 last_ns; /* programs: when the newest came */
+	__u64 probes; /* programs: probe requests */
 };
 _Static_assert(sizeof(struct mrc_rx) == 32, "mrc_rx is 32 bytes");
 
@@ -135,10 +193,31 @@ struct mrc_peer {
 	__u32 status; /* programs: MRC_STATUS_* of the peer */
 	__u64 heard_ns; /* programs: when the newest probe or reply came */
 	__u64 ports_ns; /* programs: the peer's clock in the packet that set ports and status */
-	__u64 usable[MRC_MAX_PLANES][MRC_EV_WORDS]; /* daemon: per plane a bit per slot */
+	__u64 usable[MRC_MAX_PLANES][MRC_EV_WORDS]; /* programs: per plane a bit per slot */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of what the peer sends */
+	__u32 floor; /* daemon: ev_min_active: no fewer usable EVs than this */
+	__u32 wanted; /* programs: changes that the usable EVs were to follow; a count */
+	__u32 busy; /* programs: someone is at it */
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_peer) == 416, "mrc_peer is 416 bytes");
+_Static_assert(sizeof(struct mrc_peer) == 432, "mrc_peer is 432 bytes");
+
+/* The reports asked of a peer. Same index. Programs only. */
+struct mrc_rounds {
+	__u64 asked_ns; /* when the newest was asked for */
+	__u64 sent_ns[MRC_REPORT_SLOTS]; /* by the low bits of the round */
+	__u32 round; /* newest asked for; a count */
+	__u32 settled; /* newest that came back */
+	__u32 turn; /* on which EV the next one travels */
+	__u32 reserved;
+	__u64 window_ns; /* when the loss window was last halved */
+	__u64 rtt_ns; /* smoothed over all EVs, 1/8 per reply */
+	__u64 rtt_var_ns; /* mean deviation, 1/4 per reply (RFC 6298 §2) */
+	__u64 min_delay; /* least one-way delay lately, by two clocks that do not agree: a difference mod 2^64 */
+	__u64 min_delay_ns; /* when it was measured */
+	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
+};
+_Static_assert(sizeof(struct mrc_rounds) == 136, "mrc_rounds has no padding");
 
 /* One NIC of this host. Index: plane. */
 struct mrc_plane {
@@ -157,7 +236,7 @@ struct mrc_node {
 	__u32 generation; /* daemon: random when the tables were made, never 0 */
 	__u32 ports; /* daemon: planes with carrier, and a first hop that has been resolved */
 	__u32 status; /* daemon: MRC_STATUS_* */
-	__u32 reserved;
+	__u32 probe_ifindex; /* daemon: at whose egress mrc_probe is attached; 0 = nowhere */
 };
 _Static_assert(sizeof(struct mrc_node) == 16, "mrc_node is 16 bytes");
 
@@ -172,7 +251,8 @@ _Static_assert(sizeof(struct mrc_prefix) == 20, "mrc_prefix is 20 bytes");
 struct mrc_rotation {
 	__u32 plane;
 	__u16 slot[MRC_MAX_PLANES];
-	__u32 reserved;
+	__u16 unprobed; /* skbs pushed since this CPU last asked for a report */
+	__u16 turns; /* of EVs whose weight is not full */
 };
 _Static_assert(sizeof(struct mrc_rotation) == 24, "mrc_rotation is 24 bytes");
 
@@ -185,8 +265,46 @@ struct mrc_settings {
 	__u16 host_id;
 	__u16 udp_port;
 	__u32 srh; /* 1 = some path needs an SRH */
+	/* health: see [health] in the configuration */
+	__u32 probe_packets; /* a report is asked for when this many skbs were pushed, */
+	__u32 probe_gap_us; /* but not sooner than this after the last, */
+	__u32 probe_late_us; /* or when this has passed */
+	__u32 reorder_us; /* least reordering window */
+	__u32 overdue_us; /* an EV that lags for so long is ASSUMED_BAD */
+	__u32 skip_delay_us; /* this much more delay than the others have: SKIP; 0 = never */
+	__u32 loss_any; /* 1 = any loss that lasts is failure */
+	__u32 loss_ppm; /* else this ratio over the window, parts per million, */
+	__u32 loss_rounds; /* seen in at least this many reports */
+	__u32 loss_window_us;
+	__u32 forget_ms; /* an EV that was well for so long forgets one relapse */
 };
-_Static_assert(sizeof(struct mrc_settings) == 24, "mrc_settings is 24 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 68, "mrc_settings is 68 bytes");
+
+/* A transition, in the ring buffer. Evidence that the reason has no use for is 0. */
+struct mrc_event {
+	__u64 ns;
+	__u32 host_id; /* the peer's */
+	__u16 ev;
+	__u8 before; /* enum mrc_ev_state */
+	__u8 after;
+	__u8 reason; /* enum mrc_reason */
+	__u8 relapses;
+	__u8 icmp_type; /* of the ICMPv6 error */
+	__u8 icmp_code;
+	__u32 trials; /* probes on it that did not arrive */
+	__u64 silent_ns; /* since a packet by it was last known to have arrived */
+	__u32 lost_packets; /* in the loss window */
+	__u32 sent_packets;
+};
+_Static_assert(sizeof(struct mrc_event) == 40, "mrc_event is 40 bytes");
+
+/* Histograms: index = enum × MRC_BUCKETS + bucket; see bucket_of() in arith.h. */
+enum mrc_histogram {
+	MRC_HISTOGRAM_DETECTION = 0, /* ns from the last packet known to have arrived to ASSUMED_BAD */
+	MRC_HISTOGRAM_AFTER_GOOD, /* data packets put on it in that time */
+	MRC_HISTOGRAM_RTT, /* ns, plane 0; then one for each plane */
+	MRC_HISTOGRAM_MAX = MRC_HISTOGRAM_RTT + MRC_MAX_PLANES,
+};
 
 /* Why a packet was dropped: counter index, metric label and the text of mrcctl, all from here. */
 enum mrc_drop {
@@ -196,6 +314,7 @@ enum mrc_drop {
 	MRC_DROP_NO_USABLE_EV, /* push: every plane is down, here or at the peer */
 	MRC_DROP_TOO_BIG, /* push: longer than the inner MTU */
 	MRC_DROP_PUSH_FAILED, /* push: the kernel refused to make room */
+	MRC_DROP_PROBE_FAILED, /* push: a probe could not be made of a packet's clone */
 	MRC_DROP_TRUNCATED, /* pop: shorter than its headers say */
 	MRC_DROP_BAD_VERSION, /* pop: another wire version */
 	MRC_DROP_BAD_TYPE, /* pop: unknown type */
@@ -210,6 +329,8 @@ enum mrc_drop {
 	MRC_DROP_POP_FAILED, /* pop: the kernel refused to remove the headers */
 	MRC_DROP_UNASKED_REPLY, /* pop: answers no probe that is outstanding */
 	MRC_DROP_REPLY_FAILED, /* pop: a probe could not be reflected */
+	MRC_DROP_BAD_PROBE, /* pop: a report of EVs that there are not */
+	MRC_DROP_WRONG_RECEIVER, /* pop: meant for another host */
 	MRC_DROP_MAX,
 };
 

@@ -68,6 +68,7 @@ static __always_inline enum parsed parse_outer(struct cursor *c, struct outer *o
 	__u8 ip_proto;
 
 	o->vlan = 0;
+	o->ip6 = 0;
 	o->srh = 0;
 	o->length = sizeof(*o->ip6) + sizeof(*o->udp) + sizeof(*o->mrc);
 	if (!TAKE(c, o->eth))

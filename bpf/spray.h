@@ -5,46 +5,77 @@
 #ifndef MRC_SPRAY_H
 #define MRC_SPRAY_H
 
-#include "arith.h"
-#include "maps.h"
+#include "states.h"
+
+#define TRIES 4 /* EVs of a plane that may pass before one is taken all the same */
 
 struct choice {
 	__u32 plane;
 	__u32 slot;
 };
 
-/* Planes that have a link at both ends. */
-static __always_inline __u32 ports_both(const struct mrc_node *node, const struct mrc_peer *peer)
+/* The first usable slot of a plane at or after `from`, or NO_SLOT. */
+__noinline __u32 usable_slot(struct mrc_peer *peer, __u32 plane, __u32 from)
 {
-	return node->ports & peer->ports;
+	if (!peer)
+		return NO_SLOT;
+	return next_slot(peer->usable[plane & (MRC_MAX_PLANES - 1)], settings.evs_per_plane, from);
 }
 
-static __always_inline int choose_ev(const struct mrc_peer *peer, __u32 host_id, __u32 ports,
-				     struct choice *out)
+/* Whether an EV lets its turn pass: a congested one does once, a returning one most times at first. */
+static __always_inline int passes(struct mrc_ev *ev, struct mrc_rotation *turn)
 {
-	struct mrc_rotation *turn = bpf_map_lookup_elem(&mrc_rotations, &host_id);
-	__u32 plane, slot, i;
+	if (ev->state == MRC_EV_SKIP && ev->skip_reason == MRC_REASON_CONGESTED)
+		return __sync_val_compare_and_swap(&ev->state, MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;
+	return ev->weight < MRC_WEIGHT_FULL && turn->turns++ % MRC_WEIGHT_FULL >= ev->weight;
+}
 
-	if (!turn)
-		return 0;
-	plane = turn->plane;
+/* The next EV of this plane that does not let its turn pass, after one that did. */
+static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation *turn,
+				     __u32 host_id, __u32 plane, __u32 slot)
+{
+	struct mrc_ev *ev;
+	__u32 i;
+
+	for (i = 1; i < TRIES; i++) {
+		slot = usable_slot(peer, plane, slot + 1);
+		ev = ev_at(ev_index(host_id, plane * settings.evs_per_plane + slot));
+		if (!ev || !passes(ev, turn))
+			break;
+	}
+	return slot;
+}
+
+static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports,
+				     struct mrc_rotation *turn, struct choice *out)
+{
+	__u32 plane = turn->plane, slot, i;
+	struct mrc_ev *ev;
+
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		if (plane >= settings.planes)
 			plane = 0;
 		plane &= MRC_MAX_PLANES - 1; /* for the verifier */
-		if (ports & (1u << plane)) {
-			slot = next_slot(peer->usable[plane], settings.evs_per_plane, turn->slot[plane]);
-			if (slot != NO_SLOT) {
-				turn->slot[plane] = slot + 1;
-				turn->plane = plane + 1;
-				out->plane = plane;
-				out->slot = slot;
-				return 1;
-			}
-		}
+		slot = NO_SLOT;
+		if (ports & (1u << plane))
+			slot = usable_slot(peer, plane, turn->slot[plane]);
+		if (slot != NO_SLOT)
+			break;
 		plane++;
 	}
-	return 0;
+	if (i == MRC_MAX_PLANES)
+		return 0;
+	plane &= MRC_MAX_PLANES - 1;
+	ev = ev_at(ev_index(host_id, plane * settings.evs_per_plane + slot));
+	if (ev && passes(ev, turn))
+		slot = next_willing(peer, turn, host_id, plane, slot);
+	if (slot == NO_SLOT)
+		return 0;
+	turn->slot[plane] = slot + 1;
+	turn->plane = plane + 1;
+	out->plane = plane;
+	out->slot = slot;
+	return 1;
 }
 
 #endif

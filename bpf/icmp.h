@@ -1,0 +1,107 @@
+/* ICMPv6 errors from the fabric (RFC 4443 §3) that quote a packet of ours: evidence against the EV by
+ * which it went. Anybody can send one, so the quoted packet must be one that was sent a moment ago: its
+ * sequence and its time are not known to who has not seen it.
+ */
+#ifndef MRC_ICMP_H
+#define MRC_ICMP_H
+
+#include "probe.h"
+
+#define ICMP_FRESH_NS 1000000000ULL /* how old the quoted packet may be */
+#define ICMP_FRESH_PACKETS 65536 /* how many may have been sent on the EV since */
+#define ICMP_GAP_NS 1000000ULL /* per peer, between two that change something */
+
+struct icmp6 {
+	__u8 type;
+	__u8 code;
+	__be16 checksum;
+	__be32 value;
+};
+
+enum {
+	ICMP6_UNREACHABLE = 1,
+	ICMP6_TOO_BIG = 2,
+	ICMP6_TIME_EXCEEDED = 3,
+};
+
+/* The quoted packet, up to our header. Returns its headers, or NULL. */
+static __always_inline struct mrc_hdr *quoted_header(struct cursor *c, struct ipv6hdr **out)
+{
+	__u8 ip_proto;
+	struct ipv6hdr *ip6;
+	struct udphdr *udp;
+	struct mrc_hdr *mrc;
+
+	if (!TAKE(c, ip6))
+		return 0;
+	ip_proto = ip6->nexthdr;
+	if (ip_proto == NEXTHDR_ROUTING) {
+		struct srh *srh;
+
+		if (!TAKE(c, srh) || srh->length > (MRC_SRH_MAX - 8) / 8)
+			return 0;
+		c->at += srh->length * 8;
+		ip_proto = srh->next_header;
+	}
+	if (ip_proto != IPPROTO_UDP || !TAKE(c, udp) || udp->dest != bpf_htons(settings.udp_port) ||
+	    !TAKE(c, mrc))
+		return 0;
+	*out = ip6;
+	return mrc;
+}
+
+/* Whether the quoted packet was sent on this EV a moment ago. */
+static __always_inline int sent_lately(const struct mrc_hdr *mrc, const struct mrc_ev *ev, __u64 now)
+{
+	__u32 seq = bpf_ntohl(mrc->seq), newest = ev->tx_packets;
+
+	if (mrc->type == MRC_PROBE_REQUEST)
+		newest = ev->probe_seq + 1;
+	else if (mrc->type != MRC_DATA)
+		return 0;
+	return newest - seq - 1 < ICMP_FRESH_PACKETS && now - bpf_be64_to_cpu(mrc->tx_ns) < ICMP_FRESH_NS;
+}
+
+/* `c` stands behind an IPv6 header that is addressed to this host on `plane`. */
+static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *plane, __u32 plane_number)
+{
+	struct change change = {};
+	struct mrc_rounds *rounds;
+	struct mrc_peer *peer;
+	struct icmp6 *icmp;
+	struct mrc_hdr *mrc;
+	struct ipv6hdr *ip6;
+	__u32 index, state;
+	__u64 now;
+
+	if (!TAKE(c, icmp) || icmp->type < ICMP6_UNREACHABLE || icmp->type > ICMP6_TIME_EXCEEDED)
+		return;
+	mrc = quoted_header(c, &ip6);
+	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->sender != bpf_htons(settings.host_id) ||
+	    !same_address(&ip6->saddr, plane->address))
+		return;
+	change.host_id = bpf_ntohs(mrc->receiver);
+	change.number = bpf_ntohs(mrc->ev);
+	if (change.number >= settings.evs_per_peer || change.number / settings.evs_per_plane != plane_number)
+		return;
+	index = ev_index(change.host_id, change.number);
+	peer = peer_at(change.host_id);
+	change.ev = ev_at(index);
+	change.ledger = ledger_at(index);
+	rounds = rounds_at(change.host_id);
+	if (!peer || !peer->configured || !change.ev || !change.ledger || !rounds ||
+	    !change.ev->configured)
+		return;
+	now = bpf_ktime_get_ns();
+	state = change.ev->state;
+	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || now - rounds->icmp_ns < ICMP_GAP_NS ||
+	    !sent_lately(mrc, change.ev, now))
+		return;
+	rounds->icmp_ns = now;
+	change.reason = MRC_REASON_ICMP_ERROR;
+	change.icmp = icmp->type << 8 | icmp->code;
+	if (transit(&change, state, MRC_EV_ASSUMED_BAD))
+		refresh_usable(peer, change.host_id);
+}
+
+#endif

@@ -1,0 +1,382 @@
+/* Judging paths by the peer's reports.
+ *
+ * RACK across paths, by counts: if a report that was asked for later came back, and what was sent on
+ * an EV before has not arrived by then, the EV is late. Nothing at all arriving on it is the sign of a
+ * dead path, and it is left at once: it lags (SKIP). Probes on it decide: one that arrives gives it
+ * back, several that do not, over some time, make it ASSUMED_BAD. Where the others arrive but some are
+ * missing, the loss rule decides. A host, a peer or a machine that stands still sends no reports, so
+ * it demotes nobody.
+ */
+#ifndef MRC_JUDGE_H
+#define MRC_JUDGE_H
+
+#include "probe.h"
+
+#define TRIALS 8 /* probes without an arrival that make a lagging EV ASSUMED_BAD */
+
+struct judging {
+	struct mrc_rounds *rounds;
+	struct mrc_scratch *scratch;
+	__u64 now;
+	__u64 asked_ns;
+	__u64 trial_gap_ns;
+	__u32 host_id;
+	__u32 first;
+	__u32 slot; /* of the marks */
+	__u32 generation;
+	__u32 all_rounds; /* in the loss windows of the EVs in use */
+	__u32 all_losses;
+	__u32 accused; /* some EV has enough losses to be looked at */
+	__u32 halve; /* the loss windows */
+	__u32 trials; /* EVs in scratch->trial */
+	__u32 changed; /* other EVs are usable than before */
+};
+
+static __always_inline struct change change_of(const struct judging *j, struct mrc_ev *ev,
+					       struct mrc_ledger *ledger, __u32 number, __u32 reason)
+{
+	struct change c = { .ev = ev, .ledger = ledger, .host_id = j->host_id };
+
+	c.number = number;
+	c.reason = reason;
+	return c;
+}
+
+/* New tables over there, or the first report ever: what they count says nothing of before. */
+static __always_inline void begin_generation(struct mrc_ledger *l, const struct mrc_ev *ev,
+					     const struct mrc_count *count, __u32 generation, __u64 now)
+{
+	l->lost_before += l->deficit;
+	l->deficit = 0;
+	l->missed = 0;
+	l->rx = bpf_ntohl(count->packets);
+	l->rx_probes = bpf_ntohs(count->probes);
+	l->ce = bpf_ntohs(count->ce);
+	l->offset = (__u32)ev->tx_packets - l->rx;
+	l->probe_offset = (__u16)ev->probe_seq - l->rx_probes;
+	l->judged_tx = ev->tx_packets;
+	l->after_good = l->judged_tx;
+	l->arrived_ns = now;
+	l->lag_ns = 0;
+	l->generation = generation;
+	begin_loss_window(l);
+}
+
+/* Packets that were counted as lost have come after all. */
+static __always_inline void unlose(struct mrc_ledger *l, __u32 found)
+{
+	__u32 left = l->window_lost > found ? l->window_lost - found : 0, rounds;
+
+	if (!l->window_lost)
+		return;
+	rounds = (__u64)l->window_loss_rounds * left / l->window_lost;
+	l->loss_rounds -= l->window_loss_rounds - rounds;
+	l->window_loss_rounds = rounds;
+	l->window_lost = left;
+	if (!left)
+		l->doubt_ns = 0;
+}
+
+static __always_inline void lose(struct mrc_ledger *l, __u32 lost, __u64 now)
+{
+	if (!l->window_lost)
+		l->doubt_ns = now;
+	l->window_lost += lost;
+	l->window_loss_rounds++;
+	l->loss_rounds++;
+}
+
+/* Nothing arrives on a lagging EV: try it, and condemn it after enough of that. */
+static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+{
+	__u32 state = ev->state;
+
+	if (state != MRC_EV_GOOD && state != MRC_EV_SKIP)
+		return;
+	if (l->trials >= TRIALS && j->now - l->lag_ns >= settings.overdue_us * NS_PER_US) {
+		struct change c = change_of(j, ev, l, number, MRC_REASON_OVERDUE);
+
+		j->changed |= transit(&c, state, MRC_EV_ASSUMED_BAD);
+		return;
+	}
+	if (j->now - ev->probe_ns >= j->trial_gap_ns && j->trials < TRIALS_AT_ONCE) {
+		l->trials++;
+		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
+	}
+}
+
+static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number,
+				    __u16 ce)
+{
+	__u16 marked = ce - l->ce;
+
+	l->ce = ce;
+	if (!marked)
+		return;
+	l->rx_ce += marked;
+	if (ev->state == MRC_EV_GOOD) {
+		struct change c = change_of(j, ev, l, number, MRC_REASON_CONGESTED);
+
+		transit(&c, MRC_EV_GOOD, MRC_EV_SKIP);
+	}
+}
+
+static __always_inline void release(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+{
+	struct change c = change_of(j, ev, l, number, MRC_REASON_LAGGING);
+
+	l->lag_ns = 0;
+	if (ev->state == MRC_EV_SKIP && ev->skip_reason == MRC_REASON_LAGGING)
+		j->changed |= transit(&c, MRC_EV_SKIP, MRC_EV_GOOD);
+}
+
+static long judge_ev(__u64 i, void *context)
+{
+	struct judging *j = context;
+	__u32 number = j->first + i, index = ev_index(j->host_id, number), deficit, packets;
+	struct mrc_count *count = &j->scratch->count[i & (MRC_REPORT_EVS - 1)];
+	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_ev *ev = ev_at(index);
+	__u32 mark, slot = j->slot & (MRC_ROUNDS - 1), judged;
+	__u16 probes, missed;
+	int arrived, grew;
+
+	if (!ev || !l || !ev->configured)
+		return 0;
+	packets = bpf_ntohl(count->packets);
+	probes = bpf_ntohs(count->probes);
+	if (l->generation != j->generation) {
+		begin_generation(l, ev, count, j->generation, j->now);
+		return 0;
+	}
+	/* More arrived than was sent: packets were on their way when the generation began. */
+	if ((__s32)((__u32)ev->tx_packets - l->offset - packets) < 0)
+		l->offset = (__u32)ev->tx_packets - packets;
+	if ((__s16)((__u16)ev->probe_seq - l->probe_offset - probes) < 0)
+		l->probe_offset = (__u16)ev->probe_seq - probes;
+	mark = ev->mark_tx[slot];
+	deficit = (__s32)(mark - l->offset - packets) > 0 ? mark - l->offset - packets : 0;
+	missed = ev->mark_probes[slot] - l->probe_offset - probes;
+	if ((__s16)missed < 0)
+		missed = 0;
+	arrived = packets != l->rx || probes != l->rx_probes;
+	grew = deficit > l->deficit || missed > l->missed;
+
+	judged = (__s32)(mark - l->judged_tx) > 0 ? mark - l->judged_tx : 0;
+	if (j->halve) {
+		l->window_tx /= 2;
+		l->window_rounds /= 2;
+		if (!settings.loss_any) { /* any loss is remembered until it is judged */
+			l->window_lost /= 2;
+			l->window_loss_rounds /= 2;
+		}
+	}
+	if (judged) {
+		l->judged += judged;
+		l->judged_tx = mark;
+		l->window_tx += judged;
+		l->window_rounds++;
+		l->rounds++;
+	}
+	if (deficit > l->deficit)
+		lose(l, deficit - l->deficit, j->now);
+	else if (deficit < l->deficit)
+		unlose(l, l->deficit - deficit);
+	l->deficit = deficit;
+	l->missed = missed;
+	l->rx = packets;
+	l->rx_probes = probes;
+	if (grew) {
+		l->loss_ns = j->now;
+		l->good = 0;
+	}
+	if (arrived) {
+		l->arrived_ns = j->asked_ns;
+		l->after_good = mark;
+		l->good += !grew;
+		if (l->lag_ns)
+			release(j, ev, l, number);
+	} else if (grew && !l->lag_ns) {
+		struct change c = change_of(j, ev, l, number, MRC_REASON_LAGGING);
+
+		l->lag_ns = j->now;
+		l->trials = 0;
+		if (!transit(&c, MRC_EV_GOOD, MRC_EV_SKIP) && ev->state == MRC_EV_SKIP)
+			ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
+		j->changed = 1;
+	}
+	if (l->lag_ns)
+		pursue(j, ev, l, number);
+	note_ce(j, ev, l, number, bpf_ntohs(count->ce));
+	if (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP) {
+		j->all_rounds += l->window_rounds;
+		j->all_losses += l->window_loss_rounds;
+		j->accused |= l->window_loss_rounds && (settings.loss_any ||
+						       l->window_loss_rounds >= settings.loss_rounds);
+	}
+	return 0;
+}
+
+/* The loss rule, where all EVs are known. Losses must last: late packets are not lost. */
+static long judge_loss(__u64 i, void *context)
+{
+	struct judging *j = context;
+	__u32 number = j->first + i, index = ev_index(j->host_id, number), state;
+	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_ev *ev = ev_at(index);
+	struct change c;
+
+	if (!ev || !l || !ev->configured || !l->window_lost)
+		return 0;
+	state = ev->state;
+	if (state != MRC_EV_GOOD && state != MRC_EV_SKIP)
+		return 0;
+	if (settings.loss_any) {
+		if (j->now - l->doubt_ns < settings.overdue_us * NS_PER_US)
+			return 0;
+	} else if ((__u64)l->window_lost * 1000000 < (__u64)settings.loss_ppm * l->window_tx ||
+		   !loses_more(l->window_loss_rounds, l->window_rounds, j->all_losses, j->all_rounds,
+			       settings.loss_rounds)) {
+		return 0;
+	}
+	c = change_of(j, ev, l, number, MRC_REASON_LOSS);
+	j->changed |= transit(&c, state, MRC_EV_ASSUMED_BAD);
+	return 0;
+}
+
+/* ---- replies ---------------------------------------------------------------------------- */
+
+static __always_inline void note_rtt(struct mrc_rounds *rounds, struct mrc_ledger *l, __u64 rtt, __u32 plane)
+{
+	__u64 off = rtt > rounds->rtt_ns ? rtt - rounds->rtt_ns : rounds->rtt_ns - rtt;
+
+	observe(MRC_HISTOGRAM_RTT + (plane & (MRC_MAX_PLANES - 1)), rtt);
+	if (rtt > 0xffffffff)
+		rtt = 0xffffffff;
+	l->rtt_ns = l->rtt_ns ? l->rtt_ns - l->rtt_ns / 8 + rtt / 8 : rtt;
+	if (!rounds->rtt_ns) {
+		rounds->rtt_ns = rtt;
+		rounds->rtt_var_ns = rtt / 2;
+		return;
+	}
+	rounds->rtt_var_ns += off / 4 - rounds->rtt_var_ns / 4;
+	rounds->rtt_ns += rtt / 8 - rounds->rtt_ns / 8;
+}
+
+#define DELAY_MEMORY_NS 10000000000ULL /* clocks drift, and routes change */
+
+/* One-way delay, more than the least of the peer's EVs. Two clocks: only differences mean something. */
+static __always_inline __u64 queueing_delay(struct mrc_rounds *rounds, __u64 delay, __u64 now)
+{
+	if ((__s64)(delay - rounds->min_delay) < 0 || now - rounds->min_delay_ns > DELAY_MEMORY_NS) {
+		rounds->min_delay = delay;
+		rounds->min_delay_ns = now;
+	}
+	return delay - rounds->min_delay;
+}
+
+/* What a reply says of the EV by which its request went. Changes nothing if nobody asked for it. */
+static __always_inline enum mrc_drop settle_ev(const struct control *c, struct judging *j, __u32 number)
+{
+	__u32 index = ev_index(j->host_id, number), seq = bpf_ntohl(c->probe.seq);
+	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_ev *ev = ev_at(index);
+	__u64 rtt = j->now - j->asked_ns, delay;
+
+	if (!ev || !l || !ev->configured)
+		return MRC_DROP_BAD_EV;
+	/* Serial arithmetic: newer than the newest answered, not newer than the newest sent. */
+	if ((__s32)(seq - l->reply_seq) <= 0 || (__s32)(ev->probe_seq - seq) < 0 || j->asked_ns > j->now)
+		return MRC_DROP_UNASKED_REPLY;
+	l->reply_seq = seq;
+	l->replies++;
+	if (l->lag_ns && j->asked_ns > l->lag_ns)
+		release(j, ev, l, number);
+	delay = queueing_delay(j->rounds, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);
+	if (settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
+	    rtt > 2 * j->rounds->rtt_ns && ev->state == MRC_EV_GOOD) {
+		struct change change = change_of(j, ev, l, number, MRC_REASON_CONGESTED);
+
+		transit(&change, MRC_EV_GOOD, MRC_EV_SKIP);
+	}
+	note_rtt(j->rounds, l, rtt, ev->plane);
+	return MRC_DROP_NONE;
+}
+
+/* Whether this is the report that was asked for in its round, and newer than those that came back. */
+static __always_inline int report_is_new(const struct control *c, const struct judging *j)
+{
+	__u32 round = bpf_ntohl(c->probe.round), chunks = report_chunks() ?: 1;
+	__u32 first = (round % chunks) * MRC_REPORT_EVS, left = settings.evs_per_peer - first;
+
+	return (__s32)(round - j->rounds->settled) > 0 && (__s32)(j->rounds->round - round) >= 0 &&
+	       j->rounds->round - round < MRC_REPORT_SLOTS &&
+	       j->rounds->round - round < MRC_ROUNDS * chunks &&
+	       j->rounds->sent_ns[round & (MRC_REPORT_SLOTS - 1)] == j->asked_ns &&
+	       bpf_ntohs(c->probe.first) == first &&
+	       bpf_ntohs(c->probe.counts) == (left < MRC_REPORT_EVS ? left : MRC_REPORT_EVS);
+}
+
+/* The loss windows fade: halved twice per configured window. */
+static __always_inline void judge_report(struct judging *j, const struct control *c)
+{
+	__u64 half = settings.loss_window_us * NS_PER_US / 2;
+	__u32 n = bpf_ntohs(c->probe.counts), round = bpf_ntohl(c->probe.round);
+
+	j->first = bpf_ntohs(c->probe.first);
+	j->slot = round / (report_chunks() ?: 1);
+	j->generation = bpf_ntohl(c->probe.generation);
+	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS;
+	j->rounds->settled = round;
+	if (!j->first && j->now - j->rounds->window_ns >= half)
+		j->rounds->window_ns = j->now;
+	j->halve = j->rounds->window_ns == j->now;
+	bpf_loop(n, judge_ev, j, 0);
+	if (j->accused)
+		bpf_loop(n, judge_loss, j, 0);
+}
+
+/* Probes on EVs that lag, made of the reply that made it known. */
+static __always_inline void send_trials(struct __sk_buff *skb, const struct judging *j)
+{
+	struct mrc_node *self = node();
+	struct request r = { .now = j->now, .host_id = j->host_id };
+	__u32 i;
+
+	for (i = 0; self && i < TRIALS_AT_ONCE && i < j->trials; i++) {
+		r.number = j->scratch->trial[i];
+		send_request(skb, self, &r);
+	}
+}
+
+/* A reply came back; `at` is where its probe begins. */
+static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct control *c,
+					    struct mrc_peer *peer, __u32 host_id, __u32 number, __u32 at)
+{
+	__u32 zero = 0, bytes = counts_bytes(c);
+	struct judging j = { .host_id = host_id };
+	enum mrc_drop reason;
+
+	j.rounds = rounds_at(host_id);
+	j.scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	if (!j.rounds || !j.scratch)
+		return MRC_DROP_BAD_PROBE;
+	j.now = bpf_ktime_get_ns();
+	j.asked_ns = bpf_be64_to_cpu(c->probe.tx_ns);
+	reason = settle_ev(c, &j, number);
+	if (reason)
+		return reason;
+	if (c->probe.counts && report_is_new(c, &j)) { /* else a newer one has overtaken it */
+		if (!bytes || bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST,
+						 j.scratch->count, bytes))
+			return MRC_DROP_BAD_PROBE;
+		judge_report(&j, c);
+	}
+	if (j.changed)
+		refresh_usable(peer, host_id);
+	if (j.trials)
+		send_trials(skb, &j);
+	return MRC_DROP_NONE;
+}
+
+#endif

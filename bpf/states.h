@@ -1,0 +1,233 @@
+/* The states of EVs, and which EVs are usable.
+ *
+ * A state changes by one compare-and-exchange; who wins writes the rest, tells the daemon through the
+ * ring buffer, and has the peer's usable EVs worked out anew. Nobody waits for anybody.
+ */
+#ifndef MRC_STATES_H
+#define MRC_STATES_H
+
+#include "arith.h"
+#include "maps.h"
+
+static __always_inline void observe(__u32 histogram, __u64 value)
+{
+	__u32 index = histogram * MRC_BUCKETS + bucket_of(value);
+	__u64 *count = bpf_map_lookup_elem(&mrc_histograms, &index);
+
+	if (count)
+		(*count)++;
+}
+
+/* Planes that have a link at both ends. */
+static __always_inline __u32 ports_both(const struct mrc_node *node, const struct mrc_peer *peer)
+{
+	return node->ports & peer->ports;
+}
+
+/* How much an EV is wanted. Lower is better. */
+enum rank {
+	RANK_GOOD = 1,
+	RANK_UNKNOWN,
+	RANK_LAGGING,
+	RANK_LOSSY, /* failed, but packets arrive */
+	RANK_SILENT, /* failed, and nothing arrives */
+	RANK_NEVER, /* denied, or no such path, or no link */
+};
+
+/* Functions that are not static are looked at by the verifier once, not at each place of call. */
+__noinline int rank_at(__u32 index, __u32 ports)
+{
+	const struct mrc_ledger *ledger = ledger_at(index);
+	const struct mrc_ev *ev = ev_at(index);
+
+	if (!ev || !ledger || !ev->configured || !(ports & (1u << (ev->plane & 31))))
+		return RANK_NEVER;
+	switch (ev->state) {
+	case MRC_EV_GOOD:
+		return RANK_GOOD;
+	case MRC_EV_SKIP:
+		return ev->skip_reason == MRC_REASON_LAGGING ? RANK_LAGGING : RANK_GOOD;
+	case MRC_EV_UNKNOWN:
+		return RANK_UNKNOWN;
+	case MRC_EV_ASSUMED_BAD:
+		return ledger->good ? RANK_LOSSY : RANK_SILENT;
+	default:
+		return RANK_NEVER;
+	}
+}
+
+/* Usable EVs being worked out. One per CPU. */
+struct mrc_choosing {
+	__u64 words[MRC_MAX_PLANES][MRC_EV_WORDS];
+	__u32 host_id;
+	__u32 ports;
+	__s32 rank; /* take these, */
+	__u32 most; /* up to this many EVs in all */
+	__u32 count;
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct mrc_choosing);
+} mrc_choosings SEC(".maps");
+
+/* The EVs slot by slot over all planes, so that a few are of different planes. */
+static long choose_usable(__u64 turn, void *context)
+{
+	struct mrc_choosing *c = *(struct mrc_choosing **)context;
+	__u32 plane = turn % settings.planes, slot = turn / settings.planes;
+	__u32 index = ev_index(c->host_id, plane * settings.evs_per_plane + slot);
+
+	if (rank_at(index, c->ports) != c->rank)
+		return 0;
+	if (c->count >= c->most)
+		return 1;
+	c->words[plane & (MRC_MAX_PLANES - 1)][(slot / 64) & (MRC_EV_WORDS - 1)] |= 1ULL << (slot % 64);
+	c->count++;
+	return 0;
+}
+
+/* The good EVs; while these are fewer than the floor, the least bad of the others. An EV by which
+ * nothing arrives is taken only if there is no other.
+ */
+__noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
+{
+	__u32 zero = 0, i, j;
+	struct mrc_choosing *c = bpf_map_lookup_elem(&mrc_choosings, &zero);
+	int rank;
+
+	if (!peer || !c)
+		return 0;
+	__builtin_memset(c, 0, sizeof(*c));
+	c->host_id = host_id;
+	c->ports = ports;
+	c->most = MRC_MAX_EVS_PER_PEER;
+	for (rank = RANK_GOOD; rank < RANK_NEVER; rank++) {
+		if (rank != RANK_GOOD) {
+			c->most = peer->floor ? peer->floor : 1;
+			if (c->count >= c->most || (rank == RANK_SILENT && c->count))
+				break;
+		}
+		c->rank = rank;
+		bpf_loop(settings.evs_per_peer, choose_usable, &c, 0);
+	}
+	for (i = 0; i < MRC_MAX_PLANES; i++)
+		for (j = 0; j < MRC_EV_WORDS; j++)
+			*(volatile __u64 *)&peer->usable[i][j] = c->words[i][j];
+	return 0;
+}
+
+/* Work out the usable EVs after a change. Who finds another CPU at it leaves: that one looks again. */
+__noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
+{
+	struct mrc_node *self = node();
+	__u32 i, seen;
+
+	if (!peer)
+		return 0;
+	__sync_fetch_and_add(&peer->wanted, 1);
+	for (i = 0; self && i < 4; i++) {
+		seen = *(volatile __u32 *)&peer->wanted;
+		if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
+			return 0;
+		write_usable(peer, host_id, ports_both(self, peer));
+		__sync_lock_test_and_set(&peer->busy, 0);
+		if (*(volatile __u32 *)&peer->wanted == seen)
+			break;
+	}
+	return 0;
+}
+
+/* An EV of a peer whose state is to change, and why. */
+struct change {
+	struct mrc_ev *ev;
+	struct mrc_ledger *ledger;
+	__u32 host_id;
+	__u32 number;
+	__u32 reason;
+	__u32 icmp; /* type and code, of an ICMPv6 error */
+};
+
+/* Falls that are not forgotten: one per period of being well. */
+static __always_inline __u8 relapses_after(const struct mrc_ev *ev, __u64 now)
+{
+	__u64 well = (now - ev->state_since_ns) / ((settings.forget_ms ?: 1) * 1000000ULL);
+	__u32 left = ev->relapses > well ? ev->relapses - well : 0;
+
+	return left < 255 ? left + 1 : 255;
+}
+
+static __always_inline void tell(const struct change *c, __u32 before, __u32 after, __u64 now)
+{
+	struct mrc_event *event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
+
+	if (!event)
+		return; /* the daemon sees by the count of changes that some are missing */
+	event->ns = now;
+	event->host_id = c->host_id;
+	event->ev = c->number;
+	event->before = before;
+	event->after = after;
+	event->reason = c->reason;
+	event->relapses = c->ev->relapses;
+	event->icmp_type = c->icmp >> 8;
+	event->icmp_code = c->icmp;
+	event->trials = c->ledger->trials;
+	event->silent_ns = c->ledger->arrived_ns ? now - c->ledger->arrived_ns : 0;
+	event->lost_packets = c->ledger->window_lost;
+	event->sent_packets = c->ledger->window_tx;
+	bpf_ringbuf_submit(event, 0);
+}
+
+static __always_inline void begin_loss_window(struct mrc_ledger *ledger)
+{
+	ledger->window_tx = 0;
+	ledger->window_lost = 0;
+	ledger->window_rounds = 0;
+	ledger->window_loss_rounds = 0;
+	ledger->doubt_ns = 0;
+}
+
+/* Returns 1 if the EV was in state `before` and is now in `after`: then the usable EVs are to be worked
+ * out anew, unless it is a congested one, which is passed over in its turn.
+ */
+static __noinline int transit(const struct change *c, __u32 before, __u32 after)
+{
+	struct mrc_ledger *ledger = c->ledger;
+	struct mrc_ev *ev = c->ev;
+	__u64 now = bpf_ktime_get_ns();
+	int skipping = (before == MRC_EV_GOOD && after == MRC_EV_SKIP) ||
+		       (before == MRC_EV_SKIP && after == MRC_EV_GOOD);
+
+	if (before == after || __sync_val_compare_and_swap(&ev->state, before, after) != before)
+		return 0;
+	if (skipping) {
+		if (after == MRC_EV_SKIP) {
+			ev->skip_reason = c->reason;
+			__sync_fetch_and_add(&ev->skips, 1);
+		}
+	} else {
+		ev->reason = c->reason;
+		if (after == MRC_EV_ASSUMED_BAD) {
+			if (c->reason != MRC_REASON_LINK_DOWN && c->reason != MRC_REASON_PEER_LINK_DOWN &&
+			    ledger->arrived_ns) {
+				observe(MRC_HISTOGRAM_DETECTION, now - ledger->arrived_ns);
+				observe(MRC_HISTOGRAM_AFTER_GOOD,
+					(__u32)ev->tx_packets - ledger->after_good);
+			}
+			ev->relapses = relapses_after(ev, now);
+			ledger->good = 0;
+			ledger->loss_ns = now;
+		}
+		ev->state_since_ns = now;
+		tell(c, before, after, now);
+		begin_loss_window(ledger);
+		ledger->lag_ns = 0;
+	}
+	return 1;
+}
+
+#endif
