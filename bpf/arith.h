@@ -83,6 +83,19 @@ static inline __u32 next_slot(const __u64 *usable, __u32 slots, __u32 from)
 	return NO_SLOT;
 }
 
+/* Packets known to be lost, from what was known before. At least those are that were sent so long ago that
+ * they must have arrived, and have not; at most all that were sent and have not. In between it stays as
+ * it was: what has arrived may have been sent later.
+ */
+static inline __u32 known_lost(__u32 before, __s32 least, __s32 most)
+{
+	if ((__s32)before < least)
+		return least;
+	if ((__s32)before > most)
+		return most > 0 ? most : 0;
+	return before;
+}
+
 /* Histogram bucket of a value: four per power of two, 0 to 3 each alone. */
 static inline __u32 bucket_of(__u64 value)
 {

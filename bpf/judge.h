@@ -99,10 +99,8 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 		j->changed |= transit(&c, state, MRC_EV_ASSUMED_BAD);
 		return;
 	}
-	if (j->now - ev->probe_ns >= j->trial_gap_ns && j->trials < TRIALS_AT_ONCE) {
-		l->trials++;
+	if (j->now - ev->probe_ns >= j->trial_gap_ns && j->trials < TRIALS_AT_ONCE)
 		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
-	}
 }
 
 static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number,
@@ -155,10 +153,9 @@ static long judge_ev(__u64 i, void *context)
 	if ((__s16)((__u16)ev->probe_seq - l->probe_offset - probes) < 0)
 		l->probe_offset = (__u16)ev->probe_seq - probes;
 	mark = ev->mark_tx[slot];
-	deficit = (__s32)(mark - l->offset - packets) > 0 ? mark - l->offset - packets : 0;
-	missed = ev->mark_probes[slot] - l->probe_offset - probes;
-	if ((__s16)missed < 0)
-		missed = 0;
+	deficit = known_lost(l->deficit, mark - l->offset - packets, (__u32)ev->tx_packets - l->offset - packets);
+	missed = known_lost(l->missed, (__s16)((__u16)ev->mark_probes[slot] - l->probe_offset - probes),
+			    (__s16)((__u16)ev->probe_seq - l->probe_offset - probes));
 	arrived = packets != l->rx || probes != l->rx_probes;
 	grew = deficit > l->deficit || missed > l->missed;
 
@@ -182,6 +179,8 @@ static long judge_ev(__u64 i, void *context)
 		lose(l, deficit - l->deficit, j->now);
 	else if (deficit < l->deficit)
 		unlose(l, l->deficit - deficit);
+	if (missed > l->missed)
+		l->trials += missed - l->missed;
 	l->deficit = deficit;
 	l->missed = missed;
 	l->rx = packets;

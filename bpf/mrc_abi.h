@@ -166,7 +166,7 @@ struct mrc_ledger {
 	__u16 window_rounds; /* as rounds, in the loss window */
 	__u16 window_loss_rounds; /* as loss_rounds */
 	__u32 after_good; /* judged_tx when arrived_ns was last set */
-	__u32 trials; /* probes sent on it since it began to lag */
+	__u32 trials; /* probes on it that did not arrive, since it began to lag */
 };
 _Static_assert(sizeof(struct mrc_ledger) == 128, "mrc_ledger is two cache lines");
 
