@@ -12,7 +12,8 @@
 
 #include "probe.h"
 
-#define TRIALS 8 /* probes without an arrival that make a lagging EV ASSUMED_BAD */
+#define TRIALS 6 /* probes that did not arrive make a lagging EV ASSUMED_BAD, */
+#define TRIALS_PER_PERIOD 8 /* sent at this many times in the least time that it takes */
 
 struct judging {
 	struct mrc_rounds *rounds;
@@ -86,13 +87,21 @@ static __always_inline void lose(struct mrc_ledger *l, __u32 lost, __u64 now)
 	l->loss_rounds++;
 }
 
-/* Nothing arrives on a lagging EV: try it, and condemn it after enough of that. */
+/* Nothing arrives on a lagging EV: leave it, try it, and condemn it after enough of that. */
 static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
 {
 	__u32 state = ev->state;
 
-	if (state != MRC_EV_GOOD && state != MRC_EV_SKIP)
+	if (state == MRC_EV_GOOD) {
+		struct change c = change_of(j, ev, l, number, MRC_REASON_LAGGING);
+
+		j->changed |= transit(&c, MRC_EV_GOOD, MRC_EV_SKIP);
+	} else if (state != MRC_EV_SKIP) {
 		return;
+	} else if (ev->skip_reason != MRC_REASON_LAGGING) {
+		ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
+		j->changed = 1;
+	}
 	if (l->trials >= TRIALS && j->now - l->lag_ns >= settings.overdue_us * NS_PER_US) {
 		struct change c = change_of(j, ev, l, number, MRC_REASON_OVERDUE);
 
@@ -196,13 +205,8 @@ static long judge_ev(__u64 i, void *context)
 		if (l->lag_ns)
 			release(j, ev, l, number);
 	} else if (grew && !l->lag_ns) {
-		struct change c = change_of(j, ev, l, number, MRC_REASON_LAGGING);
-
 		l->lag_ns = j->now;
 		l->trials = 0;
-		if (!transit(&c, MRC_EV_GOOD, MRC_EV_SKIP) && ev->state == MRC_EV_SKIP)
-			ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
-		j->changed = 1;
 	}
 	if (l->lag_ns)
 		pursue(j, ev, l, number);
@@ -325,7 +329,7 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->first = bpf_ntohs(c->probe.first);
 	j->slot = round / (report_chunks() ?: 1);
 	j->generation = bpf_ntohl(c->probe.generation);
-	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS;
+	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS_PER_PERIOD;
 	j->rounds->settled = round;
 	if (!j->first && j->now - j->rounds->window_ns >= half)
 		j->rounds->window_ns = j->now;
@@ -365,17 +369,20 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 	reason = settle_ev(c, &j, number);
 	if (reason)
 		return reason;
-	if (c->probe.counts && report_is_new(c, &j)) { /* else a newer one has overtaken it */
-		if (!bytes || bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST,
-						 j.scratch->count, bytes))
-			return MRC_DROP_BAD_PROBE;
-		judge_report(&j, c);
+	/* Else a newer one has overtaken it, or another CPU is at one: this one can be spared. */
+	if (c->probe.counts && report_is_new(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
+		if (bytes && !bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST, j.scratch->count,
+						 bytes))
+			judge_report(&j, c);
+		else
+			reason = MRC_DROP_BAD_PROBE;
+		__sync_lock_test_and_set(&j.rounds->busy, 0);
 	}
 	if (j.changed)
 		refresh_usable(peer, host_id);
 	if (j.trials)
 		send_trials(skb, &j);
-	return MRC_DROP_NONE;
+	return reason;
 }
 
 #endif

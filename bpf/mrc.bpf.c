@@ -495,6 +495,7 @@ static long sweep_one(__u64 number, void *context)
 	struct sweep *s = context;
 	struct mrc_ev *ev = ev_at(ev_index(s->request.host_id, number));
 
+	s->request.now = bpf_ktime_get_ns(); /* a sweep takes longer than packets take to arrive */
 	if (!ev || ev->probe_after_ns > s->request.now)
 		return 0;
 	s->request.number = number;
@@ -514,7 +515,6 @@ int mrc_sweep(struct __sk_buff *skb)
 
 	if (!s.node || !peer || !peer->configured || !rounds)
 		return 0;
-	s.request.now = bpf_ktime_get_ns();
 	if (bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
 		return 0;
 	bpf_loop(settings.evs_per_peer, sweep_one, &s, 0);

@@ -209,7 +209,7 @@ struct mrc_rounds {
 	__u32 round; /* newest asked for; a count */
 	__u32 settled; /* newest that came back */
 	__u32 turn; /* on which EV the next one travels */
-	__u32 reserved;
+	__u32 busy; /* a CPU is judging a report */
 	__u64 window_ns; /* when the loss window was last halved */
 	__u64 rtt_ns; /* smoothed over all EVs, 1/8 per reply */
 	__u64 rtt_var_ns; /* mean deviation, 1/4 per reply (RFC 6298 §2) */

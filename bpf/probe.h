@@ -195,9 +195,10 @@ static __always_inline void ask_along(struct __sk_buff *skb, const struct mrc_no
 static __always_inline void fill_request(struct control *c, const struct mrc_node *self,
 					 struct mrc_ev *ev, const struct request *r)
 {
-	__u32 seq = __sync_fetch_and_add(&ev->probe_seq, 1) + 1;
+	__u32 seq;
 
-	ev->probe_ns = r->now;
+	ev->probe_ns = r->now; /* before the count: who reads that must not think it old */
+	seq = __sync_fetch_and_add(&ev->probe_seq, 1) + 1;
 	c->mrc.version = MRC_WIRE_VERSION;
 	c->mrc.type = MRC_PROBE_REQUEST;
 	c->mrc.sender = bpf_htons(settings.host_id);
