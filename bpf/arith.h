@@ -128,18 +128,27 @@ static inline __u32 bucket_of(__u64 value)
 	return (exponent - 1) * 4 + ((value >> (exponent - 2)) & 3);
 }
 
-/* Whether an EV loses more than the others of its peer do. `own` and `all` count reports: those that
- * knew of new packets (rounds), and of new losses. If all lose alike, an EV's losses are its share of
- * all losses; this many more come by chance less than once in 10^8 such looks (binomial tail, for
- * shares up to 1/8; tests/unit/test_arith.py works it out).
- */
-static inline int loses_more(__u32 own_losses, __u32 own_rounds, __u32 all_losses, __u32 all_rounds,
-			     __u32 least)
+/* Whether `then` is at least `age` ago. Another CPU may have dated it a little later than `now`. */
+static inline int aged(__u64 now, __u64 then, __u64 age)
 {
-	__u64 others = all_rounds > own_rounds ? all_rounds - own_rounds : 1;
-	__u64 theirs = all_losses > own_losses ? all_losses - own_losses : 0;
+	return (__s64)(now - then) >= (__s64)age;
+}
 
-	return own_losses >= least && (own_losses - (__u64)least) * others >= 5 * theirs * own_rounds;
+#define FEW_EVS 8
+#define FAIR 5
+
+/* Whether an EV loses more than the others of its peer do. Samples are reports that knew of new packets,
+ * and single probes; `evs` are in use, the EV itself included. If all lose alike, an EV's losses are its
+ * share of all: that it has this many more by chance happens in less than one of 10^8 looks, if `least`
+ * is 10 or more (binomial tail; tests/unit/test_arith.py works it out).
+ */
+static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_samples,
+			     __u32 evs, __u32 least)
+{
+	__u32 base = evs < FEW_EVS ? 2 * least : least;
+
+	return losses >= base && others_samples &&
+	       (__u64)(losses - base) * others_samples >= (__u64)FAIR * others_losses * samples;
 }
 
 #endif

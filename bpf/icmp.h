@@ -65,13 +65,13 @@ static __always_inline int sent_lately(const struct mrc_hdr *mrc, const struct m
 /* `c` stands behind an IPv6 header that is addressed to this host on `plane`. */
 static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *plane, __u32 plane_number)
 {
-	struct change change = {};
+	__u32 host_id, number, state;
 	struct mrc_rounds *rounds;
 	struct mrc_peer *peer;
 	struct icmp6 *icmp;
 	struct mrc_hdr *mrc;
 	struct ipv6hdr *ip6;
-	__u32 index, state;
+	struct mrc_ev *ev;
 	__u64 now;
 
 	if (!TAKE(c, icmp) || icmp->type < ICMP6_UNREACHABLE || icmp->type > ICMP6_TIME_EXCEEDED)
@@ -80,28 +80,23 @@ static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *
 	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->sender != bpf_htons(settings.host_id) ||
 	    !same_address(&ip6->saddr, plane->address))
 		return;
-	change.host_id = bpf_ntohs(mrc->receiver);
-	change.number = bpf_ntohs(mrc->ev);
-	if (change.number >= settings.evs_per_peer || change.number / settings.evs_per_plane != plane_number)
+	host_id = bpf_ntohs(mrc->receiver);
+	number = bpf_ntohs(mrc->ev);
+	if (number >= settings.evs_per_peer || number / settings.evs_per_plane != plane_number)
 		return;
-	index = ev_index(change.host_id, change.number);
-	peer = peer_at(change.host_id);
-	change.ev = ev_at(index);
-	change.ledger = ledger_at(index);
-	rounds = rounds_at(change.host_id);
-	if (!peer || !peer->configured || !change.ev || !change.ledger || !rounds ||
-	    !change.ev->configured)
+	peer = peer_at(host_id);
+	rounds = rounds_at(host_id);
+	ev = ev_at(ev_index(host_id, number));
+	if (!peer || !peer->configured || !rounds || !ev || !ev->configured)
 		return;
 	now = bpf_ktime_get_ns();
-	state = change.ev->state;
-	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || now - rounds->icmp_ns < ICMP_GAP_NS ||
-	    !sent_lately(mrc, change.ev, now))
+	state = ev->state;
+	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, rounds->icmp_ns, ICMP_GAP_NS) ||
+	    !sent_lately(mrc, ev, now))
 		return;
 	rounds->icmp_ns = now;
-	change.reason = MRC_REASON_ICMP_ERROR;
-	change.icmp = icmp->type << 8 | icmp->code;
-	if (transit(&change, state, MRC_EV_ASSUMED_BAD))
-		refresh_usable(peer, change.host_id);
+	if (transit(host_id, number, state, MRC_EV_ASSUMED_BAD, ICMP_REASON(icmp->type, icmp->code)))
+		refresh_usable(peer, host_id);
 }
 
 #endif

@@ -2,18 +2,19 @@
  *
  * RACK across paths, by counts: if a report that was asked for later came back, and what was sent on
  * an EV before has not arrived by then, the EV is late. Nothing at all arriving on it is the sign of a
- * dead path, and it is left at once: it lags (SKIP). Probes on it decide: one that arrives gives it
- * back, several that do not, over some time, make it ASSUMED_BAD. Where the others arrive but some are
- * missing, the loss rule decides. A host, a peer or a machine that stands still sends no reports, so
- * it demotes nobody.
+ * dead path, and it is left at once: it lags (SKIP). Volleys of probes on it decide: when one arrives
+ * whole the EV is given back; when none arrives, several times and over some time, it is ASSUMED_BAD.
+ * What arrives in part, of data or of probes, is for the loss rule. A host, a peer or a machine that
+ * stands still sends no reports, so it demotes nobody.
  */
 #ifndef MRC_JUDGE_H
 #define MRC_JUDGE_H
 
 #include "probe.h"
 
-#define TRIALS 6 /* probes that did not arrive make a lagging EV ASSUMED_BAD, */
-#define TRIALS_PER_PERIOD 8 /* sent at this many times in the least time that it takes */
+#define TRIALS 6 /* volleys of which nothing arrived make a lagging EV ASSUMED_BAD, */
+#define TRIALS_PER_PERIOD 16 /* sent at most so many times in the least time that it takes */
+#define VOLLEY 8 /* probes */
 
 struct judging {
 	struct mrc_rounds *rounds;
@@ -25,23 +26,13 @@ struct judging {
 	__u32 first;
 	__u32 slot; /* of the marks */
 	__u32 generation;
-	__u32 all_rounds; /* in the loss windows of the EVs in use */
-	__u32 all_losses;
-	__u32 accused; /* some EV has enough losses to be looked at */
-	__u32 halve; /* the loss windows */
+	__u32 innocent; /* EVs in use with fewer losses than it takes, */
+	__u32 samples; /* and these EVs' samples and losses */
+	__u32 losses;
+	__u32 accused; /* EVs in use with enough losses to be looked at */
 	__u32 trials; /* EVs in scratch->trial */
 	__u32 changed; /* other EVs are usable than before */
 };
-
-static __always_inline struct change change_of(const struct judging *j, struct mrc_ev *ev,
-					       struct mrc_ledger *ledger, __u32 number, __u32 reason)
-{
-	struct change c = { .ev = ev, .ledger = ledger, .host_id = j->host_id };
-
-	c.number = number;
-	c.reason = reason;
-	return c;
-}
 
 /* New tables over there, or the first report ever: what they count says nothing of before. */
 static __always_inline void begin_generation(struct mrc_ledger *l, const struct mrc_ev *ev,
@@ -66,25 +57,46 @@ static __always_inline void begin_generation(struct mrc_ledger *l, const struct 
 /* Packets that were counted as lost have come after all. */
 static __always_inline void unlose(struct mrc_ledger *l, __u32 found)
 {
-	__u32 left = l->window_lost > found ? l->window_lost - found : 0, rounds;
+	__u32 left = l->window_lost > found ? l->window_lost - found : 0, losses;
 
 	if (!l->window_lost)
 		return;
-	rounds = (__u64)l->window_loss_rounds * left / l->window_lost;
-	l->loss_rounds -= l->window_loss_rounds - rounds;
-	l->window_loss_rounds = rounds;
+	losses = (__u64)l->window_losses * left / l->window_lost;
+	l->losses -= l->window_losses - losses;
+	l->window_losses = losses;
 	l->window_lost = left;
 	if (!left)
 		l->doubt_ns = 0;
 }
 
-static __always_inline void lose(struct mrc_ledger *l, __u32 lost, __u64 now)
+static __always_inline void lose(struct mrc_ledger *l, __u32 lost, __u32 losses, __u64 now)
 {
 	if (!l->window_lost)
 		l->doubt_ns = now;
 	l->window_lost += lost;
-	l->window_loss_rounds++;
-	l->loss_rounds++;
+	l->window_losses += losses;
+	l->losses += losses;
+}
+
+static __always_inline void sample(struct mrc_ledger *l, __u32 packets, __u32 samples)
+{
+	l->window_tx += packets;
+	l->window_samples += samples;
+	l->samples += samples;
+}
+
+static __always_inline void fade(struct mrc_ledger *l, __u64 now)
+{
+	__u16 epoch = now / (settings.loss_window_us * NS_PER_US / 2 ?: 1), past = epoch - l->epoch;
+	__u32 shift = past < 16 ? past : 16;
+
+	l->epoch = epoch;
+	if (!shift || settings.loss_any) /* any loss is remembered until it is judged */
+		return;
+	l->window_tx >>= shift;
+	l->window_lost >>= shift;
+	l->window_samples >>= shift;
+	l->window_losses >>= shift;
 }
 
 /* Nothing arrives on a lagging EV: leave it, try it, and condemn it after enough of that. */
@@ -93,22 +105,18 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 	__u32 state = ev->state;
 
 	if (state == MRC_EV_GOOD) {
-		struct change c = change_of(j, ev, l, number, MRC_REASON_LAGGING);
-
-		j->changed |= transit(&c, MRC_EV_GOOD, MRC_EV_SKIP);
+		j->changed |= transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_LAGGING);
 	} else if (state != MRC_EV_SKIP) {
 		return;
 	} else if (ev->skip_reason != MRC_REASON_LAGGING) {
 		ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
 		j->changed = 1;
 	}
-	if (l->trials >= TRIALS && j->now - l->lag_ns >= settings.overdue_us * NS_PER_US) {
-		struct change c = change_of(j, ev, l, number, MRC_REASON_OVERDUE);
-
-		j->changed |= transit(&c, state, MRC_EV_ASSUMED_BAD);
+	if (l->trials >= TRIALS && aged(j->now, l->lag_ns, settings.overdue_us * NS_PER_US)) {
+		j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE);
 		return;
 	}
-	if (j->now - ev->probe_ns >= j->trial_gap_ns && j->trials < TRIALS_AT_ONCE)
+	if (aged(j->now, ev->probe_ns, j->trial_gap_ns) && j->trials < TRIALS_AT_ONCE)
 		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
 }
 
@@ -121,20 +129,15 @@ static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct
 	if (!marked)
 		return;
 	l->rx_ce += marked;
-	if (ev->state == MRC_EV_GOOD) {
-		struct change c = change_of(j, ev, l, number, MRC_REASON_CONGESTED);
-
-		transit(&c, MRC_EV_GOOD, MRC_EV_SKIP);
-	}
+	if (ev->state == MRC_EV_GOOD)
+		transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 }
 
 static __always_inline void release(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
 {
-	struct change c = change_of(j, ev, l, number, MRC_REASON_LAGGING);
-
 	l->lag_ns = 0;
 	if (ev->state == MRC_EV_SKIP && ev->skip_reason == MRC_REASON_LAGGING)
-		j->changed |= transit(&c, MRC_EV_SKIP, MRC_EV_GOOD);
+		j->changed |= transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_LAGGING);
 }
 
 static long judge_ev(__u64 i, void *context)
@@ -147,15 +150,18 @@ static long judge_ev(__u64 i, void *context)
 	__u32 mark, slot = j->slot & (MRC_ROUNDS - 1), judged;
 	__u16 probes, missed;
 	int arrived, grew;
+	__u64 now = j->now;
 
 	if (!ev || !l || !ev->configured)
 		return 0;
 	packets = bpf_ntohl(count->packets);
 	probes = bpf_ntohs(count->probes);
 	if (l->generation != j->generation) {
-		begin_generation(l, ev, count, j->generation, j->now);
+		release(j, ev, l, number);
+		begin_generation(l, ev, count, j->generation, now);
 		return 0;
 	}
+	fade(l, now);
 	/* More arrived than was sent: packets were on their way when the generation began. */
 	if ((__s32)((__u32)ev->tx_packets - l->offset - packets) < 0)
 		l->offset = (__u32)ev->tx_packets - packets;
@@ -169,81 +175,83 @@ static long judge_ev(__u64 i, void *context)
 	grew = deficit > l->deficit || missed > l->missed;
 
 	judged = (__s32)(mark - l->judged_tx) > 0 ? mark - l->judged_tx : 0;
-	if (j->halve) {
-		l->window_tx /= 2;
-		l->window_rounds /= 2;
-		if (!settings.loss_any) { /* any loss is remembered until it is judged */
-			l->window_lost /= 2;
-			l->window_loss_rounds /= 2;
-		}
-	}
 	if (judged) {
 		l->judged += judged;
 		l->judged_tx = mark;
-		l->window_tx += judged;
-		l->window_rounds++;
-		l->rounds++;
+		sample(l, judged, 1);
 	}
+	judged = (__u16)(probes - l->rx_probes + missed - l->missed);
+	sample(l, judged, judged);
 	if (deficit > l->deficit)
-		lose(l, deficit - l->deficit, j->now);
+		lose(l, deficit - l->deficit, 1, now);
 	else if (deficit < l->deficit)
 		unlose(l, l->deficit - deficit);
 	if (missed > l->missed)
-		l->trials += missed - l->missed;
+		lose(l, missed - l->missed, missed - l->missed, now);
+	else if (missed < l->missed)
+		unlose(l, l->missed - missed);
+	if (grew) {
+		l->loss_ns = now;
+		l->good = 0;
+		l->trials += !arrived && missed > l->missed;
+	}
 	l->deficit = deficit;
 	l->missed = missed;
 	l->rx = packets;
 	l->rx_probes = probes;
-	if (grew) {
-		l->loss_ns = j->now;
-		l->good = 0;
-	}
 	if (arrived) {
 		l->arrived_ns = j->asked_ns;
 		l->after_good = mark;
+		l->trials = 0;
 		l->good += !grew;
-		if (l->lag_ns)
+		if (!grew && l->lag_ns)
 			release(j, ev, l, number);
 	} else if (grew && !l->lag_ns) {
-		l->lag_ns = j->now;
+		l->lag_ns = now;
 		l->trials = 0;
 	}
 	if (l->lag_ns)
 		pursue(j, ev, l, number);
 	note_ce(j, ev, l, number, bpf_ntohs(count->ce));
-	if (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP) {
-		j->all_rounds += l->window_rounds;
-		j->all_losses += l->window_loss_rounds;
-		j->accused |= l->window_loss_rounds && (settings.loss_any ||
-						       l->window_loss_rounds >= settings.loss_rounds);
+	if (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP)
+		return 0;
+	if (l->window_losses >= (settings.loss_any ? 1 : settings.loss_samples)) {
+		j->accused++;
+	} else {
+		j->innocent++;
+		j->samples += l->window_samples;
+		j->losses += l->window_losses;
 	}
 	return 0;
 }
 
-/* The loss rule, where all EVs are known. Losses must last: late packets are not lost. */
+/* Whether the loss rule condemns an EV: any loss that lasts, for late packets are not lost; or a ratio of
+ * its packets, if it is not as with most of the others.
+ */
+static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ledger *l)
+{
+	if (settings.loss_any)
+		return l->window_lost && aged(j->now, l->doubt_ns, settings.overdue_us * NS_PER_US);
+	return (__u64)l->window_lost * 1000000 >= (__u64)settings.loss_ppm * l->window_tx &&
+	       j->innocent >= j->accused &&
+	       loses_more(l->window_losses, l->window_samples, j->losses, j->samples,
+			  j->innocent + j->accused, settings.loss_samples);
+}
+
+/* The loss rule, where all EVs are known. */
 static long judge_loss(__u64 i, void *context)
 {
 	struct judging *j = context;
 	__u32 number = j->first + i, index = ev_index(j->host_id, number), state;
 	struct mrc_ledger *l = ledger_at(index);
 	struct mrc_ev *ev = ev_at(index);
-	struct change c;
 
-	if (!ev || !l || !ev->configured || !l->window_lost)
+	if (!ev || !l || !ev->configured)
 		return 0;
 	state = ev->state;
-	if (state != MRC_EV_GOOD && state != MRC_EV_SKIP)
+	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !loses_too_much(j, l))
 		return 0;
-	if (settings.loss_any) {
-		if (j->now - l->doubt_ns < settings.overdue_us * NS_PER_US)
-			return 0;
-	} else if ((__u64)l->window_lost * 1000000 < (__u64)settings.loss_ppm * l->window_tx ||
-		   !loses_more(l->window_loss_rounds, l->window_rounds, j->all_losses, j->all_rounds,
-			       settings.loss_rounds)) {
-		return 0;
-	}
-	c = change_of(j, ev, l, number, MRC_REASON_LOSS);
-	j->changed |= transit(&c, state, MRC_EV_ASSUMED_BAD);
+	j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_LOSS);
 	return 0;
 }
 
@@ -271,7 +279,7 @@ static __always_inline void note_rtt(struct mrc_rounds *rounds, struct mrc_ledge
 /* One-way delay, more than the least of the peer's EVs. Two clocks: only differences mean something. */
 static __always_inline __u64 queueing_delay(struct mrc_rounds *rounds, __u64 delay, __u64 now)
 {
-	if ((__s64)(delay - rounds->min_delay) < 0 || now - rounds->min_delay_ns > DELAY_MEMORY_NS) {
+	if ((__s64)(delay - rounds->min_delay) < 0 || aged(now, rounds->min_delay_ns, DELAY_MEMORY_NS)) {
 		rounds->min_delay = delay;
 		rounds->min_delay_ns = now;
 	}
@@ -293,15 +301,10 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 		return MRC_DROP_UNASKED_REPLY;
 	l->reply_seq = seq;
 	l->replies++;
-	if (l->lag_ns && j->asked_ns > l->lag_ns)
-		release(j, ev, l, number);
 	delay = queueing_delay(j->rounds, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);
 	if (settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
-	    rtt > 2 * j->rounds->rtt_ns && ev->state == MRC_EV_GOOD) {
-		struct change change = change_of(j, ev, l, number, MRC_REASON_CONGESTED);
-
-		transit(&change, MRC_EV_GOOD, MRC_EV_SKIP);
-	}
+	    rtt > 2 * j->rounds->rtt_ns && ev->state == MRC_EV_GOOD)
+		transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 	note_rtt(j->rounds, l, rtt, ev->plane);
 	return MRC_DROP_NONE;
 }
@@ -320,10 +323,8 @@ static __always_inline int report_is_new(const struct control *c, const struct j
 	       bpf_ntohs(c->probe.counts) == (left < MRC_REPORT_EVS ? left : MRC_REPORT_EVS);
 }
 
-/* The loss windows fade: halved twice per configured window. */
 static __always_inline void judge_report(struct judging *j, const struct control *c)
 {
-	__u64 half = settings.loss_window_us * NS_PER_US / 2;
 	__u32 n = bpf_ntohs(c->probe.counts), round = bpf_ntohl(c->probe.round);
 
 	j->first = bpf_ntohs(c->probe.first);
@@ -331,25 +332,36 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->generation = bpf_ntohl(c->probe.generation);
 	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS_PER_PERIOD;
 	j->rounds->settled = round;
-	if (!j->first && j->now - j->rounds->window_ns >= half)
-		j->rounds->window_ns = j->now;
-	j->halve = j->rounds->window_ns == j->now;
 	bpf_loop(n, judge_ev, j, 0);
 	if (j->accused)
 		bpf_loop(n, judge_loss, j, 0);
 }
 
+struct volleys {
+	struct __sk_buff *skb;
+	struct mrc_node *node;
+	struct mrc_scratch *scratch;
+	struct request request;
+};
+
+static long send_trial(__u64 i, void *context)
+{
+	struct volleys *v = context;
+
+	v->request.number = v->scratch->trial[i / VOLLEY & (TRIALS_AT_ONCE - 1)];
+	send_request(v->skb, v->node, &v->request);
+	return 0;
+}
+
 /* Probes on EVs that lag, made of the reply that made it known. */
 static __always_inline void send_trials(struct __sk_buff *skb, const struct judging *j)
 {
-	struct mrc_node *self = node();
-	struct request r = { .now = j->now, .host_id = j->host_id };
-	__u32 i;
+	struct volleys v = { .skb = skb, .node = node(), .scratch = j->scratch };
 
-	for (i = 0; self && i < TRIALS_AT_ONCE && i < j->trials; i++) {
-		r.number = j->scratch->trial[i];
-		send_request(skb, self, &r);
-	}
+	v.request.now = j->now;
+	v.request.host_id = j->host_id;
+	if (v.node)
+		bpf_loop(VOLLEY * j->trials, send_trial, &v, 0);
 }
 
 /* A reply came back; `at` is where its probe begins. */
@@ -366,23 +378,22 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 		return MRC_DROP_BAD_PROBE;
 	j.now = bpf_ktime_get_ns();
 	j.asked_ns = bpf_be64_to_cpu(c->probe.tx_ns);
+	if (c->probe.counts && (!bytes || bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST,
+							     j.scratch->count, bytes)))
+		return MRC_DROP_BAD_PROBE;
 	reason = settle_ev(c, &j, number);
 	if (reason)
 		return reason;
 	/* Else a newer one has overtaken it, or another CPU is at one: this one can be spared. */
-	if (c->probe.counts && report_is_new(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
-		if (bytes && !bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST, j.scratch->count,
-						 bytes))
-			judge_report(&j, c);
-		else
-			reason = MRC_DROP_BAD_PROBE;
+	if (bytes && report_is_new(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
+		judge_report(&j, c);
 		__sync_lock_test_and_set(&j.rounds->busy, 0);
 	}
 	if (j.changed)
 		refresh_usable(peer, host_id);
 	if (j.trials)
 		send_trials(skb, &j);
-	return reason;
+	return MRC_DROP_NONE;
 }
 
 #endif

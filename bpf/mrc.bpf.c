@@ -512,6 +512,7 @@ int mrc_sweep(struct __sk_buff *skb)
 	struct sweep s = { .skb = skb, .node = node(), .request = { .host_id = skb->mark } };
 	struct mrc_rounds *rounds = rounds_at(skb->mark);
 	struct mrc_peer *peer = peer_at(skb->mark);
+	__u64 asked_ns;
 
 	if (!s.node || !peer || !peer->configured || !rounds)
 		return 0;
@@ -520,8 +521,9 @@ int mrc_sweep(struct __sk_buff *skb)
 	bpf_loop(settings.evs_per_peer, sweep_one, &s, 0);
 	s.request.now = bpf_ktime_get_ns();
 	s.request.number = report_ev(peer, rounds, ports_both(s.node, peer));
-	if (s.request.number == NO_SLOT || s.request.now - rounds->asked_ns < reordering_window(rounds) ||
-	    !begin_round(rounds, &s.request, rounds->asked_ns) ||
+	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
+	if (s.request.number == NO_SLOT || !aged(s.request.now, asked_ns, reordering_window(rounds)) ||
+	    !begin_round(rounds, &s.request, asked_ns) ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(s.request.counts), 0))
 		return s.sent;
 	return s.sent + send_request(skb, s.node, &s.request);
@@ -535,26 +537,24 @@ int mrc_sweep(struct __sk_buff *skb)
 SEC("tc")
 int mrc_steer(struct __sk_buff *skb)
 {
-	struct change c = { .host_id = skb->mark, .number = skb->cb[0], .reason = skb->cb[2] };
-	__u32 after = skb->cb[1], allowed = skb->cb[3], before, index;
-	struct mrc_peer *peer = peer_at(c.host_id);
+	__u32 host_id = skb->mark, number = skb->cb[0], after = skb->cb[1], allowed = skb->cb[3], before;
+	struct mrc_peer *peer = peer_at(host_id);
+	struct mrc_ev *ev;
 
 	if (!peer)
 		return 0;
-	if (c.number == STEER_REFRESH) {
-		refresh_usable(peer, c.host_id);
+	if (number == STEER_REFRESH) {
+		refresh_usable(peer, host_id);
 		return 0;
 	}
-	if (c.number >= settings.evs_per_peer || after > MRC_EV_DENIED)
+	if (number >= settings.evs_per_peer || after > MRC_EV_DENIED)
 		return 0;
-	index = ev_index(c.host_id, c.number);
-	c.ev = ev_at(index);
-	c.ledger = ledger_at(index);
-	if (!c.ev || !c.ledger || !c.ev->configured)
+	ev = ev_at(ev_index(host_id, number));
+	if (!ev || !ev->configured)
 		return 0;
-	before = c.ev->state;
-	if (!(allowed & (1u << (before & 31))) || !transit(&c, before, after))
+	before = ev->state;
+	if (!(allowed & (1u << (before & 31))) || !transit(host_id, number, before, after, skb->cb[2]))
 		return 0;
-	refresh_usable(peer, c.host_id);
+	refresh_usable(peer, host_id);
 	return 1;
 }

@@ -159,14 +159,15 @@ struct mrc_ledger {
 	__u32 reply_seq; /* newest probe answered */
 	__u32 good; /* reports in a row that knew of new arrivals and of no new loss */
 	__u32 judged_tx; /* newest mark judged */
-	__u32 rounds; /* reports that knew of new data packets; a count */
-	__u32 loss_rounds; /* reports that knew of new losses; a count */
-	__u32 window_tx; /* data packets judged in the loss window */
+	__u32 samples; /* reports that knew of new data packets, and probes judged; a count */
+	__u32 losses; /* samples with a loss; a count */
+	__u32 window_tx; /* packets judged in the loss window, which fades: halved twice per period */
 	__u32 window_lost; /* of these lost */
-	__u16 window_rounds; /* as rounds, in the loss window */
-	__u16 window_loss_rounds; /* as loss_rounds */
+	__u16 window_samples; /* as samples, in the loss window */
+	__u16 window_losses; /* as losses */
 	__u32 after_good; /* judged_tx when arrived_ns was last set */
-	__u32 trials; /* probes on it that did not arrive, since it began to lag */
+	__u16 trials; /* since it began to lag, reports that knew of lost probes and of no arrival */
+	__u16 epoch; /* when the loss window was last halved */
 };
 _Static_assert(sizeof(struct mrc_ledger) == 128, "mrc_ledger is two cache lines");
 
@@ -210,14 +211,13 @@ struct mrc_rounds {
 	__u32 settled; /* newest that came back */
 	__u32 turn; /* on which EV the next one travels */
 	__u32 busy; /* a CPU is judging a report */
-	__u64 window_ns; /* when the loss window was last halved */
 	__u64 rtt_ns; /* smoothed over all EVs, 1/8 per reply */
 	__u64 rtt_var_ns; /* mean deviation, 1/4 per reply (RFC 6298 §2) */
 	__u64 min_delay; /* least one-way delay lately, by two clocks that do not agree: a difference mod 2^64 */
 	__u64 min_delay_ns; /* when it was measured */
 	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
 };
-_Static_assert(sizeof(struct mrc_rounds) == 136, "mrc_rounds has no padding");
+_Static_assert(sizeof(struct mrc_rounds) == 128, "mrc_rounds is two cache lines");
 
 /* One NIC of this host. Index: plane. */
 struct mrc_plane {
@@ -274,7 +274,7 @@ struct mrc_settings {
 	__u32 skip_delay_us; /* this much more delay than the others have: SKIP; 0 = never */
 	__u32 loss_any; /* 1 = any loss that lasts is failure */
 	__u32 loss_ppm; /* else this ratio over the window, parts per million, */
-	__u32 loss_rounds; /* seen in at least this many reports */
+	__u32 loss_samples; /* seen in at least this many samples; twice as many where EVs are few */
 	__u32 loss_window_us;
 	__u32 forget_ms; /* an EV that was well for so long forgets one relapse */
 };
@@ -291,7 +291,7 @@ struct mrc_event {
 	__u8 relapses;
 	__u8 icmp_type; /* of the ICMPv6 error */
 	__u8 icmp_code;
-	__u32 trials; /* probes on it that did not arrive */
+	__u32 trials; /* as mrc_ledger.trials */
 	__u64 silent_ns; /* since a packet by it was last known to have arrived */
 	__u32 lost_packets; /* in the loss window */
 	__u32 sent_packets;

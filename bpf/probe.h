@@ -102,8 +102,8 @@ static long mark_ev(__u64 i, void *context)
 	tx = *(volatile __u64 *)&ev->tx_packets;
 	probes = *(volatile __u32 *)&ev->probe_seq;
 	/* What was there at the last report is older than the window: no two are nearer than that. */
-	ev->mark_tx[slot] = m->now - ev->last_tx_ns >= m->window ? tx : ev->noted_tx;
-	ev->mark_probes[slot] = m->now - ev->probe_ns >= m->window ? probes : ev->noted_probes;
+	ev->mark_tx[slot] = aged(m->now, ev->last_tx_ns, m->window) ? tx : ev->noted_tx;
+	ev->mark_probes[slot] = aged(m->now, ev->probe_ns, m->window) ? probes : ev->noted_probes;
 	ev->noted_tx = tx;
 	ev->noted_probes = probes;
 	return 0;
@@ -114,7 +114,9 @@ static __always_inline __u32 report_chunks(void)
 	return (settings.evs_per_peer + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS;
 }
 
-/* Begin a round: note what has been sent on each EV. Returns 1 if this CPU is to ask for the report. */
+/* Begin a round: note what has been sent on each EV. `asked_ns` is when the last was begun. Returns 1 if
+ * this CPU is to ask for the report.
+ */
 static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, __u64 asked_ns)
 {
 	__u32 chunks = report_chunks() ?: 1;
@@ -158,14 +160,14 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, struct mrc_rounds 
  * between two; not while too many are under way; and now and then in any case.
  */
 static __always_inline int report_due(const struct mrc_rounds *rounds, const struct mrc_rotation *turn,
-				      __u64 now)
+				      __u64 now, __u64 asked_ns)
 {
-	__u64 gap = now - rounds->asked_ns;
-
-	if (gap >= settings.probe_late_us * NS_PER_US)
+	if (aged(now, asked_ns, settings.probe_late_us * NS_PER_US))
 		return 1;
-	return turn->unprobed >= settings.probe_packets && gap >= settings.probe_gap_us * NS_PER_US &&
-	       gap >= reordering_window(rounds) && rounds->round - rounds->settled < MRC_ROUNDS * report_chunks();
+	return turn->unprobed >= settings.probe_packets &&
+	       aged(now, asked_ns, settings.probe_gap_us * NS_PER_US) &&
+	       aged(now, asked_ns, reordering_window(rounds)) &&
+	       rounds->round - rounds->settled < MRC_ROUNDS * report_chunks();
 }
 
 /* Let a request ride on this packet: mrc_probe makes it of a clone, before the packet is pushed. */
@@ -175,12 +177,16 @@ static __always_inline void ask_along(struct __sk_buff *skb, const struct mrc_no
 {
 	struct mrc_rounds *rounds = rounds_at(r->host_id);
 	struct mrc_ride *ride;
+	__u64 asked_ns;
 	__u32 zero = 0;
 
-	if (!rounds || !self->probe_ifindex || !report_due(rounds, turn, r->now))
+	if (!rounds || !self->probe_ifindex)
+		return;
+	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
+	if (!report_due(rounds, turn, r->now, asked_ns))
 		return;
 	r->number = report_ev(peer, rounds, ports_both(self, peer));
-	if (r->number == NO_SLOT || !begin_round(rounds, r, rounds->asked_ns))
+	if (r->number == NO_SLOT || !begin_round(rounds, r, asked_ns))
 		return;
 	turn->unprobed = 0;
 	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
@@ -287,7 +293,7 @@ static __always_inline int ride(struct __sk_buff *skb, const struct mrc_node *se
 	if (settings.srh)
 		room += ev->srh_len & 0x7f;
 	/* The room holds everything but ballast and counts: these take the place of the packet. */
-	if (!p.plane || (skb->len != length && bpf_skb_change_tail(skb, length, 0)) ||
+	if (!p.plane || ((skb->len != length || skb->gso_size) && bpf_skb_change_tail(skb, length, 0)) ||
 	    bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
 		return -1;

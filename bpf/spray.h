@@ -39,6 +39,8 @@ static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation 
 
 	for (i = 1; i < TRIES; i++) {
 		slot = usable_slot(peer, plane, slot + 1);
+		if (slot == NO_SLOT)
+			break;
 		ev = ev_at(ev_index(host_id, plane * settings.evs_per_plane + slot));
 		if (!ev || !passes(ev, turn))
 			break;

@@ -129,7 +129,7 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 	if (!peer)
 		return 0;
 	__sync_fetch_and_add(&peer->wanted, 1);
-	for (i = 0; self && i < 4; i++) {
+	for (i = 0; self && i < 16; i++) {
 		seen = *(volatile __u32 *)&peer->wanted;
 		if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
 			return 0;
@@ -141,16 +141,6 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 	return 0;
 }
 
-/* An EV of a peer whose state is to change, and why. */
-struct change {
-	struct mrc_ev *ev;
-	struct mrc_ledger *ledger;
-	__u32 host_id;
-	__u32 number;
-	__u32 reason;
-	__u32 icmp; /* type and code, of an ICMPv6 error */
-};
-
 /* Falls that are not forgotten: one per period of being well. */
 static __always_inline __u8 relapses_after(const struct mrc_ev *ev, __u64 now)
 {
@@ -160,25 +150,26 @@ static __always_inline __u8 relapses_after(const struct mrc_ev *ev, __u64 now)
 	return left < 255 ? left + 1 : 255;
 }
 
-static __always_inline void tell(const struct change *c, __u32 before, __u32 after, __u64 now)
+static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why, __u64 now,
+				 const struct mrc_ev *ev, const struct mrc_ledger *ledger)
 {
 	struct mrc_event *event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
 
 	if (!event)
-		return; /* the daemon sees by the count of changes that some are missing */
+		return; /* the daemon finds it in the tables */
 	event->ns = now;
-	event->host_id = c->host_id;
-	event->ev = c->number;
+	event->host_id = host_id;
+	event->ev = number;
 	event->before = before;
 	event->after = after;
-	event->reason = c->reason;
-	event->relapses = c->ev->relapses;
-	event->icmp_type = c->icmp >> 8;
-	event->icmp_code = c->icmp;
-	event->trials = c->ledger->trials;
-	event->silent_ns = c->ledger->arrived_ns ? now - c->ledger->arrived_ns : 0;
-	event->lost_packets = c->ledger->window_lost;
-	event->sent_packets = c->ledger->window_tx;
+	event->reason = why;
+	event->relapses = ev->relapses;
+	event->icmp_type = why >> 16;
+	event->icmp_code = why >> 8;
+	event->trials = ledger->trials;
+	event->silent_ns = ledger->arrived_ns ? now - ledger->arrived_ns : 0;
+	event->lost_packets = ledger->window_lost;
+	event->sent_packets = ledger->window_tx;
 	bpf_ringbuf_submit(event, 0);
 }
 
@@ -186,47 +177,48 @@ static __always_inline void begin_loss_window(struct mrc_ledger *ledger)
 {
 	ledger->window_tx = 0;
 	ledger->window_lost = 0;
-	ledger->window_rounds = 0;
-	ledger->window_loss_rounds = 0;
+	ledger->window_samples = 0;
+	ledger->window_losses = 0;
 	ledger->doubt_ns = 0;
 }
 
-/* Returns 1 if the EV was in state `before` and is now in `after`: then the usable EVs are to be worked
- * out anew, unless it is a congested one, which is passed over in its turn.
- */
-static __noinline int transit(const struct change *c, __u32 before, __u32 after)
-{
-	struct mrc_ledger *ledger = c->ledger;
-	struct mrc_ev *ev = c->ev;
-	__u64 now = bpf_ktime_get_ns();
-	int skipping = (before == MRC_EV_GOOD && after == MRC_EV_SKIP) ||
-		       (before == MRC_EV_SKIP && after == MRC_EV_GOOD);
+#define ICMP_REASON(type, code) ((type) << 16 | (code) << 8 | MRC_REASON_ICMP_ERROR)
 
-	if (before == after || __sync_val_compare_and_swap(&ev->state, before, after) != before)
+/* Change the state of an EV, if it is `before`. `why` is an enum mrc_reason, or ICMP_REASON. Returns 1 if
+ * that was so: then the usable EVs are to be worked out anew, unless it is a congested one, which is
+ * passed over in its turn.
+ */
+__noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why)
+{
+	__u32 index = ev_index(host_id, number), reason = why & 0xff;
+	struct mrc_ledger *ledger = ledger_at(index);
+	struct mrc_ev *ev = ev_at(index);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!ev || !ledger || before == after ||
+	    __sync_val_compare_and_swap(&ev->state, before, after) != before)
 		return 0;
-	if (skipping) {
-		if (after == MRC_EV_SKIP) {
-			ev->skip_reason = c->reason;
-			__sync_fetch_and_add(&ev->skips, 1);
-		}
-	} else {
-		ev->reason = c->reason;
-		if (after == MRC_EV_ASSUMED_BAD) {
-			if (c->reason != MRC_REASON_LINK_DOWN && c->reason != MRC_REASON_PEER_LINK_DOWN &&
-			    ledger->arrived_ns) {
-				observe(MRC_HISTOGRAM_DETECTION, now - ledger->arrived_ns);
-				observe(MRC_HISTOGRAM_AFTER_GOOD,
-					(__u32)ev->tx_packets - ledger->after_good);
-			}
-			ev->relapses = relapses_after(ev, now);
-			ledger->good = 0;
-			ledger->loss_ns = now;
-		}
-		ev->state_since_ns = now;
-		tell(c, before, after, now);
-		begin_loss_window(ledger);
-		ledger->lag_ns = 0;
+	if (before == MRC_EV_SKIP && after == MRC_EV_GOOD)
+		return 1;
+	if (before == MRC_EV_GOOD && after == MRC_EV_SKIP) {
+		ev->skip_reason = reason;
+		__sync_fetch_and_add(&ev->skips, 1);
+		return 1;
 	}
+	ev->reason = reason;
+	if (after == MRC_EV_ASSUMED_BAD) {
+		if (reason != MRC_REASON_LINK_DOWN && reason != MRC_REASON_PEER_LINK_DOWN && ledger->arrived_ns) {
+			observe(MRC_HISTOGRAM_DETECTION, now - ledger->arrived_ns);
+			observe(MRC_HISTOGRAM_AFTER_GOOD, (__u32)ev->tx_packets - ledger->after_good);
+		}
+		ev->relapses = relapses_after(ev, now);
+		ledger->good = 0;
+		ledger->loss_ns = now;
+	}
+	ev->state_since_ns = now;
+	tell(host_id, number, before, after, why, now, ev, ledger);
+	begin_loss_window(ledger);
+	ledger->lag_ns = 0;
 	return 1;
 }
 
