@@ -1,11 +1,11 @@
 /* Judging paths by the peer's reports.
  *
- * RACK across paths, by counts: if a report that was asked for later came back, and what was sent on
- * an EV before has not arrived by then, the EV is late. Nothing at all arriving on it is the sign of a
- * dead path, and it is left at once: it lags (SKIP). Volleys of probes on it decide: when one arrives
- * whole the EV is given back; when none arrives, several times and over some time, it is ASSUMED_BAD.
- * What arrives in part, of data or of probes, is for the loss rule. A host, a peer or a machine that
- * stands still sends no reports, so it demotes nobody.
+ * RACK across paths, by counts: if a report that was asked for later came back, and of what was sent on
+ * an EV before something has not arrived by then, the EV lags, and is left at once (SKIP): it may be
+ * dead. Volleys of probes on it decide: when one arrives whole the EV is given back; when nothing
+ * arrives, several times and over some time, it is ASSUMED_BAD. What arrives in part, of data or of
+ * probes, is for the loss rule. A host, a peer or a machine that stands still sends no reports, so it
+ * demotes nobody.
  */
 #ifndef MRC_JUDGE_H
 #define MRC_JUDGE_H
@@ -14,7 +14,7 @@
 
 #define TRIALS 6 /* volleys of which nothing arrived make a lagging EV ASSUMED_BAD, */
 #define TRIALS_PER_PERIOD 16 /* sent at most so many times in the least time that it takes */
-#define VOLLEY 8 /* probes */
+#define VOLLEY 16 /* probes */
 
 struct judging {
 	struct mrc_rounds *rounds;
@@ -99,7 +99,7 @@ static __always_inline void fade(struct mrc_ledger *l, __u64 now)
 	l->window_losses >>= shift;
 }
 
-/* Nothing arrives on a lagging EV: leave it, try it, and condemn it after enough of that. */
+/* A lagging EV: leave it, try it, and condemn it after enough of that. */
 static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
 {
 	__u32 state = ev->state;
@@ -116,8 +116,11 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 		j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE);
 		return;
 	}
-	if (aged(j->now, ev->probe_ns, j->trial_gap_ns) && j->trials < TRIALS_AT_ONCE)
+	if ((l->lag_ns == j->now || aged(j->now, ev->probe_ns, j->trial_gap_ns)) &&
+	    j->trials < TRIALS_AT_ONCE) {
+		l->tried = ev->probe_seq + VOLLEY;
 		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
+	}
 }
 
 static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number,
@@ -202,13 +205,17 @@ static long judge_ev(__u64 i, void *context)
 	if (arrived) {
 		l->arrived_ns = j->asked_ns;
 		l->after_good = mark;
-		l->trials = 0;
-		l->good += !grew;
-		if (!grew && l->lag_ns)
+		l->trials = l->trials > 1; /* the rest of what was held up may follow */
+		if (!grew && l->good < 0xffff)
+			l->good++;
+		/* Given back when the whole volley is accounted for, and nothing of it is new among the lost. */
+		if (!grew && l->lag_ns && (__s16)(probes + l->probe_offset + missed - l->tried) >= 0)
 			release(j, ev, l, number);
-	} else if (grew && !l->lag_ns) {
+	}
+	if (grew && !l->lag_ns) {
 		l->lag_ns = now;
 		l->trials = 0;
+		l->tried = ev->probe_seq + 1; /* none yet */
 	}
 	if (l->lag_ns)
 		pursue(j, ev, l, number);
@@ -225,14 +232,19 @@ static long judge_ev(__u64 i, void *context)
 	return 0;
 }
 
-/* Whether the loss rule condemns an EV: any loss that lasts, for late packets are not lost; or a ratio of
- * its packets, if it is not as with most of the others.
+#define LATE_US(overdue_us) ((overdue_us) / 4)
+
+/* Whether the loss rule condemns an EV: any loss that lasts, or a ratio of its packets, if it is not as
+ * with most of the others. Late packets are not lost, and where nothing arrives they may all be late.
  */
 static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ledger *l)
 {
+	if (l->trials)
+		return 0;
 	if (settings.loss_any)
 		return l->window_lost && aged(j->now, l->doubt_ns, settings.overdue_us * NS_PER_US);
-	return (__u64)l->window_lost * 1000000 >= (__u64)settings.loss_ppm * l->window_tx &&
+	return aged(j->now, l->doubt_ns, LATE_US(settings.overdue_us) * NS_PER_US) &&
+	       (__u64)l->window_lost * 1000000 >= (__u64)settings.loss_ppm * l->window_tx &&
 	       j->innocent >= j->accused &&
 	       loses_more(l->window_losses, l->window_samples, j->losses, j->samples,
 			  j->innocent + j->accused, settings.loss_samples);

@@ -142,7 +142,7 @@ struct mrc_ledger {
 	__u64 judged; /* data packets sent and judged, over all generations */
 	__u64 rx_ce; /* CE marks that the peer has seen, over all generations */
 	__u64 arrived_ns; /* when the newest packet that is known to have arrived was sent, or later */
-	__u64 lag_ns; /* since when it lags: nothing arrives, something is missing; 0 = it does not */
+	__u64 lag_ns; /* since when it lags: something is missing; 0 = it does not */
 	__u64 loss_ns; /* when a loss of data or probes was last noticed */
 	__u64 doubt_ns; /* since when window_lost is not 0 */
 	__u32 rtt_ns; /* smoothed, 1/8 per reply; below 4.3 s */
@@ -157,7 +157,8 @@ struct mrc_ledger {
 	__u16 probe_offset; /* probe_seq minus the peer's count when the generation began */
 	__u16 missed; /* probes lost in this generation, as far as known */
 	__u32 reply_seq; /* newest probe answered */
-	__u32 good; /* reports in a row that knew of new arrivals and of no new loss */
+	__u16 good; /* reports in a row that knew of new arrivals and of no new loss; stops at 65535 */
+	__u16 tried; /* while it lags: probe_seq when all of its newest volley will have been sent */
 	__u32 judged_tx; /* newest mark judged */
 	__u32 samples; /* reports that knew of new data packets, and probes judged; a count */
 	__u32 losses; /* samples with a loss; a count */
