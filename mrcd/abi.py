@@ -7,12 +7,18 @@ from enum import IntEnum
 
 import numpy as np
 
-ABI_VERSION = 1
-WIRE_VERSION = 1
+ABI_VERSION = 2
+WIRE_VERSION = 2
 MAX_PLANES = 8
 EV_WORDS = 4
 SRH_MAX = 88
 SPORT_BASE = 0xC000
+REPORT_EVS = 128
+BALLAST = 64
+ROUNDS_UNDER_WAY = 4
+REPORT_SLOTS = 8
+WEIGHT_FULL = 8
+BUCKETS = 256
 STATUS_DETACHED = 0x1
 
 
@@ -31,17 +37,32 @@ class Reason(IntEnum):
 
     NEW = 0
     PROBED = 1
-    UNANSWERED = 2
+    OVERDUE = 2
     LOSS = 3
-    LINK_DOWN = 4
-    PEER_LINK_DOWN = 5
-    HEALED = 6
-    ADMIN = 7
+    GREY_LOSS = 4
+    ICMP_ERROR = 5
+    LINK_DOWN = 6
+    PEER_LINK_DOWN = 7
+    HEALED = 8
+    ADMIN = 9
+    CONGESTED = 10
+    LAGGING = 11
 
     @property
     def text(self) -> str:
         """The word that users see, in logs, mrcctl and metrics."""
         return self.name.lower()
+
+
+class Histogram(IntEnum):
+    """enum mrc_histogram; RTT is plane 0's, and one for each further plane follows"""
+
+    DETECTION = 0
+    AFTER_GOOD = 1
+    RTT = 2
+
+
+HISTOGRAMS = Histogram.RTT + MAX_PLANES
 
 
 class Drop(IntEnum):
@@ -53,20 +74,23 @@ class Drop(IntEnum):
     NO_USABLE_EV = 3
     TOO_BIG = 4
     PUSH_FAILED = 5
-    TRUNCATED = 6
-    BAD_VERSION = 7
-    BAD_TYPE = 8
-    BAD_SRH = 9
-    UNKNOWN_SENDER = 10
-    BAD_EV = 11
-    WRONG_PLANE = 12
-    WRONG_SOURCE = 13
-    BAD_INNER = 14
-    CE_NOT_ECT = 15
-    GLUED = 16
-    POP_FAILED = 17
-    UNASKED_REPLY = 18
-    REPLY_FAILED = 19
+    PROBE_FAILED = 6
+    TRUNCATED = 7
+    BAD_VERSION = 8
+    BAD_TYPE = 9
+    BAD_SRH = 10
+    UNKNOWN_SENDER = 11
+    BAD_EV = 12
+    WRONG_PLANE = 13
+    WRONG_SOURCE = 14
+    BAD_INNER = 15
+    CE_NOT_ECT = 16
+    GLUED = 17
+    POP_FAILED = 18
+    UNASKED_REPLY = 19
+    REPLY_FAILED = 20
+    BAD_PROBE = 21
+    WRONG_RECEIVER = 22
 
     @property
     def text(self) -> str:
@@ -81,29 +105,64 @@ EV = np.dtype(
         ("dst", _u8, 16),
         ("configured", _u8),
         ("plane", _u8),
-        ("state", _u8),
         ("srh_len", _u8),
-        ("probe_seq", _u32),
+        ("weight", _u8),
+        ("state", _u32),
         ("state_since_ns", _u64),
-        ("reply_seq", _u32),
-        ("replies", _u32),
+        ("probe_after_ns", _u64),
+        ("reason", _u8),
+        ("skip_reason", _u8),
+        ("relapses", _u8),
+        ("reserved", _u8),
+        ("skips", _u32),
         ("probe_ns", _u64),
-        ("reply_ns", _u64),
-        ("rtt_ns", _u64),
+        ("probe_seq", _u32),
+        ("noted_tx", _u32),
         ("tx_packets", _u64),
         ("tx_bytes", _u64),
-        ("settled_tx", _u64),
-        ("settled_rx", _u64),
-        ("base_tx", _u64),
-        ("base_rx", _u64),
-        ("rx_ce", _u64),
-        ("rx_generation", _u32),
-        ("reason", _u8),
-        ("relapses", _u8),
-        ("reserved", _u8, 2),
+        ("last_tx_ns", _u64),
+        ("mark_tx", _u32, ROUNDS_UNDER_WAY),
+        ("mark_probes", _u16, ROUNDS_UNDER_WAY),
+        ("noted_probes", _u32),
+        ("reserved2", _u32),
+        ("reserved3", _u64),
     ]
 )
-RX = np.dtype([("packets", _u64), ("bytes", _u64), ("ce", _u64), ("last_ns", _u64)])
+LEDGER = np.dtype(
+    [
+        ("lost_before", _u64),
+        ("judged", _u64),
+        ("rx_ce", _u64),
+        ("arrived_ns", _u64),
+        ("lag_ns", _u64),
+        ("loss_ns", _u64),
+        ("doubt_ns", _u64),
+        ("rtt_ns", _u32),
+        ("replies", _u32),
+        ("deficit", _u32),
+        ("offset", _u32),
+        ("rx", _u32),
+        ("generation", _u32),
+        ("rx_probes", _u16),
+        ("ce", _u16),
+        ("probe_offset", _u16),
+        ("missed", _u16),
+        ("reply_seq", _u32),
+        ("good", _u16),
+        ("tried", _u16),
+        ("judged_tx", _u32),
+        ("samples", _u32),
+        ("losses", _u32),
+        ("window_tx", _u32),
+        ("window_lost", _u32),
+        ("window_samples", _u16),
+        ("window_losses", _u16),
+        ("after_good", _u32),
+        ("trials", _u16),
+        ("epoch", _u16),
+    ]
+)
+RX = np.dtype([("packets", _u64), ("bytes", _u64), ("ce", _u64), ("probes", _u64)])
 SRH = np.dtype([("bytes", _u8, SRH_MAX)])
 PEER = np.dtype(
     [
@@ -115,6 +174,25 @@ PEER = np.dtype(
         ("ports_ns", _u64),
         ("usable", _u64, (MAX_PLANES, EV_WORDS)),
         ("address", _u8, (MAX_PLANES, 16)),
+        ("floor", _u32),
+        ("wanted", _u32),
+        ("busy", _u32),
+        ("reserved", _u32),
+    ]
+)
+ROUNDS = np.dtype(
+    [
+        ("asked_ns", _u64),
+        ("sent_ns", _u64, REPORT_SLOTS),
+        ("round", _u32),
+        ("settled", _u32),
+        ("turn", _u32),
+        ("busy", _u32),
+        ("rtt_ns", _u64),
+        ("rtt_var_ns", _u64),
+        ("min_delay", _u64),
+        ("min_delay_ns", _u64),
+        ("icmp_ns", _u64),
     ]
 )
 PLANE = np.dtype(
@@ -128,9 +206,9 @@ PLANE = np.dtype(
         ("sid", _u8, 16),
     ]
 )
-NODE = np.dtype([("generation", _u32), ("ports", _u32), ("status", _u32), ("reserved", _u32)])
+NODE = np.dtype([("generation", _u32), ("ports", _u32), ("status", _u32), ("probe_ifindex", _u32)])
 PREFIX = np.dtype([("prefixlen", _u32), ("address", _u8, 16)])
-ROTATION = np.dtype([("plane", _u32), ("slot", _u16, MAX_PLANES), ("reserved", _u32)])
+ROTATION = np.dtype([("plane", _u32), ("slot", _u16, MAX_PLANES), ("unprobed", _u16), ("turns", _u16)])
 SETTINGS = np.dtype(
     [
         ("planes", _u32),
@@ -140,26 +218,59 @@ SETTINGS = np.dtype(
         ("host_id", _u16),
         ("udp_port", _u16),
         ("srh", _u32),
+        ("probe_packets", _u32),
+        ("probe_gap_us", _u32),
+        ("probe_late_us", _u32),
+        ("reorder_us", _u32),
+        ("overdue_us", _u32),
+        ("skip_delay_us", _u32),
+        ("loss_any", _u32),
+        ("loss_ppm", _u32),
+        ("loss_samples", _u32),
+        ("loss_window_us", _u32),
+        ("forget_ms", _u32),
+    ]
+)
+EVENT = np.dtype(
+    [
+        ("ns", _u64),
+        ("host_id", _u32),
+        ("ev", _u16),
+        ("before", _u8),
+        ("after", _u8),
+        ("reason", _u8),
+        ("relapses", _u8),
+        ("icmp_type", _u8),
+        ("icmp_code", _u8),
+        ("trials", _u32),
+        ("silent_ns", _u64),
+        ("lost_packets", _u32),
+        ("sent_packets", _u32),
     ]
 )
 
 STRUCTS: dict[str, np.dtype] = {
     "mrc_ev": EV,
+    "mrc_ledger": LEDGER,
     "mrc_rx": RX,
     "mrc_srh": SRH,
     "mrc_peer": PEER,
+    "mrc_rounds": ROUNDS,
     "mrc_plane": PLANE,
     "mrc_node": NODE,
     "mrc_prefix": PREFIX,
     "mrc_rotation": ROTATION,
     "mrc_settings": SETTINGS,
+    "mrc_event": EVENT,
 }
 
 MAPS: dict[str, np.dtype] = {
     "mrc_evs": EV,
+    "mrc_ledgers": LEDGER,
     "mrc_rxs": RX,
     "mrc_srhs": SRH,
     "mrc_peers": PEER,
+    "mrc_rounds": ROUNDS,
     "mrc_planes": PLANE,
     "mrc_node": NODE,
 }

@@ -66,6 +66,7 @@ class Api:
                 web.get("/v1/peers", self.peers),
                 web.get("/v1/paths", self.paths),
                 web.get("/v1/events", self.events),
+                web.get("/v1/histograms", self.histograms),
                 web.post("/v1/deny", self.deny),
                 web.post("/v1/allow", self.allow),
                 web.post("/v1/detach", self.detach),
@@ -118,6 +119,10 @@ class Api:
         found = await self._daemon.events.after(after, wait)
         last_id = found[-1]["id"] if found else min(after, self._daemon.events.last_id)
         return web.json_response({"events": found, "last_id": last_id})
+
+    async def histograms(self, _: web.Request) -> web.Response:
+        """Detection times, packets after the last known arrival, round trips."""
+        return web.json_response(self._daemon.view.histograms())
 
     async def deny(self, request: web.Request) -> web.Response:
         """Take EVs out of use."""

@@ -52,6 +52,7 @@ Address6 = Annotated[ipaddress.IPv6Address, BeforeValidator(_address6)]
 Steering = Literal["usid", "srh", "ecmp"]
 Granularity = Literal["burst", "packet"]
 Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
+LossRule = Literal["ratio", "any"]
 
 
 class _Model(BaseModel):
@@ -137,19 +138,72 @@ class Interfaces(_Model):
 
 
 class Health(_Model):
-    """When an EV is withdrawn and when it comes back. Times in milliseconds."""
+    """When an EV is left and when it comes back. The unit of a time is at the end of its name.
 
-    probe_interval_ms: Annotated[int, Field(ge=1, le=10_000)] = 20
-    idle_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 100
-    unanswered: Annotated[int, Field(ge=2, le=100)] = Field(
-        default=4, description="this many probes in a row without a reply, while later ones on other EVs came back"
+    The programs judge by *reports* of what has arrived on every EV, which a host asks of its peers while
+    traffic flows; the daemon's sweeps ask where none does.
+    """
+
+    probe_interval_ms: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=20, description="between sweeps, which probe every EV of a peer that has traffic"
     )
-    loss_window_ms: Annotated[int, Field(ge=20, le=60_000)] = 400
-    loss_ratio: Annotated[float, Field(gt=0, le=1)] = 0.05
-    loss_min_packets: Annotated[int, Field(ge=1)] = 10
-    good_probes: Annotated[int, Field(ge=1, le=1000)] = 10
-    hold_down_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 1000
-    hold_down_max_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 60_000
+    idle_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
+        default=100, description="between sweeps of a quiet peer"
+    )
+    probe_packets: Annotated[int, Field(ge=1, le=65_535)] | None = Field(
+        default=None,
+        description="skbs pushed before a CPU asks for a report; 16 bursts or 64 packets, by granularity, if unset",
+    )
+    probe_gap_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=150, description="no report is asked for sooner than this after the last"
+    )
+    probe_late_ms: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=5, description="a report is asked for with the next packet when the last is so long ago"
+    )
+    reorder_us: Annotated[int, Field(ge=50, le=1_000_000)] = Field(
+        default=50, description="least reordering window; the programs widen it by the spread of round trips"
+    )
+    overdue_ms: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=10, description="an EV by which nothing arrives, while later packets on others do, is left for good"
+    )
+    skip_delay_us: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
+        default=1000, description="an EV with so much more delay than the others is passed over; 0: never"
+    )
+    loss_rule: LossRule = Field(
+        default="ratio",
+        description='"any": a loss that lasts means failure (fabrics that trim packets); "ratio": see the next three',
+    )
+    loss_ratio: Annotated[float, Field(ge=0.000001, le=1)] = 0.02
+    loss_samples: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=10,
+        description="samples of the window (reports with new packets, and probes) that must have seen losses; "
+        "twice as many where fewer than 8 EVs are in use",
+    )
+    loss_window_ms: Annotated[int, Field(ge=10, le=60_000)] = 200
+    good_probes: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=10, description="reports in a row with arrivals and without loss, for an EV to come back"
+    )
+    hold_down_ms: Annotated[int, Field(ge=1, le=3_600_000)] = Field(
+        default=1000, description="no loss for so long, for an EV to come back; doubles with each relapse"
+    )
+    hold_down_max_ms: Annotated[int, Field(ge=1, le=86_400_000)] = Field(
+        default=60_000, description="the hold-down's cap; being well for so long makes one relapse forgotten"
+    )
+    ramp_ms: Annotated[int, Field(ge=0, le=60_000)] = Field(
+        default=400, description="an EV that came back takes 1/8, 1/4, 1/2 of its turns before all of them"
+    )
+    probe_backoff_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
+        default=1000, description="most time between the probes of an EV by which nothing arrives"
+    )
+    unanswered: Annotated[int, Field(ge=2, le=100)] = Field(
+        default=4, description="sweeps in a row without any reply: the peer is unreachable, and no EV is blamed"
+    )
+    grey_ratio: Annotated[float, Field(ge=0.000001, le=1)] = Field(
+        default=0.001, description="least loss that is a grey failure: small, lasting, and not the other EVs'"
+    )
+    grey_false_alarms: Annotated[float, Field(ge=0.000001, le=1000)] = Field(
+        default=1.0, description="EVs that the grey test may take for failed by chance, per peer and year, at most"
+    )
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -157,7 +211,19 @@ class Health(_Model):
             raise ValueError("hold_down_max_ms is less than hold_down_ms")
         if self.idle_interval_ms < self.probe_interval_ms:
             raise ValueError("idle_interval_ms is less than probe_interval_ms")
+        if self.probe_backoff_ms < self.probe_interval_ms:
+            raise ValueError("probe_backoff_ms is less than probe_interval_ms")
+        if self.probe_late_ms * 1000 < self.probe_gap_us:
+            raise ValueError("probe_late_ms is less than probe_gap_us")
+        if self.overdue_ms * 1000 < self.reorder_us:
+            raise ValueError("overdue_ms is less than reorder_us: what is reordered would be taken for lost")
+        if self.loss_window_ms * 1000 < self.loss_samples * self.probe_gap_us:
+            raise ValueError("loss_window_ms has no room for loss_samples, which come probe_gap_us apart at best")
         return self
+
+    def packets_per_report(self, granularity: Granularity) -> int:
+        """skbs between reports, per CPU: an skb is a burst, or a wire packet."""
+        return self.probe_packets or (16 if granularity == "burst" else 64)
 
 
 class Overlay(_Model):

@@ -63,10 +63,11 @@ class Daemon:
         libbpf.use_bcc()
         self._dataplane.load()
         self.tables = Tables(self._dataplane.tables, writable=True)
-        install.write_peers(self.tables, self.plan)
+        install.write_peers(self.tables, self.plan, self._dataplane.refresh)
         self._dataplane.set_prefixes(install.prefixes(self.plan))
         self.view = view.View(self.tables, self.plan, [])
         self.monitor = Monitor(self.plan, self.tables, self._dataplane, self.events, self._mark)
+        self.view.bad_ns = self.monitor.bad_ns
         await self._reconcile()
         self._attach()
         self._dataplane.commit()
@@ -184,16 +185,17 @@ class Daemon:
                 )
         self.monitor.announce()  # tell the peers
         for row in self._peers:
-            self.monitor.update_usable(row)
+            self._dataplane.refresh(row)
             self._mark(row)
 
     def _attach(self) -> None:
         """Pop before push: this host can receive before it asks anyone to reply.
 
         A detached host has no push; pop stays for peers that have yet to notice, unless it was taken
-        away by force.
+        away by force. Requests ride on what is pushed: mrc_probe is there before they do, and until they stop.
         """
         self.view.hooks.clear()
+        self.tables.node["probe_ifindex"] = 0
         self._attached_at = None  # until the last step has succeeded
         if self.detached and not self._dataplane.attached():
             self._attached_at = self._interfaces()
@@ -207,16 +209,20 @@ class Daemon:
             keep |= used
             self.view.hooks.append(document)
         if not self.detached:
+            probe = hooks.probe_attachment(self._mrc0_peer)
+            self._dataplane.attach(probe)
+            self.tables.node["probe_ifindex"] = self._mrc0_peer.ifindex
             push, document = hooks.push_attachment(self.plan.config.cluster.granularity, self._mrc0, self._mrc0_peer)
             self.view.hooks.append(document | {"how": self._dataplane.attach(push)})
-            keep.add(push.name)
+            keep |= {probe.name, push.name}
         self._dataplane.detach_others(keep, self._tc_hooks())
         self._attached_at = self._interfaces()
 
     def _tc_hooks(self) -> list[tuple[int, Point]]:
         """Where an earlier run may have left filters."""
         assert self._mrc0 is not None
-        found: list[tuple[int, Point]] = [(self._mrc0.ifindex, "egress"), (self._mrc0_peer.ifindex, "ingress")]
+        peer = self._mrc0_peer.ifindex
+        found: list[tuple[int, Point]] = [(self._mrc0.ifindex, "egress"), (peer, "ingress"), (peer, "egress")]
         return found + [(link.ifindex, "ingress") for link in self._links.values() if link.kind != "loopback"]
 
     # ---- routes ----
@@ -226,7 +232,8 @@ class Daemon:
         for row in rows:
             peer = self._peers[row]
             mrc0 = self._mrc0 if self.monitor.sprayed(row) else None
-            self._peer_routes[row] = routes.peer_routes(self.plan, peer, nics, self.view.usable(peer), mrc0)
+            usable = view.usable_evs(peer, self.monitor.routed(row))
+            self._peer_routes[row] = routes.peer_routes(self.plan, peer, nics, usable, mrc0)
         wanted = self._fabric + [r for found in self._peer_routes.values() for r in found]
         for change in await self._netlink.sync_routes(wanted):
             log.debug("route %s", change)

@@ -18,10 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mrcd import abi, libbpf
+from mrcd.abi import EvState, Reason
 from mrcd.errors import KernelError, MachineError
 from mrcd.objects import object_path
-from mrcd.topology import Plan, srh_bytes
+from mrcd.settings import settings
+from mrcd.topology import Plan
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +34,9 @@ BPFFS_MAGIC = 0xCAFE4A11
 CLSACT_HANDLE, CLSACT_PRIORITY = 0x4D52, 0x4D52
 PREFIXES_MAX = 65536
 _LEAST_PEERS = 64
+_EVENTS_BYTES = 256 * 1024  # 5,000 events
+_NO_EV = 0xFFFFFFFF
+_PROGRAMS = ("mrc_push", "mrc_probe", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer")
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic"]
 
@@ -99,6 +107,7 @@ class Dataplane:
         self._obj = 0
         self._programs: dict[str, int] = {}
         self._filters: dict[str, Attachment] = {}  # attached by clsact: nothing pins these
+        self._ring: libbpf.Ring | None = None
         self.fresh = False  # the counters started at zero
         ensure_bpffs(bpffs)
         self._links.mkdir(parents=True, exist_ok=True)
@@ -132,9 +141,10 @@ class Dataplane:
             raise
         if self.fresh:
             self._pin_new({name: maps[name] for name in sizes})
-        for name in ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_sweep"):
+        for name in _PROGRAMS:
             self._programs[name] = libbpf.program_fd(self._obj, name)
         self._prefix_fd = libbpf.map_fd(maps["mrc_prefixes"])
+        self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
 
     def _pin_new(self, maps: dict[str, int]) -> None:
         """Pin new tables beside the old ones. Of these only the administrator's word is kept."""
@@ -158,9 +168,9 @@ class Dataplane:
             self._finish_commit()
             self.tables = self.pins
         self._forget_staged()
-        for path in self.pins.parent.glob("abi*/links/*"):  # what another version left attached
-            if path.parent != self._links:
-                path.unlink()
+        for other in self.pins.parent.glob("abi*"):  # what another version left attached, and its tables
+            if other != self.pins:
+                _remove(other)
 
     def _forget_staged(self) -> None:
         staged = self.pins / "next"
@@ -185,6 +195,9 @@ class Dataplane:
 
     def close(self) -> None:
         """Let go of the object; what is pinned goes on."""
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
         if self._obj:
             libbpf.close_object(self._obj)
             self._obj = 0
@@ -193,18 +206,7 @@ class Dataplane:
             self._lock = -1
 
     def _settings(self, size: int) -> bytes:
-        c = self.plan.config.cluster
-        srh = any(srh_bytes(len(e.segments)) for p in self.plan.peers for e in p.evs)
-        value = struct.pack(
-            "IIIIHHI",
-            c.planes,
-            c.evs_per_peer,
-            c.evs_per_plane,
-            self.plan.inner_mtu,
-            self.plan.host.id,
-            c.udp_port,
-            srh,
-        )
+        value = settings(self.plan).tobytes()
         if len(value) != size:
             raise MachineError(
                 f"the object's settings have {size} bytes, mrcd knows {len(value)}",
@@ -219,13 +221,17 @@ class Dataplane:
         srh = any(len(e.segments) > 1 for p in self.plan.peers for e in p.evs)
         return {
             "mrc_evs": peers * evs,
+            "mrc_ledgers": peers * evs,
             "mrc_rxs": peers * evs,
             "mrc_srhs": peers * evs if srh else 1,
             "mrc_peers": peers,
+            "mrc_rounds": peers,
             "mrc_planes": abi.MAX_PLANES,
             "mrc_node": 1,
             "mrc_rotations": peers,
             "mrc_drops": len(abi.Drop),
+            "mrc_histograms": abi.HISTOGRAMS * abi.BUCKETS,
+            "mrc_events": _EVENTS_BYTES,
             "mrc_prefixes": PREFIXES_MAX,
         }
 
@@ -325,11 +331,46 @@ class Dataplane:
                 self._filtered.rmdir()
         return removed
 
-    # ---- sweep ----
+    # ---- programs that the daemon runs ----
 
-    _SWEEP_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)
+    _SOME_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)
 
     def sweep(self, host_id: int) -> int:
-        """Send a probe request on every EV of a peer; returns how many went out."""
+        """Send a probe request on every EV of a peer that is not to be passed over; returns how many went out."""
         ctx = struct.pack("III", 0, 0, host_id)
-        return libbpf.run_program(self._programs["mrc_sweep"], self._SWEEP_PACKET, ctx=ctx)[0]
+        return libbpf.run_program(self._programs["mrc_sweep"], self._SOME_PACKET, ctx=ctx)[0]
+
+    def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: Iterable[EvState]) -> bool:
+        """Change the state of an EV if it is in one of `leave`; False if it is not. The ring buffer tells of it."""
+        return bool(self._steer(host_id, ev, state, reason, sum(1 << s for s in set(leave))))
+
+    def refresh(self, host_id: int) -> None:
+        """Have a peer's usable EVs worked out anew: links, floor or paths are others."""
+        self._steer(host_id, _NO_EV, 0, 0, 0)
+
+    def _steer(self, host_id: int, *words: int) -> int:
+        # struct __sk_buff: mark is its third word, cb[] begins at its 13th.
+        ctx = struct.pack("12I5I", 0, 0, host_id, *[0] * 9, *words, 0)
+        return libbpf.run_program(self._programs["mrc_steer"], self._SOME_PACKET, ctx=ctx)[0]
+
+    # ---- events ----
+
+    def events_fd(self) -> int:
+        """Readable when there are events."""
+        assert self._ring is not None
+        return self._ring.fileno()
+
+    def events(self) -> NDArray[np.void]:
+        """The transitions since the last call, as abi.EVENT; after a start also those that nobody read before."""
+        assert self._ring is not None
+        return np.frombuffer(b"".join(self._ring.records()), abi.EVENT)
+
+
+def _remove(directory: Path) -> None:
+    """A directory of pins with all that is in it."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            _remove(path)
+        else:
+            path.unlink()
+    directory.rmdir()

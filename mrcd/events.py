@@ -4,8 +4,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import numpy as np
+
+from mrcd.abi import Reason
 
 log = logging.getLogger("mrcd.events")
 
@@ -32,13 +36,16 @@ class EventLog:
         plane: int | None = None,
         t1: int | None = None,
         evidence: dict[str, Any] | None = None,
+        monotonic_ns: int | None = None,
     ) -> None:
-        """Record an event and log it as one line."""
+        """Record an event and log it as one line. `monotonic_ns`: when it was, if not now."""
         self._last_id += 1
+        now_ns = time.monotonic_ns()
+        ago = timedelta(microseconds=0 if monotonic_ns is None else (now_ns - monotonic_ns) // 1000)
         event = {
             "id": self._last_id,
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "monotonic_ns": time.monotonic_ns(),
+            "time": (datetime.now(UTC) - ago).isoformat(timespec="milliseconds"),
+            "monotonic_ns": now_ns if monotonic_ns is None else monotonic_ns,
             "kind": kind,
             "peer": peer,
             "ev": ev,
@@ -76,6 +83,21 @@ class EventLog:
             except TimeoutError:
                 return []
         return [e for e in self._events if e["id"] > last_id]
+
+
+def evidence(record: np.void) -> dict[str, int | float]:
+    """What a struct mrc_event says for its reason, in the units that the names end with."""
+    found: dict[str, int | float] = {}
+    reason = Reason(int(record["reason"]))
+    if reason is Reason.OVERDUE:
+        found = {"silent_reports": int(record["trials"])}
+    elif reason is Reason.LOSS:
+        found = {"lost_packets": int(record["lost_packets"]), "sent_packets": int(record["sent_packets"])}
+    elif reason is Reason.ICMP_ERROR:
+        found = {"icmp_type": int(record["icmp_type"]), "icmp_code": int(record["icmp_code"])}
+    if reason in (Reason.OVERDUE, Reason.ICMP_ERROR) and record["silent_ns"]:
+        found["silent_ms"] = round(int(record["silent_ns"]) / 1e6, 3)
+    return found
 
 
 def sentence(event: dict[str, Any]) -> str:

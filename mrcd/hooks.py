@@ -91,6 +91,11 @@ def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tu
     return a, {"hook": f"tc {a.point} {a.interface}", "reason": reason}
 
 
+def probe_attachment(mrc0_peer: Link) -> Attachment:
+    """Where mrc_push sends what is to become a probe: behind its own hook, whichever that is."""
+    return Attachment("probe-egress", "mrc_probe", mrc0_peer.name, mrc0_peer.ifindex, "egress")
+
+
 def prepare_sysctls(port: Port, root: Path = Path("/proc/sys/net")) -> None:
     """SRv6 on, and no strict reverse path filter, on a plane NIC.
 

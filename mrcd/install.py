@@ -1,12 +1,12 @@
 """Write a plan into the tables. What is the same path as before keeps its counters and its state."""
 
 import ipaddress
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrcd import abi
-from mrcd.health import bitmap
 from mrcd.hooks import Port
 from mrcd.tables import Tables, prefix_key
 from mrcd.topology import EV, Plan
@@ -28,58 +28,67 @@ def reduced_srh(segments: tuple[ipaddress.IPv6Address, ...]) -> bytes:
     return header + b"".join(s.packed for s in reversed(segments[1:]))
 
 
-def write_peers(tables: Tables, plan: Plan) -> list[int]:
-    """Configure peers and EVs. Returns the rows (host ids) of which some path is new or another."""
+def write_peers(tables: Tables, plan: Plan, refresh: Callable[[int], None]) -> list[int]:
+    """Configure peers and EVs. Returns the rows (host ids) of which some path is new or another.
+
+    `refresh` has the programs work out a row's usable EVs: a path leaves the rotation before it is forgotten.
+    """
     changed = []
-    c = plan.config.cluster
     wanted = {p.host.id for p in plan.peers}
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
-            tables.peers[row] = np.zeros((), abi.PEER)
-            tables.evs[row] = np.zeros((), abi.EV)  # not what it was received from: its base is over there
+            for table in (tables.peers, tables.evs, tables.ledgers, tables.rounds):
+                table[row] = np.zeros((), table.dtype)  # not what it was received from: its base is over there
     for peer in plan.peers:
         row = peer.host.id
         record = tables.peers[row : row + 1].reshape(())
         for plane, address in enumerate(peer.addresses):
             record["address"][plane] = np.frombuffer(address.packed, np.uint8)
+        record["floor"] = plan.config.cluster.ev_min_active or default_floor(len(peer.evs))
         if not record["configured"]:
             record["ports"] = _ALL_PORTS  # until the peer says otherwise
             record["configured"] = 1
         evs = {e.ev: e for e in peer.evs}
-        kept = np.zeros(tables.evs.shape[1], bool)
-        kept[list(evs)] = True
-        # Out of the rotation before its path is forgotten.
-        record["usable"] &= bitmap(kept, c.planes, c.evs_per_plane, abi.MAX_PLANES, abi.EV_WORDS)
-        different = False
-        for ev in range(tables.evs.shape[1]):
-            different |= _write_ev(tables, row, ev, evs.get(ev))
-        if different:
+        configured = tables.evs[row]["configured"] != 0
+        stale = [ev for ev in np.flatnonzero(configured).tolist() if not _is(tables, row, ev, evs.get(ev))]
+        if stale:
+            tables.evs["configured"][row, stale] = 0
+            refresh(row)
+            tables.evs[row, stale] = np.zeros((), abi.EV)
+            tables.ledgers[row, stale] = np.zeros((), abi.LEDGER)
+        new = [ev for ev in evs if ev in stale or not configured[ev]]
+        for ev in new:
+            _write_ev(tables, row, evs[ev])
+        if stale or new:
             changed.append(row)
+        refresh(row)
     return changed
 
 
-def _write_ev(tables: Tables, row: int, ev: int, wanted: EV | None) -> bool:
-    record = tables.evs[row, ev : ev + 1].reshape(())
+def default_floor(evs: int) -> int:
+    """`ev_min_active` when the configuration is silent: a quarter of the peer's EVs, at least one."""
+    return max(1, evs // 4)
+
+
+def _is(tables: Tables, row: int, ev: int, wanted: EV | None) -> bool:
+    """Whether a configured EV is the path that is wanted."""
     if wanted is None:
-        was = bool(record["configured"])
-        if was:
-            tables.evs[row, ev] = np.zeros((), abi.EV)
-        return was
-    srh = reduced_srh(wanted.segments)
-    dst = np.frombuffer(wanted.segments[0].packed, np.uint8)
-    index = row * tables.evs.shape[1] + ev
-    same = bool(record["configured"]) and np.array_equal(record["dst"], dst) and record["srh_len"] == len(srh)
-    same = same and int(record["plane"]) == wanted.plane
-    if same and srh:
-        same = tables.srhs[index]["bytes"][: len(srh)].tobytes() == srh
-    if same:
         return False
+    record = tables.evs[row, ev]
+    srh = reduced_srh(wanted.segments)
+    same = record["dst"].tobytes() == wanted.segments[0].packed and record["srh_len"] == len(srh)
+    stored = tables.srhs[row * tables.evs.shape[1] + ev]["bytes"][: len(srh)].tobytes() if srh else b""
+    return bool(same and int(record["plane"]) == wanted.plane and stored == srh)
+
+
+def _write_ev(tables: Tables, row: int, wanted: EV) -> None:
+    srh = reduced_srh(wanted.segments)
     if srh:
-        tables.srhs[index]["bytes"][: len(srh)] = np.frombuffer(srh, np.uint8)
+        tables.srhs[row * tables.evs.shape[1] + wanted.ev]["bytes"][: len(srh)] = np.frombuffer(srh, np.uint8)
     new = np.zeros((), abi.EV)
-    new["dst"], new["plane"], new["srh_len"], new["configured"] = dst, wanted.plane, len(srh), 1
-    tables.evs[row, ev] = new  # in one piece: the programs may be using it
-    return True
+    new["dst"] = np.frombuffer(wanted.segments[0].packed, np.uint8)
+    new["plane"], new["srh_len"], new["weight"], new["configured"] = wanted.plane, len(srh), abi.WEIGHT_FULL, 1
+    tables.evs[row, wanted.ev] = new  # in one piece: the programs may be using it
 
 
 def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[int, str]) -> int:

@@ -76,6 +76,7 @@ class _TestRunOpts(ct.Structure):
 
 
 _PRINT = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
+_SAMPLE = ct.CFUNCTYPE(ct.c_int, ct.c_void_p, ct.c_void_p, ct.c_size_t)
 
 _POINTERS = (
     "bpf_object__open_file",
@@ -86,6 +87,7 @@ _POINTERS = (
     "bpf_map__name",
     "bpf_program__name",
     "bpf_map__initial_value",
+    "ring_buffer__new",
 )
 _lib: Any = None
 _log: list[str] = []
@@ -303,6 +305,19 @@ def lookup_elem(fd: int, key: bytes, size: int) -> bytes | None:
     return value.raw
 
 
+def lookup_all(fd: int, entries: int, value_size: int) -> bytes:
+    """Read a whole array map by one call; `value_size` as in lookup_elem. Values in the order of the keys."""
+    keys_out = (ct.c_uint32 * entries)()
+    values = ct.create_string_buffer(entries * value_size)
+    count, position = ct.c_uint32(entries), ct.c_uint32()
+    result = lib().bpf_map_lookup_batch(fd, None, ct.byref(position), keys_out, values, ct.byref(count), None)
+    if result != -errno.ENOENT:  # which says that this was the end
+        check("read a map", result)
+    if count.value != entries:
+        raise KernelError("read a map", errno.ENODATA)
+    return values.raw
+
+
 def delete_elem(fd: int, key: bytes) -> None:
     """Delete one element; no error if it is not there."""
     result = lib().bpf_map_delete_elem(fd, key)
@@ -343,3 +358,35 @@ def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: in
         opts.ctx_in, opts.ctx_size_in = ct.cast(ct.c_char_p(ctx), ct.c_void_p), len(ctx)
     check("run a program", lib().bpf_prog_test_run_opts(prog_fd, ct.byref(opts)))
     return opts.retval, out.raw[: opts.data_size_out] if out is not None else b""
+
+
+# ---- the ring buffer ----
+
+
+class Ring:
+    """The one consumer of a ring buffer map. Never blocks; `fileno()` is readable when there is something."""
+
+    def __init__(self, map_fd: int) -> None:
+        self._records: list[bytes] = []
+        self._callback = _SAMPLE(self._take)  # libbpf keeps its address only
+        self._ring = check("open the ring buffer", lib().ring_buffer__new(map_fd, self._callback, None, None))
+
+    def _take(self, _context: int | None, data: int, size: int) -> int:
+        self._records.append(ct.string_at(data, size))
+        return 0
+
+    def fileno(self) -> int:
+        """An epoll descriptor."""
+        return check("ring buffer", lib().ring_buffer__epoll_fd(ct.c_void_p(self._ring)))
+
+    def records(self) -> list[bytes]:
+        """All that came since the last call, in order."""
+        check("read the ring buffer", lib().ring_buffer__consume(ct.c_void_p(self._ring)))
+        found, self._records = self._records, []
+        return found
+
+    def close(self) -> None:
+        """Let go of it; what was not read stays for the next consumer."""
+        if self._ring:
+            lib().ring_buffer__free(ct.c_void_p(self._ring))
+            self._ring = 0

@@ -1,6 +1,7 @@
-"""Watching the paths: probes out, verdicts in, states and usable EVs into the tables.
+"""Watching the paths: sweeps out, the programs' events in, the slow verdicts back.
 
-The decisions are health.py's; this is the hand that reads and writes the tables for them.
+The decisions are health.py's and grey.py's; this is the hand that reads the tables and steers the programs
+for them. States are changed by the programs alone, and told by them through the ring buffer alone.
 """
 
 import asyncio
@@ -10,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mrcd import abi, health
+from mrcd import abi, grey, health
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError, UsageError
-from mrcd.events import EventLog
+from mrcd.events import EventLog, evidence
 from mrcd.tables import Tables
 from mrcd.topology import EV, Plan
 
@@ -24,7 +26,11 @@ log = logging.getLogger("mrcd.monitor")
 _MS = 1_000_000
 _BUSY_NS = 2_000_000_000  # a peer counts as busy for this long after its last packet
 _HURRY = 4  # probes of a peer with a missing reply are this many times as frequent
+_LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
+_TOLD_NS = 1_000_000_000  # by then an event has been read, or was lost
+_UNTOLD = -1
+_ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
 
 
 class Monitor:
@@ -36,34 +42,50 @@ class Monitor:
         self._plan, self._tables, self._dataplane = plan, tables, dataplane
         self._events, self._changed = events, changed
         self.transitions: Counter[tuple[EvState, Reason]] = Counter()
+        self.lost_events = 0  # the ring buffer was full
         self._peers = {p.host.id: p for p in plan.peers}
         self._evs: dict[tuple[int, int], EV] = {(p.host.id, e.ev): e for p in plan.peers for e in p.evs}
         self._rows = np.array(sorted(self._peers), np.int64)
         self._judge = health.Judge(plan.config.health, *tables.evs.shape)
+        self._grey = grey.Grey(plan.config.health, *tables.evs.shape)
+        self._looked_ns = 0  # by the grey test
         n = len(tables.peers)
         self._due_ns, self._swept_ns, self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(4))
         self._statuses: dict[int, tuple[bool, int, int]] = {}
         self._silent: set[int] = set()
         self._hurry = False
         self._started = time.monotonic()
-        for row in self._peers:
-            self.update_usable(row)
+        self._why: dict[tuple[int, int], tuple[Reason, dict[str, int | float]]] = {}  # what events will not say
+        self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
+        self._told_ns = np.zeros(tables.evs.shape, np.uint64)
+        self._told = np.full(tables.evs.shape, _UNTOLD, np.int16)  # states, as events say; SKIP counts as GOOD
+        self.drain()
+        self._told[:], self._told_ns[:] = _UNTOLD, tables.evs["state_since_ns"]
+
+    @property
+    def bad_ns(self) -> NDArray[np.int64]:
+        """When each EV was last not known to be well."""
+        return self._judge.bad_ns
 
     # ---- probing ----
 
     async def run(self) -> None:
-        """Judge what the last probes brought, then send the next, at every probe interval."""
+        """Judge what the last probes brought, then send the next, at every probe interval; tell of events at once."""
         interval = self._plan.config.health.probe_interval_ms / 1000
         loop = asyncio.get_running_loop()
-        next_tick = loop.time()
-        while True:
-            self._hurry = False
-            try:
-                self._tick(time.monotonic_ns())
-            except MrcdError as e:
-                log.error("%s; probing goes on", e)
-            next_tick = max(next_tick + (interval / _HURRY if self._hurry else interval), loop.time())
-            await asyncio.sleep(next_tick - loop.time())
+        loop.add_reader(self._dataplane.events_fd(), self.drain)
+        try:
+            next_tick = loop.time()
+            while True:
+                self._hurry = False
+                try:
+                    self._tick(time.monotonic_ns())
+                except MrcdError as e:
+                    log.error("%s; probing goes on", e)
+                next_tick = max(next_tick + (interval / _HURRY if self._hurry else interval), loop.time())
+                await asyncio.sleep(next_tick - loop.time())
+        finally:
+            loop.remove_reader(self._dataplane.events_fd())
 
     def announce(self) -> None:
         """Probe all peers now: probes carry this host's port status."""
@@ -90,22 +112,24 @@ class Monitor:
         due = self._rows[self._due_ns[self._rows] <= now]
         if not len(due):
             return
-        evs = self._tables.evs[due]  # a copy: the judge sees one moment
+        evs, ledgers = self._tables.evs[due], self._tables.ledgers[due]  # copies: judged is one moment
+        self.drain()
+        self._find_lost_events(due, evs, now)
         self._note_statuses(due)
+        self._note_usable(due)
         judged = np.array([self._judged(row) for row in due.tolist()])
         if judged.any():
-            rows = due[judged]
-            ports = self._tables.peers["ports"][rows]
-            self._apply(self._judge.judge(rows, evs[judged], ports, int(self._tables.node["ports"]), now), now)
+            self._decide(due[judged], evs[judged], ledgers[judged], now)
         if not judged.all():
             self._judge.forget(due[~judged])
-        for row in due[self._schedule(due, evs, now)].tolist():
+        for row in due[self._schedule(due, evs, ledgers, now)].tolist():
             self._dataplane.sweep(row)
+        self.drain()
 
     def _judged(self, row: int) -> bool:
         return self.sprayed(row) or (not self._detached and not self._tables.peers[row]["heard_ns"])
 
-    def _schedule(self, due: health.Ints, evs: health.Records, now: int) -> health.Bools:
+    def _schedule(self, due: health.Ints, evs: health.Records, ledgers: health.Records, now: int) -> health.Bools:
         """Which of the due peers to sweep now; sets when to look at them again.
 
         Peers with traffic are swept at every visit. Idle ones are swept seldom, but looked at soon
@@ -119,13 +143,16 @@ class Monitor:
         linked = (np.left_shift(1, evs["plane"].astype(np.int64)) & both[:, None]) != 0  # else silence is no news
         bad = (evs["state"] == EvState.ASSUMED_BAD) | (evs["state"] == EvState.DENIED)
         watched = (evs["configured"] != 0) & ~bad & linked
-        missing = (watched & (evs["probe_seq"] != evs["reply_seq"])).any(axis=1) & ~np.isin(due, list(self._silent))
+        late = np.maximum(4 * self._tables.rounds["rtt_ns"][due].astype(np.int64), _LATE_NS)
+        old = now - evs["probe_ns"].astype(np.int64) > late[:, None]
+        missing = watched & (((evs["probe_seq"] != ledgers["reply_seq"]) & old) | (ledgers["lag_ns"] != 0))
+        missing = missing.any(axis=1) & ~np.isin(due, list(self._silent))
         # A stalled flow sends nothing, and needs the probes most.
         fast = (missing | (now - self._busy_ns[due] < _BUSY_NS)) & (not self._detached)
         slack = h.probe_interval_ms * _MS // 2
         sweep: health.Bools = fast | (now - self._swept_ns[due] >= h.idle_interval_ms * _MS - slack)
         self._swept_ns[due] = np.where(sweep, now, self._swept_ns[due])
-        # A missing reply: ask again sooner, for the verdict waits for several.
+        # A missing reply: ask again sooner, for the programs' verdict waits for several reports.
         self._hurry |= bool((missing & fast).any())
         soon = now + np.where(missing, h.probe_interval_ms * _MS // _HURRY // 2, h.probe_interval_ms * _MS - slack)
         self._due_ns[due] = np.where(sweep, soon, self._swept_ns[due] + h.idle_interval_ms * _MS - slack)
@@ -151,14 +178,50 @@ class Monitor:
             elif before[2] != status[2]:
                 up = [p for p in range(self._plan.config.cluster.planes) if status[2] & (1 << p)]
                 self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
-            self.update_usable(row)
             self._changed(row)
 
-    def _apply(self, verdict: health.Verdict, now: int) -> None:
-        for t in verdict.transitions:
-            self._transit(t.row, t.ev, t.after, t.reason, now, relapses=t.relapses, evidence=t.evidence)
-        self._touched({t.row for t in verdict.transitions})
-        silent, heard = set(verdict.silent), set(verdict.heard)
+    def _note_usable(self, rows: health.Ints) -> None:
+        """Peers whose usable EVs are others than those that their routes were made of, and not for a moment only."""
+        usable = self._tables.peers["usable"][rows]
+        steady = (usable == self._usable[rows]).all(axis=(1, 2))
+        self._usable[rows] = usable
+        for row in rows[steady & (usable != self._routed[rows]).any(axis=(1, 2))].tolist():
+            self._changed(row)
+
+    def routed(self, row: int) -> NDArray[np.uint64]:
+        """The usable EVs of a peer, of which its routes are to be made now: mrc_peer.usable."""
+        self._routed[row] = self._tables.peers["usable"][row]
+        return np.asarray(self._routed[row])
+
+    def _decide(self, rows: health.Ints, evs: health.Records, ledgers: health.Records, now: int) -> None:
+        ports = self._tables.peers["ports"][rows]
+        verdict = self._judge.judge(rows, evs, ledgers, ports, int(self._tables.node["ports"]), now)
+        for field, wanted in (("weight", verdict.weight), ("probe_after_ns", verdict.probe_after_ns)):
+            at = np.nonzero(wanted != evs[field])
+            self._tables.evs[field][rows[at[0]], at[1]] = wanted[at]
+        for s in verdict.steers:
+            self._steer(s)
+        self._note_silence(set(verdict.silent), set(verdict.heard))
+        busy = now - self._busy_ns[rows] < _BUSY_NS
+        self._grey.slice(rows[busy], ledgers[busy], now)
+        if now - self._looked_ns >= grey.LOOK_S * 1e9:
+            self._looked_ns = now
+            for alarm in self._grey.look(rows[busy], evs[busy], now):
+                bad, why = EvState.ASSUMED_BAD, Reason.GREY_LOSS
+                self._steer(health.Steer(alarm.row, alarm.ev, health.IN_USE, bad, why, alarm.evidence))
+
+    def _steer(self, s: health.Steer) -> bool:
+        """False if the EV's state has changed meanwhile: then that is the newer word."""
+        if s.after is EvState.GOOD:
+            returning = s.reason is Reason.HEALED
+            weight = health.first_weight(self._plan.config.health) if returning else abi.WEIGHT_FULL
+            self._tables.evs["weight"][s.row, s.ev] = weight
+        if not self._dataplane.steer(s.row, s.ev, s.after, s.reason, s.leave):
+            return False
+        self._why[s.row, s.ev] = s.reason, s.evidence
+        return True
+
+    def _note_silence(self, silent: set[int], heard: set[int]) -> None:
         if time.monotonic() - self._started > _PATIENCE_S:
             for row in silent - self._silent:
                 self._events.add("peer", peer=self._peers[row].host.name, reason="no_replies", after="unreachable")
@@ -167,53 +230,50 @@ class Monitor:
             self._events.add("peer", peer=self._peers[row].host.name, reason="answers", after="reachable")
         self._silent -= heard
 
-    def _transit(
-        self,
-        row: int,
-        number: int,
-        after: EvState,
-        reason: Reason,
-        now: int,
-        *,
-        relapses: int | None = None,
-        evidence: dict[str, int | float] | None = None,
-    ) -> None:
-        record = self._tables.evs[row, number : number + 1].reshape(())
-        before = EvState(int(record["state"]))
-        record["state"], record["reason"], record["state_since_ns"] = after, reason, now
-        if relapses is not None:
-            record["relapses"] = relapses
-        self.transitions[after, reason] += 1
-        ev = self._evs[row, number]
-        self._events.add(
-            "ev",
-            peer=ev.peer,
-            ev=ev.ev,
-            plane=ev.plane,
-            t1=ev.t1,
-            before=before.name,
-            after=after.name,
-            reason=reason.text,
-            evidence=evidence,
-        )
+    # ---- what the programs tell ----
 
-    def _touched(self, rows: set[int]) -> None:
-        for row in rows:
-            self.update_usable(row)
+    def drain(self) -> None:
+        """Take what is in the ring buffer into the event log."""
+        for record in self._dataplane.events():
+            row, number = int(record["host_id"]), int(record["ev"])
+            after, reason = EvState(int(record["after"])), Reason(int(record["reason"]))
+            self.transitions[after, reason] += 1
+            ev = self._evs.get((row, number))
+            if ev is None:  # of a configuration before this one
+                continue
+            before = EvState(int(record["before"]))
+            if int(self._told[row, number]) not in (_UNTOLD, _plain(before)):
+                self._miss(1)
+            self._told[row, number], self._told_ns[row, number] = _plain(after), record["ns"]
+            known, said = self._why.pop((row, number), (reason, {}))
+            self._events.add(
+                "ev",
+                peer=ev.peer,
+                ev=ev.ev,
+                plane=ev.plane,
+                t1=ev.t1,
+                before=before.name,
+                after=after.name,
+                reason=reason.text,
+                evidence=evidence(record) | (said if known is reason else {}),
+                monotonic_ns=int(record["ns"]),
+            )
             self._changed(row)
 
-    def update_usable(self, row: int) -> None:
-        """Write which EVs of a peer the programs may use."""
-        c = self._plan.config.cluster
-        both = int(self._tables.node["ports"]) & int(self._tables.peers[row]["ports"])
-        evs = self._tables.evs[row]
-        linked: health.Bools = (np.left_shift(1, evs["plane"].astype(np.int64)) & both) != 0
-        usable = health.usable_evs(evs, self._floor(row), linked)
-        bits = health.bitmap(usable, c.planes, c.evs_per_plane, abi.MAX_PLANES, abi.EV_WORDS)
-        self._tables.peers[row]["usable"][:] = bits
+    def _find_lost_events(self, rows: health.Ints, evs: health.Records, now: int) -> None:
+        """States that changed without an event, because the ring buffer was full."""
+        since = evs["state_since_ns"]
+        lost = (since > self._told_ns[rows]) & (since < max(0, now - _TOLD_NS))
+        if not lost.any():
+            return
+        self._miss(int(lost.sum()))
+        self._told[rows] = np.where(lost, _UNTOLD, self._told[rows])
+        self._told_ns[rows] = np.where(lost, since, self._told_ns[rows])
 
-    def _floor(self, row: int) -> int:
-        return self._plan.config.cluster.ev_min_active or health.default_floor(len(self._peers[row].evs))
+    def _miss(self, count: int) -> None:
+        """Events were lost, one at least for each of `count` EVs. What is usable is seen in the tables."""
+        self.lost_events += count
+        self._events.add("daemon", reason="events_lost", evidence={"evs": count})
 
     # ---- what administrators ask for ----
 
@@ -226,20 +286,22 @@ class Monitor:
                 continue
             record = self._tables.evs[e.peer_id]
             left = (record["configured"] != 0) & (record["state"] != EvState.DENIED)
-            if int(left.sum()) <= self._floor(e.peer_id):
+            if int(left.sum()) <= int(self._tables.peers[e.peer_id]["floor"]):
                 refused.append(e)
-                continue
-            self._transit(e.peer_id, e.ev, EvState.DENIED, Reason.ADMIN, time.monotonic_ns())
-            done.append(e)
-        self._touched({e.peer_id for e in done})
+            elif self._steer(health.Steer(e.peer_id, e.ev, _ALLOWED, EvState.DENIED, Reason.ADMIN, {})):
+                done.append(e)
+        self.drain()
         return done, refused
 
     def allow(self, peer: str | None, ev: int | None, plane: int | None) -> list[EV]:
         """Give denied EVs back: they are probed before they carry traffic again."""
-        done = [e for e in self._selected(peer, ev, plane) if self._state(e) is EvState.DENIED]
-        for e in done:
-            self._transit(e.peer_id, e.ev, EvState.UNKNOWN, Reason.ADMIN, time.monotonic_ns())
-        self._touched({e.peer_id for e in done})
+        denied = (EvState.DENIED,)
+        done = [
+            e
+            for e in self._selected(peer, ev, plane)
+            if self._steer(health.Steer(e.peer_id, e.ev, denied, EvState.UNKNOWN, Reason.ADMIN, {}))
+        ]
+        self.drain()
         return done
 
     def _state(self, e: EV) -> EvState:
@@ -257,3 +319,8 @@ class Monitor:
         if not found:
             raise UsageError("no path fits that choice", hint="`mrcctl paths` lists them")
         return found
+
+
+def _plain(state: EvState) -> EvState:
+    """SKIP comes and goes without an event."""
+    return EvState.GOOD if state is EvState.SKIP else state

@@ -16,9 +16,10 @@ from mrcd.errors import MachineError
 class Tables:
     """Views of the mapped tables; the arrays change as the programs count.
 
-    evs   (peers, evs_per_peer) abi.EV        rxs    (peers, evs_per_peer) abi.RX
-    peers (peers,) abi.PEER                   planes (8,) abi.PLANE
-    node  () abi.NODE                         srhs   (peers × evs_per_peer or 1,) abi.SRH
+    evs   (peers, evs_per_peer) abi.EV        ledgers (peers, evs_per_peer) abi.LEDGER
+    peers (peers,) abi.PEER                   rxs     (peers, evs_per_peer) abi.RX
+    node  () abi.NODE                         rounds  (peers,) abi.ROUNDS
+    planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
     """
 
     def __init__(self, pins: Path, *, writable: bool) -> None:
@@ -27,11 +28,14 @@ class Tables:
         self.peers = self._map("mrc_peers", writable)
         n = len(self.peers)
         self.evs = self._map("mrc_evs", writable).reshape(n, -1)
+        self.ledgers = self._map("mrc_ledgers", writable).reshape(n, -1)
         self.rxs = self._map("mrc_rxs", writable).reshape(n, -1)
+        self.rounds = self._map("mrc_rounds", writable)
         self.srhs = self._map("mrc_srhs", writable)
         self.planes = self._map("mrc_planes", writable)
         self.node = self._map("mrc_node", writable)[0:1].reshape(())
         self._drops = libbpf.get(pins / "mrc_drops")
+        self._histograms = libbpf.get(pins / "mrc_histograms")
 
     def _map(self, name: str, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
@@ -63,9 +67,16 @@ class Tables:
                 found[reason.text] = sum(struct.unpack(f"{cpus}Q", raw)) if raw else 0
         return found
 
+    def histograms(self) -> NDArray[np.uint64]:
+        """Counts over all CPUs, (abi.HISTOGRAMS, abi.BUCKETS)."""
+        entries = abi.HISTOGRAMS * abi.BUCKETS
+        raw = libbpf.lookup_all(self._histograms, entries, 8 * libbpf.possible_cpus())
+        counts = np.frombuffer(raw, np.uint64).reshape(abi.HISTOGRAMS, abi.BUCKETS, -1)
+        return np.asarray(counts.sum(axis=2, dtype=np.uint64))
+
     def close(self) -> None:
         """Unmap. The arrays must not be used afterwards."""
-        for name in ("peers", "evs", "rxs", "srhs", "planes", "node"):
+        for name in ("peers", "evs", "ledgers", "rxs", "rounds", "srhs", "planes", "node"):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
         for area in self._maps:
@@ -73,6 +84,7 @@ class Tables:
                 area.close()
         self._maps.clear()
         os.close(self._drops)
+        os.close(self._histograms)
 
 
 def _pages(size: int) -> int:

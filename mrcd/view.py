@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mrcd import __version__
-from mrcd.abi import STATUS_DETACHED, EvState, Reason
+from mrcd import __version__, histograms
+from mrcd.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
 from mrcd.errors import MachineError
+from mrcd.health import hold_down_ns
 from mrcd.tables import Tables
 from mrcd.topology import EV, Peer, Plan, plan
 
@@ -32,6 +34,7 @@ class View:
         self._tables = tables
         self._plan = plan_
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
+        self.bad_ns: NDArray[np.int64] | None = None  # (peers, evs_per_peer): the judge's, if there is one
 
     def status(self) -> Document:
         """This host: links, peers, EVs by state, drops."""
@@ -89,10 +92,8 @@ class View:
             )
         return rows
 
-    def usable(self, peer: Peer) -> dict[int, bool]:
-        """Whether each EV of a peer carries traffic, by EV."""
-        words = self._tables.peers[peer.host.id]["usable"]
-        return {e.ev: bool(int(words[e.plane][e.slot // 64]) >> (e.slot % 64) & 1) for e in peer.evs}
+    def _usable(self, peer: Peer) -> dict[int, bool]:
+        return usable_evs(peer, self._tables.peers[peer.host.id]["usable"])
 
     def peers(self) -> list[Document]:
         """A document per peer."""
@@ -101,12 +102,12 @@ class View:
 
     def _peer(self, peer: Peer, now: int) -> Document:
         row = self._tables.peers[peer.host.id]
-        evs = self._tables.evs[peer.host.id]
+        evs, ledgers = self._tables.evs[peer.host.id], self._tables.ledgers[peer.host.id]
+        ledgers = ledgers[evs["configured"] != 0]
         evs = evs[evs["configured"] != 0]
         heard = int(row["heard_ns"])
-        sent, received = int(evs["settled_tx"].sum()), int(evs["settled_rx"].sum())
-        lost = max(0, sent - received)
-        rtts = evs["rtt_ns"][evs["replies"] > 0]
+        sent, lost = int(ledgers["judged"].sum()), int(lost_packets(ledgers).sum())
+        rtts = ledgers["rtt_ns"][ledgers["replies"] > 0]
         detached = bool(int(row["status"]) & STATUS_DETACHED)
         ports = int(row["ports"])
         return {
@@ -115,11 +116,11 @@ class View:
             "reachable": bool(heard) and now - heard < UNREACHABLE_NS,
             "status": "unknown" if not heard else "detached" if detached else "attached",
             "evs": len(peer.evs),
-            "usable_evs": sum(self.usable(peer).values()),
+            "usable_evs": sum(self._usable(peer).values()),
             "states": dict(Counter(EvState(int(s)).name for s in evs["state"])),
             "ports": [i for i in range(len(self._plan.interfaces)) if ports & (1 << i)],
             "tx_packets": int(evs["tx_packets"].sum()),
-            "rx_packets": received,
+            "rx_packets": sent - lost,
             "lost_packets": lost,
             "loss_ratio": lost / sent if sent else 0.0,
             "rtt_ns": int(np.median(rtts)) if len(rtts) else None,
@@ -134,7 +135,7 @@ class View:
         for p in self._plan.peers:
             if peer is not None and p.host.name != peer:
                 continue
-            usable = self.usable(p)
+            usable = self._usable(p)
             for e in p.evs:
                 if plane is not None and e.plane != plane:
                     continue
@@ -145,9 +146,10 @@ class View:
 
     def _path(self, e: EV, usable: bool, now: int) -> Document:
         row = self._tables.evs[e.peer_id, e.ev].copy()
-        sent, received = int(row["settled_tx"]), int(row["settled_rx"])
-        lost = max(0, sent - received)
-        since = int(row["state_since_ns"])
+        ledger = self._tables.ledgers[e.peer_id, e.ev].copy()
+        state = EvState(int(row["state"]))
+        sent, lost = int(ledger["judged"]), int(lost_packets(ledger))
+        since, sent_at = int(row["state_since_ns"]), int(row["last_tx_ns"])
         return {
             "peer": e.peer,
             "ev": e.ev,
@@ -157,19 +159,47 @@ class View:
             "carrier": str(e.segments[0]),
             "segments": [str(s) for s in e.segments],
             "label": e.label,
-            "state": EvState(int(row["state"])).name,
-            "reason": Reason(int(row["reason"])).text,
+            "state": state.name,
+            "reason": Reason(int(row["skip_reason" if state is EvState.SKIP else "reason"])).text,
             "since_s": (now - since) / 1e9 if since else None,
             "usable": usable,
+            "weight": int(row["weight"]) / WEIGHT_FULL,
             "tx_packets": int(row["tx_packets"]),
             "tx_bytes": int(row["tx_bytes"]),
-            "rx_packets": received,
+            "last_tx_s": (now - sent_at) / 1e9 if sent_at else None,
+            "rx_packets": sent - lost,
             "lost_packets": lost,
             "loss_ratio": lost / sent if sent else 0.0,
-            "rtt_ns": int(row["rtt_ns"]) if row["replies"] else None,
-            "ce_packets": int(row["rx_ce"]),
+            "rtt_ns": int(ledger["rtt_ns"]) if ledger["replies"] else None,
+            "ce_packets": int(ledger["rx_ce"]),
+            "skips": int(row["skips"]),
             "relapses": int(row["relapses"]),
+            "next_probe_s": max(0, int(row["probe_after_ns"]) - now) / 1e9 if state in _PROBED else None,
+            "hold_down_s": self._hold_down_s(e, row, now) if state is EvState.ASSUMED_BAD else None,
         }
+
+    def _hold_down_s(self, e: EV, row: np.void, now: int) -> float:
+        """How long an EV must yet be well to return. Without a daemon it does not: then all of it."""
+        held = int(hold_down_ns(self._plan.config.health, int(row["relapses"])))
+        bad = now if self.bad_ns is None else int(self.bad_ns[e.peer_id, e.ev])
+        return max(0, bad + held - now) / 1e9
+
+    def histograms(self) -> list[Document]:
+        """A document per histogram of the programs."""
+        return histograms.documents(self._tables.histograms(), len(self._plan.interfaces))
+
+
+_PROBED = (EvState.UNKNOWN, EvState.ASSUMED_BAD, EvState.DENIED)
+
+
+def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:
+    """Whether each EV of a peer carries traffic, by EV, from mrc_peer.usable: (planes, words), a bit per slot."""
+    return {e.ev: bool(int(words[e.plane][e.slot // 64]) >> (e.slot % 64) & 1) for e in peer.evs}
+
+
+def lost_packets(ledgers: Any) -> Any:
+    """Data packets lost on EVs, over all generations of the peer's tables, from abi.LEDGER."""
+    return np.minimum(ledgers["lost_before"] + ledgers["deficit"], ledgers["judged"])
 
 
 def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) -> None:

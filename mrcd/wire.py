@@ -1,4 +1,4 @@
-"""The packets of mrcd in scapy's words (struct mrc_hdr and mrc_probe of bpf/mrc_abi.h).
+"""The packets of mrcd in scapy's words (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_abi.h).
 
 Dissecting captures, and building what the programs ought to send. No other module of mrcd imports
 scapy, which takes a second.
@@ -12,7 +12,9 @@ from scapy.fields import (
     FlagsField,
     IntField,
     LongField,
+    PacketListField,
     ShortField,
+    StrFixedLenField,
     XIntField,
     XLongField,
     XShortField,
@@ -20,7 +22,7 @@ from scapy.fields import (
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Dot1Q, Ether
-from scapy.packet import Packet, Raw, bind_layers, split_layers
+from scapy.packet import Packet, Padding, Raw, bind_layers, split_layers
 
 from mrcd import abi
 from mrcd.config import Cluster
@@ -45,7 +47,7 @@ class MRC(Packet):  # type: ignore[misc]
         ShortField("ev", 0),
         IntField("seq", 0),
         ShortField("segments", 1),
-        ShortField("reserved2", 0),
+        ShortField("receiver", 0),
         LongField("tx_ns", 0),
         XLongField("auth", 0),
     )
@@ -60,7 +62,8 @@ class MRC(Packet):  # type: ignore[misc]
 
     def mysummary(self) -> str:
         """One line of a packet list."""
-        text = f"MRC {TYPES.get(self.type, f'type {self.type}')} from host {self.sender} EV {self.ev}"
+        kind = TYPES.get(self.type, f"type {self.type}")
+        text = f"MRC {kind} from host {self.sender} to {self.receiver} EV {self.ev}"
         if self.type == DATA:
             text += f" seq {self.seq}" + (f" × {self.segments}" if self.segments != 1 else "")
         return text
@@ -72,7 +75,7 @@ class MRC(Packet):  # type: ignore[misc]
 
 
 class MRCProbe(Packet):  # type: ignore[misc]
-    """struct mrc_probe: behind MRC in requests and replies."""
+    """struct mrc_probe: behind MRC in requests and replies; a report follows if `counts` is not 0."""
 
     name = "MRC probe"
     fields_desc = (
@@ -80,23 +83,52 @@ class MRCProbe(Packet):  # type: ignore[misc]
         XShortField("ports", 0),
         XShortField("status", 0),
         XIntField("generation", 0),
+        IntField("round", 0),
+        ShortField("first", 0),
+        ShortField("counts", 0),
         IntField("reserved", 0),
-        LongField("tx_packets", 0),
         LongField("tx_ns", 0),
-        LongField("rx_packets", 0),
-        LongField("rx_ce", 0),
+    )
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        """A report, or padding."""
+        found: type[Packet] = MRCReport if self.counts else Padding
+        return found
+
+    def mysummary(self) -> str:
+        """One line of a packet list."""
+        return f"probe {self.seq}"
+
+
+class MRCCount(Packet):  # type: ignore[misc]
+    """struct mrc_count: what has arrived on one EV."""
+
+    name = "MRC count"
+    fields_desc = (IntField("packets", 0), ShortField("probes", 0), ShortField("ce", 0))
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """The next count follows."""
+        return b"", s
+
+
+class MRCReport(Packet):  # type: ignore[misc]
+    """Behind a probe that asks for a report, or brings one: ballast, then a count per EV."""
+
+    name = "MRC report"
+    fields_desc = (
+        StrFixedLenField("ballast", bytes(abi.BALLAST), abi.BALLAST),
+        PacketListField("records", [], MRCCount, count_from=lambda report: report.underlayer.counts),
     )
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """Nothing follows a probe but padding."""
+        """Nothing follows a report but padding."""
         return b"", s
 
     def mysummary(self) -> str:
         """One line of a packet list."""
-        text = f"probe {self.seq} sent {self.tx_packets}"
-        if self.underlayer is not None and self.underlayer.type == PROBE_REPLY:
-            text += f" received {self.rx_packets} CE {self.rx_ce}"
-        return text
+        probe = self.underlayer
+        which = f" {probe.round} from EV {probe.first}" if isinstance(probe, MRCProbe) else ""
+        return f"report{which}: {len(self.records)} EVs"
 
 
 def bind(udp_port: int = UDP_PORT) -> None:
@@ -119,7 +151,7 @@ def outer(
     backwards, DSCP and ECN are the inner packet's (RFC 6040 §4.1), the UDP checksum is zero.
     """
     kind = PROBE_REQUEST if isinstance(payload, MRCProbe) else DATA
-    header = MRC(**{"type": kind, "sender": plan.host.id, "ev": path.ev, **(mrc or {})})
+    header = MRC(**{"type": kind, "sender": plan.host.id, "receiver": path.peer_id, "ev": path.ev, **(mrc or {})})
     first, *others = (str(s) for s in path.segments)
     frame = Ether(src=smac, dst=dmac)
     if vlan:

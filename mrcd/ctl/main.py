@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 import mrcd
-from mrcd.ctl import render
+from mrcd.ctl import bars, render
 from mrcd.ctl.base import Cli, F, Options, colours, common, emit
 from mrcd.ctl.client import Client, DaemonDown, Json, follow_events
 from mrcd.ctl.offline import open_view
@@ -118,6 +118,15 @@ def paths(options: Options, peer: str | None, plane: int | None, state: str | No
         lambda view: view.paths(peer=peer, plane=plane, state=state),
     )
     emit(options, document, render.paths, colour=colours())
+
+
+@cli.command(name="histograms", short_help="Detection times, round trips: how they spread.")
+@common
+@click.pass_obj
+def histograms_(options: Options) -> None:
+    """How long it took to leave failed EVs, what was sent meanwhile, and the probes' round trips."""
+    document = read(options, lambda daemon: daemon.get("/v1/histograms"), lambda view: view.histograms())
+    emit(options, document, bars.histograms)
 
 
 @cli.command(short_help="What changed, with reason and evidence.")

@@ -210,7 +210,8 @@ def paths(docs: Sequence[Document], *, colour: bool) -> list[str]:
         Column("PEER"),
         *(Column(h, True) for h in ("EV", "PLANE", "T1")),
         *map(Column, ("STATE", "USABLE")),
-        *(Column(h, True) for h in ("SINCE", "TX pkts", "TX bytes", "LOST pkts", "LOSS %", "CE pkts", "RTT µs")),
+        *(Column(h, True) for h in ("SINCE", "TX pkts", "TX bytes", "LOST pkts", "LOSS %", "CE pkts", "SKIPS")),
+        *(Column(h, True) for h in ("RTT µs", "NEXT PROBE", "HOLD-DOWN")),
         *map(Column, ("CARRIER", "REASON")),
     ]
     return table(
@@ -222,14 +223,17 @@ def paths(docs: Sequence[Document], *, colour: bool) -> list[str]:
                 text(p.get("plane")),
                 text(p.get("label") if p.get("t1") is None else p["t1"]),
                 text(p.get("state")),
-                text(p.get("usable")),
+                _share(p.get("usable"), p.get("weight")),
                 duration(p.get("since_s")),
                 count(p.get("tx_packets")),
                 count(p.get("tx_bytes")),
                 count(p.get("lost_packets")),
                 percent(p.get("loss_ratio")),
                 count(p.get("ce_packets")),
+                count(p.get("skips")),
                 microseconds(p.get("rtt_ns")),
+                duration(p.get("next_probe_s")),
+                duration(p.get("hold_down_s")),
                 text(p.get("carrier")),
                 text(p.get("reason")),
             ]
@@ -303,6 +307,11 @@ def version(doc: Document) -> list[str]:
 
 def _with_reason(what: object, why: object) -> str:
     return f"{text(what)} ({why})" if why else text(what)
+
+
+def _share(usable: object, weight: float | None) -> str:
+    """Whether an EV takes its turns; of an EV that has just returned: how many of them."""
+    return f"1/{1 / weight:.0f}" if usable and weight and weight < 1 else text(usable)
 
 
 def _plain_states(counts: Document) -> str:

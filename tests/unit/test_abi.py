@@ -16,7 +16,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd import abi, config, install, objects, topology, wire
-from mrcd.wire import MRC, MRCProbe
+from mrcd.wire import MRC, MRCCount, MRCProbe, MRCReport
 
 BPF = Path(__file__).parents[2] / "bpf"
 MMAPABLE = 1 << 10  # BPF_F_MMAPABLE
@@ -68,6 +68,9 @@ def btf() -> Btf:
 
 # ---- tables ----
 
+# Struct → map: what a program has no room for on its stack; nothing in it outlives a run.
+SCRATCH = {"mrc_ride": "mrc_rides", "mrc_scratch": "mrc_scratch", "mrc_choosing": "mrc_choosings"}
+
 
 def numpy_fields(dtype: np.dtype[np.void]) -> dict[str, Field]:
     """The same of a numpy record."""
@@ -87,7 +90,7 @@ def test_struct(btf: Btf, name: str) -> None:
 
 
 def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
-    assert btf.named("STRUCT").keys() == abi.STRUCTS.keys() | LAYERS.keys()
+    assert btf.named("STRUCT").keys() == abi.STRUCTS.keys() | LAYERS.keys() | SCRATCH.keys()
     assert btf.named("ENUM").keys() == ENUMS.keys() | {"mrc_type"}
 
 
@@ -100,10 +103,11 @@ def test_maps(btf: Btf) -> None:
             m["name"]: btf.types[btf.types[m["type_id"]]["type_id"]] for m in btf.plain(var["type_id"])["members"]
         }
         names.add(var["name"])
-        if members["map_flags"]["nr_elems"] & MMAPABLE:
+        if members.get("map_flags", {"nr_elems": 0})["nr_elems"] & MMAPABLE:
             mapped[var["name"]] = members["value"]["name"]
     assert mapped == {name: next(s for s, d in abi.STRUCTS.items() if d is dtype) for name, dtype in abi.MAPS.items()}
-    assert {"mrc_rotations", "mrc_drops", "mrc_prefixes"} == names - mapped.keys()
+    pinned = {"mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"}
+    assert names - mapped.keys() == pinned | set(SCRATCH.values())
 
 
 def test_settings_are_all_there_is_in_rodata(btf: Btf) -> None:
@@ -118,6 +122,7 @@ ENUMS: dict[str, tuple[type[IntEnum], str]] = {
     "mrc_ev_state": (abi.EvState, "MRC_EV_"),
     "mrc_reason": (abi.Reason, "MRC_REASON_"),
     "mrc_drop": (abi.Drop, "MRC_DROP_"),
+    "mrc_histogram": (abi.Histogram, "MRC_HISTOGRAM_"),
 }
 
 
@@ -126,7 +131,8 @@ def enumerators(btf: Btf, name: str, prefix: str) -> dict[str, int]:
     values = {v["name"]: v["val"] for v in btf.named("ENUM")[name]["values"]}
     assert all(n.startswith(prefix) for n in values)
     found = {n.removeprefix(prefix): v for n, v in values.items()}
-    assert found.pop("MAX", len(found)) == len(found)
+    end = abi.HISTOGRAMS if name == "mrc_histogram" else len(found) - 1
+    assert found.pop("MAX", end) == end
     return found
 
 
@@ -144,7 +150,7 @@ def test_types_of_packets(btf: Btf) -> None:
 
 # ---- the wire ----
 
-LAYERS: dict[str, type[Packet]] = {"mrc_hdr": MRC, "mrc_probe": MRCProbe}
+LAYERS: dict[str, type[Packet]] = {"mrc_hdr": MRC, "mrc_probe": MRCProbe, "mrc_count": MRCCount}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -156,6 +162,15 @@ def test_layer(btf: Btf, name: str) -> None:
     struct = btf.named("STRUCT")[name]
     assert list(fields.items()) == list(btf.fields(struct).items())
     assert len(bytes(LAYERS[name]())) == struct["size"]
+
+
+def test_the_longest_report_fits_the_least_mtu(btf: Btf) -> None:
+    """So any evs_per_peer goes with any mtu."""
+    probe = MRC(type=wire.PROBE_REQUEST) / MRCProbe(counts=abi.REPORT_EVS)
+    probe /= MRCReport(records=[MRCCount() for _ in range(abi.REPORT_EVS)])
+    srh = 2 * topology.srh_bytes(config.MAX_SEGMENTS)  # its own, and room for the reply's
+    (least,) = (m.ge for m in config.Cluster.model_fields["mtu"].metadata if hasattr(m, "ge"))
+    assert len(IPv6()) + srh + len(UDP()) + len(probe) <= least
 
 
 def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
@@ -189,7 +204,8 @@ def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The constants of the header, which BTF does not show, by the host's compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
-    lines = [f"const unsigned {n} = MRC_{n};" for n in [*names.split(), "STATUS_DETACHED"]]
+    more = "STATUS_DETACHED REPORT_EVS BALLAST ROUNDS REPORT_SLOTS WEIGHT_FULL BUCKETS"
+    lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
     directory = tmp_path_factory.mktemp("constants")
     source, library = directory / "constants.c", directory / "constants.so"
     source.write_text("\n".join(['#include "mrc_abi.h"', *lines, ""]))
@@ -213,6 +229,12 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("HOP_LIMIT", wire.HOP_LIMIT),
         ("SPORT_BASE", abi.SPORT_BASE),
         ("STATUS_DETACHED", abi.STATUS_DETACHED),
+        ("REPORT_EVS", abi.REPORT_EVS),
+        ("BALLAST", abi.BALLAST),
+        ("ROUNDS", abi.ROUNDS_UNDER_WAY),
+        ("REPORT_SLOTS", abi.REPORT_SLOTS),
+        ("WEIGHT_FULL", abi.WEIGHT_FULL),
+        ("BUCKETS", abi.BUCKETS),
     ],
 )
 def test_constant(header: ctypes.CDLL, name: str, value: int) -> None:

@@ -116,6 +116,7 @@ WRONG_TYPES = {
     "IPv4 gateway": ('[interfaces]\ngateway = "10.0.0.1"\n' + TWO, ["interfaces.gateway", "IPv6 address"]),
     "IPv4 segment": (TWO + path(segments='["10.0.0.1"]'), ["paths[0].segments[0]", "IPv6 address"]),
     "steering": ('[cluster]\nsteering = "srv6"\n' + TWO, ["cluster.steering", "'usid'", "'srh'", "'ecmp'"]),
+    "loss rule": ('[health]\nloss_rule = "all"\n' + TWO, ["health.loss_rule", "'ratio'", "'any'"]),
     "granularity": ('[cluster]\ngranularity = "flow"\n' + TWO, ["cluster.granularity", "'burst'", "'packet'"]),
     "hook": ('[interfaces]\nhook = "native"\n' + TWO, ["interfaces.hook", "'auto'", "'xdp-generic'"]),
     "hook of a host": (host(0, more='hook = "XDP"'), ["hosts[0].hook", "'xdp'"]),
@@ -166,6 +167,10 @@ CONTRADICTIONS = {
     "block is the underlay": ('[cluster]\nblock = "fd10::/32"\n' + TWO, ["fd10::/32", "overlap", "different"]),
     "fewer EVs than planes": ("[cluster]\nevs_per_peer = 3\n" + TWO, ["evs_per_peer 3", "planes 4"]),
     "hold-down order": ("[health]\nhold_down_ms = 60001\n" + TWO, ["health", "hold_down_max_ms", "hold_down_ms"]),
+    "back-off order": ("[health]\nprobe_backoff_ms = 10\n" + TWO, ["probe_backoff_ms", "probe_interval_ms"]),
+    "gap order": ("[health]\nprobe_gap_us = 5001\n" + TWO, ["probe_late_ms", "probe_gap_us"]),
+    "window of nothing": ("[health]\nreorder_us = 20000\n" + TWO, ["overdue_ms", "reorder_us", "reordered"]),
+    "no room for reports": ("[health]\nloss_samples = 1000\nloss_window_ms = 10\n" + TWO, ["loss_window_ms", "room"]),
     "interval order": ("[health]\nprobe_interval_ms = 101\n" + TWO, ["health", "idle_interval_ms"]),
     "metric order": ("[overlay]\nmetric = 4000\n" + TWO, ["overlay", "metric", "fallback_metric"]),
     "no T1": ("[cluster]\nt0s = 2\nt1s = 0\n" + host(0) + host(1, t0=1), ["t1s = 0", "T0"]),
@@ -217,9 +222,18 @@ LIMITS = [
     ("cluster", "udp_port", 1, 65535),
     ("health", "probe_interval_ms", 1, 100),  # not more than the default's idle_interval_ms
     ("health", "idle_interval_ms", 20, 60_000),
-    ("health", "unanswered", 2, 100),
-    ("health", "loss_window_ms", 20, 60_000),
+    ("health", "probe_packets", 1, 65_535),
+    ("health", "probe_gap_us", 1, 5000),  # not more than the default's probe_late_ms
+    ("health", "probe_late_ms", 1, 10_000),
+    ("health", "reorder_us", 50, 10_000),  # not more than the default's overdue_ms
+    ("health", "overdue_ms", 1, 10_000),
+    ("health", "skip_delay_us", 0, 10_000_000),
+    ("health", "loss_samples", 1, 1000),
+    ("health", "loss_window_ms", 10, 60_000),
     ("health", "good_probes", 1, 1000),
+    ("health", "ramp_ms", 0, 60_000),
+    ("health", "probe_backoff_ms", 20, 60_000),  # not less than the default's probe_interval_ms
+    ("health", "unanswered", 2, 100),
     ("health", "hold_down_ms", 1, 60_000),
     ("health", "hold_down_max_ms", 1000, 86_400_000),
     ("overlay", "metric", 1, 3999),
@@ -237,10 +251,17 @@ def test_numbers_have_limits(table: str, key: str, low: int, high: int) -> None:
             config.parse(f"[{table}]\n{key} = {value}\n" + TWO)
 
 
+@pytest.mark.parametrize("key", ["loss_ratio", "grey_ratio"])
 @pytest.mark.parametrize("value", ["0", "-0.1", "1.01", "nan", "inf"])
-def test_a_loss_ratio_is_a_ratio(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"health\.loss_ratio"):
-        config.parse(f"[health]\nloss_ratio = {value}\n" + TWO)
+def test_a_loss_ratio_is_a_ratio(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"health\.{key}"):
+        config.parse(f"[health]\n{key} = {value}\n" + TWO)
+
+
+@pytest.mark.parametrize("value", ["0", "-1.0", "nan", "inf"])
+def test_some_false_alarms_are_the_price_of_any_alarm(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"health\.grey_false_alarms"):
+        config.parse(f"[health]\ngrey_false_alarms = {value}\n" + TWO)
 
 
 @pytest.mark.parametrize(("key", "low", "high"), [("id", 0, 65534), ("port", 0, 1023), ("t0", 0, 511)])

@@ -33,8 +33,8 @@ EVENT = {
     "t1": 1,
     "from": "GOOD",
     "to": "ASSUMED_BAD",
-    "reason": "probes unanswered",
-    "evidence": {"unanswered": 4, "loss_ratio": 0.25},
+    "reason": "overdue",
+    "evidence": {"silent_reports": 4, "silent_ms": 0.25},
 }
 PATH = {
     "peer": "h2",
@@ -55,8 +55,27 @@ PATH = {
     "loss_ratio": 0.0000543,
     "rtt_ns": 31200,
     "ce_packets": 0,
+    "skips": 3,
+    "weight": 1.0,
+    "relapses": 0,
+    "next_probe_s": None,
+    "hold_down_s": None,
+    "last_tx_s": 0.1,
 }
-BAD_PATH = {**PATH, "ev": 6, "t1": None, "state": "ASSUMED_BAD", "reason": "loss", "usable": False, "rtt_ns": 0}
+BAD_PATH = {
+    **PATH, "ev": 6, "t1": None, "state": "ASSUMED_BAD", "reason": "loss", "usable": False, "rtt_ns": 0,
+    "relapses": 2, "next_probe_s": 0.25, "hold_down_s": 1.5,
+}  # fmt: skip
+HISTOGRAM = {
+    "histogram": "detection",
+    "plane": None,
+    "unit": "ns",
+    "count": 2,
+    "p50": 458751,
+    "p99": 458751,
+    "max": 458751,
+    "buckets": [{"from": 393216, "to": 458751, "count": 2}],
+}
 PEER = {
     "peer": "h2",
     "host_id": 2,
@@ -239,15 +258,31 @@ def test_paths_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     head, good, bad = result.stdout.splitlines()
     assert head.split("  ")[0] == "PEER"
-    cells = "h2 5 1 1 GOOD yes 90 s 1.23M 1.85G 67 0.00543 0 31.2 5f00:0:4800:8801:4801:c800:: -"
+    cells = "h2 5 1 1 GOOD yes 90 s 1.23M 1.85G 67 0.00543 0 3 31.2 - - 5f00:0:4800:8801:4801:c800:: -"
     assert " ".join(good.split()) == cells
-    assert bad.endswith("5f00:0:4800:8801:4801:c800::  loss")
+    assert bad.endswith("0.2 s      1.5 s  5f00:0:4800:8801:4801:c800::  loss")
     # Aligned: texts begin under their heading, numbers end under it.
     for name, cell in (("STATE", "GOOD"), ("CARRIER", "5f00")):
         assert head.index(name) == good.index(cell)
     for name, cell in (("TX pkts", "1.23M"), ("RTT µs", "31.2")):
         assert head.index(name) + len(name) == good.index(cell) + len(cell)
     assert "\033" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("usable", "weight", "shown"),
+    [(True, 1.0, "yes"), (True, 0.125, "1/8"), (True, 0.5, "1/2"), (False, 0.125, "no"), (True, None, "yes")],
+)
+def test_an_ev_that_has_just_returned_takes_some_of_its_turns(usable: bool, weight: float | None, shown: str) -> None:
+    heading, line = render.paths([{**PATH, "usable": usable, "weight": weight}], colour=False)
+    assert line[heading.index("USABLE") :].split()[0] == shown
+
+
+def test_histograms(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    daemon.answers["/v1/histograms"] = (200, [HISTOGRAM])
+    assert json.loads(mrcctl("histograms", "--json").stdout) == [HISTOGRAM]
+    lines = mrcctl("histograms").stdout.splitlines()
+    assert lines[1:] == ["  2: p50 ≤ 459 µs, p99 ≤ 459 µs, max ≤ 459 µs", f"  262 µs – 524 µs  {'█' * 40}  2"]
 
 
 def test_paths_filters_are_the_daemons(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
@@ -276,7 +311,7 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
         "peers       3: 3 reachable, 0 unreachable, 0 detached\n"
         "EVs         36, 35 usable: 35 GOOD, 1 ASSUMED_BAD\n"
         "drops       TOO_BIG 3\n"
-        "last event  2030-01-02T03:04:05.678 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, probes unanswered\n"
+        "last event  2030-01-02T03:04:05.678 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue\n"
         "\n"
         "PLANE  INTERFACE  LINK  GATEWAY            ADDRESS  SID            POP\n"
         "    0  p0         up    02:00:00:00:00:01  fd10::1  5f00:0:c000::  tc (auto: veth)\n"
@@ -291,7 +326,7 @@ def test_events(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     head, line = mrcctl("events").stdout.splitlines()
     assert head.split()[:2] == ["TIME", "(UTC)"]
     assert " ".join(line.split()) == (
-        "2030-01-02T03:04:05.678 ev h2 5 1 1 GOOD ASSUMED_BAD probes unanswered unanswered=4 loss_ratio=0.25"
+        "2030-01-02T03:04:05.678 ev h2 5 1 1 GOOD ASSUMED_BAD overdue silent_reports=4 silent_ms=0.25"
     )
 
 
@@ -359,7 +394,11 @@ def test_follow_table_has_one_heading(daemon: Daemon, spawn: Callable[..., "subp
     head, first = lines(child.stdout, 2)
     daemon.add({**EVENT, "id": 2, "monotonic_ns": 2000, "peer": None, "kind": "plane", "ev": None, "to": "down"})
     second = lines(child.stdout, 1)[0]
-    for name, one, other in (("KIND", "ev ", "plane "), ("TO", "ASSUMED_BAD", "down"), ("REASON", "probes", "probes")):
+    for name, one, other in (
+        ("KIND", "ev ", "plane "),
+        ("TO", "ASSUMED_BAD", "down"),
+        ("REASON", "overdue", "overdue"),
+    ):
         assert head.index(name) == first.index(one) == second.index(other)
 
 

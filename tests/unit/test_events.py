@@ -1,14 +1,18 @@
 """The event log: numbers, bounds, waiting, and the sentence that goes to the log."""
 
 import asyncio
+import json
 import logging
+import time
 from collections.abc import Coroutine
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 
-from mrcd import events
+from mrcd import abi, events
+from mrcd.abi import Reason
 from mrcd.events import EventLog, sentence
 
 T = TypeVar("T")
@@ -49,8 +53,8 @@ def test_events_are_numbered_from_one() -> None:
 def test_an_event_says_what_happened_when_and_why() -> None:
     log = EventLog()
     log.add(
-        "ev", peer="h2", ev=67, plane=1, t1=3, before="GOOD", after="ASSUMED_BAD", reason="unanswered",
-        evidence={"probes": 4},
+        "ev", peer="h2", ev=67, plane=1, t1=3, before="GOOD", after="ASSUMED_BAD", reason="overdue",
+        evidence={"silent_reports": 4},
     )  # fmt: skip
     (event,) = run(log.after(0, 0))
     moment = datetime.fromisoformat(event.pop("time"))
@@ -65,9 +69,45 @@ def test_an_event_says_what_happened_when_and_why() -> None:
         "t1": 3,
         "from": "GOOD",
         "to": "ASSUMED_BAD",
-        "reason": "unanswered",
-        "evidence": {"probes": 4},
+        "reason": "overdue",
+        "evidence": {"silent_reports": 4},
     }
+
+
+def test_an_event_may_have_been_earlier() -> None:
+    log = EventLog()
+    log.add("ev", reason="overdue", monotonic_ns=time.monotonic_ns() - 3_600_000_000_000)
+    (event,) = run(log.after(0, 0))
+    ago = datetime.now(UTC) - datetime.fromisoformat(event["time"])
+    assert ago.total_seconds() == pytest.approx(3600, abs=1)
+    assert time.monotonic_ns() - event["monotonic_ns"] >= 3_600_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (Reason.OVERDUE, {"silent_reports": 3, "silent_ms": 1.234}),
+        (Reason.LOSS, {"lost_packets": 7, "sent_packets": 90}),
+        (Reason.ICMP_ERROR, {"icmp_type": 1, "icmp_code": 5, "silent_ms": 1.234}),
+        (Reason.GREY_LOSS, {}),
+        (Reason.LINK_DOWN, {}),
+        (Reason.HEALED, {}),
+        (Reason.ADMIN, {}),
+    ],
+)
+def test_evidence_is_what_the_reason_has_use_for(reason: Reason, said: dict[str, object]) -> None:
+    record = np.zeros(1, abi.EVENT)
+    record["reason"], record["trials"], record["silent_ns"] = reason, 3, 1_234_000
+    record["icmp_type"], record["icmp_code"], record["lost_packets"], record["sent_packets"] = 1, 5, 7, 90
+    found = events.evidence(record[0])
+    assert found == said
+    json.dumps(found)
+
+
+def test_a_path_by_which_nothing_ever_arrived_was_not_silent_since_a_moment() -> None:
+    record = np.zeros(1, abi.EVENT)
+    record["reason"], record["trials"] = Reason.OVERDUE, 8
+    assert events.evidence(record[0]) == {"silent_reports": 8}
 
 
 def test_every_event_has_the_same_keys() -> None:

@@ -174,6 +174,11 @@ def test_the_two_places_of_push_have_pins_of_their_own() -> None:
     assert len(names) == 2
 
 
+def test_requests_leave_by_the_other_end_of_mrc0_in_either_granularity() -> None:
+    """mrc_push may sit at its ingress: the hook for what rides along is another."""
+    assert hooks.probe_attachment(link("mrc0p", 6)) == Attachment("probe-egress", "mrc_probe", "mrc0p", 6, "egress")
+
+
 # ---- sysctls ----
 
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scapy.layers.inet6 import IPv6ExtHdrSegmentRouting
 
-from mrcd import abi, config, health, install, tables, topology
+from mrcd import abi, config, install, tables, topology
 from mrcd.abi import EvState, Reason
 from mrcd.hooks import Port
 from mrcd.netlink import Link
@@ -22,14 +22,16 @@ class Arrays:
     def __init__(self, peers: int, evs: int) -> None:
         self.peers = np.zeros(peers, abi.PEER)
         self.evs = np.zeros((peers, evs), abi.EV)
+        self.ledgers = np.zeros((peers, evs), abi.LEDGER)
         self.rxs = np.zeros((peers, evs), abi.RX)
+        self.rounds = np.zeros(peers, abi.ROUNDS)
         self.srhs = np.zeros(peers * evs, abi.SRH)
         self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
         self.node = np.zeros((), abi.NODE)
 
 
-def write(arrays: Arrays, plan: Plan) -> list[int]:
-    return install.write_peers(cast(tables.Tables, arrays), plan)
+def write(arrays: Arrays, plan: Plan, refresh: Callable[[int], None] = lambda row: None) -> list[int]:
+    return install.write_peers(cast(tables.Tables, arrays), plan, refresh)
 
 
 def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "") -> Plan:
@@ -107,6 +109,15 @@ def test_a_first_plan_is_written_whole() -> None:
     assert (ev["plane"], ev["srh_len"], ev["state"], ev["reason"]) == (1, 0, EvState.UNKNOWN, Reason.NEW)
     assert not t.peers["usable"].any()
     assert not t.srhs["bytes"].any()
+    assert set(t.evs["weight"][t.evs["configured"] != 0].tolist()) == {abi.WEIGHT_FULL}
+    assert t.peers["floor"].tolist() == [0, 1, 1]  # a quarter of two and of four
+
+
+def test_the_floor_is_the_configured_one() -> None:
+    t = Arrays(3, 8)
+    write(t, plan("ev_min_active = 3"))
+    assert t.peers["floor"].tolist() == [0, 3, 3]
+    assert [install.default_floor(n) for n in (0, 1, 3, 4, 7, 8, 16, 256)] == [1, 1, 1, 1, 1, 2, 4, 64]
 
 
 def test_segments_are_a_destination_and_an_srh() -> None:
@@ -125,24 +136,23 @@ def test_segments_are_a_destination_and_an_srh() -> None:
 
 def live(t: Arrays) -> None:
     """As if it had run for long: everything that programs, judge and administrators write is something."""
-    for field in ("probe_seq", "reply_seq", "replies", "state_since_ns", "probe_ns", "reply_ns", "rtt_ns",
-                  "tx_packets", "tx_bytes", "settled_tx", "settled_rx", "base_tx", "base_rx", "rx_ce",
-                  "rx_generation"):  # fmt: skip
-        t.evs[field] = np.where(t.evs["configured"] != 0, 7, t.evs[field])
+    configured, here = t.evs["configured"] != 0, t.peers["configured"] != 0
+    for field in ("probe_seq", "state_since_ns", "probe_after_ns", "probe_ns", "tx_packets", "tx_bytes", "last_tx_ns"):
+        t.evs[field][configured] = 7
     for field, value in (("state", EvState.DENIED), ("reason", Reason.ADMIN), ("relapses", 3)):
-        t.evs[field] = np.where(t.evs["configured"] != 0, value, t.evs[field])
-    for field in ("packets", "bytes", "ce", "last_ns"):
-        t.rxs[field][t.peers["configured"] != 0] = 9
-    for field in ("generation", "ports", "status", "heard_ns", "ports_ns"):
-        t.peers[field] = np.where(t.peers["configured"] != 0, 5, t.peers[field])
-    for row in np.flatnonzero(t.peers["configured"]):
-        width = t.evs.shape[1] // 2
-        bits = health.bitmap(t.evs[row]["configured"] != 0, 2, width, abi.MAX_PLANES, abi.EV_WORDS)
-        t.peers["usable"][row] = bits
+        t.evs[field][configured] = value
+    for field in abi.LEDGER.names or ():
+        t.ledgers[field][configured] = 6
+    for field in ("packets", "bytes", "ce", "probes"):
+        t.rxs[field][here] = 9
+    for field in ("generation", "ports", "status", "heard_ns", "ports_ns", "wanted"):
+        t.peers[field][here] = 5
+    t.peers["usable"][here] = 0xFF
+    t.rounds["round"][here] = 4
 
 
 def snapshot(t: Arrays) -> list[bytes]:
-    return [a.tobytes() for a in (t.peers, t.evs, t.rxs, t.srhs)]
+    return [a.tobytes() for a in (t.peers, t.evs, t.ledgers, t.rxs, t.rounds, t.srhs)]
 
 
 @pytest.mark.parametrize("settings", ["", 'steering = "srh"', 'steering = "ecmp"'])
@@ -171,8 +181,8 @@ def test_a_peer_that_is_gone_leaves_nothing() -> None:
     write(t, plan())
     live(t)
     assert write(t, plan(hosts="h0:0:0 h1:0:1")) == []
-    assert not any(t.peers[2].tobytes())
-    assert not any(t.evs[2].tobytes())
+    for table in (t.peers, t.evs, t.ledgers, t.rounds):
+        assert not any(table[2].tobytes())
     assert t.evs[1, 0]["tx_packets"] == 7
 
 
@@ -187,8 +197,9 @@ def test_a_host_that_takes_over_the_id_of_another_takes_none_of_its_counters() -
     for ev in (0, 1, 4, 5):
         record = t.evs[2, ev]
         assert (record["configured"], record["state"], record["relapses"]) == (1, EvState.UNKNOWN, 0)
-        assert not any(int(record[f]) for f in ("tx_packets", "settled_tx", "settled_rx", "replies", "probe_seq"))
-    assert t.evs[1, 0]["tx_packets"] == 7
+        assert not any(int(record[f]) for f in ("tx_packets", "probe_seq", "probe_after_ns"))
+        assert not any(t.ledgers[2, ev].tobytes())
+    assert (t.evs[1, 0]["tx_packets"], t.ledgers[1, 0]["judged"]) == (7, 6)
 
 
 def test_a_path_that_is_another_begins_anew_and_the_others_go_on() -> None:
@@ -209,9 +220,21 @@ def test_a_path_that_is_gone_is_not_configured() -> None:
     assert np.flatnonzero(t.evs[2]["configured"]).tolist() == [4]
     for ev in (0, 1, 5):
         assert not any(t.evs[2, ev].tobytes())
-    # Nor does a packet take it meanwhile: plane 1, slot 0 is all that is left to choose.
-    assert t.peers[2]["usable"][:, 0].tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
-    assert t.peers[1]["usable"][:, 0].tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+        assert not any(t.ledgers[2, ev].tobytes())
+
+
+def test_a_path_leaves_the_rotation_before_it_is_forgotten() -> None:
+    """The programs choose anew while it is not configured any more, but has its address yet."""
+    t = Arrays(3, 8)
+    write(t, plan())
+    live(t)
+    seen = []
+
+    def refresh(row: int) -> None:
+        seen.append((row, np.flatnonzero(t.evs[row]["configured"]).tolist(), bool(t.evs[row, 0]["dst"].any())))
+
+    write(t, plan(paths=path(1, "5f00:0:2::")), refresh)
+    assert seen == [(1, [0, 4], True), (2, [], True), (2, [4], False)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,153 @@
+"""Grey failures: an EV that loses a little, for long, while the others do not. A pure test over the tables.
+
+Time is cut into slices, one for each time that the monitor looks at a peer; a slice counts for an EV that
+carried packets in it, and is lossy if some of them were lost. (Not packets: those that a hiccup takes are
+lost together, and are one piece of evidence.) Hypothesis: all of a peer's EVs lose alike, so given N lossy
+slices over all EVs, those of one EV are binomial (N, its share of all slices). (Exact for rare losses; where
+many slices are lossy the true spread is less, so the test errs on the side of no alarm.) An EV is accused
+if as many as it has, or more, come with a probability below
+
+    α = false alarms per peer and year / (EVs of the peer × windows × looks per year)
+
+(Bonferroni: with 16 EVs, four windows, a look per second and one false alarm per year α = 5e-10, which eight
+lossy slices of one of 16 EVs and none elsewhere pass; 0.5 % loss at 1,000 packets/s shows after two
+seconds). Besides, it must lose `grey_ratio` of its packets, and _FAIR times what the peer's EVs usually
+lose, by the median: differences that are real but small are no reason to leave a path.
+
+Only EVs in use count, and only those that were in use over the whole window: the losses of one that
+has fallen hide nothing, and one that returned into a bad moment is not compared with the calm before.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.abi import EvState
+from mrcd.config import Health
+from mrcd.health import Bools, Ints, Records
+
+WINDOWS_S = (1, 4, 16, 64)
+LOOK_S = 1.0
+_SLICE_NS = 15_000_000  # at least: looks may follow each other faster while something is missing
+_LOOKS_PER_YEAR = 365.25 * 86_400 / LOOK_S
+_FAIR = 3.0
+_LEAST = 2  # lossy slices: one proves nothing
+_COUNTS = ("slices", "lossy", "sent", "lost")
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """An EV that loses more than its share. `row` and `ev` index the tables."""
+
+    row: int
+    ev: int
+    evidence: dict[str, int | float]
+
+
+def tail(n: int, p: float, k: int) -> float:
+    """Probability of k or more of n, each with probability p: the exact binomial tail."""
+    if k <= 0:
+        return 1.0
+    if k > n or p <= 0:
+        return 0.0
+    if p >= 1:
+        return 1.0
+    if k <= n * p:  # below the mean: the other side is the shorter sum
+        return 1.0 - tail(n, 1.0 - p, n - k + 1)
+    log = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * math.log(p) + (n - k) * math.log1p(-p)
+    term = total = math.exp(log)
+    for i in range(k, n):  # each term from the one before; they fall at least geometrically
+        term *= (n - i) / (i + 1) * p / (1 - p)
+        total += term
+        if term < total * 1e-16:
+            break
+    return min(total, 1.0)
+
+
+def threshold(settings: Health, evs: int) -> float:
+    """α for each of a peer's `evs` EVs in each window of each look."""
+    return settings.grey_false_alarms / (evs * len(WINDOWS_S) * _LOOKS_PER_YEAR)
+
+
+class Grey:
+    """Remembers counts, now and where each window began: ([windows,] peers, evs_per_peer)."""
+
+    def __init__(self, settings: Health, peers: int, evs: int) -> None:
+        shape = (len(WINDOWS_S), peers, evs)
+        self._s = settings
+        self._now = {name: np.zeros(shape[1:], np.uint32) for name in _COUNTS}
+        self._then = {name: np.zeros(shape, np.uint32) for name in _COUNTS}
+        self._begun_ns = np.zeros(shape[:2], np.int64)  # 0: not yet
+        self._in_use_ns = np.zeros(shape[1:], np.int64)  # since when; 0: it is not
+        self._sliced_ns, self._looked_ns = np.zeros(peers, np.int64), np.zeros(peers, np.int64)
+
+    def slice(self, rows: Ints, ledgers: Records, now: int) -> None:
+        """A slice of the peers `rows` has passed; records as in Judge.judge."""
+        due = now - self._sliced_ns[rows] >= _SLICE_NS
+        rows, ledgers = rows[due], ledgers[due]
+        self._sliced_ns[rows] = now
+        # Low bits are enough: no window holds more packets.
+        sent = ledgers["judged"].astype(np.uint32)
+        lost = (ledgers["lost_before"] + ledgers["deficit"]).astype(np.uint32)
+        lossy = _grown(lost, self._now["lost"][rows]) > 0
+        self._now["slices"][rows] += (sent != self._now["sent"][rows]) | lossy
+        self._now["lossy"][rows] += lossy
+        self._now["sent"][rows], self._now["lost"][rows] = sent, lost
+
+    def look(self, rows: Ints, evs: Records, now: int) -> list[Alarm]:
+        """What the slices of the peers `rows` say, to be asked once in LOOK_S at most; records as in Judge.judge."""
+        state = evs["state"]
+        in_use = (evs["configured"] != 0) & ((state == EvState.GOOD) | (state == EvState.SKIP))
+        entered = evs["state_since_ns"].astype(np.int64) > self._looked_ns[rows, None]
+        since = self._in_use_ns[rows]
+        since = np.where(in_use, np.where((since == 0) | entered, now, since), 0)
+        self._in_use_ns[rows], self._looked_ns[rows] = since, now
+        alarms: dict[tuple[int, int], Alarm] = {}
+        for w, seconds in enumerate(WINDOWS_S):
+            begun = self._begun_ns[w, rows]
+            # In each window what was in use all the time since it began.
+            for alarm in self._window(w, rows, in_use & (since <= begun[:, None]), now - begun):
+                alarms.setdefault((alarm.row, alarm.ev), alarm)
+            over = rows[now - begun >= (seconds - LOOK_S / 2) * 1e9]
+            self._begun_ns[w, over] = now
+            for name, counts in self._now.items():
+                self._then[name][w, over] = counts[over]
+        return list(alarms.values())
+
+    def _window(self, w: int, rows: Ints, compared: Bools, age_ns: Ints) -> list[Alarm]:
+        some = (self._grown(w, rows, "lossy") * compared).sum(axis=1) >= _LEAST
+        if not some.any():
+            return []
+        rows, compared, age_ns = rows[some], compared[some], age_ns[some]
+        slices, sent, lost = (self._grown(w, rows, name) for name in ("slices", "sent", "lost"))
+        # A loss may be taken back: its packets have come after all.
+        lossy = np.minimum(self._grown(w, rows, "lossy"), lost)
+        compared = compared & (slices > 0) & (sent > 0)
+        ratio = np.where(compared, lost / np.maximum(sent, 1), np.inf)
+        count = compared.sum(axis=1)
+        middle = np.maximum(count - 1, 0) // 2
+        usual = np.take_along_axis(np.sort(ratio, axis=1), middle[:, None], axis=1)
+        stand_out = compared & (lossy >= _LEAST) & (ratio >= self._s.grey_ratio) & (ratio >= _FAIR * usual)
+        found = []
+        for i, e in zip(*np.nonzero(stand_out), strict=True):
+            share = slices[i, e] / slices[i, compared[i]].sum()
+            n = int(lossy[i, compared[i]].sum())
+            if count[i] > 1 and tail(n, float(share), int(lossy[i, e])) < threshold(self._s, int(count[i])):
+                evidence: dict[str, int | float] = {
+                    "lost_packets": int(lost[i, e]),
+                    "sent_packets": int(sent[i, e]),
+                    "window_s": round(float(age_ns[i]) / 1e9, 1),
+                    "usual_loss_ratio": float(f"{usual[i, 0]:.2g}"),
+                }
+                found.append(Alarm(int(rows[i]), int(e), evidence))
+        return found
+
+    def _grown(self, w: int, rows: Ints, name: str) -> Ints:
+        return _grown(self._now[name][rows], self._then[name][w, rows])
+
+
+def _grown(now: NDArray[np.uint32], before: NDArray[np.uint32]) -> Ints:
+    """How much a wrapping count has grown; one that was taken back has not."""
+    return np.maximum((now - before).view(np.int32), 0).astype(np.int64)

@@ -1,0 +1,75 @@
+"""The programs' histograms: four linear buckets per power of two (bucket_of() in bpf/arith.h). Pure."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.abi import BUCKETS, Histogram
+
+Counts = NDArray[np.uint64]  # (BUCKETS,)
+
+
+def lowest(bucket: int) -> int:
+    """The least value of a bucket."""
+    if bucket < 4:
+        return bucket
+    return (4 + bucket % 4) << (bucket // 4 - 1)
+
+
+LOWEST = [lowest(b) for b in range(BUCKETS + 1)]
+
+
+def highest(bucket: int) -> int:
+    """The greatest value of a bucket."""
+    return LOWEST[bucket + 1] - 1
+
+
+def quantile(counts: Counts, q: float) -> int | None:
+    """A value that at least the share `q` of all does not exceed: too high by a fourth at most. None if empty."""
+    total = int(counts.sum())
+    if not total:
+        return None
+    reached = np.cumsum(counts) >= max(1, np.ceil(q * total))
+    return highest(int(np.argmax(reached)))
+
+
+def below(counts: Counts, power: int) -> int:
+    """How many values are less than 2^power."""
+    return int(counts[: 4 * (power - 1) if power >= 2 else 1 << power].sum())
+
+
+def about(counts: Counts) -> float:
+    """The sum of all values, each taken as the middle of its bucket: off by an eighth at most."""
+    middles = np.array([(lowest(b) + highest(b)) / 2 for b in range(BUCKETS)])
+    return float((counts * middles).sum())
+
+
+def each(planes: int) -> Iterator[tuple[int, str, str, int | None]]:
+    """Index, name, unit and plane of every histogram in use."""
+    yield Histogram.DETECTION, "detection", "ns", None
+    yield Histogram.AFTER_GOOD, "after_good", "packets", None
+    for plane in range(planes):
+        yield Histogram.RTT + plane, "rtt", "ns", plane
+
+
+def documents(counts: NDArray[np.uint64], planes: int) -> list[dict[str, Any]]:
+    """Of (HISTOGRAMS, BUCKETS) counts: a document each. Values are in `unit`; quantiles are upper bounds."""
+    found = []
+    for index, name, unit, plane in each(planes):
+        mine = counts[index]
+        buckets = [{"from": lowest(b), "to": highest(b), "count": int(mine[b])} for b in np.flatnonzero(mine).tolist()]
+        found.append(
+            {
+                "histogram": name,
+                "plane": plane,
+                "unit": unit,
+                "count": int(mine.sum()),
+                "p50": quantile(mine, 0.5),
+                "p99": quantile(mine, 0.99),
+                "max": quantile(mine, 1.0),
+                "buckets": buckets,
+            }
+        )
+    return found

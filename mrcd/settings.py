@@ -1,0 +1,35 @@
+"""What the programs know of the configuration, fixed when they are loaded. Pure."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd import abi
+from mrcd.topology import Plan, srh_bytes
+
+
+def settings(plan: Plan) -> NDArray[np.void]:
+    """A plan as struct mrc_settings."""
+    c, h = plan.config.cluster, plan.config.health
+    value = np.zeros((), abi.SETTINGS)
+    for name, number in {
+        "planes": c.planes,
+        "evs_per_peer": c.evs_per_peer,
+        "evs_per_plane": c.evs_per_plane,
+        "inner_mtu": plan.inner_mtu,
+        "host_id": plan.host.id,
+        "udp_port": c.udp_port,
+        "srh": any(srh_bytes(len(e.segments)) for p in plan.peers for e in p.evs),
+        "probe_packets": h.packets_per_report(c.granularity),
+        "probe_gap_us": h.probe_gap_us,
+        "probe_late_us": h.probe_late_ms * 1000,
+        "reorder_us": h.reorder_us,
+        "overdue_us": h.overdue_ms * 1000,
+        "skip_delay_us": h.skip_delay_us,
+        "loss_any": h.loss_rule == "any",
+        "loss_ppm": round(h.loss_ratio * 1_000_000),
+        "loss_samples": h.loss_samples,
+        "loss_window_us": h.loss_window_ms * 1000,
+        "forget_ms": h.hold_down_max_ms,
+    }.items():
+        value[name] = number
+    return value

@@ -1,0 +1,226 @@
+"""The grey test: what it finds, how fast, and how often it is wrong."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mrcd import abi, grey
+from mrcd.abi import EvState
+from mrcd.config import Health
+from mrcd.grey import Alarm, Grey
+
+S = 10**9
+SLICES = 50
+ROW = np.array([0])
+
+
+class Flow:
+    """One busy peer: each second 50 slices and so many packets on every EV, of which some are lost."""
+
+    def __init__(self, loss: list[float], *, seed: int = 0, packets: int = 4000, **h: float) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.loss = np.array(loss)
+        self.packets = packets // SLICES  # in a slice
+        self.evs, self.ledgers = np.zeros((1, len(loss)), abi.EV), np.zeros((1, len(loss)), abi.LEDGER)
+        self.evs["configured"], self.evs["state"] = 1, EvState.GOOD
+        self.grey = Grey(Health.model_validate(h), 1, len(loss))
+        self.now = 10**12
+        self.look()
+
+    def look(self) -> list[Alarm]:
+        return self.grey.look(ROW, self.evs, self.now)
+
+    def lose(self, ev: int, packets: int) -> None:
+        """What becomes known in a slice; negative: they have come after all."""
+        self.ledgers["deficit"][:, ev] += np.uint32(packets % 2**32)
+
+    def slice(self) -> None:
+        """Traffic of a fiftieth of a second."""
+        self.now += S // SLICES
+        good = self.evs["state"] == EvState.GOOD
+        self.ledgers["judged"] += np.where(good, self.packets, 0).astype(np.uint64)
+        lost = self.rng.binomial(self.packets, self.loss)
+        self.ledgers["deficit"] += np.where(good, lost, 0).astype(np.uint32)
+        self.grey.slice(ROW, self.ledgers, self.now)
+
+    def second(self) -> list[Alarm]:
+        """Traffic of a second, then a look."""
+        for _ in range(SLICES):
+            self.slice()
+        return self.look()
+
+    def seconds(self, count: int) -> list[Alarm]:
+        return [a for _ in range(count) for a in self.second()]
+
+    def until_found(self, limit: int) -> int:
+        for n in range(1, limit + 1):
+            if self.second():
+                return n
+        raise AssertionError(f"nothing found in {limit} s")
+
+
+# ---- the arithmetic ----
+
+
+@pytest.mark.parametrize("n", [1, 7, 60])
+@pytest.mark.parametrize("p", [0.004, 0.0625, 0.5, 0.9])
+def test_the_tail_is_the_binomial_one(n: int, p: float) -> None:
+    for k in range(-1, n + 2):
+        exact = math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(max(k, 0), n + 1))
+        assert grey.tail(n, p, k) == pytest.approx(exact, rel=1e-9, abs=1e-300)
+
+
+def test_the_tail_at_its_ends() -> None:
+    assert (grey.tail(5, 0.0, 1), grey.tail(5, 1.0, 5), grey.tail(0, 0.5, 1)) == (0.0, 1.0, 0.0)
+    assert grey.tail(100_000, 1 / 16, 9000) < 1e-200
+    assert grey.tail(100_000, 1 / 16, 6250) == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_threshold_of_the_docstring() -> None:
+    assert grey.threshold(Health(), 16) == pytest.approx(5e-10, rel=0.02)
+    assert grey.tail(8, 1 / 16, 8) < grey.threshold(Health(), 16) < grey.tail(7, 1 / 16, 7)
+
+
+# ---- error rates ----
+
+
+@pytest.mark.parametrize("evs", [4, 16])
+@pytest.mark.parametrize("losses", [0.02, 0.4])  # lossy slices, of all: rare, and not
+def test_chance_passes_no_more_often_than_the_threshold_allows(evs: int, losses: float) -> None:
+    """All EVs lose alike. A hundred thousand comparisons at α = 1 % and 0.1 %."""
+    rng = np.random.default_rng(evs)
+    slices = np.array([200 + 30 * i for i in range(evs)])
+    share = slices / slices.sum()
+    trials = 100_000 // evs
+    drawn = np.stack([rng.binomial(n, losses, trials) for n in slices], axis=1)
+    many = drawn > drawn.sum(axis=1, keepdims=True) * share * 1.05  # the others are not improbable
+    p = [grey.tail(int(drawn[i].sum()), share[e], int(drawn[i, e])) for i, e in zip(*np.nonzero(many), strict=True)]
+    for alpha in (0.01, 0.001):
+        count, expected = sum(x < alpha for x in p), alpha * drawn.size
+        assert count <= expected + 4 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("loss", [0.0005, 0.005, 0.01, 0.05])
+def test_nobody_is_blamed_when_all_lose_alike(loss: float) -> None:
+    for seed in range(3):
+        assert Flow([loss] * 16, seed=seed).seconds(130) == []
+
+
+def test_nobody_is_blamed_for_real_but_small_differences() -> None:
+    assert Flow([0.01, 0.015, 0.02, 0.012] * 4).seconds(300) == []
+
+
+def test_a_loss_of_all_at_one_moment_is_not_that_of_an_ev_that_has_just_returned() -> None:
+    f = Flow([0.0] * 16)
+    f.evs["state"][0, 3] = EvState.ASSUMED_BAD
+    f.seconds(50)
+    f.evs["state"][0, 3], f.evs["state_since_ns"][0, 3] = EvState.GOOD, f.now + 1
+    f.loss[:] = 0.05
+    assert f.seconds(3) == []
+    f.loss[:] = 0.0
+    assert f.seconds(100) == []
+
+
+# ---- what is found ----
+
+
+@pytest.mark.parametrize(("evs", "packets"), [(16, 4000), (4, 4000), (256, 1000), (2, 4000)])
+def test_half_a_percent_among_healthy_evs_is_found_in_seconds(evs: int, packets: int) -> None:
+    found = []
+    for seed in range(20):
+        f = Flow([0.005] + [0.0] * (evs - 1), seed=seed, packets=packets)
+        found.append(f.until_found(64))
+        assert f.seconds(0) == []
+    assert np.median(found) <= 4
+    assert max(found) <= 8
+
+
+def test_an_alarm_says_which_and_why() -> None:
+    f = Flow([0.0] * 5 + [0.01] + [0.0] * 10)
+    (alarm,) = [a for _ in range(20) for a in f.second()][:1]
+    assert (alarm.row, alarm.ev) == (0, 5)
+    assert alarm.evidence["lost_packets"] / alarm.evidence["sent_packets"] == pytest.approx(0.01, rel=0.6)
+    assert alarm.evidence["usual_loss_ratio"] == 0.0
+    assert 0.9 <= alarm.evidence["window_s"] <= 4.1
+
+
+def test_a_bad_ev_stands_out_from_shared_loss() -> None:
+    f = Flow([0.01] * 15 + [0.05])
+    assert {a.ev for a in f.seconds(10)} == {15}
+
+
+def test_a_lossy_plane_is_found_though_its_evs_are_many() -> None:
+    f = Flow([0.005] * 4 + [0.0] * 12)
+    assert {a.ev for a in f.seconds(16)} == {0, 1, 2, 3}
+    f = Flow([0.005] * 8 + [0.0] * 8)  # one of two planes
+    assert {a.ev for a in f.seconds(16)} == set(range(8))
+
+
+def test_an_ev_that_has_fallen_hides_nothing() -> None:
+    f = Flow([0.3] + [0.005] + [0.0] * 14)
+    f.second()
+    f.evs["state"][0, 0] = EvState.ASSUMED_BAD
+    assert {a.ev for a in f.seconds(10)} == {1}
+
+
+def test_what_it_lost_before_it_fell_is_not_held_against_an_ev_that_returned() -> None:
+    f = Flow([0.01] + [0.0] * 15)
+    f.until_found(10)
+    f.evs["state"][0, 0] = EvState.ASSUMED_BAD
+    f.seconds(2)
+    f.loss[0] = 0.0
+    f.evs["state"][0, 0], f.evs["state_since_ns"][0, 0] = EvState.GOOD, f.now + 1
+    assert f.seconds(100) == []
+
+
+def test_less_than_the_ratio_is_left_alone() -> None:
+    assert Flow([0.0001] + [0.0] * 15).seconds(300) == []
+    assert Flow([0.0001] + [0.0] * 15, grey_ratio=0.00003).until_found(128) <= 128
+
+
+def test_a_single_ev_cannot_stand_out() -> None:
+    assert Flow([0.01]).seconds(100) == []
+
+
+def test_losses_that_were_taken_back_are_none() -> None:
+    f = Flow([0.0] * 16)
+    for _ in range(30):
+        for _ in range(SLICES // 2):
+            f.lose(2, 3)
+            f.slice()
+            f.lose(2, -3)  # late packets have come after all
+            f.slice()
+        assert f.look() == []
+
+
+def test_a_hiccup_is_one_piece_of_evidence_however_many_packets_it_takes() -> None:
+    f = Flow([0.0] * 16)
+    for _ in range(5):
+        f.lose(4, 300)
+        f.seconds(20)
+    assert f.seconds(100) == []
+
+
+def test_looks_in_quick_succession_are_not_slices() -> None:
+    """While something is missing the monitor looks every 5 ms."""
+    f = Flow([0.0] * 16)
+    f.second()
+    for _ in range(20):
+        f.lose(4, 1)
+        f.now += 5_000_000
+        f.grey.slice(ROW, f.ledgers, f.now)
+    assert f.second() == []
+
+
+def test_counts_wrap() -> None:
+    f = Flow([0.0] * 16)
+    f.ledgers["judged"], f.ledgers["lost_before"] = 2**32 - 5000, 2**32 - 10
+    f.seconds(70)
+    f.loss[7] = 0.01
+    assert f.until_found(20) <= 8
+
+
+def test_an_idle_peer_is_not_a_failed_one() -> None:
+    f = Flow([0.0] * 16, packets=0)
+    assert f.seconds(70) == []

@@ -1,0 +1,120 @@
+"""The kernel's histograms: buckets against bpf/arith.h, what is read from them, and the bars."""
+
+import ctypes
+import random
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mrcd import abi, histograms
+from mrcd.ctl import bars
+
+BPF = Path(__file__).parents[2] / "bpf"
+LARGEST = 2**64 - 1
+
+
+@pytest.fixture(scope="module")
+def bucket_of(tmp_path_factory: pytest.TempPathFactory) -> "ctypes._NamedFuncPointer":
+    directory = tmp_path_factory.mktemp("buckets")
+    source, library = directory / "b.c", directory / "b.so"
+    source.write_text('#include "arith.h"\n__u32 wrapped(__u64 value) { return bucket_of(value); }\n')
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-Wall", "-Werror", f"-I{BPF}", source, "-o", library], check=True)
+    function = ctypes.CDLL(str(library)).wrapped
+    function.argtypes, function.restype = [ctypes.c_uint64], ctypes.c_uint32
+    return function
+
+
+def test_every_bucket_begins_and_ends_where_the_programs_think(bucket_of: "ctypes._NamedFuncPointer") -> None:
+    last = bucket_of(LARGEST)
+    assert last < abi.BUCKETS
+    for b in range(last + 1):
+        assert bucket_of(histograms.lowest(b)) == bucket_of(histograms.highest(b)) == b
+    assert histograms.highest(last) == LARGEST
+    rng = random.Random(1)
+    for _ in range(2000):
+        value = rng.getrandbits(rng.randrange(1, 65))
+        assert histograms.lowest(bucket_of(value)) <= value <= histograms.highest(bucket_of(value))
+
+
+def counts(*values: int) -> NDArray[np.uint64]:
+    """A histogram of these values."""
+    found = np.zeros(abi.BUCKETS, np.uint64)
+    for value in values:
+        found[next(b for b in range(abi.BUCKETS) if histograms.highest(b) >= value)] += 1
+    return found
+
+
+def test_quantiles_are_bounds_from_above() -> None:
+    assert histograms.quantile(counts(), 0.5) is None
+    assert [histograms.quantile(counts(3), q) for q in (0.0, 0.5, 1.0)] == [3, 3, 3]
+    rng = random.Random(2)
+    values = sorted(rng.randrange(10**6) for _ in range(999))
+    for q in (0.01, 0.5, 0.9, 0.99, 1.0):
+        found = histograms.quantile(counts(*values), q)
+        true = values[max(0, int(np.ceil(q * len(values))) - 1)]
+        assert found is not None
+        assert true <= found <= true * 1.25
+
+
+@pytest.mark.parametrize("power", [0, 1, 2, 3, 10, 40, 63])
+def test_what_is_below_a_power_of_two_is_exact(power: int) -> None:
+    values = [0, 1, 2, 3, 4, 5, 7, 8, 1023, 1024, 2**40 - 1, 2**40, 2**63, LARGEST]
+    assert histograms.below(counts(*values), power) == sum(v < 2**power for v in values)
+
+
+def test_the_sum_is_about_right() -> None:
+    values = [random.Random(i).randrange(1, 10**7) for i in range(300)]
+    assert histograms.about(counts(*values)) == pytest.approx(sum(values), rel=0.125)
+
+
+def every() -> NDArray[np.uint64]:
+    found = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
+    found[abi.Histogram.DETECTION] = counts(300_000, 420_000, 9_000_000)
+    found[abi.Histogram.AFTER_GOOD] = counts(0, 5)
+    found[abi.Histogram.RTT + 1] = counts(31_000)
+    return found
+
+
+def test_documents() -> None:
+    docs = histograms.documents(every(), 2)
+    assert [(d["histogram"], d["plane"], d["unit"], d["count"]) for d in docs] == [
+        ("detection", None, "ns", 3),
+        ("after_good", None, "packets", 2),
+        ("rtt", 0, "ns", 0),
+        ("rtt", 1, "ns", 1),
+    ]
+    assert docs[1]["buckets"] == [{"from": 0, "to": 0, "count": 1}, {"from": 5, "to": 5, "count": 1}]
+    assert (docs[1]["p50"], docs[1]["max"]) == (0, 5)
+    assert (docs[2]["p50"], docs[2]["buckets"]) == (None, [])
+
+
+def test_bars() -> None:
+    lines = bars.histograms(histograms.documents(every(), 2))
+    assert lines == [
+        "Detection: from the last packet known to have arrived on an EV to ASSUMED_BAD",
+        "  3: p50 ≤ 459 µs, p99 ≤ 10.5 ms, max ≤ 10.5 ms",
+        f"   262 µs –  524 µs  {'█' * 40}  2",
+        f"   524 µs – 1.05 ms  {' ' * 40}  0",
+        f"  1.05 ms –  2.1 ms  {' ' * 40}  0",
+        f"   2.1 ms – 4.19 ms  {' ' * 40}  0",
+        f"  4.19 ms – 8.39 ms  {' ' * 40}  0",
+        f"  8.39 ms – 16.8 ms  {'█' * 20:<40}  1",
+        "",
+        "After good: data packets put on an EV in that time",
+        "  2: p50 ≤ 0, p99 ≤ 5, max ≤ 5",
+        f"  0 – 0  {'█' * 40}  1",
+        f"  1 – 1  {' ' * 40}  0",
+        f"  2 – 3  {' ' * 40}  0",
+        f"  4 – 7  {'█' * 40}  1",
+        "",
+        "Round trips of probes, plane 0",
+        "  none yet",
+        "",
+        "Round trips of probes, plane 1",
+        "  1: p50 ≤ 32.8 µs, p99 ≤ 32.8 µs, max ≤ 32.8 µs",
+        f"  16.4 µs – 32.8 µs  {'█' * 40}  1",
+    ]
+    assert bars.histograms([]) == []

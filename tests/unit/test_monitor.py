@@ -1,0 +1,302 @@
+"""The monitor over tables and programs that are played: what it tells, steers, follows and asks for."""
+
+import asyncio
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mrcd import abi, config, grey, install, monitor, tables, topology
+from mrcd.abi import EvState, Reason
+from mrcd.dataplane import Dataplane
+from mrcd.errors import UsageError
+from mrcd.events import EventLog
+from mrcd.monitor import Monitor
+from tests.unit.test_install import Arrays
+
+MS = 1_000_000
+HOSTS = "".join(
+    f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i % 2}\nport = {i // 2}\nprefixes = ["10.0.0.{i}/32"]\n'
+    for i in range(4)
+)
+TEXT = f"[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\n{HOSTS}"
+
+
+class Programs:
+    """mrc_sweep and mrc_steer, and the ring buffer, over the arrays."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.swept: list[int] = []
+        self.ring: list[NDArray[np.void]] = []
+        self.now = 10**12
+        self.full = False  # the ring buffer
+
+    def sweep(self, host_id: int) -> int:
+        self.swept.append(host_id)
+        evs = self.arrays.evs[host_id]
+        evs["probe_seq"] += evs["configured"]
+        evs["probe_ns"] = self.now
+        return int(evs["configured"].sum())
+
+    def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: tuple[EvState, ...]) -> bool:
+        before = EvState(int(self.arrays.evs["state"][host_id, ev]))
+        if before not in leave:
+            return False
+        self.change(host_id, ev, state, reason)
+        return True
+
+    def change(self, host_id: int, ev: int, state: EvState, reason: Reason, **evidence: int) -> None:
+        """A transition, by whichever program."""
+        evs = self.arrays.evs
+        record = np.zeros(1, abi.EVENT)
+        record["ns"], record["host_id"], record["ev"], record["reason"] = self.now, host_id, ev, reason
+        record["before"], record["after"] = evs["state"][host_id, ev], state
+        for name, value in evidence.items():
+            record[name] = value
+        evs["state"][host_id, ev], evs["reason"][host_id, ev] = state, reason
+        evs["state_since_ns"][host_id, ev] = self.now
+        if not self.full:
+            self.ring.append(record)
+
+    def events(self) -> NDArray[np.void]:
+        found, self.ring = self.ring, []
+        return np.concatenate(found) if found else np.zeros(0, abi.EVENT)
+
+
+class Bench:
+    """A monitor of h0, with all its EVs good."""
+
+    def __init__(self, state: EvState = EvState.GOOD) -> None:
+        self.arrays = Arrays(4, 8)
+        self.plan = topology.plan(config.parse(TEXT), "h0")
+        shown = cast(tables.Tables, self.arrays)
+        install.write_peers(shown, self.plan, lambda row: None)
+        self.arrays.evs["state"][self.arrays.evs["configured"] != 0] = state
+        self.arrays.node["ports"] = 0b11
+        self.arrays.peers["heard_ns"] = 1
+        self.programs = Programs(self.arrays)
+        self.changed: list[int] = []
+        self.log = EventLog()
+        dataplane = cast(Dataplane, self.programs)
+        self.monitor = Monitor(self.plan, shown, dataplane, self.log, self.changed.append)
+        self.tick(100)
+        self.changed.clear()
+        self.programs.swept.clear()
+
+    def tick(self, ms: int = 20, *, answered: bool = True) -> None:
+        """Time passes, the replies come, the monitor looks."""
+        if answered:
+            new = self.arrays.ledgers["reply_seq"] != self.arrays.evs["probe_seq"]
+            self.arrays.ledgers["reply_seq"] = self.arrays.evs["probe_seq"]
+            self.arrays.ledgers["replies"] += new
+            self.arrays.ledgers["good"] += new
+        self.programs.now += ms * MS
+        self.monitor._tick(self.programs.now)
+
+    def said(self, kind: str = "ev") -> list[dict[str, Any]]:
+        return [e for e in asyncio.run(self.log.after(0, 0)) if e["kind"] == kind]
+
+
+# ---- what the programs tell ----
+
+
+def test_transitions_are_told_with_their_evidence() -> None:
+    b = Bench()
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE, trials=8, silent_ns=1_500_000)
+    b.monitor.drain()
+    (event,) = b.said()
+    assert (event["peer"], event["ev"], event["plane"], event["t1"]) == ("h1", 5, 1, 1)
+    assert (event["from"], event["to"], event["reason"]) == ("GOOD", "ASSUMED_BAD", "overdue")
+    assert event["evidence"] == {"silent_reports": 8, "silent_ms": 1.5}
+    assert event["monotonic_ns"] == b.programs.now
+    assert b.monitor.transitions == {(EvState.ASSUMED_BAD, Reason.OVERDUE): 1}
+    assert b.changed == [1]
+
+
+def test_what_happened_before_the_daemon_came_is_told_too() -> None:
+    b = Bench()
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.LOSS, lost_packets=3, sent_packets=30)
+    dataplane = cast(Dataplane, b.programs)
+    again = Monitor(b.plan, cast(tables.Tables, b.arrays), dataplane, b.log, b.changed.append)
+    assert [e["evidence"] for e in b.said()] == [{"lost_packets": 3, "sent_packets": 30}]
+    assert again.transitions.total() == 1
+    b.programs.now += 10**10
+    again._tick(b.programs.now)
+    assert again.lost_events == 0
+
+
+def test_an_event_of_a_path_that_is_not_configured_any_more_is_only_counted() -> None:
+    b = Bench()
+    b.programs.change(3, 7, EvState.GOOD, Reason.PROBED)
+    b.programs.change(0, 0, EvState.GOOD, Reason.PROBED)
+    b.monitor.drain()
+    assert len(b.said()) == 1
+    assert b.monitor.transitions.total() == 2
+
+
+def test_a_lost_event_is_noticed_in_the_table() -> None:
+    b = Bench()
+    b.programs.full = True
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
+    b.programs.full = False
+    b.arrays.ledgers["lag_ns"][1, 5] = 1
+    b.tick(100)
+    assert b.monitor.lost_events == 0  # it may be on its way
+    for _ in range(20):
+        b.tick(100)
+    assert (b.monitor.lost_events, b.said()) == (1, [])
+    (event,) = b.said("daemon")
+    assert (event["reason"], event["evidence"]) == ("events_lost", {"evs": 1})
+
+
+def test_a_lost_event_is_noticed_by_the_next_one() -> None:
+    b = Bench()
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
+    b.programs.full = True
+    b.programs.change(1, 5, EvState.GOOD, Reason.HEALED)
+    b.programs.full = False
+    b.arrays.evs["state"][1, 5] = EvState.SKIP
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.LOSS)
+    b.monitor.drain()
+    assert b.monitor.lost_events == 1
+    assert len(b.said()) == 2
+
+
+def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
+    b = Bench()
+    assert b.monitor.routed(2).any() == b.arrays.peers["usable"][2].any()
+    b.arrays.peers["usable"][2, 0, 0] = 0b0111
+    b.tick(100)
+    b.arrays.peers["usable"][2, 0, 0] = 0
+    b.tick(100)
+    b.tick(100)
+    assert b.changed == []  # an EV lagged for a moment
+    b.arrays.peers["usable"][2, 0, 0] = 0b0111
+    b.tick(100)
+    b.tick(100)
+    assert b.changed == [2]
+    assert b.monitor.routed(2)[0, 0] == 0b0111
+    b.changed.clear()
+    b.tick(100)
+    assert b.changed == []
+
+
+# ---- what the daemon decides ----
+
+
+def test_an_ev_returns_with_its_least_weight() -> None:
+    b = Bench()
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
+    b.arrays.evs["relapses"][1, 5] = 1
+    seen = []
+    for _ in range(30):
+        b.tick(100)
+        seen.append((EvState(int(b.arrays.evs["state"][1, 5])), int(b.arrays.evs["weight"][1, 5])))
+    assert (EvState.GOOD, 1) in seen
+    assert (EvState.GOOD, 8) not in seen[: seen.index((EvState.GOOD, 1))]
+    assert seen[-1] == (EvState.GOOD, 8)
+    healed = b.said()[-1]
+    assert (healed["reason"], healed["evidence"]["hold_down_ms"]) == ("healed", 1000)
+
+
+def test_a_verdict_that_comes_too_late_changes_nothing() -> None:
+    b = Bench(EvState.UNKNOWN)
+    b.arrays.ledgers["good"] += 1
+    b.arrays.evs["state"][1, 5] = EvState.UNKNOWN
+    refused = b.programs.steer
+    b.programs.steer = lambda *args: False if args[:2] == (1, 5) else refused(*args)  # type: ignore[method-assign]
+    b.tick(100)
+    assert b.arrays.evs["state"][1, 5] == EvState.UNKNOWN
+    assert "h1/5" not in {f"{e['peer']}/{e['ev']}" for e in b.said()}
+
+
+def test_a_grey_failure_is_left_with_the_evidence_of_the_test() -> None:
+    b = Bench()
+    for _ in range(200):
+        b.arrays.evs["tx_packets"][1] += 100
+        b.arrays.ledgers["judged"][1] += 100
+        b.arrays.ledgers["samples"][1] += 10
+        b.arrays.ledgers["deficit"][1, 2] += 1
+        b.arrays.ledgers["losses"][1, 2] += 1
+        b.tick()
+        if b.said():
+            break
+    (event,) = b.said()
+    assert (event["peer"], event["ev"], event["to"], event["reason"]) == ("h1", 2, "ASSUMED_BAD", "grey_loss")
+    assert event["evidence"].keys() == {"lost_packets", "sent_packets", "window_s", "usual_loss_ratio"}
+    assert event["evidence"]["window_s"] <= grey.WINDOWS_S[1] + 1
+
+
+def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "_PATIENCE_S", -1.0)
+    b = Bench()
+    for _ in range(30):
+        b.tick(100, answered=False)
+    assert [(e["peer"], e["to"], e["reason"]) for e in b.said("peer")][-3:] == [
+        (f"h{i}", "unreachable", "no_replies") for i in (1, 2, 3)
+    ]
+    count = len(b.said("peer"))
+    b.tick(100)
+    b.tick(100)
+    assert {(e["peer"], e["to"]) for e in b.said("peer")[count:]} == {(f"h{i}", "reachable") for i in (1, 2, 3)}
+    assert b.said() == []
+
+
+# ---- sweeps ----
+
+
+def sweeps(b: Bench, ms: int, step: int, row: int, *, answered: bool = True, traffic: bool = False) -> int:
+    b.programs.swept.clear()
+    for _ in range(ms // step):
+        if traffic:
+            b.arrays.evs["tx_packets"][row] += 1
+        b.tick(step, answered=answered)
+    return b.programs.swept.count(row)
+
+
+def test_quiet_peers_are_swept_seldom_and_busy_ones_often() -> None:
+    b = Bench()
+    assert sweeps(b, 2000, 20, 1) == pytest.approx(20, abs=2)
+    assert sweeps(b, 1000, 20, 1, traffic=True) == pytest.approx(50, abs=2)
+    assert b.programs.swept.count(2) == pytest.approx(10, abs=1)
+
+
+def test_a_missing_reply_makes_sweeps_frequent() -> None:
+    b = Bench()
+    assert sweeps(b, 200, 5, 1, answered=False) >= 25
+    assert b.monitor._hurry
+
+
+def test_replies_that_are_on_their_way_are_not_missing() -> None:
+    b = Bench()
+    sweeps(b, 200, 20, 1, traffic=True)
+    b.arrays.ledgers["reply_seq"] = b.arrays.evs["probe_seq"]
+    b.arrays.evs["probe_seq"][1] += 1  # rode on a packet
+    b.arrays.evs["probe_ns"][1] = b.programs.now + 19 * MS
+    b.tick(20, answered=False)
+    assert not b.monitor._hurry
+
+
+def test_an_ev_that_lags_makes_sweeps_frequent() -> None:
+    b = Bench()
+    b.arrays.ledgers["lag_ns"][1, 2] = b.programs.now
+    assert sweeps(b, 200, 5, 1) >= 25
+
+
+# ---- administrators ----
+
+
+def test_deny_keeps_the_floor_and_allow_gives_back() -> None:
+    b = Bench()
+    done, refused = b.monitor.deny("h1", None, None)
+    assert (len(done), len(refused)) == (6, 2)
+    assert {e["to"] for e in b.said()} == {"DENIED"}  # told before the answer
+    assert b.monitor.deny("h1", done[0].ev, None) == ([], [])
+    assert {(e.peer, e.ev) for e in b.monitor.allow(None, None, None)} == {(e.peer, e.ev) for e in done}
+    assert b.said()[-1]["to"] == "UNKNOWN"
+    with pytest.raises(UsageError, match="no peer 'h9'"):
+        b.monitor.deny("h9", None, None)
+    with pytest.raises(UsageError, match="no path"):
+        b.monitor.allow("h1", 77, None)

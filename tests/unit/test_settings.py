@@ -1,0 +1,47 @@
+"""What the programs are told of the configuration: units, and what is chosen where nothing is set."""
+
+import pytest
+
+from mrcd import config, settings, topology
+
+HOSTS = "".join(
+    f'[[hosts]]\nname = "h{i}"\nid = {i + 3}\nt0 = {i}\nport = 0\nprefixes = ["10.0.0.{i}/32"]\n' for i in range(2)
+)
+
+
+def known(cluster: str = "", health: str = "") -> dict[str, int]:
+    text = f"[cluster]\nt0s = 2\nplanes = 2\nevs_per_peer = 9\n{cluster}\n[health]\n{health}\n{HOSTS}"
+    record = settings.settings(topology.plan(config.parse(text), "h1"))
+    return {name: int(record[name]) for name in record.dtype.names or ()}
+
+
+def test_the_fabric() -> None:
+    s = known("mtu = 1500\nudp_port = 99")
+    assert (s["planes"], s["evs_per_peer"], s["evs_per_plane"]) == (2, 9, 4)
+    assert (s["host_id"], s["udp_port"], s["inner_mtu"], s["srh"]) == (4, 99, 1420, 0)
+    assert known('steering = "srh"')["srh"] == 1
+
+
+def test_times_are_microseconds() -> None:
+    s = known("", "probe_late_ms = 7\noverdue_ms = 11\nloss_window_ms = 300\nreorder_us = 60\nskip_delay_us = 0")
+    assert (s["probe_late_us"], s["overdue_us"], s["loss_window_us"]) == (7000, 11_000, 300_000)
+    assert (s["probe_gap_us"], s["reorder_us"], s["skip_delay_us"]) == (150, 60, 0)
+
+
+def test_a_relapse_is_forgotten_after_the_longest_hold_down() -> None:
+    assert known("", "hold_down_max_ms = 5000")["forget_ms"] == 5000
+
+
+@pytest.mark.parametrize(
+    ("granularity", "health", "packets"),
+    [("burst", "", 16), ("packet", "", 64), ("burst", "probe_packets = 5", 5), ("packet", "probe_packets = 5", 5)],
+)
+def test_reports_by_granularity(granularity: str, health: str, packets: int) -> None:
+    assert known(f'granularity = "{granularity}"', health)["probe_packets"] == packets
+
+
+def test_the_loss_rule() -> None:
+    s = known()
+    assert (s["loss_any"], s["loss_ppm"], s["loss_samples"]) == (0, 20_000, 10)
+    s = known("", 'loss_rule = "any"\nloss_ratio = 0.0000014\nloss_samples = 3')
+    assert (s["loss_any"], s["loss_ppm"], s["loss_samples"]) == (1, 1, 3)

@@ -1,0 +1,172 @@
+"""The documents that users and Prometheus see, made from tables."""
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+
+from mrcd import abi, config, install, tables, topology, view
+from mrcd.abi import EvState, Histogram, Reason
+from mrcd.daemon import Daemon
+from mrcd.metrics import TablesCollector
+from tests.unit.test_install import Arrays
+from tests.unit.test_monitor import TEXT
+
+S = 10**9
+
+
+SENT = {"state": EvState.GOOD, "reason": Reason.HEALED, "skip_reason": Reason.CONGESTED, "skips": 7, "relapses": 3}
+SENT |= {"tx_packets": 1000, "tx_bytes": 99_000, "probe_seq": 40}
+ARRIVED = {"judged": 900, "lost_before": 5, "deficit": 4, "rtt_ns": 30_000, "replies": 39, "rx_ce": 6}
+
+
+class Host(Arrays):
+    """h0's tables, with what the programs would have counted on EV 5 to h1."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 8)
+        self.plan = topology.plan(config.parse(TEXT), "h0")
+        install.write_peers(cast(tables.Tables, self), self.plan, lambda row: None)
+        self.view = view.View(cast(tables.Tables, self), self.plan, [])
+        self.now = time.monotonic_ns()
+        for table, fields in (
+            (self.evs, SENT),
+            (self.ledgers, ARRIVED),
+        ):
+            for name, value in fields.items():
+                table[name][1, 5] = value
+        self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
+
+    def drops(self) -> dict[str, int]:
+        return {"glued": 2}
+
+    def histograms(self) -> Any:
+        return self.counts
+
+    def path(self, **fields: int) -> dict[str, Any]:
+        """The document of EV 5 to h1, after its record was given other values."""
+        for name, value in fields.items():
+            self.evs[name][1, 5] = value
+        return next(p for p in self.view.paths() if (p["peer"], p["ev"]) == ("h1", 5))
+
+
+def test_a_path_s_packets() -> None:
+    p = Host().path()
+    assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["loss_ratio"]) == (1000, 891, 9, 0.01)
+    assert (p["rtt_ns"], p["ce_packets"], p["skips"], p["relapses"]) == (30_000, 6, 7, 3)
+    assert (p["last_tx_s"], p["since_s"]) == (None, None)
+
+
+def test_when_it_was_used_last() -> None:
+    h = Host()
+    assert h.path(last_tx_ns=h.now - 2 * S)["last_tx_s"] == pytest.approx(2, abs=0.5)
+
+
+def test_the_reason_is_that_of_the_state() -> None:
+    h = Host()
+    assert h.path()["reason"] == "healed"
+    assert h.path(state=EvState.SKIP)["reason"] == "congested"
+    assert h.path(state=EvState.SKIP, skip_reason=Reason.LAGGING)["reason"] == "lagging"
+
+
+def test_the_next_probe() -> None:
+    h = Host()
+    assert h.path(probe_after_ns=0)["next_probe_s"] is None  # every sweep
+    for state in (EvState.ASSUMED_BAD, EvState.UNKNOWN, EvState.DENIED):
+        assert h.path(state=state, probe_after_ns=h.now + 60 * S)["next_probe_s"] == pytest.approx(60, abs=1)
+    assert h.path(probe_after_ns=1)["next_probe_s"] == 0
+
+
+def test_the_hold_down_that_is_left() -> None:
+    h = Host()
+    assert h.path()["hold_down_s"] is None
+    assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == 4  # no daemon: it does not get less
+    h.view.bad_ns = np.zeros((4, 8), np.int64)
+    h.view.bad_ns[1, 5] = h.now - S
+    assert h.path()["hold_down_s"] == pytest.approx(3, abs=0.5)
+    h.view.bad_ns[1, 5] = h.now - 60 * S
+    assert h.path()["hold_down_s"] == 0
+
+
+def test_the_weight_is_a_share() -> None:
+    h = Host()
+    assert [h.path(weight=w)["weight"] for w in (1, 2, 4, 8)] == [0.125, 0.25, 0.5, 1.0]
+
+
+def test_usable_evs_are_bits_by_plane_and_slot() -> None:
+    h = Host()
+    words = np.zeros((abi.MAX_PLANES, abi.EV_WORDS), np.uint64)
+    words[1, 0] = 0b0010
+    (peer,) = (p for p in h.plan.peers if p.host.name == "h1")
+    assert [ev for ev, on in view.usable_evs(peer, words).items() if on] == [5]
+    h.peers["usable"][1] = words
+    assert h.path()["usable"]
+    assert next(p for p in h.view.peers() if p["peer"] == "h1")["usable_evs"] == 1
+
+
+def test_a_peer_sums_up_its_evs() -> None:
+    p = next(p for p in Host().view.peers() if p["peer"] == "h1")
+    assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["rtt_ns"]) == (1000, 891, 9, 30_000)
+
+
+def test_more_lost_than_judged_cannot_be() -> None:
+    """Read while the programs write."""
+    h = Host()
+    h.ledgers["judged"][1, 5] = 3
+    assert (h.path()["lost_packets"], h.path()["rx_packets"]) == (3, 0)
+
+
+# ---- metrics ----
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def scrape(h: Host) -> dict[str, float]:
+    """Series → value, as Prometheus gets them."""
+    monitor = SimpleNamespace(transitions={(EvState.ASSUMED_BAD, Reason.LOSS): 2}, lost_events=3)
+    daemon = SimpleNamespace(plan=h.plan, tables=h, monitor=monitor, started=time.monotonic())
+    registry = CollectorRegistry()
+    registry.register(TablesCollector(cast(Daemon, daemon)))
+    lines = generate_latest(registry).decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_counters_of_a_plane(host: Host) -> None:
+    series = scrape(host)
+    for name, value in {
+        "tx_packets_total": 1000,
+        "tx_bytes_total": 99_000,
+        "settled_tx_packets_total": 900,
+        "settled_rx_packets_total": 891,
+        "probes_sent_total": 40,
+        "probe_replies_total": 39,
+        "peer_ce_packets_total": 6,
+        "ev_skips_total": 7,
+        "ev_rtt_seconds": 0.00003,
+    }.items():
+        assert series[f'mrc_{name}{{peer="h1",plane="1"}}'] == value
+    assert series['mrc_ev_transitions_total{reason="loss",to="ASSUMED_BAD"}'] == 2
+    assert series['mrc_ev_transitions_total{reason="grey_loss",to="ASSUMED_BAD"}'] == 0
+    assert series["mrc_events_lost_total"] == 3
+
+
+def test_histograms_are_cumulative_at_powers_of_two(host: Host) -> None:
+    host.counts[Histogram.DETECTION, 76] = 2  # 2^20 ns and a fourth more
+    host.counts[Histogram.AFTER_GOOD, [0, 3]] = 1, 4
+    host.counts[Histogram.RTT + 1, 56] = 5  # 2^15 ns
+    series = scrape(host)
+    assert series['mrc_detection_seconds_bucket{le="0.001048576"}'] == 0
+    assert series['mrc_detection_seconds_bucket{le="0.002097152"}'] == 2
+    assert series['mrc_detection_seconds_bucket{le="+Inf"}'] == series["mrc_detection_seconds_count"] == 2
+    assert series["mrc_detection_seconds_sum"] == pytest.approx(2 * 1.125 * 2**20 / 1e9, rel=0.01)
+    assert [series[f'mrc_packets_after_good_bucket{{le="{le}"}}'] for le in ("0.0", "1.0", "3.0")] == [1, 1, 5]
+    assert series["mrc_packets_after_good_sum"] == 12
+    assert series['mrc_rtt_seconds_bucket{le="6.5536e-05",plane="1"}'] == 5
+    assert series['mrc_rtt_seconds_bucket{le="+Inf",plane="0"}'] == 0
