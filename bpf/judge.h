@@ -298,6 +298,8 @@ static __always_inline __u64 queueing_delay(struct mrc_rounds *rounds, __u64 del
 	return delay - rounds->min_delay;
 }
 
+#define ASKED_LATELY 65536 /* probes on an EV */
+
 /* What a reply says of the EV by which its request went. Changes nothing if nobody asked for it. */
 static __always_inline enum mrc_drop settle_ev(const struct control *c, struct judging *j, __u32 number)
 {
@@ -308,9 +310,10 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 
 	if (!ev || !l || !ev->configured)
 		return MRC_DROP_BAD_EV;
-	/* Serial arithmetic: newer than the newest answered, not newer than the newest sent. */
-	if ((__s32)(seq - l->reply_seq) <= 0 || (__s32)(ev->probe_seq - seq) < 0 || j->asked_ns > j->now)
+	if (ev->probe_seq - seq >= ASKED_LATELY || j->asked_ns > j->now)
 		return MRC_DROP_UNASKED_REPLY;
+	if ((__s32)(seq - l->reply_seq) <= 0)
+		return MRC_DROP_NONE; /* overtaken: replies come back by different EVs */
 	l->reply_seq = seq;
 	l->replies++;
 	delay = queueing_delay(j->rounds, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);

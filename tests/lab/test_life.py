@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 from labkit.api import Lab
+from mrcd.dataplane import pin_directory
 from tests.lab.conftest import all_good, bring_up, gone, mrcctl, wait_until
 from tests.lab.flows import Flow, tcp_transfer
 
@@ -51,7 +52,7 @@ def test_detach_leaves_plain_srv6_and_attach_brings_spraying_back(healthy: Lab) 
         still = _total(healthy)
         route = healthy.exec("h2", ["ip", "route", "get", "10.99.0.1"], check=True).stdout
         assert "encap seg6 mode encap.red" in route
-        links = healthy.run_dir("h0") / "bpf/mrcd/abi1/links"
+        links = pin_directory(healthy.run_dir("h0") / "bpf") / "links"
         assert {p.name for p in links.iterdir()} == {f"pop-{p}" for p in range(4)}
         assert mrcctl(healthy, "h0", "status")["push"] == {}
         tcp_transfer(healthy, 4)
@@ -174,7 +175,7 @@ def test_attach_during_a_slow_detach_waits_for_its_end(healthy: Lab) -> None:
     mrcctl(healthy, "h0", "attach")
     assert slow.wait(10) == 0
     status = mrcctl(healthy, "h0", "status")
-    links = {p.name for p in (healthy.run_dir("h0") / "bpf/mrcd/abi1/links").iterdir()}
+    links = {p.name for p in (pin_directory(healthy.run_dir("h0") / "bpf") / "links").iterdir()}
     assert status["attached"] is ("push-egress" in links)
     if not status["attached"]:
         mrcctl(healthy, "h0", "attach")
