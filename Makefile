@@ -63,6 +63,16 @@ bench: set-up ## measure mrcd beside the kernel's own SRv6 in the same lab
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench
 
+.PHONY: bench-failover
+bench-failover: set-up ## break paths by the hundred under a flow: how fast each is left (half an hour; build/failover.svg)
+	@$(MAKE) build
+	@$(IN_VENV) scripts/bench failover
+
+.PHONY: bench-calm
+bench-calm: set-up ## a flow on busy, stalled and evenly lossy machines: no path may be left (20 minutes)
+	@$(MAKE) build
+	@$(IN_VENV) scripts/bench calm
+
 .PHONY: install
 install: set-up ## install for this host: commands, systemd unit, example configuration
 	/usr/bin/python3 -m venv --system-site-packages $(PREFIX)/lib/mrcd

@@ -32,6 +32,7 @@ struct judging {
 	__u32 accused; /* EVs in use with enough losses to be looked at */
 	__u32 trials; /* EVs in scratch->trial */
 	__u32 changed; /* other EVs are usable than before */
+	__u32 delayed; /* the EV of the request has more delay than the others */
 };
 
 /* New tables over there, or the first report ever: what they count says nothing of before. */
@@ -108,7 +109,7 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 		j->changed |= transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_LAGGING);
 	} else if (state != MRC_EV_SKIP) {
 		return;
-	} else if (ev->skip_reason != MRC_REASON_LAGGING) {
+	} else if (l->lag_ns == j->now) {
 		ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
 		j->changed = 1;
 	}
@@ -139,7 +140,7 @@ static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct
 static __always_inline void release(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
 {
 	l->lag_ns = 0;
-	if (ev->state == MRC_EV_SKIP && ev->skip_reason == MRC_REASON_LAGGING)
+	if (ev->state == MRC_EV_SKIP)
 		j->changed |= transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_LAGGING);
 }
 
@@ -165,6 +166,8 @@ static long judge_ev(__u64 i, void *context)
 		return 0;
 	}
 	fade(l, now);
+	if (ev->state == MRC_EV_SKIP && !l->lag_ns) /* congested, and its round is over, though nobody passed */
+		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
 	/* More arrived than was sent: packets were on their way when the generation began. */
 	if ((__s32)((__u32)ev->tx_packets - l->offset - packets) < 0)
 		l->offset = (__u32)ev->tx_packets - packets;
@@ -317,9 +320,8 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 	l->reply_seq = seq;
 	l->replies++;
 	delay = queueing_delay(j->rounds, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);
-	if (settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
-	    rtt > 2 * j->rounds->rtt_ns && ev->state == MRC_EV_GOOD)
-		transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
+	j->delayed = settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
+		     rtt > 2 * j->rounds->rtt_ns;
 	note_rtt(j->rounds, l, rtt, ev->plane);
 	return MRC_DROP_NONE;
 }
@@ -404,6 +406,8 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 		judge_report(&j, c);
 		__sync_lock_test_and_set(&j.rounds->busy, 0);
 	}
+	if (j.delayed)
+		transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 	if (j.changed)
 		refresh_usable(peer, host_id);
 	if (j.trials)

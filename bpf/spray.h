@@ -23,10 +23,14 @@ __noinline __u32 usable_slot(struct mrc_peer *peer, __u32 plane, __u32 from)
 }
 
 /* Whether an EV lets its turn pass: a congested one does once, a returning one most times at first. */
-static __always_inline int passes(struct mrc_ev *ev, struct mrc_rotation *turn)
+static __always_inline int passes(struct mrc_ev *ev, __u32 index, struct mrc_rotation *turn)
 {
-	if (ev->state == MRC_EV_SKIP && ev->skip_reason == MRC_REASON_CONGESTED)
-		return __sync_val_compare_and_swap(&ev->state, MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;
+	if (ev->state == MRC_EV_SKIP) {
+		const struct mrc_ledger *ledger = ledger_at(index);
+
+		if (ledger && !ledger->lag_ns)
+			return __sync_val_compare_and_swap(&ev->state, MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;
+	}
 	return ev->weight < MRC_WEIGHT_FULL && turn->turns++ % MRC_WEIGHT_FULL >= ev->weight;
 }
 
@@ -35,14 +39,15 @@ static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation 
 				     __u32 host_id, __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
-	__u32 i;
+	__u32 index, i;
 
 	for (i = 1; i < TRIES; i++) {
 		slot = usable_slot(peer, plane, slot + 1);
 		if (slot == NO_SLOT)
 			break;
-		ev = ev_at(ev_index(host_id, plane * settings.evs_per_plane + slot));
-		if (!ev || !passes(ev, turn))
+		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
+		ev = ev_at(index);
+		if (!ev || !passes(ev, index, turn))
 			break;
 	}
 	return slot;
@@ -51,7 +56,7 @@ static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation 
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports,
 				     struct mrc_rotation *turn, struct choice *out)
 {
-	__u32 plane = turn->plane, slot, i;
+	__u32 plane = turn->plane, slot, index, i;
 	struct mrc_ev *ev;
 
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
@@ -68,8 +73,9 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	if (i == MRC_MAX_PLANES)
 		return 0;
 	plane &= MRC_MAX_PLANES - 1;
-	ev = ev_at(ev_index(host_id, plane * settings.evs_per_plane + slot));
-	if (ev && passes(ev, turn))
+	index = ev_index(host_id, plane * settings.evs_per_plane + slot);
+	ev = ev_at(index);
+	if (ev && passes(ev, index, turn))
 		slot = next_willing(peer, turn, host_id, plane, slot);
 	if (slot == NO_SLOT)
 		return 0;

@@ -46,7 +46,7 @@ __noinline int rank_at(__u32 index, __u32 ports)
 	case MRC_EV_GOOD:
 		return RANK_GOOD;
 	case MRC_EV_SKIP:
-		return ev->skip_reason == MRC_REASON_LAGGING ? RANK_LAGGING : RANK_GOOD;
+		return ledger->lag_ns ? RANK_LAGGING : RANK_GOOD;
 	case MRC_EV_UNKNOWN:
 		return RANK_UNKNOWN;
 	case MRC_EV_ASSUMED_BAD:

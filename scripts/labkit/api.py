@@ -4,7 +4,7 @@ lab = Lab("test1")
 lab.up(hosts=4, planes=4, t1=4, steering="usid")
 lab.exec("h0", ["ping", "-c1", "10.99.0.3"], check=True)
 with lab.inside("t1-0-2"): ...                    # this thread's sockets are that switch's
-lab.fail("t1:0:2"); lab.fail("link:1:0:3", drop=0.2)
+lab.fail("t1:0:2"); lab.fail("link:1:0:3", drop=0.2, direction="up")
 lab.heal(); lab.down()
 """
 
@@ -21,6 +21,7 @@ from labkit import bringup, faults, netns, processes, render
 from labkit.fabric import Fabric, Parameters, check_name
 from labkit.faults import Fault
 from labkit.state import State
+from labkit.targets import Direction
 
 
 def _to_stderr(message: str) -> None:
@@ -122,14 +123,17 @@ class Lab:
         ce: float = 0.0,
         rate: str | None = None,
         down: bool = False,
+        direction: Direction = "both",
     ) -> dict[str, Any]:
         """Break a target; ratios are 0 to 1, `rate` is like "50mbit"; without any, everything is dropped.
+
+        `direction` (targets.py) limits the fault to what travels `up` to the core or `down` from it.
 
         Returns the fault's record: `target`, `what`, `monotonic_ns` (CLOCK_MONOTONIC, when it began), …
         """
         if drop is None:
             drop = 0.0 if ce or rate is not None or down else 1.0
-        fault = Fault(drop, ce, faults.parse_rate(rate) if rate is not None else None, down)
+        fault = Fault(drop, ce, faults.parse_rate(rate) if rate is not None else None, down, direction)
         with self.state.changing() as fabric:
             return faults.fail(self.state, fabric, target, fault)
 

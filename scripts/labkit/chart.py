@@ -8,8 +8,6 @@
 plane 0 ━━━━━━━━━━━━━━━━━     one line per EV, coloured by state
       0    5    10   15  s
       legend, notes
-
-Readable on light and dark: it brings its own ground, and takes the dark one where the reader prefers that.
 """
 
 import math
@@ -17,28 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from labkit import svg
+from labkit.svg import text, text_width
+
 WIDTH = 1080
 LEFT, RIGHT = 92, 28
 PLOT_HEIGHT = 250
 LANES_TOP, LANE = 82, 26
 ROW, ROW_GAP, GROUP_GAP = 9, 2, 9
 LINE = 20
-CHARACTER = 0.56  # of the font size: the mean width of a letter, on the safe side
 
-# Light, dark. The states differ in lightness too, not in hue alone.
-_COLOURS = {
-    "ground": ("#ffffff", "#12161c"),
-    "ink": ("#1d2430", "#e8ebf0"),
-    "faint": ("#5d6776", "#9aa4b2"),
-    "grid": ("#e4e8ed", "#2a313b"),
-    "line": ("#1f6fb2", "#5cb0f2"),
-    "fault": ("#c0392b", "#ff7b6b"),
-    "GOOD": ("#7cc5a8", "#3f8f74"),
-    "SKIP": ("#e9b949", "#d9a62e"),
-    "ASSUMED_BAD": ("#c0392b", "#ff6b5a"),
-    "DENIED": ("#7d5ba6", "#b08be0"),
-    "UNKNOWN": ("#b9c0ca", "#5a6370"),
-}
 STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 
 
@@ -108,11 +94,6 @@ def unit(top_bits_per_s: float) -> tuple[float, str]:
     return 1.0, "bit/s"
 
 
-def text_width(words: str, size: float) -> float:
-    """About how wide a text is drawn, in pixels."""
-    return len(words) * size * CHARACTER
-
-
 def lanes(extents: Sequence[tuple[float, float]]) -> list[int]:
     """For each (left, right) the first lane where it touches no earlier one."""
     ends: list[list[tuple[float, float]]] = []
@@ -163,16 +144,10 @@ class _Drawing:
     def lines(self) -> Iterator[str]:
         """The document, line by line."""
         p = self.p
-        yield (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" width="{WIDTH}" '
-            f'height="{self.height}" role="img" font-family="Inter, Helvetica Neue, Arial, DejaVu Sans, sans-serif">'
-        )
-        yield f"<title>{escape(p.title)}</title>"
-        yield f"<desc>{escape('; '.join([p.subtitle, *(f.label for f in p.faults), *p.notes]))}</desc>"
-        yield f"<style>{_style()}</style>"
-        yield f'<rect class="ground" width="{WIDTH}" height="{self.height}"/>'
-        yield _text(LEFT, 36, p.title, "ink", 19, weight=600)
-        yield _text(LEFT, 60, p.subtitle, "faint", 13)
+        words = "; ".join([p.subtitle, *(f.label for f in p.faults), *p.notes])
+        yield from svg.head(WIDTH, self.height, p.title, words)
+        yield text(LEFT, 36, p.title, "ink", 19, weight=600)
+        yield text(LEFT, 60, p.subtitle, "faint", 13)
         yield from self._bands()
         yield from self._grid()
         yield from self._goodput()
@@ -181,7 +156,7 @@ class _Drawing:
             yield from self._strip()
             yield from self._legend()
         for i, note in enumerate(p.notes):
-            yield _text(LEFT, self.notes_top + LINE * i, note, "faint", 13)
+            yield text(LEFT, self.notes_top + LINE * i, note, "faint", 13)
         yield "</svg>"
 
     def _extent(self, fault: Fault) -> tuple[float, float]:
@@ -210,7 +185,7 @@ class _Drawing:
             value = i * self.step
             y = self.bottom - PLOT_HEIGHT * i / steps
             yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            yield _text(LEFT - 10, y + 4, f"{value:g}", "faint", 12, anchor="end")
+            yield text(LEFT - 10, y + 4, f"{value:g}", "faint", 12, anchor="end")
         middle = (self.top + self.bottom) / 2
         yield (
             f'<text class="faint" transform="translate(30 {middle:.0f}) rotate(-90)" text-anchor="middle" '
@@ -221,7 +196,7 @@ class _Drawing:
             x = self.x(i * step)
             yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{self.axis}" y2="{self.axis + 5}"/>'
             words = f"{i * step:g} s" if i == 0 else f"{i * step:g}"
-            yield _text(x, self.axis + 20, words, "faint", 12, anchor="middle")
+            yield text(x, self.axis + 20, words, "faint", 12, anchor="middle")
 
     def _goodput(self) -> Iterator[str]:
         """Steps, so that a bin is seen as the bin it is."""
@@ -248,17 +223,17 @@ class _Drawing:
                         f'y1="{top}" y2="{bottom}"/>'
                     )
         for f, (left, _), lane in zip(self.p.faults, self.extents, self.lane_of, strict=True):
-            yield _text(left + 1, LANES_TOP + LANE * lane + 10, f.label, "fault", 12, weight=600, halo=True)
+            yield text(left + 1, LANES_TOP + LANE * lane + 10, f.label, "fault", 12, weight=600, halo=True)
 
     def _strip(self) -> Iterator[str]:
-        yield _text(LEFT, self.strip_top - 12, self.p.strip_title, "ink", 13, weight=600)
-        yield _text(LEFT - 8, self.strip_top - 12, self.p.row_title, "faint", 9, anchor="end")
+        yield text(LEFT, self.strip_top - 12, self.p.strip_title, "ink", 13, weight=600)
+        yield text(LEFT - 8, self.strip_top - 12, self.p.row_title, "faint", 9, anchor="end")
         y = float(self.strip_top)
         for group in self.p.groups:
             height = len(group.rows) * (ROW + ROW_GAP)
-            yield _text(LEFT - 24, y + height / 2 + 3, group.label, "faint", 12, anchor="end")
+            yield text(LEFT - 24, y + height / 2 + 3, group.label, "faint", 12, anchor="end")
             for row in group.rows:
-                yield _text(LEFT - 8, y + ROW - 1, row.label, "faint", 9, anchor="end")
+                yield text(LEFT - 8, y + ROW - 1, row.label, "faint", 9, anchor="end")
                 for span in row.spans:
                     x = self.x(span.begin_s)
                     width = max(self.x(span.end_s) - x, 1.0)
@@ -276,34 +251,5 @@ class _Drawing:
         for state in STATES:
             if state in used:
                 yield f'<rect class="{state}" x="{x:.1f}" y="{y - 10}" width="18" height="11" rx="2"/>'
-                yield _text(x + 25, y, state, "faint", 12)
+                yield text(x + 25, y, state, "faint", 12)
                 x += 25 + text_width(state, 12) * 1.25 + 22  # capitals are wide
-
-
-def _text(
-    x: float,
-    y: float,
-    words: str,
-    kind: str,
-    size: int,
-    *,
-    anchor: str = "start",
-    weight: int = 400,
-    halo: bool = False,
-) -> str:
-    """`halo`: an edge in the colour of the ground, where lines cross the words."""
-    edge = ' stroke-width="4" stroke-linejoin="round" paint-order="stroke"' if halo else ""
-    return (
-        f'<text class="{kind}{" halo" if halo else ""}" x="{x:.1f}" y="{y:.1f}" font-size="{size}" '
-        f'text-anchor="{anchor}" font-weight="{weight}"{edge}>{escape(words)}</text>'
-    )
-
-
-def _style() -> str:
-    def rules(dark: bool) -> str:
-        c = {name: pair[dark] for name, pair in _COLOURS.items()}
-        fills = "".join(f".{name}{{fill:{colour}}}" for name, colour in c.items() if name != "grid")
-        strokes = {"grid": "grid", "stroke": "line", "edge": "fault", "halo": "ground"}
-        return fills + "".join(f".{kind}{{stroke:{c[colour]}}}" for kind, colour in strokes.items())
-
-    return f"{rules(False)}@media (prefers-color-scheme:dark){{{rules(True)}}}"

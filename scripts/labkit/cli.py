@@ -9,6 +9,8 @@ import click
 
 from labkit import faults
 from labkit.api import Lab
+from labkit.fabric import parse_setting
+from labkit.targets import DIRECTIONS, Direction
 from mrcd.errors import MrcdError, UsageError
 
 _NAME = click.option("--name", default="default", show_default=True, help="which lab; several can run at once")
@@ -66,11 +68,13 @@ def lab() -> None:
 @click.option("--granularity", type=click.Choice(["burst", "packet"]), default="burst", show_default=True)
 @click.option("--steering", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
 @click.option("--hook", type=click.Choice(["auto", "xdp", "xdp-generic", "tc"]), default="auto", show_default=True)
+@click.option("--health", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [health]; repeatable")
 @click.option("--no-daemon", is_flag=True, help="a bare fabric: hosts with plane addresses, without mrcd")
-def up(name: str, rate: str | None, no_daemon: bool, **parameters: Any) -> None:
+def up(name: str, rate: str | None, no_daemon: bool, health: tuple[str, ...], **parameters: Any) -> None:
     """Bring the lab up, or make it what the options say."""
     bits = faults.parse_rate(rate) if rate is not None else None
-    Lab(name, _say).up(rate_bits_per_s=bits, daemon=not no_daemon, **parameters)
+    settings = dict(parse_setting(s) for s in health)
+    Lab(name, _say).up(rate_bits_per_s=bits, daemon=not no_daemon, health=settings, **parameters)
 
 
 @lab.command()
@@ -105,7 +109,16 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
 @click.option("--down", is_flag=True, help="take the link's carrier away (of a switch: of all its links)")
 @click.option("--rate", metavar="RATE", help="limit the link, e.g. 50mbit")
 @click.option("--ce", metavar="PERCENT", help="mark this share of the ECN-capable packets as congestion experienced")
-def fail(name: str, target: str, drop: str | None, down: bool, rate: str | None, ce: str | None) -> None:
+@click.option(
+    "--direction",
+    type=click.Choice(DIRECTIONS),
+    default="both",
+    show_default=True,
+    help="only what travels from the hosts to the core (up), or from the core to the hosts (down); not of a T1",
+)
+def fail(
+    name: str, target: str, drop: str | None, down: bool, rate: str | None, ce: str | None, direction: Direction
+) -> None:
     """Break TARGET: t1:P:S or t0:P:T (a switch), link:P:T:S (T0–T1), nic:HOST:P (NIC–T0).
 
     Prints one JSON object with target, what and monotonic_ns. A second fault on the same target
@@ -117,6 +130,7 @@ def fail(name: str, target: str, drop: str | None, down: bool, rate: str | None,
         ce=faults.parse_percent(ce) if ce is not None else 0.0,
         rate=rate,
         down=down,
+        direction=direction,
     )
     print(json.dumps(record))
 

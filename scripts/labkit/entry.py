@@ -8,13 +8,14 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 
 from labkit.api import Lab
-from mrcd.errors import MrcdError, UsageError
+from mrcd.errors import MachineError, MrcdError, UsageError
 
 
 def main(name: str, command: click.Command) -> None:
@@ -53,6 +54,15 @@ def progress(message: str) -> None:
 def print_json(document: Any) -> None:
     """One document on stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def save(path: Path, content: str) -> None:
+    """Write a picture. Raises MachineError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    except OSError as e:
+        raise MachineError(f"{path}: {e.strerror}", hint="choose another file with --svg") from None
 
 
 @contextlib.contextmanager

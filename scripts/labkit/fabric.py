@@ -18,7 +18,7 @@ import dataclasses
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal, NamedTuple, Self
 
@@ -50,6 +50,7 @@ class Parameters:
     steering: config.Steering = "usid"
     hook: config.Hook = "auto"
     daemon: bool = True
+    health: dict[str, float] = field(default_factory=dict)  # keys of the cluster file's [health], where not default
 
     def __post_init__(self) -> None:
         for name, low, high in (("hosts", 1, MAX_HOSTS), ("hosts_per_t0", 1, MAX_HOSTS), ("t1", 0, MAX_T1S)):
@@ -167,6 +168,15 @@ def check_name(name: str) -> str:
     return name
 
 
+def parse_setting(text: str) -> tuple[str, float]:
+    """`hold_down_ms=100` → ("hold_down_ms", 100). Raises UsageError; which keys there are, mrcd.config knows."""
+    key, _, value = text.partition("=")
+    try:
+        return key, int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        raise UsageError(f"{text!r} is no setting", hint="e.g. --health hold_down_ms=100") from None
+
+
 def namespace(lab: str, node: str) -> str:
     """The namespace of a node, e.g. mrc-default-t1-0-2."""
     return f"mrc-{lab}-{node}"
@@ -210,6 +220,8 @@ def cluster_file(name: str, p: Parameters) -> str:
         "[interfaces]",
         f"hook = {json.dumps(p.hook)}",
     ]
+    if p.health:
+        lines += ["", "[health]", *(f"{key} = {json.dumps(value)}" for key, value in p.health.items())]
     for i in range(p.hosts):
         lines += [
             "",

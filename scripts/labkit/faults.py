@@ -1,9 +1,9 @@
 """Break things, and heal them.
 
 Three ways to break, which may be combined: packets dropped or marked (the fault program, on switch
-ports), a rate (tbf on both ends of each link), the link down. What a port should look like follows
-from the whole set of active faults, so faults on different targets may overlap; a second fault on
-the same target replaces the first.
+ports), a rate (tbf on the sending ends of each link), the link down. All but the last may be limited
+to one direction (targets.py). What a port should look like follows from the whole set of active faults,
+so faults on different targets may overlap; a second fault on the same target replaces the first.
 """
 
 import re
@@ -15,6 +15,7 @@ from typing import Any
 from labkit import netns, render, tap, targets
 from labkit.fabric import Fabric, Link, PortRef
 from labkit.state import State, write_whole
+from labkit.targets import DIRECTIONS, Direction
 from mrcd.errors import MrcdError, UsageError
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit", re.IGNORECASE)
@@ -49,8 +50,11 @@ class Fault:
     ce: float = 0.0
     rate_bits_per_s: int | None = None
     down: bool = False
+    direction: Direction = "both"
 
     def __post_init__(self) -> None:
+        if self.direction not in DIRECTIONS:
+            raise UsageError(f"{self.direction!r} is no direction", hint=f"one of {', '.join(DIRECTIONS)}")
         for name, ratio in (("drop", self.drop), ("ce", self.ce)):
             if not 0 <= ratio <= 1:
                 raise UsageError(f"{name} = {ratio} is out of range", hint="a ratio from 0 to 1; 0.2 is 20 %")
@@ -58,6 +62,8 @@ class Fault:
             raise UsageError("this fault would break nothing", hint="give --drop, --down, --rate or --ce")
         if self.down and (self.taps or self.rate_bits_per_s):
             raise UsageError("a link that is down carries nothing to drop, mark or delay", hint="give --down alone")
+        if self.down and self.direction != "both":
+            raise UsageError("a link loses its carrier in both directions", hint="give --drop for one of them")
 
     @property
     def taps(self) -> bool:
@@ -70,7 +76,8 @@ class Fault:
         parts = [f"drop {self.drop * 100:g}%" if self.drop else "", f"ce {self.ce * 100:g}%" if self.ce else ""]
         parts += [f"rate {self.rate_bits_per_s / 1e6:g} Mbit/s" if self.rate_bits_per_s else ""]
         parts += ["link down" if self.down else ""]
-        return ", ".join(p for p in parts if p)
+        one_way = "" if self.direction == "both" else f" ({self.direction} only)"
+        return ", ".join(p for p in parts if p) + one_way
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ def desired(fabric: Fabric, active: dict[str, Fault]) -> dict[PortRef, PortState
     base = fabric.parameters.rate_bits_per_s
     states = {end: PortState(rate_bits_per_s=base) for k in fabric.links for end in (k.upper, k.lower)} if base else {}
     for text, fault in active.items():
-        target = targets.parse(fabric, text)
+        target = targets.parse(fabric, text, fault.direction)
         for end in target.closers if fault.down else ():
             states[end] = PortState(True, states.get(end, PortState()).rate_bits_per_s)
         for end in target.ends if fault.rate_bits_per_s else ():
@@ -134,7 +141,7 @@ def settle(fabric: Fabric, links: Iterable[Link]) -> None:
 
 def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any]:
     """Break a target. Returns the record: target, what, the ratios, and when it began."""
-    target = targets.parse(fabric, text)
+    target = targets.parse(fabric, text, fault.direction)
     if state.faults().get(text, {}).get("monotonic_ns", 0) is None:
         heal(state, fabric, [text])  # an earlier `fail` was killed half-way
     before = _active(state)
@@ -143,10 +150,10 @@ def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any
     record = {"target": text, "what": fault.what, **asdict(fault), "monotonic_ns": None}
     write_whole(state.fault_file(target.slug), record)  # first: should we die half-way, heal knows where to look
     try:
-        if not fault.taps:
+        elsewhere = text in before and before[text].direction != fault.direction
+        if not (fault.taps and tap.attached(pins)) or elsewhere:
             tap.detach(pins)
-        elif not tap.attached(pins):
-            tap.detach(pins)
+        if fault.taps and not tap.attached(pins):
             tap.attach(pins, ((fabric.namespace(e.node), e.port, d) for e, d in target.taps))
         record["monotonic_ns"] = time.monotonic_ns()
         if fault.taps:

@@ -1,4 +1,4 @@
-"""A TCP flow between two hosts of the lab, with its goodput measured where the data arrives.
+"""A TCP (or MPTCP) flow between two hosts of the lab, with its goodput measured where the data arrives.
 
 with Flow(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3")) as flow:
     while …:
@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from labkit.api import Lab
 from labkit.goodput import BIN_NS
@@ -24,6 +24,7 @@ from mrcd.errors import MachineError
 
 PROGRAM = Path(__file__).with_name("tcpend.py")
 PATIENCE_S = 10.0
+Protocol = Literal["tcp", "mptcp"]
 
 
 class Ends(NamedTuple):
@@ -98,8 +99,8 @@ class _Child:
 class Flow:
     """One flow, from `with` to `finish`. Raises MachineError when it cannot begin, or ends by itself."""
 
-    def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS) -> None:
-        self._lab, self._ends, self._bin_ns = lab, ends, bin_ns
+    def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS, protocol: Protocol = "tcp") -> None:
+        self._lab, self._ends, self._bin_ns, self._protocol = lab, ends, bin_ns, protocol
         self._children: list[_Child] = []
         self._selector = selectors.DefaultSelector()
         self._facts: dict[str, Any] = {}
@@ -169,7 +170,7 @@ class Flow:
         return f"{e.source} → {e.target} ({e.source_address} → {e.target_address})"
 
     def _start(self, node: str, arguments: list[str]) -> None:
-        child = _Child(self._lab, node, arguments)
+        child = _Child(self._lab, node, [self._protocol, *arguments])
         self._children.append(child)
         self._selector.register(child.fd, selectors.EVENT_READ, child)
 

@@ -4,7 +4,7 @@ Bins are {start in CLOCK_MONOTONIC ns: bytes}, aligned to multiples of their wid
 Goodput is what the receiving application has read: no headers, no retransmissions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import NamedTuple
 
@@ -49,6 +49,23 @@ def usual(bins: Bins, begin_ns: int, end_ns: int) -> float:
     return bits_per_s(median(found), WIDE_NS) if found else 0.0
 
 
+class Run(NamedTuple):
+    """So many bins in a row."""
+
+    first: int
+    length: int
+
+
+def longest_run(values: Iterable[bool]) -> Run:
+    """The longest unbroken run of true values, the first such; length 0 if there is none."""
+    best, length = Run(0, 0), 0
+    for i, value in enumerate(values):
+        length = length + 1 if value else 0
+        if length > best.length:
+            best = Run(i + 1 - length, length)
+    return best
+
+
 class Hole(NamedTuple):
     """A time in which (nearly) nothing arrived."""
 
@@ -60,12 +77,8 @@ def longest_hole(bins: Bins, begin_ns: int, end_ns: int, usual_bits_per_s: float
     """The longest run of bins below 5 % of what was usual; length 0 if there is none."""
     begin_ns += -begin_ns % BIN_NS
     limit = HOLE * usual_bits_per_s
-    best, run = Hole(begin_ns, 0), 0
-    for i, count in enumerate(regular(bins, begin_ns, end_ns, width_ns)):
-        run = run + 1 if bits_per_s(count, width_ns) < limit else 0
-        if run * width_ns > best.length_ns:
-            best = Hole(begin_ns + (i + 1 - run) * width_ns, run * width_ns)
-    return best
+    run = longest_run(bits_per_s(n, width_ns) < limit for n in regular(bins, begin_ns, end_ns, width_ns))
+    return Hole(begin_ns + run.first * width_ns, run.length * width_ns)
 
 
 def empty(bins: Bins, begin_ns: int, end_ns: int) -> int:

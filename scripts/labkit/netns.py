@@ -129,6 +129,12 @@ def congestion_control_allowed(name: str, lock: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def sent_bytes() -> dict[str, int]:
+    """Bytes sent so far by each interface of the namespace that we are in."""
+    lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()[2:]
+    return {name.strip(): int(counters.split()[8]) for name, _, counters in (line.partition(":") for line in lines)}
+
+
 def interfaces() -> set[str]:
     """Names of the interfaces of the namespace that we are in."""
     return {name for _, name in socket.if_nameindex()}

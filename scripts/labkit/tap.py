@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import netns
-from labkit.targets import Direction
+from labkit.targets import Hook
 from mrcd import libbpf
 from mrcd.errors import MachineError
 
@@ -37,8 +37,8 @@ class Counters:
     first_drop_ns: int | None = None  # CLOCK_MONOTONIC
 
 
-def attach(pins: Path, places: Iterable[tuple[str, str, Direction]]) -> None:
-    """Attach at each (namespace, interface, direction), doing nothing yet. Raises MachineError."""
+def attach(pins: Path, places: Iterable[tuple[str, str, Hook]]) -> None:
+    """Attach at each (namespace, interface, hook), doing nothing yet. Raises MachineError."""
     if not OBJECT.exists():
         raise MachineError(f"{OBJECT} is missing: the lab's fault program is not compiled", hint="make build")
     pins.mkdir(parents=True)
@@ -46,11 +46,11 @@ def attach(pins: Path, places: Iterable[tuple[str, str, Direction]]) -> None:
     try:
         libbpf.load_object(obj)
         program = libbpf.program_fd(obj, PROGRAM)
-        for namespace, interface, direction in places:
+        for namespace, interface, hook in places:
             with netns.inside(namespace):
-                link = libbpf.create_link(program, socket.if_nametoindex(interface), _ATTACH[direction])
+                link = libbpf.create_link(program, socket.if_nametoindex(interface), _ATTACH[hook])
             try:
-                libbpf.pin(link, pins / f"{namespace}_{interface}_{direction}")
+                libbpf.pin(link, pins / f"{namespace}_{interface}_{hook}")
             finally:
                 os.close(link)
         maps = libbpf.maps_of(obj)

@@ -1,9 +1,10 @@
 """One end of a TCP flow, run as a program of its own inside a host of the lab (flow.py starts it).
 
-    tcpend.py receive ADDRESS BIN_NS        discards what comes, and says how much in which bin
-    tcpend.py send ADDRESS PORT SOURCE      sends as fast as TCP takes it, until its stdin closes
+    tcpend.py PROTOCOL receive ADDRESS BIN_NS       discards what comes, and says how much in which bin
+    tcpend.py PROTOCOL send ADDRESS PORT SOURCE     sends as fast as TCP takes it, until its stdin closes
 
-Both print one JSON object per line, times being CLOCK_MONOTONIC, which all hosts of the lab share.
+PROTOCOL is tcp or mptcp. Both print one JSON object per line, times being CLOCK_MONOTONIC, which all hosts
+of the lab share.
 Standard library only, so that it starts quickly.
 """
 
@@ -30,17 +31,23 @@ def say(**facts: int | str) -> None:
     sys.stdout.flush()
 
 
+def stream(address: str, protocol: str) -> socket.socket:
+    """A socket of the address's family. OSError if the kernel has no such protocol."""
+    number = socket.IPPROTO_MPTCP if protocol == "mptcp" else socket.IPPROTO_TCP
+    return socket.socket(family(address), socket.SOCK_STREAM, number)
+
+
 def family(address: str) -> socket.AddressFamily:
     """The address family of a numeric address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def receive(address: str, bin_ns: int) -> None:
+def receive(protocol: str, address: str, bin_ns: int) -> None:
     """Take one connection. Prints `port`; then `bin_ns` (its start) and `bytes` per bin that is not empty; then `end`.
 
     The data is copied to this program, as to any application, and then forgotten.
     """
-    with socket.socket(family(address), socket.SOCK_STREAM) as listener:
+    with stream(address, protocol) as listener:
         listener.bind((address, 0))
         listener.listen(1)
         say(port=listener.getsockname()[1])
@@ -63,9 +70,9 @@ def receive(address: str, bin_ns: int) -> None:
     say(end="closed")
 
 
-def send(address: str, port: int, source: str) -> None:
+def send(protocol: str, address: str, port: int, source: str) -> None:
     """Connect and send. Prints `congestion_control` and `mss_bytes`; samples; at the end a last sample and `end`."""
-    with socket.socket(family(address), socket.SOCK_STREAM) as s:
+    with stream(address, protocol) as s:
         s.bind((source, 0))
         s.connect((address, port))
         algorithm = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
@@ -110,11 +117,11 @@ def _tcp_info(s: socket.socket, offset: int) -> int:
 def main() -> None:
     """Ctrl-C is the parent's business: it stops us by closing our stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    role, address, *rest = sys.argv[1:]
+    protocol, role, address, *rest = sys.argv[1:]
     if role == "receive":
-        receive(address, int(rest[0]))
+        receive(protocol, address, int(rest[0]))
     else:
-        send(address, int(rest[0]), rest[1])
+        send(protocol, address, int(rest[0]), rest[1])
 
 
 if __name__ == "__main__":

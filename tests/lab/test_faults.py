@@ -51,6 +51,23 @@ def test_lossy_link_is_left_within_1_s_and_no_other_ev(healthy: Lab) -> None:
         assert not path["usable"]
 
 
+def test_a_link_that_fails_one_way_is_left_that_way_only(healthy: Lab) -> None:
+    with Flow(healthy, 6):
+        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
+        for direction, (here, there) in (("up", ("h0", "h2")), ("down", ("h2", "h0"))):
+            fault = healthy.fail("link:1:0:2", direction=direction)  # type: ignore[arg-type]
+            assert (fault["what"], fault["direction"]) == (f"drop 100% ({direction} only)", direction)
+            _wait_state(healthy, here, there, {6}, "ASSUMED_BAD", 3)
+            listed = healthy.status()["faults"]
+            assert [(f["target"], f["direction"]) for f in listed] == [("link:1:0:2", direction)]
+            assert listed[0]["dropped_skbs"] > 0
+            assert _bad(healthy, there, here) == set()
+            healthy.heal()
+            _wait_state(healthy, here, there, set(range(16)), "GOOD", 6)
+            found = event_times(healthy, there, here, "ASSUMED_BAD", fault["monotonic_ns"])
+            assert not found
+
+
 def test_dead_nic_link_is_left_here_and_by_the_peers(healthy: Lab) -> None:
     fault = healthy.fail("nic:h0:3", down=True)
     _wait_state(healthy, "h0", "h2", {12, 13, 14, 15}, "ASSUMED_BAD", 3)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit import entry, evspread, flow
-from labkit.bench import cpu, spread, throughput
+from labkit.bench import calm, cli, cpu, spread, throughput
 from labkit.bench.cli import PARTS
 from labkit.goodput import BIN_NS
 from mrcd.errors import UsageError
@@ -71,7 +71,20 @@ def test_the_ratio_is_the_median_of_pairs() -> None:
 
 
 def test_parts_are_known_by_their_names() -> None:
-    assert list(PARTS) == ["throughput", "spread", "calm"]
+    assert list(PARTS) == ["throughput", "spread", "calm", "failover"]
+
+
+@pytest.mark.parametrize(("demotions", "skips", "said"), [(0, None, "0 demotions"), (2, 7, "2 demotions, 7 skips")])
+def test_calm_counts_demotions(demotions: int, skips: int | None, said: str) -> None:
+    case = {"requirement": "none", "demotions": demotions, "skips": skips}
+    assert calm.required(case) == {"requirement": "none", "met": demotions == 0, "measured": said}
+
+
+def test_kinds_of_failover_are_checked() -> None:
+    assert cli.chosen_kinds(None) == ()
+    assert cli.chosen_kinds("mptcp, drop-20") == ("mptcp", "drop-20")
+    with pytest.raises(UsageError, match="no kind of failover"):
+        cli.chosen_kinds("drop-20,")
 
 
 def test_a_lab_has_one_user_at_a_time() -> None:
@@ -88,10 +101,10 @@ def test_two_ends_of_a_flow_agree() -> None:
     """Over loopback: what is received is told in bins, the sender's TCP in samples; closing stdin ends both."""
     pipe = subprocess.PIPE
     program = [sys.executable, "-I", str(flow.PROGRAM)]
-    with subprocess.Popen([*program, "receive", "127.0.0.1", str(BIN_NS)], stdin=pipe, stdout=pipe) as receiver:
+    with subprocess.Popen([*program, "tcp", "receive", "127.0.0.1", str(BIN_NS)], stdin=pipe, stdout=pipe) as receiver:
         assert receiver.stdout is not None
         port = json.loads(receiver.stdout.readline())["port"]
-        argv = [*program, "send", "127.0.0.1", str(port), "127.0.0.1"]
+        argv = [*program, "tcp", "send", "127.0.0.1", str(port), "127.0.0.1"]
         before = time.monotonic_ns()
         with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as sender:
             assert sender.stdout is not None
@@ -111,7 +124,7 @@ def test_two_ends_of_a_flow_agree() -> None:
 
 
 def test_a_receiver_without_a_sender_ends_with_its_parent() -> None:
-    argv = [sys.executable, "-I", str(flow.PROGRAM), "receive", "::1", str(BIN_NS)]
+    argv = [sys.executable, "-I", str(flow.PROGRAM), "tcp", "receive", "::1", str(BIN_NS)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as receiver:
         said, _ = receiver.communicate(timeout=10)
     assert "port" in json.loads(said)

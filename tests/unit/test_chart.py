@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from labkit import chart
+from labkit import chart, svg
 from labkit.chart import Fault, Group, Picture, Row, Span
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -42,9 +42,9 @@ def test_it_is_described_for_those_who_do_not_see_it() -> None:
 
 
 def test_every_class_has_a_colour_for_light_and_for_dark() -> None:
-    svg = chart.draw(PICTURE)
-    light, dark = svg[svg.index("<style>") : svg.index("</style>")].split("@media (prefers-color-scheme:dark)")
-    for name in {word for classes in re.findall(r'class="([^"]+)"', svg) for word in classes.split()}:
+    drawn = chart.draw(PICTURE)
+    light, dark = drawn[drawn.index("<style>") : drawn.index("</style>")].split("@media (prefers-color-scheme:dark)")
+    for name in {word for classes in re.findall(r'class="([^"]+)"', drawn) for word in classes.split()}:
         assert f".{name}{{" in light, name
         assert f".{name}{{" in dark, name
 
@@ -60,7 +60,7 @@ def test_nothing_is_drawn_outside() -> None:
         assert 0 <= y <= height
         assert x + float(shape.get("width", 0)) <= width
     label = next(t for t in root.iter(f"{SVG}text") if t.text == late.label)
-    assert float(label.get("x", 0)) + chart.text_width(late.label, 12) <= width
+    assert float(label.get("x", 0)) + svg.text_width(late.label, 12) <= width
 
 
 def test_an_empty_recording_still_makes_a_picture() -> None:

@@ -6,7 +6,7 @@ from ipaddress import IPv6Address, IPv6Network
 import pytest
 
 from labkit import faults, render, targets
-from labkit.fabric import Fabric, Parameters, PortRef, build, owns
+from labkit.fabric import Fabric, Parameters, PortRef, build, owns, parse_setting
 from labkit.faults import Fault, PortState
 from mrcd import config, topology
 from mrcd.errors import MrcdError, UsageError
@@ -81,6 +81,20 @@ def test_cluster_file_says_what_was_asked_for() -> None:
     assert build("x", Parameters(hosts=2, t1=0)).config.cluster.evs_per_peer == 4
 
 
+def test_settings_of_health_reach_the_cluster_file() -> None:
+    settings = dict(map(parse_setting, ("hold_down_ms=150", "loss_ratio=0.1")))
+    parameters = Parameters(health=settings)
+    found = build("x", parameters).config.health
+    assert (found.hold_down_ms, found.loss_ratio) == (150, 0.1)
+    assert Parameters.from_json(parameters.as_json()) == parameters
+    assert "[health]" not in build("x", Parameters()).toml
+    for wrong in ("hold_down_ms", "hold_down_ms=soon"):
+        with pytest.raises(UsageError, match="no setting"):
+            parse_setting(wrong)
+    with pytest.raises(MrcdError, match="unknown key"):
+        build("x", Parameters(health={"patience": 1}))
+
+
 def test_only_bare_hosts_are_given_plane_addresses() -> None:
     with_mrcd = build("x", Parameters()).nodes["h2"]
     bare = build("x", Parameters(daemon=False)).nodes["h2"]
@@ -134,6 +148,42 @@ def test_targets_meet_every_packet_once_and_never_in_a_host() -> None:
 def test_unknown_targets_are_usage_errors(text: str) -> None:
     with pytest.raises(UsageError):
         targets.parse(FABRIC, text)
+
+
+@pytest.mark.parametrize("text", ["nic:h3:1", "link:2:0:3", "t0:0:1"])
+def test_the_two_directions_are_the_halves_of_both(text: str) -> None:
+    both, up, down = (targets.parse(FABRIC, text, d) for d in targets.DIRECTIONS)
+    assert set(up.taps).isdisjoint(down.taps)
+    assert {*up.taps, *down.taps} == set(both.taps)
+    assert {*up.ends, *down.ends} == set(both.ends)
+    assert len(up.ends) == len(down.ends)
+    assert both.closers == up.closers == down.closers
+
+
+def test_up_is_from_the_hosts_to_the_core() -> None:
+    assert targets.parse(FABRIC, "link:2:0:3", "up").taps == ((PortRef("t1-2-3", "t0-0"), "ingress"),)
+    assert targets.parse(FABRIC, "link:2:0:3", "down").taps == ((PortRef("t0-2-0", "t1-3"), "ingress"),)
+    assert targets.parse(FABRIC, "nic:h3:1", "up").taps == ((PortRef("t0-1-1", "h3"), "ingress"),)
+    assert targets.parse(FABRIC, "nic:h3:1", "up").ends == (PortRef("h3", "p1"),)
+    t0 = targets.parse(FABRIC, "t0:0:1", "down")
+    assert t0.taps == tuple((PortRef("t0-0-1", f"t1-{s}"), "ingress") for s in range(4))
+
+
+def test_a_t1_and_a_carrier_know_no_direction() -> None:
+    with pytest.raises(UsageError, match="cannot fail one way") as caught:
+        targets.parse(FABRIC, "t1:0:2", "up")
+    assert "link:0:T0:2" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="both directions"):
+        Fault(down=True, direction="up")
+    with pytest.raises(UsageError, match="no direction"):
+        Fault(drop=1.0, direction="left")  # type: ignore[arg-type]
+
+
+def test_a_fault_says_its_direction() -> None:
+    assert Fault(drop=0.2).what == "drop 20%"
+    assert Fault(drop=0.2, rate_bits_per_s=10**7, direction="up").what == "drop 20%, rate 10 Mbit/s (up only)"
+    slow = faults.desired(FABRIC, {"link:0:0:1": Fault(rate_bits_per_s=10**7, direction="down")})
+    assert slow == {PortRef("t1-0-1", "t0-0"): PortState(rate_bits_per_s=10**7)}
 
 
 def test_overlapping_faults_add_up_and_healing_one_leaves_the_other() -> None:

@@ -66,3 +66,9 @@ def test_empty_bins_are_those_of_100_ms_without_a_byte() -> None:
     assert goodput.empty(bins, BEGIN, BEGIN + S) == 2
     bins[BEGIN + 26 * BIN_NS] = 1
     assert goodput.empty(bins, BEGIN, BEGIN + S) == 1
+
+
+def test_the_longest_run_is_the_first_of_its_length() -> None:
+    assert goodput.longest_run([True, False, True, True, False, True, True]) == (2, 2)
+    assert goodput.longest_run([False, False]) == (0, 0)
+    assert goodput.longest_run([]) == (0, 0)

@@ -1,70 +1,151 @@
-"""False demotions: a TCP flow without a fault, while every CPU has more to do than it can. No EV may leave GOOD."""
+"""False demotions: a TCP flow on paths that are no worse than each other. No EV may be ASSUMED_BAD.
 
-import contextlib
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
+busy     every CPU has more to do than it can
+stall    everything stands still for half a second, again and again: the receiver, and here all the others too
+alike    every path loses 1 %
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from labkit import goodput, observe
 from labkit.api import Lab
-from labkit.bench import candidates
+from labkit.bench import candidates, load
 from labkit.bench.part import Options, Part, requirement
 from labkit.entry import progress
 from labkit.flow import Flow
 from labkit.observe import Document
+from mrcd.ctl.render import percent
 
-_BUSY = "while True: pass"
+STALL_S = 0.5
+STALLS_PER_MINUTE = 2
+DROP = 0.01
+_BETWEEN_STALLS_S = 2.5
 _STEP_S = 10.0
+_GOOD_WITHIN_S = 60.0
+_SHOWN = 10
 
 
-@contextlib.contextmanager
-def _busy_cpus() -> Iterator[int]:
-    """As many endless loops as there are CPUs."""
-    loops = [subprocess.Popen([sys.executable, "-I", "-c", _BUSY]) for _ in range(os.cpu_count() or 1)]
-    try:
-        yield len(loops)
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
+class _Case(NamedTuple):
+    name: str
+    requirement: str
+    run: Callable[[Lab, Flow, float], Document]  # what happens to the flow in so many minutes
+    drop: float = 0.0  # of every T1, from before the flow begins: alike from the first packet on
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """A flow of `options.minutes`; counts every transition in every host."""
+    """A flow per case; every transition in every host is counted."""
     lab.up()
-    observe.wait_until_good(lab, lab.fabric.hosts)
-    first = {h: (observe.events(lab, h) or [{"id": 0}])[-1]["id"] for h in lab.fabric.hosts}
-    with _busy_cpus() as loops, Flow(lab, candidates.overlay(lab, 4)) as flow:
-        left = options.minutes * 60
-        while left > 0:
-            progress(f"calm: {left:.0f} s to go, {loops} busy loops")
-            flow.poll(min(_STEP_S, left))
-            left -= _STEP_S
+    cases = [_measure(lab, case, options.minutes) for case in _CASES]
+    return {"minutes": options.minutes, "cases": cases, "requirements": [required(c) for c in cases]}
+
+
+def _measure(lab: Lab, case: _Case, minutes: float) -> Document:
+    hosts = lab.fabric.hosts
+    observe.wait_until_good(lab, hosts, _GOOD_WITHIN_S)
+    targets = _every_t1(lab) if case.drop else []
+    for target in targets:
+        lab.fail(target, drop=case.drop)
+    first = {h: (observe.events(lab, h) or [{"id": 0}])[-1]["id"] for h in hosts}
+    before = _skips(lab)
+    with Flow(lab, candidates.overlay(lab, 4)) as flow:
+        facts = case.run(lab, flow, minutes)
         flow.finish()
-    found = [e | {"host": h} for h, after in first.items() for e in observe.events(lab, h, after) if e["kind"] == "ev"]
-    rate = goodput.mean(flow.bins, min(flow.bins), max(flow.bins)) or 0.0
-    met = requirement("no EV leaves GOOD without a fault", not found, f"{len(found)} transitions")
+    dropped = sum(h["dropped_skbs"] for h in lab.heal(*targets)) if targets else 0
+    after = _skips(lab)
+    found = [e | {"host": h} for h, last in first.items() for e in observe.events(lab, h, last) if e["kind"] == "ev"]
     return {
-        "minutes": options.minutes,
-        "busy_loops": loops,
-        "hosts": len(first),
-        "bits_per_s": rate,
+        "case": case.name,
+        "requirement": case.requirement,
+        "hosts": len(hosts),
+        "bits_per_s": goodput.mean(flow.bins, min(flow.bins), max(flow.bins)) or 0.0,
+        "retransmitted_segments": flow.retransmitted_segments,
         "transitions": found,
-        "requirements": [met],
+        "demotions": sum(e["to"] == "ASSUMED_BAD" for e in found),
+        "skips": after - before if after is not None and before is not None else None,
+        "dropped_skbs": dropped,
+        **facts,
     }
 
 
+def _every_t1(lab: Lab) -> list[str]:
+    p = lab.fabric.parameters
+    return [f"t1:{plane}:{t1}" for plane in range(p.planes) for t1 in range(p.t1)]
+
+
+def _skips(lab: Lab) -> int | None:
+    """How often EVs have been passed over, in all hosts; None if the daemons do not say."""
+    rows = [p for h in lab.fabric.hosts for p in observe.paths(lab, h)]
+    return sum(p["skips"] for p in rows) if all("skips" in p for p in rows) else None
+
+
+def _for(flow: Flow, minutes: float, words: str) -> None:
+    left = minutes * 60
+    while left > 0:
+        progress(f"calm: {words}, {left:.0f} s to go")
+        flow.poll(min(_STEP_S, left))
+        left -= _STEP_S
+
+
+def _busy(lab: Lab, flow: Flow, minutes: float) -> Document:
+    with load.busy_cpus() as words:
+        _for(flow, minutes, words)
+    return {"what": f"{minutes:g} minutes beside {words}"}
+
+
+def _stall(lab: Lab, flow: Flow, minutes: float) -> Document:
+    times = max(1, round(minutes * STALLS_PER_MINUTE))
+    gaps = []
+    for n in range(times):
+        if n % 5 == 0:
+            left = (times - n) * (STALL_S + _BETWEEN_STALLS_S)
+            progress(f"calm: {n} of {times} stalls, {left:.0f} s to go")
+        flow.poll(_BETWEEN_STALLS_S)
+        gaps.append(load.stall(STALL_S, flow.poll))
+    flow.poll(_BETWEEN_STALLS_S)
+    gap_ms = max(gaps) / 1e6
+    return {
+        "what": f"{times} stalls of {STALL_S * 1000:.0f} ms (in which nothing else ran for more than {gap_ms:.1f} ms)",
+        "stalls": times,
+        "real_time_share": load.real_time_share(),
+        "longest_gap_ms": gap_ms,
+    }
+
+
+def _alike(lab: Lab, flow: Flow, minutes: float) -> Document:
+    words = f"every T1 drops {percent(DROP)} %"
+    _for(flow, minutes, words)
+    return {"what": f"{minutes:g} minutes in which {words}"}
+
+
+_CASES = (
+    _Case("busy", "no EV is ASSUMED_BAD without a fault, while the CPUs are overcommitted", _busy),
+    _Case("stall", f"no EV is ASSUMED_BAD when everything stalls for {STALL_S * 1000:.0f} ms", _stall),
+    _Case("alike", f"no EV is ASSUMED_BAD when every path loses {percent(DROP)} % alike", _alike, DROP),
+)
+
+
+def required(case: Document) -> Document:
+    """Was none demoted? Pure."""
+    skips = "" if case["skips"] is None else f", {case['skips']} skips"
+    return requirement(case["requirement"], not case["demotions"], f"{case['demotions']} demotions{skips}")
+
+
 def lines(document: Document) -> list[str]:
-    """A sentence, and whatever happened."""
-    text = (
-        f"Calm: {document['minutes']:g} minutes of one TCP flow at {document['bits_per_s'] / 1e9:.1f} Gbit/s beside "
-        f"{document['busy_loops']} busy loops; {len(document['transitions'])} transitions in {document['hosts']} hosts"
-    )
-    return [
-        text,
-        *(f"  {e['host']} {e['peer']}/{e['ev']} {e['to']} {e['reason']}" for e in document["transitions"][:10]),
-    ]
+    """A sentence per case, and whatever happened."""
+    found = ["Calm: one TCP flow where no path is worse than the others; transitions of EVs in every host"]
+    for c in document["cases"]:
+        skips = "" if c["skips"] is None else f", {c['skips']} skips"
+        found.append(
+            f"  {c['case']}: {c['what']}{_dropped(c)} at {c['bits_per_s'] / 1e9:.1f} Gbit/s: "
+            f"{c['demotions']} demotions, {len(c['transitions'])} transitions{skips} in {c['hosts']} hosts"
+        )
+        found += [f"    {e['host']} {e['peer']}/{e['ev']} {e['to']} {e['reason']}" for e in c["transitions"][:_SHOWN]]
+    return found
+
+
+def _dropped(case: Document) -> str:
+    return f" ({case['dropped_skbs']} skbs)" if case["dropped_skbs"] else ""
 
 
 PART = Part("calm", measure, lines)

@@ -53,9 +53,14 @@ def all_of(lab: Lab, version: int) -> list[Candidate]:
         ends, setup = _kernel(lab, name, version, inner, hops)
         found.append(Candidate(name, version, words, ends, setup=setup))
     if version == 6:
-        ends, setup = _plain(lab, version)
+        ends, setup = plane_ends(lab, 0), plane_routes(lab, 0)
         found.append(Candidate(PLAIN, version, "plane 0's own addresses, no encapsulation", ends, setup=setup))
     return found
+
+
+def kernel_ecmp(lab: Lab, version: int) -> Candidate:
+    """The kernel's own multipath route alone."""
+    return next(c for c in all_of(lab, version) if c.name == KERNEL_ECMP)
 
 
 def overlay(lab: Lab, version: int) -> Ends:
@@ -114,14 +119,21 @@ def _hop(hop: Document) -> str:
     return f"encap seg6 mode {hop['mode']} segs {','.join(hop['segs'])}{via} dev {hop['dev']}"
 
 
-def _plain(lab: Lab, version: int) -> tuple[Ends, dict[str, list[str]]]:
+def plane_ends(lab: Lab, plane: int) -> Ends:
+    """The hosts' own addresses on a plane."""
     config = lab.fabric.config
-    own, far = (str(topology.plane_address(config.cluster.underlay, 0, config.host(h))) for h in (SOURCE, TARGET))
+    own, far = (str(topology.plane_address(config.cluster.underlay, plane, config.host(h))) for h in (SOURCE, TARGET))
+    return Ends(SOURCE, own, TARGET, far)
+
+
+def plane_routes(lab: Lab, plane: int) -> dict[str, list[str]]:
+    """Lines for `ip -batch` by host: how the two reach each other's address on a plane."""
+    config, ends = lab.fabric.config, plane_ends(lab, plane)
     mtu = topology.plan(config, SOURCE).inner_mtu
-    nics = {h: config.interface_names(config.host(h))[0] for h in (SOURCE, TARGET)}
+    nics = {h: config.interface_names(config.host(h))[plane] for h in (SOURCE, TARGET)}
     through = {h: f"via {config.interfaces.gateway} dev {nics[h]} mtu {mtu} proto {_PROTOCOL}" for h in nics}
-    setup = {
-        SOURCE: [f"route add {far}/128 src {own} {through[SOURCE]}"],
-        TARGET: [f"route add {own}/128 src {far} {through[TARGET]}"],
+    own, far = ends.source_address, ends.target_address
+    return {
+        SOURCE: [f"route replace {far}/128 src {own} {through[SOURCE]}"],
+        TARGET: [f"route replace {own}/128 src {far} {through[TARGET]}"],
     }
-    return Ends(SOURCE, own, TARGET, far), setup

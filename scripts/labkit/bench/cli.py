@@ -3,16 +3,20 @@
 import os
 import platform
 import time
+from pathlib import Path
 
 import click
 
 from labkit import entry
 from labkit.bench import calm, cpu, spread, throughput
+from labkit.bench.failover import part as failover
 from labkit.bench.part import Options, Part
+from labkit.bringup import REPOSITORY
 from labkit.observe import Document
+from mrcd.errors import UsageError
 
 SCHEMA_VERSION = 1
-PARTS: dict[str, Part] = {p.name: p for p in (throughput.PART, spread.PART, calm.PART)}
+PARTS: dict[str, Part] = {p.name: p for p in (throughput.PART, spread.PART, calm.PART, failover.PART)}
 _QUICK = (throughput.PART, spread.PART)  # of "all"
 _NOISY = 0.25
 _LISTEN_S = 0.5
@@ -26,14 +30,41 @@ _LISTEN_S = 0.5
 )
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=Options.minutes, show_default=True, help="of calm")
+@click.option("--faults", type=click.IntRange(min=1), default=Options.faults, show_default=True, help="of each kind")
+@click.option("--kinds", metavar="A,B,…", help=f"of failover, instead of all: {', '.join(failover.STAGES)}")
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=REPOSITORY / "build/failover.svg",
+    help="where failover's picture goes  [default: build/failover.svg]",
+)
 @click.option("--name", default="bench", show_default=True, help="of its lab; one of that name is replaced")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
-def bench(part: str, pairs: int, seconds: float, ip: str, minutes: float, name: str, as_json: bool) -> int:
+def bench(
+    part: str,
+    pairs: int,
+    seconds: float,
+    ip: str,
+    minutes: float,
+    faults: int,
+    kinds: str | None,
+    svg: Path,
+    name: str,
+    as_json: bool,
+) -> int:
     """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
 
-    `calm` takes ten minutes, and is not in `all`. Exit code 1 if a requirement is not met. Progress goes to stderr.
+    `calm` and `failover` take their time, and are not in `all`. Exit code 1 if a requirement is not met. Progress
+    goes to stderr.
     """
-    options = Options(pairs=pairs, seconds=seconds, versions=(4, 6) if ip == "both" else (int(ip),), minutes=minutes)
+    options = Options(
+        pairs=pairs,
+        seconds=seconds,
+        versions=(4, 6) if ip == "both" else (int(ip),),
+        minutes=minutes,
+        faults=faults,
+        kinds=chosen_kinds(kinds),
+    )
     chosen = list(_QUICK) if part == "all" else [PARTS[part]]
     machine = _machine()
     if machine["busy_ratio_before"] > _NOISY:
@@ -46,7 +77,20 @@ def bench(part: str, pairs: int, seconds: float, ip: str, minutes: float, name: 
         entry.print_json({"schema_version": SCHEMA_VERSION, "machine": machine, "parts": results, "met": met})
     else:
         print("\n".join(_lines(machine, chosen, results, requirements)))
+    for p in chosen:
+        if p.picture:
+            entry.save(svg, p.picture(results[p.name]))
+            entry.progress(f"Picture: {svg}")
     return 0 if met else 1
+
+
+def chosen_kinds(text: str | None) -> tuple[str, ...]:
+    """`a,b` → names of failover's stages. Raises UsageError."""
+    names = tuple(n.strip() for n in text.split(",")) if text is not None else ()
+    for name in names:
+        if name not in failover.STAGES:
+            raise UsageError(f"{name!r} is no kind of failover", hint=f"there are {', '.join(failover.STAGES)}")
+    return names
 
 
 def _machine() -> Document:

@@ -18,6 +18,8 @@ class Options:
     warm_up_s: float = 0.5  # before it: TCP's start
     versions: tuple[int, ...] = (4, 6)  # of the inner IP
     minutes: float = 10.0  # of calm
+    faults: int = 200  # of each kind of failover
+    kinds: tuple[str, ...] = ()  # of failover; all if empty
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,13 @@ class Part:
     """Measures something in a lab that it brings up as it needs it.
 
     `measure` returns a document of plain numbers, with units in the names, and with `requirements`: a list
-    of `requirement`'s documents. `lines` renders it.
+    of `requirement`'s documents. `lines` renders it, and `picture`, if there is one, draws it: an SVG.
     """
 
     name: str
     measure: Callable[[Lab, Options], Document]
     lines: Callable[[Document], list[str]]
+    picture: Callable[[Document], str] | None = None
 
 
 def requirement(words: str, met: bool, measured: str) -> Document:

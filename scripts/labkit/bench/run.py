@@ -1,9 +1,8 @@
 """One candidate, one TCP flow, measured: goodput at the receiver, CPU of the whole machine."""
 
 import time
-from pathlib import Path
 
-from labkit import goodput
+from labkit import goodput, netns
 from labkit.api import Lab
 from labkit.bench import cpu
 from labkit.bench.candidates import Candidate
@@ -41,8 +40,7 @@ def _nics(lab: Lab, candidate: Candidate) -> list[int]:
     """Bytes sent by each of the source's NICs, one per plane."""
     config = lab.fabric.config
     with lab.inside(candidate.ends.source):
-        lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()[2:]
-    sent = {name.strip(): int(counters.split()[8]) for name, _, counters in (line.partition(":") for line in lines)}
+        sent = netns.sent_bytes()
     return [sent[n] for n in config.interface_names(config.host(candidate.ends.source))]
 
 

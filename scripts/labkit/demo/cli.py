@@ -13,7 +13,6 @@ from labkit.api import Lab
 from labkit.bringup import REPOSITORY
 from labkit.demo import picture, record, report, scenario, screen, text
 from labkit.flow import Ends
-from mrcd.errors import MachineError
 
 _GOING_ON = """\
 The lab is still up:
@@ -47,7 +46,7 @@ def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
         with _screen(console, title) as view:
             seen = record.record(lab, ends, scenario.FAULTS, scenario.DURATION_S, scenario.SPREAD_S, view)
         document = {"lab": lab.fabric.parameters.as_json(), **report.build(seen), "svg": str(svg)}
-    _save(svg, chart.draw(picture.picture(document)))
+    entry.save(svg, chart.draw(picture.picture(document)))
     if as_json:
         entry.print_json(document)
     else:
@@ -72,14 +71,6 @@ def _screen(console: Console, title: str) -> Iterator[screen.Screen]:
         return
     with screen.Terminal(console, title) as terminal:
         yield terminal
-
-
-def _save(path: Path, content: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-    except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}", hint="choose another file with --svg") from None
 
 
 def _relative(path: Path) -> Path:

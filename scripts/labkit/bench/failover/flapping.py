@@ -1,0 +1,36 @@
+"""A T1 that forwards nothing, and forwards again, as often as the worst link of the paper: 13 times a minute."""
+
+import time
+from dataclasses import replace
+
+from labkit.api import Lab
+from labkit.bench.failover import events
+from labkit.bench.failover.events import Event, Stage
+from labkit.bench.failover.kinds import Kind, Place
+from labkit.entry import progress
+from labkit.observe import Document
+from mrcd.abi import EvState
+
+KIND = Kind("flapping", "a T1 forwards nothing and again everything, 13 times a minute", "t1:{plane}:{t1}")
+PERIOD_S = 60 / 13
+AT_MOST = 26  # two minutes
+_PLACE = Place(1, 1)
+
+
+def measure(lab: Lab, faults: int) -> Document:
+    """Half of each period broken, half well, whatever has been found out by then."""
+    flaps = min(faults, AT_MOST)
+    return events.record(lab, KIND, flaps, lambda stage: [_flap(stage, n, flaps) for n in range(flaps)])
+
+
+def _flap(stage: Stage, number: int, flaps: int) -> Event:
+    if number % 4 == 0:
+        progress(f"  {KIND.name}: {number} of {flaps}, {(flaps - number) * PERIOD_S:.0f} s to go")
+    began = time.monotonic()
+    evs = stage.evs(KIND, _PLACE)
+    left_before = stage.cluster.all_in(EvState.ASSUMED_BAD, KIND.timed, evs)
+    broken = stage.break_(KIND, _PLACE)
+    stage.until(lambda: False, began + PERIOD_S / 2 - time.monotonic())
+    event = stage.mend(broken, stage.cluster.all_in(EvState.ASSUMED_BAD, KIND.timed, evs))
+    stage.until(lambda: False, began + PERIOD_S - time.monotonic())
+    return replace(event, in_use=not left_before)

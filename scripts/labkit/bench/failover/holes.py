@@ -1,0 +1,176 @@
+"""The hole that a blackhole leaves in the goodput of a flow, in bins of 10 ms: mrcd and what hosts have without it.
+
+Each time anew: a flow, its usual goodput, then one T1 on its way forwards nothing until the end.
+"""
+
+import time
+from dataclasses import dataclass
+from statistics import median
+
+from labkit import goodput, netns, observe
+from labkit.api import Lab
+from labkit.bench import candidates
+from labkit.bench.failover import mptcp, stats
+from labkit.bench.failover.events import BIN_NS, FLOW
+from labkit.bench.part import SOURCE, requirement
+from labkit.entry import progress
+from labkit.fabric import Parameters, t0_name
+from labkit.flow import Ends, Flow, Protocol
+from labkit.goodput import Bins
+from labkit.observe import Document
+from mrcd.ctl.render import percent
+from mrcd.errors import MachineError
+
+MRCD, MPTCP, ECMP = "hole", "mptcp", "kernel-ecmp"
+AT_MOST = {MRCD: 20, MPTCP: 20, ECMP: 3}
+WATCH_S = {MRCD: 2.0, MPTCP: 2.0, ECMP: 5.0}
+GRACE_NS = 20_000_000  # after the first drop, in which a bin may be empty
+_LAST_BINS = 10  # with nothing in them the flow stands still to the end
+_WARM_UP_S = 1.0
+_BEFORE_S = 1.0
+_LOOK_S = 0.1
+_LEAST_BYTES = 1_000_000  # in that time, or a path is not the flow's
+_GOOD_WITHIN_S = 90.0
+_MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the flow goes from h0 to h2."""
+
+    name: str
+    words: str
+    ends: Ends
+    protocol: Protocol = "tcp"
+
+
+def measure(lab: Lab, name: str, faults: int) -> Document:
+    """One way, so many times."""
+    way = _way(lab, name)
+    times = min(faults, AT_MOST[name])
+    each_s = _WARM_UP_S + _BEFORE_S + WATCH_S[name] + 0.5
+    found: list[Document] = []
+    failed = None
+    for n in range(times):
+        if n % 5 == 0:
+            progress(f"  {name}: {n} of {times} blackholes, {(times - n) * each_s:.0f} s to go")
+        try:
+            if name == MRCD:
+                observe.wait_until_good(lab, FLOW, _GOOD_WITHIN_S)
+            found.append(_blackhole(lab, way, n))
+        except MachineError as e:
+            if not found:
+                raise
+            failed = f"ended after {n} of {times} blackholes: {e}"
+            break
+    return {
+        "name": name,
+        "failed": failed,
+        "what": way.words,
+        "bin_ms": BIN_NS / _MS,
+        "watch_s": WATCH_S[name],
+        **summaries(found),
+    }
+
+
+def _way(lab: Lab, name: str) -> Way:
+    if name == MPTCP:
+        ends = mptcp.install(lab)
+        return Way(name, "MPTCP, one subflow per plane, plain addresses", ends, "mptcp")
+    if name == ECMP:
+        found = candidates.kernel_ecmp(lab, 4)
+        found.install(lab)
+        return Way(name, found.words, found.ends)
+    return Way(name, "mrcd, sprayed over all EVs", candidates.overlay(lab, 4))
+
+
+def _blackhole(lab: Lab, way: Way, number: int) -> Document:
+    p = lab.fabric.parameters
+    with Flow(lab, way.ends, BIN_NS, way.protocol) as flow:
+        flow.poll(_WARM_UP_S)
+        before_ns = time.monotonic_ns()
+        flow.poll(_BEFORE_S)
+        target = _target(lab, flow, way, number, p)
+        lab.fail(target)
+        flow.poll(WATCH_S[way.name])
+        end_ns = time.monotonic_ns()
+        healed = lab.heal(target)[0]
+        flow.poll(_LOOK_S)  # bins are told when the next begins
+    if healed["first_drop_ns"] is None:
+        raise MachineError(f"{way.name}: nothing came through {target}", hint="the flow took another way; run it again")
+    return {"target": target, **hole(flow.bins, before_ns, healed["first_drop_ns"], end_ns)}
+
+
+def _target(lab: Lab, flow: Flow, way: Way, number: int, p: Parameters) -> str:
+    """A T1 on the flow's way: each in turn."""
+    if way.name == MRCD:
+        return f"t1:{number % p.planes}:{number // p.planes % p.t1}"
+    before = _carried(lab)
+    flow.poll(_LOOK_S)
+    used = sorted(at for at, count in _carried(lab).items() if count - before[at] >= _LEAST_BYTES)
+    if not used:
+        raise MachineError(f"{way.name}: the flow stands still before anything is broken")
+    plane, t1 = used[number % len(used)]
+    return f"t1:{plane}:{t1}"
+
+
+def _carried(lab: Lab) -> dict[tuple[int, int], int]:
+    """Plane, T1 → bytes that the source's T0 has sent it."""
+    found: dict[tuple[int, int], int] = {}
+    for plane in range(lab.fabric.parameters.planes):
+        with lab.inside(t0_name(plane, lab.fabric.config.host(SOURCE).t0)):
+            sent = netns.sent_bytes()
+        found |= {(plane, int(port[3:])): n for port, n in sent.items() if port.startswith("t1-")}
+    return found
+
+
+def hole(bins: Bins, before_ns: int, begin_ns: int, end_ns: int) -> Document:
+    """What one blackhole did to a flow between its first drop and `end_ns`; beside it the time before. Pure."""
+    before_ns, start_ns = before_ns + -before_ns % BIN_NS, begin_ns - begin_ns % BIN_NS
+    usual = goodput.regular(bins, before_ns, start_ns, BIN_NS)
+    after = goodput.regular(bins, start_ns, end_ns, BIN_NS)
+    half = median(usual) / 2 if usual else 0.0
+    run = goodput.longest_run(n == 0 for n in after)
+    late = -(-(begin_ns + GRACE_NS - start_ns) // BIN_NS)  # the first bin that begins after the grace
+    return {
+        "usual_bits_per_s": goodput.bits_per_s(2 * half, BIN_NS),
+        "longest_zero_ms": run.length * BIN_NS / _MS,
+        "longest_zero_after_ms": (start_ns + run.first * BIN_NS - begin_ns) / _MS if run.length else None,
+        "late_bins": len(after[late:]),
+        "late_zero_bins": after[late:].count(0),
+        "below_half_ms": sum(n < half for n in after) * BIN_NS / _MS,
+        "over": any(after[-_LAST_BINS:]),
+        "before_zero_ratio": usual.count(0) / len(usual) if usual else None,
+        "before_longest_zero_ms": goodput.longest_run(n == 0 for n in usual).length * BIN_NS / _MS,
+        "before_below_half_ratio": sum(n < half for n in usual) / len(usual) if usual else None,
+    }
+
+
+def summaries(found: list[Document]) -> Document:
+    """Over all blackholes of one way. Pure."""
+    return {
+        "blackholes": len(found),
+        "still_standing": sum(not f["over"] for f in found),
+        "median_bits_per_s": median(f["usual_bits_per_s"] for f in found),
+        "longest_zero_ms": stats.summary([f["longest_zero_ms"] for f in found]),
+        "below_half_ms": stats.summary([f["below_half_ms"] for f in found]),
+        "before_longest_zero_ms": stats.summary([f["before_longest_zero_ms"] for f in found]),
+        "events": found,
+    }
+
+
+def required(document: Document) -> Document:
+    """Does mrcd's flow go on?"""
+    events = document["events"]
+    late, of = (sum(e[k] for e in events) for k in ("late_zero_bins", "late_bins"))
+    before = sum(e["before_zero_ratio"] or 0.0 for e in events) / len(events)
+    worst = max(events, key=lambda e: float(e["longest_zero_ms"]))
+    at = worst["longest_zero_after_ms"]
+    where = f", from {at:.0f} ms after the first drop on" if at is not None else ""
+    return requirement(
+        f"no bin of {document['bin_ms']:g} ms is empty later than {GRACE_NS / _MS:.0f} ms after a blackhole begins",
+        late == 0,
+        f"{late} of {of} bins ({percent(late / of)} %) in {document['blackholes']} blackholes, longest run "
+        f"{worst['longest_zero_ms']:.0f} ms{where}; without a fault {percent(before)} %, longest run "
+        f"{document['before_longest_zero_ms']['max']:.0f} ms",
+    )

@@ -1,0 +1,56 @@
+"""The failover document → strips.Picture. Pure."""
+
+from labkit import strips
+from labkit.bench.failover.kinds import BLACKHOLE
+from labkit.bench.failover.stats import duration
+from labkit.observe import Document
+
+_NS, _MS = 1e-9, 1e-3
+_LABELS = {
+    "t1-blackhole": "T1 black hole",
+    "t1-blackhole-killed": "… with mrcd killed",
+    "t0-t1-link": "T0–T1 link, silent",
+    "nic-link": "NIC–T0 link, silent",
+    "nic-down": "NIC–T0 link, carrier lost",
+    "one-way-forward": "one way: data lost",
+    "one-way-reverse": "one way: ACKs lost",
+    "drop-20": "T1 drops 20 %",
+    "drop-1": "T1 drops 1 %",
+    "drop-0.5": "T1 drops 0.5 %",
+    "flapping": "T1 flaps 13 times a minute",
+}
+_PEERS = {"mptcp": "MPTCP", "kernel-ecmp": "the kernel's seg6 multipath"}
+
+
+def picture(document: Document) -> str:
+    """The SVG: per kind how long a path was still used, beside what is wanted and what others take."""
+    shape = document["lab"]
+    marks = [strips.Mark(ns * _NS, f"wanted of black holes: {p} {duration(ns)}", "target") for p, ns in BLACKHOLE]
+    marks.append(strips.Mark(document["bfd_floor_ns"] * _NS, "BFD notices: 3 × 10 ms (arithmetic)", "peer"))
+    for way in document["holes"]:
+        middle = way["longest_zero_ms"]["p50"]
+        if way["name"] in _PEERS and middle:
+            mostly = 2 * way["still_standing"] > way["blackholes"]
+            until = f"until healed, here {way['watch_s']:g} s" if mostly else f"p50 {duration(middle * 1e6)}"
+            marks.append(strips.Mark(middle * _MS, f"{_PEERS[way['name']]} stands still, {until}", "peer"))
+    evs = shape["planes"] * shape["t1"]
+    return strips.draw(
+        strips.Picture(
+            title="Failover: how long a broken path is still used",
+            subtitle=(
+                f"from the first packet lost to the last data packet put on the path, both stamped in the kernel; one "
+                f"TCP flow over {evs} EVs ({shape['planes']} planes × {shape['t1']} T1s)"
+            ),
+            rows=[_row(d) for d in document["kinds"]],
+            marks=marks,
+            notes=["Red: p50 (thick), p99 (thin). At the left edge: no data was put on the path after the first loss."],
+        )
+    )
+
+
+def _row(d: Document) -> strips.Row:
+    found = d["leave_ns"]
+    p50, p99 = (found[p] * _NS if found[p] is not None else None for p in ("p50", "p99"))
+    said = f"p50 {duration(found['p50'])}, p99 {duration(found['p99'])}"
+    times = [e["leave_ns"] * _NS if e["leave_ns"] is not None else None for e in d["events"] if e["in_use"]]
+    return strips.Row(_LABELS[d["kind"]], said, times, p50, p99, said)

@@ -1,0 +1,117 @@
+"""The pinned tables of a lab's hosts, mapped: what the programs know, at the price of a memory read.
+
+They are there with and without a daemon. Times in them are CLOCK_MONOTONIC ns, taken by the programs.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.api import Lab
+from mrcd import topology
+from mrcd.abi import EvState
+from mrcd.config import Host
+from mrcd.errors import MachineError
+from mrcd.tables import Tables
+from mrcd.view import RUNNING_FILE
+
+Bools = NDArray[np.bool_]
+_WELL = (EvState.GOOD, EvState.SKIP)
+Crossing = Callable[[Host, Host, int, int | None], bool]  # source, peer, plane, T1
+
+
+class Cluster:
+    """Every host's tables. Pairs are (source, peer) by name; EVs are numbers."""
+
+    def __init__(self, lab: Lab) -> None:
+        fabric = lab.fabric
+        self._config = fabric.config
+        self._plans = {h: topology.plan(fabric.config, h) for h in fabric.hosts}
+        self._tables: dict[str, Tables] = {}
+        try:
+            for host in fabric.hosts:
+                self._tables[host] = Tables(_pins(lab, host), writable=False)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap."""
+        for t in self._tables.values():
+            t.close()
+        self._tables.clear()
+
+    def crossing(self, crosses: Crossing) -> dict[str, Bools]:
+        """Host → which entries of its EV table are paths for which `crosses` says yes."""
+        found = {}
+        for name, plan in self._plans.items():
+            hit = np.zeros(self._tables[name].evs.shape, bool)
+            for peer in plan.peers:
+                for e in peer.evs:
+                    hit[e.peer_id, e.ev] = crosses(plan.host, peer.host, e.plane, e.t1)
+            found[name] = hit
+        return found
+
+    def of_pair(self, hit: dict[str, Bools], pair: tuple[str, str]) -> list[int]:
+        """The EVs of a pair among the entries that `crossing` has found."""
+        source, peer = pair
+        return [int(e) for e in np.flatnonzero(hit[source][self._row(peer)])]
+
+    def bad(self) -> dict[str, Bools]:
+        """Host → which entries of its EV table are ASSUMED_BAD now."""
+        return {h: t.evs["state"] == EvState.ASSUMED_BAD for h, t in self._tables.items()}
+
+    def all_in(self, state: EvState, pair: tuple[str, str], evs: Sequence[int]) -> bool:
+        """Are these EVs in that state?"""
+        return bool((self._field(pair, "state")[list(evs)] == state).all())
+
+    def all_good(self, *pairs: tuple[str, str]) -> bool:
+        """Are all EVs of these pairs GOOD, or passed over for the moment (SKIP)?"""
+        return all(
+            bool(np.isin(self._field(p, "state")[self._field(p, "configured") != 0], _WELL).all()) for p in pairs
+        )
+
+    def newest(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> int:
+        """The greatest of a field (`last_tx_ns`, `state_since_ns`) over these EVs."""
+        return int(self._field(pair, name)[list(evs)].max())
+
+    def sent(self, pair: tuple[str, str], evs: Sequence[int] | None = None) -> NDArray[np.uint64]:
+        """Data packets as on the wire, put on each of these EVs (None: all) so far."""
+        found = self._field(pair, "tx_packets")
+        return found.copy() if evs is None else found[list(evs)]
+
+    def received(self, pair: tuple[str, str], evs: Sequence[int] | None = None) -> NDArray[np.uint64]:
+        """The same, as counted by the receiver."""
+        source, peer = pair
+        found: NDArray[np.uint64] = self._tables[peer].rxs[self._row(source)]["packets"]
+        return found.copy() if evs is None else found[list(evs)]
+
+    def missing(self, pair: tuple[str, str], evs: Sequence[int] | None = None) -> int:
+        """Sent and not received since the counters began; exact while nothing is under way."""
+        return int(self.sent(pair, evs).sum()) - int(self.received(pair, evs).sum())
+
+    def _field(self, pair: tuple[str, str], name: str) -> NDArray[Any]:
+        source, peer = pair
+        found: NDArray[Any] = self._tables[source].evs[self._row(peer)][name]
+        return found
+
+    def _row(self, host: str) -> int:
+        return self._config.host(host).id
+
+
+def _pins(lab: Lab, host: str) -> Path:
+    path = lab.run_dir(host) / RUNNING_FILE
+    try:
+        return Path(json.loads(path.read_text(encoding="utf-8"))["pins"])
+    except (OSError, ValueError, KeyError) as e:
+        raise MachineError(f"{path}: {e}", hint="its mrcd has not started; see scripts/lab status") from None

@@ -1,0 +1,224 @@
+"""labkit.bench.failover: what is pure in it."""
+
+from itertools import islice, pairwise
+from typing import Any
+
+import pytest
+
+from labkit import targets
+from labkit.bench.failover import events, holes, loss, part, picture, stats, text
+from labkit.bench.failover.events import BIN_NS, Event
+from labkit.bench.failover.kinds import BY_NAME, KINDS, MS, US, Place, places
+from labkit.fabric import Parameters, build
+
+FABRIC = build("x", Parameters())
+H = {h.name: h for h in FABRIC.config.hosts}  # h0, h1 below T0 0; h2, h3 below T0 1
+PLACE = Place(1, 2)
+
+
+# ---- stats ----
+
+
+def test_percentiles_are_measurements() -> None:
+    values = [float(n) for n in range(1, 201)]
+    assert [stats.percentile(values, p) for p in (0.5, 0.99, 1.0)] == [100, 198, 200]
+    assert stats.percentile([7.0], 0.99) == 7
+    assert stats.percentile([], 0.5) is None
+
+
+def test_what_never_came_is_longer_than_any_time() -> None:
+    values = [*(float(n) for n in range(97)), None, None, None]
+    found = stats.summary(values)
+    assert found == {"count": 100, "never": 3, "p50": 49, "p99": None, "max": None}
+
+
+@pytest.mark.parametrize(
+    ("values", "met"),
+    [([100.0] * 99 + [9e9], True), ([100.0] * 98 + [9e9] * 2, False), ([100.0] * 98 + [None] * 2, False), ([], False)],
+)
+def test_a_requirement_on_percentiles(values: list[float | None], met: bool) -> None:
+    found = stats.within("out", stats.summary(values), (("p50", 500 * US), ("p99", 3 * MS)))
+    assert found["met"] is met
+    assert found["requirement"] == "out: p50 within 500 µs and p99 within 3 ms"
+
+
+@pytest.mark.parametrize(
+    ("ns", "words"),
+    [(None, "never"), (0, "0"), (870, "870 ns"), (12_300, "12.3 µs"), (999_900, "1 ms"), (3e6, "3 ms"), (12e9, "12 s")],
+)
+def test_durations(ns: float | None, words: str) -> None:
+    assert stats.duration(ns) == words
+
+
+# ---- kinds ----
+
+
+def test_every_kind_is_a_fault_that_the_lab_knows() -> None:
+    for kind in KINDS:
+        target = targets.parse(FABRIC, kind.at(PLACE), kind.direction)
+        assert target.taps
+
+
+def hit(name: str) -> set[tuple[str, str]]:
+    """The pairs whose path through the place is hit."""
+    kind, pairs = BY_NAME[name], [(a, b) for a in H for b in H if a != b]
+    return {(a, b) for a, b in pairs if kind.hits(PLACE, H[a], H[b], 1, 2 if H[a].t0 != H[b].t0 else None)}
+
+
+def test_whom_a_fault_hits() -> None:
+    forward = {("h0", "h2"), ("h0", "h3"), ("h1", "h2"), ("h1", "h3")}
+    back = {(b, a) for a, b in forward}
+    assert hit("t0-t1-link") == forward | back
+    assert hit("one-way-forward") == forward
+    assert hit("one-way-reverse") == back
+    assert hit("nic-link") == {(a, b) for a in H for b in H if a != b and "h0" in (a, b)}
+    kind = BY_NAME["t1-blackhole"]
+    assert not kind.hits(PLACE, H["h0"], H["h2"], 1, 3)
+    assert not kind.hits(PLACE, H["h0"], H["h2"], 0, 2)
+    assert not kind.hits(PLACE, H["h0"], H["h1"], 1, None)  # below the same T0
+    assert BY_NAME["nic-down"].hits(PLACE, H["h0"], H["h1"], 1, None)
+
+
+def test_places_visit_every_t1_and_never_the_same_plane_twice_in_a_row() -> None:
+    first = list(islice(places(2, 8), 17))
+    assert len(set(first[:16])) == 16
+    assert first[16] == first[0]
+    assert all(a.plane != b.plane for a, b in pairwise(first))
+
+
+# ---- events ----
+
+
+def event(leave_ns: int | None, *, in_use: bool = True) -> Event:
+    return Event(0, 0, 1, leave_ns, leave_ns, 3, 20, in_use)
+
+
+def test_faults_that_met_an_unused_path_say_nothing_about_leaving() -> None:
+    found = events.summaries([event(5), event(0, in_use=False), event(None)])
+    assert found["leave_ns"] == {"count": 2, "never": 1, "p50": 5, "p99": None, "max": None}
+    assert found["lost_packets"]["count"] == 2
+
+
+@pytest.mark.parametrize(("found", "done"), [([True] * 7, 7), ([False] * 7, 5), ([False, False, True] * 3, 9)])
+def test_what_is_never_found_ends_early(found: list[bool], done: int) -> None:
+    pace = events.Pace("x", 100)
+    answers = [pace.goes_on(f) for f in found][:done]
+    assert answers == [True] * (done - 1) + [done == len(found)]
+
+
+# ---- holes ----
+
+T = 1000 * BIN_NS
+
+
+def bins(*empty: int, rate: int = 1000) -> dict[int, int]:
+    """100 bins of 10 ms before T and 100 after, but for some after T."""
+    return {T + n * BIN_NS: rate for n in range(-100, 100) if n not in empty}
+
+
+def test_a_hole_in_the_first_20_ms_is_allowed() -> None:
+    found = holes.hole(bins(0, 1, 2), T - 100 * BIN_NS, T + 4 * MS, T + 100 * BIN_NS)
+    assert found["longest_zero_ms"] == 30
+    assert found["longest_zero_after_ms"] == -4
+    assert (found["late_zero_bins"], found["late_bins"]) == (0, 97)
+    assert found["before_longest_zero_ms"] == 0
+    assert found["over"]
+
+
+def test_a_hole_that_lasts_is_late_and_not_over() -> None:
+    found = holes.hole(bins(*range(5, 100)), T - 100 * BIN_NS, T, T + 100 * BIN_NS)
+    assert (found["longest_zero_ms"], found["below_half_ms"], found["late_zero_bins"]) == (950, 950, 95)
+    assert not found["over"]
+    said = holes.required({"bin_ms": 10.0, "blackholes": 1, **holes.summaries([found])})
+    assert not said["met"]
+    assert "from 50 ms after the first drop on" in said["measured"]
+
+
+# ---- the whole ----
+
+
+def kind_document(name: str, leave_ns: list[int | None], wrong: list[str], lost: int = 0) -> dict[str, Any]:
+    found = [event(n) for n in leave_ns]
+    return {
+        "kind": name,
+        "what": "words",
+        "wanted": len(found),
+        **events.summaries(found),
+        "wrong_demotions": wrong,
+        "flow": {
+            "median_bits_per_s": 9e9,
+            "sent_packets": 1000,
+            "lost_packets": lost,
+            "retransmitted_segments": 0,
+        },
+        "events": [{"leave_ns": n, "in_use": True} for n in leave_ns],
+    }
+
+
+def document() -> dict[str, Any]:
+    hole = holes.hole(bins(0), T - 100 * BIN_NS, T, T + 100 * BIN_NS)
+    stuck = holes.hole(bins(*range(100)), T - 100 * BIN_NS, T, T + 100 * BIN_NS)
+    way = {"failed": None, "what": "w", "bin_ms": 10.0, "watch_s": 1.0}
+    return {
+        "lab": Parameters().as_json(),
+        "kinds": [
+            kind_document("t1-blackhole", [0, 100_000, 200_000], []),
+            kind_document("one-way-reverse", [4_000_000], ["h0 → host 2 EV 6"], lost=1),
+            kind_document("drop-1", [None], []),
+        ],
+        "loss": [
+            {
+                "what": "x",
+                "seconds": 10.0,
+                "loss_ratio": r,
+                "lost_packets": 7,
+                "sent_packets": 9,
+                "median_bits_per_s": 9e9,
+            }
+            for r in (0.0007, 0.0008)
+        ],
+        "holes": [
+            {"name": "hole", **way, **holes.summaries([hole])},
+            {"name": "kernel-ecmp", **way, **holes.summaries([stuck])},
+        ],
+        "notes": ["a note"],
+        "failed": [{"stage": "mptcp", "why": "nobody knows"}],
+        "bfd_floor_ns": part.BFD_NS,
+    }
+
+
+def test_the_requirements() -> None:
+    found = part.requirements(document())
+    assert [r["met"] for r in found] == [False, True, False, False, True, True, False, True], found
+    assert found[0]["requirement"] == "mptcp can be measured"
+
+
+def test_loss_of_nothing_sent_is_not_met() -> None:
+    run = {"what": "x", "seconds": 10.0, "loss_ratio": None, "lost_packets": 0, "sent_packets": 0}
+    assert not loss.required(run)["met"]
+
+
+def test_the_tables_say_what_was_measured() -> None:
+    said = "\n".join(text.lines(document()))
+    for words in ("t1-blackhole", "100 µs", "never", "h0 → host 2 EV 6", "kernel-ecmp", "a note", "0.07 %"):
+        assert words in said
+
+
+def test_the_picture_has_a_row_per_kind_and_a_mark_per_peer() -> None:
+    drawn = picture.picture(document())
+    for words in (
+        "T1 black hole",
+        "1 not found",
+        "p99 3 ms",
+        "BFD",
+        "seg6 multipath stands still, until healed, here 1 s",
+    ):
+        assert words in drawn
+    assert "MPTCP" not in drawn
+
+
+def test_an_empty_document_can_be_told() -> None:
+    nothing = document() | {"kinds": [], "loss": [], "holes": [], "failed": []}
+    assert part.requirements(nothing) == []
+    assert text.lines(nothing)[-1] == "a note"
+    picture.picture(nothing)
