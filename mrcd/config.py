@@ -152,10 +152,10 @@ class Health(_Model):
     )
     probe_packets: Annotated[int, Field(ge=1, le=65_535)] | None = Field(
         default=None,
-        description="skbs pushed before a CPU asks for a report; 16 bursts or 64 packets, by granularity, if unset",
+        description="skbs pushed before a CPU asks for a report; 4 bursts or 64 packets, by granularity, if unset",
     )
     probe_gap_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=150, description="no report is asked for sooner than this after the last"
+        default=400, description="no report is asked for sooner than this after the last"
     )
     probe_late_ms: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=5, description="a report is asked for with the next packet when the last is so long ago"
@@ -223,7 +223,7 @@ class Health(_Model):
 
     def packets_per_report(self, granularity: Granularity) -> int:
         """skbs between reports, per CPU: an skb is a burst, or a wire packet."""
-        return self.probe_packets or (16 if granularity == "burst" else 64)
+        return self.probe_packets or (4 if granularity == "burst" else 64)
 
 
 class Overlay(_Model):

@@ -132,8 +132,8 @@ class Monitor:
     def _schedule(self, due: health.Ints, evs: health.Records, ledgers: health.Records, now: int) -> health.Bools:
         """Which of the due peers to sweep now; sets when to look at them again.
 
-        Peers with traffic are swept at every visit. Idle ones are swept seldom, but looked at soon
-        after: if a reply is missing then, they are probed fast until it is clear why.
+        Traffic brings its own probes, so peers are swept seldom; at every visit only where a flow may have
+        stalled, where a reply is missing until it is clear why, and where an EV is to be tried.
         """
         h = self._plan.config.health
         traffic = evs["tx_packets"].sum(axis=1).astype(np.int64) + self._tables.rxs[due]["packets"].sum(axis=1)
@@ -147,15 +147,22 @@ class Monitor:
         old = now - evs["probe_ns"].astype(np.int64) > late[:, None]
         missing = watched & (((evs["probe_seq"] != ledgers["reply_seq"]) & old) | (ledgers["lag_ns"] != 0))
         missing = missing.any(axis=1) & ~np.isin(due, list(self._silent))
-        # A stalled flow sends nothing, and needs the probes most.
-        fast = (missing | (now - self._busy_ns[due] < _BUSY_NS)) & (not self._detached)
+        tried = (
+            (evs["configured"] != 0)
+            & linked
+            & ((evs["state"] == EvState.ASSUMED_BAD) | (evs["state"] == EvState.UNKNOWN))
+        )
+        tried = (tried & (evs["probe_after_ns"] <= now)).any(axis=1)
+        busy, flowing = now - self._busy_ns[due] < _BUSY_NS, self._busy_ns[due] == now
         slack = h.probe_interval_ms * _MS // 2
-        sweep: health.Bools = fast | (now - self._swept_ns[due] >= h.idle_interval_ms * _MS - slack)
+        old_sweep = now - self._swept_ns[due] >= h.idle_interval_ms * _MS - slack
+        fast = (missing | tried | busy) & (not self._detached)
+        sweep: health.Bools = old_sweep | (fast & (missing | tried | ~flowing))
         self._swept_ns[due] = np.where(sweep, now, self._swept_ns[due])
         # A missing reply: ask again sooner, for the programs' verdict waits for several reports.
         self._hurry |= bool((missing & fast).any())
         soon = now + np.where(missing, h.probe_interval_ms * _MS // _HURRY // 2, h.probe_interval_ms * _MS - slack)
-        self._due_ns[due] = np.where(sweep, soon, self._swept_ns[due] + h.idle_interval_ms * _MS - slack)
+        self._due_ns[due] = np.where(fast | sweep, soon, self._swept_ns[due] + h.idle_interval_ms * _MS - slack)
         return sweep
 
     # ---- verdicts ----

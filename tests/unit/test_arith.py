@@ -16,6 +16,9 @@ int wrapped_ecn(__u8 inner, __u8 outer) { return ecn_decapsulated(inner, outer);
 __u16 wrapped_csum(__u16 csum, __u16 from, __u16 to) { return csum_replace16(csum, from, to); }
 __u32 wrapped_bit(__u64 word) { return lowest_bit(word); }
 __u32 wrapped_slot(const __u64 *usable, __u32 slots, __u32 from) { return next_slot(usable, slots, from); }
+__u32 wrapped_lost(__u32 before, __s32 least, __s32 most) { return known_lost(before, least, most); }
+__u32 wrapped_bucket(__u64 value) { return bucket_of(value); }
+int wrapped_aged(__u64 now, __u64 then, __u64 age) { return aged(now, then, age); }
 """
 NO_SLOT = 0xFFFFFFFF
 WORDS = 4
@@ -35,6 +38,9 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_csum.argtypes, lib.wrapped_csum.restype = [u16, u16, u16], u16
     lib.wrapped_bit.argtypes, lib.wrapped_bit.restype = [u64], u32
     lib.wrapped_slot.argtypes, lib.wrapped_slot.restype = [ctypes.POINTER(u64), u32, u32], u32
+    lib.wrapped_lost.argtypes, lib.wrapped_lost.restype = [u32, ctypes.c_int32, ctypes.c_int32], u32
+    lib.wrapped_bucket.argtypes, lib.wrapped_bucket.restype = [u64], u32
+    lib.wrapped_aged.argtypes = [u64, u64, u64]
     return lib
 
 
@@ -150,3 +156,49 @@ def test_following_the_next_slot_visits_each_usable_one_in_turn(arith: ctypes.CD
         visited.append(slot)
         at = slot + 1
     assert visited == sorted(usable) * 3
+
+
+# ---- what is known to be lost ----
+
+
+@pytest.mark.parametrize(
+    ("before", "least", "most", "lost"),
+    [
+        (0, 0, 0, 0),
+        (0, 3, 5, 3),  # what must have arrived has not
+        (4, 3, 5, 4),  # in between: what arrived may have been sent later
+        (9, 3, 5, 5),  # some have come after all
+        (9, -7, 0, 0),
+        (9, -7, -2, 0),
+        (0, -7, 5, 0),
+        (2**31 - 1, -1, 2**31 - 1, 2**31 - 1),
+    ],
+)
+def test_what_is_known_to_be_lost(arith: ctypes.CDLL, before: int, least: int, most: int, lost: int) -> None:
+    assert arith.wrapped_lost(before, least, most) == lost
+
+
+# ---- histograms ----
+
+
+def test_there_are_four_buckets_per_power_of_two(arith: ctypes.CDLL) -> None:
+    edges = [0, 1, 2, 3, *((4 + quarter) << shift for shift in range(62) for quarter in range(4))]
+    for bucket, edge in enumerate(edges):
+        assert arith.wrapped_bucket(edge) == bucket
+        assert bucket == 0 or arith.wrapped_bucket(edge - 1) == bucket - 1
+    assert arith.wrapped_bucket(2**64 - 1) == len(edges) - 1 < 256
+
+
+# ---- ages ----
+
+
+@pytest.mark.parametrize("now", [10**15, 2**63, 2**64 - 1])
+def test_a_time_that_is_a_little_later_is_not_very_old(arith: ctypes.CDLL, now: int) -> None:
+    ages = {1000: True, 1001: True, 999: False, 0: False, -1: False, -(10**9): False}
+    assert {ago: bool(arith.wrapped_aged(now, now - ago, 1000)) for ago in ages} == ages
+    assert arith.wrapped_aged(now, now, 0)
+    assert not arith.wrapped_aged(now, now + 1, 0)
+
+
+def test_never_is_long_ago(arith: ctypes.CDLL) -> None:
+    assert arith.wrapped_aged(10**12, 0, 10**10)

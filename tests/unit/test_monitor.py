@@ -256,11 +256,20 @@ def sweeps(b: Bench, ms: int, step: int, row: int, *, answered: bool = True, tra
     return b.programs.swept.count(row)
 
 
-def test_quiet_peers_are_swept_seldom_and_busy_ones_often() -> None:
+def test_peers_are_swept_often_where_a_flow_may_have_stalled() -> None:
     b = Bench()
     assert sweeps(b, 2000, 20, 1) == pytest.approx(20, abs=2)
-    assert sweeps(b, 1000, 20, 1, traffic=True) == pytest.approx(50, abs=2)
+    assert sweeps(b, 1000, 20, 1, traffic=True) == pytest.approx(10, abs=2)  # traffic brings its own probes
+    assert sweeps(b, 1000, 20, 1) == pytest.approx(50, abs=2)
     assert b.programs.swept.count(2) == pytest.approx(10, abs=1)
+    sweeps(b, 2000, 20, 1)
+    assert sweeps(b, 1000, 20, 1) == pytest.approx(10, abs=2)  # it is quiet
+
+
+def test_an_ev_that_may_return_is_tried_often() -> None:
+    b = Bench()
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
+    assert sweeps(b, 1000, 20, 1) == pytest.approx(50, abs=5)
 
 
 def test_a_missing_reply_makes_sweeps_frequent() -> None:

@@ -25,7 +25,7 @@ def test_the_fabric() -> None:
 def test_times_are_microseconds() -> None:
     s = known("", "probe_late_ms = 7\noverdue_ms = 11\nloss_window_ms = 300\nreorder_us = 60\nskip_delay_us = 0")
     assert (s["probe_late_us"], s["overdue_us"], s["loss_window_us"]) == (7000, 11_000, 300_000)
-    assert (s["probe_gap_us"], s["reorder_us"], s["skip_delay_us"]) == (150, 60, 0)
+    assert (s["probe_gap_us"], s["reorder_us"], s["skip_delay_us"]) == (400, 60, 0)
 
 
 def test_a_relapse_is_forgotten_after_the_longest_hold_down() -> None:
@@ -34,7 +34,7 @@ def test_a_relapse_is_forgotten_after_the_longest_hold_down() -> None:
 
 @pytest.mark.parametrize(
     ("granularity", "health", "packets"),
-    [("burst", "", 16), ("packet", "", 64), ("burst", "probe_packets = 5", 5), ("packet", "probe_packets = 5", 5)],
+    [("burst", "", 4), ("packet", "", 64), ("burst", "probe_packets = 5", 5), ("packet", "probe_packets = 5", 5)],
 )
 def test_reports_by_granularity(granularity: str, health: str, packets: int) -> None:
     assert known(f'granularity = "{granularity}"', health)["probe_packets"] == packets

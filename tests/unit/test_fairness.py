@@ -1,0 +1,114 @@
+"""loses_more() of bpf/arith.h, by the host's compiler: how often it takes chance for a failure, and what it finds."""
+
+import ctypes
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BPF = Path(__file__).parents[2] / "bpf"
+WRAPPER = """
+#include "arith.h"
+int wrapped(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_samples, __u32 evs, __u32 least)
+{
+	return loses_more(losses, samples, others_losses, others_samples, evs, least);
+}
+"""
+LEAST = 10  # Health.loss_samples
+FEW = 8
+CLAIM = 1e-8  # per look, as the comment says
+
+LosesMore = Callable[[int, int, int, int, int, int], int]
+
+
+@pytest.fixture(scope="module")
+def loses_more(tmp_path_factory: pytest.TempPathFactory) -> LosesMore:
+    directory = tmp_path_factory.mktemp("fairness")
+    (directory / "fairness.c").write_text(WRAPPER)
+    command = ["cc", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{BPF}", "fairness.c", "-o", "it.so"]
+    subprocess.run(command, check=True, cwd=directory)
+    lib = ctypes.CDLL(str(directory / "it.so"))
+    lib.wrapped.argtypes = [ctypes.c_uint32] * 6
+    found: LosesMore = lib.wrapped
+    return found
+
+
+def accused(loses_more: LosesMore, total: int, evs: int, samples: int) -> int:
+    """Of so many losses over all EVs, alike in samples, how many make one of them stand out."""
+    return next(
+        (k for k in range(total + 1) if loses_more(k, samples, total - k, samples * (evs - 1), evs, LEAST)), total + 1
+    )
+
+
+def tail(n: int, share: float, least: int) -> float:
+    """P(X ≥ least), X binomial."""
+    return math.fsum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(least, n + 1))
+
+
+@pytest.mark.parametrize("evs", [3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 64, 128])
+def test_chance_is_taken_for_failure_less_than_once_in_10_to_the_8(loses_more: LosesMore, evs: int) -> None:
+    """Given the losses of all, one EV's are binomial with its share: the worst case over all totals."""
+    worst = max(tail(total, 1 / evs, accused(loses_more, total, evs, 1000)) for total in range(1, 400))
+    assert 0 < worst < CLAIM
+
+
+def test_of_two_evs_one_seems_worse_once_in_a_million(loses_more: LosesMore) -> None:
+    worst = max(tail(total, 1 / 2, accused(loses_more, total, 2, 1000)) for total in range(1, 400))
+    assert worst == 2**-20
+
+
+def look(loses_more: LosesMore, losses: list[int], samples: int) -> list[int]:
+    """The EVs that judge.h condemns: compared with those that have few losses, if these are not the fewer."""
+    innocent = [n for n in losses if n < LEAST]
+    if len(innocent) < len(losses) - len(innocent):
+        return []
+    others = sum(innocent), samples * len(innocent)
+    return [
+        ev
+        for ev, n in enumerate(losses)
+        if n >= LEAST and loses_more(n, samples, *others, len(losses), LEAST)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("evs", [4, 8, 16, 64])
+def test_where_all_lose_alike_the_few_with_few_losses_are_no_measure(loses_more: LosesMore, evs: int) -> None:
+    """Leaving the accused out makes the others look better than they are, but not by so much."""
+    chance = np.random.default_rng(evs)
+    for mean in (0.5, 2, 5, 8, 9, 10, 11, 15, 40):
+        for losses in chance.binomial(500, mean / 500, (3000, evs)).tolist():
+            if max(losses) >= LEAST:
+                assert look(loses_more, losses, 500) == [], (mean, losses)
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [
+        ([10] + [0] * 15, [0]),
+        ([9] + [0] * 15, []),
+        ([40] * 8 + [0] * 8, list(range(8))),
+        ([40] * 9 + [0] * 7, []),  # the fewer are no measure
+        ([40] * 4 + [5] * 12, list(range(4))),
+        ([34] * 4 + [5] * 12, []),
+        ([20] + [0] * 6, [0]),
+        ([19] + [0] * 6, []),
+        ([20, 0], [0]),
+        ([20], []),
+        ([0] * 16, []),
+    ],
+    ids=str,
+)
+def test_who_loses_more(loses_more: LosesMore, losses: list[int], found: list[int]) -> None:
+    assert look(loses_more, losses, 200) == found
+
+
+def test_who_was_looked_at_more_often_may_have_more_losses(loses_more: LosesMore) -> None:
+    assert loses_more(30, 100, 60, 1500, 16, LEAST)
+    assert not loses_more(30, 200, 60, 1500, 16, LEAST)
+    assert not loses_more(2**32 - 1, 2**32 - 1, 2**32 - 1, 1, 16, LEAST)
+
+
+def test_without_others_nobody_loses_more(loses_more: LosesMore) -> None:
+    assert not loses_more(1000, 1000, 0, 0, 1, LEAST)
