@@ -180,6 +180,8 @@ static long judge_ev(__u64 i, void *context)
 	arrived = packets != l->rx || probes != l->rx_probes;
 	grew = deficit > l->deficit || missed > l->missed;
 
+	if (grew && !l->window_lost)
+		begin_loss_window(l); /* the ratio is of what was sent since the first loss */
 	judged = (__s32)(mark - l->judged_tx) > 0 ? mark - l->judged_tx : 0;
 	if (judged) {
 		l->judged += judged;

@@ -76,8 +76,8 @@ static __always_inline __u32 probe_length(__u32 counts)
 /* Sent at least this long before a report was asked for: not on its way any more. */
 static __always_inline __u64 reordering_window(const struct mrc_rounds *rounds)
 {
-	__u64 window = 2 * rounds->rtt_var_ns, least = settings.reorder_us * NS_PER_US;
-	__u64 most = settings.probe_late_us * NS_PER_US;
+	__u64 window = rounds->rtt_var_ns / 2, least = settings.reorder_us * NS_PER_US;
+	__u64 most = settings.probe_gap_us * NS_PER_US;
 
 	if (window > most)
 		window = most;

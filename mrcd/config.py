@@ -155,10 +155,12 @@ class Health(_Model):
         description="skbs pushed before a CPU asks for a report; 4 bursts or 64 packets, by granularity, if unset",
     )
     probe_gap_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=400, description="no report is asked for sooner than this after the last"
+        default=300, description="no report is asked for sooner than this after the last"
     )
-    probe_late_ms: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=5, description="a report is asked for with the next packet when the last is so long ago"
+    probe_late_ms: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None,
+        description="a report is asked for with the next packet when the last is so long ago; 1 in burst granularity, "
+        "5 in packet, if unset",
     )
     reorder_us: Annotated[int, Field(ge=50, le=1_000_000)] = Field(
         default=50, description="least reordering window; the programs widen it by the spread of round trips"
@@ -213,7 +215,7 @@ class Health(_Model):
             raise ValueError("idle_interval_ms is less than probe_interval_ms")
         if self.probe_backoff_ms < self.probe_interval_ms:
             raise ValueError("probe_backoff_ms is less than probe_interval_ms")
-        if self.probe_late_ms * 1000 < self.probe_gap_us:
+        if (self.probe_late_ms or 1) * 1000 < self.probe_gap_us:
             raise ValueError("probe_late_ms is less than probe_gap_us")
         if self.overdue_ms * 1000 < self.reorder_us:
             raise ValueError("overdue_ms is less than reorder_us: what is reordered would be taken for lost")
@@ -224,6 +226,10 @@ class Health(_Model):
     def packets_per_report(self, granularity: Granularity) -> int:
         """skbs between reports, per CPU: an skb is a burst, or a wire packet."""
         return self.probe_packets or (4 if granularity == "burst" else 64)
+
+    def late_ms(self, granularity: Granularity) -> int:
+        """Reports are asked for with the next packet when the last is so long ago."""
+        return self.probe_late_ms or (1 if granularity == "burst" else 5)
 
 
 class Overlay(_Model):

@@ -29,6 +29,7 @@ _HURRY = 4  # probes of a peer with a missing reply are this many times as frequ
 _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
 _TOLD_NS = 1_000_000_000  # by then an event has been read, or was lost
+_STEADY_NS = 500_000_000  # usable EVs that are the same for so long are worth new routes
 _UNTOLD = -1
 _ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
 
@@ -57,6 +58,7 @@ class Monitor:
         self._started = time.monotonic()
         self._why: dict[tuple[int, int], tuple[Reason, dict[str, int | float]]] = {}  # what events will not say
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
+        self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
         self._told_ns = np.zeros(tables.evs.shape, np.uint64)
         self._told = np.full(tables.evs.shape, _UNTOLD, np.int16)  # states, as events say; SKIP counts as GOOD
         self.drain()
@@ -116,7 +118,7 @@ class Monitor:
         self.drain()
         self._find_lost_events(due, evs, now)
         self._note_statuses(due)
-        self._note_usable(due)
+        self._note_usable(due, now)
         judged = np.array([self._judged(row) for row in due.tolist()])
         if judged.any():
             self._decide(due[judged], evs[judged], ledgers[judged], now)
@@ -187,11 +189,14 @@ class Monitor:
                 self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
             self._changed(row)
 
-    def _note_usable(self, rows: health.Ints) -> None:
-        """Peers whose usable EVs are others than those that their routes were made of, and not for a moment only."""
+    def _note_usable(self, rows: health.Ints, now: int) -> None:
+        """Peers whose usable EVs are others than those that their routes were made of, for some time already.
+        Nothing waits for these routes: they are for the day when this data plane is detached."""
         usable = self._tables.peers["usable"][rows]
-        steady = (usable == self._usable[rows]).all(axis=(1, 2))
+        same = (usable == self._usable[rows]).all(axis=(1, 2))
         self._usable[rows] = usable
+        self._steady_ns[rows] = np.where(same, self._steady_ns[rows], now)
+        steady = now - self._steady_ns[rows] >= _STEADY_NS
         for row in rows[steady & (usable != self._routed[rows]).any(axis=(1, 2))].tolist():
             self._changed(row)
 
@@ -265,7 +270,6 @@ class Monitor:
                 evidence=evidence(record) | (said if known is reason else {}),
                 monotonic_ns=int(record["ns"]),
             )
-            self._changed(row)
 
     def _find_lost_events(self, rows: health.Ints, evs: health.Records, now: int) -> None:
         """States that changed without an event, because the ring buffer was full."""

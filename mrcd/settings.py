@@ -21,7 +21,7 @@ def settings(plan: Plan) -> NDArray[np.void]:
         "srh": any(srh_bytes(len(e.segments)) for p in plan.peers for e in p.evs),
         "probe_packets": h.packets_per_report(c.granularity),
         "probe_gap_us": h.probe_gap_us,
-        "probe_late_us": h.probe_late_ms * 1000,
+        "probe_late_us": h.late_ms(c.granularity) * 1000,
         "reorder_us": h.reorder_us,
         "overdue_us": h.overdue_ms * 1000,
         "skip_delay_us": h.skip_delay_us,

@@ -168,7 +168,7 @@ CONTRADICTIONS = {
     "fewer EVs than planes": ("[cluster]\nevs_per_peer = 3\n" + TWO, ["evs_per_peer 3", "planes 4"]),
     "hold-down order": ("[health]\nhold_down_ms = 60001\n" + TWO, ["health", "hold_down_max_ms", "hold_down_ms"]),
     "back-off order": ("[health]\nprobe_backoff_ms = 10\n" + TWO, ["probe_backoff_ms", "probe_interval_ms"]),
-    "gap order": ("[health]\nprobe_gap_us = 5001\n" + TWO, ["probe_late_ms", "probe_gap_us"]),
+    "gap order": ("[health]\nprobe_gap_us = 1001\n" + TWO, ["probe_late_ms", "probe_gap_us"]),
     "window of nothing": ("[health]\nreorder_us = 20000\n" + TWO, ["overdue_ms", "reorder_us", "reordered"]),
     "no room for reports": ("[health]\nloss_samples = 1000\nloss_window_ms = 10\n" + TWO, ["loss_window_ms", "room"]),
     "interval order": ("[health]\nprobe_interval_ms = 101\n" + TWO, ["health", "idle_interval_ms"]),
@@ -223,12 +223,12 @@ LIMITS = [
     ("health", "probe_interval_ms", 1, 100),  # not more than the default's idle_interval_ms
     ("health", "idle_interval_ms", 20, 60_000),
     ("health", "probe_packets", 1, 65_535),
-    ("health", "probe_gap_us", 1, 5000),  # not more than the default's probe_late_ms
+    ("health", "probe_gap_us", 1, 1000),  # not more than the default's probe_late_ms
     ("health", "probe_late_ms", 1, 10_000),
     ("health", "reorder_us", 50, 10_000),  # not more than the default's overdue_ms
     ("health", "overdue_ms", 1, 10_000),
     ("health", "skip_delay_us", 0, 10_000_000),
-    ("health", "loss_samples", 1, 500),
+    ("health", "loss_samples", 1, 666),
     ("health", "loss_window_ms", 10, 60_000),
     ("health", "good_probes", 1, 1000),
     ("health", "ramp_ms", 0, 60_000),

@@ -112,7 +112,6 @@ def test_transitions_are_told_with_their_evidence() -> None:
     assert event["evidence"] == {"silent_reports": 8, "silent_ms": 1.5}
     assert event["monotonic_ns"] == b.programs.now
     assert b.monitor.transitions == {(EvState.ASSUMED_BAD, Reason.OVERDUE): 1}
-    assert b.changed == [1]
 
 
 def test_what_happened_before_the_daemon_came_is_told_too() -> None:
@@ -174,7 +173,9 @@ def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
     b.tick(100)
     assert b.changed == []  # an EV lagged for a moment
     b.arrays.peers["usable"][2, 0, 0] = 0b0111
-    b.tick(100)
+    for _ in range(5):
+        b.tick(100)
+    assert b.changed == []
     b.tick(100)
     assert b.changed == [2]
     assert b.monitor.routed(2)[0, 0] == 0b0111

@@ -69,7 +69,7 @@ def test_the_example_shows_the_defaults() -> None:
     shown = re.sub(r"(?m)^# (\w+ = )", r"\1", text)
     assert shown.count("\n# ") < text.count("\n# ")
     # Unset means a quarter of the peer's EVs, and a number by granularity, which the example spells out.
-    unset = {"cluster": {"ev_min_active"}, "health": {"probe_packets"}}
+    unset = {"cluster": {"ev_min_active"}, "health": {"probe_packets", "probe_late_ms"}}
     assert config.parse(shown).model_dump(exclude=unset) == config.parse(text).model_dump(exclude=unset)
 
 
