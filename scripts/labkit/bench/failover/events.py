@@ -31,7 +31,8 @@ from mrcd.errors import MachineError
 BIN_NS = 10_000_000
 WARM_UP_S = 1.0
 FLOW = (SOURCE, TARGET)
-_POLL_S = 0.001
+_POLL_S = 0.005
+_HANDS_OFF_S = 0.03  # what is timed shares two cores with us: do nothing until it is probably over
 _QUIET_S = 0.003  # a path on which nothing has been counted for that long carries nothing
 _QUIET_WITHIN_S = 0.1
 _JITTER_S = 0.02  # faults begin at any moment of a probe interval
@@ -113,6 +114,7 @@ class Stage:
         evs = self.evs(kind, place)
         self._wait_until_in_use(kind.timed, evs)
         broken = self.break_(kind, place)
+        time.sleep(_HANDS_OFF_S)
         found = self.until(lambda: self.cluster.all_in(EvState.ASSUMED_BAD, kind.timed, evs), kind.cap_s)
         if found:
             self._wait_until_quiet(kind.timed, evs)
