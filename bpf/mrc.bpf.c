@@ -142,7 +142,7 @@ int mrc_push(struct __sk_buff *skb)
 	request.now = bpf_ktime_get_ns();
 	turn->unprobed++;
 	if (can_carry(&inner))
-		ask_along(skb, self, peer, turn, &request);
+		ask_along(skb, self, peer, turn, &request, 2 * settings.probe_gap_us);
 	if (!choose_ev(peer, request.host_id, ports_both(self, peer), turn, &choice))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	number = choice.plane * settings.evs_per_plane + choice.slot;
@@ -261,6 +261,26 @@ static __always_inline void count_arrival(const struct arrival *a, __u32 packets
 	__sync_fetch_and_add(&rx->bytes, bytes);
 	if (ce)
 		__sync_fetch_and_add(&rx->ce, packets);
+}
+
+#define SMALL 512 /* bytes: most acknowledgements are */
+
+/* Ask for a report when a small packet has come from the peer, an acknowledgement mostly: what it answers
+ * has been on its way for a round trip, and cloning it is cheap. Pushing asks where none comes in time.
+ */
+static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival *a)
+{
+	struct request request = { .host_id = a->host_id };
+	struct mrc_rotation *turn = bpf_map_lookup_elem(&mrc_rotations, &request.host_id);
+	struct mrc_node *self = node();
+	struct mrc_prefix key = {};
+	struct inner inner = {};
+
+	if (!turn || !self || skb->gso_size || skb->len > SMALL || turn->unprobed < settings.probe_packets ||
+	    parse_inner(skb, &key, &inner) || !can_carry(&inner))
+		return;
+	request.now = bpf_ktime_get_ns();
+	ask_along(skb, self, a->peer, turn, &request, settings.probe_gap_us);
 }
 
 /* Outer lengths agree with each other. A whole burst may be longer than a 16-bit length can say,
@@ -420,6 +440,8 @@ int mrc_pop(struct __sk_buff *skb)
 
 		if (verdict == TC_ACT_UNSPEC && vlan && bpf_skb_vlan_pop(skb))
 			return drop_skb(MRC_DROP_POP_FAILED);
+		if (verdict == TC_ACT_UNSPEC)
+			ask_back(skb, &a);
 		return verdict;
 	}
 	if (vlan) {

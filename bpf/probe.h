@@ -160,20 +160,22 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, struct mrc_rounds 
  * between two; not while too many are under way; and now and then in any case.
  */
 static __always_inline int report_due(const struct mrc_rounds *rounds, const struct mrc_rotation *turn,
-				      __u64 now, __u64 asked_ns)
+				      __u64 now, __u64 asked_ns, __u32 gap_us)
 {
 	if (aged(now, asked_ns, settings.probe_late_us * NS_PER_US))
 		return 1;
 	return turn->unprobed >= settings.probe_packets &&
-	       aged(now, asked_ns, settings.probe_gap_us * NS_PER_US) &&
+	       aged(now, asked_ns, gap_us * NS_PER_US) &&
 	       aged(now, asked_ns, reordering_window(rounds)) &&
 	       rounds->round - rounds->settled < MRC_ROUNDS * report_chunks();
 }
 
-/* Let a request ride on this packet: mrc_probe makes it of a clone, before the packet is pushed. */
+/* Let a request ride on this packet, which is not pushed yet, or popped already: mrc_probe makes it of a
+ * clone.
+ */
 static __always_inline void ask_along(struct __sk_buff *skb, const struct mrc_node *self,
 				      struct mrc_peer *peer, struct mrc_rotation *turn,
-				      struct request *r)
+				      struct request *r, __u32 gap_us)
 {
 	struct mrc_rounds *rounds = rounds_at(r->host_id);
 	struct mrc_ride *ride;
@@ -183,7 +185,7 @@ static __always_inline void ask_along(struct __sk_buff *skb, const struct mrc_no
 	if (!rounds || !self->probe_ifindex)
 		return;
 	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
-	if (!report_due(rounds, turn, r->now, asked_ns))
+	if (!report_due(rounds, turn, r->now, asked_ns, gap_us))
 		return;
 	r->number = report_ev(peer, rounds, ports_both(self, peer));
 	if (r->number == NO_SLOT || !begin_round(rounds, r, asked_ns))
@@ -273,11 +275,26 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 	return sent;
 }
 
-/* Make a clone of a packet, not yet pushed, the request that rides on it. */
+/* Make room for headers and probe in front of a clone's packet. A small one stays as it is, behind the
+ * counts; ballast and counts take the place of a longer one, which is costly, for it may be a whole burst.
+ */
+static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32 counts)
+{
+	__u64 encap = BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	__u32 content = probe_length(counts);
+
+	if (!skb->gso_size && skb->len + content <= settings.inner_mtu)
+		/* What was popped counts as encapsulated still: the kernel makes it no outer packet again. */
+		return bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, encap) &&
+		       bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, 0);
+	return bpf_skb_change_tail(skb, ETH_HLEN + content - sizeof(struct mrc_probe), 0) ||
+	       bpf_skb_adjust_room(skb, headers + sizeof(struct mrc_probe), BPF_ADJ_ROOM_MAC, encap);
+}
+
+/* Make a clone of a packet, not pushed yet or popped already, the request that rides on it. */
 static __always_inline int ride(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
-	__u32 index = ev_index(r->host_id, r->number), length = ETH_HLEN + probe_length(r->counts);
-	__u32 room = OUTER_L3 - ETH_HLEN + sizeof(struct outer_l4);
+	__u32 index = ev_index(r->host_id, r->number), headers;
 	struct mrc_ev *ev = ev_at(index);
 	struct control control = {};
 	struct push p = {};
@@ -288,14 +305,10 @@ static __always_inline int ride(struct __sk_buff *skb, const struct mrc_node *se
 	p.ev = ev;
 	p.srh = srh_at(index);
 	p.path_ev = r->number;
-	length -= sizeof(struct mrc_probe);
-	room += sizeof(struct mrc_probe);
+	headers = OUTER_L3 - ETH_HLEN + sizeof(struct outer_l4);
 	if (settings.srh)
-		room += ev->srh_len & 0x7f;
-	/* The room holds everything but ballast and counts: these take the place of the packet. */
-	if (!p.plane || ((skb->len != length || skb->gso_size) && bpf_skb_change_tail(skb, length, 0)) ||
-	    bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC,
-				BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
+		headers += ev->srh_len & 0x7f;
+	if (!p.plane || make_room(skb, headers, r->counts))
 		return -1;
 	fill_request(&control, self, ev, r);
 	if (write_control(skb, &p, &control))
