@@ -145,7 +145,7 @@ static inline int aged(__u64 now, __u64 then, __u64 age)
 static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_samples,
 			     __u32 evs, __u32 least)
 {
-	__u32 base = evs < FEW_EVS ? 2 * least : least;
+	__u32 base = evs < 3 ? 3 * least : evs < FEW_EVS ? 2 * least : least;
 
 	return losses >= base && others_samples &&
 	       (__u64)(losses - base) * others_samples >= (__u64)FAIR * others_losses * samples;

@@ -14,7 +14,8 @@
 
 #define TRIALS 6 /* volleys of which nothing arrived make a lagging EV ASSUMED_BAD, */
 #define TRIALS_PER_PERIOD 16 /* sent at most so many times in the least time that it takes */
-#define VOLLEY 16 /* probes */
+#define VOLLEY 16 /* probes, divided among the EVs that are tried at once */
+#define VOLLEY_LEAST (VOLLEY / TRIALS_AT_ONCE)
 
 struct judging {
 	struct mrc_rounds *rounds;
@@ -24,6 +25,8 @@ struct judging {
 	__u64 trial_gap_ns;
 	__u32 host_id;
 	__u32 first;
+	__u32 counts;
+	__u32 from; /* where the round begins: each report with others, so that all are tried in their turn */
 	__u32 slot; /* of the marks */
 	__u32 generation;
 	__u32 innocent; /* EVs in use with fewer losses than it takes, */
@@ -63,27 +66,34 @@ static __always_inline void unlose(struct mrc_ledger *l, __u32 found)
 	if (!l->window_lost)
 		return;
 	losses = (__u64)l->window_losses * left / l->window_lost;
-	l->losses -= l->window_losses - losses;
 	l->window_losses = losses;
 	l->window_lost = left;
-	if (!left)
-		l->doubt_ns = 0;
+	if (l->unsure > losses)
+		l->unsure = losses;
+	if (l->sure > losses)
+		l->sure = losses;
 }
 
-static __always_inline void lose(struct mrc_ledger *l, __u32 lost, __u32 losses, __u64 now)
+static __always_inline void lose(struct mrc_ledger *l, __u32 lost, __u32 losses)
 {
-	if (!l->window_lost)
-		l->doubt_ns = now;
 	l->window_lost += lost;
 	l->window_losses += losses;
-	l->losses += losses;
+}
+
+/* Losses that have been known for some time are sure: late packets would have come. */
+static __always_inline void make_sure(struct mrc_ledger *l, __u64 now)
+{
+	if (!aged(now, l->unsure_ns, settings.overdue_us * NS_PER_US / 2))
+		return;
+	l->sure = l->unsure;
+	l->unsure = l->window_losses;
+	l->unsure_ns = now;
 }
 
 static __always_inline void sample(struct mrc_ledger *l, __u32 packets, __u32 samples)
 {
 	l->window_tx += packets;
 	l->window_samples += samples;
-	l->samples += samples;
 }
 
 static __always_inline void fade(struct mrc_ledger *l, __u64 now)
@@ -98,6 +108,8 @@ static __always_inline void fade(struct mrc_ledger *l, __u64 now)
 	l->window_lost >>= shift;
 	l->window_samples >>= shift;
 	l->window_losses >>= shift;
+	l->unsure >>= shift;
+	l->sure >>= shift;
 }
 
 /* A lagging EV: leave it, try it, and condemn it after enough of that. */
@@ -119,7 +131,7 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 	}
 	if ((l->lag_ns == j->now || aged(j->now, ev->probe_ns, j->trial_gap_ns)) &&
 	    j->trials < TRIALS_AT_ONCE) {
-		l->tried = ev->probe_seq + VOLLEY;
+		l->tried = ev->probe_seq + VOLLEY_LEAST;
 		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
 	}
 }
@@ -147,8 +159,9 @@ static __always_inline void release(struct judging *j, struct mrc_ev *ev, struct
 static long judge_ev(__u64 i, void *context)
 {
 	struct judging *j = context;
-	__u32 number = j->first + i, index = ev_index(j->host_id, number), deficit, packets;
-	struct mrc_count *count = &j->scratch->count[i & (MRC_REPORT_EVS - 1)];
+	__u32 at = (j->from + i) % j->counts, number = j->first + at;
+	__u32 index = ev_index(j->host_id, number), deficit, packets;
+	struct mrc_count *count = &j->scratch->count[at & (MRC_REPORT_EVS - 1)];
 	struct mrc_ledger *l = ledger_at(index);
 	struct mrc_ev *ev = ev_at(index);
 	__u32 mark, slot = j->slot & (MRC_ROUNDS - 1), judged;
@@ -191,11 +204,11 @@ static long judge_ev(__u64 i, void *context)
 	judged = (__u16)(probes - l->rx_probes + missed - l->missed);
 	sample(l, judged, judged);
 	if (deficit > l->deficit)
-		lose(l, deficit - l->deficit, 1, now);
+		lose(l, deficit - l->deficit, 1);
 	else if (deficit < l->deficit)
 		unlose(l, l->deficit - deficit);
 	if (missed > l->missed)
-		lose(l, missed - l->missed, missed - l->missed, now);
+		lose(l, missed - l->missed, missed - l->missed);
 	else if (missed < l->missed)
 		unlose(l, l->missed - missed);
 	if (grew) {
@@ -227,7 +240,8 @@ static long judge_ev(__u64 i, void *context)
 	note_ce(j, ev, l, number, bpf_ntohs(count->ce));
 	if (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP)
 		return 0;
-	if (l->window_losses >= (settings.loss_any ? 1 : settings.loss_samples)) {
+	make_sure(l, now);
+	if (l->sure >= (settings.loss_any ? 1 : settings.loss_samples)) {
 		j->accused++;
 	} else {
 		j->innocent++;
@@ -237,21 +251,18 @@ static long judge_ev(__u64 i, void *context)
 	return 0;
 }
 
-#define LATE_US(overdue_us) ((overdue_us) / 4)
-
-/* Whether the loss rule condemns an EV: any loss that lasts, or a ratio of its packets, if it is not as
- * with most of the others. Late packets are not lost, and where nothing arrives they may all be late.
+/* Whether the loss rule condemns an EV: any loss that is sure, or a ratio of its packets, if it is not as
+ * with most of the others. Where nothing arrives all may be late.
  */
 static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ledger *l)
 {
 	if (l->trials)
 		return 0;
 	if (settings.loss_any)
-		return l->window_lost && aged(j->now, l->doubt_ns, settings.overdue_us * NS_PER_US);
-	return aged(j->now, l->doubt_ns, LATE_US(settings.overdue_us) * NS_PER_US) &&
-	       (__u64)l->window_lost * 1000000 >= (__u64)settings.loss_ppm * l->window_tx &&
+		return l->sure;
+	return (__u64)l->window_lost * 1000000 >= (__u64)settings.loss_ppm * l->window_tx &&
 	       j->innocent >= j->accused &&
-	       loses_more(l->window_losses, l->window_samples, j->losses, j->samples,
+	       loses_more(l->sure, l->window_samples, j->losses, j->samples,
 			  j->innocent + j->accused, settings.loss_samples);
 }
 
@@ -347,6 +358,8 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	__u32 n = bpf_ntohs(c->probe.counts), round = bpf_ntohl(c->probe.round);
 
 	j->first = bpf_ntohs(c->probe.first);
+	j->counts = n;
+	j->from = round * TRIALS_AT_ONCE;
 	j->slot = round / (report_chunks() ?: 1);
 	j->generation = bpf_ntohl(c->probe.generation);
 	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS_PER_PERIOD;
@@ -361,13 +374,14 @@ struct volleys {
 	struct mrc_node *node;
 	struct mrc_scratch *scratch;
 	struct request request;
+	__u32 each; /* probes per EV */
 };
 
 static long send_trial(__u64 i, void *context)
 {
 	struct volleys *v = context;
 
-	v->request.number = v->scratch->trial[i / VOLLEY & (TRIALS_AT_ONCE - 1)];
+	v->request.number = v->scratch->trial[i / (v->each ?: 1) & (TRIALS_AT_ONCE - 1)];
 	send_request(v->skb, v->node, &v->request);
 	return 0;
 }
@@ -379,8 +393,12 @@ static __always_inline void send_trials(struct __sk_buff *skb, const struct judg
 
 	v.request.now = j->now;
 	v.request.host_id = j->host_id;
-	if (v.node)
-		bpf_loop(VOLLEY * j->trials, send_trial, &v, 0);
+	if (!v.node || !j->trials)
+		return;
+	v.each = VOLLEY / j->trials;
+	/* Virtual links hand over replies that count as encapsulated: those stay as long as they are. */
+	bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0);
+	bpf_loop(v.each * j->trials, send_trial, &v, 0);
 }
 
 /* A reply came back; `at` is where its probe begins. */

@@ -542,7 +542,7 @@ int mrc_sweep(struct __sk_buff *skb)
 		return 0;
 	bpf_loop(settings.evs_per_peer, sweep_one, &s, 0);
 	s.request.now = bpf_ktime_get_ns();
-	s.request.number = report_ev(peer, rounds, ports_both(s.node, peer));
+	s.request.number = report_ev(peer, skb->mark, rounds, ports_both(s.node, peer));
 	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
 	if (s.request.number == NO_SLOT || !aged(s.request.now, asked_ns, reordering_window(rounds)) ||
 	    !begin_round(rounds, &s.request, asked_ns) ||

@@ -144,7 +144,7 @@ struct mrc_ledger {
 	__u64 arrived_ns; /* when the newest packet that is known to have arrived was sent, or later */
 	__u64 lag_ns; /* since when it lags: something is missing; 0 = it does not */
 	__u64 loss_ns; /* when a loss of data or probes was last noticed */
-	__u64 doubt_ns; /* since when window_lost is not 0 */
+	__u64 unsure_ns; /* when `unsure` was taken */
 	__u32 rtt_ns; /* smoothed, 1/8 per reply; below 4.3 s */
 	__u32 replies; /* to probes on this EV; a count */
 	/* second cache line */
@@ -160,12 +160,13 @@ struct mrc_ledger {
 	__u16 good; /* reports in a row that knew of new arrivals and of no new loss; stops at 65535 */
 	__u16 tried; /* while it lags: probe_seq when all of its newest volley will have been sent */
 	__u32 judged_tx; /* newest mark judged */
-	__u32 samples; /* reports that knew of new data packets, and probes judged; a count */
-	__u32 losses; /* samples with a loss; a count */
 	__u32 window_tx; /* packets judged in the loss window, which fades: halved twice per period */
 	__u32 window_lost; /* of these lost */
-	__u16 window_samples; /* as samples, in the loss window */
-	__u16 window_losses; /* as losses */
+	__u32 window_samples; /* in the loss window: reports that knew of new data packets, and probes judged */
+	__u16 window_losses; /* samples with a loss */
+	__u16 unsure; /* of these, known at unsure_ns */
+	__u16 sure; /* of these, known for some time: they will not come late */
+	__u16 reserved;
 	__u32 after_good; /* judged_tx when arrived_ns was last set */
 	__u16 trials; /* since it began to lag, reports that knew of lost probes and of no arrival */
 	__u16 epoch; /* when the loss window was last halved */

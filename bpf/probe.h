@@ -137,11 +137,25 @@ static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, 
 	return 1;
 }
 
-/* The EV on which the next report is asked for: usable ones in turn over the planes. */
-static __always_inline __u32 report_ev(struct mrc_peer *peer, struct mrc_rounds *rounds, __u32 ports)
+static __always_inline int unanswered(const struct mrc_rounds *rounds)
+{
+	return rounds->round - rounds->settled >= MRC_ROUNDS * report_chunks();
+}
+
+/* The EV on which the next report is asked for: usable ones in turn over the planes. While none comes
+ * back, every other one by any path: the usable ones may be dead, and only reports tell that others are not.
+ */
+static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_rounds *rounds, __u32 ports)
 {
 	__u32 turn = rounds->turn++, plane = turn % settings.planes, slot, i;
+	const struct mrc_ev *ev;
 
+	if (turn & 1 && unanswered(rounds)) {
+		slot = turn / 2 % settings.evs_per_peer;
+		ev = ev_at(ev_index(host_id, slot));
+		if (ev && ev->configured && ports & (1u << (ev->plane & 31)))
+			return slot;
+	}
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		if (plane >= settings.planes)
 			plane = 0;
@@ -167,7 +181,7 @@ static __always_inline int report_due(const struct mrc_rounds *rounds, const str
 	return turn->unprobed >= settings.probe_packets &&
 	       aged(now, asked_ns, gap_us * NS_PER_US) &&
 	       aged(now, asked_ns, reordering_window(rounds)) &&
-	       rounds->round - rounds->settled < MRC_ROUNDS * report_chunks();
+	       !unanswered(rounds);
 }
 
 /* Let a request ride on this packet, which is not pushed yet, or popped already: mrc_probe makes it of a
@@ -187,7 +201,7 @@ static __always_inline void ask_along(struct __sk_buff *skb, const struct mrc_no
 	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
 	if (!report_due(rounds, turn, r->now, asked_ns, gap_us))
 		return;
-	r->number = report_ev(peer, rounds, ports_both(self, peer));
+	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
 	if (r->number == NO_SLOT || !begin_round(rounds, r, asked_ns))
 		return;
 	turn->unprobed = 0;

@@ -179,7 +179,8 @@ static __always_inline void begin_loss_window(struct mrc_ledger *ledger)
 	ledger->window_lost = 0;
 	ledger->window_samples = 0;
 	ledger->window_losses = 0;
-	ledger->doubt_ns = 0;
+	ledger->sure = 0;
+	ledger->unsure = 0;
 }
 
 #define ICMP_REASON(type, code) ((type) << 16 | (code) << 8 | MRC_REASON_ICMP_ERROR)

@@ -9,14 +9,11 @@ they are attached and real packets go through the veths.
 """
 
 import contextlib
-import ctypes as ct
-import itertools
 import os
 import socket
 import struct
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -27,10 +24,21 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from mrcd import abi, config, install, libbpf, topology, wire
-from mrcd.config import Steering
+from mrcd.abi import EvState
+from mrcd.config import Granularity, Steering
 from mrcd.dataplane import Attachment, Dataplane
-from mrcd.errors import KernelError
 from mrcd.tables import Tables
+from tests.packet.wires import (
+    ETH_P_ALL,
+    ETH_P_IP,
+    ETH_P_IPV6,
+    Namespace,
+    Sender,
+    Tap,
+    call,
+    libc,
+    until,
+)
 
 Hook = Literal["tc", "xdp"]
 Verdict = Literal["pass", "drop", "redirect"]
@@ -39,8 +47,8 @@ Xdp = Literal["xdp", "xdp-generic"]
 
 PLANES, T1S, SLOTS = 4, 4, 4
 EVS = PLANES * SLOTS
+ALL_PORTS = (1 << PLANES) - 1
 MTU = 1500
-SECONDS = 5.0  # the deadline of everything that is waited for
 
 CLUSTER = """
 [cluster]
@@ -79,15 +87,28 @@ H0, H1, H2, H5 = 0, 1, 2, 5
 
 _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
-_CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
-_SOL_PACKET, _PACKET_AUXDATA, _PACKET_VNET_HDR = 263, 8, 15
-_SO_RCVBUFFORCE = 33
-_TP_STATUS_VLAN_VALID = 1 << 4
-_ETH_P_ALL, _ETH_P_IP, _ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
+_STAMPS = {
+    "evs": ("state_since_ns", "probe_ns", "last_tx_ns"),
+    "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "doubt_ns"),
+    "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns"),
+}
 
-_libc = ct.CDLL(None, use_errno=True)
+
+@dataclass(frozen=True)
+class Setup:
+    """A cluster to load the programs for: steering, width of a peer's table, lines of [health]."""
+
+    steering: Steering = "usid"
+    health: str = ""
+    evs: int = EVS
+
+    @property
+    def text(self) -> str:
+        """The configuration file."""
+        cluster = CLUSTER.format(steering=self.steering).replace("evs_per_peer = 16", f"evs_per_peer = {self.evs}")
+        return f"{cluster}[health]\n{self.health}\n"
 
 
 def nic_mac(plane: int) -> str:
@@ -108,169 +129,17 @@ def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
     return copy
 
 
-def until(what: str, met: Callable[[], bool]) -> None:
-    """Wait for a condition, up to the deadline."""
-    deadline = time.monotonic() + SECONDS
-    while not met():
-        assert time.monotonic() < deadline, f"still not so after {SECONDS} s: {what}"
-        os.sched_yield()
-
-
-# ---- the namespace ----
-
-
-def _call(what: str, result: int) -> None:
-    if result:
-        raise KernelError(what, ct.get_errno())
-
-
-class Namespace:
-    """A network namespace without a name: gone as soon as nothing refers to it."""
-
-    def __init__(self) -> None:
-        with self._home():
-            _call("make a network namespace", _libc.unshare(_CLONE_NEWNET))
-            self._fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        self.inode = os.fstat(self._fd).st_ino
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _home() -> Iterator[None]:
-        fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield
-        finally:
-            _call("come back from a network namespace", _libc.setns(fd, _CLONE_NEWNET))
-            os.close(fd)
-
-    @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
-        """Run a block, and what it starts, in the namespace, then come back. Per thread."""
-        with self._home():
-            _call("enter a network namespace", _libc.setns(self._fd, _CLONE_NEWNET))
-            yield
-
-    def close(self) -> None:
-        """Let go of it, and see that nobody else holds it."""
-        os.close(self._fd)
-        others = Path("/proc").glob("[0-9]*/ns/net")
-        assert self.inode not in map(_inode, others), "a process is left in the namespace"
-
-
-# ---- the wire ----
-
-
-@dataclass(frozen=True)
-class Frame:
-    """What came in. The VLAN tag travels beside the bytes."""
-
-    data: bytes
-    vlan: int | None = None
-    kind: int = socket.PACKET_HOST  # as the stack judges it: to this host, to another, …
-
-
-@dataclass(frozen=True)
-class Gso:
-    """What is to be cut into segments of `size` bytes of payload later; `l4_at` is where TCP or UDP begins."""
-
-    kind: Literal["tcp4", "tcp6", "udp"]
-    size: int
-    l4_at: int
-
-    def header(self, frame: bytes) -> bytes:
-        """struct virtio_net_hdr, with the checksum left to be computed too."""
-        needs_csum, kind = 1, {"tcp4": 1, "tcp6": 4, "udp": 5}[self.kind]
-        if self.kind == "udp":
-            l4_length, csum_at = 8, 6
-        else:
-            l4_length, csum_at = (frame[self.l4_at + 12] >> 4) * 4, 16
-        return struct.pack("BBHHHH", needs_csum, kind, self.l4_at + l4_length, self.size, self.l4_at, csum_at)
-
-
-class Sender:
-    """Puts frames on an interface, as they are."""
-
-    def __init__(self, interface: str) -> None:
-        self._out = _packet_socket(interface, 0)
-
-    def send(self, frame: Packet | bytes, gso: Gso | None = None) -> None:
-        """Send a frame, or a whole burst."""
-        data = bytes(frame)
-        if gso is not None:
-            data = gso.header(data) + data
-        self._out.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, int(gso is not None))
-        self._out.send(data)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._out.close()
-
-
-class Tap(Sender):
-    """Sends at one end of a veth and sees what comes in at the other.
-
-    A tap for all protocols sees frames before tc ingress does, a tap for one protocol after it.
-    """
-
-    _numbers = itertools.count(1)
-
-    def __init__(self, interface: str, other_end: str, protocol: int = _ETH_P_ALL) -> None:
-        super().__init__(other_end)
-        self._in = _packet_socket(interface, protocol)
-        self._in.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
-        self._in.settimeout(SECONDS)
-        self._protocol = _ETH_P_IPV6 if protocol == _ETH_P_ALL else protocol
-
-    def frames(self) -> list[Frame]:
-        """What came in since the last call: a last frame of our own is sent after it and waited for."""
-        version = b"\x45" if self._protocol == _ETH_P_IP else b"\x60"
-        last = bytes(12) + struct.pack("!H", self._protocol) + version + bytes(47)
-        last += struct.pack("!Q", next(self._numbers))
-        self.send(last)
-        found: list[Frame] = []
-        while True:
-            data, ancillary, _, address = self._in.recvmsg(1 << 17, 64)
-            if data == last:
-                return found
-            if address[2] != socket.PACKET_OUTGOING:
-                found.append(Frame(data, _tag(ancillary), address[2]))
-
-    def close(self) -> None:
-        """Close both ends."""
-        self._in.close()
-        super().close()
-
-
-def _packet_socket(interface: str, protocol: int) -> socket.socket:
-    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-    s.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
-    s.bind((interface, protocol))
-    return s
-
-
-def _tag(ancillary: list[tuple[int, int, bytes]]) -> int | None:
-    for level, kind, data in ancillary:
-        if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
-            # struct tpacket_auxdata
-            status, _, _, _, _, tci, _ = struct.unpack("IIIHHHH", data[:20])
-            return tci if status & _TP_STATUS_VLAN_VALID else None
-    return None
-
-
-# ---- the bench ----
-
-
 class Bench:
-    """Host h0 of a small cluster: tables filled as mrcd fills them, every path usable.
+    """Host h0 of a small cluster: tables filled as mrcd fills them, every path GOOD, no probes of its own.
 
     Or any host at the other end of such a bench's wires: then w0, w1, … are its NICs.
     """
 
     def __init__(
-        self, directory: Path, steering: Steering = "usid", *, host: str = "h0", wired_to: "Bench | None" = None
+        self, directory: Path, setup: Setup | None = None, *, host: str = "h0", wired_to: "Bench | None" = None
     ) -> None:
-        self.steering = steering
-        self.config = config.parse(CLUSTER.format(steering=steering))
+        self.setup = setup or Setup()
+        self.config = config.parse(self.setup.text)
         self.plan = topology.plan(self.config, host)
         self._plans = {h.name: topology.plan(self.config, h.name) for h in self.config.hosts}
         self._side = "w" if wired_to else "n"
@@ -295,7 +164,8 @@ class Bench:
             undo.callback(self.tables.close)
             self._configure()
             self._undo = undo.pop_all()
-        self._pristine = {name: self._table(name).copy() for name in ("evs", "rxs", "srhs", "peers", "planes", "node")}
+        names = ("evs", "ledgers", "rxs", "srhs", "peers", "rounds", "planes", "node")
+        self._pristine = {name: self._table(name).copy() for name in names}
 
     def _interfaces(self) -> dict[str, int]:
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # or it talks
@@ -308,7 +178,6 @@ class Bench:
         return {name: index for index, name in socket.if_nameindex()}
 
     def _configure(self) -> None:
-        install.write_peers(self.tables, self.plan)
         for p in range(PLANES):
             plane = self.tables.planes[p : p + 1].reshape(())
             plane["ifindex"] = self.ifindex[f"{self._side}{p}"]
@@ -316,10 +185,10 @@ class Bench:
             plane["smac"], plane["dmac"] = ends if self._side == "n" else ends[::-1]
             plane["address"] = np.frombuffer(self.plan.addresses[p].packed, np.uint8)
             plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
-        self.tables.node["ports"] = (1 << PLANES) - 1
+        self.tables.node["ports"] = ALL_PORTS
+        install.write_peers(self.tables, self.plan, self.dataplane.refresh)
         for peer in self.plan.peers:
-            for ev in peer.evs:
-                self.set_usable(peer.host.id, ev.ev, True)
+            self.set_state(peer.host.id, EvState.GOOD, *(ev.ev for ev in peer.evs))
 
     def _table(self, name: str) -> Any:
         return getattr(self.tables, name)
@@ -333,8 +202,10 @@ class Bench:
         for name, table in self._pristine.items():
             self._table(name)[...] = table
         zero = bytes(libbpf.possible_cpus())
-        self._fill("mrc_drops", [zero * 8] * len(abi.Drop))
-        self._fill("mrc_rotations", [zero * abi.ROTATION.itemsize] * len(self.tables.peers))
+        self._fill("mrc_drops", range(len(abi.Drop)), zero * 8)
+        self._fill("mrc_rotations", range(len(self.tables.peers)), zero * abi.ROTATION.itemsize)
+        self._fill("mrc_histograms", np.flatnonzero(self.tables.histograms()).tolist(), zero * 8)
+        self.dataplane.events()
         self.dataplane.set_prefixes(install.prefixes(self.plan))
         try:
             os.sched_setaffinity(0, {self._cpu})  # each CPU has a rotation of its own
@@ -343,11 +214,18 @@ class Bench:
         finally:
             os.sched_setaffinity(0, cpus)
 
-    def _fill(self, name: str, values: list[bytes]) -> None:
+    def _fill(self, name: str, keys: Any, value: bytes) -> None:
         fd = libbpf.get(self.dataplane.pins / name)
-        for i, value in enumerate(values):
-            libbpf.update_elem(fd, struct.pack("I", i), value)
+        for key in keys:
+            libbpf.update_elem(fd, struct.pack("I", key), value)
         os.close(fd)
+
+    def age(self, ns: int) -> None:
+        """As if so much time had passed since everything that happened, and nothing meanwhile."""
+        for table, names in _STAMPS.items():
+            for name in names:
+                column = self._table(table)[name]
+                column[column > 0] -= np.uint64(ns)
 
     def close(self) -> None:
         """Take everything down, and see that nothing is left."""
@@ -357,13 +235,17 @@ class Bench:
         until("the programs are unloaded", lambda: not any(map(_program_exists, programs)))
 
     def _unmount(self) -> None:
-        _call(f"unmount {self._bpffs}", _libc.umount2(os.fsencode(self._bpffs), _MNT_DETACH))
+        call(f"unmount {self._bpffs}", libc.umount2(os.fsencode(self._bpffs), _MNT_DETACH))
 
     # ---- tables ----
 
     def ev(self, host_id: int, number: int) -> Any:
         """The record of an EV, to be read and written."""
         return self.tables.evs[host_id, number : number + 1].reshape(())
+
+    def ledger(self, host_id: int, number: int) -> Any:
+        """What became of the packets on an EV, to be read and written."""
+        return self.tables.ledgers[host_id, number : number + 1].reshape(())
 
     def rx(self, host_id: int, number: int) -> Any:
         """What has been received from a host by an EV: packets, bytes, CE marks."""
@@ -374,12 +256,23 @@ class Bench:
         """The record of a peer, to be read and written."""
         return self.tables.peers[host_id : host_id + 1].reshape(())
 
+    def rounds(self, host_id: int) -> Any:
+        """The reports asked of a peer, to be read and written."""
+        return self.tables.rounds[host_id : host_id + 1].reshape(())
+
+    def set_state(self, host_id: int, state: EvState, *numbers: int) -> None:
+        """Put EVs in a state, as if they had always been in it."""
+        self.tables.evs["state"][host_id, list(numbers)] = state
+        self.dataplane.refresh(host_id)
+
     def set_usable(self, host_id: int, number: int, usable: bool) -> None:
         """Let the spray use an EV, or not."""
-        plane, slot = divmod(number, SLOTS)
-        bits = int(self.tables.peers["usable"][host_id, plane, 0])
-        bits = bits | 1 << slot if usable else bits & ~(1 << slot)
-        self.tables.peers["usable"][host_id, plane, 0] = bits
+        self.set_state(host_id, EvState.GOOD if usable else EvState.DENIED, number)
+
+    def usable(self, host_id: int) -> list[int]:
+        """The EVs that the spray may use."""
+        bits = [int(word) for word in self.tables.peers["usable"][host_id, :PLANES, 0]]
+        return [ev for ev in range(EVS) if bits[ev // SLOTS] >> ev % SLOTS & 1]
 
     def drops(self) -> dict[str, int]:
         """Dropped packets by reason, without the zeros."""
@@ -387,7 +280,7 @@ class Bench:
 
     def counted(self) -> bytes:
         """Everything that the programs write, to be compared with an earlier state."""
-        return b"".join(self._table(name).tobytes() for name in ("evs", "rxs", "peers"))
+        return b"".join(self._table(name).tobytes() for name in ("evs", "ledgers", "rxs", "peers", "rounds"))
 
     # ---- packets ----
 
@@ -450,13 +343,21 @@ class Bench:
 
     # ---- real packets ----
 
-    def attach_push(self) -> Sender:
+    def attach_push(self, granularity: Granularity = "burst") -> Sender:
         """Attach mrc_push; what the sender returned sends is pushed."""
-        self.dataplane.attach(Attachment("push-egress", "mrc_push", "m0", self.ifindex["m0"], "egress"))
+        interface, point = ("m0", "egress") if granularity == "burst" else ("m0p", "ingress")
+        others = {p.name for p in (self.dataplane.pins / "links").iterdir() if not p.name.startswith("push")}
+        self.dataplane.detach_others({f"push-{point}", *others})
+        self._attach(f"push-{point}", "mrc_push", interface, point)
         if self._stack is None:
             self._stack = Sender("m0")
             self._undo.callback(self._stack.close)
         return self._stack
+
+    def attach_probe(self) -> None:
+        """Attach mrc_probe: from now on requests ride on what is pushed."""
+        self._attach("probe-egress", "mrc_probe", "m0p", "egress")
+        self.tables.node["probe_ifindex"] = self.ifindex["m0p"]
 
     def attach_pop(self, plane: int, protocol: Protocol, xdp: Xdp | None = None) -> Tap:
         """Attach mrc_pop; the tap returned sends from the wire and sees what is popped or passed.
@@ -464,16 +365,19 @@ class Bench:
         What is attached stays until the bench is closed, so take one plane per kind of XDP.
         """
         name, other = f"{self._side}{plane}", f"{'w' if self._side == 'n' else 'n'}{plane}"
-        self.dataplane.attach(Attachment(f"pop-{name}", "mrc_pop", name, self.ifindex[name], "ingress"))
+        self._attach(f"pop-{name}", "mrc_pop", name, "ingress")
         if xdp:
-            self.dataplane.attach(Attachment(f"xdp-{name}", "mrc_pop_xdp", name, self.ifindex[name], xdp))
-        return self._tap(name, other, _ETH_P_IP if protocol == "ipv4" else _ETH_P_IPV6)
+            self._attach(f"xdp-{name}", "mrc_pop_xdp", name, xdp)
+        return self._tap(name, other, ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+
+    def _attach(self, name: str, program: str, interface: str, point: Any) -> None:
+        self.dataplane.attach(Attachment(name, program, interface, self.ifindex[interface], point))
 
     def wires(self) -> list[Tap]:
         """A tap at the far end of each plane NIC: what this host sends."""
         return [self._tap(f"w{p}", f"n{p}") for p in range(PLANES)]
 
-    def _tap(self, interface: str, other_end: str, protocol: int = _ETH_P_ALL) -> Tap:
+    def _tap(self, interface: str, other_end: str, protocol: int = ETH_P_ALL) -> Tap:
         """A tap without anything in it. Taps are kept: the kernel takes its time to close them."""
         tap = self._taps.get((interface, protocol))
         if tap is None:
@@ -497,10 +401,3 @@ def _program_exists(program_id: int) -> bool:
     if fd >= 0:
         os.close(fd)
     return fd >= 0
-
-
-def _inode(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:  # the process has ended
-        return 0

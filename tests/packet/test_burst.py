@@ -10,7 +10,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.wire import MRC
-from tests.packet.rig import H0, H2, PLANES, Bench, Gso, Hook, changed, nic_mac, wire_mac
+from tests.packet.rig import H0, H2, PLANES, Bench, Hook, changed, nic_mac, wire_mac
+from tests.packet.wires import Gso
 
 pytestmark = pytest.mark.root
 
@@ -74,7 +75,7 @@ def test_segments_are_counted(bench: Bench, version: int, transport: Packet, pay
 @pytest.fixture
 def receiver(bench: Bench, tmp_path: Path) -> Iterator[Bench]:
     """Host h2 at the other end of the wires."""
-    other = Bench(tmp_path / "h2", bench.steering, host="h2", wired_to=bench)
+    other = Bench(tmp_path / "h2", bench.setup, host="h2", wired_to=bench)
     with other.fresh():
         yield other
     other.close()

@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import config, libbpf, topology
+from mrcd import abi, config, install, libbpf, topology
+from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError
-from tests.packet.rig import CLUSTER, Namespace
+from mrcd.tables import Tables
+from tests.packet.rig import CLUSTER
+from tests.packet.wires import Namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
 
-NAMES = {"mrc_evs", "mrc_rxs", "mrc_srhs", "mrc_peers", "mrc_planes", "mrc_node", "mrc_rotations", "mrc_drops"}
+NAMES = {
+    *("mrc_evs", "mrc_ledgers", "mrc_rxs", "mrc_srhs", "mrc_peers", "mrc_rounds", "mrc_planes", "mrc_node"),
+    *("mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"),
+}
 
 
 @pytest.fixture
@@ -104,3 +110,45 @@ def test_a_commit_that_was_cut_short_is_finished_by_the_next_start(bpffs: Path) 
     assert not again.fresh
     assert _identities(again.pins) == wanted
     again.close()
+
+
+def test_the_word_of_the_administrator_outlives_the_tables(bpffs: Path) -> None:
+    first = _start(bpffs)
+    tables = Tables(first.pins, writable=True)
+    tables.node["status"] = abi.STATUS_DETACHED
+    before = tables.node.copy()
+    tables.close()
+    first.close()
+    second = _start(bpffs, 32)
+    tables = Tables(second.pins, writable=False)
+    assert tables.node["status"] == abi.STATUS_DETACHED
+    assert 0 != tables.node["generation"] != before["generation"]
+    tables.close()
+    second.close()
+
+
+def test_events_that_nobody_has_read_are_there_after_a_start(bpffs: Path) -> None:
+    first = _start(bpffs)
+    tables = Tables(first.pins, writable=True)
+    install.write_peers(tables, first.plan, first.refresh)
+    assert first.steer(2, 5, EvState.GOOD, Reason.PROBED, [EvState.UNKNOWN])
+    tables.close()
+    first.close()
+    second = _start(bpffs)
+    assert [(e["host_id"], e["ev"], e["after"]) for e in second.events()] == [(2, 5, EvState.GOOD)]
+    assert len(second.events()) == 0
+    second.close()
+
+
+def test_what_another_version_has_left_goes_when_this_one_has_taken_over(bpffs: Path) -> None:
+    first = _start(bpffs)
+    first.close()
+    old = first.pins.parent / "abi1"
+    first.pins.rename(old)
+    second = _start(bpffs, commit=False)
+    assert second.fresh
+    assert (old / "mrc_evs").exists()
+    second.commit()
+    assert not old.exists()
+    assert (second.pins / "mrc_evs").exists()
+    second.close()

@@ -9,12 +9,14 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from mrcd import config, topology, wire
-from mrcd.wire import DATA, MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from mrcd.wire import DATA, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.rig import CLUSTER, nic_mac, wire_mac
 
 INNER4 = IP(src="10.99.0.1", dst="10.99.0.3", tos=0xBA) / UDP(sport=1, dport=2) / Raw(b"four")
 INNER6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=0x2B, fl=7) / UDP(sport=1, dport=2) / Raw(b"six")
-PROBE = MRCProbe(seq=1, ports=0xF, generation=9, tx_packets=77, tx_ns=5, rx_packets=70, rx_ce=3)
+PROBE = MRCProbe(seq=1, ports=0xF, status=1, generation=9, tx_ns=5)
+COUNTS = [MRCCount(packets=77, probes=4), MRCCount(packets=2**32 - 1, probes=2**16 - 1, ce=3)]
+REPORT = MRCProbe(seq=1, ports=0xF, generation=9, round=6, first=7, counts=2, tx_ns=5) / MRCReport(records=COUNTS)
 
 
 def build(payload: Packet, steering: str = "usid", number: int = 6, vlan: int = 0, **mrc: int) -> Packet:
@@ -33,7 +35,7 @@ def bound() -> Iterator[None]:
 ETHERNET = "02 00 00 00 01 01  02 00 00 00 00 01  86 dd"
 UDP_MRC_INNER = """
     c0 06  12 bd  00 48  00 00                                          source port, 4797, 40 + 32, no checksum
-    01 01 00 00  00 00  00 06  00 00 00 11  00 01  00 00                version, type, flags; host 0, EV 6; seq 17; 1
+    02 01 00 00  00 00  00 06  00 00 00 11  00 01  00 02                version, type; host 0, EV 6; seq 17; 1; host 2
     00 00 00 00 00 00 00 05  00 00 00 00 00 00 00 00                    tx_ns, auth
 """
 PATH_6 = "5f 00 00 00  48 00  88 02  48 01  c4 00  00 00  00 00"  # T0 0, T1 2, T0 1, port 0 in plane 1
@@ -69,11 +71,21 @@ def test_every_octet_of_an_ecmp_packet() -> None:
 def test_every_octet_of_a_probe() -> None:
     assert bytes(PROBE) == octets(
         """
-        00 00 00 01  00 0f  00 00  00 00 00 09  00 00 00 00             seq, ports, status, generation
-        00 00 00 00 00 00 00 4d  00 00 00 00 00 00 00 05                tx_packets, tx_ns
-        00 00 00 00 00 00 00 46  00 00 00 00 00 00 00 03                rx_packets, rx_ce
+        00 00 00 01  00 0f  00 01  00 00 00 09  00 00 00 00             seq, ports, status, generation, round
+        00 00  00 00  00 00 00 00  00 00 00 00 00 00 00 05              first, counts; tx_ns
         """
     )
+
+
+def test_every_octet_of_a_report() -> None:
+    head = octets(
+        """
+        00 00 00 01  00 0f  00 00  00 00 00 09  00 00 00 06             seq, ports, status, generation, round
+        00 07  00 02  00 00 00 00  00 00 00 00 00 00 00 05              first, counts; tx_ns
+        """
+    )
+    counts = octets("00 00 00 4d  00 04  00 00  ff ff ff ff  ff ff  00 03")  # packets, probes, CE marks
+    assert bytes(REPORT) == head + bytes(64) + counts
 
 
 @pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
@@ -92,6 +104,21 @@ def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, steering: 
     assert bytes(seen) == bytes(built)
 
 
+@pytest.mark.parametrize("steering", ["usid", "srh"])
+def test_a_report_is_dissected_again(steering: str) -> None:
+    built = build(REPORT, steering, type=PROBE_REPLY)
+    seen = Ether(bytes(built))
+    probe = seen[MRCProbe]
+    assert (probe.round, probe.first, probe.counts) == (6, 7, 2)
+    assert [(c.packets, c.probes, c.ce) for c in seen[MRCReport].records] == [(77, 4, 0), (2**32 - 1, 2**16 - 1, 3)]
+    assert bytes(seen) == bytes(built)
+
+
+def test_padding_behind_a_report() -> None:
+    seen = MRC(bytes(MRC(type=PROBE_REPLY)) + bytes(REPORT) + b"pad")
+    assert (len(seen[MRCReport].records), bytes(seen).endswith(b"pad")) == (2, True)
+
+
 @pytest.mark.parametrize("first", [0x00, 0x15, 0x75])
 def test_what_is_no_ip_packet_is_shown_raw(first: int) -> None:
     seen = MRC(bytes(MRC()) + bytes([first]) + bytes(40))
@@ -102,22 +129,25 @@ def test_what_is_no_ip_packet_is_shown_raw(first: int) -> None:
 
 def test_padding_behind_a_probe() -> None:
     seen = MRC(bytes(MRC(type=PROBE_REPLY)) + bytes(PROBE) + b"pad")
-    assert (bytes(seen[MRCProbe])[:48], seen.lastlayer().load) == (bytes(PROBE), b"pad")
+    assert (bytes(seen[MRCProbe])[:32], seen.lastlayer().load) == (bytes(PROBE), b"pad")
 
 
 @pytest.mark.parametrize(
     ("packet", "summary"),
     [
-        (build(INNER4, seq=17), "MRC data from host 0 EV 6 seq 17 / IP / UDP 10.99.0.1:1 > 10.99.0.3:2 / Raw"),
+        (build(INNER4, seq=17), "MRC data from host 0 to 2 EV 6 seq 17 / IP / UDP 10.99.0.1:1 > 10.99.0.3:2 / Raw"),
         (
             build(INNER6, segments=20),
-            "MRC data from host 0 EV 6 seq 0 × 20 / IPv6 / UDP fd00:99::1:1 > fd00:99::3:2 / Raw",
+            "MRC data from host 0 to 2 EV 6 seq 0 × 20 / IPv6 / UDP fd00:99::1:1 > fd00:99::3:2 / Raw",
         ),
-        (build(PROBE), "MRC probe request from host 0 EV 6 / probe 1 sent 77"),
-        (build(PROBE, type=PROBE_REPLY), "MRC probe reply from host 0 EV 6 / probe 1 sent 77 received 70 CE 3"),
-        (build(Raw(b"?"), type=9), "MRC type 9 from host 0 EV 6 / Raw"),
+        (build(PROBE), "MRC probe request from host 0 to 2 EV 6 / probe 1"),
+        (
+            build(REPORT, type=PROBE_REPLY),
+            "MRC probe reply from host 0 to 2 EV 6 / MRCProbe / report 6 from EV 7: 2 EVs",
+        ),
+        (build(Raw(b"?"), type=9), "MRC type 9 from host 0 to 2 EV 6 / Raw"),
     ],
-    ids=["ipv4", "burst", "request", "reply", "unknown"],
+    ids=["ipv4", "burst", "request", "report", "unknown"],
 )
 def test_summaries_name_the_path(packet: Packet, summary: str) -> None:
     assert Ether(bytes(packet)).summary().endswith(summary)

@@ -218,9 +218,7 @@ def test_a_grey_failure_is_left_with_the_evidence_of_the_test() -> None:
     for _ in range(200):
         b.arrays.evs["tx_packets"][1] += 100
         b.arrays.ledgers["judged"][1] += 100
-        b.arrays.ledgers["samples"][1] += 10
         b.arrays.ledgers["deficit"][1, 2] += 1
-        b.arrays.ledgers["losses"][1, 2] += 1
         b.tick()
         if b.said():
             break

@@ -1,0 +1,148 @@
+"""Congestion is no failure: an EV with CE marks, or with more delay than the others, is passed over once."""
+
+import pytest
+from scapy.layers.inet import IP, UDP
+
+from mrcd.abi import EvState, Reason
+from tests.packet.reports import EVERY, MS, Reporter, events, others, state
+from tests.packet.rig import EVS, H2, PLANES, Bench, Setup
+
+pytestmark = pytest.mark.root
+
+CONGESTED = (EvState.SKIP, Reason.CONGESTED)
+PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP() / b"x"
+
+
+def spread(bench: Bench, packets: int) -> list[int]:
+    """Packets per EV of so many pushed."""
+    before = bench.tables.evs["tx_packets"][H2].copy()
+    for _ in range(packets):
+        assert bench.push(PACKET)[0] == "redirect"
+    return list((bench.tables.evs["tx_packets"][H2] - before).tolist())
+
+
+def marked(bench: Bench, *evs: int) -> Reporter:
+    """A report has said of CE marks on these EVs."""
+    r = Reporter(bench)
+    for ev in evs:
+        r.send(ev, 3)
+        r.ce[ev] += 2
+    r.report()
+    return r
+
+
+def test_ce_marks_make_an_ev_be_passed_over_exactly_once(bench: Bench) -> None:
+    marked(bench, 5)
+    assert (state(bench, 5), bench.usable(H2), events(bench)) == (CONGESTED, EVERY, [])
+    assert (bench.ev(H2, 5)["skips"], bench.ledger(H2, 5)["rx_ce"]) == (1, 2)
+    assert all(state(bench, ev)[0] == EvState.GOOD for ev in others(5))
+    sent = spread(bench, EVS)
+    assert (sent[5], sum(sent[4:8]), sum(sent)) == (0, 4, EVS)  # its turn went to another of its plane
+    assert state(bench, 5)[0] == EvState.GOOD
+    sent = spread(bench, 3 * EVS)
+    assert sent[5] == 3
+    assert (bench.ev(H2, 5)["skips"], bench.ev(H2, 5)["reason"], events(bench)) == (1, Reason.NEW, [])
+
+
+def test_with_the_next_report_its_round_is_over(bench: Bench) -> None:
+    """Though nobody passed: traffic may have ended."""
+    r = marked(bench, 5)
+    r.report()
+    assert (state(bench, 5)[0], bench.usable(H2), events(bench)) == (EvState.GOOD, EVERY, [])
+    r.ce[5] += 1
+    r.report()
+    r.ce[5] += 1
+    r.report()
+    assert (state(bench, 5), bench.ev(H2, 5)["skips"]) == (CONGESTED, 3)
+
+
+def test_the_same_marks_count_once(bench: Bench) -> None:
+    r = marked(bench, 5)
+    spread(bench, EVS)
+    for ev in EVERY:
+        r.packets[ev] += int(bench.ev(H2, ev)["tx_packets"]) - r.packets[ev]
+    for _ in range(3):
+        r.report()
+    assert (state(bench, 5)[0], bench.ledger(H2, 5)["rx_ce"]) == (EvState.GOOD, 2)
+
+
+def test_a_plane_that_is_congested_on_all_evs_is_used_all_the_same(bench: Bench) -> None:
+    marked(bench, 4, 5, 6, 7)
+    sent = spread(bench, 4 * PLANES)
+    assert [sum(sent[p * 4 : p * 4 + 4]) for p in range(PLANES)] == [4] * PLANES
+    assert all(state(bench, ev)[0] == EvState.GOOD for ev in range(4, 8))
+
+
+@pytest.mark.parametrize("was", [EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN])
+def test_an_ev_that_is_not_in_use_is_not_passed_over(bench: Bench, was: EvState) -> None:
+    bench.set_state(H2, was, 5)
+    marked(bench, 5)
+    assert (bench.ev(H2, 5)["state"], bench.ledger(H2, 5)["rx_ce"]) == (was, 2)
+
+
+# ---- queueing delay ----
+
+SKIP_DELAY_US = 1000
+
+
+def delayed(bench: Bench, us: int, *, rtt_ns: int = 1000) -> int:
+    """A reply that took so much longer than the others, with this for a usual round trip. Returns its EV."""
+    r = Reporter(bench)
+    r.report()
+    bench.age(6 * MS)
+    asked = r.ask()
+    bench.rounds(H2)["rtt_ns"] = rtt_ns
+    r.settle(r.reply(asked, delay=us * 1000))
+    return asked.ev
+
+
+def test_an_ev_with_more_delay_than_the_others_is_passed_over(bench: Bench) -> None:
+    ev = delayed(bench, SKIP_DELAY_US + 1)
+    assert (state(bench, ev), events(bench)) == (CONGESTED, [])
+    spread(bench, EVS)
+    assert state(bench, ev)[0] == EvState.GOOD
+
+
+@pytest.mark.parametrize("us", [0, SKIP_DELAY_US, -5000])
+def test_as_much_as_it_may_have_is_no_congestion(bench: Bench, us: int) -> None:
+    delayed(bench, us)
+    assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
+
+
+def test_a_delay_that_the_round_trip_does_not_show_is_a_clock_that_drifts(bench: Bench) -> None:
+    delayed(bench, 5000, rtt_ns=10**12)
+    assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
+
+
+@pytest.mark.parametrize("bench", [Setup(health="skip_delay_us = 0")], indirect=True, ids=[""])
+def test_it_can_be_switched_off(bench: Bench) -> None:
+    delayed(bench, 10**6)
+    assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
+
+
+def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench) -> None:
+    """Clocks drift, and routes change: what was more then is the least now."""
+    r = Reporter(bench)
+    bench.age(10_001 * MS)
+    for _ in range(3):
+        asked = r.ask()
+        bench.rounds(H2)["rtt_ns"] = 1000
+        r.settle(r.reply(asked, delay=50 * MS))
+    assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
+
+
+def test_round_trips_are_smoothed(bench: Bench) -> None:
+    """An eighth per reply for the peer and for the EV, and their spread by a quarter (RFC 6298)."""
+    r = Reporter(bench)
+    for ev in EVERY:  # whichever is next
+        bench.ledger(H2, ev)["rtt_ns"] = 8_000_000
+    bench.rounds(H2)["rtt_ns"], bench.rounds(H2)["rtt_var_ns"] = 16_000_000, 4_000_000
+    bench.age(6 * MS)
+    asked = r.ask()
+    bench.age(800 * MS)  # under way
+    r.settle(r.reply(asked))
+    rtt8 = int(bench.ledger(H2, asked.ev)["rtt_ns"]) - 7_000_000
+    rounds = bench.rounds(H2)
+    assert rtt8 >= 100 * MS
+    assert rounds["rtt_ns"] == 14_000_000 + rtt8
+    assert abs(int(rounds["rtt_var_ns"]) - (3_000_000 + (8 * rtt8 - 16_000_000) // 4)) <= 2

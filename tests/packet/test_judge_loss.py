@@ -1,0 +1,253 @@
+"""The loss rule: more than the others lose, seen often enough; or, where the fabric trims, any loss that lasts."""
+
+import random
+
+import pytest
+
+from mrcd.abi import EvState, Histogram, Reason
+from tests.packet.reports import EVERY, MS, WINDOW, Reporter, events, others, state, unfaded
+from tests.packet.rig import EVS, H2, Bench, Setup
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(autouse=True)
+def steady() -> None:
+    """No loss window fades in the midst of a test."""
+    unfaded()
+
+
+LOSS = (EvState.ASSUMED_BAD, Reason.LOSS)
+
+
+def ruled(*lines: str) -> pytest.MarkDecorator:
+    """With these settings, and a loss window that is wide enough."""
+    return pytest.mark.parametrize("bench", [Setup(health="\n".join([WINDOW, *lines]))], indirect=True, ids=[""])
+
+
+def condemned(bench: Bench) -> list[int]:
+    """The EVs that the loss rule, and nothing else, has condemned since the last call."""
+    found = events(bench)
+    assert {e[2:] for e in found} <= {("ASSUMED_BAD", "loss")}
+    return sorted(e[0] for e in found)
+
+
+# ---- a ratio ----
+
+
+@ruled()
+@pytest.mark.parametrize("seed", range(3))
+def test_one_path_that_loses_20_percent_is_found(bench: Bench, seed: int) -> None:
+    r, chance = Reporter(bench), random.Random(seed)
+    for _ in range(15):
+        r.pass_through(chance, {5: 0.2}, 4)
+    assert condemned(bench) == [5]
+    assert bench.usable(H2) == others(5)
+    assert not bench.tables.ledgers["losses"][H2, others(5)].any()
+
+
+@ruled()
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bad", [[4, 5, 6, 7], [0, 1, 2, 3, 8, 9, 10, 11]], ids=["a plane", "half of all"])
+def test_planes_that_lose_5_percent_are_found(bench: Bench, bad: list[int], seed: int) -> None:
+    r, chance = Reporter(bench), random.Random(seed)
+    for _ in range(60):
+        r.pass_through(chance, dict.fromkeys(bad, 0.05))
+    assert condemned(bench) == bad
+
+
+@ruled()
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rate", [0.01, 0.2, 0.6])
+def test_where_all_lose_alike_it_is_nobodys_fault(bench: Bench, rate: float, seed: int) -> None:
+    r, chance = Reporter(bench), random.Random(seed)
+    for _ in range(100):
+        r.pass_through(chance, dict.fromkeys(EVERY, rate))
+    assert condemned(bench) == []
+    assert len(bench.usable(H2)) >= bench.peer(H2)["floor"]
+    assert (bench.tables.ledgers["deficit"][H2] > 0).all()
+
+
+@ruled()
+@pytest.mark.parametrize("seed", range(3))
+def test_where_all_lose_alike_the_last_ev_of_a_plane_is_not_to_blame(bench: Bench, seed: int) -> None:
+    """It takes the whole share of its plane, and so has more losses per report than the others."""
+    r, chance = Reporter(bench), random.Random(seed)
+    bench.set_state(H2, EvState.DENIED, 1, 2, 3)
+    packets = {ev: 0 if ev in (1, 2, 3) else 1 for ev in EVERY} | {0: 4}
+    for _ in range(250):
+        r.pass_through(chance, dict.fromkeys(EVERY, 0.03), packets)
+    assert condemned(bench) == []
+
+
+@ruled()
+@pytest.mark.parametrize(("bad", "found"), [(8, 8), (9, 0)])
+def test_the_fewer_are_no_measure_for_the_others(bench: Bench, bad: int, found: int) -> None:
+    r = Reporter(bench)
+    for _ in range(15):
+        r.send_all(10)
+        for ev in EVERY[:bad]:
+            r.packets[ev] -= 1
+        for ev in EVERY:
+            r.trial(ev)
+        r.report()
+    assert condemned(bench) == EVERY[:found]
+    assert (bench.tables.ledgers["losses"][H2, :bad] >= 10).all()
+
+
+def lose_one_of(r: Reporter, packets: int, ev: int = 5) -> None:
+    """One packet of so many is lost on one path; the probes on it arrive."""
+    r.send_all(packets)
+    r.packets[ev] -= 1
+    r.trial(ev)
+    r.report()
+
+
+@pytest.mark.parametrize(
+    ("bench", "denied", "losses"),
+    [
+        (Setup(health=WINDOW), 0, 10),
+        (Setup(health=WINDOW), EVS - 8, 10),
+        (Setup(health=WINDOW), EVS - 7, 20),
+        (Setup(health=f"{WINDOW}\nloss_samples = 3"), 0, 3),
+    ],
+    indirect=["bench"],
+)
+def test_it_takes_so_many_losses_and_twice_as_many_with_few_evs(bench: Bench, denied: int, losses: int) -> None:
+    bench.set_state(H2, EvState.DENIED, *EVERY[EVS - denied :])
+    r = Reporter(bench)
+    for n in range(1, losses + 1):
+        assert condemned(bench) == []
+        lose_one_of(r, 30, 0)
+        assert bench.ledger(H2, 0)["losses"] == n
+    assert state(bench, 0) == LOSS
+    (event,) = bench.dataplane.events()
+    assert (event["reason"], event["lost_packets"], event["trials"]) == (Reason.LOSS, losses, 0)
+    assert 30 * losses < event["sent_packets"] <= (30 + 17) * losses  # with the probes
+    assert bench.tables.histograms()[Histogram.DETECTION].sum() == 1
+    # Its window begins anew, but the accounts go on.
+    ledger = bench.ledger(H2, 0)
+    assert [int(ledger[n]) for n in ("window_tx", "window_lost", "window_samples", "window_losses", "doubt_ns")] == [
+        0
+    ] * 5
+    assert (ledger["losses"], ledger["deficit"], ledger["judged"]) == (losses, losses, 30 * losses)
+
+
+@ruled()
+def test_less_than_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
+    r = Reporter(bench)
+    for _ in range(40):
+        lose_one_of(r, 100)
+    assert condemned(bench) == []
+    assert (bench.ledger(H2, 5)["losses"], bench.ledger(H2, 5)["window_losses"] > 10) == (40, True)
+
+
+@ruled("overdue_ms = 1000")
+def test_what_has_just_been_noticed_may_be_late(bench: Bench) -> None:
+    """A quarter of the overdue time, and never while nothing arrives."""
+    r = Reporter(bench)
+    for _ in range(20):
+        lose_one_of(r, 10)  # 6 ms apart
+    assert bench.ledger(H2, 5)["losses"] == 20
+    assert condemned(bench) == []
+    bench.age(250 * MS)
+    lose_one_of(r, 10)
+    assert condemned(bench) == [5]
+
+
+@ruled("overdue_ms = 1000")
+def test_a_volley_that_is_held_up_is_not_taken_for_losses(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send_all(3, lose=(5,))
+    r.report()
+    late = r.trial(5, 0)
+    r.report(after_ms=300)
+    assert (bench.ledger(H2, 5)["window_losses"], bench.ledger(H2, 5)["trials"]) == (1 + late, 1)
+    r.report(after_ms=300)
+    assert condemned(bench) == []
+    r.probes[5] += late
+    r.packets[5] += 3
+    r.trial(5)
+    r.report()
+    r.report()
+    assert (state(bench, 5)[0], bench.ledger(H2, 5)["losses"]) == (EvState.GOOD, 0)
+
+
+@ruled()
+def test_the_window_fades(bench: Bench) -> None:
+    r = Reporter(bench)
+    for _ in range(8):
+        lose_one_of(r, 100)
+    r.trial(5)
+    r.report()
+    names = ("window_tx", "window_lost", "window_samples", "window_losses")
+    for periods in (1, 2, 3, 20):
+        before = bench.ledger(H2, 5).copy()
+        bench.ledger(H2, 5)["epoch"] -= periods
+        asked = r.report()
+        after = bench.ledger(H2, 5)
+        shift = min(16, int(after["epoch"]) - int(before["epoch"]) + periods)  # it may have faded by itself, too
+        probe = int(asked.ev == 5)
+        for name, new in zip(names, (probe, 0, probe, 0), strict=True):
+            assert after[name] == (before[name] >> shift) + new, (name, periods)
+    assert bench.ledger(H2, 5)["losses"] == 8
+
+
+@ruled()
+def test_packets_that_come_late_are_no_losses(bench: Bench) -> None:
+    r = Reporter(bench)
+    for n in range(9):
+        lose_one_of(r, 10)
+        assert bench.ledger(H2, 5)["window_lost"] == n + 1
+    r.packets[5] += 9
+    r.report()
+    for _ in range(9):
+        lose_one_of(r, 10)
+    assert condemned(bench) == []
+    assert (bench.ledger(H2, 5)["deficit"], bench.ledger(H2, 5)["losses"]) == (9, 9)
+
+
+# ---- any loss ----
+
+
+@ruled('loss_rule = "any"', "overdue_ms = 1000")
+def test_with_trimming_one_lost_packet_is_enough(bench: Bench) -> None:
+    r = Reporter(bench)
+    lose_one_of(r, 10_000)
+    for _ in range(10):
+        r.trial(5)
+        r.send_all(1000)
+        r.report()
+    assert (state(bench, 5)[0], condemned(bench)) == (EvState.GOOD, [])  # it may be late
+    bench.ledger(H2, 5)["epoch"] -= 10  # no window: a loss is remembered until it is judged
+    r.report(after_ms=1000)
+    assert condemned(bench) == [5]
+    assert bench.usable(H2) == others(5)
+
+
+@ruled('loss_rule = "any"', "overdue_ms = 1000")
+def test_with_trimming_what_comes_late_is_no_loss(bench: Bench) -> None:
+    r = Reporter(bench)
+    lose_one_of(r, 100)
+    r.trial(5)
+    r.report()
+    r.packets[5] += 1
+    r.report()
+    assert (bench.ledger(H2, 5)["window_lost"], bench.ledger(H2, 5)["doubt_ns"]) == (0, 0)
+    for _ in range(3):
+        r.send_all(3)
+        r.report(after_ms=1000)
+    assert (bench.usable(H2), condemned(bench)) == (EVERY, [])
+
+
+@ruled('loss_rule = "any"', "overdue_ms = 1000")
+def test_with_trimming_all_that_lose_are_left_down_to_the_floor(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send_all(5)
+    r.packets = [n - 1 for n in r.packets]
+    for _ in range(4):
+        r.report(after_ms=1000)
+        for ev in EVERY:
+            r.trial(ev)
+    assert condemned(bench) == EVERY
+    assert len(bench.usable(H2)) == 4

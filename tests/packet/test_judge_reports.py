@@ -1,0 +1,351 @@
+"""Which reports count, and what of them: rounds, generations, wrapping counters, chunks."""
+
+from typing import Any
+
+import pytest
+from scapy.packet import Packet, Raw
+
+from mrcd import abi
+from mrcd.abi import EvState
+from mrcd.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
+from tests.packet.reports import EVERY, GENERATION, MS, SETTLED_MS, TRIALS, Asked, Reporter, events, now, others
+from tests.packet.rig import ALL_PORTS, EVS, H2, SLOTS, Bench, Setup
+
+pytestmark = pytest.mark.root
+
+_OF_THE_REPLY = ("reply_seq", "replies", "rtt_ns")  # what any reply changes, with a report or without
+
+
+def judged(bench: Bench) -> bytes:
+    """All that reports change: not the round trips, and when the peer was heard."""
+    ledgers, evs, peers = (t.copy() for t in (bench.tables.ledgers, bench.tables.evs, bench.tables.peers))
+    for name in _OF_THE_REPLY:
+        ledgers[name] = 0
+    peers["heard_ns"] = peers["ports_ns"] = 0
+    return bytes(ledgers.tobytes() + evs.tobytes() + peers.tobytes())
+
+
+def asked(bench: Bench) -> tuple[Reporter, Asked]:
+    """A report is under way that will condemn EV 5 to lag."""
+    r = Reporter(bench)
+    r.send_all(3, lose=(5,))
+    bench.age(SETTLED_MS * MS)
+    return r, r.ask()
+
+
+def counts_as(r: Reporter, frame: Packet) -> None:
+    """A report is judged."""
+    r.settle(frame)
+    assert (r.bench.ev(H2, 5)["state"], r.bench.ledger(H2, 5)["deficit"]) == (EvState.SKIP, 3)
+
+
+# ---- rounds ----
+
+
+def test_lost_reports_are_no_loss(bench: Bench) -> None:
+    r = Reporter(bench)
+    for n in range(12):
+        r.send_all(2)
+        bench.age(SETTLED_MS * MS)
+        a = r.ask()
+        if n % 4 == 3:
+            r.settle(r.reply(a))
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    assert (bench.tables.ledgers["judged"][H2] == 24).all()
+    assert not bench.tables.ledgers["deficit"][H2].any()
+
+
+def test_lost_requests_are_the_loss_of_the_path_they_took(bench: Bench) -> None:
+    r = Reporter(bench)
+    bench.age(SETTLED_MS * MS)
+    lost = r.ask(arrives=False)
+    r.report()
+    assert bench.tables.ledgers["missed"][H2].tolist() == [int(ev == lost.ev) for ev in EVERY]
+
+
+def test_a_report_counts_once(bench: Bench) -> None:
+    r, a = asked(bench)
+    frame = r.reply(a)
+    counts_as(r, frame)
+    before = bench.tables.ledgers.tobytes()
+    r.settle(frame)
+    assert bench.tables.ledgers.tobytes() == before
+
+
+def test_an_overtaken_report_says_nothing_any_more(bench: Bench) -> None:
+    r, a = asked(bench)
+    old = r.reply(a)
+    r.packets[5] += 3
+    r.report()
+    before = judged(bench)
+    r.settle(old)
+    assert judged(bench) == before
+    assert bench.usable(H2) == EVERY
+
+
+def test_a_report_counts_although_a_later_probe_on_its_ev_was_answered(bench: Bench) -> None:
+    r, a = asked(bench)
+    bench.ledger(H2, a.ev)["reply_seq"] = bench.ev(H2, a.ev)["probe_seq"] = a.seq + 5
+    counts_as(r, r.reply(a))
+    assert bench.ledger(H2, a.ev)["reply_seq"] == a.seq + 5
+
+
+def test_reports_in_the_order_they_were_asked_for_all_count(bench: Bench) -> None:
+    r = Reporter(bench)
+    replies = []
+    for _ in range(abi.ROUNDS_UNDER_WAY):
+        r.send_all(2)
+        bench.age(SETTLED_MS * MS)
+        replies.append(r.reply(r.ask()))
+        # Times are moved in the tables, and so in what was asked for.
+        replies = [aged(f, 0 if f is replies[-1] else SETTLED_MS * MS) for f in replies]
+    for n, frame in enumerate(replies, 1):
+        r.settle(frame)
+        assert bench.ledger(H2, 5)["judged"] == 2 * n
+    assert not bench.tables.ledgers["deficit"][H2].any()
+
+
+def aged(frame: Packet, ns: int) -> Packet:
+    """A reply as `Bench.age` would have it."""
+    content = bytearray(frame["MRC"].payload.load)
+    content[24:32] = (int.from_bytes(content[24:32], "big") - ns).to_bytes(8, "big")
+    copy = frame.copy()
+    copy["MRC"].payload = Raw(bytes(content))
+    return copy
+
+
+def test_a_report_of_a_round_too_long_ago_says_nothing(bench: Bench) -> None:
+    """Its marks have been overwritten."""
+    r, a = asked(bench)
+    for _ in range(abi.ROUNDS_UNDER_WAY):
+        r.ask()
+    before = judged(bench)
+    r.settle(r.reply(a))
+    assert judged(bench) == before
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"round": 0},
+        {"round": 1},
+        {"round": 3},
+        {"round": 2**32 - 1},
+        {"first": 1},
+        {"first": 128},
+        {"counts": EVS - 1},
+        {"counts": EVS + 1},
+        {"counts": 0},
+    ],
+    ids=str,
+)
+def test_reports_other_than_the_one_asked_for_say_nothing(bench: Bench, forged: dict[str, Any]) -> None:
+    r, a = asked(bench)
+    before = judged(bench)
+    r.settle(r.reply(a, **forged) / Raw(bytes(64)))
+    assert judged(bench) == before
+    assert bench.rounds(H2)["settled"] == a.round - 1
+
+
+@pytest.mark.parametrize("off", [-1, 1, -(10**9)])
+def test_reports_of_another_time_say_nothing(bench: Bench, off: int) -> None:
+    r, a = asked(bench)
+    sent_ns = int(bench.rounds(H2)["sent_ns"][a.round % abi.REPORT_SLOTS])
+    before = judged(bench)
+    r.settle(r.reply(a, tx_ns=sent_ns + off))
+    assert judged(bench) == before
+
+
+def test_a_report_from_the_future_is_nobodys(bench: Bench) -> None:
+    r, a = asked(bench)
+    before = judged(bench)
+    r.settle(r.reply(a, tx_ns=now() + 10**12), "unasked_reply")
+    assert judged(bench) == before
+    counts_as(r, r.reply(a))
+
+
+def test_another_host_cannot_answer(bench: Bench) -> None:
+    r, a = asked(bench)
+    before = judged(bench)
+    frame = r.reply(Asked(0, a.seq, a.round), host="h1")
+    r.settle(frame, "unasked_reply")  # of h1 nobody has asked anything
+    frame["MRC"].sender = H2
+    r.settle(frame, "wrong_source")
+    assert judged(bench) == before
+
+
+def test_a_report_that_is_cut_off_changes_nothing(bench: Bench) -> None:
+    r, a = asked(bench)
+    whole = bytes(r.reply(a))
+    before = bench.counted()
+    short = bytes(r.reply(a)["MRC"].payload)
+    at = len(MRCProbe())
+    for length in (at, at + 1, at + abi.BALLAST, len(short) - 8, len(short) - 1):
+        frame = bench.arriving("h2", a.ev, Raw(short[:length]), type=PROBE_REPLY)
+        assert bench.pop("tc", frame, a.ev // SLOTS)[0] == "drop"
+        assert bench.counted() == before
+    assert bench.drops() == {"bad_probe": 5}
+    assert bench.pop("tc", whole, a.ev // SLOTS)[0] == "drop"
+    assert bench.ev(H2, 5)["state"] == EvState.SKIP
+
+
+# ---- generations ----
+
+
+def test_the_first_report_says_where_counting_begins(bench: Bench) -> None:
+    """This host has forgotten what it sent before, or the peer was there later."""
+    bench.tables.evs["tx_packets"][H2], bench.tables.evs["probe_seq"][H2] = 1000, 40
+    r = Reporter(bench, start=12, probes=7)
+    r.send_all(5)
+    r.report()
+    ledgers = bench.tables.ledgers[H2]
+    assert (ledgers["judged"] == 5).all()
+    assert not ledgers["deficit"].any()
+    assert not ledgers["missed"].any()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+
+
+def test_packets_on_their_way_when_counting_began_are_not_more_than_were_sent(bench: Bench) -> None:
+    bench.tables.evs["tx_packets"][H2] = 100
+    r = Reporter(bench, start=90)
+    r.packets = [100] * EVS
+    r.report()
+    assert not bench.tables.ledgers["deficit"][H2].any()
+    r.send(5, 2, arrive=0)
+    r.report()
+    assert bench.tables.ledgers["deficit"][H2].tolist() == [2 * (ev == 5) for ev in EVERY]
+
+
+@pytest.mark.parametrize("generation", [1, GENERATION + 1, 2**32 - 1])
+def test_new_tables_of_the_peer_are_no_loss(bench: Bench, generation: int) -> None:
+    r = Reporter(bench)
+    r.send_all(50)
+    r.send(9, 2, arrive=0)
+    r.report()
+    assert bench.ledger(H2, 9)["deficit"] == 2
+    r.generation, r.packets, r.probes = generation, [3] * EVS, [0] * EVS
+    r.send_all(10, lose=tuple(EVERY))  # what became of these nobody knows
+    r.report()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    r.send_all(10)
+    r.send(4, 1, arrive=0)
+    r.report()
+    ledgers = bench.tables.ledgers[H2]
+    assert ledgers["lost_before"].tolist() == [2 * (ev == 9) for ev in EVERY]
+    assert ledgers["deficit"].tolist() == [int(ev == 4) for ev in EVERY]
+    assert ledgers["judged"].tolist() == [60 + 2 * (ev == 9) + (ev == 4) for ev in EVERY]
+    assert bench.usable(H2) == others(4)
+
+
+def test_an_ev_that_lags_when_the_peer_begins_anew_is_given_back(bench: Bench) -> None:
+    r, a = asked(bench)
+    counts_as(r, r.reply(a))
+    r.generation, r.packets, r.probes = 7, [0] * EVS, [0] * EVS
+    r.report()
+    assert (bench.usable(H2), bench.ledger(H2, 5)["lag_ns"], events(bench)) == (EVERY, 0, [])
+    for _ in range(2 * TRIALS):
+        r.send_all(3)
+        r.report()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+
+
+def test_our_own_new_tables_are_no_loss(bench: Bench) -> None:
+    """The peer goes on counting; here everything begins at zero."""
+    bench.rounds(H2)["round"] = bench.rounds(H2)["settled"] = 2**32 - 3
+    r = Reporter(bench, start=10**6, probes=300)
+    for _ in range(6):
+        r.send_all(4)
+        r.report()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    assert (bench.tables.ledgers["judged"][H2] == 24).all()
+    assert bench.rounds(H2)["round"] == bench.rounds(H2)["settled"] == 4
+
+
+# ---- counters wrap ----
+
+
+def test_counters_wrap(bench: Bench) -> None:
+    bench.tables.evs["tx_packets"][H2] = 2**32 - 10
+    bench.tables.evs["probe_seq"][H2] = bench.tables.ledgers["reply_seq"][H2] = 2**32 - 1
+    r = Reporter(bench, start=2**32 - 20, probes=2**16 - 2)
+    r.ce = [2**16 - 1] * EVS
+    r.report()
+    for _ in range(2 * EVS):
+        r.send_all(3)
+        r.report()
+    ledgers = bench.tables.ledgers[H2]
+    for name in ("deficit", "missed", "losses", "lost_before"):
+        assert not ledgers[name].any(), name
+    assert (ledgers["judged"] == 6 * EVS).all()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    r.send(5, 4, arrive=1)
+    r.ce[9] += 3
+    marks = int(ledgers["rx_ce"][9])
+    r.report()
+    assert (bench.ledger(H2, 5)["deficit"], bench.ledger(H2, 9)["rx_ce"]) == (3, marks + 3)
+
+
+# ---- more EVs than a report has room for ----
+
+wide = pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
+WIDE = [plane * 64 + slot for plane in range(4) for slot in range(4)]  # one for each T1
+
+
+@wide
+def test_reports_come_in_chunks(bench: Bench) -> None:
+    r = Reporter(bench)
+    for n in range(1, 20):
+        for ev in WIDE:
+            r.send(ev, 2)
+        r.report()
+        halves = [bench.tables.ledgers["judged"][H2, WIDE[:8]], bench.tables.ledgers["judged"][H2, WIDE[8:]]]
+        newest = int(bench.rounds(H2)["round"]) % 2
+        assert (halves[newest] == 2 * n).all()
+        assert (halves[1 - newest] == 2 * (n - 1)).all()
+    assert not bench.tables.ledgers["deficit"][H2].any()
+    assert events(bench) == []
+
+
+@wide
+@pytest.mark.parametrize("ev", [1, 65, 129, 194])
+def test_a_dead_ev_is_condemned_in_its_own_chunk(bench: Bench, ev: int) -> None:
+    r = Reporter(bench)
+    for _ in range(2 * TRIALS + 3):
+        for other in WIDE:
+            r.send(other, 2, arrive=0 if other == ev else 2)
+        r.report()
+        r.trial(ev, 0)
+    assert events(bench) == [(ev, "SKIP", "ASSUMED_BAD", "overdue")]
+    assert not bench.tables.ledgers["deficit"][H2, [e for e in WIDE if e != ev]].any()
+
+
+@wide
+def test_the_loss_windows_of_every_chunk_fade(bench: Bench) -> None:
+    r = Reporter(bench)
+    for ev in WIDE:
+        r.send(ev, 1000)
+    r.report()
+    r.report()
+    bench.tables.ledgers["epoch"][H2] -= 1
+    before = bench.tables.ledgers["window_tx"][H2, WIDE].copy()
+    assert (before >= 1000 >> 1).all()
+    r.report()
+    r.report()
+    assert (bench.tables.ledgers["window_tx"][H2, WIDE] <= before // 2 + 1).all()
+
+
+@wide
+def test_a_report_of_the_other_chunk_says_nothing(bench: Bench) -> None:
+    r = Reporter(bench)
+    for ev in WIDE:
+        r.send(ev, 2, arrive=0)
+    bench.age(SETTLED_MS * MS)
+    a = r.ask()
+    before = judged(bench)
+    counts = [MRCCount(packets=2)] * abi.REPORT_EVS
+    fields = {"seq": a.seq, "generation": r.generation, "round": a.round, "counts": abi.REPORT_EVS, "ports": ALL_PORTS}
+    tx_ns = int(bench.rounds(H2)["sent_ns"][a.round % abi.REPORT_SLOTS])
+    other = (a.round + 1) % 2 * abi.REPORT_EVS
+    content = MRCProbe(first=other, tx_ns=tx_ns, **fields) / MRCReport(records=counts)
+    r.settle(bench.arriving("h2", a.ev, Raw(bytes(content)), type=PROBE_REPLY, tx_ns=tx_ns + 10**10))
+    assert judged(bench) == before

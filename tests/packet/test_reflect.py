@@ -1,0 +1,273 @@
+"""mrc_pop answers probe requests: the reply is the request with this host's counts, by a path of its choice."""
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+from scapy.layers.inet import UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd import abi
+from mrcd.abi import EvState
+from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from tests.packet.reports import GENERATION, now
+from tests.packet.rig import EVS, H2, H5, SLOTS, Bench, changed
+
+pytestmark = pytest.mark.root
+
+all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
+BALLAST = bytes(range(100, 100 + abi.BALLAST))
+
+
+def own(bench: Bench) -> dict[str, int]:
+    """What every probe says of this host."""
+    return {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
+
+
+def request(
+    bench: Bench, ev: int = 5, *, tail: bytes | None = None, sent_ns: int | None = None, vlan: int = 0, **probe: int
+) -> Packet:
+    """A probe request of host h2 that has just arrived. What follows the probe is `tail`, or what `counts` needs."""
+    sent_ns = now() if sent_ns is None else sent_ns
+    fields = {"seq": 1, "ports": 0xF, "generation": GENERATION, "tx_ns": sent_ns, **probe}
+    if tail is None:
+        tail = BALLAST + bytes(8 * fields["counts"]) if fields.get("counts") else b""
+    content = Raw(bytes(MRCProbe(**fields)) + tail)
+    return bench.arriving("h2", ev, content, type=PROBE_REQUEST, seq=fields["seq"], tx_ns=sent_ns, vlan=vlan)
+
+
+def reflected(bench: Bench, ask: Packet) -> Packet:
+    """The reply to a request that asks for no report: every byte is as scapy builds it. Returns it dissected."""
+    mrc, content = ask[MRC], bytes(ask[MRC].payload)
+    before = time.monotonic_ns()
+    verdict, out = bench.pop("tc", ask, mrc.ev // SLOTS)
+    assert verdict == "redirect"
+    reply = Ether(out)
+    assert before <= reply[MRC].tx_ns <= time.monotonic_ns()
+    probe, rest = MRCProbe(content[:32]), content[32:]
+    for name, value in own(bench).items():
+        setattr(probe, name, value)
+    path = reply[UDP].sport - abi.SPORT_BASE
+    fields = {"type": PROBE_REPLY, "ev": mrc.ev, "seq": mrc.seq, "tx_ns": reply[MRC].tx_ns}
+    assert out == bytes(bench.sent(H2, path, Raw(bytes(probe) + rest), **fields))
+    return reply
+
+
+def refused(bench: Bench, frame: Packet | bytes, reason: str, plane: int = 1) -> None:
+    """A probe that is dropped under this reason."""
+    drops = bench.drops()
+    assert bench.pop("tc", frame, plane)[0] == "drop"
+    assert bench.drops() == {**drops, reason: drops.get(reason, 0) + 1}
+
+
+# ---- the answer ----
+
+
+@all_steerings
+def test_a_request_is_reflected(bench: Bench) -> None:
+    bench.tables.node["status"] = abi.STATUS_DETACHED
+    for ev in range(EVS):
+        reply = reflected(bench, request(bench, ev, seq=2**32 - 1, round=77))
+        assert (reply[MRC].ev, reply[MRC].sender, reply[MRC].receiver) == (ev, 0, H2)
+        assert (reply[MRC].seq, reply[MRCProbe].seq, reply[MRCProbe].round) == (2**32 - 1, 2**32 - 1, 77)
+        assert bench.tables.rxs["probes"][H2, ev] == 1
+    assert bench.drops() == {}
+    assert not bench.tables.ledgers["replies"].any()
+
+
+@all_steerings
+@pytest.mark.parametrize(("first", "counts"), [(0, EVS), (0, 1), (7, 9), (15, 1)])
+def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) -> None:
+    rxs = bench.tables.rxs[H2]
+    rxs["packets"] = [2**40 + 100 * ev for ev in range(EVS)]
+    rxs["probes"] = [2**16 + 7 * ev for ev in range(EVS)]
+    rxs["ce"] = [2**16 - 1 + ev for ev in range(EVS)]
+    _, out = bench.pop("tc", request(bench, 5, first=first, counts=counts, round=3), 1)
+    reply = Ether(out)
+    assert [(c.packets, c.probes, c.ce) for c in reply[MRCReport].records] == [
+        ((2**40 + 100 * ev) % 2**32, 7 * ev + (ev == 5), (ev - 1) % 2**16)  # this very request included
+        for ev in range(first, first + counts)
+    ]
+    assert (reply[MRCProbe].round, reply[MRCProbe].first, reply[MRCProbe].counts) == (3, first, counts)
+    assert reply[MRCReport].ballast == BALLAST
+    assert bench.drops() == {}
+
+
+def test_a_request_is_not_data(bench: Bench) -> None:
+    bench.pop("tc", changed(request(bench), IPv6, tc=3), 1)
+    assert bench.rx(H2, 5) == (0, 0, 0)
+    assert not bench.tables.evs["tx_packets"].any()
+
+
+@pytest.mark.parametrize("bench", ["srh"], indirect=True)
+@pytest.mark.parametrize("counts", [0, EVS])
+@pytest.mark.parametrize("length", [0, 24, 88])
+def test_the_way_back_may_have_an_srh_of_another_length(bench: Bench, length: int, counts: int) -> None:
+    """For the longest the request has brought the room along."""
+    bench.tables.rxs["packets"][H2] = range(EVS)
+    room = bytes(abi.SRH_MAX - int(bench.ev(H2, 5)["srh_len"]))
+    bench.tables.evs["srh_len"][H2] = length
+    tail = BALLAST + bytes(8 * counts) + room if counts else room
+    ask = request(bench, 5, counts=counts, tail=tail)
+    verdict, out = bench.pop("tc", ask, 1)
+    assert (verdict, len(out), bench.drops()) == ("redirect", len(bytes(ask)), {})
+    ip6 = IPv6(out[14:54])
+    at = 54 + length + 8
+    assert (ip6.plen, ip6.nh) == (len(out) - 54, 43 if length else 17)
+    assert out[54 : 54 + length] == bench.tables.srhs["bytes"][H2 * EVS + ip6.fl].tobytes()[:length]
+    mrc = MRC(out[at:])
+    assert (mrc.type, mrc.ev, mrc[MRCProbe].counts) == (PROBE_REPLY, 5, counts)
+    if counts:
+        assert [c.packets for c in mrc[MRCReport].records] == list(range(EVS))
+
+
+def test_replies_take_another_ev_of_the_plane_each_time(bench: Bench) -> None:
+    ways = [reflected(bench, request(bench, 5, seq=seq))[IPv6].fl for seq in range(8)]
+    assert sorted(ways) == [4, 4, 5, 5, 6, 6, 7, 7]
+    assert all(a != b for a, b in itertools.pairwise(ways))
+    ways = [reflected(bench, request(bench, ev))[IPv6].fl for ev in (4, 5, 6, 7)]
+    assert sorted(ways) == [4, 5, 6, 7]  # a sweep comes back by all of them
+
+
+def test_replies_keep_to_usable_evs(bench: Bench) -> None:
+    bench.set_usable(H2, 5, False)
+    bench.set_usable(H2, 7, False)
+    ways = {reflected(bench, request(bench, 5, seq=seq))[IPv6].fl for seq in range(8)}
+    assert ways == {4, 6}
+
+
+def test_without_a_usable_ev_the_reply_takes_the_mirror_of_the_path(bench: Bench) -> None:
+    bench.set_state(H2, EvState.DENIED, *range(EVS))
+    for ev in range(EVS):
+        assert reflected(bench, request(bench, ev))[IPv6].fl == ev
+
+
+def test_the_peers_ports_do_not_keep_a_reply_from_going_back(bench: Bench) -> None:
+    assert reflected(bench, request(bench, 5, ports=0))[IPv6].fl == 5
+
+
+def test_a_request_by_an_ev_that_has_no_mirror(bench: Bench) -> None:
+    """The peer's table has a path that ours lacks, and nothing else is usable."""
+    bench.set_state(H2, EvState.DENIED, *range(EVS))
+    bench.ev(H2, 5)["configured"] = 0
+    refused(bench, request(bench, 5), "reply_failed")
+
+
+@pytest.mark.parametrize("kind", [PROBE_REQUEST, PROBE_REPLY])
+def test_xdp_leaves_probes_to_tc(bench: Bench, kind: int) -> None:
+    frame, before = bytes(changed(request(bench, counts=EVS), MRC, type=kind)), bench.counted()
+    assert bench.pop_xdp(frame, bench.ifindex["n1"]) == ("pass", frame)
+    assert (bench.counted(), bench.drops()) == (before, {})
+
+
+@all_steerings
+@pytest.mark.parametrize("vlan", [0, 100])
+def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: int) -> None:
+    bench.tables.planes["vlan"][1] = vlan
+    inlet, wires = bench.attach_pop(1, "ipv6"), bench.wires()
+    ask = request(bench, 5, vlan=vlan, seq=2, counts=EVS)
+    inlet.send(ask)
+    found = [wire.frames() for wire in wires]
+    assert [len(frames) for frames in found] == [0, 1, 0, 0]
+    (frame,) = found[1]
+    reply = Ether(frame.data)
+    assert frame.vlan == (vlan or None)
+    probe = MRCProbe(seq=2, tx_ns=ask[MRC].tx_ns, counts=EVS, **own(bench))
+    report = MRCReport(ballast=BALLAST, records=[MRCCount(probes=int(ev == 5)) for ev in range(EVS)])
+    fields = {"type": PROBE_REPLY, "ev": 5, "seq": 2, "tx_ns": reply[MRC].tx_ns}
+    assert frame.data == bytes(bench.sent(H2, reply[IPv6].fl, probe / report, **fields))
+    assert bench.drops() == {}
+
+
+# ---- what probes say of their sender ----
+
+
+def test_port_status_is_learned_from_requests(bench: Bench) -> None:
+    before = time.monotonic_ns()
+    reflected(bench, request(bench, ports=0b0101, status=abi.STATUS_DETACHED))
+    peer = bench.peer(H2)
+    assert (peer["ports"], peer["status"], peer["generation"]) == (0b0101, abi.STATUS_DETACHED, GENERATION)
+    assert before <= peer["heard_ns"] <= time.monotonic_ns()
+    assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 2}
+    assert (bench.peer(H5)["ports"], len(bench.usable(H5))) == (0xFFFF, EVS)
+
+
+def test_an_older_probe_does_not_undo_a_newer_one(bench: Bench) -> None:
+    at = now()
+    reflected(bench, request(bench, 5, sent_ns=at, ports=0b0001, status=1, generation=9))
+    heard = int(bench.peer(H2)["heard_ns"])
+    reflected(bench, request(bench, 6, sent_ns=at - 1000, ports=0b1111, status=0, generation=8))
+    peer = bench.peer(H2)
+    assert (peer["ports"], peer["status"], peer["generation"]) == (0b0001, 1, 9)
+    assert peer["heard_ns"] > heard
+    assert {ev // SLOTS for ev in bench.usable(H2)} == {0}
+    reflected(bench, request(bench, 7, sent_ns=at + 1, ports=0b0011, status=0, generation=9))
+    assert (peer["ports"], peer["status"]) == (0b0011, 0)
+    assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1}
+
+
+def test_a_peer_whose_clock_starts_anew_is_believed(bench: Bench) -> None:
+    at = now()
+    reflected(bench, request(bench, 5, sent_ns=at, ports=0b0001))
+    reflected(bench, request(bench, 5, sent_ns=at - 10**10, ports=0b0111, generation=GENERATION + 1))
+    assert (bench.peer(H2)["ports"], bench.peer(H2)["generation"]) == (0b0111, GENERATION + 1)
+
+
+# ---- malformed requests ----
+
+
+@pytest.mark.parametrize(
+    ("first", "counts"), [(1, EVS), (EVS, 1), (0, EVS + 1), (0, 128), (0, 129), (0, 65535), (65535, 1), (65535, 65535)]
+)
+def test_a_report_of_evs_that_there_are_not(bench: Bench, first: int, counts: int) -> None:
+    tail = bytes(abi.BALLAST + 8 * 200)
+    refused(bench, request(bench, first=first, counts=counts, tail=tail), "bad_probe")
+
+
+@all_steerings
+def test_requests_cut_off_at_every_length(bench: Bench) -> None:
+    """By the end of the packet."""
+    whole = request(bench, counts=EVS)
+    header = len(whole) - len(whole[MRC].payload)
+    for length in range(header - len(MRC()), len(whole)):
+        refused(bench, bytes(whole)[:length], "truncated")
+    assert bench.pop("tc", whole, 1)[0] == "redirect"
+    assert bench.drops() == {"truncated": len(whole) - header + len(MRC())}
+
+
+@pytest.mark.parametrize("kind", [PROBE_REQUEST, PROBE_REPLY])
+@pytest.mark.parametrize("padding", [0, 100])
+def test_probes_whose_lengths_say_that_they_are_short(bench: Bench, kind: int, padding: int) -> None:
+    """What lies behind the end of the UDP payload is no part of a probe."""
+    before, probe = bench.counted(), bytes(request(bench)[MRC].payload)
+    for length in (0, 1, len(probe) - 1):
+        frame = bytes(bench.arriving("h2", 5, Raw(probe[:length]), type=kind))
+        refused(bench, frame + (probe[length:] + bytes(padding) if padding else b""), "truncated")
+    assert bench.counted() == before
+
+
+@all_steerings
+@pytest.mark.parametrize("counts", [1, EVS])
+def test_requests_without_room_for_the_report_they_ask_for(bench: Bench, counts: int) -> None:
+    tail = BALLAST + bytes(8 * counts)
+    for length in range(len(tail)):
+        refused(bench, request(bench, counts=counts, tail=tail[:length]), "bad_probe")
+    assert bench.pop("tc", request(bench, counts=counts, tail=tail), 1)[0] == "redirect"
+
+
+def test_a_probe_may_be_longer_than_we_know(bench: Bench) -> None:
+    """Room for later versions: what follows comes back as it is."""
+    reflected(bench, request(bench, tail=bytes(range(24))))
+    tail = BALLAST + bytes(8 * EVS) + b"more"
+    _, out = bench.pop("tc", request(bench, counts=EVS, tail=tail), 1)
+    assert out.endswith(b"more")
+
+
+def test_requests_say_nothing_of_a_host_they_were_not_meant_for(bench: Bench) -> None:
+    fields: dict[str, Any] = {"receiver": H5}
+    before = bench.counted()
+    refused(bench, changed(request(bench), MRC, **fields), "wrong_receiver")
+    assert bench.counted() == before

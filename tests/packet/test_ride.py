@@ -1,0 +1,388 @@
+"""Requests that ride on traffic: made of the clone of a packet that is pushed, which itself goes on as ever."""
+
+import socket
+import struct
+from dataclasses import dataclass
+
+import pytest
+from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd import abi
+from mrcd.config import Steering
+from mrcd.wire import DATA, MRC, PROBE_REQUEST, MRCProbe, MRCReport
+from tests.packet.reports import MS, now
+from tests.packet.rig import EVS, H2, H5, PLANES, SLOTS, Bench, Setup, nic_mac, wire_mac
+from tests.packet.wires import Frame, Gso, Sender, Tap
+
+pytestmark = pytest.mark.root
+
+ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
+IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
+IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
+COUNTS = abi.BALLAST + 8 * EVS
+EACH = 16
+CALM = f"probe_late_ms = 10000\nprobe_packets = {EACH}"
+
+
+def patient(steering: Steering = "usid", evs: int = EVS) -> Setup:
+    """A host that asks after so many packets, and not because time has passed."""
+    return Setup(steering, f"{CALM}\nprobe_gap_us = 150", evs)
+
+
+@dataclass
+class Ridden:
+    """The stack's side and the wires of a host whose traffic carries requests."""
+
+    bench: Bench
+    stack: Sender
+    wires: list[Tap]
+
+    def due(self) -> None:
+        """As if nothing had been asked for a long time, and never anything on EVs other than 0."""
+        self.bench.rounds(H2)["asked_ns"], self.bench.rounds(H2)["turn"] = 0, 0
+
+    def send(self, packet: Packet, gso: Gso | None = None) -> tuple[list[Frame], list[Frame]]:
+        """What goes out for a packet of the stack: data and requests."""
+        self.stack.send(ETHERNET / packet, gso)
+        return self.out()
+
+    def out(self) -> tuple[list[Frame], list[Frame]]:
+        """What has gone out: data and requests, plane by plane."""
+        found = [f for wire in self.wires for f in wire.frames()]
+        kinds = [Ether(f.data)[MRC].type for f in found]
+        assert set(kinds) <= {DATA, PROBE_REQUEST}
+        sent, asked = ([f for f, k in zip(found, kinds, strict=True) if k == kind] for kind in (DATA, PROBE_REQUEST))
+        return sent, asked
+
+
+@pytest.fixture
+def ridden(bench: Bench) -> Ridden:
+    """Nothing is due yet: the last report was asked for just now."""
+    stack, wires = bench.attach_push(), bench.wires()
+    bench.attach_probe()
+    bench.rounds(H2)["asked_ns"] = now()
+    return Ridden(bench, stack, wires)
+
+
+quiet = pytest.mark.parametrize("bench", [patient()], indirect=True, ids=["usid"])
+all_steerings = pytest.mark.parametrize(
+    "bench", [patient(), patient("srh"), patient("ecmp")], indirect=True, ids=["usid", "srh", "ecmp"]
+)
+
+
+def request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = False) -> MRC:
+    """A request that has ridden on a packet, byte by byte: a small one is behind it, of others it is made itself."""
+    seen = Ether(frame.data)
+    mrc: MRC = seen[MRC]
+    probe = seen[MRCProbe]
+    own = {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
+    expected = MRCProbe(seq=probe.seq, round=probe.round, counts=EVS, tx_ns=mrc.tx_ns, **own)
+    room = COUNTS + (abi.SRH_MAX if bench.setup.steering == "srh" else 0)  # a reply may need a longer SRH
+    if not burst and len(ETHERNET / packet) + len(expected) + room <= bench.plan.inner_mtu:
+        carried = bytes(room) + bytes(packet)
+    else:
+        carried = bytes(packet)[:room].ljust(room, b"\0")
+    fields = {"type": PROBE_REQUEST, "seq": probe.seq, "tx_ns": mrc.tx_ns}
+    assert frame.data == bytes(bench.sent(H2, mrc.ev, Raw(bytes(expected) + carried), **fields))
+    return mrc
+
+
+def data(bench: Bench, frame: Frame, packet: Packet, **mrc: int) -> None:
+    """A data packet as if nothing had ridden on it."""
+    seen = Ether(frame.data)[MRC]
+    assert frame.data == bytes(bench.sent(H2, seen.ev, packet, seq=seen.seq, tx_ns=seen.tx_ns, **mrc))
+
+
+CARRIERS = [
+    IPV4 / UDP(sport=1, dport=2) / b"",
+    IPV4 / UDP(sport=1, dport=2) / Raw(bytes(i & 0xFF for i in range(1000))),
+    IPV4 / TCP(sport=1, dport=2, flags="A") / b"",
+    IPV4 / TCP(sport=1, dport=2, flags="A", options=[("NOP", None)] * 40) / Raw(bytes(1200)),
+    IP(src="10.99.0.1", dst="10.99.0.3", options=[IPOption(b"\x01")] * 20) / TCP() / Raw(bytes(300)),
+    IPV6 / UDP(sport=1, dport=2) / b"six",
+    IPV6 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(i & 0xFF for i in range(1000))),
+    *(IPV4 / UDP(sport=1, dport=2) / Raw(bytes(COUNTS - 28 + extra)) for extra in (-1, 0, 1)),
+    *(IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1420 - 14 - 32 - COUNTS - 28 + extra)) for extra in (0, 1)),  # inner MTU
+]
+
+
+@all_steerings
+@pytest.mark.parametrize("packet", CARRIERS, ids=lambda p: f"{p.summary().split()[0]}{len(p)}")
+def test_a_request_rides_on_a_packet(ridden: Ridden, bench: Bench, packet: Packet) -> None:
+    ridden.due()
+    sent, asked = ridden.send(packet)
+    assert (len(sent), len(asked), bench.drops()) == (1, 1, {})
+    data(bench, sent[0], packet)
+    mrc = request(bench, asked[0], packet)
+    assert (mrc.ev, mrc.seq, mrc[MRCProbe].round) == (0, 1, 1)
+    assert bench.rounds(H2)["round"] == 1
+    assert bench.rounds(H2)["asked_ns"] == bench.rounds(H2)["sent_ns"][1] == mrc.tx_ns
+    assert (bench.ev(H2, 0)["probe_seq"], bench.ev(H2, 0)["probe_ns"]) == (1, mrc.tx_ns)
+    # The packet itself was not sent yet when the request was made of it.
+    assert (bench.ev(H2, 0)["tx_packets"], bench.ev(H2, 0)["noted_tx"]) == (1, 0)
+
+
+@quiet
+@pytest.mark.parametrize(
+    "packet",
+    [
+        IP(src="10.99.0.1", dst="10.99.0.3", options=[IPOption(b"\x01")] * 24) / UDP() / Raw(bytes(300)),
+        IPV4 / ICMP() / Raw(bytes(300)),
+        IPV6 / IPv6ExtHdrDestOpt() / UDP() / Raw(bytes(300)),
+    ],
+    ids=["options", "icmp", "extension header"],
+)
+def test_what_has_no_checksum_in_the_ballast_carries_nothing(ridden: Ridden, bench: Bench, packet: Packet) -> None:
+    ridden.due()
+    sent, asked = ridden.send(packet)
+    assert (len(sent), asked) == (1, [])
+    data(bench, sent[0], packet)
+    assert len(ridden.send(CARRIERS[0])[1]) == 1  # the next that can does
+
+
+def offloaded(plane: int) -> socket.socket:
+    """What leaves by a plane, with what the NIC has yet to do to it."""
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    s.setsockopt(263, 15, 1)  # SOL_PACKET, PACKET_VNET_HDR
+    s.settimeout(5)
+    s.bind((f"w{plane}", 3))
+    return s
+
+
+@all_steerings
+@pytest.mark.parametrize(
+    ("packet", "gso"),
+    [
+        (IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(3000)), Gso("tcp4", 1000, 34)),
+        (
+            IPV6 / TCP(sport=1, dport=2, flags="A", options=[("NOP", None)] * 40) / Raw(bytes(3000)),
+            Gso("tcp6", 1000, 54),
+        ),
+        (IPV6 / UDP(sport=1, dport=2) / Raw(bytes(3000)), Gso("udp", 1000, 54)),
+    ],
+    ids=["tcp4", "tcp6", "udp"],
+)
+def test_the_nic_writes_its_checksum_into_the_ballast(ridden: Ridden, bench: Bench, packet: Packet, gso: Gso) -> None:
+    ridden.due()
+    with offloaded(0) as tap:
+        sent, asked = ridden.send(packet, gso)
+        assert (len(sent), len(asked), bench.drops()) == (1, 1, {})
+        data(bench, sent[0], packet, segments=3)
+        request(bench, asked[0], packet, burst=True)
+        while (seen := tap.recv(1 << 16))[10:] != asked[0].data:
+            pass
+    flags, kind, _, _, start, offset = struct.unpack("BBHHHH", seen[:10])
+    assert kind == 0  # not a burst
+    assert flags & 1
+    ballast = len(asked[0].data) - len(Ether(asked[0].data)[MRCReport])
+    assert ballast <= start + offset <= ballast + abi.BALLAST - 2
+
+
+@quiet
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_a_burst_of_just_a_requests_length(ridden: Ridden, bench: Bench, extra: int) -> None:
+    packet = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(COUNTS - 40 + extra))
+    ridden.due()
+    sent, asked = ridden.send(packet, Gso("tcp4", 100, 34))
+    assert (len(sent), len(asked), bench.drops()) == (1, 1, {})
+    data(bench, sent[0], packet, segments=2)
+    request(bench, asked[0], packet, burst=True)
+
+
+# ---- when ----
+
+
+@quiet
+def test_one_packet_in_sixteen_carries_a_request(ridden: Ridden, bench: Bench) -> None:
+    found = []
+    for n in range(1, 4 * EACH + 1):
+        bench.age(MS)
+        if ridden.send(CARRIERS[0])[1]:
+            found.append(n)
+    assert found == [EACH, 2 * EACH, 3 * EACH, 4 * EACH]
+
+
+@quiet
+def test_traffic_to_others_does_not_count(ridden: Ridden, bench: Bench) -> None:
+    other = IP(src="10.99.0.1", dst="10.99.0.6") / UDP() / b"x"
+    bench.rounds(H5)["asked_ns"] = now()
+    for _ in range(EACH - 1):
+        bench.age(MS)
+        assert not ridden.send(CARRIERS[0])[1]
+        assert not ridden.send(other)[1]
+    assert [Ether(f.data)[MRC].receiver for f in ridden.send(CARRIERS[0])[1]] == [H2]
+    assert [Ether(f.data)[MRC].receiver for f in ridden.send(other)[1]] == [H5]
+
+
+GAP = Setup(health=f"{CALM}\nprobe_gap_us = 1000000\nloss_window_ms = 60000")
+WINDOW = Setup(health=f"{CALM}\nreorder_us = 1000000\noverdue_ms = 1000")
+
+
+@pytest.mark.parametrize("bench", [GAP], indirect=True, ids=[""])
+def test_a_gap_is_left_between_two(ridden: Ridden, bench: Bench) -> None:
+    """Twice that for packets that are pushed: acknowledgements come first, if any do."""
+    for _ in range(2 * EACH):
+        assert not ridden.send(CARRIERS[0])[1]
+    bench.age(1000 * MS)
+    assert not ridden.send(CARRIERS[0])[1]
+    bench.age(1000 * MS)
+    assert len(ridden.send(CARRIERS[0])[1]) == 1
+    assert not ridden.send(CARRIERS[0])[1]
+
+
+@pytest.mark.parametrize("bench", [WINDOW], indirect=True, ids=[""])
+def test_the_reordering_window_is_left_between_two(ridden: Ridden, bench: Bench) -> None:
+    for _ in range(2 * EACH):
+        assert not ridden.send(CARRIERS[0])[1]
+    bench.age(1000 * MS)
+    assert len(ridden.send(CARRIERS[0])[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("bench", "chunks"), [(patient(), 1), (patient(evs=256), 2)], indirect=["bench"], ids=["a chunk", "two"]
+)
+def test_so_many_may_be_under_way_and_no_more(ridden: Ridden, bench: Bench, chunks: int) -> None:
+    asked = 0
+    for _ in range(EACH * (abi.ROUNDS_UNDER_WAY * chunks + 3)):
+        bench.age(MS)
+        asked += len(ridden.send(CARRIERS[0])[1])
+    assert asked == abi.ROUNDS_UNDER_WAY * chunks
+    bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+    assert len(ridden.send(CARRIERS[0])[1]) == 1
+    # And now and then in any case: all of them may have been lost.
+    bench.rounds(H2)["settled"] -= 100
+    assert not ridden.send(CARRIERS[0])[1]
+    bench.age(10_000 * MS)
+    assert len(ridden.send(CARRIERS[0])[1]) == 1
+
+
+@quiet
+def test_another_cpu_that_asked_a_little_later_is_believed(ridden: Ridden, bench: Bench) -> None:
+    bench.rounds(H2)["asked_ns"] = now() + 1000 * MS
+    for _ in range(2 * EACH):
+        assert not ridden.send(CARRIERS[0])[1]
+    assert bench.rounds(H2)["round"] == 0
+
+
+@quiet
+def test_requests_take_usable_evs_in_turn(ridden: Ridden, bench: Bench) -> None:
+    bench.set_usable(H2, 4, False)
+    found = []
+    for _ in range(EVS):
+        bench.rounds(H2)["asked_ns"], bench.rounds(H2)["settled"] = 0, bench.rounds(H2)["round"]  # answered
+        (frame,) = ridden.send(CARRIERS[0])[1]
+        found.append(request(bench, frame, CARRIERS[0]).ev)
+    expected = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
+    assert found == [5 if ev == 4 else ev for ev in expected]
+
+
+# ---- on what comes in ----
+
+ACK = IP(src="10.99.0.3", dst="10.99.0.1", id=9) / TCP(sport=2, dport=1, flags="A")
+
+
+def received(ridden: Ridden, inlet: Tap, packet: Packet, **mrc: int) -> list[Frame]:
+    """The requests that go out when a packet has come from host h2, which goes to the stack as ever."""
+    inlet.send(ridden.bench.arriving("h2", 5, packet, **mrc))
+    (frame,) = inlet.frames()
+    assert frame.data == bytes(Ether(src=wire_mac(1), dst=nic_mac(1)) / packet)
+    sent, asked = ridden.out()
+    assert sent == []
+    return asked
+
+
+def pushed(ridden: Ridden, packets: int) -> None:
+    """So many have been pushed since the last report was asked for."""
+    ridden.bench.rounds(H2)["asked_ns"] = now()
+    for _ in range(packets):
+        assert not ridden.send(CARRIERS[0])[1]
+
+
+@pytest.mark.parametrize("bench", [GAP], indirect=True, ids=[""])
+@pytest.mark.parametrize("packet", [ACK, ACK / Raw(bytes(512 - 54))], ids=len)
+def test_a_request_rides_on_an_acknowledgement(ridden: Ridden, bench: Bench, packet: Packet) -> None:
+    inlet = bench.attach_pop(1, "ipv4")
+    pushed(ridden, EACH)
+    assert received(ridden, inlet, packet) == []  # too soon
+    bench.age(1000 * MS)
+    (frame,) = received(ridden, inlet, packet)
+    assert request(bench, frame, packet).receiver == H2
+    assert received(ridden, inlet, packet) == []
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize("bench", [GAP], indirect=True, ids=[""])
+@pytest.mark.parametrize(
+    "packet",
+    [ACK / Raw(bytes(513 - 54)), IP(src="10.99.0.3", dst="10.99.0.1") / ICMP()],
+    ids=["not small", "icmp"],
+)
+def test_not_on_everything(ridden: Ridden, bench: Bench, packet: Packet) -> None:
+    inlet = bench.attach_pop(1, "ipv4")
+    pushed(ridden, EACH)
+    bench.age(1000 * MS)
+    assert received(ridden, inlet, packet) == []
+    assert len(received(ridden, inlet, ACK)) == 1
+
+
+@pytest.mark.parametrize("bench", [GAP], indirect=True, ids=[""])
+def test_not_if_little_was_sent(ridden: Ridden, bench: Bench) -> None:
+    inlet = bench.attach_pop(1, "ipv4")
+    pushed(ridden, EACH - 1)
+    bench.age(1000 * MS)
+    assert received(ridden, inlet, ACK) == []
+
+
+# ---- where ----
+
+
+@all_steerings
+def test_a_vlan_plane_gets_its_tag(ridden: Ridden, bench: Bench) -> None:
+    bench.tables.planes["vlan"][0] = 100
+    ridden.due()
+    sent, asked = ridden.send(CARRIERS[1])
+    assert [f.vlan for f in sent + asked] == [100, 100]
+    request(bench, asked[0], CARRIERS[1])
+    data(bench, sent[0], CARRIERS[1])
+
+
+@quiet
+def test_without_a_place_to_make_them_there_are_none(ridden: Ridden, bench: Bench) -> None:
+    bench.tables.node["probe_ifindex"] = 0
+    ridden.due()
+    sent, asked = ridden.send(CARRIERS[0])
+    assert (len(sent), asked, bench.rounds(H2)["round"]) == (1, [], 0)
+
+
+@quiet
+def test_a_request_that_cannot_be_made_is_counted_and_its_packet_goes_on(ridden: Ridden, bench: Bench) -> None:
+    bench.rounds(H2)["asked_ns"], bench.rounds(H2)["turn"] = 0, 1
+    bench.ev(H2, 4)["configured"] = 0
+    sent, asked = ridden.send(CARRIERS[0])
+    assert (len(sent), asked, bench.drops()) == (1, [], {"probe_failed": 1})
+    data(bench, sent[0], CARRIERS[0])
+
+
+@pytest.mark.parametrize("packet", CARRIERS[:6:2], ids=lambda p: f"{p.summary().split()[0]}{len(p)}")
+def test_in_packet_granularity(bench: Bench, packet: Packet) -> None:
+    ridden = Ridden(bench, bench.attach_push("packet"), bench.wires())
+    bench.attach_probe()
+    ridden.due()
+    sent, asked = ridden.send(packet)
+    assert (len(sent), len(asked), bench.drops()) == (1, 1, {})
+    data(bench, sent[0], packet)
+    request(bench, asked[0], packet)
+
+
+def test_what_the_kernel_itself_sends_by_that_interface_passes(bench: Bench) -> None:
+    bench.attach_push()
+    bench.attach_probe()
+    tap = bench._tap("m0", "m0p")
+    for packet in (CARRIERS[0], IPV4 / ICMP()):
+        tap.send(Ether(src="02:00:00:00:02:01", dst="02:00:00:00:02:00") / packet)
+        (frame,) = tap.frames()
+        assert frame.data == bytes(Ether(src="02:00:00:00:02:01", dst="02:00:00:00:02:00") / packet)
+    assert bench.drops() == {}

@@ -1,0 +1,299 @@
+"""States of EVs: how the daemon changes them, what is told of it, and which EVs are usable."""
+
+import os
+import random
+import threading
+from collections.abc import Iterable
+
+import pytest
+from scapy.layers.inet import IP, UDP
+
+from mrcd import abi
+from mrcd.abi import EvState, Histogram, Reason
+from tests.packet.reports import EVERY, MS, Reporter, events, now, others
+from tests.packet.rig import EVS, H2, H5, PLANES, SLOTS, Bench, Setup
+
+pytestmark = pytest.mark.root
+
+ANY = list(EvState)
+UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = ANY
+BY_SLOT = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
+
+
+def steer(bench: Bench, ev: int, state: EvState, reason: Reason = Reason.ADMIN, leave: Iterable[EvState] = ANY) -> bool:
+    """As the daemon does."""
+    return bench.dataplane.steer(H2, ev, state, reason, leave)
+
+
+# ---- mrc_steer ----
+
+
+def test_an_ev_is_steered_if_it_is_in_a_state_that_may_be_left(bench: Bench) -> None:
+    since = now()
+    assert not steer(bench, 5, DENIED, leave=[UNKNOWN, SKIP, ASSUMED_BAD])
+    assert (bench.ev(H2, 5)["state"], events(bench)) == (GOOD, [])
+    assert steer(bench, 5, DENIED, leave=[GOOD, SKIP])
+    assert (bench.ev(H2, 5)["state"], bench.ev(H2, 5)["reason"]) == (DENIED, Reason.ADMIN)
+    assert since <= bench.ev(H2, 5)["state_since_ns"] <= now()
+    assert bench.usable(H2) == others(5)
+    assert events(bench) == [(5, "GOOD", "DENIED", "admin")]
+    assert not steer(bench, 5, DENIED)
+    assert steer(bench, 5, UNKNOWN, leave=[DENIED])
+    assert events(bench) == [(5, "DENIED", "UNKNOWN", "admin")]
+    assert bench.usable(H2) == others(5)
+    assert steer(bench, 5, GOOD, Reason.PROBED)
+    assert bench.usable(H2) == EVERY
+    assert len(bench.usable(H5)) == EVS
+
+
+@pytest.mark.parametrize(
+    ("host", "ev", "state"),
+    [
+        (H2, EVS, DENIED),
+        (H2, 2**32 - 2, DENIED),
+        (H2, 2**16 + 5, DENIED),
+        (H2, 5, 5),
+        (3, 5, DENIED),
+        (2**32 - 1, 5, DENIED),
+    ],
+)
+def test_what_there_is_not_cannot_be_steered(bench: Bench, host: int, ev: int, state: int) -> None:
+    before = bench.counted()
+    assert bench.dataplane._steer(host, ev, state, Reason.ADMIN, 0x1F) == 0
+    assert (bench.counted(), events(bench)) == (before, [])
+
+
+def test_an_ev_that_is_not_configured_cannot_be_steered(bench: Bench) -> None:
+    bench.ev(H2, 5)["configured"] = 0
+    assert not steer(bench, 5, DENIED)
+
+
+# ---- what is told, and what is kept ----
+
+
+def test_an_event_brings_the_evidence(bench: Bench) -> None:
+    ledger = bench.ledger(H2, 5)
+    for name, value in {
+        "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12, "trials": 7, "good": 9,
+    }.items():  # fmt: skip
+        ledger[name] = value
+    ledger["arrived_ns"] = now() - 40 * MS
+    ledger["lag_ns"] = ledger["doubt_ns"] = now()
+    bench.ev(H2, 5)["tx_packets"], ledger["after_good"] = 2**32 + 10, 2**32 - 30
+    assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
+    (event,) = bench.dataplane.events()
+    told = {name: int(event[name]) for name in abi.EVENT.names or ()}
+    silent = told.pop("silent_ns")
+    assert silent == told["ns"] - ledger["arrived_ns"] >= 40 * MS
+    assert told == {
+        "ns": bench.ev(H2, 5)["state_since_ns"], "host_id": H2, "ev": 5, "before": GOOD, "after": ASSUMED_BAD,
+        "reason": Reason.GREY_LOSS, "relapses": 1, "icmp_type": 0, "icmp_code": 0,
+        "trials": 7, "lost_packets": 30, "sent_packets": 1000,
+    }  # fmt: skip
+    # A fall begins these anew; how long it is ago is the hold-down's business.
+    zero = ("window_tx", "window_lost", "window_samples", "window_losses", "lag_ns", "doubt_ns", "good")
+    assert not any(ledger[name] for name in zero)
+    assert ledger["loss_ns"] == told["ns"]
+    detection, after_good = bench.tables.histograms()[[Histogram.DETECTION, Histogram.AFTER_GOOD]]
+    assert (detection.sum(), after_good.sum(), after_good[(5 - 1) * 4 + 1]) == (1, 1, 1)  # 40 is 32 + 8
+
+
+@pytest.mark.parametrize("reason", [Reason.LINK_DOWN, Reason.PEER_LINK_DOWN])
+def test_a_link_that_is_down_says_nothing_of_how_fast_paths_are_left(bench: Bench, reason: Reason) -> None:
+    bench.ledger(H2, 5)["arrived_ns"] = now()
+    assert steer(bench, 5, ASSUMED_BAD, reason)
+    assert not bench.tables.histograms().any()
+
+
+def test_nor_does_an_ev_by_which_nothing_ever_arrived(bench: Bench) -> None:
+    assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
+    (event,) = bench.dataplane.events()
+    assert event["silent_ns"] == 0
+    assert not bench.tables.histograms().any()
+
+
+def test_being_passed_over_is_no_event(bench: Bench) -> None:
+    record = bench.ev(H2, 5)
+    record["state_since_ns"] = since = now() - 10**9
+    for n in (1, 2):
+        assert steer(bench, 5, SKIP, Reason.CONGESTED)
+        assert (record["skips"], record["skip_reason"], record["reason"]) == (n, Reason.CONGESTED, Reason.NEW)
+        assert bench.usable(H2) == EVERY
+        assert steer(bench, 5, GOOD, Reason.CONGESTED)
+    assert (record["state_since_ns"], record["reason"], events(bench)) == (since, Reason.NEW, [])
+
+
+@pytest.mark.parametrize(
+    ("relapses", "well_ms", "after"),
+    [(0, 0, 1), (1, 59_000, 2), (1, 61_000, 1), (5, 121_000, 4), (5, 10**7, 1), (254, 0, 255), (255, 0, 255)],
+)
+def test_relapses_are_forgotten_one_by_one(bench: Bench, relapses: int, well_ms: int, after: int) -> None:
+    """An EV that was well for hold_down_max_ms, a minute, forgets one."""
+    record = bench.ev(H2, 5)
+    record["relapses"], record["state_since_ns"] = relapses, max(1, now() - well_ms * MS)
+    assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
+    assert record["relapses"] == after
+    assert steer(bench, 5, GOOD, Reason.HEALED)
+    assert record["relapses"] == after
+    assert [int(e["relapses"]) for e in bench.dataplane.events()] == [after, after]
+
+
+# ---- the usable EVs ----
+
+
+def usable_by_rank(bench: Bench) -> list[int]:
+    """The rule again: the good ones; below the floor the least bad; a silent one only if there is no other."""
+    ports = int(bench.tables.node["ports"]) & int(bench.peer(H2)["ports"])
+    floor = max(1, int(bench.peer(H2)["floor"]))
+
+    def rank(ev: int) -> int:
+        record, ledger = bench.ev(H2, ev), bench.ledger(H2, ev)
+        if not record["configured"] or not ports >> ev // SLOTS & 1 or record["state"] == DENIED:
+            return 9
+        bad = 4 if ledger["good"] else 5
+        lagging = 3 if ledger["lag_ns"] else 1
+        return {GOOD: 1, SKIP: lagging, UNKNOWN: 2, ASSUMED_BAD: bad}[EvState(record["state"])]
+
+    chosen: list[int] = []
+    for wanted in range(1, 6):
+        for ev in BY_SLOT:
+            full = wanted > 1 and len(chosen) >= floor
+            if rank(ev) == wanted and not full and not (wanted == 5 and any(rank(e) < 5 for e in chosen)):
+                chosen.append(ev)
+    return sorted(chosen)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_usable_evs_are_the_best_there_are(bench: Bench, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(60):
+        weights = chance.choice([(1, 1, 1, 1, 1), (0, 1, 1, 20, 5), (1, 0, 0, 5, 20), (0, 0, 0, 1, 0)])
+        for ev in EVERY:
+            bench.ev(H2, ev)["state"] = chance.choices(ANY, weights)[0]
+            bench.ledger(H2, ev)["lag_ns"] = chance.choice([0, 1])
+            bench.ledger(H2, ev)["good"] = chance.choice([0, 0, 0, 3])
+        bench.peer(H2)["floor"] = chance.choice([0, 1, 4, 7, 16, 200])
+        bench.tables.node["ports"], bench.peer(H2)["ports"] = chance.choice([15, 15, 11]), chance.choice([65535, 13, 0])
+        bench.dataplane.refresh(H2)
+        assert bench.usable(H2) == usable_by_rank(bench)
+
+
+def test_the_floor_is_filled_over_all_planes(bench: Bench) -> None:
+    bench.tables.ledgers["good"][H2] = 1
+    bench.set_state(H2, ASSUMED_BAD, *EVERY)
+    assert bench.usable(H2) == [0, 4, 8, 12]
+    bench.set_state(H2, GOOD, 9, 10)
+    assert bench.usable(H2) == [0, 4, 9, 10]
+    bench.set_state(H2, UNKNOWN, 15)
+    assert bench.usable(H2) == [0, 9, 10, 15]
+    bench.set_state(H2, GOOD, 1, 2, 3)
+    assert bench.usable(H2) == [1, 2, 3, 9, 10]
+
+
+def test_silent_evs_are_used_only_if_there_is_no_other(bench: Bench) -> None:
+    bench.set_state(H2, ASSUMED_BAD, *EVERY)
+    assert bench.usable(H2) == [0, 4, 8, 12]
+    bench.ledger(H2, 7)["good"] = 1
+    bench.dataplane.refresh(H2)
+    assert bench.usable(H2) == [7]
+
+
+def test_denied_evs_are_never_used(bench: Bench) -> None:
+    bench.set_state(H2, DENIED, *others(7))
+    assert bench.usable(H2) == [7]
+    assert steer(bench, 7, DENIED)
+    assert bench.usable(H2) == []
+
+
+def test_all_but_two_failing_leaves_these_two(bench: Bench) -> None:
+    for ev in others(5, 10):
+        assert steer(bench, ev, ASSUMED_BAD, Reason.GREY_LOSS)
+    assert bench.usable(H2) == [5, 10]
+    for _ in range(8):
+        assert bench.push(IP(src="10.99.0.1", dst="10.99.0.3") / UDP())[0] == "redirect"
+    assert bench.tables.evs["tx_packets"][H2, [5, 10]].tolist() == [4, 4]
+
+
+def test_a_reply_brings_the_peers_links(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.report(ports=0b0111)
+    assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1, 2}
+    wanted = int(bench.peer(H2)["wanted"])
+    r.report(ports=0b0111)
+    assert bench.peer(H2)["wanted"] == wanted  # nothing to be done
+    r.report()
+    assert bench.usable(H2) == EVERY
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="takes two CPUs")
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])  # which takes longer to work out
+def test_two_cpus_steer_at_once(bench: Bench) -> None:
+    """Nobody waits for anybody, and at the end the usable EVs are what they ought to be."""
+    rounds, two = 500, threading.Barrier(2)
+    usable = bench.tables.peers["usable"][H2]
+    wrong: list[int] = []
+
+    def work(cpu: int) -> None:
+        os.sched_setaffinity(0, {cpu})
+        chance = random.Random(cpu)
+        for n in range(rounds):
+            two.wait()
+            steer(bench, chance.choice(EVERY[:SLOTS]) + 64 * cpu, chance.choice([GOOD, ASSUMED_BAD, DENIED]))
+            if two.wait() == 0:
+                found = usable.copy()
+                bench.dataplane.refresh(H2)
+                wrong.extend([n] * bool((found != usable).any()))
+
+    threads = [threading.Thread(target=work, args=(cpu,)) for cpu in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (wrong, bench.peer(H2)["busy"]) == ([], 0)
+    assert len(events(bench)) > rounds // 2
+
+
+# ---- weights ----
+
+
+def spread(bench: Bench, packets: int) -> list[int]:
+    """Packets per EV of so many pushed."""
+    before = bench.tables.evs["tx_packets"][H2].copy()
+    for _ in range(packets):
+        assert bench.push(IP(src="10.99.0.1", dst="10.99.0.3") / UDP())[0] == "redirect"
+    return list((bench.tables.evs["tx_packets"][H2] - before).tolist())
+
+
+@pytest.mark.parametrize("weight", [1, 2, 4])
+def test_a_returning_ev_takes_some_of_its_turns(bench: Bench, weight: int) -> None:
+    bench.ev(H2, 5)["weight"] = weight
+    sent = spread(bench, 64 * EVS)
+    # Of a plane's turns: a round takes three without it, four with it.
+    expected = 64 * SLOTS * (weight / 8) / (SLOTS - 1 + weight / 8)
+    assert abs(sent[5] - expected) <= 1
+    assert [sum(sent[p * SLOTS : p * SLOTS + SLOTS]) for p in range(PLANES)] == [64 * SLOTS] * PLANES
+    assert {sent[ev] for ev in EVERY if ev // SLOTS != 1} == {64}
+
+
+def test_returning_evs_do_not_take_each_others_turns(bench: Bench) -> None:
+    returning = [0, 4, 8, 12]
+    for ev in returning:
+        bench.ev(H2, ev)["weight"] = 1
+    sent = spread(bench, 80 * EVS)
+    assert all(5 <= sent[ev] <= 20 for ev in returning), sent
+
+
+def test_alone_in_its_plane_it_takes_all(bench: Bench) -> None:
+    bench.set_state(H2, DENIED, 4, 6, 7)
+    bench.ev(H2, 5)["weight"] = 1
+    sent = spread(bench, 4 * EVS)
+    assert sent[4:8] == [0, 16, 0, 0]
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
+def test_slots_beyond_the_first_word(bench: Bench) -> None:
+    """Four T1s, so slots 0 to 3 of 64 in each plane; an EV's bit is in its plane's words."""
+    words = bench.tables.peers["usable"][H2]
+    assert words[:PLANES].tolist() == [[0xF, 0, 0, 0]] * PLANES
+    assert steer(bench, 130, DENIED)
+    assert words[:PLANES].tolist() == [[0xF, 0, 0, 0]] * 2 + [[0b1011, 0, 0, 0], [0xF, 0, 0, 0]]

@@ -1,0 +1,217 @@
+"""mrc_sweep: requests on every EV of a peer that is due, and one more that asks for a report."""
+
+import time
+
+import pytest
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd import abi
+from mrcd.abi import EvState
+from mrcd.wire import MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from tests.packet.reports import MS, NEVER, now, patient
+from tests.packet.rig import EVS, H1, H2, H5, PLANES, SLOTS, Bench, Setup
+from tests.packet.wires import Frame, Tap
+
+pytestmark = pytest.mark.root
+
+all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
+
+
+def own(bench: Bench) -> dict[str, int]:
+    """What every probe says of this host."""
+    return {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
+
+
+def padded(bench: Bench, ev: int, content: Packet) -> Packet:
+    """A reply may need a longer SRH than its request has."""
+    if bench.setup.steering != "srh":
+        return content
+    return content / Raw(bytes(abi.SRH_MAX - int(bench.ev(H2, ev)["srh_len"])))
+
+
+def requests(wires: list[Tap]) -> list[tuple[int, Frame]]:
+    """The requests found, each with its plane, plane by plane."""
+    found = [(plane, frame) for plane, wire in enumerate(wires) for frame in wire.frames()]
+    assert all(Ether(f.data)[MRC].type == PROBE_REQUEST for _, f in found)
+    return found
+
+
+def without_reports(found: list[tuple[int, Frame]]) -> list[tuple[int, Frame]]:
+    """Those that ask for no report."""
+    return [(plane, f) for plane, f in found if not Ether(f.data)[MRCProbe].counts]
+
+
+def report_of(found: list[tuple[int, Frame]]) -> Packet:
+    """The one that asks for a report."""
+    (frame,) = (f for _, f in found if Ether(f.data)[MRCProbe].counts)
+    return Ether(frame.data)
+
+
+@all_steerings
+def test_a_sweep_asks_on_every_ev_and_for_a_report(bench: Bench) -> None:
+    wires = bench.wires()
+    bench.tables.node["status"] = abi.STATUS_DETACHED
+    before = time.monotonic_ns()
+    assert bench.dataplane.sweep(H2) == EVS + 1
+    after = time.monotonic_ns()
+    found = requests(wires)
+    plain = without_reports(found)
+    assert [(plane, Ether(f.data)[MRC].ev) for plane, f in plain] == [(ev // SLOTS, ev) for ev in range(EVS)]
+    for _, frame in plain:
+        packet = Ether(frame.data)
+        ev, tx_ns = packet[MRC].ev, packet[MRC].tx_ns
+        assert before <= tx_ns <= after
+        probe = padded(bench, ev, MRCProbe(seq=1, tx_ns=tx_ns, **own(bench)))
+        assert frame == Frame(bytes(bench.sent(H2, ev, probe, seq=1, tx_ns=tx_ns)))
+    report = report_of(found)
+    ev, tx_ns = report[MRC].ev, report[MRC].tx_ns
+    probe = MRCProbe(seq=2, tx_ns=tx_ns, round=1, first=0, counts=EVS, **own(bench))
+    content = padded(bench, ev, probe / MRCReport(records=[MRCCount()] * EVS))
+    assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=2, tx_ns=tx_ns))
+    rounds = bench.rounds(H2)
+    assert (rounds["round"], rounds["asked_ns"], rounds["sent_ns"][1]) == (1, tx_ns, tx_ns)
+    assert bench.tables.evs["probe_seq"][H2].tolist() == [1 + (n == ev) for n in range(EVS)]
+    assert not bench.tables.evs["probe_seq"][[H1, H5]].any()
+    assert not bench.tables.evs["tx_packets"].any()
+    assert bench.drops() == {}
+
+
+def test_each_sweep_counts_on(bench: Bench) -> None:
+    wires = bench.wires()
+    sent = [0] * EVS
+    for _ in range(3):
+        bench.age(10 * MS)
+        assert bench.dataplane.sweep(H2) == EVS + 1
+        for _, frame in sorted(requests(wires), key=lambda f: Ether(f[1].data)[MRC].tx_ns):
+            packet = Ether(frame.data)
+            sent[packet[MRC].ev] += 1
+            assert packet[MRC].seq == packet[MRCProbe].seq == sent[packet[MRC].ev]
+    assert bench.tables.evs["probe_seq"][H2].tolist() == sent
+
+
+def test_evs_that_are_not_due_are_passed_over(bench: Bench) -> None:
+    wires = bench.wires()
+    due, not_due = [0, 3, 9], [n for n in range(EVS) if n not in (0, 3, 9)]
+    bench.tables.evs["probe_after_ns"][H2, not_due] = now() + 3600 * 1000 * MS
+    bench.tables.evs["probe_after_ns"][H2, due] = now()
+    assert bench.dataplane.sweep(H2) == len(due) + 1
+    assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == due
+    assert not bench.tables.evs["probe_ns"][H2, not_due[1:]].any()
+
+
+@patient(1000, reorder_us=1_000_000)
+def test_no_report_is_asked_for_within_the_reordering_window_of_the_last(bench: Bench) -> None:
+    assert [bench.dataplane.sweep(H2) for _ in range(3)] == [EVS + 1, EVS, EVS]
+    assert bench.rounds(H2)["round"] == 1
+    bench.age(1000 * MS)
+    assert bench.dataplane.sweep(H2) == EVS + 1
+    assert bench.rounds(H2)["round"] == 2
+
+
+GAP = Setup(health="probe_gap_us = 1000000\nprobe_late_ms = 10000\nloss_window_ms = 60000")
+
+
+@pytest.mark.parametrize("bench", [GAP], indirect=True, ids=[""])
+@pytest.mark.parametrize(("spread_ms", "window_ms"), [(0, 0), (1000, 500), (100_000, 1000)])
+def test_the_window_is_half_the_spread_of_round_trips_up_to_the_gap(
+    bench: Bench, spread_ms: int, window_ms: int
+) -> None:
+    rounds = bench.rounds(H2)
+    rounds["rtt_var_ns"] = spread_ms * MS
+    if window_ms:
+        rounds["asked_ns"] = now() - (window_ms // 2) * MS
+        assert bench.dataplane.sweep(H2) == EVS
+    rounds["asked_ns"] = now() - window_ms * MS - MS
+    assert bench.dataplane.sweep(H2) == EVS + 1
+
+
+def test_reports_are_asked_for_on_usable_evs_in_turn(bench: Bench) -> None:
+    wires = bench.wires()
+    bench.tables.evs["probe_after_ns"][H2] = NEVER
+
+    def ways(n: int) -> list[int]:
+        found = []
+        for _ in range(n):
+            bench.age(10 * MS)
+            assert bench.dataplane.sweep(H2) == 1
+            found.append(report_of(requests(wires))[MRC].ev)
+            bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]  # answered
+        return found
+
+    assert ways(EVS) == [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
+    bench.set_usable(H2, 5, False)
+    assert 5 not in ways(EVS)
+    bench.peer(H2)["ports"] = 0b1011
+    assert {ev // SLOTS for ev in ways(EVS)} == {0, 1, 3}
+    bench.tables.node["ports"] = 0b1001
+    assert {ev // SLOTS for ev in ways(EVS)} == {0, 3}
+
+
+@pytest.mark.xfail(strict=True, reason="reports are asked for on usable EVs only, so nothing is ever learned again")
+def test_when_none_of_the_usable_evs_works_reports_are_asked_for_on_the_others(bench: Bench) -> None:
+    """Planes 1 to 3 have healed, but are held down yet, when plane 0 fails: only reports can tell."""
+    wires = bench.wires()
+    bench.set_state(H2, EvState.ASSUMED_BAD, *range(SLOTS, EVS))
+    ways = set()
+    for _ in range(3 * EVS):
+        bench.age(20 * MS)
+        bench.dataplane.sweep(H2)
+        ways.add(report_of(requests(wires))[MRC].ev // SLOTS)
+    assert ways == {0, 1, 2, 3}
+
+
+def test_without_a_usable_ev_no_report_is_asked_for(bench: Bench) -> None:
+    """But the paths are probed, or none could be found to have healed."""
+    wires = bench.wires()
+    bench.peer(H2)["ports"], bench.peer(H2)["usable"] = 0, 0
+    assert bench.dataplane.sweep(H2) == EVS
+    assert len(without_reports(requests(wires))) == EVS
+    assert bench.rounds(H2)["round"] == 0
+
+
+def test_a_sweep_leaves_out_planes_without_a_link(bench: Bench) -> None:
+    wires = bench.wires()
+    bench.tables.node["ports"] = 0b1001
+    assert bench.dataplane.sweep(H2) == 2 * SLOTS + 1
+    found = requests(wires)
+    assert {plane for plane, _ in found} == {0, 3}
+    assert all(Ether(f.data)[MRCProbe].ports == 0b1001 for _, f in found)
+    assert not bench.tables.evs["probe_seq"][H2, SLOTS : 3 * SLOTS].any()
+
+
+def test_a_sweep_of_a_peer_under_the_same_t0(bench: Bench) -> None:
+    wires = bench.wires()
+    assert bench.dataplane.sweep(H1) == PLANES + 1
+    assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == [0, 4, 8, 12]
+
+
+@pytest.mark.parametrize("host_id", [0, 3, 6, 2**32 - 1])
+def test_a_sweep_of_nobody(bench: Bench, host_id: int) -> None:
+    wires, before = bench.wires(), bench.counted()
+    assert bench.dataplane.sweep(host_id) == 0
+    assert (requests(wires), bench.counted()) == ([], before)
+
+
+@all_steerings
+def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
+    wires = bench.wires()
+    bench.tables.planes["vlan"][1] = 100
+    assert bench.dataplane.sweep(H2) == EVS + 1
+    for plane, frame in requests(wires):
+        assert frame.vlan == (100 if plane == 1 else None)
+        mrc, probe = (Ether(frame.data)[layer] for layer in (MRC, MRCProbe))
+        if not probe.counts:
+            content = padded(bench, mrc.ev, MRCProbe(seq=1, tx_ns=mrc.tx_ns, **own(bench)))
+            assert frame.data == bytes(bench.sent(H2, mrc.ev, content, seq=1, tx_ns=mrc.tx_ns))
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
+def test_where_a_report_has_no_room_for_all_evs_they_take_turns(bench: Bench) -> None:
+    wires = bench.wires()
+    bench.tables.evs["probe_after_ns"][H2] = NEVER
+    for number in range(1, 5):
+        bench.age(10 * MS)
+        assert bench.dataplane.sweep(H2) == 1
+        probe = report_of(requests(wires))[MRCProbe]
+        assert (probe.round, probe.first, probe.counts) == (number, number % 2 * abi.REPORT_EVS, abi.REPORT_EVS)

@@ -1,0 +1,184 @@
+"""A network namespace, the wires in it, and what goes over them: frames and bursts, sent and seen."""
+
+import contextlib
+import ctypes as ct
+import itertools
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from scapy.packet import Packet
+
+from mrcd.errors import KernelError
+
+SECONDS = 5.0  # the deadline of everything that is waited for
+ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
+
+_CLONE_NEWNET = 0x40000000
+_SOL_PACKET, _PACKET_AUXDATA, _PACKET_VNET_HDR = 263, 8, 15
+_SO_RCVBUFFORCE = 33
+_TP_STATUS_VLAN_VALID = 1 << 4
+
+libc = ct.CDLL(None, use_errno=True)
+
+
+def until(what: str, met: Callable[[], bool]) -> None:
+    """Wait for a condition, up to the deadline."""
+    deadline = time.monotonic() + SECONDS
+    while not met():
+        assert time.monotonic() < deadline, f"still not so after {SECONDS} s: {what}"
+        os.sched_yield()
+
+
+# ---- the namespace ----
+
+
+def call(what: str, result: int) -> None:
+    """Raise if a call of libc has failed."""
+    if result:
+        raise KernelError(what, ct.get_errno())
+
+
+class Namespace:
+    """A network namespace without a name: gone as soon as nothing refers to it."""
+
+    def __init__(self) -> None:
+        with self._home():
+            call("make a network namespace", libc.unshare(_CLONE_NEWNET))
+            self._fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self.inode = os.fstat(self._fd).st_ino
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _home() -> Iterator[None]:
+        fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield
+        finally:
+            call("come back from a network namespace", libc.setns(fd, _CLONE_NEWNET))
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Run a block, and what it starts, in the namespace, then come back. Per thread."""
+        with self._home():
+            call("enter a network namespace", libc.setns(self._fd, _CLONE_NEWNET))
+            yield
+
+    def close(self) -> None:
+        """Let go of it, and see that nobody else holds it."""
+        os.close(self._fd)
+        others = Path("/proc").glob("[0-9]*/ns/net")
+        assert self.inode not in map(_inode, others), "a process is left in the namespace"
+
+
+# ---- the wire ----
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What came in. The VLAN tag travels beside the bytes."""
+
+    data: bytes
+    vlan: int | None = None
+    kind: int = socket.PACKET_HOST  # as the stack judges it: to this host, to another, …
+
+
+@dataclass(frozen=True)
+class Gso:
+    """What is to be cut into segments of `size` bytes of payload later; `l4_at` is where TCP or UDP begins."""
+
+    kind: Literal["tcp4", "tcp6", "udp"]
+    size: int
+    l4_at: int
+
+    def header(self, frame: bytes) -> bytes:
+        """struct virtio_net_hdr, with the checksum left to be computed too."""
+        needs_csum, kind = 1, {"tcp4": 1, "tcp6": 4, "udp": 5}[self.kind]
+        if self.kind == "udp":
+            l4_length, csum_at = 8, 6
+        else:
+            l4_length, csum_at = (frame[self.l4_at + 12] >> 4) * 4, 16
+        return struct.pack("BBHHHH", needs_csum, kind, self.l4_at + l4_length, self.size, self.l4_at, csum_at)
+
+
+class Sender:
+    """Puts frames on an interface, as they are."""
+
+    def __init__(self, interface: str) -> None:
+        self._out = _packet_socket(interface, 0)
+
+    def send(self, frame: Packet | bytes, gso: Gso | None = None) -> None:
+        """Send a frame, or a whole burst."""
+        data = bytes(frame)
+        if gso is not None:
+            data = gso.header(data) + data
+        self._out.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, int(gso is not None))
+        self._out.send(data)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._out.close()
+
+
+class Tap(Sender):
+    """Sends at one end of a veth and sees what comes in at the other.
+
+    A tap for all protocols sees frames before tc ingress does, a tap for one protocol after it.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, interface: str, other_end: str, protocol: int = ETH_P_ALL) -> None:
+        super().__init__(other_end)
+        self._in = _packet_socket(interface, protocol)
+        self._in.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+        self._in.settimeout(SECONDS)
+        self._protocol = ETH_P_IPV6 if protocol == ETH_P_ALL else protocol
+
+    def frames(self) -> list[Frame]:
+        """What came in since the last call: a last frame of our own is sent after it and waited for."""
+        version = b"\x45" if self._protocol == ETH_P_IP else b"\x60"
+        last = bytes(12) + struct.pack("!H", self._protocol) + version + bytes(47)
+        last += struct.pack("!Q", next(self._numbers))
+        self.send(last)
+        found: list[Frame] = []
+        while True:
+            data, ancillary, _, address = self._in.recvmsg(1 << 17, 64)
+            if data == last:
+                return found
+            if address[2] != socket.PACKET_OUTGOING:
+                found.append(Frame(data, _tag(ancillary), address[2]))
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._in.close()
+        super().close()
+
+
+def _packet_socket(interface: str, protocol: int) -> socket.socket:
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    s.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
+    s.bind((interface, protocol))
+    return s
+
+
+def _tag(ancillary: list[tuple[int, int, bytes]]) -> int | None:
+    for level, kind, data in ancillary:
+        if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
+            # struct tpacket_auxdata
+            status, _, _, _, _, tci, _ = struct.unpack("IIIHHHH", data[:20])
+            return tci if status & _TP_STATUS_VLAN_VALID else None
+    return None
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:  # the process has ended
+        return 0
