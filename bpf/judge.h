@@ -15,7 +15,6 @@
 #define TRIALS 6 /* volleys of which nothing arrived make a lagging EV ASSUMED_BAD, */
 #define TRIALS_PER_PERIOD 16 /* sent at most so many times in the least time that it takes */
 #define VOLLEY 16 /* probes, divided among the EVs that are tried at once */
-#define VOLLEY_LEAST (VOLLEY / TRIALS_AT_ONCE)
 
 struct judging {
 	struct mrc_rounds *rounds;
@@ -131,7 +130,7 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 	}
 	if ((l->lag_ns == j->now || aged(j->now, ev->probe_ns, j->trial_gap_ns)) &&
 	    j->trials < TRIALS_AT_ONCE) {
-		l->tried = ev->probe_seq + VOLLEY_LEAST;
+		l->tried = ev->probe_seq + 1; /* send_trial says how many more */
 		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
 	}
 }
@@ -380,9 +379,17 @@ struct volleys {
 static long send_trial(__u64 i, void *context)
 {
 	struct volleys *v = context;
+	struct mrc_ledger *l;
+	struct mrc_ev *ev;
+	__u32 index;
 
 	v->request.number = v->scratch->trial[i / (v->each ?: 1) & (TRIALS_AT_ONCE - 1)];
 	send_request(v->skb, v->node, &v->request);
+	index = ev_index(v->request.host_id, v->request.number);
+	ev = ev_at(index);
+	l = ledger_at(index);
+	if (ev && l)
+		l->tried = ev->probe_seq;
 	return 0;
 }
 

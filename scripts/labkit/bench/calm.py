@@ -36,7 +36,8 @@ class _Case(NamedTuple):
 def measure(lab: Lab, options: Options) -> Document:
     """A flow per case; every transition in every host is counted."""
     lab.up()
-    cases = [_measure(lab, case, options.minutes) for case in _CASES]
+    chosen = [c for c in _CASES if not options.cases or c.name in options.cases]
+    cases = [_measure(lab, case, options.minutes) for case in chosen]
     return {"minutes": options.minutes, "cases": cases, "requirements": [required(c) for c in cases]}
 
 
@@ -123,6 +124,9 @@ _CASES = (
     _Case("stall", f"no EV is ASSUMED_BAD when everything stalls for {STALL_S * 1000:.0f} ms", _stall),
     _Case("alike", f"no EV is ASSUMED_BAD when every path loses {percent(DROP)} % alike", _alike, DROP),
 )
+
+
+CASES = tuple(c.name for c in _CASES)
 
 
 def required(case: Document) -> Document:

@@ -30,6 +30,9 @@ _LISTEN_S = 0.5
 )
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=Options.minutes, show_default=True, help="of calm")
+@click.option(
+    "--case", "cases", type=click.Choice(calm.CASES), multiple=True, help="of calm, instead of all; repeatable"
+)
 @click.option("--faults", type=click.IntRange(min=1), default=Options.faults, show_default=True, help="of each kind")
 @click.option("--kinds", metavar="A,B,…", help=f"of failover, instead of all: {', '.join(failover.STAGES)}")
 @click.option(
@@ -46,6 +49,7 @@ def bench(
     seconds: float,
     ip: str,
     minutes: float,
+    cases: tuple[str, ...],
     faults: int,
     kinds: str | None,
     svg: Path,
@@ -62,6 +66,7 @@ def bench(
         seconds=seconds,
         versions=(4, 6) if ip == "both" else (int(ip),),
         minutes=minutes,
+        cases=cases,
         faults=faults,
         kinds=chosen_kinds(kinds),
     )

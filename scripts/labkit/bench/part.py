@@ -20,6 +20,7 @@ class Options:
     minutes: float = 10.0  # of calm
     faults: int = 200  # of each kind of failover
     kinds: tuple[str, ...] = ()  # of failover; all if empty
+    cases: tuple[str, ...] = ()  # of calm; all if empty
 
 
 @dataclass(frozen=True)
