@@ -22,6 +22,7 @@ enum {
 	ICMP6_UNREACHABLE = 1,
 	ICMP6_TOO_BIG = 2,
 	ICMP6_TIME_EXCEEDED = 3,
+	ICMP6_PORT = 4, /* code of ICMP6_UNREACHABLE */
 };
 
 /* The quoted packet, up to our header. Returns its headers, or NULL. */
@@ -74,7 +75,8 @@ static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *
 	struct mrc_ev *ev;
 	__u64 now;
 
-	if (!TAKE(c, icmp) || icmp->type < ICMP6_UNREACHABLE || icmp->type > ICMP6_TIME_EXCEEDED)
+	if (!TAKE(c, icmp) || icmp->type < ICMP6_UNREACHABLE || icmp->type > ICMP6_TIME_EXCEEDED ||
+	    (icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT)) /* the peer's own word */
 		return;
 	mrc = quoted_header(c, &ip6);
 	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->sender != bpf_htons(settings.host_id) ||
@@ -91,6 +93,9 @@ static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *
 		return;
 	now = bpf_ktime_get_ns();
 	state = ev->state;
+	/* A peer that is down answers nothing, and its T0 says so of every EV: none is to blame. */
+	if (unanswered(rounds))
+		return;
 	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, rounds->icmp_ns, ICMP_GAP_NS) ||
 	    !sent_lately(mrc, ev, now))
 		return;

@@ -15,6 +15,8 @@
 #define TRIALS 6 /* volleys of which nothing arrived make a lagging EV ASSUMED_BAD, */
 #define TRIALS_PER_PERIOD 16 /* sent at most so many times in the least time that it takes */
 #define VOLLEY 16 /* probes, divided among the EVs that are tried at once */
+#define PACKETS_PER_TRIAL 50 /* so that volleys are 2 % of the packets in the long run, */
+#define TRIALS_MOST 128 /* after as many at once */
 
 struct judging {
 	struct mrc_rounds *rounds;
@@ -32,6 +34,7 @@ struct judging {
 	__u32 samples; /* and these EVs' samples and losses */
 	__u32 losses;
 	__u32 accused; /* EVs in use with enough losses to be looked at */
+	__u32 judged; /* data packets */
 	__u32 trials; /* EVs in scratch->trial */
 	__u32 changed; /* other EVs are usable than before */
 	__u32 delayed; /* the EV of the request has more delay than the others */
@@ -165,13 +168,14 @@ static long judge_ev(__u64 i, void *context)
 	struct mrc_ev *ev = ev_at(index);
 	__u32 mark, slot = j->slot & (MRC_ROUNDS - 1), judged;
 	__u16 probes, missed;
-	int arrived, grew;
+	int arrived, grew, was;
 	__u64 now = j->now;
 
 	if (!ev || !l || !ev->configured)
 		return 0;
 	packets = bpf_ntohl(count->packets);
 	probes = bpf_ntohs(count->probes);
+	was = rank_at(index, ~0u);
 	if (l->generation != j->generation) {
 		release(j, ev, l, number);
 		begin_generation(l, ev, count, j->generation, now);
@@ -183,8 +187,11 @@ static long judge_ev(__u64 i, void *context)
 	/* More arrived than was sent: packets were on their way when the generation began. */
 	if ((__s32)((__u32)ev->tx_packets - l->offset - packets) < 0)
 		l->offset = (__u32)ev->tx_packets - packets;
-	if ((__s16)((__u16)ev->probe_seq - l->probe_offset - probes) < 0)
+	if ((__s16)((__u16)ev->probe_seq - l->probe_offset - probes) < 0) {
 		l->probe_offset = (__u16)ev->probe_seq - probes;
+		l->rx_probes = probes;
+		l->missed = 0;
+	}
 	mark = ev->mark_tx[slot];
 	deficit = known_lost(l->deficit, mark - l->offset - packets, (__u32)ev->tx_packets - l->offset - packets);
 	missed = known_lost(l->missed, (__s16)((__u16)ev->mark_probes[slot] - l->probe_offset - probes),
@@ -199,6 +206,7 @@ static long judge_ev(__u64 i, void *context)
 		l->judged += judged;
 		l->judged_tx = mark;
 		sample(l, judged, 1);
+		j->judged += judged;
 	}
 	judged = (__u16)(probes - l->rx_probes + missed - l->missed);
 	sample(l, judged, judged);
@@ -237,8 +245,10 @@ static long judge_ev(__u64 i, void *context)
 	if (l->lag_ns)
 		pursue(j, ev, l, number);
 	note_ce(j, ev, l, number, bpf_ntohs(count->ce));
-	if (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP)
+	if (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP) {
+		j->changed |= rank_at(index, ~0u) != was; /* it may be the least bad now, or not any more */
 		return 0;
+	}
 	make_sure(l, now);
 	if (l->sure >= (settings.loss_any ? 1 : settings.loss_samples)) {
 		j->accused++;
@@ -314,6 +324,7 @@ static __always_inline __u64 queueing_delay(struct mrc_rounds *rounds, __u64 del
 }
 
 #define ASKED_LATELY 65536 /* probes on an EV */
+#define ANSWERED_WITHIN_NS 5000000000ULL
 
 /* What a reply says of the EV by which its request went. Changes nothing if nobody asked for it. */
 static __always_inline enum mrc_drop settle_ev(const struct control *c, struct judging *j, __u32 number)
@@ -325,7 +336,7 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 
 	if (!ev || !l || !ev->configured)
 		return MRC_DROP_BAD_EV;
-	if (ev->probe_seq - seq >= ASKED_LATELY || j->asked_ns > j->now)
+	if (ev->probe_seq - seq >= ASKED_LATELY || j->now - j->asked_ns > ANSWERED_WITHIN_NS)
 		return MRC_DROP_UNASKED_REPLY;
 	if ((__s32)(seq - l->reply_seq) <= 0)
 		return MRC_DROP_NONE; /* overtaken: replies come back by different EVs */
@@ -364,6 +375,7 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS_PER_PERIOD;
 	j->rounds->settled = round;
 	bpf_loop(n, judge_ev, j, 0);
+	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
 	if (j->accused)
 		bpf_loop(n, judge_loss, j, 0);
 }
@@ -402,7 +414,12 @@ static __always_inline void send_trials(struct __sk_buff *skb, const struct judg
 	v.request.host_id = j->host_id;
 	if (!v.node || !j->trials)
 		return;
-	v.each = VOLLEY / j->trials;
+	/* Where many paths lose, many are tried: with one probe each after a while. */
+	v.each = 1;
+	if (j->rounds->debt < TRIALS_MOST * PACKETS_PER_TRIAL) {
+		v.each = VOLLEY / j->trials;
+		j->rounds->debt += v.each * j->trials * PACKETS_PER_TRIAL;
+	}
 	/* Virtual links hand over replies that count as encapsulated: those stay as long as they are. */
 	bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0);
 	bpf_loop(v.each * j->trials, send_trial, &v, 0);

@@ -545,6 +545,7 @@ int mrc_sweep(struct __sk_buff *skb)
 	s.request.number = report_ev(peer, skb->mark, rounds, ports_both(s.node, peer));
 	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
 	if (s.request.number == NO_SLOT || !aged(s.request.now, asked_ns, reordering_window(rounds)) ||
+	    !aged(s.request.now, asked_ns, rounds->rtt_ns / 2) ||
 	    !begin_round(rounds, &s.request, asked_ns) ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(s.request.counts), 0))
 		return s.sent;

@@ -84,7 +84,7 @@ _Static_assert(sizeof(struct mrc_count) == 8, "mrc_count is 8 bytes on the wire"
 enum mrc_ev_state {
 	MRC_EV_UNKNOWN = 0, /* not probed yet */
 	MRC_EV_GOOD = 1,
-	MRC_EV_SKIP = 2, /* congested: passed over once */
+	MRC_EV_SKIP = 2, /* congested: passed over once; or lagging: carries no data until that is cleared up */
 	MRC_EV_ASSUMED_BAD = 3, /* automatic */
 	MRC_EV_DENIED = 4, /* by an administrator */
 };
@@ -218,8 +218,10 @@ struct mrc_rounds {
 	__u64 min_delay; /* least one-way delay lately, by two clocks that do not agree: a difference mod 2^64 */
 	__u64 min_delay_ns; /* when it was measured */
 	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
+	__u32 debt; /* data packets that are to be judged until volleys may be sent again */
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_rounds) == 128, "mrc_rounds is two cache lines");
+_Static_assert(sizeof(struct mrc_rounds) == 136, "mrc_rounds has no padding");
 
 /* One NIC of this host. Index: plane. */
 struct mrc_plane {

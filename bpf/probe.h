@@ -176,7 +176,12 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 static __always_inline int report_due(const struct mrc_rounds *rounds, const struct mrc_rotation *turn,
 				      __u64 now, __u64 asked_ns, __u32 gap_us)
 {
-	if (aged(now, asked_ns, settings.probe_late_us * NS_PER_US))
+	__u64 late = settings.probe_late_us * NS_PER_US;
+
+	/* Never so many at once that the newest must be forgotten before it can have come back. */
+	if (late < rounds->rtt_ns / 2)
+		late = rounds->rtt_ns / 2;
+	if (aged(now, asked_ns, late) && aged(now, asked_ns, reordering_window(rounds)))
 		return 1;
 	return turn->unprobed >= settings.probe_packets &&
 	       aged(now, asked_ns, gap_us * NS_PER_US) &&

@@ -50,6 +50,8 @@ __noinline int rank_at(__u32 index, __u32 ports)
 	case MRC_EV_UNKNOWN:
 		return RANK_UNKNOWN;
 	case MRC_EV_ASSUMED_BAD:
+		if (ev->reason == MRC_REASON_LOSS || ev->reason == MRC_REASON_GREY_LOSS)
+			return ledger->trials ? RANK_SILENT : RANK_LOSSY;
 		return ledger->good ? RANK_LOSSY : RANK_SILENT;
 	default:
 		return RANK_NEVER;

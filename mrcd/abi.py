@@ -194,6 +194,8 @@ ROUNDS = np.dtype(
         ("min_delay", _u64),
         ("min_delay_ns", _u64),
         ("icmp_ns", _u64),
+        ("debt", _u32),
+        ("reserved", _u32),
     ]
 )
 PLANE = np.dtype(

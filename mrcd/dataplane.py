@@ -154,8 +154,10 @@ class Dataplane:
             (self.tables / name).unlink(missing_ok=True)
             libbpf.pin(libbpf.map_fd(m), self.tables / name)
         zero, status = struct.pack("I", 0), 0
-        if self._entries("mrc_node"):
-            with _opened(self.pins / "mrc_node") as fd:
+        # The status has been in its place since ABI 1.
+        nodes = [self.pins / "mrc_node", *self.pins.parent.glob("abi*/mrc_node")]
+        for path in [p for p in nodes if p.exists()][:1]:
+            with _opened(path) as fd:
                 old = libbpf.lookup_elem(fd, zero, abi.NODE.itemsize)
                 status = struct.unpack("IIII", old)[2] if old else 0
         node = struct.pack("IIII", secrets.randbelow(2**32 - 1) + 1, 0, status, 0)
@@ -275,12 +277,11 @@ class Dataplane:
     def _leave_other_mode(self, wanted: Attachment) -> None:
         """An interface has one XDP program, and a link keeps its mode: ours in another mode goes first.
         Meanwhile mrc_pop at tc does the work."""
-        for path in self._links.iterdir():
-            if path.name.startswith("pop-xdp"):
-                with _opened(path) as fd:
-                    same = libbpf.link_ifindex(fd) == wanted.ifindex
-                if same:
-                    path.unlink()
+        for path in self.pins.parent.glob("abi*/links/pop-xdp*"):  # another version's too
+            with _opened(path) as fd:
+                same = libbpf.link_ifindex(fd) == wanted.ifindex
+            if same:
+                path.unlink()
 
     def _replace(self, path: Path, wanted: Attachment, prog_fd: int) -> bool:
         with _opened(path) as fd:

@@ -124,14 +124,16 @@ class Monitor:
             self._decide(due[judged], evs[judged], ledgers[judged], now)
         if not judged.all():
             self._judge.forget(due[~judged])
-        for row in due[self._schedule(due, evs, ledgers, now)].tolist():
+        for row in due[self._schedule(due, judged, evs, ledgers, now)].tolist():
             self._dataplane.sweep(row)
         self.drain()
 
     def _judged(self, row: int) -> bool:
         return self.sprayed(row) or (not self._detached and not self._tables.peers[row]["heard_ns"])
 
-    def _schedule(self, due: health.Ints, evs: health.Records, ledgers: health.Records, now: int) -> health.Bools:
+    def _schedule(
+        self, due: health.Ints, judged: health.Bools, evs: health.Records, ledgers: health.Records, now: int
+    ) -> health.Bools:
         """Which of the due peers to sweep now; sets when to look at them again.
 
         Traffic brings its own probes, so peers are swept seldom; at every visit only where a flow may have
@@ -143,12 +145,12 @@ class Monitor:
         self._traffic[due] = traffic
         both = self._tables.peers["ports"][due].astype(np.int64) & int(self._tables.node["ports"])
         linked = (np.left_shift(1, evs["plane"].astype(np.int64)) & both[:, None]) != 0  # else silence is no news
-        bad = (evs["state"] == EvState.ASSUMED_BAD) | (evs["state"] == EvState.DENIED)
+        bad = ~np.isin(evs["state"], (EvState.GOOD, EvState.SKIP))  # these are tried in their own time
         watched = (evs["configured"] != 0) & ~bad & linked
         late = np.maximum(4 * self._tables.rounds["rtt_ns"][due].astype(np.int64), _LATE_NS)
         old = now - evs["probe_ns"].astype(np.int64) > late[:, None]
         missing = watched & (((evs["probe_seq"] != ledgers["reply_seq"]) & old) | (ledgers["lag_ns"] != 0))
-        missing = missing.any(axis=1) & ~np.isin(due, list(self._silent))
+        missing = missing.any(axis=1) & judged & ~np.isin(due, list(self._silent))
         tried = (
             (evs["configured"] != 0)
             & linked

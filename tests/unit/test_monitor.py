@@ -277,6 +277,22 @@ def test_a_missing_reply_makes_sweeps_frequent() -> None:
     assert b.monitor._hurry
 
 
+def test_an_ev_that_has_never_answered_hurries_nobody() -> None:
+    b = Bench()
+    b.arrays.evs["state"][1, 5] = EvState.UNKNOWN
+    for _ in range(100):
+        b.tick(20)
+        b.arrays.ledgers["reply_seq"][1, 5] = 0
+        assert not b.monitor._hurry
+
+
+def test_a_peer_that_went_by_its_own_word_is_not_chased() -> None:
+    b = Bench()
+    b.arrays.peers["status"][1] = abi.STATUS_DETACHED
+    assert sweeps(b, 1000, 20, 1, answered=False) <= 12
+    assert sweeps(b, 1000, 20, 2, answered=False) >= 40  # another one is
+
+
 def test_replies_that_are_on_their_way_are_not_missing() -> None:
     b = Bench()
     sweeps(b, 200, 20, 1, traffic=True)
