@@ -21,7 +21,7 @@ EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
 VOLLEY, TRIALS, TRIALS_AT_ONCE = 16, 6, 8  # of bpf/judge.h and probe.h
 SETTLED_MS = 6
-"""Longer than any reordering window: they end with probe_late_ms, which is 5."""
+"""Longer than any reordering window, which ends with probe_late_ms, 5; and than half of overdue_ms."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,13 @@ class Reporter:
         self.settle(self.reply(asked, **probe))
         return asked
 
+    def quiet(self, reports: int = 2, *, after_ms: int = SETTLED_MS) -> None:
+        """Nothing more is sent, and the volleys arrive: losses that are known become sure."""
+        for _ in range(reports):
+            for ev in range(self.evs):
+                self.trial(ev)
+            self.report(after_ms=after_ms)
+
 
 WINDOW = "loss_window_ms = 60000"
 """Wide enough for any test that begins with `unfaded`."""
@@ -146,6 +153,10 @@ def unfaded(seconds: int = 3) -> None:
     """Wait, if need be, until such windows will not fade for some time: they do each 30 s."""
     half = 30_000 * MS
     until("the loss windows have faded", lambda: now() % half < half - seconds * 1000 * MS)
+
+
+unfading = pytest.mark.parametrize("bench", [Setup(health=WINDOW)], indirect=True, ids=[""])
+"""For tests that begin with `unfaded`."""
 
 
 def patient(overdue_ms: int, reorder_us: int = 50) -> pytest.MarkDecorator:

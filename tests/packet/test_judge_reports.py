@@ -274,7 +274,7 @@ def test_counters_wrap(bench: Bench) -> None:
         r.send_all(3)
         r.report()
     ledgers = bench.tables.ledgers[H2]
-    for name in ("deficit", "missed", "losses", "lost_before"):
+    for name in ("deficit", "missed", "window_losses", "loss_ns", "lost_before"):
         assert not ledgers[name].any(), name
     assert (ledgers["judged"] == 6 * EVS).all()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])

@@ -74,11 +74,12 @@ def test_an_ev_that_is_not_configured_cannot_be_steered(bench: Bench) -> None:
 def test_an_event_brings_the_evidence(bench: Bench) -> None:
     ledger = bench.ledger(H2, 5)
     for name, value in {
-        "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12, "trials": 7, "good": 9,
+        "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12, "unsure": 11, "sure": 10,
+        "trials": 7, "good": 9,
     }.items():  # fmt: skip
         ledger[name] = value
     ledger["arrived_ns"] = now() - 40 * MS
-    ledger["lag_ns"] = ledger["doubt_ns"] = now()
+    ledger["lag_ns"] = now()
     bench.ev(H2, 5)["tx_packets"], ledger["after_good"] = 2**32 + 10, 2**32 - 30
     assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
     (event,) = bench.dataplane.events()
@@ -91,7 +92,7 @@ def test_an_event_brings_the_evidence(bench: Bench) -> None:
         "trials": 7, "lost_packets": 30, "sent_packets": 1000,
     }  # fmt: skip
     # A fall begins these anew; how long it is ago is the hold-down's business.
-    zero = ("window_tx", "window_lost", "window_samples", "window_losses", "lag_ns", "doubt_ns", "good")
+    zero = ("window_tx", "window_lost", "window_samples", "window_losses", "unsure", "sure", "lag_ns", "good")
     assert not any(ledger[name] for name in zero)
     assert ledger["loss_ns"] == told["ns"]
     detection, after_good = bench.tables.histograms()[[Histogram.DETECTION, Histogram.AFTER_GOOD]]

@@ -148,7 +148,6 @@ def test_reports_are_asked_for_on_usable_evs_in_turn(bench: Bench) -> None:
     assert {ev // SLOTS for ev in ways(EVS)} == {0, 3}
 
 
-@pytest.mark.xfail(strict=True, reason="reports are asked for on usable EVs only, so nothing is ever learned again")
 def test_when_none_of_the_usable_evs_works_reports_are_asked_for_on_the_others(bench: Bench) -> None:
     """Planes 1 to 3 have healed, but are held down yet, when plane 0 fails: only reports can tell."""
     wires = bench.wires()

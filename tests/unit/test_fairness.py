@@ -48,16 +48,16 @@ def tail(n: int, share: float, least: int) -> float:
     return math.fsum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(least, n + 1))
 
 
-@pytest.mark.parametrize("evs", [3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 64, 128])
+@pytest.mark.parametrize("evs", [2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 64, 128])
 def test_chance_is_taken_for_failure_less_than_once_in_10_to_the_8(loses_more: LosesMore, evs: int) -> None:
     """Given the losses of all, one EV's are binomial with its share: the worst case over all totals."""
     worst = max(tail(total, 1 / evs, accused(loses_more, total, evs, 1000)) for total in range(1, 400))
     assert 0 < worst < CLAIM
 
 
-def test_of_two_evs_one_seems_worse_once_in_a_million(loses_more: LosesMore) -> None:
+def test_of_two_evs_one_seems_worse_once_in_10_to_the_9(loses_more: LosesMore) -> None:
     worst = max(tail(total, 1 / 2, accused(loses_more, total, 2, 1000)) for total in range(1, 400))
-    assert worst == 2**-20
+    assert worst == 2**-30
 
 
 def look(loses_more: LosesMore, losses: list[int], samples: int) -> list[int]:
@@ -94,7 +94,10 @@ def test_where_all_lose_alike_the_few_with_few_losses_are_no_measure(loses_more:
         ([34] * 4 + [5] * 12, []),
         ([20] + [0] * 6, [0]),
         ([19] + [0] * 6, []),
-        ([20, 0], [0]),
+        ([20, 0, 0], [0]),
+        ([19, 0, 0], []),
+        ([30, 0], [0]),
+        ([29, 0], []),
         ([20], []),
         ([0] * 16, []),
     ],
