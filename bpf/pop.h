@@ -1,0 +1,207 @@
+/* What mrc_pop does with an outer packet: verify, count, take the headers off, hand probes on. */
+#ifndef MRC_POP_H
+#define MRC_POP_H
+
+#include "icmp.h"
+#include "judge.h"
+#include "push.h"
+
+/* A packet with our headers: whose is it, and by which path did it come? */
+struct arrival {
+	struct mrc_peer *peer;
+	__u32 host_id;
+	__u32 ev;
+	__u32 plane;
+};
+
+#define NO_PLANE MRC_MAX_PLANES
+
+/* The plane by which a packet that is addressed to this host came in, or NO_PLANE. */
+static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifindex, __u16 vlan)
+{
+	struct mrc_plane *plane = 0;
+	__u32 i;
+
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
+		plane = plane_at(i);
+		if (plane && plane->ifindex == ifindex && plane->vlan == vlan)
+			break;
+		plane = 0;
+	}
+	if (plane && (same_address(&ip6->daddr, plane->sid) ||
+		      same_address(&ip6->daddr, plane->address)))
+		return i;
+	return NO_PLANE;
+}
+
+static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane,
+						    struct arrival *a)
+{
+	if (o->mrc->version != MRC_WIRE_VERSION)
+		return MRC_DROP_BAD_VERSION;
+	if (o->mrc->type < MRC_DATA || o->mrc->type > MRC_PROBE_REPLY)
+		return MRC_DROP_BAD_TYPE;
+	if (o->mrc->receiver != bpf_htons(settings.host_id))
+		return MRC_DROP_WRONG_RECEIVER;
+	a->host_id = bpf_ntohs(o->mrc->sender);
+	a->peer = peer_at(a->host_id);
+	if (!a->peer || !a->peer->configured)
+		return MRC_DROP_UNKNOWN_SENDER;
+	a->ev = bpf_ntohs(o->mrc->ev);
+	if (a->ev >= settings.evs_per_plane * settings.planes)
+		return MRC_DROP_BAD_EV;
+	a->plane = a->ev / settings.evs_per_plane;
+	if (a->plane != plane)
+		return MRC_DROP_WRONG_PLANE;
+	if (!same_address(&o->ip6->saddr, a->peer->address[a->plane & (MRC_MAX_PLANES - 1)]))
+		return MRC_DROP_WRONG_SOURCE;
+	return MRC_DROP_NONE;
+}
+
+static __always_inline void count_arrival(const struct arrival *a, __u32 packets, __u32 bytes, int ce)
+{
+	__u32 index = ev_index(a->host_id, a->ev);
+	struct mrc_rx *rx = bpf_map_lookup_elem(&mrc_rxs, &index);
+
+	if (!rx)
+		return;
+	__sync_fetch_and_add(&rx->packets, packets);
+	__sync_fetch_and_add(&rx->bytes, bytes);
+	if (ce)
+		__sync_fetch_and_add(&rx->ce, packets);
+}
+
+#define SMALL 512 /* bytes: most acknowledgements are */
+
+/* Ask for a report when a small packet has come from the peer, an acknowledgement mostly: what it answers
+ * has been on its way for a round trip, and cloning it is cheap. Pushing asks where none comes in time.
+ */
+static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival *a)
+{
+	struct request request = { .host_id = a->host_id };
+	struct mrc_rotation *turn = bpf_map_lookup_elem(&mrc_rotations, &request.host_id);
+	struct mrc_node *self = node();
+	struct mrc_prefix key = {};
+	struct inner inner = {};
+
+	if (!turn || !self || skb->gso_size || skb->len > SMALL || turn->unprobed < settings.probe_packets ||
+	    parse_inner(skb, &key, &inner) || !can_carry(&inner))
+		return;
+	request.now = bpf_ktime_get_ns();
+	ask_along(skb, self, a->peer, turn, &request, settings.probe_gap_us);
+}
+
+/* Outer lengths agree with each other. A whole burst may be longer than a 16-bit length can say,
+ * and its lengths are rewritten only where it is cut, so theirs is not checked.
+ */
+static __always_inline int lengths_agree(const struct outer *o, __u32 skb_length, int burst)
+{
+	__u32 l3 = (void *)o->ip6 - (void *)o->eth;
+	__u32 payload = bpf_ntohs(o->ip6->payload_len), udp = bpf_ntohs(o->udp->len);
+
+	if (burst)
+		return 1;
+	return l3 + sizeof(*o->ip6) + payload <= skb_length &&
+	       udp + o->length - sizeof(*o->ip6) - sizeof(struct outer_l4) == payload &&
+	       udp >= sizeof(struct outer_l4);
+}
+
+static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o,
+				    const struct arrival *a)
+{
+	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	struct ethhdr *eth;
+	enum mrc_drop reason;
+	__u16 inner_proto = 0;
+	int ce = 0;
+
+	if (skb->gso_size) {
+		if (segments < 2)
+			return drop_skb(MRC_DROP_GLUED);
+		packets = segments;
+	}
+	length = skb->len - ETH_HLEN - o->length;
+	reason = merge_ecn(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce);
+	count_arrival(a, packets, length, ce);
+	if (reason)
+		return drop_skb(reason);
+	flags |= inner_proto == bpf_htons(ETH_P_IP) ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 :
+						      BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
+	if (bpf_skb_adjust_room(skb, -(__s32)o->length, BPF_ADJ_ROOM_MAC, flags))
+		return drop_skb(MRC_DROP_POP_FAILED);
+	eth = (void *)(long)skb->data;
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+		return drop_skb(MRC_DROP_POP_FAILED);
+	eth->h_proto = inner_proto;
+	return TC_ACT_UNSPEC;
+}
+
+/* Probes: the header is verified, what follows it is not yet. */
+static __always_inline int pop_control(struct __sk_buff *skb, const struct outer *o,
+				       const struct arrival *a)
+{
+	struct control c;
+
+	c.mrc = *o->mrc;
+	if (bpf_ntohs(o->udp->len) < sizeof(struct outer_l4) + sizeof(c.probe) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + o->length, &c.probe, sizeof(c.probe)))
+		return drop_skb(MRC_DROP_TRUNCATED);
+	if (c.mrc.type == MRC_PROBE_REPLY) {
+		enum mrc_drop reason = settle(skb, &c, a->peer, a->host_id, a->ev, ETH_HLEN + o->length);
+
+		if (reason)
+			return drop_skb(reason);
+		learn_status(a->peer, a->host_id, &c);
+		return TC_ACT_SHOT; /* consumed, not dropped */
+	}
+	learn_status(a->peer, a->host_id, &c);
+	return reflect(skb, &c, a->peer, a->host_id, a->ev, a->plane);
+}
+
+#define ICMP_QUOTE                                                                                 \
+	(ETH_HLEN + 2 * sizeof(struct ipv6hdr) + sizeof(struct icmp6) + sizeof(struct outer_l4))
+
+/* An ICMPv6 packet: if it is an error that quotes a packet of ours, it counts against that one's EV. The
+ * stack gets it all the same.
+ */
+static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
+{
+	__u32 wanted = ICMP_QUOTE + (settings.srh ? MRC_SRH_MAX : 0), number;
+	struct mrc_plane *plane;
+	struct ipv6hdr *ip6;
+	struct ethhdr *eth;
+	struct cursor c;
+
+	bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted);
+	c.at = (void *)(long)skb->data;
+	c.end = (void *)(long)skb->data_end;
+	if (!TAKE(&c, eth) || !TAKE(&c, ip6))
+		return 0;
+	number = arrival_plane(ip6, skb->ifindex, vlan);
+	plane = plane_at(number);
+	if (plane)
+		heed_icmp(&c, plane, number);
+	return 0;
+}
+
+/* Behind generic XDP, kernels up to 6.18 at least hand tc a copy of the packet that has forgotten the
+ * length of its Ethernet header, and so begins at the IP header. Give it one, without addresses, if
+ * it is for this host; the stack knows the true one of all others.
+ */
+static __always_inline int restore_ethernet(struct __sk_buff *skb, __u16 vlan)
+{
+	__be16 eth_type = bpf_htons(ETH_P_IPV6);
+	struct ethhdr *eth = (void *)(long)skb->data;
+	struct ipv6hdr *ip6 = (void *)(long)skb->data;
+
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end || eth->h_proto == eth_type)
+		return 0;
+	if ((void *)(ip6 + 1) > (void *)(long)skb->data_end ||
+	    arrival_plane(ip6, skb->ifindex, vlan) == NO_PLANE)
+		return -1;
+	return bpf_skb_change_head(skb, ETH_HLEN, 0) ||
+	       bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &eth_type, sizeof(eth_type), 0);
+}
+
+#endif

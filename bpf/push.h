@@ -1,0 +1,79 @@
+/* What mrc_push wants to know of an inner packet. */
+#ifndef MRC_PUSH_H
+#define MRC_PUSH_H
+
+#include "drop.h"
+#include "parse.h"
+
+struct inner {
+	__u32 l3_length; /* of the IP header, bytes */
+	__u8 ip_proto;
+	__u8 traffic_class;
+};
+
+/* Read the inner IP header: the destination as a key of the trie, and what the outer one copies. */
+static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct mrc_prefix *key,
+						 struct inner *inner)
+{
+	struct cursor c = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct ethhdr *eth;
+
+	key->prefixlen = 128;
+	if (!TAKE(&c, eth))
+		return MRC_DROP_NOT_IP;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip;
+
+		if (!TAKE(&c, ip))
+			return MRC_DROP_NOT_IP;
+		__builtin_memset(key->address, 0, 10);
+		__builtin_memset(key->address + 10, 0xff, 2);
+		__builtin_memcpy(key->address + 12, &ip->daddr, 4);
+		inner->traffic_class = ip->tos;
+		inner->ip_proto = ip->protocol;
+		inner->l3_length = ip->ihl * 4;
+		return MRC_DROP_NONE;
+	}
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip6;
+
+		if (!TAKE(&c, ip6))
+			return MRC_DROP_NOT_IP;
+		__builtin_memcpy(key->address, &ip6->daddr, 16);
+		inner->traffic_class = traffic_class(ip6);
+		inner->ip_proto = ip6->nexthdr;
+		inner->l3_length = sizeof(*ip6);
+		return MRC_DROP_NONE;
+	}
+	return MRC_DROP_NOT_IP;
+}
+
+/* Packets that this skb will be on the wire. */
+static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct inner *inner)
+{
+	__u32 l4_length = sizeof(struct udphdr), payload;
+
+	if (!skb->gso_size)
+		return 1;
+	if (skb->gso_segs)
+		return skb->gso_segs;
+	/* The stack has not counted them yet (forwarded from a virtual machine). */
+	if (inner->ip_proto == IPPROTO_TCP) {
+		struct tcphdr tcp;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN + inner->l3_length, &tcp, sizeof(tcp)))
+			return 1;
+		l4_length = tcp.doff * 4;
+	}
+	payload = skb->len - ETH_HLEN - inner->l3_length - l4_length;
+	return (payload + skb->gso_size - 1) / skb->gso_size;
+}
+
+/* Whether a probe can be made of this packet: its checksum is in the ballast, wherever the NIC writes it. */
+static __always_inline int can_carry(const struct inner *inner)
+{
+	return inner->l3_length <= sizeof(struct ipv6hdr) &&
+	       (inner->ip_proto == IPPROTO_TCP || inner->ip_proto == IPPROTO_UDP);
+}
+
+#endif
