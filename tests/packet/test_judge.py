@@ -98,6 +98,7 @@ def test_an_ev_by_which_something_is_missing_is_left_with_the_first_report(bench
         tx_ns, seq = frame[MRC].tx_ns, frame[MRC].seq
         probe = MRCProbe(seq=seq, tx_ns=tx_ns, **own) / Raw(bytes(frame[MRC])[len(MRC() / MRCProbe()) :])
         assert bytes(frame) == bytes(bench.sent(H2, 5, probe, seq=seq, tx_ns=tx_ns))
+        assert len(frame[MRC]) == len(MRC() / MRCProbe())  # without the report that they were made of
     assert (bench.ev(H2, 5)["probe_seq"], bench.drops()) == (VOLLEY, {})
 
 
@@ -136,6 +137,21 @@ def test_what_arrives_before_the_volley_does_not_give_it_back(bench: Bench) -> N
         r.report()
         assert state(bench, 5) == LAGGING
     assert (bench.ledger(H2, 5)["deficit"], bench.ledger(H2, 5)["missed"]) == (0, 0)
+
+
+def test_a_volley_of_which_some_may_be_on_its_way_does_not_give_it_back_yet(bench: Bench) -> None:
+    r = lagging(bench)
+    assert r.trial(5, 1) == VOLLEY
+    for _ in range(VOLLEY - 2):
+        on_its_way(bench, 5)
+        r.report()
+        assert state(bench, 5) == LAGGING
+        assert (r.trial(5), bench.ledger(H2, 5)["missed"]) == (0, 0)
+        r.probes[5] += 1
+    r.probes[5] += 1
+    on_its_way(bench, 5)
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
 
 
 def test_a_volley_that_arrives_in_part_leaves_it_where_it_is(bench: Bench) -> None:

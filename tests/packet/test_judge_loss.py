@@ -146,6 +146,23 @@ def test_it_takes_so_many_losses_and_more_with_few_evs(bench: Bench, denied: int
 
 
 @ruled()
+def test_the_ratio_is_of_what_was_sent_since_the_first_loss(bench: Bench) -> None:
+    """An EV that begins to lose need not first lose as much of all that it carried before."""
+    r, ledger = Reporter(bench), bench.ledger(H2, 5)
+    for _ in range(5):
+        r.send_all(10_000)
+        r.report()
+    assert ledger["window_tx"] >= 50_000
+    lose_one_of(r, 20)
+    assert (20 <= ledger["window_tx"] <= 21, ledger["window_lost"]) == (True, 1)  # perhaps with the request
+    for n in range(2, 11):
+        lose_one_of(r, 20)
+        assert ledger["window_lost"] == n
+    r.quiet()
+    assert condemned(bench) == [5]
+
+
+@ruled()
 def test_less_than_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
     r = Reporter(bench)
     for _ in range(40):
@@ -252,6 +269,19 @@ def test_with_trimming_one_lost_packet_is_enough(bench: Bench) -> None:
     r.report(after_ms=1000)
     assert condemned(bench) == [5]
     assert bench.usable(H2) == others(5)
+
+
+@ruled('loss_rule = "any"', "overdue_ms = 10000")
+def test_with_trimming_one_that_is_sure_does_not_make_others_so(bench: Bench) -> None:
+    r = Reporter(bench)
+    lose_one_of(r, 100)
+    bench.age(5000 * MS)
+    bench.ledger(H2, 9)["unsure_ns"] = now()
+    lose_one_of(r, 100, 9)
+    assert condemned(bench) == [5]
+    assert (bench.ledger(H2, 9)["window_losses"], bench.ledger(H2, 9)["sure"]) == (1, 0)
+    r.quiet(2, after_ms=5000)
+    assert condemned(bench) == [9]
 
 
 @ruled('loss_rule = "any"', "overdue_ms = 1000")

@@ -206,13 +206,20 @@ def test_denied_evs_are_never_used(bench: Bench) -> None:
     assert bench.usable(H2) == []
 
 
-def test_all_but_two_failing_leaves_these_two(bench: Bench) -> None:
+def test_all_but_two_falling_silent_leaves_these_two(bench: Bench) -> None:
     for ev in others(5, 10):
-        assert steer(bench, ev, ASSUMED_BAD, Reason.GREY_LOSS)
+        assert steer(bench, ev, ASSUMED_BAD, Reason.OVERDUE)
     assert bench.usable(H2) == [5, 10]
     for _ in range(8):
         assert bench.push(IP(src="10.99.0.1", dst="10.99.0.3") / UDP())[0] == "redirect"
     assert bench.tables.evs["tx_packets"][H2, [5, 10]].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("reason", [Reason.LOSS, Reason.GREY_LOSS])
+def test_those_that_only_lose_fill_the_floor(bench: Bench, reason: Reason) -> None:
+    for ev in others(5, 10):
+        assert steer(bench, ev, ASSUMED_BAD, reason)
+    assert bench.usable(H2) == [0, 4, 5, 10]
 
 
 def test_a_reply_brings_the_peers_links(bench: Bench) -> None:
