@@ -240,8 +240,9 @@ static long judge_ev(__u64 i, void *context)
 	if (grew && !l->lag_ns) {
 		l->lag_ns = now;
 		l->trials = 0;
-		l->tried = ev->probe_seq + 1; /* none yet */
 	}
+	if (grew)
+		l->tried = ev->probe_seq + VOLLEY; /* no volley yet, or one that has lost some: the rest says nothing */
 	if (l->lag_ns)
 		pursue(j, ev, l, number);
 	note_ce(j, ev, l, number, bpf_ntohs(count->ce));

@@ -23,6 +23,8 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 
 log = logging.getLogger("mrcd")
 
+_NICE = 10
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
@@ -56,6 +58,8 @@ def mrcd(
     stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "  # the journal has its own
     logging.getLogger("mrcd").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
+    # Nothing fast waits for this process: on a full host it must not hold up packets, nor ksoftirqd.
+    os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     with _only_one(run_dir):
         asyncio.run(_serve(plan, run_dir, bpffs))
 
