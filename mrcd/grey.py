@@ -30,7 +30,7 @@ from mrcd.health import Bools, Ints, Records
 
 WINDOWS_S = (1, 4, 16, 64)
 LOOK_S = 1.0
-_SLICE_NS = 15_000_000  # at least: looks may follow each other faster while something is missing
+_SLICE_NS = 15_000_000  # at least: a peer whose flow has stalled is visited more often
 _LOOKS_PER_YEAR = 365.25 * 86_400 / LOOK_S
 _FAIR = 3.0
 _LEAST = 2  # lossy slices: one proves nothing
@@ -97,7 +97,11 @@ class Grey:
         self._now["sent"][rows], self._now["lost"][rows] = sent, lost
 
     def look(self, rows: Ints, evs: Records, now: int) -> list[Alarm]:
-        """What the slices of the peers `rows` say, to be asked once in LOOK_S at most; records as in Judge.judge."""
+        """What the slices of those peers say that were not looked at for LOOK_S; records as in Judge.judge."""
+        due = now - self._looked_ns[rows] >= LOOK_S * 1e9
+        if not due.any():
+            return []
+        rows, evs = rows[due], evs[due]
         state = evs["state"]
         in_use = (evs["configured"] != 0) & ((state == EvState.GOOD) | (state == EvState.SKIP))
         entered = evs["state_since_ns"].astype(np.int64) > self._looked_ns[rows, None]

@@ -25,11 +25,12 @@ log = logging.getLogger("mrcd.monitor")
 
 _MS = 1_000_000
 _BUSY_NS = 2_000_000_000  # a peer counts as busy for this long after its last packet
-_HURRY = 4  # probes of a peer with a missing reply are this many times as frequent
+_HURRY = 4  # sweeps of a peer whose flow has stalled with a reply missing are this many times as frequent
+_FLOWING_NS = 50_000_000  # a peer whose traffic flows is judged so seldom: the programs look after it
 _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
 _TOLD_NS = 1_000_000_000  # by then an event has been read, or was lost
-_STEADY_NS = 500_000_000  # usable EVs that are the same for so long are worth new routes
+_STEADY_NS = 2_000_000_000  # usable EVs that are the same for so long are worth new routes
 _UNTOLD = -1
 _ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
 
@@ -49,12 +50,15 @@ class Monitor:
         self._rows = np.array(sorted(self._peers), np.int64)
         self._judge = health.Judge(plan.config.health, *tables.evs.shape)
         self._grey = grey.Grey(plan.config.health, *tables.evs.shape)
-        self._looked_ns = 0  # by the grey test
         n = len(tables.peers)
-        self._due_ns, self._swept_ns, self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(4))
+        self._due_ns, self._swept_ns, self._judged_ns = (np.zeros(n, np.int64) for _ in range(3))
+        self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(2))
         self._statuses: dict[int, tuple[bool, int, int]] = {}
         self._silent: set[int] = set()
         self._hurry = False
+        h = plan.config.health
+        self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, h.idle_interval_ms * _MS
+        self._slack_ns = self._interval_ns // 2  # a visit may come a little early
         self._started = time.monotonic()
         self._why: dict[tuple[int, int], tuple[Reason, dict[str, int | float]]] = {}  # what events will not say
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
@@ -73,7 +77,7 @@ class Monitor:
 
     async def run(self) -> None:
         """Judge what the last probes brought, then send the next, at every probe interval; tell of events at once."""
-        interval = self._plan.config.health.probe_interval_ms / 1000
+        interval = self._interval_ns / 1e9
         loop = asyncio.get_running_loop()
         loop.add_reader(self._dataplane.events_fd(), self.drain)
         try:
@@ -112,8 +116,13 @@ class Monitor:
 
     def _tick(self, now: int) -> None:
         due = self._rows[self._due_ns[self._rows] <= now]
+        flowing = self._flowing(due, now)
+        seldom = flowing & (now - self._judged_ns[due] < _FLOWING_NS)
+        self._due_ns[due[seldom]] = now + self._interval_ns - self._slack_ns
+        due, flowing = due[~seldom], flowing[~seldom]
         if not len(due):
             return
+        self._judged_ns[due] = now
         evs, ledgers = self._tables.evs[due], self._tables.ledgers[due]  # copies: judged is one moment
         self.drain()
         self._find_lost_events(due, evs, now)
@@ -124,49 +133,55 @@ class Monitor:
             self._decide(due[judged], evs[judged], ledgers[judged], now)
         if not judged.all():
             self._judge.forget(due[~judged])
-        for row in due[self._schedule(due, judged, evs, ledgers, now)].tolist():
+        for row in due[self._schedule(due, judged, flowing, evs, ledgers, now)].tolist():
             self._dataplane.sweep(row)
         self.drain()
 
     def _judged(self, row: int) -> bool:
         return self.sprayed(row) or (not self._detached and not self._tables.peers[row]["heard_ns"])
 
+    def _flowing(self, due: health.Ints, now: int) -> health.Bools:
+        """Which of the due peers have had traffic since they were last due."""
+        traffic = self._tables.evs["tx_packets"][due].sum(axis=1) + self._tables.rxs["packets"][due].sum(axis=1)
+        flowing: health.Bools = traffic != self._traffic[due].astype(np.uint64)
+        self._traffic[due] = traffic
+        self._busy_ns[due[flowing]] = now
+        return flowing
+
     def _schedule(
-        self, due: health.Ints, judged: health.Bools, evs: health.Records, ledgers: health.Records, now: int
+        self,
+        due: health.Ints,
+        judged: health.Bools,
+        flowing: health.Bools,
+        evs: health.Records,
+        ledgers: health.Records,
+        now: int,
     ) -> health.Bools:
         """Which of the due peers to sweep now; sets when to look at them again.
 
         Traffic brings its own probes, so peers are swept seldom; at every visit only where a flow may have
         stalled, where a reply is missing until it is clear why, and where an EV is to be tried.
         """
-        h = self._plan.config.health
-        traffic = evs["tx_packets"].sum(axis=1).astype(np.int64) + self._tables.rxs[due]["packets"].sum(axis=1)
-        self._busy_ns[due] = np.where(traffic != self._traffic[due], now, self._busy_ns[due])
-        self._traffic[due] = traffic
         both = self._tables.peers["ports"][due].astype(np.int64) & int(self._tables.node["ports"])
         linked = (np.left_shift(1, evs["plane"].astype(np.int64)) & both[:, None]) != 0  # else silence is no news
-        bad = ~np.isin(evs["state"], (EvState.GOOD, EvState.SKIP))  # these are tried in their own time
-        watched = (evs["configured"] != 0) & ~bad & linked
+        state, probed = evs["state"], (evs["configured"] != 0) & linked
+        in_use = probed & ((state == EvState.GOOD) | (state == EvState.SKIP))  # others are tried in their own time
         late = np.maximum(4 * self._tables.rounds["rtt_ns"][due].astype(np.int64), _LATE_NS)
         old = now - evs["probe_ns"].astype(np.int64) > late[:, None]
-        missing = watched & (((evs["probe_seq"] != ledgers["reply_seq"]) & old) | (ledgers["lag_ns"] != 0))
+        missing = in_use & (((evs["probe_seq"] != ledgers["reply_seq"]) & old) | (ledgers["lag_ns"] != 0))
         missing = missing.any(axis=1) & judged & ~np.isin(due, list(self._silent))
-        tried = (
-            (evs["configured"] != 0)
-            & linked
-            & ((evs["state"] == EvState.ASSUMED_BAD) | (evs["state"] == EvState.UNKNOWN))
-        )
+        tried = probed & ((state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN))
         tried = (tried & (evs["probe_after_ns"] <= now)).any(axis=1)
-        busy, flowing = now - self._busy_ns[due] < _BUSY_NS, self._busy_ns[due] == now
-        slack = h.probe_interval_ms * _MS // 2
-        old_sweep = now - self._swept_ns[due] >= h.idle_interval_ms * _MS - slack
-        fast = (missing | tried | busy) & (not self._detached)
-        sweep: health.Bools = old_sweep | (fast & (missing | tried | ~flowing))
+        stalled = ~flowing & (now - self._busy_ns[due] < _BUSY_NS)
+        fast = (missing | tried | stalled | flowing) & (not self._detached)
+        old_sweep = now - self._swept_ns[due] >= self._idle_ns - self._slack_ns
+        sweep: health.Bools = old_sweep | (fast & (missing | tried | stalled))
         self._swept_ns[due] = np.where(sweep, now, self._swept_ns[due])
-        # A missing reply: ask again sooner, for the programs' verdict waits for several reports.
-        self._hurry |= bool((missing & fast).any())
-        soon = now + np.where(missing, h.probe_interval_ms * _MS // _HURRY // 2, h.probe_interval_ms * _MS - slack)
-        self._due_ns[due] = np.where(fast | sweep, soon, self._swept_ns[due] + h.idle_interval_ms * _MS - slack)
+        # A reply is missing, and nothing flows that would ask again: the programs' verdict waits for several reports.
+        hurry = missing & stalled & fast
+        self._hurry |= bool(hurry.any())
+        soon = now + np.where(hurry, self._interval_ns // _HURRY // 2, self._interval_ns - self._slack_ns)
+        self._due_ns[due] = np.where(fast | sweep, soon, self._swept_ns[due] + self._idle_ns - self._slack_ns)
         return sweep
 
     # ---- verdicts ----
@@ -218,11 +233,9 @@ class Monitor:
         self._note_silence(set(verdict.silent), set(verdict.heard))
         busy = now - self._busy_ns[rows] < _BUSY_NS
         self._grey.slice(rows[busy], ledgers[busy], now)
-        if now - self._looked_ns >= grey.LOOK_S * 1e9:
-            self._looked_ns = now
-            for alarm in self._grey.look(rows[busy], evs[busy], now):
-                bad, why = EvState.ASSUMED_BAD, Reason.GREY_LOSS
-                self._steer(health.Steer(alarm.row, alarm.ev, health.IN_USE, bad, why, alarm.evidence))
+        for alarm in self._grey.look(rows[busy], evs[busy], now):
+            bad, why = EvState.ASSUMED_BAD, Reason.GREY_LOSS
+            self._steer(health.Steer(alarm.row, alarm.ev, health.IN_USE, bad, why, alarm.evidence))
 
     def _steer(self, s: health.Steer) -> bool:
         """False if the EV's state has changed meanwhile: then that is the newer word."""

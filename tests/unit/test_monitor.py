@@ -173,7 +173,7 @@ def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
     b.tick(100)
     assert b.changed == []  # an EV lagged for a moment
     b.arrays.peers["usable"][2, 0, 0] = 0b0111
-    for _ in range(5):
+    for _ in range(20):
         b.tick(100)
     assert b.changed == []
     b.tick(100)
@@ -273,6 +273,9 @@ def test_an_ev_that_may_return_is_tried_often() -> None:
 
 def test_a_missing_reply_makes_sweeps_frequent() -> None:
     b = Bench()
+    assert sweeps(b, 200, 5, 1, answered=False) == pytest.approx(20, abs=2)
+    assert not b.monitor._hurry  # nobody's traffic waits for it
+    sweeps(b, 5, 5, 1, traffic=True)
     assert sweeps(b, 200, 5, 1, answered=False) >= 25
     assert b.monitor._hurry
 
@@ -306,7 +309,9 @@ def test_replies_that_are_on_their_way_are_not_missing() -> None:
 def test_an_ev_that_lags_makes_sweeps_frequent() -> None:
     b = Bench()
     b.arrays.ledgers["lag_ns"][1, 2] = b.programs.now
-    assert sweeps(b, 200, 5, 1) >= 25
+    assert sweeps(b, 200, 5, 1) == pytest.approx(20, abs=2)
+    assert sweeps(b, 200, 5, 1, traffic=True) <= 5  # the programs ask with each burst
+    assert sweeps(b, 200, 5, 1) >= 25  # it has stalled
 
 
 # ---- administrators ----
