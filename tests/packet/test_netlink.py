@@ -533,13 +533,6 @@ def test_an_mtu_that_the_kernel_refuses(ns: Namespace) -> None:
         ensure(mtu=70000)
 
 
-def test_deleting_a_link_that_is_not_there_is_no_error(ns: Namespace) -> None:
-    ensure()
-    for _ in range(2):
-        run(lambda n: n.delete_link("mrc0"))
-        assert {x["ifname"] for x in ns.json("link", "show")} == {"lo"}
-
-
 # ---- addresses ----
 
 
