@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.packet.rig import Bench, Setup
+from tests.packet.cluster import Setup
+from tests.packet.rig import Bench
 from tests.packet.wires import Namespace
 from tests.packet.witness import alone, ifindex
 

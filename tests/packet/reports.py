@@ -12,7 +12,8 @@ from scapy.packet import Packet, Raw
 from mrcd import abi
 from mrcd.abi import EvState, Reason
 from mrcd.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
-from tests.packet.rig import ALL_PORTS, EVS, H2, PLANES, Bench, Setup
+from tests.packet.cluster import ALL_PORTS, EVS, H2, PLANES, Setup
+from tests.packet.rig import Bench
 from tests.packet.wires import until
 
 MS = 1_000_000

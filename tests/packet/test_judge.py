@@ -8,6 +8,7 @@ from scapy.packet import Raw
 
 from mrcd.abi import EvState, Histogram, Reason
 from mrcd.wire import MRC, MRCProbe
+from tests.packet.cluster import EVS, H2, H5
 from tests.packet.reports import (
     EVERY,
     MS,
@@ -24,7 +25,7 @@ from tests.packet.reports import (
     unfaded,
     unfading,
 )
-from tests.packet.rig import EVS, H2, H5, Bench
+from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
 

@@ -8,8 +8,9 @@ import pytest
 
 from mrcd import abi
 from mrcd.abi import EvState, Reason
+from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import EVERY, MS, SETTLED_MS, Asked, Reporter, events, now, unfaded
-from tests.packet.rig import EVS, H2, Bench, Setup
+from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
 

@@ -10,15 +10,14 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
-from tests.packet.rig import EVS, H1, H2, SLOTS, Bench, Hook, Protocol, Xdp, changed, nic_mac, wire_mac
-from tests.packet.wires import Frame
+from tests.packet.cluster import EVS, H1, H2, SLOTS, all_steerings, nic_mac, wire_mac
+from tests.packet.rig import Bench, Hook, Protocol, Xdp
+from tests.packet.wires import Frame, changed
 
 pytestmark = pytest.mark.root
 
-STEERINGS = ("usid", "srh", "ecmp")
 ETHERNET, IPV6, L4 = 14, 40, 40  # bytes; L4: UDP and MRC
 both_hooks = pytest.mark.parametrize("hook", ["tc", "xdp"])
-all_steerings = pytest.mark.parametrize("bench", STEERINGS, indirect=True)
 
 
 def inner(version: int = 4, tos: int = 0, size: int = 100) -> Packet:

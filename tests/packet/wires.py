@@ -118,6 +118,14 @@ class Gso:
         return struct.pack("BBHHHH", needs_csum, kind, self.l4_at + l4_length, self.size, self.l4_at, csum_at)
 
 
+def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
+    """A copy of a frame in which one layer has other fields."""
+    copy = frame.copy()
+    for name, value in fields.items():
+        setattr(copy[layer], name, value)
+    return copy
+
+
 class Sender:
     """Puts frames on an interface, as they are."""
 
