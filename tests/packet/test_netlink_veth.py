@@ -82,7 +82,6 @@ def test_an_mtu_that_the_kernel_refuses(ns: Namespace) -> None:
 
 # ---- offloads ----
 
-
 SEGMENTATION = ("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
 GROUPS = {"generic-segmentation-offload": "tx-generic-segmentation"}  # ethtool's own word for it
 
