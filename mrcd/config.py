@@ -7,48 +7,17 @@ place and the remedy; nothing behind this module has to doubt the configuration 
 import ipaddress
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mrcd.errors import ConfigError
+from mrcd.prefixes import Address6, Network, Network6, no_overlap
 
 MAX_PLANES = 8
-_V4_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")  # how the overlay trie keeps IPv4
 MAX_EVS_PER_PEER = 256
 MAX_SEGMENTS = 6
 
-
-def _network(value: object) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    if isinstance(value, ipaddress.IPv4Network | ipaddress.IPv6Network):
-        return value
-    if not isinstance(value, str):
-        raise ValueError(f'{value!r} is not a prefix; write it as text, e.g. "10.1.2.0/24"')
-    try:
-        return ipaddress.ip_network(value)
-    except ValueError as e:
-        raise ValueError(f"{e}; a prefix is written like 10.1.2.0/24 or fd00:1::/64") from None
-
-
-def _network6(value: object) -> ipaddress.IPv6Network:
-    network = _network(value)
-    if network.version != 6:
-        raise ValueError(f"{network} is not an IPv6 prefix")
-    return network
-
-
-def _address6(value: object) -> ipaddress.IPv6Address:
-    if isinstance(value, ipaddress.IPv6Address):
-        return value
-    try:
-        return ipaddress.IPv6Address(value if isinstance(value, str) else repr(value))
-    except ValueError:
-        raise ValueError(f"{value!r} is not an IPv6 address") from None
-
-
-Network = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, BeforeValidator(_network)]
-Network6 = Annotated[ipaddress.IPv6Network, BeforeValidator(_network6)]
-Address6 = Annotated[ipaddress.IPv6Address, BeforeValidator(_address6)]
 Steering = Literal["usid", "srh", "ecmp"]
 Granularity = Literal["burst", "packet"]
 Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
@@ -294,7 +263,7 @@ class Config(_Model):
             raise ValueError(f"interfaces.names has {len(names)} entries for {c.planes} planes; name one NIC per plane")
         if c.t1s == 0 and not self.paths and len({h.t0 for h in self.hosts}) > 1:
             raise ValueError("t1s = 0, but the hosts sit under several T0s: there is no way from one T0 to another")
-        _no_overlap(self.hosts, (c.block, c.underlay))
+        no_overlap([(n, h.name) for h in self.hosts for n in h.prefixes], (c.block, c.underlay))
         known = {h.name for h in self.hosts}
         for p in self.paths:
             for role, name in (("source", p.source), ("peer", p.peer)):
@@ -346,32 +315,6 @@ def _unique(what: str, pairs: list[tuple[object, str]]) -> None:
         if key in seen:
             raise ValueError(f"hosts: {what} {key} is used twice, by {seen[key]} and {owner}")
         seen[key] = owner
-
-
-def _no_overlap(hosts: list[Host], reserved: tuple[ipaddress.IPv6Network, ...]) -> None:
-    """No two hosts' prefixes may overlap; one host's may, its own address in the network behind it."""
-    owned = sorted(
-        ((n, h.name) for h in hosts for n in h.prefixes),
-        key=lambda x: (x[0].version, int(x[0].network_address), x[0].prefixlen),
-    )
-    around: list[tuple[Any, str]] = []  # the prefixes that contain the one at hand, widest first
-    for n, owner in owned:
-        while around and not (around[-1][0].version == n.version and around[-1][0].overlaps(n)):
-            around.pop()
-        for other, other_owner in around:
-            if other_owner != owner:
-                raise ValueError(
-                    f"hosts: prefix {other} of {other_owner} overlaps {n} of {owner}; give each host its own"
-                )
-        around.append((n, owner))
-    for n, owner in owned:
-        if n.version == 6 and n.overlaps(_V4_MAPPED):
-            raise ValueError(
-                f"hosts: prefix {n} of {owner} overlaps {_V4_MAPPED}, which stands for IPv4 here; write IPv4"
-            )
-        for r in reserved:
-            if n.version == 6 and r.overlaps(n):
-                raise ValueError(f"hosts: prefix {n} of {owner} overlaps the fabric's own {r}; use another prefix")
 
 
 def parse(text: str, source: str = "configuration") -> Config:

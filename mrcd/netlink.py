@@ -153,12 +153,6 @@ class Netlink:
                 raise MachineError(f"{end} did not take its settings (MTU {mtu}, no ARP)")
         return links[name], links[peer]
 
-    async def delete_link(self, name: str) -> None:
-        """Delete an interface; no error if it is not there."""
-        link = (await self.links()).get(name)
-        if link is not None:
-            await self._do(f"delete {name}", self._ipr.link("del", index=link.ifindex))
-
     # ---- addresses ----
 
     async def sync_addresses(self, ifindex: int, wanted: Sequence[str], ours: Callable[[str], bool]) -> None:

@@ -42,8 +42,6 @@ class Sample:
 
     monotonic_ns: int
     retransmitted_segments: int  # since the flow began
-    rtt_us: int  # smoothed
-    cwnd_segments: int
 
 
 class _Child:
@@ -191,9 +189,7 @@ class Flow:
             if "bin_ns" in said:
                 self.bins[said["bin_ns"]] = self.bins.get(said["bin_ns"], 0) + said["bytes"]
             elif "sample_ns" in said:
-                self.samples.append(
-                    Sample(said["sample_ns"], said["retransmitted_segments"], said["rtt_us"], said["cwnd_segments"])
-                )
+                self.samples.append(Sample(said["sample_ns"], said["retransmitted_segments"]))
             elif "end" in said:
                 child.end = said["end"]
             else:

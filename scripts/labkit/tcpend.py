@@ -21,8 +21,8 @@ import time
 READ = 1 << 20
 WRITE = 1 << 17
 SAMPLE_S = 0.1
-# struct tcp_info (linux/tcp.h): tcpi_snd_mss, tcpi_rtt in µs, tcpi_snd_cwnd, tcpi_total_retrans; offsets in bytes.
-_MSS, _RTT, _CWND, _RETRANS, _INFO_SIZE = 16, 68, 80, 100, 104
+# struct tcp_info (linux/tcp.h): tcpi_snd_mss, tcpi_total_retrans; offsets in bytes.
+_MSS, _RETRANS, _INFO_SIZE = 16, 100, 104
 
 
 def say(**facts: int | str) -> None:
@@ -101,12 +101,7 @@ def _watch(s: socket.socket, done: threading.Event) -> None:
 
 
 def _sample(s: socket.socket) -> None:
-    say(
-        sample_ns=time.monotonic_ns(),
-        retransmitted_segments=_tcp_info(s, _RETRANS),
-        rtt_us=_tcp_info(s, _RTT),
-        cwnd_segments=_tcp_info(s, _CWND),
-    )
+    say(sample_ns=time.monotonic_ns(), retransmitted_segments=_tcp_info(s, _RETRANS))
 
 
 def _tcp_info(s: socket.socket, offset: int) -> int:

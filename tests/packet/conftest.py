@@ -1,4 +1,4 @@
-"""The bench of tests/packet/rig.py as fixtures."""
+"""The fixtures of this ring: the bench of rig.py, and for the tests of netlink the namespaces of witness.py."""
 
 import contextlib
 import os
@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.packet.rig import Bench, Setup
+from tests.packet.cluster import Setup
+from tests.packet.rig import Bench
+from tests.packet.wires import Namespace
+from tests.packet.witness import alone, ifindex
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +40,33 @@ def bench(request: pytest.FixtureRequest, benches: Callable[[Setup], Bench]) -> 
     param: Any = getattr(request, "param", "usid")
     with benches(param if isinstance(param, Setup) else Setup(param)).fresh() as b:
         yield b
+
+
+@pytest.fixture
+def ns() -> Iterator[Namespace]:
+    """The test runs in a namespace of its own; afterwards nothing of it is left."""
+    with alone() as namespace:
+        yield namespace
+
+
+@pytest.fixture
+def far(ns: Namespace) -> Iterator[Namespace]:
+    """The other side of a link."""
+    namespace = Namespace()
+    try:
+        namespace.ip("link", "set", "lo", "up")
+        yield namespace
+    finally:
+        namespace.close()
+
+
+@pytest.fixture
+def nics(ns: Namespace) -> tuple[int, int]:
+    """p0 and p1, up, with addresses of the host. Returns their numbers."""
+    for name in ("p0", "p1"):
+        ns.ip("link", "add", name, "type", "veth", "peer", "name", f"{name}-far")
+        ns.ip("link", "set", f"{name}-far", "up")
+        ns.ip("link", "set", name, "up", "mtu", "9100")
+    ns.ip("addr", "add", "10.99.0.1/32", "dev", "lo")
+    ns.ip("addr", "add", "fd00:99::1/128", "dev", "lo", "nodad")
+    return ifindex(ns, "p0"), ifindex(ns, "p1")

@@ -12,7 +12,8 @@ from scapy.packet import Packet, Raw
 from mrcd import abi
 from mrcd.abi import EvState, Reason
 from mrcd.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
-from tests.packet.rig import ALL_PORTS, EVS, H2, PLANES, Bench, Setup
+from tests.packet.cluster import ALL_PORTS, EVS, H2, PLANES, Setup
+from tests.packet.rig import Bench
 from tests.packet.wires import until
 
 MS = 1_000_000
@@ -20,6 +21,7 @@ NEVER = 2**63
 EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
 VOLLEY, TRIALS, TRIALS_AT_ONCE = 16, 6, 8  # of bpf/judge.h and probe.h
+LAGGING = (EvState.SKIP, Reason.LAGGING)
 SETTLED_MS = 6
 """Longer than any reordering window, which ends with probe_late_ms, 5; and than half of overdue_ms."""
 
@@ -175,6 +177,23 @@ def state(bench: Bench, ev: int) -> tuple[EvState, Reason]:
     record = bench.ev(H2, ev)
     skip = record["state"] == EvState.SKIP
     return EvState(record["state"]), Reason(record["skip_reason"] if skip else record["reason"])
+
+
+def lagging(bench: Bench, ev: int = 5) -> Reporter:
+    """Nothing of three packets on an EV has arrived."""
+    r = Reporter(bench)
+    r.send_all(3)
+    r.report()
+    r.send_all(3, lose=(ev,))
+    r.report()
+    assert state(bench, ev) == LAGGING
+    return r
+
+
+def on_its_way(bench: Bench, ev: int) -> None:
+    """As if the probes on an EV had been sent so lately that nobody misses them."""
+    bench.ev(H2, ev)["probe_ns"] = now() + 10**12
+    bench.ev(H2, ev)["noted_probes"] = 0
 
 
 def events(bench: Bench) -> list[tuple[int, str, str, str]]:

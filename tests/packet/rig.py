@@ -14,7 +14,6 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,65 +24,16 @@ from scapy.packet import Packet
 
 from mrcd import abi, config, install, libbpf, topology, wire
 from mrcd.abi import EvState
-from mrcd.config import Granularity, Steering
+from mrcd.config import Granularity
 from mrcd.dataplane import Attachment, Dataplane
 from mrcd.tables import Tables
-from tests.packet.wires import (
-    ETH_P_ALL,
-    ETH_P_IP,
-    ETH_P_IPV6,
-    Namespace,
-    Sender,
-    Tap,
-    call,
-    libc,
-    until,
-)
+from tests.packet.cluster import ALL_PORTS, EVS, PLANES, SLOTS, Setup, nic_mac, wire_mac
+from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, call, libc, until
 
 Hook = Literal["tc", "xdp"]
 Verdict = Literal["pass", "drop", "redirect"]
 Protocol = Literal["ipv4", "ipv6"]
 Xdp = Literal["xdp", "xdp-generic"]
-
-PLANES, T1S, SLOTS = 4, 4, 4
-EVS = PLANES * SLOTS
-ALL_PORTS = (1 << PLANES) - 1
-MTU = 1500
-
-CLUSTER = """
-[cluster]
-planes = 4
-t0s = 2
-t1s = 4
-evs_per_peer = 16
-mtu = 1500
-steering = "{steering}"
-[[hosts]]
-name = "h0"
-id = 0
-t0 = 0
-port = 0
-prefixes = ["10.99.0.1/32", "fd00:99::1/128"]
-[[hosts]]
-name = "h1"
-id = 1
-t0 = 0
-port = 1
-prefixes = ["10.99.0.2/32", "fd00:99::2/128"]
-[[hosts]]
-name = "h2"
-id = 2
-t0 = 1
-port = 0
-prefixes = ["10.99.0.3/32", "fd00:99::3/128"]
-[[hosts]]
-name = "h5"
-id = 5
-t0 = 1
-port = 1
-prefixes = ["10.99.0.6/32", "fd00:99::6/128"]
-"""
-H0, H1, H2, H5 = 0, 1, 2, 5
 
 _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
@@ -94,39 +44,6 @@ _STAMPS = {
     "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
     "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns"),
 }
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A cluster to load the programs for: steering, width of a peer's table, lines of [health]."""
-
-    steering: Steering = "usid"
-    health: str = ""
-    evs: int = EVS
-
-    @property
-    def text(self) -> str:
-        """The configuration file."""
-        cluster = CLUSTER.format(steering=self.steering).replace("evs_per_peer = 16", f"evs_per_peer = {self.evs}")
-        return f"{cluster}[health]\n{self.health}\n"
-
-
-def nic_mac(plane: int) -> str:
-    """MAC of this host's NIC."""
-    return f"02:00:00:00:00:{plane:02x}"
-
-
-def wire_mac(plane: int) -> str:
-    """MAC of the T0 at the other end."""
-    return f"02:00:00:00:01:{plane:02x}"
-
-
-def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
-    """A copy of a frame in which one layer has other fields."""
-    copy = frame.copy()
-    for name, value in fields.items():
-        setattr(copy[layer], name, value)
-    return copy
 
 
 class Bench:

@@ -13,7 +13,8 @@ from scapy.packet import Raw
 from mrcd import libbpf
 from mrcd.dataplane import Attachment
 from mrcd.errors import KernelError
-from tests.packet.rig import EVS, H2, Bench
+from tests.packet.cluster import EVS, H2
+from tests.packet.rig import Bench
 from tests.packet.wires import until
 
 PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=9) / Raw(b"by whatever hook")

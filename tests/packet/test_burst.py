@@ -10,12 +10,12 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.wire import MRC
-from tests.packet.rig import H0, H2, PLANES, Bench, Hook, changed, nic_mac, wire_mac
-from tests.packet.wires import Gso
+from tests.packet.cluster import H0, H2, PLANES, all_steerings, nic_mac, wire_mac
+from tests.packet.rig import Bench, Hook
+from tests.packet.wires import Gso, changed
 
 pytestmark = pytest.mark.root
 
-all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
 ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
 SIZE = 1000
 

@@ -4,8 +4,9 @@ import pytest
 from scapy.layers.inet import IP, UDP
 
 from mrcd.abi import EvState, Reason
+from tests.packet.cluster import EVS, H2, PLANES, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, others, state
-from tests.packet.rig import EVS, H2, PLANES, Bench, Setup
+from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
 

@@ -20,13 +20,13 @@ from scapy.packet import Packet, Raw
 
 from mrcd.abi import EvState, Reason
 from mrcd.wire import MRC, PROBE_REPLY, MRCProbe
+from tests.packet.cluster import H2, H5, SLOTS, all_steerings, nic_mac, wire_mac
 from tests.packet.reports import MS, now, others, state
-from tests.packet.rig import H2, H5, SLOTS, Bench, changed, nic_mac, wire_mac
-from tests.packet.wires import Frame
+from tests.packet.rig import Bench
+from tests.packet.wires import Frame, changed
 
 pytestmark = pytest.mark.root
 
-all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
 INNER = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / Raw(b"x" * 100)
 ROUTER = "fd10:0:0:1::ffff"
 ICMP_ERROR = (EvState.ASSUMED_BAD, Reason.ICMP_ERROR)

@@ -8,8 +8,9 @@ import pytest
 
 from mrcd import abi
 from mrcd.abi import EvState, Reason
-from tests.packet.reports import EVERY, MS, SETTLED_MS, Asked, Reporter, events, now, unfaded
-from tests.packet.rig import EVS, H2, Bench, Setup
+from tests.packet.cluster import EVS, H2, Setup
+from tests.packet.reports import EVERY, MS, SETTLED_MS, Reporter, events, now, unfaded
+from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
 
@@ -28,7 +29,6 @@ class Fabric:
         self.lost = np.zeros(EVS, np.int64)
         self.sent = np.zeros(EVS, np.int64)
         self._coming: list[tuple[int, int, str]] = []  # turns to go, EV, what
-        self._requests: list[tuple[int, Asked]] = []
         self._turn = 0
 
     def _put(self, ev: int, what: str) -> None:

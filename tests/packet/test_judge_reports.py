@@ -8,8 +8,9 @@ from scapy.packet import Packet, Raw
 from mrcd import abi
 from mrcd.abi import EvState
 from mrcd.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
+from tests.packet.cluster import ALL_PORTS, EVS, H2, SLOTS, Setup
 from tests.packet.reports import EVERY, GENERATION, MS, SETTLED_MS, TRIALS, Asked, Reporter, events, now, others
-from tests.packet.rig import ALL_PORTS, EVS, H2, SLOTS, Bench, Setup
+from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
 

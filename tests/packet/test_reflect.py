@@ -13,12 +13,13 @@ from scapy.packet import Packet, Raw
 from mrcd import abi
 from mrcd.abi import EvState
 from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from tests.packet.cluster import EVS, H2, H5, SLOTS, all_steerings
 from tests.packet.reports import GENERATION, now
-from tests.packet.rig import EVS, H2, H5, SLOTS, Bench, changed
+from tests.packet.rig import Bench
+from tests.packet.wires import changed
 
 pytestmark = pytest.mark.root
 
-all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
 BALLAST = bytes(range(100, 100 + abi.BALLAST))
 
 

@@ -13,8 +13,9 @@ from scapy.packet import Packet, Raw
 from mrcd import abi
 from mrcd.config import Steering
 from mrcd.wire import DATA, MRC, PROBE_REQUEST, MRCProbe, MRCReport
+from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup, nic_mac, wire_mac
 from tests.packet.reports import MS, now
-from tests.packet.rig import EVS, H2, H5, PLANES, SLOTS, Bench, Setup, nic_mac, wire_mac
+from tests.packet.rig import Bench
 from tests.packet.wires import Frame, Gso, Sender, Tap
 
 pytestmark = pytest.mark.root

@@ -10,8 +10,9 @@ from scapy.layers.inet import IP, UDP
 
 from mrcd import abi
 from mrcd.abi import EvState, Histogram, Reason
+from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others
-from tests.packet.rig import EVS, H2, H5, PLANES, SLOTS, Bench, Setup
+from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
 

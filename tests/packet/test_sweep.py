@@ -9,13 +9,12 @@ from scapy.packet import Packet, Raw
 from mrcd import abi
 from mrcd.abi import EvState
 from mrcd.wire import MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, Setup, all_steerings
 from tests.packet.reports import MS, NEVER, now, patient
-from tests.packet.rig import EVS, H1, H2, H5, PLANES, SLOTS, Bench, Setup
+from tests.packet.rig import Bench
 from tests.packet.wires import Frame, Tap
 
 pytestmark = pytest.mark.root
-
-all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
 
 
 def own(bench: Bench) -> dict[str, int]:

@@ -12,7 +12,7 @@ from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError
 from mrcd.tables import Tables
-from tests.packet.rig import CLUSTER
+from tests.packet.cluster import CLUSTER
 from tests.packet.wires import Namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")

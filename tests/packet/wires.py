@@ -3,14 +3,16 @@
 import contextlib
 import ctypes as ct
 import itertools
+import json
 import os
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from scapy.packet import Packet
 
@@ -50,8 +52,8 @@ class Namespace:
     def __init__(self) -> None:
         with self._home():
             call("make a network namespace", libc.unshare(_CLONE_NEWNET))
-            self._fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        self.inode = os.fstat(self._fd).st_ino
+            self.fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self.inode = os.fstat(self.fd).st_ino
 
     @staticmethod
     @contextlib.contextmanager
@@ -67,12 +69,21 @@ class Namespace:
     def inside(self) -> Iterator[None]:
         """Run a block, and what it starts, in the namespace, then come back. Per thread."""
         with self._home():
-            call("enter a network namespace", libc.setns(self._fd, _CLONE_NEWNET))
+            call("enter a network namespace", libc.setns(self.fd, _CLONE_NEWNET))
             yield
+
+    def ip(self, *args: str) -> str:
+        """What iproute2 prints in there. Raises if it fails."""
+        with self.inside():
+            return subprocess.run(["ip", *args], capture_output=True, text=True, check=True, timeout=10).stdout
+
+    def json(self, *args: str) -> Any:
+        """The same as data."""
+        return json.loads(self.ip("-j", *args) or "[]")
 
     def close(self) -> None:
         """Let go of it, and see that nobody else holds it."""
-        os.close(self._fd)
+        os.close(self.fd)
         others = Path("/proc").glob("[0-9]*/ns/net")
         assert self.inode not in map(_inode, others), "a process is left in the namespace"
 
@@ -105,6 +116,14 @@ class Gso:
         else:
             l4_length, csum_at = (frame[self.l4_at + 12] >> 4) * 4, 16
         return struct.pack("BBHHHH", needs_csum, kind, self.l4_at + l4_length, self.size, self.l4_at, csum_at)
+
+
+def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
+    """A copy of a frame in which one layer has other fields."""
+    copy = frame.copy()
+    for name, value in fields.items():
+        setattr(copy[layer], name, value)
+    return copy
 
 
 class Sender:

@@ -57,7 +57,7 @@ def recording() -> Recording:
         end_ns=at(12),
         ends=Ends("h0", "10.99.0.1", "h2", "10.99.0.3"),
         bins={t: FULL for t in range(BEGIN, at(12), BIN_NS) if not at(4.02) <= t < at(4.22)},
-        samples=tuple(Sample(at(n / 10), 7 if n > 41 else 0, 300, 100) for n in range(120)),
+        samples=tuple(Sample(at(n / 10), 7 if n > 41 else 0) for n in range(120)),
         congestion_control="cubic",
         mss_bytes=8968,
         faults=(Happened(HOLE, at(4), at(8)), Happened(CUT, at(5), at(9))),

@@ -18,7 +18,6 @@ int wrapped(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_sampl
 }
 """
 LEAST = 10  # Health.loss_samples
-FEW = 8
 CLAIM = 1e-8  # per look, as the comment says
 
 LosesMore = Callable[[int, int, int, int, int, int], int]

@@ -14,20 +14,7 @@ from mrcd.abi import EvState, Reason
 from mrcd.hooks import Port
 from mrcd.netlink import Link
 from mrcd.topology import Plan
-
-
-class Arrays:
-    """The tables as plain arrays."""
-
-    def __init__(self, peers: int, evs: int) -> None:
-        self.peers = np.zeros(peers, abi.PEER)
-        self.evs = np.zeros((peers, evs), abi.EV)
-        self.ledgers = np.zeros((peers, evs), abi.LEDGER)
-        self.rxs = np.zeros((peers, evs), abi.RX)
-        self.rounds = np.zeros(peers, abi.ROUNDS)
-        self.srhs = np.zeros(peers * evs, abi.SRH)
-        self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
-        self.node = np.zeros((), abi.NODE)
+from tests.unit.arrays import Arrays
 
 
 def write(arrays: Arrays, plan: Plan, refresh: Callable[[int], None] = lambda row: None) -> list[int]:

@@ -13,14 +13,9 @@ from mrcd.dataplane import Dataplane
 from mrcd.errors import UsageError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
-from tests.unit.test_install import Arrays
+from tests.unit.arrays import TEXT, Arrays
 
 MS = 1_000_000
-HOSTS = "".join(
-    f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i % 2}\nport = {i // 2}\nprefixes = ["10.0.0.{i}/32"]\n'
-    for i in range(4)
-)
-TEXT = f"[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\n{HOSTS}"
 
 
 class Programs:

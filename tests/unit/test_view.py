@@ -13,8 +13,7 @@ from mrcd import abi, config, install, tables, topology, view
 from mrcd.abi import EvState, Histogram, Reason
 from mrcd.daemon import Daemon
 from mrcd.metrics import TablesCollector
-from tests.unit.test_install import Arrays
-from tests.unit.test_monitor import TEXT
+from tests.unit.arrays import TEXT, Arrays
 
 S = 10**9
 

@@ -1,0 +1,67 @@
+"""Prefixes and addresses of the cluster file: how they may be written, and that no two hosts' overlap."""
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+_V4_MAPPED = IPv6Network("::ffff:0:0/96")  # how the overlay trie keeps IPv4
+
+
+def _network(value: object) -> IPv4Network | IPv6Network:
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is not a prefix; write it as text, e.g. "10.1.2.0/24"')
+    try:
+        return ip_network(value)
+    except ValueError as e:
+        raise ValueError(f"{e}; a prefix is written like 10.1.2.0/24 or fd00:1::/64") from None
+
+
+def _network6(value: object) -> IPv6Network:
+    network = _network(value)
+    if network.version != 6:
+        raise ValueError(f"{network} is not an IPv6 prefix")
+    return network
+
+
+def _address6(value: object) -> IPv6Address:
+    if isinstance(value, IPv6Address):
+        return value
+    try:
+        return IPv6Address(value if isinstance(value, str) else repr(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is not an IPv6 address") from None
+
+
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
+Network6 = Annotated[IPv6Network, BeforeValidator(_network6)]
+Address6 = Annotated[IPv6Address, BeforeValidator(_address6)]
+
+
+def no_overlap(prefixes: Iterable[tuple[Network, str]], reserved: Sequence[IPv6Network]) -> None:
+    """No two hosts' prefixes may overlap; one host's may, its own address in the network behind it.
+
+    `prefixes` are each with the name of its host. Raises ValueError.
+    """
+    owned = sorted(prefixes, key=lambda x: (x[0].version, int(x[0].network_address), x[0].prefixlen))
+    around: list[tuple[Any, str]] = []  # the prefixes that contain the one at hand, widest first
+    for n, owner in owned:
+        while around and not (around[-1][0].version == n.version and around[-1][0].overlaps(n)):
+            around.pop()
+        for other, other_owner in around:
+            if other_owner != owner:
+                raise ValueError(
+                    f"hosts: prefix {other} of {other_owner} overlaps {n} of {owner}; give each host its own"
+                )
+        around.append((n, owner))
+    for n, owner in owned:
+        if n.version == 6 and n.overlaps(_V4_MAPPED):
+            raise ValueError(
+                f"hosts: prefix {n} of {owner} overlaps {_V4_MAPPED}, which stands for IPv4 here; write IPv4"
+            )
+        for r in reserved:
+            if n.version == 6 and r.overlaps(n):
+                raise ValueError(f"hosts: prefix {n} of {owner} overlaps the fabric's own {r}; use another prefix")

@@ -1,0 +1,134 @@
+"""Silence that is nobody's fault: nothing was lost, all lag alike, nothing is answered, or it is too early to tell."""
+
+import numpy as np
+import pytest
+from scapy.layers.inet import IP, UDP
+
+from mrcd.abi import EvState, Histogram
+from tests.packet.cluster import EVS, H2
+from tests.packet.reports import (
+    EVERY,
+    LAGGING,
+    MS,
+    TRIALS,
+    TRIALS_AT_ONCE,
+    Reporter,
+    events,
+    now,
+    others,
+    patient,
+    state,
+    unfaded,
+    unfading,
+)
+from tests.packet.rig import Bench
+
+pytestmark = pytest.mark.root
+
+
+@unfading
+def test_where_nothing_is_lost_nothing_happens(bench: Bench) -> None:
+    unfaded()
+    r = Reporter(bench)
+    for n in range(20):
+        r.send_all(n)
+        r.report()
+    assert (bench.tables.evs["state"][H2] == EvState.GOOD).all()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    ledgers = bench.tables.ledgers[H2]
+    assert (ledgers["judged"] == sum(range(20))).all()
+    greeted = np.arange(EVS) == 0  # by the first probe, which is not judged
+    assert (ledgers["window_samples"] == 19 + bench.tables.evs["probe_seq"][H2] - greeted).all()
+    for column in ("deficit", "missed", "window_lost", "window_losses", "unsure", "sure", "lag_ns", "loss_ns"):
+        assert not ledgers[column].any(), column
+    assert not bench.tables.histograms()[: Histogram.RTT].any()
+
+
+def test_an_idle_ev_is_not_suspected(bench: Bench) -> None:
+    """Nothing arrives by it, and nothing is missing."""
+    r = Reporter(bench)
+    for _ in range(2 * TRIALS):
+        for ev in others(5):
+            r.send(ev, 10)
+        r.report()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+
+
+def test_all_lag_and_all_come_back(bench: Bench) -> None:
+    """The peer stood still until just before the request came: a floor stays in use, and nobody is condemned."""
+    r = Reporter(bench)
+    r.send_all(3, lose=tuple(EVERY))
+    r.report()
+    assert len(bench.usable(H2)) == bench.peer(H2)["floor"] == 4
+    for _ in range(2 * EVS):
+        assert bench.push(IP(src="10.99.0.1", dst="10.99.0.3") / UDP())[0] == "redirect"
+    assert bench.tables.evs["tx_packets"][H2].tolist() == [3 + 8 * (ev in bench.usable(H2)) for ev in EVERY]
+    assert (bench.tables.evs["state"][H2, bench.usable(H2)[1:]] == EvState.SKIP).all()  # but for that of the request
+    r.packets = bench.tables.evs["tx_packets"][H2].tolist()
+    for _ in range(1 + EVS // TRIALS_AT_ONCE):
+        for ev in EVERY:
+            r.trial(ev)
+        r.report()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    assert not bench.tables.ledgers["deficit"][H2].any()
+
+
+def test_nobody_is_blamed_while_nothing_is_answered(bench: Bench) -> None:
+    r = Reporter(bench)
+    for _ in range(20):
+        r.send_all(5, lose=tuple(EVERY))
+        bench.age(1000 * MS)
+        r.ask(arrives=False)
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    assert (bench.tables.evs["state"][H2] == EvState.GOOD).all()
+    # Then it answers, and has everything but the probes: they were lost with a whole way back.
+    r.packets = [n + 100 for n in r.packets]
+    r.report()
+    assert not bench.tables.ledgers["deficit"][H2].any()
+
+
+@patient(1000, reorder_us=1_000_000)
+def test_what_was_sent_within_the_reordering_window_is_not_missed(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send_all(3)
+    r.report(after_ms=1000)
+    r.send_all(3, lose=(5,))
+    bench.ev(H2, 5)["last_tx_ns"] = now()
+    r.report(after_ms=0)
+    assert bench.usable(H2) == EVERY
+    assert (bench.ledger(H2, 5)["judged"], bench.ledger(H2, 5)["deficit"]) == (3, 0)
+    r.report(after_ms=1000)
+    assert state(bench, 5) == LAGGING
+    assert (bench.ledger(H2, 5)["judged"], bench.ledger(H2, 5)["deficit"]) == (6, 3)
+
+
+@patient(1000, reorder_us=1_000_000)
+def test_new_packets_do_not_hide_those_that_were_there_at_the_last_report(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send_all(3, lose=(5,))
+    for sent in (0, 100):
+        r.send(5, sent, arrive=0)
+        bench.age(1000 * MS)
+        bench.ev(H2, 5)["last_tx_ns"] = now()
+        assert bench.ledger(H2, 5)["deficit"] == 0
+        r.report(after_ms=0)
+    assert (state(bench, 5), bench.ledger(H2, 5)["deficit"]) == (LAGGING, 3)
+
+
+def test_what_another_cpu_has_sent_a_little_later_is_not_missed(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send(5, 3, arrive=0)
+    bench.ev(H2, 5)["last_tx_ns"] = now() + 1000 * MS
+    r.report()
+    assert (bench.usable(H2), bench.ledger(H2, 5)["deficit"]) == (EVERY, 0)
+
+
+@pytest.mark.parametrize("was", [EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN])
+def test_silence_says_nothing_new_of_an_ev_that_is_not_in_use(bench: Bench, was: EvState) -> None:
+    r = Reporter(bench)
+    bench.set_state(H2, was, 5)
+    for _ in range(2 * TRIALS):
+        r.send_all(3, lose=(5,))
+        r.report()
+    assert (bench.ev(H2, 5)["state"], events(bench), r.trial(5, 0)) == (was, [], 0)
+    assert bench.ledger(H2, 5)["deficit"] == 6 * TRIALS

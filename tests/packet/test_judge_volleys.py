@@ -1,0 +1,149 @@
+"""An EV by which something is missing is tried by volleys of probes, and goes on when one arrives whole."""
+
+import pytest
+from scapy.layers.l2 import Dot1Q, Ether
+
+from mrcd.abi import EvState
+from mrcd.wire import MRC
+from tests.packet.cluster import H2
+from tests.packet.reports import (
+    EVERY,
+    LAGGING,
+    MS,
+    SETTLED_MS,
+    TRIALS_AT_ONCE,
+    VOLLEY,
+    Reporter,
+    events,
+    lagging,
+    now,
+    on_its_way,
+    patient,
+    state,
+    unfaded,
+    unfading,
+)
+from tests.packet.rig import Bench
+
+pytestmark = pytest.mark.root
+
+
+@unfading
+def test_a_volley_that_arrives_whole_gives_it_back(bench: Bench) -> None:
+    unfaded()
+    r = lagging(bench)
+    assert r.trial(5) == VOLLEY
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    ledger = bench.ledger(H2, 5)
+    assert (ledger["lag_ns"], ledger["trials"], ledger["deficit"], ledger["window_losses"]) == (0, 0, 3, 1)
+    assert bench.ev(H2, 5)["relapses"] == 0
+
+
+@unfading
+def test_packets_that_come_late_give_it_back_without_a_loss(bench: Bench) -> None:
+    unfaded()
+    r = lagging(bench)
+    ledger = bench.ledger(H2, 5)
+    assert (ledger["window_losses"], ledger["unsure"]) == (1, 1)
+    r.packets[5] += 3
+    r.trial(5)
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
+    assert [int(ledger[n]) for n in ("deficit", "window_lost", "window_losses", "unsure", "sure")] == [0] * 5
+
+
+def test_what_arrives_before_the_volley_does_not_give_it_back(bench: Bench) -> None:
+    """The volley may be on its way, or lost; that some of the packets came late says nothing of it."""
+    r = lagging(bench)
+    for _ in range(3):
+        r.packets[5] += 1
+        on_its_way(bench, 5)
+        r.report()
+        assert state(bench, 5) == LAGGING
+    assert (bench.ledger(H2, 5)["deficit"], bench.ledger(H2, 5)["missed"]) == (0, 0)
+
+
+def test_a_volley_of_which_some_may_be_on_its_way_does_not_give_it_back_yet(bench: Bench) -> None:
+    r = lagging(bench)
+    assert r.trial(5, 1) == VOLLEY
+    for _ in range(VOLLEY - 2):
+        on_its_way(bench, 5)
+        r.report()
+        assert state(bench, 5) == LAGGING
+        assert (r.trial(5), bench.ledger(H2, 5)["missed"]) == (0, 0)
+        r.probes[5] += 1
+    r.probes[5] += 1
+    on_its_way(bench, 5)
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
+
+
+def test_a_volley_that_arrives_in_part_leaves_it_where_it_is(bench: Bench) -> None:
+    r = lagging(bench)
+    for n in range(1, 6):
+        assert r.trial(5, VOLLEY - 1) == VOLLEY
+        r.report()
+        assert state(bench, 5) == LAGGING
+        ledger = bench.ledger(H2, 5)
+        assert (ledger["missed"], ledger["trials"], ledger["good"]) == (n, 0, 0)
+    assert r.trial(5) == VOLLEY
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
+
+
+@patient(10_000)
+def test_the_volley_is_repeated_but_not_at_once(bench: Bench) -> None:
+    """At most 16 volleys in the least time that a verdict takes."""
+    gap = 10_000 * MS // 16
+    r = lagging(bench)
+    r.trial(5, 0)
+    bench.ev(H2, 5)["probe_ns"] = now() - gap // 2
+    r.report(after_ms=0)
+    assert r.trial(5, 0) == 0
+    bench.ev(H2, 5)["probe_ns"] = now() - gap
+    r.report(after_ms=0)
+    assert r.trial(5, 0) == VOLLEY
+
+
+def test_many_evs_are_tried_some_at_a_time(bench: Bench) -> None:
+    """One volley's probes are divided among those that are tried with a report."""
+    r = Reporter(bench)
+    dead = tuple(EVERY[1 : TRIALS_AT_ONCE + 3])
+    r.send_all(3, lose=dead)
+    r.report()
+    assert [r.trial(ev, 0) for ev in dead] == [VOLLEY // TRIALS_AT_ONCE] * TRIALS_AT_ONCE + [0] * 2
+    bench.tables.evs["probe_ns"][H2, dead[:TRIALS_AT_ONCE]] = now() + 10**12
+    r.report(after_ms=0)
+    assert [r.trial(ev, 0) for ev in dead] == [0] * TRIALS_AT_ONCE + [VOLLEY // 2] * 2
+
+
+def test_those_that_go_on_lagging_do_not_keep_others_from_being_tried(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send_all(3, lose=tuple(EVERY[1:]))
+    r.report()
+    tried = set()
+    for _ in range(8):
+        for ev in EVERY[1:]:
+            volley = r.trial(ev, 0)
+            r.probes[ev] += volley - (volley > 0)  # almost whole
+            tried |= {ev} if volley else set()
+        r.report()
+    assert tried == set(EVERY[1:])
+
+
+def test_volleys_are_tagged_where_the_plane_is(bench: Bench) -> None:
+    bench.tables.planes["vlan"][1] = 100
+    r, wires = Reporter(bench), bench.wires()
+    r.send_all(3, lose=(5, 9))
+    bench.age(SETTLED_MS * MS)
+    bench.rounds(H2)["turn"] = 1  # asked for by plane 1
+    asked = r.ask()
+    inlet = bench.attach_pop(1, "ipv6")
+    frame = Ether(bytes(r.reply(asked)))
+    inlet.send(Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=100) / frame.payload)
+    assert inlet.frames() == []  # taken in
+    found = [(f.vlan, Ether(f.data)[MRC].ev) for wire in wires for f in wire.frames()]
+    assert found.count((100, 5)) == found.count((None, 9)) == VOLLEY // 2
+    assert state(bench, 5) == state(bench, 9) == LAGGING

@@ -1,0 +1,174 @@
+"""Every shape of a route that mrcd writes, as iproute2 sees it and as it is read back."""
+
+import pytest
+
+from mrcd.netlink import PROTOCOL, Hop, Netlink, Route
+from tests.packet.wires import Namespace
+from tests.packet.witness import GATEWAY, as_root, mine, run, sync
+
+pytestmark = as_root
+
+
+def test_hops_of_a_fallback_route_are_segment_lists_in_travel_order(ns: Namespace, nics: tuple[int, int]) -> None:
+    p0, p1 = nics
+    hops = (
+        Hop(p0, GATEWAY, ("5f00:0:4000::", "5f00:0:8001::", "5f00:0:c001:e006::")),
+        Hop(p0, GATEWAY, ("5f00:0:4000:8002:4001:c000:e006:0",)),
+        Hop(p1, GATEWAY, ("5f00:0:4800::", "5f00:0:cc01:e006::")),
+    )
+    assert sync(Route("fd00:99::3/128", 4000, hops, 9020, 300, "fd00:99::1")) == ["added fd00:99::3/128 metric 4000"]
+    route = mine(ns)["fd00:99::3 4000"]
+    assert [(h["encap"], h["mode"], h["segs"], h["gateway"], h["dev"]) for h in route["nexthops"]] == [
+        ("seg6", "encap.red", ["5f00:0:4000::", "5f00:0:8001::", "5f00:0:c001:e006::"], GATEWAY, "p0"),
+        ("seg6", "encap.red", ["5f00:0:4000:8002:4001:c000:e006:0"], GATEWAY, "p0"),
+        ("seg6", "encap.red", ["5f00:0:4800::", "5f00:0:cc01:e006::"], GATEWAY, "p1"),
+    ]
+    assert {h["weight"] for h in route["nexthops"]} == {1}  # every EV the same share
+    assert route["metrics"] == [{"mtu": 9020, "reordering": 300}]
+    assert route["prefsrc"] == "fd00:99::1"
+
+
+def test_ipv4_falls_back_over_srv6_too(ns: Namespace, nics: tuple[int, int]) -> None:
+    p0, p1 = nics
+    hops = (Hop(p0, None, ("5f00:0:4000::", "5f00:0:c001:e004::")), Hop(p1, None, ("5f00:0:4800:e004::",)))
+    sync(Route("10.99.0.3/32", 4000, hops, 9020, 300, "10.99.0.1"))
+    route = mine(ns, "-4")["10.99.0.3 4000"]
+    assert [(h["mode"], h["segs"], h["dev"]) for h in route["nexthops"]] == [
+        ("encap.red", ["5f00:0:4000::", "5f00:0:c001:e004::"], "p0"),
+        ("encap.red", ["5f00:0:4800:e004::"], "p1"),
+    ]
+    assert route["metrics"] == [{"mtu": 9020, "reordering": 300}]
+    assert route["prefsrc"] == "10.99.0.1"
+
+
+@pytest.mark.parametrize(("family", "dst", "gateway"), [("-4", "10.99.0.3", None), ("-6", "fd00:99::3", GATEWAY)])
+def test_a_single_hop(ns: Namespace, nics: tuple[int, int], family: str, dst: str, gateway: str | None) -> None:
+    length = 32 if family == "-4" else 128
+    sync(Route(f"{dst}/{length}", 4000, (Hop(nics[1], gateway, ("5f00:0:1::", "5f00:0:2::")),)))
+    route = mine(ns, family)[f"{dst} 4000"]
+    assert (route["mode"], route["segs"], route["dev"]) == ("encap.red", ["5f00:0:1::", "5f00:0:2::"], "p1")
+    assert route.get("gateway") == gateway
+    assert "nexthops" not in route
+
+
+def test_the_overlay_route_is_before_its_fallback(ns: Namespace, nics: tuple[int, int]) -> None:
+    p0, p1 = nics
+    for dst in ("10.99.0.3/32", "fd00:99::3/128"):
+        gateway = GATEWAY if ":" in dst else None
+        overlay = Route(dst, 100, (Hop(p1),), 9020, 300)
+        fallback = Route(dst, 4000, (Hop(p0, gateway, ("5f00:0:1::",)),), 9020, 300)
+        sync(fallback, overlay)
+        assert ns.json("route", "get", dst.split("/")[0])[0]["dev"] == "p1"
+        sync(fallback)
+        assert ns.json("route", "get", dst.split("/")[0])[0]["dev"] == "p0"
+
+
+@pytest.mark.parametrize(
+    ("action", "dst", "shown"),
+    [
+        ("End.DT6", "5f00:0:c001:e006::/64", {"action": "End.DT6", "table": "local"}),
+        ("End.DX4", "5f00:0:c001:e004::/64", {"action": "End.DX4", "nh4": "0.0.0.0"}),
+    ],
+)
+def test_local_sids(ns: Namespace, nics: tuple[int, int], action: str, dst: str, shown: dict[str, str]) -> None:
+    route = Route(dst, 1024, (Hop(nics[0]),), local=action)
+    assert sync(route) == [f"added {dst} metric 1024"]
+    found = mine(ns)[f"{dst} 1024"]
+    assert (found["encap"], found["dev"]) == ("seg6local", "p0")
+    assert found.items() >= shown.items()
+    assert sync(route) == []
+    other = Route(dst, 1024, (Hop(nics[0]),), local="End.DX4" if action == "End.DT6" else "End.DT6")
+    assert sync(other) == [f"replaced {dst} metric 1024"]
+
+
+def variants(nics: tuple[int, int], dst: str) -> list[Route]:
+    """All shapes that the routes to one place can have."""
+    p0, p1 = nics
+    v6 = ":" in dst
+    gateway = GATEWAY if v6 else None
+    source = "fd00:99::1" if v6 else "10.99.0.1"
+
+    def hop(oif: int, *segments: str) -> Hop:
+        return Hop(oif, gateway, segments)
+
+    a, b, c = hop(p0, "5f00:0:1::"), hop(p0, "5f00:0:2::", "5f00:0:3::"), hop(p1, "5f00:0:1::")
+    shapes: list[tuple[Hop, ...]] = [(Hop(p0),), (Hop(p1),), (a,), (b,), (c,), (a, c), (c, a), (b, c), (a, b, c)]
+    routes = [Route(dst, 4000, hops, 9020, 300, source) for hops in shapes]
+    routes += [Route(dst, 4000, (a, c), 9000, 300, source), Route(dst, 4000, (a, c), 9020, 200, source)]
+    routes += [Route(dst, 4000, (a, c)), Route(dst, 4000, (a,), 9020, 300)]
+    if v6:
+        routes.append(Route(dst, 4000, (Hop(p0, GATEWAY),)))
+    return routes
+
+
+@pytest.mark.parametrize("dst", ["10.99.0.3/32", "10.98.0.0/24", "fd00:99::3/128", "fd00:98::/64"])
+def test_any_route_can_become_any_other_and_is_then_left_alone(ns: Namespace, nics: tuple[int, int], dst: str) -> None:
+    shapes = variants(nics, dst)
+
+    # Each followed by each other one, once: an Eulerian circuit.
+    order = [shape for i, a in enumerate(shapes) for b in shapes[i + 1 :] for shape in (a, b)]
+
+    async def work(n: Netlink) -> None:
+        assert await n.sync_routes([shapes[0]]) == [f"added {dst} metric 4000"]
+        for after in [*order[1:], shapes[0]]:
+            assert await n.sync_routes([after]) == [f"replaced {dst} metric 4000"]
+            assert await n.routes() == {(dst, 4000): after}
+        for shape in shapes[1:]:
+            await n.sync_routes([shape])
+            assert await n.sync_routes([shape]) == []
+        assert await n.sync_routes([]) == [f"removed {dst} metric 4000"]
+        assert await n.routes() == {}
+
+    run(work)
+    assert mine(ns, "-6") == mine(ns, "-4") == {}
+
+
+@pytest.mark.parametrize("dst", ["0.0.0.0/0", "::/0"])
+def test_a_default_route_is_a_prefix_like_others(ns: Namespace, nics: tuple[int, int], dst: str) -> None:
+    route = Route(dst, 100, (Hop(nics[0]),), 9020)
+    assert sync(route) == [f"added {dst} metric 100"]
+    assert sync(route) == []
+    assert mine(ns, "-6" if ":" in dst else "-4")["default 100"]["dev"] == "p0"
+    assert sync() == [f"removed {dst} metric 100"]
+
+
+@pytest.mark.parametrize(("dst", "gateway"), [("10.99.0.3/32", None), ("fd00:99::3/128", GATEWAY)])
+def test_the_widest_route_that_a_computed_plan_has(
+    ns: Namespace, nics: tuple[int, int], dst: str, gateway: str | None
+) -> None:
+    """256 EVs of four segments each: 31 kB of attributes, and the kernel's dumps have room for 32."""
+    hops = tuple(
+        Hop(nics[i % 2], gateway, ("5f00:0:4000::", f"5f00:0:{0x8000 + i:x}::", "5f00:0:4001::", "5f00:0:c000:e006::"))
+        for i in range(256)
+    )
+    source = "fd00:99::1" if ":" in dst else "10.99.0.1"
+    route = Route(dst, 4000, hops, 9020, 300, source)
+    less = Route(dst, 4000, hops[1:], 9020, 300, source)
+    other = Route("fd00:98::/64", 100, (Hop(nics[0]),))
+
+    async def work(n: Netlink) -> None:
+        await n.links()  # as the daemon does: a socket's very first dump has room for one page only
+        await n.sync_routes([route, other])
+        assert await n.sync_routes([route, other]) == []
+        assert (await n.routes())[route.key] == route
+        assert await n.sync_routes([less, other]) == [f"replaced {dst} metric 4000"]
+        assert len(await n.sync_routes([])) == 2
+
+    run(work)
+
+
+def test_a_first_dump_that_would_be_cut_short_is_whole(ns: Namespace, nics: tuple[int, int]) -> None:
+    hops = tuple(Hop(nics[0], None, (f"5f00:0:4000:{0x8000 + i:x}:4001:c000:e004:0",)) for i in range(128))
+    wanted = [Route("10.99.0.3/32", 4000, hops), Route("10.99.0.9/32", 4000, hops[:1])]
+    sync(*wanted)
+    assert sync(*wanted) == []
+
+
+def test_plain_encap_is_not_taken_for_encap_red(ns: Namespace, nics: tuple[int, int]) -> None:
+    """An SRH on every packet instead of on none: it must be replaced."""
+    encap = ("encap", "seg6", "mode", "encap", "segs", "5f00:0:1::")
+    ns.ip("-6", "route", "add", "fd00:99::3/128", *encap, "via", GATEWAY, "dev", "p0", "metric", "4000",
+          "proto", str(PROTOCOL))  # fmt: skip
+    route = Route("fd00:99::3/128", 4000, (Hop(nics[0], GATEWAY, ("5f00:0:1::",)),))
+    assert sync(route) == ["replaced fd00:99::3/128 metric 4000"]
+    assert mine(ns)["fd00:99::3 4000"]["mode"] == "encap.red"

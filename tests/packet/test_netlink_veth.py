@@ -1,0 +1,131 @@
+"""The overlay's veth: made once, put right when meddled with, nobody else's taken; and offloads."""
+
+import subprocess
+
+import pytest
+
+from mrcd.errors import KernelError, MachineError
+from mrcd.netlink import set_offload
+from tests.packet.wires import Namespace
+from tests.packet.witness import as_root, ensure
+
+pytestmark = as_root
+
+
+def test_the_overlay_s_veth(ns: Namespace) -> None:
+    ensure()
+    for name, other in (("mrc0", "mrc0p"), ("mrc0p", "mrc0")):
+        (link,) = ns.json("-d", "link", "show", name)
+        assert link["link"] == other
+        assert {"UP", "LOWER_UP", "NOARP"} <= set(link["flags"])
+        assert (link["mtu"], link["gso_max_size"], link["inet6_addr_gen_mode"]) == (9020, 65455, "none")
+        assert ns.json("-6", "addr", "show", "dev", name)[0:1] in ([], [{}])  # no link-local address, no solicitations
+
+
+def test_the_veth_is_made_once(ns: Namespace) -> None:
+    first = ensure()
+    before = ns.json("-d", "link", "show")
+    assert ensure() == first
+    assert ns.json("-d", "link", "show") == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("mrc0", "down"), ("mrc0p", "down"), ("mrc0", "mtu", "1400"), ("mrc0p", "mtu", "1400"), ("mrc0", "arp", "on")],
+)
+def test_a_veth_that_was_meddled_with_is_put_right(ns: Namespace, change: tuple[str, ...]) -> None:
+    first = ensure()
+    ns.ip("link", "set", *change)
+    assert ensure() == first
+    for name in ("mrc0", "mrc0p"):
+        (link,) = ns.json("link", "show", name)
+        assert link["mtu"] == 9020
+        assert {"UP", "LOWER_UP", "NOARP"} <= set(link["flags"])
+
+
+def test_another_mtu_is_taken_over(ns: Namespace) -> None:
+    first = ensure()
+    assert ensure(mtu=8964, gso_max_size=65399) == first
+    for name in ("mrc0", "mrc0p"):
+        (link,) = ns.json("-d", "link", "show", name)
+        assert (link["mtu"], link["gso_max_size"]) == (8964, 65399)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [["mrc0 type bridge"], ["mrc0 type bridge", "mrc0p type bridge"], ["mrc0 type veth peer name other"]],
+    ids=["bridge", "bridges", "veth"],
+)
+def test_an_interface_of_that_name_that_is_somebody_else_s_is_refused(ns: Namespace, foreign: list[str]) -> None:
+    for link in foreign:
+        ns.ip("link", "add", *link.split())
+    before = ns.json("-d", "link", "show")
+    with pytest.raises(MachineError) as caught:
+        ensure()
+    assert "mrc0 exists" in str(caught.value)
+    assert caught.value.hint is not None
+    assert "overlay.interface" in caught.value.hint
+    assert ns.json("-d", "link", "show") == before
+
+
+def test_halves_of_two_pairs_are_not_mrcd_s_veth(ns: Namespace) -> None:
+    ns.ip("link", "add", "mrc0", "type", "veth", "peer", "name", "a")
+    ns.ip("link", "add", "mrc0p", "type", "veth", "peer", "name", "b")
+    with pytest.raises(MachineError, match="mrc0 exists"):
+        ensure()
+
+
+def test_an_mtu_that_the_kernel_refuses(ns: Namespace) -> None:
+    with pytest.raises(KernelError, match="MTU 70000"):
+        ensure(mtu=70000)
+
+
+# ---- offloads ----
+
+SEGMENTATION = ("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
+GROUPS = {"generic-segmentation-offload": "tx-generic-segmentation"}  # ethtool's own word for it
+
+
+def features(ns: Namespace, name: str) -> dict[str, str]:
+    """Offloads as ethtool shows them: "on", "off", "off [fixed]", …"""
+    with ns.inside():
+        shown = subprocess.run(["ethtool", "-k", name], capture_output=True, text=True, check=True, timeout=10).stdout
+    pairs = [line.strip().split(": ") for line in shown.splitlines()[1:]]
+    return {GROUPS.get(key, key): value for key, value in pairs}
+
+
+def test_offloads_are_switched_and_nothing_else(ns: Namespace) -> None:
+    ensure()
+    before = features(ns, "mrc0")
+    assert {before[f] for f in SEGMENTATION} == {"on"}
+    for _ in range(2):
+        set_offload("mrc0", dict.fromkeys(SEGMENTATION, False))
+        now = features(ns, "mrc0")
+        assert {now[f].split()[0] for f in SEGMENTATION} == {"off"}
+        changed = {f for f in before if before[f] != now[f]}
+        assert changed >= set(SEGMENTATION)
+        assert all("segmentation" in f for f in changed)  # the kernel takes their relatives along
+    assert features(ns, "mrc0p") == before
+    set_offload("mrc0", dict.fromkeys(SEGMENTATION, True))
+    assert features(ns, "mrc0") == before
+
+
+def test_offloads_that_this_kernel_does_not_know_are_no_error(ns: Namespace) -> None:
+    ensure()
+    set_offload("mrc0", {"tx-quantum-segmentation": False, "tx-tcp-segmentation": False})
+    assert features(ns, "mrc0")["tx-tcp-segmentation"] == "off"
+
+
+def test_an_offload_that_is_fixed_where_it_should_be_is_no_error(ns: Namespace) -> None:
+    assert features(ns, "lo")["loopback"] == "on [fixed]"
+    set_offload("lo", {"loopback": True})
+
+
+def test_offloads_of_an_interface_that_is_not_there(ns: Namespace) -> None:
+    with pytest.raises(KernelError, match=r"offloads of none0: .*ENODEV"):
+        set_offload("none0", {"tx-tcp-segmentation": False})
+
+
+def test_an_offload_that_the_driver_refuses_is_named(ns: Namespace) -> None:
+    with pytest.raises(MachineError, match="lo"):
+        set_offload("lo", {"loopback": False})

@@ -1,0 +1,116 @@
+"""What Netlink does in a network namespace of its own, and what iproute2, the independent witness, sees there."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from mrcd.netlink import PROTOCOL, Netlink, Route
+from tests.packet.wires import Namespace
+
+T = TypeVar("T")
+GATEWAY = "fe80::1"
+_HERE = Path("/proc/thread-self/ns/net")
+
+as_root = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it writes routes into a network namespace of its own"),
+]
+
+
+# ---- the namespace ----
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[Namespace]:
+    """Run a block in a namespace of its own, where lo is up; then see that nothing of it is left."""
+    before, sockets = _machine(), _sockets()
+    namespace = Namespace()
+    try:
+        with namespace.inside():
+            namespace.ip("link", "set", "lo", "up")
+            yield namespace
+    finally:
+        namespace.close()
+    assert _machine() == before
+    assert _sockets() <= sockets
+
+
+def _machine() -> tuple[str, list[str]]:
+    """Where this thread is, and the routes there that are mrcd's. (Links come and go with other tests.)"""
+    shown = [
+        subprocess.run(
+            ["ip", family, "route", "show", "proto", str(PROTOCOL)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout
+        for family in ("-4", "-6")
+    ]
+    return str(_HERE.readlink()), shown
+
+
+def _sockets() -> int:
+    """Open sockets and namespaces of this process: either keeps a namespace alive."""
+    kept = 0
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # iterdir's own
+            kept += str(fd.readlink()).startswith(("socket:", "net:"))
+    return kept
+
+
+# ---- what mrcd does ----
+
+
+def run(work: Callable[[Netlink], Awaitable[T]]) -> T:
+    """Do something with an open Netlink, in at most ten seconds."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(10), Netlink() as netlink:
+            return await work(netlink)
+
+    return asyncio.run(bounded())
+
+
+async def eventually(what: str, check: Callable[[], Awaitable[object]], limit_s: float = 5) -> None:
+    """Wait for a condition, up to a deadline."""
+    deadline = time.monotonic() + limit_s
+    while not await check():
+        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+def sync(*routes: Route) -> list[str]:
+    """Make these the routes that mrcd owns. Returns what was changed."""
+    return run(lambda n: n.sync_routes(routes))
+
+
+def ensure(mtu: int = 9020, gso_max_size: int = 65455) -> tuple[int, int]:
+    """Make the overlay's veth. Returns the numbers of its ends."""
+    a, b = run(lambda n: n.ensure_veth("mrc0", "mrc0p", mtu=mtu, gso_max_size=gso_max_size))
+    assert (a.name, b.name) == ("mrc0", "mrc0p")
+    assert (a.kind, b.kind) == ("veth", "veth")
+    assert a.up
+    assert b.up
+    return a.ifindex, b.ifindex
+
+
+# ---- what iproute2 sees ----
+
+
+def ifindex(ns: Namespace, name: str) -> int:
+    """The number of an interface."""
+    return int(ns.json("link", "show", name)[0]["ifindex"])
+
+
+def mine(ns: Namespace, family: str = "-6") -> dict[str, Any]:
+    """What iproute2 shows of the routes with mrcd's protocol number: destination → route."""
+    routes = ns.json(family, "route", "show", "proto", str(PROTOCOL))
+    return {f"{r['dst']} {r.get('metric')}": r for r in routes}

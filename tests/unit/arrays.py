@@ -1,0 +1,25 @@
+"""The tables as plain arrays, and the text of a cluster whose paths they may hold."""
+
+import numpy as np
+
+from mrcd import abi
+
+HOSTS = "".join(
+    f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i % 2}\nport = {i // 2}\nprefixes = ["10.0.0.{i}/32"]\n'
+    for i in range(4)
+)
+TEXT = f"[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\n{HOSTS}"
+
+
+class Arrays:
+    """The tables as plain arrays."""
+
+    def __init__(self, peers: int, evs: int) -> None:
+        self.peers = np.zeros(peers, abi.PEER)
+        self.evs = np.zeros((peers, evs), abi.EV)
+        self.ledgers = np.zeros((peers, evs), abi.LEDGER)
+        self.rxs = np.zeros((peers, evs), abi.RX)
+        self.rounds = np.zeros(peers, abi.ROUNDS)
+        self.srhs = np.zeros(peers * evs, abi.SRH)
+        self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
+        self.node = np.zeros((), abi.NODE)

@@ -1,0 +1,17 @@
+"""Cluster files as text, made of a table for each host and path."""
+
+
+def host(n: int, **other: object) -> str:
+    """One [[hosts]] table; `other` replaces its values, as TOML; `more` is added as it is."""
+    values = {"name": f'"h{n}"', "id": n, "t0": 0, "port": n, "prefixes": f'["10.99.0.{n + 1}/32"]'} | other
+    more = values.pop("more", "")
+    return "[[hosts]]\n" + "".join(f"{k} = {v}\n" for k, v in values.items()) + f"{more}\n"
+
+
+def path(**other: object) -> str:
+    """One [[paths]] table; `other` replaces its values, as TOML."""
+    values = {"source": '"h0"', "peer": '"h1"', "plane": 0, "segments": '["5f00:0:1::"]'} | other
+    return "[[paths]]\n" + "".join(f"{k} = {v}\n" for k, v in values.items())
+
+
+TWO = host(0) + host(1)

@@ -1,0 +1,133 @@
+"""mrcctl where the daemon is down, hangs or answers strangely."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+import mrcd
+from mrcd.errors import MachineError
+from tests.unit.canned_daemon import BAD_PATH, PATH, PEER, STATUS, Daemon
+
+
+class FakeView:
+    def status(self) -> dict[str, Any]:
+        return {**STATUS, "daemon": {"running": False}}
+
+    def peers(self) -> list[dict[str, Any]]:
+        return [PEER]
+
+    def paths(
+        self, peer: str | None = None, plane: int | None = None, state: str | None = None
+    ) -> list[dict[str, Any]]:
+        return [PATH] if (peer, plane, state) == ("h2", 1, "GOOD") else [BAD_PATH]
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> None:
+    module = ModuleType("mrcd.view")
+
+    def open_pinned(where: Path) -> FakeView:
+        assert where == run_dir
+        return FakeView()
+
+    module.open_pinned = open_pinned  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mrcd.view", module)
+
+
+SAYS_SO = "mrcctl: mrcd is not running; from the pinned tables\n"
+
+
+@pytest.mark.usefixtures("pinned")
+def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> None:
+    result = mrcctl("status", "--json")
+    assert (result.exit_code, result.stderr) == (0, SAYS_SO)
+    assert json.loads(result.stdout)["daemon"] == {"running": False}
+    assert "daemon      mrcd not running\n" in mrcctl("status").stdout
+    assert json.loads(mrcctl("peers", "--json").stdout) == [PEER]
+    assert json.loads(mrcctl("paths", "--json").stdout) == [BAD_PATH]
+    result = mrcctl("paths", "--json", "--peer", "h2", "--plane", "1", "--state", "GOOD")
+    assert (json.loads(result.stdout), result.stderr) == ([PATH], SAYS_SO)
+
+
+@pytest.mark.usefixtures("pinned")
+def test_a_socket_that_nobody_serves_means_down(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    daemon.stop()
+    result = mrcctl("peers", "--json")
+    assert (result.exit_code, result.stderr) == (0, SAYS_SO)
+
+
+def test_down_and_no_pins(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("mrcd.view")
+
+    def open_pinned(_: Path) -> None:
+        raise MachineError("there are no pinned tables", hint="not this one")
+
+    module.open_pinned = open_pinned  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mrcd.view", module)
+    result = mrcctl("status")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "mrcctl: mrcd is not running, and there are no pinned tables\n"
+        "  hint: start it with `systemctl start mrcd`, or `mrcd --config FILE`\n"
+    )
+
+
+@pytest.mark.parametrize("args", [["deny", "--peer", "h2"], ["detach"], ["attach"], ["events"]], ids=" ".join)
+@pytest.mark.usefixtures("pinned")
+def test_what_needs_the_daemon_fails_without_it(mrcctl: Callable[..., Result], args: list[str]) -> None:
+    result = mrcctl(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("mrcctl: mrcd is not running (no socket ")
+    assert "\n  hint: start it with " in result.stderr
+
+
+def test_version_does_not_need_the_daemon(mrcctl: Callable[..., Result]) -> None:
+    result = mrcctl("version")
+    assert (result.exit_code, result.stdout) == (0, f"mrcctl {mrcd.__version__}\nmrcd not running\n")
+    assert json.loads(mrcctl("version", "--json").stdout)["daemon"] is None
+
+
+@pytest.mark.parametrize(
+    ("code", "document", "exit_code", "message"),
+    [
+        (
+            404,
+            {"error": "no peer 'h9'", "hint": "see `mrcctl peers`", "exit_code": 1},
+            1,
+            "mrcctl: no peer 'h9'\n  hint: see `mrcctl peers`\n",
+        ),
+        (500, {"error": "the kernel refused", "hint": None, "exit_code": 2}, 2, "mrcctl: the kernel refused\n"),
+        (500, {"error": "no code"}, 2, "mrcctl: no code\n"),
+        (500, b"<html>", 2, "mrcctl: mrcd answered 500 Internal Server Error without a JSON document\n"),
+        (200, b"{", 2, "mrcctl: mrcd answered 200 OK without a JSON document\n"),
+        (200, {"peers": 1}, 2, "mrcctl: internal error: "),
+    ],
+)
+def test_errors_of_the_daemon(
+    mrcctl: Callable[..., Result], daemon: Daemon, code: int, document: object, exit_code: int, message: str
+) -> None:
+    daemon.answers["/v1/paths"] = (code, document)
+    result = mrcctl("paths")
+    assert (result.exit_code, result.stdout) == (exit_code, "")
+    assert result.stderr.startswith(message)
+    assert "Traceback" not in result.stderr
+
+
+def test_a_daemon_that_hangs(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    # The long poll of an event that never comes stands in for it.
+    daemon.poll = lambda after, wait: Daemon.poll(daemon, after, 60)  # type: ignore[method-assign]
+    result = mrcctl("events", "--timeout", "0.05")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("mrcctl: mrcd did not answer within 0.05 s\n  hint: ")
+
+
+def test_not_a_socket(mrcctl: Callable[..., Result], run_dir: Path) -> None:
+    result = mrcctl("detach", "--run-dir", str(run_dir / ("long" * 40)))
+    assert result.exit_code == 2
+    assert "AF_UNIX path too long" in result.stderr

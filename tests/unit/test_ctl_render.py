@@ -1,0 +1,59 @@
+"""mrcd.ctl.render: numbers, shares and durations as text, and colour."""
+
+import pytest
+
+from mrcd.ctl import render
+from tests.unit.canned_daemon import BAD_PATH, PATH
+
+
+@pytest.mark.parametrize(
+    ("usable", "weight", "shown"),
+    [(True, 1.0, "yes"), (True, 0.125, "1/8"), (True, 0.5, "1/2"), (False, 0.125, "no"), (True, None, "yes")],
+)
+def test_an_ev_that_has_just_returned_takes_some_of_its_turns(usable: bool, weight: float | None, shown: str) -> None:
+    heading, line = render.paths([{**PATH, "usable": usable, "weight": weight}], colour=False)
+    assert line[heading.index("USABLE") :].split()[0] == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (9999, "9999"),
+        (10_000, "10k"),
+        (12_345, "12.3k"),
+        (999_499, "999k"),
+        (999_500, "1M"),
+        (1_851_850_500, "1.85G"),
+        (4 * 10**15, "4000T"),
+    ],
+)
+def test_count(value: int | None, shown: str) -> None:
+    assert render.count(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (0.0, "0"), (0.00002, "0.002"), (0.1234, "12.3"), (0.9999, "100"), (1.0, "100")],
+)
+def test_percent(value: float | None, shown: str) -> None:
+    assert render.percent(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (0.04, "0.0 s"), (42, "42 s"), (119, "119 s"), (300, "5 min"), (9000, "2.5 h"), (10**6, "12 d")],
+)
+def test_duration(value: float | None, shown: str) -> None:
+    assert render.duration(value) == shown
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    plain = render.paths([PATH, BAD_PATH], colour=False)
+    coloured = render.paths([PATH, BAD_PATH], colour=True)
+    assert "\033[32mGOOD\033[0m" in coloured[1]
+    assert "\033[31mASSUMED_BAD\033[0m" in coloured[2]
+    for code in ("\033[32m", "\033[31m", "\033[0m"):
+        coloured = [line.replace(code, "") for line in coloured]
+    assert coloured == plain
