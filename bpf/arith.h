@@ -12,6 +12,7 @@
 #define ECN_INVALID (-1)
 
 #define NO_SLOT 0xffffffffu
+#define NS_PER_US 1000ULL
 
 /* The inner ECN field after decapsulation (RFC 6040 §4.2, figure 4), or ECN_INVALID: drop. */
 static inline int ecn_decapsulated(__u8 inner, __u8 outer)
@@ -140,7 +141,7 @@ static inline int aged(__u64 now, __u64 then, __u64 age)
 /* Whether an EV loses more than the others of its peer do. Samples are reports that knew of new packets,
  * and single probes; `evs` are in use, the EV itself included. If all lose alike, an EV's losses are its
  * share of all: that it has this many more by chance happens in less than one of 10^8 looks, if `least`
- * is 10 or more (binomial tail; tests/unit/test_arith.py works it out).
+ * is 10 or more (binomial tail; tests/unit/test_fairness.py works it out).
  */
 static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_samples,
 			     __u32 evs, __u32 least)

@@ -24,12 +24,36 @@ _Static_assert(sizeof(struct outer_l4) == 40, "no padding between UDP and MRC");
 /* What the outer headers of a packet say. */
 struct push {
 	const struct mrc_plane *plane;
-	const struct mrc_ev *ev; /* the path */
-	const struct mrc_srh *srh; /* NULL if the path needs none */
+	struct mrc_ev *ev; /* the path */
+	__u32 index; /* of the path, in the tables */
 	__u32 path_ev; /* EV of the path: flow label and source port */
 	__u32 payload; /* bytes behind the MRC header */
 	__u8 traffic_class;
 };
+
+/* Bytes of a path's SRH, bounded for the verifier. */
+static __always_inline __u32 srh_length(const struct mrc_ev *path)
+{
+	return settings.srh ? path->srh_len & 0x7f : 0;
+}
+
+/* Bytes of the outer headers of a path, from IPv6 to MRC. */
+static __always_inline __u32 outer_length(const struct mrc_ev *path)
+{
+	return sizeof(struct ipv6hdr) + srh_length(path) + sizeof(struct outer_l4);
+}
+
+/* Begin to push: by the path of an EV. Returns -1 if there is none. */
+static __always_inline int push_by(struct push *p, __u32 host_id, __u32 number)
+{
+	p->index = ev_index(host_id, number);
+	p->path_ev = number;
+	p->ev = ev_at(p->index);
+	if (!p->ev || !p->ev->configured)
+		return -1;
+	p->plane = plane_at(p->ev->plane);
+	return p->plane ? 0 : -1;
+}
 
 static __always_inline void write_eth(struct ethhdr *eth, const struct mrc_plane *plane)
 {
@@ -63,22 +87,21 @@ static __always_inline void write_udp(struct udphdr *udp, const struct push *p)
 static __always_inline int write_outer(struct __sk_buff *skb, const struct push *p,
 				       const struct mrc_hdr *mrc)
 {
-	__u32 l4_at = OUTER_L3;
 	struct outer_l4 *l4;
 	struct ethhdr *eth;
 	struct ipv6hdr *ip6;
 
 	if (settings.srh && p->ev->srh_len) {
+		const struct mrc_srh *srh = bpf_map_lookup_elem(&mrc_srhs, &p->index);
 		__u32 i;
 
-		if (!p->srh)
+		if (!srh)
 			return -1;
 		/* Copied in 8-byte steps, each of a size that the verifier knows. */
 		for (i = 0; i < MRC_SRH_MAX / 8; i++)
 			if (i * 8 < p->ev->srh_len &&
-			    bpf_skb_store_bytes(skb, OUTER_L3 + i * 8, p->srh->bytes + i * 8, 8, 0))
+			    bpf_skb_store_bytes(skb, OUTER_L3 + i * 8, srh->bytes + i * 8, 8, 0))
 				return -1;
-		l4_at += p->ev->srh_len & 0x7f;
 	}
 	eth = (void *)(long)skb->data;
 	ip6 = (void *)(eth + 1);
@@ -86,7 +109,7 @@ static __always_inline int write_outer(struct __sk_buff *skb, const struct push 
 		return -1;
 	write_eth(eth, p->plane);
 	write_ip6(ip6, p);
-	l4 = (void *)(long)skb->data + l4_at;
+	l4 = (void *)(long)skb->data + OUTER_L3 + srh_length(p->ev);
 	if ((void *)(l4 + 1) > (void *)(long)skb->data_end)
 		return -1;
 	write_udp(&l4->udp, p);

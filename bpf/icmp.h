@@ -5,7 +5,7 @@
 #ifndef MRC_ICMP_H
 #define MRC_ICMP_H
 
-#include "probe.h"
+#include "ask.h"
 
 #define ICMP_FRESH_NS 1000000000ULL /* how old the quoted packet may be */
 #define ICMP_FRESH_PACKETS 65536 /* how many may have been sent on the EV since */

@@ -10,13 +10,12 @@
 #ifndef MRC_JUDGE_H
 #define MRC_JUDGE_H
 
-#include "probe.h"
+#include "ask.h"
+#include "loss.h"
 
 #define TRIALS 6 /* volleys of which nothing arrived make a lagging EV ASSUMED_BAD, */
 #define TRIALS_PER_PERIOD 16 /* sent at most so many times in the least time that it takes */
 #define VOLLEY 16 /* probes, divided among the EVs that are tried at once */
-#define PACKETS_PER_TRIAL 50 /* so that volleys are 2 % of the packets in the long run, */
-#define TRIALS_MOST 128 /* after as many at once */
 
 struct judging {
 	struct mrc_rounds *rounds;
@@ -58,60 +57,6 @@ static __always_inline void begin_generation(struct mrc_ledger *l, const struct 
 	l->lag_ns = 0;
 	l->generation = generation;
 	begin_loss_window(l);
-}
-
-/* Packets that were counted as lost have come after all. */
-static __always_inline void unlose(struct mrc_ledger *l, __u32 found)
-{
-	__u32 left = l->window_lost > found ? l->window_lost - found : 0, losses;
-
-	if (!l->window_lost)
-		return;
-	losses = (__u64)l->window_losses * left / l->window_lost;
-	l->window_losses = losses;
-	l->window_lost = left;
-	if (l->unsure > losses)
-		l->unsure = losses;
-	if (l->sure > losses)
-		l->sure = losses;
-}
-
-static __always_inline void lose(struct mrc_ledger *l, __u32 lost, __u32 losses)
-{
-	l->window_lost += lost;
-	l->window_losses += losses;
-}
-
-/* Losses that have been known for some time are sure: late packets would have come. */
-static __always_inline void make_sure(struct mrc_ledger *l, __u64 now)
-{
-	if (!aged(now, l->unsure_ns, settings.overdue_us * NS_PER_US / 2))
-		return;
-	l->sure = l->unsure;
-	l->unsure = l->window_losses;
-	l->unsure_ns = now;
-}
-
-static __always_inline void sample(struct mrc_ledger *l, __u32 packets, __u32 samples)
-{
-	l->window_tx += packets;
-	l->window_samples += samples;
-}
-
-static __always_inline void fade(struct mrc_ledger *l, __u64 now)
-{
-	__u16 epoch = now / (settings.loss_window_us * NS_PER_US / 2 ?: 1), past = epoch - l->epoch;
-	__u32 shift = past < 16 ? past : 16;
-
-	l->epoch = epoch;
-	if (!shift || settings.loss_any) /* any loss is remembered until it is judged */
-		return;
-	l->window_tx >>= shift;
-	l->window_lost >>= shift;
-	l->window_samples >>= shift;
-	l->window_losses >>= shift;
-	l->unsure >>= shift;
-	l->sure >>= shift;
 }
 
 /* A lagging EV: leave it, try it, and condemn it after enough of that. */
@@ -158,91 +103,123 @@ static __always_inline void release(struct judging *j, struct mrc_ev *ev, struct
 		j->changed |= transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_LAGGING);
 }
 
-static long judge_ev(__u64 i, void *context)
-{
-	struct judging *j = context;
-	__u32 at = (j->from + i) % j->counts, number = j->first + at;
-	__u32 index = ev_index(j->host_id, number), deficit, packets;
-	struct mrc_count *count = &j->scratch->count[at & (MRC_REPORT_EVS - 1)];
-	struct mrc_ledger *l = ledger_at(index);
-	struct mrc_ev *ev = ev_at(index);
-	__u32 mark, slot = j->slot & (MRC_ROUNDS - 1), judged;
-	__u16 probes, missed;
-	int arrived, grew, was;
-	__u64 now = j->now;
+/* What a report tells of an EV that was not known before. */
+struct news {
+	__u32 packets; /* the peer's counts */
+	__u16 probes;
+	__u16 missed; /* probes lost, as far as known */
+	__u32 deficit; /* data packets lost, as far as known */
+	__u32 mark; /* data packets that the report can know of */
+	int arrived; /* something has come by it since the report before */
+	int grew; /* something more is missing */
+};
 
-	if (!ev || !l || !ev->configured)
-		return 0;
-	packets = bpf_ntohl(count->packets);
-	probes = bpf_ntohs(count->probes);
-	was = rank_at(index, ~0u);
-	if (l->generation != j->generation) {
-		release(j, ev, l, number);
-		begin_generation(l, ev, count, j->generation, now);
-		return 0;
-	}
-	fade(l, now);
-	if (ev->state == MRC_EV_SKIP && !l->lag_ns) /* congested, and its round is over, though nobody passed */
-		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
-	/* More arrived than was sent: packets were on their way when the generation began. */
-	if ((__s32)((__u32)ev->tx_packets - l->offset - packets) < 0)
-		l->offset = (__u32)ev->tx_packets - packets;
-	if ((__s16)((__u16)ev->probe_seq - l->probe_offset - probes) < 0) {
-		l->probe_offset = (__u16)ev->probe_seq - probes;
-		l->rx_probes = probes;
+/* More arrived than was sent: packets were on their way when the generation began. */
+static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_ledger *l, const struct news *n)
+{
+	if ((__s32)((__u32)ev->tx_packets - l->offset - n->packets) < 0)
+		l->offset = (__u32)ev->tx_packets - n->packets;
+	if ((__s16)((__u16)ev->probe_seq - l->probe_offset - n->probes) < 0) {
+		l->probe_offset = (__u16)ev->probe_seq - n->probes;
+		l->rx_probes = n->probes;
 		l->missed = 0;
 	}
-	mark = ev->mark_tx[slot];
-	deficit = known_lost(l->deficit, mark - l->offset - packets, (__u32)ev->tx_packets - l->offset - packets);
-	missed = known_lost(l->missed, (__s16)((__u16)ev->mark_probes[slot] - l->probe_offset - probes),
-			    (__s16)((__u16)ev->probe_seq - l->probe_offset - probes));
-	arrived = packets != l->rx || probes != l->rx_probes;
-	grew = deficit > l->deficit || missed > l->missed;
+}
 
-	if (grew && !l->window_lost)
+static __always_inline void read_news(struct news *n, const struct mrc_ev *ev, const struct mrc_ledger *l, __u32 slot)
+{
+	n->mark = ev->mark_tx[slot & (MRC_ROUNDS - 1)];
+	n->deficit = known_lost(l->deficit, n->mark - l->offset - n->packets,
+				(__u32)ev->tx_packets - l->offset - n->packets);
+	n->missed = known_lost(l->missed,
+			       (__s16)((__u16)ev->mark_probes[slot & (MRC_ROUNDS - 1)] - l->probe_offset - n->probes),
+			       (__s16)((__u16)ev->probe_seq - l->probe_offset - n->probes));
+	n->arrived = n->packets != l->rx || n->probes != l->rx_probes;
+	n->grew = n->deficit > l->deficit || n->missed > l->missed;
+}
+
+/* Enter it into the loss window. */
+static __always_inline void take_samples(struct judging *j, struct mrc_ledger *l, const struct news *n)
+{
+	__u32 judged = (__s32)(n->mark - l->judged_tx) > 0 ? n->mark - l->judged_tx : 0;
+
+	if (n->grew && !l->window_lost)
 		begin_loss_window(l); /* the ratio is of what was sent since the first loss */
-	judged = (__s32)(mark - l->judged_tx) > 0 ? mark - l->judged_tx : 0;
 	if (judged) {
 		l->judged += judged;
-		l->judged_tx = mark;
+		l->judged_tx = n->mark;
 		sample(l, judged, 1);
 		j->judged += judged;
 	}
-	judged = (__u16)(probes - l->rx_probes + missed - l->missed);
+	judged = (__u16)(n->probes - l->rx_probes + n->missed - l->missed);
 	sample(l, judged, judged);
-	if (deficit > l->deficit)
-		lose(l, deficit - l->deficit, 1);
-	else if (deficit < l->deficit)
-		unlose(l, l->deficit - deficit);
-	if (missed > l->missed)
-		lose(l, missed - l->missed, missed - l->missed);
-	else if (missed < l->missed)
-		unlose(l, l->missed - missed);
-	if (grew) {
-		l->loss_ns = now;
+	if (n->deficit > l->deficit)
+		lose(l, n->deficit - l->deficit, 1);
+	else if (n->deficit < l->deficit)
+		unlose(l, l->deficit - n->deficit);
+	if (n->missed > l->missed)
+		lose(l, n->missed - l->missed, n->missed - l->missed);
+	else if (n->missed < l->missed)
+		unlose(l, l->missed - n->missed);
+}
+
+/* Enter it into the rest of the ledger: what arrived, and whether the EV lags. */
+static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number,
+				  const struct news *n)
+{
+	if (n->grew) {
+		l->loss_ns = j->now;
 		l->good = 0;
-		l->trials += !arrived && missed > l->missed;
+		l->trials += !n->arrived && n->missed > l->missed;
 	}
-	l->deficit = deficit;
-	l->missed = missed;
-	l->rx = packets;
-	l->rx_probes = probes;
-	if (arrived) {
+	l->deficit = n->deficit;
+	l->missed = n->missed;
+	l->rx = n->packets;
+	l->rx_probes = n->probes;
+	if (n->arrived) {
 		l->arrived_ns = j->asked_ns;
-		l->after_good = mark;
+		l->after_good = n->mark;
 		l->trials = l->trials > 1; /* the rest of what was held up may follow */
-		if (!grew && l->good < 0xffff)
+		if (!n->grew && l->good < 0xffff)
 			l->good++;
 		/* Given back when the whole volley is accounted for, and nothing of it is new among the lost. */
-		if (!grew && l->lag_ns && (__s16)(probes + l->probe_offset + missed - l->tried) >= 0)
+		if (!n->grew && l->lag_ns && (__s16)(n->probes + l->probe_offset + n->missed - l->tried) >= 0)
 			release(j, ev, l, number);
 	}
-	if (grew && !l->lag_ns) {
-		l->lag_ns = now;
+	if (!n->grew)
+		return;
+	if (!l->lag_ns) {
+		l->lag_ns = j->now;
 		l->trials = 0;
 	}
-	if (grew)
-		l->tried = ev->probe_seq + VOLLEY; /* no volley yet, or one that has lost some: the rest says nothing */
+	l->tried = ev->probe_seq + VOLLEY; /* no volley yet, or one that has lost some: the rest says nothing */
+}
+
+static long judge_ev(__u64 i, void *context)
+{
+	struct judging *j = context;
+	__u32 at = (j->from + i) % j->counts, number = j->first + at, index = ev_index(j->host_id, number);
+	struct mrc_count *count = &j->scratch->count[at & (MRC_REPORT_EVS - 1)];
+	struct news n = { .packets = bpf_ntohl(count->packets), .probes = bpf_ntohs(count->probes) };
+	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_ev *ev = ev_at(index);
+	int was;
+
+	if (!ev || !l || !ev->configured)
+		return 0;
+	was = rank_at(index, ~0u);
+	if (l->generation != j->generation) {
+		release(j, ev, l, number);
+		begin_generation(l, ev, count, j->generation, j->now);
+		return 0;
+	}
+	fade(l, j->now);
+	if (ev->state == MRC_EV_SKIP && !l->lag_ns) /* congested, and its round is over, though nobody passed */
+		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
+	move_offsets(ev, l, &n);
+	read_news(&n, ev, l, j->slot);
+	take_samples(j, l, &n);
+	enter(j, ev, l, number, &n);
 	if (l->lag_ns)
 		pursue(j, ev, l, number);
 	note_ce(j, ev, l, number, bpf_ntohs(count->ce));
@@ -250,7 +227,7 @@ static long judge_ev(__u64 i, void *context)
 		j->changed |= rank_at(index, ~0u) != was; /* it may be the least bad now, or not any more */
 		return 0;
 	}
-	make_sure(l, now);
+	make_sure(l, j->now);
 	if (l->sure >= (settings.loss_any ? 1 : settings.loss_samples)) {
 		j->accused++;
 	} else {
@@ -293,77 +270,7 @@ static long judge_loss(__u64 i, void *context)
 	return 0;
 }
 
-/* ---- replies ---------------------------------------------------------------------------- */
-
-static __always_inline void note_rtt(struct mrc_rounds *rounds, struct mrc_ledger *l, __u64 rtt, __u32 plane)
-{
-	__u64 off = rtt > rounds->rtt_ns ? rtt - rounds->rtt_ns : rounds->rtt_ns - rtt;
-
-	observe(MRC_HISTOGRAM_RTT + (plane & (MRC_MAX_PLANES - 1)), rtt);
-	if (rtt > 0xffffffff)
-		rtt = 0xffffffff;
-	l->rtt_ns = l->rtt_ns ? l->rtt_ns - l->rtt_ns / 8 + rtt / 8 : rtt;
-	if (!rounds->rtt_ns) {
-		rounds->rtt_ns = rtt;
-		rounds->rtt_var_ns = rtt / 2;
-		return;
-	}
-	rounds->rtt_var_ns += off / 4 - rounds->rtt_var_ns / 4;
-	rounds->rtt_ns += rtt / 8 - rounds->rtt_ns / 8;
-}
-
-#define DELAY_MEMORY_NS 10000000000ULL /* clocks drift, and routes change */
-
-/* One-way delay, more than the least of the peer's EVs. Two clocks: only differences mean something. */
-static __always_inline __u64 queueing_delay(struct mrc_rounds *rounds, __u64 delay, __u64 now)
-{
-	if ((__s64)(delay - rounds->min_delay) < 0 || aged(now, rounds->min_delay_ns, DELAY_MEMORY_NS)) {
-		rounds->min_delay = delay;
-		rounds->min_delay_ns = now;
-	}
-	return delay - rounds->min_delay;
-}
-
-#define ASKED_LATELY 65536 /* probes on an EV */
-#define ANSWERED_WITHIN_NS 5000000000ULL
-
-/* What a reply says of the EV by which its request went. Changes nothing if nobody asked for it. */
-static __always_inline enum mrc_drop settle_ev(const struct control *c, struct judging *j, __u32 number)
-{
-	__u32 index = ev_index(j->host_id, number), seq = bpf_ntohl(c->probe.seq);
-	struct mrc_ledger *l = ledger_at(index);
-	struct mrc_ev *ev = ev_at(index);
-	__u64 rtt = j->now - j->asked_ns, delay;
-
-	if (!ev || !l || !ev->configured)
-		return MRC_DROP_BAD_EV;
-	if (ev->probe_seq - seq >= ASKED_LATELY || j->now - j->asked_ns > ANSWERED_WITHIN_NS)
-		return MRC_DROP_UNASKED_REPLY;
-	if ((__s32)(seq - l->reply_seq) <= 0)
-		return MRC_DROP_NONE; /* overtaken: replies come back by different EVs */
-	l->reply_seq = seq;
-	l->replies++;
-	delay = queueing_delay(j->rounds, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);
-	j->delayed = settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
-		     rtt > 2 * j->rounds->rtt_ns;
-	note_rtt(j->rounds, l, rtt, ev->plane);
-	return MRC_DROP_NONE;
-}
-
-/* Whether this is the report that was asked for in its round, and newer than those that came back. */
-static __always_inline int report_is_new(const struct control *c, const struct judging *j)
-{
-	__u32 round = bpf_ntohl(c->probe.round), chunks = report_chunks() ?: 1;
-	__u32 first = (round % chunks) * MRC_REPORT_EVS, left = settings.evs_per_peer - first;
-
-	return (__s32)(round - j->rounds->settled) > 0 && (__s32)(j->rounds->round - round) >= 0 &&
-	       j->rounds->round - round < MRC_REPORT_SLOTS &&
-	       j->rounds->round - round < MRC_ROUNDS * chunks &&
-	       j->rounds->sent_ns[round & (MRC_REPORT_SLOTS - 1)] == j->asked_ns &&
-	       bpf_ntohs(c->probe.first) == first &&
-	       bpf_ntohs(c->probe.counts) == (left < MRC_REPORT_EVS ? left : MRC_REPORT_EVS);
-}
-
+/* Judge all EVs of a report, of which the counts are in the scratch. */
 static __always_inline void judge_report(struct judging *j, const struct control *c)
 {
 	__u32 n = bpf_ntohs(c->probe.counts), round = bpf_ntohl(c->probe.round);
@@ -371,7 +278,7 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->first = bpf_ntohs(c->probe.first);
 	j->counts = n;
 	j->from = round * TRIALS_AT_ONCE;
-	j->slot = round / (report_chunks() ?: 1);
+	j->slot = round / report_chunks();
 	j->generation = bpf_ntohl(c->probe.generation);
 	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS_PER_PERIOD;
 	j->rounds->settled = round;
@@ -379,85 +286,6 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
 	if (j->accused)
 		bpf_loop(n, judge_loss, j, 0);
-}
-
-struct volleys {
-	struct __sk_buff *skb;
-	struct mrc_node *node;
-	struct mrc_scratch *scratch;
-	struct request request;
-	__u32 each; /* probes per EV */
-};
-
-static long send_trial(__u64 i, void *context)
-{
-	struct volleys *v = context;
-	struct mrc_ledger *l;
-	struct mrc_ev *ev;
-	__u32 index;
-
-	v->request.number = v->scratch->trial[i / (v->each ?: 1) & (TRIALS_AT_ONCE - 1)];
-	send_request(v->skb, v->node, &v->request);
-	index = ev_index(v->request.host_id, v->request.number);
-	ev = ev_at(index);
-	l = ledger_at(index);
-	if (ev && l)
-		l->tried = ev->probe_seq;
-	return 0;
-}
-
-/* Probes on EVs that lag, made of the reply that made it known. */
-static __always_inline void send_trials(struct __sk_buff *skb, const struct judging *j)
-{
-	struct volleys v = { .skb = skb, .node = node(), .scratch = j->scratch };
-
-	v.request.now = j->now;
-	v.request.host_id = j->host_id;
-	if (!v.node || !j->trials)
-		return;
-	/* Where many paths lose, many are tried: with one probe each after a while. */
-	v.each = 1;
-	if (j->rounds->debt < TRIALS_MOST * PACKETS_PER_TRIAL) {
-		v.each = VOLLEY / j->trials;
-		j->rounds->debt += v.each * j->trials * PACKETS_PER_TRIAL;
-	}
-	/* Virtual links hand over replies that count as encapsulated: those stay as long as they are. */
-	bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0);
-	bpf_loop(v.each * j->trials, send_trial, &v, 0);
-}
-
-/* A reply came back; `at` is where its probe begins. */
-static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct control *c,
-					    struct mrc_peer *peer, __u32 host_id, __u32 number, __u32 at)
-{
-	__u32 zero = 0, bytes = counts_bytes(c);
-	struct judging j = { .host_id = host_id };
-	enum mrc_drop reason;
-
-	j.rounds = rounds_at(host_id);
-	j.scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
-	if (!j.rounds || !j.scratch)
-		return MRC_DROP_BAD_PROBE;
-	j.now = bpf_ktime_get_ns();
-	j.asked_ns = bpf_be64_to_cpu(c->probe.tx_ns);
-	if (c->probe.counts && (!bytes || bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST,
-							     j.scratch->count, bytes)))
-		return MRC_DROP_BAD_PROBE;
-	reason = settle_ev(c, &j, number);
-	if (reason)
-		return reason;
-	/* Else a newer one has overtaken it, or another CPU is at one: this one can be spared. */
-	if (bytes && report_is_new(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
-		judge_report(&j, c);
-		__sync_lock_test_and_set(&j.rounds->busy, 0);
-	}
-	if (j.delayed)
-		transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
-	if (j.changed)
-		refresh_usable(peer, host_id);
-	if (j.trials)
-		send_trials(skb, &j);
-	return MRC_DROP_NONE;
 }
 
 #endif

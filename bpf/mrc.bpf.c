@@ -48,8 +48,7 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *turn;
 	struct mrc_peer *peer;
-	struct mrc_ev *ev;
-	__u32 *host_id, number, index, segments, room, length;
+	__u32 *host_id, segments, length;
 	enum mrc_drop reason;
 
 	reason = parse_inner(skb, &key, &inner);
@@ -66,27 +65,16 @@ int mrc_push(struct __sk_buff *skb)
 	request.host_id = *host_id;
 	request.now = bpf_ktime_get_ns();
 	turn->unprobed++;
-	if (can_carry(&inner))
-		ask_along(skb, self, peer, turn, &request, 2 * settings.probe_gap_us);
-	if (!choose_ev(peer, request.host_id, ports_both(self, peer), turn, &choice))
+	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, 2 * settings.probe_gap_us))
+		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
+	if (!choose_ev(peer, request.host_id, ports_both(self, peer), turn, &choice) ||
+	    push_by(&p, request.host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
-	number = choice.plane * settings.evs_per_plane + choice.slot;
-	index = ev_index(request.host_id, number);
-	ev = ev_at(index);
-	p.plane = plane_at(choice.plane);
-	if (!ev || !ev->configured || !p.plane)
-		return drop_skb(MRC_DROP_NO_USABLE_EV);
-	p.ev = ev;
-	p.srh = srh_at(index);
-	p.path_ev = number;
 	p.payload = length;
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
 
-	room = sizeof(struct ipv6hdr) + sizeof(struct outer_l4);
-	if (settings.srh)
-		room += ev->srh_len & 0x7f;
 	segments = wire_packets(skb, &inner);
-	if (bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC,
+	if (bpf_skb_adjust_room(skb, outer_length(p.ev), BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
 					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
 		return drop_skb(MRC_DROP_PUSH_FAILED);
@@ -94,11 +82,10 @@ int mrc_push(struct __sk_buff *skb)
 	mrc.type = MRC_DATA;
 	mrc.sender = bpf_htons(settings.host_id);
 	mrc.receiver = bpf_htons(request.host_id);
-	mrc.ev = bpf_htons(number);
-	request.now = bpf_ktime_get_ns();
-	ev->last_tx_ns = request.now; /* before the count: who reads that must not think it old */
-	mrc.seq = bpf_htonl(__sync_fetch_and_add(&ev->tx_packets, segments));
-	__sync_fetch_and_add(&ev->tx_bytes, length);
+	mrc.ev = bpf_htons(p.path_ev);
+	p.ev->last_tx_ns = request.now; /* before the count: who reads that must not think it old */
+	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p.ev->tx_packets, segments));
+	__sync_fetch_and_add(&p.ev->tx_bytes, length);
 	mrc.segments = bpf_htons(segments);
 	mrc.tx_ns = bpf_cpu_to_be64(request.now);
 	if (write_outer(skb, &p, &mrc))
@@ -183,7 +170,7 @@ SEC("xdp.frags")
 int mrc_pop_xdp(struct xdp_md *ctx)
 {
 	struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
-	__u32 packets = 1, plane, outer_length, length = bpf_xdp_get_buff_len(ctx);
+	__u32 packets = 1, plane, headers, length = bpf_xdp_get_buff_len(ctx);
 	struct arrival a = {};
 	struct outer o = {};
 	struct ethhdr eth, *inner_eth;
@@ -206,8 +193,8 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return drop_xdp(reason);
 	if (o.mrc->type != MRC_DATA)
 		return XDP_PASS;
-	outer_length = o.length + (o.vlan ? sizeof(*o.vlan) : 0);
-	length -= ETH_HLEN + outer_length;
+	headers = o.length + (o.vlan ? sizeof(*o.vlan) : 0);
+	length -= ETH_HLEN + headers;
 	/* Generic XDP sees a burst that a virtual link left whole as one long packet. */
 	if (length > settings.inner_mtu)
 		packets = bpf_ntohs(o.mrc->segments);
@@ -218,7 +205,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	count_arrival(&a, packets, length, ce);
 	if (reason)
 		return drop_xdp(reason);
-	if (bpf_xdp_adjust_head(ctx, outer_length))
+	if (bpf_xdp_adjust_head(ctx, headers))
 		return drop_xdp(MRC_DROP_POP_FAILED);
 	inner_eth = (void *)(long)ctx->data;
 	if ((void *)(inner_eth + 1) > (void *)(long)ctx->data_end)

@@ -136,7 +136,9 @@ struct mrc_ev {
 };
 _Static_assert(sizeof(struct mrc_ev) == 128, "mrc_ev is two cache lines");
 
-/* What became of the packets on an EV, by the peer's reports. Same index as mrc_ev. Programs only. */
+/* What became of the packets on an EV, by the peer's reports. Same index as mrc_ev. Programs only; the
+ * daemon writes zeros where the path is another one than before.
+ */
 struct mrc_ledger {
 	__u64 lost_before; /* data packets lost in earlier generations of the peer's tables */
 	__u64 judged; /* data packets sent and judged, over all generations */

@@ -3,8 +3,9 @@
 #define MRC_POP_H
 
 #include "icmp.h"
-#include "judge.h"
 #include "push.h"
+#include "reflect.h"
+#include "settle.h"
 
 /* A packet with our headers: whose is it, and by which path did it come? */
 struct arrival {

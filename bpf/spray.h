@@ -53,36 +53,46 @@ static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation 
 	return slot;
 }
 
-static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports,
-				     struct mrc_rotation *turn, struct choice *out)
+/* The first of the planes, in turn from `plane` on, that has a usable EV: that at or after slots[plane], or
+ * `slot` if there are no slots. Returns 0 if none has.
+ */
+static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32 plane, const __u16 *slots,
+				       __u32 slot, struct choice *out)
 {
-	__u32 plane = turn->plane, slot, index, i;
-	struct mrc_ev *ev;
+	__u32 i;
 
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		if (plane >= settings.planes)
 			plane = 0;
 		plane &= MRC_MAX_PLANES - 1; /* for the verifier */
-		slot = NO_SLOT;
+		out->plane = plane;
+		out->slot = NO_SLOT;
 		if (ports & (1u << plane))
-			slot = usable_slot(peer, plane, turn->slot[plane]);
-		if (slot != NO_SLOT)
-			break;
+			out->slot = usable_slot(peer, plane, slots ? slots[plane] : slot);
+		if (out->slot != NO_SLOT)
+			return 1;
 		plane++;
 	}
-	if (i == MRC_MAX_PLANES)
+	return 0;
+}
+
+static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports,
+				     struct mrc_rotation *turn, struct choice *out)
+{
+	__u32 plane, index;
+	struct mrc_ev *ev;
+
+	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))
 		return 0;
-	plane &= MRC_MAX_PLANES - 1;
-	index = ev_index(host_id, plane * settings.evs_per_plane + slot);
+	plane = out->plane & (MRC_MAX_PLANES - 1);
+	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
 	if (ev && passes(ev, index, turn))
-		slot = next_willing(peer, turn, host_id, plane, slot);
-	if (slot == NO_SLOT)
+		out->slot = next_willing(peer, turn, host_id, plane, out->slot);
+	if (out->slot == NO_SLOT)
 		return 0;
-	turn->slot[plane] = slot + 1;
+	turn->slot[plane] = out->slot + 1;
 	turn->plane = plane + 1;
-	out->plane = plane;
-	out->slot = slot;
 	return 1;
 }
 

@@ -1,13 +1,14 @@
 /* The states of EVs, and which EVs are usable.
  *
- * A state changes by one compare-and-exchange; who wins writes the rest, tells the daemon through the
- * ring buffer, and has the peer's usable EVs worked out anew. Nobody waits for anybody.
+ * A state changes by one compare-and-exchange; who wins writes the rest and tells the daemon through the
+ * ring buffer. The caller then has the peer's usable EVs worked out anew, once for all changes of a report.
+ * Nobody waits for anybody.
  */
 #ifndef MRC_STATES_H
 #define MRC_STATES_H
 
 #include "arith.h"
-#include "maps.h"
+#include "loss.h"
 
 static __always_inline void observe(__u32 histogram, __u64 value)
 {
@@ -173,16 +174,6 @@ static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u3
 	event->lost_packets = ledger->window_lost;
 	event->sent_packets = ledger->window_tx;
 	bpf_ringbuf_submit(event, 0);
-}
-
-static __always_inline void begin_loss_window(struct mrc_ledger *ledger)
-{
-	ledger->window_tx = 0;
-	ledger->window_lost = 0;
-	ledger->window_samples = 0;
-	ledger->window_losses = 0;
-	ledger->sure = 0;
-	ledger->unsure = 0;
 }
 
 #define ICMP_REASON(type, code) ((type) << 16 | (code) << 8 | MRC_REASON_ICMP_ERROR)

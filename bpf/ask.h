@@ -1,0 +1,242 @@
+/* Asking a peer what has arrived: when, on which EV, and how the request comes into being. */
+#ifndef MRC_ASK_H
+#define MRC_ASK_H
+
+#include "probe.h"
+#include "spray.h"
+
+/* What is asked for, and on which EV. */
+struct request {
+	__u64 now;
+	__u32 host_id;
+	__u32 number; /* of the EV */
+	__u32 round; /* of the report, if one is asked for */
+	__u16 first;
+	__u16 counts; /* 0 = no report, only a reply */
+};
+
+/* What the program that pushes leaves for mrc_probe, which it runs on a clone. One per CPU. */
+struct mrc_ride {
+	__u32 armed;
+	__u32 reserved;
+	struct request request;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct mrc_ride);
+} mrc_rides SEC(".maps");
+
+/* Sent at least this long before a report was asked for: not on its way any more. */
+static __always_inline __u64 reordering_window(const struct mrc_rounds *rounds)
+{
+	__u64 window = rounds->rtt_var_ns / 2, least = settings.reorder_us * NS_PER_US;
+	__u64 most = settings.probe_gap_us * NS_PER_US;
+
+	if (window > most)
+		window = most;
+	return window > least ? window : least;
+}
+
+struct marking {
+	__u64 now;
+	__u64 window;
+	__u32 index;
+	__u32 slot;
+};
+
+static long mark_ev(__u64 i, void *context)
+{
+	struct marking *m = context;
+	struct mrc_ev *ev = ev_at(m->index + i);
+	__u32 tx, probes, slot = m->slot & (MRC_ROUNDS - 1);
+
+	if (!ev)
+		return 1;
+	tx = *(volatile __u64 *)&ev->tx_packets;
+	probes = *(volatile __u32 *)&ev->probe_seq;
+	/* What was there at the last report is older than the window: no two are nearer than that. */
+	ev->mark_tx[slot] = aged(m->now, ev->last_tx_ns, m->window) ? tx : ev->noted_tx;
+	ev->mark_probes[slot] = aged(m->now, ev->probe_ns, m->window) ? probes : ev->noted_probes;
+	ev->noted_tx = tx;
+	ev->noted_probes = probes;
+	return 0;
+}
+
+/* Begin a round: note what has been sent on each EV. `asked_ns` is when the last was begun. Returns 1 if
+ * this CPU is to ask for the report.
+ */
+static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, __u64 asked_ns)
+{
+	struct marking m = { .now = r->now };
+	__u32 first;
+
+	if (__sync_val_compare_and_swap(&rounds->asked_ns, asked_ns, r->now) != asked_ns)
+		return 0;
+	r->round = rounds->round + 1;
+	r->counts = report_size(r->round, &first);
+	r->first = first;
+	m.window = reordering_window(rounds);
+	m.index = ev_index(r->host_id, r->first);
+	m.slot = r->round / report_chunks();
+	bpf_loop(r->counts, mark_ev, &m, 0);
+	rounds->sent_ns[r->round & (MRC_REPORT_SLOTS - 1)] = r->now;
+	rounds->round = r->round;
+	return 1;
+}
+
+static __always_inline int unanswered(const struct mrc_rounds *rounds)
+{
+	return rounds->round - rounds->settled >= MRC_ROUNDS * report_chunks();
+}
+
+/* The EV on which the next report is asked for: usable ones in turn over the planes. While none comes
+ * back, every other one by any path: the usable ones may be dead, and only reports tell that others are not.
+ */
+static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_rounds *rounds, __u32 ports)
+{
+	__u32 turn = rounds->turn++, slot;
+	struct choice choice = {};
+	const struct mrc_ev *ev;
+
+	if (turn & 1 && unanswered(rounds)) {
+		slot = turn / 2 % settings.evs_per_peer;
+		ev = ev_at(ev_index(host_id, slot));
+		if (ev && ev->configured && ports & (1u << (ev->plane & 31)))
+			return slot;
+	}
+	slot = turn / settings.planes % settings.evs_per_plane;
+	if (!next_usable(peer, ports, turn % settings.planes, 0, slot, &choice))
+		return NO_SLOT;
+	return choice.plane * settings.evs_per_plane + choice.slot;
+}
+
+/* Whether traffic to this peer should carry a request now: after so many packets, but leaving time
+ * between two; not while too many are under way; and now and then in any case.
+ */
+static __always_inline int report_due(const struct mrc_rounds *rounds, const struct mrc_rotation *turn,
+				      __u64 now, __u64 asked_ns, __u32 gap_us)
+{
+	__u64 late = settings.probe_late_us * NS_PER_US;
+
+	/* Never so many at once that the newest must be forgotten before it can have come back. */
+	if (late < rounds->rtt_ns / 2)
+		late = rounds->rtt_ns / 2;
+	if (aged(now, asked_ns, late) && aged(now, asked_ns, reordering_window(rounds)))
+		return 1;
+	return turn->unprobed >= settings.probe_packets &&
+	       aged(now, asked_ns, gap_us * NS_PER_US) &&
+	       aged(now, asked_ns, reordering_window(rounds)) &&
+	       !unanswered(rounds);
+}
+
+/* Let a request ride on this packet, if one is due; it is not pushed yet, or popped already: mrc_probe makes
+ * the request of a clone. Returns 1 if it did.
+ */
+static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_node *self,
+				      struct mrc_peer *peer, struct mrc_rotation *turn,
+				      struct request *r, __u32 gap_us)
+{
+	struct mrc_rounds *rounds = rounds_at(r->host_id);
+	struct mrc_ride *ride;
+	__u64 asked_ns;
+	__u32 zero = 0;
+
+	if (!rounds || !self->probe_ifindex)
+		return 0;
+	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
+	if (!report_due(rounds, turn, r->now, asked_ns, gap_us))
+		return 0;
+	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
+	if (r->number == NO_SLOT || !begin_round(rounds, r, asked_ns))
+		return 0;
+	turn->unprobed = 0;
+	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
+	if (!ride)
+		return 0;
+	ride->request = *r;
+	ride->armed = 1;
+	bpf_clone_redirect(skb, self->probe_ifindex, 0);
+	ride->armed = 0;
+	return 1;
+}
+
+static __always_inline void fill_request(struct control *c, const struct mrc_node *self,
+					 struct mrc_ev *ev, const struct request *r)
+{
+	__u32 seq;
+
+	ev->probe_ns = r->now; /* before the count: who reads that must not think it old */
+	seq = __sync_fetch_and_add(&ev->probe_seq, 1) + 1;
+	c->mrc.version = MRC_WIRE_VERSION;
+	c->mrc.type = MRC_PROBE_REQUEST;
+	c->mrc.sender = bpf_htons(settings.host_id);
+	c->mrc.receiver = bpf_htons(r->host_id);
+	c->mrc.ev = bpf_htons(r->number);
+	c->mrc.seq = bpf_htonl(seq);
+	c->mrc.segments = bpf_htons(1);
+	c->mrc.tx_ns = bpf_cpu_to_be64(r->now);
+	c->probe.seq = bpf_htonl(seq);
+	c->probe.ports = bpf_htons(self->ports);
+	c->probe.status = bpf_htons(self->status);
+	c->probe.generation = bpf_htonl(self->generation);
+	c->probe.round = bpf_htonl(r->round);
+	c->probe.first = bpf_htons(r->first);
+	c->probe.counts = bpf_htons(r->counts);
+	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
+}
+
+/* Make the skb a request and send a clone of it. Returns 1 if it went out. */
+static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self,
+					const struct request *r)
+{
+	struct control control = {};
+	struct push p = {};
+	int sent;
+
+	if (push_by(&p, r->host_id, r->number) || !(self->ports & (1u << (p.ev->plane & 31))))
+		return 0;
+	fill_request(&control, self, p.ev, r);
+	if (write_control(skb, &p, &control))
+		return 0;
+	if (p.plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), p.plane->vlan))
+		return 0;
+	sent = !bpf_clone_redirect(skb, p.plane->ifindex, 0);
+	if (p.plane->vlan && bpf_skb_vlan_pop(skb))
+		return 0;
+	return sent;
+}
+
+/* Make room for headers and probe in front of a clone's packet. A small one stays as it is, behind the
+ * counts; ballast and counts take the place of a longer one, which is costly, for it may be a whole burst.
+ */
+static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32 counts)
+{
+	__u64 encap = BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	__u32 content = probe_length(counts);
+
+	if (!skb->gso_size && skb->len + content <= settings.inner_mtu)
+		/* What was popped counts as encapsulated still: the kernel makes it no outer packet again. */
+		return bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, encap) &&
+		       bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, 0);
+	return bpf_skb_change_tail(skb, ETH_HLEN + content - sizeof(struct mrc_probe), 0) ||
+	       bpf_skb_adjust_room(skb, headers + sizeof(struct mrc_probe), BPF_ADJ_ROOM_MAC, encap);
+}
+
+/* Make a clone of a packet, not pushed yet or popped already, the request that rides on it. */
+static __always_inline int ride(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+{
+	struct control control = {};
+	struct push p = {};
+
+	if (push_by(&p, r->host_id, r->number) || make_room(skb, outer_length(p.ev), r->counts))
+		return -1;
+	fill_request(&control, self, p.ev, r);
+	if (write_control(skb, &p, &control))
+		return -1;
+	return send_skb(skb, p.plane);
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* Answering a peer's probes: the reply goes back with what has arrived here, and with this host's status. */
+#ifndef MRC_REFLECT_H
+#define MRC_REFLECT_H
+
+#include "probe.h"
+#include "spray.h"
+
+#define REORDERED_NS 1000000000ULL /* older than this is not reordering but a restarted clock */
+
+/* What every probe says of its sender: links, status, generation. An older probe that was overtaken
+ * on another path must not undo a newer one.
+ */
+static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, const struct control *control)
+{
+	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns);
+	__u32 ports = bpf_ntohs(control->probe.ports), before = peer->ports;
+
+	peer->heard_ns = bpf_ktime_get_ns();
+	if (sent < peer->ports_ns && peer->ports_ns - sent < REORDERED_NS)
+		return;
+	peer->ports_ns = sent;
+	peer->generation = bpf_ntohl(control->probe.generation);
+	peer->status = bpf_ntohs(control->probe.status);
+	peer->ports = ports;
+	if (ports != before)
+		refresh_usable(peer, host_id);
+}
+
+/* The reply goes back on a usable EV in the same plane, another one for each probe, so that a
+ * failure on one way back is not charged to one way forth; without any, on the mirror of the path.
+ */
+static __always_inline __u32 reply_ev(struct mrc_peer *peer, const struct control *request,
+				      __u32 plane, __u32 number)
+{
+	__u32 turn = (bpf_ntohl(request->probe.seq) + number) % settings.evs_per_plane;
+	__u32 slot = usable_slot(peer, plane, turn);
+
+	return slot == NO_SLOT ? number : plane * settings.evs_per_plane + slot;
+}
+
+struct counting {
+	struct mrc_scratch *scratch;
+	__u32 index;
+};
+
+static long count_ev(__u64 i, void *context)
+{
+	struct counting *c = context;
+	__u32 index = c->index + i;
+	struct mrc_rx *rx = bpf_map_lookup_elem(&mrc_rxs, &index);
+	struct mrc_count *count = &c->scratch->count[i & (MRC_REPORT_EVS - 1)];
+
+	if (!rx)
+		return 1;
+	count->packets = bpf_htonl(rx->packets);
+	count->probes = bpf_htons(rx->probes);
+	count->ce = bpf_htons(rx->ce);
+	return 0;
+}
+
+/* Whether a report names EVs that there are, and the packet has room for it. */
+static __always_inline int report_fits(const struct control *c, __u32 room)
+{
+	__u32 first = bpf_ntohs(c->probe.first), counts = bpf_ntohs(c->probe.counts);
+
+	return counts <= MRC_REPORT_EVS && first + counts <= settings.evs_per_peer &&
+	       room >= sizeof(c->probe) + MRC_BALLAST + counts * sizeof(struct mrc_count);
+}
+
+static __always_inline int write_counts(struct __sk_buff *skb, const struct control *c, __u32 host_id,
+					__u32 at)
+{
+	__u32 zero = 0, bytes = counts_bytes(c);
+	struct counting counting = { .index = ev_index(host_id, bpf_ntohs(c->probe.first)) };
+
+	counting.scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	if (!counting.scratch || !bytes)
+		return -1;
+	bpf_loop(bytes / sizeof(struct mrc_count), count_ev, &counting, 0);
+	return bpf_skb_store_bytes(skb, at, counting.scratch->count, bytes, 0);
+}
+
+/* Make a request the reply to it. `number` and `plane` are the EV's by which it came. */
+static __always_inline int reflect(struct __sk_buff *skb, struct control *c, struct mrc_peer *peer,
+				   __u32 host_id, __u32 number, __u32 plane)
+{
+	__u32 index = ev_index(host_id, number), at;
+	struct mrc_rx *rx = bpf_map_lookup_elem(&mrc_rxs, &index);
+	struct mrc_node *self = node();
+	struct push p = {};
+
+	if (!rx || !self || push_by(&p, host_id, reply_ev(peer, c, plane, number)))
+		return drop_skb(MRC_DROP_REPLY_FAILED);
+	__sync_fetch_and_add(&rx->probes, 1);
+	c->mrc.type = MRC_PROBE_REPLY;
+	c->mrc.sender = bpf_htons(settings.host_id);
+	c->mrc.receiver = bpf_htons(host_id);
+	c->mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
+	c->probe.ports = bpf_htons(self->ports);
+	c->probe.status = bpf_htons(self->status);
+	c->probe.generation = bpf_htonl(self->generation);
+	if (write_control(skb, &p, c))
+		return drop_skb(MRC_DROP_REPLY_FAILED);
+	at = probe_at(p.ev);
+	if (c->probe.counts) {
+		if (!report_fits(c, skb->len - at))
+			return drop_skb(MRC_DROP_BAD_PROBE);
+		if (write_counts(skb, c, host_id, at + sizeof(c->probe) + MRC_BALLAST))
+			return drop_skb(MRC_DROP_REPLY_FAILED);
+	}
+	return send_skb(skb, p.plane);
+}
+
+#endif

@@ -1,0 +1,156 @@
+/* What comes of a reply: round trips, a report for the judge, and volleys of probes on EVs that lag. */
+#ifndef MRC_SETTLE_H
+#define MRC_SETTLE_H
+
+#include "judge.h"
+
+#define PACKETS_PER_TRIAL 50 /* so that volleys are 2 % of the packets in the long run, */
+#define TRIALS_MOST 128 /* after as many at once */
+
+static __always_inline void note_rtt(struct mrc_rounds *rounds, struct mrc_ledger *l, __u64 rtt, __u32 plane)
+{
+	__u64 off = rtt > rounds->rtt_ns ? rtt - rounds->rtt_ns : rounds->rtt_ns - rtt;
+
+	observe(MRC_HISTOGRAM_RTT + (plane & (MRC_MAX_PLANES - 1)), rtt);
+	if (rtt > 0xffffffff)
+		rtt = 0xffffffff;
+	l->rtt_ns = l->rtt_ns ? l->rtt_ns - l->rtt_ns / 8 + rtt / 8 : rtt;
+	if (!rounds->rtt_ns) {
+		rounds->rtt_ns = rtt;
+		rounds->rtt_var_ns = rtt / 2;
+		return;
+	}
+	rounds->rtt_var_ns += off / 4 - rounds->rtt_var_ns / 4;
+	rounds->rtt_ns += rtt / 8 - rounds->rtt_ns / 8;
+}
+
+#define DELAY_MEMORY_NS 10000000000ULL /* clocks drift, and routes change */
+
+/* One-way delay, more than the least of the peer's EVs. Two clocks: only differences mean something. */
+static __always_inline __u64 queueing_delay(struct mrc_rounds *rounds, __u64 delay, __u64 now)
+{
+	if ((__s64)(delay - rounds->min_delay) < 0 || aged(now, rounds->min_delay_ns, DELAY_MEMORY_NS)) {
+		rounds->min_delay = delay;
+		rounds->min_delay_ns = now;
+	}
+	return delay - rounds->min_delay;
+}
+
+#define ASKED_LATELY 65536 /* probes on an EV */
+#define ANSWERED_WITHIN_NS 5000000000ULL
+
+/* What a reply says of the EV by which its request went. Changes nothing if nobody asked for it. */
+static __always_inline enum mrc_drop settle_ev(const struct control *c, struct judging *j, __u32 number)
+{
+	__u32 index = ev_index(j->host_id, number), seq = bpf_ntohl(c->probe.seq);
+	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_ev *ev = ev_at(index);
+	__u64 rtt = j->now - j->asked_ns, delay;
+
+	if (!ev || !l || !ev->configured)
+		return MRC_DROP_BAD_EV;
+	if (ev->probe_seq - seq >= ASKED_LATELY || j->now - j->asked_ns > ANSWERED_WITHIN_NS)
+		return MRC_DROP_UNASKED_REPLY;
+	if ((__s32)(seq - l->reply_seq) <= 0)
+		return MRC_DROP_NONE; /* overtaken: replies come back by different EVs */
+	l->reply_seq = seq;
+	l->replies++;
+	delay = queueing_delay(j->rounds, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);
+	j->delayed = settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
+		     rtt > 2 * j->rounds->rtt_ns;
+	note_rtt(j->rounds, l, rtt, ev->plane);
+	return MRC_DROP_NONE;
+}
+
+/* Whether this is the report that was asked for in its round, and newer than those that came back. */
+static __always_inline int report_is_new(const struct control *c, const struct judging *j)
+{
+	__u32 round = bpf_ntohl(c->probe.round), first, counts = report_size(round, &first);
+
+	return (__s32)(round - j->rounds->settled) > 0 && (__s32)(j->rounds->round - round) >= 0 &&
+	       j->rounds->round - round < MRC_REPORT_SLOTS &&
+	       j->rounds->round - round < MRC_ROUNDS * report_chunks() &&
+	       j->rounds->sent_ns[round & (MRC_REPORT_SLOTS - 1)] == j->asked_ns &&
+	       bpf_ntohs(c->probe.first) == first && bpf_ntohs(c->probe.counts) == counts;
+}
+
+struct volleys {
+	struct __sk_buff *skb;
+	struct mrc_node *node;
+	struct mrc_scratch *scratch;
+	struct request request;
+	__u32 each; /* probes per EV */
+};
+
+static long send_trial(__u64 i, void *context)
+{
+	struct volleys *v = context;
+	struct mrc_ledger *l;
+	struct mrc_ev *ev;
+	__u32 index;
+
+	v->request.now = bpf_ktime_get_ns(); /* a volley takes longer than a packet may take to arrive */
+	v->request.number = v->scratch->trial[i / (v->each ?: 1) & (TRIALS_AT_ONCE - 1)];
+	send_request(v->skb, v->node, &v->request);
+	index = ev_index(v->request.host_id, v->request.number);
+	ev = ev_at(index);
+	l = ledger_at(index);
+	if (ev && l)
+		l->tried = ev->probe_seq;
+	return 0;
+}
+
+/* Probes on EVs that lag, made of the reply that made it known. */
+static __always_inline void send_trials(struct __sk_buff *skb, const struct judging *j)
+{
+	struct volleys v = { .skb = skb, .node = node(), .scratch = j->scratch };
+
+	v.request.host_id = j->host_id;
+	if (!v.node || !j->trials)
+		return;
+	/* Where many paths lose, many are tried: with one probe each after a while. */
+	v.each = 1;
+	if (j->rounds->debt < TRIALS_MOST * PACKETS_PER_TRIAL) {
+		v.each = VOLLEY / j->trials;
+		j->rounds->debt += v.each * j->trials * PACKETS_PER_TRIAL;
+	}
+	/* Virtual links hand over replies that count as encapsulated: those stay as long as they are. */
+	bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0);
+	bpf_loop(v.each * j->trials, send_trial, &v, 0);
+}
+
+/* A reply came back; `at` is where its probe begins. */
+static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct control *c,
+					    struct mrc_peer *peer, __u32 host_id, __u32 number, __u32 at)
+{
+	__u32 zero = 0, bytes = counts_bytes(c);
+	struct judging j = { .host_id = host_id };
+	enum mrc_drop reason;
+
+	j.rounds = rounds_at(host_id);
+	j.scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	if (!j.rounds || !j.scratch)
+		return MRC_DROP_BAD_PROBE;
+	j.now = bpf_ktime_get_ns();
+	j.asked_ns = bpf_be64_to_cpu(c->probe.tx_ns);
+	if (c->probe.counts && (!bytes || bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST,
+							     j.scratch->count, bytes)))
+		return MRC_DROP_BAD_PROBE;
+	reason = settle_ev(c, &j, number);
+	if (reason)
+		return reason;
+	/* Else a newer one has overtaken it, or another CPU is at one: this one can be spared. */
+	if (bytes && report_is_new(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
+		judge_report(&j, c);
+		__sync_lock_test_and_set(&j.rounds->busy, 0);
+	}
+	if (j.delayed)
+		transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
+	if (j.changed)
+		refresh_usable(peer, host_id);
+	if (j.trials)
+		send_trials(skb, &j);
+	return MRC_DROP_NONE;
+}
+
+#endif
