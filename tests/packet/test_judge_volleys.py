@@ -5,7 +5,7 @@ from scapy.layers.l2 import Dot1Q, Ether
 
 from mrcd.abi import EvState
 from mrcd.wire import MRC
-from tests.packet.cluster import H2
+from tests.packet.cluster import H2, Setup
 from tests.packet.reports import (
     EVERY,
     LAGGING,
@@ -105,6 +105,24 @@ def test_the_volley_is_repeated_but_not_at_once(bench: Bench) -> None:
     bench.ev(H2, 5)["probe_ns"] = now() - gap
     r.report(after_ms=0)
     assert r.trial(5, 0) == VOLLEY
+
+
+@pytest.mark.parametrize("bench", [Setup(health="loss_samples = 100")], indirect=True, ids=[""])
+def test_volleys_are_two_percent_of_the_packets_in_the_long_run(bench: Bench) -> None:
+    """128 probes are free; then each whole volley takes 50 packets of data per probe, and one probe must do."""
+
+    def lag() -> int:
+        r.report()  # the volley has arrived
+        assert state(bench, 5)[0] == EvState.GOOD
+        r.send(5, arrive=0)
+        r.report()
+        return r.trial(5)
+
+    r = lagging(bench)
+    sizes = [r.trial(5)] + [lag() for _ in range(10)]
+    assert sizes == [VOLLEY] * 9 + [1] * 2  # the ninth by grace of the few packets that were sent
+    r.send_all(VOLLEY * 50 // len(EVERY) + 1)
+    assert [lag() for _ in range(3)] == [VOLLEY, 1, 1]
 
 
 def test_many_evs_are_tried_some_at_a_time(bench: Bench) -> None:
