@@ -15,6 +15,7 @@
 
 #define TRIALS 6 /* volleys of which nothing arrived make a lagging EV ASSUMED_BAD, */
 #define TRIALS_PER_PERIOD 16 /* sent at most so many times in the least time that it takes */
+#define CONGESTED_NS 1000000000ULL /* so long after the last packet nobody knows of congestion */
 #define VOLLEY 16 /* probes, divided among the EVs that are tried at once */
 
 struct judging {
@@ -214,7 +215,8 @@ static long judge_ev(__u64 i, void *context)
 		return 0;
 	}
 	fade(l, j->now);
-	if (ev->state == MRC_EV_SKIP && !l->lag_ns) /* congested, and its round is over, though nobody passed */
+	/* Congested, and no turn came in which it could have been passed over: that is no news any more. */
+	if (ev->state == MRC_EV_SKIP && !l->lag_ns && aged(j->now, ev->last_tx_ns, CONGESTED_NS))
 		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
 	move_offsets(ev, l, &n);
 	read_news(&n, ev, l, j->slot);

@@ -5,7 +5,7 @@ from scapy.layers.inet import IP, UDP
 
 from mrcd.abi import EvState, Reason
 from tests.packet.cluster import EVS, H2, PLANES, Setup
-from tests.packet.reports import EVERY, MS, Reporter, events, others, state
+from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
 from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
@@ -45,16 +45,27 @@ def test_ce_marks_make_an_ev_be_passed_over_exactly_once(bench: Bench) -> None:
     assert (bench.ev(H2, 5)["skips"], bench.ev(H2, 5)["reason"], events(bench)) == (1, Reason.NEW, [])
 
 
-def test_with_the_next_report_its_round_is_over(bench: Bench) -> None:
-    """Though nobody passed: traffic may have ended."""
+def test_until_its_turn_comes_reports_change_nothing(bench: Bench) -> None:
+    """They may follow each other faster than its turns do."""
+    bench.ev(H2, 5)["last_tx_ns"] = now()
     r = marked(bench, 5)
-    r.report()
+    for _ in range(3):
+        r.report()
+        assert state(bench, 5) == CONGESTED
+    assert bench.ev(H2, 5)["skips"] == 1
+    assert spread(bench, EVS)[5] == 0
+
+
+def test_when_traffic_has_ended_its_congestion_is_forgotten(bench: Bench) -> None:
+    bench.ev(H2, 5)["last_tx_ns"] = now()
+    r = marked(bench, 5)
+    r.report(after_ms=900)
+    assert state(bench, 5) == CONGESTED
+    r.report(after_ms=100)
     assert (state(bench, 5)[0], bench.usable(H2), events(bench)) == (EvState.GOOD, EVERY, [])
     r.ce[5] += 1
     r.report()
-    r.ce[5] += 1
-    r.report()
-    assert (state(bench, 5), bench.ev(H2, 5)["skips"]) == (CONGESTED, 3)
+    assert (state(bench, 5), bench.ev(H2, 5)["skips"]) == (CONGESTED, 2)
 
 
 def test_the_same_marks_count_once(bench: Bench) -> None:

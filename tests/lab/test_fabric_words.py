@@ -1,0 +1,65 @@
+"""What the fabric itself says of a path: that it has no route, that it is congested."""
+
+import socket
+import threading
+from typing import Any
+
+from labkit.api import Lab
+from tests.lab.conftest import event_times, mrcctl, states, wait_until
+from tests.lab.flows import Flow, address
+
+EV = 6  # plane 1, T1 2
+T0 = "t0-1-0"  # of h0 and h1
+
+
+def _path(lab: Lab) -> Any:
+    return mrcctl(lab, "h0", "paths", "--peer", "h2")[EV]
+
+
+def test_a_switch_that_has_no_route_is_believed_at_once(healthy: Lab) -> None:
+    """Its error quotes the packet, which says the EV; nobody waits for silence to become sure."""
+    show = ["ip", "-6", "route", "show", "dev", "t1-2", "5f00:0:8802::/48"]
+    route = healthy.exec(T0, show, check=True).stdout.split()
+    with Flow(healthy, 4):
+        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
+        last = mrcctl(healthy, "h0", "events")[-1]["monotonic_ns"]
+        healthy.exec(T0, ["ip", "-6", "route", "del", route[0], "dev", "t1-2"], check=True)
+        try:
+            wait_until("the EV is left", lambda: _path(healthy)["state"] == "ASSUMED_BAD", 3)
+            path = _path(healthy)
+            assert set(event_times(healthy, "h0", "h2", "ASSUMED_BAD", last + 1)) == {EV}
+        finally:
+            healthy.exec(T0, ["ip", "-6", "route", "add", *route, "dev", "t1-2"], check=True)
+    assert path["reason"] == "icmp_error"
+    told = [e for e in mrcctl(healthy, "h0", "events") if e.get("reason") == "icmp_error" and e["ev"] == EV]
+    assert told[-1]["evidence"] | {"icmp_type": 1, "icmp_code": 0} == told[-1]["evidence"]
+    wait_until("it is back", lambda: states(healthy, "h0", "h2")[EV] == "GOOD", 10)
+
+
+def test_a_congested_path_lets_turns_pass_and_stays_in_use(healthy: Lab) -> None:
+    before = mrcctl(healthy, "h0", "paths", "--peer", "h2")
+    events = len(mrcctl(healthy, "h0", "events"))
+    healthy.fail("t1:1:2", drop=None, ce=1.0)
+    stop = threading.Event()
+    with healthy.inside("h0"):
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0b10)  # ECT(0)
+
+    def send() -> None:
+        while not stop.wait(0.0005):
+            s.sendto(bytes(1000), (address(2, 4), 9))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        wait_until("it has let turns pass", lambda: _path(healthy)["skips"] >= before[EV]["skips"] + 20, 10)
+    finally:
+        stop.set()
+        sender.join()
+        s.close()
+    after = mrcctl(healthy, "h0", "paths", "--peer", "h2")
+    sent = [b["tx_packets"] - a["tx_packets"] for a, b in zip(before, after, strict=True)]
+    others = [n for ev, n in enumerate(sent) if ev != EV]
+    assert 0 < sent[EV] < 0.8 * min(others), sent
+    assert after[EV]["usable"]
+    assert len(mrcctl(healthy, "h0", "events")) == events  # no transition: it was never left
