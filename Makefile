@@ -73,6 +73,11 @@ bench-calm: set-up ## a flow on busy, stalled and evenly lossy machines: no path
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench calm
 
+.PHONY: bench-overhead
+bench-overhead: set-up ## what probes cost: on and off by turns under a flow, its goodput, CPU and packets (5 minutes)
+	@$(MAKE) build
+	@$(IN_VENV) scripts/bench overhead
+
 .PHONY: install
 install: set-up ## install for this host: commands, systemd unit, example configuration
 	/usr/bin/python3 -m venv --system-site-packages $(PREFIX)/lib/mrcd

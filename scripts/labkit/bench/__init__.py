@@ -6,6 +6,9 @@ cpu           how much of the machine was busy
 run           one candidate, one TCP flow, measured
 throughput    part: mrcd beside the kernel's own SRv6, in pairs
 spread        part: how evenly one flow fills the EVs
+probing       the probes between two hosts, counted, off and on
+pairs         do two ways that were measured in pairs differ?
+overhead      part: what probes cost
 load          CPUs too busy, or stalled
 calm          part: no path is left without a reason
 failover      part: how fast a broken path is left, and what it costs

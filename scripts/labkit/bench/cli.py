@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.bench import calm, cpu, spread, throughput
+from labkit.bench import calm, cpu, overhead, spread, throughput
 from labkit.bench.failover import part as failover
 from labkit.bench.part import Options, Part
 from labkit.bringup import REPOSITORY
@@ -16,7 +16,7 @@ from labkit.observe import Document
 from mrcd.errors import UsageError
 
 SCHEMA_VERSION = 1
-PARTS: dict[str, Part] = {p.name: p for p in (throughput.PART, spread.PART, calm.PART, failover.PART)}
+PARTS: dict[str, Part] = {p.name: p for p in (throughput.PART, spread.PART, overhead.PART, calm.PART, failover.PART)}
 _QUICK = (throughput.PART, spread.PART)  # of "all"
 _NOISY = 0.25
 _LISTEN_S = 0.5
@@ -24,9 +24,17 @@ _LISTEN_S = 0.5
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("part", type=click.Choice([*PARTS, "all"]), default="all")
-@click.option("--pairs", type=click.IntRange(min=1), default=Options.pairs, show_default=True, help="of throughput")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.2), default=Options.seconds, show_default=True, help="of one measurement"
+    "--pairs",
+    type=click.IntRange(min=1),
+    help=f"of throughput and overhead  [default: {throughput.PAIRS} and {overhead.PAIRS}]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.2),
+    default=Options.seconds,
+    show_default=True,
+    help="of a run of throughput",
 )
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=Options.minutes, show_default=True, help="of calm")
@@ -45,7 +53,7 @@ _LISTEN_S = 0.5
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
 def bench(
     part: str,
-    pairs: int,
+    pairs: int | None,
     seconds: float,
     ip: str,
     minutes: float,
@@ -58,8 +66,8 @@ def bench(
 ) -> int:
     """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
 
-    `calm` and `failover` take their time, and are not in `all`. Exit code 1 if a requirement is not met. Progress
-    goes to stderr.
+    `overhead`, `calm` and `failover` take their time, and are not in `all`. Exit code 1 if a requirement is not met.
+    Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,

@@ -13,7 +13,7 @@ SOURCE, TARGET = "h0", "h2"  # under different T0s
 class Options:
     """What the command line says. Times in seconds."""
 
-    pairs: int = 7
+    pairs: int | None = None  # each part has its own number
     seconds: float = 1.5  # of one measurement
     warm_up_s: float = 0.5  # before it: TCP's start
     versions: tuple[int, ...] = (4, 6)  # of the inner IP

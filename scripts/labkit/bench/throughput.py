@@ -18,6 +18,7 @@ from labkit.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
 
 RATIO = 1.0
+PAIRS = 7
 CONTEXT_ROUNDS = 3
 
 
@@ -30,8 +31,9 @@ def measure(lab: Lab, options: Options) -> Document:
         c.install(lab)
     seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in lab.fabric.hosts}
     runs: dict[tuple[str, int], list[Document]] = {(c.name, c.version): [] for c in found}
-    for number in range(options.pairs):
-        progress(f"throughput: round {number + 1} of {options.pairs}")
+    rounds = options.pairs or PAIRS
+    for number in range(rounds):
+        progress(f"throughput: round {number + 1} of {rounds}")
         for c in found:
             if c.name not in (MRCD, KERNEL) and number >= CONTEXT_ROUNDS:
                 continue

@@ -1,0 +1,280 @@
+"""What probes cost: one TCP flow, with and without the probes that ride on its packets, in turns.
+
+A pair is two windows of the flow, one with probes and one without. Which comes first alternates from pair to pair
+(on off, off on, on off, …), so that what drifts favours neither; and two windows with the same setting always
+follow each other where pairs meet: how much these differ shows what the method cannot see.
+"""
+
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from labkit import goodput, observe
+from labkit.api import Lab
+from labkit.bench import candidates, cpu, pairs
+from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
+from labkit.bench.probing import Counts, Probing, Wire, total
+from labkit.entry import progress
+from labkit.flow import Flow
+from labkit.observe import Document
+from mrcd.ctl.render import Column, count, percent, table
+from mrcd.errors import MachineError, UsageError
+
+# Drawn from 240 measured pairs (median ratio 0.966): 80 pairs call that measurable every second time, 160 in 88 of 100.
+PAIRS = 160
+SECONDS = 0.3  # of a window: short, for two busy CPUs change their pace every second or so
+SETTLE_S = 0.1  # before it, whether anything was switched or not: what was asked for comes back, TCP finds its pace
+GRANULARITIES = ("burst", "packet")
+MOST_REQUESTS = 0.02  # of a host's data packets
+_LEFT = 0.1  # of the probes that ride on traffic: more of them, and they were not off
+_STEP = 40  # pairs between two lines of progress
+BOTH = "both"
+
+
+def measure(lab: Lab, options: Options) -> Document:
+    """A flow in each granularity, which takes a lab of its own."""
+    number = options.pairs or PAIRS
+    if number < pairs.LEAST:
+        raise UsageError(f"{number} pairs tell nothing", hint=f"--pairs {pairs.LEAST} or more; {PAIRS} by default")
+    runs = []
+    for granularity in GRANULARITIES:
+        lab.up(granularity=granularity)
+        observe.wait_until_good(lab, lab.fabric.hosts)
+        runs.append(_run(lab, granularity, options.versions[0], number, options))
+    return {
+        "seconds": SECONDS,
+        "settle_s": SETTLE_S,
+        "mtu_bytes": lab.fabric.parameters.mtu,
+        "runs": runs,
+        "requirements": [few_probes(runs[1]), no_loss(runs[0])],
+    }
+
+
+def _run(lab: Lab, granularity: str, version: int, number: int, options: Options) -> Document:
+    seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in lab.fabric.hosts}
+    with Probing(lab, SOURCE, TARGET) as probing, Flow(lab, candidates.overlay(lab, version)) as flow:
+        flow.poll(options.warm_up_s)
+        evs, found = probing.evs, []
+        for n, on in enumerate(turns(number)):
+            if n % (2 * _STEP) == 0:
+                left = (2 * number - n) * (SECONDS + SETTLE_S)
+                progress(f"overhead: {granularity} granularity, pair {n // 2 + 1} of {number}, {left:.0f} s to go")
+            probing.switch(on)
+            flow.poll(SETTLE_S)
+            found.append(_window(flow, probing, on))
+        flow.finish()
+    windows = [_with_goodput(w, flow) for w in found]
+    check_off(windows, evs)
+    withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
+    return {
+        "granularity": granularity,
+        "version": version,
+        "congestion_control": flow.congestion_control,
+        "mss_bytes": flow.mss_bytes,
+        "evs": evs,
+        **summary(windows, Wire.of(lab.fabric.config, SOURCE)),
+        "withdrawals_without_a_fault": len(withdrawn),
+        "windows": windows,
+    }
+
+
+def turns(number: int) -> list[bool]:
+    """Whether probes are on, window by window, for so many pairs."""
+    return [(n + 1) // 2 % 2 == 0 for n in range(2 * number)]
+
+
+def _window(flow: Flow, probing: Probing, on: bool) -> Document:
+    retransmitted = flow.retransmitted_segments
+    used, before, begin_ns = cpu.read(), probing.counts(), time.monotonic_ns()
+    flow.poll(SECONDS)
+    end_ns, after, used = time.monotonic_ns(), probing.counts(), cpu.read().since(used)
+    probing.confirm()
+    return {
+        "probing": on,
+        "begin_ns": begin_ns,
+        "end_ns": end_ns,
+        "cpu_busy_s": used.busy_s,
+        "cpu_busy_ratio": used.busy_ratio,
+        "retransmitted_segments": flow.retransmitted_segments - retransmitted,
+        "hosts": {h: after[h].since(before[h])._asdict() for h in after},
+    }
+
+
+def _with_goodput(window: Document, flow: Flow) -> Document:
+    """Only at the end of a flow are all of its bins known. Raises MachineError if nothing has arrived."""
+    rate = goodput.mean(flow.bins, window["begin_ns"], window["end_ns"])
+    if not rate:
+        raise MachineError(f"nothing has arrived in {SECONDS:g} s", hint="was a path withdrawn? see mrcctl events")
+    gbit = rate * (window["end_ns"] - window["begin_ns"]) / 1e18
+    return window | {"bits_per_s": rate, "cpu_s_per_gbit": window["cpu_busy_s"] / gbit}
+
+
+def check_off(windows: Sequence[Document], evs: int) -> None:
+    """Were probes off when they should have been, by the counters? Raises MachineError. Pure."""
+    switched_on, switched_off = ([_rode_per_s(w, evs) for w in windows if w["probing"] is on] for on in (True, False))
+    usual, most = median(switched_on), max(switched_off)
+    if not usual or most > _LEFT * usual:
+        raise MachineError(
+            f"switching probes off did not work: {most:.0f}/s rode on traffic in a window without, {usual:.0f}/s with",
+            hint="is mrc_node.probe_ifindex still what makes them ride? see bpf/ask.h",
+        )
+
+
+def _rode_per_s(window: Document, evs: int) -> float:
+    return sum(Counts(**c).rode(evs) for c in window["hosts"].values()) / _seconds(window)
+
+
+def _seconds(window: Document) -> float:
+    return float(window["end_ns"] - window["begin_ns"]) / 1e9
+
+
+def summary(windows: Sequence[Document], wire: Wire) -> Document:
+    """All windows of a flow, in their order → with and without probes, what was on the wire, and ratios. Pure."""
+    halves = {on: [w for w in windows if w["probing"] is on] for on in (True, False)}
+    paired = [(a, b) if a["probing"] else (b, a) for a, b in zip(windows[::2], windows[1::2], strict=True)]
+    alike = zip(windows[2::2], windows[1::2], strict=False)
+    return {
+        "settings": [_setting(on, halves[on], wire) for on in (True, False)],
+        "goodput_ratio": pairs.compare([on["bits_per_s"] / off["bits_per_s"] for on, off in paired]),
+        "cpu_per_bit_ratio": pairs.compare([on["cpu_s_per_gbit"] / off["cpu_s_per_gbit"] for on, off in paired]),
+        "goodput_ratio_alike": pairs.compare([later["bits_per_s"] / earlier["bits_per_s"] for later, earlier in alike]),
+    }
+
+
+def _setting(on: bool, windows: Sequence[Document], wire: Wire) -> Document:
+    goodputs, seconds = [w["bits_per_s"] for w in windows], sum(map(_seconds, windows))
+    gbits = sum(w["bits_per_s"] * _seconds(w) / 1e9 for w in windows)
+    hosts = {h: total(Counts(**w["hosts"][h]) for w in windows) for h in windows[0]["hosts"]}
+    least = min(hosts.values(), key=lambda c: c.data_bytes)  # acknowledgements: what a report may keep behind it
+    kept = least.data_bytes / least.data_packets if least.data_packets else 0.0
+    return {
+        "probing": on,
+        "median_bits_per_s": median(goodputs),
+        "min_bits_per_s": min(goodputs),
+        "max_bits_per_s": max(goodputs),
+        "cpu_s_per_gbit": sum(w["cpu_busy_s"] for w in windows) / gbits,
+        "cpu_busy_ratio": sum(w["cpu_busy_ratio"] for w in windows) / len(windows),
+        "retransmitted_segments_per_s": sum(w["retransmitted_segments"] for w in windows) / seconds,
+        "seconds": seconds,
+        "probes": [
+            _probes(asker, c, seconds, wire, kept) for asker, c in [*hosts.items(), (BOTH, total(hosts.values()))]
+        ],
+    }
+
+
+def _probes(asker: str, c: Counts, seconds: float, wire: Wire, kept: float) -> Document:
+    """What one host has sent to the other, and the replies that came back; or both hosts together."""
+    packets, data = c.data_packets, wire.data_bytes(c)
+    return {
+        "asked_by": asker,
+        **c._asdict(),
+        "data_packets_per_s": packets / seconds,
+        "requests_per_s": c.requests / seconds,
+        "reports_per_s": c.reports / seconds,
+        "requests_elsewhere_per_s": c.requests_elsewhere / seconds,
+        "requests_ratio": c.requests / packets if packets else None,
+        "replies_ratio": c.replies / packets if packets else None,
+        "probes_ratio": (c.requests + c.replies) / packets if packets else None,
+        "all_requests_ratio": (c.requests + c.requests_elsewhere) / packets if packets else None,
+        "probe_bytes_ratio": wire.probe_bytes(c, kept) / data if data else None,
+    }
+
+
+def few_probes(run: Document) -> Document:
+    """Of all requests that the flow's source sends, to its peer and to others, per data packet that it sends. Pure."""
+    setting = next(s for s in run["settings"] if s["probing"])
+    source, *_, both = setting["probes"]
+    ratio = source["all_requests_ratio"]
+    return requirement(
+        f"{source['asked_by']} sends at most {MOST_REQUESTS:.0%} as many probe requests, to all peers, as data "
+        f"packets, in {run['granularity']} granularity",
+        ratio is not None and ratio <= MOST_REQUESTS,
+        f"{percent(ratio)} % (to the flow's peer {percent(source['requests_ratio'])} %, with the replies "
+        f"{percent(source['probes_ratio'])} %; all probes of both hosts per data packet of both "
+        f"{percent(both['probes_ratio'])} %)",
+    )
+
+
+def no_loss(run: Document) -> Document:
+    """Is goodput with probes by goodput without measurably below 1? If not, how much may be lost all the same. Pure."""
+    found = run["goodput_ratio"]
+    met = found["low"] is not None and not pairs.below(found, 1.0)
+    unseen = f"; a loss of {percent(1 - found['low'])} % is not excluded" if met and found["low"] < 1 else ""
+    return requirement(
+        f"probes cost no measurable goodput in {run['granularity']} granularity: "
+        f"the {pairs.CONFIDENCE:.0%} interval of the ratio is not below 1",
+        met,
+        pairs.words(found) + unseen,
+    )
+
+
+def lines(document: Document) -> list[str]:
+    """Tables, and sentences on the ratios."""
+    runs = document["runs"]
+    found = [
+        f"Overhead of the probes that ride on the packets of one TCP flow {SOURCE} → {TARGET}, "
+        f"{runs[0]['congestion_control']}, links of MTU {document['mtu_bytes']} bytes, "
+        f"windows of {document['seconds']:g} s in turns",
+        *_costs(runs),
+        "",
+        *_on_the_wire(runs),
+        "%: of the data packets (bytes) that the asking host sends; REPLIES: that came back to it; BYTES: of requests "
+        "and replies, at most; off: what is left are the daemons' sweeps, and volleys on EVs that lag",
+        "",
+    ]
+    for r in runs:
+        found += [
+            f"{r['granularity']}: goodput with / without probes: {pairs.words(r['goodput_ratio'])}",
+            f"  the same between neighbours with the same setting: {pairs.words(r['goodput_ratio_alike'])}",
+            f"  CPU per bit with / without probes: {pairs.words(r['cpu_per_bit_ratio'])}",
+            f"  EVs withdrawn meanwhile: {r['withdrawals_without_a_fault']}",
+        ]
+    return [
+        *found,
+        "The intervals are the paired sign test's. All switches of the lab forward probes on the same CPUs as the "
+        "hosts: part of what probes cost here is theirs.",
+    ]
+
+
+def _costs(runs: list[Document]) -> list[str]:
+    headings = ("WINDOWS", "Gbit/s MEDIAN", "MIN", "MAX", "CPU s/Gbit", "CPU BUSY %", "RETRANS/s", "SKIPS/s")
+    rows = [
+        [
+            r["granularity"],
+            _word(s),
+            str(len(r["windows"]) // 2),
+            *(f"{s[f'{k}_bits_per_s'] / 1e9:.2f}" for k in ("median", "min", "max")),
+            f"{s['cpu_s_per_gbit']:.4f}",
+            percent(s["cpu_busy_ratio"]),
+            count(s["retransmitted_segments_per_s"]),
+            count(s["probes"][-1]["skips"] / s["seconds"]),
+        ]
+        for r in runs
+        for s in r["settings"]
+    ]
+    return table([Column("GRANULARITY"), Column("PROBES"), *(Column(h, True) for h in headings)], rows, colour=False)
+
+
+def _on_the_wire(runs: list[Document]) -> list[str]:
+    headings = ("DATA pkts/s", "REQUESTS/s", "REPORTS/s", "REQUESTS %", "REPLIES %", "TOGETHER %", "BYTES %")
+    rows = [
+        [
+            r["granularity"],
+            _word(s),
+            p["asked_by"],
+            *(count(p[f"{k}_per_s"]) for k in ("data_packets", "requests", "reports")),
+            *(percent(p[f"{k}_ratio"]) for k in ("requests", "replies", "probes", "probe_bytes")),
+        ]
+        for r in runs
+        for s in r["settings"]
+        for p in s["probes"]
+    ]
+    first = map(Column, ("GRANULARITY", "PROBES", "ASKED BY"))
+    return table([*first, *(Column(h, True) for h in headings)], rows, colour=False)
+
+
+def _word(setting: Document) -> str:
+    return "on" if setting["probing"] else "off"
+
+
+PART = Part("overhead", measure, lines)

@@ -1,0 +1,59 @@
+"""Two ways of measuring the same, side by side many times: do they differ? Pure.
+
+The interval of the median is the sign test's, turned round: it holds every ratio that the test would not reject
+(Conover, Practical Nonparametric Statistics, 3.2: order statistics by the binomial distribution). It assumes
+nothing about how the ratios are spread, which on a machine with two busy CPUs is not like any bell.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from labkit.observe import Document
+
+CONFIDENCE = 0.95
+LEAST = 6  # fewer pairs have no interval of that confidence: all on one side is not rare enough
+
+
+def compare(ratios: Sequence[float]) -> Document:
+    """Ratios → median, min, max and the interval in which the true median is, with a confidence of `CONFIDENCE`.
+
+    `low` and `high` are None, and `confidence_ratio` 0, where there are fewer than `LEAST`.
+    """
+    ordered, rank, confidence = sorted(ratios), *_rank(len(ratios))
+    return {
+        "ratios": list(ratios),
+        "median": median(ordered) if ordered else None,
+        "min": ordered[0] if ordered else None,
+        "max": ordered[-1] if ordered else None,
+        "low": ordered[rank - 1] if rank else None,
+        "high": ordered[-rank] if rank else None,
+        "confidence_ratio": confidence,  # of this interval: what the number of pairs allows
+    }
+
+
+def _rank(n: int) -> tuple[int, float]:
+    """The interval from the rank-th least to the rank-th greatest of n, and its confidence; 0 if all n are too few."""
+    best = 0, 0.0
+    for rank in range(1, n // 2 + 1):
+        # Beside the true median on either side: fewer than `rank`, each being there with probability 1/2.
+        confidence = 1 - 2 * sum(math.comb(n, i) for i in range(rank)) / 2**n
+        if confidence < CONFIDENCE:
+            break
+        best = rank, confidence
+    return best
+
+
+def below(found: Document, bound: float) -> bool:
+    """Is the median measurably below that? So it is if the whole interval is."""
+    return found["high"] is not None and bool(found["high"] < bound)
+
+
+def words(found: Document) -> str:
+    """`median 0.99 (0.9–1.1), 96 % interval 0.97–1.02, 20 pairs`."""
+    if found["low"] is None:
+        return f"{len(found['ratios'])} pairs are too few for an interval"
+    return (
+        f"median {found['median']:.3f} ({found['min']:.2f}–{found['max']:.2f}), "
+        f"{found['confidence_ratio']:.0%} interval {found['low']:.3f}–{found['high']:.3f}, {len(found['ratios'])} pairs"
+    )
