@@ -1,12 +1,15 @@
 """What the daemons of a lab say of themselves: the documents of `mrcctl … --json`, by the same client."""
 
+import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from labkit.api import Lab
 from mrcd.ctl.client import Client
 from mrcd.errors import MachineError
+from mrcd.view import RUNNING_FILE
 
 TIMEOUT_S = 5.0
 Document = dict[str, Any]
@@ -47,3 +50,12 @@ def wait_until_good(lab: Lab, hosts: Sequence[str], patience_s: float = 15.0) ->
 
 def _good(path: Document) -> bool:
     return bool(path["state"] == "GOOD")
+
+
+def pins(lab: Lab, host: str) -> Path:
+    """Where a host's tables are pinned. Raises MachineError."""
+    path = lab.run_dir(host) / RUNNING_FILE
+    try:
+        return Path(json.loads(path.read_text(encoding="utf-8"))["pins"])
+    except (OSError, ValueError, KeyError) as e:
+        raise MachineError(f"{path}: {e}", hint="its mrcd has not started; see scripts/lab status") from None

@@ -1,18 +1,16 @@
 """The probes between two hosts: counted in the kernel's tables, turned off and on where programs look."""
 
-import json
 from collections.abc import Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from labkit import observe
 from labkit.api import Lab
 from mrcd import abi
 from mrcd.config import Config
 from mrcd.errors import MachineError
 from mrcd.tables import Tables
 from mrcd.topology import plan
-from mrcd.view import RUNNING_FILE
 
 _ETHERNET = 14
 _PROBE, _COUNT = 32, 8  # struct mrc_probe, struct mrc_count
@@ -84,7 +82,7 @@ class Probing:
         self._on = True
         try:
             for host in self._ids:
-                self._tables[host] = Tables(_pins(lab, host), writable=True)
+                self._tables[host] = Tables(observe.pins(lab, host), writable=True)
                 self._was[host] = self._read(host)
                 if not self._was[host]:
                     raise MachineError(f"in {host} no probes ride on traffic: its data plane is not attached")
@@ -152,11 +150,3 @@ class Probing:
         for tables in self._tables.values():
             tables.close()
         self._tables.clear()
-
-
-def _pins(lab: Lab, host: str) -> Path:
-    path = lab.run_dir(host) / RUNNING_FILE
-    try:
-        return Path(json.loads(path.read_text(encoding="utf-8"))["pins"])
-    except (OSError, ValueError, KeyError) as e:
-        raise MachineError(f"{path}: {e}", hint="its mrcd has not started; see scripts/lab status") from None

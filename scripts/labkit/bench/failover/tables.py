@@ -3,21 +3,19 @@
 They are there with and without a daemon. Times in them are CLOCK_MONOTONIC ns, taken by the programs.
 """
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit import observe
 from labkit.api import Lab
 from mrcd import topology
 from mrcd.abi import EvState
 from mrcd.config import Host
 from mrcd.errors import MachineError
 from mrcd.tables import Tables
-from mrcd.view import RUNNING_FILE
 
 Bools = NDArray[np.bool_]
 _WELL = (EvState.GOOD, EvState.SKIP)
@@ -34,7 +32,7 @@ class Cluster:
         self._tables: dict[str, Tables] = {}
         try:
             for host in fabric.hosts:
-                self._tables[host] = Tables(_pins(lab, host), writable=False)
+                self._tables[host] = Tables(observe.pins(lab, host), writable=False)
         except BaseException:
             self.close()
             raise
@@ -107,11 +105,3 @@ class Cluster:
 
     def _row(self, host: str) -> int:
         return self._config.host(host).id
-
-
-def _pins(lab: Lab, host: str) -> Path:
-    path = lab.run_dir(host) / RUNNING_FILE
-    try:
-        return Path(json.loads(path.read_text(encoding="utf-8"))["pins"])
-    except (OSError, ValueError, KeyError) as e:
-        raise MachineError(f"{path}: {e}", hint="its mrcd has not started; see scripts/lab status") from None
