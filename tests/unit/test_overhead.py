@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labkit import observe
 from labkit.bench import overhead, pairs, probing
 from labkit.bench.part import SOURCE, TARGET, Options
 from labkit.bench.probing import Counts, Probing, Wire
@@ -138,7 +139,7 @@ MADE: dict[str, Any] = {}
 def switch(monkeypatch: pytest.MonkeyPatch) -> Probing:
     MADE.clear()
     monkeypatch.setattr(probing, "Tables", FakeTables)
-    monkeypatch.setattr(probing, "_pins", lambda _, host: Path(host))
+    monkeypatch.setattr(observe, "pins", lambda _, host: Path(host))
     return Probing(SimpleNamespace(fabric=FABRIC), SOURCE, TARGET)  # type: ignore[arg-type]
 
 

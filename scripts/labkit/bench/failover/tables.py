@@ -14,7 +14,6 @@ from labkit.api import Lab
 from mrcd import topology
 from mrcd.abi import EvState
 from mrcd.config import Host
-from mrcd.errors import MachineError
 from mrcd.tables import Tables
 
 Bools = NDArray[np.bool_]
