@@ -75,7 +75,7 @@ static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, 
 
 	if (__sync_val_compare_and_swap(&rounds->asked_ns, asked_ns, r->now) != asked_ns)
 		return 0;
-	r->round = rounds->round + 1;
+	r->round = __sync_fetch_and_add(&rounds->round, 1) + 1;
 	r->counts = report_size(r->round, &first);
 	r->first = first;
 	m.window = reordering_window(rounds);
@@ -83,13 +83,12 @@ static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, 
 	m.slot = r->round / report_chunks();
 	bpf_loop(r->counts, mark_ev, &m, 0);
 	rounds->sent_ns[r->round & (MRC_REPORT_SLOTS - 1)] = r->now;
-	rounds->round = r->round;
 	return 1;
 }
 
 static __always_inline int unanswered(const struct mrc_rounds *rounds)
 {
-	return rounds->round - rounds->settled >= MRC_ROUNDS * report_chunks();
+	return rounds->round - rounds->settled >= rounds_kept();
 }
 
 /* The EV on which the next report is asked for: usable ones in turn over the planes. While none comes

@@ -13,8 +13,8 @@
 #include "ask.h"
 #include "loss.h"
 
-#define TRIALS 6 /* volleys of which nothing arrived make a lagging EV ASSUMED_BAD, */
-#define TRIALS_PER_PERIOD 16 /* sent at most so many times in the least time that it takes */
+#define TRIALS 6 /* reports that know of lost probes and no arrival make a lagging EV ASSUMED_BAD; */
+#define TRIALS_PER_PERIOD 16 /* volleys, at most, in the least time that it takes */
 #define CONGESTED_NS 1000000000ULL /* so long after the last packet nobody knows of congestion */
 #define VOLLEY 16 /* probes, divided among the EVs that are tried at once */
 
@@ -69,7 +69,7 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 		j->changed |= transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_LAGGING);
 	} else if (state != MRC_EV_SKIP) {
 		return;
-	} else if (l->lag_ns == j->now) {
+	} else if (ev->skip_reason != MRC_REASON_LAGGING) {
 		ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
 		j->changed = 1;
 	}
@@ -187,7 +187,7 @@ static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct m
 		if (!n->grew && l->lag_ns && (__s16)(n->probes + l->probe_offset + n->missed - l->tried) >= 0)
 			release(j, ev, l, number);
 	}
-	if (!n->grew)
+	if (!n->grew || (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP))
 		return;
 	if (!l->lag_ns) {
 		l->lag_ns = j->now;
@@ -279,11 +279,12 @@ static __always_inline void judge_report(struct judging *j, const struct control
 
 	j->first = bpf_ntohs(c->probe.first);
 	j->counts = n;
-	j->from = round * TRIALS_AT_ONCE;
+	j->from = round / report_chunks() * TRIALS_AT_ONCE;
 	j->slot = round / report_chunks();
 	j->generation = bpf_ntohl(c->probe.generation);
 	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS_PER_PERIOD;
 	j->rounds->settled = round;
+	j->rounds->told_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
 	bpf_loop(n, judge_ev, j, 0);
 	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
 	if (j->accused)

@@ -19,7 +19,7 @@
 #define MRC_SPORT_BASE 0xc000 /* UDP source port = base + EV */
 #define MRC_REPORT_EVS 128 /* most EVs whose counts one probe reply carries */
 #define MRC_BALLAST 64 /* bytes between a probe and its counts; see struct mrc_probe */
-#define MRC_ROUNDS 4 /* reports of one EV that may be under way */
+#define MRC_ROUNDS 4 /* reports whose marks are kept; one less may be under way */
 #define MRC_REPORT_SLOTS 8 /* reports of one peer that may be under way: a power of two */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
 #define MRC_BUCKETS 256 /* of a histogram: four per power of two */
@@ -220,10 +220,11 @@ struct mrc_rounds {
 	__u64 min_delay; /* least one-way delay lately, by two clocks that do not agree: a difference mod 2^64 */
 	__u64 min_delay_ns; /* when it was measured */
 	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
+	__u64 told_ns; /* the peer's clock in the newest report judged */
 	__u32 debt; /* data packets that are to be judged until volleys may be sent again */
 	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_rounds) == 136, "mrc_rounds has no padding");
+_Static_assert(sizeof(struct mrc_rounds) == 144, "mrc_rounds has no padding");
 
 /* One NIC of this host. Index: plane. */
 struct mrc_plane {

@@ -11,6 +11,8 @@
 
 #include "headers.h"
 
+#define REORDERED_NS 1000000000ULL /* older than this is not reordering but a restarted clock */
+
 struct control {
 	struct mrc_hdr mrc;
 	struct mrc_probe probe;
@@ -69,9 +71,23 @@ static __always_inline __u32 counts_bytes(const struct control *c)
 	return bytes <= MRC_REPORT_EVS * sizeof(struct mrc_count) ? bytes : 0;
 }
 
+/* Whether what the peer said at `said` by its clock was overtaken by what it said at `told`. */
+static __always_inline int overtaken(__u64 said, __u64 told)
+{
+	return said < told && told - said < REORDERED_NS;
+}
+
 static __always_inline __u32 report_chunks(void)
 {
 	return (settings.evs_per_peer + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS ?: 1;
+}
+
+/* Rounds that may be under way: one less than there are marks for, so that one that begins while another is
+ * being judged does not take its marks.
+ */
+static __always_inline __u32 rounds_kept(void)
+{
+	return (MRC_ROUNDS - 1) * report_chunks();
 }
 
 /* EVs in the report of a round, from EV `first` on: chunks take turns. */

@@ -5,8 +5,6 @@
 #include "probe.h"
 #include "spray.h"
 
-#define REORDERED_NS 1000000000ULL /* older than this is not reordering but a restarted clock */
-
 /* What every probe says of its sender: links, status, generation. An older probe that was overtaken
  * on another path must not undo a newer one.
  */
@@ -16,7 +14,7 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 	__u32 ports = bpf_ntohs(control->probe.ports), before = peer->ports;
 
 	peer->heard_ns = bpf_ktime_get_ns();
-	if (sent < peer->ports_ns && peer->ports_ns - sent < REORDERED_NS)
+	if (overtaken(sent, peer->ports_ns))
 		return;
 	peer->ports_ns = sent;
 	peer->generation = bpf_ntohl(control->probe.generation);

@@ -62,14 +62,16 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 	return MRC_DROP_NONE;
 }
 
-/* Whether this is the report that was asked for in its round, and newer than those that came back. */
+/* Whether this is the report that was asked for in its round, and newer than those that came back: asked for
+ * later, and made later, for requests overtake each other too.
+ */
 static __always_inline int report_is_new(const struct control *c, const struct judging *j)
 {
 	__u32 round = bpf_ntohl(c->probe.round), first, counts = report_size(round, &first);
 
 	return (__s32)(round - j->rounds->settled) > 0 && (__s32)(j->rounds->round - round) >= 0 &&
-	       j->rounds->round - round < MRC_REPORT_SLOTS &&
-	       j->rounds->round - round < MRC_ROUNDS * report_chunks() &&
+	       j->rounds->round - round < MRC_REPORT_SLOTS && j->rounds->round - round < rounds_kept() &&
+	       !overtaken(bpf_be64_to_cpu(c->mrc.tx_ns), j->rounds->told_ns) &&
 	       j->rounds->sent_ns[round & (MRC_REPORT_SLOTS - 1)] == j->asked_ns &&
 	       bpf_ntohs(c->probe.first) == first && bpf_ntohs(c->probe.counts) == counts;
 }

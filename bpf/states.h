@@ -115,7 +115,7 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
 				break;
 		}
 		c->rank = rank;
-		bpf_loop(settings.evs_per_peer, choose_usable, &c, 0);
+		bpf_loop(settings.planes * settings.evs_per_plane, choose_usable, &c, 0);
 	}
 	for (i = 0; i < MRC_MAX_PLANES; i++)
 		for (j = 0; j < MRC_EV_WORDS; j++)

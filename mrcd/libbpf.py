@@ -91,13 +91,15 @@ _POINTERS = (
 )
 _lib: Any = None
 _log: list[str] = []
+_LONGEST = 1 << 20  # bytes of one message: the verifier's log is one
+_WORDS = 12  # lines that are shown
 
 
 def _print(_level: int, fmt: bytes, args: int) -> int:
-    """Keep what libbpf says, to be shown only if the call fails."""
-    text = ct.create_string_buffer(8192)
-    _libc.vsnprintf(text, ct.c_size_t(len(text)), fmt, ct.c_void_p(args))
-    _log.append(text.value.decode(errors="replace").rstrip())
+    """Keep what libbpf says, to be shown only if the call fails. The verifier's reason is at the end of a long log."""
+    text = ct.create_string_buffer(_LONGEST)
+    _libc.vsnprintf(text, ct.c_size_t(_LONGEST), fmt, ct.c_void_p(args))
+    _log.extend(text.value.decode(errors="replace").rstrip().splitlines()[-_WORDS:])
     return 0
 
 
@@ -146,7 +148,7 @@ def check(what: str, result: int | None, *, hint: str | None = None) -> int:
     else:
         _log.clear()
         return result
-    words = [line for line in _log if line][-12:]
+    words = [line for line in _log if line][-_WORDS:]
     _log.clear()
     raise KernelError("\n  ".join([what, *words]), code, hint=hint)
 

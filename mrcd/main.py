@@ -74,6 +74,7 @@ async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with running(plan, run_dir, bpffs) as daemon, Servers(daemon, run_dir, plan.config.metrics.address):
+        gc.collect()
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
         _notify("READY=1")
         work = asyncio.create_task(daemon.run())

@@ -53,6 +53,7 @@ class Monitor:
         n = len(tables.peers)
         self._due_ns, self._swept_ns, self._judged_ns = (np.zeros(n, np.int64) for _ in range(3))
         self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(2))
+        self._asked = np.zeros(n, np.uint32)  # reports, when a peer was last looked at
         self._statuses: dict[int, tuple[bool, int, int]] = {}
         self._silent: set[int] = set()
         self._hurry = False
@@ -135,17 +136,20 @@ class Monitor:
             self._judge.forget(due[~judged])
         for row in due[self._schedule(due, judged, flowing, evs, ledgers, now)].tolist():
             self._dataplane.sweep(row)
+        self._asked[due] = self._tables.rounds["round"][due]
         self.drain()
 
     def _judged(self, row: int) -> bool:
         return self.sprayed(row) or (not self._detached and not self._tables.peers[row]["heard_ns"])
 
     def _flowing(self, due: health.Ints, now: int) -> health.Bools:
-        """Which of the due peers have had traffic since they were last due."""
+        """Which of the due peers have had traffic since they were last due, and of a kind that carries probes."""
         traffic = self._tables.evs["tx_packets"][due].sum(axis=1) + self._tables.rxs["packets"][due].sum(axis=1)
-        flowing: health.Bools = traffic != self._traffic[due].astype(np.uint64)
-        self._traffic[due] = traffic
-        self._busy_ns[due[flowing]] = now
+        busy = traffic != self._traffic[due].astype(np.uint64)
+        asked = self._tables.rounds["round"][due]
+        flowing: health.Bools = busy & (asked != self._asked[due])
+        self._traffic[due], self._asked[due] = traffic, asked
+        self._busy_ns[due[busy]] = now
         return flowing
 
     def _schedule(

@@ -42,7 +42,7 @@ _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Etherne
 _STAMPS = {
     "evs": ("state_since_ns", "probe_ns", "last_tx_ns"),
     "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
-    "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns"),
+    "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "told_ns"),
 }
 
 

@@ -231,7 +231,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("STATUS_DETACHED", abi.STATUS_DETACHED),
         ("REPORT_EVS", abi.REPORT_EVS),
         ("BALLAST", abi.BALLAST),
-        ("ROUNDS", abi.ROUNDS_UNDER_WAY),
+        ("ROUNDS", abi.ROUNDS_KEPT),
         ("REPORT_SLOTS", abi.REPORT_SLOTS),
         ("WEIGHT_FULL", abi.WEIGHT_FULL),
         ("BUCKETS", abi.BUCKETS),

@@ -241,11 +241,14 @@ def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatc
 # ---- sweeps ----
 
 
-def sweeps(b: Bench, ms: int, step: int, row: int, *, answered: bool = True, traffic: bool = False) -> int:
+def sweeps(
+    b: Bench, ms: int, step: int, row: int, *, answered: bool = True, traffic: bool = False, probes: bool = True
+) -> int:
     b.programs.swept.clear()
     for _ in range(ms // step):
         if traffic:
             b.arrays.evs["tx_packets"][row] += 1
+            b.arrays.rounds["round"][row] += probes
         b.tick(step, answered=answered)
     return b.programs.swept.count(row)
 
@@ -258,6 +261,11 @@ def test_peers_are_swept_often_where_a_flow_may_have_stalled() -> None:
     assert b.programs.swept.count(2) == pytest.approx(10, abs=1)
     sweeps(b, 2000, 20, 1)
     assert sweeps(b, 1000, 20, 1) == pytest.approx(10, abs=2)  # it is quiet
+
+
+def test_traffic_that_carries_no_probes_needs_sweeps() -> None:
+    b = Bench()
+    assert sweeps(b, 1000, 20, 1, traffic=True, probes=False) == pytest.approx(50, abs=2)
 
 
 def test_an_ev_that_may_return_is_tried_often() -> None:

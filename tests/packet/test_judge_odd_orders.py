@@ -1,0 +1,111 @@
+"""What comes in an order, or at a moment, that one does not think of first."""
+
+from dataclasses import replace
+
+import pytest
+
+from mrcd.abi import EvState, Reason
+from tests.packet.cluster import H2, Setup
+from tests.packet.reports import (
+    EVERY,
+    MS,
+    NEVER,
+    SETTLED_MS,
+    Reporter,
+    now,
+    state,
+    unfaded,
+    unfading,
+)
+from tests.packet.rig import Bench
+
+pytestmark = pytest.mark.root
+
+
+@unfading
+def test_a_report_that_was_made_before_the_newest_says_nothing(bench: Bench) -> None:
+    """Of two requests the second came to the peer first, and its report came back last: its counts are older."""
+    unfaded()
+    r = Reporter(bench)
+    r.send_all(3)
+    r.report()
+    bench.age(SETTLED_MS * MS)
+    first, second = r.ask(arrives=False), r.ask(arrives=False)
+    r.probes[second.ev] += 1
+    second = replace(second, counts=r.counts())
+    r.probes[first.ev] += 1
+    r.ce[7] += 2
+    r.settle(r.reply(first, delay=50 * MS))
+    r.settle(r.reply(second))
+    assert max(bench.tables.ledgers["window_samples"][H2]) == 2
+    assert not bench.tables.ledgers["deficit"][H2].any()
+    r.report(after_ms=60)
+    assert bench.ledger(H2, 7)["rx_ce"] == 2
+
+
+def test_a_peer_whose_clock_began_anew_is_believed(bench: Bench) -> None:
+    r = Reporter(bench)
+    bench.rounds(H2)["told_ns"] = now() + 3600 * 1000 * MS
+    r.send(5, 2)
+    r.report()
+    assert bench.ledger(H2, 5)["judged"] == 2
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
+def test_lagging_evs_of_every_chunk_are_tried_in_their_turn(bench: Bench) -> None:
+    evs = bench.tables.evs
+    for ev in range(256):  # as many paths as there can be: each plane's first one, copied
+        evs[H2, ev] = evs[H2, ev // 64 * 64]
+    bench.dataplane.refresh(H2)
+    r = Reporter(bench)
+    r.report()
+    r.send_all(3, lose=tuple(range(1, 256)))
+    for _ in range(2):
+        r.report()
+    tried: set[int] = set()
+    for _ in range(64):
+        for ev in range(1, 256):
+            volley = r.trial(ev, 0)
+            r.probes[ev] += volley - (volley > 0)  # almost whole: it goes on lagging
+            tried |= {ev} if volley else set()
+        r.report()
+    assert tried == set(range(1, 256))
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=18)], indirect=True, ids=[""])
+def test_evs_that_belong_to_no_plane_are_not_used_for_another(bench: Bench) -> None:
+    """18 EVs over 4 planes: 4 each, and two that are no path."""
+    usable = bench.tables.peers["usable"][H2, :, 0]
+    assert usable[:4].tolist() == [0b1111] * 4
+    for ev in range(4):
+        bench.set_state(H2, EvState.ASSUMED_BAD, ev)
+    bench.dataplane.refresh(H2)
+    assert usable[:4].tolist() == [0] + [0b1111] * 3
+
+
+def test_an_ev_that_has_fallen_does_not_lag_besides(bench: Bench) -> None:
+    """Its hold-down begins with the first good probe after the last loss."""
+    r = Reporter(bench)
+    bench.set_state(H2, EvState.ASSUMED_BAD, 5)
+    for arrive in (0, 1):
+        bench.ev(H2, 5)["probe_after_ns"] = 0
+        bench.rounds(H2)["asked_ns"] = now() + 10**12  # this sweep asks for no report
+        bench.dataplane.sweep(H2)
+        bench.ev(H2, 5)["probe_after_ns"] = NEVER
+        r.trial(5, arrive)
+        r.report()
+        assert (bench.ledger(H2, 5)["lag_ns"], bench.ledger(H2, 5)["good"]) == (0, arrive)
+    assert bench.ledger(H2, 5)["missed"] == 1
+
+
+def test_an_ev_that_was_congested_when_it_began_to_lag_is_left_all_the_same(bench: Bench) -> None:
+    """Another CPU may have said so between the judge's look and its exchange."""
+    r = Reporter(bench)
+    r.send_all(3)
+    r.report()
+    r.send_all(3, lose=(5,))
+    bench.ev(H2, 5)["state"], bench.ev(H2, 5)["skip_reason"] = EvState.SKIP, Reason.CONGESTED
+    bench.ev(H2, 5)["last_tx_ns"] = bench.ledger(H2, 5)["lag_ns"] = now()
+    r.report()
+    assert state(bench, 5) == (EvState.SKIP, Reason.LAGGING)
+    assert bench.usable(H2) == [e for e in EVERY if e != 5]
