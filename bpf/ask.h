@@ -2,6 +2,7 @@
 #ifndef MRC_ASK_H
 #define MRC_ASK_H
 
+#include "alarm.h"
 #include "probe.h"
 #include "spray.h"
 
@@ -151,6 +152,8 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
 	if (r->number == NO_SLOT || !begin_round(rounds, r, asked_ns))
 		return 0;
+	if (turn->unprobed >= settings.probe_packets)
+		set_alarm(r->host_id);
 	turn->unprobed = 0;
 	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
 	if (!ride)

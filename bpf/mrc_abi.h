@@ -287,6 +287,8 @@ struct mrc_settings {
 };
 _Static_assert(sizeof(struct mrc_settings) == 68, "mrc_settings is 68 bytes");
 
+#define MRC_EVENT_STALLED 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
+
 /* A transition, in the ring buffer. Evidence that the reason has no use for is 0. */
 struct mrc_event {
 	__u64 ns;

@@ -228,6 +228,7 @@ class Dataplane:
             "mrc_srhs": peers * evs if srh else 1,
             "mrc_peers": peers,
             "mrc_rounds": peers,
+            "mrc_alarms": peers,
             "mrc_planes": abi.MAX_PLANES,
             "mrc_node": 1,
             "mrc_rotations": peers,
@@ -362,7 +363,7 @@ class Dataplane:
         return self._ring.fileno()
 
     def events(self) -> NDArray[np.void]:
-        """The transitions since the last call, as abi.EVENT; after a start also those that nobody read before."""
+        """What the programs told since the last call, as abi.EVENT; after a start also what nobody read before."""
         assert self._ring is not None
         return np.frombuffer(b"".join(self._ring.records()), abi.EVENT)
 

@@ -31,6 +31,7 @@ _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
 _TOLD_NS = 1_000_000_000  # by then an event has been read, or was lost
 _STEADY_NS = 2_000_000_000  # usable EVs that are the same for so long are worth new routes
+_AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _UNTOLD = -1
 _ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
 
@@ -56,10 +57,12 @@ class Monitor:
         self._asked = np.zeros(n, np.uint32)  # reports, when a peer was last looked at
         self._statuses: dict[int, tuple[bool, int, int]] = {}
         self._silent: set[int] = set()
+        self._stalled: set[int] = set()  # peers to which a flow has stopped
         self._hurry = False
         h = plan.config.health
         self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, h.idle_interval_ms * _MS
         self._slack_ns = self._interval_ns // 2  # a visit may come a little early
+        self._hurry_ns = self._interval_ns // _HURRY
         self._started = time.monotonic()
         self._why: dict[tuple[int, int], tuple[Reason, dict[str, int | float]]] = {}  # what events will not say
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
@@ -80,7 +83,7 @@ class Monitor:
         """Judge what the last probes brought, then send the next, at every probe interval; tell of events at once."""
         interval = self._interval_ns / 1e9
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._dataplane.events_fd(), self.drain)
+        loop.add_reader(self._dataplane.events_fd(), self._listen)
         try:
             next_tick = loop.time()
             while True:
@@ -93,6 +96,23 @@ class Monitor:
                 await asyncio.sleep(next_tick - loop.time())
         finally:
             loop.remove_reader(self._dataplane.events_fd())
+
+    def _listen(self) -> None:
+        """Something was told. Where a flow has stopped, ask at once, and once more when replies have had time."""
+        self.drain()
+        now = time.monotonic_ns()
+        for row in self._stalled & self._peers.keys():
+            if now - self._swept_ns[row] >= self._hurry_ns and self.sprayed(row):
+                self._swept_ns[row] = now
+                self._ask(row)
+                asyncio.get_running_loop().call_later(_AGAIN_S, self._ask, row)
+        self._stalled.clear()
+
+    def _ask(self, row: int) -> None:
+        try:
+            self._dataplane.sweep(row)
+        except MrcdError as e:
+            log.error("%s; probing goes on", e)
 
     def announce(self) -> None:
         """Probe all peers now: probes carry this host's port status."""
@@ -184,7 +204,7 @@ class Monitor:
         # A reply is missing, and nothing flows that would ask again: the programs' verdict waits for several reports.
         hurry = missing & stalled & fast
         self._hurry |= bool(hurry.any())
-        soon = now + np.where(hurry, self._interval_ns // _HURRY // 2, self._interval_ns - self._slack_ns)
+        soon = now + np.where(hurry, self._hurry_ns // 2, self._interval_ns - self._slack_ns)
         self._due_ns[due] = np.where(fast | sweep, soon, self._swept_ns[due] + self._idle_ns - self._slack_ns)
         return sweep
 
@@ -267,6 +287,9 @@ class Monitor:
         """Take what is in the ring buffer into the event log."""
         for record in self._dataplane.events():
             row, number = int(record["host_id"]), int(record["ev"])
+            if number == abi.EVENT_STALLED:
+                self._stalled.add(row)
+                continue
             after, reason = EvState(int(record["after"])), Reason(int(record["reason"]))
             self.transitions[after, reason] += 1
             ev = self._evs.get((row, number))

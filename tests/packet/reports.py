@@ -201,6 +201,7 @@ def events(bench: Bench) -> list[tuple[int, str, str, str]]:
     return [
         (int(e["ev"]), abi.EvState(e["before"]).name, abi.EvState(e["after"]).name, abi.Reason(e["reason"]).text)
         for e in bench.dataplane.events()
+        if e["ev"] != abi.EVENT_STALLED
     ]
 
 

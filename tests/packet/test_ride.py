@@ -16,7 +16,7 @@ from mrcd.wire import DATA, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup, nic_mac, wire_mac
 from tests.packet.reports import MS, now
 from tests.packet.rig import Bench
-from tests.packet.wires import Frame, Gso, Sender, Tap
+from tests.packet.wires import Frame, Gso, Sender, Tap, until
 
 pytestmark = pytest.mark.root
 
@@ -216,6 +216,23 @@ def test_traffic_to_others_does_not_count(ridden: Ridden, bench: Bench) -> None:
         assert not ridden.send(other)[1]
     assert [Ether(f.data)[MRC].receiver for f in ridden.send(CARRIERS[0])[1]] == [H2]
     assert [Ether(f.data)[MRC].receiver for f in ridden.send(other)[1]] == [H5]
+
+
+@quiet
+def test_when_dense_traffic_stops_the_daemon_is_told(ridden: Ridden, bench: Bench) -> None:
+    told: list[int] = []
+
+    def stalled() -> bool:
+        told.extend(int(e["host_id"]) for e in bench.dataplane.events() if e["ev"] == abi.EVENT_STALLED)
+        return bool(told)
+
+    stalled()
+    told.clear()
+    for _ in range(EACH):
+        bench.age(MS)
+        ridden.send(CARRIERS[0])
+    until("the alarm goes off", stalled)
+    assert told == [H2]
 
 
 GAP = Setup(health=f"{CALM}\nprobe_gap_us = 1000000\nloss_window_ms = 60000")

@@ -268,6 +268,33 @@ def test_traffic_that_carries_no_probes_needs_sweeps() -> None:
     assert sweeps(b, 1000, 20, 1, traffic=True, probes=False) == pytest.approx(50, abs=2)
 
 
+def test_a_flow_that_stops_is_asked_about_at_once_and_once_more() -> None:
+    b = Bench()
+    stalled = np.zeros(1, abi.EVENT)
+    stalled["host_id"], stalled["ev"] = 1, abi.EVENT_STALLED
+
+    async def listen(times: int) -> list[int]:
+        again = asyncio.Event()
+        at_once = b.programs.sweep
+
+        def sweep(host_id: int) -> int:
+            if b.programs.swept:
+                again.set()
+            return at_once(host_id)
+
+        b.programs.sweep = sweep  # type: ignore[method-assign]
+        b.programs.swept.clear()
+        for _ in range(times):
+            b.programs.ring.append(stalled)
+            b.monitor._listen()
+        now = len(b.programs.swept)
+        await again.wait()
+        return [now, *b.programs.swept]
+
+    assert asyncio.run(asyncio.wait_for(listen(3), 5)) == [1, 1, 1]  # not for each alarm, and nobody else
+    assert b.said() == []
+
+
 def test_an_ev_that_may_return_is_tried_often() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)

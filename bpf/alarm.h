@@ -1,0 +1,54 @@
+/* What no packet tells: that a flow has stopped.
+ *
+ * The last acknowledgement of a burst may have been lost on a path that died in that moment. Then both ends are
+ * silent until TCP's timers run out, and its first try may take a dead path again, for nothing was sent in between
+ * that would have told of it. So a timer per peer, set anew with every report that dense traffic asks for, goes
+ * off when that ends, and wakes the daemon, which asks instead: programs that a timer runs cannot send.
+ */
+#ifndef MRC_ALARM_H
+#define MRC_ALARM_H
+
+#include "maps.h"
+
+#define ALARM_NS 4000000ULL /* TCP's first try, the tail loss probe, comes after two timer ticks, 8 ms (RFC 8985 §7) */
+#define CLOCK_MONOTONIC 1
+
+struct mrc_alarm {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct mrc_alarm);
+} mrc_alarms SEC(".maps");
+
+static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
+{
+	struct mrc_event *event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
+
+	(void)map;
+	(void)alarm;
+	if (!event)
+		return 0;
+	__builtin_memset(event, 0, sizeof(*event));
+	event->ns = bpf_ktime_get_ns();
+	event->host_id = *host_id;
+	event->ev = MRC_EVENT_STALLED;
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+static __always_inline void set_alarm(__u32 host_id)
+{
+	struct mrc_alarm *alarm = bpf_map_lookup_elem(&mrc_alarms, &host_id);
+
+	if (!alarm)
+		return;
+	bpf_timer_init(&alarm->timer, &mrc_alarms, CLOCK_MONOTONIC); /* refused but for the first time */
+	bpf_timer_set_callback(&alarm->timer, go_off);
+	bpf_timer_start(&alarm->timer, ALARM_NS, 0);
+}
+
+#endif
