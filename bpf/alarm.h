@@ -8,9 +8,15 @@
 #ifndef MRC_ALARM_H
 #define MRC_ALARM_H
 
+#include "arith.h"
 #include "maps.h"
 
-#define ALARM_NS 4000000ULL /* TCP's first try, the tail loss probe, comes after two timer ticks, 8 ms (RFC 8985 §7) */
+/* TCP's first try, the tail loss probe, comes after two timer ticks, 8 ms (RFC 8985 §7). But traffic that goes
+ * on evenly must have asked again.
+ */
+#define ALARM_NS 4000000ULL
+#define ALARM_SLACK_NS 1000000ULL
+#define BACKLOG 4096 /* bytes */
 #define CLOCK_MONOTONIC 1
 
 struct mrc_alarm {
@@ -26,10 +32,14 @@ struct {
 
 static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
 {
-	struct mrc_event *event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
+	struct mrc_event *event;
 
 	(void)map;
 	(void)alarm;
+	/* Nobody listens: leave the room to what is to be told later. */
+	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > BACKLOG)
+		return 0;
+	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
 	if (!event)
 		return 0;
 	__builtin_memset(event, 0, sizeof(*event));
@@ -43,12 +53,15 @@ static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
 static __always_inline void set_alarm(__u32 host_id)
 {
 	struct mrc_alarm *alarm = bpf_map_lookup_elem(&mrc_alarms, &host_id);
+	__u64 apart = settings.probe_late_us * NS_PER_US;
 
+	if (apart < 2 * settings.probe_gap_us * NS_PER_US)
+		apart = 2 * settings.probe_gap_us * NS_PER_US;
 	if (!alarm)
 		return;
 	bpf_timer_init(&alarm->timer, &mrc_alarms, CLOCK_MONOTONIC); /* refused but for the first time */
 	bpf_timer_set_callback(&alarm->timer, go_off);
-	bpf_timer_start(&alarm->timer, ALARM_NS, 0);
+	bpf_timer_start(&alarm->timer, apart + ALARM_SLACK_NS > ALARM_NS ? apart + ALARM_SLACK_NS : ALARM_NS, 0);
 }
 
 #endif

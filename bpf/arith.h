@@ -97,6 +97,16 @@ static inline __u32 known_lost(__u32 before, __s32 least, __s32 most)
 	return before;
 }
 
+/* How much a wrapping count has grown; 0 if it has shrunk: two CPUs of the peer made reports at once, and dated
+ * them the other way round. (Without a branch: the verifier walks through each.)
+ */
+static inline __u32 grown16(__u16 now, __u16 before)
+{
+	__u32 grown = (__u16)(now - before);
+
+	return grown & ((grown >> 15) - 1);
+}
+
 /* Histogram bucket of a value: four per power of two, 0 to 3 each alone. */
 static inline __u32 bucket_of(__u64 value)
 {

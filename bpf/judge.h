@@ -87,11 +87,11 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number,
 				    __u16 ce)
 {
-	__u16 marked = ce - l->ce;
+	__u32 marked = grown16(ce, l->ce);
 
-	l->ce = ce;
 	if (!marked)
 		return;
+	l->ce = ce;
 	l->rx_ce += marked;
 	if (ev->state == MRC_EV_GOOD)
 		transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
@@ -152,7 +152,7 @@ static __always_inline void take_samples(struct judging *j, struct mrc_ledger *l
 		sample(l, judged, 1);
 		j->judged += judged;
 	}
-	judged = (__u16)(n->probes - l->rx_probes + n->missed - l->missed);
+	judged = grown16(n->probes + n->missed, l->rx_probes + l->missed);
 	sample(l, judged, judged);
 	if (n->deficit > l->deficit)
 		lose(l, n->deficit - l->deficit, 1);

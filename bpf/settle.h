@@ -62,18 +62,24 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 	return MRC_DROP_NONE;
 }
 
-/* Whether this is the report that was asked for in its round, and newer than those that came back: asked for
- * later, and made later, for requests overtake each other too.
- */
-static __always_inline int report_is_new(const struct control *c, const struct judging *j)
+/* Whether this is the report that was asked for in its round. */
+static __always_inline int was_asked_for(const struct control *c, const struct judging *j)
 {
 	__u32 round = bpf_ntohl(c->probe.round), first, counts = report_size(round, &first);
 
-	return (__s32)(round - j->rounds->settled) > 0 && (__s32)(j->rounds->round - round) >= 0 &&
-	       j->rounds->round - round < MRC_REPORT_SLOTS && j->rounds->round - round < rounds_kept() &&
-	       !overtaken(bpf_be64_to_cpu(c->mrc.tx_ns), j->rounds->told_ns) &&
+	return (__s32)(j->rounds->round - round) >= 0 && j->rounds->round - round < MRC_REPORT_SLOTS &&
+	       j->rounds->round - round < rounds_kept() &&
 	       j->rounds->sent_ns[round & (MRC_REPORT_SLOTS - 1)] == j->asked_ns &&
 	       bpf_ntohs(c->probe.first) == first && bpf_ntohs(c->probe.counts) == counts;
+}
+
+/* Whether it is newer than those that came back: asked for later, and made later, for requests overtake each
+ * other too.
+ */
+static __always_inline int report_is_new(const struct control *c, const struct judging *j)
+{
+	return (__s32)(bpf_ntohl(c->probe.round) - j->rounds->settled) > 0 &&
+	       !overtaken(bpf_be64_to_cpu(c->mrc.tx_ns), j->rounds->told_ns);
 }
 
 struct volleys {
@@ -141,9 +147,10 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 	reason = settle_ev(c, &j, number);
 	if (reason)
 		return reason;
-	/* Else a newer one has overtaken it, or another CPU is at one: this one can be spared. */
-	if (bytes && report_is_new(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
-		judge_report(&j, c);
+	/* Else another CPU is at one, or a newer one has overtaken it: this one can be spared. */
+	if (bytes && was_asked_for(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
+		if (report_is_new(c, &j))
+			judge_report(&j, c);
 		__sync_lock_test_and_set(&j.rounds->busy, 0);
 	}
 	if (j.delayed)

@@ -31,6 +31,7 @@ _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
 _TOLD_NS = 1_000_000_000  # by then an event has been read, or was lost
 _STEADY_NS = 2_000_000_000  # usable EVs that are the same for so long are worth new routes
+_ALARM_NS = 5_000_000  # between two times that a peer is asked about because a flow has stopped
 _AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _UNTOLD = -1
 _ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
@@ -52,12 +53,13 @@ class Monitor:
         self._judge = health.Judge(plan.config.health, *tables.evs.shape)
         self._grey = grey.Grey(plan.config.health, *tables.evs.shape)
         n = len(tables.peers)
-        self._due_ns, self._swept_ns, self._judged_ns = (np.zeros(n, np.int64) for _ in range(3))
+        self._due_ns, self._swept_ns, self._judged_ns, self._alarm_ns = (np.zeros(n, np.int64) for _ in range(4))
         self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(2))
         self._asked = np.zeros(n, np.uint32)  # reports, when a peer was last looked at
         self._statuses: dict[int, tuple[bool, int, int]] = {}
         self._silent: set[int] = set()
         self._stalled: set[int] = set()  # peers to which a flow has stopped
+        self._again: asyncio.TimerHandle | None = None
         self._hurry = False
         h = plan.config.health
         self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, h.idle_interval_ms * _MS
@@ -70,6 +72,7 @@ class Monitor:
         self._told_ns = np.zeros(tables.evs.shape, np.uint64)
         self._told = np.full(tables.evs.shape, _UNTOLD, np.int16)  # states, as events say; SKIP counts as GOOD
         self.drain()
+        self._stalled.clear()  # long ago
         self._told[:], self._told_ns[:] = _UNTOLD, tables.evs["state_since_ns"]
 
     @property
@@ -90,29 +93,37 @@ class Monitor:
                 self._hurry = False
                 try:
                     self._tick(time.monotonic_ns())
+                    self._ask_about_stalls()  # those of which the tick has heard
                 except MrcdError as e:
                     log.error("%s; probing goes on", e)
                 next_tick = max(next_tick + (interval / _HURRY if self._hurry else interval), loop.time())
                 await asyncio.sleep(next_tick - loop.time())
         finally:
             loop.remove_reader(self._dataplane.events_fd())
+            if self._again:
+                self._again.cancel()
 
     def _listen(self) -> None:
-        """Something was told. Where a flow has stopped, ask at once, and once more when replies have had time."""
         self.drain()
-        now = time.monotonic_ns()
-        for row in self._stalled & self._peers.keys():
-            if now - self._swept_ns[row] >= self._hurry_ns and self.sprayed(row):
-                self._swept_ns[row] = now
-                self._ask(row)
-                asyncio.get_running_loop().call_later(_AGAIN_S, self._ask, row)
-        self._stalled.clear()
+        self._ask_about_stalls()
 
-    def _ask(self, row: int) -> None:
+    def _ask_about_stalls(self) -> None:
+        """Where a flow has stopped, ask at once, and once more when replies have had time."""
+        stalled, self._stalled = (self._stalled & self._peers.keys()) - self._silent, set()
+        now = time.monotonic_ns()
+        rows = [r for r in stalled if now - self._alarm_ns[r] >= _ALARM_NS and self.sprayed(r)]
+        if rows:
+            self._alarm_ns[rows] = now
+            self._ask(rows)
+            self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._ask, rows)
+
+    def _ask(self, rows: list[int]) -> None:
         try:
-            self._dataplane.sweep(row)
+            for row in rows:
+                self._dataplane.sweep(row)
         except MrcdError as e:
             log.error("%s; probing goes on", e)
+        self._asked[rows] = self._tables.rounds["round"][rows]
 
     def announce(self) -> None:
         """Probe all peers now: probes carry this host's port status."""

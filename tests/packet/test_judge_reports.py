@@ -269,8 +269,9 @@ def test_counters_wrap(bench: Bench) -> None:
     bench.tables.evs["tx_packets"][H2] = 2**32 - 10
     bench.tables.evs["probe_seq"][H2] = bench.tables.ledgers["reply_seq"][H2] = 2**32 - 1
     r = Reporter(bench, start=2**32 - 20, probes=2**16 - 2)
-    r.ce = [2**16 - 1] * EVS
-    r.report()
+    for ce in (2**15 - 1, 2**16 - 2, 2**16 - 1):
+        r.ce = [ce] * EVS
+        r.report()
     for _ in range(2 * EVS):
         r.send_all(3)
         r.report()

@@ -18,6 +18,7 @@ __u32 wrapped_bit(__u64 word) { return lowest_bit(word); }
 __u32 wrapped_slot(const __u64 *usable, __u32 slots, __u32 from) { return next_slot(usable, slots, from); }
 __u32 wrapped_lost(__u32 before, __s32 least, __s32 most) { return known_lost(before, least, most); }
 __u32 wrapped_bucket(__u64 value) { return bucket_of(value); }
+__u32 wrapped_grown(__u16 now, __u16 before) { return grown16(now, before); }
 int wrapped_aged(__u64 now, __u64 then, __u64 age) { return aged(now, then, age); }
 """
 NO_SLOT = 0xFFFFFFFF
@@ -41,6 +42,7 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_lost.argtypes, lib.wrapped_lost.restype = [u32, ctypes.c_int32, ctypes.c_int32], u32
     lib.wrapped_bucket.argtypes, lib.wrapped_bucket.restype = [u64], u32
     lib.wrapped_aged.argtypes = [u64, u64, u64]
+    lib.wrapped_grown.argtypes, lib.wrapped_grown.restype = [u16, u16], u32
     return lib
 
 
@@ -202,3 +204,10 @@ def test_a_time_that_is_a_little_later_is_not_very_old(arith: ctypes.CDLL, now: 
 
 def test_never_is_long_ago(arith: ctypes.CDLL) -> None:
     assert arith.wrapped_aged(10**12, 0, 10**10)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "grown"), [(5, 5, 0), (7, 5, 2), (1, 0xFFFF, 2), (5, 6, 0), (0xFFFF, 1, 0), (0x7FFF, 0, 0x7FFF)]
+)
+def test_counts_that_wrap_grow_and_do_not_shrink(arith: ctypes.CDLL, now: int, before: int, grown: int) -> None:
+    assert arith.wrapped_grown(now, before) == grown
