@@ -48,7 +48,7 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *turn;
 	struct mrc_peer *peer;
-	__u32 *host_id, segments, length;
+	__u32 *host_id, segments, length, gap_us;
 	enum mrc_drop reason;
 
 	reason = parse_inner(skb, &key, &inner);
@@ -65,7 +65,9 @@ int mrc_push(struct __sk_buff *skb)
 	request.host_id = *host_id;
 	request.now = bpf_ktime_get_ns();
 	turn->unprobed++;
-	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, 2 * settings.probe_gap_us))
+	/* Small packets, acknowledgements mostly, are cheap to clone; large ones wait whether any come back. */
+	gap_us = settings.probe_gap_us << (skb->gso_size || skb->len > SMALL);
+	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
 	if (!choose_ev(peer, request.host_id, ports_both(self, peer), turn, &choice) ||
 	    push_by(&p, request.host_id, choice.plane * settings.evs_per_plane + choice.slot))

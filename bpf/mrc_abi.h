@@ -19,7 +19,7 @@
 #define MRC_SPORT_BASE 0xc000 /* UDP source port = base + EV */
 #define MRC_REPORT_EVS 128 /* most EVs whose counts one probe reply carries */
 #define MRC_BALLAST 64 /* bytes between a probe and its counts; see struct mrc_probe */
-#define MRC_ROUNDS 4 /* reports whose marks are kept; one less may be under way */
+#define MRC_ROUNDS 4 /* reports of one EV that may be under way */
 #define MRC_REPORT_SLOTS 8 /* reports of one peer that may be under way: a power of two */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
 #define MRC_BUCKETS 256 /* of a histogram: four per power of two */

@@ -82,12 +82,10 @@ static __always_inline __u32 report_chunks(void)
 	return (settings.evs_per_peer + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS ?: 1;
 }
 
-/* Rounds that may be under way: one less than there are marks for, so that one that begins while another is
- * being judged does not take its marks.
- */
+/* Rounds that may be under way: as many as there are marks for. */
 static __always_inline __u32 rounds_kept(void)
 {
-	return (MRC_ROUNDS - 1) * report_chunks();
+	return MRC_ROUNDS * report_chunks();
 }
 
 /* EVs in the report of a round, from EV `first` on: chunks take turns. */

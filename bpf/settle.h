@@ -68,17 +68,19 @@ static __always_inline int was_asked_for(const struct control *c, const struct j
 	__u32 round = bpf_ntohl(c->probe.round), first, counts = report_size(round, &first);
 
 	return (__s32)(j->rounds->round - round) >= 0 && j->rounds->round - round < MRC_REPORT_SLOTS &&
-	       j->rounds->round - round < rounds_kept() &&
 	       j->rounds->sent_ns[round & (MRC_REPORT_SLOTS - 1)] == j->asked_ns &&
 	       bpf_ntohs(c->probe.first) == first && bpf_ntohs(c->probe.counts) == counts;
 }
 
 /* Whether it is newer than those that came back: asked for later, and made later, for requests overtake each
- * other too.
+ * other too; and its marks are kept. Asked while this CPU holds `busy`.
  */
 static __always_inline int report_is_new(const struct control *c, const struct judging *j)
 {
-	return (__s32)(bpf_ntohl(c->probe.round) - j->rounds->settled) > 0 &&
+	__u32 round = bpf_ntohl(c->probe.round);
+
+	return (__s32)(round - j->rounds->settled) > 0 &&
+	       *(volatile __u32 *)&j->rounds->round - round < rounds_kept() &&
 	       !overtaken(bpf_be64_to_cpu(c->mrc.tx_ns), j->rounds->told_ns);
 }
 

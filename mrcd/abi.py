@@ -16,8 +16,7 @@ SPORT_BASE = 0xC000
 REPORT_EVS = 128
 BALLAST = 64
 EVENT_STALLED = 0xFFFF
-ROUNDS_KEPT = 4  # reports whose marks are kept
-ROUNDS_UNDER_WAY = ROUNDS_KEPT - 1
+ROUNDS_UNDER_WAY = 4
 REPORT_SLOTS = 8
 WEIGHT_FULL = 8
 BUCKETS = 256
@@ -123,8 +122,8 @@ EV = np.dtype(
         ("tx_packets", _u64),
         ("tx_bytes", _u64),
         ("last_tx_ns", _u64),
-        ("mark_tx", _u32, ROUNDS_KEPT),
-        ("mark_probes", _u16, ROUNDS_KEPT),
+        ("mark_tx", _u32, ROUNDS_UNDER_WAY),
+        ("mark_probes", _u16, ROUNDS_UNDER_WAY),
         ("noted_probes", _u32),
         ("reserved2", _u32),
         ("reserved3", _u64),

@@ -124,7 +124,7 @@ class Health(_Model):
         description="skbs pushed before a CPU asks for a report; 4 bursts or 64 packets, by granularity, if unset",
     )
     probe_gap_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=400, description="no report is asked for sooner than this after the last"
+        default=300, description="no report is asked for sooner than this after the last"
     )
     probe_late_ms: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         default=None,

@@ -96,7 +96,7 @@ def test_fallback_route_follows_the_verdicts(healthy: Lab) -> None:
         text = healthy.exec("h0", ["ip", "route", "show", "10.99.0.3", "metric", "4000"], check=True).stdout
         return [line for line in text.splitlines() if "encap.red" in line]
 
-    assert len(hops()) == 16
+    wait_until("all EVs are in the fallback route", lambda: len(hops()) == 16, 5)
     healthy.fail("t1:1:2")
     wait_until("the withdrawn EV leaves the fallback route", lambda: len(hops()) == 15, 5)
     assert not any(carrier in line for line in hops())

@@ -198,9 +198,9 @@ def test_a_fall_begins_them_anew(bench: Bench) -> None:
 def test_lagging_marks_are_taken_round_by_round(bench: Bench) -> None:
     """Each of the rounds under way has marks of its own."""
     r = Reporter(bench)
-    for n in range(1, abi.ROUNDS_KEPT + 1):
+    for n in range(1, abi.ROUNDS_UNDER_WAY + 1):
         r.send(5, 10)
         bench.age(SETTLED_MS * MS)
         asked = r.ask()
-        assert bench.ev(H2, 5)["mark_tx"][asked.round % abi.ROUNDS_KEPT] == 10 * n
+        assert bench.ev(H2, 5)["mark_tx"][asked.round % abi.ROUNDS_UNDER_WAY] == 10 * n
     assert sorted(bench.ev(H2, 5)["mark_tx"]) == [10, 20, 30, 40]

@@ -232,7 +232,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("REPORT_EVS", abi.REPORT_EVS),
         ("BALLAST", abi.BALLAST),
         ("EVENT_STALLED", abi.EVENT_STALLED),
-        ("ROUNDS", abi.ROUNDS_KEPT),
+        ("ROUNDS", abi.ROUNDS_UNDER_WAY),
         ("REPORT_SLOTS", abi.REPORT_SLOTS),
         ("WEIGHT_FULL", abi.WEIGHT_FULL),
         ("BUCKETS", abi.BUCKETS),

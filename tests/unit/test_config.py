@@ -83,7 +83,7 @@ LIMITS = [
     ("health", "reorder_us", 50, 10_000),  # not more than the default's overdue_ms
     ("health", "overdue_ms", 1, 10_000),
     ("health", "skip_delay_us", 0, 10_000_000),
-    ("health", "loss_samples", 1, 500),
+    ("health", "loss_samples", 1, 666),
     ("health", "loss_window_ms", 10, 60_000),
     ("health", "good_probes", 1, 1000),
     ("health", "ramp_ms", 0, 60_000),

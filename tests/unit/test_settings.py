@@ -25,7 +25,7 @@ def test_the_fabric() -> None:
 def test_times_are_microseconds() -> None:
     s = known("", "probe_late_ms = 7\noverdue_ms = 11\nloss_window_ms = 300\nreorder_us = 60\nskip_delay_us = 0")
     assert (s["probe_late_us"], s["overdue_us"], s["loss_window_us"]) == (7000, 11_000, 300_000)
-    assert (s["probe_gap_us"], s["reorder_us"], s["skip_delay_us"]) == (400, 60, 0)
+    assert (s["probe_gap_us"], s["reorder_us"], s["skip_delay_us"]) == (300, 60, 0)
 
 
 def test_a_relapse_is_forgotten_after_the_longest_hold_down() -> None:
