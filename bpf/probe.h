@@ -4,7 +4,8 @@
  * The sender counts data packets per EV, the receiver counts what came by it. A report brings the
  * receiver's counts of all EVs back: sent minus received is the loss on each path, whatever order
  * packets arrived in, and a path on which nothing arrives is seen without a probe on it. What was
- * sent too shortly before the report was asked for may be on its way yet: that is left out.
+ * sent too shortly before the report was asked for may be on its way yet: that is left out. (A probe per EV, each
+ * in its turn, needs as many times more of them for the same delay as there are EVs.)
  */
 #ifndef MRC_PROBE_H
 #define MRC_PROBE_H
