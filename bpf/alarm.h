@@ -11,8 +11,8 @@
 #include "arith.h"
 #include "maps.h"
 
-/* TCP's first try, the tail loss probe, comes after two timer ticks, 8 ms (RFC 8985 §7). But traffic that goes
- * on evenly must have asked again.
+/* Before TCP's first try: Linux sends the tail loss probe (RFC 8985 §7) two round trips and two timer ticks after
+ * the last packet, 10 ms with 250 ticks per second. But after even traffic would have asked again.
  */
 #define ALARM_NS 4000000ULL
 #define ALARM_SLACK_NS 1000000ULL

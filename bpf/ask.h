@@ -66,6 +66,12 @@ static long mark_ev(__u64 i, void *context)
 	return 0;
 }
 
+/* As many rounds are under way as may be. */
+static __always_inline int unanswered(const struct mrc_rounds *rounds)
+{
+	return rounds->round - rounds->settled >= rounds_kept();
+}
+
 /* Begin a round: note what has been sent on each EV. `asked_ns` is when the last was begun. Returns 1 if
  * this CPU is to ask for the report.
  */
@@ -78,7 +84,7 @@ static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, 
 		return 0;
 	r->round = __sync_fetch_and_add(&rounds->round, 1) + 1;
 	/* Not over the marks by which another CPU may be judging; report_is_new() looks from the other side. */
-	if (*(volatile __u32 *)&rounds->busy && r->round - *(volatile __u32 *)&rounds->settled >= rounds_kept())
+	if (rounds->busy && unanswered(rounds))
 		return 0;
 	r->counts = report_size(r->round, &first);
 	r->first = first;
@@ -88,11 +94,6 @@ static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, 
 	bpf_loop(r->counts, mark_ev, &m, 0);
 	rounds->sent_ns[r->round & (MRC_REPORT_SLOTS - 1)] = r->now;
 	return 1;
-}
-
-static __always_inline int unanswered(const struct mrc_rounds *rounds)
-{
-	return rounds->round - rounds->settled >= rounds_kept();
 }
 
 /* The EV on which the next report is asked for: usable ones in turn over the planes. While none comes

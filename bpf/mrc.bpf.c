@@ -65,8 +65,8 @@ int mrc_push(struct __sk_buff *skb)
 	request.host_id = *host_id;
 	request.now = bpf_ktime_get_ns();
 	turn->unprobed++;
-	/* Small packets, acknowledgements mostly, are cheap to clone; large ones wait whether any come back. */
-	gap_us = settings.probe_gap_us << (skb->gso_size || skb->len > SMALL);
+	/* Large packets wait a little: small ones may come back, which carry requests at less cost. */
+	gap_us = settings.probe_gap_us << !small(skb);
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
 	if (!choose_ev(peer, request.host_id, ports_both(self, peer), turn, &choice) ||

@@ -72,8 +72,6 @@ static __always_inline void count_arrival(const struct arrival *a, __u32 packets
 		__sync_fetch_and_add(&rx->ce, packets);
 }
 
-#define SMALL 512 /* bytes: most acknowledgements are */
-
 /* Ask for a report when a small packet has come from the peer, an acknowledgement mostly: what it answers
  * has been on its way for a round trip, and cloning it is cheap. Pushing asks where none comes in time.
  */
@@ -85,7 +83,7 @@ static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival
 	struct mrc_prefix key = {};
 	struct inner inner = {};
 
-	if (!turn || !self || skb->gso_size || skb->len > SMALL || turn->unprobed < settings.probe_packets ||
+	if (!turn || !self || !small(skb) || turn->unprobed < settings.probe_packets ||
 	    parse_inner(skb, &key, &inner) || !can_carry(&inner))
 		return;
 	request.now = bpf_ktime_get_ns();

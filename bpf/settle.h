@@ -80,7 +80,7 @@ static __always_inline int report_is_new(const struct control *c, const struct j
 	__u32 round = bpf_ntohl(c->probe.round);
 
 	return (__s32)(round - j->rounds->settled) > 0 &&
-	       *(volatile __u32 *)&j->rounds->round - round < rounds_kept() &&
+	       j->rounds->round - round < rounds_kept() &&
 	       !overtaken(bpf_be64_to_cpu(c->mrc.tx_ns), j->rounds->told_ns);
 }
 
@@ -116,7 +116,7 @@ static __always_inline void send_trials(struct __sk_buff *skb, const struct judg
 	struct volleys v = { .skb = skb, .node = node(), .scratch = j->scratch };
 
 	v.request.host_id = j->host_id;
-	if (!v.node || !j->trials)
+	if (!v.node)
 		return;
 	/* Where many paths lose, many are tried: with one probe each after a while. */
 	v.each = 1;
