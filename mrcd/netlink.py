@@ -29,6 +29,7 @@ _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
 _SCOPE_LINK, _SCOPE_NOWHERE = 253, 255
 _IFA_F_NODAD = 0x02
+_RTAX_RTO_MIN = 13
 _IFF_UP, _IFF_NOARP, _IFF_LOWER_UP = 0x1, 0x80, 0x10000
 
 # pyroute2 turns a mode it does not know into plain "encap" without a word.
@@ -337,7 +338,8 @@ def _request(route: Route) -> dict[str, Any]:
     asked = {"mtu": route.mtu, "reordering": route.reordering, "rto_min": route.rto_min_ms}
     metrics = {k: v for k, v in asked.items() if v}
     if metrics:
-        spec["metrics"] = metrics
+        # TCP heeds a route's rto_min only where it is locked (dst_metric_locked in tcp_rto_min).
+        spec["metrics"] = metrics | ({"lock": 1 << _RTAX_RTO_MIN} if route.rto_min_ms else {})
     if route.source:
         spec["prefsrc"] = route.source
     if route.local:
@@ -383,7 +385,7 @@ def _route(msg: Any) -> Route:
         reordering=(metrics.get("RTAX_REORDERING") or 0) if metrics else 0,
         source=msg.get("RTA_PREFSRC"),
         local=local,
-        rto_min_ms=(metrics.get("RTAX_RTO_MIN") or 0) if metrics else 0,
+        rto_min_ms=_locked_rto_min(metrics) if metrics else 0,
     )
 
 
@@ -396,3 +398,9 @@ def _hop(part: Any) -> Hop:
             segments = tuple(reversed(srh["segs"]))
     hop = Hop(oif=oif, gateway=part.get("RTA_GATEWAY"), segments=segments)
     return replace(hop, gateway=None) if hop.gateway in ("0.0.0.0", "::") else hop
+
+
+def _locked_rto_min(metrics: Any) -> int:
+    """A route's least retransmission timeout, ms; 0 if it is not locked, for then it means nothing."""
+    locked = (metrics.get("RTAX_LOCK") or 0) & (1 << _RTAX_RTO_MIN)
+    return (metrics.get("RTAX_RTO_MIN") or 0) if locked else 0

@@ -172,3 +172,15 @@ def test_plain_encap_is_not_taken_for_encap_red(ns: Namespace, nics: tuple[int, 
     route = Route("fd00:99::3/128", 4000, (Hop(nics[0], GATEWAY, ("5f00:0:1::",)),))
     assert sync(route) == ["replaced fd00:99::3/128 metric 4000"]
     assert mine(ns)["fd00:99::3 4000"]["mode"] == "encap.red"
+
+
+@pytest.mark.parametrize(("dst", "shown"), [("fd00:99::3/128", "-6"), ("10.99.0.3/32", "-4")])
+def test_the_least_retransmission_timeout_is_locked_or_tcp_would_not_heed_it(
+    ns: Namespace, nics: tuple[int, int], dst: str, shown: str
+) -> None:
+    route = Route(dst, 100, (Hop(nics[0]),), 9020, 300, rto_min_ms=40)
+    sync(route)
+    assert "rto_min lock 40ms" in ns.ip(shown, "route", "show", dst)
+    assert sync(route) == []
+    ns.ip(shown, "route", "replace", dst, "dev", "p0", "proto", str(PROTOCOL), "metric", "100", "rto_min", "30ms")
+    assert sync(route) == [f"replaced {dst} metric 100"]

@@ -1,0 +1,39 @@
+"""A slow link of the lab: what travels on it comes later, and in its direction only."""
+
+import pytest
+
+from labkit import netns, observe
+from labkit.api import Lab
+from tests.lab.conftest import mrcctl, wait_until
+from tests.lab.flows import Flow, tcp_transfer
+
+
+def _rtt_ms(lab: Lab, plane: int) -> float:
+    """The least round trip of a plane's EVs between h0 and h2."""
+    return min(float(p["rtt_ns"] or 0) for p in observe.paths(lab, "h0", "h2") if p["plane"] == plane) / 1e6
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_delay_is_seen_by_the_probes_of_its_plane_and_gone_when_healed(healthy: Lab, direction: str) -> None:
+    record = healthy.fail("nic:h2:1", delay="8ms", direction=direction)  # type: ignore[arg-type]
+    assert record["what"] == f"delay 8 ms ({direction} only)"
+    wait_until("round trips on plane 1 take longer", lambda: _rtt_ms(healthy, 1) > 6)
+    assert _rtt_ms(healthy, 1) < 16
+    assert _rtt_ms(healthy, 0) < 4
+    tcp_transfer(healthy, 6, 1_000_000)  # whole, however late a quarter of it comes
+    relays = list(healthy.state.exec_dir.glob("delay-*"))
+    assert len(relays) == 1
+    healthy.heal("nic:h2:1")
+    assert not relays[0].exists()
+    with healthy.inside("t0-1-1"):
+        assert not [name for name in netns.interfaces() if name.startswith("slow-")]
+    wait_until("round trips on plane 1 are short again", lambda: _rtt_ms(healthy, 1) < 6)
+
+
+def test_tcp_times_out_as_soon_as_the_route_says(healthy: Lab) -> None:
+    with Flow(healthy, 2):
+        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 1_000)
+        words = healthy.exec("h0", ["ss", "-tino", "state", "established"], check=True).stdout.split()
+    rtos = [float(w.removeprefix("rto:")) for w in words if w.startswith("rto:")]
+    assert rtos
+    assert max(rtos) < 150, rtos  # 200 and more without the route's rto_min of 40
