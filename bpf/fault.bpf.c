@@ -48,6 +48,14 @@ struct {
 	__type(value, struct fault_counters);
 } counters SEC(".maps");
 
+/* Written by scripts/labkit/delay.py: ifindex of the device to which the relay listens. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} diversion SEC(".maps");
+
 static __always_inline int chance(__u64 parts)
 {
 	return bpf_get_prandom_u32() < parts;
@@ -118,4 +126,14 @@ int lab_fault(struct __sk_buff *skb)
 		__sync_fetch_and_add(&count->marked, 1);
 	__sync_fetch_and_add(&count->passed, 1);
 	return TC_ACT_UNSPEC;
+}
+
+/* A slow link: at tc egress, hand what is being forwarded to the relay, which sends it later. */
+SEC("tc")
+int lab_delay(struct __sk_buff *skb)
+{
+	const __u32 only = 0;
+	__u32 *ifindex = bpf_map_lookup_elem(&diversion, &only);
+
+	return ifindex && forwarded(skb) ? bpf_redirect(*ifindex, 0) : TC_ACT_UNSPEC;
 }

@@ -122,18 +122,21 @@ class Lab:
         drop: float | None = None,
         ce: float = 0.0,
         rate: str | None = None,
+        delay: str | None = None,
         down: bool = False,
         direction: Direction = "both",
     ) -> dict[str, Any]:
-        """Break a target; ratios are 0 to 1, `rate` is like "50mbit"; without any, everything is dropped.
+        """Break a target; ratios are 0 to 1, `rate` is like "50mbit", `delay` like "5ms". Without any all
+        packets are dropped.
 
         `direction` (targets.py) limits the fault to what travels `up` to the core or `down` from it.
 
         Returns the fault's record: `target`, `what`, `monotonic_ns` (CLOCK_MONOTONIC, when it began), …
         """
         if drop is None:
-            drop = 0.0 if ce or rate is not None or down else 1.0
-        fault = Fault(drop, ce, faults.parse_rate(rate) if rate is not None else None, down, direction)
+            drop = 0.0 if ce or rate is not None or delay is not None or down else 1.0
+        bits, late = faults.parse_rate(rate) if rate is not None else None, faults.parse_time(delay) if delay else 0.0
+        fault = Fault(drop, ce, bits, down, direction, late)
         with self.state.changing() as fabric:
             return faults.fail(self.state, fabric, target, fault)
 

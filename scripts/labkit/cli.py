@@ -108,6 +108,7 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
 @click.option("--drop", metavar="PERCENT", help="lose this share of the packets, silently [default: 100%]")
 @click.option("--down", is_flag=True, help="take the link's carrier away (of a switch: of all its links)")
 @click.option("--rate", metavar="RATE", help="limit the link, e.g. 50mbit")
+@click.option("--delay", metavar="TIME", help="what travels on the link comes so much later, e.g. 5ms")
 @click.option("--ce", metavar="PERCENT", help="mark this share of the ECN-capable packets as congestion experienced")
 @click.option(
     "--direction",
@@ -117,7 +118,14 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
     help="only what travels from the hosts to the core (up), or from the core to the hosts (down); not of a T1",
 )
 def fail(
-    name: str, target: str, drop: str | None, down: bool, rate: str | None, ce: str | None, direction: Direction
+    name: str,
+    target: str,
+    drop: str | None,
+    down: bool,
+    rate: str | None,
+    delay: str | None,
+    ce: str | None,
+    direction: Direction,
 ) -> None:
     """Break TARGET: t1:P:S or t0:P:T (a switch), link:P:T:S (T0–T1), nic:HOST:P (NIC–T0).
 
@@ -129,6 +137,7 @@ def fail(
         drop=faults.parse_percent(drop) if drop is not None else None,
         ce=faults.parse_percent(ce) if ce is not None else 0.0,
         rate=rate,
+        delay=delay,
         down=down,
         direction=direction,
     )

@@ -1,8 +1,8 @@
 """Break things, and heal them.
 
-Three ways to break, which may be combined: packets dropped or marked (the fault program, on switch
-ports), a rate (tbf on the sending ends of each link), the link down. All but the last may be limited
-to one direction (targets.py). What a port should look like follows from the whole set of active faults,
+Four ways to break, which may be combined: packets dropped or marked (the fault program, on switch
+ports), a rate (tbf on the sending ends of each link), a delay (a relay there), the link down. All but the last may
+be limited to one direction (targets.py). What a port should look like follows from the whole set of active faults,
 so faults on different targets may overlap; a second fault on the same target replaces the first.
 """
 
@@ -10,18 +10,22 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from labkit import netns, render, tap, targets
+from labkit import delay, netns, render, tap, targets
 from labkit.fabric import Fabric, Link, PortRef
 from labkit.state import State, write_whole
-from labkit.targets import DIRECTIONS, Direction
+from labkit.targets import DIRECTIONS, Direction, Target
 from mrcd.errors import MrcdError, UsageError
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit", re.IGNORECASE)
 _UNIT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 MIN_RATE = 100_000
+MAX_DELAY_S = 10.0
 SETTLE_S = 3.0
 
 
@@ -32,6 +36,14 @@ def parse_rate(text: str) -> int:
     if bits < MIN_RATE:
         raise UsageError(f"{text!r} is no rate for a link", hint="e.g. 50mbit, 2.5gbit; at least 100kbit")
     return bits
+
+
+def parse_time(text: str) -> float:
+    """`5ms` → seconds. Raises UsageError."""
+    match = _TIME.fullmatch(text)
+    if not match:
+        raise UsageError(f"{text!r} is no time", hint="e.g. 5ms, 500us, 0.1s")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def parse_percent(text: str) -> float:
@@ -51,6 +63,7 @@ class Fault:
     rate_bits_per_s: int | None = None
     down: bool = False
     direction: Direction = "both"
+    delay_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
@@ -58,9 +71,11 @@ class Fault:
         for name, ratio in (("drop", self.drop), ("ce", self.ce)):
             if not 0 <= ratio <= 1:
                 raise UsageError(f"{name} = {ratio} is out of range", hint="a ratio from 0 to 1; 0.2 is 20 %")
-        if not (self.taps or self.rate_bits_per_s or self.down):
-            raise UsageError("this fault would break nothing", hint="give --drop, --down, --rate or --ce")
-        if self.down and (self.taps or self.rate_bits_per_s):
+        if not 0 <= self.delay_s <= MAX_DELAY_S:
+            raise UsageError(f"a delay of {self.delay_s:g} s is out of range", hint=f"at most {MAX_DELAY_S:g} s")
+        if not (self.taps or self.rate_bits_per_s or self.down or self.delay_s):
+            raise UsageError("this fault would break nothing", hint="give --drop, --down, --rate, --delay or --ce")
+        if self.down and (self.taps or self.rate_bits_per_s or self.delay_s):
             raise UsageError("a link that is down carries nothing to drop, mark or delay", hint="give --down alone")
         if self.down and self.direction != "both":
             raise UsageError("a link loses its carrier in both directions", hint="give --drop for one of them")
@@ -75,6 +90,7 @@ class Fault:
         """In words."""
         parts = [f"drop {self.drop * 100:g}%" if self.drop else "", f"ce {self.ce * 100:g}%" if self.ce else ""]
         parts += [f"rate {self.rate_bits_per_s / 1e6:g} Mbit/s" if self.rate_bits_per_s else ""]
+        parts += [f"delay {self.delay_s * 1000:g} ms" if self.delay_s else ""]
         parts += ["link down" if self.down else ""]
         one_way = "" if self.direction == "both" else f" ({self.direction} only)"
         return ", ".join(p for p in parts if p) + one_way
@@ -159,13 +175,24 @@ def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any
         if fault.taps:
             tap.set_off(pins, fault.drop, fault.ce)
         apply_ports(fabric, desired(fabric, before), desired(fabric, after))
+        delay.stop(*_relay(state, target))
+        if fault.delay_s:
+            delay.start(
+                *_relay(state, target), [(fabric.namespace(e.node), e.port) for e in target.ends], fault.delay_s
+            )
     except MrcdError:
+        delay.stop(*_relay(state, target))
         tap.detach(pins)
         apply_ports(fabric, desired(fabric, after), desired(fabric, {k: v for k, v in before.items() if k != text}))
         state.fault_file(target.slug).unlink()
         raise
     write_whole(state.fault_file(target.slug), record)
     return record
+
+
+def _relay(state: State, target: Target) -> tuple[Path, Path]:
+    """Where a delay's process is on record, and where its programs are pinned."""
+    return state.exec_dir / f"delay-{target.slug}", state.pins / f"{target.slug}-delay"
 
 
 def heal(state: State, fabric: Fabric, texts: Iterable[str] | None) -> list[dict[str, Any]]:
@@ -184,6 +211,7 @@ def heal(state: State, fabric: Fabric, texts: Iterable[str] | None) -> list[dict
     for t, fault in healed.items():
         records.append({"target": t, "what": fault.what, "monotonic_ns": now, **asdict(tap.read(pins[t]))})
         tap.detach(pins[t])
+        delay.stop(*_relay(state, targets.parse(fabric, t)))
         state.fault_file(targets.parse(fabric, t).slug).unlink(missing_ok=True)
     return records
 

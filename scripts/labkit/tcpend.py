@@ -48,7 +48,8 @@ def receive(protocol: str, address: str, bin_ns: int) -> None:
     The data is copied to this program, as to any application, and then forgotten.
     """
     with stream(address, protocol) as listener:
-        listener.bind((address, 0))
+        # Subflows of MPTCP come to the host's other addresses, at the same port.
+        listener.bind(("" if protocol == "mptcp" else address, 0))
         listener.listen(1)
         say(port=listener.getsockname()[1])
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:

@@ -6,6 +6,7 @@ cpu           how much of the machine was busy
 run           one candidate, one TCP flow, measured
 throughput    part: mrcd beside the kernel's own SRv6, in pairs
 spread        part: how evenly one flow fills the EVs
+planes        part: one flow over planes of limited rate
 probing       the probes between two hosts, counted, off and on
 pairs         do two ways that were measured in pairs differ?
 overhead      part: what probes cost

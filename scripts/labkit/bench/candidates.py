@@ -126,10 +126,15 @@ def plane_ends(lab: Lab, plane: int) -> Ends:
     return Ends(SOURCE, own, TARGET, far)
 
 
+def inner_mtu(lab: Lab) -> int:
+    """Of all candidates of one IP version."""
+    return topology.plan(lab.fabric.config, SOURCE).inner_mtu
+
+
 def plane_routes(lab: Lab, plane: int) -> dict[str, list[str]]:
     """Lines for `ip -batch` by host: how the two reach each other's address on a plane."""
     config, ends = lab.fabric.config, plane_ends(lab, plane)
-    mtu = topology.plan(config, SOURCE).inner_mtu
+    mtu = inner_mtu(lab)
     nics = {h: config.interface_names(config.host(h))[plane] for h in (SOURCE, TARGET)}
     through = {h: f"via {config.interfaces.gateway} dev {nics[h]} mtu {mtu} proto {_PROTOCOL}" for h in nics}
     own, far = ends.source_address, ends.target_address

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.bench import calm, cpu, overhead, spread, throughput
+from labkit.bench import calm, cpu, overhead, planes, spread, throughput
 from labkit.bench.failover import part as failover
 from labkit.bench.part import Options, Part
 from labkit.bringup import REPOSITORY
@@ -16,8 +16,9 @@ from labkit.observe import Document
 from mrcd.errors import UsageError
 
 SCHEMA_VERSION = 1
-PARTS: dict[str, Part] = {p.name: p for p in (throughput.PART, spread.PART, overhead.PART, calm.PART, failover.PART)}
-_QUICK = (throughput.PART, spread.PART)  # of "all"
+_PARTS = (throughput.PART, spread.PART, planes.PART, overhead.PART, calm.PART, failover.PART)
+PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
+_QUICK = (throughput.PART, spread.PART, planes.PART)  # of "all"
 _NOISY = 0.25
 _LISTEN_S = 0.5
 

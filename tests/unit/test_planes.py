@@ -1,0 +1,63 @@
+"""labkit.bench.planes and labkit.order: shares of what limited planes carry, and how late data comes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit import faults, order
+from labkit.bench import planes
+from labkit.faults import Fault
+from mrcd.errors import UsageError
+
+
+def test_the_program_and_python_agree_on_the_histogram() -> None:
+    source = (Path(__file__).parents[2] / "bpf/order.bpf.c").read_text()
+    assert int(re.findall(r"#define BUCKETS (\d+)", source)[0]) == order.BUCKETS
+    assert f"sizeof(struct order) == {order.ORDER.size}" in source
+
+
+def test_percentiles_are_upper_bounds_of_buckets() -> None:
+    late = [90, 0, 0, 6, 4] + [0] * 27  # in order; 4 to 7 bytes; 8 to 15
+    assert order.share_late(late) == pytest.approx(0.1)
+    assert [order.percentile(late, p) for p in (0.5, 0.9, 0.95, 0.99)] == [0, 0, 8, 16]
+    assert order.share_late([0] * 32) == 0
+
+
+def case(ratio: float, least: float) -> dict[str, Any]:
+    ways = [{"name": "mrcd", "median_ratio": ratio}, {"name": "mptcp", "median_ratio": 0.5}]
+    return {"case": "some planes", "required_ratio": least, "ways": ways}
+
+
+def test_a_requirement_is_of_mrcds_median_with_mptcp_beside_it() -> None:
+    assert planes.required(case(0.5, 0.0)) == []
+    (met,), (missed,) = planes.required(case(0.97, 0.97)), planes.required(case(0.969, 0.97))
+    assert met["met"]
+    assert not missed["met"]
+    assert met["measured"] == "97 %; mptcp 50 %"
+
+
+def test_the_sum_counts_the_other_plane_at_its_own_rate() -> None:
+    sums = {c.name: c.sum_bits_per_s / 1e6 for c in planes.CASES}
+    assert sums["4 × 200 Mbit/s"] == 800
+    assert sums["one of half the rate"] == 700
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5ms", 0.005), ("500us", 0.0005), ("0.1s", 0.1)])
+def test_times(text: str, seconds: float) -> None:
+    assert faults.parse_time(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["5", "ms", "-1ms", "5 ms", ""])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        faults.parse_time(text)
+
+
+def test_a_delay_has_a_bound_and_does_not_go_with_a_link_that_is_down() -> None:
+    assert Fault(delay_s=0.005).what == "delay 5 ms"
+    with pytest.raises(UsageError, match="out of range"):
+        Fault(delay_s=11)
+    with pytest.raises(UsageError, match="carries nothing"):
+        Fault(delay_s=0.005, down=True)
