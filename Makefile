@@ -78,6 +78,11 @@ bench-overhead: set-up ## what probes cost: on and off by turns under a flow, it
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench overhead
 
+.PHONY: bench-paper
+bench-paper: set-up ## the MRC paper's failure experiments with a TCP flow, beside its points (3 minutes; build/paper.svg)
+	@$(MAKE) build
+	@$(IN_VENV) scripts/bench paper
+
 .PHONY: install
 install: set-up ## install for this host: commands, systemd unit, example configuration
 	/usr/bin/python3 -m venv --system-site-packages $(PREFIX)/lib/mrcd

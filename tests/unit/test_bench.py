@@ -71,7 +71,7 @@ def test_the_ratio_is_the_median_of_pairs() -> None:
 
 
 def test_parts_are_known_by_their_names() -> None:
-    assert list(PARTS) == ["throughput", "spread", "overhead", "calm", "failover"]
+    assert list(PARTS) == ["throughput", "spread", "overhead", "calm", "failover", "paper"]
 
 
 @pytest.mark.parametrize(("demotions", "skips", "said"), [(0, None, "0 demotions"), (2, 7, "2 demotions, 7 skips")])

@@ -13,5 +13,6 @@ overhead      part: what probes cost
 load          CPUs too busy, or stalled
 calm          part: no path is left without a reason
 failover      part: how fast a broken path is left, and what it costs
+paper         part: the MRC paper's failure experiments beside its points
 cli           the door
 """

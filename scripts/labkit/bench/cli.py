@@ -10,13 +10,14 @@ import click
 from labkit import entry
 from labkit.bench import calm, cpu, overhead, planes, spread, throughput
 from labkit.bench.failover import part as failover
+from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
 from labkit.bringup import REPOSITORY
 from labkit.observe import Document
 from mrcd.errors import UsageError
 
 SCHEMA_VERSION = 1
-_PARTS = (throughput.PART, spread.PART, planes.PART, overhead.PART, calm.PART, failover.PART)
+_PARTS = (throughput.PART, spread.PART, planes.PART, paper.PART, overhead.PART, calm.PART, failover.PART)
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _QUICK = (throughput.PART, spread.PART, planes.PART)  # of "all"
 _NOISY = 0.25
@@ -45,10 +46,13 @@ _LISTEN_S = 0.5
 @click.option("--faults", type=click.IntRange(min=1), default=Options.faults, show_default=True, help="of each kind")
 @click.option("--kinds", metavar="A,B,…", help=f"of failover, instead of all: {', '.join(failover.STAGES)}")
 @click.option(
+    "--figure", "figures", type=click.Choice(list(paper.EXPERIMENTS)), multiple=True, help="of paper; repeatable"
+)
+@click.option("--flows", type=click.IntRange(min=1), default=Options.flows, show_default=True, help="of paper, at once")
+@click.option(
     "--svg",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=REPOSITORY / "build/failover.svg",
-    help="where failover's picture goes  [default: build/failover.svg]",
+    help="where the picture of failover or paper goes  [default: build/PART.svg]",
 )
 @click.option("--name", default="bench", show_default=True, help="of its lab; one of that name is replaced")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
@@ -61,14 +65,16 @@ def bench(
     cases: tuple[str, ...],
     faults: int,
     kinds: str | None,
-    svg: Path,
+    figures: tuple[str, ...],
+    flows: int,
+    svg: Path | None,
     name: str,
     as_json: bool,
 ) -> int:
     """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
 
-    `overhead`, `calm` and `failover` take their time, and are not in `all`. Exit code 1 if a requirement is not met.
-    Progress goes to stderr.
+    `overhead`, `calm`, `failover` and `paper` take their time, and are not in `all`. Exit code 1 if a requirement is
+    not met. Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,
@@ -78,6 +84,8 @@ def bench(
         cases=cases,
         faults=faults,
         kinds=chosen_kinds(kinds),
+        figures=figures,
+        flows=flows,
     )
     chosen = list(_QUICK) if part == "all" else [PARTS[part]]
     machine = _machine()
@@ -93,8 +101,9 @@ def bench(
         print("\n".join(_lines(machine, chosen, results, requirements)))
     for p in chosen:
         if p.picture:
-            entry.save(svg, p.picture(results[p.name]))
-            entry.progress(f"Picture: {svg}")
+            path = svg or REPOSITORY / f"build/{p.name}.svg"
+            entry.save(path, p.picture(results[p.name]))
+            entry.progress(f"Picture: {path}")
     return 0 if met else 1
 
 

@@ -21,6 +21,8 @@ class Options:
     faults: int = 200  # of each kind of failover
     kinds: tuple[str, ...] = ()  # of failover; all if empty
     cases: tuple[str, ...] = ()  # of calm; all if empty
+    figures: tuple[str, ...] = ()  # of paper; all if empty
+    flows: int = 1  # of paper, at once
 
 
 @dataclass(frozen=True)

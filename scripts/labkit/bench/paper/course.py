@@ -1,0 +1,157 @@
+"""What one or several flows from h0 to h2 receive, in bins of 10 ms, while things happen to their paths."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from labkit import goodput, observe
+from labkit.api import Lab
+from labkit.bench import candidates
+from labkit.bench.part import SOURCE, TARGET
+from labkit.fabric import Parameters
+from labkit.flow import Flow
+from labkit.observe import Document
+from mrcd.errors import MachineError
+
+BIN_NS = 10_000_000
+BIN_S = BIN_NS / 1e9
+FLOW = (SOURCE, TARGET)
+_GOOD_WITHIN_S = 90.0  # hold-downs may have doubled several times
+_FIRST_BYTE_NS = 10_000_000_000
+_TURN_S = 0.02  # of listening to one of several flows
+_ETHERNET_BYTES = 14  # a limited link counts them
+
+
+class Flows:
+    """So many TCP flows side by side."""
+
+    def __init__(self, lab: Lab, count: int) -> None:
+        ends = candidates.overlay(lab, 4)
+        self._flows = [Flow(lab, ends, BIN_NS) for _ in range(count)]
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "Flows":
+        with contextlib.ExitStack() as stack:
+            for flow in self._flows:
+                stack.enter_context(flow)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def poll_until(self, monotonic_ns: int) -> None:
+        """Listen until then."""
+        while (left := (monotonic_ns - time.monotonic_ns()) / 1e9) > 0:
+            for flow in self._flows:
+                flow.poll(left if len(self._flows) == 1 else min(_TURN_S, left) / len(self._flows))
+
+    def first_bin_ns(self) -> int:
+        """The first bin in which something has arrived. Raises MachineError if there is none soon."""
+        end_ns = time.monotonic_ns() + _FIRST_BYTE_NS
+        while not (bins := self.bins):
+            if time.monotonic_ns() > end_ns:
+                raise MachineError(f"nothing has arrived of the flow within {_FIRST_BYTE_NS / 1e9:.0f} s")
+            self.poll_until(time.monotonic_ns() + BIN_NS)
+        return min(bins)
+
+    def finish(self) -> None:
+        """Stop all, and read them to their ends."""
+        for flow in self._flows:
+            flow.finish()
+
+    @property
+    def bins(self) -> dict[int, int]:
+        """Bytes of all of them per bin."""
+        total: Counter[int] = Counter()
+        for flow in self._flows:
+            total.update(flow.bins)
+        return dict(total)
+
+    def facts(self) -> Document:
+        """What they are."""
+        return {
+            "count": len(self._flows),
+            "congestion_control": self._flows[0].congestion_control,
+            "mss_bytes": self._flows[0].mss_bytes,
+            "retransmitted_segments": sum(f.retransmitted_segments for f in self._flows),
+        }
+
+
+@dataclass
+class Course:
+    """Flows under way. Times in seconds since `begin`."""
+
+    lab: Lab
+    flows: Flows
+    begin_ns: int
+    spans: list[Document] = field(default_factory=list)  # what was broken, from when to when
+    _broken: dict[str, Document] = field(default_factory=dict)
+
+    def go_on_until(self, seconds: float) -> None:
+        """Listen until that time."""
+        self.flows.poll_until(self.begin_ns + round(seconds * 1e9))
+
+    def fail(self, target: str, label: str, *, drop: float | None = None, down: bool = False) -> float:
+        """Break it. Returns when."""
+        record = self.lab.fail(target, drop=drop, down=down)
+        at = self._at(record)
+        self._broken[target] = {"begin_s": at, "end_s": None, "target": target, "label": label, "what": record["what"]}
+        self.spans.append(self._broken[target])
+        return at
+
+    def heal(self, target: str) -> tuple[float, Document]:
+        """Mend it. Returns when, and its last counts."""
+        record = self.lab.heal(target)[0]
+        self._broken[target]["end_s"] = at = self._at(record)
+        return at, record
+
+    def _at(self, record: Document) -> float:
+        return float(record["monotonic_ns"] - self.begin_ns) / 1e9
+
+
+@contextlib.contextmanager
+def run(lab: Lab, count: int, warm_up_s: float, seconds: float) -> Iterator[tuple[Course, Document]]:
+    """A block in which `count` flows are under way, and what was measured: filled in when the block is over.
+
+    Its time begins on a whole bin when the flows have had `warm_up_s` to start; or, if that is 0, with the first bin
+    in which something has arrived. After the block they go on until `seconds`, stop, and what is broken is mended.
+    """
+    document: Document = {}
+    with Flows(lab, count) as flows:
+        start_ns = time.monotonic_ns()
+        flows.poll_until(start_ns + round(warm_up_s * 1e9))
+        now_ns = time.monotonic_ns()
+        course = Course(lab, flows, now_ns - now_ns % BIN_NS if warm_up_s else flows.first_bin_ns())
+        yield course, document
+        course.go_on_until(seconds)
+        flows.finish()
+    lab.heal()
+    begin_ns, bins = course.begin_ns, round(seconds / BIN_S)
+    found = goodput.regular(flows.bins, begin_ns, begin_ns + bins * BIN_NS, BIN_NS)
+    document |= {
+        "seconds": seconds,
+        "bin_s": BIN_S,
+        "bits_per_s": [goodput.bits_per_s(n, BIN_NS) for n in found],
+        "faults": [s | {"end_s": s["end_s"] if s["end_s"] is not None else seconds} for s in course.spans],
+        "flows": flows.facts(),
+    }
+
+
+def up(lab: Lab, parameters: Parameters) -> None:
+    """This lab, healed, all its paths GOOD."""
+    known = lab.state.read()
+    if known is not None and known[1] == "up" and known[0] == parameters:
+        lab.heal()
+        Lab(lab.state.name, say=lambda _: None).up(**parameters.as_json())  # daemons that died
+    else:
+        lab.up(**parameters.as_json())
+    observe.wait_until_good(lab, lab.fabric.hosts, _GOOD_WITHIN_S)
+
+
+def line_bits_per_s(parameters: Parameters, mss_bytes: int) -> float | None:
+    """What the planes can carry of TCP's data, all headers counted; None if they are not limited. Pure."""
+    rate = parameters.rate_bits_per_s
+    return rate * parameters.planes * mss_bytes / (parameters.mtu + _ETHERNET_BYTES) if rate else None

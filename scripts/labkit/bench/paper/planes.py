@@ -1,0 +1,138 @@
+"""Experiments 19b and 9b: planes of one host leave, and return."""
+
+from collections.abc import Sequence
+
+from labkit.api import Lab
+from labkit.bench.paper import course, figures, plateaus
+from labkit.bench.paper.figures import Curve, Plateau
+from labkit.bench.paper.plateaus import Phase
+from labkit.bench.part import SOURCE
+from labkit.observe import Document
+
+WARM_UP_S = 2.0
+PHASE_S = 4.0  # of 19b; the paper's take 15 s
+FLAP_BEFORE_S, FLAP_AFTER_S = 3.0, 4.0
+FLAPS = 3  # at the paper's worst rate
+_PARTS_19B, _PARTS_9B = 4, 2
+_FIRST_19B_S, _FIRST_9B_S = 15.0, 5.4  # until then nothing is broken there
+
+
+def removed(lab: Lab, flows: int, *, silent: bool) -> Document:
+    """One plane after the other leaves until one is left, and they return in the opposite order."""
+    planes = lab.fabric.parameters.planes
+    targets = [f"nic:{SOURCE}:{plane}" for plane in range(planes - 1)]
+    phases = [Phase(0.0, planes)]
+    end_s = (2 * len(targets) + 1) * PHASE_S
+    with course.run(lab, flows, WARM_UP_S, end_s) as (c, measured):
+        for n, target in enumerate(targets):
+            c.go_on_until((n + 1) * PHASE_S)
+            label = f"−{target.removeprefix('nic:')}"
+            at = c.fail(target, label, drop=1.0 if silent else None, down=not silent)
+            phases.append(Phase(at, planes - n - 1))
+        for n, target in enumerate(reversed(targets)):
+            c.go_on_until((len(targets) + n + 1) * PHASE_S)
+            phases.append(Phase(c.heal(target)[0], planes - len(targets) + n + 1))
+    shares, found = paper_19b()
+    how = "drops everything, and says nothing" if silent else "loses its carrier"
+    return _document(
+        "19b" + (" silent" if silent else ""),
+        f"planes removed one by one, and restored: the NIC–T0 link of {SOURCE} {how}",
+        measured,
+        phases,
+        shares,
+        found,
+    )
+
+
+def flapped(lab: Lab, flows: int) -> Document:
+    """Half of the planes leave together for as long as in the paper, and return."""
+    p = lab.fabric.parameters
+    shares, found = paper_9b()
+    down_s, up_s = figures.edges(shares, found)
+    phases = [Phase(0.0, p.planes)]
+    targets = _half(lab)
+    healed_s = FLAP_BEFORE_S + up_s - down_s
+    with course.run(lab, flows, WARM_UP_S, healed_s + FLAP_AFTER_S) as (c, measured):
+        c.go_on_until(FLAP_BEFORE_S)
+        phases.append(Phase(min([c.fail(t, _label(t), down=True) for t in targets]), p.planes - len(targets)))
+        c.go_on_until(healed_s)
+        phases.append(Phase(min([c.heal(t)[0] for t in targets]), p.planes))
+    words = f"half the planes flap: NIC–T0 links of {SOURCE} lose their carriers for {up_s - down_s:.1f} s"
+    return _document("9b", words, measured, phases, shares, found)
+
+
+def worst_flapping(lab: Lab, flows: int) -> Document:
+    """Half of the planes leave and return at the rate of the worst link of figure 5, half of the time each."""
+    targets, period_s = _half(lab), 60 / flaps_per_minute()
+    end_s = FLAP_BEFORE_S + FLAPS * period_s
+    with course.run(lab, flows, WARM_UP_S, end_s) as (c, measured):
+        for n in range(FLAPS):
+            c.go_on_until(FLAP_BEFORE_S + n * period_s)
+            for target in targets:
+                c.fail(target, _label(target), down=True)
+            c.go_on_until(FLAP_BEFORE_S + (n + 0.5) * period_s)
+            for target in targets:
+                c.heal(target)
+    rates = measured["bits_per_s"]
+    usual = plateaus.mean(rates, course.BIN_S, 0.0, FLAP_BEFORE_S)
+    sample = round(paper_9b()[0].spacing_s / course.BIN_S)
+    flapping = rates[round(FLAP_BEFORE_S / course.BIN_S) :]
+    return measured | {
+        "figure": "9b at 5's worst rate",
+        "what": f"half the planes flap {flaps_per_minute():g} times a minute, the worst link's rate of figure 5",
+        "usual_bits_per_s": usual,
+        "mean_ratio": plateaus.mean(rates, course.BIN_S, FLAP_BEFORE_S, end_s) / usual if usual else None,
+        "lowest_sample_ratio": min(plateaus.windows(flapping, sample)) / usual if usual else None,
+        "sample_s": sample * course.BIN_S,
+        "steps": [],
+        "paper": None,
+    }
+
+
+def _half(lab: Lab) -> list[str]:
+    return [f"nic:{SOURCE}:{plane}" for plane in range(lab.fabric.parameters.planes // 2)]
+
+
+def _label(target: str) -> str:
+    return f"plane {target.rpartition(':')[2]}"
+
+
+def paper_19b() -> tuple[Curve, list[Plateau]]:
+    """Figure 19b as shares of what is usual there, and its plateaus."""
+    return _paper("fig19b.csv", _FIRST_19B_S, _PARTS_19B)
+
+
+def paper_9b() -> tuple[Curve, list[Plateau]]:
+    """Figure 9b, likewise."""
+    return _paper("fig09b.csv", _FIRST_9B_S, _PARTS_9B)
+
+
+def _paper(name: str, first_s: float, parts: int) -> tuple[Curve, list[Plateau]]:
+    raw = figures.curve(name)
+    shares = figures.scaled(raw, figures.usual(raw, first_s))
+    return shares, figures.plateaus(shares, parts)
+
+
+def flaps_per_minute() -> float:
+    """The greatest of figure 5."""
+    return max(figures.curve("fig05_flaps_per_min.csv").values)
+
+
+def _document(
+    figure: str, what: str, measured: Document, phases: Sequence[Phase], shares: Curve, found: Sequence[Plateau]
+) -> Document:
+    """A course with its steps, and the paper's beside it."""
+    rates, end_s = measured["bits_per_s"], measured["seconds"]
+    steps = plateaus.judged(rates, course.BIN_S, phases, end_s, shares.spacing_s)
+    theirs = plateaus.papers(shares, found)
+    return measured | {
+        "figure": figure,
+        "what": what,
+        "usual_bits_per_s": plateaus.levels(rates, course.BIN_S, phases, end_s)[0],
+        "undisturbed": plateaus.undisturbed(rates, course.BIN_S, phases[1].begin_s, shares.spacing_s),
+        "steps": [s | {"paper": theirs[i] if i < len(theirs) else None} for i, s in enumerate(steps)],
+        "paper": {
+            "sample_s": shares.spacing_s,
+            "points": figures.beside(shares, figures.edges(shares, found), [p.begin_s for p in phases[1:]], end_s),
+        },
+    }

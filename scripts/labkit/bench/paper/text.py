@@ -1,0 +1,102 @@
+"""The paper document → lines for people. Pure."""
+
+from collections.abc import Iterator
+
+from labkit.observe import Document
+from mrcd.ctl.render import Column, percent, table
+
+
+def lines(document: Document) -> list[str]:
+    """A heading, a table of steps per experiment with plateaus, a sentence for each other."""
+    line = document["line_bits_per_s"]
+    found = [
+        f"The paper's failure experiments: {document['flows']} TCP flow{'s' * (document['flows'] > 1)}, "
+        f"{document['lab']['planes']} planes of {_mbit(document['lab']['rate_bits_per_s'])}, bins of "
+        f"{document['bin_ms']:g} ms; the planes can carry {_mbit(line)} of TCP's data"
+    ]
+    for d in document["experiments"]:
+        found += ["", f"Figure {d['figure']}: {d['what']}", *_one(d, line)]
+    return found
+
+
+def _one(d: Document, line: float) -> Iterator[str]:
+    usual = d["usual_bits_per_s"]
+    yield f"  without a fault {_mbit(usual)}, {percent(usual / line) if line else '-'} % of what the planes can carry"
+    yield f"  {gone(d)}"
+    if d["steps"]:
+        yield from _steps(d, line)
+
+
+def _steps(d: Document, line: float | None) -> Iterator[str]:
+    headings = (
+        "IDEAL %",
+        "LEVEL %",
+        "ERROR %",
+        "PAPER %",
+        "OF LINE %",
+        "HOLE ms",
+        "PAPER ms",
+        "SETTLED ms",
+        "PAPER ms",
+        "LOWEST %",
+    )
+    rows = []
+    for s in d["steps"]:
+        p = s["paper"]
+        of_line = s["level_bits_per_s"] / (line * s["ideal_ratio"]) if line else None
+        rows.append(
+            [
+                str(s["planes"]),
+                f"{100 * s['ideal_ratio']:.1f}",
+                f"{100 * s['level_ratio']:.1f}",
+                f"{100 * s['error_ratio']:+.1f}",
+                f"{100 * p['level_ratio']:.1f}" if p else "-",
+                f"{100 * of_line:.1f}" if of_line is not None else "-",
+                f"{s['hole_ms']:.0f}",
+                f"{p['hole_ms']:.0f}" if p else "-",
+                f"{s['settled_ms']:.0f}" if s["settled_ms"] is not None else "never",
+                f"{p['settled_ms']:.0f}" if p else "-",
+                f"{100 * s['lowest_sample_ratio']:.0f}",
+            ]
+        )
+    columns = [Column("PLANES", True), *(Column(h, True) for h in headings)]
+    yield from (f"  {line}" for line in table(columns, rows, colour=False))
+    before = d["undisturbed"]
+    yield (
+        f"  LEVEL: of the flow's own goodput with all planes; OF LINE: of what the planes that are there can carry\n"
+        f"  HOLE: longest run of bins below half of the lower neighbouring plateau (before any fault "
+        f"{before['hole_ms']:.0f} ms); LOWEST: mean over the paper's {d['paper']['sample_s'] * 1000:.0f} ms, of that "
+        f"plateau (before {100 * before['lowest_sample_ratio']:.0f})"
+    )
+
+
+def gone(d: Document) -> str:
+    """What the experiment has shown, in a sentence."""
+    if "runs" in d:
+        said = [
+            f"at {percent(r['drop_ratio'])} % loss {percent(r['mean_ratio'])} % of the fault-free (paper: "
+            f"{percent(r['paper']['mean_ratio'])} %)"
+            for r in d["runs"]
+            if r["drop_ratio"]
+        ]
+        return f"{d['granularity']} granularity: {'; '.join(said)}"
+    if d["steps"]:
+        worst = max(abs(s["error_ratio"]) for s in d["steps"])
+        hole = max(s["hole_ms"] for s in d["steps"])
+        theirs = max((s["paper"]["hole_ms"] for s in d["steps"] if s["paper"]), default=0.0)
+        return (
+            f"plateaus off (n−k)/n by {100 * worst:.1f} % at most; longest hole {hole:.0f} ms, the paper's "
+            f"{theirs:.0f} ms at its sampling of {d['paper']['sample_s'] * 1000:.0f} ms"
+        )
+    mean = f"mean {percent(d['mean_ratio'])} % of the fault-free"
+    if "out_after_ms" in d:
+        out = f"out after {d['out_after_ms']:.0f} ms" if d["out_after_ms"] is not None else "never out"
+        return (
+            f"the EV is {out}; {percent(d['loss_ratio'])} % of the packets lost in all, {d['lost_on_ev_packets']} on "
+            f"it, {d['lost_elsewhere_packets']} elsewhere; {mean} (paper: {percent(d['paper']['mean_ratio'])} %)"
+        )
+    return f"{mean}; lowest {d['sample_s'] * 1000:.0f} ms {percent(d['lowest_sample_ratio'])} %"
+
+
+def _mbit(bits_per_s: float | None) -> str:
+    return f"{bits_per_s / 1e6:.0f} Mbit/s" if bits_per_s is not None else "-"

@@ -1,0 +1,254 @@
+"""labkit.bench.paper: what is pure in it, and the paper's points."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.bench.paper import course, figures, part, picture, planes, plateaus, text
+from labkit.bench.paper.figures import Curve, Plateau
+from labkit.bench.paper.plateaus import Phase
+from labkit.fabric import Parameters
+from mrcd.errors import MachineError
+
+# ---- the paper's points ----
+
+
+def test_the_papers_plateaus_are_found() -> None:
+    shares, found = planes.paper_19b()
+    assert [p.parts for p in found] == [4, 3, 2, 1, 2, 3, 4]
+    assert [p.level for p in found] == pytest.approx([1, 0.747, 0.498, 0.249, 0.498, 0.747, 0.995], abs=0.002)
+    assert figures.edges(shares, found) == pytest.approx([15.2, 30.0, 44.5, 61.0, 77.0, 91.4], abs=0.1)
+    shares, found = planes.paper_9b()
+    assert [p.parts for p in found] == [2, 1, 2]
+    assert found[1].level == pytest.approx(0.497, abs=0.002)
+
+
+def test_the_papers_holes_are_samples_at_zero() -> None:
+    theirs = plateaus.papers(*planes.paper_19b())
+    assert [round(p["hole_ms"], -1) for p in theirs] == [
+        0,
+        0,
+        pytest.approx(220, abs=20),
+        pytest.approx(220, abs=20),
+        0,
+        0,
+    ]
+    assert theirs[3]["lowest_sample_ratio"] == pytest.approx(0, abs=0.001)
+    assert theirs[0]["lowest_sample_ratio"] > 0.9
+
+
+def test_figure_16_says_what_loss_costs() -> None:
+    found = figures.messages()
+    assert found["MRC1@1%"][-1] == (16386e6, 151.2e9)
+    assert len(found["MRC1@0"]) == len(found["MRC1@0.1%"]) == 14
+
+
+def test_the_worst_link_flaps_13_times_a_minute() -> None:
+    assert planes.flaps_per_minute() == 13
+
+
+@pytest.mark.parametrize("content", [None, "", "x,z\n1,2\n", "x,y\n", "x,y\n1,2,3\n", "x,y\n1,two\n", "x,y\n1,\xb5\n"])
+def test_a_damaged_file_is_told(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "f.csv").write_bytes(content.encode("latin-1"))
+    with pytest.raises(MachineError, match=r"f\.csv"):
+        figures.curve("f.csv", tmp_path)
+
+
+def test_points_in_any_order_become_a_curve(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text("x,y\n2,30\n0,10\n1,20\n")
+    found = figures.curve("f.csv", tmp_path)
+    assert found == Curve((0, 1, 2), (10, 20, 30))
+    assert found.spacing_s == 1
+    assert figures.usual(found, 1.5) == 15
+    assert figures.scaled(found, 20).values == (0.5, 1, 1.5)
+
+
+def shares(*runs: tuple[float, int]) -> Curve:
+    values = tuple(v for value, n in runs for v in [value] * n)
+    return Curve(tuple(float(i) for i in range(len(values))), values)
+
+
+def test_a_plateau_is_long_and_near_a_part() -> None:
+    found = figures.plateaus(shares((1.01, 10), (0.6, 2), (0.5, 3), (0.0, 1), (0.49, 8), (0.53, 20), (1.0, 4)), 4)
+    assert found == [Plateau(0, 10, 4, 1.01), Plateau(16, 24, 2, 0.49)]
+
+
+def test_their_samples_move_to_our_edges() -> None:
+    theirs = Curve(tuple(float(t) for t in range(100)), tuple(float(t) for t in range(100)))
+    found = figures.beside(theirs, [20.0, 60.0], [2.0, 6.0], 9.0)
+    assert found == [(0, 18), (1, 19), (2, 20), (3, 21), (4, 58), (5, 59), (6, 60), (7, 61), (8, 62)]
+
+
+# ---- plateaus ----
+
+BIN = 0.01
+PHASES = [Phase(0.0, 4), Phase(1.0, 3), Phase(2.0, 4)]
+
+
+def bins(*runs: tuple[float, int]) -> list[float]:
+    return [v for value, n in runs for v in [value] * n]
+
+
+def test_steps_are_judged_by_the_second_halves() -> None:
+    rates = bins((400, 100), (0, 7), (300, 33), (290, 60), (150, 50), (400, 50))
+    down, up = plateaus.judged(rates, BIN, PHASES, 3.0, 0.2)
+    assert (down["planes"], down["ideal_ratio"], up["ideal_ratio"]) == (3, 0.75, 1.0)
+    assert down["level_ratio"] == pytest.approx(0.725)
+    assert down["error_ratio"] == pytest.approx(0.725 / 0.75 - 1)
+    assert (down["hole_ms"], down["hole_after_ms"]) == (pytest.approx(70), 0)
+    assert (up["hole_ms"], up["hole_after_ms"]) == (0, None)  # 150 is more than half of 290
+    assert up["settled_ms"] == pytest.approx(500, abs=15)
+    assert up["lowest_sample_ratio"] == pytest.approx(150 / 290)
+    assert down["lowest_sample_ratio"] == pytest.approx(13 * 300 / 20 / 290)
+
+
+def test_a_hole_counts_wherever_it_is_in_its_phase() -> None:
+    rates = bins((400, 100), (300, 80), (10, 3), (300, 17), (400, 100))
+    down, up = plateaus.judged(rates, BIN, PHASES, 3.0, 0.2)
+    assert (down["hole_ms"], down["hole_after_ms"]) == (pytest.approx(30), pytest.approx(800))
+    assert up["hole_ms"] == 0
+
+
+def test_a_plane_that_does_not_return_is_no_plateau() -> None:
+    _, up = plateaus.judged(bins((400, 100), (300, 200)), BIN, PHASES, 3.0, 0.2)
+    assert up["error_ratio"] == pytest.approx(-0.25)
+    assert up["settled_ms"] == 0  # at the level that it has
+
+
+def test_a_flow_that_stands_still_is_judged_too() -> None:
+    found = plateaus.judged([0.0] * 300, BIN, PHASES, 3.0, 0.2)
+    assert [s["level_ratio"] for s in found] == [0, 0]
+    assert [s["settled_ms"] for s in found] == [None, None]
+
+
+def test_what_happens_without_a_fault() -> None:
+    found = plateaus.undisturbed(bins((400, 40), (0, 2), (400, 58), (0, 99)), BIN, 1.0, 0.2)
+    assert found["hole_ms"] == pytest.approx(20)
+    assert found["lowest_sample_ratio"] == pytest.approx(0.9 / 0.98)
+
+
+def test_the_mean_takes_whole_bins() -> None:
+    assert plateaus.mean([1, 2, 3, 4], BIN, 0.005, 0.035) == 2.5
+    assert plateaus.mean([1, 2, 3, 4], BIN, 0.0, 0.04) == 2.5
+    assert plateaus.mean([1, 2], BIN, 0.05, 0.06) == 0
+
+
+def test_messages_are_cut_from_the_flows_beginning() -> None:
+    rates = [8e6] * 10 + [16e6] * 10  # 10 kB, then 20 kB a bin
+    sizes, speeds = zip(*plateaus.messages(rates, BIN, [20e3, 100e3, 110e3, 300e3, 301e3]), strict=True)
+    assert sizes == (100e3, 110e3, 300e3)
+    assert speeds == pytest.approx((8e6, 110e3 * 8 / 0.105, 12e6))
+
+
+def test_what_the_planes_can_carry() -> None:
+    p = Parameters(rate_bits_per_s=200_000_000)
+    assert course.line_bits_per_s(p, 8968) == pytest.approx(800e6 * 8968 / 9114)
+    assert course.line_bits_per_s(Parameters(), 8968) is None
+
+
+# ---- requirements, words, picture ----
+
+
+def step(hole_ms: float, paper_ms: float | None, *, error: float = 0.0, lowest: float = 0.9) -> dict[str, Any]:
+    theirs = {"parts": 3, "level_ratio": 0.75, "hole_ms": paper_ms, "lowest_sample_ratio": 0.9, "settled_ms": 220.0}
+    return {
+        "begin_s": 1.0,
+        "end_s": 2.0,
+        "planes": 3,
+        "level_bits_per_s": 585e6 * (1 + error),
+        "level_ratio": 0.75 * (1 + error),
+        "ideal_ratio": 0.75,
+        "error_ratio": error,
+        "hole_ms": hole_ms,
+        "hole_after_ms": 0.0,
+        "settled_ms": None,
+        "lowest_sample_ratio": lowest,
+        "paper": theirs if paper_ms is not None else None,
+    }
+
+
+def experiment(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": "19b",
+        "figure": "19b",
+        "what": "planes <leave>",
+        "seconds": 2.0,
+        "bin_s": 0.5,
+        "bits_per_s": [780e6, 780e6, 585e6, 585e6],
+        "usual_bits_per_s": 780e6,
+        "undisturbed": {"hole_ms": 0.0, "lowest_sample_ratio": 0.98},
+        "faults": [{"begin_s": 1.0, "end_s": 2.0, "target": "nic:h0:0", "label": "−h0:0", "what": "link down"}],
+        "flows": {"count": 1, "mss_bytes": 8968},
+        "steps": list(steps),
+        "paper": {"sample_s": 0.22, "points": [(0.1, 1.0), (1.5, 0.75)]},
+    }
+
+
+@pytest.mark.parametrize(("error", "met"), [(0.019, True), (-0.019, True), (0.03, False), (-0.03, False)])
+def test_plateaus_are_required_both_ways(error: float, met: bool) -> None:
+    found = part.plateaus_required(experiment(step(0, 0), step(0, 0, error=error)))
+    assert found["met"] is met
+    assert f"{error:+.1%}" in found["measured"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "lowest", "met"),
+    [
+        (100, 230, 0.1, True),
+        (230, 230, 0.9, False),
+        (50, 0, 0.8, True),
+        (150, 0, 0.4, False),
+        (900, None, 0.0, True),
+    ],
+)
+def test_holes_are_compared_with_the_papers(ours: float, theirs: float | None, lowest: float, met: bool) -> None:
+    assert part.holes_required(experiment(step(ours, theirs, lowest=lowest)))["met"] is met
+
+
+def document() -> dict[str, Any]:
+    run = {"mean_ratio": 0.9, "messages": [(64e6, 0.5), (128e6, 0.8)], "flows": {"mss_bytes": 8968}}
+    runs = [
+        run | {"drop_ratio": drop, "paper": {"mean_ratio": 0.4, "points": [(2e6, 0.1), (16386e6, 1.0)]}}
+        for drop in (0.0, 0.01)
+    ]
+    lossy = experiment() | {
+        "name": "12",
+        "figure": "12/13",
+        "out_after_ms": None,
+        "mean_ratio": 0.97,
+        "loss_ratio": 0.001,
+        "lost_on_ev_packets": 20,
+        "lost_elsewhere_packets": 3,
+        "paper": {"mean_ratio": 1.0, "sample_s": 1.0, "points": []},
+    }
+    messages = {"name": "16", "figure": "16", "what": "loss", "granularity": "burst", "usual_bits_per_s": 780e6}
+    found = {
+        "lab": Parameters(rate_bits_per_s=200_000_000).as_json(),
+        "bin_ms": 10.0,
+        "flows": 1,
+        "line_bits_per_s": 787e6,
+        "failed": [],
+        "experiments": [experiment(step(20, 230), step(0, 0)), lossy, messages | {"runs": runs, "steps": []}],
+    }
+    return found | {"requirements": part.requirements(found)}
+
+
+def test_every_experiment_has_words_and_a_panel() -> None:
+    found = document()
+    said = "\n".join(text.lines(found))
+    for words in (
+        "Figure 19b: planes <leave>",
+        "Figure 12/13",
+        "never out",
+        "at 1 % loss 90 %",
+        "780 Mbit/s",
+        "99.1 %",
+    ):
+        assert words in said
+    assert [r["met"] for r in found["requirements"]] == [True, True, False]
+    drawn = picture.picture(found)
+    assert drawn.count("<polyline") == 6
+    assert "1 % mrcd" in drawn
+    assert "planes &lt;leave&gt;" in drawn
