@@ -91,15 +91,15 @@ def bins(*runs: tuple[float, int]) -> list[float]:
     return [v for value, n in runs for v in [value] * n]
 
 
-def test_steps_are_judged_by_the_second_halves() -> None:
-    rates = bins((400, 100), (0, 7), (300, 33), (290, 60), (150, 50), (400, 50))
+def test_steps_are_judged_by_their_last_parts() -> None:
+    rates = bins((400, 100), (0, 7), (300, 33), (290, 60), (150, 60), (400, 40))
     down, up = plateaus.judged(rates, BIN, PHASES, 3.0, 0.2)
     assert (down["planes"], down["ideal_ratio"], up["ideal_ratio"]) == (3, 0.75, 1.0)
     assert down["level_ratio"] == pytest.approx(0.725)
     assert down["error_ratio"] == pytest.approx(0.725 / 0.75 - 1)
     assert (down["hole_ms"], down["hole_after_ms"]) == (pytest.approx(70), 0)
     assert (up["hole_ms"], up["hole_after_ms"]) == (0, None)  # 150 is more than half of 290
-    assert up["settled_ms"] == pytest.approx(500, abs=15)
+    assert up["settled_ms"] == pytest.approx(600, abs=15)
     assert up["lowest_sample_ratio"] == pytest.approx(150 / 290)
     assert down["lowest_sample_ratio"] == pytest.approx(13 * 300 / 20 / 290)
 

@@ -15,7 +15,7 @@ WARM_UP_S = 2.0
 BEFORE_S = 3.0  # without the fault, for comparison
 LOSSY_S = 10.0
 RANDOM = (0.0, 0.001, 0.01)
-RANDOM_S = 8.0
+RANDOM_S = 6.0
 _QUIET_S = 0.2
 _STARTED_S = 1.0  # of a flow from its first byte on
 

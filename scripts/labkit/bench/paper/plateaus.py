@@ -10,6 +10,7 @@ from labkit import goodput
 from labkit.bench.paper.figures import Curve, Plateau
 from labkit.observe import Document
 
+LAST_PART = 0.4  # of a phase: its level; before, planes may be on their way back
 SETTLED = 0.95  # of the new level, over _SETTLED_S
 _SETTLED_S = 0.1
 _LEAST_BINS = 5  # in which a message arrives, for its goodput to mean something
@@ -23,9 +24,11 @@ class Phase(NamedTuple):
 
 
 def levels(bits_per_s: Sequence[float], bin_s: float, phases: Sequence[Phase], end_s: float) -> list[float]:
-    """The mean goodput in the second half of each phase."""
+    """The mean goodput in the last part of each phase."""
     ends = [p.begin_s for p in phases[1:]] + [end_s]
-    return [mean(bits_per_s, bin_s, (p.begin_s + end) / 2, end) for p, end in zip(phases, ends, strict=True)]
+    return [
+        mean(bits_per_s, bin_s, end - LAST_PART * (end - p.begin_s), end) for p, end in zip(phases, ends, strict=True)
+    ]
 
 
 def mean(bits_per_s: Sequence[float], bin_s: float, begin_s: float, end_s: float) -> float:
