@@ -41,13 +41,9 @@ def one_ev(lab: Lab, flows: int) -> Document:
         sent = int(cluster.sent(course.FLOW).sum()) - sent
         # While nothing is under way, so of the whole flow: what is lost before the fault is charged to it too.
         on_ev, elsewhere = (cluster.missing(course.FLOW, e) - n for e, n in zip((evs, others), before, strict=True))
-    transitions = [
-        e
-        for e in observe.events(lab, SOURCE, newest)
-        if e["kind"] == "ev" and e["peer"] == TARGET and e["ev"] in evs and "ASSUMED_BAD" in (e["from"], e["to"])
-    ]
+    happened = [e for e in observe.events(lab, SOURCE, newest) if e["kind"] == "ev" and e["peer"] == TARGET]
     begin_ns = counters["first_drop_ns"]
-    out = [e for e in transitions if e["to"] == "ASSUMED_BAD" and begin_ns and e["monotonic_ns"] >= begin_ns]
+    out = [e for e in happened if e["ev"] in evs and e["to"] == "ASSUMED_BAD" and begin_ns]
     rates, end_s = measured["bits_per_s"], measured["seconds"]
     usual = plateaus.mean(rates, course.BIN_S, 0.0, at)
     raw = figures.curve("fig12.csv")
@@ -60,7 +56,10 @@ def one_ev(lab: Lab, flows: int) -> Document:
         "out_after_ms": (out[0]["monotonic_ns"] - begin_ns) / 1e6 if out else None,
         "last_used_after_ms": (left - begin_ns) / 1e6 if begin_ns else None,
         "times_out": len(out),
-        "reasons": [e["reason"] for e in out],
+        "transitions": [
+            {"at_s": (e["monotonic_ns"] - c.begin_ns) / 1e9, **{k: e[k] for k in ("ev", "from", "to", "reason")}}
+            for e in happened
+        ],
         "sent_packets": sent,
         "lost_on_ev_packets": on_ev,
         "lost_elsewhere_packets": elsewhere,

@@ -26,8 +26,7 @@ def removed(lab: Lab, flows: int, *, silent: bool) -> Document:
     with course.run(lab, flows, WARM_UP_S, end_s) as (c, measured):
         for n, target in enumerate(targets):
             c.go_on_until((n + 1) * phase_s)
-            label = f"−{target.removeprefix('nic:')}"
-            at = c.fail(target, label, drop=1.0 if silent else None, down=not silent)
+            at = c.fail(target, f"{_label(target)} removed", drop=1.0 if silent else None, down=not silent)
             phases.append(Phase(at, planes - n - 1))
         for n, target in enumerate(reversed(targets)):
             c.go_on_until((len(targets) + n + 1) * phase_s)
