@@ -10,7 +10,6 @@ import pytest
 
 from labkit import entry, evspread, flow
 from labkit.bench import calm, cli, cpu, spread, throughput
-from labkit.bench.cli import PARTS
 from labkit.goodput import BIN_NS
 from mrcd.errors import UsageError
 
@@ -68,10 +67,6 @@ def test_the_ratio_is_the_median_of_pairs() -> None:
         "min": 1,
         "max": 2,
     }
-
-
-def test_parts_are_known_by_their_names() -> None:
-    assert list(PARTS) == ["throughput", "spread", "overhead", "calm", "failover", "paper"]
 
 
 @pytest.mark.parametrize(("demotions", "skips", "said"), [(0, None, "0 demotions"), (2, 7, "2 demotions, 7 skips")])
