@@ -7,8 +7,9 @@ from enum import IntEnum
 
 import numpy as np
 
-ABI_VERSION = 2
-WIRE_VERSION = 2
+from mrcd.versions import ABI_VERSION as ABI_VERSION
+from mrcd.versions import WIRE_VERSION as WIRE_VERSION
+
 MAX_PLANES = 8
 EV_WORDS = 4
 SRH_MAX = 88

@@ -16,12 +16,12 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import choose_encoder
 
 from mrcd import __version__
-from mrcd.abi import ABI_VERSION, WIRE_VERSION, EvState
+from mrcd.abi import EvState
 from mrcd.daemon import Daemon
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.metrics import TablesCollector
 from mrcd.topology import EV
-from mrcd.view import SCHEMA_VERSION
+from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api")
 
@@ -99,7 +99,7 @@ class Api:
         return web.json_response(self._daemon.view.peers())
 
     async def paths(self, request: web.Request) -> web.Response:
-        """EVs, by ?peer=, ?plane=, ?state=."""
+        """EVs, by ?peer=, ?plane=, ?state=; with their hops by ?decode=1."""
         peer = request.query.get("peer")
         if peer is not None:
             self._known_peer(peer)
@@ -107,7 +107,8 @@ class Api:
         if state is not None and state.upper() not in EvState.__members__:
             raise UsageError(f"there is no EV state {state!r}", hint=f"states: {', '.join(EvState.__members__)}")
         plane = _number(request.query.get("plane"), "plane")
-        return web.json_response(self._daemon.view.paths(peer, plane, state))
+        decode = bool(_number(request.query.get("decode"), "decode"))
+        return web.json_response(self._daemon.view.paths(peer, plane, state, decode))
 
     async def events(self, request: web.Request) -> web.Response:
         """Events newer than ?after=, waiting up to ?wait= seconds for one."""

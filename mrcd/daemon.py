@@ -65,7 +65,7 @@ class Daemon:
         self.tables = Tables(self._dataplane.tables, writable=True)
         install.write_peers(self.tables, self.plan, self._dataplane.refresh)
         self._dataplane.set_prefixes(install.prefixes(self.plan))
-        self.view = view.View(self.tables, self.plan, [])
+        self.view = view.View(self.tables, self.plan, [], self._dataplane.pins)
         self.monitor = Monitor(self.plan, self.tables, self._dataplane, self.events, self._mark)
         self.view.bad_ns = self.monitor.bad_ns
         await self._reconcile()

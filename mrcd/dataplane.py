@@ -31,7 +31,6 @@ from mrcd.topology import Plan
 log = logging.getLogger(__name__)
 
 BPFFS_MAGIC = 0xCAFE4A11
-CLSACT_HANDLE, CLSACT_PRIORITY = 0x4D52, 0x4D52
 PREFIXES_MAX = 65536
 _LEAST_PEERS = 64
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
@@ -265,7 +264,9 @@ class Dataplane:
         except KernelError as e:
             if xdp or e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            libbpf.attach_clsact(prog_fd, wanted.ifindex, _tc_point(wanted), CLSACT_HANDLE, CLSACT_PRIORITY)
+            libbpf.attach_clsact(
+                prog_fd, wanted.ifindex, _tc_point(wanted), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY
+            )
             self._filters[wanted.name] = wanted
             self._filtered.mkdir(exist_ok=True)
             return "clsact"
@@ -324,11 +325,11 @@ class Dataplane:
         for name in self._filters.keys() - keep:
             removed.append(name)
             a = self._filters.pop(name)
-            libbpf.detach_clsact(a.ifindex, _tc_point(a), CLSACT_HANDLE, CLSACT_PRIORITY)
+            libbpf.detach_clsact(a.ifindex, _tc_point(a), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
         if self._filtered.exists():
             for ifindex, point in set(hooks) - kept:
                 tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS
-                libbpf.detach_clsact(ifindex, tc_point, CLSACT_HANDLE, CLSACT_PRIORITY)
+                libbpf.detach_clsact(ifindex, tc_point, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
             if not self._filters:
                 self._filtered.rmdir()
         return removed

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.abi import Reason
+from mrcd.abi import EvState, Reason
+from mrcd.topology import EV
 
 log = logging.getLogger("mrcd.events")
 
@@ -41,10 +42,9 @@ class EventLog:
         """Record an event and log it as one line. `monotonic_ns`: when it was, if not now."""
         self._last_id += 1
         now_ns = time.monotonic_ns()
-        ago = timedelta(microseconds=0 if monotonic_ns is None else (now_ns - monotonic_ns) // 1000)
         event = {
             "id": self._last_id,
-            "time": (datetime.now(UTC) - ago).isoformat(timespec="milliseconds"),
+            "time": utc(now_ns if monotonic_ns is None else monotonic_ns),
             "monotonic_ns": now_ns if monotonic_ns is None else monotonic_ns,
             "kind": kind,
             "peer": peer,
@@ -83,6 +83,30 @@ class EventLog:
             except TimeoutError:
                 return []
         return [e for e in self._events if e["id"] > last_id]
+
+
+def utc(monotonic_ns: int) -> str:
+    """A moment of CLOCK_MONOTONIC as ISO 8601, in UTC."""
+    ago = timedelta(microseconds=(time.monotonic_ns() - monotonic_ns) // 1000)
+    return (datetime.now(UTC) - ago).isoformat(timespec="milliseconds")
+
+
+def of_record(record: np.void, ev: EV) -> dict[str, Any]:
+    """A struct mrc_event about `ev` as an event of the log, which has given it no number yet."""
+    return {
+        "id": None,
+        "time": utc(int(record["ns"])),
+        "monotonic_ns": int(record["ns"]),
+        "kind": "ev",
+        "peer": ev.peer,
+        "ev": ev.ev,
+        "plane": ev.plane,
+        "t1": ev.t1,
+        "from": EvState(int(record["before"])).name,
+        "to": EvState(int(record["after"])).name,
+        "reason": Reason(int(record["reason"])).text,
+        "evidence": evidence(record),
+    }
 
 
 def evidence(record: np.void) -> dict[str, int | float]:

@@ -72,7 +72,7 @@ def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port, first: int) -> tu
                     e.errno,
                     hint='set hook = "auto" or "tc" for this host in the configuration',
                 ) from None
-            document["hook_reason"] = f"native XDP refused: {e.args[0].splitlines()[-1]}"
+            document |= {"fallback": True, "hook_reason": f"native XDP refused: {e.args[0].splitlines()[-1]}"}
         else:
             pins.add(xdp.name)
             document["hook"] = f"{point} + {how}"

@@ -20,6 +20,7 @@ XDP_FLAGS_DRV_MODE = 1 << 2
 TC_INGRESS = 1
 TC_EGRESS = 2
 TC_REPLACE = 1
+CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # by which our filters are known
 
 
 class _ObjGetInfo(ct.Structure):
@@ -287,6 +288,15 @@ def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
     if result not in (-errno.ENOENT, -errno.EINVAL, -errno.ENODEV):
         check("detach", result)
     _log.clear()
+
+
+def query_clsact(ifindex: int, point: int, handle: int, priority: int) -> int | None:
+    """The id of the program in our filter; None if there is no such filter."""
+    hook = _TcHook(sz=ct.sizeof(_TcHook), ifindex=ifindex, attach_point=point)
+    opts = _TcOpts(sz=ct.sizeof(_TcOpts), handle=handle, priority=priority)
+    found = lib().bpf_tc_query(ct.byref(hook), ct.byref(opts)) == 0
+    _log.clear()
+    return int(opts.prog_id) if found else None
 
 
 # ---- elements ----

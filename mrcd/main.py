@@ -17,6 +17,7 @@ import click
 
 from mrcd import __version__, config, topology
 from mrcd.errors import MachineError, MrcdError
+from mrcd.versions import SCHEMA_VERSION
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
 DEFAULT_RUN_DIR = Path("/run/mrcd")
@@ -121,7 +122,7 @@ def _only_one(run_dir: Path) -> IO[str]:
 def plan_document(plan: topology.Plan) -> dict[str, object]:
     """What this host would install."""
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "host": plan.host.name,
         "host_id": plan.host.id,
         "steering": plan.config.cluster.steering,

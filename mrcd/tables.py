@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import abi, libbpf
+from mrcd import abi, libbpf, ring
 from mrcd.errors import MachineError
 
 
@@ -36,6 +36,8 @@ class Tables:
         self.node = self._map("mrc_node", writable)[0:1].reshape(())
         self._drops = libbpf.get(pins / "mrc_drops")
         self._histograms = libbpf.get(pins / "mrc_histograms")
+        self._prefixes = libbpf.get(pins / "mrc_prefixes")
+        self._events = libbpf.get(pins / "mrc_events")
 
     def _map(self, name: str, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
@@ -74,6 +76,20 @@ class Tables:
         counts = np.frombuffer(raw, np.uint64).reshape(abi.HISTOGRAMS, abi.BUCKETS, -1)
         return np.asarray(counts.sum(axis=2, dtype=np.uint64))
 
+    def fill(self) -> dict[str, tuple[int, int]]:
+        """Entries in use, and entries there are, by what they hold; of events: bytes that nobody has read yet."""
+        used = len(libbpf.keys(self._prefixes, abi.PREFIX.itemsize))
+        return {
+            "peers": (int((self.peers["configured"] != 0).sum()), self.peers.size),
+            "evs": (int((self.evs["configured"] != 0).sum()), self.evs.size),
+            "prefixes": (used, libbpf.map_info(self._prefixes)[2]),
+            "events": ring.fill(self._events),
+        }
+
+    def unread_events(self) -> NDArray[np.void]:
+        """What the programs have told and nobody has read yet, as abi.EVENT; it stays unread."""
+        return np.frombuffer(b"".join(ring.unread(self._events)), abi.EVENT)
+
     def close(self) -> None:
         """Unmap. The arrays must not be used afterwards."""
         for name in ("peers", "evs", "ledgers", "rxs", "rounds", "srhs", "planes", "node"):
@@ -83,8 +99,8 @@ class Tables:
             with contextlib.suppress(BufferError):  # a caller still holds a view: freed with it
                 area.close()
         self._maps.clear()
-        os.close(self._drops)
-        os.close(self._histograms)
+        for fd in (self._drops, self._histograms, self._prefixes, self._events):
+            os.close(fd)
 
 
 def _pages(size: int) -> int:

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import __version__, histograms
-from mrcd.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
+from mrcd import __version__, bpfinfo, events, histograms
+from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
 from mrcd.errors import MachineError
 from mrcd.health import hold_down_ns
+from mrcd.hops import hops
 from mrcd.tables import Tables
 from mrcd.topology import EV, Peer, Plan, plan
+from mrcd.versions import ABI_VERSION, WIRE_VERSION
+from mrcd.versions import SCHEMA_VERSION as SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 RUNNING_FILE = "running.json"
 UNREACHABLE_NS = 3_000_000_000
 
@@ -30,9 +32,10 @@ Document = dict[str, Any]
 class View:
     """Documents over one host's tables. `extra` is merged into status(): what only a daemon knows."""
 
-    def __init__(self, tables: Tables, plan_: Plan, hooks: list[Document]) -> None:
+    def __init__(self, tables: Tables, plan_: Plan, hooks: list[Document], pins: Path) -> None:
         self._tables = tables
         self._plan = plan_
+        self._pins = pins
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.bad_ns: NDArray[np.int64] | None = None  # (peers, evs_per_peer): the judge's, if there is one
 
@@ -45,17 +48,25 @@ class View:
             states.update(p["states"])
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
+        planes, links = self._planes(), bpfinfo.links(self._pins)
+        detached = bool(int(node["status"]) & STATUS_DETACHED)
         return {
             "schema_version": SCHEMA_VERSION,
             "host": self._plan.host.name,
             "host_id": self._plan.host.id,
             "cluster": c.name,
+            "abi_version": ABI_VERSION,
+            "wire_version": WIRE_VERSION,
             "daemon": {"running": False, "pid": None, "version": __version__, "uptime_s": None},
             "steering": c.steering,
             "granularity": c.granularity,
-            "attached": not int(node["status"]) & STATUS_DETACHED,
+            "attached": not detached,
+            "forwarding_without_daemon": bpfinfo.without_daemon(
+                links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, steering=c.steering
+            ),
+            "links": links,
             "inner_mtu": self._plan.inner_mtu,
-            "planes": self._planes(),
+            "planes": planes,
             "push": push,
             "peers": {
                 "total": len(peers),
@@ -66,7 +77,28 @@ class View:
             "evs": {s.name: states.get(s.name, 0) for s in EvState},
             "usable_evs": sum(p["usable_evs"] for p in peers),
             "drops": {k: v for k, v in self._tables.drops().items() if v},
+            "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
+            "last_transition": self._last_transition(),
             "last_event": None,
+        }
+
+    def _last_transition(self) -> Document | None:
+        """The EV that changed its state last; GOOD to SKIP and back is no change."""
+        known = {(e.peer_id, e.ev): e for p in self._plan.peers for e in p.evs}
+        since = np.where(self._tables.evs["configured"] != 0, self._tables.evs["state_since_ns"], 0)
+        row, ev = (int(i) for i in np.unravel_index(int(since.argmax()), since.shape))
+        e = known.get((row, ev))
+        if e is None or not since[row, ev]:
+            return None
+        record = self._tables.evs[row, ev]
+        return {
+            "peer": e.peer,
+            "ev": e.ev,
+            "plane": e.plane,
+            "t1": e.t1,
+            "state": EvState(int(record["state"])).name,
+            "reason": Reason(int(record["reason"])).text,
+            "since_s": (time.monotonic_ns() - int(since[row, ev])) / 1e9,
         }
 
     def _planes(self) -> list[Document]:
@@ -84,6 +116,7 @@ class View:
                     "ifindex": int(row["ifindex"]),
                     "hook": hook.get("hook"),
                     "hook_reason": hook.get("hook_reason"),
+                    "fallback": bool(hook.get("fallback")),
                     "up": bool(ports & (1 << i)),
                     "gateway_mac": mac.hex(":") if any(mac) else None,
                     "address": str(self._plan.addresses[i]),
@@ -128,8 +161,10 @@ class View:
             "prefixes": [str(p) for p in peer.host.prefixes],
         }
 
-    def paths(self, peer: str | None = None, plane: int | None = None, state: str | None = None) -> list[Document]:
-        """A document per EV, filtered."""
+    def paths(
+        self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
+    ) -> list[Document]:
+        """A document per EV, filtered; with the hops of its carrier if they are to be decoded."""
         now = time.monotonic_ns()
         found = []
         for p in self._plan.peers:
@@ -140,6 +175,8 @@ class View:
                 if plane is not None and e.plane != plane:
                     continue
                 document = self._path(e, usable[e.ev], now)
+                if decode:
+                    document["hops"] = [h.document() for h in hops(e.segments, self._plan.config.cluster.block)]
                 if state is None or document["state"] == state.upper():
                     found.append(document)
         return found
@@ -184,6 +221,12 @@ class View:
         bad = now if self.bad_ns is None else int(self.bad_ns[e.peer_id, e.ev])
         return max(0, bad + held - now) / 1e9
 
+    def unread_events(self) -> list[Document]:
+        """What the programs have told since the daemon stopped, oldest first; the next one will read it too."""
+        known = {(e.peer_id, e.ev): e for p in self._plan.peers for e in p.evs}
+        records = [(known.get((int(r["host_id"]), int(r["ev"]))), r) for r in self._tables.unread_events()]
+        return [events.of_record(r, e) for e, r in records if e is not None and r["ev"] != EVENT_STALLED]
+
     def histograms(self) -> list[Document]:
         """A document per histogram of the programs."""
         return histograms.documents(self._tables.histograms(), len(self._plan.interfaces))
@@ -221,9 +264,10 @@ def open_pinned(run_dir: Path) -> View:
     try:
         document = json.loads(path.read_text())
         config = Config.model_validate(document["config"])
-    except (OSError, ValueError, KeyError) as e:
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
-            f"no usable {path}: {e}", hint="mrcd has not run on this host yet; start it with `systemctl start mrcd`"
+            f"no usable {path}: {why}", hint="mrcd has not run on this host yet; start it with `systemctl start mrcd`"
         ) from None
     tables = Tables(Path(document["pins"]), writable=False)
     if len(tables.peers) < config.max_peers or tables.evs.shape[1] != config.cluster.evs_per_peer:
@@ -231,4 +275,4 @@ def open_pinned(run_dir: Path) -> View:
             f"{path} belongs to other tables than those pinned at {document['pins']}",
             hint="mrcd did not get through its last start: its log says why",
         )
-    return View(tables, plan(config, document["host"]), document["hooks"])
+    return View(tables, plan(config, document["host"]), document["hooks"], Path(document["pins"]))

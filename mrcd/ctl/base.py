@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,7 +123,12 @@ def colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def emit(options: Options, document: Json, lines: Callable[..., list[str]], **style: bool) -> None:
+def room(wide: bool = False) -> int | None:
+    """Columns of the terminal; None where lines may be as long as they like: no terminal, or --wide."""
+    return None if wide or not sys.stdout.isatty() else shutil.get_terminal_size().columns
+
+
+def emit(options: Options, document: Json, lines: Callable[..., list[str]], **style: Any) -> None:
     """Print a document as JSON, or as the text that `lines` makes of the same document."""
     if options.json:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))

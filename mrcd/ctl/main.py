@@ -3,74 +3,21 @@
 Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or the machine refused.
 """
 
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 import mrcd
-from mrcd.ctl import bars, render
-from mrcd.ctl.base import Cli, F, Options, colours, common, emit
-from mrcd.ctl.client import Client, DaemonDown, Json, follow_events
-from mrcd.ctl.offline import open_view
-from mrcd.errors import DaemonError, MrcdError, UsageError
-
-if TYPE_CHECKING:
-    from mrcd.view import View
-
-STATES = ["UNKNOWN", "GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
-
-
-class StateType(click.Choice[str]):
-    """An EV state; small letters do too. (click's own way of it would show the states in small letters.)"""
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The state in capitals."""
-        return super().convert(value.upper(), param, ctx)
+from mrcd.ctl import bpf, bugreport, completion, look, render, watch
+from mrcd.ctl.base import Cli, Options, common, emit
+from mrcd.ctl.options import ev_option, peer_option, plane_option
+from mrcd.errors import DaemonError, UsageError
 
 
 def main() -> None:
     """Entry point."""
     cli(prog_name="mrcctl")
-
-
-def read(options: Options, from_daemon: Callable[[Client], Json], from_tables: Callable[["View"], Json]) -> Json:
-    """Ask the daemon; if it is down, the pinned tables, and say so."""
-    try:
-        return from_daemon(options.client)
-    except DaemonDown as down:
-        view = open_view(options.run_dir, down)
-        document = from_tables(view)
-        click.echo("mrcctl: mrcd is not running; from the pinned tables", err=True)
-        return document
-
-
-def _complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of peers, if a daemon can be asked; a shell that waits for TAB is not told of errors."""
-    options = ctx.ensure_object(Options)
-    try:
-        names = [str(p["peer"]) for p in Client(options.run_dir, timeout=0.5).get("/v1/peers")]
-    except (MrcdError, TypeError, KeyError):
-        return []
-    return [n for n in names if n.startswith(incomplete)]
-
-
-def peer_option(command: F) -> F:
-    """--peer."""
-    return click.option("--peer", metavar="NAME", shell_complete=_complete_peer, help="Only this peer.")(command)
-
-
-def plane_option(command: F) -> F:
-    """--plane."""
-    return click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")(command)
-
-
-def ev_option(command: F) -> F:
-    """--ev."""
-    return click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only the EV of this number.")(command)
 
 
 # ---- commands --------------------------------------------------------------------------------
@@ -86,68 +33,11 @@ def cli() -> None:
     """
 
 
-@cli.command()
-@common
-@click.pass_obj
-def status(options: Options) -> None:
-    """Host, planes, peers and EVs at a glance."""
-    document = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
-    emit(options, document, render.status, colour=colours())
-
-
-@cli.command(short_help="The other hosts: EVs, traffic, loss.")
-@common
-@click.pass_obj
-def peers(options: Options) -> None:
-    """The other hosts: reachable, EVs by state, traffic, loss."""
-    document = read(options, lambda daemon: daemon.get("/v1/peers"), lambda view: view.peers())
-    emit(options, document, render.peers, colour=colours())
-
-
-@cli.command(short_help="Every EV: state, traffic, loss, round-trip time.")
-@peer_option
-@plane_option
-@click.option("--state", type=StateType(STATES), help="Only EVs in this state.")
-@common
-@click.pass_obj
-def paths(options: Options, peer: str | None, plane: int | None, state: str | None) -> None:
-    """Every EV: state and since when, traffic, loss, round-trip time."""
-    document = read(
-        options,
-        lambda daemon: daemon.get("/v1/paths", peer=peer, plane=plane, state=state),
-        lambda view: view.paths(peer=peer, plane=plane, state=state),
-    )
-    emit(options, document, render.paths, colour=colours())
-
-
-@cli.command(name="histograms", short_help="Detection times, round trips: how they spread.")
-@common
-@click.pass_obj
-def histograms_(options: Options) -> None:
-    """How long it took to leave failed EVs, what was sent meanwhile, and the probes' round trips."""
-    document = read(options, lambda daemon: daemon.get("/v1/histograms"), lambda view: view.histograms())
-    emit(options, document, bars.histograms)
-
-
-@cli.command(short_help="What changed, with reason and evidence.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with new events as they happen; JSON is one event per line.")
-@common
-@click.pass_obj
-def events(options: Options, follow: bool) -> None:
-    """What mrcd remembers of changes, with reason and evidence."""
-    if not follow:
-        document = options.client.get("/v1/events", after=0, wait=0)["events"]
-        emit(options, document, render.events, colour=colours())
-        return
-    heading = not options.json
-    for batch in follow_events(options.client, lambda message: click.echo(f"mrcctl: {message}", err=True)):
-        if options.json:
-            lines = [json.dumps(event, ensure_ascii=False) for event in batch]
-        else:
-            lines = render.events(batch, colour=colours(), heading=heading)
-            heading = False
-        click.echo("\n".join(lines), color=True)
-        sys.stdout.flush()
+for _command in (
+    *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
+    *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
+):
+    cli.add_command(_command)
 
 
 def _steer(options: Options, action: str, peer: str | None, ev: int | None, plane: int | None) -> None:
@@ -222,26 +112,3 @@ def check(options: Options, file: Path, host: str | None) -> None:
     from mrcd.ctl.check import summary
 
     emit(options, summary(file, host), render.plan)
-
-
-@cli.command()
-@common
-@click.pass_obj
-def version(options: Options) -> None:
-    """Versions of mrcctl and of the mrcd that runs."""
-    try:
-        daemon = options.client.get("/v1/version")
-    except DaemonDown:
-        daemon = None
-    emit(options, {"mrcctl": mrcd.__version__, "daemon": daemon}, render.version)
-
-
-@cli.command(short_help="Print a shell's completion script.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the shell's completion script, e.g. for: source <(mrcctl completion bash)."""
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(cli, {}, "mrcctl", "_MRCCTL_COMPLETE").source())

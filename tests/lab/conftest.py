@@ -28,8 +28,9 @@ def wait_until(what: str, true: Callable[[], Any], timeout_s: float = 10.0, ever
 
 
 def mrcctl(lab: Lab, host: str, *arguments: str) -> Any:
-    """The JSON that mrcctl prints in that host."""
-    return json.loads(lab.exec(host, ["mrcctl", *arguments, "--json"], check=True).stdout)
+    """The JSON that mrcctl prints in that host; of `mrcctl paths` and the like the list alone."""
+    document = json.loads(lab.exec(host, ["mrcctl", *arguments, "--json"], check=True).stdout)
+    return document.get(arguments[0], document)
 
 
 def states(lab: Lab, host: str, peer: str) -> dict[int, str]:

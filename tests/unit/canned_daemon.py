@@ -80,7 +80,9 @@ PEER = {
     "prefixes": ["10.99.0.3/32", "fd00:99::3/128"],
 }
 STATUS = {
-    "schema_version": 1,
+    "schema_version": 2,
+    "abi_version": 2,
+    "wire_version": 2,
     "host": "h0",
     "host_id": 0,
     "cluster": "lab",
@@ -94,23 +96,42 @@ STATUS = {
             "plane": 0,
             "interface": "p0",
             "ifindex": 3,
-            "hook": "tc",
-            "hook_reason": "auto: veth",
+            "hook": "tcx",
+            "hook_reason": "veth is a virtual interface: tc keeps its bursts whole, XDP would cut them",
             "up": True,
             "gateway_mac": "02:00:00:00:00:01",
             "address": "fd10::1",
             "sid": "5f00:0:c000::",
         },
-        {"plane": 1, "interface": "p1", "ifindex": 4, "hook": "xdp", "up": False},
+        {
+            "plane": 1,
+            "interface": "p1",
+            "ifindex": 4,
+            "hook": "tcx",
+            "up": False,
+            "fallback": True,
+            "hook_reason": "native XDP refused: Operation not supported (EOPNOTSUPP)",
+        },
     ],
     "peers": {"total": 3, "reachable": 3, "unreachable": 0, "detached": 0},
     "evs": {"UNKNOWN": 0, "GOOD": 35, "SKIP": 0, "ASSUMED_BAD": 1, "DENIED": 0},
     "usable_evs": 35,
     "drops": {"TOO_BIG": 3},
     "last_event": EVENT,
-    "push": {"hook": "tc egress mrc0", "reason": None},
+    "push": {"hook": "tc egress mrc0", "reason": None, "how": "tcx"},
+    "forwarding_without_daemon": {"works": True, "how": "mrc_push at mrc0 and mrc_pop at 2 planes are pinned"},
+    "tables": {"peers": {"used": 3, "size": 64}, "events": {"used": 0, "size": 262144}},
+    "last_transition": {
+        "peer": "h2",
+        "ev": 5,
+        "plane": 1,
+        "t1": 1,
+        "state": "ASSUMED_BAD",
+        "reason": "overdue",
+        "since_s": 12.0,
+    },
 }
-VERSION = {"version": "0.1.0", "abi_version": 1, "wire_version": 1, "schema_version": 1}
+VERSION = {"version": "0.1.0", "abi_version": 2, "wire_version": 2, "schema_version": 2}
 
 
 class Daemon(ThreadingMixIn, UnixStreamServer):

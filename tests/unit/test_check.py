@@ -90,7 +90,7 @@ def test_the_plan_for_reading(file: Path) -> None:
 def test_the_plan_as_json(file: Path) -> None:
     document = plan(file)
     assert {k: v for k, v in document.items() if k not in ("planes", "peers")} == {
-        "schema_version": 1,
+        "schema_version": 2,
         "host": "h0",
         "host_id": 0,
         "steering": "usid",

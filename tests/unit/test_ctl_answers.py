@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -10,9 +11,14 @@ import mrcd
 from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, PATH, PEER, STATUS, VERSION, Daemon
 
 
+def rows(name: str, docs: list[dict[str, Any]], source: str = "daemon") -> dict[str, Any]:
+    """A list of the daemon's as mrcctl prints it."""
+    return {"schema_version": 2, "source": source, name: docs}
+
+
 @pytest.mark.parametrize(
     ("command", "document"),
-    [("status", STATUS), ("peers", [PEER]), ("paths", [PATH, BAD_PATH])],
+    [("status", STATUS), ("peers", rows("peers", [PEER])), ("paths", rows("paths", [PATH, BAD_PATH]))],
     ids=lambda x: str(x)[:8],
 )
 def test_json_is_the_daemons_document(
@@ -42,7 +48,7 @@ def test_paths_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
 
 def test_histograms(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     daemon.answers["/v1/histograms"] = (200, [HISTOGRAM])
-    assert json.loads(mrcctl("histograms", "--json").stdout) == [HISTOGRAM]
+    assert json.loads(mrcctl("histograms", "--json").stdout) == rows("histograms", [HISTOGRAM])
     lines = mrcctl("histograms").stdout.splitlines()
     assert lines[1:] == ["  2: p50 ≤ 459 µs, p99 ≤ 459 µs, max ≤ 459 µs", f"  262 µs – 524 µs  {'█' * 40}  2"]
 
@@ -52,7 +58,7 @@ def test_paths_filters_are_the_daemons(mrcctl: Callable[..., Result], daemon: Da
     result = mrcctl("paths", "--peer", "h2", "--plane", "1", "--state", "assumed_bad")
     assert (result.exit_code, result.stdout) == (0, "no paths\n")
     assert daemon.requests == [("GET", "/v1/paths", {"peer": "h2", "plane": "1", "state": "ASSUMED_BAD"})]
-    assert mrcctl("paths", "--json").stdout == "[]\n"
+    assert json.loads(mrcctl("paths", "--json").stdout) == rows("paths", [])
 
 
 def test_peers_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
@@ -67,24 +73,37 @@ def test_peers_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
 def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert mrcctl("status").stdout == (
         "host        h0 (id 0) of cluster lab\n"
-        "daemon      mrcd 0.1.0 running for 67 min (pid 77)\n"
+        "daemon      mrcd 0.1.0 (ABI 2) running for 67 min (pid 77)\n"
         "data plane  attached, steering usid, granularity burst, inner MTU 9020 bytes\n"
-        "push        tc egress mrc0\n"
-        "peers       3: 3 reachable, 0 unreachable, 0 detached\n"
-        "EVs         36, 35 usable: 35 GOOD, 1 ASSUMED_BAD\n"
+        "            forwarding without the daemon: yes (mrc_push at mrc0 and mrc_pop at 2 planes are pinned)\n"
+        "push        tc egress mrc0 by tcx\n"
+        "peers       3 of 3 reachable\n"
+        "EVs         35 of 36 usable: 35 GOOD, 1 ASSUMED_BAD\n"
         "drops       TOO_BIG 3\n"
+        "tables      peers 3 of 64, unread events 0 of 262144 bytes\n"
+        "last change 12 s ago: h2 EV 5 (plane 1, T1 1) → ASSUMED_BAD, overdue\n"
         "last event  2030-01-02T03:04:05.678 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue\n"
         "\n"
-        "PLANE  INTERFACE  LINK  GATEWAY            ADDRESS  SID            POP\n"
-        "    0  p0         up    02:00:00:00:00:01  fd10::1  5f00:0:c000::  tc (auto: veth)\n"
-        "    1  p1         down  -                  -        -              xdp\n"
+        "PLANE  INTERFACE  LINK  POP  GATEWAY            ADDRESS  SID\n"
+        "    0  p0         up    tcx  02:00:00:00:00:01  fd10::1  5f00:0:c000::\n"
+        "    1  p1         down  tcx  -                  -        -\n"
+        "pop         plane 0: veth is a virtual interface: tc keeps its bursts whole, XDP would cut them\n"
+        "pop         plane 1: FALLBACK: native XDP refused: Operation not supported (EOPNOTSUPP)\n"
     )
 
 
+def test_status_in_a_line(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    line = "h0  attached  mrcd up  peers 3/3  EVs 35/36 (ASSUMED_BAD 1)  planes 1/2  drops 3"
+    assert mrcctl("status", "--brief").stdout == f"{line}  fallback hooks 1\n"
+    needs = {"forwarding_without_daemon": {"works": False, "how": "mrc_push is not attached"}}
+    daemon.answers["/v1/status"] = (200, STATUS | needs)
+    assert mrcctl("status", "-b").stdout == f"{line}  needs the daemon to forward  fallback hooks 1\n"
+
+
 def test_events(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    assert json.loads(mrcctl("events", "--json").stdout) == []
+    assert json.loads(mrcctl("events", "--json").stdout) == rows("events", [])
     daemon.add(EVENT)
-    assert json.loads(mrcctl("events", "--json").stdout) == [EVENT]
+    assert json.loads(mrcctl("events", "--json").stdout) == rows("events", [EVENT])
     head, line = mrcctl("events").stdout.splitlines()
     assert head.split()[:2] == ["TIME", "(UTC)"]
     assert " ".join(line.split()) == (
@@ -123,6 +142,12 @@ def test_detach_and_attach(mrcctl: Callable[..., Result], daemon: Daemon, action
 
 def test_version(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     ours = f"mrcctl {mrcd.__version__}"
-    assert mrcctl("version").stdout == f"{ours}\nmrcd 0.1.0 (ABI 1, wire 1, schema 1)\n"
-    assert json.loads(mrcctl("version", "--json").stdout) == {"mrcctl": mrcd.__version__, "daemon": VERSION}
+    same = "(ABI 2, wire 2, schema 2)"
+    daemon.answers["/v1/version"] = (200, VERSION | {"version": mrcd.__version__})
+    assert mrcctl("version").stdout == f"{ours} {same}\nmrcd {mrcd.__version__} {same}\n"
+    daemon.answers["/v1/version"] = (200, VERSION | {"version": "0.0.9"})
+    assert mrcctl("version").stdout.splitlines()[2].startswith("they differ: `systemctl restart mrcd`")
+    document = json.loads(mrcctl("version", "--json").stdout)
+    assert document.pop("daemon") == VERSION | {"version": "0.0.9"}
+    assert document == {"schema_version": 2, "mrcctl": mrcd.__version__, "abi_version": 2, "wire_version": 2}
     assert mrcctl("--version").stdout == f"{ours}\n"

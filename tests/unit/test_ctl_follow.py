@@ -11,6 +11,8 @@ from click.testing import Result
 
 from tests.unit.canned_daemon import EVENT, PATH, Daemon
 
+VERSIONED = {"schema_version": 2}
+
 
 def lines(stream: IO[str] | None, n: int) -> list[str]:
     assert stream is not None
@@ -20,12 +22,12 @@ def lines(stream: IO[str] | None, n: int) -> list[str]:
 def test_follow_prints_each_event_at_once(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:
     daemon.add(EVENT)
     child = spawn("events", "--follow", "--json")
-    assert json.loads(lines(child.stdout, 1)[0]) == EVENT
+    assert json.loads(lines(child.stdout, 1)[0]) == VERSIONED | EVENT
     second, third = ({**EVENT, "id": n, "monotonic_ns": 2000} for n in (2, 3))  # two within one tick of the clock
     daemon.add(second)
-    assert json.loads(lines(child.stdout, 1)[0]) == second
+    assert json.loads(lines(child.stdout, 1)[0]) == VERSIONED | second
     daemon.add(third)
-    assert json.loads(lines(child.stdout, 1)[0]) == third
+    assert json.loads(lines(child.stdout, 1)[0]) == VERSIONED | third
     child.send_signal(signal.SIGINT)
     rest, errors = child.communicate(timeout=10)
     assert (child.returncode, rest, errors) == (130, "", "")

@@ -12,7 +12,7 @@ from click.testing import Result
 
 import mrcd
 from mrcd.errors import MachineError
-from tests.unit.canned_daemon import BAD_PATH, PATH, PEER, STATUS, Daemon
+from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS, Daemon
 
 
 class FakeView:
@@ -23,9 +23,12 @@ class FakeView:
         return [PEER]
 
     def paths(
-        self, peer: str | None = None, plane: int | None = None, state: str | None = None
+        self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
     ) -> list[dict[str, Any]]:
         return [PATH] if (peer, plane, state) == ("h2", 1, "GOOD") else [BAD_PATH]
+
+    def unread_events(self) -> list[dict[str, Any]]:
+        return [EVENT | {"id": None}]
 
 
 @pytest.fixture
@@ -48,11 +51,15 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
     result = mrcctl("status", "--json")
     assert (result.exit_code, result.stderr) == (0, SAYS_SO)
     assert json.loads(result.stdout)["daemon"] == {"running": False}
-    assert "daemon      mrcd not running\n" in mrcctl("status").stdout
-    assert json.loads(mrcctl("peers", "--json").stdout) == [PEER]
-    assert json.loads(mrcctl("paths", "--json").stdout) == [BAD_PATH]
+    assert "daemon      mrcd not running (tables: ABI 2)\n" in mrcctl("status").stdout
+    tables = {"schema_version": 2, "source": "tables"}
+    assert json.loads(mrcctl("peers", "--json").stdout) == tables | {"peers": [PEER]}
+    assert json.loads(mrcctl("paths", "--json").stdout) == tables | {"paths": [BAD_PATH]}
     result = mrcctl("paths", "--json", "--peer", "h2", "--plane", "1", "--state", "GOOD")
-    assert (json.loads(result.stdout), result.stderr) == ([PATH], SAYS_SO)
+    assert (json.loads(result.stdout)["paths"], result.stderr) == ([PATH], SAYS_SO)
+    result = mrcctl("events", "--json")
+    assert json.loads(result.stdout) == tables | {"events": [EVENT | {"id": None}]}
+    assert result.stderr.startswith("mrcctl: mrcd is not running; only what happened since")
 
 
 @pytest.mark.usefixtures("pinned")
@@ -78,7 +85,7 @@ def test_down_and_no_pins(mrcctl: Callable[..., Result], monkeypatch: pytest.Mon
     )
 
 
-@pytest.mark.parametrize("args", [["deny", "--peer", "h2"], ["detach"], ["attach"], ["events"]], ids=" ".join)
+@pytest.mark.parametrize("args", [["deny", "--peer", "h2"], ["detach"], ["attach"], ["events", "-f"]], ids=" ".join)
 @pytest.mark.usefixtures("pinned")
 def test_what_needs_the_daemon_fails_without_it(mrcctl: Callable[..., Result], args: list[str]) -> None:
     result = mrcctl(*args)
@@ -89,7 +96,10 @@ def test_what_needs_the_daemon_fails_without_it(mrcctl: Callable[..., Result], a
 
 def test_version_does_not_need_the_daemon(mrcctl: Callable[..., Result]) -> None:
     result = mrcctl("version")
-    assert (result.exit_code, result.stdout) == (0, f"mrcctl {mrcd.__version__}\nmrcd not running\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"mrcctl {mrcd.__version__} (ABI 2, wire 2, schema 2)\nmrcd not running\n",
+    )
     assert json.loads(mrcctl("version", "--json").stdout)["daemon"] is None
 
 
@@ -106,7 +116,8 @@ def test_version_does_not_need_the_daemon(mrcctl: Callable[..., Result]) -> None
         (500, {"error": "no code"}, 2, "mrcctl: no code\n"),
         (500, b"<html>", 2, "mrcctl: mrcd answered 500 Internal Server Error without a JSON document\n"),
         (200, b"{", 2, "mrcctl: mrcd answered 200 OK without a JSON document\n"),
-        (200, {"peers": 1}, 2, "mrcctl: internal error: "),
+        (200, {"peers": 1}, 2, "mrcctl: mrcd's paths are not a list of objects\n  hint: "),
+        (200, [{"state": 7, "since_s": "long"}], 2, "mrcctl: internal error: "),
     ],
 )
 def test_errors_of_the_daemon(

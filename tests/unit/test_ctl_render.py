@@ -2,7 +2,7 @@
 
 import pytest
 
-from mrcd.ctl import render
+from mrcd.ctl import documents, render
 from tests.unit.canned_daemon import BAD_PATH, PATH
 
 
@@ -11,7 +11,7 @@ from tests.unit.canned_daemon import BAD_PATH, PATH
     [(True, 1.0, "yes"), (True, 0.125, "1/8"), (True, 0.5, "1/2"), (False, 0.125, "no"), (True, None, "yes")],
 )
 def test_an_ev_that_has_just_returned_takes_some_of_its_turns(usable: bool, weight: float | None, shown: str) -> None:
-    heading, line = render.paths([{**PATH, "usable": usable, "weight": weight}], colour=False)
+    heading, line = documents.paths([{**PATH, "usable": usable, "weight": weight}], colour=False)
     assert line[heading.index("USABLE") :].split()[0] == shown
 
 
@@ -50,8 +50,8 @@ def test_duration(value: float | None, shown: str) -> None:
 
 
 def test_colour_changes_nothing_but_colour() -> None:
-    plain = render.paths([PATH, BAD_PATH], colour=False)
-    coloured = render.paths([PATH, BAD_PATH], colour=True)
+    plain = documents.paths([PATH, BAD_PATH], colour=False)
+    coloured = documents.paths([PATH, BAD_PATH], colour=True)
     assert "\033[32mGOOD\033[0m" in coloured[1]
     assert "\033[31mASSUMED_BAD\033[0m" in coloured[2]
     for code in ("\033[32m", "\033[31m", "\033[0m"):

@@ -1,6 +1,7 @@
 """The documents that users and Prometheus see, made from tables."""
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ class Host(Arrays):
         super().__init__(4, 8)
         self.plan = topology.plan(config.parse(TEXT), "h0")
         install.write_peers(cast(tables.Tables, self), self.plan, lambda row: None)
-        self.view = view.View(cast(tables.Tables, self), self.plan, [])
+        self.view = view.View(cast(tables.Tables, self), self.plan, [], Path("/nowhere"))
         self.now = time.monotonic_ns()
         for table, fields in (
             (self.evs, SENT),

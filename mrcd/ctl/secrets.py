@@ -1,0 +1,47 @@
+"""Taking secrets out of what is to be handed on. Pure."""
+
+import re
+from typing import Any
+
+REMOVED = "REMOVED"
+# Whole words of a key, however they are joined: tls_key, api-token, PASSWORD; not keyboard, not monkey.
+_WORDS = "keys?|passw(?:or)?d|passphrase|secrets?|tokens?|credentials?|psk|bearer|authorization"
+_NAME = rf"(?:[A-Za-z0-9]+[_-])*(?:{_WORDS})(?:[_-][A-Za-z0-9]+)*"
+_IS_SECRET = re.compile(_NAME, re.IGNORECASE)
+# key = "value", key: value, key=value; what follows up to the end of a quoted text, list or word.
+_PAIR = re.compile(
+    rf"""(?P<key>(?<![A-Za-z0-9_-])"?{_NAME}"?\s*[=:]\s*)
+    (?P<value>\"\"\"(?s:.*?)\"\"\"|'''(?s:.*?)'''|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]]*\]|\{{[^}}]*\}}|(?:(?:Basic|Bearer)\s+)?[^\s,;}}]+)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
+
+
+def from_text(text: str) -> tuple[str, int]:
+    """Text (TOML, logs, command lines) without the values of secret keys, private keys and passwords in URLs.
+
+    Returns it and how many were removed. What is not named as a secret is not found.
+    """
+    removed = 0
+    for pattern, by in ((_PEM, REMOVED), (_PAIR, rf'\g<key>"{REMOVED}"'), (_URL, f"{REMOVED}:{REMOVED}")):
+        text, n = pattern.subn(by, text)
+        removed += n
+    return text, removed
+
+
+def from_document(document: Any) -> tuple[Any, int]:
+    """A JSON document without the values of secret keys, and how many there were."""
+    if isinstance(document, dict):
+        found, removed = {}, 0
+        for key, value in document.items():
+            if _IS_SECRET.fullmatch(str(key)) and value is not None:
+                found[key], n = REMOVED, 1
+            else:
+                found[key], n = from_document(value)
+            removed += n
+        return found, removed
+    if isinstance(document, list):
+        pairs = [from_document(x) for x in document]
+        return [x for x, _ in pairs], sum(n for _, n in pairs)
+    return from_text(document) if isinstance(document, str) else (document, 0)

@@ -1,0 +1,173 @@
+"""`mrcctl watch` and `mrcctl top`: what moves, live or once."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mrcd.ctl import frame, rates
+from mrcd.ctl.base import Options, colours, common, emit, room
+from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.offline import open_view, read
+from mrcd.ctl.options import peer_option, wide_option
+from mrcd.errors import DaemonError, MrcdError
+from mrcd.versions import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from mrcd.view import View
+
+_EVENTS = 20  # of those before the first frame
+_PATHS = 20  # with something wrong, per frame
+_STATUS = ("host", "cluster", "attached", "daemon", "evs", "usable_evs", "drops")
+
+_interval = click.option(
+    "--interval",
+    "-i",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+
+
+class Looker:
+    """Looks at the host again and again, lives through the daemon's end and return."""
+
+    def __init__(self, options: Options, peer: str | None) -> None:
+        self._options, self._peer = options, peer
+        self._view: View | None = None
+        self._before: rates.Sample | None = None
+        self._after: int | None = None  # number of the newest event seen
+
+    def look(self) -> dict[str, Any]:
+        """A document of this moment (frame.py). Raises MrcdError if neither daemon nor tables can say anything."""
+        try:
+            source, status, peers, paths, events = "daemon", *self._ask()
+            self._view = None
+        except DaemonDown as down:
+            self._after = None
+            self._view = self._view or open_view(self._options.run_dir, down)
+            view = self._view
+            source, status, peers, paths = "tables", view.status(), view.peers(), view.paths(peer=self._peer)
+            events = []
+        if not isinstance(status, dict) or not all(isinstance(x, list) for x in (peers, paths)):
+            raise DaemonError("mrcd's answer is not what mrcctl knows", hint="see `mrcctl version`: are both the same?")
+        sample = rates.Sample(time.monotonic(), paths)
+        moved = rates.path_rates(self._before or sample, sample)
+        if self._before is None:  # nothing to compare with yet
+            moved = [r | dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s")) for r in moved]
+        self._before = sample
+        wrong = rates.worst(moved, len(moved))
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "source": source,
+            "error": None,
+            "status": {k: status.get(k) for k in _STATUS}
+            | {"planes_up": [p["plane"] for p in status.get("planes") or [] if p.get("up")]},
+            "peers": frame.peers([p for p in peers if self._peer in (None, p["peer"])], rates.by_peer(moved)),
+            "wrong_paths": len(wrong),
+            "worst": wrong[:_PATHS],
+            "events": events,
+        }
+
+    def _ask(self) -> tuple[Json, Json, Json, list[Json]]:
+        client = self._options.client
+        status = client.get("/v1/status")
+        last = int((status.get("last_event") or {}).get("id") or 0) if isinstance(status, dict) else 0
+        if self._after is None or last < self._after:  # the first look, or a daemon that counts anew
+            self._after = max(0, last - _EVENTS)
+        events = client.get("/v1/events", after=self._after, wait=0)["events"] if last > self._after else []
+        self._after = max((e["id"] for e in events), default=self._after)
+        return status, client.get("/v1/peers"), client.get("/v1/paths", peer=self._peer), events
+
+
+def _frames(looker: Looker) -> Iterator[dict[str, Any]]:
+    """What is to be seen now, each time anew. Only the first look may fail; later ones say so and go on."""
+    document = looker.look()
+    while True:
+        yield document
+        try:
+            document = looker.look()
+        except MrcdError as e:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            document = document | {"time": now, "source": None, "error": str(e.args[0]), "events": []}
+
+
+@click.command(short_help="Peers, traffic, bad paths and events, live.")
+@_interval
+@click.option("--count", "-n", type=click.IntRange(min=1), metavar="N", help="End after so many looks.")
+@peer_option
+@common
+@click.pass_obj
+def watch(options: Options, interval: float, count: int | None, peer: str | None) -> None:
+    """Peers, traffic, bad paths and events, live; `q` ends it.
+
+    In a terminal the whole screen; elsewhere one look below the other. With --json a document per line.
+    """
+    full = sys.stdout.isatty() and not options.json
+    recent: list[Json] = []
+    with ExitStack() as stack:
+        screen = None
+        for n, document in enumerate(_frames(Looker(options, peer))):
+            if full and screen is None:
+                from mrcd.ctl.screen import Screen
+
+                screen = stack.enter_context(Screen())
+            if screen:
+                recent = [*recent, *document["events"]][-_EVENTS:]
+                columns, height = screen.size
+                screen.draw(frame.lines(document, recent, colour=colours(), columns=columns, height=height))
+            elif options.json:
+                click.echo(json.dumps(document, ensure_ascii=False))
+            else:
+                click.echo("\n".join([*frame.lines(document, document["events"], colour=False), ""]))
+            sys.stdout.flush()
+            if count is not None and n + 1 >= count:
+                break
+            if screen:
+                if screen.wait(interval):
+                    break
+            else:
+                time.sleep(interval)
+
+
+@click.command(short_help="The busiest paths, and the worst.")
+@_interval
+@click.option("--lines", "-n", type=click.IntRange(min=1), default=10, show_default=True, help="Paths of each kind.")
+@peer_option
+@wide_option
+@common
+@click.pass_obj
+def top(options: Options, interval: float, lines: int, peer: str | None, wide: bool) -> None:
+    """The busiest paths, and the worst: out of use or losing packets, by what moves between two looks.
+
+    `watch` shows the same again and again.
+    """
+    samples = []
+    for last in (False, True):
+        found, source = read(
+            options,
+            lambda daemon: daemon.get("/v1/paths", peer=peer),
+            lambda view: view.paths(peer=peer),
+            quiet=last,
+        )
+        samples.append(rates.Sample(time.monotonic(), found))
+        if not last:
+            time.sleep(interval)
+    moved = rates.path_rates(*samples)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "source": source,
+        "interval_s": round(samples[1].at_s - samples[0].at_s, 3),
+        "paths": len(moved),
+        "busiest": rates.busiest(moved, lines),
+        "worst": rates.worst(moved, lines),
+    }
+    emit(options, document, frame.top, colour=colours(), room=room(wide))

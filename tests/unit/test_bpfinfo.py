@@ -1,0 +1,58 @@
+"""What the attachments mean for a host without its daemon; records of a ring that nobody has read."""
+
+import struct
+from typing import Any
+
+from mrcd.bpfinfo import without_daemon
+from mrcd.ring import records
+
+PLANES = {0: 3, 1: 4}
+
+
+def link(program: str, ifindex: int, **other: Any) -> dict[str, Any]:
+    return {"program": program, "ifindex": ifindex, "interface": "x", "attached": ifindex != 0, "pinned": True, **other}
+
+
+PUSH = link("mrc_push", 9, interface="mrc0")
+ALL = [PUSH, link("mrc_pop", 3), link("mrc_pop", 4)]
+
+
+def says(links: list[dict[str, Any]], *, detached: bool = False, steering: str = "usid") -> tuple[bool, str]:
+    document = without_daemon(links, PLANES, detached=detached, steering=steering)
+    return document["works"], document["how"]
+
+
+def test_all_attached() -> None:
+    assert says(ALL) == (True, "mrc_push at mrc0 and mrc_pop at 2 planes are pinned")
+    assert says([PUSH, link("mrc_pop_xdp", 3), link("mrc_pop", 4)])[0]
+    filters = [x | {"pinned": False} for x in ALL]
+    assert says(filters) == (True, "mrc_push at mrc0 and mrc_pop at 2 planes are held by tc filters")
+
+
+def test_a_plane_without_pop_is_named() -> None:
+    assert says([PUSH, link("mrc_pop", 3)]) == (
+        True, "mrc_push at mrc0 and mrc_pop at 1 planes are pinned; not at plane 1"
+    )  # fmt: skip
+
+
+def test_what_is_missing_or_gone_does_not_forward() -> None:
+    assert says(ALL[1:]) == (False, "mrc_push is not attached")
+    assert says([PUSH]) == (False, "mrc_pop is not attached to any plane")
+    gone = link("mrc_push", 0)  # its interface was removed: the pin is there, the attachment is not
+    assert says([gone, *ALL[1:]]) == (False, "mrc_push is not attached")
+
+
+def test_detached_is_plain_srv6_unless_there_is_none() -> None:
+    assert says([], detached=True)[0]
+    assert not says([], detached=True, steering="ecmp")[0]
+
+
+def test_records_of_a_ring() -> None:
+    def record(data: bytes, flags: int = 0) -> bytes:
+        return struct.pack("II", len(data) | flags, 0) + data + bytes(-len(data) % 8)
+
+    discarded, busy = 1 << 30, 1 << 31
+    ring = record(b"first") + record(b"nothing", discarded) + record(b"12345678")
+    assert records(ring) == [b"first", b"12345678"]
+    assert records(ring + record(b"being written", busy) + record(b"later")) == [b"first", b"12345678"]
+    assert records(b"") == []

@@ -1,0 +1,68 @@
+"""What uSIDs mean: topology's numbering backwards, for every path that it plans."""
+
+from ipaddress import IPv6Address, IPv6Network
+
+import pytest
+
+from mrcd import config, topology
+from mrcd.ctl.documents import hop
+from mrcd.hops import hops
+from tests.unit.cluster_files import host, path
+
+BLOCK = IPv6Network("5f00::/32")
+FAR = host(0, t0=1, port=3) + host(1, t0=4, port=9)
+
+
+def cluster(steering: str, hosts: str = FAR) -> topology.Plan:
+    text = f'[cluster]\nplanes = 3\nt0s = 5\nt1s = 7\nsteering = "{steering}"\n{hosts}'
+    return topology.plan(config.parse(text), "h0")
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh"])
+def test_every_planned_path_is_read_back(steering: str) -> None:
+    (peer,) = cluster(steering).peers
+    assert len(peer.evs) == 21
+    for ev in peer.evs:
+        found = hops(ev.segments, BLOCK)
+        kinds = [("t0", 1), ("t1", ev.t1), ("t0", 4), ("host", 9)]
+        assert [(h.kind, h.number) for h in found] == kinds
+        assert {h.plane for h in found} == {ev.plane}
+        assert [h.usid for h in found] == list(ev.usids)
+        assert [h.segment for h in found] == ([0, 1, 2, 3] if steering == "srh" else [0, 0, 0, 0])
+
+
+def test_the_destination_is_what_the_hop_receives() -> None:
+    found = hops([IPv6Address("5f00:0:4003:8002:4007:c001::")], BLOCK)
+    assert [str(h.destination) for h in found] == [
+        "5f00:0:4003:8002:4007:c001::",
+        "5f00:0:8002:4007:c001::",
+        "5f00:0:4007:c001::",
+        "5f00:0:c001::",
+    ]
+    assert " → ".join(hop(h.document(), 0) for h in found) == "T0 3 → T1 2 → T0 7 → host port 1"
+    assert hop(found[0].document(), 1) == "T0 3 (of plane 0)"
+
+
+def test_six_usids_fill_a_carrier() -> None:
+    found = hops([IPv6Address("5f00:0:1:4001:8001:4801:e006:c001")], BLOCK)
+    assert [h.kind for h in found] == ["other", "t0", "t1", "t0", "other", "host"]
+    assert [hop(h.document(), 0) for h in found][:4] == ["uSID 0001", "T0 1", "T1 1", "T0 1 (of plane 1)"]
+    assert found[4].document() == {
+        "segment": 0, "destination": "5f00:0:e006:c001::", "usid": "e006", "kind": "other", "plane": None,
+        "number": None,
+    }  # fmt: skip
+
+
+def test_an_ecmp_path_is_any_way_to_an_address() -> None:
+    (peer,) = cluster("ecmp").peers
+    (only,) = hops(peer.evs[0].segments, BLOCK)
+    assert (only.kind, only.usid, only.plane) == ("address", None, None)
+    assert hop(only.document(), 0) == f"any way to {peer.addresses[0]}"
+
+
+def test_listed_paths_are_read_by_the_same_numbering() -> None:
+    listed = FAR + path(plane=1, segments='["5f00:0:4800:8801::", "5f00:0:4801:c400::"]')
+    ((ev,),) = (p.evs for p in cluster("usid", listed).peers)
+    assert [(h.segment, hop(h.document(), 1)) for h in hops(ev.segments, BLOCK)] == [
+        (0, "T0 0"), (0, "T1 1"), (1, "T0 1"), (1, "host port 0"),
+    ]  # fmt: skip
