@@ -197,13 +197,15 @@ def _name(ifindex: int) -> str | None:
 def programs(pins: Path) -> list[Document]:
     """A document per loaded program that uses one of the pinned maps, whoever loaded it.
 
-    `hooks` are those of links(); empty for programs that the daemon runs itself, and for what a dead
+    `hooks` are from links(); empty for programs that the daemon runs itself, and for what a dead
     version has left. `run_time_ns` and `runs` count while kernel.bpf_stats_enabled is 1.
     """
     ours = {m["id"]: m["map"] for m in maps(pins)}
-    where: dict[int, list[str]] = {}
+    where: dict[int, list[Document]] = {}
     for link in links(pins):
-        where.setdefault(link["program_id"], []).append(f"{link['type']} {link['point']} {link['interface'] or '-'}")
+        if link["attached"]:
+            hook = {key: link[key] for key in ("type", "point", "interface")}
+            where.setdefault(link["program_id"], []).append(hook)
     found = []
     for number in _program_ids():
         try:

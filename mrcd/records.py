@@ -16,6 +16,7 @@ _DURATIONS = {"rtt_ns", "rtt_var_ns"}
 _ADDRESSES = {"dst", "address", "sid"}
 _MACS = {"smac", "dmac"}
 _PLANES = {"ports"}
+_ZERO = {"probe_after_ns": "in every sweep", "lag_ns": "does not lag"}
 
 
 def fields(record: np.void, now_ns: int) -> list[dict[str, Any]]:
@@ -59,13 +60,13 @@ def _meaning(name: str, raw: Any, now_ns: int) -> str:
     if name in _DURATIONS:
         return f"{number / 1000:.1f} µs"
     if name in _MOMENTS:
-        return _moment(number, now_ns)
+        return _moment(name, number, now_ns)
     return ""
 
 
-def _moment(ns: int, now_ns: int) -> str:
+def _moment(name: str, ns: int, now_ns: int) -> str:
     if not ns:
-        return "never"
+        return _ZERO.get(name, "never")
     seconds = (now_ns - ns) / 1e9
     return f"{seconds:.3f} s ago" if seconds >= 0 else f"in {-seconds:.3f} s"
 

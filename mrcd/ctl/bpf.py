@@ -92,11 +92,20 @@ def _programs(document: Document, *, colour: bool, room: int | None) -> list[str
             text(p["jited_bytes"]),
             count(p["runs"]),
             count(round(p["run_time_ns"] / p["runs"]) if p["runs"] else None),
-            ", ".join(p["hooks"]) or "-",
+            _hooks(p["hooks"]),
         ]
         for p in document["programs"]
     ]
     return table(columns, rows, colour=colour, room=room)
+
+
+def _hooks(hooks: Sequence[Document]) -> str:
+    """tcx ingress p0,p1; xdp p0."""
+    by_point: dict[str, list[str]] = {}
+    for hook in hooks:
+        point = hook["type"] if hook["type"] == hook["point"] else f"{hook['type']} {hook['point']}"
+        by_point.setdefault(point, []).append(text(hook["interface"]))
+    return "; ".join(f"{point} {','.join(interfaces)}" for point, interfaces in by_point.items()) or "-"
 
 
 # ---- records ---------------------------------------------------------------------------------

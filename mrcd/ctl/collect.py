@@ -158,6 +158,9 @@ def _documents(options: Options, report: Report) -> list[str]:
             except DaemonDown as down:
                 view = view or open_view(options.run_dir, down)
                 document, how = from_tables(view), "the pinned tables: mrcd is not running"
+            if document is None:
+                report.miss(f"mrcd/{name}.json", how, "only mrcd knows")
+                continue
             report.add_document(f"mrcd/{name}.json", document, how=how)
             if name == "status":
                 interfaces = [str(p["interface"]) for p in document["planes"]]

@@ -59,7 +59,7 @@ def _head(document: Document, colour: bool) -> list[str]:
     status = document["status"]
     daemon = status.get("daemon") or {}
     if document["error"]:
-        running = f"no answer: {document['error']}"
+        running = "NO ANSWER, below is the last look"
     elif document["source"] == "tables":
         running = "mrcd is not running: from the pinned tables"
     else:
@@ -72,6 +72,7 @@ def _head(document: Document, colour: bool) -> list[str]:
         f"{host}  {text(document['time'])[:19]} UTC  {attached}  {running}",
         f"EVs {text(status.get('usable_evs'))} of {sum(evs.values())} usable: {plain_states(evs)}  "
         f"planes up {text(status.get('planes_up'))}  drops {count(drops)}",
+        *([document["error"]] if document["error"] else []),
     ]
 
 
@@ -80,8 +81,8 @@ def _peers(rows: Sequence[Document], colour: bool, room: int | None) -> list[str
     columns = [
         Column("PEER"),
         Column("STATUS"),
-        *(Column(h, True, rank=1 if h == "TX pkts/s" else 0) for h in headings),
-        Column("USABLE BY PLANE", rank=2),
+        *(Column(h, True, rank=2 if h == "TX pkts/s" else 0) for h in headings),
+        Column("USABLE BY PLANE", rank=1),
     ]
     cells = [
         [
@@ -96,10 +97,10 @@ def _peers(rows: Sequence[Document], colour: bool, room: int | None) -> list[str
         ]
         for p in rows
     ]
-    return table(columns, cells, colour=colour, room=room)
+    return table(columns, cells, colour=colour, room=room, note=False)
 
 
-def _paths(rows: Sequence[Document], colour: bool, room: int | None) -> list[str]:
+def _paths(rows: Sequence[Document], colour: bool, room: int | None, note: bool = False) -> list[str]:
     columns = [
         Column("PEER"),
         *(Column(h, True) for h in ("EV", "PLANE", "T1")),
@@ -130,15 +131,15 @@ def _paths(rows: Sequence[Document], colour: bool, room: int | None) -> list[str
         ]
         for r in rows
     ]
-    return table(columns, cells, colour=colour, room=room)
+    return table(columns, cells, colour=colour, room=room, note=note)
 
 
 def top(document: Document, *, colour: bool, room: int | None = None) -> list[str]:
     """The document of `mrcctl top`."""
     out = [f"busiest of {document['paths']} paths, over {duration(document['interval_s'])}"]
-    out += _paths(document["busiest"], colour, room) if document["busiest"] else ["no path carries anything"]
+    out += _paths(document["busiest"], colour, room, True) if document["busiest"] else ["no path carries anything"]
     out += ["", "out of use, or losing packets"]
-    return out + (_paths(document["worst"], colour, room) if document["worst"] else ["none"])
+    return out + (_paths(document["worst"], colour, room, True) if document["worst"] else ["none"])
 
 
 def _megabits(bits: float | None) -> str:

@@ -105,10 +105,12 @@ def table(
     colour: bool,
     heading: bool = True,
     room: int | None = None,
+    note: bool = True,
 ) -> list[str]:
     """Aligned lines. The last column is not padded, so long texts there cost no room above.
 
-    `room` is the width of the terminal, characters; None shows all columns. A last line names those left out.
+    `room` is the width of the terminal, characters; None shows all columns. A last line names those left out,
+    unless `note` is False.
     """
     cells = [list(row) for row in rows]
     widths = [max(c.width, len(c.heading), *(len(r[i]) for r in cells), 0) for i, c in enumerate(columns)]
@@ -123,7 +125,7 @@ def table(
             padded.append(blank + painted if columns[i].right else painted + blank)
         out.append("  ".join(padded).rstrip())
     hidden = [c.heading for i, c in enumerate(columns) if i not in shown]
-    if hidden and heading:
+    if hidden and heading and note:
         out += textwrap.wrap(f"(no room for {', '.join(hidden)}: see --wide)", room or 80, subsequent_indent=" ")
     return out
 

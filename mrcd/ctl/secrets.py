@@ -18,16 +18,24 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIV
 _URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 
 
+_COUNT = re.compile(r"\d{1,9}")  # of keys: the size of a map's, a number of keys
+
+
+def _of_pair(match: re.Match[str]) -> str:
+    counted = "key" in match["key"].lower() and _COUNT.fullmatch(match["value"])
+    return match[0] if counted else f'{match["key"]}"{REMOVED}"'
+
+
 def from_text(text: str) -> tuple[str, int]:
     """Text (TOML, logs, command lines) without the values of secret keys, private keys and passwords in URLs.
 
     Returns it and how many were removed. What is not named as a secret is not found.
     """
-    removed = 0
-    for pattern, by in ((_PEM, REMOVED), (_PAIR, rf'\g<key>"{REMOVED}"'), (_URL, f"{REMOVED}:{REMOVED}")):
-        text, n = pattern.subn(by, text)
-        removed += n
-    return text, removed
+    before = text.count(REMOVED)
+    text = _PEM.sub(REMOVED, text)
+    text = _PAIR.sub(_of_pair, text)
+    text = _URL.sub(REMOVED, text)
+    return text, text.count(REMOVED) - before
 
 
 def from_document(document: Any) -> tuple[Any, int]:
@@ -35,7 +43,7 @@ def from_document(document: Any) -> tuple[Any, int]:
     if isinstance(document, dict):
         found, removed = {}, 0
         for key, value in document.items():
-            if _IS_SECRET.fullmatch(str(key)) and value is not None:
+            if _IS_SECRET.fullmatch(str(key)) and value is not None and not isinstance(value, int):
                 found[key], n = REMOVED, 1
             else:
                 found[key], n = from_document(value)

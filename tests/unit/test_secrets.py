@@ -38,6 +38,7 @@ def test_secrets_are_removed(text: str) -> None:
         "fe80::1 dev p0 lladdr 02:00:00:00:00:01 REACHABLE",
         "evidence: silent_reports 6",
         "http://127.0.0.1:9479/metrics",
+        '"bytes_key": 4, "bytes_value": 128',
     ],
 )
 def test_the_rest_stays(text: str) -> None:
@@ -45,6 +46,7 @@ def test_the_rest_stays(text: str) -> None:
 
 
 def test_documents_at_any_depth() -> None:
+    assert from_document({"key_bytes": 4}) == ({"key_bytes": 4}, 0)
     document = {"host": "h0", "auth": {"keys": {"h1": "hunter2"}}, "log": ["password=hunter2", 7, None], "token": None}
     clean, removed = from_document(document)
     assert clean == {"host": "h0", "auth": {"keys": "REMOVED"}, "log": ['password="REMOVED"', 7, None], "token": None}
