@@ -110,7 +110,7 @@ class Report:
             "secrets_removed": self.removed,
             "files": self.manifest,
         }
-        data = (json.dumps(document, indent=2) + "\n").encode()
+        data = (json.dumps(secrets.from_document(document)[0], indent=2) + "\n").encode()
         entry = tarfile.TarInfo(f"{self.root}/manifest.json")
         entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
         self.archive.addfile(entry, io.BytesIO(data))

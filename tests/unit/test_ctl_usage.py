@@ -4,12 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from tests.unit.canned_daemon import Daemon
+from tests.unit.canned_daemon import EVENT, PATH, Daemon
 
 
 @pytest.mark.parametrize(
@@ -23,6 +22,13 @@ from tests.unit.canned_daemon import Daemon
         (["deny", "--ev", "x"], "Invalid value for '--ev'"),
         (["status", "--timeout", "0"], "Invalid value for '--timeout'"),
         (["status", "h2"], "Got unexpected extra argument"),
+        (["events", "--since", "yesterday"], "Invalid value for '--since'"),
+        (["events", "--since", "1e9d"], "Invalid value for '--since'"),
+        (["watch", "--interval", "0"], "Invalid value for '--interval'"),
+        (["top", "--lines", "0"], "Invalid value for '--lines'"),
+        (["bpf", "frobnicate"], "No such command 'frobnicate'"),
+        (["bpf", "dump", "h2", "-1"], "No such option"),
+        (["completion", "csh"], "Invalid value for '{bash|zsh|fish}'"),
         (["config", "check"], "Missing argument 'FILE'"),
         (["config", "check", "/nowhere/mrcd.toml"], "/nowhere/mrcd.toml: no such file"),
     ],
@@ -74,13 +80,45 @@ def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], mo
 # ---- start-up ----
 
 
-def test_starts_without_the_heavy_modules(run_dir: Path) -> None:
+ONLINE = [
+    *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "version"),
+    *("watch --json -n 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh"),
+]
+
+
+def test_nothing_heavy_is_imported_for_what_the_daemon_answers(daemon: Daemon) -> None:
+    """A command that takes 100 ms longer because of numpy is one that nobody runs in a loop."""
+    daemon.answers |= {
+        "/v1/histograms": (200, []),
+        "/v1/events": (200, {"events": [EVENT], "last_id": 1}),
+        "/v1/deny": (200, {"message": "done", "changed": 1}),
+        "/v1/attach": (200, {"message": "done"}),
+    }
     code = (
-        "import sys; from mrcd.ctl.main import cli\n"
-        "heavy = {'bcc', 'pydantic', 'aiohttp', 'numpy', 'scapy', 'pyroute2'}\n"
-        "try: cli(['version'])\n"
-        "except SystemExit: print(sorted(heavy & set(sys.modules)))"
+        "import contextlib, os, sys\n"
+        "from mrcd.ctl.main import cli\n"
+        "heavy = {'bcc', 'pydantic', 'aiohttp', 'numpy', 'scapy', 'pyroute2', 'rich', 'asyncio', 'subprocess'}\n"
+        f"for command in {ONLINE!r}:\n"
+        "    with contextlib.redirect_stdout(open(os.devnull, 'w')):\n"
+        "        try: cli(command.split())\n"
+        "        except SystemExit as e: code = e.code\n"
+        "    print(command, code, sorted(heavy & set(sys.modules)))\n"
     )
-    env = {**os.environ, "MRCD_RUN_DIR": str(run_dir)}
+    env = {**os.environ, "MRCD_RUN_DIR": str(daemon.run_dir)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.splitlines() == [f"{command} 0 []" for command in ONLINE], done.stderr
+
+
+def test_answers_in_150_ms(daemon: Daemon) -> None:
+    """Of CPU time, and the best of some: other tests may be running beside this one. Usually it is half of that."""
+    daemon.answers["/v1/paths"] = (200, [PATH] * 256)
+    mrcctl = [sys.executable, "-c", "from mrcd.ctl.main import main; main()"]
+    env = {**os.environ, "MRCD_RUN_DIR": str(daemon.run_dir)}
+    for command in (["status"], ["paths", "--json"]):
+        times = []
+        for _ in range(5):
+            before = os.times()
+            subprocess.run([*mrcctl, *command], env=env, stdout=subprocess.DEVNULL, check=True)
+            after = os.times()
+            times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        assert min(times) < 0.15, (command, times)

@@ -1,0 +1,102 @@
+"""What mrcctl shows of a real host: with its daemon, and from the pinned tables while that is dead."""
+
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.api import Lab
+from tests.lab.conftest import all_good, bring_up, gone, mrcctl, wait_until
+from tests.lab.flows import tcp_transfer
+
+SIZE = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Two hosts, two planes, two T1s in each: four EVs."""
+    made = bring_up("look", **SIZE)
+    yield made
+    made.down()
+    assert gone("look")
+
+
+def asked(lab: Lab, *arguments: str) -> Any:
+    """The JSON that mrcctl prints in h0, whole."""
+    return json.loads(lab.exec("h0", ["mrcctl", *arguments, "--json"], check=True).stdout)
+
+
+def _dumped(lab: Lab, *arguments: str) -> dict[str, dict[str, Any]]:
+    """Table → field → value, of `mrcctl bpf dump`."""
+    records = asked(lab, "bpf", "dump", *arguments)["records"]
+    return {r["table"]: {f["field"]: f["value"] for f in r["fields"]} for r in records}
+
+
+def test_status_and_what_the_kernel_says(lab: Lab) -> None:
+    status = asked(lab, "status")
+    assert status["daemon"]["running"]
+    assert status["forwarding_without_daemon"] == {
+        "works": True,
+        "how": "mrc_push at mrc0 and mrc_pop at 2 planes are pinned",
+    }
+    assert {k: status["tables"][k]["used"] for k in ("peers", "evs", "events")} == {"peers": 1, "evs": 4, "events": 0}
+    assert (status["last_transition"]["peer"], status["last_transition"]["state"]) == ("h1", "GOOD")
+    links = {(x["program"], x["point"], x["interface"]) for x in status["links"]}
+    assert links == {
+        ("mrc_push", "egress", "mrc0"), ("mrc_probe", "egress", "mrc0p"), ("mrc_pop", "ingress", "p0"),
+        ("mrc_pop", "ingress", "p1"),
+    }  # fmt: skip
+    programs = {p["program"]: p for p in asked(lab, "bpf", "progs")["programs"]}
+    assert programs.keys() == {"mrc_push", "mrc_probe", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer"}
+    assert [h["interface"] for h in programs["mrc_pop"]["hooks"]] == ["p0", "p1"]
+    maps = {m["map"]: m for m in asked(lab, "bpf", "maps")["maps"]}
+    assert (maps["mrc_evs"]["used"], maps["mrc_evs"]["type"], maps["mrc_evs"]["memory_bytes"] > 0) == (4, "array", True)
+
+
+def test_hops_and_records(lab: Lab) -> None:
+    for path in asked(lab, "paths", "--decode")["paths"]:
+        assert [(h["kind"], h["number"]) for h in path["hops"]] == [
+            ("t0", 0), ("t1", path["t1"]), ("t0", 1), ("host", 0),
+        ]  # fmt: skip
+        found = _dumped(lab, "h1", str(path["ev"]))
+        assert (found["mrc_evs"]["dst"], found["mrc_evs"]["plane"]) == (path["carrier"], path["plane"])
+    assert _dumped(lab, "h1")["mrc_peers"]["configured"] == 1
+    assert _dumped(lab)["mrc_planes"]["ifindex"] > 0
+
+
+def test_without_the_daemon_the_tables_and_the_ring_answer(lab: Lab, tmp_path: Path) -> None:
+    pid = lab.daemon_pid("h0")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until("mrcd is gone", lambda: lab.daemon_pid("h0") is None)
+    assert asked(lab, "events") == {"schema_version": 2, "source": "tables", "events": []}
+    lab.fail("t1:1:1")
+    try:
+        tcp_transfer(lab, 4, target=1)
+        wait_until("EV 3 is left", lambda: mrcctl(lab, "h0", "paths", "--plane", "1")[1]["state"] == "ASSUMED_BAD")
+        status = lab.exec("h0", ["mrcctl", "status", "--json"], check=True)
+        assert status.stderr == "mrcctl: mrcd is not running; from the pinned tables\n"
+        document = json.loads(status.stdout)
+        assert document["forwarding_without_daemon"]["works"]
+        assert (document["last_transition"]["ev"], document["last_transition"]["state"]) == (3, "ASSUMED_BAD")
+        ours = [e for e in mrcctl(lab, "h0", "events") if e["to"] == "ASSUMED_BAD"]
+        assert [(e["peer"], e["ev"], e["t1"], e["id"]) for e in ours] == [("h1", 3, 1, None)]
+        look = asked(lab, "watch", "--count", "1")
+        assert (look["source"], [p["ev"] for p in look["worst"]]) == ("tables", [3])
+        report = tmp_path / "report.tar.gz"
+        lab.exec("h0", ["mrcctl", "bugreport", "-o", str(report)], check=True)
+        with tarfile.open(report) as archive:
+            names = {n.partition("/")[2] for n in archive.getnames()}
+        assert {"mrcd/paths.json", "mrcd/events.json", "config/mrcd.toml", "bpf/net.txt", "manifest.json"} <= names
+        lab.up(**SIZE)  # starts the daemon: it finds in the ring what was only looked at
+        told = [e for e in mrcctl(lab, "h0", "events") if e["to"] == "ASSUMED_BAD"]
+        assert [e["monotonic_ns"] for e in told] == [ours[0]["monotonic_ns"]]
+    finally:
+        lab.heal()
+        lab.up(**SIZE)
+    wait_until("all EVs are GOOD", lambda: all_good(lab), 20)

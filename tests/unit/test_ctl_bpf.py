@@ -1,0 +1,45 @@
+"""`mrcctl bpf` where nothing is pinned, or not what is expected."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+COMMANDS = [("bpf", "maps"), ("bpf", "progs"), ("bpf", "dump"), ("bpf", "dump", "h2", "5")]
+
+
+def running(run_dir: Path, pins: Path) -> None:
+    document = {
+        "host": "h0",
+        "pins": str(pins),
+        "config": {"hosts": [{"name": "h0", "id": 0}, {"name": "h2", "id": 2}]},
+    }
+    (run_dir / "running.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nothing_is_pinned(mrcctl: Callable[..., Result], run_dir: Path, command: tuple[str, ...]) -> None:
+    running(run_dir, run_dir / "pins")
+    result = mrcctl(*command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"mrcctl: nothing is pinned at {run_dir}/pins\n  hint: mrcd has not run")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"pins": 3}', '{"pins": "/x", "host": "h0", "config": {}}'])
+def test_a_broken_file_beside_the_socket(mrcctl: Callable[..., Result], run_dir: Path, text: str) -> None:
+    (run_dir / "running.json").write_text(text)
+    result = mrcctl("bpf", "maps")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"mrcctl: {run_dir}/running.json: ")
+    assert "\n  hint: " in result.stderr
+
+
+def test_what_is_there_is_no_bpf_object(mrcctl: Callable[..., Result], run_dir: Path) -> None:
+    (run_dir / "mrc_peers").write_text("")
+    running(run_dir, run_dir)
+    for command in COMMANDS:
+        result = mrcctl(*command)
+        assert (result.exit_code, result.stdout) == (2, ""), command
+        assert result.stderr.startswith(f"mrcctl: open the pin {run_dir}/"), command

@@ -1,0 +1,102 @@
+"""`mrcctl bugreport`: what is in the archive, without secrets, whatever is missing on the machine."""
+
+import json
+import stat
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from mrcd.ctl import collect
+from tests.unit.canned_daemon import EVENT, HISTOGRAM, STATUS, Daemon
+
+COMMANDS = (
+    ("network/hello.txt", ("echo", "token=hunter2 and more")),
+    ("network/fails.txt", ("sh", "-c", "echo said; exit 3")),
+    ("network/absent.txt", ("no-such-program",)),
+    ("network/slow.txt", ("sleep", "60")),
+)
+
+
+@pytest.fixture(autouse=True)
+def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_COMMANDS", COMMANDS)
+    monkeypatch.setattr(collect, "_of_interfaces", lambda interfaces: ())
+    monkeypatch.delenv("MRCD_CONFIG", raising=False)
+
+
+def unpack(path: Path) -> dict[str, str]:
+    """The files of the archive by their name below its one directory."""
+    with tarfile.open(path) as archive:
+        members = archive.getmembers()
+        assert len({m.name.split("/")[0] for m in members}) == 1
+        files = {m.name.partition("/")[2]: archive.extractfile(m) for m in members}
+        return {name: file.read().decode() for name, file in files.items() if file is not None}
+
+
+def report(mrcctl: Callable[..., Result], path: Path, *args: str) -> tuple[dict[str, Any], dict[str, str]]:
+    result = mrcctl("bugreport", "--output", str(path), "--timeout", "0.3", "--json", *args)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout), unpack(path)
+
+
+def test_everything_that_can_be_had(mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path) -> None:
+    daemon.answers["/v1/histograms"] = (200, [HISTOGRAM])
+    daemon.answers["/v1/events"] = (200, {"events": [EVENT], "last_id": 1})
+    config = tmp_path / "mrcd.toml"
+    config.write_text('[cluster]\nname = "lab"\n[auth]\nkeys = { h0 = "hunter2" }\n')
+    path = tmp_path / "report.tar.gz"
+    said, files = report(mrcctl, path, "--config", str(config))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert json.loads(files["mrcd/status.json"]) == STATUS
+    assert json.loads(files["mrcd/events.json"])["events"] == [EVENT]
+    assert files["config/mrcd.toml"] == '[cluster]\nname = "lab"\n[auth]\nkeys = "REMOVED"\n'
+    assert files["network/hello.txt"] == 'token="REMOVED" and more\n'
+    assert files["network/fails.txt"] == "said\n"
+    assert "net.ipv4.tcp_rmem = " in files["kernel/sysctls.txt"]
+    assert "hunter2" not in "".join(files.values())
+    assert said["secrets_removed"] == 2
+    missing = {line.split(": ")[0]: line.split(": ")[1] for line in said["missing"]}
+    assert missing["network/absent.txt"] == "no-such-program is not installed"
+    assert missing["network/slow.txt"] == "not done within 0.3 s"
+    manifest = json.loads(files["manifest.json"])
+    assert {m["file"] for m in manifest["files"]} - {None} == files.keys() - {"manifest.json"}
+    (fails,) = (m for m in manifest["files"] if m["file"] == "network/fails.txt")
+    assert (fails["how"], fails["error"]) == ("sh -c echo said; exit 3", "exit status 3")
+
+
+def test_without_a_daemon_and_without_tables(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
+    said, files = report(mrcctl, tmp_path / "report.tar.gz", "--config", str(tmp_path / "none.toml"))
+    missing = " ".join(said["missing"])
+    for name in ("mrcd/status.json: mrcd is not running, and no usable", "config/none.toml: No such file"):
+        assert name in missing
+    assert "kernel/version.txt" in files
+
+
+@pytest.mark.parametrize("answer", [b"{", [], "text", {"planes": 3}])
+def test_a_strange_daemon_does_not_stop_it(
+    mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path, answer: object
+) -> None:
+    for name in ("status", "peers", "paths", "events", "histograms", "version"):
+        daemon.answers[f"/v1/{name}"] = (200, answer)
+    _, files = report(mrcctl, tmp_path / "report.tar.gz")
+    assert "network/hello.txt" in files
+
+
+def test_a_place_that_cannot_be_written(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
+    result = mrcctl("bugreport", "-o", str(tmp_path / "nowhere" / "x.tar.gz"))
+    assert result.exit_code == 2
+    assert "No such file or directory\n  hint: name another place with --output FILE" in result.stderr
+
+
+def test_long_logs_lose_their_beginning(
+    mrcctl: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "_LARGEST", 100)
+    (tmp_path / "mrcd.log").write_text("".join(f"line {n:03}\n" for n in range(100)))
+    _, files = report(mrcctl, tmp_path / "report.tar.gz")
+    assert len(files["daemon/mrcd.log"]) == 100
+    assert files["daemon/mrcd.log"].endswith("line 099\n")

@@ -1,0 +1,59 @@
+"""Records with field names and meanings."""
+
+import numpy as np
+
+from mrcd import abi
+from mrcd.abi import EvState, Reason
+from mrcd.records import fields
+
+NOW = 100 * 10**9
+
+
+def shown(record: np.void) -> dict[str, tuple[object, str]]:
+    return {f["field"]: (f["value"], f["meaning"]) for f in fields(record, NOW)}
+
+
+def test_an_ev() -> None:
+    record = np.zeros(1, abi.EV)[0]
+    record["dst"] = np.frombuffer(bytes.fromhex("5f000000400080004001c00000000000"), np.uint8)
+    record["state"], record["reason"], record["weight"] = EvState.ASSUMED_BAD, Reason.OVERDUE, 1
+    record["state_since_ns"], record["probe_after_ns"] = NOW - 2_500_000_000, NOW + 500_000_000
+    found = shown(record)
+    assert found["dst"] == ("5f00:0:4000:8000:4001:c000::", "")
+    assert found["state"] == (3, "ASSUMED_BAD")
+    assert found["reason"] == (2, "overdue")
+    assert found["weight"] == (1, "1 of 8 turns")
+    assert found["state_since_ns"] == (97_500_000_000, "2.500 s ago")
+    assert found["probe_after_ns"][1] == "in 0.500 s"
+    assert found["last_tx_ns"] == (0, "never")
+    assert found["mark_tx"] == ([0, 0, 0, 0], "")
+    assert not any(name.startswith("reserved") for name in found)
+
+
+def test_a_peer() -> None:
+    record = np.zeros(1, abi.PEER)[0]
+    record["usable"][0, 0], record["usable"][2, 1] = 0b10111, 1
+    record["ports"], record["status"] = 0b101, abi.STATUS_DETACHED
+    record["address"][0] = np.frombuffer(bytes.fromhex("fd10" + 13 * "00" + "03"), np.uint8)
+    found = shown(record)
+    assert found["usable"][1] == "plane 0 slots 0-2,4; plane 2 slots 64"
+    assert found["ports"] == (5, "planes 0, 2")
+    assert found["status"] == (1, "detached")
+    assert found["address"][0] == ["fd10::3", *["::"] * 7]
+
+
+def test_a_plane() -> None:
+    record = np.zeros(1, abi.PLANE)[0]
+    record["smac"] = [2, 0, 0, 0, 0, 0xFF]
+    assert shown(record)["smac"] == ("02:00:00:00:00:ff", "")
+
+
+def test_values_that_no_enumeration_has_are_shown_all_the_same() -> None:
+    record = np.zeros(1, abi.EV)[0]
+    record["state"], record["reason"] = 77, 99
+    assert (shown(record)["state"], shown(record)["reason"]) == ((77, "no such state"), (99, "no such reason"))
+
+
+def test_every_record_of_the_tables_can_be_shown() -> None:
+    for dtype in abi.MAPS.values():
+        assert shown(np.zeros(1, dtype)[0])
