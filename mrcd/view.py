@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mrcd import __version__, bpfinfo, events, histograms
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
-from mrcd.errors import MachineError
+from mrcd.errors import MachineError, UsageError
 from mrcd.health import hold_down_ns
 from mrcd.hops import hops
 from mrcd.tables import Tables
@@ -166,7 +166,13 @@ class View:
     def paths(
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
     ) -> list[Document]:
-        """A document per EV, filtered; with the hops of its carrier if they are to be decoded."""
+        """A document per EV, filtered; with the hops of its carrier if they are to be decoded.
+
+        Raises UsageError if there is no such peer.
+        """
+        names = [p.host.name for p in self._plan.peers]
+        if peer is not None and peer not in names:
+            raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {', '.join(names[:10])}")
         now = time.monotonic_ns()
         found = []
         for p in self._plan.peers:

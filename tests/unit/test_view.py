@@ -13,6 +13,7 @@ from prometheus_client.exposition import generate_latest
 from mrcd import abi, config, install, tables, topology, view
 from mrcd.abi import EvState, Histogram, Reason
 from mrcd.daemon import Daemon
+from mrcd.errors import UsageError
 from mrcd.metrics import TablesCollector
 from tests.unit.arrays import TEXT, Arrays
 
@@ -59,6 +60,18 @@ def test_a_path_s_packets() -> None:
     assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["loss_ratio"]) == (1000, 891, 9, 0.01)
     assert (p["rtt_ns"], p["ce_packets"], p["skips"], p["relapses"]) == (30_000, 6, 7, 3)
     assert (p["last_tx_s"], p["since_s"]) == (None, None)
+
+
+def test_a_peer_that_does_not_exist_is_said_to_not_exist() -> None:
+    with pytest.raises(UsageError, match="there is no peer 'h9'") as error:
+        Host().view.paths(peer="h9")
+    assert error.value.hint == "peers: h1, h2, h3"
+
+
+def test_hops_only_where_they_are_asked_for() -> None:
+    view = Host().view
+    assert "hops" not in view.paths()[0]
+    assert [h["kind"] for h in view.paths(peer="h1", decode=True)[0]["hops"]] == ["t0", "t1", "t0", "host"]
 
 
 def test_when_it_was_used_last() -> None:

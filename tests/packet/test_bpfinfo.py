@@ -1,0 +1,97 @@
+"""What the kernel says of links, maps and programs; the ring that is looked into without taking anything out."""
+
+import errno
+from typing import Any
+
+import pytest
+
+from mrcd import abi, bpfinfo, libbpf
+from mrcd.abi import EvState, Reason
+from mrcd.dataplane import Attachment
+from mrcd.errors import KernelError, MachineError
+from tests.packet.cluster import H2
+from tests.packet.rig import Bench
+
+
+def attach(bench: Bench, name: str, program: str, interface: str, point: Any) -> None:
+    bench.dataplane.attach(Attachment(name, program, interface, bench.ifindex[interface], point))
+
+
+def links(bench: Bench) -> dict[str | None, tuple[str, str, str, str, bool]]:
+    return {
+        x["link"]: (x["type"], x["point"], x["interface"], x["program"], x["pinned"])
+        for x in bpfinfo.links(bench.dataplane.pins)
+    }
+
+
+def test_links_of_each_kind(bench: Bench) -> None:
+    bench.dataplane.detach_others(set())
+    attach(bench, "push-egress", "mrc_push", "m0", "egress")
+    attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
+    attach(bench, "pop-xdp-generic-0", "mrc_pop_xdp", "n0", "xdp-generic")
+    attach(bench, "pop-xdp-1", "mrc_pop_xdp", "n1", "xdp")
+    try:
+        assert links(bench) == {
+            "push-egress": ("tcx", "egress", "m0", "mrc_push", True),
+            "pop-0": ("tcx", "ingress", "n0", "mrc_pop", True),
+            "pop-xdp-generic-0": ("xdp", "xdp-generic", "n0", "mrc_pop_xdp", True),
+            "pop-xdp-1": ("xdp", "xdp", "n1", "mrc_pop_xdp", True),
+        }
+        programs = {p["program"]: p for p in bpfinfo.programs(bench.dataplane.pins)}
+        assert programs["mrc_pop_xdp"]["hooks"] == [
+            {"type": "xdp", "point": "xdp", "interface": "n1"},
+            {"type": "xdp", "point": "xdp-generic", "interface": "n0"},
+        ]
+        assert programs["mrc_sweep"]["hooks"] == []
+        assert "mrc_evs" in programs["mrc_push"]["maps"]
+        assert programs["mrc_push"]["verified_instructions"] > 1000
+    finally:
+        bench.dataplane.detach_others(set())
+    assert links(bench) == {}
+
+
+def test_filters_are_found_though_nothing_pins_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_tcx(*_: object) -> int:
+        raise KernelError("attach", errno.EINVAL)
+
+    monkeypatch.setattr(libbpf, "create_link", no_tcx)
+    bench.dataplane.detach_others(set())
+    attach(bench, "push-egress", "mrc_push", "m0", "egress")
+    try:
+        assert links(bench) == {None: ("clsact", "egress", "m0", "mrc_push", False)}
+    finally:
+        bench.dataplane.detach_others(set())
+    assert links(bench) == {}
+
+
+def test_maps_are_all_there(bench: Bench) -> None:
+    maps = {m["map"]: m for m in bpfinfo.maps(bench.dataplane.pins)}
+    assert maps.keys() >= abi.MAPS.keys() | {"mrc_events", "mrc_drops", "mrc_prefixes"}
+    assert maps["mrc_evs"]["entries"] == bench.tables.evs.size
+    assert (maps["mrc_evs"]["type"], maps["mrc_evs"]["value_bytes"]) == ("array", abi.EV.itemsize)
+    assert maps["mrc_events"]["type"] == "ringbuf"
+    fill = bench.tables.fill()
+    assert fill["evs"] == (sum(len(p.evs) for p in bench.plan.peers), bench.tables.evs.size)
+    assert fill["prefixes"][0] == sum(len(p.host.prefixes) for p in bench.plan.peers)
+
+
+def test_no_pins_is_an_error_with_a_remedy(bench: Bench) -> None:
+    with pytest.raises(MachineError, match="No such file") as error:
+        bpfinfo.maps(bench.dataplane.pins / "nowhere")
+    assert error.value.hint
+
+
+def test_looking_into_the_ring_takes_nothing_out(bench: Bench) -> None:
+    bench.dataplane.events()
+    assert bench.tables.fill()["events"][0] == 0
+    for _ in range(2):
+        # More than one turn of the ring in all: records lie across its end, too.
+        for n in range(4000):
+            state = EvState.DENIED if n % 2 == 0 else EvState.GOOD
+            assert bench.dataplane.steer(H2, 3, state, Reason.ADMIN, EvState)
+        looked = bench.tables.unread_events()
+        assert len(looked) == 4000
+        assert {int(r["ev"]) for r in looked} == {3}
+        assert bench.tables.fill()["events"][0] == 4000 * (abi.EVENT.itemsize + 8)
+        assert (bench.dataplane.events() == looked).all()
+        assert len(bench.tables.unread_events()) == 0
