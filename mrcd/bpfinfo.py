@@ -5,6 +5,7 @@ Documents of plain values: the daemon's status has them, and mrcctl without a da
 
 import contextlib
 import ctypes as ct
+import errno
 import os
 import socket
 import time
@@ -154,10 +155,17 @@ def links(pins: Path) -> list[Document]:
                 "attached": info.ifindex != 0,
                 "pinned": True,
                 "program_id": info.prog_id,
-                "program": _program_name(info.prog_id),
+                "program": _program_name(info.prog_id) or _program_of(path.name),
             }
         )
     return found + (_filters() if (pins / "clsact").exists() else [])
+
+
+def _program_of(pin: str) -> str:
+    """What mrcd attaches under that name. The kernel tells programs' names to CAP_SYS_ADMIN alone."""
+    if pin.startswith("pop"):
+        return "mrc_pop_xdp" if pin.startswith("pop-xdp") else "mrc_pop"
+    return f"mrc_{pin.partition('-')[0]}"
 
 
 def _filters() -> list[Document]:
@@ -236,8 +244,10 @@ def programs(pins: Path) -> list[Document]:
 
 def _program_ids() -> Iterator[int]:
     number = ct.c_uint32(0)
-    while libbpf.lib().bpf_prog_get_next_id(number, ct.byref(number)) == 0:
+    while (result := libbpf.lib().bpf_prog_get_next_id(number, ct.byref(number))) == 0:
         yield number.value
+    if result != -errno.ENOENT:  # which says that this was the last
+        libbpf.check("list the programs", result, hint="run as root, or with CAP_SYS_ADMIN")
 
 
 def _program(number: int) -> tuple[_ProgramInfo, list[int]]:
@@ -272,8 +282,10 @@ def without_daemon(found: Iterable[Document], planes: dict[int, int], *, detache
             return {"works": False, "how": "detached, and with steering ecmp there are no SRv6 routes to fall back to"}
         return {"works": True, "how": "detached: the kernel's SRv6 routes, flow by flow"}
     alive = [link for link in found if link["attached"]]
-    push = [link for link in alive if link["program"] == "mrc_push"]
-    pops = {link["ifindex"] for link in alive if str(link["program"]).startswith("mrc_pop")}
+    # Of a filter whose program the kernel does not tell: pop is at the plane NICs, push nowhere else.
+    nics = set(planes.values())
+    push = [x for x in alive if x["program"] == "mrc_push" or (not x["program"] and x["ifindex"] not in nics)]
+    pops = {x["ifindex"] for x in alive if str(x["program"] or "mrc_pop").startswith("mrc_pop")}
     deaf = [str(plane) for plane, ifindex in sorted(planes.items()) if ifindex not in pops]
     if not push:
         return {"works": False, "how": "mrc_push is not attached"}

@@ -50,6 +50,19 @@ def test_links_of_each_kind(bench: Bench) -> None:
     assert links(bench) == {}
 
 
+def test_without_cap_sys_admin_programs_are_known_by_their_pins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach(bench, "push-egress", "mrc_push", "m0", "egress")
+    attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
+    attach(bench, "pop-xdp-1", "mrc_pop_xdp", "n1", "xdp")
+    told = {x["link"]: x["program"] for x in bpfinfo.links(bench.dataplane.pins)}
+    monkeypatch.setattr(bpfinfo, "_program_name", lambda number: None)  # as the kernel answers then
+    try:
+        assert {x["link"]: x["program"] for x in bpfinfo.links(bench.dataplane.pins)} == told
+        assert told == {"push-egress": "mrc_push", "pop-0": "mrc_pop", "pop-xdp-1": "mrc_pop_xdp"}
+    finally:
+        bench.dataplane.detach_others(set())
+
+
 def test_filters_are_found_though_nothing_pins_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_tcx(*_: object) -> int:
         raise KernelError("attach", errno.EINVAL)

@@ -29,6 +29,13 @@ def test_all_attached() -> None:
     assert says(filters) == (True, "mrc_push at mrc0 and mrc_pop at 2 planes are held by tc filters")
 
 
+def test_filters_whose_programs_the_kernel_does_not_tell() -> None:
+    hidden = [x | {"program": None, "pinned": False} for x in ALL]
+    assert says(hidden)[0]
+    assert says(hidden[:1]) == (False, "mrc_pop is not attached to any plane")
+    assert says(hidden[1:]) == (False, "mrc_push is not attached")
+
+
 def test_a_plane_without_pop_is_named() -> None:
     assert says([PUSH, link("mrc_pop", 3)]) == (
         True, "mrc_push at mrc0 and mrc_pop at 1 planes are pinned; not at plane 1"
