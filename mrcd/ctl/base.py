@@ -14,6 +14,7 @@ import click
 
 from mrcd.ctl.client import Client, Json
 from mrcd.errors import MrcdError, UsageError
+from mrcd.versions import SCHEMA_VERSION
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,8 +130,10 @@ def room(wide: bool = False) -> int | None:
 
 
 def emit(options: Options, document: Json, lines: Callable[..., list[str]], **style: Any) -> None:
-    """Print a document as JSON, or as the text that `lines` makes of the same document."""
+    """Print a document as JSON, which says its schema's version, or as the text that `lines` makes of it."""
     if options.json:
+        if isinstance(document, dict):
+            document = {"schema_version": SCHEMA_VERSION} | document
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         # color=True: the decision has been made, click must not make it again.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mrcd.tables import Tables
 
 
-@click.group()
+@click.group(short_help="Maps, programs and records in the kernel.")
 @common
 def bpf() -> None:
     """Maps, programs and records in the kernel, from the pins; mrcd need not run."""
@@ -57,7 +57,7 @@ def _maps(document: Document, *, colour: bool, room: int | None) -> list[str]:
     return table(columns, rows, colour=colour, room=room)
 
 
-@bpf.command()
+@bpf.command(short_help="The loaded programs, and where they are attached.")
 @wide_option
 @common
 @click.pass_obj

@@ -1,6 +1,7 @@
 """`mrcctl watch` and `mrcctl top`: what moves, live or once."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -111,7 +112,7 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
 
     In a terminal the whole screen; elsewhere one look below the other. With --json a document per line.
     """
-    full = sys.stdout.isatty() and not options.json
+    full = sys.stdout.isatty() and not options.json and os.environ.get("TERM") != "dumb"
     recent: list[Json] = []
     with ExitStack() as stack:
         screen = None

@@ -120,7 +120,7 @@ def test_deny_and_allow(mrcctl: Callable[..., Result], daemon: Daemon, action: s
     assert (result.exit_code, result.stdout) == (0, "1 EV denied\n  h2 EV 5 (plane 1, T1 1)\n")
     assert daemon.requests == [("POST", f"/v1/{action}", {"peer": "h2", "ev": 5, "plane": None})]
     answer["paths"] = [affected] * 20
-    assert json.loads(mrcctl(action, "--plane", "0", "--json").stdout) == answer
+    assert json.loads(mrcctl(action, "--plane", "0", "--json").stdout) == {"schema_version": 2} | answer
     shown = mrcctl(action, "--plane", "0").stdout.splitlines()
     assert (len(shown), shown[-1]) == (18, "  and 4 more (all with --json)")
 
@@ -136,7 +136,7 @@ def test_detach_and_attach(mrcctl: Callable[..., Result], daemon: Daemon, action
     answer = {"attached": action == "attach", "message": "done"}
     daemon.answers[f"/v1/{action}"] = (200, answer)
     assert mrcctl(action).stdout == "done\n"
-    assert json.loads(mrcctl(action, "--force", "--json").stdout) == answer
+    assert json.loads(mrcctl(action, "--force", "--json").stdout) == {"schema_version": 2} | answer
     assert [body for _, _, body in daemon.requests] == [{"force": False}, {"force": True}]
 
 
