@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 import mrcd
-from mrcd.ctl import bars, render
-from mrcd.ctl.base import Cli, F, Options, colours, common, emit
+from mrcd.ctl import bars, render, steering
+from mrcd.ctl.base import Cli, Options, colours, common, emit
+from mrcd.ctl.choices import peer_option, plane_option
 from mrcd.ctl.client import Client, DaemonDown, Json, follow_events
 from mrcd.ctl.offline import open_view
-from mrcd.errors import DaemonError, MrcdError, UsageError
 
 if TYPE_CHECKING:
     from mrcd.view import View
@@ -46,31 +46,6 @@ def read(options: Options, from_daemon: Callable[[Client], Json], from_tables: C
         document = from_tables(view)
         click.echo("mrcctl: mrcd is not running; from the pinned tables", err=True)
         return document
-
-
-def _complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of peers, if a daemon can be asked; a shell that waits for TAB is not told of errors."""
-    options = ctx.ensure_object(Options)
-    try:
-        names = [str(p["peer"]) for p in Client(options.run_dir, timeout=0.5).get("/v1/peers")]
-    except (MrcdError, TypeError, KeyError):
-        return []
-    return [n for n in names if n.startswith(incomplete)]
-
-
-def peer_option(command: F) -> F:
-    """--peer."""
-    return click.option("--peer", metavar="NAME", shell_complete=_complete_peer, help="Only this peer.")(command)
-
-
-def plane_option(command: F) -> F:
-    """--plane."""
-    return click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")(command)
-
-
-def ev_option(command: F) -> F:
-    """--ev."""
-    return click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only the EV of this number.")(command)
 
 
 # ---- commands --------------------------------------------------------------------------------
@@ -150,37 +125,8 @@ def events(options: Options, follow: bool) -> None:
         sys.stdout.flush()
 
 
-def _steer(options: Options, action: str, peer: str | None, ev: int | None, plane: int | None) -> None:
-    if peer is None and ev is None and plane is None:
-        raise UsageError(
-            f"{action} what? it takes at least one of --peer, --ev and --plane", hint=f"see `mrcctl {action} --help`"
-        )
-    document = options.client.post(f"/v1/{action}", {"peer": peer, "ev": ev, "plane": plane})
-    emit(options, document, render.changed)
-    if document.get("refused") and not document.get("changed"):
-        sys.exit(DaemonError.exit_code)
-
-
-@cli.command(short_help="Stop using EVs of a peer, plane or number.")
-@peer_option
-@ev_option
-@plane_option
-@common
-@click.pass_obj
-def deny(options: Options, peer: str | None, ev: int | None, plane: int | None) -> None:
-    """Use no EV of a peer, plane or number, or of all that are given together, until it is allowed again."""
-    _steer(options, "deny", peer, ev, plane)
-
-
-@cli.command(short_help="Take back `deny`.")
-@peer_option
-@ev_option
-@plane_option
-@common
-@click.pass_obj
-def allow(options: Options, peer: str | None, ev: int | None, plane: int | None) -> None:
-    """Take back `deny`: the EVs are probed and used again."""
-    _steer(options, "allow", peer, ev, plane)
+for command in (steering.deny, steering.allow, steering.drain, steering.undrain, steering.denials):
+    cli.add_command(command)
 
 
 def _attachment(options: Options, action: str, force: bool) -> None:

@@ -144,6 +144,7 @@ def status(doc: Document, *, colour: bool) -> list[str]:
             + ", ".join(f"{text(peers.get(k))} {k}" for k in ("reachable", "unreachable", "detached")),
         ),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
+        *([("denied", "; ".join(map(_denial, doc["denials"])))] if doc.get("denials") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]
     if doc.get("last_event"):
@@ -235,7 +236,7 @@ def paths(docs: Sequence[Document], *, colour: bool) -> list[str]:
                 duration(p.get("next_probe_s")),
                 duration(p.get("hold_down_s")),
                 text(p.get("carrier")),
-                text(p.get("reason")),
+                _why(p),
             ]
             for p in docs
         ],
@@ -314,6 +315,17 @@ def _share(usable: object, weight: float | None) -> str:
     return f"1/{1 / weight:.0f}" if usable and weight and weight < 1 else text(usable)
 
 
+def _why(path: Document) -> str:
+    """Why an EV is in its state; of a denied one, by which word."""
+    return _denial(path["denial"]) if path.get("denial") else text(path.get("reason"))
+
+
+def _denial(doc: Document) -> str:
+    """t1:1:2 for another 28 min (maintenance)."""
+    left = f" for another {duration(doc['remaining_s'])}" if doc.get("remaining_s") is not None else ""
+    return _with_reason(f"{doc['action']} {doc['target']}{left}", doc.get("reason"))
+
+
 def _plain_states(counts: Document) -> str:
     return " ".join(f"{s} {counts[s]}" for s in _STATES if counts.get(s)) or _NOTHING
 
@@ -345,8 +357,13 @@ def _where(doc: Document) -> str:
     return " ".join(where)
 
 
+def _target(event: Document) -> object:
+    """What an event about a denial is about."""
+    return (event.get("evidence") or {}).get("target") if event.get("kind") == "denial" else None
+
+
 def _sentence(event: Document) -> str:
     """One event in a line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, unanswered."""
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
-    subject = _where(event) or text(event.get("kind"))
+    subject = _where(event) or f"{text(event.get('kind'))} {_target(event) or ''}".rstrip()
     return f"{_time(event.get('time'))} UTC {subject}: {change}{text(event.get('reason'))}"
