@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors as documents."""
     try:
         return await handler(request)
@@ -57,7 +57,7 @@ class Api:
 
     def application(self) -> web.Application:
         """The routes."""
-        app = web.Application(middlewares=[_errors])
+        app = web.Application(middlewares=[errors])
         app.add_routes(
             [
                 web.get("/v1/version", self.version),

@@ -70,7 +70,7 @@ class Daemon:
         self.view = view.View(self.tables, self.plan, [])
         self.monitor = Monitor(self.plan, self.tables, self._dataplane, self.events, self._mark)
         self.view.bad_ns = self.monitor.bad_ns
-        await self.steering.start(self.plan, self.tables, self.monitor)
+        await self.steering.follow(self.plan, self.tables, self.monitor)
         await self._reconcile()
         self._attach()
         self._dataplane.commit()

@@ -171,8 +171,11 @@ def _goes_by(plan: Plan, peer: Peer, e: EV, place: Place) -> bool:
         return False
     if place.kind == "nic":
         return place.host in (plan.host.name, peer.host.name)
-    if place.kind == "t0" and place.t0 in (plan.host.t0, peer.host.t0):
+    at_an_end = place.t0 in (plan.host.t0, peer.host.t0)
+    if place.kind == "t0" and at_an_end:
         return True
+    if e.usids:  # computed: T0 [· T1 · T0] · host
+        return place.kind != "t0" and e.t1 == place.t1 and (place.kind == "t1" or at_an_end)
     hops = _hops(plan, peer, e)
     t0, t1 = t0_usid(place.plane, max(place.t0, 0)), t1_usid(place.plane, max(place.t1, 0))
     if place.kind == "link":
@@ -181,18 +184,14 @@ def _goes_by(plan: Plan, peer: Peer, e: EV, place: Place) -> bool:
 
 
 def _hops(plan: Plan, peer: Peer, e: EV) -> list[int]:
-    """The uSIDs that a path goes by, with both ends' T0s, which a listed path need not name."""
-    usids = list(e.usids)
+    """The switches that a listed path goes by, as uSIDs, with both ends' T0s, which it need not name."""
     block = plan.config.cluster.block
-    for segment in () if usids else e.segments:
-        if segment in block:
-            usids += [u for i in range(6) if (u := int(segment) >> (80 - 16 * i) & 0xFFFF)]
-    ends = (t0_usid(e.plane, plan.host.t0), t0_usid(e.plane, peer.host.t0))
-    if usids:
-        usids = [ends[0]] * (usids[0] != ends[0]) + usids
-        tail = [u for u in usids if u < 0xC000]  # without the host's
-        usids = tail + [ends[1]] * (tail[-1:] != [ends[1]])
-    return usids
+    words = [int(s) >> (80 - 16 * i) & 0xFFFF for s in e.segments if s in block for i in range(6)]
+    usids = [u for u in words if 0x4000 <= u < 0xC000]
+    if not usids:
+        return []
+    first, last = t0_usid(e.plane, plan.host.t0), t0_usid(e.plane, peer.host.t0)
+    return [first] * (usids[0] != first) + usids + [last] * (usids[-1] != last)
 
 
 def check(plan: Plan, target: Target) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mrcd import policy, statefile
 from mrcd.abi import EvState
@@ -24,7 +23,7 @@ from mrcd.monitor import Monitor
 from mrcd.policy import Denial, Target
 from mrcd.tables import Tables
 from mrcd.topology import Plan
-from mrcd.view import lost_packets
+from mrcd.view import in_flight, lost_packets
 
 log = logging.getLogger("mrcd.steering")
 
@@ -34,14 +33,14 @@ _SAVE_AGAIN_S = 10.0
 _AT_ONCE = 256  # EVs, until others have their turn
 _QUIET_NS = 5_000_000  # a CPU that had chosen an EV has sent its packet by then
 _PEERS_NAMED = 10
-_U32 = 0xFFFFFFFF
 
 Document = dict[str, Any]
 Found = list[tuple[int, int]]  # (row, EV)
 
 
 class Steering:
-    """One host's denials. `follow` gives it the paths; all else may be called only after that.
+    """One host's denials. `follow` gives it the paths, at the start and whenever they are others; all else comes
+    after that.
 
     `wall` and `clock` are time.time and time.monotonic: a denial ends after its time, whatever is done to the
     wall clock meanwhile.
@@ -62,34 +61,42 @@ class Steering:
         self._means: dict[tuple[int, int], Target] = {}  # (row, EV) → one of the denials that it falls under
         self._unsaved: str | None = None  # why the file is not up to date
         self._pending = False  # the tables are not
+        self._started = False
+        self._known: dict[Target, Found] = {}  # what the denials mean
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
 
     # ---- the paths ----
 
-    async def start(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
-        """Take up what was in force before, before any program is attached."""
-        self._follow(plan, tables, monitor)
+    async def follow(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
+        """These are the paths now: they fall under the denials. The first time, take up what was in force before."""
+        async with self._lock:
+            self._plan, self._tables, self._monitor = plan, tables, monitor
+            self._names = {p.host.id: p.host.name for p in plan.peers}
+            self._known.clear()
+            if not self._started:
+                self._take_up()
+                self._started = True
+            await self._apply()
+        self._warn_below()
+
+    def _take_up(self) -> None:
         known = self._load()
         stray = [at for at in self._denied() if at not in known]
         if stray:
             self._adopt(stray)
         for target in self._denials:
             self._tell("restored", target)
-        async with self._lock:
-            await self._apply()
-        self._warn_below()
 
-    async def follow(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
-        """The configuration is another: its new paths fall under the denials too."""
-        async with self._lock:
-            self._follow(plan, tables, monitor)
-            await self._apply()
-        self._warn_below()
-
-    def _follow(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
-        self._plan, self._tables, self._monitor = plan, tables, monitor
-        self._names = {p.host.id: p.host.name for p in plan.peers}
+    def _selected(self, target: Target) -> Found:
+        """The EVs that a target means now."""
+        found = self._known.get(target)
+        if found is None:
+            rows = policy.selected(self._plan, target)
+            found = [(row, ev) for row, evs in rows.items() for ev in evs]
+            if target in self._denials:
+                self._known[target] = found
+        return found
 
     def _load(self) -> set[tuple[int, int]]:
         """Read the file. Returns the EVs of which it knows, by denials that have ended meanwhile too."""
@@ -105,7 +112,7 @@ class Steering:
             self._events.add("denial", reason="file_unreadable", evidence={"error": str(e.args[0]), "file": kept})
         known: set[tuple[int, int]] = set()
         for d in found:
-            known |= set(_pairs(policy.selected(self._plan, d.target)))
+            known |= set(self._selected(d.target))
             if d.left_s(self._wall()):
                 self._enter(d)
             else:
@@ -123,7 +130,7 @@ class Steering:
         self._ends[d.target] = self._clock() + d.left_s(self._wall())
 
     def _forget(self, target: Target) -> None:
-        for kept in (self._denials, self._ends, self._lost):
+        for kept in (self._denials, self._ends, self._lost, self._known):
             kept.pop(target, None)
 
     def _denied(self) -> Found:
@@ -136,7 +143,7 @@ class Steering:
         self._pending = True
         self._means = {}
         for target in self._denials:
-            for at in _pairs(policy.selected(self._plan, target)):
+            for at in self._selected(target):
                 self._means.setdefault(at, target)
         evs = self._tables.evs
         wanted = np.zeros(evs.shape, np.bool_)
@@ -197,18 +204,19 @@ class Steering:
         peer would fall below its floor. Raises UsageError for what cannot be."""
         async with self._lock:
             policy.check(self._plan, target)
-            rows = policy.selected(self._plan, target)
+            meant = self._selected(target)
+            rows = _by_row(meant)
             standings = self._standings(rows)
             short = [] if force else policy.short((standings[row], evs) for row, evs in rows.items())
             if short:
-                return self._refused(target, short, rows)
+                return self._refused(target, short, len(meant))
             before = self._denials.get(target)
             if before is None and len(self._denials) >= policy.DENIALS_MAX:
                 raise UsageError(f"{policy.DENIALS_MAX} denials are in force", hint="deny wider targets")
             now = self._wall()
             until = None if for_s is None else now + for_s
             reason = reason or (before.reason if before else "")
-            self._lost.setdefault(target, self._lost_on(_pairs(rows)))
+            self._lost.setdefault(target, self._lost_on(meant))
             self._enter(Denial(target, now, until, reason, uid, drain, force))
             self._wake.set()
             self._save()
@@ -216,8 +224,7 @@ class Steering:
             self._tell("drain" if drain else "deny", target)
             state = f"{target} {'is' if before is None else 'stays'} denied"
             state += f" for {_duration(for_s)}: " if for_s else ": "
-            total = sum(map(len, rows.values()))
-            return self._answer(target, done, state + (_evs(total, len(rows)) if total else _NO_PATH))
+            return self._answer(target, done, state + (_evs(len(meant), len(rows)) if meant else _NO_PATH))
 
     async def allow(self, target: Target | None, uid: int | None = None) -> Document:
         """End the denials of a target and of all that lies within it (None: all). Raises UsageError for what cannot
@@ -233,7 +240,7 @@ class Steering:
                 self._wake.set()
                 self._save()
             _, done = await self._apply()
-            asked = [] if target is None else _pairs(policy.selected(self._plan, target))
+            asked = [] if target is None else self._selected(target)
             others = list(dict.fromkeys(self._means[at] for at in asked if at in self._means))
             kept = sum(at in self._means for at in asked)
             if ended:
@@ -251,12 +258,11 @@ class Steering:
                 "denied_by": [str(t) for t in others],
             }
 
-    def _refused(self, target: Target, short: list[policy.Short], rows: policy.Rows) -> Document:
+    def _refused(self, target: Target, short: list[policy.Short], refused: int) -> Document:
         named = "; ".join(map(str, short[:_PEERS_NAMED]))
         more = f"; and {len(short) - _PEERS_NAMED} more" if len(short) > _PEERS_NAMED else ""
         message = f"{target} is not denied: too few usable EVs would be left, for {named}{more}"
         peers = [{"peer": s.peer, "left_evs": s.left, "evs": s.evs, "ev_min_active": s.floor} for s in short]
-        refused = sum(map(len, rows.values()))
         return self._answer(target, [], message) | {"refused": refused, "peers_below": peers}
 
     def _answer(self, target: Target | None, changed: Found, message: str) -> Document:
@@ -289,7 +295,7 @@ class Steering:
         }
 
     def _document(self, d: Denial) -> Document:
-        at = _pairs(policy.selected(self._plan, d.target))
+        at = self._selected(d.target)
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
         records, ledgers = self._tables.evs[rows, evs], self._tables.ledgers[rows, evs]
         flight, known = in_flight(records, ledgers)
@@ -374,20 +380,6 @@ class Steering:
 
 
 _NO_PATH = "none of this host's paths goes by it now; those that come will be denied"
-
-
-def in_flight(evs: NDArray[np.void], ledgers: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Packets that were sent and are not accounted for yet, and whether that is known at all, per EV; from
-    abi.EV and abi.LEDGER. Known losses are accounted for."""
-    tx = evs["tx_packets"] & np.uint64(_U32)
-    told = ledgers["offset"].astype(np.uint64) + ledgers["rx"] + ledgers["deficit"]
-    out = ((tx - told) & np.uint64(_U32)).astype(np.uint32).view(np.int32).astype(np.int64)
-    known = (ledgers["generation"] != 0) | (evs["tx_packets"] == 0)
-    return np.where(known, np.maximum(out, 0), tx.astype(np.int64)), np.asarray(known)
-
-
-def _pairs(rows: policy.Rows) -> Found:
-    return [(row, ev) for row, evs in rows.items() for ev in evs]
 
 
 def _by_row(at: Found) -> policy.Rows:

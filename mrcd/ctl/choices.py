@@ -1,4 +1,4 @@
-"""Options and arguments that choose paths, and their completion in a shell."""
+"""What deny, drain and their way back are about: the argument TARGET, and its completion in a shell."""
 
 import click
 
@@ -7,31 +7,6 @@ from mrcd.ctl.client import Client
 from mrcd.errors import MrcdError
 
 _PATIENCE_S = 0.5
-
-
-def complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of peers, if a daemon can be asked; a shell that waits for TAB is not told of errors."""
-    options = ctx.ensure_object(Options)
-    try:
-        names = [str(p["peer"]) for p in Client(options.run_dir, _PATIENCE_S).get("/v1/peers")]
-    except (MrcdError, TypeError, KeyError):
-        return []
-    return [n for n in names if n.startswith(incomplete)]
-
-
-def peer_option(command: F) -> F:
-    """--peer."""
-    return click.option("--peer", metavar="NAME", shell_complete=complete_peer, help="Only this peer.")(command)
-
-
-def plane_option(command: F) -> F:
-    """--plane."""
-    return click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")(command)
-
-
-def ev_option(command: F) -> F:
-    """--ev."""
-    return click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only the EV of this number.")(command)
 
 
 def target_argument(command: F) -> F:

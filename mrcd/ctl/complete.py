@@ -2,7 +2,7 @@
 
 import os
 
-from click.shell_completion import BashComplete, CompletionItem, add_completion_class
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
 
 class ColonBash(BashComplete):
@@ -13,7 +13,9 @@ class ColonBash(BashComplete):
     def get_completion_args(self) -> tuple[list[str], str]:
         """The words before the one to be completed, and that."""
         at = int(os.environ["COMP_CWORD"])
-        words = os.environ["COMP_WORDS"].split(" ")[: at + 1]
+        # click's script joins them by line feeds; what is quoted may hold blanks.
+        raw = os.environ["COMP_WORDS"]
+        words = [" ".join(split_arg_string(w)) for w in raw.split("\n" if "\n" in raw else " ")[: at + 1]]
         words += [""] * (at + 1 - len(words))
         glued: list[str] = []
         broken = joins = False

@@ -14,22 +14,12 @@ import click
 import mrcd
 from mrcd.ctl import bars, render, steering
 from mrcd.ctl.base import Cli, Options, colours, common, emit
-from mrcd.ctl.choices import peer_option, plane_option
 from mrcd.ctl.client import Client, DaemonDown, Json, follow_events
 from mrcd.ctl.offline import open_view
+from mrcd.ctl.options import STATES, StateType, peer_option, plane_option
 
 if TYPE_CHECKING:
     from mrcd.view import View
-
-STATES = ["UNKNOWN", "GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
-
-
-class StateType(click.Choice[str]):
-    """An EV state; small letters do too. (click's own way of it would show the states in small letters.)"""
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The state in capitals."""
-        return super().convert(value.upper(), param, ctx)
 
 
 def main() -> None:

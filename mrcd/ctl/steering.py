@@ -11,8 +11,9 @@ import click
 
 from mrcd.ctl import render
 from mrcd.ctl.base import F, Options, colours, common, emit
-from mrcd.ctl.choices import ev_option, peer_option, plane_option, target_argument
+from mrcd.ctl.choices import target_argument
 from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.options import ev_option, peer_option, plane_option
 from mrcd.errors import DaemonError, UsageError
 
 _POLL_S = 0.02

@@ -1,6 +1,10 @@
 """mrcctl deny, drain, allow, undrain, denials: what they ask for, and what they make of the answers."""
 
 import json
+import os
+import pty
+import select
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,9 +163,9 @@ def test_status_and_paths_say_who_is_denied_and_why(mrcctl: Mrcctl, daemon: Daem
 
 
 def complete(monkeypatch: pytest.MonkeyPatch, mrcctl: Mrcctl, *words: str) -> list[str]:
-    """As bash asks: words broken at colons, joined by blanks."""
+    """As bash asks: words broken at colons, joined by line feeds."""
     monkeypatch.setenv("_MRCCTL_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_WORDS", "\n".join(words))
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
     result = mrcctl()
     assert result.stderr == ""
@@ -178,3 +182,33 @@ def test_completion_of_targets(mrcctl: Mrcctl, monkeypatch: pytest.MonkeyPatch, 
     assert complete(monkeypatch, mrcctl, "mrcctl", "deny", "t1:1:1", "t1:1:") == ["t1:1:1", "t1:1:2"]  # not broken
     assert complete(monkeypatch, mrcctl, "mrcctl", "undrain", "") == ["t1:1:2"]
     assert complete(monkeypatch, mrcctl, "mrcctl", "deny", "ev", ":", "h") == ["h2:5", "h2:6", "h3:5"]
+
+
+def test_bash_itself_completes_words_with_colons(daemon: Daemon, run_dir: Path) -> None:
+    """An interactive bash on a terminal; what it types by itself after TAB comes back as echo."""
+    daemon.answers["/v1/paths"] = (200, [PATH, PATH | {"plane": 0, "ev": 1, "t1": 3}])
+    child, terminal = pty.fork()
+    if child == 0:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        os.environ.update(PATH=path, MRCD_RUN_DIR=str(run_dir), PS1="", TERM="dumb")
+        os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+    seen = b""
+
+    def expect(text: bytes) -> None:
+        nonlocal seen
+        while text not in seen:
+            ready, _, _ = select.select([terminal], [], [], 10)
+            assert ready, seen
+            seen += os.read(terminal, 65536)
+        seen = b""
+
+    try:
+        os.write(terminal, b'source <(mrcctl completion bash); bind "set bell-style none"; echo re"ad"y\n')
+        expect(b"ready")
+        for typed, completed in ((b"t1:1:", b"t1:1:1 "), (b"t1:0", b"t1:0:3 "), (b"plane:0 pe", b"plane:0 peer:h2 ")):
+            os.write(terminal, b"mrcctl deny " + typed + b"\t")
+            expect(b"mrcctl deny " + completed)
+            os.write(terminal, b"\x15")
+    finally:
+        os.close(terminal)  # SIGHUP ends it
+        os.waitpid(child, 0)

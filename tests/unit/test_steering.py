@@ -9,12 +9,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mrcd import abi, config, install, policy, statefile, steering, tables, topology
+from mrcd import abi, config, install, policy, statefile, tables, topology
 from mrcd.abi import EvState
 from mrcd.dataplane import Dataplane
-from mrcd.errors import UsageError
+from mrcd.errors import MachineError, UsageError
 from mrcd.monitor import Monitor
 from mrcd.steering import Document, Steering
+from mrcd.view import in_flight
 from tests.unit.arrays import TEXT
 from tests.unit.test_monitor import Bench
 
@@ -32,7 +33,7 @@ class Host:
 
     def again(self) -> None:
         self.steering = Steering(self.path, self.bench.log, lambda: self.wall, lambda: self.clock)
-        self.run(self.steering.start(self.bench.plan, self.tables, self.bench.monitor))
+        self.run(self.steering.follow(self.bench.plan, self.tables, self.bench.monitor))
 
     @property
     def tables(self) -> tables.Tables:
@@ -168,6 +169,23 @@ def test_there_is_an_end_to_how_many(host: Host, monkeypatch: pytest.MonkeyPatch
     host.deny("t1:0:1", reason="the same")
     with pytest.raises(UsageError, match="2 denials"):
         host.deny("t1:0:2")
+
+
+def test_what_the_kernel_refuses_half_way_is_told_and_tried_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs, steer = host.bench.programs, host.bench.programs.steer
+
+    def refuse(row: int, *rest: Any) -> bool:
+        if row == 3:
+            raise MachineError("run a program: Cannot allocate memory (ENOMEM)")
+        return steer(row, *rest)
+
+    monkeypatch.setattr(programs, "steer", refuse)
+    with pytest.raises(MachineError, match="ENOMEM"):
+        host.deny("t1:1:2")
+    assert (host.denied(1), host.denied(3), host.targets) == ({6}, set(), ["t1:1:2"])
+    monkeypatch.setattr(programs, "steer", steer)
+    host.later(1)
+    assert (host.denied(1), host.denied(3)) == ({6}, {6})
 
 
 # ---- time ----
@@ -322,7 +340,7 @@ def test_in_flight() -> None:
     ledgers["offset"] = [10, 10, 0xFFFFFFF0, 0, 0, 0]
     ledgers["rx"] = [90, 80, 10, 0, 0, 52]  # the last: read a moment later than what was sent
     ledgers["deficit"] = [0, 4, 1, 0, 0, 0]
-    flight, known = steering.in_flight(evs, ledgers)
+    flight, known = in_flight(evs, ledgers)
     assert flight.tolist() == [0, 6, 8, 0, 9, 0]
     assert known.tolist() == [True, True, True, True, False, True]
 
