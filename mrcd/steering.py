@@ -17,7 +17,7 @@ import numpy as np
 
 from mrcd import policy, statefile
 from mrcd.abi import EvState
-from mrcd.errors import MrcdError, UsageError
+from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
 from mrcd.policy import Denial, Target
@@ -163,6 +163,13 @@ class Steering:
         self._pending = False
         return changed
 
+    async def _apply_or_say(self, target: Target | None) -> tuple[Found, Found]:
+        try:
+            return await self._apply()
+        except MrcdError as e:
+            what = f"{target or 'everything'}: kept, but not done: {e.args[0]}; mrcd tries again each second"
+            raise MachineError(what, hint="`mrcctl denials` and `mrcctl paths` show how far it is") from None
+
     def _evidence(self, target: Target) -> dict[str, str]:
         reason = self._denials[target].reason
         return {"target": str(target)} | ({"why": reason} if reason else {})
@@ -220,8 +227,8 @@ class Steering:
             self._enter(Denial(target, now, until, reason, uid, drain, force))
             self._wake.set()
             self._save()
-            done, _ = await self._apply()
             self._tell("drain" if drain else "deny", target)
+            done, _ = await self._apply_or_say(target)
             state = f"{target} {'is' if before is None else 'stays'} denied"
             state += f" for {_duration(for_s)}: " if for_s else ": "
             return self._answer(target, done, state + (_evs(len(meant), len(rows)) if meant else _NO_PATH))
@@ -239,7 +246,7 @@ class Steering:
             if ended:
                 self._wake.set()
                 self._save()
-            _, done = await self._apply()
+            _, done = await self._apply_or_say(target)
             asked = [] if target is None else self._selected(target)
             others = list(dict.fromkeys(self._means[at] for at in asked if at in self._means))
             kept = sum(at in self._means for at in asked)
@@ -289,6 +296,7 @@ class Steering:
         return {
             "schema_version": SCHEMA_VERSION,
             "denials": denials,
+            "pending": self._pending,  # the tables do not agree yet
             "file": str(self.path),
             "saved": self._unsaved is None,
             "warning": self._unsaved and f"not kept over a restart: {self._unsaved}",

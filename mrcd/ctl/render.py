@@ -28,6 +28,7 @@ _STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 _NOTHING = "-"
 # Of the paths that a deny or allow was about.
 _PATHS_SHOWN = 16
+_DENIALS_SHOWN = 4  # in `status`
 
 
 # ---- numbers ---------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ def status(doc: Document, *, colour: bool) -> list[str]:
             + ", ".join(f"{text(peers.get(k))} {k}" for k in ("reachable", "unreachable", "detached")),
         ),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
-        *([("denied", "; ".join(map(_denial, doc["denials"])))] if doc.get("denials") else []),
+        *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]
     if doc.get("last_event"):
@@ -318,6 +319,11 @@ def _share(usable: object, weight: float | None) -> str:
 def _why(path: Document) -> str:
     """Why an EV is in its state; of a denied one, by which word."""
     return _denial(path["denial"]) if path.get("denial") else text(path.get("reason"))
+
+
+def _denied(docs: Sequence[Document]) -> str:
+    more = f"; and {len(docs) - _DENIALS_SHOWN} more: see denials" if len(docs) > _DENIALS_SHOWN else ""
+    return "; ".join(map(_denial, docs[:_DENIALS_SHOWN])) + more
 
 
 def _denial(doc: Document) -> str:

@@ -44,6 +44,8 @@ def _chosen(action: str, given: dict[str, Any]) -> dict[str, Any]:
     body = {k.rstrip("_"): v for k, v in given.items()} | {"target": list(given["target"])}
     if not (body["target"] or body.get("all")) and all(body[k] is None for k in ("peer", "ev", "plane")):
         raise UsageError(f"{action} what? it takes a target", hint=f"see `mrcctl {action} --help`")
+    if body.get("all") and (body["target"] or any(body[k] is not None for k in ("peer", "ev", "plane"))):
+        raise UsageError("a target, or --all: not both", hint=f"see `mrcctl {action} --help`")
     return body
 
 
@@ -175,7 +177,11 @@ def _from_file(run_dir: Path, down: DaemonDown) -> Json:
         raise DaemonDown(f"mrcd is not running, and there is no {path}", hint=down.hint)
     left = [(d, d.left_s(time.time())) for d in found]
     document = [policy.brief(d, s) for d, s in left]
-    return {"schema_version": 1, "denials": document, "file": str(path), "saved": True, "warning": None}
+    return {"schema_version": 1, "denials": document, "pending": False} | {
+        "file": str(path),
+        "saved": True,
+        "warning": None,
+    }
 
 
 def _table(document: Json, *, colour: bool) -> list[str]:

@@ -46,6 +46,7 @@ DENIAL: dict[str, Any] = {
 DENIALS: dict[str, Any] = {
     "schema_version": 1,
     "denials": [DENIAL],
+    "pending": False,
     "file": "/var/lib/mrcd/denials.json",
     "saved": True,
     "warning": None,
@@ -81,6 +82,7 @@ def test_the_way_back(mrcctl: Mrcctl, daemon: Daemon, action: str) -> None:
     assert daemon.requests[-1] == ("POST", "/v1/allow", body)
     mrcctl(action, "--all")
     assert daemon.requests[-1][2]["all"] is True
+    assert mrcctl(action, "--all", "t1:1:2").exit_code == 1
 
 
 def test_a_refusal_is_an_error_with_a_remedy(mrcctl: Mrcctl, daemon: Daemon) -> None:
@@ -155,6 +157,8 @@ def test_denials_without_the_daemon_are_the_files(mrcctl: Mrcctl, daemon: Daemon
 def test_status_and_paths_say_who_is_denied_and_why(mrcctl: Mrcctl, daemon: Daemon) -> None:
     daemon.answers["/v1/status"] = (200, STATUS | {"denials": [DENIAL]})
     assert "denied      drain t1:1:2 for another 28 min (fan tray)\n" in mrcctl("status").stdout
+    daemon.answers["/v1/status"] = (200, STATUS | {"denials": [DENIAL] * 6})
+    assert "; and 2 more: see denials\n" in mrcctl("status").stdout
     daemon.answers["/v1/paths"] = (200, [PATH | {"state": "DENIED", "reason": "admin", "denial": DENIAL}])
     assert mrcctl("paths").stdout.splitlines()[1].endswith("drain t1:1:2 for another 28 min (fan tray)")
 

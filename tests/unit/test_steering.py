@@ -180,12 +180,14 @@ def test_what_the_kernel_refuses_half_way_is_told_and_tried_again(host: Host, mo
         return steer(row, *rest)
 
     monkeypatch.setattr(programs, "steer", refuse)
-    with pytest.raises(MachineError, match="ENOMEM"):
+    with pytest.raises(MachineError, match=r"t1:1:2: kept, but not done: .*ENOMEM.* again each second"):
         host.deny("t1:1:2")
+    assert host.steering.document()["pending"]
     assert (host.denied(1), host.denied(3), host.targets) == ({6}, set(), ["t1:1:2"])
     monkeypatch.setattr(programs, "steer", steer)
     host.later(1)
     assert (host.denied(1), host.denied(3)) == ({6}, {6})
+    assert not host.steering.document()["pending"]
 
 
 # ---- time ----
