@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -109,6 +110,32 @@ def test_events(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert " ".join(line.split()) == (
         "2030-01-02T03:04:05.678 ev h2 5 1 1 GOOD ASSUMED_BAD overdue silent_reports=4 silent_ms=0.25"
     )
+
+
+def test_events_since_and_of_a_peer(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    def of(*args: str) -> list[int]:
+        return [e["id"] for e in json.loads(mrcctl("events", "--json", *args).stdout)["events"]]
+
+    now = datetime.now(UTC)
+    for n, (age_s, peer) in enumerate(((7200, "h2"), (300, "h2"), (20, "h3")), 1):
+        time = (now - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
+        daemon.add({**EVENT, "id": n, "time": time, "peer": peer})
+    assert of() == [1, 2, 3]
+    assert of("--since", "10m") == [2, 3]
+    assert of("--since", "3h", "--peer", "h2") == [1, 2]
+    assert of("--since", "30s") == [3]
+    minute = now - timedelta(minutes=1)
+    assert of("--since", minute.replace(tzinfo=None).isoformat()) == [3]
+    assert of("--since", minute.astimezone(timezone(timedelta(hours=5))).isoformat()) == [3]
+
+
+def test_hops(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    kinds = [("t0", 3), ("t1", 2), ("t0", 7), ("host", 1)]
+    hops = [{"kind": kind, "number": number, "plane": 1} for kind, number in kinds]
+    daemon.answers["/v1/paths"] = (200, [{**PATH, "hops": hops}])
+    head, line = mrcctl("paths", "--decode").stdout.splitlines()
+    assert line[head.index("HOPS") :].startswith("T0 3 → T1 2 → T0 7 → host port 1  5f00:0:4800:8801:")
+    assert daemon.requests == [("GET", "/v1/paths", {"decode": "1"})]
 
 
 @pytest.mark.parametrize("action", ["detach", "attach"])

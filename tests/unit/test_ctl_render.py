@@ -3,7 +3,7 @@
 import pytest
 
 from mrcd.ctl import documents, render
-from tests.unit.canned_daemon import BAD_PATH, PATH
+from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,32 @@ def test_percent(value: float | None, shown: str) -> None:
 )
 def test_duration(value: float | None, shown: str) -> None:
     assert render.duration(value) == shown
+
+
+def test_columns_that_have_no_room_are_left_out_and_named() -> None:
+    columns = [render.Column("A"), render.Column("BBBB", rank=1), render.Column("CCCC", True, rank=2)]
+    rows = [["a", "b", "c"]]
+    assert render.table(columns, rows, colour=False, room=13) == ["A  BBBB  CCCC", "a  b        c"]
+    assert render.table(columns, rows, colour=False, room=12) == [
+        "A  BBBB",
+        "a  b",
+        "(no room for",
+        " CCCC: see",
+        " --wide)",
+    ]
+    assert render.table(columns, rows, colour=False, room=1, note=False) == ["A", "a"]
+    assert len(render.table(columns, rows, colour=False)) == 2
+
+
+@pytest.mark.parametrize("room", [80, 200])
+def test_what_is_shown_fits_the_terminal(room: int) -> None:
+    for lines in (
+        documents.status(STATUS, colour=False, room=room),
+        documents.peers([PEER], colour=False, room=room),
+        documents.paths([PATH, BAD_PATH], colour=False, room=room),
+        documents.events([EVENT], colour=False, room=room),
+    ):
+        assert max(map(len, lines)) <= room, lines
 
 
 def test_colour_changes_nothing_but_colour() -> None:
