@@ -75,30 +75,30 @@ class Steering:
             self._names = {p.host.id: p.host.name for p in plan.peers}
             self._known.clear()
             if not self._started:
-                self._take_up()
+                await self._take_up()
                 self._started = True
             await self._apply()
         self._warn_below()
 
-    def _take_up(self) -> None:
-        known = self._load()
+    async def _take_up(self) -> None:
+        known = await self._load()
         stray = [at for at in self._denied() if at not in known]
         if stray:
             self._adopt(stray)
         for target in self._denials:
             self._tell("restored", target)
 
-    def _selected(self, target: Target) -> Found:
-        """The EVs that a target means now."""
+    async def _selected(self, target: Target) -> Found:
+        """The EVs that a target means now. In a thread: with thousands of peers the loop must not wait for it."""
         found = self._known.get(target)
         if found is None:
-            rows = policy.selected(self._plan, target)
+            rows = await asyncio.to_thread(policy.selected, self._plan, target)
             found = [(row, ev) for row, evs in rows.items() for ev in evs]
             if target in self._denials:
                 self._known[target] = found
         return found
 
-    def _load(self) -> set[tuple[int, int]]:
+    async def _load(self) -> set[tuple[int, int]]:
         """Read the file. Returns the EVs of which it knows, by denials that have ended meanwhile too."""
         try:
             found = statefile.read(self.path) or []
@@ -112,7 +112,7 @@ class Steering:
             self._events.add("denial", reason="file_unreadable", evidence={"error": str(e.args[0]), "file": kept})
         known: set[tuple[int, int]] = set()
         for d in found:
-            known |= set(self._selected(d.target))
+            known |= set(await self._selected(d.target))
             if d.left_s(self._wall()):
                 self._enter(d)
             else:
@@ -141,10 +141,11 @@ class Steering:
     async def _apply(self) -> tuple[Found, Found]:
         """Make the tables agree with the denials. Returns what is denied now, and what is not any more."""
         self._pending = True
-        self._means = {}
-        for target in self._denials:
-            for at in self._selected(target):
-                self._means.setdefault(at, target)
+        means: dict[tuple[int, int], Target] = {}
+        for target in list(self._denials):
+            for at in await self._selected(target):
+                means.setdefault(at, target)
+        self._means = means
         evs = self._tables.evs
         wanted = np.zeros(evs.shape, np.bool_)
         for at in self._means:
@@ -211,7 +212,7 @@ class Steering:
         peer would fall below its floor. Raises UsageError for what cannot be."""
         async with self._lock:
             policy.check(self._plan, target)
-            meant = self._selected(target)
+            meant = await self._selected(target)
             rows = _by_row(meant)
             standings = self._standings(rows)
             short = [] if force else policy.short((standings[row], evs) for row, evs in rows.items())
@@ -225,6 +226,7 @@ class Steering:
             reason = reason or (before.reason if before else "")
             self._lost.setdefault(target, self._lost_on(meant))
             self._enter(Denial(target, now, until, reason, uid, drain, force))
+            self._known[target] = meant
             self._wake.set()
             self._save()
             self._tell("drain" if drain else "deny", target)
@@ -247,7 +249,7 @@ class Steering:
                 self._wake.set()
                 self._save()
             _, done = await self._apply_or_say(target)
-            asked = [] if target is None else self._selected(target)
+            asked = [] if target is None else await self._selected(target)
             others = list(dict.fromkeys(self._means[at] for at in asked if at in self._means))
             kept = sum(at in self._means for at in asked)
             if ended:
@@ -303,7 +305,7 @@ class Steering:
         }
 
     def _document(self, d: Denial) -> Document:
-        at = self._selected(d.target)
+        at = self._known.get(d.target, [])
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
         records, ledgers = self._tables.evs[rows, evs], self._tables.ledgers[rows, evs]
         flight, known = in_flight(records, ledgers)
@@ -328,7 +330,7 @@ class Steering:
         said = {str(d.target): policy.brief(d, self._ends[d.target] - self._clock()) for d in self._denials.values()}
         for path in paths:
             target = self._means.get((rows.get(path["peer"], -1), path["ev"]))
-            path["denial"] = said[str(target)] if target is not None else None
+            path["denial"] = said.get(str(target))
         return paths
 
     def _lost_on(self, at: Found) -> int:
