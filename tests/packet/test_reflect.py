@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd import abi
 from mrcd.abi import EvState
-from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from mrcd.wire import ASIDE, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H2, H5, SLOTS, all_steerings
 from tests.packet.reports import GENERATION, now
 from tests.packet.rig import Bench
@@ -272,3 +272,36 @@ def test_requests_say_nothing_of_a_host_they_were_not_meant_for(bench: Bench) ->
     before = bench.counted()
     refused(bench, changed(request(bench), MRC, **fields), "wrong_receiver")
     assert bench.counted() == before
+
+
+# ---- of a tool ----
+
+
+@all_steerings
+def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
+    before = bench.tables.peers[H2].copy()
+    ask = request(bench, 5, ports=0, status=abi.STATUS_DETACHED, round=77)
+    ask[MRC].flags = ASIDE
+    reply = reflected(bench, ask)
+    assert (reply[MRC].flags, reply[MRCProbe].round) == (ASIDE, 77)
+    assert not bench.tables.rxs["probes"].any()
+    assert bench.tables.peers[H2] == before  # heard, ports, status, generation
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize("sender", ["h2", "h0"])
+@pytest.mark.parametrize("hook", ["tc", "xdp"])
+def test_what_comes_back_to_a_tool_changes_nothing(bench: Bench, hook: str, sender: str) -> None:
+    """A reply of h2, and what this host sent and a switch turned round. A packet socket has seen it before tc does."""
+    tables = ("peers", "evs", "ledgers", "rounds", "rxs")
+    before = {name: getattr(bench.tables, name).copy() for name in tables}
+    content = Raw(bytes(MRCProbe(seq=1, generation=GENERATION, tx_ns=now())))
+    back = bench.arriving("h2", 5, content, type=PROBE_REPLY, seq=1, tx_ns=now())
+    back[MRC].flags = ASIDE
+    if sender == "h0":
+        back[IPv6].src, back[MRC].sender = str(bench.plan.addresses[1]), 0
+    verdict, _ = bench.pop(hook, back, 1)  # type: ignore[arg-type]
+    assert verdict == ("drop" if hook == "tc" else "pass")
+    assert bench.drops() == {}
+    for name in tables:
+        assert (getattr(bench.tables, name) == before[name]).all(), name
