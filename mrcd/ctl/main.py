@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import mrcd
-from mrcd.ctl import bpf, bugreport, completion, look, render, steering, watch
+from mrcd.ctl import bpf, bugreport, completion, look, render, steering, tools, watch
 from mrcd.ctl.base import Cli, Options, common, emit
 
 
@@ -34,6 +34,7 @@ for _command in (
     *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
     *(steering.deny, steering.allow, steering.drain, steering.undrain, steering.denials),
+    *(tools.probe, tools.trace, tools.capture, tools.preflight, tools.doctor),
 ):
     cli.add_command(_command)
 
