@@ -17,7 +17,7 @@ from scapy.packet import Packet
 from scapy.utils import PcapReader, RawPcapWriter
 
 from mrcd import wire
-from mrcd.ctl import decode, rawsocket, sockfilter
+from mrcd.ctl import decode, rawsocket, ring, sockfilter
 from mrcd.ctl.rawsocket import Arrival
 from mrcd.errors import DaemonError, MachineError, UsageError
 
@@ -60,7 +60,7 @@ def live(about: Known, plane: int | None, lost: Callable[[int], None]) -> Iterat
         there = ", ".join(map(str, about.interfaces)) or "none"
         raise UsageError(f"there is no plane {plane}", hint=f"planes: {there}")
     chosen = {name: p for p, name in about.interfaces.items() if plane in (None, p)}
-    with rawsocket.Taps([(p, name) for name, p in chosen.items()], sockfilter.ours(about.udp_port)) as taps:
+    with ring.Rings([(p, name) for name, p in chosen.items()], sockfilter.ours(about.udp_port)) as taps:
         try:
             while True:
                 found = taps.wait(_POLL_S)

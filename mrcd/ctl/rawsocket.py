@@ -13,8 +13,8 @@ from types import TracebackType
 
 from mrcd.errors import KernelError, MachineError
 
-_ETH_P_ALL = 0x0003
-_SOL_PACKET, _PACKET_AUXDATA, _PACKET_STATISTICS = 263, 8, 6
+ETH_P_ALL = 0x0003
+_SOL_PACKET, _PACKET_AUXDATA = 263, 8
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 26, 33, 35
 _TP_STATUS_VLAN_VALID = 1 << 4
 _BUFFER = 1 << 24  # bytes
@@ -67,7 +67,7 @@ class Taps:
         self._poll = select.poll()
         try:
             for key, name in interfaces:
-                s = open_socket(name, _ETH_P_ALL, code)
+                s = open_socket(name, ETH_P_ALL, code)
                 self._sockets[s.fileno()] = key, s
                 self._poll.register(s, select.POLLIN)
         except MachineError:
@@ -101,14 +101,6 @@ class Taps:
                     raise
                 found.append(_arrival(key, data, ancillary, address[2]))
         return found
-
-    def lost(self) -> int:
-        """Frames that found no room in the sockets since the last call."""
-        total = 0
-        for _, s in self._sockets.values():
-            _, drops = struct.unpack("II", s.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
-            total += drops
-        return total
 
 
 def _arrival(key: int, data: bytes, ancillary: list[tuple[int, int, bytes]], kind: int) -> Arrival:

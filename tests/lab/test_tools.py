@@ -166,6 +166,9 @@ def test_capture_live_and_from_a_file(healthy: Lab, tmp_path: Path) -> None:
         ("in", "h2", "h0"),
     }
     assert all("ICMP 10.99.0." in d["inner"] for d in data)
+    carriers = {p["ev"]: p["carrier"] for p in mrcctl(healthy, "h0", "paths", "--peer", "h2")}
+    # As they left, though the next switch has shifted the address since, in the same memory.
+    assert all(d["destination"] == carriers[d["ev"]] for d in data if d["direction"] == "out")
     assert all(d["plane"] == d["ev"] // 4 for d in seen)
     replies = [d for d in seen if d["type"] == "probe reply" and d["direction"] == "in"]
     assert any(d["probe"]["report"] for d in replies)
@@ -192,6 +195,15 @@ def test_doctor_and_preflight_find_nothing_on_a_healthy_host(healthy: Lab) -> No
     before = _verdict_tables(healthy)
     assert _failing(healthy) == {}
     assert _verdict_tables(healthy) == before
+
+
+def test_preflight_of_this_machine_itself() -> None:
+    """Nobody's namespace, no cluster file: kernel and software, the programs loaded for a moment."""
+    done = subprocess.run([ROOT / ".venv/bin/mrcctl", "preflight", "--json"], capture_output=True, text=True)
+    found = {c["id"]: c["status"] for c in json.loads(done.stdout)["checks"]}
+    assert done.returncode == (2 if "FAIL" in found.values() else 0)
+    assert {found[k] for k in ("kernel.programs", "kernel.seg6", "kernel.tcx", "kernel.bpf_timer")} == {"PASS"}
+    assert found["nic.mtu"] == "SKIP"
 
 
 def test_doctor_finds_a_short_mtu_inside_the_fabric(healthy: Lab) -> None:
