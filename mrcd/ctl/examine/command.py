@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 _MODULES = (kernel, nics, sysctls, paths)  # importing them registers their checks
 
 # With this the verifier looks at all of the code: settings are constants to it.
-_EXAMPLE = """
+EXAMPLE = """
 [cluster]
 steering = "srh"
 t0s = 2
@@ -59,7 +59,7 @@ def site(plan: Plan, pins: str | None = None) -> Site:
 def preflight(file: Path | None, host: str | None) -> Document:
     """The checks before mrcd is installed. Raises UsageError, ConfigError."""
     plan = topology.plan(config.load(file), host or socket.gethostname()) if file else None
-    example = plan or topology.plan(config.parse(_EXAMPLE), "a")
+    example = plan or topology.plan(config.parse(EXAMPLE), "a")
     machine = Machine(settings(example).tobytes())
     return _document("preflight", Context(machine, site(plan) if plan else None))
 

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pyroute2 import AsyncIPRoute
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
@@ -129,6 +128,10 @@ class Machine:
 
     def receive_queues(self, name: str) -> dict[int, int]:
         """Packets by receive queue, as far as the driver counts them."""
+        link = self._links.get(name)
+        counted = netdev.receive_queues(link.ifindex) if link else {}
+        if counted:
+            return counted
         try:
             statistics = IoctlEthtool(name).get_statistics()
         except (EthtoolError, OSError):
@@ -220,16 +223,16 @@ def _tcx(ifindex: int, where: str) -> list[str]:
 
 
 async def _filters(ifindex: int, where: str) -> list[str]:
-    """Filters of clsact, in the order of their priorities."""
-    found: dict[tuple[int, int], str] = {}
+    """Filters of clsact, in the order of their priorities. Other kinds than bpf are named by their kind."""
+    found: dict[tuple[int, str], None] = {}
     async with AsyncIPRoute() as ipr:
         async for msg in await ipr.get_filters(index=ifindex, parent=_PARENTS[where]):
-            kind = msg.get("TCA_KIND")
-            options: Any = msg.get("TCA_OPTIONS")
-            if kind != "bpf" or options is None or not msg["handle"]:
-                if kind and kind != "bpf" and msg["handle"]:
-                    found[msg["info"] >> 16, msg["handle"]] = f"a {kind} filter"
+            kind, options = msg.get("TCA_KIND"), msg.get("TCA_OPTIONS")
+            if not kind or not msg["handle"]:
                 continue
-            number = options.get("TCA_BPF_ID")
-            found[msg["info"] >> 16, msg["handle"]] = _program(number) if number else str(options.get("TCA_BPF_NAME"))
-    return [found[key] for key in sorted(found)]
+            name = f"a {kind} filter"
+            if kind == "bpf" and options is not None:
+                # PROGRAM:[ID] if libbpf has attached it, FILE:[SECTION] if tc has.
+                name = str(options.get("TCA_BPF_NAME")).partition(":[")[0]
+            found[msg["info"] >> 16, name] = None
+    return [name for _, name in sorted(found)]
