@@ -11,6 +11,7 @@ from scapy.packet import Packet
 
 from mrcd.wire import MRC, TYPES, MRCProbe, MRCReport
 
+SCHEMA_VERSION = 1
 Document = dict[str, Any]
 
 
@@ -30,6 +31,7 @@ def packet(
     if vlan is None and Dot1Q in frame:
         vlan = int(frame[Dot1Q].vlan)
     return {
+        "schema_version": SCHEMA_VERSION,
         "time": datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{ns % 10**9:09d}Z",
         "time_ns": ns,
         "plane": int(IPv6Address(ip6.src)) >> 80 & 0xFFFF,

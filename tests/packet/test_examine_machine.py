@@ -12,8 +12,9 @@ from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.ctl.examine.machine import Machine
 from mrcd.settings import settings
 from tests.packet.wires import Namespace
+from tests.packet.witness import as_root
 
-pytestmark = pytest.mark.root
+pytestmark = as_root
 
 HANDLE = 77
 SETTINGS = settings(topology.plan(config.parse(EXAMPLE), "a")).tobytes()

@@ -52,6 +52,7 @@ def test_data() -> None:
     doc = document(packet(INNER, segments=20))
     assert doc["time"] == "2023-11-14T22:13:20.123456789Z"
     expected = {
+        "schema_version": 1,
         "plane": 1, "direction": "out", "sender_name": "h0", "receiver_name": "h1", "ev": 3, "type": "data", "seq": 9,
         "segments": 20, "ecn": 3, "flags": [], "srh": None, "probe": None, "inner_bytes": 140,
         "inner": "IP / TCP 10.99.0.1:5001 > 10.99.0.2:http A / Raw",
