@@ -23,7 +23,8 @@ from mrcd.errors import DaemonError, MachineError, UsageError
 
 _POLL_S = 0.2
 _ETHERNET = 1  # the link type of the file
-_SNAPSHOT = 262_144
+_SNAPSHOT = 262_144  # bytes: all of a packet
+_SHOWN = 2048  # bytes: all that a line or a document tells of, the longest report included
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,16 @@ def known(status: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> Known:
         ) from None
 
 
-def live(about: Known, plane: int | None, lost: Callable[[int], None]) -> Iterator[Arrival | None]:
+def live(about: Known, plane: int | None, keep: int, lost: Callable[[int], None]) -> Iterator[Arrival | None]:
     """Frames of the planes as they pass, without an end; None now and then while there are none.
 
-    `lost` is told at the end how many found no room. Raises UsageError, MachineError.
+    `keep`: bytes of each. `lost` is told at the end how many found no room. Raises UsageError, MachineError.
     """
     if plane is not None and plane not in about.interfaces:
         there = ", ".join(map(str, about.interfaces)) or "none"
         raise UsageError(f"there is no plane {plane}", hint=f"planes: {there}")
     chosen = {name: p for p, name in about.interfaces.items() if plane in (None, p)}
-    with ring.Rings([(p, name) for name, p in chosen.items()], sockfilter.ours(about.udp_port)) as taps:
+    with ring.Rings([(p, name) for name, p in chosen.items()], sockfilter.ours(about.udp_port, keep=keep)) as taps:
         try:
             while True:
                 found = taps.wait(_POLL_S)
@@ -97,10 +98,16 @@ class Out:
         self._about, self._json, self._plane = about, as_json, plane
         self.shown = 0
 
-    def show(self, frame: Packet, ns: int, *, outgoing: bool | None = None, vlan: int | None = None) -> None:
+    def show(self, frame: Packet, ns: int, arrival: Arrival | None = None) -> None:
         """Print a packet, if it is one of ours and of the plane."""
         doc = decode.packet(
-            frame, ns, outgoing=outgoing, vlan=vlan, names=self._about.names, host_id=self._about.host_id
+            frame,
+            ns,
+            outgoing=arrival.outgoing if arrival else None,
+            vlan=arrival.vlan if arrival else None,
+            names=self._about.names,
+            host_id=self._about.host_id,
+            length=arrival.length if arrival else None,
         )
         if doc is None or self._plane not in (None, doc["plane"]):
             return
@@ -122,16 +129,26 @@ def from_file(path: Path, about: Known, *, count: int | None, plane: int | None,
 
 
 def from_wire(
-    about: Known, *, count: int | None, seconds: float | None, plane: int | None, as_json: bool, to: Path | None
+    about: Known,
+    *,
+    count: int | None,
+    seconds: float | None,
+    plane: int | None,
+    as_json: bool,
+    to: Path | None,
+    keep: int | None,
 ) -> str:
-    """Print, or write to a file, what passes, until `count`, the end of the time, or an interrupt."""
+    """Print, or write to a file, what passes, until `count`, the end of the time, or an interrupt.
+
+    `keep`: bytes of each packet; None is all in a file, and what is shown otherwise. Raises UsageError, MachineError.
+    """
     wire.bind(about.udp_port)
     if not about.interfaces:
         raise MachineError("no plane NIC is known", hint="mrcd must have run here; `mrcctl status` shows them")
     lost: list[int] = []
     out, end = Out(about, as_json=as_json, plane=None), time.monotonic() + seconds if seconds else None
     writer, taken = _writer(to), 0
-    frames = live(about, plane, lost.append)
+    frames = live(about, plane, keep or (_SHOWN if to is None else _SNAPSHOT), lost.append)
     try:
         for arrival in itertools.chain([None], frames):
             if end is not None and time.monotonic() >= end:
@@ -140,10 +157,15 @@ def from_wire(
                 continue
             taken += 1
             if writer is None:
-                out.show(Ether(arrival.data), arrival.ns, outgoing=arrival.outgoing, vlan=arrival.vlan)
+                out.show(Ether(arrival.data), arrival.ns, arrival)
             else:
                 data = tagged(arrival)
-                writer.write_packet(data, sec=arrival.ns // 10**9, usec=arrival.ns % 10**9, wirelen=len(data))
+                writer.write_packet(
+                    data,
+                    sec=arrival.ns // 10**9,
+                    usec=arrival.ns % 10**9,
+                    wirelen=arrival.length + len(data) - len(arrival.data),
+                )
             if taken == count:
                 break
     except KeyboardInterrupt:

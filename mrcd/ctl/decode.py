@@ -16,15 +16,24 @@ Document = dict[str, Any]
 
 
 def packet(
-    frame: Packet, ns: int, *, outgoing: bool | None, vlan: int | None, names: Mapping[int, str], host_id: int | None
+    frame: Packet,
+    ns: int,
+    *,
+    outgoing: bool | None,
+    vlan: int | None,
+    names: Mapping[int, str],
+    host_id: int | None,
+    length: int | None = None,
 ) -> Document | None:
     """What a frame says; None if it is not MRC. `ns`: CLOCK_REALTIME; `names`: host id → name, those known.
 
-    `outgoing` is None where nobody has noted it: then who sent it tells, if `host_id` is known.
+    `length` is the frame's on the wire, if less of it is there. `outgoing` is None where nobody has noted it: then who
+    sent it tells, if `host_id` is known.
     """
     if MRC not in frame or IPv6 not in frame:
         return None
     ip6, mrc = frame[IPv6], frame[MRC]
+    length = len(frame) if length is None else length
     sender, receiver = int(mrc.sender), int(mrc.receiver)
     if outgoing is None and host_id is not None and host_id in (sender, receiver) and sender != receiver:
         outgoing = sender == host_id
@@ -53,9 +62,9 @@ def packet(
         "seq": int(mrc.seq),
         "segments": int(mrc.segments),
         "sent_ns": int(mrc.tx_ns),
-        "bytes": len(frame),
+        "bytes": length,
         "inner": None if MRCProbe in frame else mrc.payload.summary() if mrc.payload else "",
-        "inner_bytes": None if MRCProbe in frame else len(mrc.payload),
+        "inner_bytes": None if MRCProbe in frame else length - len(frame) + len(mrc.payload),
         "probe": _probe(frame),
     }
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 _LDH, _LDB, _LDH_X, _LDB_X, _LDX = 0x28, 0x30, 0x48, 0x50, 0x01  # load: absolute, behind X, into X
 _MUL, _ADD, _ADD_X, _TAX = 0x24, 0x04, 0x0C, 0x07
 _JA, _JEQ, _JSET, _RET = 0x05, 0x15, 0x45, 0x06
-_ALL = 0x40000  # bytes of a frame that are passed on: all
+_ALL = 0x40000  # bytes: more than any frame has
 
 # (operation, constant, label if it is true, label if it is not), or a label; None: the next
 _Line = tuple[int, int, str | None, str | None] | str
@@ -33,8 +33,11 @@ def assemble(lines: Sequence[_Line]) -> bytes:
     return code
 
 
-def ours(udp_port: int, flag: int = 0) -> bytes:
-    """Packets to the UDP port of MRC over IPv6; with `flag`, only those with that bit in mrc_hdr.flags."""
+def ours(udp_port: int, flag: int = 0, keep: int = _ALL) -> bytes:
+    """Packets to the UDP port of MRC over IPv6; with `flag`, only those with that bit in mrc_hdr.flags.
+
+    `keep`: bytes of a frame that are passed on.
+    """
     lines: list[_Line] = [
         (_LDX, 0, None, None),
         (_LDH, 12, None, None),
@@ -60,4 +63,4 @@ def ours(udp_port: int, flag: int = 0) -> bytes:
     ]
     if flag:
         lines += [(_LDB_X, 64, None, None), (_JSET, flag, None, "no")]
-    return assemble([*lines, (_RET, _ALL, None, None), "no", (_RET, 0, None, None)])
+    return assemble([*lines, (_RET, keep, None, None), "no", (_RET, 0, None, None)])

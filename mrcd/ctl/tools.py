@@ -99,6 +99,7 @@ def trace(options: Options, peer: str, ev: int, count: int, interval: float, wai
 @click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")
 @click.option("-r", "source", type=click.Path(path_type=Path), metavar="FILE", help="Read a pcap or pcapng file.")
 @click.option("-w", "target", type=click.Path(path_type=Path), metavar="FILE", help="Write pcap; '-' is stdout.")
+@click.option("--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so much of a packet; all with -w.")
 @common
 @click.pass_obj
 def capture(
@@ -108,6 +109,7 @@ def capture(
     plane: int | None,
     source: Path | None,
     target: Path | None,
+    snap: int | None,
 ) -> None:
     """Show a line for each packet of mrcd on the plane NICs, in and out; with --json a document for each.
 
@@ -127,7 +129,9 @@ def capture(
     if source is not None:
         said = work.from_file(source, about, count=count, plane=plane, as_json=options.json)
     else:
-        said = work.from_wire(about, count=count, seconds=seconds, plane=plane, as_json=options.json, to=target)
+        said = work.from_wire(
+            about, count=count, seconds=seconds, plane=plane, as_json=options.json, to=target, keep=snap
+        )
     click.echo(f"mrcctl: {said}", err=True)
 
 

@@ -76,6 +76,12 @@ def test_a_report() -> None:
     assert words in decode.line(doc)
 
 
+def test_a_burst_of_which_the_beginning_is_kept() -> None:
+    whole = packet(IP(src="10.99.0.1", dst="10.99.0.2") / TCP() / Raw(bytes(60_000)), segments=42)
+    doc = document(Ether(bytes(whole)[:2048]), length=len(whole))
+    assert (doc["bytes"], doc["inner_bytes"]) == (len(whole), 60_040)
+
+
 def test_segments_in_travel_order() -> None:
     doc = document(packet(INNER, steering="srh"))
     assert doc["srh"] == ["5f00:0:8801::", "5f00:0:4801::", "5f00:0:c401::"]
