@@ -29,6 +29,7 @@ const struct {
 	struct mrc_probe probe;
 	struct mrc_count count;
 	struct mrc_event event;
+	enum mrc_version version;
 	enum mrc_type type;
 	enum mrc_ev_state ev_state;
 	enum mrc_reason reason;

@@ -10,6 +10,11 @@
 #define MRC_ABI_VERSION 2 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
+enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
+	MRC_VERSION_ABI = MRC_ABI_VERSION,
+	MRC_VERSION_WIRE = MRC_WIRE_VERSION,
+};
+
 #define MRC_MAX_PLANES 8
 #define MRC_MAX_EVS_PER_PEER 256
 #define MRC_EV_WORDS (MRC_MAX_EVS_PER_PEER / 64)

@@ -14,12 +14,14 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from mrcd import __version__, api_request
+from mrcd import __version__, api_request, switch
 from mrcd.abi import EvState
+from mrcd.api_config import ConfigApi
 from mrcd.api_steering import SteeringApi
 from mrcd.daemon import Daemon
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.metrics import TablesCollector
+from mrcd.reload import Reloader
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api")
@@ -52,8 +54,8 @@ def _error(message: str, hint: str | None, exit_code: int, status: int) -> web.R
 class Api:
     """The handlers, over one daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, reloader: Reloader) -> None:
+        self._daemon, self._reloader = daemon, reloader
 
     def application(self) -> web.Application:
         """The routes."""
@@ -67,6 +69,7 @@ class Api:
                 web.get("/v1/events", self.events),
                 web.get("/v1/histograms", self.histograms),
                 *SteeringApi(self._daemon.steering).routes(),
+                *ConfigApi(self._daemon, self._reloader).routes(),
                 web.post("/v1/detach", self.detach),
                 web.post("/v1/attach", self.attach),
             ]
@@ -126,12 +129,12 @@ class Api:
     async def detach(self, request: web.Request) -> web.Response:
         """Take the data plane down."""
         body = await api_request.body(request)
-        message = await self._daemon.detach(bool(body.get("force")))
+        message = await switch.detach(self._daemon, bool(body.get("force")))
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def attach(self, _: web.Request) -> web.Response:
         """Bring the data plane up."""
-        message = await self._daemon.attach()
+        message = await switch.attach(self._daemon)
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
 
@@ -161,12 +164,13 @@ def _metrics(daemon: Daemon) -> web.Application:
 class Servers:
     """The control socket and the metrics endpoint. Use as an async context manager."""
 
-    def __init__(self, daemon: Daemon, run_dir: Path, metrics_address: str) -> None:
+    def __init__(self, daemon: Daemon, run_dir: Path, metrics_address: str, reloader: Reloader) -> None:
+        self._reloader = reloader
         self._daemon, self._path, self._address = daemon, run_dir / SOCKET, metrics_address
         self._runners: list[web.AppRunner] = []
 
     async def __aenter__(self) -> "Servers":
-        control = web.AppRunner(Api(self._daemon).application(), access_log=None, shutdown_timeout=1.0)
+        control = web.AppRunner(Api(self._daemon, self._reloader).application(), access_log=None, shutdown_timeout=1.0)
         metrics = web.AppRunner(_metrics(self._daemon), access_log=None, shutdown_timeout=1.0)
         self._runners = [control, metrics]
         for runner in self._runners:
