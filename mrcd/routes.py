@@ -45,8 +45,13 @@ def fabric_routes(plan: Plan, nics: Mapping[int, Link]) -> list[Route]:
             routes.setdefault(str(network), Route(str(network), _METRIC, first_hop))
     for path in plan.config.paths:
         if path.source == plan.host.name and path.plane in nics:
-            dst = f"{path.segments[0]}/128"
-            routes.setdefault(dst, Route(dst, _METRIC, (Hop(nics[path.plane].ifindex, gateway),)))
+            # A fallback route's only segment ends in a function.
+            functions = (UDT4, UDT6) if len(path.segments) == 1 else ()
+            first = path.segments[0]
+            for segment in (first, *(with_function(first, f) for f in functions)):
+                if segment is not None:
+                    dst = f"{segment}/128"
+                    routes.setdefault(dst, Route(dst, _METRIC, (Hop(nics[path.plane].ifindex, gateway),)))
     return list(routes.values())
 
 

@@ -193,6 +193,15 @@ segments = ["2001:db8::1", "5f00:0:c000::"]
     assert found["2001:db8::1/128"].hops == (Hop(10, "fe80::1"),)
 
 
+def test_the_fallback_of_an_explicit_path_of_one_segment_has_a_way_out() -> None:
+    listed = '[[paths]]\nsource = "h0"\npeer = "h2"\nplane = 1\nsegments = ["5f00:0:c000::"]\n'
+    p = plan(paths=listed)
+    ways = {r.dst: r.hops for r in routes.fabric_routes(p, NICS)}
+    for version in ("fd00:99::3/128", "10.99.0.3/32"):
+        (hop,) = only(to_peer(p, "h2"), version, 4000).hops
+        assert ways[f"{hop.segments[0]}/128"] == (Hop(11, "fe80::1"),)
+
+
 # ---- the fabric ----
 
 
