@@ -44,8 +44,9 @@ def up(state: State, parameters: Parameters, say: Say) -> None:
         started = _start_daemons(state, fabric) if parameters.daemon else []
         state.write(parameters, "up")
     p = parameters
+    planes = f"{p.planes} planes" + (" without switches" if p.direct else f" of {p.t0s} T0s and {p.t1} T1s")
     say(
-        f"lab {state.name}: {p.hosts} hosts, {p.planes} planes of {p.t0s} T0s and {p.t1} T1s, steering {p.steering}, "
+        f"lab {state.name}: {p.hosts} hosts, {planes}, steering {p.steering}, "
         f"{p.granularity}, MTU {p.mtu}; {f'{len(started)} mrcd started' if p.daemon else 'no mrcd'}; "
         f"{time.monotonic() - began:.1f} s"
     )
@@ -141,9 +142,10 @@ def _build(state: State, fabric: Fabric) -> None:
 def _checksum_in_software(fabric: Fabric) -> None:
     """XDP knows no half-done checksum, so the T0 must finish it before the packet reaches the host's NIC."""
     for link in fabric.links:
-        if fabric.nodes[link.lower.node].kind == "host":
-            with netns.inside(fabric.namespace(link.upper.node)):
-                netns.run(["ethtool", "-K", link.upper.port, "tx", "off"])
+        for sender, receiver in ((link.upper, link.lower), (link.lower, link.upper)):
+            if fabric.nodes[receiver.node].kind == "host":
+                with netns.inside(fabric.namespace(sender.node)):
+                    netns.run(["ethtool", "-K", sender.port, "tx", "off"])
 
 
 def _start_daemons(state: State, fabric: Fabric) -> list[str]:

@@ -12,6 +12,9 @@ Every interface of a switch bears its neighbour's name; a host's NICs are p0, p1
 On every link the end nearer to the core (the "upper" one) is fe80::1 and the other fe80::2, so a
 host's first hop is fe80::1 in every plane. Switches have static neighbours, so that silence on a
 path never turns into a failed neighbour; hosts resolve fe80::1 by real neighbour discovery.
+
+Or no switches at all (`direct`): h0 p0 ─── p0 h1, h0 p1 ─── p1 h1, …. There fe80::1 is a static neighbour,
+the other host, and the one path per plane is the peer's own SID.
 """
 
 import dataclasses
@@ -51,8 +54,12 @@ class Parameters:
     hook: config.Hook = "auto"
     daemon: bool = True
     health: dict[str, float] = field(default_factory=dict)  # keys of the cluster file's [health], where not default
+    direct: bool = False  # two hosts without switches, whatever `hosts`, `hosts_per_t0` and `t1` say
 
     def __post_init__(self) -> None:
+        if self.direct:
+            for name, value in (("hosts", 2), ("hosts_per_t0", 2), ("t1", 0)):
+                object.__setattr__(self, name, value)
         for name, low, high in (("hosts", 1, MAX_HOSTS), ("hosts_per_t0", 1, MAX_HOSTS), ("t1", 0, MAX_T1S)):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -233,6 +240,13 @@ def cluster_file(name: str, p: Parameters) -> str:
             # The host's own addresses, and prefixes for containers behind it.
             f'prefixes = ["10.99.0.{i + 1}/32", "fd00:99::{i + 1:x}/128", "10.100.{i}.0/24", "fd00:100:{i:x}::/64"]',
         ]
+    if p.direct and p.steering != "ecmp":  # there is no T0 to take its uSID off
+        block = config.Cluster().block
+        for source, peer in ((0, 1), (1, 0)):
+            for plane in range(p.planes):
+                sid = topology.carrier(block, [topology.host_usid(plane, peer)])
+                ends = f'source = "h{source}"', f'peer = "h{peer}"'
+                lines += ["", "[[paths]]", *ends, f"plane = {plane}", f'segments = ["{sid}"]']
     return "\n".join(lines) + "\n"
 
 
@@ -241,6 +255,10 @@ def build(name: str, parameters: Parameters) -> Fabric:
     check_name(name)
     cluster = config.parse(cluster_file(name, parameters), "the lab's cluster file")
     shape = _Shape(cluster, parameters)
+    if parameters.direct:
+        back_to_back = [shape.direct(h) for h in range(2)]
+        cables = [Link(p, PortRef("h0", f"p{p}"), PortRef("h1", f"p{p}")) for p in range(parameters.planes)]
+        return Fabric(name, parameters, cluster, {n.name: n for n in back_to_back}, tuple(cables))
     nodes = [shape.host(h) for h in range(parameters.hosts)]
     links: list[Link] = []
     for plane in range(parameters.planes):
@@ -292,6 +310,19 @@ class _Shape:
                 )
             )
         return Node(me.name, "host", tuple(ports))
+
+    def direct(self, index: int) -> Node:
+        """A host whose first hop is the other host: with a static neighbour, since neither is fe80::1."""
+        node = self.host(index)
+        ports = [
+            dataclasses.replace(
+                port,
+                address=f"fe80::{index + 2:x}",
+                gateway_mac=_mac(False, plane, 0, self.hosts[1 - index].port, upper=False),
+            )
+            for plane, port in enumerate(node.ports)
+        ]
+        return dataclasses.replace(node, ports=tuple(ports))
 
     def t0(self, plane: int, t0: int) -> Node:
         """A T0: its hosts below, every T1 of the plane above, the other T0s by way of all of those."""

@@ -44,6 +44,10 @@ class Target:
 
 def parse(fabric: Fabric, text: str, direction: Direction = "both") -> Target:
     """Find a target in the fabric. Raises UsageError."""
+    if fabric.parameters.direct:
+        raise UsageError(
+            f"lab {fabric.name} has no switches, where faults are made", hint="scripts/lab up, without --direct"
+        )
     for form, pattern in _FORMS:
         match = pattern.fullmatch(text)
         if match:

@@ -103,6 +103,23 @@ def test_only_bare_hosts_are_given_plane_addresses() -> None:
     assert IPv6Network("5f00:0:4001::/48") in bare.ports[0].routes
 
 
+def test_hosts_back_to_back_reach_each_other_s_own_sid() -> None:
+    fabric = build("x", Parameters(direct=True, hosts=9, mtu=1500))
+    assert fabric.hosts == list(fabric.nodes) == ["h0", "h1"]
+    assert [(k.upper, k.lower) for k in fabric.links] == [(("h0", f"p{p}"), ("h1", f"p{p}")) for p in range(4)]
+    sids = topology.plan(fabric.config, "h1").sids
+    evs = topology.plan(fabric.config, "h0").peers[0].evs
+    assert [(e.plane, e.segments) for e in evs] == [(p, (sids[p],)) for p in range(4)]
+    assert [p.gateway_mac for p in fabric.nodes["h0"].ports] == [p.mac for p in fabric.nodes["h1"].ports]
+    with pytest.raises(UsageError, match="no switches"):
+        targets.parse(fabric, "nic:h0:0")
+
+
+def test_hosts_back_to_back_without_srv6_have_an_ev_per_plane() -> None:
+    config = build("x", Parameters(direct=True, steering="ecmp")).config
+    assert [e.ev for e in topology.plan(config, "h0").peers[0].evs] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"hosts": 0}, {"hosts": 255}, {"planes": 9}, {"t1": 0}, {"t1": 257}, {"mtu": 900}, {"hosts_per_t0": 0}],
