@@ -47,8 +47,8 @@ class Sample:
 class _Child:
     """A tcpend.py, and what it has said so far."""
 
-    def __init__(self, lab: Lab, node: str, arguments: list[str]) -> None:
-        argv = [sys.executable, "-I", str(PROGRAM), *arguments]
+    def __init__(self, lab: Lab, node: str, program: Path, arguments: list[str]) -> None:
+        argv = [sys.executable, "-I", str(program), *arguments]
         pipe = subprocess.PIPE
         self.process = lab.popen(node, argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
         self.node = node
@@ -97,8 +97,11 @@ class _Child:
 class Flow:
     """One flow, from `with` to `finish`. Raises MachineError when it cannot begin, or ends by itself."""
 
+    program = PROGRAM
+
     def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS, protocol: Protocol = "tcp") -> None:
-        self._lab, self._ends, self._bin_ns, self._protocol = lab, ends, bin_ns, protocol
+        self._lab, self._ends, self._bin_ns = lab, ends, bin_ns
+        self._prefix: str = protocol
         self._children: list[_Child] = []
         self._selector = selectors.DefaultSelector()
         self._facts: dict[str, Any] = {}
@@ -146,7 +149,7 @@ class Flow:
     def finish(self) -> None:
         """Stop the sender and read both ends to their last words."""
         self._finishing = True
-        self._children[-1].hush()
+        self._stop()
         until = time.monotonic() + PATIENCE_S
         while self._selector.get_map() and time.monotonic() < until:
             self.poll(0.05)
@@ -156,6 +159,9 @@ class Flow:
                 f"the flow {self._name} did not end: {', '.join(stuck)} still waits after {PATIENCE_S:.0f} s",
                 hint="data was still on its way and did not arrive; are all paths broken?",
             )
+
+    def _stop(self) -> None:
+        self._children[-1].hush()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for child in self._children:
@@ -168,7 +174,7 @@ class Flow:
         return f"{e.source} → {e.target} ({e.source_address} → {e.target_address})"
 
     def _start(self, node: str, arguments: list[str]) -> None:
-        child = _Child(self._lab, node, [self._protocol, *arguments])
+        child = _Child(self._lab, node, self.program, [self._prefix, *arguments])
         self._children.append(child)
         self._selector.register(child.fd, selectors.EVENT_READ, child)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit import entry, evspread, flow
-from labkit.bench import calm, cli, cpu, spread, throughput
+from labkit.bench import calm, cli, cpu, spread
 from labkit.goodput import BIN_NS
 from mrcd.errors import UsageError
 
@@ -56,17 +56,6 @@ def test_spread_of_nothing_is_no_number() -> None:
 def test_the_bounds_of_the_spread(granularity: str, counts: list[int], met: bool) -> None:
     run = {"granularity": granularity, **evspread.spread(paths([0, 0]), paths(counts))}
     assert spread.required(run)["met"] is met
-
-
-def test_the_ratio_is_the_median_of_pairs() -> None:
-    mrcd, kernel = ([{"bits_per_s": x} for x in xs] for xs in ([10.0, 20.0, 12.0], [10.0, 10.0, 10.0]))
-    assert throughput.ratios(4, mrcd, kernel) == {
-        "version": 4,
-        "ratios": [1, 2, 1.2],
-        "median": 1.2,
-        "min": 1,
-        "max": 2,
-    }
 
 
 @pytest.mark.parametrize(("demotions", "skips", "said"), [(0, None, "0 demotions"), (2, 7, "2 demotions, 7 skips")])

@@ -1,28 +1,31 @@
-"""Ways for a TCP flow from h0 to h2. Each has addresses of its own, by which it is chosen.
+"""Ways from h0 to h2, or to h1 where there are but two hosts. Each has addresses of its own, by which it is chosen.
 
 mrcd         the overlay addresses: sprayed over all EVs
 kernel       the kernel's own seg6 encap.red over one path: a route as mrcd's fallback has it, with one next hop
 kernel-ecmp  the same with all next hops of the fallback route: a flow stays on the one that its hash finds
 plain        the hosts' addresses on plane 0: no encapsulation
+mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plane
 All of one IP version have the same inner MTU.
 """
 
 import ipaddress
 import json
+import time
 from dataclasses import dataclass, field
 
 from labkit import netns
 from labkit.api import Lab
 from labkit.bench.part import SOURCE, TARGET
-from labkit.flow import Ends
+from labkit.flow import Ends, Protocol
 from labkit.observe import Document
 from mrcd import topology
 from mrcd.errors import MachineError
 
-MRCD, KERNEL, KERNEL_ECMP, PLAIN = "mrcd", "kernel", "kernel-ecmp", "plain"
+MRCD, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "kernel", "kernel-ecmp", "plain", "mptcp"
 _PROTOCOL = "static"
-# Second and third overlay addresses of a host: the address that mrcd serves, in another network.
-_NETWORKS = {KERNEL: ("10.98.0.0", "fd00:98::"), KERNEL_ECMP: ("10.97.0.0", "fd00:97::")}
+_ROUTES_WITHIN_S = 5.0
+# More addresses of a host: the address that mrcd serves, in another network.
+_NETWORKS = {KERNEL: ("10.98.0.0", "fd00:98::"), KERNEL_ECMP: ("10.97.0.0", "fd00:97::"), PLAIN: ("10.96.0.0", "")}
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Candidate:
     version: int  # of the inner IP
     words: str
     ends: Ends
-    sprayed: bool = False  # over all planes; else the flow stays on one NIC
+    sprayed: bool | None = False  # over all planes alike; False: a flow stays on one NIC; None: as it pleases
+    protocol: Protocol = "tcp"
     setup: dict[str, list[str]] = field(default_factory=dict)
 
     def install(self, lab: Lab) -> None:
@@ -55,7 +59,16 @@ def all_of(lab: Lab, version: int) -> list[Candidate]:
     if version == 6:
         ends, setup = plane_ends(lab, 0), plane_routes(lab, 0)
         found.append(Candidate(PLAIN, version, "plane 0's own addresses, no encapsulation", ends, setup=setup))
+    elif lab.fabric.parameters.direct:  # switches route IPv6 alone
+        ends, setup = _plain4(lab)
+        found.append(Candidate(PLAIN, version, "plane 0, no encapsulation", ends, setup=setup))
     return found
+
+
+def pair(lab: Lab) -> tuple[str, str]:
+    """Between which hosts: under different T0s, if there are switches."""
+    hosts = lab.fabric.hosts
+    return SOURCE, TARGET if TARGET in hosts else hosts[-1]
 
 
 def kernel_ecmp(lab: Lab, version: int) -> Candidate:
@@ -65,23 +78,22 @@ def kernel_ecmp(lab: Lab, version: int) -> Candidate:
 
 def overlay(lab: Lab, version: int) -> Ends:
     """The addresses that mrcd serves, of one IP version."""
+    source, target = pair(lab)
     addresses = [
         next(str(p.network_address) for p in lab.fabric.config.host(h).prefixes if p.version == version)
-        for h in (SOURCE, TARGET)
+        for h in (source, target)
     ]
-    return Ends(SOURCE, addresses[0], TARGET, addresses[1])
+    return Ends(source, addresses[0], target, addresses[1])
 
 
 def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) -> tuple[Ends, dict[str, list[str]]]:
     """Routes in both directions with the next hops of mrcd's own fallback route, the first `hops` of them."""
-    base = int(ipaddress.ip_address(_NETWORKS[name][version == 6]))
-    ids = [lab.fabric.config.host(h).id + 1 for h in (SOURCE, TARGET)]
-    mine, theirs = (str(_address(base + i, version)) for i in ids)
-    ends = Ends(SOURCE, mine, TARGET, theirs)
+    ends = _ends(lab, name, version)
+    mine, theirs = ends.source_address, ends.target_address
     setup = {}
     for host, own, far, far_inner in (
-        (SOURCE, mine, theirs, inner.target_address),
-        (TARGET, theirs, mine, inner.source_address),
+        (ends.source, mine, theirs, inner.target_address),
+        (ends.target, theirs, mine, inner.source_address),
     ):
         route = _fallback(lab, host, far_inner)
         through = [_hop(h) for h in route["nexthops"][:hops]]
@@ -89,10 +101,33 @@ def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) ->
         mtu = route["metrics"][0]["mtu"]  # the encapsulation included, which the kernel takes off
         length = 32 if version == 4 else 128
         setup[host] = [
-            f"address add {own}/{length} dev lo" + (" nodad" if version == 6 else ""),
-            f"route add {far}/{length} src {own} mtu {mtu} proto {_PROTOCOL} {nexthops}",
+            f"address replace {own}/{length} dev lo" + (" nodad" if version == 6 else ""),
+            f"route replace {far}/{length} src {own} mtu {mtu} proto {_PROTOCOL} {nexthops}",
         ]
     return ends, setup
+
+
+def _plain4(lab: Lab) -> tuple[Ends, dict[str, list[str]]]:
+    """IPv4 over plane 0 between hosts that are each other's first hop."""
+    config, ends = lab.fabric.config, _ends(lab, PLAIN, 4)
+    mtu = inner_mtu(lab)
+    setup = {}
+    for host, own, far in (
+        (ends.source, ends.source_address, ends.target_address),
+        (ends.target, ends.target_address, ends.source_address),
+    ):
+        nic = config.interface_names(config.host(host))[0]
+        via = f"via inet6 {config.interfaces.gateway} dev {nic} mtu {mtu} proto {_PROTOCOL}"
+        setup[host] = [f"address replace {own}/32 dev lo", f"route replace {far}/32 src {own} {via}"]
+    return ends, setup
+
+
+def _ends(lab: Lab, name: str, version: int) -> Ends:
+    """The hosts' addresses of a candidate."""
+    base = int(ipaddress.ip_address(_NETWORKS[name][version == 6]))
+    source, target = pair(lab)
+    mine, theirs = (str(_address(base + lab.fabric.config.host(h).id + 1, version)) for h in (source, target))
+    return Ends(source, mine, target, theirs)
 
 
 def _address(value: int, version: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -100,18 +135,22 @@ def _address(value: int, version: int) -> ipaddress.IPv4Address | ipaddress.IPv6
 
 
 def _fallback(lab: Lab, host: str, address: str) -> Document:
-    """mrcd's seg6 route to a peer's address, as the kernel tells it."""
-    metric = lab.fabric.config.overlay.fallback_metric
+    """mrcd's seg6 route to a peer's address, as the kernel tells it; it follows the paths' states a little later."""
+    metric, planes = lab.fabric.config.overlay.fallback_metric, lab.fabric.parameters.planes
     family = "-6" if ":" in address else "-4"
     argv = ["ip", family, "-j", "route", "show", address, "proto", "77", "metric", str(metric)]
-    done = lab.exec(host, argv)
-    routes: list[Document] = json.loads(done.stdout or "[]")
-    if done.returncode or not routes or not routes[0].get("nexthops"):
-        raise MachineError(
-            f"{host} has no fallback route to {address} over several paths: {done.stderr.strip() or done.stdout!r}",
-            hint="does its mrcd run? see scripts/lab status",
-        )
-    return routes[0]
+    until = time.monotonic() + _ROUTES_WITHIN_S
+    while True:
+        done = lab.exec(host, argv)
+        routes: list[Document] = json.loads(done.stdout or "[]")
+        if routes and len(routes[0].get("nexthops", ())) >= planes:
+            return routes[0]
+        if done.returncode or time.monotonic() > until:
+            raise MachineError(
+                f"{host} has no fallback route to {address} over all planes: {done.stderr.strip() or done.stdout!r}",
+                hint="does its mrcd run? see scripts/lab status",
+            )
+        time.sleep(0.02)
 
 
 def _hop(hop: Document) -> str:
@@ -121,9 +160,9 @@ def _hop(hop: Document) -> str:
 
 def plane_ends(lab: Lab, plane: int) -> Ends:
     """The hosts' own addresses on a plane."""
-    config = lab.fabric.config
-    own, far = (str(topology.plane_address(config.cluster.underlay, plane, config.host(h))) for h in (SOURCE, TARGET))
-    return Ends(SOURCE, own, TARGET, far)
+    config, hosts = lab.fabric.config, pair(lab)
+    own, far = (str(topology.plane_address(config.cluster.underlay, plane, config.host(h))) for h in hosts)
+    return Ends(hosts[0], own, hosts[1], far)
 
 
 def inner_mtu(lab: Lab) -> int:
@@ -134,11 +173,11 @@ def inner_mtu(lab: Lab) -> int:
 def plane_routes(lab: Lab, plane: int) -> dict[str, list[str]]:
     """Lines for `ip -batch` by host: how the two reach each other's address on a plane."""
     config, ends = lab.fabric.config, plane_ends(lab, plane)
-    mtu = inner_mtu(lab)
-    nics = {h: config.interface_names(config.host(h))[plane] for h in (SOURCE, TARGET)}
+    source, target, mtu = ends.source, ends.target, inner_mtu(lab)
+    nics = {h: config.interface_names(config.host(h))[plane] for h in (source, target)}
     through = {h: f"via {config.interfaces.gateway} dev {nics[h]} mtu {mtu} proto {_PROTOCOL}" for h in nics}
     own, far = ends.source_address, ends.target_address
     return {
-        SOURCE: [f"route replace {far}/128 src {own} {through[SOURCE]}"],
-        TARGET: [f"route replace {own}/128 src {far} {through[TARGET]}"],
+        source: [f"route replace {far}/128 src {own} {through[source]}"],
+        target: [f"route replace {own}/128 src {far} {through[target]}"],
     }

@@ -42,6 +42,11 @@ _LISTEN_S = 0.5
     help="of a run of throughput",
 )
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
+@click.option("--full", is_flag=True, help="throughput: the whole matrix (40 minutes), not only what is required")
+@click.option("--mtu", type=click.IntRange(min=1500, max=65000), help="of throughput's links  [default: 1500 and 9100]")
+@click.option(
+    "--only", metavar="WORD", multiple=True, help="of throughput: cells with this word, e.g. udp-64; repeatable"
+)
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=Options.minutes, show_default=True, help="of calm")
 @click.option(
     "--case", "cases", type=click.Choice(calm.CASES), multiple=True, help="of calm, instead of all; repeatable"
@@ -64,6 +69,9 @@ def bench(
     pairs: int | None,
     seconds: float,
     ip: str,
+    full: bool,
+    mtu: int | None,
+    only: tuple[str, ...],
     minutes: float,
     cases: tuple[str, ...],
     faults: int,
@@ -83,6 +91,9 @@ def bench(
         pairs=pairs,
         seconds=seconds,
         versions=(4, 6) if ip == "both" else (int(ip),),
+        full=full,
+        mtu=mtu,
+        only=only,
         minutes=minutes,
         cases=cases,
         faults=faults,

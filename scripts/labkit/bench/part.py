@@ -14,9 +14,12 @@ class Options:
     """What the command line says. Times in seconds."""
 
     pairs: int | None = None  # each part has its own number
-    seconds: float = 1.5  # of one measurement
+    seconds: float = 1.0  # of one measurement
     warm_up_s: float = 0.5  # before it: TCP's start
     versions: tuple[int, ...] = (4, 6)  # of the inner IP
+    full: bool = False  # throughput: the whole matrix
+    mtu: int | None = None  # of throughput's links; each place has its own
+    only: tuple[str, ...] = ()  # of throughput's cells, those with all of these words
     minutes: float = 10.0  # of calm
     faults: int = 200  # of each kind of failover
     kinds: tuple[str, ...] = ()  # of failover; all if empty

@@ -1,38 +1,73 @@
-"""One candidate, one TCP flow, measured: goodput at the receiver, CPU of the whole machine."""
+"""One candidate under one load, measured: goodput at the receiver, CPU of the whole machine."""
 
+import contextlib
 import time
+from collections.abc import Sequence
 
 from labkit import goodput, netns
 from labkit.api import Lab
 from labkit.bench import cpu
-from labkit.bench.candidates import Candidate
+from labkit.bench.candidates import KERNEL_ECMP, Candidate
+from labkit.bench.cells import Load
 from labkit.bench.part import Options
+from labkit.datagrams import Datagrams
 from labkit.flow import Flow
 from labkit.observe import Document
 from mrcd.errors import MachineError
 
+_LOOK_S = 0.1  # nobody's pipe may fill up
 
-def run(lab: Lab, candidate: Candidate, options: Options) -> Document:
-    """Let the flow start, then measure for `options.seconds`. Raises MachineError if it took another way."""
-    with Flow(lab, candidate.ends) as flow:
-        flow.poll(options.warm_up_s)
+
+def run(lab: Lab, candidate: Candidate, load: Load, options: Options) -> Document:
+    """Let the flows start, then measure for `options.seconds`. Raises MachineError if they took another way."""
+    with contextlib.ExitStack() as stack:
+        flows = [stack.enter_context(_flow(lab, candidate, load)) for _ in range(load.flows)]
+        _poll(flows, options.warm_up_s)
         carried, used, begin_ns = _nics(lab, candidate), cpu.read(), time.monotonic_ns()
-        before = flow.retransmitted_segments
-        flow.poll(options.seconds)
+        before = sum(f.retransmitted_segments for f in flows)
+        _poll(flows, options.seconds)
         end_ns, used = time.monotonic_ns(), cpu.read().since(used)
         carried = [now - then for now, then in zip(_nics(lab, candidate), carried, strict=True)]
-        retransmitted = flow.retransmitted_segments - before
-        flow.finish()
-    _check(candidate, carried)
-    bits_per_s = goodput.mean(flow.bins, begin_ns, end_ns) or 0.0
+        retransmitted = sum(f.retransmitted_segments for f in flows) - before
+        for flow in flows:
+            flow.finish()
+    _check(candidate, load, carried)
+    bits_per_s = sum(goodput.mean(f.bins, begin_ns, end_ns) or 0.0 for f in flows)
     gbit = bits_per_s * (end_ns - begin_ns) / 1e18
     return {
         "bits_per_s": bits_per_s,
         "cpu_s_per_gbit": used.busy_s / gbit if gbit else None,
         "cpu_busy_ratio": used.busy_ratio,
         "retransmitted_segments": retransmitted,
-        "congestion_control": flow.congestion_control,
-        "mss_bytes": flow.mss_bytes,
+        "congestion_control": flows[0].congestion_control,
+        "mss_bytes": flows[0].mss_bytes,
+        **_packets(flows[0], bits_per_s),
+    }
+
+
+def _flow(lab: Lab, candidate: Candidate, load: Load) -> Flow:
+    if load.packet_bytes:
+        return Datagrams(lab, candidate.ends, load.packet_bytes)
+    return Flow(lab, candidate.ends, protocol=candidate.protocol)
+
+
+def _poll(flows: Sequence[Flow], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        flows[0].poll(min(left, _LOOK_S))
+        for flow in flows[1:]:
+            flow.poll(0)
+    for flow in flows:
+        flow.poll(0)
+
+
+def _packets(flow: Flow, bits_per_s: float) -> Document:
+    """UDP only: packets that arrived, and the share of all sent that did not."""
+    if not isinstance(flow, Datagrams):
+        return {}
+    return {
+        "packets_per_s": bits_per_s / 8 / flow.payload_bytes,
+        "lost_ratio": 1 - flow.received_packets / flow.sent_packets if flow.sent_packets else None,
     }
 
 
@@ -44,8 +79,10 @@ def _nics(lab: Lab, candidate: Candidate) -> list[int]:
     return [sent[n] for n in config.interface_names(config.host(candidate.ends.source))]
 
 
-def _check(candidate: Candidate, carried: list[int]) -> None:
-    """Did the flow take the way that is to be measured?"""
+def _check(candidate: Candidate, load: Load, carried: list[int]) -> None:
+    """Did the flows take the way that is to be measured?"""
+    if candidate.sprayed is None or (candidate.name == KERNEL_ECMP and load.flows > 1):
+        return
     total = sum(carried)
     shares = [n / total if total else 0.0 for n in carried]
     fair = 1 / len(carried)

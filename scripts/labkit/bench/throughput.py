@@ -1,70 +1,119 @@
-"""Goodput of one TCP flow in burst granularity, beside the kernel's own seg6 encap.red in the same lab.
+"""Goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, by turns.
 
-A round measures mrcd and the kernel one right after the other, for each IP version; their ratio is one pair.
-The other candidates are context, and are measured in the first rounds only.
+A round measures the candidates of a cell right after each other, every second round the other way round, so that
+what drifts favours none; the ratio of two in one round is a pair. Context is measured in the first rounds only.
 """
 
-import itertools
+from collections.abc import Sequence
 from statistics import median
 
 from labkit import observe
 from labkit.api import Lab
-from labkit.bench import candidates
-from labkit.bench.candidates import KERNEL, MRCD, Candidate
-from labkit.bench.part import Options, Part, requirement
+from labkit.bench import candidates, cells
+from labkit.bench.candidates import MPTCP, MRCD, Candidate
+from labkit.bench.cells import Cell
+from labkit.bench.failover import mptcp
+from labkit.bench.part import Options, Part
 from labkit.bench.run import run
 from labkit.entry import progress
 from labkit.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
+from mrcd.netlink import set_offload
 
-RATIO = 1.0
 PAIRS = 7
-CONTEXT_ROUNDS = 3
+FULL_PAIRS = 5
+CONTEXT_ROUNDS = 2
+_SEGMENTATION = ("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation")
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """All rounds."""
-    lab.up(granularity="burst")
-    observe.wait_until_good(lab, lab.fabric.hosts)
-    found = list(itertools.chain.from_iterable(candidates.all_of(lab, v) for v in options.versions))
-    for c in found:
-        c.install(lab)
-    seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in lab.fabric.hosts}
-    runs: dict[tuple[str, int], list[Document]] = {(c.name, c.version): [] for c in found}
-    rounds = options.pairs or PAIRS
-    for number in range(rounds):
-        progress(f"throughput: round {number + 1} of {rounds}")
-        for c in found:
-            if c.name not in (MRCD, KERNEL) and number >= CONTEXT_ROUNDS:
-                continue
-            done = run(lab, c, options)
-            runs[c.name, c.version].append(done)
-            progress(f"  IPv{c.version}  {c.name:<12} {done['bits_per_s'] / 1e9:5.1f} Gbit/s")
-    withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
-    compared = [ratios(v, runs[MRCD, v], runs[KERNEL, v]) for v in options.versions]
+    """All cells, those of one lab in a row."""
+    every = cells.full(options.mtu) if options.full else cells.default(options.mtu)
+    wanted = cells.chosen(every, options.versions, options.only)
+    rounds = options.pairs or (FULL_PAIRS if options.full else PAIRS)
+    found, notes = [], []
+    built: tuple[object, ...] = ()
+    for number, cell in enumerate(wanted):
+        progress(f"throughput: {cell.name}; cell {number + 1} of {len(wanted)}, {rounds} rounds")
+        if (cell.where, cell.mtu, cell.granularity) != built:
+            built = _up(lab, cell)
+        document, missing = _cell(lab, cell, rounds, options)
+        found.append(document)
+        notes += [n for n in missing if n not in notes]
     return {
-        "granularity": "burst",
-        "mtu_bytes": lab.fabric.parameters.mtu,
         "seconds": options.seconds,
-        "candidates": [_candidate(c, runs[c.name, c.version]) for c in found],
-        "ratios": compared,
-        "withdrawals_without_a_fault": len(withdrawn),
-        "requirements": [
-            requirement(
-                f"one TCP flow over IPv{r['version']} reaches at least the goodput of the kernel's seg6 encap.red",
-                r["median"] >= RATIO,
-                f"median ratio {r['median']:.2f}",
-            )
-            for r in compared
-        ],
+        "cells": found,
+        "notes": notes,
+        "requirements": [r for c, d in zip(wanted, found, strict=True) for r in cells.requirements(c, d["ratios"])],
     }
 
 
-def _candidate(c: Candidate, runs: list[Document]) -> Document:
+def _up(lab: Lab, cell: Cell) -> tuple[object, ...]:
+    """A lab for a cell and those after it. The NICs of both ends segment nothing in packet granularity: so the
+    kernel's own ways, too, send every packet by itself."""
+    lab.up(granularity=cell.granularity, mtu=cell.mtu, direct=cell.where == "direct")
+    observe.wait_until_good(lab, lab.fabric.hosts)
+    if cell.granularity == "packet":
+        config = lab.fabric.config
+        for host in candidates.pair(lab):
+            with lab.inside(host):
+                for nic in config.interface_names(config.host(host)):
+                    set_offload(nic, dict.fromkeys(_SEGMENTATION, False))
+    return cell.where, cell.mtu, cell.granularity
+
+
+def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document, list[str]]:
+    found, notes = _candidates(lab, cell)
+    seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in lab.fabric.hosts}
+    runs: dict[str, list[Document]] = {c.name: [] for c in found}
+    for number in range(rounds):
+        turn = [c for c in found if c.name in cell.compared or number < CONTEXT_ROUNDS]
+        for c in turn if number % 2 == 0 else reversed(turn):
+            runs[c.name].append(run(lab, c, cell.load, options))
+        said = (f"{name} {r[-1]['bits_per_s'] / 1e9:.2f}" for name, r in runs.items() if len(r) > number)
+        progress(f"  {number + 1}: {', '.join(said)} Gbit/s")
+    withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
+    peers = [c.name for c in found if c.name != MRCD and len(runs[c.name]) == rounds]
+    return {
+        "where": cell.where,
+        "mtu_bytes": cell.mtu,
+        "granularity": cell.granularity,
+        "version": cell.version,
+        "load": cell.load.name,
+        "flows": cell.load.flows,
+        "name": cell.name,
+        "candidates": [_summary(cell, c, runs[c.name]) for c in found],
+        "ratios": [cells.compared(p, runs[MRCD], runs[p]) for p in peers],
+        "withdrawals_without_a_fault": len(withdrawn),
+    }, notes
+
+
+def _candidates(lab: Lab, cell: Cell) -> tuple[list[Candidate], list[str]]:
+    """Those of a cell, installed; and why there is none of some."""
+    names, notes = (*cell.compared, *cell.context), []
+    found = [c for c in candidates.all_of(lab, cell.version) if c.name in names]
+    for c in found:
+        c.install(lab)
+    if MPTCP in names:
+        if why := mptcp.missing():
+            notes.append(why)
+        else:
+            ends = mptcp.install(lab)
+            words = "MPTCP, one subflow per plane, plain addresses"
+            found.append(Candidate(MPTCP, cell.version, words, ends, sprayed=None, protocol="mptcp"))
+    return found, notes
+
+
+def _summary(cell: Cell, c: Candidate, runs: Sequence[Document]) -> Document:
     goodputs = [r["bits_per_s"] for r in runs]
+    medians = {
+        f"median_{key}": median(r[key] for r in runs if r[key] is not None)
+        for key in ("packets_per_s", "lost_ratio")
+        if any(r.get(key) is not None for r in runs)
+    }
     return {
         "name": c.name,
-        "version": c.version,
+        "shown": cells.name_of(cell, c.name),
         "what": c.words,
         "congestion_control": runs[0]["congestion_control"],
         "mss_bytes": runs[0]["mss_bytes"],
@@ -74,52 +123,51 @@ def _candidate(c: Candidate, runs: list[Document]) -> Document:
         "median_cpu_s_per_gbit": median(r["cpu_s_per_gbit"] or 0.0 for r in runs),
         "median_cpu_busy_ratio": median(r["cpu_busy_ratio"] for r in runs),
         "median_retransmitted_segments": median(r["retransmitted_segments"] for r in runs),
-        "runs": runs,
+        **medians,
+        "runs": list(runs),
     }
 
 
-def ratios(version: int, mrcd: list[Document], kernel: list[Document]) -> Document:
-    """Pair by pair: mrcd by kernel."""
-    found = [a["bits_per_s"] / b["bits_per_s"] for a, b in zip(mrcd, kernel, strict=True)]
-    return {"version": version, "ratios": found, "median": median(found), "min": min(found), "max": max(found)}
-
-
 def lines(document: Document) -> list[str]:
-    """Tables."""
-    first = document["candidates"][0]
-    columns = [
-        Column("CANDIDATE"),
-        Column("IP", True),
-        Column("RUNS", True),
-        *(Column(h, True) for h in ("Gbit/s MEDIAN", "MIN", "MAX", "CPU s/Gbit", "CPU BUSY %", "RETRANS", "MSS")),
-        Column("WHAT"),
+    """A table per cell, and the ratios."""
+    found = [
+        f"Throughput: goodput and CPU of all processes and interrupts, {document['seconds']:g} s per run, by turns"
     ]
+    for cell in document["cells"]:
+        controls = sorted({c["congestion_control"] for c in cell["candidates"]} - {"none"})
+        found += ["", f"{cell['name']}" + (f", {', '.join(controls)}" if controls else ""), *_table(cell)]
+        for r in cell["ratios"]:
+            shown = next(c["shown"] for c in cell["candidates"] if c["name"] == r["peer"])
+            found.append(f"  mrcd / {shown}: goodput {cells.said_of(r['goodput'])}")
+            found.append(f"  {'':{len(shown) + 7}}CPU per Gbit {cells.said_of(r['cpu_per_gbit'])}")
+        if cell["withdrawals_without_a_fault"]:
+            found.append(f"  EVs withdrawn meanwhile: {cell['withdrawals_without_a_fault']}")
+    return [*found, *document["notes"]]
+
+
+def _table(cell: Document) -> list[str]:
+    udp = any("median_packets_per_s" in c for c in cell["candidates"])
+    last = ("PACKETS/s", "LOST %") if udp else ("RETRANS", "MSS")
+    headings = ("RUNS", "Gbit/s MEDIAN", "MIN", "MAX", "CPU s/Gbit", "CPU BUSY %", *last)
     rows = [
         [
-            c["name"],
-            str(c["version"]),
+            f"  {c['shown']}",
             str(len(c["runs"])),
-            *(f"{c[f'{k}_bits_per_s'] / 1e9:.1f}" for k in ("median", "min", "max")),
-            f"{c['median_cpu_s_per_gbit']:.3f}",
+            *(f"{c[f'{k}_bits_per_s'] / 1e9:.2f}" for k in ("median", "min", "max")),
+            f"{c['median_cpu_s_per_gbit']:.4f}",
             percent(c["median_cpu_busy_ratio"]),
-            count(c["median_retransmitted_segments"]),
-            str(c["mss_bytes"]),
+            *_last(c, udp),
             c["what"],
         ]
-        for c in document["candidates"]
+        for c in cell["candidates"]
     ]
-    pairs = [
-        f"mrcd / kernel over IPv{r['version']}, pair by pair: {' '.join(f'{x:.2f}' for x in r['ratios'])}; "
-        f"median {r['median']:.2f} ({r['min']:.2f}–{r['max']:.2f})"
-        for r in document["ratios"]
-    ]
-    return [
-        f"Throughput of one TCP flow, {document['granularity']} granularity, {first['congestion_control']}, links of "
-        f"MTU {document['mtu_bytes']} bytes, {document['seconds']:g} s per run",
-        *table(columns, rows, colour=False),
-        *pairs,
-        f"EVs withdrawn meanwhile: {document['withdrawals_without_a_fault']}",
-    ]
+    return table([Column("  CANDIDATE"), *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False)
+
+
+def _last(c: Document, udp: bool) -> list[str]:
+    if udp:
+        return [count(c["median_packets_per_s"]), percent(c.get("median_lost_ratio"))]
+    return [count(c["median_retransmitted_segments"]), str(c["mss_bytes"])]
 
 
 PART = Part("throughput", measure, lines)

@@ -1,0 +1,175 @@
+"""What throughput measures: cells of a matrix, each with what is required of it. Pure.
+
+A cell is a place, a granularity, an IP version and a load; in it the candidates are measured by turns.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from labkit.bench import pairs
+from labkit.bench.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, PLAIN
+from labkit.bench.part import requirement
+from labkit.observe import Document
+from mrcd.config import Granularity
+from mrcd.errors import UsageError
+
+Where = Literal["direct", "lab"]
+MTU: dict[Where, int] = {"direct": 1500, "lab": 9100}
+WORDS: dict[Where, str] = {"direct": "host to host", "lab": "lab"}
+GOODPUT, CPU = "goodput", "CPU per Gbit"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent: so many TCP flows, or one stream of UDP packets of so many bytes, IP header included."""
+
+    name: str
+    flows: int = 1
+    packet_bytes: int = 0  # 0 = TCP
+
+
+LOADS = (
+    Load("tcp-1"),
+    Load("tcp-8", flows=8),
+    *(Load(f"udp-{size}", packet_bytes=size) for size in (64, 1400, 8900)),
+)
+_TCP_1 = LOADS[0]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place in the matrix. `compared` are measured in every round, `context` in the first rounds only."""
+
+    where: Where
+    mtu: int  # of the links
+    granularity: Granularity
+    version: int  # of the inner IP
+    load: Load
+    compared: tuple[str, ...]
+    context: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """By which `--only` finds it."""
+        return self.where, self.granularity, f"ipv{self.version}", self.load.name
+
+    @property
+    def name(self) -> str:
+        """One line."""
+        return f"{WORDS[self.where]}, MTU {self.mtu}, {self.granularity}, {self.load.name}, IPv{self.version}"
+
+    @property
+    def fits(self) -> bool:
+        """Whether the load's packets go through whole: nobody measures fragments."""
+        return self.load.packet_bytes <= self.mtu - 80
+
+
+def default(mtu: int | None) -> list[Cell]:
+    """What `requirements` speaks of, and little more: two minutes."""
+    direct, lab = mtu or MTU["direct"], mtu or MTU["lab"]
+    context = (KERNEL_ECMP, MPTCP)
+    return [
+        Cell("direct", direct, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), context),
+        Cell("direct", direct, "packet", 6, _TCP_1, (MRCD, KERNEL), (PLAIN,)),
+        Cell("lab", lab, "burst", 6, _TCP_1, (MRCD, KERNEL), (PLAIN, *context)),
+        Cell("lab", lab, "burst", 4, _TCP_1, (MRCD, KERNEL)),
+    ]
+
+
+def full(mtu: int | None) -> list[Cell]:
+    """The whole matrix, ordered so that few labs are built."""
+    places: tuple[Where, ...] = ("direct", "lab")
+    granularities: tuple[Granularity, ...] = ("burst", "packet")
+    found = []
+    for where, granularity, version, load in itertools.product(places, granularities, (6, 4), LOADS):
+        compared = (MRCD, KERNEL, PLAIN) if version == 6 or where == "direct" else (MRCD, KERNEL)
+        context: tuple[str, ...] = (KERNEL_ECMP,)
+        if version == 6 and not load.packet_bytes:
+            context += (MPTCP,)
+        at = mtu or (MTU["lab"] if load.packet_bytes > MTU["direct"] else MTU[where])
+        cell = Cell(where, at, granularity, version, load, compared, context)
+        if cell.fits:
+            found.append(cell)
+    order = {c: (places.index(c.where), c.mtu, granularities.index(c.granularity)) for c in found}
+    return sorted(found, key=lambda c: order[c])
+
+
+def chosen(cells: Sequence[Cell], versions: Sequence[int], only: Sequence[str]) -> list[Cell]:
+    """Those of these IP versions that have all of the words in `only`. Raises UsageError if there is none."""
+    known = {w for c in full(None) for w in c.words}
+    for word in only:
+        if word not in known:
+            raise UsageError(f"--only {word}: there is no such cell", hint=f"words are {', '.join(sorted(known))}")
+    found = [c for c in cells if c.version in versions and set(only) <= set(c.words)]
+    if not found:
+        raise UsageError(
+            "no cell is left to be measured", hint="--full has more of them; or say less with --only, --ip"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the median ratio of mrcd to a peer has to reach."""
+
+    peer: str
+    least: float | None = None  # of goodput
+    most: float | None = None  # of CPU per Gbit
+
+
+def bounds(cell: Cell) -> tuple[Bound, ...]:
+    """What is required of a cell; nothing of most."""
+    if cell.load != _TCP_1:
+        return ()
+    if cell.granularity == "packet":
+        return (Bound(KERNEL, least=1.1),)
+    if (cell.where, cell.mtu) == ("direct", MTU["direct"]):
+        return Bound(KERNEL, least=1.2, most=1.0), Bound(PLAIN, least=0.85)
+    if (cell.where, cell.mtu) == ("lab", MTU["lab"]):
+        return (Bound(KERNEL, least=1.05, most=1.0),)
+    return ()
+
+
+def requirements(cell: Cell, ratios: Sequence[Document]) -> list[Document]:
+    """Which of its bounds a cell keeps. `ratios`: documents of `compared`."""
+    found = []
+    for bound in bounds(cell):
+        for r in ratios:
+            if r["peer"] != bound.peer:
+                continue
+            said = f"{cell.name}: mrcd / {name_of(cell, bound.peer)}, "
+            middle = r["goodput"]["median"], r["cpu_per_gbit"]["median"]
+            if bound.least is not None:
+                met = middle[0] is not None and middle[0] >= bound.least
+                words = f"{said}{GOODPUT}, is at least {bound.least:g}"
+                found.append(requirement(words, met, said_of(r["goodput"])))
+            if bound.most is not None:
+                met = middle[1] is not None and middle[1] <= bound.most
+                words = f"{said}{CPU}, is at most {bound.most:g}"
+                found.append(requirement(words, met, said_of(r["cpu_per_gbit"])))
+    return found
+
+
+def said_of(ratio: Document) -> str:
+    """A ratio in words; with few pairs its median and range alone."""
+    if ratio["low"] is None and ratio["median"] is not None:
+        return f"median {ratio['median']:.3f} ({ratio['min']:.2f}–{ratio['max']:.2f}), {pairs.words(ratio)}"
+    return pairs.words(ratio)
+
+
+def name_of(cell: Cell, candidate: str) -> str:
+    """In packet granularity the NICs' GSO is off, for all candidates alike."""
+    return f"{candidate}, GSO off" if cell.granularity == "packet" and candidate != MRCD else candidate
+
+
+def compared(peer: str, mrcd: Sequence[Document], other: Sequence[Document]) -> Document:
+    """Runs of mrcd and of a peer, round by round → their ratios, with intervals."""
+    rounds = list(zip(mrcd, other, strict=True))
+    cpu = [(a["cpu_s_per_gbit"], b["cpu_s_per_gbit"]) for a, b in rounds]
+    return {
+        "peer": peer,
+        "goodput": pairs.compare([a["bits_per_s"] / b["bits_per_s"] for a, b in rounds if b["bits_per_s"]]),
+        "cpu_per_gbit": pairs.compare([a / b for a, b in cpu if a and b]),
+    }

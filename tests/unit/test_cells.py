@@ -1,0 +1,100 @@
+"""labkit.bench's matrix of throughput: which cells there are, and what is required of them."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from labkit import datagrams
+from labkit.bench import cells
+from labkit.bench.candidates import KERNEL, MRCD, PLAIN
+from labkit.bench.cells import Bound, Cell
+from mrcd.errors import UsageError
+
+
+def runs(*pairs: tuple[float, float]) -> list[dict[str, Any]]:
+    return [{"bits_per_s": rate, "cpu_s_per_gbit": cpu} for rate, cpu in pairs]
+
+
+def cell(where: cells.Where = "direct", granularity: Any = "burst", load: str = "tcp-1", mtu: int = 1500) -> Cell:
+    wanted = next(x for x in cells.LOADS if x.name == load)
+    return Cell(where, mtu, granularity, 6, wanted, (MRCD, KERNEL, PLAIN))
+
+
+def test_ratios_are_of_two_runs_in_one_round() -> None:
+    found = cells.compared(KERNEL, runs((10, 1), (20, 1), (12, 3)), runs((10, 2), (10, 2), (10, 2)))
+    assert found["peer"] == KERNEL
+    assert found["goodput"]["ratios"] == [1, 2, 1.2]
+    assert found["goodput"]["median"] == 1.2
+    assert found["cpu_per_gbit"]["ratios"] == [0.5, 0.5, 1.5]
+
+
+def test_the_default_is_what_is_required_and_each_of_it_has_a_bound() -> None:
+    assert all(cells.bounds(c) for c in cells.default(None))
+    assert not any(cells.bounds(c) for c in cells.default(4000) if c.granularity == "burst")
+
+
+@pytest.mark.parametrize(
+    ("measured", "bounds"),
+    [
+        (cell(), (Bound(KERNEL, 1.2, 1.0), Bound(PLAIN, 0.85))),
+        (cell(granularity="packet"), (Bound(KERNEL, 1.1),)),
+        (cell("lab", mtu=9100), (Bound(KERNEL, 1.05, 1.0),)),
+        (cell("lab", mtu=1500), ()),
+        (cell(load="tcp-8"), ()),
+        (cell(load="udp-64"), ()),
+    ],
+)
+def test_what_is_required_of_a_cell(measured: Cell, bounds: tuple[Bound, ...]) -> None:
+    assert cells.bounds(measured) == bounds
+
+
+def test_requirements_are_judged_by_the_median() -> None:
+    kernel = cells.compared(KERNEL, runs((13, 1), (10, 1), (12.5, 1)), runs((10, 0.9), (10, 2), (10, 2)))
+    plain = cells.compared(PLAIN, runs((8, 1)), runs((10, 1)))
+    found = cells.requirements(cell(), [kernel, plain])
+    assert [r["met"] for r in found] == [True, True, False]
+    assert "mrcd / kernel, goodput, is at least 1.2" in found[0]["requirement"]
+    assert found[0]["measured"].startswith("median 1.250 (1.00–1.30)")
+
+
+def test_nothing_measured_is_not_met() -> None:
+    nothing = cells.compared(KERNEL, runs((0, 0)), runs((0, 0)))
+    assert [r["met"] for r in cells.requirements(cell(), [nothing])] == [False, False]
+
+
+def test_the_matrix_is_whole_and_its_labs_are_built_once() -> None:
+    every = cells.full(None)
+    assert len({c.words for c in every}) == len(every) == 2 * 2 * 2 * 5
+    labs = [(c.where, c.mtu, c.granularity) for c in every]
+    assert sum(a != b for a, b in itertools.pairwise(labs)) + 1 == len(set(labs))
+    assert all(c.fits for c in every)
+    assert not any(c.load.packet_bytes > 1420 for c in cells.full(1500))
+
+
+def test_cells_are_chosen_by_their_words() -> None:
+    found = cells.chosen(cells.full(None), (6,), ("udp-64", "lab"))
+    assert [c.words for c in found] == [
+        ("lab", "burst", "ipv6", "udp-64"),
+        ("lab", "packet", "ipv6", "udp-64"),
+    ]
+    with pytest.raises(UsageError, match="no such cell"):
+        cells.chosen(cells.full(None), (6,), ("udp-65",))
+    with pytest.raises(UsageError, match="no cell is left"):
+        cells.chosen(cells.default(None), (4,), ("direct",))
+
+
+def test_the_kernel_s_ways_are_told_apart_by_gso() -> None:
+    assert cells.name_of(cell(granularity="packet"), KERNEL) == "kernel, GSO off"
+    assert cells.name_of(cell(granularity="packet"), MRCD) == MRCD
+    assert cells.name_of(cell(), KERNEL) == KERNEL
+
+
+@pytest.mark.parametrize(("size", "version", "payload"), [(64, 4, 36), (64, 6, 16), (1400, 6, 1352)])
+def test_packet_sizes_have_headers_in_them(size: int, version: int, payload: int) -> None:
+    assert datagrams.payload_bytes(size, version) == payload
+
+
+def test_a_packet_without_room_for_headers_is_refused() -> None:
+    with pytest.raises(ValueError, match="no room"):
+        datagrams.payload_bytes(48, 6)
