@@ -25,12 +25,18 @@ help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' Makefile | expand -t 12
 
 .PHONY: build
-build: $(OBJECTS) mrcd/mrc.bpf.o ## compile the eBPF objects (default)
+build: $(OBJECTS) build/counted.bpf.o mrcd/mrc.bpf.o ## compile the eBPF objects (default)
 
 build/%.bpf.o: bpf/%.bpf.c Makefile
 	@mkdir -p build
 	@test -n "$(CLANG)" || { echo "make: no clang found"; echo "  hint: run 'make set-up'"; exit 1; } >&2
 	$(CLANG) $(BPF_CFLAGS) -MMD -MP -MF build/$*.bpf.d -c $< -o $@
+
+# The same programs, counting their calls: for `scripts/bench cost`.
+COUNTED := scripts/labkit/bench/counted.h
+build/counted.bpf.o: bpf/mrc.bpf.c $(COUNTED) Makefile
+	@mkdir -p build
+	$(CLANG) $(BPF_CFLAGS) -include $(COUNTED) -MMD -MP -MF build/counted.bpf.d -c $< -o $@
 
 -include $(wildcard build/*.bpf.d)
 

@@ -62,10 +62,12 @@ def _tc_point(attachment: Attachment) -> int:
 class Dataplane:
     """The loaded object. Descriptors live as long as this; pins live on."""
 
-    def __init__(self, plan: Plan, bpffs: Path, *, lock: int | None = None) -> None:
-        """`lock`: a descriptor of the lock on the pins, of a data plane that this one is to follow."""
+    def __init__(self, plan: Plan, bpffs: Path, *, lock: int | None = None, program: Path | None = None) -> None:
+        """`lock`: a descriptor of the lock on the pins, of a data plane that this one is to follow.
+        `program`: another object than mrcd's own, with the same tables."""
         self.plan = plan
         self._bpffs = bpffs
+        self._program = program
         self.pins = pin_directory(bpffs)
         self.tables = self.pins  # where the tables in use are pinned
         self._links = self.pins / "links"
@@ -94,7 +96,7 @@ class Dataplane:
 
         Raises MachineError if the object is of another version, before anything is touched.
         """
-        path = object_path()
+        path = self._program or object_path()
         self._obj = libbpf.open_object(path)
         found_abi = btf.enumerator(self._obj, "mrc_version", "MRC_VERSION_ABI")
         if found_abi != abi.ABI_VERSION:
@@ -128,6 +130,14 @@ class Dataplane:
             self._programs[name] = libbpf.program_fd(self._obj, name)
         self._prefix_fd = libbpf.map_fd(maps["mrc_prefixes"])
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
+
+    def program(self, name: str) -> int:
+        """The descriptor of a loaded program; it is closed with this."""
+        return self._programs[name]
+
+    def global_data(self) -> int:
+        """The descriptor of the programs' global variables, if they have any; it is closed with this."""
+        return libbpf.map_fd(next(m for name, m in libbpf.maps_of(self._obj).items() if name.endswith(".bss")))
 
     def _pin_new(self, maps: dict[str, int]) -> None:
         """Pin new tables beside the old ones. What is known of paths and peers is taken over later (carry.py)."""

@@ -3,8 +3,13 @@
 part          what a part is
 candidates    ways from h0 to h2: mrcd's, and the kernel's own beside it
 cpu           how much of the machine was busy
-run           one candidate, one TCP flow, measured
-throughput    part: mrcd beside the kernel's own SRv6, in pairs
+cells         what throughput measures, and what is required of it
+run           one candidate under one load, measured
+throughput    part: mrcd beside what hosts have without it, by turns
+bare          a host's data plane without a daemon, with tables of any size
+blast         many packets by few system calls
+calls         helper calls per packet, counted by the programs
+cost          part: what a packet costs in each program
 spread        part: how evenly one flow fills the EVs
 planes        part: one flow over planes of limited rate
 probing       the probes between two hosts, counted, off and on

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.bench import calm, cpu, lifecycle, overhead, planes, spread, throughput
+from labkit.bench import calm, cost, cpu, lifecycle, overhead, planes, spread, throughput
 from labkit.bench.failover import part as failover
 from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
@@ -18,7 +18,7 @@ from mrcd.errors import UsageError
 
 SCHEMA_VERSION = 1
 _PARTS = (
-    *(throughput.PART, spread.PART, planes.PART, paper.PART),
+    *(throughput.PART, cost.PART, spread.PART, planes.PART, paper.PART),
     *(overhead.PART, lifecycle.PART, calm.PART, failover.PART),
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}

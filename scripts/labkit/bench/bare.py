@@ -1,0 +1,186 @@
+"""One host's data plane without a daemon, with tables of any size, in a network namespace of its own.
+
+    m0 ══ m0p              the overlay interface: what is routed there is pushed
+    n0 ══ w0, n1 ══ w1, …  the plane NICs, and what is plugged in there: frames for mrc_pop are sent on w0
+
+Every host id but its own is a peer, and every path GOOD. What comes out of a NIC ends at its other end.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
+from scapy.packet import Packet, Raw
+
+from labkit import netns, progstats
+from mrcd import config, install, libbpf, topology, wire
+from mrcd.config import Steering
+from mrcd.dataplane import Dataplane
+from mrcd.tables import Tables, prefix_key
+
+PLANES, EVS = 4, 256
+SLOTS = EVS // PLANES
+VLAN = 7
+_MTU = 9100
+_SENDER = 4  # where in struct mrc_hdr sender and EV are
+_OUR_MAC, _WIRE_MAC = "02:00:00:00:00:{:02x}", "02:00:00:00:01:{:02x}"
+
+
+def cluster(hosts: int, steering: Steering) -> str:
+    """This host and the last of the others: its rows are what all others' are copied from."""
+    lines = ["[cluster]", f"planes = {PLANES}", "t0s = 2", f"t1s = {SLOTS}", f"evs_per_peer = {EVS}", f"mtu = {_MTU}"]
+    lines.append(f'steering = "{steering}"')
+    for t0, number in enumerate((0, hosts - 1)):
+        prefixes = f'["{address(number, 4)}/32", "{address(number, 6)}/128"]'
+        lines += [
+            "[[hosts]]",
+            f'name = "h{number}"',
+            f"id = {number}",
+            f"t0 = {t0}",
+            "port = 0",
+            f"prefixes = {prefixes}",
+        ]
+    return "\n".join(lines)
+
+
+def address(host: int, version: int) -> str:
+    """Overlay address of a host."""
+    number = host + 1
+    return f"10.99.{number >> 8}.{number & 0xFF}" if version == 4 else f"fd00:99::{number:x}"
+
+
+class Bare:
+    """Host h0 of a cluster of so many. Raises MrcdError."""
+
+    def __init__(self, namespace: str, hosts: int, steering: Steering = "usid", program: Path | None = None) -> None:
+        self.namespace, self.hosts = namespace, hosts
+        text = config.parse(cluster(hosts, steering), "the bench's cluster file")
+        self.plan = topology.plan(text, "h0")
+        self._far = topology.plan(text, f"h{hosts - 1}")
+        with contextlib.ExitStack() as undo:
+            netns.batch(("ip",), [f"netns add {namespace}"])
+            undo.callback(netns.batch, ("ip",), [f"netns del {namespace}"])
+            directory = Path(tempfile.mkdtemp(prefix="mrcd-bench-"))
+            undo.callback(shutil.rmtree, directory)
+            undo.callback(netns.unmount_below, directory)
+            with netns.inside(namespace):
+                self._interfaces()
+                self.ifindex = {name: index for index, name in socket.if_nameindex()}
+            self.dataplane = Dataplane(self.plan, directory, program)
+            undo.callback(self.dataplane.close)
+            self.dataplane.load()
+            self.dataplane.commit()
+            self.tables = Tables(self.dataplane.pins, writable=True)
+            undo.callback(self.tables.close)
+            self._fill()
+            self.empty = progstats.load_empty()
+            undo.callback(os.close, self.empty)
+            self._undo = undo.pop_all()
+
+    def close(self) -> None:
+        """Nothing of it is left."""
+        self._undo.close()
+
+    def _interfaces(self) -> None:
+        netns.write_sysctls([("ipv6/conf/default/disable_ipv6", "1")])  # or they talk
+        lines = [f"link add m0 mtu {_MTU - 200} type veth peer name m0p mtu {_MTU - 200}"]
+        for p in range(PLANES):
+            ours, theirs = _OUR_MAC.format(p), _WIRE_MAC.format(p)
+            lines.append(
+                f"link add n{p} mtu {_MTU} address {ours} type veth peer name w{p} mtu {_MTU} address {theirs}"
+            )
+        names = ["lo", "m0", "m0p", *(f"{side}{p}" for p in range(PLANES) for side in "nw")]
+        netns.batch(("ip",), lines + [f"link set {name} up" for name in names])
+        netns.write_sysctls([(f"ipv6/conf/{name}/disable_ipv6", "0") for name in ("lo", "m0")])
+        own = [f"address add {address(0, 4)}/32 dev m0", f"address add {address(0, 6)}/128 dev m0 nodad"]
+        netns.batch(("ip",), ["link set m0 arp off", *own, "route add 10.99.0.0/16 dev m0"])
+        netns.batch(("ip", "-6"), ["route add fd00:99::/64 dev m0"])
+
+    def _fill(self) -> None:
+        for p in range(PLANES):
+            plane = self.tables.planes[p : p + 1].reshape(())
+            plane["ifindex"] = self.ifindex[f"n{p}"]
+            plane["smac"], plane["dmac"] = _octets(_OUR_MAC.format(p)), _octets(_WIRE_MAC.format(p))
+            plane["address"] = np.frombuffer(self.plan.addresses[p].packed, np.uint8)
+            plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
+        self.tables.node["ports"] = (1 << PLANES) - 1
+        last = self.hosts - 1
+        install.write_peers(self.tables, self.plan, self.dataplane.refresh)
+        self.tables.evs["state"][last] = 1  # GOOD
+        self.dataplane.refresh(last)
+        for name in ("evs", "peers"):
+            rows: Any = getattr(self.tables, name)
+            rows[1:last] = rows[last]
+        if len(self.tables.srhs) > 1:
+            rows = self.tables.srhs.reshape(-1, EVS)
+            rows[1:last] = rows[last]
+        keys = (_key(host, version) for host in range(1, self.hosts) for version in (4, 6))
+        self.dataplane.set_prefixes(dict(keys))
+
+    def set_vlan(self, tagged: bool) -> None:
+        """Are the planes VLANs of their NICs?"""
+        self.tables.planes["vlan"][:PLANES] = VLAN if tagged else 0
+
+    def program(self, name: str) -> int:
+        """Descriptor of one of mrcd's programs."""
+        return self.dataplane.program(name)
+
+    @contextlib.contextmanager
+    def attached(self, name: str, interface: str, point: int, flags: int = 0) -> Iterator[None]:
+        """A block in which a program is at an interface, behind an empty one if that is at tc."""
+        links = []
+        try:
+            with netns.inside(self.namespace):
+                if point != libbpf.XDP:
+                    links.append(libbpf.create_link(self.empty, self.ifindex[interface], point))
+                links.append(libbpf.create_link(self.program(name), self.ifindex[interface], point, flags))
+            yield
+        finally:
+            for fd in links:
+                os.close(fd)
+
+    def frame(self, version: int, size: int, *, vlan: bool = False, ce: bool = False) -> Packet:
+        """What the last host has sent here on EV 0, as it leaves the last switch; the inner packet has `size` bytes."""
+        path = next(e for p in self._far.peers for e in p.evs if e.ev == 0)
+        # To an address that is nobody's: the stack forgets it right after mrc_pop.
+        ends = {"src": address(self.hosts - 1, version), "dst": "10.98.0.1" if version == 4 else "fd00:98::1"}
+        ip = IP(tos=2, **ends) if version == 4 else IPv6(tc=2, **ends)
+        headers = len(ip / UDP())
+        inner = ip / UDP(sport=1, dport=2, chksum=0) / Raw(bytes(size - headers))
+        smac, dmac = _WIRE_MAC.format(0), _OUR_MAC.format(0)
+        frame = wire.outer(self._far, path, inner, smac=smac, dmac=dmac, vlan=VLAN if vlan else 0)
+        frame[IPv6].dst, frame[IPv6].hlim = str(self.plan.sids[0]), wire.HOP_LIMIT - 3
+        if ce:
+            frame[IPv6].tc |= 3
+        if IPv6ExtHdrSegmentRouting in frame:
+            frame[IPv6ExtHdrSegmentRouting].segleft = 0
+        return frame
+
+    def sent_by(self, frame: Packet, ends: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The same frame from other hosts, on other EVs of its plane: (host id, EV) each."""
+        raw, at = bytearray(bytes(frame)), len(frame) - len(frame[wire.MRC]) + _SENDER
+        found = []
+        for host, ev in ends:
+            struct.pack_into("!HH", raw, at, host, ev)
+            found.append(bytes(raw))
+        return found
+
+
+def _key(host: int, version: int) -> tuple[bytes, int]:
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    packed = socket.inet_pton(family, address(host, version))
+    return prefix_key(packed, 8 * len(packed)), host
+
+
+def _octets(mac: str) -> NDArray[np.uint8]:
+    return np.frombuffer(bytes.fromhex(mac.replace(":", "")), np.uint8)

@@ -1,0 +1,40 @@
+"""Helper calls per packet, counted by the programs themselves.
+
+build/counted.bpf.o is made of the same source, with every call of a helper counted in a global variable
+(counted.h): a look-up in an array is no call once the verifier has rewritten it, so nothing outside can count it.
+"""
+
+import struct
+from collections.abc import Callable
+
+from labkit.bench.bare import Bare
+from labkit.bringup import REPOSITORY
+from labkit.observe import Document
+from mrcd import libbpf
+from mrcd.errors import MachineError
+
+OBJECT = REPOSITORY / "build/counted.bpf.o"
+COUNTED = ("lookups", "times", "stores", "loads", "adjusts", "clones", "redirects", "pulls", "loops")  # as counted.h
+_KEY = struct.pack("I", 0)
+
+
+def require() -> None:
+    """Raises MachineError if the object has not been compiled."""
+    if not OBJECT.exists():
+        raise MachineError(f"{OBJECT} is missing: the programs that count their calls", hint="make build")
+
+
+def per_packet(bare: Bare, send: Callable[[int], None], packets: int) -> Document:
+    """Mean calls per packet, while so many are sent, of all programs that are attached."""
+    fd = bare.dataplane.global_data()
+    before = _read(fd)
+    send(packets)
+    after = _read(fd)
+    return {word: (now - then) / packets for word, then, now in zip(COUNTED, before, after, strict=True)}
+
+
+def _read(fd: int) -> tuple[int, ...]:
+    raw = libbpf.lookup_elem(fd, _KEY, 8 * len(COUNTED))
+    if raw is None:
+        raise MachineError("the programs that count their calls have no counters", hint="make clean, make build")
+    return struct.unpack(f"{len(COUNTED)}Q", raw)

@@ -1,0 +1,358 @@
+"""What a packet costs in each program, and why: the kernel's own run-time statistics, calls of helpers, sizes.
+
+The statistics' own overhead is what an empty program takes, which is attached in front and sees the same packets.
+At one peer and at the full table: packets to (or from) one host, and to all others in random order, so that nothing
+of the tables is in a CPU's caches but what fits. Windows alternate. Real packets: UDP sockets in front of mrc_push,
+frames at a NIC in front of mrc_pop; one TCP flow between two hosts back to back, with and without probes.
+"""
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from labkit import netns, observe, progstats
+from labkit.api import Lab
+from labkit.bench import bare, blast, calls, candidates, pairs
+from labkit.bench.bare import Bare
+from labkit.bench.cells import said_of
+from labkit.bench.part import Options, Part, requirement
+from labkit.bench.probing import Probing
+from labkit.entry import progress
+from labkit.fabric import namespace
+from labkit.flow import Flow
+from labkit.observe import Document
+from mrcd import libbpf
+from mrcd.config import Steering
+from mrcd.ctl.render import Column, table
+from mrcd.errors import MachineError
+
+HOSTS = 4096  # × 256 EVs: the full table
+PEER = 1
+WINDOWS = 9
+PACKETS = 30_000  # of a window
+WARM = 10_000
+SIZE = 1400  # bytes of an inner packet
+AT_MOST = 1.3  # mrc_push at the full table by mrc_push with one peer
+COUNTED = 4096  # packets of which the calls are counted
+FLOW_WINDOWS = 12
+FLOW_WINDOW_S = 0.25
+_SETTLE_S = 0.1
+ONE, ONE_OF_ALL, ALL = "one peer", "full table, one peer", "full table, all peers"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way of calling a program. `send` sends packets that it sees."""
+
+    program: str
+    name: str
+    bare: Bare
+    interface: str
+    point: int
+    send: Callable[[int], None]
+    before: Callable[[], None] = lambda: None
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """A block in which the program is where the packets come by."""
+        self.before()
+        flags = libbpf.XDP_FLAGS_DRV_MODE if self.point == libbpf.XDP else 0
+        with self.bare.attached(self.program, self.interface, self.point, flags):
+            yield
+
+
+def measure(lab: Lab, options: Options) -> Document:
+    """First without daemons, then a flow in a lab."""
+    calls.require()
+    with contextlib.ExitStack() as stack:
+        progress(f"cost: tables for 2 and for {HOSTS} hosts of {bare.EVS} EVs")
+        one, full = _bare(stack, lab, "h200", 2, "usid"), _bare(stack, lab, "h201", HOSTS, "usid")
+        srh = _bare(stack, lab, "h202", 2, "srh")
+        cases = _cases(stack, one, full, srh)
+        with progstats.counting():
+            costs, overheads = _windows(cases, options.pairs or WINDOWS)
+            overhead = median(overheads)
+        sizes = [progstats.size(one.program(name))._asdict() for name in _SIZED]
+    with contextlib.ExitStack() as stack:
+        progress("cost: calls of helpers, counted")
+        counted = _bare(stack, lab, "h210", 2, "usid", counted=True)
+        counted_srh = _bare(stack, lab, "h211", 2, "srh", counted=True)
+        called = _calls(stack, counted, counted_srh)
+    flow = _flow(lab)
+    found = [_summary(c, costs[c.program, c.name]) for c in cases]
+    return {
+        "hosts": HOSTS,
+        "evs_per_peer": bare.EVS,
+        "packet_bytes": SIZE,
+        "statistics_ns": overhead,
+        "cases": found,
+        "ratios": _ratios(costs),
+        "flow": flow,
+        "calls": called,
+        "sizes": sizes,
+        "requirements": required(costs),
+    }
+
+
+_SIZED = ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_probe", "mrc_sweep", "mrc_steer")
+
+
+def _bare(
+    stack: contextlib.ExitStack, lab: Lab, node: str, hosts: int, steering: Steering, *, counted: bool = False
+) -> Bare:
+    program = calls.OBJECT if counted else None
+    made = Bare(namespace(lab.state.name, node), hosts, steering, program)
+    stack.callback(made.close)
+    return made
+
+
+def _cases(stack: contextlib.ExitStack, one: Bare, full: Bare, srh: Bare) -> list[Case]:
+    everyone = random.Random(0).sample(range(1, HOSTS), HOSTS - 1)
+    found = []
+    for b, name, version, peers in (
+        (one, ONE, 4, [PEER]),
+        (full, ONE_OF_ALL, 4, [PEER]),
+        (full, ALL, 4, everyone),
+        (one, "IPv6", 6, [PEER]),
+        (srh, "SRH", 4, [PEER]),
+        (one, "VLAN", 4, [PEER]),
+    ):
+        before = _vlan(b, name == "VLAN")
+        found.append(Case("mrc_push", name, b, "m0", libbpf.TCX_EGRESS, _udp(stack, b, version, peers), before))
+    at_random = random.Random(1).choices(range(1, HOSTS), k=4 * HOSTS)
+    tc, xdp = ("mrc_pop", libbpf.TCX_INGRESS), ("mrc_pop_xdp", libbpf.XDP)
+    for (program, point), (b, name, version, peers) in itertools.product(
+        (tc, xdp),
+        (
+            (one, ONE, 4, [PEER]),
+            (full, ONE_OF_ALL, 4, [PEER]),
+            (full, ALL, 4, at_random),
+            (one, "IPv6", 6, [PEER]),
+            (srh, "SRH", 4, [PEER]),
+            (one, "VLAN", 4, [PEER]),
+            (one, "CE", 4, [PEER]),
+        ),
+    ):
+        before = _vlan(b, name == "VLAN")
+        send = _frames(stack, b, version, peers, vlan=name == "VLAN", ce=name == "CE")
+        found.append(Case(program, name, b, "n0", point, send, before))
+    return found
+
+
+def _vlan(b: Bare, tagged: bool) -> Callable[[], None]:
+    return lambda: b.set_vlan(tagged)
+
+
+def _udp(stack: contextlib.ExitStack, b: Bare, version: int, peers: list[int]) -> Callable[[int], None]:
+    headers = 28 if version == 4 else 48
+    # To one host, too, as many addresses as to all: the socket's part is alike.
+    targets = [bare.address(p, version) for p in (peers if len(peers) > 1 else peers * blast.BATCH)]
+    with netns.inside(b.namespace):
+        out = blast.udp(bare.address(0, version), targets, SIZE - headers)
+    stack.callback(out.close)
+    return out.send
+
+
+def _frames(
+    stack: contextlib.ExitStack, b: Bare, version: int, senders: list[int], *, vlan: bool, ce: bool
+) -> Callable[[int], None]:
+    """From these hosts, on the EVs of plane 0 in turn (from one host) or at random."""
+    template = b.frame(version, SIZE, vlan=vlan, ce=ce)
+    chance = random.Random(2)
+    if len(senders) == 1:
+        ends = [(senders[0], i % bare.SLOTS) for i in range(blast.BATCH)]
+    else:
+        ends = [(s, chance.randrange(bare.SLOTS)) for s in senders]
+    with netns.inside(b.namespace):
+        out = blast.frames("w0", b.sent_by(template, ends))
+    stack.callback(out.close)
+    return out.send
+
+
+def _windows(cases: list[Case], rounds: int) -> tuple[dict[tuple[str, str], list[float]], list[float]]:
+    """ns per run of each case, round by round, without the statistics' overhead; and that."""
+    found: dict[tuple[str, str], list[float]] = {(c.program, c.name): [] for c in cases}
+    overheads = [1.0]
+    for number in range(rounds):
+        progress(f"cost: round {number + 1} of {rounds}")
+        for c in cases if number % 2 == 0 else reversed(cases):
+            program = c.bare.program(c.program)
+            with c.attached():
+                c.send(WARM)
+                before, empty = progstats.runs(program), progstats.runs(c.bare.empty)
+                c.send(PACKETS)
+                taken = progstats.runs(program).since(before)
+                nothing = progstats.runs(c.bare.empty).since(empty)
+            if taken.number < PACKETS:
+                raise MachineError(
+                    f"{c.program}, {c.name}: {PACKETS} packets were sent, and it ran {taken.number} times",
+                    hint="does something else change interfaces or routes of new network namespaces?",
+                )
+            overheads += [nothing.mean_ns] if nothing.mean_ns is not None else []
+            found[c.program, c.name].append((taken.mean_ns or 0) - (nothing.mean_ns or median(overheads)))
+    return found, overheads[1:]
+
+
+def _calls(stack: contextlib.ExitStack, one: Bare, srh: Bare) -> list[Document]:
+    """By the programs that count their calls: per packet, of each case of one peer."""
+    found = []
+    for c in _cases(stack, one, one, srh):
+        if c.name in (ONE_OF_ALL, ALL):
+            continue
+        with c.attached():
+            c.send(blast.BATCH)
+            counts = calls.per_packet(c.bare, c.send, COUNTED)
+        found.append({"program": c.program, "case": c.name, **counts})
+    return found
+
+
+def _flow(lab: Lab) -> Document:
+    """One TCP flow between two hosts back to back, in burst granularity: what its programs take, by turns with and
+    without the probes that ride on it."""
+    lab.up(direct=True, mtu=1500)
+    observe.wait_until_good(lab, lab.fabric.hosts)
+    source, target = candidates.pair(lab)
+    with contextlib.ExitStack() as stack:
+        programs = {}
+        for host in (source, target):
+            links = observe.pins(lab, host) / "links"
+            for kind, name in _LINKS:
+                programs[host, name] = [
+                    stack.enter_context(progstats.linked(p)) for p in sorted(links.iterdir()) if p.name.startswith(kind)
+                ]
+        probing = stack.enter_context(Probing(lab, source, target))
+        flow = stack.enter_context(Flow(lab, candidates.overlay(lab, 6)))
+        stack.enter_context(progstats.counting())
+        flow.poll(0.5)
+        windows: list[tuple[bool, dict[tuple[str, str], progstats.Runs]]] = []
+        for number in range(FLOW_WINDOWS):
+            on = (number + 1) // 2 % 2 == 0
+            probing.switch(on)
+            flow.poll(_SETTLE_S)
+            before = _read(programs)
+            flow.poll(FLOW_WINDOW_S)
+            windows.append((on, {k: r.since(before[k]) for k, r in _read(programs).items()}))
+        flow.finish()
+    return {
+        "mtu_bytes": lab.fabric.parameters.mtu,
+        "congestion_control": flow.congestion_control,
+        "programs": [
+            {
+                "host": host,
+                "role": "sends data" if host == source else "sends acknowledgements",
+                "program": name,
+                "probing": on,
+                "runs_per_s": median(w[host, name].number / FLOW_WINDOW_S for p, w in windows if p is on),
+                "mean_ns": _median(w[host, name].mean_ns for p, w in windows if p is on),
+            }
+            for (host, name), on in itertools.product(programs, (True, False))
+        ],
+    }
+
+
+_LINKS = (("push", "mrc_push"), ("pop", "mrc_pop"), ("probe", "mrc_probe"))
+
+
+def _read(programs: dict[tuple[str, str], list[int]]) -> dict[tuple[str, str], progstats.Runs]:
+    """The same program is attached to several NICs: it is counted once."""
+    return {key: progstats.runs(found[0]) for key, found in programs.items()}
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return median(known) if known else None
+
+
+def _summary(c: Case, costs: list[float]) -> Document:
+    return {
+        "program": c.program,
+        "case": c.name,
+        "median_ns": median(costs),
+        "min_ns": min(costs),
+        "max_ns": max(costs),
+        "rounds": costs,
+    }
+
+
+def _ratios(costs: dict[tuple[str, str], list[float]]) -> list[Document]:
+    """Each case by the same program's with one peer, round by round."""
+    return [
+        {
+            "program": program,
+            "case": name,
+            **pairs.compare([a / b for a, b in zip(found, costs[program, ONE], strict=True)]),
+        }
+        for (program, name), found in costs.items()
+        if name != ONE
+    ]
+
+
+def required(costs: dict[tuple[str, str], list[float]]) -> list[Document]:
+    """Does mrc_push cost little more at the full table? Pure."""
+    found = []
+    for r in _ratios(costs):
+        if r["program"] == "mrc_push" and r["case"] in (ONE_OF_ALL, ALL):
+            words = f"mrc_push at the full table costs at most {AT_MOST:g} × what it costs with one peer, {r['case']}"
+            found.append(requirement(words, r["median"] <= AT_MOST, said_of(r)))
+    return found
+
+
+def lines(document: Document) -> list[str]:
+    """Tables."""
+    d = document
+    ratios = {(r["program"], r["case"]): r["median"] for r in d["ratios"]}
+    rows = [
+        [c["program"], c["case"], *(f"{c[f'{k}_ns']:.0f}" for k in ("median", "min", "max")), _ratio(ratios, c)]
+        for c in d["cases"]
+    ]
+    said = [
+        f"Cost per run, ns: UDP packets of {d['packet_bytes']} bytes, {len(d['cases'][0]['rounds'])} rounds by turns; "
+        f"the statistics' own {d['statistics_ns']:.0f} ns subtracted",
+        *_table(("PROGRAM", "CASE"), ("MEDIAN", "MIN", "MAX", "BY ONE PEER"), rows),
+        f"full table: {d['hosts']} hosts × {d['evs_per_peer']} EVs; all peers: each packet another one's, at random",
+        "",
+        "Calls per packet, one peer (counted by the programs, built to do so)",
+    ]
+    shown = [w for w in calls.COUNTED if any(c[w] for c in d["calls"])]
+    rows = [[c["program"], c["case"], *(f"{c[w]:.3g}" for w in shown)] for c in d["calls"]]
+    said += [*_table(("PROGRAM", "CASE"), [w.upper() for w in shown], rows), ""]
+    rows = [[s["name"], *(str(s[k]) for k in _SIZE_KEYS)] for s in d["sizes"]]
+    said += ["Size", *_table(("PROGRAM",), ("INSTRUCTIONS", "MACHINE CODE BYTES", "VERIFIED"), rows), ""]
+    flow = d["flow"]
+    rows = [
+        [
+            p["program"],
+            p["host"],
+            p["role"],
+            "on" if p["probing"] else "off",
+            f"{p['runs_per_s']:.0f}",
+            _ns(p["mean_ns"], d),
+        ]
+        for p in flow["programs"]
+    ]
+    headings = ("PROGRAM", "HOST", "WHICH", "PROBES")
+    said.append(f"In one TCP flow, hosts back to back, MTU {flow['mtu_bytes']}, {flow['congestion_control']}, burst")
+    return [*said, *_table(headings, ("RUNS/s", "ns"), rows)]
+
+
+_SIZE_KEYS = ("instructions", "machine_code_bytes", "verified_instructions")
+
+
+def _ratio(ratios: dict[tuple[str, str], float], c: Document) -> str:
+    found = ratios.get((c["program"], c["case"]))
+    return "1" if found is None else f"{found:.2f}"
+
+
+def _ns(mean: float | None, document: Document) -> str:
+    return "-" if mean is None else f"{mean - document['statistics_ns']:.0f}"
+
+
+def _table(left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    columns = [*(Column(h) for h in left), *(Column(h, True) for h in right)]
+    return table(columns, rows, colour=False)
+
+
+PART = Part("cost", measure, lines)

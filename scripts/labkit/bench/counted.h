@@ -1,0 +1,34 @@
+/* Before any header of the programs: count every call of a helper, by which. The programs are otherwise the same.
+ *
+ * A look-up in an array is no call once the verifier has rewritten it, so nothing outside can count it.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+/* In the order of COUNTED in calls.py. */
+enum {
+	COUNT_LOOKUP,
+	COUNT_TIME,
+	COUNT_STORE,
+	COUNT_LOAD,
+	COUNT_ADJUST,
+	COUNT_CLONE,
+	COUNT_REDIRECT,
+	COUNT_PULL,
+	COUNT_LOOP,
+	COUNT_MAX,
+};
+
+__u64 mrc_counted[COUNT_MAX];
+
+#define COUNTED(what, call) (mrc_counted[what]++, call)
+#define bpf_map_lookup_elem(...) COUNTED(COUNT_LOOKUP, bpf_map_lookup_elem(__VA_ARGS__))
+#define bpf_ktime_get_ns(...) COUNTED(COUNT_TIME, bpf_ktime_get_ns(__VA_ARGS__))
+#define bpf_skb_store_bytes(...) COUNTED(COUNT_STORE, bpf_skb_store_bytes(__VA_ARGS__))
+#define bpf_skb_load_bytes(...) COUNTED(COUNT_LOAD, bpf_skb_load_bytes(__VA_ARGS__))
+#define bpf_skb_adjust_room(...) COUNTED(COUNT_ADJUST, bpf_skb_adjust_room(__VA_ARGS__))
+#define bpf_xdp_adjust_head(...) COUNTED(COUNT_ADJUST, bpf_xdp_adjust_head(__VA_ARGS__))
+#define bpf_clone_redirect(...) COUNTED(COUNT_CLONE, bpf_clone_redirect(__VA_ARGS__))
+#define bpf_redirect(...) COUNTED(COUNT_REDIRECT, bpf_redirect(__VA_ARGS__))
+#define bpf_skb_pull_data(...) COUNTED(COUNT_PULL, bpf_skb_pull_data(__VA_ARGS__))
+#define bpf_loop(...) COUNTED(COUNT_LOOP, bpf_loop(__VA_ARGS__))

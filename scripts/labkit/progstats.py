@@ -1,0 +1,97 @@
+"""What the kernel knows of a loaded program: how long it took to run (kernel.bpf_stats_enabled), and its size."""
+
+import contextlib
+import ctypes as ct
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from mrcd import libbpf
+
+_RUN_TIME = 0  # enum bpf_stats_type
+_SCHED_CLS = 3  # enum bpf_prog_type
+# struct bpf_prog_info (linux/bpf.h): where its fields are, in bytes.
+_SIZES, _NAME, _RUN, _VERIFIED, _INFO_BYTES = 16, 64, 192, 216, 232
+_NAME_BYTES = 16
+# r0 = -1 (TC_ACT_UNSPEC: the next program's turn); exit
+_EMPTY = struct.pack("<BBhi", 0xB7, 0, 0, -1) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+
+
+class Runs(NamedTuple):
+    """Over all CPUs since the program was loaded, while statistics were on; or between two such readings."""
+
+    ns: int
+    number: int
+
+    def since(self, before: Self) -> "Runs":
+        """What came after an earlier reading."""
+        return Runs(self.ns - before.ns, self.number - before.number)
+
+    @property
+    def mean_ns(self) -> float | None:
+        """Of one run, the statistics' own overhead included; None if there was none."""
+        return self.ns / self.number if self.number else None
+
+
+class Size(NamedTuple):
+    """Of a program as it is loaded."""
+
+    name: str
+    instructions: int  # of BPF, after the verifier's rewriting
+    machine_code_bytes: int
+    verified_instructions: int  # that the verifier walked through, on all paths
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[None]:
+    """A block in which the kernel takes every program's time. Raises KernelError."""
+    fd = libbpf.check("take the programs' time", libbpf.lib().bpf_enable_stats(_RUN_TIME))
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def runs(program: int) -> Runs:
+    """Of the program behind a descriptor."""
+    return Runs(*struct.unpack_from("QQ", _info(program, _INFO_BYTES), _RUN))
+
+
+def size(program: int) -> Size:
+    """Of the program behind a descriptor."""
+    raw = _info(program, _INFO_BYTES)
+    machine_code, instructions = struct.unpack_from("II", raw, _SIZES)
+    name = raw[_NAME : _NAME + _NAME_BYTES].partition(b"\0")[0].decode()
+    return Size(name, instructions // 8, machine_code, struct.unpack_from("I", raw, _VERIFIED)[0])
+
+
+@contextlib.contextmanager
+def linked(pin: Path) -> Iterator[int]:
+    """A descriptor of the program that a pinned link has attached."""
+    link = libbpf.get(pin)
+    try:
+        # struct bpf_link_info begins with type, id and the program's id.
+        (number,) = struct.unpack_from("I", _info(link, 12), 8)
+    finally:
+        os.close(link)
+    program = libbpf.check(f"open program {number}", libbpf.lib().bpf_prog_get_fd_by_id(number))
+    try:
+        yield program
+    finally:
+        os.close(program)
+
+
+def load_empty() -> int:
+    """A program for tc that does nothing: what it takes is the statistics' own. The caller closes the descriptor."""
+    return libbpf.check(
+        "load an empty program",
+        libbpf.lib().bpf_prog_load(_SCHED_CLS, b"empty", b"Dual BSD/GPL", _EMPTY, ct.c_size_t(2), None),
+    )
+
+
+def _info(fd: int, length: int) -> bytes:
+    room, size = ct.create_string_buffer(length), ct.c_uint32(length)
+    libbpf.check("ask what a program is", libbpf.lib().bpf_obj_get_info_by_fd(fd, room, ct.byref(size)))
+    return room.raw

@@ -1,0 +1,62 @@
+"""labkit.bench.cost and its tools, as far as they are pure."""
+
+import socket
+import struct
+
+import pytest
+
+from labkit import progstats
+from labkit.bench import bare, blast, calls, cost
+from labkit.bench.cost import ALL, ONE, ONE_OF_ALL
+from mrcd import config
+
+
+def test_runs_are_taken_between_two_readings() -> None:
+    found = progstats.Runs(1500, 12).since(progstats.Runs(1000, 2))
+    assert found == (500, 10)
+    assert found.mean_ns == 50
+    assert progstats.Runs(7, 0).mean_ns is None
+
+
+@pytest.mark.parametrize(("of_all", "every", "met"), [(1.2, 1.3, [True, True]), (1.0, 3.0, [True, False])])
+def test_push_may_cost_little_more_at_the_full_table(of_all: float, every: float, met: list[bool]) -> None:
+    one = [100.0, 120.0, 90.0]
+    costs = {
+        ("mrc_push", ONE): one,
+        ("mrc_push", ONE_OF_ALL): [x * of_all for x in one],
+        ("mrc_push", ALL): [x * every for x in one],
+        ("mrc_pop", ONE): one,
+        ("mrc_pop", ALL): [x * 9 for x in one],  # of which nothing is required
+    }
+    assert [r["met"] for r in cost.required(costs)] == met
+
+
+def test_every_call_that_is_counted_has_a_name() -> None:
+    text = (calls.REPOSITORY / "scripts/labkit/bench/counted.h").read_text()
+    body = text[text.index("enum {") : text.index("COUNT_MAX")]
+    assert body.count("COUNT_") == len(calls.COUNTED)
+
+
+@pytest.mark.parametrize("hosts", [2, 4096])
+def test_a_bare_host_s_cluster_is_valid_and_its_tables_have_a_row_for_each(hosts: int) -> None:
+    assert config.parse(bare.cluster(hosts, "usid")).max_peers == hosts
+
+
+def test_addresses_of_many_hosts_are_different() -> None:
+    for version in (4, 6):
+        assert len({bare.address(h, version) for h in range(4096)}) == 4096
+
+
+def test_packets_of_a_blast_arrive_at_the_addresses_named() -> None:
+    """Two receivers on loopback, in turn."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
+        mine.bind(("127.0.0.1", 0))
+        mine.settimeout(5)
+        port = mine.getsockname()[1]
+        name = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton("127.0.0.1") + bytes(8)
+        out = blast.Blast(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), [b"one", b"two"], [name])
+        try:
+            out.send(2)
+            assert {mine.recv(100) for _ in range(2)} == {b"one", b"two"}
+        finally:
+            out.close()
