@@ -34,6 +34,17 @@ static inline __u16 csum_replace16(__u16 csum, __u16 from, __u16 to)
 	return (__u16)~sum;
 }
 
+/* Where a CPU remembers whose an address is. Neighbouring addresses get slots of their own: the last word of the
+ * address, in network byte order, counts as it is.
+ */
+static inline __u32 owner_slot(const __u32 *address)
+{
+	__u32 rest = (address[0] ^ address[1] ^ address[2]) * 0x9e3779b1u;
+	__u32 last = __builtin_bswap32(address[3]);
+
+	return (last ^ last >> 12 ^ rest >> 20) & (MRC_OWNERS - 1);
+}
+
 /* The lowest bit set of a word that is not 0. */
 static inline __u32 lowest_bit(__u64 word)
 {

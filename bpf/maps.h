@@ -23,6 +23,7 @@ MRC_ARRAY(mrc_peers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_peer);
 MRC_ARRAY(mrc_rounds, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rounds);
 MRC_ARRAY(mrc_planes, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_plane);
 MRC_ARRAY(mrc_node, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_node);
+MRC_ARRAY(mrc_owners, BPF_MAP_TYPE_ARRAY, 0, struct mrc_owner);
 MRC_ARRAY(mrc_rotations, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_rotation);
 MRC_ARRAY(mrc_drops, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
 MRC_ARRAY(mrc_histograms, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);

@@ -17,6 +17,7 @@
 
 #include <bpf/bpf_helpers.h>
 
+#include "owner.h"
 #include "pop.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -49,21 +50,21 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *turn;
 	struct mrc_peer *peer;
-	__u32 *host_id, segments, length, gap_us;
+	__u32 segments, length, gap_us;
 	enum mrc_drop reason;
 
 	reason = parse_inner(skb, &key, &inner);
 	if (reason)
 		return drop_skb(reason);
-	host_id = bpf_map_lookup_elem(&mrc_prefixes, &key);
-	peer = host_id ? peer_at(*host_id) : 0;
-	turn = host_id ? bpf_map_lookup_elem(&mrc_rotations, host_id) : 0;
-	if (!peer || !self || !turn)
+	if (!self || !find_owner(&key, self, &request.host_id))
+		return drop_skb(MRC_DROP_NO_PEER);
+	peer = peer_at(request.host_id);
+	turn = bpf_map_lookup_elem(&mrc_rotations, &request.host_id);
+	if (!peer || !turn)
 		return drop_skb(MRC_DROP_NO_PEER);
 	length = skb->len - ETH_HLEN;
 	if (!skb->gso_size && length > settings.inner_mtu)
 		return drop_skb(MRC_DROP_TOO_BIG);
-	request.host_id = *host_id;
 	request.now = bpf_ktime_get_ns();
 	turn->unprobed++;
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. */

@@ -7,7 +7,7 @@
 
 #include <linux/types.h>
 
-#define MRC_ABI_VERSION 2 /* tables: names the directory of the pins */
+#define MRC_ABI_VERSION 3 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
 enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
@@ -27,6 +27,7 @@ enum mrc_version { /* the same in the object's BTF, where the loader looks befor
 #define MRC_ROUNDS 4 /* reports of one EV that may be under way */
 #define MRC_REPORT_SLOTS 8 /* reports of one peer that may be under way: a power of two */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
+#define MRC_OWNERS 4096 /* destinations that each CPU remembers: a power of two */
 #define MRC_BUCKETS 256 /* of a histogram: four per power of two */
 
 /* ---- packets ---------------------------------------------------------------------------- */
@@ -257,8 +258,10 @@ struct mrc_node {
 	__u32 ports; /* daemon: planes with carrier, and a first hop that has been resolved */
 	__u32 status; /* daemon: MRC_STATUS_* */
 	__u32 probe_ifindex; /* daemon: at whose egress mrc_probe is attached; 0 = nowhere */
+	__u32 epoch; /* daemon: another number after each change of the overlay trie, never 0 */
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_node) == 16, "mrc_node is 16 bytes");
+_Static_assert(sizeof(struct mrc_node) == 24, "mrc_node is 24 bytes");
 
 /* Key of the overlay trie: IPv4 as ::ffff:a.b.c.d, its prefix length + 96. Value: __u32 host id. */
 struct mrc_prefix {
@@ -266,6 +269,17 @@ struct mrc_prefix {
 	__u8 address[16];
 };
 _Static_assert(sizeof(struct mrc_prefix) == 20, "mrc_prefix is 20 bytes");
+
+/* Whose a destination was when a CPU last looked it up in the trie. Index: CPU × MRC_OWNERS + slot, by the address.
+ * Programs only.
+ */
+struct mrc_owner {
+	__u32 address[4];
+	__u32 epoch; /* of the trie: older ones count for nothing */
+	__u32 host_id;
+	__u64 reserved;
+};
+_Static_assert(sizeof(struct mrc_owner) == 32, "mrc_owner never straddles two cache lines");
 
 /* Where each CPU stands in its rotation, per peer. Programs only. */
 struct mrc_rotation {

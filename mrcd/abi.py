@@ -20,6 +20,7 @@ EVENT_STALLED = 0xFFFF
 ROUNDS_UNDER_WAY = 4
 REPORT_SLOTS = 8
 WEIGHT_FULL = 8
+OWNERS = 4096
 BUCKETS = 256
 STATUS_DETACHED = 0x1
 
@@ -212,7 +213,17 @@ PLANE = np.dtype(
         ("sid", _u8, 16),
     ]
 )
-NODE = np.dtype([("generation", _u32), ("ports", _u32), ("status", _u32), ("probe_ifindex", _u32)])
+NODE = np.dtype(
+    [
+        ("generation", _u32),
+        ("ports", _u32),
+        ("status", _u32),
+        ("probe_ifindex", _u32),
+        ("epoch", _u32),
+        ("reserved", _u32),
+    ]
+)
+OWNER = np.dtype([("address", _u32, 4), ("epoch", _u32), ("host_id", _u32), ("reserved", _u64)])
 PREFIX = np.dtype([("prefixlen", _u32), ("address", _u8, 16)])
 ROTATION = np.dtype([("plane", _u32), ("slot", _u16, MAX_PLANES), ("unprobed", _u16), ("turns", _u16)])
 SETTINGS = np.dtype(
@@ -264,6 +275,7 @@ STRUCTS: dict[str, np.dtype] = {
     "mrc_rounds": ROUNDS,
     "mrc_plane": PLANE,
     "mrc_node": NODE,
+    "mrc_owner": OWNER,
     "mrc_prefix": PREFIX,
     "mrc_rotation": ROTATION,
     "mrc_settings": SETTINGS,

@@ -119,6 +119,7 @@ class Dataplane:
             if not self.fresh:
                 with opened(self.pins / name) as fd:
                     libbpf.reuse_map(maps[name], fd)
+        libbpf.set_map_size(maps["mrc_owners"], libbpf.possible_cpus() * abi.OWNERS)  # not pinned: it is soon full anew
         try:
             libbpf.load_object(self._obj)
         except KernelError:
@@ -128,7 +129,7 @@ class Dataplane:
             self._pin_new({name: maps[name] for name in sizes})
         for name in _PROGRAMS:
             self._programs[name] = libbpf.program_fd(self._obj, name)
-        self._prefix_fd = libbpf.map_fd(maps["mrc_prefixes"])
+        self._prefix_fd, self._node_fd = libbpf.map_fd(maps["mrc_prefixes"]), libbpf.map_fd(maps["mrc_node"])
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
 
     def program(self, name: str) -> int:
@@ -154,8 +155,9 @@ class Dataplane:
             with opened(path) as fd:
                 old = libbpf.lookup_elem(fd, zero, max(abi.NODE.itemsize, libbpf.map_info(fd)[1]))
                 _, ports, status, _ = struct.unpack_from("IIII", old) if old else (0, 0, 0, 0)
-        node = struct.pack("IIII", secrets.randbelow(2**32 - 1) + 1, ports, status, 0)
-        libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), zero, node)
+        node = np.zeros((), abi.NODE)
+        node["generation"], node["ports"], node["status"], node["epoch"] = _number(), ports, status, _number()
+        libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), zero, node.tobytes())
 
     def take_over(self, tables: Tables) -> None:
         """Fill new tables, which know the peers and their paths, with what those before knew of these."""
@@ -255,6 +257,11 @@ class Dataplane:
         for key in libbpf.keys(self._prefix_fd, size):
             if key not in wanted:
                 libbpf.delete_elem(self._prefix_fd, key)
+        # Now the programs may not go by what they remember of it.
+        only = struct.pack("I", 0)
+        node = np.frombuffer(libbpf.lookup_elem(self._node_fd, only, abi.NODE.itemsize) or b"", abi.NODE).copy()
+        node["epoch"] = _number()
+        libbpf.update_elem(self._node_fd, only, node.tobytes())
 
     # ---- attach ----
 
@@ -375,3 +382,8 @@ class Dataplane:
         """What the programs told since the last call, as abi.EVENT; after a start also what nobody read before."""
         assert self._ring is not None
         return np.frombuffer(b"".join(self._ring.records()), abi.EVENT)
+
+
+def _number() -> int:
+    """Another one each time, of 32 bits and never 0."""
+    return secrets.randbelow(2**32 - 1) + 1

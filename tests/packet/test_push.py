@@ -1,6 +1,7 @@
 """mrc_push: a packet of the stack in, the packet on the wire out."""
 
 import itertools
+import socket
 import time
 from collections import Counter
 
@@ -253,6 +254,40 @@ def test_the_longest_prefix_wins(bench: Bench) -> None:
         grown = bench.tables.evs["tx_packets"].sum(axis=1) - sent
         assert verdict == ("drop" if owner is None else "redirect"), dst
         assert [h for h, n in enumerate(grown) if n] == ([] if owner is None else [owner]), dst
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_is_remembered_of_the_trie_ends_with_its_next_change(bench: Bench, version: int) -> None:
+    dst = "10.99.0.3" if version == 4 else "fd00:99::3"
+    packet = (IP(src="10.99.0.1", dst=dst) if version == 4 else IPv6(src="fd00:99::1", dst=dst)) / UDP()
+    key = prefix_key(
+        socket.inet_pton(socket.AF_INET if version == 4 else socket.AF_INET6, dst), 32 if version == 4 else 128
+    )
+
+    def receiver() -> int:
+        sent = bench.tables.evs["tx_packets"].sum(axis=1)
+        assert bench.push(packet)[0] == "redirect"
+        return int((bench.tables.evs["tx_packets"].sum(axis=1) - sent).argmax())
+
+    assert [receiver() for _ in range(3)] == [H2] * 3
+    bench.dataplane.set_prefixes({key: H1})
+    assert [receiver() for _ in range(3)] == [H1] * 3
+    bench.dataplane.set_prefixes({})
+    dropped(bench, packet, "no_peer")
+    bench.dataplane.set_prefixes({key: H5})
+    assert [receiver() for _ in range(3)] == [H5] * 3
+
+
+def test_two_destinations_that_are_remembered_in_one_place_are_told_apart(bench: Bench) -> None:
+    """As owner_slot() has it: the last 12 bits, and the 12 before them, folded."""
+    first, second = "10.99.0.3", "10.99.16.2"
+    bench.dataplane.set_prefixes({prefix_key(socket.inet_aton(a), 32): h for a, h in ((first, H2), (second, H1))})
+    sent = bench.tables.evs["tx_packets"].sum(axis=1)
+    for _ in range(5):
+        for dst in (first, second):
+            assert bench.push(IP(src="10.99.0.1", dst=dst) / UDP())[0] == "redirect"
+    grown = bench.tables.evs["tx_packets"].sum(axis=1) - sent
+    assert {h: int(n) for h, n in enumerate(grown) if n} == {H1: 5, H2: 5}
 
 
 # ---- real packets ----

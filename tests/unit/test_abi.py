@@ -107,7 +107,7 @@ def test_maps(btf: Btf) -> None:
             mapped[var["name"]] = members["value"]["name"]
     assert mapped == {name: next(s for s, d in abi.STRUCTS.items() if d is dtype) for name, dtype in abi.MAPS.items()}
     pinned = {"mrc_alarms", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"}
-    assert names - mapped.keys() == pinned | set(SCRATCH.values())
+    assert names - mapped.keys() == pinned | {"mrc_owners"} | set(SCRATCH.values())
 
 
 def test_settings_are_all_there_is_in_rodata(btf: Btf) -> None:
@@ -210,7 +210,7 @@ def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The constants of the header, which BTF does not show, by the host's compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
-    more = "EVENT_STALLED STATUS_DETACHED REPORT_EVS BALLAST ROUNDS REPORT_SLOTS WEIGHT_FULL BUCKETS"
+    more = "EVENT_STALLED STATUS_DETACHED REPORT_EVS BALLAST ROUNDS REPORT_SLOTS WEIGHT_FULL BUCKETS OWNERS"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
     directory = tmp_path_factory.mktemp("constants")
     source, library = directory / "constants.c", directory / "constants.so"
@@ -238,6 +238,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("REPORT_EVS", abi.REPORT_EVS),
         ("BALLAST", abi.BALLAST),
         ("EVENT_STALLED", abi.EVENT_STALLED),
+        ("OWNERS", abi.OWNERS),
         ("ROUNDS", abi.ROUNDS_UNDER_WAY),
         ("REPORT_SLOTS", abi.REPORT_SLOTS),
         ("WEIGHT_FULL", abi.WEIGHT_FULL),

@@ -3,6 +3,7 @@
 import ctypes
 import random
 import subprocess
+from ipaddress import IPv6Address
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ __u32 wrapped_slot(const __u64 *usable, __u32 slots, __u32 from) { return next_s
 __u32 wrapped_lost(__u32 before, __s32 least, __s32 most) { return known_lost(before, least, most); }
 __u32 wrapped_bucket(__u64 value) { return bucket_of(value); }
 __u32 wrapped_grown(__u16 now, __u16 before) { return grown16(now, before); }
+__u32 wrapped_owner(const __u32 *address) { return owner_slot(address); }
 int wrapped_aged(__u64 now, __u64 then, __u64 age) { return aged(now, then, age); }
 """
 NO_SLOT = 0xFFFFFFFF
@@ -43,7 +45,24 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_bucket.argtypes, lib.wrapped_bucket.restype = [u64], u32
     lib.wrapped_aged.argtypes = [u64, u64, u64]
     lib.wrapped_grown.argtypes, lib.wrapped_grown.restype = [u16, u16], u32
+    lib.wrapped_owner.argtypes, lib.wrapped_owner.restype = [ctypes.c_char_p], u32
     return lib
+
+
+# ---- where owners are remembered ----
+
+
+@pytest.mark.parametrize("network", ["::ffff:10.99.0.0", "fd00:99::"])
+def test_the_addresses_of_4096_hosts_have_slots_of_their_own(arith: ctypes.CDLL, network: str) -> None:
+    first = int(IPv6Address(network))
+    slots = {arith.wrapped_owner(IPv6Address(first + i).packed) for i in range(4096)}
+    assert slots == set(range(4096))
+
+
+def test_networks_of_many_hosts_do_not_share_slots(arith: ctypes.CDLL) -> None:
+    """One address in each of 1,024 networks: few of them meet another."""
+    slots = {arith.wrapped_owner(IPv6Address(f"fd00:100:{i:x}::1").packed) for i in range(1024)}
+    assert len(slots) > 800
 
 
 # ---- RFC 6040 ----
