@@ -93,15 +93,12 @@ static __always_inline int write_outer(struct __sk_buff *skb, const struct push 
 
 	if (settings.srh && p->ev->srh_len) {
 		const struct mrc_srh *srh = bpf_map_lookup_elem(&mrc_srhs, &p->index);
-		__u32 i;
+		__u32 length = srh_length(p->ev);
 
-		if (!srh)
+		asm volatile("" : "+r"(length)); /* or the check moves to where the verifier loses sight of it */
+		if (!srh || !length || length > MRC_SRH_MAX ||
+		    bpf_skb_store_bytes(skb, OUTER_L3, srh->bytes, length, 0))
 			return -1;
-		/* Copied in 8-byte steps, each of a size that the verifier knows. */
-		for (i = 0; i < MRC_SRH_MAX / 8; i++)
-			if (i * 8 < p->ev->srh_len &&
-			    bpf_skb_store_bytes(skb, OUTER_L3 + i * 8, srh->bytes + i * 8, 8, 0))
-				return -1;
 	}
 	eth = (void *)(long)skb->data;
 	ip6 = (void *)(eth + 1);
