@@ -8,6 +8,7 @@ import pytest
 from labkit import progstats
 from labkit.bench import bare, blast, calls, cost
 from labkit.bench.cost import ALL, ONE, ONE_OF_ALL
+from labkit.bringup import REPOSITORY
 from mrcd import config
 
 
@@ -32,7 +33,7 @@ def test_push_may_cost_little_more_at_the_full_table(of_all: float, every: float
 
 
 def test_every_call_that_is_counted_has_a_name() -> None:
-    text = (calls.REPOSITORY / "scripts/labkit/bench/counted.h").read_text()
+    text = (REPOSITORY / "scripts/labkit/bench/counted.h").read_text()
     body = text[text.index("enum {") : text.index("COUNT_MAX")]
     assert body.count("COUNT_") == len(calls.COUNTED)
 

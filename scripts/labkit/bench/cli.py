@@ -22,7 +22,7 @@ _PARTS = (
     *(overhead.PART, lifecycle.PART, calm.PART, failover.PART),
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
-_QUICK = (throughput.PART, spread.PART, planes.PART)  # of "all"
+_QUICK = (throughput.PART, cost.PART, spread.PART, planes.PART)  # of "all"
 _NOISY = 0.25
 _LISTEN_S = 0.5
 

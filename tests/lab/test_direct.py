@@ -1,0 +1,46 @@
+"""Two hosts back to back: the sprayed way, and the kernel's own where that is taken down."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from labkit.api import Lab
+from tests.lab.conftest import bring_up, gone, mrcctl, wait_until
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture(scope="module")
+def back_to_back() -> Iterator[Lab]:
+    made = bring_up("pytest-direct", direct=True, mtu=1500)
+    yield made
+    made.down()
+    assert gone("pytest-direct")
+
+
+def _pings(lab: Lab, version: int, count: int = 1) -> bool:
+    address = "10.99.0.2" if version == 4 else "fd00:99::2"
+    argv = ["ping", f"-c{count}", "-i0.01", "-W1", "-M", "do", "-s", "1372", address]
+    return lab.exec("h0", argv).returncode == 0
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_packets_are_sprayed_over_the_cables(back_to_back: Lab, version: int) -> None:
+    before = {p["ev"]: p["tx_packets"] for p in mrcctl(back_to_back, "h0", "paths")}
+    cpus = os.cpu_count() or 1  # each has a rotation of its own: one of them gets to all EVs
+    assert _pings(back_to_back, version, 4 * cpus)
+    after = {p["ev"]: p["tx_packets"] for p in mrcctl(back_to_back, "h0", "paths")}
+    assert set(before) == {0, 1, 2, 3}
+    assert all(after[ev] > before[ev] for ev in before)
+
+
+def test_detached_hosts_reach_each_other_by_the_kernel_s_own_srv6(back_to_back: Lab) -> None:
+    """Listed paths of one segment: the fallback's segment is that and a function."""
+    mrcctl(back_to_back, "h0", "detach")
+    try:
+        for version in (4, 6):
+            wait_until(f"IPv{version} takes the fallback", partial(_pings, back_to_back, version))
+    finally:
+        mrcctl(back_to_back, "h0", "attach")
