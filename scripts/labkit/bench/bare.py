@@ -76,7 +76,7 @@ class Bare:
             with netns.inside(namespace):
                 self._interfaces()
                 self.ifindex = {name: index for index, name in socket.if_nameindex()}
-            self.dataplane = Dataplane(self.plan, directory, program)
+            self.dataplane = Dataplane(self.plan, directory, program=program)
             undo.callback(self.dataplane.close)
             self.dataplane.load()
             self.dataplane.commit()
