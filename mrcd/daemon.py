@@ -83,39 +83,41 @@ class Daemon:
             self._monitoring.cancel()
             await asyncio.wait({self._monitoring})
             self.monitor.drain()
-        try:
-            shrinks = plan.inner_mtu < self.plan.inner_mtu
-            self._former |= own_addresses(self.plan)
-            self._former -= own_addresses(plan)
-            left = set(self.plan.interfaces) - set(plan.interfaces)
-            self.plan, self.dataplane, self.tables = plan, dataplane, tables
-            dataplane.plan = plan
-            self.peers = {p.host.id: p for p in plan.peers}
-            self._dirty &= self.peers.keys()
-            if self._peer_routes.keys() - self.peers.keys():  # nobody is to send to hosts that are no more
-                self._peer_routes = {row: kept for row, kept in self._peer_routes.items() if row in self.peers}
-                await self.write_routes(())
-            install.write_peers(tables, plan, dataplane.refresh)
-            dataplane.take_over(tables)
-            dataplane.set_prefixes(install.prefixes(plan))
-            self.view = view.View(tables, plan, [], dataplane.pins)
-            monitor = Monitor(plan, tables, dataplane, self.events, self._mark)
-            if self._monitoring:
-                monitor.follow(self.monitor)
-            self.monitor = monitor
-            self.view.bad_ns = self.monitor.bad_ns
-            await self.steering.follow(plan, tables, self.monitor)
-            await self._reconcile()
-            for nic in (self._links[name] for name in left & self._links.keys()):
-                await self.netlink.sync_addresses(nic.ifindex, [], own_addresses(plan).__contains__)
-            if shrinks:  # first let packets be as small as the new programs want them
-                await self.write_routes(set(self.peers))
-            self.attach_programs()
-            dataplane.commit()
-            self.save_running()
+        shrinks = plan.inner_mtu < self.plan.inner_mtu
+        self._former |= own_addresses(self.plan)
+        self._former -= own_addresses(plan)
+        left = set(self.plan.interfaces) - set(plan.interfaces)
+        self.plan, self.dataplane, self.tables = plan, dataplane, tables
+        dataplane.plan = plan
+        self.peers = {p.host.id: p for p in plan.peers}
+        self._dirty &= self.peers.keys()
+        if self._peer_routes.keys() - self.peers.keys():  # nobody is to send to hosts that are no more
+            self._peer_routes = {row: kept for row, kept in self._peer_routes.items() if row in self.peers}
+            await self.write_routes(())
+        install.write_peers(tables, plan, dataplane.refresh)
+        dataplane.take_over(tables)
+        dataplane.set_prefixes(install.prefixes(plan))
+        self.view = view.View(tables, plan, [], dataplane.pins)
+        monitor = Monitor(plan, tables, dataplane, self.events, self._mark)
+        if self._monitoring:
+            monitor.follow(self.monitor)
+        self.monitor = monitor
+        self.view.bad_ns = self.monitor.bad_ns
+        await self.steering.follow(plan, tables, self.monitor)
+        await self._reconcile()
+        for nic in (self._links[name] for name in left & self._links.keys()):
+            await self.netlink.sync_addresses(nic.ifindex, [], own_addresses(plan).__contains__)
+        if shrinks:  # first let packets be as small as the new programs want them
             await self.write_routes(set(self.peers))
-        finally:
-            self._adopted.set()
+        self.attach_programs()
+        dataplane.commit()
+        self.save_running()
+        await self.write_routes(set(self.peers))
+        self.resume()
+
+    def resume(self) -> None:
+        """Watch the paths; where adopting has failed, by whatever it got to."""
+        self._adopted.set()
 
     def save_running(self) -> None:
         """What mrcctl needs when this is gone; nothing else hangs on it."""
@@ -349,6 +351,8 @@ class Daemon:
         """Run the monitor, and another one when another plan is adopted."""
         while True:
             await self._adopted.wait()
+            if not self._adopted.is_set():
+                continue
             self._monitoring = asyncio.create_task(self.monitor.run())
             try:
                 await asyncio.wait({self._monitoring})

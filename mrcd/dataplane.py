@@ -180,6 +180,13 @@ class Dataplane:
             if other != self.pins:
                 remove(other)
 
+    def pin_again(self) -> None:
+        """Have these tables pinned, after a successor's have taken their place in vain."""
+        maps = libbpf.maps_of(self._obj)
+        for name in self.sizes(self.plan):
+            (self.pins / name).unlink(missing_ok=True)
+            libbpf.pin(libbpf.map_fd(maps[name]), self.pins / name)
+
     def _forget_staged(self) -> None:
         staged = self.pins / "next"
         if staged.exists():  # of a start that failed

@@ -95,7 +95,12 @@ class Reloader:
                     await daemon.adopt(plan, new, tables)
                 except Exception as e:
                     log.error("%s; going back to the configuration before", e.args[0] if e.args else repr(e))
-                    await daemon.adopt(before, old, old_tables)
+                    try:
+                        if tables is not old_tables and new.tables == new.pins:  # committed
+                            old.pin_again()
+                        await daemon.adopt(before, old, old_tables)
+                    finally:
+                        daemon.resume()
                     if isinstance(e, MrcdError):
                         raise
                     raise MachineError(f"unexpected {type(e).__name__}: {e}; the configuration before is back") from e

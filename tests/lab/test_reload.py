@@ -12,6 +12,9 @@ from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.evorder import EvOrder
 from labkit.stream import Stream
+from mrcd import libbpf
+from mrcd.dataplane import pin_directory
+from mrcd.pins import opened
 from tests.lab.conftest import all_good, mrcctl, states, wait_until
 from tests.lab.flows import tcp_transfer
 
@@ -188,7 +191,8 @@ def test_what_the_machine_refuses_is_undone(file: File) -> None:
     assert all_good(lab)
 
 
-def test_what_the_kernel_refuses_half_way_is_undone(file: File) -> None:
+@pytest.mark.parametrize("more", [SETTING, FAR.format(id=200)], ids=["programs", "tables"])
+def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> None:
     """Routes come last: by then programs, tables and MTU are the new file's."""
     lab, running = file.lab, _running(file.lab)
     strangers = ["10.99.0.3/32", "dev", "lo", "metric", "150"]
@@ -197,7 +201,7 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File) -> None:
     before = lab.exec("h0", routes, check=True).stdout
     try:
         text = file.text.replace("[cluster]\n", "[overlay]\nmetric = 150\n[cluster]\n", 1)
-        file.path.write_text(text.replace("mtu = 9100", "mtu = 8000", 1) + SETTING)
+        file.path.write_text(text.replace("mtu = 9100", "mtu = 8000", 1) + more)
         with Stream(lab, candidates.overlay(lab, 4), rate=RATE) as stream:
             done = lab.exec("h0", ["mrcctl", "reload"])
             result = stream.finish()
@@ -207,6 +211,9 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File) -> None:
         assert lab.exec("h0", routes, check=True).stdout == before
         assert mrcctl(lab, "h0", "status")["inner_mtu"] == 9020
         assert result.lost() == 0
+        assert all_good(lab)
+        with opened(pin_directory(lab.run_dir("h0") / "bpf") / "mrc_peers") as fd:
+            assert libbpf.map_info(fd)[2] == 64
     finally:
         lab.exec("h0", ["ip", "route", "del", *strangers], check=True)
 
