@@ -78,6 +78,7 @@ class Daemon:
     async def adopt(self, plan: Plan, dataplane: Dataplane, tables: Tables) -> None:
         """Make this plan the one in force, in an order that loses nothing; `dataplane` is loaded for it, with `tables`.
         What is attached meanwhile forwards by the plan before."""
+        in_force = self._adopted.is_set()  # and not one that was refused half-way
         self._adopted.clear()
         if self._monitoring:
             self._monitoring.cancel()
@@ -91,8 +92,9 @@ class Daemon:
         dataplane.plan = plan
         self.peers = {p.host.id: p for p in plan.peers}
         self._dirty &= self.peers.keys()
-        if self._peer_routes.keys() - self.peers.keys():  # nobody is to send to hosts that are no more
-            self._peer_routes = {row: kept for row, kept in self._peer_routes.items() if row in self.peers}
+        gone = self._peer_routes.keys() - self.peers.keys()
+        self._peer_routes = {row: kept for row, kept in self._peer_routes.items() if row in self.peers}
+        if gone and in_force:  # nobody is to send to hosts that are no more
             await self.write_routes(())
         install.write_peers(tables, plan, dataplane.refresh)
         dataplane.take_over(tables)
