@@ -1,6 +1,7 @@
 """The command `mrcd`: check a configuration, or run the daemon."""
 
 import asyncio
+import faulthandler
 import fcntl
 import gc
 import json
@@ -17,6 +18,7 @@ import click
 
 from mrcd import __version__, config, topology
 from mrcd.errors import MachineError, MrcdError
+from mrcd.systemd import keep_alive, notify
 from mrcd.versions import SCHEMA_VERSION
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
@@ -62,6 +64,7 @@ def mrcd(
     logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
     # Nothing fast waits for this process: on a full host it must not hold up packets, nor ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+    faulthandler.enable()  # systemd's watchdog ends a daemon that hangs by SIGABRT: the log then shows where
     with _only_one(run_dir):
         asyncio.run(_serve(plan, run_dir, bpffs))
 
@@ -74,28 +77,22 @@ async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running(plan, run_dir, bpffs) as daemon, Servers(daemon, run_dir, plan.config.metrics.address):
+    async with running(plan, run_dir, bpffs) as daemon, Servers(daemon, run_dir, plan.config.metrics):
         gc.collect()
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
-        _notify("READY=1")
+        notify("READY=1")
         work = asyncio.create_task(daemon.run())
+        beat = asyncio.create_task(keep_alive())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        _notify("STOPPING=1")
+        notify("STOPPING=1")
         stopping.cancel()
+        beat.cancel()
         if work.done():
             work.result()
         work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await asyncio.gather(work, beat, return_exceptions=True)
     log.info("stopped; the data plane goes on")
-
-
-def _notify(state: str) -> None:
-    """Tell systemd (sd_notify(3)), if it listens."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 def _only_one(run_dir: Path) -> IO[str]:
