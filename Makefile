@@ -105,7 +105,7 @@ install-python: build
 .PHONY: install-files
 install-files:
 	@mkdir -p build/install
-	sed 's|^ExecStart=/usr/local/|ExecStart=$(PREFIX)/|' scripts/deploy/mrcd.service >build/install/mrcd.service
+	sed 's|=/usr/local/|=$(PREFIX)/|' scripts/deploy/mrcd.service >build/install/mrcd.service
 	$(PYTHON) scripts/deploy/manpages.py build/install
 	for s in bash zsh fish; do $(PYTHON) -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
 	$(foreach f,$(INSTALLED),install -D -m 644 $(firstword $(subst :, ,$f)) $(lastword $(subst :, ,$f)) &&) true
@@ -120,7 +120,7 @@ INSTALLED = \
 	build/install/mrcctl.bash:$(TREE)/share/bash-completion/completions/mrcctl \
 	build/install/mrcctl.zsh:$(TREE)/share/zsh/site-functions/_mrcctl \
 	build/install/mrcctl.fish:$(TREE)/share/fish/vendor_completions.d/mrcctl.fish \
-	$(foreach f,$(wildcard scripts/deploy/prometheus/*),$f:$(TREE)/share/mrcd/$(notdir $f)) \
+	$(foreach f,$(filter-out %/tests.yml,$(wildcard scripts/deploy/prometheus/*)),$f:$(TREE)/share/mrcd/$(notdir $f)) \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 
 .PHONY: uninstall

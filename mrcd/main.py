@@ -41,7 +41,7 @@ _NICE = 10
     show_default=True, help="Where the control socket lives.",
 )  # fmt: skip
 @click.option(
-    "--bpffs", type=click.Path(path_type=Path), default=DEFAULT_BPFFS, show_default=True,
+    "--bpffs", type=click.Path(path_type=Path, readable=False), default=DEFAULT_BPFFS, show_default=True,
     help="The BPF file system for the pins; mounted if it is not.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Validate the file, print this host's plan, change nothing.")

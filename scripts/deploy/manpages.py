@@ -184,8 +184,8 @@ def configuration_page() -> list[str]:
     page += [".SH DESCRIPTION"]
     page += paragraphs(
         "One TOML file for all hosts of a cluster, /etc/mrcd/mrcd.toml unless mrcd is told another; a host finds "
-        "itself in it by its hostname. Unknown keys, overlapping prefixes and the like are errors: `mrcctl config check FILE` "
-        "lists all faults of a file at once."
+        "itself in it by its hostname. Unknown keys, overlapping prefixes and the like are errors, and "
+        "`mrcctl config check FILE` lists all faults of a file at once."
     )
     for name, field in Config.model_fields.items():
         many = "list" in str(field.annotation)
