@@ -18,7 +18,7 @@ import click
 
 from mrcd import __version__, config, topology
 from mrcd.errors import MachineError, MrcdError
-from mrcd.systemd import keep_alive, notify
+from mrcd.systemd import notify, report
 from mrcd.versions import SCHEMA_VERSION
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
@@ -80,9 +80,8 @@ async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path) -> None:
     async with running(plan, run_dir, bpffs) as daemon, Servers(daemon, run_dir, plan.config.metrics):
         gc.collect()
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
-        notify("READY=1")
         work = asyncio.create_task(daemon.run())
-        beat = asyncio.create_task(keep_alive())
+        beat = asyncio.create_task(report(lambda: daemon.settled))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")

@@ -7,6 +7,7 @@ for them. States are changed by the programs alone, and told by them through the
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -44,6 +45,8 @@ class Monitor:
     ) -> None:
         self._plan, self._tables, self._dataplane = plan, tables, dataplane
         self._events, self._changed = events, changed
+        self.transitions: Counter[tuple[EvState, Reason]] = Counter()
+        self.lost_events = 0  # the ring buffer was full
         self._peers = {p.host.id: p for p in plan.peers}
         self._evs: dict[tuple[int, int], EV] = {(p.host.id, e.ev): e for p in plan.peers for e in p.evs}
         self._rows = np.array(sorted(self._peers), np.int64)
@@ -299,6 +302,7 @@ class Monitor:
                 self._stalled.add(row)
                 continue
             after, reason = EvState(int(record["after"])), Reason(int(record["reason"]))
+            self.transitions[after, reason] += 1
             ev = self._evs.get((row, number))
             if ev is None:  # of a configuration before this one
                 continue
@@ -332,6 +336,7 @@ class Monitor:
 
     def _miss(self, count: int) -> None:
         """Events were lost, one at least for each of `count` EVs. What is usable is seen in the tables."""
+        self.lost_events += count
         self._events.add("daemon", reason="events_lost", evidence={"evs": count})
 
     # ---- what administrators ask for ----

@@ -3,6 +3,10 @@
 import asyncio
 import os
 import socket
+import time
+from collections.abc import Callable
+
+_PATIENCE_S = 2.0
 
 
 def notify(state: str) -> None:
@@ -21,8 +25,14 @@ def watchdog_s() -> float | None:
     return int(usec) / 1e6
 
 
-async def keep_alive() -> None:
-    """Feed the watchdog from the loop that does the work, so that a loop that hangs is noticed."""
+async def report(settled: Callable[[], bool]) -> None:
+    """READY=1 when all is settled: before, what waits for it would meet planes whose first hop is not resolved yet. A
+    host whose planes are down is no reason to hold up a boot. From then on feed the watchdog, from the loop that does
+    the work, so that a loop that hangs is noticed."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not settled() and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    notify("READY=1")
     every = watchdog_s()
     while every is not None:
         notify("WATCHDOG=1")

@@ -37,7 +37,7 @@ class Host(Arrays):
         for table, fields in ((self.evs, SENT), (self.ledgers, ARRIVED), (self.rxs, RECEIVED)):
             for name, value in fields.items():
                 table[name][1, 5] = value
-        self.view = view.View(shown, self.plan, [])
+        self.view = view.View(shown, self.plan, [], Path("/nowhere"))
         self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
         self.changes = np.zeros((len(EvState), len(Reason)), abi.CHANGES)
 
