@@ -54,7 +54,7 @@ class Daemon:
         self._macs: dict[int, str] = {}
         self._warned: set[str] = set()
         self._attached_at: set[int] | None = None  # the interfaces when all was attached
-        self.settled = False  # a plane could send, and routes were made of it, since this daemon came
+        self.settled = asyncio.Event()  # a plane could send, and routes were made of it, since this daemon came
 
     # ---- start ----
 
@@ -74,7 +74,7 @@ class Daemon:
         self._dataplane.commit()
         view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
         await self._write_routes(set(self._peers))
-        self.settled = bool(int(self.tables.node["ports"]))
+        self._note_settled()
         what = "tables are new" if self._dataplane.fresh else "carries on with the tables it found"
         self.events.add("daemon", reason="started", after="detached" if self.detached else "attached")
         evs = sum(len(p.evs) for p in self.plan.peers)
@@ -240,6 +240,10 @@ class Daemon:
         for change in await self._netlink.sync_routes(wanted):
             log.debug("route %s", change)
 
+    def _note_settled(self) -> None:
+        if int(self.tables.node["ports"]):
+            self.settled.set()
+
     def _mark(self, row: int) -> None:
         """A peer's routes are to be made anew."""
         self._dirty.add(row)
@@ -284,7 +288,7 @@ class Daemon:
                     self._dirty |= set(self._peers)
                 rows, self._dirty = self._dirty, set()
                 await self._write_routes(rows)
-                self.settled |= bool(int(self.tables.node["ports"]))
+                self._note_settled()
             except Exception as e:  # interfaces come and go under our hands: look again, whatever it was
                 log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
                 log.debug("", exc_info=e)

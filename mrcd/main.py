@@ -81,7 +81,7 @@ async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path) -> None:
         gc.collect()
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
         work = asyncio.create_task(daemon.run())
-        beat = asyncio.create_task(report(lambda: daemon.settled))
+        beat = asyncio.create_task(report(daemon.settled))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")

@@ -1,10 +1,9 @@
 """What mrcd tells systemd (sd_notify(3)), if it listens."""
 
 import asyncio
+import contextlib
 import os
 import socket
-import time
-from collections.abc import Callable
 
 _PATIENCE_S = 2.0
 
@@ -25,13 +24,12 @@ def watchdog_s() -> float | None:
     return int(usec) / 1e6
 
 
-async def report(settled: Callable[[], bool]) -> None:
+async def report(settled: asyncio.Event) -> None:
     """READY=1 when all is settled: before, what waits for it would meet planes whose first hop is not resolved yet. A
     host whose planes are down is no reason to hold up a boot. From then on feed the watchdog, from the loop that does
     the work, so that a loop that hangs is noticed."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not settled() and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(settled.wait(), _PATIENCE_S)
     notify("READY=1")
     every = watchdog_s()
     while every is not None:
