@@ -11,17 +11,16 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
-from mrcd import __version__
+from mrcd import __version__, api_request
 from mrcd.abi import EvState
+from mrcd.api_steering import SteeringApi
 from mrcd.config import Metrics
 from mrcd.daemon import Daemon
 from mrcd.endpoint import Endpoint
 from mrcd.errors import MrcdError, UsageError
-from mrcd.topology import EV
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api")
@@ -34,7 +33,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors as documents."""
     try:
         return await handler(request)
@@ -60,7 +59,7 @@ class Api:
 
     def application(self) -> web.Application:
         """The routes."""
-        app = web.Application(middlewares=[_errors])
+        app = web.Application(middlewares=[errors])
         app.add_routes(
             [
                 web.get("/v1/version", self.version),
@@ -69,8 +68,7 @@ class Api:
                 web.get("/v1/paths", self.paths),
                 web.get("/v1/events", self.events),
                 web.get("/v1/histograms", self.histograms),
-                web.post("/v1/deny", self.deny),
-                web.post("/v1/allow", self.allow),
+                *SteeringApi(self._daemon.steering).routes(),
                 web.post("/v1/detach", self.detach),
                 web.post("/v1/attach", self.attach),
             ]
@@ -94,6 +92,7 @@ class Api:
         uptime = time.monotonic() - self._daemon.started
         document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
         document["last_event"] = self._daemon.events.last
+        document["denials"] = self._daemon.steering.brief()
         return web.json_response(document)
 
     async def peers(self, _: web.Request) -> web.Response:
@@ -108,7 +107,8 @@ class Api:
             raise UsageError(f"there is no EV state {state!r}", hint=f"states: {', '.join(EvState.__members__)}")
         plane = _number(request.query.get("plane"), "plane")
         decode = bool(_number(request.query.get("decode"), "decode"))
-        return web.json_response(self._daemon.view.paths(peer, plane, state, decode))
+        found = self._daemon.view.paths(peer, plane, state, decode)
+        return web.json_response(self._daemon.steering.explain(found))
 
     async def events(self, request: web.Request) -> web.Response:
         """Events newer than ?after=, waiting up to ?wait= seconds for one."""
@@ -125,20 +125,9 @@ class Api:
         """Detection times, packets after the last known arrival, round trips."""
         return web.json_response(self._daemon.view.histograms())
 
-    async def deny(self, request: web.Request) -> web.Response:
-        """Take EVs out of use."""
-        done, refused = self._daemon.monitor.deny(**await self._choice(request))
-        message = f"{len(done)} denied" + (f", {len(refused)} refused: ev_min_active must remain" if refused else "")
-        return self._changed(done, len(refused), message)
-
-    async def allow(self, request: web.Request) -> web.Response:
-        """Give denied EVs back."""
-        done = self._daemon.monitor.allow(**await self._choice(request))
-        return self._changed(done, 0, f"{len(done)} allowed")
-
     async def detach(self, request: web.Request) -> web.Response:
         """Take the data plane down."""
-        body = await _body(request)
+        body = await api_request.body(request)
         message = await self._daemon.detach(bool(body.get("force")))
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
@@ -146,29 +135,6 @@ class Api:
         """Bring the data plane up."""
         message = await self._daemon.attach()
         return web.json_response({"attached": not self._daemon.detached, "message": message})
-
-    async def _choice(self, request: web.Request) -> dict[str, Any]:
-        body = await _body(request)
-        peer, ev, plane = body.get("peer"), body.get("ev"), body.get("plane")
-        if peer is None and ev is None and plane is None:
-            raise UsageError("say which paths", hint="name a peer, an EV, a plane, or several of these")
-        if not (peer is None or isinstance(peer, str)) or any(not (x is None or type(x) is int) for x in (ev, plane)):
-            raise UsageError("peer is a name; ev and plane are numbers")
-        return {"peer": peer, "ev": ev, "plane": plane}
-
-    def _changed(self, evs: list[EV], refused: int, message: str) -> web.Response:
-        paths = [{"peer": e.peer, "ev": e.ev, "plane": e.plane, "t1": e.t1} for e in evs]
-        return web.json_response({"changed": len(evs), "refused": refused, "message": message, "paths": paths})
-
-
-async def _body(request: web.Request) -> dict[str, Any]:
-    try:
-        body = await request.json()
-    except (ValueError, LookupError, RecursionError):
-        raise UsageError("the request's body is not JSON") from None
-    if not isinstance(body, dict):
-        raise UsageError("the request's body is not a JSON object")
-    return body
 
 
 def _number(text: str | None, name: str) -> int | None:

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Iterable
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from mrcd import abi, hooks, install, libbpf, routes, view
+from mrcd import abi, hooks, install, libbpf, routes, statefile, view
 from mrcd.dataplane import Dataplane, Point
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
 from mrcd.netlink import Link, Netlink, Route, set_offload
+from mrcd.steering import Steering
 from mrcd.tables import Tables
 from mrcd.topology import Peer, Plan
 
@@ -33,10 +34,11 @@ _SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segm
 class Daemon:
     """One host's control plane over its pinned data plane."""
 
-    def __init__(self, plan: Plan, run_dir: Path, bpffs: Path) -> None:
+    def __init__(self, plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None = None) -> None:
         self.plan = plan
         self.run_dir = run_dir
         self.events = EventLog()
+        self.steering = Steering(statefile.directory(run_dir, state_dir) / statefile.FILE, self.events)
         self.started = time.monotonic()
         self._dataplane = Dataplane(plan, bpffs)
         self._peers: dict[int, Peer] = {p.host.id: p for p in plan.peers}
@@ -69,6 +71,7 @@ class Daemon:
         self.view = view.View(self.tables, self.plan, [], self._dataplane.pins)
         self.monitor = Monitor(self.plan, self.tables, self._dataplane, self.events, self._mark)
         self.view.bad_ns = self.monitor.bad_ns
+        await self.steering.follow(self.plan, self.tables, self.monitor)
         await self._reconcile()
         self._attach()
         self._dataplane.commit()
@@ -361,13 +364,14 @@ class Daemon:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.run_netlink())
             group.create_task(self.monitor.run())
+            group.create_task(self.steering.run())
 
 
 @contextlib.asynccontextmanager
-async def running(plan: Plan, run_dir: Path, bpffs: Path) -> AsyncIterator[Daemon]:
+async def running(plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None = None) -> AsyncIterator[Daemon]:
     """A started daemon; closed on exit."""
     async with Netlink() as netlink:
-        daemon = Daemon(plan, run_dir, bpffs)
+        daemon = Daemon(plan, run_dir, bpffs, state_dir)
         await daemon.start(netlink)
         try:
             yield daemon

@@ -41,6 +41,10 @@ _NICE = 10
     show_default=True, help="Where the control socket lives.",
 )  # fmt: skip
 @click.option(
+    "--state-dir", type=click.Path(path_type=Path), envvar=["MRCD_STATE_DIR", "STATE_DIRECTORY"],
+    help="Where denials outlive a restart.  [default: /var/lib/mrcd, or another --run-dir]",
+)  # fmt: skip
+@click.option(
     "--bpffs", type=click.Path(path_type=Path, readable=False), default=DEFAULT_BPFFS, show_default=True,
     help="The BPF file system for the pins; mounted if it is not.",
 )  # fmt: skip
@@ -49,7 +53,14 @@ _NICE = 10
 @click.option("--verbose", "-v", is_flag=True, help="Log route changes too.")
 @click.version_option(__version__, message="mrcd %(version)s")
 def mrcd(
-    config_path: Path, host: str | None, run_dir: Path, bpffs: Path, check: bool, as_json: bool, verbose: bool
+    config_path: Path,
+    host: str | None,
+    run_dir: Path,
+    state_dir: Path | None,
+    bpffs: Path,
+    check: bool,
+    as_json: bool,
+    verbose: bool,
 ) -> None:
     """The daemon of mrcd: installs paths, watches them, withdraws what fails.
 
@@ -66,10 +77,10 @@ def mrcd(
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     faulthandler.enable()  # systemd's watchdog ends a daemon that hangs by SIGABRT: the log then shows where
     with _only_one(run_dir):
-        asyncio.run(_serve(plan, run_dir, bpffs))
+        asyncio.run(_serve(plan, run_dir, bpffs, state_dir))
 
 
-async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path) -> None:
+async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None) -> None:
     from mrcd.api import Servers  # bcc, aiohttp and the rest only where the daemon really runs
     from mrcd.daemon import running
 
@@ -77,7 +88,8 @@ async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running(plan, run_dir, bpffs) as daemon, Servers(daemon, run_dir, plan.config.metrics):
+    metrics = plan.config.metrics
+    async with running(plan, run_dir, bpffs, state_dir) as daemon, Servers(daemon, run_dir, metrics):
         gc.collect()
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
         work = asyncio.create_task(daemon.run())

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mrcd import abi, grey, health
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
-from mrcd.errors import MrcdError, UsageError
+from mrcd.errors import MachineError, MrcdError
 from mrcd.events import EventLog, evidence
 from mrcd.tables import Tables
 from mrcd.topology import EV, Plan
@@ -32,6 +32,7 @@ _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in th
 _TOLD_NS = 1_000_000_000  # by then an event has been read, or was lost
 _STEADY_NS = 2_000_000_000  # usable EVs that are the same for so long are worth new routes
 _ALARM_NS = 5_000_000  # between two times that a peer is asked about because a flow has stopped
+_STEER_TRIES = 16
 _AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _UNTOLD = -1
 _ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
@@ -66,7 +67,7 @@ class Monitor:
         self._slack_ns = self._interval_ns // 2  # a visit may come a little early
         self._hurry_ns = self._interval_ns // _HURRY
         self._started = time.monotonic()
-        self._why: dict[tuple[int, int], tuple[Reason, dict[str, int | float]]] = {}  # what events will not say
+        self._why: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}  # what events will not say
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
         self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
         self._told_ns = np.zeros(tables.evs.shape, np.uint64)
@@ -320,7 +321,7 @@ class Monitor:
                 before=before.name,
                 after=after.name,
                 reason=reason.text,
-                evidence=evidence(record) | (said if known is reason else {}),
+                evidence={**evidence(record), **(said if known is reason else {})},
                 monotonic_ns=int(record["ns"]),
             )
 
@@ -341,48 +342,19 @@ class Monitor:
 
     # ---- what administrators ask for ----
 
-    def deny(self, peer: str | None, ev: int | None, plane: int | None) -> tuple[list[EV], list[EV]]:
-        """Take EVs out of use; those below the floor are refused. Returns (denied, refused)."""
-        done: list[EV] = []
-        refused: list[EV] = []
-        for e in self._selected(peer, ev, plane):
-            if self._state(e) is EvState.DENIED:
-                continue
-            record = self._tables.evs[e.peer_id]
-            left = (record["configured"] != 0) & (record["state"] != EvState.DENIED)
-            if int(left.sum()) <= int(self._tables.peers[e.peer_id]["floor"]):
-                refused.append(e)
-            elif self._steer(health.Steer(e.peer_id, e.ev, _ALLOWED, EvState.DENIED, Reason.ADMIN, {})):
-                done.append(e)
-        self.drain()
-        return done, refused
-
-    def allow(self, peer: str | None, ev: int | None, plane: int | None) -> list[EV]:
-        """Give denied EVs back: they are probed before they carry traffic again."""
-        denied = (EvState.DENIED,)
-        done = [
-            e
-            for e in self._selected(peer, ev, plane)
-            if self._steer(health.Steer(e.peer_id, e.ev, denied, EvState.UNKNOWN, Reason.ADMIN, {}))
-        ]
-        self.drain()
-        return done
-
-    def _state(self, e: EV) -> EvState:
-        return EvState(int(self._tables.evs[e.peer_id, e.ev]["state"]))
-
-    def _selected(self, peer: str | None, ev: int | None, plane: int | None) -> list[EV]:
-        names = {p.host.name for p in self._peers.values()}
-        if peer is not None and peer not in names:
-            raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {', '.join(sorted(names)[:10])}")
-        found = [
-            e
-            for e in self._evs.values()
-            if (peer is None or e.peer == peer) and (ev is None or e.ev == ev) and (plane is None or e.plane == plane)
-        ]
-        if not found:
-            raise UsageError("no path fits that choice", hint="`mrcctl paths` lists them")
-        return found
+    def administer(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:
+        """Deny an EV, or give it back: then it is probed before it carries traffic again. False if it was so
+        already. What it told is in the log after `drain`. Raises MachineError."""
+        leave, after = (_ALLOWED, EvState.DENIED) if deny else ((EvState.DENIED,), EvState.UNKNOWN)
+        for _ in range(_STEER_TRIES):  # a program may change the state at the same moment
+            if self._steer(health.Steer(row, ev, leave, after, Reason.ADMIN, {})):
+                self._why[row, ev] = Reason.ADMIN, evidence
+                self._changed(row)
+                return True
+            if (self._tables.evs["state"][row, ev] == EvState.DENIED) == deny:
+                return False
+        name = self._peers[row].host.name if row in self._peers else f"host {row}"
+        raise MachineError(f"{name} EV {ev}: the programs do not take {after.name}", hint="see mrcd's log")
 
 
 def _plain(state: EvState) -> EvState:

@@ -265,6 +265,16 @@ def lost_packets(ledgers: Any) -> Any:
     return np.minimum(ledgers["lost_before"] + ledgers["deficit"], ledgers["judged"])
 
 
+def in_flight(evs: NDArray[np.void], ledgers: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Packets that were sent and are not accounted for yet, and whether that is known at all, per EV; from
+    abi.EV and abi.LEDGER. Known losses are accounted for."""
+    tx = evs["tx_packets"] & np.uint64(0xFFFFFFFF)
+    told = ledgers["offset"].astype(np.uint64) + ledgers["rx"] + ledgers["deficit"]
+    out = ((tx - told) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32).astype(np.int64)
+    known = (ledgers["generation"] != 0) | (evs["tx_packets"] == 0)
+    return np.where(known, np.maximum(out, 0), tx.astype(np.int64)), np.asarray(known)
+
+
 def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) -> None:
     """Leave beside the socket what mrcctl needs to read the tables without the daemon."""
     document = {

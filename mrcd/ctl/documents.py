@@ -18,6 +18,7 @@ from mrcd.ctl.render import (
     where,
 )
 
+_DENIALS_SHOWN = 4  # in `status`
 _STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 
 
@@ -39,6 +40,7 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
         ("push", _hook(push.get("hook"), push.get("how"), push.get("reason"))),
         ("peers", _peers(peers)),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
+        *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]
     alone = doc.get("forwarding_without_daemon") or {}
@@ -246,7 +248,7 @@ def paths(docs: Sequence[Document], *, colour: bool, room: int | None = None) ->
             duration(p.get("next_probe_s")),
             duration(p.get("hold_down_s")),
             text(p.get("carrier")),
-            text(p.get("reason")),
+            _why(p),
         ]
         for p in docs
     ]
@@ -284,6 +286,23 @@ def hop(doc: Document, plane: object) -> str:
         return f"uSID {text(doc.get('usid'))}"
     words = f"host port {number}" if kind == "host" else f"{str(kind).upper()} {number}"
     return words if doc.get("plane") == plane else f"{words} (of plane {text(doc.get('plane'))})"
+
+
+def _why(path: Document) -> str:
+    """Why an EV is in its state; of a denied one, by which word."""
+    return _denial(path["denial"]) if path.get("denial") else text(path.get("reason"))
+
+
+def _denied(docs: Sequence[Document]) -> str:
+    more = f"; and {len(docs) - _DENIALS_SHOWN} more: see denials" if len(docs) > _DENIALS_SHOWN else ""
+    return "; ".join(map(_denial, docs[:_DENIALS_SHOWN])) + more
+
+
+def _denial(doc: Document) -> str:
+    """t1:1:2 for another 28 min (maintenance)."""
+    left = f" for another {duration(doc['remaining_s'])}" if doc.get("remaining_s") is not None else ""
+    why = f" ({doc['reason']})" if doc.get("reason") else ""
+    return f"{doc['action']} {doc['target']}{left}{why}"
 
 
 def share(usable: object, weight: float | None) -> str:
@@ -342,6 +361,11 @@ def _evidence(evidence: object) -> str:
     return " ".join(f"{k}={text(v)}" for k, v in evidence.items()) or NOTHING
 
 
+def _target(event: Document) -> object:
+    """What an event about a denial is about."""
+    return (event.get("evidence") or {}).get("target") if event.get("kind") == "denial" else None
+
+
 def moment(iso: object) -> str:
     """ISO 8601 in UTC; the heading says so."""
     return text(iso).removesuffix("Z").removesuffix("+00:00")
@@ -350,5 +374,5 @@ def moment(iso: object) -> str:
 def sentence(event: Mapping[str, Any]) -> str:
     """One event in a line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue."""
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
-    subject = where(event) or text(event.get("kind"))
+    subject = where(event) or f"{text(event.get('kind'))} {_target(event) or ''}".rstrip()
     return f"{moment(event.get('time'))} UTC {subject}: {change}{text(event.get('reason'))}"

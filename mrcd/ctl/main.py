@@ -3,16 +3,13 @@
 Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or the machine refused.
 """
 
-import sys
 from pathlib import Path
 
 import click
 
 import mrcd
-from mrcd.ctl import bpf, bugreport, completion, look, render, watch
+from mrcd.ctl import bpf, bugreport, completion, look, render, steering, watch
 from mrcd.ctl.base import Cli, Options, common, emit
-from mrcd.ctl.options import ev_option, peer_option, plane_option
-from mrcd.errors import DaemonError, UsageError
 
 
 def main() -> None:
@@ -36,41 +33,9 @@ def cli() -> None:
 for _command in (
     *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
+    *(steering.deny, steering.allow, steering.drain, steering.undrain, steering.denials),
 ):
     cli.add_command(_command)
-
-
-def _steer(options: Options, action: str, peer: str | None, ev: int | None, plane: int | None) -> None:
-    if peer is None and ev is None and plane is None:
-        raise UsageError(
-            f"{action} what? it takes at least one of --peer, --ev and --plane", hint=f"see `mrcctl {action} --help`"
-        )
-    document = options.client.post(f"/v1/{action}", {"peer": peer, "ev": ev, "plane": plane})
-    emit(options, document, render.changed)
-    if document.get("refused") and not document.get("changed"):
-        sys.exit(DaemonError.exit_code)
-
-
-@cli.command(short_help="Stop using EVs of a peer, plane or number.")
-@peer_option
-@ev_option
-@plane_option
-@common
-@click.pass_obj
-def deny(options: Options, peer: str | None, ev: int | None, plane: int | None) -> None:
-    """Use no EV of a peer, plane or number, or of all that are given together, until it is allowed again."""
-    _steer(options, "deny", peer, ev, plane)
-
-
-@cli.command(short_help="Take back `deny`.")
-@peer_option
-@ev_option
-@plane_option
-@common
-@click.pass_obj
-def allow(options: Options, peer: str | None, ev: int | None, plane: int | None) -> None:
-    """Take back `deny`: the EVs are probed and used again."""
-    _steer(options, "allow", peer, ev, plane)
 
 
 def _attachment(options: Options, action: str, force: bool) -> None:

@@ -129,14 +129,3 @@ def test_the_last_ev_stays_in_use(healthy: Lab) -> None:
     healthy.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.3"], check=True)
     healthy.heal()
     wait_until("all EVs are GOOD again", lambda: all_good(healthy), 30)
-
-
-def test_deny_and_allow(healthy: Lab) -> None:
-    answer = mrcctl(healthy, "h0", "deny", "--peer", "h2", "--plane", "1")
-    assert answer["changed"] == 4
-    assert {e for e, s in states(healthy, "h0", "h2").items() if s == "DENIED"} == {4, 5, 6, 7}
-    healthy.exec("h0", ["ping", "-c8", "-i0.01", "-W1", "10.99.0.3"], check=True)
-    refused = mrcctl(healthy, "h0", "deny", "--peer", "h2")
-    assert refused["refused"] == 4  # ev_min_active
-    mrcctl(healthy, "h0", "allow", "--peer", "h2")
-    _wait_state(healthy, "h0", "h2", set(range(16)), "GOOD", 5)

@@ -138,26 +138,6 @@ def test_hops(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert daemon.requests == [("GET", "/v1/paths", {"decode": "1"})]
 
 
-@pytest.mark.parametrize("action", ["deny", "allow"])
-def test_deny_and_allow(mrcctl: Callable[..., Result], daemon: Daemon, action: str) -> None:
-    affected = {"peer": "h2", "ev": 5, "plane": 1, "t1": 1}
-    answer = {"changed": 1, "paths": [affected], "refused": 0, "message": "1 EV denied"}
-    daemon.answers[f"/v1/{action}"] = (200, answer)
-    result = mrcctl(action, "--peer", "h2", "--ev", "5")
-    assert (result.exit_code, result.stdout) == (0, "1 EV denied\n  h2 EV 5 (plane 1, T1 1)\n")
-    assert daemon.requests == [("POST", f"/v1/{action}", {"peer": "h2", "ev": 5, "plane": None})]
-    answer["paths"] = [affected] * 20
-    assert json.loads(mrcctl(action, "--plane", "0", "--json").stdout) == {"schema_version": 2} | answer
-    shown = mrcctl(action, "--plane", "0").stdout.splitlines()
-    assert (len(shown), shown[-1]) == (18, "  and 4 more (all with --json)")
-
-
-def test_all_refused_is_a_failure(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    daemon.answers["/v1/deny"] = (200, {"changed": 0, "paths": [], "refused": 4, "message": "the floor holds"})
-    result = mrcctl("deny", "--peer", "h2")
-    assert (result.exit_code, result.stdout) == (2, "the floor holds\n")
-
-
 @pytest.mark.parametrize("action", ["detach", "attach"])
 def test_detach_and_attach(mrcctl: Callable[..., Result], daemon: Daemon, action: str) -> None:
     answer = {"attached": action == "attach", "message": "done"}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mrcd import abi, config, grey, install, monitor, tables, topology
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
-from mrcd.errors import UsageError
+from mrcd.errors import MachineError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
 from tests.unit.arrays import TEXT, Arrays
@@ -347,15 +347,26 @@ def test_an_ev_that_lags_makes_sweeps_frequent() -> None:
 # ---- administrators ----
 
 
-def test_deny_keeps_the_floor_and_allow_gives_back() -> None:
+def test_an_ev_is_denied_and_given_back() -> None:
     b = Bench()
-    done, refused = b.monitor.deny("h1", None, None)
-    assert (len(done), len(refused)) == (6, 2)
-    assert {e["to"] for e in b.said()} == {"DENIED"}  # told before the answer
-    assert b.monitor.deny("h1", done[0].ev, None) == ([], [])
-    assert {(e.peer, e.ev) for e in b.monitor.allow(None, None, None)} == {(e.peer, e.ev) for e in done}
-    assert b.said()[-1]["to"] == "UNKNOWN"
-    with pytest.raises(UsageError, match="no peer 'h9'"):
-        b.monitor.deny("h9", None, None)
-    with pytest.raises(UsageError, match="no path"):
-        b.monitor.allow("h1", 77, None)
+    assert b.monitor.administer(1, 5, True, {"target": "t1:1:1", "why": "fan"})
+    assert b.changed == [1]  # its routes
+    b.monitor.drain()
+    assert [(e["to"], e["reason"], e["evidence"]) for e in b.said()] == [
+        ("DENIED", "admin", {"target": "t1:1:1", "why": "fan"})
+    ]
+    assert not b.monitor.administer(1, 5, True, {})
+    assert b.monitor.administer(1, 5, False, {})
+    assert not b.monitor.administer(1, 5, False, {})
+    b.monitor.drain()
+    assert (b.said()[-1]["to"], b.said()[-1]["evidence"]) == ("UNKNOWN", {})
+
+
+def test_a_state_that_changes_meanwhile_is_denied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Bench()
+    once, steer = iter([False]), b.programs.steer
+    monkeypatch.setattr(b.programs, "steer", lambda *args: next(once, True) and steer(*args))
+    assert b.monitor.administer(1, 5, True, {})
+    monkeypatch.setattr(b.programs, "steer", lambda *args: False)
+    with pytest.raises(MachineError, match="h1 EV 6"):
+        b.monitor.administer(1, 6, True, {})

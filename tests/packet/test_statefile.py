@@ -1,0 +1,45 @@
+"""The file of denials on a disk that is really full."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrcd import statefile
+from mrcd.errors import KernelError
+from mrcd.policy import Denial, Target, parse
+from tests.packet.wires import call, libc
+
+ONE = [Denial(Target(plane=1), 1.0)]
+MANY = [Denial(parse([f"ev:h{i}:{i}"]), 1.0, reason="x" * 100) for i in range(200)]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two pages."""
+    call("mount a tmpfs", libc.mount(b"none", os.fsencode(tmp_path), b"tmpfs", 0, b"size=8k"))
+    yield tmp_path
+    call("unmount it", libc.umount2(os.fsencode(tmp_path), 2))
+
+
+def test_a_full_disk_leaves_the_old_file(small: Path) -> None:
+    path = small / statefile.FILE
+    statefile.write(path, ONE)
+    with pytest.raises(KernelError, match="No space left on device") as e:
+        statefile.write(path, MANY)
+    assert e.value.errno == errno.ENOSPC
+    assert statefile.read(path) == ONE
+    assert [p.name for p in small.iterdir()] == [statefile.FILE]
+
+
+def test_a_read_only_disk_says_so(small: Path) -> None:
+    path = small / statefile.FILE
+    statefile.write(path, ONE)
+    call("remount", libc.mount(b"none", os.fsencode(small), b"tmpfs", 0x21, b""))  # MS_REMOUNT | MS_RDONLY
+    with pytest.raises(KernelError, match="EROFS"):
+        statefile.write(path, [])
+    with pytest.raises(KernelError, match="EROFS"):
+        statefile.set_aside(path)
+    assert statefile.read(path) == ONE

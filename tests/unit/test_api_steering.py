@@ -1,0 +1,90 @@
+"""The part of the API that denies, over a real unix socket: who asks, and what cannot be asked."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from mrcd import statefile
+from mrcd.api import errors
+from mrcd.api_steering import SteeringApi
+from mrcd.ctl.client import Client, Json
+from mrcd.errors import UsageError
+from tests.unit.test_steering import Host
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / statefile.FILE)
+
+
+def asked(host: Host, directory: Path, *requests: Callable[[Client], Json]) -> list[Json]:
+    """What the requests are answered, one after the other; errors too."""
+
+    def ask(request: Callable[[Client], Json]) -> Json:
+        try:
+            return request(Client(directory, 5))
+        except UsageError as e:
+            return e
+
+    async def scenario() -> list[Json]:
+        app = web.Application(middlewares=[errors])
+        app.add_routes(SteeringApi(host.steering).routes())
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(directory / "mrcd.sock")).start()
+        try:
+            return [await asyncio.to_thread(ask, r) for r in requests]
+        finally:
+            await runner.cleanup()
+
+    found: list[Json] = host.run(scenario())
+    return found
+
+
+def test_deny_drain_and_allow(host: Host, tmp_path: Path) -> None:
+    body = {"target": ["t1:1:2"], "peer": "h3", "for": "30m", "reason": "fan", "drain": True}
+    deny, denials, allow, none = asked(
+        host,
+        tmp_path,
+        lambda c: c.post("/v1/deny", body),
+        lambda c: c.get("/v1/denials"),
+        lambda c: c.post("/v1/allow", {"plane": 1}),
+        lambda c: c.post("/v1/allow", {"all": True}),
+    )
+    assert (deny["target"], deny["changed"], deny["schema_version"]) == ("t1:1:2 peer:h3", 1, 1)
+    (denial,) = denials["denials"]
+    assert (denial["uid"], denial["reason"], denial["action"]) == (os.getuid(), "fan", "drain")
+    assert denial["remaining_s"] == 1800
+    assert (allow["ended"], allow["changed"]) == (["t1:1:2 peer:h3"], 1)
+    assert none["message"] == "nothing is denied"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ([], "not a JSON object"),
+        ({}, "say which paths"),
+        ({"target": "t1:1:2"}, "not a list of words"),
+        ({"target": [1]}, "not a list of words"),
+        ({"target": ["t1"]}, "names no target"),
+        ({"peer": 1}, "peer is not text"),
+        ({"plane": "1"}, "plane is not a number"),
+        ({"plane": True}, "plane is not a number"),
+        ({"plane": -1}, "names no target"),
+        ({"plane": 1, "for": 30}, "for is not text"),
+        ({"plane": 1, "for": "9" * 5000 + "d"}, "is not a time"),
+        ({"plane": 1, "reason": "x\n"}, "one line"),
+        ({"plane": 1, "force": "no"}, "true or false"),
+    ],
+    ids=lambda x: str(x)[:40],
+)
+def test_what_cannot_be_asked(host: Host, tmp_path: Path, body: Any, message: str) -> None:
+    (answer,) = asked(host, tmp_path, lambda c: c.post("/v1/deny", body))
+    assert isinstance(answer, UsageError)
+    assert message in str(answer)
+    assert (host.denied(), host.targets) == (set(), [])

@@ -1,0 +1,366 @@
+"""Denials over tables and programs that are played, and clocks that are set by hand."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from mrcd import abi, config, install, policy, statefile, tables, topology
+from mrcd.abi import EvState
+from mrcd.dataplane import Dataplane
+from mrcd.errors import MachineError, UsageError
+from mrcd.monitor import Monitor
+from mrcd.steering import Document, Steering
+from mrcd.view import in_flight
+from tests.unit.arrays import TEXT
+from tests.unit.test_monitor import Bench
+
+ALL = set(range(8))
+
+
+class Host:
+    """A host with its denials. `again` is what a restart makes of it: the tables stay."""
+
+    def __init__(self, path: Path) -> None:
+        self.bench = Bench()
+        self.path = path
+        self.wall, self.clock = 1e9, 500.0
+        self.again()
+
+    def again(self) -> None:
+        self.steering = Steering(self.path, self.bench.log, lambda: self.wall, lambda: self.clock)
+        self.run(self.steering.follow(self.bench.plan, self.tables, self.bench.monitor))
+
+    @property
+    def tables(self) -> tables.Tables:
+        return cast(tables.Tables, self.bench.arrays)
+
+    def run(self, what: Any) -> Any:
+        return asyncio.run(what)
+
+    def deny(self, text: str, **how: Any) -> Document:
+        found: Document = self.run(self.steering.deny(policy.parse(text.split()), **how))
+        return found
+
+    def allow(self, text: str = "") -> Document:
+        target = policy.parse(text.split()) if text else None
+        found: Document = self.run(self.steering.allow(target, 7))
+        return found
+
+    def later(self, seconds: float) -> None:
+        self.wall += seconds
+        self.clock += seconds
+        self.run(self.steering.look())
+
+    def denied(self, row: int = 1) -> set[int]:
+        evs = self.bench.arrays.evs[row]
+        return set(np.flatnonzero((evs["state"] == EvState.DENIED) & (evs["configured"] != 0)).tolist())
+
+    def told(self) -> list[str]:
+        self.bench.monitor.drain()
+        return [e["reason"] for e in self.bench.said("denial")]
+
+    @property
+    def targets(self) -> list[str]:
+        return [d["target"] for d in self.steering.document()["denials"]]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / statefile.FILE)
+
+
+# ---- deny and allow ----
+
+
+def test_deny_and_allow(host: Host) -> None:
+    answer = host.deny("t1:1:2", reason="fan tray", uid=1000)
+    assert (answer["changed"], answer["refused"], answer["target"], answer["saved"]) == (2, 0, "t1:1:2", True)
+    assert answer["message"] == "t1:1:2 is denied: 2 EVs to 2 peers"
+    assert {(p["peer"], p["ev"], p["t1"]) for p in answer["paths"]} == {("h1", 6, 2), ("h3", 6, 2)}
+    assert (host.denied(1), host.denied(2), host.denied(3)) == ({6}, set(), {6})
+    (said,) = host.steering.brief()
+    assert (said["reason"], said["uid"], said["remaining_s"], said["action"]) == ("fan tray", 1000, None, "deny")
+    told = [e for e in host.bench.said() if e["to"] == "DENIED"]
+    assert [e["evidence"] for e in told] == [{"target": "t1:1:2", "why": "fan tray"}] * 2
+    answer = host.allow("t1:1:2")
+    assert (answer["changed"], answer["ended"], answer["refused"]) == (2, ["t1:1:2"], 0)
+    assert host.bench.arrays.evs["state"][1, 6] == EvState.UNKNOWN  # probed before it is used
+    assert host.told() == ["deny", "allow"]
+    assert statefile.read(host.path) == []
+
+
+def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
+    host.deny("plane:1", reason="fan", for_s=60)
+    answer = host.deny("plane:1")
+    assert (answer["changed"], answer["refused"]) == (0, 0)
+    assert answer["message"].startswith("plane:1 stays denied: 9 EVs")
+    (said,) = host.steering.brief()
+    assert (said["until"], said["reason"]) == (None, "fan")
+    host.deny("plane:1", for_s=120, drain=True, reason="optics")
+    (said,) = host.steering.brief()
+    assert (said["remaining_s"], said["reason"], said["action"]) == (120, "optics", "drain")
+
+
+def test_allow_of_what_is_not_denied_explains(host: Host) -> None:
+    answer = host.allow("t1:1:2")
+    assert (answer["changed"], answer["refused"]) == (0, 0)
+    assert answer["message"] == "t1:1:2 is not denied: nothing to take back"
+    assert host.allow()["message"] == "nothing is denied"
+    with pytest.raises(UsageError, match="no peer 'h9'"):
+        host.allow("peer:h9")
+    host.deny("plane:1")
+    answer = host.allow("ev:h1:5")
+    assert (answer["changed"], answer["refused"], answer["denied_by"]) == (0, 1, ["plane:1"])
+    assert "1 EV of peer:h1 ev:5 still denied by another word: `mrcctl allow plane:1`" in answer["message"]
+    assert host.denied() == {4, 5, 6, 7}
+
+
+def test_allow_takes_back_what_lies_within(host: Host) -> None:
+    host.deny("t1:1:2")
+    host.deny("ev:h1:5")
+    host.deny("t1:0:0")
+    assert set(host.allow("plane:1")["ended"]) == {"t1:1:2", "peer:h1 ev:5"}
+    assert host.denied() == {0}
+    host.deny("t1:0:1")
+    assert len(host.allow()["ended"]) == 2
+    assert host.denied() == set()
+
+
+def test_an_ev_under_two_denials_waits_for_both(host: Host) -> None:
+    host.deny("t1:1:2")
+    host.deny("ev:h1:6")
+    answer = host.allow("t1:1:2")
+    assert (answer["changed"], answer["denied_by"]) == (1, ["peer:h1 ev:6"])
+    assert (host.denied(1), host.denied(3)) == ({6}, set())
+    host.allow("ev:h1:6")
+    assert host.denied(1) == set()
+
+
+def test_a_denial_is_refused_whole_where_a_peer_would_be_short(host: Host) -> None:
+    host.bench.arrays.peers["floor"] = 2
+    answer = host.deny("peer:h1")
+    assert (answer["changed"], answer["refused"]) == (0, 8)
+    assert answer["peers_below"] == [{"peer": "h1", "left_evs": 0, "evs": 8, "ev_min_active": 2}]
+    assert "h1 with 0 of 8 (ev_min_active 2)" in answer["message"]
+    assert (host.denied(), host.targets, host.told()) == (set(), [], [])
+    assert statefile.read(host.path) in (None, [])
+    answer = host.deny("peer:h1", force=True)
+    assert (answer["changed"], host.denied()) == (8, ALL)
+    assert host.steering.brief()[0]["forced"]
+
+
+def test_a_switch_by_which_no_path_goes_may_be_denied(host: Host) -> None:
+    answer = host.deny("t1:1:2 peer:h2")
+    assert (answer["changed"], answer["refused"]) == (0, 0)
+    assert "none of this host's paths" in answer["message"]
+    assert host.steering.document()["denials"][0]["empty"]
+    host.allow("t1:1:2 peer:h2")
+
+
+def test_there_is_an_end_to_how_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "DENIALS_MAX", 2)
+    host.deny("t1:0:0")
+    host.deny("t1:0:1")
+    host.deny("t1:0:1", reason="the same")
+    with pytest.raises(UsageError, match="2 denials"):
+        host.deny("t1:0:2")
+
+
+def test_what_the_kernel_refuses_half_way_is_told_and_tried_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs, steer = host.bench.programs, host.bench.programs.steer
+
+    def refuse(row: int, *rest: Any) -> bool:
+        if row == 3:
+            raise MachineError("run a program: Cannot allocate memory (ENOMEM)")
+        return steer(row, *rest)
+
+    monkeypatch.setattr(programs, "steer", refuse)
+    with pytest.raises(MachineError, match=r"t1:1:2: kept, but not done: .*ENOMEM.* again each second"):
+        host.deny("t1:1:2")
+    assert host.steering.document()["pending"]
+    assert (host.denied(1), host.denied(3), host.targets) == ({6}, set(), ["t1:1:2"])
+    monkeypatch.setattr(programs, "steer", steer)
+    host.later(1)
+    assert (host.denied(1), host.denied(3)) == ({6}, {6})
+    assert not host.steering.document()["pending"]
+
+
+# ---- time ----
+
+
+def test_a_denial_ends_by_itself(host: Host) -> None:
+    host.deny("t1:1:2", for_s=60)
+    host.deny("t1:1:3")
+    host.later(59)
+    assert host.denied() == {6, 7}
+    host.later(2)
+    assert host.denied() == {7}
+    assert host.told() == ["deny", "deny", "expired"]
+    assert [str(d.target) for d in statefile.read(host.path) or []] == ["t1:1:3"]
+
+
+def test_a_wall_clock_that_is_set_neither_shortens_nor_lengthens_it(host: Host) -> None:
+    host.deny("t1:1:2", for_s=60)
+    host.wall += 86_400
+    host.later(59)
+    assert host.denied() == {6}
+    host.wall -= 10 * 86_400
+    host.later(2)
+    assert host.denied() == set()
+
+
+def test_the_task_ends_it(host: Host) -> None:
+    async def scenario() -> None:
+        task = asyncio.create_task(host.steering.run())
+        await asyncio.sleep(0)  # it waits, without an end
+        host.clock = 500.0
+        await host.steering.deny(policy.parse(["t1:1:2"]), for_s=0.02)
+        host.clock += 1
+        for _ in range(200):
+            if not host.denied():
+                break
+            await asyncio.sleep(0.005)
+        task.cancel()
+
+    host.run(scenario())
+    assert host.denied() == set()
+
+
+# ---- restarts ----
+
+
+def test_a_restart_keeps_it(host: Host) -> None:
+    host.deny("t1:1:2", for_s=60, reason="fan", uid=3)
+    host.wall, host.clock = host.wall + 20, 7.0  # the host was started anew
+    host.bench.arrays.evs["state"][:] = EvState.GOOD  # with new tables
+    host.again()
+    assert (host.denied(1), host.denied(3)) == ({6}, {6})
+    (said,) = host.steering.brief()
+    assert (said["remaining_s"], said["reason"], said["uid"]) == (40, "fan", 3)
+    host.later(41)
+    assert host.denied() == set()
+
+
+def test_what_is_over_meanwhile_is_given_back_at_the_start(host: Host) -> None:
+    host.deny("t1:1:2", for_s=60)
+    host.wall += 61
+    host.again()
+    assert (host.denied(), host.targets) == (set(), [])
+    assert host.told()[-1] == "expired"
+
+
+def test_paths_that_come_later_fall_under_it(host: Host) -> None:
+    host.deny("t1:1:2")
+    moved = TEXT.replace("id = 2\nt0 = 0\nport = 1", "id = 2\nt0 = 1\nport = 9")  # under the other T0
+    plan = topology.plan(config.parse(moved), "h0")
+    install.write_peers(host.tables, plan, lambda row: None)
+    dataplane = cast(Dataplane, host.bench.programs)
+    monitor = Monitor(plan, host.tables, dataplane, host.bench.log, host.bench.changed.append)
+    assert host.denied(2) == set()
+    host.run(host.steering.follow(plan, host.tables, monitor))
+    assert host.denied(2) == {6}
+
+
+def test_too_few_paths_left_at_the_start_is_said_and_kept(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    host.deny("peer:h1", force=True)
+    host.again()
+    assert host.denied() == ALL
+    assert "denials leave h1 0 of 8 EVs, less than ev_min_active" in caplog.text
+    assert host.told()[-1] == "below_floor"
+
+
+def test_a_file_that_cannot_be_read_is_kept_aside_and_frees_nothing(host: Host) -> None:
+    host.deny("plane:1")
+    host.deny("ev:h1:2")
+    host.path.write_bytes(b"\0" * 100)
+    host.again()
+    assert host.denied(1) == {2, 4, 5, 6, 7}
+    assert set(host.targets) == {"plane:1", "peer:h1 ev:2"}
+    assert {d["reason"] for d in host.steering.brief()} == {"found denied at the start, without a record"}
+    assert "file_unreadable" in host.told()
+    (kept,) = host.path.parent.glob("*.unreadable-*")
+    assert kept.read_bytes() == b"\0" * 100
+    host.allow()
+    host.again()
+    assert host.denied(1) == set()
+
+
+def test_an_ev_that_was_denied_before_there_was_a_file_stays_so(host: Host) -> None:
+    host.bench.arrays.evs["state"][1, 3] = EvState.DENIED
+    host.again()
+    assert host.targets == ["peer:h1 ev:3"]
+    host.again()
+    assert host.targets == ["peer:h1 ev:3"]
+
+
+# ---- a disk that is full ----
+
+
+@pytest.fixture
+def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
+    """There is a file where the directory should be: the kernel refuses that to root too."""
+    host.path = host.steering.path = tmp_path / "state" / statefile.FILE
+
+    def fill(yes: bool) -> None:
+        if yes:
+            (tmp_path / "state").touch()
+        else:
+            (tmp_path / "state").unlink()
+
+    return fill
+
+
+def test_what_cannot_be_kept_is_in_force_with_a_warning(host: Host, full: Callable[[bool], None]) -> None:
+    full(True)
+    answer = host.deny("t1:1:2")
+    assert (answer["changed"], answer["saved"]) == (2, False)
+    assert "not kept over a restart" in answer["warning"]
+    assert "(EEXIST)" in answer["warning"]
+    assert host.denied() == {6}
+    assert not host.steering.document()["saved"]
+    host.later(10)
+    assert not host.steering.document()["saved"]
+    full(False)
+    host.later(10)
+    assert host.steering.document()["saved"]
+    assert len(json.loads(host.path.read_text())["denials"]) == 1
+    assert host.allow()["warning"] is None
+
+
+# ---- what is under way ----
+
+
+def test_in_flight() -> None:
+    evs, ledgers = np.zeros(6, abi.EV), np.zeros(6, abi.LEDGER)
+    ledgers["generation"] = [1, 1, 1, 0, 0, 1]
+    evs["tx_packets"] = [100, 100, (5 << 32) + 3, 0, 9, 50]
+    ledgers["offset"] = [10, 10, 0xFFFFFFF0, 0, 0, 0]
+    ledgers["rx"] = [90, 80, 10, 0, 0, 52]  # the last: read a moment later than what was sent
+    ledgers["deficit"] = [0, 4, 1, 0, 0, 0]
+    flight, known = in_flight(evs, ledgers)
+    assert flight.tolist() == [0, 6, 8, 0, 9, 0]
+    assert known.tolist() == [True, True, True, True, False, True]
+
+
+def test_empty_is_when_all_is_accounted_for(host: Host) -> None:
+    arrays = host.bench.arrays
+    arrays.ledgers["generation"], arrays.evs["tx_packets"], arrays.ledgers["rx"] = 1, 50, 50
+    arrays.ledgers["judged"] = 100
+    arrays.ledgers["deficit"][1, 6], arrays.ledgers["rx"][1, 6] = 2, 48  # lost long ago
+    host.deny("t1:1:2", drain=True)
+    arrays.evs["tx_packets"][1, 6] += 7
+
+    def now() -> tuple[bool, int, int | None]:
+        (d,) = host.steering.document()["denials"]
+        return d["empty"], d["in_flight_packets"], d["lost_packets"]
+
+    assert now() == (False, 7, 0)
+    arrays.ledgers["rx"][1, 6] += 4
+    assert now() == (False, 3, 0)
+    arrays.ledgers["deficit"][1, 6] += 3
+    assert now() == (True, 0, 3)
