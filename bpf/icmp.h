@@ -79,7 +79,8 @@ static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *
 	    (icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT)) /* the peer's own word */
 		return;
 	mrc = quoted_header(c, &ip6);
-	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->sender != bpf_htons(settings.host_id) ||
+	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->flags & MRC_FLAG_ASIDE ||
+	    mrc->sender != bpf_htons(settings.host_id) ||
 	    !same_address(&ip6->saddr, plane->address))
 		return;
 	host_id = bpf_ntohs(mrc->receiver);

@@ -29,6 +29,7 @@ const struct {
 	struct mrc_probe probe;
 	struct mrc_count count;
 	struct mrc_event event;
+	enum mrc_version version;
 	enum mrc_type type;
 	enum mrc_ev_state ev_state;
 	enum mrc_reason reason;
@@ -143,6 +144,8 @@ int mrc_pop(struct __sk_buff *skb)
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (parsed == PARSED_BAD_SRH)
 		return drop_skb(MRC_DROP_BAD_SRH);
+	if (for_a_tool(&o))
+		return TC_ACT_SHOT; /* consumed, not dropped */
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)
 		return drop_skb(reason);
@@ -188,7 +191,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		vlan = bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK;
 	/* Where the NIC has stripped the tag this finds no plane, and mrc_pop does the work. */
 	plane = arrival_plane(o.ip6, ctx->ingress_ifindex, vlan);
-	if (plane == NO_PLANE)
+	if (plane == NO_PLANE || for_a_tool(&o)) /* a packet socket comes behind this hook */
 		return XDP_PASS;
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)

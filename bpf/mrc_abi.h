@@ -10,6 +10,11 @@
 #define MRC_ABI_VERSION 2 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
+enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
+	MRC_VERSION_ABI = MRC_ABI_VERSION,
+	MRC_VERSION_WIRE = MRC_WIRE_VERSION,
+};
+
 #define MRC_MAX_PLANES 8
 #define MRC_MAX_EVS_PER_PEER 256
 #define MRC_EV_WORDS (MRC_MAX_EVS_PER_PEER / 64)
@@ -32,11 +37,19 @@ enum mrc_type {
 	MRC_PROBE_REPLY = 3, /* mrc_probe follows */
 };
 
+/* Bits of mrc_hdr.flags. Bit 0 is reserved for retransmissions.
+ *
+ * ASIDE: asked by a tool of an administrator (mrcctl probe, trace, doctor), beside what the programs ask. A
+ * request is answered and counted nowhere; a reply is for the tool's packet socket, which sees it before the
+ * programs do, and tells them nothing. So what a tool sends has no part in any verdict.
+ */
+#define MRC_FLAG_ASIDE 0x2
+
 /* Behind UDP. The uSID carrier is consumed hop by hop, so the header says which path it was. */
 struct mrc_hdr {
 	__u8 version; /* MRC_WIRE_VERSION */
 	__u8 type; /* enum mrc_type */
-	__u8 flags; /* 0; bit 0 is reserved for retransmissions */
+	__u8 flags; /* MRC_FLAG_*; echoed in replies */
 	__u8 reserved;
 	__be16 sender; /* host id */
 	__be16 ev; /* of the sender's EVs to the receiver; in a reply: the EV that was probed */

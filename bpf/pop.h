@@ -35,6 +35,13 @@ static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifin
 	return NO_PLANE;
 }
 
+/* What a tool of this host asked for has come back: its packet socket has seen it, and nobody else wants it. */
+static __always_inline int for_a_tool(const struct outer *o)
+{
+	return o->mrc->version == MRC_WIRE_VERSION && o->mrc->flags & MRC_FLAG_ASIDE &&
+	       o->mrc->type == MRC_PROBE_REPLY;
+}
+
 static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane,
 						    struct arrival *a)
 {
@@ -154,7 +161,8 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 		learn_status(a->peer, a->host_id, &c);
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	}
-	learn_status(a->peer, a->host_id, &c);
+	if (!(c.mrc.flags & MRC_FLAG_ASIDE)) /* a tool knows nothing of its host's status */
+		learn_status(a->peer, a->host_id, &c);
 	return reflect(skb, &c, a->peer, a->host_id, a->ev, a->plane);
 }
 

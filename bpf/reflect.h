@@ -89,7 +89,8 @@ static __always_inline int reflect(struct __sk_buff *skb, struct control *c, str
 
 	if (!rx || !self || push_by(&p, host_id, reply_ev(peer, c, plane, number)))
 		return drop_skb(MRC_DROP_REPLY_FAILED);
-	__sync_fetch_and_add(&rx->probes, 1);
+	if (!(c->mrc.flags & MRC_FLAG_ASIDE))
+		__sync_fetch_and_add(&rx->probes, 1);
 	c->mrc.type = MRC_PROBE_REPLY;
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(host_id);

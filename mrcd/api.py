@@ -14,13 +14,15 @@ from pathlib import Path
 
 from aiohttp import web
 
-from mrcd import __version__, api_request
+from mrcd import __version__, api_request, switch
 from mrcd.abi import EvState
+from mrcd.api_config import ConfigApi
 from mrcd.api_steering import SteeringApi
 from mrcd.config import Metrics
 from mrcd.daemon import Daemon
 from mrcd.endpoint import Endpoint
 from mrcd.errors import MrcdError, UsageError
+from mrcd.reload import Reloader
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api")
@@ -54,8 +56,8 @@ def _error(message: str, hint: str | None, exit_code: int, status: int) -> web.R
 class Api:
     """The handlers, over one daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, reloader: Reloader) -> None:
+        self._daemon, self._reloader = daemon, reloader
 
     def application(self) -> web.Application:
         """The routes."""
@@ -69,6 +71,7 @@ class Api:
                 web.get("/v1/events", self.events),
                 web.get("/v1/histograms", self.histograms),
                 *SteeringApi(self._daemon.steering).routes(),
+                *ConfigApi(self._daemon, self._reloader).routes(),
                 web.post("/v1/detach", self.detach),
                 web.post("/v1/attach", self.attach),
             ]
@@ -128,12 +131,12 @@ class Api:
     async def detach(self, request: web.Request) -> web.Response:
         """Take the data plane down."""
         body = await api_request.body(request)
-        message = await self._daemon.detach(bool(body.get("force")))
+        message = await switch.detach(self._daemon, bool(body.get("force")))
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def attach(self, _: web.Request) -> web.Response:
         """Bring the data plane up."""
-        message = await self._daemon.attach()
+        message = await switch.attach(self._daemon)
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
 
@@ -148,14 +151,15 @@ def _number(text: str | None, name: str) -> int | None:
 class Servers:
     """The control socket and the metrics endpoint. Use as an async context manager."""
 
-    def __init__(self, daemon: Daemon, run_dir: Path, metrics: Metrics) -> None:
-        self._daemon, self._path = daemon, run_dir / SOCKET
+    def __init__(self, daemon: Daemon, run_dir: Path, metrics: Metrics, reloader: Reloader) -> None:
+        self._daemon, self._path, self._reloader = daemon, run_dir / SOCKET, reloader
         self._endpoint = Endpoint(daemon, metrics)
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> "Servers":
         await self._endpoint.start()
-        self._runner = web.AppRunner(Api(self._daemon).application(), access_log=None, shutdown_timeout=1.0)
+        control = Api(self._daemon, self._reloader).application()
+        self._runner = web.AppRunner(control, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         # A socket left by a dead daemon is replaced; a living one holds the lock that main() took.
         self._path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mrcd import abi, hooks, install, libbpf, routes, statefile, view
 from mrcd.dataplane import Dataplane, Point
-from mrcd.errors import MachineError, MrcdError, UsageError
+from mrcd.errors import MachineError, MrcdError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
 from mrcd.netlink import Link, Netlink, Route, set_offload
@@ -26,7 +26,6 @@ log = logging.getLogger("mrcd")
 
 _RETRY_S = 1.0
 _SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
-_QUIET_MS, _QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
 _GSO_LIMIT = 65535
 _SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
 
@@ -40,16 +39,16 @@ class Daemon:
         self.events = EventLog()
         self.steering = Steering(statefile.directory(run_dir, state_dir) / statefile.FILE, self.events)
         self.started = time.monotonic()
-        self._dataplane = Dataplane(plan, bpffs)
-        self._peers: dict[int, Peer] = {p.host.id: p for p in plan.peers}
+        self.dataplane = Dataplane(plan, bpffs)
+        self.peers: dict[int, Peer] = {}
         self._ports: dict[int, hooks.Port] = {}
         self._mrc0: Link | None = None
         self._fabric: list[Route] = []
         self._peer_routes: dict[int, list[Route]] = {}
         self._dirty: set[int] = set()  # rows whose routes must be made anew
         self._wake = asyncio.Event()
-        self._netlink_lock = asyncio.Lock()
-        self._admin_lock = asyncio.Lock()  # taken before the other
+        self.netlink_lock = asyncio.Lock()
+        self.admin_lock = asyncio.Lock()  # taken before the other
         self._links: dict[str, Link] = {}
         self._relink = False  # links or addresses may be others than before
         self._reneighbour = False  # so may first hops
@@ -57,36 +56,80 @@ class Daemon:
         self._warned: set[str] = set()
         self._attached_at: set[int] | None = None  # the interfaces when all was attached
         self.settled = asyncio.Event()  # a plane could send, and routes were made of it, since this daemon came
+        self._former: set[str] = set()  # addresses of this host by a plan before this one
+        self.tables: Tables
+        self.view: view.View
+        self.monitor: Monitor
+        self._adopted = asyncio.Event()  # not while another plan is being adopted
+        self._monitoring: asyncio.Task[None] | None = None
 
-    # ---- start ----
+    # ---- start, and another plan ----
 
     async def start(self, netlink: Netlink) -> None:
-        """Bring the host to what the plan wants, in an order that loses nothing."""
-        self._netlink = netlink
+        """Bring the host to what the plan wants."""
+        self.netlink = netlink
         libbpf.use_bcc()
-        self._dataplane.load()
-        self.tables = Tables(self._dataplane.tables, writable=True)
-        install.write_peers(self.tables, self.plan, self._dataplane.refresh)
-        self._dataplane.set_prefixes(install.prefixes(self.plan))
-        self.view = view.View(self.tables, self.plan, [], self._dataplane.pins)
-        self.monitor = Monitor(self.plan, self.tables, self._dataplane, self.events, self._mark)
-        self.view.bad_ns = self.monitor.bad_ns
-        await self.steering.follow(self.plan, self.tables, self.monitor)
-        await self._reconcile()
-        self._attach()
-        self._dataplane.commit()
-        view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
-        await self._write_routes(set(self._peers))
+        self.dataplane.load()
+        await self.adopt(self.plan, self.dataplane, Tables(self.dataplane.tables, writable=True))
         self._note_settled()
-        what = "tables are new" if self._dataplane.fresh else "carries on with the tables it found"
+        what = "tables are new" if self.dataplane.fresh else "carries on with the tables it found"
         self.events.add("daemon", reason="started", after="detached" if self.detached else "attached")
         evs = sum(len(p.evs) for p in self.plan.peers)
-        log.info("%s: %d peers, %d EVs; %s", self.plan.host.name, len(self._peers), evs, what)
+        log.info("%s: %d peers, %d EVs; %s", self.plan.host.name, len(self.peers), evs, what)
+
+    async def adopt(self, plan: Plan, dataplane: Dataplane, tables: Tables) -> None:
+        """Make this plan the one in force, in an order that loses nothing; `dataplane` is loaded for it, with `tables`.
+        What is attached meanwhile forwards by the plan before."""
+        self._adopted.clear()
+        if self._monitoring:
+            self._monitoring.cancel()
+            await asyncio.wait({self._monitoring})
+            self.monitor.drain()
+        try:
+            shrinks = plan.inner_mtu < self.plan.inner_mtu
+            self._former |= own_addresses(self.plan)
+            self._former -= own_addresses(plan)
+            left = set(self.plan.interfaces) - set(plan.interfaces)
+            self.plan, self.dataplane, self.tables = plan, dataplane, tables
+            dataplane.plan = plan
+            self.peers = {p.host.id: p for p in plan.peers}
+            self._dirty &= self.peers.keys()
+            if self._peer_routes.keys() - self.peers.keys():  # nobody is to send to hosts that are no more
+                self._peer_routes = {row: kept for row, kept in self._peer_routes.items() if row in self.peers}
+                await self.write_routes(())
+            install.write_peers(tables, plan, dataplane.refresh)
+            dataplane.take_over(tables)
+            dataplane.set_prefixes(install.prefixes(plan))
+            self.view = view.View(tables, plan, [], dataplane.pins)
+            monitor = Monitor(plan, tables, dataplane, self.events, self._mark)
+            if self._monitoring:
+                monitor.follow(self.monitor)
+            self.monitor = monitor
+            self.view.bad_ns = self.monitor.bad_ns
+            await self.steering.follow(plan, tables, self.monitor)
+            await self._reconcile()
+            for nic in (self._links[name] for name in left & self._links.keys()):
+                await self.netlink.sync_addresses(nic.ifindex, [], own_addresses(plan).__contains__)
+            if shrinks:  # first let packets be as small as the new programs want them
+                await self.write_routes(set(self.peers))
+            self.attach_programs()
+            dataplane.commit()
+            self.save_running()
+            await self.write_routes(set(self.peers))
+        finally:
+            self._adopted.set()
+
+    def save_running(self) -> None:
+        """What mrcctl needs when this is gone; nothing else hangs on it."""
+        try:
+            view.save_running(self.run_dir, self.plan, self.dataplane.pins, self.view.hooks)
+        except OSError as e:
+            self._warn(f"{self.run_dir}: {e.strerror}: without mrcd, mrcctl will not know of what has changed since")
 
     def close(self) -> None:
         """Let go of everything; the data plane goes on."""
         self.tables.close()
-        self._dataplane.close()
+        self.dataplane.close()
 
     @property
     def detached(self) -> bool:
@@ -99,7 +142,7 @@ class Daemon:
         """Interfaces, addresses, first hops: actual state to desired state."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
         gateway = str(self.plan.config.interfaces.gateway)
-        mrc0, peer = await self._netlink.ensure_veth(
+        mrc0, peer = await self.netlink.ensure_veth(
             overlay.interface,
             overlay.interface + "p",
             mtu=self.plan.inner_mtu,
@@ -109,8 +152,8 @@ class Daemon:
         burst = c.granularity == "burst"
         set_offload(mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
         hooks.enable_ipv6(mrc0.name)
-        await self._netlink.sync_addresses(mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)
-        self._links = links = await self._netlink.links()
+        await self.netlink.sync_addresses(mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)
+        self._links = links = await self.netlink.links()
         self._ports = hooks.ports(self.plan.interfaces, links)
         for missing in set(range(c.planes)) - self._ports.keys():
             self._warn(f"plane {missing}: there is no interface {self.plan.interfaces[missing]}")
@@ -119,7 +162,7 @@ class Daemon:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        self._macs = await self._netlink.neighbours(gateway)
+        self._macs = await self.netlink.neighbours(gateway)
         for plane, port in list(self._ports.items()):
             if port.nic.mtu < c.mtu:
                 short = f"{port.nic.name} has MTU {port.nic.mtu}, less than the planes' {c.mtu}"
@@ -140,9 +183,9 @@ class Daemon:
     async def _prepare(self, plane: int, port: hooks.Port, gateway: str) -> None:
         """One NIC: sysctls, its address, its first hop."""
         hooks.prepare_sysctls(port)
-        await self._netlink.sync_addresses(port.nic.ifindex, [str(self.plan.addresses[plane])], self._in_underlay)
+        await self.netlink.sync_addresses(port.nic.ifindex, [str(self.plan.addresses[plane])], self._in_underlay)
         if port.nic.up and port.nic.ifindex not in self._macs:
-            await self._netlink.keep_resolved(port.nic.ifindex, gateway)
+            await self.netlink.keep_resolved(port.nic.ifindex, gateway)
 
     def _look_again(self) -> None:
         self._relink = True
@@ -151,10 +194,12 @@ class Daemon:
     def _is_a_peers(self, address: str) -> bool:
         """An overlay address that has moved to another host."""
         a = ip_address(address)
-        return any(a in n for p in self.plan.peers for n in p.host.prefixes if n.version == a.version)
+        moved = any(a in n for p in self.plan.peers for n in p.host.prefixes if n.version == a.version)
+        return moved or address in self._former
 
     def _in_underlay(self, address: str) -> bool:
-        return ":" in address and IPv6Address(address) in self.plan.config.cluster.underlay
+        inside = ":" in address and IPv6Address(address) in self.plan.config.cluster.underlay
+        return inside or address in self._former
 
     def _nics(self) -> dict[int, Link]:
         """The plane NICs that can have routes: the kernel refuses them on one that is down."""
@@ -189,11 +234,11 @@ class Daemon:
                     evidence={"interface": nic},
                 )
         self.monitor.announce()  # tell the peers
-        for row in self._peers:
-            self._dataplane.refresh(row)
+        for row in self.peers:
+            self.dataplane.refresh(row)
             self._mark(row)
 
-    def _attach(self) -> None:
+    def attach_programs(self) -> None:
         """Pop before push: this host can receive before it asks anyone to reply.
 
         A detached host has no push; pop stays for peers that have yet to notice, unless it was taken
@@ -202,7 +247,7 @@ class Daemon:
         self.view.hooks.clear()
         self.tables.node["probe_ifindex"] = 0
         self._attached_at = None  # until the last step has succeeded
-        if self.detached and not self._dataplane.attached():
+        if self.detached and not self.dataplane.attached():
             self._attached_at = self._interfaces()
             return
         assert self._mrc0 is not None
@@ -210,20 +255,20 @@ class Daemon:
         wanted = self.plan.config.hook(self.plan.host)
         for port in self._ports.values():
             first = min(p for p, other in self._ports.items() if other.physical.ifindex == port.physical.ifindex)
-            used, document = hooks.attach_pop(self._dataplane, wanted, port, first)
+            used, document = hooks.attach_pop(self.dataplane, wanted, port, first)
             keep |= used
             self.view.hooks.append(document)
         if not self.detached:
             probe = hooks.probe_attachment(self._mrc0_peer)
-            self._dataplane.attach(probe)
+            self.dataplane.attach(probe)
             self.tables.node["probe_ifindex"] = self._mrc0_peer.ifindex
             push, document = hooks.push_attachment(self.plan.config.cluster.granularity, self._mrc0, self._mrc0_peer)
-            self.view.hooks.append(document | {"how": self._dataplane.attach(push)})
+            self.view.hooks.append(document | {"how": self.dataplane.attach(push)})
             keep |= {probe.name, push.name}
-        self._dataplane.detach_others(keep, self._tc_hooks())
+        self.dataplane.detach_others(keep, self.tc_hooks())
         self._attached_at = self._interfaces()
 
-    def _tc_hooks(self) -> list[tuple[int, Point]]:
+    def tc_hooks(self) -> list[tuple[int, Point]]:
         """Where an earlier run may have left filters."""
         assert self._mrc0 is not None
         peer = self._mrc0_peer.ifindex
@@ -232,15 +277,16 @@ class Daemon:
 
     # ---- routes ----
 
-    async def _write_routes(self, rows: Iterable[int]) -> None:
+    async def write_routes(self, rows: Iterable[int]) -> None:
+        """Make the routes of these peers anew."""
         nics = self._nics()
         for row in rows:
-            peer = self._peers[row]
+            peer = self.peers[row]
             mrc0 = self._mrc0 if self.monitor.sprayed(row) else None
             usable = view.usable_evs(peer, self.monitor.routed(row))
             self._peer_routes[row] = routes.peer_routes(self.plan, peer, nics, usable, mrc0)
         wanted = self._fabric + [r for found in self._peer_routes.values() for r in found]
-        for change in await self._netlink.sync_routes(wanted):
+        for change in await self.netlink.sync_routes(wanted):
             log.debug("route %s", change)
 
     def _note_settled(self) -> None:
@@ -266,7 +312,7 @@ class Daemon:
     async def _watch(self) -> None:
         while True:
             try:
-                async for more in self._netlink.watch():
+                async for more in self.netlink.watch():
                     self._relink |= more
                     self._reneighbour = True
                     self._wake.set()
@@ -275,22 +321,22 @@ class Daemon:
             await asyncio.sleep(1.0)
 
     async def _follow(self) -> None:
-        async with self._netlink_lock:
+        async with self.netlink_lock:
             try:
                 if self._reneighbour:
                     self._reneighbour = False
                     gateway = str(self.plan.config.interfaces.gateway)
-                    if await self._netlink.neighbours(gateway) != self._macs:
+                    if await self.netlink.neighbours(gateway) != self._macs:
                         self._relink = True
                 if self._relink:
                     self._relink = False
                     await self._reconcile()
                     if self._interfaces() != self._attached_at:
-                        self._attach()
-                        view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
-                    self._dirty |= set(self._peers)
+                        self.attach_programs()
+                        self.save_running()
+                    self._dirty |= set(self.peers)
                 rows, self._dirty = self._dirty, set()
-                await self._write_routes(rows)
+                await self.write_routes(rows)
                 self._note_settled()
             except Exception as e:  # interfaces come and go under our hands: look again, whatever it was
                 log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
@@ -299,72 +345,29 @@ class Daemon:
                 asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
         await asyncio.sleep(_SETTLE_S)
 
-    # ---- what administrators ask for ----
-
-    async def detach(self, force: bool) -> str:
-        """Stop spraying, here and by telling the peers; leave by plain SRv6. `force` takes mrc_pop away too,
-        after the peers have had time to notice."""
-        async with self._admin_lock:
-            if self.detached and not self._dataplane.pushes() and not (force and self._dataplane.attached()):
-                return "already detached"
-            if self.plan.config.cluster.steering == "ecmp" and not force:
-                raise UsageError(
-                    "with steering ecmp there is no SRv6 to fall back to: peers would be cut off",
-                    hint="--force does it all the same",
-                )
-            before = "detached" if self.detached else "attached"
-            self.tables.node["status"] = int(self.tables.node["status"]) | abi.STATUS_DETACHED
-            self.monitor.announce()
-            async with self._netlink_lock:
-                await self._write_routes(set(self._peers))  # before push goes: if this fails, detach again
-                self._attach()  # all but push
-            quiet = await self._wait_quiet() if force else True
-            if force:
-                self._dataplane.detach_others(set(), self._tc_hooks())
-                self.view.hooks.clear()
-            view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
-            self.events.add("daemon", reason="admin", before=before, after="detached")
-            text = "detached: traffic takes the kernel's SRv6 routes, flow by flow"
-            if not force:
-                return text + "; mrc_pop stays for peers that have yet to notice (--force removes it)"
-            return text if quiet else text + "; some peers still spray to this host, and what they send is lost"
-
-    async def _wait_quiet(self) -> bool:
-        """Announce until no sprayed packet arrives for a while; False if they keep coming."""
-        last = -1
-        for _ in range(_QUIET_TRIES):
-            self.monitor.announce()
-            await asyncio.sleep(_QUIET_MS / 1000)
-            count = int(self.tables.rxs["packets"].sum())
-            if count == last:
-                return True
-            last = count
-        return False
-
-    async def attach(self) -> str:
-        """Bring the data plane up again."""
-        async with self._admin_lock, self._netlink_lock:
-            if not self.detached:
-                return "already attached"
-            self.tables.node["status"] = int(self.tables.node["status"]) & ~abi.STATUS_DETACHED
-            try:
-                self._attach()
-            except MrcdError:
-                self.tables.node["status"] = int(self.tables.node["status"]) | abi.STATUS_DETACHED
-                raise
-            view.save_running(self.run_dir, self.plan, self._dataplane.pins, self.view.hooks)
-            self.monitor.forget()
-            self.monitor.announce()
-            await self._write_routes(set(self._peers))
-            self.events.add("daemon", reason="admin", before="detached", after="attached")
-            return "attached"
-
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.run_netlink())
-            group.create_task(self.monitor.run())
+            group.create_task(self._watch_paths())
             group.create_task(self.steering.run())
+
+    async def _watch_paths(self) -> None:
+        """Run the monitor, and another one when another plan is adopted."""
+        while True:
+            await self._adopted.wait()
+            self._monitoring = asyncio.create_task(self.monitor.run())
+            try:
+                await asyncio.wait({self._monitoring})
+            finally:
+                self._monitoring.cancel()
+            if not self._monitoring.cancelled():
+                self._monitoring.result()
+
+
+def own_addresses(plan: Plan) -> set[str]:
+    """Of the host itself, on mrc0 and on the planes."""
+    return {*routes.own_addresses(plan), *map(str, plan.addresses)}
 
 
 @contextlib.asynccontextmanager

@@ -5,15 +5,12 @@ the daemon. Starting again replaces programs in place (bpf_link_update) and keep
 `detach` takes anything down.
 """
 
-import contextlib
-import ctypes as ct
 import errno
-import fcntl
 import logging
 import os
 import secrets
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,16 +18,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import abi, libbpf
+from mrcd import abi, btf, libbpf
 from mrcd.abi import EvState, Reason
-from mrcd.errors import KernelError, MachineError
+from mrcd.carry import carry
+from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.objects import object_path
+from mrcd.pins import ensure_bpffs, locked, opened, remove, version_of
 from mrcd.settings import settings
+from mrcd.tables import Tables
 from mrcd.topology import Plan
 
 log = logging.getLogger(__name__)
 
-BPFFS_MAGIC = 0xCAFE4A11
 PREFIXES_MAX = 65536
 _LEAST_PEERS = 64
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
@@ -43,40 +42,6 @@ Point = Literal["ingress", "egress", "xdp", "xdp-generic"]
 def pin_directory(bpffs: Path) -> Path:
     """Where this ABI's maps and links are pinned."""
     return bpffs / "mrcd" / f"abi{abi.ABI_VERSION}"
-
-
-def ensure_bpffs(path: Path) -> None:
-    """Mount a BPF file system at `path` unless one is there."""
-    libc = ct.CDLL(None, use_errno=True)
-    path.mkdir(parents=True, exist_ok=True)
-    buffer = ct.create_string_buffer(256)
-    if libc.statfs(os.fsencode(path), buffer) == 0:
-        (kind,) = struct.unpack_from("q", buffer.raw)
-        if kind & 0xFFFFFFFF == BPFFS_MAGIC:
-            return
-    if libc.mount(b"bpf", os.fsencode(path), b"bpf", ct.c_ulong(0), None) != 0:
-        raise KernelError(f"mount a BPF file system at {path}", ct.get_errno())
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = libbpf.get(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _locked(directory: Path) -> int:
-    """Hold the pins: two daemons would fight over them. Nobody but root may open the directory."""
-    directory.chmod(0o700)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise MachineError(f"another mrcd uses the tables in {directory}", hint="stop it first") from None
-    return fd
 
 
 @dataclass(frozen=True)
@@ -97,8 +62,10 @@ def _tc_point(attachment: Attachment) -> int:
 class Dataplane:
     """The loaded object. Descriptors live as long as this; pins live on."""
 
-    def __init__(self, plan: Plan, bpffs: Path) -> None:
+    def __init__(self, plan: Plan, bpffs: Path, *, lock: int | None = None) -> None:
+        """`lock`: a descriptor of the lock on the pins, of a data plane that this one is to follow."""
         self.plan = plan
+        self._bpffs = bpffs
         self.pins = pin_directory(bpffs)
         self.tables = self.pins  # where the tables in use are pinned
         self._links = self.pins / "links"
@@ -108,30 +75,47 @@ class Dataplane:
         self._filters: dict[str, Attachment] = {}  # attached by clsact: nothing pins these
         self._ring: libbpf.Ring | None = None
         self.fresh = False  # the counters started at zero
+        self.replaced: Path | None = None  # where the tables are pinned in whose place these come
         ensure_bpffs(bpffs)
         self._links.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.pins.parent)
+        self._lock = locked(self.pins.parent) if lock is None else os.dup(lock)
+
+    def successor(self, plan: Plan) -> "Dataplane":
+        """One for another plan, not loaded yet, that takes over what this one has attached; close this one then."""
+        new = Dataplane(plan, self._bpffs, lock=self._lock)
+        new._filters = dict(self._filters)
+        return new
 
     def load(self) -> None:
         """Load the object on top of the pinned tables.
 
         If a table must have another size all are made anew, beside the old ones: what is attached
         forwards with its own tables until `commit`, which comes when everything is attached.
+
+        Raises MachineError if the object is of another version, before anything is touched.
         """
-        self._obj = libbpf.open_object(object_path())
+        path = object_path()
+        self._obj = libbpf.open_object(path)
+        found_abi = btf.enumerator(self._obj, "mrc_version", "MRC_VERSION_ABI")
+        if found_abi != abi.ABI_VERSION:
+            self.close()
+            raise MachineError(
+                f"{path} has tables of ABI version {found_abi or 'unknown'}, this mrcd knows {abi.ABI_VERSION}",
+                hint="the object is from another version: run `make build`, or reinstall; nothing was changed",
+            )
         maps = libbpf.maps_of(self._obj)
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
         libbpf.set_initial_value(rodata, self._settings(libbpf.initial_size(rodata)))
         self._finish_commit()
-        sizes = self._sizes()
-        found = {name: self._entries(name) for name in sizes}
-        self.fresh = found != sizes
+        sizes = self.sizes(self.plan)
+        found = {name: self._shape(name) for name in sizes}
+        self.fresh = found != {name: btf.declared_shape(maps[name], entries) for name, entries in sizes.items()}
         if self.fresh and any(found.values()):
             log.warning("tables have other sizes than before: counters start at zero")
         for name, entries in sizes.items():
             libbpf.set_map_size(maps[name], entries)
             if not self.fresh:
-                with _opened(self.pins / name) as fd:
+                with opened(self.pins / name) as fd:
                     libbpf.reuse_map(maps[name], fd)
         try:
             libbpf.load_object(self._obj)
@@ -146,21 +130,32 @@ class Dataplane:
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
 
     def _pin_new(self, maps: dict[str, int]) -> None:
-        """Pin new tables beside the old ones. Of these only the administrator's word is kept."""
+        """Pin new tables beside the old ones. What is known of paths and peers is taken over later (carry.py)."""
         self.tables = self.pins / "next"
         self.tables.mkdir(exist_ok=True)
         for name, m in maps.items():
             (self.tables / name).unlink(missing_ok=True)
             libbpf.pin(libbpf.map_fd(m), self.tables / name)
-        zero, status = struct.pack("I", 0), 0
+        zero, ports, status = struct.pack("I", 0), 0, 0
         # The status has been in its place since ABI 1.
-        nodes = [self.pins / "mrc_node", *self.pins.parent.glob("abi*/mrc_node")]
+        nodes = [self.pins / "mrc_node", *sorted(self.pins.parent.glob("abi*/mrc_node"), key=version_of, reverse=True)]
         for path in [p for p in nodes if p.exists()][:1]:
-            with _opened(path) as fd:
-                old = libbpf.lookup_elem(fd, zero, abi.NODE.itemsize)
-                status = struct.unpack("IIII", old)[2] if old else 0
-        node = struct.pack("IIII", secrets.randbelow(2**32 - 1) + 1, 0, status, 0)
+            self.replaced = path.parent
+            with opened(path) as fd:
+                old = libbpf.lookup_elem(fd, zero, max(abi.NODE.itemsize, libbpf.map_info(fd)[1]))
+                _, ports, status, _ = struct.unpack_from("IIII", old) if old else (0, 0, 0, 0)
+        node = struct.pack("IIII", secrets.randbelow(2**32 - 1) + 1, ports, status, 0)
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), zero, node)
+
+    def take_over(self, tables: Tables) -> None:
+        """Fill new tables, which know the peers and their paths, with what those before knew of these."""
+        if not self.fresh or self.replaced is None or self.tables == self.pins:
+            return
+        try:
+            for row in carry(self.replaced, tables):
+                self.refresh(row)
+        except MrcdError as e:
+            log.warning("%s; all paths are probed anew", e.args[0])
 
     def commit(self) -> None:
         """The programs attached now use these tables: new ones take the place of the old."""
@@ -171,7 +166,7 @@ class Dataplane:
         self._forget_staged()
         for other in self.pins.parent.glob("abi*"):  # what another version left attached, and its tables
             if other != self.pins:
-                _remove(other)
+                remove(other)
 
     def _forget_staged(self) -> None:
         staged = self.pins / "next"
@@ -187,12 +182,12 @@ class Dataplane:
                 path.rename(self.pins / path.name)
             staged.rmdir()
 
-    def _entries(self, name: str) -> int:
-        """Size of a pinned table; 0 if there is none."""
+    def _shape(self, name: str) -> btf.Shape | None:
+        """What a pinned table is like; None if there is none."""
         if not (self.pins / name).exists():
-            return 0
-        with _opened(self.pins / name) as fd:
-            return libbpf.map_info(fd)[2]
+            return None
+        with opened(self.pins / name) as fd:
+            return btf.map_shape(fd)
 
     def close(self) -> None:
         """Let go of the object; what is pinned goes on."""
@@ -215,11 +210,13 @@ class Dataplane:
             )
         return value
 
-    def _sizes(self) -> dict[str, int]:
+    @staticmethod
+    def sizes(plan: Plan) -> dict[str, int]:
+        """Entries of every table that a plan needs."""
         # A power of two: a host more does not mean other tables, and counters from zero.
-        peers = max(_LEAST_PEERS, 1 << (self.plan.config.max_peers - 1).bit_length())
-        evs = self.plan.config.cluster.evs_per_peer
-        srh = any(len(e.segments) > 1 for p in self.plan.peers for e in p.evs)
+        peers = max(_LEAST_PEERS, 1 << (plan.config.max_peers - 1).bit_length())
+        evs = plan.config.cluster.evs_per_peer
+        srh = any(len(e.segments) > 1 for p in plan.peers for e in p.evs)
         return {
             "mrc_evs": peers * evs,
             "mrc_ledgers": peers * evs,
@@ -228,6 +225,7 @@ class Dataplane:
             "mrc_peers": peers,
             "mrc_rounds": peers,
             "mrc_alarms": peers,
+            "mrc_rides": 1,  # while programs are replaced one after the other, old and new share it
             "mrc_planes": abi.MAX_PLANES,
             "mrc_node": 1,
             "mrc_rotations": peers,
@@ -281,13 +279,13 @@ class Dataplane:
         """An interface has one XDP program, and a link keeps its mode: ours in another mode goes first.
         Meanwhile mrc_pop at tc does the work."""
         for path in self.pins.parent.glob("abi*/links/pop-xdp*"):  # another version's too
-            with _opened(path) as fd:
+            with opened(path) as fd:
                 same = libbpf.link_ifindex(fd) == wanted.ifindex
             if same:
                 path.unlink()
 
     def _replace(self, path: Path, wanted: Attachment, prog_fd: int) -> bool:
-        with _opened(path) as fd:
+        with opened(path) as fd:
             if libbpf.link_ifindex(fd) == wanted.ifindex:
                 try:
                     libbpf.update_link(fd, prog_fd)
@@ -368,13 +366,3 @@ class Dataplane:
         """What the programs told since the last call, as abi.EVENT; after a start also what nobody read before."""
         assert self._ring is not None
         return np.frombuffer(b"".join(self._ring.records()), abi.EVENT)
-
-
-def _remove(directory: Path) -> None:
-    """A directory of pins with all that is in it."""
-    for path in directory.iterdir():
-        if path.is_dir():
-            _remove(path)
-        else:
-            path.unlink()
-    directory.rmdir()

@@ -23,7 +23,7 @@ TC_REPLACE = 1
 CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # by which our filters are known
 
 
-class _ObjGetInfo(ct.Structure):
+class MapInfo(ct.Structure):
     """The beginning of struct bpf_map_info."""
 
     _fields_ = [
@@ -34,6 +34,13 @@ class _ObjGetInfo(ct.Structure):
         ("max_entries", ct.c_uint32),
         ("map_flags", ct.c_uint32),
         ("name", ct.c_char * 16),
+        ("ifindex", ct.c_uint32),
+        ("btf_vmlinux_value_type_id", ct.c_uint32),
+        ("netns_dev", ct.c_uint64),
+        ("netns_ino", ct.c_uint64),
+        ("btf_id", ct.c_uint32),
+        ("btf_key_type_id", ct.c_uint32),
+        ("btf_value_type_id", ct.c_uint32),
     ]
 
 
@@ -89,6 +96,10 @@ _POINTERS = (
     "bpf_program__name",
     "bpf_map__initial_value",
     "ring_buffer__new",
+    "bpf_object__btf",
+    "btf__load_from_kernel_by_id",
+    "btf__type_by_id",
+    "btf__name_by_offset",
 )
 _lib: Any = None
 _log: list[str] = []
@@ -229,11 +240,17 @@ def get(path: Path) -> int:
     return check(f"open the pin {path}", lib().bpf_obj_get(os.fsencode(path)))
 
 
+def info(fd: int) -> MapInfo:
+    """What the kernel says of a map."""
+    found, size = MapInfo(), ct.c_uint32(ct.sizeof(MapInfo))
+    check("ask for a map's size", lib().bpf_obj_get_info_by_fd(fd, ct.byref(found), ct.byref(size)))
+    return found
+
+
 def map_info(fd: int) -> tuple[int, int, int]:
     """Key size, value size (bytes) and entries of a map."""
-    info, size = _ObjGetInfo(), ct.c_uint32(ct.sizeof(_ObjGetInfo))
-    check("ask for a map's size", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
-    return info.key_size, info.value_size, info.max_entries
+    found = info(fd)
+    return found.key_size, found.value_size, found.max_entries
 
 
 class _LinkInfo(ct.Structure):

@@ -1,6 +1,7 @@
 """The command `mrcd`: check a configuration, or run the daemon."""
 
 import asyncio
+import contextlib
 import faulthandler
 import fcntl
 import gc
@@ -77,19 +78,25 @@ def mrcd(
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     faulthandler.enable()  # systemd's watchdog ends a daemon that hangs by SIGABRT: the log then shows where
     with _only_one(run_dir):
-        asyncio.run(_serve(plan, run_dir, bpffs, state_dir))
+        asyncio.run(_serve(config_path, plan, run_dir, bpffs, state_dir))
 
 
-async def _serve(plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None) -> None:
+async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None) -> None:
     from mrcd.api import Servers  # bcc, aiohttp and the rest only where the daemon really runs
     from mrcd.daemon import running
+    from mrcd.reload import Reloader
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload
     metrics = plan.config.metrics
-    async with running(plan, run_dir, bpffs, state_dir) as daemon, Servers(daemon, run_dir, metrics):
+    async with (
+        running(plan, run_dir, bpffs, state_dir) as daemon,
+        Servers(daemon, run_dir, metrics, reloader := Reloader(daemon, config_path)),
+    ):
+        loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         gc.collect()
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
         work = asyncio.create_task(daemon.run())
@@ -121,9 +128,10 @@ def _only_one(run_dir: Path) -> IO[str]:
         raise MachineError(
             f"mrcd already runs here (pid {pid or 'unknown'})", hint="stop it first: two would fight over the routes"
         ) from None
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
+    with contextlib.suppress(OSError):  # a full disk: whoever comes second is not told who was first
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
     return lock
 
 

@@ -132,6 +132,12 @@ class Monitor:
             self._dataplane.sweep(row)
         self._due_ns[self._rows] = 0
 
+    def follow(self, before: "Monitor") -> None:
+        """Know of the peers what an earlier plan's monitor knew, and count on."""
+        self.transitions, self.lost_events, self._started = before.transitions, before.lost_events, before._started
+        self._statuses = {row: known for row, known in before._statuses.items() if row in self._peers}
+        self._silent = before._silent & self._peers.keys()
+
     def forget(self) -> None:
         """Judge all peers anew: what was missed while nobody listened says nothing."""
         self._judge.forget(self._rows)

@@ -23,11 +23,11 @@ from mrcd.monitor import Monitor
 from mrcd.policy import Denial, Target
 from mrcd.tables import Tables
 from mrcd.topology import Plan
+from mrcd.versions import SCHEMA_VERSION
 from mrcd.view import in_flight, lost_packets
 
 log = logging.getLogger("mrcd.steering")
 
-SCHEMA_VERSION = 1
 _AGAIN_S = 1.0  # after what did not work
 _SAVE_AGAIN_S = 10.0
 _AT_ONCE = 256  # EVs, until others have their turn

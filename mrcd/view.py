@@ -68,6 +68,8 @@ class View:
             ),
             "links": links,
             "inner_mtu": self._plan.inner_mtu,
+            "mtu": c.mtu,
+            "udp_port": c.udp_port,
             "planes": planes,
             "push": push,
             "peers": {

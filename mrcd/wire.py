@@ -31,6 +31,7 @@ from mrcd.topology import EV, Plan
 UDP_PORT: int = Cluster.model_fields["udp_port"].default
 HOP_LIMIT = 64
 DATA, PROBE_REQUEST, PROBE_REPLY = 1, 2, 3  # enum mrc_type
+ASIDE = 0x2  # MRC_FLAG_ASIDE
 TYPES = {DATA: "data", PROBE_REQUEST: "probe request", PROBE_REPLY: "probe reply"}
 
 
@@ -41,7 +42,7 @@ class MRC(Packet):  # type: ignore[misc]
     fields_desc = (
         ByteField("version", abi.WIRE_VERSION),
         ByteEnumField("type", DATA, TYPES),
-        FlagsField("flags", 0, 8, ["retransmission", *(f"bit{i}" for i in range(1, 8))]),
+        FlagsField("flags", 0, 8, ["retransmission", "aside", *(f"bit{i}" for i in range(2, 8))]),
         ByteField("reserved", 0),
         ShortField("sender", 0),
         ShortField("ev", 0),

@@ -1,12 +1,19 @@
-"""`mrcctl config check`: what a cluster file amounts to. Imports pydantic, so it is imported late."""
+"""Behind `mrcctl config`: what a cluster file amounts to. Imports pydantic, so it is imported late."""
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
 
-from mrcd.config import load
-from mrcd.errors import UsageError
-from mrcd.topology import plan
+from pydantic import ValidationError
+
+from mrcd import toml
+from mrcd.config import Config, load
+from mrcd.ctl.client import DaemonDown
+from mrcd.diff import SCHEMA_VERSION, compare
+from mrcd.errors import DaemonError, UsageError
+from mrcd.topology import Plan, plan
+from mrcd.view import RUNNING_FILE
 
 
 def summary(file: Path, host: str | None) -> dict[str, Any]:
@@ -17,9 +24,7 @@ def summary(file: Path, host: str | None) -> dict[str, Any]:
     if not file.exists():
         raise UsageError(f"{file}: no such file", hint="a commented example is scripts/deploy/mrcd.toml")
     config = load(file)
-    names = [h.name for h in config.hosts]
-    here = socket.gethostname()
-    seen_from = host or (here if here in names else names[0])
+    seen_from = _seen_from(config, host)
     # Explicit paths can be at fault at their sources only: look from there too.
     for source in {p.source for p in config.paths} - {seen_from}:
         plan(config, source)
@@ -30,7 +35,7 @@ def summary(file: Path, host: str | None) -> dict[str, Any]:
         "valid": True,
         "file": str(file),
         "cluster": c.name,
-        "hosts": len(names),
+        "hosts": len(config.hosts),
         "planes": c.planes,
         "t0s": c.t0s,
         "t1s": c.t1s,
@@ -42,4 +47,57 @@ def summary(file: Path, host: str | None) -> dict[str, Any]:
         "inner_mtu": mine.inner_mtu,
         "host": seen_from,
         "interfaces": list(mine.interfaces),
+    }
+
+
+def _seen_from(config: Config, host: str | None) -> str:
+    """The host named, or this machine if the file names it, else the file's first."""
+    names = [h.name for h in config.hosts]
+    here = socket.gethostname()
+    return host or (here if here in names else names[0])
+
+
+def left_behind(run_dir: Path, down: DaemonDown) -> dict[str, Any]:
+    """What the last mrcd wrote down of its configuration: {"host", "config"}. Raises `down` if there is nothing."""
+    try:
+        document = json.loads((run_dir / RUNNING_FILE).read_text())
+        return {"host": document["host"], "config": document["config"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise down from None
+
+
+def _plan_of(running: dict[str, Any]) -> Plan:
+    try:
+        return plan(Config.model_validate(running["config"]), running["host"])
+    except (ValidationError, KeyError) as e:
+        raise DaemonError(
+            f"the configuration that runs is of another version of mrcd: {type(e).__name__}",
+            hint="use the mrcctl that belongs to the mrcd that runs; see `mrcctl version`",
+        ) from None
+
+
+def difference(running: dict[str, Any], file: Path) -> dict[str, Any]:
+    """From the configuration that runs to a file: the document of diff.py, with "file" and "host".
+
+    Raises UsageError, ConfigError.
+    """
+    before = _plan_of(running)
+    after = plan(load(file), before.host.name)
+    return compare(before, after).document() | {"file": str(file), "host": before.host.name}
+
+
+def shown(source: Path | dict[str, Any], host: str | None, effective: bool) -> dict[str, Any]:
+    """A file, or what runs, as {"schema_version", "file", "host", "effective", "config"}; "file" is None for what
+    runs. Raises UsageError, ConfigError."""
+    if isinstance(source, Path):
+        config = load(source)
+        mine = plan(config, _seen_from(config, host))
+    else:
+        mine = _plan_of(source)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "file": str(source) if isinstance(source, Path) else None,
+        "host": mine.host.name,
+        "effective": effective,
+        "config": toml.effective(mine) if effective else toml.given(mine),
     }

@@ -3,12 +3,10 @@
 Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or the machine refused.
 """
 
-from pathlib import Path
-
 import click
 
 import mrcd
-from mrcd.ctl import bpf, bugreport, completion, look, render, steering, watch
+from mrcd.ctl import bpf, bugreport, completion, configs, look, steering, tools, watch
 from mrcd.ctl.base import Cli, Options, common, emit
 
 
@@ -34,6 +32,7 @@ for _command in (
     *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
     *(steering.deny, steering.allow, steering.drain, steering.undrain, steering.denials),
+    *(tools.probe, tools.trace, tools.capture, tools.preflight, tools.doctor),
 ):
     cli.add_command(_command)
 
@@ -61,19 +60,5 @@ def attach(options: Options, force: bool) -> None:
     _attachment(options, "attach", force)
 
 
-@cli.group()
-@common
-def config() -> None:
-    """The cluster file."""
-
-
-@config.command(short_help="Validate a cluster file and sum it up.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--host", metavar="NAME", help="Seen from this host; from the one it runs on unless given.")
-@common
-@click.pass_obj
-def check(options: Options, file: Path, host: str | None) -> None:
-    """Validate a cluster file and sum it up; nothing is changed, mrcd need not run."""
-    from mrcd.ctl.check import summary
-
-    emit(options, summary(file, host), render.plan)
+cli.add_command(configs.config)
+cli.add_command(configs.reload)

@@ -177,7 +177,7 @@ def _from_file(run_dir: Path, down: DaemonDown) -> Json:
         raise DaemonDown(f"mrcd is not running, and there is no {path}", hint=down.hint)
     left = [(d, d.left_s(time.time())) for d in found]
     document = [policy.brief(d, s) for d, s in left]
-    return {"schema_version": 1, "denials": document, "pending": False} | {
+    return {"denials": document, "pending": False} | {
         "file": str(path),
         "saved": True,
         "warning": None,

@@ -93,7 +93,7 @@ def test_what_is_denied_outlives_daemon_and_tables_and_means_new_paths(healthy: 
     assert denied(healthy) == {6}
     mrcctl(healthy, "h0", "allow", "t1:1:2")
     wait_until("all EVs are GOOD", lambda: all_good(healthy))
-    assert mrcctl(healthy, "h0", "denials")["denials"] == []
+    assert mrcctl(healthy, "h0", "denials") == []
 
 
 def test_denied_evs_are_probed_and_a_denial_ends_by_itself(healthy: Lab) -> None:
@@ -121,7 +121,7 @@ def test_the_floor_holds_and_what_cannot_be_read_frees_nothing(healthy: Lab) -> 
     path.write_text("{")
     restart(healthy)
     assert denied(healthy) == {4, 5, 6, 7}
-    assert [d["target"] for d in mrcctl(healthy, "h0", "denials")["denials"]] == ["plane:1"]
+    assert [d["target"] for d in mrcctl(healthy, "h0", "denials")] == ["plane:1"]
     (kept,) = path.parent.glob(f"{path.name}.unreadable-*")
     kept.unlink()
     mrcctl(healthy, "h0", "allow", "--all")

@@ -19,7 +19,7 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.abi import EvState, Reason
-from mrcd.wire import MRC, PROBE_REPLY, MRCProbe
+from mrcd.wire import ASIDE, MRC, PROBE_REPLY, MRCProbe
 from tests.packet.cluster import H2, H5, SLOTS, all_steerings, nic_mac, wire_mac
 from tests.packet.reports import MS, now, others, state
 from tests.packet.rig import Bench
@@ -258,3 +258,7 @@ def test_forged_ones_do_not_keep_the_true_from_being_heard(bench: Bench) -> None
         changes_nothing(bench, error(bench, changed(quoted, MRC, seq=100)))
     passes(bench, error(bench, quoted))
     assert state(bench, 5) == ICMP_ERROR
+
+
+def test_an_error_about_a_tools_probe_is_no_evidence(bench: Bench) -> None:
+    changes_nothing(bench, error(bench, sent(bench, probe=True, flags=ASIDE)))

@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd import abi
 from mrcd.abi import EvState
-from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from mrcd.wire import ASIDE, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H2, H5, SLOTS, all_steerings
 from tests.packet.reports import GENERATION, now
 from tests.packet.rig import Bench
@@ -52,7 +52,7 @@ def reflected(bench: Bench, ask: Packet) -> Packet:
     for name, value in own(bench).items():
         setattr(probe, name, value)
     path = reply[UDP].sport - abi.SPORT_BASE
-    fields = {"type": PROBE_REPLY, "ev": mrc.ev, "seq": mrc.seq, "tx_ns": reply[MRC].tx_ns}
+    fields = {"type": PROBE_REPLY, "ev": mrc.ev, "seq": mrc.seq, "tx_ns": reply[MRC].tx_ns, "flags": int(mrc.flags)}
     assert out == bytes(bench.sent(H2, path, Raw(bytes(probe) + rest), **fields))
     return reply
 
@@ -272,3 +272,35 @@ def test_requests_say_nothing_of_a_host_they_were_not_meant_for(bench: Bench) ->
     before = bench.counted()
     refused(bench, changed(request(bench), MRC, **fields), "wrong_receiver")
     assert bench.counted() == before
+
+
+# ---- of a tool ----
+
+
+@all_steerings
+def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
+    before = bench.tables.peers[H2].copy()
+    ask = request(bench, 5, ports=0, status=abi.STATUS_DETACHED, round=77)
+    ask[MRC].flags = ASIDE
+    reply = reflected(bench, ask)
+    assert (reply[MRC].flags, reply[MRCProbe].round) == (ASIDE, 77)
+    assert not bench.tables.rxs["probes"].any()
+    assert bench.tables.peers[H2] == before  # heard, ports, status, generation
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize("sender", ["h2", "h0"])
+def test_what_comes_back_to_a_tool_changes_nothing(bench: Bench, sender: str) -> None:
+    """A reply of h2, and what this host sent and a switch turned round. Packet sockets are behind XDP, before tc."""
+    tables = ("peers", "evs", "ledgers", "rounds", "rxs")
+    before = {name: getattr(bench.tables, name).copy() for name in tables}
+    content = Raw(bytes(MRCProbe(seq=1, generation=GENERATION, tx_ns=now())))
+    back = bench.arriving("h2", 5, content, type=PROBE_REPLY, seq=1, tx_ns=now())
+    back[MRC].flags = ASIDE
+    if sender == "h0":
+        back[IPv6].src, back[MRC].sender = str(bench.plan.addresses[1]), 0
+    assert bench.pop_xdp(bytes(back), bench.ifindex["n1"]) == ("pass", bytes(back))
+    assert bench.pop("tc", back, 1)[0] == "drop"
+    assert bench.drops() == {}
+    for name in tables:
+        assert (getattr(bench.tables, name) == before[name]).all(), name

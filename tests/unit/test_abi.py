@@ -91,7 +91,7 @@ def test_struct(btf: Btf, name: str) -> None:
 
 def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
     assert btf.named("STRUCT").keys() == abi.STRUCTS.keys() | LAYERS.keys() | SCRATCH.keys() | {"mrc_alarm"}
-    assert btf.named("ENUM").keys() == ENUMS.keys() | {"mrc_type"}
+    assert btf.named("ENUM").keys() == ENUMS.keys() | {"mrc_type", "mrc_version"}
 
 
 def test_maps(btf: Btf) -> None:
@@ -147,6 +147,12 @@ def test_types_of_packets(btf: Btf) -> None:
     types = enumerators(btf, "mrc_type", "MRC_")
     assert {v: n.lower().replace("_", " ") for n, v in types.items()} == wire.TYPES
     assert types == {"DATA": wire.DATA, "PROBE_REQUEST": wire.PROBE_REQUEST, "PROBE_REPLY": wire.PROBE_REPLY}
+
+
+def test_versions(btf: Btf) -> None:
+    """What the loader looks at before it touches anything."""
+    versions = enumerators(btf, "mrc_version", "MRC_VERSION_")
+    assert versions == {"ABI": abi.ABI_VERSION, "WIRE": abi.WIRE_VERSION}
 
 
 # ---- the wire ----

@@ -14,6 +14,7 @@ from mrcd.api import errors
 from mrcd.api_steering import SteeringApi
 from mrcd.ctl.client import Client, Json
 from mrcd.errors import UsageError
+from mrcd.versions import SCHEMA_VERSION
 from tests.unit.test_steering import Host
 
 
@@ -56,7 +57,7 @@ def test_deny_drain_and_allow(host: Host, tmp_path: Path) -> None:
         lambda c: c.post("/v1/allow", {"plane": 1}),
         lambda c: c.post("/v1/allow", {"all": True}),
     )
-    assert (deny["target"], deny["changed"], deny["schema_version"]) == ("t1:1:2 peer:h3", 1, 1)
+    assert (deny["target"], deny["changed"], deny["schema_version"]) == ("t1:1:2 peer:h3", 1, SCHEMA_VERSION)
     (denial,) = denials["denials"]
     assert (denial["uid"], denial["reason"], denial["action"]) == (os.getuid(), "fan", "drain")
     assert denial["remaining_s"] == 1800

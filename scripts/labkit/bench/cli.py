@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.bench import calm, cpu, overhead, planes, spread, throughput
+from labkit.bench import calm, cpu, lifecycle, overhead, planes, spread, throughput
 from labkit.bench.failover import part as failover
 from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
@@ -17,7 +17,10 @@ from labkit.observe import Document
 from mrcd.errors import UsageError
 
 SCHEMA_VERSION = 1
-_PARTS = (throughput.PART, spread.PART, planes.PART, paper.PART, overhead.PART, calm.PART, failover.PART)
+_PARTS = (
+    *(throughput.PART, spread.PART, planes.PART, paper.PART),
+    *(overhead.PART, lifecycle.PART, calm.PART, failover.PART),
+)
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _QUICK = (throughput.PART, spread.PART, planes.PART)  # of "all"
 _NOISY = 0.25
@@ -73,8 +76,8 @@ def bench(
 ) -> int:
     """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
 
-    `overhead`, `calm`, `failover` and `paper` take their time, and are not in `all`. Exit code 1 if a requirement is
-    not met. Progress goes to stderr.
+    `overhead`, `lifecycle`, `calm`, `failover` and `paper` take their time, and are not in `all`. Exit code 1 if a
+    requirement is not met. Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,

@@ -1,0 +1,40 @@
+"""The configuration in the control API: what runs, and going over to what the file says now."""
+
+from aiohttp import web
+
+from mrcd.daemon import Daemon
+from mrcd.errors import UsageError
+from mrcd.reload import Reloader
+from mrcd.view import SCHEMA_VERSION
+
+
+class ConfigApi:
+    """The handlers, over one daemon."""
+
+    def __init__(self, daemon: Daemon, reloader: Reloader) -> None:
+        self._daemon, self._reloader = daemon, reloader
+
+    def routes(self) -> list[web.RouteDef]:
+        """What they answer to."""
+        return [web.get("/v1/config", self.config), web.post("/v1/reload", self.reload)]
+
+    async def config(self, _: web.Request) -> web.Response:
+        """The configuration in force, with its defaults."""
+        plan = self._daemon.plan
+        return web.json_response(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "file": str(self._reloader.path),
+                "host": plan.host.name,
+                "config": plan.config.model_dump(mode="json"),
+            }
+        )
+
+    async def reload(self, request: web.Request) -> web.Response:
+        """Read the file again."""
+        try:
+            body = await request.json() if request.can_read_body else {}
+        except ValueError:
+            raise UsageError("the request's body is not JSON") from None
+        force = isinstance(body, dict) and bool(body.get("force"))
+        return web.json_response(await self._reloader.reload(force=force))

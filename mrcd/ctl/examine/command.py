@@ -1,0 +1,110 @@
+"""Gather what the checks need, run them, make the document of --json."""
+
+import json
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from mrcd import config, topology
+from mrcd.ctl.client import DaemonDown
+from mrcd.ctl.examine import kernel, nics, paths, sending, sysctls
+from mrcd.ctl.examine.machine import Machine
+from mrcd.ctl.examine.result import Context, Document, Site, examine
+from mrcd.errors import MachineError, MrcdError
+from mrcd.settings import settings
+from mrcd.topology import Plan
+from mrcd.view import RUNNING_FILE
+
+SCHEMA_VERSION = 1
+_MODULES = (kernel, nics, sysctls, paths)  # importing them registers their checks
+
+# With this the verifier looks at all of the code: settings are constants to it.
+EXAMPLE = """
+[cluster]
+steering = "srh"
+t0s = 2
+[[hosts]]
+name = "a"
+id = 0
+port = 0
+prefixes = ["10.0.0.1/32"]
+[[hosts]]
+name = "b"
+id = 1
+t0 = 1
+port = 0
+prefixes = ["10.0.0.2/32"]
+"""
+
+
+def site(plan: Plan, pins: str | None = None) -> Site:
+    """What a plan wants of its host. `pins`: where its tables are, if mrcd runs."""
+    c, overlay = plan.config.cluster, plan.config.overlay
+    return Site(
+        plan.host.name,
+        plan.interfaces,
+        c.mtu,
+        plan.inner_mtu,
+        c.steering,
+        c.granularity,
+        overlay.interface,
+        str(plan.config.interfaces.gateway),
+        overlay.reordering,
+        tuple(str(p) for p in plan.host.prefixes if p.prefixlen < p.max_prefixlen),
+        pins,
+    )
+
+
+def preflight(file: Path | None, host: str | None) -> Document:
+    """The checks before mrcd is installed. Raises UsageError, ConfigError."""
+    plan = topology.plan(config.load(file), host or socket.gethostname()) if file else None
+    example = plan or topology.plan(config.parse(EXAMPLE), "a")
+    machine = Machine(settings(example).tobytes())
+    return _document("preflight", Context(machine, site(plan) if plan else None))
+
+
+def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
+    """The checks of a host on which mrcd runs. `documents`: status, peers, paths; None if they cannot be had.
+
+    Raises MachineError if mrcd has never run here.
+    """
+    wanted = running(run_dir)
+    if documents is None:
+        why = str(down.args[0]) if down else "mrcd does not answer"
+        return _document("doctor", Context(Machine(), wanted, installed=True, down=why))
+    status, peers, evs = documents
+    context = Context(
+        Machine(),
+        wanted,
+        installed=True,
+        status=status,
+        peers=peers,
+        answers=sending.answers(status, peers, evs),
+        overlay=sending.overlay(status, peers),
+    )
+    return _document("doctor", context)
+
+
+def running(run_dir: Path) -> Site:
+    """What mrcd has left beside its socket of what it runs. Raises MachineError."""
+    path = run_dir / RUNNING_FILE
+    try:
+        found = json.loads(path.read_text())
+        return site(topology.plan(config.Config.model_validate(found["config"]), found["host"]), str(found["pins"]))
+    except (OSError, ValueError, KeyError, MrcdError) as e:
+        raise MachineError(
+            f"no usable {path}: {e}", hint="mrcd has not run on this host yet: `mrcctl preflight` needs none"
+        ) from None
+
+
+def _document(command: str, context: Context) -> Document:
+    found = examine(context)
+    count = Counter(f["status"] for f in found)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": command,
+        "host": context.site.host if context.site else None,
+        "checks": found,
+        "summary": {s: count[s] for s in ("PASS", "WARN", "FAIL", "SKIP")},
+    }

@@ -1,0 +1,238 @@
+"""The machine as the checks read it: files, netlink, ethtool, bpf(2). Nothing here changes anything that stays."""
+
+import asyncio
+import ctypes as ct
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+from functools import cached_property
+from pathlib import Path
+
+from pyroute2 import AsyncIPRoute
+from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
+
+from mrcd import libbpf
+from mrcd.ctl.examine import netdev
+from mrcd.errors import MachineError, MrcdError
+from mrcd.netlink import Link, Netlink
+from mrcd.objects import object_path
+
+_SCHED_CLS, _RINGBUF, _ARRAY, _TIMER_INIT = 3, 27, 2, 169  # of enum bpf_prog_type, bpf_map_type, bpf_func_id
+_F_MMAPABLE = 1 << 10
+_LOOPBACK = 1
+_PARENTS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
+_TCX = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}
+_QUEUE = re.compile(r"rx[_-]?(?:queue[_-]?)?(\d+)[_.-](?:packets|pkts|xdp_packets)")
+_TIME_ERROR = 5  # adjtimex(2)
+_UNKNOWN_SPEED = (0, 0xFFFF, 0xFFFFFFFF)
+
+_SEG6_TRIAL = (
+    "ip link set lo up && ip -6 route add 5f00:0:1::/48 encap seg6 mode encap segs 5f00:0:2:: dev lo"
+    " && ip link add v0 type veth peer name v1 && ip link set v0 up"
+    " && ip -6 route add 5f00:0:2::/64 encap seg6local action End.DT6 table 255 dev v0"
+)
+
+
+class _MapOpts(ct.Structure):
+    """The beginning of struct bpf_map_create_opts."""
+
+    _fields_ = [("sz", ct.c_size_t), ("_btf", ct.c_uint32 * 5), ("map_flags", ct.c_uint32), ("_rest", ct.c_byte * 40)]
+
+
+class _ProgInfo(ct.Structure):
+    """The beginning of struct bpf_prog_info."""
+
+    _fields_ = [("_before", ct.c_byte * 64), ("name", ct.c_char * 16), ("_rest", ct.c_byte * 176)]
+
+
+class Machine:
+    """This machine, in this network namespace. `settings`: of the programs, for the trial (mrcd/settings.py)."""
+
+    def __init__(self, settings: bytes = b"") -> None:
+        self._settings = settings
+
+    def text(self, path: str) -> str | None:
+        """A file, stripped; None if it is not there or cannot be read."""
+        try:
+            return Path(path).read_text().strip()
+        except OSError:
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return Path(path).exists()
+
+    def uname(self) -> tuple[str, str]:
+        """Release and build of the kernel."""
+        return platform.release(), platform.version()
+
+    def module(self, name: str) -> bool:
+        """Whether Python finds a module. It is not imported."""
+        return importlib.util.find_spec(name) is not None
+
+    def library(self, name: str) -> str:
+        """Why a shared library cannot be loaded; empty if it can."""
+        try:
+            ct.CDLL(name)
+        except OSError as e:
+            return str(e)
+        return ""
+
+    def clock_synchronised(self) -> bool | None:
+        """Whether something keeps CLOCK_REALTIME right; None if the kernel does not say."""
+        state = ct.CDLL(None, use_errno=True).adjtimex(ct.create_string_buffer(256))
+        return None if state < 0 else bool(state != _TIME_ERROR)
+
+    # ---- links ----
+
+    @cached_property
+    def _links(self) -> dict[str, Link]:
+        async def ask() -> dict[str, Link]:
+            async with Netlink() as netlink:
+                return await netlink.links()
+
+        return asyncio.run(ask())
+
+    def links(self) -> dict[str, Link]:
+        """All interfaces by name."""
+        return self._links
+
+    def neighbours(self, gateway: str) -> dict[int, str]:
+        """Where a first hop is resolved: ifindex → MAC."""
+
+        async def ask() -> dict[int, str]:
+            async with Netlink() as netlink:
+                return await netlink.neighbours(gateway)
+
+        return asyncio.run(ask())
+
+    def offloads(self, name: str) -> dict[str, bool]:
+        """Offloads by their ethtool names."""
+        try:
+            features = IoctlEthtool(name).get_features()
+            return {key: bool(features[key]) for key in features.keys()}  # noqa: SIM118 - not a dictionary
+        except (EthtoolError, OSError) as e:
+            raise MachineError(f"{name} does not tell its offloads: {e}") from None
+
+    def speed_mbit(self, name: str) -> int | None:
+        """Link speed; None if the driver does not know."""
+        try:
+            found = IoctlEthtool(name).get_cmd()
+        except (EthtoolError, OSError):
+            return None
+        speed = int(found["speed"]) | int(found["speed_hi"]) << 16
+        return None if speed in _UNKNOWN_SPEED else speed
+
+    def receive_queues(self, name: str) -> dict[int, int]:
+        """Packets by receive queue, as far as the driver counts them."""
+        link = self._links.get(name)
+        counted = netdev.receive_queues(link.ifindex) if link else {}
+        if counted:
+            return counted
+        try:
+            statistics = IoctlEthtool(name).get_statistics()
+        except (EthtoolError, OSError):
+            return {}
+        found: dict[int, int] = {}
+        for key, value in statistics:
+            match = _QUEUE.fullmatch(key.decode() if isinstance(key, bytes) else str(key))
+            if match:
+                found[int(match[1])] = max(int(value), found.get(int(match[1]), 0))
+        return found
+
+    def xdp_features(self, ifindex: int) -> int | None:
+        """NETDEV_XDP_ACT_* of a driver; None if the kernel cannot be asked."""
+        return netdev.xdp_features(ifindex)
+
+    # ---- programs ----
+
+    def programs(self, ifindex: int, where: str) -> list[str]:
+        """Names of the programs at a hook ("xdp", "ingress", "egress"), in the order in which they run."""
+        if os.geteuid():
+            raise MachineError("only root may see which programs are attached")
+        if where == "xdp":
+            number = ct.c_uint32()
+            libbpf.check("ask for the XDP program", libbpf.lib().bpf_xdp_query_id(ifindex, 0, ct.byref(number)))
+            return [_program(number.value)] if number.value else []
+        return [*_tcx(ifindex, where), *asyncio.run(_filters(ifindex, where))]
+
+    def feature(self, name: str) -> bool | None:
+        """Whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None if only root can ask."""
+        if os.geteuid():
+            return None
+        lib = libbpf.lib()
+        if name == "ringbuf":
+            return bool(lib.libbpf_probe_bpf_map_type(_RINGBUF, None) == 1)
+        if name == "timer":
+            return bool(lib.libbpf_probe_bpf_helper(_SCHED_CLS, _TIMER_INIT, None) == 1)
+        if name == "mmapable":
+            opts = _MapOpts(sz=ct.sizeof(_MapOpts), map_flags=_F_MMAPABLE)
+            fd = lib.bpf_map_create(_ARRAY, b"mrc_trial", 4, 8, 1, ct.byref(opts))
+            if fd >= 0:
+                os.close(fd)
+            return bool(fd >= 0)
+        try:
+            _tcx(_LOOPBACK, "ingress")
+        except MrcdError:
+            return False
+        return True
+
+    def try_programs(self) -> tuple[bool | None, str]:
+        """Have the kernel verify the programs, without a pin or an attachment. None: it cannot be tried."""
+        if os.geteuid():
+            return None, "only root can load programs"
+        obj = libbpf.open_object(object_path())
+        try:
+            rodata = next(m for name, m in libbpf.maps_of(obj).items() if name.endswith(".rodata"))
+            libbpf.set_initial_value(rodata, self._settings)
+            libbpf.load_object(obj)
+        except MrcdError as e:
+            return False, e.args[0].replace("\n", "; ")
+        finally:
+            libbpf.close_object(obj)
+        return True, ""
+
+    def try_seg6(self) -> tuple[bool | None, str]:
+        """Add SRv6 routes in a network namespace that is gone afterwards. None: it cannot be tried."""
+        if os.geteuid() or not shutil.which("unshare") or not shutil.which("ip"):
+            return None, "only root, with unshare and iproute2, can try SRv6 routes"
+        done = subprocess.run(["unshare", "-n", "sh", "-c", _SEG6_TRIAL], capture_output=True, text=True, timeout=10)
+        return done.returncode == 0, "; ".join(done.stderr.split("\n")).strip("; ")
+
+
+def _program(number: int) -> str:
+    fd = libbpf.check("open a program", libbpf.lib().bpf_prog_get_fd_by_id(number))
+    try:
+        info, size = _ProgInfo(), ct.c_uint32(ct.sizeof(_ProgInfo))
+        libbpf.check(
+            "ask for a program's name", libbpf.lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size))
+        )
+        return info.name.decode(errors="replace") or f"program {number}"
+    finally:
+        os.close(fd)
+
+
+def _tcx(ifindex: int, where: str) -> list[str]:
+    numbers, count, flags = (ct.c_uint32 * 64)(), ct.c_uint32(64), ct.c_uint32()
+    result = libbpf.lib().bpf_prog_query(ifindex, _TCX[where], 0, ct.byref(flags), numbers, ct.byref(count))
+    libbpf.check("ask which programs are attached", result)
+    return [_program(n) for n in list(numbers)[: count.value] if n]
+
+
+async def _filters(ifindex: int, where: str) -> list[str]:
+    """Filters of clsact, in the order of their priorities. Other kinds than bpf are named by their kind."""
+    found: dict[tuple[int, str], None] = {}
+    async with AsyncIPRoute() as ipr:
+        async for msg in await ipr.get_filters(index=ifindex, parent=_PARENTS[where]):
+            kind, options = msg.get("TCA_KIND"), msg.get("TCA_OPTIONS")
+            if not kind or not msg["handle"]:
+                continue
+            name = f"a {kind} filter"
+            if kind == "bpf" and options is not None:
+                # PROGRAM:[ID] if libbpf has attached it, FILE:[SECTION] if tc has.
+                name = str(options.get("TCA_BPF_NAME")).partition(":[")[0]
+            found[msg["info"] >> 16, name] = None
+    return [name for _, name in sorted(found)]

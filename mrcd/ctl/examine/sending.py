@@ -1,0 +1,95 @@
+"""What doctor sends: probes of three sizes on each EV, and datagrams of two sizes to each peer through mrc0."""
+
+import errno
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mrcd.ctl import packets, probe
+from mrcd.ctl.examine.result import Answers
+from mrcd.ctl.exchange import Exchange, Way, here
+
+_COUNT = 3
+_PER_SECOND = 5000  # probes
+_LEAST_S, _WAIT_S = 0.01, 0.5
+_DISCARD = 9  # port
+_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2
+_HEADERS = {4: 28, 6: 48}
+
+
+def answers(
+    status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], paths: Sequence[Mapping[str, Any]]
+) -> list[Answers]:
+    """Probe every EV: least size, the planes' MTU, one byte more. Raises MachineError."""
+    local, room = here(status), probe.room(paths)
+    ids = {p["peer"]: int(p["host_id"]) for p in peers}
+    ways = {(p["peer"], p["ev"]): probe.way(p, ids[p["peer"]], size=0, room=room) for p in paths}
+    if not ways:
+        return []
+    least = max(packets.size_of(w.segments, w.room) for w in ways.values())
+    if local.mtu < least:
+        return []
+    small = [_keyed(w, key, 0) for key, w in ways.items()]
+    large = [_keyed(w, key, size) for key, w in ways.items() for size in (local.mtu, local.mtu + 1)]
+    with Exchange(local, [w.plane for w in small]) as exchange:
+        found = exchange.run(small, _COUNT, max(_LEAST_S, len(small) / _PER_SECOND), _WAIT_S)
+        found |= exchange.run(large, _COUNT, max(_LEAST_S, len(large) / _PER_SECOND), _WAIT_S)
+
+    def counts(peer: str, ev: int, size: int) -> tuple[int, int]:
+        tally = found[peer, ev, size]
+        return tally.sent, tally.received
+
+    return [
+        Answers(
+            p["peer"],
+            p["ev"],
+            p["plane"],
+            p["state"],
+            counts(p["peer"], p["ev"], 0),
+            counts(p["peer"], p["ev"], local.mtu),
+            counts(p["peer"], p["ev"], local.mtu + 1),
+            found[p["peer"], p["ev"], 0].refused,
+            found[p["peer"], p["ev"], local.mtu].refused,
+        )
+        for p in paths
+    ]
+
+
+def _keyed(way: Way, key: tuple[str, int], size: int) -> Way:
+    return replace(way, key=(*key, size), size=size)
+
+
+def overlay(status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Peer → what is wrong with packets of the inner MTU and a byte more; empty if nothing is.
+
+    Only peers to which packets are sprayed. They get a datagram to the discard port.
+    """
+    if not status["attached"]:
+        return {}
+    found = {}
+    for p in peers:
+        addresses = [x.partition("/")[0] for x in p["prefixes"] if x.endswith(("/32", "/128"))]
+        if p["status"] == "attached" and addresses:
+            wrong = [why for a in addresses if (why := _datagrams(a, int(status["inner_mtu"])))]
+            found[str(p["peer"])] = wrong[0] if wrong else ""
+    return found
+
+
+def _datagrams(address: str, mtu: int) -> str:
+    version = 6 if ":" in address else 4
+    with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as s:
+        if version == 6:
+            s.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+        else:
+            s.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
+        full = mtu - _HEADERS[version]
+        try:
+            s.sendto(bytes(full), (address, _DISCARD))
+        except OSError as e:
+            return f"a packet of {mtu} bytes, the inner MTU, is refused: {e.strerror}"
+        try:
+            s.sendto(bytes(full + 1), (address, _DISCARD))
+        except OSError as e:
+            return "" if e.errno == errno.EMSGSIZE else f"a packet of {mtu + 1} bytes: {e.strerror}"
+        return f"a packet of {mtu + 1} bytes, more than the inner MTU, is taken, and will be lost"

@@ -1,0 +1,143 @@
+"""Checks of the settings below /proc/sys that SRv6, popped packets and sprayed TCP flows depend on."""
+
+from mrcd.ctl.examine.nics import nics
+from mrcd.ctl.examine.result import Context, Outcome, check, fail, passed, skip, some, warn
+
+_NET = "/proc/sys/net"
+_ROUND_TRIP_S = 200e-6  # of a busy fabric
+_UDP_BUFFER = 1 << 20  # bytes: a burst of some hundred packets on each plane
+
+
+def _number(c: Context, path: str) -> int | None:
+    text = c.machine.text(f"{_NET}/{path}")
+    return int(text.split()[-1]) if text and text.split()[-1].lstrip("-").isdigit() else None
+
+
+@check("sysctl.seg6_enabled", site=True)
+def seg6_enabled(c: Context) -> Outcome:
+    """SRv6 must be on for all interfaces and for each plane NIC."""
+    if c.site is not None and c.site.steering == "ecmp":
+        return passed("not needed with steering ecmp")
+    names = ["all", *(n.name for n in nics(c))]
+    values = {n: _number(c, f"ipv6/conf/{n}/seg6_enabled") for n in names}
+    unknown = [n for n, v in values.items() if v is None]
+    if unknown:
+        return fail(f"there is no seg6_enabled for {some(unknown)}", "a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y")
+    off = [n for n, v in values.items() if v != 1]
+    if not off:
+        return passed("seg6_enabled is 1 on all and on the plane NICs")
+    if not c.installed:
+        return passed(f"seg6_enabled is off on {some(off)}: mrcd switches it on")
+    return fail(
+        f"seg6_enabled is off on {some(off)}: what peers send by plain SRv6 is dropped",
+        f"sysctl -w net.ipv6.conf.{off[0]}.seg6_enabled=1",
+    )
+
+
+@check("sysctl.rp_filter", site=True)
+def rp_filter(c: Context) -> Outcome:
+    """A popped packet comes in on a plane NIC, while its source is routed by mrc0: a strict filter drops it."""
+    everywhere = _number(c, "ipv4/conf/all/rp_filter") or 0
+    strict = [n.name for n in nics(c) if max(everywhere, _number(c, f"ipv4/conf/{n.name}/rp_filter") or 0) == 1]
+    if not strict:
+        return passed("no strict reverse path filter on the plane NICs")
+    if not c.installed:
+        return passed(f"rp_filter is strict on {some(strict)}: mrcd makes it loose")
+    return fail(
+        f"rp_filter is strict on {some(strict)}: sprayed IPv4 packets are dropped there",
+        f"sysctl -w net.ipv4.conf.{strict[0]}.rp_filter=2",
+    )
+
+
+@check("sysctl.forwarding", site=True)
+def forwarding(c: Context) -> Outcome:
+    """Networks behind the host, of containers mostly, are reached only by a host that forwards."""
+    assert c.site is not None
+    off = [
+        key
+        for key, colon in (("net.ipv4.ip_forward", False), ("net.ipv6.conf.all.forwarding", True))
+        if any((":" in n) == colon for n in c.site.networks)
+        and _number(c, key.removeprefix("net.").replace(".", "/")) == 0
+    ]
+    if off:
+        return warn(
+            f"{some(off)} is 0, but {some(c.site.networks)} are behind this host",
+            "; ".join(f"sysctl -w {key}=1" for key in off),
+        )
+    return passed("this host forwards" if c.site.networks else "no networks are behind this host")
+
+
+@check("tcp.sack")
+def sack(c: Context) -> Outcome:
+    """Without it TCP takes reordering for loss."""
+    value = _number(c, "ipv4/tcp_sack")
+    if value is None:
+        return skip("there is no tcp_sack here")
+    if value == 0:
+        return fail("tcp_sack is 0: sprayed flows will collapse", "sysctl -w net.ipv4.tcp_sack=1")
+    return passed("tcp_sack is on")
+
+
+@check("tcp.recovery")
+def recovery(c: Context) -> Outcome:
+    """RACK (RFC 8985), with a reordering window that adapts."""
+    value = _number(c, "ipv4/tcp_recovery")
+    if value is None:
+        return skip("there is no tcp_recovery here")
+    if not value & 1 or value & 2:
+        why = "RACK is off" if not value & 1 else "RACK's reordering window does not adapt"
+        return warn(
+            f"tcp_recovery is {value}: {why}, so reordering costs retransmissions", "sysctl -w net.ipv4.tcp_recovery=1"
+        )
+    return passed(f"RACK is on (tcp_recovery = {value})")
+
+
+@check("tcp.reordering")
+def reordering(c: Context) -> Outcome:
+    """How much reordering TCP lets itself be taught."""
+    most, wanted = _number(c, "ipv4/tcp_max_reordering"), c.site.reordering if c.site else 300
+    if most is None:
+        return skip("there is no tcp_max_reordering here")
+    if most < wanted:
+        return warn(
+            f"tcp_max_reordering is {most}, less than the routes' reordering metric {wanted}",
+            f"sysctl -w net.ipv4.tcp_max_reordering={wanted}",
+        )
+    return passed(f"tcp_max_reordering is {most}")
+
+
+@check("tcp.buffers", site=True)
+def buffers(c: Context) -> Outcome:
+    """A flow may fill all planes: its buffers must hold what is on its way, twice."""
+    speeds = [s for s in (c.machine.speed_mbit(n.name) for n in nics(c)) if s]
+    if not speeds:
+        return skip("the NICs do not tell their speed")
+    need = int(sum(speeds) * 1e6 / 8 * _ROUND_TRIP_S * 2)
+    small = {
+        key: value
+        for key in ("tcp_rmem", "tcp_wmem")
+        if (value := _number(c, f"ipv4/{key}")) is not None and value < need
+    }
+    if small:
+        key, value = next(iter(small.items()))
+        low = (c.machine.text(f"{_NET}/ipv4/{key}") or "4096 131072").split()[:2]
+        return warn(
+            f"{key} ends at {value} bytes; {sum(speeds) / 1000:g} Gbit/s over 200 µs and back want {need}",
+            f'sysctl -w net.ipv4.{key}="{" ".join(low)} {need}"',
+        )
+    return passed(f"tcp_rmem and tcp_wmem suffice for {sum(speeds) / 1000:g} Gbit/s")
+
+
+@check("udp.buffers")
+def udp_buffers(c: Context) -> Outcome:
+    """What an application may ask for."""
+    values = {k: _number(c, f"core/{k}") for k in ("rmem_max", "wmem_max")}
+    if None in values.values():
+        return skip("rmem_max is seen in the machine's first network namespace only")
+    small = [k for k, v in values.items() if v is not None and v < _UDP_BUFFER]
+    if small:
+        return warn(
+            f"{some([f'net.core.{k} is {values[k]}' for k in small])} bytes: UDP bursts from all planes may not fit",
+            "; ".join(f"sysctl -w net.core.{k}={4 * _UDP_BUFFER}" for k in small),
+        )
+    return passed(f"net.core.rmem_max is {values['rmem_max']} bytes")

@@ -1,0 +1,131 @@
+"""`mrcctl probe`: loss and round trips of each EV, by probes that the health of the EVs does not see.
+
+A request travels the EV as its data does. The peer's mrc_pop answers it, by a usable EV of its own choice in the
+same plane, as it answers mrcd's: what is lost here was lost on the EV itself, as far as the peer's own paths are
+well. The packets carry MRC_FLAG_ASIDE, so neither host counts them or judges by them.
+"""
+
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address
+from typing import Any
+
+from mrcd.ctl import packets
+from mrcd.ctl.exchange import Exchange, Here, Way, here
+from mrcd.ctl.render import Column, microseconds, percent, table, text
+from mrcd.errors import UsageError
+
+SCHEMA_VERSION = 1
+Document = dict[str, Any]
+
+
+def choose(docs: Sequence[Mapping[str, Any]], peer: str, ev: int | None) -> list[Mapping[str, Any]]:
+    """The paths to probe, of GET /v1/paths?peer=. Raises UsageError if there are none."""
+    found = [p for p in docs if p["peer"] == peer and (ev is None or p["ev"] == ev)]
+    if not found:
+        what = f"{peer} has no EV {ev}" if ev is not None else f"there is no path to a peer {peer!r}"
+        raise UsageError(what, hint="`mrcctl paths` lists them")
+    return found
+
+
+def room(docs: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes that a request brings along, so that its reply may have a longer SRH."""
+    return packets.SRH_MAX if any(len(p["segments"]) > 1 for p in docs) else 0
+
+
+def way(path: Mapping[str, Any], host_id: int, *, size: int, room: int) -> Way:
+    """The request on a path: a document of GET /v1/paths, the peer's id."""
+    segments = tuple(IPv6Address(s) for s in path["segments"])
+    return Way(path["ev"], path["plane"], packets.REQUEST, host_id, path["ev"], segments, size, room)
+
+
+def check_size(size: int, ways: Sequence[Way], mtu: int) -> None:
+    """Raises UsageError if packets cannot have that size: bytes from the IPv6 header on."""
+    least = max(packets.size_of(w.segments, w.room) for w in ways)
+    if size and not least <= size <= 65_535:
+        raise UsageError(
+            f"--size {size}: packets of these paths have {least} to 65535 bytes",
+            hint=f"the size counts from the outer IPv6 header on; the planes' MTU is {mtu}",
+        )
+
+
+def host_id(peers: Sequence[Mapping[str, Any]], peer: str) -> int:
+    """The id of a peer, of GET /v1/peers. Raises UsageError if there is none of that name."""
+    ids = {p["peer"]: int(p["host_id"]) for p in peers}
+    if peer not in ids:
+        raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {', '.join(list(ids)[:10])}")
+    return ids[peer]
+
+
+def run(
+    status: Mapping[str, Any],
+    peers: Sequence[Mapping[str, Any]],
+    docs: Sequence[Mapping[str, Any]],
+    peer: str,
+    *,
+    ev: int | None,
+    count: int,
+    size: int,
+    interval_s: float,
+    wait_s: float,
+) -> Document:
+    """Probe, and sum up: the document of --json. Raises UsageError, MachineError."""
+    number, local = host_id(peers, peer), here(status)
+    chosen = choose(docs, peer, ev)
+    ways = [way(p, number, size=size, room=room(docs)) for p in chosen]
+    check_size(size, ways, local.mtu)
+    with Exchange(local, [w.plane for w in ways]) as exchange:
+        tallies = exchange.run(ways, count, interval_s, wait_s)
+    return document(local, peer, chosen, ways, tallies)
+
+
+def document(
+    local: Here, peer: str, chosen: Sequence[Mapping[str, Any]], ways: Sequence[Way], tallies: Mapping[Any, Any]
+) -> Document:
+    """What --json prints."""
+    evs = [
+        {"ev": p["ev"], "plane": p["plane"], "t1": p["t1"], "state": p["state"], "carrier": p["carrier"]}
+        | tallies[w.key].document()
+        for p, w in zip(chosen, ways, strict=True)
+    ]
+    sent, received = sum(e["sent"] for e in evs), sum(e["received"] for e in evs)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "host": local.name,
+        "peer": peer,
+        "size_bytes": max(max(packets.size_of(w.segments, w.room), w.size) for w in ways),
+        "evs": evs,
+        "sent": sent,
+        "received": received,
+        "loss_ratio": (sent - received) / sent if sent else None,
+    }
+
+
+COUNTS = ("SENT", "RECEIVED", "LOSS %")
+RTTS = ("RTT min", "avg", "max", "mdev µs")
+
+
+def counted(doc: Mapping[str, Any]) -> list[str]:
+    """The cells under COUNTS and RTTS."""
+    rtts = [microseconds(doc[f"rtt_{k}_ns"]) for k in ("min", "avg", "max", "mdev")]
+    if doc["received"]:
+        rtts[3] = microseconds(doc["rtt_mdev_ns"]) if doc["rtt_mdev_ns"] else "0.0"
+    return [text(doc["sent"]), text(doc["received"]), percent(doc["loss_ratio"]), *rtts]
+
+
+def lines(doc: Mapping[str, Any], *, colour: bool) -> list[str]:
+    """The document as a table and a sentence."""
+    columns = [*(Column(h, True) for h in ("EV", "PLANE", "T1")), Column("STATE")]
+    columns += [*(Column(h, True) for h in (*COUNTS, *RTTS)), Column("CARRIER"), Column("")]
+    rows = [
+        [*(text(e[k]) for k in ("ev", "plane", "t1", "state")), *counted(e), text(e["carrier"]), _unsent(e)]
+        for e in doc["evs"]
+    ]
+    total = (
+        f"{doc['sent']} probes of {doc['size_bytes']} bytes to {doc['peer']}, {doc['received']} answered, "
+        f"{percent(doc['loss_ratio'])} % lost"
+    )
+    return [*table(columns, rows, colour=colour), "", total]
+
+
+def _unsent(doc: Mapping[str, Any]) -> str:
+    return f"not sent: {doc['not_sent']}" if doc["not_sent"] else ""

@@ -1,0 +1,147 @@
+"""What tells two cluster files apart, as one host sees them. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mrcd.config import Config, Host
+from mrcd.dataplane import Dataplane
+from mrcd.errors import UsageError
+from mrcd.settings import settings
+from mrcd.topology import Peer, Plan
+
+SCHEMA_VERSION = 1
+# What a packet's sender and its receiver must know alike: EVs' numbers, addresses, headers.
+AGREED = (
+    *("cluster.block", "cluster.underlay", "cluster.planes", "cluster.evs_per_peer"),
+    *("cluster.steering", "cluster.udp_port"),
+)
+_FIXED = ("overlay.interface", "metrics.address")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key outside [[hosts]] and [[paths]]; values as in JSON."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class PeerChange:
+    """How many EVs to a peer are new, gone, or lead another way."""
+
+    peer: str
+    added: int
+    removed: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a reload changes. Hosts are names; `peers` are those that are in both files."""
+
+    settings: tuple[Setting, ...]
+    hosts_added: tuple[str, ...]
+    hosts_removed: tuple[str, ...]
+    hosts_changed: tuple[tuple[str, tuple[str, ...]], ...]  # name, keys
+    peers: tuple[PeerChange, ...]
+    programs: bool  # to be loaded anew, and replaced in place
+    tables: bool  # to be made anew, which needs the programs too
+
+    @property
+    def anything(self) -> bool:
+        """False if both files mean the same for this host."""
+        return bool(
+            self.settings or self.hosts_added or self.hosts_removed or self.hosts_changed or self.peers or self.programs
+        )
+
+    @property
+    def agreed(self) -> list[str]:
+        """Keys that are others, and which all hosts must know alike."""
+        return [s.key for s in self.settings if s.key in AGREED]
+
+    def steps(self) -> list[str]:
+        """What it takes, in words."""
+        found = []
+        if self.programs:
+            found.append("the programs are loaded anew with their settings, and replaced in place")
+        if self.tables:
+            found.append("the tables are made anew: states of EVs are kept, counters start at zero")
+        if self.agreed:
+            found.append(f"all hosts must know {', '.join(self.agreed)} alike: detached first, or with --force")
+        found += [f"{s.key} takes a restart" for s in self.settings if s.key in _FIXED]
+        return found
+
+    def check(self, *, detached: bool, force: bool) -> None:
+        """Raises UsageError if the daemon must not go over to the new file as it runs."""
+        for s in self.settings:
+            if s.key in _FIXED:
+                raise UsageError(
+                    f"{s.key} {s.before} → {s.after} takes a restart; nothing was changed",
+                    hint=f"`systemctl restart mrcd`, then `ip link del {s.before}`",
+                )
+        if self.agreed and not (detached or force):
+            raise UsageError(
+                f"all hosts must know {', '.join(self.agreed)} alike, and what is under way would be lost; "
+                "nothing was changed",
+                hint="`mrcctl detach` on every host, then `mrcctl reload`, then `mrcctl attach`; or `mrcctl reload "
+                "--force`, and packets are lost until all hosts have the new file",
+            )
+
+    def document(self) -> dict[str, Any]:
+        """As `mrcctl config diff --json` prints it."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "changed": self.anything,
+            "settings": [{"key": s.key, "before": s.before, "after": s.after} for s in self.settings],
+            "hosts": {
+                "added": list(self.hosts_added),
+                "removed": list(self.hosts_removed),
+                "changed": [{"host": name, "keys": list(keys)} for name, keys in self.hosts_changed],
+            },
+            "evs": [{"peer": p.peer, "added": p.added, "removed": p.removed, "changed": p.changed} for p in self.peers],
+            "programs": self.programs,
+            "tables": self.tables,
+            "all_hosts": self.agreed,
+            "steps": self.steps(),
+        }
+
+
+def compare(before: Plan, after: Plan) -> Difference:
+    """From the plan that runs to another one of the same host."""
+    old, new = ({h.name: h for h in p.config.hosts} for p in (before, after))
+    peers = {p.host.name: p for p in before.peers}
+    changes = [_evs(peers[p.host.name], p) for p in after.peers if p.host.name in peers]
+    tables = Dataplane.sizes(before) != Dataplane.sizes(after)
+    return Difference(
+        settings=_settings(before.config, after.config),
+        hosts_added=tuple(n for n in new if n not in old),
+        hosts_removed=tuple(n for n in old if n not in new),
+        hosts_changed=tuple((n, keys) for n in new if n in old and (keys := _keys(old[n], new[n]))),
+        peers=tuple(c for c in changes if c.added or c.removed or c.changed),
+        programs=tables or settings(before).tobytes() != settings(after).tobytes(),
+        tables=tables,
+    )
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """All keys outside [[hosts]] and [[paths]], "section.key", with values as in JSON."""
+    document = config.model_dump(mode="json", exclude={"hosts", "paths"})
+    return {f"{section}.{key}": value for section, keys in document.items() for key, value in keys.items()}
+
+
+def _settings(before: Config, after: Config) -> tuple[Setting, ...]:
+    old, new = flat(before), flat(after)
+    return tuple(Setting(key, old.get(key), new[key]) for key in new if old.get(key) != new[key])
+
+
+def _keys(before: Host, after: Host) -> tuple[str, ...]:
+    return tuple(key for key in type(after).model_fields if getattr(before, key) != getattr(after, key))
+
+
+def _evs(before: Peer, after: Peer) -> PeerChange:
+    old, new = ({e.ev: (e.plane, e.segments) for e in p.evs} for p in (before, after))
+    both = old.keys() & new.keys()
+    changed = sum(old[ev] != new[ev] for ev in both)
+    return PeerChange(after.host.name, len(new) - len(both), len(old) - len(both), changed)

@@ -1,0 +1,65 @@
+"""Pins in a BPF file system: what holds tables and links when nobody else does."""
+
+import contextlib
+import ctypes as ct
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from mrcd import libbpf
+from mrcd.errors import KernelError, MachineError
+
+BPFFS_MAGIC = 0xCAFE4A11
+
+
+def ensure_bpffs(path: Path) -> None:
+    """Mount a BPF file system at `path` unless one is there."""
+    libc = ct.CDLL(None, use_errno=True)
+    path.mkdir(parents=True, exist_ok=True)
+    buffer = ct.create_string_buffer(256)
+    if libc.statfs(os.fsencode(path), buffer) == 0:
+        (kind,) = struct.unpack_from("q", buffer.raw)
+        if kind & 0xFFFFFFFF == BPFFS_MAGIC:
+            return
+    if libc.mount(b"bpf", os.fsencode(path), b"bpf", ct.c_ulong(0), None) != 0:
+        raise KernelError(f"mount a BPF file system at {path}", ct.get_errno())
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a pin, in a block."""
+    fd = libbpf.get(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def locked(directory: Path) -> int:
+    """Hold the pins: two daemons would fight over them. Nobody but root may open the directory."""
+    directory.chmod(0o700)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise MachineError(f"another mrcd uses the tables in {directory}", hint="stop it first") from None
+    return fd
+
+
+def version_of(pin: Path) -> int:
+    """The ABI version that a table's directory is named after."""
+    number = pin.parent.name.removeprefix("abi")
+    return int(number) if number.isdigit() else 0
+
+
+def remove(directory: Path) -> None:
+    """A directory of pins with all that is in it."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            remove(path)
+        else:
+            path.unlink()
+    directory.rmdir()

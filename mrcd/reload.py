@@ -1,0 +1,123 @@
+"""Another cluster file under a running data plane: the difference is applied, and nothing else is touched.
+
+A file that is wrong, or that the machine refuses, changes nothing. What the programs know of the file is fixed
+when they are loaded, so where that is other they are loaded anew and take each other's place at their hooks;
+tables of the same sizes stay, with all states and counters.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from mrcd import config, diff, hooks, topology
+from mrcd.daemon import Daemon
+from mrcd.errors import MachineError, MrcdError
+from mrcd.tables import Tables
+from mrcd.topology import Plan
+
+log = logging.getLogger("mrcd.reload")
+
+
+class Reloader:
+    """Reads the file again when asked to. One per daemon."""
+
+    def __init__(self, daemon: Daemon, path: Path) -> None:
+        self.path = path
+        self._daemon = daemon
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def reload(self, *, force: bool = False) -> dict[str, Any]:
+        """Go over to what the file says now. Returns the difference as a document, with a message.
+
+        Raises UsageError for a file that is wrong or needs more than this, MachineError if the machine refuses;
+        the configuration that runs goes on then.
+        """
+        try:
+            async with self._daemon.admin_lock:
+                return await self._reload(force)
+        except MrcdError as e:
+            what = str(e.args[0])
+            self._daemon.events.add("daemon", reason="reload_refused", evidence={"error": what})
+            raise
+
+    def on_signal(self) -> None:
+        """SIGHUP: the same, and what goes wrong is in the log."""
+        task = asyncio.get_running_loop().create_task(self._try())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _try(self) -> None:
+        try:
+            await self.reload()
+        except MrcdError as e:
+            log.error("%s; the running configuration stays", e)
+        except Exception:
+            log.exception("reload")
+
+    async def _reload(self, force: bool) -> dict[str, Any]:
+        daemon, before = self._daemon, self._daemon.plan
+        plan = await asyncio.to_thread(lambda: topology.plan(config.load(self.path), before.host.name))
+        difference = diff.compare(before, plan)
+        document = difference.document() | {"file": str(self.path), "host": plan.host.name}
+        if not difference.anything:
+            return document | {"message": "nothing to change: the file says what runs"}
+        difference.check(detached=daemon.detached, force=force)
+        await self._check_interfaces(plan)
+        await self._go_over(plan, difference)
+        daemon.events.add("daemon", reason="reloaded", evidence=_summary(difference))
+        log.info("reloaded %s", self.path)
+        done = [s for s in difference.steps() if not difference.agreed]
+        return document | {"message": "; ".join(["reloaded", *done])}
+
+    async def _check_interfaces(self, plan: Plan) -> None:
+        async with self._daemon.netlink_lock:  # the kernel refuses a second dump on one socket
+            links = await self._daemon.netlink.links()
+        if not hooks.ports(plan.interfaces, links):
+            raise MachineError(
+                f"none of the plane NICs {', '.join(plan.interfaces)} exists; nothing was changed",
+                hint="name them in [interfaces] names, or in the host's interfaces",
+            )
+
+    async def _go_over(self, plan: Plan, difference: diff.Difference) -> None:
+        """All or nothing: what fails half-way is undone."""
+        daemon = self._daemon
+        before, old, old_tables = daemon.plan, daemon.dataplane, daemon.tables
+        new, tables = old, old_tables
+        try:
+            if difference.programs:
+                new = old.successor(plan)
+                await asyncio.to_thread(new.load)  # the verifier takes its time; the paths are watched meanwhile
+            if new.tables != new.pins:
+                tables = Tables(new.tables, writable=True)
+            async with daemon.netlink_lock:
+                try:
+                    await daemon.adopt(plan, new, tables)
+                except Exception as e:
+                    log.error("%s; going back to the configuration before", e.args[0] if e.args else repr(e))
+                    await daemon.adopt(before, old, old_tables)
+                    if isinstance(e, MrcdError):
+                        raise
+                    raise MachineError(f"unexpected {type(e).__name__}: {e}; the configuration before is back") from e
+        except BaseException:
+            if new is not old:
+                new.close()
+            raise
+        if new is not old:
+            old.close()
+        if tables is not old_tables:
+            old_tables.close()
+
+
+def _summary(d: diff.Difference) -> dict[str, Any]:
+    """For the log of events, where one line is enough."""
+    found = {
+        "settings": len(d.settings),
+        "hosts_added": len(d.hosts_added),
+        "hosts_removed": len(d.hosts_removed),
+        "hosts_changed": len(d.hosts_changed),
+        "evs_added": sum(p.added for p in d.peers),
+        "evs_removed": sum(p.removed for p in d.peers),
+        "evs_changed": sum(p.changed for p in d.peers),
+    }
+    return {k: v for k, v in found.items() if v} | {"programs": d.programs, "tables": d.tables}

@@ -1,0 +1,247 @@
+"""Restarts, kills, upgrades of the object and reloads under one UDP flow: what they lose, and what they reorder."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from labkit import observe
+from labkit.api import Lab
+from labkit.bench import candidates
+from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
+from labkit.bringup import REPOSITORY
+from labkit.entry import progress
+from labkit.evorder import EvOrder, Seen
+from labkit.observe import Document
+from labkit.stream import Result, Stream
+from mrcd.ctl.render import Column, count, table
+from mrcd.errors import MachineError
+from mrcd.objects import OVERRIDE
+
+TIMES = 10
+RATE = 50_000  # packets per second
+BURST = 10  # packets that the sender hands over at once
+HOSTS = (SOURCE, TARGET)
+PATIENCE_S = 20.0
+_POLL_S = 0.01
+
+
+@contextmanager
+def another_build() -> Iterator[Path]:
+    """An object whose programs are others: their packets' hop limit is one less, which shows on the wire."""
+    with tempfile.TemporaryDirectory(prefix="mrcd-upgrade-") as name:
+        root = Path(name)
+        shutil.copytree(REPOSITORY / "bpf", root / "bpf")
+        shutil.copy(REPOSITORY / "Makefile", root)
+        header = root / "bpf/mrc_abi.h"
+        text = header.read_text()
+        header.write_text(text.replace("#define MRC_HOP_LIMIT 64", "#define MRC_HOP_LIMIT 63"))
+        if header.read_text() == text:
+            raise MachineError(
+                "bpf/mrc_abi.h defines no MRC_HOP_LIMIT of 64: there is nothing to change for another build"
+            )
+        argv = ["make", "-s", "-C", name, "build/mrc.bpf.o"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            raise MachineError(f"another build of the programs failed: {done.stderr.strip()}", hint="make set-up")
+        yield root / "build/mrc.bpf.o"
+
+
+@dataclass
+class Operations:
+    """What is done to the daemons of both ends of the flow at the same time. Each takes its turn's number."""
+
+    lab: Lab
+    other: Path  # the object of another build
+    up: Document = field(default_factory=dict)  # the lab's parameters
+
+    def __post_init__(self) -> None:
+        self._file = self.lab.state.cluster_file
+        self._text = self._file.read_text()
+
+    def restart(self, _: int) -> None:
+        """SIGTERM, and a start."""
+        self._end(signal.SIGTERM)
+        self.lab.up(**self.up)
+
+    def kill(self, _: int) -> None:
+        """SIGKILL, and a start."""
+        self._end(signal.SIGKILL)
+        self.lab.up(**self.up)
+
+    def upgrade(self, turn: int) -> None:
+        """A restart with the other object, and the next time with the first."""
+        self._end(signal.SIGTERM)
+        with _environment(OVERRIDE, str(self.other) if turn % 2 == 0 else None):
+            self.lab.up(**self.up)
+
+    def reload(self, turn: int) -> None:
+        """A setting of the programs is another, and a host comes or goes: by mrcctl here, by SIGHUP there."""
+        text = self._text if turn % 2 else _changed(self._text)
+        self._file.write_text(text)
+        before = self._reloads(TARGET)
+        pid = self.lab.daemon_pid(TARGET)
+        if pid is None:
+            raise MachineError(f"mrcd of {TARGET} does not run")
+        os.kill(pid, signal.SIGHUP)
+        done = observe.client(self.lab, SOURCE).post("/v1/reload", {})
+        if not done["programs"]:
+            raise MachineError("the reload did not load the programs anew", hint=str(done))
+        _wait(f"{TARGET} has reloaded", lambda: self._reloads(TARGET) > before)
+
+    def _reloads(self, host: str) -> int:
+        return sum(e["reason"] == "reloaded" for e in observe.events(self.lab, host))
+
+    def _end(self, number: signal.Signals) -> None:
+        for host in HOSTS:
+            pid = self.lab.daemon_pid(host)
+            if pid is None:
+                raise MachineError(f"mrcd of {host} does not run")
+            os.kill(pid, number)
+        _wait("both daemons have ended", lambda: not any(self.lab.daemon_pid(h) for h in HOSTS))
+
+
+def _changed(text: str) -> str:
+    """The cluster file with another setting, and a host more."""
+    host = '[[hosts]]\nname = "far"\nid = 60\nt0 = 0\nport = 99\nprefixes = ["10.99.0.61/32"]\n'
+    head, found, rest = text.partition("[health]\n")
+    return f"{head}\n{host}\n[health]\noverdue_ms = 11\n{rest if found else ''}"
+
+
+@contextmanager
+def _environment(name: str, value: str | None) -> Iterator[None]:
+    """What the lab's daemons inherit."""
+    before = os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+
+def _wait(what: str, true: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > until:
+            raise MachineError(f"not within {PATIENCE_S:.0f} s: {what}")
+        time.sleep(_POLL_S)
+
+
+def run(lab: Lab, times: int, rate: int = RATE, **up: object) -> Document:
+    """Each operation `times` times under one flow. The lab is up with the parameters `up`, and all EVs are GOOD."""
+    marks: list[int] = []
+    seen: list[Seen] = []
+    changed: list[frozenset[int]] = []
+    with another_build() as other, EvOrder(lab, SOURCE, TARGET) as order:
+        operations = Operations(lab, other, dict(up))
+        names = ["restart", "kill", "upgrade", "reload"]
+        with Stream(lab, candidates.overlay(lab, 4), rate=rate, burst=BURST) as stream:
+            time.sleep(0.5)
+            for name in names:
+                progress(f"lifecycle: {name}, {times} times")
+                marks.append(stream.mark())
+                seen.append(order.read())
+                for turn in range(times):
+                    getattr(operations, name)(turn)
+                    if name == "upgrade":
+                        time.sleep(0.1)  # packets on every EV
+                        changed.append(order.read().hop_limits)
+            marks.append(stream.mark())
+            result = stream.finish()
+        seen.append(order.read())
+    return _document(names, times, rate, marks, seen, changed, result)
+
+
+def _document(
+    names: list[str],
+    times: int,
+    rate: int,
+    marks: list[int],
+    seen: list[Seen],
+    changed: list[frozenset[int]],
+    result: Result,
+) -> Document:
+    rows: list[Document] = []
+    for i, name in enumerate(names):
+        wire = seen[i + 1].since(seen[i])
+        rows.append(
+            {
+                "operation": name,
+                "times": times,
+                "packets_sent": marks[i + 1] - marks[i],
+                "lost_packets": result.lost(marks[i], marks[i + 1]),
+                "reordered_within_ev_packets": wire.reordered,
+                "missing_within_ev_packets": wire.missing,
+            }
+        )
+    upgrades = sum(len(now) == 1 and now != before for before, now in pairwise([frozenset[int](), *changed]))
+    document: Document = {
+        "wanted_packets_per_s": rate,
+        "packets_per_s": result.packets_per_s,
+        "packets_sent": result.sent,
+        "packets_received": result.received,
+        "packets_twice": result.twice,
+        "lost_packets": result.lost(),
+        "socket_drops": result.socket_drops,
+        "sender_late_ms": result.late_ms,
+        "upgrades_seen_on_the_wire": upgrades,
+        "evs": seen[-1].evs,
+        "operations": rows,
+    }
+    reordered = sum(r["reordered_within_ev_packets"] for r in rows)
+    document["requirements"] = [
+        requirement(
+            f"no packet lost in {times} restarts, kills, upgrades and reloads",
+            document["lost_packets"] == 0 and document["packets_twice"] == 0,
+            f"{document['lost_packets']} of {result.sent:,} lost, {result.twice} came twice",
+        ),
+        requirement("no packet reordered within its EV", reordered == 0, f"{reordered} reordered"),
+        requirement("every upgrade reached the wire", upgrades == times, f"{upgrades} of {times}"),
+        requirement(
+            f"{rate:,} packets per second",
+            result.packets_per_s >= 0.99 * rate,
+            f"{result.packets_per_s:,.0f} per second",
+        ),
+    ]
+    return document
+
+
+def measure(lab: Lab, options: Options) -> Document:
+    """In burst granularity, the default."""
+    lab.up()
+    observe.wait_until_good(lab, lab.fabric.hosts)
+    return run(lab, TIMES)
+
+
+def lines(document: Document) -> list[str]:
+    """A table."""
+    rows = [
+        [
+            r["operation"],
+            str(r["times"]),
+            count(r["packets_sent"]),
+            str(r["lost_packets"]),
+            str(r["reordered_within_ev_packets"]),
+            str(r["missing_within_ev_packets"]),
+        ]
+        for r in document["operations"]
+    ]
+    headings = ("TIMES", "SENT", "LOST", "REORDERED", "MISSING ON EV")
+    return [
+        f"One UDP flow {SOURCE} → {TARGET} of {document['packets_per_s']:,.0f} packets/s over {document['evs']} EVs, "
+        f"both hosts' daemons at once; {document['packets_sent']:,} sent, {document['lost_packets']} lost",
+        *table([Column("OPERATION"), *(Column(h, True) for h in headings)], rows, colour=False),
+    ]
+
+
+PART = Part("lifecycle", measure, lines)

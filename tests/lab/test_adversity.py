@@ -1,0 +1,139 @@
+"""What happens to a host: a NIC that comes back as another, a BPF file system that is gone, a full disk, strangers."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit import netns, render, tap
+from labkit.api import Lab
+from labkit.bringup import answers
+from mrcd import libbpf
+from mrcd.dataplane import pin_directory
+from tests.lab.conftest import all_good, bring_up, gone, mrcctl, wait_until
+from tests.lab.flows import tcp_transfer
+
+SIZE = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Lab]:
+    """Two hosts, two planes."""
+    lab = bring_up("odds", **SIZE)
+    yield lab
+    lab.down()
+    assert gone("odds")
+
+
+def _end(lab: Lab, host: str = "h0") -> None:
+    pid = lab.daemon_pid(host)
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    wait_until(f"mrcd of {host} is gone", lambda: lab.daemon_pid(host) is None)
+
+
+def test_a_nic_that_comes_back_as_another_interface_is_taken_up_again(small: Lab) -> None:
+    def number() -> int:
+        return int(json.loads(small.exec("h0", ["ip", "-j", "link", "show", "p1"], check=True).stdout)[0]["ifindex"])
+
+    fabric, before = small.fabric, number()
+    small.exec("h0", ["ip", "link", "del", "p1"], check=True)
+    wait_until("plane 1 is down", lambda: not mrcctl(small, "h0", "status")["planes"][1]["up"])
+    tcp_transfer(small, 4, size=1_000_000, target=1)
+    for spare in range(8):  # the numbers of interfaces are used again: take those that are free
+        small.exec("h0", ["ip", "link", "add", f"spare{spare}", "type", "ifb"], check=True)
+    again = [line for line in render.create_links(fabric) if " name p1 netns " in line and small.ns("h0") in line]
+    netns.batch(("ip",), again)
+    for node in ("t0-1-0", "h0"):
+        lines = render.configure(fabric.nodes[node], fabric.parameters.steering)
+        netns.batch_in(fabric.namespace(node), ("ip", "-6"), lines)
+    assert number() != before
+    wait_until("all EVs are GOOD again", lambda: all_good(small), 20)
+    assert mrcctl(small, "h0", "status")["planes"][1]["ifindex"] == number()
+    tcp_transfer(small, 6, size=1_000_000, target=1)
+    sent = {p["plane"] for p in mrcctl(small, "h0", "paths") if p["tx_packets"]}
+    assert sent == {0, 1}
+    for spare in range(8):
+        small.exec("h0", ["ip", "link", "del", f"spare{spare}"], check=True)
+
+
+def test_a_strangers_program_at_our_hook_stays_and_ours_works_beside_it(small: Lab) -> None:
+    """TCX runs several: theirs keeps its place over a restart and a reload of ours."""
+    obj = libbpf.open_object(tap.OBJECT)
+    libbpf.load_object(obj)
+    with small.inside("h0"):
+        index = socket.if_nametoindex("p0")
+        link = libbpf.create_link(libbpf.program_fd(obj, tap.PROGRAM), index, libbpf.TCX_INGRESS)
+
+    def programs() -> list[str]:
+        shown = json.loads(small.exec("h0", ["bpftool", "-j", "net", "show", "dev", "p0"], check=True).stdout)
+        return [p["name"] for p in shown[0]["tc"]]
+
+    try:
+        assert sorted(programs()) == ["lab_fault", "mrc_pop"]
+        _end(small)
+        small.up(**SIZE)
+        assert sorted(programs()) == ["lab_fault", "mrc_pop"]
+        tcp_transfer(small, 4, size=1_000_000, target=1)
+    finally:
+        os.close(link)
+        libbpf.close_object(obj)
+    assert programs() == ["mrc_pop"]
+
+
+def _start(lab: Lab, run_dir: Path, log: Path) -> "subprocess.Popen[bytes]":
+    """h0's mrcd by hand, with the lab's BPF file system."""
+    with log.open("wb") as output:
+        argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(lab.run_dir("h0") / "bpf")]
+        child = lab.popen("h0", argv, stdout=output, stderr=output)
+    wait_until(f"mrcd answers: {log.read_text()}", lambda: answers(run_dir / "mrcd.sock") or child.poll() is not None)
+    assert child.poll() is None, log.read_text()
+    return child
+
+
+def test_a_full_disk_beside_the_socket_stops_nothing(small: Lab, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "full", run_dir], check=True)
+    _end(small)
+    try:
+        with pytest.raises(OSError, match="No space"):
+            (run_dir / "filler").write_bytes(bytes(1 << 20))
+        child = _start(small, run_dir, tmp_path / "log")
+        try:
+            assert "mrcctl will not know" in (tmp_path / "log").read_text()
+            tcp_transfer(small, 4, size=1_000_000, target=1)
+            status = small.exec("h0", ["mrcctl", "--run-dir", str(run_dir), "status", "--json"], check=True)
+            assert json.loads(status.stdout)["daemon"]["running"]
+        finally:
+            child.terminate()
+            child.wait(10)
+        assert "Traceback" not in (tmp_path / "log").read_text()
+    finally:
+        subprocess.run(["umount", run_dir], check=True)
+    small.up(**SIZE)
+    wait_until("all EVs are GOOD", lambda: all_good(small))
+
+
+def test_a_bpf_file_system_that_is_gone_is_mounted_again(small: Lab, tmp_path: Path) -> None:
+    """With it go tables and links; a start makes all of them anew."""
+    bpffs = small.run_dir("h0") / "bpf"
+    _end(small)
+    subprocess.run(["umount", bpffs], check=True)
+    assert not os.path.ismount(bpffs)
+    child = _start(small, small.run_dir("h0"), tmp_path / "log")
+    try:
+        assert os.path.ismount(bpffs)
+        links = {p.name for p in (pin_directory(bpffs) / "links").iterdir()}
+        assert links == {"push-egress", "probe-egress", "pop-0", "pop-1"}
+        wait_until("all EVs are GOOD", lambda: all_good(small), 20)
+        tcp_transfer(small, 4, size=1_000_000, target=1)
+    finally:
+        child.terminate()
+        child.wait(10)
+    small.up(**SIZE)

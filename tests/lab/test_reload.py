@@ -1,0 +1,227 @@
+"""Another cluster file while traffic flows: the difference is applied, and nothing is lost or forgotten."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit.api import Lab
+from labkit.bench import candidates
+from labkit.evorder import EvOrder
+from labkit.stream import Stream
+from tests.lab.conftest import all_good, mrcctl, states, wait_until
+from tests.lab.flows import tcp_transfer
+
+RATE = 20_000
+FAR = '\n[[hosts]]\nname = "far"\nid = {id}\nt0 = 0\nport = 99\nprefixes = ["10.99.0.201/32"]\n'
+SETTING = "\n[health]\noverdue_ms = 11\n"
+
+
+def reload(lab: Lab, host: str, *options: str) -> None:
+    """Have a host go over to the file."""
+    done = lab.exec(host, ["mrcctl", "reload", *options])
+    assert done.returncode == 0, f"{host}: {done.stderr}"
+
+
+class File:
+    """The lab's cluster file."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.path = lab, lab.state.cluster_file
+        self.text = self.path.read_text()
+
+    def write(self, text: str, *hosts: str) -> None:
+        """Change it, and have these hosts reload it."""
+        self.path.write_text(text)
+        for host in hosts:
+            reload(self.lab, host)
+
+
+@pytest.fixture
+def file(healthy: Lab) -> Iterator[File]:
+    """What a test changes is as it was afterwards, in all hosts."""
+    kept = File(healthy)
+    yield kept
+    kept.path.write_text(kept.text)
+    for host in healthy.fabric.hosts:
+        reload(healthy, host, "--force")
+    wait_until("all EVs are GOOD", lambda: all_good(healthy), 20)
+
+
+def _refused(lab: Lab, *arguments: str) -> str:
+    done = lab.exec("h0", ["mrcctl", *arguments])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("mrcctl: ")
+    assert "\n  hint: " in done.stderr
+    return done.stderr
+
+
+def _running(lab: Lab) -> str:
+    return lab.exec("h0", ["mrcctl", "config", "show", "--effective"], check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "programs", "tables"),
+    [(FAR.format(id=60), False, False), (SETTING, True, False), (FAR.format(id=200), True, True)],
+    ids=["a host", "a setting", "new tables"],
+)
+def test_nothing_is_lost_and_nothing_forgotten(file: File, more: str, programs: bool, tables: bool) -> None:
+    lab = file.lab
+    mrcctl(lab, "h0", "deny", "--peer", "h2", "--ev", "3")
+    lab.fail("t1:1:2")
+    wait_until("EV 6 is left", lambda: states(lab, "h0", "h2")[6] == "ASSUMED_BAD")
+    before = states(lab, "h0", "h2")
+    assert before[3] == "DENIED"
+    file.path.write_text(file.text + more)
+    promised = mrcctl(lab, "h0", "config", "diff")
+    assert (promised["programs"], promised["tables"]) == (programs, tables)
+    with EvOrder(lab, "h0", "h2") as order, Stream(lab, candidates.overlay(lab, 4), rate=RATE) as stream:
+        wait_until("the flow runs", lambda: stream.mark() > RATE / 5)
+        done = mrcctl(lab, "h0", "reload")
+        known = states(lab, "h0", "h2")
+        wait_until("the flow runs on", lambda: stream.mark() > RATE / 2)
+        result = stream.finish()
+        seen = order.read()
+    assert {k: v for k, v in done.items() if k != "message"} == promised
+    assert known == before
+    assert states(lab, "h0", "h2") == before
+    assert (result.lost(), result.twice, result.socket_drops) == (0, 0, 0)
+    assert seen.packets == result.sent
+    if not tables:  # new tables number every EV's packets anew
+        assert (seen.reordered, seen.missing) == (0, 0)
+    assert not mrcctl(lab, "h0", "config", "diff")["changed"]
+    lab.heal()
+    mrcctl(lab, "h0", "allow", "--peer", "h2", "--ev", "3")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[cluster]", "[cluster]\nplanets = 4", "cluster.planets: unknown key"),
+        ("[cluster]", "[cluster", "not valid TOML"),
+        ('name = "h0"', 'name = "elsewhere"', "no host named 'h0'"),
+        ("10.99.0.4/32", "10.99.0.3/32", "10.99.0.3/32"),
+        ("[cluster]", '[overlay]\ninterface = "mrc1"\n[cluster]', "takes a restart"),
+        ("[cluster]", "[cluster]\nudp_port = 4798", "cluster.udp_port"),
+    ],
+    ids=["unknown key", "no TOML", "not this host", "overlap", "restart", "agreed"],
+)
+def test_a_file_that_cannot_be_changes_nothing_and_says_why(file: File, old: str, new: str, said: str) -> None:
+    lab, running = file.lab, _running(file.lab)
+    file.path.write_text(file.text.replace(old, new, 1))
+    assert file.path.read_text() != file.text
+    assert said in _refused(lab, "reload")
+    assert _running(lab) == running
+    assert mrcctl(lab, "h0", "events")[-1]["reason"] == "reload_refused"
+    assert all_good(lab)
+
+
+def test_a_signal_reloads_too_and_a_bad_file_is_in_the_log(file: File) -> None:
+    lab, pid = file.lab, file.lab.daemon_pid("h0")
+    assert pid is not None
+
+    def last() -> tuple[str, str]:
+        event = mrcctl(lab, "h0", "events")[-1]
+        return event["reason"], event["evidence"].get("error", "")
+
+    file.path.write_text(file.text + "\nnonsense = 1\n")
+    os.kill(pid, signal.SIGHUP)
+    wait_until("the file is refused", lambda: last()[0] == "reload_refused")
+    assert "nonsense" in last()[1]
+    assert "the running configuration stays" in lab.state.log("h0").read_text()
+    file.path.write_text(file.text + SETTING)
+    os.kill(pid, signal.SIGHUP)
+    wait_until("it is reloaded", lambda: last()[0] == "reloaded")
+    assert lab.daemon_pid("h0") == pid
+    assert "overdue_ms = 11" in _running(lab)
+
+
+def test_hosts_come_and_go(file: File) -> None:
+    lab = file.lab
+    h3 = file.text[file.text.index('[[hosts]]\nname = "h3"') :]
+    end = h3.find("\n\n[")
+    h3 = h3 if end < 0 else h3[:end]
+    file.write(file.text.replace(h3, ""), "h0")
+    assert [p["peer"] for p in mrcctl(lab, "h0", "peers")] == ["h1", "h2"]
+    assert "10.99.0.4" not in lab.exec("h0", ["ip", "route", "show", "proto", "77"], check=True).stdout
+    tcp_transfer(lab, 4, size=100_000)
+    file.write(file.text, "h0")
+    wait_until("all EVs are GOOD", lambda: all_good(lab))
+    tcp_transfer(lab, 4, size=100_000, target=3)
+
+
+def test_an_address_that_is_another_is_followed(file: File) -> None:
+    lab = file.lab
+    text = file.text.replace('"10.99.0.3/32"', '"10.99.7.3/32"')
+    file.write(text, "h2", *(h for h in lab.fabric.hosts if h != "h2"))
+    addresses = json.loads(lab.exec("h2", ["ip", "-j", "addr", "show", "mrc0"], check=True).stdout)[0]["addr_info"]
+    assert {a["local"] for a in addresses} == {"10.99.7.3", "fd00:99::3"}
+    lab.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.7.3"], check=True)
+    assert "10.99.0.3" not in lab.exec("h0", ["ip", "route", "show", "proto", "77"], check=True).stdout
+    assert all_good(lab)
+
+
+def test_what_all_hosts_must_know_alike_goes_by_way_of_detach(file: File) -> None:
+    """As the refusal's hint says; flows go on over the kernel's own SRv6 meanwhile."""
+    lab, hosts = file.lab, file.lab.fabric.hosts
+    file.path.write_text(file.text.replace("[cluster]", "[cluster]\nudp_port = 4798", 1))
+    for action in ("detach", "reload", "attach"):
+        for host in hosts:
+            mrcctl(lab, host, action)
+            lab.exec("h0", ["ping", "-c2", "-i0.01", "-W1", "10.99.0.3"], check=True)
+    wait_until("all EVs are GOOD", lambda: all_good(lab))
+    tcp_transfer(lab, 4, size=1_000_000)
+    assert not mrcctl(lab, "h0", "config", "diff")["changed"]
+
+
+def test_what_the_machine_refuses_is_undone(file: File) -> None:
+    lab, running = file.lab, _running(file.lab)
+    file.path.write_text(file.text.replace("[interfaces]\n", '[interfaces]\nnames = ["w", "x", "y", "z"]\n', 1))
+    done = lab.exec("h0", ["mrcctl", "reload"])
+    assert done.returncode == 2
+    assert "none of the plane NICs" in done.stderr
+    assert "nothing was changed" in done.stderr
+    assert _running(lab) == running
+    assert all_good(lab)
+
+
+def test_what_the_kernel_refuses_half_way_is_undone(file: File) -> None:
+    """Routes come last: by then programs, tables and MTU are the new file's."""
+    lab, running = file.lab, _running(file.lab)
+    strangers = ["10.99.0.3/32", "dev", "lo", "metric", "150"]
+    lab.exec("h0", ["ip", "route", "add", *strangers], check=True)
+    routes = ["ip", "route", "show", "proto", "77"]
+    before = lab.exec("h0", routes, check=True).stdout
+    try:
+        text = file.text.replace("[cluster]\n", "[overlay]\nmetric = 150\n[cluster]\n", 1)
+        file.path.write_text(text.replace("mtu = 9100", "mtu = 8000", 1) + SETTING)
+        with Stream(lab, candidates.overlay(lab, 4), rate=RATE) as stream:
+            done = lab.exec("h0", ["mrcctl", "reload"])
+            result = stream.finish()
+        assert done.returncode == 2
+        assert "somebody else's route" in done.stderr
+        assert _running(lab) == running
+        assert lab.exec("h0", routes, check=True).stdout == before
+        assert mrcctl(lab, "h0", "status")["inner_mtu"] == 9020
+        assert result.lost() == 0
+    finally:
+        lab.exec("h0", ["ip", "route", "del", *strangers], check=True)
+
+
+def test_mrcctl_compares_without_the_daemon(file: File, tmp_path: Path) -> None:
+    lab, pid = file.lab, file.lab.daemon_pid("h0")
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    wait_until("mrcd of h0 is gone", lambda: lab.daemon_pid("h0") is None)
+    other = tmp_path / "other.toml"
+    other.write_text(file.text + SETTING)
+    done = lab.exec("h0", ["mrcctl", "config", "diff", str(other), "--json"], check=True)
+    assert "not running" in done.stderr
+    assert [s["key"] for s in json.loads(done.stdout)["settings"]] == ["health.overdue_ms"]
+    down = lab.exec("h0", ["mrcctl", "reload"])
+    assert down.returncode == 2
+    assert "not running" in down.stderr
+    lab.up()

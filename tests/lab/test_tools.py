@@ -1,0 +1,284 @@
+"""mrcctl probe, trace, capture and doctor on the kernel's own SRv6, with what they are to find broken by hand."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.api import Lab
+from mrcd import libbpf
+from tests.lab.conftest import all_good, bring_up, gone, mrcctl, states, wait_until
+
+ROOT = Path(__file__).parents[2]
+FAST = ("--interval", "2", "--wait", "0.3")
+_BEFORE = 1 << 3  # BPF_F_BEFORE: in front of all that is there
+
+
+def _json(lab: Lab, host: str, *arguments: str, code: int = 0) -> Any:
+    done = lab.exec(host, ["mrcctl", *arguments, "--json"])
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    return json.loads(done.stdout)
+
+
+# ---- probe ----
+
+
+def _verdict_tables(lab: Lab) -> dict[str, Any]:
+    """What health judges by, on both sides, as far as only probes change it."""
+    found = {}
+    for host, peer in (("h0", "h2"), ("h2", "h0")):
+        for p in mrcctl(lab, host, "paths", "--peer", peer):
+            found[f"{host} {p['ev']}"] = (p["state"], p["reason"], p["lost_packets"], p["relapses"])
+    return found
+
+
+def test_probe_measures_each_ev_and_disturbs_none(healthy: Lab) -> None:
+    before = _verdict_tables(healthy)
+    events = len(mrcctl(healthy, "h0", "events"))
+    document = _json(healthy, "h0", "probe", "h2", "--count", "50", *FAST)
+    assert (document["sent"], document["received"], document["loss_ratio"]) == (800, 800, 0)
+    assert [e["ev"] for e in document["evs"]] == list(range(16))
+    for e in document["evs"]:
+        assert 0 < e["rtt_min_ns"] <= e["rtt_avg_ns"] <= e["rtt_max_ns"] < 1_000_000_000
+    assert _verdict_tables(healthy) == before
+    assert len(mrcctl(healthy, "h0", "events")) == events
+    for host in ("h0", "h2"):  # nor was any of it dropped as something unasked for
+        assert mrcctl(healthy, host, "status")["drops"] == {}
+
+
+def test_probe_finds_the_lossy_ev_and_the_dead_one(healthy: Lab) -> None:
+    healthy.fail("link:2:0:1", drop=0.5, direction="up")
+    assert 0.2 < _json(healthy, "h0", "probe", "h2", "--ev", "9", "--count", "100", *FAST)["loss_ratio"] < 0.8
+    healthy.heal()
+    healthy.fail("t1:1:2")
+    document = _json(healthy, "h0", "probe", "h2", *FAST)
+    assert {e["ev"] for e in document["evs"] if e["loss_ratio"]} == {6}
+    dead = _json(healthy, "h0", "probe", "h2", "--ev", "6", *FAST, code=2)
+    assert (dead["received"], dead["evs"][0]["rtt_avg_ns"]) == (0, None)
+
+
+def test_probes_have_the_size_that_was_asked_for(healthy: Lab) -> None:
+    document = _json(healthy, "h0", "probe", "h2", "--ev", "0", "--size", "9100", "--count", "3")
+    assert (document["size_bytes"], document["received"]) == (9100, 3)
+    refused = _json(healthy, "h0", "probe", "h2", "--ev", "0", "--size", "9101", "--count", "3", code=2)
+    assert (refused["sent"], refused["evs"][0]["not_sent"]) == (0, "longer than the MTU of the NIC")
+
+
+# ---- trace ----
+
+UP, DOWN = {"direction": "up"}, {"direction": "down"}
+
+
+@pytest.mark.parametrize(
+    ("target", "fault", "suspects", "first"),
+    [
+        ("t1:1:2", {}, ["T1 2"], "T1 2"),
+        ("link:1:0:2", UP, ["T0 0 → T1 2"], "T1 2"),
+        ("link:1:0:2", DOWN, ["T1 2 → T0 0"], None),  # not on the way there
+        ("link:1:0:2", {}, ["T0 0 – T1 2, both ways"], "T1 2"),
+        ("link:1:1:2", DOWN, ["T1 2 → T0 1"], "T0 1"),
+        ("link:1:1:2", UP, ["T0 1 → T1 2"], None),
+        ("t0:1:1", {}, ["T0 1"], "T0 1"),
+        ("nic:h2:1", {}, ["T0 1 → h2", "h2 → T0 1", "T0 1 – h2, both ways", "h2"], "h2"),
+        ("nic:h0:1", UP, ["h0 → T0 0", "T0 0 → h0", "h0 – T0 0, both ways", "T0 0"], "T0 0"),
+        ("link:1:1:2", {"drop": 0.2, "direction": "down"}, ["T1 2 → T0 1"], "T0 1"),
+        ("link:1:0:1", {}, [], None),  # another EV's
+    ],
+    ids=str,
+)
+def test_trace_names_what_is_broken(
+    lab: Lab, target: str, fault: dict[str, Any], suspects: list[str], first: str
+) -> None:
+    code = 2 if target == "nic:h0:1" else 0
+    lab.fail(target, **fault)
+    try:
+        document = _json(
+            lab, "h0", "trace", "h2", "--ev", "6", "--count", "100" if "drop" in fault else "5", *FAST, code=code
+        )
+    finally:
+        lab.heal()
+    assert document["suspects"] == suspects, document
+    assert document["first_failing_hop"] == first
+    assert [h["name"] for h in document["hops"]] == ["T0 0", "T1 2", "T0 1", "h2"]
+
+
+def test_trace_within_a_t0(healthy: Lab) -> None:
+    document = _json(healthy, "h0", "trace", "h1", "--ev", "4", *FAST)
+    assert [(h["name"], h["ok"]) for h in document["hops"]] == [("T0 0", True), ("h1", True)]
+    assert (document["checks"], document["suspects"]) == ([], [])
+
+
+def test_trace_and_probe_without_the_daemon(healthy: Lab) -> None:
+    pid = healthy.daemon_pid("h0")
+    assert pid is not None
+    os.kill(pid, 9)
+    wait_until("mrcd of h0 is gone", lambda: healthy.daemon_pid("h0") is None)
+    assert all(h["ok"] for h in _json(healthy, "h0", "trace", "h2", "--ev", "6", *FAST)["hops"])
+    assert _json(healthy, "h0", "probe", "h2", "--ev", "6", *FAST)["received"] == 10
+    checks = {c["id"]: c["status"] for c in _json(healthy, "h0", "doctor", code=2)["checks"]}
+    assert {k for k, v in checks.items() if v == "FAIL"} == {"daemon.running"}
+
+
+@pytest.mark.parametrize("steering", ["srh", "ecmp"])
+def test_other_steerings(steering: str) -> None:
+    lab = bring_up("steered", hosts=2, hosts_per_t0=1, planes=2, t1=2, steering=steering)
+    try:
+        assert _json(lab, "h0", "probe", "h1", *FAST)["loss_ratio"] == 0
+        if steering == "ecmp":
+            refused = lab.exec("h0", ["mrcctl", "trace", "h1", "--ev", "0"])
+            assert (refused.returncode, refused.stdout) == (1, "")
+            assert refused.stderr.startswith("mrcctl: with steering ecmp the switches choose the path")
+        else:
+            lab.fail("t1:0:1")
+            document = _json(lab, "h0", "trace", "h1", "--ev", "1", "--count", "5", *FAST)
+            # Eight SIDs are more than the programs take, so the T1 is not seen from its other side.
+            assert document["suspects"] == ["T0 0 – T1 1, both ways", "T1 1"]
+            lab.heal()
+            wait_until("all EVs are GOOD", lambda: all_good(lab), 20)
+        doctor = _json(lab, "h0", "doctor")
+        assert doctor["summary"]["FAIL"] == 0, doctor
+        assert mrcctl(lab, "h0", "status")["drops"] == {}
+    finally:
+        lab.down()
+    assert gone("steered")
+
+
+# ---- capture ----
+
+
+def test_capture_live_and_from_a_file(healthy: Lab, tmp_path: Path) -> None:
+    file = tmp_path / "planes.pcap"
+    with healthy.popen("h0", ["mrcctl", "capture", "-w", str(file), "--seconds", "1.5"], stderr=subprocess.PIPE) as tap:
+        wait_until("the capture begins", lambda: file.exists() and file.stat().st_size > 1000)
+        healthy.exec("h0", ["ping", "-c", "8", "-i", "0.01", "-W1", "10.99.0.3"], check=True)
+        assert tap.wait(20) == 0
+    lines = healthy.exec("h0", ["mrcctl", "capture", "-r", str(file), "--json"], check=True).stdout.splitlines()
+    seen = [json.loads(line) for line in lines]
+    data = [d for d in seen if d["type"] == "data"]
+    assert {(d["direction"], d["sender_name"], d["receiver_name"]) for d in data} == {
+        ("out", "h0", "h2"),
+        ("in", "h2", "h0"),
+    }
+    assert all("ICMP 10.99.0." in d["inner"] for d in data)
+    carriers = {p["ev"]: p["carrier"] for p in mrcctl(healthy, "h0", "paths", "--peer", "h2")}
+    # As they left, though the next switch has shifted the address since, in the same memory.
+    assert all(d["destination"] == carriers[d["ev"]] for d in data if d["direction"] == "out")
+    assert all(d["plane"] == d["ev"] // 4 for d in seen)
+    replies = [d for d in seen if d["type"] == "probe reply" and d["direction"] == "in"]
+    assert any(d["probe"]["report"] for d in replies)
+    only = healthy.exec("h0", ["mrcctl", "capture", "-r", str(file), "--plane", "2", "-c", "3"], check=True)
+    assert [line.split()[1:3] for line in only.stdout.splitlines()] == [["plane", "2"]] * 3
+    # Any other tool reads it too.
+    listed = subprocess.run(["tcpdump", "-nr", file, "udp", "port", "4797"], capture_output=True, text=True, check=True)
+    assert len(listed.stdout.splitlines()) == len(seen)
+
+
+# ---- doctor and preflight ----
+
+
+def _failing(lab: Lab, command: str = "doctor") -> dict[str, dict[str, Any]]:
+    done = lab.exec("h0", ["mrcctl", command, "--json"])
+    assert "Traceback" not in done.stderr
+    found = {c["id"]: c for c in json.loads(done.stdout)["checks"]}
+    assert done.returncode == (2 if any(c["status"] == "FAIL" for c in found.values()) else 0)
+    return {k: c for k, c in found.items() if c["status"] == "FAIL"}
+
+
+def test_doctor_and_preflight_find_nothing_on_a_healthy_host(healthy: Lab) -> None:
+    assert _failing(healthy, "preflight") == {}
+    before = _verdict_tables(healthy)
+    assert _failing(healthy) == {}
+    assert _verdict_tables(healthy) == before
+
+
+def test_preflight_of_this_machine_itself() -> None:
+    """Nobody's namespace, no cluster file: kernel and software, the programs loaded for a moment."""
+    done = subprocess.run([ROOT / ".venv/bin/mrcctl", "preflight", "--json"], capture_output=True, text=True)
+    found = {c["id"]: c["status"] for c in json.loads(done.stdout)["checks"]}
+    assert done.returncode == (2 if "FAIL" in found.values() else 0)
+    assert {found[k] for k in ("kernel.programs", "kernel.seg6", "kernel.tcx", "kernel.bpf_timer")} == {"PASS"}
+    assert found["nic.mtu"] == "SKIP"
+
+
+def test_doctor_finds_a_short_mtu_inside_the_fabric(healthy: Lab) -> None:
+    def mtu(value: int) -> None:
+        healthy.exec("t0-1-0", ["ip", "link", "set", "t1-2", "mtu", str(value)], check=True)
+
+    mtu(9000)
+    try:
+        full = _json(healthy, "h0", "probe", "h2", "--size", "9100", *FAST)
+        assert {e["ev"] for e in full["evs"] if not e["received"]} == {6}
+        assert states(healthy, "h0", "h2")[6] == "GOOD"  # neither the probes nor the switch's errors are evidence
+        found = _failing(healthy)  # it sends data too, so the EV may be left now
+        assert found.keys() == {"paths.mtu"}
+        evidence = found["paths.mtu"]["evidence"]
+        assert "h2 EV 6" in evidence
+        assert "h3 EV 6" in evidence
+        assert "EV 5" not in evidence
+    finally:
+        mtu(9100)
+
+
+def test_doctor_finds_a_short_mtu_here(healthy: Lab) -> None:
+    healthy.exec("h0", ["ip", "link", "set", "p2", "mtu", "9000"], check=True)
+    try:
+        found = _failing(healthy)
+    finally:
+        healthy.exec("h0", ["ip", "link", "set", "p2", "mtu", "9100"], check=True)
+    assert found.keys() == {"nic.mtu", "paths.mtu"}
+    assert found["nic.mtu"]["fix"] == "ip link set dev p2 mtu 9100"
+    assert "longer than the MTU of the NIC" in found["paths.mtu"]["evidence"]
+
+
+def test_doctor_finds_a_strict_rp_filter(healthy: Lab) -> None:
+    setting = "net.ipv4.conf.p1.rp_filter"
+    healthy.exec("h0", ["sysctl", "-qw", f"{setting}=1"], check=True)
+    try:
+        found = _failing(healthy)
+    finally:
+        healthy.exec("h0", ["sysctl", "-qw", f"{setting}=0"], check=True)
+    assert found.keys() == {"sysctl.rp_filter"}
+    assert found["sysctl.rp_filter"]["fix"] == f"sysctl -w {setting}=2"
+
+
+@contextlib.contextmanager
+def _foreign(lab: Lab, interface: str, flags: int) -> Iterator[None]:
+    """Somebody else's program at tc ingress of an interface of h0: the lab's own fault program, that drops nothing."""
+    obj = libbpf.open_object(ROOT / "build" / "fault.bpf.o")
+    try:
+        libbpf.load_object(obj)
+        with lab.inside("h0"):
+            fd = libbpf.program_fd(obj, "lab_fault")
+            link = libbpf.create_link(fd, socket.if_nametoindex(interface), libbpf.TCX_INGRESS, flags)
+        try:
+            yield
+        finally:
+            os.close(link)
+    finally:
+        libbpf.close_object(obj)
+
+
+def test_doctor_names_programs_of_others(healthy: Lab) -> None:
+    with _foreign(healthy, "p3", _BEFORE):
+        found = _failing(healthy)
+        assert found.keys() == {"hooks.foreign"}
+        assert found["hooks.foreign"]["evidence"] == "in front of ours: lab_fault at ingress of p3"
+    with _foreign(healthy, "p3", 0):
+        checks = {c["id"]: c for c in _json(healthy, "h0", "doctor")["checks"]}
+        assert checks["hooks.foreign"]["status"] == "WARN"
+        assert checks["hooks.foreign"]["evidence"] == "other programs at our hooks: lab_fault at ingress of p3"
+
+
+def test_doctor_finds_a_blackhole(healthy: Lab) -> None:
+    healthy.fail("t1:1:2")
+    wait_until("EV 6 is left", lambda: states(healthy, "h0", "h2")[6] == "ASSUMED_BAD")
+    checks = {c["id"]: c for c in _json(healthy, "h0", "doctor")["checks"]}
+    assert checks["paths.answer"]["status"] == "WARN"
+    assert "which are out of use" in checks["paths.answer"]["evidence"]
+    assert checks["paths.mtu"]["status"] == "PASS"

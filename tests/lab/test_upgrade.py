@@ -1,0 +1,27 @@
+"""Restarts, kills, upgrades and reloads under a UDP flow of 50,000 packets/s: nothing is lost, nothing reordered.
+
+The same as `scripts/bench lifecycle`, which does each ten times.
+"""
+
+import pytest
+
+from labkit.api import Lab
+from labkit.bench import lifecycle
+from tests.lab.conftest import all_good, mrcctl, wait_until
+
+TIMES = 2
+
+
+def test_the_life_of_a_daemon_loses_and_reorders_nothing(healthy: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    drops = {h: mrcctl(healthy, h, "status")["drops"] for h in lifecycle.HOSTS}
+    document = lifecycle.run(healthy, TIMES)
+    with capsys.disabled():
+        print("\n" + "\n".join(lifecycle.lines(document)))
+    unmet = [f"{r['requirement']}: {r['measured']}" for r in document["requirements"] if not r["met"]]
+    assert not unmet, unmet
+    assert document["socket_drops"] == 0
+    assert document["evs"] == 16
+    assert {h: mrcctl(healthy, h, "status")["drops"] for h in lifecycle.HOSTS} == drops
+    assert not any(p["lost_packets"] for p in mrcctl(healthy, "h0", "paths", "--peer", "h2"))
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
+    assert "far" not in {p["peer"] for p in mrcctl(healthy, "h0", "peers")}

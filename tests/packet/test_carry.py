@@ -1,0 +1,231 @@
+"""New tables know the peers and paths that the old ones knew, whatever those were like."""
+
+import ctypes
+import mmap
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mrcd import abi, btf, config, install, libbpf, topology
+from mrcd.abi import EvState, Reason
+from mrcd.dataplane import Dataplane
+from mrcd.errors import MachineError
+from mrcd.tables import Tables
+from tests.packet.cluster import ALL_PORTS, CLUSTER, H1, H2, H5
+from tests.packet.wires import Namespace
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
+
+GOOD, BAD, DENIED = EvState.GOOD, EvState.ASSUMED_BAD, EvState.DENIED
+STATES = {0: GOOD, 1: BAD, 5: DENIED, 10: GOOD}  # slots of h2, 4 to a plane; the others are not probed yet
+
+# Tables of a version that never was: the same facts in other places.
+OTHER = """
+typedef unsigned char u8; typedef unsigned int u32; typedef unsigned long long u64;
+struct mrc_ev {
+	u64 extra; u32 state; u8 srh_len; u8 plane; u8 configured; u8 reason;
+	u8 dst[16]; u64 state_since_ns; u8 weight; u8 relapses; u8 pad[6];
+};
+struct mrc_peer {
+	u8 address[8][16]; u64 ports_ns; u64 heard_ns; u32 status; u32 generation; u32 ports; u32 configured;
+};
+struct mrc_srh { u8 bytes[88]; };
+struct mrc_node { u32 generation, ports, status, probe_ifindex; };
+#define ARRAY(name, entries, value_type) struct { \\
+	int (*type)[2]; int (*map_flags)[1024]; int (*max_entries)[entries]; u32 *key; value_type *value; \\
+} name __attribute__((section(".maps"), used))
+ARRAY(mrc_evs, 8 * 16, struct mrc_ev);
+ARRAY(mrc_peers, 8, struct mrc_peer);
+ARRAY(mrc_srhs, 1, struct mrc_srh);
+ARRAY(mrc_node, 1, struct mrc_node);
+"""
+
+
+@pytest.fixture
+def bpffs(tmp_path: Path) -> Iterator[Path]:
+    """A BPF file system of the test's own, in a namespace of its own."""
+    libbpf.use_bcc()
+    namespace = Namespace()
+    where = tmp_path / "bpf"
+    with namespace.inside():
+        yield where
+    ctypes.CDLL(None).umount2(os.fsencode(where), 2)
+    namespace.close()
+
+
+def _plan(steering: str = "usid", evs: int = 16) -> topology.Plan:
+    text = CLUSTER.format(steering=steering).replace("evs_per_peer = 16", f"evs_per_peer = {evs}")
+    return topology.plan(config.parse(text), "h0")
+
+
+def _filled(dataplane: Dataplane) -> Tables:
+    tables = Tables(dataplane.tables, writable=True)
+    tables.node["ports"] = ALL_PORTS
+    install.write_peers(tables, dataplane.plan, dataplane.refresh)
+    return tables
+
+
+def _judge(dataplane: Dataplane, tables: Tables) -> None:
+    """h2 has been heard, and some of its paths were judged."""
+    tables.peers["heard_ns"][H2], tables.peers["ports"][H2], tables.peers["generation"][H2] = 77, 0b1101, 99
+    for number, state in STATES.items():
+        reason = Reason.ADMIN if state is DENIED else Reason.LOSS if state is BAD else Reason.PROBED
+        assert dataplane.steer(H2, number, state, reason, list(EvState))
+    tables.evs["relapses"][H2, 1] = 3
+
+
+def _known(tables: Tables, width: int) -> dict[int, EvState]:
+    """h2's states by plane and slot, as numbers of a table that is 4 wide."""
+    states = {i: EvState(int(s)) for i, s in enumerate(tables.evs["state"][H2]) if s}
+    return {i // width * 4 + i % width: s for i, s in states.items()}
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+def test_tables_of_another_size_know_the_states(bpffs: Path, steering: str) -> None:
+    first = Dataplane(_plan(steering), bpffs)
+    first.load()
+    first.commit()
+    tables = _filled(first)
+    _judge(first, tables)
+    since = int(tables.evs["state_since_ns"][H2, 5])
+    tables.close()
+    second = first.successor(_plan(steering, evs=32))
+    second.load()
+    assert second.fresh
+    new = _filled(second)
+    assert _known(new, 8) == {}
+    second.take_over(new)
+    assert _known(new, 8) == STATES
+    bad, denied = new.evs[H2, 1], new.evs[H2, 9]
+    assert (bad["reason"], bad["relapses"], denied["reason"]) == (Reason.LOSS, 3, Reason.ADMIN)
+    assert int(denied["state_since_ns"]) == since
+    peer = new.peers[H2]
+    assert (peer["heard_ns"], peer["ports"], peer["generation"]) == (77, 0b1101, 99)
+    assert int(peer["usable"][0][0]) & 0b11 == 0b01  # the good one carries, the failed one does not
+    assert not new.evs["state"][[H1, H5]].any()
+    new.close()
+    first.close()
+    second.commit()
+    second.close()
+
+
+def _other_tables(directory: Path, source: Path) -> dict[str, np.ndarray]:
+    """Make and pin the tables of OTHER. Returns them, mapped, to be filled."""
+    source.write_text(OTHER)
+    clang = shutil.which("clang-19") or shutil.which("clang")
+    if clang is None:
+        pytest.skip("there is no clang to compile another version's tables with")
+    obj = source.with_suffix(".o")
+    subprocess.run([clang, "--target=bpf", "-g", "-O2", "-c", source, "-o", obj], check=True, timeout=60)
+    opened = libbpf.open_object(obj)
+    libbpf.load_object(opened)
+    directory.mkdir(parents=True)
+    found = {}
+    for name, m in libbpf.maps_of(opened).items():
+        fd = libbpf.map_fd(m)
+        libbpf.pin(fd, directory / name)
+        layout = btf.values(fd)
+        assert layout is not None
+        shape = btf.map_shape(fd)
+        area = mmap.mmap(fd, -(-shape.entries * shape.value_size // 4096) * 4096)
+        found[name] = np.frombuffer(area, layout, shape.entries)
+    libbpf.close_object(opened)
+    return found
+
+
+def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp_path: Path) -> None:
+    second = Dataplane(_plan(), bpffs)
+    old = _other_tables(second.pins.parent / "abi1", tmp_path / "other.c")
+    second.load()
+    assert second.fresh
+    new = _filled(second)
+    row = 3  # another one than h2 has now: it is known by its addresses
+    old["mrc_peers"]["address"][row] = new.peers["address"][H2]
+    for name, value in {"configured": 1, "heard_ns": 77, "ports": 0b1101, "generation": 99}.items():
+        old["mrc_peers"][name][row] = value
+    for number, state in STATES.items():
+        record = old["mrc_evs"][row * 16 + number :][:1].reshape(())
+        record["dst"], record["plane"] = new.evs["dst"][H2, number], new.evs["plane"][H2, number]
+        record["configured"], record["state"], record["weight"] = 1, state, 8
+    second.take_over(new)
+    assert _known(new, 4) == STATES
+    assert (new.peers["heard_ns"][H2], new.peers["ports"][H2]) == (77, 0b1101)
+    new.close()
+    second.commit()
+    assert not (second.pins.parent / "abi1").exists()
+    second.close()
+
+
+def test_tables_that_tell_nothing_are_no_hindrance(bpffs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    second = Dataplane(_plan(), bpffs)
+    old = second.pins.parent / "abi1"
+    old.mkdir()
+    _pin_array(old / "mrc_node", 16, 1)
+    second.load()
+    new = _filled(second)
+    second.take_over(new)
+    assert "all paths are probed anew" in caplog.text
+    new.close()
+    second.commit()
+    assert not old.exists()
+    second.close()
+
+
+def _pin_array(path: Path, value_size: int, entries: int) -> None:
+    """A table of no known layout."""
+    sizes = (ctypes.c_uint32(n) for n in (4, value_size, entries))
+    fd = libbpf.check("create", libbpf.lib().bpf_map_create(2, b"some", *sizes, None))
+    libbpf.pin(fd, path)
+    os.close(fd)
+
+
+def test_a_table_with_another_value_size_is_not_used_again(bpffs: Path) -> None:
+    first = Dataplane(_plan(), bpffs)
+    first.load()
+    first.commit()
+    path = first.pins / "mrc_histograms"
+    fd = libbpf.get(path)
+    before = btf.map_shape(fd)
+    os.close(fd)
+    path.unlink()
+    _pin_array(path, 2 * before.value_size, before.entries)
+    second = first.successor(_plan())
+    second.load()
+    assert second.fresh
+    second.commit()
+    fd = libbpf.get(path)
+    assert btf.map_shape(fd) == before
+    os.close(fd)
+    first.close()
+    second.close()
+
+
+def test_an_object_of_another_version_is_refused_before_anything_is_touched(
+    bpffs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Dataplane(_plan(), bpffs)
+    first.load()
+    first.commit()
+    first.close()
+
+    def pins() -> dict[str, int]:
+        return {str(p): p.stat().st_ino for p in sorted(bpffs.rglob("*")) if not p.is_dir()}
+
+    before = pins()
+    assert len(before) > 10
+    monkeypatch.setattr(abi, "ABI_VERSION", abi.ABI_VERSION + 1)  # a daemon of the next version, this object
+    second = Dataplane(_plan(), bpffs)
+    with pytest.raises(MachineError, match=f"ABI version {abi.ABI_VERSION - 1}, this mrcd knows") as refused:
+        second.load()
+    assert "reinstall" in (refused.value.hint or "")
+    assert pins() == before
+    monkeypatch.undo()
+    again = Dataplane(_plan(), bpffs)  # the refused one has let go of the lock
+    again.load()
+    assert not again.fresh
+    again.close()

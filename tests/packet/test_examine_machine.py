@@ -1,0 +1,95 @@
+"""What mrcctl preflight and doctor read of a real kernel: who is attached, what drivers tell, what it accepts."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrcd import config, libbpf, topology
+from mrcd.ctl.examine.command import EXAMPLE
+from mrcd.ctl.examine.machine import Machine
+from mrcd.settings import settings
+from tests.packet.wires import Namespace
+from tests.packet.witness import as_root
+
+pytestmark = as_root
+
+HANDLE = 77
+SETTINGS = settings(topology.plan(config.parse(EXAMPLE), "a")).tobytes()
+
+
+@pytest.fixture
+def fault() -> Iterator[int]:
+    """Somebody else's program, not attached: its descriptor."""
+    obj = libbpf.open_object(Path(__file__).parents[2] / "build" / "fault.bpf.o")
+    libbpf.load_object(obj)
+    yield libbpf.program_fd(obj, "lab_fault")
+    libbpf.close_object(obj)
+
+
+def tc(*arguments: str) -> None:
+    subprocess.run(["tc", *arguments], check=True, timeout=10)
+
+
+def test_nobody_is_attached(ns: Namespace, nics: tuple[int, int]) -> None:
+    machine = Machine()
+    assert [machine.programs(nics[0], where) for where in ("xdp", "ingress", "egress")] == [[], [], []]
+
+
+def test_programs_are_named_in_the_order_in_which_they_run(ns: Namespace, nics: tuple[int, int], fault: int) -> None:
+    tc("qdisc", "add", "dev", "p0", "clsact")
+    match = ("protocol", "ip", "u32", "match", "ip", "dst", "10.0.0.1/32")
+    tc("filter", "add", "dev", "p0", "egress", "prio", "3", *match)
+    libbpf.attach_clsact(fault, nics[0], libbpf.TC_EGRESS, HANDLE, HANDLE)
+    assert Machine().programs(nics[0], "egress") == ["a u32 filter", "lab_fault"]
+    link = libbpf.create_link(fault, nics[0], libbpf.TCX_EGRESS)
+    try:
+        assert Machine().programs(nics[0], "egress") == ["lab_fault", "a u32 filter", "lab_fault"]  # TCX first
+    finally:
+        os.close(link)
+    assert Machine().programs(nics[0], "ingress") == []
+    assert Machine().programs(nics[1], "egress") == []
+
+
+def test_an_xdp_program_is_named(ns: Namespace, nics: tuple[int, int]) -> None:
+    obj = libbpf.open_object(Path(__file__).parents[2] / "build" / "mrc.bpf.o")
+    try:
+        rodata = next(m for name, m in libbpf.maps_of(obj).items() if name.endswith(".rodata"))
+        libbpf.set_initial_value(rodata, SETTINGS)
+        libbpf.load_object(obj)
+        link = libbpf.create_link(libbpf.program_fd(obj, "mrc_pop_xdp"), nics[1], libbpf.XDP, libbpf.XDP_FLAGS_SKB_MODE)
+        try:
+            assert Machine().programs(nics[1], "xdp") == ["mrc_pop_xdp"]
+        finally:
+            os.close(link)
+    finally:
+        libbpf.close_object(obj)
+
+
+def test_what_links_and_drivers_tell(ns: Namespace, nics: tuple[int, int]) -> None:
+    machine = Machine()
+    assert (machine.links()["p0"].ifindex, machine.links()["p0"].mtu) == (nics[0], 9100)
+    assert machine.offloads("p0")["rx-gro-list"] is False
+    assert machine.speed_mbit("p0") == 10_000  # as veth says
+    features = machine.xdp_features(nics[0])
+    assert features is not None
+    assert features & 1
+    assert machine.neighbours("fe80::1") == {}
+    ns.ip("neigh", "add", "fe80::1", "dev", "p1", "lladdr", "02:00:00:00:00:09", "nud", "permanent")
+    assert machine.neighbours("fe80::1") == {nics[1]: "02:00:00:00:00:09"}
+
+
+def test_the_kernel_is_tried_for_real(ns: Namespace) -> None:
+    machine = Machine(SETTINGS)
+    assert [machine.feature(f) for f in ("tcx", "timer", "ringbuf", "mmapable")] == [True] * 4
+    assert machine.try_programs() == (True, "")
+    assert machine.try_seg6() == (True, "")
+    assert [link["ifname"] for link in ns.json("link", "show")] == ["lo"]
+
+
+def test_programs_that_the_kernel_refuses_are_told_of() -> None:
+    accepted, words = Machine(b"too short").try_programs()
+    assert accepted is False
+    assert "set the settings" in words

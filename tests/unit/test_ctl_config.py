@@ -1,0 +1,117 @@
+"""`mrcctl config diff | show` and `mrcctl reload`: what they ask of the daemon, what they print, how they fail."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from mrcd import config
+from mrcd.diff import compare
+from mrcd.topology import plan
+from tests.unit.canned_daemon import Daemon
+from tests.unit.test_diff import H3, TEXT
+
+SETTING = ("overdue_ms = 10", "overdue_ms = 12")
+
+
+def running(file: Path) -> dict[str, object]:
+    document = config.parse(TEXT).model_dump(mode="json")
+    return {"schema_version": 1, "file": str(file), "host": "h0", "config": document}
+
+
+@pytest.fixture
+def file(daemon: Daemon, tmp_path: Path) -> Path:
+    """The cluster file, and a daemon that runs what it says."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(TEXT)
+    daemon.answers["/v1/config"] = (200, running(path))
+    return path
+
+
+def test_no_difference(mrcctl: Callable[..., Result], file: Path) -> None:
+    result = mrcctl("config", "diff")
+    assert (result.exit_code, result.stdout) == (0, "no difference: the file says what runs\n")
+    assert json.loads(mrcctl("config", "diff", "--json").stdout)["changed"] is False
+
+
+def test_a_difference_in_words(mrcctl: Callable[..., Result], file: Path) -> None:
+    h1 = TEXT[TEXT.index('[[hosts]]\nname = "h1"') : TEXT.index('[[hosts]]\nname = "h2"')]
+    file.write_text(TEXT.replace(*SETTING).replace("t1s = 3", "t1s = 2").replace(h1, "") + H3.format(id=3))
+    result = mrcctl("config", "diff")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "+ host h3",
+        "- host h1",
+        "~ EVs to h2: 2 removed",
+        "~ cluster.t1s: 3 → 2",
+        "~ health.overdue_ms: 10 → 12",
+        "  the programs are loaded anew with their settings, and replaced in place",
+    ]
+
+
+def test_another_file_than_the_daemons(mrcctl: Callable[..., Result], file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(TEXT.replace(*SETTING))
+    document = json.loads(mrcctl("config", "diff", str(other), "--json").stdout)
+    assert (document["file"], document["host"]) == (str(other), "h0")
+    assert document["settings"] == [{"key": "health.overdue_ms", "before": 10, "after": 12}]
+
+
+def test_a_wrong_file_is_a_configuration_error(mrcctl: Callable[..., Result], file: Path) -> None:
+    file.write_text(TEXT + "planets = 9\n")
+    result = mrcctl("config", "diff")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "planets: unknown key" in result.stderr
+
+
+def test_what_ran_last_without_a_daemon(
+    mrcctl: Callable[..., Result], file: Path, daemon: Daemon, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.stop()
+    monkeypatch.setenv("MRCD_CONFIG", str(file))
+    assert mrcctl("config", "diff").exit_code == 2
+    (run_dir / "running.json").write_text(json.dumps(running(file)))
+    file.write_text(TEXT.replace(*SETTING))
+    result = mrcctl("config", "diff")
+    assert result.exit_code == 0
+    assert "~ health.overdue_ms: 10 → 12" in result.stdout
+    assert "not running" in result.stderr
+
+
+def test_show_what_runs(mrcctl: Callable[..., Result], file: Path) -> None:
+    file.unlink()  # it is of what runs, not of the file
+    brief = tomllib.loads(mrcctl("config", "show").stdout)
+    whole = tomllib.loads(mrcctl("config", "show", "--effective").stdout)
+    assert brief["cluster"] == {"planes": 2, "t0s": 2, "t1s": 3, "evs_per_peer": 8}
+    assert (whole["cluster"]["mtu"], whole["health"]["probe_packets"]) == (9100, 4)
+    document = json.loads(mrcctl("config", "show", "--effective", "--json").stdout)
+    assert (document["schema_version"], document["host"], document["effective"]) == (1, "h0", True)
+    assert document["config"]["cluster"]["mtu"] == 9100
+
+
+def test_show_a_file(mrcctl: Callable[..., Result], file: Path) -> None:
+    result = mrcctl("config", "show", "--effective", "--host", "h2", str(file))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == f"# {file}, as h2 takes it"
+
+
+def test_reload(mrcctl: Callable[..., Result], daemon: Daemon, file: Path) -> None:
+    before, after = (plan(config.parse(t), "h0") for t in (TEXT, TEXT.replace(*SETTING)))
+    answer = compare(before, after).document() | {"file": str(file), "host": "h0", "message": "reloaded"}
+    daemon.answers["/v1/reload"] = (200, answer)
+    result = mrcctl("reload")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == "~ health.overdue_ms: 10 → 12"
+    assert result.stdout.splitlines()[-1] == "reloaded"
+    assert json.loads(mrcctl("reload", "--force", "--json").stdout) == answer
+    assert daemon.requests == [("POST", "/v1/reload", {"force": False}), ("POST", "/v1/reload", {"force": True})]
+
+
+def test_a_refused_reload_is_the_files_fault(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    daemon.answers["/v1/reload"] = (400, {"error": "the file is wrong", "hint": "mend it", "exit_code": 1})
+    result = mrcctl("reload")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "mrcctl: the file is wrong\n  hint: mend it\n"

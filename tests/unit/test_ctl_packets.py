@@ -1,0 +1,153 @@
+"""The packets of mrcctl's tools against scapy and the ABI, and the filter of their sockets, run in the kernel."""
+
+import ctypes
+import socket
+import struct
+from ipaddress import IPv6Address
+
+import pytest
+from scapy.layers.inet import UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Packet, Raw
+
+from mrcd import abi, config, topology, wire
+from mrcd.ctl import packets, sockfilter
+from mrcd.ctl.packets import Probe
+from mrcd.wire import MRC, MRCProbe
+from tests.unit.cluster_files import host
+
+SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"
+PROBE = Probe(packets.REQUEST, 0, 1, 3, 77, 0xDEADBEEF, 12345)
+
+
+def plan(steering: str) -> topology.Plan:
+    text = (
+        f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nsteering = "{steering}"\n'
+        + host(0)
+        + host(1, t0=1)
+    )
+    return topology.plan(config.parse(text), "h0")
+
+
+def built(steering: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
+    """A probe by EV 3, ours and scapy's."""
+    p = plan(steering)
+    path = p.peers[0].evs[3]
+    mine = packets.build(
+        probe, path.segments, source=p.addresses[path.plane], smac=_octets(SMAC), dmac=_octets(DMAC), udp_port=4797,
+        size=size, room=room,
+    )  # fmt: skip
+    content = MRCProbe(seq=probe.seq, round=probe.token, tx_ns=probe.ns)
+    fields = {"type": probe.kind, "seq": probe.seq, "tx_ns": probe.ns, "flags": wire.ASIDE}
+    least = bytes(wire.outer(p, path, content, smac=SMAC, dmac=DMAC, mrc=fields))
+    padding = bytes(max(room, size - (len(least) - 14)))
+    return mine, wire.outer(p, path, content / Raw(padding), smac=SMAC, dmac=DMAC, mrc=fields)
+
+
+def _octets(mac: str) -> bytes:
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def test_the_numbers_are_those_of_the_abi() -> None:
+    assert (packets.WIRE_VERSION, packets.SPORT_BASE, packets.SRH_MAX) == (
+        abi.WIRE_VERSION,
+        abi.SPORT_BASE,
+        abi.SRH_MAX,
+    )
+    assert (packets.REQUEST, packets.REPLY) == (wire.PROBE_REQUEST, wire.PROBE_REPLY)
+    assert (packets.ASIDE, packets.HOP_LIMIT) == (wire.ASIDE, wire.HOP_LIMIT)
+    assert MRC(flags=packets.ASIDE).flags == "aside"
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+@pytest.mark.parametrize(("size", "room"), [(0, 0), (0, 88), (1500, 0), (1500, 88), (60, 0)])
+def test_every_byte_is_as_scapy_builds_it(steering: str, size: int, room: int) -> None:
+    mine, theirs = built(steering, size, room)
+    assert mine == bytes(theirs)
+    if size == 1500:
+        assert len(mine) == 14 + 1500
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+def test_what_is_built_is_read_again(steering: str) -> None:
+    frame, _ = built(steering)
+    assert packets.read(frame, 4797) == PROBE
+    assert packets.read(frame, 4798) is None
+    assert all(packets.read(frame[:n], 4797) is None for n in range(len(frame)))
+
+
+def test_what_is_not_a_tools_is_not_read() -> None:
+    p = plan("usid")
+    path = p.peers[0].evs[3]
+    others = [
+        wire.outer(p, path, MRCProbe(seq=1), smac=SMAC, dmac=DMAC),  # mrcd's own
+        wire.outer(p, path, Raw(bytes(100)), smac=SMAC, dmac=DMAC, mrc={"flags": wire.ASIDE}),  # data
+        wire.outer(p, path, MRCProbe(seq=1), smac=SMAC, dmac=DMAC, mrc={"flags": wire.ASIDE, "version": 1}),
+    ]
+    assert [packets.read(bytes(o), 4797) for o in others] == [None] * 3
+
+
+def test_the_least_size() -> None:
+    for segments in (1, 2, 6):
+        path = [IPv6Address(i) for i in range(segments)]
+        assert packets.size_of(path) == 40 + topology.srh_bytes(segments) + 8 + 32 + 32
+
+
+# ---- the filter ----
+
+
+def passes(code: bytes, frame: bytes) -> bool:
+    """Whether the filter lets a frame through whole."""
+    return kept(code, frame) == frame
+
+
+def kept(code: bytes, frame: bytes) -> bytes:
+    """What the kernel does with a frame: the program sits on a socket that gets it as a datagram."""
+    inside, outside = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with inside, outside:
+        kept = ctypes.create_string_buffer(code)
+        inside.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(code) // 8, ctypes.addressof(kept)))
+        inside.setblocking(False)
+        try:
+            outside.send(frame)
+            return inside.recv(1 << 16)
+        except (BlockingIOError, PermissionError):  # refused to the sender, of this kind of socket
+            return b""
+
+
+ETHER = Ether(src=SMAC, dst=DMAC)
+
+
+@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+@pytest.mark.parametrize("tag", [False, True])
+@pytest.mark.parametrize("aside", [False, True])
+def test_ours_pass(steering: str, tag: bool, aside: bool) -> None:
+    _, theirs = built(steering)
+    if not aside:
+        theirs[MRC].flags = 0
+    if tag:
+        theirs = ETHER / Dot1Q(vlan=7) / theirs[IPv6]
+    assert passes(sockfilter.ours(4797), bytes(theirs))
+    assert passes(sockfilter.ours(4797, wire.ASIDE), bytes(theirs)) is aside
+
+
+def test_as_much_as_is_to_be_kept() -> None:
+    frame, _ = built("usid", 1500)
+    assert kept(sockfilter.ours(4797, keep=200), frame) == frame[:200]
+    assert kept(sockfilter.ours(4797), frame) == frame
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        ETHER / Raw(b"\x08\x00" + bytes(60)),
+        ETHER / IPv6(src="::1", dst="::2") / UDP(dport=53) / Raw(bytes(40)),
+        ETHER / IPv6(src="::1", dst="::2", nh=6) / Raw(bytes(40)),
+        ETHER / Dot1Q(vlan=7, type=0x0800) / Raw(bytes(60)),
+        Raw(bytes(20)),
+    ],
+    ids=["ipv4", "dns", "tcp", "tagged ipv4", "short"],
+)
+def test_others_do_not(frame: Packet) -> None:
+    assert not passes(sockfilter.ours(4797), bytes(frame))

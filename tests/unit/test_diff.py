@@ -1,0 +1,150 @@
+"""What tells two cluster files apart, and which of it a daemon may go over to as it runs."""
+
+import re
+
+import pytest
+
+from mrcd import config, topology
+from mrcd.diff import Difference, PeerChange, Setting, compare
+from mrcd.errors import UsageError
+
+TEXT = """
+[cluster]
+planes = 2
+t0s = 2
+t1s = 3
+evs_per_peer = 8
+[health]
+overdue_ms = 10
+[overlay]
+metric = 100
+[[hosts]]
+name = "h0"
+id = 0
+t0 = 0
+port = 0
+prefixes = ["10.99.0.1/32"]
+[[hosts]]
+name = "h1"
+id = 1
+t0 = 0
+port = 1
+prefixes = ["10.99.0.2/32"]
+[[hosts]]
+name = "h2"
+id = 2
+t0 = 1
+port = 0
+prefixes = ["10.99.0.3/32"]
+"""
+H3 = '\n[[hosts]]\nname = "h3"\nid = {id}\nt0 = 1\nport = 1\nprefixes = ["10.99.0.4/32"]\n'
+
+
+def difference(*changes: tuple[str, str], more: str = "", host: str = "h0") -> Difference:
+    text = TEXT
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    before, after = (topology.plan(config.parse(t), host) for t in (TEXT, text + more))
+    return compare(before, after)
+
+
+def test_the_same_file_makes_no_difference() -> None:
+    found = difference()
+    assert not found.anything
+    assert found.document() | {"steps": []} == {
+        "schema_version": 1,
+        "changed": False,
+        "settings": [],
+        "hosts": {"added": [], "removed": [], "changed": []},
+        "evs": [],
+        "programs": False,
+        "tables": False,
+        "all_hosts": [],
+        "steps": [],
+    }
+
+
+def test_comments_and_order_make_none() -> None:
+    assert not difference(("planes = 2\nt0s = 2", "# a note\nt0s = 2\nplanes = 2")).anything
+
+
+def test_a_host_more_takes_neither_programs_nor_tables() -> None:
+    found = difference(more=H3.format(id=3))
+    assert (found.hosts_added, found.peers) == (("h3",), ())
+    assert (found.programs, found.tables, found.steps()) == (False, False, [])
+
+
+def test_a_host_beyond_the_tables_takes_new_ones() -> None:
+    found = difference(more=H3.format(id=64))
+    assert (found.programs, found.tables) == (True, True)
+    assert any("states of EVs are kept" in step for step in found.steps())
+
+
+def test_a_host_less() -> None:
+    h1 = TEXT[TEXT.index('[[hosts]]\nname = "h1"') : TEXT.index('[[hosts]]\nname = "h2"')]
+    assert difference((h1, "")).hosts_removed == ("h1",)
+
+
+def test_evs_added_removed_and_changed() -> None:
+    assert difference(("t1s = 3", "t1s = 4")).peers == (PeerChange("h2", 2, 0, 0),)
+    assert difference(("t1s = 3", "t1s = 1")).peers == (PeerChange("h2", 0, 4, 0),)
+    moved = difference(("t0 = 1\nport = 0", "t0 = 1\nport = 5"))
+    assert moved.hosts_changed == (("h2", ("port",)),)
+    assert moved.peers == (PeerChange("h2", 0, 0, 6),)
+
+
+def test_what_only_other_hosts_see_of_it() -> None:
+    """A host's own prefix: its peers route to it, and it has the address."""
+    found = difference(("10.99.0.1/32", "10.99.7.1/32"))
+    assert found.hosts_changed == (("h0", ("prefixes",)),)
+    assert found.anything
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "programs"),
+    [
+        ("overdue_ms = 10", "overdue_ms = 11", "health.overdue_ms", True),
+        ("overdue_ms = 10", "hold_down_ms = 2000", "health.hold_down_ms", False),  # the daemon's own business
+        ("metric = 100", "metric = 101", "overlay.metric", False),
+        ("t1s = 3", 't1s = 3\ngranularity = "packet"', "cluster.granularity", True),
+        ("t1s = 3", "t1s = 3\nmtu = 9000", "cluster.mtu", True),
+    ],
+)
+def test_settings(old: str, new: str, key: str, programs: bool) -> None:
+    found = difference((old, new))
+    (setting,) = found.settings
+    assert isinstance(setting, Setting)
+    assert (setting.key, found.programs, found.tables) == (key, programs, False)
+    assert setting.before != setting.after
+    found.check(detached=False, force=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("planes = 2", "planes = 1"),
+        ("evs_per_peer = 8", "evs_per_peer = 16"),
+        ("t1s = 3", 't1s = 3\nsteering = "srh"'),
+        ("t1s = 3", "t1s = 3\nudp_port = 4798"),
+        ("t1s = 3", 't1s = 3\nblock = "5f01::/32"'),
+        ("t1s = 3", 't1s = 3\nunderlay = "fd11::/32"'),
+    ],
+    ids=lambda c: c[1].splitlines()[-1],
+)
+def test_what_all_hosts_must_know_alike_is_refused_while_packets_fly(change: tuple[str, str]) -> None:
+    found = difference(change)
+    key = "cluster." + change[1].splitlines()[-1].split(" = ")[0]
+    assert found.agreed == [key]
+    with pytest.raises(UsageError, match=re.escape(key)) as refused:
+        found.check(detached=False, force=False)
+    assert "nothing was changed" in refused.value.args[0]
+    assert "mrcctl detach" in (refused.value.hint or "")
+    found.check(detached=True, force=False)
+    found.check(detached=False, force=True)
+
+
+def test_another_overlay_interface_takes_a_restart() -> None:
+    found = difference(("metric = 100", 'interface = "mrc1"'))
+    with pytest.raises(UsageError, match="takes a restart"):
+        found.check(detached=True, force=True)

@@ -1,0 +1,329 @@
+"""The checks of mrcctl preflight and doctor: each with good evidence and with bad."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mrcd.ctl.examine import command, kernel, report  # importing the command registers the checks
+from mrcd.ctl.examine.result import CHECKS, Answers, Context, Outcome, Site, examine, skip, some
+from mrcd.errors import MachineError
+from mrcd.netlink import Link
+
+SITE = Site("h0", ("p0", "p1"), 9100, 9020, networks=("10.1.0.0/24", "fd00:1::/64"), pins="/bpf/mrcd/abi2")
+SYSCTLS = {
+    "ipv6/conf/all/seg6_enabled": "1",
+    "ipv6/conf/p0/seg6_enabled": "1",
+    "ipv6/conf/p1/seg6_enabled": "1",
+    "ipv4/conf/all/rp_filter": "0",
+    "ipv4/conf/p0/rp_filter": "2",
+    "ipv4/conf/p1/rp_filter": "0",
+    "ipv4/ip_forward": "1",
+    "ipv6/conf/all/forwarding": "1",
+    "ipv4/tcp_sack": "1",
+    "ipv4/tcp_recovery": "1",
+    "ipv4/tcp_max_reordering": "300",
+    "ipv4/tcp_rmem": "4096 131072 33554432",
+    "ipv4/tcp_wmem": "4096 131072 33554432",
+    "core/rmem_max": "4194304",
+    "core/wmem_max": "4194304",
+    "core/bpf_jit_enable": "1",
+}
+CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+FILES = {f"/proc/sys/net/{k}": v for k, v in SYSCTLS.items()} | {
+    "/proc/mounts": "bpf /sys/fs/bpf bpf rw 0 0\nbpf /bpf bpf rw 0 0",
+    "/sys/kernel/btf/vmlinux": "",
+    "/bpf/mrcd/abi2": "",
+    CLOCK: "tsc",
+}
+
+
+def nic(name: str, ifindex: int, **other: Any) -> Link:
+    """A plane NIC as it should be; virtual unless `kind` says otherwise."""
+    fields: dict[str, Any] = {"kind": "veth", "up": True, "mtu": 9100, "vlan": 0, "lower": None} | other
+    return Link(name, ifindex, "02:00:00:00:00:01", enabled=True, noarp=False, **fields)
+
+
+LINKS = {x.name: x for x in (nic("p0", 2), nic("p1", 3), nic("mrc0", 4, mtu=9020), nic("mrc0p", 5, mtu=9020))}
+HOOKS = {
+    (2, "ingress"): ["mrc_pop"],
+    (3, "ingress"): ["mrc_pop"],
+    (4, "egress"): ["mrc_push"],
+    (5, "egress"): ["mrc_probe"],
+}
+
+
+class FakeMachine:
+    """Evidence from tables: a machine on which all is well, but for what a test puts in its place."""
+
+    def __init__(self, **other: Any) -> None:
+        self.files: Mapping[str, str | None] = FILES | other.pop("files", {})
+        self.given: dict[str, Any] = {
+            "uname": ("6.12.0", "#1 SMP PREEMPT_DYNAMIC"), "links": LINKS,
+            "offloads": {"tx-udp_tnl-segmentation": True},
+            "speed_mbit": 100_000, "receive_queues": {0: 10**6, 1: 10**6 + 5}, "xdp_features": 0x7F,
+            "neighbours": {2: "02:00:00:00:00:02", 3: "02:00:00:00:00:02"}, "hooks": HOOKS, "feature": True,
+            "try_programs": (True, ""), "try_seg6": (True, ""), "clock_synchronised": True, "module": True,
+            "library": "",
+        } | other  # fmt: skip
+
+    def text(self, path: str) -> str | None:
+        return self.files.get(path)
+
+    def exists(self, path: str) -> bool:
+        return self.files.get(path) is not None
+
+    def programs(self, ifindex: int, where: str) -> list[str]:
+        found = self.given["hooks"]
+        return list(found.get((ifindex, where), []))
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.given[name]
+
+        def give(*_: object) -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return give
+
+
+def machine_with(**other: Any) -> Any:
+    return FakeMachine(**other)
+
+
+STATUS = {
+    "attached": True, "steering": "usid", "granularity": "burst", "drops": {"too_big": 4},
+    "daemon": {"running": True, "version": "1", "pid": 7},
+    "planes": [{"interface": p, "hook": "tcx", "hook_reason": "configured"} for p in ("p0", "p1")],
+}  # fmt: skip
+PEERS = [{"peer": p, "reachable": True} for p in ("h1", "h2")]
+ANSWERS = [Answers("h1", ev, ev, "GOOD", (3, 3), (3, 3), (0, 0)) for ev in (0, 1)]
+WELL = Context(
+    machine_with(), SITE, installed=True, status=STATUS, peers=PEERS, answers=ANSWERS, overlay={"h1": "", "h2": ""}
+)
+BY_ID = {c.id: c for c in CHECKS}
+
+
+def outcome(id: str, context: Context) -> Outcome:
+    return BY_ID[id].function(context)
+
+
+def sysctl(**values: str | None) -> dict[str, Any]:
+    return {"files": {f"/proc/sys/net/{k.replace('__', '/')}": v for k, v in values.items()}}
+
+
+@pytest.mark.parametrize("id", sorted(BY_ID))
+def test_good_evidence_passes(id: str) -> None:
+    found = outcome(id, WELL)
+    assert (found.status, found.fix) == ("PASS", ""), found
+    assert found.evidence
+
+
+def bad_nic(**other: Any) -> dict[str, Any]:
+    return {"links": LINKS | {"p1": nic("p1", 3, **other)}}
+
+
+def hooks(**other: list[str]) -> dict[str, Any]:
+    places = {"p0": (2, "ingress"), "p0_xdp": (2, "xdp"), "mrc0": (4, "egress")}
+    return {"hooks": HOOKS | {places[k]: v for k, v in other.items()}}
+
+
+@pytest.mark.parametrize(
+    ("id", "machine", "status", "evidence", "fix"),
+    [
+        ("kernel.version", {"uname": ("6.1.0-9", "#1")}, "FAIL", "6.1.0-9 is older than 6.3", "newer kernel"),
+        ("kernel.version", {"uname": ("6.4.1", "#1")}, "WARN", "no TCX", "6.6"),
+        ("kernel.version", {"uname": ("odd", "#1")}, "FAIL", "odd is older", "newer kernel"),
+        ("kernel.preempt_rt", {"uname": ("6.12", "#1 SMP PREEMPT_RT x")}, "FAIL", "not supported", "boot a"),
+        ("kernel.btf", {"files": {"/sys/kernel/btf/vmlinux": None}}, "WARN", "vmlinux", "DEBUG_INFO_BTF"),
+        ("kernel.tcx", {"feature": False}, "WARN", "no TCX", "6.6"),
+        ("kernel.bpf_timer", {"feature": False}, "FAIL", "bpf_timer", "6.3"),
+        ("kernel.ringbuf", {"feature": False}, "FAIL", "ring buffers", "6.3"),
+        ("kernel.mmapable", {"feature": False}, "FAIL", "mapped into memory", "6.3"),
+        ("kernel.ringbuf", {"feature": None}, "SKIP", "only root", ""),
+        ("kernel.programs", {"try_programs": (False, "load: EINVAL")}, "FAIL", "load: EINVAL", "kernel.version"),
+        ("kernel.programs", {"try_programs": (None, "only root")}, "SKIP", "only root", ""),
+        ("kernel.seg6", {"try_seg6": (False, "Operation not supported")}, "FAIL", "not supported", "SEG6_LWTUNNEL"),
+        ("kernel.seg6", {"try_seg6": (None, "only root")}, "SKIP", "only root", ""),
+        ("kernel.jit", sysctl(core__bpf_jit_enable="0"), "WARN", "interpreted", "bpf_jit_enable=1"),
+        ("kernel.jit", sysctl(core__bpf_jit_enable=None), "SKIP", "namespace", ""),
+        ("bpffs.mounted", {"files": {"/proc/mounts": ""}}, "FAIL", "no tables in /bpf/mrcd/abi2", "restart mrcd"),
+        ("bpffs.mounted", {"files": {"/bpf/mrcd/abi2": None}}, "FAIL", "no tables", "restart mrcd"),
+        ("clock.source", {"files": {CLOCK: "hpet"}}, "WARN", "hpet", "tsc"),
+        ("clock.synchronised", {"clock_synchronised": False}, "WARN", "not synchronised", "chrony"),
+        ("clock.synchronised", {"clock_synchronised": None}, "SKIP", "not tell", ""),
+        ("software.libbpf", {"library": "no such file"}, "FAIL", "no such file", "apt install libbpf1"),
+        ("software.bcc", {"module": False}, "FAIL", "missing", "python3-bpfcc"),
+        ("nic.present", {"links": {"p0": LINKS["p0"]}}, "FAIL", "no interface p1; this machine has p0", "[interfaces]"),
+        ("nic.link", bad_nic(up=False), "FAIL", "p1", "ip link set dev p1 up"),
+        ("nic.mtu", bad_nic(mtu=9099), "FAIL", "p1 is 9099", "ip link set dev p1 mtu 9100"),
+        ("nic.xdp", {**bad_nic(kind=None), "xdp_features": 0x3}, "WARN", "takes no fragments, so not MTU 9100", "3498"),
+        ("nic.xdp", {**bad_nic(kind=None), "xdp_features": 0}, "WARN", "no native XDP", "another NIC"),
+        ("nic.xdp", {**bad_nic(kind=None), "xdp_features": None}, "SKIP", "not tell", ""),
+        ("nic.merging", {"offloads": {"rx-gro-list": True}}, "FAIL", "rx-gro-list is on at p0", "ethtool -K p0"),
+        ("nic.merging", {"offloads": {"rx-udp-gro-forwarding": True}}, "FAIL", "glued", "rx-udp-gro-forwarding off"),
+        ("nic.segmentation", {**bad_nic(kind=None), "offloads": {}}, "WARN", "p1 cannot cut", "ethtool -K"),
+        ("nic.queues", {"receive_queues": {0: 10**6, 1: 0, 2: 0}}, "WARN", "queue 0 of p0's 3 has 100 %", "rx-flow"),
+        ("nic.first_hop", {"neighbours": {2: "02:00:00:00:00:02"}}, "FAIL", "resolved on p1", "ip neigh show dev p1"),
+        ("hooks.foreign", hooks(p0=["cil", "mrc_pop"]), "FAIL", "in front of ours: cil at ingress of p0", "p0 ingress"),
+        ("hooks.foreign", hooks(p0=["mrc_pop", "cil"]), "WARN", "cil at ingress of p0", "bpftool net show"),
+        ("hooks.foreign", hooks(p0_xdp=["xdpcap"]), "FAIL", "xdpcap at xdp of p0", "ip link set dev p0 xdp off"),
+        ("hooks.foreign", {"hooks": {(2, "ingress"): ["cil"]}}, "WARN", "cil at ingress of p0", "bpftool"),
+        ("hooks.ours", hooks(mrc0=[]), "FAIL", "mrc_push at egress of mrc0", "restart mrcd"),
+        ("sysctl.seg6_enabled", sysctl(ipv6__conf__p1__seg6_enabled="0"), "FAIL", "off on p1", "sysctl -w"),
+        ("sysctl.seg6_enabled", sysctl(ipv6__conf__all__seg6_enabled=None), "FAIL", "no seg6_enabled for", "SEG6"),
+        ("sysctl.rp_filter", sysctl(ipv4__conf__p1__rp_filter="1"), "FAIL", "strict on p1", "conf.p1.rp_filter=2"),
+        ("sysctl.rp_filter", sysctl(ipv4__conf__all__rp_filter="1"), "FAIL", "strict on p1", "conf.p1.rp_filter=2"),
+        ("sysctl.forwarding", sysctl(ipv4__ip_forward="0"), "WARN", "net.ipv4.ip_forward is 0", "ip_forward=1"),
+        ("tcp.sack", sysctl(ipv4__tcp_sack="0"), "FAIL", "tcp_sack is 0", "tcp_sack=1"),
+        ("tcp.sack", sysctl(ipv4__tcp_sack=None), "SKIP", "no tcp_sack", ""),
+        ("tcp.recovery", sysctl(ipv4__tcp_recovery="0"), "WARN", "RACK is off", "tcp_recovery=1"),
+        ("tcp.recovery", sysctl(ipv4__tcp_recovery="3"), "WARN", "does not adapt", "tcp_recovery=1"),
+        ("tcp.reordering", sysctl(ipv4__tcp_max_reordering="100"), "WARN", "metric 300", "tcp_max_reordering=300"),
+        ("tcp.buffers", sysctl(ipv4__tcp_rmem="4096 131072 6291456"), "WARN", "200 Gbit/s", "4096 131072 10000000"),
+        ("tcp.buffers", {"speed_mbit": None}, "SKIP", "speed", ""),
+        ("udp.buffers", sysctl(core__rmem_max="212992"), "WARN", "212992 bytes", "rmem_max=4194304"),
+        ("udp.buffers", sysctl(core__rmem_max=None), "SKIP", "namespace", ""),
+    ],
+)  # fmt: skip
+def test_bad_evidence_from_the_machine(id: str, machine: dict[str, Any], status: str, evidence: str, fix: str) -> None:
+    found = outcome(id, replace(WELL, machine=machine_with(**machine)))
+    assert found.status == status, found
+    assert evidence in found.evidence
+    assert fix in found.fix
+    assert bool(found.fix) == (status in ("WARN", "FAIL"))
+
+
+def hooked(hook: str | None, reason: str | None) -> dict[str, Any]:
+    return {"status": {**STATUS, "planes": [{"interface": "p0", "hook": hook, "hook_reason": reason}]}}
+
+
+def answers(**other: Any) -> dict[str, Any]:
+    return {"answers": [ANSWERS[0], replace(ANSWERS[1], **other)]}
+
+
+@pytest.mark.parametrize(
+    ("id", "context", "status", "evidence"),
+    [
+        ("daemon.running", {"status": None, "down": "mrcd is not running"}, "FAIL", "mrcd is not running"),
+        ("daemon.running", {"status": {**STATUS, "daemon": {"running": False}}}, "FAIL", "no EV comes back"),
+        ("daemon.attached", {"status": {**STATUS, "attached": False}}, "WARN", "detached"),
+        ("peers.reachable", {"peers": [PEERS[0], {"peer": "h2", "reachable": False}]}, "WARN", "not heard: h2"),
+        ("peers.reachable", {"peers": [{"peer": "h2", "reachable": False}]}, "FAIL", "none of 1 peers"),
+        ("drops.misfit", {"status": {**STATUS, "drops": {"wrong_plane": 9}}}, "WARN", "9 packets wrong_plane"),
+        ("nic.hook", hooked(None, None), "FAIL", "not attached to p0"),
+        ("nic.hook", hooked("tcx", "native XDP refused: x"), "WARN", "refused on p0"),
+        ("paths.answer", answers(small=(3, 0)), "FAIL", "on EVs in use: h1 EV 1"),
+        ("paths.answer", answers(small=(0, 0), not_sent="no first hop"), "FAIL", "h1 EV 1: no first hop"),
+        ("paths.answer", answers(small=(3, 0), state="ASSUMED_BAD"), "WARN", "1 of 2 EVs, which are out of use (1 ASS"),
+        ("paths.answer", {"answers": []}, "SKIP", "no probes"),
+        ("paths.mtu", answers(full=(3, 0)), "FAIL", "packets of 9100 bytes vanish where short ones do not: h1 EV 1"),
+        ("paths.mtu", answers(full=(0, 0), full_not_sent="longer than the MTU of the NIC"), "FAIL", "longer than"),
+        ("paths.mtu", {"answers": [replace(a, small=(3, 0)) for a in ANSWERS]}, "SKIP", "no EV in use"),
+        ("overlay.mtu", {"overlay": {"h1": "", "h2": "it is lost"}}, "FAIL", "to h2: it is lost"),
+        ("overlay.mtu", {"overlay": {}}, "SKIP", "no peer is sprayed to"),
+        ("hooks.ours", {"status": {**STATUS, "attached": False}}, "SKIP", "detached"),
+    ],
+)  # fmt: skip
+def test_bad_evidence_from_the_paths(id: str, context: dict[str, Any], status: str, evidence: str) -> None:
+    found = outcome(id, replace(WELL, **context))
+    assert found.status == status, found
+    assert evidence in found.evidence
+    assert bool(found.fix) == (status in ("WARN", "FAIL"))
+
+
+def test_an_ev_that_is_known_to_be_bad_says_nothing_of_the_mtu() -> None:
+    assert (
+        outcome("paths.mtu", replace(WELL, **answers(small=(3, 0), full=(3, 0), state="ASSUMED_BAD"))).status == "PASS"
+    )
+
+
+@pytest.mark.parametrize("over", [(3, 3), (3, 0)])
+def test_what_a_byte_more_does(over: tuple[int, int]) -> None:
+    assert (
+        f"a byte more passes on {1 if over[1] else 0}"
+        in outcome("paths.mtu", replace(WELL, **answers(over=over))).evidence
+    )
+
+
+@pytest.mark.parametrize(
+    ("id", "files"),
+    [
+        ("sysctl.seg6_enabled", {"ipv6/conf/p1/seg6_enabled": "0"}),
+        ("sysctl.rp_filter", {"ipv4/conf/p1/rp_filter": "1"}),
+    ],
+)
+def test_what_mrcd_sets_itself_is_no_fault_before_it_runs(id: str, files: dict[str, str]) -> None:
+    machine = machine_with(files={f"/proc/sys/net/{k}": v for k, v in files.items()})
+    found = outcome(id, Context(machine, SITE))
+    assert (found.status, "mrcd" in found.evidence) == ("PASS", True)
+
+
+def test_ecmp_needs_no_srv6() -> None:
+    machine = machine_with(try_seg6=(False, "x"), files={"/proc/sys/net/ipv6/conf/all/seg6_enabled": "0"})
+    context = replace(WELL, machine=machine, site=replace(SITE, steering="ecmp"))
+    assert [outcome(i, context).status for i in ("kernel.seg6", "sysctl.seg6_enabled")] == ["PASS", "PASS"]
+
+
+def test_packet_granularity_pushes_elsewhere() -> None:
+    places = {
+        (2, "ingress"): ["mrc_pop"],
+        (3, "ingress"): ["mrc_pop"],
+        (5, "ingress"): ["mrc_push"],
+        (5, "egress"): ["mrc_probe"],
+    }
+    context = replace(WELL, machine=machine_with(hooks=places), site=replace(SITE, granularity="packet"))
+    assert outcome("hooks.ours", context).status == "PASS"
+    assert outcome("hooks.ours", replace(context, site=SITE)).status == "FAIL"
+
+
+def test_vlans_share_the_hooks_of_their_nic() -> None:
+    vlans = {n: nic(n, i, kind="vlan", vlan=i, lower=9) for i, n in ((2, "p0"), (3, "p1"))}
+    links = LINKS | vlans | {"eth0": nic("eth0", 9, kind=None)}
+    machine = machine_with(links=links, hooks={**HOOKS, (9, "ingress"): ["other", "mrc_pop"]})
+    found = outcome("hooks.foreign", replace(WELL, machine=machine))
+    assert found.evidence == "in front of ours: other at ingress of eth0"
+
+
+# ---- all together ----
+
+
+def test_each_command_runs_its_own_checks() -> None:
+    ids = {now: [d["id"] for d in examine(replace(WELL, installed=now))] for now in (False, True)}
+    assert {"kernel.programs", "kernel.seg6"} == set(ids[False]) - set(ids[True])
+    assert {"daemon.running", "paths.mtu", "hooks.ours", "nic.first_hop"} <= set(ids[True]) - set(ids[False])
+    assert len(BY_ID) == len(CHECKS)
+
+
+def test_without_a_cluster_file_the_host_is_checked_all_the_same() -> None:
+    found = {d["id"]: d for d in examine(Context(machine_with()))}
+    assert found["kernel.version"]["status"] == "PASS"
+    assert (found["nic.mtu"]["status"], "--config" in found["nic.mtu"]["evidence"]) == ("SKIP", True)
+
+
+@pytest.mark.parametrize("error", [MachineError("no ioctl"), PermissionError(1, "Not permitted", "/x")], ids=str)
+def test_what_cannot_be_read_is_skipped_and_the_rest_goes_on(error: Exception) -> None:
+    context = replace(WELL, machine=machine_with(offloads=error))
+    found = {d["id"]: d for d in examine(context)}
+    assert found["nic.merging"]["status"] == "SKIP"
+    assert ("no ioctl" in found["nic.merging"]["evidence"]) or ("Not permitted" in found["nic.merging"]["evidence"])
+    assert found["nic.mtu"]["status"] == "PASS"
+
+
+def test_the_text_shows_the_remedy() -> None:
+    document = command._document("doctor", replace(WELL, machine=machine_with(**bad_nic(mtu=1500))))
+    text = report.lines(document, colour=False)
+    at = next(i for i, line in enumerate(text) if line.startswith("FAIL  nic.mtu"))
+    assert text[at + 1].strip() == "fix: ip link set dev p1 mtu 9100"
+    assert text[-1].startswith("doctor: ")
+    assert "1 FAIL" in text[-1]
+    assert document["summary"]["FAIL"] == 1
+    assert "\033[31mFAIL" in "\n".join(report.lines(document, colour=True))
+
+
+def test_small_helpers() -> None:
+    assert [kernel.version(x) for x in ("6.18.44-fc", "5.4", "x")] == [(6, 18), (5, 4), (0, 0)]
+    assert some(range(6)) == "0, 1, 2, 3 and 2 more"
+    assert skip("x").fix == ""
