@@ -9,6 +9,9 @@ PYTHON := .venv/bin/python
 IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST_ARGS ?=
 PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+DESTDIR ?=
+TREE = $(DESTDIR)$(PREFIX)
 
 # The compiler: clang-19, else the newest there is. Recursive (=), because set-up may install it in this very run.
 CLANG = $(or $(shell command -v clang-19),$(lastword $(shell ls -v /usr/bin/clang-[0-9]* 2>/dev/null)),$(shell command -v clang))
@@ -95,15 +98,57 @@ bench-paper: set-up ## the MRC paper's failure experiments with a TCP flow, besi
 	@$(IN_VENV) scripts/bench paper
 
 .PHONY: install
-install: set-up ## install for this host: commands, systemd unit, example configuration
-	/usr/bin/python3 -m venv --system-site-packages $(PREFIX)/lib/mrcd
-	$(PREFIX)/lib/mrcd/bin/pip install --quiet --disable-pip-version-check .
-	install -d $(PREFIX)/bin /etc/mrcd
-	ln -sf $(PREFIX)/lib/mrcd/bin/mrcd $(PREFIX)/lib/mrcd/bin/mrcctl $(PREFIX)/bin/
-	install -m 644 scripts/deploy/mrcd.toml /etc/mrcd/mrcd.toml.example
-	install -D -m 644 scripts/deploy/mrcd.service /etc/systemd/system/mrcd.service
-	@echo "Next: write /etc/mrcd/mrcd.toml (an example is beside it), 'mrcctl config check /etc/mrcd/mrcd.toml',"
-	@echo "      'systemctl daemon-reload', 'systemctl enable --now mrcd'"
+install: set-up ## install for this host; PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
+	@$(MAKE) install-python install-files
+	@echo "Next: write $(SYSCONFDIR)/mrcd/mrcd.toml (an example is beside it), check it with 'mrcctl config check', then"
+	@echo "      'systemd-sysusers', 'systemctl daemon-reload', 'systemctl enable --now mrcd'"
+
+# The commands, in a virtual environment of their own. In a DESTDIR it must not remember where it was made.
+.PHONY: install-python
+install-python: build
+	/usr/bin/python3 -m venv --system-site-packages $(TREE)/lib/mrcd
+	$(TREE)/lib/mrcd/bin/python -m pip install --quiet --disable-pip-version-check --no-input .
+	$(if $(DESTDIR),grep -rlIF '$(DESTDIR)' $(TREE)/lib/mrcd/bin $(TREE)/lib/mrcd/pyvenv.cfg | xargs sed -i 's|$(DESTDIR)||g')
+	install -d $(TREE)/bin
+	ln -sf $(PREFIX)/lib/mrcd/bin/mrcd $(PREFIX)/lib/mrcd/bin/mrcctl $(TREE)/bin/
+
+# All that is not Python: unit, user, man pages, completions, the example, what Prometheus and Grafana read.
+.PHONY: install-files
+install-files:
+	@mkdir -p build/install
+	sed 's|=/usr/local/|=$(PREFIX)/|' scripts/deploy/mrcd.service >build/install/mrcd.service
+	$(PYTHON) scripts/deploy/manpages.py build/install
+	for s in bash zsh fish; do $(PYTHON) -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
+	$(foreach f,$(INSTALLED),install -D -m 644 $(firstword $(subst :, ,$f)) $(lastword $(subst :, ,$f)) &&) true
+
+# What is installed from where to where; `uninstall` removes the same.
+INSTALLED = \
+	build/install/mrcd.service:$(TREE)/lib/systemd/system/mrcd.service \
+	scripts/deploy/sysusers.conf:$(TREE)/lib/sysusers.d/mrcd.conf \
+	build/install/mrcd.8:$(TREE)/share/man/man8/mrcd.8 \
+	build/install/mrcctl.1:$(TREE)/share/man/man1/mrcctl.1 \
+	build/install/mrcd.toml.5:$(TREE)/share/man/man5/mrcd.toml.5 \
+	build/install/mrcctl.bash:$(TREE)/share/bash-completion/completions/mrcctl \
+	build/install/mrcctl.zsh:$(TREE)/share/zsh/site-functions/_mrcctl \
+	build/install/mrcctl.fish:$(TREE)/share/fish/vendor_completions.d/mrcctl.fish \
+	$(foreach f,$(filter-out %/tests.yml,$(wildcard scripts/deploy/prometheus/*)),$f:$(TREE)/share/mrcd/$(notdir $f)) \
+	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
+
+.PHONY: uninstall
+uninstall: ## remove what `install` installed; same PREFIX, SYSCONFDIR and DESTDIR. Your configuration stays
+	$(if $(DESTDIR),,-[ ! -S /run/mrcd/mrcd.sock ] || $(PREFIX)/bin/mrcctl detach --force)
+	$(if $(DESTDIR),,-[ ! -d /run/systemd/system ] || systemctl disable --now mrcd)
+	rm -rf $(TREE)/lib/mrcd
+	rm -f $(TREE)/bin/mrcd $(TREE)/bin/mrcctl $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))
+	-rmdir -p --ignore-fail-on-non-empty $(sort $(TREE)/bin/ $(dir $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))))
+	$(if $(DESTDIR),,rm -rf /run/mrcd /sys/fs/bpf/mrcd)
+	$(if $(DESTDIR),,@echo "What is left until the next boot: mrc0 (ip link del mrc0) and routes (ip route flush proto 77 - and ip -6)")
+
+.PHONY: deb
+deb: set-up ## a Debian package of what `install` installs, in build/
+	@rm -rf build/deb
+	@$(MAKE) install-python install-files DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
+	scripts/deploy/debian/build build/deb build
 
 .PHONY: clean
 clean: ## remove what was built, not what was installed

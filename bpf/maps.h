@@ -27,6 +27,7 @@ MRC_ARRAY(mrc_owners, BPF_MAP_TYPE_ARRAY, 0, struct mrc_owner);
 MRC_ARRAY(mrc_rotations, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_rotation);
 MRC_ARRAY(mrc_drops, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
 MRC_ARRAY(mrc_histograms, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
+MRC_ARRAY(mrc_transitions, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_changes);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

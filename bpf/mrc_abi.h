@@ -339,8 +339,16 @@ enum mrc_histogram {
 	MRC_HISTOGRAM_DETECTION = 0, /* ns from the last packet known to have arrived to ASSUMED_BAD */
 	MRC_HISTOGRAM_AFTER_GOOD, /* data packets put on it in that time */
 	MRC_HISTOGRAM_RTT, /* ns, plane 0; then one for each plane */
-	MRC_HISTOGRAM_MAX = MRC_HISTOGRAM_RTT + MRC_MAX_PLANES,
+	MRC_HISTOGRAM_REINSTATEMENT = MRC_HISTOGRAM_RTT + MRC_MAX_PLANES, /* ns from ASSUMED_BAD to GOOD */
+	MRC_HISTOGRAM_MAX,
 };
+
+/* Changes of state that are events. Index: enum mrc_ev_state that came × MRC_REASON_MAX + enum mrc_reason. */
+struct mrc_changes {
+	__u64 count; /* programs */
+	__u64 untold; /* programs: of these, the ring buffer had no room for */
+};
+_Static_assert(sizeof(struct mrc_changes) == 16, "mrc_changes is 16 bytes");
 
 /* Why a packet was dropped: counter index, metric label and the text of mrcctl, all from here. */
 enum mrc_drop {

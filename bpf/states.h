@@ -157,7 +157,13 @@ static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u3
 				 const struct mrc_ev *ev, const struct mrc_ledger *ledger)
 {
 	struct mrc_event *event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
+	__u32 index = after * MRC_REASON_MAX + (why & 0xff);
+	struct mrc_changes *changes = bpf_map_lookup_elem(&mrc_transitions, &index);
 
+	if (changes) {
+		changes->count++;
+		changes->untold += !event;
+	}
 	if (!event)
 		return; /* the daemon finds it in the tables */
 	event->ns = now;
@@ -209,6 +215,8 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 		ledger->good = 0;
 		ledger->loss_ns = now;
 	}
+	if (before == MRC_EV_ASSUMED_BAD && after == MRC_EV_GOOD)
+		observe(MRC_HISTOGRAM_REINSTATEMENT, now - ev->state_since_ns);
 	ev->state_since_ns = now;
 	tell(host_id, number, before, after, why, now, ev, ledger);
 	begin_loss_window(ledger);

@@ -63,9 +63,10 @@ class Histogram(IntEnum):
     DETECTION = 0
     AFTER_GOOD = 1
     RTT = 2
+    REINSTATEMENT = 2 + MAX_PLANES
 
 
-HISTOGRAMS = Histogram.RTT + MAX_PLANES
+HISTOGRAMS = len(Histogram) + MAX_PLANES - 1
 
 
 class Drop(IntEnum):
@@ -265,6 +266,7 @@ EVENT = np.dtype(
         ("sent_packets", _u32),
     ]
 )
+CHANGES = np.dtype([("count", _u64), ("untold", _u64)])
 
 STRUCTS: dict[str, np.dtype] = {
     "mrc_ev": EV,
@@ -280,6 +282,7 @@ STRUCTS: dict[str, np.dtype] = {
     "mrc_rotation": ROTATION,
     "mrc_settings": SETTINGS,
     "mrc_event": EVENT,
+    "mrc_changes": CHANGES,
 }
 
 MAPS: dict[str, np.dtype] = {

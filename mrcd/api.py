@@ -4,6 +4,8 @@ Errors are {"error", "hint", "exit_code"}; nothing here blocks the loop or raise
 """
 
 import asyncio
+import contextlib
+import grp
 import logging
 import os
 import time
@@ -11,22 +13,22 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.exposition import choose_encoder
 
 from mrcd import __version__, api_request, switch
 from mrcd.abi import EvState
 from mrcd.api_config import ConfigApi
 from mrcd.api_steering import SteeringApi
+from mrcd.config import Metrics
 from mrcd.daemon import Daemon
-from mrcd.errors import MachineError, MrcdError, UsageError
-from mrcd.metrics import TablesCollector
+from mrcd.endpoint import Endpoint
+from mrcd.errors import MrcdError, UsageError
 from mrcd.reload import Reloader
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api")
 
 SOCKET = "mrcd.sock"
+GROUP = "mrcd"
 _LONGEST_WAIT_S = 60.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -146,53 +148,38 @@ def _number(text: str | None, name: str) -> int | None:
     return int(text)
 
 
-def _metrics(daemon: Daemon) -> web.Application:
-    registry = CollectorRegistry()
-    registry.register(TablesCollector(daemon))
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-
-    async def scrape(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
-
-    app = web.Application()
-    app.add_routes([web.get("/metrics", scrape)])
-    return app
-
-
 class Servers:
     """The control socket and the metrics endpoint. Use as an async context manager."""
 
-    def __init__(self, daemon: Daemon, run_dir: Path, metrics_address: str, reloader: Reloader) -> None:
-        self._reloader = reloader
-        self._daemon, self._path, self._address = daemon, run_dir / SOCKET, metrics_address
-        self._runners: list[web.AppRunner] = []
+    def __init__(self, daemon: Daemon, run_dir: Path, metrics: Metrics, reloader: Reloader) -> None:
+        self._daemon, self._path, self._reloader = daemon, run_dir / SOCKET, reloader
+        self._endpoint = Endpoint(daemon, metrics)
+        self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> "Servers":
-        control = web.AppRunner(Api(self._daemon, self._reloader).application(), access_log=None, shutdown_timeout=1.0)
-        metrics = web.AppRunner(_metrics(self._daemon), access_log=None, shutdown_timeout=1.0)
-        self._runners = [control, metrics]
-        for runner in self._runners:
-            await runner.setup()
-        host, _, port = self._address.rpartition(":")
-        try:
-            await web.TCPSite(metrics, host.strip("[]"), int(port)).start()
-        except OSError as e:
-            await self.__aexit__()
-            raise MachineError(
-                f"metrics address {self._address}: {e.strerror or e}", hint="set [metrics] address to a free one"
-            ) from None
+        await self._endpoint.start()
+        control = Api(self._daemon, self._reloader).application()
+        self._runner = web.AppRunner(control, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
         # A socket left by a dead daemon is replaced; a living one holds the lock that main() took.
         self._path.unlink(missing_ok=True)
         old = os.umask(0o117)
         try:
-            await web.UnixSite(control, str(self._path)).start()
+            await web.UnixSite(self._runner, str(self._path)).start()
         finally:
             os.umask(old)
+        _share(self._path)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for runner in self._runners:
-            await asyncio.shield(runner.cleanup())
+        await asyncio.shield(self._endpoint.stop())
+        if self._runner is not None:
+            await asyncio.shield(self._runner.cleanup())
         self._path.unlink(missing_ok=True)
+
+
+def _share(path: Path) -> None:
+    """Let the group mrcd, where there is one, use the socket; only root may give it away."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError):
+            os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)

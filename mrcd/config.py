@@ -80,20 +80,20 @@ class Host(_Model):
     t0: Annotated[int, Field(ge=0, le=511)] = 0
     port: Annotated[int, Field(ge=0, le=1023)]
     prefixes: Annotated[list[Network], Field(min_length=1)]
-    interfaces: list[str] | None = None
-    hook: Hook | None = None
+    interfaces: list[str] | None = Field(default=None, description="this host's NICs, where they have other names")
+    hook: Hook | None = Field(default=None, description="where this host receives, if not as the others")
 
 
 class Path_(_Model):
     """One explicit path, for fabrics that the uSID arithmetic does not describe."""
 
-    source: str
-    peer: str
-    plane: Annotated[int, Field(ge=0, lt=MAX_PLANES)]
+    source: str = Field(description="the host that sends by it")
+    peer: str = Field(description="the host that it leads to")
+    plane: Annotated[int, Field(ge=0, lt=MAX_PLANES)] = Field(description="by whose NIC it leaves")
     segments: Annotated[list[Address6], Field(min_length=1, max_length=MAX_SEGMENTS)] = Field(
         description="destination addresses in travel order; more than one are carried in an SRH"
     )
-    label: str = ""
+    label: str = Field(default="", description="shown by mrcctl, for people")
 
 
 class Interfaces(_Model):
@@ -226,6 +226,10 @@ class Metrics(_Model):
     """Where Prometheus scrapes."""
 
     address: str = "127.0.0.1:9479"
+    web_config: Annotated[str, Field(pattern="^/")] | None = Field(
+        default=None, description="a Prometheus web configuration file for TLS and basic authentication; plain if unset"
+    )
+    per_ev: bool = Field(default=False, description="series for every EV, and not only for those that are not GOOD")
 
     @model_validator(mode="after")
     def _host_port(self) -> Self:

@@ -55,6 +55,7 @@ class Daemon:
         self._macs: dict[int, str] = {}
         self._warned: set[str] = set()
         self._attached_at: set[int] | None = None  # the interfaces when all was attached
+        self.settled = asyncio.Event()  # a plane could send, and routes were made of it, since this daemon came
         self._former: set[str] = set()  # addresses of this host by a plan before this one
         self.tables: Tables
         self.view: view.View
@@ -70,6 +71,7 @@ class Daemon:
         libbpf.use_bcc()
         self.dataplane.load()
         await self.adopt(self.plan, self.dataplane, Tables(self.dataplane.tables, writable=True))
+        self._note_settled()
         what = "tables are new" if self.dataplane.fresh else "carries on with the tables it found"
         self.events.add("daemon", reason="started", after="detached" if self.detached else "attached")
         evs = sum(len(p.evs) for p in self.plan.peers)
@@ -291,6 +293,10 @@ class Daemon:
         for change in await self.netlink.sync_routes(wanted):
             log.debug("route %s", change)
 
+    def _note_settled(self) -> None:
+        if int(self.tables.node["ports"]):
+            self.settled.set()
+
     def _mark(self, row: int) -> None:
         """A peer's routes are to be made anew."""
         self._dirty.add(row)
@@ -335,6 +341,7 @@ class Daemon:
                     self._dirty |= set(self.peers)
                 rows, self._dirty = self._dirty, set()
                 await self.write_routes(rows)
+                self._note_settled()
             except Exception as e:  # interfaces come and go under our hands: look again, whatever it was
                 log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
                 log.debug("", exc_info=e)

@@ -250,6 +250,7 @@ class Dataplane:
             "mrc_rotations": peers,
             "mrc_drops": len(abi.Drop),
             "mrc_histograms": abi.HISTOGRAMS * abi.BUCKETS,
+            "mrc_transitions": len(EvState) * len(Reason),
             "mrc_events": _EVENTS_BYTES,
             "mrc_prefixes": PREFIXES_MAX,
         }

@@ -60,7 +60,7 @@ def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port, first: int) -> tu
     how = dataplane.attach(tc)
     pins = {tc.name}
     points, reason = choose(wanted, link)
-    document: dict[str, object] = {"plane": port.plane, "hook": how, "hook_reason": reason or None}
+    document: dict[str, object] = {"plane": port.plane, "hook": how, "hook_reason": reason or None, "fallback": False}
     for point in points:
         xdp = Attachment(f"pop-{point}-{first}", "mrc_pop_xdp", link.name, link.ifindex, point)
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import fcntl
 import gc
 import json
@@ -18,6 +19,7 @@ import click
 
 from mrcd import __version__, config, topology
 from mrcd.errors import MachineError, MrcdError
+from mrcd.systemd import notify, report
 from mrcd.versions import SCHEMA_VERSION
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
@@ -44,7 +46,7 @@ _NICE = 10
     help="Where denials outlive a restart.  [default: /var/lib/mrcd, or another --run-dir]",
 )  # fmt: skip
 @click.option(
-    "--bpffs", type=click.Path(path_type=Path), default=DEFAULT_BPFFS, show_default=True,
+    "--bpffs", type=click.Path(path_type=Path, readable=False), default=DEFAULT_BPFFS, show_default=True,
     help="The BPF file system for the pins; mounted if it is not.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Validate the file, print this host's plan, change nothing.")
@@ -74,6 +76,7 @@ def mrcd(
     logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
     # Nothing fast waits for this process: on a full host it must not hold up packets, nor ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+    faulthandler.enable()  # systemd's watchdog ends a daemon that hangs by SIGABRT: the log then shows where
     with _only_one(run_dir):
         asyncio.run(_serve(config_path, plan, run_dir, bpffs, state_dir))
 
@@ -88,33 +91,26 @@ async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: P
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload
-    address = plan.config.metrics.address
+    metrics = plan.config.metrics
     async with (
         running(plan, run_dir, bpffs, state_dir) as daemon,
-        Servers(daemon, run_dir, address, reloader := Reloader(daemon, config_path)),
+        Servers(daemon, run_dir, metrics, reloader := Reloader(daemon, config_path)),
     ):
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         gc.collect()
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
-        _notify("READY=1")
         work = asyncio.create_task(daemon.run())
+        beat = asyncio.create_task(report(daemon.settled))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        _notify("STOPPING=1")
+        notify("STOPPING=1")
         stopping.cancel()
+        beat.cancel()
         if work.done():
             work.result()
         work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await asyncio.gather(work, beat, return_exceptions=True)
     log.info("stopped; the data plane goes on")
-
-
-def _notify(state: str) -> None:
-    """Tell systemd (sd_notify(3)), if it listens."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 def _only_one(run_dir: Path) -> IO[str]:

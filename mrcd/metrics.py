@@ -1,9 +1,14 @@
-"""Prometheus metrics, read from the tables at scrape time: counters live in the kernel."""
+"""Prometheus metrics, read from the tables at scrape time: counters live in the kernel.
+
+What grows with peers × planes are two families alone; the others grow with the peers or with the planes. EVs have
+series while they are not GOOD, and no more than MOST_EV_SERIES of them; or all of them, if the configuration asks.
+"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,9 +23,14 @@ from mrcd.abi import ABI_VERSION, STATUS_DETACHED, EvState, Reason
 from mrcd.daemon import Daemon
 from mrcd.view import UNREACHABLE_NS, lost_packets
 
+MOST_EV_SERIES = 350
+
+_FLAPPING = 3
+_WORST_FIRST = (EvState.ASSUMED_BAD, EvState.DENIED, EvState.SKIP, EvState.UNKNOWN)
+
 
 class TablesCollector(Collector):
-    """One scrape is one pass over the tables. Labels are bounded by peers × planes."""
+    """One scrape is one pass over the tables."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -31,10 +41,17 @@ class TablesCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family once."""
+        paths = Paths(self._daemon)
         yield from self._build()
-        yield from self._per_peer_and_plane()
+        yield from paths.traffic()
+        yield from paths.health()
+        yield from self._peers(paths)
+        yield from self._planes()
         yield from self._histograms()
         yield from self._host()
+        yield from paths.not_good()
+        if self._daemon.plan.config.metrics.per_ev:
+            yield from paths.each()
 
     def _build(self) -> Iterator[Metric]:
         cluster = self._daemon.plan.config.cluster
@@ -51,68 +68,51 @@ class TablesCollector(Collector):
         )
         yield info
 
-    def _per_peer_and_plane(self) -> Iterator[Metric]:
-        labels = ["peer", "plane"]
-        counters = {
-            "tx_packets": CounterMetricFamily("mrc_tx_packets", "Data packets put on the plane.", labels=labels),
-            "tx_bytes": CounterMetricFamily("mrc_tx_bytes", "Inner bytes put on the plane.", labels=labels),
-            "probe_seq": CounterMetricFamily("mrc_probes_sent", "Probe requests sent.", labels=labels),
-            "skips": CounterMetricFamily("mrc_ev_skips", "Changes of EVs to SKIP.", labels=labels),
-        }
-        reported = {
-            "judged": CounterMetricFamily("mrc_settled_tx_packets", "Data packets sent and judged.", labels=labels),
-            "rx_ce": CounterMetricFamily("mrc_peer_ce_packets", "CE marks that the peer saw.", labels=labels),
-            "replies": CounterMetricFamily("mrc_probe_replies", "Probe replies received.", labels=labels),
-        }
-        arrived = CounterMetricFamily(
-            "mrc_settled_rx_packets", "Of the judged, data packets that the peer received.", labels=labels
+    def _peers(self, paths: "Paths") -> Iterator[Metric]:
+        records = self._daemon.tables.peers[paths.rows]
+        heard, now = records["heard_ns"].astype(np.int64), time.monotonic_ns()
+        yield paths.by_peer(
+            GaugeMetricFamily("mrc_peer_reachable", "1 if the peer was heard lately.", labels=["peer"]),
+            (heard > 0) & (now - heard < UNREACHABLE_NS),
         )
-        received = CounterMetricFamily("mrc_rx_packets", "Data packets received from the peer.", labels=labels)
-        received_bytes = CounterMetricFamily("mrc_rx_bytes", "Inner bytes received from the peer.", labels=labels)
-        states = GaugeMetricFamily("mrc_evs", "EVs by state.", labels=[*labels, "state"])
-        usable = GaugeMetricFamily("mrc_usable_evs", "EVs that carry traffic.", labels=labels)
-        median = GaugeMetricFamily("mrc_ev_rtt_seconds", "Median over the EVs' smoothed round trips.", labels=labels)
-        tables, width = self._daemon.tables, self._daemon.plan.config.cluster.evs_per_plane
-        for peer in self._daemon.plan.peers:
-            row = peer.host.id
-            evs, ledgers, rxs = tables.evs[row].copy(), tables.ledgers[row].copy(), tables.rxs[row].copy()
-            words = tables.peers[row]["usable"]
-            for plane in range(len(self._daemon.plan.interfaces)):
-                at = [peer.host.name, str(plane)]
-                slots = slice(plane * width, (plane + 1) * width)
-                for field, family in counters.items():
-                    family.add_metric(at, float(evs[slots][field].sum(dtype=np.uint64)))
-                for field, family in reported.items():
-                    family.add_metric(at, float(ledgers[slots][field].sum(dtype=np.uint64)))
-                settled = ledgers[slots]["judged"] - lost_packets(ledgers[slots])
-                arrived.add_metric(at, float(settled.sum(dtype=np.uint64)))
-                received.add_metric(at, float(rxs[slots]["packets"].sum()))
-                received_bytes.add_metric(at, float(rxs[slots]["bytes"].sum()))
-                configured = evs[slots]["configured"] != 0
-                for state in EvState:
-                    states.add_metric([*at, state.name], float((evs[slots]["state"][configured] == state).sum()))
-                usable.add_metric(at, float(sum(int(w).bit_count() for w in words[plane])))
-                rtts = ledgers[slots]["rtt_ns"][configured & (ledgers[slots]["replies"] > 0)]
-                median.add_metric(at, float(np.median(rtts)) / 1e9 if len(rtts) else float("nan"))
-        yield from (*counters.values(), *reported.values(), arrived)
-        yield from (received, received_bytes, states, usable, median)
+        yield paths.by_peer(
+            GaugeMetricFamily("mrc_ev_min_active", "Never fewer usable EVs than this: the floor.", labels=["peer"]),
+            records["floor"],
+        )
+
+    def _planes(self) -> Iterator[Metric]:
+        daemon = self._daemon
+        planes = range(len(daemon.plan.interfaces))
+        up = GaugeMetricFamily("mrc_plane_up", "1 if this host's link on the plane works.", labels=["plane"])
+        for plane in planes:
+            up.add_metric([str(plane)], int(daemon.tables.node["ports"]) >> plane & 1)
+        yield up
+        hooks = {h["plane"]: h for h in daemon.view.hooks if "plane" in h}
+        info = InfoMetricFamily("mrc_hook", "Where packets are received on a plane.", labels=["plane"])
+        fallback = GaugeMetricFamily(
+            "mrc_hook_fallback",
+            "1 if packets are received by a slower hook than the NIC might offer.",
+            labels=["plane"],
+        )
+        for plane in planes:
+            hook = hooks.get(plane)
+            name = str(hook["hook"]) if hook else "none"
+            info.add_metric([str(plane)], {"interface": daemon.plan.interfaces[plane], "hook": name})
+            fallback.add_metric([str(plane)], float(bool(hook and hook.get("fallback"))))
+        yield info
+        yield fallback
 
     def _histograms(self) -> Iterator[Metric]:
         """The kernel's, at powers of two. Sums are estimates from the buckets."""
-        families = {
-            "detection": (_DETECTION, range(14, 38)),
-            "after_good": (_AFTER_GOOD, range(25)),
-            "rtt": (_RTT, range(10, 35)),
-        }
         made = {
             name: HistogramMetricFamily(metric, text, labels=["plane"] if name == "rtt" else [])
-            for name, ((metric, text), _) in families.items()
+            for name, (metric, text, _) in _HISTOGRAMS.items()
         }
         counts = self._daemon.tables.histograms()
         for index, name, unit, plane in histograms.each(len(self._daemon.plan.interfaces)):
             mine, scale = counts[index], 1e9 if unit == "ns" else 1
             # A bucket includes its bound; times are so fine that one more nanosecond does not matter.
-            bounds = [(2**p / 1e9 if unit == "ns" else 2**p - 1, p) for p in families[name][1]]
+            bounds = [(2**p / 1e9 if unit == "ns" else 2**p - 1, p) for p in _HISTOGRAMS[name][2]]
             buckets = [(str(float(bound)), float(histograms.below(mine, p))) for bound, p in bounds]
             buckets.append(("+Inf", float(mine.sum())))
             labels = [] if plane is None else [str(plane)]
@@ -125,38 +125,174 @@ class TablesCollector(Collector):
         for reason, count in tables.drops().items():
             drops.add_metric([reason], count)
         yield drops
+        changes = tables.transitions()
         transitions = CounterMetricFamily(
-            "mrc_ev_transitions", "EV transitions since the daemon started.", labels=["to", "reason"]
+            "mrc_ev_transitions", "Changes of EVs' states but for SKIP, by what they became.", labels=["to", "reason"]
         )
         for state in EvState:
             for why in Reason:
-                count = daemon.monitor.transitions.get((state, why), 0)
+                count = int(changes[state, why]["count"])
                 if count or (state, why) in _USUAL:
                     transitions.add_metric([state.name, why.text], count)
         yield transitions
         yield CounterMetricFamily(
-            "mrc_events_lost", "EVs whose transition was not told: the ring buffer was full.",
-            value=daemon.monitor.lost_events,
+            "mrc_events_lost", "Of these, changes that were not told: the ring buffer was full.",
+            value=float(changes["untold"].sum()),
         )  # fmt: skip
-        up = GaugeMetricFamily("mrc_plane_up", "1 if this host's link on the plane works.", labels=["plane"])
-        for plane in range(len(daemon.plan.interfaces)):
-            up.add_metric([str(plane)], int(tables.node["ports"]) >> plane & 1)
-        yield up
-        now = time.monotonic_ns()
-        reachable = GaugeMetricFamily("mrc_peer_reachable", "1 if the peer was heard lately.", labels=["peer"])
-        for peer in daemon.plan.peers:
-            heard = int(tables.peers[peer.host.id]["heard_ns"])
-            reachable.add_metric([peer.host.name], float(bool(heard) and now - heard < UNREACHABLE_NS))
-        yield reachable
         attached = not int(tables.node["status"]) & STATUS_DETACHED
         yield GaugeMetricFamily("mrc_attached", "1 if this host sprays.", value=float(attached))
         started = time.time() - (time.monotonic() - daemon.started)
         yield GaugeMetricFamily("mrc_start_time_seconds", "When the daemon started, Unix time.", value=started)
 
 
-_DETECTION = "mrc_detection_seconds", "From the last packet known to have arrived on an EV to ASSUMED_BAD."
-_AFTER_GOOD = "mrc_packets_after_good", "Data packets put on an EV in that time."
-_RTT = "mrc_rtt_seconds", "Round trips of probes."
+class Paths:
+    """The EVs of all peers at one moment, as arrays: (peers, EVs), or (peers, planes, EVs of a plane)."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        plan, tables = daemon.plan, daemon.tables
+        self._names = [p.host.name for p in plan.peers]
+        self.rows = np.array([p.host.id for p in plan.peers], np.int64)
+        self._planes, self._width = len(plan.interfaces), plan.config.cluster.evs_per_plane
+        self._forget_ns = plan.config.health.hold_down_max_ms * 1_000_000
+        used = slice(0, self._planes * self._width)
+        self._usable = tables.peers["usable"][self.rows]
+        self._evs = tables.evs[self.rows][:, used]
+        self._ledgers = tables.ledgers[self.rows][:, used]
+        self._rxs = tables.rxs[self.rows][:, used]
+        self._arrived = self._ledgers["judged"] - lost_packets(self._ledgers)
+        self._configured = self._evs["configured"] != 0
+
+    def by_peer(self, family: Metric, values: NDArray[np.generic]) -> Metric:
+        """Add a value per peer, (peers,)."""
+        for name, value in zip(self._names, values.tolist(), strict=True):
+            family.add_metric([name], float(value))  # type: ignore[attr-defined]
+        return family
+
+    def _by_plane(self, family: Metric, values: NDArray[np.generic]) -> Metric:
+        """Add a value per plane, (planes,)."""
+        for plane, value in enumerate(values.tolist()):
+            family.add_metric([str(plane)], float(value))  # type: ignore[attr-defined]
+        return family
+
+    def _by_both(self, family: Metric, values: NDArray[np.generic]) -> Metric:
+        """Add a value per peer and plane, (peers, planes)."""
+        for name, row in zip(self._names, values.tolist(), strict=True):
+            for plane, value in enumerate(row):
+                family.add_metric([name, str(plane)], float(value))  # type: ignore[attr-defined]
+        return family
+
+    def _per_plane(self, values: NDArray[np.generic]) -> NDArray[np.uint64]:
+        """(peers, EVs) → sums (peers, planes)."""
+        split = values.reshape(len(self.rows), self._planes, self._width)
+        return np.asarray(split.sum(axis=2, dtype=np.uint64))
+
+    def traffic(self) -> Iterator[Metric]:
+        """Counters of packets."""
+        evs, ledgers, rxs = self._evs, self._ledgers, self._rxs
+        yield self._by_both(
+            CounterMetricFamily("mrc_tx_packets", "Data packets put on the plane.", labels=["peer", "plane"]),
+            self._per_plane(evs["tx_packets"]),
+        )
+        for name, text, values in (
+            ("mrc_tx_bytes", "Inner bytes sent to the peer.", evs["tx_bytes"]),
+            ("mrc_rx_packets", "Data packets received from the peer.", rxs["packets"]),
+            ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"]),
+            ("mrc_settled_tx_packets", "Data packets sent to the peer and judged.", ledgers["judged"]),
+            ("mrc_settled_rx_packets", "Of the judged, data packets that the peer received.", self._arrived),
+            ("mrc_peer_ce_packets", "CE marks that the peer saw.", ledgers["rx_ce"]),
+            ("mrc_probes_sent", "Probe requests sent.", evs["probe_seq"]),
+            ("mrc_probe_replies", "Probe replies received.", ledgers["replies"]),
+            ("mrc_ev_skips", "Changes of EVs to SKIP.", evs["skips"]),
+        ):
+            yield self.by_peer(CounterMetricFamily(name, text, labels=["peer"]), values.sum(axis=1, dtype=np.uint64))
+        for name, text, values in (
+            ("mrc_plane_settled_tx_packets", "Data packets put on the plane and judged.", ledgers["judged"]),
+            ("mrc_plane_settled_rx_packets", "Of the judged, data packets that peers received.", self._arrived),
+        ):
+            sums = self._per_plane(values).sum(axis=0)
+            yield self._by_plane(CounterMetricFamily(name, text, labels=["plane"]), sums)
+
+    def health(self) -> Iterator[Metric]:
+        """What the EVs are like."""
+        states = GaugeMetricFamily("mrc_evs", "EVs by state.", labels=["peer", "state"])
+        for state in EvState:
+            counts = (self._configured & (self._evs["state"] == state)).sum(axis=1)
+            for name, count in zip(self._names, counts.tolist(), strict=True):
+                states.add_metric([name, state.name], float(count))
+        yield states
+        # One fall is forgotten for each period of being well; the table is brought up to date by the next fall.
+        idle = time.monotonic_ns() - self._evs["state_since_ns"].astype(np.int64)
+        well = np.where(self._evs["state"] == EvState.ASSUMED_BAD, 0, idle // self._forget_ns)
+        falls = np.where(self._configured, self._evs["relapses"].astype(np.int64) - well, 0)
+        yield GaugeMetricFamily(
+            "mrc_evs_flapping",
+            f"EVs with {_FLAPPING} falls or more that are not forgotten.",
+            value=float((falls >= _FLAPPING).sum()),
+        )
+        bits = np.unpackbits(self._usable.view(np.uint8), axis=2).sum(axis=2, dtype=np.uint64)
+        usable = GaugeMetricFamily("mrc_usable_evs", "EVs that carry traffic.", labels=["peer", "plane"])
+        yield self._by_both(usable, bits[:, : self._planes])
+        median = GaugeMetricFamily(
+            "mrc_peer_rtt_seconds", "Median over the EVs' smoothed round trips; NaN: none yet.", labels=["peer"]
+        )
+        answered = self._configured & (self._ledgers["replies"] > 0)
+        rtts = [row[mask] for row, mask in zip(self._ledgers["rtt_ns"], answered, strict=True)]
+        yield self.by_peer(median, np.array([np.median(r) / 1e9 if len(r) else np.nan for r in rtts]))
+
+    def not_good(self) -> Iterator[Metric]:
+        """A series for each EV that is not GOOD, the worst first while there is room."""
+        family = GaugeMetricFamily(
+            "mrc_ev_state_timestamp_seconds",
+            "Since when an EV that is not GOOD is what it is (of SKIP: since it last was anything else), Unix time.",
+            labels=["peer", "plane", "ev", "state", "reason"],
+        )
+        offset = time.time() - time.monotonic()
+        found = [
+            (row, ev, state)
+            for state in _WORST_FIRST
+            for row, ev in np.argwhere(self._configured & (self._evs["state"] == state)).tolist()
+        ]
+        for row, ev, state in found[:MOST_EV_SERIES]:
+            record = self._evs[row, ev]
+            why = Reason(int(record["skip_reason" if state is EvState.SKIP else "reason"]))
+            labels = [self._names[row], str(int(record["plane"])), str(ev), state.name, why.text]
+            family.add_metric(labels, float(int(record["state_since_ns"]) / 1e9 + offset))
+        yield family
+        yield GaugeMetricFamily(
+            "mrc_ev_series_omitted",
+            "EVs that are not GOOD and have no series, for want of room.",
+            value=float(len(found[MOST_EV_SERIES:])),
+        )
+
+    def each(self) -> Iterator[Metric]:
+        """Series for every EV."""
+        labels = ["peer", "plane", "ev"]
+        tx = CounterMetricFamily("mrc_ev_tx_packets", "Data packets put on the EV.", labels=labels)
+        settled = CounterMetricFamily("mrc_ev_settled_tx_packets", "Of these, judged.", labels=labels)
+        arrived = CounterMetricFamily("mrc_ev_settled_rx_packets", "Of the judged, received.", labels=labels)
+        rtt = GaugeMetricFamily("mrc_ev_rtt_seconds", "Smoothed round trip of the EV's probes.", labels=labels)
+        values: Iterable[tuple[CounterMetricFamily | GaugeMetricFamily, NDArray[np.generic]]] = (
+            (tx, self._evs["tx_packets"]),
+            (settled, self._ledgers["judged"]),
+            (arrived, self._arrived),
+            (rtt, self._ledgers["rtt_ns"] / 1e9),
+        )
+        for row, ev in np.argwhere(self._configured).tolist():
+            at = [self._names[row], str(int(self._evs[row, ev]["plane"])), str(ev)]
+            for family, of in values:
+                family.add_metric(at, float(of[row, ev]))
+        yield from (tx, settled, arrived, rtt)
+
+
+_HISTOGRAMS = {
+    "detection": (
+        "mrc_detection_seconds", "From the last packet known to have arrived on an EV to ASSUMED_BAD.", range(14, 38),
+    ),
+    "after_good": ("mrc_packets_after_good", "Data packets put on an EV in that time.", range(25)),
+    "reinstatement": ("mrc_reinstatement_seconds", "From ASSUMED_BAD to GOOD.", range(28, 44)),
+    "rtt": ("mrc_rtt_seconds", "Round trips of probes.", range(10, 35)),
+}  # fmt: skip
+"""Name, help and bounds (powers of two, of nanoseconds or packets) of the programs' histograms."""
 
 _USUAL = {
     (EvState.ASSUMED_BAD, Reason.OVERDUE),

@@ -38,6 +38,7 @@ class Tables:
         self._histograms = libbpf.get(pins / "mrc_histograms")
         self._prefixes = libbpf.get(pins / "mrc_prefixes")
         self._events = libbpf.get(pins / "mrc_events")
+        self._transitions = libbpf.get(pins / "mrc_transitions")
 
     def _map(self, name: str, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
@@ -90,6 +91,17 @@ class Tables:
         """What the programs have told and nobody has read yet, as abi.EVENT; it stays unread."""
         return np.frombuffer(b"".join(ring.unread(self._events)), abi.EVENT)
 
+    def transitions(self) -> NDArray[np.void]:
+        """Changes of state over all CPUs as abi.CHANGES, (EvState that came, Reason)."""
+        shape = (len(abi.EvState), len(abi.Reason))
+        cpus = libbpf.possible_cpus()
+        raw = libbpf.lookup_all(self._transitions, shape[0] * shape[1], abi.CHANGES.itemsize * cpus)
+        each = np.frombuffer(raw, abi.CHANGES).reshape(*shape, cpus)
+        found = np.zeros(shape, abi.CHANGES)
+        for name in abi.CHANGES.names or ():
+            found[name] = each[name].sum(axis=2, dtype=np.uint64)
+        return found
+
     def close(self) -> None:
         """Unmap. The arrays must not be used afterwards."""
         for name in ("peers", "evs", "ledgers", "rxs", "rounds", "srhs", "planes", "node"):
@@ -99,7 +111,7 @@ class Tables:
             with contextlib.suppress(BufferError):  # a caller still holds a view: freed with it
                 area.close()
         self._maps.clear()
-        for fd in (self._drops, self._histograms, self._prefixes, self._events):
+        for fd in (self._drops, self._histograms, self._prefixes, self._events, self._transitions):
             os.close(fd)
 
 

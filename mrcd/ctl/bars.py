@@ -11,6 +11,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _TITLES = {
     "detection": "Detection: from the last packet known to have arrived on an EV to ASSUMED_BAD",
     "after_good": "After good: data packets put on an EV in that time",
+    "reinstatement": "Reinstatement: from ASSUMED_BAD to GOOD",
     "rtt": "Round trips of probes",
 }
 

@@ -65,7 +65,9 @@ class Client:
                 hint="wait longer with --timeout SECONDS, or look at `journalctl -u mrcd`",
             ) from None
         except PermissionError:
-            raise DaemonError(f"{self.socket_path}: permission denied", hint="run mrcctl as root") from None
+            raise DaemonError(
+                f"{self.socket_path}: permission denied", hint="run mrcctl as root, or be in the group mrcd"
+            ) from None
         except (ConnectionError, IncompleteRead) as e:
             # Refused: a socket file without a daemon. Reset, or closed before the end of the answer: it has just died.
             why = e.strerror if isinstance(e, OSError) and e.strerror else e

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -99,3 +100,14 @@ def healthy(lab: Lab) -> Iterator[Lab]:
     wait_until("all EVs are GOOD again", lambda: all_good(lab), 30)
     yield lab
     lab.heal()
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make install` installs, in a DESTDIR."""
+    tree = tmp_path_factory.mktemp("installed")
+    repository = Path(__file__).parents[2]
+    argv = ["make", "-C", str(repository), "install-python", "install-files", f"DESTDIR={tree}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return tree

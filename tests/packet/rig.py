@@ -122,6 +122,8 @@ class Bench:
         self._fill("mrc_drops", range(len(abi.Drop)), zero * 8)
         self._fill("mrc_rotations", range(len(self.tables.peers)), zero * abi.ROTATION.itemsize)
         self._fill("mrc_histograms", np.flatnonzero(self.tables.histograms()).tolist(), zero * 8)
+        changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
+        self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         self.dataplane.events()
         self.dataplane.set_prefixes(install.prefixes(self.plan))
         try:

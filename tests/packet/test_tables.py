@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tab
 NAMES = {
     *("mrc_evs", "mrc_ledgers", "mrc_rxs", "mrc_srhs", "mrc_peers", "mrc_rounds", "mrc_planes", "mrc_node"),
     *("mrc_alarms", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"),
+    "mrc_transitions",
 }
 
 

@@ -83,12 +83,13 @@ def test_documents() -> None:
     assert [(d["histogram"], d["plane"], d["unit"], d["count"]) for d in docs] == [
         ("detection", None, "ns", 3),
         ("after_good", None, "packets", 2),
+        ("reinstatement", None, "ns", 0),
         ("rtt", 0, "ns", 0),
         ("rtt", 1, "ns", 1),
     ]
     assert docs[1]["buckets"] == [{"from": 0, "to": 0, "count": 1}, {"from": 5, "to": 5, "count": 1}]
     assert (docs[1]["p50"], docs[1]["max"]) == (0, 5)
-    assert (docs[2]["p50"], docs[2]["buckets"]) == (None, [])
+    assert (docs[3]["p50"], docs[3]["buckets"]) == (None, [])
 
 
 def test_bars() -> None:
@@ -109,6 +110,9 @@ def test_bars() -> None:
         f"  1 – 1  {' ' * 40}  0",
         f"  2 – 3  {' ' * 40}  0",
         f"  4 – 7  {'█' * 40}  1",
+        "",
+        "Reinstatement: from ASSUMED_BAD to GOOD",
+        "  none yet",
         "",
         "Round trips of probes, plane 0",
         "  none yet",

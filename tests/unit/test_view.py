@@ -1,20 +1,15 @@
-"""The documents that users and Prometheus see, made from tables."""
+"""The documents that users see, made from tables."""
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
 
 from mrcd import abi, config, install, tables, topology, view
-from mrcd.abi import EvState, Histogram, Reason
-from mrcd.daemon import Daemon
+from mrcd.abi import EvState, Reason
 from mrcd.errors import UsageError
-from mrcd.metrics import TablesCollector
 from tests.unit.arrays import TEXT, Arrays
 
 S = 10**9
@@ -40,13 +35,6 @@ class Host(Arrays):
         ):
             for name, value in fields.items():
                 table[name][1, 5] = value
-        self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
-
-    def drops(self) -> dict[str, int]:
-        return {"glued": 2}
-
-    def histograms(self) -> Any:
-        return self.counts
 
     def path(self, **fields: int) -> dict[str, Any]:
         """The document of EV 5 to h1, after its record was given other values."""
@@ -131,55 +119,3 @@ def test_more_lost_than_judged_cannot_be() -> None:
     h = Host()
     h.ledgers["judged"][1, 5] = 3
     assert (h.path()["lost_packets"], h.path()["rx_packets"]) == (3, 0)
-
-
-# ---- metrics ----
-
-
-@pytest.fixture
-def host() -> Host:
-    return Host()
-
-
-def scrape(h: Host) -> dict[str, float]:
-    """Series → value, as Prometheus gets them."""
-    monitor = SimpleNamespace(transitions={(EvState.ASSUMED_BAD, Reason.LOSS): 2}, lost_events=3)
-    daemon = SimpleNamespace(plan=h.plan, tables=h, monitor=monitor, started=time.monotonic())
-    registry = CollectorRegistry()
-    registry.register(TablesCollector(cast(Daemon, daemon)))
-    lines = generate_latest(registry).decode().splitlines()
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
-
-
-def test_counters_of_a_plane(host: Host) -> None:
-    series = scrape(host)
-    for name, value in {
-        "tx_packets_total": 1000,
-        "tx_bytes_total": 99_000,
-        "settled_tx_packets_total": 900,
-        "settled_rx_packets_total": 891,
-        "probes_sent_total": 40,
-        "probe_replies_total": 39,
-        "peer_ce_packets_total": 6,
-        "ev_skips_total": 7,
-        "ev_rtt_seconds": 0.00003,
-    }.items():
-        assert series[f'mrc_{name}{{peer="h1",plane="1"}}'] == value
-    assert series['mrc_ev_transitions_total{reason="loss",to="ASSUMED_BAD"}'] == 2
-    assert series['mrc_ev_transitions_total{reason="grey_loss",to="ASSUMED_BAD"}'] == 0
-    assert series["mrc_events_lost_total"] == 3
-
-
-def test_histograms_are_cumulative_at_powers_of_two(host: Host) -> None:
-    host.counts[Histogram.DETECTION, 76] = 2  # 2^20 ns and a fourth more
-    host.counts[Histogram.AFTER_GOOD, [0, 3]] = 1, 4
-    host.counts[Histogram.RTT + 1, 56] = 5  # 2^15 ns
-    series = scrape(host)
-    assert series['mrc_detection_seconds_bucket{le="0.001048576"}'] == 0
-    assert series['mrc_detection_seconds_bucket{le="0.002097152"}'] == 2
-    assert series['mrc_detection_seconds_bucket{le="+Inf"}'] == series["mrc_detection_seconds_count"] == 2
-    assert series["mrc_detection_seconds_sum"] == pytest.approx(2 * 1.125 * 2**20 / 1e9, rel=0.01)
-    assert [series[f'mrc_packets_after_good_bucket{{le="{le}"}}'] for le in ("0.0", "1.0", "3.0")] == [1, 1, 5]
-    assert series["mrc_packets_after_good_sum"] == 12
-    assert series['mrc_rtt_seconds_bucket{le="6.5536e-05",plane="1"}'] == 5
-    assert series['mrc_rtt_seconds_bucket{le="+Inf",plane="0"}'] == 0

@@ -1,0 +1,5 @@
+"""`python -m mrcd.ctl` is mrcctl."""
+
+from mrcd.ctl.main import main
+
+main()

@@ -1,0 +1,210 @@
+"""manpages.py DIRECTORY: write mrcd.8, mrcctl.1, mrcd.toml.5 from the commands' help and the configuration's models.
+
+So they say what the commands say; nothing here knows an option or a key by name.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import mrcd
+from mrcd.config import Config
+from mrcd.ctl.main import cli
+from mrcd.main import mrcd as daemon
+
+EXAMPLE = Path(__file__).with_name("mrcd.toml")
+
+
+def text(words: str) -> str:
+    """Plain words as roff: no character of theirs is taken for markup."""
+    lines = words.replace("\\", r"\e").replace("-", r"\-").split("\n")
+    return "\n".join(r"\&" + line if line.startswith((".", "'")) else line for line in lines)
+
+
+def bold(words: str) -> str:
+    """In bold."""
+    return rf"\fB{text(words)}\fR"
+
+
+def heading(name: str, section: int, what: str) -> list[str]:
+    """Title and NAME."""
+    day = datetime.fromtimestamp(float(os.environ.get("SOURCE_DATE_EPOCH") or time.time()), UTC).date()
+    title = f'.TH {text(name.upper())} {section} {day} "mrcd {mrcd.__version__}" "mrcd"'
+    return [title, ".SH NAME", rf"{text(name)} \- {text(what)}"]
+
+
+def paragraphs(help_text: str | None) -> Iterator[str]:
+    """A command's help as paragraphs; \\b marks one whose lines are to stay as they are (click)."""
+    for number, part in enumerate(re.split(r"\n\s*\n", (help_text or "").strip())):
+        if number:
+            yield ".PP"
+        if part.startswith("\b"):
+            yield from (".nf", text(part.removeprefix("\b").strip("\n")), ".fi")
+        else:
+            yield text(" ".join(part.split()))
+
+
+def options(command: click.Command, context: click.Context) -> Iterator[str]:
+    """A paragraph for each option and each argument that has something to say."""
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None:
+            yield from (".TP", bold(record[0]), text(record[1]))
+
+
+def usage(command: click.Command, context: click.Context) -> str:
+    """The command with its arguments."""
+    pieces = " ".join(command.collect_usage_pieces(context))
+    return rf"{bold(context.command_path)} {text(pieces)}"
+
+
+def leaves(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    """A command's subcommands, and theirs."""
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        if child is None or child.hidden:
+            continue
+        below = click.Context(child, info_name=name, parent=context)
+        if isinstance(child, click.Group):
+            yield from leaves(child, below)
+        else:
+            yield child, below
+
+
+def command_page(command: click.Command, name: str, section: int, also: str) -> list[str]:
+    """A page for a command with all its subcommands."""
+    context = click.Context(command, info_name=name)
+    first = (command.help or "").strip().partition("\n")[0].rstrip(".")
+    page = [*heading(name, section, first), ".SH SYNOPSIS", usage(command, context)]
+    page += [".SH DESCRIPTION", *paragraphs(command.help), ".SH OPTIONS", *options(command, context)]
+    general = {str(p.name) for p in command.get_params(context)}
+    below = list(leaves(command, context))
+    if below:
+        page += [".SH COMMANDS", "The options above may stand behind each of these as well."]
+    for child, inner in below:
+        page += [f".SS {text(inner.command_path)}", usage(child, inner), *paragraphs(child.help)]
+        child.params = [p for p in child.params if p.name not in general]
+        child.add_help_option = False
+        page += options(child, inner)
+    return [*page, ".SH SEE ALSO", text(also)]
+
+
+def kind(annotation: Any) -> str:
+    """A type in words."""
+    inner = [a for a in get_args(annotation) if a is not type(None)]
+    if str(annotation).startswith("typing.Literal"):
+        return " | ".join(f'"{a}"' for a in inner)
+    if str(annotation).startswith("list["):
+        return f"list of {kind(inner[0])}"
+    if inner:
+        return kind(inner[0])
+    return {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}.get(annotation.__name__, "string")
+
+
+def bounds(field: FieldInfo) -> str:
+    """The least and the greatest value, where there are such."""
+    pieces = [m for a in (field.annotation, *get_args(field.annotation)) for m in getattr(a, "__metadata__", ())]
+    found = {
+        name: getattr(m, name) for m in [*field.metadata, *unfold(pieces)] for name in ("ge", "le") if hasattr(m, name)
+    }
+    if len(found) == 2:
+        return f", {found['ge']} to {found['le']}"
+    return f", at least {found['ge']}" if "ge" in found else ""
+
+
+def unfold(pieces: list[Any]) -> list[Any]:
+    """The constraints in Field(…) annotations."""
+    return [m for p in pieces for m in getattr(p, "metadata", [p])]
+
+
+def comments(section: str) -> dict[str, str]:
+    """What the example file says of a section's keys: behind a key, above it, or in the list above the first host."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    here = ""
+    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
+        header, key = re.match(r"\[+(\w+)\]+", line), re.match(r"(?:# )?(\w+) = .*?(?: # (.+))?$", line)
+        if header:
+            here = header[1]
+        listed = [re.match(r"(\w+(?:, \w+)*) {2,}(.+)", words) for words in above] if header and here == section else []
+        for match in filter(None, listed):
+            found |= dict.fromkeys(match[1].split(", "), match[2])
+        if key and here == section:
+            said = [key[2]] if key[2] else above
+            if said:
+                found.setdefault(key[1], " ".join(said))
+        above = [*above, line.removeprefix("# ").strip()] if line.startswith("# ") and not key else []
+    return found
+
+
+def keys(section: str, model: type[BaseModel]) -> Iterator[str]:
+    """A paragraph for each key."""
+    said = comments(section)
+    for name, field in model.model_fields.items():
+        words = field.description or said.get(name, "")
+        default = (
+            "required" if field.is_required() else f"default {shown(field.get_default(call_default_factory=True))}"
+        )
+        yield ".TP"
+        yield f"{bold(name)} ({text(kind(field.annotation) + bounds(field))}; {text(default)})"
+        yield text(words[:1].upper() + words[1:].rstrip(".") + "." if words else "(undocumented)")
+
+
+def shown(value: Any) -> str:
+    """A default as it would be written."""
+    if value is None or value == []:
+        return "unset"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else f'"{value}"'
+
+
+def model_of(field: FieldInfo) -> type[BaseModel]:
+    """The model of a section, or of the items of a list of them."""
+    inner = [
+        a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type) and issubclass(a, BaseModel)
+    ]
+    return inner[0]
+
+
+def configuration_page() -> list[str]:
+    """mrcd.toml(5)."""
+    page = heading("mrcd.toml", 5, "the cluster file of mrcd")
+    page += [".SH DESCRIPTION"]
+    page += paragraphs(
+        "One TOML file for all hosts of a cluster, /etc/mrcd/mrcd.toml unless mrcd is told another; a host finds "
+        "itself in it by its hostname. Unknown keys, overlapping prefixes and the like are errors, and "
+        "`mrcctl config check FILE` lists all faults of a file at once."
+    )
+    for name, field in Config.model_fields.items():
+        many = "list" in str(field.annotation)
+        page += [f".SH {text(f'[[{name}]]' if many else f'[{name}]')}"]
+        page += [*paragraphs(model_of(field).__doc__), *keys(name, model_of(field))]
+    page += [".SH EXAMPLE", ".nf", text(EXAMPLE.read_text(encoding="utf-8").rstrip()), ".fi"]
+    return [*page, ".SH SEE ALSO", text("mrcd(8), mrcctl(1)")]
+
+
+def main(directory: Path) -> None:
+    """Write all three."""
+    pages = {
+        "mrcd.8": command_page(daemon, "mrcd", 8, "mrcctl(1), mrcd.toml(5)"),
+        "mrcctl.1": command_page(cli, "mrcctl", 1, "mrcd(8), mrcd.toml(5)"),
+        "mrcd.toml.5": configuration_page(),
+    }
+    for name, page in pages.items():
+        (directory / name).write_text("\n".join(page) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

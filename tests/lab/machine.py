@@ -1,0 +1,175 @@
+"""A machine of its own for the unit: systemd as PID 1 in namespaces, with what `make install` installed.
+
+Its network is a lab's host, its /etc, /run, /usr/local, /var/lib, cgroups and BPF file system are nobody else's.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from labkit.api import Lab
+from tests.lab.conftest import wait_until
+
+SYSTEMD = Path("/usr/lib/systemd/systemd")
+UNITS = Path("/usr/lib/systemd/system")
+# What a boot needs, of all that a distribution starts.
+TARGETS = (
+    *("basic", "sysinit", "multi-user", "network", "network-pre", "network-online", "paths", "slices", "sockets"),
+    *("timers", "local-fs", "local-fs-pre", "swap", "shutdown", "umount", "final"),
+)
+BOOT = """
+set -e
+mount --make-rprivate /
+umount --recursive --lazy /sys/fs/cgroup
+mount -t cgroup2 none /sys/fs/cgroup
+mount --bind "$1/etc" /etc
+mount --bind "$2/usr/local" /usr/local
+mount --bind "$1/units" /usr/lib/systemd/system
+mount -t tmpfs tmpfs /var/lib
+mount -t bpf -o mode=0700 bpf /sys/fs/bpf
+mount -t tmpfs -o mode=0755 tmpfs /run
+hostname "$3"
+systemd-sysusers
+export container=pytest
+exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=console --log-level=notice --show-status=no
+"""
+
+
+def _cgroup2() -> Path | None:
+    """Where cgroup v2 is mounted."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, kind = line.split()[:3]
+        if kind == "cgroup2":
+            return Path(point)
+    return None
+
+
+def need_systemd() -> None:
+    """Skip where there can be no such machine."""
+    if not SYSTEMD.exists():
+        pytest.skip("systemd is not installed: `make set-up` installs it")
+    if _cgroup2() is None:
+        pytest.skip("systemd as PID 1 needs cgroup v2, which is not mounted")
+
+
+class Machine:
+    """One boot. `directory` is its own, `tree` what was installed; mrcd and `units` (name → text) are enabled.
+    Use as a context manager."""
+
+    def __init__(self, lab: Lab, host: str, tree: Path, directory: Path, units: dict[str, str]) -> None:
+        self._lab, self._host, self._tree, self._directory, self._units = lab, host, tree, directory, units
+        self.etc = directory / "etc"
+        self.config = self.etc / "mrcd/mrcd.toml"
+        self.log = directory / "mrcd.log"
+        root = _cgroup2()
+        assert root is not None
+        self._cgroup = root / f"mrcd-test-{os.getpid()}"
+        self._pid = 0
+
+    def __enter__(self) -> "Machine":
+        self._files()
+        self._cgroup.mkdir()
+        argv = ["unshare", "--mount", "--pid", "--uts", "--cgroup", "--fork", "--kill-child", "--mount-proc"]
+        argv += ["bash", "-c", BOOT, "boot", str(self._directory), str(self._tree), self._host]
+        console = (self._directory / "console").open("ab")
+        try:
+            with self._lab.inside(self._host), console:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=console,
+                    stderr=console,
+                    preexec_fn=lambda: (self._cgroup / "cgroup.procs").write_text(str(os.getpid())),
+                )
+            self._pid = wait_until("systemd runs", self._first_process)
+            wait_until("systemd answers", lambda: self.run("systemctl", "show", check=False).returncode == 0)
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def _first_process(self) -> int:
+        assert self._process.poll() is None, self.console()
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        if not children:
+            return 0
+        return int(children[0]) if Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd" else 0
+
+    def console(self) -> str:
+        """What systemd said."""
+        return (self._directory / "console").read_text(errors="replace")
+
+    def _files(self) -> None:
+        units = self._directory / "units"
+        units.mkdir()
+        for target in TARGETS:
+            shutil.copy(UNITS / f"{target}.target", units)
+        subprocess.run(["cp", "-a", "/etc", str(self.etc)], check=True)
+        shutil.rmtree(self.etc / "systemd/system")
+        shutil.copytree(self._tree / "etc", self.etc, dirs_exist_ok=True)
+        (self.etc / "hostname").write_text(f"{self._host}\n")
+        shutil.copy(self._lab.state.cluster_file, self.config)
+        own = self.etc / "systemd/system"
+        (own / "mrcd.service.d").mkdir(parents=True)
+        log = f"[Service]\nStandardOutput=append:{self.log}\nStandardError=inherit\n"
+        (own / "mrcd.service.d/log.conf").write_text(log)
+        wants = own / "multi-user.target.wants"
+        wants.mkdir()
+        (wants / "mrcd.service").symlink_to("/usr/local/lib/systemd/system/mrcd.service")
+        for name, text in self._units.items():
+            (own / name).write_text(text)
+            (wants / name).symlink_to(f"/etc/systemd/system/{name}")
+
+    def run(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Run a command in the machine."""
+        enter = ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--uts", "--cgroup", "--net", "--wd=/", "--"]
+        done = subprocess.run([*enter, *argv], capture_output=True, text=True, timeout=30)
+        if check:
+            assert done.returncode == 0, f"{argv}: {done.stderr}\n{self.console()}\n{self.said()}"
+        return done
+
+    def show(self, name: str, unit: str = "mrcd") -> str:
+        """A property of a unit (systemctl(1), show)."""
+        return self.run("systemctl", "show", "--value", f"--property={name}", unit).stdout.strip()
+
+    def main_pid(self) -> int:
+        """The daemon's pid, in the machine; 0 if it does not run."""
+        return int(self.show("MainPID"))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the daemon a signal."""
+        self.run("kill", f"-{number.name.removeprefix('SIG')}", str(self.main_pid()))
+
+    def said(self) -> str:
+        """The daemon's log."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """All processes in the machine end with its PID 1."""
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        elif hasattr(self, "_process"):
+            self._process.kill()
+        if hasattr(self, "_process"):
+            self._process.wait(10)
+
+        def removed() -> Any:
+            for path in sorted((p for p in self._cgroup.rglob("*") if p.is_dir()), reverse=True):
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            with contextlib.suppress(OSError):
+                self._cgroup.rmdir()
+            return not self._cgroup.exists()
+
+        wait_until("its cgroups are gone", removed)

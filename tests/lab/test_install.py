@@ -1,0 +1,128 @@
+"""What `make install` leaves in a DESTDIR, and what `make uninstall` leaves of it."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import mrcd
+
+ROOT = Path(__file__).parents[2]
+FILES = {
+    "usr/local/bin/mrcd",
+    "usr/local/bin/mrcctl",
+    "usr/local/lib/systemd/system/mrcd.service",
+    "usr/local/lib/sysusers.d/mrcd.conf",
+    "usr/local/share/bash-completion/completions/mrcctl",
+    "usr/local/share/fish/vendor_completions.d/mrcctl.fish",
+    "usr/local/share/man/man1/mrcctl.1",
+    "usr/local/share/man/man5/mrcd.toml.5",
+    "usr/local/share/man/man8/mrcd.8",
+    "usr/local/share/mrcd/alerts.yml",
+    "usr/local/share/mrcd/dashboard.json",
+    "usr/local/share/mrcd/recording.yml",
+    "usr/local/share/zsh/site-functions/_mrcctl",
+    "etc/mrcd/mrcd.toml.example",
+}
+MANUALS = ("man1/mrcctl.1", "man5/mrcd.toml.5", "man8/mrcd.8")
+
+
+@pytest.fixture
+def tree(installed: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    copy = tmp_path / "tree"
+    subprocess.run(["cp", "--archive", "--link", str(installed), str(copy)], check=True)
+    return copy
+
+
+def _run(*argv: str | Path) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _listed(tree: Path) -> set[str]:
+    """All but directories."""
+    return {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_symlink() or not p.is_dir()}
+
+
+def test_all_is_in_its_place_and_forgets_where_it_was_made(installed: Path) -> None:
+    assert {f for f in _listed(installed) if not f.startswith("usr/local/lib/mrcd/")} == FILES
+    packages = installed / "usr/local/lib/mrcd/lib"
+    assert list(packages.glob("python3.*/site-packages/mrcd/mrc.bpf.o"))
+    assert (installed / "usr/local/bin/mrcctl").readlink() == Path("/usr/local/lib/mrcd/bin/mrcctl")
+    command = (installed / "usr/local/lib/mrcd/bin/mrcctl").read_text()
+    assert command.startswith("#!/usr/local/lib/mrcd/bin/python")
+    found = subprocess.run(["grep", "-rlIF", "--exclude=*.pyc", str(installed), str(installed)], capture_output=True)
+    assert not found.stdout
+
+
+def test_uninstall_leaves_nothing_but_the_configuration(tree: Path) -> None:
+    mine = tree / "etc/mrcd/mrcd.toml"
+    mine.write_text("# mine\n")
+    _run("make", "-C", ROOT, "uninstall", f"DESTDIR={tree}")
+    assert _listed(tree) == {"etc/mrcd/mrcd.toml"}
+    assert {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_dir()} <= {"etc", "etc/mrcd"}
+
+
+def test_another_prefix(tmp_path: Path) -> None:
+    where = [f"DESTDIR={tmp_path}", "PREFIX=/opt/mrcd", "SYSCONFDIR=/opt/etc"]
+    _run("make", "-C", ROOT, "install-files", *where)
+    unit = (tmp_path / "opt/mrcd/lib/systemd/system/mrcd.service").read_text()
+    commands = set(re.findall(r"(?m)^Exec(?:Start|Reload)=(\S+)", unit))
+    assert commands == {"/opt/mrcd/bin/mrcd", "/opt/mrcd/bin/mrcctl"}
+    assert (tmp_path / "opt/etc/mrcd/mrcd.toml.example").exists()
+    _run("make", "-C", ROOT, "uninstall", *where)
+    assert not _listed(tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed: `make set-up` installs it")
+@pytest.mark.parametrize("page", MANUALS)
+def test_manuals(installed: Path, page: str) -> None:
+    path = installed / "usr/local/share/man" / page
+    assert not _run("mandoc", "-T", "lint", "-W", "warning", path)
+    text = re.sub(r".\x08", "", _run("mandoc", "-T", "utf8", path))
+    assert "undocumented" not in text
+    for words in {
+        "mrcctl.1": ["mrcctl config check", "--timeout SECONDS", "Exit codes"],
+        "mrcd.toml.5": ["[cluster]", "hold_down_ms (integer, 1 to 3600000; default 1000)", "[[hosts]]", "web_config"],
+        "mrcd.8": ["--bpffs", "--config", "mrcctl detach"],
+    }[path.name]:
+        assert words in re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [(["pa"], "paths"), (["paths", "--st"], "--state"), (["paths", "--state", "ASS"], "ASSUMED_BAD")],
+)
+def test_bash_completes(installed: Path, typed: list[str], offered: str) -> None:
+    script = installed / "usr/local/share/bash-completion/completions/mrcctl"
+    text = f"""
+        export PATH={ROOT}/.venv/bin:$PATH
+        source {script}
+        complete -p mrcctl >/dev/null || exit 1
+        COMP_WORDS=(mrcctl {" ".join(typed)}) COMP_CWORD={len(typed)}
+        _mrcctl_completion mrcctl
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    assert offered in _run("bash", "-c", text).split()
+
+
+def test_debian_package(tree: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [str(ROOT / "scripts/deploy/debian/build"), str(tree), str(tmp_path)],
+        check=True,
+        capture_output=True,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "COMPRESS": "none"},
+    )
+    (package,) = tmp_path.glob("mrcd_*.deb")
+    fields = dict(line.split(": ", 1) for line in _run("dpkg-deb", "--field", package).splitlines() if ": " in line)
+    assert (fields["Package"], fields["Version"]) == ("mrcd", mrcd.__version__)
+    assert "python3-bpfcc" in fields["Depends"]
+    contents = {line.split()[5].removeprefix("./") for line in _run("dpkg-deb", "--contents", package).splitlines()}
+    assert contents >= FILES
+    assert _run("dpkg-deb", "--info", package, "postinst").startswith("#!/bin/sh")
+    for script in ("postinst", "prerm", "postrm"):
+        _run("sh", "-n", ROOT / "scripts/deploy/debian" / script)

@@ -1,0 +1,146 @@
+"""Every query of the dashboard, and the rules, against a Prometheus server that scraped a lab under faults."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from labkit.api import Lab
+from tests.lab.conftest import bring_up, gone, mrcctl, states, wait_until
+from tests.lab.flows import Flow
+from tests.lab.prometheus import RULES, Prometheus
+
+DASHBOARD = json.loads((RULES / "dashboard.json").read_text(encoding="utf-8"))
+VARIABLES = {"$__rate_interval": "30s", "$__range": "5m", "$instance": ".+"}
+SIZE = {"hosts": 3, "hosts_per_t0": 1, "planes": 2, "t1": 4}
+
+
+def _queries() -> list[tuple[str, str]]:
+    """(panel, query), the dashboard's variables replaced."""
+    found = []
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            query = target["expr"]
+            for name, value in VARIABLES.items():
+                query = query.replace(name, value)
+            assert "$" not in query, query
+            found.append((panel["title"], query))
+    return found
+
+
+QUERIES = _queries()
+
+
+@pytest.fixture(scope="module")
+def fabric() -> Iterator[Lab]:
+    if shutil.which("prometheus") is None:
+        pytest.skip("Prometheus is not installed: `make set-up` installs it")
+    lab = bring_up("prom", **SIZE)
+    yield lab
+    lab.down()
+    assert gone("prom")
+
+
+@pytest.fixture(scope="module")
+def server(fabric: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Has seen a T1 fail and heal, and another one fail, under traffic; h1's daemon killed, and h2's replaced."""
+
+    def bad(ev: int) -> bool:
+        return states(fabric, "h0", "h2")[ev] == "ASSUMED_BAD"
+
+    with Prometheus(fabric, ["h0", "h1", "h2"], tmp_path_factory.mktemp("prometheus")) as made:
+        wait_until("all is scraped", lambda: made.query('sum(up{job="mrcd"}) == 3'))
+        with Flow(fabric, 60, extra=("-b", "400M")):
+            fabric.fail("t1:0:1")
+            wait_until("EV 1 is left", lambda: bad(1))
+            fabric.heal()
+            wait_until("EV 1 comes back", lambda: not bad(1))
+            fabric.fail("t1:1:2")
+            wait_until("EV 6 is left", lambda: bad(6))
+            for host in ("h1", "h2"):
+                pid = fabric.daemon_pid(host)
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+            down = [f'up{{instance="{made.instance(h)}"}} == 0' for h in ("h1", "h2")]
+            wait_until("both are missed", lambda: all(made.query(q) for q in down))
+            _start(fabric, "h2")
+            wait_until("h2 is scraped again", lambda: not made.query(down[1]))
+            wait_until("what it lost is judged", lambda: made.query("instance_plane:mrc_loss:ratio1m > 0"))
+            wait_until("the newest is scraped", lambda: made.query('mrc_ev_state_timestamp_seconds{ev="6"}'))
+        yield made
+        fabric.heal()
+
+
+def _start(lab: Lab, host: str) -> None:
+    run_dir = lab.run_dir(host)
+    lab.popen(
+        host,
+        ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(("title", "query"), QUERIES, ids=[f"{i}-{t}" for i, (t, _) in enumerate(QUERIES)])
+def test_every_query_of_the_dashboard_has_data(server: Prometheus, title: str, query: str) -> None:
+    samples = server.query(query)
+    assert samples, query
+    assert any(not math.isnan(value) for _, value in samples), query
+
+
+def test_every_panel_has_its_place() -> None:
+    taken: set[tuple[int, int]] = set()
+    rows = [p["title"] for p in DASHBOARD["panels"] if p["type"] == "row"]
+    assert rows == ["Fleet", "Host", "Failover", "Self"]
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
+def test_all_rules_are_evaluated_without_an_error(server: Prometheus) -> None:
+    groups = server.get("rules")["groups"]
+    rules: list[dict[str, Any]] = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) > 15
+    assert {rule["health"] for rule in rules} == {"ok"}, [r for r in rules if r["health"] != "ok"]
+
+
+def test_a_dead_daemon_whose_kernel_forwards_is_told_from_a_dead_host(fabric: Lab, server: Prometheus) -> None:
+    query = 'ALERTS{alertname="MrcdDownWhileForwarding", alertstate="pending"}'  # for a minute
+    wait_until("that of h2 is over", lambda: len(server.query(query)) == 1)
+    ((labels, _),) = server.query(query)
+    assert (labels["host"], labels["instance"]) == ("h1", server.instance("h1"))
+    fabric.exec("h0", ["ping", "-c2", "-i0.01", "-W1", "10.99.0.2"], check=True)
+
+
+def test_counters_go_on_over_a_new_daemon(server: Prometheus) -> None:
+    """Of the kernel's: no reset of any of h2's, and more transitions than that daemon has seen."""
+    h2 = server.instance("h2")
+    every = f'{{instance="{h2}", __name__=~"mrc_.+_(total|bucket)"}}[5m]'
+    series = server.get("query", query=every)["result"]
+    assert len({s["metric"]["__name__"] for s in series}) > 15
+    for s in series:
+        values = [float(value) for _, value in s["values"]]
+        assert values == sorted(values), s["metric"]
+    assert server.value(f'changes(process_start_time_seconds{{instance="{h2}"}}[5m])') == 1
+    assert server.value(f'sum(mrc_ev_transitions_total{{instance="{h2}", reason="probed"}})') >= 16
+
+
+def test_the_fault_is_what_the_metrics_say(fabric: Lab, server: Prometheus) -> None:
+    h0 = f'instance="{server.instance("h0")}"'
+    bad = server.query(f'mrc_ev_state_timestamp_seconds{{{h0}, state="ASSUMED_BAD", peer="h2"}}')
+    assert [(labels["ev"], labels["plane"]) for labels, _ in bad] == [("6", "1")]
+    assert server.value(f'mrc_evs{{{h0}, peer="h2", state="ASSUMED_BAD"}}') == 1
+    assert server.value(f'sum(mrc_usable_evs{{{h0}, peer="h2"}})') == 7
+    assert server.value(f'sum(mrc_ev_transitions_total{{{h0}, to="ASSUMED_BAD"}})') >= 2
+    assert server.value(f"mrc_reinstatement_seconds_count{{{h0}}}") >= 1
+    status = mrcctl(fabric, "h0", "status")
+    assert server.value(f"sum(mrc_plane_up{{{h0}}})") == sum(p["up"] for p in status["planes"])

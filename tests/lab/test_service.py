@@ -1,0 +1,218 @@
+"""The unit under a real systemd as PID 1: what it may do, and what forwards while it starts, stops, hangs and fails."""
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit.api import Lab
+from tests.lab.conftest import gone, mrcctl, wait_until
+from tests.lab.machine import Machine, need_systemd
+
+SIZE = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
+README = Path(__file__).parents[2] / "README.md"
+UNIT = Path(__file__).parents[2] / "scripts/deploy/mrcd.service"
+WAITER = """
+[Unit]
+After={after}
+Wants={after}
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c 'ip route get 10.99.0.2 >/run/{name}; ping -c1 -W2 10.99.0.2 >>/run/{name}'
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@pytest.fixture(scope="module")
+def fabric() -> Iterator[Lab]:
+    """Two hosts: h1 with a daemon of the lab's, h0 as a network alone."""
+    need_systemd()
+    lab = Lab("service", say=lambda _: None)
+    lab.down()
+    lab.up(**SIZE, daemon=False)
+    for host in ("h0", "h1"):
+        lab.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these
+    run_dir = lab.run_dir("h1")
+    with (run_dir / "mrcd.log").open("wb") as log:
+        argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")]
+        other = lab.popen("h1", argv, stdout=log, stderr=log)
+    yield lab
+    other.terminate()
+    other.wait(10)
+    lab.down()
+    assert gone("service")
+
+
+@pytest.fixture(scope="module")
+def machine(fabric: Lab, installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """h0, booted, with two services that need the overlay."""
+    units = {
+        f"{name}.service": WAITER.format(name=name, after=after)
+        for name, after in (("after-mrcd", "mrcd.service"), ("after-network", "network-online.target"))
+    }
+    with Machine(fabric, "h0", installed, tmp_path_factory.mktemp("machine"), units) as made:
+        made.run("systemctl", "is-system-running", "--wait", check=False)
+        yield made
+
+
+@pytest.fixture
+def running(machine: Machine) -> Machine:
+    """The machine, and mrcd runs in it as installed."""
+    machine.run("rm", "-rf", "/run/systemd/system/mrcd.service.d")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "mrcd")
+    return machine
+
+
+@pytest.fixture
+def pinged(fabric: Lab, running: Machine) -> Iterator[None]:
+    """A ping of h1 to h0 each 5 ms, of which every one must be answered."""
+    fabric.exec("h1", ["ping", "-c1", "-W5", "10.99.0.1"], check=True)
+    pinging = fabric.popen("h1", ["ping", "-i0.005", "-q", "10.99.0.1"], stdout=subprocess.PIPE, text=True)
+    yield
+    pinging.send_signal(signal.SIGINT)
+    out, _ = pinging.communicate(timeout=10)
+    sent, received = re.findall(r"(\d+) packets transmitted, (\d+) received", out)[0]
+    assert int(sent) - int(received) <= 1, out  # the last may be on its way
+
+
+def drop_in(machine: Machine, text: str) -> None:
+    """Another setting of the unit, until the next test."""
+    script = f"mkdir -p /run/systemd/system/mrcd.service.d; printf '%b' '{text}' >$0; systemctl daemon-reload"
+    machine.run("sh", "-c", script, "/run/systemd/system/mrcd.service.d/test.conf")
+
+
+def sprayed(machine: Machine) -> int:
+    """Packets that h0 sent on its EVs, by the tables; mrcd need not run."""
+    text = machine.run("mrcctl", "peers", "--json").stdout
+    return int(re.findall(r'"tx_packets": (\d+)', text)[0])
+
+
+def test_services_that_need_the_overlay_wait_for_it(machine: Machine) -> None:
+    for name in ("after-mrcd", "after-network"):
+        assert machine.show("Result", name) == "success", machine.console() + machine.said()
+        assert "dev mrc0" in machine.run("cat", f"/run/{name}").stdout
+    assert machine.show("ActiveState") == "active"
+
+
+def test_it_is_no_root_and_has_three_capabilities(running: Machine) -> None:
+    pid = running.main_pid()
+    status = dict(line.split(":\t", 1) for line in running.run("cat", f"/proc/{pid}/status").stdout.splitlines())
+    uid = running.run("id", "-u", "mrcd").stdout.strip()
+    assert set(status["Uid"].split()) == {uid} != {"0"}
+    three = 1 << 12 | 1 << 38 | 1 << 39  # CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF
+    assert {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {three}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+@pytest.mark.parametrize("capability", ["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"])
+def test_it_needs_each_of_them(running: Machine, capability: str) -> None:
+    running.run("systemctl", "stop", "mrcd")
+    one = f"AmbientCapabilities=~{capability}\\nCapabilityBoundingSet=~{capability}\\nRestart=no\\n"
+    drop_in(running, "[Service]\\n" + one)
+    assert running.run("systemctl", "start", "mrcd", check=False).returncode != 0
+    assert running.show("ExecMainStatus") == "2"
+
+
+def test_its_pins_are_everybody_s(running: Machine) -> None:
+    """Not in mounts of its own, and even if there was no BPF file system before."""
+    running.run("systemctl", "stop", "mrcd")
+    running.run("umount", "/sys/fs/bpf")
+    running.run("systemctl", "start", "mrcd")
+    assert "push-egress" in running.run("sh", "-c", "ls /sys/fs/bpf/mrcd/abi*/links").stdout.split()
+
+
+def test_the_group_may_use_the_socket_and_others_may_not(running: Machine) -> None:
+    as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup"]
+    running.run(*as_nobody, "--groups=mrcd", "mrcctl", "status")
+    refused = running.run(*as_nobody, "--clear-groups", "mrcctl", "status", check=False)
+    assert refused.returncode == 2
+    assert "permission denied" in refused.stderr
+    assert "group mrcd" in refused.stderr
+
+
+@pytest.mark.usefixtures("pinged")
+def test_stop_and_start(running: Machine) -> None:
+    before = sprayed(running)
+    running.run("systemctl", "stop", "mrcd")
+    assert (running.show("ActiveState"), running.show("Result")) == ("inactive", "success")
+    stopped = sprayed(running)  # from the tables: /run/mrcd is still there
+    wait_until("forwarding goes on", lambda: sprayed(running) > stopped + 20)
+    running.run("systemctl", "start", "mrcd")
+    assert sprayed(running) > stopped > before
+
+
+@pytest.mark.usefixtures("pinged")
+def test_killed_it_comes_back_and_counters_go_on(running: Machine) -> None:
+    pid, before, restarts = running.main_pid(), sprayed(running), int(running.show("NRestarts"))
+    running.signal(signal.SIGKILL)
+    wait_until("mrcd is started again", lambda: running.main_pid() not in (0, pid))
+    wait_until("and is ready", lambda: running.show("SubState") == "running")
+    assert int(running.show("NRestarts")) == restarts + 1
+    assert sprayed(running) > before
+
+
+@pytest.mark.usefixtures("pinged")
+def test_a_daemon_that_hangs_is_ended_and_says_where(running: Machine) -> None:
+    drop_in(running, "[Service]\\nWatchdogSec=1\\n")
+    running.run("systemctl", "restart", "mrcd")
+    pid, began = running.main_pid(), time.monotonic()
+    wait_until("the watchdog is fed for some time", lambda: time.monotonic() - began > 2)
+    assert running.main_pid() == pid
+    running.signal(signal.SIGSTOP)
+    wait_until("the watchdog expires", lambda: running.show("Result") == "watchdog")
+    wait_until("mrcd is started again", lambda: running.main_pid() not in (0, pid))
+    assert "Fatal Python error: Aborted" in running.said()
+
+
+@pytest.mark.usefixtures("pinged")
+def test_a_broken_configuration_is_told_once_and_harms_nothing(running: Machine) -> None:
+    good = running.config.read_text()
+    running.config.write_text(good.replace("planes = 2", "plains = 2"))
+    try:
+        assert running.run("systemctl", "restart", "mrcd", check=False).returncode != 0
+        assert (running.show("ExecMainStatus"), running.show("ActiveState")) == ("1", "failed")  # no restarts
+        assert "plains: unknown key" in running.said().splitlines()[-2]
+    finally:
+        running.config.write_text(good)
+    running.run("systemctl", "reset-failed", "mrcd")
+    running.run("systemctl", "start", "mrcd")
+
+
+@pytest.mark.usefixtures("pinged")
+def test_reload(running: Machine) -> None:
+    pid, good = running.main_pid(), running.config.read_text()
+    try:
+        running.config.write_text(good + "\n[health]\nhold_down_ms = 1500\n")
+        running.run("systemctl", "reload", "mrcd")
+        running.config.write_text(good + "\n[health]\nhold_down = 1\n")
+        refused = running.run("systemctl", "reload", "mrcd", check=False)
+        assert refused.returncode != 0
+        assert "unknown key" in running.said()
+    finally:
+        running.config.write_text(good)
+    running.run("systemctl", "reload", "mrcd")
+    assert (running.main_pid(), running.show("ActiveState")) == (pid, "active")
+
+
+def test_systemd_analyze(running: Machine) -> None:
+    """Nothing to complain of; and the score that the README names."""
+    verified = running.run("systemd-analyze", "verify", "/usr/local/lib/systemd/system/mrcd.service")
+    assert not verified.stderr.strip(), verified.stderr
+    text = running.run("systemd-analyze", "security", "--offline=true", str(UNIT)).stdout
+    score = re.findall(r"Overall exposure level for mrcd.service: ([\d.]+) OK", text)
+    named = re.findall(r"systemd-analyze security`?[^.]*? ([\d.]+) \(OK\)", README.read_text(encoding="utf-8"))
+    assert score == named, text
+    assert float(score[0]) < 2
+
+
+def test_the_peer_thinks_well_of_it(fabric: Lab, running: Machine) -> None:
+    """After all that."""
+    running.run("systemctl", "restart", "mrcd")
+    wait_until("all EVs are GOOD", lambda: {p["state"] for p in mrcctl(fabric, "h1", "paths")} == {"GOOD"}, 15)

@@ -1,0 +1,214 @@
+"""What Prometheus gets, made from tables; how many series that are; and that the README lists them all."""
+
+import re
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mrcd import abi, config, install, tables, topology, view
+from mrcd.abi import EvState, Histogram, Reason
+from mrcd.daemon import Daemon
+from mrcd.metrics import MOST_EV_SERIES, TablesCollector
+from tests.unit.arrays import TEXT, Arrays
+
+README = Path(__file__).parents[2] / "README.md"
+S = 10**9
+SENT = {"tx_packets": 1000, "tx_bytes": 99_000, "probe_seq": 40, "skips": 7}
+ARRIVED = {"judged": 900, "lost_before": 5, "deficit": 4, "rtt_ns": 30_000, "replies": 39, "rx_ce": 6}
+RECEIVED = {"packets": 70, "bytes": 7000}
+
+
+class Host(Arrays):
+    """h0's tables: all EVs GOOD, and what the programs would have counted on EV 5 to h1."""
+
+    def __init__(self, text: str = TEXT, peers: int = 4, evs: int = 8) -> None:
+        super().__init__(peers, evs)
+        self.plan = topology.plan(config.parse(text), "h0")
+        shown = cast(tables.Tables, self)
+        install.write_peers(shown, self.plan, lambda row: None)
+        self.evs["state"][self.evs["configured"] != 0] = EvState.GOOD
+        for table, fields in ((self.evs, SENT), (self.ledgers, ARRIVED), (self.rxs, RECEIVED)):
+            for name, value in fields.items():
+                table[name][1, 5] = value
+        self.view = view.View(shown, self.plan, [], Path("/nowhere"))
+        self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
+        self.changes = np.zeros((len(EvState), len(Reason)), abi.CHANGES)
+
+    def drops(self) -> dict[str, int]:
+        return {r.text: 2 for r in abi.Drop if r is not abi.Drop.NONE}
+
+    def histograms(self) -> Any:
+        return self.counts
+
+    def transitions(self) -> Any:
+        return self.changes
+
+    def text(self) -> str:
+        """One scrape, with what the process says of itself."""
+        registry = CollectorRegistry()
+        daemon = SimpleNamespace(plan=self.plan, tables=self, view=self.view, started=time.monotonic())
+        registry.register(TablesCollector(cast(Daemon, daemon)))
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        return generate_latest(registry).decode()
+
+    def scrape(self) -> dict[str, float]:
+        """Series → value."""
+        lines = [line for line in self.text().splitlines() if not line.startswith("#")]
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def test_counters(host: Host) -> None:
+    host.changes[EvState.ASSUMED_BAD, Reason.LOSS] = (5, 3)
+    series = host.scrape()
+    assert series['mrc_tx_packets_total{peer="h1",plane="1"}'] == 1000
+    assert series['mrc_tx_packets_total{peer="h1",plane="0"}'] == 0
+    for name, value in {
+        "tx_bytes_total": 99_000,
+        "rx_packets_total": 70,
+        "rx_bytes_total": 7000,
+        "settled_tx_packets_total": 900,
+        "settled_rx_packets_total": 891,
+        "probes_sent_total": 40,
+        "probe_replies_total": 39,
+        "peer_ce_packets_total": 6,
+        "ev_skips_total": 7,
+        "peer_rtt_seconds": 0.00003,
+        "ev_min_active": 2,
+    }.items():
+        assert series[f'mrc_{name}{{peer="h1"}}'] == value
+    assert series['mrc_plane_settled_tx_packets_total{plane="1"}'] == 900
+    assert series['mrc_plane_settled_rx_packets_total{plane="1"}'] == 891
+    assert series['mrc_ev_transitions_total{reason="loss",to="ASSUMED_BAD"}'] == 5
+    assert series['mrc_ev_transitions_total{reason="grey_loss",to="ASSUMED_BAD"}'] == 0
+    assert series["mrc_events_lost_total"] == 3
+    assert np.isnan(series['mrc_peer_rtt_seconds{peer="h2"}'])
+
+
+def test_states_and_usable_evs(host: Host) -> None:
+    host.evs["state"][1, [0, 1]] = EvState.DENIED
+    host.peers["usable"][1, 1, 0] = 0b1011
+    series = host.scrape()
+    assert [series[f'mrc_evs{{peer="h1",state="{s}"}}'] for s in ("GOOD", "DENIED", "SKIP")] == [6, 2, 0]
+    assert [series[f'mrc_usable_evs{{peer="h1",plane="{p}"}}'] for p in "01"] == [0, 3]
+
+
+def test_peers_that_were_heard(host: Host) -> None:
+    host.peers["heard_ns"][1], host.peers["heard_ns"][2] = time.monotonic_ns(), time.monotonic_ns() - 4 * S
+    series = host.scrape()
+    assert [series[f'mrc_peer_reachable{{peer="h{p}"}}'] for p in (1, 2, 3)] == [1, 0, 0]
+
+
+def test_only_evs_that_are_not_good_have_series(host: Host) -> None:
+    host.evs["state"][1, 5], host.evs["reason"][1, 5] = EvState.ASSUMED_BAD, Reason.LOSS
+    host.evs["state_since_ns"][1, 5] = time.monotonic_ns() - 60 * S
+    series = {k: v for k, v in host.scrape().items() if 'ev="' in k}
+    (name,) = series
+    label = 'ev="5",peer="h1",plane="1",reason="loss",state="ASSUMED_BAD"'
+    assert name == f"mrc_ev_state_timestamp_seconds{{{label}}}"
+    assert series[name] == pytest.approx(time.time() - 60, abs=2)
+
+
+def test_all_evs_on_request() -> None:
+    series = Host(TEXT + "\n[metrics]\nper_ev = true\n").scrape()
+    mine = {k: v for k, v in series.items() if 'ev="' in k}
+    assert len(mine) == 4 * (8 + 2 + 8)  # h2 is under the same T0: one path in each plane
+    at = '{ev="5",peer="h1",plane="1"}'
+    assert mine["mrc_ev_tx_packets_total" + at] == 1000
+    assert (mine["mrc_ev_settled_tx_packets_total" + at], mine["mrc_ev_settled_rx_packets_total" + at]) == (900, 891)
+    assert mine["mrc_ev_rtt_seconds" + at] == 0.00003
+
+
+def test_flapping_is_forgotten_as_the_programs_forget(host: Host) -> None:
+    now = time.monotonic_ns()
+    for ev, state, relapses, ago_s in (
+        (0, EvState.GOOD, 3, 10),  # hold_down_max_ms, 60 s, has not passed
+        (1, EvState.GOOD, 3, 70),
+        (2, EvState.GOOD, 4, 70),
+        (3, EvState.ASSUMED_BAD, 3, 700),  # was not well meanwhile
+        (4, EvState.GOOD, 2, 1),
+    ):
+        host.evs["state"][1, ev], host.evs["relapses"][1, ev] = state, relapses
+        host.evs["state_since_ns"][1, ev] = now - ago_s * S
+    assert host.scrape()["mrc_evs_flapping"] == 3
+
+
+def test_hooks(host: Host) -> None:
+    host.view.hooks = [
+        {"plane": 0, "hook": "xdp + tcx", "hook_reason": "native", "fallback": False},
+        {"plane": 1, "hook": "tcx", "hook_reason": "native XDP refused: …", "fallback": True},
+        {"hook": "tc egress mrc0"},
+    ]
+    series = host.scrape()
+    assert [series[f'mrc_hook_fallback{{plane="{p}"}}'] for p in "01"] == [0, 1]
+    assert series['mrc_hook_info{hook="xdp + tcx",interface="p0",plane="0"}'] == 1
+
+
+def test_histograms_are_cumulative_at_powers_of_two(host: Host) -> None:
+    host.counts[Histogram.DETECTION, 76] = 2  # 2^20 ns and a fourth more
+    host.counts[Histogram.AFTER_GOOD, [0, 3]] = 1, 4
+    host.counts[Histogram.RTT + 1, 56] = 5  # 2^15 ns
+    host.counts[Histogram.REINSTATEMENT, 116] = 1  # 2^30 ns
+    series = host.scrape()
+    assert series['mrc_detection_seconds_bucket{le="0.001048576"}'] == 0
+    assert series['mrc_detection_seconds_bucket{le="0.002097152"}'] == 2
+    assert series['mrc_detection_seconds_bucket{le="+Inf"}'] == series["mrc_detection_seconds_count"] == 2
+    assert series["mrc_detection_seconds_sum"] == pytest.approx(2 * 1.125 * 2**20 / 1e9, rel=0.01)
+    assert [series[f'mrc_packets_after_good_bucket{{le="{le}"}}'] for le in ("0.0", "1.0", "3.0")] == [1, 1, 5]
+    assert series["mrc_packets_after_good_sum"] == 12
+    assert series['mrc_rtt_seconds_bucket{le="6.5536e-05",plane="1"}'] == 5
+    assert series['mrc_rtt_seconds_bucket{le="+Inf",plane="0"}'] == 0
+    assert series['mrc_reinstatement_seconds_bucket{le="1.073741824"}'] == 0
+    assert series['mrc_reinstatement_seconds_bucket{le="2.147483648"}'] == 1
+
+
+@pytest.mark.parametrize("planes", [4, abi.MAX_PLANES])
+def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
+    """When everything is broken at once, and every transition has happened for every reason."""
+    hosts = "".join(
+        f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i % 8}\nport = {i // 8}\nprefixes = ["10.0.0.{i}/32"]\n'
+        for i in range(65)
+    )
+    host = Host(f"[cluster]\nt0s = 8\nt1s = 64\nplanes = {planes}\nevs_per_peer = 256\n{hosts}", 65, 256)
+    assert len(host.plan.peers) == 64
+    host.evs["state"] = EvState.UNKNOWN
+    host.evs["state"][:, :3] = EvState.ASSUMED_BAD
+    host.changes["count"] = 1
+    began = time.monotonic()
+    series = host.scrape()
+    assert time.monotonic() - began < 0.5  # 0.03 s on a quiet machine; the daemon's loop waits for it
+    assert len(series) < 3000, len(series)
+    each = [k for k in series if k.startswith("mrc_ev_state_timestamp_seconds")]
+    assert len(each) == MOST_EV_SERIES
+    known = host.evs["state"][host.evs["configured"] != 0]
+    assert sum("ASSUMED_BAD" in k for k in each) == (known == EvState.ASSUMED_BAD).sum()  # the worst first
+    assert series["mrc_ev_series_omitted"] == len(known) - MOST_EV_SERIES
+
+
+ROW = re.compile(r"^\| `(mrc_\w+)` \| (\w+) \| ([\w, `]*) \| (.+) \|$", re.M)
+
+
+def test_the_readme_lists_all_metrics() -> None:
+    """Name, type, labels; the last column is for people."""
+    host = Host(TEXT + "\n[metrics]\nper_ev = true\n")
+    host.evs["state"][1, 0] = EvState.SKIP
+    found = {}
+    for family in text_string_to_metric_families(host.text()):
+        if family.name.startswith("mrc_"):
+            name = family.name + {"counter": "_total"}.get(family.type, "")
+            labels = {label for s in family.samples for label in s.labels} - {"le"}
+            found[name] = (family.type, labels)
+    listed = {m[1]: (m[2], set(re.findall(r"\w+", m[3]))) for m in ROW.finditer(README.read_text(encoding="utf-8"))}
+    assert listed == found

@@ -1,0 +1,83 @@
+"""What systemd is told, and when."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrcd import systemd
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """systemd's end of the socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        s.bind(str(tmp_path / "notify"))
+        s.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+        yield s
+
+
+def heard(s: socket.socket) -> list[str]:
+    found = []
+    try:
+        while True:
+            found.append(s.recv(100).decode())
+    except BlockingIOError:
+        return found
+
+
+def test_without_systemd_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    systemd.notify("READY=1")
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid", "wanted"),
+    [("10000000", "", 10.0), ("10000000", "own", 10.0), ("10000000", "1", None), ("0", "", None), ("x", "", None)],
+)
+def test_the_watchdog_s_wish(usec: str, pid: str, wanted: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", usec)
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "own" else pid)
+    assert systemd.watchdog_s() == wanted
+
+
+def test_ready_comes_when_all_is_settled(told: socket.socket) -> None:
+    async def run() -> None:
+        settled = asyncio.Event()
+        task = asyncio.create_task(systemd.report(settled))
+        await asyncio.sleep(0.02)
+        assert heard(told) == []
+        settled.set()
+        await task
+
+    asyncio.run(run())
+    assert heard(told) == ["READY=1"]
+
+
+def test_a_host_without_planes_is_ready_too(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "_PATIENCE_S", 0.02)
+    asyncio.run(systemd.report(asyncio.Event()))
+    assert heard(told) == ["READY=1"]
+
+
+def test_the_watchdog_is_fed_thrice_in_its_time(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "60000")
+
+    async def run() -> None:
+        settled = asyncio.Event()
+        settled.set()
+        task = asyncio.create_task(systemd.report(settled))
+        await asyncio.sleep(0.11)
+        task.cancel()
+
+    asyncio.run(run())
+    ready, *fed = heard(told)
+    assert ready == "READY=1"
+    assert 3 <= len(fed) <= 6
+    assert set(fed) == {"WATCHDOG=1"}
