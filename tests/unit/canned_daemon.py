@@ -8,6 +8,8 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from mrcd.versions import ABI_VERSION
+
 EVENT = {
     "id": 1,
     "time": "2030-01-02T03:04:05.678+00:00",
@@ -81,7 +83,7 @@ PEER = {
 }
 STATUS = {
     "schema_version": 2,
-    "abi_version": 2,
+    "abi_version": ABI_VERSION,
     "wire_version": 2,
     "host": "h0",
     "host_id": 0,
@@ -131,7 +133,7 @@ STATUS = {
         "since_s": 12.0,
     },
 }
-VERSION = {"version": "0.1.0", "abi_version": 2, "wire_version": 2, "schema_version": 2}
+VERSION = {"version": "0.1.0", "abi_version": ABI_VERSION, "wire_version": 2, "schema_version": 2}
 
 
 class Daemon(ThreadingMixIn, UnixStreamServer):

@@ -9,6 +9,7 @@ import pytest
 from click.testing import Result
 
 import mrcd
+from mrcd.versions import ABI_VERSION
 from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, PATH, PEER, STATUS, VERSION, Daemon
 
 
@@ -149,12 +150,12 @@ def test_detach_and_attach(mrcctl: Callable[..., Result], daemon: Daemon, action
 
 def test_version(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     ours = f"mrcctl {mrcd.__version__}"
-    same = "(ABI 2, wire 2, schema 2)"
+    same = f"(ABI {ABI_VERSION}, wire 2, schema 2)"
     daemon.answers["/v1/version"] = (200, VERSION | {"version": mrcd.__version__})
     assert mrcctl("version").stdout == f"{ours} {same}\nmrcd {mrcd.__version__} {same}\n"
     daemon.answers["/v1/version"] = (200, VERSION | {"version": "0.0.9"})
     assert mrcctl("version").stdout.splitlines()[2].startswith("they differ: `systemctl restart mrcd`")
     document = json.loads(mrcctl("version", "--json").stdout)
     assert document.pop("daemon") == VERSION | {"version": "0.0.9"}
-    assert document == {"schema_version": 2, "mrcctl": mrcd.__version__, "abi_version": 2, "wire_version": 2}
+    assert document == {"schema_version": 2, "mrcctl": mrcd.__version__, "abi_version": ABI_VERSION, "wire_version": 2}
     assert mrcctl("--version").stdout == f"{ours}\n"

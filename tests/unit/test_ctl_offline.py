@@ -12,6 +12,7 @@ from click.testing import Result
 
 import mrcd
 from mrcd.errors import MachineError
+from mrcd.versions import ABI_VERSION
 from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS, Daemon
 
 
@@ -98,7 +99,7 @@ def test_version_does_not_need_the_daemon(mrcctl: Callable[..., Result]) -> None
     result = mrcctl("version")
     assert (result.exit_code, result.stdout) == (
         0,
-        f"mrcctl {mrcd.__version__} (ABI 2, wire 2, schema 2)\nmrcd not running\n",
+        f"mrcctl {mrcd.__version__} (ABI {ABI_VERSION}, wire 2, schema 2)\nmrcd not running\n",
     )
     assert json.loads(mrcctl("version", "--json").stdout)["daemon"] is None
 
