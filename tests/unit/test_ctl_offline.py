@@ -52,7 +52,7 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
     result = mrcctl("status", "--json")
     assert (result.exit_code, result.stderr) == (0, SAYS_SO)
     assert json.loads(result.stdout)["daemon"] == {"running": False}
-    assert "daemon      mrcd not running (tables: ABI 2)\n" in mrcctl("status").stdout
+    assert f"daemon      mrcd not running (tables: ABI {ABI_VERSION})\n" in mrcctl("status").stdout
     tables = {"schema_version": 2, "source": "tables"}
     assert json.loads(mrcctl("peers", "--json").stdout) == tables | {"peers": [PEER]}
     assert json.loads(mrcctl("paths", "--json").stdout) == tables | {"paths": [BAD_PATH]}
