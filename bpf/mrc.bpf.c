@@ -17,6 +17,7 @@
 
 #include <bpf/bpf_helpers.h>
 
+#include "classes.h"
 #include "owner.h"
 #include "pop.h"
 
@@ -36,6 +37,7 @@ const struct {
 	enum mrc_reason reason;
 	enum mrc_drop drop;
 	enum mrc_histogram histogram;
+	enum mrc_policy policy;
 } mrc_btf SEC("btf");
 
 SEC("tc")
@@ -50,29 +52,32 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *turn;
 	struct mrc_peer *peer;
-	__u32 segments, length, gap_us;
+	__u32 segments, length, gap_us, owner, host_id, policy;
 	enum mrc_drop reason;
 
 	reason = parse_inner(skb, &key, &inner);
 	if (reason)
 		return drop_skb(reason);
-	if (!self || !find_owner(&key, self, &request.host_id))
+	if (!self || !find_owner(&key, self, &owner))
 		return drop_skb(MRC_DROP_NO_PEER);
-	peer = peer_at(request.host_id);
-	turn = bpf_map_lookup_elem(&mrc_rotations, &request.host_id);
+	host_id = owner & MRC_OWNER_HOST;
+	peer = peer_at(host_id);
+	turn = bpf_map_lookup_elem(&mrc_rotations, &host_id);
 	if (!peer || !turn)
 		return drop_skb(MRC_DROP_NO_PEER);
 	length = skb->len - ETH_HLEN;
 	if (!skb->gso_size && length > settings.inner_mtu)
 		return drop_skb(MRC_DROP_TOO_BIG);
+	policy = policy_of(skb, &inner, owner >> MRC_OWNER_POLICY);
+	request.host_id = host_id;
 	request.now = bpf_ktime_get_ns();
 	turn->unprobed++;
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. */
 	gap_us = settings.probe_gap_us << !small(skb);
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
-	if (!choose_ev(peer, request.host_id, ports_both(self, peer), turn, &choice) ||
-	    push_by(&p, request.host_id, choice.plane * settings.evs_per_plane + choice.slot))
+	if (!classed_ev(skb, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
+	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.payload = length;
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
@@ -85,7 +90,7 @@ int mrc_push(struct __sk_buff *skb)
 	mrc.version = MRC_WIRE_VERSION;
 	mrc.type = MRC_DATA;
 	mrc.sender = bpf_htons(settings.host_id);
-	mrc.receiver = bpf_htons(request.host_id);
+	mrc.receiver = bpf_htons(host_id);
 	mrc.ev = bpf_htons(p.path_ev);
 	p.ev->last_tx_ns = request.now; /* before the count: who reads that must not think it old */
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p.ev->tx_packets, segments));

@@ -263,7 +263,20 @@ struct mrc_node {
 };
 _Static_assert(sizeof(struct mrc_node) == 24, "mrc_node is 24 bytes");
 
-/* Key of the overlay trie: IPv4 as ::ffff:a.b.c.d, its prefix length + 96. Value: __u32 host id. */
+/* How a packet's EV is chosen. */
+enum mrc_policy {
+	MRC_POLICY_NONE = 0, /* no word on it: as MRC_POLICY_SPRAY */
+	MRC_POLICY_SPRAY, /* every packet, or burst, the next one */
+	MRC_POLICY_FLOWLET, /* a flow stays until it pauses */
+	MRC_POLICY_PINNED, /* a flow stays until the EV fails */
+};
+
+/* Key of the overlay trie: IPv4 as ::ffff:a.b.c.d, its prefix length + 96. Value: __u32 host id, and above it
+ * enum mrc_policy.
+ */
+#define MRC_OWNER_HOST 0xffff
+#define MRC_OWNER_POLICY 16 /* the bit where it begins */
+
 struct mrc_prefix {
 	__u32 prefixlen;
 	__u8 address[16];
@@ -311,8 +324,10 @@ struct mrc_settings {
 	__u32 loss_samples; /* seen in at least this many samples; twice as many where EVs are few */
 	__u32 loss_window_us;
 	__u32 forget_ms; /* an EV that was well for so long forgets one relapse */
+	__u32 classes; /* 1 = some ports or DSCPs have a policy */
+	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */
 };
-_Static_assert(sizeof(struct mrc_settings) == 68, "mrc_settings is 68 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 76, "mrc_settings is 76 bytes");
 
 #define MRC_EVENT_STALLED 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
 

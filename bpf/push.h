@@ -5,10 +5,13 @@
 #include "drop.h"
 #include "parse.h"
 
+#define IP_OFFSET 0x1fff /* of iphdr.frag_off */
+
 struct inner {
 	__u32 l3_length; /* of the IP header, bytes */
 	__u8 ip_proto;
 	__u8 traffic_class;
+	__u8 fragment; /* 1 = not the first of its packet: there are no ports */
 };
 
 /* Read the inner IP header: the destination as a key of the trie, and what the outer one copies. */
@@ -32,6 +35,7 @@ static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct m
 		inner->traffic_class = ip->tos;
 		inner->ip_proto = ip->protocol;
 		inner->l3_length = ip->ihl * 4;
+		inner->fragment = !!(ip->frag_off & bpf_htons(IP_OFFSET));
 		return MRC_DROP_NONE;
 	}
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {

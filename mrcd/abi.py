@@ -35,6 +35,15 @@ class EvState(IntEnum):
     DENIED = 4
 
 
+class Policy(IntEnum):
+    """enum mrc_policy"""
+
+    NONE = 0
+    SPRAY = 1
+    FLOWLET = 2
+    PINNED = 3
+
+
 class Reason(IntEnum):
     """enum mrc_reason"""
 
@@ -247,8 +256,11 @@ SETTINGS = np.dtype(
         ("loss_samples", _u32),
         ("loss_window_us", _u32),
         ("forget_ms", _u32),
+        ("classes", _u32),
+        ("flowlet_us", _u32),
     ]
 )
+CLASSES = np.dtype([("dscp", _u8, 64), ("ports", _u8, 65536)])
 EVENT = np.dtype(
     [
         ("ns", _u64),
@@ -283,6 +295,7 @@ STRUCTS: dict[str, np.dtype] = {
     "mrc_settings": SETTINGS,
     "mrc_event": EVENT,
     "mrc_changes": CHANGES,
+    "mrc_classes": CLASSES,
 }
 
 MAPS: dict[str, np.dtype] = {

@@ -210,6 +210,9 @@ class Overlay(_Model):
     reordering: Annotated[int, Field(ge=3, le=10_000)] = Field(
         default=300, description="the routes' TCP reordering metric, packets (see ip-route(8))"
     )
+    flowlet_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=500, description="a flow of a class under policy flowlet may change its path after so long a pause"
+    )
     rto_min_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
         default=40,
         description="the routes' least TCP retransmission timeout; not below the peers' delayed ACK, 40 on Linux",
@@ -220,6 +223,37 @@ class Overlay(_Model):
         if self.metric >= self.fallback_metric:
             raise ValueError("metric must be lower than fallback_metric, or the kernel's fallback routes would win")
         return self
+
+
+class Class(_Model):
+    """Traffic that is not simply sprayed, by its destination, its ports or its DSCP. The first class that names one
+    of them holds; a destination's policy comes before a port's, and that before a DSCP's."""
+
+    policy: Literal["spray", "flowlet", "pinned"]
+    prefixes: list[Network] = Field(default_factory=list, description="of destinations, within a host's prefixes")
+    ports: list[int | str] = Field(
+        default_factory=list, description='TCP or UDP ports at either end; ranges are written "6000-6010"'
+    )
+    dscp: list[Annotated[int, Field(ge=0, le=63)]] = Field(default_factory=list)
+
+    @property
+    def port_ranges(self) -> list[tuple[int, int]]:
+        """First and last port of each range."""
+        return [_port_range(p) for p in self.ports]
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not (self.prefixes or self.ports or self.dscp):
+            raise ValueError("a class needs prefixes, ports or dscp: else it is of no traffic")
+        _ = self.port_ranges
+        return self
+
+
+def _port_range(text: int | str) -> tuple[int, int]:
+    first, _, last = str(text).partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal() and 0 < int(first) <= int(last or first) < 65536):
+        raise ValueError(f'{text!r} is no port; write 4791 or "6000-6010"')
+    return int(first), int(last or first)
 
 
 class Metrics(_Model):
@@ -249,6 +283,7 @@ class Config(_Model):
     metrics: Metrics = Metrics()
     hosts: Annotated[list[Host], Field(min_length=1)]
     paths: list[Path_] = Field(default_factory=list)
+    classes: list[Class] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -268,6 +303,9 @@ class Config(_Model):
         if c.t1s == 0 and not self.paths and len({h.t0 for h in self.hosts}) > 1:
             raise ValueError("t1s = 0, but the hosts sit under several T0s: there is no way from one T0 to another")
         no_overlap([(n, h.name) for h in self.hosts for n in h.prefixes], (c.block, c.underlay))
+        for k in self.classes:
+            for n in k.prefixes:
+                self.owner(n)
         known = {h.name for h in self.hosts}
         for p in self.paths:
             for role, name in (("source", p.source), ("peer", p.peer)):
@@ -278,6 +316,13 @@ class Config(_Model):
             if p.plane >= c.planes:
                 raise ValueError(f"paths: plane {p.plane} of {p.source} → {p.peer}: the cluster has {c.planes} planes")
         return self
+
+    def owner(self, network: Network) -> Host:
+        """The host whose prefixes contain a network. Raises ValueError."""
+        for h in self.hosts:
+            if any(n.version == network.version and network.subnet_of(n) for n in h.prefixes):  # type: ignore[arg-type]
+                return h
+        raise ValueError(f"classes: {network} is not within any host's prefixes")
 
     def host(self, name: str) -> Host:
         """The host of that name; ConfigError if the file has none."""

@@ -24,7 +24,7 @@ from mrcd.carry import carry
 from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.objects import object_path
 from mrcd.pins import ensure_bpffs, locked, opened, remove, version_of
-from mrcd.settings import settings
+from mrcd.settings import classes, settings
 from mrcd.tables import Tables
 from mrcd.topology import Plan
 
@@ -130,6 +130,7 @@ class Dataplane:
         for name in _PROGRAMS:
             self._programs[name] = libbpf.program_fd(self._obj, name)
         self._prefix_fd, self._node_fd = libbpf.map_fd(maps["mrc_prefixes"]), libbpf.map_fd(maps["mrc_node"])
+        libbpf.update_elem(libbpf.map_fd(maps["mrc_classes"]), struct.pack("I", 0), classes(self.plan).tobytes())
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
 
     def program(self, name: str) -> int:
@@ -258,7 +259,7 @@ class Dataplane:
     # ---- prefixes ----
 
     def set_prefixes(self, wanted: dict[bytes, int]) -> None:
-        """Make the overlay trie hold exactly `wanted`: key of struct mrc_prefix → host id."""
+        """Make the overlay trie hold exactly `wanted`: key of struct mrc_prefix → host id and policy."""
         size = abi.PREFIX.itemsize
         for key, host_id in wanted.items():
             libbpf.update_elem(self._prefix_fd, key, struct.pack("I", host_id))

@@ -6,7 +6,7 @@ from typing import Any
 from mrcd.config import Config, Host
 from mrcd.dataplane import Dataplane
 from mrcd.errors import UsageError
-from mrcd.settings import settings
+from mrcd.settings import classes, settings
 from mrcd.topology import Peer, Plan
 
 SCHEMA_VERSION = 1
@@ -120,15 +120,17 @@ def compare(before: Plan, after: Plan) -> Difference:
         hosts_removed=tuple(n for n in old if n not in new),
         hosts_changed=tuple((n, keys) for n in new if n in old and (keys := _keys(old[n], new[n]))),
         peers=tuple(c for c in changes if c.added or c.removed or c.changed),
-        programs=tables or settings(before).tobytes() != settings(after).tobytes(),
+        programs=tables or any(of(before).tobytes() != of(after).tobytes() for of in (settings, classes)),
         tables=tables,
     )
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """All keys outside [[hosts]] and [[paths]], "section.key", with values as in JSON."""
+    """All keys outside [[hosts]] and [[paths]], "section.key", with values as in JSON; `classes` is one of them."""
     document = config.model_dump(mode="json", exclude={"hosts", "paths"})
-    return {f"{section}.{key}": value for section, keys in document.items() for key, value in keys.items()}
+    classes = document.pop("classes")
+    found = {f"{section}.{key}": value for section, keys in document.items() for key, value in keys.items()}
+    return found | {"classes": classes}
 
 
 def _settings(before: Config, after: Config) -> tuple[Setting, ...]:

@@ -13,6 +13,7 @@ from mrcd.topology import EV, Plan
 
 _ALL_PORTS = 0xFFFF
 _UDP = 17
+_POLICY_SHIFT = 16
 _SRH_TYPE = 4
 
 
@@ -119,9 +120,13 @@ def _mac(text: str) -> NDArray[np.uint8]:
 
 
 def prefixes(plan: Plan) -> dict[bytes, int]:
-    """The overlay trie: key of struct mrc_prefix → host id."""
-    return {
-        prefix_key(n.network_address.packed, n.prefixlen): peer.host.id
-        for peer in plan.peers
-        for n in peer.host.prefixes
-    }
+    """The overlay trie: key of struct mrc_prefix → host id, and the policy of a class of that destination above it."""
+    classes = [(n, abi.Policy[k.policy.upper()]) for k in plan.config.classes for n in k.prefixes]
+    found = {}
+    for peer in plan.peers:
+        networks = list(peer.host.prefixes)
+        networks += [n for n, _ in classes if plan.config.owner(n).id == peer.host.id]
+        for n in networks:
+            policy = next((p for c, p in classes if c.version == n.version and n.subnet_of(c)), abi.Policy.NONE)  # type: ignore[arg-type]
+            found[prefix_key(n.network_address.packed, n.prefixlen)] = peer.host.id | policy << _POLICY_SHIFT
+    return found

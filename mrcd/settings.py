@@ -30,6 +30,18 @@ def settings(plan: Plan) -> NDArray[np.void]:
         "loss_samples": h.loss_samples,
         "loss_window_us": h.loss_window_ms * 1000,
         "forget_ms": h.hold_down_max_ms,
+        "classes": any(k.ports or k.dscp for k in plan.config.classes),
+        "flowlet_us": plan.config.overlay.flowlet_us,
     }.items():
         value[name] = number
+    return value
+
+
+def classes(plan: Plan) -> NDArray[np.void]:
+    """The policies of ports and DSCPs as struct mrc_classes: where two classes name one, the first holds."""
+    value = np.zeros((), abi.CLASSES)
+    for k in reversed(plan.config.classes):
+        value["dscp"][list(k.dscp)] = abi.Policy[k.policy.upper()]
+        for first, last in k.port_ranges:
+            value["ports"][first : last + 1] = abi.Policy[k.policy.upper()]
     return value

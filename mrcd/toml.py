@@ -45,9 +45,9 @@ def lines(document: dict[str, Any], defaults: bool) -> list[str]:
 
 
 def _plain() -> dict[str, Any]:
-    """What every key outside [[hosts]] and [[paths]] is without a word in the file."""
+    """What every key outside [[hosts]], [[paths]] and [[classes]] is without a word in the file."""
     empty = Config.model_construct(hosts=[])
-    return empty.model_dump(mode="json", exclude={"hosts", "paths"})
+    return empty.model_dump(mode="json", exclude={"hosts", "paths", "classes"})
 
 
 def _keys(keys: dict[str, Any], plain: dict[str, Any]) -> Iterator[str]:

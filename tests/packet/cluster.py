@@ -48,17 +48,18 @@ H0, H1, H2, H5 = 0, 1, 2, 5
 
 @dataclass(frozen=True)
 class Setup:
-    """A cluster to load the programs for: steering, width of a peer's table, lines of [health]."""
+    """A cluster to load the programs for: steering, width of a peer's table, lines of [health], and what follows."""
 
     steering: Steering = "usid"
     health: str = ""
     evs: int = EVS
+    more: str = ""
 
     @property
     def text(self) -> str:
         """The configuration file."""
         cluster = CLUSTER.format(steering=self.steering).replace("evs_per_peer = 16", f"evs_per_peer = {self.evs}")
-        return f"{cluster}[health]\n{self.health}\n"
+        return f"{cluster}[health]\n{self.health}\n{self.more}"
 
 
 def nic_mac(plane: int) -> str:

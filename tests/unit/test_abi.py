@@ -90,7 +90,10 @@ def test_struct(btf: Btf, name: str) -> None:
 
 
 def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
-    assert btf.named("STRUCT").keys() == abi.STRUCTS.keys() | LAYERS.keys() | SCRATCH.keys() | {"mrc_alarm"}
+    assert btf.named("STRUCT").keys() == abi.STRUCTS.keys() | LAYERS.keys() | SCRATCH.keys() | {
+        "mrc_alarm",
+        "mrc_flowlet",
+    }
     assert btf.named("ENUM").keys() == ENUMS.keys() | {"mrc_type", "mrc_version"}
 
 
@@ -108,7 +111,7 @@ def test_maps(btf: Btf) -> None:
     assert mapped == {name: next(s for s, d in abi.STRUCTS.items() if d is dtype) for name, dtype in abi.MAPS.items()}
     pinned = {"mrc_alarms", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"}
     pinned |= {"mrc_transitions"}
-    assert names - mapped.keys() == pinned | {"mrc_owners"} | set(SCRATCH.values())
+    assert names - mapped.keys() == pinned | {"mrc_owners", "mrc_classes", "mrc_flowlets"} | set(SCRATCH.values())
 
 
 def test_settings_are_all_there_is_in_rodata(btf: Btf) -> None:
@@ -124,6 +127,7 @@ ENUMS: dict[str, tuple[type[IntEnum], str]] = {
     "mrc_reason": (abi.Reason, "MRC_REASON_"),
     "mrc_drop": (abi.Drop, "MRC_DROP_"),
     "mrc_histogram": (abi.Histogram, "MRC_HISTOGRAM_"),
+    "mrc_policy": (abi.Policy, "MRC_POLICY_"),
 }
 
 

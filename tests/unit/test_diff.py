@@ -109,6 +109,8 @@ def test_what_only_other_hosts_see_of_it() -> None:
         ("metric = 100", "metric = 101", "overlay.metric", False),
         ("t1s = 3", 't1s = 3\ngranularity = "packet"', "cluster.granularity", True),
         ("t1s = 3", "t1s = 3\nmtu = 9000", "cluster.mtu", True),
+        ("metric = 100", 'metric = 100\n[[classes]]\npolicy = "pinned"\ndscp = [46]', "classes", True),
+        ("metric = 100", 'metric = 100\n[[classes]]\npolicy = "pinned"\nprefixes = ["10.99.0.2/32"]', "classes", False),
     ],
 )
 def test_settings(old: str, new: str, key: str, programs: bool) -> None:

@@ -1,0 +1,111 @@
+/* Traffic that cannot bear reordering: which policy a packet is under, and its EV if it is not sprayed. */
+#ifndef MRC_CLASSES_H
+#define MRC_CLASSES_H
+
+#include "push.h"
+#include "spray.h"
+
+/* Written by the daemon before the programs are attached; anew with each object. 0 = no word on it. */
+struct mrc_classes {
+	__u8 dscp[64]; /* enum mrc_policy by DSCP, */
+	__u8 ports[65536]; /* and by TCP or UDP port, at either end */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct mrc_classes);
+} mrc_classes SEC(".maps");
+
+#define FLOWLETS 8192 /* a power of two; flows that share one also share its pauses */
+
+/* Where the newest packet of a flow went. Index: low bits of the flow's hash. */
+struct mrc_flowlet {
+	__u64 ns; /* when */
+	__u32 host_id;
+	__u32 number; /* of the EV */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FLOWLETS);
+	__type(key, __u32);
+	__type(value, struct mrc_flowlet);
+} mrc_flowlets SEC(".maps");
+
+/* The policy of a packet: its destination's, else its ports', else its DSCP's. */
+static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner *inner, __u32 by_prefix)
+{
+	__u32 zero = 0, by_port = 0;
+	const struct mrc_classes *classes;
+	__be16 ports[2];
+
+	if (by_prefix || !settings.classes)
+		return by_prefix;
+	classes = bpf_map_lookup_elem(&mrc_classes, &zero);
+	if (!classes)
+		return 0;
+	if ((inner->ip_proto == IPPROTO_TCP || inner->ip_proto == IPPROTO_UDP) && !inner->fragment &&
+	    !bpf_skb_load_bytes(skb, ETH_HLEN + inner->l3_length, ports, sizeof(ports))) {
+		by_port = classes->ports[bpf_ntohs(ports[1])];
+		if (!by_port)
+			by_port = classes->ports[bpf_ntohs(ports[0])];
+	}
+	return by_port ?: classes->dscp[inner->traffic_class >> 2];
+}
+
+static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, __u32 number)
+{
+	__u32 plane = number / settings.evs_per_plane, slot = number % settings.evs_per_plane;
+
+	return ports & (1u << (plane & 31)) &&
+	       peer->usable[plane & (MRC_MAX_PLANES - 1)][(slot / 64) & (MRC_EV_WORDS - 1)] >> (slot % 64) & 1;
+}
+
+/* The EV of all packets of a flow, for as long as it is usable; then the next one. */
+static __always_inline int pinned_ev(struct mrc_peer *peer, __u32 ports, __u32 hash, struct choice *out)
+{
+	return next_usable(peer, ports, hash % settings.planes, 0,
+			   hash / settings.planes % settings.evs_per_plane, out);
+}
+
+/* Stay on an EV until the flow pauses, for longer than packets on other EVs can take more: then nothing is
+ * overtaken (Kandula et al., FLARE, 2007).
+ */
+static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now, __u32 hash,
+				      struct mrc_rotation *turn, struct choice *out)
+{
+	__u32 index = hash & (FLOWLETS - 1);
+	struct mrc_flowlet *f = bpf_map_lookup_elem(&mrc_flowlets, &index);
+
+	if (!f)
+		return choose_ev(peer, host_id, ports, turn, out);
+	if (f->host_id != host_id || aged(now, f->ns, settings.flowlet_us * NS_PER_US) ||
+	    !usable_ev(peer, ports, f->number)) {
+		if (!choose_ev(peer, host_id, ports, turn, out))
+			return 0;
+		f->number = out->plane * settings.evs_per_plane + out->slot;
+		f->host_id = host_id;
+	}
+	out->plane = f->number / settings.evs_per_plane;
+	out->slot = f->number % settings.evs_per_plane;
+	f->ns = now;
+	return 1;
+}
+
+/* The EV for a packet. Returns 0 if there is none. */
+static __always_inline int classed_ev(struct __sk_buff *skb, __u32 policy, struct mrc_peer *peer, __u32 host_id,
+				      __u32 ports, __u64 now, struct mrc_rotation *turn, struct choice *out)
+{
+	switch (policy) {
+	case MRC_POLICY_PINNED:
+		return pinned_ev(peer, ports, bpf_get_hash_recalc(skb), out);
+	case MRC_POLICY_FLOWLET:
+		return flowlet_ev(peer, host_id, ports, now, bpf_get_hash_recalc(skb), turn, out);
+	default:
+		return choose_ev(peer, host_id, ports, turn, out);
+	}
+}
+
+#endif

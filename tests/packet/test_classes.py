@@ -1,0 +1,136 @@
+"""Policies: traffic that cannot bear reordering keeps its EV, by destination, port or DSCP."""
+
+from collections import Counter
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd.wire import MRC
+from tests.packet.cluster import EVS, H2, Setup
+from tests.packet.rig import Bench
+
+pytestmark = pytest.mark.root
+
+CLASSES = Setup(
+    more="""
+[[classes]]
+policy = "pinned"
+ports = [4791, "6000-6009"]
+[[classes]]
+policy = "spray"
+ports = [6005]
+[[classes]]
+policy = "pinned"
+dscp = [46]
+[[classes]]
+policy = "pinned"
+prefixes = ["10.99.0.6/32"]
+[[classes]]
+policy = "spray"
+prefixes = ["fd00:99::6/128"]
+"""
+)
+FLOWLETS = '[[classes]]\npolicy = "flowlet"\ndscp = [10]\n'
+LONG = Setup(more=f"[overlay]\nflowlet_us = 1000000\n{FLOWLETS}")
+SHORT = Setup(more=f"[overlay]\nflowlet_us = 1\n{FLOWLETS}")
+classes = pytest.mark.parametrize("bench", [CLASSES], indirect=True)
+
+
+def packet(sport: int = 1000, dport: int = 2000, dscp: int = 0, host: int = 3, version: int = 4) -> Packet:
+    """A UDP packet to host h2, or to another."""
+    ip = (
+        IP(src="10.99.0.1", dst=f"10.99.0.{host}", tos=dscp << 2)
+        if version == 4
+        else IPv6(src="fd00:99::1", dst=f"fd00:99::{host}", tc=dscp << 2)
+    )
+    return ip / UDP(sport=sport, dport=dport) / Raw(bytes(60))
+
+
+def ev(bench: Bench, what: Packet) -> int:
+    """The EV that a packet takes."""
+    verdict, out = bench.push(what)
+    assert verdict == "redirect", bench.drops()
+    return int(Ether(out)[MRC].ev)
+
+
+def evs(bench: Bench, what: Packet, times: int = EVS) -> Counter[int]:
+    """EV → how many of so many packets alike."""
+    return Counter(ev(bench, what) for _ in range(times))
+
+
+@classes
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize(("field", "value"), [("dport", 4791), ("sport", 4791), ("dport", 6009), ("dscp", 46)])
+def test_a_pinned_flow_keeps_its_ev(bench: Bench, version: int, field: str, value: int) -> None:
+    assert len(evs(bench, packet(version=version, **{field: value}))) == 1
+
+
+@classes
+@pytest.mark.parametrize("what", [packet(), packet(dport=4790), packet(dport=6010), packet(dscp=45)])
+def test_what_no_class_names_is_sprayed(bench: Bench, what: Packet) -> None:
+    assert set(evs(bench, what).values()) == {1}
+
+
+@classes
+def test_pinned_flows_are_spread_over_the_evs(bench: Bench) -> None:
+    used = Counter(ev(bench, packet(sport=10_000 + n, dport=4791)) for n in range(40 * EVS))
+    assert len(used) == EVS
+    assert max(used.values()) < 3 * min(used.values()), used
+
+
+@classes
+def test_a_pinned_flow_leaves_an_ev_that_has_failed_and_comes_back(bench: Bench) -> None:
+    what = packet(dport=4791)
+    (first,) = evs(bench, what)
+    bench.set_usable(H2, first, False)
+    (other,) = evs(bench, what)
+    assert other != first
+    assert other // 4 == first // 4  # in the same plane
+    bench.set_usable(H2, first, True)
+    assert set(evs(bench, what)) == {first}
+
+
+@classes
+def test_the_first_class_holds_and_a_destination_comes_before_ports_and_these_before_dscp(bench: Bench) -> None:
+    assert len(evs(bench, packet(dport=6005))) == 1  # the range comes first
+    assert len(evs(bench, packet(host=6))) == 1
+    assert len(evs(bench, packet(dport=4791, dscp=46, host=6, version=6), 4)) == 4
+    assert len(evs(bench, packet(dport=4791, dscp=0))) == 1
+
+
+@classes
+def test_what_follows_the_first_fragment_has_no_ports(bench: Bench) -> None:
+    data = bytes([0x12, 0xB7] * 40)  # 4791 where ports would be
+    v4 = IP(src="10.99.0.1", dst="10.99.0.3", proto=17, frag=100) / Raw(data)
+    v6 = IPv6(src="fd00:99::1", dst="fd00:99::3") / IPv6ExtHdrFragment(nh=17, offset=100) / Raw(data)
+    for what in (v4, v6):
+        assert len(evs(bench, what)) == EVS
+    # As the first fragment has ports and DSCP, a class of DSCP keeps the parts of a packet together.
+    v4.tos = 46 << 2
+    assert len(evs(bench, v4)) == 1
+
+
+@classes
+def test_tcp_ports_count_and_others_have_none(bench: Bench) -> None:
+    ip = IP(src="10.99.0.1", dst="10.99.0.3")
+    assert len(evs(bench, ip / TCP(sport=1000, dport=4791) / Raw(bytes(60)))) == 1
+    assert len(evs(bench, IP(src="10.99.0.1", dst="10.99.0.3", proto=253) / Raw(bytes([0x12, 0xB7] * 30)))) == EVS
+
+
+@pytest.mark.parametrize("bench", [LONG], indirect=True)
+def test_a_flowlet_stays_until_its_ev_fails(bench: Bench) -> None:
+    (first,) = evs(bench, packet(dscp=10))
+    assert len(evs(bench, packet(dscp=0))) > 1
+    bench.set_usable(H2, first, False)
+    (other,) = evs(bench, packet(dscp=10))
+    assert other != first
+    bench.set_usable(H2, first, True)
+    assert set(evs(bench, packet(dscp=10))) == {other}
+
+
+@pytest.mark.parametrize("bench", [SHORT], indirect=True)
+def test_after_a_pause_a_flow_takes_its_turn(bench: Bench) -> None:
+    assert set(evs(bench, packet(dscp=10)).values()) == {1}

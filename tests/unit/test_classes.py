@@ -1,0 +1,71 @@
+"""[[classes]] in the cluster file, and what the programs are told of them."""
+
+from typing import Any
+
+import pytest
+
+from labkit.fabric import Parameters, cluster_file
+from mrcd import abi, config, install, settings, toml, topology
+from mrcd.errors import ConfigError
+from mrcd.tables import prefix_key
+
+FLOWLET, PINNED = abi.Policy.FLOWLET, abi.Policy.PINNED
+CLUSTER = cluster_file("test", Parameters())
+
+
+def plan(classes: str) -> topology.Plan:
+    return topology.plan(config.parse(CLUSTER + classes), "h0")
+
+
+def test_ports_ranges_and_dscps() -> None:
+    told = settings.classes(plan('[[classes]]\npolicy = "pinned"\nports = [1, "65534-65535"]\ndscp = [0, 63]\n'))
+    assert [p for p in range(65536) if told["ports"][p] == PINNED] == [1, 65534, 65535]
+    assert [d for d in range(64) if told["dscp"][d] == PINNED] == [0, 63]
+
+
+def test_the_first_class_that_names_a_port_holds() -> None:
+    text = '[[classes]]\npolicy = "flowlet"\nports = [50]\n[[classes]]\npolicy = "pinned"\nports = ["49-51"]\n'
+    assert settings.classes(plan(text))["ports"][49:52].tolist() == [PINNED, FLOWLET, PINNED]
+
+
+@pytest.mark.parametrize(("text", "on"), [("ports = [50]", 1), ("dscp = [1]", 1), ('prefixes = ["10.99.0.3/32"]', 0)])
+def test_packets_are_looked_into_only_where_a_class_asks_for_it(text: str, on: int) -> None:
+    assert settings.settings(plan(f'[[classes]]\npolicy = "pinned"\n{text}\n'))["classes"] == on
+
+
+def value(found: dict[bytes, int], address: bytes, length: int) -> Any:
+    word = found[prefix_key(address, length)]
+    return word & 0xFFFF, abi.Policy(word >> 16)
+
+
+def test_a_class_of_destinations_covers_the_hosts_prefixes_within_it_and_may_be_part_of_one() -> None:
+    text = '[[classes]]\npolicy = "pinned"\nprefixes = ["10.99.0.3/32", "10.100.2.128/25"]\n'
+    found = install.prefixes(plan(text))
+    assert value(found, bytes([10, 99, 0, 3]), 32) == (2, PINNED)
+    assert value(found, bytes([10, 100, 2, 128]), 25) == (2, PINNED)
+    assert value(found, bytes([10, 100, 2, 0]), 24) == (2, abi.Policy.NONE)
+    assert len(found) == len(install.prefixes(plan(""))) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('policy = "pinned"', "a class needs prefixes, ports or dscp"),
+        ('policy = "sticky"\ndscp = [1]', "'spray', 'flowlet' or 'pinned'"),
+        ('policy = "pinned"\ndscp = [64]', "less than or equal to 63"),
+        ('policy = "pinned"\nports = [0]', "0 is no port"),
+        ('policy = "pinned"\nports = ["7-5"]', "'7-5' is no port"),
+        ('policy = "pinned"\nports = ["http"]', "'http' is no port"),
+        ('policy = "pinned"\nprefixes = ["192.0.2.0/24"]', "192.0.2.0/24 is not within any host's prefixes"),
+    ],
+)
+def test_what_is_no_class(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(f"{CLUSTER}[[classes]]\n{text}\n")
+    assert words in str(caught.value)
+
+
+def test_the_effective_configuration_says_them_again() -> None:
+    text = '[[classes]]\npolicy = "pinned"\nports = [1, "5-6"]\n'
+    shown = "\n".join(toml.lines(toml.effective(plan(text)), defaults=True))
+    assert config.parse(shown).classes == plan(text).config.classes
