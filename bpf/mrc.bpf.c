@@ -232,12 +232,14 @@ struct sweep {
 	struct __sk_buff *skb;
 	struct mrc_node *node;
 	struct request request;
+	__u32 first;
 	__u32 sent;
 };
 
-static long sweep_one(__u64 number, void *context)
+static long sweep_one(__u64 i, void *context)
 {
 	struct sweep *s = context;
+	__u32 number = (s->first + i) % settings.evs_per_peer;
 	struct mrc_ev *ev = ev_at(ev_index(s->request.host_id, number));
 
 	s->request.now = bpf_ktime_get_ns(); /* a sweep takes longer than packets take to arrive */
@@ -248,8 +250,9 @@ static long sweep_one(__u64 number, void *context)
 	return 0;
 }
 
-/* Run by BPF_PROG_TEST_RUN with the peer's host id as mark and any packet of some size: requests on all
- * EVs that are due, and one more that asks for a report. Returns the number of requests sent.
+/* Run by BPF_PROG_TEST_RUN with the peer's host id as mark and any packet of some size; cb: the EV to begin
+ * with, and of how many EVs from there on, round after the last; 0 = of all. Requests on those that are due,
+ * and one more that asks for a report. Returns the number of requests sent.
  */
 SEC("tc")
 int mrc_sweep(struct __sk_buff *skb)
@@ -257,13 +260,17 @@ int mrc_sweep(struct __sk_buff *skb)
 	struct sweep s = { .skb = skb, .node = node(), .request = { .host_id = skb->mark } };
 	struct mrc_rounds *rounds = rounds_at(skb->mark);
 	struct mrc_peer *peer = peer_at(skb->mark);
+	__u32 evs = settings.evs_per_peer;
 	__u64 asked_ns;
 
 	if (!s.node || !peer || !peer->configured || !rounds)
 		return 0;
 	if (bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
 		return 0;
-	bpf_loop(settings.evs_per_peer, sweep_one, &s, 0);
+	s.first = skb->cb[0];
+	if (skb->cb[1] && skb->cb[1] < evs)
+		evs = skb->cb[1];
+	bpf_loop(evs, sweep_one, &s, 0);
 	s.request.now = bpf_ktime_get_ns();
 	s.request.number = report_ev(peer, skb->mark, rounds, ports_both(s.node, peer));
 	asked_ns = *(volatile __u64 *)&rounds->asked_ns;

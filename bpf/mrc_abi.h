@@ -193,10 +193,10 @@ _Static_assert(sizeof(struct mrc_ledger) == 128, "mrc_ledger is two cache lines"
 struct mrc_rx {
 	__u64 packets; /* programs: data packets as they appear on the wire */
 	__u64 bytes; /* programs: inner bytes */
-	__u64 ce; /* programs */
-	__u64 probes; /* programs: probe requests */
+	__u32 ce; /* programs; a count */
+	__u32 probes; /* programs: probe requests; a count */
 };
-_Static_assert(sizeof(struct mrc_rx) == 32, "mrc_rx is 32 bytes");
+_Static_assert(sizeof(struct mrc_rx) == 24, "mrc_rx is 24 bytes");
 
 /* Reduced SRH of an EV, ready to be copied (RFC 8754 §2, RFC 8986 §5.2). Same index as mrc_ev. */
 struct mrc_srh {

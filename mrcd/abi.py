@@ -176,7 +176,7 @@ LEDGER = np.dtype(
         ("epoch", _u16),
     ]
 )
-RX = np.dtype([("packets", _u64), ("bytes", _u64), ("ce", _u64), ("probes", _u64)])
+RX = np.dtype([("packets", _u64), ("bytes", _u64), ("ce", _u32), ("probes", _u32)])
 SRH = np.dtype([("bytes", _u8, SRH_MAX)])
 PEER = np.dtype(
     [

@@ -31,7 +31,7 @@ from mrcd.topology import Plan
 log = logging.getLogger(__name__)
 
 PREFIXES_MAX = 65536
-_LEAST_PEERS = 64
+_LEAST_PEERS, _PEERS_STEP = 64, 16  # rows of the peers' tables
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
 _NO_EV = 0xFFFFFFFF
 _PROGRAMS = ("mrc_push", "mrc_probe", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer")
@@ -57,6 +57,17 @@ class Attachment:
 
 def _tc_point(attachment: Attachment) -> int:
     return libbpf.TC_INGRESS if attachment.point == "ingress" else libbpf.TC_EGRESS
+
+
+def rows_for(needed: int, have: int) -> int:
+    """Rows of the peers' tables. Other tables mean counters from zero: what is there (`have`, 0 = nothing) is kept
+    while it is enough and not far too much; what grows takes room for an eighth more. Memory is for the EVs of
+    all rows, so new tables are hardly larger than needed.
+    """
+    if needed <= have <= 2 * max(needed, _LEAST_PEERS):
+        return have
+    wanted = needed + needed // 8 if 0 < have < needed else needed
+    return max(_LEAST_PEERS, -(-wanted // _PEERS_STEP) * _PEERS_STEP)
 
 
 class Dataplane:
@@ -109,7 +120,8 @@ class Dataplane:
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
         libbpf.set_initial_value(rodata, self._settings(libbpf.initial_size(rodata)))
         self._finish_commit()
-        sizes = self.sizes(self.plan)
+        peers = self._shape("mrc_peers")
+        sizes = self.sizes(self.plan, peers.entries if peers else 0)
         found = {name: self._shape(name) for name in sizes}
         self.fresh = found != {name: btf.declared_shape(maps[name], entries) for name, entries in sizes.items()}
         if self.fresh and any(found.values()):
@@ -231,17 +243,15 @@ class Dataplane:
         return value
 
     @staticmethod
-    def sizes(plan: Plan) -> dict[str, int]:
-        """Entries of every table that a plan needs."""
-        # A power of two: a host more does not mean other tables, and counters from zero.
-        peers = max(_LEAST_PEERS, 1 << (plan.config.max_peers - 1).bit_length())
+    def sizes(plan: Plan, rows: int = 0) -> dict[str, int]:
+        """Entries of every table that a plan needs, where the peers' tables have so many rows; 0 = there are none."""
+        peers = rows_for(plan.config.max_peers, rows)
         evs = plan.config.cluster.evs_per_peer
-        srh = any(len(e.segments) > 1 for p in plan.peers for e in p.evs)
         return {
             "mrc_evs": peers * evs,
             "mrc_ledgers": peers * evs,
             "mrc_rxs": peers * evs,
-            "mrc_srhs": peers * evs if srh else 1,
+            "mrc_srhs": peers * evs if plan.needs_srh else 1,
             "mrc_peers": peers,
             "mrc_rounds": peers,
             "mrc_alarms": peers,
@@ -362,10 +372,12 @@ class Dataplane:
 
     _SOME_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)
 
-    def sweep(self, host_id: int) -> int:
-        """Send a probe request on every EV of a peer that is not to be passed over; returns how many went out."""
-        ctx = struct.pack("III", 0, 0, host_id)
-        return libbpf.run_program(self._programs["mrc_sweep"], self._SOME_PACKET, ctx=ctx)[0]
+    def sweep(self, host_id: int, first: int = 0, count: int = 0) -> int:
+        """Send a probe request on every EV of a peer that is not to be passed over, or on those of the `count` from
+        `first` on, round after the last; and one that asks for a report. Returns how many went out."""
+        return libbpf.run_program(self._programs["mrc_sweep"], self._SOME_PACKET, ctx=_context(host_id, first, count))[
+            0
+        ]
 
     def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: Iterable[EvState]) -> bool:
         """Change the state of an EV if it is in one of `leave`; False if it is not. The ring buffer tells of it."""
@@ -376,9 +388,7 @@ class Dataplane:
         self._steer(host_id, _NO_EV, 0, 0, 0)
 
     def _steer(self, host_id: int, *words: int) -> int:
-        # struct __sk_buff: mark is its third word, cb[] begins at its 13th.
-        ctx = struct.pack("12I5I", 0, 0, host_id, *[0] * 9, *words, 0)
-        return libbpf.run_program(self._programs["mrc_steer"], self._SOME_PACKET, ctx=ctx)[0]
+        return libbpf.run_program(self._programs["mrc_steer"], self._SOME_PACKET, ctx=_context(host_id, *words))[0]
 
     # ---- events ----
 
@@ -396,3 +406,11 @@ class Dataplane:
 def _number() -> int:
     """Another one each time, of 32 bits and never 0."""
     return secrets.randbelow(2**32 - 1) + 1
+
+
+_CONTEXT = struct.Struct("12I5I")
+
+
+def _context(mark: int, *words: int) -> bytes:
+    """The beginning of struct __sk_buff: mark is its third word, cb[] the 13th and the four after it."""
+    return _CONTEXT.pack(0, 0, mark, *[0] * 9, *words, *[0] * (5 - len(words)))

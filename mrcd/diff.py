@@ -113,7 +113,7 @@ def compare(before: Plan, after: Plan) -> Difference:
     old, new = ({h.name: h for h in p.config.hosts} for p in (before, after))
     peers = {p.host.name: p for p in before.peers}
     changes = [_evs(peers[p.host.name], p) for p in after.peers if p.host.name in peers]
-    tables = Dataplane.sizes(before) != Dataplane.sizes(after)
+    tables = (have := Dataplane.sizes(before)) != Dataplane.sizes(after, have["mrc_peers"])
     return Difference(
         settings=_settings(before.config, after.config),
         hosts_added=tuple(n for n in new if n not in old),

@@ -1,6 +1,5 @@
 """Write a plan into the tables. What is the same path as before keeps its counters and its state."""
 
-import ipaddress
 from collections.abc import Callable
 
 import numpy as np
@@ -8,25 +7,13 @@ from numpy.typing import NDArray
 
 from mrcd import abi
 from mrcd.hooks import Port
+from mrcd.paths import Block
 from mrcd.tables import Tables, prefix_key
-from mrcd.topology import EV, Plan
+from mrcd.topology import Plan
 
 _ALL_PORTS = 0xFFFF
-_UDP = 17
+_AT_ONCE = 64  # peers: their EVs fit into a cache
 _POLICY_SHIFT = 16
-_SRH_TYPE = 4
-
-
-def reduced_srh(segments: tuple[ipaddress.IPv6Address, ...]) -> bytes:
-    """The SRH of H.Encaps.Red (RFC 8986 §5.2): without the first segment, which is the destination.
-
-    Layout by RFC 8754 §2; the list runs backwards. Empty for a single segment.
-    """
-    n = len(segments)
-    if n == 1:
-        return b""
-    header = bytes([_UDP, 2 * (n - 1), _SRH_TYPE, n - 1, n - 2, 0, 0, 0])
-    return header + b"".join(s.packed for s in reversed(segments[1:]))
 
 
 def write_peers(tables: Tables, plan: Plan, refresh: Callable[[int], None]) -> list[int]:
@@ -40,27 +27,40 @@ def write_peers(tables: Tables, plan: Plan, refresh: Callable[[int], None]) -> l
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.ledgers, tables.rounds):
                 table[row] = np.zeros((), table.dtype)  # not what it was received from: its base is over there
-    for peer in plan.peers:
-        row = peer.host.id
-        record = tables.peers[row : row + 1].reshape(())
-        for plane, address in enumerate(peer.addresses):
-            record["address"][plane] = np.frombuffer(address.packed, np.uint8)
-        record["floor"] = plan.config.cluster.ev_min_active or default_floor(len(peer.evs))
-        if not record["configured"]:
-            record["ports"] = _ALL_PORTS  # until the peer says otherwise
-            record["configured"] = 1
-        evs = {e.ev: e for e in peer.evs}
-        configured = tables.evs[row]["configured"] != 0
-        stale = [ev for ev in np.flatnonzero(configured).tolist() if not _is(tables, row, ev, evs.get(ev))]
-        if stale:
-            tables.evs["configured"][row, stale] = 0
+    rows = np.array([p.host.id for p in plan.peers], np.int64)
+    for start in range(0, len(rows), _AT_ONCE):
+        which = np.arange(start, min(start + _AT_ONCE, len(rows)))
+        changed += _write_some(tables, plan, which, rows[which], refresh)
+    return changed
+
+
+def _write_some(
+    tables: Tables, plan: Plan, which: NDArray[np.int64], rows: NDArray[np.int64], refresh: Callable[[int], None]
+) -> list[int]:
+    """Configure the peers `which`, by their number in the plan, whose rows are `rows`."""
+    changed = []
+    wanted, addresses = plan.paths.block(which, tables.evs.shape[1]), plan.paths.addresses(which)
+    configured = tables.evs["configured"][rows] != 0
+    same = configured & wanted.configured & _are(tables, rows, wanted)
+    stale, new = configured & ~same, wanted.configured & ~same
+    records = _records(wanted)
+    for i, row in enumerate(rows.tolist()):
+        peer = tables.peers[row : row + 1].reshape(())
+        peer["address"][: addresses.shape[1]] = addresses[i]
+        peer["floor"] = plan.config.cluster.ev_min_active or default_floor(int(plan.paths.counts[which[i]]))
+        if not peer["configured"]:
+            peer["ports"] = _ALL_PORTS  # until the peer says otherwise
+            peer["configured"] = 1
+        if stale[i].any():
+            tables.evs["configured"][row, stale[i]] = 0
             refresh(row)
-            tables.evs[row, stale] = np.zeros((), abi.EV)
-            tables.ledgers[row, stale] = np.zeros((), abi.LEDGER)
-        new = [ev for ev in evs if ev in stale or not configured[ev]]
-        for ev in new:
-            _write_ev(tables, row, evs[ev])
-        if stale or new:
+            tables.evs[row, stale[i]] = np.zeros((), abi.EV)
+            tables.ledgers[row, stale[i]] = np.zeros((), abi.LEDGER)
+        if new[i].any():
+            if wanted.srh is not None:
+                _srhs(tables)[row, new[i]] = wanted.srh[i, new[i]]
+            tables.evs[row, new[i]] = records[i, new[i]]  # each in one piece: the programs may be using it
+        if stale[i].any() or new[i].any():
             changed.append(row)
         refresh(row)
     return changed
@@ -71,25 +71,28 @@ def default_floor(evs: int) -> int:
     return max(1, evs // 4)
 
 
-def _is(tables: Tables, row: int, ev: int, wanted: EV | None) -> bool:
-    """Whether a configured EV is the path that is wanted."""
-    if wanted is None:
-        return False
-    record = tables.evs[row, ev]
-    srh = reduced_srh(wanted.segments)
-    same = record["dst"].tobytes() == wanted.segments[0].packed and record["srh_len"] == len(srh)
-    stored = tables.srhs[row * tables.evs.shape[1] + ev]["bytes"][: len(srh)].tobytes() if srh else b""
-    return bool(same and int(record["plane"]) == wanted.plane and stored == srh)
+def _are(tables: Tables, rows: NDArray[np.int64], wanted: Block) -> NDArray[np.bool_]:
+    """Which EVs of the tables are the paths that are wanted, (peers, evs_per_peer)."""
+    same: NDArray[np.bool_] = (tables.evs["dst"][rows] == wanted.dst).all(axis=2)
+    for name, column in (("plane", wanted.plane), ("srh_len", wanted.srh_len)):
+        same &= tables.evs[name][rows] == column
+    if wanted.srh is not None:
+        beyond = np.arange(abi.SRH_MAX) >= wanted.srh_len[..., None]  # whatever a longer one has left there
+        same &= ((_srhs(tables)[rows] == wanted.srh) | beyond).all(axis=2)
+    return same
 
 
-def _write_ev(tables: Tables, row: int, wanted: EV) -> None:
-    srh = reduced_srh(wanted.segments)
-    if srh:
-        tables.srhs[row * tables.evs.shape[1] + wanted.ev]["bytes"][: len(srh)] = np.frombuffer(srh, np.uint8)
-    new = np.zeros((), abi.EV)
-    new["dst"] = np.frombuffer(wanted.segments[0].packed, np.uint8)
-    new["plane"], new["srh_len"], new["weight"], new["configured"] = wanted.plane, len(srh), abi.WEIGHT_FULL, 1
-    tables.evs[row, wanted.ev] = new  # in one piece: the programs may be using it
+def _records(wanted: Block) -> NDArray[np.void]:
+    """As abi.EV."""
+    made = np.zeros(wanted.configured.shape, abi.EV)
+    made["dst"], made["plane"], made["srh_len"] = wanted.dst, wanted.plane, wanted.srh_len
+    made["weight"], made["configured"] = abi.WEIGHT_FULL, wanted.configured
+    return made
+
+
+def _srhs(tables: Tables) -> NDArray[np.uint8]:
+    """(peers, evs_per_peer, SRH_MAX)"""
+    return np.asarray(tables.srhs["bytes"].reshape(*tables.evs.shape, abi.SRH_MAX))
 
 
 def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[int, str]) -> int:

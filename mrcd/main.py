@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import IO
 
@@ -175,9 +174,8 @@ def plan_text(plan: topology.Plan) -> str:
         lines.append(f"{i:<6} {name:<13} {plan.addresses[i]!s:<24} {plan.sids[i]}")
     lines += ["", "peer             EVs  per plane       prefixes"]
     for p in plan.peers:
-        per_plane = Counter(e.plane for e in p.evs)
-        spread = ",".join(str(per_plane.get(i, 0)) for i in range(c.planes))
-        lines.append(f"{p.host.name:<16} {len(p.evs):>3}  {spread:<15} {', '.join(str(n) for n in p.host.prefixes)}")
+        spread = ",".join(str(n) for n in p.evs_per_plane)
+        lines.append(f"{p.host.name:<16} {p.ev_count:>3}  {spread:<15} {', '.join(str(n) for n in p.host.prefixes)}")
     lines += ["", "The configuration is valid; nothing was changed."]
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd import abi
-from mrcd.topology import Plan, srh_bytes
+from mrcd.topology import Plan
 
 
 def settings(plan: Plan) -> NDArray[np.void]:
@@ -18,7 +18,7 @@ def settings(plan: Plan) -> NDArray[np.void]:
         "inner_mtu": plan.inner_mtu,
         "host_id": plan.host.id,
         "udp_port": c.udp_port,
-        "srh": any(srh_bytes(len(e.segments)) for p in plan.peers for e in p.evs),
+        "srh": plan.needs_srh,
         "probe_packets": h.packets_per_report(c.granularity),
         "probe_gap_us": h.probe_gap_us,
         "probe_late_us": h.late_ms(c.granularity) * 1000,

@@ -29,7 +29,7 @@ def summary(file: Path, host: str | None) -> dict[str, Any]:
     for source in {p.source for p in config.paths} - {seen_from}:
         plan(config, source)
     mine = plan(config, seen_from)
-    evs = [len(p.evs) for p in mine.peers] or [0]
+    evs = [p.ev_count for p in mine.peers] or [0]
     c = config.cluster
     return {
         "valid": True,

@@ -191,6 +191,22 @@ def test_a_sweep_of_nobody(bench: Bench, host_id: int) -> None:
     assert (requests(wires), bench.counted()) == ([], before)
 
 
+@pytest.mark.parametrize(
+    ("first", "count", "asked"),
+    [
+        (0, 0, range(EVS)),
+        (3, 4, range(3, 7)),
+        (0, EVS + 1, range(EVS)),
+        (EVS - 2, 5, [*range(3), EVS - 2, EVS - 1]),  # round after the last
+        (2**32 - 1, 1, [EVS - 1]),
+    ],
+)
+def test_a_sweep_of_some_evs(bench: Bench, first: int, count: int, asked: range | list[int]) -> None:
+    wires = bench.wires()
+    assert bench.dataplane.sweep(H2, first, count) == len(asked) + 1
+    assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == list(asked)
+
+
 @all_steerings
 def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
     wires = bench.wires()

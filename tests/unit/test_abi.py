@@ -15,7 +15,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd import abi, config, install, objects, topology, wire
+from mrcd import abi, config, objects, srv6, topology, wire
 from mrcd.wire import MRC, MRCCount, MRCProbe, MRCReport
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -190,9 +190,9 @@ def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
     for n in range(2, config.MAX_SEGMENTS + 1):
         segments = tuple(IPv6Address(i) for i in range(n))
         srh = IPv6ExtHdrSegmentRouting(nh=17, addresses=[str(s) for s in segments[:0:-1]], segleft=n - 1)
-        assert install.reduced_srh(segments) == bytes(srh)
+        assert srv6.reduced_srh(segments) == bytes(srh)
         assert topology.srh_bytes(n) == len(bytes(srh))
-    assert topology.srh_bytes(1) == len(install.reduced_srh((IPv6Address(0),))) == 0
+    assert topology.srh_bytes(1) == len(srv6.reduced_srh((IPv6Address(0),))) == 0
 
 
 @pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])

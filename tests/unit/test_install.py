@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scapy.layers.inet6 import IPv6ExtHdrSegmentRouting
 
-from mrcd import abi, config, install, tables, topology
+from mrcd import abi, config, install, srv6, tables, topology
 from mrcd.abi import EvState, Reason
 from mrcd.hooks import Port
 from mrcd.netlink import Link
@@ -45,14 +45,14 @@ def addresses(*texts: str) -> tuple[IPv6Address, ...]:
 
 
 def test_a_single_segment_needs_no_srh() -> None:
-    assert install.reduced_srh(addresses("5f00:0:1::")) == b""
+    assert srv6.reduced_srh(addresses("5f00:0:1::")) == b""
 
 
 def test_a_reduced_srh_by_hand() -> None:
     """RFC 8754 §2: next header, length in 8 bytes less one, type 4, segments left, last entry, flags, tag;
     RFC 8986 §5.2: without the first segment, so the last entry is one less than the segments left.
     """
-    srh = install.reduced_srh(addresses("5f00:0:1::", "5f00:0:2::", "5f00:0:3::"))
+    srh = srv6.reduced_srh(addresses("5f00:0:1::", "5f00:0:2::", "5f00:0:3::"))
     assert srh.hex() == (
         "11" "04" "04" "02" "01" "00" "0000"
         "5f000000000300000000000000000000"
@@ -63,7 +63,7 @@ def test_a_reduced_srh_by_hand() -> None:
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
 def test_a_reduced_srh_is_what_scapy_reads(count: int) -> None:
     segments = addresses(*(f"5f00:0:{i}::" for i in range(1, count + 1)))
-    raw = install.reduced_srh(segments)
+    raw = srv6.reduced_srh(segments)
     assert len(raw) == topology.srh_bytes(count) <= abi.SRH_MAX
     srh: Any = IPv6ExtHdrSegmentRouting(raw)
     assert (srh.nh, srh.type, srh.segleft, srh.lastentry) == (17, 4, count - 1, count - 2)
@@ -114,7 +114,7 @@ def test_segments_are_a_destination_and_an_srh() -> None:
     for peer in p.peers:
         for ev in peer.evs:
             record = t.evs[peer.host.id, ev.ev]
-            srh = install.reduced_srh(ev.segments)
+            srh = srv6.reduced_srh(ev.segments)
             assert record["dst"].tobytes() == ev.segments[0].packed
             assert record["srh_len"] == len(srh) == (56 if ev.t1 is not None else 24)
             stored = t.srhs[peer.host.id * 8 + ev.ev]["bytes"]
@@ -239,7 +239,7 @@ def test_another_srh_is_another_path(other: tuple[str, ...]) -> None:
     write(t, plan(paths=path(0, "5f00:0:1::", "5f00:0:2::", "5f00:0:3::")))
     live(t)
     assert write(t, plan(paths=path(0, *other))) == [2]
-    srh = install.reduced_srh(addresses(*other))
+    srh = srv6.reduced_srh(addresses(*other))
     record = t.evs[2, 0]
     assert (record["tx_packets"], record["state"], record["srh_len"]) == (0, EvState.UNKNOWN, len(srh))
     assert t.srhs[2 * 8]["bytes"][: len(srh)].tobytes() == srh
