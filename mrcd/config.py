@@ -119,6 +119,11 @@ class Health(_Model):
     idle_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
         default=100, description="between sweeps of a quiet peer"
     )
+    idle_probes: Annotated[int, Field(ge=100, le=100_000_000)] = Field(
+        default=10_000,
+        description="most probes per second to quiet peers, all together; where these are too few for all EVs in every "
+        "idle interval, peers and their EVs take turns",
+    )
     probe_packets: Annotated[int, Field(ge=1, le=65_535)] | None = Field(
         default=None,
         description="skbs pushed before a CPU asks for a report; 4 bursts or 64 packets, by granularity, if unset",

@@ -6,6 +6,7 @@ until `mrcctl detach`.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -18,6 +19,7 @@ from mrcd.errors import MachineError, MrcdError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
 from mrcd.netlink import Link, Netlink, Route, set_offload
+from mrcd.routekeeper import RouteKeeper
 from mrcd.steering import Steering
 from mrcd.tables import Tables
 from mrcd.topology import Peer, Plan
@@ -26,6 +28,8 @@ log = logging.getLogger("mrcd")
 
 _RETRY_S = 1.0
 _SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
+_ROUTES_AT_ONCE = 256  # peers; with more, a start does not wait for their routes, and other work comes in between
+_BREATH = 16  # peers, and the loop sees to others
 _GSO_LIMIT = 65535
 _SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
 
@@ -44,8 +48,9 @@ class Daemon:
         self._ports: dict[int, hooks.Port] = {}
         self._mrc0: Link | None = None
         self._fabric: list[Route] = []
-        self._peer_routes: dict[int, list[Route]] = {}
         self._dirty: set[int] = set()  # rows whose routes must be made anew
+        self._look_at_routes = True  # the kernel's may be others than those written
+        self._tidy = False  # when no row is dirty any more, delete what nobody wants
         self._wake = asyncio.Event()
         self.netlink_lock = asyncio.Lock()
         self.admin_lock = asyncio.Lock()  # taken before the other
@@ -67,15 +72,14 @@ class Daemon:
 
     async def start(self, netlink: Netlink) -> None:
         """Bring the host to what the plan wants."""
-        self.netlink = netlink
+        self.netlink, self._routes = netlink, RouteKeeper(netlink)
         libbpf.use_bcc()
         self.dataplane.load()
         await self.adopt(self.plan, self.dataplane, Tables(self.dataplane.tables, writable=True))
         self._note_settled()
         what = "tables are new" if self.dataplane.fresh else "carries on with the tables it found"
         self.events.add("daemon", reason="started", after="detached" if self.detached else "attached")
-        evs = sum(len(p.evs) for p in self.plan.peers)
-        log.info("%s: %d peers, %d EVs; %s", self.plan.host.name, len(self.peers), evs, what)
+        log.info("%s: %d peers, %d EVs; %s", self.plan.host.name, len(self.peers), self.plan.ev_count, what)
 
     async def adopt(self, plan: Plan, dataplane: Dataplane, tables: Tables) -> None:
         """Make this plan the one in force, in an order that loses nothing; `dataplane` is loaded for it, with `tables`.
@@ -92,12 +96,13 @@ class Daemon:
         left = set(self.plan.interfaces) - set(plan.interfaces)
         self.plan, self.dataplane, self.tables = plan, dataplane, tables
         dataplane.plan = plan
+        gone = self.peers.keys() - {p.host.id for p in plan.peers}
         self.peers = {p.host.id: p for p in plan.peers}
         self._dirty &= self.peers.keys()
-        gone = self._peer_routes.keys() - self.peers.keys()
-        self._peer_routes = {row: kept for row, kept in self._peer_routes.items() if row in self.peers}
+        for row in gone:
+            self._routes.forget(row)
         if gone and in_force:  # nobody is to send to hosts that are no more
-            await self.write_routes(())
+            _log_changes(await self._routes.remove_others())
         install.write_peers(tables, plan, dataplane.refresh)
         dataplane.take_over(tables)
         dataplane.set_prefixes(install.prefixes(plan))
@@ -116,7 +121,11 @@ class Daemon:
         self.attach_programs()
         dataplane.commit()
         self.save_running()
-        await self.write_routes(set(self.peers))
+        self._dirty, self._look_at_routes = set(self.peers), True
+        if len(self.peers) <= _ROUTES_AT_ONCE:
+            await self._write_dirty_routes()
+        else:
+            self._wake.set()
         self.resume()
 
     def resume(self) -> None:
@@ -182,7 +191,7 @@ class Daemon:
         before = int(self.tables.node["ports"])
         self.tables.node["ports"] = bitmap
         if bitmap != before:
-            self._ports_changed(before, bitmap)
+            await self._ports_changed(before, bitmap)
 
     async def _prepare(self, plane: int, port: hooks.Port, gateway: str) -> None:
         """One NIC: sysctls, its address, its first hop."""
@@ -219,7 +228,7 @@ class Daemon:
             self._warned.add(text)
             log.warning("%s", text)
 
-    def _ports_changed(self, before: int, now: int) -> None:
+    async def _ports_changed(self, before: int, now: int) -> None:
         for plane in range(self.plan.config.cluster.planes):
             bit = 1 << plane
             if (before ^ now) & bit:
@@ -238,7 +247,9 @@ class Daemon:
                     evidence={"interface": nic},
                 )
         self.monitor.announce()  # tell the peers
-        for row in self.peers:
+        for n, row in enumerate(list(self.peers)):
+            if n % _BREATH == 0:
+                await asyncio.sleep(0)
             self.dataplane.refresh(row)
             self._mark(row)
 
@@ -281,17 +292,29 @@ class Daemon:
 
     # ---- routes ----
 
+    async def _write_dirty_routes(self) -> None:
+        """Those of some peers; `_dirty` says whether there are more."""
+        if self._look_at_routes:
+            self._look_at_routes, self._tidy = False, True
+            await self._routes.look()
+        rows = list(itertools.islice(self._dirty, _ROUTES_AT_ONCE))
+        self._dirty.difference_update(rows)
+        await self.write_routes(rows)
+        if self._tidy and not self._dirty:
+            self._tidy = False
+            _log_changes(await self._routes.remove_others())
+
     async def write_routes(self, rows: Iterable[int]) -> None:
-        """Make the routes of these peers anew."""
         nics = self._nics()
-        for row in rows:
+        _log_changes(await self._routes.want(RouteKeeper.FABRIC, self._fabric))
+        for n, row in enumerate(rows):
+            if n % _BREATH == 0:
+                await asyncio.sleep(0)
             peer = self.peers[row]
             mrc0 = self._mrc0 if self.monitor.sprayed(row) else None
             usable = view.usable_evs(peer, self.monitor.routed(row))
-            self._peer_routes[row] = routes.peer_routes(self.plan, peer, nics, usable, mrc0)
-        wanted = self._fabric + [r for found in self._peer_routes.values() for r in found]
-        for change in await self.netlink.sync_routes(wanted):
-            log.debug("route %s", change)
+            wanted = routes.peer_routes(self.plan, peer, nics, usable, mrc0)
+            _log_changes(await self._routes.want(row, wanted))
 
     def _note_settled(self) -> None:
         if int(self.tables.node["ports"]):
@@ -339,9 +362,12 @@ class Daemon:
                         self.attach_programs()
                         self.save_running()
                     self._dirty |= set(self.peers)
-                rows, self._dirty = self._dirty, set()
-                await self.write_routes(rows)
+                    self._look_at_routes = True
+                await self._write_dirty_routes()
                 self._note_settled()
+                if self._dirty:
+                    self._wake.set()
+                    return
             except Exception as e:  # interfaces come and go under our hands: look again, whatever it was
                 log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
                 log.debug("", exc_info=e)
@@ -374,6 +400,11 @@ class Daemon:
 def own_addresses(plan: Plan) -> set[str]:
     """Of the host itself, on mrc0 and on the planes."""
     return {*routes.own_addresses(plan), *map(str, plan.addresses)}
+
+
+def _log_changes(changes: Iterable[str]) -> None:
+    for change in changes:
+        log.debug("route %s", change)
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,7 @@ answer that differs is an error: netlink accepts and ignores attributes that it 
 
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any
@@ -93,14 +93,17 @@ class Netlink:
 
     def __init__(self) -> None:
         self._ipr = AsyncIPRoute()
+        self._echo = AsyncIPRoute(nlm_echo=True)  # the kernel answers a write with what it made of it
 
     async def __aenter__(self) -> "Netlink":
         await self._ipr.setup_endpoint()
+        await self._echo.setup_endpoint()
         await self.links()  # a socket's first dump has little room, and what is too long for it is lost silently
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._ipr.close()
+        self._echo.close()
 
     async def _do(self, what: str, call: Any) -> None:
         try:
@@ -194,38 +197,21 @@ class Netlink:
                     found[route.key] = route
         return found
 
-    async def sync_routes(self, wanted: Iterable[Route]) -> list[str]:
-        """Make the routes that mrcd owns exactly `wanted`. Returns what was changed, for the log."""
-        want = {r.key: r for r in wanted}
-        have = await self.routes()
-        changes = []
-        for key, route in want.items():
-            if have.get(key) != route:
-                await self._write_route(route, "replace" if key in have else "add")
-                changes.append(f"{'replaced' if key in have else 'added'} {route.dst} metric {route.metric}")
-        for key, route in have.items():
-            if key not in want:
-                await self._delete_route(route)
-                changes.append(f"removed {route.dst} metric {route.metric}")
-        if changes:
-            now = await self.routes()
-            for key, route in want.items():
-                if now.get(key) != route:
-                    raise MachineError(f"route {route.dst} was written, but the kernel has {now.get(key)}, not {route}")
-            if now.keys() - want.keys():
-                raise MachineError(f"routes were deleted, but the kernel keeps {sorted(now.keys() - want.keys())}")
-        return changes
-
-    async def _write_route(self, route: Route, verb: str) -> None:
+    async def write_route(self, route: Route, verb: str) -> None:
+        """Add or replace a route, and compare it with what the kernel says that it has now."""
         try:
-            await self._ipr.route(verb, **_request(route))
+            answers = await self._echo.route(verb, **_request(route))
         except NetlinkError as e:
             hint = "somebody else's route is in its place: remove that, or set other metrics in [overlay]"
             raise KernelError(
                 f"write route {route.dst} metric {route.metric}", e.code, hint=hint if e.code == errno.EEXIST else None
             ) from None
+        made = [_route(msg) for msg in answers if msg.get("event") == "RTM_NEWROUTE"]
+        if route not in made:
+            raise MachineError(f"route {route.dst} was written, but the kernel has {made or 'nothing'}, not {route}")
 
-    async def _delete_route(self, route: Route) -> None:
+    async def delete_route(self, route: Route) -> None:
+        """Delete a route; no error if it is gone already."""
         spec = {"family": route.family, "dst": route.dst, "priority": route.metric, "proto": PROTOCOL}
         if route.family == socket.AF_INET:
             spec["scope"] = _SCOPE_NOWHERE  # any: IPv4 deletes only where the scope fits

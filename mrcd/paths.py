@@ -118,6 +118,13 @@ class Paths:
             return [int(self._slots[peer])] * self.shape[0]
         return [sum(e.plane == plane for e in self._explicit[peer]) for plane in range(self.shape[0])]
 
+    def numbers(self, peer: int) -> Ints:
+        """The numbers of a peer's EVs, ascending."""
+        if peer in self._explicit:
+            return np.array([e.ev for e in self._explicit[peer]], np.int64)
+        planes, width = self.shape
+        return np.asarray((np.arange(planes)[:, None] * width + np.arange(self._slots[peer])).ravel())
+
     def is_explicit(self, peer: int) -> bool:
         """Whether a peer's paths are listed in the file, not computed."""
         return peer in self._explicit

@@ -1,7 +1,7 @@
 """The routes that a host wants, from its plan and its links. Pure; netlink.py writes them.
 
 overlay    peer's prefix → mrc0                          while the peer's data plane is attached
-    fallback   peer's prefix → seg6 encap.red, a hop per usable EV (32 at most), at a worse metric, always
+    fallback   peer's prefix → seg6 encap.red, a hop per usable EV (as many as hops_per_peer), at a worse metric, always
 local SIDs where the peers' fallback traffic arrives: uDT4 and uDT6 behind the host's uSID
 fabric     own T0's uSID, and the plane's underlay, via the plane's first hop
 """
@@ -12,9 +12,10 @@ from dataclasses import replace
 from ipaddress import IPv6Address
 
 from mrcd.netlink import Hop, Link, Route
-from mrcd.topology import EV, UDT4, UDT6, Peer, Plan, carrier, host_usid, plane_network, t0_usid, usid_prefix
+from mrcd.topology import UDT4, UDT6, Peer, Plan, carrier, host_usid, plane_network, t0_usid, usid_prefix
 
 MAX_HOPS = 32  # with 64 hops in a route iproute2's dumps come out empty, those of other programs' routes too
+ALL_HOPS = 16_384  # of the routes to all peers: each costs memory in the kernel, and a start its time
 _METRIC = 1024  # of SIDs and fabric routes: the kernel's own default for IPv6
 
 
@@ -74,7 +75,7 @@ def peer_routes(
         )
         if mrc0 is not None:
             routes.append(sprayed)
-        hops = tuple(_fallback_hops(plan, peer.evs, nics, usable, prefix.version))
+        hops = tuple(_fallback_hops(plan, peer, nics, usable, prefix.version))
         if hops:
             mtu = plan.inner_mtu + _seg6_headroom(hops)
             routes.append(replace(sprayed, metric=overlay.fallback_metric, hops=hops, mtu=mtu))
@@ -87,22 +88,33 @@ def _seg6_headroom(hops: tuple[Hop, ...]) -> int:
     return 40 + max(8 + 16 * len(h.segments) for h in hops)
 
 
+def hops_per_peer(plan: Plan) -> int:
+    """Most hops of a fallback route: fewer where there are many peers, but one for each plane."""
+    return min(MAX_HOPS, max(plan.config.cluster.planes, ALL_HOPS // max(1, len(plan.peers))))
+
+
 def _fallback_hops(
-    plan: Plan, evs: tuple[EV, ...], nics: Mapping[int, Link], usable: Mapping[int, bool], version: int
+    plan: Plan, peer: Peer, nics: Mapping[int, Link], usable: Mapping[int, bool], version: int
 ) -> list[Hop]:
-    if plan.config.cluster.steering == "ecmp":
+    c = plan.config.cluster
+    if c.steering == "ecmp":
         return []  # a fabric without SRv6 has no segment routing to fall back to
     gateway = str(plan.config.interfaces.gateway) if version == 6 else None
-    hops: list[tuple[int, int, Hop]] = []
     taken = Counter[int]()  # per plane
-    for e in evs:
+    turns: list[tuple[int, int, int]] = []  # equally over the planes
+    for ev in sorted(ev for ev, is_usable in usable.items() if is_usable):
+        plane = ev // c.evs_per_plane
+        if plane in nics:
+            turns.append((taken[plane], plane, ev))
+            taken[plane] += 1
+    most, hops = hops_per_peer(plan), list[tuple[int, int, Hop]]()
+    order = [ev for _, _, ev in sorted(turns)]
+    for e in peer.some_evs(order if peer.explicit else order[:most]):
         last = with_function(e.segments[-1], UDT4 if version == 4 else UDT6)
-        if usable.get(e.ev) and e.plane in nics and last is not None:
+        if last is not None and len(hops) < most:  # a listed path may have no room for it
             segments = (*(str(s) for s in e.segments[:-1]), str(last))
-            hops.append((taken[e.plane], e.plane, Hop(nics[e.plane].ifindex, gateway, segments)))
-            taken[e.plane] += 1
-    fewer = sorted(hops, key=lambda h: h[:2])[:MAX_HOPS]  # equally over the planes
-    return [hop for _, _, hop in sorted(fewer, key=lambda h: (h[1], h[0]))]
+            hops.append((e.plane, e.slot, Hop(nics[e.plane].ifindex, gateway, segments)))
+    return [hop for _, _, hop in sorted(hops, key=lambda h: h[:2])]
 
 
 def own_address(plan: Plan, version: int) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mrcd.config import Config, Host
 from mrcd.paths import EV, Paths
@@ -64,6 +65,17 @@ class Peer:
     def evs_per_plane(self) -> list[int]:
         """The same by plane."""
         return self._paths.per_plane(self.number)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The numbers of its EVs, ascending."""
+        return self._paths.numbers(self.number)
+
+    @property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same as (planes, slots)."""
+        planes, slots = np.divmod(self.numbers, self._paths.shape[1])
+        return planes, slots
 
     @property
     def explicit(self) -> bool:

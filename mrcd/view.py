@@ -152,7 +152,7 @@ class View:
             "host_id": peer.host.id,
             "reachable": bool(heard) and now - heard < UNREACHABLE_NS,
             "status": "unknown" if not heard else "detached" if detached else "attached",
-            "evs": len(peer.evs),
+            "evs": peer.ev_count,
             "usable_evs": sum(self._usable(peer).values()),
             "states": dict(Counter(EvState(int(s)).name for s in evs["state"])),
             "ports": [i for i in range(len(self._plan.interfaces)) if ports & (1 << i)],
@@ -259,7 +259,8 @@ def _texts(segments: tuple[IPv6Address, ...]) -> tuple[str, ...]:
 
 def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:
     """Whether each EV of a peer carries traffic, by EV, from mrc_peer.usable: (planes, words), a bit per slot."""
-    return {e.ev: bool(int(words[e.plane][e.slot // 64]) >> (e.slot % 64) & 1) for e in peer.evs}
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, bitorder="little")
+    return dict(zip(peer.numbers.tolist(), bits[peer.places].astype(bool).tolist(), strict=True))
 
 
 def lost_packets(ledgers: Any) -> Any:
@@ -279,14 +280,9 @@ def in_flight(evs: NDArray[np.void], ledgers: NDArray[np.void]) -> tuple[NDArray
 
 def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) -> None:
     """Leave beside the socket what mrcctl needs to read the tables without the daemon."""
-    document = {
-        "host": plan_.host.name,
-        "pins": str(pins),
-        "hooks": hooks,
-        "config": plan_.config.model_dump(mode="json"),
-    }
+    document = json.dumps({"host": plan_.host.name, "pins": str(pins), "hooks": hooks})
     new = run_dir / (RUNNING_FILE + ".new")
-    new.write_text(json.dumps(document))
+    new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
     new.rename(run_dir / RUNNING_FILE)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from mrcd.netlink import PROTOCOL, Hop, Netlink, Route
 from tests.packet.wires import Namespace
-from tests.packet.witness import GATEWAY, as_root, mine, run, sync
+from tests.packet.witness import GATEWAY, as_root, mine, run, sync, sync_on
 
 pytestmark = as_root
 
@@ -109,14 +109,14 @@ def test_any_route_can_become_any_other_and_is_then_left_alone(ns: Namespace, ni
     order = [shape for i, a in enumerate(shapes) for b in shapes[i + 1 :] for shape in (a, b)]
 
     async def work(n: Netlink) -> None:
-        assert await n.sync_routes([shapes[0]]) == [f"added {dst} metric 4000"]
+        assert await sync_on(n, [shapes[0]]) == [f"added {dst} metric 4000"]
         for after in [*order[1:], shapes[0]]:
-            assert await n.sync_routes([after]) == [f"replaced {dst} metric 4000"]
+            assert await sync_on(n, [after]) == [f"replaced {dst} metric 4000"]
             assert await n.routes() == {(dst, 4000): after}
         for shape in shapes[1:]:
-            await n.sync_routes([shape])
-            assert await n.sync_routes([shape]) == []
-        assert await n.sync_routes([]) == [f"removed {dst} metric 4000"]
+            await sync_on(n, [shape])
+            assert await sync_on(n, [shape]) == []
+        assert await sync_on(n, []) == [f"removed {dst} metric 4000"]
         assert await n.routes() == {}
 
     run(work)
@@ -148,11 +148,11 @@ def test_the_widest_route_that_a_computed_plan_has(
 
     async def work(n: Netlink) -> None:
         await n.links()  # as the daemon does: a socket's very first dump has room for one page only
-        await n.sync_routes([route, other])
-        assert await n.sync_routes([route, other]) == []
+        await sync_on(n, [route, other])
+        assert await sync_on(n, [route, other]) == []
         assert (await n.routes())[route.key] == route
-        assert await n.sync_routes([less, other]) == [f"replaced {dst} metric 4000"]
-        assert len(await n.sync_routes([])) == 2
+        assert await sync_on(n, [less, other]) == [f"replaced {dst} metric 4000"]
+        assert len(await sync_on(n, [])) == 2
 
     run(work)
 

@@ -5,13 +5,14 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from mrcd.netlink import PROTOCOL, Netlink, Route
+from mrcd.routekeeper import RouteKeeper
 from tests.packet.wires import Namespace
 
 T = TypeVar("T")
@@ -89,7 +90,14 @@ async def eventually(what: str, check: Callable[[], Awaitable[object]], limit_s:
 
 def sync(*routes: Route) -> list[str]:
     """Make these the routes that mrcd owns. Returns what was changed."""
-    return run(lambda n: n.sync_routes(routes))
+    return run(lambda n: sync_on(n, routes))
+
+
+async def sync_on(netlink: Netlink, routes: Sequence[Route]) -> list[str]:
+    """The same on an open socket."""
+    keeper = RouteKeeper(netlink)
+    await keeper.look()
+    return await keeper.want(RouteKeeper.FABRIC, routes) + await keeper.remove_others()
 
 
 def ensure(mtu: int = 9020, gso_max_size: int = 65455) -> tuple[int, int]:
