@@ -97,6 +97,11 @@ bench-paper: set-up ## the MRC paper's failure experiments with a TCP flow, besi
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench paper
 
+.PHONY: bench-scale
+bench-scale: set-up ## one host among up to 4,096 peers: memory, start, work, answers (10 minutes)
+	@$(MAKE) build
+	@$(IN_VENV) scripts/bench scale
+
 .PHONY: install
 install: set-up ## install for this host; PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
 	@$(MAKE) install-python install-files

@@ -100,9 +100,9 @@ class Daemon:
         self.peers = {p.host.id: p for p in plan.peers}
         self._dirty &= self.peers.keys()
         for row in gone:
+            if in_force:  # nobody is to send to hosts that are no more
+                _log_changes(await self._routes.want(row, ()))
             self._routes.forget(row)
-        if gone and in_force:  # nobody is to send to hosts that are no more
-            _log_changes(await self._routes.remove_others())
         install.write_peers(tables, plan, dataplane.refresh)
         dataplane.take_over(tables)
         dataplane.set_prefixes(install.prefixes(plan))
@@ -305,6 +305,7 @@ class Daemon:
             _log_changes(await self._routes.remove_others())
 
     async def write_routes(self, rows: Iterable[int]) -> None:
+        """Make the routes of these peers what they should be."""
         nics = self._nics()
         _log_changes(await self._routes.want(RouteKeeper.FABRIC, self._fabric))
         for n, row in enumerate(rows):

@@ -12,6 +12,7 @@ from labkit.bench import calm, cost, cpu, lifecycle, overhead, planes, spread, t
 from labkit.bench.failover import part as failover
 from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
+from labkit.bench.scale import part as scale
 from labkit.bringup import REPOSITORY
 from labkit.observe import Document
 from mrcd.errors import UsageError
@@ -19,7 +20,7 @@ from mrcd.errors import UsageError
 SCHEMA_VERSION = 1
 _PARTS = (
     *(throughput.PART, cost.PART, spread.PART, planes.PART, paper.PART),
-    *(overhead.PART, lifecycle.PART, calm.PART, failover.PART),
+    *(overhead.PART, lifecycle.PART, calm.PART, failover.PART, scale.PART),
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _QUICK = (throughput.PART, cost.PART, spread.PART, planes.PART)  # of "all"
@@ -53,6 +54,7 @@ _LISTEN_S = 0.5
 )
 @click.option("--faults", type=click.IntRange(min=1), default=Options.faults, show_default=True, help="of each kind")
 @click.option("--kinds", metavar="A,B,…", help=f"of failover, instead of all: {', '.join(failover.STAGES)}")
+@click.option("--peers", type=click.IntRange(1, 4096), multiple=True, help="of scale, instead of all sizes; repeatable")
 @click.option(
     "--figure", "figures", type=click.Choice(list(paper.EXPERIMENTS)), multiple=True, help="of paper; repeatable"
 )
@@ -76,6 +78,7 @@ def bench(
     cases: tuple[str, ...],
     faults: int,
     kinds: str | None,
+    peers: tuple[int, ...],
     figures: tuple[str, ...],
     flows: int,
     svg: Path | None,
@@ -84,8 +87,8 @@ def bench(
 ) -> int:
     """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
 
-    `overhead`, `lifecycle`, `calm`, `failover` and `paper` take their time, and are not in `all`. Exit code 1 if a
-    requirement is not met. Progress goes to stderr.
+    `overhead`, `lifecycle`, `calm`, `failover`, `paper` and `scale` take their time, and are not in `all`. Exit code 1
+    if a requirement is not met. Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,
@@ -100,6 +103,7 @@ def bench(
         kinds=chosen_kinds(kinds),
         figures=figures,
         flows=flows,
+        peers=peers,
     )
     chosen = list(_QUICK) if part == "all" else [PARTS[part]]
     machine = _machine()

@@ -26,6 +26,7 @@ class Options:
     cases: tuple[str, ...] = ()  # of calm; all if empty
     figures: tuple[str, ...] = ()  # of paper; all if empty
     flows: int = 1  # of paper, at once
+    peers: tuple[int, ...] = ()  # of scale; all sizes if empty
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""What one running daemon costs, read from /proc, from its metrics, and by asking it."""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.crowd import Crowd
+from labkit.observe import Document
+from mrcd.errors import MachineError
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_TABLES = "anon_inode:bpf-map"
+
+
+def kernel_tables(pid: int) -> dict[str, int]:
+    """Bytes of the BPF maps that a process holds, as the kernel accounts for them, by type."""
+    found: dict[str, tuple[str, int]] = {}
+    for path in Path(f"/proc/{pid}/fdinfo").iterdir():
+        try:
+            fields = dict(re.findall(r"^(\w+):\s*(\S+)", path.read_text(encoding="ascii"), re.M))
+        except OSError:  # closed meanwhile
+            continue
+        if "map_id" in fields:
+            found[fields["map_id"]] = fields["map_type"], int(fields["memlock"])
+    by_type: dict[str, int] = {}
+    for kind, size in found.values():
+        by_type[kind] = by_type.get(kind, 0) + size
+    return by_type
+
+
+def memory(pid: int) -> Document:
+    """A process's proportional memory: all, and what of it are the kernel's tables, mapped."""
+    total = tables = private = 0
+    mapped = False
+    for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8", errors="replace").splitlines():
+        name, _, rest = line.partition(":")
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            mapped = _TABLES in line
+        elif name == "Pss":
+            size = int(rest.split()[0]) * 1024
+            total, tables = total + size, tables + (size if mapped else 0)
+        elif name == "Anonymous":
+            private += int(rest.split()[0]) * 1024
+    return {"pss_bytes": total, "of_tables_bytes": tables, "own_bytes": total - tables, "anonymous_bytes": private}
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def cpu_ratio(pid: int, seconds: float) -> float:
+    """Share of a core that a process uses, over so many seconds."""
+    before, begun = cpu_s(pid), time.monotonic()
+    time.sleep(seconds)
+    return (cpu_s(pid) - before) / (time.monotonic() - begun)
+
+
+def scrape(crowd: Crowd) -> tuple[float, int, dict[str, float]]:
+    """Seconds and bytes of a scrape, and the series that have no label."""
+    begun = time.monotonic()
+    text = _run(crowd, ["python3", "-c", _GET])
+    seconds = time.monotonic() - begun
+    taken, _, body = text.partition("\n")
+    series = dict(re.findall(r"^(\w+) (\S+)$", body, re.M))
+    return min(seconds, float(taken)), len(body), {k: float(v) for k, v in series.items()}
+
+
+_GET = """
+import time, urllib.request
+begun = time.monotonic()
+body = urllib.request.urlopen("http://127.0.0.1:9479/metrics", timeout=60).read().decode()
+print(time.monotonic() - begun)
+print(body, end="")
+"""
+
+
+def command_s(crowd: Crowd, argv: Sequence[str]) -> tuple[float, int]:
+    """Seconds and bytes of a mrcctl command, its start included."""
+    begun = time.monotonic()
+    said = _run(crowd, ["mrcctl", *argv])
+    return time.monotonic() - begun, len(said)
+
+
+def _run(crowd: Crowd, argv: list[str]) -> str:
+    child = crowd.popen(argv)
+    try:
+        said, _ = child.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+        raise MachineError(f"{argv[0]} has not ended after 120 s") from None
+    if child.returncode:
+        raise MachineError(f"{' '.join(argv[:3])} ended with code {child.returncode}")
+    return said.decode()

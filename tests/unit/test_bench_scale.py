@@ -1,0 +1,68 @@
+"""The scale part: its cluster file, its requirements and its tables, without a daemon."""
+
+from typing import Any
+
+import pytest
+
+from labkit import crowd
+from labkit.bench.scale import part
+from mrcd import config, topology
+
+
+@pytest.mark.parametrize("peers", [1, 64, 65, 4096])
+def test_every_peer_of_a_crowd_has_256_evs_and_the_address_that_the_program_answers_from(peers: int) -> None:
+    plan = topology.plan(config.parse(crowd.cluster_file(peers)), crowd.HOST)
+    assert len(plan.peers) == peers < crowd.HOSTS_MOST
+    assert plan.ev_count == peers * crowd.EVS
+    for peer in (plan.peers[0], plan.peers[-1]):
+        # bpf/echo.bpf.c: turn_round()
+        t0 = 1 + (peer.host.id - 1) // crowd.HOSTS_PER_T0
+        assert [str(a) for a in peer.addresses][2] == str(plan.addresses[2])[: len("fd10:0:2")] + f":{t0:x}::" + (
+            f"{peer.host.id + 1:x}"
+        )
+        assert str(peer.host.prefixes[0].network_address) == crowd.address(peer.host.id)
+
+
+def run(**other: Any) -> dict[str, Any]:
+    times = {"count": 9.0, "mean_s": 0.01, "longest_s": 0.012}
+    asked = {"scrape": {"s": 0.1, "bytes": 9}, "status": {"s": 0.1, "bytes": 9}}
+    found: dict[str, Any] = {
+        "peers": 4096,
+        "evs": 1_048_576,
+        "start_s": 2.0,
+        "restart_s": 2.0,
+        "kernel_bytes": 299_000_000,
+        "idle_cpu_ratio": 0.015,
+        "busy_peers": 256,
+        "busy_cpu_ratio": 0.3,
+        "memory": {"own_bytes": 200_000_000},
+        "asked": asked,
+        "own": {"tick": times, "round": times, "loop_away": times},
+    }
+    return found | other
+
+
+def test_all_requirements_can_be_met() -> None:
+    assert [r["met"] for r in part.requirements(run())] == [True] * 6
+
+
+@pytest.mark.parametrize(
+    ("index", "other"),
+    [
+        (0, {"own": run()["own"] | {"round": {"count": 1.0, "mean_s": 0.051, "longest_s": 0.1}}}),
+        (0, {"own": run()["own"] | {"round": {"count": 0.0, "mean_s": None, "longest_s": 0.0}}}),
+        (1, {"own": run()["own"] | {"loop_away": {"count": 1.0, "mean_s": 0.001, "longest_s": 0.021}}}),
+        (2, {"memory": {"own_bytes": 400_000_001}}),
+        (3, {"kernel_bytes": 300_000_001}),
+        (4, {"start_s": 20.1}),
+        (5, {"idle_cpu_ratio": 0.0201}),
+    ],
+)
+def test_each_requirement_can_be_missed(index: int, other: dict[str, Any]) -> None:
+    assert [r["met"] for r in part.requirements(run(**other))] == [i != index for i in range(6)]
+
+
+def test_the_tables_have_a_line_for_each_size() -> None:
+    found = part.lines({"runs": [run(peers=1), run()]})
+    assert sum(line.startswith("4096 ") for line in found) == 2
+    assert any("1.50%" in line and "30.0% (256)" in line for line in found)
