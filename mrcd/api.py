@@ -6,6 +6,7 @@ Errors are {"error", "hint", "exit_code"}; nothing here blocks the loop or raise
 import asyncio
 import contextlib
 import grp
+import json
 import logging
 import os
 import time
@@ -91,7 +92,7 @@ class Api:
 
     async def status(self, _: web.Request) -> web.Response:
         """This host."""
-        document = self._daemon.view.status()
+        document = await asyncio.to_thread(self._daemon.view.status)
         uptime = time.monotonic() - self._daemon.started
         document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
         document["last_event"] = self._daemon.events.last
@@ -100,7 +101,7 @@ class Api:
 
     async def peers(self, _: web.Request) -> web.Response:
         """All peers."""
-        return web.json_response(self._daemon.view.peers())
+        return await _made_aside(self._daemon.view.peers)
 
     async def paths(self, request: web.Request) -> web.Response:
         """EVs, by ?peer=, ?plane=, ?state=; with their hops by ?decode=1."""
@@ -110,8 +111,8 @@ class Api:
             raise UsageError(f"there is no EV state {state!r}", hint=f"states: {', '.join(EvState.__members__)}")
         plane = _number(request.query.get("plane"), "plane")
         decode = bool(_number(request.query.get("decode"), "decode"))
-        found = self._daemon.view.paths(peer, plane, state, decode)
-        return web.json_response(self._daemon.steering.explain(found))
+        steering = self._daemon.steering
+        return await _made_aside(lambda: steering.explain(self._daemon.view.paths(peer, plane, state, decode)))
 
     async def events(self, request: web.Request) -> web.Response:
         """Events newer than ?after=, waiting up to ?wait= seconds for one."""
@@ -126,7 +127,7 @@ class Api:
 
     async def histograms(self, _: web.Request) -> web.Response:
         """Detection times, packets after the last known arrival, round trips."""
-        return web.json_response(self._daemon.view.histograms())
+        return await _made_aside(self._daemon.view.histograms)
 
     async def detach(self, request: web.Request) -> web.Response:
         """Take the data plane down."""
@@ -138,6 +139,11 @@ class Api:
         """Bring the data plane up."""
         message = await switch.attach(self._daemon)
         return web.json_response({"attached": not self._daemon.detached, "message": message})
+
+
+async def _made_aside(make: Callable[[], object]) -> web.Response:
+    """Documents may be long, and the loop has others to serve."""
+    return web.Response(text=await asyncio.to_thread(lambda: json.dumps(make())), content_type="application/json")
 
 
 def _number(text: str | None, name: str) -> int | None:

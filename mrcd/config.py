@@ -120,7 +120,7 @@ class Health(_Model):
         default=100, description="between sweeps of a quiet peer"
     )
     idle_probes: Annotated[int, Field(ge=100, le=100_000_000)] = Field(
-        default=10_000,
+        default=4000,
         description="most probes per second to quiet peers, all together; where these are too few for all EVs in every "
         "idle interval, peers and their EVs take turns",
     )

@@ -20,6 +20,7 @@ from mrcd.events import EventLog
 from mrcd.monitor import Monitor
 from mrcd.netlink import Link, Netlink, Route, set_offload
 from mrcd.routekeeper import RouteKeeper
+from mrcd.selfwatch import Durations
 from mrcd.steering import Steering
 from mrcd.tables import Tables
 from mrcd.topology import Peer, Plan
@@ -43,6 +44,7 @@ class Daemon:
         self.events = EventLog()
         self.steering = Steering(statefile.directory(run_dir, state_dir) / statefile.FILE, self.events)
         self.started = time.monotonic()
+        self.away = Durations()  # of the loop, from its sockets
         self.dataplane = Dataplane(plan, bpffs)
         self.peers: dict[int, Peer] = {}
         self._ports: dict[int, hooks.Port] = {}

@@ -1,5 +1,6 @@
 """The metrics endpoint: GET /metrics, by TLS and with a password if the web configuration says so."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -10,6 +11,7 @@ from mrcd.config import Metrics
 from mrcd.daemon import Daemon
 from mrcd.errors import MachineError
 from mrcd.metrics import TablesCollector
+from mrcd.selfmetrics import OwnCollector
 from mrcd.webconfig import WebConfig
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -28,7 +30,8 @@ def application(registry: CollectorRegistry, web_config: WebConfig | None) -> we
 
     async def scrape(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        body = await asyncio.to_thread(encode, registry)  # it may be long, and the loop has others to serve
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     app = web.Application(middlewares=[guard])
     app.add_routes([web.get("/metrics", scrape)])
@@ -43,6 +46,7 @@ class Endpoint:
         self._web_config = WebConfig(settings.web_config) if settings.web_config else None
         registry = CollectorRegistry()
         registry.register(TablesCollector(daemon))
+        registry.register(OwnCollector(daemon))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         app = application(registry, self._web_config)

@@ -57,7 +57,9 @@ class EventLog:
             "evidence": evidence or {},
         }
         self._events.append(event)
-        log.info("%s", sentence(event))
+        level = logging.DEBUG if reason == Reason.PROBED.text else logging.INFO  # a million, where peers are many
+        if log.isEnabledFor(level):
+            log.log(level, "%s", sentence(event))
         self._new.set()
         self._new = asyncio.Event()
 

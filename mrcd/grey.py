@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd import lazy
 from mrcd.abi import EvState
 from mrcd.config import Health
 from mrcd.health import Bools, Ints, Records
@@ -77,10 +78,10 @@ class Grey:
     def __init__(self, settings: Health, peers: int, evs: int) -> None:
         shape = (len(WINDOWS_S), peers, evs)
         self._s = settings
-        self._now = {name: np.zeros(shape[1:], np.uint32) for name in _COUNTS}
-        self._then = {name: np.zeros(shape, np.uint32) for name in _COUNTS}
-        self._begun_ns = np.zeros(shape[:2], np.int64)  # 0: not yet
-        self._in_use_ns = np.zeros(shape[1:], np.int64)  # since when; 0: it is not
+        self._now = {name: lazy.zeros(shape[1:], np.uint32) for name in _COUNTS}
+        self._then = {name: lazy.zeros(shape, np.uint32) for name in _COUNTS}
+        self._begun_ns = lazy.zeros(shape[:2], np.int64)  # 0: not yet
+        self._in_use_ns = lazy.zeros(shape[1:], np.int64)  # since when; 0: it is not
         self._sliced_ns, self._looked_ns = np.zeros(peers, np.int64), np.zeros(peers, np.int64)
 
     def slice(self, rows: Ints, ledgers: Records, now: int) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.abi import WEIGHT_FULL, EvState, Reason
+from mrcd import lazy
+from mrcd.abi import MAX_PLANES, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Health
 
 _MS = 1_000_000
@@ -56,6 +57,12 @@ def hold_down_ns(settings: Health, relapses: NDArray[Any] | int) -> Ints:
     return np.asarray(np.minimum(doubled, settings.hold_down_max_ms) * _MS, np.int64)
 
 
+def plane_bits(ports: NDArray[Any], planes: NDArray[np.uint8]) -> Bools:
+    """Which EVs are on a plane whose bit is set: bitmaps (rows,), planes (rows, EVs)."""
+    bits = (ports[:, None].astype(np.int64) >> np.arange(MAX_PLANES) & 1).astype(bool)
+    return np.asarray(np.take_along_axis(bits, planes.astype(np.intp), axis=1))
+
+
 def first_weight(settings: Health) -> int:
     """The weight with which an EV returns."""
     return 1 if settings.ramp_ms else WEIGHT_FULL
@@ -70,11 +77,11 @@ class Judge:
     def __init__(self, settings: Health, peers: int, evs: int) -> None:
         shape = (peers, evs)
         self._s = settings
-        self._replies = np.zeros(shape, np.uint32)
-        self._good = np.zeros(shape, np.uint32)
-        self._probes = np.zeros(shape, np.uint32)
-        self._wait_ns = np.zeros(shape, np.int64)  # between probes of an EV by which nothing arrives
-        self.bad_ns = np.zeros(shape, np.int64)
+        self._replies = lazy.zeros(shape, np.uint32)
+        self._good = lazy.zeros(shape, np.uint32)
+        self._probes = lazy.zeros(shape, np.uint32)
+        self._wait_ns = lazy.zeros(shape, np.int64)  # between probes of an EV by which nothing arrives
+        self.bad_ns = lazy.zeros(shape, np.int64)
         self._answer_ns = np.zeros(peers, np.int64)
         self._unanswered = np.zeros(peers, np.int64)  # sweeps in a row
         self._known = np.zeros(peers, bool)
@@ -93,11 +100,9 @@ class Judge:
         new = ~self._known[rows]
         if new.any():
             self._begin(rows[new], evs[new], ledgers[new], now)
-        state = evs["state"]
+        state = evs["state"].copy()
         configured = evs["configured"] != 0
-        bit = np.left_shift(1, evs["plane"].astype(np.int64))
-        here, there = (local_ports & bit) != 0, (ports.astype(np.int64)[:, None] & bit) != 0
-        linked = here & there
+        linked = plane_bits(ports & local_ports, evs["plane"])
         replied = ledgers["replies"] != self._replies[rows]
         arrived = replied | ((ledgers["good"] != self._good[rows]) & (ledgers["good"] > 0))
         sent = evs["probe_seq"] != self._probes[rows]
@@ -111,8 +116,9 @@ class Judge:
         well = linked & (ledgers["lag_ns"] == 0) & (ledgers["good"] > 0)
         known = np.maximum(evs["state_since_ns"], ledgers["loss_ns"]).astype(np.int64)
         self.bad_ns[rows] = bad = np.where(well, np.maximum(self.bad_ns[rows], known), now)
-        enough = ledgers["good"] >= self._s.good_probes
-        healed = fallen & enough & (now - bad >= hold_down_ns(self._s, evs["relapses"]))
+        healed = fallen & (ledgers["good"] >= self._s.good_probes)
+        if healed.any():
+            healed &= now - bad >= hold_down_ns(self._s, evs["relapses"])
 
         steers = []
         for i, e in zip(*np.nonzero(cut | probed | healed), strict=True):
@@ -121,7 +127,8 @@ class Judge:
             after = EvState.GOOD
             if cut[i, e]:
                 leave, after = IN_USE, EvState.ASSUMED_BAD
-                reason = Reason.PEER_LINK_DOWN if here[i, e] else Reason.LINK_DOWN
+                here = local_ports >> int(evs[i, e]["plane"]) & 1
+                reason = Reason.PEER_LINK_DOWN if here else Reason.LINK_DOWN
             elif probed[i, e]:
                 reason = Reason.PROBED
             else:
@@ -162,16 +169,20 @@ class Judge:
         """
         state, cap = evs["state"], self._s.probe_backoff_ms * _MS
         least = self._s.probe_interval_ms * _MS
-        tried = (state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN)
+        tried, denied = (state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN), state == EvState.DENIED
         wait = self._wait_ns[rows]
-        wait = np.where(sent, np.clip(2 * wait, least, cap), wait)
+        if not (tried.any() or denied.any() or wait.any()):
+            return np.zeros(state.shape, np.uint64)
+        wait = np.where(sent, np.minimum(np.maximum(2 * wait, least), cap), wait)
         self._wait_ns[rows] = wait = np.where(tried & ~arrived, wait, 0)
-        wait = np.where(state == EvState.DENIED, cap, wait)
+        wait[denied] = cap
         at = evs["probe_ns"].astype(np.int64) + wait - least // 2  # a sweep may come a little early
         return np.where(wait > 0, at, 0).astype(np.uint64)
 
     def _weight(self, evs: Records, in_use: Bools, now: int) -> NDArray[np.uint8]:
         """The ramp of an EV that returned: 1, 2, 4 of WEIGHT_FULL turns, then all."""
+        if not (in_use & (evs["weight"] < WEIGHT_FULL)).any():
+            return np.asarray(evs["weight"])
         if self._s.ramp_ms == 0:
             step = np.full(evs.shape, _RAMP_STEPS)
         else:

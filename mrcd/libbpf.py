@@ -129,6 +129,9 @@ def use(lib: Any) -> None:
     _lib = lib
 
 
+_short: Any = None
+
+
 def lib() -> Any:
     """The library handle: bcc's if the daemon has chosen it with use_bcc, else libbpf.so itself."""
     if _lib is None:
@@ -137,6 +140,17 @@ def lib() -> Any:
         except OSError as e:
             raise MachineError(f"libbpf cannot be loaded: {e}", hint="apt install libbpf1") from None
     return _lib
+
+
+def _short_calls() -> Any:
+    """The same library, whose calls keep the interpreter's lock: while another thread makes a long answer, to get it
+    back takes longer than to run a program once."""
+    global _short
+    handle = lib()._handle
+    if _short is None or _short._handle != handle:
+        _short = ct.PyDLL(None, handle=handle, use_errno=True)
+        _short.bpf_prog_test_run_opts.restype = ct.c_int
+    return _short
 
 
 def use_bcc() -> None:
@@ -385,7 +399,7 @@ def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: in
         opts.data_out, opts.data_size_out = ct.addressof(out), room
     if ctx is not None:
         opts.ctx_in, opts.ctx_size_in = ct.cast(ct.c_char_p(ctx), ct.c_void_p), len(ctx)
-    check("run a program", lib().bpf_prog_test_run_opts(prog_fd, ct.byref(opts)))
+    check("run a program", _short_calls().bpf_prog_test_run_opts(prog_fd, ct.byref(opts)))
     return opts.retval, out.raw[: opts.data_size_out] if out is not None else b""
 
 

@@ -18,6 +18,7 @@ import click
 
 from mrcd import __version__, config, topology
 from mrcd.errors import MachineError, MrcdError
+from mrcd.selfwatch import TimedSelector
 from mrcd.systemd import notify, report
 from mrcd.versions import SCHEMA_VERSION
 
@@ -28,6 +29,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
+_SWITCH_S = 0.0005  # answers are made in threads, and the loop does not wait long for them
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,11 +78,16 @@ def mrcd(
     # Nothing fast waits for this process: on a full host it must not hold up packets, nor ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     faulthandler.enable()  # systemd's watchdog ends a daemon that hangs by SIGABRT: the log then shows where
+    sys.setswitchinterval(_SWITCH_S)
     with _only_one(run_dir):
-        asyncio.run(_serve(config_path, plan, run_dir, bpffs, state_dir))
+        selector = TimedSelector()
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            runner.run(_serve(config_path, plan, run_dir, bpffs, state_dir, selector))
 
 
-async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None) -> None:
+async def _serve(
+    config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None, selector: TimedSelector
+) -> None:
     from mrcd.api import Servers  # bcc, aiohttp and the rest only where the daemon really runs
     from mrcd.daemon import running
     from mrcd.reload import Reloader
@@ -97,7 +104,10 @@ async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: P
     ):
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         gc.collect()
+        gc.set_threshold(50_000, 20, 100)
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
+        daemon.away = selector.away
+        selector.begin()  # nobody was served before
         work = asyncio.create_task(daemon.run())
         beat = asyncio.create_task(report(daemon.settled))
         stopping = asyncio.create_task(stop.wait())

@@ -6,6 +6,7 @@ series while they are not GOOD, and no more than MOST_EV_SERIES of them; or all 
 
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from prometheus_client.registry import Collector
 from mrcd import __version__, histograms
 from mrcd.abi import ABI_VERSION, STATUS_DETACHED, EvState, Reason
 from mrcd.daemon import Daemon
-from mrcd.view import UNREACHABLE_NS, lost_packets
+from mrcd.view import lost_packets, unreachable_ns
 
 MOST_EV_SERIES = 350
 
@@ -73,7 +74,7 @@ class TablesCollector(Collector):
         heard, now = records["heard_ns"].astype(np.int64), time.monotonic_ns()
         yield paths.by_peer(
             GaugeMetricFamily("mrc_peer_reachable", "1 if the peer was heard lately.", labels=["peer"]),
-            (heard > 0) & (now - heard < UNREACHABLE_NS),
+            (heard > 0) & (now - heard < unreachable_ns(self._daemon.plan)),
         )
         yield paths.by_peer(
             GaugeMetricFamily("mrc_ev_min_active", "Never fewer usable EVs than this: the floor.", labels=["peer"]),
@@ -145,6 +146,21 @@ class TablesCollector(Collector):
         yield GaugeMetricFamily("mrc_start_time_seconds", "When the daemon started, Unix time.", value=started)
 
 
+class _Columns:
+    """Some rows of a table, of which a field is copied when it is asked for: all would be as much as the table."""
+
+    def __init__(self, records: NDArray[np.void], rows: NDArray[np.int64], used: slice) -> None:
+        self._records, self._rows, self._used = records, rows, used
+
+    def __getitem__(self, field: str) -> NDArray[Any]:
+        return np.asarray(self._records[field][self._rows][:, self._used])
+
+    def record(self, row: int, ev: int) -> np.void:
+        """One record, by its place among these rows."""
+        found: np.void = self._records[self._rows[row], ev]
+        return found
+
+
 class Paths:
     """The EVs of all peers at one moment, as arrays: (peers, EVs), or (peers, planes, EVs of a plane)."""
 
@@ -156,9 +172,9 @@ class Paths:
         self._forget_ns = plan.config.health.hold_down_max_ms * 1_000_000
         used = slice(0, self._planes * self._width)
         self._usable = tables.peers["usable"][self.rows]
-        self._evs = tables.evs[self.rows][:, used]
-        self._ledgers = tables.ledgers[self.rows][:, used]
-        self._rxs = tables.rxs[self.rows][:, used]
+        self._evs = _Columns(tables.evs, self.rows, used)
+        self._ledgers = _Columns(tables.ledgers, self.rows, used)
+        self._rxs = _Columns(tables.rxs, self.rows, used)
         self._arrived = self._ledgers["judged"] - lost_packets(self._ledgers)
         self._configured = self._evs["configured"] != 0
 
@@ -253,7 +269,7 @@ class Paths:
             for row, ev in np.argwhere(self._configured & (self._evs["state"] == state)).tolist()
         ]
         for row, ev, state in found[:MOST_EV_SERIES]:
-            record = self._evs[row, ev]
+            record = self._evs.record(row, ev)
             why = Reason(int(record["skip_reason" if state is EvState.SKIP else "reason"]))
             labels = [self._names[row], str(int(record["plane"])), str(ev), state.name, why.text]
             family.add_metric(labels, float(int(record["state_since_ns"]) / 1e9 + offset))
@@ -278,7 +294,7 @@ class Paths:
             (rtt, self._ledgers["rtt_ns"] / 1e9),
         )
         for row, ev in np.argwhere(self._configured).tolist():
-            at = [self._names[row], str(int(self._evs[row, ev]["plane"])), str(ev)]
+            at = [self._names[row], str(int(self._evs.record(row, ev)["plane"])), str(ev)]
             for family, of in values:
                 family.add_metric(at, float(of[row, ev]))
         yield from (tx, settled, arrived, rtt)

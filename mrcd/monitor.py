@@ -7,7 +7,7 @@ for them. States are changed by the programs alone, and told by them through the
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -17,9 +17,12 @@ from mrcd import abi, grey, health
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError, MrcdError
-from mrcd.events import EventLog, evidence
+from mrcd.events import EventLog
+from mrcd.listener import Listener
+from mrcd.pacing import Budget, pace
+from mrcd.selfwatch import Durations
 from mrcd.tables import Tables
-from mrcd.topology import EV, Plan
+from mrcd.topology import Plan
 
 log = logging.getLogger("mrcd.monitor")
 
@@ -29,13 +32,16 @@ _HURRY = 4  # sweeps of a peer whose flow has stalled with a reply missing are t
 _FLOWING_NS = 50_000_000  # a peer whose traffic flows is judged so seldom: the programs look after it
 _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
-_TOLD_NS = 1_000_000_000  # by then an event has been read, or was lost
 _STEADY_NS = 2_000_000_000  # usable EVs that are the same for so long are worth new routes
 _ALARM_NS = 5_000_000  # between two times that a peer is asked about because a flow has stopped
 _STEER_TRIES = 16
 _AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
-_UNTOLD = -1
+_AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
+_SLICE_S = 0.005  # a tick takes no longer, but for the peers at hand: the loop has others to serve
 _ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
+
+
+Sweeps = tuple[health.Ints, health.Ints, health.Ints]  # rows, first EVs, how many from there on (0 = all)
 
 
 class Monitor:
@@ -46,35 +52,53 @@ class Monitor:
     ) -> None:
         self._plan, self._tables, self._dataplane = plan, tables, dataplane
         self._events, self._changed = events, changed
-        self.transitions: Counter[tuple[EvState, Reason]] = Counter()
-        self.lost_events = 0  # the ring buffer was full
         self._peers = {p.host.id: p for p in plan.peers}
-        self._evs: dict[tuple[int, int], EV] = {(p.host.id, e.ev): e for p in plan.peers for e in p.evs}
         self._rows = np.array(sorted(self._peers), np.int64)
+        self._mine = np.isin(np.arange(len(tables.peers)), self._rows)
         self._judge = health.Judge(plan.config.health, *tables.evs.shape)
         self._grey = grey.Grey(plan.config.health, *tables.evs.shape)
         n = len(tables.peers)
         self._due_ns, self._swept_ns, self._judged_ns, self._alarm_ns = (np.zeros(n, np.int64) for _ in range(4))
+        self._words = tables.evs.view(np.uint64), tables.ledgers.view(np.uint64)
         self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(2))
-        self._asked = np.zeros(n, np.uint32)  # reports, when a peer was last looked at
-        self._statuses: dict[int, tuple[bool, int, int]] = {}
+        self._asked = tables.rounds["round"].copy()  # reports, when a peer was last looked at
+        self._statuses = np.full((n, 3), -1, np.int64)  # heard, status, ports
         self._silent: set[int] = set()
-        self._stalled: set[int] = set()  # peers to which a flow has stopped
         self._again: asyncio.TimerHandle | None = None
         self._hurry = False
         h = plan.config.health
-        self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, h.idle_interval_ms * _MS
+        self._pace = pace(h, len(self._peers), plan.ev_count, tables.evs.shape[1])
+        self._budget = Budget(h.idle_probes)
+        self._next_ev = np.zeros(n, np.int64)  # where the next sweep of a quiet peer begins, if not all are swept
+        self._turns = [0, 0]  # rows at which urgent and other visits go on
+        self._turn_ns, self._took_turns_ns = (h.idle_interval_ms - h.probe_interval_ms // 2) * _MS, 0
+        self._behind = False  # there was more to do than a tick has time for
+        self._until = 0.0  # time.perf_counter() at which this tick has had its time
+        self._steers: deque[health.Steer] = deque()  # decided, not carried out yet
+        self._to_tell: deque[int] = deque()  # peers, of this host's status
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.ticks, self.rounds = Durations(), Durations()  # rounds: to look at all peers once
+        self._looked, self._looking_s, self._sending_s = 0, 0.0, 0.0
+        self._heads = tables.evs.view(np.uint64)[:, 2::16]  # configured, plane, srh_len, weight, state of an EV
+        self._unjudged = np.zeros(n, bool)  # since it was calm
+        self._planes = (1 << plan.config.cluster.planes) - 1
+        self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, self._pace.interval_ns
         self._slack_ns = self._interval_ns // 2  # a visit may come a little early
         self._hurry_ns = self._interval_ns // _HURRY
         self._started = time.monotonic()
-        self._why: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}  # what events will not say
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
         self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
-        self._told_ns = np.zeros(tables.evs.shape, np.uint64)
-        self._told = np.full(tables.evs.shape, _UNTOLD, np.int16)  # states, as events say; SKIP counts as GOOD
-        self.drain()
-        self._stalled.clear()  # long ago
-        self._told[:], self._told_ns[:] = _UNTOLD, tables.evs["state_since_ns"]
+        self._listener = Listener(self._peers, tables, dataplane, events)
+
+    @property
+    def transitions(self) -> Counter[tuple[EvState, Reason]]:
+        """Changes of EVs' states that the programs have told, by what they became and why."""
+        return self._listener.transitions
+
+    @property
+    def lost_events(self) -> int:
+        """Transitions that were not told: the ring buffer was full."""
+        return self._listener.lost_events
 
     @property
     def bad_ns(self) -> NDArray[np.int64]:
@@ -86,20 +110,26 @@ class Monitor:
     async def run(self) -> None:
         """Judge what the last probes brought, then send the next, at every probe interval; tell of events at once."""
         interval = self._interval_ns / 1e9
-        loop = asyncio.get_running_loop()
+        self._loop = self._listener.loop = loop = asyncio.get_running_loop()
         loop.add_reader(self._dataplane.events_fd(), self._listen)
         try:
             next_tick = loop.time()
             while True:
                 self._hurry = False
                 try:
+                    begun = time.perf_counter()
                     self._tick(time.monotonic_ns())
+                    self.ticks.add(time.perf_counter() - begun)
                     self._ask_about_stalls()  # those of which the tick has heard
                 except MrcdError as e:
                     log.error("%s; probing goes on", e)
-                next_tick = max(next_tick + (interval / _HURRY if self._hurry else interval), loop.time())
+                if self._behind:
+                    next_tick = loop.time() + _SLICE_S
+                else:
+                    next_tick = max(next_tick + (interval / _HURRY if self._hurry else interval), loop.time())
                 await asyncio.sleep(next_tick - loop.time())
         finally:
+            self._loop = self._listener.loop = None
             loop.remove_reader(self._dataplane.events_fd())
             if self._again:
                 self._again.cancel()
@@ -110,7 +140,8 @@ class Monitor:
 
     def _ask_about_stalls(self) -> None:
         """Where a flow has stopped, ask at once, and once more when replies have had time."""
-        stalled, self._stalled = (self._stalled & self._peers.keys()) - self._silent, set()
+        stalled = (self._listener.stalled & self._peers.keys()) - self._silent
+        self._listener.stalled.clear()
         now = time.monotonic_ns()
         rows = [r for r in stalled if now - self._alarm_ns[r] >= _ALARM_NS and self.sprayed(r)]
         if rows:
@@ -128,14 +159,27 @@ class Monitor:
 
     def announce(self) -> None:
         """Probe all peers now: probes carry this host's port status."""
-        for row in self._peers:
-            self._dataplane.sweep(row)
+        self._to_tell = deque(self._peers)
         self._due_ns[self._rows] = 0
+        self._tell_some()
+
+    def _tell_some(self) -> None:
+        begun = time.perf_counter()
+        while self._to_tell:
+            self._sweep(self._to_tell.popleft(), 0, self._pace.window)
+            if self._loop and time.perf_counter() - begun > _SLICE_S:
+                self._loop.call_soon(self._tell_some)
+                return
+
+    def _sweep(self, row: int, first: int, count: int) -> int:
+        return self._dataplane.sweep(row, first, count) if count else self._dataplane.sweep(row)
 
     def follow(self, before: "Monitor") -> None:
         """Know of the peers what an earlier plan's monitor knew, and count on."""
-        self.transitions, self.lost_events, self._started = before.transitions, before.lost_events, before._started
-        self._statuses = {row: known for row, known in before._statuses.items() if row in self._peers}
+        self._listener.follow(before._listener)
+        self._started = before._started
+        known = min(len(self._statuses), len(before._statuses))
+        self._statuses[:known] = np.where(self._mine[:known, None], before._statuses[:known], -1)
         self._silent = before._silent & self._peers.keys()
 
     def forget(self) -> None:
@@ -154,7 +198,75 @@ class Monitor:
         return bool(int(self._tables.node["status"]) & abi.STATUS_DETACHED)
 
     def _tick(self, now: int) -> None:
-        due = self._rows[self._due_ns[self._rows] <= now]
+        begun, looked = time.perf_counter(), self._looked
+        self._until = begun + _SLICE_S
+        self._carry_out(self._until)
+        urgent, others = self._due(now)
+        if self._pace.window and len(others):
+            calm = self._calm(others)
+            self._greet(others[calm], now)
+            others = others[~calm]
+        due = np.concatenate([_from(urgent, self._turns[0]), others])
+        visited = 0
+        while visited < len(due) and (not visited or time.perf_counter() < self._until):
+            rows = due[visited : visited + _AT_ONCE]
+            visited += len(rows)
+            self._visit(rows, now)
+        self._behind = visited < len(due) or bool(self._steers)
+        if visited:  # those that are left are due still, and first in the next tick
+            self._turns[visited > len(urgent)] = int(due[visited - 1]) + 1
+        if visited or self._looked != looked:
+            self._count_round(visited, time.perf_counter() - begun)
+
+    def _due(self, now: int) -> tuple[health.Ints, health.Ints]:
+        """Rows to visit: those of peers that have traffic, and the others that there are probes left for."""
+        quiet = now - self._busy_ns >= _BUSY_NS
+        # Traffic asks for reports: a peer that was quiet has some now.
+        awake = quiet & (self._tables.rounds["round"] != self._asked)
+        due = self._mine & ((self._due_ns <= now) | awake)
+        can_wait = quiet & ~awake
+        urgent, others = np.flatnonzero(due & ~can_wait), np.flatnonzero(due & can_wait)
+        if self._pace.window and now - self._took_turns_ns < self._turn_ns:
+            others = others[:0]
+        elif self._pace.window:
+            self._took_turns_ns = now
+            others = _from(others, self._turns[1])[: self._budget.left(now) // (self._pace.window + 1)]
+        return urgent, others
+
+    def _calm(self, rows: health.Ints) -> health.Bools:
+        """Which quiet peers have answered, and all their EVs are in full use: there is nothing to judge, and one word
+        of each EV says so."""
+        heads, peers = self._heads[rows], self._tables.peers
+        good = (heads >> np.uint64(24) == EvState.GOOD << 8 | abi.WEIGHT_FULL) | (heads & np.uint64(0xFF) == 0)
+        linked = peers["ports"][rows] & self._tables.node["ports"] & self._planes == self._planes
+        answered = peers["heard_ns"][rows].astype(np.int64) > self._swept_ns[rows]
+        reachable = ~np.isin(rows, list(self._silent))
+        calm: health.Bools = good.all(axis=1) & linked & answered & reachable & self._judged(rows)
+        return calm
+
+    def _greet(self, rows: health.Ints, now: int) -> None:
+        """Probe peers that are calm."""
+        self._unjudged[rows] = True
+        self._note_statuses(rows)
+        self._note_usable(rows, now)
+        self._swept_ns[rows], self._due_ns[rows] = now, now + self._idle_ns - self._slack_ns
+        nothing = np.zeros(len(rows), bool)
+        self._send(self._windows(rows, nothing[:, None], nothing), now)
+        self._asked[rows] = self._tables.rounds["round"][rows]
+        self._looked += len(rows)
+        if len(rows):
+            self._turns[1] = int(rows[-1]) + 1
+
+    def _count_round(self, visited: int, seconds: float) -> None:
+        self._looked += visited
+        self._looking_s += seconds - self._sending_s
+        self._sending_s = 0.0
+        if self._looked >= len(self._peers) > 0:
+            self.rounds.add(self._looking_s)
+            self._looked, self._looking_s = 0, 0.0
+
+    def _visit(self, due: health.Ints, now: int) -> None:
+        """Judge what the last probes brought, and send the next."""
         flowing = self._flowing(due, now)
         seldom = flowing & (now - self._judged_ns[due] < _FLOWING_NS)
         self._due_ns[due[seldom]] = now + self._interval_ns - self._slack_ns
@@ -162,23 +274,39 @@ class Monitor:
         if not len(due):
             return
         self._judged_ns[due] = now
-        evs, ledgers = self._tables.evs[due], self._tables.ledgers[due]  # copies: judged is one moment
+        # Copies: judged is one moment. Words, for numpy copies records field by field.
+        evs, ledgers = self._words[0][due].view(abi.EV), self._words[1][due].view(abi.LEDGER)
         self.drain()
-        self._find_lost_events(due, evs, now)
+        self._listener.find_lost(due, evs, now)
         self._note_statuses(due)
         self._note_usable(due, now)
-        judged = np.array([self._judged(row) for row in due.tolist()])
-        if judged.any():
+        judged = self._judged(due)
+        self._judge.forget(due[self._unjudged[due]])  # what came before it was calm says nothing of now
+        self._unjudged[due] = False
+        if judged.all():
+            self._decide(due, evs, ledgers, now)
+        else:
             self._decide(due[judged], evs[judged], ledgers[judged], now)
-        if not judged.all():
             self._judge.forget(due[~judged])
-        for row in due[self._schedule(due, judged, flowing, evs, ledgers, now)].tolist():
-            self._dataplane.sweep(row)
+        self._send(self._schedule(due, judged, flowing, evs, ledgers, now), now)
         self._asked[due] = self._tables.rounds["round"][due]
         self.drain()
 
-    def _judged(self, row: int) -> bool:
-        return self.sprayed(row) or (not self._detached and not self._tables.peers[row]["heard_ns"])
+    def _send(self, sweeps: Sweeps, now: int) -> None:
+        sent, begun = 0, time.perf_counter()
+        for row, first, count in zip(*(a.tolist() for a in sweeps), strict=True):
+            probes = self._sweep(row, first, count)
+            sent += probes if now - self._busy_ns[row] >= _BUSY_NS else 0
+        self._budget.spend(sent)
+        self._sending_s += time.perf_counter() - begun
+
+    def _judged(self, rows: health.Ints) -> health.Bools:
+        """Whose answers count: peers that are sprayed to, and those that were never heard."""
+        peers = self._tables.peers
+        heard, gone = peers["heard_ns"][rows] > 0, (peers["status"][rows] & abi.STATUS_DETACHED) != 0
+        ecmp = self._plan.config.cluster.steering == "ecmp"
+        judged: health.Bools = (((heard | ecmp) & ~gone) | ~heard) & (not self._detached)
+        return judged
 
     def _flowing(self, due: health.Ints, now: int) -> health.Bools:
         """Which of the due peers have had traffic since they were last due, and of a kind that carries probes."""
@@ -198,22 +326,23 @@ class Monitor:
         evs: health.Records,
         ledgers: health.Records,
         now: int,
-    ) -> health.Bools:
-        """Which of the due peers to sweep now; sets when to look at them again.
+    ) -> Sweeps:
+        """Which of the due peers to sweep now, and which of their EVs; sets when to look at them again.
 
         Traffic brings its own probes, so peers are swept seldom; at every visit only where a flow may have
         stalled, where a reply is missing until it is clear why, and where an EV is to be tried.
         """
-        both = self._tables.peers["ports"][due].astype(np.int64) & int(self._tables.node["ports"])
-        linked = (np.left_shift(1, evs["plane"].astype(np.int64)) & both[:, None]) != 0  # else silence is no news
+        both = self._tables.peers["ports"][due] & self._tables.node["ports"]
+        linked = health.plane_bits(both, evs["plane"])  # else silence is no news
         state, probed = evs["state"], (evs["configured"] != 0) & linked
         in_use = probed & ((state == EvState.GOOD) | (state == EvState.SKIP))  # others are tried in their own time
         late = np.maximum(4 * self._tables.rounds["rtt_ns"][due].astype(np.int64), _LATE_NS)
         old = now - evs["probe_ns"].astype(np.int64) > late[:, None]
         missing = in_use & (((evs["probe_seq"] != ledgers["reply_seq"]) & old) | (ledgers["lag_ns"] != 0))
         missing = missing.any(axis=1) & judged & ~np.isin(due, list(self._silent))
-        tried = probed & ((state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN))
-        tried = (tried & (evs["probe_after_ns"] <= now)).any(axis=1)
+        try_evs = probed & ((state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN))
+        try_evs &= evs["probe_after_ns"] <= now
+        tried = try_evs.any(axis=1)
         stalled = ~flowing & (now - self._busy_ns[due] < _BUSY_NS)
         fast = (missing | tried | stalled | flowing) & (not self._detached)
         old_sweep = now - self._swept_ns[due] >= self._idle_ns - self._slack_ns
@@ -223,28 +352,39 @@ class Monitor:
         hurry = missing & stalled & fast
         self._hurry |= bool(hurry.any())
         soon = now + np.where(hurry, self._hurry_ns // 2, self._interval_ns - self._slack_ns)
-        self._due_ns[due] = np.where(fast | sweep, soon, self._swept_ns[due] + self._idle_ns - self._slack_ns)
-        return sweep
+        again = fast if self._pace.window else fast | sweep  # else what comes of it is seen next time
+        self._due_ns[due] = np.where(again, soon, self._swept_ns[due] + self._idle_ns - self._slack_ns)
+        return self._windows(due[sweep], try_evs[sweep], stalled[sweep])
+
+    def _windows(self, rows: health.Ints, try_evs: health.Bools, stalled: health.Bools) -> Sweeps:
+        """Where peers are many, some EVs of each in their turn: from the next that is to be tried on, if there is one;
+        but all where a flow may have stalled."""
+        if not self._pace.window:
+            return rows, np.zeros_like(rows), np.zeros_like(rows)
+        evs = self._heads.shape[1]
+        ahead = (np.arange(evs) - self._next_ev[rows, None]) % evs
+        nearest = np.where(try_evs, ahead, evs).min(axis=1, initial=evs)
+        first = (self._next_ev[rows] + np.where(nearest < evs, nearest, 0)) % evs
+        self._next_ev[rows] = (first + self._pace.window) % evs
+        return rows, first, np.where(stalled, 0, self._pace.window)
 
     # ---- verdicts ----
 
     def _note_statuses(self, rows: health.Ints) -> None:
         """Attached, detached or restarted peers: seen in what their probes say."""
-        for row in rows.tolist():
-            record = self._tables.peers[row]
-            status = (bool(record["heard_ns"]), int(record["status"]), int(record["ports"]))
-            before = self._statuses.get(row)
-            if before == status:
-                continue
-            self._statuses[row] = status
-            name = self._peers[row].host.name
-            if before is None or before[:2] != status[:2]:
-                if status[0]:
-                    after = "detached" if status[1] & abi.STATUS_DETACHED else "attached"
+        peers = self._tables.peers[rows]
+        statuses = np.stack([peers["heard_ns"] > 0, peers["status"], peers["ports"]], axis=1).astype(np.int64)
+        other = (statuses != self._statuses[rows]).any(axis=1)
+        for row, (heard, status, ports) in zip(rows[other].tolist(), statuses[other].tolist(), strict=True):
+            before, name = self._statuses[row].tolist(), self._peers[row].host.name
+            self._statuses[row] = heard, status, ports
+            if before[:2] != [heard, status]:
+                if heard:
+                    after = "detached" if status & abi.STATUS_DETACHED else "attached"
                     self._events.add("peer", peer=name, reason="port_status", after=after)
                 self._judge.forget(np.array([row]))
-            elif before[2] != status[2]:
-                up = [p for p in range(self._plan.config.cluster.planes) if status[2] & (1 << p)]
+            else:
+                up = [p for p in range(self._plan.config.cluster.planes) if ports & (1 << p)]
                 self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
             self._changed(row)
 
@@ -270,14 +410,19 @@ class Monitor:
         for field, wanted in (("weight", verdict.weight), ("probe_after_ns", verdict.probe_after_ns)):
             at = np.nonzero(wanted != evs[field])
             self._tables.evs[field][rows[at[0]], at[1]] = wanted[at]
-        for s in verdict.steers:
-            self._steer(s)
+        self._steers.extend(verdict.steers)
         self._note_silence(set(verdict.silent), set(verdict.heard))
         busy = now - self._busy_ns[rows] < _BUSY_NS
         self._grey.slice(rows[busy], ledgers[busy], now)
         for alarm in self._grey.look(rows[busy], evs[busy], now):
             bad, why = EvState.ASSUMED_BAD, Reason.GREY_LOSS
-            self._steer(health.Steer(alarm.row, alarm.ev, health.IN_USE, bad, why, alarm.evidence))
+            self._steers.append(health.Steer(alarm.row, alarm.ev, health.IN_USE, bad, why, alarm.evidence))
+        self._carry_out(self._until)
+
+    def _carry_out(self, until: float) -> None:
+        """Steer what was decided; what there is no time for is left to the next tick."""
+        while self._steers and time.perf_counter() < until:
+            self._steer(self._steers.popleft())
 
     def _steer(self, s: health.Steer) -> bool:
         """False if the EV's state has changed meanwhile: then that is the newer word."""
@@ -287,7 +432,7 @@ class Monitor:
             self._tables.evs["weight"][s.row, s.ev] = weight
         if not self._dataplane.steer(s.row, s.ev, s.after, s.reason, s.leave):
             return False
-        self._why[s.row, s.ev] = s.reason, s.evidence
+        self._listener.why[s.row, s.ev] = s.reason, s.evidence
         return True
 
     def _note_silence(self, silent: set[int], heard: set[int]) -> None:
@@ -299,52 +444,9 @@ class Monitor:
             self._events.add("peer", peer=self._peers[row].host.name, reason="answers", after="reachable")
         self._silent -= heard
 
-    # ---- what the programs tell ----
-
     def drain(self) -> None:
-        """Take what is in the ring buffer into the event log."""
-        for record in self._dataplane.events():
-            row, number = int(record["host_id"]), int(record["ev"])
-            if number == abi.EVENT_STALLED:
-                self._stalled.add(row)
-                continue
-            after, reason = EvState(int(record["after"])), Reason(int(record["reason"]))
-            self.transitions[after, reason] += 1
-            ev = self._evs.get((row, number))
-            if ev is None:  # of a configuration before this one
-                continue
-            before = EvState(int(record["before"]))
-            if int(self._told[row, number]) not in (_UNTOLD, _plain(before)):
-                self._miss(1)
-            self._told[row, number], self._told_ns[row, number] = _plain(after), record["ns"]
-            known, said = self._why.pop((row, number), (reason, {}))
-            self._events.add(
-                "ev",
-                peer=ev.peer,
-                ev=ev.ev,
-                plane=ev.plane,
-                t1=ev.t1,
-                before=before.name,
-                after=after.name,
-                reason=reason.text,
-                evidence={**evidence(record), **(said if known is reason else {})},
-                monotonic_ns=int(record["ns"]),
-            )
-
-    def _find_lost_events(self, rows: health.Ints, evs: health.Records, now: int) -> None:
-        """States that changed without an event, because the ring buffer was full."""
-        since = evs["state_since_ns"]
-        lost = (since > self._told_ns[rows]) & (since < max(0, now - _TOLD_NS))
-        if not lost.any():
-            return
-        self._miss(int(lost.sum()))
-        self._told[rows] = np.where(lost, _UNTOLD, self._told[rows])
-        self._told_ns[rows] = np.where(lost, since, self._told_ns[rows])
-
-    def _miss(self, count: int) -> None:
-        """Events were lost, one at least for each of `count` EVs. What is usable is seen in the tables."""
-        self.lost_events += count
-        self._events.add("daemon", reason="events_lost", evidence={"evs": count})
+        """Take what the programs have told into the event log."""
+        self._listener.drain()
 
     # ---- what administrators ask for ----
 
@@ -354,7 +456,7 @@ class Monitor:
         leave, after = (_ALLOWED, EvState.DENIED) if deny else ((EvState.DENIED,), EvState.UNKNOWN)
         for _ in range(_STEER_TRIES):  # a program may change the state at the same moment
             if self._steer(health.Steer(row, ev, leave, after, Reason.ADMIN, {})):
-                self._why[row, ev] = Reason.ADMIN, evidence
+                self._listener.why[row, ev] = Reason.ADMIN, evidence
                 self._changed(row)
                 return True
             if (self._tables.evs["state"][row, ev] == EvState.DENIED) == deny:
@@ -363,6 +465,7 @@ class Monitor:
         raise MachineError(f"{name} EV {ev}: the programs do not take {after.name}", hint="see mrcd's log")
 
 
-def _plain(state: EvState) -> EvState:
-    """SKIP comes and goes without an event."""
-    return EvState.GOOD if state is EvState.SKIP else state
+def _from(rows: health.Ints, first: int) -> health.Ints:
+    """Ascending rows, from `first` on, round after the last."""
+    start = int(np.searchsorted(rows, first))
+    return np.concatenate([rows[start:], rows[:start]])

@@ -34,6 +34,11 @@ def pace(settings: Health, peers: int, evs: int, evs_per_peer: int) -> Pace:
     return Pace(window, max(interval_ns, peers * (window + 1) * 2_000_000_000 // settings.idle_probes))
 
 
+def silent_ns(pace: Pace, least_ns: int) -> int:
+    """A peer that was not heard for so long, `least_ns` at least, is not reachable."""
+    return max(least_ns, 3 * pace.interval_ns)
+
+
 class Budget:
     """Probes that may be sent to quiet peers: so many per second, and a quarter of that at once."""
 

@@ -20,13 +20,16 @@ from mrcd.config import Config
 from mrcd.errors import MachineError, UsageError
 from mrcd.health import hold_down_ns
 from mrcd.hops import hops
+from mrcd.pacing import pace, silent_ns
 from mrcd.tables import Tables
 from mrcd.topology import EV, Peer, Plan, plan
 from mrcd.versions import ABI_VERSION, WIRE_VERSION
 from mrcd.versions import SCHEMA_VERSION as SCHEMA_VERSION
 
 RUNNING_FILE = "running.json"
-UNREACHABLE_NS = 3_000_000_000
+_UNREACHABLE_NS = 3_000_000_000
+_AT_ONCE = 256  # peers
+MOST_PATHS = 65_536  # in one answer: some 40 MB
 
 Document = dict[str, Any]
 
@@ -38,16 +41,18 @@ class View:
         self._tables = tables
         self._plan = plan_
         self._pins = pins
+        self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.bad_ns: NDArray[np.int64] | None = None  # (peers, evs_per_peer): the judge's, if there is one
 
     def status(self) -> Document:
         """This host: links, peers, EVs by state, drops."""
         c = self._plan.config.cluster
-        peers = self.peers()
-        states: Counter[str] = Counter()
-        for p in peers:
-            states.update(p["states"])
+        rows = np.array([p.host.id for p in self._plan.peers], np.int64)
+        records = self._tables.peers[rows]
+        reachable = self._reachable(records["heard_ns"])
+        gone = (records["heard_ns"] > 0) & (records["status"] & STATUS_DETACHED != 0)
+        states = self._states(rows)
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
         planes, links = self._planes(), bpfinfo.links(self._pins)
@@ -73,13 +78,13 @@ class View:
             "planes": planes,
             "push": push,
             "peers": {
-                "total": len(peers),
-                "reachable": sum(p["reachable"] for p in peers),
-                "unreachable": sum(not p["reachable"] and p["status"] != "detached" for p in peers),
-                "detached": sum(p["status"] == "detached" for p in peers),
+                "total": len(rows),
+                "reachable": int(reachable.sum()),
+                "unreachable": int((~reachable & ~gone).sum()),
+                "detached": int(gone.sum()),
             },
-            "evs": {s.name: states.get(s.name, 0) for s in EvState},
-            "usable_evs": sum(p["usable_evs"] for p in peers),
+            "evs": {s.name: int(states[s]) for s in EvState},
+            "usable_evs": int(np.unpackbits(np.ascontiguousarray(records["usable"]).view(np.uint8)).sum()),
             "drops": {k: v for k, v in self._tables.drops().items() if v},
             "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
             "last_transition": self._last_transition(),
@@ -88,10 +93,9 @@ class View:
 
     def _last_transition(self) -> Document | None:
         """The EV that changed its state last; GOOD to SKIP and back is no change."""
-        known = {(e.peer_id, e.ev): e for p in self._plan.peers for e in p.evs}
         since = np.where(self._tables.evs["configured"] != 0, self._tables.evs["state_since_ns"], 0)
         row, ev = (int(i) for i in np.unravel_index(int(since.argmax()), since.shape))
-        e = known.get((row, ev))
+        e = self._ev(row, ev)
         if e is None or not since[row, ev]:
             return None
         record = self._tables.evs[row, ev]
@@ -104,6 +108,24 @@ class View:
             "reason": Reason(int(record["reason"])).text,
             "since_s": (time.monotonic_ns() - int(since[row, ev])) / 1e9,
         }
+
+    def _reachable(self, heard_ns: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which peers were heard lately."""
+        return np.asarray((heard_ns > 0) & (time.monotonic_ns() - heard_ns.astype(np.int64) < self._unreachable_ns))
+
+    def _states(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """EVs by state, some rows at a time: what is copied fits into a cache."""
+        counts = np.zeros(len(EvState), np.int64)
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            states = self._tables.evs["state"][some][self._tables.evs["configured"][some] != 0]
+            counts += np.bincount(states, minlength=len(EvState))
+        return counts
+
+    def _ev(self, row: int, number: int) -> EV | None:
+        """The EV of that place in the tables, if it is one of the plan's."""
+        evs = (e for p in self._plan.peers if p.host.id == row for e in p.some_evs([number]))
+        return next(evs, None)
 
     def _planes(self) -> list[Document]:
         rows = []
@@ -150,7 +172,7 @@ class View:
         return {
             "peer": peer.host.name,
             "host_id": peer.host.id,
-            "reachable": bool(heard) and now - heard < UNREACHABLE_NS,
+            "reachable": bool(self._reachable(row["heard_ns"])),
             "status": "unknown" if not heard else "detached" if detached else "attached",
             "evs": peer.ev_count,
             "usable_evs": sum(self._usable(peer).values()),
@@ -170,25 +192,33 @@ class View:
     ) -> list[Document]:
         """A document per EV, filtered; with the hops of its carrier if they are to be decoded.
 
-        Raises UsageError if there is no such peer.
+        Raises UsageError if there is no such peer, or there are more than MOST_PATHS.
         """
         names = [p.host.name for p in self._plan.peers]
         if peer is not None and peer not in names:
             raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {', '.join(names[:10])}")
         now = time.monotonic_ns()
-        found = []
+        wanted = None if state is None else EvState.__members__.get(state.upper(), -1)
+        chosen = []
         for p in self._plan.peers:
             if peer is not None and p.host.name != peer:
                 continue
+            numbers = p.numbers if plane is None else p.numbers[p.places[0] == plane]
+            if wanted is not None:
+                numbers = numbers[self._tables.evs["state"][p.host.id, numbers] == wanted]
+            if len(numbers):
+                chosen.append((p, numbers.tolist()))
+        count = sum(len(numbers) for _, numbers in chosen)
+        if count > MOST_PATHS:
+            raise UsageError(f"that would be {count:,} paths", hint="name a peer, or a plane and a state")
+        found = []
+        for p, numbers in chosen:
             usable = self._usable(p)
-            for e in p.evs:
-                if plane is not None and e.plane != plane:
-                    continue
+            for e in p.some_evs(numbers):
                 document = self._path(e, usable[e.ev], now)
                 if decode:
                     document["hops"] = [h.document() for h in hops(e.segments, self._plan.config.cluster.block)]
-                if state is None or document["state"] == state.upper():
-                    found.append(document)
+                found.append(document)
         return found
 
     def _path(self, e: EV, usable: bool, now: int) -> Document:
@@ -235,8 +265,7 @@ class View:
 
     def unread_events(self) -> list[Document]:
         """What the programs have told since the daemon stopped, oldest first; the next one will read it too."""
-        known = {(e.peer_id, e.ev): e for p in self._plan.peers for e in p.evs}
-        records = [(known.get((int(r["host_id"]), int(r["ev"]))), r) for r in self._tables.unread_events()]
+        records = [(self._ev(int(r["host_id"]), int(r["ev"])), r) for r in self._tables.unread_events()]
         return [events.of_record(r, e) for e, r in records if e is not None and r["ev"] != EVENT_STALLED]
 
     def histograms(self) -> list[Document]:
@@ -252,9 +281,15 @@ def _values(record: np.void) -> dict[str, Any]:
     return dict(zip(record.dtype.names or (), record.item(), strict=True))
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def _texts(segments: tuple[IPv6Address, ...]) -> tuple[str, ...]:
     return tuple(str(s) for s in segments)
+
+
+def unreachable_ns(plan_: Plan) -> int:
+    """A peer that was not heard for so long is not reachable. Where peers are many, they are asked more seldom."""
+    c = plan_.config
+    return silent_ns(pace(c.health, len(plan_.peers), plan_.ev_count, c.cluster.evs_per_peer), _UNREACHABLE_NS)
 
 
 def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:

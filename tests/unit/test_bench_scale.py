@@ -38,6 +38,7 @@ def run(**other: Any) -> dict[str, Any]:
         "memory": {"own_bytes": 200_000_000},
         "asked": asked,
         "own": {"tick": times, "round": times, "loop_away": times},
+        "own_after_all": {"tick": times, "round": times, "loop_away": times},
     }
     return found | other
 
@@ -51,7 +52,7 @@ def test_all_requirements_can_be_met() -> None:
     [
         (0, {"own": run()["own"] | {"round": {"count": 1.0, "mean_s": 0.051, "longest_s": 0.1}}}),
         (0, {"own": run()["own"] | {"round": {"count": 0.0, "mean_s": None, "longest_s": 0.0}}}),
-        (1, {"own": run()["own"] | {"loop_away": {"count": 1.0, "mean_s": 0.001, "longest_s": 0.021}}}),
+        (1, {"own_after_all": run()["own"] | {"loop_away": {"count": 1.0, "mean_s": 0.001, "longest_s": 0.021}}}),
         (2, {"memory": {"own_bytes": 400_000_001}}),
         (3, {"kernel_bytes": 300_000_001}),
         (4, {"start_s": 20.1}),
