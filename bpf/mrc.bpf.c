@@ -71,7 +71,9 @@ int mrc_push(struct __sk_buff *skb)
 	policy = policy_of(skb, &inner, owner >> MRC_OWNER_POLICY);
 	request.host_id = host_id;
 	request.now = bpf_ktime_get_ns();
-	turn->unprobed++;
+	segments = wire_packets(skb, &inner);
+	if (turn->unprobed < MRC_UNPROBED_MOST)
+		turn->unprobed += segments & (MRC_UNPROBED_MOST - 1);
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. */
 	gap_us = settings.probe_gap_us << !small(skb);
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
@@ -82,7 +84,6 @@ int mrc_push(struct __sk_buff *skb)
 	p.payload = length;
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
 
-	segments = wire_packets(skb, &inner);
 	if (bpf_skb_adjust_room(skb, outer_length(p.ev), BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
 					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))

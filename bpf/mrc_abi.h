@@ -26,6 +26,7 @@ enum mrc_version { /* the same in the object's BTF, where the loader looks befor
 #define MRC_BALLAST 64 /* bytes between a probe and its counts; see struct mrc_probe */
 #define MRC_ROUNDS 4 /* reports of one EV that may be under way */
 #define MRC_REPORT_SLOTS 8 /* reports of one peer that may be under way: a power of two */
+#define MRC_UNPROBED_MOST 0x8000 /* where mrc_rotation.unprobed stops */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
 #define MRC_OWNERS 4096 /* destinations that each CPU remembers: a power of two */
 #define MRC_BUCKETS 256 /* of a histogram: four per power of two */
@@ -298,7 +299,7 @@ _Static_assert(sizeof(struct mrc_owner) == 32, "mrc_owner never straddles two ca
 struct mrc_rotation {
 	__u32 plane;
 	__u16 slot[MRC_MAX_PLANES];
-	__u16 unprobed; /* skbs pushed since this CPU last asked for a report */
+	__u16 unprobed; /* wire packets pushed since this CPU last asked for a report, or MRC_UNPROBED_MOST and more */
 	__u16 turns; /* of EVs whose weight is not full */
 };
 _Static_assert(sizeof(struct mrc_rotation) == 24, "mrc_rotation is 24 bytes");
@@ -313,7 +314,7 @@ struct mrc_settings {
 	__u16 udp_port;
 	__u32 srh; /* 1 = some path needs an SRH */
 	/* health: see [health] in the configuration */
-	__u32 probe_packets; /* a report is asked for when this many skbs were pushed, */
+	__u32 probe_packets; /* a report is asked for when this many wire packets were pushed, */
 	__u32 probe_gap_us; /* but not sooner than this after the last, */
 	__u32 probe_late_us; /* or when this has passed */
 	__u32 reorder_us; /* least reordering window */

@@ -124,9 +124,9 @@ class Health(_Model):
         description="most probes per second to quiet peers, all together; where these are too few for all EVs in every "
         "idle interval, peers and their EVs take turns",
     )
-    probe_packets: Annotated[int, Field(ge=1, le=65_535)] | None = Field(
+    probe_packets: Annotated[int, Field(ge=1, le=32_768)] | None = Field(
         default=None,
-        description="skbs pushed before a CPU asks for a report; 4 bursts or 64 packets, by granularity, if unset",
+        description="wire packets pushed before a CPU asks for a report; 8 or, in packet granularity, 64 if unset",
     )
     probe_gap_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=300, description="no report is asked for sooner than this after the last"
@@ -199,7 +199,7 @@ class Health(_Model):
 
     def packets_per_report(self, granularity: Granularity) -> int:
         """skbs between reports, per CPU: an skb is a burst, or a wire packet."""
-        return self.probe_packets or (4 if granularity == "burst" else 64)
+        return self.probe_packets or (8 if granularity == "burst" else 64)
 
     def late_ms(self, granularity: Granularity) -> int:
         """Reports are asked for with the next packet when the last is so long ago."""

@@ -403,3 +403,14 @@ def test_what_the_kernel_itself_sends_by_that_interface_passes(bench: Bench) -> 
         (frame,) = tap.frames()
         assert frame.data == bytes(Ether(src="02:00:00:00:02:01", dst="02:00:00:00:02:00") / packet)
     assert bench.drops() == {}
+
+
+@quiet
+def test_a_burst_counts_as_the_packets_that_it_is_on_the_wire(ridden: Ridden, bench: Bench) -> None:
+    bench.rounds(H2)["asked_ns"] = now() - MS
+    burst = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes((EACH - 1) * 1000))
+    sent, asked = ridden.send(burst, Gso("tcp4", 1000, 34))
+    assert (len(sent), len(asked)) == (1, 0)
+    assert int(bench.ev(H2, Ether(sent[0].data)[MRC].ev)["tx_packets"]) == EACH - 1
+    sent, asked = ridden.send(IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(100)))
+    assert (len(sent), len(asked)) == (1, 1)

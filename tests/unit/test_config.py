@@ -77,7 +77,7 @@ LIMITS = [
     ("cluster", "udp_port", 1, 65535),
     ("health", "probe_interval_ms", 1, 100),  # not more than the default's idle_interval_ms
     ("health", "idle_interval_ms", 20, 60_000),
-    ("health", "probe_packets", 1, 65_535),
+    ("health", "probe_packets", 1, 32_768),
     ("health", "probe_gap_us", 1, 1000),  # not more than the default's probe_late_ms
     ("health", "probe_late_ms", 1, 10_000),
     ("health", "reorder_us", 50, 10_000),  # not more than the default's overdue_ms

@@ -86,7 +86,7 @@ def test_show_what_runs(mrcctl: Callable[..., Result], file: Path) -> None:
     brief = tomllib.loads(mrcctl("config", "show").stdout)
     whole = tomllib.loads(mrcctl("config", "show", "--effective").stdout)
     assert brief["cluster"] == {"planes": 2, "t0s": 2, "t1s": 3, "evs_per_peer": 8}
-    assert (whole["cluster"]["mtu"], whole["health"]["probe_packets"]) == (9100, 4)
+    assert (whole["cluster"]["mtu"], whole["health"]["probe_packets"]) == (9100, 8)
     document = json.loads(mrcctl("config", "show", "--effective", "--json").stdout)
     assert (document["schema_version"], document["host"], document["effective"]) == (1, "h0", True)
     assert document["config"]["cluster"]["mtu"] == 9100

@@ -34,7 +34,7 @@ def test_a_relapse_is_forgotten_after_the_longest_hold_down() -> None:
 
 @pytest.mark.parametrize(
     ("granularity", "health", "packets"),
-    [("burst", "", 4), ("packet", "", 64), ("burst", "probe_packets = 5", 5), ("packet", "probe_packets = 5", 5)],
+    [("burst", "", 8), ("packet", "", 64), ("burst", "probe_packets = 5", 5), ("packet", "probe_packets = 5", 5)],
 )
 def test_reports_by_granularity(granularity: str, health: str, packets: int) -> None:
     assert known(f'granularity = "{granularity}"', health)["probe_packets"] == packets
