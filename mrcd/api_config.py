@@ -5,7 +5,7 @@ from aiohttp import web
 from mrcd.daemon import Daemon
 from mrcd.errors import UsageError
 from mrcd.reload import Reloader
-from mrcd.view import SCHEMA_VERSION
+from mrcd.versions import SCHEMA_VERSION
 
 
 class ConfigApi:

@@ -8,8 +8,8 @@ from mrcd.dataplane import Dataplane
 from mrcd.errors import UsageError
 from mrcd.settings import classes, settings
 from mrcd.topology import Peer, Plan
+from mrcd.versions import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 # What a packet's sender and its receiver must know alike: EVs' numbers, addresses, headers.
 AGREED = (
     *("cluster.block", "cluster.underlay", "cluster.planes", "cluster.evs_per_peer"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from mrcd.errors import KernelError, MachineError
 from mrcd.policy import Denial, as_json, from_json
 
-SCHEMA_VERSION = 1
+_FORMAT = 1  # of the file; what mrcctl prints has a version of its own
 FILE = "denials.json"
 DEFAULT_DIR = Path("/var/lib/mrcd")
 _DEFAULT_RUN_DIR = Path("/run/mrcd")
@@ -34,8 +34,8 @@ def read(path: Path) -> list[Denial] | None:
         if len(content) > _MOST_BYTES:
             raise ValueError(f"more than {_MOST_BYTES} bytes")
         document = json.loads(content)
-        if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"not a document of schema version {SCHEMA_VERSION}")
+        if not isinstance(document, dict) or document.get("schema_version") != _FORMAT:
+            raise ValueError(f"not a document of version {_FORMAT}")
         if not isinstance(document.get("denials"), list):
             raise ValueError("it has no list of denials")
         return [from_json(d) for d in document["denials"]]
@@ -50,7 +50,7 @@ def read(path: Path) -> list[Denial] | None:
 def write(path: Path, denials: list[Denial]) -> None:
     """Replace the file. Raises KernelError; then the old file is as it was."""
     new = path.with_name(path.name + ".new")
-    document = {"schema_version": SCHEMA_VERSION, "denials": [as_json(d) for d in denials]}
+    document = {"schema_version": _FORMAT, "denials": [as_json(d) for d in denials]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -23,8 +23,7 @@ from mrcd.hops import hops
 from mrcd.pacing import pace, silent_ns
 from mrcd.tables import Tables
 from mrcd.topology import EV, Peer, Plan, plan
-from mrcd.versions import ABI_VERSION, WIRE_VERSION
-from mrcd.versions import SCHEMA_VERSION as SCHEMA_VERSION
+from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 RUNNING_FILE = "running.json"
 _UNREACHABLE_NS = 3_000_000_000

@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from mrcd import toml
 from mrcd.config import Config, load
 from mrcd.ctl.client import DaemonDown
-from mrcd.diff import SCHEMA_VERSION, compare
+from mrcd.diff import compare
 from mrcd.errors import DaemonError, UsageError
 from mrcd.topology import Plan, plan
+from mrcd.versions import SCHEMA_VERSION
 from mrcd.view import RUNNING_FILE
 
 

@@ -9,9 +9,9 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Dot1Q
 from scapy.packet import Packet
 
+from mrcd.versions import SCHEMA_VERSION
 from mrcd.wire import MRC, TYPES, MRCProbe, MRCReport
 
-SCHEMA_VERSION = 1
 Document = dict[str, Any]
 
 

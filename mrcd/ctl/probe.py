@@ -13,8 +13,8 @@ from mrcd.ctl import packets
 from mrcd.ctl.exchange import Exchange, Here, Way, here
 from mrcd.ctl.render import Column, microseconds, percent, table, text
 from mrcd.errors import UsageError
+from mrcd.versions import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 Document = dict[str, Any]
 
 

@@ -9,8 +9,8 @@ from mrcd.ctl.exchange import Exchange, Here, Way, here
 from mrcd.ctl.render import Column, table, text
 from mrcd.ctl.turns import Node, Turn
 from mrcd.errors import UsageError
+from mrcd.versions import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 Document = dict[str, Any]
 Doc = Mapping[str, Any]  # as read
 _SRH_SEGMENTS = 6  # the programs take no longer SRH

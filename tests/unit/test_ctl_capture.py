@@ -17,6 +17,7 @@ from scapy.utils import wrpcap, wrpcapng
 from mrcd import config, topology, wire
 from mrcd.ctl import capture, decode
 from mrcd.ctl.rawsocket import Arrival
+from mrcd.versions import SCHEMA_VERSION
 from mrcd.wire import MRC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from tests.unit import canned_daemon
 from tests.unit.canned_daemon import PEER, Daemon
@@ -52,7 +53,7 @@ def test_data() -> None:
     doc = document(packet(INNER, segments=20))
     assert doc["time"] == "2023-11-14T22:13:20.123456789Z"
     expected = {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "plane": 1, "direction": "out", "sender_name": "h0", "receiver_name": "h1", "ev": 3, "type": "data", "seq": 9,
         "segments": 20, "ecn": 3, "flags": [], "srh": None, "probe": None, "inner_bytes": 140,
         "inner": "IP / TCP 10.99.0.1:5001 > 10.99.0.2:http A / Raw",

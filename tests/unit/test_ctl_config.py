@@ -11,6 +11,7 @@ from click.testing import Result
 from mrcd import config
 from mrcd.diff import compare
 from mrcd.topology import plan
+from mrcd.versions import SCHEMA_VERSION
 from tests.unit.canned_daemon import Daemon
 from tests.unit.test_diff import H3, TEXT
 
@@ -19,7 +20,7 @@ SETTING = ("overdue_ms = 10", "overdue_ms = 12")
 
 def running(file: Path) -> dict[str, object]:
     document = config.parse(TEXT).model_dump(mode="json")
-    return {"schema_version": 1, "file": str(file), "host": "h0", "config": document}
+    return {"schema_version": SCHEMA_VERSION, "file": str(file), "host": "h0", "config": document}
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_show_what_runs(mrcctl: Callable[..., Result], file: Path) -> None:
     assert brief["cluster"] == {"planes": 2, "t0s": 2, "t1s": 3, "evs_per_peer": 8}
     assert (whole["cluster"]["mtu"], whole["health"]["probe_packets"]) == (9100, 8)
     document = json.loads(mrcctl("config", "show", "--effective", "--json").stdout)
-    assert (document["schema_version"], document["host"], document["effective"]) == (1, "h0", True)
+    assert (document["schema_version"], document["host"], document["effective"]) == (SCHEMA_VERSION, "h0", True)
     assert document["config"]["cluster"]["mtu"] == 9100
 
 

@@ -13,13 +13,14 @@ import pytest
 from click.testing import Result
 
 from mrcd import policy, statefile
+from mrcd.versions import SCHEMA_VERSION
 from tests.unit.canned_daemon import PATH, STATUS, Daemon
 
 Mrcctl = Callable[..., Result]
 
 AFFECTED = {"peer": "h2", "ev": 6, "plane": 1, "t1": 2}
 ANSWER: dict[str, Any] = {
-    "schema_version": 1,
+    "schema_version": SCHEMA_VERSION,
     "target": "t1:1:2",
     "changed": 1,
     "refused": 0,
@@ -44,7 +45,7 @@ DENIAL: dict[str, Any] = {
     "lost_packets": 0,
 }
 DENIALS: dict[str, Any] = {
-    "schema_version": 1,
+    "schema_version": SCHEMA_VERSION,
     "denials": [DENIAL],
     "pending": False,
     "file": "/var/lib/mrcd/denials.json",

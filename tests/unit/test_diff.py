@@ -7,6 +7,7 @@ import pytest
 from mrcd import config, topology
 from mrcd.diff import Difference, PeerChange, Setting, compare
 from mrcd.errors import UsageError
+from mrcd.versions import SCHEMA_VERSION
 
 TEXT = """
 [cluster]
@@ -53,7 +54,7 @@ def test_the_same_file_makes_no_difference() -> None:
     found = difference()
     assert not found.anything
     assert found.document() | {"steps": []} == {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "changed": False,
         "settings": [],
         "hosts": {"added": [], "removed": [], "changed": []},

@@ -14,9 +14,9 @@ from mrcd.ctl.examine.result import Context, Document, Site, examine
 from mrcd.errors import MachineError, MrcdError
 from mrcd.settings import settings
 from mrcd.topology import Plan
+from mrcd.versions import SCHEMA_VERSION
 from mrcd.view import RUNNING_FILE
 
-SCHEMA_VERSION = 1
 _MODULES = (kernel, nics, sysctls, paths)  # importing them registers their checks
 
 # With this the verifier looks at all of the code: settings are constants to it.
