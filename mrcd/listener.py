@@ -1,7 +1,7 @@
 """What the programs tell through the ring buffer, into the event log; and what was lost of it."""
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,8 +23,6 @@ class Listener:
 
     def __init__(self, peers: Mapping[int, Peer], tables: Tables, dataplane: Dataplane, events: EventLog) -> None:
         self._peers, self._dataplane, self._events = peers, dataplane, events
-        self.transitions: Counter[tuple[EvState, Reason]] = Counter()
-        self.lost_events = 0  # the ring buffer was full
         self.stalled: set[int] = set()  # peers to which a flow has stopped
         self.why: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}  # what events will not say
         self.loop: asyncio.AbstractEventLoop | None = None  # where the rest is told, if it is much
@@ -35,10 +33,6 @@ class Listener:
         self.drain()
         self.stalled.clear()  # long ago
         self._told[:], self._told_ns[:] = _UNTOLD, tables.evs["state_since_ns"]
-
-    def follow(self, before: "Listener") -> None:
-        """Count on from where an earlier one was."""
-        self.transitions, self.lost_events = before.transitions, before.lost_events
 
     def drain(self) -> None:
         """Take what is in the ring buffer into the event log; the rest soon, if it is much."""
@@ -57,7 +51,6 @@ class Listener:
     def _tell(self, record: np.void) -> None:
         row, number = int(record["host_id"]), int(record["ev"])
         after, reason = EvState(int(record["after"])), Reason(int(record["reason"]))
-        self.transitions[after, reason] += 1
         ev = self._ev(row, number)
         if ev is None:  # of a configuration before this one
             return
@@ -95,7 +88,6 @@ class Listener:
 
     def _miss(self, count: int) -> None:
         """Events were lost, one at least for each of `count` EVs. What is usable is seen in the tables."""
-        self.lost_events += count
         self._events.add("daemon", reason="events_lost", evidence={"evs": count})
 
 

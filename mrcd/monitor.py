@@ -7,7 +7,7 @@ for them. States are changed by the programs alone, and told by them through the
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -91,16 +91,6 @@ class Monitor:
         self._listener = Listener(self._peers, tables, dataplane, events)
 
     @property
-    def transitions(self) -> Counter[tuple[EvState, Reason]]:
-        """Changes of EVs' states that the programs have told, by what they became and why."""
-        return self._listener.transitions
-
-    @property
-    def lost_events(self) -> int:
-        """Transitions that were not told: the ring buffer was full."""
-        return self._listener.lost_events
-
-    @property
     def bad_ns(self) -> NDArray[np.int64]:
         """When each EV was last not known to be well."""
         return self._judge.bad_ns
@@ -175,8 +165,7 @@ class Monitor:
         return self._dataplane.sweep(row, first, count) if count else self._dataplane.sweep(row)
 
     def follow(self, before: "Monitor") -> None:
-        """Know of the peers what an earlier plan's monitor knew, and count on."""
-        self._listener.follow(before._listener)
+        """Know of the peers what an earlier plan's monitor knew."""
         self._started = before._started
         known = min(len(self._statuses), len(before._statuses))
         self._statuses[:known] = np.where(self._mine[:known, None], before._statuses[:known], -1)
