@@ -25,7 +25,7 @@ PYTHON_SCRIPTS = $(shell grep -lsE '^\#!.*python' scripts/*)
 
 .PHONY: help
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' Makefile | expand -t 12
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' Makefile | expand -t 20
 
 .PHONY: build
 build: $(OBJECTS) build/counted.bpf.o mrcd/mrc.bpf.o ## compile the eBPF objects (default)
