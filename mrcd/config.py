@@ -389,7 +389,10 @@ def load(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror}", hint="name the cluster file with --config FILE") from None
+        raise ConfigError(
+            f"{path}: {e.strerror}",
+            hint="name the cluster file (mrcd: --config FILE); scripts/deploy/mrcd.toml is a commented example",
+        ) from None
     except UnicodeDecodeError as e:
         raise ConfigError(
             f"{path}: not UTF-8 text: {e.reason} at byte {e.start}", hint="save the file in UTF-8, as TOML asks"

@@ -191,11 +191,14 @@ class View:
     ) -> list[Document]:
         """A document per EV, filtered; with the hops of its carrier if they are to be decoded.
 
-        Raises UsageError if there is no such peer, or there are more than MOST_PATHS.
+        Raises UsageError if there is no such peer or plane, or there are more than MOST_PATHS.
         """
         names = [p.host.name for p in self._plan.peers]
         if peer is not None and peer not in names:
             raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {', '.join(names[:10])}")
+        planes = self._plan.config.cluster.planes
+        if plane is not None and plane >= planes:
+            raise UsageError(f"there is no plane {plane}", hint=f"planes: 0 to {planes - 1}")
         now = time.monotonic_ns()
         wanted = None if state is None else EvState.__members__.get(state.upper(), -1)
         chosen = []

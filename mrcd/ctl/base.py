@@ -50,7 +50,7 @@ class Cli(click.Group):
             sys.exit(UsageError.exit_code)
         except click.UsageError as e:
             command = e.ctx.command_path if e.ctx else "mrcctl"
-            _complain(UsageError(e.format_message().rstrip("."), hint=f"see `{command} --help`"))
+            _complain(UsageError(_plain(e.format_message()), hint=f"see `{command} --help`"))
         except click.ClickException as e:
             _complain(UsageError(e.format_message()))
         except click.Abort:  # what click makes of KeyboardInterrupt outside of invoke
@@ -83,6 +83,13 @@ class Cli(click.Group):
                 f"internal error: {type(e).__name__}: {e}",
                 hint="are mrcctl and mrcd of the same version? MRCD_DEBUG=1 shows where it happened",
             ) from e
+
+
+def _plain(message: str) -> str:
+    """click's message without the words that it has for itself: `a valid integer range` is a whole number."""
+    for theirs, ours in (("a valid integer range", "a whole number"), ("a valid float range", "a number")):
+        message = message.replace(theirs, ours)
+    return message.rstrip(".")
 
 
 def _complain(error: MrcdError) -> None:

@@ -176,7 +176,7 @@ def from_wire(
             writer.close()
     missed = sum(lost)
     return (
-        f"{taken} packets"
+        f"{taken} packet{'s' * (taken != 1)}"
         + (f" in {to}" if to and str(to) != "-" else "")
         + (f"; {missed} more found no room" if missed else "")
     )

@@ -11,7 +11,7 @@ from mrcd import toml
 from mrcd.config import Config, load
 from mrcd.ctl.client import DaemonDown
 from mrcd.diff import compare
-from mrcd.errors import DaemonError, UsageError
+from mrcd.errors import DaemonError
 from mrcd.topology import Plan, plan
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view import RUNNING_FILE
@@ -22,8 +22,6 @@ def summary(file: Path, host: str | None) -> dict[str, Any]:
 
     Without `host` it is this machine if the file names it, else the file's first. Raises UsageError, ConfigError.
     """
-    if not file.exists():
-        raise UsageError(f"{file}: no such file", hint="a commented example is scripts/deploy/mrcd.toml")
     config = load(file)
     seen_from = _seen_from(config, host)
     # Explicit paths can be at fault at their sources only: look from there too.

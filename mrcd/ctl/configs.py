@@ -81,7 +81,7 @@ def _running(options: Options) -> dict[str, Any]:
 
         document = left_behind(options.run_dir, down)
         document["file"] = os.environ.get("MRCD_CONFIG") or str(DEFAULT_FILE)
-        click.echo("mrcctl: mrcd is not running; compared with what ran last", err=True)
+        click.echo("mrcctl: mrcd is not running; from what ran last", err=True)
     return document
 
 

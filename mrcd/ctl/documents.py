@@ -156,8 +156,8 @@ def _pop_reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:
 
 
 def plain_states(counts: Document) -> str:
-    """GOOD 15 ASSUMED_BAD 1."""
-    return " ".join(f"{s} {counts[s]}" for s in _STATES if counts.get(s)) or NOTHING
+    """15 GOOD, 1 ASSUMED_BAD."""
+    return ", ".join(f"{counts[s]} {s}" for s in _STATES if counts.get(s)) or NOTHING
 
 
 def _states(counts: Document, usable: object, colour: bool) -> str:
@@ -346,7 +346,7 @@ def version(doc: Document) -> list[str]:
     )
     daemon = doc.get("daemon")
     if not daemon:
-        return [ours, "mrcd not running"]
+        return [ours, f"mrcd not known: {doc['error']}" if doc.get("error") else "mrcd not running"]
     theirs = (
         f"mrcd {text(daemon.get('version'))} (ABI {text(daemon.get('abi_version'))}, "
         f"wire {text(daemon.get('wire_version'))}, schema {text(daemon.get('schema_version'))})"

@@ -14,6 +14,7 @@ from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.client import DaemonDown, Json, follow_events
 from mrcd.ctl.offline import envelope, open_view, read
 from mrcd.ctl.options import STATES, StateType, peer_option, plane_option, wide_option
+from mrcd.errors import DaemonError
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -149,16 +150,25 @@ def events(options: Options, since: datetime | None, follow: bool, peer: str | N
 @common
 @click.pass_obj
 def version(options: Options) -> None:
-    """Versions of mrcctl and of the mrcd that runs."""
+    """Versions of mrcctl and of the mrcd that runs.
+
+    Exit code 2 if one runs, or may, and does not say.
+    """
+    daemon = error = None
     try:
         daemon = options.client.get("/v1/version")
     except DaemonDown:
-        daemon = None
+        pass
+    except DaemonError as e:
+        error = e
     document = {
         "schema_version": SCHEMA_VERSION,
         "mrcctl": mrcd.__version__,
         "abi_version": ABI_VERSION,
         "wire_version": WIRE_VERSION,
         "daemon": daemon,
+        "error": str(error.args[0]) if error else None,
     }
     emit(options, document, documents.version)
+    if error:
+        raise error

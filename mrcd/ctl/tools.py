@@ -46,7 +46,15 @@ def _pace(command: Any) -> Any:
 @click.command(short_help="Loss and round-trip time of EVs, measured now.")
 @click.argument("peer", shell_complete=complete_peer)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; all of the peer's unless given.")
-@click.option("--count", "-c", type=click.IntRange(1, MAX_COUNT), default=10, show_default=True, help="Probes per EV.")
+@click.option(
+    "--count",
+    "-c",
+    type=click.IntRange(1, MAX_COUNT),
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="Probes per EV.",
+)
 @click.option("--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Of the outer IPv6 packet.")
 @_pace
 @common
@@ -72,7 +80,13 @@ def probe(options: Options, peer: str, ev: int | None, count: int, size: int, in
 @click.argument("peer", shell_complete=complete_peer)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", required=True, help="The EV.")
 @click.option(
-    "--count", "-c", type=click.IntRange(1, MAX_COUNT), default=20, show_default=True, help="Packets per hop."
+    "--count",
+    "-c",
+    type=click.IntRange(1, MAX_COUNT),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="Packets per hop.",
 )
 @_pace
 @common

@@ -103,7 +103,7 @@ def _frames(looker: Looker) -> Iterator[dict[str, Any]]:
 
 @click.command(short_help="Peers, traffic, bad paths and events, live.")
 @_interval
-@click.option("--count", "-n", type=click.IntRange(min=1), metavar="N", help="End after so many looks.")
+@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after so many looks.")
 @peer_option
 @common
 @click.pass_obj
@@ -141,7 +141,9 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
 
 @click.command(short_help="The busiest paths, and the worst.")
 @_interval
-@click.option("--lines", "-n", type=click.IntRange(min=1), default=10, show_default=True, help="Paths of each kind.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(min=1), default=10, metavar="N", show_default=True, help="Paths of each kind."
+)
 @peer_option
 @wide_option
 @common

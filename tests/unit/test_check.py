@@ -199,7 +199,7 @@ def test_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     code, err = refused(monkeypatch, capsys, "--config", tmp_path / "none.toml", "--check")
     assert code == 1
     assert err == f"mrcd: {tmp_path}/none.toml: No such file or directory\n" + (
-        "  hint: name the cluster file with --config FILE\n"
+        "  hint: name the cluster file (mrcd: --config FILE); scripts/deploy/mrcd.toml is a commented example\n"
     )
 
 

@@ -67,7 +67,7 @@ def test_peers_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     daemon.answers["/v1/peers"] = (200, [PEER, {**PEER, "peer": "h3", "reachable": False, "heard_s": None}])
     _, up, down = mrcctl("peers").stdout.splitlines()
     assert " ".join(up.split()) == (
-        "h2 2 attached 15/16 GOOD 15 ASSUMED_BAD 1 0,1,2,3 999 12.3M 0 0 31.2 0.0 s 10.99.0.3/32,fd00:99::3/128"
+        "h2 2 attached 15/16 15 GOOD, 1 ASSUMED_BAD 0,1,2,3 999 12.3M 0 0 31.2 0.0 s 10.99.0.3/32,fd00:99::3/128"
     )
     assert "unreachable" in down
 
@@ -95,7 +95,7 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
 
 
 def test_status_in_a_line(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    line = "h0  attached  mrcd up  peers 3/3  EVs 35/36 (ASSUMED_BAD 1)  planes 1/2  drops 3"
+    line = "h0  attached  mrcd up  peers 3/3  EVs 35/36 (1 ASSUMED_BAD)  planes 1/2  drops 3"
     assert mrcctl("status", "--brief").stdout == f"{line}  fallback hooks 1\n"
     needs = {"forwarding_without_daemon": {"works": False, "how": "mrc_push is not attached"}}
     daemon.answers["/v1/status"] = (200, STATUS | needs)
@@ -156,6 +156,10 @@ def test_version(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     daemon.answers["/v1/version"] = (200, VERSION | {"version": "0.0.9"})
     assert mrcctl("version").stdout.splitlines()[2].startswith("they differ: `systemctl restart mrcd`")
     document = json.loads(mrcctl("version", "--json").stdout)
-    assert document.pop("daemon") == VERSION | {"version": "0.0.9"}
+    assert (document.pop("daemon"), document.pop("error")) == (VERSION | {"version": "0.0.9"}, None)
     assert document == {"schema_version": 2, "mrcctl": mrcd.__version__, "abi_version": ABI_VERSION, "wire_version": 2}
+    daemon.answers["/v1/version"] = (500, {"error": "out of order"})
+    refused = mrcctl("version")
+    assert (refused.exit_code, refused.stdout) == (2, f"{ours} {same}\nmrcd not known: out of order\n")
+    assert refused.stderr == "mrcctl: out of order\n"
     assert mrcctl("--version").stdout == f"{ours}\n"

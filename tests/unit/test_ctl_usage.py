@@ -19,7 +19,8 @@ from tests.unit.canned_daemon import EVENT, PATH, Daemon
         (["frobnicate"], "No such command 'frobnicate'"),
         (["paths", "--state", "WELL"], "Invalid value for '--state'"),
         (["paths", "--plane", "-1"], "Invalid value for '--plane'"),
-        (["deny", "--ev", "x"], "Invalid value for '--ev'"),
+        (["deny", "--ev", "x"], "Invalid value for '--ev': 'x' is not a whole number"),
+        (["status", "--timeout", "x"], "Invalid value for '--timeout': 'x' is not a number"),
         (["status", "--timeout", "0"], "Invalid value for '--timeout'"),
         (["status", "h2"], "Got unexpected extra argument"),
         (["events", "--since", "yesterday"], "Invalid value for '--since'"),
@@ -30,7 +31,7 @@ from tests.unit.canned_daemon import EVENT, PATH, Daemon
         (["bpf", "dump", "h2", "-1"], "No such option"),
         (["completion", "csh"], "Invalid value for '{bash|zsh|fish}'"),
         (["config", "check"], "Missing argument 'FILE'"),
-        (["config", "check", "/nowhere/mrcd.toml"], "/nowhere/mrcd.toml: no such file"),
+        (["config", "check", "/nowhere/mrcd.toml"], "/nowhere/mrcd.toml: No such file or directory"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
@@ -82,7 +83,7 @@ def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], mo
 
 ONLINE = [
     *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "version"),
-    *("watch --json -n 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh"),
+    *("watch --json -c 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh"),
 ]
 
 

@@ -177,13 +177,13 @@ def test_lines_of_json(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
 
 
 def test_in_a_pipe_no_escape_codes(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    result = mrcctl("watch", "-n", "2", "-i", "0.1")
+    result = mrcctl("watch", "-c", "2", "-i", "0.1")
     assert (result.exit_code, result.stdout.count("h0 of lab")) == (0, 2)
     assert "\033" not in result.stdout
 
 
 def test_watch_without_anything_to_look_at(mrcctl: Callable[..., Result]) -> None:
-    result = mrcctl("watch", "-n", "1")
+    result = mrcctl("watch", "-c", "1")
     assert result.exit_code == 2
     assert result.stderr.startswith("mrcctl: mrcd is not running, and no usable ")
 
@@ -192,7 +192,7 @@ def test_watch_without_anything_to_look_at(mrcctl: Callable[..., Result]) -> Non
 def test_a_strange_answer_is_no_traceback(mrcctl: Callable[..., Result], daemon: Daemon, answer: object) -> None:
     for path in ("/v1/status", "/v1/peers", "/v1/paths"):
         daemon.answers[path] = (200, answer)
-    for command in (("watch", "-n", "1"), ("top", "-i", "0.1"), ("status",), ("peers",), ("paths", "--decode")):
+    for command in (("watch", "-c", "1"), ("top", "-i", "0.1"), ("status",), ("peers",), ("paths", "--decode")):
         result = mrcctl(*command)
         assert result.exit_code in (0, 2), command
         assert "Traceback" not in result.stderr

@@ -56,6 +56,13 @@ def test_a_peer_that_does_not_exist_is_said_to_not_exist() -> None:
     assert error.value.hint == "peers: h1, h2, h3"
 
 
+def test_a_plane_that_does_not_exist_is_said_to_not_exist() -> None:
+    last = max(p["plane"] for p in Host().view.paths())
+    with pytest.raises(UsageError, match=f"there is no plane {last + 1}") as error:
+        Host().view.paths(plane=last + 1)
+    assert error.value.hint == f"planes: 0 to {last}"
+
+
 def test_hops_only_where_they_are_asked_for() -> None:
     view = Host().view
     assert "hops" not in view.paths()[0]

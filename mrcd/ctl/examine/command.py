@@ -93,8 +93,9 @@ def running(run_dir: Path) -> Site:
         found = json.loads(path.read_text())
         return site(topology.plan(config.Config.model_validate(found["config"]), found["host"]), str(found["pins"]))
     except (OSError, ValueError, KeyError, MrcdError) as e:
+        why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
-            f"no usable {path}: {e}", hint="mrcd has not run on this host yet: `mrcctl preflight` needs none"
+            f"no usable {path}: {why}", hint="mrcd has not run on this host yet: `mrcctl preflight` needs none"
         ) from None
 
 

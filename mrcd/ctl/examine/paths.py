@@ -23,7 +23,10 @@ def running(c: Context) -> Outcome:
         return fail(c.down or "mrcd does not answer", "systemctl start mrcd")
     daemon = c.status["daemon"]
     if not daemon["running"]:
-        return fail("mrcd is not running: no EV comes back that was left", "systemctl start mrcd; journalctl -u mrcd")
+        return fail(
+            "mrcd is not running: EVs that were left do not come back into use",
+            "systemctl start mrcd; journalctl -u mrcd",
+        )
     return passed(f"mrcd {daemon['version']}, pid {daemon['pid']}")
 
 

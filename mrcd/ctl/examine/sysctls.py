@@ -61,10 +61,10 @@ def forwarding(c: Context) -> Outcome:
     ]
     if off:
         return warn(
-            f"{some(off)} is 0, but {some(c.site.networks)} are behind this host",
+            f"{some(off)} {'are' if len(off) > 1 else 'is'} 0, but {some(c.site.networks)} lie behind this host",
             "; ".join(f"sysctl -w {key}=1" for key in off),
         )
-    return passed("this host forwards" if c.site.networks else "no networks are behind this host")
+    return passed("this host forwards" if c.site.networks else "no networks lie behind this host")
 
 
 @check("tcp.sack")
