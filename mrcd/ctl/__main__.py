@@ -1,5 +1,5 @@
 """`python -m mrcd.ctl` is mrcctl."""
 
-from mrcd.ctl.main import main
+from mrcd.ctl.entry import main
 
 main()

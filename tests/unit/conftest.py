@@ -38,7 +38,7 @@ def spawn(run_dir: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
     def start(*args: str) -> "subprocess.Popen[str]":
         child = subprocess.Popen(
-            [sys.executable, "-c", "from mrcd.ctl.main import main; main()", *args],
+            [sys.executable, "-c", "from mrcd.ctl.entry import main; main()", *args],
             # Unbuffered, Python would forget what a pipe did not take, and never meet the broken pipe.
             env={**os.environ, "MRCD_RUN_DIR": str(run_dir), "PYTHONUNBUFFERED": ""},
             stdout=subprocess.PIPE,

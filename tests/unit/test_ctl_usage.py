@@ -1,6 +1,7 @@
 """How mrcctl is called: usage errors, help, completion, and a quick start."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -110,10 +111,26 @@ def test_nothing_heavy_is_imported_for_what_the_daemon_answers(daemon: Daemon) -
     assert done.stdout.splitlines() == [f"{command} 0 []" for command in ONLINE], done.stderr
 
 
+def test_an_early_ctrl_c_is_no_traceback() -> None:
+    """It comes while the modules are read."""
+    code = (
+        "import os, signal, sys\n"
+        "from mrcd.ctl.entry import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'click': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_answers_in_150_ms(daemon: Daemon) -> None:
     """Of CPU time, and the best of some: other tests may be running beside this one. Usually it is half of that."""
     daemon.answers["/v1/paths"] = (200, [PATH] * 256)
-    mrcctl = [sys.executable, "-c", "from mrcd.ctl.main import main; main()"]
+    mrcctl = [sys.executable, "-c", "from mrcd.ctl.entry import main; main()"]
     env = {**os.environ, "MRCD_RUN_DIR": str(daemon.run_dir)}
     for command in (["status"], ["paths", "--json"]):
         times = []

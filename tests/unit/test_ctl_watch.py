@@ -26,7 +26,7 @@ from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, Daemon
 LEFT = "\033[?1049l"
 
 
-WATCH = [sys.executable, "-c", "from mrcd.ctl.main import main; main()", "watch", "--interval", "0.1"]
+WATCH = [sys.executable, "-c", "from mrcd.ctl.entry import main; main()", "watch", "--interval", "0.1"]
 
 
 class Terminal:

@@ -27,7 +27,7 @@ def test_the_commands_are_there() -> None:
     commands = {e.name: e for e in distribution("mrcd").entry_points if e.group == "console_scripts"}
     assert {name: e.value for name, e in commands.items()} == {
         "mrcd": "mrcd.main:main",
-        "mrcctl": "mrcd.ctl.main:main",
+        "mrcctl": "mrcd.ctl.entry:main",
     }
     for command in commands.values():
         assert callable(command.load())
