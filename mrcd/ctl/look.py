@@ -14,6 +14,7 @@ from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.client import DaemonDown, Json, follow_events
 from mrcd.ctl.offline import envelope, open_view, read
 from mrcd.ctl.options import STATES, StateType, peer_option, plane_option, wide_option
+from mrcd.ctl.reader import leave_with_reader
 from mrcd.errors import DaemonError
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
@@ -133,6 +134,7 @@ def events(options: Options, since: datetime | None, follow: bool, peer: str | N
         document["events"] = [e for e in document["events"] if _wanted(e, since, peer)]
         _table(options, "events", document, documents.events, wide)
         return
+    leave_with_reader()
     heading = not options.json
     for batch in follow_events(options.client, _say):
         fresh = [e for e in batch if _wanted(e, since, peer)]

@@ -65,6 +65,18 @@ def test_follow_lives_through_a_restart(
         again.stop()
 
 
+def test_follow_ends_when_its_reader_has_gone(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:
+    """Though nothing happens that it would have to write: else it stays behind after `| grep -m1`."""
+    daemon.add(EVENT)
+    child = spawn("events", "--follow")
+    lines(child.stdout, 2)
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.wait(timeout=10) == 141
+    assert child.stderr is not None
+    assert child.stderr.read() == ""
+
+
 def test_follow_needs_a_daemon_to_begin_with(mrcctl: Callable[..., Result]) -> None:
     result = mrcctl("events", "--follow")
     assert result.exit_code == 2
