@@ -15,6 +15,7 @@ from typing import Any
 
 from mrcd import libbpf
 from mrcd.errors import KernelError, MachineError
+from mrcd.libbpf_structs import LinkInfo, MapInfo
 
 Document = dict[str, Any]
 
@@ -24,21 +25,6 @@ _PROGRAM_TYPES = {3: "sched_cls", 6: "xdp"}
 _LINK_TYPES = {6: "xdp", 11: "tcx"}
 _ATTACH_TYPES = {libbpf.TCX_INGRESS: "ingress", libbpf.TCX_EGRESS: "egress"}
 _MAPS_OF_A_PROGRAM = 64
-
-
-class _MapInfo(ct.Structure):
-    """The beginning of struct bpf_map_info."""
-
-    _fields_ = [(name, ct.c_uint32) for name in ("type", "id", "key_size", "value_size", "max_entries", "map_flags")]
-
-
-class _LinkInfo(ct.Structure):
-    """struct bpf_link_info of XDP and TCX links, which has room to grow."""
-
-    _fields_ = [
-        *((name, ct.c_uint32) for name in ("type", "id", "prog_id", "_pad", "ifindex", "attach_type")),
-        ("_rest", ct.c_byte * 40),
-    ]
 
 
 class _ProgramInfo(ct.Structure):
@@ -97,7 +83,7 @@ def maps(pins: Path) -> list[Document]:
     """A document per pinned map; sizes in bytes, `memory_bytes` by the kernel's own account. Raises MrcdError."""
     found = []
     for path in _files(pins):
-        info = _MapInfo()
+        info = MapInfo()
         with _opened(path) as fd:
             _ask(fd, info)
             memory = _fdinfo(fd).get("memlock")
@@ -139,7 +125,7 @@ def links(pins: Path) -> list[Document]:
     """
     found = []
     for path in _files(pins / "links"):
-        info = _LinkInfo()
+        info = LinkInfo()
         with _opened(path) as fd:
             _ask(fd, info)
         kind = _LINK_TYPES.get(info.type, str(info.type))

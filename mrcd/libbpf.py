@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mrcd.errors import KernelError, MachineError
+from mrcd.libbpf_structs import LinkCreateOpts, LinkInfo, MapInfo, TcHook, TcOpts, TestRunOpts
 
 XDP = 37
 TCX_INGRESS = 46
@@ -21,66 +22,6 @@ TC_INGRESS = 1
 TC_EGRESS = 2
 TC_REPLACE = 1
 CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # by which our filters are known
-
-
-class MapInfo(ct.Structure):
-    """The beginning of struct bpf_map_info."""
-
-    _fields_ = [
-        ("type", ct.c_uint32),
-        ("id", ct.c_uint32),
-        ("key_size", ct.c_uint32),
-        ("value_size", ct.c_uint32),
-        ("max_entries", ct.c_uint32),
-        ("map_flags", ct.c_uint32),
-        ("name", ct.c_char * 16),
-        ("ifindex", ct.c_uint32),
-        ("btf_vmlinux_value_type_id", ct.c_uint32),
-        ("netns_dev", ct.c_uint64),
-        ("netns_ino", ct.c_uint64),
-        ("btf_id", ct.c_uint32),
-        ("btf_key_type_id", ct.c_uint32),
-        ("btf_value_type_id", ct.c_uint32),
-    ]
-
-
-class _LinkCreateOpts(ct.Structure):
-    _fields_ = [("sz", ct.c_size_t), ("flags", ct.c_uint32), ("_rest", ct.c_byte * 52)]
-
-
-class _TcHook(ct.Structure):
-    _fields_ = [("sz", ct.c_size_t), ("ifindex", ct.c_int), ("attach_point", ct.c_int), ("parent", ct.c_uint32)]
-
-
-class _TcOpts(ct.Structure):
-    _fields_ = [
-        ("sz", ct.c_size_t),
-        ("prog_fd", ct.c_int),
-        ("flags", ct.c_uint32),
-        ("prog_id", ct.c_uint32),
-        ("handle", ct.c_uint32),
-        ("priority", ct.c_uint32),
-    ]
-
-
-class _TestRunOpts(ct.Structure):
-    _fields_ = [
-        ("sz", ct.c_size_t),
-        ("data_in", ct.c_void_p),
-        ("data_out", ct.c_void_p),
-        ("data_size_in", ct.c_uint32),
-        ("data_size_out", ct.c_uint32),
-        ("ctx_in", ct.c_void_p),
-        ("ctx_out", ct.c_void_p),
-        ("ctx_size_in", ct.c_uint32),
-        ("ctx_size_out", ct.c_uint32),
-        ("retval", ct.c_uint32),
-        ("repeat", ct.c_int),
-        ("duration", ct.c_uint32),
-        ("flags", ct.c_uint32),
-        ("cpu", ct.c_uint32),
-        ("batch_size", ct.c_uint32),
-    ]
 
 
 _PRINT = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
@@ -267,22 +208,9 @@ def map_info(fd: int) -> tuple[int, int, int]:
     return found.key_size, found.value_size, found.max_entries
 
 
-class _LinkInfo(ct.Structure):
-    """The beginning of struct bpf_link_info, as XDP and TCX links fill it."""
-
-    _fields_ = [
-        ("type", ct.c_uint32),
-        ("id", ct.c_uint32),
-        ("prog_id", ct.c_uint32),
-        ("_pad", ct.c_uint32),
-        ("ifindex", ct.c_uint32),
-        ("_rest", ct.c_byte * 28),
-    ]
-
-
 def link_ifindex(fd: int) -> int:
     """The interface that a link is attached to; 0 once the interface is gone."""
-    info, size = _LinkInfo(), ct.c_uint32(ct.sizeof(_LinkInfo))
+    info, size = LinkInfo(), ct.c_uint32(ct.sizeof(LinkInfo))
     check("ask for a link's interface", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
     return int(info.ifindex)
 
@@ -292,7 +220,7 @@ def link_ifindex(fd: int) -> int:
 
 def create_link(prog_fd: int, ifindex: int, attach_type: int, flags: int = 0) -> int:
     """Attach a program by a link (TCX or XDP); the caller pins and closes the descriptor."""
-    opts = _LinkCreateOpts(sz=ct.sizeof(_LinkCreateOpts), flags=flags)
+    opts = LinkCreateOpts(sz=ct.sizeof(LinkCreateOpts), flags=flags)
     return check("attach", lib().bpf_link_create(prog_fd, ifindex, attach_type, ct.byref(opts)))
 
 
@@ -303,18 +231,18 @@ def update_link(link_fd: int, prog_fd: int) -> None:
 
 def attach_clsact(prog_fd: int, ifindex: int, point: int, handle: int, priority: int) -> None:
     """Attach, or replace, by a clsact filter: kernels without TCX."""
-    hook = _TcHook(sz=ct.sizeof(_TcHook), ifindex=ifindex, attach_point=point)
+    hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     result = lib().bpf_tc_hook_create(ct.byref(hook))
     if result != -errno.EEXIST:
         check("create a clsact qdisc", result)
-    opts = _TcOpts(sz=ct.sizeof(_TcOpts), prog_fd=prog_fd, flags=TC_REPLACE, handle=handle, priority=priority)
+    opts = TcOpts(sz=ct.sizeof(TcOpts), prog_fd=prog_fd, flags=TC_REPLACE, handle=handle, priority=priority)
     check("attach", lib().bpf_tc_attach(ct.byref(hook), ct.byref(opts)))
 
 
 def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
     """Remove our filter, leaving the qdisc and foreign filters; no error if it is not there."""
-    hook = _TcHook(sz=ct.sizeof(_TcHook), ifindex=ifindex, attach_point=point)
-    opts = _TcOpts(sz=ct.sizeof(_TcOpts), handle=handle, priority=priority)
+    hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
+    opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
     result = lib().bpf_tc_detach(ct.byref(hook), ct.byref(opts))
     if result not in (-errno.ENOENT, -errno.EINVAL, -errno.ENODEV):
         check("detach", result)
@@ -323,8 +251,8 @@ def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
 
 def query_clsact(ifindex: int, point: int, handle: int, priority: int) -> int | None:
     """The id of the program in our filter; None if there is no such filter."""
-    hook = _TcHook(sz=ct.sizeof(_TcHook), ifindex=ifindex, attach_point=point)
-    opts = _TcOpts(sz=ct.sizeof(_TcOpts), handle=handle, priority=priority)
+    hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
+    opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
     found = lib().bpf_tc_query(ct.byref(hook), ct.byref(opts)) == 0
     _log.clear()
     return int(opts.prog_id) if found else None
@@ -392,7 +320,7 @@ def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: in
     comes out. Returns the program's verdict and that packet.
     """
     out = ct.create_string_buffer(room) if room else None
-    opts = _TestRunOpts(sz=ct.sizeof(_TestRunOpts))
+    opts = TestRunOpts(sz=ct.sizeof(TestRunOpts))
     opts.data_in = ct.cast(ct.c_char_p(data), ct.c_void_p)
     opts.data_size_in = len(data)
     if out is not None:
