@@ -106,12 +106,12 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 	const struct mrc_ev *ev;
 
 	if (turn & 1 && unanswered(rounds)) {
-		slot = turn / 2 % settings.evs_per_peer;
+		slot = turn / 2 % settings.planes * settings.evs_per_plane + turn / 2 / settings.planes % peer->slots;
 		ev = ev_at(ev_index(host_id, slot));
 		if (ev && ev->configured && ports & (1u << (ev->plane & 31)))
 			return slot;
 	}
-	slot = turn / settings.planes % settings.evs_per_plane;
+	slot = turn / settings.planes % peer->slots;
 	if (!next_usable(peer, ports, turn % settings.planes, 0, slot, &choice))
 		return NO_SLOT;
 	return choice.plane * settings.evs_per_plane + choice.slot;

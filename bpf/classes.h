@@ -67,7 +67,7 @@ static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, _
 static __always_inline int pinned_ev(struct mrc_peer *peer, __u32 ports, __u32 hash, struct choice *out)
 {
 	return next_usable(peer, ports, hash % settings.planes, 0,
-			   hash / settings.planes % settings.evs_per_plane, out);
+			   hash / settings.planes % peer->slots, out);
 }
 
 /* Stay on an EV until the flow pauses, for longer than packets on other EVs can take more: then nothing is

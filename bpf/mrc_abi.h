@@ -218,7 +218,7 @@ struct mrc_peer {
 	__u32 floor; /* daemon: ev_min_active: no fewer usable EVs than this */
 	__u32 wanted; /* programs: changes that the usable EVs were to follow; a count */
 	__u32 busy; /* programs: someone is at it */
-	__u32 reserved;
+	__u32 slots; /* daemon: EVs in the plane that has most, never 0: whose turn it is is taken modulo this */
 };
 _Static_assert(sizeof(struct mrc_peer) == 432, "mrc_peer is 432 bytes");
 

@@ -30,7 +30,7 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 static __always_inline __u32 reply_ev(struct mrc_peer *peer, const struct control *request,
 				      __u32 plane, __u32 number)
 {
-	__u32 turn = (bpf_ntohl(request->probe.seq) + number) % settings.evs_per_plane;
+	__u32 turn = (bpf_ntohl(request->probe.seq) + number) % peer->slots;
 	__u32 slot = usable_slot(peer, plane, turn);
 
 	return slot == NO_SLOT ? number : plane * settings.evs_per_plane + slot;

@@ -191,7 +191,7 @@ PEER = np.dtype(
         ("floor", _u32),
         ("wanted", _u32),
         ("busy", _u32),
-        ("reserved", _u32),
+        ("slots", _u32),
     ]
 )
 ROUNDS = np.dtype(

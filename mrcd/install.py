@@ -48,6 +48,7 @@ def _write_some(
         peer = tables.peers[row : row + 1].reshape(())
         peer["address"][: addresses.shape[1]] = addresses[i]
         peer["floor"] = plan.config.cluster.ev_min_active or default_floor(int(plan.paths.counts[which[i]]))
+        peer["slots"] = 1 + (np.flatnonzero(wanted.configured[i]) % plan.config.cluster.evs_per_plane).max()
         if not peer["configured"]:
             peer["ports"] = _ALL_PORTS  # until the peer says otherwise
             peer["configured"] = 1

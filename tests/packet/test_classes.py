@@ -33,6 +33,7 @@ policy = "spray"
 prefixes = ["fd00:99::6/128"]
 """
 )
+WIDE = Setup(evs=256, more='[[classes]]\npolicy = "pinned"\nports = [4791]\n')
 FLOWLETS = '[[classes]]\npolicy = "flowlet"\ndscp = [10]\n'
 LONG = Setup(more=f"[overlay]\nflowlet_us = 1000000\n{FLOWLETS}")
 SHORT = Setup(more=f"[overlay]\nflowlet_us = 1\n{FLOWLETS}")
@@ -78,6 +79,13 @@ def test_what_no_class_names_is_sprayed(bench: Bench, what: Packet) -> None:
 def test_pinned_flows_are_spread_over_the_evs(bench: Bench) -> None:
     used = Counter(ev(bench, packet(sport=10_000 + n, dport=4791)) for n in range(40 * EVS))
     assert len(used) == EVS
+    assert max(used.values()) < 3 * min(used.values()), used
+
+
+@pytest.mark.parametrize("bench", [WIDE], indirect=True)
+def test_pinned_flows_are_spread_where_a_peer_has_fewer_evs_than_its_table_is_wide(bench: Bench) -> None:
+    used = Counter(ev(bench, packet(sport=10_000 + n, dport=4791)) for n in range(40 * EVS))
+    assert sorted(used) == [64 * plane + slot for plane in range(4) for slot in range(4)]
     assert max(used.values()) < 3 * min(used.values()), used
 
 

@@ -13,7 +13,7 @@ from scapy.packet import Packet, Raw
 from mrcd import abi
 from mrcd.abi import EvState
 from mrcd.wire import ASIDE, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
-from tests.packet.cluster import EVS, H2, H5, SLOTS, all_steerings
+from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_steerings
 from tests.packet.reports import GENERATION, now
 from tests.packet.rig import Bench
 from tests.packet.wires import changed
@@ -131,6 +131,15 @@ def test_replies_take_another_ev_of_the_plane_each_time(bench: Bench) -> None:
     assert all(a != b for a, b in itertools.pairwise(ways))
     ways = [reflected(bench, request(bench, ev))[IPv6].fl for ev in (4, 5, 6, 7)]
     assert sorted(ways) == [4, 5, 6, 7]  # a sweep comes back by all of them
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
+def test_replies_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(bench: Bench) -> None:
+    ways = []
+    for seq in range(8):
+        ask = request(bench, 65, seq=seq)
+        ways.append(Ether(bench.pop("tc", ask, 1)[1])[IPv6].fl)
+    assert sorted(ways) == [64, 64, 65, 65, 66, 66, 67, 67]
 
 
 def test_replies_keep_to_usable_evs(bench: Bench) -> None:

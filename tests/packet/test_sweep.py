@@ -159,6 +159,22 @@ def test_when_none_of_the_usable_evs_works_reports_are_asked_for_on_the_others(b
     assert ways == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
+@pytest.mark.parametrize("answered", [True, False])
+def test_reports_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(bench: Bench, answered: bool) -> None:
+    wires, ways = bench.wires(), []
+    bench.tables.evs["probe_after_ns"][H2] = NEVER
+    for _ in range(4 * EVS):
+        bench.age(20 * MS)
+        bench.dataplane.sweep(H2)
+        ways.append(report_of(requests(wires))[MRC].ev)
+        if answered:
+            bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+    counts = [ways.count(64 * plane + slot) for plane in range(PLANES) for slot in range(SLOTS)]
+    assert sum(counts) == 4 * EVS
+    assert max(counts) - min(counts) <= (0 if answered else 4), counts
+
+
 def test_without_a_usable_ev_no_report_is_asked_for(bench: Bench) -> None:
     """But the paths are probed, or none could be found to have healed."""
     wires = bench.wires()

@@ -98,6 +98,7 @@ def test_a_first_plan_is_written_whole() -> None:
     assert not t.srhs["bytes"].any()
     assert set(t.evs["weight"][t.evs["configured"] != 0].tolist()) == {abi.WEIGHT_FULL}
     assert t.peers["floor"].tolist() == [0, 1, 1]  # a quarter of two and of four
+    assert t.peers["slots"].tolist() == [0, 1, 2]
 
 
 def test_the_floor_is_the_configured_one() -> None:
