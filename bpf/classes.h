@@ -76,20 +76,22 @@ static __always_inline int pinned_ev(struct mrc_peer *peer, __u32 ports, __u32 h
 static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now, __u32 hash,
 				      struct mrc_rotation *turn, struct choice *out)
 {
-	__u32 index = hash & (FLOWLETS - 1);
+	__u32 index = hash & (FLOWLETS - 1), number;
 	struct mrc_flowlet *f = bpf_map_lookup_elem(&mrc_flowlets, &index);
 
 	if (!f)
 		return choose_ev(peer, host_id, ports, turn, out);
+	number = *(volatile __u32 *)&f->number; /* once: another CPU may write another peer's, for a flow that shares it */
 	if (f->host_id != host_id || aged(now, f->ns, settings.flowlet_us * NS_PER_US) ||
-	    !usable_ev(peer, ports, f->number)) {
+	    !usable_ev(peer, ports, number)) {
 		if (!choose_ev(peer, host_id, ports, turn, out))
 			return 0;
 		f->number = out->plane * settings.evs_per_plane + out->slot;
 		f->host_id = host_id;
+	} else {
+		out->plane = number / settings.evs_per_plane;
+		out->slot = number % settings.evs_per_plane;
 	}
-	out->plane = f->number / settings.evs_per_plane;
-	out->slot = f->number % settings.evs_per_plane;
 	f->ns = now;
 	return 1;
 }
