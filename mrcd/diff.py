@@ -15,7 +15,7 @@ AGREED = (
     *("cluster.block", "cluster.underlay", "cluster.planes", "cluster.evs_per_peer"),
     *("cluster.steering", "cluster.udp_port"),
 )
-_FIXED = ("overlay.interface", "metrics.address")
+_FIXED = ("overlay.interface", "metrics.address", "metrics.web_config")
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,10 @@ class Difference:
         """Raises UsageError if the daemon must not go over to the new file as it runs."""
         for s in self.settings:
             if s.key in _FIXED:
+                then = f", then `ip link del {s.before}`" if s.key == "overlay.interface" else ""
                 raise UsageError(
-                    f"{s.key} {s.before} → {s.after} takes a restart; nothing was changed",
-                    hint=f"`systemctl restart mrcd`, then `ip link del {s.before}`",
+                    f"{s.key} {_said(s.before)} → {_said(s.after)} takes a restart; nothing was changed",
+                    hint=f"`systemctl restart mrcd`{then}",
                 )
         if self.agreed and not (detached or force):
             raise UsageError(
@@ -106,6 +107,10 @@ class Difference:
             "all_hosts": self.agreed,
             "steps": self.steps(),
         }
+
+
+def _said(value: object) -> str:
+    return "unset" if value is None else str(value)
 
 
 def compare(before: Plan, after: Plan) -> Difference:

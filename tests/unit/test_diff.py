@@ -147,7 +147,25 @@ def test_what_all_hosts_must_know_alike_is_refused_while_packets_fly(change: tup
     found.check(detached=False, force=True)
 
 
-def test_another_overlay_interface_takes_a_restart() -> None:
-    found = difference(("metric = 100", 'interface = "mrc1"'))
-    with pytest.raises(UsageError, match="takes a restart"):
+@pytest.mark.parametrize(
+    ("new", "said", "hint"),
+    [
+        ('interface = "mrc1"', "overlay.interface mrc0 → mrc1", "`systemctl restart mrcd`, then `ip link del mrc0`"),
+        (
+            'metric = 100\n[metrics]\naddress = "[::1]:9479"',
+            "metrics.address 127.0.0.1:9479 → [::1]:9479",
+            "`systemctl restart mrcd`",
+        ),
+        (
+            'metric = 100\n[metrics]\nweb_config = "/etc/mrcd/web.yml"',
+            "metrics.web_config unset → /etc/mrcd/web.yml",
+            "`systemctl restart mrcd`",
+        ),
+    ],
+)
+def test_what_is_opened_at_the_start_takes_a_restart(new: str, said: str, hint: str) -> None:
+    """A reload that seemed to switch TLS on would leave the numbers open to all."""
+    found = difference(("metric = 100", new))
+    with pytest.raises(UsageError, match=re.escape(f"{said} takes a restart; nothing was changed")) as refused:
         found.check(detached=True, force=True)
+    assert refused.value.hint == hint
