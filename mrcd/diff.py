@@ -46,6 +46,7 @@ class Difference:
     hosts_removed: tuple[str, ...]
     hosts_changed: tuple[tuple[str, tuple[str, ...]], ...]  # name, keys
     peers: tuple[PeerChange, ...]
+    labels: bool  # of paths to this host's peers
     programs: bool  # to be loaded anew, and replaced in place
     tables: bool  # to be made anew, which needs the programs too
 
@@ -53,7 +54,13 @@ class Difference:
     def anything(self) -> bool:
         """False if both files mean the same for this host."""
         return bool(
-            self.settings or self.hosts_added or self.hosts_removed or self.hosts_changed or self.peers or self.programs
+            self.settings
+            or self.hosts_added
+            or self.hosts_removed
+            or self.hosts_changed
+            or self.peers
+            or self.labels
+            or self.programs
         )
 
     @property
@@ -68,6 +75,8 @@ class Difference:
             found.append("the programs are loaded anew with their settings, and replaced in place")
         if self.tables:
             found.append("the tables are made anew: states of EVs are kept, counters start at zero")
+        if self.labels:
+            found.append("paths are shown with other labels")
         if self.agreed:
             found.append(f"all hosts must know {', '.join(self.agreed)} alike: detached first, or with --force")
         found += [f"{s.key} takes a restart" for s in self.settings if s.key in _FIXED]
@@ -125,6 +134,7 @@ def compare(before: Plan, after: Plan) -> Difference:
         hosts_removed=tuple(n for n in old if n not in new),
         hosts_changed=tuple((n, keys) for n in new if n in old and (keys := _keys(old[n], new[n]))),
         peers=tuple(c for c in changes if c.added or c.removed or c.changed),
+        labels=_labels(before) != _labels(after),
         programs=tables or any(of(before).tobytes() != of(after).tobytes() for of in (settings, classes)),
         tables=tables,
     )
@@ -145,6 +155,10 @@ def _settings(before: Config, after: Config) -> tuple[Setting, ...]:
 
 def _keys(before: Host, after: Host) -> tuple[str, ...]:
     return tuple(key for key in type(after).model_fields if getattr(before, key) != getattr(after, key))
+
+
+def _labels(plan: Plan) -> dict[tuple[str, int], str]:
+    return {(e.peer, e.ev): e.label for p in plan.peers for e in p.evs if e.label}
 
 
 def _evs(before: Peer, after: Peer) -> PeerChange:

@@ -147,6 +147,14 @@ def test_what_all_hosts_must_know_alike_is_refused_while_packets_fly(change: tup
     found.check(detached=False, force=True)
 
 
+def test_another_label_of_a_path_is_a_difference() -> None:
+    path = '\n[[paths]]\nsource = "h0"\npeer = "h2"\nplane = 0\nsegments = ["5f00:0:1::"]\nlabel = "{}"\n'
+    before, after = (topology.plan(config.parse(TEXT + path.format(n)), "h0") for n in ("old", "new"))
+    found = compare(before, after)
+    assert found.anything
+    assert (found.peers, found.programs, found.steps()) == ((), False, ["paths are shown with other labels"])
+
+
 @pytest.mark.parametrize(
     ("new", "said", "hint"),
     [
