@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from mrcd import abi
 from mrcd.hooks import Port
 from mrcd.paths import Block
+from mrcd.prefixes import Network
 from mrcd.tables import Tables, prefix_key
 from mrcd.topology import Plan
 
@@ -125,12 +126,16 @@ def _mac(text: str) -> NDArray[np.uint8]:
 
 def prefixes(plan: Plan) -> dict[bytes, int]:
     """The overlay trie: key of struct mrc_prefix → host id, and the policy of a class of that destination above it."""
-    classes = [(n, abi.Policy[k.policy.upper()]) for k in plan.config.classes for n in k.prefixes]
+    named: dict[Network, tuple[int, abi.Policy]] = {}  # which comes first holds
+    for k in plan.config.classes:
+        for n in k.prefixes:
+            named.setdefault(n, (len(named), abi.Policy[k.policy.upper()]))
+    lengths = {(n.version, n.prefixlen) for n in named}
+    networks = [(n, p.host.id) for p in plan.peers for n in p.host.prefixes]
+    networks += [(n, owner) for n in named if (owner := plan.config.owner(n).id) != plan.host.id]
     found = {}
-    for peer in plan.peers:
-        networks = list(peer.host.prefixes)
-        networks += [n for n, _ in classes if plan.config.owner(n).id == peer.host.id]
-        for n in networks:
-            policy = next((p for c, p in classes if c.version == n.version and n.subnet_of(c)), abi.Policy.NONE)  # type: ignore[arg-type]
-            found[prefix_key(n.network_address.packed, n.prefixlen)] = peer.host.id | policy << _POLICY_SHIFT
+    for n, host_id in networks:
+        wider = [n.supernet(new_prefix=length) for v, length in lengths if v == n.version and length <= n.prefixlen]
+        _, policy = min((named[c] for c in wider if c in named), default=(0, abi.Policy.NONE))
+        found[prefix_key(n.network_address.packed, n.prefixlen)] = host_id | policy << _POLICY_SHIFT
     return found

@@ -1,5 +1,6 @@
 """[[classes]] in the cluster file, and what the programs are told of them."""
 
+import time
 from typing import Any
 
 import pytest
@@ -45,6 +46,33 @@ def test_a_class_of_destinations_covers_the_hosts_prefixes_within_it_and_may_be_
     assert value(found, bytes([10, 100, 2, 128]), 25) == (2, PINNED)
     assert value(found, bytes([10, 100, 2, 0]), 24) == (2, abi.Policy.NONE)
     assert len(found) == len(install.prefixes(plan(""))) + 1
+
+
+def test_of_two_classes_around_a_destination_the_first_holds() -> None:
+    wide, narrow = ('[[classes]]\npolicy = "{}"\nprefixes = ["{}"]\n'.format(*c) for c in (
+        ("flowlet", "10.100.2.0/24"), ("pinned", "10.100.2.128/25"),
+    ))  # fmt: skip
+    for text, policy in ((wide + narrow, FLOWLET), (narrow + wide, PINNED)):
+        found = install.prefixes(plan(text))
+        assert value(found, bytes([10, 100, 2, 0]), 24) == (2, FLOWLET)
+        assert value(found, bytes([10, 100, 2, 128]), 25) == (2, policy)
+
+
+def test_many_classes_in_a_large_cluster_do_not_hold_up_the_daemon() -> None:
+    """It is worked out in the event loop. A comparison of each host with each class took minutes."""
+    many, hosts = 200, range(1000)
+    text = "[cluster]\nt0s = 63\nevs_per_peer = 4\n"
+    for n in hosts:
+        text += f'[[hosts]]\nname = "h{n}"\nid = {n}\nt0 = {n // 16}\nport = {n % 16}\n'
+        text += f'prefixes = ["10.{n // 250}.{n % 250}.0/24"]\n'
+    wanted = ", ".join(f'"10.{n // 250}.{n % 250}.7/32"' for n in hosts[-many:])
+    parsed = config.parse(f'{text}[[classes]]\npolicy = "pinned"\nprefixes = [{wanted}]\n')
+    large = topology.plan(parsed, "h0")
+    began = time.process_time()
+    found = install.prefixes(large)
+    assert time.process_time() - began < 2
+    assert len(found) == len(hosts) - 1 + many
+    assert value(found, bytes([10, 3, 249, 7]), 32) == (999, PINNED)
 
 
 @pytest.mark.parametrize(
