@@ -6,12 +6,14 @@ tables of the same sizes stay, with all states and counters.
 """
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 from typing import Any
 
 from mrcd import config, diff, hooks, topology
 from mrcd.daemon import Daemon
+from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError, MrcdError
 from mrcd.tables import Tables
 from mrcd.topology import Plan
@@ -87,7 +89,7 @@ class Reloader:
         try:
             if difference.programs:
                 new = old.successor(plan)
-                await asyncio.to_thread(new.load)  # the verifier takes its time; the paths are watched meanwhile
+                await _load(new)
             if new.tables != new.pins:
                 tables = Tables(new.tables, writable=True)
             async with daemon.netlink_lock:
@@ -99,6 +101,8 @@ class Reloader:
                         if tables is not old_tables and new.tables == new.pins:  # committed
                             old.pin_again()
                         await daemon.adopt(before, old, old_tables)
+                        if tables is not old_tables:
+                            tables.close()
                     finally:
                         daemon.resume()
                     if isinstance(e, MrcdError):
@@ -112,6 +116,18 @@ class Reloader:
             old.close()
         if tables is not old_tables:
             old_tables.close()
+
+
+async def _load(dataplane: Dataplane) -> None:
+    """In a thread: the verifier takes its time, and the paths are watched meanwhile. Who is cancelled, as the daemon
+    stops, waits for it all the same: the object must not be closed while it is being loaded."""
+    loading = asyncio.get_running_loop().run_in_executor(None, dataplane.load)  # no task, which would be cancelled too
+    try:
+        await asyncio.shield(loading)
+    finally:
+        while not loading.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({loading})
 
 
 def _summary(d: diff.Difference) -> dict[str, Any]:

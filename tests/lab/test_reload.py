@@ -62,6 +62,11 @@ def _refused(lab: Lab, *arguments: str) -> str:
     return done.stderr
 
 
+def _descriptors(lab: Lab) -> int:
+    """How many the daemon of h0 has open."""
+    return len(list(Path(f"/proc/{lab.daemon_pid('h0')}/fd").iterdir()))
+
+
 def _running(lab: Lab) -> str:
     return lab.exec("h0", ["mrcctl", "config", "show", "--effective"], check=True).stdout
 
@@ -196,6 +201,7 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> No
     """Routes come last: by then programs, tables and MTU are the new file's."""
     lab, running = file.lab, _running(file.lab)
     strangers = ["10.99.0.3/32", "dev", "lo", "metric", "150"]
+    opened_before = _descriptors(lab)
     lab.exec("h0", ["ip", "route", "add", *strangers], check=True)
     routes = ["ip", "route", "show", "proto", "77", "dev", "mrc0"]  # the fallback follows the EVs
     before = lab.exec("h0", routes, check=True).stdout
@@ -214,6 +220,7 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> No
         assert all_good(lab)
         with opened(pin_directory(lab.run_dir("h0") / "bpf") / "mrc_peers") as fd:
             assert libbpf.map_info(fd)[2] == 64
+        wait_until("nothing more is open than before", lambda: _descriptors(lab) <= opened_before)
     finally:
         lab.exec("h0", ["ip", "route", "del", *strangers], check=True)
 
