@@ -132,7 +132,7 @@ class Api:
     async def detach(self, request: web.Request) -> web.Response:
         """Take the data plane down."""
         body = await api_request.body(request)
-        message = await switch.detach(self._daemon, bool(body.get("force")))
+        message = await switch.detach(self._daemon, api_request.flag(body, "force"))
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def attach(self, _: web.Request) -> web.Response:

@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
+from mrcd import api_request
 from mrcd.daemon import Daemon
-from mrcd.errors import UsageError
 from mrcd.reload import Reloader
 from mrcd.versions import SCHEMA_VERSION
 
@@ -32,9 +32,5 @@ class ConfigApi:
 
     async def reload(self, request: web.Request) -> web.Response:
         """Read the file again."""
-        try:
-            body = await request.json() if request.can_read_body else {}
-        except ValueError:
-            raise UsageError("the request's body is not JSON") from None
-        force = isinstance(body, dict) and bool(body.get("force"))
-        return web.json_response(await self._reloader.reload(force=force))
+        body = await api_request.body(request) if request.can_read_body else {}
+        return web.json_response(await self._reloader.reload(force=api_request.flag(body, "force")))

@@ -20,6 +20,14 @@ async def body(request: web.Request) -> dict[str, Any]:
     return document
 
 
+def flag(document: dict[str, Any], name: str) -> bool:
+    """A key that is true or false, or not there. Raises UsageError: of any other value it is not known what it asks."""
+    value = document.get(name, False)
+    if type(value) is not bool:
+        raise UsageError(f"{name} is neither true nor false: {value!r}")
+    return value
+
+
 def uid(request: web.Request) -> int | None:
     """The user at the other end of the unix socket, by the kernel's word (SO_PEERCRED in unix(7)); None if it has
     none."""

@@ -1,0 +1,72 @@
+"""POST /v1/reload over a real unix socket: what a body may say."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from mrcd.api import errors
+from mrcd.api_config import ConfigApi
+from mrcd.daemon import Daemon
+from mrcd.reload import Reloader
+
+
+class Asked:
+    """Of a reloader: how it was asked."""
+
+    def __init__(self) -> None:
+        self.force: list[bool] = []
+
+    async def reload(self, *, force: bool) -> dict[str, Any]:
+        """Nothing."""
+        self.force.append(force)
+        return {}
+
+
+def reload(directory: Path, body: bytes | None) -> tuple[int, dict[str, Any], list[bool]]:
+    """Status and answer, and how the reloader was asked."""
+    asked, path = Asked(), str(directory / "s")
+
+    async def scenario() -> tuple[int, dict[str, Any]]:
+        app = web.Application(middlewares=[errors])
+        app.add_routes(ConfigApi(cast(Daemon, None), cast(Reloader, asked)).routes())
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, path).start()
+        try:
+            async with (
+                aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
+                session.post("http://mrcd/v1/reload", data=body) as answer,
+            ):
+                return answer.status, await answer.json()
+        finally:
+            await runner.cleanup()
+
+    return *asyncio.run(scenario()), asked.force
+
+
+@pytest.mark.parametrize(
+    ("body", "force"), [(None, False), (b"{}", False), (b'{"force": false}', False), (b'{"force": true}', True)]
+)
+def test_a_reload(tmp_path: Path, body: bytes | None, force: bool) -> None:
+    assert reload(tmp_path, body) == (200, {}, [force])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "the request's body is not JSON"),
+        (b"[" * 100_000, "the request's body is not JSON"),
+        (b"[true]", "the request's body is not a JSON object"),
+        (b'{"force": "no"}', "force is neither true nor false: 'no'"),
+        (b'{"force": 0}', "force is neither true nor false: 0"),
+    ],
+    ids=["cut off", "deep", "list", "text", "number"],
+)
+def test_a_body_that_says_something_else_reloads_nothing(tmp_path: Path, body: bytes, said: str) -> None:
+    """It might have meant another thing than to reload by force."""
+    status, answer, asked = reload(tmp_path, body)
+    assert (status, answer["error"], answer["exit_code"], asked) == (400, said, 1, [])
