@@ -290,7 +290,7 @@ _Static_assert(sizeof(struct mrc_prefix) == 20, "mrc_prefix is 20 bytes");
 struct mrc_owner {
 	__u32 address[4];
 	__u32 epoch; /* of the trie: older ones count for nothing */
-	__u32 host_id;
+	__u32 value; /* of the trie */
 	__u64 reserved;
 };
 _Static_assert(sizeof(struct mrc_owner) == 32, "mrc_owner never straddles two cache lines");

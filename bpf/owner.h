@@ -8,25 +8,25 @@
 #include "maps.h"
 #include "parse.h"
 
-/* The host id that owns an address, by its key for the trie. Returns 0 if there is none. */
-static __always_inline int find_owner(struct mrc_prefix *key, struct mrc_node *self, __u32 *host_id)
+/* What the trie says of an address, by its key: the host id and the policy. Returns 0 if it has none. */
+static __always_inline int find_owner(struct mrc_prefix *key, struct mrc_node *self, __u32 *value)
 {
 	__u32 index = bpf_get_smp_processor_id() * MRC_OWNERS + owner_slot((const __u32 *)key->address);
 	struct mrc_owner *owner = bpf_map_lookup_elem(&mrc_owners, &index);
 	__u32 *found, epoch;
 
 	if (owner && owner->epoch == self->epoch && same_address(owner->address, key->address)) {
-		*host_id = owner->host_id;
+		*value = owner->value;
 		return 1;
 	}
 	epoch = __sync_fetch_and_add(&self->epoch, 0); /* before the trie is read, on every architecture */
 	found = bpf_map_lookup_elem(&mrc_prefixes, key);
 	if (!found)
 		return 0;
-	*host_id = *found;
+	*value = *found;
 	if (owner) {
 		__builtin_memcpy(owner->address, key->address, sizeof(owner->address));
-		owner->host_id = *host_id;
+		owner->value = *value;
 		owner->epoch = epoch;
 	}
 	return 1;
