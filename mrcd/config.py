@@ -234,12 +234,14 @@ class Class(_Model):
     """Traffic that is not simply sprayed, by its destination, its ports or its DSCP. The first class that names one
     of them holds; a destination's policy comes before a port's, and that before a DSCP's."""
 
-    policy: Literal["spray", "flowlet", "pinned"]
+    policy: Literal["spray", "flowlet", "pinned"] = Field(
+        description="another path with every packet, whenever the flow pauses (overlay.flowlet_us), or when it fails"
+    )
     prefixes: list[Network] = Field(default_factory=list, description="of destinations, within a host's prefixes")
     ports: list[int | str] = Field(
         default_factory=list, description='TCP or UDP ports at either end; ranges are written "6000-6010"'
     )
-    dscp: list[Annotated[int, Field(ge=0, le=63)]] = Field(default_factory=list)
+    dscp: list[Annotated[int, Field(ge=0, le=63)]] = Field(default_factory=list, description="of the inner packet")
 
     @property
     def port_ranges(self) -> list[tuple[int, int]]:

@@ -231,7 +231,7 @@ class Paths:
         )
         here = slice(0, planes * width)
         used = np.broadcast_to((np.arange(width) < self._slots[which, None])[:, None, :], (n, *self.shape))
-        made.configured[:, here] = used.reshape(n, -1)
+        made.configured[:, here] = used.reshape(n, planes * width)
         made.plane[:, here] = np.arange(planes).repeat(width)
         if c.steering == "ecmp":
             made.dst[:, here] = self.addresses(which).repeat(width, axis=1)
@@ -261,7 +261,7 @@ class Paths:
             size = srv6.srh_bytes(segments)
             backwards = self._carriers(usids[rows][..., segments - 1 : 0 : -1, None])
             srh[rows, :, :8] = np.frombuffer(srv6.srh_header(segments), np.uint8)
-            srh[rows, :, 8:size] = backwards.reshape(*backwards.shape[:2], -1)
+            srh[rows, :, 8:size] = backwards.reshape(*backwards.shape[:2], size - 8)
             srh_len[rows] = size
 
     def _fill_explicit(self, made: Block, which: Ints) -> None:

@@ -127,6 +127,24 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
         assert install.write_peers(cast(tables.Tables, t), plan, lambda row: None) == []
 
 
+@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+@pytest.mark.parametrize("t0", [0, 1])
+def test_a_single_peer_under_the_same_t0_or_another(steering: str, t0: int) -> None:
+    """No peer is of the other kind."""
+    hosts = "".join(
+        f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i * t0}\nport = {i}\nprefixes = ["10.99.0.{i + 1}/32"]\n'
+        for i in range(2)
+    )
+    c = config.parse(f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nsteering = "{steering}"\n{hosts}')
+    plan = topology.plan(c, "h0")
+    (peer,) = plan.peers
+    wanted = reference(c, plan.host, peer.host)
+    t = Arrays(2, 4)
+    install.write_peers(cast(tables.Tables, t), plan, lambda row: None)
+    assert np.flatnonzero(t.evs["configured"][1]).tolist() == [e.ev for e in wanted]
+    assert t.evs["dst"][1][[e.ev for e in wanted]].tobytes() == b"".join(e.segments[0].packed for e in wanted)
+
+
 def check_addresses(t: Arrays, c: Config, peer: Peer) -> None:
     found = tuple(IPv6Address(a.tobytes()) for a in t.peers["address"][peer.host.id][: c.cluster.planes])
     wanted = tuple(srv6.plane_address(c.cluster.underlay, plane, peer.host) for plane in range(c.cluster.planes))
