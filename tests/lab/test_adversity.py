@@ -104,6 +104,21 @@ def _start(lab: Lab, run_dir: Path, log: Path) -> "subprocess.Popen[bytes]":
     return child
 
 
+def _deny_on_a_full_disk(lab: Lab, run_dir: Path) -> None:
+    """In force at once, with a warning; in the file as soon as there is room."""
+    control = ["mrcctl", "--run-dir", str(run_dir)]
+    done = lab.exec("h0", [*control, "deny", "ev:0"], check=True)
+    assert "not kept over a restart" in done.stderr
+    assert "No space left on device" in done.stderr
+    denied = json.loads(lab.exec("h0", [*control, "paths", "--state", "DENIED", "--json"], check=True).stdout)
+    assert [p["ev"] for p in denied["paths"]] == [0]
+    assert not (run_dir / "denials.json").exists()
+    (run_dir / "filler").unlink()
+    wait_until("the denial is in the file", (run_dir / "denials.json").exists, 20)
+    done = lab.exec("h0", [*control, "allow", "ev:0"], check=True)
+    assert done.stderr == ""
+
+
 def test_a_full_disk_beside_the_socket_stops_nothing(small: Lab, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -118,6 +133,7 @@ def test_a_full_disk_beside_the_socket_stops_nothing(small: Lab, tmp_path: Path)
             tcp_transfer(small, 4, size=1_000_000, target=1)
             status = small.exec("h0", ["mrcctl", "--run-dir", str(run_dir), "status", "--json"], check=True)
             assert json.loads(status.stdout)["daemon"]["running"]
+            _deny_on_a_full_disk(small, run_dir)
         finally:
             child.terminate()
             child.wait(10)
