@@ -1,10 +1,10 @@
 """`watch` and `top`: in a terminal, in a pipe, over the daemon's end; the terminal is given back as it was."""
 
-import contextlib
 import fcntl
 import json
 import os
 import pty
+import select
 import shlex
 import signal
 import struct
@@ -47,15 +47,13 @@ class Terminal:
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
-        os.set_blocking(self.ours, False)
 
     def until(self, text: str) -> None:
         deadline = time.monotonic() + 10
         while text not in self.shown:
             assert time.monotonic() < deadline, f"{text!r} is not in {self.shown[-3000:]!r}"
-            with contextlib.suppress(BlockingIOError):
+            if select.select([self.ours], [], [], 0.1)[0]:
                 self.shown += os.read(self.ours, 65536).decode()
-            time.sleep(0.01)
 
     def keys(self, text: str) -> None:
         os.write(self.ours, text.encode())

@@ -1,7 +1,6 @@
 """Many peers: how many probes the quiet ones get, that all get their turn, and that no tick takes long."""
 
 import mmap
-import time
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +28,7 @@ class Some(Programs):
         self.probes: list[tuple[int, int]] = []  # (ms, how many)
         self.mute: set[int] = set()
         self.takes_s = 0.0
+        self.clock = 0.0  # s
 
     def sweep(self, host_id: int, first: int = 0, count: int = 0) -> int:
         numbers = (first + np.arange(count or EVS)) % EVS
@@ -43,7 +43,7 @@ class Some(Programs):
             self.arrays.peers["heard_ns"][host_id] = self.now + 1
         self.swept.append(host_id)
         self.probes.append((self.now // MS, len(numbers) + 1))
-        time.sleep(self.takes_s)
+        self.clock += self.takes_s
         return len(numbers) + 1
 
 
@@ -200,9 +200,15 @@ def test_an_allowed_ev_is_probed_before_it_carries_traffic_though_all_was_calm_b
     assert evs["state"][6, 2] == EvState.GOOD
 
 
-def test_no_tick_takes_long_and_nobody_is_forgotten() -> None:
+def by_its_clock(m: Many, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes for the monitor only where the programs take some."""
+    monkeypatch.setattr("mrcd.monitor.time.perf_counter", lambda: m.programs.clock)
+
+
+def test_no_tick_takes_long_and_nobody_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """256 busy peers, or a slow machine: what there is no time for comes first in the next tick."""
     m = Many()
+    by_its_clock(m, monkeypatch)
     m.programs.takes_s = 0.002
     m.monitor._busy_ns[1:] = m.programs.now + 10**12  # all have traffic, which has stalled
     for tick in range(30):
@@ -213,12 +219,13 @@ def test_no_tick_takes_long_and_nobody_is_forgotten() -> None:
     assert counts.max() - counts.min() <= 2
 
 
-def test_steers_that_there_is_no_time_for_are_carried_out_later() -> None:
+def test_steers_that_there_is_no_time_for_are_carried_out_later(monkeypatch: pytest.MonkeyPatch) -> None:
     m = Many(EvState.UNKNOWN)
+    by_its_clock(m, monkeypatch)
     steer, slow = m.programs.steer, 0.001
 
     def slowly(*args: object) -> bool:
-        time.sleep(slow)
+        m.programs.clock += slow
         return steer(*args)  # type: ignore[arg-type]
 
     m.programs.steer = slowly  # type: ignore[method-assign,assignment]
