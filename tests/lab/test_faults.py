@@ -123,7 +123,9 @@ def test_the_last_ev_stays_in_use(healthy: Lab) -> None:
         for t1 in range(4):
             if (plane, t1) != (2, 2):
                 healthy.fail(f"link:{plane}:1:{t1}")
+    # Either end finds out for itself, and an answer needs the way back.
     wait_until("15 EVs are out", lambda: len(_bad(healthy, "h0", "h2")) == 15, 5)
+    wait_until("15 EVs back are out", lambda: len(_bad(healthy, "h2", "h0")) == 15, 5)
     usable = [p for p in mrcctl(healthy, "h0", "paths", "--peer", "h2") if p["usable"]]
     assert [p["ev"] for p in usable] == [10]  # ev_min_active is 4, but nothing arrives by the others
     healthy.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.3"], check=True)
