@@ -314,8 +314,8 @@ class Daemon:
             if n % _BREATH == 0:
                 await asyncio.sleep(0)
             peer = self.peers[row]
-            mrc0 = self._mrc0 if self.monitor.sprayed(row) else None
-            usable = view.usable_evs(peer, self.monitor.routed(row))
+            mrc0 = self._mrc0 if self.monitor.peerwatch.sprayed(row) else None
+            usable = view.usable_evs(peer, self.monitor.peerwatch.routed(row))
             wanted = routes.peer_routes(self.plan, peer, nics, usable, mrc0)
             _log_changes(await self._routes.want(row, wanted))
 

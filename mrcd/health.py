@@ -5,6 +5,7 @@ returns with, how often it is probed until then, links, and peers that answer no
 vectorised over (peers, EVs); only changes of state, which are rare, are handled one by one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ class Steer:
     leave: tuple[EvState, ...]
     after: EvState
     reason: Reason
-    evidence: dict[str, int | float]
+    evidence: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

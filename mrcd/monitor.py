@@ -1,14 +1,15 @@
 """Watching the paths: sweeps out, the programs' events in, the slow verdicts back.
 
-The decisions are health.py's and grey.py's; this is the hand that reads the tables and steers the programs
-for them. States are changed by the programs alone, and told by them through the ring buffer alone.
+The decisions are health.py's and grey.py's; this reads the tables for them and says when which peer is probed.
+What a peer says of itself is peerwatch.py's, carrying out what was decided statechanges.py's. States are changed by
+the programs alone, and told by them through the ring buffer alone.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 from mrcd import abi, grey, health
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
-from mrcd.errors import MachineError, MrcdError
+from mrcd.errors import MrcdError
 from mrcd.events import EventLog
 from mrcd.listener import Listener
 from mrcd.pacing import Budget, pace
+from mrcd.peerwatch import PeerWatch
 from mrcd.selfwatch import Durations
+from mrcd.statechanges import StateChanges
 from mrcd.tables import Tables
 from mrcd.topology import Plan
 
@@ -31,15 +34,10 @@ _BUSY_NS = 2_000_000_000  # a peer counts as busy for this long after its last p
 _HURRY = 4  # sweeps of a peer whose flow has stalled with a reply missing are this many times as frequent
 _FLOWING_NS = 50_000_000  # a peer whose traffic flows is judged so seldom: the programs look after it
 _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
-_PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
-_STEADY_NS = 2_000_000_000  # usable EVs that are the same for so long are worth new routes
 _ALARM_NS = 5_000_000  # between two times that a peer is asked about because a flow has stopped
-_STEER_TRIES = 16
 _AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
 _SLICE_S = 0.005  # a tick takes no longer, but for the peers at hand: the loop has others to serve
-_ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
-
 
 Sweeps = tuple[health.Ints, health.Ints, health.Ints]  # rows, first EVs, how many from there on (0 = all)
 
@@ -51,7 +49,6 @@ class Monitor:
         self, plan: Plan, tables: Tables, dataplane: Dataplane, events: EventLog, changed: Callable[[int], None]
     ) -> None:
         self._plan, self._tables, self._dataplane = plan, tables, dataplane
-        self._events, self._changed = events, changed
         self._peers = {p.host.id: p for p in plan.peers}
         self._rows = np.array(sorted(self._peers), np.int64)
         self._mine = np.isin(np.arange(len(tables.peers)), self._rows)
@@ -62,8 +59,6 @@ class Monitor:
         self._words = tables.evs.view(np.uint64), tables.ledgers.view(np.uint64)
         self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(2))
         self._asked = tables.rounds["round"].copy()  # reports, when a peer was last looked at
-        self._statuses = np.full((n, 3), -1, np.int64)  # heard, status, ports
-        self._silent: set[int] = set()
         self._again: asyncio.TimerHandle | None = None
         self._hurry = False
         h = plan.config.health
@@ -74,7 +69,6 @@ class Monitor:
         self._turn_ns, self._took_turns_ns = (h.idle_interval_ms - h.probe_interval_ms // 2) * _MS, 0
         self._behind = False  # there was more to do than a tick has time for
         self._until = 0.0  # time.perf_counter() at which this tick has had its time
-        self._steers: deque[health.Steer] = deque()  # decided, not carried out yet
         self._to_tell: deque[int] = deque()  # peers, of this host's status
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ticks, self.rounds = Durations(), Durations()  # rounds: to look at all peers once
@@ -85,10 +79,9 @@ class Monitor:
         self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, self._pace.interval_ns
         self._slack_ns = self._interval_ns // 2  # a visit may come a little early
         self._hurry_ns = self._interval_ns // _HURRY
-        self._started = time.monotonic()
-        self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
-        self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
         self._listener = Listener(self._peers, tables, dataplane, events)
+        self.peerwatch = PeerWatch(plan, tables, events, changed)
+        self.changes = StateChanges(h, tables, dataplane, self._listener, self.peerwatch.names, changed)
 
     @property
     def bad_ns(self) -> NDArray[np.int64]:
@@ -130,10 +123,10 @@ class Monitor:
 
     def _ask_about_stalls(self) -> None:
         """Where a flow has stopped, ask at once, and once more when replies have had time."""
-        stalled = (self._listener.stalled & self._peers.keys()) - self._silent
+        stalled = (self._listener.stalled & self._peers.keys()) - self.peerwatch.silent
         self._listener.stalled.clear()
         now = time.monotonic_ns()
-        rows = [r for r in stalled if now - self._alarm_ns[r] >= _ALARM_NS and self.sprayed(r)]
+        rows = [r for r in stalled if now - self._alarm_ns[r] >= _ALARM_NS and self.peerwatch.sprayed(r)]
         if rows:
             self._alarm_ns[rows] = now
             self._ask(rows)
@@ -166,30 +159,16 @@ class Monitor:
 
     def follow(self, before: "Monitor") -> None:
         """Know of the peers what an earlier plan's monitor knew."""
-        self._started = before._started
-        known = min(len(self._statuses), len(before._statuses))
-        self._statuses[:known] = np.where(self._mine[:known, None], before._statuses[:known], -1)
-        self._silent = before._silent & self._peers.keys()
+        self.peerwatch.follow(before.peerwatch)
 
     def forget(self) -> None:
         """Judge all peers anew: what was missed while nobody listened says nothing."""
         self._judge.forget(self._rows)
 
-    def sprayed(self, row: int) -> bool:
-        """Whether a peer's traffic may be sprayed: both data planes are attached, and it has been heard,
-        unless there is nothing to fall back to."""
-        peer = self._tables.peers[row]
-        heard = bool(peer["heard_ns"]) or self._plan.config.cluster.steering == "ecmp"
-        return not self._detached and heard and not int(peer["status"]) & abi.STATUS_DETACHED
-
-    @property
-    def _detached(self) -> bool:
-        return bool(int(self._tables.node["status"]) & abi.STATUS_DETACHED)
-
     def _tick(self, now: int) -> None:
         begun, looked = time.perf_counter(), self._looked
         self._until = begun + _SLICE_S
-        self._carry_out(self._until)
+        self.changes.carry_out(self._until)
         urgent, others = self._due(now)
         if self._pace.window and len(others):
             calm = self._calm(others)
@@ -201,7 +180,7 @@ class Monitor:
             rows = due[visited : visited + _AT_ONCE]
             visited += len(rows)
             self._visit(rows, now)
-        self._behind = visited < len(due) or bool(self._steers)
+        self._behind = visited < len(due) or bool(self.changes)
         if visited:  # those that are left are due still, and first in the next tick
             self._turns[visited > len(urgent)] = int(due[visited - 1]) + 1
         if visited or self._looked != looked:
@@ -229,15 +208,14 @@ class Monitor:
         good = (heads >> np.uint64(24) == EvState.GOOD << 8 | abi.WEIGHT_FULL) | (heads & np.uint64(0xFF) == 0)
         linked = peers["ports"][rows] & self._tables.node["ports"] & self._planes == self._planes
         answered = peers["heard_ns"][rows].astype(np.int64) > self._swept_ns[rows]
-        reachable = ~np.isin(rows, list(self._silent))
-        calm: health.Bools = good.all(axis=1) & linked & answered & reachable & self._judged(rows)
+        reachable = ~np.isin(rows, list(self.peerwatch.silent))
+        calm: health.Bools = good.all(axis=1) & linked & answered & reachable & self.peerwatch.judged(rows)
         return calm
 
     def _greet(self, rows: health.Ints, now: int) -> None:
         """Probe peers that are calm."""
         self._unjudged[rows] = True
-        self._note_statuses(rows)
-        self._note_usable(rows, now)
+        self._judge.forget(self.peerwatch.look(rows, now))
         self._swept_ns[rows], self._due_ns[rows] = now, now + self._idle_ns - self._slack_ns
         nothing = np.zeros(len(rows), bool)
         self._send(self._windows(rows, nothing[:, None], nothing), now)
@@ -267,9 +245,8 @@ class Monitor:
         evs, ledgers = self._words[0][due].view(abi.EV), self._words[1][due].view(abi.LEDGER)
         self.drain()
         self._listener.find_lost(due, evs, now)
-        self._note_statuses(due)
-        self._note_usable(due, now)
-        judged = self._judged(due)
+        self._judge.forget(self.peerwatch.look(due, now))
+        judged = self.peerwatch.judged(due)
         self._judge.forget(due[self._unjudged[due]])  # what came before it was calm says nothing of now
         self._unjudged[due] = False
         if judged.all():
@@ -288,14 +265,6 @@ class Monitor:
             sent += probes if now - self._busy_ns[row] >= _BUSY_NS else 0
         self._budget.spend(sent)
         self._sending_s += time.perf_counter() - begun
-
-    def _judged(self, rows: health.Ints) -> health.Bools:
-        """Whose answers count: peers that are sprayed to, and those that were never heard."""
-        peers = self._tables.peers
-        heard, gone = peers["heard_ns"][rows] > 0, (peers["status"][rows] & abi.STATUS_DETACHED) != 0
-        ecmp = self._plan.config.cluster.steering == "ecmp"
-        judged: health.Bools = (((heard | ecmp) & ~gone) | ~heard) & (not self._detached)
-        return judged
 
     def _flowing(self, due: health.Ints, now: int) -> health.Bools:
         """Which of the due peers have had traffic since they were last due, and of a kind that carries probes."""
@@ -328,12 +297,12 @@ class Monitor:
         late = np.maximum(4 * self._tables.rounds["rtt_ns"][due].astype(np.int64), _LATE_NS)
         old = now - evs["probe_ns"].astype(np.int64) > late[:, None]
         missing = in_use & (((evs["probe_seq"] != ledgers["reply_seq"]) & old) | (ledgers["lag_ns"] != 0))
-        missing = missing.any(axis=1) & judged & ~np.isin(due, list(self._silent))
+        missing = missing.any(axis=1) & judged & ~np.isin(due, list(self.peerwatch.silent))
         try_evs = probed & ((state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN))
         try_evs &= evs["probe_after_ns"] <= now
         tried = try_evs.any(axis=1)
         stalled = ~flowing & (now - self._busy_ns[due] < _BUSY_NS)
-        fast = (missing | tried | stalled | flowing) & (not self._detached)
+        fast = (missing | tried | stalled | flowing) & (not self.peerwatch.detached)
         old_sweep = now - self._swept_ns[due] >= self._idle_ns - self._slack_ns
         sweep: health.Bools = old_sweep | (fast & (missing | tried | stalled))
         self._swept_ns[due] = np.where(sweep, now, self._swept_ns[due])
@@ -359,99 +328,24 @@ class Monitor:
 
     # ---- verdicts ----
 
-    def _note_statuses(self, rows: health.Ints) -> None:
-        """Attached, detached or restarted peers: seen in what their probes say."""
-        peers = self._tables.peers[rows]
-        statuses = np.stack([peers["heard_ns"] > 0, peers["status"], peers["ports"]], axis=1).astype(np.int64)
-        other = (statuses != self._statuses[rows]).any(axis=1)
-        for row, (heard, status, ports) in zip(rows[other].tolist(), statuses[other].tolist(), strict=True):
-            before, name = self._statuses[row].tolist(), self._peers[row].host.name
-            self._statuses[row] = heard, status, ports
-            if before[:2] != [heard, status]:
-                if heard:
-                    after = "detached" if status & abi.STATUS_DETACHED else "attached"
-                    self._events.add("peer", peer=name, reason="port_status", after=after)
-                self._judge.forget(np.array([row]))
-            else:
-                up = [p for p in range(self._plan.config.cluster.planes) if ports & (1 << p)]
-                self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
-            self._changed(row)
-
-    def _note_usable(self, rows: health.Ints, now: int) -> None:
-        """Peers whose usable EVs are others than those that their routes were made of, for some time already.
-        Nothing waits for these routes: they are for the day when this data plane is detached."""
-        usable = self._tables.peers["usable"][rows]
-        same = (usable == self._usable[rows]).all(axis=(1, 2))
-        self._usable[rows] = usable
-        self._steady_ns[rows] = np.where(same, self._steady_ns[rows], now)
-        steady = now - self._steady_ns[rows] >= _STEADY_NS
-        for row in rows[steady & (usable != self._routed[rows]).any(axis=(1, 2))].tolist():
-            self._changed(row)
-
-    def routed(self, row: int) -> NDArray[np.uint64]:
-        """The usable EVs of a peer, of which its routes are to be made now: mrc_peer.usable."""
-        self._routed[row] = self._tables.peers["usable"][row]
-        return np.asarray(self._routed[row])
-
     def _decide(self, rows: health.Ints, evs: health.Records, ledgers: health.Records, now: int) -> None:
         ports = self._tables.peers["ports"][rows]
         verdict = self._judge.judge(rows, evs, ledgers, ports, int(self._tables.node["ports"]), now)
         for field, wanted in (("weight", verdict.weight), ("probe_after_ns", verdict.probe_after_ns)):
             at = np.nonzero(wanted != evs[field])
             self._tables.evs[field][rows[at[0]], at[1]] = wanted[at]
-        self._steers.extend(verdict.steers)
-        self._note_silence(set(verdict.silent), set(verdict.heard))
+        self.changes.add(verdict.steers)
+        self.peerwatch.note_silence(set(verdict.silent), set(verdict.heard))
         busy = now - self._busy_ns[rows] < _BUSY_NS
         self._grey.slice(rows[busy], ledgers[busy], now)
-        for alarm in self._grey.look(rows[busy], evs[busy], now):
-            bad, why = EvState.ASSUMED_BAD, Reason.GREY_LOSS
-            self._steers.append(health.Steer(alarm.row, alarm.ev, health.IN_USE, bad, why, alarm.evidence))
-        self._carry_out(self._until)
-
-    def _carry_out(self, until: float) -> None:
-        """Steer what was decided; what there is no time for is left to the next tick."""
-        while self._steers and time.perf_counter() < until:
-            self._steer(self._steers.popleft())
-
-    def _steer(self, s: health.Steer) -> bool:
-        """False if the EV's state has changed meanwhile: then that is the newer word."""
-        if s.after is EvState.GOOD:
-            returning = s.reason is Reason.HEALED
-            weight = health.first_weight(self._plan.config.health) if returning else abi.WEIGHT_FULL
-            self._tables.evs["weight"][s.row, s.ev] = weight
-        if not self._dataplane.steer(s.row, s.ev, s.after, s.reason, s.leave):
-            return False
-        self._listener.why[s.row, s.ev] = s.reason, s.evidence
-        return True
-
-    def _note_silence(self, silent: set[int], heard: set[int]) -> None:
-        if time.monotonic() - self._started > _PATIENCE_S:
-            for row in silent - self._silent:
-                self._events.add("peer", peer=self._peers[row].host.name, reason="no_replies", after="unreachable")
-            self._silent |= silent
-        for row in heard & self._silent:
-            self._events.add("peer", peer=self._peers[row].host.name, reason="answers", after="reachable")
-        self._silent -= heard
+        bad, why = EvState.ASSUMED_BAD, Reason.GREY_LOSS
+        alarms = self._grey.look(rows[busy], evs[busy], now)
+        self.changes.add(health.Steer(a.row, a.ev, health.IN_USE, bad, why, a.evidence) for a in alarms)
+        self.changes.carry_out(self._until)
 
     def drain(self) -> None:
         """Take what the programs have told into the event log."""
         self._listener.drain()
-
-    # ---- what administrators ask for ----
-
-    def administer(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:
-        """Deny an EV, or give it back: then it is probed before it carries traffic again. False if it was so
-        already. What it told is in the log after `drain`. Raises MachineError."""
-        leave, after = (_ALLOWED, EvState.DENIED) if deny else ((EvState.DENIED,), EvState.UNKNOWN)
-        for _ in range(_STEER_TRIES):  # a program may change the state at the same moment
-            if self._steer(health.Steer(row, ev, leave, after, Reason.ADMIN, {})):
-                self._listener.why[row, ev] = Reason.ADMIN, evidence
-                self._changed(row)
-                return True
-            if (self._tables.evs["state"][row, ev] == EvState.DENIED) == deny:
-                return False
-        name = self._peers[row].host.name if row in self._peers else f"host {row}"
-        raise MachineError(f"{name} EV {ev}: the programs do not take {after.name}", hint="see mrcd's log")
 
 
 def _from(rows: health.Ints, first: int) -> health.Ints:

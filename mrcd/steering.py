@@ -155,7 +155,7 @@ class Steering:
         for n, (row, ev) in enumerate(wrong.tolist(), 1):
             deny = (row, ev) in self._means
             evidence = self._evidence(self._means[row, ev]) if deny else {}
-            if self._monitor.administer(row, ev, deny, evidence):
+            if self._monitor.changes.administer(row, ev, deny, evidence):
                 changed[not deny].append((row, ev))
             if n % _AT_ONCE == 0:
                 self._monitor.drain()

@@ -1,98 +1,16 @@
-"""The monitor over tables and programs that are played: what it tells, steers, follows and asks for."""
+"""The monitor over tables and programs that are played: what it tells, decides and asks for."""
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from mrcd import abi, config, grey, install, monitor, tables, topology
+from mrcd import abi, grey, peerwatch, tables
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
-from mrcd.errors import MachineError
-from mrcd.events import EventLog
 from mrcd.monitor import Monitor
-from tests.unit.arrays import TEXT, Arrays
-
-MS = 1_000_000
-
-
-class Programs:
-    """mrc_sweep and mrc_steer, and the ring buffer, over the arrays."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self.arrays = arrays
-        self.swept: list[int] = []
-        self.ring: list[NDArray[np.void]] = []
-        self.now = 10**12
-        self.full = False  # the ring buffer
-
-    def sweep(self, host_id: int) -> int:
-        self.swept.append(host_id)
-        evs = self.arrays.evs[host_id]
-        evs["probe_seq"] += evs["configured"]
-        evs["probe_ns"] = self.now
-        return int(evs["configured"].sum())
-
-    def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: tuple[EvState, ...]) -> bool:
-        before = EvState(int(self.arrays.evs["state"][host_id, ev]))
-        if before not in leave:
-            return False
-        self.change(host_id, ev, state, reason)
-        return True
-
-    def change(self, host_id: int, ev: int, state: EvState, reason: Reason, **evidence: int) -> None:
-        """A transition, by whichever program."""
-        evs = self.arrays.evs
-        record = np.zeros(1, abi.EVENT)
-        record["ns"], record["host_id"], record["ev"], record["reason"] = self.now, host_id, ev, reason
-        record["before"], record["after"] = evs["state"][host_id, ev], state
-        for name, value in evidence.items():
-            record[name] = value
-        evs["state"][host_id, ev], evs["reason"][host_id, ev] = state, reason
-        evs["state_since_ns"][host_id, ev] = self.now
-        if not self.full:
-            self.ring.append(record)
-
-    def events(self) -> NDArray[np.void]:
-        found, self.ring = self.ring, []
-        return np.concatenate(found) if found else np.zeros(0, abi.EVENT)
-
-
-class Bench:
-    """A monitor of h0, with all its EVs good."""
-
-    def __init__(self, state: EvState = EvState.GOOD) -> None:
-        self.arrays = Arrays(4, 8)
-        self.plan = topology.plan(config.parse(TEXT), "h0")
-        shown = cast(tables.Tables, self.arrays)
-        install.write_peers(shown, self.plan, lambda row: None)
-        self.arrays.evs["state"][self.arrays.evs["configured"] != 0] = state
-        self.arrays.node["ports"] = 0b11
-        self.arrays.peers["heard_ns"] = 1
-        self.programs = Programs(self.arrays)
-        self.changed: list[int] = []
-        self.log = EventLog()
-        dataplane = cast(Dataplane, self.programs)
-        self.monitor = Monitor(self.plan, shown, dataplane, self.log, self.changed.append)
-        self.tick(100)
-        self.changed.clear()
-        self.programs.swept.clear()
-
-    def tick(self, ms: int = 20, *, answered: bool = True) -> None:
-        """Time passes, the replies come, the monitor looks."""
-        if answered:
-            new = self.arrays.ledgers["reply_seq"] != self.arrays.evs["probe_seq"]
-            self.arrays.ledgers["reply_seq"] = self.arrays.evs["probe_seq"]
-            self.arrays.ledgers["replies"] += new
-            self.arrays.ledgers["good"] += new
-        self.programs.now += ms * MS
-        self.monitor._tick(self.programs.now)
-
-    def said(self, kind: str = "ev") -> list[dict[str, Any]]:
-        return [e for e in asyncio.run(self.log.after(0, 0)) if e["kind"] == kind]
-
+from tests.unit.played import MS, Bench
 
 # ---- what the programs tell ----
 
@@ -155,27 +73,6 @@ def test_a_lost_event_is_noticed_by_the_next_one() -> None:
     assert len(b.said()) == 2
 
 
-def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
-    b = Bench()
-    assert b.monitor.routed(2).any() == b.arrays.peers["usable"][2].any()
-    b.arrays.peers["usable"][2, 0, 0] = 0b0111
-    b.tick(100)
-    b.arrays.peers["usable"][2, 0, 0] = 0
-    b.tick(100)
-    b.tick(100)
-    assert b.changed == []  # an EV lagged for a moment
-    b.arrays.peers["usable"][2, 0, 0] = 0b0111
-    for _ in range(20):
-        b.tick(100)
-    assert b.changed == []
-    b.tick(100)
-    assert b.changed == [2]
-    assert b.monitor.routed(2)[0, 0] == 0b0111
-    b.changed.clear()
-    b.tick(100)
-    assert b.changed == []
-
-
 # ---- what the daemon decides ----
 
 
@@ -221,7 +118,7 @@ def test_a_grey_failure_is_left_with_the_evidence_of_the_test() -> None:
 
 
 def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(peerwatch, "_PATIENCE_S", -1.0)
     b = Bench()
     for _ in range(30):
         b.tick(100, answered=False)
@@ -339,31 +236,3 @@ def test_an_ev_that_lags_makes_sweeps_frequent() -> None:
     assert sweeps(b, 200, 5, 1) == pytest.approx(20, abs=2)
     assert sweeps(b, 200, 5, 1, traffic=True) <= 5  # the programs ask with each burst
     assert sweeps(b, 200, 5, 1) >= 25  # it has stalled
-
-
-# ---- administrators ----
-
-
-def test_an_ev_is_denied_and_given_back() -> None:
-    b = Bench()
-    assert b.monitor.administer(1, 5, True, {"target": "t1:1:1", "why": "fan"})
-    assert b.changed == [1]  # its routes
-    b.monitor.drain()
-    assert [(e["to"], e["reason"], e["evidence"]) for e in b.said()] == [
-        ("DENIED", "admin", {"target": "t1:1:1", "why": "fan"})
-    ]
-    assert not b.monitor.administer(1, 5, True, {})
-    assert b.monitor.administer(1, 5, False, {})
-    assert not b.monitor.administer(1, 5, False, {})
-    b.monitor.drain()
-    assert (b.said()[-1]["to"], b.said()[-1]["evidence"]) == ("UNKNOWN", {})
-
-
-def test_a_state_that_changes_meanwhile_is_denied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    b = Bench()
-    once, steer = iter([False]), b.programs.steer
-    monkeypatch.setattr(b.programs, "steer", lambda *args: next(once, True) and steer(*args))
-    assert b.monitor.administer(1, 5, True, {})
-    monkeypatch.setattr(b.programs, "steer", lambda *args: False)
-    with pytest.raises(MachineError, match="h1 EV 6"):
-        b.monitor.administer(1, 6, True, {})

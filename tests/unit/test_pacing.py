@@ -15,7 +15,7 @@ from mrcd.events import EventLog
 from mrcd.monitor import Monitor
 from mrcd.selfwatch import Durations
 from tests.unit.arrays import Arrays
-from tests.unit.test_monitor import MS, Programs
+from tests.unit.played import MS, Programs
 
 EVS, PEERS, ALLOWED = 64, 100, 2000
 
@@ -177,7 +177,7 @@ def test_traffic_wakes_a_peer_at_once_and_is_not_limited() -> None:
 def test_a_quiet_peer_that_is_gone_is_told_unreachable() -> None:
     m = Many()
     m.run(5000)
-    m.monitor._started -= 100  # patience is for the first moments
+    m.monitor.peerwatch._started -= 100  # patience is for the first moments
     m.programs.mute = {5}
     m.run(20_000)
     said = [(e["peer"], e["to"]) for e in m.log._events if e["kind"] == "peer" and e["reason"] == "no_replies"]

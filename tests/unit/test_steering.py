@@ -17,7 +17,7 @@ from mrcd.monitor import Monitor
 from mrcd.steering import Document, Steering
 from mrcd.view import in_flight
 from tests.unit.arrays import TEXT
-from tests.unit.test_monitor import Bench
+from tests.unit.played import Bench
 
 ALL = set(range(8))
 

@@ -1,0 +1,108 @@
+"""What is known of each peer as a whole: what it says of itself in its probes, whether it answers, and whether its
+routes are still those of its usable EVs. Rows are host ids, as in the tables."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd import abi, health
+from mrcd.events import EventLog
+from mrcd.tables import Tables
+from mrcd.topology import Plan
+
+_PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
+_STEADY_NS = 2_000_000_000  # usable EVs that are the same for so long are worth new routes
+
+
+class PeerWatch:
+    """Tells what is new of a peer, and calls `changed` with a row whose routes may be others now."""
+
+    def __init__(self, plan: Plan, tables: Tables, events: EventLog, changed: Callable[[int], None]) -> None:
+        self._config, self._tables = plan.config.cluster, tables
+        self._events, self._changed = events, changed
+        self.names = {p.host.id: p.host.name for p in plan.peers}
+        self.silent: set[int] = set()  # rows of those that have not answered for some time
+        n = len(tables.peers)
+        self._statuses = np.full((n, 3), -1, np.int64)  # heard, status, ports
+        self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
+        self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
+        self._started = time.monotonic()
+
+    def follow(self, before: "PeerWatch") -> None:
+        """Know of the peers what was known under an earlier plan."""
+        self._started = before._started
+        known = [row for row in self.names if row < len(before._statuses)]
+        self._statuses[known] = before._statuses[known]
+        self.silent = before.silent & self.names.keys()
+
+    @property
+    def detached(self) -> bool:
+        """Whether this host is."""
+        return bool(int(self._tables.node["status"]) & abi.STATUS_DETACHED)
+
+    def sprayed(self, rows: health.Ints | int) -> health.Bools:
+        """Whether peers' traffic may be sprayed: both data planes are attached, and it has been heard,
+        unless there is nothing to fall back to."""
+        peers = self._tables.peers
+        heard, gone = peers["heard_ns"][rows] > 0, (peers["status"][rows] & abi.STATUS_DETACHED) != 0
+        ecmp = self._config.steering == "ecmp"
+        return np.asarray((heard | ecmp) & ~gone & (not self.detached))
+
+    def judged(self, rows: health.Ints) -> health.Bools:
+        """Whose answers count: peers that are sprayed to, and those that were never heard."""
+        unheard = self._tables.peers["heard_ns"][rows] == 0
+        return np.asarray((self.sprayed(rows) | unheard) & (not self.detached))
+
+    def routed(self, row: int) -> NDArray[np.uint64]:
+        """The usable EVs of a peer, of which its routes are to be made now: mrc_peer.usable."""
+        self._routed[row] = self._tables.peers["usable"][row]
+        return np.asarray(self._routed[row])
+
+    def look(self, rows: health.Ints, now: int) -> health.Ints:
+        """See what these peers say, and what of them is usable; `now` is CLOCK_MONOTONIC in ns. Returns the rows of
+        those that are attached, detached or heard since the last look: they are to be judged anew."""
+        anew = self._note_statuses(rows)
+        self._note_usable(rows, now)
+        return anew
+
+    def _note_statuses(self, rows: health.Ints) -> health.Ints:
+        peers = self._tables.peers[rows]
+        statuses = np.stack([peers["heard_ns"] > 0, peers["status"], peers["ports"]], axis=1).astype(np.int64)
+        other = (statuses != self._statuses[rows]).any(axis=1)
+        anew = []
+        for row, (heard, status, ports) in zip(rows[other].tolist(), statuses[other].tolist(), strict=True):
+            before, name = self._statuses[row].tolist(), self.names[row]
+            self._statuses[row] = heard, status, ports
+            if before[:2] != [heard, status]:
+                anew.append(row)
+                if heard:
+                    after = "detached" if status & abi.STATUS_DETACHED else "attached"
+                    self._events.add("peer", peer=name, reason="port_status", after=after)
+            else:
+                up = [p for p in range(self._config.planes) if ports & (1 << p)]
+                self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
+            self._changed(row)
+        return np.array(anew, np.int64)
+
+    def _note_usable(self, rows: health.Ints, now: int) -> None:
+        """Peers whose usable EVs are others than those that their routes were made of, for some time already.
+        Nothing waits for these routes: they are for the day when this data plane is detached."""
+        usable = self._tables.peers["usable"][rows]
+        same = (usable == self._usable[rows]).all(axis=(1, 2))
+        self._usable[rows] = usable
+        self._steady_ns[rows] = np.where(same, self._steady_ns[rows], now)
+        steady = now - self._steady_ns[rows] >= _STEADY_NS
+        for row in rows[steady & (usable != self._routed[rows]).any(axis=(1, 2))].tolist():
+            self._changed(row)
+
+    def note_silence(self, silent: set[int], heard: set[int]) -> None:
+        """Which of the peers answer nothing, and which have answered."""
+        if time.monotonic() - self._started > _PATIENCE_S:
+            for row in silent - self.silent:
+                self._events.add("peer", peer=self.names[row], reason="no_replies", after="unreachable")
+            self.silent |= silent
+        for row in heard & self.silent:
+            self._events.add("peer", peer=self.names[row], reason="answers", after="reachable")
+        self.silent -= heard

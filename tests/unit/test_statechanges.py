@@ -1,0 +1,31 @@
+"""Changes of state that are asked for, over programs that are played."""
+
+import pytest
+
+from mrcd.errors import MachineError
+from tests.unit.played import Bench
+
+
+def test_an_ev_is_denied_and_given_back() -> None:
+    b = Bench()
+    assert b.monitor.changes.administer(1, 5, True, {"target": "t1:1:1", "why": "fan"})
+    assert b.changed == [1]  # its routes
+    b.monitor.drain()
+    assert [(e["to"], e["reason"], e["evidence"]) for e in b.said()] == [
+        ("DENIED", "admin", {"target": "t1:1:1", "why": "fan"})
+    ]
+    assert not b.monitor.changes.administer(1, 5, True, {})
+    assert b.monitor.changes.administer(1, 5, False, {})
+    assert not b.monitor.changes.administer(1, 5, False, {})
+    b.monitor.drain()
+    assert (b.said()[-1]["to"], b.said()[-1]["evidence"]) == ("UNKNOWN", {})
+
+
+def test_a_state_that_changes_meanwhile_is_denied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Bench()
+    once, steer = iter([False]), b.programs.steer
+    monkeypatch.setattr(b.programs, "steer", lambda *args: next(once, True) and steer(*args))
+    assert b.monitor.changes.administer(1, 5, True, {})
+    monkeypatch.setattr(b.programs, "steer", lambda *args: False)
+    with pytest.raises(MachineError, match="h1 EV 6"):
+        b.monitor.changes.administer(1, 6, True, {})
