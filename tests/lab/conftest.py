@@ -1,5 +1,6 @@
 """Labs for the end-to-end tests: real namespaces, real daemons, the kernel's own SRv6 as switches."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,6 +14,9 @@ import pytest
 
 from labkit.api import Lab
 from mrcd import libbpf
+
+TWO_HOSTS = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
+"""The smallest lab that sprays: four EVs from one T0 to the other."""
 
 
 def wait_until(what: str, true: Callable[[], Any], timeout_s: float = 10.0, every_s: float = 0.02) -> Any:
@@ -57,13 +61,18 @@ def event_times(lab: Lab, host: str, peer: str, to: str, since_ns: int) -> dict[
     return found
 
 
-def bring_up(name: str, **parameters: Any) -> Lab:
-    """A lab whose EVs are all GOOD."""
+@contextlib.contextmanager
+def a_lab(name: str, **parameters: Any) -> Iterator[Lab]:
+    """A lab whose EVs are all GOOD; nothing is left of it afterwards."""
     lab = Lab(name, say=lambda _: None)
     lab.down()
-    lab.up(**parameters)
-    wait_until(f"all EVs of {name} are GOOD", lambda: all_good(lab), 15)
-    return lab
+    try:
+        lab.up(**parameters)
+        wait_until(f"all EVs of {name} are GOOD", lambda: all_good(lab), 15)
+        yield lab
+    finally:
+        lab.down()
+    assert gone(name)
 
 
 def gone(name: str) -> bool:
@@ -86,10 +95,8 @@ def _needs_root() -> None:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """The default lab: 4 hosts, 4 planes × 4 T1s, usid, burst. Shared by a module's tests."""
-    made = bring_up("pytest")
-    yield made
-    made.down()
-    assert gone("pytest")
+    with a_lab("pytest") as made:
+        yield made
 
 
 @pytest.fixture

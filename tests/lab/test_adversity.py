@@ -16,19 +16,15 @@ from labkit.api import Lab
 from labkit.bringup import answers
 from mrcd import libbpf
 from mrcd.dataplane import pin_directory
-from tests.lab.conftest import all_good, bring_up, gone, mrcctl, wait_until
+from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import tcp_transfer
-
-SIZE = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Lab]:
     """Two hosts, two planes."""
-    lab = bring_up("odds", **SIZE)
-    yield lab
-    lab.down()
-    assert gone("odds")
+    with a_lab("odds", **TWO_HOSTS) as lab:
+        yield lab
 
 
 def _end(lab: Lab, host: str = "h0") -> None:
@@ -84,7 +80,7 @@ def test_a_strangers_program_at_our_hook_stays_and_ours_works_beside_it(small: L
     try:
         ours, theirs = programs()
         _end(small)
-        small.up(**SIZE)
+        small.up(**TWO_HOSTS)
         new, same = programs()
         assert (new != ours, same) == (True, theirs)
         tcp_transfer(small, 4, size=1_000_000, target=1)
@@ -140,7 +136,7 @@ def test_a_full_disk_beside_the_socket_stops_nothing(small: Lab, tmp_path: Path)
         assert "Traceback" not in (tmp_path / "log").read_text()
     finally:
         subprocess.run(["umount", run_dir], check=True)
-    small.up(**SIZE)
+    small.up(**TWO_HOSTS)
     wait_until("all EVs are GOOD", lambda: all_good(small))
 
 
@@ -160,4 +156,4 @@ def test_a_bpf_file_system_that_is_gone_is_mounted_again(small: Lab, tmp_path: P
     finally:
         child.terminate()
         child.wait(10)
-    small.up(**SIZE)
+    small.up(**TWO_HOSTS)

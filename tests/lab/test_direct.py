@@ -7,17 +7,13 @@ from functools import partial
 import pytest
 
 from labkit.api import Lab
-from tests.lab.conftest import bring_up, gone, mrcctl, wait_until
-
-pytestmark = pytest.mark.lab
+from tests.lab.conftest import a_lab, mrcctl, wait_until
 
 
 @pytest.fixture(scope="module")
 def back_to_back() -> Iterator[Lab]:
-    made = bring_up("pytest-direct", direct=True, mtu=1500)
-    yield made
-    made.down()
-    assert gone("pytest-direct")
+    with a_lab("pytest-direct", direct=True, mtu=1500) as made:
+        yield made
 
 
 def _pings(lab: Lab, version: int, count: int = 1) -> bool:

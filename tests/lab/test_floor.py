@@ -3,7 +3,7 @@
 from labkit import goodput
 from labkit.api import Lab
 from labkit.flow import Ends, Flow
-from tests.lab.conftest import all_good, bring_up, gone, mrcctl, states, wait_until
+from tests.lab.conftest import a_lab, all_good, mrcctl, states, wait_until
 from tests.lab.flows import address
 
 S = 1_000_000_000
@@ -12,12 +12,8 @@ SURVIVORS = {3, 12}  # EV = plane × 8 + T1
 
 
 def test_two_paths_of_sixteen_carry_the_flow_on() -> None:
-    lab = bring_up("floor", planes=2, t1=8)
-    try:
+    with a_lab("floor", planes=2, t1=8) as lab:
         _carry_on(lab)
-    finally:
-        lab.down()
-    assert gone("floor")
 
 
 def _carry_on(lab: Lab) -> None:

@@ -6,7 +6,7 @@ import subprocess
 
 from labkit.api import Lab
 from mrcd.dataplane import pin_directory
-from tests.lab.conftest import all_good, bring_up, gone, mrcctl, wait_until
+from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import Flow, tcp_transfer
 
 
@@ -107,17 +107,13 @@ def test_follows_the_first_hop_when_its_mac_changes(healthy: Lab) -> None:
 
 
 def test_a_nic_that_goes_down_and_comes_back_is_taken_up_again() -> None:
-    lab = bring_up("nics", hosts=2, hosts_per_t0=1, planes=2, t1=2)
-    try:
+    with a_lab("nics", **TWO_HOSTS) as lab:
         lab.exec("h0", ["ip", "link", "set", "p1", "down"], check=True)
         wait_until("plane 1 is down", lambda: not mrcctl(lab, "h0", "status")["planes"][1]["up"])
         tcp_transfer(lab, 4, size=1_000_000, target=1)
         lab.exec("h0", ["ip", "link", "set", "p1", "up"], check=True)
         wait_until("all EVs are GOOD again", lambda: all_good(lab), 15)
         tcp_transfer(lab, 6, size=1_000_000, target=1)
-    finally:
-        lab.down()
-    assert gone("nics")
 
 
 def test_paths_survive_a_reload_of_another_granularity(healthy: Lab) -> None:
@@ -141,9 +137,7 @@ def test_paths_survive_a_reload_of_another_granularity(healthy: Lab) -> None:
 
 
 def test_paths_listed_one_by_one_work_with_and_without_srh() -> None:
-    size = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
-    lab = bring_up("odd", **size)
-    try:
+    with a_lab("odd", **TWO_HOSTS) as lab:
         path = lab.run_dir("h0").parent / "mrcd.toml"
         listed = [
             (0, ["5f00:0:4000:8000:4001:c000::"]),  # T0·T1·T0·host in one carrier
@@ -156,7 +150,7 @@ def test_paths_listed_one_by_one_work_with_and_without_srh() -> None:
         path.write_text(text.replace("'", '"'))
         for host in ("h0", "h1"):
             _kill(lab, host, signal.SIGTERM)
-        lab.up(**size)
+        lab.up(**TWO_HOSTS)
         wait_until("all EVs are GOOD", lambda: all_good(lab), 15)
         paths = mrcctl(lab, "h0", "paths", "--peer", "h1")
         assert [(p["plane"], p["segments"]) for p in paths] == listed
@@ -164,9 +158,6 @@ def test_paths_listed_one_by_one_work_with_and_without_srh() -> None:
         tcp_transfer(lab, 6, target=1)
         wait_until("all is counted", lambda: not any(p["lost_packets"] for p in mrcctl(lab, "h0", "paths")))
         assert all(p["tx_packets"] > 100 for p in mrcctl(lab, "h0", "paths", "--peer", "h1"))
-    finally:
-        lab.down()
-    assert gone("odd")
 
 
 def test_attach_during_a_slow_detach_waits_for_its_end(healthy: Lab) -> None:

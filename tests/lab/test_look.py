@@ -11,19 +11,15 @@ from typing import Any
 import pytest
 
 from labkit.api import Lab
-from tests.lab.conftest import all_good, bring_up, gone, mrcctl, wait_until
+from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import tcp_transfer
-
-SIZE = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Two hosts, two planes, two T1s in each: four EVs."""
-    made = bring_up("offline", **SIZE)
-    yield made
-    made.down()
-    assert gone("offline")
+    with a_lab("offline", **TWO_HOSTS) as made:
+        yield made
 
 
 def asked(lab: Lab, *arguments: str) -> Any:
@@ -98,10 +94,10 @@ def test_without_the_daemon_the_tables_and_the_ring_answer(lab: Lab, tmp_path: P
         with tarfile.open(report) as archive:
             names = {n.partition("/")[2] for n in archive.getnames()}
         assert {"mrcd/paths.json", "mrcd/events.json", "config/mrcd.toml", "bpf/net.txt", "manifest.json"} <= names
-        lab.up(**SIZE)  # starts the daemon: it finds in the ring what was only looked at
+        lab.up(**TWO_HOSTS)  # starts the daemon: it finds in the ring what was only looked at
         told = [e for e in mrcctl(lab, "h0", "events") if e["to"] == "ASSUMED_BAD"]
         assert [e["monotonic_ns"] for e in told] == [ours[0]["monotonic_ns"]]
     finally:
         lab.heal()
-        lab.up(**SIZE)
+        lab.up(**TWO_HOSTS)
     wait_until("all EVs are GOOD", lambda: all_good(lab), 20)

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from labkit.api import Lab
-from tests.lab.conftest import bring_up, gone, mrcctl, states, wait_until
+from tests.lab.conftest import a_lab, mrcctl, states, wait_until
 from tests.lab.flows import Flow
 from tests.lab.prometheus import RULES, Prometheus
 
 DASHBOARD = json.loads((RULES / "dashboard.json").read_text(encoding="utf-8"))
 VARIABLES = {"$__rate_interval": "30s", "$__range": "5m", "$instance": ".+"}
-SIZE = {"hosts": 3, "hosts_per_t0": 1, "planes": 2, "t1": 4}
 
 
 def _queries() -> list[tuple[str, str]]:
@@ -41,10 +40,8 @@ QUERIES = _queries()
 def fabric() -> Iterator[Lab]:
     if shutil.which("prometheus") is None:
         pytest.skip("Prometheus is not installed: `make set-up` installs it")
-    lab = bring_up("prom", **SIZE)
-    yield lab
-    lab.down()
-    assert gone("prom")
+    with a_lab("prom", hosts=3, hosts_per_t0=1, planes=2, t1=4) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from labkit.api import Lab
-from tests.lab.conftest import gone, mrcctl, wait_until
+from tests.lab.conftest import TWO_HOSTS, gone, mrcctl, wait_until
 from tests.lab.machine import Machine, need_systemd
 
-SIZE = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 README = Path(__file__).parents[2] / "README.md"
 UNIT = Path(__file__).parents[2] / "scripts/deploy/mrcd.service"
 WAITER = """
@@ -35,7 +34,7 @@ def fabric() -> Iterator[Lab]:
     need_systemd()
     lab = Lab("service", say=lambda _: None)
     lab.down()
-    lab.up(**SIZE, daemon=False)
+    lab.up(**TWO_HOSTS, daemon=False)
     for host in ("h0", "h1"):
         lab.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these
     run_dir = lab.run_dir("h1")

@@ -13,7 +13,7 @@ import pytest
 
 from labkit.api import Lab
 from mrcd import libbpf
-from tests.lab.conftest import all_good, bring_up, gone, mrcctl, states, wait_until
+from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, states, wait_until
 
 ROOT = Path(__file__).parents[2]
 FAST = ("--interval", "2", "--wait", "0.3")
@@ -127,8 +127,7 @@ def test_trace_and_probe_without_the_daemon(healthy: Lab) -> None:
 
 @pytest.mark.parametrize("steering", ["srh", "ecmp"])
 def test_other_steerings(steering: str) -> None:
-    lab = bring_up("steered", hosts=2, hosts_per_t0=1, planes=2, t1=2, steering=steering)
-    try:
+    with a_lab("steered", **TWO_HOSTS, steering=steering) as lab:
         assert _json(lab, "h0", "probe", "h1", *FAST)["loss_ratio"] == 0
         if steering == "ecmp":
             refused = lab.exec("h0", ["mrcctl", "trace", "h1", "--ev", "0"])
@@ -144,9 +143,6 @@ def test_other_steerings(steering: str) -> None:
         doctor = _json(lab, "h0", "doctor")
         assert doctor["summary"]["FAIL"] == 0, doctor
         assert mrcctl(lab, "h0", "status")["drops"] == {}
-    finally:
-        lab.down()
-    assert gone("steered")
 
 
 # ---- capture ----

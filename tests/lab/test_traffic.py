@@ -12,7 +12,7 @@ import pytest
 
 from labkit import netns
 from labkit.api import Lab
-from tests.lab.conftest import bring_up, gone, mrcctl, wait_until
+from tests.lab.conftest import a_lab, mrcctl, wait_until
 from tests.lab.flows import Flow, address, tcp_transfer, udp_transfer
 
 MODES = [(s, g, "auto") for s in ("usid", "srh", "ecmp") for g in ("burst", "packet")] + [
@@ -25,10 +25,8 @@ MODES = [(s, g, "auto") for s in ("usid", "srh", "ecmp") for g in ("burst", "pac
 def mode(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab per steering, granularity and hook."""
     steering, granularity, hook = request.param
-    lab = bring_up("modes", steering=steering, granularity=granularity, hook=hook)
-    yield lab
-    lab.down()
-    assert gone("modes")
+    with a_lab("modes", steering=steering, granularity=granularity, hook=hook) as lab:
+        yield lab
 
 
 def _counts(lab: Lab, host: str, peer: str) -> tuple[list[int], list[int]]:

@@ -18,7 +18,7 @@ from scapy.utils import PcapReader
 from labkit.api import Lab
 from mrcd import config, topology
 from mrcd.wire import DATA, MRC, outer
-from tests.lab.conftest import bring_up, gone
+from tests.lab.conftest import a_lab
 from tests.lab.flows import address
 
 EV = 1  # plane 0, T1 1
@@ -28,10 +28,8 @@ PAYLOAD = b"every path is somebody's only path " * 3
 @pytest.fixture(scope="module", params=["usid", "srh"])
 def fabric(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab with segment routing of either kind."""
-    made = bring_up("wire", steering=request.param)
-    yield made
-    made.down()
-    assert gone("wire")
+    with a_lab("wire", steering=request.param) as made:
+        yield made
 
 
 def _plan(lab: Lab) -> topology.Plan:
