@@ -6,6 +6,7 @@ import subprocess
 
 from labkit.api import Lab
 from mrcd.dataplane import pin_directory
+from tests.cluster_files import host
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import Flow, tcp_transfer
 
@@ -206,7 +207,7 @@ def test_a_failed_start_with_other_tables_leaves_forwarding_alone(healthy: Lab) 
 def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(healthy: Lab) -> None:
     path = healthy.run_dir("h0").parent / "mrcd.toml"
     text = path.read_text()
-    last = '[[hosts]]\nname = "far"\nid = 200\nt0 = 0\nport = 99\nprefixes = ["10.99.0.201/32"]\n'
+    last = host(200, name='"far"', t0=0, port=99)
     try:
         with Flow(healthy, 5) as flow:
             wait_until("the flow runs", lambda: _total(healthy) > 10_000)

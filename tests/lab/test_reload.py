@@ -15,11 +15,13 @@ from labkit.stream import Stream
 from mrcd import libbpf
 from mrcd.dataplane import pin_directory
 from mrcd.pins import opened
+from tests import cluster_files
 from tests.lab.conftest import all_good, mrcctl, states, wait_until
 from tests.lab.flows import tcp_transfer
 
 RATE = 20_000
-FAR = '\n[[hosts]]\nname = "far"\nid = {id}\nt0 = 0\nport = 99\nprefixes = ["10.99.0.201/32"]\n'
+# The tables have room for the first.
+FAR, FARTHER = ("\n" + cluster_files.host(n, name='"far"', port=99) for n in (60, 200))
 SETTING = "\n[health]\noverdue_ms = 11\n"
 
 
@@ -73,7 +75,7 @@ def _running(lab: Lab) -> str:
 
 @pytest.mark.parametrize(
     ("more", "programs", "tables"),
-    [(FAR.format(id=60), False, False), (SETTING, True, False), (FAR.format(id=200), True, True)],
+    [(FAR, False, False), (SETTING, True, False), (FARTHER, True, True)],
     ids=["a host", "a setting", "new tables"],
 )
 def test_nothing_is_lost_and_nothing_forgotten(file: File, more: str, programs: bool, tables: bool) -> None:
@@ -196,7 +198,7 @@ def test_what_the_machine_refuses_is_undone(file: File) -> None:
     assert all_good(lab)
 
 
-@pytest.mark.parametrize("more", [SETTING, FAR.format(id=200)], ids=["programs", "tables"])
+@pytest.mark.parametrize("more", [SETTING, FARTHER], ids=["programs", "tables"])
 def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> None:
     """Routes come last: by then programs, tables and MTU are the new file's."""
     lab, running = file.lab, _running(file.lab)

@@ -10,6 +10,7 @@ from mrcd import statefile
 from mrcd.ctl.client import Client
 from mrcd.dataplane import pin_directory
 from mrcd.tables import Tables
+from tests.cluster_files import host
 from tests.lab.conftest import all_good, mrcctl, states, wait_until
 from tests.lab.flows import Flow
 
@@ -78,7 +79,7 @@ def test_what_is_denied_outlives_daemon_and_tables_and_means_new_paths(healthy: 
         assert [d["target"] for d in json.loads(offline.stdout)["denials"]] == ["t1:1:2"]
         assert "not running" in offline.stderr
         # A host more, and of so high a number that all tables are made anew.
-        more = '[[hosts]]\nname = "far"\nid = 200\nt0 = 1\nport = 99\nprefixes = ["10.99.0.201/32"]\n'
+        more = host(200, name='"far"', t0=1, port=99)
         path.write_text(f"{text}\n{more}")
         healthy.up()
         assert (denied(healthy), denied(healthy, "far")) == ({6}, {6})

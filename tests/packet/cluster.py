@@ -4,45 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from mrcd import config, topology
 from mrcd.config import Steering
+from tests.cluster_files import dual
 
 PLANES, SLOTS = 4, 4
 EVS = PLANES * SLOTS
 ALL_PORTS = (1 << PLANES) - 1
 
-CLUSTER = """
-[cluster]
-planes = 4
-t0s = 2
-t1s = 4
-evs_per_peer = 16
-mtu = 1500
-steering = "{steering}"
-[[hosts]]
-name = "h0"
-id = 0
-t0 = 0
-port = 0
-prefixes = ["10.99.0.1/32", "fd00:99::1/128"]
-[[hosts]]
-name = "h1"
-id = 1
-t0 = 0
-port = 1
-prefixes = ["10.99.0.2/32", "fd00:99::2/128"]
-[[hosts]]
-name = "h2"
-id = 2
-t0 = 1
-port = 0
-prefixes = ["10.99.0.3/32", "fd00:99::3/128"]
-[[hosts]]
-name = "h5"
-id = 5
-t0 = 1
-port = 1
-prefixes = ["10.99.0.6/32", "fd00:99::6/128"]
-"""
 H0, H1, H2, H5 = 0, 1, 2, 5
 
 
@@ -58,8 +27,13 @@ class Setup:
     @property
     def text(self) -> str:
         """The configuration file."""
-        cluster = CLUSTER.format(steering=self.steering).replace("evs_per_peer = 16", f"evs_per_peer = {self.evs}")
-        return f"{cluster}[health]\n{self.health}\n{self.more}"
+        fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {SLOTS}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
+        hosts = dual(H0, 0, 0) + dual(H1, 0, 1) + dual(H2, 1, 0) + dual(H5, 1, 1)
+        return f'{fabric}steering = "{self.steering}"\n{hosts}[health]\n{self.health}\n{self.more}'
+
+    def plan(self, host: str = "h0") -> topology.Plan:
+        """What one of the hosts makes of it."""
+        return topology.plan(config.parse(self.text), host)
 
 
 def nic_mac(plane: int) -> str:

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mrcd import abi, btf, config, install, libbpf, topology
+from mrcd import abi, btf, install, libbpf, topology
 from mrcd.abi import EvState, Reason
+from mrcd.config import Steering
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError
 from mrcd.tables import Tables
-from tests.packet.cluster import ALL_PORTS, CLUSTER, H1, H2, H5
+from tests.packet.cluster import ALL_PORTS, H1, H2, H5, Setup
 from tests.packet.wires import Namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
@@ -58,9 +59,8 @@ def bpffs(tmp_path: Path) -> Iterator[Path]:
     namespace.close()
 
 
-def _plan(steering: str = "usid", evs: int = 16) -> topology.Plan:
-    text = CLUSTER.format(steering=steering).replace("evs_per_peer = 16", f"evs_per_peer = {evs}")
-    return topology.plan(config.parse(text), "h0")
+def _plan(steering: Steering = "usid", evs: int = 16) -> topology.Plan:
+    return Setup(steering, evs=evs).plan()
 
 
 def _filled(dataplane: Dataplane) -> Tables:
@@ -86,7 +86,7 @@ def _known(tables: Tables, width: int) -> dict[int, EvState]:
 
 
 @pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
-def test_tables_of_another_size_know_the_states(bpffs: Path, steering: str) -> None:
+def test_tables_of_another_size_know_the_states(bpffs: Path, steering: Steering) -> None:
     first = Dataplane(_plan(steering), bpffs)
     first.load()
     first.commit()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import abi, config, install, libbpf, topology
+from mrcd import abi, install, libbpf
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError
 from mrcd.tables import Tables
-from tests.packet.cluster import CLUSTER
+from tests.packet.cluster import Setup
 from tests.packet.wires import Namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
@@ -35,8 +35,7 @@ def bpffs(tmp_path: Path) -> Iterator[Path]:
 
 
 def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:
-    text = CLUSTER.format(steering="usid").replace("evs_per_peer = 16", f"evs_per_peer = {evs}")
-    made = Dataplane(topology.plan(config.parse(text), "h0"), bpffs)
+    made = Dataplane(Setup(evs=evs).plan(), bpffs)
     made.load()
     if commit:
         made.commit()

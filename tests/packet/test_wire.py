@@ -8,9 +8,10 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd import config, topology, wire
+from mrcd import wire
+from mrcd.config import Steering
 from mrcd.wire import DATA, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
-from tests.packet.cluster import CLUSTER, nic_mac, wire_mac
+from tests.packet.cluster import Setup, nic_mac, wire_mac
 
 INNER4 = IP(src="10.99.0.1", dst="10.99.0.3", tos=0xBA) / UDP(sport=1, dport=2) / Raw(b"four")
 INNER6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=0x2B, fl=7) / UDP(sport=1, dport=2) / Raw(b"six")
@@ -19,8 +20,8 @@ COUNTS = [MRCCount(packets=77, probes=4), MRCCount(packets=2**32 - 1, probes=2**
 REPORT = MRCProbe(seq=1, ports=0xF, generation=9, round=6, first=7, counts=2, tx_ns=5) / MRCReport(records=COUNTS)
 
 
-def build(payload: Packet, steering: str = "usid", number: int = 6, vlan: int = 0, **mrc: int) -> Packet:
-    plan = topology.plan(config.parse(CLUSTER.format(steering=steering)), "h0")
+def build(payload: Packet, steering: Steering = "usid", number: int = 6, vlan: int = 0, **mrc: int) -> Packet:
+    plan = Setup(steering).plan()
     path = next(e for p in plan.peers if p.host.name == "h2" for e in p.evs if e.ev == number)
     return wire.outer(plan, path, payload, smac=nic_mac(1), dmac=wire_mac(1), vlan=vlan, mrc=mrc)
 
@@ -91,7 +92,7 @@ def test_every_octet_of_a_report() -> None:
 @pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
 @pytest.mark.parametrize("vlan", [0, 100])
 @pytest.mark.parametrize("payload", [INNER4, INNER6, PROBE], ids=["ipv4", "ipv6", "probe"])
-def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, steering: str) -> None:
+def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, steering: Steering) -> None:
     built = build(payload, steering, vlan=vlan, seq=17)
     seen = Ether(bytes(built))
     assert (Dot1Q in seen, IPv6ExtHdrSegmentRouting in seen) == (vlan > 0, steering == "srh")
@@ -105,7 +106,7 @@ def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, steering: 
 
 
 @pytest.mark.parametrize("steering", ["usid", "srh"])
-def test_a_report_is_dissected_again(steering: str) -> None:
+def test_a_report_is_dissected_again(steering: Steering) -> None:
     built = build(REPORT, steering, type=PROBE_REPLY)
     seen = Ether(bytes(built))
     probe = seen[MRCProbe]

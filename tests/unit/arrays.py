@@ -3,11 +3,9 @@
 import numpy as np
 
 from mrcd import abi
+from tests.cluster_files import host
 
-HOSTS = "".join(
-    f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i % 2}\nport = {i // 2}\nprefixes = ["10.0.0.{i}/32"]\n'
-    for i in range(4)
-)
+HOSTS = "".join(host(i, t0=i % 2, port=i // 2) for i in range(4))
 TEXT = f"[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\n{HOSTS}"
 
 

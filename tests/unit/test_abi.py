@@ -17,6 +17,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd import abi, config, objects, srv6, topology, wire
 from mrcd.wire import MRC, MRCCount, MRCProbe, MRCReport
+from tests.cluster_files import host
 
 BPF = Path(__file__).parents[2] / "bpf"
 MMAPABLE = 1 << 10  # BPF_F_MMAPABLE
@@ -197,12 +198,9 @@ def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
 
 @pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
 def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
-    hosts = "".join(
-        f'[[hosts]]\nname = "{name}"\nid = {i}\nt0 = {i}\nport = 0\nprefixes = ["10.0.0.{i}/32"]\n'
-        for i, name in enumerate("ab")
-    )
-    plan = topology.plan(config.parse(f'[cluster]\nt0s = 2\nsteering = "{steering}"\n{hosts}'), "a")
-    inner = IP(src="10.0.0.0", dst="10.0.0.1") / Raw(b"x" * 100)
+    text = f'[cluster]\nt0s = 2\nsteering = "{steering}"\n{host(0)}{host(1, t0=1)}'
+    plan = topology.plan(config.parse(text), "h0")
+    inner = IP(src="10.99.0.1", dst="10.99.0.2") / Raw(b"x" * 100)
     for ev in plan.peers[0].evs:
         frame = wire.outer(plan, ev, inner, smac="02:00:00:00:00:01", dmac="02:00:00:00:00:02")
         assert len(frame) == len(Ether()) + plan.overhead + len(inner)

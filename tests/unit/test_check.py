@@ -14,27 +14,9 @@ import mrcd
 from mrcd.errors import ConfigError, MachineError, MrcdError
 from mrcd.main import main
 from mrcd.main import mrcd as command
+from tests.cluster_files import dual, host
 
-HOSTS = """
-[[hosts]]
-name = "h0"
-id = 0
-t0 = 0
-port = 0
-prefixes = ["10.99.0.1/32", "fd00:99::1/128"]
-[[hosts]]
-name = "h1"
-id = 1
-t0 = 0
-port = 1
-prefixes = ["10.99.0.2/32"]
-[[hosts]]
-name = "h2"
-id = 2
-t0 = 1
-port = 0
-prefixes = ["10.99.0.3/32", "10.98.0.0/24"]
-"""
+HOSTS = dual(0, 0, 0) + host(1) + host(2, t0=1, port=0, prefixes='["10.99.0.3/32", "10.98.0.0/24"]')
 FABRIC = '[cluster]\nname = "east"\nplanes = 2\nt0s = 2\nt1s = 3\nmtu = 9000\n'
 
 
@@ -125,7 +107,7 @@ def test_srh_steering_shows_all_segments(file: Path) -> None:
 
 
 def test_a_host_alone_has_a_plan(file: Path) -> None:
-    file.write_text('[[hosts]]\nname = "h0"\nid = 0\nport = 0\nprefixes = ["10.99.0.1/32"]\n')
+    file.write_text(host(0))
     assert plan(file)["peers"] == []
     assert run("--config", file, "--host", "h0", "--check").exit_code == 0
 
@@ -254,9 +236,7 @@ def test_help_as_a_process() -> None:
 
 def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     file = tmp_path / "big.toml"
-    hosts = "".join(
-        f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i}\nport = 0\nprefixes = ["10.0.0.{i}/32"]\n' for i in range(40)
-    )
+    hosts = "".join(host(i, t0=i) for i in range(40))
     file.write_text("[cluster]\nt0s = 40\nt1s = 16\n" + hosts)
     child = spawn("--config", file, "--host", "h0", "--check", "--json")
     assert child.stdout is not None

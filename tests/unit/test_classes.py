@@ -9,6 +9,7 @@ from labkit.fabric import Parameters, cluster_file
 from mrcd import abi, config, install, settings, toml, topology
 from mrcd.errors import ConfigError
 from mrcd.tables import prefix_key
+from tests.cluster_files import host
 
 FLOWLET, PINNED = abi.Policy.FLOWLET, abi.Policy.PINNED
 CLUSTER = cluster_file("test", Parameters())
@@ -63,8 +64,7 @@ def test_many_classes_in_a_large_cluster_do_not_hold_up_the_daemon() -> None:
     many, hosts = 200, range(1000)
     text = "[cluster]\nt0s = 63\nevs_per_peer = 4\n"
     for n in hosts:
-        text += f'[[hosts]]\nname = "h{n}"\nid = {n}\nt0 = {n // 16}\nport = {n % 16}\n'
-        text += f'prefixes = ["10.{n // 250}.{n % 250}.0/24"]\n'
+        text += host(n, t0=n // 16, port=n % 16, prefixes=f'["10.{n // 250}.{n % 250}.0/24"]')
     wanted = ", ".join(f'"10.{n // 250}.{n % 250}.7/32"' for n in hosts[-many:])
     parsed = config.parse(f'{text}[[classes]]\npolicy = "pinned"\nprefixes = [{wanted}]\n')
     large = topology.plan(parsed, "h0")

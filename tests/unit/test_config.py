@@ -8,7 +8,7 @@ import pytest
 
 from mrcd import config
 from mrcd.errors import ConfigError
-from tests.unit.cluster_files import TWO, host
+from tests.cluster_files import TWO, host
 
 EXAMPLE = Path(__file__).parents[2] / "scripts" / "deploy" / "mrcd.toml"
 

@@ -4,7 +4,7 @@ import pytest
 
 from mrcd import config
 from mrcd.errors import ConfigError, UsageError
-from tests.unit.cluster_files import TWO, host, path
+from tests.cluster_files import TWO, host, path
 
 # ---- errors: (text, words that the message must have) ----
 

@@ -19,9 +19,9 @@ from mrcd.ctl import capture, decode
 from mrcd.ctl.rawsocket import Arrival
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.wire import MRC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
+from tests.cluster_files import host
 from tests.unit import canned_daemon
 from tests.unit.canned_daemon import PEER, Daemon
-from tests.unit.cluster_files import host
 
 STATUS: dict[str, Any] = canned_daemon.STATUS
 NAMES = {0: "h0", 1: "h1"}

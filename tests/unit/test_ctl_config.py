@@ -12,6 +12,7 @@ from mrcd import config
 from mrcd.diff import compare
 from mrcd.topology import plan
 from mrcd.versions import SCHEMA_VERSION
+from tests.cluster_files import host
 from tests.unit.canned_daemon import Daemon
 from tests.unit.test_diff import H3, TEXT
 
@@ -39,8 +40,7 @@ def test_no_difference(mrcctl: Callable[..., Result], file: Path) -> None:
 
 
 def test_a_difference_in_words(mrcctl: Callable[..., Result], file: Path) -> None:
-    h1 = TEXT[TEXT.index('[[hosts]]\nname = "h1"') : TEXT.index('[[hosts]]\nname = "h2"')]
-    file.write_text(TEXT.replace(*SETTING).replace("t1s = 3", "t1s = 2").replace(h1, "") + H3.format(id=3))
+    file.write_text(TEXT.replace(*SETTING).replace("t1s = 3", "t1s = 2").replace(host(1), "") + H3)
     result = mrcctl("config", "diff")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [

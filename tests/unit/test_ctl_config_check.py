@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from tests.cluster_files import host
+
 CLUSTER = """
 [cluster]
 planes = 2
@@ -14,13 +16,12 @@ t0s = 2
 t1s = 3
 mtu = 1500
 """
-HOST = '[[hosts]]\nname = "{}"\nid = {}\nport = {}\nt0 = {}\nprefixes = ["10.0.0.{}/32"]\n'
 
 
 @pytest.fixture
 def cluster_file(tmp_path: Path) -> Path:
     file = tmp_path / "mrcd.toml"
-    hosts = [HOST.format("a", 0, 0, 0, 1), HOST.format("b", 1, 1, 0, 2), HOST.format("c", 2, 0, 1, 3)]
+    hosts = [host(0, name='"a"'), host(1, name='"b"'), host(2, name='"c"', t0=1, port=0)]
     file.write_text(CLUSTER + "".join(hosts))
     return file
 

@@ -15,7 +15,7 @@ from mrcd import abi, config, topology, wire
 from mrcd.ctl import packets, sockfilter
 from mrcd.ctl.packets import Probe
 from mrcd.wire import MRC, MRCProbe
-from tests.unit.cluster_files import host
+from tests.cluster_files import host
 
 SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"
 PROBE = Probe(packets.REQUEST, 0, 1, 3, 77, 0xDEADBEEF, 12345)

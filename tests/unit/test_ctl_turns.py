@@ -10,7 +10,7 @@ from mrcd.ctl import trace, turns
 from mrcd.ctl.exchange import Here, Nic
 from mrcd.ctl.turns import Node, Turn
 from mrcd.errors import UsageError
-from tests.unit.cluster_files import host
+from tests.cluster_files import host
 
 ME, T0, T1, FAR, PEER = (
     Node("h0", 0xC400),

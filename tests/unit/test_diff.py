@@ -8,8 +8,9 @@ from mrcd import config, topology
 from mrcd.diff import Difference, PeerChange, Setting, compare
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
+from tests.cluster_files import host
 
-TEXT = """
+TEXT = f"""
 [cluster]
 planes = 2
 t0s = 2
@@ -19,26 +20,8 @@ evs_per_peer = 8
 overdue_ms = 10
 [overlay]
 metric = 100
-[[hosts]]
-name = "h0"
-id = 0
-t0 = 0
-port = 0
-prefixes = ["10.99.0.1/32"]
-[[hosts]]
-name = "h1"
-id = 1
-t0 = 0
-port = 1
-prefixes = ["10.99.0.2/32"]
-[[hosts]]
-name = "h2"
-id = 2
-t0 = 1
-port = 0
-prefixes = ["10.99.0.3/32"]
-"""
-H3 = '\n[[hosts]]\nname = "h3"\nid = {id}\nt0 = 1\nport = 1\nprefixes = ["10.99.0.4/32"]\n'
+{host(0)}{host(1)}{host(2, t0=1, port=0)}"""
+H3 = host(3, t0=1, port=1)
 
 
 def difference(*changes: tuple[str, str], more: str = "", host: str = "h0") -> Difference:
@@ -71,20 +54,19 @@ def test_comments_and_order_make_none() -> None:
 
 
 def test_a_host_more_takes_neither_programs_nor_tables() -> None:
-    found = difference(more=H3.format(id=3))
+    found = difference(more=H3)
     assert (found.hosts_added, found.peers) == (("h3",), ())
     assert (found.programs, found.tables, found.steps()) == (False, False, [])
 
 
 def test_a_host_beyond_the_tables_takes_new_ones() -> None:
-    found = difference(more=H3.format(id=64))
+    found = difference(more=host(64, t0=1))
     assert (found.programs, found.tables) == (True, True)
     assert any("states of EVs are kept" in step for step in found.steps())
 
 
 def test_a_host_less() -> None:
-    h1 = TEXT[TEXT.index('[[hosts]]\nname = "h1"') : TEXT.index('[[hosts]]\nname = "h2"')]
-    assert difference((h1, "")).hosts_removed == ("h1",)
+    assert difference((host(1), "")).hosts_removed == ("h1",)
 
 
 def test_evs_added_removed_and_changed() -> None:

@@ -7,7 +7,7 @@ import pytest
 from mrcd import config, topology
 from mrcd.ctl.documents import hop
 from mrcd.hops import hops
-from tests.unit.cluster_files import host, path
+from tests.cluster_files import host, path
 
 BLOCK = IPv6Network("5f00::/32")
 FAR = host(0, t0=1, port=3) + host(1, t0=4, port=9)

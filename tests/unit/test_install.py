@@ -14,6 +14,7 @@ from mrcd.abi import EvState, Reason
 from mrcd.hooks import Port
 from mrcd.netlink import Link
 from mrcd.topology import Plan
+from tests.cluster_files import dual
 from tests.unit.arrays import Arrays
 
 
@@ -26,9 +27,7 @@ def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "
     text = f"[cluster]\nplanes = 2\nt0s = 4\nt1s = 2\nevs_per_peer = 8\n{settings}\n"
     for host in hosts.split():
         name, t0, port = host.split(":")
-        n = int(name[1:])
-        text += f'[[hosts]]\nname = "{name}"\nid = {n}\nt0 = {t0}\nport = {port}\n'
-        text += f'prefixes = ["10.99.0.{n + 1}/32", "fd00:99::{n + 1}/128"]\n'
+        text += dual(int(name[1:]), int(t0), int(port))
     return topology.plan(config.parse(text + paths), "h0")
 
 

@@ -16,6 +16,7 @@ from mrcd import abi, config, install, tables, topology, view
 from mrcd.abi import EvState, Histogram, Reason
 from mrcd.daemon import Daemon
 from mrcd.metrics import MOST_EV_SERIES, TablesCollector
+from tests import cluster_files
 from tests.unit.arrays import TEXT, Arrays
 
 README = Path(__file__).parents[2] / "README.md"
@@ -177,10 +178,7 @@ def test_histograms_are_cumulative_at_powers_of_two(host: Host) -> None:
 @pytest.mark.parametrize("planes", [4, abi.MAX_PLANES])
 def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
     """When everything is broken at once, and every transition has happened for every reason."""
-    hosts = "".join(
-        f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i % 8}\nport = {i // 8}\nprefixes = ["10.0.0.{i}/32"]\n'
-        for i in range(65)
-    )
+    hosts = "".join(cluster_files.host(i, t0=i % 8, port=i // 8) for i in range(65))
     host = Host(f"[cluster]\nt0s = 8\nt1s = 64\nplanes = {planes}\nevs_per_peer = 256\n{hosts}", 65, 256)
     assert len(host.plan.peers) == 64
     host.evs["state"] = EvState.UNKNOWN

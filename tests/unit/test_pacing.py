@@ -14,6 +14,7 @@ from mrcd.dataplane import Dataplane
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
 from mrcd.selfwatch import Durations
+from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 from tests.unit.played import MS, Programs
 
@@ -51,10 +52,7 @@ class Many:
     """A monitor of h0 among many peers."""
 
     def __init__(self, state: EvState = EvState.GOOD) -> None:
-        hosts = "".join(
-            f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i % 2 if i else 2}\nport = {i}\nprefixes = ["10.0.{i}.1/32"]\n'
-            for i in range(PEERS + 1)
-        )
+        hosts = "".join(host(i, t0=i % 2 if i else 2) for i in range(PEERS + 1))
         shape = f"[cluster]\nt0s = 3\nt1s = 16\nplanes = 4\nevs_per_peer = {EVS}\n"
         parsed = config.parse(f"{shape}[health]\nidle_probes = {ALLOWED}\n{hosts}")
         self.arrays = Arrays(PEERS + 1, EVS)

@@ -11,6 +11,7 @@ from mrcd import abi, config, install, paths, srv6, tables, topology
 from mrcd.config import Config, Host
 from mrcd.dataplane import rows_for
 from mrcd.topology import EV, Peer
+from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 
 EXPLICIT = """
@@ -40,11 +41,7 @@ SHAPES = [
 
 def cluster(settings: str, paths: str = "") -> Config:
     """Hosts under three T0s, with ids that are not their places."""
-    hosts = "".join(
-        f'[[hosts]]\nname = "h{i}"\nid = {(i * 7919) % 60_000}\nt0 = {i % 3 * 200}\nport = {i * 40}\n'
-        f'prefixes = ["10.99.0.{i + 1}/32"]\n'
-        for i in range(9)
-    )
+    hosts = "".join(host(i, id=i * 7919 % 60_000, t0=i % 3 * 200, port=i * 40) for i in range(9))
     return config.parse(f"[cluster]\nt0s = 512\n{settings}\n{hosts}{paths}")
 
 
@@ -131,11 +128,8 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
 @pytest.mark.parametrize("t0", [0, 1])
 def test_a_single_peer_under_the_same_t0_or_another(steering: str, t0: int) -> None:
     """No peer is of the other kind."""
-    hosts = "".join(
-        f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {i * t0}\nport = {i}\nprefixes = ["10.99.0.{i + 1}/32"]\n'
-        for i in range(2)
-    )
-    c = config.parse(f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nsteering = "{steering}"\n{hosts}')
+    text = f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nsteering = "{steering}"\n'
+    c = config.parse(text + host(0) + host(1, t0=t0))
     plan = topology.plan(c, "h0")
     (peer,) = plan.peers
     wanted = reference(c, plan.host, peer.host)

@@ -9,6 +9,7 @@ import pytest
 from mrcd import config, policy, topology
 from mrcd.errors import UsageError
 from mrcd.policy import Denial, Standing, Target
+from tests.cluster_files import host
 from tests.unit.arrays import TEXT
 
 PLAN = topology.plan(config.parse(TEXT), "h0")  # h2 is under the same T0, h1 and h3 are under T0 1
@@ -51,7 +52,7 @@ def test_what_a_target_means(text: str, expected: dict[str, list[int]]) -> None:
 
 
 def test_a_target_means_the_paths_of_a_later_configuration_too() -> None:
-    more = TEXT + '[[hosts]]\nname = "h9"\nid = 9\nt0 = 1\nport = 9\nprefixes = ["10.0.0.9/32"]\n'
+    more = TEXT + host(9, t0=1)
     assert evs("t1:1:2", topology.plan(config.parse(more), "h0"))["h9"] == [6]
 
 

@@ -8,6 +8,7 @@ import pytest
 from mrcd import config, routes, topology
 from mrcd.netlink import Hop, Link, Route
 from mrcd.topology import Peer, Plan
+from tests.cluster_files import host
 
 SEGMENT = IPv6Address("5f00:0:4000:8000:4001:c000::")
 
@@ -23,31 +24,12 @@ MRC0 = nic(99, "mrc0")
 
 def plan(settings: str = "", *, own: str = '"10.99.0.1/32", "fd00:99::1/128"', paths: str = "") -> Plan:
     """h0 and h1 under T0 0, h2 under T0 1; 2 planes × 2 T1s."""
-    text = f"""
-[cluster]
-planes = 2
-t0s = 2
-t1s = 2
-mtu = 9100
-{settings}
-[[hosts]]
-name = "h0"
-id = 0
-port = 0
-prefixes = [{own}]
-[[hosts]]
-name = "h1"
-id = 1
-port = 1
-prefixes = ["10.99.0.2/32"]
-[[hosts]]
-name = "h2"
-id = 2
-t0 = 1
-port = 0
-prefixes = ["10.99.0.3/32", "fd00:99::3/128", "10.98.0.0/24"]
-{paths}
-"""
+    hosts = [
+        host(0, prefixes=f"[{own}]"),
+        host(1),
+        host(2, t0=1, port=0, prefixes='["10.99.0.3/32", "fd00:99::3/128", "10.98.0.0/24"]'),
+    ]
+    text = f"[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nmtu = 9100\n{settings}\n{''.join(hosts)}{paths}"
     return topology.plan(config.parse(text), "h0")
 
 

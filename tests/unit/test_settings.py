@@ -3,10 +3,9 @@
 import pytest
 
 from mrcd import config, settings, topology
+from tests.cluster_files import host
 
-HOSTS = "".join(
-    f'[[hosts]]\nname = "h{i}"\nid = {i + 3}\nt0 = {i}\nport = 0\nprefixes = ["10.0.0.{i}/32"]\n' for i in range(2)
-)
+HOSTS = host(0, id=3) + host(1, id=4, t0=1)
 
 
 def known(cluster: str = "", health: str = "") -> dict[str, int]:

@@ -8,6 +8,7 @@ import pytest
 from mrcd import config, topology
 from mrcd.errors import ConfigError
 from mrcd.topology import EV, Peer, Plan
+from tests.cluster_files import host
 
 BLOCK = IPv6Network("5f00::/32")
 
@@ -17,7 +18,7 @@ def cluster(settings: str = "", places: str = "0:0 0:1 1:0 1:1", paths: str = ""
     hosts = ""
     for i, place in enumerate(places.split()):
         t0, port = place.split(":")
-        hosts += f'[[hosts]]\nname = "h{i}"\nid = {i}\nt0 = {t0}\nport = {port}\nprefixes = ["10.99.0.{i + 1}/32"]\n'
+        hosts += host(i, t0=t0, port=port)
     return config.parse(f"[cluster]\nt0s = 512\n{settings}\n{hosts}{paths}")
 
 

@@ -8,6 +8,11 @@ def host(n: int, **other: object) -> str:
     return "[[hosts]]\n" + "".join(f"{k} = {v}\n" for k, v in values.items()) + f"{more}\n"
 
 
+def dual(n: int, t0: int, port: int) -> str:
+    """The table of a host with an address of either version."""
+    return host(n, t0=t0, port=port, prefixes=f'["10.99.0.{n + 1}/32", "fd00:99::{n + 1}/128"]')
+
+
 def path(**other: object) -> str:
     """One [[paths]] table; `other` replaces its values, as TOML."""
     values = {"source": '"h0"', "peer": '"h1"', "plane": 0, "segments": '["5f00:0:1::"]'} | other
