@@ -3,7 +3,6 @@
 Documents of plain values: the daemon's status has them, and mrcctl without a daemon. No numpy, no bcc.
 """
 
-import contextlib
 import ctypes as ct
 import errno
 import os
@@ -15,7 +14,7 @@ from typing import Any
 
 from mrcd import libbpf
 from mrcd.errors import KernelError, MachineError
-from mrcd.libbpf_structs import LinkInfo, MapInfo
+from mrcd.libbpf_structs import LinkInfo
 
 Document = dict[str, Any]
 
@@ -60,22 +59,6 @@ class _ProgramInfo(ct.Structure):
     ]
 
 
-def _ask(fd: int, info: ct.Structure) -> None:
-    size = ct.c_uint32(ct.sizeof(info))
-    libbpf.check(
-        "ask the kernel about a BPF object", libbpf.lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size))
-    )
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = libbpf.get(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 # ---- maps ----
 
 
@@ -83,9 +66,8 @@ def maps(pins: Path) -> list[Document]:
     """A document per pinned map; sizes in bytes, `memory_bytes` by the kernel's own account. Raises MrcdError."""
     found = []
     for path in _files(pins):
-        info = MapInfo()
-        with _opened(path) as fd:
-            _ask(fd, info)
+        with libbpf.opened(path) as fd:
+            info = libbpf.info(fd)
             memory = _fdinfo(fd).get("memlock")
         found.append(
             {
@@ -125,9 +107,8 @@ def links(pins: Path) -> list[Document]:
     """
     found = []
     for path in _files(pins / "links"):
-        info = LinkInfo()
-        with _opened(path) as fd:
-            _ask(fd, info)
+        with libbpf.opened(path) as fd:
+            info = libbpf.fill(LinkInfo(), fd)
         kind = _LINK_TYPES.get(info.type, str(info.type))
         xdp = "xdp-generic" if path.name.startswith("pop-xdp-generic") else "xdp"
         found.append(
@@ -242,7 +223,7 @@ def _program(number: int) -> tuple[_ProgramInfo, list[int]]:
     try:
         ids = (ct.c_uint32 * _MAPS_OF_A_PROGRAM)()
         info = _ProgramInfo(nr_map_ids=_MAPS_OF_A_PROGRAM, map_ids=ct.addressof(ids))
-        _ask(fd, info)
+        libbpf.fill(info, fd)
     finally:
         os.close(fd)
     return info, list(ids[: min(info.nr_map_ids, _MAPS_OF_A_PROGRAM)])

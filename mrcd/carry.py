@@ -7,7 +7,6 @@ kernel knows of them (BTF), so they may be another version's.
 """
 
 import mmap
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -83,13 +82,10 @@ def _paths(evs: Records, srhs: Records, first: int) -> dict[tuple[bytes, int], R
 @contextmanager
 def _mapped(path: Path) -> Iterator[Records]:
     """A pinned table of any version, to be read."""
-    fd = libbpf.get(path)
-    try:
+    with libbpf.opened(path) as fd:
         shape, dtype = btf.map_shape(fd), btf.values(fd)
         if dtype is None or dtype.itemsize != shape.value_size:
             raise MachineError(f"the kernel does not know the layout of {path}")
         size = -(-shape.entries * shape.value_size // mmap.PAGESIZE) * mmap.PAGESIZE
         area = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-    finally:
-        os.close(fd)
     yield np.frombuffer(area, dtype=dtype, count=shape.entries)  # unmapped with the last view of it

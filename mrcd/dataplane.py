@@ -23,7 +23,7 @@ from mrcd.abi import EvState, Reason
 from mrcd.carry import carry
 from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.objects import object_path
-from mrcd.pins import ensure_bpffs, locked, opened, remove, version_of
+from mrcd.pins import ensure_bpffs, locked, remove, version_of
 from mrcd.settings import classes, settings
 from mrcd.tables import Tables
 from mrcd.topology import Plan
@@ -129,7 +129,7 @@ class Dataplane:
         for name, entries in sizes.items():
             libbpf.set_map_size(maps[name], entries)
             if not self.fresh:
-                with opened(self.pins / name) as fd:
+                with libbpf.opened(self.pins / name) as fd:
                     libbpf.reuse_map(maps[name], fd)
         libbpf.set_map_size(maps["mrc_owners"], libbpf.possible_cpus() * abi.OWNERS)  # not pinned: it is soon full anew
         try:
@@ -165,7 +165,7 @@ class Dataplane:
         nodes = [self.pins / "mrc_node", *sorted(self.pins.parent.glob("abi*/mrc_node"), key=version_of, reverse=True)]
         for path in [p for p in nodes if p.exists()][:1]:
             self.replaced = path.parent
-            with opened(path) as fd:
+            with libbpf.opened(path) as fd:
                 old = libbpf.lookup_elem(fd, zero, max(abi.NODE.itemsize, libbpf.map_info(fd)[1]))
                 _, ports, status, _ = struct.unpack_from("IIII", old) if old else (0, 0, 0, 0)
         node = np.zeros((), abi.NODE)
@@ -218,7 +218,7 @@ class Dataplane:
         """What a pinned table is like; None if there is none."""
         if not (self.pins / name).exists():
             return None
-        with opened(self.pins / name) as fd:
+        with libbpf.opened(self.pins / name) as fd:
             return btf.map_shape(fd)
 
     def close(self) -> None:
@@ -314,13 +314,13 @@ class Dataplane:
         """An interface has one XDP program, and a link keeps its mode: ours in another mode goes first.
         Meanwhile mrc_pop at tc does the work."""
         for path in self.pins.parent.glob("abi*/links/pop-xdp*"):  # another version's too
-            with opened(path) as fd:
+            with libbpf.opened(path) as fd:
                 same = libbpf.link_ifindex(fd) == wanted.ifindex
             if same:
                 path.unlink()
 
     def _replace(self, path: Path, wanted: Attachment, prog_fd: int) -> bool:
-        with opened(path) as fd:
+        with libbpf.opened(path) as fd:
             if libbpf.link_ifindex(fd) == wanted.ifindex:
                 try:
                     libbpf.update_link(fd, prog_fd)

@@ -4,14 +4,18 @@ The daemon reaches libbpf through bcc (`bcc.libbcc.lib` resolves the libbpf that
 must start fast and bcc maps all of LLVM, so it opens the same library by its own name.
 """
 
+import contextlib
 import ctypes as ct
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mrcd.errors import KernelError, MachineError
 from mrcd.libbpf_structs import LinkCreateOpts, LinkInfo, MapInfo, TcHook, TcOpts, TestRunOpts
+
+Info = TypeVar("Info", bound=ct.Structure)
 
 XDP = 37
 TCX_INGRESS = 46
@@ -195,11 +199,26 @@ def get(path: Path) -> int:
     return check(f"open the pin {path}", lib().bpf_obj_get(os.fsencode(path)))
 
 
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a pin, in a block."""
+    fd = get(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def fill(info: Info, fd: int) -> Info:
+    """Have the kernel say what it knows of a program, map or link; returns `info`."""
+    size = ct.c_uint32(ct.sizeof(info))
+    check("ask the kernel about a BPF object", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
+    return info
+
+
 def info(fd: int) -> MapInfo:
     """What the kernel says of a map."""
-    found, size = MapInfo(), ct.c_uint32(ct.sizeof(MapInfo))
-    check("ask for a map's size", lib().bpf_obj_get_info_by_fd(fd, ct.byref(found), ct.byref(size)))
-    return found
+    return fill(MapInfo(), fd)
 
 
 def map_info(fd: int) -> tuple[int, int, int]:
@@ -210,9 +229,7 @@ def map_info(fd: int) -> tuple[int, int, int]:
 
 def link_ifindex(fd: int) -> int:
     """The interface that a link is attached to; 0 once the interface is gone."""
-    info, size = LinkInfo(), ct.c_uint32(ct.sizeof(LinkInfo))
-    check("ask for a link's interface", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
-    return int(info.ifindex)
+    return int(fill(LinkInfo(), fd).ifindex)
 
 
 # ---- attach ----

@@ -1,14 +1,11 @@
 """Pins in a BPF file system: what holds tables and links when nobody else does."""
 
-import contextlib
 import ctypes as ct
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
-from mrcd import libbpf
 from mrcd.errors import KernelError, MachineError
 
 BPFFS_MAGIC = 0xCAFE4A11
@@ -25,16 +22,6 @@ def ensure_bpffs(path: Path) -> None:
             return
     if libc.mount(b"bpf", os.fsencode(path), b"bpf", ct.c_ulong(0), None) != 0:
         raise KernelError(f"mount a BPF file system at {path}", ct.get_errno())
-
-
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """The descriptor of a pin, in a block."""
-    fd = libbpf.get(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def locked(directory: Path) -> int:

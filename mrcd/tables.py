@@ -44,8 +44,7 @@ class Tables:
         path = self._pins / name
         if not path.exists():
             raise MachineError(f"no table is pinned at {path}", hint="start mrcd; it makes the tables")
-        fd = libbpf.get(path)
-        try:
+        with libbpf.opened(path) as fd:
             _, value_size, entries = libbpf.map_info(fd)
             dtype = abi.MAPS[name]
             if value_size != dtype.itemsize:
@@ -55,8 +54,6 @@ class Tables:
                 )
             access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
             area = mmap.mmap(fd, _pages(entries * value_size), flags=mmap.MAP_SHARED, prot=access)
-        finally:
-            os.close(fd)
         self._maps.append(area)
         return np.frombuffer(area, dtype=dtype, count=entries)
 

@@ -70,12 +70,9 @@ def size(program: int) -> Size:
 @contextlib.contextmanager
 def linked(pin: Path) -> Iterator[int]:
     """A descriptor of the program that a pinned link has attached."""
-    link = libbpf.get(pin)
-    try:
+    with libbpf.opened(pin) as link:
         # struct bpf_link_info begins with type, id and the program's id.
         (number,) = struct.unpack_from("I", _info(link, 12), 8)
-    finally:
-        os.close(link)
     program = libbpf.check(f"open program {number}", libbpf.lib().bpf_prog_get_fd_by_id(number))
     try:
         yield program

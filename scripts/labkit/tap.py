@@ -8,8 +8,7 @@ import os
 import shutil
 import socket
 import struct
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +66,7 @@ def attached(pins: Path) -> bool:
 
 def set_off(pins: Path, drop: float, ce: float) -> None:
     """From now on, on all ports: drop and mark with these probabilities (0 to 1), counting from zero."""
-    with _pinned(pins / "counters") as fd:
+    with libbpf.opened(pins / "counters") as fd:
         libbpf.update_elem(fd, _ONLY, bytes(COUNTERS.size))
     _set(pins, drop, ce)
 
@@ -78,7 +77,7 @@ def disarm(pins: Path) -> None:
 
 
 def _set(pins: Path, drop: float, ce: float) -> None:
-    with _pinned(pins / "settings") as fd:
+    with libbpf.opened(pins / "settings") as fd:
         libbpf.update_elem(fd, _ONLY, SETTINGS.pack(round(drop * ALWAYS), round(ce * ALWAYS)))
 
 
@@ -86,7 +85,7 @@ def read(pins: Path) -> Counters:
     """The counters; zeros if nothing is attached there."""
     if not attached(pins):
         return Counters()
-    with _pinned(pins / "counters") as fd:
+    with libbpf.opened(pins / "counters") as fd:
         raw = libbpf.lookup_elem(fd, _ONLY, COUNTERS.size)
     passed, dropped, marked, first_drop_ns = COUNTERS.unpack(raw or bytes(COUNTERS.size))
     return Counters(passed, dropped, marked, first_drop_ns or None)
@@ -96,12 +95,3 @@ def detach(pins: Path) -> None:
     """Take the program off every port. No error if it was on none."""
     if pins.exists():
         shutil.rmtree(pins)
-
-
-@contextmanager
-def _pinned(path: Path) -> Iterator[int]:
-    fd = libbpf.get(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -14,7 +14,6 @@ from labkit.evorder import EvOrder
 from labkit.stream import Stream
 from mrcd import libbpf
 from mrcd.dataplane import pin_directory
-from mrcd.pins import opened
 from tests import cluster_files
 from tests.lab.conftest import all_good, mrcctl, states, wait_until
 from tests.lab.flows import tcp_transfer
@@ -220,7 +219,7 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> No
         assert mrcctl(lab, "h0", "status")["inner_mtu"] == 9020
         assert result.lost() == 0
         assert all_good(lab)
-        with opened(pin_directory(lab.run_dir("h0") / "bpf") / "mrc_peers") as fd:
+        with libbpf.opened(pin_directory(lab.run_dir("h0") / "bpf") / "mrc_peers") as fd:
             assert libbpf.map_info(fd)[2] == 64
         wait_until("nothing more is open than before", lambda: _descriptors(lab) <= opened_before)
     finally:

@@ -134,10 +134,9 @@ class Bench:
             os.sched_setaffinity(0, cpus)
 
     def _fill(self, name: str, keys: Any, value: bytes) -> None:
-        fd = libbpf.get(self.dataplane.pins / name)
-        for key in keys:
-            libbpf.update_elem(fd, struct.pack("I", key), value)
-        os.close(fd)
+        with libbpf.opened(self.dataplane.pins / name) as fd:
+            for key in keys:
+                libbpf.update_elem(fd, struct.pack("I", key), value)
 
     def age(self, ns: int) -> None:
         """As if so much time had passed since everything that happened, and nothing meanwhile."""

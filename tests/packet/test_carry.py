@@ -189,18 +189,16 @@ def test_a_table_with_another_value_size_is_not_used_again(bpffs: Path) -> None:
     first.load()
     first.commit()
     path = first.pins / "mrc_histograms"
-    fd = libbpf.get(path)
-    before = btf.map_shape(fd)
-    os.close(fd)
+    with libbpf.opened(path) as fd:
+        before = btf.map_shape(fd)
     path.unlink()
     _pin_array(path, 2 * before.value_size, before.entries)
     second = first.successor(_plan())
     second.load()
     assert second.fresh
     second.commit()
-    fd = libbpf.get(path)
-    assert btf.map_shape(fd) == before
-    os.close(fd)
+    with libbpf.opened(path) as fd:
+        assert btf.map_shape(fd) == before
     first.close()
     second.close()
 

@@ -47,11 +47,8 @@ def _identities(pins: Path) -> dict[str, int]:
 
 
 def _entries(path: Path) -> int:
-    fd = libbpf.get(path)
-    try:
+    with libbpf.opened(path) as fd:
         return libbpf.map_info(fd)[2]
-    finally:
-        os.close(fd)
 
 
 def test_tables_that_fit_are_kept(bpffs: Path) -> None:
