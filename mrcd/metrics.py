@@ -36,10 +36,6 @@ class TablesCollector(Collector):
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
-    def describe(self) -> list[Metric]:
-        """Nothing is known before the first scrape."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Yield every family once."""
         paths = Paths(self._daemon)

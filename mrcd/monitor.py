@@ -48,7 +48,7 @@ class Monitor:
     def __init__(
         self, plan: Plan, tables: Tables, dataplane: Dataplane, events: EventLog, changed: Callable[[int], None]
     ) -> None:
-        self._plan, self._tables, self._dataplane = plan, tables, dataplane
+        self._tables, self._dataplane = tables, dataplane
         self._peers = {p.host.id: p for p in plan.peers}
         self._rows = np.array(sorted(self._peers), np.int64)
         self._mine = np.isin(np.arange(len(tables.peers)), self._rows)

@@ -16,10 +16,6 @@ class OwnCollector(Collector):
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
-    def describe(self) -> list[Metric]:
-        """Nothing is known before the first scrape."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Yield every family once."""
         monitor, away = self._daemon.monitor, self._daemon.away

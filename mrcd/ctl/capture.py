@@ -18,8 +18,9 @@ from scapy.utils import PcapReader, RawPcapWriter
 
 from mrcd import wire
 from mrcd.ctl import decode, rawsocket, ring, sockfilter
+from mrcd.ctl.client import understood
 from mrcd.ctl.rawsocket import Arrival
-from mrcd.errors import DaemonError, MachineError, UsageError
+from mrcd.errors import MachineError, UsageError
 
 _POLL_S = 0.2
 _ETHERNET = 1  # the link type of the file
@@ -39,17 +40,12 @@ class Known:
 
 def known(status: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> Known:
     """Of GET /v1/status and /v1/peers."""
-    try:
+    with understood():
         names = {int(p["host_id"]): str(p["peer"]) for p in peers} | {int(status["host_id"]): str(status["host"])}
         interfaces = {
             p["plane"]: rawsocket.name_of(p["ifindex"], p["interface"]) for p in status["planes"] if p["ifindex"]
         }
         return Known(status["host_id"], status["udp_port"], names, interfaces)
-    except (KeyError, TypeError, ValueError) as e:
-        raise DaemonError(
-            f"mrcd's status is not as this mrcctl knows it: {type(e).__name__}: {e}",
-            hint="are mrcctl and mrcd of the same version? see `mrcctl version`",
-        ) from None
 
 
 def live(about: Known, plane: int | None, keep: int, lost: Callable[[int], None]) -> Iterator[Arrival | None]:

@@ -1,5 +1,6 @@
 """The daemon's HTTP API, over its unix socket."""
 
+import contextlib
 import json
 import socket
 import time
@@ -15,6 +16,7 @@ from mrcd.errors import DaemonError, UsageError
 Json = Any
 
 _START = "start it with `systemctl start mrcd`, or `mrcd --config FILE`"
+_OTHER_VERSION = "are mrcctl and mrcd of the same version? see `mrcctl version`"
 
 
 class DaemonDown(DaemonError):
@@ -98,10 +100,17 @@ def _decode(response: HTTPResponse, content: bytes) -> Json:
     if response.status >= 400 and isinstance(document, dict) and "error" in document:
         kind = UsageError if document.get("exit_code") == 1 else DaemonError
         raise kind(str(document["error"]), hint=document.get("hint"))
-    raise DaemonError(
-        f"mrcd answered {response.status} {response.reason} without a JSON document",
-        hint="are mrcctl and mrcd of the same version? see `mrcctl version`",
-    )
+    raise DaemonError(f"mrcd answered {response.status} {response.reason} without a JSON document", hint=_OTHER_VERSION)
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Reading a document of the daemon's, which may be of another version: then raises DaemonError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as e:
+        said = f"mrcd's status is not as this mrcctl knows it: {type(e).__name__}: {e}"
+        raise DaemonError(said, hint=_OTHER_VERSION) from None
 
 
 # Seconds: how long the daemon may hold the answer back while nothing happens; how often to look for a daemon.

@@ -9,9 +9,10 @@ from socket import socket
 from typing import Any
 
 from mrcd.ctl import packets, rawsocket, sockfilter
+from mrcd.ctl.client import understood
 from mrcd.ctl.packets import Probe
 from mrcd.ctl.tally import Tally
-from mrcd.errors import DaemonError, KernelError
+from mrcd.errors import KernelError
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Here:
 
 def here(status: Mapping[str, Any]) -> Here:
     """Read GET /v1/status. Raises DaemonError if it is not of this version."""
-    try:
+    with understood():
         nics = {
             p["plane"]: Nic(
                 p["plane"],
@@ -53,11 +54,6 @@ def here(status: Mapping[str, Any]) -> Here:
             for p in status["planes"]
         }
         return Here(status["host"], status["host_id"], status["steering"], status["udp_port"], status["mtu"], nics)
-    except (KeyError, TypeError, ValueError) as e:
-        raise DaemonError(
-            f"mrcd's status is not as this mrcctl knows it: {type(e).__name__}: {e}",
-            hint="are mrcctl and mrcd of the same version? see `mrcctl version`",
-        ) from None
 
 
 @dataclass(frozen=True)

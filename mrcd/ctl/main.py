@@ -37,8 +37,8 @@ for _command in (
     cli.add_command(_command)
 
 
-def _attachment(options: Options, action: str, force: bool) -> None:
-    document = options.client.post(f"/v1/{action}", {"force": force})
+def _attachment(options: Options, action: str, **asked: bool) -> None:
+    document = options.client.post(f"/v1/{action}", asked)
     emit(options, document, lambda d: [str(d["message"])])
 
 
@@ -48,16 +48,15 @@ def _attachment(options: Options, action: str, force: bool) -> None:
 @click.pass_obj
 def detach(options: Options, force: bool) -> None:
     """Take the data plane down; traffic goes on over the kernel's own SRv6 routes, flow by flow."""
-    _attachment(options, "detach", force)
+    _attachment(options, "detach", force=force)
 
 
 @cli.command(short_help="Put the data plane back up.")
-@click.option("--force", is_flag=True, help="Even if mrcd advises against it.")
 @common
 @click.pass_obj
-def attach(options: Options, force: bool) -> None:
+def attach(options: Options) -> None:
     """Put the data plane back up."""
-    _attachment(options, "attach", force)
+    _attachment(options, "attach")
 
 
 cli.add_command(configs.config)

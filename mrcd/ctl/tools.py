@@ -1,12 +1,13 @@
 """The commands of mrcctl that measure: probe, trace, capture, preflight, doctor. What they do is imported late."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit
+from mrcd.ctl.base import F, Options, colours, common, emit
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.offline import read
 from mrcd.ctl.options import complete_peer
@@ -25,6 +26,12 @@ def _asked(options: Options, peer: str | None) -> tuple[Json, Json, Json]:
         options, lambda d: (d.get("/v1/status"), d.get("/v1/peers"), d.get("/v1/paths", peer=peer)), from_tables
     )
     return found  # type: ignore[no-any-return]
+
+
+def _count(default: int, what: str) -> Callable[[F], F]:
+    """--count."""
+    limits = click.IntRange(1, MAX_COUNT)
+    return click.option("--count", "-c", type=limits, metavar="N", default=default, show_default=True, help=what)
 
 
 def _pace(command: Any) -> Any:
@@ -46,15 +53,7 @@ def _pace(command: Any) -> Any:
 @click.command(short_help="Loss and round-trip time of EVs, measured now.")
 @click.argument("peer", shell_complete=complete_peer)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; all of the peer's unless given.")
-@click.option(
-    "--count",
-    "-c",
-    type=click.IntRange(1, MAX_COUNT),
-    metavar="N",
-    default=10,
-    show_default=True,
-    help="Probes per EV.",
-)
+@_count(10, "Probes per EV.")
 @click.option("--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Of the outer IPv6 packet.")
 @_pace
 @common
@@ -79,15 +78,7 @@ def probe(options: Options, peer: str, ev: int | None, count: int, size: int, in
 @click.command(short_help="An EV hop by hop, and where it breaks.")
 @click.argument("peer", shell_complete=complete_peer)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", required=True, help="The EV.")
-@click.option(
-    "--count",
-    "-c",
-    type=click.IntRange(1, MAX_COUNT),
-    metavar="N",
-    default=20,
-    show_default=True,
-    help="Packets per hop.",
-)
+@_count(20, "Packets per hop.")
 @_pace
 @common
 @click.pass_obj

@@ -139,13 +139,18 @@ def test_hops(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert daemon.requests == [("GET", "/v1/paths", {"decode": "1"})]
 
 
-@pytest.mark.parametrize("action", ["detach", "attach"])
-def test_detach_and_attach(mrcctl: Callable[..., Result], daemon: Daemon, action: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "option", "plain", "asked"),
+    [("detach", "--force", {"force": False}, {"force": True}), ("attach", "--json", {}, {})],
+)
+def test_detach_and_attach(
+    mrcctl: Callable[..., Result], daemon: Daemon, action: str, option: str, plain: object, asked: object
+) -> None:
     answer = {"attached": action == "attach", "message": "done"}
     daemon.answers[f"/v1/{action}"] = (200, answer)
     assert mrcctl(action).stdout == "done\n"
-    assert json.loads(mrcctl(action, "--force", "--json").stdout) == {"schema_version": 2} | answer
-    assert [body for _, _, body in daemon.requests] == [{"force": False}, {"force": True}]
+    assert json.loads(mrcctl(action, option, "--json").stdout) == {"schema_version": 2} | answer
+    assert [body for _, _, body in daemon.requests] == [plain, asked]
 
 
 def test_version(mrcctl: Callable[..., Result], daemon: Daemon) -> None:

@@ -7,7 +7,7 @@ from labkit.bench.part import SOURCE, TARGET
 from labkit.targets import Direction
 from mrcd.config import Host
 
-US, MS, S = 1_000, 1_000_000, 1_000_000_000
+US, MS = 1_000, 1_000_000
 HARD_CAP_S = 3.0  # what drops everything and is still used after this counts as not found
 LOSSY_CAP_S = 30.0
 
