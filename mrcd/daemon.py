@@ -18,7 +18,8 @@ from mrcd.dataplane import Dataplane, Point
 from mrcd.errors import MachineError, MrcdError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
-from mrcd.netlink import Link, Netlink, Route, set_offload
+from mrcd.netlink import Netlink, set_offload
+from mrcd.netmessages import Link, Route
 from mrcd.routekeeper import RouteKeeper
 from mrcd.selfwatch import Durations
 from mrcd.steering import Steering

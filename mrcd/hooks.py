@@ -6,7 +6,7 @@ from pathlib import Path
 from mrcd.config import Granularity, Hook
 from mrcd.dataplane import Attachment, Dataplane, Point
 from mrcd.errors import KernelError, MachineError
-from mrcd.netlink import Link
+from mrcd.netmessages import Link
 
 
 @dataclass(frozen=True)

@@ -9,83 +9,21 @@ answer that differs is an error: netlink accepts and ignores attributes that it 
 import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
-from ipaddress import ip_network
 from typing import Any
 
 from pyroute2 import AsyncIPRoute
 from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.rtnl.rtmsg import rtmsg_base
 
 from mrcd.errors import KernelError, MachineError
+from mrcd.netmessages import PROTOCOL, TABLE_MAIN, Link, Route, read_link, read_route, route_request
 
-PROTOCOL = 77  # rtm_protocol of what mrcd owns; `ip route show proto 77`
-TABLE_MAIN, TABLE_LOCAL = 254, 255
-_ENCAP_SEG6, _ENCAP_SEG6LOCAL = 5, 7
-_ENCAP_RED = 3  # SEG6_IPTUN_MODE_ENCAP_RED
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
-_SCOPE_LINK, _SCOPE_NOWHERE = 253, 255
+_SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
-_RTAX_RTO_MIN = 13
-_IFF_UP, _IFF_NOARP, _IFF_LOWER_UP = 0x1, 0x80, 0x10000
-
-# pyroute2 turns a mode it does not know into plain "encap" without a word.
-_srh = rtmsg_base.seg6_encap_info.ipv6_sr_hdr
-_srh.encapmodes["encap.red"] = _ENCAP_RED
-_srh.r_encapmodes[_ENCAP_RED] = "encap.red"
-
-
-@dataclass(frozen=True)
-class Link:
-    """A network interface, as the kernel describes it."""
-
-    name: str
-    ifindex: int
-    mac: str
-    enabled: bool  # administratively up
-    up: bool  # and with carrier
-    mtu: int
-    kind: str | None  # None: a real NIC
-    lower: int | None  # ifindex below a VLAN interface, or of a veth's peer, if in this namespace
-    vlan: int  # 0: untagged
-    noarp: bool
-    gso_max_size: int = 0
-
-
-@dataclass(frozen=True)
-class Hop:
-    """A next hop; `segments` in travel order make it a seg6 encap.red hop."""
-
-    oif: int
-    gateway: str | None = None
-    segments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Route:
-    """A route that mrcd owns. `local` is a seg6local action: "End.DT6" or "End.DX4"."""
-
-    dst: str
-    metric: int
-    hops: tuple[Hop, ...]
-    mtu: int = 0
-    reordering: int = 0
-    source: str | None = None
-    local: str | None = None
-    rto_min_ms: int = 0
-
-    @property
-    def family(self) -> int:
-        """Address family of the destination."""
-        return socket.AF_INET6 if ":" in self.dst else socket.AF_INET
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What makes two routes the same place in the table."""
-        return self.dst, self.metric
+_IFF_UP, _IFF_NOARP = 0x1, 0x80
 
 
 class Netlink:
@@ -119,7 +57,7 @@ class Netlink:
 
     async def _links(self) -> AsyncIterator[Link]:
         async for msg in await self._ipr.link("dump"):
-            yield _link(msg)
+            yield read_link(msg)
 
     async def ensure_veth(self, name: str, peer: str, *, mtu: int, gso_max_size: int) -> tuple[Link, Link]:
         """A veth pair without neighbour discovery, up, with that MTU. Returns both ends."""
@@ -193,20 +131,20 @@ class Netlink:
         for family in (socket.AF_INET, socket.AF_INET6):
             async for msg in await self._ipr.route("dump", family=family):
                 if msg["proto"] == PROTOCOL and msg.get("RTA_TABLE") == TABLE_MAIN:
-                    route = _route(msg)
+                    route = read_route(msg)
                     found[route.key] = route
         return found
 
     async def write_route(self, route: Route, verb: str) -> None:
         """Add or replace a route, and compare it with what the kernel says that it has now."""
         try:
-            answers = await self._echo.route(verb, **_request(route))
+            answers = await self._echo.route(verb, **route_request(route))
         except NetlinkError as e:
             hint = "somebody else's route is in its place: remove that, or set other metrics in [overlay]"
             raise KernelError(
                 f"write route {route.dst} metric {route.metric}", e.code, hint=hint if e.code == errno.EEXIST else None
             ) from None
-        made = [_route(msg) for msg in answers if msg.get("event") == "RTM_NEWROUTE"]
+        made = [read_route(msg) for msg in answers if msg.get("event") == "RTM_NEWROUTE"]
         if route not in made:
             raise MachineError(f"route {route.dst} was written, but the kernel has {made or 'nothing'}, not {route}")
 
@@ -284,109 +222,3 @@ def set_offload(interface: str, features: dict[str, bool]) -> None:
     for name, on in wanted.items():
         if now[name] != on:
             raise MachineError(f"{interface} keeps {name} {'off' if on else 'on'}; the driver does not allow it")
-
-
-def _link(msg: Any) -> Link:
-    info = msg.get("IFLA_LINKINFO")
-    kind = info.get("IFLA_INFO_KIND") if info else None
-    vlan, lower = 0, None
-    if kind in ("vlan", "veth") and msg.get("IFLA_LINK_NETNSID") is None:
-        lower = msg.get("IFLA_LINK")
-    if kind == "vlan":
-        vlan = info.get("IFLA_INFO_DATA").get("IFLA_VLAN_ID")
-    flags = msg["flags"]
-    return Link(
-        name=msg.get("IFLA_IFNAME"),
-        ifindex=msg["index"],
-        mac=msg.get("IFLA_ADDRESS") or "00:00:00:00:00:00",
-        enabled=bool(flags & _IFF_UP),
-        up=bool(flags & _IFF_UP and flags & _IFF_LOWER_UP),
-        mtu=msg.get("IFLA_MTU") or 0,
-        kind=kind,
-        lower=lower,
-        vlan=vlan,
-        noarp=bool(flags & _IFF_NOARP),
-        gso_max_size=msg.get("IFLA_GSO_MAX_SIZE") or 0,
-    )
-
-
-def _request(route: Route) -> dict[str, Any]:
-    """The attributes of RTM_NEWROUTE."""
-    spec: dict[str, Any] = {
-        "family": route.family,
-        "dst": route.dst,
-        "priority": route.metric,
-        "proto": PROTOCOL,
-        "table": TABLE_MAIN,
-    }
-    if route.family == socket.AF_INET and not any(h.gateway for h in route.hops):
-        spec["scope"] = _SCOPE_LINK
-    asked = {"mtu": route.mtu, "reordering": route.reordering, "rto_min": route.rto_min_ms}
-    metrics = {k: v for k, v in asked.items() if v}
-    if metrics:
-        # TCP heeds a route's rto_min only where it is locked (dst_metric_locked in tcp_rto_min).
-        spec["metrics"] = metrics | ({"lock": 1 << _RTAX_RTO_MIN} if route.rto_min_ms else {})
-    if route.source:
-        spec["prefsrc"] = route.source
-    if route.local:
-        spec["oif"] = route.hops[0].oif
-        action: dict[str, Any] = {"type": "seg6local", "action": route.local}
-        # For addresses of the host itself: table local. Any next hop: the inner destination.
-        action |= {"table": TABLE_LOCAL} if route.local == "End.DT6" else {"nh4": "0.0.0.0"}
-        spec["encap"] = action
-    elif any(h.segments for h in route.hops) or len(route.hops) > 1:
-        spec["multipath"] = [_hop_request(h) for h in route.hops]
-    else:
-        spec["oif"] = route.hops[0].oif
-        if route.hops[0].gateway:
-            spec["gateway"] = route.hops[0].gateway
-    return spec
-
-
-def _hop_request(hop: Hop) -> dict[str, Any]:
-    attrs: list[tuple[str, Any]] = []
-    if hop.gateway:
-        attrs.append(("RTA_GATEWAY", hop.gateway))
-    if hop.segments:
-        # The kernel's array runs backwards: the last segment first (RFC 8754 §2).
-        srh = {"mode": "encap.red", "segs": list(reversed(hop.segments))}
-        attrs.append(("RTA_ENCAP_TYPE", _ENCAP_SEG6))
-        attrs.append(("RTA_ENCAP", {"attrs": [("SEG6_IPTUNNEL_SRH", srh)]}))
-    return {"oif": hop.oif, "hops": 0, "attrs": attrs}
-
-
-def _route(msg: Any) -> Route:
-    metrics = msg.get("RTA_METRICS")
-    multipath = msg.get("RTA_MULTIPATH")
-    parts = multipath if multipath else [msg]
-    local = None
-    if msg.get("RTA_ENCAP_TYPE") == _ENCAP_SEG6LOCAL:
-        local = {5: "End.DX6", 6: "End.DX4", 7: "End.DT6"}.get(msg.get("RTA_ENCAP").get("SEG6_LOCAL_ACTION"), "?")
-    plain = "0.0.0.0" if msg["family"] == socket.AF_INET else "::"
-    return Route(
-        dst=str(ip_network(f"{msg.get('RTA_DST') or plain}/{msg['dst_len']}")),
-        metric=msg.get("RTA_PRIORITY") or 0,
-        hops=tuple(_hop(part) for part in parts),
-        mtu=(metrics.get("RTAX_MTU") or 0) if metrics else 0,
-        reordering=(metrics.get("RTAX_REORDERING") or 0) if metrics else 0,
-        source=msg.get("RTA_PREFSRC"),
-        local=local,
-        rto_min_ms=_locked_rto_min(metrics) if metrics else 0,
-    )
-
-
-def _hop(part: Any) -> Hop:
-    oif = part["oif"] if "oif" in part else part.get("RTA_OIF")
-    segments: tuple[str, ...] = ()
-    if part.get("RTA_ENCAP_TYPE") == _ENCAP_SEG6:
-        srh = part.get("RTA_ENCAP").get("SEG6_IPTUNNEL_SRH")
-        if srh["encapmode"] == _ENCAP_RED:
-            segments = tuple(reversed(srh["segs"]))
-    hop = Hop(oif=oif, gateway=part.get("RTA_GATEWAY"), segments=segments)
-    return replace(hop, gateway=None) if hop.gateway in ("0.0.0.0", "::") else hop
-
-
-def _locked_rto_min(metrics: Any) -> int:
-    """A route's least retransmission timeout, ms; 0 if it is not locked, for then it means nothing."""
-    locked = (metrics.get("RTAX_LOCK") or 0) & (1 << _RTAX_RTO_MIN)
-    return (metrics.get("RTAX_RTO_MIN") or 0) if locked else 0

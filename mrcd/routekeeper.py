@@ -6,7 +6,8 @@ interfaces take routes along when they go.
 
 from collections.abc import Iterable, Sequence
 
-from mrcd.netlink import Netlink, Route
+from mrcd.netlink import Netlink
+from mrcd.netmessages import Route
 
 Key = tuple[str, int]  # destination, metric
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv6Address
 
-from mrcd.netlink import Hop, Link, Route
+from mrcd.netmessages import Hop, Link, Route
 from mrcd.topology import UDT4, UDT6, Peer, Plan, carrier, host_usid, plane_network, t0_usid, usid_prefix
 
 MAX_HOPS = 32  # with 64 hops in a route iproute2's dumps come out empty, those of other programs' routes too

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from mrcd.netlink import Netlink, _link
+from mrcd.netlink import Netlink
+from mrcd.netmessages import read_link
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, ifindex, run
 
@@ -32,7 +33,7 @@ def test_a_vlan_interface_is_described() -> None:
     sent.encode()
     received = ifinfmsg(sent.data)
     received.decode()
-    link = _link(received)
+    link = read_link(received)
     assert (link.name, link.ifindex, link.kind, link.lower, link.vlan) == ("p0.7", 9, "vlan", 3, 7)
     assert link.up
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mrcd.netlink import PROTOCOL, Hop, Netlink, Route
+from mrcd.netlink import Netlink
+from mrcd.netmessages import PROTOCOL, Hop, Route
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, mine, run, sync, sync_on
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mrcd.netlink import PROTOCOL, Netlink, Route
+from mrcd.netlink import Netlink
+from mrcd.netmessages import PROTOCOL, Route
 from mrcd.routekeeper import RouteKeeper
 from tests.packet.wires import Namespace
 

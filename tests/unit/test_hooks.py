@@ -11,7 +11,7 @@ from mrcd.config import Granularity, Hook
 from mrcd.dataplane import Attachment, Dataplane
 from mrcd.errors import KernelError, MachineError
 from mrcd.hooks import Port
-from mrcd.netlink import Link
+from mrcd.netmessages import Link
 
 
 def link(name: str, ifindex: int, **other: object) -> Link:

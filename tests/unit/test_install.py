@@ -12,7 +12,7 @@ from scapy.layers.inet6 import IPv6ExtHdrSegmentRouting
 from mrcd import abi, config, install, srv6, tables, topology
 from mrcd.abi import EvState, Reason
 from mrcd.hooks import Port
-from mrcd.netlink import Link
+from mrcd.netmessages import Link
 from mrcd.topology import Plan
 from tests.cluster_files import dual
 from tests.unit.arrays import Arrays

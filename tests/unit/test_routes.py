@@ -6,7 +6,7 @@ from ipaddress import IPv6Address
 import pytest
 
 from mrcd import config, routes, topology
-from mrcd.netlink import Hop, Link, Route
+from mrcd.netmessages import Hop, Link, Route
 from mrcd.topology import Peer, Plan
 from tests.cluster_files import host
 

@@ -17,7 +17,8 @@ from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 from mrcd import libbpf
 from mrcd.ctl.examine import netdev
 from mrcd.errors import MachineError, MrcdError
-from mrcd.netlink import Link, Netlink
+from mrcd.netlink import Netlink
+from mrcd.netmessages import Link
 from mrcd.objects import object_path
 
 _SCHED_CLS, _RINGBUF, _ARRAY, _TIMER_INIT = 3, 27, 2, 169  # of enum bpf_prog_type, bpf_map_type, bpf_func_id
