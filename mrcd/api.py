@@ -111,8 +111,9 @@ class Api:
             raise UsageError(f"there is no EV state {state!r}", hint=f"states: {', '.join(EvState.__members__)}")
         plane = _number(request.query.get("plane"), "plane")
         decode = bool(_number(request.query.get("decode"), "decode"))
-        steering = self._daemon.steering
-        return await _made_aside(lambda: steering.explain(self._daemon.view.paths(peer, plane, state, decode)))
+        steering, view = self._daemon.steering, self._daemon.view
+        denials = steering.brief()  # here, in the loop: no denial comes or goes meanwhile
+        return await _made_aside(lambda: steering.explain(view.paths(peer, plane, state, decode), denials))
 
     async def events(self, request: web.Request) -> web.Response:
         """Events newer than ?after=, waiting up to ?wait= seconds for one."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mrcd import policy, statefile
+from mrcd import policy
 from mrcd.abi import EvState
+from mrcd.denials import Denials
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.events import EventLog
 from mrcd.monitor import Monitor
@@ -39,12 +40,8 @@ Found = list[tuple[int, int]]  # (row, EV)
 
 
 class Steering:
-    """One host's denials. `follow` gives it the paths, at the start and whenever they are others; all else comes
-    after that.
-
-    `wall` and `clock` are time.time and time.monotonic: a denial ends after its time, whatever is done to the
-    wall clock meanwhile.
-    """
+    """One host's denials, and what they mean. `follow` gives it the paths, at the start and whenever they are others;
+    all else comes after that. `wall` and `clock` are those of denials.py."""
 
     def __init__(
         self,
@@ -53,14 +50,11 @@ class Steering:
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = path
-        self._events, self._wall, self._clock = events, wall, clock
-        self._denials: dict[Target, Denial] = {}
-        self._ends: dict[Target, float] = {}  # by `clock`
+        self.denials = Denials(path, events, wall, clock)
+        self._events = events
         self._lost: dict[Target, int] = {}  # packets lost on its EVs, when it began
         self._means: dict[tuple[int, int], Target] = {}  # (row, EV) → one of the denials that it falls under
-        self._unsaved: str | None = None  # why the file is not up to date
-        self._pending = False  # the tables are not
+        self._pending = False  # the tables do not agree with them yet
         self._started = False
         self._known: dict[Target, Found] = {}  # what the denials mean
         self._lock = asyncio.Lock()
@@ -85,8 +79,8 @@ class Steering:
         stray = [at for at in self._denied() if at not in known]
         if stray:
             self._adopt(stray)
-        for target in self._denials:
-            self._tell("restored", target)
+        for target in self.denials:
+            self.denials.tell("restored", target)
 
     async def _selected(self, target: Target) -> Found:
         """The EVs that a target means now. In a thread: with thousands of peers the loop must not wait for it."""
@@ -94,27 +88,17 @@ class Steering:
         if found is None:
             rows = await asyncio.to_thread(policy.selected, self._plan, target)
             found = [(row, ev) for row, evs in rows.items() for ev in evs]
-            if target in self._denials:
+            if target in self.denials:
                 self._known[target] = found
         return found
 
     async def _load(self) -> set[tuple[int, int]]:
         """Read the file. Returns the EVs of which it knows, by denials that have ended meanwhile too."""
-        try:
-            found = statefile.read(self.path) or []
-        except statefile.Unreadable as e:
-            found = []
-            try:
-                kept = f"kept as {statefile.set_aside(self.path)}"
-            except MrcdError as why:
-                kept = str(why.args[0])
-            log.error("%s; %s; EVs that are denied now stay so", e.args[0], kept)
-            self._events.add("denial", reason="file_unreadable", evidence={"error": str(e.args[0]), "file": kept})
         known: set[tuple[int, int]] = set()
-        for d in found:
+        for d in self.denials.read():
             known |= set(await self._selected(d.target))
-            if d.left_s(self._wall()):
-                self._enter(d)
+            if d.left_s(self.denials.wall()):
+                self.denials.enter(d)
             else:
                 self._events.add("denial", reason="expired", evidence={"target": str(d.target)})
         return known
@@ -122,15 +106,14 @@ class Steering:
     def _adopt(self, stray: Found) -> None:
         """EVs that an earlier run has denied, of which no record is left: nobody has said that they may be used."""
         for target in policy.described(self._plan, _by_row(stray)):
-            self._enter(Denial(target, self._wall(), reason="found denied at the start, without a record"))
-        self._save()
+            reason = "found denied at the start, without a record"
+            self.denials.enter(Denial(target, self.denials.wall(), reason=reason))
+        self.denials.save()
 
-    def _enter(self, d: Denial) -> None:
-        self._denials[d.target] = d
-        self._ends[d.target] = self._clock() + d.left_s(self._wall())
-
-    def _forget(self, target: Target) -> None:
-        for kept in (self._denials, self._ends, self._lost, self._known):
+    def _end(self, target: Target, why: str, uid: int | None = None) -> None:
+        self.denials.tell(why, target, uid)
+        self.denials.remove(target)
+        for kept in (self._lost, self._known):
             kept.pop(target, None)
 
     def _denied(self) -> Found:
@@ -142,7 +125,7 @@ class Steering:
         """Make the tables agree with the denials. Returns what is denied now, and what is not any more."""
         self._pending = True
         means: dict[tuple[int, int], Target] = {}
-        for target in list(self._denials):
+        for target in self.denials:
             for at in await self._selected(target):
                 means.setdefault(at, target)
         self._means = means
@@ -172,7 +155,7 @@ class Steering:
             raise MachineError(what, hint="`mrcctl denials` and `mrcctl paths` show how far it is") from None
 
     def _evidence(self, target: Target) -> dict[str, str]:
-        reason = self._denials[target].reason
+        reason = self.denials[target].reason
         return {"target": str(target)} | ({"why": reason} if reason else {})
 
     def _standings(self, rows: Iterable[int]) -> dict[int, policy.Standing]:
@@ -218,18 +201,18 @@ class Steering:
             short = [] if force else policy.short((standings[row], evs) for row, evs in rows.items())
             if short:
                 return self._refused(target, short, len(meant))
-            before = self._denials.get(target)
-            if before is None and len(self._denials) >= policy.DENIALS_MAX:
+            before = self.denials.get(target)
+            if before is None and len(self.denials) >= policy.DENIALS_MAX:
                 raise UsageError(f"{policy.DENIALS_MAX} denials are in force", hint="deny wider targets")
-            now = self._wall()
+            now = self.denials.wall()
             until = None if for_s is None else now + for_s
             reason = reason or (before.reason if before else "")
             self._lost.setdefault(target, self._lost_on(meant))
-            self._enter(Denial(target, now, until, reason, uid, drain, force))
+            self.denials.enter(Denial(target, now, until, reason, uid, drain, force))
             self._known[target] = meant
             self._wake.set()
-            self._save()
-            self._tell("drain" if drain else "deny", target)
+            self.denials.save()
+            self.denials.tell("drain" if drain else "deny", target)
             done, _ = await self._apply_or_say(target)
             state = f"{target} {'is' if before is None else 'stays'} denied"
             state += f" for {_duration(for_s)}: " if for_s else ": "
@@ -239,15 +222,14 @@ class Steering:
         """End the denials of a target and of all that lies within it (None: all). Raises UsageError for what cannot
         be."""
         async with self._lock:
-            ended = [t for t in self._denials if target is None or policy.covers(self._plan, target, t)]
+            ended = [t for t in self.denials if target is None or policy.covers(self._plan, target, t)]
             if target is not None and not ended:
                 policy.check(self._plan, target)
             for t in ended:
-                self._tell("allow", t, uid)
-                self._forget(t)
+                self._end(t, "allow", uid)
             if ended:
                 self._wake.set()
-                self._save()
+                self.denials.save()
             _, done = await self._apply_or_say(target)
             asked = [] if target is None else await self._selected(target)
             others = list(dict.fromkeys(self._means[at] for at in asked if at in self._means))
@@ -286,33 +268,28 @@ class Steering:
             "refused": 0,
             "message": message,
             "paths": paths,
-            "saved": self._unsaved is None,
-            "warning": self._unsaved and f"not kept over a restart: {self._unsaved}",
-        }
+        } | self.denials.saved()
 
     # ---- what is in force ----
 
     def document(self) -> Document:
         """GET /v1/denials."""
-        denials = [self._document(d) for d in self._denials.values()]
         return {
             "schema_version": SCHEMA_VERSION,
-            "denials": denials,
+            "denials": [self._document(target) for target in self.denials],
             "pending": self._pending,  # the tables do not agree yet
-            "file": str(self.path),
-            "saved": self._unsaved is None,
-            "warning": self._unsaved and f"not kept over a restart: {self._unsaved}",
-        }
+            "file": str(self.denials.path),
+        } | self.denials.saved()
 
-    def _document(self, d: Denial) -> Document:
-        at = self._known.get(d.target, [])
+    def _document(self, target: Target) -> Document:
+        at = self._known.get(target, [])
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
         records, ledgers = self._tables.evs[rows, evs], self._tables.ledgers[rows, evs]
         flight, known = in_flight(records, ledgers)
         quiet = time.monotonic_ns() - records["last_tx_ns"].astype(np.int64) > _QUIET_NS
         denied = records["state"] == EvState.DENIED
-        lost = self._lost.get(d.target)
-        return policy.brief(d, self._ends[d.target] - self._clock()) | {
+        lost = self._lost.get(target)
+        return self.denials.brief(target) | {
             "evs": len(at),
             "in_flight_packets": int(flight.sum()),
             "unknown_evs": int((~known).sum()),  # of which the peer has not told
@@ -322,12 +299,12 @@ class Steering:
 
     def brief(self) -> list[Document]:
         """The denials alone, for GET /v1/status."""
-        return [policy.brief(d, self._ends[d.target] - self._clock()) for d in self._denials.values()]
+        return [self.denials.brief(target) for target in self.denials]
 
-    def explain(self, paths: list[Document]) -> list[Document]:
-        """Say of each document of GET /v1/paths by which denial the EV is denied."""
+    def explain(self, paths: list[Document], denials: list[Document]) -> list[Document]:
+        """Say of each document of GET /v1/paths by which of the denials, as of `brief`, the EV is denied."""
         rows = {name: row for row, name in self._names.items()}
-        said = {str(d.target): policy.brief(d, self._ends[d.target] - self._clock()) for d in self._denials.values()}
+        said = {d["target"]: d for d in denials}
         for path in paths:
             target = self._means.get((rows.get(path["peer"], -1), path["ev"]))
             path["denial"] = said.get(str(target))
@@ -337,23 +314,13 @@ class Steering:
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
         return int(lost_packets(self._tables.ledgers[rows, evs]).sum())
 
-    def _tell(self, what: str, target: Target, uid: int | None = None) -> None:
-        d = self._denials[target]
-        evidence: dict[str, Any] = {"target": str(target)}
-        left = self._ends[target] - self._clock()
-        evidence |= {} if math.isinf(left) or what == "allow" else {"for_s": round(left)}
-        evidence |= {"why": d.reason} if d.reason else {}
-        by = uid if what == "allow" else d.uid
-        evidence |= {} if by is None else {"uid": by}
-        self._events.add("denial", reason=what, evidence=evidence)
-
     # ---- in time ----
 
     async def run(self) -> None:
         """End denials in their time; try again what did not work. Does not end by itself."""
         while True:
-            again = _AGAIN_S if self._pending else _SAVE_AGAIN_S if self._unsaved else math.inf
-            wait = min([again, *(end - self._clock() for end in self._ends.values())])
+            again = _AGAIN_S if self._pending else _SAVE_AGAIN_S if self.denials.unsaved else math.inf
+            wait = min(again, self.denials.next_end_s())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), None if math.isinf(wait) else max(wait, 0))
             self._wake.clear()
@@ -366,27 +333,13 @@ class Steering:
     async def look(self) -> None:
         """End what is over by now; put right what is not yet as it should be."""
         async with self._lock:
-            over = [t for t, end in self._ends.items() if end <= self._clock()]
+            over = self.denials.over()
             for t in over:
-                self._tell("expired", t)
-                self._forget(t)
-            if over or self._unsaved:
-                self._save()
+                self._end(t, "expired")
+            if over or self.denials.unsaved:
+                self.denials.save()
             if over or self._pending:
                 await self._apply()
-
-    def _save(self) -> None:
-        """What cannot be kept is in force all the same: who denies a path at night needs it now."""
-        try:
-            statefile.write(self.path, list(self._denials.values()))
-        except MrcdError as e:
-            if self._unsaved is None:
-                log.error("denials are in force, but not kept over a restart: %s", e)
-            self._unsaved = str(e.args[0])
-        else:
-            if self._unsaved is not None:
-                log.info("denials are kept in %s again", self.path)
-            self._unsaved = None
 
 
 _NO_PATH = "none of this host's paths goes by it now; those that come will be denied"

@@ -304,7 +304,7 @@ def test_an_ev_that_was_denied_before_there_was_a_file_stays_so(host: Host) -> N
 @pytest.fixture
 def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
     """There is a file where the directory should be: the kernel refuses that to root too."""
-    host.path = host.steering.path = tmp_path / "state" / statefile.FILE
+    host.path = host.steering.denials.path = tmp_path / "state" / statefile.FILE
 
     def fill(yes: bool) -> None:
         if yes:
