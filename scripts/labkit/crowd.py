@@ -33,10 +33,7 @@ def cluster_file(peers: int) -> str:
     """TOML: h0 alone under T0 0, the others under T0s of 64, so that each peer has 256 EVs."""
     t0s = 1 + -(-peers // HOSTS_PER_T0)
     places = [(0, 0), *((1 + n // HOSTS_PER_T0, n % HOSTS_PER_T0) for n in range(peers))]
-    hosts = (
-        f'[[hosts]]\nname = "h{n}"\nid = {n}\nt0 = {t0}\nport = {port}\nprefixes = ["{address(n)}/32"]\n'
-        for n, (t0, port) in enumerate(places)
-    )
+    hosts = (fabric.host_table(n, t0, port, [f"{address(n)}/32"]) for n, (t0, port) in enumerate(places))
     head = f'[cluster]\nname = "crowd"\nplanes = {PLANES}\nt0s = {t0s}\nt1s = {T1S}\nevs_per_peer = {EVS}\nmtu = 9100\n'
     return "\n".join([head, *hosts])
 

@@ -21,6 +21,7 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal, NamedTuple, Self
@@ -230,16 +231,9 @@ def cluster_file(name: str, p: Parameters) -> str:
     if p.health:
         lines += ["", "[health]", *(f"{key} = {json.dumps(value)}" for key, value in p.health.items())]
     for i in range(p.hosts):
-        lines += [
-            "",
-            "[[hosts]]",
-            f'name = "h{i}"',
-            f"id = {i}",
-            f"t0 = {i // p.hosts_per_t0}",
-            f"port = {i % p.hosts_per_t0}",
-            # The host's own addresses, and prefixes for containers behind it.
-            f'prefixes = ["10.99.0.{i + 1}/32", "fd00:99::{i + 1:x}/128", "10.100.{i}.0/24", "fd00:100:{i:x}::/64"]',
-        ]
+        # The host's own addresses, and prefixes for containers behind it.
+        prefixes = [f"10.99.0.{i + 1}/32", f"fd00:99::{i + 1:x}/128", f"10.100.{i}.0/24", f"fd00:100:{i:x}::/64"]
+        lines += ["", host_table(i, i // p.hosts_per_t0, i % p.hosts_per_t0, prefixes)]
     if p.direct and p.steering != "ecmp":  # there is no T0 to take its uSID off
         block = config.Cluster().block
         for source, peer in ((0, 1), (1, 0)):
@@ -248,6 +242,20 @@ def cluster_file(name: str, p: Parameters) -> str:
                 ends = f'source = "h{source}"', f'peer = "h{peer}"'
                 lines += ["", "[[paths]]", *ends, f"plane = {plane}", f'segments = ["{sid}"]']
     return "\n".join(lines) + "\n"
+
+
+def host_table(number: int, t0: int, port: int, prefixes: Sequence[str], name: str | None = None) -> str:
+    """The [[hosts]] table of h`number`, unless it has another name."""
+    return "\n".join(
+        [
+            "[[hosts]]",
+            f"name = {json.dumps(name or f'h{number}')}",
+            f"id = {number}",
+            f"t0 = {t0}",
+            f"port = {port}",
+            f"prefixes = {json.dumps(prefixes)}",
+        ]
+    )
 
 
 def build(name: str, parameters: Parameters) -> Fabric:

@@ -1,12 +1,12 @@
 """What comes in from the fabric, and the three things that may become of it: popped, untouched, dropped."""
 
 import pytest
-from scapy.layers.inet import IP, UDP
+from scapy.layers.inet import UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from tests.packet.cluster import nic_mac, wire_mac
+from tests.packet.cluster import H0, H2, datagram, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook
 
 both_hooks = pytest.mark.parametrize("hook", ["tc", "xdp"])
@@ -14,11 +14,7 @@ both_hooks = pytest.mark.parametrize("hook", ["tc", "xdp"])
 
 def inner(version: int = 4, tos: int = 0, size: int = 100) -> Packet:
     """A packet from host h2 to this one."""
-    if version == 4:
-        ip = IP(src="10.99.0.3", dst="10.99.0.1", tos=tos, id=7, ttl=63)
-    else:
-        ip = IPv6(src="fd00:99::3", dst="fd00:99::1", tc=tos, fl=0x12345, hlim=63)
-    return ip / UDP(sport=1000, dport=2000) / Raw(bytes(i & 0xFF for i in range(size)))
+    return datagram(H2, H0, version, size, tos)
 
 
 def udp_only(dst: str, size: int, port: int = 4797) -> Packet:

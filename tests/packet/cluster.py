@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.packet import Packet, Raw
 
 from mrcd import config, topology
 from mrcd.config import Steering
@@ -44,6 +47,15 @@ def nic_mac(plane: int) -> str:
 def wire_mac(plane: int) -> str:
     """MAC of the T0 at the other end."""
     return f"02:00:00:00:01:{plane:02x}"
+
+
+def datagram(source: int, to: int, version: int = 4, size: int = 100, tos: int = 0) -> Packet:
+    """A UDP packet of one host's applications to another's; `size` bytes of data, `tos` or traffic class."""
+    if version == 4:
+        ip = IP(src=f"10.99.0.{source + 1}", dst=f"10.99.0.{to + 1}", tos=tos, id=7, ttl=63)
+    else:
+        ip = IPv6(src=f"fd00:99::{source + 1}", dst=f"fd00:99::{to + 1}", tc=tos, fl=0x12345, hlim=63)
+    return ip / UDP(sport=1000, dport=2000) / Raw(bytes(i & 0xFF for i in range(size)))
 
 
 all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)

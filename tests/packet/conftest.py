@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from mrcd import libbpf
 from tests.packet.cluster import Setup
 from tests.packet.rig import Bench
-from tests.packet.wires import Namespace
+from tests.packet.wires import Namespace, unmount
 from tests.packet.witness import alone, ifindex
 
 
@@ -40,6 +41,18 @@ def bench(request: pytest.FixtureRequest, benches: Callable[[Setup], Bench]) -> 
     param: Any = getattr(request, "param", "usid")
     with benches(param if isinstance(param, Setup) else Setup(param)).fresh() as b:
         yield b
+
+
+@pytest.fixture
+def bpffs(tmp_path: Path) -> Iterator[Path]:
+    """A place for a BPF file system of the test's own, in a namespace of its own."""
+    libbpf.use_bcc()
+    where = tmp_path / "bpf"
+    namespace = Namespace()
+    with namespace.inside():
+        yield where
+    unmount(where)
+    namespace.close()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from mrcd.config import Granularity
 from mrcd.dataplane import Attachment, Dataplane
 from mrcd.tables import Tables
 from tests.packet.cluster import ALL_PORTS, EVS, PLANES, SLOTS, Setup, nic_mac, wire_mac
-from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, call, libc, until
+from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
 Hook = Literal["tc", "xdp"]
 Verdict = Literal["pass", "drop", "redirect"]
@@ -37,7 +37,6 @@ Xdp = Literal["xdp", "xdp-generic"]
 
 _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
-_MNT_DETACH = 2
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
     "evs": ("state_since_ns", "probe_ns", "last_tx_ns"),
@@ -72,7 +71,7 @@ class Bench:
                 undo.callback(self.namespace.close)
                 with self.namespace.inside():
                     self.ifindex = self._interfaces()
-            undo.callback(self._unmount)
+            undo.callback(unmount, directory)
             self.dataplane = Dataplane(self.plan, directory)
             undo.callback(self.dataplane.close)
             self.dataplane.load()
@@ -151,9 +150,6 @@ class Bench:
         self._undo.close()
         assert str(self._bpffs) not in Path("/proc/self/mountinfo").read_text()
         until("the programs are unloaded", lambda: not any(map(_program_exists, programs)))
-
-    def _unmount(self) -> None:
-        call(f"unmount {self._bpffs}", libc.umount2(os.fsencode(self._bpffs), _MNT_DETACH))
 
     # ---- tables ----
 

@@ -5,7 +5,6 @@ import mmap
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError
 from mrcd.tables import Tables
 from tests.packet.cluster import ALL_PORTS, H1, H2, H5, Setup
-from tests.packet.wires import Namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
 
@@ -45,18 +43,6 @@ ARRAY(mrc_peers, 8, struct mrc_peer);
 ARRAY(mrc_srhs, 1, struct mrc_srh);
 ARRAY(mrc_node, 1, struct mrc_node);
 """
-
-
-@pytest.fixture
-def bpffs(tmp_path: Path) -> Iterator[Path]:
-    """A BPF file system of the test's own, in a namespace of its own."""
-    libbpf.use_bcc()
-    namespace = Namespace()
-    where = tmp_path / "bpf"
-    with namespace.inside():
-        yield where
-    ctypes.CDLL(None).umount2(os.fsencode(where), 2)
-    namespace.close()
 
 
 def _plan(steering: Steering = "usid", evs: int = 16) -> topology.Plan:

@@ -13,7 +13,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.tables import prefix_key
 from mrcd.wire import MRC
-from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, all_steerings
+from tests.packet.cluster import EVS, H0, H1, H2, H5, PLANES, SLOTS, all_steerings, datagram
 from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
@@ -21,11 +21,7 @@ pytestmark = pytest.mark.root
 
 def to_h2(version: int = 4, size: int = 100, tos: int = 0) -> Packet:
     """A packet to host h2."""
-    if version == 4:
-        ip = IP(src="10.99.0.1", dst="10.99.0.3", tos=tos, id=7, ttl=63)
-    else:
-        ip = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=tos, fl=0x12345, hlim=63)
-    return ip / UDP(sport=1000, dport=2000) / Raw(bytes(i & 0xFF for i in range(size)))
+    return datagram(H0, H2, version, size, tos)
 
 
 def pushed(bench: Bench, packet: Packet) -> tuple[int, MRC]:

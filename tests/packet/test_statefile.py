@@ -10,7 +10,7 @@ import pytest
 from mrcd import statefile
 from mrcd.errors import KernelError
 from mrcd.policy import Denial, Target, parse
-from tests.packet.wires import call, libc
+from tests.packet.wires import call, libc, unmount
 
 ONE = [Denial(Target(plane=1), 1.0)]
 MANY = [Denial(parse([f"ev:h{i}:{i}"]), 1.0, reason="x" * 100) for i in range(200)]
@@ -21,7 +21,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of two pages."""
     call("mount a tmpfs", libc.mount(b"none", os.fsencode(tmp_path), b"tmpfs", 0, b"size=8k"))
     yield tmp_path
-    call("unmount it", libc.umount2(os.fsencode(tmp_path), 2))
+    unmount(tmp_path)
 
 
 def test_a_full_disk_leaves_the_old_file(small: Path) -> None:

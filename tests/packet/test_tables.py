@@ -1,8 +1,6 @@
 """Tables over restarts: kept when they fit, made anew beside the old ones when they do not."""
 
-import ctypes
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError
 from mrcd.tables import Tables
 from tests.packet.cluster import Setup
-from tests.packet.wires import Namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
 
@@ -22,16 +19,6 @@ NAMES = {
     *("mrc_alarms", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"),
     "mrc_transitions",
 }
-
-
-@pytest.fixture
-def bpffs(tmp_path: Path) -> Iterator[Path]:
-    """A BPF file system of the test's own, in a namespace of its own."""
-    namespace = Namespace()
-    with namespace.inside():
-        yield tmp_path
-    ctypes.CDLL(None).umount2(os.fsencode(tmp_path), 2)
-    namespace.close()
 
 
 def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:

@@ -22,6 +22,7 @@ SECONDS = 5.0  # the deadline of everything that is waited for
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 
 _CLONE_NEWNET = 0x40000000
+_MNT_DETACH = 2
 _SOL_PACKET, _PACKET_AUXDATA, _PACKET_VNET_HDR = 263, 8, 15
 _SO_RCVBUFFORCE = 33
 _TP_STATUS_VLAN_VALID = 1 << 4
@@ -44,6 +45,11 @@ def call(what: str, result: int) -> None:
     """Raise if a call of libc has failed."""
     if result:
         raise KernelError(what, ct.get_errno())
+
+
+def unmount(path: Path) -> None:
+    """A file system that a test had mounted there."""
+    call(f"unmount {path}", libc.umount2(os.fsencode(path), _MNT_DETACH))
 
 
 class Namespace:

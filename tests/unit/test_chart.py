@@ -1,15 +1,14 @@
 """labkit.chart: data → SVG."""
 
 import math
-import re
 from xml.etree import ElementTree
 
 import pytest
 
 from labkit import chart, svg
 from labkit.chart import Fault, Group, Picture, Row, Span
+from tests.unit.drawings import SVG, assert_coloured
 
-SVG = "{http://www.w3.org/2000/svg}"
 SPANS = (Span(0, 4, "GOOD"), Span(4, 8, "ASSUMED_BAD"), Span(8, 20, "GOOD"))
 PICTURE = Picture(
     title="a flow & its <paths>",
@@ -42,11 +41,7 @@ def test_it_is_described_for_those_who_do_not_see_it() -> None:
 
 
 def test_every_class_has_a_colour_for_light_and_for_dark() -> None:
-    drawn = chart.draw(PICTURE)
-    light, dark = drawn[drawn.index("<style>") : drawn.index("</style>")].split("@media (prefers-color-scheme:dark)")
-    for name in {word for classes in re.findall(r'class="([^"]+)"', drawn) for word in classes.split()}:
-        assert f".{name}{{" in light, name
-        assert f".{name}{{" in dark, name
+    assert_coloured(chart.draw(PICTURE))
 
 
 def test_nothing_is_drawn_outside() -> None:

@@ -1,14 +1,13 @@
 """labkit.panels: courses → SVG."""
 
-import re
 from xml.etree import ElementTree
 
 import pytest
 
 from labkit import panels
 from labkit.panels import Fault, Goal, Panel, Picture, Series
+from tests.unit.drawings import SVG, assert_coloured
 
-SVG = "{http://www.w3.org/2000/svg}"
 COURSE = Panel(
     "a <panel>",
     "words",
@@ -94,11 +93,7 @@ def test_a_logarithmic_axis() -> None:
 
 
 def test_every_class_has_a_colour_for_light_and_for_dark() -> None:
-    text = panels.draw(PICTURE)
-    light, dark = text[text.index("<style>") : text.index("</style>")].split("@media (prefers-color-scheme:dark)")
-    for name in {word for classes in re.findall(r'class="([^"]+)"', text) for word in classes.split()}:
-        assert f".{name}{{" in light, name
-        assert f".{name}{{" in dark, name
+    assert_coloured(panels.draw(PICTURE))
 
 
 def test_nothing_measured_still_makes_a_picture() -> None:

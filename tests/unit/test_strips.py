@@ -1,14 +1,13 @@
 """labkit.strips: times → SVG."""
 
-import re
 from xml.etree import ElementTree
 
 import pytest
 
 from labkit import strips
 from labkit.strips import Mark, Picture, Row
+from tests.unit.drawings import SVG, assert_coloured
 
-SVG = "{http://www.w3.org/2000/svg}"
 ROW = Row("a <kind>", "p50 1 ms", [0.0, 1e-7, 1e-3, 2.0, 500.0, None], 1e-3, None, "said")
 PICTURE = Picture(
     "a title & more", "s", [ROW], [Mark(3e-3, "wanted", "target"), Mark(9.9, "a peer with a long name", "peer")], ["n"]
@@ -37,11 +36,7 @@ def test_a_label_at_the_right_edge_stands_left_of_its_line() -> None:
 
 
 def test_every_class_has_a_colour_for_light_and_for_dark() -> None:
-    drawn = strips.draw(PICTURE)
-    light, dark = drawn[drawn.index("<style>") : drawn.index("</style>")].split("@media (prefers-color-scheme:dark)")
-    for name in {word for classes in re.findall(r'class="([^"]+)"', drawn) for word in classes.split()}:
-        assert f".{name}{{" in light, name
-        assert f".{name}{{" in dark, name
+    assert_coloured(strips.draw(PICTURE))
 
 
 @pytest.mark.parametrize(("picture"), [Picture("t", "s", []), Picture("t", "s", [Row("r", "w", [], None, None, "")])])

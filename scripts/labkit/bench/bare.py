@@ -23,6 +23,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.packet import Packet, Raw
 
 from labkit import netns, progstats
+from labkit.fabric import host_table
 from mrcd import config, install, libbpf, topology, wire
 from mrcd.config import Steering
 from mrcd.dataplane import Dataplane
@@ -41,15 +42,7 @@ def cluster(hosts: int, steering: Steering) -> str:
     lines = ["[cluster]", f"planes = {PLANES}", "t0s = 2", f"t1s = {SLOTS}", f"evs_per_peer = {EVS}", f"mtu = {_MTU}"]
     lines.append(f'steering = "{steering}"')
     for t0, number in enumerate((0, hosts - 1)):
-        prefixes = f'["{address(number, 4)}/32", "{address(number, 6)}/128"]'
-        lines += [
-            "[[hosts]]",
-            f'name = "h{number}"',
-            f"id = {number}",
-            f"t0 = {t0}",
-            "port = 0",
-            f"prefixes = {prefixes}",
-        ]
+        lines.append(host_table(number, t0, 0, [f"{address(number, 4)}/32", f"{address(number, 6)}/128"]))
     return "\n".join(lines)
 
 

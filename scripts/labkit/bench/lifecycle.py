@@ -19,6 +19,7 @@ from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
 from labkit.bringup import REPOSITORY
 from labkit.entry import progress
 from labkit.evorder import EvOrder, Seen
+from labkit.fabric import host_table
 from labkit.observe import Document
 from labkit.stream import Result, Stream
 from mrcd.ctl.render import Column, count, table
@@ -110,7 +111,7 @@ class Operations:
 
 def _changed(text: str) -> str:
     """The cluster file with another setting, and a host more."""
-    host = '[[hosts]]\nname = "far"\nid = 60\nt0 = 0\nport = 99\nprefixes = ["10.99.0.61/32"]\n'
+    host = host_table(60, 0, 99, ["10.99.0.61/32"], name="far")
     head, found, rest = text.partition("[health]\n")
     return f"{head}\n{host}\n[health]\noverdue_ms = 11\n{rest if found else ''}"
 
