@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from mrcd import abi, hooks, install, libbpf, routes, statefile, view
+from mrcd import hooks, install, libbpf, routes, statefile, view
 from mrcd.dataplane import Dataplane, Point
 from mrcd.errors import MachineError, MrcdError
 from mrcd.events import EventLog
@@ -23,7 +23,7 @@ from mrcd.netmessages import Link, Route
 from mrcd.routekeeper import RouteKeeper
 from mrcd.selfwatch import Durations
 from mrcd.steering import Steering
-from mrcd.tables import Tables
+from mrcd.tables import Tables, is_detached
 from mrcd.topology import Peer, Plan
 
 log = logging.getLogger("mrcd")
@@ -150,7 +150,7 @@ class Daemon:
     @property
     def detached(self) -> bool:
         """Whether an administrator has taken this host's data plane down."""
-        return bool(int(self.tables.node["status"]) & abi.STATUS_DETACHED)
+        return is_detached(self.tables.node)
 
     # ---- links, neighbours, addresses ----
 

@@ -9,7 +9,9 @@ MrcdError                 carries a message and, where one is known, a remedy (`
 """
 
 import errno
+import itertools
 import os
+from collections.abc import Iterable
 
 
 class MrcdError(Exception):
@@ -51,6 +53,12 @@ class KernelError(MachineError):
 
 class DaemonError(MachineError):
     """mrcd does not answer, or refused a request."""
+
+
+def no_peer(name: str, peers: Iterable[str]) -> UsageError:
+    """There is none of that name; some of those that there are."""
+    some = ", ".join(itertools.islice(peers, 10))
+    return UsageError(f"there is no peer {name!r}", hint=f"peers: {some}")
 
 
 _HINTS = {

@@ -142,7 +142,7 @@ class Judge:
         return Verdict(
             steers,
             self._weight(evs, in_use, now),
-            self._probe_after(rows, evs, sent, arrived, now),
+            self._probe_after(rows, evs, sent, arrived),
             rows[silent].tolist(),
             rows[heard].tolist(),
         )
@@ -163,7 +163,7 @@ class Judge:
         aged = now - self._answer_ns[rows] >= 2 * self._s.probe_interval_ms * _MS
         return (missed >= self._s.unanswered) & aged, replied
 
-    def _probe_after(self, rows: Ints, evs: Records, sent: Bools, arrived: Bools, now: int) -> NDArray[np.uint64]:
+    def _probe_after(self, rows: Ints, evs: Records, sent: Bools, arrived: Bools) -> NDArray[np.uint64]:
         """When sweeps are to probe each EV again; 0 = in every sweep.
 
         Where nothing arrives, probes become rarer, from the probe interval to the cap; and never end.

@@ -20,8 +20,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from mrcd import __version__, histograms
-from mrcd.abi import ABI_VERSION, STATUS_DETACHED, EvState, Reason
+from mrcd.abi import ABI_VERSION, EvState, Reason
 from mrcd.daemon import Daemon
+from mrcd.tables import is_detached
 from mrcd.view import lost_packets, unreachable_ns
 
 MOST_EV_SERIES = 350
@@ -136,7 +137,7 @@ class TablesCollector(Collector):
             "mrc_events_lost", "Of these, changes that were not told: the ring buffer was full.",
             value=float(changes["untold"].sum()),
         )  # fmt: skip
-        attached = not int(tables.node["status"]) & STATUS_DETACHED
+        attached = not is_detached(tables.node)
         yield GaugeMetricFamily("mrc_attached", "1 if this host sprays.", value=float(attached))
         started = time.time() - (time.monotonic() - daemon.started)
         yield GaugeMetricFamily("mrc_start_time_seconds", "When the daemon started, Unix time.", value=started)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mrcd import abi, health
 from mrcd.events import EventLog
-from mrcd.tables import Tables
+from mrcd.tables import Tables, is_detached
 from mrcd.topology import Plan
 
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
@@ -40,7 +40,7 @@ class PeerWatch:
     @property
     def detached(self) -> bool:
         """Whether this host is."""
-        return bool(int(self._tables.node["status"]) & abi.STATUS_DETACHED)
+        return is_detached(self._tables.node)
 
     def sprayed(self, rows: health.Ints | int) -> health.Bools:
         """Whether peers' traffic may be sprayed: both data planes are attached, and it has been heard,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from mrcd.errors import UsageError
+from mrcd.errors import UsageError, no_peer
 from mrcd.topology import EV, Peer, Plan, t0_usid, t1_usid
 
 Rows = dict[int, list[int]]  # row (host id of the peer) → EVs
@@ -200,7 +200,7 @@ def check(plan: Plan, target: Target) -> None:
     c = plan.config.cluster
     names = [p.host.name for p in plan.peers]
     if target.peer is not None and target.peer not in names:
-        raise UsageError(f"there is no peer {target.peer!r}", hint=f"peers: {', '.join(sorted(names)[:10])}")
+        raise no_peer(target.peer, sorted(names))
     place = target.place
     plane = target.plane if place is None else place.plane
     if plane is not None and plane >= c.planes:

@@ -112,6 +112,11 @@ class Tables:
             os.close(fd)
 
 
+def is_detached(record: np.void | NDArray[np.void]) -> bool:
+    """Whether an administrator has taken a data plane down: this host's (mrc_node), or a peer's (mrc_peer)."""
+    return bool(int(record["status"]) & abi.STATUS_DETACHED)
+
+
 def _pages(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 

@@ -7,6 +7,7 @@ import functools
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 from mrcd import __version__, bpfinfo, events, histograms
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
-from mrcd.errors import MachineError, UsageError
+from mrcd.errors import MachineError, UsageError, no_peer
 from mrcd.health import hold_down_ns
 from mrcd.hops import hops
 from mrcd.pacing import pace, silent_ns
-from mrcd.tables import Tables
+from mrcd.tables import Tables, is_detached
 from mrcd.topology import EV, Peer, Plan, plan
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
@@ -55,7 +56,7 @@ class View:
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
         planes, links = self._planes(), bpfinfo.links(self._pins)
-        detached = bool(int(node["status"]) & STATUS_DETACHED)
+        detached = is_detached(node)
         return {
             "schema_version": SCHEMA_VERSION,
             "host": self._plan.host.name,
@@ -166,13 +167,12 @@ class View:
         heard = int(row["heard_ns"])
         sent, lost = int(ledgers["judged"].sum()), int(lost_packets(ledgers).sum())
         rtts = ledgers["rtt_ns"][ledgers["replies"] > 0]
-        detached = bool(int(row["status"]) & STATUS_DETACHED)
         ports = int(row["ports"])
         return {
             "peer": peer.host.name,
             "host_id": peer.host.id,
             "reachable": bool(self._reachable(row["heard_ns"])),
-            "status": "unknown" if not heard else "detached" if detached else "attached",
+            "status": "unknown" if not heard else "detached" if is_detached(row) else "attached",
             "evs": peer.ev_count,
             "usable_evs": sum(self._usable(peer).values()),
             "states": dict(Counter(EvState(int(s)).name for s in evs["state"])),
@@ -195,13 +195,28 @@ class View:
         """
         names = [p.host.name for p in self._plan.peers]
         if peer is not None and peer not in names:
-            raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {', '.join(names[:10])}")
+            raise no_peer(peer, names)
         planes = self._plan.config.cluster.planes
         if plane is not None and plane >= planes:
             raise UsageError(f"there is no plane {plane}", hint=f"planes: 0 to {planes - 1}")
-        now = time.monotonic_ns()
+        chosen = list(self._chosen(peer, plane, state))
+        count = sum(len(numbers) for _, numbers in chosen)
+        if count > MOST_PATHS:
+            raise UsageError(f"that would be {count:,} paths", hint="name a peer, or a plane and a state")
+        now, block = time.monotonic_ns(), self._plan.config.cluster.block
+        found = []
+        for p, numbers in chosen:
+            usable = self._usable(p)
+            for e in p.some_evs(numbers):
+                document = self._path(e, usable[e.ev], now)
+                if decode:
+                    document["hops"] = [h.document() for h in hops(e.segments, block)]
+                found.append(document)
+        return found
+
+    def _chosen(self, peer: str | None, plane: int | None, state: str | None) -> Iterator[tuple[Peer, list[int]]]:
+        """Peers, and of each the numbers of EVs."""
         wanted = None if state is None else EvState.__members__.get(state.upper(), -1)
-        chosen = []
         for p in self._plan.peers:
             if peer is not None and p.host.name != peer:
                 continue
@@ -209,19 +224,7 @@ class View:
             if wanted is not None:
                 numbers = numbers[self._tables.evs["state"][p.host.id, numbers] == wanted]
             if len(numbers):
-                chosen.append((p, numbers.tolist()))
-        count = sum(len(numbers) for _, numbers in chosen)
-        if count > MOST_PATHS:
-            raise UsageError(f"that would be {count:,} paths", hint="name a peer, or a plane and a state")
-        found = []
-        for p, numbers in chosen:
-            usable = self._usable(p)
-            for e in p.some_evs(numbers):
-                document = self._path(e, usable[e.ev], now)
-                if decode:
-                    document["hops"] = [h.document() for h in hops(e.segments, self._plan.config.cluster.block)]
-                found.append(document)
-        return found
+                yield p, numbers.tolist()
 
     def _path(self, e: EV, usable: bool, now: int) -> Document:
         row = _values(self._tables.evs[e.peer_id, e.ev])

@@ -12,7 +12,7 @@ from typing import Any
 from mrcd.ctl import packets
 from mrcd.ctl.exchange import Exchange, Here, Way, here
 from mrcd.ctl.render import Column, microseconds, percent, table, text
-from mrcd.errors import UsageError
+from mrcd.errors import UsageError, no_peer
 from mrcd.versions import SCHEMA_VERSION
 
 Document = dict[str, Any]
@@ -52,7 +52,7 @@ def host_id(peers: Sequence[Mapping[str, Any]], peer: str) -> int:
     """The id of a peer, of GET /v1/peers. Raises UsageError if there is none of that name."""
     ids = {p["peer"]: int(p["host_id"]) for p in peers}
     if peer not in ids:
-        raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {', '.join(list(ids)[:10])}")
+        raise no_peer(peer, ids)
     return ids[peer]
 
 
