@@ -42,6 +42,7 @@ class Sample:
 
     monotonic_ns: int
     retransmitted_segments: int  # since the flow began
+    subflows: int = 1  # of MPTCP
 
 
 class _Child:
@@ -136,6 +137,11 @@ class Flow:
         """Since the beginning, by the newest sample."""
         return self.samples[-1].retransmitted_segments if self.samples else 0
 
+    @property
+    def subflows(self) -> int:
+        """MPTCP's, by the newest sample; 0 before there is one."""
+        return self.samples[-1].subflows if self.samples else 0
+
     def poll(self, seconds: float) -> None:
         """Read for that long, at least once."""
         until = time.monotonic() + seconds
@@ -195,7 +201,7 @@ class Flow:
             if "bin_ns" in said:
                 self.bins[said["bin_ns"]] = self.bins.get(said["bin_ns"], 0) + said["bytes"]
             elif "sample_ns" in said:
-                self.samples.append(Sample(said["sample_ns"], said["retransmitted_segments"]))
+                self.samples.append(Sample(said["sample_ns"], said["retransmitted_segments"], said.get("subflows", 1)))
             elif "end" in said:
                 child.end = said["end"]
             else:

@@ -6,8 +6,18 @@
 PROTOCOL is tcp or mptcp. Both print one JSON object per line, times being CLOCK_MONOTONIC, which all hosts
 of the lab share.
 Standard library only, so that it starts quickly.
+
+MPTCP (Linux 6.18) stands still for 200 ms at a time, or for seconds, without a fault, where the receiver's CPU is the
+limit. What one can do about it from outside is done here:
+- subflows join by the listener, which stays open as long as the connection;
+- where the sender's buffer holds more than the receiver's window, the receiver drops what comes beyond it
+  (MPTcpExtNoDSSInWindow) after TCP has acknowledged it, and gets it again bit by bit, at every timeout: so the sender's
+  buffer is small, and the receiver's has its full size from the beginning;
+- no ACK tells of data that waited for the reader (DATA_ACK), and the sender, its buffer full, waits for a timer: so the
+  receiver answers with a byte every 10 ms, and its ACKs with it.
 """
 
+import contextlib
 import json
 import select
 import signal
@@ -23,6 +33,12 @@ WRITE = 1 << 17
 SAMPLE_S = 0.1
 # struct tcp_info (linux/tcp.h): tcpi_snd_mss, tcpi_total_retrans; offsets in bytes.
 _MSS, _RETRANS, _INFO_SIZE = 16, 100, 104
+# linux/mptcp.h: getsockopt(SOL_MPTCP, MPTCP_INFO), and the offset of mptcpi_subflows_total (Linux 6.5).
+_SOL_MPTCP, _MPTCP_INFO, _SUBFLOWS = 284, 1, 80
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # asm-generic/socket.h: also beyond net.core.wmem_max, rmem_max
+# Bytes, of which the kernel makes twice as many; all subflows share the sender's.
+MPTCP_SEND, MPTCP_RECEIVE = 1 << 20, 16 << 20
+MPTCP_ANSWER_S = 0.01
 
 
 def say(**facts: int | str) -> None:
@@ -48,6 +64,8 @@ def receive(protocol: str, address: str, bin_ns: int) -> None:
     The data is copied to this program, as to any application, and then forgotten.
     """
     with stream(address, protocol) as listener:
+        if protocol == "mptcp":
+            listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, MPTCP_RECEIVE)
         # Subflows of MPTCP come to the host's other addresses, at the same port.
         listener.bind(("" if protocol == "mptcp" else address, 0))
         listener.listen(1)
@@ -55,31 +73,48 @@ def receive(protocol: str, address: str, bin_ns: int) -> None:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             return  # the parent is gone, or gave up
         connection, _ = listener.accept()
+        with connection:
+            if protocol == "mptcp":
+                threading.Thread(target=_answer, args=(connection,), daemon=True).start()
+            _read(connection, bin_ns)
+    say(end="closed")
+
+
+def _read(connection: socket.socket, bin_ns: int) -> None:
+    """Until the sender has closed."""
     buffer = bytearray(READ)
     current = filled = 0
     clock = time.monotonic_ns
-    with connection:
-        while count := connection.recv_into(buffer):
-            now = clock()
-            if now - current >= bin_ns:
-                if filled:
-                    say(bin_ns=current, bytes=filled)
-                current, filled = now - now % bin_ns, 0
-            filled += count
+    while count := connection.recv_into(buffer):
+        now = clock()
+        if now - current >= bin_ns:
+            if filled:
+                say(bin_ns=current, bytes=filled)
+            current, filled = now - now % bin_ns, 0
+        filled += count
     if filled:
         say(bin_ns=current, bytes=filled)
-    say(end="closed")
+
+
+def _answer(connection: socket.socket) -> None:
+    """A byte now and then, until the connection is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection.send(b"\0")
+            time.sleep(MPTCP_ANSWER_S)
 
 
 def send(protocol: str, address: str, port: int, source: str) -> None:
     """Connect and send. Prints `congestion_control` and `mss_bytes`; samples; at the end a last sample and `end`."""
     with stream(address, protocol) as s:
+        if protocol == "mptcp":
+            s.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, MPTCP_SEND)
         s.bind((source, 0))
         s.connect((address, port))
         algorithm = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
         say(congestion_control=algorithm, mss_bytes=_tcp_info(s, _MSS))
         done = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(s, done))
+        watcher = threading.Thread(target=_watch, args=(protocol, s, done))
         watcher.start()
         block = bytes(WRITE)
         try:
@@ -91,18 +126,28 @@ def send(protocol: str, address: str, port: int, source: str) -> None:
         watcher.join()
 
 
-def _watch(s: socket.socket, done: threading.Event) -> None:
+def _watch(protocol: str, s: socket.socket, done: threading.Event) -> None:
     """Sample until stdin closes; then wake the sender up, which may be waiting for room in a flow that stands still."""
+    sample = _sample_mptcp if protocol == "mptcp" else _sample
     while not select.select([sys.stdin], [], [], SAMPLE_S)[0]:
-        _sample(s)
+        sample(s)
     done.set()
-    _sample(s)
+    sample(s)
     say(end="stopped")
     s.shutdown(socket.SHUT_WR)
+    while protocol == "mptcp" and s.recv(READ):  # what is closed with answers unread is reset
+        pass
 
 
 def _sample(s: socket.socket) -> None:
     say(sample_ns=time.monotonic_ns(), retransmitted_segments=_tcp_info(s, _RETRANS))
+
+
+def _sample_mptcp(s: socket.socket) -> None:
+    with contextlib.suppress(BlockingIOError):
+        s.recv(READ, socket.MSG_DONTWAIT)  # answers
+    subflows = s.getsockopt(_SOL_MPTCP, _MPTCP_INFO, _SUBFLOWS + 1)[_SUBFLOWS]
+    say(sample_ns=time.monotonic_ns(), retransmitted_segments=_tcp_info(s, _RETRANS), subflows=subflows)
 
 
 def _tcp_info(s: socket.socket, offset: int) -> int:

@@ -166,7 +166,7 @@ def kind_document(name: str, leave_ns: list[int | None], wrong: list[str], lost:
 def document() -> dict[str, Any]:
     hole = holes.hole(bins(0), T - 100 * BIN_NS, T, T + 100 * BIN_NS)
     stuck = holes.hole(bins(*range(100)), T - 100 * BIN_NS, T, T + 100 * BIN_NS)
-    way = {"failed": None, "what": "w", "bin_ms": 10.0, "watch_s": 1.0}
+    way = {"failed": None, "what": "w", "bin_ms": 10.0, "watch_s": 1.0, "restarts": 0, "restarted_after_s": 2.0}
     return {
         "lab": Parameters().as_json(),
         "kinds": [
@@ -210,6 +210,13 @@ def test_the_tables_say_what_was_measured() -> None:
     said = "\n".join(text.lines(document()))
     for words in ("t1-blackhole", "100 µs", "never", "h0 → host 2 EV 6", "kernel-ecmp", "a note", "0.07 %"):
         assert words in said
+
+
+def test_the_tables_say_how_often_a_flow_stood_still_by_itself() -> None:
+    told = document()
+    assert "started anew" not in "\n".join(text.lines(told))
+    told["holes"][1]["restarts"] = 3
+    assert "kernel-ecmp: 3 flows besides stood still for 2 s" in "\n".join(text.lines(told))
 
 
 def test_the_picture_has_a_row_per_kind_and_a_mark_per_peer() -> None:

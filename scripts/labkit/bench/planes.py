@@ -122,6 +122,8 @@ def _run(lab: Lab, case: Case, way: _Way, options: Options) -> Document:
     nics = lab.fabric.config.interface_names(lab.fabric.config.host(TARGET))
     with order.watching(lab.ns(TARGET), nics) as late, Flow(lab, way.ends, protocol=way.protocol) as flow:
         flow.poll(WARM_UP_S)
+        if way.protocol == "mptcp":
+            mptcp.check(lab, flow)
         before, begin_ns, retransmitted = late.late(), time.monotonic_ns(), flow.retransmitted_segments
         flow.poll(options.seconds)
         end_ns, retransmitted = time.monotonic_ns(), flow.retransmitted_segments - retransmitted

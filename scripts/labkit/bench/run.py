@@ -9,6 +9,7 @@ from labkit.api import Lab
 from labkit.bench import cpu
 from labkit.bench.candidates import KERNEL_ECMP, Candidate
 from labkit.bench.cells import Load
+from labkit.bench.failover import mptcp
 from labkit.bench.part import Options
 from labkit.datagrams import Datagrams
 from labkit.flow import Flow
@@ -23,6 +24,9 @@ def run(lab: Lab, candidate: Candidate, load: Load, options: Options) -> Documen
     with contextlib.ExitStack() as stack:
         flows = [stack.enter_context(_flow(lab, candidate, load)) for _ in range(load.flows)]
         _poll(flows, options.warm_up_s)
+        if candidate.protocol == "mptcp":
+            for flow in flows:
+                mptcp.check(lab, flow)
         carried, used, begin_ns = _nics(lab, candidate), cpu.read(), time.monotonic_ns()
         before = sum(f.retransmitted_segments for f in flows)
         _poll(flows, options.seconds)

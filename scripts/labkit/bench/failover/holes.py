@@ -1,6 +1,7 @@
 """The hole that a blackhole leaves in the goodput of a flow, in bins of 10 ms: mrcd and what hosts have without it.
 
-Each time anew: a flow, its usual goodput, then one T1 on its way forwards nothing until the end.
+Each time anew: a flow, its usual goodput, then one T1 on its way forwards nothing until the end. A flow that stands
+still before that is started anew, and counted.
 """
 
 import time
@@ -29,9 +30,14 @@ _LAST_BINS = 10  # with nothing in them the flow stands still to the end
 _WARM_UP_S = 1.0
 _BEFORE_S = 1.0
 _LOOK_S = 0.1
+_STANDS_STILL_S = 2.0  # without a fault, and it is started anew
 _LEAST_BYTES = 1_000_000  # in that time, or a path is not the flow's
 _GOOD_WITHIN_S = 90.0
 _MS = 1_000_000
+
+
+class StandsStill(MachineError):
+    """A flow, before anything is broken."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +56,26 @@ def measure(lab: Lab, name: str, faults: int) -> Document:
     times = min(faults, AT_MOST[name])
     each_s = _WARM_UP_S + _BEFORE_S + WATCH_S[name] + 0.5
     found: list[Document] = []
-    failed = None
-    for n in range(times):
-        if n % 5 == 0:
-            progress(f"  {name}: {n} of {times} blackholes, {(times - n) * each_s:.0f} s to go")
+    failed, restarts = None, 0
+    while len(found) < times:
+        if len(found) % 5 == 0:
+            left_s = (times - len(found)) * each_s
+            progress(f"  {name}: {len(found)} of {times} blackholes, {left_s:.0f} s to go")
         try:
             if name == MRCD:
                 observe.wait_until_good(lab, FLOW, _GOOD_WITHIN_S)
-            found.append(_blackhole(lab, way, n))
+            found.append(_blackhole(lab, way, len(found)))
+        except StandsStill as e:
+            restarts += 1
+            progress(f"  {e}; started anew")
+            if restarts <= times:
+                continue
+            failed = f"stood still by itself {restarts} times; ended after {len(found)} of {times} blackholes"
         except MachineError as e:
+            failed = f"ended after {len(found)} of {times} blackholes: {e}"
+        if failed:
             if not found:
-                raise
-            failed = f"ended after {n} of {times} blackholes: {e}"
+                raise MachineError(failed)
             break
     return {
         "name": name,
@@ -69,6 +83,8 @@ def measure(lab: Lab, name: str, faults: int) -> Document:
         "what": way.words,
         "bin_ms": BIN_NS / _MS,
         "watch_s": WATCH_S[name],
+        "restarts": restarts,
+        "restarted_after_s": _STANDS_STILL_S,
         **summaries(found),
     }
 
@@ -88,6 +104,8 @@ def _blackhole(lab: Lab, way: Way, number: int) -> Document:
     p = lab.fabric.parameters
     with Flow(lab, way.ends, BIN_NS, way.protocol) as flow:
         flow.poll(_WARM_UP_S)
+        if way.protocol == "mptcp":
+            mptcp.check(lab, flow)
         before_ns = time.monotonic_ns()
         flow.poll(_BEFORE_S)
         target = _target(lab, flow, way, number, p)
@@ -105,11 +123,14 @@ def _target(lab: Lab, flow: Flow, way: Way, number: int, p: Parameters) -> str:
     """A T1 on the flow's way: each in turn."""
     if way.name == MRCD:
         return f"t1:{number % p.planes}:{number // p.planes % p.t1}"
-    before = _carried(lab)
-    flow.poll(_LOOK_S)
-    used = sorted(at for at, count in _carried(lab).items() if count - before[at] >= _LEAST_BYTES)
+    used: list[tuple[int, int]] = []
+    until = time.monotonic() + _STANDS_STILL_S
+    while not used and time.monotonic() < until:
+        before = _carried(lab)
+        flow.poll(_LOOK_S)
+        used = sorted(at for at, count in _carried(lab).items() if count - before[at] >= _LEAST_BYTES)
     if not used:
-        raise MachineError(f"{way.name}: the flow stands still before anything is broken")
+        raise StandsStill(f"{way.name}: the flow stood still for {_STANDS_STILL_S:g} s before anything was broken")
     plane, t1 = used[number % len(used)]
     return f"t1:{plane}:{t1}"
 

@@ -5,9 +5,12 @@ from pathlib import Path
 from labkit import netns
 from labkit.api import Lab
 from labkit.bench import candidates
-from labkit.flow import Ends
+from labkit.flow import Ends, Flow
+from mrcd.errors import MachineError
 
 _ENABLED = Path("/proc/sys/net/mptcp/enabled")
+# A subflow on which nothing has arrived for one timeout of MPTCP's is left, instead of four.
+_SYSCTLS = [("mptcp/stale_loss_cnt", "1")]
 
 
 def missing() -> str | None:
@@ -16,15 +19,28 @@ def missing() -> str | None:
 
 
 def install(lab: Lab) -> Ends:
-    """Routes, limits, and the target's addresses, which it announces. Returns the ends of the first subflow."""
+    """Routes, limits, sysctls, and the addresses that the target announces. Returns the first subflow's ends."""
     planes = lab.fabric.parameters.planes
     ends = [candidates.plane_ends(lab, p) for p in range(planes)]
     source, target = ends[0].source, ends[0].target
     for plane in range(planes):
         for host, lines in candidates.plane_routes(lab, plane).items():
             netns.batch_in(lab.ns(host), ("ip",), lines)
+    for host in (source, target):
+        with lab.inside(host):
+            netns.write_sysctls(_SYSCTLS)
     limits = f"mptcp limits set subflows {planes} add_addr_accepted {planes}"
     announced = [f"mptcp endpoint add {e.target_address} id {p} signal" for p, e in enumerate(ends) if p > 0]
     netns.batch_in(lab.ns(source), ("ip",), ["mptcp endpoint flush", limits])
     netns.batch_in(lab.ns(target), ("ip",), ["mptcp endpoint flush", limits, *announced])
     return ends[0]
+
+
+def check(lab: Lab, flow: Flow) -> None:
+    """Raises MachineError unless the flow has a subflow on each plane by now."""
+    planes = lab.fabric.parameters.planes
+    if flow.subflows != planes:
+        raise MachineError(
+            f"the MPTCP flow has {flow.subflows} subflows instead of {planes}",
+            hint="are the planes' addresses reachable? see ip mptcp endpoint, nstat -az 'MPTcpExt*'",
+        )

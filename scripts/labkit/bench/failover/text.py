@@ -55,13 +55,14 @@ def _holes(document: Document) -> Iterator[str]:
     ways = document["holes"]
     if ways:
         yield f"The hole in goodput when a T1 on the flow's way forwards nothing, in bins of {ways[0]['bin_ms']:g} ms"
-        headings = ("TIMES", "Gbit/s", "AT ZERO p50", "MAX", "BELOW HALF p50", "MAX", "STILL STANDING", "WATCHED")
+        headings = ("TIMES", "Gbit/s", "AT ZERO p50", "MAX", "BELOW HALF p50", "MAX", "BEFORE", "STANDING", "WATCHED")
         rows = [
             [
                 w["name"],
                 str(w["blackholes"]),
                 f"{w['median_bits_per_s'] / 1e9:.1f}",
                 *(_ms(w[k][p]) for k in ("longest_zero_ms", "below_half_ms") for p in ("p50", "max")),
+                _ms(w["before_longest_zero_ms"]["max"]),
                 str(w["still_standing"]),
                 f"{w['watch_s']:g} s",
                 w["what"],
@@ -69,7 +70,13 @@ def _holes(document: Document) -> Iterator[str]:
             for w in ways
         ]
         yield from table([Column("WAY"), *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False)
-        yield "AT ZERO: longest run of empty bins; BELOW HALF: of what was usual, in all"
+        yield "AT ZERO: longest run of empty bins, BEFORE: without a fault; BELOW HALF: of what was usual, in all"
+        for w in ways:
+            if w["restarts"]:
+                yield (
+                    f"{w['name']}: {w['restarts']} flows besides stood still for {w['restarted_after_s']:g} s before "
+                    "anything was broken, and were started anew"
+                )
     yield from document["notes"]
 
 

@@ -1,0 +1,60 @@
+"""MPTCP as the benchmarks have it beside mrcd."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from labkit import netns
+from labkit.api import Lab
+from labkit.bench import candidates
+from labkit.bench.failover import mptcp
+from labkit.flow import Ends, Flow
+from mrcd.errors import MachineError
+from tests.lab.conftest import wait_until
+
+ENOUGH = 1_000_000  # bytes, of a flow and not of probes
+
+
+@pytest.fixture
+def ends(healthy: Lab) -> Iterator[Ends]:
+    if why := mptcp.missing():
+        pytest.skip(why)
+    found = mptcp.install(healthy)
+    yield found
+    for host in (found.source, found.target):
+        netns.batch_in(healthy.ns(host), ("ip",), ["mptcp endpoint flush"])
+    for plane in range(healthy.fabric.parameters.planes):
+        for host, (line,) in candidates.plane_routes(healthy, plane).items():
+            netns.batch_in(healthy.ns(host), ("ip",), [line.replace("replace", "del")])
+
+
+def _sent(lab: Lab, host: str) -> list[int]:
+    with lab.inside(host):
+        sent = netns.sent_bytes()
+    return [sent[n] for n in lab.fabric.config.interface_names(lab.fabric.config.host(host))]
+
+
+def _subflows(flow: Flow) -> int:
+    flow.poll(0)
+    return flow.subflows
+
+
+def test_it_has_a_subflow_on_each_plane_which_all_carry_data_and_ends_in_order(healthy: Lab, ends: Ends) -> None:
+    before = _sent(healthy, ends.source)
+    with Flow(healthy, ends, protocol="mptcp") as flow:
+
+        def carried() -> bool:
+            return all(b - a > ENOUGH for a, b in zip(before, _sent(healthy, ends.source), strict=True))
+
+        wait_until("each plane has carried some of the flow", lambda: _subflows(flow) >= 4 and carried())
+        mptcp.check(healthy, flow)
+        flow.finish()  # raises if an end was reset
+    assert sum(flow.bins.values()) > ENOUGH
+
+
+def test_a_flow_that_lacks_a_subflow_is_found(healthy: Lab, ends: Ends) -> None:
+    netns.batch_in(healthy.ns(ends.target), ("ip",), ["mptcp endpoint delete id 3"])
+    with Flow(healthy, ends, protocol="mptcp") as flow:
+        wait_until("the sender has told of its subflows", lambda: _subflows(flow) == 3)
+        with pytest.raises(MachineError, match="3 subflows instead of 4"):
+            mptcp.check(healthy, flow)
