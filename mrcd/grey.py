@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mrcd import lazy
 from mrcd.abi import EvState
 from mrcd.config import Health
-from mrcd.health import Bools, Ints, Records
+from mrcd.health import Bools, Ints, Records, some
 
 WINDOWS_S = (1, 4, 16, 64)
 LOOK_S = 1.0
@@ -35,6 +35,8 @@ _SLICE_NS = 15_000_000  # at least: a peer whose flow has stalled is visited mor
 _LOOKS_PER_YEAR = 365.25 * 86_400 / LOOK_S
 _FAIR = 3.0
 _LEAST = 2  # lossy slices: one proves nothing
+Counts = NDArray[np.uint32]
+
 _COUNTS = ("slices", "lossy", "sent", "lost")
 
 
@@ -84,14 +86,13 @@ class Grey:
         self._in_use_ns = lazy.zeros(shape[1:], np.int64)  # since when; 0: it is not
         self._sliced_ns, self._looked_ns = np.zeros(peers, np.int64), np.zeros(peers, np.int64)
 
-    def slice(self, rows: Ints, ledgers: Records, now: int) -> None:
-        """A slice of the peers `rows` has passed; records as in Judge.judge."""
+    def slice(self, rows: Ints, sent: Counts, lost: Counts, now: int) -> None:
+        """A slice of the peers `rows` has passed. Packets judged, and lost of these, (rows, evs_per_peer): low bits are
+        enough, for no window holds more."""
         due = now - self._sliced_ns[rows] >= _SLICE_NS
-        rows, ledgers = rows[due], ledgers[due]
+        if not due.all():
+            rows, sent, lost = rows[due], sent[due], lost[due]
         self._sliced_ns[rows] = now
-        # Low bits are enough: no window holds more packets.
-        sent = ledgers["judged"].astype(np.uint32)
-        lost = (ledgers["lost_before"] + ledgers["deficit"]).astype(np.uint32)
         lossy = _grown(lost, self._now["lost"][rows]) > 0
         self._now["slices"][rows] += (sent != self._now["sent"][rows]) | lossy
         self._now["lossy"][rows] += lossy
@@ -102,7 +103,7 @@ class Grey:
         due = now - self._looked_ns[rows] >= LOOK_S * 1e9
         if not due.any():
             return []
-        rows, evs = rows[due], evs[due]
+        rows, evs = rows[due], some(evs, due)
         state = evs["state"]
         in_use = (evs["configured"] != 0) & ((state == EvState.GOOD) | (state == EvState.SKIP))
         entered = evs["state_since_ns"].astype(np.int64) > self._looked_ns[rows, None]

@@ -29,7 +29,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
-_SWITCH_S = 0.0005  # answers are made in threads, and the loop does not wait long for them
+_SWITCH_S = 0.0001  # answers are made in threads, and the loop does not wait long for them
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

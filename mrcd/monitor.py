@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mrcd import abi, grey, health
 from mrcd.abi import EvState, Reason
+from mrcd.calm import Calm, Losses
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError
 from mrcd.events import EventLog
@@ -37,7 +38,11 @@ _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _ALARM_NS = 5_000_000  # between two times that a peer is asked about because a flow has stopped
 _AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
+_PASSED_AT_ONCE = 64  # the same, where little is read of each EV
+_LOOK_NS = int(grey.LOOK_S * 1e9)  # a peer that is well is judged so seldom: what changes is seen at once
 _SLICE_S = 0.005  # a tick takes no longer, but for the peers at hand: the loop has others to serve
+
+_NO_EVS = np.zeros((1, 1), bool)  # of any peers
 
 Sweeps = tuple[health.Ints, health.Ints, health.Ints]  # rows, first EVs, how many from there on (0 = all)
 
@@ -65,7 +70,7 @@ class Monitor:
         self._pace = pace(h, len(self._peers), plan.ev_count, tables.evs.shape[1])
         self._budget = Budget(h.idle_probes)
         self._next_ev = np.zeros(n, np.int64)  # where the next sweep of a quiet peer begins, if not all are swept
-        self._turns = [0, 0]  # rows at which urgent and other visits go on
+        self._turns = [0, 0, 0]  # rows at which urgent and other visits go on, and passing by
         self._turn_ns, self._took_turns_ns = (h.idle_interval_ms - h.probe_interval_ms // 2) * _MS, 0
         self._behind = False  # there was more to do than a tick has time for
         self._until = 0.0  # time.perf_counter() at which this tick has had its time
@@ -73,14 +78,15 @@ class Monitor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ticks, self.rounds = Durations(), Durations()  # rounds: to look at all peers once
         self._looked, self._looking_s, self._sending_s = 0, 0.0, 0.0
-        self._heads = tables.evs.view(np.uint64)[:, 2::16]  # configured, plane, srh_len, weight, state of an EV
+        self._losses = Losses(tables)
+        self._visited_ns, self._settled = np.zeros(n, np.int64), tables.rounds["settled"].copy()
         self._unjudged = np.zeros(n, bool)  # since it was calm
-        self._planes = (1 << plan.config.cluster.planes) - 1
         self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, self._pace.interval_ns
         self._slack_ns = self._interval_ns // 2  # a visit may come a little early
         self._hurry_ns = self._interval_ns // _HURRY
         self._listener = Listener(self._peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
+        self._calm = Calm(tables, self.peerwatch, (1 << plan.config.cluster.planes) - 1)
         self.changes = StateChanges(h, tables, dataplane, self._listener, self.peerwatch.names, changed)
 
     @property
@@ -170,8 +176,10 @@ class Monitor:
         self._until = begun + _SLICE_S
         self.changes.carry_out(self._until)
         urgent, others = self._due(now)
+        passed = self._pass_by(urgent, now)
+        urgent, late = urgent[~passed], self._behind
         if self._pace.window and len(others):
-            calm = self._calm(others)
+            calm = self._calm.well(others) & self._calm.answered(others, self._swept_ns[others])
             self._greet(others[calm], now)
             others = others[~calm]
         due = np.concatenate([_from(urgent, self._turns[0]), others])
@@ -180,45 +188,65 @@ class Monitor:
             rows = due[visited : visited + _AT_ONCE]
             visited += len(rows)
             self._visit(rows, now)
-        self._behind = visited < len(due) or bool(self.changes)
+        self._behind = late or visited < len(due) or bool(self.changes)
         if visited:  # those that are left are due still, and first in the next tick
             self._turns[visited > len(urgent)] = int(due[visited - 1]) + 1
         if visited or self._looked != looked:
             self._count_round(visited, time.perf_counter() - begun)
 
     def _due(self, now: int) -> tuple[health.Ints, health.Ints]:
-        """Rows to visit: those of peers that have traffic, and the others that there are probes left for."""
+        """Rows to visit: those of peers that have traffic, and the others that there are probes left for. Where peers
+        are many, those that have been quiet are looked at in turns only."""
         quiet = now - self._busy_ns >= _BUSY_NS
-        # Traffic asks for reports: a peer that was quiet has some now.
-        awake = quiet & (self._tables.rounds["round"] != self._asked)
-        due = self._mine & ((self._due_ns <= now) | awake)
-        can_wait = quiet & ~awake
-        urgent, others = np.flatnonzero(due & ~can_wait), np.flatnonzero(due & can_wait)
+        due = self._mine & (self._due_ns <= now)
         if self._pace.window and now - self._took_turns_ns < self._turn_ns:
-            others = others[:0]
-        elif self._pace.window:
+            return np.flatnonzero(due & ~quiet), np.zeros(0, np.int64)
+        # Traffic asks for reports: a peer that was quiet has some now.
+        awake = self._mine & quiet & (self._tables.rounds["round"] != self._asked)
+        can_wait = quiet & ~awake
+        urgent, others = np.flatnonzero((due | awake) & ~can_wait), np.flatnonzero(due & can_wait)
+        if self._pace.window:
             self._took_turns_ns = now
             others = _from(others, self._turns[1])[: self._budget.left(now) // (self._pace.window + 1)]
         return urgent, others
 
-    def _calm(self, rows: health.Ints) -> health.Bools:
-        """Which quiet peers have answered, and all their EVs are in full use: there is nothing to judge, and one word
-        of each EV says so."""
-        heads, peers = self._heads[rows], self._tables.peers
-        good = (heads >> np.uint64(24) == EvState.GOOD << 8 | abi.WEIGHT_FULL) | (heads & np.uint64(0xFF) == 0)
-        linked = peers["ports"][rows] & self._tables.node["ports"] & self._planes == self._planes
-        answered = peers["heard_ns"][rows].astype(np.int64) > self._swept_ns[rows]
-        reachable = ~np.isin(rows, list(self.peerwatch.silent))
-        calm: health.Bools = good.all(axis=1) & linked & answered & reachable & self.peerwatch.judged(rows)
-        return calm
+    def _pass_by(self, rows: health.Ints, now: int) -> health.Bools:
+        """Which of the due peers need no visit: they are well, and their traffic flows and brings reports. Counts what
+        they lose. Those for which there is no time stay due."""
+        self._behind = False
+        if not len(rows):
+            return np.zeros(0, bool)
+        rounds = self._tables.rounds
+        asked, settled = rounds["round"][rows], rounds["settled"][rows]
+        passed: health.Bools = (asked != self._asked[rows]) & (settled != self._settled[rows])
+        passed &= (now - self._busy_ns[rows] < _BUSY_NS) & (now - self._visited_ns[rows] < _LOOK_NS)
+        self._settled[rows] = settled
+        if not passed.any():
+            return passed
+        passed[passed] = self._calm.well(rows[passed])
+        left = _from(rows[passed], self._turns[2])
+        while len(left) and not self._behind:
+            some, left = left[:_PASSED_AT_ONCE], left[_PASSED_AT_ONCE:]
+            self._turns[2] = int(some[-1]) + 1
+            self._asked[some], self._busy_ns[some] = rounds["round"][some], now
+            self._due_ns[some] = now + self._interval_ns - self._slack_ns
+            sliced = some[now - self._judged_ns[some] >= _FLOWING_NS]
+            self._grey.slice(sliced, *self._losses.counts(sliced), now)
+            self._judged_ns[sliced] = now
+            swept = some[now - self._swept_ns[some] >= self._idle_ns - self._slack_ns]
+            self._swept_ns[swept] = now
+            self._send(self._windows(swept, _NO_EVS, _NO_EVS[:, 0]), now)
+            self._looked += len(some)
+            self._behind = time.perf_counter() >= self._until
+        self._behind &= bool(len(left))
+        return passed
 
     def _greet(self, rows: health.Ints, now: int) -> None:
         """Probe peers that are calm."""
         self._unjudged[rows] = True
         self._judge.forget(self.peerwatch.look(rows, now))
         self._swept_ns[rows], self._due_ns[rows] = now, now + self._idle_ns - self._slack_ns
-        nothing = np.zeros(len(rows), bool)
-        self._send(self._windows(rows, nothing[:, None], nothing), now)
+        self._send(self._windows(rows, _NO_EVS, _NO_EVS[:, 0]), now)
         self._asked[rows] = self._tables.rounds["round"][rows]
         self._looked += len(rows)
         if len(rows):
@@ -240,7 +268,7 @@ class Monitor:
         due, flowing = due[~seldom], flowing[~seldom]
         if not len(due):
             return
-        self._judged_ns[due] = now
+        self._judged_ns[due] = self._visited_ns[due] = now
         # Copies: judged is one moment. Words, for numpy copies records field by field.
         evs, ledgers = self._words[0][due].view(abi.EV), self._words[1][due].view(abi.LEDGER)
         self.drain()
@@ -252,7 +280,7 @@ class Monitor:
         if judged.all():
             self._decide(due, evs, ledgers, now)
         else:
-            self._decide(due[judged], evs[judged], ledgers[judged], now)
+            self._decide(due[judged], health.some(evs, judged), health.some(ledgers, judged), now)
             self._judge.forget(due[~judged])
         self._send(self._schedule(due, judged, flowing, evs, ledgers, now), now)
         self._asked[due] = self._tables.rounds["round"][due]
@@ -319,12 +347,12 @@ class Monitor:
         but all where a flow may have stalled."""
         if not self._pace.window:
             return rows, np.zeros_like(rows), np.zeros_like(rows)
-        evs = self._heads.shape[1]
+        evs = self._tables.evs.shape[1]
         ahead = (np.arange(evs) - self._next_ev[rows, None]) % evs
         nearest = np.where(try_evs, ahead, evs).min(axis=1, initial=evs)
         first = (self._next_ev[rows] + np.where(nearest < evs, nearest, 0)) % evs
         self._next_ev[rows] = (first + self._pace.window) % evs
-        return rows, first, np.where(stalled, 0, self._pace.window)
+        return rows, first, np.broadcast_to(np.where(stalled, 0, self._pace.window), rows.shape)
 
     # ---- verdicts ----
 
@@ -337,9 +365,9 @@ class Monitor:
         self.changes.add(verdict.steers)
         self.peerwatch.note_silence(set(verdict.silent), set(verdict.heard))
         busy = now - self._busy_ns[rows] < _BUSY_NS
-        self._grey.slice(rows[busy], ledgers[busy], now)
+        self._grey.slice(rows[busy], *self._losses.counts(rows[busy]), now)
         bad, why = EvState.ASSUMED_BAD, Reason.GREY_LOSS
-        alarms = self._grey.look(rows[busy], evs[busy], now)
+        alarms = self._grey.look(rows[busy], health.some(evs, busy), now)
         self.changes.add(health.Steer(a.row, a.ev, health.IN_USE, bad, why, a.evidence) for a in alarms)
         self.changes.carry_out(self._until)
 

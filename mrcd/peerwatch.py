@@ -68,8 +68,9 @@ class PeerWatch:
         return anew
 
     def _note_statuses(self, rows: health.Ints) -> health.Ints:
-        peers = self._tables.peers[rows]
-        statuses = np.stack([peers["heard_ns"] > 0, peers["status"], peers["ports"]], axis=1).astype(np.int64)
+        peers = self._tables.peers  # column by column: numpy copies records field by field
+        said = [peers["heard_ns"][rows] > 0, peers["status"][rows], peers["ports"][rows]]
+        statuses = np.stack(said, axis=1).astype(np.int64)
         other = (statuses != self._statuses[rows]).any(axis=1)
         anew = []
         for row, (heard, status, ports) in zip(rows[other].tolist(), statuses[other].tolist(), strict=True):

@@ -50,6 +50,7 @@ class Programs:
             record[name] = value
         evs["state"][host_id, ev], evs["reason"][host_id, ev] = state, reason
         evs["state_since_ns"][host_id, ev] = self.now
+        self.arrays.peers["wanted"][host_id] += 1
         if not self.full:
             self.ring.append(record)
 

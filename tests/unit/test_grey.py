@@ -42,7 +42,12 @@ class Flow:
         self.ledgers["judged"] += np.where(good, self.packets, 0).astype(np.uint64)
         lost = self.rng.binomial(self.packets, self.loss)
         self.ledgers["deficit"] += np.where(good, lost, 0).astype(np.uint32)
-        self.grey.slice(ROW, self.ledgers, self.now)
+        self.cut()
+
+    def cut(self) -> None:
+        """A slice ends here."""
+        sent, lost = self.ledgers["judged"], self.ledgers["lost_before"] + self.ledgers["deficit"]
+        self.grey.slice(ROW, sent.astype(np.uint32), lost.astype(np.uint32), self.now)
 
     def second(self) -> list[Alarm]:
         """Traffic of a second, then a look."""
@@ -209,7 +214,7 @@ def test_looks_in_quick_succession_are_not_slices() -> None:
     for _ in range(20):
         f.lose(4, 1)
         f.now += 5_000_000
-        f.grey.slice(ROW, f.ledgers, f.now)
+        f.cut()
     assert f.second() == []
 
 

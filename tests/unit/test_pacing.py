@@ -190,6 +190,7 @@ def test_an_allowed_ev_is_probed_before_it_carries_traffic_though_all_was_calm_b
     m.run(5000)
     evs = m.arrays.evs
     evs["state"][6, 2] = EvState.UNKNOWN  # denied and allowed between two looks
+    m.arrays.peers["wanted"][6] += 1
     m.arrays.ledgers["replies"][6, 2] += 1
     while m.monitor._unjudged[6]:
         m.run(20)
@@ -274,3 +275,14 @@ def test_lazy_arrays_take_memory_where_they_are_written_only() -> None:
     found = lazy.zeros((1 << 25,), np.int64)  # 256 MB
     found[:: 1 << 20] = 1
     assert resident() - before < 8 << 20
+
+
+def test_a_quiet_peer_that_has_traffic_is_looked_at_in_the_next_turn() -> None:
+    m = Many()
+    m.run(5000)
+    m.arrays.evs["tx_packets"][6] += 1
+    m.arrays.rounds["round"][6] += 1
+    begun = m.programs.now
+    while m.monitor._busy_ns[6] < begun and m.programs.now - begun < 10**9:
+        m.run(20)
+    assert m.programs.now - begun <= 100 * MS
