@@ -98,7 +98,7 @@ bench-paper: set-up ## the MRC paper's failure experiments with a TCP flow, besi
 	@$(IN_VENV) scripts/bench paper
 
 .PHONY: bench-scale
-bench-scale: set-up ## one host among up to 4,096 peers: memory, start, work, answers (10 minutes)
+bench-scale: set-up ## one host among up to 4,096 peers: memory, start, reload, work, answers (10 minutes; build/scale.svg)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench scale
 

@@ -29,13 +29,13 @@ _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
 
-def cluster_file(peers: int) -> str:
-    """TOML: h0 alone under T0 0, the others under T0s of 64, so that each peer has 256 EVs."""
+def cluster_file(peers: int, settings: str = "") -> str:
+    """TOML: h0 alone under T0 0, the others under T0s of 64, so that each peer has 256 EVs; and these `settings`."""
     t0s = 1 + -(-peers // HOSTS_PER_T0)
     places = [(0, 0), *((1 + n // HOSTS_PER_T0, n % HOSTS_PER_T0) for n in range(peers))]
     hosts = (fabric.host_table(n, t0, port, [f"{address(n)}/32"]) for n, (t0, port) in enumerate(places))
     head = f'[cluster]\nname = "crowd"\nplanes = {PLANES}\nt0s = {t0s}\nt1s = {T1S}\nevs_per_peer = {EVS}\nmtu = 9100\n'
-    return "\n".join([head, *hosts])
+    return "\n".join([head, settings, *hosts])
 
 
 def address(host_id: int) -> str:
@@ -110,6 +110,10 @@ class Crowd:
         tables = Tables(pin_directory(self._state.bpffs(HOST)), writable=True)
         tables.evs["state"][tables.evs["configured"] != 0] = EvState.GOOD
         tables.close()
+
+    def rewrite(self, text: str) -> None:
+        """Another cluster file; the daemon that runs keeps what it has read until it is told to reload."""
+        self._state.cluster_file.write_text(text, encoding="utf-8")
 
     def stop(self) -> float:
         """Stop mrcd; what it installed stays. Returns the seconds."""

@@ -75,7 +75,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is to be seen. `legend`: what our lines, their dots and a goal are."""
+    """What is to be seen. `legend`: what our lines, their dots and a goal are; no dots if that is empty."""
 
     title: str
     subtitle: str
@@ -109,10 +109,11 @@ def _legend(words: tuple[str, str, str]) -> Iterator[str]:
     yield f'<line class="stroke" stroke-width="2" x1="{x}" x2="{x + 22}" y1="{y - 4}" y2="{y - 4}"/>'
     yield text(x + 28, y, ours, "faint", 12)
     x += 28 + text_width(ours, 12) + 24
-    for i in range(3):
-        yield f'<circle class="peer" cx="{x + 3 + 8 * i:.1f}" cy="{y - 4}" r="{DOT}"/>'
-    yield text(x + 28, y, theirs, "faint", 12)
-    x += 28 + text_width(theirs, 12) + 24
+    if theirs:
+        for i in range(3):
+            yield f'<circle class="peer" cx="{x + 3 + 8 * i:.1f}" cy="{y - 4}" r="{DOT}"/>'
+        yield text(x + 28, y, theirs, "faint", 12)
+        x += 28 + text_width(theirs, 12) + 24
     yield _goal(x, x + 22, y - 4)
     yield text(x + 28, y, goal, "faint", 12)
 

@@ -1,11 +1,12 @@
 """The scale part: its cluster file, its requirements and its tables, without a daemon."""
 
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from labkit import crowd
-from labkit.bench.scale import part
+from labkit.bench.scale import part, picture
 from mrcd import config, topology
 
 
@@ -35,8 +36,9 @@ def run(**other: Any) -> dict[str, Any]:
         "idle_cpu_ratio": 0.015,
         "busy_peers": 256,
         "busy_cpu_ratio": 0.3,
-        "memory": {"own_bytes": 200_000_000},
+        "memory": {"own_bytes": 200_000_000, "pss_bytes": 500_000_000},
         "asked": asked,
+        "reload": {name: {"s": 1.5, "held_up_s": 0.1} for name in ("same", "programs", "fewer", "more")},
         "own": {"tick": times, "round": times, "loop_away": times},
         "own_after_all": {"tick": times, "round": times, "loop_away": times},
     }
@@ -53,9 +55,10 @@ def test_all_requirements_can_be_met() -> None:
         (0, {"own": run()["own"] | {"round": {"count": 1.0, "mean_s": 0.051, "longest_s": 0.1}}}),
         (0, {"own": run()["own"] | {"round": {"count": 0.0, "mean_s": None, "longest_s": 0.0}}}),
         (1, {"own_after_all": run()["own"] | {"loop_away": {"count": 1.0, "mean_s": 0.001, "longest_s": 0.021}}}),
-        (2, {"memory": {"own_bytes": 400_000_001}}),
+        (2, {"memory": {"own_bytes": 400_000_001, "pss_bytes": 700_000_000}}),
         (3, {"kernel_bytes": 300_000_001}),
         (4, {"start_s": 20.1}),
+        (4, {"restart_s": 20.1}),
         (5, {"idle_cpu_ratio": 0.0201}),
     ],
 )
@@ -65,5 +68,19 @@ def test_each_requirement_can_be_missed(index: int, other: dict[str, Any]) -> No
 
 def test_the_tables_have_a_line_for_each_size() -> None:
     found = part.lines({"runs": [run(peers=1), run()]})
-    assert sum(line.startswith("4096 ") for line in found) == 2
+    assert sum(line.startswith("4096 ") for line in found) == 3
     assert any("1.50%" in line and "30.0% (256)" in line for line in found)
+
+
+def test_the_picture_shows_each_measure_as_a_share_of_what_is_allowed() -> None:
+    runs = [run(peers=1, evs=256), run(idle_cpu_ratio=0.02)]
+    drawn = picture.picture({"runs": runs})
+    root = ElementTree.fromstring(drawn)
+    lines = [e.get("points", "").split() for e in root.iter() if e.tag.endswith("polyline")]
+    assert len(lines) == 8
+    assert all(len(points) == 2 for points in lines)
+    goals = [float(e.get("y1", 0)) for e in root.iter() if "goal" in (e.get("class") or "")][1:]  # but for the legend's
+    idle = [points for points in lines if float(points[1].split(",")[1]) == goals[0]]
+    assert len(idle) == 1  # at what is allowed, and at 75 % of it with fewer EVs
+    assert float(idle[0][0].split(",")[1]) > goals[0]
+    assert "1,048,576" in drawn

@@ -62,7 +62,7 @@ _LISTEN_S = 0.5
 @click.option(
     "--svg",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="where the picture of failover or paper goes  [default: build/PART.svg]",
+    help="where the picture of failover, paper or scale goes  [default: build/PART.svg]",
 )
 @click.option("--name", default="bench", show_default=True, help="of its lab; one of that name is replaced")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")

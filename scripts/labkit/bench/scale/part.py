@@ -9,7 +9,8 @@ from pathlib import Path
 from labkit import crowd as crowds
 from labkit.api import Lab
 from labkit.bench.part import Options, Part, requirement
-from labkit.bench.scale import probe
+from labkit.bench.scale import picture, probe
+from labkit.bench.scale.bounds import AWAY_S, DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, START_S
 from labkit.crowd import Crowd
 from labkit.entry import progress
 from labkit.observe import Document
@@ -58,6 +59,8 @@ def _run(lab: Lab, peers: int) -> Document:
     run |= _busy(crowd, run["busy_peers"])
     run["memory"] = probe.memory(pid)
     run["own_after_all"] = _own(probe.scrape(crowd)[2])
+    progress(f"scale: {peers} peers: reload")
+    run["reload"] = _reload(crowd)
     crowd.stop()
     return run
 
@@ -95,6 +98,22 @@ def _asked(crowd: Crowd, peers: int) -> Document:
     return found
 
 
+def _reload(crowd: Crowd) -> Document:
+    """What `mrcctl reload` takes, in seconds, its start included, and how long the loop was held up: of a file that
+    says the same; of another setting of the programs; of 64 hosts less, and of these coming back."""
+    found: Document = {}
+    for name, text in (
+        ("same", crowds.cluster_file(crowd.peers)),
+        ("programs", crowds.cluster_file(crowd.peers, "[health]\nloss_samples = 11")),
+        ("fewer", crowds.cluster_file(max(1, crowd.peers - 64), "[health]\nloss_samples = 11")),
+        ("more", crowds.cluster_file(crowd.peers)),
+    ):
+        crowd.rewrite(text)
+        seconds = probe.command_s(crowd, ["--timeout", "120", "reload"])[0]
+        found[name] = {"s": seconds, "held_up_s": _own(probe.scrape(crowd)[2])["loop_away"]["longest_s"]}
+    return found
+
+
 def _busy(crowd: Crowd, peers: int) -> Document:
     """CPU while UDP is sprayed to some peers, which count it and answer probes."""
     addresses = [crowds.address(n + 1) for n in range(peers)]
@@ -128,19 +147,26 @@ def requirements(run: Document) -> list[Document]:
     """Of a cluster with a million EVs. Pure."""
     at = f"at {run['evs']:,} EVs"
     sweep, away = run["own"]["round"]["mean_s"], run["own_after_all"]["loop_away"]["longest_s"]
+    daemon, kernel, idle = run["memory"]["own_bytes"], run["kernel_bytes"], run["idle_cpu_ratio"]
+    slowest = max(run["start_s"], run["restart_s"])
     bounds = (
-        ("a look at all EVs takes 50 ms at most, mean", sweep is not None and sweep <= 0.05, _ms(sweep)),
-        ("the loop is never held up for more than 20 ms", away <= 0.02, f"longest {_ms(away)}"),
-        ("the daemon's memory is 400 MB at most", run["memory"]["own_bytes"] <= 400 * _MB, _own_memory(run)),
-        ("kernel tables are 300 MB at most", run["kernel_bytes"] <= 300 * _MB, f"{run['kernel_bytes'] / _MB:.1f} MB"),
-        ("a start takes 20 s at most", run["start_s"] <= 20, f"{run['start_s']:.1f} s, again {run['restart_s']:.1f} s"),
-        ("idle, it takes 2 % of a core at most", run["idle_cpu_ratio"] <= 0.02, f"{run['idle_cpu_ratio']:.2%}"),
+        (f"a look at all EVs takes {_ms(LOOK_S)} at most, mean", sweep is not None and sweep <= LOOK_S, _ms(sweep)),
+        (f"the loop is never held up for more than {_ms(AWAY_S)}", away <= AWAY_S, f"longest {_ms(away)}"),
+        (f"the daemon's memory is {DAEMON_BYTES / _MB:g} MB at most", daemon <= DAEMON_BYTES, _own_memory(run)),
+        (f"kernel tables are {KERNEL_BYTES / _MB:g} MB at most", kernel <= KERNEL_BYTES, f"{kernel / _MB:.1f} MB"),
+        (f"a start takes {START_S:g} s at most", slowest <= START_S, _starts(run)),
+        (f"idle, it takes {IDLE_RATIO:.0%} of a core at most", idle <= IDLE_RATIO, f"{idle:.2%}"),
     )
     return [requirement(f"{words}, {at}", met, measured) for words, met, measured in bounds]
 
 
+def _starts(run: Document) -> str:
+    return f"{run['start_s']:.1f} s, again {run['restart_s']:.1f} s"
+
+
 def _own_memory(run: Document) -> str:
-    return f"{run['memory']['own_bytes'] / _MB:.0f} MB besides the tables that it maps"
+    own, total = (run["memory"][f"{of}_bytes"] / _MB for of in ("own", "pss"))
+    return f"{own:.0f} MB: its proportional set size, {total:.0f} MB, less the kernel's tables that it maps"
 
 
 def _ms(seconds: float | None) -> str:
@@ -177,7 +203,8 @@ def lines(document: Document) -> list[str]:
     found = [
         "One host among peers of 256 EVs each, all GOOD; a program stands for them, and answers probes within the call",
         "that sends them, so that this is counted too. LOOK: at all EVs once, mean; TICK and AWAY (the loop serves",
-        "nobody): the longest; IDLE, BUSY: of a core; BUSY: UDP to so many peers",
+        "nobody): the longest; IDLE, BUSY: of a core; BUSY: UDP to so many peers. KERNEL: what the kernel accounts for",
+        "the maps that the daemon holds; DAEMON: its proportional set size less the part of these that it maps",
         *table([Column("PEERS"), *(Column(h, True) for h in (*headings, "BUSY %"))], rows, colour=False),
         "",
         "Seconds to answer: medians of three, the start of mrcctl included",
@@ -188,9 +215,17 @@ def lines(document: Document) -> list[str]:
         for r in document["runs"]
     ]
     columns = ("SCRAPE", "status", "paths --peer", "paths --state", "paths")
-    return [*found, *table([Column("PEERS"), *(Column(h, True) for h in columns)], rows, colour=False)]
+    found += table([Column("PEERS"), *(Column(h, True) for h in columns)], rows, colour=False)
+    found += ["", "Seconds to reload, and for how many ms the loop was held up at most, since the start"]
+    rows = [
+        [str(r["peers"]), *(f"{r['reload'][n]['s']:.2f} ({r['reload'][n]['held_up_s'] * _MS:.0f})" for n in _RELOADS)]
+        for r in document["runs"]
+    ]
+    reloads = ("NOTHING NEW", "A SETTING", "64 HOSTS LESS", "64 HOSTS MORE")
+    return [*found, *table([Column("PEERS"), *(Column(h, True) for h in reloads)], rows, colour=False)]
 
 
+_RELOADS = ("same", "programs", "fewer", "more")
 _COLUMNS = (("round", "mean_s"), ("tick", "longest_s"), ("loop_away", "longest_s"))
 
-PART = Part("scale", measure, lines)
+PART = Part("scale", measure, lines, picture.picture)

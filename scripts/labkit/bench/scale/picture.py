@@ -1,0 +1,71 @@
+"""The scale document → panels.Picture: each measure, by the number of EVs, as a share of what is allowed. Pure."""
+
+from collections.abc import Callable
+
+from labkit import panels
+from labkit.bench.scale.bounds import AWAY_S, DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, START_S
+from labkit.observe import Document
+
+_Of = Callable[[Document], float | None]
+_PANELS: tuple[tuple[str, str, tuple[tuple[str, float, _Of], ...]], ...] = (
+    (
+        "Work",
+        f"a look at all EVs: {LOOK_S * 1e3:g} ms; CPU when idle: {IDLE_RATIO:.0%} of a core; the loop is held up for "
+        f"{AWAY_S * 1e3:g} ms at most",
+        (
+            ("look", LOOK_S, lambda r: r["own"]["round"]["mean_s"]),
+            ("idle CPU", IDLE_RATIO, lambda r: r["idle_cpu_ratio"]),
+            ("held up", AWAY_S, lambda r: r["own_after_all"]["loop_away"]["longest_s"]),
+        ),
+    ),
+    (
+        "Memory",
+        f"the daemon's own: {DAEMON_BYTES / 1e6:g} MB; the kernel's tables: {KERNEL_BYTES / 1e6:g} MB",
+        (
+            ("daemon", DAEMON_BYTES, lambda r: r["memory"]["own_bytes"]),
+            ("tables", KERNEL_BYTES, lambda r: r["kernel_bytes"]),
+        ),
+    ),
+    (
+        "Time",
+        f"the first start, a start with the tables there, a reload that brings 64 hosts: {START_S:g} s",
+        (
+            ("start", START_S, lambda r: r["start_s"]),
+            ("again", START_S, lambda r: r["restart_s"]),
+            ("reload", START_S, lambda r: r["reload"]["more"]["s"]),
+        ),
+    ),
+)
+
+
+def picture(document: Document) -> str:
+    """The SVG."""
+    runs = sorted(document["runs"], key=lambda r: int(r["evs"]))
+    begin, end = runs[0]["evs"], max(runs[-1]["evs"], runs[0]["evs"] * 2)
+    ticks = [(r["evs"], f"{r['evs']:,}") for r in runs]
+    return panels.draw(
+        panels.Picture(
+            title="Scale: what a host with many peers costs",
+            subtitle="one host among 1 to 4,096 peers of 256 EVs each, all GOOD; a program answers for them",
+            legend=("measured, as a share of what is allowed; what is above 125 % is drawn there", "", "allowed"),
+            panels=[
+                panels.Panel(
+                    title=title,
+                    words=words,
+                    x_label="EVs",
+                    y_label="share of what is allowed",
+                    begin=begin,
+                    end=end,
+                    series=[_series(runs, *one) for one in series],
+                    goals=[panels.Goal(begin, end, 1.0)],
+                    ticks=ticks,
+                )
+                for title, words, series in _PANELS
+            ],
+        )
+    )
+
+
+def _series(runs: list[Document], label: str, allowed: float, of: _Of) -> panels.Series:
+    points = [(float(r["evs"]), value / allowed) for r in runs if (value := of(r)) is not None]
+    return panels.Series(points, "ours", "joined", label)
