@@ -3,7 +3,8 @@
  * The last acknowledgement of a burst may have been lost on a path that died in that moment. Then both ends are
  * silent until TCP's timers run out, and its first try may take a dead path again, for nothing was sent in between
  * that would have told of it. So a timer per peer, set anew with every report that dense traffic asks for, goes
- * off when that ends, and wakes the daemon, which asks instead: programs that a timer runs cannot send.
+ * off when that ends. Programs that a timer runs cannot send: the next beats ask instead (beat.h), or the daemon,
+ * where nothing paces them.
  */
 #ifndef MRC_ALARM_H
 #define MRC_ALARM_H
@@ -30,12 +31,50 @@ struct {
 	__type(value, struct mrc_alarm);
 } mrc_alarms SEC(".maps");
 
+#define BEAT_LOST_NS 20000000ULL /* a beat that does not come for so long has ended */
+#define STALLS 256 /* peers */
+#define SWEEPS 3 /* where a flow has stopped */
+
+/* The packet of beat.h. One. */
+struct mrc_beat {
+	__u64 ns; /* when it was last here, or was made */
+	__u64 wanted_ns; /* when there was last dense traffic, a beat more or less */
+	__u32 id; /* its mark */
+	__u32 hurried; /* rounds in a row that took much less than a beat */
+};
+
+MRC_ARRAY(mrc_beats, BPF_MAP_TYPE_ARRAY, 0, struct mrc_beat);
+
+/* Peers that the next beats are to sweep. */
+struct mrc_stall {
+	__u64 due_ns;
+	__u32 host_id;
+	__u32 left; /* sweeps */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, STALLS);
+	__type(value, struct mrc_stall);
+} mrc_stalls SEC(".maps");
+
+static __always_inline struct mrc_beat *the_beat(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&mrc_beats, &zero);
+}
+
 static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
 {
+	struct mrc_stall stall = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = SWEEPS };
+	struct mrc_beat *beat = the_beat();
 	struct mrc_event *event;
 
 	(void)map;
 	(void)alarm;
+	if (beat && !aged(stall.due_ns, beat->ns, BEAT_LOST_NS) && !bpf_map_push_elem(&mrc_stalls, &stall, 0))
+		return 0;
 	/* Nobody listens: leave the room to what is to be told later. */
 	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > BACKLOG)
 		return 0;
@@ -43,7 +82,7 @@ static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
 	if (!event)
 		return 0;
 	__builtin_memset(event, 0, sizeof(*event));
-	event->ns = bpf_ktime_get_ns();
+	event->ns = stall.due_ns;
 	event->host_id = *host_id;
 	event->ev = MRC_EVENT_STALLED;
 	bpf_ringbuf_submit(event, 0);

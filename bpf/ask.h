@@ -16,9 +16,12 @@ struct request {
 	__u16 counts; /* 0 = no report, only a reply */
 };
 
+#define ARMED_REQUEST 1
+#define ARMED_BEAT 2 /* see beat.h */
+
 /* What the program that pushes leaves for mrc_probe, which it runs on a clone. One per CPU. */
 struct mrc_ride {
-	__u32 armed;
+	__u32 armed; /* 0, or what to make of it */
 	__u32 reserved;
 	struct request request;
 };
@@ -163,7 +166,7 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	if (!ride)
 		return 0;
 	ride->request = *r;
-	ride->armed = 1;
+	ride->armed = ARMED_REQUEST;
 	bpf_clone_redirect(skb, self->probe_ifindex, 0);
 	ride->armed = 0;
 	return 1;
@@ -215,9 +218,15 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 	return sent;
 }
 
-/* Make room for headers and probe in front of a clone's packet. A small one stays as it is, behind the
- * counts; ballast and counts take the place of a longer one, which is costly, for it may be a whole burst.
- */
+/* Make room for headers and probe in front of a clone's packet, in whose place ballast and counts come. */
+static __always_inline int make_room_in_place(struct __sk_buff *skb, __u32 headers, __u32 counts)
+{
+	return bpf_skb_change_tail(skb, ETH_HLEN + probe_length(counts) - sizeof(struct mrc_probe), 0) ||
+	       bpf_skb_adjust_room(skb, headers + sizeof(struct mrc_probe), BPF_ADJ_ROOM_MAC,
+				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
+}
+
+/* The same, but a small packet stays as it is, behind the counts: that is cheaper. A longer one may be a whole burst. */
 static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32 counts)
 {
 	__u64 encap = BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
@@ -227,8 +236,7 @@ static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32
 		/* What was popped counts as encapsulated still: the kernel makes it no outer packet again. */
 		return bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, encap) &&
 		       bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, 0);
-	return bpf_skb_change_tail(skb, ETH_HLEN + content - sizeof(struct mrc_probe), 0) ||
-	       bpf_skb_adjust_room(skb, headers + sizeof(struct mrc_probe), BPF_ADJ_ROOM_MAC, encap);
+	return make_room_in_place(skb, headers, counts);
 }
 
 /* Make a clone of a packet, not pushed yet or popped already, the request that rides on it. */

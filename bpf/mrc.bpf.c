@@ -4,6 +4,7 @@
  *              outer headers on, redirect to the plane's NIC
  *   mrc_probe  tc egress of mrc0's peer: make the clone of a packet that mrc_push sends there the probe
  *              request that rides on it
+ *   mrc_beat   tc ingress of mrc0: a packet that goes round, with which peers are probed where a flow has stopped
  *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, into the stack;
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
  *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; probes go on to mrc_pop
@@ -17,6 +18,7 @@
 
 #include <bpf/bpf_helpers.h>
 
+#include "beat.h"
 #include "classes.h"
 #include "owner.h"
 #include "pop.h"
@@ -76,6 +78,8 @@ int mrc_push(struct __sk_buff *skb)
 		turn->unprobed += segments & (MRC_UNPROBED_MOST - 1);
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. */
 	gap_us = settings.probe_gap_us << !small(skb);
+	if (turn->unprobed >= settings.probe_packets && can_carry(&inner))
+		keep_beating(skb, self, request.now);
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
 	if (!classed_ev(skb, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
@@ -113,9 +117,23 @@ int mrc_probe(struct __sk_buff *skb)
 
 	if (!mine || !self || !mine->armed)
 		return TC_ACT_UNSPEC; /* the kernel's own, of the interface */
+	if (mine->armed == ARMED_BEAT) {
+		mine->armed = 0;
+		/* Once more, for the queueing discipline goes by the length that it had when it came here. */
+		return begin_beat(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->probe_ifindex, 0);
+	}
 	mine->armed = 0;
 	verdict = ride(skb, self, &mine->request);
 	return verdict < 0 ? drop_skb(MRC_DROP_PROBE_FAILED) : verdict;
+}
+
+/* Whatever else comes here is none of ours. */
+SEC("tc")
+int mrc_beat(struct __sk_buff *skb)
+{
+	if (skb->protocol != bpf_htons(BEAT_TYPE))
+		return TC_ACT_UNSPEC;
+	return beat(skb);
 }
 
 SEC("tc")
@@ -229,28 +247,6 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 
 /* ---- run by the daemon ------------------------------------------------------------------ */
 
-struct sweep {
-	struct __sk_buff *skb;
-	struct mrc_node *node;
-	struct request request;
-	__u32 first;
-	__u32 sent;
-};
-
-static long sweep_one(__u64 i, void *context)
-{
-	struct sweep *s = context;
-	__u32 number = (s->first + i) % settings.evs_per_peer;
-	struct mrc_ev *ev = ev_at(ev_index(s->request.host_id, number));
-
-	s->request.now = bpf_ktime_get_ns(); /* a sweep takes longer than packets take to arrive */
-	if (!ev || ev->probe_after_ns > s->request.now)
-		return 0;
-	s->request.number = number;
-	s->sent += send_request(s->skb, s->node, &s->request);
-	return 0;
-}
-
 /* Run by BPF_PROG_TEST_RUN with the peer's host id as mark and any packet of some size; cb: the EV to begin
  * with, and of how many EVs from there on, round after the last; 0 = of all. Requests on those that are due,
  * and one more that asks for a report. Returns the number of requests sent.
@@ -262,7 +258,6 @@ int mrc_sweep(struct __sk_buff *skb)
 	struct mrc_rounds *rounds = rounds_at(skb->mark);
 	struct mrc_peer *peer = peer_at(skb->mark);
 	__u32 evs = settings.evs_per_peer;
-	__u64 asked_ns;
 
 	if (!s.node || !peer || !peer->configured || !rounds)
 		return 0;
@@ -272,12 +267,7 @@ int mrc_sweep(struct __sk_buff *skb)
 	if (skb->cb[1] && skb->cb[1] < evs)
 		evs = skb->cb[1];
 	bpf_loop(evs, sweep_one, &s, 0);
-	s.request.now = bpf_ktime_get_ns();
-	s.request.number = report_ev(peer, skb->mark, rounds, ports_both(s.node, peer));
-	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
-	if (s.request.number == NO_SLOT || !aged(s.request.now, asked_ns, reordering_window(rounds)) ||
-	    !aged(s.request.now, asked_ns, rounds->rtt_ns / 2) ||
-	    !begin_round(rounds, &s.request, asked_ns) ||
+	if (!begin_swept_round(&s, peer, rounds) ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(s.request.counts), 0))
 		return s.sent;
 	return s.sent + send_request(skb, s.node, &s.request);

@@ -29,6 +29,7 @@ enum mrc_version { /* the same in the object's BTF, where the loader looks befor
 #define MRC_UNPROBED_MOST 0x8000 /* where mrc_rotation.unprobed stops */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
 #define MRC_OWNERS 4096 /* destinations that each CPU remembers: a power of two */
+#define MRC_BEAT_NS 1000000 /* between two beats, see beat.h */
 #define MRC_BUCKETS 256 /* of a histogram: four per power of two */
 
 /* ---- packets ---------------------------------------------------------------------------- */
@@ -260,7 +261,7 @@ struct mrc_node {
 	__u32 status; /* daemon: MRC_STATUS_* */
 	__u32 probe_ifindex; /* daemon: at whose egress mrc_probe is attached; 0 = nowhere */
 	__u32 epoch; /* daemon: another number after each change of the overlay trie, never 0 */
-	__u32 reserved;
+	__u32 paced; /* daemon: 1 = what probe_ifindex sends leaves MRC_BEAT_NS apart, and comes to mrc_beat */
 };
 _Static_assert(sizeof(struct mrc_node) == 24, "mrc_node is 24 bytes");
 

@@ -16,6 +16,7 @@ SRH_MAX = 88
 SPORT_BASE = 0xC000
 REPORT_EVS = 128
 BALLAST = 64
+BEAT_NS = 1_000_000
 EVENT_STALLED = 0xFFFF
 ROUNDS_UNDER_WAY = 4
 REPORT_SLOTS = 8
@@ -230,7 +231,7 @@ NODE = np.dtype(
         ("status", _u32),
         ("probe_ifindex", _u32),
         ("epoch", _u32),
-        ("reserved", _u32),
+        ("paced", _u32),
     ]
 )
 OWNER = np.dtype([("address", _u32, 4), ("epoch", _u32), ("value", _u32), ("reserved", _u64)])

@@ -50,6 +50,7 @@ class Daemon:
         self.peers: dict[int, Peer] = {}
         self._ports: dict[int, hooks.Port] = {}
         self._mrc0: Link | None = None
+        self._paced = False
         self._fabric: list[Route] = []
         self._dirty: set[int] = set()  # rows whose routes must be made anew
         self._look_at_routes = True  # the kernel's may be others than those written
@@ -165,6 +166,7 @@ class Daemon:
             gso_max_size=_GSO_LIMIT - self.plan.overhead,
         )
         self._mrc0, self._mrc0_peer = mrc0, peer
+        await self._pace(peer)
         burst = c.granularity == "burst"
         set_offload(mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
         hooks.enable_ipv6(mrc0.name)
@@ -195,6 +197,16 @@ class Daemon:
         self.tables.node["ports"] = bitmap
         if bitmap != before:
             await self._ports_changed(before, bitmap)
+
+    async def _pace(self, mrc0_peer: Link) -> None:
+        """What goes round between mrc0 and its peer is held back there; without that it does not go round."""
+        packet = hooks.beat_bytes(self.plan.config.cluster.evs_per_peer, self.plan.needs_srh)
+        try:
+            await self.netlink.ensure_paced(mrc0_peer, packet, abi.BEAT_NS)
+            self._paced = True
+        except MrcdError as e:
+            self._paced = False
+            self._warn(f"{e}: while mrcd is dead, nobody probes where a flow has stopped")
 
     async def _prepare(self, plane: int, port: hooks.Port, gateway: str) -> None:
         """One NIC: sysctls, its address, its first hop."""
@@ -263,7 +275,7 @@ class Daemon:
         away by force. Requests ride on what is pushed: mrc_probe is there before they do, and until they stop.
         """
         self.view.hooks.clear()
-        self.tables.node["probe_ifindex"] = 0
+        self.tables.node["probe_ifindex"] = self.tables.node["paced"] = 0
         self._attached_at = None  # until the last step has succeeded
         if self.detached and not self.dataplane.attached():
             self._attached_at = self._interfaces()
@@ -280,9 +292,12 @@ class Daemon:
             probe = hooks.probe_attachment(self._mrc0_peer)
             self.dataplane.attach(probe)
             self.tables.node["probe_ifindex"] = self._mrc0_peer.ifindex
+            beat = hooks.beat_attachment(self._mrc0)
+            self.dataplane.attach(beat)
+            self.tables.node["paced"] = self._paced
             push, document = hooks.push_attachment(self.plan.config.cluster.granularity, self._mrc0, self._mrc0_peer)
             self.view.hooks.append(document | {"how": self.dataplane.attach(push)})
-            keep |= {probe.name, push.name}
+            keep |= {probe.name, beat.name, push.name}
         self.dataplane.detach_others(keep, self.tc_hooks())
         self._attached_at = self._interfaces()
 
@@ -291,6 +306,7 @@ class Daemon:
         assert self._mrc0 is not None
         peer = self._mrc0_peer.ifindex
         found: list[tuple[int, Point]] = [(self._mrc0.ifindex, "egress"), (peer, "ingress"), (peer, "egress")]
+        found.append((self._mrc0.ifindex, "ingress"))
         return found + [(link.ifindex, "ingress") for link in self._links.values() if link.kind != "loopback"]
 
     # ---- routes ----

@@ -34,7 +34,7 @@ PREFIXES_MAX = 65536
 _LEAST_PEERS, _PEERS_STEP = 64, 16  # rows of the peers' tables
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
 _NO_EV = 0xFFFFFFFF
-_PROGRAMS = ("mrc_push", "mrc_probe", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer")
+_PROGRAMS = ("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer")
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic"]
 

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from mrcd import abi
 from mrcd.config import Granularity, Hook
 from mrcd.dataplane import Attachment, Dataplane, Point
 from mrcd.errors import KernelError, MachineError
 from mrcd.netmessages import Link
+
+_HEADERS = 14 + 40 + 8 + 32 + 32  # bytes: Ethernet, IPv6, UDP, struct mrc_hdr, struct mrc_probe
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,16 @@ def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tu
 def probe_attachment(mrc0_peer: Link) -> Attachment:
     """Where mrc_push sends what is to become a probe: behind its own hook, whichever that is."""
     return Attachment("probe-egress", "mrc_probe", mrc0_peer.name, mrc0_peer.ifindex, "egress")
+
+
+def beat_attachment(mrc0: Link) -> Attachment:
+    """Where what goes round comes from mrc0's peer."""
+    return Attachment("beat-ingress", "mrc_beat", mrc0.name, mrc0.ifindex, "ingress")
+
+
+def beat_bytes(evs_per_peer: int, srh: bool) -> int:
+    """The length of what goes round (begin_beat in bpf/beat.h): a request with room for counts, and for any SRH twice."""
+    return _HEADERS + abi.BALLAST + 8 * min(evs_per_peer, abi.REPORT_EVS) + 2 * abi.SRH_MAX * srh
 
 
 def prepare_sysctls(port: Port, root: Path = Path("/proc/sys/net")) -> None:

@@ -23,6 +23,7 @@ _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
 _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
+_ETHERNET = 14  # bytes
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 
 
@@ -94,6 +95,26 @@ class Netlink:
             if not links[end].noarp or links[end].mtu != mtu:
                 raise MachineError(f"{end} did not take its settings (MTU {mtu}, no ARP)")
         return links[name], links[peer]
+
+    async def ensure_paced(self, link: Link, packet: int, interval_ns: int) -> None:
+        """Have packets of `packet` bytes leave an interface `interval_ns` apart: a token bucket (tbf) as its root.
+
+        What its MTU is long may leave at once after a rest: the kernel warns of less. Raises KernelError.
+        """
+        rate, burst = packet * 1_000_000_000 // interval_ns, link.mtu + _ETHERNET + packet
+        if [rate] == [q async for q in self._token_buckets(link.ifindex)]:
+            return
+        # pyroute2: a rate in bytes per second
+        pace = self._ipr.tc("replace", "tbf", index=link.ifindex, rate=rate, burst=burst, limit=4 * burst)
+        await self._do(f"pace {link.name} (tbf)", pace)
+        if [rate] != (found := [q async for q in self._token_buckets(link.ifindex)]):
+            raise MachineError(f"{link.name} was paced at {rate} bytes/s, but the kernel has {found or 'nothing'}")
+
+    async def _token_buckets(self, ifindex: int) -> AsyncIterator[int]:
+        """The rates of an interface's root tbf, bytes per second: one or none."""
+        async for msg in await self._ipr.tc("dump", index=ifindex):
+            if msg["index"] == ifindex and msg["parent"] == rtnl.TC_H_ROOT and msg.get("TCA_KIND") == "tbf":
+                yield msg.get("TCA_OPTIONS").get("TCA_TBF_PARMS")["rate"]
 
     # ---- addresses ----
 

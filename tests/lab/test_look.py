@@ -50,11 +50,11 @@ def test_status_and_what_the_kernel_says(lab: Lab) -> None:
     assert (status["last_transition"]["peer"], status["last_transition"]["state"]) == ("h1", "GOOD")
     links = {(x["program"], x["point"], x["interface"]) for x in status["links"]}
     assert links == {
-        ("mrc_push", "egress", "mrc0"), ("mrc_probe", "egress", "mrc0p"), ("mrc_pop", "ingress", "p0"),
-        ("mrc_pop", "ingress", "p1"),
+        ("mrc_push", "egress", "mrc0"), ("mrc_probe", "egress", "mrc0p"), ("mrc_beat", "ingress", "mrc0"),
+        ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
     programs = {p["program"]: p for p in asked(lab, "bpf", "progs")["programs"]}
-    assert programs.keys() == {"mrc_push", "mrc_probe", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer"}
+    assert programs.keys() == {"mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer"}
     assert [h["interface"] for h in programs["mrc_pop"]["hooks"]] == ["p0", "p1"]
     maps = {m["map"]: m for m in asked(lab, "bpf", "maps")["maps"]}
     assert (maps["mrc_evs"]["used"], maps["mrc_evs"]["type"], maps["mrc_evs"]["memory_bytes"] > 0) == (4, "array", True)

@@ -51,6 +51,7 @@ HOOKS = {
     (3, "ingress"): ["mrc_pop"],
     (4, "egress"): ["mrc_push"],
     (5, "egress"): ["mrc_probe"],
+    (4, "ingress"): ["mrc_beat"],
 }
 
 
@@ -273,6 +274,7 @@ def test_packet_granularity_pushes_elsewhere() -> None:
         (3, "ingress"): ["mrc_pop"],
         (5, "ingress"): ["mrc_push"],
         (5, "egress"): ["mrc_probe"],
+        (4, "ingress"): ["mrc_beat"],
     }
     context = replace(WELL, machine=machine_with(hooks=places), site=replace(SITE, granularity="packet"))
     assert outcome("hooks.ours", context).status == "PASS"

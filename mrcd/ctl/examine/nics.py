@@ -168,7 +168,7 @@ def first_hop(c: Context) -> Outcome:
 
 # ---- programs ---------------------------------------------------------------------------------
 
-OURS = ("mrc_push", "mrc_probe", "mrc_pop", "mrc_pop_xdp")
+OURS = ("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp")
 
 
 def _points(c: Context) -> list[tuple[str, int, str, str]]:
@@ -183,7 +183,8 @@ def _points(c: Context) -> list[tuple[str, int, str, str]]:
             (physical.name, physical.ifindex, "ingress", "mrc_pop"),
         ]
     push = (site.overlay, "egress") if site.granularity == "burst" else (site.overlay + "p", "ingress")
-    for name, where, program in ((*push, "mrc_push"), (site.overlay + "p", "egress", "mrc_probe")):
+    own = ((*push, "mrc_push"), (site.overlay + "p", "egress", "mrc_probe"), (site.overlay, "ingress", "mrc_beat"))
+    for name, where, program in own:
         if name in links:
             points.append((name, links[name].ifindex, where, program))
     return list(dict.fromkeys(points))
@@ -232,4 +233,4 @@ def ours(c: Context) -> Outcome:
     ]
     if missing:
         return fail(f"gone: {some(missing)}", "systemctl restart mrcd")
-    return passed("mrc_push, mrc_probe and mrc_pop are where they belong")
+    return passed("mrc_push, mrc_probe, mrc_beat and mrc_pop are where they belong")

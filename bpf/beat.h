@@ -1,0 +1,119 @@
+/* A clock that can send: for what is to be asked when no packet comes.
+ *
+ * Programs that a timer runs cannot send. So while there is dense traffic to anybody, a packet of this host's own goes
+ * round between mrc0's peer and mrc0, held back there by the queueing discipline (tbf) for MRC_BEAT_NS. Where a
+ * flow has stopped (alarm.h) probes are made of it: on every EV, and for a report. So a path that has died in that
+ * moment is known before TCP tries again, with the daemon dead too.
+ */
+#ifndef MRC_BEAT_H
+#define MRC_BEAT_H
+
+#include "settle.h"
+#include "sweep.h"
+
+#define BEAT_TYPE 0x88b5 /* EtherType for local experiments (IEEE 802): should it get into the stack, nobody takes it */
+#define BEAT_IDLE_NS 100000000ULL /* after so long without dense traffic it ends */
+#define HURRIED_MOST 256 /* rounds: more than tbf lets through at once, after a rest */
+#define STALLS_AT_ONCE 4
+#define SWEPT_AT_ONCE 64 /* EVs */
+
+/* Headers, probe, and what becomes ballast and counts: as a request that rides on a burst. The checksum that a NIC may
+ * yet write is in the ballast, or behind it.
+ */
+static __always_inline int begin_beat(struct __sk_buff *skb)
+{
+	__u32 headers = sizeof(struct ipv6hdr) + sizeof(struct outer_l4) + (settings.srh ? MRC_SRH_MAX : 0), first;
+	struct mrc_beat *beat = the_beat();
+	__be16 type = bpf_htons(BEAT_TYPE);
+
+	if (!beat || make_room_in_place(skb, headers, report_size(0, &first)) ||
+	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
+		return -1;
+	skb->mark = beat->id;
+	return 0;
+}
+
+/* Have the packet go round; begin with a clone of this one, if it does not or is lost. */
+static __always_inline void keep_beating(struct __sk_buff *skb, const struct mrc_node *self, __u64 now)
+{
+	struct mrc_beat *beat = the_beat();
+	struct mrc_ride *ride;
+	__u32 zero = 0;
+	__u64 before;
+
+	if (!beat || !self->paced || !self->probe_ifindex)
+		return;
+	if (aged(now, beat->wanted_ns, MRC_BEAT_NS))
+		beat->wanted_ns = now;
+	before = *(volatile __u64 *)&beat->ns;
+	if (!aged(now, before, BEAT_LOST_NS) || __sync_val_compare_and_swap(&beat->ns, before, now) != before)
+		return;
+	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
+	if (!ride)
+		return;
+	beat->id = bpf_get_prandom_u32() | 1; /* an older one that comes round after all ends */
+	ride->armed = ARMED_BEAT;
+	bpf_clone_redirect(skb, self->probe_ifindex, 0);
+	ride->armed = 0;
+}
+
+/* Sweep the peer whose turn it is, and have it swept again at the next beat: a request may be lost. */
+static long heed_stall(__u64 i, void *context)
+{
+	struct sweep *s = context;
+	__u32 evs = settings.evs_per_peer < SWEPT_AT_ONCE ? settings.evs_per_peer : SWEPT_AT_ONCE;
+	struct mrc_stall stall;
+	struct mrc_rounds *rounds;
+	struct mrc_peer *peer;
+	__u64 now = bpf_ktime_get_ns();
+
+	(void)i;
+	if (bpf_map_pop_elem(&mrc_stalls, &stall))
+		return 1;
+	if (!aged(now, stall.due_ns, 0)) {
+		bpf_map_push_elem(&mrc_stalls, &stall, 0);
+		return 1;
+	}
+	rounds = rounds_at(stall.host_id);
+	peer = peer_at(stall.host_id);
+	if (!rounds || !peer || !peer->configured || !aged(now, rounds->asked_ns, MRC_BEAT_NS / 2))
+		return 0; /* it goes on: traffic asks again */
+	__builtin_memset(&s->request, 0, sizeof(s->request));
+	s->request.host_id = stall.host_id;
+	s->first = rounds->round * SWEPT_AT_ONCE;
+	s->sent = 0;
+	if (rounds->debt < TRIALS_MOST * PACKETS_PER_TRIAL)
+		bpf_loop(evs, sweep_one, s, 0);
+	rounds->debt += s->sent * PACKETS_PER_TRIAL;
+	if (begin_swept_round(s, peer, rounds))
+		send_request(s->skb, s->node, &s->request);
+	stall.due_ns = now + MRC_BEAT_NS / 2;
+	if (--stall.left)
+		bpf_map_push_elem(&mrc_stalls, &stall, 0);
+	return 0;
+}
+
+/* The packet has come round. */
+static __always_inline int beat(struct __sk_buff *skb)
+{
+	struct sweep s = { .skb = skb, .node = node() };
+	struct mrc_beat *beat = the_beat();
+	__be16 type = bpf_htons(BEAT_TYPE);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!s.node || !beat || skb->mark != beat->id || !s.node->paced || !s.node->probe_ifindex ||
+	    aged(now, beat->wanted_ns, BEAT_IDLE_NS))
+		return TC_ACT_SHOT; /* consumed, not dropped */
+	beat->hurried = aged(now, beat->ns, MRC_BEAT_NS / 4) ? 0 : beat->hurried + 1;
+	beat->ns = now;
+	if (beat->hurried > HURRIED_MOST) { /* nothing holds it back: try again when it counts as lost */
+		beat->hurried = 0;
+		return TC_ACT_SHOT;
+	}
+	bpf_loop(STALLS_AT_ONCE, heed_stall, &s, 0);
+	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(s.node->probe_ifindex, 0);
+}
+
+#endif

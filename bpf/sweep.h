@@ -1,0 +1,41 @@
+/* Sweeps: requests on the EVs of a peer, made of a packet that nobody else wants, and then one for a report. */
+#ifndef MRC_SWEEP_H
+#define MRC_SWEEP_H
+
+#include "ask.h"
+
+struct sweep {
+	struct __sk_buff *skb;
+	struct mrc_node *node;
+	struct request request;
+	__u32 first;
+	__u32 sent;
+};
+
+static long sweep_one(__u64 i, void *context)
+{
+	struct sweep *s = context;
+	__u32 number = (s->first + i) % settings.evs_per_peer;
+	struct mrc_ev *ev = ev_at(ev_index(s->request.host_id, number));
+
+	s->request.now = bpf_ktime_get_ns(); /* a sweep takes longer than packets take to arrive */
+	if (!ev || ev->probe_after_ns > s->request.now)
+		return 0;
+	s->request.number = number;
+	s->sent += send_request(s->skb, s->node, &s->request);
+	return 0;
+}
+
+/* Begin a round after a sweep, if it is time for one. Returns 1 if its report is to be asked for. */
+static __always_inline int begin_swept_round(struct sweep *s, struct mrc_peer *peer, struct mrc_rounds *rounds)
+{
+	__u64 asked_ns;
+
+	s->request.now = bpf_ktime_get_ns();
+	s->request.number = report_ev(peer, s->request.host_id, rounds, ports_both(s->node, peer));
+	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
+	return s->request.number != NO_SLOT && aged(s->request.now, asked_ns, reordering_window(rounds)) &&
+	       aged(s->request.now, asked_ns, rounds->rtt_ns / 2) && begin_round(rounds, &s->request, asked_ns);
+}
+
+#endif
