@@ -105,7 +105,7 @@ def beat_attachment(mrc0: Link) -> Attachment:
 
 
 def beat_bytes(evs_per_peer: int, srh: bool) -> int:
-    """The length of what goes round (begin_beat in bpf/beat.h): a request with room for counts, and for any SRH twice."""
+    """The length of what goes round (bpf/beat.h): a request with room for counts, and for any SRH twice."""
     return _HEADERS + abi.BALLAST + 8 * min(evs_per_peer, abi.REPORT_EVS) + 2 * abi.SRH_MAX * srh
 
 

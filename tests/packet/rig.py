@@ -273,6 +273,13 @@ class Bench:
         self._attach("probe-egress", "mrc_probe", "m0p", "egress")
         self.tables.node["probe_ifindex"] = self.ifindex["m0p"]
 
+    def attach_beat(self) -> Tap:
+        """Attach mrc_beat, behind mrc_probe. The tap returned sees what goes round."""
+        self.attach_probe()
+        self._attach("beat-ingress", "mrc_beat", "m0", "ingress")
+        self.tables.node["paced"] = 1
+        return self._tap("m0", "m0p")
+
     def attach_pop(self, plane: int, protocol: Protocol, xdp: Xdp | None = None) -> Tap:
         """Attach mrc_pop; the tap returned sends from the wire and sees what is popped or passed.
 

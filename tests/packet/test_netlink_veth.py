@@ -1,13 +1,14 @@
 """The overlay's veth: made once, put right when meddled with, nobody else's taken; and offloads."""
 
+import json
 import subprocess
 
 import pytest
 
 from mrcd.errors import KernelError, MachineError
-from mrcd.netlink import set_offload
+from mrcd.netlink import Link, Netlink, set_offload
 from tests.packet.wires import Namespace
-from tests.packet.witness import as_root, ensure
+from tests.packet.witness import as_root, ensure, run
 
 pytestmark = as_root
 
@@ -129,3 +130,35 @@ def test_offloads_of_an_interface_that_is_not_there(ns: Namespace) -> None:
 def test_an_offload_that_the_driver_refuses_is_named(ns: Namespace) -> None:
     with pytest.raises(MachineError, match="lo"):
         set_offload("lo", {"loopback": False})
+
+
+# ---- held back ----
+
+
+def test_packets_leave_one_by_one(ns: Namespace) -> None:
+    """A token bucket is made once, and anew for another rate or where somebody took it away."""
+    ensure()
+
+    def paced(packet: int) -> tuple[str, int]:
+        async def work(n: Netlink) -> None:
+            await n.ensure_paced((await n.links())["mrc0p"], packet, 1_000_000)
+
+        run(work)
+        shown = subprocess.run(
+            ["tc", "-j", "qdisc", "show", "dev", "mrc0p"], capture_output=True, check=True, timeout=10
+        )
+        (found,) = json.loads(shown.stdout)
+        assert found["kind"] == "tbf"
+        return found["handle"], found["options"]["rate"]
+
+    first = paced(318)
+    assert first[1] == 318_000
+    assert paced(318) == first
+    assert paced(494)[1] == 494_000
+    subprocess.run(["tc", "qdisc", "del", "dev", "mrc0p", "root"], check=True, timeout=10)
+    assert paced(494)[1] == 494_000
+
+
+def test_where_packets_cannot_be_held_back(ns: Namespace) -> None:
+    with pytest.raises(KernelError, match="pace gone"):
+        run(lambda n: n.ensure_paced(Link("gone", 99, "", True, True, 1500, "veth", None, 0, True), 318, 1_000_000))

@@ -1,0 +1,190 @@
+"""A flow has stopped: probes on every EV, by the programs alone, made of a packet that goes round."""
+
+import itertools
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd import abi, hooks
+from mrcd.netlink import Netlink
+from mrcd.wire import DATA, MRC, PROBE_REQUEST, MRCProbe
+from tests.packet.cluster import EVS, H2, Setup
+from tests.packet.reports import MS, now
+from tests.packet.rig import Bench
+from tests.packet.wires import Frame, Gso, Sender, Tap, until
+from tests.packet.witness import run
+
+pytestmark = pytest.mark.root
+
+ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
+SMALL = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / b"small"
+BURST = (
+    IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(bytes(20000)),
+    Gso("tcp4", 1000, 34),
+)
+SWEEPS = 3
+ALARM_MS = 4
+LOST_S = 0.021  # a beat that does not come for so long has ended
+HURRIED = 257
+MOST_DEBT = 128 * 50  # data packets, for as many probes at once
+all_steerings = pytest.mark.parametrize("bench", [Setup(s) for s in ("usid", "srh", "ecmp")], indirect=True)
+
+
+class Stage:
+    """A host that sends, what goes round in it, and its wires."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.wires = bench, bench.wires()
+        self.stack: Sender = bench.attach_push()
+        self.round: Tap = bench.attach_beat()
+        self.asked: list[Frame] = []
+        self.length = hooks.beat_bytes(EVS, bench.plan.needs_srh)
+
+    def dense(self, packet: Packet = SMALL, gso: Gso | None = None) -> None:
+        """Enough traffic for a report to be asked for, long after the last; then nothing."""
+        time.sleep(LOST_S)  # what went round for the test before has ended
+        rounds = self.bench.rounds(H2)
+        rounds["asked_ns"] = now() + 1000 * MS
+        for _ in range(8):
+            self.stack.send(ETHERNET / packet, gso)
+        rounds["asked_ns"] = 0
+        self.stack.send(ETHERNET / packet, gso)
+        self.look()
+        self.asked.clear()
+
+    def rounds(self, word: bytes = b"") -> int:
+        """How often something has come round since this was last asked; only what has this word in it."""
+        return sum(f.data[12:14] == b"\x88\xb5" and word in f.data for f in self.round.frames())
+
+    def look(self) -> list[Frame]:
+        """The requests that have gone out since the traffic ended."""
+        found = [f for wire in self.wires for f in wire.frames()]
+        assert {Ether(f.data)[MRC].type for f in found} <= {DATA, PROBE_REQUEST}
+        self.asked += [f for f in found if Ether(f.data)[MRC].type == PROBE_REQUEST]
+        return self.asked
+
+    def reports(self) -> list[Frame]:
+        """Those of them that ask for a report."""
+        return [f for f in self.look() if Ether(f.data)[MRCProbe].counts]
+
+
+@pytest.fixture
+def stage(bench: Bench) -> Iterator[Stage]:
+    link = next(x for x in run(Netlink.links).values() if x.name == "m0p")
+    stage = Stage(bench)
+    run(lambda n: n.ensure_paced(link, stage.length, abi.BEAT_NS))
+    yield stage
+    bench.tables.node["paced"] = 0
+
+
+def well_formed(bench: Bench, frame: Frame) -> int:
+    """A request as it should be, whatever it was made of. Returns its EV."""
+    seen = Ether(frame.data)
+    mrc, probe = seen[MRC], seen[MRCProbe]
+    own = {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
+    content = MRCProbe(seq=probe.seq, round=probe.round, counts=probe.counts, tx_ns=mrc.tx_ns, **own)
+    begin = len(frame.data) - len(bytes(probe))
+    rest = frame.data[begin + len(content) :]
+    fields = {"type": PROBE_REQUEST, "seq": probe.seq, "tx_ns": mrc.tx_ns}
+    assert frame.data == bytes(bench.sent(H2, mrc.ev, Raw(bytes(content) + rest), **fields))
+    assert len(rest) >= abi.BALLAST + 8 * EVS + abi.SRH_MAX * (bench.setup.steering == "srh")
+    return int(mrc.ev)
+
+
+@all_steerings
+@pytest.mark.parametrize(("packet", "gso"), [(SMALL, None), BURST], ids=["small", "burst"])
+def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packet, gso: Gso | None) -> None:
+    stage.dense(packet, gso)
+    until("three sweeps", lambda: len(stage.reports()) == SWEEPS)
+    evs = Counter(well_formed(stage.bench, f) for f in stage.asked if not Ether(f.data)[MRCProbe].counts)
+    assert evs == dict.fromkeys(range(EVS), SWEEPS)
+    rounds = [Ether(f.data)[MRCProbe].round for f in stage.reports()]
+    assert sorted(rounds) == [int(stage.bench.rounds(H2)["round"]) - n for n in (2, 1, 0)]
+    for frame in stage.reports():
+        well_formed(stage.bench, frame)
+    assert stage.bench.rounds(H2)["debt"] == SWEEPS * EVS * 50
+    assert {len(f.data) for f in stage.round.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
+    assert stage.bench.drops() == {}
+    assert len(stage.bench.dataplane.events()) == 0  # nobody needs to wake the daemon
+
+
+def test_no_sooner_than_the_alarm_and_a_beat_apart(stage: Stage) -> None:
+    stage.dense()
+    until("three sweeps", lambda: len(stage.reports()) == SWEEPS)
+    times = sorted(Ether(f.data)[MRC].tx_ns for f in stage.reports())
+    last = int(stage.bench.tables.evs["last_tx_ns"][H2].max())
+    assert times[0] - last >= ALARM_MS * MS
+    assert all(b - a >= abi.BEAT_NS / 2 for a, b in itertools.pairwise(times))
+
+
+def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None:
+    stage.bench.rounds(H2)["debt"] = MOST_DEBT
+    stage.dense()
+    until("three reports", lambda: len(stage.reports()) == SWEEPS)
+    assert len(stage.asked) == SWEEPS
+    assert stage.bench.rounds(H2)["debt"] == MOST_DEBT
+
+
+def test_evs_that_are_backed_off_are_not_probed(stage: Stage) -> None:
+    stage.bench.tables.evs["probe_after_ns"][H2, 1:] = 2**63
+    stage.dense()
+    until("three reports", lambda: len(stage.reports()) == SWEEPS)
+    assert [Ether(f.data)[MRC].ev for f in stage.asked if not Ether(f.data)[MRCProbe].counts] == [0] * SWEEPS
+
+
+def test_it_ends_when_traffic_has_ended(stage: Stage) -> None:
+    stage.dense()
+    seen: list[float] = []
+
+    def ended() -> bool:
+        seen.extend([time.monotonic()] * bool(stage.rounds()))
+        return bool(seen) and time.monotonic() - seen[-1] > 0.05
+
+    begun = time.monotonic()
+    until("nothing goes round", ended)
+    assert 0.05 < seen[-1] - begun < 1
+
+
+def test_where_nothing_holds_it_back_it_does_not_spin(stage: Stage) -> None:
+    subprocess.run(["tc", "qdisc", "del", "dev", "m0p", "root"], check=True, timeout=10)
+    stage.dense()
+    time.sleep(LOST_S)
+    assert HURRIED <= stage.rounds() < 20 * HURRIED  # a round that takes long is none too many
+    assert stage.rounds() == 0
+
+
+def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
+    stage.bench.tables.node["paced"] = 0
+    stage.dense()
+    found: list[int] = []
+
+    def told() -> bool:
+        found.extend(stage.bench.dataplane.events()["ev"].tolist())
+        return bool(found)
+
+    until("an event", told)
+    assert found == [abi.EVENT_STALLED]
+    assert (stage.look(), stage.rounds()) == ([], 0)
+
+
+def test_the_kernel_s_own_packets_pass(stage: Stage) -> None:
+    tap = stage.bench._tap("m0", "m0p")
+    tap.send(ETHERNET / IPv6(src="fe80::1", dst="fe80::2") / Raw(b"other"))
+    until("it has come", lambda: any(b"other" in f.data for f in tap.frames()))
+
+
+def test_what_is_not_its_own_does_not_go_round(stage: Stage) -> None:
+    """Somebody else's packet of that type, and what went round for programs that were replaced."""
+    stage.dense()
+    until("it goes round", lambda: bool(stage.rounds()))
+    stage.round.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"foreign" * 40))
+    until("it has come", lambda: stage.rounds(b"foreign") == 1)
+    time.sleep(LOST_S)
+    assert stage.rounds(b"foreign") == 0
