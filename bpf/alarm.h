@@ -12,10 +12,11 @@
 #include "arith.h"
 #include "maps.h"
 
-/* Before TCP's first try: Linux sends the tail loss probe (RFC 8985 §7) two round trips and two timer ticks after
- * the last packet, 10 ms with 250 ticks per second. But after even traffic would have asked again.
+/* After even traffic would have asked again, but before TCP's first try: Linux looks for reordered packets that are lost
+ * (RFC 8985 §6.2) a timer tick after an acknowledgement, 4 ms with 250 per second, and sends the tail loss probe (§7)
+ * two round trips and two ticks after the last packet. The daemon need not be woken for the first of these.
  */
-#define ALARM_NS 4000000ULL
+#define DAEMON_ALARM_NS 4000000ULL
 #define ALARM_SLACK_NS 1000000ULL
 #define BACKLOG 4096 /* bytes */
 #define CLOCK_MONOTONIC 1
@@ -65,15 +66,22 @@ static __always_inline struct mrc_beat *the_beat(void)
 	return bpf_map_lookup_elem(&mrc_beats, &zero);
 }
 
+/* Whether something goes round that will ask. */
+static __always_inline int beats(__u64 now)
+{
+	struct mrc_beat *beat = the_beat();
+
+	return beat && !aged(now, beat->ns, BEAT_LOST_NS);
+}
+
 static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
 {
 	struct mrc_stall stall = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = SWEEPS };
-	struct mrc_beat *beat = the_beat();
 	struct mrc_event *event;
 
 	(void)map;
 	(void)alarm;
-	if (beat && !aged(stall.due_ns, beat->ns, BEAT_LOST_NS) && !bpf_map_push_elem(&mrc_stalls, &stall, 0))
+	if (beats(stall.due_ns) && !bpf_map_push_elem(&mrc_stalls, &stall, 0))
 		return 0;
 	/* Nobody listens: leave the room to what is to be told later. */
 	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > BACKLOG)
@@ -89,18 +97,21 @@ static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
 	return 0;
 }
 
-static __always_inline void set_alarm(__u32 host_id)
+static __always_inline void set_alarm(__u32 host_id, __u64 now)
 {
 	struct mrc_alarm *alarm = bpf_map_lookup_elem(&mrc_alarms, &host_id);
-	__u64 apart = settings.probe_late_us * NS_PER_US;
+	__u64 wait = settings.probe_late_us * NS_PER_US;
 
-	if (apart < 2 * settings.probe_gap_us * NS_PER_US)
-		apart = 2 * settings.probe_gap_us * NS_PER_US;
+	if (wait < 2 * settings.probe_gap_us * NS_PER_US)
+		wait = 2 * settings.probe_gap_us * NS_PER_US;
+	wait += ALARM_SLACK_NS;
+	if (wait < DAEMON_ALARM_NS && !beats(now))
+		wait = DAEMON_ALARM_NS;
 	if (!alarm)
 		return;
 	bpf_timer_init(&alarm->timer, &mrc_alarms, CLOCK_MONOTONIC); /* refused but for the first time */
 	bpf_timer_set_callback(&alarm->timer, go_off);
-	bpf_timer_start(&alarm->timer, apart + ALARM_SLACK_NS > ALARM_NS ? apart + ALARM_SLACK_NS : ALARM_NS, 0);
+	bpf_timer_start(&alarm->timer, wait, 0);
 }
 
 #endif

@@ -160,7 +160,7 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	if (r->number == NO_SLOT || !begin_round(rounds, r, asked_ns))
 		return 0;
 	if (turn->unprobed >= settings.probe_packets)
-		set_alarm(r->host_id);
+		set_alarm(r->host_id, r->now);
 	turn->unprobed = 0;
 	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
 	if (!ride)
