@@ -118,6 +118,50 @@ static inline __u32 grown16(__u16 now, __u16 before)
 	return grown & ((grown >> 15) - 1);
 }
 
+#define WAITING_NS 500000 /* more delay than this is a queue, or a longer way; less may be the hosts' */
+
+/* How much longer packets on an EV may take than on others: what it is late, less what the least late is, and a
+ * quarter more, for queues grow while that is measured.
+ */
+static inline __u64 lateness(__u32 late_ns, __u32 least_ns)
+{
+	__u64 more = late_ns > least_ns ? late_ns - least_ns : 0;
+
+	return more > WAITING_NS ? more + more / 4 : 0;
+}
+
+#define NEVER_NS (~0ULL)
+
+/* The planes on which a packet would begin to arrive before it has arrived on the soonest, as bits; and a little
+ * later. `wait_ns` is how long what is under way takes, NEVER_NS: not this plane; `burst_ns` how long a burst like
+ * this takes on each.
+ */
+static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns)
+{
+	__u64 soonest = NEVER_NS;
+	__u32 planes = 0, i;
+
+	for (i = 0; i < MRC_MAX_PLANES; i++)
+		if (wait_ns[i] != NEVER_NS && wait_ns[i] + burst_ns[i] < soonest)
+			soonest = wait_ns[i] + burst_ns[i];
+	for (i = 0; i < MRC_MAX_PLANES; i++)
+		if (wait_ns[i] != NEVER_NS && wait_ns[i] <= soonest + soonest / 16)
+			planes |= 1u << i;
+	return planes;
+}
+
+#define MOST_PACE_NS 10000000 /* a packet takes no longer: 1 Mbit/s */
+
+/* Time per packet on a plane, smoothed (1/4), after so many arrived in so much time. Idle times say nothing. */
+static inline __u32 smoothed_pace(__u32 pace_ns, __u32 packets, __u64 ns)
+{
+	__u64 now = packets ? ns / packets : 0;
+
+	if (!now || now > MOST_PACE_NS)
+		return pace_ns;
+	return pace_ns ? pace_ns - pace_ns / 4 + (__u32)now / 4 : (__u32)now;
+}
+
 /* Histogram bucket of a value: four per power of two, 0 to 3 each alone. */
 static inline __u32 bucket_of(__u64 value)
 {

@@ -47,6 +47,7 @@ static __always_inline __u64 reordering_window(const struct mrc_rounds *rounds)
 struct marking {
 	__u64 now;
 	__u64 window;
+	__u32 least_ns; /* mrc_rounds.least_ns */
 	__u32 index;
 	__u32 slot;
 };
@@ -55,17 +56,30 @@ static long mark_ev(__u64 i, void *context)
 {
 	struct marking *m = context;
 	struct mrc_ev *ev = ev_at(m->index + i);
-	__u32 tx, probes, slot = m->slot & (MRC_ROUNDS - 1);
+	__u32 tx, probes, noted_tx, slot = m->slot & (MRC_ROUNDS - 1);
+	__u16 noted_probes;
+	__u64 window;
 
 	if (!ev)
 		return 1;
 	tx = *(volatile __u64 *)&ev->tx_packets;
 	probes = *(volatile __u32 *)&ev->probe_seq;
-	/* What was there at the last report is older than the window: no two are nearer than that. */
-	ev->mark_tx[slot] = aged(m->now, ev->last_tx_ns, m->window) ? tx : ev->noted_tx;
-	ev->mark_probes[slot] = aged(m->now, ev->probe_ns, m->window) ? probes : ev->noted_probes;
-	ev->noted_tx = tx;
-	ev->noted_probes = probes;
+	window = m->window + lateness(ev->late_ns, m->least_ns);
+	/* What was noted is older than the window, unless this EV's is longer than reports are apart: then it is kept
+	 * until it is, and what was there at the report before has not become younger.
+	 */
+	if (aged(m->now, ev->noted_ns, window)) {
+		noted_tx = ev->noted_tx;
+		noted_probes = ev->noted_probes;
+		ev->noted_tx = tx;
+		ev->noted_probes = probes;
+		ev->noted_ns = m->now;
+	} else {
+		noted_tx = ev->mark_tx[(slot - 1) & (MRC_ROUNDS - 1)];
+		noted_probes = ev->mark_probes[(slot - 1) & (MRC_ROUNDS - 1)];
+	}
+	ev->mark_tx[slot] = aged(m->now, ev->last_tx_ns, window) ? tx : noted_tx;
+	ev->mark_probes[slot] = aged(m->now, ev->probe_ns, window) ? probes : noted_probes;
 	return 0;
 }
 
@@ -92,6 +106,7 @@ static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, 
 	r->counts = report_size(r->round, &first);
 	r->first = first;
 	m.window = reordering_window(rounds);
+	m.least_ns = rounds->least_ns;
 	m.index = ev_index(r->host_id, r->first);
 	m.slot = r->round / report_chunks();
 	bpf_loop(r->counts, mark_ev, &m, 0);

@@ -80,11 +80,11 @@ static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u3
 	struct mrc_flowlet *f = bpf_map_lookup_elem(&mrc_flowlets, &index);
 
 	if (!f)
-		return choose_ev(peer, host_id, ports, turn, out);
+		return choose_ev(peer, host_id, ports, now, turn, out);
 	number = *(volatile __u32 *)&f->number; /* once: another CPU may write another peer's, for a flow that shares it */
 	if (f->host_id != host_id || aged(now, f->ns, settings.flowlet_us * NS_PER_US) ||
 	    !usable_ev(peer, ports, number)) {
-		if (!choose_ev(peer, host_id, ports, turn, out))
+		if (!choose_ev(peer, host_id, ports, now, turn, out))
 			return 0;
 		f->number = out->plane * settings.evs_per_plane + out->slot;
 		f->host_id = host_id;
@@ -106,7 +106,7 @@ static __always_inline int classed_ev(struct __sk_buff *skb, __u32 policy, struc
 	case MRC_POLICY_FLOWLET:
 		return flowlet_ev(peer, host_id, ports, now, bpf_get_hash_recalc(skb), turn, out);
 	default:
-		return choose_ev(peer, host_id, ports, turn, out);
+		return choose_ev(peer, host_id, ports, now, turn, out);
 	}
 }
 

@@ -77,7 +77,7 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 		j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE);
 		return;
 	}
-	if ((l->lag_ns == j->now || aged(j->now, ev->probe_ns, j->trial_gap_ns)) &&
+	if ((l->lag_ns == j->now || aged(j->now, ev->probe_ns, j->trial_gap_ns + ev->late_ns + ev->late_ns / 4)) &&
 	    j->trials < TRIALS_AT_ONCE) {
 		l->tried = ev->probe_seq + 1; /* send_trial says how many more */
 		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
@@ -220,6 +220,9 @@ static long judge_ev(__u64 i, void *context)
 		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
 	move_offsets(ev, l, &n);
 	read_news(&n, ev, l, j->slot);
+	j->scratch->under_way[ev->plane & (MRC_MAX_PLANES - 1)] +=
+		(__u32)ev->tx_packets - l->offset - n.packets - n.deficit;
+	j->scratch->arrived[ev->plane & (MRC_MAX_PLANES - 1)] += n.packets;
 	take_samples(j, l, &n);
 	enter(j, ev, l, number, &n);
 	if (l->lag_ns)
@@ -285,7 +288,10 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS_PER_PERIOD;
 	j->rounds->settled = round;
 	j->rounds->told_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
+	__builtin_memset(j->scratch->under_way, 0, sizeof(j->scratch->under_way));
+	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
 	bpf_loop(n, judge_ev, j, 0);
+	note_planes(j->host_id, j->first, n, j->rounds->told_ns);
 	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
 	if (j->accused)
 		bpf_loop(n, judge_loss, j, 0);

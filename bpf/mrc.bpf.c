@@ -74,6 +74,7 @@ int mrc_push(struct __sk_buff *skb)
 	request.host_id = host_id;
 	request.now = bpf_ktime_get_ns();
 	segments = wire_packets(skb, &inner);
+	choice.packets = segments;
 	if (turn->unprobed < MRC_UNPROBED_MOST)
 		turn->unprobed += segments & (MRC_UNPROBED_MOST - 1);
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. */
@@ -225,6 +226,8 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	headers = o.length + (o.vlan ? sizeof(*o.vlan) : 0);
 	length -= ETH_HLEN + headers;
+	if (length <= SMALL && veil_window(a.host_id))
+		return XDP_PASS; /* mrc_pop has a look at acknowledgements */
 	/* Generic XDP sees a burst that a virtual link left whole as one long packet. */
 	if (length > settings.inner_mtu)
 		packets = bpf_ntohs(o.mrc->segments);

@@ -139,16 +139,16 @@ struct mrc_ev {
 	__u32 skips; /* programs: how often it became SKIP; a count */
 	__u64 probe_ns; /* programs: when the newest probe was sent */
 	__u32 probe_seq; /* programs: probes sent; a count */
-	__u32 noted_tx; /* programs: low bits of tx_packets when the newest report was asked for */
+	__u32 noted_tx; /* programs: low bits of tx_packets at noted_ns, when a report was asked for */
 	/* second cache line */
 	__u64 tx_packets; /* programs: data packets as they appear on the wire */
 	__u64 tx_bytes; /* programs: inner bytes */
 	__u64 last_tx_ns; /* programs: when the newest data packet was put on it */
 	__u32 mark_tx[MRC_ROUNDS]; /* programs: of tx_packets, sent a reordering window before round i */
 	__u16 mark_probes[MRC_ROUNDS]; /* programs: the same of probe_seq */
-	__u32 noted_probes; /* programs: probe_seq when the newest report was asked for */
-	__u32 reserved2;
-	__u64 reserved3;
+	__u32 noted_probes; /* programs: the same of probe_seq */
+	__u32 late_ns; /* programs: its one-way delay beyond the least of the peer's EVs, smoothed, 1/4 per reply */
+	__u64 noted_ns; /* programs: when noted_tx and noted_probes were taken */
 };
 _Static_assert(sizeof(struct mrc_ev) == 128, "mrc_ev is two cache lines");
 
@@ -238,7 +238,7 @@ struct mrc_rounds {
 	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
 	__u64 told_ns; /* the peer's clock in the newest report judged */
 	__u32 debt; /* data packets that are to be judged until volleys may be sent again */
-	__u32 reserved;
+	__u32 least_ns; /* least mrc_ev.late_ns lately: at once, and up by 1/8 per reply */
 };
 _Static_assert(sizeof(struct mrc_rounds) == 144, "mrc_rounds has no padding");
 

@@ -6,6 +6,7 @@
 #include "push.h"
 #include "reflect.h"
 #include "settle.h"
+#include "veil.h"
 
 /* A packet with our headers: whose is it, and by which path did it come? */
 struct arrival {
@@ -117,6 +118,7 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 {
 	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length;
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	__u64 veil_ns;
 	struct ethhdr *eth;
 	enum mrc_drop reason;
 	__u16 inner_proto = 0;
@@ -140,6 +142,9 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return drop_skb(MRC_DROP_POP_FAILED);
 	eth->h_proto = inner_proto;
+	veil_ns = veil_window(a->host_id);
+	if (veil_ns)
+		veil_sack(skb, veil_ns);
 	return TC_ACT_UNSPEC;
 }
 

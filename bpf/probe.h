@@ -25,6 +25,8 @@ struct control {
 struct mrc_scratch {
 	struct mrc_count count[MRC_REPORT_EVS];
 	__u32 trial[TRIALS_AT_ONCE]; /* EVs that lag and are to be probed */
+	__u32 under_way[MRC_MAX_PLANES]; /* data packets on each plane, */
+	__u32 arrived[MRC_MAX_PLANES]; /* and those that have come by it */
 };
 
 struct {

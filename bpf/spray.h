@@ -1,15 +1,16 @@
 /* Which EV the next packet takes: the planes in turn, and in each plane its usable EVs in turn. A
- * plane keeps its share of the traffic as long as it has one usable EV, so the replacement of a
- * failed EV always comes from the same plane.
+ * plane keeps its share of the traffic as long as it has one usable EV, and no longer queue than the others
+ * (balance.h), so the replacement of a failed EV always comes from the same plane.
  */
 #ifndef MRC_SPRAY_H
 #define MRC_SPRAY_H
 
-#include "states.h"
+#include "balance.h"
 
 #define TRIES 4 /* EVs of a plane that may pass before one is taken all the same */
 
 struct choice {
+	__u32 packets; /* that want to go, on the wire */
 	__u32 plane;
 	__u32 slot;
 };
@@ -76,12 +77,15 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32
 	return 0;
 }
 
-static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports,
+static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now,
 				     struct mrc_rotation *turn, struct choice *out)
 {
+	struct mrc_pace *pace = pace_at(host_id);
 	__u32 plane, index;
 	struct mrc_ev *ev;
 
+	if (pace && pace->queued)
+		ports = planes_in_pace(peer, host_id, ports, out->packets);
 	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
@@ -91,6 +95,10 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 		out->slot = next_willing(peer, turn, host_id, plane, out->slot);
 	if (out->slot == NO_SLOT)
 		return 0;
+	if (pace && pace->queued) {
+		pace->sent[plane] += out->packets; /* about: other CPUs add to it too */
+		pace->sent_ns[plane] = now;
+	}
 	turn->slot[plane] = out->slot + 1;
 	turn->plane = plane + 1;
 	return 1;

@@ -138,8 +138,8 @@ EV = np.dtype(
         ("mark_tx", _u32, ROUNDS_UNDER_WAY),
         ("mark_probes", _u16, ROUNDS_UNDER_WAY),
         ("noted_probes", _u32),
-        ("reserved2", _u32),
-        ("reserved3", _u64),
+        ("late_ns", _u32),
+        ("noted_ns", _u64),
     ]
 )
 LEDGER = np.dtype(
@@ -210,7 +210,7 @@ ROUNDS = np.dtype(
         ("icmp_ns", _u64),
         ("told_ns", _u64),
         ("debt", _u32),
-        ("reserved", _u32),
+        ("least_ns", _u32),
     ]
 )
 PLANE = np.dtype(
@@ -261,6 +261,24 @@ SETTINGS = np.dtype(
         ("flowlet_us", _u32),
     ]
 )
+PACE = np.dtype(
+    [
+        ("queued", _u32),
+        ("apart_ns", _u32),
+        ("apart_now_ns", _u32),
+        ("epoch", _u32),
+        ("sent_ns", _u64, MAX_PLANES),
+        ("quiet_ns", _u64, MAX_PLANES),
+        ("paced_ns", _u64, 2),
+        ("arrived", _u32, (2, MAX_PLANES)),
+        ("under_way", _u32, (2, MAX_PLANES)),
+        ("sent", _u32, MAX_PLANES),
+        ("pace_ns", _u32, MAX_PLANES),
+        ("newest_ns", _u32, MAX_PLANES),
+        ("late_ns", _u32, MAX_PLANES),
+        ("empty_ns", _u32, MAX_PLANES),
+    ]
+)
 CLASSES = np.dtype([("dscp", _u8, 64), ("ports", _u8, 65536)])
 EVENT = np.dtype(
     [
@@ -297,6 +315,7 @@ STRUCTS: dict[str, np.dtype] = {
     "mrc_event": EVENT,
     "mrc_changes": CHANGES,
     "mrc_classes": CLASSES,
+    "mrc_pace": PACE,
 }
 
 MAPS: dict[str, np.dtype] = {

@@ -131,7 +131,9 @@ class Dataplane:
             if not self.fresh:
                 with libbpf.opened(self.pins / name) as fd:
                     libbpf.reuse_map(maps[name], fd)
-        libbpf.set_map_size(maps["mrc_owners"], libbpf.possible_cpus() * abi.OWNERS)  # not pinned: it is soon full anew
+        # Not pinned: these are soon full anew.
+        libbpf.set_map_size(maps["mrc_owners"], libbpf.possible_cpus() * abi.OWNERS)
+        libbpf.set_map_size(maps["mrc_paces"], sizes["mrc_peers"])
         try:
             libbpf.load_object(self._obj)
         except KernelError:

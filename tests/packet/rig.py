@@ -39,7 +39,7 @@ _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
-    "evs": ("state_since_ns", "probe_ns", "last_tx_ns"),
+    "evs": ("state_since_ns", "probe_ns", "last_tx_ns", "noted_ns"),
     "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
     "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "told_ns"),
 }
@@ -123,6 +123,9 @@ class Bench:
         self._fill("mrc_histograms", np.flatnonzero(self.tables.histograms()).tolist(), zero * 8)
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
+        paces = libbpf.map_fd(libbpf.maps_of(self.dataplane._obj)["mrc_paces"])
+        for key in range(len(self.tables.peers)):
+            libbpf.update_elem(paces, struct.pack("I", key), bytes(abi.PACE.itemsize))
         self.dataplane.events()
         self.dataplane.set_prefixes(install.prefixes(self.plan))
         try:
@@ -173,6 +176,15 @@ class Bench:
     def rounds(self, host_id: int) -> Any:
         """The reports asked of a peer, to be read and written."""
         return self.tables.rounds[host_id : host_id + 1].reshape(())
+
+    def pace(self, host_id: int, **values: Any) -> Any:
+        """What is under way to a peer by plane (abi.PACE), a copy; after `values` have been written."""
+        fd, key = libbpf.map_fd(libbpf.maps_of(self.dataplane._obj)["mrc_paces"]), struct.pack("I", host_id)
+        record = np.frombuffer(libbpf.lookup_elem(fd, key, abi.PACE.itemsize) or b"", abi.PACE).copy()
+        for name, value in values.items():
+            record[name] = value
+        libbpf.update_elem(fd, key, record.tobytes())
+        return record[0]
 
     def set_state(self, host_id: int, state: EvState, *numbers: int) -> None:
         """Put EVs in a state, as if they had always been in it."""

@@ -21,6 +21,9 @@ __u32 wrapped_lost(__u32 before, __s32 least, __s32 most) { return known_lost(be
 __u32 wrapped_bucket(__u64 value) { return bucket_of(value); }
 __u32 wrapped_grown(__u16 now, __u16 before) { return grown16(now, before); }
 __u32 wrapped_owner(const __u32 *address) { return owner_slot(address); }
+__u32 wrapped_pace(const __u64 *wait, const __u64 *burst) { return in_pace(wait, burst); }
+__u32 wrapped_smoothed(__u32 pace, __u32 packets, __u64 ns) { return smoothed_pace(pace, packets, ns); }
+__u64 wrapped_lateness(__u32 late, __u32 least) { return lateness(late, least); }
 int wrapped_aged(__u64 now, __u64 then, __u64 age) { return aged(now, then, age); }
 """
 NO_SLOT = 0xFFFFFFFF
@@ -45,6 +48,9 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_bucket.argtypes, lib.wrapped_bucket.restype = [u64], u32
     lib.wrapped_aged.argtypes = [u64, u64, u64]
     lib.wrapped_grown.argtypes, lib.wrapped_grown.restype = [u16, u16], u32
+    lib.wrapped_pace.argtypes, lib.wrapped_pace.restype = [ctypes.POINTER(u64), ctypes.POINTER(u64)], u32
+    lib.wrapped_smoothed.argtypes, lib.wrapped_smoothed.restype = [u32, u32, u64], u32
+    lib.wrapped_lateness.argtypes, lib.wrapped_lateness.restype = [u32, u32], u64
     lib.wrapped_owner.argtypes, lib.wrapped_owner.restype = [ctypes.c_char_p], u32
     return lib
 
@@ -230,3 +236,37 @@ def test_never_is_long_ago(arith: ctypes.CDLL) -> None:
 )
 def test_counts_that_wrap_grow_and_do_not_shrink(arith: ctypes.CDLL, now: int, before: int, grown: int) -> None:
     assert arith.wrapped_grown(now, before) == grown
+
+
+# ---- planes that are not alike ----
+
+NEVER = 2**64 - 1
+LATE = [(0, 0), (100, 900_000), (600_000, 100_000), (900_000, 100_000), (2**32 - 1, 0)]
+
+
+def in_pace(arith: ctypes.CDLL, waits: list[int], burst: int = 100) -> set[int]:
+    values = waits + [NEVER] * (8 - len(waits))
+    array = ctypes.c_uint64 * 8
+    bits = arith.wrapped_pace(array(*values), array(*[burst] * 8))
+    return {i for i in range(8) if bits >> i & 1}
+
+
+def test_planes_keep_pace_that_begin_before_the_soonest_ends(arith: ctypes.CDLL) -> None:
+    assert in_pace(arith, [0, 0, 0, 0]) == {0, 1, 2, 3}
+    assert in_pace(arith, [0, 50, 106, 107]) == {0, 1, 2}  # and a sixteenth
+    assert in_pace(arith, [NEVER, 5000, NEVER, 9000]) == {1}
+    assert in_pace(arith, [NEVER, 5000, NEVER, 5400]) == {1, 3}
+    assert in_pace(arith, [0, 1], burst=0) == {0}
+    assert in_pace(arith, []) == set()
+
+
+def test_paces_are_smoothed_and_idle_times_say_nothing(arith: ctypes.CDLL) -> None:
+    assert arith.wrapped_smoothed(0, 10, 8_000_000) == 800_000
+    assert arith.wrapped_smoothed(400_000, 10, 8_000_000) == 500_000
+    assert arith.wrapped_smoothed(400_000, 0, 8_000_000) == 400_000
+    assert arith.wrapped_smoothed(400_000, 1, 10_000_001) == 400_000
+    assert arith.wrapped_smoothed(400_000, 2**32 - 3, 8_000_000) == 400_000  # the count has gone back
+
+
+def test_what_is_late_is_waited_for(arith: ctypes.CDLL) -> None:
+    assert [arith.wrapped_lateness(*x) for x in LATE] == [0, 0, 0, 1_000_000, (2**32 - 1) * 5 // 4]

@@ -1,0 +1,152 @@
+/* Planes that are not alike, where they are the limit. A packet takes, in turn, one of those planes on which it begins
+ * to arrive before it would have arrived on the soonest: by what is under way on each, which the peer's reports tell,
+ * and by how long that takes at the pace at which packets arrive there (J. Little, 1961). What a plane takes longer
+ * when it is empty does not count. So a slow plane gets what it can carry, and the others the rest. Where nothing
+ * waits, planes just take turns.
+ */
+#ifndef MRC_BALANCE_H
+#define MRC_BALANCE_H
+
+#include "probe.h"
+#include "states.h"
+
+#define PACE_NS 8000000 /* paces are taken over so much time */
+#define APART_NS 100000000
+#define QUIET_NS 1000000000ULL /* from one pause of a plane to the next, at least */
+#define CHUNKS ((MRC_MAX_EVS_PER_PEER + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS)
+
+/* What is under way to a peer, by plane. Index: host id. */
+struct mrc_pace {
+	__u32 queued; /* 1: some plane has a queue: look here for each packet */
+	__u32 apart_ns; /* by how much planes differed in delay, at most, in this and the last APART_NS */
+	__u32 apart_now_ns; /* and in this one, */
+	__u32 epoch; /* which is that */
+	__u64 sent_ns[MRC_MAX_PLANES]; /* while queued: when the newest packet was put on each plane */
+	__u64 quiet_ns[MRC_MAX_PLANES]; /* until when the plane was, or is, left alone, to see how late it is without us */
+	/* Of each part of the EVs that a report tells of: */
+	__u64 paced_ns[CHUNKS]; /* the peer's clock when `arrived` was taken */
+	__u32 arrived[CHUNKS][MRC_MAX_PLANES]; /* data packets, a count */
+	__u32 under_way[CHUNKS][MRC_MAX_PLANES]; /* data packets, by the newest report; */
+	__u32 sent[MRC_MAX_PLANES]; /* while queued: those sent since, about */
+	__u32 pace_ns[MRC_MAX_PLANES]; /* how long a packet takes, smoothed: 1/4 */
+	__u32 newest_ns[MRC_MAX_PLANES]; /* how late the newest probe was */
+	__u32 late_ns[MRC_MAX_PLANES]; /* as mrc_ev.late_ns, of the plane's EVs together; and */
+	__u32 empty_ns[MRC_MAX_PLANES]; /* that of a plane on which nothing waits, as far as known */
+};
+
+MRC_ARRAY(mrc_paces, BPF_MAP_TYPE_ARRAY, 0, struct mrc_pace);
+
+static __always_inline struct mrc_pace *pace_at(__u32 host_id)
+{
+	return bpf_map_lookup_elem(&mrc_paces, &host_id);
+}
+
+static __always_inline int has_usable(const struct mrc_peer *peer, __u32 plane)
+{
+	const __u64 *words = peer->usable[plane & (MRC_MAX_PLANES - 1)];
+
+	return !!(words[0] | words[1] | words[2] | words[3]);
+}
+_Static_assert(MRC_EV_WORDS == 4, "has_usable");
+
+/* Which of the planes in `ports` keep pace, as bits; at least one, if any of them has a usable EV. `packets` want to
+ * go.
+ */
+__noinline __u32 planes_in_pace(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u32 packets)
+{
+	struct mrc_pace *p = pace_at(host_id);
+	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = bpf_ktime_get_ns();
+	__u32 usable = 0, quiet = 0, i, n;
+
+	if (!peer || !p)
+		return ports;
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
+		usable |= has_usable(peer, i) << i;
+		quiet |= !aged(now, p->quiet_ns[i], 0) << i;
+	}
+	ports &= usable;
+	ports = ports & ~quiet ?: ports;
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		n = p->under_way[0][i] + p->under_way[1][i] + p->sent[i];
+		wait_ns[i] = (__u64)n * p->pace_ns[i];
+		wait_ns[i] -= wait_ns[i] < p->empty_ns[i] ? wait_ns[i] : p->empty_ns[i];
+		burst_ns[i] = (__u64)packets * p->pace_ns[i];
+		if (!(ports & (1u << i)))
+			wait_ns[i] = NEVER_NS;
+	}
+	return in_pace(wait_ns, burst_ns);
+}
+_Static_assert(CHUNKS == 2, "planes_in_pace");
+
+/* A report, made over there at `told_ns`, has told of the EVs from `first` on: note by plane what of theirs was under
+ * way and what has arrived, as added up in the scratch.
+ */
+__noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 told_ns)
+{
+	struct mrc_pace *p = pace_at(host_id);
+	__u32 zero = 0, i, begin, half = first != 0;
+	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	__u64 past;
+	int due;
+
+	if (!p || !scratch)
+		return 0;
+	past = told_ns - p->paced_ns[half];
+	due = past >= PACE_NS;
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		begin = i * settings.evs_per_plane;
+		if (i >= settings.planes || begin >= first + counts || begin + settings.evs_per_plane <= first)
+			continue;
+		if (due) {
+			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], scratch->arrived[i] - p->arrived[half][i], past);
+			p->arrived[half][i] = scratch->arrived[i];
+		}
+		p->under_way[half][i] = scratch->under_way[i];
+		p->sent[i] = 0;
+	}
+	if (due)
+		p->paced_ns[half] = told_ns;
+	return 0;
+}
+
+/* How late a probe on a plane was that was sent at `asked_ns`. Part of it may be the queue of what this host sends; so
+ * now and then that is left to drain, for no longer than 1/32 of the time.
+ */
+__noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 asked_ns)
+{
+	struct mrc_pace *p = pace_at(host_id);
+	__u64 now = bpf_ktime_get_ns(), pause = 64 * (__u64)late;
+	__u32 i, most = 0, least = ~0u, epoch = now / APART_NS;
+
+	plane &= MRC_MAX_PLANES - 1;
+	if (!p)
+		return 0;
+	p->late_ns[plane] += late / 4 - p->late_ns[plane] / 4;
+	if (pause < QUIET_NS)
+		pause = QUIET_NS;
+	if (late < p->empty_ns[plane] || aged(asked_ns, p->sent_ns[plane], late))
+		p->empty_ns[plane] = late;
+	else if (late > p->empty_ns[plane] + WAITING_NS && aged(now, p->quiet_ns[plane], pause))
+		p->quiet_ns[plane] = now + 2 * (__u64)late;
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
+		most = p->late_ns[i] > most ? p->late_ns[i] : most;
+		least = p->late_ns[i] < least ? p->late_ns[i] : least;
+	}
+	p->queued = most > WAITING_NS;
+	/* Two in a row: one may have been held up by the host. */
+	most = late < p->newest_ns[plane] ? late : p->newest_ns[plane];
+	p->newest_ns[plane] = late;
+	most = most > least ? most - least : 0;
+	if (p->epoch != epoch) {
+		p->apart_ns = p->apart_now_ns;
+		p->apart_now_ns = 0;
+		p->epoch = epoch;
+	}
+	if (most > p->apart_now_ns)
+		p->apart_now_ns = most;
+	if (most > p->apart_ns)
+		p->apart_ns = most;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,97 @@
+/* What TCP need not know yet. Where planes differ in delay, data overtakes other data by as much, and the peer's
+ * selective acknowledgements (RFC 2018) say so at once. Linux' RACK (RFC 8985) takes what was overtaken for lost after
+ * a quarter of the least round trip, a whole one at most. So while the first gap in what a peer's TCP has got is no
+ * older than planes differ, the option is made one that nobody knows. What is acknowledged in sequence stays.
+ */
+#ifndef MRC_VEIL_H
+#define MRC_VEIL_H
+
+#include "balance.h"
+#include "push.h"
+
+#define VEILS 4096 /* a power of two; flows that share one hide less */
+#define TCP_OPTION_NOP 1
+#define TCP_OPTION_SACK 5
+#define TCP_OPTION_TIMESTAMP 8
+#define TCP_OPTION_UNKNOWN 253 /* for experiments (RFC 4727 §6) */
+#define TIMESTAMP_LENGTH 12 /* bytes, with the two NOPs before it */
+
+/* The newest gap of a flow. Index: low bits of the flow's hash. */
+struct mrc_veil {
+	__u32 flow; /* its hash */
+	__u32 ack; /* where the gap begins, as in the TCP header */
+	__u64 ns; /* when it was first seen */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VEILS);
+	__type(key, __u32);
+	__type(value, struct mrc_veil);
+} mrc_veils SEC(".maps");
+
+/* How long gaps are hidden from this host's TCP: one and a half times what planes to the peer differ; 0 = not at all. */
+static __always_inline __u64 veil_window(__u32 host_id)
+{
+	const struct mrc_pace *pace = pace_at(host_id);
+
+	return pace && pace->apart_ns > WAITING_NS ? (__u64)pace->apart_ns + pace->apart_ns / 2 : 0;
+}
+
+/* Where in a TCP header a SACK option begins, or 0: behind the timestamp or alone, as TCPs write it. */
+static __always_inline __u32 sack_at(struct __sk_buff *skb, __u32 at, const struct tcphdr *tcp)
+{
+	__u32 length = tcp->doff * 4, option = sizeof(*tcp);
+	__u8 kind[4];
+
+	if (length < option + sizeof(kind) || bpf_skb_load_bytes(skb, at + option, kind, sizeof(kind)))
+		return 0;
+	if (kind[2] == TCP_OPTION_TIMESTAMP) {
+		option += TIMESTAMP_LENGTH;
+		if (length < option + sizeof(kind) || bpf_skb_load_bytes(skb, at + option, kind, sizeof(kind)))
+			return 0;
+	}
+	return kind[0] == TCP_OPTION_NOP && kind[1] == TCP_OPTION_NOP && kind[2] == TCP_OPTION_SACK ? option + 2 : 0;
+}
+
+/* Hide the option in a packet that has been popped, if its gap is younger than `window_ns`. */
+__noinline int veil_sack(struct __sk_buff *skb, __u64 window_ns)
+{
+	struct mrc_prefix key = {};
+	struct inner inner = {};
+	struct mrc_veil *veil;
+	struct tcphdr tcp;
+	__u32 at, option, flow, slot;
+	__be16 from, to;
+	__u64 now;
+
+	if (parse_inner(skb, &key, &inner) || inner.ip_proto != IPPROTO_TCP || inner.fragment)
+		return 0;
+	at = ETH_HLEN + inner.l3_length;
+	if (bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)))
+		return 0;
+	option = sack_at(skb, at, &tcp);
+	if (!option)
+		return 0;
+	flow = (*(__u32 *)&key.address[12] ^ *(__u32 *)&tcp) * 0x9e3779b1u;
+	slot = flow >> 20 & (VEILS - 1);
+	veil = bpf_map_lookup_elem(&mrc_veils, &slot);
+	if (!veil)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (veil->flow != flow || veil->ack != tcp.ack_seq) {
+		veil->flow = flow;
+		veil->ack = tcp.ack_seq;
+		veil->ns = now;
+	} else if (aged(now, veil->ns, window_ns)) {
+		return 0;
+	}
+	if (bpf_skb_load_bytes(skb, at + option, &from, sizeof(from)))
+		return 0;
+	to = (from & bpf_htons(0xff)) | bpf_htons(TCP_OPTION_UNKNOWN << 8);
+	bpf_l4_csum_replace(skb, at + offsetof(struct tcphdr, check), from, to, sizeof(to));
+	bpf_skb_store_bytes(skb, at + option, &to, sizeof(to), 0);
+	return 1;
+}
+
+#endif

@@ -1,0 +1,135 @@
+"""Planes that are not alike: which take their turn, and how it becomes known what is under way on them."""
+
+from typing import Any
+
+import pytest
+from scapy.layers.inet import IP, UDP
+
+from mrcd.abi import EvState
+from tests.packet.cluster import H2, PLANES, SLOTS
+from tests.packet.reports import LAGGING, MS, Reporter, now, state
+from tests.packet.rig import Bench
+
+pytestmark = pytest.mark.root
+
+PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP() / b"x"
+LAST = PLANES - 1
+CLOCK_NS = 10_000 * MS  # by which h2's clock is ahead, see Reporter.reply
+
+
+def planes(*others: int, last: int) -> list[int]:
+    """A value for each of MRC_MAX_PLANES planes: the last of the bench's, and the rest."""
+    return [*others * LAST, last, *[0] * (8 - PLANES)][:8]
+
+
+def pushed(bench: Bench, packets: int) -> list[int]:
+    """Packets per plane of so many pushed."""
+    before = bench.tables.evs["tx_packets"][H2].copy()
+    for _ in range(packets):
+        assert bench.push(PACKET)[0] == "redirect"
+    each: Any = (bench.tables.evs["tx_packets"][H2] - before).reshape(PLANES, SLOTS).sum(axis=1)
+    return list(each.tolist())
+
+
+def waiting(bench: Bench, **values: object) -> None:
+    """There are queues, and packets take a millisecond each on all planes."""
+    bench.pace(H2, **{"queued": 1, "pace_ns": planes(MS, last=MS), **values})
+
+
+def test_without_queues_planes_take_turns(bench: Bench) -> None:
+    waiting(bench, queued=0, under_way=[planes(0, last=9), [0] * 8])
+    assert pushed(bench, 4 * PLANES) == [4] * PLANES
+    assert bench.pace(H2)["sent"].tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_plane_with_a_queue_is_passed_over_until_the_others_have_as_much(bench: Bench, half: int) -> None:
+    under_way = [[0] * 8, [0] * 8]
+    under_way[half] = planes(0, last=4)
+    waiting(bench, under_way=under_way)
+    assert pushed(bench, 3 * LAST) == [3] * LAST + [0]
+    assert pushed(bench, 4 * PLANES)[LAST] in (3, 4)
+    assert sum(bench.pace(H2)["sent"].tolist()) == 3 * LAST + 4 * PLANES
+
+
+def test_a_plane_of_half_the_rate_gets_half(bench: Bench) -> None:
+    waiting(bench, pace_ns=planes(MS, last=2 * MS))
+    sent = pushed(bench, 70)
+    assert abs(sent[LAST] - 70 / (2 * LAST + 1)) <= 1
+    assert max(sent[:LAST]) - min(sent[:LAST]) <= 1
+
+
+def test_a_longer_way_is_no_queue(bench: Bench) -> None:
+    waiting(bench, under_way=[planes(0, last=5), [0] * 8], empty_ns=planes(0, last=5 * MS))
+    assert pushed(bench, 4 * PLANES) == [4] * PLANES
+
+
+def test_a_plane_that_is_to_drain_is_left_alone(bench: Bench) -> None:
+    waiting(bench, quiet_ns=planes(0, last=now() + 1000 * MS))
+    assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
+
+
+def test_a_plane_without_usable_evs_is_no_choice(bench: Bench) -> None:
+    waiting(bench, under_way=[planes(50, last=0), [0] * 8])
+    bench.set_state(H2, EvState.DENIED, *range(LAST * SLOTS, PLANES * SLOTS))
+    assert pushed(bench, LAST) == [1] * LAST + [0]
+
+
+def test_reports_tell_what_is_under_way(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.report(after_ms=20)
+    r.send_all(10)
+    r.send(LAST * SLOTS, 6, arrive=2)
+    bench.pace(H2, sent=[3] * 8, paced_ns=[now() + CLOCK_NS - 20 * MS, 0])
+    r.report(after_ms=20)
+    pace = bench.pace(H2)
+    assert pace["sent"].tolist() == [0] * PLANES + [3] * (8 - PLANES)
+    # What was sent a while ago and has not come counts as lost, not as under way.
+    assert pace["under_way"].sum() <= 4
+    assert pace["pace_ns"].tolist()[:PLANES] == pytest.approx([20 * MS / 40] * LAST + [20 * MS / 42], rel=0.5)
+
+
+def test_delay_makes_queues_known(bench: Bench) -> None:
+    """And by how much planes differ: by two probes in a row, for one may have been held up by the host."""
+    r = Reporter(bench)
+    for _ in range(PLANES):
+        r.report()
+    assert (bench.pace(H2)["queued"], bench.pace(H2)["apart_ns"]) == (0, 0)
+    for turn in range(2 * PLANES):
+        asked = r.report(delay=(5 * MS if (turn % PLANES) == LAST else 0))
+        if turn == PLANES - 1:
+            late = asked.ev // SLOTS
+            assert bench.pace(H2)["apart_ns"] < 500_000
+    pace = bench.pace(H2)
+    assert (asked.ev // SLOTS, pace["queued"]) == (late, 1)
+    assert 4 * MS < pace["apart_ns"] < 5.5 * MS
+    assert pace["late_ns"].argmax() == late
+
+
+def sent_now(r: Reporter, ev: int, packets: int) -> None:
+    r.send(ev, packets, arrive=0)
+    r.bench.ev(H2, ev)["last_tx_ns"] = now()
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["once", "on and on"])
+def test_what_is_on_a_longer_way_is_not_missed_before_its_time(bench: Bench, more: int) -> None:
+    r = Reporter(bench)
+
+    def report() -> None:
+        bench.ev(H2, 5)["late_ns"] = 100 * MS  # and a quarter
+        r.report(after_ms=7)
+
+    report()
+    sent_now(r, 5, 3)
+    for _ in range(6):
+        report()
+        assert state(bench, 5)[0] == EvState.GOOD
+        if more:
+            sent_now(r, 5, more)
+    for _ in range(36):  # 2 × 125 ms at the most
+        report()
+        if state(bench, 5) == LAGGING:
+            break
+        if more:
+            sent_now(r, 5, more)
+    assert state(bench, 5) == LAGGING
