@@ -218,6 +218,11 @@ class Overlay(_Model):
     flowlet_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=500, description="a flow of a class under policy flowlet may change its path after so long a pause"
     )
+    burst_bytes: Annotated[int, Field(ge=2048, le=65_535)] = Field(
+        default=65_535,
+        description="the longest burst that TCP hands over whole, with headers; where planes are slow, as much as one "
+        "carries in a millisecond",
+    )
     rto_min_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
         default=40,
         description="the routes' least TCP retransmission timeout; not below the peers' delayed ACK, 40 on Linux",

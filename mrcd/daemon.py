@@ -32,7 +32,6 @@ _RETRY_S = 1.0
 _SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
 _ROUTES_AT_ONCE = 256  # peers; with more, a start does not wait for their routes, and other work comes in between
 _BREATH = 16  # peers, and the loop sees to others
-_GSO_LIMIT = 65535
 _SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
 
 
@@ -163,7 +162,7 @@ class Daemon:
             overlay.interface,
             overlay.interface + "p",
             mtu=self.plan.inner_mtu,
-            gso_max_size=_GSO_LIMIT - self.plan.overhead,
+            gso_max_size=overlay.burst_bytes - self.plan.overhead,
         )
         self._mrc0, self._mrc0_peer = mrc0, peer
         await self._pace(peer)

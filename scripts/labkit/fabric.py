@@ -210,6 +210,11 @@ def host_name(host: int) -> str:
     return f"h{host}"
 
 
+def burst_bytes(rate_bits_per_s: int) -> int:
+    """The longest burst for planes of a rate: a millisecond of it, but no less than two packets of MTU 9100."""
+    return max(2 * 9100, min(65_535, rate_bits_per_s // 8000))
+
+
 def cluster_file(name: str, p: Parameters) -> str:
     """The TOML file from which every host's mrcd takes its configuration (mrcd/config.py)."""
     evs_per_plane = max(1, min(p.t1, config.MAX_EVS_PER_PEER // p.planes))
@@ -228,6 +233,8 @@ def cluster_file(name: str, p: Parameters) -> str:
         "[interfaces]",
         f"hook = {json.dumps(p.hook)}",
     ]
+    if p.rate_bits_per_s:
+        lines += ["", "[overlay]", f"burst_bytes = {burst_bytes(p.rate_bits_per_s)}"]
     if p.health:
         lines += ["", "[health]", *(f"{key} = {json.dumps(value)}" for key, value in p.health.items())]
     for i in range(p.hosts):

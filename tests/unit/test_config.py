@@ -94,6 +94,7 @@ LIMITS = [
     ("overlay", "metric", 1, 3999),
     ("overlay", "fallback_metric", 101, 65535),
     ("overlay", "reordering", 3, 10_000),
+    ("overlay", "burst_bytes", 2048, 65_535),
 ]
 
 
