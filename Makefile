@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 PYTHON := .venv/bin/python
 IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST_ARGS ?=
+BENCH ?=
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 DESTDIR ?=
@@ -68,9 +69,9 @@ lint: set-up ## ruff (rules and format) and mypy (strict)
 	@$(PYTHON) -m mypy
 
 .PHONY: bench
-bench: set-up ## measure mrcd beside the kernel's own SRv6 in the same lab
+bench: set-up ## throughput, cost, planes, the paper's experiments, scale (9 minutes; BENCH="paper --full" for parts)
 	@$(MAKE) build
-	@$(IN_VENV) scripts/bench
+	@$(IN_VENV) scripts/bench $(BENCH)
 
 .PHONY: bench-failover
 bench-failover: set-up ## break paths by the hundred under a flow: how fast each is left (half an hour; build/failover.svg)
@@ -93,14 +94,14 @@ bench-overhead: set-up ## what probes cost: on and off by turns under a flow, it
 	@$(IN_VENV) scripts/bench overhead
 
 .PHONY: bench-paper
-bench-paper: set-up ## the MRC paper's failure experiments with a TCP flow, beside its points (3 minutes; build/paper.svg)
+bench-paper: set-up ## the MRC paper's failure experiments with a TCP flow, beside its points, all at length (8 minutes)
 	@$(MAKE) build
-	@$(IN_VENV) scripts/bench paper
+	@$(IN_VENV) scripts/bench paper --full
 
 .PHONY: bench-scale
 bench-scale: set-up ## one host among up to 4,096 peers: memory, start, reload, work, answers (10 minutes; build/scale.svg)
 	@$(MAKE) build
-	@$(IN_VENV) scripts/bench scale
+	@$(IN_VENV) scripts/bench scale --full
 
 .PHONY: install
 install: set-up ## install for this host; PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=

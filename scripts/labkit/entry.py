@@ -57,12 +57,12 @@ def print_json(document: Any) -> None:
 
 
 def save(path: Path, content: str) -> None:
-    """Write a picture. Raises MachineError."""
+    """Write a picture, or a document. Raises MachineError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
     except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}", hint="choose another file with --svg") from None
+        raise MachineError(f"{path}: {e.strerror}", hint="choose another place; see --help") from None
 
 
 @contextlib.contextmanager

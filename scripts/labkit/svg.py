@@ -67,7 +67,7 @@ def _style() -> str:
         c = {name: pair[dark] for name, pair in _COLOURS.items()}
         fills = "".join(f".{name}{{fill:{colour}}}" for name, colour in c.items() if name != "grid")
         strokes = {"grid": "grid", "stroke": "line", "edge": "fault", "halo": "ground"}
-        strokes |= {"goal": "target", "beside": "peer"}
+        strokes |= {"goal": "target", "beside": "peer", "range": "ink"}
         return fills + "".join(f".{kind}{{stroke:{c[colour]}}}" for kind, colour in strokes.items())
 
     return f"{rules(False)}@media (prefers-color-scheme:dark){{{rules(True)}}}"

@@ -29,8 +29,10 @@ def test_ratios_are_of_two_runs_in_one_round() -> None:
     assert found["cpu_per_gbit"]["ratios"] == [0.5, 0.5, 1.5]
 
 
-def test_the_default_is_what_is_required_and_each_of_it_has_a_bound() -> None:
-    assert all(cells.bounds(c) for c in cells.default(None))
+def test_the_default_is_what_is_required_and_a_glimpse_of_the_rest() -> None:
+    assert all(bool(cells.bounds(c)) is not c.glimpse for c in cells.default(None))
+    assert {c.load.name for c in cells.default(None)} == {x.name for x in cells.LOADS}
+    assert {c.version for c in cells.default(None)} == {4, 6}
     assert not any(cells.bounds(c) for c in cells.default(4000) if c.granularity == "burst")
 
 

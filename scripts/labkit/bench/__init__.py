@@ -12,6 +12,7 @@ calls         helper calls per packet, counted by the programs
 cost          part: what a packet costs in each program
 spread        part: how evenly one flow fills the EVs
 planes        part: one flow over planes of limited rate
+pictures      pure: the documents of these four → their pictures
 probing       the probes between two hosts, counted, off and on
 pairs         do two ways that were measured in pairs differ?
 overhead      part: what probes cost
@@ -19,5 +20,7 @@ load          CPUs too busy, or stalled
 calm          part: no path is left without a reason
 failover      part: how fast a broken path is left, and what it costs
 paper         part: the MRC paper's failure experiments beside its points
+scale         part: one host among up to 4,096 peers
+whole         several parts: one document, one table of bounds
 cli           the door
 """

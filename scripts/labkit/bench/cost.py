@@ -15,7 +15,7 @@ from statistics import median
 
 from labkit import netns, observe, progstats
 from labkit.api import Lab
-from labkit.bench import bare, blast, calls, candidates, pairs
+from labkit.bench import bare, blast, calls, candidates, pairs, pictures
 from labkit.bench.bare import Bare
 from labkit.bench.cells import said_of
 from labkit.bench.part import Options, Part, requirement
@@ -88,6 +88,7 @@ def measure(lab: Lab, options: Options) -> Document:
         "evs_per_peer": bare.EVS,
         "packet_bytes": SIZE,
         "statistics_ns": overhead,
+        "most_ratio": AT_MOST,
         "cases": found,
         "ratios": _ratios(costs),
         "flow": flow,
@@ -355,4 +356,4 @@ def _table(left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[st
     return table(columns, rows, colour=False)
 
 
-PART = Part("cost", measure, lines)
+PART = Part("cost", measure, lines, pictures.cost)

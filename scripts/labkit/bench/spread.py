@@ -4,7 +4,7 @@ import time
 
 from labkit import evspread, goodput, observe
 from labkit.api import Lab
-from labkit.bench import candidates
+from labkit.bench import candidates, pictures
 from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
 from labkit.entry import progress
 from labkit.flow import Flow
@@ -77,4 +77,4 @@ def _worst(s: Document) -> str:
     return percent(s["worst_deviation_ratio"])
 
 
-PART = Part("spread", measure, lines)
+PART = Part("spread", measure, lines, pictures.spread)

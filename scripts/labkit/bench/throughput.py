@@ -9,7 +9,7 @@ from statistics import median
 
 from labkit import observe
 from labkit.api import Lab
-from labkit.bench import candidates, cells
+from labkit.bench import candidates, cells, pictures
 from labkit.bench.candidates import MPTCP, MRCD, Candidate
 from labkit.bench.cells import Cell
 from labkit.bench.failover import mptcp
@@ -20,9 +20,9 @@ from labkit.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.netlink import set_offload
 
-PAIRS = 7
+PAIRS = 6
 FULL_PAIRS = 5
-CONTEXT_ROUNDS = 2
+CONTEXT_ROUNDS = GLIMPSE_ROUNDS = 2
 _SEGMENTATION = ("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation")
 
 
@@ -30,10 +30,10 @@ def measure(lab: Lab, options: Options) -> Document:
     """All cells, those of one lab in a row."""
     every = cells.full(options.mtu) if options.full else cells.default(options.mtu)
     wanted = cells.chosen(every, options.versions, options.only)
-    rounds = options.pairs or (FULL_PAIRS if options.full else PAIRS)
     found, notes = [], []
     built: tuple[object, ...] = ()
     for number, cell in enumerate(wanted):
+        rounds = options.pairs or (FULL_PAIRS if options.full else GLIMPSE_ROUNDS if cell.glimpse else PAIRS)
         progress(f"throughput: {cell.name}; cell {number + 1} of {len(wanted)}, {rounds} rounds")
         if (cell.where, cell.mtu, cell.granularity) != built:
             built = _up(lab, cell)
@@ -82,6 +82,7 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
         "load": cell.load.name,
         "flows": cell.load.flows,
         "name": cell.name,
+        "glimpse": cell.glimpse,
         "candidates": [_summary(cell, c, runs[c.name]) for c in found],
         "ratios": [cells.compared(p, runs[MRCD], runs[p]) for p in peers],
         "withdrawals_without_a_fault": len(withdrawn),
@@ -170,4 +171,4 @@ def _last(c: Document, udp: bool) -> list[str]:
     return [count(c["median_retransmitted_segments"]), str(c["mss_bytes"])]
 
 
-PART = Part("throughput", measure, lines)
+PART = Part("throughput", measure, lines, pictures.throughput)

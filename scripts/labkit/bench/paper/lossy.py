@@ -11,17 +11,18 @@ from labkit.bench.part import SOURCE, TARGET
 from labkit.observe import Document
 
 EV_TARGET, EV_DROP = "t1:1:2", 0.2
-WARM_UP_S = 2.0
-BEFORE_S = 3.0  # without the fault, for comparison
-LOSSY_S = 10.0
+WARM_UP_S = 1.0
+BEFORE_S, SHORT_BEFORE_S = 3.0, 1.5  # without the fault, for comparison
+LOSSY_S, SHORT_LOSSY_S = 10.0, 3.0
 RANDOM = (0.0, 0.001, 0.01)
-RANDOM_S = 6.0
+RANDOM_S, SHORT_RANDOM_S = 6.0, 3.0
 _QUIET_S = 0.2
 _STARTED_S = 1.0  # of a flow from its first byte on
 
 
-def one_ev(lab: Lab, flows: int) -> Document:
-    """A T1, over which one EV of the flow goes, drops 20 % for ten seconds; then the flow ends."""
+def one_ev(lab: Lab, flows: int, full: bool) -> Document:
+    """A T1, over which one EV of the flow goes, drops 20 % for ten seconds, or three; then the flow ends."""
+    before_s, lossy_s = (BEFORE_S, LOSSY_S) if full else (SHORT_BEFORE_S, SHORT_LOSSY_S)
     _, plane, t1 = EV_TARGET.split(":")
     crosses = (int(plane), int(t1))
     newest = (observe.events(lab, SOURCE) or [{"id": 0}])[-1]["id"]
@@ -30,11 +31,11 @@ def one_ev(lab: Lab, flows: int) -> Document:
         evs = cluster.of_pair(hit, course.FLOW)
         others = [ev for ev in range(len(cluster.sent(course.FLOW))) if ev not in evs]
         before = [cluster.missing(course.FLOW, e) for e in (evs, others)]
-        with course.run(lab, flows, WARM_UP_S, BEFORE_S + LOSSY_S) as (c, measured):
-            c.go_on_until(BEFORE_S)
+        with course.run(lab, flows, WARM_UP_S, before_s + lossy_s) as (c, measured):
+            c.go_on_until(before_s)
             sent = int(cluster.sent(course.FLOW).sum())
             at = c.fail(EV_TARGET, f"drops {EV_DROP:.0%}", drop=EV_DROP)
-            c.go_on_until(BEFORE_S + LOSSY_S)
+            c.go_on_until(before_s + lossy_s)
             left = int(cluster.newest(course.FLOW, evs, "last_tx_ns"))
             counters = c.heal(EV_TARGET)[1]
         time.sleep(_QUIET_S)
@@ -67,14 +68,14 @@ def one_ev(lab: Lab, flows: int) -> Document:
         "dropped_skbs": counters["dropped_skbs"],
         "steps": [],
         "paper": {
-            "sample_s": LOSSY_S,
+            "sample_s": lossy_s,
             "mean_ratio": fmean(shares.values),
             "points": [(t, v) for t, v in zip(shares.times_s, shares.values, strict=True) if t <= end_s],
         },
     }
 
 
-def random_loss(lab: Lab, flows: int) -> Document:
+def random_loss(lab: Lab, flows: int, full: bool) -> Document:
     """Every T1 drops that share of what passes, from before the flow begins; a flow for each share."""
     p = lab.fabric.parameters
     targets = [f"t1:{plane}:{t1}" for plane in range(p.planes) for t1 in range(p.t1)]
@@ -82,14 +83,15 @@ def random_loss(lab: Lab, flows: int) -> Document:
     sizes = [size for size, _ in theirs["MRC1@0"]]
     their_usual = max(rate for _, rate in theirs["MRC1@0"])
     runs: list[Document] = []
+    seconds = RANDOM_S if full else SHORT_RANDOM_S
     for drop in RANDOM:
         observe.wait_until_good(lab, course.FLOW, 60.0)
         for target in targets if drop else ():
             lab.fail(target, drop=drop)
-        with course.run(lab, flows, 0.0, RANDOM_S) as (_, measured):
+        with course.run(lab, flows, 0.0, seconds) as (_, measured):
             pass
         rates = measured["bits_per_s"]
-        mean = plateaus.mean(rates, course.BIN_S, _STARTED_S, RANDOM_S)
+        mean = plateaus.mean(rates, course.BIN_S, _STARTED_S, seconds)
         usual = runs[0]["mean_bits_per_s"] if runs else mean
         their = theirs[f"MRC1@{drop * 100:g}%" if drop else "MRC1@0"]
         runs.append(

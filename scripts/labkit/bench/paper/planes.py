@@ -9,27 +9,30 @@ from labkit.bench.paper.plateaus import Phase
 from labkit.bench.part import SOURCE
 from labkit.observe import Document
 
-WARM_UP_S = 2.0
-PHASE_S, SILENT_PHASE_S = 4.0, 5.0  # of 19b; the paper's take 15 s
+WARM_UP_S = 1.0
+# Of 19b; the paper's take 15 s. A plane that returns has all of its turns after 1.4 s.
+PHASE_S, REMOVED_S, RETURNED_S, SILENT_S = 4.0, 1.4, 2.4, 5.0
 FLAP_BEFORE_S, FLAP_AFTER_S = 3.0, 3.5
+SHORT_BEFORE_S, SHORT_DOWN_S = 1.2, 1.6
 FLAPS = 2  # at the paper's worst rate
 _PARTS_19B, _PARTS_9B = 4, 2
 _FIRST_19B_S, _FIRST_9B_S = 15.0, 5.4  # until then nothing is broken there
 
 
-def removed(lab: Lab, flows: int, *, silent: bool) -> Document:
+def removed(lab: Lab, flows: int, *, full: bool, silent: bool) -> Document:
     """One plane after the other leaves until one is left, and they return in the opposite order."""
-    planes, phase_s = lab.fabric.parameters.planes, SILENT_PHASE_S if silent else PHASE_S
+    planes = lab.fabric.parameters.planes
+    down_s, up_s = (SILENT_S, SILENT_S) if silent else (PHASE_S, PHASE_S) if full else (REMOVED_S, RETURNED_S)
     targets = [f"nic:{SOURCE}:{plane}" for plane in range(planes - 1)]
     phases = [Phase(0.0, planes)]
-    end_s = (2 * len(targets) + 1) * phase_s
-    with course.run(lab, flows, WARM_UP_S, end_s) as (c, measured):
+    returns_s = (len(targets) + 1) * down_s
+    with course.run(lab, flows, WARM_UP_S, returns_s + len(targets) * up_s) as (c, measured):
         for n, target in enumerate(targets):
-            c.go_on_until((n + 1) * phase_s)
+            c.go_on_until((n + 1) * down_s)
             at = c.fail(target, f"{_label(target)} removed", drop=1.0 if silent else None, down=not silent)
             phases.append(Phase(at, planes - n - 1))
         for n, target in enumerate(reversed(targets)):
-            c.go_on_until((len(targets) + n + 1) * phase_s)
+            c.go_on_until(returns_s + n * up_s)
             phases.append(Phase(c.heal(target)[0], planes - len(targets) + n + 1))
     shares, found = paper_19b()
     how = "drops everything, and says nothing" if silent else "loses its carrier"
@@ -43,24 +46,26 @@ def removed(lab: Lab, flows: int, *, silent: bool) -> Document:
     )
 
 
-def flapped(lab: Lab, flows: int) -> Document:
-    """Half of the planes leave together for as long as in the paper, and return."""
+def flapped(lab: Lab, flows: int, full: bool) -> Document:
+    """Half of the planes leave together, if `full` for as long as in the paper, and return."""
     p = lab.fabric.parameters
     shares, found = paper_9b()
     down_s, up_s = figures.edges(shares, found)
     phases = [Phase(0.0, p.planes)]
     targets = _half(lab)
-    healed_s = FLAP_BEFORE_S + up_s - down_s
-    with course.run(lab, flows, WARM_UP_S, healed_s + FLAP_AFTER_S) as (c, measured):
-        c.go_on_until(FLAP_BEFORE_S)
+    down_for_s = up_s - down_s if full else SHORT_DOWN_S
+    before_s, after_s = (FLAP_BEFORE_S, FLAP_AFTER_S) if full else (SHORT_BEFORE_S, RETURNED_S)
+    healed_s = before_s + down_for_s
+    with course.run(lab, flows, WARM_UP_S, healed_s + after_s) as (c, measured):
+        c.go_on_until(before_s)
         phases.append(Phase(min([c.fail(t, _label(t), down=True) for t in targets]), p.planes - len(targets)))
         c.go_on_until(healed_s)
         phases.append(Phase(min([c.heal(t)[0] for t in targets]), p.planes))
-    words = f"half the planes flap: NIC–T0 links of {SOURCE} lose their carriers for {up_s - down_s:.1f} s"
+    words = f"half the planes flap: NIC–T0 links of {SOURCE} lose their carriers for {down_for_s:.1f} s"
     return _document("9b", words, measured, phases, shares, found)
 
 
-def worst_flapping(lab: Lab, flows: int) -> Document:
+def worst_flapping(lab: Lab, flows: int, full: bool) -> Document:
     """Half of the planes leave and return at the rate of the worst link of figure 5, half of the time each."""
     targets, period_s = _half(lab), 60 / flaps_per_minute()
     end_s = FLAP_BEFORE_S + FLAPS * period_s

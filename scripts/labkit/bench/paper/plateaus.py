@@ -110,7 +110,8 @@ def _ratio(value: float, of: float) -> float:
 def papers(shares: Curve, found: Sequence[Plateau]) -> list[Document]:
     """The same of the paper's samples: every plateau after the first, and the hole on the way to it.
 
-    `hole_ms`: samples in a row below half of the lower level; 0 if there is none.
+    `hole_ms`: samples in a row below half of the lower level; 0 if there is none. `most_hidden_ms`: the longest that a
+    sample of the way can hide, the higher level being reached in the rest of it.
     """
     documents = []
     for before, now in pairwise(found):
@@ -122,11 +123,19 @@ def papers(shares: Curve, found: Sequence[Plateau]) -> list[Document]:
                 "parts": now.parts,
                 "level_ratio": now.level / found[0].level,
                 "hole_ms": run.length * shares.spacing_s * 1000,
+                "most_hidden_ms": _hidden(shares.values[before.end : now.first + 1], max(before.level, now.level))
+                * shares.spacing_s
+                * 1000,
                 "lowest_sample_ratio": min(way) / lower,
                 "settled_ms": (shares.times_s[now.first] - shares.times_s[before.end - 1]) * 1000,
             }
         )
     return documents
+
+
+def _hidden(samples: Sequence[float], level: float) -> float:
+    """The greatest share of a sample in which there may have been nothing."""
+    return max([1 - v / level for v in samples] + [0.0])
 
 
 def messages(bits_per_s: Sequence[float], bin_s: float, sizes: Sequence[float]) -> list[tuple[float, float]]:

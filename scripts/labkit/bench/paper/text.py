@@ -22,7 +22,7 @@ def lines(document: Document) -> list[str]:
 def _one(d: Document, line: float) -> Iterator[str]:
     usual = d["usual_bits_per_s"]
     yield f"  without a fault {_mbit(usual)}, {percent(usual / line) if line else '-'} % of what the planes can carry"
-    yield f"  {gone(d)}"
+    yield f"  {gone(d)}" + (f" (medians of {d['rounds']} runs)" if d["rounds"] > 1 else "")
     if d["steps"]:
         yield from _steps(d, line)
 
@@ -35,6 +35,7 @@ def _steps(d: Document, line: float | None) -> Iterator[str]:
         "PAPER %",
         "OF LINE %",
         "HOLE ms",
+        "OF ALL",
         "PAPER ms",
         "SETTLED ms",
         "PAPER ms",
@@ -53,7 +54,8 @@ def _steps(d: Document, line: float | None) -> Iterator[str]:
                 f"{100 * p['level_ratio']:.1f}" if p else "-",
                 f"{100 * of_line:.1f}" if of_line is not None else "-",
                 f"{s['hole_ms']:.0f}",
-                f"{p['hole_ms']:.0f}" if p else "-",
+                f"{min(s['holes_ms']):.0f}–{max(s['holes_ms']):.0f}",
+                hole(p) if p else "-",
                 f"{s['settled_ms']:.0f}" if s["settled_ms"] is not None else "never",
                 f"{p['settled_ms']:.0f}" if p else "-",
                 f"{100 * s['lowest_sample_ratio']:.0f}",
@@ -70,6 +72,11 @@ def _steps(d: Document, line: float | None) -> Iterator[str]:
     )
 
 
+def hole(paper: Document) -> str:
+    """The paper's, in ms; where its samples show none, what they can hide."""
+    return f"{paper['hole_ms']:.0f}" if paper["hole_ms"] else f"< {paper['most_hidden_ms']:.0f}"
+
+
 def gone(d: Document) -> str:
     """What the experiment has shown, in a sentence."""
     if "runs" in d:
@@ -82,11 +89,11 @@ def gone(d: Document) -> str:
         return f"{d['granularity']} granularity: {'; '.join(said)}"
     if d["steps"]:
         worst = max(abs(s["error_ratio"]) for s in d["steps"])
-        hole = max(s["hole_ms"] for s in d["steps"])
-        theirs = max((s["paper"]["hole_ms"] for s in d["steps"] if s["paper"]), default=0.0)
+        longest = max(s["hole_ms"] for s in d["steps"])
+        theirs = max((s["paper"] for s in d["steps"] if s["paper"]), key=lambda p: (p["hole_ms"], p["most_hidden_ms"]))
         return (
-            f"plateaus off (n−k)/n by {100 * worst:.1f} % at most; longest hole {hole:.0f} ms, the paper's "
-            f"{theirs:.0f} ms at its sampling of {d['paper']['sample_s'] * 1000:.0f} ms"
+            f"plateaus off (n−k)/n by {100 * worst:.1f} % at most; longest hole {longest:.0f} ms, the paper's "
+            f"{hole(theirs)} ms at its sampling of {d['paper']['sample_s'] * 1000:.0f} ms"
         )
     mean = f"mean {percent(d['mean_ratio'])} % of the fault-free"
     if "out_after_ms" in d:

@@ -1,0 +1,80 @@
+"""Several parts, one after the other: one document, one table of all bounds, a picture for each part."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.api import Lab
+from labkit.bench.part import Options, Part
+from labkit.entry import progress, save
+from labkit.observe import Document
+from mrcd.ctl.render import Column, table
+from mrcd.errors import MachineError
+
+
+def measure(lab: Lab, parts: Sequence[Part], options: Options) -> tuple[Document, list[Document]]:
+    """Part → its document, with the seconds it took; and the parts that could not be measured, with why.
+
+    One part that cannot be measured does not take the others' results with it; if it is the only one, its
+    MachineError is raised.
+    """
+    found: Document = {}
+    failed: list[Document] = []
+    for part in parts:
+        begun = time.monotonic()
+        try:
+            found[part.name] = part.measure(lab, options)
+        except MachineError as e:
+            if len(parts) == 1:
+                raise
+            progress(f"{part.name} cannot be measured: {e}")
+            failed.append({"part": part.name, "why": str(e)})
+            continue
+        found[part.name]["taken_s"] = time.monotonic() - begun
+        progress(f"{part.name} took {found[part.name]['taken_s']:.0f} s")
+    return found, failed
+
+
+def bounds(found: Document, failed: Sequence[Document]) -> list[Document]:
+    """What is required of all parts, and whether it was met; a part that failed meets nothing. Pure."""
+    measured = [{"part": name, **r} for name, d in found.items() for r in d["requirements"]]
+    missing = [
+        {"part": f["part"], "requirement": f"{f['part']} can be measured", "met": False, "measured": f["why"]}
+        for f in failed
+    ]
+    return measured + missing
+
+
+def draw(parts: Sequence[Part], found: Document, directory: Path) -> list[Path]:
+    """Write the pictures of the parts that have one. Raises MachineError."""
+    paths = []
+    for part in parts:
+        if part.picture and part.name in found:
+            paths.append(directory / f"{part.name}.svg")
+            save(paths[-1], part.picture(found[part.name]))
+    return paths
+
+
+def lines(document: Document, parts: Sequence[Part]) -> list[str]:
+    """Every part's tables, then that of all bounds. Pure."""
+    machine = document["machine"]
+    said = [
+        f"{machine['cpus']} CPUs, kernel {machine['kernel']}, {machine['busy_ratio_before']:.0%} busy before the start"
+    ]
+    for part in parts:
+        if part.name in document["parts"]:
+            said += ["", *part.lines(document["parts"][part.name])]
+    return [*said, "", *_bounds(document)]
+
+
+def _bounds(document: Document) -> list[str]:
+    found = document["bounds"]
+    rows = [
+        ["met" if b["met"] else "NOT MET", b["part"], b["requirement"], " ".join(b["measured"].split())] for b in found
+    ]
+    columns = [Column(""), Column("PART"), Column("BOUND"), Column("MEASURED")]
+    met = sum(b["met"] for b in found)
+    return [
+        *(table(columns, rows, colour=False) if rows else []),
+        f"{met} of {len(found)} bounds met; {document['taken_s'] / 60:.1f} minutes",
+    ]

@@ -1,0 +1,137 @@
+"""labkit.bench.whole and cli: several parts in one run, one table of bounds, one document."""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from labkit.api import Lab
+from labkit.bench import cli, pictures, whole
+from labkit.bench.part import Options, Part, requirement
+from mrcd.errors import MachineError
+
+LAB = Lab("unit-whole")
+
+
+def good(lab: Lab, options: Options) -> dict[str, Any]:
+    return {"requirements": [requirement("fast", True, "1\nms"), requirement("small", False, "9 MB")]}
+
+
+def broken(lab: Lab, options: Options) -> dict[str, Any]:
+    raise MachineError("no such device")
+
+
+GOOD = Part("good", good, lambda d: ["a table"], lambda d: "<svg/>")
+BROKEN = Part("broken", broken, lambda d: ["never"])
+
+
+def test_a_part_that_fails_leaves_the_others_results() -> None:
+    found, failed = whole.measure(LAB, [BROKEN, GOOD], Options())
+    assert list(found) == ["good"]
+    assert found["good"]["taken_s"] >= 0
+    assert failed == [{"part": "broken", "why": "no such device"}]
+    with pytest.raises(MachineError, match="no such device"):
+        whole.measure(LAB, [BROKEN], Options())
+
+
+def test_all_bounds_are_in_one_table() -> None:
+    found, failed = whole.measure(LAB, [BROKEN, GOOD], Options())
+    bounds = whole.bounds(found, failed)
+    machine = {"cpus": 2, "kernel": "6.18", "busy_ratio_before": 0.01}
+    said = whole.lines({"machine": machine, "parts": found, "bounds": bounds, "taken_s": 90.0}, [BROKEN, GOOD])
+    assert [" ".join(line.split()) for line in said[2:]] == [
+        "a table",
+        "",
+        "PART BOUND MEASURED",
+        "met good fast 1 ms",
+        "NOT MET good small 9 MB",
+        "NOT MET broken broken can be measured no such device",
+        "1 of 3 bounds met; 1.5 minutes",
+    ]
+
+
+def test_pictures_are_of_parts_that_were_measured(tmp_path: Path) -> None:
+    found, _ = whole.measure(LAB, [BROKEN, GOOD], Options())
+    assert whole.draw([BROKEN, GOOD], found, tmp_path / "new") == [tmp_path / "new/good.svg"]
+    assert (tmp_path / "new/good.svg").read_text() == "<svg/>"
+
+
+def test_make_bench_measures_what_it_is_said_to() -> None:
+    every = ["throughput", "cost", "planes", "paper", "scale"]
+    assert [p.name for p in cli.chosen_parts([])] == every
+    assert [p.name for p in cli.chosen_parts(["all", "spread", "cost"])] == [*every, "spread"]
+    assert [p.name for p in cli.chosen_parts(["planes", "planes", "calm"])] == ["planes", "calm"]
+
+
+# ---- pictures ----
+
+
+def candidate(name: str, rate: float) -> dict[str, Any]:
+    rates = {f"{k}_bits_per_s": rate for k in ("median", "min", "max")}
+    return {
+        "name": name,
+        "shown": name,
+        "runs": [1],
+        "congestion_control": "cubic",
+        "median_cpu_s_per_gbit": 0.1,
+    } | rates
+
+
+def test_a_throughput_bound_is_drawn_at_its_share_of_the_peer() -> None:
+    cell = {
+        "name": "host to host",
+        "where": "direct",
+        "mtu_bytes": 1500,
+        "granularity": "burst",
+        "version": 6,
+        "load": "tcp-1",
+        "glimpse": False,
+        "candidates": [candidate("mrcd", 5e9), candidate("kernel", 4e9)],
+        "ratios": [{"peer": "kernel", "goodput": {"median": 1.25}, "cpu_per_gbit": {"median": None}}],
+    }
+    drawn = pictures.throughput({"seconds": 1.0, "cells": [cell], "notes": ["a note"]})
+    ElementTree.fromstring(drawn)
+    for words in ("wanted: 1.2 × kernel", "mrcd: 1.25 × kernel", "5.00 Gbit/s", "a note"):
+        assert words in drawn
+    glimpsed = pictures.throughput({"seconds": 1.0, "cells": [cell | {"glimpse": True}], "notes": []})
+    assert "wanted" not in glimpsed
+
+
+def test_costs_are_drawn_beside_the_first_case() -> None:
+    def one(program: str, case: str, ns: float) -> dict[str, Any]:
+        return {"program": program, "case": case, "median_ns": ns, "min_ns": ns, "max_ns": ns, "rounds": [ns]}
+
+    document = {
+        "cases": [one("mrc_push", "one peer", 100), one("mrc_push", "SRH", 150), one("mrc_pop", "one peer", 40)],
+        "calls": [{"program": "mrc_push", "case": "one peer", "lookups": 8.0, "times": 0.0}],
+        "statistics_ns": 20.0,
+        "packet_bytes": 1400,
+        "most_ratio": 1.3,
+        "hosts": 4096,
+        "evs_per_peer": 256,
+    }
+    drawn = pictures.cost(document)
+    ElementTree.fromstring(drawn)
+    for words in ("150 ns, 1.50 × one peer", "lookups 8<", "1.3 × one peer at most"):
+        assert words in drawn
+    assert drawn.count("at most") == 1  # of mrc_push alone
+
+
+def test_lateness_is_gathered_below_a_kilobyte_and_shares_make_one() -> None:
+    late = [50, *[1] * 10, 20, 20, *[0] * 19]
+    way = {"median_ratio": 0.97, "min_ratio": 0.96, "max_ratio": 0.98, "median_bits_per_s": 776e6, "runs": [1]}
+    ways = [way | {"name": "mrcd", "late_skbs": late, "congestion_control": "cubic"}]
+    ways.append(way | {"name": "mptcp", "late_skbs": [0] * 32, "congestion_control": "cubic"})
+    case = {"case": "4 × 200 Mbit/s", "sum_bits_per_s": 800e6, "required_ratio": 0.97, "ways": ways}
+    drawn = pictures.planes({"cases": [case], "mtu_bytes": 9100, "seconds": 1.0})
+    ElementTree.fromstring(drawn)
+    for words in ("mrcd: 50 %", "mrcd: 10 %", "mrcd: 20 %", "wanted: 97 %", "97 %, 776 Mbit/s"):
+        assert words in drawn
+    assert "mptcp: 0" not in drawn  # nothing was seen of it
+
+
+def test_the_worst_ev_of_a_spread_is_drawn() -> None:
+    worst = {"worst_deviation_ratio": 0.012}
+    run = {"granularity": "burst", "evs": [1, 2], "bits_per_s": 4e10, "tx_bytes": worst, "tx_packets": worst}
+    assert "1.2 %" in pictures.spread({"runs": [run], "seconds": 5.0})
