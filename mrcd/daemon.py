@@ -60,6 +60,8 @@ class Daemon:
         self._links: dict[str, Link] = {}
         self._relink = False  # links or addresses may be others than before
         self._reneighbour = False  # so may first hops
+        self._lost: set[int] = set()  # ifindexes that have no carrier, by events since links were looked at
+        self._left = 0  # planes that were left because of them, of which nothing else knows yet
         self._macs: dict[int, str] = {}
         self._warned: set[str] = set()
         self._attached_at: set[int] | None = None  # the interfaces when all was attached
@@ -170,6 +172,7 @@ class Daemon:
         set_offload(mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
         hooks.enable_ipv6(mrc0.name)
         await self.netlink.sync_addresses(mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)
+        self._lost.clear()
         self._links = links = await self.netlink.links()
         self._ports = hooks.ports(self.plan.interfaces, links)
         for missing in set(range(c.planes)) - self._ports.keys():
@@ -190,9 +193,9 @@ class Daemon:
                 self._warn(f"plane {plane} is left out: {e}")
                 del self._ports[plane]  # one bad NIC must not stop the others
                 asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
-        bitmap = install.write_planes(self.tables, self.plan, self._ports, self._macs)
+        bitmap = install.write_planes(self.tables, self.plan, self._ports, self._macs) & ~self._lost_planes()
         self._fabric = routes.fabric_routes(self.plan, self._nics())
-        before = int(self.tables.node["ports"])
+        before, self._left = int(self.tables.node["ports"]) | self._left, 0
         self.tables.node["ports"] = bitmap
         if bitmap != before:
             await self._ports_changed(before, bitmap)
@@ -206,6 +209,21 @@ class Daemon:
         except MrcdError as e:
             self._paced = False
             self._warn(f"{e}: while mrcd is dead, nobody probes where a flow has stopped")
+
+    def _lose(self, ifindex: int) -> None:
+        """A link has no carrier: not one packet more on its plane, and the peers are told. The rest comes with
+        everything else that is looked at then, which takes its time and waits for more of the same flock of events."""
+        self._lost.add(ifindex)
+        ports, lost = int(self.tables.node["ports"]), self._lost_planes()
+        if ports & lost:
+            self._left |= ports & lost
+            self.tables.node["ports"] = ports & ~lost
+            self.monitor.announce()
+
+    def _lost_planes(self) -> int:
+        """The planes of `_lost`, as bits."""
+        lost = (p for p, port in self._ports.items() if self._lost & {port.nic.ifindex, port.physical.ifindex})
+        return sum(1 << p for p in lost)
 
     async def _prepare(self, plane: int, port: hooks.Port, gateway: str) -> None:
         """One NIC: sysctls, its address, its first hop."""
@@ -250,7 +268,7 @@ class Daemon:
                 nic = self.plan.interfaces[plane]
                 port = self._ports.get(plane)
                 reason = "link_up" if up else "no_interface" if port is None else "link_down"
-                if port is not None and port.nic.up and not up:
+                if port is not None and port.nic.up and not up and not self._lost_planes() & bit:
                     reason = "first_hop_unresolved"
                 self.events.add(
                     "plane",
@@ -358,8 +376,12 @@ class Daemon:
     async def _watch(self) -> None:
         while True:
             try:
-                async for more in self.netlink.watch():
-                    self._relink |= more
+                async for change in self.netlink.watch():
+                    if change.ifindex and change.up:
+                        self._lost.discard(change.ifindex)
+                    elif change.ifindex:
+                        self._lose(change.ifindex)
+                    self._relink |= not change.only_neighbour
                     self._reneighbour = True
                     self._wake.set()
             except Exception as e:

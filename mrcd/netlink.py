@@ -17,7 +17,7 @@ from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mrcd.errors import KernelError, MachineError
-from mrcd.netmessages import PROTOCOL, TABLE_MAIN, Link, Route, read_link, read_route, route_request
+from mrcd.netmessages import PROTOCOL, TABLE_MAIN, Change, Link, Route, read_change, read_link, read_route, route_request
 
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
@@ -206,22 +206,19 @@ class Netlink:
 
     # ---- events ----
 
-    async def watch(self) -> AsyncIterator[bool]:
-        """Yields when listening, then for every event of a link, a neighbour or an address.
-
-        False: only a neighbour. Those change their state all the time, and rarely their address.
-        """
+    async def watch(self) -> AsyncIterator[Change]:
+        """Yields when listening, then for every event of a link, a neighbour or an address."""
         async with AsyncIPRoute() as monitor:
             await monitor.bind(rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV6_IFADDR)
-            yield True  # what happened before is for the caller to look up
+            yield Change()  # what happened before is for the caller to look up
             while True:
                 try:
                     async for msg in monitor.get():
-                        yield "NEIGH" not in msg.get("event", "")
+                        yield read_change(msg)
                 except NetlinkError as e:
                     if e.code != errno.ENOBUFS:  # events were lost: the caller looks everything up anyway
                         raise KernelError("watch links and neighbours", e.code) from None
-                    yield True
+                    yield Change()
 
 
 def set_offload(interface: str, features: dict[str, bool]) -> None:

@@ -7,7 +7,7 @@ builds itself, and turns modes that it does not know into others: here attribute
 import socket
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyroute2.netlink.rtnl.rtmsg import rtmsg_base
 
@@ -75,6 +75,18 @@ class Route:
         return self.dst, self.metric
 
 
+class Change(NamedTuple):
+    """Something has changed in the kernel.
+
+    `only_neighbour`: it has to do with no link and no address; neighbours change their state all the time, and rarely
+    their address. `ifindex`, `up`: the link that changed, 0 if it was something else, and whether it has a carrier.
+    """
+
+    only_neighbour: bool = False
+    ifindex: int = 0
+    up: bool = False
+
+
 def read_link(msg: Any) -> Link:
     """Of RTM_NEWLINK."""
     info = msg.get("IFLA_LINKINFO")
@@ -90,7 +102,7 @@ def read_link(msg: Any) -> Link:
         ifindex=msg["index"],
         mac=msg.get("IFLA_ADDRESS") or "00:00:00:00:00:00",
         enabled=bool(flags & _IFF_UP),
-        up=bool(flags & _IFF_UP and flags & _IFF_LOWER_UP),
+        up=_up(flags),
         mtu=msg.get("IFLA_MTU") or 0,
         kind=kind,
         lower=lower,
@@ -98,6 +110,18 @@ def read_link(msg: Any) -> Link:
         noarp=bool(flags & _IFF_NOARP),
         gso_max_size=msg.get("IFLA_GSO_MAX_SIZE") or 0,
     )
+
+
+def read_change(msg: Any) -> Change:
+    """Of what the kernel tells of links, neighbours and addresses."""
+    event = msg.get("event", "")
+    if event != "RTM_NEWLINK":
+        return Change(only_neighbour="NEIGH" in event)
+    return Change(ifindex=msg["index"], up=_up(msg["flags"]))
+
+
+def _up(flags: int) -> bool:
+    return bool(flags & _IFF_UP and flags & _IFF_LOWER_UP)
 
 
 def route_request(route: Route) -> dict[str, Any]:

@@ -53,18 +53,21 @@ def test_up_needs_both_the_will_and_the_carrier(ns: Namespace) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "up"),
     [
-        ("link", "set", "p0", "mtu", "8000"),
-        ("link", "set", "q0", "down"),  # the carrier
-        ("link", "set", "p0", "down"),
-        ("link", "del", "p0"),
-        ("neigh", "add", GATEWAY, "lladdr", "02:00:00:00:00:05", "dev", "p0"),
-        ("addr", "add", "fd10::5/128", "dev", "p0", "nodad"),
+        (("link", "set", "p0", "mtu", "8000"), True),
+        (("link", "set", "q0", "down"), False),  # the carrier
+        (("link", "set", "p0", "down"), False),
+        (("link", "del", "p0"), None),
+        (("neigh", "add", GATEWAY, "lladdr", "02:00:00:00:00:05", "dev", "p0"), None),
+        (("addr", "add", "fd10::5/128", "dev", "p0", "nodad"), None),
     ],
-    ids=" ".join,
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else str(x),
 )
-def test_changes_of_links_neighbours_and_addresses_are_seen(ns: Namespace, change: tuple[str, ...]) -> None:
+def test_changes_of_links_neighbours_and_addresses_are_seen(
+    ns: Namespace, change: tuple[str, ...], up: bool | None
+) -> None:
+    """And of a link, whether it has a carrier: `up` is None for what is no event of one, or of one that is gone."""
     ns.ip("link", "add", "p0", "type", "veth", "peer", "name", "q0")
     for name in ("p0", "q0"):  # nothing that comes by itself
         ns.ip("link", "set", name, "addrgenmode", "none")
@@ -75,7 +78,11 @@ def test_changes_of_links_neighbours_and_addresses_are_seen(ns: Namespace, chang
         await anext(events)  # listening
         ns.ip(*change)
         async with asyncio.timeout(2):
-            await anext(events)
+            seen = await anext(events)
+            while up is not None and (seen.ifindex, seen.up) != (p0, up):
+                seen = await anext(events)
+        assert seen.only_neighbour is (change[0] == "neigh")
         await events.aclose()  # type: ignore[attr-defined]
 
+    p0 = ifindex(ns, "p0")
     run(work)
