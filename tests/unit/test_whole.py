@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import click
 import pytest
 
 from labkit.api import Lab
@@ -135,3 +136,11 @@ def test_the_worst_ev_of_a_spread_is_drawn() -> None:
     worst = {"worst_deviation_ratio": 0.012}
     run = {"granularity": "burst", "evs": [1, 2], "bits_per_s": 4e10, "tx_bytes": worst, "tx_packets": worst}
     assert "1.2 %" in pictures.spread({"runs": [run], "seconds": 5.0})
+
+
+def test_what_does_not_parse_is_told_and_defaults_do() -> None:
+    context = cli.bench.make_context("bench", ["planes"])
+    assert context.params["parts"] == ("planes",)
+    assert context.params["seconds"] is None
+    with pytest.raises(click.UsageError, match="'plane' is not one of"):
+        cli.bench.make_context("bench", ["plane"])

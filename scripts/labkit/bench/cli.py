@@ -42,9 +42,7 @@ _LISTEN_S = 0.5
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.2),
-    default=Options.seconds,
-    show_default=True,
-    help="of a run of throughput or planes",
+    help=f"of a run  [default: throughput {throughput.SHORT_S}, or {throughput.FULL_S}; planes {planes.SECONDS}]",
 )
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
 @click.option(
@@ -79,7 +77,7 @@ _LISTEN_S = 0.5
 def bench(
     parts: tuple[str, ...],
     pairs: int | None,
-    seconds: float,
+    seconds: float | None,
     ip: str,
     full: bool,
     mtu: int | None,
@@ -103,7 +101,7 @@ def bench(
     """
     options = Options(
         pairs=pairs,
-        seconds=seconds,
+        seconds=seconds or Options.seconds,
         versions=(4, 6) if ip == "both" else (int(ip),),
         full=full,
         mtu=mtu,

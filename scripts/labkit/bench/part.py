@@ -14,8 +14,8 @@ class Options:
     """What the command line says. Times in seconds."""
 
     pairs: int | None = None  # each part has its own number
-    seconds: float = 1.0  # of one measurement
-    warm_up_s: float = 0.5  # before it: TCP's start
+    seconds: float = 0.0  # of one measurement; 0: each part has its own
+    warm_up_s: float = 0.4  # before it: TCP's start
     versions: tuple[int, ...] = (4, 6)  # of the inner IP
     full: bool = False  # throughput: the whole matrix
     mtu: int | None = None  # of throughput's links; each place has its own

@@ -25,7 +25,10 @@ def throughput(document: Document) -> str:
                 "CPU of all processes and interrupts"
             ),
             sections=[_cell(c) for c in document["cells"]],
-            notes=document["notes"],
+            notes=[
+                *document["notes"],
+                "Bounds are judged by the median of the rounds' own ratios; lines: of the medians.",
+            ],
         )
     )
 

@@ -7,6 +7,7 @@ one subflow per plane stands beside it.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from mrcd.ctl.render import Column, percent, table
 RUNS = 5  # of what is required; of the rest, unless all is wanted:
 CONTEXT_RUNS = 2
 WARM_UP_S = 1.0
+SECONDS = 1.0  # of a run
 ETHERNET = 14  # what tbf counts of a frame beside the packet, bytes
 _MBIT = 1_000_000
 MRCD, MPTCP = "mrcd", "mptcp"
@@ -62,6 +64,7 @@ class _Way(NamedTuple):
 
 def measure(lab: Lab, options: Options) -> Document:
     """Each case by turns over mrcd and over MPTCP."""
+    options = replace(options, seconds=options.seconds or SECONDS)
     cases = []
     rate = None
     for case in CASES:
@@ -122,9 +125,9 @@ def _case(lab: Lab, case: Case, ways: list[_Way], options: Options) -> Document:
 
 
 def number_of_runs(case: Case, way: str, options: Options) -> int:
-    """Of one way in one case: as many as its bound asks for, or a few. Pure."""
+    """Of one way in one case: as many as its bound asks for, or a glimpse. Pure."""
     full = options.full or (way == MRCD and case.least > 0)
-    return options.pairs or (RUNS if full else CONTEXT_RUNS)
+    return options.pairs or (RUNS if full else CONTEXT_RUNS if case.least else 1)
 
 
 def _run(lab: Lab, case: Case, way: _Way, options: Options) -> Document:

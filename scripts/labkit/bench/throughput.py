@@ -5,6 +5,7 @@ what drifts favours none; the ratio of two in one round is a pair. Context is me
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from labkit import observe
@@ -22,7 +23,8 @@ from mrcd.netlink import set_offload
 
 PAIRS = 6
 FULL_PAIRS = 5
-CONTEXT_ROUNDS = GLIMPSE_ROUNDS = 2
+CONTEXT_ROUNDS, GLIMPSE_ROUNDS = 2, 1
+FULL_S, SHORT_S = 1.0, 0.7  # of a run
 _SEGMENTATION = ("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation")
 
 
@@ -31,6 +33,7 @@ def measure(lab: Lab, options: Options) -> Document:
     every = cells.full(options.mtu) if options.full else cells.default(options.mtu)
     wanted = cells.chosen(every, options.versions, options.only)
     found, notes = [], []
+    options = replace(options, seconds=options.seconds or (FULL_S if options.full else SHORT_S))
     built: tuple[object, ...] = ()
     for number, cell in enumerate(wanted):
         rounds = options.pairs or (FULL_PAIRS if options.full else GLIMPSE_ROUNDS if cell.glimpse else PAIRS)
