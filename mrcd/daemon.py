@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from mrcd import hooks, install, libbpf, routes, statefile, view
+from mrcd import abi, hooks, install, libbpf, routes, statefile, view
 from mrcd.dataplane import Dataplane, Point
 from mrcd.errors import MachineError, MrcdError
 from mrcd.events import EventLog

@@ -17,7 +17,17 @@ from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mrcd.errors import KernelError, MachineError
-from mrcd.netmessages import PROTOCOL, TABLE_MAIN, Change, Link, Route, read_change, read_link, read_route, route_request
+from mrcd.netmessages import (
+    PROTOCOL,
+    TABLE_MAIN,
+    Change,
+    Link,
+    Route,
+    read_change,
+    read_link,
+    read_route,
+    route_request,
+)
 
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT

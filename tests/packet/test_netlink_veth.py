@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 from mrcd.errors import KernelError, MachineError
-from mrcd.netlink import Link, Netlink, set_offload
+from mrcd.netlink import Netlink, set_offload
+from mrcd.netmessages import Link
 from tests.packet.wires import Namespace
 from tests.packet.witness import as_root, ensure, run
 
