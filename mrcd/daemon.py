@@ -31,7 +31,7 @@ log = logging.getLogger("mrcd")
 _RETRY_S = 1.0
 _SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
 _ROUTES_AT_ONCE = 256  # peers; with more, a start does not wait for their routes, and other work comes in between
-_BREATH = 16  # peers, and the loop sees to others
+_BREATH_S = 0.005  # with many peers the loop sees to others as often
 _SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
 
 
@@ -279,9 +279,7 @@ class Daemon:
                     evidence={"interface": nic},
                 )
         self.monitor.announce()  # tell the peers
-        for n, row in enumerate(list(self.peers)):
-            if n % _BREATH == 0:
-                await asyncio.sleep(0)
+        async for row in _by_and_by(list(self.peers)):
             self.dataplane.refresh(row)
             self._mark(row)
 
@@ -344,9 +342,7 @@ class Daemon:
         """Make the routes of these peers what they should be."""
         nics = self._nics()
         _log_changes(await self._routes.want(RouteKeeper.FABRIC, self._fabric))
-        for n, row in enumerate(rows):
-            if n % _BREATH == 0:
-                await asyncio.sleep(0)
+        async for row in _by_and_by(rows):
             peer = self.peers[row]
             mrc0 = self._mrc0 if self.monitor.peerwatch.sprayed(row) else None
             usable = view.usable_evs(peer, self.monitor.peerwatch.routed(row))
@@ -436,6 +432,16 @@ class Daemon:
                 self._monitoring.cancel()
             if not self._monitoring.cancelled():
                 self._monitoring.result()
+
+
+async def _by_and_by(rows: Iterable[int]) -> AsyncIterator[int]:
+    """These, one by one; the loop sees to others in between."""
+    begun = time.perf_counter()
+    for row in rows:
+        if time.perf_counter() - begun > _BREATH_S:
+            await asyncio.sleep(0)
+            begun = time.perf_counter()
+        yield row
 
 
 def own_addresses(plan: Plan) -> set[str]:

@@ -39,6 +39,7 @@ _ALARM_NS = 5_000_000  # between two times that a peer is asked about because a 
 _AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
 _PASSED_AT_ONCE = 64  # the same, where little is read of each EV
+_GREETED_AT_ONCE = 16  # peers, which are sent as many probes as a tick has time for
 _LOOK_NS = int(grey.LOOK_S * 1e9)  # a peer that is well is judged so seldom: what changes is seen at once
 _SLICE_S = 0.005  # a tick takes no longer, but for the peers at hand: the loop has others to serve
 
@@ -180,8 +181,7 @@ class Monitor:
         urgent, late = urgent[~passed], self._behind
         if self._pace.window and len(others):
             calm = self._calm.well(others) & self._calm.answered(others, self._swept_ns[others])
-            self._greet(others[calm], now)
-            others = others[~calm]
+            others = others[~calm] if self._greet(others[calm], now) else others[:0]
         due = np.concatenate([_from(urgent, self._turns[0]), others])
         visited = 0
         while visited < len(due) and (not visited or time.perf_counter() < self._until):
@@ -241,16 +241,20 @@ class Monitor:
         self._behind &= bool(len(left))
         return passed
 
-    def _greet(self, rows: health.Ints, now: int) -> None:
-        """Probe peers that are calm."""
-        self._unjudged[rows] = True
-        self._judge.forget(self.peerwatch.look(rows, now))
-        self._swept_ns[rows], self._due_ns[rows] = now, now + self._idle_ns - self._slack_ns
-        self._send(self._windows(rows, _NO_EVS, _NO_EVS[:, 0]), now)
-        self._asked[rows] = self._tables.rounds["round"][rows]
-        self._looked += len(rows)
-        if len(rows):
-            self._turns[1] = int(rows[-1]) + 1
+    def _greet(self, rows: health.Ints, now: int) -> bool:
+        """Probe peers that are calm. False if there was no time for all: then they are due still."""
+        for begin in range(0, len(rows), _GREETED_AT_ONCE):
+            if begin and time.perf_counter() >= self._until:
+                return False
+            some = rows[begin : begin + _GREETED_AT_ONCE]
+            self._unjudged[some] = True
+            self._judge.forget(self.peerwatch.look(some, now))
+            self._swept_ns[some], self._due_ns[some] = now, now + self._idle_ns - self._slack_ns
+            self._send(self._windows(some, _NO_EVS, _NO_EVS[:, 0]), now)
+            self._asked[some] = self._tables.rounds["round"][some]
+            self._looked += len(some)
+            self._turns[1] = int(some[-1]) + 1
+        return True
 
     def _count_round(self, visited: int, seconds: float) -> None:
         self._looked += visited

@@ -286,3 +286,17 @@ def test_a_quiet_peer_that_has_traffic_is_looked_at_in_the_next_turn() -> None:
     while m.monitor._busy_ns[6] < begun and m.programs.now - begun < 10**9:
         m.run(20)
     assert m.programs.now - begun <= 100 * MS
+
+
+def test_no_tick_greets_more_than_it_has_time_for_and_nobody_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = Many()
+    m.run(10_000)
+    by_its_clock(m, monkeypatch)
+    m.programs.takes_s = 0.002
+    m.monitor._due_ns[1:] = 0
+    m.monitor._budget = pacing.Budget(10**6)  # for all at once
+    m.programs.swept.clear()
+    for turn in range(10):
+        m.run(100)
+        assert len(m.programs.swept) <= 16 * (turn + 1)
+    assert set(m.programs.swept) == set(range(1, PEERS + 1))
