@@ -1,13 +1,16 @@
 """What tells two cluster files apart, as one host sees them. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from mrcd.config import Config, Host
 from mrcd.dataplane import Dataplane
 from mrcd.errors import UsageError
 from mrcd.settings import classes, settings
-from mrcd.topology import Peer, Plan
+from mrcd.topology import Plan
 from mrcd.versions import SCHEMA_VERSION
 
 # What a packet's sender and its receiver must know alike: EVs' numbers, addresses, headers.
@@ -15,6 +18,7 @@ AGREED = (
     *("cluster.block", "cluster.underlay", "cluster.planes", "cluster.evs_per_peer"),
     *("cluster.steering", "cluster.udp_port"),
 )
+_AT_ONCE = 64  # peers
 _FIXED = ("overlay.interface", "metrics.address", "metrics.web_config")
 
 
@@ -125,15 +129,13 @@ def _said(value: object) -> str:
 def compare(before: Plan, after: Plan) -> Difference:
     """From the plan that runs to another one of the same host."""
     old, new = ({h.name: h for h in p.config.hosts} for p in (before, after))
-    peers = {p.host.name: p for p in before.peers}
-    changes = [_evs(peers[p.host.name], p) for p in after.peers if p.host.name in peers]
     tables = (have := Dataplane.sizes(before)) != Dataplane.sizes(after, have["mrc_peers"])
     return Difference(
         settings=_settings(before.config, after.config),
         hosts_added=tuple(n for n in new if n not in old),
         hosts_removed=tuple(n for n in old if n not in new),
         hosts_changed=tuple((n, keys) for n in new if n in old and (keys := _keys(old[n], new[n]))),
-        peers=tuple(c for c in changes if c.added or c.removed or c.changed),
+        peers=tuple(c for c in _evs(before, after) if c.added or c.removed or c.changed),
         labels=_labels(before) != _labels(after),
         programs=tables or any(of(before).tobytes() != of(after).tobytes() for of in (settings, classes)),
         tables=tables,
@@ -158,11 +160,23 @@ def _keys(before: Host, after: Host) -> tuple[str, ...]:
 
 
 def _labels(plan: Plan) -> dict[tuple[str, int], str]:
-    return {(e.peer, e.ev): e.label for p in plan.peers for e in p.evs if e.label}
+    """Only paths that are listed have some."""
+    return {(e.peer, e.ev): e.label for p in plan.peers if p.explicit for e in p.evs if e.label}
 
 
-def _evs(before: Peer, after: Peer) -> PeerChange:
-    old, new = ({e.ev: (e.plane, e.segments) for e in p.evs} for p in (before, after))
-    both = old.keys() & new.keys()
-    changed = sum(old[ev] != new[ev] for ev in both)
-    return PeerChange(after.host.name, len(new) - len(both), len(old) - len(both), changed)
+def _evs(before: Plan, after: Plan) -> Iterator[PeerChange]:
+    """Of the peers that both know. Some at a time, as arrays: there may be a million EVs."""
+    old = {p.host.name: p.number for p in before.peers}
+    both = [p for p in after.peers if p.host.name in old]
+    width = max(p.config.cluster.evs_per_peer for p in (before, after))
+    for first in range(0, len(both), _AT_ONCE):
+        some = both[first : first + _AT_ONCE]
+        was = before.paths.block(np.array([old[p.host.name] for p in some]), width)
+        is_ = after.paths.block(np.array([p.number for p in some]), width)
+        same = (was.plane == is_.plane) & (was.srh_len == is_.srh_len) & (was.dst == is_.dst).all(axis=2)
+        if was.srh is not None and is_.srh is not None:
+            same &= (was.srh == is_.srh).all(axis=2)
+        added, removed = is_.configured & ~was.configured, was.configured & ~is_.configured
+        counts = (which.sum(axis=1).tolist() for which in (added, removed, was.configured & is_.configured & ~same))
+        for peer, *count in zip(some, *counts, strict=True):
+            yield PeerChange(peer.host.name, *count)

@@ -60,7 +60,7 @@ class Reloader:
     async def _reload(self, force: bool) -> dict[str, Any]:
         daemon, before = self._daemon, self._daemon.plan
         plan = await asyncio.to_thread(lambda: topology.plan(config.load(self.path), before.host.name))
-        difference = diff.compare(before, plan)
+        difference = await asyncio.to_thread(diff.compare, before, plan)
         document = difference.document() | {"file": str(self.path), "host": plan.host.name}
         if not difference.anything:
             return document | {"message": "nothing to change: the file says what runs"}
