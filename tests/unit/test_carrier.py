@@ -1,0 +1,60 @@
+"""mrcd.daemon: a plane whose link has lost its carrier is left with the event itself."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mrcd import abi
+from mrcd.daemon import Daemon
+from mrcd.hooks import Port
+from mrcd.netlink import Link
+
+
+def link(ifindex: int) -> Link:
+    numbers: Any = {"mtu": 9100, "kind": None, "lower": None, "vlan": 0, "noarp": False, "gso_max_size": 65536}
+    words: Any = {"name": f"p{ifindex}", "mac": "02:00:00:00:00:01", "enabled": True, "up": True}
+    return Link(ifindex=ifindex, **words, **numbers)
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    """Three planes: two NICs, and a VLAN on the second of them."""
+    found: Any = object.__new__(Daemon)
+    found._lost, found._left = set(), 0
+    found._ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
+    found.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
+    found.tables.node["ports"] = 0b111
+    found.told = []
+    found.monitor = SimpleNamespace(announce=lambda: found.told.append(int(found.tables.node["ports"])))
+    assert isinstance(found, Daemon)
+    return found
+
+
+def test_the_plane_is_left_and_then_the_peers_are_told_once(daemon: Any) -> None:
+    daemon._lose(4)
+    daemon._lose(4)
+    assert int(daemon.tables.node["ports"]) == 0b110
+    assert daemon.told == [0b110]
+    assert daemon._left == 0b001  # the reconciliation that follows makes events of it
+
+
+def test_a_nic_takes_the_planes_of_its_vlans_along(daemon: Any) -> None:
+    daemon._lose(5)
+    assert int(daemon.tables.node["ports"]) == 0b001
+    assert daemon._left == 0b110
+
+
+@pytest.mark.parametrize("other", [1, 77])
+def test_other_links_are_no_planes(daemon: Any, other: int) -> None:
+    daemon._lose(other)
+    assert int(daemon.tables.node["ports"]) == 0b111
+    assert not daemon.told
+
+
+def test_a_plane_that_is_down_already_is_no_news(daemon: Any) -> None:
+    daemon.tables.node["ports"] = 0b110
+    daemon._lose(4)
+    assert not daemon.told
+    assert daemon._left == 0
