@@ -9,7 +9,7 @@ import pytest
 from mrcd import abi
 from mrcd.daemon import Daemon
 from mrcd.hooks import Port
-from mrcd.netlink import Link
+from mrcd.netmessages import Link
 
 
 def link(ifindex: int) -> Link:
