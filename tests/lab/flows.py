@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from labkit.api import Lab
+from tests.lab.conftest import wait_until
 
 PORT = 7000
 
@@ -109,11 +110,8 @@ class Flow:
         return self
 
     def _listening(self) -> None:
-        for _ in range(200):
-            listeners = self._lab.exec("h2", ["ss", "-Hltn", f"sport = :{PORT}"]).stdout
-            if listeners.strip():
-                return
-        raise AssertionError("iperf3 does not listen")
+        listeners = ["ss", "-Hltn", f"sport = :{PORT}"]
+        wait_until("iperf3 listens", lambda: self._lab.exec("h2", listeners).stdout.strip())
 
     def report(self) -> Report:
         """Wait for the end of the flow and read both sides."""

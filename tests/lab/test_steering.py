@@ -26,7 +26,7 @@ def counts(lab: Lab) -> dict[int, tuple[int, int, int]]:
 def carry(lab: Lab, evs: Collection[int]) -> None:
     """Wait until each of these EVs has carried packets once more."""
     then = counts(lab)
-    wait_until(f"{sorted(evs)} carry traffic", lambda: all(counts(lab)[ev][0] > then[ev][0] for ev in evs), 3)
+    wait_until(f"{sorted(evs)} carry traffic", lambda: all(counts(lab)[ev][0] > then[ev][0] for ev in evs))
 
 
 def denied(lab: Lab, peer: str = "h2") -> set[int]:

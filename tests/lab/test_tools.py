@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -150,10 +151,18 @@ def test_other_steerings(steering: str) -> None:
 
 def test_capture_live_and_from_a_file(healthy: Lab, tmp_path: Path) -> None:
     file = tmp_path / "planes.pcap"
-    with healthy.popen("h0", ["mrcctl", "capture", "-w", str(file), "--seconds", "1.5"], stderr=subprocess.PIPE) as tap:
-        wait_until("the capture begins", lambda: file.exists() and file.stat().st_size > 1000)
+
+    def size() -> int:
+        return file.stat().st_size if file.exists() else 0
+
+    with healthy.popen("h0", ["mrcctl", "capture", "-w", str(file)], stderr=subprocess.PIPE) as tap:
+        wait_until("the capture begins", lambda: size() > 1000)
         healthy.exec("h0", ["ping", "-c", "8", "-i", "0.01", "-W1", "10.99.0.3"], check=True)
+        done = size()
+        wait_until("what came before is in the file", lambda: size() > done + 10_000)
+        tap.send_signal(signal.SIGINT)
         assert tap.wait(20) == 0
+    healthy.exec("h0", ["mrcctl", "capture", "-w", os.devnull, "--seconds", "0.1"], check=True)
     lines = healthy.exec("h0", ["mrcctl", "capture", "-r", str(file), "--json"], check=True).stdout.splitlines()
     seen = [json.loads(line) for line in lines]
     data = [d for d in seen if d["type"] == "data"]

@@ -184,9 +184,9 @@ def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
     host.evs["state"] = EvState.UNKNOWN
     host.evs["state"][:, :3] = EvState.ASSUMED_BAD
     host.changes["count"] = 1
-    began = time.monotonic()
+    began = time.process_time()
     series = host.scrape()
-    assert time.monotonic() - began < 0.5  # 0.03 s on a quiet machine; the daemon's loop waits for it
+    assert time.process_time() - began < 0.5  # of CPU, 0.03 as a rule; the daemon's loop waits for it
     assert len(series) < 3000, len(series)
     each = [k for k in series if k.startswith("mrc_ev_state_timestamp_seconds")]
     assert len(each) == MOST_EV_SERIES
