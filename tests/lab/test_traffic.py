@@ -150,12 +150,19 @@ def test_bursts_stay_whole_through_push_and_pop(healthy: Lab) -> None:
 
 def test_status_and_metrics_agree(healthy: Lab) -> None:
     tcp_transfer(healthy, 4)
-    tx = sum(_counts(healthy, "h0", "h2")[0])
-    with healthy.inside("h0"), urllib.request.urlopen("http://127.0.0.1:9479/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    series = [line for line in text.splitlines() if line.startswith('mrc_tx_packets_total{peer="h2"')]
-    assert len(series) == 4
-    assert sum(float(line.split()[-1]) for line in series) == pytest.approx(tx, abs=0)
+
+    def scraped() -> tuple[str, float]:
+        with healthy.inside("h0"), urllib.request.urlopen("http://127.0.0.1:9479/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        series = [line for line in text.splitlines() if line.startswith('mrc_tx_packets_total{peer="h2"')]
+        assert len(series) == 4
+        return text, sum(float(line.split()[-1]) for line in series)
+
+    def agree() -> bool:
+        return sum(_counts(healthy, "h0", "h2")[0]) == scraped()[1] > 0
+
+    wait_until("both tell the same, when the flow's last ACKs have been sent", agree)
+    text, _ = scraped()
     assert "mrc_build_info{" in text
     assert 'mrc_drops_total{reason="too_big"}' in text
     assert json.loads(json.dumps(mrcctl(healthy, "h0", "status")))["evs"]["GOOD"] == 36
