@@ -2,7 +2,8 @@
  * to arrive before it would have arrived on the soonest: by what is under way on each, which the peer's reports tell,
  * and by how long that takes at the pace at which packets arrive there (J. Little, 1961). What a plane takes longer
  * when it is empty does not count. So a slow plane gets what it can carry, and the others the rest. Where nothing
- * waits, planes just take turns.
+ * waits, planes just take turns. But one that is further away than FAR_NS is left out: TCP's timers, made for the others'
+ * round trips, would take what is on it for lost.
  */
 #ifndef MRC_BALANCE_H
 #define MRC_BALANCE_H
@@ -13,6 +14,7 @@
 #define PACE_NS 8000000 /* paces are taken over so much time */
 #define APART_NS 100000000
 #define QUIET_NS 1000000000ULL /* from one pause of a plane to the next, at least */
+#define FAR_NS 10000000 /* a plane whose way is longer than another's by more carries nothing while that one does */
 #define CHUNKS ((MRC_MAX_EVS_PER_PEER + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS)
 
 /* What is under way to a peer, by plane. Index: host id. */
@@ -49,6 +51,20 @@ static __always_inline int has_usable(const struct mrc_peer *peer, __u32 plane)
 }
 _Static_assert(MRC_EV_WORDS == 4, "has_usable");
 
+/* Those of the planes in `ports` whose way is longer than FAR_NS more than the shortest, as bits; never all. */
+static __always_inline __u32 far_planes(const struct mrc_pace *p, __u32 ports)
+{
+	__u32 least = ~0u, planes = 0, i;
+
+	for (i = 0; i < MRC_MAX_PLANES; i++)
+		if (ports & (1u << i) && p->empty_ns[i] < least)
+			least = p->empty_ns[i];
+	for (i = 0; i < MRC_MAX_PLANES; i++)
+		if (ports & (1u << i) && p->empty_ns[i] - least > FAR_NS)
+			planes |= 1u << i;
+	return planes;
+}
+
 /* Which of the planes in `ports` keep pace, as bits; at least one, if any of them has a usable EV. `packets` want to
  * go.
  */
@@ -65,6 +81,7 @@ __noinline __u32 planes_in_pace(struct mrc_peer *peer, __u32 host_id, __u32 port
 		quiet |= !aged(now, p->quiet_ns[i], 0) << i;
 	}
 	ports &= usable;
+	ports &= ~far_planes(p, ports);
 	ports = ports & ~quiet ?: ports;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		n = p->under_way[0][i] + p->under_way[1][i] + p->sent[i];
@@ -137,6 +154,8 @@ __noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 ask
 	most = late < p->newest_ns[plane] ? late : p->newest_ns[plane];
 	p->newest_ns[plane] = late;
 	most = most > least ? most - least : 0;
+	if (p->empty_ns[plane] > least && p->empty_ns[plane] - least > FAR_NS)
+		most = 0; /* nothing comes by it */
 	if (p->epoch != epoch) {
 		p->apart_ns = p->apart_now_ns;
 		p->apart_now_ns = 0;

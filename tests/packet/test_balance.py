@@ -64,6 +64,13 @@ def test_a_longer_way_is_no_queue(bench: Bench) -> None:
     assert pushed(bench, 4 * PLANES) == [4] * PLANES
 
 
+def test_a_plane_too_far_away_is_left_out_while_another_is_there(bench: Bench) -> None:
+    waiting(bench, empty_ns=planes(0, last=11 * MS))
+    assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
+    bench.set_state(H2, EvState.DENIED, *range(LAST * SLOTS))
+    assert pushed(bench, 4) == [0] * LAST + [4]
+
+
 def test_a_plane_that_is_to_drain_is_left_alone(bench: Bench) -> None:
     waiting(bench, quiet_ns=planes(0, last=now() + 1000 * MS))
     assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
@@ -104,6 +111,11 @@ def test_delay_makes_queues_known(bench: Bench) -> None:
     assert (asked.ev // SLOTS, pace["queued"]) == (late, 1)
     assert 4 * MS < pace["apart_ns"] < 5.5 * MS
     assert pace["late_ns"].argmax() == late
+    # What is so far away that it carries nothing hides no loss of the others'.
+    bench.pace(H2, apart_ns=0, apart_now_ns=0, empty_ns=[12 * MS if p == late else 0 for p in range(8)])
+    for turn in range(4 * PLANES):
+        r.report(delay=(12 * MS if (turn % PLANES) == LAST else 0))
+    assert bench.pace(H2)["apart_ns"] < 500_000
 
 
 def sent_now(r: Reporter, ev: int, packets: int) -> None:
