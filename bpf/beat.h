@@ -110,7 +110,9 @@ static __always_inline int beat(struct __sk_buff *skb)
 		beat->hurried = 0;
 		return TC_ACT_SHOT;
 	}
+	skb->mark = 0; /* others may have rules for marks on the planes' NICs */
 	bpf_loop(STALLS_AT_ONCE, heed_stall, &s, 0);
+	skb->mark = beat->id;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
 		return TC_ACT_SHOT;
 	return bpf_redirect(s.node->probe_ifindex, 0);

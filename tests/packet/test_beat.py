@@ -74,6 +74,11 @@ class Stage:
         """Those of them that ask for a report."""
         return [f for f in self.look() if Ether(f.data)[MRCProbe].counts]
 
+    def wait_until_swept(self) -> None:
+        """Until the last sweep's report is asked for, and what went before it on other planes has been seen too."""
+        until("three reports are asked for", lambda: len(self.reports()) == SWEEPS)
+        self.look()
+
 
 @pytest.fixture
 def stage(bench: Bench) -> Iterator[Stage]:
@@ -102,7 +107,7 @@ def well_formed(bench: Bench, frame: Frame) -> int:
 @pytest.mark.parametrize(("packet", "gso"), [(SMALL, None), BURST], ids=["small", "burst"])
 def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packet, gso: Gso | None) -> None:
     stage.dense(packet, gso)
-    until("three sweeps", lambda: len(stage.reports()) == SWEEPS)
+    stage.wait_until_swept()
     evs = Counter(well_formed(stage.bench, f) for f in stage.asked if not Ether(f.data)[MRCProbe].counts)
     assert evs == dict.fromkeys(range(EVS), SWEEPS)
     rounds = [Ether(f.data)[MRCProbe].round for f in stage.reports()]
@@ -117,7 +122,7 @@ def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packe
 
 def test_no_sooner_than_the_alarm_and_a_beat_apart(stage: Stage) -> None:
     stage.dense()
-    until("three sweeps", lambda: len(stage.reports()) == SWEEPS)
+    stage.wait_until_swept()
     times = sorted(Ether(f.data)[MRC].tx_ns for f in stage.reports())
     rounds = stage.bench.rounds(H2)
     assert times[0] - int(rounds["sent_ns"][int(rounds["round"] - SWEEPS) % abi.REPORT_SLOTS]) >= ALARM_MS * MS
@@ -127,7 +132,7 @@ def test_no_sooner_than_the_alarm_and_a_beat_apart(stage: Stage) -> None:
 def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None:
     stage.bench.rounds(H2)["debt"] = MOST_DEBT
     stage.dense()
-    until("three reports", lambda: len(stage.reports()) == SWEEPS)
+    stage.wait_until_swept()
     assert len(stage.asked) == SWEEPS
     assert stage.bench.rounds(H2)["debt"] == MOST_DEBT
 
@@ -135,7 +140,7 @@ def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None
 def test_evs_that_are_backed_off_are_not_probed(stage: Stage) -> None:
     stage.bench.tables.evs["probe_after_ns"][H2, 1:] = 2**63
     stage.dense()
-    until("three reports", lambda: len(stage.reports()) == SWEEPS)
+    stage.wait_until_swept()
     assert [Ether(f.data)[MRC].ev for f in stage.asked if not Ether(f.data)[MRCProbe].counts] == [0] * SWEEPS
 
 
