@@ -107,8 +107,13 @@ def links(pins: Path) -> list[Document]:
     """
     found = []
     for path in _files(pins / "links"):
-        with libbpf.opened(path) as fd:
-            info = libbpf.fill(LinkInfo(), fd)
+        try:
+            with libbpf.opened(path) as fd:
+                info = libbpf.fill(LinkInfo(), fd)
+        except KernelError as e:
+            if e.errno != errno.ENOENT:
+                raise
+            continue  # detached since the directory was read
         kind = _LINK_TYPES.get(info.type, str(info.type))
         xdp = "xdp-generic" if path.name.startswith("pop-xdp-generic") else "xdp"
         found.append(

@@ -50,6 +50,16 @@ def test_links_of_each_kind(bench: Bench) -> None:
     assert links(bench) == {}
 
 
+def test_a_link_that_goes_while_they_are_read_is_no_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
+    files = bpfinfo._files
+    monkeypatch.setattr(bpfinfo, "_files", lambda directory: [directory / "a-gone", *files(directory)])
+    try:
+        assert links(bench).keys() == {"pop-0"}
+    finally:
+        bench.dataplane.detach_others(set())
+
+
 def test_without_cap_sys_admin_programs_are_known_by_their_pins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     attach(bench, "push-egress", "mrc_push", "m0", "egress")
     attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
