@@ -31,7 +31,7 @@ from mrcd.topology import Plan
 log = logging.getLogger(__name__)
 
 PREFIXES_MAX = 65536
-_LEAST_PEERS, _PEERS_STEP = 64, 16  # rows of the peers' tables
+_LEAST_PEERS, _PEERS_STEP = 64, 8  # rows of the peers' tables
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
 _NO_EV = 0xFFFFFFFF
 _PROGRAMS = ("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer")
