@@ -55,6 +55,15 @@ static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner
 	return by_port ?: classes->dscp[inner->traffic_class >> 2];
 }
 
+static __always_inline int take_ev(__u32 number, struct choice *out)
+{
+	if (number == NO_SLOT)
+		return 0;
+	out->plane = number / settings.evs_per_plane;
+	out->slot = number % settings.evs_per_plane;
+	return 1;
+}
+
 static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, __u32 number)
 {
 	__u32 plane = number / settings.evs_per_plane, slot = number % settings.evs_per_plane;
@@ -63,11 +72,43 @@ static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, _
 	       peer->usable[plane & (MRC_MAX_PLANES - 1)][(slot / 64) & (MRC_EV_WORDS - 1)] >> (slot % 64) & 1;
 }
 
-/* The EV of all packets of a flow, for as long as it is usable; then the next one. */
-static __always_inline int pinned_ev(struct mrc_peer *peer, __u32 ports, __u32 hash, struct choice *out)
+#define REHASHES 4
+
+/* Another hash of the same flow, as even as the first (the finaliser of MurmurHash3, Appleby, 2011). */
+static __always_inline __u32 rehash(__u32 hash)
 {
-	return next_usable(peer, ports, hash % settings.planes, 0,
-			   hash / settings.planes % peer->slots, out);
+	hash ^= hash >> 16;
+	hash *= 0x85ebca6b;
+	hash ^= hash >> 13;
+	hash *= 0xc2b2ae35;
+	return (hash ^ hash >> 16) + 1; /* 0 must not stay 0 */
+}
+
+/* The EV of all packets of a flow, for as long as it is usable. The flows of one that is not are spread over the others
+ * of its plane, each by its next hash that fits; so are those of a plane without any over the other planes. They stay
+ * there whatever becomes of third EVs. Returns its number, or NO_SLOT. A function of its own: spraying pays nothing for it.
+ */
+__noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 ports, __u32 hash)
+{
+	__u32 plane = hash % settings.planes, by_slot = hash / settings.planes, i;
+	struct choice found;
+
+	if (!peer || !peer->slots)
+		return NO_SLOT;
+	for (i = 0; i < REHASHES; i++) {
+		if (ports & (1u << (plane & 31)) && usable_slot(peer, plane, 0) != NO_SLOT)
+			break;
+		hash = rehash(hash);
+		plane = hash % settings.planes;
+	}
+	for (i = 0; i < REHASHES; i++) {
+		if (usable_ev(peer, ports, plane * settings.evs_per_plane + by_slot % peer->slots))
+			return plane * settings.evs_per_plane + by_slot % peer->slots;
+		by_slot = rehash(by_slot);
+	}
+	if (!next_usable(peer, ports, plane, 0, by_slot % peer->slots, &found))
+		return NO_SLOT;
+	return found.plane * settings.evs_per_plane + found.slot;
 }
 
 /* Stay on an EV until the flow pauses, for longer than packets on other EVs can take more: then nothing is
@@ -89,8 +130,7 @@ static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u3
 		f->number = out->plane * settings.evs_per_plane + out->slot;
 		f->host_id = host_id;
 	} else {
-		out->plane = number / settings.evs_per_plane;
-		out->slot = number % settings.evs_per_plane;
+		take_ev(number, out);
 	}
 	f->ns = now;
 	return 1;
@@ -102,7 +142,7 @@ static __always_inline int classed_ev(struct __sk_buff *skb, __u32 policy, struc
 {
 	switch (policy) {
 	case MRC_POLICY_PINNED:
-		return pinned_ev(peer, ports, bpf_get_hash_recalc(skb), out);
+		return take_ev(pinned_ev(peer, ports, bpf_get_hash_recalc(skb)), out);
 	case MRC_POLICY_FLOWLET:
 		return flowlet_ev(peer, host_id, ports, now, bpf_get_hash_recalc(skb), turn, out);
 	default:

@@ -1,6 +1,7 @@
 """Policies: traffic that cannot bear reordering keeps its EV, by destination, port or DSCP."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
@@ -99,6 +100,43 @@ def test_a_pinned_flow_leaves_an_ev_that_has_failed_and_comes_back(bench: Bench)
     assert other // 4 == first // 4  # in the same plane
     bench.set_usable(H2, first, True)
     assert set(evs(bench, what)) == {first}
+
+
+def _pinned(bench: Bench, flows: Iterable[int]) -> dict[int, int]:
+    """Flow → its EV."""
+    return {n: ev(bench, packet(sport=10_000 + n, dport=4791)) for n in flows}
+
+
+@classes
+@pytest.mark.parametrize("others_dead", [0, 1])
+def test_the_flows_of_a_failed_ev_are_spread_over_its_plane(bench: Bench, others_dead: int) -> None:
+    for number in range(1, 1 + others_dead):
+        bench.set_usable(H2, number, False)
+    before = _pinned(bench, range(200 * EVS))
+    mine = [n for n in before if before[n] == 0]
+    bench.set_usable(H2, 0, False)
+    after = _pinned(bench, [*mine, *range(10 * EVS)])
+    assert all(after[n] == before[n] for n in range(10 * EVS) if n not in mine)
+    moved = Counter(after[n] for n in mine)
+    assert sorted(moved) == list(range(1 + others_dead, 4)), moved
+    assert max(moved.values()) < 2 * min(moved.values()), moved
+    bench.set_usable(H2, 3, False)  # a third one's failure moves nobody else
+    stay = [n for n in after if after[n] != 3]
+    assert _pinned(bench, stay) == {n: after[n] for n in stay}
+
+
+@classes
+def test_the_flows_of_a_plane_without_paths_are_spread_over_the_other_planes(bench: Bench) -> None:
+    flows = range(40 * EVS)
+    before = _pinned(bench, flows)
+    for number in range(4):
+        bench.set_usable(H2, number, False)
+    after = _pinned(bench, flows)
+    assert all(after[n] == before[n] for n in flows if before[n] >= 4)
+    moved = Counter(after[n] for n in flows if before[n] < 4)
+    assert sorted(moved) == list(range(4, EVS)), moved
+    by_plane = Counter(e // 4 for e in moved.elements())
+    assert max(by_plane.values()) < 1.5 * min(by_plane.values()), by_plane
 
 
 @classes
