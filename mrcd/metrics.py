@@ -256,7 +256,7 @@ class Paths:
         """A series for each EV that is not GOOD, the worst first while there is room."""
         family = GaugeMetricFamily(
             "mrc_ev_state_timestamp_seconds",
-            "Since when an EV that is not GOOD is what it is (of SKIP: since it last was anything else), Unix time.",
+            "Since when an EV that is not GOOD is what it is, Unix time; NaN: not known.",
             labels=["peer", "plane", "ev", "state", "reason"],
         )
         offset = time.time() - time.monotonic()
@@ -268,8 +268,9 @@ class Paths:
         for row, ev, state in found[:MOST_EV_SERIES]:
             record = self._evs.record(row, ev)
             why = Reason(int(record["skip_reason" if state is EvState.SKIP else "reason"]))
+            since = int(self._ledgers["lag_ns"][row, ev] if state is EvState.SKIP else record["state_since_ns"])
             labels = [self._names[row], str(int(record["plane"])), str(ev), state.name, why.text]
-            family.add_metric(labels, float(int(record["state_since_ns"]) / 1e9 + offset))
+            family.add_metric(labels, since / 1e9 + offset if since else float("nan"))
         yield family
         yield GaugeMetricFamily(
             "mrc_ev_series_omitted",

@@ -120,6 +120,9 @@ def test_only_evs_that_are_not_good_have_series(host: Host) -> None:
     label = 'ev="5",peer="h1",plane="1",reason="loss",state="ASSUMED_BAD"'
     assert name == f"mrc_ev_state_timestamp_seconds{{{label}}}"
     assert series[name] == pytest.approx(time.time() - 60, abs=2)
+    host.evs["state"][1, 5], host.ledgers["lag_ns"][1, 5] = EvState.SKIP, time.monotonic_ns() - 5 * S
+    (since,) = (v for k, v in host.scrape().items() if 'state="SKIP"' in k and 'ev="5"' in k)
+    assert since == pytest.approx(time.time() - 5, abs=2)
 
 
 def test_all_evs_on_request() -> None:
