@@ -8,6 +8,7 @@ kernel knows of them (BTF), so they may be another version's.
 
 import mmap
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,8 +27,9 @@ _PATH = ("configured", "dst", "plane", "srh_len")
 Records = NDArray[np.void]
 
 
-def carry(old: Path, tables: Tables) -> list[int]:
+def carry(old: Path, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> list[int]:
     """Copy what is known from the tables pinned at `old` into `tables`, which are filled and not in use yet.
+    An address may be another host's now: that of `strangers`, rows of the new tables.
 
     Returns the rows of the peers that were known. Raises MachineError if the old tables cannot be read.
     """
@@ -42,7 +44,7 @@ def carry(old: Path, tables: Tables) -> list[int]:
         found = []
         for row in np.flatnonzero(tables.peers["configured"]).tolist():
             before = known.get(tables.peers[row]["address"].tobytes())
-            if before is None:
+            if before is None or row in strangers:
                 continue
             for name in _PEER:
                 tables.peers[name][row] = peers[name][before]

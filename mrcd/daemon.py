@@ -101,20 +101,22 @@ class Daemon:
         left = set(self.plan.interfaces) - set(plan.interfaces)
         self.plan, self.dataplane, self.tables = plan, dataplane, tables
         dataplane.plan = plan
-        gone = self.peers.keys() - {p.host.id for p in plan.peers}
+        before = {row: p.host.name for row, p in self.peers.items()} or view.hosts_before(self.run_dir)
+        strangers = view.strangers(before, plan)
+        gone = self.peers.keys() - {p.host.id for p in plan.peers} | self.peers.keys() & strangers
         self.peers = {p.host.id: p for p in plan.peers}
         self._dirty &= self.peers.keys()
         for row in gone:
             if in_force:  # nobody is to send to hosts that are no more
                 _log_changes(await self._routes.want(row, ()))
             self._routes.forget(row)
-        install.write_peers(tables, plan, dataplane.refresh)
-        dataplane.take_over(tables)
+        install.write_peers(tables, plan, dataplane.refresh, strangers)
+        dataplane.take_over(tables, strangers)
         dataplane.set_prefixes(install.prefixes(plan))
         self.view = view.View(tables, plan, [], dataplane.pins)
         monitor = Monitor(plan, tables, dataplane, self.events, self._mark)
         if self._monitoring:
-            monitor.follow(self.monitor)
+            monitor.follow(self.monitor, strangers)
         self.monitor = monitor
         self.view.bad_ns = self.monitor.bad_ns
         await self.steering.follow(plan, tables, self.monitor)

@@ -11,6 +11,7 @@ import os
 import secrets
 import struct
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -174,12 +175,13 @@ class Dataplane:
         node["generation"], node["ports"], node["status"], node["epoch"] = _number(), ports, status, _number()
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), zero, node.tobytes())
 
-    def take_over(self, tables: Tables) -> None:
-        """Fill new tables, which know the peers and their paths, with what those before knew of these."""
+    def take_over(self, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> None:
+        """Fill new tables, which know the peers and their paths, with what those before knew of these; but of
+        `strangers` nothing was known."""
         if not self.fresh or self.replaced is None or self.tables == self.pins:
             return
         try:
-            for row in carry(self.replaced, tables):
+            for row in carry(self.replaced, tables, strangers):
                 self.refresh(row)
         except MrcdError as e:
             log.warning("%s; all paths are probed anew", e.args[0])

@@ -1,6 +1,7 @@
 """Write a plan into the tables. What is the same path as before keeps its counters and its state."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,16 @@ _AT_ONCE = 64  # peers: their EVs fit into a cache
 _POLICY_SHIFT = 16
 
 
-def write_peers(tables: Tables, plan: Plan, refresh: Callable[[int], None]) -> list[int]:
+def write_peers(
+    tables: Tables, plan: Plan, refresh: Callable[[int], None], strangers: AbstractSet[int] = frozenset()
+) -> list[int]:
     """Configure peers and EVs. Returns the rows (host ids) of which some path is new or another.
 
     `refresh` has the programs work out a row's usable EVs: a path leaves the rotation before it is forgotten.
+    `strangers`: rows of hosts whose id was another's; nothing of what that one said is true of them.
     """
     changed = []
-    wanted = {p.host.id for p in plan.peers}
+    wanted = {p.host.id for p in plan.peers} - strangers
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.ledgers, tables.rounds):

@@ -268,7 +268,7 @@ class Paths:
         for row, ev, state in found[:MOST_EV_SERIES]:
             record = self._evs.record(row, ev)
             why = Reason(int(record["skip_reason" if state is EvState.SKIP else "reason"]))
-            since = int(self._ledgers["lag_ns"][row, ev] if state is EvState.SKIP else record["state_since_ns"])
+            since = int(self._ledgers.record(row, ev)["lag_ns"] if state is EvState.SKIP else record["state_since_ns"])
             labels = [self._names[row], str(int(record["plane"])), str(ev), state.name, why.text]
             family.add_metric(labels, since / 1e9 + offset if since else float("nan"))
         yield family

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,9 +165,9 @@ class Monitor:
     def _sweep(self, row: int, first: int, count: int) -> int:
         return self._dataplane.sweep(row, first, count) if count else self._dataplane.sweep(row)
 
-    def follow(self, before: "Monitor") -> None:
-        """Know of the peers what an earlier plan's monitor knew."""
-        self.peerwatch.follow(before.peerwatch)
+    def follow(self, before: "Monitor", strangers: AbstractSet[int]) -> None:
+        """Know of the peers what an earlier plan's monitor knew, but for strangers."""
+        self.peerwatch.follow(before.peerwatch, strangers)
 
     def forget(self) -> None:
         """Judge all peers anew: what was missed while nobody listened says nothing."""

@@ -3,6 +3,7 @@ routes are still those of its usable EVs. Rows are host ids, as in the tables.""
 
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,12 @@ class PeerWatch:
         self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
         self._started = time.monotonic()
 
-    def follow(self, before: "PeerWatch") -> None:
-        """Know of the peers what was known under an earlier plan."""
+    def follow(self, before: "PeerWatch", strangers: AbstractSet[int] = frozenset()) -> None:
+        """Know of the peers what was known under an earlier plan, but for strangers."""
         self._started = before._started
-        known = [row for row in self.names if row < len(before._statuses)]
+        known = [row for row in self.names.keys() - strangers if row < len(before._statuses)]
         self._statuses[known] = before._statuses[known]
-        self.silent = before.silent & self.names.keys()
+        self.silent = before.silent & self.names.keys() - strangers
 
     @property
     def detached(self) -> bool:

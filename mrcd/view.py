@@ -7,7 +7,7 @@ import functools
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -232,7 +232,9 @@ class View:
         state = EvState(row["state"])
         sent = ledger["judged"]
         lost = min(ledger["lost_before"] + ledger["deficit"], sent)
-        since, sent_at = row["state_since_ns"], row["last_tx_ns"]
+        # GOOD to SKIP and back is no event: only of a lagging one it is known since when.
+        since = ledger["lag_ns"] if state is EvState.SKIP else row["state_since_ns"]
+        sent_at = row["last_tx_ns"]
         segments = _texts(e.segments)
         return {
             "peer": e.peer,
@@ -324,6 +326,23 @@ def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) 
     new = run_dir / (RUNNING_FILE + ".new")
     new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
     new.rename(run_dir / RUNNING_FILE)
+
+
+def hosts_before(run_dir: Path) -> dict[int, str]:
+    """The names of all hosts by id, in the file by which the daemon ran last; none if that is not known."""
+    try:
+        hosts = json.loads((run_dir / RUNNING_FILE).read_text())["config"]["hosts"]
+        return {int(h["id"]): str(h["name"]) for h in hosts}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def strangers(before: Mapping[int, str], plan_: Plan) -> set[int]:
+    """Peers' ids of which it is not known that they have been these hosts', or that were others', from the names
+    before; without any none is."""
+    names = set(before.values())
+    ids = ((p.host.id, p.host.name) for p in plan_.peers)
+    return {i for i, name in ids if names and (before[i] != name if i in before else name not in names)}
 
 
 def open_pinned(run_dir: Path) -> View:

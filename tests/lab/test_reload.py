@@ -240,3 +240,27 @@ def test_mrcctl_compares_without_the_daemon(file: File, tmp_path: Path) -> None:
     assert down.returncode == 2
     assert "not running" in down.stderr
     lab.up()
+
+
+def test_another_host_with_a_dead_one_s_id_is_unknown_until_it_speaks(file: File) -> None:
+    lab = file.lab
+    pid = lab.daemon_pid("h3")
+    assert pid is not None
+    mrcctl(lab, "h3", "detach", "--force")  # or its programs go on answering probes
+    os.kill(pid, signal.SIGKILL)
+    wait_until("mrcd of h3 is gone", lambda: lab.daemon_pid("h3") is None)
+    try:
+        wait_until("h0 has heard of it", lambda: "detached" in {p["status"] for p in mrcctl(lab, "h0", "peers")})
+        file.write(file.text.replace('name = "h3"', 'name = "new"', 1), "h0")
+        peers = {p["peer"]: (p["status"], p["heard_s"]) for p in mrcctl(lab, "h0", "peers")}
+        assert peers["new"] == ("unknown", None)
+        assert peers["h2"][0] == "attached"
+        routes = lab.exec("h0", ["ip", "route", "show", "10.99.0.4", "proto", "77"], check=True).stdout
+        assert "mrc0" not in routes
+        assert set(states(lab, "h0", "new").values()) == {"UNKNOWN"}
+    finally:
+        file.path.write_text(file.text)
+        lab.up()
+        mrcctl(lab, "h3", "attach")
+        file.write(file.text, "h0")
+    wait_until("all EVs are GOOD", lambda: all_good(lab))

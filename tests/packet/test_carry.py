@@ -90,6 +90,15 @@ def test_tables_of_another_size_know_the_states(bpffs: Path, steering: Steering)
     bad, denied = new.evs[H2, 1], new.evs[H2, 9]
     assert (bad["reason"], bad["relapses"], denied["reason"]) == (Reason.LOSS, 3, Reason.ADMIN)
     assert int(denied["state_since_ns"]) == since
+    other = Tables(second.tables, writable=True)  # as if nothing had been taken over, and another host were h2
+    other.evs[H2] = np.zeros((), abi.EV)
+    other.peers[H2] = np.zeros((), abi.PEER)
+    install.write_peers(other, second.plan, second.refresh)
+    second.take_over(other, {H2})
+    assert _known(other, 8) == {}
+    assert (other.peers[H2]["heard_ns"], other.peers[H2]["generation"]) == (0, 0)
+    second.take_over(other)
+    other.close()
     peer = new.peers[H2]
     assert (peer["heard_ns"], peer["ports"], peer["generation"]) == (77, 0b1101, 99)
     assert int(peer["usable"][0][0]) & 0b11 == 0b01  # the good one carries, the failed one does not

@@ -363,3 +363,17 @@ def test_a_peer_that_comes_back_finds_what_it_has_sent() -> None:
     write(t, plan(hosts="h0:0:0 h1:0:1"))
     write(t, plan())
     assert int(t.rxs[2, 0]["packets"]) == 9
+
+
+def test_another_host_with_the_same_id_and_paths_is_not_known() -> None:
+    p = plan()
+    t = Arrays(3, 8)
+    write(t, p)
+    live(t)
+    install.write_peers(cast(tables.Tables, t), p, lambda row: None, {1})
+    fresh = Arrays(3, 8)
+    write(fresh, p)
+    for name in ("peers", "evs", "ledgers", "rounds"):
+        assert getattr(t, name)[1].tobytes() == getattr(fresh, name)[1].tobytes()
+    assert t.peers["heard_ns"][2] == 5
+    assert t.evs["state"][2, 0] == EvState.DENIED

@@ -50,6 +50,31 @@ def test_a_path_s_packets() -> None:
     assert (p["last_tx_s"], p["since_s"]) == (None, None)
 
 
+def test_since_when_an_ev_is_passed_over_is_not_when_its_last_event_was() -> None:
+    host = Host()
+    host.ledgers["lag_ns"][1, 5] = host.now - 2 * S
+    known = {"state_since_ns": host.now - 90 * S}
+    for state, ago_s in ((EvState.GOOD, 90), (EvState.SKIP, 2), (EvState.DENIED, 90)):
+        assert host.path(state=state, **known)["since_s"] == pytest.approx(ago_s, abs=1)
+    host.ledgers["lag_ns"][1, 5] = 0  # a congested one
+    assert host.path(state=EvState.SKIP)["since_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("before", "strangers"),
+    [
+        ({}, set()),  # nothing is known
+        ({0: "h0", 1: "h1", 2: "h2", 3: "h3"}, set()),
+        ({0: "h0", 1: "old", 2: "h2", 3: "h3"}, {1}),
+        ({0: "h0", 1: "h2", 2: "h1", 3: "h3"}, {1, 2}),
+        ({0: "h0", 1: "h1", 2: "h2", 9: "h3"}, set()),  # the same host
+        ({0: "h0", 1: "h1", 2: "h2", 9: "old"}, {3}),
+    ],
+)
+def test_who_is_a_stranger(before: dict[int, str], strangers: set[int]) -> None:
+    assert view.strangers(before, Host().plan) == strangers
+
+
 def test_a_peer_that_does_not_exist_is_said_to_not_exist() -> None:
     with pytest.raises(UsageError, match="there is no peer 'h9'") as error:
         Host().view.paths(peer="h9")
