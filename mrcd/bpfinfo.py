@@ -127,7 +127,7 @@ def links(pins: Path) -> list[Document]:
                 "attached": info.ifindex != 0,
                 "pinned": True,
                 "program_id": info.prog_id,
-                "program": _program_name(info.prog_id) or _program_of(path.name),
+                "program": program_name(info.prog_id) or _program_of(path.name),
             }
         )
     return found + (_filters() if (pins / "clsact").exists() else [])
@@ -158,7 +158,7 @@ def _filters() -> list[Document]:
                         "attached": True,
                         "pinned": False,
                         "program_id": program,
-                        "program": _program_name(program),
+                        "program": program_name(program),
                     }
                 )
     return found
@@ -234,7 +234,8 @@ def _program(number: int) -> tuple[_ProgramInfo, list[int]]:
     return info, list(ids[: min(info.nr_map_ids, _MAPS_OF_A_PROGRAM)])
 
 
-def _program_name(number: int) -> str | None:
+def program_name(number: int) -> str | None:
+    """None if it is gone, or this process may not know."""
     try:
         return bytes(_program(number)[0].name).decode(errors="replace")
     except KernelError:

@@ -11,10 +11,9 @@ import subprocess
 from functools import cached_property
 from pathlib import Path
 
-from pyroute2 import AsyncIPRoute
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 
-from mrcd import libbpf
+from mrcd import foreign, libbpf
 from mrcd.ctl.examine import netdev
 from mrcd.errors import MachineError, MrcdError
 from mrcd.netlink import Netlink
@@ -24,8 +23,6 @@ from mrcd.objects import object_path
 _SCHED_CLS, _RINGBUF, _ARRAY, _TIMER_INIT = 3, 27, 2, 169  # of enum bpf_prog_type, bpf_map_type, bpf_func_id
 _F_MMAPABLE = 1 << 10
 _LOOPBACK = 1
-_PARENTS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
-_TCX = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}
 _QUEUE = re.compile(r"rx[_-]?(?:queue[_-]?)?(\d+)[_.-](?:packets|pkts|xdp_packets)")
 _TIME_ERROR = 5  # adjtimex(2)
 _UNKNOWN_SPEED = (0, 0xFFFF, 0xFFFFFFFF)
@@ -154,11 +151,7 @@ class Machine:
         """Names of the programs at a hook ("xdp", "ingress", "egress"), in the order in which they run."""
         if os.geteuid():
             raise MachineError("only root may see which programs are attached")
-        if where == "xdp":
-            number = ct.c_uint32()
-            libbpf.check("ask for the XDP program", libbpf.lib().bpf_xdp_query_id(ifindex, 0, ct.byref(number)))
-            return [_program(number.value)] if number.value else []
-        return [*_tcx(ifindex, where), *asyncio.run(_filters(ifindex, where))]
+        return [name or _program(number) for number, name in foreign.programs(ifindex, where)]
 
     def feature(self, name: str) -> bool | None:
         """Whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None if only root can ask."""
@@ -176,7 +169,7 @@ class Machine:
                 os.close(fd)
             return bool(fd >= 0)
         try:
-            _tcx(_LOOPBACK, "ingress")
+            foreign.tcx(_LOOPBACK, "ingress")
         except MrcdError:
             return False
         return True
@@ -214,26 +207,3 @@ def _program(number: int) -> str:
         return info.name.decode(errors="replace") or f"program {number}"
     finally:
         os.close(fd)
-
-
-def _tcx(ifindex: int, where: str) -> list[str]:
-    numbers, count, flags = (ct.c_uint32 * 64)(), ct.c_uint32(64), ct.c_uint32()
-    result = libbpf.lib().bpf_prog_query(ifindex, _TCX[where], 0, ct.byref(flags), numbers, ct.byref(count))
-    libbpf.check("ask which programs are attached", result)
-    return [_program(n) for n in list(numbers)[: count.value] if n]
-
-
-async def _filters(ifindex: int, where: str) -> list[str]:
-    """Filters of clsact, in the order of their priorities. Other kinds than bpf are named by their kind."""
-    found: dict[tuple[int, str], None] = {}
-    async with AsyncIPRoute() as ipr:
-        async for msg in await ipr.get_filters(index=ifindex, parent=_PARENTS[where]):
-            kind, options = msg.get("TCA_KIND"), msg.get("TCA_OPTIONS")
-            if not kind or not msg["handle"]:
-                continue
-            name = f"a {kind} filter"
-            if kind == "bpf" and options is not None:
-                # PROGRAM:[ID] if libbpf has attached it, FILE:[SECTION] if tc has.
-                name = str(options.get("TCA_BPF_NAME")).partition(":[")[0]
-            found[msg["info"] >> 16, name] = None
-    return [name for _, name in sorted(found)]
