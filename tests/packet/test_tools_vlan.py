@@ -1,0 +1,65 @@
+"""Packets of mrcctl's tools where planes are VLANs: as far as a kernel without VLAN interfaces can show it.
+
+A tool sends by the VLAN interface, which puts the tag on; here it is put on by hand. It listens at the NIC below.
+"""
+
+from ipaddress import IPv6Address
+
+import pytest
+from scapy.layers.l2 import Dot1Q, Ether
+
+from mrcd.ctl import packets, rawsocket, sockfilter
+from mrcd.ctl.packets import ASIDE, REPLY, REQUEST, Probe
+from tests.packet.cluster import H2, nic_mac, wire_mac
+from tests.packet.rig import Bench
+
+pytestmark = pytest.mark.root
+
+VLAN, EV = 100, 6  # of plane 1
+PROBES = {
+    REQUEST: Probe(REQUEST, sender=H2, receiver=0, ev=EV, seq=9, token=77, ns=1),  # the peer's `mrcctl probe`
+    REPLY: Probe(REPLY, sender=0, receiver=0, ev=EV, seq=9, token=77, ns=1),  # turned round, as `mrcctl trace` has it
+}
+
+
+def _tagged(bench: Bench, probe: Probe, source: IPv6Address) -> Ether:
+    frame = Ether(
+        packets.build(
+            probe,
+            [bench.plan.sids[1]],
+            source=source,
+            smac=bytes.fromhex(wire_mac(1).replace(":", "")),
+            dmac=bytes.fromhex(nic_mac(1).replace(":", "")),
+            udp_port=bench.config.cluster.udp_port,
+        )
+    )
+    return Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=VLAN) / frame.payload
+
+
+def test_a_request_in_a_vlan_is_answered_in_it_and_counts_nowhere(bench: Bench) -> None:
+    bench.tables.planes["vlan"][1] = VLAN
+    inlet, wires, before = bench.attach_pop(1, "ipv6"), bench.wires(), bench.counted()
+    peer = next(p for p in bench.plan.peers if p.host.id == H2)
+    inlet.send(_tagged(bench, PROBES[REQUEST], peer.addresses[1]))
+    found = [
+        (n, f.vlan, packets.read(f.data, bench.config.cluster.udp_port))
+        for n, w in enumerate(wires)
+        for f in w.frames()
+    ]
+    ((plane, vlan, reply),) = found
+    assert (plane, vlan) == (1, VLAN)
+    assert reply is not None
+    assert (reply.kind, reply.token, reply.seq) == (REPLY, 77, 9)
+    assert (bench.counted(), bench.drops()) == (before, {})
+
+
+def test_what_comes_back_in_a_vlan_is_seen_at_the_nic_below(bench: Bench) -> None:
+    bench.tables.planes["vlan"][1] = VLAN
+    inlet, before = bench.attach_pop(1, "ipv6"), bench.counted()
+    port = bench.config.cluster.udp_port
+    with rawsocket.Taps([(1, "n1")], sockfilter.ours(port, ASIDE)) as taps:
+        inlet.send(_tagged(bench, PROBES[REPLY], bench.plan.addresses[1]))
+        arrivals = [a for a in taps.wait(2) if not a.outgoing]
+    ((arrival, probe),) = [(a, packets.read(a.data, port)) for a in arrivals]
+    assert (arrival.key, arrival.vlan, probe) == (1, VLAN, PROBES[REPLY])
+    assert (bench.counted(), bench.drops()) == (before, {})
