@@ -156,6 +156,11 @@ deb: set-up ## a Debian package of what `install` installs, in build/
 	@$(MAKE) install-python install-files DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
 	scripts/deploy/debian/build build/deb build
 
+# Not a part of `test`: the package alone takes half a minute.
+.PHONY: test-deb
+test-deb: deb ## install, start, upgrade, remove and purge the package, on a root that is thrown away
+	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py
+
 .PHONY: clean
 clean: ## remove what was built, not what was installed
 	rm -rf build mrcd/mrc.bpf.o .mypy_cache .pytest_cache .ruff_cache

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -64,8 +64,10 @@ class Machine:
     """One boot. `directory` is its own, `tree` what was installed; mrcd and `units` (name → text) are enabled.
     Use as a context manager."""
 
+    boot = BOOT
+
     def __init__(self, lab: Lab, host: str, tree: Path, directory: Path, units: dict[str, str]) -> None:
-        self._lab, self._host, self._tree, self._directory, self._units = lab, host, tree, directory, units
+        self.lab, self._host, self._tree, self._directory, self._units = lab, host, tree, directory, units
         self.etc = directory / "etc"
         self.config = self.etc / "mrcd/mrcd.toml"
         self.log = directory / "mrcd.log"
@@ -74,14 +76,14 @@ class Machine:
         self._cgroup = root / f"mrcd-test-{os.getpid()}"
         self._pid = 0
 
-    def __enter__(self) -> "Machine":
+    def __enter__(self) -> Self:
         self._files()
         self._cgroup.mkdir()
         argv = ["unshare", "--mount", "--pid", "--uts", "--cgroup", "--fork", "--kill-child", "--mount-proc"]
-        argv += ["bash", "-c", BOOT, "boot", str(self._directory), str(self._tree), self._host]
+        argv += ["bash", "-c", self.boot, "boot", *self._arguments()]
         console = (self._directory / "console").open("ab")
         try:
-            with self._lab.inside(self._host), console:
+            with self.lab.inside(self._host), console:
                 self._process = subprocess.Popen(
                     argv,
                     stdin=subprocess.DEVNULL,
@@ -95,6 +97,10 @@ class Machine:
             self.__exit__(*sys.exc_info())
             raise
         return self
+
+    def _arguments(self) -> list[str]:
+        """Of the boot script."""
+        return [str(self._directory), str(self._tree), self._host]
 
     def _first_process(self) -> int:
         assert self._process.poll() is None, self.console()
@@ -116,7 +122,7 @@ class Machine:
         shutil.rmtree(self.etc / "systemd/system")
         shutil.copytree(self._tree / "etc", self.etc, dirs_exist_ok=True)
         (self.etc / "hostname").write_text(f"{self._host}\n")
-        shutil.copy(self._lab.state.cluster_file, self.config)
+        shutil.copy(self.lab.state.cluster_file, self.config)
         own = self.etc / "systemd/system"
         (own / "mrcd.service.d").mkdir(parents=True)
         log = f"[Service]\nStandardOutput=append:{self.log}\nStandardError=inherit\n"
@@ -128,10 +134,13 @@ class Machine:
             (own / name).write_text(text)
             (wants / name).symlink_to(f"/etc/systemd/system/{name}")
 
+    def enter(self) -> list[str]:
+        """What a command is prefixed with to run in the machine."""
+        return ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--uts", "--cgroup", "--net", "--wd=/", "--"]
+
     def run(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run a command in the machine."""
-        enter = ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--uts", "--cgroup", "--net", "--wd=/", "--"]
-        done = subprocess.run([*enter, *argv], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([*self.enter(), *argv], capture_output=True, text=True, timeout=30)
         if check:
             assert done.returncode == 0, f"{argv}: {done.stderr}\n{self.console()}\n{self.said()}"
         return done

@@ -1,0 +1,158 @@
+"""The Debian package on a machine of its own: installed, started, upgraded, removed, purged. `make test-deb` runs this.
+
+The machine's root is this one's, behind an overlay that is thrown away (so dpkg knows what is installed here); systemd
+is PID 1 in it. Nothing downloaded; not part of `make test`, for the package takes half a minute to build.
+"""
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit.api import Lab
+from tests.lab.conftest import gone, mrcctl, wait_until
+from tests.lab.machine import TARGETS, Machine, need_systemd
+
+ROOT = Path(__file__).parents[2]
+SIZE = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
+BOOT = """
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
+cd "$1/root"
+rm -rf lib/systemd/system etc/systemd/system
+mkdir -p lib/systemd/system etc/systemd/system
+rm -f etc/init.d/*
+for t in $4; do cp "/usr/lib/systemd/system/$t.target" lib/systemd/system/; done
+echo "$3" >etc/hostname
+mount --rbind /dev dev
+mount --rbind /sys sys
+umount --recursive --lazy sys/fs/cgroup
+mount -t cgroup2 none sys/fs/cgroup
+mount -t bpf -o mode=0700 bpf sys/fs/bpf
+mount -t proc proc proc
+mount -t tmpfs -o mode=0755 tmpfs run
+mount -t tmpfs tmpfs tmp
+mkdir -p srv/upper srv/before
+mount --bind "$1/upper" srv/upper
+hostname "$3"
+pivot_root . mnt
+umount --lazy /mnt
+cd /
+export container=pytest
+exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=console --log-level=notice --show-status=no
+"""
+
+
+class Root(Machine):
+    """A machine whose whole file system is its own."""
+
+    boot = BOOT
+
+    def _files(self) -> None:
+        (self._directory / "root").mkdir()
+
+    def _arguments(self) -> list[str]:
+        return [str(self._directory / "root"), "-", self._host, " ".join(TARGETS)]
+
+    def changed(self) -> set[str]:
+        """All files that are others than below the overlay, or gone (from their mode: whiteouts), without caches."""
+        found = self.run("find", "/srv/upper", "!", "-type", "d", "-printf", "%P\n").stdout.split()
+        return {f for f in found if not f.startswith(("var/cache/", "var/log/", "var/lib/dpkg/", "var/lib/systemd/"))}
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """The newest in build/."""
+    found = sorted((ROOT / "build").glob("mrcd_*.deb"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        pytest.skip("there is no package in build/: `make deb` makes it, and `make test-deb` all of this")
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+    """h0 of a lab, booted; h1 has a daemon of the lab's."""
+    need_systemd()
+    if "\toverlay\n" not in Path("/proc/filesystems").read_text():
+        pytest.skip("the kernel has no overlay file system for a root that is thrown away")
+    lab = Lab("debian", say=lambda _: None)
+    lab.down()
+    lab.up(**SIZE, daemon=False)
+    for host in ("h0", "h1"):
+        lab.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these
+    run_dir = lab.run_dir("h1")
+    argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")]
+    other = lab.popen("h1", argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with Root(lab, "h0", ROOT, tmp_path_factory.mktemp("debian"), {}) as made:
+        yield made
+    other.terminate()
+    other.wait(10)
+    lab.down()
+    assert gone("debian")
+
+
+def install(machine: Root, package: Path) -> None:
+    text = package.read_bytes()
+    done = subprocess.run([*machine.enter(), "sh", "-c", "cat >/tmp/mrcd.deb"], input=text, check=True)
+    assert done.returncode == 0
+    machine.run("dpkg", "--install", "/tmp/mrcd.deb")
+
+
+def test_the_package_from_installation_to_purge(machine: Root, package: Path) -> None:
+    lab = machine.lab
+    before = machine.changed()
+    assert machine.run("id", "mrcd", check=False).returncode != 0
+    install(machine, package)
+
+    # What is there.
+    for path in (
+        *("/usr/bin/mrcd", "/usr/bin/mrcctl", "/usr/lib/systemd/system/mrcd.service", "/usr/lib/sysusers.d/mrcd.conf"),
+        *("/usr/share/man/man8/mrcd.8", "/usr/share/man/man1/mrcctl.1", "/usr/share/man/man5/mrcd.toml.5"),
+        *("/usr/share/bash-completion/completions/mrcctl", "/usr/share/zsh/site-functions/_mrcctl"),
+        *("/usr/share/fish/vendor_completions.d/mrcctl.fish", "/etc/mrcd/mrcd.toml.example"),
+        *("/usr/share/mrcd/alerts.yml", "/usr/share/mrcd/recording.yml", "/usr/share/mrcd/dashboard.json"),
+    ):
+        machine.run("test", "-s", path)
+    assert "mrcd" in machine.run("id", "mrcd").stdout
+    assert machine.run("dpkg-query", "-W", "-f=${Status}", "mrcd").stdout == "install ok installed"
+    assert not machine.run("dpkg", "--verify", "mrcd").stdout
+    assert machine.run("mrcctl", "version").stdout.startswith("mrcctl ")
+    assert machine.show("ActiveState") == "inactive"  # there is no configuration yet
+    machine.run("mrcctl", "config", "check", "/etc/mrcd/mrcd.toml.example", "--host", "gpu1")
+
+    # It runs, and an upgrade loses nothing.
+    text = lab.state.cluster_file.read_text()
+    subprocess.run([*machine.enter(), "sh", "-c", "cat >/etc/mrcd/mrcd.toml"], input=text, text=True, check=True)
+    machine.run("systemctl", "enable", "--now", "mrcd")
+    assert machine.show("ActiveState") == "active"
+    wait_until("h1 knows all paths", lambda: {p["state"] for p in mrcctl(lab, "h1", "paths")} == {"GOOD"}, 15)
+    machine.run("mrcctl", "deny", "--peer", "h1", "--ev", "0")
+    pid, ping = machine.main_pid(), ["ping", "-i0.005", "-q", "10.99.0.1"]
+    pinging = lab.popen("h1", ping, stdout=subprocess.PIPE, text=True)
+    install(machine, package)
+    wait_until("mrcd is another", lambda: machine.main_pid() not in (0, pid))
+    pinging.send_signal(signal.SIGINT)
+    sent, received = re.findall(r"(\d+) packets transmitted, (\d+) received", pinging.communicate(timeout=10)[0])[0]
+    assert int(sent) - int(received) <= 1  # the last may be on its way
+    assert "ev:h1:0" in machine.run("mrcctl", "denials").stdout or "h1" in machine.run("mrcctl", "denials").stdout
+
+    # Removed: nothing forwards by programs, and what an administrator wrote stays.
+    machine.run("dpkg", "--remove", "mrcd")
+    assert machine.run("systemctl", "is-active", "mrcd", check=False).stdout.strip() == "inactive"
+    assert not machine.run("sh", "-c", "ls -d /sys/fs/bpf/mrcd /run/mrcd", check=False).stdout
+    assert "mrc_" not in machine.run("bpftool", "net").stdout
+    left = machine.changed() - before
+    users = {f"etc/{f}" for f in ("passwd", "group", "shadow", "gshadow", ".pwd.lock")}
+    users |= {f"{f}-" for f in users}
+    assert left - users == {"etc/mrcd/mrcd.toml", "var/lib/mrcd/denials.json"}, left
+
+    # Purged: only the user is left, as Debian's policy has it, for files may be his.
+    machine.run("dpkg", "--purge", "mrcd")
+    assert machine.changed() - before - users == set()
+    assert machine.run("dpkg-query", "-W", "mrcd", check=False).returncode != 0
