@@ -14,12 +14,14 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from mrcd import abi, hooks, install, libbpf, routes, statefile, view
-from mrcd.dataplane import Dataplane, Point
+from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError, MrcdError
 from mrcd.events import EventLog
+from mrcd.links import Point
 from mrcd.monitor import Monitor
 from mrcd.netlink import Netlink, set_offload
 from mrcd.netmessages import Link, Route
+from mrcd.pinkeeper import keep_pins
 from mrcd.routekeeper import RouteKeeper
 from mrcd.selfwatch import Durations
 from mrcd.steering import Steering
@@ -64,6 +66,7 @@ class Daemon:
         self._left = 0  # planes that were left because of them, of which nothing else knows yet
         self._macs: dict[int, str] = {}
         self._warned: set[str] = set()
+        self._bare: set[int] = set()  # interfaces without a link-local address
         self._attached_at: set[int] | None = None  # the interfaces when all was attached
         self.settled = asyncio.Event()  # a plane could send, and routes were made of it, since this daemon came
         self._former: set[str] = set()  # addresses of this host by a plan before this one
@@ -230,9 +233,27 @@ class Daemon:
     async def _prepare(self, plane: int, port: hooks.Port, gateway: str) -> None:
         """One NIC: sysctls, its address, its first hop."""
         hooks.prepare_sysctls(port)
-        await self.netlink.sync_addresses(port.nic.ifindex, [str(self.plan.addresses[plane])], self._in_underlay)
+        wanted = [str(self.plan.addresses[plane])]
+        had = await self.netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
+        if port.nic.up:
+            await self._ensure_link_local(port.nic, had)
         if port.nic.up and port.nic.ifindex not in self._macs:
             await self.netlink.keep_resolved(port.nic.ifindex, gateway)
+
+    async def _ensure_link_local(self, nic: Link, had: set[str]) -> None:
+        """Without such an address the kernel cannot ask for the first hop. It makes one when the link comes up, so
+        only where there is still none at a second look somebody has taken it away."""
+        if any(IPv6Address(a).is_link_local for a in had if ":" in a):
+            self._bare.discard(nic.ifindex)
+        elif nic.ifindex in self._bare:
+            self._bare.discard(nic.ifindex)
+            address = await self.netlink.add_link_local(nic.ifindex, nic.mac)
+            log.warning(
+                "%s had no link-local address, without which its first hop is lost: added %s", nic.name, address
+            )
+        else:
+            self._bare.add(nic.ifindex)
+            asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
 
     def _look_again(self) -> None:
         self._relink = True
@@ -420,6 +441,7 @@ class Daemon:
             group.create_task(self.run_netlink())
             group.create_task(self._watch_paths())
             group.create_task(self.steering.run())
+            group.create_task(keep_pins(self))
 
     async def _watch_paths(self) -> None:
         """Run the monitor, and another one when another plan is adopted."""

@@ -5,16 +5,13 @@ the daemon. Starting again replaces programs in place (bpf_link_update) and keep
 `detach` takes anything down.
 """
 
-import errno
 import logging
 import os
 import secrets
 import struct
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +20,9 @@ from mrcd import abi, btf, libbpf
 from mrcd.abi import EvState, Reason
 from mrcd.carry import carry
 from mrcd.errors import KernelError, MachineError, MrcdError
+from mrcd.links import Links
 from mrcd.objects import object_path
-from mrcd.pins import ensure_bpffs, locked, remove, version_of
+from mrcd.pins import Held, ensure_bpffs, locked, remove, version_of
 from mrcd.settings import classes, settings
 from mrcd.tables import Tables
 from mrcd.topology import Plan
@@ -37,27 +35,10 @@ _EVENTS_BYTES = 256 * 1024  # 5,000 events
 _NO_EV = 0xFFFFFFFF
 _PROGRAMS = ("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer")
 
-Point = Literal["ingress", "egress", "xdp", "xdp-generic"]
-
 
 def pin_directory(bpffs: Path) -> Path:
     """Where this ABI's maps and links are pinned."""
     return bpffs / "mrcd" / f"abi{abi.ABI_VERSION}"
-
-
-@dataclass(frozen=True)
-class Attachment:
-    """One program at one hook. `name` is the pin's, stable over restarts and renamed interfaces."""
-
-    name: str
-    program: str
-    interface: str
-    ifindex: int
-    point: Point
-
-
-def _tc_point(attachment: Attachment) -> int:
-    return libbpf.TC_INGRESS if attachment.point == "ingress" else libbpf.TC_EGRESS
 
 
 def rows_for(needed: int, have: int) -> int:
@@ -71,7 +52,7 @@ def rows_for(needed: int, have: int) -> int:
     return max(_LEAST_PEERS, -(-wanted // _PEERS_STEP) * _PEERS_STEP)
 
 
-class Dataplane:
+class Dataplane(Links):
     """The loaded object. Descriptors live as long as this; pins live on."""
 
     def __init__(self, plan: Plan, bpffs: Path, *, lock: int | None = None, program: Path | None = None) -> None:
@@ -80,13 +61,9 @@ class Dataplane:
         self.plan = plan
         self._bpffs = bpffs
         self._program = program
-        self.pins = pin_directory(bpffs)
+        super().__init__(pin_directory(bpffs))
         self.tables = self.pins  # where the tables in use are pinned
-        self._links = self.pins / "links"
-        self._filtered = self.pins / "clsact"  # a mark: filters are attached, which nothing pins
         self._obj = 0
-        self._programs: dict[str, int] = {}
-        self._filters: dict[str, Attachment] = {}  # attached by clsact: nothing pins these
         self._ring: libbpf.Ring | None = None
         self.fresh = False  # the counters started at zero
         self.replaced: Path | None = None  # where the tables are pinned in whose place these come
@@ -96,7 +73,10 @@ class Dataplane:
 
     def successor(self, plan: Plan) -> "Dataplane":
         """One for another plan, not loaded yet, that takes over what this one has attached; close this one then."""
+        if self.lost():
+            self.pin_what_is_lost()
         new = Dataplane(plan, self._bpffs, lock=self._lock)
+        new._held = Held(self._held)
         new._filters = dict(self._filters)
         return new
 
@@ -204,6 +184,39 @@ class Dataplane:
             (self.pins / name).unlink(missing_ok=True)
             libbpf.pin(libbpf.map_fd(maps[name]), self.pins / name)
 
+    # ---- pins that somebody else took away ----
+
+    def lost(self) -> str:
+        """What is not pinned any more of what should be; empty if all is."""
+        here = os.fstat(self._lock)
+        try:
+            there = self.pins.parent.stat()
+        except OSError as e:
+            return f"{self.pins.parent}: {e.strerror}"
+        if not os.path.samestat(here, there):
+            return f"{self.pins.parent} is another directory than it was"
+        wanted = [self.tables / n for n in self.sizes(self.plan)] + [self._links / n for n in self._held]
+        return next((f"{path}: not there" for path in wanted if not path.exists()), "")
+
+    def pin_what_is_lost(self) -> None:
+        """Pin it again, in a BPF file system that is mounted if need be. Raises MachineError, KernelError."""
+        ensure_bpffs(self._bpffs)
+        try:
+            for directory in (self._links, self.tables, *([self._filtered] if self._filters else [])):
+                directory.mkdir(parents=True, exist_ok=True)
+            if not os.path.samestat(os.fstat(self._lock), self.pins.parent.stat()):
+                lock = locked(self.pins.parent)
+                os.close(self._lock)
+                self._lock = lock
+        except OSError as e:
+            raise MachineError(f"{e.filename}: {e.strerror}") from None
+        maps = libbpf.maps_of(self._obj)
+        for name in self.sizes(self.plan):
+            if not (self.tables / name).exists():
+                libbpf.pin(libbpf.map_fd(maps[name]), self.tables / name)
+        for name in self._held:
+            self._held.pin(name, self._links)
+
     def _forget_staged(self) -> None:
         staged = self.pins / "next"
         if staged.exists():  # of a start that failed
@@ -233,6 +246,7 @@ class Dataplane:
         if self._obj:
             libbpf.close_object(self._obj)
             self._obj = 0
+        self._held.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -285,92 +299,6 @@ class Dataplane:
         node = np.frombuffer(libbpf.lookup_elem(self._node_fd, only, abi.NODE.itemsize) or b"", abi.NODE).copy()
         node["epoch"] = _number()
         libbpf.update_elem(self._node_fd, only, node.tobytes())
-
-    # ---- attach ----
-
-    def attach(self, wanted: Attachment) -> str:
-        """Attach, or replace in place. Returns how: "tcx", "clsact" or "xdp"."""
-        path = self._links / wanted.name
-        prog_fd = self._programs[wanted.program]
-        xdp = wanted.point.startswith("xdp")
-        if path.exists() and self._replace(path, wanted, prog_fd):
-            return "xdp" if xdp else "tcx"
-        if xdp:
-            self._leave_other_mode(wanted)
-        try:
-            fd = self._create(wanted, prog_fd)
-        except KernelError as e:
-            if xdp or e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-                raise
-            libbpf.attach_clsact(
-                prog_fd, wanted.ifindex, _tc_point(wanted), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY
-            )
-            self._filters[wanted.name] = wanted
-            self._filtered.mkdir(exist_ok=True)
-            return "clsact"
-        try:
-            libbpf.pin(fd, path)
-        finally:
-            os.close(fd)
-        return "xdp" if xdp else "tcx"
-
-    def _leave_other_mode(self, wanted: Attachment) -> None:
-        """An interface has one XDP program, and a link keeps its mode: ours in another mode goes first.
-        Meanwhile mrc_pop at tc does the work."""
-        for path in self.pins.parent.glob("abi*/links/pop-xdp*"):  # another version's too
-            with libbpf.opened(path) as fd:
-                same = libbpf.link_ifindex(fd) == wanted.ifindex
-            if same:
-                path.unlink()
-
-    def _replace(self, path: Path, wanted: Attachment, prog_fd: int) -> bool:
-        with libbpf.opened(path) as fd:
-            if libbpf.link_ifindex(fd) == wanted.ifindex:
-                try:
-                    libbpf.update_link(fd, prog_fd)
-                    return True
-                except KernelError as e:
-                    if e.errno != errno.ENOLINK:
-                        raise
-        path.unlink()  # its interface is gone, or came back as another one
-        return False
-
-    def _create(self, wanted: Attachment, prog_fd: int) -> int:
-        if wanted.point == "xdp":
-            return libbpf.create_link(prog_fd, wanted.ifindex, libbpf.XDP, libbpf.XDP_FLAGS_DRV_MODE)
-        if wanted.point == "xdp-generic":
-            return libbpf.create_link(prog_fd, wanted.ifindex, libbpf.XDP, libbpf.XDP_FLAGS_SKB_MODE)
-        kind = libbpf.TCX_INGRESS if wanted.point == "ingress" else libbpf.TCX_EGRESS
-        return libbpf.create_link(prog_fd, wanted.ifindex, kind)
-
-    def attached(self) -> bool:
-        """Whether anything of ours is attached."""
-        return any(self._links.iterdir()) or self._filtered.exists()
-
-    def pushes(self) -> bool:
-        """Whether mrc_push is attached, by this run or an earlier one."""
-        return any(name.startswith("push") for name in (*(p.name for p in self._links.iterdir()), *self._filters))
-
-    def detach_others(self, keep: set[str], hooks: Iterable[tuple[int, Point]] = ()) -> list[str]:
-        """Remove every attachment of ours that is not in `keep`. Returns the names removed.
-
-        `hooks` (ifindex, point) are searched for clsact filters of an earlier run, which nothing pins.
-        """
-        removed = [p.name for p in sorted(self._links.iterdir()) if p.name not in keep]
-        for name in removed:
-            (self._links / name).unlink()
-        kept = {(a.ifindex, a.point) for name, a in self._filters.items() if name in keep}
-        for name in self._filters.keys() - keep:
-            removed.append(name)
-            a = self._filters.pop(name)
-            libbpf.detach_clsact(a.ifindex, _tc_point(a), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
-        if self._filtered.exists():
-            for ifindex, point in set(hooks) - kept:
-                tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS
-                libbpf.detach_clsact(ifindex, tc_point, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
-            if not self._filters:
-                self._filtered.rmdir()
-        return removed
 
     # ---- programs that the daemon runs ----
 

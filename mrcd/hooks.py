@@ -5,8 +5,9 @@ from pathlib import Path
 
 from mrcd import abi
 from mrcd.config import Granularity, Hook
-from mrcd.dataplane import Attachment, Dataplane, Point
+from mrcd.dataplane import Dataplane
 from mrcd.errors import KernelError, MachineError
+from mrcd.links import Attachment, Point
 from mrcd.netmessages import Link
 
 _HEADERS = 14 + 40 + 8 + 32 + 32  # bytes: Ethernet, IPv6, UDP, struct mrc_hdr, struct mrc_probe

@@ -9,6 +9,7 @@ answer that differs is an error: netlink accepts and ignores attributes that it 
 import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from ipaddress import IPv6Address
 from typing import Any
 
 from pyroute2 import AsyncIPRoute
@@ -34,6 +35,7 @@ _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY P
 _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
 _ETHERNET = 14  # bytes
+_EVENTS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 
 
@@ -128,8 +130,9 @@ class Netlink:
 
     # ---- addresses ----
 
-    async def sync_addresses(self, ifindex: int, wanted: Sequence[str], ours: Callable[[str], bool]) -> None:
-        """Add the addresses (/32 or /128) that the interface lacks, delete those that are `ours` and not wanted."""
+    async def sync_addresses(self, ifindex: int, wanted: Sequence[str], ours: Callable[[str], bool]) -> set[str]:
+        """Add the addresses (/32 or /128) that the interface lacks, delete those that are `ours` and not wanted.
+        Returns what it had."""
         have = await self._addresses(ifindex)
         for address in sorted(a for a in have.keys() - set(wanted) if ours(a)):
             full = 128 if ":" in address else 32
@@ -146,6 +149,16 @@ class Netlink:
             await self._do(f"add address {address}", add)
         if missing and (still := set(missing) - (await self._addresses(ifindex)).keys()):
             raise MachineError(f"addresses {', '.join(sorted(still))} were added, but the kernel does not have them")
+        return set(have)
+
+    async def add_link_local(self, ifindex: int, mac: str) -> str:
+        """Give an interface the link-local address of its MAC (RFC 4291, appendix A). Returns it."""
+        octets = bytes.fromhex(mac.replace(":", ""))
+        last = bytes([octets[0] ^ 2, *octets[1:3], 0xFF, 0xFE, *octets[3:]])
+        address = str(IPv6Address(b"\xfe\x80" + bytes(6) + last))
+        add = self._ipr.addr("add", index=ifindex, address=address, prefixlen=64, flags=_IFA_F_NODAD)
+        await self._do(f"add address {address}", add)
+        return address
 
     async def _addresses(self, ifindex: int) -> dict[str, int]:
         """Address → prefix length."""
@@ -219,7 +232,7 @@ class Netlink:
     async def watch(self) -> AsyncIterator[Change]:
         """Yields when listening, then for every event of a link, a neighbour or an address."""
         async with AsyncIPRoute() as monitor:
-            await monitor.bind(rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV6_IFADDR)
+            await monitor.bind(_EVENTS)
             yield Change()  # what happened before is for the caller to look up
             while True:
                 try:

@@ -4,8 +4,10 @@ import ctypes as ct
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
+from mrcd import libbpf
 from mrcd.errors import KernelError, MachineError
 
 BPFFS_MAGIC = 0xCAFE4A11
@@ -14,7 +16,10 @@ BPFFS_MAGIC = 0xCAFE4A11
 def ensure_bpffs(path: Path) -> None:
     """Mount a BPF file system at `path` unless one is there."""
     libc = ct.CDLL(None, use_errno=True)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise MachineError(f"{path}: {e.strerror}") from None
     buffer = ct.create_string_buffer(256)
     if libc.statfs(os.fsencode(path), buffer) == 0:
         (kind,) = struct.unpack_from("q", buffer.raw)
@@ -22,6 +27,44 @@ def ensure_bpffs(path: Path) -> None:
             return
     if libc.mount(b"bpf", os.fsencode(path), b"bpf", ct.c_ulong(0), None) != 0:
         raise KernelError(f"mount a BPF file system at {path}", ct.get_errno())
+
+
+class Held:
+    """Descriptors of what is pinned, by the pins' names: it lives on if somebody takes the pins away."""
+
+    def __init__(self, of: "Held | None" = None) -> None:
+        """`of`: another's; these are copies."""
+        self._fds: dict[str, int] = {name: os.dup(fd) for name, fd in of._fds.items()} if of else {}
+
+    def __getitem__(self, name: str) -> int:
+        return self._fds[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fds
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fds)
+
+    def hold(self, name: str, fd: int) -> None:
+        """Take over a descriptor."""
+        self.let_go(name)
+        self._fds[name] = fd
+
+    def let_go(self, name: str) -> None:
+        """No error if it is not held."""
+        fd = self._fds.pop(name, -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def pin(self, name: str, directory: Path) -> None:
+        """Pin it again, unless it is pinned there."""
+        if not (directory / name).exists():
+            libbpf.pin(self._fds[name], directory / name)
+
+    def close(self) -> None:
+        """Let go of all."""
+        for name in list(self._fds):
+            self.let_go(name)
 
 
 def locked(directory: Path) -> int:

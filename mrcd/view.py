@@ -3,8 +3,10 @@
 Made from the mapped tables and the plan alone, so that mrcctl can answer without the daemon.
 """
 
+import contextlib
 import functools
 import json
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import __version__, bpfinfo, events, histograms
+from mrcd import __version__, bpfinfo, events, foreign, histograms
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
 from mrcd.errors import MachineError, UsageError, no_peer
@@ -55,7 +57,8 @@ class View:
         states = self._states(rows)
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
-        planes, links = self._planes(), bpfinfo.links(self._pins)
+        planes, lost = self._planes(), pins_lost(self._pins)
+        links = [] if lost else bpfinfo.links(self._pins)
         detached = is_detached(node)
         return {
             "schema_version": SCHEMA_VERSION,
@@ -68,9 +71,13 @@ class View:
             "steering": c.steering,
             "granularity": c.granularity,
             "attached": not detached,
-            "forwarding_without_daemon": bpfinfo.without_daemon(
+            "forwarding_without_daemon": {"works": False, "how": lost}
+            if lost and not detached
+            else bpfinfo.without_daemon(
                 links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, steering=c.steering
             ),
+            "pins": {"directory": str(self._pins), "lost": lost},
+            "foreign": [] if lost else self._foreign({link["program_id"] for link in links}),
             "links": links,
             "inner_mtu": self._plan.inner_mtu,
             "mtu": c.mtu,
@@ -90,6 +97,22 @@ class View:
             "last_transition": self._last_transition(),
             "last_event": None,
         }
+
+    def _foreign(self, ours: set[int]) -> list[Document]:
+        """Programs of others at our hooks; the kernel tells their names to root alone."""
+        overlay, hooks = self._plan.config.overlay.interface, list[foreign.Hook]()
+        for plane in self._tables.planes[: len(self._plan.interfaces)]:
+            if plane["ifindex"]:
+                hooks += [(int(plane["ifindex"]), "xdp"), (int(plane["ifindex"]), "ingress")]
+        burst = self._plan.config.cluster.granularity == "burst"
+        push = (overlay, "egress") if burst else (overlay + "p", "ingress")
+        for name, point in (push, (overlay + "p", "egress"), (overlay, "ingress")):
+            with contextlib.suppress(OSError):
+                hooks.append((socket.if_nametoindex(name), point))
+        found = foreign.at(hooks, ours)
+        for document in found:
+            document["program"] = document["program"] or bpfinfo.program_name(document["program_id"])
+        return found
 
     def _last_transition(self) -> Document | None:
         """The EV that changed its state last; GOOD to SKIP and back is no change."""
@@ -326,6 +349,14 @@ def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) 
     new = run_dir / (RUNNING_FILE + ".new")
     new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
     new.rename(run_dir / RUNNING_FILE)
+
+
+def pins_lost(pins: Path) -> str | None:
+    """What is to be said of pins that are gone; None if they are there, or cannot be seen."""
+    with contextlib.suppress(PermissionError):
+        if not (pins / "links").exists():
+            return f"nothing is pinned at {pins}"
+    return None
 
 
 def hosts_before(run_dir: Path) -> dict[int, str]:

@@ -43,6 +43,10 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
         *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]
+    if doc.get("foreign"):
+        pairs.append(("foreign", _foreign(doc["foreign"])))
+    if (doc.get("pins") or {}).get("lost"):
+        pairs.append(("pins", f"{doc['pins']['lost']}: see `mrcctl doctor`"))
     alone = doc.get("forwarding_without_daemon") or {}
     if alone:
         pairs.insert(3, ("", f"forwarding without the daemon: {text(alone.get('works'))} ({text(alone.get('how'))})"))
@@ -77,6 +81,10 @@ def brief(doc: Document, *, colour: bool, room: int | None = None) -> list[str]:
     ]
     if alone and not alone.get("works"):
         parts.append("needs the daemon to forward")
+    if (doc.get("pins") or {}).get("lost"):
+        parts.append("pins lost")
+    if doc.get("foreign"):
+        parts.append(f"foreign programs {len(doc['foreign'])}")
     fallbacks = sum(bool(p.get("fallback")) for p in planes)
     if fallbacks:
         parts.append(f"fallback hooks {fallbacks}")
@@ -114,6 +122,16 @@ def _fill(tables: Document) -> str:
         unit = " bytes" if name == "events" else ""
         parts.append(f"{words.get(name, name)} {text(fill.get('used'))} of {text(fill.get('size'))}{unit}")
     return ", ".join(parts)
+
+
+def _foreign(docs: Sequence[Document]) -> str:
+    """Programs of others, those in front of ours first."""
+    parts = []
+    for f in sorted(docs, key=lambda f: f["position"] != "before"):
+        where = {"before": "IN FRONT OF OURS", "after": "behind ours"}.get(f["position"], "ours is not there")
+        name = f["program"] or f"program {text(f['program_id'])}"
+        parts.append(f"{name} at {f['point']} of {f['interface']} ({where})")
+    return "; ".join(parts)
 
 
 def _transition(doc: Document) -> str:

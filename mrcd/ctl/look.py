@@ -1,6 +1,7 @@
 """The commands that look: status, peers, paths, events, histograms, version."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import mrcd
 from mrcd.ctl import bars, documents
 from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.client import DaemonDown, Json, follow_events
-from mrcd.ctl.offline import envelope, open_view, read
+from mrcd.ctl.offline import envelope, open_view, pins_gone, read
 from mrcd.ctl.options import STATES, StateType, peer_option, plane_option, wide_option
 from mrcd.ctl.reader import leave_with_reader
 from mrcd.errors import DaemonError
@@ -29,6 +30,20 @@ def _table(options: Options, name: str, document: Json, lines: Callable[..., lis
     emit(options, document, lambda d, **style: lines(d[name], **style), colour=colours(), room=room(wide))
 
 
+def _complete(options: Options, document: Json) -> None:
+    """What mrcd, in mounts of its own and with few capabilities, may not see itself."""
+    pins = document.get("pins") or {}
+    if pins and not pins.get("lost") and pins_gone(pins.get("directory")):
+        pins["lost"] = f"nothing is pinned at {pins['directory']}"
+        document["forwarding_without_daemon"] = {"works": False, "how": pins["lost"]}
+    unnamed = [f for f in document.get("foreign") or [] if not f["program"] and f["program_id"]]
+    if unnamed and os.geteuid() == 0:
+        from mrcd.bpfinfo import program_name
+
+        for f in unnamed:
+            f["program"] = program_name(f["program_id"])
+
+
 @click.command(short_help="Host, planes, peers and EVs at a glance.")
 @click.option("--brief", "-b", is_flag=True, help="One line.")
 @wide_option
@@ -40,6 +55,7 @@ def status(options: Options, brief: bool, wide: bool) -> None:
     `forwarding without the daemon` says whether programs and routes would go on if mrcd died now.
     """
     document, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
+    _complete(options, document)
     emit(options, document, documents.brief if brief else documents.status, colour=colours(), room=room(wide))
 
 

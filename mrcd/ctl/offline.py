@@ -63,6 +63,14 @@ def envelope(name: str, rows: Json, source: str) -> dict[str, Json]:
     return {"schema_version": SCHEMA_VERSION, "source": source, name: rows}
 
 
+def pins_gone(directory: object) -> bool:
+    """Whether there are no pins in the mounts of this process; those of the daemon may be others."""
+    try:
+        return not Path(str(directory), "links").exists()
+    except PermissionError:
+        return False
+
+
 def pins(run_dir: Path) -> tuple[Path, dict[str, int]]:
     """Where this host's maps are pinned, and its peers' host ids by name; works with and without the daemon.
 

@@ -25,7 +25,8 @@ from scapy.packet import Packet
 from mrcd import abi, config, install, libbpf, topology, wire
 from mrcd.abi import EvState
 from mrcd.config import Granularity
-from mrcd.dataplane import Attachment, Dataplane
+from mrcd.dataplane import Dataplane
+from mrcd.links import Attachment
 from mrcd.tables import Tables
 from tests.packet.cluster import ALL_PORTS, EVS, PLANES, SLOTS, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until

@@ -11,8 +11,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from mrcd import libbpf
-from mrcd.dataplane import Attachment
 from mrcd.errors import KernelError
+from mrcd.links import Attachment
 from tests.packet.cluster import EVS, H2
 from tests.packet.rig import Bench
 from tests.packet.wires import until

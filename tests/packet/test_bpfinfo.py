@@ -7,8 +7,8 @@ import pytest
 
 from mrcd import abi, bpfinfo, libbpf
 from mrcd.abi import EvState, Reason
-from mrcd.dataplane import Attachment
 from mrcd.errors import KernelError, MachineError
+from mrcd.links import Attachment
 from tests.packet.cluster import H2
 from tests.packet.rig import Bench
 
@@ -65,7 +65,7 @@ def test_without_cap_sys_admin_programs_are_known_by_their_pins(bench: Bench, mo
     attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
     attach(bench, "pop-xdp-1", "mrc_pop_xdp", "n1", "xdp")
     told = {x["link"]: x["program"] for x in bpfinfo.links(bench.dataplane.pins)}
-    monkeypatch.setattr(bpfinfo, "_program_name", lambda number: None)  # as the kernel answers then
+    monkeypatch.setattr(bpfinfo, "program_name", lambda number: None)  # as the kernel answers then
     try:
         assert {x["link"]: x["program"] for x in bpfinfo.links(bench.dataplane.pins)} == told
         assert told == {"push-egress": "mrc_push", "pop-0": "mrc_pop", "pop-xdp-1": "mrc_pop_xdp"}

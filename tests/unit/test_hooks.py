@@ -8,9 +8,10 @@ import pytest
 
 from mrcd import hooks
 from mrcd.config import Granularity, Hook
-from mrcd.dataplane import Attachment, Dataplane
+from mrcd.dataplane import Dataplane
 from mrcd.errors import KernelError, MachineError
 from mrcd.hooks import Port
+from mrcd.links import Attachment
 from mrcd.netmessages import Link
 
 

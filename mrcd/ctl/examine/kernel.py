@@ -135,7 +135,12 @@ def bpffs(c: Context) -> Outcome:
         under = [p for p in points if f"{pins}/".startswith(f"{p}/")]
         if under and c.machine.exists(pins):
             return passed(f"the tables are pinned in {pins}")
-        return fail(f"there are no tables in {pins}: the next start begins with new ones", "systemctl restart mrcd")
+        if c.status is None:
+            return fail(f"nothing is pinned in {pins}: nothing is sprayed", "systemctl restart mrcd")
+        return fail(
+            f"nothing is pinned in {pins}: what forwards ends with the mrcd that runs",
+            "mrcctl detach; systemctl restart mrcd (detached, traffic takes the kernel's routes meanwhile)",
+        )
     if "/sys/fs/bpf" in points:
         return passed("a BPF file system is mounted at /sys/fs/bpf")
     return passed("no BPF file system at /sys/fs/bpf yet: mrcd mounts it")

@@ -1,0 +1,351 @@
+"""What other hands do to a host on which mrcd runs: addresses, interfaces, pins and programs come and go."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.api import Lab
+from mrcd import libbpf
+from mrcd.dataplane import pin_directory
+from tests.lab.conftest import a_lab, all_good, mrcctl, wait_until
+from tests.lab.flows import tcp_transfer
+
+NAME = "hands"
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Lab]:
+    """Two hosts, two planes, two T1s each."""
+    with a_lab(NAME, hosts=2, hosts_per_t0=1, planes=2, t1=2) as lab:
+        yield lab
+
+
+@pytest.fixture
+def host(small: Lab) -> Iterator[Lab]:
+    """All is well before and after."""
+    small.up(hosts=2, hosts_per_t0=1, planes=2, t1=2)
+    wait_until("all EVs are GOOD", lambda: all_good(small), 20)
+    yield small
+    wait_until("all EVs are GOOD again", lambda: all_good(small), 30)
+    tcp_transfer(small, 6, size=100_000, target=1)
+
+
+class Ping:
+    """h0 pings h1 each 5 ms in a block; `lost` counts, after it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.lost = -1
+
+    def __enter__(self) -> "Ping":
+        argv = ["ping", "-i0.005", "-q", "10.99.0.2"]
+        self._process = self._lab.popen("h0", argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.send_signal(signal.SIGINT)
+        out, _ = self._process.communicate(timeout=10)
+        counts = re.findall(r"(\d+) packets transmitted, (\d+) received", out)
+        assert counts, f"ping ended with {self._process.returncode}: {out}"
+        self.lost = int(counts[0][0]) - int(counts[0][1])
+
+
+def ip(lab: Lab, node: str, *arguments: str) -> Any:
+    """The JSON of an ip command, if it prints any."""
+    out = lab.exec(node, ["ip", "-j", *arguments], check=True).stdout
+    return json.loads(out) if out.strip() else None
+
+
+def addresses(lab: Lab, interface: str) -> set[str]:
+    """Of h0."""
+    return {a["local"] for a in ip(lab, "h0", "addr", "show", "dev", interface)[0]["addr_info"]}
+
+
+def status(lab: Lab) -> Any:
+    return mrcctl(lab, "h0", "status")
+
+
+def sprayed(lab: Lab) -> int:
+    return sum(p["tx_packets"] for p in mrcctl(lab, "h0", "paths"))
+
+
+def reasons(lab: Lab) -> list[str]:
+    return [e["reason"] for e in mrcctl(lab, "h0", "events")]
+
+
+# ---- addresses ----
+
+
+def test_addresses_that_are_taken_away_come_back_and_nothing_is_lost(host: Lab) -> None:
+    plane, overlay = status(host)["planes"][0]["address"], {"10.99.0.1", "fd00:99::1"}
+    routes = {(r["dst"], r["metric"]) for r in ip(host, "h0", "-6", "route", "show", "proto", "77")}
+    with Ping(host) as ping:
+        ip(host, "h0", "-6", "addr", "del", f"{plane}/128", "dev", "p0")
+        wait_until("the plane's address is back", lambda: plane in addresses(host, "p0"), 2)
+        ip(host, "h0", "-6", "addr", "add", "fd10::77/128", "dev", "p0")  # renumbered by hand
+        wait_until(
+            "an address of the underlay that is not its own goes", lambda: "fd10::77" not in addresses(host, "p0"), 2
+        )
+    assert ping.lost == 0
+    ip(host, "h0", "addr", "flush", "dev", "mrc0")  # the kernel takes the routes with this source along
+    wait_until("the overlay's addresses are back", lambda: addresses(host, "mrc0") == overlay, 2)
+
+    def again() -> bool:
+        return {(r["dst"], r["metric"]) for r in ip(host, "h0", "-6", "route", "show", "proto", "77")} == routes
+
+    wait_until("and the routes", again, 2)
+    host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
+
+
+def test_a_nic_without_any_address_gets_what_it_needs(host: Lab) -> None:
+    with Ping(host) as ping:
+        ip(host, "h0", "-6", "addr", "flush", "dev", "p0")
+        wait_until(
+            "a link-local address, without which nobody can be asked for the first hop",
+            lambda: "fe80::4d:ff:fe00:2" in addresses(host, "p0"),
+            5,
+        )
+        assert status(host)["planes"][0]["address"] in addresses(host, "p0")
+        ip(host, "h0", "-6", "neigh", "flush", "dev", "p0")
+        wait_until("the first hop is resolved anew", lambda: _first_hop(host), 10)
+    assert ping.lost == 0
+    ip(host, "h0", "-6", "addr", "add", "fe80::2/64", "dev", "p0", "nodad")  # by which the lab's T0 knows this host
+    assert "p0 had no link-local address" in host.state.log("h0").read_text()
+
+
+def _first_hop(lab: Lab) -> str | None:
+    found = ip(lab, "h0", "-6", "neigh", "show", "fe80::1", "dev", "p0")
+    return found[0].get("lladdr") if found and "FAILED" not in found[0]["state"] else None
+
+
+# ---- the first hop, and the interface ----
+
+
+def test_a_first_hop_with_another_mac_that_nobody_announces(host: Lab) -> None:
+    """A T0 that was replaced: the plane is left at once, and comes back when the kernel has asked anew."""
+    before = _first_hop(host)
+    assert before is not None
+    ip(host, "t0-0-0", "link", "set", "h0", "address", "02:4d:ff:00:00:98")
+    try:
+        with Ping(host) as ping:
+            wait_until("the plane follows", lambda: status(host)["planes"][0]["gateway_mac"] == "02:4d:ff:00:00:98", 60)
+        wait_until("all EVs are GOOD", lambda: all_good(host), 20)
+        assert ping.lost <= 20, ping.lost
+    finally:
+        ip(host, "t0-0-0", "link", "set", "h0", "address", before)
+        ip(host, "h0", "neigh", "replace", "fe80::1", "dev", "p0", "lladdr", before, "nud", "reachable")
+
+
+def test_a_first_hop_with_another_address_is_followed_by_a_reload(host: Lab) -> None:
+    path = host.state.cluster_file
+    text = path.read_text()
+    for t0 in ("t0-0-0", "t0-1-0"):
+        ip(host, t0, "addr", "add", "fe80::9/64", "dev", "h0", "nodad")
+        ip(host, t0, "addr", "del", "fe80::1/64", "dev", "h0")
+    try:
+        with Ping(host) as ping:
+            host.exec("h0", ["ip", "neigh", "flush", "dev", "p0"], check=True)
+            wait_until("the first hop is lost", lambda: _first_hop(host) is None, 15)
+            checks = json.loads(host.exec("h0", ["mrcctl", "doctor", "--json"]).stdout)["checks"]
+            assert {c["id"] for c in checks if c["status"] == "FAIL"} == {"nic.first_hop"}
+            path.write_text(text.replace("[interfaces]\n", '[interfaces]\ngateway = "fe80::9"\n', 1))
+            host.exec("h0", ["mrcctl", "reload"], check=True)
+            assert all(p["up"] for p in status(host)["planes"])
+            routes = ip(host, "h0", "-6", "route", "show", "proto", "77")
+            assert "fe80::9" in json.dumps(routes)
+            assert "fe80::1" not in json.dumps(routes)
+        assert ping.lost == 0
+    finally:
+        for t0 in ("t0-0-0", "t0-1-0"):
+            ip(host, t0, "addr", "add", "fe80::1/64", "dev", "h0", "nodad")
+        path.write_text(text)
+        host.exec("h0", ["mrcctl", "reload"], check=True)
+        for t0 in ("t0-0-0", "t0-1-0"):
+            ip(host, t0, "addr", "del", "fe80::9/64", "dev", "h0")
+
+
+def test_an_interface_that_goes_and_comes_back_as_another(host: Lab) -> None:
+    before = ip(host, "h0", "link", "show", "dev", "p1")[0]["ifindex"]
+    elsewhere = host.ns("t1-1-0")
+    with Ping(host) as ping:
+        ip(host, "h0", "link", "set", "p1", "netns", elsewhere)
+        wait_until("the plane is down", lambda: not status(host)["planes"][1]["up"])
+        assert status(host)["planes"][1]["ifindex"] == 0
+        ip(host, "h0", "link", "add", "took", "index", str(before), "type", "veth", "peer", "name", "took2")
+        host.exec("t1-1-0", ["ip", "link", "set", "p1", "netns", host.ns("h0")], check=True)
+        ip(host, "h0", "link", "set", "p1", "up", "mtu", "9100")
+        wait_until("all EVs are GOOD", lambda: all_good(host), 20)
+    ip(host, "h0", "-6", "addr", "add", "fe80::2/64", "dev", "p1", "nodad")  # by which the lab's T0 knows this host
+    ip(host, "h0", "link", "del", "took")
+    assert ping.lost <= 5, ping.lost
+    plane = status(host)["planes"][1]
+    assert plane["ifindex"] == ip(host, "h0", "link", "show", "dev", "p1")[0]["ifindex"] != before
+    assert plane["hook"] == "tcx"
+
+
+# ---- pins ----
+
+
+def _bpffs(lab: Lab) -> Path:
+    return lab.run_dir("h0") / "bpf"
+
+
+@contextlib.contextmanager
+def _started(lab: Lab) -> Iterator[None]:
+    """mrcd of h0 in a block, and then the lab's again; what the lab mounts is missing, so it would build all anew."""
+    run_dir = lab.run_dir("h0")
+    with (run_dir / "mrcd.log").open("ab") as log:
+        argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(_bpffs(lab))]
+        mine = lab.popen("h0", argv, stdout=log, stderr=log)
+    try:
+        wait_until("mrcd answers", lambda: lab.exec("h0", ["mrcctl", "status"]).stderr == "")
+        yield
+    finally:
+        mine.terminate()
+        mine.wait(10)
+        lab.up(hosts=2, hosts_per_t0=1, planes=2, t1=2)
+
+
+def _take_away(lab: Lab, how: str) -> None:
+    if how == "umount":
+        subprocess.run(["umount", "-l", _bpffs(lab)], check=True)
+    elif how == "all":
+        shutil.rmtree(_bpffs(lab) / "mrcd")
+    else:
+        shutil.rmtree(pin_directory(_bpffs(lab)) / "links")
+
+
+@pytest.mark.parametrize("how", ["umount", "all", "links"])
+def test_pins_that_somebody_takes_away_are_made_again_and_nothing_is_lost(host: Lab, how: str) -> None:
+    pins = pin_directory(_bpffs(host))
+    before = {p.name for p in (*pins.iterdir(), *(pins / "links").iterdir())}
+    with Ping(host) as ping:
+        _take_away(host, how)
+        sent = sprayed(host)
+        wait_until("they are back", lambda: "pins_restored" in reasons(host), 5)
+        assert sprayed(host) > sent
+        assert {p.name for p in (*pins.iterdir(), *(pins / "links").iterdir())} == before
+        assert status(host)["pins"]["lost"] is None
+        pid = host.daemon_pid("h0")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)  # the new pins hold what forwards
+        wait_until("mrcd of h0 is gone", lambda: host.daemon_pid("h0") is None)
+        sent = sprayed(host)
+        wait_until("forwarding goes on", lambda: sprayed(host) > sent + 20)
+        host.up(hosts=2, hosts_per_t0=1, planes=2, t1=2)
+    assert ping.lost == 0
+
+
+def test_pins_that_cannot_be_made_again_are_told_and_a_detached_restart_mends_it(host: Lab) -> None:
+    """A file where the BPF file system was: as a service whose user may not mount one."""
+    bpffs, aside = _bpffs(host), _bpffs(host).with_name("aside")
+    with Ping(host) as ping:
+        subprocess.run(["umount", "-l", bpffs], check=True)
+        bpffs.rename(aside)
+        bpffs.write_text("")
+        wait_until("it is said", lambda: "pins_lost" in reasons(host), 5)
+        told = status(host)
+        assert told["pins"]["lost"] == f"nothing is pinned at {pin_directory(bpffs)}"
+        assert told["forwarding_without_daemon"]["works"] is False
+        text = host.exec("h0", ["mrcctl", "status"], check=True).stdout
+        assert "see `mrcctl doctor`" in text
+        assert "pins lost" in host.exec("h0", ["mrcctl", "status", "--brief"], check=True).stdout
+        checks = {c["id"]: c for c in json.loads(host.exec("h0", ["mrcctl", "doctor", "--json"]).stdout)["checks"]}
+        assert checks["bpffs.mounted"]["status"] == "FAIL"
+        assert checks["bpffs.mounted"]["fix"].startswith("mrcctl detach; systemctl restart mrcd")
+        refused = host.exec("h0", ["mrcctl", "reload"])
+        assert "Traceback" not in refused.stderr
+        mrcctl(host, "h0", "detach")
+        pid = host.daemon_pid("h0")
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        wait_until("mrcd of h0 is gone", lambda: host.daemon_pid("h0") is None)
+        assert "no table is pinned" in host.exec("h0", ["mrcctl", "status"]).stderr
+        bpffs.unlink()
+        aside.rename(bpffs)
+        with _started(host):
+            assert status(host)["attached"]
+            wait_until("all EVs are GOOD", lambda: all_good(host), 20)
+            sent = sprayed(host)
+            wait_until("it sprays", lambda: sprayed(host) > sent + 20)
+    assert ping.lost <= 4, ping.lost
+
+
+def test_after_an_unmount_without_a_daemon_the_next_start_works(host: Lab) -> None:
+    pid = host.daemon_pid("h0")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until("mrcd of h0 is gone", lambda: host.daemon_pid("h0") is None)
+    subprocess.run(["umount", "-l", _bpffs(host)], check=True)
+    down = host.exec("h0", ["mrcctl", "status"])
+    assert down.returncode == 2
+    assert "Traceback" not in down.stderr
+    assert host.exec("h0", ["ping", "-c1", "-W1", "10.99.0.2"]).returncode != 0  # the kernel let go of all
+    with _started(host):
+        wait_until("all EVs are GOOD", lambda: all_good(host), 20)
+        host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
+
+
+# ---- programs of others ----
+
+_BEFORE = 1 << 3  # BPF_F_BEFORE
+
+
+@pytest.fixture
+def stranger(host: Lab) -> Iterator[int]:
+    """Somebody else's tc program, that lets everything pass."""
+    obj = libbpf.open_object(Path(__file__).parents[2] / "build" / "fault.bpf.o")
+    libbpf.load_object(obj)
+    yield libbpf.program_fd(obj, "lab_fault")
+    libbpf.close_object(obj)
+
+
+def _xdp(ifindex: int) -> int:
+    """A link of an XDP program that lets everything pass: r0 = XDP_PASS; exit."""
+    code = bytes.fromhex("b700000002000000 9500000000000000")
+    program = libbpf.check("load", libbpf.lib().bpf_prog_load(6, b"their_xdp", b"GPL", code, 2, None))
+    try:
+        return libbpf.create_link(program, ifindex, libbpf.XDP, libbpf.XDP_FLAGS_SKB_MODE)
+    finally:
+        os.close(program)
+
+
+@pytest.mark.parametrize(("flags", "words"), [(_BEFORE, "IN FRONT OF OURS"), (0, "behind ours")])
+def test_status_names_programs_of_others(host: Lab, stranger: int, flags: int, words: str) -> None:
+    with host.inside("h0"):
+        link = libbpf.create_link(stranger, socket.if_nametoindex("p1"), libbpf.TCX_INGRESS, flags)
+    try:
+        (found,) = status(host)["foreign"]
+        text = host.exec("h0", ["mrcctl", "status"], check=True).stdout
+        brief = host.exec("h0", ["mrcctl", "status", "--brief"], check=True).stdout
+    finally:
+        os.close(link)
+    assert (found["program"], found["interface"], found["point"]) == ("lab_fault", "p1", "ingress")
+    assert found["position"] == ("before" if flags else "after")
+    assert f"lab_fault at ingress of p1 ({words})" in text
+    assert "foreign programs 1" in brief
+    assert status(host)["foreign"] == []
+
+
+def test_status_names_xdp_programs_and_filters_of_others(host: Lab, stranger: int) -> None:
+    with host.inside("h0"):
+        subprocess.run(["tc", "qdisc", "add", "dev", "mrc0", "clsact"], check=True)
+        libbpf.attach_clsact(stranger, socket.if_nametoindex("mrc0"), libbpf.TC_EGRESS, 77, 77)
+        xdp = _xdp(socket.if_nametoindex("p0"))
+    try:
+        found = {(f["point"], f["interface"]): (f["program"], f["position"]) for f in status(host)["foreign"]}
+    finally:
+        os.close(xdp)
+        host.exec("h0", ["tc", "qdisc", "del", "dev", "mrc0", "clsact"], check=True)
+    assert found[("xdp", "p0")] == ("their_xdp", "alone")
+    assert found[("egress", "mrc0")][1] == "after"

@@ -1,0 +1,31 @@
+"""Whose programs are at a hook, and on which side of ours."""
+
+import pytest
+
+from mrcd import foreign
+from mrcd.ctl import documents
+
+
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [
+        ([], []),
+        ([(7, None)], []),  # ours
+        ([(3, "theirs"), (7, None), (9, None)], [("before", 3, "theirs"), ("after", 9, None)]),
+        ([(0, "a u32 filter"), (7, None)], [("before", None, "a u32 filter")]),
+        ([(3, None)], [("alone", 3, None)]),
+    ],
+)
+def test_the_side_of_ours(there: list[foreign.Found], found: list[tuple[str, int | None, str | None]]) -> None:
+    told = foreign._documents("p0", "ingress", there, {7, 8})
+    assert [(d["position"], d["program_id"], d["program"]) for d in told] == found
+
+
+def test_status_has_those_in_front_first_and_numbers_for_want_of_names() -> None:
+    told = foreign._documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
+    status = {"foreign": told, "pins": {"directory": "/x", "lost": "nothing is pinned at /x"}}
+    lines = documents.status(status, colour=False)
+    assert "foreign     program 3 at ingress of p0 (IN FRONT OF OURS); theirs at ingress of p0 (behind ours)" in lines
+    assert "pins        nothing is pinned at /x: see `mrcctl doctor`" in lines
+    (brief,) = documents.brief(status, colour=False)
+    assert brief.endswith("pins lost  foreign programs 2")
