@@ -46,13 +46,16 @@ def test_kill_and_restart_under_load_lose_nothing(healthy: Lab) -> None:
     assert not any(lost), lost
 
 
+def _route(lab: Lab, host: str, address: str) -> str:
+    return lab.exec(host, ["ip", "route", "get", address], check=True).stdout
+
+
 def test_detach_leaves_plain_srv6_and_attach_brings_spraying_back(healthy: Lab) -> None:
     with Flow(healthy, 5) as flow:
         wait_until("the flow runs", lambda: _total(healthy) > 10_000)
         assert mrcctl(healthy, "h0", "detach")["attached"] is False
         still = _total(healthy)
-        route = healthy.exec("h2", ["ip", "route", "get", "10.99.0.1"], check=True).stdout
-        assert "encap seg6 mode encap.red" in route
+        wait_until("h2 has noticed", lambda: "encap seg6 mode encap.red" in _route(healthy, "h2", "10.99.0.1"))
         links = pin_directory(healthy.run_dir("h0") / "bpf") / "links"
         assert {p.name for p in links.iterdir()} == {f"pop-{p}" for p in range(4)}
         assert mrcctl(healthy, "h0", "status")["push"] == {}
