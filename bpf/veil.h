@@ -9,7 +9,7 @@
 #include "balance.h"
 #include "push.h"
 
-#define VEILS 4096 /* a power of two; flows that share one hide less */
+#define VEILS 4096 /* a power of two; while one flow hides something, others that share its room hide nothing */
 #define TCP_OPTION_NOP 1
 #define TCP_OPTION_SACK 5
 #define TCP_OPTION_TIMESTAMP 8
@@ -54,6 +54,17 @@ static __always_inline __u32 sack_at(struct __sk_buff *skb, __u32 at, const stru
 	return kind[0] == TCP_OPTION_NOP && kind[1] == TCP_OPTION_NOP && kind[2] == TCP_OPTION_SACK ? option + 2 : 0;
 }
 
+/* Hash of the flow of an acknowledgement, by the low words of both addresses and the ports. */
+static __always_inline __u32 veiled_flow(struct __sk_buff *skb, const struct mrc_prefix *key, const struct tcphdr *tcp)
+{
+	__u32 from = offsetof(struct iphdr, saddr), source = 0;
+
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		from = offsetof(struct ipv6hdr, saddr) + 12;
+	bpf_skb_load_bytes(skb, ETH_HLEN + from, &source, sizeof(source));
+	return (*(__u32 *)tcp ^ *(__u32 *)&key->address[12] ^ source * 0x85ebca6bu) * 0x9e3779b1u;
+}
+
 /* Hide the option in a packet that has been popped, if its gap is younger than `window_ns`. */
 __noinline int veil_sack(struct __sk_buff *skb, __u64 window_ns)
 {
@@ -73,12 +84,14 @@ __noinline int veil_sack(struct __sk_buff *skb, __u64 window_ns)
 	option = sack_at(skb, at, &tcp);
 	if (!option)
 		return 0;
-	flow = (*(__u32 *)&key.address[12] ^ *(__u32 *)&tcp) * 0x9e3779b1u;
+	flow = veiled_flow(skb, &key, &tcp);
 	slot = flow >> 20 & (VEILS - 1);
 	veil = bpf_map_lookup_elem(&mrc_veils, &slot);
 	if (!veil)
 		return 0;
 	now = bpf_ktime_get_ns();
+	if (veil->flow != flow && !aged(now, veil->ns, window_ns))
+		return 0; /* or each would begin the other's time anew */
 	if (veil->flow != flow || veil->ack != tcp.ack_seq) {
 		veil->flow = flow;
 		veil->ack = tcp.ack_seq;

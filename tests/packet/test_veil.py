@@ -22,9 +22,11 @@ TIMESTAMP = [*NOPS, ("Timestamp", (7, 8))]
 UNKNOWN = 253
 
 
-def ack(number: int = 1000, options: Any = SACK, version: int = 4, port: int = 5) -> Packet:
+def ack(number: int = 1000, options: Any = SACK, version: int = 4, port: int = 5, source: int = 3) -> Packet:
     """What h2's TCP has got, behind a gap."""
-    ip = IP(src="10.99.0.3", dst="10.99.0.1") if version == 4 else IPv6(src="fd00:99::3", dst="fd00:99::1")
+    ip: Any = IP(src=f"10.99.0.{source}", dst="10.99.0.1")
+    if version == 6:
+        ip = IPv6(src=f"fd00:99::{source}", dst="fd00:99::1")
     made: Packet = type(ip)(bytes(ip / TCP(sport=port, dport=6, flags="A", ack=number, options=options)))
     return made
 
@@ -76,6 +78,30 @@ def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
     until("the option is shown", lambda: seen(bench, ack()) == bytes(ack()))
     assert seen(bench, ack(port=77)) == veiled(ack(port=77))
     assert seen(bench, ack()) == bytes(ack())
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_ports_alone_are_no_flow(bench: Bench, version: int) -> None:
+    """Two hosts, or addresses of one, whose flows have the same ports: both have lost something."""
+    bench.pace(H2, apart_ns=10_000_000)
+    lost = [ack(1000 * n, version=version, source=n) for n in (3, 4)]
+    shown = set()
+
+    def both() -> bool:
+        shown.update(n for n, packet in enumerate(lost) if seen(bench, packet) == bytes(packet))
+        return len(shown) == 2
+
+    assert not both()
+    until("both are shown", both)
+
+
+def test_flows_that_share_a_room_hide_less(bench: Bench) -> None:
+    """And never what was lost for longer, by beginning each other's time anew."""
+    bench.pace(H2, apart_ns=APART_NS)
+    packets = [ack(port=port) for port in range(1000, 1400)]
+    shown = [seen(bench, p) == bytes(p) for p in packets]
+    assert 0 < sum(shown) < 100
+    assert [seen(bench, p) == bytes(p) for p in packets] == shown
 
 
 OTHERS: list[Any] = [[], TIMESTAMP, NOPS * 2, [("MSS", 1400), *SACK]]
