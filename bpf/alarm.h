@@ -38,7 +38,8 @@ struct {
 
 /* The packet of beat.h. One. */
 struct mrc_beat {
-	__u64 ns; /* when it was last here, or was made */
+	__u64 ns; /* when it was last here; 0 = it has ended */
+	__u64 made_ns;
 	__u64 wanted_ns; /* when there was last dense traffic, a beat more or less */
 	__u32 id; /* its mark */
 	__u32 hurried; /* rounds in a row that took much less than a beat */

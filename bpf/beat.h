@@ -18,15 +18,18 @@
 #define SWEPT_AT_ONCE 64 /* EVs */
 
 /* Headers, probe, and what becomes ballast and counts: as a request that rides on a burst. The checksum that a NIC may
- * yet write is in the ballast, or behind it.
+ * yet write is in the ballast, or behind it. What follows the inner headers is cut off and comes back as zeros: it was
+ * for another peer than those that are probed. Room for any SRH is there once: what the request's leaves is the reply's.
  */
 static __always_inline int begin_beat(struct __sk_buff *skb)
 {
-	__u32 headers = sizeof(struct ipv6hdr) + sizeof(struct outer_l4) + (settings.srh ? MRC_SRH_MAX : 0), first;
+	__u32 least = ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr), first;
+	__u32 longer = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr); /* the kernel keeps where a checksum goes */
 	struct mrc_beat *beat = the_beat();
 	__be16 type = bpf_htons(BEAT_TYPE);
 
-	if (!beat || make_room_in_place(skb, headers, report_size(0, &first)) ||
+	if (!beat || (bpf_skb_change_tail(skb, least, 0) && bpf_skb_change_tail(skb, longer, 0)) ||
+	    make_room_in_place(skb, sizeof(struct ipv6hdr) + sizeof(struct outer_l4), report_size(0, &first)) ||
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
 		return -1;
 	skb->mark = beat->id;
@@ -45,8 +48,9 @@ static __always_inline void keep_beating(struct __sk_buff *skb, const struct mrc
 		return;
 	if (aged(now, beat->wanted_ns, MRC_BEAT_NS))
 		beat->wanted_ns = now;
-	before = *(volatile __u64 *)&beat->ns;
-	if (!aged(now, before, BEAT_LOST_NS) || __sync_val_compare_and_swap(&beat->ns, before, now) != before)
+	before = *(volatile __u64 *)&beat->made_ns;
+	if (!aged(now, beat->ns, BEAT_LOST_NS) || !aged(now, before, BEAT_LOST_NS) ||
+	    __sync_val_compare_and_swap(&beat->made_ns, before, now) != before)
 		return;
 	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
 	if (!ride)
@@ -100,10 +104,14 @@ static __always_inline int beat(struct __sk_buff *skb)
 	struct mrc_beat *beat = the_beat();
 	__be16 type = bpf_htons(BEAT_TYPE);
 	__u64 now = bpf_ktime_get_ns();
+	__u32 id = skb->mark; /* another CPU may make the next one meanwhile: two must not have the same */
 
-	if (!s.node || !beat || skb->mark != beat->id || !s.node->paced || !s.node->probe_ifindex ||
-	    aged(now, beat->wanted_ns, BEAT_IDLE_NS))
+	if (!s.node || !beat || id != beat->id)
 		return TC_ACT_SHOT; /* consumed, not dropped */
+	if (!s.node->paced || !s.node->probe_ifindex || aged(now, beat->wanted_ns, BEAT_IDLE_NS)) {
+		beat->ns = 0; /* no alarm waits for it, and the next traffic begins another at once */
+		return TC_ACT_SHOT;
+	}
 	beat->hurried = aged(now, beat->ns, MRC_BEAT_NS / 4) ? 0 : beat->hurried + 1;
 	beat->ns = now;
 	if (beat->hurried > HURRIED_MOST) { /* nothing holds it back: try again when it counts as lost */
@@ -112,7 +120,7 @@ static __always_inline int beat(struct __sk_buff *skb)
 	}
 	skb->mark = 0; /* others may have rules for marks on the planes' NICs */
 	bpf_loop(STALLS_AT_ONCE, heed_stall, &s, 0);
-	skb->mark = beat->id;
+	skb->mark = id;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
 		return TC_ACT_SHOT;
 	return bpf_redirect(s.node->probe_ifindex, 0);

@@ -106,8 +106,8 @@ def beat_attachment(mrc0: Link) -> Attachment:
 
 
 def beat_bytes(evs_per_peer: int, srh: bool) -> int:
-    """The length of what goes round (bpf/beat.h): a request with room for counts, and for any SRH twice."""
-    return _HEADERS + abi.BALLAST + 8 * min(evs_per_peer, abi.REPORT_EVS) + 2 * abi.SRH_MAX * srh
+    """The length of what goes round (bpf/beat.h): a request with room for counts, and for any SRH."""
+    return _HEADERS + abi.BALLAST + 8 * min(evs_per_peer, abi.REPORT_EVS) + abi.SRH_MAX * srh
 
 
 def prepare_sysctls(port: Port, root: Path = Path("/proc/sys/net")) -> None:

@@ -1,5 +1,6 @@
 """A flow has stopped: probes on every EV, by the programs alone, made of a packet that goes round."""
 
+import contextlib
 import itertools
 import subprocess
 import time
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.root
 ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
 SMALL = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / b"small"
 BURST = (
-    IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(bytes(20000)),
+    IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(b"secret" * 3500),
     Gso("tcp4", 1000, 34),
 )
 SWEEPS = 3
@@ -45,11 +46,11 @@ class Stage:
         self.stack: Sender = bench.attach_push()
         self.round: Tap = bench.attach_beat()
         self.asked: list[Frame] = []
-        self.length = hooks.beat_bytes(EVS, bench.plan.needs_srh)
+        self.length = hooks.beat_bytes(bench.tables.evs.shape[1], bench.plan.needs_srh)
 
-    def dense(self, packet: Packet = SMALL, gso: Gso | None = None) -> None:
+    def dense(self, packet: Packet = SMALL, gso: Gso | None = None, rest_s: float = LOST_S) -> None:
         """Enough traffic for a report to be asked for, long after the last; then nothing."""
-        time.sleep(LOST_S)  # what went round for the test before has ended
+        time.sleep(rest_s)  # what went round for the test before has ended
         rounds = self.bench.rounds(H2)
         rounds["asked_ns"] = now() + 1000 * MS
         for _ in range(8):
@@ -58,6 +59,16 @@ class Stage:
         self.stack.send(ETHERNET / packet, gso)
         self.look()
         self.asked.clear()
+
+    @contextlib.contextmanager
+    def mtu(self, mtu: int) -> Iterator[None]:
+        """A block with this MTU on both ends of mrc0."""
+        with contextlib.ExitStack() as undo:
+            for name in ("m0", "m0p"):
+                command = ["ip", "link", "set", name, "mtu"]
+                undo.callback(subprocess.run, [*command, "1500"], check=True, timeout=10)
+                subprocess.run([*command, str(mtu)], check=True, timeout=10)
+            yield
 
     def rounds(self, word: bytes = b"") -> int:
         """How often something has come round since this was last asked; only what has this word in it."""
@@ -99,7 +110,9 @@ def well_formed(bench: Bench, frame: Frame) -> int:
     rest = frame.data[begin + len(content) :]
     fields = {"type": PROBE_REQUEST, "seq": probe.seq, "tx_ns": mrc.tx_ns}
     assert frame.data == bytes(bench.sent(H2, mrc.ev, Raw(bytes(content) + rest), **fields))
-    assert len(rest) >= abi.BALLAST + 8 * EVS + abi.SRH_MAX * (bench.setup.steering == "srh")
+    # A reply's SRH may be longer.
+    room = abi.SRH_MAX * (bench.setup.steering == "srh") - int(bench.ev(H2, mrc.ev)["srh_len"])
+    assert len(rest) >= abi.BALLAST + 8 * EVS + room
     return int(mrc.ev)
 
 
@@ -114,10 +127,38 @@ def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packe
     assert sorted(rounds) == [int(stage.bench.rounds(H2)["round"]) - n for n in (2, 1, 0)]
     for frame in stage.reports():
         well_formed(stage.bench, frame)
+    assert not any(b"secret" in f.data for f in stage.asked)  # other peers are probed with it too
     assert stage.bench.rounds(H2)["debt"] == SWEEPS * EVS * 50
     assert {len(f.data) for f in stage.round.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
     assert stage.bench.drops() == {}
     assert len(stage.bench.dataplane.events()) == 0  # nobody needs to wake the daemon
+
+
+@pytest.mark.parametrize("bench", [Setup("srh", evs=256), Setup(evs=256)], ids=["srh", "usid"], indirect=True)
+def test_it_fits_mrc0_where_the_planes_mtu_is_the_least(stage: Stage) -> None:
+    with stage.mtu(stage.bench.plan.inner_mtu):
+        stage.dense()
+        stage.wait_until_swept()
+    assert stage.rounds() > 0
+
+
+def test_where_it_does_not_come_round_the_daemon_is_woken(stage: Stage) -> None:
+    with stage.mtu(stage.length - 19):  # the kernel leaves room for Ethernet and a VLAN tag
+        stage.dense()
+        until("an event", lambda: abi.EVENT_STALLED in stage.bench.dataplane.events()["ev"])
+    assert (stage.look(), stage.rounds()) == ([], 0)
+
+
+def test_when_it_has_ended_traffic_begins_it_anew_at_once(stage: Stage) -> None:
+    stage.dense()
+    until("it goes round", lambda: stage.rounds() > 0)
+    time.sleep(LOST_S)
+    stage.bench.tables.node["paced"] = 0
+    time.sleep(0.003)
+    stage.bench.tables.node["paced"] = 1
+    stage.rounds()
+    stage.dense(rest_s=0)
+    until("it goes round again", lambda: stage.rounds() > 0)
 
 
 def test_no_sooner_than_the_alarm_and_a_beat_apart(stage: Stage) -> None:

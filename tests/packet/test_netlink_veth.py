@@ -155,9 +155,9 @@ def test_packets_leave_one_by_one(ns: Namespace) -> None:
     first = paced(318)
     assert first[1] == 318_000
     assert paced(318) == first
-    assert paced(494)[1] == 494_000
+    assert paced(406)[1] == 406_000
     subprocess.run(["tc", "qdisc", "del", "dev", "mrc0p", "root"], check=True, timeout=10)
-    assert paced(494)[1] == 494_000
+    assert paced(406)[1] == 406_000
 
 
 def test_where_packets_cannot_be_held_back(ns: Namespace) -> None:
