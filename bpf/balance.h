@@ -12,6 +12,7 @@
 #include "states.h"
 
 #define PACE_NS 8000000 /* paces are taken over so much time */
+#define IDLE_PACES 8 /* after so many times that without a report they are taken anew */
 #define APART_NS 100000000
 #define QUIET_NS 1000000000ULL /* from one pause of a plane to the next, at least */
 #define FAR_NS 10000000 /* a plane whose way is longer than another's by more carries nothing while that one does */
@@ -25,10 +26,11 @@ struct mrc_pace {
 	__u32 epoch; /* which is that */
 	__u64 sent_ns[MRC_MAX_PLANES]; /* while queued: when the newest packet was put on each plane */
 	__u64 quiet_ns[MRC_MAX_PLANES]; /* until when the plane was, or is, left alone, to see how late it is without us */
-	/* Of each part of the EVs that a report tells of: */
-	__u64 paced_ns[CHUNKS]; /* the peer's clock when `arrived` was taken */
+	__u64 paced_ns; /* the peer's clock when `paced` was taken */
+	__u32 paced[MRC_MAX_PLANES]; /* of `arrived`, of all parts */
+	/* Of each part of the EVs that a report tells of, by the newest; one plane's may be in both: */
 	__u32 arrived[CHUNKS][MRC_MAX_PLANES]; /* data packets, a count */
-	__u32 under_way[CHUNKS][MRC_MAX_PLANES]; /* data packets, by the newest report; */
+	__u32 under_way[CHUNKS][MRC_MAX_PLANES]; /* data packets; */
 	__u32 sent[MRC_MAX_PLANES]; /* while queued: those sent since, about */
 	__u32 pace_ns[MRC_MAX_PLANES]; /* how long a packet takes, smoothed: 1/4 */
 	__u32 newest_ns[MRC_MAX_PLANES]; /* how late the newest probe was */
@@ -72,7 +74,7 @@ __noinline __u32 planes_in_pace(struct mrc_peer *peer, __u32 host_id, __u32 port
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = bpf_ktime_get_ns();
-	__u32 usable = 0, quiet = 0, i, n;
+	__u32 usable = 0, quiet = 0, slowest = 0, pace_ns, i, n;
 
 	if (!peer || !p)
 		return ports;
@@ -83,17 +85,20 @@ __noinline __u32 planes_in_pace(struct mrc_peer *peer, __u32 host_id, __u32 port
 	ports &= usable;
 	ports &= ~far_planes(p, ports);
 	ports = ports & ~quiet ?: ports;
+	for (i = 0; i < MRC_MAX_PLANES; i++)
+		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		pace_ns = p->pace_ns[i] ?: slowest; /* of a plane that is new nothing is known */
 		n = p->under_way[0][i] + p->under_way[1][i] + p->sent[i];
-		wait_ns[i] = (__u64)n * p->pace_ns[i];
+		wait_ns[i] = (__u64)n * pace_ns;
 		wait_ns[i] -= wait_ns[i] < p->empty_ns[i] ? wait_ns[i] : p->empty_ns[i];
-		burst_ns[i] = (__u64)packets * p->pace_ns[i];
+		burst_ns[i] = (__u64)packets * pace_ns;
 		if (!(ports & (1u << i)))
 			wait_ns[i] = NEVER_NS;
 	}
 	return in_pace(wait_ns, burst_ns);
 }
-_Static_assert(CHUNKS == 2, "planes_in_pace");
+_Static_assert(CHUNKS == 2, "planes_in_pace, note_planes");
 
 /* A report, made over there at `told_ns`, has told of the EVs from `first` on: note by plane what of theirs was under
  * way and what has arrived, as added up in the scratch.
@@ -101,28 +106,30 @@ _Static_assert(CHUNKS == 2, "planes_in_pace");
 __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 told_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u32 zero = 0, i, begin, half = first != 0;
+	__u32 zero = 0, i, begin, arrived, half = first != 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
 	__u64 past;
-	int due;
 
 	if (!p || !scratch)
 		return 0;
-	past = told_ns - p->paced_ns[half];
-	due = past >= PACE_NS;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		begin = i * settings.evs_per_plane;
 		if (i >= settings.planes || begin >= first + counts || begin + settings.evs_per_plane <= first)
 			continue;
-		if (due) {
-			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], scratch->arrived[i] - p->arrived[half][i], past);
-			p->arrived[half][i] = scratch->arrived[i];
-		}
+		p->arrived[half][i] = scratch->arrived[i];
 		p->under_way[half][i] = scratch->under_way[i];
 		p->sent[i] = 0;
 	}
-	if (due)
-		p->paced_ns[half] = told_ns;
+	past = told_ns - p->paced_ns;
+	if (past < PACE_NS)
+		return 0;
+	p->paced_ns = told_ns;
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		arrived = p->arrived[0][i] + p->arrived[1][i];
+		if (past < IDLE_PACES * PACE_NS) /* else there was a rest, or another clock */
+			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past);
+		p->paced[i] = arrived;
+	}
 	return 0;
 }
 
@@ -133,28 +140,33 @@ __noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 ask
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 now = bpf_ktime_get_ns(), pause = 64 * (__u64)late;
-	__u32 i, most = 0, least = ~0u, epoch = now / APART_NS;
+	__u32 i, most = 0, least = ~0u, epoch = now / APART_NS, quiet = 0;
+	const struct mrc_peer *peer = peer_at(host_id);
 
 	plane &= MRC_MAX_PLANES - 1;
-	if (!p)
+	if (!p || !peer)
 		return 0;
 	p->late_ns[plane] += late / 4 - p->late_ns[plane] / 4;
 	if (pause < QUIET_NS)
 		pause = QUIET_NS;
 	if (late < p->empty_ns[plane] || aged(asked_ns, p->sent_ns[plane], late))
 		p->empty_ns[plane] = late;
-	else if (late > p->empty_ns[plane] + WAITING_NS && aged(now, p->quiet_ns[plane], pause))
-		p->quiet_ns[plane] = now + 2 * (__u64)late;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
+		quiet |= !aged(now, p->quiet_ns[i], 0);
+		if (!has_usable(peer, i))
+			continue; /* nothing comes by it */
 		most = p->late_ns[i] > most ? p->late_ns[i] : most;
 		least = p->late_ns[i] < least ? p->late_ns[i] : least;
 	}
+	/* One at a time: all at once would be none, and all but one a burden for that one. */
+	if (!quiet && late > p->empty_ns[plane] + WAITING_NS && aged(now, p->quiet_ns[plane], pause))
+		p->quiet_ns[plane] = now + 2 * (__u64)late;
 	p->queued = most > WAITING_NS;
 	/* Two in a row: one may have been held up by the host. */
 	most = late < p->newest_ns[plane] ? late : p->newest_ns[plane];
 	p->newest_ns[plane] = late;
 	most = most > least ? most - least : 0;
-	if (p->empty_ns[plane] > least && p->empty_ns[plane] - least > FAR_NS)
+	if (!has_usable(peer, plane) || (p->empty_ns[plane] > least && p->empty_ns[plane] - least > FAR_NS))
 		most = 0; /* nothing comes by it */
 	if (p->epoch != epoch) {
 		p->apart_ns = p->apart_now_ns;

@@ -238,7 +238,7 @@ struct mrc_rounds {
 	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
 	__u64 told_ns; /* the peer's clock in the newest report judged */
 	__u32 debt; /* data packets that are to be judged until volleys may be sent again */
-	__u32 least_ns; /* least mrc_ev.late_ns lately: at once, and up by 1/8 per reply */
+	__u32 least_ns; /* least mrc_ev.late_ns lately: at once, and up by 1/8 per reply on each EV */
 };
 _Static_assert(sizeof(struct mrc_rounds) == 144, "mrc_rounds has no padding");
 

@@ -45,7 +45,9 @@ static __always_inline void note_late(struct mrc_rounds *rounds, struct mrc_ev *
 
 	ev->late_ns += late / 4 - ev->late_ns / 4;
 	note_plane_late(host_id, ev->plane, late, asked_ns);
-	rounds->least_ns += rounds->least_ns > late ? late - rounds->least_ns : (late - rounds->least_ns) / 8;
+	/* Slowly, for the answers of one plane's EVs come in a row. */
+	rounds->least_ns += rounds->least_ns > late ? late - rounds->least_ns :
+						      (late - rounds->least_ns) / (8 * settings.evs_per_peer);
 }
 
 #define ASKED_LATELY 65536 /* probes on an EV */

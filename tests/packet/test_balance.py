@@ -6,8 +6,8 @@ import pytest
 from scapy.layers.inet import IP, UDP
 
 from mrcd.abi import EvState
-from tests.packet.cluster import H2, PLANES, SLOTS
-from tests.packet.reports import LAGGING, MS, Reporter, now, state
+from tests.packet.cluster import EVS, H2, PLANES, SLOTS, Setup
+from tests.packet.reports import LAGGING, MS, Asked, Reporter, now, state
 from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
@@ -87,7 +87,7 @@ def test_reports_tell_what_is_under_way(bench: Bench) -> None:
     r.report(after_ms=20)
     r.send_all(10)
     r.send(LAST * SLOTS, 6, arrive=2)
-    bench.pace(H2, sent=[3] * 8, paced_ns=[now() + CLOCK_NS - 20 * MS, 0])
+    bench.pace(H2, sent=[3] * 8, paced_ns=now() + CLOCK_NS - 20 * MS)
     r.report(after_ms=20)
     pace = bench.pace(H2)
     assert pace["sent"].tolist() == [0] * PLANES + [3] * (8 - PLANES)
@@ -116,6 +116,72 @@ def test_delay_makes_queues_known(bench: Bench) -> None:
     for turn in range(4 * PLANES):
         r.report(delay=(12 * MS if (turn % PLANES) == LAST else 0))
     assert bench.pace(H2)["apart_ns"] < 500_000
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=252)], indirect=True, ids=["252"])
+def test_a_plane_of_which_two_reports_tell_is_as_fast_as_the_others(bench: Bench) -> None:
+    r = Reporter(bench)
+    slots = [p * 63 + slot for p in range(PLANES) for slot in range(SLOTS)]  # of 126 to 129 both tell
+    r.report()
+    r.report()
+    bench.pace(H2, paced_ns=now() + CLOCK_NS, paced=bench.pace(H2)["arrived"].sum(axis=0))
+    for ev in slots:
+        r.send(ev, 10)
+    r.report()
+    bench.pace(H2, paced_ns=now() + CLOCK_NS - 20 * MS)
+    r.report()
+    pace = bench.pace(H2)["pace_ns"].tolist()
+    assert pace[:PLANES] == [pace[0]] * PLANES
+    assert pace[0] == pytest.approx(20 * MS / 40, rel=0.5)
+
+
+def test_a_plane_of_which_nothing_is_known_does_not_get_everything(bench: Bench) -> None:
+    waiting(bench, pace_ns=planes(MS, last=0), under_way=[planes(2, last=2), [0] * 8])
+    assert pushed(bench, 2 * PLANES) == [2] * PLANES
+
+
+def test_a_rest_tells_of_no_pace(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send_all(100)
+    bench.pace(H2, paced_ns=now() + CLOCK_NS - 1000 * MS, pace_ns=[MS // 100] * 8)
+    r.report()
+    assert bench.pace(H2)["pace_ns"].tolist() == [MS // 100] * 8
+
+
+def test_one_plane_at_a_time_is_left_alone(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.report()
+    bench.pace(H2, sent_ns=[now() + 10_000 * MS] * 8)
+    for _ in range(2 * PLANES):
+        r.report(delay=40 * MS)
+    assert (bench.pace(H2)["quiet_ns"] > now()).sum() == 1
+
+
+def late_replies(r: Reporter, delay: int, *evs: int) -> None:
+    """Answers to probes on these EVs, one after the other."""
+    for ev in evs:
+        r.bench.ev(H2, ev)["probe_seq"] += 1
+        asked = Asked(ev, int(r.bench.ev(H2, ev)["probe_seq"]), int(r.bench.rounds(H2)["round"]))
+        r.settle(r.reply(asked, delay=delay, counts=0))
+
+
+def test_a_plane_that_is_not_in_use_hides_nothing(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.report()
+    last = range(LAST * SLOTS, PLANES * SLOTS)
+    bench.set_state(H2, EvState.DENIED, *last)
+    late_replies(r, 5 * MS, *last)
+    assert (bench.pace(H2)["queued"], bench.pace(H2)["apart_ns"]) == (0, 0)
+
+
+def test_answers_of_one_plane_in_a_row_are_not_the_least(bench: Bench) -> None:
+    """Else what others are later than those would be missed before its time."""
+    r = Reporter(bench)
+    r.report()
+    late_replies(r, 5 * MS, *[*range(LAST * SLOTS, PLANES * SLOTS)] * 4)
+    assert bench.rounds(H2)["least_ns"] < 5 * MS / 5
+    late_replies(r, 5 * MS, *[*range(EVS)] * 30)
+    assert bench.rounds(H2)["least_ns"] > 4 * MS
 
 
 def sent_now(r: Reporter, ev: int, packets: int) -> None:
