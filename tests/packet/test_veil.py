@@ -85,7 +85,7 @@ def test_ports_alone_are_no_flow(bench: Bench, version: int) -> None:
     """Two hosts, or addresses of one, whose flows have the same ports: both have lost something."""
     bench.pace(H2, apart_ns=10_000_000)
     lost = [ack(1000 * n, version=version, source=n) for n in (3, 4)]
-    shown = set()
+    shown: set[int] = set()
 
     def both() -> bool:
         shown.update(n for n, packet in enumerate(lost) if seen(bench, packet) == bytes(packet))
