@@ -229,7 +229,7 @@ class Monitor:
         while len(left) and not self._behind:
             some, left = left[:_PASSED_AT_ONCE], left[_PASSED_AT_ONCE:]
             self._turns[2] = int(some[-1]) + 1
-            self._asked[some], self._busy_ns[some] = rounds["round"][some], now
+            self._busy_ns[some] = now
             self._due_ns[some] = now + self._interval_ns - self._slack_ns
             sliced = some[now - self._judged_ns[some] >= _FLOWING_NS]
             self._grey.slice(sliced, *self._losses.counts(sliced), now)
@@ -237,6 +237,7 @@ class Monitor:
             swept = some[now - self._swept_ns[some] >= self._idle_ns - self._slack_ns]
             self._swept_ns[swept] = now
             self._send(self._windows(swept, _NO_EVS, _NO_EVS[:, 0]), now)
+            self._asked[some] = rounds["round"][some]  # those just asked for are no traffic
             self._looked += len(some)
             self._behind = time.perf_counter() >= self._until
         self._behind &= bool(len(left))

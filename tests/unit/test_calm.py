@@ -124,6 +124,25 @@ def test_a_busy_peer_without_reports_is_judged_as_ever() -> None:
     assert b.judged >= 15
 
 
+def test_reports_that_the_daemon_asks_for_are_no_traffic() -> None:
+    b = Busy()
+    b.flow(2000)
+    sweep, rounds = b.programs.sweep, b.arrays.rounds
+
+    def reported(host_id: int) -> int:
+        rounds["round"][host_id] += 1
+        rounds["settled"][host_id] += 1
+        return sweep(host_id)
+
+    b.programs.sweep = reported  # type: ignore[method-assign]
+    b.monitor._idle_ns = b.monitor._interval_ns  # asks with every look
+    b.flow(1500)
+    b.judged = 0
+    for _ in range(15):  # it has stopped, and may have stalled
+        b.tick()
+    assert b.judged >= 10
+
+
 @pytest.mark.parametrize("what", ["ports", "status"])
 def test_what_a_busy_peer_says_of_itself_is_heard_at_once(what: str) -> None:
     b = Busy()
