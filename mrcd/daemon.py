@@ -200,9 +200,14 @@ class Daemon:
                 asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
         bitmap = install.write_planes(self.tables, self.plan, self._ports, self._macs) & ~self._lost_planes()
         self._fabric = routes.fabric_routes(self.plan, self._nics())
-        before, self._left = int(self.tables.node["ports"]) | self._left, 0
+        await self._use_ports(bitmap)
+
+    async def _use_ports(self, bitmap: int) -> None:
+        """These planes, as bits, can send. What was left meanwhile and is back is news too: peers know of the loss."""
+        left, self._left = self._left, 0
+        before = int(self.tables.node["ports"]) | left
         self.tables.node["ports"] = bitmap
-        if bitmap != before:
+        if left or bitmap != before:
             await self._ports_changed(before, bitmap)
 
     async def _pace(self, mrc0_peer: Link) -> None:

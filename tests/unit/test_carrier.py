@@ -1,5 +1,6 @@
 """mrcd.daemon: a plane whose link has lost its carrier is left with the event itself."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from mrcd import abi
 from mrcd.daemon import Daemon
+from mrcd.events import EventLog
 from mrcd.hooks import Port
 from mrcd.netmessages import Link
 
@@ -23,6 +25,11 @@ def daemon() -> Daemon:
     """Three planes: two NICs, and a VLAN on the second of them."""
     found: Any = object.__new__(Daemon)
     found._lost, found._left = set(), 0
+    found.plan = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(planes=3)), interfaces=("a", "b", "c"))
+    found.events = EventLog()
+    found.peers, found.refreshed = {7: None}, []
+    found.dataplane = SimpleNamespace(refresh=found.refreshed.append)
+    found._dirty, found._wake = set(), asyncio.Event()
     found._ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
     found.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
     found.tables.node["ports"] = 0b111
@@ -58,3 +65,13 @@ def test_a_plane_that_is_down_already_is_no_news(daemon: Any) -> None:
     daemon._lose(4)
     assert not daemon.told
     assert daemon._left == 0
+
+
+def test_a_plane_that_is_back_before_links_are_looked_at_is_used_and_told_again(daemon: Any) -> None:
+    daemon._lose(4)  # programs that work out usable EVs now leave this plane out
+    asyncio.run(daemon._use_ports(0b111))
+    assert int(daemon.tables.node["ports"]) == 0b111
+    assert daemon.told == [0b110, 0b111]
+    assert daemon.refreshed == [7]
+    asyncio.run(daemon._use_ports(0b111))
+    assert (daemon.told, daemon.refreshed) == ([0b110, 0b111], [7])  # nothing is new
