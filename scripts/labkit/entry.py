@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -63,6 +64,17 @@ def save(path: Path, content: str) -> None:
         path.write_text(content, encoding="utf-8")
     except OSError as e:
         raise MachineError(f"{path}: {e.strerror}", hint="choose another place; see --help") from None
+
+
+def check_writable(directory: Path) -> None:
+    """Make a directory, if need be: what takes its time should know before whether it can be saved. Raises
+    MachineError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as e:
+        raise MachineError(f"{directory}: {e.strerror}", hint="choose another place; see --help") from None
 
 
 @contextlib.contextmanager

@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 import click
 import pytest
 
+from labkit import entry
 from labkit.api import Lab
 from labkit.bench import cli, pictures, whole
 from labkit.bench.part import Options, Part, requirement
-from mrcd.errors import MachineError
+from mrcd.errors import MachineError, UsageError
 
 LAB = Lab("unit-whole")
 
@@ -34,6 +35,34 @@ def test_a_part_that_fails_leaves_the_others_results() -> None:
     assert failed == [{"part": "broken", "why": "no such device"}]
     with pytest.raises(MachineError, match="no such device"):
         whole.measure(LAB, [BROKEN], Options())
+
+
+@pytest.mark.parametrize("error", [UsageError("no such cell"), BrokenPipeError(32, "Broken pipe")])
+def test_whatever_error_it_is(error: Exception) -> None:
+    def late(lab: Lab, options: Options) -> dict[str, Any]:
+        raise error
+
+    part = Part("late", late, lambda d: ["never"])
+    found, failed = whole.measure(LAB, [GOOD, part], Options())
+    assert (list(found), [f["part"] for f in failed]) == (["good"], ["late"])
+    with pytest.raises(type(error)):
+        whole.measure(LAB, [part], Options())
+
+
+def test_a_wrong_option_ends_it_before_anything_is_measured() -> None:
+    def wrong(lab: Lab, options: Options) -> dict[str, Any]:
+        raise UsageError("no such cell")
+
+    with pytest.raises(UsageError):
+        whole.measure(LAB, [Part("wrong", wrong, lambda d: []), GOOD], Options())
+
+
+def test_where_results_go_is_tried_before_the_work(tmp_path: Path) -> None:
+    entry.check_writable(tmp_path / "a/b")
+    assert not list((tmp_path / "a/b").iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(MachineError, match="file/b"):
+        entry.check_writable(tmp_path / "file/b")
 
 
 def test_all_bounds_are_in_one_table() -> None:

@@ -115,6 +115,7 @@ def bench(
         peers=peers,
     )
     chosen = chosen_parts(parts)
+    entry.check_writable(directory)
     machine = _machine()
     if machine["busy_ratio_before"] > _NOISY:
         entry.progress(f"the machine is {machine['busy_ratio_before']:.0%} busy with other things: expect noise")

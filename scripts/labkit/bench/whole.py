@@ -9,14 +9,14 @@ from labkit.bench.part import Options, Part
 from labkit.entry import progress, save
 from labkit.observe import Document
 from mrcd.ctl.render import Column, table
-from mrcd.errors import MachineError
+from mrcd.errors import MrcdError, UsageError
 
 
 def measure(lab: Lab, parts: Sequence[Part], options: Options) -> tuple[Document, list[Document]]:
     """Part → its document, with the seconds it took; and the parts that could not be measured, with why.
 
-    One part that cannot be measured does not take the others' results with it; if it is the only one, its
-    MachineError is raised.
+    One part that cannot be measured does not take the others' results with it; if it is the only one, or what it is
+    asked for is wrong and nothing was measured yet, its error is raised.
     """
     found: Document = {}
     failed: list[Document] = []
@@ -24,8 +24,8 @@ def measure(lab: Lab, parts: Sequence[Part], options: Options) -> tuple[Document
         begun = time.monotonic()
         try:
             found[part.name] = part.measure(lab, options)
-        except MachineError as e:
-            if len(parts) == 1:
+        except (MrcdError, OSError) as e:
+            if len(parts) == 1 or (isinstance(e, UsageError) and not found):
                 raise
             progress(f"{part.name} cannot be measured: {e}")
             failed.append({"part": part.name, "why": str(e)})
