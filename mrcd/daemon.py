@@ -23,6 +23,7 @@ from mrcd.netlink import Netlink, set_offload
 from mrcd.netmessages import Link, Route
 from mrcd.pinkeeper import keep_pins
 from mrcd.routekeeper import RouteKeeper
+from mrcd.routewatch import keep_routes
 from mrcd.selfwatch import Durations
 from mrcd.steering import Steering
 from mrcd.tables import Tables, is_detached
@@ -264,6 +265,12 @@ class Daemon:
         self._relink = True
         self._wake.set()
 
+    def look_at_routes(self) -> None:
+        """The kernel's may be others than those written."""
+        self._dirty |= set(self.peers)
+        self._look_at_routes = True
+        self._wake.set()
+
     def _is_a_peers(self, address: str) -> bool:
         """An overlay address that has moved to another host."""
         a = ip_address(address)
@@ -426,8 +433,7 @@ class Daemon:
                     if self._interfaces() != self._attached_at:
                         self.attach_programs()
                         self.save_running()
-                    self._dirty |= set(self.peers)
-                    self._look_at_routes = True
+                    self.look_at_routes()
                 await self._write_dirty_routes()
                 self._note_settled()
                 if self._dirty:
@@ -447,6 +453,7 @@ class Daemon:
             group.create_task(self._watch_paths())
             group.create_task(self.steering.run())
             group.create_task(keep_pins(self))
+            group.create_task(keep_routes(self))
 
     async def _watch_paths(self) -> None:
         """Run the monitor, and another one when another plan is adopted."""

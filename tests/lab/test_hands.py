@@ -107,6 +107,22 @@ def test_addresses_that_are_taken_away_come_back_and_nothing_is_lost(host: Lab) 
     host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
 
 
+def test_routes_that_somebody_flushes_come_back(host: Lab) -> None:
+    """As a network manager does that clears what it does not know."""
+
+    def routes() -> list[Any]:
+        found = [ip(host, "h0", family, "route", "show", "proto", "77") or [] for family in ("-4", "-6")]
+        return sorted((r["dst"], r["metric"]) for r in found[0] + found[1] if "metric" in r)
+
+    before = routes()
+    for family in ("-4", "-6"):
+        ip(host, "h0", family, "route", "flush", "proto", "77")
+    wait_until("all routes are back", lambda: routes() == before, 5)
+    host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
+    ip(host, "h0", "route", "del", "10.99.0.2", "metric", "100")  # one alone, for which another steps in
+    wait_until("it is back too", lambda: routes() == before, 5)
+
+
 def test_a_nic_without_any_address_gets_what_it_needs(host: Lab) -> None:
     with Ping(host) as ping:
         ip(host, "h0", "-6", "addr", "flush", "dev", "p0")
