@@ -48,9 +48,10 @@ class Stage:
         self.asked: list[Frame] = []
         self.length = hooks.beat_bytes(bench.tables.evs.shape[1], bench.plan.needs_srh)
 
-    def dense(self, packet: Packet = SMALL, gso: Gso | None = None, rest_s: float = LOST_S) -> None:
+    def dense(self, packet: Packet = SMALL, gso: Gso | None = None, *, anew: bool = True) -> None:
         """Enough traffic for a report to be asked for, long after the last; then nothing."""
-        time.sleep(rest_s)  # what went round for the test before has ended
+        if anew:
+            self.rest()  # what went round for the test before has ended
         rounds = self.bench.rounds(H2)
         rounds["asked_ns"] = now() + 1000 * MS
         for _ in range(8):
@@ -69,6 +70,19 @@ class Stage:
                 undo.callback(subprocess.run, [*command, "1500"], check=True, timeout=10)
                 subprocess.run([*command, str(mtu)], check=True, timeout=10)
             yield
+
+    def rest(self, quiet_s: float = LOST_S) -> int:
+        """Wait until nothing has come round for so long. Returns how often something has until then."""
+        found, last = 0, time.monotonic()
+
+        def quiet() -> bool:
+            nonlocal found, last
+            if came := self.rounds():
+                found, last = found + came, time.monotonic()
+            return time.monotonic() - last > quiet_s
+
+        until("nothing goes round", quiet)
+        return found
 
     def rounds(self, word: bytes = b"") -> int:
         """How often something has come round since this was last asked; only what has this word in it."""
@@ -151,13 +165,12 @@ def test_where_it_does_not_come_round_the_daemon_is_woken(stage: Stage) -> None:
 
 def test_when_it_has_ended_traffic_begins_it_anew_at_once(stage: Stage) -> None:
     stage.dense()
-    until("it goes round", lambda: stage.rounds() > 0)
-    time.sleep(LOST_S)
+    times = itertools.accumulate(stage.rounds() for _ in itertools.count())
+    until("it has gone round for a while", lambda: next(times) > LOST_S * 1000)
     stage.bench.tables.node["paced"] = 0
-    time.sleep(0.003)
+    stage.rest(0.003)
     stage.bench.tables.node["paced"] = 1
-    stage.rounds()
-    stage.dense(rest_s=0)
+    stage.dense(anew=False)
     until("it goes round again", lambda: stage.rounds() > 0)
 
 
@@ -201,9 +214,7 @@ def test_it_ends_when_traffic_has_ended(stage: Stage) -> None:
 def test_where_nothing_holds_it_back_it_does_not_spin(stage: Stage) -> None:
     subprocess.run(["tc", "qdisc", "del", "dev", "m0p", "root"], check=True, timeout=10)
     stage.dense()
-    time.sleep(LOST_S)
-    assert HURRIED <= stage.rounds() < 20 * HURRIED  # a round that takes long is none too many
-    assert stage.rounds() == 0
+    assert HURRIED <= stage.rest() < 20 * HURRIED  # a round that takes long is none too many
 
 
 def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
@@ -232,5 +243,11 @@ def test_what_is_not_its_own_does_not_go_round(stage: Stage) -> None:
     until("it goes round", lambda: bool(stage.rounds()))
     stage.round.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"foreign" * 40))
     until("it has come", lambda: stage.rounds(b"foreign") == 1)
-    time.sleep(LOST_S)
-    assert stage.rounds(b"foreign") == 0
+    later: list[bytes] = []
+
+    def its_own_went_on() -> bool:
+        later.extend(f.data for f in stage.round.frames() if f.data[12:14] == b"\x88\xb5")
+        return sum(b"foreign" not in d for d in later) >= 10
+
+    until("its own has come round ten times more", its_own_went_on)
+    assert not any(b"foreign" in d for d in later)
