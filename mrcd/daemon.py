@@ -10,17 +10,16 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from mrcd import abi, hooks, install, libbpf, routes, statefile, view
+from mrcd import hooks, install, libbpf, routes, statefile, view
 from mrcd.dataplane import Dataplane
-from mrcd.errors import MachineError, MrcdError
+from mrcd.errors import MrcdError
 from mrcd.events import EventLog
-from mrcd.links import Point
 from mrcd.monitor import Monitor
-from mrcd.netlink import Netlink, set_offload
-from mrcd.netmessages import Link, Route
+from mrcd.netlink import Netlink
+from mrcd.netmessages import Route
+from mrcd.nics import RETRY_S, Nics
 from mrcd.pinkeeper import keep_pins
 from mrcd.routekeeper import RouteKeeper
 from mrcd.routewatch import keep_routes
@@ -31,11 +30,9 @@ from mrcd.topology import Peer, Plan
 
 log = logging.getLogger("mrcd")
 
-_RETRY_S = 1.0
 _SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
 _ROUTES_AT_ONCE = 256  # peers; with more, a start does not wait for their routes, and other work comes in between
 _BREATH_S = 0.005  # with many peers the loop sees to others as often
-_SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
 
 
 class Daemon:
@@ -50,9 +47,6 @@ class Daemon:
         self.away = Durations()  # of the loop, from its sockets
         self.dataplane = Dataplane(plan, bpffs)
         self.peers: dict[int, Peer] = {}
-        self._ports: dict[int, hooks.Port] = {}
-        self._mrc0: Link | None = None
-        self._paced = False
         self._fabric: list[Route] = []
         self._dirty: set[int] = set()  # rows whose routes must be made anew
         self._look_at_routes = True  # the kernel's may be others than those written
@@ -60,17 +54,13 @@ class Daemon:
         self._wake = asyncio.Event()
         self.netlink_lock = asyncio.Lock()
         self.admin_lock = asyncio.Lock()  # taken before the other
-        self._links: dict[str, Link] = {}
         self._relink = False  # links or addresses may be others than before
         self._reneighbour = False  # so may first hops
-        self._lost: set[int] = set()  # ifindexes that have no carrier, by events since links were looked at
-        self._left = 0  # planes that were left because of them, of which nothing else knows yet
-        self._macs: dict[int, str] = {}
+        self._left = 0  # planes that were left because of lost carriers, of which nothing else knows yet
         self._warned: set[str] = set()
-        self._bare: set[int] = set()  # interfaces without a link-local address
         self._attached_at: set[int] | None = None  # the interfaces when all was attached
         self.settled = asyncio.Event()  # a plane could send, and routes were made of it, since this daemon came
-        self._former: set[str] = set()  # addresses of this host by a plan before this one
+        self.nics: Nics
         self.tables: Tables
         self.view: view.View
         self.monitor: Monitor
@@ -82,6 +72,7 @@ class Daemon:
     async def start(self, netlink: Netlink) -> None:
         """Bring the host to what the plan wants."""
         self.netlink, self._routes = netlink, RouteKeeper(netlink)
+        self.nics = Nics(self.plan, netlink, self._warn, self._look_again)
         libbpf.use_bcc()
         self.dataplane.load()
         await self.adopt(self.plan, self.dataplane, Tables(self.dataplane.tables, writable=True))
@@ -100,8 +91,7 @@ class Daemon:
             await asyncio.wait({self._monitoring})
             self.monitor.drain()
         shrinks = plan.inner_mtu < self.plan.inner_mtu
-        self._former |= own_addresses(self.plan)
-        self._former -= own_addresses(plan)
+        self.nics.follow(plan)
         left = set(self.plan.interfaces) - set(plan.interfaces)
         self.plan, self.dataplane, self.tables = plan, dataplane, tables
         dataplane.plan = plan
@@ -125,8 +115,7 @@ class Daemon:
         self.view.bad_ns = self.monitor.bad_ns
         await self.steering.follow(plan, tables, self.monitor)
         await self._reconcile()
-        for nic in (self._links[name] for name in left & self._links.keys()):
-            await self.netlink.sync_addresses(nic.ifindex, [], own_addresses(plan).__contains__)
+        await self.nics.release(left)
         if shrinks:  # first let packets be as small as the new programs want them
             await self.write_routes(set(self.peers))
         self.attach_programs()
@@ -164,43 +153,11 @@ class Daemon:
 
     async def _reconcile(self) -> None:
         """Interfaces, addresses, first hops: actual state to desired state."""
-        c, overlay = self.plan.config.cluster, self.plan.config.overlay
-        gateway = str(self.plan.config.interfaces.gateway)
-        mrc0, peer = await self.netlink.ensure_veth(
-            overlay.interface,
-            overlay.interface + "p",
-            mtu=self.plan.inner_mtu,
-            gso_max_size=overlay.burst_bytes - self.plan.overhead,
+        await self.nics.look()
+        bitmap = (
+            install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs) & ~self.nics.lost_planes()
         )
-        self._mrc0, self._mrc0_peer = mrc0, peer
-        await self._pace(peer)
-        burst = c.granularity == "burst"
-        set_offload(mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
-        hooks.enable_ipv6(mrc0.name)
-        await self.netlink.sync_addresses(mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)
-        self._lost.clear()
-        self._links = links = await self.netlink.links()
-        self._ports = hooks.ports(self.plan.interfaces, links)
-        for missing in set(range(c.planes)) - self._ports.keys():
-            self._warn(f"plane {missing}: there is no interface {self.plan.interfaces[missing]}")
-        if not self._ports:
-            raise MachineError(
-                f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
-                hint="name them in [interfaces] names, or in the host's interfaces",
-            )
-        self._macs = await self.netlink.neighbours(gateway)
-        for plane, port in list(self._ports.items()):
-            if port.nic.mtu < c.mtu:
-                short = f"{port.nic.name} has MTU {port.nic.mtu}, less than the planes' {c.mtu}"
-                self._warn(f"{short}: full packets are lost")
-            try:
-                await self._prepare(plane, port, gateway)
-            except MrcdError as e:
-                self._warn(f"plane {plane} is left out: {e}")
-                del self._ports[plane]  # one bad NIC must not stop the others
-                asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
-        bitmap = install.write_planes(self.tables, self.plan, self._ports, self._macs) & ~self._lost_planes()
-        self._fabric = routes.fabric_routes(self.plan, self._nics())
+        self._fabric = routes.fabric_routes(self.plan, self.nics.enabled())
         await self._use_ports(bitmap)
 
     async def _use_ports(self, bitmap: int) -> None:
@@ -211,55 +168,15 @@ class Daemon:
         if left or bitmap != before:
             await self._ports_changed(before, bitmap)
 
-    async def _pace(self, mrc0_peer: Link) -> None:
-        """What goes round between mrc0 and its peer is held back there; without that it does not go round."""
-        packet = hooks.beat_bytes(self.plan.config.cluster.evs_per_peer, self.plan.needs_srh)
-        try:
-            await self.netlink.ensure_paced(mrc0_peer, packet, abi.BEAT_NS)
-            self._paced = True
-        except MrcdError as e:
-            self._paced = False
-            self._warn(f"{e}: while mrcd is dead, nobody probes where a flow has stopped")
-
     def _lose(self, ifindex: int) -> None:
         """A link has no carrier: not one packet more on its plane, and the peers are told. The rest comes with
         everything else that is looked at then, which takes its time and waits for more of the same flock of events."""
-        self._lost.add(ifindex)
-        ports, lost = int(self.tables.node["ports"]), self._lost_planes()
+        self.nics.lose(ifindex)
+        ports, lost = int(self.tables.node["ports"]), self.nics.lost_planes()
         if ports & lost:
             self._left |= ports & lost
             self.tables.node["ports"] = ports & ~lost
             self.monitor.announce()
-
-    def _lost_planes(self) -> int:
-        """The planes of `_lost`, as bits."""
-        lost = (p for p, port in self._ports.items() if self._lost & {port.nic.ifindex, port.physical.ifindex})
-        return sum(1 << p for p in lost)
-
-    async def _prepare(self, plane: int, port: hooks.Port, gateway: str) -> None:
-        """One NIC: sysctls, its address, its first hop."""
-        hooks.prepare_sysctls(port)
-        wanted = [str(self.plan.addresses[plane])]
-        had = await self.netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
-        if port.nic.up:
-            await self._ensure_link_local(port.nic, had)
-        if port.nic.up and port.nic.ifindex not in self._macs:
-            await self.netlink.keep_resolved(port.nic.ifindex, gateway)
-
-    async def _ensure_link_local(self, nic: Link, had: set[str]) -> None:
-        """Without such an address the kernel cannot ask for the first hop. It makes one when the link comes up, so
-        only where there is still none at a second look somebody has taken it away."""
-        if any(IPv6Address(a).is_link_local for a in had if ":" in a):
-            self._bare.discard(nic.ifindex)
-        elif nic.ifindex in self._bare:
-            self._bare.discard(nic.ifindex)
-            address = await self.netlink.add_link_local(nic.ifindex, nic.mac)
-            log.warning(
-                "%s had no link-local address, without which its first hop is lost: added %s", nic.name, address
-            )
-        else:
-            self._bare.add(nic.ifindex)
-            asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
 
     def _look_again(self) -> None:
         self._relink = True
@@ -270,24 +187,6 @@ class Daemon:
         self._dirty |= set(self.peers)
         self._look_at_routes = True
         self._wake.set()
-
-    def _is_a_peers(self, address: str) -> bool:
-        """An overlay address that has moved to another host."""
-        a = ip_address(address)
-        moved = any(a in n for p in self.plan.peers for n in p.host.prefixes if n.version == a.version)
-        return moved or address in self._former
-
-    def _in_underlay(self, address: str) -> bool:
-        inside = ":" in address and IPv6Address(address) in self.plan.config.cluster.underlay
-        return inside or address in self._former
-
-    def _nics(self) -> dict[int, Link]:
-        """The plane NICs that can have routes: the kernel refuses them on one that is down."""
-        return {p: port.nic for p, port in self._ports.items() if port.nic.enabled}
-
-    def _interfaces(self) -> set[int]:
-        """Where programs are attached: ifindexes change when an interface goes and comes back."""
-        return {port.physical.ifindex for port in self._ports.values()} | {self._mrc0.ifindex if self._mrc0 else 0}
 
     def _warn(self, text: str) -> None:
         """Once; reconciling comes with every netlink event."""
@@ -301,9 +200,9 @@ class Daemon:
             if (before ^ now) & bit:
                 up = bool(now & bit)
                 nic = self.plan.interfaces[plane]
-                port = self._ports.get(plane)
+                port = self.nics.ports.get(plane)
                 reason = "link_up" if up else "no_interface" if port is None else "link_down"
-                if port is not None and port.nic.up and not up and not self._lost_planes() & bit:
+                if port is not None and port.nic.up and not up and not self.nics.lost_planes() & bit:
                     reason = "first_hop_unresolved"
                 self.events.add(
                     "plane",
@@ -328,36 +227,29 @@ class Daemon:
         self.tables.node["probe_ifindex"] = self.tables.node["paced"] = 0
         self._attached_at = None  # until the last step has succeeded
         if self.detached and not self.dataplane.attached():
-            self._attached_at = self._interfaces()
+            self._attached_at = self.nics.interfaces()
             return
-        assert self._mrc0 is not None
-        keep: set[str] = set()
+        ports, keep = self.nics.ports, set[str]()
         wanted = self.plan.config.hook(self.plan.host)
-        for port in self._ports.values():
-            first = min(p for p, other in self._ports.items() if other.physical.ifindex == port.physical.ifindex)
+        for port in ports.values():
+            first = min(p for p, other in ports.items() if other.physical.ifindex == port.physical.ifindex)
             used, document = hooks.attach_pop(self.dataplane, wanted, port, first)
             keep |= used
             self.view.hooks.append(document)
         if not self.detached:
-            probe = hooks.probe_attachment(self._mrc0_peer)
+            probe = hooks.probe_attachment(self.nics.mrc0_peer)
             self.dataplane.attach(probe)
-            self.tables.node["probe_ifindex"] = self._mrc0_peer.ifindex
-            beat = hooks.beat_attachment(self._mrc0)
+            self.tables.node["probe_ifindex"] = self.nics.mrc0_peer.ifindex
+            beat = hooks.beat_attachment(self.nics.mrc0)
             self.dataplane.attach(beat)
-            self.tables.node["paced"] = self._paced
-            push, document = hooks.push_attachment(self.plan.config.cluster.granularity, self._mrc0, self._mrc0_peer)
+            self.tables.node["paced"] = self.nics.paced
+            push, document = hooks.push_attachment(
+                self.plan.config.cluster.granularity, self.nics.mrc0, self.nics.mrc0_peer
+            )
             self.view.hooks.append(document | {"how": self.dataplane.attach(push)})
             keep |= {probe.name, beat.name, push.name}
-        self.dataplane.detach_others(keep, self.tc_hooks())
-        self._attached_at = self._interfaces()
-
-    def tc_hooks(self) -> list[tuple[int, Point]]:
-        """Where an earlier run may have left filters."""
-        assert self._mrc0 is not None
-        peer = self._mrc0_peer.ifindex
-        found: list[tuple[int, Point]] = [(self._mrc0.ifindex, "egress"), (peer, "ingress"), (peer, "egress")]
-        found.append((self._mrc0.ifindex, "ingress"))
-        return found + [(link.ifindex, "ingress") for link in self._links.values() if link.kind != "loopback"]
+        self.dataplane.detach_others(keep, self.nics.tc_hooks())
+        self._attached_at = self.nics.interfaces()
 
     # ---- routes ----
 
@@ -375,11 +267,11 @@ class Daemon:
 
     async def write_routes(self, rows: Iterable[int]) -> None:
         """Make the routes of these peers what they should be."""
-        nics = self._nics()
+        nics = self.nics.enabled()
         _log_changes(await self._routes.want(RouteKeeper.FABRIC, self._fabric))
         async for row in _by_and_by(rows):
             peer = self.peers[row]
-            mrc0 = self._mrc0 if self.monitor.peerwatch.sprayed(row) else None
+            mrc0 = self.nics.mrc0 if self.monitor.peerwatch.sprayed(row) else None
             usable = view.usable_evs(peer, self.monitor.peerwatch.routed(row))
             wanted = routes.peer_routes(self.plan, peer, nics, usable, mrc0)
             _log_changes(await self._routes.want(row, wanted))
@@ -409,7 +301,7 @@ class Daemon:
             try:
                 async for change in self.netlink.watch():
                     if change.ifindex and change.up:
-                        self._lost.discard(change.ifindex)
+                        self.nics.regain(change.ifindex)
                     elif change.ifindex:
                         self._lose(change.ifindex)
                     self._relink |= not change.only_neighbour
@@ -424,13 +316,11 @@ class Daemon:
             try:
                 if self._reneighbour:
                     self._reneighbour = False
-                    gateway = str(self.plan.config.interfaces.gateway)
-                    if await self.netlink.neighbours(gateway) != self._macs:
-                        self._relink = True
+                    self._relink |= await self.nics.first_hops_changed()
                 if self._relink:
                     self._relink = False
                     await self._reconcile()
-                    if self._interfaces() != self._attached_at:
+                    if self.nics.interfaces() != self._attached_at:
                         self.attach_programs()
                         self.save_running()
                     self.look_at_routes()
@@ -443,7 +333,7 @@ class Daemon:
                 log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
                 log.debug("", exc_info=e)
                 self._relink = False
-                asyncio.get_running_loop().call_later(_RETRY_S, self._look_again)
+                asyncio.get_running_loop().call_later(RETRY_S, self._look_again)
         await asyncio.sleep(_SETTLE_S)
 
     async def run(self) -> None:
@@ -478,11 +368,6 @@ async def _by_and_by(rows: Iterable[int]) -> AsyncIterator[int]:
             await asyncio.sleep(0)
             begun = time.perf_counter()
         yield row
-
-
-def own_addresses(plan: Plan) -> set[str]:
-    """Of the host itself, on mrc0 and on the planes."""
-    return {*routes.own_addresses(plan), *map(str, plan.addresses)}
 
 
 def _log_changes(changes: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
             daemon.attach_programs()  # all but push
         quiet = await _wait_quiet(daemon) if force else True
         if force:
-            daemon.dataplane.detach_others(set(), daemon.tc_hooks())
+            daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
             daemon.view.hooks.clear()
         daemon.save_running()
         daemon.events.add("daemon", reason="admin", before=before, after="detached")

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit.api import Lab
-from tests.lab.conftest import gone, mrcctl, wait_until
-from tests.lab.machine import TARGETS, Machine, need_systemd
+from tests.lab.conftest import mrcctl, wait_until
+from tests.lab.machine import TARGETS, Machine, half_lab, need_systemd
 
 ROOT = Path(__file__).parents[2]
-SIZE = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 BOOT = """
 set -e
 mount --make-rprivate /
@@ -81,20 +79,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
     need_systemd()
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         pytest.skip("the kernel has no overlay file system for a root that is thrown away")
-    lab = Lab("debian", say=lambda _: None)
-    lab.down()
-    lab.up(**SIZE, daemon=False)
-    for host in ("h0", "h1"):
-        lab.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these
-    run_dir = lab.run_dir("h1")
-    argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")]
-    other = lab.popen("h1", argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with Root(lab, "h0", ROOT, tmp_path_factory.mktemp("debian"), {}) as made:
+    with half_lab("debian") as lab, Root(lab, "h0", ROOT, tmp_path_factory.mktemp("debian"), {}) as made:
         yield made
-    other.terminate()
-    other.wait(10)
-    lab.down()
-    assert gone("debian")
 
 
 def install(machine: Root, package: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,7 @@ from typing import Any, Self
 import pytest
 
 from labkit.api import Lab
-from tests.lab.conftest import wait_until
+from tests.lab.conftest import TWO_HOSTS, gone, wait_until
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
 UNITS = Path("/usr/lib/systemd/system")
@@ -182,3 +183,24 @@ class Machine:
             return not self._cgroup.exists()
 
         wait_until("its cgroups are gone", removed)
+
+
+@contextlib.contextmanager
+def half_lab(name: str) -> Iterator[Lab]:
+    """Two hosts: h1 with a daemon of the lab's, h0 as a network alone, for a machine."""
+    lab = Lab(name, say=lambda _: None)
+    lab.down()
+    lab.up(**TWO_HOSTS, daemon=False)
+    for host in ("h0", "h1"):
+        lab.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these
+    run_dir = lab.run_dir("h1")
+    with (run_dir / "mrcd.log").open("wb") as log:
+        argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")]
+        other = lab.popen("h1", argv, stdout=log, stderr=log)
+    try:
+        yield lab
+    finally:
+        other.terminate()
+        other.wait(10)
+        lab.down()
+    assert gone(name)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from labkit.api import Lab
-from tests.lab.conftest import TWO_HOSTS, gone, mrcctl, wait_until
-from tests.lab.machine import Machine, need_systemd
+from tests.lab.conftest import mrcctl, wait_until
+from tests.lab.machine import Machine, half_lab, need_systemd
 
 README = Path(__file__).parents[2] / "README.md"
 UNIT = Path(__file__).parents[2] / "scripts/deploy/mrcd.service"
@@ -30,22 +30,9 @@ WantedBy=multi-user.target
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[Lab]:
-    """Two hosts: h1 with a daemon of the lab's, h0 as a network alone."""
     need_systemd()
-    lab = Lab("service", say=lambda _: None)
-    lab.down()
-    lab.up(**TWO_HOSTS, daemon=False)
-    for host in ("h0", "h1"):
-        lab.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these
-    run_dir = lab.run_dir("h1")
-    with (run_dir / "mrcd.log").open("wb") as log:
-        argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")]
-        other = lab.popen("h1", argv, stdout=log, stderr=log)
-    yield lab
-    other.terminate()
-    other.wait(10)
-    lab.down()
-    assert gone("service")
+    with half_lab("service") as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")

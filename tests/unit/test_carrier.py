@@ -12,6 +12,7 @@ from mrcd.daemon import Daemon
 from mrcd.events import EventLog
 from mrcd.hooks import Port
 from mrcd.netmessages import Link
+from mrcd.nics import Nics
 
 
 def link(ifindex: int) -> Link:
@@ -24,16 +25,16 @@ def link(ifindex: int) -> Link:
 def daemon() -> Daemon:
     """Three planes: two NICs, and a VLAN on the second of them."""
     found: Any = object.__new__(Daemon)
-    found._lost, found._left = set(), 0
+    found._left, found.told = 0, []
     found.plan = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(planes=3)), interfaces=("a", "b", "c"))
     found.events = EventLog()
     found.peers, found.refreshed = {7: None}, []
     found.dataplane = SimpleNamespace(refresh=found.refreshed.append)
     found._dirty, found._wake = set(), asyncio.Event()
-    found._ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
+    found.nics = Nics(found.plan, found, found.told, found.told)  # it does nothing but count carriers here
+    found.nics.ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
     found.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
     found.tables.node["ports"] = 0b111
-    found.told = []
     found.monitor = SimpleNamespace(announce=lambda: found.told.append(int(found.tables.node["ports"])))
     assert isinstance(found, Daemon)
     return found
