@@ -316,7 +316,8 @@ class Daemon:
             try:
                 if self._reneighbour:
                     self._reneighbour = False
-                    self._relink |= await self.nics.first_hops_changed()
+                    if await self.nics.first_hops_changed():  # not |=, which would forget what is told meanwhile
+                        self._relink = True
                 if self._relink:
                     self._relink = False
                     await self._reconcile()
