@@ -173,10 +173,12 @@ class Tap(Sender):
         last += struct.pack("!Q", next(self._numbers))
         self.send(last)
         found: list[Frame] = []
+        begun = time.monotonic()
         while True:
             data, ancillary, _, address = self._in.recvmsg(1 << 17, 64)
             if data == last:
                 return found
+            assert time.monotonic() - begun < SECONDS, "frames come without end"
             if address[2] != socket.PACKET_OUTGOING:
                 found.append(Frame(data, _tag(ancillary), address[2]))
 

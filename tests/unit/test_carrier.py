@@ -76,3 +76,26 @@ def test_a_plane_that_is_back_before_links_are_looked_at_is_used_and_told_again(
     assert daemon.refreshed == [7]
     asyncio.run(daemon._use_ports(0b111))
     assert (daemon.told, daemon.refreshed) == ([0b110, 0b111], [7])  # nothing is new
+
+
+def test_what_is_told_while_first_hops_are_looked_up_is_not_forgotten(
+    daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reconciled(Exception):
+        pass
+
+    async def nothing_new() -> bool:
+        daemon._relink = True  # as an event of a link does meanwhile
+        return False
+
+    async def reconcile() -> None:
+        raise Reconciled
+
+    daemon._relink, daemon._reneighbour, daemon.netlink_lock = False, True, asyncio.Lock()
+    daemon._look_again = list
+    monkeypatch.setattr(daemon.nics, "first_hops_changed", nothing_new)
+    seen: list[str] = []
+    monkeypatch.setattr("mrcd.daemon.log.error", lambda _, what: seen.append(what))
+    daemon._reconcile = reconcile
+    asyncio.run(daemon._follow())
+    assert seen == [repr(Reconciled())]
