@@ -89,7 +89,7 @@ bench-calm: set-up ## a flow on busy, stalled and evenly lossy machines: no path
 	@$(IN_VENV) scripts/bench calm
 
 .PHONY: bench-overhead
-bench-overhead: set-up ## what probes cost: on and off by turns under a flow, its goodput, CPU and packets (5 minutes)
+bench-overhead: set-up ## what probes cost: on and off by turns under a flow, its goodput, CPU and packets (8 minutes)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench overhead
 

@@ -62,7 +62,7 @@ def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
     ],
 )
 def test_a_loss_is_measurable_if_the_whole_interval_is_below_one(ratios: list[float], measurable: bool) -> None:
-    run: dict[str, Any] = {"granularity": "burst", "goodput_ratio": pairs.compare(ratios)}
+    run: dict[str, Any] = {"where": "direct", "granularity": "burst", "goodput_ratio": pairs.compare(ratios)}
     assert pairs.below(run["goodput_ratio"], 1.0) is measurable
     assert overhead.no_loss(run)["met"] is not measurable
 
@@ -70,13 +70,15 @@ def test_a_loss_is_measurable_if_the_whole_interval_is_below_one(ratios: list[fl
 @pytest.mark.parametrize(("low", "said"), [(0.96, "a loss of 4 % is not excluded"), (1.0, None), (0.5, None)])
 def test_what_is_not_measurable_may_be_a_loss_all_the_same(low: float, said: str | None) -> None:
     ratios = [low, 0.99, 0.99, 0.99, 0.99, 0.99 if low == 0.5 else 1.05]
-    run = {"granularity": "burst", "goodput_ratio": pairs.compare(ratios if low < 1 else [low] * 6)}
+    run = {"where": "direct", "granularity": "burst", "goodput_ratio": pairs.compare(ratios if low < 1 else [low] * 6)}
     measured = overhead.no_loss(run)["measured"]
     assert (said in measured) if said else ("not excluded" not in measured)
 
 
 def test_without_an_interval_nothing_is_shown_to_be_free() -> None:
-    assert not overhead.no_loss({"granularity": "burst", "goodput_ratio": pairs.compare([1.0] * 5)})["met"]
+    assert not overhead.no_loss({"where": "direct", "granularity": "burst", "goodput_ratio": pairs.compare([1.0] * 5)})[
+        "met"
+    ]
     with pytest.raises(UsageError, match="tell nothing"):
         overhead.measure(SimpleNamespace(), Options(pairs=pairs.LEAST - 1))  # type: ignore[arg-type]
 
@@ -262,7 +264,11 @@ def test_the_bound_on_requests(ratio: float | None, met: bool) -> None:
     probes = [
         {"asked_by": h, "all_requests_ratio": r, **rest} for h, r in ((SOURCE, ratio), (TARGET, 9.0), ("both", 9.0))
     ]
-    run = {"granularity": "packet", "settings": [{"probing": False}, {"probing": True, "probes": probes}]}
+    run = {
+        "where": "lab",
+        "granularity": "packet",
+        "settings": [{"probing": False}, {"probing": True, "probes": probes}],
+    }
     assert overhead.few_probes(run)["met"] is met
 
 
@@ -283,7 +289,7 @@ def test_lines_say_what_was_measured() -> None:
     measured = windows(6, on=9e9, off=10e9)
     facts = {"version": 4, "congestion_control": "cubic", "mss_bytes": 8968, "withdrawals_without_a_fault": 0}
     summary = overhead.summary(measured, Wire.of(FABRIC.config, SOURCE))
-    runs = [{"granularity": g, **facts, **summary, "windows": measured} for g in overhead.GRANULARITIES]
+    runs = [{"where": w, "granularity": g, **facts, **summary, "windows": measured} for w, g in overhead.PLACES]
     text = "\n".join(overhead.lines({"seconds": 0.3, "settle_s": 0.1, "mtu_bytes": 9100, "runs": runs}))
     assert "median 0.900 (0.90–0.90), 97% interval 0.900–0.900, 6 pairs" in text
     assert "on the same CPUs as the hosts" in text

@@ -3,20 +3,26 @@
 A pair is two windows of the flow, one with probes and one without. Which comes first alternates from pair to pair
 (on off, off on, on off, …), so that what drifts favours neither; and two windows with the same setting always
 follow each other where pairs meet: how much these differ shows what the method cannot see.
+
+In the lab the switches forward probes on the same CPUs as the hosts, as no fabric does. So what probes cost a host is
+measured between two hosts without switches too, and that is where they must cost no goodput.
 """
 
 import time
 from collections.abc import Sequence
 from statistics import median
+from typing import cast
 
 from labkit import goodput, observe
 from labkit.api import Lab
 from labkit.bench import candidates, cpu, pairs
-from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
+from labkit.bench.cells import WORDS, Where
+from labkit.bench.part import Options, Part, requirement
 from labkit.bench.probing import Counts, Probing, Wire, total
 from labkit.entry import progress
 from labkit.flow import Flow
 from labkit.observe import Document
+from mrcd.config import Granularity
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.errors import MachineError, UsageError
 
@@ -24,7 +30,7 @@ from mrcd.errors import MachineError, UsageError
 PAIRS = 160
 SECONDS = 0.3  # of a window: short, for two busy CPUs change their pace every second or so
 SETTLE_S = 0.1  # before it, whether anything was switched or not: what was asked for comes back, TCP finds its pace
-GRANULARITIES = ("burst", "packet")
+PLACES: tuple[tuple[Where, Granularity], ...] = (("direct", "burst"), ("lab", "burst"), ("lab", "packet"))
 MOST_REQUESTS = 0.02  # of a host's data packets
 _LEFT = 0.1  # of the probes that ride on traffic: more of them, and they were not off
 _STEP = 40  # pairs between two lines of progress
@@ -32,33 +38,34 @@ BOTH = "both"
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """A flow in each granularity, which takes a lab of its own."""
+    """A flow in each place and granularity, which takes a lab of its own."""
     number = options.pairs or PAIRS
     if number < pairs.LEAST:
         raise UsageError(f"{number} pairs tell nothing", hint=f"--pairs {pairs.LEAST} or more; {PAIRS} by default")
-    runs = []
-    for granularity in GRANULARITIES:
-        lab.up(granularity=granularity)
+    runs: list[Document] = []
+    for where, granularity in PLACES:
+        lab.up(granularity=granularity, direct=where == "direct")
         observe.wait_until_good(lab, lab.fabric.hosts)
-        runs.append(_run(lab, granularity, options.versions[0], number, options))
+        runs.append({"where": where, "granularity": granularity} | _run(lab, options.versions[0], number, options))
+        progress(f"overhead: {name(runs[-1])}: goodput with / without {pairs.words(runs[-1]['goodput_ratio'])}")
     return {
         "seconds": SECONDS,
         "settle_s": SETTLE_S,
         "mtu_bytes": lab.fabric.parameters.mtu,
         "runs": runs,
-        "requirements": [few_probes(runs[1]), no_loss(runs[0])],
+        "requirements": [few_probes(runs[-1]), no_loss(runs[0])],
     }
 
 
-def _run(lab: Lab, granularity: str, version: int, number: int, options: Options) -> Document:
+def _run(lab: Lab, version: int, number: int, options: Options) -> Document:
     seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in lab.fabric.hosts}
-    with Probing(lab, SOURCE, TARGET) as probing, Flow(lab, candidates.overlay(lab, version)) as flow:
+    with Probing(lab, *candidates.pair(lab)) as probing, Flow(lab, candidates.overlay(lab, version)) as flow:
         flow.poll(options.warm_up_s)
         evs, found = probing.evs, []
         for n, on in enumerate(turns(number)):
             if n % (2 * _STEP) == 0:
                 left = (2 * number - n) * (SECONDS + SETTLE_S)
-                progress(f"overhead: {granularity} granularity, pair {n // 2 + 1} of {number}, {left:.0f} s to go")
+                progress(f"overhead: pair {n // 2 + 1} of {number}, {left:.0f} s to go")
             probing.switch(on)
             flow.poll(SETTLE_S)
             found.append(_window(flow, probing, on))
@@ -67,15 +74,19 @@ def _run(lab: Lab, granularity: str, version: int, number: int, options: Options
     check_off(windows, evs)
     withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
     return {
-        "granularity": granularity,
         "version": version,
         "congestion_control": flow.congestion_control,
         "mss_bytes": flow.mss_bytes,
         "evs": evs,
-        **summary(windows, Wire.of(lab.fabric.config, SOURCE)),
+        **summary(windows, Wire.of(lab.fabric.config, candidates.pair(lab)[0])),
         "withdrawals_without_a_fault": len(withdrawn),
         "windows": windows,
     }
+
+
+def name(run: Document) -> str:
+    """Where it was measured, and in which granularity."""
+    return f"{WORDS[cast(Where, run['where'])]}, {run['granularity']}"
 
 
 def turns(number: int) -> list[bool]:
@@ -187,7 +198,7 @@ def few_probes(run: Document) -> Document:
     ratio = source["all_requests_ratio"]
     return requirement(
         f"{source['asked_by']} sends at most {MOST_REQUESTS:.0%} as many probe requests, to all peers, as data "
-        f"packets, in {run['granularity']} granularity",
+        f"packets: {name(run)}",
         ratio is not None and ratio <= MOST_REQUESTS,
         f"{percent(ratio)} % (to the flow's peer {percent(source['requests_ratio'])} %, with the replies "
         f"{percent(source['probes_ratio'])} %; all probes of both hosts per data packet of both "
@@ -201,8 +212,8 @@ def no_loss(run: Document) -> Document:
     met = found["low"] is not None and not pairs.below(found, 1.0)
     unseen = f"; a loss of {percent(1 - found['low'])} % is not excluded" if met and found["low"] < 1 else ""
     return requirement(
-        f"probes cost no measurable goodput in {run['granularity']} granularity: "
-        f"the {pairs.CONFIDENCE:.0%} interval of the ratio is not below 1",
+        f"probes cost no measurable goodput (the {pairs.CONFIDENCE:.0%} interval of the ratio is not below 1): "
+        f"{name(run)}",
         met,
         pairs.words(found) + unseen,
     )
@@ -212,7 +223,7 @@ def lines(document: Document) -> list[str]:
     """Tables, and sentences on the ratios."""
     runs = document["runs"]
     found = [
-        f"Overhead of the probes that ride on the packets of one TCP flow {SOURCE} → {TARGET}, "
+        f"Overhead of the probes that ride on the packets of one TCP flow, "
         f"{runs[0]['congestion_control']}, links of MTU {document['mtu_bytes']} bytes, "
         f"windows of {document['seconds']:g} s in turns",
         *_costs(runs),
@@ -224,7 +235,7 @@ def lines(document: Document) -> list[str]:
     ]
     for r in runs:
         found += [
-            f"{r['granularity']}: goodput with / without probes: {pairs.words(r['goodput_ratio'])}",
+            f"{name(r)}: goodput with / without probes: {pairs.words(r['goodput_ratio'])}",
             f"  the same between neighbours with the same setting: {pairs.words(r['goodput_ratio_alike'])}",
             f"  CPU per bit with / without probes: {pairs.words(r['cpu_per_bit_ratio'])}",
             f"  EVs withdrawn meanwhile: {r['withdrawals_without_a_fault']}",
@@ -232,7 +243,7 @@ def lines(document: Document) -> list[str]:
     return [
         *found,
         "The intervals are the paired sign test's. All switches of the lab forward probes on the same CPUs as the "
-        "hosts: part of what probes cost here is theirs.",
+        "hosts: part of what probes cost there is theirs. Host to host there are none.",
     ]
 
 
@@ -240,7 +251,7 @@ def _costs(runs: list[Document]) -> list[str]:
     headings = ("WINDOWS", "Gbit/s MEDIAN", "MIN", "MAX", "CPU s/Gbit", "CPU BUSY %", "RETRANS/s", "SKIPS/s")
     rows = [
         [
-            r["granularity"],
+            name(r),
             _word(s),
             str(len(r["windows"]) // 2),
             *(f"{s[f'{k}_bits_per_s'] / 1e9:.2f}" for k in ("median", "min", "max")),
@@ -252,14 +263,14 @@ def _costs(runs: list[Document]) -> list[str]:
         for r in runs
         for s in r["settings"]
     ]
-    return table([Column("GRANULARITY"), Column("PROBES"), *(Column(h, True) for h in headings)], rows, colour=False)
+    return table([Column("WHERE"), Column("PROBES"), *(Column(h, True) for h in headings)], rows, colour=False)
 
 
 def _on_the_wire(runs: list[Document]) -> list[str]:
     headings = ("DATA pkts/s", "REQUESTS/s", "REPORTS/s", "REQUESTS %", "REPLIES %", "TOGETHER %", "BYTES %")
     rows = [
         [
-            r["granularity"],
+            name(r),
             _word(s),
             p["asked_by"],
             *(count(p[f"{k}_per_s"]) for k in ("data_packets", "requests", "reports")),
@@ -269,7 +280,7 @@ def _on_the_wire(runs: list[Document]) -> list[str]:
         for s in r["settings"]
         for p in s["probes"]
     ]
-    first = map(Column, ("GRANULARITY", "PROBES", "ASKED BY"))
+    first = map(Column, ("WHERE", "PROBES", "ASKED BY"))
     return table([*first, *(Column(h, True) for h in headings)], rows, colour=False)
 
 
