@@ -40,6 +40,7 @@ def sysctls(node: Node, p: Parameters) -> Iterator[tuple[str, str]]:
         yield "ipv4/tcp_rmem", "4096 131072 33554432"
         yield "ipv4/tcp_wmem", "4096 65536 33554432"
     else:
+        yield "ipv4/ip_early_demux", "0"  # no switch looks for a socket of its own for what it forwards; IPv6's too
         yield "ipv6/fib_multipath_hash_policy", "3"  # the fields that follow:
         yield "ipv6/fib_multipath_hash_fields", str(0x3F)  # addresses, protocol, flow label, both ports
 
