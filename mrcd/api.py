@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -33,6 +34,7 @@ GROUP = "mrcd"
 _LONGEST_WAIT_S = 60.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+T = TypeVar("T")
 
 
 @web.middleware
@@ -92,7 +94,7 @@ class Api:
 
     async def status(self, _: web.Request) -> web.Response:
         """This host."""
-        document = await asyncio.to_thread(self._daemon.view.status)
+        document = await self._aside(lambda: self._daemon.view.status())
         uptime = time.monotonic() - self._daemon.started
         document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
         document["last_event"] = self._daemon.events.last
@@ -101,7 +103,7 @@ class Api:
 
     async def peers(self, _: web.Request) -> web.Response:
         """All peers."""
-        return await _made_aside(self._daemon.view.peers)
+        return await self._document(lambda: self._daemon.view.peers())
 
     async def paths(self, request: web.Request) -> web.Response:
         """EVs, by ?peer=, ?plane=, ?state=; with their hops by ?decode=1."""
@@ -111,9 +113,9 @@ class Api:
             raise UsageError(f"there is no EV state {state!r}", hint=f"states: {', '.join(EvState.__members__)}")
         plane = _number(request.query.get("plane"), "plane")
         decode = bool(_number(request.query.get("decode"), "decode"))
-        steering, view = self._daemon.steering, self._daemon.view
+        daemon, steering = self._daemon, self._daemon.steering
         denials = steering.brief()  # here, in the loop: no denial comes or goes meanwhile
-        return await _made_aside(lambda: steering.explain(view.paths(peer, plane, state, decode), denials))
+        return await self._document(lambda: steering.explain(daemon.view.paths(peer, plane, state, decode), denials))
 
     async def events(self, request: web.Request) -> web.Response:
         """Events newer than ?after=, waiting up to ?wait= seconds for one."""
@@ -128,7 +130,7 @@ class Api:
 
     async def histograms(self, _: web.Request) -> web.Response:
         """Detection times, packets after the last known arrival, round trips."""
-        return await _made_aside(self._daemon.view.histograms)
+        return await self._document(lambda: self._daemon.view.histograms())
 
     async def detach(self, request: web.Request) -> web.Response:
         """Take the data plane down."""
@@ -141,10 +143,19 @@ class Api:
         message = await switch.attach(self._daemon)
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
+    async def _document(self, make: Callable[[], object]) -> web.Response:
+        return web.Response(text=await self._aside(lambda: json.dumps(make())), content_type="application/json")
 
-async def _made_aside(make: Callable[[], object]) -> web.Response:
-    """Documents may be long, and the loop has others to serve."""
-    return web.Response(text=await asyncio.to_thread(lambda: json.dumps(make())), content_type="application/json")
+    async def _aside(self, make: Callable[[], T]) -> T:
+        """Documents may be long, and the loop has others to serve. A reload may close the tables while one is made of
+        them: it is made of the new ones then."""
+        while True:
+            tables = self._daemon.tables
+            try:
+                return await asyncio.to_thread(make)
+            except Exception:
+                if self._daemon.tables is tables:
+                    raise
 
 
 def _number(text: str | None, name: str) -> int | None:
