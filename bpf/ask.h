@@ -55,31 +55,32 @@ struct marking {
 static long mark_ev(__u64 i, void *context)
 {
 	struct marking *m = context;
-	struct mrc_ev *ev = ev_at(m->index + i);
+	const struct mrc_ev *ev = ev_at(m->index + i);
+	struct mrc_ledger *l = ledger_at(m->index + i);
 	__u32 tx, probes, noted_tx, slot = m->slot & (MRC_ROUNDS - 1);
 	__u16 noted_probes;
 	__u64 window;
 
-	if (!ev)
+	if (!ev || !l)
 		return 1;
 	tx = *(volatile __u64 *)&ev->tx_packets;
 	probes = *(volatile __u32 *)&ev->probe_seq;
-	window = m->window + lateness(ev->late_ns, m->least_ns);
+	window = m->window + lateness(l->late_ns, m->least_ns);
 	/* What was noted is older than the window, unless this EV's is longer than reports are apart: then it is kept
 	 * until it is, and what was there at the report before has not become younger.
 	 */
-	if (aged(m->now, ev->noted_ns, window)) {
-		noted_tx = ev->noted_tx;
-		noted_probes = ev->noted_probes;
-		ev->noted_tx = tx;
-		ev->noted_probes = probes;
-		ev->noted_ns = m->now;
+	if (aged(m->now, l->noted_ns, window)) {
+		noted_tx = l->noted_tx;
+		noted_probes = l->noted_probes;
+		l->noted_tx = tx;
+		l->noted_probes = probes;
+		l->noted_ns = m->now;
 	} else {
-		noted_tx = ev->mark_tx[(slot - 1) & (MRC_ROUNDS - 1)];
-		noted_probes = ev->mark_probes[(slot - 1) & (MRC_ROUNDS - 1)];
+		noted_tx = l->mark_tx[(slot - 1) & (MRC_ROUNDS - 1)];
+		noted_probes = l->mark_probes[(slot - 1) & (MRC_ROUNDS - 1)];
 	}
-	ev->mark_tx[slot] = aged(m->now, ev->last_tx_ns, window) ? tx : noted_tx;
-	ev->mark_probes[slot] = aged(m->now, ev->probe_ns, window) ? probes : noted_probes;
+	l->mark_tx[slot] = aged(m->now, ev->last_tx_ns, window) ? tx : noted_tx;
+	l->mark_probes[slot] = aged(m->now, l->probe_ns, window) ? probes : noted_probes;
 	return 0;
 }
 
@@ -190,9 +191,11 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 static __always_inline void fill_request(struct control *c, const struct mrc_node *self,
 					 struct mrc_ev *ev, const struct request *r)
 {
+	struct mrc_ledger *l = ledger_at(ev_index(r->host_id, r->number));
 	__u32 seq;
 
-	ev->probe_ns = r->now; /* before the count: who reads that must not think it old */
+	if (l)
+		l->probe_ns = r->now; /* before the count: who reads that must not think it old */
 	seq = __sync_fetch_and_add(&ev->probe_seq, 1) + 1;
 	c->mrc.version = MRC_WIRE_VERSION;
 	c->mrc.type = MRC_PROBE_REQUEST;

@@ -77,7 +77,7 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 		j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE);
 		return;
 	}
-	if ((l->lag_ns == j->now || aged(j->now, ev->probe_ns, j->trial_gap_ns + ev->late_ns + ev->late_ns / 4)) &&
+	if ((l->lag_ns == j->now || aged(j->now, l->probe_ns, j->trial_gap_ns + l->late_ns + l->late_ns / 4)) &&
 	    j->trials < TRIALS_AT_ONCE) {
 		l->tried = ev->probe_seq + 1; /* send_trial says how many more */
 		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
@@ -129,11 +129,11 @@ static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_led
 
 static __always_inline void read_news(struct news *n, const struct mrc_ev *ev, const struct mrc_ledger *l, __u32 slot)
 {
-	n->mark = ev->mark_tx[slot & (MRC_ROUNDS - 1)];
+	n->mark = l->mark_tx[slot & (MRC_ROUNDS - 1)];
 	n->deficit = known_lost(l->deficit, n->mark - l->offset - n->packets,
 				(__u32)ev->tx_packets - l->offset - n->packets);
 	n->missed = known_lost(l->missed,
-			       (__s16)((__u16)ev->mark_probes[slot & (MRC_ROUNDS - 1)] - l->probe_offset - n->probes),
+			       (__s16)((__u16)l->mark_probes[slot & (MRC_ROUNDS - 1)] - l->probe_offset - n->probes),
 			       (__s16)((__u16)ev->probe_seq - l->probe_offset - n->probes));
 	n->arrived = n->packets != l->rx || n->probes != l->rx_probes;
 	n->grew = n->deficit > l->deficit || n->missed > l->missed;

@@ -7,7 +7,7 @@
 
 #include <linux/types.h>
 
-#define MRC_ABI_VERSION 3 /* tables: names the directory of the pins */
+#define MRC_ABI_VERSION 4 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
 enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
@@ -122,7 +122,9 @@ enum mrc_reason {
 	MRC_REASON_MAX,
 };
 
-/* One path to one peer, and what was sent on it. Index: host id of the peer × evs_per_peer + EV. */
+/* One path to one peer, and what was sent on it: all that mrc_push needs of it. Index: host id of the peer ×
+ * evs_per_peer + EV.
+ */
 struct mrc_ev {
 	__u8 dst[16]; /* daemon: outer destination: the carrier, or the first segment */
 	__u8 configured; /* daemon: 0 = no such path */
@@ -130,30 +132,20 @@ struct mrc_ev {
 	__u8 srh_len; /* daemon: bytes used of this EV's mrc_srh; 0 = no SRH */
 	__u8 weight; /* daemon: takes this many of MRC_WEIGHT_FULL turns: a ramp after it returned */
 	__u32 state; /* programs: enum mrc_ev_state; changed by compare-and-exchange only */
+	__u64 tx_packets; /* programs: data packets as they appear on the wire */
+	__u64 tx_bytes; /* programs: inner bytes */
+	__u64 last_tx_ns; /* programs: when the newest data packet was put on it */
 	__u64 state_since_ns; /* programs; GOOD to SKIP and back is no change */
-	__u64 probe_after_ns; /* daemon: sweeps pass it over until then (back-off) */
+	__u32 probe_seq; /* programs: probes sent; a count */
 	__u8 reason; /* programs: enum mrc_reason of the newest change */
 	__u8 skip_reason; /* programs: enum mrc_reason of the newest change to SKIP */
 	__u8 relapses; /* programs: falls that are not forgotten yet; doubles the hold-down */
 	__u8 reserved;
-	__u32 skips; /* programs: how often it became SKIP; a count */
-	__u64 probe_ns; /* programs: when the newest probe was sent */
-	__u32 probe_seq; /* programs: probes sent; a count */
-	__u32 noted_tx; /* programs: low bits of tx_packets at noted_ns, when a report was asked for */
-	/* second cache line */
-	__u64 tx_packets; /* programs: data packets as they appear on the wire */
-	__u64 tx_bytes; /* programs: inner bytes */
-	__u64 last_tx_ns; /* programs: when the newest data packet was put on it */
-	__u32 mark_tx[MRC_ROUNDS]; /* programs: of tx_packets, sent a reordering window before round i */
-	__u16 mark_probes[MRC_ROUNDS]; /* programs: the same of probe_seq */
-	__u32 noted_probes; /* programs: the same of probe_seq */
-	__u32 late_ns; /* programs: its one-way delay beyond the least of the peer's EVs, smoothed, 1/4 per reply */
-	__u64 noted_ns; /* programs: when noted_tx and noted_probes were taken */
 };
-_Static_assert(sizeof(struct mrc_ev) == 128, "mrc_ev is two cache lines");
+_Static_assert(sizeof(struct mrc_ev) == 64, "mrc_ev is one cache line");
 
-/* What became of the packets on an EV, by the peer's reports. Same index as mrc_ev. Programs only; the
- * daemon writes zeros where the path is another one than before.
+/* What became of the packets on an EV, by the peer's reports. Same index as mrc_ev. Programs only, but for what says
+ * daemon, which also writes zeros where the path is another one than before.
  */
 struct mrc_ledger {
 	__u64 lost_before; /* data packets lost in earlier generations of the peer's tables */
@@ -188,8 +180,18 @@ struct mrc_ledger {
 	__u32 after_good; /* judged_tx when arrived_ns was last set */
 	__u16 trials; /* since it began to lag, reports that knew of lost probes and of no arrival */
 	__u16 epoch; /* when the loss window was last halved */
+	/* third cache line: what was sent, for the reports */
+	__u64 probe_ns; /* when the newest probe was sent */
+	__u64 noted_ns; /* when noted_tx and noted_probes were taken: when a report was asked for */
+	__u32 noted_tx; /* low bits of mrc_ev.tx_packets at noted_ns */
+	__u32 noted_probes; /* the same of probe_seq */
+	__u32 mark_tx[MRC_ROUNDS]; /* of tx_packets, sent a reordering window before round i */
+	__u16 mark_probes[MRC_ROUNDS]; /* the same of probe_seq */
+	__u32 late_ns; /* its one-way delay beyond the least of the peer's EVs, smoothed, 1/4 per reply */
+	__u32 skips; /* how often the EV became SKIP; a count */
+	__u64 probe_after_ns; /* daemon: sweeps pass it over until then (back-off) */
 };
-_Static_assert(sizeof(struct mrc_ledger) == 128, "mrc_ledger is two cache lines");
+_Static_assert(sizeof(struct mrc_ledger) == 192, "mrc_ledger is three cache lines");
 
 /* One path from one peer, seen by its receiver. Index: host id of the sender × evs_per_peer + EV. */
 struct mrc_rx {
@@ -238,7 +240,7 @@ struct mrc_rounds {
 	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
 	__u64 told_ns; /* the peer's clock in the newest report judged */
 	__u32 debt; /* data packets that are to be judged until volleys may be sent again */
-	__u32 least_ns; /* least mrc_ev.late_ns lately: at once, and up by 1/8 per reply on each EV */
+	__u32 least_ns; /* least mrc_ledger.late_ns lately: at once, and up by 1/8 per reply on each EV */
 };
 _Static_assert(sizeof(struct mrc_rounds) == 144, "mrc_rounds has no padding");
 

@@ -38,12 +38,12 @@ static __always_inline __u64 queueing_delay(struct mrc_rounds *rounds, __u64 del
 
 #define LATE_MOST_NS 50000000 /* longer is not waited for */
 
-static __always_inline void note_late(struct mrc_rounds *rounds, struct mrc_ev *ev, __u32 host_id, __u64 delay,
-				      __u64 asked_ns)
+static __always_inline void note_late(struct mrc_rounds *rounds, const struct mrc_ev *ev, struct mrc_ledger *l,
+				      __u32 host_id, __u64 delay, __u64 asked_ns)
 {
 	__u32 late = delay < LATE_MOST_NS ? delay : LATE_MOST_NS;
 
-	ev->late_ns += late / 4 - ev->late_ns / 4;
+	l->late_ns += late / 4 - l->late_ns / 4;
 	note_plane_late(host_id, ev->plane, late, asked_ns);
 	/* Slowly, for the answers of one plane's EVs come in a row. */
 	rounds->least_ns += rounds->least_ns > late ? late - rounds->least_ns :
@@ -74,7 +74,7 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 		     rtt > 2 * j->rounds->rtt_ns;
 	note_rtt(j->rounds, l, rtt, ev->plane);
 	if (j->rounds->min_delay_ns != j->now) /* the least of all, or just the first after the memory's end: no news */
-		note_late(j->rounds, ev, j->host_id, delay, j->asked_ns);
+		note_late(j->rounds, ev, l, j->host_id, delay, j->asked_ns);
 	return MRC_DROP_NONE;
 }
 

@@ -202,7 +202,7 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 		return 1;
 	if (before == MRC_EV_GOOD && after == MRC_EV_SKIP) {
 		ev->skip_reason = reason;
-		__sync_fetch_and_add(&ev->skips, 1);
+		__sync_fetch_and_add(&ledger->skips, 1);
 		return 1;
 	}
 	ev->reason = reason;

@@ -16,10 +16,10 @@ static long sweep_one(__u64 i, void *context)
 {
 	struct sweep *s = context;
 	__u32 number = (s->first + i) % settings.evs_per_peer;
-	struct mrc_ev *ev = ev_at(ev_index(s->request.host_id, number));
+	const struct mrc_ledger *ledger = ledger_at(ev_index(s->request.host_id, number));
 
 	s->request.now = bpf_ktime_get_ns(); /* a sweep takes longer than packets take to arrive */
-	if (!ev || ev->probe_after_ns > s->request.now)
+	if (!ledger || ledger->probe_after_ns > s->request.now)
 		return 0;
 	s->request.number = number;
 	s->sent += send_request(s->skb, s->node, &s->request);

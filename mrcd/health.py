@@ -149,7 +149,7 @@ class Judge:
         return Verdict(
             steers,
             self._weight(evs, in_use, now),
-            self._probe_after(rows, evs, sent, arrived),
+            self._probe_after(rows, evs, ledgers, sent, arrived),
             rows[silent].tolist(),
             rows[heard].tolist(),
         )
@@ -170,7 +170,9 @@ class Judge:
         aged = now - self._answer_ns[rows] >= 2 * self._s.probe_interval_ms * _MS
         return (missed >= self._s.unanswered) & aged, replied
 
-    def _probe_after(self, rows: Ints, evs: Records, sent: Bools, arrived: Bools) -> NDArray[np.uint64]:
+    def _probe_after(
+        self, rows: Ints, evs: Records, ledgers: Records, sent: Bools, arrived: Bools
+    ) -> NDArray[np.uint64]:
         """When sweeps are to probe each EV again; 0 = in every sweep.
 
         Where nothing arrives, probes become rarer, from the probe interval to the cap; and never end.
@@ -184,7 +186,7 @@ class Judge:
         wait = np.where(sent, np.minimum(np.maximum(2 * wait, least), cap), wait)
         self._wait_ns[rows] = wait = np.where(tried & ~arrived, wait, 0)
         wait[denied] = cap
-        at = evs["probe_ns"].astype(np.int64) + wait - least // 2  # a sweep may come a little early
+        at = ledgers["probe_ns"].astype(np.int64) + wait - least // 2  # a sweep may come a little early
         return np.where(wait > 0, at, 0).astype(np.uint64)
 
     def _weight(self, evs: Records, in_use: Bools, now: int) -> NDArray[np.uint8]:

@@ -215,7 +215,7 @@ class Paths:
             ("mrc_peer_ce_packets", "CE marks that the peer saw.", ledgers["rx_ce"]),
             ("mrc_probes_sent", "Probe requests sent.", evs["probe_seq"]),
             ("mrc_probe_replies", "Probe replies received.", ledgers["replies"]),
-            ("mrc_ev_skips", "Changes of EVs to SKIP.", evs["skips"]),
+            ("mrc_ev_skips", "Changes of EVs to SKIP.", ledgers["skips"]),
         ):
             yield self.by_peer(CounterMetricFamily(name, text, labels=["peer"]), values.sum(axis=1, dtype=np.uint64))
         for name, text, values in (

@@ -329,11 +329,11 @@ class Monitor:
         state, probed = evs["state"], (evs["configured"] != 0) & linked
         in_use = probed & ((state == EvState.GOOD) | (state == EvState.SKIP))  # others are tried in their own time
         late = np.maximum(4 * self._tables.rounds["rtt_ns"][due].astype(np.int64), _LATE_NS)
-        old = now - evs["probe_ns"].astype(np.int64) > late[:, None]
+        old = now - ledgers["probe_ns"].astype(np.int64) > late[:, None]
         missing = in_use & (((evs["probe_seq"] != ledgers["reply_seq"]) & old) | (ledgers["lag_ns"] != 0))
         missing = missing.any(axis=1) & judged & ~np.isin(due, list(self.peerwatch.silent))
         try_evs = probed & ((state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN))
-        try_evs &= evs["probe_after_ns"] <= now
+        try_evs &= ledgers["probe_after_ns"] <= now
         tried = try_evs.any(axis=1)
         stalled = ~flowing & (now - self._busy_ns[due] < _BUSY_NS)
         fast = (missing | tried | stalled | flowing) & (not self.peerwatch.detached)
@@ -365,9 +365,13 @@ class Monitor:
     def _decide(self, rows: health.Ints, evs: health.Records, ledgers: health.Records, now: int) -> None:
         ports = self._tables.peers["ports"][rows]
         verdict = self._judge.judge(rows, evs, ledgers, ports, int(self._tables.node["ports"]), now)
-        for field, wanted in (("weight", verdict.weight), ("probe_after_ns", verdict.probe_after_ns)):
-            at = np.nonzero(wanted != evs[field])
-            self._tables.evs[field][rows[at[0]], at[1]] = wanted[at]
+        tables = self._tables
+        for field, found, table, wanted in (
+            ("weight", evs, tables.evs, verdict.weight),
+            ("probe_after_ns", ledgers, tables.ledgers, verdict.probe_after_ns),
+        ):
+            at = np.nonzero(wanted != found[field])
+            table[field][rows[at[0]], at[1]] = wanted[at]
         self.changes.add(verdict.steers)
         self.peerwatch.note_silence(set(verdict.silent), set(verdict.heard))
         busy = now - self._busy_ns[rows] < _BUSY_NS

@@ -281,9 +281,9 @@ class View:
             "loss_ratio": lost / sent if sent else 0.0,
             "rtt_ns": ledger["rtt_ns"] if ledger["replies"] else None,
             "ce_packets": ledger["rx_ce"],
-            "skips": row["skips"],
+            "skips": ledger["skips"],
             "relapses": row["relapses"],
-            "next_probe_s": max(0, row["probe_after_ns"] - now) / 1e9 if state in _PROBED else None,
+            "next_probe_s": max(0, ledger["probe_after_ns"] - now) / 1e9 if state in _PROBED else None,
             "hold_down_s": self._hold_down_s(e, row["relapses"], now) if state is EvState.ASSUMED_BAD else None,
         }
 

@@ -51,7 +51,7 @@ class Reporter:
         self.packets = [start] * self.evs
         self.probes = [probes] * self.evs
         self.ce = [0] * self.evs
-        bench.tables.evs["probe_after_ns"][H2] = NEVER
+        bench.tables.ledgers["probe_after_ns"][H2] = NEVER
         self._probes_sent: list[int] = bench.tables.evs["probe_seq"][H2].tolist()
         for _ in range(self.chunks):
             self.report()  # the first one says where counting begins
@@ -192,8 +192,8 @@ def lagging(bench: Bench, ev: int = 5) -> Reporter:
 
 def on_its_way(bench: Bench, ev: int) -> None:
     """As if the probes on an EV had been sent so lately that nobody misses them."""
-    bench.ev(H2, ev)["probe_ns"] = now() + 10**12
-    bench.ev(H2, ev)["noted_probes"] = 0
+    bench.ledger(H2, ev)["probe_ns"] = now() + 10**12
+    bench.ledger(H2, ev)["noted_probes"] = 0
 
 
 def events(bench: Bench) -> list[tuple[int, str, str, str]]:

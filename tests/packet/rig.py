@@ -40,8 +40,8 @@ _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
-    "evs": ("state_since_ns", "probe_ns", "last_tx_ns", "noted_ns"),
-    "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
+    "evs": ("state_since_ns", "last_tx_ns"),
+    "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns", "probe_ns", "noted_ns"),
     "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "told_ns"),
 }
 

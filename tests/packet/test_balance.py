@@ -194,7 +194,7 @@ def test_what_is_on_a_longer_way_is_not_missed_before_its_time(bench: Bench, mor
     r = Reporter(bench)
 
     def report() -> None:
-        bench.ev(H2, 5)["late_ns"] = 100 * MS  # and a quarter
+        bench.ledger(H2, 5)["late_ns"] = 100 * MS  # and a quarter
         r.report(after_ms=7)
 
     report()

@@ -192,7 +192,7 @@ def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None
 
 
 def test_evs_that_are_backed_off_are_not_probed(stage: Stage) -> None:
-    stage.bench.tables.evs["probe_after_ns"][H2, 1:] = 2**63
+    stage.bench.tables.ledgers["probe_after_ns"][H2, 1:] = 2**63
     stage.dense()
     stage.wait_until_swept()
     assert [Ether(f.data)[MRC].ev for f in stage.asked if not Ether(f.data)[MRCProbe].counts] == [0] * SWEEPS

@@ -35,14 +35,14 @@ def marked(bench: Bench, *evs: int) -> Reporter:
 def test_ce_marks_make_an_ev_be_passed_over_exactly_once(bench: Bench) -> None:
     marked(bench, 5)
     assert (state(bench, 5), bench.usable(H2), events(bench)) == (CONGESTED, EVERY, [])
-    assert (bench.ev(H2, 5)["skips"], bench.ledger(H2, 5)["rx_ce"]) == (1, 2)
+    assert (bench.ledger(H2, 5)["skips"], bench.ledger(H2, 5)["rx_ce"]) == (1, 2)
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in others(5))
     sent = spread(bench, EVS)
     assert (sent[5], sum(sent[4:8]), sum(sent)) == (0, 4, EVS)  # its turn went to another of its plane
     assert state(bench, 5)[0] == EvState.GOOD
     sent = spread(bench, 3 * EVS)
     assert sent[5] == 3
-    assert (bench.ev(H2, 5)["skips"], bench.ev(H2, 5)["reason"], events(bench)) == (1, Reason.NEW, [])
+    assert (bench.ledger(H2, 5)["skips"], bench.ev(H2, 5)["reason"], events(bench)) == (1, Reason.NEW, [])
 
 
 def test_until_its_turn_comes_reports_change_nothing(bench: Bench) -> None:
@@ -52,7 +52,7 @@ def test_until_its_turn_comes_reports_change_nothing(bench: Bench) -> None:
     for _ in range(3):
         r.report()
         assert state(bench, 5) == CONGESTED
-    assert bench.ev(H2, 5)["skips"] == 1
+    assert bench.ledger(H2, 5)["skips"] == 1
     assert spread(bench, EVS)[5] == 0
 
 
@@ -65,7 +65,7 @@ def test_when_traffic_has_ended_its_congestion_is_forgotten(bench: Bench) -> Non
     assert (state(bench, 5)[0], bench.usable(H2), events(bench)) == (EvState.GOOD, EVERY, [])
     r.ce[5] += 1
     r.report()
-    assert (state(bench, 5), bench.ev(H2, 5)["skips"]) == (CONGESTED, 2)
+    assert (state(bench, 5), bench.ledger(H2, 5)["skips"]) == (CONGESTED, 2)
 
 
 def test_the_same_marks_count_once(bench: Bench) -> None:

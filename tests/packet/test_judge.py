@@ -39,7 +39,7 @@ def test_an_ev_by_which_something_is_missing_is_left_with_the_first_report(bench
     r.report()
     assert state(bench, 5) == LAGGING
     assert bench.usable(H2) == others(5)
-    assert (events(bench), bench.ev(H2, 5)["skips"], bench.ev(H2, 5)["relapses"]) == ([], 1, 0)
+    assert (events(bench), bench.ledger(H2, 5)["skips"], bench.ev(H2, 5)["relapses"]) == ([], 1, 0)
     assert (bench.ledger(H2, 5)["deficit"], bench.ledger(H2, 5)["lag_ns"] > 0) == (3 - arrive, True)
     assert (bench.tables.evs["state"][H2, others(5)] == EvState.GOOD).all()
     # And it is tried: a volley on exactly this path, besides the request for the report.
@@ -95,7 +95,7 @@ def test_after_six_volleys_of_which_nothing_arrived_it_is_condemned(bench: Bench
 def test_it_takes_the_overdue_time_at_least(bench: Bench) -> None:
     r = lagging(bench)
     for _ in range(3 * TRIALS):
-        bench.ev(H2, 5)["probe_ns"] -= 100 * MS
+        bench.ledger(H2, 5)["probe_ns"] -= 100 * MS
         r.trial(5, 0)
         r.report()
     assert (state(bench, 5), events(bench)) == (LAGGING, [])

@@ -173,10 +173,10 @@ def test_probes_are_good_reports_too(bench: Bench) -> None:
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     for n in range(1, 4):
-        bench.ev(H2, 5)["probe_after_ns"] = 0
+        bench.ledger(H2, 5)["probe_after_ns"] = 0
         bench.rounds(H2)["asked_ns"] = now() + 10**12  # not a report
         assert bench.dataplane.sweep(H2) == 1
-        bench.ev(H2, 5)["probe_after_ns"] = 2**63
+        bench.ledger(H2, 5)["probe_after_ns"] = 2**63
         assert r.trial(5) == 1
         r.report()
         assert bench.ledger(H2, 5)["good"] == n
@@ -202,5 +202,5 @@ def test_lagging_marks_are_taken_round_by_round(bench: Bench) -> None:
         r.send(5, 10)
         bench.age(SETTLED_MS * MS)
         asked = r.ask()
-        assert bench.ev(H2, 5)["mark_tx"][asked.round % abi.ROUNDS_UNDER_WAY] == 10 * n
-    assert sorted(bench.ev(H2, 5)["mark_tx"]) == [10, 20, 30, 40]
+        assert bench.ledger(H2, 5)["mark_tx"][asked.round % abi.ROUNDS_UNDER_WAY] == 10 * n
+    assert sorted(bench.ledger(H2, 5)["mark_tx"]) == [10, 20, 30, 40]

@@ -88,10 +88,10 @@ def test_an_ev_that_has_fallen_does_not_lag_besides(bench: Bench) -> None:
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     for arrive in (0, 1):
-        bench.ev(H2, 5)["probe_after_ns"] = 0
+        bench.ledger(H2, 5)["probe_after_ns"] = 0
         bench.rounds(H2)["asked_ns"] = now() + 10**12  # this sweep asks for no report
         bench.dataplane.sweep(H2)
-        bench.ev(H2, 5)["probe_after_ns"] = NEVER
+        bench.ledger(H2, 5)["probe_after_ns"] = NEVER
         r.trial(5, arrive)
         r.report()
         assert (bench.ledger(H2, 5)["lag_ns"], bench.ledger(H2, 5)["good"]) == (0, arrive)

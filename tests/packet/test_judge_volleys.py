@@ -99,10 +99,10 @@ def test_the_volley_is_repeated_but_not_at_once(bench: Bench) -> None:
     gap = 10_000 * MS // 16
     r = lagging(bench)
     r.trial(5, 0)
-    bench.ev(H2, 5)["probe_ns"] = now() - gap // 2
+    bench.ledger(H2, 5)["probe_ns"] = now() - gap // 2
     r.report(after_ms=0)
     assert r.trial(5, 0) == 0
-    bench.ev(H2, 5)["probe_ns"] = now() - gap
+    bench.ledger(H2, 5)["probe_ns"] = now() - gap
     r.report(after_ms=0)
     assert r.trial(5, 0) == VOLLEY
 
@@ -132,7 +132,7 @@ def test_many_evs_are_tried_some_at_a_time(bench: Bench) -> None:
     r.send_all(3, lose=dead)
     r.report()
     assert [r.trial(ev, 0) for ev in dead] == [VOLLEY // TRIALS_AT_ONCE] * TRIALS_AT_ONCE + [0] * 2
-    bench.tables.evs["probe_ns"][H2, dead[:TRIALS_AT_ONCE]] = now() + 10**12
+    bench.tables.ledgers["probe_ns"][H2, dead[:TRIALS_AT_ONCE]] = now() + 10**12
     r.report(after_ms=0)
     assert [r.trial(ev, 0) for ev in dead] == [0] * TRIALS_AT_ONCE + [VOLLEY // 2] * 2
 

@@ -121,9 +121,9 @@ def test_a_request_rides_on_a_packet(ridden: Ridden, bench: Bench, packet: Packe
     assert (mrc.ev, mrc.seq, mrc[MRCProbe].round) == (0, 1, 1)
     assert bench.rounds(H2)["round"] == 1
     assert bench.rounds(H2)["asked_ns"] == bench.rounds(H2)["sent_ns"][1] == mrc.tx_ns
-    assert (bench.ev(H2, 0)["probe_seq"], bench.ev(H2, 0)["probe_ns"]) == (1, mrc.tx_ns)
+    assert (bench.ev(H2, 0)["probe_seq"], bench.ledger(H2, 0)["probe_ns"]) == (1, mrc.tx_ns)
     # The packet itself was not sent yet when the request was made of it.
-    assert (bench.ev(H2, 0)["tx_packets"], bench.ev(H2, 0)["noted_tx"]) == (1, 0)
+    assert (bench.ev(H2, 0)["tx_packets"], bench.ledger(H2, 0)["noted_tx"]) == (1, 0)
 
 
 @quiet

@@ -119,7 +119,11 @@ def test_being_passed_over_is_no_event(bench: Bench) -> None:
     record["state_since_ns"] = since = now() - 10**9
     for n in (1, 2):
         assert steer(bench, 5, SKIP, Reason.CONGESTED)
-        assert (record["skips"], record["skip_reason"], record["reason"]) == (n, Reason.CONGESTED, Reason.NEW)
+        assert (bench.ledger(H2, 5)["skips"], record["skip_reason"], record["reason"]) == (
+            n,
+            Reason.CONGESTED,
+            Reason.NEW,
+        )
         assert bench.usable(H2) == EVERY
         assert steer(bench, 5, GOOD, Reason.CONGESTED)
     assert (record["state_since_ns"], record["reason"], events(bench)) == (since, Reason.NEW, [])

@@ -92,11 +92,11 @@ def test_each_sweep_counts_on(bench: Bench) -> None:
 def test_evs_that_are_not_due_are_passed_over(bench: Bench) -> None:
     wires = bench.wires()
     due, not_due = [0, 3, 9], [n for n in range(EVS) if n not in (0, 3, 9)]
-    bench.tables.evs["probe_after_ns"][H2, not_due] = now() + 3600 * 1000 * MS
-    bench.tables.evs["probe_after_ns"][H2, due] = now()
+    bench.tables.ledgers["probe_after_ns"][H2, not_due] = now() + 3600 * 1000 * MS
+    bench.tables.ledgers["probe_after_ns"][H2, due] = now()
     assert bench.dataplane.sweep(H2) == len(due) + 1
     assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == due
-    assert not bench.tables.evs["probe_ns"][H2, not_due[1:]].any()
+    assert not bench.tables.ledgers["probe_ns"][H2, not_due[1:]].any()
 
 
 @patient(1000, reorder_us=1_000_000)
@@ -127,7 +127,7 @@ def test_the_window_is_half_the_spread_of_round_trips_up_to_the_gap(
 
 def test_reports_are_asked_for_on_usable_evs_in_turn(bench: Bench) -> None:
     wires = bench.wires()
-    bench.tables.evs["probe_after_ns"][H2] = NEVER
+    bench.tables.ledgers["probe_after_ns"][H2] = NEVER
 
     def ways(n: int) -> list[int]:
         found = []
@@ -163,7 +163,7 @@ def test_when_none_of_the_usable_evs_works_reports_are_asked_for_on_the_others(b
 @pytest.mark.parametrize("answered", [True, False])
 def test_reports_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(bench: Bench, answered: bool) -> None:
     wires, ways = bench.wires(), []
-    bench.tables.evs["probe_after_ns"][H2] = NEVER
+    bench.tables.ledgers["probe_after_ns"][H2] = NEVER
     for _ in range(4 * EVS):
         bench.age(20 * MS)
         bench.dataplane.sweep(H2)
@@ -239,7 +239,7 @@ def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
 def test_where_a_report_has_no_room_for_all_evs_they_take_turns(bench: Bench) -> None:
     wires = bench.wires()
-    bench.tables.evs["probe_after_ns"][H2] = NEVER
+    bench.tables.ledgers["probe_after_ns"][H2] = NEVER
     for number in range(1, 5):
         bench.age(10 * MS)
         assert bench.dataplane.sweep(H2) == 1

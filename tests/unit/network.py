@@ -64,7 +64,10 @@ class Network:
         self.verdict = self.judge.judge(
             rows, self.evs[rows], self.ledgers[rows], self.ports[rows], self.local, self.now
         )
-        self.evs["weight"][rows], self.evs["probe_after_ns"][rows] = self.verdict.weight, self.verdict.probe_after_ns
+        self.evs["weight"][rows], self.ledgers["probe_after_ns"][rows] = (
+            self.verdict.weight,
+            self.verdict.probe_after_ns,
+        )
         for s in self.verdict.steers:
             path = (s.row, s.ev)
             assert self.state(path) in s.leave
@@ -74,7 +77,7 @@ class Network:
             self.log.append((self.now, s))
         if sweep:
             for path in self.all:
-                if int(self.evs["probe_after_ns"][path]) <= self.now:
+                if int(self.ledgers["probe_after_ns"][path]) <= self.now:
                     self._probe(path)
         self.now += self.settings.probe_interval_ms * MS
         return self.verdict.steers

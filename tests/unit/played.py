@@ -30,7 +30,7 @@ class Programs:
         self.swept.append(host_id)
         evs = self.arrays.evs[host_id]
         evs["probe_seq"] += evs["configured"]
-        evs["probe_ns"] = self.now
+        self.arrays.ledgers["probe_ns"][host_id] = self.now
         return int(evs["configured"].sum())
 
     def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: tuple[EvState, ...]) -> bool:

@@ -124,7 +124,7 @@ def test_segments_are_a_destination_and_an_srh() -> None:
 def live(t: Arrays) -> None:
     """As if it had run for long: everything that programs, judge and administrators write is something."""
     configured, here = t.evs["configured"] != 0, t.peers["configured"] != 0
-    for field in ("probe_seq", "state_since_ns", "probe_after_ns", "probe_ns", "tx_packets", "tx_bytes", "last_tx_ns"):
+    for field in ("probe_seq", "state_since_ns", "tx_packets", "tx_bytes", "last_tx_ns"):
         t.evs[field][configured] = 7
     for field, value in (("state", EvState.DENIED), ("reason", Reason.ADMIN), ("relapses", 3)):
         t.evs[field][configured] = value
@@ -184,7 +184,7 @@ def test_a_host_that_takes_over_the_id_of_another_takes_none_of_its_counters() -
     for ev in (0, 1, 4, 5):
         record = t.evs[2, ev]
         assert (record["configured"], record["state"], record["relapses"]) == (1, EvState.UNKNOWN, 0)
-        assert not any(int(record[f]) for f in ("tx_packets", "probe_seq", "probe_after_ns"))
+        assert not any(int(record[f]) for f in ("tx_packets", "probe_seq", "last_tx_ns"))
         assert not any(t.ledgers[2, ev].tobytes())
     assert (t.evs[1, 0]["tx_packets"], t.ledgers[1, 0]["judged"]) == (7, 6)
 

@@ -225,7 +225,7 @@ def test_replies_that_are_on_their_way_are_not_missing() -> None:
     sweeps(b, 200, 20, 1, traffic=True)
     b.arrays.ledgers["reply_seq"] = b.arrays.evs["probe_seq"]
     b.arrays.evs["probe_seq"][1] += 1  # rode on a packet
-    b.arrays.evs["probe_ns"][1] = b.programs.now + 19 * MS
+    b.arrays.ledgers["probe_ns"][1] = b.programs.now + 19 * MS
     b.tick(20, answered=False)
     assert not b.monitor._hurry
 

@@ -194,7 +194,7 @@ def test_counts_are_of_the_peer_and_of_the_others(switch: Probing) -> None:
     h0 = MADE[SOURCE]
     h0.evs["probe_seq"] = 1
     h0.evs["tx_packets"][ROW[TARGET]], h0.evs["tx_bytes"][ROW[TARGET]] = 10, 1000
-    h0.evs["skips"][ROW[TARGET], 3], h0.ledgers["replies"][ROW[TARGET], :2] = 2, 5
+    h0.ledgers["skips"][ROW[TARGET], 3], h0.ledgers["replies"][ROW[TARGET], :2] = 2, 5
     h0.rounds["round"][ROW[TARGET]] = 4
     with switch:
         before = switch.counts()

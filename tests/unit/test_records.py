@@ -17,17 +17,23 @@ def test_an_ev() -> None:
     record = np.zeros(1, abi.EV)[0]
     record["dst"] = np.frombuffer(bytes.fromhex("5f000000400080004001c00000000000"), np.uint8)
     record["state"], record["reason"], record["weight"] = EvState.ASSUMED_BAD, Reason.OVERDUE, 1
-    record["state_since_ns"], record["probe_after_ns"] = NOW - 2_500_000_000, NOW + 500_000_000
+    record["state_since_ns"] = NOW - 2_500_000_000
     found = shown(record)
     assert found["dst"] == ("5f00:0:4000:8000:4001:c000::", "")
     assert found["state"] == (3, "ASSUMED_BAD")
     assert found["reason"] == (2, "overdue")
     assert found["weight"] == (1, "1 of 8 turns")
     assert found["state_since_ns"] == (97_500_000_000, "2.500 s ago")
-    assert found["probe_after_ns"][1] == "in 0.500 s"
     assert found["last_tx_ns"] == (0, "never")
-    assert found["mark_tx"] == ([0, 0, 0, 0], "")
     assert not any(name.startswith("reserved") for name in found)
+
+
+def test_a_ledger() -> None:
+    record = np.zeros(1, abi.LEDGER)[0]
+    record["probe_after_ns"], record["skips"] = NOW + 500_000_000, 7
+    found = shown(record)
+    assert (found["probe_after_ns"][1], found["skips"]) == ("in 0.500 s", (7, ""))
+    assert found["mark_tx"] == ([0, 0, 0, 0], "")
 
 
 def test_a_peer() -> None:

@@ -15,9 +15,9 @@ from tests.unit.arrays import TEXT, Arrays
 S = 10**9
 
 
-SENT = {"state": EvState.GOOD, "reason": Reason.HEALED, "skip_reason": Reason.CONGESTED, "skips": 7, "relapses": 3}
+SENT = {"state": EvState.GOOD, "reason": Reason.HEALED, "skip_reason": Reason.CONGESTED, "relapses": 3}
 SENT |= {"tx_packets": 1000, "tx_bytes": 99_000, "probe_seq": 40}
-ARRIVED = {"judged": 900, "lost_before": 5, "deficit": 4, "rtt_ns": 30_000, "replies": 39, "rx_ce": 6}
+ARRIVED = {"judged": 900, "lost_before": 5, "deficit": 4, "rtt_ns": 30_000, "replies": 39, "rx_ce": 6, "skips": 7}
 
 
 class Host(Arrays):
@@ -39,7 +39,8 @@ class Host(Arrays):
     def path(self, **fields: int) -> dict[str, Any]:
         """The document of EV 5 to h1, after its record was given other values."""
         for name, value in fields.items():
-            self.evs[name][1, 5] = value
+            table = self.evs if name in abi.EV.names else self.ledgers  # type: ignore[operator]
+            table[name][1, 5] = value
         return next(p for p in self.view.paths() if (p["peer"], p["ev"]) == ("h1", 5))
 
 

@@ -133,7 +133,7 @@ class Probing:
             reports=int(tables.rounds[row]["round"]),
             replies=int(tables.ledgers[row]["replies"].sum(dtype="u8")),
             requests_elsewhere=int(tables.evs["probe_seq"].sum(dtype="u8")) - requests,
-            skips=int(evs["skips"].sum(dtype="u8")),
+            skips=int(tables.ledgers[row]["skips"].sum(dtype="u8")),
         )
 
     def _row(self, host: str) -> int:
