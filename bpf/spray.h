@@ -8,6 +8,7 @@
 #include "balance.h"
 
 #define TRIES 4 /* EVs of a plane that may pass before one is taken all the same */
+#define AHEAD 4 /* EVs of each plane that are fetched from memory at once: a power of two */
 
 struct choice {
 	__u32 packets; /* that want to go, on the wire */
@@ -77,6 +78,31 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32
 	return 0;
 }
 
+/* Read what the next turns will need, of all planes: of many EVs hardly one is in a cache, and a CPU waits for all of
+ * these hardly longer than for one, for nothing depends on what is read.
+ */
+static __noinline void fetch_ahead(const struct mrc_rotation *turn, __u32 host_id)
+{
+	const __u32 planes = settings.planes, slots = settings.evs_per_plane;
+	__u32 first = ev_index(host_id, 0), plane, i;
+	const struct mrc_ev *ev;
+
+	for (plane = 0; plane < MRC_MAX_PLANES && plane < planes; plane++) {
+		for (i = 0; i < AHEAD; i++) {
+			ev = ev_at(first + turn->slot[plane] + i);
+			if (ev)
+				(void)*(volatile __u32 *)&ev->state;
+		}
+		first += slots;
+	}
+}
+
+/* Whether this EV is the first of AHEAD, or the first to be used of them, in the plane whose turn is the first. */
+static __always_inline int begins_anew(const struct mrc_rotation *turn, __u32 plane, __u32 slot)
+{
+	return plane < turn->plane && (slot ^ (turn->slot[plane] - 1u)) >= AHEAD;
+}
+
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now,
 				     struct mrc_rotation *turn, struct choice *out)
 {
@@ -89,6 +115,8 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
+	if (begins_anew(turn, plane, out->slot))
+		fetch_ahead(turn, host_id);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
 	if (ev && passes(ev, index, turn))
