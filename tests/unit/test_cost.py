@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from labkit import progstats
-from labkit.bench import bare, blast, calls, cost
+from labkit.bench import bare, blast, calls, cold, cost
 from labkit.bench.cost import ALL, ONE, ONE_OF_ALL
 from labkit.bringup import REPOSITORY
 from mrcd import config
@@ -30,6 +30,25 @@ def test_push_may_cost_little_more_at_the_full_table(of_all: float, every: float
         ("mrc_pop", ALL): [x * 9 for x in one],  # of which nothing is required
     }
     assert [r["met"] for r in cost.required(costs)] == met
+
+
+@pytest.mark.parametrize("peers", cold.SETS)
+def test_packets_among_so_many_peers_go_to_each_once_before_one_is_sent_to_again(peers: int) -> None:
+    order = cold.among(range(1, 4096), peers)
+    assert len(order) >= 4 * blast.BATCH
+    assert len(set(order)) == peers
+    assert all(len(set(order[i : i + peers])) == peers for i in range(0, len(order), peers))
+
+
+def test_packets_in_runs_go_to_each_peer_in_a_row() -> None:
+    order = cold.in_runs([3, 1, 2])
+    assert order == [3] * cold.RUN + [1] * cold.RUN + [2] * cold.RUN
+
+
+def test_who_waits_for_one_line_costs_that_much_more_at_least() -> None:
+    found = cold.floor([100.0, 200.0, 100.0], [10.0, 10.0, 20.0], [160.0, 210.0, 140.0])
+    assert (found["wait_ns"], found["min_wait_ns"], found["max_wait_ns"]) == (150, 120, 200)
+    assert found["least_ratio"] == pytest.approx(2.2)
 
 
 def test_every_call_that_is_counted_has_a_name() -> None:

@@ -76,6 +76,7 @@ class Bare:
             self.tables = Tables(self.dataplane.pins, writable=True)
             undo.callback(self.tables.close)
             self._fill()
+            self.others: dict[str, int] = {}  # programs that are none of mrcd's
             self.empty = progstats.load_empty()
             undo.callback(os.close, self.empty)
             self._undo = undo.pop_all()
@@ -125,8 +126,8 @@ class Bare:
         self.tables.planes["vlan"][:PLANES] = VLAN if tagged else 0
 
     def program(self, name: str) -> int:
-        """Descriptor of one of mrcd's programs."""
-        return self.dataplane.program(name)
+        """Descriptor of one of mrcd's programs, or of the others."""
+        return self.others[name] if name in self.others else self.dataplane.program(name)
 
     @contextlib.contextmanager
     def attached(self, name: str, interface: str, point: int, flags: int = 0) -> Iterator[None]:

@@ -2,12 +2,14 @@
 
 The statistics' own overhead is what an empty program takes, which is attached in front and sees the same packets.
 At one peer and at the full table: packets to (or from) one host, and to all others in random order, so that nothing
-of the tables is in a CPU's caches but what fits. Windows alternate. Real packets: UDP sockets in front of mrc_push,
+of the tables is in a CPU's caches but what fits; and as clusters have it, to fewer at a time, or in a flow's bursts
+(cold.py). Windows alternate. Real packets: UDP sockets in front of mrc_push,
 frames at a NIC in front of mrc_pop; one TCP flow between two hosts back to back, with and without probes.
 """
 
 import contextlib
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from statistics import median
 
 from labkit import netns, observe, progstats
 from labkit.api import Lab
-from labkit.bench import bare, blast, calls, candidates, pairs, pictures
+from labkit.bench import bare, blast, calls, candidates, cold, pairs, pictures
 from labkit.bench.bare import Bare
 from labkit.bench.cells import said_of
 from labkit.bench.part import Options, Part, requirement
@@ -40,7 +42,9 @@ COUNTED = 4096  # packets of which the calls are counted
 FLOW_WINDOWS = 12
 FLOW_WINDOW_S = 0.25
 _SETTLE_S = 0.1
-ONE, ONE_OF_ALL, ALL = "one peer", "full table, one peer", "full table, all peers"
+FULL = "full table"
+ONE, ONE_OF_ALL, ALL = "one peer", f"{FULL}, one peer", f"{FULL}, all peers"
+SAME_EV, ANY_EV = "the same EV", "an EV at random"  # programs that look up one
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,9 @@ def measure(lab: Lab, options: Options) -> Document:
         one, full = _bare(stack, lab, "h200", 2, "usid"), _bare(stack, lab, "h201", HOSTS, "usid")
         srh = _bare(stack, lab, "h202", 2, "srh")
         cases = _cases(stack, one, full, srh)
+        waits = _waits(stack, full)
         with progstats.counting():
-            costs, overheads = _windows(cases, options.pairs or WINDOWS)
+            costs, overheads = _windows(cases + waits, options.pairs or WINDOWS)
             overhead = median(overheads)
         sizes = [progstats.size(one.program(name))._asdict() for name in _SIZED]
     with contextlib.ExitStack() as stack:
@@ -90,11 +95,12 @@ def measure(lab: Lab, options: Options) -> Document:
         "statistics_ns": overhead,
         "most_ratio": AT_MOST,
         "cases": found,
-        "ratios": _ratios(costs),
+        "ratios": _ratios({k: v for k, v in costs.items() if k[0] not in (SAME_EV, ANY_EV)}),
+        "cold": cold.floor(costs["mrc_push", ONE], costs[SAME_EV, ALL], costs[ANY_EV, ALL]),
         "flow": flow,
         "calls": called,
         "sizes": sizes,
-        "requirements": required(costs),
+        "requirements": required({k: v for k, v in costs.items() if k[0] == "mrc_push"}),
     }
 
 
@@ -116,7 +122,9 @@ def _cases(stack: contextlib.ExitStack, one: Bare, full: Bare, srh: Bare) -> lis
     for b, name, version, peers in (
         (one, ONE, 4, [PEER]),
         (full, ONE_OF_ALL, 4, [PEER]),
+        *((full, f"{FULL}, {n} peers", 4, cold.among(everyone, n)) for n in cold.SETS),
         (full, ALL, 4, everyone),
+        (full, f"{ALL}, runs of {cold.RUN}", 4, cold.in_runs(everyone)),
         (one, "IPv6", 6, [PEER]),
         (srh, "SRH", 4, [PEER]),
         (one, "VLAN", 4, [PEER]),
@@ -141,6 +149,17 @@ def _cases(stack: contextlib.ExitStack, one: Bare, full: Bare, srh: Bare) -> lis
         send = _frames(stack, b, version, peers, vlan=name == "VLAN", ce=name == "CE")
         found.append(Case(program, name, b, "n0", point, send, before))
     return found
+
+
+def _waits(stack: contextlib.ExitStack, full: Bare) -> list[Case]:
+    """Look-ups of one EV each, at mrc0 while packets go to all peers."""
+    evs = libbpf.get(full.dataplane.pins / "mrc_evs")
+    stack.callback(os.close, evs)
+    send = _udp(stack, full, 4, random.Random(0).sample(range(1, HOSTS), HOSTS - 1))
+    for name in (SAME_EV, ANY_EV):
+        full.others[name] = cold.load(evs, HOSTS * bare.EVS, anywhere=name == ANY_EV)
+        stack.callback(os.close, full.others[name])
+    return [Case(name, ALL, full, "m0", libbpf.TCX_EGRESS, send) for name in (SAME_EV, ANY_EV)]
 
 
 def _vlan(b: Bare, tagged: bool) -> Callable[[], None]:
@@ -201,7 +220,7 @@ def _calls(stack: contextlib.ExitStack, one: Bare, srh: Bare) -> list[Document]:
     """By the programs that count their calls: per packet, of each case of one peer."""
     found = []
     for c in _cases(stack, one, one, srh):
-        if c.name in (ONE_OF_ALL, ALL):
+        if c.name.startswith(FULL):
             continue
         with c.attached():
             c.send(blast.BATCH)
@@ -314,6 +333,8 @@ def lines(document: Document) -> list[str]:
         f"the statistics' own {d['statistics_ns']:.0f} ns subtracted",
         *_table(("PROGRAM", "CASE"), ("MEDIAN", "MIN", "MAX", "BY ONE PEER"), rows),
         f"full table: {d['hosts']} hosts × {d['evs_per_peer']} EVs; all peers: each packet another one's, at random",
+        f"waiting for one EV that is in no cache takes {d['cold']['wait_ns']:.0f} ns there: a packet that does costs "
+        f"at least {d['cold']['least_ratio']:.2f} × what it costs with one peer",
         "",
         "Calls per packet, one peer (counted by the programs, built to do so)",
     ]
