@@ -224,8 +224,8 @@ class Overlay(_Model):
         "carries in a millisecond",
     )
     rto_min_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
-        default=40,
-        description="the routes' least TCP retransmission timeout; not below the peers' delayed ACK, 40 on Linux",
+        default=8,
+        description="the routes' least TCP retransmission timeout; Linux 6.7 and newer delay acknowledgements by less",
     )
 
     @model_validator(mode="after")

@@ -36,4 +36,5 @@ def test_tcp_times_out_as_soon_as_the_route_says(healthy: Lab) -> None:
         words = healthy.exec("h0", ["ss", "-tino", "state", "established"], check=True).stdout.split()
     rtos = [float(w.removeprefix("rto:")) for w in words if w.startswith("rto:")]
     assert rtos
-    assert max(rtos) < 150, rtos  # 200 and more without the route's rto_min of 40
+    assert max(rtos) < 150, rtos  # 200 and more without the route's rto_min
+    assert min(rtos) < 40, rtos  # of 8: a tail that a path takes with it is sent again before goodput misses it
