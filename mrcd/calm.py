@@ -22,9 +22,8 @@ class Calm:
 
     def __init__(self, tables: Tables, peerwatch: PeerWatch, planes: int) -> None:
         self._tables, self._peerwatch, self._planes = tables, peerwatch, planes
-        self._heads = tables.evs.view(np.uint64)[
-            :, 2 :: abi.EV.itemsize // 8
-        ]  # configured, plane, srh_len, weight, state of an EV
+        # Of each EV the word with configured, plane, srh_len, weight and state.
+        self._heads = tables.evs.view(np.uint64)[:, 2 :: abi.EV.itemsize // 8]
         self._wanted = np.full(len(tables.peers), _UNKNOWN, np.int64)  # when all were found GOOD
 
     def well(self, rows: Ints) -> Bools:
