@@ -1,15 +1,21 @@
 """labkit.bench.failover: what is pure in it."""
 
+import json
+import signal
+import time
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from typing import Any
 
 import pytest
 
-from labkit import targets
-from labkit.bench.failover import events, holes, loss, part, picture, stats, text
+from labkit import targets, witnessend
+from labkit.bench.failover import events, holes, loss, part, picture, stats, text, witness
 from labkit.bench.failover.events import BIN_NS, Event
 from labkit.bench.failover.kinds import BY_NAME, KINDS, MS, US, Place, places
+from labkit.bench.failover.witness import Pause
 from labkit.fabric import Parameters, build
+from mrcd.errors import MachineError
 
 FABRIC = build("x", Parameters())
 H = {h.name: h for h in FABRIC.config.hosts}  # h0, h1 below T0 0; h2, h3 below T0 1
@@ -116,8 +122,13 @@ def bins(*empty: int, rate: int = 1000) -> dict[int, int]:
     return {T + n * BIN_NS: rate for n in range(-100, 100) if n not in empty}
 
 
+def hole_of(found: dict[int, int], begin_ns: int, paused: Sequence[Pause] = ()) -> dict[str, Any]:
+    """A blackhole from `begin_ns` on, the fault having been put in at once."""
+    return holes.hole(found, T - 100 * BIN_NS, begin_ns, begin_ns, T + 100 * BIN_NS, paused)
+
+
 def test_a_hole_in_the_first_20_ms_is_allowed() -> None:
-    found = holes.hole(bins(0, 1, 2), T - 100 * BIN_NS, T + 4 * MS, T + 100 * BIN_NS)
+    found = hole_of(bins(0, 1, 2), T + 4 * MS)
     assert found["longest_zero_ms"] == 30
     assert found["longest_zero_after_ms"] == -4
     assert (found["late_zero_bins"], found["late_bins"]) == (0, 97)
@@ -126,7 +137,7 @@ def test_a_hole_in_the_first_20_ms_is_allowed() -> None:
 
 
 def test_a_hole_that_lasts_is_late_and_not_over() -> None:
-    found = holes.hole(bins(*range(5, 100)), T - 100 * BIN_NS, T, T + 100 * BIN_NS)
+    found = hole_of(bins(*range(5, 100)), T)
     assert (found["longest_zero_ms"], found["below_half_ms"], found["late_zero_bins"]) == (950, 950, 95)
     assert not found["over"]
     said = holes.required({"bin_ms": 10.0, "blackholes": 1, **holes.summaries([found])})
@@ -138,8 +149,77 @@ def test_a_hole_that_lasts_is_late_and_not_over() -> None:
 def test_no_bin_may_be_empty_late_whatever_there_was_before(
     before: tuple[int, ...], after: tuple[int, ...], met: bool
 ) -> None:
-    found = holes.hole(bins(*before, *after), T - 100 * BIN_NS, T - 2 * BIN_NS, T + 100 * BIN_NS)
+    found = hole_of(bins(*before, *after), T - 2 * BIN_NS)
     assert holes.required({"bin_ms": 10.0, "blackholes": 1, **holes.summaries([found])})["met"] == met
+
+
+@pytest.mark.parametrize(
+    ("pause", "still", "met"),
+    [
+        (Pause(1, T + 49 * BIN_NS, T + 50 * BIN_NS + 6 * MS, 1), 1, True),
+        (Pause(1, T + 49 * BIN_NS, T + 50 * BIN_NS + 5 * MS, 1), 0, False),  # half of it is not enough
+        (Pause(1, T + 60 * BIN_NS, T + 70 * BIN_NS, 1), 0, False),  # at another time
+        (Pause(1, T + 49 * BIN_NS, T + 52 * BIN_NS, 0), 0, False),  # packets kept it from running, perhaps ours
+    ],
+)
+def test_a_bin_that_is_empty_because_the_machine_stood_still_is_told_apart(pause: Pause, still: int, met: bool) -> None:
+    found = hole_of(bins(50), T - 2 * BIN_NS, [pause])
+    assert (found["late_zero_bins"], found["late_still_bins"]) == (1, still)
+    assert found["empty_bins"][0]["at_ms"] == 520
+    assert [p["cpu"] for p in found["pauses"]] == [1]
+    said = holes.required({"bin_ms": 10.0, "blackholes": 1, **holes.summaries([found])})
+    assert said["met"] == met
+    assert f"1 of 100 bins (1 %) in 1 blackholes, {still} of them the hypervisor's" in said["measured"]
+
+
+def test_bins_that_are_empty_without_a_fault_are_told_apart_too() -> None:
+    pause = Pause(0, T - 50 * BIN_NS, T - 40 * BIN_NS, 9)
+    found = holes.hole(bins(-50, -20, -9), T - 100 * BIN_NS, T - 10 * BIN_NS, T, T + 100 * BIN_NS, [pause])
+    assert (found["before_zero_bins"], found["before_still_bins"], found["before_bins"]) == (2, 1, 90)
+    assert len(found["empty_bins"]) == 3  # one of them while the fault was being put in
+    assert found["late_still_bins"] == 0
+
+
+# ---- witness ----
+
+
+def test_the_cpu_that_paused_longest_counts() -> None:
+    found = [Pause(0, 0, 4, 1), Pause(0, 6, 20, 2), Pause(1, 2, 9, 1), Pause(2, 0, 99, 0)]
+    assert witness.stood_still_ns(found, 1, 10) == 7
+    assert witness.stood_still_ns(found, 30, 40) == 0
+    assert witness.stood_still_ns([], 1, 10) == 0
+
+
+def test_what_a_witness_says() -> None:
+    said = json.dumps({"pauses": [{"begin_ns": 5, "end_ns": 9, "stolen_ticks": 1}]})
+    assert witness.told(3, said) == [Pause(3, 5, 9, 1)]
+    with pytest.raises(MachineError, match="not permitted"):
+        witness.told(3, json.dumps({"refused": "not permitted"}))
+    with pytest.raises(MachineError, match="CPU 3 ended by itself"):
+        witness.told(3, "")
+
+
+def test_a_witness_tells_when_it_could_not_look() -> None:
+    """Here because a signal stops it."""
+    with witness.Witness() as watch:
+        children = list(watch.children.values())
+        for child in children:
+            assert child.stdout is not None
+            assert json.loads(child.stdout.readline())["looks"]
+        begin = time.monotonic_ns()
+        for child in children:
+            child.send_signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        for child in children:
+            child.send_signal(signal.SIGCONT)
+        found = watch.finish()
+    stopped = {p.cpu for p in found if p.end_ns - p.begin_ns >= 40 * MS and p.end_ns >= begin}
+    assert len(stopped) == len(children), found
+
+
+def test_stolen_time_is_read_of_the_right_cpu() -> None:
+    stat = b"cpu  1 2 3 4 5 6 7 80 9 0\ncpu1 1 2 3 4 5 6 7 81 9 0\ncpu10 1 2 3 4 5 6 7 82 9 0\nintr 5\n"
+    assert [witnessend.stolen_ticks(stat, n) for n in (10, 1)] == [82, 81]
 
 
 # ---- the whole ----
@@ -164,8 +244,8 @@ def kind_document(name: str, leave_ns: list[int | None], wrong: list[str], lost:
 
 
 def document() -> dict[str, Any]:
-    hole = holes.hole(bins(0), T - 100 * BIN_NS, T, T + 100 * BIN_NS)
-    stuck = holes.hole(bins(*range(100)), T - 100 * BIN_NS, T, T + 100 * BIN_NS)
+    hole = {"unwatched": None, **hole_of(bins(0), T)}
+    stuck = {"unwatched": "not here", **hole_of(bins(*range(100)), T)}
     way = {"failed": None, "what": "w", "bin_ms": 10.0, "watch_s": 1.0, "restarts": 0, "restarted_after_s": 2.0}
     return {
         "lab": Parameters().as_json(),
@@ -208,7 +288,17 @@ def test_loss_of_nothing_sent_is_not_met() -> None:
 
 def test_the_tables_say_what_was_measured() -> None:
     said = "\n".join(text.lines(document()))
-    for words in ("t1-blackhole", "100 µs", "never", "h0 → host 2 EV 6", "kernel-ecmp", "a note", "0.07 %"):
+    for words in (
+        "t1-blackhole",
+        "100 µs",
+        "never",
+        "h0 → host 2 EV 6",
+        "kernel-ecmp",
+        "a note",
+        "0.07 %",
+        "not here",
+        "0/98",
+    ):
         assert words in said
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from labkit.bench.failover.holes import GRACE_NS, STOOD_STILL_NS, empty_bins
 from labkit.bench.failover.stats import duration
 from labkit.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
@@ -55,7 +56,10 @@ def _holes(document: Document) -> Iterator[str]:
     ways = document["holes"]
     if ways:
         yield f"The hole in goodput when a T1 on the flow's way forwards nothing, in bins of {ways[0]['bin_ms']:g} ms"
-        headings = ("TIMES", "Gbit/s", "AT ZERO p50", "MAX", "BELOW HALF p50", "MAX", "BEFORE", "STANDING", "WATCHED")
+        headings = [
+            *("TIMES", "Gbit/s", "AT ZERO p50", "MAX", "BELOW HALF p50", "MAX", "BEFORE", "STANDING", "WATCHED"),
+            *("LATE", "STOLEN", "EARLY", "STOLEN"),
+        ]
         rows = [
             [
                 w["name"],
@@ -65,19 +69,31 @@ def _holes(document: Document) -> Iterator[str]:
                 _ms(w["before_longest_zero_ms"]["max"]),
                 str(w["still_standing"]),
                 f"{w['watch_s']:g} s",
+                *_empty(w, "late"),
+                *_empty(w, "before"),
                 w["what"],
             ]
             for w in ways
         ]
         yield from table([Column("WAY"), *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False)
         yield "AT ZERO: longest run of empty bins, BEFORE: without a fault; BELOW HALF: of what was usual, in all"
+        late, still = GRACE_NS / _MS, STOOD_STILL_NS / _MS
+        yield f"LATE: empty bins from {late:g} ms after the first drop on, of all; EARLY: before the fault is put in"
+        yield f"STOLEN: of these, where the hypervisor stopped a CPU for more than {still:g} ms of the bin"
         for w in ways:
+            for why in sorted({str(e["unwatched"]) for e in w["events"] if e["unwatched"]}):
+                yield f"{w['name']}: nobody knows when the machine stood still: {why}"
             if w["restarts"]:
                 yield (
                     f"{w['name']}: {w['restarts']} flows besides stood still for {w['restarted_after_s']:g} s before "
                     "anything was broken, and were started anew"
                 )
     yield from document["notes"]
+
+
+def _empty(way: Document, when: str) -> tuple[str, str]:
+    empty, still, of = empty_bins(way, when)
+    return f"{empty}/{of}", str(still)
 
 
 def _ms(value: float | None) -> str:

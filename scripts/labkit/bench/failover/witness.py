@@ -1,0 +1,67 @@
+"""When the machine itself stood still: a program per CPU that nothing else goes before says when it could not run."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from mrcd.errors import MachineError
+
+PROGRAM = Path(__file__).parents[2] / "witnessend.py"
+_PATIENCE_S = 10.0
+
+
+class Pause(NamedTuple):
+    """In which nothing but interrupts ran on a CPU. CLOCK_MONOTONIC, ns."""
+
+    cpu: int
+    begin_ns: int
+    end_ns: int
+    stolen_ticks: int  # that the hypervisor took from the CPU meanwhile; 0: it was not the hypervisor, or for under one
+
+
+def stood_still_ns(found: Iterable[Pause], begin_ns: int, end_ns: int) -> int:
+    """How much of that time the hypervisor kept a CPU from running, the one for which that is most. Pure."""
+    by_cpu: dict[int, int] = {}
+    for p in found:
+        if p.stolen_ticks > 0:
+            by_cpu[p.cpu] = by_cpu.get(p.cpu, 0) + max(0, min(p.end_ns, end_ns) - max(p.begin_ns, begin_ns))
+    return max(by_cpu.values(), default=0)
+
+
+class Witness:
+    """Watches every CPU from `with` to `finish`."""
+
+    children: dict[int, "subprocess.Popen[str]"]  # by CPU
+
+    def __enter__(self) -> "Witness":
+        pipe = subprocess.PIPE
+        self.children = {
+            cpu: subprocess.Popen([sys.executable, "-I", str(PROGRAM), str(cpu)], stdin=pipe, stdout=pipe, text=True)
+            for cpu in sorted(os.sched_getaffinity(0))
+        }
+        return self
+
+    def finish(self) -> list[Pause]:
+        """The pauses of all CPUs. Raises MachineError if one could not be watched."""
+        return [p for cpu, child in self.children.items() for p in told(cpu, child.communicate("", _PATIENCE_S)[0])]
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for child in self.children.values():
+            child.kill()
+            child.communicate()
+
+
+def told(cpu: int, said: str) -> list[Pause]:
+    """What a CPU's witness has said last → its pauses. Raises MachineError. Pure."""
+    try:
+        document = json.loads(said.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise MachineError(f"the witness of CPU {cpu} ended by itself") from None
+    if "refused" in document:
+        raise MachineError(document["refused"])
+    return [Pause(cpu, **p) for p in document["pauses"]]
