@@ -7,6 +7,7 @@ the programs alone, and told by them through the ring buffer alone.
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,11 +29,11 @@ from mrcd.selfwatch import Durations
 from mrcd.statechanges import StateChanges
 from mrcd.tables import Tables
 from mrcd.topology import Plan
+from mrcd.turns import BUSY_NS, Turns, from_
 
 log = logging.getLogger("mrcd.monitor")
 
 _MS = 1_000_000
-_BUSY_NS = 2_000_000_000  # a peer counts as busy for this long after its last packet
 _HURRY = 4  # sweeps of a peer whose flow has stalled with a reply missing are this many times as frequent
 _FLOWING_NS = 50_000_000  # a peer whose traffic flows is judged so seldom: the programs look after it
 _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
@@ -40,11 +41,8 @@ _ALARM_NS = 5_000_000  # between two times that a peer is asked about because a 
 _AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
 _PASSED_AT_ONCE = 64  # the same, where little is read of each EV
-_GREETED_AT_ONCE = 16  # peers, which are sent as many probes as a tick has time for
 _LOOK_NS = int(grey.LOOK_S * 1e9)  # a peer that is well is judged so seldom: what changes is seen at once
 _SLICE_S = 0.005  # a tick takes no longer, but for the peers at hand: the loop has others to serve
-
-_NO_EVS = np.zeros((1, 1), bool)  # of any peers
 
 Sweeps = tuple[health.Ints, health.Ints, health.Ints]  # rows, first EVs, how many from there on (0 = all)
 
@@ -58,14 +56,12 @@ class Monitor:
         self._tables, self._dataplane = tables, dataplane
         self._peers = {p.host.id: p for p in plan.peers}
         self._rows = np.array(sorted(self._peers), np.int64)
-        self._mine = np.isin(np.arange(len(tables.peers)), self._rows)
         self._judge = health.Judge(plan.config.health, *tables.evs.shape)
         self._grey = grey.Grey(plan.config.health, *tables.evs.shape)
         n = len(tables.peers)
-        self._due_ns, self._swept_ns, self._judged_ns, self._alarm_ns = (np.zeros(n, np.int64) for _ in range(4))
+        self._swept_ns, self._judged_ns, self._alarm_ns, self._traffic = (np.zeros(n, np.int64) for _ in range(4))
         self._words = tables.evs.view(np.uint64), tables.ledgers.view(np.uint64)
-        self._traffic, self._busy_ns = (np.zeros(n, np.int64) for _ in range(2))
-        self._asked = tables.rounds["round"].copy()  # reports, when a peer was last looked at
+        self._next: asyncio.Handle
         self._again: asyncio.TimerHandle | None = None
         self._hurry = False
         h = plan.config.health
@@ -73,7 +69,9 @@ class Monitor:
         self._budget = Budget(h.idle_probes)
         self._next_ev = np.zeros(n, np.int64)  # where the next sweep of a quiet peer begins, if not all are swept
         self._turns = [0, 0, 0]  # rows at which urgent and other visits go on, and passing by
-        self._turn_ns, self._took_turns_ns = (h.idle_interval_ms - h.probe_interval_ms // 2) * _MS, 0
+        self._slack_ns = h.probe_interval_ms * _MS // 2  # a visit may come a little early
+        turn_ns = h.idle_interval_ms * _MS - self._slack_ns
+        self._who = Turns(tables, self._rows, turn_ns if self._pace.window else 0)
         self._behind = False  # there was more to do than a tick has time for
         self._until = 0.0  # time.perf_counter() at which this tick has had its time
         self._to_tell: deque[int] = deque()  # peers, of this host's status
@@ -84,7 +82,6 @@ class Monitor:
         self._visited_ns, self._settled = np.zeros(n, np.int64), tables.rounds["settled"].copy()
         self._unjudged = np.zeros(n, bool)  # since it was calm
         self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, self._pace.interval_ns
-        self._slack_ns = self._interval_ns // 2  # a visit may come a little early
         self._hurry_ns = self._interval_ns // _HURRY
         self._listener = Listener(self._peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
@@ -100,30 +97,38 @@ class Monitor:
 
     async def run(self) -> None:
         """Judge what the last probes brought, then send the next, at every probe interval; tell of events at once."""
-        interval = self._interval_ns / 1e9
         self._loop = self._listener.loop = loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._dataplane.events_fd(), self._listen)
+        self._next = loop.call_soon(self._beat, loop.time())
         try:
-            next_tick = loop.time()
-            while True:
-                self._hurry = False
-                try:
-                    begun = time.perf_counter()
-                    self._tick(time.monotonic_ns())
-                    self.ticks.add(time.perf_counter() - begun)
-                    self._ask_about_stalls()  # those of which the tick has heard
-                except MrcdError as e:
-                    log.error("%s; probing goes on", e)
-                if self._behind:
-                    next_tick = loop.time() + _SLICE_S
-                else:
-                    next_tick = max(next_tick + (interval / _HURRY if self._hurry else interval), loop.time())
-                await asyncio.sleep(next_tick - loop.time())
+            await self._failed
         finally:
             self._loop = self._listener.loop = None
             loop.remove_reader(self._dataplane.events_fd())
+            self._next.cancel()
             if self._again:
                 self._again.cancel()
+
+    def _beat(self, at: float) -> None:
+        """One tick, `at` loop.time(), and when the next is to be. A callback: to wake a task takes a turn more."""
+        loop = asyncio.get_running_loop()
+        self._hurry, begun = False, time.perf_counter()
+        try:
+            self._tick(now := time.monotonic_ns())
+            self._ask_about_stalls()  # those of which the tick has heard
+        except MrcdError as e:
+            log.error("%s; probing goes on", e)
+        except Exception as e:
+            self._failed.set_exception(e)
+            return
+        self.ticks.add(time.perf_counter() - begun)
+        if self._behind:
+            at = loop.time() + _SLICE_S
+        else:
+            rest_ns = max(self._hurry_ns if self._hurry else self._interval_ns, self._who.rest_ns(now))
+            at = max(at + rest_ns / 1e9, loop.time())
+        self._next = loop.call_at(at, self._beat, at)
 
     def _listen(self) -> None:
         self.drain()
@@ -146,12 +151,12 @@ class Monitor:
                 self._dataplane.sweep(row)
         except MrcdError as e:
             log.error("%s; probing goes on", e)
-        self._asked[rows] = self._tables.rounds["round"][rows]
+        self._who.note_asked(rows)
 
     def announce(self) -> None:
         """Probe all peers now: probes carry this host's port status."""
         self._to_tell = deque(self._peers)
-        self._due_ns[self._rows] = 0
+        self._who.due_ns[self._rows] = 0
         self._tell_some()
 
     def _tell_some(self) -> None:
@@ -178,12 +183,19 @@ class Monitor:
         self._until = begun + _SLICE_S
         self.changes.carry_out(self._until)
         urgent, others = self._due(now)
+        if not len(urgent) and not len(others):
+            self._behind = bool(self.changes)
+            return
         passed = self._pass_by(urgent, now)
         urgent, late = urgent[~passed], self._behind
         if self._pace.window and len(others):
             calm = self._calm.well(others) & self._calm.answered(others, self._swept_ns[others])
-            others = others[~calm] if self._greet(others[calm], now) else others[:0]
-        due = np.concatenate([_from(urgent, self._turns[0]), others])
+            if calm.any() and not self._greet(others[calm], now):
+                others, late = others[:0], True
+                self._who.again()
+            else:
+                others = others[~calm]
+        due = np.concatenate([from_(urgent, self._turns[0]), others])
         visited = 0
         while visited < len(due) and (not visited or time.perf_counter() < self._until):
             rows = due[visited : visited + _AT_ONCE]
@@ -196,19 +208,10 @@ class Monitor:
             self._count_round(visited, time.perf_counter() - begun)
 
     def _due(self, now: int) -> tuple[health.Ints, health.Ints]:
-        """Rows to visit: those of peers that have traffic, and the others that there are probes left for. Where peers
-        are many, those that have been quiet are looked at in turns only."""
-        quiet = now - self._busy_ns >= _BUSY_NS
-        due = self._mine & (self._due_ns <= now)
-        if self._pace.window and now - self._took_turns_ns < self._turn_ns:
-            return np.flatnonzero(due & ~quiet), np.zeros(0, np.int64)
-        # Traffic asks for reports: a peer that was quiet has some now.
-        awake = self._mine & quiet & (self._tables.rounds["round"] != self._asked)
-        can_wait = quiet & ~awake
-        urgent, others = np.flatnonzero((due | awake) & ~can_wait), np.flatnonzero(due & can_wait)
-        if self._pace.window:
-            self._took_turns_ns = now
-            others = _from(others, self._turns[1])[: self._budget.left(now) // (self._pace.window + 1)]
+        """Rows to visit: those of peers that have traffic, and the others that there are probes left for."""
+        urgent, others = self._who.due(now)
+        if self._pace.window and len(others):
+            others = from_(others, self._turns[1])[: self._budget.left(now) // (self._pace.window + 1)]
         return urgent, others
 
     def _pass_by(self, rows: health.Ints, now: int) -> health.Bools:
@@ -219,44 +222,40 @@ class Monitor:
             return np.zeros(0, bool)
         rounds = self._tables.rounds
         asked, settled = rounds["round"][rows], rounds["settled"][rows]
-        passed: health.Bools = (asked != self._asked[rows]) & (settled != self._settled[rows])
-        passed &= (now - self._busy_ns[rows] < _BUSY_NS) & (now - self._visited_ns[rows] < _LOOK_NS)
+        passed: health.Bools = (asked != self._who.asked[rows]) & (settled != self._settled[rows])
+        passed &= (now - self._who.busy_ns[rows] < BUSY_NS) & (now - self._visited_ns[rows] < _LOOK_NS)
         self._settled[rows] = settled
         if not passed.any():
             return passed
         passed[passed] = self._calm.well(rows[passed])
-        left = _from(rows[passed], self._turns[2])
+        left = from_(rows[passed], self._turns[2])
         while len(left) and not self._behind:
             some, left = left[:_PASSED_AT_ONCE], left[_PASSED_AT_ONCE:]
             self._turns[2] = int(some[-1]) + 1
-            self._busy_ns[some] = now
-            self._due_ns[some] = now + self._interval_ns - self._slack_ns
+            self._who.note_busy(some, now)
+            self._who.due_ns[some] = now + self._interval_ns - self._slack_ns
             sliced = some[now - self._judged_ns[some] >= _FLOWING_NS]
             self._grey.slice(sliced, *self._losses.counts(sliced), now)
             self._judged_ns[sliced] = now
             swept = some[now - self._swept_ns[some] >= self._idle_ns - self._slack_ns]
             self._swept_ns[swept] = now
-            self._send(self._windows(swept, _NO_EVS, _NO_EVS[:, 0]), now)
-            self._asked[some] = rounds["round"][some]  # those just asked for are no traffic
+            self._send(self._windows(swept), now)
+            self._who.note_asked(some)  # those just asked for are no traffic
             self._looked += len(some)
             self._behind = time.perf_counter() >= self._until
         self._behind &= bool(len(left))
         return passed
 
     def _greet(self, rows: health.Ints, now: int) -> bool:
-        """Probe peers that are calm. False if there was no time for all: then they are due still."""
-        for begin in range(0, len(rows), _GREETED_AT_ONCE):
-            if begin and time.perf_counter() >= self._until:
-                return False
-            some = rows[begin : begin + _GREETED_AT_ONCE]
-            self._unjudged[some] = True
-            self._judge.forget(self.peerwatch.look(some, now))
-            self._swept_ns[some], self._due_ns[some] = now, now + self._idle_ns - self._slack_ns
-            self._send(self._windows(some, _NO_EVS, _NO_EVS[:, 0]), now)
-            self._asked[some] = self._tables.rounds["round"][some]
-            self._looked += len(some)
-            self._turns[1] = int(some[-1]) + 1
-        return True
+        """Probe peers that are calm. False if there was no time for all: then the others are due still."""
+        self._judge.forget(self.peerwatch.look(rows, now))
+        sent = rows[: self._send(self._windows(rows), now, self._until)]
+        self._unjudged[sent] = True
+        self._swept_ns[sent], self._who.due_ns[sent] = now, now + self._idle_ns - self._slack_ns
+        self._who.note_asked(sent)
+        self._looked += len(sent)
+        self._turns[1] = int(sent[-1]) + 1
+        return len(sent) == len(rows)
 
     def _count_round(self, visited: int, seconds: float) -> None:
         self._looked += visited
@@ -270,7 +269,7 @@ class Monitor:
         """Judge what the last probes brought, and send the next."""
         flowing = self._flowing(due, now)
         seldom = flowing & (now - self._judged_ns[due] < _FLOWING_NS)
-        self._due_ns[due[seldom]] = now + self._interval_ns - self._slack_ns
+        self._who.due_ns[due[seldom]] = now + self._interval_ns - self._slack_ns
         due, flowing = due[~seldom], flowing[~seldom]
         if not len(due):
             return
@@ -289,25 +288,30 @@ class Monitor:
             self._decide(due[judged], health.some(evs, judged), health.some(ledgers, judged), now)
             self._judge.forget(due[~judged])
         self._send(self._schedule(due, judged, flowing, evs, ledgers, now), now)
-        self._asked[due] = self._tables.rounds["round"][due]
+        self._who.note_asked(due)
         self.drain()
 
-    def _send(self, sweeps: Sweeps, now: int) -> None:
-        sent, begun = 0, time.perf_counter()
+    def _send(self, sweeps: Sweeps, now: int, until: float = math.inf) -> int:
+        """Sweep peers until time.perf_counter() says so, the first at least. Returns how many were."""
+        done, spent, begun = 0, 0, time.perf_counter()
         for row, first, count in zip(*(a.tolist() for a in sweeps), strict=True):
+            if done and time.perf_counter() >= until:
+                break
             probes = self._sweep(row, first, count)
-            sent += probes if now - self._busy_ns[row] >= _BUSY_NS else 0
-        self._budget.spend(sent)
+            spent += probes if now - self._who.busy_ns[row] >= BUSY_NS else 0
+            done += 1
+        self._budget.spend(spent)
         self._sending_s += time.perf_counter() - begun
+        return done
 
     def _flowing(self, due: health.Ints, now: int) -> health.Bools:
         """Which of the due peers have had traffic since they were last due, and of a kind that carries probes."""
         traffic = self._tables.evs["tx_packets"][due].sum(axis=1) + self._tables.rxs["packets"][due].sum(axis=1)
         busy = traffic != self._traffic[due].astype(np.uint64)
         asked = self._tables.rounds["round"][due]
-        flowing: health.Bools = busy & (asked != self._asked[due])
-        self._traffic[due], self._asked[due] = traffic, asked
-        self._busy_ns[due[busy]] = now
+        flowing: health.Bools = busy & (asked != self._who.asked[due])
+        self._traffic[due], self._who.asked[due] = traffic, asked
+        self._who.note_busy(due[busy], now)
         return flowing
 
     def _schedule(
@@ -335,7 +339,7 @@ class Monitor:
         try_evs = probed & ((state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN))
         try_evs &= ledgers["probe_after_ns"] <= now
         tried = try_evs.any(axis=1)
-        stalled = ~flowing & (now - self._busy_ns[due] < _BUSY_NS)
+        stalled = ~flowing & (now - self._who.busy_ns[due] < BUSY_NS)
         fast = (missing | tried | stalled | flowing) & (not self.peerwatch.detached)
         old_sweep = now - self._swept_ns[due] >= self._idle_ns - self._slack_ns
         sweep: health.Bools = old_sweep | (fast & (missing | tried | stalled))
@@ -345,20 +349,25 @@ class Monitor:
         self._hurry |= bool(hurry.any())
         soon = now + np.where(hurry, self._hurry_ns // 2, self._interval_ns - self._slack_ns)
         again = fast if self._pace.window else fast | sweep  # else what comes of it is seen next time
-        self._due_ns[due] = np.where(again, soon, self._swept_ns[due] + self._idle_ns - self._slack_ns)
+        self._who.due_ns[due] = np.where(again, soon, self._swept_ns[due] + self._idle_ns - self._slack_ns)
         return self._windows(due[sweep], try_evs[sweep], stalled[sweep])
 
-    def _windows(self, rows: health.Ints, try_evs: health.Bools, stalled: health.Bools) -> Sweeps:
+    def _windows(
+        self, rows: health.Ints, try_evs: health.Bools | None = None, stalled: health.Bools | None = None
+    ) -> Sweeps:
         """Where peers are many, some EVs of each in their turn: from the next that is to be tried on, if there is one;
         but all where a flow may have stalled."""
         if not self._pace.window:
             return rows, np.zeros_like(rows), np.zeros_like(rows)
-        evs = self._tables.evs.shape[1]
-        ahead = (np.arange(evs) - self._next_ev[rows, None]) % evs
-        nearest = np.where(try_evs, ahead, evs).min(axis=1, initial=evs)
-        first = (self._next_ev[rows] + np.where(nearest < evs, nearest, 0)) % evs
+        evs, first = self._tables.evs.shape[1], self._next_ev[rows]
+        if try_evs is not None:
+            nearest = np.where(try_evs, (np.arange(evs) - first[:, None]) % evs, evs).min(axis=1, initial=evs)
+            first = (first + np.where(nearest < evs, nearest, 0)) % evs
         self._next_ev[rows] = (first + self._pace.window) % evs
-        return rows, first, np.broadcast_to(np.where(stalled, 0, self._pace.window), rows.shape)
+        count = np.full(len(rows), self._pace.window)
+        if stalled is not None:
+            count[stalled] = 0
+        return rows, first, count
 
     # ---- verdicts ----
 
@@ -374,7 +383,7 @@ class Monitor:
             table[field][rows[at[0]], at[1]] = wanted[at]
         self.changes.add(verdict.steers)
         self.peerwatch.note_silence(set(verdict.silent), set(verdict.heard))
-        busy = now - self._busy_ns[rows] < _BUSY_NS
+        busy = now - self._who.busy_ns[rows] < BUSY_NS
         self._grey.slice(rows[busy], *self._losses.counts(rows[busy]), now)
         bad, why = EvState.ASSUMED_BAD, Reason.GREY_LOSS
         alarms = self._grey.look(rows[busy], health.some(evs, busy), now)
@@ -384,9 +393,3 @@ class Monitor:
     def drain(self) -> None:
         """Take what the programs have told into the event log."""
         self._listener.drain()
-
-
-def _from(rows: health.Ints, first: int) -> health.Ints:
-    """Ascending rows, from `first` on, round after the last."""
-    start = int(np.searchsorted(rows, first))
-    return np.concatenate([rows[start:], rows[:start]])
