@@ -6,7 +6,6 @@ Errors are {"error", "hint", "exit_code"}; nothing here blocks the loop or raise
 import asyncio
 import contextlib
 import grp
-import json
 import logging
 import os
 import time
@@ -16,7 +15,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from mrcd import __version__, api_request, switch
+from mrcd import __version__, api_request, giveway, switch
 from mrcd.abi import EvState
 from mrcd.api_config import ConfigApi
 from mrcd.api_steering import SteeringApi
@@ -144,7 +143,7 @@ class Api:
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def _document(self, make: Callable[[], object]) -> web.Response:
-        return web.Response(text=await self._aside(lambda: json.dumps(make())), content_type="application/json")
+        return web.Response(text=await self._aside(lambda: giveway.text(make())), content_type="application/json")
 
     async def _aside(self, make: Callable[[], T]) -> T:
         """Documents may be long, and the loop has others to serve. A reload may close the tables while one is made of

@@ -16,6 +16,7 @@ from mrcd import hooks, install, libbpf, routes, statefile, view
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError
 from mrcd.events import EventLog
+from mrcd.giveway import Breath
 from mrcd.monitor import Monitor
 from mrcd.netlink import Netlink
 from mrcd.netmessages import Route
@@ -32,7 +33,6 @@ log = logging.getLogger("mrcd")
 
 _SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
 _ROUTES_AT_ONCE = 256  # peers; with more, a start does not wait for their routes, and other work comes in between
-_BREATH_S = 0.005  # with many peers the loop sees to others as often
 
 
 class Daemon:
@@ -213,7 +213,9 @@ class Daemon:
                     evidence={"interface": nic},
                 )
         self.monitor.announce()  # tell the peers
-        async for row in _by_and_by(list(self.peers)):
+        breath = Breath()
+        for row in list(self.peers):
+            await breath()
             self.dataplane.refresh(row)
             self._mark(row)
 
@@ -269,7 +271,9 @@ class Daemon:
         """Make the routes of these peers what they should be."""
         nics = self.nics.enabled()
         _log_changes(await self._routes.want(RouteKeeper.FABRIC, self._fabric))
-        async for row in _by_and_by(rows):
+        breath = Breath()
+        for row in rows:
+            await breath()
             peer = self.peers[row]
             mrc0 = self.nics.mrc0 if self.monitor.peerwatch.sprayed(row) else None
             usable = view.usable_evs(peer, self.monitor.peerwatch.routed(row))
@@ -359,16 +363,6 @@ class Daemon:
                 self._monitoring.cancel()
             if not self._monitoring.cancelled():
                 self._monitoring.result()
-
-
-async def _by_and_by(rows: Iterable[int]) -> AsyncIterator[int]:
-    """These, one by one; the loop sees to others in between."""
-    begun = time.perf_counter()
-    for row in rows:
-        if time.perf_counter() - begun > _BREATH_S:
-            await asyncio.sleep(0)
-            begun = time.perf_counter()
-        yield row
 
 
 def _log_changes(changes: Iterable[str]) -> None:

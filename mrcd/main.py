@@ -29,6 +29,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
+_GARBAGE = (5_000, 20, 1000)  # objects of a collection, which stops everything: 2 ms; of older ones, rarely
 _SWITCH_S = 0.0001  # answers are made in threads, and the loop does not wait long for them
 
 
@@ -104,7 +105,7 @@ async def _serve(
     ):
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         gc.collect()
-        gc.set_threshold(50_000, 20, 100)
+        gc.set_threshold(*_GARBAGE)
         gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
         daemon.away = selector.away
         selector.begin()  # nobody was served before

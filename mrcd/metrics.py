@@ -18,14 +18,17 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from mrcd import __version__, histograms
-from mrcd.abi import ABI_VERSION, EvState, Reason
+from mrcd.abi import ABI_VERSION, MAX_PLANES, EvState, Reason
 from mrcd.daemon import Daemon
+from mrcd.giveway import by_and_by, give_way
 from mrcd.tables import is_detached
 from mrcd.view import lost_packets, unreachable_ns
 
 MOST_EV_SERIES = 350
+_AT_ONCE = 256  # peers
 
 _FLAPPING = 3
 _WORST_FIRST = (EvState.ASSUMED_BAD, EvState.DENIED, EvState.SKIP, EvState.UNKNOWN)
@@ -39,6 +42,11 @@ class TablesCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family once."""
+        for family in self._families():
+            family.samples = _Patient(family.samples)  # they are written down by whoever asked
+            yield family
+
+    def _families(self) -> Iterator[Metric]:
         paths = Paths(self._daemon)
         yield from self._build()
         yield from paths.traffic()
@@ -143,14 +151,26 @@ class TablesCollector(Collector):
         yield GaugeMetricFamily("mrc_start_time_seconds", "When the daemon started, Unix time.", value=started)
 
 
+class _Patient(list[Sample]):
+    """Samples that go by no faster than the loop allows."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        return by_and_by(super().__iter__())
+
+
 class _Columns:
-    """Some rows of a table, of which a field is copied when it is asked for: all would be as much as the table."""
+    """Some rows of a table, of which a field is copied when it is asked for: all would be as much as the table. The
+    loop comes first: a million EVs take their time."""
 
     def __init__(self, records: NDArray[np.void], rows: NDArray[np.int64], used: slice) -> None:
         self._records, self._rows, self._used = records, rows, used
 
     def __getitem__(self, field: str) -> NDArray[Any]:
-        return np.asarray(self._records[field][self._rows][:, self._used])
+        found = np.empty((len(self._rows), self._used.stop), self._records[field].dtype)
+        for start in range(0, len(self._rows), _AT_ONCE):
+            give_way()
+            found[start : start + _AT_ONCE] = self._records[field][self._rows[start : start + _AT_ONCE], self._used]
+        return found
 
     def record(self, row: int, ev: int) -> np.void:
         """One record, by its place among these rows."""
@@ -177,7 +197,7 @@ class Paths:
 
     def by_peer(self, family: Metric, values: NDArray[np.generic]) -> Metric:
         """Add a value per peer, (peers,)."""
-        for name, value in zip(self._names, values.tolist(), strict=True):
+        for name, value in by_and_by(zip(self._names, values.tolist(), strict=True)):
             family.add_metric([name], float(value))  # type: ignore[attr-defined]
         return family
 
@@ -189,13 +209,14 @@ class Paths:
 
     def _by_both(self, family: Metric, values: NDArray[np.generic]) -> Metric:
         """Add a value per peer and plane, (peers, planes)."""
-        for name, row in zip(self._names, values.tolist(), strict=True):
+        for name, row in by_and_by(zip(self._names, values.tolist(), strict=True)):
             for plane, value in enumerate(row):
                 family.add_metric([name, str(plane)], float(value))  # type: ignore[attr-defined]
         return family
 
     def _per_plane(self, values: NDArray[np.generic]) -> NDArray[np.uint64]:
         """(peers, EVs) → sums (peers, planes)."""
+        give_way()
         split = values.reshape(len(self.rows), self._planes, self._width)
         return np.asarray(split.sum(axis=2, dtype=np.uint64))
 
@@ -230,7 +251,7 @@ class Paths:
         states = GaugeMetricFamily("mrc_evs", "EVs by state.", labels=["peer", "state"])
         for state in EvState:
             counts = (self._configured & (self._evs["state"] == state)).sum(axis=1)
-            for name, count in zip(self._names, counts.tolist(), strict=True):
+            for name, count in by_and_by(zip(self._names, counts.tolist(), strict=True)):
                 states.add_metric([name, state.name], float(count))
         yield states
         # One fall is forgotten for each period of being well; the table is brought up to date by the next fall.
@@ -242,15 +263,17 @@ class Paths:
             f"EVs with {_FLAPPING} falls or more that are not forgotten.",
             value=float((falls >= _FLAPPING).sum()),
         )
-        bits = np.unpackbits(self._usable.view(np.uint8), axis=2).sum(axis=2, dtype=np.uint64)
+        # As one row of bits: by an axis numpy lets go of the interpreter's lock for each, and wakes who waits for it.
+        bits = np.unpackbits(self._usable.view(np.uint8).ravel()).reshape(len(self.rows), MAX_PLANES, -1)
         usable = GaugeMetricFamily("mrc_usable_evs", "EVs that carry traffic.", labels=["peer", "plane"])
-        yield self._by_both(usable, bits[:, : self._planes])
+        yield self._by_both(usable, bits[:, : self._planes].sum(axis=2, dtype=np.uint64))
         median = GaugeMetricFamily(
             "mrc_peer_rtt_seconds", "Median over the EVs' smoothed round trips; NaN: none yet.", labels=["peer"]
         )
         answered = self._configured & (self._ledgers["replies"] > 0)
-        rtts = [row[mask] for row, mask in zip(self._ledgers["rtt_ns"], answered, strict=True)]
-        yield self.by_peer(median, np.array([np.median(r) / 1e9 if len(r) else np.nan for r in rtts]))
+        rtts = zip(self._ledgers["rtt_ns"], answered, strict=True)
+        middle = [np.median(row[mask]) / 1e9 if mask.any() else np.nan for row, mask in by_and_by(rtts)]
+        yield self.by_peer(median, np.array(middle))
 
     def not_good(self) -> Iterator[Metric]:
         """A series for each EV that is not GOOD, the worst first while there is room."""
@@ -291,7 +314,7 @@ class Paths:
             (arrived, self._arrived),
             (rtt, self._ledgers["rtt_ns"] / 1e9),
         )
-        for row, ev in np.argwhere(self._configured).tolist():
+        for row, ev in by_and_by(np.argwhere(self._configured).tolist()):
             at = [self._names[row], str(int(self._evs.record(row, ev)["plane"])), str(ev)]
             for family, of in values:
                 family.add_metric(at, float(of[row, ev]))

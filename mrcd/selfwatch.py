@@ -5,6 +5,8 @@ import itertools
 import selectors
 import time
 
+from mrcd.giveway import idle
+
 _BOUNDS_S = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -47,6 +49,8 @@ class TimedSelector(selectors.DefaultSelector):
         """As the base class."""
         if self._left is not None:
             self.away.add(time.perf_counter() - self._left)
+        idle.set()
         found = super().select(timeout)
+        idle.clear()
         self._left = time.perf_counter()
         return found

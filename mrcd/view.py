@@ -21,6 +21,7 @@ from mrcd import __version__, bpfinfo, events, foreign, histograms
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
 from mrcd.errors import MachineError, UsageError, no_peer
+from mrcd.giveway import by_and_by, give_way
 from mrcd.health import hold_down_ns
 from mrcd.hops import hops
 from mrcd.pacing import pace, silent_ns
@@ -140,6 +141,7 @@ class View:
         """EVs by state, some rows at a time: what is copied fits into a cache."""
         counts = np.zeros(len(EvState), np.int64)
         for start in range(0, len(rows), _AT_ONCE):
+            give_way()
             some = rows[start : start + _AT_ONCE]
             states = self._tables.evs["state"][some][self._tables.evs["configured"][some] != 0]
             counts += np.bincount(states, minlength=len(EvState))
@@ -180,7 +182,7 @@ class View:
     def peers(self) -> list[Document]:
         """A document per peer."""
         now = time.monotonic_ns()
-        return [self._peer(p, now) for p in self._plan.peers]
+        return [self._peer(p, now) for p in by_and_by(self._plan.peers)]
 
     def _peer(self, peer: Peer, now: int) -> Document:
         row = self._tables.peers[peer.host.id]
@@ -230,7 +232,7 @@ class View:
         found = []
         for p, numbers in chosen:
             usable = self._usable(p)
-            for e in p.some_evs(numbers):
+            for e in by_and_by(p.some_evs(numbers)):
                 document = self._path(e, usable[e.ev], now)
                 if decode:
                     document["hops"] = [h.document() for h in hops(e.segments, block)]
