@@ -42,6 +42,7 @@ _AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
 _PASSED_AT_ONCE = 64  # the same, where little is read of each EV
 _LOOK_NS = int(grey.LOOK_S * 1e9)  # a peer that is well is judged so seldom: what changes is seen at once
+_FLOCK_NS = 250_000_000  # where many peers are quiet, as many wait for each other: to wake for a few takes as long
 _SLICE_S = 0.005  # a tick takes no longer, but for the peers at hand: the loop has others to serve
 
 Sweeps = tuple[health.Ints, health.Ints, health.Ints]  # rows, first EVs, how many from there on (0 = all)
@@ -71,7 +72,8 @@ class Monitor:
         self._turns = [0, 0, 0]  # rows at which urgent and other visits go on, and passing by
         self._slack_ns = h.probe_interval_ms * _MS // 2  # a visit may come a little early
         turn_ns = h.idle_interval_ms * _MS - self._slack_ns
-        self._who = Turns(tables, self._rows, turn_ns if self._pace.window else 0)
+        flock_ns = min(_FLOCK_NS, self._pace.interval_ns // 16)
+        self._who = Turns(tables, self._rows, *((turn_ns, flock_ns) if self._pace.window else (0, 0)))
         self._behind = False  # there was more to do than a tick has time for
         self._until = 0.0  # time.perf_counter() at which this tick has had its time
         self._to_tell: deque[int] = deque()  # peers, of this host's status
@@ -202,6 +204,8 @@ class Monitor:
             visited += len(rows)
             self._visit(rows, now)
         self._behind = late or visited < len(due) or bool(self.changes)
+        if len(urgent) <= visited < len(due):
+            self._who.again()
         if visited:  # those that are left are due still, and first in the next tick
             self._turns[visited > len(urgent)] = int(due[visited - 1]) + 1
         if visited or self._looked != looked:

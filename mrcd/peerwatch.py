@@ -14,6 +14,7 @@ from mrcd.tables import Tables, is_detached
 from mrcd.topology import Plan
 
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
+_NOTHING = np.uint64(2**64 - 1)  # has been said yet
 _STEADY_NS = 2_000_000_000  # usable EVs that are the same for so long are worth new routes
 
 
@@ -26,7 +27,8 @@ class PeerWatch:
         self.names = {p.host.id: p.host.name for p in plan.peers}
         self.silent: set[int] = set()  # rows of those that have not answered for some time
         n = len(tables.peers)
-        self._statuses = np.full((n, 3), -1, np.int64)  # heard, status, ports
+        self._heads = tables.peers.view(np.uint64).reshape(n, -1)[:, 1:3]  # ports and, above them, status; heard_ns
+        self._said = np.full((n, 2), _NOTHING)  # the same, but of heard_ns whether it is any
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
         self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
         self._started = time.monotonic()
@@ -34,8 +36,8 @@ class PeerWatch:
     def follow(self, before: "PeerWatch", strangers: AbstractSet[int] = frozenset()) -> None:
         """Know of the peers what was known under an earlier plan, but for strangers."""
         self._started = before._started
-        known = [row for row in self.names.keys() - strangers if row < len(before._statuses)]
-        self._statuses[known] = before._statuses[known]
+        known = [row for row in self.names.keys() - strangers if row < len(before._said)]
+        self._said[known] = before._said[known]
         self.silent = before.silent & self.names.keys() - strangers
 
     @property
@@ -69,15 +71,15 @@ class PeerWatch:
         return anew
 
     def _note_statuses(self, rows: health.Ints) -> health.Ints:
-        peers = self._tables.peers  # column by column: numpy copies records field by field
-        said = [peers["heard_ns"][rows] > 0, peers["status"][rows], peers["ports"][rows]]
-        statuses = np.stack(said, axis=1).astype(np.int64)
-        other = (statuses != self._statuses[rows]).any(axis=1)
+        said = self._heads[rows]
+        said[:, 1] = said[:, 1] > 0
+        other = (said != self._said[rows]).any(axis=1)
         anew = []
-        for row, (heard, status, ports) in zip(rows[other].tolist(), statuses[other].tolist(), strict=True):
-            before, name = self._statuses[row].tolist(), self.names[row]
-            self._statuses[row] = heard, status, ports
-            if before[:2] != [heard, status]:
+        for row, (word, heard) in zip(rows[other].tolist(), said[other].tolist(), strict=True):
+            word_before, heard_before = self._said[row].tolist()
+            name, status, ports = self.names[row], word >> 32, word & 0xFFFFFFFF
+            self._said[row] = word, heard
+            if (heard_before, word_before >> 32) != (heard, status):
                 anew.append(row)
                 if heard:
                     after = "detached" if status & abi.STATUS_DETACHED else "attached"

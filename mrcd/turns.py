@@ -19,8 +19,9 @@ class Turns:
     asked     reports asked of it when it was last looked at: traffic asks for more
     """
 
-    def __init__(self, tables: Tables, rows: Ints, turn_ns: int) -> None:
-        """`turn_ns`: where peers are many, the quiet ones are looked for so often only; 0 = every time."""
+    def __init__(self, tables: Tables, rows: Ints, turn_ns: int, flock_ns: int = 0) -> None:
+        """Where peers are many, traffic of quiet ones is looked for each `turn_ns` only, 0 = every time, and those
+        that stay quiet are due each `flock_ns` at most."""
         self._rounds: NDArray[np.uint32] = tables.rounds["round"]
         n = len(self._rounds)
         self.due_ns = np.full(n, _NEVER, np.int64)
@@ -29,19 +30,22 @@ class Turns:
         self.asked = self._rounds.copy()
         self._mine = np.isin(np.arange(n), rows)
         self._turn_ns, self._taken_ns = turn_ns, 0
+        self._flock_ns, self._gathered_ns = max(turn_ns, flock_ns), 0
         self._lively, self._others_too = _NOBODY, True  # who is busy; and someone more, perhaps
 
     def due(self, now: int) -> tuple[Ints, Ints]:
         """Rows to look at, ascending: of peers that have traffic, and of others."""
-        if now - self._taken_ns < self._turn_ns:
+        if self._next_ns() > now:
             if self._others_too:
                 self._find_lively(now)
             return self._lively[self.due_ns[self._lively] <= now] if len(self._lively) else _NOBODY, _NOBODY
         self._taken_ns = now
         self._find_lively(now)
-        due = np.flatnonzero(self.due_ns <= now)
-        quiet = now - self.busy_ns[due] >= BUSY_NS
-        urgent, others = due[~quiet], due[quiet]
+        urgent, others = self._lively[self.due_ns[self._lively] <= now], _NOBODY
+        if now - self._gathered_ns >= self._flock_ns:
+            self._gathered_ns = now
+            others = np.flatnonzero(self.due_ns <= now)
+            others = others[now - self.busy_ns[others] >= BUSY_NS]
         awake = np.flatnonzero(self._rounds != self.asked)  # traffic asks for reports
         if len(awake):
             awake = awake[self._mine[awake] & (now - self.busy_ns[awake] >= BUSY_NS)]
@@ -62,13 +66,16 @@ class Turns:
 
     def again(self) -> None:
         """There was no time for all: the quiet ones are looked for with the next call of `due`."""
-        self._taken_ns = 0
+        self._taken_ns = self._gathered_ns = 0
 
     def rest_ns(self, now: int) -> int:
         """For so long nobody is due."""
         if self._others_too or len(self._lively):
             return 0
-        return max(0, self._taken_ns + self._turn_ns - now)
+        return max(0, self._next_ns() - now)
+
+    def _next_ns(self) -> int:
+        return min(self._taken_ns + self._turn_ns, self._gathered_ns + self._flock_ns)
 
 
 def from_(rows: Ints, first: int) -> Ints:

@@ -164,7 +164,10 @@ def test_traffic_wakes_a_peer_at_once_and_is_not_limited() -> None:
     m.programs.swept.clear()
     m.arrays.rounds["round"][9] += 1
     m.arrays.evs["tx_packets"][9, 3] += 10
-    m.run(20)
+    begun = m.programs.now
+    while m.monitor._who.busy_ns[9] < begun:
+        assert m.programs.now - begun < 100 * MS
+        m.run(20)
     assert m.programs.swept.count(9) <= 1
     for _ in range(50):  # it stalls: nothing comes by its packets
         m.programs.probes.clear()
@@ -255,6 +258,10 @@ def test_words_of_evs_are_where_calm_looks_for_them() -> None:
     assert fields is not None
     assert [fields[n][1] for n in ("configured", "plane", "srh_len", "weight", "state")] == [16, 17, 18, 19, 20]
     assert abi.EV.itemsize % 8 == 0
+    fields = abi.PEER.fields
+    assert fields is not None
+    assert [fields[n][1] for n in ("ports", "status", "heard_ns")] == [8, 12, 16]
+    assert abi.PEER.itemsize % 8 == 0
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((3, 5), np.int64), ((2, 3, 4), np.uint32), ((0, 7), np.int16)])

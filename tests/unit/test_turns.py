@@ -16,9 +16,9 @@ ROWS = np.array([1, 2, 4])
 class Told:
     """The turns of peers 1, 2 and 4 of six rows."""
 
-    def __init__(self, turn_ms: int) -> None:
+    def __init__(self, turn_ms: int, flock_ms: int = 0) -> None:
         self.arrays = Arrays(6, 1)
-        self.turns = Turns(cast(Tables, self.arrays), ROWS, turn_ms * MS)
+        self.turns = Turns(cast(Tables, self.arrays), ROWS, turn_ms * MS, flock_ms * MS)
         self.now = 10**12
 
     def due(self, ms: int = 20) -> tuple[list[int], list[int]]:
@@ -60,6 +60,17 @@ def test_quiet_peers_are_looked_for_in_turns_only_where_they_are_many() -> None:
     assert t.due() == ([], [1, 2, 4])
     t.arrays.rounds["round"][1] += 1
     assert [t.due() for _ in range(5)] == [([], []), ([], []), ([], []), ([], []), ([1], [2, 4])]
+    t.turns.again()
+    assert t.due() == ([1], [2, 4])
+
+
+def test_the_quiet_wait_for_each_other_but_traffic_is_seen_in_each_turn() -> None:
+    t = Told(90, 250)
+    assert t.due() == ([], [1, 2, 4])
+    assert [t.due(100), t.due(100)] == [([], []), ([], [])]
+    t.arrays.rounds["round"][1] += 1
+    assert t.due(100) == ([1], [2, 4])
+    assert t.due(100) == ([1], [])  # nobody has looked at it yet
     t.turns.again()
     assert t.due() == ([1], [2, 4])
 
