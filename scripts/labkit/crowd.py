@@ -107,7 +107,7 @@ class Crowd:
     def all_good(self) -> None:
         """Write into the tables that all EVs are GOOD, while no daemon runs: to become so takes minutes where they are
         a million. The next start works out which are usable."""
-        tables = Tables(pin_directory(self._state.bpffs(HOST)), writable=True)
+        tables = Tables(self.pins, writable=True)
         tables.evs["state"][tables.evs["configured"] != 0] = EvState.GOOD
         tables.close()
 
@@ -129,6 +129,11 @@ class Crowd:
         if process is None or not processes.alive(process):
             raise MachineError("mrcd does not run", hint=f"see {self._state.log(HOST)}")
         return process
+
+    @property
+    def pins(self) -> Path:
+        """Where the tables are."""
+        return pin_directory(self._state.bpffs(HOST))
 
     @property
     def run_dir(self) -> Path:

@@ -6,12 +6,19 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
+
+import numpy as np
 
 from labkit.crowd import Crowd
 from labkit.observe import Document
+from mrcd.calm import Calm, Losses
 from mrcd.errors import MachineError
+from mrcd.peerwatch import PeerWatch
+from mrcd.tables import Tables
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_AT_ONCE = 64  # peers, as the daemon passes by
 _TABLES = "anon_inode:bpf-map"
 
 
@@ -77,6 +84,22 @@ body = urllib.request.urlopen("http://127.0.0.1:9479/metrics", timeout=60).read(
 print(time.monotonic() - begun)
 print(body, end="")
 """
+
+
+def read_all_s(pins: Path) -> float:
+    """Seconds to read the state and the counts of every EV from the tables, by what the daemon reads them with and
+    with nothing remembered: median of three."""
+    tables = Tables(pins, writable=False)
+    rows, taken = np.flatnonzero(tables.peers["configured"]), []
+    for _ in range(3):
+        calm, losses = Calm(tables, cast(PeerWatch, None), 0), Losses(tables)
+        begun = time.perf_counter()
+        for first in range(0, len(rows), _AT_ONCE):
+            calm.all_good(rows[first : first + _AT_ONCE])
+            losses.counts(rows[first : first + _AT_ONCE])
+        taken.append(time.perf_counter() - begun)
+    tables.close()
+    return sorted(taken)[1]
 
 
 def command_s(crowd: Crowd, argv: Sequence[str]) -> tuple[float, int]:
