@@ -34,7 +34,7 @@ struct mrc_pace {
 	__u32 sent[MRC_MAX_PLANES]; /* while queued: those sent since, about */
 	__u32 pace_ns[MRC_MAX_PLANES]; /* how long a packet takes, smoothed: 1/4 */
 	__u32 newest_ns[MRC_MAX_PLANES]; /* how late the newest probe was */
-	__u32 late_ns[MRC_MAX_PLANES]; /* as mrc_ev.late_ns, of the plane's EVs together; and */
+	__u32 late_ns[MRC_MAX_PLANES]; /* as mrc_ledger.late_ns, of the plane's EVs together; and */
 	__u32 empty_ns[MRC_MAX_PLANES]; /* that of a plane on which nothing waits, as far as known */
 };
 

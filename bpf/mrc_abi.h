@@ -122,8 +122,8 @@ enum mrc_reason {
 	MRC_REASON_MAX,
 };
 
-/* One path to one peer, and what was sent on it: all that mrc_push needs of it. Index: host id of the peer ×
- * evs_per_peer + EV.
+/* One path to one peer, and what was sent on it: what mrc_push needs of one in use, but for an SRH. Index: host id of
+ * the peer × evs_per_peer + EV.
  */
 struct mrc_ev {
 	__u8 dst[16]; /* daemon: outer destination: the carrier, or the first segment */

@@ -81,19 +81,23 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32
 /* Read what the next turns will need, of all planes: of many EVs hardly one is in a cache, and a CPU waits for all of
  * these hardly longer than for one, for nothing depends on what is read.
  */
-static __noinline void fetch_ahead(const struct mrc_rotation *turn, __u32 host_id)
+static __noinline void fetch_ahead(const struct mrc_peer *peer, const struct mrc_rotation *turn, __u32 host_id,
+				   __u32 ports)
 {
-	const __u32 planes = settings.planes, slots = settings.evs_per_plane;
-	__u32 first = ev_index(host_id, 0), plane, i;
+	__u32 first = ev_index(host_id, 0), plane, slot, i;
+	const __u32 planes = settings.planes;
 	const struct mrc_ev *ev;
 
 	for (plane = 0; plane < MRC_MAX_PLANES && plane < planes; plane++) {
-		for (i = 0; i < AHEAD; i++) {
-			ev = ev_at(first + turn->slot[plane] + i);
+		slot = turn->slot[plane];
+		for (i = 0; i < AHEAD && ports & (1u << plane); i++) {
+			if (slot >= peer->slots)
+				slot = 0; /* round after the last */
+			ev = ev_at(first + slot++);
 			if (ev)
 				(void)*(volatile __u32 *)&ev->state;
 		}
-		first += slots;
+		first += settings.evs_per_plane;
 	}
 }
 
@@ -116,7 +120,7 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
 	if (begins_anew(turn, plane, out->slot))
-		fetch_ahead(turn, host_id);
+		fetch_ahead(peer, turn, host_id, ports);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
 	if (ev && passes(ev, index, turn))

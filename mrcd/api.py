@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 from aiohttp import web
 
@@ -19,6 +18,7 @@ from mrcd import __version__, api_request, giveway, switch
 from mrcd.abi import EvState
 from mrcd.api_config import ConfigApi
 from mrcd.api_steering import SteeringApi
+from mrcd.aside import aside
 from mrcd.config import Metrics
 from mrcd.daemon import Daemon
 from mrcd.endpoint import Endpoint
@@ -33,7 +33,6 @@ GROUP = "mrcd"
 _LONGEST_WAIT_S = 60.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-T = TypeVar("T")
 
 
 @web.middleware
@@ -93,7 +92,7 @@ class Api:
 
     async def status(self, _: web.Request) -> web.Response:
         """This host."""
-        document = await self._aside(lambda: self._daemon.view.status())
+        document = await aside(self._daemon, lambda: self._daemon.view.status())
         uptime = time.monotonic() - self._daemon.started
         document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
         document["last_event"] = self._daemon.events.last
@@ -143,18 +142,8 @@ class Api:
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def _document(self, make: Callable[[], object]) -> web.Response:
-        return web.Response(text=await self._aside(lambda: giveway.text(make())), content_type="application/json")
-
-    async def _aside(self, make: Callable[[], T]) -> T:
-        """Documents may be long, and the loop has others to serve. A reload may close the tables while one is made of
-        them: it is made of the new ones then."""
-        while True:
-            tables = self._daemon.tables
-            try:
-                return await asyncio.to_thread(make)
-            except Exception:
-                if self._daemon.tables is tables:
-                    raise
+        text = await aside(self._daemon, lambda: giveway.text(make()))
+        return web.Response(text=text, content_type="application/json")
 
 
 def _number(text: str | None, name: str) -> int | None:

@@ -1,12 +1,13 @@
 """The metrics endpoint: GET /metrics, by TLS and with a password if the web configuration says so."""
 
-import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
+from mrcd.aside import aside
 from mrcd.config import Metrics
 from mrcd.daemon import Daemon
 from mrcd.errors import MachineError
@@ -17,8 +18,10 @@ from mrcd.webconfig import WebConfig
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(registry: CollectorRegistry, web_config: WebConfig | None) -> web.Application:
-    """The route, behind the password."""
+def application(
+    registry: CollectorRegistry, web_config: WebConfig | None, run: Callable[[Callable[[], bytes]], Awaitable[bytes]]
+) -> web.Application:
+    """The route, behind the password. `run` makes the text."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -30,7 +33,7 @@ def application(registry: CollectorRegistry, web_config: WebConfig | None) -> we
 
     async def scrape(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        body = await asyncio.to_thread(encode, registry)  # it may be long, and the loop has others to serve
+        body = await run(lambda: encode(registry))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     app = web.Application(middlewares=[guard])
@@ -49,7 +52,7 @@ class Endpoint:
         registry.register(OwnCollector(daemon))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        app = application(registry, self._web_config)
+        app = application(registry, self._web_config, functools.partial(aside, daemon))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self) -> None:

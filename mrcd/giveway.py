@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 BREATH_S = 0.005
-_PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it altogether
+_PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it: then that has a breath too
 _MAIN = threading.main_thread().ident
 
 T = TypeVar("T")
@@ -23,10 +23,19 @@ idle = threading.Event()
 idle.set()
 
 
+class _Granted(threading.local):
+    until = 0.0  # time.perf_counter()
+
+
+_granted = _Granted()
+
+
 def give_way() -> None:
     """In a thread: wait until the loop is idle, but not for long. In the loop's own it is not to be waited for."""
-    if not idle.is_set() and threading.get_ident() != _MAIN:
-        idle.wait(_PATIENCE_S)
+    if idle.is_set() or threading.get_ident() == _MAIN or time.perf_counter() < _granted.until:
+        return
+    if not idle.wait(_PATIENCE_S):
+        _granted.until = time.perf_counter() + BREATH_S
 
 
 def by_and_by(items: Iterable[T]) -> Iterator[T]:

@@ -108,8 +108,9 @@ class Links:
         return libbpf.create_link(prog_fd, wanted.ifindex, kind)
 
     def attached(self) -> bool:
-        """Whether anything of ours is attached."""
-        return any(self._linked()) or self._filtered.exists()
+        """Whether anything of ours is attached, by another version too."""
+        others = (path for what in ("links/*", "clsact") for path in self.pins.parent.glob(f"abi*/{what}"))
+        return any(self._linked()) or self._filtered.exists() or any(others)
 
     def _linked(self) -> set[str]:
         """Names of what is attached by links, pinned or not."""

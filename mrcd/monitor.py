@@ -98,7 +98,8 @@ class Monitor:
     # ---- probing ----
 
     async def run(self) -> None:
-        """Judge what the last probes brought, then send the next, at every probe interval; tell of events at once."""
+        """Judge what the last probes brought, then send the next: at every probe interval, or when somebody may be due.
+        Tell of events at once."""
         self._loop = self._listener.loop = loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._dataplane.events_fd(), self._listen)
@@ -128,8 +129,8 @@ class Monitor:
         if self._behind:
             at = loop.time() + _SLICE_S
         else:
-            rest_ns = max(self._hurry_ns if self._hurry else self._interval_ns, self._who.rest_ns(now))
-            at = max(at + rest_ns / 1e9, loop.time())
+            soon = at + (self._hurry_ns if self._hurry else self._interval_ns) / 1e9
+            at = max(soon, (now + self._who.rest_ns(now)) / 1e9, loop.time())
         self._next = loop.call_at(at, self._beat, at)
 
     def _listen(self) -> None:
@@ -144,6 +145,8 @@ class Monitor:
         rows = [r for r in stalled if now - self._alarm_ns[r] >= _ALARM_NS and self.peerwatch.sprayed(r)]
         if rows:
             self._alarm_ns[rows] = now
+            self._who.note_busy(rows, now)  # though no look may have seen its traffic yet
+            self._who.due_ns[rows] = 0
             self._ask(rows)
             self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._ask, rows)
 
@@ -204,7 +207,7 @@ class Monitor:
             visited += len(rows)
             self._visit(rows, now)
         self._behind = late or visited < len(due) or bool(self.changes)
-        if len(urgent) <= visited < len(due):
+        if visited < len(due):
             self._who.again()
         if visited:  # those that are left are due still, and first in the next tick
             self._turns[visited > len(urgent)] = int(due[visited - 1]) + 1

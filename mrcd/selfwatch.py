@@ -8,6 +8,7 @@ import time
 from mrcd.giveway import idle
 
 _BOUNDS_S = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_GRAIN_S = 0.001
 
 
 class Durations:
@@ -33,7 +34,8 @@ class Durations:
 
 
 class TimedSelector(selectors.DefaultSelector):
-    """An event loop's selector that measures how long the loop is away from it: nobody is served meanwhile."""
+    """An event loop's selector that measures how long the loop is away from it, or should be back: nobody is served
+    meanwhile."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,8 +51,11 @@ class TimedSelector(selectors.DefaultSelector):
         """As the base class."""
         if self._left is not None:
             self.away.add(time.perf_counter() - self._left)
+        begun = time.perf_counter()
         idle.set()
         found = super().select(timeout)
         idle.clear()
-        self._left = time.perf_counter()
+        now = time.perf_counter()
+        # Late: a thread had the interpreter's lock, or somebody else the CPU. The kernel waits in whole milliseconds.
+        self._left = now if timeout is None else min(now, begun + max(timeout, 0.0) + _GRAIN_S)
         return found

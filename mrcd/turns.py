@@ -55,7 +55,7 @@ class Turns:
     def _find_lively(self, now: int) -> None:
         self._lively, self._others_too = np.flatnonzero(now - self.busy_ns < BUSY_NS), False
 
-    def note_busy(self, rows: Ints, now: int) -> None:
+    def note_busy(self, rows: Ints | list[int], now: int) -> None:
         """These have had traffic since the last look."""
         self._others_too |= bool((now - self.busy_ns[rows] >= BUSY_NS).any())
         self.busy_ns[rows] = now
@@ -69,7 +69,7 @@ class Turns:
         self._taken_ns = self._gathered_ns = 0
 
     def rest_ns(self, now: int) -> int:
-        """For so long nobody is due."""
+        """For so long nobody is looked for."""
         if self._others_too or len(self._lively):
             return 0
         return max(0, self._next_ns() - now)

@@ -15,19 +15,17 @@ from mrcd.reload import Reloader
 
 
 def answer(peers: Callable[[SimpleNamespace], Any]) -> Any:
-    """What /v1/peers says where `peers` makes the document of a daemon's tables."""
-    daemon = SimpleNamespace(tables="old", steering=None)
-    daemon.view = SimpleNamespace(peers=lambda: peers(daemon))
+    """What /v1/peers says where `peers` makes the document, of a daemon."""
+    daemon = SimpleNamespace(steering=None)
+    daemon.view = SimpleNamespace(name="old", peers=lambda: peers(daemon))
     response = asyncio.run(Api(cast(Daemon, daemon), cast(Reloader, None)).peers(cast(web.Request, None)))
     return json.loads(response.text or "")
 
 
 def test_a_document_of_tables_that_a_reload_has_closed_is_made_of_the_new_ones() -> None:
-    def peers(daemon: SimpleNamespace) -> list[str]:
-        tables, daemon.tables = daemon.tables, "new"
-        if tables == "old":
-            raise AttributeError("peers")
-        return [tables]
+    def peers(daemon: SimpleNamespace) -> None:
+        daemon.view = SimpleNamespace(name="new", peers=lambda: ["new"])
+        raise AttributeError("peers")
 
     assert answer(peers) == ["new"]
 
@@ -36,7 +34,7 @@ def test_what_no_reload_explains_is_an_error_at_once() -> None:
     made = []
 
     def peers(daemon: SimpleNamespace) -> None:
-        made.append(daemon.tables)
+        made.append(daemon.view.name)
         raise AttributeError("peers")
 
     with pytest.raises(AttributeError):

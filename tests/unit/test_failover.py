@@ -188,6 +188,7 @@ def test_the_cpu_that_paused_longest_counts() -> None:
     assert witness.stood_still_ns(found, 1, 10) == 7
     assert witness.stood_still_ns(found, 30, 40) == 0
     assert witness.stood_still_ns([], 1, 10) == 0
+    assert witness.stood_still_ns([Pause(0, 0, 70 * MS, 1)], 0, 60 * MS) == 20 * MS  # no more than was stolen
 
 
 def test_what_a_witness_says() -> None:

@@ -46,6 +46,14 @@ def test_a_loop_that_is_never_idle_stops_nobody(busy: None) -> None:
     assert done == [0, 1, 2]
 
 
+def test_what_has_waited_long_enough_goes_on_for_a_while(busy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(giveway, "BREATH_S", 60.0)
+    thread = threading.Thread(target=lambda: list(by_and_by(range(100_000))))  # which would be 1,000 s of patience
+    thread.start()
+    thread.join(10.0)
+    assert not thread.is_alive()
+
+
 def test_the_loop_itself_waits_for_nobody(busy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(giveway, "_PATIENCE_S", 60.0)
     begun = time.monotonic()

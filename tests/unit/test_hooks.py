@@ -11,7 +11,7 @@ from mrcd.config import Granularity, Hook
 from mrcd.dataplane import Dataplane
 from mrcd.errors import KernelError, MachineError
 from mrcd.hooks import Port
-from mrcd.links import Attachment
+from mrcd.links import Attachment, Links
 from mrcd.netmessages import Link
 
 
@@ -256,3 +256,11 @@ def test_a_vlan_whose_nic_is_in_another_namespace_tags_by_itself() -> None:
     vlan = link("eth0.100", 9, kind="vlan", lower=2, vlan=100)
     (port,) = hooks.ports(("eth0.100",), by_name(vlan)).values()
     assert (port.physical, port.vlan) == (vlan, 0)
+
+
+def test_what_another_version_left_is_attached_too(tmp_path: Path) -> None:
+    found, other = Links(tmp_path / "abi4"), tmp_path / "abi3" / "links"
+    other.mkdir(parents=True)
+    assert not found.attached()
+    (other / "pop-0").touch()
+    assert found.attached()

@@ -125,6 +125,12 @@ def test_only_evs_that_are_not_good_have_series(host: Host) -> None:
     assert since == pytest.approx(time.time() - 5, abs=2)
 
 
+def test_a_host_without_peers_is_told_of_too() -> None:
+    alone = Host(f"[cluster]\nt0s = 2\nt1s = 4\nplanes = 4\nevs_per_peer = 16\n{cluster_files.host(0, t0=0, port=0)}")
+    assert not alone.plan.peers
+    assert alone.scrape()["mrc_evs_flapping"] == 0
+
+
 def test_all_evs_on_request() -> None:
     series = Host(TEXT + "\n[metrics]\nper_ev = true\n").scrape()
     mine = {k: v for k, v in series.items() if 'ev="' in k}

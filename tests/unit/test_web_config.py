@@ -64,7 +64,7 @@ def serve(path: Path, session: Session) -> None:
         config = WebConfig(str(path))
         registry = CollectorRegistry()
         Gauge("mrc_test", "", registry=registry).set(7)
-        runner = web.AppRunner(application(registry, config), access_log=None)
+        runner = web.AppRunner(application(registry, config, asyncio.to_thread), access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=config.tls)
         await site.start()

@@ -13,6 +13,7 @@ from mrcd.errors import MachineError
 
 PROGRAM = Path(__file__).parents[2] / "witnessend.py"
 _PATIENCE_S = 10.0
+_TICK_NS = 10_000_000  # of /proc/stat, whatever the kernel's own: USER_HZ is 100
 
 
 class Pause(NamedTuple):
@@ -25,11 +26,13 @@ class Pause(NamedTuple):
 
 
 def stood_still_ns(found: Iterable[Pause], begin_ns: int, end_ns: int) -> int:
-    """How much of that time the hypervisor kept a CPU from running, the one for which that is most. Pure."""
+    """How much of that time the hypervisor kept a CPU from running, at most, the one for which that is most: of a pause
+    no more than was stolen, which is counted in whole ticks. Pure."""
     by_cpu: dict[int, int] = {}
     for p in found:
         if p.stolen_ticks > 0:
-            by_cpu[p.cpu] = by_cpu.get(p.cpu, 0) + max(0, min(p.end_ns, end_ns) - max(p.begin_ns, begin_ns))
+            both_ns = max(0, min(p.end_ns, end_ns) - max(p.begin_ns, begin_ns))
+            by_cpu[p.cpu] = by_cpu.get(p.cpu, 0) + min(both_ns, (p.stolen_ticks + 1) * _TICK_NS)
     return max(by_cpu.values(), default=0)
 
 
