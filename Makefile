@@ -74,7 +74,7 @@ bench: set-up ## throughput, cost, planes, the paper's experiments, scale (10 mi
 	@$(IN_VENV) scripts/bench $(BENCH)
 
 .PHONY: bench-failover
-bench-failover: set-up ## break paths by the hundred under a flow: how fast each is left (half an hour; build/failover.svg)
+bench-failover: set-up ## break paths by the hundred under a flow: how fast each is left (40 minutes; build/failover.svg)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench failover
 
