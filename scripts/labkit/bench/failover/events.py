@@ -41,7 +41,7 @@ _GOOD_WITHIN_S = 30.0
 _EXCUSED_NS = 2_000_000_000  # paths that were broken a moment ago may be found out late by idle hosts
 _ALWAYS = np.iinfo(np.int64).max
 _GIVE_UP = 5  # this many in a row not found: so are the others
-_BUDGET_S = 300.0  # of one kind
+_BUDGET_S = 600.0  # of a kind: a small loss takes a second or two to find
 _PER_KILL = 6  # faults until the daemons are started again: without them nothing comes back
 _SAY_S = 5.0
 
