@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Sequence
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from labkit.bench.failover.kinds import BY_NAME, KINDS, MS, US, Place, places
 from labkit.bench.failover.witness import Pause
 from labkit.fabric import Parameters, build
 from mrcd.errors import MachineError
+from tests.packet.wires import until
 
 FABRIC = build("x", Parameters())
 H = {h.name: h for h in FABRIC.config.hosts}  # h0, h1 below T0 0; h2, h3 below T0 1
@@ -207,15 +209,21 @@ def test_a_witness_tells_when_it_could_not_look() -> None:
         for child in children:
             assert child.stdout is not None
             assert json.loads(child.stdout.readline())["looks"]
-        begin = time.monotonic_ns()
         for child in children:
             child.send_signal(signal.SIGSTOP)
-        time.sleep(0.05)
+        until("they stand still", lambda: all(_state(child.pid) == "T" for child in children))
+        begin = time.monotonic_ns()
+        until("for as long as is to be told", lambda: time.monotonic_ns() - begin >= 50 * MS)
         for child in children:
             child.send_signal(signal.SIGCONT)
         found = watch.finish()
     stopped = {p.cpu for p in found if p.end_ns - p.begin_ns >= 40 * MS and p.end_ns >= begin}
     assert len(stopped) == len(children), found
+
+
+def _state(pid: int) -> str:
+    """Of a process, as proc_pid_stat(5) has it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_stolen_time_is_read_of_the_right_cpu() -> None:

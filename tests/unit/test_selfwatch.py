@@ -1,34 +1,68 @@
-"""How long an event loop is away: what its selector measures."""
+"""How long an event loop is away: what its selector measures, by a clock that is played."""
 
 import selectors
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from mrcd import selfwatch
 from mrcd.selfwatch import TimedSelector
 
 
-def slow(*_: object) -> list[object]:
-    time.sleep(0.06)
-    return []
+class Clock:
+    """Stands still but for what is added to it."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
 
 
-@pytest.mark.parametrize(("timeout", "late"), [(0.01, True), (None, False)])
-def test_to_come_back_late_is_to_be_away(timeout: float | None, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a thread holds the interpreter's lock; but who waits for ever is never late."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(selfwatch, "time", SimpleNamespace(perf_counter=found.perf_counter))
+    return found
+
+
+def back_after(clock: Clock, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's wait takes so long."""
+
+    def select(*_: object) -> list[object]:
+        clock.now_s += seconds
+        return []
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", select)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "took_s", "away_s"),
+    [
+        (0.01, 0.06, 0.049),  # less the millisecond that the kernel rounds up
+        (0.01, 0.0105, 0.0),
+        (0.01, 0.004, 0.0),  # something has happened
+        (0, 0.03, 0.029),
+        (-1, 0.03, 0.029),
+        (None, 0.06, 0.0),  # who waits for ever is never late
+    ],
+)
+def test_to_come_back_late_is_to_be_away(
+    timeout: float | None, took_s: float, away_s: float, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a thread holds the interpreter's lock."""
     with TimedSelector() as selector:
         selector.begin()
-        monkeypatch.setattr(selectors.DefaultSelector, "select", slow)
+        back_after(clock, took_s, monkeypatch)
         selector.select(timeout)
-        monkeypatch.undo()
-        selector.away.forget()
-        selector.select(0)
-        assert (selector.away.longest_s > 0.04) is late
+        selector.select(None)
+        assert selector.away.longest_s == pytest.approx(away_s, abs=1e-9)
 
 
-def test_to_work_is_to_be_away() -> None:
+def test_to_work_is_to_be_away(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with TimedSelector() as selector:
         selector.begin()
-        time.sleep(0.02)
-        selector.select(0)
-        assert 0.02 <= selector.away.longest_s < 1
+        clock.now_s += 0.02
+        back_after(clock, 5.0, monkeypatch)
+        selector.select(None)
+        assert selector.away.longest_s == pytest.approx(0.02)
