@@ -3,6 +3,10 @@
 A coroutine gives way by a `Breath`. What is made in a thread holds the interpreter's lock nearly as long as it likes,
 and gets it back whenever the loop's own work lets go of it for a moment; so it calls `give_way` now and then, and
 goes on only while the loop waits for something to happen.
+
+Who waits for the lock asks for it after a tenth of a millisecond (main.py) in which it was not let go. numpy lets go of
+it oftener, and has it back before the other has woken: that one never asks, and has waited for 25 ms. So a thread
+sleeps a moment now and then, too.
 """
 
 import asyncio
@@ -14,6 +18,8 @@ from typing import TypeVar
 
 BREATH_S = 0.005
 _PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it: then that has a breath too
+_AT_A_STRETCH_S = 0.002  # a thread works, and then sleeps:
+_MOMENT_S = 0.0002  # for who waits for the lock to wake up
 _MAIN = threading.main_thread().ident
 
 T = TypeVar("T")
@@ -23,19 +29,35 @@ idle = threading.Event()
 idle.set()
 
 
-class _Granted(threading.local):
-    until = 0.0  # time.perf_counter()
+class Round:
+    """Of the loop, from when it comes back from its selector: all that it calls then shares one breath."""
+
+    began_s: float | None = None  # time.perf_counter(), as TimedSelector says; None: nobody does
 
 
-_granted = _Granted()
+class _Mine(threading.local):
+    granted_s = slept_s = 0.0  # time.perf_counter(): until when it goes on in spite of a busy loop; when it slept
+
+
+_mine = _Mine()
+
+
+def until() -> float:
+    """time.perf_counter() at which what runs in the loop is to let others come."""
+    return (time.perf_counter() if Round.began_s is None else Round.began_s) + BREATH_S
 
 
 def give_way() -> None:
     """In a thread: wait until the loop is idle, but not for long. In the loop's own it is not to be waited for."""
-    if idle.is_set() or threading.get_ident() == _MAIN or time.perf_counter() < _granted.until:
+    if threading.get_ident() == _MAIN:
         return
-    if not idle.wait(_PATIENCE_S):
-        _granted.until = time.perf_counter() + BREATH_S
+    now = time.perf_counter()
+    if not idle.is_set() and now >= _mine.granted_s:
+        if not idle.wait(_PATIENCE_S):
+            _mine.granted_s = time.perf_counter() + BREATH_S
+    elif now - _mine.slept_s > _AT_A_STRETCH_S:
+        time.sleep(_MOMENT_S)
+        _mine.slept_s = time.perf_counter()
 
 
 def by_and_by(items: Iterable[T]) -> Iterator[T]:
@@ -53,13 +75,23 @@ def text(document: object) -> str:
 
 
 class Breath:
-    """For a coroutine that may go on for long: `await breath()` is for others when BREATH_S have passed."""
+    """For a coroutine that may go on for long: `await breath()` is for others when BREATH_S have passed, its own and
+    those of whom the loop has called before it in this round."""
 
     def __init__(self) -> None:
-        self._begun = time.perf_counter()
+        self._until = until()
 
     async def __call__(self) -> None:
         """Let the loop see to others if it is time."""
-        if time.perf_counter() - self._begun > BREATH_S:
+        if time.perf_counter() > self._until:
             await asyncio.sleep(0)
-            self._begun = time.perf_counter()
+            self._until = until()
+
+
+async def in_steps(steps: Iterable[T]) -> list[T]:
+    """Go through these, and let the loop see to others in between."""
+    breath, found = Breath(), []
+    for step in steps:
+        found.append(step)
+        await breath()
+    return found

@@ -29,7 +29,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
-_GARBAGE = (5_000, 20, 1000)  # objects of a collection, which stops everything: 2 ms; of older ones, rarely
+_GARBAGE = (1_000, 5, 20_000)  # objects of a collection, which stops everything: 2 ms; of older ones, rarely
 _SWITCH_S = 0.0001  # answers are made in threads, and the loop does not wait long for them
 
 

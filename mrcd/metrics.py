@@ -271,9 +271,7 @@ class Paths:
             "mrc_peer_rtt_seconds", "Median over the EVs' smoothed round trips; NaN: none yet.", labels=["peer"]
         )
         answered = self._configured & (self._ledgers["replies"] > 0)
-        rtts = zip(self._ledgers["rtt_ns"], answered, strict=True)
-        middle = [np.median(row[mask]) / 1e9 if mask.any() else np.nan for row, mask in by_and_by(rtts)]
-        yield self.by_peer(median, np.array(middle))
+        yield self.by_peer(median, _medians(self._ledgers["rtt_ns"], answered) / 1e9)
 
     def not_good(self) -> Iterator[Metric]:
         """A series for each EV that is not GOOD, the worst first while there is room."""
@@ -283,12 +281,13 @@ class Paths:
             labels=["peer", "plane", "ev", "state", "reason"],
         )
         offset = time.time() - time.monotonic()
-        found = [
-            (row, ev, state)
-            for state in _WORST_FIRST
-            for row, ev in np.argwhere(self._configured & (self._evs["state"] == state)).tolist()
-        ]
-        for row, ev, state in found[:MOST_EV_SERIES]:
+        count, found = 0, list[tuple[int, int, EvState]]()
+        for state in _WORST_FIRST:
+            which = np.flatnonzero(self._configured & (self._evs["state"] == state))
+            count += len(which)
+            some = np.divmod(which[: MOST_EV_SERIES - len(found)], self._configured.shape[1])
+            found += [(row, ev, state) for row, ev in zip(*(a.tolist() for a in some), strict=True)]
+        for row, ev, state in found:
             record = self._evs.record(row, ev)
             why = Reason(int(record["skip_reason" if state is EvState.SKIP else "reason"]))
             since = int(self._ledgers.record(row, ev)["lag_ns"] if state is EvState.SKIP else record["state_since_ns"])
@@ -298,7 +297,7 @@ class Paths:
         yield GaugeMetricFamily(
             "mrc_ev_series_omitted",
             "EVs that are not GOOD and have no series, for want of room.",
-            value=float(len(found[MOST_EV_SERIES:])),
+            value=float(count - len(found)),
         )
 
     def each(self) -> Iterator[Metric]:
@@ -319,6 +318,22 @@ class Paths:
             for family, of in values:
                 family.add_metric(at, float(of[row, ev]))
         yield from (tx, settled, arrived, rtt)
+
+
+def _medians(values: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Of those of each row that count, (rows,); NaN where none does. By the rows of a block at once: of each on its own
+    numpy would let go of the interpreter's lock for it, and wake who waits for it."""
+    found = np.full(len(values), np.nan)
+    for start in range(0, len(values), _AT_ONCE):
+        give_way()
+        some, counted = values[start : start + _AT_ONCE].astype(np.float64), which[start : start + _AT_ONCE]
+        some[~counted] = np.inf  # behind the others
+        some.sort(axis=1)
+        count = counted.sum(axis=1)
+        rows = np.flatnonzero(count)
+        low, high = (some[rows, middle[rows]] for middle in ((count - 1) // 2, count // 2))
+        found[start + rows] = (low + high) / 2
+    return found
 
 
 _HISTOGRAMS = {

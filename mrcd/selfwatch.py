@@ -5,7 +5,7 @@ import itertools
 import selectors
 import time
 
-from mrcd.giveway import idle
+from mrcd.giveway import Round, idle
 
 _BOUNDS_S = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _GRAIN_S = 0.001
@@ -33,6 +33,22 @@ class Durations:
         return list(zip((*_BOUNDS_S, "+Inf"), itertools.accumulate(self._counts), strict=True))
 
 
+class Rounds(Durations):
+    """What it takes to look at all peers once, in however many parts. `sending_s` of the next part was no looking."""
+
+    def __init__(self, peers: int) -> None:
+        super().__init__()
+        self._peers, self.looked, self._looking_s, self.sending_s = peers, 0, 0.0, 0.0
+
+    def add_part(self, seconds: float) -> None:
+        """So long it took to look at those that `looked` counts since the last part."""
+        self._looking_s += seconds - self.sending_s
+        self.sending_s = 0.0
+        if self.looked >= self._peers > 0:
+            self.add(self._looking_s)
+            self.looked, self._looking_s = 0, 0.0
+
+
 class TimedSelector(selectors.DefaultSelector):
     """An event loop's selector that measures how long the loop is away from it, or should be back: nobody is served
     meanwhile."""
@@ -58,4 +74,11 @@ class TimedSelector(selectors.DefaultSelector):
         now = time.perf_counter()
         # Late: a thread had the interpreter's lock, or somebody else the CPU. The kernel waits in whole milliseconds.
         self._left = now if timeout is None else min(now, begun + max(timeout, 0.0) + _GRAIN_S)
+        Round.began_s = now
         return found
+
+    def close(self) -> None:
+        """As the base class; no thread waits for this loop any more."""
+        super().close()
+        Round.began_s = None
+        idle.set()

@@ -102,3 +102,70 @@ def test_a_coroutine_takes_a_breath_when_it_is_time(monkeypatch: pytest.MonkeyPa
 
     asyncio.run(work())
     assert said == ["first", "other", "second"]
+
+
+def test_who_comes_later_in_a_round_of_the_loop_has_less_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("mrcd.giveway.time.perf_counter", lambda: now)
+    monkeypatch.setattr(giveway.Round, "began_s", None)
+    assert giveway.until() == pytest.approx(now + giveway.BREATH_S)
+    monkeypatch.setattr(giveway.Round, "began_s", now)
+    now += 0.7 * giveway.BREATH_S  # of others that were called before
+    assert giveway.until() - now == pytest.approx(0.3 * giveway.BREATH_S)
+
+
+def test_a_round_begins_when_the_loop_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(giveway.Round, "began_s", None)
+    with TimedSelector() as selector:
+        before = time.perf_counter()
+        selector.select(0)
+        assert before <= (giveway.Round.began_s or 0.0) <= time.perf_counter()
+    assert giveway.Round.began_s is None  # that loop is no more
+    assert giveway.idle.is_set()
+
+
+def test_steps_are_all_taken_and_others_come_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("mrcd.giveway.time.perf_counter", lambda: now)
+    monkeypatch.setattr(giveway.Round, "began_s", None)
+    said: list[object] = []
+
+    def steps() -> Iterator[int]:
+        nonlocal now
+        for n in range(6):
+            now += 0.6 * giveway.BREATH_S
+            said.append(n)
+            yield n
+
+    async def work() -> None:
+        task = asyncio.create_task(other())
+        assert await giveway.in_steps(steps()) == [0, 1, 2, 3, 4, 5]
+        await task
+
+    async def other() -> None:
+        for _ in range(2):
+            said.append("other")
+            await asyncio.sleep(0)
+
+    asyncio.run(work())
+    assert said == [0, 1, "other", 2, 3, "other", 4, 5]
+
+
+def test_a_thread_sleeps_a_moment_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who waits for the lock may never ask for it."""
+    slept: list[float] = []
+    begun = time.perf_counter()
+    clock = iter(begun + 0.3 * giveway._AT_A_STRETCH_S * n for n in range(100))
+    monkeypatch.setattr("mrcd.giveway.time.sleep", slept.append)
+    monkeypatch.setattr("mrcd.giveway.time.perf_counter", lambda: next(clock))
+    thread = threading.Thread(target=lambda: list(by_and_by(range(20))))
+    thread.start()
+    thread.join(10.0)
+    assert slept == [giveway._MOMENT_S] * 5  # at the first item, and at each fourth after it
+
+
+def test_the_loop_itself_never_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("mrcd.giveway.time.sleep", slept.append)
+    assert list(by_and_by(range(1000))) == list(range(1000))
+    assert slept == []
