@@ -18,7 +18,6 @@ from mrcd import __version__, api_request, giveway, switch
 from mrcd.abi import EvState
 from mrcd.api_config import ConfigApi
 from mrcd.api_steering import SteeringApi
-from mrcd.aside import aside
 from mrcd.config import Metrics
 from mrcd.daemon import Daemon
 from mrcd.endpoint import Endpoint
@@ -92,7 +91,7 @@ class Api:
 
     async def status(self, _: web.Request) -> web.Response:
         """This host."""
-        document = await aside(self._daemon, lambda: self._daemon.view.status())
+        document = await self._daemon.readers.read(lambda: self._daemon.view.status())
         uptime = time.monotonic() - self._daemon.started
         document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
         document["last_event"] = self._daemon.events.last
@@ -124,7 +123,8 @@ class Api:
             raise UsageError("wait is not a number of seconds") from None
         found = await self._daemon.events.after(after, wait)
         last_id = found[-1]["id"] if found else min(after, self._daemon.events.last_id)
-        return web.json_response({"events": found, "last_id": last_id})
+        text = await asyncio.to_thread(giveway.text, found)  # there may be 10,000
+        return web.Response(text=f'{{"events": {text}, "last_id": {last_id}}}', content_type="application/json")
 
     async def histograms(self, _: web.Request) -> web.Response:
         """Detection times, packets after the last known arrival, round trips."""
@@ -142,7 +142,7 @@ class Api:
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def _document(self, make: Callable[[], object]) -> web.Response:
-        text = await aside(self._daemon, lambda: giveway.text(make()))
+        text = await self._daemon.readers.read(lambda: giveway.text(make()))
         return web.Response(text=text, content_type="application/json")
 
 

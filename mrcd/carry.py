@@ -27,11 +27,12 @@ _PATH = ("configured", "dst", "plane", "srh_len")
 Records = NDArray[np.void]
 
 
-def carry(old: Path, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> list[int]:
+def carry(old: Path, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> Iterator[int]:
     """Copy what is known from the tables pinned at `old` into `tables`, which are filled and not in use yet.
     An address may be another host's now: that of `strangers`, rows of the new tables.
 
-    Returns the rows of the peers that were known. Raises MachineError if the old tables cannot be read.
+    Yields the rows of the peers that were known, when they are copied: others may have their turn in between. Raises
+    MachineError if the old tables cannot be read.
     """
     with ExitStack() as opened:
         peers, evs, srhs = (opened.enter_context(_mapped(old / f"mrc_{name}")) for name in ("peers", "evs", "srhs"))
@@ -41,17 +42,27 @@ def carry(old: Path, tables: Tables, strangers: AbstractSet[int] = frozenset()) 
             raise MachineError(f"the tables at {old} do not tell {', '.join(sorted(missing)) or 'peer from peer'}")
         width = len(evs) // len(peers)
         known = {peers[row]["address"].tobytes(): row for row in np.flatnonzero(peers["configured"]).tolist()}
-        found = []
         for row in np.flatnonzero(tables.peers["configured"]).tolist():
             before = known.get(tables.peers[row]["address"].tobytes())
             if before is None or row in strangers:
                 continue
             for name in _PEER:
                 tables.peers[name][row] = peers[name][before]
-            was = _paths(evs[before * width : (before + 1) * width], srhs, before * width)
-            _carry_paths(tables, row, was)
-            found.append(row)
-    return found
+            old_evs = evs[before * width : (before + 1) * width]
+            if not _carry_as_they_are(tables.evs[row], old_evs):
+                _carry_paths(tables, row, _paths(old_evs, srhs, before * width))
+            yield row
+
+
+def _carry_as_they_are(evs: Records, old: Records) -> bool:
+    """Where a peer's EVs are the same paths in the same places, told without looking at each. False if not."""
+    if len(evs) != len(old) or evs["srh_len"].any() or any((evs[name] != old[name]).any() for name in _PATH):
+        return False
+    there = evs["configured"] != 0
+    for name in _EV:
+        evs[name] = np.where(there, old[name], evs[name])
+    evs["state"][evs["state"] == EvState.SKIP] = EvState.GOOD
+    return True
 
 
 def _carry_paths(tables: Tables, row: int, was: dict[tuple[bytes, int], Records]) -> None:

@@ -16,12 +16,13 @@ from mrcd import hooks, install, libbpf, routes, statefile, view
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError
 from mrcd.events import EventLog
-from mrcd.giveway import Breath
+from mrcd.giveway import Breath, in_steps
 from mrcd.monitor import Monitor
 from mrcd.netlink import Netlink
 from mrcd.netmessages import Route
 from mrcd.nics import RETRY_S, Nics
 from mrcd.pinkeeper import keep_pins
+from mrcd.readers import Readers
 from mrcd.routekeeper import RouteKeeper
 from mrcd.routewatch import keep_routes
 from mrcd.selfwatch import Durations
@@ -54,6 +55,8 @@ class Daemon:
         self._wake = asyncio.Event()
         self.netlink_lock = asyncio.Lock()
         self.admin_lock = asyncio.Lock()  # taken before the other
+        self._saving = asyncio.Lock()
+        self.readers = Readers()
         self._relink = False  # links or addresses may be others than before
         self._reneighbour = False  # so may first hops
         self._left = 0  # planes that were left because of lost carriers, of which nothing else knows yet
@@ -62,6 +65,7 @@ class Daemon:
         self.settled = asyncio.Event()  # a plane could send, and routes were made of it, since this daemon came
         self.nics: Nics
         self.tables: Tables
+        self._forwards_by: Tables  # what is attached; others only while another plan is being adopted
         self.view: view.View
         self.monitor: Monitor
         self._adopted = asyncio.Event()  # not while another plan is being adopted
@@ -75,7 +79,8 @@ class Daemon:
         self.nics = Nics(self.plan, netlink, self._warn, self._look_again)
         libbpf.use_bcc()
         self.dataplane.load()
-        await self.adopt(self.plan, self.dataplane, Tables(self.dataplane.tables, writable=True))
+        self._forwards_by = tables = Tables(self.dataplane.tables, writable=True)
+        await self.adopt(self.plan, self.dataplane, tables)
         self._note_settled()
         what = "tables are new" if self.dataplane.fresh else "carries on with the tables it found"
         self.events.add("daemon", reason="started", after="detached" if self.detached else "attached")
@@ -83,9 +88,10 @@ class Daemon:
 
     async def adopt(self, plan: Plan, dataplane: Dataplane, tables: Tables) -> None:
         """Make this plan the one in force, in an order that loses nothing; `dataplane` is loaded for it, with `tables`.
-        What is attached meanwhile forwards by the plan before."""
+        What is attached meanwhile forwards by the plan before; who wants to read the tables waits."""
         in_force = self._adopted.is_set()  # and not one that was refused half-way
         self._adopted.clear()
+        self.readers.stop()
         if self._monitoring:
             self._monitoring.cancel()
             await asyncio.wait({self._monitoring})
@@ -96,23 +102,30 @@ class Daemon:
         self.plan, self.dataplane, self.tables = plan, dataplane, tables
         dataplane.plan = plan
         before = {row: p.host.name for row, p in self.peers.items()} or view.hosts_before(self.run_dir)
+        breath = Breath()
         strangers = view.strangers(before, plan)
+        await breath()
         gone = self.peers.keys() - {p.host.id for p in plan.peers} | self.peers.keys() & strangers
         self.peers = {p.host.id: p for p in plan.peers}
         self._dirty &= self.peers.keys()
         for row in gone:
+            await breath()
             if in_force:  # nobody is to send to hosts that are no more
                 _log_changes(await self._routes.want(row, ()))
             self._routes.forget(row)
-        install.write_peers(tables, plan, dataplane.refresh, strangers)
-        dataplane.take_over(tables, strangers)
-        dataplane.set_prefixes(install.prefixes(plan))
+        await breath()
+        await in_steps(install.write_peers_in_steps(tables, plan, dataplane.refresh, strangers))
+        await in_steps(dataplane.take_over(tables, strangers))
+        await in_steps(dataplane.set_prefixes_in_steps(await asyncio.to_thread(install.prefixes, plan)))
         self.view = view.View(tables, plan, [], dataplane.pins)
+        await breath()
         monitor = Monitor(plan, tables, dataplane, self.events, self._mark)
+        await breath()
         if self._monitoring:
             monitor.follow(self.monitor, strangers)
         self.monitor = monitor
         self.view.bad_ns = self.monitor.bad_ns
+        await breath()
         await self.steering.follow(plan, tables, self.monitor)
         await self._reconcile()
         await self.nics.release(left)
@@ -120,7 +133,8 @@ class Daemon:
             await self.write_routes(set(self.peers))
         self.attach_programs()
         dataplane.commit()
-        self.save_running()
+        self._forwards_by = tables
+        await self.save_running()
         self._dirty, self._look_at_routes = set(self.peers), True
         if len(self.peers) <= _ROUTES_AT_ONCE:
             await self._write_dirty_routes()
@@ -131,17 +145,20 @@ class Daemon:
     def resume(self) -> None:
         """Watch the paths; where adopting has failed, by whatever it got to."""
         self._adopted.set()
+        self.readers.go_on()
 
-    def save_running(self) -> None:
+    async def save_running(self) -> None:
         """What mrcctl needs when this is gone; nothing else hangs on it."""
-        try:
-            view.save_running(self.run_dir, self.plan, self.dataplane.pins, self.view.hooks)
-        except OSError as e:
-            self._warn(f"{self.run_dir}: {e.strerror}: without mrcd, mrcctl will not know of what has changed since")
+        async with self._saving:
+            what = self.run_dir, self.plan, self.dataplane.pins, list(self.view.hooks)
+            try:
+                await asyncio.to_thread(view.save_running, *what)
+            except OSError as e:
+                self._warn(f"{self.run_dir}: {e.strerror}: without mrcd, mrcctl will not know what has changed since")
 
     def close(self) -> None:
         """Let go of everything; the data plane goes on."""
-        self.tables.close()
+        self.readers.close_later(self.tables.close)
         self.dataplane.close()
 
     @property
@@ -175,7 +192,8 @@ class Daemon:
         ports, lost = int(self.tables.node["ports"]), self.nics.lost_planes()
         if ports & lost:
             self._left |= ports & lost
-            self.tables.node["ports"] = ports & ~lost
+            for tables in (self.tables, self._forwards_by):
+                tables.node["ports"] = int(tables.node["ports"]) & ~lost
             self.monitor.announce()
 
     def _look_again(self) -> None:
@@ -327,7 +345,7 @@ class Daemon:
                     await self._reconcile()
                     if self.nics.interfaces() != self._attached_at:
                         self.attach_programs()
-                        self.save_running()
+                        await self.save_running()
                     self.look_at_routes()
                 await self._write_dirty_routes()
                 self._note_settled()

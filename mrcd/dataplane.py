@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -155,14 +155,15 @@ class Dataplane(Links):
         node["generation"], node["ports"], node["status"], node["epoch"] = _number(), ports, status, _number()
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), zero, node.tobytes())
 
-    def take_over(self, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> None:
+    def take_over(self, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> Iterator[int]:
         """Fill new tables, which know the peers and their paths, with what those before knew of these; but of
-        `strangers` nothing was known."""
+        `strangers` nothing was known. Yields rows: others may have their turn in between."""
         if not self.fresh or self.replaced is None or self.tables == self.pins:
             return
         try:
             for row in carry(self.replaced, tables, strangers):
                 self.refresh(row)
+                yield row
         except MrcdError as e:
             log.warning("%s; all paths are probed anew", e.args[0])
 
@@ -288,12 +289,22 @@ class Dataplane(Links):
 
     def set_prefixes(self, wanted: dict[bytes, int]) -> None:
         """Make the overlay trie hold exactly `wanted`: key of struct mrc_prefix → host id and policy."""
-        size = abi.PREFIX.itemsize
+        for _ in self.set_prefixes_in_steps(wanted):
+            pass
+
+    def set_prefixes_in_steps(self, wanted: dict[bytes, int]) -> Iterator[None]:
+        """The same; others may have their turn in between. All must be gone through."""
         for key, host_id in wanted.items():
             libbpf.update_elem(self._prefix_fd, key, struct.pack("I", host_id))
-        for key in libbpf.keys(self._prefix_fd, size):
+            yield
+        unwanted = []
+        for key in libbpf.keys(self._prefix_fd, abi.PREFIX.itemsize):
             if key not in wanted:
-                libbpf.delete_elem(self._prefix_fd, key)
+                unwanted.append(key)
+            yield
+        for key in unwanted:
+            libbpf.delete_elem(self._prefix_fd, key)
+            yield
         # Now the programs may not go by what they remember of it.
         only = struct.pack("I", 0)
         node = np.frombuffer(libbpf.lookup_elem(self._node_fd, only, abi.NODE.itemsize) or b"", abi.NODE).copy()

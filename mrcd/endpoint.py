@@ -1,13 +1,11 @@
 """The metrics endpoint: GET /metrics, by TLS and with a password if the web configuration says so."""
 
-import functools
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from mrcd.aside import aside
 from mrcd.config import Metrics
 from mrcd.daemon import Daemon
 from mrcd.errors import MachineError
@@ -52,7 +50,7 @@ class Endpoint:
         registry.register(OwnCollector(daemon))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        app = application(registry, self._web_config, functools.partial(aside, daemon))
+        app = application(registry, self._web_config, daemon.readers.read)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self) -> None:

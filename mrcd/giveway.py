@@ -10,6 +10,7 @@ sleeps a moment now and then, too.
 """
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -84,6 +85,7 @@ class Breath:
     async def __call__(self) -> None:
         """Let the loop see to others if it is time."""
         if time.perf_counter() > self._until:
+            gc.collect(0)  # what takes the place of older objects is not counted: it would be much at once, later
             await asyncio.sleep(0)
             self._until = until()
 

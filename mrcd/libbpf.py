@@ -313,16 +313,14 @@ def delete_elem(fd: int, key: bytes) -> None:
         check("delete a map element", result)
 
 
-def keys(fd: int, size: int) -> list[bytes]:
-    """All keys of a map."""
-    found: list[bytes] = []
+def keys(fd: int, size: int) -> Iterator[bytes]:
+    """All keys of a map, one by one. It must not be changed meanwhile."""
     last: bytes | None = None
     buffer = ct.create_string_buffer(size)
     while lib().bpf_map_get_next_key(fd, last, buffer) == 0:
         last = buffer.raw
-        found.append(last)
+        yield last
     _log.clear()
-    return found
 
 
 def possible_cpus() -> int:
@@ -350,6 +348,8 @@ def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: in
 
 # ---- the ring buffer ----
 
+EVENTS_AT_ONCE = 512  # 2 ms: whoever reads has others to serve
+
 
 class Ring:
     """The one consumer of a ring buffer map. Never blocks; `fileno()` is readable when there is something."""
@@ -361,15 +361,17 @@ class Ring:
 
     def _take(self, _context: int | None, data: int, size: int) -> int:
         self._records.append(ct.string_at(data, size))
-        return 0
+        return 0 if len(self._records) < EVENTS_AT_ONCE else -errno.EAGAIN  # that one is taken all the same
 
     def fileno(self) -> int:
         """An epoll descriptor."""
         return check("ring buffer", lib().ring_buffer__epoll_fd(ct.c_void_p(self._ring)))
 
     def records(self) -> list[bytes]:
-        """All that came since the last call, in order."""
-        check("read the ring buffer", lib().ring_buffer__consume(ct.c_void_p(self._ring)))
+        """What came since the last call, in order, EVENTS_AT_ONCE at most; `fileno` says whether there is more."""
+        result = lib().ring_buffer__consume(ct.c_void_p(self._ring))
+        if result != -errno.EAGAIN:
+            check("read the ring buffer", result)
         found, self._records = self._records, []
         return found
 

@@ -3,7 +3,6 @@
 EV = plane × evs_per_plane + slot, on every host alike, because EVs travel in packets. Pure arithmetic.
 """
 
-import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -81,9 +80,9 @@ class Paths:
                 f"there is no path {me.name} → {others[none[0]].name}: they sit under different T0s, and t1s = 0",
                 hint="set t1s, or list paths for this pair too",
             )
-        self._thinned = functools.cache(self._thin)
-        self.evs = functools.lru_cache(_OBJECTS_KEPT)(self._evs)
-        """All EVs of one peer, ordered by their number."""
+        # No functools.cache: with the methods these would hold each other, and a plan is never looked for as garbage.
+        self._thinned: dict[int, NDArray[np.int16]] = {}
+        self._kept: dict[int, tuple[EV, ...]] = {}  # the one that was asked for last is the last
 
     def _explicit_evs(self, paths: Iterable[Path_]) -> dict[int, tuple[EV, ...]]:
         places = {h.name: i for i, h in enumerate(self._hosts)}
@@ -131,8 +130,26 @@ class Paths:
 
     # ---- one by one ----
 
-    def _evs(self, peer: int) -> tuple[EV, ...]:
-        return self.some(peer, range(self._c.evs_per_peer))
+    def evs(self, peer: int) -> tuple[EV, ...]:
+        """All EVs of one peer, ordered by their number."""
+        found = self._kept.pop(peer, None)
+        if found is None:
+            found = self.some(peer, range(self._c.evs_per_peer))
+            for oldest in list(self._kept)[: max(0, len(self._kept) - _OBJECTS_KEPT + 1)]:
+                self._kept.pop(oldest, None)  # a thread may have been quicker
+        self._kept[peer] = found
+        return found
+
+    def place(self, peer: int, number: int) -> tuple[int, int | None] | None:
+        """Plane and T1 of a peer's EV, by its number: less work than the EV. None if it has none of that number."""
+        if peer in self._explicit:
+            return next(((e.plane, e.t1) for e in self._explicit[peer] if e.ev == number), None)
+        (planes, width), (plane, slot) = self.shape, divmod(number, self.shape[1])
+        if not 0 <= plane < planes or slot >= self._slots[peer]:
+            return None
+        if self._c.steering == "ecmp" or self._near[peer]:
+            return plane, None
+        return plane, slot if self._c.t1s <= width else int(self._thin(peer)[plane, slot])
 
     def some(self, peer: int, numbers: Iterable[int]) -> tuple[EV, ...]:
         """Those of a peer's EVs that have one of these numbers, in their order."""
@@ -185,11 +202,14 @@ class Paths:
             found[far, :, : self._c.t1s] = np.arange(self._c.t1s)
         else:
             for i in far.tolist():
-                found[i] = self._thinned(int(which[i]))
+                found[i] = self._thin(int(which[i]))
         return found
 
     def _thin(self, peer: int) -> NDArray[np.int16]:
         """The T1s chosen for a pair, (planes, slots)."""
+        found = self._thinned.get(peer)
+        if found is not None:
+            return found
         low, high = sorted((self._me.id, self._hosts[peer].id))
         rows = []
         for plane in range(self.shape[0]):
@@ -200,7 +220,8 @@ class Paths:
                 one.update(b"%d" % t1)
                 ranks.append((one.digest(), t1))
             rows.append(sorted(t1 for _, t1 in sorted(ranks)[: self.shape[1]]))
-        return np.array(rows, np.int16)
+        found = self._thinned[peer] = np.array(rows, np.int16)
+        return found
 
     def _usids(self, which: Ints) -> NDArray[np.int64]:
         """The uSIDs of each slot, in travel order, 0 behind the last, (peers, planes, slots, 4)."""

@@ -102,7 +102,7 @@ class Reloader:
                             old.pin_again()
                         await daemon.adopt(before, old, old_tables)
                         if tables is not old_tables:
-                            tables.close()
+                            daemon.readers.close_later(tables.close)
                     finally:
                         daemon.resume()
                     if isinstance(e, MrcdError):
@@ -115,7 +115,7 @@ class Reloader:
         if new is not old:
             old.close()
         if tables is not old_tables:
-            old_tables.close()
+            daemon.readers.close_later(old_tables.close)
 
 
 async def _load(dataplane: Dataplane) -> None:

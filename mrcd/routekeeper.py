@@ -6,6 +6,7 @@ interfaces take routes along when they go.
 
 from collections.abc import Iterable, Sequence
 
+from mrcd.giveway import Breath
 from mrcd.netlink import Netlink
 from mrcd.netmessages import Route
 
@@ -21,6 +22,8 @@ class RouteKeeper:
         self._netlink = netlink
         self._have: dict[Key, Route] = {}
         self._wanted: dict[int, Sequence[Route]] = {}
+        # How many want each. Kept, not made when it is asked for: a large set that is young holds up collections.
+        self._owners: dict[Key, int] = {}
 
     async def look(self) -> None:
         """Read what the kernel has."""
@@ -29,8 +32,11 @@ class RouteKeeper:
     async def want(self, owner: int, routes: Sequence[Route]) -> list[str]:
         """Make these an owner's routes, instead of those before. Returns what was changed, for the log."""
         keys = {r.key for r in routes}
-        gone = [r.key for r in self._wanted.get(owner, ()) if r.key not in keys]
+        former = self._wanted.get(owner, ())
+        gone = [r.key for r in former if r.key not in keys]
         self._wanted[owner] = routes
+        self._count(routes, 1)
+        self._count(former, -1)
         changes = []
         for route in routes:
             before = self._have.get(route.key)
@@ -42,12 +48,22 @@ class RouteKeeper:
 
     def forget(self, owner: int) -> None:
         """Nobody wants an owner's routes any more."""
-        self._wanted.pop(owner, None)
+        self._count(self._wanted.pop(owner, ()), -1)
 
     async def remove_others(self) -> list[str]:
         """Delete what nobody wants: an earlier daemon's, or of peers that are gone. Returns what was changed."""
-        wanted = {r.key for routes in self._wanted.values() for r in routes}
-        return await self._delete(self._have.keys() - wanted)
+        breath, others = Breath(), []
+        for key in list(self._have):
+            if key not in self._owners:
+                others.append(key)
+            await breath()
+        return await self._delete(others)
+
+    def _count(self, routes: Iterable[Route], by: int) -> None:
+        for route in routes:
+            self._owners[route.key] = self._owners.get(route.key, 0) + by
+            if not self._owners[route.key]:
+                del self._owners[route.key]
 
     async def _delete(self, keys: Iterable[Key]) -> list[str]:
         changes = []

@@ -30,7 +30,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
         if force:
             daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
             daemon.view.hooks.clear()
-        daemon.save_running()
+        await daemon.save_running()
         daemon.events.add("daemon", reason="admin", before=before, after="detached")
         text = "detached: traffic takes the kernel's SRv6 routes, flow by flow"
         if not force:
@@ -62,7 +62,7 @@ async def attach(daemon: Daemon) -> str:
         except MrcdError:
             daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
             raise
-        daemon.save_running()
+        await daemon.save_running()
         daemon.monitor.forget()
         daemon.monitor.announce()
         await daemon.write_routes(set(daemon.peers))

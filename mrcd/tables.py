@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mrcd import abi, libbpf, ring
 from mrcd.errors import MachineError
+from mrcd.giveway import by_and_by
 
 
 class Tables:
@@ -76,7 +77,7 @@ class Tables:
 
     def fill(self) -> dict[str, tuple[int, int]]:
         """Entries in use, and entries there are, by what they hold; of events: bytes that nobody has read yet."""
-        used = len(libbpf.keys(self._prefixes, abi.PREFIX.itemsize))
+        used = sum(1 for _ in by_and_by(libbpf.keys(self._prefixes, abi.PREFIX.itemsize)))
         return {
             "peers": (int((self.peers["configured"] != 0).sum()), self.peers.size),
             "evs": (int((self.evs["configured"] != 0).sum()), self.evs.size),

@@ -56,6 +56,10 @@ class Peer:
         """Those of its EVs that have one of these numbers: less work than all."""
         return self._paths.some(self.number, numbers)
 
+    def place(self, number: int) -> tuple[int, int | None] | None:
+        """Plane and T1 of one of its EVs; None if it has none of that number."""
+        return self._paths.place(self.number, number)
+
     @property
     def ev_count(self) -> int:
         """How many EVs there are to it."""

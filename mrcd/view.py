@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mrcd import __version__, bpfinfo, events, foreign, histograms
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
+from mrcd.configtext import config_text
 from mrcd.errors import MachineError, UsageError, no_peer
 from mrcd.giveway import by_and_by, give_way
 from mrcd.health import hold_down_ns
@@ -349,7 +350,7 @@ def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) 
     """Leave beside the socket what mrcctl needs to read the tables without the daemon."""
     document = json.dumps({"host": plan_.host.name, "pins": str(pins), "hooks": hooks})
     new = run_dir / (RUNNING_FILE + ".new")
-    new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
+    new.write_text(f'{document[:-1]}, "config": {config_text(plan_.config)}}}')
     new.rename(run_dir / RUNNING_FILE)
 
 

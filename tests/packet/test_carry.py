@@ -85,7 +85,7 @@ def test_tables_of_another_size_know_the_states(bpffs: Path, steering: Steering)
     assert second.fresh
     new = _filled(second)
     assert _known(new, 8) == {}
-    second.take_over(new)
+    list(second.take_over(new))
     assert _known(new, 8) == STATES
     bad, denied = new.evs[H2, 1], new.evs[H2, 9]
     assert (bad["reason"], bad["relapses"], denied["reason"]) == (Reason.LOSS, 3, Reason.ADMIN)
@@ -94,10 +94,10 @@ def test_tables_of_another_size_know_the_states(bpffs: Path, steering: Steering)
     other.evs[H2] = np.zeros((), abi.EV)
     other.peers[H2] = np.zeros((), abi.PEER)
     install.write_peers(other, second.plan, second.refresh)
-    second.take_over(other, {H2})
+    list(second.take_over(other, {H2}))
     assert _known(other, 8) == {}
     assert (other.peers[H2]["heard_ns"], other.peers[H2]["generation"]) == (0, 0)
-    second.take_over(other)
+    list(second.take_over(other))
     other.close()
     peer = new.peers[H2]
     assert (peer["heard_ns"], peer["ports"], peer["generation"]) == (77, 0b1101, 99)
@@ -147,7 +147,7 @@ def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp
         record = old["mrc_evs"][row * 16 + number :][:1].reshape(())
         record["dst"], record["plane"] = new.evs["dst"][H2, number], new.evs["plane"][H2, number]
         record["configured"], record["state"], record["weight"] = 1, state, 8
-    second.take_over(new)
+    list(second.take_over(new))
     assert _known(new, 4) == STATES
     assert (new.peers["heard_ns"][H2], new.peers["ports"][H2]) == (77, 0b1101)
     new.close()
@@ -163,7 +163,7 @@ def test_tables_that_tell_nothing_are_no_hindrance(bpffs: Path, caplog: pytest.L
     _pin_array(old / "mrc_node", 16, 1)
     second.load()
     new = _filled(second)
-    second.take_over(new)
+    list(second.take_over(new))
     assert "all paths are probed anew" in caplog.text
     new.close()
     second.commit()

@@ -11,21 +11,30 @@ from aiohttp import web
 
 from mrcd.api import Api
 from mrcd.daemon import Daemon
+from mrcd.readers import Readers
 from mrcd.reload import Reloader
 
 
 def answer(peers: Callable[[SimpleNamespace], Any]) -> Any:
     """What /v1/peers says where `peers` makes the document, of a daemon."""
-    daemon = SimpleNamespace(steering=None)
-    daemon.view = SimpleNamespace(name="old", peers=lambda: peers(daemon))
-    response = asyncio.run(Api(cast(Daemon, daemon), cast(Reloader, None)).peers(cast(web.Request, None)))
-    return json.loads(response.text or "")
+
+    async def ask() -> web.Response:
+        daemon = SimpleNamespace(steering=None, readers=Readers())
+        daemon.readers.go_on()
+        daemon.view = SimpleNamespace(name="old", peers=lambda: peers(daemon))
+        return await Api(cast(Daemon, daemon), cast(Reloader, None)).peers(cast(web.Request, None))
+
+    return json.loads(asyncio.run(ask()).text or "")
 
 
-def test_a_document_of_tables_that_a_reload_has_closed_is_made_of_the_new_ones() -> None:
-    def peers(daemon: SimpleNamespace) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_document_made_while_a_reload_changes_the_tables_is_made_of_the_new_ones(closed: bool) -> None:
+    def peers(daemon: SimpleNamespace) -> list[str]:
+        daemon.readers._stops += 1  # as Readers.stop, in the loop
         daemon.view = SimpleNamespace(name="new", peers=lambda: ["new"])
-        raise AttributeError("peers")
+        if closed:
+            raise AttributeError("peers")
+        return ["neither"]
 
     assert answer(peers) == ["new"]
 

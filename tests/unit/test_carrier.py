@@ -35,6 +35,7 @@ def daemon() -> Daemon:
     found.nics.ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
     found.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
     found.tables.node["ports"] = 0b111
+    found._forwards_by = found.tables
     found.monitor = SimpleNamespace(announce=lambda: found.told.append(int(found.tables.node["ports"])))
     assert isinstance(found, Daemon)
     return found
@@ -99,3 +100,10 @@ def test_what_is_told_while_first_hops_are_looked_up_is_not_forgotten(
     daemon._reconcile = reconcile
     asyncio.run(daemon._follow())
     assert seen == [repr(Reconciled())]
+
+
+def test_a_plane_that_is_lost_while_new_tables_are_filled_is_left_in_both(daemon: Any) -> None:
+    """What is attached forwards by the old ones until the new plan is in force."""
+    daemon._forwards_by = SimpleNamespace(node=daemon.tables.node.copy())
+    daemon._lose(4)
+    assert [int(t.node["ports"]) for t in (daemon.tables, daemon._forwards_by)] == [0b110, 0b110]

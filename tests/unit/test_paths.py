@@ -1,6 +1,8 @@
 """The arithmetic over many EVs at once, against a reference that goes one by one; and how large tables become."""
 
+import gc
 import hashlib
+import weakref
 from ipaddress import IPv6Address
 from typing import cast
 
@@ -10,7 +12,7 @@ import pytest
 from mrcd import abi, config, install, paths, srv6, tables, topology
 from mrcd.config import Config, Host
 from mrcd.dataplane import rows_for
-from mrcd.topology import EV, Peer
+from mrcd.topology import EV, Peer, plan
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 
@@ -148,9 +150,42 @@ def check_addresses(t: Arrays, c: Config, peer: Peer) -> None:
 def test_a_million_evs_are_planned_without_making_an_object_of_each() -> None:
     c = cluster(SHAPES[2])
     hosts = [h for h in c.hosts if h.id] * 500
-    plan = paths.Paths(c, c.host("h0"), hosts)
-    assert plan.counts.sum() > 600_000
-    assert plan.evs.cache_info().currsize == 0
+    made = paths.Paths(c, c.host("h0"), hosts)
+    assert made.counts.sum() > 600_000
+    assert made._kept == {}
+
+
+def test_a_plan_that_nobody_needs_any_more_is_gone_at_once() -> None:
+    """The daemon looks for garbage among what is young alone, and a plan is large: nothing of it may hold itself."""
+    c = cluster(SHAPES[2])
+    made = plan(c, "h0")
+    assert all(p.evs for p in made.peers[:40])  # what is kept for next time is part of it
+    gone = weakref.ref(made), weakref.ref(made.paths), weakref.ref(c)
+    gc.disable()
+    try:
+        del made, c
+        assert [r() for r in gone] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_places_are_those_of_the_evs() -> None:
+    for shape in SHAPES:
+        c = cluster(shape)
+        for peer in plan(c, "h0").peers:
+            assert {e.ev: (e.plane, e.t1) for e in peer.evs} == {
+                n: place for n in range(-1, c.cluster.evs_per_peer + 9) if (place := peer.place(n)) is not None
+            }
+
+
+def test_few_peers_evs_are_kept_as_objects_and_those_asked_for_last() -> None:
+    c = cluster(SHAPES[2])
+    made = paths.Paths(c, c.host("h0"), [h for h in c.hosts if h.id] * 40)
+    first = made.evs(0)
+    for i in range(1, 60):
+        assert made.evs(i)[0].peer == made._hosts[i].name
+        assert made.evs(0) is first
+    assert len(made._kept) == paths._OBJECTS_KEPT
 
 
 # ---- how many rows tables have ----

@@ -1,0 +1,48 @@
+"""Whose routes are whose, over a kernel that is played."""
+
+import asyncio
+from typing import Any, cast
+
+from mrcd.netlink import Netlink
+from mrcd.netmessages import Hop, Route
+from mrcd.routekeeper import RouteKeeper
+
+
+class Kernel:
+    """Routes by (destination, metric)."""
+
+    def __init__(self, *routes: Route) -> None:
+        self.have = {r.key: r for r in routes}
+
+    async def routes(self) -> dict[Any, Route]:
+        return dict(self.have)
+
+    async def write_route(self, route: Route, verb: str) -> None:
+        assert (verb == "add") == (route.key not in self.have)
+        self.have[route.key] = route
+
+    async def delete_route(self, route: Route) -> None:
+        del self.have[route.key]
+
+
+def route(n: int, oif: int = 1) -> Route:
+    return Route(dst=f"10.0.0.{n}/32", metric=100, hops=(Hop(oif),))
+
+
+def test_what_nobody_wants_any_more_is_deleted_and_what_another_owner_wants_is_not() -> None:
+    async def keep() -> list[str]:
+        kernel = Kernel(route(8), route(1, 7))
+        keeper = RouteKeeper(cast(Netlink, kernel))
+        await keeper.look()
+        await keeper.want(1, [route(1), route(2)])
+        await keeper.want(2, [route(3)])
+        keeper.forget(1)
+        await keeper.want(4, [route(2)])
+        await keeper.want(4, [route(2), route(5)])
+        await keeper.look()
+        changes = await keeper.remove_others()
+        assert kernel.have.keys() == {route(n).key for n in (2, 3, 5)}
+        assert await keeper.remove_others() == []
+        return sorted(changes)
+
+    assert asyncio.run(keep()) == ["removed 10.0.0.1/32 metric 100", "removed 10.0.0.8/32 metric 100"]
