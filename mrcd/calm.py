@@ -24,6 +24,8 @@ class Calm:
         self._tables, self._peerwatch, self._planes = tables, peerwatch, planes
         # Of each EV the word with configured, plane, srh_len, weight and state.
         self._heads = tables.evs.view(np.uint64)[:, 2 :: abi.EV.itemsize // 8]
+        self._asked, self._told = _words(tables.evs, "probe_seq"), _words(tables.ledgers, "reply_seq")
+        self._lags = tables.ledgers.view(np.uint64)[:, abi.LEDGER.fields["lag_ns"][1] // 8 :: abi.LEDGER.itemsize // 8]  # type: ignore[index]
         self._wanted = np.full(len(tables.peers), _UNKNOWN, np.int64)  # when all were found GOOD
 
     def well(self, rows: Ints) -> Bools:
@@ -37,6 +39,11 @@ class Calm:
     def answered(self, rows: Ints, since_ns: Ints) -> Bools:
         """Which have been heard since then."""
         answered: Bools = self._tables.peers["heard_ns"][rows].astype(np.int64) > since_ns
+        return answered
+
+    def all_answered(self, rows: Ints) -> Bools:
+        """Of whose EVs none waits for a reply, and none lags."""
+        answered: Bools = (self._asked[rows] == self._told[rows]).all(axis=1) & ~self._lags[rows].any(axis=1)
         return answered
 
     def all_good(self, rows: Ints) -> Bools:
@@ -55,12 +62,15 @@ class Losses:
     """What is judged and lost on each EV, read from the ledgers without copying these."""
 
     def __init__(self, tables: Tables) -> None:
-        words = tables.ledgers.view(np.uint32)
-        self._before, self._judged, self._deficit = (
-            words[:, abi.LEDGER.fields[name][1] // 4 :: abi.LEDGER.itemsize // 4]  # type: ignore[index]
-            for name in ("lost_before", "judged", "deficit")
-        )
+        names = ("lost_before", "judged", "deficit")
+        self._before, self._judged, self._deficit = (_words(tables.ledgers, name) for name in names)
 
     def counts(self, rows: Ints) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Low bits of the packets judged, and of those of them that are lost: (rows, evs_per_peer) each."""
         return self._judged[rows], self._before[rows] + self._deficit[rows]
+
+
+def _words(table: NDArray[np.void], field: str) -> NDArray[np.uint32]:
+    """The low 32 bits of a field of all EVs, (peers, evs_per_peer): numpy copies rows of these quicker than records."""
+    assert table.dtype.fields is not None
+    return table.view(np.uint32)[:, table.dtype.fields[field][1] // 4 :: table.dtype.itemsize // 4]

@@ -98,6 +98,15 @@ class Judge:
         """Begin anew with these rows: what was missed while nobody listened says nothing."""
         self._known[rows] = False
 
+    def knows(self, rows: Ints) -> Bools:
+        """Which of these it has judged since they were forgotten."""
+        return np.asarray(self._known[rows])
+
+    def note_well(self, rows: Ints, evs: Records, ledgers: Records, now: int) -> None:
+        """These need no verdict: all EVs are GOOD, and all probes answered. `evs` and `ledgers` are the tables."""
+        self._replies[rows], self._good[rows] = ledgers["replies"][rows], ledgers["good"][rows]
+        self._probes[rows], self._answer_ns[rows], self._unanswered[rows] = evs["probe_seq"][rows], now, 0
+
     def judge(
         self, rows: Ints, evs: Records, ledgers: Records, ports: NDArray[Any], local_ports: int, now: int
     ) -> Verdict:

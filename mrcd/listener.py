@@ -1,21 +1,23 @@
 """What the programs tell through the ring buffer, into the event log; and what was lost of it."""
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
 
-from mrcd import abi, health, lazy
+from mrcd import abi, giveway, health, lazy
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.events import EventLog, evidence
+from mrcd.libbpf import EVENTS_AT_ONCE
 from mrcd.tables import Tables
-from mrcd.topology import EV, Peer
+from mrcd.topology import Peer
 
 _TOLD_NS = 1_000_000_000  # by then an event has been read, or was lost
-_AT_ONCE = 64  # events told; the loop has others to serve
-_UNTOLD = -1
+_UNTOLD = 0  # states are kept one higher: of a million, few are ever written
 
 
 class Listener:
@@ -25,34 +27,45 @@ class Listener:
         self._peers, self._dataplane, self._events = peers, dataplane, events
         self.stalled: set[int] = set()  # peers to which a flow has stopped
         self.why: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}  # what events will not say
-        self.loop: asyncio.AbstractEventLoop | None = None  # where the rest is told, if it is much
+        self._unread = False  # there is more in the ring buffer
         self._waiting: deque[np.void] = deque()
+        self._rest: asyncio.Handle | None = None
+        self._began_ns = 0  # what changed before is known
         self._told_ns = lazy.zeros(tables.evs.shape, np.uint64)
         self._told = lazy.zeros(tables.evs.shape, np.int16)  # states, as events say; SKIP counts as GOOD
-        self._told[:] = _UNTOLD
         self.drain()
         self.stalled.clear()  # long ago
-        self._told[:], self._told_ns[:] = _UNTOLD, tables.evs["state_since_ns"]
+        self._told = lazy.zeros(tables.evs.shape, np.int16)
 
     def drain(self) -> None:
         """Take what is in the ring buffer into the event log; the rest soon, if it is much."""
         found = self._dataplane.events()
+        self._unread = len(found) >= EVENTS_AT_ONCE
         stalled = found["ev"] == abi.EVENT_STALLED
         self.stalled.update(found["host_id"][stalled].tolist())
         self._waiting.extend(found[~stalled])
         self._tell_some()
 
     def _tell_some(self) -> None:
-        for _ in range(min(len(self._waiting), _AT_ONCE) if self.loop else len(self._waiting)):
+        loop = _running()
+        until = giveway.until() if loop else math.inf
+        while self._waiting:
             self._tell(self._waiting.popleft())
-        if self._waiting and self.loop:
-            self.loop.call_soon(self._tell_some)
+            if time.perf_counter() > until:
+                break
+        if self._waiting and loop and not self._rest:
+            self._rest = loop.call_soon(self._tell_rest)
+
+    def _tell_rest(self) -> None:
+        self._rest = None
+        self._tell_some()
 
     def _tell(self, record: np.void) -> None:
         row, number = int(record["host_id"]), int(record["ev"])
         after, reason = EvState(int(record["after"])), Reason(int(record["reason"]))
-        ev = self._ev(row, number)
-        if ev is None:  # of a configuration before this one
+        peer = self._peers.get(row)
+        place = peer.place(number) if peer else None
+        if peer is None or place is None:  # of a configuration before this one
             return
         before = EvState(int(record["before"]))
         if int(self._told[row, number]) not in (_UNTOLD, _plain(before)):
@@ -61,10 +74,10 @@ class Listener:
         known, said = self.why.pop((row, number), (reason, {}))
         self._events.add(
             "ev",
-            peer=ev.peer,
-            ev=ev.ev,
-            plane=ev.plane,
-            t1=ev.t1,
+            peer=peer.host.name,
+            ev=number,
+            plane=place[0],
+            t1=place[1],
             before=before.name,
             after=after.name,
             reason=reason.text,
@@ -72,15 +85,16 @@ class Listener:
             monotonic_ns=int(record["ns"]),
         )
 
-    def _ev(self, row: int, number: int) -> EV | None:
-        peer = self._peers.get(row)
-        return next((e for e in peer.evs if e.ev == number), None) if peer else None
+    def begin(self, now: int) -> None:
+        """From now on, CLOCK_MONOTONIC in ns, whatever changes is told; once."""
+        self._began_ns = self._began_ns or now - 1
 
     def find_lost(self, rows: health.Ints, evs: health.Records, now: int) -> None:
         """Notice states that changed without an event, because the ring buffer was full."""
         since = evs["state_since_ns"]
-        lost = (since > self._told_ns[rows]) & (since < max(0, now - _TOLD_NS))
-        if self._waiting or not lost.any():
+        known = np.maximum(self._told_ns[rows], np.uint64(self._began_ns))
+        lost = (since > known) & (since < max(0, now - _TOLD_NS))
+        if self._waiting or self._unread or not lost.any():
             return
         self._miss(int(lost.sum()))
         self._told[rows] = np.where(lost, _UNTOLD, self._told[rows])
@@ -91,6 +105,14 @@ class Listener:
         self._events.add("daemon", reason="events_lost", evidence={"evs": count})
 
 
-def _plain(state: EvState) -> EvState:
-    """SKIP comes and goes without an event."""
-    return EvState.GOOD if state is EvState.SKIP else state
+def _running() -> asyncio.AbstractEventLoop | None:
+    """None: there is nobody else to serve."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _plain(state: EvState) -> int:
+    """As `_told` keeps it. SKIP comes and goes without an event."""
+    return 1 + (EvState.GOOD if state is EvState.SKIP else state)

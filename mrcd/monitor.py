@@ -16,16 +16,17 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import abi, grey, health
+from mrcd import abi, giveway, grey, health
 from mrcd.abi import EvState, Reason
 from mrcd.calm import Calm, Losses
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError
 from mrcd.events import EventLog
 from mrcd.listener import Listener
-from mrcd.pacing import Budget, pace
+from mrcd.pacing import Budget, Sweeps, Windows, pace
 from mrcd.peerwatch import PeerWatch
-from mrcd.selfwatch import Durations
+from mrcd.selfwatch import Durations, Rounds
+from mrcd.stalls import Stalls
 from mrcd.statechanges import StateChanges
 from mrcd.tables import Tables
 from mrcd.topology import Plan
@@ -37,15 +38,11 @@ _MS = 1_000_000
 _HURRY = 4  # sweeps of a peer whose flow has stalled with a reply missing are this many times as frequent
 _FLOWING_NS = 50_000_000  # a peer whose traffic flows is judged so seldom: the programs look after it
 _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
-_ALARM_NS = 5_000_000  # between two times that a peer is asked about because a flow has stopped
-_AGAIN_S = 0.001  # by then what a sweep sent has arrived, or is missing
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
 _PASSED_AT_ONCE = 64  # the same, where little is read of each EV
 _LOOK_NS = int(grey.LOOK_S * 1e9)  # a peer that is well is judged so seldom: what changes is seen at once
 _FLOCK_NS = 250_000_000  # where many peers are quiet, as many wait for each other: to wake for a few takes as long
-_SLICE_S = 0.005  # a tick takes no longer, but for the peers at hand: the loop has others to serve
-
-Sweeps = tuple[health.Ints, health.Ints, health.Ints]  # rows, first EVs, how many from there on (0 = all)
+_SLICE_S = 0.005  # between ticks, where one had more to do than its time was for
 
 
 class Monitor:
@@ -60,15 +57,15 @@ class Monitor:
         self._judge = health.Judge(plan.config.health, *tables.evs.shape)
         self._grey = grey.Grey(plan.config.health, *tables.evs.shape)
         n = len(tables.peers)
-        self._swept_ns, self._judged_ns, self._alarm_ns, self._traffic = (np.zeros(n, np.int64) for _ in range(4))
+        self._swept_ns, self._judged_ns, self._traffic = (np.zeros(n, np.int64) for _ in range(3))
         self._words = tables.evs.view(np.uint64), tables.ledgers.view(np.uint64)
-        self._next: asyncio.Handle
-        self._again: asyncio.TimerHandle | None = None
+        self._next: asyncio.TimerHandle | None = None
+        self._telling: asyncio.Handle | None = None
         self._hurry = False
         h = plan.config.health
         self._pace = pace(h, len(self._peers), plan.ev_count, tables.evs.shape[1])
         self._budget = Budget(h.idle_probes)
-        self._next_ev = np.zeros(n, np.int64)  # where the next sweep of a quiet peer begins, if not all are swept
+        self._windows = Windows(self._pace.window, tables.evs.shape).take
         self._turns = [0, 0, 0]  # rows at which urgent and other visits go on, and passing by
         self._slack_ns = h.probe_interval_ms * _MS // 2  # a visit may come a little early
         turn_ns = h.idle_interval_ms * _MS - self._slack_ns
@@ -78,8 +75,7 @@ class Monitor:
         self._until = 0.0  # time.perf_counter() at which this tick has had its time
         self._to_tell: deque[int] = deque()  # peers, of this host's status
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.ticks, self.rounds = Durations(), Durations()  # rounds: to look at all peers once
-        self._looked, self._looking_s, self._sending_s = 0, 0.0, 0.0
+        self.ticks, self.rounds = Durations(), Rounds(len(self._peers))
         self._losses = Losses(tables)
         self._visited_ns, self._settled = np.zeros(n, np.int64), tables.rounds["settled"].copy()
         self._unjudged = np.zeros(n, bool)  # since it was calm
@@ -87,6 +83,7 @@ class Monitor:
         self._hurry_ns = self._interval_ns // _HURRY
         self._listener = Listener(self._peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
+        self._stalls = Stalls(self._peers.keys(), self._listener, dataplane, self.peerwatch, self._who)
         self._calm = Calm(tables, self.peerwatch, (1 << plan.config.cluster.planes) - 1)
         self.changes = StateChanges(h, tables, dataplane, self._listener, self.peerwatch.names, changed)
 
@@ -100,18 +97,20 @@ class Monitor:
     async def run(self) -> None:
         """Judge what the last probes brought, then send the next: at every probe interval, or when somebody may be due.
         Tell of events at once."""
-        self._loop = self._listener.loop = loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._dataplane.events_fd(), self._listen)
-        self._next = loop.call_soon(self._beat, loop.time())
+        self._next = loop.call_at(loop.time(), self._beat, loop.time())
+        self._tell_some()
         try:
             await self._failed
         finally:
-            self._loop = self._listener.loop = None
+            self._loop = None
             loop.remove_reader(self._dataplane.events_fd())
-            self._next.cancel()
-            if self._again:
-                self._again.cancel()
+            self._stalls.cancel()
+            for handle in (self._next, self._telling):
+                if handle:
+                    handle.cancel()
 
     def _beat(self, at: float) -> None:
         """One tick, `at` loop.time(), and when the next is to be. A callback: to wake a task takes a turn more."""
@@ -119,7 +118,7 @@ class Monitor:
         self._hurry, begun = False, time.perf_counter()
         try:
             self._tick(now := time.monotonic_ns())
-            self._ask_about_stalls()  # those of which the tick has heard
+            self._hurry |= self._stalls.ask()  # those of which the tick has heard
         except MrcdError as e:
             log.error("%s; probing goes on", e)
         except Exception as e:
@@ -135,41 +134,26 @@ class Monitor:
 
     def _listen(self) -> None:
         self.drain()
-        self._ask_about_stalls()
-
-    def _ask_about_stalls(self) -> None:
-        """Where a flow has stopped, ask at once, and once more when replies have had time."""
-        stalled = (self._listener.stalled & self._peers.keys()) - self.peerwatch.silent
-        self._listener.stalled.clear()
-        now = time.monotonic_ns()
-        rows = [r for r in stalled if now - self._alarm_ns[r] >= _ALARM_NS and self.peerwatch.sprayed(r)]
-        if rows:
-            self._alarm_ns[rows] = now
-            self._who.note_busy(rows, now)  # though no look may have seen its traffic yet
-            self._who.due_ns[rows] = 0
-            self._ask(rows)
-            self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._ask, rows)
-
-    def _ask(self, rows: list[int]) -> None:
-        try:
-            for row in rows:
-                self._dataplane.sweep(row)
-        except MrcdError as e:
-            log.error("%s; probing goes on", e)
-        self._who.note_asked(rows)
+        if self._stalls.ask() and self._loop and self._next:
+            soon = self._loop.time() + self._hurry_ns / 1e9
+            if self._next.when() > soon:  # who is quiet is looked at seldom, but these are not any more
+                self._next.cancel()
+                self._next = self._loop.call_at(soon, self._beat, soon)
 
     def announce(self) -> None:
-        """Probe all peers now: probes carry this host's port status."""
+        """Probe all peers now, or when the paths are watched: probes carry this host's port status."""
         self._to_tell = deque(self._peers)
         self._who.due_ns[self._rows] = 0
         self._tell_some()
 
     def _tell_some(self) -> None:
-        begun = time.perf_counter()
+        if self._loop is None:
+            return
+        until = giveway.until()
         while self._to_tell:
             self._sweep(self._to_tell.popleft(), 0, self._pace.window)
-            if self._loop and time.perf_counter() - begun > _SLICE_S:
-                self._loop.call_soon(self._tell_some)
+            if time.perf_counter() > until:
+                self._telling = self._loop.call_soon(self._tell_some)
                 return
 
     def _sweep(self, row: int, first: int, count: int) -> int:
@@ -184,8 +168,9 @@ class Monitor:
         self._judge.forget(self._rows)
 
     def _tick(self, now: int) -> None:
-        begun, looked = time.perf_counter(), self._looked
-        self._until = begun + _SLICE_S
+        begun, looked = time.perf_counter(), self.rounds.looked
+        self._until = giveway.until()
+        self._listener.begin(now)
         self.changes.carry_out(self._until)
         urgent, others = self._due(now)
         if not len(urgent) and not len(others):
@@ -200,6 +185,8 @@ class Monitor:
                 self._who.again()
             else:
                 others = others[~calm]
+        elif len(others):
+            others = others[~self._leave_well(others, now)]
         due = np.concatenate([from_(urgent, self._turns[0]), others])
         visited = 0
         while visited < len(due) and (not visited or time.perf_counter() < self._until):
@@ -211,8 +198,9 @@ class Monitor:
             self._who.again()
         if visited:  # those that are left are due still, and first in the next tick
             self._turns[visited > len(urgent)] = int(due[visited - 1]) + 1
-        if visited or self._looked != looked:
-            self._count_round(visited, time.perf_counter() - begun)
+        if visited or self.rounds.looked != looked:
+            self.rounds.looked += visited
+            self.rounds.add_part(time.perf_counter() - begun)
 
     def _due(self, now: int) -> tuple[health.Ints, health.Ints]:
         """Rows to visit: those of peers that have traffic, and the others that there are probes left for."""
@@ -248,7 +236,7 @@ class Monitor:
             self._swept_ns[swept] = now
             self._send(self._windows(swept), now)
             self._who.note_asked(some)  # those just asked for are no traffic
-            self._looked += len(some)
+            self.rounds.looked += len(some)
             self._behind = time.perf_counter() >= self._until
         self._behind &= bool(len(left))
         return passed
@@ -260,17 +248,28 @@ class Monitor:
         self._unjudged[sent] = True
         self._swept_ns[sent], self._who.due_ns[sent] = now, now + self._idle_ns - self._slack_ns
         self._who.note_asked(sent)
-        self._looked += len(sent)
+        self.rounds.looked += len(sent)
         self._turns[1] = int(sent[-1]) + 1
         return len(sent) == len(rows)
 
-    def _count_round(self, visited: int, seconds: float) -> None:
-        self._looked += visited
-        self._looking_s += seconds - self._sending_s
-        self._sending_s = 0.0
-        if self._looked >= len(self._peers) > 0:
-            self.rounds.add(self._looking_s)
-            self._looked, self._looking_s = 0, 0.0
+    def _leave_well(self, rows: health.Ints, now: int) -> health.Bools:
+        """Which of the due peers need no visit: they are well, had no traffic, and have answered all that was asked.
+        Probes them if it is time."""
+        left: health.Bools = (now - self._visited_ns[rows] < _LOOK_NS) & self._calm.well(rows)
+        left &= self._judge.knows(rows)
+        if left.any():
+            left[left] = self._calm.all_answered(rows[left]) & (self._packets(rows[left]) == self._traffic[rows[left]])
+        some = rows[left]
+        self._judge.note_well(some, self._tables.evs, self._tables.ledgers, now)
+        self._judge.forget(self.peerwatch.look(some, now))
+        old = now - self._swept_ns[some] >= self._idle_ns - self._slack_ns
+        self._swept_ns[some[old]] = now
+        soon = now + self._interval_ns - self._slack_ns
+        self._who.due_ns[some] = np.where(old, soon, self._swept_ns[some] + self._idle_ns - self._slack_ns)
+        self._send(self._windows(some[old]), now)
+        self._who.note_asked(some)
+        self.rounds.looked += len(some)
+        return left
 
     def _visit(self, due: health.Ints, now: int) -> None:
         """Judge what the last probes brought, and send the next."""
@@ -308,13 +307,18 @@ class Monitor:
             spent += probes if now - self._who.busy_ns[row] >= BUSY_NS else 0
             done += 1
         self._budget.spend(spent)
-        self._sending_s += time.perf_counter() - begun
+        self.rounds.sending_s += time.perf_counter() - begun
         return done
+
+    def _packets(self, rows: health.Ints) -> health.Ints:
+        """Sent to and received from each peer."""
+        sent, received = self._tables.evs["tx_packets"][rows].sum(axis=1), self._tables.rxs["packets"][rows].sum(axis=1)
+        return np.asarray((sent + received).astype(np.int64))
 
     def _flowing(self, due: health.Ints, now: int) -> health.Bools:
         """Which of the due peers have had traffic since they were last due, and of a kind that carries probes."""
-        traffic = self._tables.evs["tx_packets"][due].sum(axis=1) + self._tables.rxs["packets"][due].sum(axis=1)
-        busy = traffic != self._traffic[due].astype(np.uint64)
+        traffic = self._packets(due)
+        busy = traffic != self._traffic[due]
         asked = self._tables.rounds["round"][due]
         flowing: health.Bools = busy & (asked != self._who.asked[due])
         self._traffic[due], self._who.asked[due] = traffic, asked
@@ -358,23 +362,6 @@ class Monitor:
         again = fast if self._pace.window else fast | sweep  # else what comes of it is seen next time
         self._who.due_ns[due] = np.where(again, soon, self._swept_ns[due] + self._idle_ns - self._slack_ns)
         return self._windows(due[sweep], try_evs[sweep], stalled[sweep])
-
-    def _windows(
-        self, rows: health.Ints, try_evs: health.Bools | None = None, stalled: health.Bools | None = None
-    ) -> Sweeps:
-        """Where peers are many, some EVs of each in their turn: from the next that is to be tried on, if there is one;
-        but all where a flow may have stalled."""
-        if not self._pace.window:
-            return rows, np.zeros_like(rows), np.zeros_like(rows)
-        evs, first = self._tables.evs.shape[1], self._next_ev[rows]
-        if try_evs is not None:
-            nearest = np.where(try_evs, (np.arange(evs) - first[:, None]) % evs, evs).min(axis=1, initial=evs)
-            first = (first + np.where(nearest < evs, nearest, 0)) % evs
-        self._next_ev[rows] = (first + self._pace.window) % evs
-        count = np.full(len(rows), self._pace.window)
-        if stalled is not None:
-            count[stalled] = 0
-        return rows, first, count
 
     # ---- verdicts ----
 

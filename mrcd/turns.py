@@ -40,6 +40,8 @@ class Turns:
                 self._find_lively(now)
             return self._lively[self.due_ns[self._lively] <= now] if len(self._lively) else _NOBODY, _NOBODY
         self._taken_ns = now
+        if self._nothing(now):
+            return _NOBODY, _NOBODY
         self._find_lively(now)
         urgent, others = self._lively[self.due_ns[self._lively] <= now], _NOBODY
         if now - self._gathered_ns >= self._flock_ns:
@@ -49,8 +51,16 @@ class Turns:
         awake = np.flatnonzero(self._rounds != self.asked)  # traffic asks for reports
         if len(awake):
             awake = awake[self._mine[awake] & (now - self.busy_ns[awake] >= BUSY_NS)]
-            urgent, others = np.union1d(urgent, awake), np.setdiff1d(others, awake, assume_unique=True)
+            is_awake = np.zeros(len(self.due_ns), bool)
+            is_awake[awake] = True
+            urgent, others = np.sort(np.concatenate([urgent, awake])), others[~is_awake[others]]
         return urgent, others
+
+    def _nothing(self, now: int) -> bool:
+        """That nobody is due, told at once: of few peers this is so most of the time."""
+        if self._others_too or len(self._lively) or self.due_ns.min(initial=_NEVER) <= now:
+            return False
+        return not ((self._rounds != self.asked) & self._mine).any()
 
     def _find_lively(self, now: int) -> None:
         self._lively, self._others_too = np.flatnonzero(now - self.busy_ns < BUSY_NS), False

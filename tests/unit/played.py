@@ -26,7 +26,8 @@ class Programs:
         self.now = 10**12
         self.full = False  # the ring buffer
 
-    def sweep(self, host_id: int) -> int:
+    def sweep(self, host_id: int, first: int = 0, count: int = 0) -> int:
+        assert count in (0, self.arrays.evs.shape[1])  # all of them, wherever it begins
         self.swept.append(host_id)
         evs = self.arrays.evs[host_id]
         evs["probe_seq"] += evs["configured"]
@@ -62,9 +63,9 @@ class Programs:
 class Bench:
     """A monitor of h0, with all its EVs good."""
 
-    def __init__(self, state: EvState = EvState.GOOD) -> None:
+    def __init__(self, state: EvState = EvState.GOOD, settings: str = "") -> None:
         self.arrays = Arrays(4, 8)
-        self.plan = topology.plan(config.parse(TEXT), "h0")
+        self.plan = topology.plan(config.parse(TEXT + settings), "h0")
         shown = cast(tables.Tables, self.arrays)
         install.write_peers(shown, self.plan, lambda row: None)
         self.arrays.evs["state"][self.arrays.evs["configured"] != 0] = state

@@ -129,7 +129,7 @@ def test_reports_that_the_daemon_asks_for_are_no_traffic() -> None:
     b.flow(2000)
     sweep, rounds = b.programs.sweep, b.arrays.rounds
 
-    def reported(host_id: int) -> int:
+    def reported(host_id: int, first: int = 0, count: int = 0) -> int:
         rounds["round"][host_id] += 1
         rounds["settled"][host_id] += 1
         return sweep(host_id)

@@ -1,14 +1,20 @@
 """The monitor over tables and programs that are played: what it tells, decides and asks for."""
 
 import asyncio
-from typing import cast
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mrcd import abi, grey, peerwatch, tables
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
+from mrcd.health import Verdict
 from mrcd.monitor import Monitor
 from tests.unit.played import MS, Bench
 
@@ -132,6 +138,93 @@ def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatc
     assert b.said() == []
 
 
+# ---- who needs no visit ----
+
+
+def visits(b: Bench, ms: int, *, answered: bool = True) -> list[int]:
+    """Rows in the order in which they were judged."""
+    found: list[int] = []
+    judge = b.monitor._judge.judge
+
+    def judged(*known: Any) -> Verdict:
+        found.extend(known[0].tolist())
+        return judge(*known)
+
+    b.monitor._judge.judge = judged  # type: ignore[method-assign,assignment]
+    for _ in range(ms // 20):
+        b.tick(20, answered=answered)
+    b.monitor._judge.judge = judge  # type: ignore[method-assign]
+    return found
+
+
+def test_a_quiet_peer_that_is_well_is_judged_once_a_second_and_swept_as_often_as_ever() -> None:
+    b = Bench()
+    for _ in range(100):
+        b.tick(20)
+    b.programs.swept.clear()
+    found = visits(b, 4000)
+    assert [found.count(row) for row in (1, 2, 3)] == pytest.approx([4] * 3, abs=1)
+    assert [b.programs.swept.count(row) for row in (1, 2, 3)] == pytest.approx([40] * 3, abs=3)
+
+
+@pytest.mark.parametrize("what", ["traffic", "received", "reply", "lag", "state"])
+def test_what_is_new_of_a_quiet_peer_is_judged_at_its_next_turn(what: str) -> None:
+    b = Bench()
+    for _ in range(100):
+        b.tick(20)
+    for _ in range(4):  # at whichever of its turns
+        visits(b, 1020)
+        if what == "traffic":  # of a kind that carries no probes
+            b.arrays.evs["tx_packets"][1, 3] += 1
+        elif what == "received":
+            b.arrays.rxs["packets"][1, 3] += 1
+        elif what == "reply":
+            b.arrays.evs["probe_seq"][1, 3] += 1
+        elif what == "lag":
+            b.arrays.ledgers["lag_ns"][1, 3] = b.programs.now
+        else:
+            b.programs.change(1, 3, EvState.ASSUMED_BAD, Reason.LOSS)
+        found = visits(b, 100, answered=what != "reply")  # an idle interval
+        assert 1 in found
+        b.arrays.ledgers["lag_ns"][:] = 0
+        b.tick(2500)
+
+
+def test_silence_is_told_as_soon_where_nobody_was_judged_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peerwatch, "_PATIENCE_S", -1.0)
+    b = Bench()
+    for _ in range(120):
+        b.tick(20)
+    took_ms = 0
+    while not [e for e in b.said("peer") if e["reason"] == "no_replies"]:
+        b.tick(20, answered=False)
+        took_ms += 20
+    assert took_ms <= 100 + 20 * (b.plan.config.health.unanswered + 2)
+
+
+# ---- what peers are told ----
+
+
+def test_peers_are_told_when_the_paths_are_watched_and_not_before() -> None:
+    b = Bench()
+    told = os.eventfd(0, os.EFD_NONBLOCK)
+    b.programs.events_fd = lambda: told  # type: ignore[attr-defined]
+
+    async def watch() -> None:
+        b.monitor.announce()
+        assert b.programs.swept == []
+        running = asyncio.create_task(b.monitor.run())
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait({running})
+
+    try:
+        asyncio.run(asyncio.wait_for(watch(), 10))
+    finally:
+        os.close(told)
+    assert sorted(b.programs.swept[:3]) == [1, 2, 3]
+
+
 # ---- sweeps ----
 
 
@@ -171,7 +264,7 @@ def test_a_flow_that_stops_is_asked_about_at_once_and_once_more() -> None:
         again = asyncio.Event()
         at_once = b.programs.sweep
 
-        def sweep(host_id: int) -> int:
+        def sweep(host_id: int, first: int = 0, count: int = 0) -> int:
             if b.programs.swept:
                 again.set()
             return at_once(host_id)
@@ -187,6 +280,49 @@ def test_a_flow_that_stops_is_asked_about_at_once_and_once_more() -> None:
 
     assert asyncio.run(asyncio.wait_for(listen(3), 5)) == [1, 1, 1]  # not for each alarm, and nobody else
     assert b.said() == []
+
+
+def test_who_rests_among_many_quiet_peers_looks_soon_where_a_flow_has_stopped() -> None:
+    b = Bench(settings="[health]\nidle_probes = 100")
+    stalled = np.zeros(1, abi.EVENT)
+    stalled["host_id"], stalled["ev"] = 1, abi.EVENT_STALLED
+    told = os.eventfd(0, os.EFD_NONBLOCK)
+    b.programs.events_fd = lambda: told  # type: ignore[attr-defined]
+    took, monitor = b.programs.events, b.monitor
+
+    def events() -> NDArray[np.void]:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(told)
+        return took()
+
+    b.programs.events = events  # type: ignore[method-assign]
+
+    async def wait(what: Callable[[float], bool]) -> float:
+        """Until the next look is, in so many seconds, what is said of it."""
+        clock = asyncio.get_running_loop().time
+        for _ in range(5_000):
+            await asyncio.sleep(0.001)
+            if monitor._next and what(left_s := monitor._next.when() - clock()):
+                return left_s
+        raise TimeoutError
+
+    async def listen() -> None:
+        monitor._who.busy_ns[:] = 0  # whatever the clock of this machine says
+        running = asyncio.create_task(monitor.run())
+        await wait(lambda left_s: left_s > 0.06)
+        b.programs.swept.clear()
+        b.programs.ring.append(stalled)
+        os.eventfd_write(told, 1)
+        begun = time.monotonic()
+        await wait(lambda left_s: bool(b.programs.swept))
+        assert (await wait(lambda _: True)) <= 0.02 or time.monotonic() - begun > 0.05  # it has been there meanwhile
+        running.cancel()
+        await asyncio.wait({running})
+
+    try:
+        asyncio.run(asyncio.wait_for(listen(), 10))
+    finally:
+        os.close(told)
 
 
 def test_an_ev_that_may_return_is_tried_often() -> None:

@@ -102,3 +102,22 @@ def test_where_peers_are_few_nobody_rests() -> None:
 )
 def test_rows_from_one_on_round_after_the_last(rows: list[int], first: int, found: list[int]) -> None:
     assert from_(np.array(rows, np.int64), first).tolist() == found
+
+
+def test_among_few_nobody_is_due_but_for_those_whose_time_has_come_or_who_have_traffic() -> None:
+    """However it is told, and however soon the next look comes."""
+    chance, t = np.random.default_rng(7), Told(0)
+    for _ in range(2000):
+        if chance.random() < 0.05:
+            t.arrays.rounds["round"][chance.integers(6)] += 1
+        if chance.random() < 0.02:
+            t.turns.note_busy([int(chance.choice(ROWS))], t.now)
+        ms = int(chance.integers(1, 60))
+        now = t.now + ms * MS
+        lively = {r for r in ROWS.tolist() if now - t.turns.busy_ns[r] < BUSY_NS}
+        past = {r for r in ROWS.tolist() if t.turns.due_ns[r] <= now}
+        awake = {r for r in ROWS.tolist() if t.turns.asked[r] != t.arrays.rounds["round"][r]} - lively
+        urgent, others = t.due(ms)
+        assert (set(urgent), set(others)) == (lively & past | awake, past - lively - awake)
+        t.put_off(int(chance.integers(1, 300)), *urgent, *others)
+        t.turns.note_asked(urgent)
