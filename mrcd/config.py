@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mrcd.checks import distinct, port_range, unique
 from mrcd.errors import ConfigError
 from mrcd.prefixes import Address6, Network, Network6, no_overlap
 
@@ -251,7 +252,7 @@ class Class(_Model):
     @property
     def port_ranges(self) -> list[tuple[int, int]]:
         """First and last port of each range."""
-        return [_port_range(p) for p in self.ports]
+        return [port_range(p) for p in self.ports]
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -259,13 +260,6 @@ class Class(_Model):
             raise ValueError("a class needs prefixes, ports or dscp: else it is of no traffic")
         _ = self.port_ranges
         return self
-
-
-def _port_range(text: int | str) -> tuple[int, int]:
-    first, _, last = str(text).partition("-")
-    if not (first.isdecimal() and (last or first).isdecimal() and 0 < int(first) <= int(last or first) < 65536):
-        raise ValueError(f'{text!r} is no port; write 4791 or "6000-6010"')
-    return int(first), int(last or first)
 
 
 class Metrics(_Model):
@@ -300,13 +294,13 @@ class Config(_Model):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         c = self.cluster
-        _unique("id", [(h.id, h.name) for h in self.hosts])
-        _unique("name", [(h.name, f"id {h.id}") for h in self.hosts])
-        _unique("place (t0, port)", [((h.t0, h.port), h.name) for h in self.hosts])
+        unique("id", [(h.id, h.name) for h in self.hosts])
+        unique("name", [(h.name, f"id {h.id}") for h in self.hosts])
+        unique("place (t0, port)", [((h.t0, h.port), h.name) for h in self.hosts])
         for h in self.hosts:
             if h.t0 >= c.t0s:
                 raise ValueError(f"host {h.name}: t0 = {h.t0}, but the cluster has t0s = {c.t0s} (0 to {c.t0s - 1})")
-            _distinct(f"host {h.name}: interfaces", self.interface_names(h), self.overlay.interface)
+            distinct(f"host {h.name}: interfaces", self.interface_names(h), self.overlay.interface)
             if h.interfaces is not None and len(h.interfaces) != c.planes:
                 raise ValueError(f"host {h.name}: {len(h.interfaces)} interfaces for {c.planes} planes; name one each")
         names = self.interfaces.names
@@ -360,22 +354,6 @@ class Config(_Model):
     def max_peers(self) -> int:
         """Rows of the peer tables: the host id is the index."""
         return max(h.id for h in self.hosts) + 1
-
-
-def _distinct(what: str, names: list[str], overlay: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{what}: {name} is named twice; every plane has a NIC of its own")
-        if name in (overlay, overlay + "p"):
-            raise ValueError(f"{what}: {name} is the overlay interface; set overlay.interface to another name")
-
-
-def _unique(what: str, pairs: list[tuple[object, str]]) -> None:
-    seen: dict[object, str] = {}
-    for key, owner in pairs:
-        if key in seen:
-            raise ValueError(f"hosts: {what} {key} is used twice, by {seen[key]} and {owner}")
-        seen[key] = owner
 
 
 def parse(text: str, source: str = "configuration") -> Config:

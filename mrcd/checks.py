@@ -1,0 +1,27 @@
+"""What is checked of a cluster file beyond the types of its values. Pure."""
+
+
+def port_range(text: int | str) -> tuple[int, int]:
+    """The first and the last port of "4791" or "6000-6010". Raises ValueError."""
+    first, _, last = str(text).partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal() and 0 < int(first) <= int(last or first) < 65536):
+        raise ValueError(f'{text!r} is no port; write 4791 or "6000-6010"')
+    return int(first), int(last or first)
+
+
+def distinct(what: str, names: list[str], overlay: str) -> None:
+    """Raises ValueError where two planes have one NIC, or one has the overlay interface."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{what}: {name} is named twice; every plane has a NIC of its own")
+        if name in (overlay, overlay + "p"):
+            raise ValueError(f"{what}: {name} is the overlay interface; set overlay.interface to another name")
+
+
+def unique(what: str, pairs: list[tuple[object, str]]) -> None:
+    """Raises ValueError where two have the same; `pairs` are what they have, and whose it is."""
+    seen: dict[object, str] = {}
+    for key, owner in pairs:
+        if key in seen:
+            raise ValueError(f"hosts: {what} {key} is used twice, by {seen[key]} and {owner}")
+        seen[key] = owner
