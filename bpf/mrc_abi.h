@@ -140,7 +140,7 @@ struct mrc_ev {
 	__u8 reason; /* programs: enum mrc_reason of the newest change */
 	__u8 skip_reason; /* programs: enum mrc_reason of the newest change to SKIP */
 	__u8 relapses; /* programs: falls that are not forgotten yet; doubles the hold-down */
-	__u8 reserved;
+	__u8 reserved; /* always 0; mrc_push writes it to have the line in a cache */
 };
 _Static_assert(sizeof(struct mrc_ev) == 64, "mrc_ev is one cache line");
 

@@ -8,7 +8,6 @@
 #include "balance.h"
 
 #define TRIES 4 /* EVs of a plane that may pass before one is taken all the same */
-#define AHEAD 4 /* EVs of each plane that are fetched from memory at once: a power of two */
 
 struct choice {
 	__u32 packets; /* that want to go, on the wire */
@@ -22,6 +21,18 @@ __noinline __u32 usable_slot(struct mrc_peer *peer, __u32 plane, __u32 from)
 	if (!peer)
 		return NO_SLOT;
 	return next_slot(peer->usable[plane & (MRC_MAX_PLANES - 1)], settings.evs_per_plane, from);
+}
+
+/* The same. Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a CPU
+ * cannot guess where each packet is another peer's.
+ */
+static __always_inline __u32 slot_from(struct mrc_peer *peer, __u32 plane, __u32 from)
+{
+	if (from >= settings.evs_per_plane)
+		from = 0;
+	if (peer->usable[plane & (MRC_MAX_PLANES - 1)][(from / 64) & (MRC_EV_WORDS - 1)] >> (from % 64) & 1)
+		return from;
+	return usable_slot(peer, plane, from);
 }
 
 /* Whether an EV lets its turn pass: a congested one does once, a returning one most times at first. */
@@ -70,7 +81,7 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32
 		out->plane = plane;
 		out->slot = NO_SLOT;
 		if (ports & (1u << plane))
-			out->slot = usable_slot(peer, plane, slots ? slots[plane] : slot);
+			out->slot = slot_from(peer, plane, slots ? slots[plane] : slot);
 		if (out->slot != NO_SLOT)
 			return 1;
 		plane++;
@@ -78,33 +89,20 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32
 	return 0;
 }
 
-/* Read what the next turns will need, of all planes: of many EVs hardly one is in a cache, and a CPU waits for all of
- * these hardly longer than for one, for nothing depends on what is read.
+/* Find the EV of the next packet, and have it fetched from memory meanwhile: of many EVs hardly one is in a cache when
+ * its turn comes. A CPU waits for what it reads sooner than for what it writes, so this writes, where nobody reads.
  */
-static __noinline void fetch_ahead(const struct mrc_peer *peer, const struct mrc_rotation *turn, __u32 host_id,
-				   __u32 ports)
+static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *turn, __u32 host_id, __u32 ports)
 {
-	__u32 first = ev_index(host_id, 0), plane, slot, i;
-	const __u32 planes = settings.planes;
-	const struct mrc_ev *ev;
+	struct choice next;
+	struct mrc_ev *ev;
 
-	for (plane = 0; plane < MRC_MAX_PLANES && plane < planes; plane++) {
-		slot = turn->slot[plane];
-		for (i = 0; i < AHEAD && ports & (1u << plane); i++) {
-			if (slot >= peer->slots)
-				slot = 0; /* round after the last */
-			ev = ev_at(first + slot++);
-			if (ev)
-				(void)*(volatile __u32 *)&ev->state;
-		}
-		first += settings.evs_per_plane;
-	}
-}
-
-/* Whether this EV is the first of AHEAD, or the first to be used of them, in the plane whose turn is the first. */
-static __always_inline int begins_anew(const struct mrc_rotation *turn, __u32 plane, __u32 slot)
-{
-	return plane < turn->plane && (slot ^ (turn->slot[plane] - 1u)) >= AHEAD;
+	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, &next))
+		return;
+	turn->slot[next.plane & (MRC_MAX_PLANES - 1)] = next.slot; /* so far it need not be looked for again */
+	ev = ev_at(ev_index(host_id, next.plane * settings.evs_per_plane + next.slot));
+	if (ev)
+		*(volatile __u8 *)&ev->reserved = 0;
 }
 
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now,
@@ -119,8 +117,6 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
-	if (begins_anew(turn, plane, out->slot))
-		fetch_ahead(peer, turn, host_id, ports);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
 	if (ev && passes(ev, index, turn))
@@ -133,6 +129,7 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	}
 	turn->slot[plane] = out->slot + 1;
 	turn->plane = plane + 1;
+	fetch_next(peer, turn, host_id, ports);
 	return 1;
 }
 
