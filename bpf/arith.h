@@ -73,26 +73,37 @@ static inline __u32 lowest_bit(__u64 word)
 	return bit + !(word & 1);
 }
 
-/* The first slot at or after `from` whose bit is set, wrapping once; NO_SLOT if none is. */
-static inline __u32 next_slot(const __u64 *usable, __u32 slots, __u32 from)
+/* The first bit set of those from `from` to before `end`; NO_SLOT if none is. */
+static inline __u32 next_bit(const __u64 *words, __u32 from, __u32 end)
 {
-	const __u32 words = (slots + 63) / 64;
-	__u32 word, i;
+	__u32 word = from / 64, bit, i;
 	__u64 bits;
+
+	for (i = 0; i < MRC_EV_WORDS && word * 64 < end; i++, word++) {
+		bits = words[word & (MRC_EV_WORDS - 1)];
+		if (i == 0)
+			bits &= ~0ULL << (from % 64);
+		if (bits) {
+			bit = word * 64 + lowest_bit(bits);
+			return bit < end ? bit : NO_SLOT;
+		}
+	}
+	return NO_SLOT;
+}
+
+/* The first usable slot at or after `from` of a plane, wrapping once; NO_SLOT if none is. `usable` has a bit per EV, the
+ * plane `slots` from bit `first` on.
+ */
+static inline __u32 next_slot(const __u64 *usable, __u32 first, __u32 slots, __u32 from)
+{
+	__u32 bit;
 
 	if (from >= slots)
 		from = 0;
-	word = from / 64;
-	for (i = 0; i <= MRC_EV_WORDS && i <= words; i++) {
-		bits = usable[word & (MRC_EV_WORDS - 1)];
-		if (i == 0)
-			bits &= ~0ULL << (from % 64);
-		if (bits)
-			return word * 64 + lowest_bit(bits);
-		if (++word >= words)
-			word = 0;
-	}
-	return NO_SLOT;
+	bit = next_bit(usable, first + from, first + slots);
+	if (bit == NO_SLOT)
+		bit = next_bit(usable, first, first + from);
+	return bit == NO_SLOT ? NO_SLOT : bit - first;
 }
 
 /* Packets known to be lost, from what was known before. At least those are that were sent so long ago that

@@ -20,9 +20,7 @@
 
 /* What is under way to a peer, by plane. Index: host id. */
 struct mrc_pace {
-	__u32 queued; /* 1: some plane has a queue: look here for each packet */
-	__u32 apart_ns; /* by how much planes differed in delay, at most, in this and the last APART_NS */
-	__u32 apart_now_ns; /* and in this one, */
+	__u32 apart_now_ns; /* by how much planes differed in delay, at most, in this APART_NS, */
 	__u32 epoch; /* which is that */
 	__u64 sent_ns[MRC_MAX_PLANES]; /* while queued: when the newest packet was put on each plane */
 	__u64 quiet_ns[MRC_MAX_PLANES]; /* until when the plane was, or is, left alone, to see how late it is without us */
@@ -45,13 +43,18 @@ static __always_inline struct mrc_pace *pace_at(__u32 host_id)
 	return bpf_map_lookup_elem(&mrc_paces, &host_id);
 }
 
+/* The first usable slot of a plane at or after `from`, or NO_SLOT. */
+__noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 from)
+{
+	if (!peer || plane >= settings.planes)
+		return NO_SLOT;
+	return next_slot(peer->usable, plane * settings.evs_per_plane, settings.evs_per_plane, from);
+}
+
 static __always_inline int has_usable(const struct mrc_peer *peer, __u32 plane)
 {
-	const __u64 *words = peer->usable[plane & (MRC_MAX_PLANES - 1)];
-
-	return !!(words[0] | words[1] | words[2] | words[3]);
+	return usable_slot(peer, plane, 0) != NO_SLOT;
 }
-_Static_assert(MRC_EV_WORDS == 4, "has_usable");
 
 /* Those of the planes in `ports` whose way is longer than FAR_NS more than the shortest, as bits; never all. */
 static __always_inline __u32 far_planes(const struct mrc_pace *p, __u32 ports)
@@ -141,7 +144,7 @@ __noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 ask
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 now = bpf_ktime_get_ns(), pause = 64 * (__u64)late;
 	__u32 i, most = 0, least = ~0u, epoch = now / APART_NS, quiet = 0;
-	const struct mrc_peer *peer = peer_at(host_id);
+	struct mrc_peer *peer = peer_at(host_id);
 
 	plane &= MRC_MAX_PLANES - 1;
 	if (!p || !peer)
@@ -161,7 +164,8 @@ __noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 ask
 	/* One at a time: all at once would be none, and all but one a burden for that one. */
 	if (!quiet && late > p->empty_ns[plane] + WAITING_NS && aged(now, p->quiet_ns[plane], pause))
 		p->quiet_ns[plane] = now + 2 * (__u64)late;
-	p->queued = most > WAITING_NS;
+	if (peer->queued != (most > WAITING_NS)) /* a line that all packets read */
+		peer->queued = most > WAITING_NS;
 	/* Two in a row: one may have been held up by the host. */
 	most = late < p->newest_ns[plane] ? late : p->newest_ns[plane];
 	p->newest_ns[plane] = late;
@@ -169,14 +173,14 @@ __noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 ask
 	if (!has_usable(peer, plane) || (p->empty_ns[plane] > least && p->empty_ns[plane] - least > FAR_NS))
 		most = 0; /* nothing comes by it */
 	if (p->epoch != epoch) {
-		p->apart_ns = p->apart_now_ns;
+		peer->apart_ns = p->apart_now_ns;
 		p->apart_now_ns = 0;
 		p->epoch = epoch;
 	}
 	if (most > p->apart_now_ns)
 		p->apart_now_ns = most;
-	if (most > p->apart_ns)
-		p->apart_ns = most;
+	if (most > peer->apart_ns)
+		peer->apart_ns = most;
 	return 0;
 }
 

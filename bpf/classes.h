@@ -66,10 +66,7 @@ static __always_inline int take_ev(__u32 number, struct choice *out)
 
 static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, __u32 number)
 {
-	__u32 plane = number / settings.evs_per_plane, slot = number % settings.evs_per_plane;
-
-	return ports & (1u << (plane & 31)) &&
-	       peer->usable[plane & (MRC_MAX_PLANES - 1)][(slot / 64) & (MRC_EV_WORDS - 1)] >> (slot % 64) & 1;
+	return ports & (1u << (number / settings.evs_per_plane & 31)) && is_usable(peer, number);
 }
 
 #define REHASHES 4

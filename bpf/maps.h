@@ -59,6 +59,12 @@ static __always_inline struct mrc_peer *peer_at(__u32 host_id)
 	return bpf_map_lookup_elem(&mrc_peers, &host_id);
 }
 
+/* Whether an EV is one of the usable ones. */
+static __always_inline int is_usable(const struct mrc_peer *peer, __u32 number)
+{
+	return peer->usable[(number / 64) & (MRC_EV_WORDS - 1)] >> (number % 64) & 1;
+}
+
 static __always_inline __u32 ev_index(__u32 host_id, __u32 ev)
 {
 	return host_id * settings.evs_per_peer + ev;

@@ -226,7 +226,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	headers = o.length + (o.vlan ? sizeof(*o.vlan) : 0);
 	length -= ETH_HLEN + headers;
-	if (length <= SMALL && veil_window(a.host_id))
+	if (length <= SMALL && veil_window(a.peer))
 		return XDP_PASS; /* mrc_pop has a look at acknowledgements */
 	/* Generic XDP sees a burst that a virtual link left whole as one long packet. */
 	if (length > settings.inner_mtu)

@@ -7,7 +7,7 @@
 
 #include <linux/types.h>
 
-#define MRC_ABI_VERSION 4 /* tables: names the directory of the pins */
+#define MRC_ABI_VERSION 5 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
 enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
@@ -210,30 +210,36 @@ _Static_assert(sizeof(struct mrc_srh) == 88, "mrc_srh is 88 bytes");
 
 /* Another host. Index: host id. */
 struct mrc_peer {
+	/* first cache line: what each packet to or from it reads, and little that changes often */
 	__u32 configured; /* daemon */
-	__u32 generation; /* programs: of the peer's tables, from its newest probe */
+	__u32 slots; /* daemon: EVs in the plane that has most, never 0: whose turn it is is taken modulo this */
 	__u32 ports; /* programs: port status of the peer; daemon: all ones at first */
 	__u32 status; /* programs: MRC_STATUS_* of the peer */
+	__u64 usable[MRC_EV_WORDS]; /* programs: a bit per EV */
+	__u32 queued; /* programs: 1: some plane has a queue: look at its mrc_pace for each packet */
+	__u32 apart_ns; /* programs: by how much planes differed in delay, at most, lately; see mrc_pace.epoch */
+	__u32 floor; /* daemon: ev_min_active: no fewer usable EVs than this */
+	__u32 busy; /* programs: someone is at `usable` */
+	/* second cache line */
 	__u64 heard_ns; /* programs: when the newest probe or reply came */
 	__u64 ports_ns; /* programs: the peer's clock in the packet that set ports and status */
-	__u64 usable[MRC_MAX_PLANES][MRC_EV_WORDS]; /* programs: per plane a bit per slot */
-	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of what the peer sends */
-	__u32 floor; /* daemon: ev_min_active: no fewer usable EVs than this */
+	__u32 generation; /* programs: of the peer's tables, from its newest probe */
 	__u32 wanted; /* programs: changes that the usable EVs were to follow; a count */
-	__u32 busy; /* programs: someone is at it */
-	__u32 slots; /* daemon: EVs in the plane that has most, never 0: whose turn it is is taken modulo this */
+	__u64 reserved[5];
+	/* third and fourth cache line */
+	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of what the peer sends */
 };
-_Static_assert(sizeof(struct mrc_peer) == 432, "mrc_peer is 432 bytes");
+_Static_assert(sizeof(struct mrc_peer) == 256, "mrc_peer is four cache lines");
 
 /* The reports asked of a peer. Same index. Programs only. */
 struct mrc_rounds {
 	__u64 asked_ns; /* when the newest was asked for */
+	__u64 rtt_ns; /* smoothed over all EVs, 1/8 per reply; beside asked_ns: each packet looks at both */
 	__u64 sent_ns[MRC_REPORT_SLOTS]; /* by the low bits of the round */
 	__u32 round; /* newest asked for; a count */
 	__u32 settled; /* newest that came back */
 	__u32 turn; /* on which EV the next one travels */
 	__u32 busy; /* a CPU is judging a report */
-	__u64 rtt_ns; /* smoothed over all EVs, 1/8 per reply */
 	__u64 rtt_var_ns; /* mean deviation, 1/4 per reply (RFC 6298 §2) */
 	__u64 min_delay; /* least one-way delay lately, by two clocks that do not agree: a difference mod 2^64 */
 	__u64 min_delay_ns; /* when it was measured */

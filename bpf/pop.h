@@ -142,7 +142,7 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return drop_skb(MRC_DROP_POP_FAILED);
 	eth->h_proto = inner_proto;
-	veil_ns = veil_window(a->host_id);
+	veil_ns = veil_window(a->peer);
 	if (veil_ns)
 		veil_sack(skb, veil_ns);
 	return TC_ACT_UNSPEC;

@@ -15,24 +15,14 @@ struct choice {
 	__u32 slot;
 };
 
-/* The first usable slot of a plane at or after `from`, or NO_SLOT. */
-__noinline __u32 usable_slot(struct mrc_peer *peer, __u32 plane, __u32 from)
-{
-	if (!peer)
-		return NO_SLOT;
-	return next_slot(peer->usable[plane & (MRC_MAX_PLANES - 1)], settings.evs_per_plane, from);
-}
-
-/* The same. Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a CPU
- * cannot guess where each packet is another peer's.
+/* As usable_slot(). Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a
+ * CPU cannot guess where each packet is another peer's.
  */
-static __always_inline __u32 slot_from(struct mrc_peer *peer, __u32 plane, __u32 from)
+static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane, __u32 from)
 {
 	if (from >= settings.evs_per_plane)
 		from = 0;
-	if (peer->usable[plane & (MRC_MAX_PLANES - 1)][(from / 64) & (MRC_EV_WORDS - 1)] >> (from % 64) & 1)
-		return from;
-	return usable_slot(peer, plane, from);
+	return is_usable(peer, plane * settings.evs_per_plane + from) ? from : usable_slot(peer, plane, from);
 }
 
 /* Whether an EV lets its turn pass: a congested one does once, a returning one most times at first. */
@@ -105,14 +95,23 @@ static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *tu
 		*(volatile __u8 *)&ev->reserved = 0;
 }
 
+static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u64 now)
+{
+	struct mrc_pace *pace = pace_at(host_id);
+
+	if (!pace)
+		return;
+	pace->sent[plane & (MRC_MAX_PLANES - 1)] += packets; /* about: other CPUs add to it too */
+	pace->sent_ns[plane & (MRC_MAX_PLANES - 1)] = now;
+}
+
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now,
 				     struct mrc_rotation *turn, struct choice *out)
 {
-	struct mrc_pace *pace = pace_at(host_id);
 	__u32 plane, index;
 	struct mrc_ev *ev;
 
-	if (pace && pace->queued)
+	if (peer->queued)
 		ports = planes_in_pace(peer, host_id, ports, out->packets);
 	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))
 		return 0;
@@ -123,10 +122,8 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 		out->slot = next_willing(peer, turn, host_id, plane, out->slot);
 	if (out->slot == NO_SLOT)
 		return 0;
-	if (pace && pace->queued) {
-		pace->sent[plane] += out->packets; /* about: other CPUs add to it too */
-		pace->sent_ns[plane] = now;
-	}
+	if (peer->queued)
+		note_sent(host_id, plane, out->packets, now);
 	turn->slot[plane] = out->slot + 1;
 	turn->plane = plane + 1;
 	fetch_next(peer, turn, host_id, ports);

@@ -61,7 +61,7 @@ __noinline int rank_at(__u32 index, __u32 ports)
 
 /* Usable EVs being worked out. One per CPU. */
 struct mrc_choosing {
-	__u64 words[MRC_MAX_PLANES][MRC_EV_WORDS];
+	__u64 words[MRC_EV_WORDS];
 	__u32 host_id;
 	__u32 ports;
 	__s32 rank; /* take these, */
@@ -82,13 +82,13 @@ static long choose_usable(__u64 turn, void *context)
 {
 	struct mrc_choosing *c = *(struct mrc_choosing **)context;
 	__u32 plane = turn % settings.planes, slot = turn / settings.planes;
-	__u32 index = ev_index(c->host_id, plane * settings.evs_per_plane + slot);
+	__u32 number = plane * settings.evs_per_plane + slot;
 
-	if (rank_at(index, c->ports) != c->rank)
+	if (rank_at(ev_index(c->host_id, number), c->ports) != c->rank)
 		return 0;
 	if (c->count >= c->most)
 		return 1;
-	c->words[plane & (MRC_MAX_PLANES - 1)][(slot / 64) & (MRC_EV_WORDS - 1)] |= 1ULL << (slot % 64);
+	c->words[(number / 64) & (MRC_EV_WORDS - 1)] |= 1ULL << (number % 64);
 	c->count++;
 	return 0;
 }
@@ -98,7 +98,7 @@ static long choose_usable(__u64 turn, void *context)
  */
 __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
 {
-	__u32 zero = 0, i, j;
+	__u32 zero = 0, i;
 	struct mrc_choosing *c = bpf_map_lookup_elem(&mrc_choosings, &zero);
 	int rank;
 
@@ -117,9 +117,9 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
 		c->rank = rank;
 		bpf_loop(settings.planes * settings.evs_per_plane, choose_usable, &c, 0);
 	}
-	for (i = 0; i < MRC_MAX_PLANES; i++)
-		for (j = 0; j < MRC_EV_WORDS; j++)
-			*(volatile __u64 *)&peer->usable[i][j] = c->words[i][j];
+	for (i = 0; i < MRC_EV_WORDS; i++)
+		if (peer->usable[i] != c->words[i])
+			*(volatile __u64 *)&peer->usable[i] = c->words[i];
 	return 0;
 }
 

@@ -31,11 +31,11 @@ struct {
 } mrc_veils SEC(".maps");
 
 /* How long gaps are hidden from this host's TCP: one and a half times what planes to the peer differ; 0 = not at all. */
-static __always_inline __u64 veil_window(__u32 host_id)
+static __always_inline __u64 veil_window(const struct mrc_peer *peer)
 {
-	const struct mrc_pace *pace = pace_at(host_id);
+	__u32 apart_ns = peer->apart_ns;
 
-	return pace && pace->apart_ns > WAITING_NS ? (__u64)pace->apart_ns + pace->apart_ns / 2 : 0;
+	return apart_ns > WAITING_NS ? (__u64)apart_ns + apart_ns / 2 : 0;
 }
 
 /* Where in a TCP header a SACK option begins, or 0: behind the timestamp or alone, as TCPs write it. */

@@ -182,28 +182,31 @@ SRH = np.dtype([("bytes", _u8, SRH_MAX)])
 PEER = np.dtype(
     [
         ("configured", _u32),
-        ("generation", _u32),
+        ("slots", _u32),
         ("ports", _u32),
         ("status", _u32),
+        ("usable", _u64, EV_WORDS),
+        ("queued", _u32),
+        ("apart_ns", _u32),
+        ("floor", _u32),
+        ("busy", _u32),
         ("heard_ns", _u64),
         ("ports_ns", _u64),
-        ("usable", _u64, (MAX_PLANES, EV_WORDS)),
-        ("address", _u8, (MAX_PLANES, 16)),
-        ("floor", _u32),
+        ("generation", _u32),
         ("wanted", _u32),
-        ("busy", _u32),
-        ("slots", _u32),
+        ("reserved", _u64, 5),
+        ("address", _u8, (MAX_PLANES, 16)),
     ]
 )
 ROUNDS = np.dtype(
     [
         ("asked_ns", _u64),
+        ("rtt_ns", _u64),
         ("sent_ns", _u64, REPORT_SLOTS),
         ("round", _u32),
         ("settled", _u32),
         ("turn", _u32),
         ("busy", _u32),
-        ("rtt_ns", _u64),
         ("rtt_var_ns", _u64),
         ("min_delay", _u64),
         ("min_delay_ns", _u64),
@@ -263,8 +266,6 @@ SETTINGS = np.dtype(
 )
 PACE = np.dtype(
     [
-        ("queued", _u32),
-        ("apart_ns", _u32),
         ("apart_now_ns", _u32),
         ("epoch", _u32),
         ("sent_ns", _u64, MAX_PLANES),

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from mrcd import __version__, histograms
-from mrcd.abi import ABI_VERSION, EV_WORDS, MAX_PLANES, EvState, Reason
+from mrcd.abi import ABI_VERSION, EV_WORDS, EvState, Reason
 from mrcd.daemon import Daemon
 from mrcd.giveway import by_and_by, give_way
 from mrcd.tables import is_detached
@@ -264,9 +264,11 @@ class Paths:
             value=float((falls >= _FLAPPING).sum()),
         )
         # As one row of bits: by an axis numpy lets go of the interpreter's lock for each, and wakes who waits for it.
-        bits = np.unpackbits(self._usable.view(np.uint8).ravel()).reshape(len(self.rows), MAX_PLANES, 64 * EV_WORDS)
+        bits = np.unpackbits(self._usable.astype("<u8").view(np.uint8).ravel(), bitorder="little")
+        bits = bits.reshape(len(self.rows), 64 * EV_WORDS)[:, : self._planes * self._width]
         usable = GaugeMetricFamily("mrc_usable_evs", "EVs that carry traffic.", labels=["peer", "plane"])
-        yield self._by_both(usable, bits[:, : self._planes].sum(axis=2, dtype=np.uint64))
+        in_planes = bits.reshape(len(self.rows), self._planes, self._width)
+        yield self._by_both(usable, in_planes.sum(axis=2, dtype=np.uint64))
         median = GaugeMetricFamily(
             "mrc_peer_rtt_seconds", "Median over the EVs' smoothed round trips; NaN: none yet.", labels=["peer"]
         )

@@ -27,7 +27,8 @@ class PeerWatch:
         self.names = {p.host.id: p.host.name for p in plan.peers}
         self.silent: set[int] = set()  # rows of those that have not answered for some time
         n = len(tables.peers)
-        self._heads = tables.peers.view(np.uint64).reshape(n, -1)[:, 1:3]  # ports and, above them, status; heard_ns
+        words = tables.peers.view(np.uint64).reshape(n, -1)
+        self._heads = words[:, 1:9:7]  # ports and, above them, status; heard_ns, which begins the second cache line
         self._said = np.full((n, 2), _NOTHING)  # the same, but of heard_ns whether it is any
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
         self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
@@ -94,11 +95,11 @@ class PeerWatch:
         """Peers whose usable EVs are others than those that their routes were made of, for some time already.
         Nothing waits for these routes: they are for the day when this data plane is detached."""
         usable = self._tables.peers["usable"][rows]
-        same = (usable == self._usable[rows]).all(axis=(1, 2))
+        same = (usable == self._usable[rows]).all(axis=1)
         self._usable[rows] = usable
         self._steady_ns[rows] = np.where(same, self._steady_ns[rows], now)
         steady = now - self._steady_ns[rows] >= _STEADY_NS
-        for row in rows[steady & (usable != self._routed[rows]).any(axis=(1, 2))].tolist():
+        for row in rows[steady & (usable != self._routed[rows]).any(axis=1)].tolist():
             self._changed(row)
 
     def note_silence(self, silent: set[int], heard: set[int]) -> None:

@@ -45,7 +45,7 @@ def value(name: str, raw: Any) -> Any:
 
 def _meaning(name: str, raw: Any, now_ns: int) -> str:
     if np.asarray(raw).ndim:
-        return _of_slots(raw) if name == "usable" else ""
+        return _of_evs(raw) if name == "usable" else ""
     number = int(raw)
     if name == "state":
         return EvState(number).name if number in set(EvState) else "no such state"
@@ -71,14 +71,10 @@ def _moment(name: str, ns: int, now_ns: int) -> str:
     return f"{seconds:.3f} s ago" if seconds >= 0 else f"in {-seconds:.3f} s"
 
 
-def _of_slots(words: Any) -> str:
-    """mrc_peer.usable: a bit per slot of each plane."""
-    parts = []
-    for plane, row in enumerate(np.asarray(words)):
-        slots = [w * 64 + b for w, word in enumerate(row) for b in range(64) if int(word) >> b & 1]
-        if slots:
-            parts.append(f"plane {plane} slots {_ranges(slots)}")
-    return "; ".join(parts) or "none"
+def _of_evs(words: Any) -> str:
+    """mrc_peer.usable: a bit per EV."""
+    numbers = [64 * w + bit for w, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1]
+    return f"EVs {_ranges(numbers)}" if numbers else "none"
 
 
 def _ranges(numbers: list[int]) -> str:

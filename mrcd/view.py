@@ -326,9 +326,9 @@ def unreachable_ns(plan_: Plan) -> int:
 
 
 def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:
-    """Whether each EV of a peer carries traffic, by EV, from mrc_peer.usable: (planes, words), a bit per slot."""
-    bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, bitorder="little")
-    return dict(zip(peer.numbers.tolist(), bits[peer.places].astype(bool).tolist(), strict=True))
+    """Whether each EV of a peer carries traffic, by EV, from mrc_peer.usable: (words,), a bit per EV."""
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")
+    return dict(zip(peer.numbers.tolist(), bits[peer.numbers].astype(bool).tolist(), strict=True))
 
 
 def lost_packets(ledgers: Any) -> Any:

@@ -28,7 +28,7 @@ from mrcd.config import Granularity
 from mrcd.dataplane import Dataplane
 from mrcd.links import Attachment
 from mrcd.tables import Tables
-from tests.packet.cluster import ALL_PORTS, EVS, PLANES, SLOTS, Setup, nic_mac, wire_mac
+from tests.packet.cluster import ALL_PORTS, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
 Hook = Literal["tc", "xdp"]
@@ -198,8 +198,8 @@ class Bench:
 
     def usable(self, host_id: int) -> list[int]:
         """The EVs that the spray may use."""
-        bits = [int(word) for word in self.tables.peers["usable"][host_id, :PLANES, 0]]
-        return [ev for ev in range(EVS) if bits[ev // SLOTS] >> ev % SLOTS & 1]
+        words = self.tables.peers["usable"][host_id].tolist()
+        return [ev for ev in range(EVS) if words[ev // 64] >> ev % 64 & 1]
 
     def drops(self) -> dict[str, int]:
         """Dropped packets by reason, without the zeros."""

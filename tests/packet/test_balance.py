@@ -33,7 +33,8 @@ def pushed(bench: Bench, packets: int) -> list[int]:
 
 def waiting(bench: Bench, **values: object) -> None:
     """There are queues, and packets take a millisecond each on all planes."""
-    bench.pace(H2, **{"queued": 1, "pace_ns": planes(MS, last=MS), **values})
+    bench.peer(H2)["queued"] = values.pop("queued", 1)
+    bench.pace(H2, **{"pace_ns": planes(MS, last=MS), **values})
 
 
 def test_without_queues_planes_take_turns(bench: Bench) -> None:
@@ -101,21 +102,22 @@ def test_delay_makes_queues_known(bench: Bench) -> None:
     r = Reporter(bench)
     for _ in range(PLANES):
         r.report()
-    assert (bench.pace(H2)["queued"], bench.pace(H2)["apart_ns"]) == (0, 0)
+    assert (bench.peer(H2)["queued"], bench.peer(H2)["apart_ns"]) == (0, 0)
     for turn in range(2 * PLANES):
         asked = r.report(delay=(5 * MS if (turn % PLANES) == LAST else 0))
         if turn == PLANES - 1:
             late = asked.ev // SLOTS
-            assert bench.pace(H2)["apart_ns"] < 500_000
+            assert bench.peer(H2)["apart_ns"] < 500_000
     pace = bench.pace(H2)
-    assert (asked.ev // SLOTS, pace["queued"]) == (late, 1)
-    assert 4 * MS < pace["apart_ns"] < 5.5 * MS
+    assert (asked.ev // SLOTS, bench.peer(H2)["queued"]) == (late, 1)
+    assert 4 * MS < bench.peer(H2)["apart_ns"] < 5.5 * MS
     assert pace["late_ns"].argmax() == late
     # What is so far away that it carries nothing hides no loss of the others'.
-    bench.pace(H2, apart_ns=0, apart_now_ns=0, empty_ns=[12 * MS if p == late else 0 for p in range(8)])
+    bench.peer(H2)["apart_ns"] = 0
+    bench.pace(H2, apart_now_ns=0, empty_ns=[12 * MS if p == late else 0 for p in range(8)])
     for turn in range(4 * PLANES):
         r.report(delay=(12 * MS if (turn % PLANES) == LAST else 0))
-    assert bench.pace(H2)["apart_ns"] < 500_000
+    assert bench.peer(H2)["apart_ns"] < 500_000
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=252)], indirect=True, ids=["252"])
@@ -171,7 +173,7 @@ def test_a_plane_that_is_not_in_use_hides_nothing(bench: Bench) -> None:
     last = range(LAST * SLOTS, PLANES * SLOTS)
     bench.set_state(H2, EvState.DENIED, *last)
     late_replies(r, 5 * MS, *last)
-    assert (bench.pace(H2)["queued"], bench.pace(H2)["apart_ns"]) == (0, 0)
+    assert (bench.peer(H2)["queued"], bench.peer(H2)["apart_ns"]) == (0, 0)
 
 
 def test_answers_of_one_plane_in_a_row_are_not_the_least(bench: Bench) -> None:

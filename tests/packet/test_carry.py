@@ -101,7 +101,7 @@ def test_tables_of_another_size_know_the_states(bpffs: Path, steering: Steering)
     other.close()
     peer = new.peers[H2]
     assert (peer["heard_ns"], peer["ports"], peer["generation"]) == (77, 0b1101, 99)
-    assert int(peer["usable"][0][0]) & 0b11 == 0b01  # the good one carries, the failed one does not
+    assert int(peer["usable"][0]) & 0b11 == 0b01  # the good one carries, the failed one does not
     assert not new.evs["state"][[H1, H5]].any()
     new.close()
     first.close()

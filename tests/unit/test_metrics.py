@@ -100,7 +100,7 @@ def test_counters(host: Host) -> None:
 
 def test_states_and_usable_evs(host: Host) -> None:
     host.evs["state"][1, [0, 1]] = EvState.DENIED
-    host.peers["usable"][1, 1, 0] = 0b1011
+    host.peers["usable"][1, 0] = 0b1011 << 4
     series = host.scrape()
     assert [series[f'mrc_evs{{peer="h1",state="{s}"}}'] for s in ("GOOD", "DENIED", "SKIP")] == [6, 2, 0]
     assert [series[f'mrc_usable_evs{{peer="h1",plane="{p}"}}'] for p in "01"] == [0, 3]

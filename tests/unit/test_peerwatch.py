@@ -76,18 +76,18 @@ def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
     w = Watched()
     w.look()
     assert not w.watch.routed(2).any()
-    w.arrays.peers["usable"][2, 0, 0] = 0b0111
+    w.arrays.peers["usable"][2, 0] = 0b0111
     w.look()
-    w.arrays.peers["usable"][2, 0, 0] = 0  # an EV came for a moment
+    w.arrays.peers["usable"][2, 0] = 0  # an EV came for a moment
     w.look(3)
     assert w.changed == []
-    w.arrays.peers["usable"][2, 0, 0] = 0b0111
+    w.arrays.peers["usable"][2, 0] = 0b0111
     w.look()
     w.look(1.9)
     assert w.changed == []
     w.look()
     assert w.changed == [2]
-    assert w.watch.routed(2)[0, 0] == 0b0111
+    assert w.watch.routed(2)[0] == 0b0111
     w.look()
     assert w.changed == []
 

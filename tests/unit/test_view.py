@@ -131,10 +131,10 @@ def test_the_weight_is_a_share() -> None:
     assert [h.path(weight=w)["weight"] for w in (1, 2, 4, 8)] == [0.125, 0.25, 0.5, 1.0]
 
 
-def test_usable_evs_are_bits_by_plane_and_slot() -> None:
+def test_usable_evs_are_bits_by_ev() -> None:
     h = Host()
-    words = np.zeros((abi.MAX_PLANES, abi.EV_WORDS), np.uint64)
-    words[1, 0] = 0b0010
+    words = np.zeros(abi.EV_WORDS, np.uint64)
+    words[0] = 1 << 5
     (peer,) = (p for p in h.plan.peers if p.host.name == "h1")
     assert [ev for ev, on in view.usable_evs(peer, words).items() if on] == [5]
     h.peers["usable"][1] = words
