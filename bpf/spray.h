@@ -95,6 +95,18 @@ static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *tu
 		*(volatile __u8 *)&ev->reserved = 0;
 }
 
+/* Peers begin on different planes and EVs: else packets to many peers by turns would all take one plane, then all the
+ * next, and one T1 of it.
+ */
+static __noinline void begin_turns(struct mrc_rotation *turn, __u32 host_id)
+{
+	__u32 i;
+
+	turn->plane = host_id % settings.planes;
+	for (i = 0; i < MRC_MAX_PLANES; i++)
+		turn->slot[i] = host_id / settings.planes % settings.evs_per_plane;
+}
+
 static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u64 now)
 {
 	struct mrc_pace *pace = pace_at(host_id);
@@ -111,6 +123,8 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	__u32 plane, index;
 	struct mrc_ev *ev;
 
+	if (!turn->plane)
+		begin_turns(turn, host_id);
 	if (peer->queued)
 		ports = planes_in_pace(peer, host_id, ports, out->packets);
 	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))

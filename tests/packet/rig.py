@@ -120,7 +120,7 @@ class Bench:
             self._table(name)[...] = table
         zero = bytes(libbpf.possible_cpus())
         self._fill("mrc_drops", range(len(abi.Drop)), zero * 8)
-        self._fill("mrc_rotations", range(len(self.tables.peers)), zero * abi.ROTATION.itemsize)
+        self.set_rotations(PLANES)
         self._fill("mrc_histograms", np.flatnonzero(self.tables.histograms()).tolist(), zero * 8)
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
@@ -135,6 +135,12 @@ class Bench:
                 yield self
         finally:
             os.sched_setaffinity(0, cpus)
+
+    def set_rotations(self, plane: int) -> None:
+        """Every peer's next packet begins behind this plane, with slot 0; 0 = as if none had been sent to any."""
+        turns = np.zeros(libbpf.possible_cpus(), abi.ROTATION)
+        turns["plane"] = plane
+        self._fill("mrc_rotations", range(len(self.tables.peers)), turns.tobytes())
 
     def _fill(self, name: str, keys: Any, value: bytes) -> None:
         with libbpf.opened(self.dataplane.pins / name) as fd:

@@ -131,6 +131,16 @@ def test_peers_have_rotations_of_their_own(bench: Bench) -> None:
     assert {a for a, _ in turns} == set(range(EVS))
 
 
+def test_peers_begin_on_planes_of_their_own(bench: Bench) -> None:
+    """And on slots, by their host ids: packets to many by turns fill all planes alike."""
+    bench.set_rotations(0)
+    for host in (H1, H2, H5):
+        first = host % PLANES * SLOTS + host // PLANES
+        evs = [pushed(bench, datagram(H0, host))[0] for _ in range(EVS)]
+        assert evs[:2] == [first, (first + SLOTS) % EVS]
+        assert set(evs) == set(bench.usable(host))
+
+
 # ---- counters ----
 
 
