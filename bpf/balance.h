@@ -43,49 +43,35 @@ static __always_inline struct mrc_pace *pace_at(__u32 host_id)
 	return bpf_map_lookup_elem(&mrc_paces, &host_id);
 }
 
-/* The first usable slot of a plane at or after `from`, or NO_SLOT. */
-__noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 from)
-{
-	if (!peer || plane >= settings.planes)
-		return NO_SLOT;
-	return next_slot(peer->usable, plane * settings.evs_per_plane, settings.evs_per_plane, from);
-}
-
-static __always_inline int has_usable(const struct mrc_peer *peer, __u32 plane)
-{
-	return usable_slot(peer, plane, 0) != NO_SLOT;
-}
-
 /* Those of the planes in `ports` whose way is longer than FAR_NS more than the shortest, as bits; never all. */
 static __always_inline __u32 far_planes(const struct mrc_pace *p, __u32 ports)
 {
-	__u32 least = ~0u, planes = 0, i;
+	__u64 least = ~0u, empty_ns, less; /* of 32 bits, so that differences have a sign */
+	__u32 planes = 0, i;
 
+	/* Without branches: the verifier would walk through all combinations of planes. */
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		empty_ns = p->empty_ns[i] | ((ports >> i & 1) - 1u); /* endless, if not in `ports` */
+		less = empty_ns - least;
+		least += less & -(less >> 63);
+	}
 	for (i = 0; i < MRC_MAX_PLANES; i++)
-		if (ports & (1u << i) && p->empty_ns[i] < least)
-			least = p->empty_ns[i];
-	for (i = 0; i < MRC_MAX_PLANES; i++)
-		if (ports & (1u << i) && p->empty_ns[i] - least > FAR_NS)
-			planes |= 1u << i;
-	return planes;
+		planes |= (least + FAR_NS - p->empty_ns[i]) >> 63 << i;
+	return planes & ports;
 }
 
-/* Which of the planes in `ports` keep pace, as bits; at least one, if any of them has a usable EV. `packets` want to
- * go.
- */
-__noinline __u32 planes_in_pace(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u32 packets)
+/* Which of the planes in `ports`, that have usable EVs, keep pace, as bits; at least one. `packets` want to go. */
+__noinline __u32 planes_in_pace(__u32 host_id, __u32 ports, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = bpf_ktime_get_ns();
-	__u32 usable = 0, quiet = 0, slowest = 0, pace_ns, i, n;
+	__u32 quiet = 0, slowest = 0, pace_ns, i, n;
 
-	if (!peer || !p)
+	if (!p)
 		return ports;
-	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
-		usable |= has_usable(peer, i) << i;
+	ports &= (1u << settings.planes) - 1; /* which spares the verifier looking at planes that there are not */
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
 		quiet |= !aged(now, p->quiet_ns[i], 0) << i;
-	}
-	ports &= usable;
 	ports &= ~far_planes(p, ports);
 	ports = ports & ~quiet ?: ports;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
@@ -156,7 +142,7 @@ __noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 ask
 		p->empty_ns[plane] = late;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
 		quiet |= !aged(now, p->quiet_ns[i], 0);
-		if (!has_usable(peer, i))
+		if (!(peer->usable_planes & (1u << i)))
 			continue; /* nothing comes by it */
 		most = p->late_ns[i] > most ? p->late_ns[i] : most;
 		least = p->late_ns[i] < least ? p->late_ns[i] : least;
@@ -170,7 +156,7 @@ __noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 ask
 	most = late < p->newest_ns[plane] ? late : p->newest_ns[plane];
 	p->newest_ns[plane] = late;
 	most = most > least ? most - least : 0;
-	if (!has_usable(peer, plane) || (p->empty_ns[plane] > least && p->empty_ns[plane] - least > FAR_NS))
+	if (!(peer->usable_planes & (1u << plane)) || (p->empty_ns[plane] > least && p->empty_ns[plane] - least > FAR_NS))
 		most = 0; /* nothing comes by it */
 	if (p->epoch != epoch) {
 		peer->apart_ns = p->apart_now_ns;

@@ -225,7 +225,8 @@ struct mrc_peer {
 	__u64 ports_ns; /* programs: the peer's clock in the packet that set ports and status */
 	__u32 generation; /* programs: of the peer's tables, from its newest probe */
 	__u32 wanted; /* programs: changes that the usable EVs were to follow; a count */
-	__u64 reserved[5];
+	__u32 usable_planes; /* programs: a bit per plane that has usable EVs */
+	__u32 reserved[9];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of what the peer sends */
 };

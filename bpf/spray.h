@@ -15,7 +15,15 @@ struct choice {
 	__u32 slot;
 };
 
-/* As usable_slot(). Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a
+/* The first usable slot of a plane at or after `from`, or NO_SLOT. */
+__noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 from)
+{
+	if (!peer || plane >= settings.planes)
+		return NO_SLOT;
+	return next_slot(peer->usable, plane * settings.evs_per_plane, settings.evs_per_plane, from);
+}
+
+/* The same. Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a
  * CPU cannot guess where each packet is another peer's.
  */
 static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane, __u32 from)
@@ -71,7 +79,7 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32
 		out->plane = plane;
 		out->slot = NO_SLOT;
 		if (ports & (1u << plane))
-			out->slot = slot_from(peer, plane, slots ? slots[plane] : slot);
+			out->slot = slots ? slot_from(peer, plane, slots[plane]) : usable_slot(peer, plane, slot);
 		if (out->slot != NO_SLOT)
 			return 1;
 		plane++;
@@ -126,7 +134,7 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	if (!turn->plane)
 		begin_turns(turn, host_id);
 	if (peer->queued)
-		ports = planes_in_pace(peer, host_id, ports, out->packets);
+		ports = planes_in_pace(host_id, ports & peer->usable_planes, out->packets);
 	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);

@@ -62,12 +62,12 @@ __noinline int rank_at(__u32 index, __u32 ports)
 /* Usable EVs being worked out. One per CPU. */
 struct mrc_choosing {
 	__u64 words[MRC_EV_WORDS];
+	__u32 planes;
 	__u32 host_id;
 	__u32 ports;
 	__s32 rank; /* take these, */
 	__u32 most; /* up to this many EVs in all */
 	__u32 count;
-	__u32 reserved;
 };
 
 struct {
@@ -89,6 +89,7 @@ static long choose_usable(__u64 turn, void *context)
 	if (c->count >= c->most)
 		return 1;
 	c->words[(number / 64) & (MRC_EV_WORDS - 1)] |= 1ULL << (number % 64);
+	c->planes |= 1u << plane;
 	c->count++;
 	return 0;
 }
@@ -120,6 +121,7 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
 	for (i = 0; i < MRC_EV_WORDS; i++)
 		if (peer->usable[i] != c->words[i])
 			*(volatile __u64 *)&peer->usable[i] = c->words[i];
+	peer->usable_planes = c->planes;
 	return 0;
 }
 

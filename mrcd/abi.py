@@ -194,7 +194,8 @@ PEER = np.dtype(
         ("ports_ns", _u64),
         ("generation", _u32),
         ("wanted", _u32),
-        ("reserved", _u64, 5),
+        ("usable_planes", _u32),
+        ("reserved", _u32, 9),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )

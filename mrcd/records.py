@@ -15,7 +15,7 @@ _MOMENTS = {
 _DURATIONS = {"rtt_ns", "rtt_var_ns"}
 _ADDRESSES = {"dst", "address", "sid"}
 _MACS = {"smac", "dmac"}
-_PLANES = {"ports"}
+_PLANES = {"ports", "usable_planes"}
 _ZERO = {"probe_after_ns": "in every sweep", "lag_ns": "does not lag"}
 
 
