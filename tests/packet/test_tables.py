@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import abi, install, libbpf
+from mrcd import abi, config, install, libbpf, topology
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError
 from mrcd.tables import Tables
+from tests import cluster_files
 from tests.packet.cluster import Setup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
@@ -27,6 +28,16 @@ def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:
     if commit:
         made.commit()
     return made
+
+
+def test_the_programs_load_for_as_many_planes_as_there_may_be(bpffs: Path) -> None:
+    """The verifier walks through the planes one by one: with all of them it must not give up."""
+    fabric = f"[cluster]\nplanes = {abi.MAX_PLANES}\nt0s = 2\nt1s = 32\nevs_per_peer = {config.MAX_EVS_PER_PEER}\n"
+    text = fabric + cluster_files.dual(0, 0, 0) + cluster_files.dual(1, 1, 0)
+    made = Dataplane(topology.plan(config.parse(text), "h0"), bpffs)
+    made.load()
+    assert made.program("mrc_push") > 0
+    made.close()
 
 
 def _identities(pins: Path) -> dict[str, int]:
