@@ -151,9 +151,12 @@ def route_request(route: Route) -> dict[str, Any]:
     elif any(h.segments for h in route.hops) or len(route.hops) > 1:
         spec["multipath"] = [_hop_request(h) for h in route.hops]
     else:
-        spec["oif"] = route.hops[0].oif
-        if route.hops[0].gateway:
-            spec["gateway"] = route.hops[0].gateway
+        hop = route.hops[0]
+        spec["oif"] = hop.oif
+        if hop.gateway and (":" in hop.gateway) != (":" in route.dst):
+            spec["via"] = {"family": socket.AF_INET6, "addr": hop.gateway}  # IPv4 by an IPv6 gateway
+        elif hop.gateway:
+            spec["gateway"] = hop.gateway
     return spec
 
 
@@ -197,7 +200,8 @@ def _hop(part: Any) -> Hop:
         srh = part.get("RTA_ENCAP").get("SEG6_IPTUNNEL_SRH")
         if srh["encapmode"] == _ENCAP_RED:
             segments = tuple(reversed(srh["segs"]))
-    hop = Hop(oif=oif, gateway=part.get("RTA_GATEWAY"), segments=segments)
+    via = part.get("RTA_VIA")
+    hop = Hop(oif=oif, gateway=via["addr"] if via else part.get("RTA_GATEWAY"), segments=segments)
     return replace(hop, gateway=None) if hop.gateway in ("0.0.0.0", "::") else hop
 
 

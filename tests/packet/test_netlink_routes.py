@@ -1,11 +1,14 @@
 """Every shape of a route that mrcd writes, as iproute2 sees it and as it is read back."""
 
+import socket
+
 import pytest
 
 from mrcd.netlink import Netlink
 from mrcd.netmessages import PROTOCOL, Hop, Route
+from mrcd.routes import BEHIND_MRC0
 from tests.packet.wires import Namespace
-from tests.packet.witness import GATEWAY, as_root, mine, run, sync, sync_on
+from tests.packet.witness import GATEWAY, as_root, ensure, mine, run, sync, sync_on
 
 pytestmark = as_root
 
@@ -50,6 +53,23 @@ def test_a_single_hop(ns: Namespace, nics: tuple[int, int], family: str, dst: st
     assert (route["mode"], route["segs"], route["dev"]) == ("encap.red", ["5f00:0:1::", "5f00:0:2::"], "p1")
     assert route.get("gateway") == gateway
     assert "nexthops" not in route
+
+
+def test_peers_behind_mrc0_are_one_neighbour(ns: Namespace) -> None:
+    mrc0, _ = ensure()
+    wanted = [Route(dst, 100, (Hop(mrc0, BEHIND_MRC0),)) for dst in ("10.99.0.0/24", "fd00:99::/64")]
+    sync(*wanted)
+    assert sync(*wanted) == []  # read back as written
+    assert mine(ns, "-4")["10.99.0.0/24 100"]["via"] == {"family": "inet6", "host": BEHIND_MRC0}
+    assert mine(ns)["fd00:99::/64 100"]["gateway"] == BEHIND_MRC0
+    ns.ip("address", "add", "10.98.0.1/32", "dev", "mrc0")
+    ns.ip("address", "add", "fd00:98::1/128", "dev", "mrc0", "nodad")
+    for family, network in ((socket.AF_INET, "10.99.0."), (socket.AF_INET6, "fd00:99::")):
+        with ns.inside(), socket.socket(family, socket.SOCK_DGRAM) as s:
+            for n in range(1, 9):
+                s.sendto(b"", (f"{network}{n}", 9))
+    neighbours = ns.json("neigh", "show", "dev", "mrc0", "nud", "noarp")
+    assert {n["dst"] for n in neighbours if not n["dst"].startswith("ff")} == {BEHIND_MRC0}
 
 
 def test_the_overlay_route_is_before_its_fallback(ns: Namespace, nics: tuple[int, int]) -> None:
