@@ -60,6 +60,14 @@ def test_requirements_are_judged_by_the_median() -> None:
     assert found[0]["measured"].startswith("median 1.250 (1.00–1.30)")
 
 
+def test_what_is_asked_stands_beside_what_there_is_to_have() -> None:
+    kernel = cells.compared(KERNEL, runs((11, 1)), runs((10, 1)))
+    bare = cells.compared(KERNEL, runs((12, 1)), runs((10, 1)))
+    found = cells.requirements(cell(), [kernel], bare)
+    assert "without any encapsulation median 1.200" in found[0]["measured"]
+    assert "without" not in found[1]["measured"]  # CPU
+
+
 def test_nothing_measured_is_not_met() -> None:
     nothing = cells.compared(KERNEL, runs((0, 0)), runs((0, 0)))
     assert [r["met"] for r in cells.requirements(cell(), [nothing])] == [False, False]

@@ -68,15 +68,15 @@ class Cell:
 
 
 def default(mtu: int | None) -> list[Cell]:
-    """What `requirements` speaks of, and a glimpse of the other loads: two and a half minutes."""
+    """What `requirements` speaks of, and a glimpse of the other loads: three and a half minutes."""
     direct, lab = mtu or MTU["direct"], mtu or MTU["lab"]
     context = (KERNEL_ECMP, MPTCP)
     tcp_8, udp_64, udp_1400, udp_8900 = LOADS[1:]
     found = [
         Cell("direct", direct, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), context),
         *(_glimpse("direct", direct, load) for load in (tcp_8, udp_64, udp_1400)),
-        Cell("direct", direct, "packet", 6, _TCP_1, (MRCD, KERNEL), (PLAIN,)),
-        Cell("lab", lab, "burst", 6, _TCP_1, (MRCD, KERNEL), (PLAIN, *context)),
+        Cell("direct", direct, "packet", 6, _TCP_1, (MRCD, KERNEL, PLAIN)),
+        Cell("lab", lab, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), context),
         *(_glimpse("lab", lab, load) for load in (tcp_8, udp_8900)),
         _glimpse("lab", lab, _TCP_1, 4),
     ]
@@ -142,8 +142,9 @@ def bounds(cell: Cell) -> tuple[Bound, ...]:
     return ()
 
 
-def requirements(cell: Cell, ratios: Sequence[Document]) -> list[Document]:
-    """Which of its bounds a cell keeps. `ratios`: documents of `compared`."""
+def requirements(cell: Cell, ratios: Sequence[Document], bare: Document | None = None) -> list[Document]:
+    """Which of its bounds a cell keeps. `ratios`: documents of `compared`; `bare`: of PLAIN and KERNEL, which is what
+    somebody who encapsulates nothing would reach."""
     found = []
     for bound in bounds(cell):
         for r in ratios:
@@ -153,8 +154,10 @@ def requirements(cell: Cell, ratios: Sequence[Document]) -> list[Document]:
             middle = r["goodput"]["median"], r["cpu_per_gbit"]["median"]
             if bound.least is not None:
                 met = middle[0] is not None and middle[0] >= bound.least
-                words = f"{said}{GOODPUT}, is at least {bound.least:g}"
-                found.append(requirement(words, met, said_of(r["goodput"])))
+                words, measured = f"{said}{GOODPUT}, is at least {bound.least:g}", said_of(r["goodput"])
+                if bare and bound.peer == KERNEL:
+                    measured += f"; without any encapsulation {said_of(bare['goodput'])}"
+                found.append(requirement(words, met, measured))
             if bound.most is not None:
                 met = middle[1] is not None and middle[1] <= bound.most
                 words = f"{said}{CPU}, is at most {bound.most:g}"

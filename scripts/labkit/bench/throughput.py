@@ -11,7 +11,7 @@ from statistics import median
 from labkit import observe
 from labkit.api import Lab
 from labkit.bench import candidates, cells, pictures
-from labkit.bench.candidates import MPTCP, MRCD, Candidate
+from labkit.bench.candidates import KERNEL, MPTCP, MRCD, PLAIN, Candidate
 from labkit.bench.cells import Cell
 from labkit.bench.failover import mptcp
 from labkit.bench.part import Options, Part
@@ -21,7 +21,7 @@ from labkit.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.netlink import set_offload
 
-PAIRS = 6
+PAIRS = 12  # with 6, medians of one hour were 1.01 and 1.06
 FULL_PAIRS = 5
 CONTEXT_ROUNDS, GLIMPSE_ROUNDS = 2, 1
 FULL_S, SHORT_S = 1.0, 0.7  # of a run
@@ -47,7 +47,9 @@ def measure(lab: Lab, options: Options) -> Document:
         "seconds": options.seconds,
         "cells": found,
         "notes": notes,
-        "requirements": [r for c, d in zip(wanted, found, strict=True) for r in cells.requirements(c, d["ratios"])],
+        "requirements": [
+            r for c, d in zip(wanted, found, strict=True) for r in cells.requirements(c, d["ratios"], d["bare"])
+        ],
     }
 
 
@@ -77,6 +79,7 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
         progress(f"  {number + 1}: {', '.join(said)} Gbit/s")
     withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
     peers = [c.name for c in found if c.name != MRCD and len(runs[c.name]) == rounds]
+    both = {KERNEL, PLAIN} <= set(peers)
     return {
         "where": cell.where,
         "mtu_bytes": cell.mtu,
@@ -88,6 +91,7 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
         "glimpse": cell.glimpse,
         "candidates": [_summary(cell, c, runs[c.name]) for c in found],
         "ratios": [cells.compared(p, runs[MRCD], runs[p]) for p in peers],
+        "bare": cells.compared(KERNEL, runs[PLAIN], runs[KERNEL]) if both else None,
         "withdrawals_without_a_fault": len(withdrawn),
     }, notes
 
@@ -144,6 +148,8 @@ def lines(document: Document) -> list[str]:
             shown = next(c["shown"] for c in cell["candidates"] if c["name"] == r["peer"])
             found.append(f"  mrcd / {shown}: goodput {cells.said_of(r['goodput'])}")
             found.append(f"  {'':{len(shown) + 7}}CPU per Gbit {cells.said_of(r['cpu_per_gbit'])}")
+        if cell["bare"]:
+            found.append(f"  plain / kernel: goodput {cells.said_of(cell['bare']['goodput'])}")
         if cell["withdrawals_without_a_fault"]:
             found.append(f"  EVs withdrawn meanwhile: {cell['withdrawals_without_a_fault']}")
     return [*found, *document["notes"]]
