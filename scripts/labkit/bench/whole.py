@@ -73,8 +73,8 @@ def _bounds(document: Document) -> list[str]:
         ["met" if b["met"] else "NOT MET", b["part"], b["requirement"], " ".join(b["measured"].split())] for b in found
     ]
     columns = [Column(""), Column("PART"), Column("BOUND"), Column("MEASURED")]
+    minutes = f"{document['taken_s'] / 60:.1f} minutes"
+    if not found:
+        return [f"nothing is required of this; {minutes}"]
     met = sum(b["met"] for b in found)
-    return [
-        *(table(columns, rows, colour=False) if rows else []),
-        f"{met} of {len(found)} bounds met; {document['taken_s'] / 60:.1f} minutes",
-    ]
+    return [*table(columns, rows, colour=False), f"{met} of {len(found)} bounds met; {minutes}"]
