@@ -11,17 +11,19 @@
 static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, const struct control *control)
 {
 	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns);
-	__u32 ports = bpf_ntohs(control->probe.ports), before = peer->ports;
+	__u32 ports = bpf_ntohs(control->probe.ports), status = bpf_ntohs(control->probe.status);
 
 	peer->heard_ns = bpf_ktime_get_ns();
 	if (overtaken(sent, peer->ports_ns))
 		return;
 	peer->ports_ns = sent;
 	peer->generation = bpf_ntohl(control->probe.generation);
-	peer->status = bpf_ntohs(control->probe.status);
+	if (peer->status != status) /* a line that all packets read */
+		peer->status = status;
+	if (peer->ports == ports)
+		return;
 	peer->ports = ports;
-	if (ports != before)
-		refresh_usable(peer, host_id);
+	refresh_usable(peer, host_id);
 }
 
 /* The reply goes back on a usable EV in the same plane, another one for each probe, so that a

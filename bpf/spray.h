@@ -104,15 +104,15 @@ static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *tu
 }
 
 /* Peers begin on different planes and EVs: else packets to many peers by turns would all take one plane, then all the
- * next, and one T1 of it.
+ * next, and one T1 of it. So do senders to the same peer.
  */
-static __noinline void begin_turns(struct mrc_rotation *turn, __u32 host_id)
+static __noinline void begin_turns(const struct mrc_peer *peer, struct mrc_rotation *turn, __u32 host_id)
 {
-	__u32 i;
+	__u32 first = host_id + settings.host_id, i;
 
-	turn->plane = host_id % settings.planes;
+	turn->plane = first % settings.planes;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
-		turn->slot[i] = host_id / settings.planes % settings.evs_per_plane;
+		turn->slot[i] = first / settings.planes % (peer->slots ?: 1);
 }
 
 static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u64 now)
@@ -132,7 +132,7 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	struct mrc_ev *ev;
 
 	if (!turn->plane)
-		begin_turns(turn, host_id);
+		begin_turns(peer, turn, host_id);
 	if (peer->queued)
 		ports = planes_in_pace(host_id, ports & peer->usable_planes, out->packets);
 	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))

@@ -118,10 +118,11 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
 		c->rank = rank;
 		bpf_loop(settings.planes * settings.evs_per_plane, choose_usable, &c, 0);
 	}
+	*(volatile __u32 *)&peer->usable_planes &= c->planes; /* no plane is among these without an EV, not for a moment */
 	for (i = 0; i < MRC_EV_WORDS; i++)
 		if (peer->usable[i] != c->words[i])
 			*(volatile __u64 *)&peer->usable[i] = c->words[i];
-	peer->usable_planes = c->planes;
+	*(volatile __u32 *)&peer->usable_planes = c->planes;
 	return 0;
 }
 

@@ -133,8 +133,8 @@ def route_request(route: Route) -> dict[str, Any]:
         "proto": PROTOCOL,
         "table": TABLE_MAIN,
     }
-    if route.family == socket.AF_INET and not any(h.gateway for h in route.hops):
-        spec["scope"] = _SCOPE_LINK
+    if route.family == socket.AF_INET and not any(h.gateway and ":" not in h.gateway for h in route.hops):
+        spec["scope"] = _SCOPE_LINK  # the destinations may be others' gateways
     asked = {"mtu": route.mtu, "reordering": route.reordering, "rto_min": route.rto_min_ms}
     metrics = {k: v for k, v in asked.items() if v}
     if metrics:

@@ -1,6 +1,6 @@
 """The routes that a host wants, from its plan and its links. Pure; netlink.py writes them.
 
-overlay    peer's prefix → mrc0                          while the peer's data plane is attached; all by one gateway
+overlay    peer's prefix → mrc0                          while the peer's data plane is attached
     fallback   peer's prefix → seg6 encap.red, a hop per usable EV (as many as hops_per_peer), at a worse metric, always
 local SIDs where the peers' fallback traffic arrives: uDT4 and uDT6 behind the host's uSID
 fabric     own T0's uSID, and the plane's underlay, via the plane's first hop
@@ -16,7 +16,11 @@ from mrcd.topology import UDT4, UDT6, Peer, Plan, carrier, host_usid, plane_netw
 
 MAX_HOPS = 32  # with 64 hops in a route iproute2's dumps come out empty, those of other programs' routes too
 ALL_HOPS = 16_384  # of the routes to all peers: each costs memory in the kernel, and a start its time
-BEHIND_MRC0 = "fe80::6d72:6330"  # all peers, in ASCII; nobody has it, and mrc0 asks for nobody
+# Each destination behind mrc0 is a neighbour, and above 1,024 (gc_thresh3) the kernel collects them all the time: so many
+# peers are one, by a gateway that nobody has; mrc0 asks for nobody. Fewer have none, for then the kernel takes no peer as
+# the gateway of others' IPv6 routes.
+NEIGHBOURS = 512
+BEHIND_MRC0 = "fe80::6d72:6330"  # "mrc0"
 _METRIC = 1024  # of SIDs and fabric routes: the kernel's own default for IPv6
 
 
@@ -68,8 +72,7 @@ def peer_routes(
         sprayed = Route(
             str(prefix),
             overlay.metric,
-            # One gateway: else each destination is a neighbour, and above 1,024 the kernel collects them all the time.
-            (Hop(mrc0.ifindex, BEHIND_MRC0),) if mrc0 else (),
+            (Hop(mrc0.ifindex, BEHIND_MRC0 if len(plan.peers) > NEIGHBOURS else None),) if mrc0 else (),
             mtu=plan.inner_mtu,
             reordering=overlay.reordering,
             source=source,

@@ -139,6 +139,9 @@ def test_peers_begin_on_planes_of_their_own(bench: Bench) -> None:
         evs = [pushed(bench, datagram(H0, host))[0] for _ in range(EVS)]
         assert evs[:2] == [first, (first + SLOTS) % EVS]
         assert set(evs) == set(bench.usable(host))
+    bench.set_rotations(0)
+    bench.tables.peers["slots"][H5] = 1  # a peer may have fewer EVs than there is room for
+    assert pushed(bench, datagram(H0, H5))[0] == H5 % PLANES * SLOTS
 
 
 # ---- counters ----

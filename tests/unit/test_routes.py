@@ -87,9 +87,16 @@ def test_a_peer_s_prefixes_go_into_mrc0_and_fall_back_to_srv6() -> None:
         (dst, metric) for dst in ("10.99.0.3/32", "fd00:99::3/128", "10.98.0.0/24") for metric in (100, 4000)
     }
     overlay = only(found, "fd00:99::3/128", 100)
-    assert overlay.hops == (Hop(99, routes.BEHIND_MRC0),)
+    assert overlay.hops == (Hop(99),)
     assert (overlay.mtu, overlay.reordering, overlay.source, overlay.local) == (9020, 300, "fd00:99::1", None)
     assert only(found, "10.98.0.0/24", 4000).source == "10.99.0.1"
+
+
+def test_many_peers_are_one_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, gateway in ((2, None), (1, routes.BEHIND_MRC0)):  # there are two
+        monkeypatch.setattr(routes, "NEIGHBOURS", most)
+        for dst in ("fd00:99::3/128", "10.99.0.3/32"):
+            assert only(to_peer(plan(), "h2"), dst, 100).hops == (Hop(99, gateway),)
 
 
 def test_fallback_has_a_hop_per_usable_ev_with_the_right_function() -> None:
