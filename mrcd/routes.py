@@ -16,9 +16,9 @@ from mrcd.topology import UDT4, UDT6, Peer, Plan, carrier, host_usid, plane_netw
 
 MAX_HOPS = 32  # with 64 hops in a route iproute2's dumps come out empty, those of other programs' routes too
 ALL_HOPS = 16_384  # of the routes to all peers: each costs memory in the kernel, and a start its time
-# Each destination behind mrc0 is a neighbour, and above 1,024 (gc_thresh3) the kernel collects them all the time: so many
-# peers are one, by a gateway that nobody has; mrc0 asks for nobody. Fewer have none, for then the kernel takes no peer as
-# the gateway of others' IPv6 routes.
+# Each destination behind mrc0 is a neighbour, and above 1,024 (gc_thresh3) the kernel collects them all the time: so
+# many peers are one, by a gateway that nobody has; mrc0 asks for nobody. Fewer have none: the kernel takes no peer that
+# has one as the gateway of others' IPv6 routes.
 NEIGHBOURS = 512
 BEHIND_MRC0 = "fe80::6d72:6330"  # "mrc0"
 _METRIC = 1024  # of SIDs and fabric routes: the kernel's own default for IPv6
