@@ -92,17 +92,18 @@ class Daemon:
         in_force = self._adopted.is_set()  # and not one that was refused half-way
         self._adopted.clear()
         self.readers.stop()
+        breath = Breath()
         if self._monitoring:
             self._monitoring.cancel()
             await asyncio.wait({self._monitoring})
-            self.monitor.drain()
+            while self.monitor.drain():  # by the names that peers had
+                await breath()
         shrinks = plan.inner_mtu < self.plan.inner_mtu
         self.nics.follow(plan)
         left = set(self.plan.interfaces) - set(plan.interfaces)
         self.plan, self.dataplane, self.tables = plan, dataplane, tables
         dataplane.plan = plan
         before = {row: p.host.name for row, p in self.peers.items()} or view.hosts_before(self.run_dir)
-        breath = Breath()
         strangers = view.strangers(before, plan)
         await breath()
         gone = self.peers.keys() - {p.host.id for p in plan.peers} | self.peers.keys() & strangers
@@ -113,10 +114,10 @@ class Daemon:
             if in_force:  # nobody is to send to hosts that are no more
                 _log_changes(await self._routes.want(row, ()))
             self._routes.forget(row)
-        await breath()
+        prefixes = await asyncio.to_thread(install.prefixes, plan)
         await in_steps(install.write_peers_in_steps(tables, plan, dataplane.refresh, strangers))
         await in_steps(dataplane.take_over(tables, strangers))
-        await in_steps(dataplane.set_prefixes_in_steps(await asyncio.to_thread(install.prefixes, plan)))
+        await in_steps(dataplane.set_prefixes_in_steps(prefixes))
         self.view = view.View(tables, plan, [], dataplane.pins)
         await breath()
         monitor = Monitor(plan, tables, dataplane, self.events, self._mark)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 BREATH_S = 0.005
+_LEAST_S = 0.001  # who comes last in a round goes on, too
 _PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it: then that has a breath too
 _AT_A_STRETCH_S = 0.002  # a thread works, and then sleeps:
 _MOMENT_S = 0.0002  # for who waits for the lock to wake up
@@ -45,7 +46,8 @@ _mine = _Mine()
 
 def until() -> float:
     """time.perf_counter() at which what runs in the loop is to let others come."""
-    return (time.perf_counter() if Round.began_s is None else Round.began_s) + BREATH_S
+    now = time.perf_counter()
+    return now + BREATH_S if Round.began_s is None else max(Round.began_s + BREATH_S, now + _LEAST_S)
 
 
 def give_way() -> None:
@@ -90,10 +92,8 @@ class Breath:
             self._until = until()
 
 
-async def in_steps(steps: Iterable[T]) -> list[T]:
+async def in_steps(steps: Iterable[object]) -> None:
     """Go through these, and let the loop see to others in between."""
-    breath, found = Breath(), []
-    for step in steps:
-        found.append(step)
+    breath = Breath()
+    for _ in steps:
         await breath()
-    return found

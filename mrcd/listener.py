@@ -27,7 +27,7 @@ class Listener:
         self._peers, self._dataplane, self._events = peers, dataplane, events
         self.stalled: set[int] = set()  # peers to which a flow has stopped
         self.why: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}  # what events will not say
-        self._unread = False  # there is more in the ring buffer
+        self.unread = False  # there is more in the ring buffer
         self._waiting: deque[np.void] = deque()
         self._rest: asyncio.Handle | None = None
         self._began_ns = 0  # what changed before is known
@@ -40,7 +40,7 @@ class Listener:
     def drain(self) -> None:
         """Take what is in the ring buffer into the event log; the rest soon, if it is much."""
         found = self._dataplane.events()
-        self._unread = len(found) >= EVENTS_AT_ONCE
+        self.unread = len(found) >= EVENTS_AT_ONCE
         stalled = found["ev"] == abi.EVENT_STALLED
         self.stalled.update(found["host_id"][stalled].tolist())
         self._waiting.extend(found[~stalled])
@@ -94,7 +94,7 @@ class Listener:
         since = evs["state_since_ns"]
         known = np.maximum(self._told_ns[rows], np.uint64(self._began_ns))
         lost = (since > known) & (since < max(0, now - _TOLD_NS))
-        if self._waiting or self._unread or not lost.any():
+        if self._waiting or self.unread or not lost.any():
             return
         self._miss(int(lost.sum()))
         self._told[rows] = np.where(lost, _UNTOLD, self._told[rows])

@@ -30,6 +30,7 @@ log = logging.getLogger("mrcd")
 
 _NICE = 10
 _GARBAGE = (1_000, 5, 20_000)  # objects of a collection, which stops everything: 2 ms; of older ones, rarely
+_RELOAD_S = 5.0
 _SWITCH_S = 0.0001  # answers are made in threads, and the loop does not wait long for them
 
 
@@ -115,6 +116,10 @@ async def _serve(
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")
         stopping.cancel()
+        if not work.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RELOAD_S), daemon.admin_lock:
+                    pass  # a reload that has begun goes to its end: half of one would stay in the tables
         beat.cancel()
         if work.done():
             work.result()

@@ -384,6 +384,7 @@ class Monitor:
         self.changes.add(health.Steer(a.row, a.ev, health.IN_USE, bad, why, a.evidence) for a in alarms)
         self.changes.carry_out(self._until)
 
-    def drain(self) -> None:
-        """Take what the programs have told into the event log."""
+    def drain(self) -> bool:
+        """Take what the programs have told into the event log; much of it by and by. Whether there is more."""
         self._listener.drain()
+        return self._listener.unread

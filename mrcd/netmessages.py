@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
+from pyroute2.netlink import nlmsg_base
 from pyroute2.netlink.rtnl.rtmsg import rtmsg_base
 
 PROTOCOL = 77  # rtm_protocol of what mrcd owns; `ip route show proto 77`
@@ -23,6 +24,11 @@ _IFF_UP, _IFF_NOARP, _IFF_LOWER_UP = 0x1, 0x80, 0x10000
 _srh = rtmsg_base.seg6_encap_info.ipv6_sr_hdr
 _srh.encapmodes["encap.red"] = _ENCAP_RED
 _srh.r_encapmodes[_ENCAP_RED] = "encap.red"
+
+# Each message and attribute of pyroute2 refers to itself, by a list that is for indexing by numbers alone, and an
+# address to what it is in: only a collection of garbage would free them, and one of old objects would hold up the loop.
+# So there is no such list, and who has read a message clears it.
+nlmsg_base.chain = property(lambda self: [self], lambda self, value: None)
 
 
 @dataclass(frozen=True)

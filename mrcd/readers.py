@@ -6,7 +6,10 @@ the one after: it is read again. And what a thread may yet use is not closed bel
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+_THREADS = 4
 
 T = TypeVar("T")
 
@@ -19,6 +22,8 @@ class Readers:
         self._stops = 0
         self._reading: set[object] = set()
         self._to_close: list[tuple[set[object], Callable[[], None]]] = []
+        # Of their own: a reload needs threads, too, and does not wait for those who will have to read again.
+        self._threads = ThreadPoolExecutor(_THREADS, "reader")
 
     def stop(self) -> None:
         """What there is to read is about to be changed: who comes waits, who reads will have to read again."""
@@ -48,7 +53,7 @@ class Readers:
     async def _in_a_thread(self, make: Callable[[], T]) -> T:
         me = object()
         self._reading.add(me)
-        thread = asyncio.get_running_loop().run_in_executor(None, make)
+        thread = asyncio.get_running_loop().run_in_executor(self._threads, make)
         thread.add_done_callback(lambda _: self._done(me))
         return await asyncio.shield(thread)  # who asked may be cancelled; the thread reads on
 

@@ -28,7 +28,7 @@ class Stalls:
         self._rows, self._listener, self._dataplane = rows, listener, dataplane
         self._peerwatch, self._turns = peerwatch, turns
         self._asked_ns = np.zeros(len(turns.due_ns), np.int64)
-        self._again: asyncio.TimerHandle | None = None
+        self._over = False
 
     def ask(self) -> bool:
         """Ask those of which the listener has heard, and once more when replies have had time. Whether there are any;
@@ -43,13 +43,16 @@ class Stalls:
         self._turns.note_busy(rows, now)  # though no look may have seen its traffic yet
         self._turns.due_ns[rows] = 0
         self._sweep(rows)
-        self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._sweep, rows)
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._once_more, rows)
         return True
 
     def cancel(self) -> None:
         """Ask nobody once more."""
-        if self._again:
-            self._again.cancel()
+        self._over = True
+
+    def _once_more(self, rows: list[int]) -> None:
+        if not self._over:
+            self._sweep(rows)
 
     def _sweep(self, rows: list[int]) -> None:
         try:

@@ -87,8 +87,7 @@ class Steering:
         """The EVs that a target means now. In a thread: with thousands of peers the loop must not wait for it."""
         found = self._known.get(target)
         if found is None:
-            rows = await asyncio.to_thread(policy.selected, self._plan, target)
-            found = [(row, ev) for row, evs in rows.items() for ev in evs]
+            found = await asyncio.to_thread(_selected, self._plan, target)
             if target in self.denials:
                 self._known[target] = found
         return found
@@ -352,6 +351,10 @@ class Steering:
 
 
 _NO_PATH = "none of this host's paths goes by it now; those that come will be denied"
+
+
+def _selected(plan: Plan, target: Target) -> Found:
+    return [(row, ev) for row, evs in policy.selected(plan, target).items() for ev in evs]
 
 
 def _by_row(at: Found) -> policy.Rows:

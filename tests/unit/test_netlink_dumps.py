@@ -1,10 +1,14 @@
 """What the kernel dumps is taken message by message, and everything else as it comes."""
 
+import gc
+import socket
 import struct
+import weakref
 
 import pytest
 from pyroute2 import AsyncIPRoute
 from pyroute2.netlink import NLM_F_MULTI
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from mrcd.netlink import _IPRoute
 
@@ -39,3 +43,22 @@ def test_parts_of_a_datagram(datagram: bytes, parts: list[bytes], monkeypatch: p
     monkeypatch.setattr(AsyncIPRoute, "enqueue", lambda _self, data, _addr: taken.append(data), raising=False)
     object.__new__(_IPRoute).enqueue(datagram, (0, 0))
     assert taken == parts
+
+
+def test_messages_that_were_read_are_freed_without_a_collection_of_garbage() -> None:
+    made = rtmsg()
+    made["family"] = socket.AF_INET
+    made["attrs"] = [("RTA_DST", "10.0.0.1"), ("RTA_PRIORITY", 100)]
+    made.encode()
+    gc.collect()
+    gc.disable()
+    try:
+        read = rtmsg(made.data)
+        read.decode()
+        assert read.get("RTA_PRIORITY") == 100
+        there = weakref.ref(read)
+        read.clear()
+        del read
+        assert there() is None
+    finally:
+        gc.enable()
