@@ -48,7 +48,7 @@ _LISTEN_S = 0.5
 @click.option(
     "--full",
     is_flag=True,
-    help="throughput: the whole matrix (40 minutes); paper: all experiments at length (8); planes, scale: all",
+    help="throughput: the whole matrix (25 minutes); paper: all experiments at length (8); planes, scale: all",
 )
 @click.option("--mtu", type=click.IntRange(min=1500, max=65000), help="of throughput's links  [default: 1500 and 9100]")
 @click.option(
