@@ -26,6 +26,7 @@ from mrcd.netmessages import (
     Change,
     Link,
     Route,
+    forget,
     read_change,
     read_link,
     read_route,
@@ -91,7 +92,7 @@ class Netlink:
     async def _links(self) -> AsyncIterator[Link]:
         async for msg in await self._ipr.link("dump"):
             yield read_link(msg)
-            msg.clear()
+            forget(msg)
 
     async def ensure_veth(self, name: str, peer: str, *, mtu: int, gso_max_size: int) -> tuple[Link, Link]:
         """A veth pair without neighbour discovery, up, with that MTU. Returns both ends."""
@@ -199,7 +200,7 @@ class Netlink:
                 if msg["proto"] == PROTOCOL and msg.get("RTA_TABLE") == TABLE_MAIN:
                     route = read_route(msg)
                     found[route.key] = route
-                msg.clear()
+                forget(msg)
         return found
 
     async def write_route(self, route: Route, verb: str) -> None:
@@ -213,7 +214,7 @@ class Netlink:
             ) from None
         made = [read_route(msg) for msg in answers if msg.get("event") == "RTM_NEWROUTE"]
         for msg in answers:
-            msg.clear()
+            forget(msg)
         if route not in made:
             raise MachineError(f"route {route.dst} was written, but the kernel has {made or 'nothing'}, not {route}")
 
@@ -250,7 +251,7 @@ class Netlink:
             mac = msg.get("NDA_LLADDR")
             if msg.get("NDA_DST") == gateway and mac and msg["state"] & _NUD_USABLE:
                 found[msg["ifindex"]] = mac
-            msg.clear()
+            forget(msg)
         return found
 
     # ---- events ----

@@ -27,7 +27,7 @@ _srh.r_encapmodes[_ENCAP_RED] = "encap.red"
 
 # Each message and attribute of pyroute2 refers to itself, by a list that is for indexing by numbers alone, and an
 # address to what it is in: only a collection of garbage would free them, and one of old objects would hold up the loop.
-# So there is no such list, and who has read a message clears it.
+# So there is no such list, and who has read a message forgets it.
 nlmsg_base.chain = property(lambda self: [self], lambda self, value: None)
 
 
@@ -124,6 +124,11 @@ def read_change(msg: Any) -> Change:
     if event != "RTM_NEWLINK":
         return Change(only_neighbour="NEIGH" in event)
     return Change(ifindex=msg["index"], up=_up(msg["flags"]))
+
+
+def forget(msg: Any) -> None:
+    """Nothing more is read of a message but its header."""
+    msg["attrs"] = []
 
 
 def _up(flags: int) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
@@ -127,7 +128,7 @@ class Bench:
         paces = libbpf.map_fd(libbpf.maps_of(self.dataplane._obj)["mrc_paces"])
         for key in range(len(self.tables.peers)):
             libbpf.update_elem(paces, struct.pack("I", key), bytes(abi.PACE.itemsize))
-        self.dataplane.events()
+        self.events()
         self.dataplane.set_prefixes(install.prefixes(self.plan))
         try:
             os.sched_setaffinity(0, {self._cpu})  # each CPU has a rotation of its own
@@ -135,6 +136,13 @@ class Bench:
                 yield self
         finally:
             os.sched_setaffinity(0, cpus)
+
+    def events(self) -> NDArray[np.void]:
+        """All that the programs have told since the last call: the daemon takes some at a time."""
+        parts = [self.dataplane.events()]
+        while len(parts[-1]):
+            parts.append(self.dataplane.events())
+        return np.concatenate(parts)
 
     def set_rotations(self, plane: int) -> None:
         """Every peer's next packet begins behind this plane, with slot 0; 0 = as if none had been sent to any."""

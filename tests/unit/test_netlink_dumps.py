@@ -11,6 +11,7 @@ from pyroute2.netlink import NLM_F_MULTI
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from mrcd.netlink import _IPRoute
+from mrcd.netmessages import forget
 
 ROUTE, DONE = 24, 3  # RTM_NEWROUTE, NLMSG_DONE
 
@@ -57,7 +58,7 @@ def test_messages_that_were_read_are_freed_without_a_collection_of_garbage() -> 
         read.decode()
         assert read.get("RTA_PRIORITY") == 100
         there = weakref.ref(read)
-        read.clear()
+        forget(read)
         del read
         assert there() is None
     finally:
