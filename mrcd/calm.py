@@ -4,6 +4,8 @@ The programs count changes of state per peer (mrc_peer.wanted). Where all EVs we
 was counted since, they are. (EVs that became congested meanwhile are not counted: nothing is decided of these.)
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +27,7 @@ class Calm:
         # Of each EV the word with configured, plane, srh_len, weight and state.
         self._heads = tables.evs.view(np.uint64)[:, 2 :: abi.EV.itemsize // 8]
         self._asked, self._told = _words(tables.evs, "probe_seq"), _words(tables.ledgers, "reply_seq")
-        self._lags = tables.ledgers.view(np.uint64)[:, abi.LEDGER.fields["lag_ns"][1] // 8 :: abi.LEDGER.itemsize // 8]  # type: ignore[index]
+        self._lags = _words(tables.ledgers, "lag_ns", np.uint64)
         self._wanted = np.full(len(tables.peers), _UNKNOWN, np.int64)  # when all were found GOOD
 
     def well(self, rows: Ints) -> Bools:
@@ -70,7 +72,10 @@ class Losses:
         return self._judged[rows], self._before[rows] + self._deficit[rows]
 
 
-def _words(table: NDArray[np.void], field: str) -> NDArray[np.uint32]:
-    """The low 32 bits of a field of all EVs, (peers, evs_per_peer): numpy copies rows of these quicker than records."""
+def _words(
+    table: NDArray[np.void], field: str, kind: type[np.unsignedinteger[Any]] = np.uint32
+) -> NDArray[np.unsignedinteger[Any]]:
+    """A field of all EVs, or its low bits, (peers, evs_per_peer): numpy copies rows of these quicker than records."""
     assert table.dtype.fields is not None
-    return table.view(np.uint32)[:, table.dtype.fields[field][1] // 4 :: table.dtype.itemsize // 4]
+    size = np.dtype(kind).itemsize
+    return table.view(kind)[:, table.dtype.fields[field][1] // size :: table.dtype.itemsize // size]

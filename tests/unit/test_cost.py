@@ -19,16 +19,19 @@ def test_runs_are_taken_between_two_readings() -> None:
     assert progstats.Runs(7, 0).mean_ns is None
 
 
-@pytest.mark.parametrize(("of_all", "busy", "met"), [(1.2, 1.3, [True, True]), (1.0, 3.0, [True, False])])
-def test_push_may_cost_little_more_at_the_full_table(of_all: float, busy: float, met: list[bool]) -> None:
+@pytest.mark.parametrize(
+    ("of_all", "busy", "every", "met"),
+    [(1.2, 1.3, 1.3, [True, True, True]), (1.0, 1.0, 3.0, [True, True, False]), (1.0, 1.4, 3.0, [True, False, False])],
+)
+def test_push_may_cost_little_more_at_the_full_table(of_all: float, busy: float, every: float, met: list[bool]) -> None:
     one = [100.0, 120.0, 90.0]
     costs = {
         ("mrc_push", ONE): one,
         ("mrc_push", ONE_OF_ALL): [x * of_all for x in one],
         ("mrc_push", BUSY_ONES): [x * busy for x in one],
-        ("mrc_push", ALL): [x * 9 for x in one],  # of which nothing is required: it is shown
+        ("mrc_push", ALL): [x * every for x in one],
         ("mrc_pop", ONE): one,
-        ("mrc_pop", ALL): [x * 9 for x in one],
+        ("mrc_pop", ALL): [x * 9 for x in one],  # of which nothing is required
     }
     assert [r["met"] for r in cost.required(costs)] == met
 
