@@ -34,6 +34,16 @@ static inline __u16 csum_replace16(__u16 csum, __u16 from, __u16 to)
 	return (__u16)~sum;
 }
 
+/* Another hash of the same flow, as even as the first (the finaliser of MurmurHash3, Appleby, 2011). */
+static inline __u32 rehash(__u32 hash)
+{
+	hash ^= hash >> 16;
+	hash *= 0x85ebca6b;
+	hash ^= hash >> 13;
+	hash *= 0xc2b2ae35;
+	return (hash ^ hash >> 16) + 1; /* 0 must not stay 0 */
+}
+
 /* Where a CPU remembers whose an address is. Neighbouring addresses get slots of their own: the last word of the
  * address, in network byte order, counts as it is.
  */

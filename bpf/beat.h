@@ -1,7 +1,7 @@
 /* A clock that can send: for what is to be asked when no packet comes.
  *
  * Programs that a timer runs cannot send. So while there is dense traffic to anybody, a packet of this host's own goes
- * round between mrc0's peer and mrc0, held back there by the queueing discipline (tbf) for MRC_BEAT_NS. Where a
+ * round between the ends of a veth made for it, held back there by the queueing discipline (tbf) for MRC_BEAT_NS. Where a
  * flow has stopped (alarm.h) probes are made of it: on every EV, and for a report. So a path that has died in that
  * moment is known before TCP tries again, with the daemon dead too.
  */
@@ -44,7 +44,7 @@ static __always_inline void keep_beating(struct __sk_buff *skb, const struct mrc
 	__u32 zero = 0;
 	__u64 before;
 
-	if (!beat || !self->paced || !self->probe_ifindex)
+	if (!beat || !self->beat_ifindex || !self->probe_ifindex)
 		return;
 	if (aged(now, beat->wanted_ns, MRC_BEAT_NS))
 		beat->wanted_ns = now;
@@ -108,7 +108,7 @@ static __always_inline int beat(struct __sk_buff *skb)
 
 	if (!s.node || !beat || id != beat->id)
 		return TC_ACT_SHOT; /* consumed, not dropped */
-	if (!s.node->paced || !s.node->probe_ifindex || aged(now, beat->wanted_ns, BEAT_IDLE_NS)) {
+	if (!s.node->beat_ifindex || aged(now, beat->wanted_ns, BEAT_IDLE_NS)) {
 		beat->ns = 0; /* no alarm waits for it, and the next traffic begins another at once */
 		return TC_ACT_SHOT;
 	}
@@ -123,7 +123,7 @@ static __always_inline int beat(struct __sk_buff *skb)
 	skb->mark = id;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
 		return TC_ACT_SHOT;
-	return bpf_redirect(s.node->probe_ifindex, 0);
+	return bpf_redirect(s.node->beat_ifindex, 0);
 }
 
 #endif

@@ -71,16 +71,6 @@ static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, _
 
 #define REHASHES 4
 
-/* Another hash of the same flow, as even as the first (the finaliser of MurmurHash3, Appleby, 2011). */
-static __always_inline __u32 rehash(__u32 hash)
-{
-	hash ^= hash >> 16;
-	hash *= 0x85ebca6b;
-	hash ^= hash >> 13;
-	hash *= 0xc2b2ae35;
-	return (hash ^ hash >> 16) + 1; /* 0 must not stay 0 */
-}
-
 /* The EV of all packets of a flow, for as long as it is usable. The flows of one that is not are spread over the others
  * of its plane, each by its next hash that fits; so are those of a plane without any over the other planes. They stay
  * there whatever becomes of third EVs. Returns its number, or NO_SLOT. A function of its own: spraying pays nothing for it.

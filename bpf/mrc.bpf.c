@@ -4,8 +4,8 @@
  *              outer headers on, redirect to the plane's NIC
  *   mrc_probe  tc egress of mrc0's peer: make the clone of a packet that mrc_push sends there the probe
  *              request that rides on it
- *   mrc_beat   tc ingress of mrc0: a packet that goes round, with which peers are probed where a flow has stopped
- *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, into the stack;
+ *   mrc_beat   tc ingress of mrc0b: a packet that goes round, with which peers are probed where a flow has stopped
+ *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, on to mrc0 and into the stack;
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
  *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; probes go on to mrc_pop
  *   mrc_sweep  run by the daemon: one packet in, probe requests on the EVs of a peer out
@@ -20,6 +20,7 @@
 
 #include "beat.h"
 #include "classes.h"
+#include "deliver.h"
 #include "owner.h"
 #include "pop.h"
 
@@ -120,8 +121,7 @@ int mrc_probe(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC; /* the kernel's own, of the interface */
 	if (mine->armed == ARMED_BEAT) {
 		mine->armed = 0;
-		/* Once more, for the queueing discipline goes by the length that it had when it came here. */
-		return begin_beat(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->probe_ifindex, 0);
+		return begin_beat(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->beat_ifindex, 0);
 	}
 	mine->armed = 0;
 	verdict = ride(skb, self, &mine->request);
@@ -146,11 +146,12 @@ int mrc_pop(struct __sk_buff *skb)
 	struct arrival a = {};
 	struct outer o = {};
 	struct cursor c;
+	struct mrc_node *self = node();
 	enum mrc_drop reason;
 	enum parsed parsed;
 	__u32 plane;
 
-	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
+	if (!self || skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
 	/* Some drivers leave the headers in fragments. */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end)
@@ -183,9 +184,10 @@ int mrc_pop(struct __sk_buff *skb)
 
 		if (verdict == TC_ACT_UNSPEC && vlan && bpf_skb_vlan_pop(skb))
 			return drop_skb(MRC_DROP_POP_FAILED);
-		if (verdict == TC_ACT_UNSPEC)
-			ask_back(skb, &a);
-		return verdict;
+		if (verdict != TC_ACT_UNSPEC)
+			return verdict;
+		ask_back(skb, &a);
+		return deliver(skb, self);
 	}
 	if (vlan) {
 		bpf_skb_vlan_pop(skb);

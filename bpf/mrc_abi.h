@@ -7,7 +7,7 @@
 
 #include <linux/types.h>
 
-#define MRC_ABI_VERSION 5 /* tables: names the directory of the pins */
+#define MRC_ABI_VERSION 6 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
 enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
@@ -30,6 +30,7 @@ enum mrc_version { /* the same in the object's BTF, where the loader looks befor
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
 #define MRC_OWNERS 4096 /* destinations that each CPU remembers: a power of two */
 #define MRC_BEAT_NS 1000000 /* between two beats, see beat.h */
+#define MRC_MERGE_QUEUES 16 /* most queues of mrc0, each merging for a CPU, see deliver.h */
 #define MRC_BUCKETS 256 /* of a histogram: four per power of two */
 
 /* ---- packets ---------------------------------------------------------------------------- */
@@ -270,9 +271,12 @@ struct mrc_node {
 	__u32 status; /* daemon: MRC_STATUS_* */
 	__u32 probe_ifindex; /* daemon: at whose egress mrc_probe is attached; 0 = nowhere */
 	__u32 epoch; /* daemon: another number after each change of the overlay trie, never 0 */
-	__u32 paced; /* daemon: 1 = what probe_ifindex sends leaves MRC_BEAT_NS apart, and comes to mrc_beat */
+	__u32 beat_ifindex; /* daemon: what this sends leaves MRC_BEAT_NS apart, and comes to mrc_beat; 0 = nothing does */
+	__u32 overlay_ifindex; /* daemon: mrc0, which receives what was popped; 0 = the plane's NIC does */
+	__u32 merge_ifindex; /* daemon: mrc0's peer, by which TCP's segments get there, to be merged; 0 = as they are */
+	__u8 overlay_eth[12]; /* daemon: mrc0's address and its peer's, as an Ethernet header has them */
 };
-_Static_assert(sizeof(struct mrc_node) == 24, "mrc_node is 24 bytes");
+_Static_assert(sizeof(struct mrc_node) == 44, "mrc_node is 44 bytes");
 
 /* How a packet's EV is chosen. */
 enum mrc_policy {

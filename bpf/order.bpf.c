@@ -1,7 +1,8 @@
 /* The lab's measure of reordering: by how many bytes TCP data comes late, as a histogram (RFC 4737 §4.3, in bytes).
  *
- * Attached by scripts/lab at tc ingress of a receiving host's NICs, behind mrc_pop: it sees inner packets, or bursts
- * that a virtual link left whole, in the order in which TCP does. One flow at a time: that of the newest SYN.
+ * Attached by scripts/lab at tc ingress of a receiving host's mrc0, and of its NICs for traffic that is not mrcd's: it
+ * sees packets, or bursts left whole or merged, in the order in which TCP does. One flow at a time: that of the newest
+ * SYN.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>

@@ -17,6 +17,7 @@ SPORT_BASE = 0xC000
 REPORT_EVS = 128
 BALLAST = 64
 BEAT_NS = 1_000_000
+MERGE_QUEUES = 16
 EVENT_STALLED = 0xFFFF
 ROUNDS_UNDER_WAY = 4
 REPORT_SLOTS = 8
@@ -235,7 +236,10 @@ NODE = np.dtype(
         ("status", _u32),
         ("probe_ifindex", _u32),
         ("epoch", _u32),
-        ("paced", _u32),
+        ("beat_ifindex", _u32),
+        ("overlay_ifindex", _u32),
+        ("merge_ifindex", _u32),
+        ("overlay_eth", _u8, 12),
     ]
 )
 OWNER = np.dtype([("address", _u32, 4), ("epoch", _u32), ("value", _u32), ("reserved", _u64)])

@@ -1,5 +1,7 @@
 """What is checked of a cluster file beyond the types of its values. Pure."""
 
+_MOST_CPUS = 8192  # NR_CPUS of the largest kernels
+
 
 def port_range(text: int | str) -> tuple[int, int]:
     """The first and the last port of "4791" or "6000-6010". Raises ValueError."""
@@ -9,12 +11,23 @@ def port_range(text: int | str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-def distinct(what: str, names: list[str], overlay: str) -> None:
-    """Raises ValueError where two planes have one NIC, or one has the overlay interface."""
+def cpu_list(text: str) -> set[int]:
+    """The CPUs of "0-3,8". Raises ValueError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first) < _MOST_CPUS):
+            raise ValueError(f'{part!r} is no CPU; write "0-3,8", "all" or "none"')
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def distinct(what: str, names: list[str], overlay: tuple[str, ...]) -> None:
+    """Raises ValueError where two planes have one NIC, or one has an interface of the overlay."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{what}: {name} is named twice; every plane has a NIC of its own")
-        if name in (overlay, overlay + "p"):
+        if name in overlay:
             raise ValueError(f"{what}: {name} is the overlay interface; set overlay.interface to another name")
 
 

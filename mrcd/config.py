@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from mrcd.checks import distinct, port_range, unique
+from mrcd.checks import cpu_list, distinct, port_range, unique
 from mrcd.errors import ConfigError
 from mrcd.prefixes import Address6, Network, Network6, no_overlap
 
@@ -210,7 +210,7 @@ class Health(_Model):
 class Overlay(_Model):
     """The interface that the host's traffic is routed into."""
 
-    interface: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,13}$")] = "mrc0"
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,12}$")] = "mrc0"
     metric: Annotated[int, Field(ge=1, le=65535)] = 100
     fallback_metric: Annotated[int, Field(ge=1, le=65535)] = 4000
     reordering: Annotated[int, Field(ge=3, le=10_000)] = Field(
@@ -228,6 +228,38 @@ class Overlay(_Model):
         default=8,
         description="the routes' least TCP retransmission timeout; Linux 6.7 and newer delay acknowledgements by less",
     )
+
+    rps_cpus: str = Field(
+        default="all",
+        description="the CPUs over which received flows spread, each on one of them, by whichever NIC and queue its "
+        'packets came (receive packet steering): "all", "none", or a list as "0-3,8"',
+    )
+
+    @property
+    def peer(self) -> str:
+        """The other end of the interface."""
+        return self.interface + "p"
+
+    @property
+    def beat(self) -> str:
+        """Another veth, on which a packet goes round (bpf/beat.h)."""
+        return self.interface + "b"
+
+    @property
+    def beat_peer(self) -> str:
+        """Its other end, which holds back what it sends."""
+        return self.interface + "bp"
+
+    @property
+    def interfaces(self) -> tuple[str, ...]:
+        """All that mrcd makes."""
+        return self.interface, self.peer, self.beat, self.beat_peer
+
+    @model_validator(mode="after")
+    def _cpus(self) -> Self:
+        if self.rps_cpus not in ("all", "none"):
+            cpu_list(self.rps_cpus)
+        return self
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -300,7 +332,7 @@ class Config(_Model):
         for h in self.hosts:
             if h.t0 >= c.t0s:
                 raise ValueError(f"host {h.name}: t0 = {h.t0}, but the cluster has t0s = {c.t0s} (0 to {c.t0s - 1})")
-            distinct(f"host {h.name}: interfaces", self.interface_names(h), self.overlay.interface)
+            distinct(f"host {h.name}: interfaces", self.interface_names(h), self.overlay.interfaces)
             if h.interfaces is not None and len(h.interfaces) != c.planes:
                 raise ValueError(f"host {h.name}: {len(h.interfaces)} interfaces for {c.planes} planes; name one each")
         names = self.interfaces.names

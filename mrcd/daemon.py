@@ -172,6 +172,7 @@ class Daemon:
     async def _reconcile(self) -> None:
         """Interfaces, addresses, first hops: actual state to desired state."""
         await self.nics.look()
+        install.write_receiver(self.tables, self.nics.mrc0, self.nics.mrc0_peer, merging=self.nics.merging)
         bitmap = (
             install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs) & ~self.nics.lost_planes()
         )
@@ -245,7 +246,7 @@ class Daemon:
         away by force. Requests ride on what is pushed: mrc_probe is there before they do, and until they stop.
         """
         self.view.hooks.clear()
-        self.tables.node["probe_ifindex"] = self.tables.node["paced"] = 0
+        self.tables.node["probe_ifindex"] = self.tables.node["beat_ifindex"] = 0
         self._attached_at = None  # until the last step has succeeded
         if self.detached and not self.dataplane.attached():
             self._attached_at = self.nics.interfaces()
@@ -261,9 +262,9 @@ class Daemon:
             probe = hooks.probe_attachment(self.nics.mrc0_peer)
             self.dataplane.attach(probe)
             self.tables.node["probe_ifindex"] = self.nics.mrc0_peer.ifindex
-            beat = hooks.beat_attachment(self.nics.mrc0)
+            beat = hooks.beat_attachment(self.nics.beat)
             self.dataplane.attach(beat)
-            self.tables.node["paced"] = self.nics.paced
+            self.tables.node["beat_ifindex"] = self.nics.beat_peer.ifindex if self.nics.paced else 0
             push, document = hooks.push_attachment(
                 self.plan.config.cluster.granularity, self.nics.mrc0, self.nics.mrc0_peer
             )

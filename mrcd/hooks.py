@@ -100,9 +100,9 @@ def probe_attachment(mrc0_peer: Link) -> Attachment:
     return Attachment("probe-egress", "mrc_probe", mrc0_peer.name, mrc0_peer.ifindex, "egress")
 
 
-def beat_attachment(mrc0: Link) -> Attachment:
-    """Where what goes round comes from mrc0's peer."""
-    return Attachment("beat-ingress", "mrc_beat", mrc0.name, mrc0.ifindex, "ingress")
+def beat_attachment(beat: Link) -> Attachment:
+    """Where what goes round comes from the end that holds it back."""
+    return Attachment("beat-ingress", "mrc_beat", beat.name, beat.ifindex, "ingress")
 
 
 def beat_bytes(evs_per_peer: int, srh: bool) -> int:

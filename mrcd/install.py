@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from mrcd import abi
 from mrcd.giveway import by_and_by
 from mrcd.hooks import Port
+from mrcd.netmessages import Link
 from mrcd.paths import Block
 from mrcd.prefixes import Network
 from mrcd.tables import Tables, prefix_key
@@ -129,6 +130,14 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
         if port.nic.up and port.physical.up and record["dmac"].any():
             bitmap |= 1 << plane
     return bitmap
+
+
+def write_receiver(tables: Tables, mrc0: Link, mrc0_peer: Link, *, merging: bool) -> None:
+    """What receives popped packets: mrc0, from its peer."""
+    node = tables.node
+    node["overlay_eth"] = np.concatenate([_mac(mrc0.mac), _mac(mrc0_peer.mac)])
+    node["merge_ifindex"] = mrc0_peer.ifindex if merging else 0
+    node["overlay_ifindex"] = mrc0.ifindex
 
 
 def _mac(text: str) -> NDArray[np.uint8]:

@@ -10,6 +10,7 @@ import errno
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 from pyroute2.netlink import NLM_F_MULTI, rtnl
 from pyroute2.netlink.exceptions import NetlinkError
 
+from mrcd import cpus
 from mrcd.errors import KernelError, MachineError
 from mrcd.giveway import Breath
 from mrcd.netmessages import (
@@ -94,8 +96,13 @@ class Netlink:
             yield read_link(msg)
             forget(msg)
 
-    async def ensure_veth(self, name: str, peer: str, *, mtu: int, gso_max_size: int) -> tuple[Link, Link]:
-        """A veth pair without neighbour discovery, up, with that MTU. Returns both ends."""
+    async def ensure_veth(
+        self, name: str, peer: str, *, mtu: int, gso_max_size: int, queues: int = 1, rps: AbstractSet[int] = frozenset()
+    ) -> tuple[Link, Link]:
+        """A veth pair without neighbour discovery, up, with that MTU. Returns both ends.
+
+        `queues`, of each end and direction, and `rps`, the CPUs for received flows, are for a pair that is made now.
+        """
         links = await self.links()
         mine, other = links.get(name), links.get(peer)
         if mine and (mine.kind != "veth" or not other or mine.lower != other.ifindex):
@@ -104,8 +111,10 @@ class Netlink:
                 hint="remove or rename it, or set overlay.interface in the configuration",
             )
         if name not in links:
-            add = self._ipr.link("add", ifname=name, kind="veth", peer=peer)
-            await self._do(f"create the veth pair {name}–{peer}", add)
+            many = {"num_tx_queues": queues, "num_rx_queues": queues} if queues > 1 else {}
+            add = self._ipr.link("add", ifname=name, kind="veth", peer=peer, **many)
+            with cpus.steering(rps):
+                await self._do(f"create the veth pair {name}–{peer}", add)
             links = await self.links()
         for end in (peer, name):
             link = links[end]
@@ -143,6 +152,11 @@ class Netlink:
         await self._do(f"pace {link.name} (tbf)", pace)
         if [rate] != (found := [q async for q in self._token_buckets(link.ifindex)]):
             raise MachineError(f"{link.name} was paced at {rate} bytes/s, but the kernel has {found or 'nothing'}")
+
+    async def ensure_unpaced(self, link: Link) -> None:
+        """No token bucket on an interface: mrcd up to ABI 5 had its beat there. Raises KernelError."""
+        if [q async for q in self._token_buckets(link.ifindex)]:
+            await self._do(f"unpace {link.name} (tbf)", self._ipr.tc("del", index=link.ifindex, parent=rtnl.TC_H_ROOT))
 
     async def _token_buckets(self, ifindex: int) -> AsyncIterator[int]:
         """The rates of an interface's root tbf, bytes per second: one or none."""

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address, ip_address
 
-from mrcd import abi, hooks, routes
+from mrcd import abi, cpus, hooks, routes
 from mrcd.errors import MachineError, MrcdError
 from mrcd.links import Point
 from mrcd.netlink import Netlink, set_offload
@@ -15,7 +15,8 @@ from mrcd.topology import Plan
 log = logging.getLogger("mrcd")
 
 RETRY_S = 1.0
-_SEGMENTATION = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
+_TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
+_SEGMENTATION = (*_TSO, "tx-udp-segmentation")
 
 
 class Nics:
@@ -28,7 +29,10 @@ class Nics:
         self.plan = plan
         self.mrc0: Link
         self.mrc0_peer: Link
-        self.paced = False  # what mrc0's peer sends is held back
+        self.beat: Link
+        self.beat_peer: Link
+        self.merging = False  # mrc0 merges what mrc0_peer sends it
+        self.paced = False  # what beat_peer sends is held back
         self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
         self.macs: dict[int, str] = {}  # ifindex → first hop
         self._netlink, self._warn, self._look_again = netlink, warn, look_again
@@ -46,12 +50,20 @@ class Nics:
     async def look(self) -> None:
         """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
+        there = cpus.online()
+        mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
-            overlay.interface + "p",
-            mtu=self.plan.inner_mtu,
-            gso_max_size=overlay.burst_bytes - self.plan.overhead,
+            overlay.peer,
+            mtu=mtu,
+            gso_max_size=longest,
+            queues=min(len(there), abi.MERGE_QUEUES),
+            rps=cpus.chosen(overlay.rps_cpus, there),
         )
+        self.beat, self.beat_peer = await self._netlink.ensure_veth(
+            overlay.beat, overlay.beat_peer, mtu=mtu, gso_max_size=longest
+        )
+        await self._netlink.ensure_unpaced(self.mrc0_peer)
         await self._pace()
         burst = c.granularity == "burst"
         set_offload(self.mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
@@ -67,6 +79,8 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
+        # Where all are virtual, bursts come whole.
+        self._merge(not burst or any(port.physical.kind is None for port in self.ports.values()))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
             if port.nic.mtu < c.mtu:
@@ -125,14 +139,24 @@ class Nics:
         return await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))
 
     async def _pace(self) -> None:
-        """What goes round between mrc0 and its peer is held back there; without that it does not go round."""
+        """What goes round is held back on its way; without that it does not go round."""
         packet = hooks.beat_bytes(self.plan.config.cluster.evs_per_peer, self.plan.needs_srh)
         try:
-            await self._netlink.ensure_paced(self.mrc0_peer, packet, abi.BEAT_NS)
+            await self._netlink.ensure_paced(self.beat_peer, packet, abi.BEAT_NS)
             self.paced = True
         except MrcdError as e:
             self.paced = False
             self._warn(f"{e}: while mrcd is dead, nobody probes where a flow has stopped")
+
+    def _merge(self, wanted: bool) -> None:
+        """Have mrc0 merge what its peer sends it (GRO): a veth does if its other end cannot send long segments."""
+        try:
+            set_offload(self.mrc0_peer.name, dict.fromkeys(_TSO, not wanted))
+            set_offload(self.mrc0.name, {"rx-gro": wanted})
+            self.merging = wanted
+        except MrcdError as e:
+            self.merging = False
+            self._warn(f"{e}: TCP gets its segments one by one")
 
     async def _prepare(self, plane: int, port: hooks.Port) -> None:
         """One NIC: sysctls, its address, its first hop."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import __version__, bpfinfo, events, foreign, histograms
+from mrcd import __version__, bpfinfo, cpus, events, foreign, histograms
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
 from mrcd.configtext import config_text
@@ -95,20 +95,31 @@ class View:
             "evs": {s.name: int(states[s]) for s in EvState},
             "usable_evs": int(np.unpackbits(np.ascontiguousarray(records["usable"]).view(np.uint8)).sum()),
             "drops": {k: v for k, v in self._tables.drops().items() if v},
+            "receive": self._receive(),
             "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
             "last_transition": self._last_transition(),
             "last_event": None,
         }
 
+    def _receive(self) -> Document:
+        """What becomes of popped packets."""
+        node, interface = self._tables.node, self._plan.config.overlay.interface
+        received = int(node["overlay_ifindex"]) > 0
+        return {
+            "interface": interface if received else None,
+            "rps_cpus": cpus.words(cpus.steered(interface)) or None,
+            "merging": received and int(node["merge_ifindex"]) > 0,
+        }
+
     def _foreign(self, ours: set[int]) -> list[Document]:
         """Programs of others at our hooks; the kernel tells their names to root alone."""
-        overlay, hooks = self._plan.config.overlay.interface, list[foreign.Hook]()
+        overlay, hooks = self._plan.config.overlay, list[foreign.Hook]()
         for plane in self._tables.planes[: len(self._plan.interfaces)]:
             if plane["ifindex"]:
                 hooks += [(int(plane["ifindex"]), "xdp"), (int(plane["ifindex"]), "ingress")]
         burst = self._plan.config.cluster.granularity == "burst"
-        push = (overlay, "egress") if burst else (overlay + "p", "ingress")
-        for name, point in (push, (overlay + "p", "egress"), (overlay, "ingress")):
+        push = (overlay.interface, "egress") if burst else (overlay.peer, "ingress")
+        for name, point in (push, (overlay.peer, "egress"), (overlay.beat, "ingress")):
             with contextlib.suppress(OSError):
                 hooks.append((socket.if_nametoindex(name), point))
         found = foreign.at(hooks, ours)

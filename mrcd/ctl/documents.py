@@ -38,6 +38,7 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
             f"inner MTU {text(doc.get('inner_mtu'))} bytes",
         ),
         ("push", _hook(push.get("hook"), push.get("how"), push.get("reason"))),
+        ("receive", _receive(doc.get("receive") or {})),
         ("peers", _peers(peers)),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
         *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
@@ -100,6 +101,15 @@ def _daemon(doc: Document) -> str:
         f"mrcd {text(daemon.get('version'))}{abi} running for {duration(daemon.get('uptime_s'))} "
         f"(pid {text(daemon.get('pid'))})"
     )
+
+
+def _receive(receive: Document) -> str:
+    """mrc0, a flow on one of the CPUs 0-1 (RPS), TCP's segments merged (GRO)"""
+    if not receive.get("interface"):
+        return "the planes' NICs"
+    cpus = receive.get("rps_cpus")
+    parts = [text(receive["interface"]), *([f"a flow on one of the CPUs {text(cpus)} (RPS)"] if cpus else [])]
+    return ", ".join([*parts, *(["TCP's segments merged (GRO)"] if receive.get("merging") else [])])
 
 
 def _hook(hook: object, how: object, why: object) -> str:

@@ -1,4 +1,4 @@
-"""How far TCP data arrives out of order in a host: the program lab_order (bpf/order.bpf.c) behind mrc_pop."""
+"""How far TCP data arrives out of order in a host: the program lab_order (bpf/order.bpf.c)."""
 
 import os
 import socket

@@ -183,7 +183,11 @@ def _points(c: Context) -> list[tuple[str, int, str, str]]:
             (physical.name, physical.ifindex, "ingress", "mrc_pop"),
         ]
     push = (site.overlay, "egress") if site.granularity == "burst" else (site.overlay + "p", "ingress")
-    own = ((*push, "mrc_push"), (site.overlay + "p", "egress", "mrc_probe"), (site.overlay, "ingress", "mrc_beat"))
+    own = (
+        (*push, "mrc_push"),
+        (site.overlay + "p", "egress", "mrc_probe"),
+        (site.overlay + "b", "ingress", "mrc_beat"),
+    )
     for name, where, program in own:
         if name in links:
             points.append((name, links[name].ifindex, where, program))

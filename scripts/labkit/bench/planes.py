@@ -131,8 +131,9 @@ def number_of_runs(case: Case, way: str, options: Options) -> int:
 
 
 def _run(lab: Lab, case: Case, way: _Way, options: Options) -> Document:
-    nics = lab.fabric.config.interface_names(lab.fabric.config.host(TARGET))
-    with order.watching(lab.ns(TARGET), nics) as late, Flow(lab, way.ends, protocol=way.protocol) as flow:
+    config = lab.fabric.config
+    ports = [*config.interface_names(config.host(TARGET)), config.overlay.interface]
+    with order.watching(lab.ns(TARGET), ports) as late, Flow(lab, way.ends, protocol=way.protocol) as flow:
         flow.poll(WARM_UP_S)
         if way.protocol == "mptcp":
             mptcp.check(lab, flow)

@@ -1,0 +1,79 @@
+/* What becomes of a packet whose outer headers are off: mrc0 receives it, by whichever plane it came.
+ *
+ * A flow's packets come in by every NIC, and by every queue of each, for these go by the outer headers. Behind mrc0 the
+ * kernel has them together again: on one CPU, by the hash that they get here (RPS, overlay.rps_cpus), and as long
+ * segments, where they go through its veth, which merges (GRO). And TCP finds its cached route, which it keeps per
+ * interface.
+ */
+#ifndef MRC_DELIVER_H
+#define MRC_DELIVER_H
+
+#include "arith.h"
+#include "parse.h"
+
+#define IP_FRAGMENT 0x3fff /* of iphdr.frag_off: the offset, and that more follow */
+
+/* A popped packet's flow. */
+struct flow {
+	__u32 hash;
+	__u8 ip_proto;
+};
+
+/* By source address, and ports if there are any: the destination is this host. All fragments of a packet are alike. */
+static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
+{
+	struct cursor c = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	__u32 l4 = ETH_HLEN, ports = 0;
+	int whole = 1;
+	struct ethhdr *eth;
+
+	if (!TAKE(&c, eth))
+		return -1;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip;
+
+		if (!TAKE(&c, ip))
+			return -1;
+		f->hash = ip->saddr;
+		f->ip_proto = ip->protocol;
+		whole = !(ip->frag_off & bpf_htons(IP_FRAGMENT));
+		l4 += ip->ihl * 4;
+	} else {
+		struct ipv6hdr *ip6;
+		__be32 *source;
+
+		if (!TAKE(&c, ip6))
+			return -1;
+		source = ip6->saddr.in6_u.u6_addr32;
+		f->hash = source[0] ^ source[1] ^ source[2] ^ source[3];
+		f->ip_proto = ip6->nexthdr;
+		l4 += sizeof(*ip6);
+	}
+	if (whole && (f->ip_proto == IPPROTO_TCP || f->ip_proto == IPPROTO_UDP))
+		bpf_skb_load_bytes(skb, l4, &ports, sizeof(ports));
+	f->hash = rehash(rehash(f->hash) ^ ports);
+	return 0;
+}
+
+/* Hand a popped packet on. A burst that a virtual link left whole is merged already, and must not wait for others. */
+static __always_inline int deliver(struct __sk_buff *skb, const struct mrc_node *self)
+{
+	struct ethhdr *eth;
+	struct flow f = {};
+
+	if (!self->overlay_ifindex || parse_flow(skb, &f))
+		return TC_ACT_UNSPEC;
+	eth = (void *)(long)skb->data;
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+		return TC_ACT_UNSPEC;
+	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
+	bpf_set_hash(skb, f.hash);
+	if (self->merge_ifindex && f.ip_proto == IPPROTO_TCP && !skb->gso_size) {
+		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
+		return bpf_redirect(self->merge_ifindex, 0);
+	}
+	skb->queue_mapping = 0; /* a NIC's queue; mrc0 may have no such */
+	return bpf_redirect(self->overlay_ifindex, BPF_F_INGRESS);
+}
+
+#endif

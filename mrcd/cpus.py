@@ -1,0 +1,85 @@
+"""On which CPUs the kernel handles what an interface has received: receive packet steering (RPS)."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mrcd.checks import cpu_list
+
+log = logging.getLogger("mrcd")
+
+_NET = Path("/sys/class/net")
+_DEFAULT = Path("/proc/sys/net/core/rps_default_mask")
+_ONLINE = Path("/sys/devices/system/cpu/online")
+
+
+def online(path: Path = _ONLINE) -> set[int]:
+    """Those that there are, as the kernel lists them."""
+    return cpu_list(path.read_text(encoding="ascii").strip())
+
+
+def chosen(words: str, there: set[int]) -> set[int]:
+    """What overlay.rps_cpus means, of those `there`: none where there is but one, which has no choice."""
+    if words == "none" or len(there) < 2:
+        return set()
+    return there if words == "all" else cpu_list(words) & there
+
+
+def mask(cpus: Iterable[int]) -> str:
+    """As sysfs takes it: hexadecimal words of 32 bits, the highest first. Pure."""
+    bits = sum(1 << cpu for cpu in cpus)
+    found: list[str] = []
+    while bits or not found:
+        found.append(f"{bits & 0xFFFFFFFF:08x}")
+        bits >>= 32
+    return ",".join(reversed(found))
+
+
+def of_mask(text: str) -> set[int]:
+    """The CPUs of a mask of sysfs. Pure."""
+    bits = int(text.strip().replace(",", ""), 16)
+    return {cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1}
+
+
+def words(cpus: Iterable[int]) -> str:
+    """Ranges: 0-3,8. Pure."""
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and cpu == spans[-1][1] + 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in spans)
+
+
+@contextmanager
+def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[None]:
+    """A block in which interfaces are made whose received flows spread over these CPUs, each on one. If there are none,
+    or the kernel does not let it, they stay where they come in.
+
+    By a sysctl, for the files of an interface are root's alone, and /sys may be another network namespace's.
+    """
+    before = ""
+    if cpus:
+        try:
+            before = path.read_text(encoding="ascii").strip()
+            path.write_text(mask(cpus), encoding="ascii")
+        except OSError as e:  # before Linux 6.3 there is none
+            log.warning("%s: %s: received flows are handled where they come in", path, e.strerror)
+    try:
+        yield
+    finally:
+        if before:
+            with suppress(OSError):
+                path.write_text(before, encoding="ascii")
+
+
+def steered(interface: str, root: Path = _NET) -> set[int]:
+    """Over which CPUs an interface's flows are spread. Empty: none, or /sys is another network namespace's."""
+    queues = (root / interface / "queues").glob("rx-*/rps_cpus")
+    try:
+        return set().union(*(of_mask(q.read_text(encoding="ascii")) for q in queues))
+    except OSError:
+        return set()
