@@ -38,7 +38,7 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
             f"inner MTU {text(doc.get('inner_mtu'))} bytes",
         ),
         ("push", _hook(push.get("hook"), push.get("how"), push.get("reason"))),
-        ("receive", _receive(doc.get("receive") or {})),
+        *([("receive", _receive(doc["receive"]))] if doc.get("receive") else []),
         ("peers", _peers(peers)),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
         *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),

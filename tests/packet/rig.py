@@ -1,6 +1,7 @@
 """One host's data plane on a bench: packet in, packet and verdict and counters out.
 
     m0 ══ m0p              the overlay interface: what is sent on m0 is pushed
+    m0b ══ m0bp            where a packet goes round
     n0 ══ w0, n1 ══ w1, …  the plane NICs and what is plugged in there: the wire
 
 Everything is in a network namespace without a name and in a BPF file system below a temporary
@@ -87,10 +88,10 @@ class Bench:
 
     def _interfaces(self) -> dict[str, int]:
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # or it talks
-        lines = ["link add m0 type veth peer name m0p"]
+        lines = ["link add m0 type veth peer name m0p", "link add m0b type veth peer name m0bp"]
         for p in range(PLANES):
             lines.append(f"link add n{p} address {nic_mac(p)} type veth peer name w{p} address {wire_mac(p)}")
-        names = ["m0", "m0p", *(f"{side}{p}" for p in range(PLANES) for side in "nw")]
+        names = ["m0", "m0p", "m0b", "m0bp", *(f"{side}{p}" for p in range(PLANES) for side in "nw")]
         lines += [f"link set {name} up" for name in names]
         subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
         return {name: index for index, name in socket.if_nameindex()}
@@ -303,9 +304,9 @@ class Bench:
     def attach_beat(self) -> Tap:
         """Attach mrc_beat, behind mrc_probe. The tap returned sees what goes round."""
         self.attach_probe()
-        self._attach("beat-ingress", "mrc_beat", "m0", "ingress")
-        self.tables.node["paced"] = 1
-        return self._tap("m0", "m0p")
+        self._attach("beat-ingress", "mrc_beat", "m0b", "ingress")
+        self.tables.node["beat_ifindex"] = self.ifindex["m0bp"]
+        return self._tap("m0b", "m0bp")
 
     def attach_pop(self, plane: int, protocol: Protocol, xdp: Xdp | None = None) -> Tap:
         """Attach mrc_pop; the tap returned sends from the wire and sees what is popped or passed.

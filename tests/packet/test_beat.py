@@ -65,7 +65,7 @@ class Stage:
     def mtu(self, mtu: int) -> Iterator[None]:
         """A block with this MTU on both ends of mrc0."""
         with contextlib.ExitStack() as undo:
-            for name in ("m0", "m0p"):
+            for name in ("m0", "m0p", "m0b", "m0bp"):
                 command = ["ip", "link", "set", name, "mtu"]
                 undo.callback(subprocess.run, [*command, "1500"], check=True, timeout=10)
                 subprocess.run([*command, str(mtu)], check=True, timeout=10)
@@ -107,11 +107,11 @@ class Stage:
 
 @pytest.fixture
 def stage(bench: Bench) -> Iterator[Stage]:
-    link = next(x for x in run(Netlink.links).values() if x.name == "m0p")
+    link = next(x for x in run(Netlink.links).values() if x.name == "m0bp")
     stage = Stage(bench)
     run(lambda n: n.ensure_paced(link, stage.length, abi.BEAT_NS))
     yield stage
-    bench.tables.node["paced"] = 0
+    bench.tables.node["beat_ifindex"] = 0
 
 
 def well_formed(bench: Bench, frame: Frame) -> int:
@@ -167,9 +167,9 @@ def test_when_it_has_ended_traffic_begins_it_anew_at_once(stage: Stage) -> None:
     stage.dense()
     begun = time.monotonic()
     until("it has gone round for a while", lambda: stage.rounds() > 0 and time.monotonic() - begun > LOST_S)
-    stage.bench.tables.node["paced"] = 0
+    stage.bench.tables.node["beat_ifindex"] = 0
     stage.rest(0.003)
-    stage.bench.tables.node["paced"] = 1
+    stage.bench.tables.node["beat_ifindex"] = stage.bench.ifindex["m0bp"]
     stage.dense(anew=False)
     until("it goes round again", lambda: stage.rounds() > 0)
 
@@ -212,13 +212,13 @@ def test_it_ends_when_traffic_has_ended(stage: Stage) -> None:
 
 
 def test_where_nothing_holds_it_back_it_does_not_spin(stage: Stage) -> None:
-    subprocess.run(["tc", "qdisc", "del", "dev", "m0p", "root"], check=True, timeout=10)
+    subprocess.run(["tc", "qdisc", "del", "dev", "m0bp", "root"], check=True, timeout=10)
     stage.dense()
     assert HURRIED <= stage.rest() < 20 * HURRIED  # a round that takes long is none too many
 
 
 def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
-    stage.bench.tables.node["paced"] = 0
+    stage.bench.tables.node["beat_ifindex"] = 0
     stage.dense()
     found: list[int] = []
 
@@ -232,7 +232,7 @@ def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
 
 
 def test_the_kernel_s_own_packets_pass(stage: Stage) -> None:
-    tap = stage.bench._tap("m0", "m0p")
+    tap = stage.bench._tap("m0b", "m0bp")
     tap.send(ETHERNET / IPv6(src="fe80::1", dst="fe80::2") / Raw(b"other"))
     until("it has come", lambda: any(b"other" in f.data for f in tap.frames()))
 
