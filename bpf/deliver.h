@@ -2,8 +2,8 @@
  *
  * A flow's packets come in by every NIC, and by every queue of each, for these go by the outer headers. Behind mrc0 the
  * kernel has them together again: on one CPU, by the hash that they get here (RPS, overlay.rps_cpus), and as long
- * segments, where they go through its veth, which merges (GRO). And TCP finds its cached route, which it keeps per
- * interface.
+ * segments: the NIC merges what XDP has popped, mrc0's veth what goes through it (GRO). And TCP finds its cached route,
+ * which it keeps per interface.
  */
 #ifndef MRC_DELIVER_H
 #define MRC_DELIVER_H
@@ -12,6 +12,35 @@
 #include "parse.h"
 
 #define IP_FRAGMENT 0x3fff /* of iphdr.frag_off: the offset, and that more follow */
+
+#define POPPED 0x706f7064
+
+/* What mrc_pop_xdp tells mrc_pop of a packet that it has popped: XDP metadata, in front of the packet. */
+struct popped {
+	__u32 mark; /* POPPED */
+	__u32 length; /* with the Ethernet header, bytes */
+};
+
+static __always_inline void mark_popped(struct xdp_md *ctx)
+{
+	struct popped *p;
+
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*p))) /* the driver has none: its NIC receives the packet */
+		return;
+	p = (void *)(long)ctx->data_meta;
+	if ((void *)(p + 1) > (void *)(long)ctx->data)
+		return;
+	p->mark = POPPED;
+	p->length = bpf_xdp_get_buff_len(ctx);
+}
+
+/* A shorter one has lost its Ethernet header on the way from generic XDP: its NIC receives it, too. */
+static __always_inline int popped_by_xdp(struct __sk_buff *skb)
+{
+	struct popped *p = (void *)(long)skb->data_meta;
+
+	return (void *)(p + 1) <= (void *)(long)skb->data && p->mark == POPPED && skb->len >= p->length;
+}
 
 /* A popped packet's flow. */
 struct flow {
@@ -38,7 +67,7 @@ static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 		f->ip_proto = ip->protocol;
 		whole = !(ip->frag_off & bpf_htons(IP_FRAGMENT));
 		l4 += ip->ihl * 4;
-	} else {
+	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip6;
 		__be32 *source;
 
@@ -48,6 +77,8 @@ static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 		f->hash = source[0] ^ source[1] ^ source[2] ^ source[3];
 		f->ip_proto = ip6->nexthdr;
 		l4 += sizeof(*ip6);
+	} else {
+		return -1;
 	}
 	if (whole && (f->ip_proto == IPPROTO_TCP || f->ip_proto == IPPROTO_UDP))
 		bpf_skb_load_bytes(skb, l4, &ports, sizeof(ports));
@@ -55,8 +86,8 @@ static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 	return 0;
 }
 
-/* Hand a popped packet on. A burst that a virtual link left whole is merged already, and must not wait for others. */
-static __always_inline int deliver(struct __sk_buff *skb, const struct mrc_node *self)
+/* Hand a popped packet on. A burst is merged already, and so is what the NIC had after it was popped (`merged`). */
+static __always_inline int deliver(struct __sk_buff *skb, const struct mrc_node *self, int merged)
 {
 	struct ethhdr *eth;
 	struct flow f = {};
@@ -68,7 +99,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct mrc_node 
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
 	bpf_set_hash(skb, f.hash);
-	if (self->merge_ifindex && f.ip_proto == IPPROTO_TCP && !skb->gso_size) {
+	if (self->merge_ifindex && f.ip_proto == IPPROTO_TCP && !merged && !skb->gso_size) {
 		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
 		return bpf_redirect(self->merge_ifindex, 0);
 	}

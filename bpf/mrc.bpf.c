@@ -7,7 +7,8 @@
  *   mrc_beat   tc ingress of mrc0b: a packet that goes round, with which peers are probed where a flow has stopped
  *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, on to mrc0 and into the stack;
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
- *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; probes go on to mrc_pop
+ *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; mrc_pop hands on what it popped, and gets
+ *              the probes
  *   mrc_sweep  run by the daemon: one packet in, probe requests on the EVs of a peer out
  *   mrc_steer  run by the daemon: change the state of an EV
  */
@@ -151,7 +152,11 @@ int mrc_pop(struct __sk_buff *skb)
 	enum parsed parsed;
 	__u32 plane;
 
-	if (!self || skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
+	if (!self)
+		return TC_ACT_UNSPEC;
+	if (popped_by_xdp(skb))
+		return deliver(skb, self, 1);
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
 	/* Some drivers leave the headers in fragments. */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end)
@@ -187,7 +192,7 @@ int mrc_pop(struct __sk_buff *skb)
 		if (verdict != TC_ACT_UNSPEC)
 			return verdict;
 		ask_back(skb, &a);
-		return deliver(skb, self);
+		return deliver(skb, self, 0);
 	}
 	if (vlan) {
 		bpf_skb_vlan_pop(skb);
@@ -247,6 +252,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return drop_xdp(MRC_DROP_POP_FAILED);
 	eth.h_proto = inner_proto;
 	*inner_eth = eth;
+	mark_popped(ctx);
 	return XDP_PASS;
 }
 

@@ -5,20 +5,22 @@ _MOST_CPUS = 8192  # NR_CPUS of the largest kernels
 
 def port_range(text: int | str) -> tuple[int, int]:
     """The first and the last port of "4791" or "6000-6010". Raises ValueError."""
-    first, _, last = str(text).partition("-")
-    if not (first.isdecimal() and (last or first).isdecimal() and 0 < int(first) <= int(last or first) < 65536):
+    first, dash, last = str(text).partition("-")
+    last = last if dash else first
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536):
         raise ValueError(f'{text!r} is no port; write 4791 or "6000-6010"')
-    return int(first), int(last or first)
+    return int(first), int(last)
 
 
 def cpu_list(text: str) -> set[int]:
     """The CPUs of "0-3,8". Raises ValueError."""
     found: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first) < _MOST_CPUS):
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < _MOST_CPUS):
             raise ValueError(f'{part!r} is no CPU; write "0-3,8", "all" or "none"')
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(range(int(first), int(last) + 1))
     return found
 
 

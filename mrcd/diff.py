@@ -20,7 +20,7 @@ AGREED = (
     *("cluster.steering", "cluster.udp_port"),
 )
 _AT_ONCE = 64  # peers
-_FIXED = ("overlay.interface", "metrics.address", "metrics.web_config")
+_FIXED = ("overlay.interface", "overlay.rps_cpus", "metrics.address", "metrics.web_config")
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ class Difference:
         for s in self.settings:
             if s.key in _FIXED:
                 then = f", then `ip link del {s.before}`" if s.key == "overlay.interface" else ""
+                if s.key == "overlay.rps_cpus":
+                    then = ", then `ip link del` the overlay's interface: mrcd makes it anew"
                 raise UsageError(
                     f"{s.key} {_said(s.before)} → {_said(s.after)} takes a restart; nothing was changed",
                     hint=f"`systemctl restart mrcd`{then}",

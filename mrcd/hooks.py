@@ -95,6 +95,11 @@ def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tu
     return a, {"hook": f"tc {a.point} {a.interface}", "reason": reason}
 
 
+def merges(granularity: Granularity, ports: dict[int, Port]) -> bool:
+    """Whether mrc0 is to merge what TCP sent: where it comes packet by packet. Virtual links leave bursts whole."""
+    return granularity == "packet" or any(port.physical.kind is None for port in ports.values())
+
+
 def probe_attachment(mrc0_peer: Link) -> Attachment:
     """Where mrc_push sends what is to become a probe: behind its own hook, whichever that is."""
     return Attachment("probe-egress", "mrc_probe", mrc0_peer.name, mrc0_peer.ifindex, "egress")

@@ -79,8 +79,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        # Where all are virtual, bursts come whole.
-        self._merge(not burst or any(port.physical.kind is None for port in self.ports.values()))
+        self._merge(hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
             if port.nic.mtu < c.mtu:

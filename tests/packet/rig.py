@@ -1,7 +1,7 @@
 """One host's data plane on a bench: packet in, packet and verdict and counters out.
 
     m0 ══ m0p              the overlay interface: what is sent on m0 is pushed
-    m0b ══ m0bp            where a packet goes round
+    m0b ══ m0bp            where a packet goes round, or what is popped is received
     n0 ══ w0, n1 ══ w1, …  the plane NICs and what is plugged in there: the wire
 
 Everything is in a network namespace without a name and in a BPF file system below a temporary
@@ -40,6 +40,7 @@ Xdp = Literal["xdp", "xdp-generic"]
 
 _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
+POPPED = 0x706F7064  # bpf/deliver.h
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
     "evs": ("state_since_ns", "last_tx_ns"),
@@ -274,11 +275,12 @@ class Bench:
         return _TC[result], out
 
     def pop_xdp(self, frame: Packet | bytes, ifindex: int) -> tuple[Verdict, bytes]:
-        """Run mrc_pop_xdp alone."""
+        """Run mrc_pop_xdp alone. What it has popped bears its mark, which is no part of what it returns."""
         data = bytes(frame)
         ctx = struct.pack("IIIIII", 0, len(data), 0, ifindex, 0, 0)  # struct xdp_md
         result, out = libbpf.run_program(self._program("mrc_pop_xdp"), data, ctx=ctx, room=1 << 13)
-        return _XDP[result], out
+        mark = struct.pack("II", POPPED, len(out) - 8)
+        return _XDP[result], out.removeprefix(mark)
 
     def _program(self, name: str) -> int:
         return self.dataplane._programs[name]
@@ -318,6 +320,14 @@ class Bench:
         if xdp:
             self._attach(f"xdp-{name}", "mrc_pop_xdp", name, xdp)
         return self._tap(name, other, ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+
+    def receive(self, protocol: Protocol, *, merging: bool = False) -> Tap:
+        """Have m0b receive what is popped. The tap returned sees it."""
+        macs = [self.namespace.json("link", "show", name)[0]["address"] for name in ("m0b", "m0bp")]
+        self.tables.node["overlay_eth"] = [octet for mac in macs for octet in _octets(mac)]
+        self.tables.node["merge_ifindex"] = self.ifindex["m0bp"] if merging else 0
+        self.tables.node["overlay_ifindex"] = self.ifindex["m0b"]
+        return self._tap("m0b", "m0bp", ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
 
     def _attach(self, name: str, program: str, interface: str, point: Any) -> None:
         self.dataplane.attach(Attachment(name, program, interface, self.ifindex[interface], point))

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,35 @@ def test_the_overlay_s_veth(ns: Namespace) -> None:
         assert {"UP", "LOWER_UP", "NOARP"} <= set(link["flags"])
         assert (link["mtu"], link["gso_max_size"], link["inet6_addr_gen_mode"]) == (9020, 65455, "none")
         assert ns.json("-6", "addr", "show", "dev", name)[0:1] in ([], [{}])  # no link-local address, no solicitations
+
+
+def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace) -> None:
+    mask = Path("/proc/sys/net/core/rps_default_mask")
+    before = mask.read_text()
+    run(lambda n: n.ensure_veth("mrc0", "mrc0p", mtu=9020, gso_max_size=65455, queues=2, rps={0, 1}))
+    assert mask.read_text() == before
+    # /sys shows the network namespace of who has mounted it.
+    show = "mount -t sysfs sysfs /sys; cd /sys/class/net; grep -H . mrc0*/queues/rx-*/rps_cpus; ls mrc0p/queues"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", show], capture_output=True, text=True, check=True)
+    masks = [f"{name}/queues/rx-{i}/rps_cpus:3" for name in ("mrc0", "mrc0p") for i in (0, 1)]
+    assert done.stdout.split() == [*masks, "rx-0", "rx-1", "tx-0", "tx-1"]
+
+
+def test_what_held_packets_back_before_is_taken_away(ns: Namespace) -> None:
+    ensure()
+    (link,) = (x for x in run(Netlink.links).values() if x.name == "mrc0p")
+    run(lambda n: n.ensure_paced(link, 1214, 1_000_000))
+    assert [q["kind"] for q in _qdiscs(ns)] == ["tbf"]
+    run(lambda n: n.ensure_unpaced(link))
+    assert [q["kind"] for q in _qdiscs(ns)] == ["noqueue"]
+    run(lambda n: n.ensure_unpaced(link))
+
+
+def _qdiscs(ns: Namespace) -> list[dict[str, object]]:
+    with ns.inside():
+        done = subprocess.run(["tc", "-j", "qdisc", "show", "dev", "mrc0p"], capture_output=True, text=True, check=True)
+    found: list[dict[str, object]] = json.loads(done.stdout)
+    return found
 
 
 def test_the_veth_is_made_once(ns: Namespace) -> None:

@@ -1,7 +1,6 @@
 """The fixtures of the tests of mrcctl: the daemon of canned_daemon.py, and mrcctl in this process and as its own."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,9 +11,6 @@ from click.testing import CliRunner, Result
 
 from mrcd.ctl.main import cli
 from tests.unit.canned_daemon import Daemon
-
-# A shell starts what is to run in the background with SIGINT ignored, and children would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

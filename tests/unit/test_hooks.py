@@ -180,9 +180,31 @@ def test_requests_leave_by_the_other_end_of_mrc0_in_either_granularity() -> None
     assert hooks.probe_attachment(link("mrc0p", 6)) == Attachment("probe-egress", "mrc_probe", "mrc0p", 6, "egress")
 
 
-def test_what_goes_round_comes_to_mrc0() -> None:
+@pytest.mark.parametrize(
+    ("granularity", "kinds", "merged"),
+    [
+        ("burst", ["veth", "veth"], False),
+        ("burst", ["veth", None], True),
+        ("burst", [None, None], True),
+        ("packet", ["veth", "veth"], True),
+        ("burst", [], False),
+    ],
+)
+def test_segments_are_merged_where_they_come_one_by_one(
+    granularity: Granularity, kinds: list[str | None], merged: bool
+) -> None:
+    nics = [link(f"p{i}", i, kind=kind) for i, kind in enumerate(kinds)]
+    assert hooks.merges(granularity, {i: Port(i, nic, nic) for i, nic in enumerate(nics)}) is merged
+
+
+def test_a_vlan_is_as_virtual_as_the_nic_below() -> None:
+    vlan, eth0 = link("v", 9, kind="vlan", lower=2, vlan=5), link("eth0", 2)
+    assert hooks.merges("burst", {0: Port(0, vlan, eth0)})
+
+
+def test_what_goes_round_has_a_veth_of_its_own() -> None:
     """Its length is what the queueing discipline is set to: the packet tests compare it with what is seen."""
-    assert hooks.beat_attachment(link("mrc0", 5)) == Attachment("beat-ingress", "mrc_beat", "mrc0", 5, "ingress")
+    assert hooks.beat_attachment(link("mrc0b", 5)) == Attachment("beat-ingress", "mrc_beat", "mrc0b", 5, "ingress")
     lengths = [hooks.beat_bytes(*of) for of in ((16, False), (16, True), (128, False), (256, False))]
     assert lengths == [318, 406, 1214, 1214]
 

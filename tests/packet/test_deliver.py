@@ -1,0 +1,229 @@
+"""What was popped is received by mrc0: by whichever plane it came, with its flow's hash, merged where it should be."""
+
+import ctypes
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd.ctl.sockfilter import assemble
+from mrcd.netlink import set_offload
+from tests.packet.cluster import H0, H2, PLANES, Setup, datagram, nic_mac, wire_mac
+from tests.packet.rig import Bench, Protocol
+from tests.packet.test_burst import ETHERNET, SIZE, burst, gso
+from tests.packet.wires import SECONDS, Tap, until
+
+pytestmark = pytest.mark.root
+
+SEGMENTS = 20
+_SCTP = 132
+versions = pytest.mark.parametrize("version", [4, 6])
+_TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
+_SO_ATTACH_FILTER = 26
+_TELL_HASH = (  # classic BPF
+    (0x20, 0xFFFFF000 + 32, None, None),  # A = the packet's hash (SKF_AD_RXHASH); 0: it has none
+    (0x74, 26, None, None),  # A >>= 26: the bits by which RPS chooses
+    (0x04, 20, None, None),  # A += 20
+    (0x16, 0, None, None),  # let so many bytes through
+)
+
+
+def protocol(version: int) -> Protocol:
+    return "ipv4" if version == 4 else "ipv6"
+
+
+def ethernet(bench: Bench) -> Ether:
+    """The header with which m0b receives."""
+    mine, other = (bench.namespace.json("link", "show", name)[0]["address"] for name in ("m0b", "m0bp"))
+    return Ether(src=other, dst=mine)
+
+
+@versions
+def test_whichever_plane_it_came_by(bench: Bench, version: int) -> None:
+    taps, inner = [bench.attach_pop(p, protocol(version)) for p in range(PLANES)], datagram(H2, H0, version)
+    received = bench.receive(protocol(version))
+    for plane, tap in enumerate(taps):
+        tap.send(bench.arriving("h2", 4 * plane, inner))
+    assert [f.data for f in received.frames()] == [bytes(ethernet(bench) / inner)] * PLANES
+    assert [tap.frames() for tap in taps] == [[]] * PLANES
+    assert [bench.rx(H2, 4 * p) for p in range(PLANES)] == [(1, len(inner), 0)] * PLANES
+    assert bench.drops() == {}
+
+
+@versions
+def test_it_is_for_this_host(bench: Bench, version: int) -> None:
+    """The stack drops what is addressed to another station."""
+    tap, received = bench.attach_pop(0, protocol(version)), bench.receive(protocol(version))
+    tap.send(bench.arriving("h2", 0, datagram(H2, H0, version)))
+    (frame,) = received.frames()
+    assert frame.kind == socket.PACKET_HOST
+
+
+def test_a_tagged_one_comes_without_its_tag(bench: Bench) -> None:
+    bench.tables.planes["vlan"][0] = 7
+    tap, received = bench.attach_pop(0, "ipv4"), bench.receive("ipv4")
+    tap.send(bench.arriving("h2", 0, datagram(H2, H0), vlan=7))
+    (frame,) = received.frames()
+    assert (frame.data, frame.vlan) == (bytes(ethernet(bench) / datagram(H2, H0)), None)
+
+
+def test_without_mrc0_the_nic_receives(bench: Bench) -> None:
+    tap = bench.attach_pop(0, "ipv4")
+    tap.send(bench.arriving("h2", 0, datagram(H2, H0)))
+    assert [f.data for f in tap.frames()] == [bytes(Ether(src=wire_mac(0), dst=nic_mac(0)) / datagram(H2, H0))]
+
+
+def test_what_is_dropped_is_not_delivered(bench: Bench) -> None:
+    tap, received = bench.attach_pop(0, "ipv4"), bench.receive("ipv4")
+    tap.send(bench.arriving("h2", 0, datagram(H2, H0), version=99))
+    assert received.frames() == []
+    assert bench.drops() == {"bad_version": 1}
+
+
+# ---- the flow's hash ----
+
+
+def hashes(bench: Bench, *packets: Packet) -> list[int]:
+    """Six bits of the hash with which each is received: a socket filter tells them by how much it lets through.
+
+    The planes by which they come differ, and so do their outer headers.
+    """
+    version = 4 if IP in packets[0] else 6
+    taps = [bench.attach_pop(p, protocol(version)) for p in range(PLANES)]
+    bench.receive(protocol(version))
+    code = assemble(_TELL_HASH)
+    kept = ctypes.create_string_buffer(code)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as s:
+        program = struct.pack("HP", len(_TELL_HASH), ctypes.addressof(kept))
+        s.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        s.settimeout(SECONDS)
+        s.bind(("m0b", 0x0800 if version == 4 else 0x86DD))
+        found = []
+        for number, packet in enumerate(packets):
+            taps[number % PLANES].send(bench.arriving("h2", 4 * (number % PLANES), packet))
+            found.append(len(s.recv(4096)) - 20)
+    return found
+
+
+def with_ports(version: int, source: int, to: int, transport: type[Packet] = UDP) -> Packet:
+    """A packet of a flow."""
+    ip = datagram(H2, H0, version).copy()
+    ip.remove_payload()
+    return ip / transport(sport=source, dport=to) / Raw(bytes(200))
+
+
+@versions
+@pytest.mark.parametrize("transport", [TCP, UDP])
+def test_a_flow_has_one_hash(bench: Bench, version: int, transport: type[Packet]) -> None:
+    assert len(set(hashes(bench, *[with_ports(version, 1000, 2000, transport)] * 8))) == 1
+
+
+@versions
+@pytest.mark.parametrize("transport", [TCP, UDP])
+def test_flows_spread(bench: Bench, version: int, transport: type[Packet]) -> None:
+    found = hashes(bench, *(with_ports(version, 1000 + n, 2000, transport) for n in range(128)))
+    assert len(set(found)) > 32  # of 64
+
+
+@versions
+def test_sources_spread_without_ports(bench: Bench, version: int) -> None:
+    packets = []
+    for n in range(64):
+        if version == 4:
+            ip = IP(src=f"10.98.{n}.1", dst="10.99.0.1", proto=_SCTP)
+        else:
+            ip = IPv6(src=f"fd00:98:{n:x}::1", dst="fd00:99::1", nh=_SCTP)
+        packets.append(ip / Raw(bytes(200)))
+    assert len(set(hashes(bench, *packets))) > 16
+
+
+def test_fragments_of_one_packet_go_together(bench: Bench) -> None:
+    whole = bytes(UDP(sport=1000, dport=2000, len=608) / Raw(bytes(600)))
+    first = IP(src="10.99.0.3", dst="10.99.0.1", id=7, flags="MF", proto=17) / Raw(whole[:304])
+    second = IP(src="10.99.0.3", dst="10.99.0.1", id=7, frag=38, proto=17) / Raw(whole[304:])
+    one, other = hashes(bench, first, second)
+    assert one == other
+
+
+# ---- merging ----
+
+
+@pytest.fixture
+def pair(bench: Bench, tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
+    """A host that sends packet by packet, and one at the other end of its wires."""
+    other = Bench(tmp_path / "h2", bench.setup, host="h2", wired_to=bench)
+    offloads = {"m0": dict.fromkeys((*_TSO, "tx-generic-segmentation"), False)}
+    offloads |= {"m0bp": dict.fromkeys(_TSO, False), "m0b": {"rx-gro": True}}
+    with other.fresh():
+        for name, features in offloads.items():
+            set_offload(name, features)
+        yield bench, other
+        for name, features in offloads.items():
+            set_offload(name, {feature: not on for feature, on in features.items()})
+    other.close()
+
+
+def arrived(received: Tap, least: int) -> list[bytes]:
+    """What m0b has received, as soon as there are so many bytes of it."""
+    found: list[bytes] = []
+
+    def enough() -> bool:
+        found.extend(f.data for f in received.frames())
+        return sum(map(len, found)) >= least
+
+    until(f"{least} bytes have come", enough)
+    return found
+
+
+@versions
+@pytest.mark.parametrize("bench", [Setup("ecmp")], indirect=True)
+def test_segments_that_came_by_all_planes_are_merged(pair: tuple[Bench, Bench], version: int) -> None:
+    sender, receiver = pair
+    stack = sender.attach_push("packet")
+    for plane in range(PLANES):
+        receiver.attach_pop(plane, protocol(version))
+    received = receiver.receive(protocol(version), merging=True)
+    packet = burst(version, SEGMENTS * SIZE)
+    stack.send(ETHERNET / packet, gso(packet))
+    frames = arrived(received, SEGMENTS * SIZE)
+    assert len(frames) < SEGMENTS / 2
+    payload = b"".join(bytes(Ether(f)[TCP].payload) for f in frames)
+    assert payload == bytes(packet[Raw])
+    assert {Ether(f)[TCP].sport for f in frames} == {packet[TCP].sport}
+    counted = [receiver.rx(H0, ev)[0] for ev in range(16)]
+    assert sum(counted) == SEGMENTS
+    assert sum(n > 0 for n in counted) == 16
+    assert sender.drops() == receiver.drops() == {}
+
+
+@versions
+@pytest.mark.parametrize("bench", [Setup("ecmp")], indirect=True)
+def test_datagrams_are_not_merged(pair: tuple[Bench, Bench], version: int) -> None:
+    sender, receiver = pair
+    stack = sender.attach_push("packet")
+    for plane in range(PLANES):
+        receiver.attach_pop(plane, protocol(version))
+    received = receiver.receive(protocol(version), merging=True)
+    for _ in range(8):
+        stack.send(ETHERNET / datagram(H0, H2, version))
+    frames = arrived(received, 8 * len(datagram(H0, H2, version)))
+    assert [f[14:] for f in frames] == [bytes(datagram(H0, H2, version))] * 8
+
+
+@versions
+@pytest.mark.parametrize("bench", [Setup("ecmp")], indirect=True)
+def test_a_burst_that_came_whole_stays_so(pair: tuple[Bench, Bench], version: int) -> None:
+    sender, receiver = pair
+    stack = sender.attach_push("burst")
+    receiver.attach_pop(0, protocol(version))
+    received = receiver.receive(protocol(version), merging=True)
+    packet = burst(version, SEGMENTS * SIZE)
+    stack.send(ETHERNET / packet, gso(packet))
+    (frame,) = arrived(received, SEGMENTS * SIZE)
+    assert frame[14:] == bytes(packet)

@@ -1,0 +1,96 @@
+"""Which CPUs, by names, lists and masks; and the sysctl under which interfaces are made."""
+
+from pathlib import Path
+
+import pytest
+from _pytest.logging import LogCaptureFixture
+
+from mrcd import cpus
+from mrcd.checks import cpu_list
+
+MASKS = [
+    (set(), "00000000"),
+    ({0, 1}, "00000003"),
+    ({31, 32}, "00000001,80000000"),
+    ({64}, "00000001,00000000,00000000"),
+]
+
+
+@pytest.mark.parametrize(("some", "mask"), MASKS)
+def test_masks(some: set[int], mask: str) -> None:
+    assert cpus.mask(some) == mask
+    assert cpus.of_mask(mask + "\n") == some
+
+
+@pytest.mark.parametrize(
+    ("words", "some"), [("0", {0}), ("0-3", {0, 1, 2, 3}), ("0-1,8", {0, 1, 8}), ("7,0-1,3-4", {0, 1, 3, 4, 7})]
+)
+def test_lists(words: str, some: set[int]) -> None:
+    assert cpu_list(words) == some
+    assert cpu_list(cpus.words(some)) == some
+
+
+@pytest.mark.parametrize("words", ["", "x", "1-", "-1", "3-1", "1,,2", "0-8192", "1 2", "99999999999"])
+def test_what_is_no_list(words: str) -> None:
+    with pytest.raises(ValueError, match='write "0-3,8", "all" or "none"'):
+        cpu_list(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "there", "chosen"),
+    [
+        ("all", {0, 1}, {0, 1}),
+        ("none", {0, 1}, set()),
+        ("1,5", {0, 1}, {1}),
+        ("all", {0}, set()),
+        ("0", {0}, set()),
+        ("8-9", {0, 1}, set()),
+    ],
+)
+def test_chosen_of_those_that_there_are(words: str, there: set[int], chosen: set[int]) -> None:
+    assert cpus.chosen(words, there) == chosen
+
+
+def test_those_of_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "online"
+    file.write_text("0-3,5\n")
+    assert cpus.online(file) == {0, 1, 2, 3, 5}
+    assert 0 in cpus.online()
+
+
+def test_the_sysctl_is_put_back(tmp_path: Path) -> None:
+    file = tmp_path / "rps_default_mask"
+    file.write_text("c\n")
+    with cpus.steering({0, 1}, file):
+        assert file.read_text() == "00000003"
+    assert file.read_text() == "c"
+
+
+def test_it_is_put_back_after_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "rps_default_mask"
+    file.write_text("0\n")
+    with pytest.raises(ZeroDivisionError), cpus.steering({0, 1}, file):
+        _ = 1 // 0
+    assert file.read_text() == "0"
+
+
+def test_no_cpus_no_sysctl(tmp_path: Path) -> None:
+    with cpus.steering(set(), tmp_path / "missing"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kernel_without_it_is_told_of(tmp_path: Path, caplog: LogCaptureFixture) -> None:
+    done = False
+    with cpus.steering({0, 1}, tmp_path / "missing"):
+        done = True
+    assert done
+    assert "No such file or directory: received flows are handled where they come in" in caplog.text
+
+
+def test_what_an_interface_has(tmp_path: Path) -> None:
+    for queue, mask in (("rx-0", "3\n"), ("rx-1", "00000000,00000005\n")):
+        (tmp_path / "mrc0/queues" / queue).mkdir(parents=True)
+        (tmp_path / "mrc0/queues" / queue / "rps_cpus").write_text(mask)
+    assert cpus.steered("mrc0", tmp_path) == {0, 1, 2}
+    assert cpus.steered("other", tmp_path) == set()
