@@ -8,6 +8,8 @@
 #ifndef MRC_DELIVER_H
 #define MRC_DELIVER_H
 
+#include <bpf/bpf_core_read.h>
+
 #include "arith.h"
 #include "parse.h"
 
@@ -86,6 +88,32 @@ static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 	return 0;
 }
 
+/* The kernel's own view of an skb; libbpf finds out where it has these fields. */
+struct sk_buff___kernel {
+	__u32 data_len;
+	__u32 truesize;
+	__u32 end;
+} __attribute__((preserve_access_index));
+struct skb_shared_info___kernel {
+} __attribute__((preserve_access_index));
+
+extern void *bpf_cast_to_kern_ctx(void *) __ksym;
+
+#define CACHE_ALIGN(n) (((n) + 63) & ~63u)
+
+/* Whether an skb says how much memory it has. One that a socket of this machine sent, and that had to make room for
+ * outer headers on its way, says too little; merged with its like (skb_gro_receive), it would seem to have less than its
+ * length, and TCP would never open its window again (tcp_measure_rcv_mss). From a NIC there are none such.
+ */
+static __always_inline int accounted_for(struct __sk_buff *skb)
+{
+	const struct sk_buff___kernel *k = bpf_cast_to_kern_ctx(skb);
+	__u32 overhead = CACHE_ALIGN(bpf_core_type_size(struct sk_buff___kernel)) +
+			 CACHE_ALIGN(bpf_core_type_size(struct skb_shared_info___kernel));
+
+	return k->truesize >= k->end + k->data_len + overhead;
+}
+
 /* Hand a popped packet on. A burst is merged already, and so is what the NIC had after it was popped (`merged`). */
 static __always_inline int deliver(struct __sk_buff *skb, const struct mrc_node *self, int merged)
 {
@@ -99,7 +127,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct mrc_node 
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
 	bpf_set_hash(skb, f.hash);
-	if (self->merge_ifindex && f.ip_proto == IPPROTO_TCP && !merged && !skb->gso_size) {
+	if (self->merge_ifindex && f.ip_proto == IPPROTO_TCP && !merged && !skb->gso_size &&
+	    accounted_for(skb)) {
 		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
 		return bpf_redirect(self->merge_ifindex, 0);
 	}

@@ -15,13 +15,14 @@ from scapy.packet import Packet, Raw
 from mrcd.ctl.sockfilter import assemble
 from mrcd.netlink import set_offload
 from tests.packet.cluster import H0, H2, PLANES, Setup, datagram, nic_mac, wire_mac
-from tests.packet.rig import Bench, Protocol
+from tests.packet.rig import Bench, Protocol, Xdp
 from tests.packet.test_burst import ETHERNET, SIZE, burst, gso
 from tests.packet.wires import SECONDS, Tap, until
 
 pytestmark = pytest.mark.root
 
 SEGMENTS = 20
+TC_PLANES = (0, 1)  # the others have XDP in some test, and keep it
 _SCTP = 132
 versions = pytest.mark.parametrize("version", [4, 6])
 _TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
@@ -46,13 +47,13 @@ def ethernet(bench: Bench) -> Ether:
 
 @versions
 def test_whichever_plane_it_came_by(bench: Bench, version: int) -> None:
-    taps, inner = [bench.attach_pop(p, protocol(version)) for p in range(PLANES)], datagram(H2, H0, version)
+    taps, inner = [bench.attach_pop(p, protocol(version)) for p in TC_PLANES], datagram(H2, H0, version)
     received = bench.receive(protocol(version))
-    for plane, tap in enumerate(taps):
+    for plane, tap in zip(TC_PLANES, taps, strict=True):
         tap.send(bench.arriving("h2", 4 * plane, inner))
-    assert [f.data for f in received.frames()] == [bytes(ethernet(bench) / inner)] * PLANES
-    assert [tap.frames() for tap in taps] == [[]] * PLANES
-    assert [bench.rx(H2, 4 * p) for p in range(PLANES)] == [(1, len(inner), 0)] * PLANES
+    assert [f.data for f in received.frames()] == [bytes(ethernet(bench) / inner)] * 2
+    assert [tap.frames() for tap in taps] == [[], []]
+    assert [bench.rx(H2, 4 * p) for p in TC_PLANES] == [(1, len(inner), 0)] * 2
     assert bench.drops() == {}
 
 
@@ -71,6 +72,38 @@ def test_a_tagged_one_comes_without_its_tag(bench: Bench) -> None:
     tap.send(bench.arriving("h2", 0, datagram(H2, H0), vlan=7))
     (frame,) = received.frames()
     assert (frame.data, frame.vlan) == (bytes(ethernet(bench) / datagram(H2, H0)), None)
+
+
+@versions
+def test_what_xdp_has_popped(bench: Bench, version: int) -> None:
+    tap, received = bench.attach_pop(2, protocol(version), "xdp"), bench.receive(protocol(version))
+    inner = datagram(H2, H0, version)
+    tap.send(bench.arriving("h2", 8, inner))
+    assert [f.data for f in received.frames()] == [bytes(ethernet(bench) / inner)]
+    assert tap.frames() == []
+    assert bench.rx(H2, 8) == (1, len(inner), 0)
+
+
+@versions
+def test_what_generic_xdp_has_popped_arrives_somewhere(bench: Bench, version: int) -> None:
+    """Where the kernel hands tc a packet without its Ethernet header, by the NIC."""
+    tap, received = bench.attach_pop(3, protocol(version), "xdp-generic"), bench.receive(protocol(version))
+    inner = datagram(H2, H0, version)
+    tap.send(bench.arriving("h2", 12, inner))
+    (frame,) = [*received.frames(), *tap.frames()]
+    assert frame.data in (bytes(ethernet(bench) / inner), bytes(Ether(src=wire_mac(3), dst=nic_mac(3)) / inner))
+
+
+@versions
+def test_what_nobody_popped_stays_at_the_nic(bench: Bench, version: int) -> None:
+    """XDP or not: the host's other traffic."""
+    hooks: list[tuple[int, Xdp | None]] = [(0, None), (2, "xdp")]
+    for plane, xdp in hooks:
+        tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
+        frame = bytes(Ether(src=wire_mac(plane), dst=nic_mac(plane)) / datagram(H2, H0, version))
+        tap.send(frame)
+        assert [f.data for f in tap.frames()] == [frame]
+        assert received.frames() == []
 
 
 def test_without_mrc0_the_nic_receives(bench: Bench) -> None:
@@ -95,7 +128,7 @@ def hashes(bench: Bench, *packets: Packet) -> list[int]:
     The planes by which they come differ, and so do their outer headers.
     """
     version = 4 if IP in packets[0] else 6
-    taps = [bench.attach_pop(p, protocol(version)) for p in range(PLANES)]
+    taps = [bench.attach_pop(p, protocol(version)) for p in TC_PLANES]
     bench.receive(protocol(version))
     code = assemble(_TELL_HASH)
     kept = ctypes.create_string_buffer(code)
@@ -106,7 +139,8 @@ def hashes(bench: Bench, *packets: Packet) -> list[int]:
         s.bind(("m0b", 0x0800 if version == 4 else 0x86DD))
         found = []
         for number, packet in enumerate(packets):
-            taps[number % PLANES].send(bench.arriving("h2", 4 * (number % PLANES), packet))
+            plane = number % len(taps)
+            taps[plane].send(bench.arriving("h2", 4 * plane, packet))
             found.append(len(s.recv(4096)) - 20)
     return found
 
