@@ -12,15 +12,17 @@
 
 #include "arith.h"
 #include "parse.h"
+#include "states.h"
 
 #define IP_FRAGMENT 0x3fff /* of iphdr.frag_off: the offset, and that more follow */
 
 #define POPPED 0x706f7064
 
-/* What mrc_pop_xdp tells mrc_pop of a packet that it has popped: XDP metadata, in front of the packet. */
+/* What mrc_pop_xdp tells mrc_pop of a packet that it has popped: XDP metadata, in front of the packet. The same for all:
+ * the NIC merges none that differ in it.
+ */
 struct popped {
 	__u32 mark; /* POPPED */
-	__u32 length; /* with the Ethernet header, bytes */
 };
 
 static __always_inline void mark_popped(struct xdp_md *ctx)
@@ -33,15 +35,13 @@ static __always_inline void mark_popped(struct xdp_md *ctx)
 	if ((void *)(p + 1) > (void *)(long)ctx->data)
 		return;
 	p->mark = POPPED;
-	p->length = bpf_xdp_get_buff_len(ctx);
 }
 
-/* A shorter one has lost its Ethernet header on the way from generic XDP: its NIC receives it, too. */
 static __always_inline int popped_by_xdp(struct __sk_buff *skb)
 {
 	struct popped *p = (void *)(long)skb->data_meta;
 
-	return (void *)(p + 1) <= (void *)(long)skb->data && p->mark == POPPED && skb->len >= p->length;
+	return (void *)(p + 1) <= (void *)(long)skb->data && p->mark == POPPED;
 }
 
 /* A popped packet's flow. */
@@ -50,7 +50,10 @@ struct flow {
 	__u8 ip_proto;
 };
 
-/* By source address, and ports if there are any: the destination is this host. All fragments of a packet are alike. */
+/* By source address, and ports if there are any: the destination is this host. All fragments of a packet are alike.
+ * Returns -1 if there is no IP header where it should be: on the way from generic XDP a packet may lose its Ethernet
+ * header (see restore_ethernet).
+ */
 static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 {
 	struct cursor c = { (void *)(long)skb->data, (void *)(long)skb->data_end };
@@ -63,7 +66,7 @@ static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip;
 
-		if (!TAKE(&c, ip))
+		if (!TAKE(&c, ip) || ip->version != 4)
 			return -1;
 		f->hash = ip->saddr;
 		f->ip_proto = ip->protocol;
@@ -73,7 +76,7 @@ static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 		struct ipv6hdr *ip6;
 		__be32 *source;
 
-		if (!TAKE(&c, ip6))
+		if (!TAKE(&c, ip6) || ip6->version != 6)
 			return -1;
 		source = ip6->saddr.in6_u.u6_addr32;
 		f->hash = source[0] ^ source[1] ^ source[2] ^ source[3];
@@ -114,21 +117,30 @@ static __always_inline int accounted_for(struct __sk_buff *skb)
 	return k->truesize >= k->end + k->data_len + overhead;
 }
 
-/* Hand a popped packet on. A burst is merged already, and so is what the NIC had after it was popped (`merged`). */
-static __always_inline int deliver(struct __sk_buff *skb, const struct mrc_node *self, int merged)
+/* Whether a packet goes to mrc0 by way of its peer, which is no longer than a full one: veth drops what is. A burst is
+ * merged already.
+ */
+static __always_inline int to_be_merged(struct __sk_buff *skb, const struct mrc_node *self, const struct flow *f, int xdp)
 {
+	return self->merge_ifindex && (!xdp || self->merge_xdp) && f->ip_proto == IPPROTO_TCP && !skb->gso_size &&
+	       skb->len <= settings.inner_mtu + ETH_HLEN && accounted_for(skb);
+}
+
+/* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it. */
+static __noinline int deliver(struct __sk_buff *skb, int xdp)
+{
+	struct mrc_node *self = node();
 	struct ethhdr *eth;
 	struct flow f = {};
 
-	if (!self->overlay_ifindex || parse_flow(skb, &f))
+	if (!self || !self->overlay_ifindex || parse_flow(skb, &f))
 		return TC_ACT_UNSPEC;
 	eth = (void *)(long)skb->data;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
 	bpf_set_hash(skb, f.hash);
-	if (self->merge_ifindex && f.ip_proto == IPPROTO_TCP && !merged && !skb->gso_size &&
-	    accounted_for(skb)) {
+	if (to_be_merged(skb, self, &f, xdp)) {
 		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
 		return bpf_redirect(self->merge_ifindex, 0);
 	}

@@ -147,15 +147,12 @@ int mrc_pop(struct __sk_buff *skb)
 	struct arrival a = {};
 	struct outer o = {};
 	struct cursor c;
-	struct mrc_node *self = node();
 	enum mrc_drop reason;
 	enum parsed parsed;
 	__u32 plane;
 
-	if (!self)
-		return TC_ACT_UNSPEC;
 	if (popped_by_xdp(skb))
-		return deliver(skb, self, 1);
+		return deliver(skb, 1);
 	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
 	/* Some drivers leave the headers in fragments. */
@@ -192,7 +189,7 @@ int mrc_pop(struct __sk_buff *skb)
 		if (verdict != TC_ACT_UNSPEC)
 			return verdict;
 		ask_back(skb, &a);
-		return deliver(skb, self, 0);
+		return deliver(skb, 0);
 	}
 	if (vlan) {
 		bpf_skb_vlan_pop(skb);

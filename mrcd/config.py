@@ -232,7 +232,8 @@ class Overlay(_Model):
     rps_cpus: str = Field(
         default="all",
         description="the CPUs over which received flows spread, each on one of them, by whichever NIC and queue its "
-        'packets came (receive packet steering): "all", "none", or a list as "0-3,8"',
+        'packets came, and in packet granularity sent ones too (receive packet steering): "all", "none", or a list as '
+        '"0-3,8"',
     )
 
     @property

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from mrcd.checks import cpu_list
@@ -55,9 +55,9 @@ def words(cpus: Iterable[int]) -> str:
 
 
 @contextmanager
-def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[None]:
+def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[AbstractSet[int]]:
     """A block in which interfaces are made whose received flows spread over these CPUs, each on one. If there are none,
-    or the kernel does not let it, they stay where they come in.
+    or the kernel does not let it, they stay where they come in. Yields the CPUs that it is.
 
     By a sysctl, for the files of an interface are root's alone, and /sys may be another network namespace's.
     """
@@ -68,12 +68,15 @@ def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[None]:
             path.write_text(mask(cpus), encoding="ascii")
         except OSError as e:  # before Linux 6.3 there is none
             log.warning("%s: %s: received flows are handled where they come in", path, e.strerror)
+            before, cpus = "", frozenset()
     try:
-        yield
+        yield cpus
     finally:
         if before:
-            with suppress(OSError):
-                path.write_text(before, encoding="ascii")
+            try:
+                path.write_text(before if before.strip("0,") else "0", encoding="ascii")
+            except OSError as e:
+                log.warning("%s stays %s, and was %s: %s", path, mask(cpus), before, e.strerror)
 
 
 def steered(interface: str, root: Path = _NET) -> set[int]:

@@ -172,7 +172,8 @@ class Daemon:
     async def _reconcile(self) -> None:
         """Interfaces, addresses, first hops: actual state to desired state."""
         await self.nics.look()
-        install.write_receiver(self.tables, self.nics.mrc0, self.nics.mrc0_peer, merging=self.nics.merging)
+        nics, packet = self.nics, self.plan.config.cluster.granularity == "packet"
+        install.write_receiver(self.tables, nics.mrc0, nics.mrc0_peer, merging=nics.merging, xdp_too=packet)
         bitmap = (
             install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs) & ~self.nics.lost_planes()
         )

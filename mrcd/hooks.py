@@ -116,19 +116,20 @@ def beat_bytes(evs_per_peer: int, srh: bool) -> int:
 
 
 def prepare_sysctls(port: Port, root: Path = Path("/proc/sys/net")) -> None:
-    """SRv6 on, and no strict reverse path filter, on a plane NIC.
-
-    seg6_enabled must be 1 on `all` and on the interface; a popped packet arrives on a plane NIC
-    while its source is routed by mrc0, which a strict rp_filter (RFC 3704) would drop.
-    """
+    """SRv6 on, and no strict reverse path filter, on a plane NIC. seg6_enabled must be 1 on `all` and there."""
     names = sorted({port.nic.name, port.physical.name})
     for name in ["all", *names]:
         _write(root / "ipv6/conf" / name / "seg6_enabled", "1")
-    strict_everywhere = _read(root / "ipv4/conf/all/rp_filter") == "1"
     for name in names:
-        path = root / "ipv4/conf" / name / "rp_filter"
-        if strict_everywhere or _read(path) == "1":
-            _write(path, "2")
+        loosen(name, root)
+
+
+def loosen(interface: str, root: Path = Path("/proc/sys/net")) -> None:
+    """No strict reverse path filter (RFC 3704) on an interface: what is popped is received by mrc0 while its source may
+    be routed by a NIC, as the fallback routes are, and the other way round."""
+    path = root / "ipv4/conf" / interface / "rp_filter"
+    if "1" in (_read(root / "ipv4/conf/all/rp_filter"), _read(path)):
+        _write(path, "2")
 
 
 def enable_ipv6(interface: str, root: Path = Path("/proc/sys/net")) -> None:

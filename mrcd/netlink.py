@@ -101,7 +101,8 @@ class Netlink:
     ) -> tuple[Link, Link]:
         """A veth pair without neighbour discovery, up, with that MTU. Returns both ends.
 
-        `queues`, of each end and direction, and `rps`, the CPUs for received flows, are for a pair that is made now.
+        `queues`, of each end and direction, and `rps`, the CPUs for received flows, are for a pair that is made now;
+        its alias tells of them (`made_with`).
         """
         links = await self.links()
         mine, other = links.get(name), links.get(peer)
@@ -111,11 +112,13 @@ class Netlink:
                 hint="remove or rename it, or set overlay.interface in the configuration",
             )
         if name not in links:
-            many = {"num_tx_queues": queues, "num_rx_queues": queues} if queues > 1 else {}
-            add = self._ipr.link("add", ifname=name, kind="veth", peer=peer, **many)
-            with cpus.steering(rps):
+            many = {"num_tx_queues": queues, "num_rx_queues": queues}  # of each end: it would have one for each CPU
+            add = self._ipr.link("add", ifname=name, kind="veth", peer={"ifname": peer, **many}, **many)
+            with cpus.steering(rps) as rps:
                 await self._do(f"create the veth pair {name}–{peer}", add)
             links = await self.links()
+            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, rps))
+            await self._do(f"name {name}", alias)
         for end in (peer, name):
             link = links[end]
             if link.mtu == mtu and link.noarp and link.up and link.gso_max_size == gso_max_size:
@@ -283,6 +286,11 @@ class Netlink:
                     if e.code != errno.ENOBUFS:  # events were lost: the caller looks everything up anyway
                         raise KernelError("watch links and neighbours", e.code) from None
                     yield Change()
+
+
+def made_with(queues: int, rps: AbstractSet[int]) -> str:
+    """What is fixed when the overlay's veth is made, in its alias."""
+    return f"mrcd: {queues} {'queue' if queues == 1 else 'queues'}, RPS on {cpus.words(rps) or 'none'}"
 
 
 def set_offload(interface: str, features: dict[str, bool]) -> None:

@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from mrcd import abi, cpus, hooks, routes
 from mrcd.errors import MachineError, MrcdError
 from mrcd.links import Point
-from mrcd.netlink import Netlink, set_offload
+from mrcd.netlink import Netlink, made_with, set_offload
 from mrcd.netmessages import Link
 from mrcd.topology import Plan
 
@@ -51,15 +51,19 @@ class Nics:
         """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
         there = cpus.online()
+        queues, rps = min(len(there), abi.MERGE_QUEUES), cpus.chosen(overlay.rps_cpus, there)
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
             overlay.peer,
             mtu=mtu,
             gso_max_size=longest,
-            queues=min(len(there), abi.MERGE_QUEUES),
-            rps=cpus.chosen(overlay.rps_cpus, there),
+            queues=queues,
+            rps=rps,
         )
+        if self.mrc0.alias != made_with(queues, rps):
+            has, should = self.mrc0.alias or "what an older mrcd gave it", made_with(queues, rps)
+            self._warn(f"{self.mrc0.name} has {has}, and not {should}: `ip link del {self.mrc0.name}`, it is made anew")
         self.beat, self.beat_peer = await self._netlink.ensure_veth(
             overlay.beat, overlay.beat_peer, mtu=mtu, gso_max_size=longest
         )
@@ -68,6 +72,7 @@ class Nics:
         burst = c.granularity == "burst"
         set_offload(self.mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
         hooks.enable_ipv6(self.mrc0.name)
+        hooks.loosen(self.mrc0.name)
         await self._netlink.sync_addresses(self.mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)
         self._lost.clear()
         self._links = links = await self._netlink.links()
@@ -79,7 +84,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        self._merge(hooks.merges(c.granularity, self.ports))
+        self._merge(self.mrc0.alias is not None and hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
             if port.nic.mtu < c.mtu:
@@ -124,7 +129,7 @@ class Nics:
 
     def interfaces(self) -> set[int]:
         """Where programs are attached: ifindexes change when an interface goes and comes back."""
-        return {port.physical.ifindex for port in self.ports.values()} | {self.mrc0.ifindex}
+        return {port.physical.ifindex for port in self.ports.values()} | {self.mrc0.ifindex, self.beat.ifindex}
 
     def tc_hooks(self) -> list[tuple[int, Point]]:
         """Where an earlier run may have left filters."""

@@ -203,6 +203,36 @@ def pair(bench: Bench, tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
     other.close()
 
 
+@pytest.mark.parametrize(
+    ("plane", "xdp", "merge_xdp", "size", "by_peer"),
+    [
+        (0, None, False, 200, True),
+        (0, None, True, 200, True),
+        (2, "xdp", False, 200, False),
+        (2, "xdp", True, 200, True),
+        (0, None, False, 1421 - 40, False),  # a byte more than mrc0's MTU, for which a veth would drop it
+    ],
+)
+def test_what_goes_to_be_merged(
+    bench: Bench, plane: int, xdp: Xdp | None, merge_xdp: bool, size: int, by_peer: bool
+) -> None:
+    for name in (f"n{plane}", f"w{plane}"):
+        bench.namespace.ip("link", "set", name, "mtu", "1600")
+    tap, received = bench.attach_pop(plane, "ipv4", xdp), bench.receive("ipv4", merging=True)
+    bench.tables.node["merge_xdp"] = merge_xdp
+    head = IP(src="10.99.0.3", dst="10.99.0.1")
+    segment = head / TCP(sport=1, dport=2, flags="A") / Raw(bytes(size))
+    for inner, sent in ((segment, by_peer), (head / UDP(sport=1, dport=2) / Raw(bytes(200)), False)):
+        before = sent_by_peer(bench)
+        tap.send(bench.arriving("h2", 4 * plane, inner))
+        assert sent_by_peer(bench) == before + sent
+        assert [f.data[14:] for f in received.frames()] == [bytes(inner)]
+
+
+def sent_by_peer(bench: Bench) -> int:
+    return int(bench.namespace.json("-s", "link", "show", "m0bp")[0]["stats64"]["tx"]["packets"])
+
+
 def arrived(received: Tap, least: int) -> list[bytes]:
     """What m0b has received, as soon as there are so many bytes of it."""
     found: list[bytes] = []

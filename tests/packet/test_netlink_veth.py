@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mrcd import cpus
 from mrcd.errors import KernelError, MachineError
-from mrcd.netlink import Netlink, set_offload
+from mrcd.netlink import Netlink, made_with, set_offload
 from mrcd.netmessages import Link
 from tests.packet.wires import Namespace
 from tests.packet.witness import as_root, ensure, run
@@ -25,16 +26,24 @@ def test_the_overlay_s_veth(ns: Namespace) -> None:
         assert ns.json("-6", "addr", "show", "dev", name)[0:1] in ([], [{}])  # no link-local address, no solicitations
 
 
-def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace) -> None:
+@pytest.mark.parametrize("queues", [1, 2, 5])
+def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace, queues: int) -> None:
     mask = Path("/proc/sys/net/core/rps_default_mask")
     before = mask.read_text()
-    run(lambda n: n.ensure_veth("mrc0", "mrc0p", mtu=9020, gso_max_size=65455, queues=2, rps={0, 1}))
+    veth = {"mtu": 9020, "gso_max_size": 65455}
+    link, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues, rps={0, 1}))
+    assert link.alias == made_with(queues, {0, 1})
     assert mask.read_text() == before
     # /sys shows the network namespace of who has mounted it.
-    show = "mount -t sysfs sysfs /sys; cd /sys/class/net; grep -H . mrc0*/queues/rx-*/rps_cpus; ls mrc0p/queues"
+    show = "mount -t sysfs sysfs /sys; cd /sys/class/net; grep -H . mrc0*/queues/rx-*/rps_cpus; ls mrc0*/queues"
     done = subprocess.run(["unshare", "--mount", "sh", "-c", show], capture_output=True, text=True, check=True)
-    masks = [f"{name}/queues/rx-{i}/rps_cpus:3" for name in ("mrc0", "mrc0p") for i in (0, 1)]
-    assert done.stdout.split() == [*masks, "rx-0", "rx-1", "tx-0", "tx-1"]
+    masks = dict(line.split(":") for line in done.stdout.splitlines() if "rps_cpus" in line)
+    files = {f"{name}/queues/rx-{i}/rps_cpus" for name in ("mrc0", "mrc0p") for i in range(queues)}
+    assert {file: cpus.of_mask(text) for file, text in masks.items()} == {file: {0, 1} for file in files}
+    assert done.stdout.split().count(f"tx-{queues - 1}") == 2
+    assert f"tx-{queues}" not in done.stdout
+    again, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues + 1, rps={0}))
+    assert again == link
 
 
 def test_what_held_packets_back_before_is_taken_away(ns: Namespace) -> None:

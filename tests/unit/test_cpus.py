@@ -61,9 +61,18 @@ def test_those_of_this_machine(tmp_path: Path) -> None:
 def test_the_sysctl_is_put_back(tmp_path: Path) -> None:
     file = tmp_path / "rps_default_mask"
     file.write_text("c\n")
-    with cpus.steering({0, 1}, file):
-        assert file.read_text() == "00000003"
+    with cpus.steering({0, 1}, file) as steered:
+        assert (file.read_text(), steered) == ("00000003", {0, 1})
     assert file.read_text() == "c"
+
+
+def test_none_is_put_back_in_short(tmp_path: Path) -> None:
+    """Old kernels cut long masks off, and do not take what they printed."""
+    file = tmp_path / "rps_default_mask"
+    file.write_text("00000000,00000000,\n")
+    with cpus.steering({0}, file):
+        pass
+    assert file.read_text() == "0"
 
 
 def test_it_is_put_back_after_an_error(tmp_path: Path) -> None:
@@ -81,10 +90,8 @@ def test_no_cpus_no_sysctl(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_it_is_told_of(tmp_path: Path, caplog: LogCaptureFixture) -> None:
-    done = False
-    with cpus.steering({0, 1}, tmp_path / "missing"):
-        done = True
-    assert done
+    with cpus.steering({0, 1}, tmp_path / "missing") as steered:
+        assert steered == set()
     assert "No such file or directory: received flows are handled where they come in" in caplog.text
 
 

@@ -36,11 +36,13 @@ def seg6_enabled(c: Context) -> Outcome:
 
 @check("sysctl.rp_filter", site=True)
 def rp_filter(c: Context) -> Outcome:
-    """A popped packet comes in on a plane NIC, while its source is routed by mrc0: a strict filter drops it."""
+    """A peer's packets come in by mrc0 or a plane NIC, while it is routed by the other: a strict filter drops them."""
+    assert c.site is not None
     everywhere = _number(c, "ipv4/conf/all/rp_filter") or 0
-    strict = [n.name for n in nics(c) if max(everywhere, _number(c, f"ipv4/conf/{n.name}/rp_filter") or 0) == 1]
+    names = [*(n.name for n in nics(c)), *([c.site.overlay] if c.installed else [])]
+    strict = [n for n in names if max(everywhere, _number(c, f"ipv4/conf/{n}/rp_filter") or 0) == 1]
     if not strict:
-        return passed("no strict reverse path filter on the plane NICs")
+        return passed("no strict reverse path filter on " + ("mrc0 and " if c.installed else "") + "the plane NICs")
     if not c.installed:
         return passed(f"rp_filter is strict on {some(strict)}: mrcd makes it loose")
     return fail(
