@@ -108,6 +108,7 @@ class Bare:
             plane["address"] = np.frombuffer(self.plan.addresses[p].packed, np.uint8)
             plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
         self.tables.node["ports"] = (1 << PLANES) - 1
+        self.tables.node["overlay_ifindex"] = self.ifindex["m0"]
         last = self.hosts - 1
         install.write_peers(self.tables, self.plan, self.dataplane.refresh)
         self.tables.evs["state"][last] = 1  # GOOD

@@ -16,6 +16,7 @@ enum {
 	COUNT_REDIRECT,
 	COUNT_PULL,
 	COUNT_LOOP,
+	COUNT_HASH,
 	COUNT_MAX,
 };
 
@@ -28,6 +29,8 @@ __u64 mrc_counted[COUNT_MAX];
 #define bpf_skb_load_bytes(...) COUNTED(COUNT_LOAD, bpf_skb_load_bytes(__VA_ARGS__))
 #define bpf_skb_adjust_room(...) COUNTED(COUNT_ADJUST, bpf_skb_adjust_room(__VA_ARGS__))
 #define bpf_xdp_adjust_head(...) COUNTED(COUNT_ADJUST, bpf_xdp_adjust_head(__VA_ARGS__))
+#define bpf_xdp_adjust_meta(...) COUNTED(COUNT_ADJUST, bpf_xdp_adjust_meta(__VA_ARGS__))
+#define bpf_set_hash(...) COUNTED(COUNT_HASH, bpf_set_hash(__VA_ARGS__))
 #define bpf_clone_redirect(...) COUNTED(COUNT_CLONE, bpf_clone_redirect(__VA_ARGS__))
 #define bpf_redirect(...) COUNTED(COUNT_REDIRECT, bpf_redirect(__VA_ARGS__))
 #define bpf_skb_pull_data(...) COUNTED(COUNT_PULL, bpf_skb_pull_data(__VA_ARGS__))
