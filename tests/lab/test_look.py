@@ -53,6 +53,7 @@ def test_status_and_what_the_kernel_says(lab: Lab) -> None:
         ("mrc_push", "egress", "mrc0"), ("mrc_probe", "egress", "mrc0p"), ("mrc_beat", "ingress", "mrc0b"),
         ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
+    assert (status["receive"]["interface"], status["receive"]["merging"]) == ("mrc0", False)  # bursts come whole
     programs = {p["program"]: p for p in asked(lab, "bpf", "progs")["programs"]}
     assert programs.keys() == {"mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer"}
     assert [h["interface"] for h in programs["mrc_pop"]["hooks"]] == ["p0", "p1"]

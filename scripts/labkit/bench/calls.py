@@ -14,7 +14,18 @@ from mrcd import libbpf
 from mrcd.errors import MachineError
 
 OBJECT = REPOSITORY / "build/counted.bpf.o"
-COUNTED = ("lookups", "times", "stores", "loads", "adjusts", "clones", "redirects", "pulls", "loops", "hashes")  # as counted.h
+COUNTED = (
+    "lookups",
+    "times",
+    "stores",
+    "loads",
+    "adjusts",
+    "clones",
+    "redirects",
+    "pulls",
+    "loops",
+    "hashes",
+)  # as counted.h
 _KEY = struct.pack("I", 0)
 
 
