@@ -279,8 +279,7 @@ class Bench:
         data = bytes(frame)
         ctx = struct.pack("IIIIII", 0, len(data), 0, ifindex, 0, 0)  # struct xdp_md
         result, out = libbpf.run_program(self._program("mrc_pop_xdp"), data, ctx=ctx, room=1 << 13)
-        mark = struct.pack("II", POPPED, len(out) - 8)
-        return _XDP[result], out.removeprefix(mark)
+        return _XDP[result], out.removeprefix(struct.pack("I", POPPED))
 
     def _program(self, name: str) -> int:
         return self.dataplane._programs[name]
