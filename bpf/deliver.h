@@ -29,7 +29,7 @@ static __always_inline void mark_popped(struct xdp_md *ctx)
 {
 	struct popped *p;
 
-	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*p))) /* the driver has none: its NIC receives the packet */
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*p)))
 		return;
 	p = (void *)(long)ctx->data_meta;
 	if ((void *)(p + 1) > (void *)(long)ctx->data)

@@ -204,7 +204,7 @@ int mrc_pop(struct __sk_buff *skb)
 SEC("xdp.frags")
 int mrc_pop_xdp(struct xdp_md *ctx)
 {
-	struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	struct cursor c;
 	__u32 packets = 1, plane, headers, length = bpf_xdp_get_buff_len(ctx);
 	struct arrival a = {};
 	struct outer o = {};
@@ -214,6 +214,10 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	int ce = 0;
 	__u16 vlan = 0, inner_proto = 0;
 
+	if (bpf_xdp_adjust_meta(ctx, 0)) /* the driver lets no mark be set: mrc_pop does the work */
+		return XDP_PASS;
+	c.at = (void *)(long)ctx->data;
+	c.end = (void *)(long)ctx->data_end;
 	parsed = parse_outer(&c, &o, settings.udp_port);
 	if (parsed != PARSED_OURS) /* or malformed: mrc_pop counts it */
 		return XDP_PASS;

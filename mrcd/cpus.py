@@ -55,9 +55,9 @@ def words(cpus: Iterable[int]) -> str:
 
 
 @contextmanager
-def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[AbstractSet[int]]:
+def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[None]:
     """A block in which interfaces are made whose received flows spread over these CPUs, each on one. If there are none,
-    or the kernel does not let it, they stay where they come in. Yields the CPUs that it is.
+    or the kernel does not let it, they stay where they come in.
 
     By a sysctl, for the files of an interface are root's alone, and /sys may be another network namespace's.
     """
@@ -68,9 +68,8 @@ def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[Abstract
             path.write_text(mask(cpus), encoding="ascii")
         except OSError as e:  # before Linux 6.3 there is none
             log.warning("%s: %s: received flows are handled where they come in", path, e.strerror)
-            before, cpus = "", frozenset()
     try:
-        yield cpus
+        yield
     finally:
         if before:
             try:

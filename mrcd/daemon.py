@@ -128,11 +128,14 @@ class Daemon:
         self.view.bad_ns = self.monitor.bad_ns
         await breath()
         await self.steering.follow(plan, tables, self.monitor)
-        await self._reconcile()
+        if shrinks:  # mrc0's veth drops what is longer, and peers yet send it
+            self._forwards_by.node["merge_ifindex"] = 0
+        await self._reconcile(merging=not shrinks)
         await self.nics.release(left)
         if shrinks:  # first let packets be as small as the new programs want them
             await self.write_routes(set(self.peers))
         self.attach_programs()
+        self._write_receiver(merging=True)
         dataplane.commit()
         self._forwards_by = tables
         await self.save_running()
@@ -169,16 +172,20 @@ class Daemon:
 
     # ---- links, neighbours, addresses ----
 
-    async def _reconcile(self) -> None:
+    async def _reconcile(self, *, merging: bool = True) -> None:
         """Interfaces, addresses, first hops: actual state to desired state."""
         await self.nics.look()
-        nics, packet = self.nics, self.plan.config.cluster.granularity == "packet"
-        install.write_receiver(self.tables, nics.mrc0, nics.mrc0_peer, merging=nics.merging, xdp_too=packet)
+        self._write_receiver(merging=merging)
         bitmap = (
             install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs) & ~self.nics.lost_planes()
         )
         self._fabric = routes.fabric_routes(self.plan, self.nics.enabled())
         await self._use_ports(bitmap)
+
+    def _write_receiver(self, *, merging: bool) -> None:
+        nics, packet = self.nics, self.plan.config.cluster.granularity == "packet"
+        merging = merging and nics.merging
+        install.write_receiver(self.tables, nics.mrc0, nics.mrc0_peer, merging=merging, xdp_too=packet)
 
     async def _use_ports(self, bitmap: int) -> None:
         """These planes, as bits, can send. What was left meanwhile and is back is news too: peers know of the loss."""
@@ -263,14 +270,16 @@ class Daemon:
             probe = hooks.probe_attachment(self.nics.mrc0_peer)
             self.dataplane.attach(probe)
             self.tables.node["probe_ifindex"] = self.nics.mrc0_peer.ifindex
-            beat = hooks.beat_attachment(self.nics.beat)
-            self.dataplane.attach(beat)
-            self.tables.node["beat_ifindex"] = self.nics.beat_peer.ifindex if self.nics.paced else 0
+            if self.nics.paced and self.nics.beat and self.nics.beat_peer:
+                beat = hooks.beat_attachment(self.nics.beat)
+                self.dataplane.attach(beat)
+                self.tables.node["beat_ifindex"] = self.nics.beat_peer.ifindex
+                keep.add(beat.name)
             push, document = hooks.push_attachment(
                 self.plan.config.cluster.granularity, self.nics.mrc0, self.nics.mrc0_peer
             )
             self.view.hooks.append(document | {"how": self.dataplane.attach(push)})
-            keep |= {probe.name, beat.name, push.name}
+            keep |= {probe.name, push.name}
         self.dataplane.detach_others(keep, self.nics.tc_hooks())
         self._attached_at = self.nics.interfaces()
 

@@ -91,7 +91,9 @@ class Difference:
         """Raises UsageError if the daemon must not go over to the new file as it runs."""
         for s in self.settings:
             if s.key in _FIXED:
-                then = f", then `ip link del {s.before}`" if s.key == "overlay.interface" else ""
+                then = (
+                    f", then `ip link del {s.before}; ip link del {s.before}b`" if s.key == "overlay.interface" else ""
+                )
                 if s.key == "overlay.rps_cpus":
                     then = ", then `ip link del` the overlay's interface: mrcd makes it anew"
                 raise UsageError(

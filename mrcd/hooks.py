@@ -96,8 +96,8 @@ def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tu
 
 
 def merges(granularity: Granularity, ports: dict[int, Port]) -> bool:
-    """Whether mrc0 is to merge what TCP sent: where it comes packet by packet. Virtual links leave bursts whole."""
-    return granularity == "packet" or any(port.physical.kind is None for port in ports.values())
+    """Whether mrc0 is to merge what TCP sent: where it comes packet by packet. A veth leaves bursts whole."""
+    return granularity == "packet" or any(port.physical.kind != "veth" for port in ports.values())
 
 
 def probe_attachment(mrc0_peer: Link) -> Attachment:

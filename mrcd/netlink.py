@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from ipaddress import IPv6Address
 from typing import Any
+from zlib import crc32
 
 from pyroute2 import AsyncIPRoute
 from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
@@ -39,6 +40,8 @@ _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
 _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
+ALIAS = "mrcd: "  # how that of a veth of mrcd begins
+_ALIAS_MOST = 254  # characters
 _ETHERNET = 14  # bytes
 _EVENTS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
@@ -113,8 +116,10 @@ class Netlink:
             )
         if name not in links:
             many = {"num_tx_queues": queues, "num_rx_queues": queues}  # of each end: it would have one for each CPU
-            add = self._ipr.link("add", ifname=name, kind="veth", peer={"ifname": peer, **many}, **many)
-            with cpus.steering(rps) as rps:
+            # Addresses of their own: those that the kernel makes up, udev would replace a moment later.
+            far = {"ifname": peer, "address": _mac(peer), **many}
+            add = self._ipr.link("add", ifname=name, address=_mac(name), kind="veth", peer=far, **many)
+            with cpus.steering(rps):
                 await self._do(f"create the veth pair {name}–{peer}", add)
             links = await self.links()
             alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, rps))
@@ -288,9 +293,15 @@ class Netlink:
                     yield Change()
 
 
+def _mac(interface: str) -> str:
+    """Of one end of a veth: locally administered, and seen by nobody else. Pure."""
+    return "02:6d:72:" + crc32(interface.encode()).to_bytes(4, "big")[1:].hex(":")
+
+
 def made_with(queues: int, rps: AbstractSet[int]) -> str:
     """What is fixed when the overlay's veth is made, in its alias."""
-    return f"mrcd: {queues} {'queue' if queues == 1 else 'queues'}, RPS on {cpus.words(rps) or 'none'}"
+    text = f"{ALIAS}{queues} {'queue' if queues == 1 else 'queues'}, RPS on {cpus.words(rps) or 'none'}"
+    return text[:_ALIAS_MOST]
 
 
 def set_offload(interface: str, features: dict[str, bool]) -> None:

@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from mrcd import abi, cpus, hooks, routes
 from mrcd.errors import MachineError, MrcdError
 from mrcd.links import Point
-from mrcd.netlink import Netlink, made_with, set_offload
+from mrcd.netlink import ALIAS, Netlink, made_with, set_offload
 from mrcd.netmessages import Link
 from mrcd.topology import Plan
 
@@ -29,8 +29,8 @@ class Nics:
         self.plan = plan
         self.mrc0: Link
         self.mrc0_peer: Link
-        self.beat: Link
-        self.beat_peer: Link
+        self.beat: Link | None = None
+        self.beat_peer: Link | None = None
         self.merging = False  # mrc0 merges what mrc0_peer sends it
         self.paced = False  # what beat_peer sends is held back
         self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
@@ -61,14 +61,13 @@ class Nics:
             queues=queues,
             rps=rps,
         )
-        if self.mrc0.alias != made_with(queues, rps):
-            has, should = self.mrc0.alias or "what an older mrcd gave it", made_with(queues, rps)
-            self._warn(f"{self.mrc0.name} has {has}, and not {should}: `ip link del {self.mrc0.name}`, it is made anew")
-        self.beat, self.beat_peer = await self._netlink.ensure_veth(
-            overlay.beat, overlay.beat_peer, mtu=mtu, gso_max_size=longest
-        )
+        if self.mrc0.alias != (wanted := made_with(queues, rps)):
+            self._warn(
+                f"{self.mrc0.name} was made with other queues or CPUs ({self.mrc0.alias or 'no alias'}, and not "
+                f"{wanted}): in a quiet moment `ip link del {self.mrc0.name}`, and it is made anew"
+            )
         await self._netlink.ensure_unpaced(self.mrc0_peer)
-        await self._pace()
+        await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         set_offload(self.mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
         hooks.enable_ipv6(self.mrc0.name)
@@ -84,7 +83,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        self._merge(self.mrc0.alias is not None and hooks.merges(c.granularity, self.ports))
+        self._merge((self.mrc0.alias or "").startswith(ALIAS) and hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
             if port.nic.mtu < c.mtu:
@@ -129,7 +128,9 @@ class Nics:
 
     def interfaces(self) -> set[int]:
         """Where programs are attached: ifindexes change when an interface goes and comes back."""
-        return {port.physical.ifindex for port in self.ports.values()} | {self.mrc0.ifindex, self.beat.ifindex}
+        return {port.physical.ifindex for port in self.ports.values()} | {
+            x.ifindex for x in (self.mrc0, self.beat) if x
+        }
 
     def tc_hooks(self) -> list[tuple[int, Point]]:
         """Where an earlier run may have left filters."""
@@ -142,10 +143,14 @@ class Nics:
     async def _first_hops(self) -> dict[int, str]:
         return await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))
 
-    async def _pace(self) -> None:
+    async def _pace(self, mtu: int, longest: int) -> None:
         """What goes round is held back on its way; without that it does not go round."""
+        overlay = self.plan.config.overlay
         packet = hooks.beat_bytes(self.plan.config.cluster.evs_per_peer, self.plan.needs_srh)
         try:
+            self.beat, self.beat_peer = await self._netlink.ensure_veth(
+                overlay.beat, overlay.beat_peer, mtu=mtu, gso_max_size=longest
+            )
             await self._netlink.ensure_paced(self.beat_peer, packet, abi.BEAT_NS)
             self.paced = True
         except MrcdError as e:

@@ -27,6 +27,7 @@ _SYSCTLS = (
         "net.ipv4.conf.all.rp_filter",
         "net.ipv4.tcp_congestion_control",
         "net.ipv4.tcp_reordering",
+        "net.core.rps_default_mask",
     ),
     *("net.ipv4.tcp_max_reordering", "net.ipv4.tcp_recovery", "net.ipv4.tcp_mtu_probing", "net.ipv4.tcp_rmem"),
     *("net.ipv4.tcp_wmem", "net.ipv6.conf.all.forwarding", "net.ipv6.conf.all.seg6_enabled", "net.core.rmem_max"),

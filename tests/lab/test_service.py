@@ -82,8 +82,9 @@ def sprayed(machine: Machine) -> int:
 
 def test_services_that_need_the_overlay_wait_for_it(machine: Machine) -> None:
     for name in ("after-mrcd", "after-network"):
-        assert machine.show("Result", name) == "success", machine.console() + machine.said()
-        assert "dev mrc0" in machine.run("cat", f"/run/{name}").stdout
+        found = machine.run("cat", f"/run/{name}").stdout
+        assert machine.show("Result", name) == "success", machine.console() + machine.said() + found
+        assert "dev mrc0" in found
     assert machine.show("ActiveState") == "active"
 
 

@@ -274,8 +274,10 @@ def test_datagrams_are_not_merged(pair: tuple[Bench, Bench], version: int) -> No
     for plane in range(PLANES):
         receiver.attach_pop(plane, protocol(version))
     received = receiver.receive(protocol(version), merging=True)
+    before = sent_by_peer(sender)
     for _ in range(8):
         stack.send(ETHERNET / datagram(H0, H2, version))
+    assert sent_by_peer(sender) == before
     frames = arrived(received, 8 * len(datagram(H0, H2, version)))
     assert [f[14:] for f in frames] == [bytes(datagram(H0, H2, version))] * 8
 

@@ -61,8 +61,8 @@ def test_those_of_this_machine(tmp_path: Path) -> None:
 def test_the_sysctl_is_put_back(tmp_path: Path) -> None:
     file = tmp_path / "rps_default_mask"
     file.write_text("c\n")
-    with cpus.steering({0, 1}, file) as steered:
-        assert (file.read_text(), steered) == ("00000003", {0, 1})
+    with cpus.steering({0, 1}, file):
+        assert file.read_text() == "00000003"
     assert file.read_text() == "c"
 
 
@@ -90,8 +90,10 @@ def test_no_cpus_no_sysctl(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_it_is_told_of(tmp_path: Path, caplog: LogCaptureFixture) -> None:
-    with cpus.steering({0, 1}, tmp_path / "missing") as steered:
-        assert steered == set()
+    done = False
+    with cpus.steering({0, 1}, tmp_path / "missing"):
+        done = True
+    assert done
     assert "No such file or directory: received flows are handled where they come in" in caplog.text
 
 

@@ -140,7 +140,16 @@ def test_another_label_of_a_path_is_a_difference() -> None:
 @pytest.mark.parametrize(
     ("new", "said", "hint"),
     [
-        ('interface = "mrc1"', "overlay.interface mrc0 → mrc1", "`systemctl restart mrcd`, then `ip link del mrc0`"),
+        (
+            'interface = "mrc1"',
+            "overlay.interface mrc0 → mrc1",
+            "`systemctl restart mrcd`, then `ip link del mrc0; ip link del mrc0b`",
+        ),
+        (
+            'rps_cpus = "none"',
+            "overlay.rps_cpus all → none",
+            "`systemctl restart mrcd`, then `ip link del` the overlay's interface",
+        ),
         (
             'metric = 100\n[metrics]\naddress = "[::1]:9479"',
             "metrics.address 127.0.0.1:9479 → [::1]:9479",

@@ -186,6 +186,7 @@ def test_requests_leave_by_the_other_end_of_mrc0_in_either_granularity() -> None
         ("burst", ["veth", "veth"], False),
         ("burst", ["veth", None], True),
         ("burst", [None, None], True),
+        ("burst", ["veth", "bond"], True),
         ("packet", ["veth", "veth"], True),
         ("burst", [], False),
     ],
