@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
+import numpy as np
+
 from mrcd import hooks, install, libbpf, routes, statefile, view
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError
@@ -62,7 +64,7 @@ class Daemon:
         self._left = 0  # planes that were left because of lost carriers, of which nothing else knows yet
         self._warned: set[str] = set()
         self._attached_at: set[int] | None = None  # the interfaces when all was attached
-        self.settled = asyncio.Event()  # a plane could send, and routes were made of it, since this daemon came
+        self.settled = asyncio.Event()  # a peer could be sprayed to, and routes were made of it, since this daemon came
         self.nics: Nics
         self.tables: Tables
         self._forwards_by: Tables  # what is attached; others only while another plan is being adopted
@@ -311,7 +313,11 @@ class Daemon:
             _log_changes(await self._routes.want(row, wanted))
 
     def _note_settled(self) -> None:
-        if int(self.tables.node["ports"]):
+        """Until a peer has answered, its traffic takes the fallback routes."""
+        if self.settled.is_set() or not int(self.tables.node["ports"]):
+            return
+        rows = np.fromiter(self.peers, np.int64)
+        if self.detached or not len(rows) or self.monitor.peerwatch.sprayed(rows).any():
             self.settled.set()
 
     def _mark(self, row: int) -> None:

@@ -25,9 +25,9 @@ def watchdog_s() -> float | None:
 
 
 async def report(settled: asyncio.Event) -> None:
-    """READY=1 when all is settled: before, what waits for it would meet planes whose first hop is not resolved yet. A
-    host whose planes are down is no reason to hold up a boot. From then on feed the watchdog, from the loop that does
-    the work, so that a loop that hangs is noticed."""
+    """READY=1 when all is settled: before, what waits for it would meet planes whose first hop is not resolved yet, and
+    peers that have not been heard. A host that has none is no reason to hold up a boot. From then on feed the watchdog,
+    from the loop that does the work, so that a loop that hangs is noticed."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(settled.wait(), _PATIENCE_S)
     notify("READY=1")

@@ -148,7 +148,7 @@ def test_another_label_of_a_path_is_a_difference() -> None:
         (
             'rps_cpus = "none"',
             "overlay.rps_cpus all → none",
-            "`systemctl restart mrcd`, then `ip link del` the overlay's interface",
+            "`systemctl restart mrcd`, then `ip link del` the overlay's interface: mrcd makes it anew",
         ),
         (
             'metric = 100\n[metrics]\naddress = "[::1]:9479"',
