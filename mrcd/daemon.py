@@ -272,10 +272,11 @@ class Daemon:
             probe = hooks.probe_attachment(self.nics.mrc0_peer)
             self.dataplane.attach(probe)
             self.tables.node["probe_ifindex"] = self.nics.mrc0_peer.ifindex
-            if self.nics.paced and self.nics.beat and self.nics.beat_peer:
-                beat = hooks.beat_attachment(self.nics.beat)
+            if self.nics.beat:
+                end, peer = self.nics.beat
+                beat = hooks.beat_attachment(end)
                 self.dataplane.attach(beat)
-                self.tables.node["beat_ifindex"] = self.nics.beat_peer.ifindex
+                self.tables.node["beat_ifindex"] = peer.ifindex
                 keep.add(beat.name)
             push, document = hooks.push_attachment(
                 self.plan.config.cluster.granularity, self.nics.mrc0, self.nics.mrc0_peer

@@ -29,10 +29,8 @@ class Nics:
         self.plan = plan
         self.mrc0: Link
         self.mrc0_peer: Link
-        self.beat: Link | None = None
-        self.beat_peer: Link | None = None
+        self.beat: tuple[Link, Link] | None = None  # a veth, whose second end holds back what it sends
         self.merging = False  # mrc0 merges what mrc0_peer sends it
-        self.paced = False  # what beat_peer sends is held back
         self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
         self.macs: dict[int, str] = {}  # ifindex → first hop
         self._netlink, self._warn, self._look_again = netlink, warn, look_again
@@ -128,9 +126,8 @@ class Nics:
 
     def interfaces(self) -> set[int]:
         """Where programs are attached: ifindexes change when an interface goes and comes back."""
-        return {port.physical.ifindex for port in self.ports.values()} | {
-            x.ifindex for x in (self.mrc0, self.beat) if x
-        }
+        own = {self.mrc0.ifindex, *(end.ifindex for end in self.beat or ())}
+        return {port.physical.ifindex for port in self.ports.values()} | own
 
     def tc_hooks(self) -> list[tuple[int, Point]]:
         """Where an earlier run may have left filters."""
@@ -148,13 +145,11 @@ class Nics:
         overlay = self.plan.config.overlay
         packet = hooks.beat_bytes(self.plan.config.cluster.evs_per_peer, self.plan.needs_srh)
         try:
-            self.beat, self.beat_peer = await self._netlink.ensure_veth(
-                overlay.beat, overlay.beat_peer, mtu=mtu, gso_max_size=longest
-            )
-            await self._netlink.ensure_paced(self.beat_peer, packet, abi.BEAT_NS)
-            self.paced = True
+            beat, peer = await self._netlink.ensure_veth(overlay.beat, overlay.beat_peer, mtu=mtu, gso_max_size=longest)
+            await self._netlink.ensure_paced(peer, packet, abi.BEAT_NS)
+            self.beat = beat, peer
         except MrcdError as e:
-            self.paced = False
+            self.beat = None
             self._warn(f"{e}: while mrcd is dead, nobody probes where a flow has stopped")
 
     def _merge(self, wanted: bool) -> None:

@@ -12,12 +12,13 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from mrcd.config import Granularity
 from mrcd.ctl.sockfilter import assemble
 from mrcd.netlink import set_offload
 from tests.packet.cluster import H0, H2, PLANES, Setup, datagram, nic_mac, wire_mac
 from tests.packet.rig import Bench, Protocol, Xdp
 from tests.packet.test_burst import ETHERNET, SIZE, burst, gso
-from tests.packet.wires import SECONDS, Tap, until
+from tests.packet.wires import SECONDS, Sender, Tap, until
 
 pytestmark = pytest.mark.root
 
@@ -214,10 +215,16 @@ def pair(bench: Bench, tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
     ],
 )
 def test_what_goes_to_be_merged(
-    bench: Bench, plane: int, xdp: Xdp | None, merge_xdp: bool, size: int, by_peer: bool
+    request: pytest.FixtureRequest,
+    bench: Bench,
+    plane: int,
+    xdp: Xdp | None,
+    merge_xdp: bool,
+    size: int,
+    by_peer: bool,
 ) -> None:
-    for name in (f"n{plane}", f"w{plane}"):
-        bench.namespace.ip("link", "set", name, "mtu", "1600")
+    request.addfinalizer(lambda: _set_mtu(bench, plane, 1500))
+    _set_mtu(bench, plane, 1600)
     tap, received = bench.attach_pop(plane, "ipv4", xdp), bench.receive("ipv4", merging=True)
     bench.tables.node["merge_xdp"] = merge_xdp
     head = IP(src="10.99.0.3", dst="10.99.0.1")
@@ -229,8 +236,21 @@ def test_what_goes_to_be_merged(
         assert [f.data[14:] for f in received.frames()] == [bytes(inner)]
 
 
+def _set_mtu(bench: Bench, plane: int, mtu: int) -> None:
+    for name in (f"n{plane}", f"w{plane}"):
+        bench.namespace.ip("link", "set", name, "mtu", str(mtu))
+
+
 def sent_by_peer(bench: Bench) -> int:
     return int(bench.namespace.json("-s", "link", "show", "m0bp")[0]["stats64"]["tx"]["packets"])
+
+
+def through(pair: tuple[Bench, Bench], granularity: Granularity, version: int) -> tuple[Sender, Tap]:
+    """What is sent on the one host, and received on the other by all planes."""
+    sender, receiver = pair
+    for plane in range(PLANES):
+        receiver.attach_pop(plane, protocol(version))
+    return sender.attach_push(granularity), receiver.receive(protocol(version), merging=True)
 
 
 def arrived(received: Tap, least: int) -> list[bytes]:
@@ -249,10 +269,7 @@ def arrived(received: Tap, least: int) -> list[bytes]:
 @pytest.mark.parametrize("bench", [Setup("ecmp")], indirect=True)
 def test_segments_that_came_by_all_planes_are_merged(pair: tuple[Bench, Bench], version: int) -> None:
     sender, receiver = pair
-    stack = sender.attach_push("packet")
-    for plane in range(PLANES):
-        receiver.attach_pop(plane, protocol(version))
-    received = receiver.receive(protocol(version), merging=True)
+    stack, received = through(pair, "packet", version)
     packet = burst(version, SEGMENTS * SIZE)
     stack.send(ETHERNET / packet, gso(packet))
     frames = arrived(received, SEGMENTS * SIZE)
@@ -269,15 +286,11 @@ def test_segments_that_came_by_all_planes_are_merged(pair: tuple[Bench, Bench], 
 @versions
 @pytest.mark.parametrize("bench", [Setup("ecmp")], indirect=True)
 def test_datagrams_are_not_merged(pair: tuple[Bench, Bench], version: int) -> None:
-    sender, receiver = pair
-    stack = sender.attach_push("packet")
-    for plane in range(PLANES):
-        receiver.attach_pop(plane, protocol(version))
-    received = receiver.receive(protocol(version), merging=True)
-    before = sent_by_peer(sender)
+    stack, received = through(pair, "packet", version)
+    before = sent_by_peer(pair[1])
     for _ in range(8):
         stack.send(ETHERNET / datagram(H0, H2, version))
-    assert sent_by_peer(sender) == before
+    assert sent_by_peer(pair[1]) == before
     frames = arrived(received, 8 * len(datagram(H0, H2, version)))
     assert [f[14:] for f in frames] == [bytes(datagram(H0, H2, version))] * 8
 
@@ -285,10 +298,7 @@ def test_datagrams_are_not_merged(pair: tuple[Bench, Bench], version: int) -> No
 @versions
 @pytest.mark.parametrize("bench", [Setup("ecmp")], indirect=True)
 def test_a_burst_that_came_whole_stays_so(pair: tuple[Bench, Bench], version: int) -> None:
-    sender, receiver = pair
-    stack = sender.attach_push("burst")
-    receiver.attach_pop(0, protocol(version))
-    received = receiver.receive(protocol(version), merging=True)
+    stack, received = through(pair, "burst", version)
     packet = burst(version, SEGMENTS * SIZE)
     stack.send(ETHERNET / packet, gso(packet))
     (frame,) = arrived(received, SEGMENTS * SIZE)
