@@ -18,6 +18,7 @@ struct request {
 
 #define ARMED_REQUEST 1
 #define ARMED_BEAT 2 /* see beat.h */
+#define ARMED_TWIN 3 /* see twin.h */
 
 /* What the program that pushes leaves for mrc_probe, which it runs on a clone. One per CPU. */
 struct mrc_ride {

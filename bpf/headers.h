@@ -122,6 +122,33 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct mrc_plan
 	return bpf_redirect(plane->ifindex, 0);
 }
 
+/* Push: make room for the headers, count the packet on its EV, write them and send it. `segments`: packets that it will
+ * be on the wire.
+ */
+static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u32 host_id, __u32 segments, __u64 now)
+{
+	struct mrc_hdr mrc = {};
+
+	p->payload = skb->len - ETH_HLEN;
+	if (bpf_skb_adjust_room(skb, outer_length(p->ev), BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
+					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
+		return drop_skb(MRC_DROP_PUSH_FAILED);
+	mrc.version = MRC_WIRE_VERSION;
+	mrc.type = MRC_DATA;
+	mrc.sender = bpf_htons(settings.host_id);
+	mrc.receiver = bpf_htons(host_id);
+	mrc.ev = bpf_htons(p->path_ev);
+	p->ev->last_tx_ns = now; /* before the count: who reads that must not think it old */
+	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
+	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
+	mrc.segments = bpf_htons(segments);
+	mrc.tx_ns = bpf_cpu_to_be64(now);
+	if (write_outer(skb, p, &mrc))
+		return drop_skb(MRC_DROP_PUSH_FAILED);
+	return send_skb(skb, p->plane);
+}
+
 /* Fold the outer ECN field into the inner header (RFC 6040). Returns 0 or a drop reason; `ce` is
  * set if the fabric has marked the packet: a mark that was there before is not this path's.
  */

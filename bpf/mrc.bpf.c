@@ -24,6 +24,7 @@
 #include "deliver.h"
 #include "owner.h"
 #include "pop.h"
+#include "twin.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -49,7 +50,6 @@ int mrc_push(struct __sk_buff *skb)
 {
 	struct inner inner = {};
 	struct mrc_prefix key = {};
-	struct mrc_hdr mrc = {};
 	struct choice choice = {};
 	struct request request = {};
 	struct push p = {};
@@ -85,29 +85,13 @@ int mrc_push(struct __sk_buff *skb)
 		keep_beating(skb, self, request.now);
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
+	if (policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, request.now))
+		make_twin(skb, self, &request);
 	if (!classed_ev(skb, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
-	p.payload = length;
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
-
-	if (bpf_skb_adjust_room(skb, outer_length(p.ev), BPF_ADJ_ROOM_MAC,
-				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
-					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
-		return drop_skb(MRC_DROP_PUSH_FAILED);
-	mrc.version = MRC_WIRE_VERSION;
-	mrc.type = MRC_DATA;
-	mrc.sender = bpf_htons(settings.host_id);
-	mrc.receiver = bpf_htons(host_id);
-	mrc.ev = bpf_htons(p.path_ev);
-	p.ev->last_tx_ns = request.now; /* before the count: who reads that must not think it old */
-	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p.ev->tx_packets, segments));
-	__sync_fetch_and_add(&p.ev->tx_bytes, length);
-	mrc.segments = bpf_htons(segments);
-	mrc.tx_ns = bpf_cpu_to_be64(request.now);
-	if (write_outer(skb, &p, &mrc))
-		return drop_skb(MRC_DROP_PUSH_FAILED);
-	return send_skb(skb, p.plane);
+	return push_data(skb, &p, host_id, segments, request.now);
 }
 
 SEC("tc")
@@ -123,6 +107,10 @@ int mrc_probe(struct __sk_buff *skb)
 	if (mine->armed == ARMED_BEAT) {
 		mine->armed = 0;
 		return begin_beat(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->beat_ifindex, 0);
+	}
+	if (mine->armed == ARMED_TWIN) {
+		mine->armed = 0;
+		return push_twin(skb, self, &mine->request);
 	}
 	mine->armed = 0;
 	verdict = ride(skb, self, &mine->request);

@@ -342,8 +342,9 @@ struct mrc_settings {
 	__u32 forget_ms; /* an EV that was well for so long forgets one relapse */
 	__u32 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */
+	__u32 twin_us; /* an acknowledgement goes twice if the flow's last is so old; 0 = none does */
 };
-_Static_assert(sizeof(struct mrc_settings) == 76, "mrc_settings is 76 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 80, "mrc_settings is 80 bytes");
 
 #define MRC_EVENT_STALLED 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
 

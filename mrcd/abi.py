@@ -268,6 +268,7 @@ SETTINGS = np.dtype(
         ("forget_ms", _u32),
         ("classes", _u32),
         ("flowlet_us", _u32),
+        ("twin_us", _u32),
     ]
 )
 PACE = np.dtype(

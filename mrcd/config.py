@@ -219,6 +219,11 @@ class Overlay(_Model):
     flowlet_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=500, description="a flow of a class under policy flowlet may change its path after so long a pause"
     )
+    twin_us: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=100,
+        description="a TCP acknowledgement without data goes by two paths if its flow's last is so old: lost, it would "
+        "cost both ends their timers; 0: never",
+    )
     burst_bytes: Annotated[int, Field(ge=2048, le=65_535)] = Field(
         default=65_535,
         description="the longest burst that TCP hands over whole, with headers; where planes are slow, as much as one "

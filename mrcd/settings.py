@@ -32,6 +32,7 @@ def settings(plan: Plan) -> NDArray[np.void]:
         "forget_ms": h.hold_down_max_ms,
         "classes": any(k.ports or k.dscp for k in plan.config.classes),
         "flowlet_us": plan.config.overlay.flowlet_us,
+        "twin_us": plan.config.overlay.twin_us,
     }.items():
         value[name] = number
     return value

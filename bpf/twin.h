@@ -1,0 +1,80 @@
+/* Acknowledgements that go alone go twice, by two EVs.
+ *
+ * Where bursts come faster than they are read, TCP says so of all that is under way with one packet. If that is lost,
+ * both ends are silent until the sender's timers run out, and the receiver's after that: 10 to 25 ms, for a packet of
+ * 52 bytes on a path that nobody knew to be bad. So one that comes a while after the flow's last has a twin; of those
+ * that follow each other closely the next one says the same anyway. TCP takes no notice of the second of two that are
+ * alike (RFC 5681 §2: a duplicate is one while data is outstanding, and it takes three).
+ */
+#ifndef MRC_TWIN_H
+#define MRC_TWIN_H
+
+#include "ask.h"
+
+#define ACKS 4096 /* a power of two; flows that share one are taken for one */
+#define TCP_HEADER_MOST 60 /* bytes */
+#define TCP_ACK_ALONE 0x10 /* of the flags: no SYN, FIN, RST, PSH or URG */
+
+/* When a flow last acknowledged anything. Index: low bits of its hash. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ACKS);
+	__type(key, __u32);
+	__type(value, __u64);
+} mrc_acks SEC(".maps");
+
+/* Whether this is an acknowledgement without data, and none of its flow has gone for some time. */
+static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner *inner, __u64 now)
+{
+	__u32 at = ETH_HLEN + inner->l3_length, slot;
+	__u64 *ack, before;
+	struct tcphdr tcp;
+
+	if (!settings.twin_us || inner->ip_proto != IPPROTO_TCP || inner->fragment || skb->gso_size ||
+	    skb->len > at + TCP_HEADER_MOST || bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)))
+		return 0;
+	if (skb->len != at + tcp.doff * 4 || ((__u8 *)&tcp)[13] != TCP_ACK_ALONE)
+		return 0;
+	slot = bpf_get_hash_recalc(skb) & (ACKS - 1);
+	ack = bpf_map_lookup_elem(&mrc_acks, &slot);
+	if (!ack)
+		return 0;
+	before = *(volatile __u64 *)ack;
+	*(volatile __u64 *)ack = now;
+	return aged(now, before, settings.twin_us * NS_PER_US);
+}
+
+/* Have a packet's clone pushed, too, by mrc_probe. */
+static __always_inline void make_twin(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+{
+	struct mrc_ride *ride;
+	__u32 zero = 0;
+
+	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
+	if (!ride || !self->probe_ifindex)
+		return;
+	ride->request = *r;
+	ride->armed = ARMED_TWIN;
+	bpf_clone_redirect(skb, self->probe_ifindex, 0);
+	ride->armed = 0;
+}
+
+/* Push the clone. */
+static __always_inline int push_twin(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+{
+	struct mrc_rotation *turn = bpf_map_lookup_elem(&mrc_rotations, &r->host_id);
+	struct mrc_peer *peer = peer_at(r->host_id);
+	struct choice choice = { .packets = 1 };
+	struct mrc_prefix key = {};
+	struct inner inner = {};
+	struct push p = {};
+
+	if (!peer || !turn || parse_inner(skb, &key, &inner) ||
+	    !choose_ev(peer, r->host_id, ports_both(self, peer), r->now, turn, &choice) ||
+	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
+		return drop_skb(MRC_DROP_PUSH_FAILED);
+	p.traffic_class = inner.traffic_class;
+	return push_data(skb, &p, r->host_id, 1, r->now);
+}
+
+#endif
