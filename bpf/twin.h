@@ -72,7 +72,7 @@ static __always_inline int push_twin(struct __sk_buff *skb, const struct mrc_nod
 	if (!peer || !turn || parse_inner(skb, &key, &inner) ||
 	    !choose_ev(peer, r->host_id, ports_both(self, peer), r->now, turn, &choice) ||
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
-		return drop_skb(MRC_DROP_PUSH_FAILED);
+		return TC_ACT_SHOT; /* the packet itself is counted */
 	p.traffic_class = inner.traffic_class;
 	return push_data(skb, &p, r->host_id, 1, r->now);
 }

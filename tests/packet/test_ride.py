@@ -25,12 +25,13 @@ IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
 IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 COUNTS = abi.BALLAST + 8 * EVS
 EACH = 16
+ALONE = "[overlay]\ntwin_us = 0\n"  # without twins (test_twin.py)
 CALM = f"probe_late_ms = 10000\nprobe_packets = {EACH}"
 
 
 def patient(steering: Steering = "usid", evs: int = EVS) -> Setup:
     """A host that asks after so many packets, and not because time has passed."""
-    return Setup(steering, f"{CALM}\nprobe_gap_us = 150", evs)
+    return Setup(steering, f"{CALM}\nprobe_gap_us = 150", evs, ALONE)
 
 
 @dataclass
@@ -383,6 +384,7 @@ def test_a_request_that_cannot_be_made_is_counted_and_its_packet_goes_on(ridden:
     data(bench, sent[0], CARRIERS[0])
 
 
+@pytest.mark.parametrize("bench", [Setup(more=ALONE)], indirect=True, ids=["usid"])
 @pytest.mark.parametrize("packet", CARRIERS[:6:2], ids=lambda p: f"{p.summary().split()[0]}{len(p)}")
 def test_in_packet_granularity(bench: Bench, packet: Packet) -> None:
     ridden = Ridden(bench, bench.attach_push("packet"), bench.wires())

@@ -71,7 +71,16 @@ def btf() -> Btf:
 
 # Struct → map: what a program has no room for on its stack; nothing in it outlives a run.
 # with the object
-FORGOTTEN = {"mrc_owners", "mrc_classes", "mrc_flowlets", "mrc_beats", "mrc_stalls", "mrc_paces", "mrc_veils"}
+FORGOTTEN = {
+    "mrc_owners",
+    "mrc_classes",
+    "mrc_flowlets",
+    "mrc_beats",
+    "mrc_stalls",
+    "mrc_paces",
+    "mrc_veils",
+    "mrc_acks",
+}
 SCRATCH = {"mrc_ride": "mrc_rides", "mrc_scratch": "mrc_scratch", "mrc_choosing": "mrc_choosings"}
 
 

@@ -107,6 +107,22 @@ def test_faults_that_met_an_unused_path_say_nothing_about_leaving() -> None:
     assert found["lost_packets"]["count"] == 2
 
 
+@pytest.mark.parametrize(
+    ("arrived", "still_ms"),
+    [
+        ([*range(100)], 0),
+        ([*range(5), *range(17, 100)], 12),
+        ([*range(-9, 5), 11, *range(17, 100)], 6),
+        ([*range(30)], 10),  # 40 ms after the fault nobody looks any more
+        ([*range(50, 100)], 40),
+        ([], 40),
+    ],
+)
+def test_how_long_nothing_arrived_after_a_fault(arrived: list[int], still_ms: int) -> None:
+    begin_ns = 77 * MS - 1  # in the bin before the first whole one
+    assert events.still_ns({77 * MS + n * MS: 1 for n in arrived}, begin_ns) == still_ms * MS
+
+
 @pytest.mark.parametrize(("found", "done"), [([True] * 7, 7), ([False] * 7, 5), ([False, False, True] * 3, 9)])
 def test_what_is_never_found_ends_early(found: list[bool], done: int) -> None:
     pace = events.Pace("x", 100)

@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,8 @@ from labkit.observe import Document
 from mrcd.abi import EvState
 from mrcd.errors import MachineError
 
-BIN_NS = 10_000_000
+BIN_NS = 10_000_000  # of the flows of holes.py,
+FINE_NS = 1_000_000  # and of those here
 WARM_UP_S = 1.0
 FLOW = (SOURCE, TARGET)
 _POLL_S = 0.005
@@ -40,6 +41,7 @@ _IN_USE_WITHIN_S = 30.0
 _GOOD_WITHIN_S = 30.0
 _EXCUSED_NS = 2_000_000_000  # paths that were broken a moment ago may be found out late by idle hosts
 _ALWAYS = np.iinfo(np.int64).max
+_STILL_WITHIN_NS = 40_000_000  # of a fault; later ones may be of its healing
 _GIVE_UP = 5  # this many in a row not found: so are the others
 _BUDGET_S = 600.0  # of a kind: a small loss takes a second or two to find
 _PER_KILL = 6  # faults until the daemons are started again: without them nothing comes back
@@ -62,6 +64,7 @@ class Event:
     lost_skbs: int | None  # of everybody, by the fault program; None if the link was down
     lost_packets: int  # data packets of the timed pair, as on the wire
     in_use: bool = True  # False: the paths had been left before
+    still_ns: int | None = None  # the longest time without a byte for the receiving application, soon after the fault
 
 
 class Broken(NamedTuple):
@@ -207,13 +210,14 @@ def record(lab: Lab, kind: Kind, wanted: int, run: Callable[[Stage], list[Event]
     with Cluster(lab) as cluster:
         quiet = missing(cluster, FLOW, FLOW[::-1])
         lost, sent = cluster.missing(FLOW), int(cluster.sent(FLOW).sum())
-        with Flow(lab, candidates.overlay(lab, 4), BIN_NS) as flow:
+        with Flow(lab, candidates.overlay(lab, 4), FINE_NS) as flow:
             stage = Stage(lab, cluster, flow, quiet)
             flow.poll(WARM_UP_S)
             begin_ns = time.monotonic_ns()
             found = run(stage)
             end_ns = time.monotonic_ns()
             flow.finish()
+        found = [replace(e, still_ns=still_ns(flow.bins, e.begin_ns)) for e in found]
         time.sleep(_QUIET_WITHIN_S)
         lost, sent = cluster.missing(FLOW) - lost, int(cluster.sent(FLOW).sum()) - sent
     return {
@@ -232,6 +236,13 @@ def record(lab: Lab, kind: Kind, wanted: int, run: Callable[[Stage], list[Event]
     }
 
 
+def still_ns(bins: goodput.Bins, begin_ns: int) -> int:
+    """The longest run of empty bins in the time after a fault. Pure."""
+    first = begin_ns + -begin_ns % FINE_NS
+    arrived = goodput.regular(bins, first, first + _STILL_WITHIN_NS, FINE_NS)
+    return goodput.longest_run(n == 0 for n in arrived).length * FINE_NS
+
+
 def summaries(found: Sequence[Event]) -> Document:
     """Percentiles over the events that met a path in use. Pure."""
     used = [e for e in found if e.in_use]
@@ -240,6 +251,7 @@ def summaries(found: Sequence[Event]) -> Document:
         "detected_ns": stats.summary([e.detected_ns for e in used]),
         "lost_skbs": stats.summary([e.lost_skbs for e in used if e.lost_skbs is not None]),
         "lost_packets": stats.summary([e.lost_packets for e in used]),
+        "still_ns": stats.summary([e.still_ns for e in used if e.still_ns is not None]),
     }
 
 

@@ -1,0 +1,138 @@
+"""Twins: a TCP acknowledgement without data goes by two EVs, if none of its flow has gone for some time."""
+
+from itertools import count
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd.config import Granularity
+from mrcd.wire import MRC
+from tests.packet.cluster import H2, PLANES, SLOTS, Setup
+from tests.packet.reports import now
+from tests.packet.rig import Bench
+from tests.packet.wires import Sender, Tap
+
+pytestmark = pytest.mark.root
+
+ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
+IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
+IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
+QUIET = "probe_late_ms = 10000"
+LONG = Setup(health=QUIET, more="[overlay]\ntwin_us = 1000000\n")
+PORTS = count(20000)  # each flow is seen for the first time
+SACK = [("Timestamp", (1, 2)), ("NOP", None), ("NOP", None), ("SAck", (5, 9))]
+
+long = pytest.mark.parametrize("bench", [LONG], indirect=True)
+
+
+def ack(ip: Packet = IPV4, payload: bytes = b"", **tcp: object) -> Packet:
+    """What TCP sends when it has nothing to say but how far it is, of a new flow."""
+    return ip / TCP(**{"sport": next(PORTS), "dport": 2, "flags": "A", "seq": 1, "ack": 5} | tcp) / Raw(payload)
+
+
+def ready(bench: Bench, granularity: Granularity = "burst") -> tuple[Sender, list[Tap]]:
+    """The stack's side and the wires, while no report is due."""
+    stack, wires = bench.attach_push(granularity), bench.wires()
+    bench.attach_probe()
+    bench.rounds(H2)["asked_ns"] = now()
+    return stack, wires
+
+
+def out(bench: Bench, side: tuple[Sender, list[Tap]], packet: Packet) -> list[int]:
+    """By which EVs a packet goes, whole and accounted for."""
+    side[0].send(ETHERNET / packet)
+    found = []
+    for frame in [f for wire in side[1] for f in wire.frames()]:
+        seen = Ether(frame.data)[MRC]
+        assert frame.data == bytes(bench.sent(H2, seen.ev, packet, seq=seen.seq, tx_ns=seen.tx_ns))
+        found.append(int(seen.ev))
+    assert bench.drops() == {}
+    return found
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [LONG, Setup("srh", health=QUIET, more=LONG.more), Setup("ecmp", health=QUIET, more=LONG.more)],
+    indirect=True,
+)
+@pytest.mark.parametrize("granularity", ["burst", "packet"])
+@pytest.mark.parametrize("packet", [ack(), ack(IPV6), ack(options=SACK)], ids=["ipv4", "ipv6", "sack"])
+def test_an_acknowledgement_that_goes_alone_has_a_twin_on_another_plane(
+    bench: Bench, granularity: Granularity, packet: Packet
+) -> None:
+    packet[TCP].sport = next(PORTS)
+    evs = out(bench, ready(bench, granularity), packet)
+    assert len(evs) == 2
+    assert len({ev // SLOTS for ev in evs}) == 2
+    assert [int(bench.ev(H2, ev)["tx_packets"]) for ev in evs] == [1, 1]
+
+
+@long
+def test_one_that_follows_soon_goes_once(bench: Bench) -> None:
+    side, first = ready(bench), ack()
+    later = first.copy()
+    later[TCP].ack = 9
+    assert [len(out(bench, side, p)) for p in (first, later, ack())] == [2, 1, 2]
+
+
+@pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ntwin_us = 1\n")], indirect=True)
+def test_one_that_follows_late_has_a_twin_again(bench: Bench) -> None:
+    side, packet = ready(bench), ack()
+    assert [len(out(bench, side, packet)) for _ in range(3)] == [2, 2, 2]
+
+
+@long
+@pytest.mark.parametrize(
+    "packet",
+    [
+        *(ack(flags=flags) for flags in ("S", "SA", "FA", "RA", "PA", "EA")),
+        ack(payload=b"x"),
+        IPV4 / UDP(sport=1, dport=2),
+        IP(src="10.99.0.1", dst="10.99.0.3", frag=1, proto=6) / Raw(bytes(ack()[TCP])),
+    ],
+    ids=["syn", "syn-ack", "fin", "rst", "psh", "ece", "data", "udp", "fragment"],
+)
+def test_nothing_else_has_one(bench: Bench, packet: Packet) -> None:
+    assert len(out(bench, ready(bench), packet)) == 1
+
+
+@long
+def test_no_twin_where_probes_cannot_be_sent_either(bench: Bench) -> None:
+    side = ready(bench)
+    bench.tables.node["probe_ifindex"] = 0
+    assert len(out(bench, side, ack())) == 1
+
+
+@pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ntwin_us = 0\n")], indirect=True)
+def test_none_at_all_if_an_administrator_wants_none(bench: Bench) -> None:
+    assert len(out(bench, ready(bench), ack())) == 1
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "pinned"\nports = [2]\n')],
+    indirect=True,
+)
+def test_a_pinned_flow_keeps_to_its_ev(bench: Bench) -> None:
+    assert len(out(bench, ready(bench), ack())) == 1
+
+
+@long
+def test_where_one_ev_is_left_both_take_it(bench: Bench) -> None:
+    for number in range(1, PLANES * SLOTS):
+        bench.set_usable(H2, number, False)
+    assert out(bench, ready(bench), ack()) == [0, 0]
+
+
+@long
+def test_without_a_usable_ev_the_packet_is_dropped_once(bench: Bench) -> None:
+    side = ready(bench)
+    for number in range(PLANES * SLOTS):
+        bench.set_usable(H2, number, False)
+    with pytest.raises(OSError, match="No buffer space"):  # as the kernel tells who sends
+        side[0].send(ETHERNET / ack())
+    assert [f for wire in side[1] for f in wire.frames()] == []
+    assert bench.drops() == {"no_usable_ev": 1}
