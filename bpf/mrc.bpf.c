@@ -2,8 +2,8 @@
  *
  *   mrc_push   tc egress of mrc0 (burst), tc ingress of its peer (packet): choose an EV, put the
  *              outer headers on, redirect to the plane's NIC
- *   mrc_probe  tc egress of mrc0's peer: make the clone of a packet that mrc_push sends there the probe
- *              request that rides on it
+ *   mrc_probe  tc egress of mrc0's peer: make the clone of a packet that mrc_push or mrc_pop sends there the probe
+ *              request that rides on it, or what beats (beat.h), or push it too (twin.h)
  *   mrc_beat   tc ingress of mrc0b: a packet that goes round, with which peers are probed where a flow has stopped
  *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, on to mrc0 and into the stack;
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors

@@ -3,17 +3,24 @@
  * Where bursts come faster than they are read, TCP says so of all that is under way with one packet. If that is lost,
  * both ends are silent until the sender's timers run out, and the receiver's after that: 10 to 25 ms, for a packet of
  * 52 bytes on a path that nobody knew to be bad. So one that comes a while after the flow's last has a twin; of those
- * that follow each other closely the next one says the same anyway. TCP takes no notice of the second of two that are
- * alike (RFC 5681 §2: a duplicate is one while data is outstanding, and it takes three).
+ * that follow each other closely the next one says the same anyway.
+ *
+ * What a second one that is alike tells Linux: while data is lost already, as one more duplicate nothing (RFC 6675 counts
+ * what is selectively acknowledged); after a tail loss probe that the original had arrived too (RFC 8985 §7.4), so no cut
+ * of the window; after a timeout that this was a loss (RFC 5682 §2.1, step 2), unless timestamps say otherwise. Not twice go
+ * duplicates that TCP counts (RFC 2883), thus none with a SACK option, nor the last of a connection: there the other end
+ * knows no connection any more, and would answer with a reset.
  */
 #ifndef MRC_TWIN_H
 #define MRC_TWIN_H
 
 #include "ask.h"
+#include "veil.h"
 
 #define ACKS 4096 /* a power of two; flows that share one are taken for one */
 #define TCP_HEADER_MOST 60 /* bytes */
-#define TCP_ACK_ALONE 0x10 /* of the flags: no SYN, FIN, RST, PSH or URG */
+#define TCP_ACK_ALONE 0x10 /* of the flags: no SYN, FIN, RST or PSH, and no echo of congestion */
+#define TWIN_GAP_NS 20000 /* from one twin to the next of a CPU: of thousands of flows each ACK may go alone */
 
 /* When a flow last acknowledged anything. Index: low bits of its hash. */
 struct {
@@ -23,11 +30,32 @@ struct {
 	__type(value, __u64);
 } mrc_acks SEC(".maps");
 
-/* Whether this is an acknowledgement without data, and none of its flow has gone for some time. */
+/* When a CPU last made a twin. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} mrc_twins SEC(".maps");
+
+/* Whether the connection goes on. A raw socket's may; of what is forwarded nobody knows. */
+static __always_inline int goes_on(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	if (!sk)
+		return 0;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk)
+		return 0;
+	return sk->protocol != IPPROTO_TCP || sk->state == BPF_TCP_ESTABLISHED || sk->state == BPF_TCP_CLOSE_WAIT;
+}
+
+/* Whether this is an acknowledgement without data that is to have a twin: none of its flow has gone for some time. */
 static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner *inner, __u64 now)
 {
-	__u32 at = ETH_HLEN + inner->l3_length, slot;
-	__u64 *ack, before;
+	__u32 at = ETH_HLEN + inner->l3_length, slot, zero = 0;
+	__u64 *ack, *twin, before;
 	struct tcphdr tcp;
 
 	if (!settings.twin_us || inner->ip_proto != IPPROTO_TCP || inner->fragment || skb->gso_size ||
@@ -37,11 +65,16 @@ static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner 
 		return 0;
 	slot = bpf_get_hash_recalc(skb) & (ACKS - 1);
 	ack = bpf_map_lookup_elem(&mrc_acks, &slot);
-	if (!ack)
+	twin = bpf_map_lookup_elem(&mrc_twins, &zero);
+	if (!ack || !twin)
 		return 0;
 	before = *(volatile __u64 *)ack;
 	*(volatile __u64 *)ack = now;
-	return aged(now, before, settings.twin_us * NS_PER_US);
+	if (!aged(now, before, settings.twin_us * NS_PER_US) || !aged(now, *twin, TWIN_GAP_NS) || !goes_on(skb) ||
+	    sack_at(skb, at, &tcp))
+		return 0;
+	*twin = now;
+	return 1;
 }
 
 /* Have a packet's clone pushed, too, by mrc_probe. */
@@ -72,7 +105,7 @@ static __always_inline int push_twin(struct __sk_buff *skb, const struct mrc_nod
 	if (!peer || !turn || parse_inner(skb, &key, &inner) ||
 	    !choose_ev(peer, r->host_id, ports_both(self, peer), r->now, turn, &choice) ||
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
-		return TC_ACT_SHOT; /* the packet itself is counted */
+		return TC_ACT_SHOT; /* the packet itself is dropped and counted next */
 	p.traffic_class = inner.traffic_class;
 	return push_data(skb, &p, r->host_id, 1, r->now);
 }

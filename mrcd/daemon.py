@@ -256,7 +256,8 @@ class Daemon:
         away by force. Requests ride on what is pushed: mrc_probe is there before they do, and until they stop.
         """
         self.view.hooks.clear()
-        self.tables.node["probe_ifindex"] = self.tables.node["beat_ifindex"] = 0
+        for tables in (self.tables, self._forwards_by):  # what is attached arms clones for what comes
+            tables.node["probe_ifindex"] = tables.node["beat_ifindex"] = 0
         self._attached_at = None  # until the last step has succeeded
         if self.detached and not self.dataplane.attached():
             self._attached_at = self.nics.interfaces()

@@ -7,6 +7,7 @@ with Flow(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3")) as flow:
 flow.bins                           # start of a bin (CLOCK_MONOTONIC ns) → bytes received in it
 """
 
+import fcntl
 import json
 import os
 import selectors
@@ -45,6 +46,9 @@ class Sample:
     subflows: int = 1  # of MPTCP
 
 
+_PIPE_BYTES = 1 << 20  # what it says in 20 s: nobody hears it while daemons are started, and it must not wait for that
+
+
 class _Child:
     """A tcpend.py, and what it has said so far."""
 
@@ -58,6 +62,7 @@ class _Child:
         self.words: list[str] = []  # what is no JSON: its complaints
         self._rest = b""
         os.set_blocking(self.fd, False)
+        fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     @property
     def fd(self) -> int:

@@ -1,10 +1,13 @@
 """Every kind of traffic over every kind of steering, and the edges of packet size."""
 
 import contextlib
+import fcntl
 import json
 import socket
 import subprocess
+import termios
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +67,49 @@ def test_mrc0_receives_what_arrives(mode: Lab) -> None:
                 found += 1
     # Behind generic XDP kernels may hand tc packets that have lost their Ethernet header: their NIC receives these.
     assert found >= 100 or parameters.hook == "xdp-generic"
+
+
+def _tcp(lab: Lab, host: str) -> dict[str, int]:
+    """A host's TCP counters (RFC 4022)."""
+    with lab.inside(host):
+        names, values = (
+            line.split()[1:]
+            for line in Path("/proc/thread-self/net/snmp").read_text(encoding="ascii").splitlines()
+            if line.startswith("Tcp:")
+        )
+    return dict(zip(names, map(int, values), strict=True))
+
+
+def test_an_acknowledgement_that_goes_alone_goes_twice_and_the_last_of_a_connection_once(mode: Lab) -> None:
+    before = {h: _tcp(mode, h) for h in ("h0", "h2")}
+    with mode.inside("h2"):
+        listener = socket.create_server((address(2, 4), 0))
+    with listener:
+        for _ in range(10):
+            with mode.inside("h0"):
+                here = socket.create_connection(listener.getsockname(), 10.0)
+            there, _peer = listener.accept()
+            with here, there:
+                for size in range(20_000, 30_000, 1000):
+                    here.sendall(bytes(size))
+                    assert len(there.recv(size, socket.MSG_WAITALL)) == size
+                    _pause(here)
+                here.shutdown(socket.SHUT_WR)
+                assert there.recv(1) == b""
+                there.close()
+                assert here.recv(1) == b""
+    grown = {h: {k: n - before[h][k] for k, n in _tcp(mode, h).items()} for h in before}
+    assert grown["h0"]["InSegs"] - grown["h2"]["OutSegs"] > 20  # of 100 bursts, most of which have an ACK each
+    assert (grown["h0"]["OutRsts"], grown["h2"]["OutRsts"]) == (0, 0)
+
+
+def _pause(sock: socket.socket) -> None:
+    """Until all is acknowledged (SIOCOUTQ, tcp(7)), and a moment more: what comes next does not follow closely."""
+    until = time.monotonic() + 0.001
+    wait_until(
+        "acknowledged",
+        lambda: time.monotonic() > until and not any(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4))),
+    )
 
 
 def test_every_ev_carries_its_share_and_nothing_is_lost(mode: Lab) -> None:

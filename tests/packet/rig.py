@@ -33,6 +33,8 @@ from mrcd.tables import Tables
 from tests.packet.cluster import ALL_PORTS, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
+ACKS = 4096  # entries of mrc_acks (bpf/twin.h)
+
 Hook = Literal["tc", "xdp"]
 Verdict = Literal["pass", "drop", "redirect"]
 Protocol = Literal["ipv4", "ipv6"]
@@ -127,9 +129,11 @@ class Bench:
         self._fill("mrc_histograms", np.flatnonzero(self.tables.histograms()).tolist(), zero * 8)
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
-        paces = libbpf.map_fd(libbpf.maps_of(self.dataplane._obj)["mrc_paces"])
-        for key in range(len(self.tables.peers)):
-            libbpf.update_elem(paces, struct.pack("I", key), bytes(abi.PACE.itemsize))
+        own = libbpf.maps_of(self.dataplane._obj)
+        for name, entries, size in (("mrc_paces", len(self.tables.peers), abi.PACE.itemsize), ("mrc_acks", ACKS, 8)):
+            fd = libbpf.map_fd(own[name])
+            for key in range(entries):
+                libbpf.update_elem(fd, struct.pack("I", key), bytes(size))
         self.events()
         self.dataplane.set_prefixes(install.prefixes(self.plan))
         try:

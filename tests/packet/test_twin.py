@@ -1,5 +1,6 @@
 """Twins: a TCP acknowledgement without data goes by two EVs, if none of its flow has gone for some time."""
 
+from collections import Counter
 from itertools import count
 
 import pytest
@@ -9,7 +10,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.config import Granularity
-from mrcd.wire import MRC
+from mrcd.wire import DATA, MRC, PROBE_REQUEST
 from tests.packet.cluster import H2, PLANES, SLOTS, Setup
 from tests.packet.reports import now
 from tests.packet.rig import Bench
@@ -23,7 +24,8 @@ IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 QUIET = "probe_late_ms = 10000"
 LONG = Setup(health=QUIET, more="[overlay]\ntwin_us = 1000000\n")
 PORTS = count(20000)  # each flow is seen for the first time
-SACK = [("Timestamp", (1, 2)), ("NOP", None), ("NOP", None), ("SAck", (5, 9))]
+NOPS = [("NOP", None), ("NOP", None)]
+TIME, SACK = [*NOPS, ("Timestamp", (1, 2))], [*NOPS, ("SAck", (5, 9))]  # as TCPs write them
 
 long = pytest.mark.parametrize("bench", [LONG], indirect=True)
 
@@ -59,7 +61,7 @@ def out(bench: Bench, side: tuple[Sender, list[Tap]], packet: Packet) -> list[in
     indirect=True,
 )
 @pytest.mark.parametrize("granularity", ["burst", "packet"])
-@pytest.mark.parametrize("packet", [ack(), ack(IPV6), ack(options=SACK)], ids=["ipv4", "ipv6", "sack"])
+@pytest.mark.parametrize("packet", [ack(), ack(IPV6), ack(options=TIME)], ids=["ipv4", "ipv6", "timestamp"])
 def test_an_acknowledgement_that_goes_alone_has_a_twin_on_another_plane(
     bench: Bench, granularity: Granularity, packet: Packet
 ) -> None:
@@ -90,10 +92,12 @@ def test_one_that_follows_late_has_a_twin_again(bench: Bench) -> None:
     [
         *(ack(flags=flags) for flags in ("S", "SA", "FA", "RA", "PA", "EA")),
         ack(payload=b"x"),
+        ack(options=SACK),  # TCP counts duplicates of these
+        ack(IPV6, options=TIME + SACK),
         IPV4 / UDP(sport=1, dport=2),
         IP(src="10.99.0.1", dst="10.99.0.3", frag=1, proto=6) / Raw(bytes(ack()[TCP])),
     ],
-    ids=["syn", "syn-ack", "fin", "rst", "psh", "ece", "data", "udp", "fragment"],
+    ids=["syn", "syn-ack", "fin", "rst", "psh", "ece", "data", "sack", "sack6", "udp", "fragment"],
 )
 def test_nothing_else_has_one(bench: Bench, packet: Packet) -> None:
     assert len(out(bench, ready(bench), packet)) == 1
@@ -118,6 +122,36 @@ def test_none_at_all_if_an_administrator_wants_none(bench: Bench) -> None:
 )
 def test_a_pinned_flow_keeps_to_its_ev(bench: Bench) -> None:
     assert len(out(bench, ready(bench), ack())) == 1
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "flowlet"\nports = [2]\n')],
+    indirect=True,
+)
+def test_nor_does_a_flowlet_leave_its_own(bench: Bench) -> None:
+    assert len(out(bench, ready(bench), ack())) == 1
+
+
+@long
+def test_of_many_flows_not_every_one_has_a_twin(bench: Bench) -> None:
+    side, packets = ready(bench), [bytes(ETHERNET / ack()) for _ in range(200)]
+    begin = now()
+    for packet in packets:
+        side[0].send(packet)
+    most = 1 + (now() - begin) // 20_000  # by one CPU
+    sent = len([f for wire in side[1] for f in wire.frames()])
+    assert 200 < sent <= 200 + most
+    assert most < 200 or sent < 400
+
+
+@long
+def test_a_request_rides_on_one_that_has_a_twin(bench: Bench) -> None:
+    side, packet = ready(bench), ack()
+    bench.rounds(H2)["asked_ns"] = 0
+    side[0].send(ETHERNET / packet)
+    kinds = Counter(int(Ether(f.data)[MRC].type) for wire in side[1] for f in wire.frames())
+    assert (kinds, bench.drops()) == ({DATA: 2, PROBE_REQUEST: 1}, {})
 
 
 @long

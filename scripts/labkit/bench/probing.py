@@ -70,7 +70,8 @@ class Wire(NamedTuple):
 class Probing:
     """Whether probes ride on the traffic between two hosts; on again at the end, however that comes.
 
-    What is switched is mrc_node.probe_ifindex: with 0 there the programs let no request ride. The daemon writes it
+    What is switched is mrc_node.probe_ifindex: with 0 there the programs let no request ride, and no acknowledgement
+    has a twin: what these cost is counted as the probes'. The daemon writes it
     when it attaches its programs, at no other time; its sweeps go on, and so do replies. Where the daemon wrote it
     meanwhile, that is the newer word, and `confirm` raises MachineError.
     """

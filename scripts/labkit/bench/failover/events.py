@@ -239,8 +239,8 @@ def record(lab: Lab, kind: Kind, wanted: int, run: Callable[[Stage], list[Event]
 def still_ns(bins: goodput.Bins, begin_ns: int) -> int:
     """The longest run of empty bins in the time after a fault. Pure."""
     first = begin_ns + -begin_ns % FINE_NS
-    arrived = goodput.regular(bins, first, first + _STILL_WITHIN_NS, FINE_NS)
-    return goodput.longest_run(n == 0 for n in arrived).length * FINE_NS
+    starts = range(first, first + _STILL_WITHIN_NS, FINE_NS)
+    return goodput.longest_run(not bins.get(at) for at in starts).length * FINE_NS
 
 
 def summaries(found: Sequence[Event]) -> Document:
