@@ -80,6 +80,7 @@ FORGOTTEN = {
     "mrc_paces",
     "mrc_veils",
     "mrc_acks",
+    "mrc_twins",
 }
 SCRATCH = {"mrc_ride": "mrc_rides", "mrc_scratch": "mrc_scratch", "mrc_choosing": "mrc_choosings"}
 
