@@ -34,6 +34,22 @@ struct {
 	__type(value, struct mrc_ride);
 } mrc_rides SEC(".maps");
 
+/* Have mrc_probe make something of a clone of this packet, now; of a request if it is one, or a twin. */
+static __always_inline void send_ride(struct __sk_buff *skb, const struct mrc_node *self, __u32 armed,
+				      const struct request *r)
+{
+	__u32 zero = 0;
+	struct mrc_ride *ride = bpf_map_lookup_elem(&mrc_rides, &zero);
+
+	if (!ride || !self->probe_ifindex)
+		return;
+	if (r)
+		ride->request = *r;
+	ride->armed = armed;
+	bpf_clone_redirect(skb, self->probe_ifindex, 0);
+	ride->armed = 0;
+}
+
 /* Sent at least this long before a report was asked for: not on its way any more. */
 static __always_inline __u64 reordering_window(const struct mrc_rounds *rounds)
 {
@@ -164,9 +180,7 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 				      struct request *r, __u32 gap_us)
 {
 	struct mrc_rounds *rounds = rounds_at(r->host_id);
-	struct mrc_ride *ride;
 	__u64 asked_ns;
-	__u32 zero = 0;
 
 	if (!rounds || !self->probe_ifindex)
 		return 0;
@@ -179,13 +193,7 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	if (turn->unprobed >= settings.probe_packets)
 		set_alarm(r->host_id, r->now);
 	turn->unprobed = 0;
-	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
-	if (!ride)
-		return 0;
-	ride->request = *r;
-	ride->armed = ARMED_REQUEST;
-	bpf_clone_redirect(skb, self->probe_ifindex, 0);
-	ride->armed = 0;
+	send_ride(skb, self, ARMED_REQUEST, r);
 	return 1;
 }
 

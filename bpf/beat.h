@@ -40,8 +40,6 @@ static __always_inline int begin_beat(struct __sk_buff *skb)
 static __always_inline void keep_beating(struct __sk_buff *skb, const struct mrc_node *self, __u64 now)
 {
 	struct mrc_beat *beat = the_beat();
-	struct mrc_ride *ride;
-	__u32 zero = 0;
 	__u64 before;
 
 	if (!beat || !self->beat_ifindex || !self->probe_ifindex)
@@ -52,13 +50,8 @@ static __always_inline void keep_beating(struct __sk_buff *skb, const struct mrc
 	if (!aged(now, beat->ns, BEAT_LOST_NS) || !aged(now, before, BEAT_LOST_NS) ||
 	    __sync_val_compare_and_swap(&beat->made_ns, before, now) != before)
 		return;
-	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
-	if (!ride)
-		return;
 	beat->id = bpf_get_prandom_u32() | 1; /* an older one that comes round after all ends */
-	ride->armed = ARMED_BEAT;
-	bpf_clone_redirect(skb, self->probe_ifindex, 0);
-	ride->armed = 0;
+	send_ride(skb, self, ARMED_BEAT, 0);
 }
 
 /* Sweep the peer whose turn it is, and have it swept again at the next beat: a request may be lost. */

@@ -86,7 +86,7 @@ int mrc_push(struct __sk_buff *skb)
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
 	if (policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, request.now))
-		make_twin(skb, self, &request);
+		send_ride(skb, self, ARMED_TWIN, &request);
 	if (!classed_ev(skb, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
@@ -100,19 +100,16 @@ int mrc_probe(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	__u32 zero = 0;
 	struct mrc_ride *mine = bpf_map_lookup_elem(&mrc_rides, &zero);
+	__u32 armed = mine ? mine->armed : 0;
 	int verdict;
 
-	if (!mine || !self || !mine->armed)
+	if (!mine || !self || !armed)
 		return TC_ACT_UNSPEC; /* the kernel's own, of the interface */
-	if (mine->armed == ARMED_BEAT) {
-		mine->armed = 0;
-		return begin_beat(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->beat_ifindex, 0);
-	}
-	if (mine->armed == ARMED_TWIN) {
-		mine->armed = 0;
-		return push_twin(skb, self, &mine->request);
-	}
 	mine->armed = 0;
+	if (armed == ARMED_TWIN)
+		return push_twin(skb, self, &mine->request);
+	if (armed == ARMED_BEAT)
+		return begin_beat(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->beat_ifindex, 0);
 	verdict = ride(skb, self, &mine->request);
 	return verdict < 0 ? drop_skb(MRC_DROP_PROBE_FAILED) : verdict;
 }

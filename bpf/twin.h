@@ -1,8 +1,8 @@
 /* Acknowledgements that go alone go twice, by two EVs.
  *
  * Where bursts come faster than they are read, TCP says so of all that is under way with one packet. If that is lost,
- * both ends are silent until the sender's timers run out, and the receiver's after that: 10 to 25 ms, for a packet of
- * 52 bytes on a path that nobody knew to be bad. So one that comes a while after the flow's last has a twin; of those
+ * both ends are silent until the sender's timers run out, and the receiver's after that, for a packet of 52
+ * bytes on a path that nobody knew to be bad. So one that comes a while after the flow's last has a twin; of those
  * that follow each other closely the next one says the same anyway.
  *
  * What a second one that is alike tells Linux: while data is lost already, as one more duplicate nothing (RFC 6675 counts
@@ -75,21 +75,6 @@ static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner 
 		return 0;
 	*twin = now;
 	return 1;
-}
-
-/* Have a packet's clone pushed, too, by mrc_probe. */
-static __always_inline void make_twin(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
-{
-	struct mrc_ride *ride;
-	__u32 zero = 0;
-
-	ride = bpf_map_lookup_elem(&mrc_rides, &zero);
-	if (!ride || !self->probe_ifindex)
-		return;
-	ride->request = *r;
-	ride->armed = ARMED_TWIN;
-	bpf_clone_redirect(skb, self->probe_ifindex, 0);
-	ride->armed = 0;
 }
 
 /* Push the clone. */

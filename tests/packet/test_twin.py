@@ -117,19 +117,14 @@ def test_none_at_all_if_an_administrator_wants_none(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "bench",
-    [Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "pinned"\nports = [2]\n')],
+    [
+        Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "{policy}"\nports = [2]\n')
+        for policy in ("pinned", "flowlet")
+    ],
     indirect=True,
+    ids=["pinned", "flowlet"],
 )
-def test_a_pinned_flow_keeps_to_its_ev(bench: Bench) -> None:
-    assert len(out(bench, ready(bench), ack())) == 1
-
-
-@pytest.mark.parametrize(
-    "bench",
-    [Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "flowlet"\nports = [2]\n')],
-    indirect=True,
-)
-def test_nor_does_a_flowlet_leave_its_own(bench: Bench) -> None:
+def test_a_flow_that_is_to_stay_keeps_to_its_ev(bench: Bench) -> None:
     assert len(out(bench, ready(bench), ack())) == 1
 
 
