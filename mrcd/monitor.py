@@ -68,9 +68,9 @@ class Monitor:
         self._windows = Windows(self._pace.window, tables.evs.shape).take
         self._turns = [0, 0, 0]  # rows at which urgent and other visits go on, and passing by
         self._slack_ns = h.probe_interval_ms * _MS // 2  # a visit may come a little early
-        turn_ns = h.idle_interval_ms * _MS - self._slack_ns
-        flock_ns = min(_FLOCK_NS, self._pace.interval_ns // 16)
-        self._who = Turns(tables, self._rows, *((turn_ns, flock_ns) if self._pace.window else (0, 0)))
+        turn_ns = h.idle_interval_ms * _MS
+        flock_ns = max(turn_ns, min(_FLOCK_NS, self._pace.interval_ns // 16)) if self._pace.window else 0
+        self._who = Turns(tables, self._rows, turn_ns, flock_ns)
         self._behind = False  # there was more to do than a tick has time for
         self._until = 0.0  # time.perf_counter() at which this tick has had its time
         self._to_tell: deque[int] = deque()  # peers, of this host's status
@@ -81,6 +81,7 @@ class Monitor:
         self._unjudged = np.zeros(n, bool)  # since it was calm
         self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, self._pace.interval_ns
         self._hurry_ns = self._interval_ns // _HURRY
+        self._phase_ns = plan.host.id * self._idle_ns * 618 // 1000 % self._idle_ns  # not all hosts of a lab at once
         self._listener = Listener(self._peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
         self._stalls = Stalls(self._peers.keys(), self._listener, dataplane, self.peerwatch, self._who)
@@ -228,7 +229,7 @@ class Monitor:
             some, left = left[:_PASSED_AT_ONCE], left[_PASSED_AT_ONCE:]
             self._turns[2] = int(some[-1]) + 1
             self._who.note_busy(some, now)
-            self._who.due_ns[some] = now + self._interval_ns - self._slack_ns
+            self._who.due_ns[some] = now + _FLOWING_NS
             sliced = some[now - self._judged_ns[some] >= _FLOWING_NS]
             self._grey.slice(sliced, *self._losses.counts(sliced), now)
             self._judged_ns[sliced] = now
@@ -246,15 +247,22 @@ class Monitor:
         self._judge.forget(self.peerwatch.look(rows, now))
         sent = rows[: self._send(self._windows(rows), now, self._until)]
         self._unjudged[sent] = True
-        self._swept_ns[sent], self._who.due_ns[sent] = now, now + self._idle_ns - self._slack_ns
+        self._swept_ns[sent] = now
+        self._who.due_ns[sent] = self._rested(sent, now)
         self._who.note_asked(sent)
         self.rounds.looked += len(sent)
         self._turns[1] = int(sent[-1]) + 1
         return len(sent) == len(rows)
 
+    def _rested(self, rows: health.Ints, now: int) -> health.Ints | int:
+        """When peers of which nothing is missing are due again. Few are all at once: to wake for each costs more."""
+        if self._pace.window:
+            return self._swept_ns[rows] + self._idle_ns - self._slack_ns
+        return (now + self._idle_ns * 3 // 2 - self._phase_ns) // self._idle_ns * self._idle_ns + self._phase_ns
+
     def _leave_well(self, rows: health.Ints, now: int) -> health.Bools:
         """Which of the due peers need no visit: they are well, had no traffic, and have answered all that was asked.
-        Probes them if it is time."""
+        Probes these."""
         left: health.Bools = (now - self._visited_ns[rows] < _LOOK_NS) & self._calm.well(rows)
         left &= self._judge.knows(rows)
         if left.any():
@@ -262,11 +270,9 @@ class Monitor:
         some = rows[left]
         self._judge.note_well(some, self._tables.evs, self._tables.ledgers, now)
         self._judge.forget(self.peerwatch.look(some, now))
-        old = now - self._swept_ns[some] >= self._idle_ns - self._slack_ns
-        self._swept_ns[some[old]] = now
-        soon = now + self._interval_ns - self._slack_ns
-        self._who.due_ns[some] = np.where(old, soon, self._swept_ns[some] + self._idle_ns - self._slack_ns)
-        self._send(self._windows(some[old]), now)
+        self._swept_ns[some] = now
+        self._who.due_ns[some] = self._rested(some, now)
+        self._send(self._windows(some), now)
         self._who.note_asked(some)
         self.rounds.looked += len(some)
         return left
@@ -359,8 +365,7 @@ class Monitor:
         hurry = missing & stalled & fast
         self._hurry |= bool(hurry.any())
         soon = now + np.where(hurry, self._hurry_ns // 2, self._interval_ns - self._slack_ns)
-        again = fast if self._pace.window else fast | sweep  # else what comes of it is seen next time
-        self._who.due_ns[due] = np.where(again, soon, self._swept_ns[due] + self._idle_ns - self._slack_ns)
+        self._who.due_ns[due] = np.where(fast, soon, self._rested(due, now))  # what comes of it is seen next time
         return self._windows(due[sweep], try_evs[sweep], stalled[sweep])
 
     # ---- verdicts ----

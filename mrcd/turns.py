@@ -20,8 +20,8 @@ class Turns:
     """
 
     def __init__(self, tables: Tables, rows: Ints, turn_ns: int, flock_ns: int = 0) -> None:
-        """Where peers are many, traffic of quiet ones is looked for each `turn_ns` only, 0 = every time, and those
-        that stay quiet are due each `flock_ns` at most."""
+        """Traffic of quiet peers is looked for each `turn_ns`; where peers are many, those that stay quiet are due each
+        `flock_ns` at most, 0 = as soon as one is."""
         self._rounds: NDArray[np.uint32] = tables.rounds["round"]
         n = len(self._rounds)
         self.due_ns = np.full(n, _NEVER, np.int64)
@@ -30,7 +30,7 @@ class Turns:
         self.asked = self._rounds.copy()
         self._mine = np.isin(np.arange(n), rows)
         self._turn_ns, self._taken_ns = turn_ns, 0
-        self._flock_ns, self._gathered_ns = max(turn_ns, flock_ns), 0
+        self._flock_ns, self._gathered_ns = flock_ns, 0
         self._lively, self._others_too = _NOBODY, True  # who is busy; and someone more, perhaps
 
     def due(self, now: int) -> tuple[Ints, Ints]:
@@ -79,13 +79,15 @@ class Turns:
         self._taken_ns = self._gathered_ns = 0
 
     def rest_ns(self, now: int) -> int:
-        """For so long nobody is looked for."""
-        if self._others_too or len(self._lively):
+        """For so long nobody is due or looked for."""
+        if self._others_too:
             return 0
-        return max(0, self._next_ns() - now)
+        soonest = min(self._next_ns(), int(self.due_ns[self._lively].min(initial=_NEVER)))
+        return max(0, soonest - now)
 
     def _next_ns(self) -> int:
-        return min(self._taken_ns + self._turn_ns, self._gathered_ns + self._flock_ns)
+        ready = self._gathered_ns + self._flock_ns if self._flock_ns else int(self.due_ns.min(initial=_NEVER))
+        return min(self._taken_ns + self._turn_ns, ready)
 
 
 def from_(rows: Ints, first: int) -> Ints:

@@ -252,6 +252,7 @@ def test_peers_are_swept_often_where_a_flow_may_have_stalled() -> None:
 
 def test_traffic_that_carries_no_probes_needs_sweeps() -> None:
     b = Bench()
+    sweeps(b, 100, 20, 1, traffic=True, probes=False)  # by then it is noticed
     assert sweeps(b, 1000, 20, 1, traffic=True, probes=False) == pytest.approx(50, abs=2)
 
 
@@ -333,6 +334,7 @@ def test_an_ev_that_may_return_is_tried_often() -> None:
 
 def test_a_missing_reply_makes_sweeps_frequent() -> None:
     b = Bench()
+    sweeps(b, 100, 20, 1, answered=False)  # by then it is noticed
     assert sweeps(b, 200, 5, 1, answered=False) == pytest.approx(20, abs=2)
     assert not b.monitor._hurry  # nobody's traffic waits for it
     sweeps(b, 5, 5, 1, traffic=True)
@@ -369,6 +371,7 @@ def test_replies_that_are_on_their_way_are_not_missing() -> None:
 def test_an_ev_that_lags_makes_sweeps_frequent() -> None:
     b = Bench()
     b.arrays.ledgers["lag_ns"][1, 2] = b.programs.now
+    sweeps(b, 100, 20, 1)  # by then it is noticed
     assert sweeps(b, 200, 5, 1) == pytest.approx(20, abs=2)
     assert sweeps(b, 200, 5, 1, traffic=True) <= 5  # the programs ask with each burst
     assert sweeps(b, 200, 5, 1) >= 25  # it has stalled

@@ -14,9 +14,9 @@ ROWS = np.array([1, 2, 4])
 
 
 class Told:
-    """The turns of peers 1, 2 and 4 of six rows."""
+    """The turns of peers 1, 2 and 4 of six rows: few, if there is no flock."""
 
-    def __init__(self, turn_ms: int, flock_ms: int = 0) -> None:
+    def __init__(self, turn_ms: int = 90, flock_ms: int = 0) -> None:
         self.arrays = Arrays(6, 1)
         self.turns = Turns(cast(Tables, self.arrays), ROWS, turn_ms * MS, flock_ms * MS)
         self.now = 10**12
@@ -30,18 +30,18 @@ class Told:
         self.turns.due_ns[list(rows)] = self.now + ms * MS
 
 
-@pytest.mark.parametrize("turn_ms", [0, 90])
-def test_only_peers_are_due_and_those_put_off_when_it_is_time(turn_ms: int) -> None:
-    t = Told(turn_ms)
+@pytest.mark.parametrize("flock_ms", [0, 90])
+def test_only_peers_are_due_and_those_put_off_when_it_is_time(flock_ms: int) -> None:
+    t = Told(90, flock_ms)
     assert t.due() == ([], [1, 2, 4])
     t.put_off(150, 2)
     assert t.due(100) == ([], [1, 4])
     assert t.due(100) == ([], [1, 2, 4])
 
 
-@pytest.mark.parametrize("turn_ms", [0, 90])
-def test_traffic_makes_urgent_until_two_seconds_after_the_last(turn_ms: int) -> None:
-    t = Told(turn_ms)
+@pytest.mark.parametrize("flock_ms", [0, 90])
+def test_traffic_makes_urgent_until_two_seconds_after_the_last(flock_ms: int) -> None:
+    t = Told(90, flock_ms)
     t.put_off(10_000, 1, 2, 4)
     assert t.due() == ([], [])
     t.arrays.rounds["round"][[2, 3]] += 1  # 3 is no peer
@@ -56,7 +56,7 @@ def test_traffic_makes_urgent_until_two_seconds_after_the_last(turn_ms: int) -> 
 
 
 def test_quiet_peers_are_looked_for_in_turns_only_where_they_are_many() -> None:
-    t = Told(90)
+    t = Told(90, 90)
     assert t.due() == ([], [1, 2, 4])
     t.arrays.rounds["round"][1] += 1
     assert [t.due() for _ in range(5)] == [([], []), ([], []), ([], []), ([], []), ([1], [2, 4])]
@@ -75,25 +75,32 @@ def test_the_quiet_wait_for_each_other_but_traffic_is_seen_in_each_turn() -> Non
     assert t.due() == ([1], [2, 4])
 
 
-def test_the_daemon_rests_until_the_next_turn_unless_somebody_has_traffic() -> None:
-    t = Told(90)
+def test_the_daemon_rests_until_the_next_turn_or_until_one_that_has_traffic_is_due() -> None:
+    t = Told(90, 90)
     assert t.turns.rest_ns(t.now) == 0  # nobody has looked yet
     t.due()
     assert t.turns.rest_ns(t.now) == 90 * MS
     assert t.turns.rest_ns(t.now + 80 * MS) == 10 * MS
     t.turns.note_busy(np.array([4]), t.now)
-    assert t.turns.rest_ns(t.now) == 0
-    t.due()
-    assert t.turns.rest_ns(t.now) == 0
+    assert t.turns.rest_ns(t.now) == 0  # who has traffic is found in the next look
+    assert t.due() == ([4], [])
+    t.put_off(30, 4)
+    assert t.turns.rest_ns(t.now) == 30 * MS
     t.now += BUSY_NS
     t.due(100)
     assert t.turns.rest_ns(t.now) == 90 * MS
 
 
-def test_where_peers_are_few_nobody_rests() -> None:
-    t = Told(0)
+def test_where_peers_are_few_the_daemon_rests_until_one_is_due_or_may_have_traffic() -> None:
+    t = Told()
     t.due()
     assert t.turns.rest_ns(t.now) == 0
+    t.put_off(200, 1, 2, 4)
+    assert t.turns.rest_ns(t.now) == 90 * MS
+    t.put_off(50, 2)
+    assert t.turns.rest_ns(t.now) == 50 * MS
+    t.arrays.rounds["round"][1] += 1
+    assert t.due(50) == ([1], [2])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +112,7 @@ def test_rows_from_one_on_round_after_the_last(rows: list[int], first: int, foun
 
 
 def test_among_few_nobody_is_due_but_for_those_whose_time_has_come_or_who_have_traffic() -> None:
-    """However it is told, and however soon the next look comes."""
+    """However it is told, and however soon the next look comes, where each is for traffic too."""
     chance, t = np.random.default_rng(7), Told(0)
     for _ in range(2000):
         if chance.random() < 0.05:
