@@ -20,6 +20,7 @@ from typing import TypeVar
 BREATH_S = 0.005
 _LEAST_S = 0.001  # who comes last in a round goes on, too
 _PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it: then that has a breath too
+YOUNG = 5  # collections of the youngest objects to one of those that have outlived these
 _AT_A_STRETCH_S = 0.002  # a thread works, and then sleeps:
 _MOMENT_S = 0.0002  # for who waits for the lock to wake up
 _MAIN = threading.main_thread().ident
@@ -87,7 +88,9 @@ class Breath:
     async def __call__(self) -> None:
         """Let the loop see to others if it is time."""
         if time.perf_counter() > self._until:
-            gc.collect(0)  # what takes the place of older objects is not counted: it would be much at once, later
+            # What takes the place of older objects is not counted: it would be much at once, later. Nor is the older
+            # generation looked at for this, which would wait for whoever makes the next object too many.
+            gc.collect(int(gc.get_count()[1] >= YOUNG))
             await asyncio.sleep(0)
             self._until = until()
 

@@ -16,7 +16,7 @@ from typing import IO
 
 import click
 
-from mrcd import __version__, config, topology
+from mrcd import __version__, config, giveway, topology
 from mrcd.errors import MachineError, MrcdError
 from mrcd.selfwatch import TimedSelector
 from mrcd.systemd import notify, report
@@ -29,7 +29,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
-_GARBAGE = (1_000, 5, 20_000)  # objects of a collection, which stops everything: 2 ms; of older ones, rarely
+_GARBAGE = (1_000, giveway.YOUNG, 100_000)  # objects of a collection, which stops all: 2 ms; of older ones, rarely
 _RELOAD_S = 5.0
 _SWITCH_S = 0.0001  # answers are made in threads, and the loop does not wait long for them
 
