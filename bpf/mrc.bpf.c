@@ -56,6 +56,8 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *turn;
 	struct mrc_peer *peer;
+	struct tcphdr tcp;
+	int ack;
 	__u32 segments, length, gap_us, owner, host_id, policy;
 	enum mrc_drop reason;
 
@@ -79,13 +81,16 @@ int mrc_push(struct __sk_buff *skb)
 	choice.packets = segments;
 	if (turn->unprobed < MRC_UNPROBED_MOST)
 		turn->unprobed += segments & (MRC_UNPROBED_MOST - 1);
-	/* Large packets wait a little: small ones may come back, which carry requests at less cost. */
-	gap_us = settings.probe_gap_us << !small(skb);
+	/* Large packets wait a little: small ones may come back, which carry requests at less cost. So do acknowledgements,
+	 * of which the next says what a lost one said.
+	 */
+	ack = acknowledges(skb, &inner, &tcp);
+	gap_us = settings.probe_gap_us << (ack || !small(skb));
 	if (turn->unprobed >= settings.probe_packets && can_carry(&inner))
 		keep_beating(skb, self, request.now);
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
-	if (policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, request.now))
+	if (ack && policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, &tcp, request.now))
 		send_ride(skb, self, ARMED_TWIN, &request);
 	if (!classed_ev(skb, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))

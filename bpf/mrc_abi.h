@@ -227,7 +227,8 @@ struct mrc_peer {
 	__u32 generation; /* programs: of the peer's tables, from its newest probe */
 	__u32 wanted; /* programs: changes that the usable EVs were to follow; a count */
 	__u32 usable_planes; /* programs: a bit per plane that has usable EVs */
-	__u32 reserved[9];
+	__u32 twins; /* programs: acknowledgements that went to it twice, see twin.h; a count */
+	__u32 reserved[8];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of what the peer sends */
 };

@@ -51,17 +51,24 @@ static __always_inline int goes_on(struct __sk_buff *skb)
 	return sk->protocol != IPPROTO_TCP || sk->state == BPF_TCP_ESTABLISHED || sk->state == BPF_TCP_CLOSE_WAIT;
 }
 
-/* Whether this is an acknowledgement without data that is to have a twin: none of its flow has gone for some time. */
-static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner *inner, __u64 now)
+/* Whether this is an acknowledgement and nothing else. */
+static __always_inline int acknowledges(struct __sk_buff *skb, const struct inner *inner, struct tcphdr *tcp)
 {
-	__u32 at = ETH_HLEN + inner->l3_length, slot, zero = 0;
-	__u64 *ack, *twin, before;
-	struct tcphdr tcp;
+	__u32 at = ETH_HLEN + inner->l3_length;
 
-	if (!settings.twin_us || inner->ip_proto != IPPROTO_TCP || inner->fragment || skb->gso_size ||
-	    skb->len > at + TCP_HEADER_MOST || bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)))
-		return 0;
-	if (skb->len != at + tcp.doff * 4 || ((__u8 *)&tcp)[13] != TCP_ACK_ALONE)
+	return inner->ip_proto == IPPROTO_TCP && !inner->fragment && !skb->gso_size &&
+	       skb->len <= at + TCP_HEADER_MOST && !bpf_skb_load_bytes(skb, at, tcp, sizeof(*tcp)) &&
+	       skb->len == at + tcp->doff * 4 && ((__u8 *)tcp)[13] == TCP_ACK_ALONE;
+}
+
+/* Whether an acknowledgement is to have a twin: none of its flow has gone for some time. */
+static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner *inner, const struct tcphdr *tcp,
+				      __u64 now)
+{
+	__u32 slot, zero = 0;
+	__u64 *ack, *twin, before;
+
+	if (!settings.twin_us)
 		return 0;
 	slot = bpf_get_hash_recalc(skb) & (ACKS - 1);
 	ack = bpf_map_lookup_elem(&mrc_acks, &slot);
@@ -71,7 +78,7 @@ static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner 
 	before = *(volatile __u64 *)ack;
 	*(volatile __u64 *)ack = now;
 	if (!aged(now, before, settings.twin_us * NS_PER_US) || !aged(now, *twin, TWIN_GAP_NS) || !goes_on(skb) ||
-	    sack_at(skb, at, &tcp))
+	    sack_at(skb, ETH_HLEN + inner->l3_length, tcp))
 		return 0;
 	*twin = now;
 	return 1;
@@ -92,6 +99,7 @@ static __always_inline int push_twin(struct __sk_buff *skb, const struct mrc_nod
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return TC_ACT_SHOT; /* the packet itself is dropped and counted next */
 	p.traffic_class = inner.traffic_class;
+	__sync_fetch_and_add(&peer->twins, 1);
 	return push_data(skb, &p, r->host_id, 1, r->now);
 }
 

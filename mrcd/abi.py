@@ -196,7 +196,8 @@ PEER = np.dtype(
         ("generation", _u32),
         ("wanted", _u32),
         ("usable_planes", _u32),
-        ("reserved", _u32, 9),
+        ("twins", _u32),
+        ("reserved", _u32, 8),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )

@@ -85,6 +85,10 @@ class TablesCollector(Collector):
             GaugeMetricFamily("mrc_ev_min_active", "Never fewer usable EVs than this: the floor.", labels=["peer"]),
             records["floor"],
         )
+        yield paths.by_peer(
+            CounterMetricFamily("mrc_twins", "Acknowledgements that went to the peer twice.", labels=["peer"]),
+            records["twins"],
+        )
 
     def _planes(self) -> Iterator[Metric]:
         daemon = self._daemon

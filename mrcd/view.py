@@ -219,6 +219,7 @@ class View:
             "lost_packets": lost,
             "loss_ratio": lost / sent if sent else 0.0,
             "rtt_ns": int(np.median(rtts)) if len(rtts) else None,
+            "twins": int(row["twins"]),
             "heard_s": (now - heard) / 1e9 if heard else None,
             "prefixes": [str(p) for p in peer.host.prefixes],
         }

@@ -239,16 +239,20 @@ WINDOW = Setup(health=f"{CALM}\nreorder_us = 1000000\noverdue_ms = 1000")
 
 
 @pytest.mark.parametrize("bench", [GAP], indirect=True, ids=[""])
-@pytest.mark.parametrize(("carrier", "gaps"), [(0, 1), (1, 2)], ids=["small", "large"])
-def test_a_gap_is_left_between_two(ridden: Ridden, bench: Bench, carrier: int, gaps: int) -> None:
-    """Twice that for large packets that are pushed: acknowledgements come first, if any do."""
+@pytest.mark.parametrize(
+    ("carrier", "gaps"),
+    [(CARRIERS[0], 1), (CARRIERS[1], 2), (CARRIERS[2], 2), (CARRIERS[2] / b"data", 1)],
+    ids=["small", "large", "acknowledgements", "small with data"],
+)
+def test_a_gap_is_left_between_two(ridden: Ridden, bench: Bench, carrier: Packet, gaps: int) -> None:
+    """Twice that for large packets that are pushed, as acknowledgements come first, if any do; and for those."""
     for _ in range(2 * EACH):
-        assert not ridden.send(CARRIERS[carrier])[1]
+        assert not ridden.send(carrier)[1]
     for _ in range(gaps):
-        assert not ridden.send(CARRIERS[carrier])[1]
+        assert not ridden.send(carrier)[1]
         bench.age(1000 * MS)
-    assert len(ridden.send(CARRIERS[carrier])[1]) == 1
-    assert not ridden.send(CARRIERS[carrier])[1]
+    assert len(ridden.send(carrier)[1]) == 1
+    assert not ridden.send(carrier)[1]
 
 
 @pytest.mark.parametrize("bench", [WINDOW], indirect=True, ids=[""])

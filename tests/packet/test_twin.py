@@ -70,6 +70,7 @@ def test_an_acknowledgement_that_goes_alone_has_a_twin_on_another_plane(
     assert len(evs) == 2
     assert len({ev // SLOTS for ev in evs}) == 2
     assert [int(bench.ev(H2, ev)["tx_packets"]) for ev in evs] == [1, 1]
+    assert int(bench.peer(H2)["twins"]) == 1
 
 
 @long
@@ -78,6 +79,7 @@ def test_one_that_follows_soon_goes_once(bench: Bench) -> None:
     later = first.copy()
     later[TCP].ack = 9
     assert [len(out(bench, side, p)) for p in (first, later, ack())] == [2, 1, 2]
+    assert int(bench.peer(H2)["twins"]) == 2
 
 
 @pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ntwin_us = 1\n")], indirect=True)
