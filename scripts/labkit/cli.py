@@ -69,13 +69,16 @@ def lab() -> None:
 @click.option("--steering", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
 @click.option("--hook", type=click.Choice(["auto", "xdp", "xdp-generic", "tc"]), default="auto", show_default=True)
 @click.option("--health", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [health]; repeatable")
+@click.option("--overlay", metavar="KEY=NUMBER", multiple=True, help="the same of [overlay]")
 @click.option("--direct", is_flag=True, help="h0 and h1 back to back, without switches; --hosts and --t1 do not count")
 @click.option("--no-daemon", is_flag=True, help="a bare fabric: hosts with plane addresses, without mrcd")
-def up(name: str, rate: str | None, no_daemon: bool, health: tuple[str, ...], **parameters: Any) -> None:
+def up(
+    name: str, rate: str | None, no_daemon: bool, health: tuple[str, ...], overlay: tuple[str, ...], **parameters: Any
+) -> None:
     """Bring the lab up, or make it what the options say."""
     bits = faults.parse_rate(rate) if rate is not None else None
-    settings = dict(parse_setting(s) for s in health)
-    Lab(name, _say).up(rate_bits_per_s=bits, daemon=not no_daemon, health=settings, **parameters)
+    settings = {"health": dict(map(parse_setting, health)), "overlay": dict(map(parse_setting, overlay))}
+    Lab(name, _say).up(rate_bits_per_s=bits, daemon=not no_daemon, **settings, **parameters)
 
 
 @lab.command()

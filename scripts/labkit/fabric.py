@@ -55,6 +55,7 @@ class Parameters:
     hook: config.Hook = "auto"
     daemon: bool = True
     health: dict[str, float] = field(default_factory=dict)  # keys of the cluster file's [health], where not default
+    overlay: dict[str, float] = field(default_factory=dict)  # the same of [overlay]
     direct: bool = False  # two hosts without switches, whatever `hosts`, `hosts_per_t0` and `t1` say
 
     def __post_init__(self) -> None:
@@ -233,10 +234,10 @@ def cluster_file(name: str, p: Parameters) -> str:
         "[interfaces]",
         f"hook = {json.dumps(p.hook)}",
     ]
-    if p.rate_bits_per_s:
-        lines += ["", "[overlay]", f"burst_bytes = {burst_bytes(p.rate_bits_per_s)}"]
-    if p.health:
-        lines += ["", "[health]", *(f"{key} = {json.dumps(value)}" for key, value in p.health.items())]
+    burst = {"burst_bytes": burst_bytes(p.rate_bits_per_s)} if p.rate_bits_per_s else {}
+    for section, settings in (("overlay", burst | p.overlay), ("health", p.health)):
+        if settings:
+            lines += ["", f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in settings.items())]
     for i in range(p.hosts):
         # The host's own addresses, and prefixes for containers behind it.
         prefixes = [f"10.99.0.{i + 1}/32", f"fd00:99::{i + 1:x}/128", f"10.100.{i}.0/24", f"fd00:100:{i:x}::/64"]

@@ -1,7 +1,7 @@
 """What breaks: each kind as data, with the EVs that it hits and what is required of it. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from labkit.bench.part import SOURCE, TARGET
 from labkit.targets import Direction
@@ -38,6 +38,7 @@ class Kind:
     cap_s: float = HARD_CAP_S
     timed: tuple[str, str] = (SOURCE, TARGET)  # whose EVs are timed
     bounds: Bounds = ()
+    overlay: dict[str, float] = field(default_factory=dict)  # settings of the lab, where not default
 
     def at(self, place: Place) -> str:
         """The target, as `scripts/lab fail` takes it."""
@@ -77,6 +78,14 @@ KINDS = (
     Kind("drop-20", "a T1 drops 20 %", _T1, drop=0.2, cap_s=LOSSY_CAP_S, bounds=HEAVY_LOSS),
     Kind("drop-1", "a T1 drops 1 %", _T1, drop=0.01, cap_s=LOSSY_CAP_S),
     Kind("drop-0.5", "a T1 drops 0.5 %", _T1, drop=0.005, cap_s=LOSSY_CAP_S),
+    Kind(
+        "drop-20-no-twins",
+        "a T1 drops 20 %, and no acknowledgement goes twice",
+        _T1,
+        drop=0.2,
+        cap_s=LOSSY_CAP_S,
+        overlay={"twin_us": 0},
+    ),
 )
 BY_NAME = {k.name: k for k in KINDS}
 

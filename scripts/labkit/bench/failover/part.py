@@ -27,7 +27,8 @@ def measure(lab: Lab, options: Options) -> Document:
     for number, stage in enumerate(chosen):
         progress(f"failover: {stage}, stage {number + 1} of {len(chosen)}")
         try:
-            _up(lab, HEALTH if stage in BY_NAME else {})
+            kind = BY_NAME.get(stage)
+            _up(lab, HEALTH if kind else {}, kind.overlay if kind else {})
             _stage(lab, stage, options.faults, document)
         except MachineError as e:
             progress(f"  {stage} failed: {e}")
@@ -52,14 +53,14 @@ def _stage(lab: Lab, stage: str, faults: int, document: Document) -> None:
             raise MachineError(measured["failed"])
 
 
-def _up(lab: Lab, health: dict[str, float]) -> None:
+def _up(lab: Lab, health: dict[str, float], overlay: dict[str, float]) -> None:
     """With these settings, all daemons alive and all paths GOOD."""
     known = lab.state.read()
-    if known is None or known[1] != "up" or known[0].health != health:
-        lab.up(health=health)
+    if known is None or known[1] != "up" or (known[0].health, known[0].overlay) != (health, overlay):
+        lab.up(health=health, overlay=overlay)
     else:
         lab.heal()
-        Lab(lab.state.name, say=lambda _: None).up(health=health)
+        Lab(lab.state.name, say=lambda _: None).up(health=health, overlay=overlay)
     observe.wait_until_good(lab, lab.fabric.hosts, _GOOD_WITHIN_S)
 
 
