@@ -193,6 +193,7 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	if (turn->unprobed >= settings.probe_packets)
 		set_alarm(r->host_id, r->now);
 	turn->unprobed = 0;
+	turn->data = 0;
 	send_ride(skb, self, ARMED_REQUEST, r);
 	return 1;
 }

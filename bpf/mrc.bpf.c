@@ -82,10 +82,12 @@ int mrc_push(struct __sk_buff *skb)
 	if (turn->unprobed < MRC_UNPROBED_MOST)
 		turn->unprobed += segments & (MRC_UNPROBED_MOST - 1);
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. So do acknowledgements,
-	 * of which the next says what a lost one said.
+	 * where there is nothing else: the next says what a lost one said.
 	 */
 	ack = acknowledges(skb, &inner, &tcp);
-	gap_us = settings.probe_gap_us << (ack || !small(skb));
+	if (!ack)
+		turn->data = 1;
+	gap_us = settings.probe_gap_us << (ack ? !turn->data : !small(skb));
 	if (turn->unprobed >= settings.probe_packets && can_carry(&inner))
 		keep_beating(skb, self, request.now);
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))

@@ -316,7 +316,8 @@ struct mrc_rotation {
 	__u32 plane;
 	__u16 slot[MRC_MAX_PLANES];
 	__u16 unprobed; /* wire packets pushed since this CPU last asked for a report, or MRC_UNPROBED_MOST and more */
-	__u16 turns; /* of EVs whose weight is not full */
+	__u8 turns; /* of EVs whose weight is not full */
+	__u8 data; /* 1 = more than acknowledgements was pushed since then */
 };
 _Static_assert(sizeof(struct mrc_rotation) == 24, "mrc_rotation is 24 bytes");
 

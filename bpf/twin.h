@@ -93,14 +93,17 @@ static __always_inline int push_twin(struct __sk_buff *skb, const struct mrc_nod
 	struct mrc_prefix key = {};
 	struct inner inner = {};
 	struct push p = {};
+	int verdict;
 
 	if (!peer || !turn || parse_inner(skb, &key, &inner) ||
 	    !choose_ev(peer, r->host_id, ports_both(self, peer), r->now, turn, &choice) ||
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return TC_ACT_SHOT; /* the packet itself is dropped and counted next */
 	p.traffic_class = inner.traffic_class;
-	__sync_fetch_and_add(&peer->twins, 1);
-	return push_data(skb, &p, r->host_id, 1, r->now);
+	verdict = push_data(skb, &p, r->host_id, 1, r->now);
+	if (verdict == TC_ACT_REDIRECT)
+		__sync_fetch_and_add(&peer->twins, 1);
+	return verdict;
 }
 
 #endif

@@ -246,7 +246,7 @@ NODE = np.dtype(
 )
 OWNER = np.dtype([("address", _u32, 4), ("epoch", _u32), ("value", _u32), ("reserved", _u64)])
 PREFIX = np.dtype([("prefixlen", _u32), ("address", _u8, 16)])
-ROTATION = np.dtype([("plane", _u32), ("slot", _u16, MAX_PLANES), ("unprobed", _u16), ("turns", _u16)])
+ROTATION = np.dtype([("plane", _u32), ("slot", _u16, MAX_PLANES), ("unprobed", _u16), ("turns", _u8), ("data", _u8)])
 SETTINGS = np.dtype(
     [
         ("planes", _u32),

@@ -37,6 +37,10 @@ log = logging.getLogger("mrcd.monitor")
 _MS = 1_000_000
 _HURRY = 4  # sweeps of a peer whose flow has stalled with a reply missing are this many times as frequent
 _FLOWING_NS = 50_000_000  # a peer whose traffic flows is judged so seldom: the programs look after it
+_STALLED_NS = (
+    300_000_000  # a flow that has stopped may have stalled; by then it is known by which path, or it has ended
+)
+_BEAT_NS = 100_000_000  # peers are looked at together so often, at least, where they are few
 _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
 _PASSED_AT_ONCE = 64  # the same, where little is read of each EV
@@ -68,7 +72,7 @@ class Monitor:
         self._windows = Windows(self._pace.window, tables.evs.shape).take
         self._turns = [0, 0, 0]  # rows at which urgent and other visits go on, and passing by
         self._slack_ns = h.probe_interval_ms * _MS // 2  # a visit may come a little early
-        turn_ns = h.idle_interval_ms * _MS
+        turn_ns = min(h.idle_interval_ms * _MS, _BEAT_NS)
         flock_ns = max(turn_ns, min(_FLOCK_NS, self._pace.interval_ns // 16)) if self._pace.window else 0
         self._who = Turns(tables, self._rows, turn_ns, flock_ns)
         self._behind = False  # there was more to do than a tick has time for
@@ -81,7 +85,8 @@ class Monitor:
         self._unjudged = np.zeros(n, bool)  # since it was calm
         self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, self._pace.interval_ns
         self._hurry_ns = self._interval_ns // _HURRY
-        self._phase_ns = plan.host.id * self._idle_ns * 618 // 1000 % self._idle_ns  # not all hosts of a lab at once
+        self._beat_ns = min(self._idle_ns, _BEAT_NS)
+        self._phase_ns = plan.host.id * self._beat_ns * 618 // 1000 % self._beat_ns  # not all hosts of a lab at once
         self._listener = Listener(self._peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
         self._stalls = Stalls(self._peers.keys(), self._listener, dataplane, self.peerwatch, self._who)
@@ -100,7 +105,7 @@ class Monitor:
         Tell of events at once."""
         self._loop = loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._dataplane.events_fd(), self._listen)
+        loop.add_reader(self._dataplane.events_fd(), self.listen)
         self._next = loop.call_at(loop.time(), self._beat, loop.time())
         self._tell_some()
         try:
@@ -129,15 +134,24 @@ class Monitor:
         if self._behind:
             at = loop.time() + _SLICE_S
         else:
-            soon = at + (self._hurry_ns if self._hurry else self._interval_ns) / 1e9
-            at = max(soon, (now + self._who.rest_ns(now)) / 1e9, loop.time())
+            at = max(self._after(int(at * 1e9), now) / 1e9, loop.time())
         self._next = loop.call_at(at, self._beat, at)
 
-    def _listen(self) -> None:
+    def _after(self, at: int, now: int) -> int:
+        """When the next tick is to be, after one that was to be `at` some time and was `now`; in ns."""
+        return max(at + (self._hurry_ns if self._hurry else self._interval_ns), now + self._who.rest_ns(now))
+
+    def listen(self) -> None:
+        """Take what the programs have told; where a flow has stalled, ask at once."""
         self.drain()
-        if self._stalls.ask() and self._loop and self._next:
+        if self._stalls.ask():
+            self._wake()  # who is quiet is looked at seldom, but these are not any more
+
+    def _wake(self) -> None:
+        """Have the next tick soon."""
+        if self._loop and self._next:
             soon = self._loop.time() + self._hurry_ns / 1e9
-            if self._next.when() > soon:  # who is quiet is looked at seldom, but these are not any more
+            if self._next.when() > soon:
                 self._next.cancel()
                 self._next = self._loop.call_at(soon, self._beat, soon)
 
@@ -145,7 +159,9 @@ class Monitor:
         """Probe all peers now, or when the paths are watched: probes carry this host's port status."""
         self._to_tell = deque(self._peers)
         self._who.due_ns[self._rows] = 0
+        self._who.again()
         self._tell_some()
+        self._wake()
 
     def _tell_some(self) -> None:
         if self._loop is None:
@@ -229,8 +245,8 @@ class Monitor:
             some, left = left[:_PASSED_AT_ONCE], left[_PASSED_AT_ONCE:]
             self._turns[2] = int(some[-1]) + 1
             self._who.note_busy(some, now)
-            self._who.due_ns[some] = now + _FLOWING_NS
-            sliced = some[now - self._judged_ns[some] >= _FLOWING_NS]
+            self._who.due_ns[some] = now + _FLOWING_NS if self._pace.window else self._together(now, _FLOWING_NS)
+            sliced = some[now - self._judged_ns[some] >= _FLOWING_NS - self._slack_ns]
             self._grey.slice(sliced, *self._losses.counts(sliced), now)
             self._judged_ns[sliced] = now
             swept = some[now - self._swept_ns[some] >= self._idle_ns - self._slack_ns]
@@ -255,14 +271,18 @@ class Monitor:
         return len(sent) == len(rows)
 
     def _rested(self, rows: health.Ints, now: int) -> health.Ints | int:
-        """When peers of which nothing is missing are due again. Few are all at once: to wake for each costs more."""
+        """When peers of which nothing is missing are due again."""
         if self._pace.window:
             return self._swept_ns[rows] + self._idle_ns - self._slack_ns
-        return (now + self._idle_ns * 3 // 2 - self._phase_ns) // self._idle_ns * self._idle_ns + self._phase_ns
+        return self._together(now, self._beat_ns)
+
+    def _together(self, now: int, interval_ns: int) -> int:
+        """About an interval from now, and at the same time for all: to wake for each of a few peers costs more."""
+        return (now + interval_ns * 3 // 2 - self._phase_ns) // interval_ns * interval_ns + self._phase_ns
 
     def _leave_well(self, rows: health.Ints, now: int) -> health.Bools:
         """Which of the due peers need no visit: they are well, had no traffic, and have answered all that was asked.
-        Probes these."""
+        Probes these, if it is time."""
         left: health.Bools = (now - self._visited_ns[rows] < _LOOK_NS) & self._calm.well(rows)
         left &= self._judge.knows(rows)
         if left.any():
@@ -270,9 +290,10 @@ class Monitor:
         some = rows[left]
         self._judge.note_well(some, self._tables.evs, self._tables.ledgers, now)
         self._judge.forget(self.peerwatch.look(some, now))
-        self._swept_ns[some] = now
         self._who.due_ns[some] = self._rested(some, now)
-        self._send(self._windows(some), now)
+        old = some[now - self._swept_ns[some] >= self._idle_ns - self._beat_ns // 2]
+        self._swept_ns[old] = now
+        self._send(self._windows(old), now)
         self._who.note_asked(some)
         self.rounds.looked += len(some)
         return left
@@ -356,9 +377,10 @@ class Monitor:
         try_evs = probed & ((state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN))
         try_evs &= ledgers["probe_after_ns"] <= now
         tried = try_evs.any(axis=1)
-        stalled = ~flowing & (now - self._who.busy_ns[due] < BUSY_NS)
+        stalled = ~flowing & (now - self._who.busy_ns[due] < _STALLED_NS)
         fast = (missing | tried | stalled | flowing) & (not self.peerwatch.detached)
-        old_sweep = now - self._swept_ns[due] >= self._idle_ns - self._slack_ns
+        early = np.where(flowing | bool(self._pace.window), self._slack_ns, self._beat_ns // 2)
+        old_sweep = now - self._swept_ns[due] >= self._idle_ns - early
         sweep: health.Bools = old_sweep | (fast & (missing | tried | stalled))
         self._swept_ns[due] = np.where(sweep, now, self._swept_ns[due])
         # A reply is missing, and nothing flows that would ask again: the programs' verdict waits for several reports.

@@ -60,7 +60,7 @@ class StateChanges:
 
     def administer(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:
         """Deny an EV, or give it back: then it is probed before it carries traffic again. False if it was so
-        already. What it told is in the log after Monitor.drain. Raises MachineError."""
+        already. What it told is in the log after Monitor.listen. Raises MachineError."""
         leave, after = (_ALLOWED, EvState.DENIED) if deny else ((EvState.DENIED,), EvState.UNKNOWN)
         for _ in range(_TRIES):  # a program may change the state at the same moment
             if self._steer(Steer(row, ev, leave, after, Reason.ADMIN, evidence)):

@@ -149,9 +149,9 @@ class Steering:
             if self._monitor.changes.administer(row, ev, deny, evidence):
                 changed[not deny].append((row, ev))
             if n % _AT_ONCE == 0:
-                self._monitor.drain()
+                self._monitor.listen()
                 await asyncio.sleep(0)
-        self._monitor.drain()
+        self._monitor.listen()
         self._pending = False
         return changed
 

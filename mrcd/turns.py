@@ -57,7 +57,7 @@ class Turns:
         return urgent, others
 
     def _nothing(self, now: int) -> bool:
-        """That nobody is due, told at once: of few peers this is so most of the time."""
+        """That nobody is due, told at once."""
         if self._others_too or len(self._lively) or self.due_ns.min(initial=_NEVER) <= now:
             return False
         return not ((self._rounds != self.asked) & self._mine).any()

@@ -183,7 +183,7 @@ def parse_setting(text: str) -> tuple[str, float]:
     try:
         return key, int(value) if value.isdecimal() else float(value)
     except ValueError:
-        raise UsageError(f"{text!r} is no setting", hint="e.g. --health hold_down_ms=100") from None
+        raise UsageError(f"{text!r} is no setting", hint="KEY=NUMBER, e.g. hold_down_ms=100") from None
 
 
 def namespace(lab: str, node: str) -> str:

@@ -14,6 +14,7 @@ from mrcd.monitor import Monitor
 from tests.unit.arrays import TEXT, Arrays
 
 MS = 1_000_000
+_LATE_NS = 300_000  # a timer's
 
 
 class Programs:
@@ -89,6 +90,17 @@ class Bench:
             self.arrays.ledgers["good"] += new
         self.programs.now += ms * MS
         self.monitor._tick(self.programs.now)
+
+    def live(self, ms: int, *, answered: bool = True) -> list[int]:
+        """Time passes, the monitor looks when it wants to. When it did, in ns."""
+        ticks, at, until = [], self.programs.now, self.programs.now + ms * MS
+        while at < until:
+            self.programs.now = at + _LATE_NS
+            self.monitor._hurry = False
+            self.tick(0, answered=answered)
+            ticks.append(self.programs.now)
+            at = self.monitor._after(at, self.programs.now)
+        return ticks
 
     def said(self, kind: str = "ev") -> list[dict[str, Any]]:
         return [e for e in asyncio.run(self.log.after(0, 0)) if e["kind"] == kind]

@@ -244,10 +244,34 @@ def test_peers_are_swept_often_where_a_flow_may_have_stalled() -> None:
     b = Bench()
     assert sweeps(b, 2000, 20, 1) == pytest.approx(20, abs=2)
     assert sweeps(b, 1000, 20, 1, traffic=True) == pytest.approx(10, abs=2)  # traffic brings its own probes
-    assert sweeps(b, 1000, 20, 1) == pytest.approx(50, abs=2)
-    assert b.programs.swept.count(2) == pytest.approx(10, abs=1)
-    sweeps(b, 2000, 20, 1)
-    assert sweeps(b, 1000, 20, 1) == pytest.approx(10, abs=2)  # it is quiet
+    assert sweeps(b, 300, 20, 1) == pytest.approx(15, abs=3)
+    assert b.programs.swept.count(2) == pytest.approx(3, abs=1)
+    assert sweeps(b, 1000, 20, 1) == pytest.approx(10, abs=2)  # it has ended
+
+
+@pytest.mark.parametrize("state", [EvState.GOOD, EvState.DENIED])
+def test_the_daemon_wakes_once_for_all_that_are_quiet(state: EvState) -> None:
+    b = Bench()
+    b.live(1000)
+    b.arrays.evs["state"][1, 3] = state
+    b.programs.swept.clear()
+    ticks = b.live(2000)
+    assert len(ticks) == pytest.approx(20, abs=1)
+    assert max(np.diff(ticks)) <= 110 * MS
+    assert [b.programs.swept.count(row) for row in (1, 2, 3)] == pytest.approx([20] * 3, abs=1)
+
+
+def test_the_daemon_looks_soon_however_seldom_it_probes() -> None:
+    b = Bench(settings="[health]\nidle_interval_ms = 5000\n")
+    b.live(6000)
+    b.programs.swept.clear()
+    b.live(10_000)
+    assert b.programs.swept.count(1) == pytest.approx(2, abs=1)
+    b.programs.swept.clear()
+    b.arrays.evs["tx_packets"][1] += 1  # of a kind that carries no probes
+    b.arrays.rounds["round"][1] += 1
+    b.live(200)
+    assert b.programs.swept.count(1) > 2
 
 
 def test_traffic_that_carries_no_probes_needs_sweeps() -> None:
@@ -274,7 +298,7 @@ def test_a_flow_that_stops_is_asked_about_at_once_and_once_more() -> None:
         b.programs.swept.clear()
         for _ in range(times):
             b.programs.ring.append(stalled)
-            b.monitor._listen()
+            b.monitor.listen()
         now = len(b.programs.swept)
         await again.wait()
         return [now, *b.programs.swept]
