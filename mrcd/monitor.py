@@ -37,9 +37,7 @@ log = logging.getLogger("mrcd.monitor")
 _MS = 1_000_000
 _HURRY = 4  # sweeps of a peer whose flow has stalled with a reply missing are this many times as frequent
 _FLOWING_NS = 50_000_000  # a peer whose traffic flows is judged so seldom: the programs look after it
-_STALLED_NS = (
-    300_000_000  # a flow that has stopped may have stalled; by then it is known by which path, or it has ended
-)
+_STALLED_NS = 300_000_000  # what has stopped may have stalled; by then it is known by which path, or it has ended
 _BEAT_NS = 100_000_000  # peers are looked at together so often, at least, where they are few
 _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
