@@ -261,18 +261,11 @@ class Monitor:
         self._judge.forget(self.peerwatch.look(rows, now))
         sent = rows[: self._send(self._windows(rows), now, self._until)]
         self._unjudged[sent] = True
-        self._swept_ns[sent] = now
-        self._who.due_ns[sent] = self._rested(sent, now)
+        self._swept_ns[sent], self._who.due_ns[sent] = now, now + self._idle_ns - self._slack_ns
         self._who.note_asked(sent)
         self.rounds.looked += len(sent)
         self._turns[1] = int(sent[-1]) + 1
         return len(sent) == len(rows)
-
-    def _rested(self, rows: health.Ints, now: int) -> health.Ints | int:
-        """When peers of which nothing is missing are due again."""
-        if self._pace.window:
-            return self._swept_ns[rows] + self._idle_ns - self._slack_ns
-        return self._together(now, self._beat_ns)
 
     def _together(self, now: int, interval_ns: int) -> int:
         """About an interval from now, and at the same time for all: to wake for each of a few peers costs more."""
@@ -288,7 +281,7 @@ class Monitor:
         some = rows[left]
         self._judge.note_well(some, self._tables.evs, self._tables.ledgers, now)
         self._judge.forget(self.peerwatch.look(some, now))
-        self._who.due_ns[some] = self._rested(some, now)
+        self._who.due_ns[some] = self._together(now, self._beat_ns)
         old = some[now - self._swept_ns[some] >= self._idle_ns - self._beat_ns // 2]
         self._swept_ns[old] = now
         self._send(self._windows(old), now)
@@ -385,7 +378,9 @@ class Monitor:
         hurry = missing & stalled & fast
         self._hurry |= bool(hurry.any())
         soon = now + np.where(hurry, self._hurry_ns // 2, self._interval_ns - self._slack_ns)
-        self._who.due_ns[due] = np.where(fast, soon, self._rested(due, now))  # what comes of it is seen next time
+        few, rested = not self._pace.window, self._swept_ns[due] + self._idle_ns - self._slack_ns
+        # Of those at rest, what comes of it is seen next time.
+        self._who.due_ns[due] = np.where(fast, soon, self._together(now, self._beat_ns) if few else rested)
         return self._windows(due[sweep], try_evs[sweep], stalled[sweep])
 
     # ---- verdicts ----
