@@ -93,6 +93,8 @@ static __always_inline int reflect(struct __sk_buff *skb, struct control *c, str
 		return drop_skb(MRC_DROP_REPLY_FAILED);
 	if (!(c->mrc.flags & MRC_FLAG_ASIDE))
 		__sync_fetch_and_add(&rx->probes, 1);
+	if (!self->generation) /* other NICs count in other tables: what they have would look lost */
+		return TC_ACT_SHOT;
 	c->mrc.type = MRC_PROBE_REPLY;
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(host_id);

@@ -264,27 +264,28 @@ class Daemon:
             return
         ports, keep = self.nics.ports, set[str]()
         wanted = self.plan.config.hook(self.plan.host)
-        for port in ports.values():
-            first = min(p for p, other in ports.items() if other.physical.ifindex == port.physical.ifindex)
-            used, document = hooks.attach_pop(self.dataplane, wanted, port, first)
-            keep |= used
-            self.view.hooks.append(document)
-        if not self.detached:
-            probe = hooks.probe_attachment(self.nics.mrc0_peer)
-            self.dataplane.attach(probe)
-            self.tables.node["probe_ifindex"] = self.nics.mrc0_peer.ifindex
-            if self.nics.beat:
-                end, peer = self.nics.beat
-                beat = hooks.beat_attachment(end)
-                self.dataplane.attach(beat)
-                self.tables.node["beat_ifindex"] = peer.ifindex
-                keep.add(beat.name)
-            push, document = hooks.push_attachment(
-                self.plan.config.cluster.granularity, self.nics.mrc0, self.nics.mrc0_peer
-            )
-            self.view.hooks.append(document | {"how": self.dataplane.attach(push)})
-            keep |= {probe.name, push.name}
-        self.dataplane.detach_others(keep, self.nics.tc_hooks())
+        with self.dataplane.taking_places(self.tables.node):
+            for port in ports.values():
+                first = min(p for p, other in ports.items() if other.physical.ifindex == port.physical.ifindex)
+                used, document = hooks.attach_pop(self.dataplane, wanted, port, first)
+                keep |= used
+                self.view.hooks.append(document)
+            if not self.detached:
+                probe = hooks.probe_attachment(self.nics.mrc0_peer)
+                self.dataplane.attach(probe)
+                self.tables.node["probe_ifindex"] = self.nics.mrc0_peer.ifindex
+                if self.nics.beat:
+                    end, peer = self.nics.beat
+                    beat = hooks.beat_attachment(end)
+                    self.dataplane.attach(beat)
+                    self.tables.node["beat_ifindex"] = peer.ifindex
+                    keep.add(beat.name)
+                push, document = hooks.push_attachment(
+                    self.plan.config.cluster.granularity, self.nics.mrc0, self.nics.mrc0_peer
+                )
+                self.view.hooks.append(document | {"how": self.dataplane.attach(push)})
+                keep |= {probe.name, push.name}
+            self.dataplane.detach_others(keep, self.nics.tc_hooks())
         self._attached_at = self.nics.interfaces()
 
     # ---- routes ----

@@ -11,6 +11,7 @@ import secrets
 import struct
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from mrcd.links import Links
 from mrcd.objects import object_path
 from mrcd.pins import Held, ensure_bpffs, locked, remove, version_of
 from mrcd.settings import classes, settings
-from mrcd.tables import Tables
+from mrcd.tables import GENERATION, Tables, change_word
 from mrcd.topology import Plan
 
 log = logging.getLogger(__name__)
@@ -167,13 +168,34 @@ class Dataplane(Links):
         except MrcdError as e:
             log.warning("%s; all paths are probed anew", e.args[0])
 
+    @contextmanager
+    def taking_places(self, node: NDArray[np.void]) -> Iterator[None]:
+        """A block in which programs are attached and detached, one after the other, `node` being of these tables. Where
+        others were attached with other tables none answers a probe meanwhile: each would report what its own tables
+        have counted, and what the other NICs' have would look lost. Where it fails half-way that stays so, until
+        another block mends it."""
+        number = int(node["generation"])
+        other = self.replaced / "mrc_node" if self.replaced and self.tables != self.pins else None
+        before = change_word(other, GENERATION, lambda _: 0) if other else 0
+        if other:
+            node["generation"] = 0
+        self.changed = False
+        try:
+            yield
+        except BaseException:
+            if other and not self.changed:
+                change_word(other, GENERATION, lambda _: before)
+                node["generation"] = number
+            raise
+        node["generation"] = number or _number()
+
     def commit(self) -> None:
         """The programs attached now use these tables: new ones take the place of the old."""
         if self.tables != self.pins:
             self.tables.rename(self.pins / "commit")  # from here on it will be finished, by the next start if need be
             self._finish_commit()
             self.tables = self.pins
-        self._forget_staged()
+        self.forget_staged()
         for other in self.pins.parent.glob("abi*"):  # what another version left attached, and its tables
             if other != self.pins:
                 remove(other)
@@ -218,7 +240,8 @@ class Dataplane(Links):
         for name in self._held:
             self._held.pin(name, self._links)
 
-    def _forget_staged(self) -> None:
+    def forget_staged(self) -> None:
+        """Remove new tables that were not committed."""
         staged = self.pins / "next"
         if staged.exists():  # of a start that failed
             for path in staged.iterdir():

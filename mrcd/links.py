@@ -13,6 +13,8 @@ from mrcd.pins import Held
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic"]
 
+_NOT_THERE = FileNotFoundError, NotADirectoryError  # somebody took the BPF file system away
+
 
 @dataclass(frozen=True)
 class Attachment:
@@ -39,9 +41,15 @@ class Links:
         self._programs: dict[str, int] = {}  # descriptors
         self._filters: dict[str, Attachment] = {}  # attached by clsact: nothing pins these
         self._held = Held()  # links
+        self.changed = False  # something was attached, or replaced
 
     def attach(self, wanted: Attachment) -> str:
         """Attach, or replace in place. Returns how: "tcx", "clsact" or "xdp"."""
+        how = self._attach(wanted)
+        self.changed = True
+        return how
+
+    def _attach(self, wanted: Attachment) -> str:
         path = self._links / wanted.name
         prog_fd = self._programs[wanted.program]
         xdp = wanted.point.startswith("xdp")
@@ -95,7 +103,7 @@ class Links:
 
     def _drop(self, name: str) -> None:
         """Let a link go, which detaches it."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(*_NOT_THERE):
             (self._links / name).unlink()
         self._held.let_go(name)
 
@@ -114,7 +122,7 @@ class Links:
 
     def _linked(self) -> set[str]:
         """Names of what is attached by links, pinned or not."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(*_NOT_THERE):
             return {*self._held, *(p.name for p in self._links.iterdir())}
         return set(self._held)
 
@@ -135,10 +143,11 @@ class Links:
             removed.append(name)
             a = self._filters.pop(name)
             libbpf.detach_clsact(a.ifindex, _tc_point(a), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
-        if self._filtered.exists():
+        if self._filtered.exists() or not self.pins.exists():  # without pins nothing says that there are none
             for ifindex, point in set(hooks) - kept:
                 tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS
                 libbpf.detach_clsact(ifindex, tc_point, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
             if not self._filters:
-                self._filtered.rmdir()
+                with contextlib.suppress(*_NOT_THERE):
+                    self._filtered.rmdir()
         return removed

@@ -4,6 +4,7 @@ import contextlib
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,20 @@ class Tables:
 def is_detached(record: np.void | NDArray[np.void]) -> bool:
     """Whether an administrator has taken a data plane down: this host's (mrc_node), or a peer's (mrc_peer)."""
     return bool(int(record["status"]) & abi.STATUS_DETACHED)
+
+
+GENERATION, STATUS = 0, 2  # words of mrc_node, in their places since ABI 1
+
+
+def change_word(node: Path, word: int, change: Callable[[int], int]) -> int:
+    """Change a word of a pinned mrc_node, of any version. Returns what it was; raises KernelError."""
+    with libbpf.opened(node) as fd:
+        key = struct.pack("I", 0)
+        value = bytearray(libbpf.lookup_elem(fd, key, libbpf.map_info(fd)[1]) or b"")
+        (before,) = struct.unpack_from("I", value, 4 * word)
+        struct.pack_into("I", value, 4 * word, change(before))
+        libbpf.update_elem(fd, key, bytes(value))
+    return int(before)
 
 
 def _pages(size: int) -> int:

@@ -97,6 +97,13 @@ def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) ->
     assert bench.drops() == {}
 
 
+@all_steerings
+def test_there_is_no_answer_while_other_nics_count_in_other_tables(bench: Bench) -> None:
+    bench.tables.node["generation"] = 0
+    assert bench.pop("tc", request(bench, 5, counts=EVS), 1)[0] == "drop"
+    assert (bench.tables.rxs["probes"][H2, 5], bench.drops()) == (1, {})
+
+
 def test_a_request_is_not_data(bench: Bench) -> None:
     bench.pop("tc", changed(request(bench), IPv6, tc=3), 1)
     assert bench.rx(H2, 5) == (0, 0, 0)

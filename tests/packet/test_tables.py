@@ -1,5 +1,6 @@
 """Tables over restarts: kept when they fit, made anew beside the old ones when they do not."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from mrcd import abi, config, install, libbpf, topology
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
-from mrcd.errors import MachineError
+from mrcd.errors import KernelError, MachineError
 from mrcd.tables import Tables
 from tests import cluster_files
 from tests.packet.cluster import Setup
@@ -120,6 +121,38 @@ def test_the_word_of_the_administrator_outlives_the_tables(bpffs: Path) -> None:
     assert 0 != tables.node["generation"] != before["generation"]
     tables.close()
     second.close()
+
+
+def test_no_probe_is_answered_while_programs_with_other_tables_take_their_places(bpffs: Path) -> None:
+    def numbers() -> list[int]:
+        return [int(t.node["generation"]) for t in (before, tables)]
+
+    first = _start(bpffs)
+    before = Tables(first.pins, writable=True)
+    old = int(before.node["generation"])
+    with first.taking_places(before.node):
+        assert before.node["generation"] == old  # they are its own
+    first.close()
+    second = _start(bpffs, 32, commit=False)
+    tables = Tables(second.tables, writable=True)
+    new = int(tables.node["generation"])
+    for changed in (False, True):
+        with contextlib.suppress(KernelError), second.taking_places(tables.node):
+            assert numbers() == [0, 0]
+            second.changed = changed
+            raise KernelError("attach", 22)
+        assert numbers() == ([0, 0] if changed else [old, new])
+    with second.taking_places(tables.node):
+        assert numbers() == [0, 0]
+    assert numbers()[0] == 0
+    assert numbers()[1] != 0
+    second.commit()
+    tables.node["generation"] = 0  # the daemon was killed meanwhile
+    with second.taking_places(tables.node):
+        assert tables.node["generation"] == 0
+    assert tables.node["generation"] != 0
+    for each in (before, tables, second):
+        each.close()
 
 
 def test_events_that_nobody_has_read_are_there_after_a_start(bpffs: Path) -> None:
