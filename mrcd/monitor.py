@@ -83,7 +83,9 @@ class Monitor:
         self._unjudged = np.zeros(n, bool)  # since it was calm
         self._interval_ns, self._idle_ns = h.probe_interval_ms * _MS, self._pace.interval_ns
         self._hurry_ns = self._interval_ns // _HURRY
-        self._beat_ns = min(self._idle_ns, _BEAT_NS)
+        self._beat_ns = self._idle_ns // -(-self._idle_ns // _BEAT_NS)  # sweeps are as far apart as they should be
+        self._early_ns = self._slack_ns if self._pace.window else max(self._slack_ns, self._beat_ns // 2)
+        self._stalled_ns = max(_STALLED_NS, 4 * self._interval_ns)
         self._phase_ns = plan.host.id * self._beat_ns * 618 // 1000 % self._beat_ns  # not all hosts of a lab at once
         self._listener = Listener(self._peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
@@ -166,7 +168,10 @@ class Monitor:
             return
         until = giveway.until()
         while self._to_tell:
-            self._sweep(self._to_tell.popleft(), 0, self._pace.window)
+            try:
+                self._sweep(self._to_tell.popleft(), 0, self._pace.window)
+            except MrcdError as e:
+                log.error("%s; probing goes on", e)
             if time.perf_counter() > until:
                 self._telling = self._loop.call_soon(self._tell_some)
                 return
@@ -282,11 +287,13 @@ class Monitor:
         self._judge.note_well(some, self._tables.evs, self._tables.ledgers, now)
         self._judge.forget(self.peerwatch.look(some, now))
         self._who.due_ns[some] = self._together(now, self._beat_ns)
-        old = some[now - self._swept_ns[some] >= self._idle_ns - self._beat_ns // 2]
-        self._swept_ns[old] = now
-        self._send(self._windows(old), now)
-        self._who.note_asked(some)
-        self.rounds.looked += len(some)
+        old = some[now - self._swept_ns[some] >= self._idle_ns - self._early_ns]
+        sent = self._send(self._windows(old), now, self._until)
+        self._swept_ns[old[:sent]] = now
+        self._who.due_ns[old[sent:]] = now  # there was no time for these
+        left &= ~np.isin(rows, old[sent:])
+        self._who.note_asked(rows[left])
+        self.rounds.looked += int(left.sum())
         return left
 
     def _visit(self, due: health.Ints, now: int) -> None:
@@ -368,9 +375,9 @@ class Monitor:
         try_evs = probed & ((state == EvState.ASSUMED_BAD) | (state == EvState.UNKNOWN))
         try_evs &= ledgers["probe_after_ns"] <= now
         tried = try_evs.any(axis=1)
-        stalled = ~flowing & (now - self._who.busy_ns[due] < _STALLED_NS)
+        stalled = ~flowing & (now - self._who.busy_ns[due] < self._stalled_ns)
         fast = (missing | tried | stalled | flowing) & (not self.peerwatch.detached)
-        early = np.where(flowing | bool(self._pace.window), self._slack_ns, self._beat_ns // 2)
+        early = np.where(flowing, self._slack_ns, self._early_ns)
         old_sweep = now - self._swept_ns[due] >= self._idle_ns - early
         sweep: health.Bools = old_sweep | (fast & (missing | tried | stalled))
         self._swept_ns[due] = np.where(sweep, now, self._swept_ns[due])
@@ -379,6 +386,7 @@ class Monitor:
         self._hurry |= bool(hurry.any())
         soon = now + np.where(hurry, self._hurry_ns // 2, self._interval_ns - self._slack_ns)
         few, rested = not self._pace.window, self._swept_ns[due] + self._idle_ns - self._slack_ns
+        rested = np.where(now - self._who.busy_ns[due] < BUSY_NS, now + self._beat_ns, rested)  # its traffic may go on
         # Of those at rest, what comes of it is seen next time.
         self._who.due_ns[due] = np.where(fast, soon, self._together(now, self._beat_ns) if few else rested)
         return self._windows(due[sweep], try_evs[sweep], stalled[sweep])

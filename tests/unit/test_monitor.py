@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mrcd import abi, grey, peerwatch, tables
+from mrcd import abi, giveway, grey, monitor, peerwatch, tables
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.health import Verdict
@@ -274,6 +274,51 @@ def test_the_daemon_looks_soon_however_seldom_it_probes() -> None:
     assert b.programs.swept.count(1) > 2
 
 
+@pytest.mark.parametrize("interval_ms", [100, 120, 149, 160, 249, 260, 1000])
+def test_quiet_peers_are_swept_as_often_as_configured(interval_ms: int) -> None:
+    b = Bench(settings=f"[health]\nidle_interval_ms = {interval_ms}\n")
+    b.live(3000)
+    b.programs.swept.clear()
+    b.live(50 * interval_ms)
+    assert [b.programs.swept.count(row) for row in (1, 2, 3)] == pytest.approx([50] * 3, abs=2)
+
+
+def test_quiet_peers_that_there_is_no_time_for_are_swept_in_the_next_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Bench()
+    b.live(1000)
+    monkeypatch.setattr(giveway, "until", lambda: 0.0)
+    monkeypatch.setattr(monitor, "_AT_ONCE", 1)
+    b.programs.swept.clear()
+    behind = []
+    for _ in range(400):
+        b.tick(5)
+        behind.append(b.monitor._behind)
+    assert [b.programs.swept.count(row) for row in (1, 2, 3)] == pytest.approx([20] * 3, abs=2)
+    assert any(behind)
+    assert not all(behind)
+
+
+@pytest.mark.parametrize("probes", ["", "idle_probes = 100\n"])  # few peers, and many
+@pytest.mark.parametrize("pause_ms", [150, 400, 1000, 1900])
+def test_traffic_that_goes_on_after_a_pause_is_looked_at_soon(probes: str, pause_ms: int) -> None:
+    b = Bench(settings="[health]\n" + probes)
+    b.live(3000)
+    sweeps(b, 500, 20, 1, traffic=True)
+    b.live(pause_ms)
+    b.arrays.evs["tx_packets"][1] += 1
+    b.arrays.rounds["round"][1] += 1
+    looked = b.monitor._visited_ns[1]
+    b.live(200)
+    assert b.monitor._visited_ns[1] > looked
+    assert b.monitor._who.busy_ns[1] > b.programs.now - 220 * MS
+
+
+def test_a_flow_that_stops_is_asked_about_several_times_however_seldom_that_is() -> None:
+    b = Bench(settings="[health]\nprobe_interval_ms = 500\nidle_interval_ms = 5000\n")
+    sweeps(b, 3000, 500, 1, traffic=True)
+    assert sweeps(b, 2500, 500, 1) >= 3
+
+
 def test_traffic_that_carries_no_probes_needs_sweeps() -> None:
     b = Bench()
     sweeps(b, 100, 20, 1, traffic=True, probes=False)  # by then it is noticed
@@ -313,7 +358,7 @@ def test_who_rests_among_many_quiet_peers_looks_soon_where_a_flow_has_stopped() 
     stalled["host_id"], stalled["ev"] = 1, abi.EVENT_STALLED
     told = os.eventfd(0, os.EFD_NONBLOCK)
     b.programs.events_fd = lambda: told  # type: ignore[attr-defined]
-    took, monitor = b.programs.events, b.monitor
+    took, watch = b.programs.events, b.monitor
 
     def events() -> NDArray[np.void]:
         with contextlib.suppress(BlockingIOError):
@@ -327,13 +372,13 @@ def test_who_rests_among_many_quiet_peers_looks_soon_where_a_flow_has_stopped() 
         clock = asyncio.get_running_loop().time
         for _ in range(5_000):
             await asyncio.sleep(0.001)
-            if monitor._next and what(left_s := monitor._next.when() - clock()):
+            if watch._next and what(left_s := watch._next.when() - clock()):
                 return left_s
         raise TimeoutError
 
     async def listen() -> None:
-        monitor._who.busy_ns[:] = 0  # whatever the clock of this machine says
-        running = asyncio.create_task(monitor.run())
+        watch._who.busy_ns[:] = 0  # whatever the clock of this machine says
+        running = asyncio.create_task(watch.run())
         await wait(lambda left_s: left_s > 0.06)
         b.programs.swept.clear()
         b.programs.ring.append(stalled)
