@@ -1,5 +1,6 @@
 """Where the programs are attached on this host, and why there."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,14 @@ def ports(interfaces: tuple[str, ...], links: dict[str, Link]) -> dict[int, Port
         physical = by_index.get(nic.lower, nic) if nic.vlan and nic.lower is not None else nic
         found[plane] = Port(plane, nic, physical)
     return found
+
+
+def tc_hooks(overlay: Iterable[Link], links: Iterable[Link]) -> list[tuple[int, Point]]:
+    """Where a run may have left filters: at both hooks of mrc0's ends, and where any interface receives."""
+    both: tuple[Point, ...] = ("egress", "ingress")
+    return [(link.ifindex, point) for link in overlay for point in both] + [
+        (link.ifindex, "ingress") for link in links if link.kind != "loopback"
+    ]
 
 
 def choose(wanted: Hook, link: Link) -> tuple[list[Point], str]:

@@ -131,9 +131,7 @@ class Nics:
 
     def tc_hooks(self) -> list[tuple[int, Point]]:
         """Where an earlier run may have left filters."""
-        found: list[tuple[int, Point]] = [(self.mrc0.ifindex, "egress"), (self.mrc0.ifindex, "ingress")]
-        found += [(self.mrc0_peer.ifindex, "ingress"), (self.mrc0_peer.ifindex, "egress")]
-        return found + [(link.ifindex, "ingress") for link in self._links.values() if link.kind != "loopback"]
+        return hooks.tc_hooks((self.mrc0, self.mrc0_peer), self._links.values())
 
     # ---- a look ----
 

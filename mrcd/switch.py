@@ -1,12 +1,14 @@
 """Taking the data plane down and bringing it up again, when an administrator says so."""
 
 import asyncio
+from collections.abc import Callable
 
 from mrcd import abi
 from mrcd.daemon import Daemon
 from mrcd.errors import MrcdError, UsageError
+from mrcd.tables import Tables
 
-_QUIET_MS, _QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
+QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
 
 
 async def detach(daemon: Daemon, force: bool) -> str:
@@ -26,7 +28,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
         async with daemon.netlink_lock:
             await daemon.write_routes(set(daemon.peers))  # before push goes: if this fails, detach again
             daemon.attach_programs()  # all but push
-        quiet = await _wait_quiet(daemon) if force else True
+        quiet = await wait_quiet(daemon.tables, daemon.monitor.announce) if force else True
         if force:
             daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
             daemon.view.hooks.clear()
@@ -38,13 +40,13 @@ async def detach(daemon: Daemon, force: bool) -> str:
         return text if quiet else text + "; some peers still spray to this host, and what they send is lost"
 
 
-async def _wait_quiet(daemon: Daemon) -> bool:
-    """Announce until no sprayed packet arrives for a while; False if they keep coming."""
+async def wait_quiet(tables: Tables, tell: Callable[[], object]) -> bool:
+    """Tell the peers until no sprayed packet arrives for a while; False if they keep coming."""
     last = -1
-    for _ in range(_QUIET_TRIES):
-        daemon.monitor.announce()
-        await asyncio.sleep(_QUIET_MS / 1000)
-        count = int(daemon.tables.rxs["packets"].sum())
+    for _ in range(QUIET_TRIES):
+        tell()
+        await asyncio.sleep(QUIET_MS / 1000)
+        count = int(tables.rxs["packets"].sum())
         if count == last:
             return True
         last = count

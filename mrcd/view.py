@@ -215,6 +215,7 @@ class View:
             "states": dict(Counter(EvState(int(s)).name for s in evs["state"])),
             "ports": [i for i in range(len(self._plan.interfaces)) if ports & (1 << i)],
             "tx_packets": int(evs["tx_packets"].sum()),
+            "tx_bytes": int(evs["tx_bytes"].sum()),
             "rx_packets": sent - lost,
             "lost_packets": lost,
             "loss_ratio": lost / sent if sent else 0.0,
@@ -391,21 +392,28 @@ def strangers(before: Mapping[int, str], plan_: Plan) -> set[int]:
     return {i for i, name in ids if names and (before[i] != name if i in before else name not in names)}
 
 
-def open_pinned(run_dir: Path) -> View:
-    """The view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
+def left_by(run_dir: Path) -> tuple[Plan, list[Document], Path]:
+    """What mrcd has left beside its socket of what it runs: the plan, where programs are attached, where the tables
+    are pinned. Raises MrcdError if it has not run here."""
     path = run_dir / RUNNING_FILE
     try:
         document = json.loads(path.read_text())
         config = Config.model_validate(document["config"])
+        return plan(config, document["host"]), document["hooks"], Path(document["pins"])
     except (OSError, ValueError, KeyError, TypeError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
             f"no usable {path}: {why}", hint="mrcd has not run on this host yet; start it with `systemctl start mrcd`"
         ) from None
-    tables = Tables(Path(document["pins"]), writable=False)
-    if len(tables.peers) < config.max_peers or tables.evs.shape[1] != config.cluster.evs_per_peer:
+
+
+def open_pinned(run_dir: Path) -> View:
+    """The view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
+    found, hooks, pins = left_by(run_dir)
+    tables = Tables(pins, writable=False)
+    if len(tables.peers) < found.config.max_peers or tables.evs.shape[1] != found.config.cluster.evs_per_peer:
         raise MachineError(
-            f"{path} belongs to other tables than those pinned at {document['pins']}",
+            f"{run_dir / RUNNING_FILE} belongs to other tables than those pinned at {pins}",
             hint="mrcd did not get through its last start: its log says why",
         )
-    return View(tables, plan(config, document["host"]), document["hooks"], Path(document["pins"]))
+    return View(tables, found, hooks, pins)

@@ -8,6 +8,7 @@ import click
 import mrcd
 from mrcd.ctl import bpf, bugreport, completion, configs, look, steering, tools, watch
 from mrcd.ctl.base import Cli, Options, common, emit
+from mrcd.ctl.client import DaemonDown, Json
 
 
 def main() -> None:
@@ -37,18 +38,27 @@ for _command in (
     cli.add_command(_command)
 
 
-def _attachment(options: Options, action: str, **asked: bool) -> None:
-    document = options.client.post(f"/v1/{action}", asked)
+def _say(options: Options, document: Json) -> None:
     emit(options, document, lambda d: [str(d["message"])])
 
 
 @cli.command(short_help="Take the data plane down.")
-@click.option("--force", is_flag=True, help="Even if mrcd advises against it.")
+@click.option("--force", is_flag=True, help="Even if mrcd advises against it, or does not run; mrc_pop goes too.")
 @common
 @click.pass_obj
 def detach(options: Options, force: bool) -> None:
     """Take the data plane down; traffic goes on over the kernel's own SRv6 routes, flow by flow."""
-    _attachment(options, "detach", force=force)
+    try:
+        document = options.client.post("/v1/detach", {"force": force})
+    except DaemonDown as down:
+        if not force:
+            raise DaemonDown(
+                str(down.args[0]), hint=f"{down.hint}; or take all down without it: `mrcctl detach --force`"
+            ) from None
+        from mrcd.ctl.detach import without_mrcd
+
+        document = without_mrcd(options.run_dir)
+    _say(options, document)
 
 
 @cli.command(short_help="Put the data plane back up.")
@@ -56,7 +66,7 @@ def detach(options: Options, force: bool) -> None:
 @click.pass_obj
 def attach(options: Options) -> None:
     """Put the data plane back up."""
-    _attachment(options, "attach")
+    _say(options, options.client.post("/v1/attach", {}))
 
 
 cli.add_command(configs.config)

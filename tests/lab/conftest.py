@@ -52,6 +52,11 @@ def all_good(lab: Lab) -> bool:
     return True
 
 
+def withdrawn(lab: Lab, host: str) -> list[tuple[int, int]]:
+    """When a host has held which EV for bad: monotonic_ns, EV."""
+    return [(e["monotonic_ns"], e["ev"]) for e in mrcctl(lab, host, "events") if e["to"] == "ASSUMED_BAD"]
+
+
 def event_times(lab: Lab, host: str, peer: str, to: str, since_ns: int) -> dict[int, int]:
     """EV → monotonic_ns of its first transition to `to` after `since_ns`."""
     found: dict[int, int] = {}

@@ -90,6 +90,15 @@ def install(machine: Root, package: Path) -> None:
     machine.run("dpkg", "--install", "/tmp/mrcd.deb")
 
 
+def removed(machine: Root) -> None:
+    machine.run("dpkg", "--remove", "mrcd")
+    assert machine.run("systemctl", "is-active", "mrcd", check=False).stdout.strip() == "inactive"
+    assert not machine.run("sh", "-c", "ls -d /sys/fs/bpf/mrcd /run/mrcd", check=False).stdout
+    assert "mrc_" not in machine.run("bpftool", "net").stdout
+    assert "encap seg6" in machine.run("ip", "route", "get", "10.99.0.2").stdout
+    machine.run("ping", "-c3", "-W1", "10.99.0.2")
+
+
 def test_the_package_from_installation_to_purge(machine: Root, package: Path) -> None:
     lab = machine.lab
     before = machine.changed()
@@ -128,11 +137,16 @@ def test_the_package_from_installation_to_purge(machine: Root, package: Path) ->
     assert int(sent) - int(received) <= 1  # the last may be on its way
     assert "ev:h1:0" in machine.run("mrcctl", "denials").stdout or "h1" in machine.run("mrcctl", "denials").stdout
 
-    # Removed: nothing forwards by programs, and what an administrator wrote stays.
-    machine.run("dpkg", "--remove", "mrcd")
-    assert machine.run("systemctl", "is-active", "mrcd", check=False).stdout.strip() == "inactive"
-    assert not machine.run("sh", "-c", "ls -d /sys/fs/bpf/mrcd /run/mrcd", check=False).stdout
-    assert "mrc_" not in machine.run("bpftool", "net").stdout
+    # Removed, while it runs and after it has been stopped: nothing forwards by programs, all takes the kernel's routes,
+    # and what an administrator wrote stays.
+    removed(machine)
+    install(machine, package)
+    machine.run("systemctl", "start", "mrcd")
+    machine.run("mrcctl", "attach")
+    wait_until("h0 sprays", lambda: "dev mrc0" in machine.run("ip", "route", "get", "10.99.0.2").stdout)
+    machine.run("systemctl", "stop", "mrcd")
+    machine.run("ping", "-c1", "-W1", "10.99.0.2")
+    removed(machine)
     left = machine.changed() - before
     users = {f"etc/{f}" for f in ("passwd", "group", "shadow", "gshadow", ".pwd.lock")}
     users |= {f"{f}-" for f in users}

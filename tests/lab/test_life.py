@@ -1,18 +1,24 @@
 """Start, stop, kill, restart, detach: what forwards goes on."""
 
+import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from labkit.api import Lab
 from mrcd.dataplane import pin_directory
+from mrcd.pins import remove
 from tests.cluster_files import host
-from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
+from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until, withdrawn
 from tests.lab.flows import Flow, tcp_transfer
 
 
-def _total(lab: Lab) -> int:
-    return sum(p["tx_packets"] for p in mrcctl(lab, "h0", "paths", "--peer", "h2"))
+def _total(lab: Lab, source: str = "h0", target: str = "h2") -> int:
+    return sum(p["tx_packets"] for p in mrcctl(lab, source, "paths", "--peer", target))
 
 
 def _kill(lab: Lab, host: str, number: signal.Signals) -> None:
@@ -72,6 +78,55 @@ def test_detach_leaves_plain_srv6_and_attach_brings_spraying_back(healthy: Lab) 
         report = flow.report()
     assert report.longest_standstill_ms <= 300, report.bins
     wait_until("all EVs are GOOD", lambda: all_good(healthy))
+
+
+@pytest.fixture(scope="module")
+def away() -> Iterator[Lab]:
+    """A lab of its own: peers hold back longer, each time, the EVs to a host that vanishes."""
+    with a_lab("away") as made:
+        yield made
+
+
+def test_detach_without_mrcd_leaves_plain_srv6(away: Lab) -> None:
+    _kill(away, "h0", signal.SIGTERM)
+    refused = away.exec("h0", ["mrcctl", "detach"])
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "mrcctl detach --force" in refused.stderr
+    links = pin_directory(away.run_dir("h0") / "bpf") / "links"
+    assert any(p.name.startswith("push") for p in links.iterdir())
+    with Flow(away, 4) as flow:
+        wait_until("the flow runs", lambda: _total(away) > 10_000)
+        done = away.exec("h0", ["mrcctl", "detach", "--force"], check=True)
+        assert done.stdout == "detached, without mrcd: traffic takes the kernel's SRv6 routes, flow by flow\n"
+        assert not list(links.iterdir())
+        for peer in ("h1", "h2"):  # one that has sent to it, and one that has not
+            assert {p["peer"]: p["status"] for p in mrcctl(away, peer, "peers")}["h0"] == "detached"
+        status = json.loads(away.exec("h0", ["mrcctl", "status", "--json"], check=True).stdout)
+        assert (status["attached"], status["push"], [p["hook"] for p in status["planes"]]) == (False, {}, [None] * 4)
+        still = _total(away)
+        assert "encap seg6 mode encap.red" in _route(away, "h2", "10.99.0.1")
+        for version in (4, 6):
+            tcp_transfer(away, version)
+        assert _total(away) == still
+        report = flow.report()
+    assert report.longest_standstill_ms <= 300, report.bins
+    again = away.exec("h0", ["mrcctl", "detach", "--force", "--json"], check=True)
+    assert json.loads(again.stdout)["message"] == "nothing is attached"
+    away.up()
+    assert not mrcctl(away, "h0", "status")["attached"]
+    assert away.exec("h0", ["mrcctl", "attach"], check=True).stdout == "attached\n"
+    wait_until("all EVs are GOOD", lambda: all_good(away))
+
+
+def test_detach_without_mrcd_and_without_pins_leaves_plain_srv6(away: Lab) -> None:
+    _kill(away, "h0", signal.SIGTERM)
+    remove(pin_directory(away.run_dir("h0") / "bpf"))
+    assert "dev mrc0" in _route(away, "h0", "10.99.0.3")
+    done = away.exec("h0", ["mrcctl", "detach", "--force"], check=True)
+    assert done.stdout.startswith("detached, without mrcd")
+    assert "encap seg6" in _route(away, "h0", "10.99.0.3")
+    away.up()
+    wait_until("all EVs are GOOD", lambda: all_good(away))
 
 
 def test_detached_stays_detached_over_a_restart(healthy: Lab) -> None:
@@ -207,15 +262,42 @@ def test_a_failed_start_with_other_tables_leaves_forwarding_alone(healthy: Lab) 
     wait_until("all EVs are GOOD", lambda: all_good(healthy))
 
 
-def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(healthy: Lab) -> None:
+# NICs' programs take each other's place one after the other: here hundreds of bursts arrive in between.
+_SLOWLY = """
+import os, time
+from pathlib import Path
+from mrcd import hooks
+
+attach = hooks.attach_pop
+
+def arrived():
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    return sum(int(line.split()[2]) for line in lines if line.strip().startswith("p"))
+
+def attach_slowly(*arguments):
+    enough, end = arrived() + 300, time.monotonic() + 1
+    while arrived() < enough and time.monotonic() < end:
+        os.sched_yield()
+    return attach(*arguments)
+
+hooks.attach_pop = attach_slowly
+"""
+
+
+def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(
+    healthy: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = healthy.run_dir("h0").parent / "mrcd.toml"
     text = path.read_text()
     last = host(200, name='"far"', t0=0, port=99)
+    (tmp_path / "sitecustomize.py").write_text(_SLOWLY)
+    before = withdrawn(healthy, "h2")
     try:
-        with Flow(healthy, 5) as flow:
-            wait_until("the flow runs", lambda: _total(healthy) > 10_000)
+        with Flow(healthy, 5, extra=("-R",)) as flow, monkeypatch.context() as patched:  # h2 → h0
+            wait_until("the flow runs", lambda: _total(healthy, "h2", "h0") > 10_000)
             path.write_text(text + "\n" + last)
             _kill(healthy, "h0", signal.SIGTERM)
+            patched.setenv("PYTHONPATH", str(tmp_path))
             healthy.up()
             report = flow.report()
         assert report.longest_standstill_ms <= 300, report.bins
@@ -224,6 +306,7 @@ def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(healthy: Lab
         # A packet that overtakes the first probe of the new tables, or is overtaken, shifts the base by one.
         lost = [p["lost_packets"] for p in mrcctl(healthy, "h2", "paths", "--peer", "h0")]
         assert max(lost) <= 8, lost
+        assert withdrawn(healthy, "h2") == before
     finally:
         path.write_text(text)
         _kill(healthy, "h0", signal.SIGTERM)

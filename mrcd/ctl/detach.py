@@ -1,0 +1,129 @@
+"""Taking down what a mrcd that does not run has left: routes into mrc0, and programs, of whichever version.
+
+As the daemon does it (switch.py), and by the same means: peers are told with probes, if the tables are this version's.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrcd import abi, libbpf, view
+from mrcd.dataplane import Dataplane
+from mrcd.errors import KernelError, MachineError, MrcdError
+from mrcd.hooks import tc_hooks
+from mrcd.links import Links, Point
+from mrcd.netlink import Netlink
+from mrcd.pacing import pace
+from mrcd.pins import locked
+from mrcd.switch import QUIET_MS, QUIET_TRIES, wait_quiet
+from mrcd.tables import STATUS, Tables, change_word
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What mrcd has left beside its socket: all that a newer or older version's file has too."""
+
+    pins: Path
+    interface: str
+    metric: int
+    ecmp: bool
+
+    @classmethod
+    def read(cls, path: Path) -> "_Left":
+        try:
+            document = json.loads(path.read_text())
+            config = document["config"]
+            overlay, cluster = config["overlay"], config["cluster"]
+            return cls(
+                Path(document["pins"]),
+                str(overlay["interface"]),
+                int(overlay["metric"]),
+                cluster["steering"] == "ecmp",
+            )
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            why = e.strerror if isinstance(e, OSError) else repr(e)
+            raise MachineError(f"no usable {path}: {why}", hint="mrcd has not run on this host yet") from None
+
+
+def without_mrcd(run_dir: Path) -> dict[str, Any]:
+    """Tell the peers, remove the routes into mrc0, wait until peers spray no more to this host, and detach all
+    programs. The tables stay, and with them the word that this host is detached. Raises MachineError."""
+    if os.geteuid() != 0:
+        raise MachineError("mrcd is not running, and to detach without it is for root", hint="start it, or be root")
+    left = _Left.read(run_dir / view.RUNNING_FILE)
+    home = left.pins.parent
+    with contextlib.ExitStack() as stack:
+        lock = -1
+        if home.exists():
+            stack.callback(os.close, lock := locked(home))
+        versions = sorted(p for p in home.glob("abi*") if p.is_dir())
+        attached = any(Links(p).attached() for p in versions)
+        for path in versions:
+            with contextlib.suppress(KernelError):  # there is none
+                change_word(path / "mrc_node", STATUS, lambda status: status | abi.STATUS_DETACHED)
+        unrouted, hooks = asyncio.run(_unroute(left))
+        quiet = not attached or _wait_quiet(run_dir, left.pins, lock)
+        for path in versions or [left.pins]:
+            Links(path).detach_others(set(), hooks)
+    _forget_hooks(run_dir / view.RUNNING_FILE)
+    return {"attached": False, "message": _message(left, attached, unrouted, quiet)}
+
+
+def _message(left: _Left, attached: bool, unrouted: int, quiet: bool) -> str:
+    if not attached and not unrouted:
+        return "nothing is attached"
+    text = "detached, without mrcd: "
+    text += "this host is cut off" if left.ecmp else "traffic takes the kernel's SRv6 routes, flow by flow"
+    return text if quiet else text + "; some peers may still spray to this host, and what they send is lost"
+
+
+async def _unroute(left: _Left) -> tuple[int, list[tuple[int, Point]]]:
+    """Leave the fallback routes alone in charge. Returns how many routes were removed, and where filters may be."""
+    removed = 0
+    async with Netlink() as netlink:
+        links = await netlink.links()
+        ends = [links[n] for n in (left.interface, left.interface + "p") if n in links]
+        into = {end.ifindex for end in ends}
+        for route in (await netlink.routes()).values():
+            if route.metric == left.metric and into & {hop.oif for hop in route.hops}:
+                await netlink.delete_route(route)
+                removed += 1
+    return removed, tc_hooks(ends, links.values())
+
+
+def _wait_quiet(run_dir: Path, pins: Path, lock: int) -> bool:
+    """Tell all peers until no sprayed packet comes; False if they keep coming, or cannot be told."""
+    with contextlib.ExitStack() as stack:
+        try:
+            plan, _, _ = view.left_by(run_dir)
+            tables = Tables(pins, writable=False)
+            stack.callback(tables.close)
+            libbpf.use_bcc()
+            dataplane = Dataplane(plan, pins.parents[1], lock=lock)
+            stack.callback(dataplane.close)
+            dataplane.load()
+            if dataplane.fresh:
+                dataplane.forget_staged()
+                raise MachineError("the tables are others than this version's")
+        except MrcdError:
+            time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # many ask meanwhile, and are told
+            return False
+        window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
+        peers = [p.host.id for p in plan.peers]
+        return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
+
+
+def _forget_hooks(path: Path) -> None:
+    """Nothing is attached any more: `mrcctl status` tells by this file. It stays its owner's."""
+    new, was = path.with_name(path.name + ".new"), path.stat()
+    document = json.loads(path.read_text()) | {"hooks": []}
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, was.st_mode & 0o777)
+    with os.fdopen(descriptor, "w") as f:
+        os.fchown(descriptor, was.st_uid, was.st_gid)
+        json.dump(document, f)
+    new.rename(path)
