@@ -56,6 +56,7 @@ class WebConfig:
         file = self._read()
         self._tls = file.tls_server_config
         self.tls = self._context(self._tls) if self._tls else None
+        self._at_start = self._fixed(self._tls)
         self._users = file.basic_auth_users
         self._known: set[bytes] = set()  # of right passwords: bcrypt is slow on purpose
         self._one_at_a_time = asyncio.Lock()
@@ -105,12 +106,23 @@ class WebConfig:
                 hint="both must be PEM files that belong together and that mrcd's user may read",
             ) from None
 
+    def _fixed(self, tls: Tls | None) -> tuple[str, str, bytes | None] | None:
+        """What a context has from its beginning: the rest can be read again."""
+        if tls is None:
+            return None
+        ca = tls.client_ca_file if tls.client_auth_type != "NoClientCert" else None
+        try:
+            return tls.min_version, tls.client_auth_type, self._beside(ca).read_bytes() if ca else b""
+        except OSError:
+            return tls.min_version, tls.client_auth_type, None
+
     def _beside(self, name: str) -> Path:
         return self._path.parent / name
 
     def _files(self) -> list[Path]:
         tls = self._tls
-        return [self._path, *(self._beside(n) for n in (tls.cert_file, tls.key_file))] if tls else [self._path]
+        names = (tls.cert_file, tls.key_file, tls.client_ca_file) if tls else ()
+        return [self._path, *(self._beside(n) for n in names if n)]
 
     def _stamps(self, paths: list[Path]) -> list[tuple[int, int]]:
         found = []
@@ -140,7 +152,10 @@ class WebConfig:
             return
         self._users, self._known = file.basic_auth_users, set()
         self._stamp = self._stamps(self._files())
-        log.info("%s: read again", self._path)
+        if self._fixed(self._tls) == self._at_start:
+            log.info("%s: read again", self._path)
+        else:
+            log.error("%s: read again, but min_version and what is asked of clients take a restart of mrcd", self._path)
 
     # ---- passwords ----
 

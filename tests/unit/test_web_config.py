@@ -164,6 +164,47 @@ def test_what_changes_is_read_again(directory: Path, caplog: pytest.LogCaptureFi
     serve(path, session)
 
 
+_CLIENTS = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (TLS, TLS + _CLIENTS),
+        (TLS + _CLIENTS, TLS),
+        (TLS, TLS + "  min_version: TLS13\n"),
+        (TLS + _CLIENTS, TLS + _CLIENTS),  # other authorities
+    ],
+)
+def test_what_takes_a_restart_is_told_and_the_rest_is_taken_up(
+    directory: Path, caplog: pytest.LogCaptureFixture, before: str, after: str
+) -> None:
+    write(directory / "ca.pem", (directory / "client-cert.pem").read_text())
+    config = WebConfig(str(write(directory / "web.yml", before)))
+    if before == after:
+        write(directory / "ca.pem", (directory / "cert.pem").read_text())
+    write(directory / "web.yml", after + USERS)
+    config.refresh()
+    assert "take a restart of mrcd" in caplog.text
+    assert config._users
+    caplog.clear()
+    config.refresh()  # nothing is new
+    write(directory / "cert.pem", (directory / "newcert.pem").read_text())
+    write(directory / "key.pem", (directory / "newkey.pem").read_text())
+    config.refresh()
+    assert caplog.text.count("read again, but") == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(TLS, USERS), (USERS, TLS)])
+def test_tls_is_not_switched_while_it_runs(
+    directory: Path, caplog: pytest.LogCaptureFixture, before: str, after: str
+) -> None:
+    config = WebConfig(str(write(directory / "web.yml", before)))
+    write(directory / "web.yml", after)
+    config.refresh()
+    assert "switching TLS on or off takes a restart of mrcd; the metrics endpoint goes on as before" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
