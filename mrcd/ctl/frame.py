@@ -9,8 +9,12 @@ from mrcd.ctl.render import Column, Document, count, cut, duration, microseconds
 _ALL = 10_000
 
 
-def peers(docs: Sequence[Document], moved: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """GET /v1/peers with the rates of rates.by_peer: the part that a live view needs."""
+def peers(
+    docs: Sequence[Document],
+    moved: Mapping[str, Mapping[str, Any]],
+    planes: Mapping[str, Mapping[int, tuple[int, int]]],
+) -> list[dict[str, Any]]:
+    """GET /v1/peers with their rates by name, and rates.usable_by_plane: the part that a live view needs."""
     rows = []
     for p in docs:
         mine = moved.get(p["peer"], {})
@@ -20,7 +24,7 @@ def peers(docs: Sequence[Document], moved: Mapping[str, Mapping[str, Any]]) -> l
                 **{k: mine.get(k) for k in ("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s")},
                 "planes": [
                     {"plane": plane, "usable_evs": usable, "evs": every}
-                    for plane, (usable, every) in sorted(mine.get("planes", {}).items())
+                    for plane, (usable, every) in sorted(planes.get(p["peer"], {}).items())
                 ],
             }
         )
@@ -45,7 +49,9 @@ def lines(
         out.append(f"and {len(rows) - shown} more peers")
     left = (height or _ALL) - len(out) - 2
     wrong = document["worst"][: max(1, left // 2 - 2)] if height else document["worst"]
-    out += ["", f"paths out of use or losing packets: {document['wrong_paths']}"]
+    what = "out of use" if document["partial"] else "out of use or losing packets"
+    note = " (too many to list all, or those that lose packets: --peer NAME)" if document["partial"] else ""
+    out += ["", f"paths {what}: {document['wrong_paths']}{note}"]
     if wrong:
         out += _paths(wrong, colour, room)
     left = (height or _ALL) - len(out) - 2

@@ -1,4 +1,4 @@
-"""What moved between two looks at the paths: rates, the busiest, the worst. Pure."""
+"""What moved between two looks at paths or peers: rates, the busiest, the worst. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ _COUNTED = ("tx_packets", "tx_bytes", "lost_packets")
 
 @dataclass(frozen=True)
 class Sample:
-    """The paths at one moment, seconds of any clock that does not jump."""
+    """The paths, or the peers, at one moment, seconds of any clock that does not jump."""
 
     at_s: float
-    paths: Sequence[Document]
+    rows: Sequence[Document]
 
 
-def path_rates(before: Sample, after: Sample) -> list[dict[str, Any]]:
-    """Each path of `after` with what it moved per second since `before`.
+def per_second(before: Sample, after: Sample) -> list[dict[str, Any]]:
+    """Each path, or peer, of `after` with what it moved per second since `before`.
 
     tx_packets_per_s, tx_bits_per_s (inner bytes), lost_packets_per_s; loss_ratio: lost of sent, in this time;
     None for a path that is new, or whose counters started anew.
     """
     seconds = max(1e-6, after.at_s - before.at_s)
-    known = {(p["peer"], p["ev"]): p for p in before.paths}
+    known = {(p["peer"], p.get("ev")): p for p in before.rows}
     rows = []
-    for path in after.paths:
-        old = known.get((path["peer"], path["ev"]))
-        moved = {k: path[k] - old[k] for k in _COUNTED} if old else {}
-        fresh = bool(moved) and min(moved.values()) >= 0
-        sent, lost = (moved["tx_packets"], moved["lost_packets"]) if fresh else (0, 0)
+    for path in after.rows:
+        old = known.get((path["peer"], path.get("ev")))
+        moved = {k: path.get(k, 0) - old.get(k, 0) for k in _COUNTED} if old else {}
+        fresh = bool(moved) and moved["tx_packets"] >= 0 and moved["tx_bytes"] >= 0
+        sent, lost = (moved["tx_packets"], max(0, moved["lost_packets"])) if fresh else (0, 0)  # some came after all
         rows.append(
             {k: path.get(k) for k in _KEPT}
             | {
@@ -62,15 +62,11 @@ def _badness(row: Document) -> tuple[int, float, int]:
     return _BADNESS.get(row["state"], 3), row["loss_ratio"] or 0.0, row["rtt_ns"] or 0
 
 
-def by_peer(rows: Sequence[Document]) -> dict[str, dict[str, Any]]:
-    """What the paths to each peer carry together, and how many of a plane's are usable: plane → (usable, all)."""
-    found: dict[str, dict[str, Any]] = {}
+def usable_by_plane(rows: Sequence[Document]) -> dict[str, dict[int, tuple[int, int]]]:
+    """How many of the paths to each peer are usable: peer → plane → (usable, all)."""
+    found: dict[str, dict[int, tuple[int, int]]] = {}
     for row in rows:
-        peer = found.setdefault(
-            row["peer"], {"tx_packets_per_s": 0.0, "tx_bits_per_s": 0.0, "lost_packets_per_s": 0.0, "planes": {}}
-        )
-        for key in ("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s"):
-            peer[key] += row[key] or 0.0
-        usable, every = peer["planes"].get(row["plane"], (0, 0))
-        peer["planes"][row["plane"]] = (usable + bool(row["usable"]), every + 1)
+        planes = found.setdefault(row["peer"], {})
+        usable, every = planes.get(row["plane"], (0, 0))
+        planes[row["plane"]] = (usable + bool(row["usable"]), every + 1)
     return found

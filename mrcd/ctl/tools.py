@@ -1,7 +1,8 @@
 """The commands of mrcctl that measure: probe, trace, capture, preflight, doctor. What they do is imported late."""
 
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,45 @@ import click
 from mrcd.ctl.base import F, Options, colours, common, emit
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.offline import read
-from mrcd.ctl.options import complete_peer
+from mrcd.ctl.options import complete_peer, peer_option
 from mrcd.errors import DaemonError, MrcdError, UsageError
 
 MAX_COUNT = 1_000_000
+MOST_EVS = 8192  # that doctor probes: a quarter of a minute
 
 
-def _asked(options: Options, peer: str | None) -> tuple[Json, Json, Json]:
-    """Status, peers, and the paths to one peer or to all; of the pinned tables if the daemon is down."""
+Choice = Callable[[Json, Json], Sequence[str | None]]
 
-    def from_tables(view: Any) -> Json:
-        return view.status(), view.peers(), view.paths(peer=peer)
+
+def _asked(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
+    """Status, peers, and the paths to those that are chosen by these, None being all at once; of the pinned tables if
+    the daemon is down."""
+
+    def ask(status: Json, peers: Json, paths: Callable[[str | None], Json]) -> tuple[Json, Json, Json]:
+        return status, peers, [path for peer in choose(status, peers) for path in paths(peer)]
 
     found, _ = read(
-        options, lambda d: (d.get("/v1/status"), d.get("/v1/peers"), d.get("/v1/paths", peer=peer)), from_tables
+        options,
+        lambda d: ask(d.get("/v1/status"), d.get("/v1/peers"), lambda peer: d.get("/v1/paths", peer=peer)),
+        lambda view: ask(view.status(), view.peers(), lambda peer: view.paths(peer=peer)),
     )
     return found  # type: ignore[no-any-return]
+
+
+def _only(peer: str) -> Choice:
+    return lambda status, peers: [peer]
+
+
+def _nobody(status: Json, peers: Json) -> Sequence[str | None]:
+    return []
+
+
+def _some(status: Json, peers: Json) -> Sequence[str | None]:
+    """All, or as many at random as have MOST_EVS."""
+    evs = sum(status["evs"].values())
+    if evs <= MOST_EVS:
+        return [None]
+    return random.sample([str(p["peer"]) for p in peers], max(1, len(peers) * MOST_EVS // evs))
 
 
 def _count(default: int, what: str) -> Callable[[F], F]:
@@ -66,7 +90,7 @@ def probe(options: Options, peer: str, ev: int | None, count: int, size: int, in
     """
     from mrcd.ctl import probe as work
 
-    status, peers, paths = _asked(options, peer)
+    status, peers, paths = _asked(options, _only(peer))
     document = work.run(
         status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
     )
@@ -91,7 +115,7 @@ def trace(options: Options, peer: str, ev: int, count: int, interval: float, wai
     """
     from mrcd.ctl import trace as work
 
-    status, peers, paths = _asked(options, peer)
+    status, peers, paths = _asked(options, _only(peer))
     document = work.run(status, peers, paths, peer, ev=ev, count=count, interval_s=interval / 1000, wait_s=wait)
     emit(options, document, work.lines, colour=colours())
     if not any(r["received"] for r in document["hops"]):
@@ -125,7 +149,7 @@ def capture(
     if source is not None and (target is not None or seconds is not None):
         raise UsageError("-r reads a file: it takes neither -w nor --seconds", hint="see `mrcctl capture --help`")
     try:
-        status, peers, _ = _asked(options, None)
+        status, peers, _ = _asked(options, _nobody)
         about = work.known(status, peers)
     except DaemonDown:
         if source is None:
@@ -173,18 +197,19 @@ def preflight(options: Options, file: Path | None, host: str | None) -> None:
 
 
 @click.command(short_help="What is wrong with mrcd on this host?")
+@peer_option
 @common
 @click.pass_obj
-def doctor(options: Options) -> None:
+def doctor(options: Options, peer: str | None) -> None:
     """Check a host on which mrcd runs: what preflight checks, what is attached, what every EV really carries.
 
-    Sends probes that no verdict sees, among them some of full size on each EV. Exit code 0 if all is well or
-    worth a warning, 2 if something is not.
+    Sends probes that no verdict sees, among them some of full size on each EV; where there are more than 8,192 EVs,
+    on those of some peers, at random each time. Exit code 0 if all is well or worth a warning, 2 if something is not.
     """
     from mrcd.ctl.examine import command
 
     try:
-        documents, down = _asked(options, None), None
+        documents, down = _asked(options, _only(peer) if peer else _some), None
     except DaemonDown as e:
         documents, down = None, e
     _finish(options, command.doctor(options.run_dir, documents, down))

@@ -4,9 +4,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _EVENTS = 20  # of those before the first frame
 _PATHS = 20  # with something wrong, per frame
+_MOST_PATHS = 16_384  # more are 10 MB at each look
 _STATUS = ("host", "cluster", "attached", "daemon", "evs", "usable_evs", "drops")
 
 _interval = click.option(
@@ -43,7 +45,7 @@ class Looker:
     def __init__(self, options: Options, peer: str | None) -> None:
         self._options, self._peer = options, peer
         self._view: View | None = None
-        self._before: rates.Sample | None = None
+        self._before: tuple[rates.Sample, rates.Sample] | None = None  # paths, peers
         self._after: int | None = None  # number of the newest event seen
 
     def look(self) -> dict[str, Any]:
@@ -55,16 +57,16 @@ class Looker:
             self._after = None
             self._view = self._view or open_view(self._options.run_dir, down)
             view = self._view
-            source, status, peers, paths = "tables", view.status(), view.peers(), view.paths(peer=self._peer)
-            events = []
+            source, status, peers, events = "tables", view.status(), view.peers(), []
+            paths = self._paths(status, view.paths)
         if not isinstance(status, dict) or not all(isinstance(x, list) for x in (peers, paths)):
             raise DaemonError("mrcd's answer is not what mrcctl knows", hint="see `mrcctl version`: are both the same?")
-        sample = rates.Sample(time.monotonic(), paths)
-        moved = rates.path_rates(self._before or sample, sample)
-        if self._before is None:  # nothing to compare with yet
+        now, before = time.monotonic(), self._before
+        self._before = rates.Sample(now, paths), rates.Sample(now, peers)
+        moved, of_peers = (rates.per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True))
+        if before is None:  # nothing to compare with yet
             moved = [r | dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s")) for r in moved]
-        self._before = sample
-        wrong = rates.worst(moved, len(moved))
+        wrong, some = rates.worst(moved, len(moved)), self._partial(status)
         return {
             "schema_version": SCHEMA_VERSION,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -72,8 +74,13 @@ class Looker:
             "error": None,
             "status": {k: status.get(k) for k in _STATUS}
             | {"planes_up": [p["plane"] for p in status.get("planes") or [] if p.get("up")]},
-            "peers": frame.peers([p for p in peers if self._peer in (None, p["peer"])], rates.by_peer(moved)),
-            "wrong_paths": len(wrong),
+            "peers": frame.peers(
+                [p for p in peers if self._peer in (None, p["peer"])],
+                {r["peer"]: r for r in of_peers},
+                {} if some else rates.usable_by_plane(moved),
+            ),
+            "wrong_paths": sum(_out_of_use(status).values()) if some else len(wrong),
+            "partial": some,
             "worst": wrong[:_PATHS],
             "events": events,
         }
@@ -86,7 +93,25 @@ class Looker:
             self._after = max(0, last - _EVENTS)
         events = client.get("/v1/events", after=self._after, wait=0)["events"] if last > self._after else []
         self._after = max((e["id"] for e in events), default=self._after)
-        return status, client.get("/v1/peers"), client.get("/v1/paths", peer=self._peer), events
+        paths = self._paths(status, partial(client.get, "/v1/paths"))
+        return status, client.get("/v1/peers"), paths, events
+
+    def _partial(self, status: Json) -> bool:
+        """Whether there are so many paths that only those out of use are looked at."""
+        return self._peer is None and sum((status.get("evs") or {}).values()) > _MOST_PATHS
+
+    def _paths(self, status: Json, ask: Callable[..., Json]) -> Json:
+        if not isinstance(status, dict) or not self._partial(status):
+            return ask(peer=self._peer)
+        found: list[Json] = []
+        for state, n in _out_of_use(status).items():
+            if 0 < n <= _MOST_PATHS - len(found):
+                found += ask(state=state)
+        return found
+
+
+def _out_of_use(status: Json) -> dict[str, int]:
+    return {state: n for state, n in status["evs"].items() if state != "GOOD"}
 
 
 def _frames(looker: Looker) -> Iterator[dict[str, Any]]:
@@ -164,7 +189,7 @@ def top(options: Options, interval: float, lines: int, peer: str | None, wide: b
         samples.append(rates.Sample(time.monotonic(), found))
         if not last:
             time.sleep(interval)
-    moved = rates.path_rates(*samples)
+    moved = rates.per_second(*samples)
     document = {
         "schema_version": SCHEMA_VERSION,
         "source": source,

@@ -74,6 +74,7 @@ PEER = {
     "states": {"UNKNOWN": 0, "GOOD": 15, "SKIP": 0, "ASSUMED_BAD": 1, "DENIED": 0},
     "ports": [0, 1, 2, 3],
     "tx_packets": 999,
+    "tx_bytes": 99900,
     "rx_packets": 12345678,
     "lost_packets": 0,
     "loss_ratio": 0.0,

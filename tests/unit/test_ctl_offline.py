@@ -1,6 +1,7 @@
 """mrcctl where the daemon is down, hangs or answers strangely."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -143,3 +144,19 @@ def test_not_a_socket(mrcctl: Callable[..., Result], run_dir: Path) -> None:
     result = mrcctl("detach", "--run-dir", str(run_dir / ("long" * 40)))
     assert result.exit_code == 2
     assert "AF_UNIX path too long" in result.stderr
+
+
+def test_to_detach_without_the_daemon_is_for_root(
+    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result = mrcctl("detach", "--force")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("mrcctl: mrcd is not running, and to detach without it is for root\n  hint: ")
+
+
+def test_to_detach_where_mrcd_has_never_run(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    result = mrcctl("detach", "--force")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "mrcd has not run on this host yet" in result.stderr

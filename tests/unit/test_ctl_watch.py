@@ -21,7 +21,7 @@ from click.testing import Result
 
 from mrcd.ctl import frame
 from mrcd.ctl.render import cut
-from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, Daemon
+from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, STATUS, Daemon
 
 LEFT = "\033[?1049l"
 
@@ -157,7 +157,15 @@ def row(ev: int) -> dict[str, Any]:
 
 
 def look() -> dict[str, Any]:
-    return {"time": "2030-01-02T03:04:05", "error": None, "source": "daemon", "status": {}, "peers": [], "worst": []}
+    return {
+        "time": "2030-01-02T03:04:05",
+        "error": None,
+        "source": "daemon",
+        "status": {},
+        "peers": [],
+        "worst": [],
+        "partial": False,
+    }
 
 
 # ---- not in a terminal -----------------------------------------------------------------------
@@ -172,6 +180,21 @@ def test_lines_of_json(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert [p["tx_packets_per_s"] for p in (first["peers"][0], second["peers"][0])] == [0, 0]
     assert [(p["ev"], p["state"]) for p in second["worst"]] == [(6, "ASSUMED_BAD")]
     assert (first["worst"][0]["tx_packets_per_s"], second["worst"][0]["tx_packets_per_s"]) == (None, 0)
+
+
+def test_where_paths_are_many_only_those_out_of_use_are_asked_for(
+    mrcctl: Callable[..., Result], daemon: Daemon
+) -> None:
+    many = {"UNKNOWN": 1_000_000, "GOOD": 48_000, "SKIP": 0, "ASSUMED_BAD": 1, "DENIED": 0}
+    daemon.answers["/v1/status"] = (200, {**STATUS, "evs": many})
+    daemon.answers["/v1/paths"] = (200, [BAD_PATH])
+    shown = mrcctl("watch", "-c", "1").stdout
+    assert [given for _, path, given in daemon.requests if path == "/v1/paths"] == [{"state": "ASSUMED_BAD"}]
+    assert "paths out of use: 1000001 (too many to list all, or those that lose packets: --peer NAME)" in shown
+    assert shown.splitlines()[-2].split()[:5] == ["h2", "6", "1", "-", "ASSUMED_BAD"]
+    daemon.requests.clear()
+    assert mrcctl("watch", "-c", "1", "--peer", "h2").exit_code == 0
+    assert [given for _, path, given in daemon.requests if path == "/v1/paths"] == [{"peer": "h2"}]
 
 
 def test_in_a_pipe_no_escape_codes(mrcctl: Callable[..., Result], daemon: Daemon) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mrcd.ctl import tools
 from mrcd.ctl.examine import command, kernel, report  # importing the command registers the checks
 from mrcd.ctl.examine.result import CHECKS, Answers, Context, Outcome, Site, examine, skip, some
 from mrcd.errors import MachineError
@@ -138,7 +139,7 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("kernel.version", {"uname": ("6.4.1", "#1")}, "WARN", "no TCX", "6.6"),
         ("kernel.version", {"uname": ("odd", "#1")}, "FAIL", "odd is older", "newer kernel"),
         ("kernel.preempt_rt", {"uname": ("6.12", "#1 SMP PREEMPT_RT x")}, "FAIL", "not supported", "boot a"),
-        ("kernel.btf", {"files": {"/sys/kernel/btf/vmlinux": None}}, "WARN", "vmlinux", "DEBUG_INFO_BTF"),
+        ("kernel.btf", {"files": {"/sys/kernel/btf/vmlinux": None}}, "FAIL", "vmlinux", "DEBUG_INFO_BTF"),
         ("kernel.tcx", {"feature": False}, "WARN", "no TCX", "6.6"),
         ("kernel.bpf_timer", {"feature": False}, "FAIL", "bpf_timer", "6.3"),
         ("kernel.ringbuf", {"feature": False}, "FAIL", "ring buffers", "6.3"),
@@ -218,7 +219,7 @@ def answers(**other: Any) -> dict[str, Any]:
         ("nic.hook", hooked("tcx", "native XDP refused: x"), "WARN", "refused on p0"),
         ("paths.answer", answers(small=(3, 0)), "FAIL", "on EVs in use: h1 EV 1"),
         ("paths.answer", answers(small=(0, 0), not_sent="no first hop"), "FAIL", "h1 EV 1: no first hop"),
-        ("paths.answer", answers(small=(3, 0), state="ASSUMED_BAD"), "WARN", "1 of 2 EVs, which are out of use (1 ASS"),
+        ("paths.answer", answers(small=(3, 0), state="ASSUMED_BAD"), "WARN", "1 of 2 EVs to 1 of 2 peers, which"),
         ("paths.answer", {"answers": []}, "SKIP", "no probes"),
         ("paths.mtu", answers(full=(3, 0)), "FAIL", "packets of 9100 bytes vanish where short ones do not: h1 EV 1"),
         ("paths.mtu", answers(full=(0, 0), full_not_sent="longer than the MTU of the NIC"), "FAIL", "longer than"),
@@ -329,3 +330,14 @@ def test_small_helpers() -> None:
     assert [kernel.version(x) for x in ("6.18.44-fc", "5.4", "x")] == [(6, 18), (5, 4), (0, 0)]
     assert some(range(6)) == "0, 1, 2, 3 and 2 more"
     assert skip("x").fix == ""
+
+
+@pytest.mark.parametrize(("hosts", "evs", "chosen"), [(3, 16, None), (33, 256, None), (34, 256, 32), (4096, 256, 32)])
+def test_doctor_asks_for_as_many_paths_as_can_be_probed_in_a_while(hosts: int, evs: int, chosen: int | None) -> None:
+    peers = [{"peer": f"h{n}"} for n in range(1, hosts)]
+    found = tools._some({"evs": {"GOOD": (hosts - 1) * evs - 5, "UNKNOWN": 5}}, peers)
+    if chosen is None:
+        assert found == [None]
+    else:
+        assert len(set(found)) == len(found) == chosen
+        assert set(found) <= {p["peer"] for p in peers}

@@ -13,7 +13,7 @@ def path(ev: int, sent: int = 0, lost: int = 0, **other: Any) -> dict[str, Any]:
 
 
 def moved(*pairs: tuple[dict[str, Any], dict[str, Any]], seconds: float = 2.0) -> list[dict[str, Any]]:
-    return rates.path_rates(Sample(10.0, [a for a, _ in pairs]), Sample(10.0 + seconds, [b for _, b in pairs]))
+    return rates.per_second(Sample(10.0, [a for a, _ in pairs]), Sample(10.0 + seconds, [b for _, b in pairs]))
 
 
 def test_rates_are_per_second_and_loss_is_of_what_was_sent_meanwhile() -> None:
@@ -27,7 +27,7 @@ def test_rates_are_per_second_and_loss_is_of_what_was_sent_meanwhile() -> None:
 def test_counters_that_start_anew_and_new_paths_have_no_rate() -> None:
     (fell,) = moved((path(5, 300), path(5, 20)))
     assert (fell["tx_packets_per_s"], fell["tx_bits_per_s"], fell["loss_ratio"]) == (None, None, None)
-    (new,) = rates.path_rates(Sample(0, []), Sample(1, [path(5, 20)]))
+    (new,) = rates.per_second(Sample(0, []), Sample(1, [path(5, 20)]))
     assert new["tx_packets_per_s"] is None
 
 
@@ -48,12 +48,16 @@ def test_the_worst_have_something_wrong() -> None:
     assert [r["ev"] for r in rates.worst(rows, 1)] == [4]
 
 
-def test_a_peer_is_the_sum_of_its_paths() -> None:
-    rows = moved(
-        (path(0, plane=0), path(0, 200, 2, plane=0)),
-        (path(5, plane=1), path(5, 200, plane=1)),
-        (path(6, plane=1), path(6, plane=1, usable=False)),
-    )
-    (peer,) = frame.peers([PEER], rates.by_peer(rows))
+def test_a_peer_has_its_rates_and_the_usable_paths_of_each_plane() -> None:
+    before = {**PEER, "tx_packets": 100, "tx_bytes": 1000, "lost_packets": 9}
+    after = {**PEER, "tx_packets": 500, "tx_bytes": 401_000, "lost_packets": 11}
+    (of_peer,) = rates.per_second(Sample(10.0, [before]), Sample(12.0, [after]))
+    rows = [path(0, plane=0), path(5, plane=1), path(6, plane=1, usable=False)]
+    (peer,) = frame.peers([after], {"h2": of_peer}, rates.usable_by_plane(rows))
     assert (peer["tx_packets_per_s"], peer["tx_bits_per_s"], peer["lost_packets_per_s"]) == (200, 1_600_000, 1)
     assert peer["planes"] == [{"plane": 0, "usable_evs": 1, "evs": 1}, {"plane": 1, "usable_evs": 1, "evs": 2}]
+
+
+def test_what_was_taken_for_lost_and_came_is_no_new_beginning() -> None:
+    (row,) = rates.per_second(Sample(10.0, [path(0, 100, 5)]), Sample(12.0, [path(0, 300, 3)]))
+    assert (row["tx_packets_per_s"], row["lost_packets_per_s"], row["loss_ratio"]) == (100, 0, 0.0)

@@ -38,10 +38,10 @@ def preempt_rt(c: Context) -> Outcome:
 
 @check("kernel.btf")
 def btf(c: Context) -> Outcome:
-    """Tools such as bpftool want it; the programs bring their own."""
+    """By it libbpf finds what the programs read of the kernel's own structures."""
     if c.machine.exists("/sys/kernel/btf/vmlinux"):
         return passed("/sys/kernel/btf/vmlinux is there")
-    return warn("no /sys/kernel/btf/vmlinux", "a kernel with CONFIG_DEBUG_INFO_BTF=y")
+    return fail("no /sys/kernel/btf/vmlinux", "a kernel with CONFIG_DEBUG_INFO_BTF=y")
 
 
 _FEATURES = {

@@ -69,6 +69,12 @@ def _name(a: Answers) -> str:
     return f"{a.peer} EV {a.ev}"
 
 
+def _to(c: Context) -> str:
+    """To which peers, if not to all."""
+    probed = {a.peer for a in c.answers}
+    return "" if len(probed) == len(c.peers) else f" to {len(probed)} of {len(c.peers)} peers"
+
+
 @check("paths.answer", "doctor")
 def answer(c: Context) -> Outcome:
     """A probe on each EV, now. EVs that are known to be bad are no news."""
@@ -86,10 +92,10 @@ def answer(c: Context) -> Outcome:
         states = ", ".join(f"{n} {s}" for s, n in Counter(a.state for a in silent).items())
         a = silent[0]
         return warn(
-            f"no answer on {len(silent)} of {len(c.answers)} EVs, which are out of use ({states})",
+            f"no answer on {len(silent)} of {len(c.answers)} EVs{_to(c)}, which are out of use ({states})",
             f"mrcctl trace {a.peer} --ev {a.ev}",
         )
-    return passed(f"all {len(c.answers)} EVs answer")
+    return passed(f"all {len(c.answers)} EVs{_to(c)} answer")
 
 
 @check("paths.mtu", "doctor", site=True)
