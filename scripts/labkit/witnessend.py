@@ -39,11 +39,11 @@ def watch(cpu: int) -> list[dict[str, int]]:
     os.sched_setaffinity(0, {cpu})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO)))
     gc.disable()
-    say(looks=True)
     clock, found = time.monotonic_ns, []
     stat = os.open("/proc/stat", os.O_RDONLY)
     stolen = stolen_ticks(os.pread(stat, _CPUS_BYTES, 0), cpu)
     last = known = clock()
+    say(looks=True)
     while True:
         over = select.select([sys.stdin], [], [], STEP_S)[0]
         now = clock()
