@@ -142,7 +142,8 @@ INSTALLED = \
 
 .PHONY: uninstall
 uninstall: ## remove what `install` installed; same PREFIX, SYSCONFDIR and DESTDIR. Your configuration stays
-	$(if $(DESTDIR),,-[ ! -d /run/mrcd ] || $(PREFIX)/bin/mrcctl detach --force)
+	$(if $(DESTDIR),,-[ ! -d /run/mrcd ] || $(PREFIX)/bin/mrcctl detach --force || \
+		{ systemctl stop mrcd; $(PREFIX)/bin/mrcctl detach --force; })
 	$(if $(DESTDIR),,-[ ! -d /run/systemd/system ] || systemctl disable --now mrcd)
 	rm -rf $(TREE)/lib/mrcd
 	rm -f $(TREE)/bin/mrcd $(TREE)/bin/mrcctl $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))

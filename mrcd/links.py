@@ -67,7 +67,8 @@ class Links:
                 prog_fd, wanted.ifindex, _tc_point(wanted), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY
             )
             self._filters[wanted.name] = wanted
-            self._filtered.mkdir(exist_ok=True)
+            with contextlib.suppress(*_NOT_THERE):  # as for links: `lost` tells
+                self._filtered.mkdir(exist_ok=True)
             return "clsact"
         self._held.hold(wanted.name, fd)
         self._pin_link(wanted.name)

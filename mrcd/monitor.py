@@ -166,12 +166,14 @@ class Monitor:
     def _tell_some(self) -> None:
         if self._loop is None:
             return
-        until = giveway.until()
+        until, failed = giveway.until(), False
         while self._to_tell:
             try:
                 self._sweep(self._to_tell.popleft(), 0, self._pace.window)
             except MrcdError as e:
-                log.error("%s; probing goes on", e)
+                if not failed:  # what fails for one peer may fail for thousands
+                    log.error("%s; probing goes on", e)
+                failed = True
             if time.perf_counter() > until:
                 self._telling = self._loop.call_soon(self._tell_some)
                 return

@@ -13,18 +13,24 @@ from mrcd.errors import KernelError, MachineError
 BPFFS_MAGIC = 0xCAFE4A11
 
 
+def in_bpffs(path: Path) -> bool:
+    """Whether `path` is there, in a BPF file system."""
+    buffer = ct.create_string_buffer(256)
+    if ct.CDLL(None).statfs(os.fsencode(path), buffer) != 0:
+        return False
+    (kind,) = struct.unpack_from("q", buffer.raw)
+    return bool(kind & 0xFFFFFFFF == BPFFS_MAGIC)
+
+
 def ensure_bpffs(path: Path) -> None:
     """Mount a BPF file system at `path` unless one is there."""
-    libc = ct.CDLL(None, use_errno=True)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise MachineError(f"{path}: {e.strerror}") from None
-    buffer = ct.create_string_buffer(256)
-    if libc.statfs(os.fsencode(path), buffer) == 0:
-        (kind,) = struct.unpack_from("q", buffer.raw)
-        if kind & 0xFFFFFFFF == BPFFS_MAGIC:
-            return
+    if in_bpffs(path):
+        return
+    libc = ct.CDLL(None, use_errno=True)
     if libc.mount(b"bpf", os.fsencode(path), b"bpf", ct.c_ulong(0), None) != 0:
         raise KernelError(f"mount a BPF file system at {path}", ct.get_errno())
 

@@ -8,7 +8,6 @@ import functools
 import json
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -212,7 +211,7 @@ class View:
             "status": "unknown" if not heard else "detached" if is_detached(row) else "attached",
             "evs": peer.ev_count,
             "usable_evs": sum(self._usable(peer).values()),
-            "states": dict(Counter(EvState(int(s)).name for s in evs["state"])),
+            "states": {EvState(s).name: n for s, n in enumerate(np.bincount(evs["state"]).tolist()) if n},
             "ports": [i for i in range(len(self._plan.interfaces)) if ports & (1 << i)],
             "tx_packets": int(evs["tx_packets"].sum()),
             "tx_bytes": int(evs["tx_bytes"].sum()),

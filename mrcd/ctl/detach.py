@@ -19,7 +19,7 @@ from mrcd.hooks import tc_hooks
 from mrcd.links import Links, Point
 from mrcd.netlink import Netlink
 from mrcd.pacing import pace
-from mrcd.pins import locked
+from mrcd.pins import in_bpffs, locked
 from mrcd.switch import QUIET_MS, QUIET_TRIES, wait_quiet
 from mrcd.tables import STATUS, Tables, change_word
 
@@ -30,7 +30,6 @@ class _Left:
 
     pins: Path
     interface: str
-    metric: int
     ecmp: bool
 
     @classmethod
@@ -42,7 +41,6 @@ class _Left:
             return cls(
                 Path(document["pins"]),
                 str(overlay["interface"]),
-                int(overlay["metric"]),
                 cluster["steering"] == "ecmp",
             )
         except (OSError, ValueError, KeyError, TypeError) as e:
@@ -59,15 +57,18 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
     home = left.pins.parent
     with contextlib.ExitStack() as stack:
         lock = -1
-        if home.exists():
+        versions: list[Path] = []
+        if in_bpffs(home):  # what mrcd, which is not root, has written may name anything
             stack.callback(os.close, lock := locked(home))
-        versions = sorted(p for p in home.glob("abi*") if p.is_dir())
+            versions = sorted(p for p in home.glob("abi*") if p.is_dir())
+        elif home.exists():
+            raise MachineError(f"{home} is in no BPF file system", hint="remove it; nothing was changed")
         attached = any(Links(p).attached() for p in versions)
         for path in versions:
             with contextlib.suppress(KernelError):  # there is none
                 change_word(path / "mrc_node", STATUS, lambda status: status | abi.STATUS_DETACHED)
         unrouted, hooks = asyncio.run(_unroute(left))
-        quiet = not attached or _wait_quiet(run_dir, left.pins, lock)
+        quiet = _wait_quiet(run_dir, left.pins, lock) if attached else not unrouted  # who sprays cannot be told
         for path in versions or [left.pins]:
             Links(path).detach_others(set(), hooks)
     _forget_hooks(run_dir / view.RUNNING_FILE)
@@ -90,7 +91,7 @@ async def _unroute(left: _Left) -> tuple[int, list[tuple[int, Point]]]:
         ends = [links[n] for n in (left.interface, left.interface + "p") if n in links]
         into = {end.ifindex for end in ends}
         for route in (await netlink.routes()).values():
-            if route.metric == left.metric and into & {hop.oif for hop in route.hops}:
+            if into & {hop.oif for hop in route.hops}:
                 await netlink.delete_route(route)
                 removed += 1
     return removed, tc_hooks(ends, links.values())
@@ -110,19 +111,21 @@ def _wait_quiet(run_dir: Path, pins: Path, lock: int) -> bool:
             if dataplane.fresh:
                 dataplane.forget_staged()
                 raise MachineError("the tables are others than this version's")
-        except MrcdError:
+            window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
+            peers = [p.host.id for p in plan.peers]
+            return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
+        except (MrcdError, OSError):
             time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # many ask meanwhile, and are told
             return False
-        window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
-        peers = [p.host.id for p in plan.peers]
-        return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
 
 
 def _forget_hooks(path: Path) -> None:
-    """Nothing is attached any more: `mrcctl status` tells by this file. It stays its owner's."""
-    new, was = path.with_name(path.name + ".new"), path.stat()
+    """Nothing is attached any more: `mrcctl status` tells by this file. It stays its owner's, who may not have root
+    write elsewhere."""
+    new, was = path.with_name(path.name + ".new"), path.lstat()
     document = json.loads(path.read_text()) | {"hooks": []}
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, was.st_mode & 0o777)
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, was.st_mode & 0o777)
     with os.fdopen(descriptor, "w") as f:
         os.fchown(descriptor, was.st_uid, was.st_gid)
         json.dump(document, f)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from mrcd.ctl.base import F, Options, colours, common, emit
-from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.client import DaemonDown, Json, understood
 from mrcd.ctl.offline import read
 from mrcd.ctl.options import complete_peer, peer_option
 from mrcd.errors import DaemonError, MrcdError, UsageError
@@ -46,10 +46,11 @@ def _nobody(status: Json, peers: Json) -> Sequence[str | None]:
 
 def _some(status: Json, peers: Json) -> Sequence[str | None]:
     """All, or as many at random as have MOST_EVS."""
-    evs = sum(status["evs"].values())
-    if evs <= MOST_EVS:
-        return [None]
-    return random.sample([str(p["peer"]) for p in peers], max(1, len(peers) * MOST_EVS // evs))
+    with understood():
+        evs = sum(status["evs"].values())
+        if evs <= MOST_EVS:
+            return [None]
+        return random.sample([str(p["peer"]) for p in peers], max(1, len(peers) * MOST_EVS // evs))
 
 
 def _count(default: int, what: str) -> Callable[[F], F]:

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.offline import open_view, read
 from mrcd.ctl.options import peer_option, wide_option
-from mrcd.errors import DaemonError, MrcdError
+from mrcd.errors import DaemonError, MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ class Looker:
         found: list[Json] = []
         for state, n in _out_of_use(status).items():
             if 0 < n <= _MOST_PATHS - len(found):
-                found += ask(state=state)
+                with suppress(UsageError):  # a plane has died since: more than are told at once
+                    found += ask(state=state)
         return found
 
 

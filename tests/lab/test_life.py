@@ -124,6 +124,7 @@ def test_detach_without_mrcd_and_without_pins_leaves_plain_srv6(away: Lab) -> No
     assert "dev mrc0" in _route(away, "h0", "10.99.0.3")
     done = away.exec("h0", ["mrcctl", "detach", "--force"], check=True)
     assert done.stdout.startswith("detached, without mrcd")
+    assert "some peers may still spray to this host" in done.stdout  # nobody tells them
     assert "encap seg6" in _route(away, "h0", "10.99.0.3")
     away.up()
     wait_until("all EVs are GOOD", lambda: all_good(away))
@@ -275,6 +276,7 @@ def arrived():
     return sum(int(line.split()[2]) for line in lines if line.strip().startswith("p"))
 
 def attach_slowly(*arguments):
+    Path(os.environ["ATTACHED_SLOWLY"]).touch()
     enough, end = arrived() + 300, time.monotonic() + 1
     while arrived() < enough and time.monotonic() < end:
         os.sched_yield()
@@ -298,11 +300,13 @@ def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(
             path.write_text(text + "\n" + last)
             _kill(healthy, "h0", signal.SIGTERM)
             patched.setenv("PYTHONPATH", str(tmp_path))
+            patched.setenv("ATTACHED_SLOWLY", str(tmp_path / "slowly"))
             healthy.up()
             report = flow.report()
         assert report.longest_standstill_ms <= 300, report.bins
         # Probes that the old tables sent are answered to the new ones, which know nothing of them.
         assert mrcctl(healthy, "h0", "status")["drops"].keys() <= {"unasked_reply"}
+        assert (tmp_path / "slowly").exists()
         # A packet that overtakes the first probe of the new tables, or is overtaken, shifts the base by one.
         lost = [p["lost_packets"] for p in mrcctl(healthy, "h2", "paths", "--peer", "h0")]
         assert max(lost) <= 8, lost

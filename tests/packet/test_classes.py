@@ -127,7 +127,7 @@ def test_the_flows_of_a_failed_ev_are_spread_over_its_plane(bench: Bench, others
 
 @classes
 def test_the_flows_of_a_plane_without_paths_are_spread_over_the_other_planes(bench: Bench) -> None:
-    flows = range(40 * EVS)
+    flows = range(160 * EVS)
     before = _pinned(bench, flows)
     for number in range(4):
         bench.set_usable(H2, number, False)

@@ -1,12 +1,15 @@
-"""Who is cancelled while programs are loaded lets the loading end: the object would be freed below it."""
+"""Who is cancelled while programs are loaded lets the loading end: the object would be freed below it. Where going back
+fails too, what is missing is looked after again."""
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from mrcd import reload
+from mrcd.daemon import Daemon
 from mrcd.dataplane import Dataplane
 
 
@@ -40,3 +43,18 @@ def test_a_stop_waits_for_programs_that_are_being_loaded(times: int) -> None:
         assert slow.loaded
 
     asyncio.run(stopped())
+
+
+@pytest.mark.parametrize("generation", [0, 7])
+def test_nobody_stays_without_answers_where_going_back_failed_too(generation: int) -> None:
+    asked: list[str] = []
+    daemon = SimpleNamespace(
+        _adopted=SimpleNamespace(set=lambda: asked.append("watch")),
+        readers=SimpleNamespace(go_on=lambda: asked.append("read")),
+        tables=SimpleNamespace(node={"generation": generation}),
+        _attached_at=("p0",),
+        _look_again=lambda: asked.append("attach"),
+    )
+    Daemon.resume(cast(Daemon, daemon))
+    assert asked == ["watch", "read", *(["attach"] if not generation else [])]
+    assert (daemon._attached_at is None) is (not generation)
