@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from labkit import observe
 from labkit.api import Lab
 from mrcd import libbpf
+from mrcd.ctl.client import DaemonDown
 
 TWO_HOSTS = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 """The smallest lab that sprays: four EVs from one T0 to the other."""
@@ -32,10 +34,19 @@ def wait_until(what: str, true: Callable[[], Any], timeout_s: float = 10.0, ever
         pause.wait(every_s)
 
 
-def mrcctl(lab: Lab, host: str, *arguments: str) -> Any:
-    """The JSON that mrcctl prints in that host; of `mrcctl paths` and the like the list alone."""
-    document = json.loads(lab.exec(host, ["mrcctl", *arguments, "--json"], check=True).stdout)
-    return document.get(arguments[0], document)
+def mrcctl(lab: Lab, host: str, command: str, *options: str) -> Any:
+    """The JSON that mrcctl prints in that host; of `mrcctl paths` and the like the list alone.
+
+    What only looks at a running daemon is asked by mrcctl's own client: who waits for something looks often, and to
+    start mrcctl each time would keep a CPU busy.
+    """
+    if command in ("status", "peers", "paths", "events"):
+        query: dict[str, Any] = {o.removeprefix("--"): v for o, v in zip(options[::2], options[1::2], strict=True)}
+        with contextlib.suppress(DaemonDown):
+            document = observe.client(lab, host).get(f"/v1/{command}", **query)
+            return document["events"] if command == "events" else document
+    document = json.loads(lab.exec(host, ["mrcctl", command, *options, "--json"], check=True).stdout)
+    return document.get(command, document)
 
 
 def states(lab: Lab, host: str, peer: str) -> dict[int, str]:
@@ -50,6 +61,16 @@ def all_good(lab: Lab) -> bool:
         if {k for k, v in evs.items() if v} != {"GOOD"}:
             return False
     return True
+
+
+def out_of_use(lab: Lab) -> list[str]:
+    """The EVs of all hosts that are neither GOOD nor SKIP: that one lags for a moment is no harm."""
+    return [
+        f"{host} → {p['peer']} EV {p['ev']} is {p['state']}: {p['reason']}"
+        for host in lab.fabric.hosts
+        for p in mrcctl(lab, host, "paths")
+        if p["state"] not in ("GOOD", "SKIP")
+    ]
 
 
 def withdrawn(lab: Lab, host: str) -> list[tuple[int, int]]:

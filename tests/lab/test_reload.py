@@ -15,7 +15,7 @@ from labkit.stream import Stream
 from mrcd import libbpf
 from mrcd.dataplane import pin_directory
 from tests import cluster_files
-from tests.lab.conftest import all_good, mrcctl, states, wait_until
+from tests.lab.conftest import all_good, mrcctl, out_of_use, states, wait_until, withdrawn
 from tests.lab.flows import tcp_transfer
 
 RATE = 20_000
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_changes_nothing_and_says_why(file: File, old: str
     assert said in _refused(lab, "reload")
     assert _running(lab) == running
     assert mrcctl(lab, "h0", "events")[-1]["reason"] == "reload_refused"
-    assert all_good(lab)
+    assert out_of_use(lab) == []
 
 
 def test_a_signal_reloads_too_and_a_bad_file_is_in_the_log(file: File) -> None:
@@ -170,7 +170,7 @@ def test_an_address_that_is_another_is_followed(file: File) -> None:
     assert {a["local"] for a in addresses} == {"10.99.7.3", "fd00:99::3"}
     lab.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.7.3"], check=True)
     assert "10.99.0.3" not in lab.exec("h0", ["ip", "route", "show", "proto", "77"], check=True).stdout
-    assert all_good(lab)
+    assert out_of_use(lab) == []
 
 
 def test_what_all_hosts_must_know_alike_goes_by_way_of_detach(file: File) -> None:
@@ -194,7 +194,7 @@ def test_what_the_machine_refuses_is_undone(file: File) -> None:
     assert "none of the plane NICs" in done.stderr
     assert "nothing was changed" in done.stderr
     assert _running(lab) == running
-    assert all_good(lab)
+    assert out_of_use(lab) == []
 
 
 @pytest.mark.parametrize("more", [SETTING, FARTHER], ids=["programs", "tables"])
@@ -202,7 +202,7 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> No
     """Routes come last: by then programs, tables and MTU are the new file's."""
     lab, running = file.lab, _running(file.lab)
     strangers = ["10.99.0.3/32", "dev", "lo", "metric", "150"]
-    opened_before = _descriptors(lab)
+    opened_before, left_before = _descriptors(lab), [withdrawn(lab, h) for h in lab.fabric.hosts]
     lab.exec("h0", ["ip", "route", "add", *strangers], check=True)
     routes = ["ip", "route", "show", "proto", "77", "dev", "mrc0"]  # the fallback follows the EVs
     before = lab.exec("h0", routes, check=True).stdout
@@ -218,7 +218,8 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> No
         assert lab.exec("h0", routes, check=True).stdout == before
         assert mrcctl(lab, "h0", "status")["inner_mtu"] == 9020
         assert result.lost() == 0
-        assert all_good(lab)
+        assert out_of_use(lab) == []
+        assert [withdrawn(lab, h) for h in lab.fabric.hosts] == left_before
         with libbpf.opened(pin_directory(lab.run_dir("h0") / "bpf") / "mrc_peers") as fd:
             assert libbpf.map_info(fd)[2] == 64
         wait_until("nothing more is open than before", lambda: _descriptors(lab) <= opened_before)
