@@ -94,8 +94,10 @@ static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *
 		return;
 	now = bpf_ktime_get_ns();
 	state = ev->state;
-	/* A peer that is down answers nothing, and its T0 says so of every EV: none is to blame. */
-	if (unanswered(rounds))
+	/* A peer that is down answers nothing, and its T0 says so of every EV: none is to blame. Nor is one if the
+	 * peer has said that it takes its data plane down: then its own kernel may say so.
+	 */
+	if (unanswered(rounds) || peer->status & MRC_STATUS_DETACHED)
 		return;
 	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, rounds->icmp_ns, ICMP_GAP_NS) ||
 	    !sent_lately(mrc, ev, now))

@@ -18,7 +18,7 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.abi import EvState, Reason
+from mrcd.abi import STATUS_DETACHED, EvState, Reason
 from mrcd.wire import ASIDE, MRC, PROBE_REPLY, MRCProbe
 from tests.packet.cluster import H2, H5, SLOTS, all_steerings, nic_mac, wire_mac
 from tests.packet.reports import MS, now, others, state
@@ -262,3 +262,11 @@ def test_forged_ones_do_not_keep_the_true_from_being_heard(bench: Bench) -> None
 
 def test_an_error_about_a_tools_probe_is_no_evidence(bench: Bench) -> None:
     changes_nothing(bench, error(bench, sent(bench, probe=True, flags=ASIDE)))
+
+
+def test_an_error_about_a_peer_that_takes_its_data_plane_down_blames_no_ev(bench: Bench) -> None:
+    bench.peer(H2)["status"] = STATUS_DETACHED
+    changes_nothing(bench, error(bench, sent(bench, probe=True)))
+    bench.peer(H2)["status"] = 0
+    passes(bench, error(bench, sent(bench, probe=True)))
+    assert state(bench, 5) == ICMP_ERROR
