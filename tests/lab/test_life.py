@@ -94,6 +94,7 @@ def test_detach_without_mrcd_leaves_plain_srv6(away: Lab) -> None:
     assert "mrcctl detach --force" in refused.stderr
     links = pin_directory(away.run_dir("h0") / "bpf") / "links"
     assert any(p.name.startswith("push") for p in links.iterdir())
+    left = withdrawn(away, "h2")
     with Flow(away, 4) as flow:
         wait_until("the flow runs", lambda: _total(away) > 10_000)
         done = away.exec("h0", ["mrcctl", "detach", "--force"], check=True)
@@ -116,6 +117,7 @@ def test_detach_without_mrcd_leaves_plain_srv6(away: Lab) -> None:
     assert not mrcctl(away, "h0", "status")["attached"]
     assert away.exec("h0", ["mrcctl", "attach"], check=True).stdout == "attached\n"
     wait_until("all EVs are GOOD", lambda: all_good(away))
+    assert withdrawn(away, "h2") == left  # no path is to blame
 
 
 def test_detach_without_mrcd_and_without_pins_leaves_plain_srv6(away: Lab) -> None:
