@@ -6,6 +6,7 @@ place and the remedy; nothing behind this module has to doubt the configuration 
 
 import ipaddress
 import tomllib
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -388,7 +389,7 @@ class Config(_Model):
         """Where mrc_pop is to be attached on a host's plane NICs."""
         return host.hook or self.interfaces.hook
 
-    @property
+    @cached_property
     def max_peers(self) -> int:
         """Rows of the peer tables: the host id is the index."""
         return max(h.id for h in self.hosts) + 1

@@ -346,11 +346,14 @@ class Daemon:
         while True:
             try:
                 async for change in self.netlink.watch():
+                    looking = self.netlink_lock.locked()  # what is known may be of before this change, or of after
+                    if change.neighbour and not looking and self.nics.knows(change.neighbour):
+                        continue
                     if change.ifindex and change.up:
                         self.nics.regain(change.ifindex)
                     elif change.ifindex:
                         self._lose(change.ifindex)
-                    self._relink |= not change.only_neighbour
+                    self._relink |= change.neighbour is None
                     self._reneighbour = True
                     self._wake.set()
             except Exception as e:

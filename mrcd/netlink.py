@@ -32,12 +32,12 @@ from mrcd.netmessages import (
     forget,
     read_change,
     read_link,
+    read_neighbour,
     read_route,
     route_request,
 )
 
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
-_NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
 _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
 ALIAS = "mrcd: "  # how that of a veth of mrcd begins
@@ -270,9 +270,9 @@ class Netlink:
         """Link-layer addresses of a first hop: ifindex → MAC, resolved ones only."""
         found = {}
         async for msg in await self._ipr.neigh("dump", family=socket.AF_INET6):
-            mac = msg.get("NDA_LLADDR")
-            if msg.get("NDA_DST") == gateway and mac and msg["state"] & _NUD_USABLE:
-                found[msg["ifindex"]] = mac
+            one = read_neighbour(msg)
+            if one.address == gateway and one.mac:
+                found[one.ifindex] = one.mac
             forget(msg)
         return found
 

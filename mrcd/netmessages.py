@@ -19,6 +19,7 @@ _ENCAP_RED = 3  # SEG6_IPTUN_MODE_ENCAP_RED
 _SCOPE_LINK = 253
 _RTAX_RTO_MIN = 13
 _IFF_UP, _IFF_NOARP, _IFF_LOWER_UP = 0x1, 0x80, 0x10000
+_NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
 
 # pyroute2 turns a mode it does not know into plain "encap" without a word.
 _srh = rtmsg_base.seg6_encap_info.ipv6_sr_hdr
@@ -82,14 +83,22 @@ class Route:
         return self.dst, self.metric
 
 
+class Neighbour(NamedTuple):
+    """A neighbour on an interface. `mac` is None while it is not resolved, and when it is gone."""
+
+    ifindex: int
+    address: str
+    mac: str | None
+
+
 class Change(NamedTuple):
     """Something has changed in the kernel.
 
-    `only_neighbour`: it has to do with no link and no address; neighbours change their state all the time, and rarely
-    their address. `ifindex`, `up`: the link that changed, 0 if it was something else, and whether it has a carrier.
+    `neighbour`: it has to do with this one alone; neighbours change their state all the time, and rarely their address.
+    `ifindex`, `up`: the link that changed, 0 if it was something else, and whether it has a carrier.
     """
 
-    only_neighbour: bool = False
+    neighbour: Neighbour | None = None
     ifindex: int = 0
     up: bool = False
 
@@ -120,11 +129,19 @@ def read_link(msg: Any) -> Link:
     )
 
 
+def read_neighbour(msg: Any) -> Neighbour:
+    """Of RTM_NEWNEIGH, RTM_DELNEIGH."""
+    there = msg["state"] & _NUD_USABLE and msg.get("event") != "RTM_DELNEIGH"
+    return Neighbour(msg["ifindex"], msg.get("NDA_DST") or "", msg.get("NDA_LLADDR") or None if there else None)
+
+
 def read_change(msg: Any) -> Change:
     """Of what the kernel tells of links, neighbours and addresses."""
     event = msg.get("event", "")
+    if "NEIGH" in event:
+        return Change(neighbour=read_neighbour(msg))
     if event != "RTM_NEWLINK":
-        return Change(only_neighbour="NEIGH" in event)
+        return Change()
     return Change(ifindex=msg["index"], up=_up(msg["flags"]))
 
 

@@ -9,7 +9,7 @@ from mrcd import abi, cpus, hooks, routes
 from mrcd.errors import MachineError, MrcdError
 from mrcd.links import Point
 from mrcd.netlink import ALIAS, Netlink, made_with, set_offload
-from mrcd.netmessages import Link
+from mrcd.netmessages import Link, Neighbour
 from mrcd.topology import Plan
 
 log = logging.getLogger("mrcd")
@@ -93,6 +93,11 @@ class Nics:
                 self._warn(f"plane {plane} is left out: {e}")
                 del self.ports[plane]  # one bad NIC must not stop the others
                 asyncio.get_running_loop().call_later(RETRY_S, self._look_again)
+
+    def knows(self, neighbour: Neighbour) -> bool:
+        """Whether this is no news since the last look: as it was, or of no first hop."""
+        first_hop = neighbour.address == str(self.plan.config.interfaces.gateway)
+        return not first_hop or self.macs.get(neighbour.ifindex) == neighbour.mac
 
     async def first_hops_changed(self) -> bool:
         """Whether they are others than at the last look."""

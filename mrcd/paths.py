@@ -6,6 +6,7 @@ EV = plane × evs_per_plane + slot, on every host alike, because EVs travel in p
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv6Address, IPv6Network
 
 import numpy as np
@@ -102,7 +103,7 @@ class Paths:
             found.setdefault(i, []).append(EV(name, host_id, ev, p.plane, slot, None, tuple(p.segments), (), p.label))
         return {i: tuple(sorted(evs, key=lambda e: e.ev)) for i, evs in found.items()}
 
-    @property
+    @cached_property
     def most_segments(self) -> int:
         """Of the longest path; 1 if there is none."""
         listed = [len(e.segments) for evs in self._explicit.values() for e in evs]

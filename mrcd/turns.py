@@ -86,7 +86,7 @@ class Turns:
         return max(0, soonest - now)
 
     def _next_ns(self) -> int:
-        ready = self._gathered_ns + self._flock_ns if self._flock_ns else int(self.due_ns.min(initial=_NEVER))
+        ready = max(self._gathered_ns + self._flock_ns, int(self.due_ns.min(initial=_NEVER)))
         return min(self._taken_ns + self._turn_ns, ready)
 
 

@@ -6,7 +6,7 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from mrcd.netlink import Netlink
-from mrcd.netmessages import read_link
+from mrcd.netmessages import Neighbour, read_link
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, ifindex, run
 
@@ -81,7 +81,8 @@ def test_changes_of_links_neighbours_and_addresses_are_seen(
             seen = await anext(events)
             while up is not None and (seen.ifindex, seen.up) != (p0, up):
                 seen = await anext(events)
-        assert seen.only_neighbour is (change[0] == "neigh")
+        neighbour = Neighbour(p0, GATEWAY, "02:00:00:00:00:05") if change[0] == "neigh" else None
+        assert seen.neighbour == neighbour
         await events.aclose()  # type: ignore[attr-defined]
 
     p0 = ifindex(ns, "p0")

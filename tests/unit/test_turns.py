@@ -91,6 +91,18 @@ def test_the_daemon_rests_until_the_next_turn_or_until_one_that_has_traffic_is_d
     assert t.turns.rest_ns(t.now) == 90 * MS
 
 
+def test_where_nobody_is_due_the_daemon_rests_until_the_next_turn() -> None:
+    t = Told(100, 90)
+    t.due()
+    t.put_off(10_000, 1, 2, 4)
+    for _ in range(3):
+        assert t.due(100) == ([], [])
+        assert t.turns.rest_ns(t.now) == 100 * MS
+    t.put_off(30, 2)
+    assert t.turns.rest_ns(t.now) == 30 * MS
+    assert t.due(30) == ([], [2])
+
+
 def test_where_peers_are_few_the_daemon_rests_until_one_is_due_or_may_have_traffic() -> None:
     t = Told()
     t.due()
