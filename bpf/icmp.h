@@ -63,8 +63,9 @@ static __always_inline int sent_lately(const struct mrc_hdr *mrc, const struct m
 	return newest - seq - 1 < ICMP_FRESH_PACKETS && now - bpf_be64_to_cpu(mrc->tx_ns) < ICMP_FRESH_NS;
 }
 
-/* `c` stands behind an IPv6 header that is addressed to this host on `plane`. */
-static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *plane, __u32 plane_number)
+/* `c` stands behind an IPv6 header, `outer`, that is addressed to this host on `plane`. */
+static __always_inline void heed_icmp(struct cursor *c, const struct ipv6hdr *outer, const struct mrc_plane *plane,
+				      __u32 plane_number)
 {
 	__u32 host_id, number, state;
 	struct mrc_rounds *rounds;
@@ -76,7 +77,7 @@ static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *
 	__u64 now;
 
 	if (!TAKE(c, icmp) || icmp->type < ICMP6_UNREACHABLE || icmp->type > ICMP6_TIME_EXCEEDED ||
-	    (icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT)) /* the peer's own word */
+	    (icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT)) /* what arrived there */
 		return;
 	mrc = quoted_header(c, &ip6);
 	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->flags & MRC_FLAG_ASIDE ||
@@ -92,12 +93,13 @@ static __always_inline void heed_icmp(struct cursor *c, const struct mrc_plane *
 	ev = ev_at(ev_index(host_id, number));
 	if (!peer || !peer->configured || !rounds || !ev || !ev->configured)
 		return;
+	/* The peer's own word: it got there. Without mrc_pop its kernel knows no way on. */
+	if (same_address(&outer->saddr, peer->address[plane_number & (MRC_MAX_PLANES - 1)]))
+		return;
 	now = bpf_ktime_get_ns();
 	state = ev->state;
-	/* A peer that is down answers nothing, and its T0 says so of every EV: none is to blame. Nor is one if the
-	 * peer has said that it takes its data plane down: then its own kernel may say so.
-	 */
-	if (unanswered(rounds) || peer->status & MRC_STATUS_DETACHED)
+	/* A peer that is down answers nothing, and its T0 says so of every EV: none is to blame. */
+	if (unanswered(rounds))
 		return;
 	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, rounds->icmp_ns, ICMP_GAP_NS) ||
 	    !sent_lately(mrc, ev, now))

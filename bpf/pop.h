@@ -193,7 +193,7 @@ static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
 	number = arrival_plane(ip6, skb->ifindex, vlan);
 	plane = plane_at(number);
 	if (plane)
-		heed_icmp(&c, plane, number);
+		heed_icmp(&c, ip6, plane, number);
 	return 0;
 }
 

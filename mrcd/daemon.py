@@ -152,9 +152,11 @@ class Daemon:
         """Watch the paths; where adopting has failed, by whatever it got to."""
         self._adopted.set()
         self.readers.go_on()
-        if not int(self.tables.node["generation"]):  # no probe is answered until programs are attached anew
-            self._attached_at = None
-            self._look_again()
+
+    def attach_anew(self) -> None:
+        """Programs, as soon as may be: those of another plan may be attached, or such as answer no probe."""
+        self._attached_at = None
+        self._look_again()
 
     async def save_running(self) -> None:
         """What mrcctl needs when this is gone; nothing else hangs on it."""

@@ -172,19 +172,20 @@ class Dataplane(Links):
     def taking_places(self, node: NDArray[np.void]) -> Iterator[None]:
         """A block in which programs are attached and detached, one after the other, `node` being of these tables. Where
         others were attached with other tables none answers a probe meanwhile: each would report what its own tables
-        have counted, and what the other NICs' have would look lost. Where it fails half-way that stays so, until
-        another block mends it."""
+        have counted, and what the other NICs' have would look lost. Nor does one where none was attached: the peers
+        would send to the other NICs, too. Where it fails half-way that stays so, until another block mends it."""
         number = int(node["generation"])
         other = self.replaced / "mrc_node" if self.replaced and self.tables != self.pins else None
         before = change_word(other, GENERATION, lambda _: 0) if other else 0
-        if other:
+        if other or not self.attached():
             node["generation"] = 0
         self.changed = False
         try:
             yield
         except BaseException:
-            if other and not self.changed:
-                change_word(other, GENERATION, lambda _: before)
+            if not self.changed:
+                if other:
+                    change_word(other, GENERATION, lambda _: before)
                 node["generation"] = number
             raise
         node["generation"] = number or _number()

@@ -106,6 +106,9 @@ class Reloader:
                         await daemon.adopt(before, old, old_tables)
                         if tables is not old_tables:
                             daemon.readers.close_later(tables.close)
+                    except BaseException:
+                        daemon.attach_anew()
+                        raise
                     finally:
                         daemon.resume()
                     if isinstance(e, MrcdError):

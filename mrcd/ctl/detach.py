@@ -23,6 +23,8 @@ from mrcd.pins import in_bpffs, locked
 from mrcd.switch import QUIET_MS, QUIET_TRIES, wait_quiet
 from mrcd.tables import STATUS, Tables, change_word
 
+_NOWHERE = Path(os.devnull, "pins")
+
 
 @dataclass(frozen=True)
 class _Left:
@@ -31,18 +33,20 @@ class _Left:
     pins: Path
     interface: str
     ecmp: bool
+    document: dict[str, Any]
+    file: os.stat_result
 
     @classmethod
     def read(cls, path: Path) -> "_Left":
+        """Root reads what a user who is not may replace: by a link, say, or a pipe."""
         try:
-            document = json.loads(path.read_text())
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as f:
+                file = os.fstat(f.fileno())
+                document = json.load(f)
             config = document["config"]
             overlay, cluster = config["overlay"], config["cluster"]
-            return cls(
-                Path(document["pins"]),
-                str(overlay["interface"]),
-                cluster["steering"] == "ecmp",
-            )
+            ecmp = cluster["steering"] == "ecmp"
+            return cls(Path(document["pins"]), str(overlay["interface"]), ecmp, document, file)
         except (OSError, ValueError, KeyError, TypeError) as e:
             why = e.strerror if isinstance(e, OSError) else repr(e)
             raise MachineError(f"no usable {path}: {why}", hint="mrcd has not run on this host yet") from None
@@ -58,20 +62,18 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         lock = -1
         versions: list[Path] = []
-        if in_bpffs(home):  # what mrcd, which is not root, has written may name anything
+        if in_bpffs(home) and not home.is_symlink():  # what mrcd, which is not root, has written may name anything
             stack.callback(os.close, lock := locked(home))
-            versions = sorted(p for p in home.glob("abi*") if p.is_dir())
-        elif home.exists():
-            raise MachineError(f"{home} is in no BPF file system", hint="remove it; nothing was changed")
+            versions = sorted(p for p in home.glob("abi*") if p.is_dir() and not _leads_away(p))
         attached = any(Links(p).attached() for p in versions)
         for path in versions:
             with contextlib.suppress(KernelError):  # there is none
                 change_word(path / "mrc_node", STATUS, lambda status: status | abi.STATUS_DETACHED)
         unrouted, hooks = asyncio.run(_unroute(left))
         quiet = _wait_quiet(run_dir, left.pins, lock) if attached else not unrouted  # who sprays cannot be told
-        for path in versions or [left.pins]:
+        for path in versions or [_NOWHERE]:  # filters are held by nothing that is pinned
             Links(path).detach_others(set(), hooks)
-    _forget_hooks(run_dir / view.RUNNING_FILE)
+    _forget_hooks(run_dir / view.RUNNING_FILE, left)
     return {"attached": False, "message": _message(left, attached, unrouted, quiet)}
 
 
@@ -119,14 +121,18 @@ def _wait_quiet(run_dir: Path, pins: Path, lock: int) -> bool:
             return False
 
 
-def _forget_hooks(path: Path) -> None:
+def _leads_away(pins: Path) -> bool:
+    """Whether it is a link, or its links are: a BPF file system has such."""
+    return pins.is_symlink() or (pins / "links").is_symlink()
+
+
+def _forget_hooks(path: Path, left: _Left) -> None:
     """Nothing is attached any more: `mrcctl status` tells by this file. It stays its owner's, who may not have root
     write elsewhere."""
-    new, was = path.with_name(path.name + ".new"), path.lstat()
-    document = json.loads(path.read_text()) | {"hooks": []}
+    new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, was.st_mode & 0o777)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, left.file.st_mode & 0o777)
     with os.fdopen(descriptor, "w") as f:
-        os.fchown(descriptor, was.st_uid, was.st_gid)
-        json.dump(document, f)
+        os.fchown(descriptor, left.file.st_uid, left.file.st_gid)
+        json.dump(left.document | {"hooks": []}, f)
     new.rename(path)

@@ -18,7 +18,7 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.abi import STATUS_DETACHED, EvState, Reason
+from mrcd.abi import EvState, Reason
 from mrcd.wire import ASIDE, MRC, PROBE_REPLY, MRCProbe
 from tests.packet.cluster import H2, H5, SLOTS, all_steerings, nic_mac, wire_mac
 from tests.packet.reports import MS, now, others, state
@@ -264,9 +264,12 @@ def test_an_error_about_a_tools_probe_is_no_evidence(bench: Bench) -> None:
     changes_nothing(bench, error(bench, sent(bench, probe=True, flags=ASIDE)))
 
 
-def test_an_error_about_a_peer_that_takes_its_data_plane_down_blames_no_ev(bench: Bench) -> None:
-    bench.peer(H2)["status"] = STATUS_DETACHED
-    changes_nothing(bench, error(bench, sent(bench, probe=True)))
-    bench.peer(H2)["status"] = 0
-    passes(bench, error(bench, sent(bench, probe=True)))
+@pytest.mark.parametrize("probe", [False, True], ids=["data", "probe"])
+def test_what_the_peer_itself_says_blames_no_ev(bench: Bench, probe: bool) -> None:
+    """What it quotes got there: a host whose data plane has been taken down knows no way on."""
+    frame = bytearray(error(bench, sent(bench, probe=probe)))
+    frame[22:38] = bench.peer(H2)["address"][1].tobytes()
+    changes_nothing(bench, bytes(frame))
+    frame[22:38] = bench.peer(H2)["address"][2].tobytes()  # by another plane it would not come
+    passes(bench, bytes(frame))
     assert state(bench, 5) == ICMP_ERROR

@@ -1,6 +1,8 @@
-"""mrcd.daemon: a plane whose link has lost its carrier is left with the event itself."""
+"""mrcd.daemon: a plane whose link has lost its carrier is left with the event itself; a neighbour that is as it was is
+no event."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ from mrcd import abi
 from mrcd.daemon import Daemon
 from mrcd.events import EventLog
 from mrcd.hooks import Port
-from mrcd.netmessages import Link
+from mrcd.netmessages import Change, Link, Neighbour, read_neighbour
 from mrcd.nics import Nics
 
 
@@ -107,3 +109,66 @@ def test_a_plane_that_is_lost_while_new_tables_are_filled_is_left_in_both(daemon
     daemon._forwards_by = SimpleNamespace(node=daemon.tables.node.copy())
     daemon._lose(4)
     assert [int(t.node["ports"]) for t in (daemon.tables, daemon._forwards_by)] == [0b110, 0b110]
+
+
+FIRST_HOP, MAC = "fe80::1", "02:00:00:00:00:05"
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "looking", "news"),
+    [
+        (Neighbour(4, FIRST_HOP, MAC), False, False),
+        (Neighbour(4, FIRST_HOP, MAC), True, True),  # what is being looked up may be older, or newer
+        (Neighbour(4, FIRST_HOP, "02:00:00:00:00:06"), False, True),
+        (Neighbour(4, FIRST_HOP, None), False, True),
+        (Neighbour(5, FIRST_HOP, None), False, False),  # it was not resolved before either
+        (Neighbour(5, FIRST_HOP, MAC), False, True),
+        (Neighbour(4, "fe80::2", MAC), False, False),
+        (None, False, True),
+    ],
+    ids=["as it was", "while looking", "another", "lost", "lost as before", "found", "no first hop", "no neighbour"],
+)
+def test_only_first_hops_that_are_others_than_before_are_looked_up(
+    daemon: Any, neighbour: Neighbour | None, looking: bool, news: bool
+) -> None:
+    async def watch() -> AsyncIterator[Change]:
+        yield Change(neighbour)
+        watching[0].cancel()
+        await asyncio.sleep(0)
+
+    async def work() -> None:
+        if looking:
+            await daemon.netlink_lock.acquire()
+        watching.append(asyncio.create_task(daemon._watch()))
+        await asyncio.wait(watching)
+
+    watching: list[asyncio.Task[None]] = []
+    daemon._relink = daemon._reneighbour = False
+    daemon.netlink_lock, daemon.netlink = asyncio.Lock(), SimpleNamespace(watch=watch)
+    daemon.plan.config.interfaces = SimpleNamespace(gateway=FIRST_HOP)
+    daemon.nics.macs = {4: MAC}
+    asyncio.run(work())
+    assert (daemon._reneighbour, daemon._wake.is_set()) == (news, news)
+    assert daemon._relink is (neighbour is None)
+
+
+@pytest.mark.parametrize(
+    ("event", "state", "mac", "told"),
+    [
+        ("RTM_NEWNEIGH", 0x02, MAC, MAC),  # REACHABLE
+        ("RTM_NEWNEIGH", 0x80, MAC, MAC),  # PERMANENT
+        ("RTM_NEWNEIGH", 0x01, None, None),  # INCOMPLETE
+        ("RTM_NEWNEIGH", 0x20, MAC, None),  # FAILED
+        ("RTM_DELNEIGH", 0x02, MAC, None),
+    ],
+)
+def test_a_neighbour_that_is_not_resolved_or_is_gone_has_no_mac(
+    event: str, state: int, mac: str | None, told: str | None
+) -> None:
+    class Message(dict[str, Any]):
+        """What pyroute2 makes of one: attributes by get, the header by its keys."""
+
+        def get(self, name: str, default: Any = None) -> Any:
+            return {"event": event, "NDA_DST": FIRST_HOP, "NDA_LLADDR": mac}.get(name, default)
+
+    assert read_neighbour(Message(ifindex=4, state=state)) == Neighbour(4, FIRST_HOP, told)

@@ -3,14 +3,15 @@ fails too, what is missing is looked after again."""
 
 import asyncio
 import threading
+from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from mrcd import reload
-from mrcd.daemon import Daemon
 from mrcd.dataplane import Dataplane
+from mrcd.errors import MachineError
 
 
 class Slow:
@@ -45,16 +46,27 @@ def test_a_stop_waits_for_programs_that_are_being_loaded(times: int) -> None:
     asyncio.run(stopped())
 
 
-@pytest.mark.parametrize("generation", [0, 7])
-def test_nobody_stays_without_answers_where_going_back_failed_too(generation: int) -> None:
+@pytest.mark.parametrize("fails", [1, 2], ids=["once", "going back too"])
+def test_where_going_back_fails_too_programs_are_attached_anew(fails: int) -> None:
     asked: list[str] = []
-    daemon = SimpleNamespace(
-        _adopted=SimpleNamespace(set=lambda: asked.append("watch")),
-        readers=SimpleNamespace(go_on=lambda: asked.append("read")),
-        tables=SimpleNamespace(node={"generation": generation}),
-        _attached_at=("p0",),
-        _look_again=lambda: asked.append("attach"),
+
+    async def adopt(plan: str, *_: object) -> None:
+        asked.append(plan)
+        if len(asked) <= fails:
+            raise MachineError(f"not {plan}")
+
+    tables = SimpleNamespace()
+    dataplane = SimpleNamespace(pins=Path("pins"), tables=Path("pins"))
+    daemon: Any = SimpleNamespace(
+        plan="before",
+        dataplane=dataplane,
+        tables=tables,
+        netlink_lock=asyncio.Lock(),
+        adopt=adopt,
+        attach_anew=lambda: asked.append("attach"),
+        resume=lambda: asked.append("resume"),
     )
-    Daemon.resume(cast(Daemon, daemon))
-    assert asked == ["watch", "read", *(["attach"] if not generation else [])]
-    assert (daemon._attached_at is None) is (not generation)
+    difference: Any = SimpleNamespace(programs=False)
+    with pytest.raises(MachineError, match="not after" if fails == 1 else "not before"):
+        asyncio.run(reload.Reloader(daemon, Path())._go_over(cast(Any, "after"), difference))
+    assert asked == ["after", "before", *(["attach"] if fails == 2 else []), "resume"]
