@@ -267,7 +267,7 @@ _Static_assert(sizeof(struct mrc_plane) == 56, "mrc_plane is 56 bytes");
 
 /* This host. One entry. */
 struct mrc_node {
-	__u32 generation; /* daemon: random when the tables were made; 0 = some programs have other tables: no answers */
+	__u32 generation; /* daemon: random when the tables were made; 0 = not all programs are there, with these: no answers */
 	__u32 ports; /* daemon: planes with carrier, and a first hop that has been resolved */
 	__u32 status; /* daemon: MRC_STATUS_* */
 	__u32 probe_ifindex; /* daemon: at whose egress mrc_probe is attached; 0 = nowhere */

@@ -93,7 +93,7 @@ static __always_inline int reflect(struct __sk_buff *skb, struct control *c, str
 		return drop_skb(MRC_DROP_REPLY_FAILED);
 	if (!(c->mrc.flags & MRC_FLAG_ASIDE))
 		__sync_fetch_and_add(&rx->probes, 1);
-	if (!self->generation) /* other NICs count in other tables: what they have would look lost */
+	if (!self->generation) /* other NICs do not answer yet, or count in other tables: theirs would look lost */
 		return TC_ACT_SHOT;
 	c->mrc.type = MRC_PROBE_REPLY;
 	c->mrc.sender = bpf_htons(settings.host_id);

@@ -119,7 +119,7 @@ class Links:
     def attached(self) -> bool:
         """Whether anything of ours is attached, by another version too."""
         others = (path for what in ("links/*", "clsact") for path in self.pins.parent.glob(f"abi*/{what}"))
-        return any(self._linked()) or self._filtered.exists() or any(others)
+        return bool(self._filters) or any(self._linked()) or self._filtered.exists() or any(others)
 
     def _linked(self) -> set[str]:
         """Names of what is attached by links, pinned or not."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from mrcd import abi
 from mrcd.daemon import Daemon
-from mrcd.errors import MrcdError, UsageError
+from mrcd.errors import UsageError
 from mrcd.tables import Tables
 
 QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
@@ -61,7 +61,7 @@ async def attach(daemon: Daemon) -> str:
         daemon.tables.node["status"] = int(daemon.tables.node["status"]) & ~abi.STATUS_DETACHED
         try:
             daemon.attach_programs()
-        except MrcdError:
+        except BaseException:
             daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
             raise
         await daemon.save_running()

@@ -391,14 +391,18 @@ def strangers(before: Mapping[int, str], plan_: Plan) -> set[int]:
     return {i for i, name in ids if names and (before[i] != name if i in before else name not in names)}
 
 
+def plan_in(document: Document) -> Plan:
+    """Of what mrcd has left. Raises ValueError, KeyError, TypeError, ConfigError."""
+    return plan(Config.model_validate(document["config"]), document["host"])
+
+
 def left_by(run_dir: Path) -> tuple[Plan, list[Document], Path]:
     """What mrcd has left beside its socket of what it runs: the plan, where programs are attached, where the tables
     are pinned. Raises MrcdError if it has not run here."""
     path = run_dir / RUNNING_FILE
     try:
         document = json.loads(path.read_text())
-        config = Config.model_validate(document["config"])
-        return plan(config, document["host"]), document["hooks"], Path(document["pins"])
+        return plan_in(document), document["hooks"], Path(document["pins"])
     except (OSError, ValueError, KeyError, TypeError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(

@@ -62,15 +62,18 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         lock = -1
         versions: list[Path] = []
-        if in_bpffs(home) and not home.is_symlink():  # what mrcd, which is not root, has written may name anything
+        _leads_nowhere_else(home)  # what mrcd, which is not root, has written may name anything
+        if in_bpffs(home):
             stack.callback(os.close, lock := locked(home))
-            versions = sorted(p for p in home.glob("abi*") if p.is_dir() and not _leads_away(p))
+            versions = sorted(p for p in home.glob("abi*") if p.is_dir())
+            for path in versions:
+                _leads_nowhere_else(path, path / "links")
         attached = any(Links(p).attached() for p in versions)
         for path in versions:
             with contextlib.suppress(KernelError):  # there is none
                 change_word(path / "mrc_node", STATUS, lambda status: status | abi.STATUS_DETACHED)
         unrouted, hooks = asyncio.run(_unroute(left))
-        quiet = _wait_quiet(run_dir, left.pins, lock) if attached else not unrouted  # who sprays cannot be told
+        quiet = _wait_quiet(left, lock) if attached else not unrouted  # who sprays cannot be told
         for path in versions or [_NOWHERE]:  # filters are held by nothing that is pinned
             Links(path).detach_others(set(), hooks)
     _forget_hooks(run_dir / view.RUNNING_FILE, left)
@@ -99,15 +102,15 @@ async def _unroute(left: _Left) -> tuple[int, list[tuple[int, Point]]]:
     return removed, tc_hooks(ends, links.values())
 
 
-def _wait_quiet(run_dir: Path, pins: Path, lock: int) -> bool:
+def _wait_quiet(left: _Left, lock: int) -> bool:
     """Tell all peers until no sprayed packet comes; False if they keep coming, or cannot be told."""
     with contextlib.ExitStack() as stack:
         try:
-            plan, _, _ = view.left_by(run_dir)
-            tables = Tables(pins, writable=False)
+            plan = view.plan_in(left.document)
+            tables = Tables(left.pins, writable=False)
             stack.callback(tables.close)
             libbpf.use_bcc()
-            dataplane = Dataplane(plan, pins.parents[1], lock=lock)
+            dataplane = Dataplane(plan, left.pins.parents[1], lock=lock)
             stack.callback(dataplane.close)
             dataplane.load()
             if dataplane.fresh:
@@ -116,14 +119,16 @@ def _wait_quiet(run_dir: Path, pins: Path, lock: int) -> bool:
             window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
             peers = [p.host.id for p in plan.peers]
             return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
-        except (MrcdError, OSError):
+        except (MrcdError, OSError, ValueError, KeyError, TypeError):
             time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # many ask meanwhile, and are told
             return False
 
 
-def _leads_away(pins: Path) -> bool:
-    """Whether it is a link, or its links are: a BPF file system has such."""
-    return pins.is_symlink() or (pins / "links").is_symlink()
+def _leads_nowhere_else(*paths: Path) -> None:
+    """A BPF file system has symbolic links, too."""
+    for path in paths:
+        if path.is_symlink():
+            raise MachineError(f"{path} is a symbolic link", hint="remove it; nothing was changed")
 
 
 def _forget_hooks(path: Path, left: _Left) -> None:
