@@ -98,11 +98,11 @@ class Reloader:
                 except Exception as e:
                     log.error("%s; going back to the configuration before", e.args[0] if e.args else repr(e))
                     try:
-                        if tables is not old_tables and new.tables == new.pins:  # committed
-                            old.pin_again()
-                        if tables is not old_tables and new.changed:
-                            # Until all NICs count in the old ones again: Dataplane.taking_places
-                            tables.node["generation"] = old_tables.node["generation"] = 0
+                        if tables is not old_tables:
+                            if new.tables == new.pins:  # committed
+                                old.pin_again()
+                            if new.changed:  # until all NICs count in the old ones again: Dataplane.taking_places
+                                tables.node["generation"] = old_tables.node["generation"] = 0
                         await daemon.adopt(before, old, old_tables)
                         if tables is not old_tables:
                             daemon.readers.close_later(tables.close)

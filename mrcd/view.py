@@ -396,27 +396,21 @@ def plan_in(document: Document) -> Plan:
     return plan(Config.model_validate(document["config"]), document["host"])
 
 
-def left_by(run_dir: Path) -> tuple[Plan, list[Document], Path]:
-    """What mrcd has left beside its socket of what it runs: the plan, where programs are attached, where the tables
-    are pinned. Raises MrcdError if it has not run here."""
+def open_pinned(run_dir: Path) -> View:
+    """The view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
     path = run_dir / RUNNING_FILE
     try:
         document = json.loads(path.read_text())
-        return plan_in(document), document["hooks"], Path(document["pins"])
+        found, hooks, pins = plan_in(document), document["hooks"], Path(document["pins"])
     except (OSError, ValueError, KeyError, TypeError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
             f"no usable {path}: {why}", hint="mrcd has not run on this host yet; start it with `systemctl start mrcd`"
         ) from None
-
-
-def open_pinned(run_dir: Path) -> View:
-    """The view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
-    found, hooks, pins = left_by(run_dir)
     tables = Tables(pins, writable=False)
     if len(tables.peers) < found.config.max_peers or tables.evs.shape[1] != found.config.cluster.evs_per_peer:
         raise MachineError(
-            f"{run_dir / RUNNING_FILE} belongs to other tables than those pinned at {pins}",
+            f"{path} belongs to other tables than those pinned at {pins}",
             hint="mrcd did not get through its last start: its log says why",
         )
     return View(tables, found, hooks, pins)
