@@ -100,7 +100,14 @@ class Netlink:
             forget(msg)
 
     async def ensure_veth(
-        self, name: str, peer: str, *, mtu: int, gso_max_size: int, queues: int = 1, rps: AbstractSet[int] = frozenset()
+        self,
+        name: str,
+        peer: str,
+        *,
+        mtu: int,
+        gso_max_size: int,
+        queues: int = 1,
+        rps: Callable[[], AbstractSet[int]] = frozenset,
     ) -> tuple[Link, Link]:
         """A veth pair without neighbour discovery, up, with that MTU. Returns both ends.
 
@@ -119,10 +126,11 @@ class Netlink:
             # Addresses of their own: those that the kernel makes up, udev would replace a moment later.
             far = {"ifname": peer, "address": _mac(peer), **many}
             add = self._ipr.link("add", ifname=name, address=_mac(name), kind="veth", peer=far, **many)
-            with cpus.steering(rps):
+            steered = rps()
+            with cpus.steering(steered):
                 await self._do(f"create the veth pair {name}–{peer}", add)
             links = await self.links()
-            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, rps))
+            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, steered))
             await self._do(f"name {name}", alias)
         for end in (peer, name):
             link = links[end]

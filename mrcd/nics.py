@@ -49,7 +49,7 @@ class Nics:
         """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
         there = cpus.online()
-        queues, rps = min(len(there), abi.MERGE_QUEUES), cpus.chosen(overlay.rps_cpus, there)
+        queues, rps = min(len(there), abi.MERGE_QUEUES), cpus.choices(overlay.rps_cpus, there)
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
@@ -57,12 +57,12 @@ class Nics:
             mtu=mtu,
             gso_max_size=longest,
             queues=queues,
-            rps=rps,
+            rps=lambda: cpus.chosen(overlay.rps_cpus, there),
         )
-        if self.mrc0.alias != (wanted := made_with(queues, rps)):
+        if self.mrc0.alias not in (wanted := [made_with(queues, r) for r in rps]):
             self._warn(
                 f"{self.mrc0.name} was made with other queues or CPUs ({self.mrc0.alias or 'no alias'}, and not "
-                f"{wanted}): in a quiet moment `ip link del {self.mrc0.name}`, and it is made anew"
+                f"{wanted[0]}): in a quiet moment `ip link del {self.mrc0.name}`, and it is made anew"
             )
         await self._netlink.ensure_unpaced(self.mrc0_peer)
         await self._pace(mtu, longest)

@@ -1,12 +1,13 @@
 """The overlay's veth: made once, put right when meddled with, nobody else's taken; and offloads."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from mrcd import cpus
+from mrcd import cpus, libbpf
 from mrcd.errors import KernelError, MachineError
 from mrcd.netlink import Netlink, made_with, set_offload
 from mrcd.netmessages import Link
@@ -31,7 +32,7 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
     mask = Path("/proc/sys/net/core/rps_default_mask")
     before = mask.read_text()
     veth = {"mtu": 9020, "gso_max_size": 65455}
-    link, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues, rps={0, 1}))
+    link, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues, rps=lambda: {0, 1}))
     assert link.alias == made_with(queues, {0, 1})
     assert mask.read_text() == before
     # /sys shows the network namespace of who has mounted it.
@@ -42,8 +43,25 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
     assert {file: cpus.of_mask(text) for file, text in masks.items()} == {file: {0, 1} for file in files}
     assert done.stdout.split().count(f"tx-{queues - 1}") == 2
     assert f"tx-{queues}" not in done.stdout
-    again, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues + 1, rps={0}))
+    again, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues + 1, rps=_asked_in_vain))
     assert again == link
+
+
+def _asked_in_vain() -> set[int]:
+    raise AssertionError("the pair is there")
+
+
+def test_what_an_interrupt_of_another_cpu_costs() -> None:
+    there = cpus.online()
+    if len(there) < 2:
+        pytest.skip("one CPU has no other to interrupt")
+    allowed = os.sched_getaffinity(0)
+    assert 100 < cpus.interrupt_ns(there) < 10**8
+    assert os.sched_getaffinity(0) == allowed
+    program = libbpf.load_noop()
+    with pytest.raises(KernelError, match="run a program on CPU 8191"):
+        libbpf.run_on(program, 8191)
+    os.close(program)
 
 
 def test_what_held_packets_back_before_is_taken_away(ns: Namespace) -> None:

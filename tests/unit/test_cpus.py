@@ -1,5 +1,6 @@
 """Which CPUs, by names, lists and masks; and the sysctl under which interfaces are made."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from _pytest.logging import LogCaptureFixture
 
 from mrcd import cpus
 from mrcd.checks import cpu_list
+from mrcd.errors import KernelError
 
 MASKS = [
     (set(), "00000000"),
@@ -32,7 +34,7 @@ def test_lists(words: str, some: set[int]) -> None:
 
 @pytest.mark.parametrize("words", ["", "x", "1-", "-1", "3-1", "1,,2", "0-8192", "1 2", "99999999999"])
 def test_what_is_no_list(words: str) -> None:
-    with pytest.raises(ValueError, match='write "0-3,8", "all" or "none"'):
+    with pytest.raises(ValueError, match='write "0-3,8", "auto", "all" or "none"'):
         cpu_list(words)
 
 
@@ -48,7 +50,39 @@ def test_what_is_no_list(words: str) -> None:
     ],
 )
 def test_chosen_of_those_that_there_are(words: str, there: set[int], chosen: set[int]) -> None:
+    assert cpus.choices(words, there) == [chosen]
     assert cpus.chosen(words, there) == chosen
+
+
+def test_flows_spread_where_an_interrupt_costs_less_than_it_saves(
+    monkeypatch: pytest.MonkeyPatch, caplog: LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    took: int | Exception = cpus.DEAR_NS
+
+    def interrupt_ns(there: set[int]) -> int:
+        assert there == {0, 1}
+        if isinstance(took, Exception):
+            raise took
+        return took
+
+    monkeypatch.setattr(cpus, "interrupt_ns", interrupt_ns)
+    assert cpus.choices("auto", {0, 1}) == [{0, 1}, set()]
+    assert cpus.chosen("auto", {0, 1}) == {0, 1}
+    assert not caplog.messages
+    took = 15_400
+    assert cpus.chosen("auto", {0, 1}) == set()
+    assert "takes 15 us here" in caplog.messages[0]
+    assert cpus.chosen("all", {0, 1}) == {0, 1}
+    took = KernelError("run a program on CPU 1", errno.EINVAL)
+    assert cpus.chosen("auto", {0, 1}) == {0, 1}
+    assert "not known: run a program on CPU 1" in caplog.messages[1]
+    assert cpus.chosen("auto", {0}) == set()  # and measures nothing
+
+
+def test_the_quickest_tenth() -> None:
+    assert cpus.quickest([90, 10, 50]) == 10
+    assert cpus.quickest(range(100, 0, -1)) == 11
 
 
 def test_those_of_this_machine(tmp_path: Path) -> None:

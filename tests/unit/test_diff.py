@@ -147,7 +147,7 @@ def test_another_label_of_a_path_is_a_difference() -> None:
         ),
         (
             'rps_cpus = "none"',
-            "overlay.rps_cpus all → none",
+            "overlay.rps_cpus auto → none",
             "`systemctl restart mrcd`, then `ip link del` the overlay's interface: mrcd makes it anew",
         ),
         (
