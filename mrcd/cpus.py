@@ -36,10 +36,12 @@ def choices(words: str, there: set[int]) -> list[set[int]]:
     return [there if words == "all" else cpu_list(words) & there]
 
 
-def chosen(words: str, there: set[int]) -> set[int]:
-    """One of them, by what an interrupt costs here. Takes some milliseconds."""
+def chosen(words: str, there: set[int], *, bursts: bool) -> set[int]:
+    """One of them. Where whole bursts come (`bursts`), each with an interrupt of its own, it goes by what that costs
+    here, which takes some milliseconds to find out; packets that come one by one share interrupts.
+    """
     wanted, *rest = choices(words, there)
-    if not rest:
+    if not rest or not bursts:
         return wanted
     try:
         took = interrupt_ns(there)

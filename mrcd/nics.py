@@ -50,6 +50,7 @@ class Nics:
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
         there = cpus.online()
         queues, rps = min(len(there), abi.MERGE_QUEUES), cpus.choices(overlay.rps_cpus, there)
+        ports = hooks.ports(self.plan.interfaces, await self._netlink.links())
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
@@ -57,7 +58,7 @@ class Nics:
             mtu=mtu,
             gso_max_size=longest,
             queues=queues,
-            rps=lambda: cpus.chosen(overlay.rps_cpus, there),
+            rps=lambda: cpus.chosen(overlay.rps_cpus, there, bursts=not hooks.merges(c.granularity, ports)),
         )
         if self.mrc0.alias not in (wanted := [made_with(queues, r) for r in rps]):
             self._warn(

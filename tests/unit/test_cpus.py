@@ -51,7 +51,7 @@ def test_what_is_no_list(words: str) -> None:
 )
 def test_chosen_of_those_that_there_are(words: str, there: set[int], chosen: set[int]) -> None:
     assert cpus.choices(words, there) == [chosen]
-    assert cpus.chosen(words, there) == chosen
+    assert cpus.chosen(words, there, bursts=True) == chosen
 
 
 def test_flows_spread_where_an_interrupt_costs_less_than_it_saves(
@@ -68,16 +68,17 @@ def test_flows_spread_where_an_interrupt_costs_less_than_it_saves(
 
     monkeypatch.setattr(cpus, "interrupt_ns", interrupt_ns)
     assert cpus.choices("auto", {0, 1}) == [{0, 1}, set()]
-    assert cpus.chosen("auto", {0, 1}) == {0, 1}
+    assert cpus.chosen("auto", {0, 1}, bursts=True) == {0, 1}
     assert not caplog.messages
     took = 15_400
-    assert cpus.chosen("auto", {0, 1}) == set()
+    assert cpus.chosen("auto", {0, 1}, bursts=True) == set()
     assert "takes 15 us here" in caplog.messages[0]
-    assert cpus.chosen("all", {0, 1}) == {0, 1}
+    assert cpus.chosen("auto", {0, 1}, bursts=False) == {0, 1}
+    assert cpus.chosen("all", {0, 1}, bursts=True) == {0, 1}
     took = KernelError("run a program on CPU 1", errno.EINVAL)
-    assert cpus.chosen("auto", {0, 1}) == {0, 1}
+    assert cpus.chosen("auto", {0, 1}, bursts=True) == {0, 1}
     assert "not known: run a program on CPU 1" in caplog.messages[1]
-    assert cpus.chosen("auto", {0}) == set()  # and measures nothing
+    assert cpus.chosen("auto", {0}, bursts=True) == set()  # and measures nothing
 
 
 def test_the_quickest_tenth() -> None:
