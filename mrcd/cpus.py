@@ -1,10 +1,16 @@
 """On which CPUs the kernel handles what an interface has received: receive packet steering (RPS)."""
 
+import asyncio
+import errno
+import hashlib
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mrcd import libbpf
@@ -17,9 +23,10 @@ _NET = Path("/sys/class/net")
 _DEFAULT = Path("/proc/sys/net/core/rps_default_mask")
 _ONLINE = Path("/sys/devices/system/cpu/online")
 
-# Some 2 us on bare metal. Where a hypervisor has to send it (11 to 16 us) what RPS spreads costs more than it saves.
+# Where a hypervisor has to send it (11 us were measured) what RPS spreads costs more than it saves.
 DEAR_NS = 6_000
-_RUNS, _OTHERS = 64, 4
+_RUNS, _MOST_S = 64, 0.02
+_HASHES = 1000  # a millisecond, more or less
 
 
 def online(path: Path = _ONLINE) -> set[int]:
@@ -27,52 +34,73 @@ def online(path: Path = _ONLINE) -> set[int]:
     return cpu_list(path.read_text(encoding="ascii").strip())
 
 
-def choices(words: str, there: set[int]) -> list[set[int]]:
-    """What overlay.rps_cpus lets be, of those `there`, the wanted first. None where there is but one CPU. Pure."""
-    if words == "none" or len(there) < 2:
-        return [set()]
-    if words == "auto":
-        return [there, set()]
-    return [there if words == "all" else cpu_list(words) & there]
-
-
-def chosen(words: str, there: set[int], *, bursts: bool) -> set[int]:
-    """One of them. Where whole bursts come (`bursts`), each with an interrupt of its own, it goes by what that costs
-    here, which takes some milliseconds to find out; packets that come one by one share interrupts.
+def choices(setting: str, there: set[int], *, bursts: bool) -> list[set[int]]:
+    """What overlay.rps_cpus lets be, of those `there`, the wanted first. None where there is but one CPU. Where whole
+    bursts come (`bursts`), each with an interrupt of its own, "auto" goes by what that costs; packets that come one by
+    one share interrupts. Pure.
     """
-    wanted, *rest = choices(words, there)
-    if not rest or not bursts:
+    if setting == "none" or len(there) < 2:
+        return [set()]
+    if setting == "auto":
+        return [there, set()] if bursts else [there]
+    return [there if setting == "all" else cpu_list(setting) & there]
+
+
+async def chosen(setting: str, there: set[int], *, bursts: bool) -> set[int]:
+    """One of them."""
+    wanted, *rest = choices(setting, there, bursts=bursts)
+    if not rest:
         return wanted
     try:
-        took = interrupt_ns(there)
+        with ThreadPoolExecutor(1) as thread:  # of its own, which ends: it stays on one CPU
+            took = await asyncio.get_running_loop().run_in_executor(thread, interrupt_ns, there)
     except (KernelError, OSError) as e:
-        log.info("what an interrupt of another CPU costs is not known: %s", e)
+        log.info("received flows spread over the CPUs %s: what interrupts cost is not known: %s", words(there), e)
         return wanted
-    if took <= DEAR_NS:
-        return wanted
-    log.info(
-        "an interrupt of another CPU takes %.0f us here, more than it saves: received flows are handled where they "
-        'come in; overlay.rps_cpus = "all" spreads them all the same',
-        took / 1000,
-    )
-    return rest[0]
+    found = wanted if took <= DEAR_NS else rest[0]
+    what = f"spread over the CPUs {words(found)}" if found else "are handled where they come in"
+    log.info('received flows %s (rps_cpus = "auto"): to interrupt another CPU takes %.1f us', what, took / 1000)
+    return found
 
 
 def interrupt_ns(there: Iterable[int]) -> int:
-    """What it costs to have another CPU do nothing, and hear that it has, beside doing so oneself: the quickest tenth
-    of some. So it is the interrupts, and not from which sleep an idle CPU has to wake, or who had to wait for whom.
+    """What it costs to have another CPU, which is busy, do nothing, and to hear that it has, beside doing so oneself:
+    the quickest tenth of some. Pins the thread that calls this. Raises OSError if it may use one CPU only, KernelError.
     """
-    allowed = os.sched_getaffinity(0)
-    own = min(allowed)
-    others = sorted(set(there) - {own})[:_OTHERS]
-    program = libbpf.load_noop()
-    try:
+    own, other, *_ = sorted(os.sched_getaffinity(0) & set(there)) + [None] * 2
+    if own is None or other is None:
+        raise OSError(errno.ENODEV, "mrcd may use no other CPU")
+    mine: list[int] = []
+    theirs: list[int] = []
+    with _busy(other), libbpf.noop() as program:
         os.sched_setaffinity(0, {own})
-        mine, theirs = ([libbpf.run_on(program, c) for _ in range(_RUNS) for c in some] for some in ([own], others))
-    finally:
-        os.sched_setaffinity(0, allowed)
-        os.close(program)
+        until = time.monotonic() + _MOST_S
+        while len(theirs) < _RUNS and (not theirs or time.monotonic() < until):
+            mine.append(libbpf.run_on(program, own))
+            theirs.append(libbpf.run_on(program, other))
     return quickest(theirs) - quickest(mine)
+
+
+@contextmanager
+def _busy(cpu: int) -> Iterator[None]:
+    """A block in which a CPU does not sleep: some poll then, and are told without an interrupt."""
+    begun, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with suppress(OSError):
+            os.sched_setaffinity(0, {cpu})
+        while not over.is_set():
+            begun.set()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", _HASHES)  # without the interpreter's lock
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def quickest(times: Iterable[int]) -> int:

@@ -333,16 +333,21 @@ def possible_cpus() -> int:
     return check("count the CPUs", lib().libbpf_num_possible_cpus())
 
 
-def load_noop() -> int:
-    """The descriptor of a program that does nothing and may be run on any CPU; the caller closes it."""
+@contextlib.contextmanager
+def noop() -> Iterator[int]:
+    """The descriptor of a program that does nothing and may be run on any CPU."""
     load = lib().bpf_prog_load
-    return check("load a program", load(_RAW_TRACEPOINT, b"mrc_noop", b"GPL", _NOOP, ct.c_size_t(2), None))
+    fd = check("load a program", load(_RAW_TRACEPOINT, b"mrc_noop", b"GPL", _NOOP, ct.c_size_t(2), None))
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def run_on(prog_fd: int, cpu: int) -> int:
-    """Have that CPU run such a program, by an interrupt if it is another. Returns the nanoseconds until it has."""
+    """Have that CPU run such a program, by an interrupt if it is another and busy. Returns the ns until it has."""
     opts = TestRunOpts(sz=ct.sizeof(TestRunOpts), flags=_RUN_ON_CPU, cpu=cpu)
-    run = _short_calls().bpf_prog_test_run_opts
+    run = lib().bpf_prog_test_run_opts
     began = time.perf_counter_ns()
     failed = run(prog_fd, ct.byref(opts))
     took = time.perf_counter_ns() - began

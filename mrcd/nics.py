@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from ipaddress import IPv6Address, ip_address
 
 from mrcd import abi, cpus, hooks, routes
@@ -49,8 +50,7 @@ class Nics:
         """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
         there = cpus.online()
-        queues, rps = min(len(there), abi.MERGE_QUEUES), cpus.choices(overlay.rps_cpus, there)
-        ports = hooks.ports(self.plan.interfaces, await self._netlink.links())
+        queues = min(len(there), abi.MERGE_QUEUES)
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
@@ -58,13 +58,8 @@ class Nics:
             mtu=mtu,
             gso_max_size=longest,
             queues=queues,
-            rps=lambda: cpus.chosen(overlay.rps_cpus, there, bursts=not hooks.merges(c.granularity, ports)),
+            rps=lambda links: self._spread(there, hooks.ports(self.plan.interfaces, links)),
         )
-        if self.mrc0.alias not in (wanted := [made_with(queues, r) for r in rps]):
-            self._warn(
-                f"{self.mrc0.name} was made with other queues or CPUs ({self.mrc0.alias or 'no alias'}, and not "
-                f"{wanted[0]}): in a quiet moment `ip link del {self.mrc0.name}`, and it is made anew"
-            )
         await self._netlink.ensure_unpaced(self.mrc0_peer)
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
@@ -82,6 +77,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
+        self._check_alias(queues, cpus.choices(overlay.rps_cpus, there, bursts=self._bursts(self.ports)))
         self._merge((self.mrc0.alias or "").startswith(ALIAS) and hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
@@ -140,6 +136,23 @@ class Nics:
         return hooks.tc_hooks((self.mrc0, self.mrc0_peer), self._links.values())
 
     # ---- a look ----
+
+    def _bursts(self, ports: dict[int, hooks.Port]) -> bool:
+        """Whether bursts come whole; of NICs that are not there it is not to be expected."""
+        return bool(ports) and not hooks.merges(self.plan.config.cluster.granularity, ports)
+
+    async def _spread(self, there: set[int], ports: dict[int, hooks.Port]) -> AbstractSet[int]:
+        """Over which CPUs the flows spread of a mrc0 that is made now."""
+        return await cpus.chosen(self.plan.config.overlay.rps_cpus, there, bursts=self._bursts(ports))
+
+    def _check_alias(self, queues: int, rps: list[set[int]]) -> None:
+        """Warn where mrc0 was made otherwise than it would be now."""
+        name, wanted = self.mrc0.name, [made_with(queues, r) for r in rps]
+        if self.mrc0.alias not in wanted:
+            self._warn(
+                f"{name} was made with other queues or CPUs ({self.mrc0.alias or 'no alias'}, and not "
+                f"{' or '.join(wanted)}): in a quiet moment `ip link del {name}`, and it is made anew"
+            )
 
     async def _first_hops(self) -> dict[int, str]:
         return await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))

@@ -1,11 +1,12 @@
 """Taking the data plane down and bringing it up again, when an administrator says so."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from mrcd import abi
 from mrcd.daemon import Daemon
-from mrcd.errors import UsageError
+from mrcd.errors import MrcdError, UsageError
 from mrcd.tables import Tables
 
 QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
@@ -58,15 +59,24 @@ async def attach(daemon: Daemon) -> str:
     async with daemon.admin_lock, daemon.netlink_lock:
         if not daemon.detached:
             return "already attached"
+        popped = daemon.dataplane.attached()
         daemon.tables.node["status"] = int(daemon.tables.node["status"]) & ~abi.STATUS_DETACHED
         try:
             daemon.attach_programs()
         except BaseException:
             daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
+            with contextlib.suppress(MrcdError):
+                if not popped:  # mrc_pop had been taken away by force
+                    daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
+                daemon.attach_programs()
             raise
         await daemon.save_running()
         daemon.monitor.forget()
         daemon.monitor.announce()
-        await daemon.write_routes(set(daemon.peers))
         daemon.events.add("daemon", reason="admin", before="detached", after="attached")
+        try:
+            await daemon.write_routes(set(daemon.peers))
+        except MrcdError:
+            daemon.look_at_routes()  # it is attached: what could not be written is tried again
+            raise
         return "attached"

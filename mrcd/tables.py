@@ -1,6 +1,7 @@
 """The pinned tables as numpy arrays: no system call and no copy per entry."""
 
 import contextlib
+import errno
 import mmap
 import os
 import struct
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd import abi, libbpf, ring
-from mrcd.errors import MachineError
+from mrcd.errors import KernelError, MachineError
 from mrcd.giveway import by_and_by
 
 
@@ -119,6 +120,7 @@ def is_detached(record: np.void | NDArray[np.void]) -> bool:
     return bool(int(record["status"]) & abi.STATUS_DETACHED)
 
 
+_ARRAY = 2  # enum bpf_map_type
 GENERATION, STATUS = 0, 2  # words of mrc_node, in their places since ABI 1
 
 
@@ -126,7 +128,10 @@ def change_word(node: Path, word: int, change: Callable[[int], int]) -> int:
     """Change a word of a pinned mrc_node, of any version. Returns what it was; raises KernelError."""
     with libbpf.opened(node) as fd:
         key = struct.pack("I", 0)
-        value = bytearray(libbpf.lookup_elem(fd, key, libbpf.map_info(fd)[1]) or b"")
+        found = libbpf.info(fd)
+        if (found.type, found.name) != (_ARRAY, b"mrc_node") or found.value_size < 4 * (word + 1):
+            raise KernelError(f"{node} is no mrc_node", errno.EINVAL)
+        value = bytearray(libbpf.lookup_elem(fd, key, found.value_size) or b"")
         (before,) = struct.unpack_from("I", value, 4 * word)
         struct.pack_into("I", value, 4 * word, change(before))
         libbpf.update_elem(fd, key, bytes(value))

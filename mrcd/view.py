@@ -6,6 +6,7 @@ Made from the mapped tables and the plan alone, so that mrcctl can answer withou
 import contextlib
 import functools
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -366,6 +367,14 @@ def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) 
     new.rename(run_dir / RUNNING_FILE)
 
 
+def read_running(path: Path) -> tuple[Any, os.stat_result]:
+    """What mrcd has left, and whose file it is. Root reads what a user who is not may replace: by a link, or a pipe.
+    Raises OSError, ValueError.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as f:
+        return json.load(f), os.fstat(f.fileno())
+
+
 def pins_lost(pins: Path) -> str | None:
     """What is to be said of pins that are gone; None if they are there, or cannot be seen."""
     with contextlib.suppress(PermissionError):
@@ -377,7 +386,7 @@ def pins_lost(pins: Path) -> str | None:
 def hosts_before(run_dir: Path) -> dict[int, str]:
     """The names of all hosts by id, in the file by which the daemon ran last; none if that is not known."""
     try:
-        hosts = json.loads((run_dir / RUNNING_FILE).read_text())["config"]["hosts"]
+        hosts = read_running(run_dir / RUNNING_FILE)[0]["config"]["hosts"]
         return {int(h["id"]): str(h["name"]) for h in hosts}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
@@ -400,7 +409,7 @@ def open_pinned(run_dir: Path) -> View:
     """The view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
     path = run_dir / RUNNING_FILE
     try:
-        document = json.loads(path.read_text())
+        document, _ = read_running(path)
         found, hooks, pins = plan_in(document), document["hooks"], Path(document["pins"])
     except (OSError, ValueError, KeyError, TypeError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]

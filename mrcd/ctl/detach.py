@@ -22,6 +22,7 @@ from mrcd.pacing import pace
 from mrcd.pins import in_bpffs, locked
 from mrcd.switch import QUIET_MS, QUIET_TRIES, wait_quiet
 from mrcd.tables import STATUS, Tables, change_word
+from mrcd.topology import Plan
 
 _NOWHERE = Path(os.devnull, "pins")
 
@@ -38,11 +39,9 @@ class _Left:
 
     @classmethod
     def read(cls, path: Path) -> "_Left":
-        """Root reads what a user who is not may replace: by a link, say, or a pipe."""
+        """Raises MachineError."""
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as f:
-                file = os.fstat(f.fileno())
-                document = json.load(f)
+            document, file = view.read_running(path)
             config = document["config"]
             overlay, cluster = config["overlay"], config["cluster"]
             ecmp = cluster["steering"] == "ecmp"
@@ -50,6 +49,13 @@ class _Left:
         except (OSError, ValueError, KeyError, TypeError) as e:
             why = e.strerror if isinstance(e, OSError) else repr(e)
             raise MachineError(f"no usable {path}: {why}", hint="mrcd has not run on this host yet") from None
+
+    def plan(self) -> Plan:
+        """Raises MrcdError if another version wrote it, whose configuration is none of this."""
+        try:
+            return view.plan_in(self.document)
+        except (ValueError, KeyError, TypeError) as e:
+            raise MachineError(f"another version's configuration: {e!r}") from None
 
 
 def without_mrcd(run_dir: Path) -> dict[str, Any]:
@@ -67,7 +73,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
             stack.callback(os.close, lock := locked(home))
             versions = sorted(p for p in home.glob("abi*") if p.is_dir())
             for path in versions:
-                _leads_nowhere_else(path, path / "links")
+                _leads_nowhere_else(path, path / "links", path / "mrc_node")
         attached = any(Links(p).attached() for p in versions)
         for path in versions:
             with contextlib.suppress(KernelError):  # there is none
@@ -76,7 +82,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
         quiet = _wait_quiet(left, lock) if attached else not unrouted  # who sprays cannot be told
         for path in versions or [_NOWHERE]:  # filters are held by nothing that is pinned
             Links(path).detach_others(set(), hooks)
-    _forget_hooks(run_dir / view.RUNNING_FILE, left)
+        _forget_hooks(run_dir / view.RUNNING_FILE, left)
     return {"attached": False, "message": _message(left, attached, unrouted, quiet)}
 
 
@@ -106,7 +112,7 @@ def _wait_quiet(left: _Left, lock: int) -> bool:
     """Tell all peers until no sprayed packet comes; False if they keep coming, or cannot be told."""
     with contextlib.ExitStack() as stack:
         try:
-            plan = view.plan_in(left.document)
+            plan = left.plan()
             tables = Tables(left.pins, writable=False)
             stack.callback(tables.close)
             libbpf.use_bcc()
@@ -119,7 +125,7 @@ def _wait_quiet(left: _Left, lock: int) -> bool:
             window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
             peers = [p.host.id for p in plan.peers]
             return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
-        except (MrcdError, OSError, ValueError, KeyError, TypeError):
+        except (MrcdError, OSError):
             time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # many ask meanwhile, and are told
             return False
 

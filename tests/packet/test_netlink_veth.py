@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
     mask = Path("/proc/sys/net/core/rps_default_mask")
     before = mask.read_text()
     veth = {"mtu": 9020, "gso_max_size": 65455}
-    link, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues, rps=lambda: {0, 1}))
+    link, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues, rps=_both))
     assert link.alias == made_with(queues, {0, 1})
     assert mask.read_text() == before
     # /sys shows the network namespace of who has mounted it.
@@ -47,21 +48,26 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
     assert again == link
 
 
-def _asked_in_vain() -> set[int]:
-    raise AssertionError("the pair is there")
+async def _both(links: dict[str, Link]) -> set[int]:
+    assert "lo" in links
+    return {0, 1}
+
+
+async def _asked_in_vain(links: dict[str, Link]) -> set[int]:
+    raise AssertionError(f"the pair is there: {links}")
 
 
 def test_what_an_interrupt_of_another_cpu_costs() -> None:
-    there = cpus.online()
-    if len(there) < 2:
+    there, allowed = cpus.online(), os.sched_getaffinity(0)
+    if len(there & allowed) < 2:
         pytest.skip("one CPU has no other to interrupt")
-    allowed = os.sched_getaffinity(0)
-    assert 100 < cpus.interrupt_ns(there) < 10**8
+    with ThreadPoolExecutor(1) as thread:
+        assert 100 < thread.submit(cpus.interrupt_ns, there).result() < 10**8
+        with pytest.raises(OSError, match="may use no other CPU"):
+            thread.submit(cpus.interrupt_ns, there).result()  # it has pinned itself
     assert os.sched_getaffinity(0) == allowed
-    program = libbpf.load_noop()
-    with pytest.raises(KernelError, match="run a program on CPU 8191"):
+    with libbpf.noop() as program, pytest.raises(KernelError, match="run a program on CPU 8191"):
         libbpf.run_on(program, 8191)
-    os.close(program)
 
 
 def test_what_held_packets_back_before_is_taken_away(ns: Namespace) -> None:

@@ -10,7 +10,7 @@ from mrcd import abi, config, install, libbpf, topology
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.errors import KernelError, MachineError
-from mrcd.tables import Tables
+from mrcd.tables import STATUS, Tables, change_word
 from tests import cluster_files
 from tests.packet.cluster import Setup
 
@@ -121,6 +121,14 @@ def test_the_word_of_the_administrator_outlives_the_tables(bpffs: Path) -> None:
     assert 0 != tables.node["generation"] != before["generation"]
     tables.close()
     second.close()
+
+
+def test_no_word_is_written_but_into_a_mrc_node(bpffs: Path) -> None:
+    made = _start(bpffs)
+    for name in ("mrc_drops", "mrc_planes", "mrc_events"):  # what a link of that name may lead to
+        with pytest.raises(KernelError, match="is no mrc_node"):
+            change_word(made.pins / name, STATUS, lambda status: status | 1)
+    made.close()
 
 
 def test_no_probe_is_answered_while_programs_with_other_tables_take_their_places(bpffs: Path) -> None:

@@ -1,5 +1,6 @@
 """Which CPUs, by names, lists and masks; and the sysctl under which interfaces are made."""
 
+import asyncio
 import errno
 from pathlib import Path
 
@@ -50,8 +51,9 @@ def test_what_is_no_list(words: str) -> None:
     ],
 )
 def test_chosen_of_those_that_there_are(words: str, there: set[int], chosen: set[int]) -> None:
-    assert cpus.choices(words, there) == [chosen]
-    assert cpus.chosen(words, there, bursts=True) == chosen
+    for bursts in (False, True):
+        assert cpus.choices(words, there, bursts=bursts) == [chosen]
+        assert asyncio.run(cpus.chosen(words, there, bursts=bursts)) == chosen
 
 
 def test_flows_spread_where_an_interrupt_costs_less_than_it_saves(
@@ -66,19 +68,26 @@ def test_flows_spread_where_an_interrupt_costs_less_than_it_saves(
             raise took
         return took
 
+    def chosen(there: set[int], *, bursts: bool) -> set[int]:
+        found = asyncio.run(cpus.chosen("auto", there, bursts=bursts))
+        assert found in cpus.choices("auto", there, bursts=bursts)
+        return found
+
     monkeypatch.setattr(cpus, "interrupt_ns", interrupt_ns)
-    assert cpus.choices("auto", {0, 1}) == [{0, 1}, set()]
-    assert cpus.chosen("auto", {0, 1}, bursts=True) == {0, 1}
-    assert not caplog.messages
+    assert chosen({0, 1}, bursts=True) == {0, 1}
     took = 15_400
-    assert cpus.chosen("auto", {0, 1}, bursts=True) == set()
-    assert "takes 15 us here" in caplog.messages[0]
-    assert cpus.chosen("auto", {0, 1}, bursts=False) == {0, 1}
-    assert cpus.chosen("all", {0, 1}, bursts=True) == {0, 1}
+    assert chosen({0, 1}, bursts=True) == set()
     took = KernelError("run a program on CPU 1", errno.EINVAL)
-    assert cpus.chosen("auto", {0, 1}, bursts=True) == {0, 1}
-    assert "not known: run a program on CPU 1" in caplog.messages[1]
-    assert cpus.chosen("auto", {0}, bursts=True) == set()  # and measures nothing
+    assert chosen({0, 1}, bursts=True) == {0, 1}
+    assert [m.partition(" (rps")[0].partition(": run")[0] for m in caplog.messages] == [
+        "received flows spread over the CPUs 0-1",
+        "received flows are handled where they come in",
+        "received flows spread over the CPUs 0-1: what interrupts cost is not known",
+    ]
+    assert "to interrupt another CPU takes 15.4 us" in caplog.messages[1]
+    assert chosen({0, 1}, bursts=False) == {0, 1}
+    assert chosen({0}, bursts=True) == set()
+    assert len(caplog.messages) == 3  # these two measured nothing
 
 
 def test_the_quickest_tenth() -> None:

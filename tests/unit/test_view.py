@@ -1,5 +1,6 @@
 """The documents that users see, made from tables."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +10,8 @@ import pytest
 
 from mrcd import abi, config, install, tables, topology, view
 from mrcd.abi import EvState, Reason
-from mrcd.errors import UsageError
+from mrcd.ctl import detach
+from mrcd.errors import MachineError, UsageError
 from tests.unit.arrays import TEXT, Arrays
 
 S = 10**9
@@ -152,3 +154,28 @@ def test_more_lost_than_judged_cannot_be() -> None:
     h = Host()
     h.ledgers["judged"][1, 5] = 3
     assert (h.path()["lost_packets"], h.path()["rx_packets"]) == (3, 0)
+
+
+@pytest.mark.parametrize("make", ["link", "pipe", "nothing", "words"])
+def test_what_mrcd_has_left_is_read_as_it_is_or_not_at_all(tmp_path: Path, make: str) -> None:
+    """Root reads what a user who is not root may replace."""
+    left, secret = tmp_path / view.RUNNING_FILE, tmp_path / "secret"
+    secret.write_text('{"config": {"hosts": []}}')
+    if make == "link":
+        left.symlink_to(secret)
+    elif make == "pipe":
+        os.mkfifo(left)
+    elif make == "words":
+        left.write_text("secret")
+    with pytest.raises(MachineError, match=f"no usable {left}"):
+        view.open_pinned(tmp_path)
+    with pytest.raises(MachineError, match=f"no usable {left}"):
+        detach._Left.read(left)
+    assert view.hosts_before(tmp_path) == {}
+
+
+def test_what_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "abi6").symlink_to("/nowhere")
+    detach._leads_nowhere_else(tmp_path, tmp_path / "abi5")
+    with pytest.raises(MachineError, match="abi6 is a symbolic link"):
+        detach._leads_nowhere_else(tmp_path, tmp_path / "abi6")

@@ -1,0 +1,86 @@
+"""mrcd.switch: an attach that fails leaves a host as it was; what the kernel lacks then is looked at again."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mrcd import abi, switch
+from mrcd.errors import KernelError
+
+REFUSED = KernelError("attach mrc_pop", 16)
+
+
+class Host:
+    """A detached daemon; `attach` is what becomes of its programs."""
+
+    def __init__(self, attach: Callable[["Host"], None], *, attached: bool) -> None:
+        self.attach, self.is_attached = attach, attached
+        self.did: list[str] = []
+        self.events: list[str] = []
+        self.admin_lock, self.netlink_lock = asyncio.Lock(), asyncio.Lock()
+        self.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
+        self.tables.node["status"] = abi.STATUS_DETACHED
+        self.dataplane = SimpleNamespace(attached=lambda: self.is_attached, detach_others=self.detach_others)
+        self.nics = SimpleNamespace(tc_hooks=list)
+        told = SimpleNamespace(forget=lambda: None, announce=lambda: self.did.append("announce"))
+        self.monitor, self.peers = told, {7: None}
+        self.look_at_routes = lambda: self.did.append("look at routes")
+
+    @property
+    def detached(self) -> bool:
+        return bool(int(self.tables.node["status"]) & abi.STATUS_DETACHED)
+
+    def detach_others(self, keep: set[str], hooks: list[Any]) -> None:
+        assert (keep, hooks) == (set(), [])
+        self.is_attached = False
+        self.did.append("detach")
+
+    def attach_programs(self) -> None:
+        self.did.append("pop" if self.detached else "all")
+        self.attach(self)
+
+    async def save_running(self) -> None:
+        self.did.append("save")
+
+    async def write_routes(self, rows: set[int]) -> None:
+        assert rows == {7}
+        self.did.append("routes")
+        if self.did.count("routes") == 1:
+            raise KernelError("add a route", 17)
+
+
+def _fails_half_way(host: Host) -> None:
+    host.is_attached = True
+    if not host.detached:
+        raise REFUSED
+
+
+@pytest.mark.parametrize(("attached", "did"), [(True, ["all", "pop"]), (False, ["all", "detach", "pop"])])
+def test_an_attach_that_fails_leaves_a_host_detached_as_it_was(attached: bool, did: list[str]) -> None:
+    host: Any = Host(_fails_half_way, attached=attached)
+    with pytest.raises(KernelError, match="attach mrc_pop"):
+        asyncio.run(switch.attach(host))
+    assert (host.did, host.detached) == (did, True)
+
+
+def test_what_refuses_to_be_undone_too_hides_no_reason() -> None:
+    def refuse(_: Host) -> None:
+        raise REFUSED
+
+    host: Any = Host(refuse, attached=True)
+    with pytest.raises(KernelError, match="attach mrc_pop"):
+        asyncio.run(switch.attach(host))
+    assert host.detached
+
+
+def test_routes_that_could_not_be_written_are_tried_again() -> None:
+    host: Any = Host(lambda _: None, attached=True)
+    host.events = SimpleNamespace(add=lambda kind, **_: host.did.append(kind))
+    with pytest.raises(KernelError, match="add a route"):
+        asyncio.run(switch.attach(host))
+    assert host.did == ["all", "save", "announce", "daemon", "routes", "look at routes"]
+    assert not host.detached
