@@ -126,6 +126,39 @@ static __always_inline int to_be_merged(struct __sk_buff *skb, const struct mrc_
 	       skb->len <= settings.inner_mtu + ETH_HLEN && accounted_for(skb);
 }
 
+#define HOMES 1024 /* flows, more or less */
+#define HOME_NS 10000000ULL
+
+struct home {
+	__u64 ns; /* when a packet came there, at most HOME_NS / 4 before the last one */
+	__u32 cpu;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HOMES);
+	__type(key, __u32);
+	__type(value, struct home);
+} mrc_homes SEC(".maps");
+
+/* Where interrupts are dear a flow is received on the CPU on which it comes in, and which need not be interrupted, while
+ * some of its packets come there.
+ */
+static __always_inline __u32 hash_of_home(__u32 hash, __u32 cpus)
+{
+	__u32 i = hash % HOMES, cpu = bpf_get_smp_processor_id();
+	struct home *home = bpf_map_lookup_elem(&mrc_homes, &i);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!home || cpu >= cpus)
+		return hash;
+	if (aged(now, home->ns, cpu == home->cpu ? HOME_NS / 4 : HOME_NS)) {
+		home->cpu = cpu;
+		home->ns = now;
+	}
+	return hash_for_cpu(hash, home->cpu, cpus);
+}
+
 /* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it. */
 static __noinline int deliver(struct __sk_buff *skb, int xdp)
 {
@@ -139,7 +172,7 @@ static __noinline int deliver(struct __sk_buff *skb, int xdp)
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
-	bpf_set_hash(skb, f.hash);
+	bpf_set_hash(skb, self->homes ? hash_of_home(f.hash, self->homes) : f.hash);
 	if (to_be_merged(skb, self, &f, xdp)) {
 		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
 		return bpf_redirect(self->merge_ifindex, 0);

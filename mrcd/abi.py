@@ -240,7 +240,8 @@ NODE = np.dtype(
         ("beat_ifindex", _u32),
         ("overlay_ifindex", _u32),
         ("merge_ifindex", _u32),
-        ("merge_xdp", _u32),
+        ("merge_xdp", _u16),
+        ("homes", _u16),
         ("overlay_eth", _u8, 12),
     ]
 )

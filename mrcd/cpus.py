@@ -2,11 +2,11 @@
 
 import asyncio
 import errno
-import hashlib
 import logging
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ _ONLINE = Path("/sys/devices/system/cpu/online")
 # Where a hypervisor has to send it (11 us were measured) what RPS spreads costs more than it saves.
 DEAR_NS = 6_000
 _RUNS, _MOST_S = 64, 0.02
-_HASHES = 1000  # a millisecond, more or less
+_BYTES = 1 << 20  # a millisecond of work, or less
 
 
 def online(path: Path = _ONLINE) -> set[int]:
@@ -34,33 +34,26 @@ def online(path: Path = _ONLINE) -> set[int]:
     return cpu_list(path.read_text(encoding="ascii").strip())
 
 
-def choices(setting: str, there: set[int], *, bursts: bool) -> list[set[int]]:
-    """What overlay.rps_cpus lets be, of those `there`, the wanted first. None where there is but one CPU. Where whole
-    bursts come (`bursts`), each with an interrupt of its own, "auto" goes by what that costs; packets that come one by
-    one share interrupts. Pure.
-    """
+def chosen(setting: str, there: set[int]) -> set[int]:
+    """What overlay.rps_cpus means, of those `there`: none where there is but one, which has no choice. Pure."""
     if setting == "none" or len(there) < 2:
-        return [set()]
-    if setting == "auto":
-        return [there, set()] if bursts else [there]
-    return [there if setting == "all" else cpu_list(setting) & there]
+        return set()
+    return there if setting in ("auto", "all") else cpu_list(setting) & there
 
 
-async def chosen(setting: str, there: set[int], *, bursts: bool) -> set[int]:
-    """One of them."""
-    wanted, *rest = choices(setting, there, bursts=bursts)
-    if not rest:
-        return wanted
+async def interrupts_are_dear(there: set[int]) -> bool:
+    """Whether to interrupt another CPU for each burst costs more than RPS saves. Says what it finds."""
+    if len(there) < 2:
+        return False
     try:
         with ThreadPoolExecutor(1) as thread:  # of its own, which ends: it stays on one CPU
             took = await asyncio.get_running_loop().run_in_executor(thread, interrupt_ns, there)
     except (KernelError, OSError) as e:
-        log.info("received flows spread over the CPUs %s: what interrupts cost is not known: %s", words(there), e)
-        return wanted
-    found = wanted if took <= DEAR_NS else rest[0]
-    what = f"spread over the CPUs {words(found)}" if found else "are handled where they come in"
+        log.info("received flows spread over all CPUs: what interrupts cost is not known: %s", e)
+        return False
+    what = "spread over all CPUs" if took <= DEAR_NS else "stay on the CPUs on which they come in"
     log.info('received flows %s (rps_cpus = "auto"): to interrupt another CPU takes %.1f us', what, took / 1000)
-    return found
+    return took > DEAR_NS
 
 
 def interrupt_ns(there: Iterable[int]) -> int:
@@ -84,14 +77,14 @@ def interrupt_ns(there: Iterable[int]) -> int:
 @contextmanager
 def _busy(cpu: int) -> Iterator[None]:
     """A block in which a CPU does not sleep: some poll then, and are told without an interrupt."""
-    begun, over = threading.Event(), threading.Event()
+    begun, over, zeros = threading.Event(), threading.Event(), bytes(_BYTES)
 
     def work() -> None:
         with suppress(OSError):
             os.sched_setaffinity(0, {cpu})
         while not over.is_set():
             begun.set()
-            hashlib.pbkdf2_hmac("sha256", b"", b"", _HASHES)  # without the interpreter's lock
+            zlib.crc32(zeros)  # without the interpreter's lock
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -9,7 +9,7 @@ answer that differs is an error: netlink accepts and ignores attributes that it 
 import errno
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from ipaddress import IPv6Address
 from typing import Any
@@ -100,19 +100,12 @@ class Netlink:
             forget(msg)
 
     async def ensure_veth(
-        self,
-        name: str,
-        peer: str,
-        *,
-        mtu: int,
-        gso_max_size: int,
-        queues: int = 1,
-        rps: Callable[[dict[str, Link]], Awaitable[AbstractSet[int]]] | None = None,
+        self, name: str, peer: str, *, mtu: int, gso_max_size: int, queues: int = 1, rps: AbstractSet[int] = frozenset()
     ) -> tuple[Link, Link]:
         """A veth pair without neighbour discovery, up, with that MTU. Returns both ends.
 
-        `queues`, of each end and direction, and `rps`, which says on which CPUs received flows are to be handled, are
-        for a pair that is made now; its alias tells of them (`made_with`).
+        `queues`, of each end and direction, and `rps`, the CPUs for received flows, are for a pair that is made now;
+        its alias tells of them (`made_with`).
         """
         links = await self.links()
         mine, other = links.get(name), links.get(peer)
@@ -126,11 +119,10 @@ class Netlink:
             # Addresses of their own: those that the kernel makes up, udev would replace a moment later.
             far = {"ifname": peer, "address": _mac(peer), **many}
             add = self._ipr.link("add", ifname=name, address=_mac(name), kind="veth", peer=far, **many)
-            steered = await rps(links) if rps else frozenset[int]()
-            with cpus.steering(steered):
+            with cpus.steering(rps):
                 await self._do(f"create the veth pair {name}–{peer}", add)
             links = await self.links()
-            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, steered))
+            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, rps))
             await self._do(f"name {name}", alias)
         for end in (peer, name):
             link = links[end]

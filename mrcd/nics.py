@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from collections.abc import Set as AbstractSet
 from ipaddress import IPv6Address, ip_address
 
 from mrcd import abi, cpus, hooks, routes
@@ -32,12 +31,14 @@ class Nics:
         self.mrc0_peer: Link
         self.beat: tuple[Link, Link] | None = None  # a veth, whose second end holds back what it sends
         self.merging = False  # mrc0 merges what mrc0_peer sends it
+        self.homes = 0  # CPUs, on one of which each flow stays; 0: its hash names one
         self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
         self.macs: dict[int, str] = {}  # ifindex → first hop
         self._netlink, self._warn, self._look_again = netlink, warn, look_again
         self._links: dict[str, Link] = {}
         self._lost: set[int] = set()  # ifindexes that have no carrier, by events since links were looked at
         self._bare: set[int] = set()  # interfaces without a link-local address
+        self._dear: bool | None = None  # interrupts are; None: not measured yet
         self._former: set[str] = set()  # addresses of this host by a plan before this one
 
     def follow(self, plan: Plan) -> None:
@@ -50,7 +51,7 @@ class Nics:
         """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
         there = cpus.online()
-        queues = min(len(there), abi.MERGE_QUEUES)
+        queues, rps = min(len(there), abi.MERGE_QUEUES), cpus.chosen(overlay.rps_cpus, there)
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
@@ -58,8 +59,14 @@ class Nics:
             mtu=mtu,
             gso_max_size=longest,
             queues=queues,
-            rps=lambda links: self._spread(there, hooks.ports(self.plan.interfaces, links)),
+            rps=rps,
         )
+        if self.mrc0.alias != (wanted := made_with(queues, rps)):
+            self._warn(
+                f"{self.mrc0.name} was made with other queues or CPUs ({self.mrc0.alias or 'no alias'}, and not "
+                f"{wanted}): in a quiet moment `ip link del {self.mrc0.name}`, and it is made anew"
+            )
+        as_wanted = self.mrc0.alias == wanted
         await self._netlink.ensure_unpaced(self.mrc0_peer)
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
@@ -77,7 +84,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        self._check_alias(queues, cpus.choices(overlay.rps_cpus, there, bursts=self._bursts(self.ports)))
+        self.homes = len(rps) if as_wanted and await self._at_home(rps) else 0
         self._merge((self.mrc0.alias or "").startswith(ALIAS) and hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
@@ -137,22 +144,16 @@ class Nics:
 
     # ---- a look ----
 
-    def _bursts(self, ports: dict[int, hooks.Port]) -> bool:
-        """Whether bursts come whole; of NICs that are not there it is not to be expected."""
-        return bool(ports) and not hooks.merges(self.plan.config.cluster.granularity, ports)
-
-    async def _spread(self, there: set[int], ports: dict[int, hooks.Port]) -> AbstractSet[int]:
-        """Over which CPUs the flows spread of a mrc0 that is made now."""
-        return await cpus.chosen(self.plan.config.overlay.rps_cpus, there, bursts=self._bursts(ports))
-
-    def _check_alias(self, queues: int, rps: list[set[int]]) -> None:
-        """Warn where mrc0 was made otherwise than it would be now."""
-        name, wanted = self.mrc0.name, [made_with(queues, r) for r in rps]
-        if self.mrc0.alias not in wanted:
-            self._warn(
-                f"{name} was made with other queues or CPUs ({self.mrc0.alias or 'no alias'}, and not "
-                f"{' or '.join(wanted)}): in a quiet moment `ip link del {name}`, and it is made anew"
-            )
+    async def _at_home(self, rps: set[int]) -> bool:
+        """Whether flows stay on the CPUs on which they come in. Packets that come one by one share interrupts."""
+        config = self.plan.config
+        if config.overlay.rps_cpus != "auto" or hooks.merges(config.cluster.granularity, self.ports):
+            return False
+        if rps != set(range(len(rps))):  # then a CPU's number is not its place among them
+            return False
+        if self._dear is None:
+            self._dear = await cpus.interrupts_are_dear(rps)
+        return self._dear
 
     async def _first_hops(self) -> dict[int, str]:
         return await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))

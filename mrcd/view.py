@@ -105,9 +105,11 @@ class View:
         """What becomes of popped packets."""
         node, interface = self._tables.node, self._plan.config.overlay.interface
         received = int(node["overlay_ifindex"]) > 0
+        steered = cpus.words(cpus.steered(interface)) or None
         return {
             "interface": interface if received else None,
-            "rps_cpus": cpus.words(cpus.steered(interface)) or None,
+            "rps_cpus": steered,
+            "rps_by": ("arrival" if node["homes"] else "hash") if steered else None,
             "merging": received and int(node["merge_ifindex"]) > 0,
         }
 

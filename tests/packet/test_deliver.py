@@ -1,9 +1,10 @@
 """What was popped is received by mrc0: by whichever plane it came, with its flow's hash, merged where it should be."""
 
 import ctypes
+import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from mrcd import libbpf
 from mrcd.config import Granularity
 from mrcd.ctl.sockfilter import assemble
 from mrcd.netlink import set_offload
@@ -23,6 +25,7 @@ from tests.packet.wires import SECONDS, Sender, Tap, until
 pytestmark = pytest.mark.root
 
 SEGMENTS = 20
+HOMES = 1024
 TC_PLANES = (0, 1)  # the others have XDP in some test, and keep it
 _SCTP = 132
 versions = pytest.mark.parametrize("version", [4, 6])
@@ -184,6 +187,40 @@ def test_fragments_of_one_packet_go_together(bench: Bench) -> None:
     second = IP(src="10.99.0.3", dst="10.99.0.1", id=7, frag=38, proto=17) / Raw(whole[304:])
     one, other = hashes(bench, first, second)
     assert one == other
+
+
+@pytest.fixture
+def homes(bench: Bench) -> Iterator[Callable[[int, int], None]]:
+    """There may be 64 CPUs where flows are received: a hash's six bits are one's number then. Sets that all flows have
+    come to a CPU of late, or long ago."""
+    here = min(os.sched_getaffinity(0))
+    if here >= 64:
+        pytest.skip("CPUs above 63 have no number in six bits")
+    bench.tables.node["homes"] = 64
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {here})
+    fd = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_homes"])
+
+    def came(cpu: int, ns: int) -> None:
+        for i in range(HOMES):
+            libbpf.update_elem(fd, struct.pack("I", i), struct.pack("QIxxxx", ns, cpu))
+
+    yield came
+    os.sched_setaffinity(0, allowed)
+    bench.tables.node["homes"] = 0
+
+
+@versions
+def test_where_interrupts_are_dear_a_flow_is_received_where_it_comes_in(
+    bench: Bench, homes: Callable[[int, int], None], version: int
+) -> None:
+    (here,) = os.sched_getaffinity(0)
+    other = (here + 1) % 64
+    flows = [with_ports(version, 1000 + n, 2000) for n in range(8)]
+    homes(other, 0)
+    assert hashes(bench, *flows) == [here] * 8
+    homes(other, 2**62)  # it has come there not long ago, and is kept together
+    assert hashes(bench, *flows) == [other] * 8
 
 
 # ---- merging ----

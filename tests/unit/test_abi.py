@@ -73,6 +73,7 @@ def btf() -> Btf:
 # with the object
 FORGOTTEN = {
     "mrc_owners",
+    "mrc_homes",
     "mrc_classes",
     "mrc_flowlets",
     "mrc_beats",

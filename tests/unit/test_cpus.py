@@ -43,6 +43,7 @@ def test_what_is_no_list(words: str) -> None:
     ("words", "there", "chosen"),
     [
         ("all", {0, 1}, {0, 1}),
+        ("auto", {0, 1}, {0, 1}),
         ("none", {0, 1}, set()),
         ("1,5", {0, 1}, {1}),
         ("all", {0}, set()),
@@ -51,14 +52,10 @@ def test_what_is_no_list(words: str) -> None:
     ],
 )
 def test_chosen_of_those_that_there_are(words: str, there: set[int], chosen: set[int]) -> None:
-    for bursts in (False, True):
-        assert cpus.choices(words, there, bursts=bursts) == [chosen]
-        assert asyncio.run(cpus.chosen(words, there, bursts=bursts)) == chosen
+    assert cpus.chosen(words, there) == chosen
 
 
-def test_flows_spread_where_an_interrupt_costs_less_than_it_saves(
-    monkeypatch: pytest.MonkeyPatch, caplog: LogCaptureFixture
-) -> None:
+def test_dear_interrupts(monkeypatch: pytest.MonkeyPatch, caplog: LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     took: int | Exception = cpus.DEAR_NS
 
@@ -68,26 +65,20 @@ def test_flows_spread_where_an_interrupt_costs_less_than_it_saves(
             raise took
         return took
 
-    def chosen(there: set[int], *, bursts: bool) -> set[int]:
-        found = asyncio.run(cpus.chosen("auto", there, bursts=bursts))
-        assert found in cpus.choices("auto", there, bursts=bursts)
-        return found
-
     monkeypatch.setattr(cpus, "interrupt_ns", interrupt_ns)
-    assert chosen({0, 1}, bursts=True) == {0, 1}
+    assert not asyncio.run(cpus.interrupts_are_dear({0, 1}))
     took = 15_400
-    assert chosen({0, 1}, bursts=True) == set()
+    assert asyncio.run(cpus.interrupts_are_dear({0, 1}))
     took = KernelError("run a program on CPU 1", errno.EINVAL)
-    assert chosen({0, 1}, bursts=True) == {0, 1}
+    assert not asyncio.run(cpus.interrupts_are_dear({0, 1}))
     assert [m.partition(" (rps")[0].partition(": run")[0] for m in caplog.messages] == [
-        "received flows spread over the CPUs 0-1",
-        "received flows are handled where they come in",
-        "received flows spread over the CPUs 0-1: what interrupts cost is not known",
+        "received flows spread over all CPUs",
+        "received flows stay on the CPUs on which they come in",
+        "received flows spread over all CPUs: what interrupts cost is not known",
     ]
     assert "to interrupt another CPU takes 15.4 us" in caplog.messages[1]
-    assert chosen({0, 1}, bursts=False) == {0, 1}
-    assert chosen({0}, bursts=True) == set()
-    assert len(caplog.messages) == 3  # these two measured nothing
+    assert not asyncio.run(cpus.interrupts_are_dear({0}))
+    assert len(caplog.messages) == 3  # there was none to interrupt
 
 
 def test_the_quickest_tenth() -> None:

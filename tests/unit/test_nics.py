@@ -1,7 +1,6 @@
-"""mrcd.nics: over which CPUs the flows of a mrc0 spread that is made now, and what is said of one made otherwise."""
+"""mrcd.nics: where flows stay on the CPUs on which they come in."""
 
 import asyncio
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,25 +8,20 @@ import pytest
 
 from mrcd import cpus
 from mrcd.hooks import Port
-from mrcd.netlink import made_with
 from mrcd.nics import Nics
 
 BOTH = {0, 1}
 
 
-@pytest.fixture
-def dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpus, "interrupt_ns", lambda _: cpus.DEAR_NS + 1)
-
-
-def _nics(granularity: str, setting: str = "auto") -> tuple[Nics, list[str]]:
-    warned: list[str] = []
+def _nics(granularity: str, setting: str, ports: dict[int, Port]) -> Nics:
     settings = SimpleNamespace(
         cluster=SimpleNamespace(granularity=granularity), overlay=SimpleNamespace(rps_cpus=setting)
     )
-    made: Any = SimpleNamespace(config=settings)
+    plan: Any = SimpleNamespace(config=settings)
     nothing: Any = None
-    return Nics(made, nothing, warned.append, lambda: None), warned
+    nics = Nics(plan, nothing, nothing, nothing)
+    nics.ports = ports
+    return nics
 
 
 def _ports(*kinds: str | None) -> dict[int, Port]:
@@ -35,45 +29,27 @@ def _ports(*kinds: str | None) -> dict[int, Port]:
     return {plane: Port(plane, link, link) for plane, link in enumerate(links)}
 
 
-@pytest.mark.usefixtures("dear")
 @pytest.mark.parametrize(
-    ("granularity", "ports", "spread"),
+    ("granularity", "setting", "ports", "rps", "home"),
     [
-        ("burst", _ports("veth", "veth"), set()),
-        ("burst", _ports("veth", None), BOTH),  # a NIC's packets come one by one
-        ("burst", {}, BOTH),  # they may yet come
-        ("packet", _ports("veth", "veth"), BOTH),
+        ("burst", "auto", _ports("veth", "veth"), BOTH, True),
+        ("burst", "all", _ports("veth", "veth"), BOTH, False),
+        ("burst", "auto", _ports("veth", None), BOTH, False),  # a NIC's packets come one by one, and share interrupts
+        ("packet", "auto", _ports("veth", "veth"), BOTH, False),
+        ("burst", "auto", _ports("veth", "veth"), {0, 2}, False),  # CPUs whose numbers are not their places
     ],
 )
-def test_flows_spread_but_where_each_burst_is_an_interrupt(
-    granularity: str, ports: dict[int, Port], spread: set[int]
+def test_flows_stay_where_each_burst_would_be_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, granularity: str, setting: str, ports: dict[int, Port], rps: set[int], home: bool
 ) -> None:
-    nics, _ = _nics(granularity)
-    assert asyncio.run(nics._spread(BOTH, ports)) == spread
-    always, _ = _nics(granularity, "all")
-    assert asyncio.run(always._spread(BOTH, ports)) == BOTH
+    took: list[int] = [cpus.DEAR_NS + 1]
+    monkeypatch.setattr(cpus, "interrupt_ns", lambda _: took.pop())
+    nics = _nics(granularity, setting, ports)
+    assert asyncio.run(nics._at_home(rps)) == home
+    assert asyncio.run(nics._at_home(rps)) == home
+    assert bool(took) != home  # measured once, and only where it matters
 
 
-@pytest.mark.parametrize(
-    ("granularity", "alias", "wanted"),
-    [
-        ("burst", made_with(2, BOTH), None),
-        ("burst", made_with(2, set()), None),  # auto has chosen, then
-        ("burst", made_with(1, BOTH), [made_with(2, BOTH), made_with(2, set())]),
-        ("burst", None, [made_with(2, BOTH), made_with(2, set())]),
-        ("packet", made_with(2, BOTH), None),
-        ("packet", made_with(2, set()), [made_with(2, BOTH)]),  # made for bursts
-    ],
-)
-def test_a_mrc0_that_was_made_otherwise(granularity: str, alias: str | None, wanted: list[str] | None) -> None:
-    nics, warned = _nics(granularity)
-    there: Any = SimpleNamespace(name="mrc0", alias=alias)
-    nics.mrc0 = there
-    nics._check_alias(2, cpus.choices("auto", BOTH, bursts=nics._bursts(_ports("veth"))))
-    if wanted is None:
-        assert not warned
-    else:
-        pattern = r"mrc0 was made with other queues or CPUs \((.*), and not (.*)\): .* `ip link del mrc0`.*"
-        (text,) = warned
-        assert (found := re.fullmatch(pattern, text))
-        assert found.groups() == (alias or "no alias", " or ".join(wanted))
+def test_flows_spread_where_an_interrupt_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpus, "interrupt_ns", lambda _: cpus.DEAR_NS)
+    assert not asyncio.run(_nics("burst", "auto", _ports("veth"))._at_home(BOTH))
