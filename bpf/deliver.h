@@ -128,10 +128,13 @@ static __always_inline int to_be_merged(struct __sk_buff *skb, const struct mrc_
 
 #define HOMES 1024 /* flows, more or less */
 #define HOME_NS 10000000ULL
+#define HOME_DENSE 100 /* bursts in that time: an interrupt for each would be no small part of what they cost */
 
 struct home {
-	__u64 ns; /* when a packet came there, at most HOME_NS / 4 before the last one */
+	__u64 ns; /* since when packets are counted */
 	__u32 cpu;
+	__u32 came; /* on this CPU */
+	__u32 stays; /* 1 = so many had come by then that the flow is received here */
 };
 
 struct {
@@ -141,8 +144,8 @@ struct {
 	__type(value, struct home);
 } mrc_homes SEC(".maps");
 
-/* Where interrupts are dear a flow is received on the CPU on which it comes in, and which need not be interrupted, while
- * some of its packets come there.
+/* Where interrupts are dear a dense flow is received on the CPU on which it comes in, which need not be interrupted, and
+ * what comes on others is brought there.
  */
 static __always_inline __u32 hash_of_home(__u32 hash, __u32 cpus)
 {
@@ -152,11 +155,16 @@ static __always_inline __u32 hash_of_home(__u32 hash, __u32 cpus)
 
 	if (!home || cpu >= cpus)
 		return hash;
-	if (aged(now, home->ns, cpu == home->cpu ? HOME_NS / 4 : HOME_NS)) {
-		home->cpu = cpu;
+	if (aged(now, home->ns, HOME_NS)) {
+		home->stays = home->came >= HOME_DENSE;
+		if (!home->stays)
+			home->cpu = cpu;
+		home->came = 0;
 		home->ns = now;
 	}
-	return hash_for_cpu(hash, home->cpu, cpus);
+	if (home->cpu == cpu)
+		home->came++;
+	return home->stays ? hash_for_cpu(hash, home->cpu, cpus) : hash;
 }
 
 /* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it. */

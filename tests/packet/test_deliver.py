@@ -4,7 +4,7 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ from tests.packet.wires import SECONDS, Sender, Tap, until
 pytestmark = pytest.mark.root
 
 SEGMENTS = 20
-HOMES = 1024
+HOMES, DENSE = 1024, 100
 TC_PLANES = (0, 1)  # the others have XDP in some test, and keep it
 _SCTP = 132
 versions = pytest.mark.parametrize("version", [4, 6])
@@ -189,38 +189,58 @@ def test_fragments_of_one_packet_go_together(bench: Bench) -> None:
     assert one == other
 
 
-@pytest.fixture
-def homes(bench: Bench) -> Iterator[Callable[[int, int], None]]:
-    """There may be 64 CPUs where flows are received: a hash's six bits are one's number then. Sets that all flows have
-    come to a CPU of late, or long ago."""
-    here = min(os.sched_getaffinity(0))
-    if here >= 64:
-        pytest.skip("CPUs above 63 have no number in six bits")
-    bench.tables.node["homes"] = 64
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {here})
-    fd = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_homes"])
+class Homes:
+    """Where flows are received, of 64 CPUs that there may be: a hash's six bits are one's number then."""
 
-    def came(cpu: int, ns: int) -> None:
+    def __init__(self, bench: Bench) -> None:
+        self._fd = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_homes"])
+
+    def put(self, cpu: int, *, came: int = 0, stays: bool = False, long_ago: bool = False) -> None:
+        """What is known of all flows."""
+        ns = 0 if long_ago else 2**62
         for i in range(HOMES):
-            libbpf.update_elem(fd, struct.pack("I", i), struct.pack("QIxxxx", ns, cpu))
+            libbpf.update_elem(self._fd, struct.pack("I", i), struct.pack("QIIIxxxx", ns, cpu, came, stays))
 
-    yield came
-    os.sched_setaffinity(0, allowed)
+    def came(self) -> list[int]:
+        """How many packets of each flow have been counted where it is received, if any have."""
+        found = (libbpf.lookup_elem(self._fd, struct.pack("I", i), 24) or b"" for i in range(HOMES))
+        return [came for (_, _, came, _) in (struct.unpack("QIIIxxxx", value) for value in found) if came]
+
+
+@pytest.fixture
+def homes(bench: Bench) -> Iterator[Homes]:
+    allowed = os.sched_getaffinity(0)
+    if (here := min(allowed)) >= 64:
+        pytest.skip("CPUs above 63 have no number in six bits")
+    os.sched_setaffinity(0, {here})
+    bench.tables.node["homes"] = 64
+    yield Homes(bench)
     bench.tables.node["homes"] = 0
+    os.sched_setaffinity(0, allowed)
 
 
 @versions
-def test_where_interrupts_are_dear_a_flow_is_received_where_it_comes_in(
-    bench: Bench, homes: Callable[[int, int], None], version: int
+def test_where_interrupts_are_dear_a_dense_flow_is_received_where_it_comes_in(
+    bench: Bench, homes: Homes, version: int
 ) -> None:
     (here,) = os.sched_getaffinity(0)
-    other = (here + 1) % 64
-    flows = [with_ports(version, 1000 + n, 2000) for n in range(8)]
-    homes(other, 0)
-    assert hashes(bench, *flows) == [here] * 8
-    homes(other, 2**62)  # it has come there not long ago, and is kept together
-    assert hashes(bench, *flows) == [other] * 8
+    other, flow = (here + 1) % 64, with_ports(version, 1000, 2000)
+    bench.tables.node["homes"] = 0
+    (usual,) = set(hashes(bench, *[flow] * 2))
+    bench.tables.node["homes"] = 64
+    homes.put(here)
+    assert set(hashes(bench, *[flow] * 8)) == {usual}
+    assert homes.came() == [8]
+    homes.put(here, came=DENSE, long_ago=True)
+    assert set(hashes(bench, flow)) == {here}
+    homes.put(here, came=DENSE - 1, long_ago=True)
+    assert set(hashes(bench, flow)) == {usual}
+    homes.put(other, came=DENSE, long_ago=True)  # it has come there, and is kept together
+    assert set(hashes(bench, flow)) == {other}
+    assert homes.came() == [DENSE] * (HOMES - 1)  # what comes here is not counted there
+    homes.put(other, stays=True, long_ago=True)  # it comes there no more
+    assert set(hashes(bench, flow)) == {usual}
+    assert homes.came() == [1]
 
 
 # ---- merging ----
