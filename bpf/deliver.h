@@ -151,20 +151,20 @@ static __always_inline __u32 hash_of_home(__u32 hash, __u32 cpus)
 {
 	__u32 i = hash % HOMES, cpu = bpf_get_smp_processor_id();
 	struct home *home = bpf_map_lookup_elem(&mrc_homes, &i);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = bpf_ktime_get_ns(), since;
 
-	if (!home || cpu >= cpus)
+	if (!home)
 		return hash;
-	if (aged(now, home->ns, HOME_NS)) {
-		home->stays = home->came >= HOME_DENSE;
+	since = *(volatile __u64 *)&home->ns;
+	if (cpu < cpus && aged(now, since, HOME_NS) && __sync_val_compare_and_swap(&home->ns, since, now) == since) {
+		home->stays = home->came >= (home->stays ? HOME_DENSE / 2 : HOME_DENSE);
 		if (!home->stays)
 			home->cpu = cpu;
 		home->came = 0;
-		home->ns = now;
 	}
 	if (home->cpu == cpu)
 		home->came++;
-	return home->stays ? hash_for_cpu(hash, home->cpu, cpus) : hash;
+	return home->stays && home->cpu < cpus ? hash_for_cpu(hash, home->cpu, cpus) : hash;
 }
 
 /* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it. */

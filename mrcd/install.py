@@ -134,7 +134,7 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
 
 def write_receiver(tables: Tables, mrc0: Link, mrc0_peer: Link, *, merging: bool, xdp_too: bool, homes: int) -> None:
     """What receives popped packets: mrc0, from its peer. `merging`: TCP's segments get there to be merged; `xdp_too`:
-    also those that XDP has popped. `homes`: the CPUs, if each flow is to stay on one."""
+    also those that XDP has popped. `homes`: the CPUs, if a dense flow is to stay on one."""
     node = tables.node
     node["overlay_eth"] = np.concatenate([_mac(mrc0.mac), _mac(mrc0_peer.mac)])
     node["merge_xdp"] = merging and xdp_too

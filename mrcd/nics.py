@@ -31,7 +31,7 @@ class Nics:
         self.mrc0_peer: Link
         self.beat: tuple[Link, Link] | None = None  # a veth, whose second end holds back what it sends
         self.merging = False  # mrc0 merges what mrc0_peer sends it
-        self.homes = 0  # CPUs, on one of which each flow stays; 0: its hash names one
+        self.homes = 0  # CPUs, on one of which each dense flow stays; 0: hashes name them
         self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
         self.macs: dict[int, str] = {}  # ifindex → first hop
         self._netlink, self._warn, self._look_again = netlink, warn, look_again
@@ -145,11 +145,14 @@ class Nics:
     # ---- a look ----
 
     async def _at_home(self, rps: set[int]) -> bool:
-        """Whether flows stay on the CPUs on which they come in. Packets that come one by one share interrupts."""
+        """Whether dense flows stay on the CPUs on which they come in. Packets that come one by one share interrupts;
+        and classes that go by a flow's hash would see it change, in what is forwarded from peer to peer."""
         config = self.plan.config
-        if config.overlay.rps_cpus != "auto" or hooks.merges(config.cluster.granularity, self.ports):
+        by_hash = any(k.policy in ("pinned", "flowlet") for k in config.classes)
+        if config.overlay.rps_cpus != "auto" or by_hash or hooks.merges(config.cluster.granularity, self.ports):
             return False
-        if rps != set(range(len(rps))):  # then a CPU's number is not its place among them
+        # A CPU's number is its place among them, and the kernel has left none out, as far as can be seen.
+        if rps != set(range(len(rps))) or cpus.steered(self.mrc0.name) not in (set(), rps):
             return False
         if self._dear is None:
             self._dear = await cpus.interrupts_are_dear(rps)

@@ -1,7 +1,6 @@
 """Taking the data plane down and bringing it up again, when an administrator says so."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from mrcd import abi
@@ -65,10 +64,12 @@ async def attach(daemon: Daemon) -> str:
             daemon.attach_programs()
         except BaseException:
             daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
-            with contextlib.suppress(MrcdError):
+            try:
                 if not popped:  # mrc_pop had been taken away by force
                     daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
                 daemon.attach_programs()
+            except MrcdError:
+                daemon.attach_anew()
             raise
         await daemon.save_running()
         daemon.monitor.forget()

@@ -235,6 +235,10 @@ def test_where_interrupts_are_dear_a_dense_flow_is_received_where_it_comes_in(
     assert set(hashes(bench, flow)) == {here}
     homes.put(here, came=DENSE - 1, long_ago=True)
     assert set(hashes(bench, flow)) == {usual}
+    homes.put(here, came=DENSE // 2, stays=True, long_ago=True)
+    assert set(hashes(bench, flow)) == {here}
+    homes.put(99, came=DENSE, stays=True)  # of before a CPU was taken away
+    assert set(hashes(bench, flow)) == {usual}
     homes.put(other, came=DENSE, long_ago=True)  # it has come there, and is kept together
     assert set(hashes(bench, flow)) == {other}
     assert homes.came() == [DENSE] * (HOMES - 1)  # what comes here is not counted there

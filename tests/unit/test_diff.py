@@ -168,3 +168,9 @@ def test_what_is_opened_at_the_start_takes_a_restart(new: str, said: str, hint: 
     with pytest.raises(UsageError, match=re.escape(f"{said} takes a restart; nothing was changed")) as refused:
         found.check(detached=True, force=True)
     assert refused.value.hint == hint
+
+
+def test_whether_dense_flows_stay_takes_no_restart() -> None:
+    found = difference(("metric = 100", 'rps_cpus = "all"'))
+    assert (found.anything, found.steps()) == (True, [])
+    found.check(detached=False, force=False)

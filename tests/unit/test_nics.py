@@ -13,14 +13,17 @@ from mrcd.nics import Nics
 BOTH = {0, 1}
 
 
-def _nics(granularity: str, setting: str, ports: dict[int, Port]) -> Nics:
+def _nics(granularity: str, setting: str, ports: dict[int, Port], *policies: str) -> Nics:
     settings = SimpleNamespace(
-        cluster=SimpleNamespace(granularity=granularity), overlay=SimpleNamespace(rps_cpus=setting)
+        cluster=SimpleNamespace(granularity=granularity),
+        overlay=SimpleNamespace(rps_cpus=setting),
+        classes=[SimpleNamespace(policy=p) for p in policies],
     )
     plan: Any = SimpleNamespace(config=settings)
     nothing: Any = None
     nics = Nics(plan, nothing, nothing, nothing)
-    nics.ports = ports
+    made: Any = SimpleNamespace(name="mrc0")
+    nics.ports, nics.mrc0 = ports, made
     return nics
 
 
@@ -48,6 +51,24 @@ def test_flows_stay_where_each_burst_would_be_an_interrupt(
     assert asyncio.run(nics._at_home(rps)) == home
     assert asyncio.run(nics._at_home(rps)) == home
     assert bool(took) != home  # measured once, and only where it matters
+
+
+@pytest.mark.parametrize(
+    ("policies", "steered", "home"),
+    [
+        (("spray",), BOTH, True),
+        (("spray", "pinned"), BOTH, False),  # by a flow's hash, which changes
+        (("flowlet",), BOTH, False),
+        ((), set(), True),  # /sys tells nothing
+        ((), {0}, False),  # the kernel has left an isolated CPU out
+    ],
+)
+def test_flows_stay_where_their_hash_matters_to_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, policies: tuple[str, ...], steered: set[int], home: bool
+) -> None:
+    monkeypatch.setattr(cpus, "interrupt_ns", lambda _: cpus.DEAR_NS + 1)
+    monkeypatch.setattr(cpus, "steered", lambda _: steered)
+    assert asyncio.run(_nics("burst", "auto", _ports("veth"), *policies)._at_home(BOTH)) == home
 
 
 def test_flows_spread_where_an_interrupt_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ class Host:
         self.nics = SimpleNamespace(tc_hooks=list)
         told = SimpleNamespace(forget=lambda: None, announce=lambda: self.did.append("announce"))
         self.monitor, self.peers = told, {7: None}
+        self.attach_anew = lambda: self.did.append("anew")
         self.look_at_routes = lambda: self.did.append("look at routes")
 
     @property
@@ -75,6 +76,7 @@ def test_what_refuses_to_be_undone_too_hides_no_reason() -> None:
     with pytest.raises(KernelError, match="attach mrc_pop"):
         asyncio.run(switch.attach(host))
     assert host.detached
+    assert host.did == ["all", "pop", "anew"]
 
 
 def test_routes_that_could_not_be_written_are_tried_again() -> None:

@@ -3,14 +3,15 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from mrcd import abi, config, install, tables, topology, view
+from mrcd import abi, config, cpus, install, tables, topology, view
 from mrcd.abi import EvState, Reason
-from mrcd.ctl import detach
+from mrcd.ctl import detach, documents
 from mrcd.errors import MachineError, UsageError
 from tests.unit.arrays import TEXT, Arrays
 
@@ -179,3 +180,17 @@ def test_what_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     detach._leads_nowhere_else(tmp_path, tmp_path / "abi5")
     with pytest.raises(MachineError, match="abi6 is a symbolic link"):
         detach._leads_nowhere_else(tmp_path, tmp_path / "abi6")
+
+
+def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host()
+    end: Any = SimpleNamespace(mac="02:00:00:00:00:01", ifindex=5)
+    monkeypatch.setattr(cpus, "steered", lambda _: {0, 1})
+    for homes, by, words in (
+        (0, "hash", "mrc0, a flow on one of the CPUs 0-1 (RPS)"),
+        (2, "arrival", "mrc0, a flow on one of the CPUs 0-1, a dense one where it comes in (RPS)"),
+    ):
+        install.write_receiver(cast(tables.Tables, host), end, end, merging=False, xdp_too=False, homes=homes)
+        found = host.view._receive()
+        assert found == {"interface": "mrc0", "rps_cpus": "0-1", "rps_by": by, "merging": False}
+        assert documents._receive(found) == words
