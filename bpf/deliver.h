@@ -126,45 +126,40 @@ static __always_inline int to_be_merged(struct __sk_buff *skb, const struct mrc_
 	       skb->len <= settings.inner_mtu + ETH_HLEN && accounted_for(skb);
 }
 
-#define HOMES 1024 /* flows, more or less */
-#define HOME_NS 10000000ULL
-#define HOME_DENSE 100 /* bursts in that time: an interrupt for each would be no small part of what they cost */
+#define BUSY_NS 10000000ULL
+#define BUSY 100 /* bursts in that time: an interrupt for each would be no small part of what they cost */
 
-struct home {
+struct arrivals {
 	__u64 ns; /* since when packets are counted */
-	__u32 cpu;
-	__u32 came; /* on this CPU */
-	__u32 stays; /* 1 = so many had come by then that the flow is received here */
+	__u32 came;
+	__u32 busy; /* 1 = so many had come by then that this CPU receives what comes in on it */
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, HOMES);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct home);
-} mrc_homes SEC(".maps");
+	__type(value, struct arrivals);
+} mrc_arrivals SEC(".maps");
 
-/* Where interrupts are dear a dense flow is received on the CPU on which it comes in, which need not be interrupted, and
- * what comes on others is brought there.
+/* Where interrupts are dear a CPU on which many bursts come in receives them itself, so that no other is interrupted for
+ * each. What comes in on a CPU that is not busy goes by its flow's hash, by which a flow stays in order.
  */
-static __always_inline __u32 hash_of_home(__u32 hash, __u32 cpus)
+static __always_inline __u32 hash_by_arrival(__u32 hash, __u32 cpus)
 {
-	__u32 i = hash % HOMES, cpu = bpf_get_smp_processor_id();
-	struct home *home = bpf_map_lookup_elem(&mrc_homes, &i);
-	__u64 now = bpf_ktime_get_ns(), since;
+	__u32 zero = 0, cpu = bpf_get_smp_processor_id();
+	struct arrivals *here = bpf_map_lookup_elem(&mrc_arrivals, &zero);
+	__u64 now = bpf_ktime_get_ns();
 
-	if (!home)
+	if (!here || cpu >= cpus)
 		return hash;
-	since = *(volatile __u64 *)&home->ns;
-	if (cpu < cpus && aged(now, since, HOME_NS) && __sync_val_compare_and_swap(&home->ns, since, now) == since) {
-		home->stays = home->came >= (home->stays ? HOME_DENSE / 2 : HOME_DENSE);
-		if (!home->stays)
-			home->cpu = cpu;
-		home->came = 0;
+	if (aged(now, here->ns, BUSY_NS)) {
+		here->busy = here->came >= (here->busy ? BUSY / 2 : BUSY);
+		here->came = 0;
+		here->ns = now;
 	}
-	if (home->cpu == cpu)
-		home->came++;
-	return home->stays && home->cpu < cpus ? hash_for_cpu(hash, home->cpu, cpus) : hash;
+	here->came++;
+	return here->busy ? hash_for_cpu(hash, cpu, cpus) : hash;
 }
 
 /* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it. */
@@ -180,7 +175,7 @@ static __noinline int deliver(struct __sk_buff *skb, int xdp)
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
-	bpf_set_hash(skb, self->homes ? hash_of_home(f.hash, self->homes) : f.hash);
+	bpf_set_hash(skb, self->arrival_cpus ? hash_by_arrival(f.hash, self->arrival_cpus) : f.hash);
 	if (to_be_merged(skb, self, &f, xdp)) {
 		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
 		return bpf_redirect(self->merge_ifindex, 0);

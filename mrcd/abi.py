@@ -241,7 +241,7 @@ NODE = np.dtype(
         ("overlay_ifindex", _u32),
         ("merge_ifindex", _u32),
         ("merge_xdp", _u16),
-        ("homes", _u16),
+        ("arrival_cpus", _u16),
         ("overlay_eth", _u8, 12),
     ]
 )

@@ -240,7 +240,7 @@ class Overlay(_Model):
         description="the CPUs over which received flows spread, each on one of them, by whichever NIC and queue its "
         'packets came, and in packet granularity sent ones too (receive packet steering): "all", "none", a list as '
         '"0-3,8", or "auto": all, and where bursts come whole (veth) and interrupts between CPUs are dear, as in some '
-        "virtual machines, a dense flow stays on the CPU where it comes in",
+        "virtual machines, a busy CPU receives itself what comes in on it",
     )
 
     @property

@@ -51,7 +51,7 @@ async def interrupts_are_dear(there: set[int]) -> bool:
     except (KernelError, OSError, RuntimeError) as e:
         log.info("received flows spread over all CPUs: what interrupts cost is not known: %s", e)
         return False
-    what = "spread over all CPUs" if took <= DEAR_NS else "stay, if dense, on the CPUs on which they come in"
+    what = "spread over all CPUs" if took <= DEAR_NS else "stay on the CPUs on which they come in where these are busy"
     log.info('received flows %s (rps_cpus = "auto"): to interrupt another CPU takes %.1f us', what, took / 1000)
     return took > DEAR_NS
 

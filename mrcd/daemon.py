@@ -193,7 +193,7 @@ class Daemon:
         nics, packet = self.nics, self.plan.config.cluster.granularity == "packet"
         merging = merging and nics.merging
         ends = nics.mrc0, nics.mrc0_peer
-        install.write_receiver(self.tables, *ends, merging=merging, xdp_too=packet, homes=nics.homes)
+        install.write_receiver(self.tables, *ends, merging=merging, xdp_too=packet, arrival_cpus=nics.arrival_cpus)
 
     async def _use_ports(self, bitmap: int) -> None:
         """These planes, as bits, can send. What was left meanwhile and is back is news too: peers know of the loss."""

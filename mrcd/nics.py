@@ -31,7 +31,7 @@ class Nics:
         self.mrc0_peer: Link
         self.beat: tuple[Link, Link] | None = None  # a veth, whose second end holds back what it sends
         self.merging = False  # mrc0 merges what mrc0_peer sends it
-        self.homes = 0  # CPUs, on one of which each dense flow stays; 0: hashes name them
+        self.arrival_cpus = 0  # RPS's, if a busy one receives what comes in on it; 0: hashes name them
         self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
         self.macs: dict[int, str] = {}  # ifindex → first hop
         self._netlink, self._warn, self._look_again = netlink, warn, look_again
@@ -84,7 +84,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        self.homes = len(rps) if as_wanted and await self._at_home(rps) else 0
+        self.arrival_cpus = len(rps) if as_wanted and await self._by_arrival(rps) else 0
         self._merge((self.mrc0.alias or "").startswith(ALIAS) and hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
@@ -144,8 +144,8 @@ class Nics:
 
     # ---- a look ----
 
-    async def _at_home(self, rps: set[int]) -> bool:
-        """Whether dense flows stay on the CPUs on which they come in. Packets that come one by one share interrupts;
+    async def _by_arrival(self, rps: set[int]) -> bool:
+        """Whether busy CPUs receive what comes in on them. Packets that come one by one share interrupts;
         and classes that go by a flow's hash would see it change, in what is forwarded from peer to peer."""
         config = self.plan.config
         by_hash = any(k.policy in ("pinned", "flowlet") for k in config.classes)

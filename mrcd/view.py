@@ -109,7 +109,7 @@ class View:
         return {
             "interface": interface if received else None,
             "rps_cpus": steered,
-            "rps_by": ("arrival" if node["homes"] else "hash") if steered else None,
+            "rps_by": ("arrival" if node["arrival_cpus"] else "hash") if steered else None,
             "merging": received and int(node["merge_ifindex"]) > 0,
         }
 

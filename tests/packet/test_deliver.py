@@ -25,7 +25,7 @@ from tests.packet.wires import SECONDS, Sender, Tap, until
 pytestmark = pytest.mark.root
 
 SEGMENTS = 20
-HOMES, DENSE = 1024, 100
+BUSY = 100
 TC_PLANES = (0, 1)  # the others have XDP in some test, and keep it
 _SCTP = 132
 versions = pytest.mark.parametrize("version", [4, 6])
@@ -189,62 +189,70 @@ def test_fragments_of_one_packet_go_together(bench: Bench) -> None:
     assert one == other
 
 
-class Homes:
-    """Where flows are received, of 64 CPUs that there may be: a hash's six bits are one's number then."""
+class Arrivals:
+    """What has come in on this CPU, of 64 that there may be: a hash's six bits are one's number then."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._fd = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_homes"])
+    def __init__(self, bench: Bench, here: int) -> None:
+        self._fd = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_arrivals"])
+        self._at, self._bytes = here * 16, libbpf.possible_cpus() * 16
 
-    def put(self, cpu: int, *, came: int = 0, stays: bool = False, long_ago: bool = False) -> None:
-        """What is known of all flows."""
-        ns = 0 if long_ago else 2**62
-        for i in range(HOMES):
-            libbpf.update_elem(self._fd, struct.pack("I", i), struct.pack("QIIIxxxx", ns, cpu, came, stays))
+    def put(self, came: int, *, busy: bool = False, long_ago: bool = False) -> None:
+        """`long_ago`: it is time to look at what came."""
+        value = bytearray(self._bytes)
+        struct.pack_into("QII", value, self._at, 0 if long_ago else 2**62, came, busy)
+        libbpf.update_elem(self._fd, bytes(4), bytes(value))
 
-    def came(self) -> list[int]:
-        """How many packets of each flow have been counted where it is received, if any have."""
-        found = (libbpf.lookup_elem(self._fd, struct.pack("I", i), 24) or b"" for i in range(HOMES))
-        return [came for (_, _, came, _) in (struct.unpack("QIIIxxxx", value) for value in found) if came]
+    def came(self) -> int:
+        value = libbpf.lookup_elem(self._fd, bytes(4), self._bytes)
+        assert value is not None
+        assert not any(value[: self._at] + value[self._at + 16 :]), "another CPU's"
+        return int(struct.unpack_from("QII", value, self._at)[1])
 
 
 @pytest.fixture
-def homes(bench: Bench) -> Iterator[Homes]:
-    allowed = os.sched_getaffinity(0)
-    if (here := min(allowed)) >= 64:
-        pytest.skip("CPUs above 63 have no number in six bits")
-    os.sched_setaffinity(0, {here})
-    bench.tables.node["homes"] = 64
-    yield Homes(bench)
-    bench.tables.node["homes"] = 0
-    os.sched_setaffinity(0, allowed)
+def here(bench: Bench) -> Iterator[int]:
+    """The CPU on which packets come in, and interrupts are dear."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(64))  # those of them that this may use
+    cpu = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpu})
+    bench.tables.node["arrival_cpus"] = 64
+    yield cpu
+    bench.tables.node["arrival_cpus"] = 0
+    os.sched_setaffinity(0, before)
 
 
 @versions
-def test_where_interrupts_are_dear_a_dense_flow_is_received_where_it_comes_in(
-    bench: Bench, homes: Homes, version: int
+def test_where_interrupts_are_dear_a_busy_cpu_receives_what_comes_in_on_it(
+    bench: Bench, here: int, version: int
 ) -> None:
-    (here,) = os.sched_getaffinity(0)
-    other, flow = (here + 1) % 64, with_ports(version, 1000, 2000)
-    bench.tables.node["homes"] = 0
+    arrivals, flow = Arrivals(bench, here), with_ports(version, 1000, 2000)
+    bench.tables.node["arrival_cpus"] = 0
     (usual,) = set(hashes(bench, *[flow] * 2))
-    bench.tables.node["homes"] = 64
-    homes.put(here)
+    bench.tables.node["arrival_cpus"] = 64
+    arrivals.put(0)
     assert set(hashes(bench, *[flow] * 8)) == {usual}
-    assert homes.came() == [8]
-    homes.put(here, came=DENSE, long_ago=True)
+    assert arrivals.came() == 8
+    arrivals.put(BUSY, long_ago=True)
+    assert set(hashes(bench, *[flow] * 2)) == {here}
+    assert arrivals.came() == 2
+    arrivals.put(BUSY - 1, long_ago=True)
+    assert set(hashes(bench, flow)) == {usual}
+    arrivals.put(BUSY // 2, busy=True, long_ago=True)
     assert set(hashes(bench, flow)) == {here}
-    homes.put(here, came=DENSE - 1, long_ago=True)
+    arrivals.put(BUSY // 2 - 1, busy=True, long_ago=True)
     assert set(hashes(bench, flow)) == {usual}
-    homes.put(here, came=DENSE // 2, stays=True, long_ago=True)
-    assert set(hashes(bench, flow)) == {here}
-    homes.put(99, came=DENSE, stays=True)  # of before a CPU was taken away
+
+
+def test_a_busy_cpu_that_rps_leaves_out_receives_nothing(bench: Bench, here: int) -> None:
+    if not here:
+        pytest.skip("CPU 0 is the only one, and RPS cannot leave it out")
+    flow = with_ports(4, 1000, 2000)
+    Arrivals(bench, here).put(BUSY, busy=True)
+    bench.tables.node["arrival_cpus"] = 0
+    (usual,) = set(hashes(bench, flow))
+    bench.tables.node["arrival_cpus"] = here
     assert set(hashes(bench, flow)) == {usual}
-    homes.put(other, came=DENSE, long_ago=True)  # it has come there, and is kept together
-    assert set(hashes(bench, flow)) == {other}
-    assert homes.came() == [DENSE] * (HOMES - 1)  # what comes here is not counted there
-    homes.put(other, stays=True, long_ago=True)  # it comes there no more
-    assert set(hashes(bench, flow)) == {usual}
-    assert homes.came() == [1]
 
 
 # ---- merging ----

@@ -73,7 +73,7 @@ def btf() -> Btf:
 # with the object
 FORGOTTEN = {
     "mrc_owners",
-    "mrc_homes",
+    "mrc_arrivals",
     "mrc_classes",
     "mrc_flowlets",
     "mrc_beats",

@@ -73,7 +73,7 @@ def test_dear_interrupts(monkeypatch: pytest.MonkeyPatch, caplog: LogCaptureFixt
     assert not asyncio.run(cpus.interrupts_are_dear({0, 1}))
     assert [m.partition(" (rps")[0].partition(": run")[0] for m in caplog.messages] == [
         "received flows spread over all CPUs",
-        "received flows stay, if dense, on the CPUs on which they come in",
+        "received flows stay on the CPUs on which they come in where these are busy",
         "received flows spread over all CPUs: what interrupts cost is not known",
     ]
     assert "to interrupt another CPU takes 15.4 us" in caplog.messages[1]

@@ -170,7 +170,7 @@ def test_what_is_opened_at_the_start_takes_a_restart(new: str, said: str, hint: 
     assert refused.value.hint == hint
 
 
-def test_whether_dense_flows_stay_takes_no_restart() -> None:
+def test_whether_busy_cpus_receive_what_comes_in_takes_no_restart() -> None:
     found = difference(("metric = 100", 'rps_cpus = "all"'))
     assert (found.anything, found.steps()) == (True, [])
     found.check(detached=False, force=False)

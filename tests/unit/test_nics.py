@@ -33,7 +33,7 @@ def _ports(*kinds: str | None) -> dict[int, Port]:
 
 
 @pytest.mark.parametrize(
-    ("granularity", "setting", "ports", "rps", "home"),
+    ("granularity", "setting", "ports", "rps", "by_arrival"),
     [
         ("burst", "auto", _ports("veth", "veth"), BOTH, True),
         ("burst", "all", _ports("veth", "veth"), BOTH, False),
@@ -43,18 +43,23 @@ def _ports(*kinds: str | None) -> dict[int, Port]:
     ],
 )
 def test_flows_stay_where_each_burst_would_be_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch, granularity: str, setting: str, ports: dict[int, Port], rps: set[int], home: bool
+    monkeypatch: pytest.MonkeyPatch,
+    granularity: str,
+    setting: str,
+    ports: dict[int, Port],
+    rps: set[int],
+    by_arrival: bool,
 ) -> None:
     took: list[int] = [cpus.DEAR_NS + 1]
     monkeypatch.setattr(cpus, "interrupt_ns", lambda _: took.pop())
     nics = _nics(granularity, setting, ports)
-    assert asyncio.run(nics._at_home(rps)) == home
-    assert asyncio.run(nics._at_home(rps)) == home
-    assert bool(took) != home  # measured once, and only where it matters
+    assert asyncio.run(nics._by_arrival(rps)) == by_arrival
+    assert asyncio.run(nics._by_arrival(rps)) == by_arrival
+    assert bool(took) != by_arrival  # measured once, and only where it matters
 
 
 @pytest.mark.parametrize(
-    ("policies", "steered", "home"),
+    ("policies", "steered", "by_arrival"),
     [
         (("spray",), BOTH, True),
         (("spray", "pinned"), BOTH, False),  # by a flow's hash, which changes
@@ -64,13 +69,13 @@ def test_flows_stay_where_each_burst_would_be_an_interrupt(
     ],
 )
 def test_flows_stay_where_their_hash_matters_to_nobody_else(
-    monkeypatch: pytest.MonkeyPatch, policies: tuple[str, ...], steered: set[int], home: bool
+    monkeypatch: pytest.MonkeyPatch, policies: tuple[str, ...], steered: set[int], by_arrival: bool
 ) -> None:
     monkeypatch.setattr(cpus, "interrupt_ns", lambda _: cpus.DEAR_NS + 1)
     monkeypatch.setattr(cpus, "steered", lambda _: steered)
-    assert asyncio.run(_nics("burst", "auto", _ports("veth"), *policies)._at_home(BOTH)) == home
+    assert asyncio.run(_nics("burst", "auto", _ports("veth"), *policies)._by_arrival(BOTH)) == by_arrival
 
 
 def test_flows_spread_where_an_interrupt_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpus, "interrupt_ns", lambda _: cpus.DEAR_NS)
-    assert not asyncio.run(_nics("burst", "auto", _ports("veth"))._at_home(BOTH))
+    assert not asyncio.run(_nics("burst", "auto", _ports("veth"))._by_arrival(BOTH))

@@ -186,11 +186,13 @@ def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     end: Any = SimpleNamespace(mac="02:00:00:00:00:01", ifindex=5)
     monkeypatch.setattr(cpus, "steered", lambda _: {0, 1})
-    for homes, by, words in (
+    for arrival_cpus, by, words in (
         (0, "hash", "mrc0, a flow on one of the CPUs 0-1 (RPS)"),
-        (2, "arrival", "mrc0, a flow on one of the CPUs 0-1, a dense one where it comes in (RPS)"),
+        (2, "arrival", "mrc0, a flow on one of the CPUs 0-1, a busy CPU what comes in on it (RPS)"),
     ):
-        install.write_receiver(cast(tables.Tables, host), end, end, merging=False, xdp_too=False, homes=homes)
+        install.write_receiver(
+            cast(tables.Tables, host), end, end, merging=False, xdp_too=False, arrival_cpus=arrival_cpus
+        )
         found = host.view._receive()
         assert found == {"interface": "mrc0", "rps_cpus": "0-1", "rps_by": by, "merging": False}
         assert documents._receive(found) == words
