@@ -21,7 +21,10 @@ def test_busy_is_neither_idle_nor_waiting_nor_stolen(monkeypatch: pytest.MonkeyP
     used = cpu.parse(STAT)
     assert used.busy_s == pytest.approx(4.96)
     assert used.total_s == pytest.approx(45.54)
-    assert used.since(used).busy_ratio == 0
+    assert used.stolen_s == pytest.approx(0.08)
+    assert used.stolen_ratio == pytest.approx(0.08 / 45.54)
+    assert used.since(used) == (0, 0, 0)
+    assert used.since(used).busy_ratio == used.since(used).stolen_ratio == 0
 
 
 def test_this_machine_has_been_busy() -> None:

@@ -67,6 +67,8 @@ def test_where_results_go_is_tried_before_the_work(tmp_path: Path) -> None:
 
 def test_all_bounds_are_in_one_table() -> None:
     found, failed = whole.measure(LAB, [BROKEN, GOOD], Options())
+    assert 0 <= found["good"]["stolen_ratio"] <= 1
+    found["good"]["stolen_ratio"] = 0.034
     bounds = whole.bounds(found, failed)
     machine = {"cpus": 2, "kernel": "6.18", "busy_ratio_before": 0.01}
     said = whole.lines({"machine": machine, "parts": found, "bounds": bounds, "taken_s": 90.0}, [BROKEN, GOOD])
@@ -78,7 +80,12 @@ def test_all_bounds_are_in_one_table() -> None:
         "NOT MET good small 9 MB",
         "NOT MET broken broken can be measured no such device",
         "1 of 3 bounds met; 1.5 minutes",
+        "the hypervisor kept CPU time for others: good 3.4%",
     ]
+    found["good"]["stolen_ratio"] = 0.004
+    assert "hypervisor" not in "\n".join(
+        whole.lines({"machine": machine, "parts": found, "bounds": bounds, "taken_s": 90.0}, [BROKEN, GOOD])
+    )
 
 
 def test_pictures_are_of_parts_that_were_measured(tmp_path: Path) -> None:

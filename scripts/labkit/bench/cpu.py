@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq; not idle, iowait, steal
+_STEAL = 7
 
 
 class Usage(NamedTuple):
@@ -12,22 +13,28 @@ class Usage(NamedTuple):
 
     busy_s: float
     total_s: float
+    stolen_s: float  # by the hypervisor, for others
 
     def since(self, before: "Usage") -> "Usage":
         """What was used from `before` to this reading."""
-        return Usage(self.busy_s - before.busy_s, self.total_s - before.total_s)
+        return Usage(*(now - then for now, then in zip(self, before, strict=True)))
 
     @property
     def busy_ratio(self) -> float:
         """Busy share of all CPUs, 0 to 1."""
         return self.busy_s / self.total_s if self.total_s else 0.0
 
+    @property
+    def stolen_ratio(self) -> float:
+        """Stolen share of all CPUs, 0 to 1."""
+        return self.stolen_s / self.total_s if self.total_s else 0.0
+
 
 def parse(stat: str) -> Usage:
     """The first line of /proc/stat."""
     ticks = [int(f) for f in stat.splitlines()[0].split()[1:9]]  # guest time is in user time already
     hz = os.sysconf("SC_CLK_TCK")
-    return Usage(sum(ticks[i] for i in _BUSY) / hz, sum(ticks) / hz)
+    return Usage(sum(ticks[i] for i in _BUSY) / hz, sum(ticks) / hz, ticks[_STEAL] / hz)
 
 
 def read() -> Usage:

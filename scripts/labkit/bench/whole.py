@@ -5,15 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.api import Lab
+from labkit.bench import cpu
 from labkit.bench.part import Options, Part
 from labkit.entry import progress, save
 from labkit.observe import Document
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MrcdError, UsageError
 
+_STOLEN = 0.005  # less is not worth a word
+
 
 def measure(lab: Lab, parts: Sequence[Part], options: Options) -> tuple[Document, list[Document]]:
-    """Part → its document, with the seconds it took; and the parts that could not be measured, with why.
+    """Part → its document, with the seconds it took and the share of the CPUs' time that the hypervisor kept meanwhile;
+    and the parts that could not be measured, with why.
 
     One part that cannot be measured does not take the others' results with it; if it is the only one, or what it is
     asked for is wrong and nothing was measured yet, its error is raised.
@@ -21,7 +25,7 @@ def measure(lab: Lab, parts: Sequence[Part], options: Options) -> tuple[Document
     found: Document = {}
     failed: list[Document] = []
     for part in parts:
-        begun = time.monotonic()
+        begun, used = time.monotonic(), cpu.read()
         try:
             found[part.name] = part.measure(lab, options)
         except (MrcdError, OSError) as e:
@@ -30,8 +34,9 @@ def measure(lab: Lab, parts: Sequence[Part], options: Options) -> tuple[Document
             progress(f"{part.name} cannot be measured: {e}")
             failed.append({"part": part.name, "why": str(e)})
             continue
-        found[part.name]["taken_s"] = time.monotonic() - begun
-        progress(f"{part.name} took {found[part.name]['taken_s']:.0f} s")
+        took, stolen = time.monotonic() - begun, cpu.read().since(used).stolen_ratio
+        found[part.name] |= {"taken_s": took, "stolen_ratio": stolen}
+        progress(f"{part.name} took {took:.0f} s")
     return found, failed
 
 
@@ -64,7 +69,15 @@ def lines(document: Document, parts: Sequence[Part]) -> list[str]:
     for part in parts:
         if part.name in document["parts"]:
             said += ["", *part.lines(document["parts"][part.name])]
-    return [*said, "", *_bounds(document)]
+    return [*said, "", *_bounds(document), *_stolen(document["parts"])]
+
+
+def _stolen(parts: Document) -> list[str]:
+    """What made the parts noisy from without, if anything did."""
+    shares = {name: part["stolen_ratio"] for name, part in parts.items()}
+    if max(shares.values(), default=0.0) < _STOLEN:
+        return []
+    return ["the hypervisor kept CPU time for others: " + ", ".join(f"{n} {s:.1%}" for n, s in shares.items())]
 
 
 def _bounds(document: Document) -> list[str]:
