@@ -145,7 +145,7 @@ def test_a_nic_without_any_address_gets_what_it_needs(host: Lab) -> None:
             ip(host, "h0", "-6", "neigh", "flush", "dev", "p0")
             wait_until("the first hop is resolved anew", lambda: _first_hop(host), 10)
     finally:  # the address by which the lab's T0 knows this host
-        ip(host, "h0", "-6", "addr", "add", "fe80::2/64", "dev", "p0", "nodad")
+        ip(host, "h0", "-6", "addr", "replace", "fe80::2/64", "dev", "p0", "nodad")
     assert ping.lost == []
     assert "p0 had no link-local address" in host.state.log("h0").read_text()
 
@@ -194,7 +194,7 @@ def test_a_first_hop_with_another_address_is_followed_by_a_reload(host: Lab) -> 
         assert ping.lost == []
     finally:
         for t0 in ("t0-0-0", "t0-1-0"):
-            ip(host, t0, "addr", "add", "fe80::1/64", "dev", "h0", "nodad")
+            ip(host, t0, "addr", "replace", "fe80::1/64", "dev", "h0", "nodad")
         path.write_text(text)
         host.exec("h0", ["mrcctl", "reload"], check=True)
         for t0 in ("t0-0-0", "t0-1-0"):
@@ -213,9 +213,12 @@ def test_an_interface_that_goes_and_comes_back_as_another(host: Lab) -> None:
             host.exec("t1-1-0", ["ip", "link", "set", "p1", "netns", host.ns("h0")], check=True)
             ip(host, "h0", "link", "set", "p1", "up", "mtu", "9100")
             wait_until("all EVs are GOOD", lambda: all_good(host), 20)
-    finally:  # the address by which the lab's T0 knows this host
-        ip(host, "h0", "-6", "addr", "add", "fe80::2/64", "dev", "p1", "nodad")
-    ip(host, "h0", "link", "del", "took")
+    finally:
+        host.exec("h0", ["ip", "link", "del", "took"])
+        if not host.exec("t1-1-0", ["ip", "link", "set", "p1", "netns", host.ns("h0")]).returncode:  # it was left there
+            ip(host, "h0", "link", "set", "p1", "up", "mtu", "9100")
+        # The address by which the lab's T0 knows this host.
+        ip(host, "h0", "-6", "addr", "replace", "fe80::2/64", "dev", "p1", "nodad")
     assert len(ping.lost) <= 5, ping.lost
     plane = status(host)["planes"][1]
     assert plane["ifindex"] == ip(host, "h0", "link", "show", "dev", "p1")[0]["ifindex"] != before

@@ -10,11 +10,12 @@ they are attached and real packets go through the veths.
 """
 
 import contextlib
+import ctypes
 import os
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -51,6 +52,16 @@ _STAMPS = {
 }
 
 
+def _fill(fd: int, keys: Sequence[int], value: bytes) -> None:
+    """Write the same value to these keys of an array map, by one call."""
+    count = ctypes.c_uint32(len(keys))
+    if keys:
+        packed = struct.pack(f"{len(keys)}I", *keys)
+        write = libbpf.lib().bpf_map_update_batch
+        libbpf.check("fill a map", write(fd, packed, value * len(keys), ctypes.byref(count), None))
+        assert count.value == len(keys)
+
+
 class Bench:
     """Host h0 of a small cluster: tables filled as mrcd fills them, every path GOOD, no probes of its own.
 
@@ -68,7 +79,7 @@ class Bench:
         self._bpffs = directory
         self._taps: dict[tuple[str, int], Tap] = {}
         self._stack: Sender | None = None
-        self._cpu = min(os.sched_getaffinity(0))
+        self.cpus = os.sched_getaffinity(0)
         with contextlib.ExitStack() as undo:
             self.namespace: Namespace = wired_to.namespace if wired_to else Namespace()
             if wired_to:
@@ -131,13 +142,11 @@ class Bench:
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         own = libbpf.maps_of(self.dataplane._obj)
         for name, entries, size in (("mrc_paces", len(self.tables.peers), abi.PACE.itemsize), ("mrc_acks", ACKS, 8)):
-            fd = libbpf.map_fd(own[name])
-            for key in range(entries):
-                libbpf.update_elem(fd, struct.pack("I", key), bytes(size))
+            _fill(libbpf.map_fd(own[name]), range(entries), bytes(size))
         self.events()
         self.dataplane.set_prefixes(install.prefixes(self.plan))
         try:
-            os.sched_setaffinity(0, {self._cpu})  # each CPU has a rotation of its own
+            os.sched_setaffinity(0, {min(self.cpus)})  # each CPU has a rotation of its own
             with self.namespace.inside():
                 yield self
         finally:
@@ -156,10 +165,9 @@ class Bench:
         turns["plane"] = plane
         self._fill("mrc_rotations", range(len(self.tables.peers)), turns.tobytes())
 
-    def _fill(self, name: str, keys: Any, value: bytes) -> None:
+    def _fill(self, name: str, keys: Sequence[int], value: bytes) -> None:
         with libbpf.opened(self.dataplane.pins / name) as fd:
-            for key in keys:
-                libbpf.update_elem(fd, struct.pack("I", key), value)
+            _fill(fd, keys, value)
 
     def age(self, ns: int) -> None:
         """As if so much time had passed since everything that happened, and nothing meanwhile."""
