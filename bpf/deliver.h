@@ -1,7 +1,8 @@
 /* What becomes of a packet whose outer headers are off: mrc0 receives it, by whichever plane it came.
  *
  * A flow's packets come in by every NIC, and by every queue of each, for these go by the outer headers. Behind mrc0 the
- * kernel has them together again: on one CPU, by the hash that they get here (RPS, overlay.rps_cpus), and as long
+ * kernel has them together again: on one CPU, by the hash that they get here (RPS, overlay.rps_cpus; but see
+ * hash_by_arrival), and as long
  * segments: mrc0's veth merges what goes through it (GRO), and the NIC what XDP has popped in burst granularity, where a
  * burst stays on one EV. And TCP finds its cached route, which it keeps per interface.
  */
@@ -143,7 +144,8 @@ struct {
 } mrc_arrivals SEC(".maps");
 
 /* Where interrupts are dear a CPU on which many bursts come in receives them itself, so that no other is interrupted for
- * each. What comes in on a CPU that is not busy goes by its flow's hash, by which a flow stays in order.
+ * each: a flow's, too, that comes in on several, and is no longer in order then. TCP bears that where bursts are dense;
+ * where planes are slow, and it would lose by it, no CPU is busy, and all goes by the flow's hash.
  */
 static __always_inline __u32 hash_by_arrival(__u32 hash, __u32 cpus)
 {

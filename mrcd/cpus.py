@@ -153,10 +153,11 @@ def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[None]:
                 log.warning("%s stays %s, and was %s: %s", path, mask(cpus), before, e.strerror)
 
 
-def steered(interface: str, root: Path = _NET) -> set[int]:
-    """Over which CPUs an interface's flows are spread. Empty: none, or /sys is another network namespace's."""
+def steered(interface: str, root: Path = _NET) -> set[int] | None:
+    """Over which CPUs an interface's flows are spread. None: not known, for /sys is another network namespace's."""
     queues = (root / interface / "queues").glob("rx-*/rps_cpus")
     try:
-        return set().union(*(of_mask(q.read_text(encoding="ascii")) for q in queues))
+        masks = [of_mask(q.read_text(encoding="ascii")) for q in queues]
     except OSError:
-        return set()
+        return None
+    return set().union(*masks) if masks else None

@@ -84,7 +84,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        self.arrival_cpus = len(rps) if as_wanted and await self._by_arrival(rps) else 0
+        self.arrival_cpus = await self._by_arrival(rps) if as_wanted else 0
         self._merge((self.mrc0.alias or "").startswith(ALIAS) and hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
@@ -144,19 +144,20 @@ class Nics:
 
     # ---- a look ----
 
-    async def _by_arrival(self, rps: set[int]) -> bool:
-        """Whether busy CPUs receive what comes in on them. Packets that come one by one share interrupts;
-        and classes that go by a flow's hash would see it change, in what is forwarded from peer to peer."""
+    async def _by_arrival(self, rps: set[int]) -> int:
+        """RPS's CPUs, if a busy one is to receive what comes in on it, else 0. Packets that come one by one share
+        interrupts; and a flow then has a hash per CPU: classes that go by it would see it change, in what is forwarded
+        from peer to peer, and flows that bear no reordering have such a class."""
         config = self.plan.config
         by_hash = any(k.policy in ("pinned", "flowlet") for k in config.classes)
         if config.overlay.rps_cpus != "auto" or by_hash or hooks.merges(config.cluster.granularity, self.ports):
-            return False
+            return 0
         # A CPU's number is its place among them, and the kernel has left none out, as far as can be seen.
-        if rps != set(range(len(rps))) or cpus.steered(self.mrc0.name) not in (set(), rps):
-            return False
+        if rps != set(range(len(rps))) or cpus.steered(self.mrc0.name) not in (None, rps):
+            return 0
         if self._dear is None:
             self._dear = await cpus.interrupts_are_dear(rps)
-        return self._dear
+        return len(rps) if self._dear else 0
 
     async def _first_hops(self) -> dict[int, str]:
         return await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))

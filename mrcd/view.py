@@ -105,11 +105,12 @@ class View:
         """What becomes of popped packets."""
         node, interface = self._tables.node, self._plan.config.overlay.interface
         received = int(node["overlay_ifindex"]) > 0
-        steered = cpus.words(cpus.steered(interface)) or None
+        arrival = int(node["arrival_cpus"])
+        steered = cpus.words(cpus.steered(interface) or range(arrival)) or None
         return {
             "interface": interface if received else None,
             "rps_cpus": steered,
-            "rps_by": ("arrival" if node["arrival_cpus"] else "hash") if steered else None,
+            "rps_by": ("arrival" if arrival else "hash") if steered else None,
             "merging": received and int(node["merge_ifindex"]) > 0,
         }
 

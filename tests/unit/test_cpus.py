@@ -137,4 +137,4 @@ def test_what_an_interface_has(tmp_path: Path) -> None:
         (tmp_path / "mrc0/queues" / queue).mkdir(parents=True)
         (tmp_path / "mrc0/queues" / queue / "rps_cpus").write_text(mask)
     assert cpus.steered("mrc0", tmp_path) == {0, 1, 2}
-    assert cpus.steered("other", tmp_path) == set()
+    assert cpus.steered("other", tmp_path) is None

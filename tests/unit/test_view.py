@@ -188,7 +188,7 @@ def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpus, "steered", lambda _: {0, 1})
     for arrival_cpus, by, words in (
         (0, "hash", "mrc0, a flow on one of the CPUs 0-1 (RPS)"),
-        (2, "arrival", "mrc0, a flow on one of the CPUs 0-1, a busy CPU what comes in on it (RPS)"),
+        (2, "arrival", "mrc0, a flow on one of the CPUs 0-1 (RPS), or on a busy one where it comes in"),
     ):
         install.write_receiver(
             cast(tables.Tables, host), end, end, merging=False, xdp_too=False, arrival_cpus=arrival_cpus
