@@ -7,7 +7,7 @@ import pytest
 
 from labkit import datagrams
 from labkit.bench import cells
-from labkit.bench.candidates import KERNEL, MRCD, PLAIN
+from labkit.bench.candidates import KERNEL, MRCD, MRCD_ONE, PLAIN
 from labkit.bench.cells import Bound, Cell
 from mrcd.errors import UsageError
 
@@ -97,6 +97,7 @@ def test_cells_are_chosen_by_their_words() -> None:
 def test_the_kernel_s_ways_are_told_apart_by_gso() -> None:
     assert cells.name_of(cell(granularity="packet"), KERNEL) == "kernel, GSO off"
     assert cells.name_of(cell(granularity="packet"), MRCD) == MRCD
+    assert cells.name_of(cell("lab", granularity="packet"), MRCD_ONE) == MRCD_ONE
     assert cells.name_of(cell(), KERNEL) == KERNEL
 
 

@@ -1,6 +1,7 @@
 """Ways from h0 to h2, or to h1 where there are but two hosts. Each has addresses of its own, by which it is chosen.
 
 mrcd         the overlay addresses: sprayed over all EVs
+mrcd-1       the same while all EVs but one are denied: by as few switches as the kernel's one path
 kernel       the kernel's own seg6 encap.red over one path: a route as mrcd's fallback has it, with one next hop
 kernel-ecmp  the same with all next hops of the fallback route: a flow stays on the one that its hash finds
 plain        the hosts' addresses on plane 0: no encapsulation
@@ -8,12 +9,14 @@ mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plan
 All of one IP version have the same inner MTU.
 """
 
+import contextlib
 import ipaddress
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from labkit import netns
+from labkit import netns, observe
 from labkit.api import Lab
 from labkit.bench.part import SOURCE, TARGET
 from labkit.flow import Ends, Protocol
@@ -21,7 +24,7 @@ from labkit.observe import Document
 from mrcd import topology
 from mrcd.errors import MachineError
 
-MRCD, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "kernel", "kernel-ecmp", "plain", "mptcp"
+MRCD, MRCD_ONE, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "mrcd-1", "kernel", "kernel-ecmp", "plain", "mptcp"
 _PROTOCOL = "static"
 _ROUTES_WITHIN_S = 5.0
 # More addresses of a host: the address that mrcd serves, in another network.
@@ -45,6 +48,23 @@ class Candidate:
         for host, lines in self.setup.items():
             netns.batch_in(lab.ns(host), ("ip",), lines)
 
+    @contextlib.contextmanager
+    def chosen(self, lab: Lab) -> Iterator[None]:
+        """A block in which the lab's paths are this candidate's."""
+        if self.name != MRCD_ONE:
+            yield
+            return
+        clients = [observe.client(lab, host) for host in pair(lab)]
+        try:
+            for client in clients:
+                for target in _others(lab):
+                    client.post("/v1/deny", {"target": [target], "force": True})
+            yield
+        finally:
+            for client in clients:
+                client.post("/v1/allow", {"all": True})
+            observe.wait_until_good(lab, pair(lab))
+
 
 def all_of(lab: Lab, version: int) -> list[Candidate]:
     """The candidates of one IP version, mrcd's first and the one that it is compared with second."""
@@ -56,6 +76,8 @@ def all_of(lab: Lab, version: int) -> list[Candidate]:
     ):
         ends, setup = _kernel(lab, name, version, inner, hops)
         found.append(Candidate(name, version, words, ends, setup=setup))
+    if not lab.fabric.parameters.direct:
+        found.append(Candidate(MRCD_ONE, version, "mrc0, all EVs but one denied: by as few switches as kernel", inner))
     if version == 6:
         ends, setup = plane_ends(lab, 0), plane_routes(lab, 0)
         found.append(Candidate(PLAIN, version, "plane 0's own addresses, no encapsulation", ends, setup=setup))
@@ -63,6 +85,12 @@ def all_of(lab: Lab, version: int) -> list[Candidate]:
         ends, setup = _plain4(lab)
         found.append(Candidate(PLAIN, version, "plane 0, no encapsulation", ends, setup=setup))
     return found
+
+
+def _others(lab: Lab) -> list[str]:
+    """What all paths lead by but those of plane 0 and its T1 0."""
+    parameters = lab.fabric.parameters
+    return [f"plane:{p}" for p in range(1, parameters.planes)] + [f"t1:0:{t}" for t in range(1, parameters.t1)]
 
 
 def pair(lab: Lab) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from labkit.bench import pairs
-from labkit.bench.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, PLAIN
+from labkit.bench.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, MRCD_ONE, PLAIN
 from labkit.bench.part import requirement
 from labkit.observe import Document
 from mrcd.config import Granularity
@@ -76,7 +76,7 @@ def default(mtu: int | None) -> list[Cell]:
         Cell("direct", direct, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), context),
         *(_glimpse("direct", direct, load) for load in (tcp_8, udp_64, udp_1400)),
         Cell("direct", direct, "packet", 6, _TCP_1, (MRCD, KERNEL, PLAIN)),
-        Cell("lab", lab, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), context),
+        Cell("lab", lab, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), (*context, MRCD_ONE)),
         *(_glimpse("lab", lab, load) for load in (tcp_8, udp_8900)),
         _glimpse("lab", lab, _TCP_1, 4),
     ]
@@ -95,7 +95,7 @@ def full(mtu: int | None) -> list[Cell]:
     found = []
     for where, granularity, version, load in itertools.product(places, granularities, (6, 4), LOADS):
         compared = (MRCD, KERNEL, PLAIN) if version == 6 or where == "direct" else (MRCD, KERNEL)
-        context: tuple[str, ...] = (KERNEL_ECMP,)
+        context: tuple[str, ...] = (KERNEL_ECMP,) if where == "direct" else (KERNEL_ECMP, MRCD_ONE)
         if version == 6 and not load.packet_bytes:
             context += (MPTCP,)
         at = mtu or (MTU["lab"] if load.packet_bytes > MTU["direct"] else MTU[where])
@@ -174,7 +174,7 @@ def said_of(ratio: Document) -> str:
 
 def name_of(cell: Cell, candidate: str) -> str:
     """In packet granularity the NICs' GSO is off, for all candidates alike."""
-    return f"{candidate}, GSO off" if cell.granularity == "packet" and candidate != MRCD else candidate
+    return f"{candidate}, GSO off" if cell.granularity == "packet" and candidate not in (MRCD, MRCD_ONE) else candidate
 
 
 def compared(peer: str, mrcd: Sequence[Document], other: Sequence[Document]) -> Document:

@@ -1,7 +1,8 @@
 """Goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, by turns.
 
 A round measures the candidates of a cell right after each other, every second round the other way round, so that
-what drifts favours none; the ratio of two in one round is a pair. Context is measured in the first rounds only.
+what drifts favours none; the ratio of two in one round is a pair. Context is measured in the first rounds only, if the
+command line does not say how many pairs there shall be.
 """
 
 from collections.abc import Sequence
@@ -72,9 +73,10 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
     seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in lab.fabric.hosts}
     runs: dict[str, list[Document]] = {c.name: [] for c in found}
     for number in range(rounds):
-        turn = [c for c in found if c.name in cell.compared or number < CONTEXT_ROUNDS]
+        turn = [c for c in found if c.name in cell.compared or options.pairs or number < CONTEXT_ROUNDS]
         for c in turn if number % 2 == 0 else reversed(turn):
-            runs[c.name].append(run(lab, c, cell.load, options))
+            with c.chosen(lab):
+                runs[c.name].append(run(lab, c, cell.load, options))
         said = (f"{name} {r[-1]['bits_per_s'] / 1e9:.2f}" for name, r in runs.items() if len(r) > number)
         progress(f"  {number + 1}: {', '.join(said)} Gbit/s")
     withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
