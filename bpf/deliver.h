@@ -143,9 +143,9 @@ struct {
 	__type(value, struct arrivals);
 } mrc_arrivals SEC(".maps");
 
-/* Where interrupts are dear a CPU on which many bursts come in receives them itself, so that no other is interrupted for
- * each: a flow's, too, that comes in on several, and is no longer in order then. TCP bears that where bursts are dense;
- * where planes are slow, and it would lose by it, no CPU is busy, and all goes by the flow's hash.
+/* Where interrupts are dear a CPU on which many bursts, or packets, come in receives them itself, so that no other is
+ * interrupted for each: a flow's, too, that comes in on several, and is no longer in order then. TCP bears that where
+ * bursts are dense; a flow over slow planes, which would lose by it, keeps no CPU busy, and goes by its hash.
  */
 static __always_inline __u32 hash_by_arrival(__u32 hash, __u32 cpus)
 {

@@ -106,7 +106,8 @@ class View:
         node, interface = self._tables.node, self._plan.config.overlay.interface
         received = int(node["overlay_ifindex"]) > 0
         arrival = int(node["arrival_cpus"])
-        steered = cpus.words(cpus.steered(interface) or range(arrival)) or None
+        known = cpus.steered(interface)
+        steered = cpus.words(range(arrival) if known is None else known) or None
         return {
             "interface": interface if received else None,
             "rps_cpus": steered,

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,22 @@ def events(lab: Lab, host: str, after: int = 0) -> list[Document]:
 
 def wait_until_good(lab: Lab, hosts: Sequence[str], patience_s: float = 15.0) -> None:
     """Until every EV of these hosts is GOOD. Raises MachineError after `patience_s`."""
+    wait_until(lab, hosts, _good, "GOOD", patience_s)
+
+
+def wait_until(
+    lab: Lab, hosts: Sequence[str], so: Callable[[Document], bool], words: str, patience_s: float = 15.0
+) -> None:
+    """Until every EV of these hosts is `so`, in words. Raises MachineError after `patience_s`."""
     until = time.monotonic() + patience_s
     while True:
-        bad = [f"{h} → {p['peer']} EV {p['ev']} is {p['state']}" for h in hosts for p in paths(lab, h) if not _good(p)]
+        bad = [f"{h} → {p['peer']} EV {p['ev']} is {p['state']}" for h in hosts for p in paths(lab, h) if not so(p)]
         if not bad:
             return
         if time.monotonic() > until:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise MachineError(
-                f"after {patience_s:.0f} s not all paths are GOOD: {bad[0]}{more}",
+                f"after {patience_s:.0f} s not all paths are {words}: {bad[0]}{more}",
                 hint=f"scripts/lab status --name {lab.state.name}, and mrcctl events in that host",
             )
         time.sleep(0.05)

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from labkit import datagrams
-from labkit.bench import cells
+from labkit.bench import candidates, cells
 from labkit.bench.candidates import KERNEL, MRCD, MRCD_ONE, PLAIN
 from labkit.bench.cells import Bound, Cell
+from labkit.fabric import Parameters, build
+from mrcd import policy, topology
 from mrcd.errors import UsageError
 
 
@@ -109,3 +111,15 @@ def test_packet_sizes_have_headers_in_them(size: int, version: int, payload: int
 def test_a_packet_without_room_for_headers_is_refused() -> None:
     with pytest.raises(ValueError, match="no room"):
         datagrams.payload_bytes(48, 6)
+
+
+def test_what_is_denied_leaves_one_path_between_t0s() -> None:
+    fabric = build("test", Parameters(planes=4, t1=4))
+    plan = topology.plan(fabric.config, "h0")
+    denied = {
+        ev
+        for target in candidates.others(fabric.parameters)
+        for ev in policy.selected(plan, policy.parse(["peer:h2", target]))[fabric.config.host("h2").id]
+    }
+    (left,) = {e.ev for p in plan.peers if p.host.name == "h2" for e in p.evs} - denied
+    assert left == 0

@@ -196,3 +196,6 @@ def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
         found = host.view._receive()
         assert found == {"interface": "mrc0", "rps_cpus": "0-1", "rps_by": by, "merging": False}
         assert documents._receive(found) == words
+    for known, told in ((None, "0-1"), (set(), None)):  # /sys is another namespace's; somebody has switched it off
+        monkeypatch.setattr(cpus, "steered", lambda _, known=known: known)
+        assert host.view._receive()["rps_cpus"] == told

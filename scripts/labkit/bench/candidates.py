@@ -19,12 +19,15 @@ from dataclasses import dataclass, field
 from labkit import netns, observe
 from labkit.api import Lab
 from labkit.bench.part import SOURCE, TARGET
+from labkit.fabric import Parameters
 from labkit.flow import Ends, Protocol
 from labkit.observe import Document
 from mrcd import topology
 from mrcd.errors import MachineError
 
 MRCD, MRCD_ONE, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "mrcd-1", "kernel", "kernel-ecmp", "plain", "mptcp"
+OURS = (MRCD, MRCD_ONE)
+_DENIED_FOR = "5m"  # longer than a run; what nobody takes back ends all the same
 _PROTOCOL = "static"
 _ROUTES_WITHIN_S = 5.0
 # More addresses of a host: the address that mrcd serves, in another network.
@@ -42,6 +45,7 @@ class Candidate:
     sprayed: bool | None = False  # over all planes alike; False: a flow stays on one NIC; None: as it pleases
     protocol: Protocol = "tcp"
     setup: dict[str, list[str]] = field(default_factory=dict)
+    denied: tuple[str, ...] = ()  # targets of `mrcctl deny`, at both ends, that leave one path to the other
 
     def install(self, lab: Lab) -> None:
         """Add its addresses and routes."""
@@ -49,21 +53,24 @@ class Candidate:
             netns.batch_in(lab.ns(host), ("ip",), lines)
 
     @contextlib.contextmanager
-    def chosen(self, lab: Lab) -> Iterator[None]:
-        """A block in which the lab's paths are this candidate's."""
-        if self.name != MRCD_ONE:
+    def in_force(self, lab: Lab) -> Iterator[None]:
+        """A block in which `denied` is. Raises MachineError if more than one path is left, or they do not come back."""
+        if not self.denied:
             yield
             return
-        clients = [observe.client(lab, host) for host in pair(lab)]
-        try:
-            for client in clients:
-                for target in _others(lab):
-                    client.post("/v1/deny", {"target": [target], "force": True})
+        ends = self.ends.source, self.ends.target
+        with contextlib.ExitStack() as undo:
+            for host, peer in (ends, ends[::-1]):
+                client = observe.client(lab, host)
+                undo.callback(client.post, "/v1/allow", {"all": True})
+                for target in self.denied:
+                    what = {"target": [f"peer:{peer}", target], "force": True, "for": _DENIED_FOR}
+                    client.post("/v1/deny", what)
+                left = [p["ev"] for p in observe.paths(lab, host, peer) if p["state"] != "DENIED"]
+                if len(left) != 1:
+                    raise MachineError(f"{host} → {peer}: EVs {left} are not denied, and one was to be left")
             yield
-        finally:
-            for client in clients:
-                client.post("/v1/allow", {"all": True})
-            observe.wait_until_good(lab, pair(lab))
+        observe.wait_until(lab, ends, lambda path: path["state"] not in ("DENIED", "UNKNOWN"), "in use again")
 
 
 def all_of(lab: Lab, version: int) -> list[Candidate]:
@@ -77,7 +84,8 @@ def all_of(lab: Lab, version: int) -> list[Candidate]:
         ends, setup = _kernel(lab, name, version, inner, hops)
         found.append(Candidate(name, version, words, ends, setup=setup))
     if not lab.fabric.parameters.direct:
-        found.append(Candidate(MRCD_ONE, version, "mrc0, all EVs but one denied: by as few switches as kernel", inner))
+        words = "mrc0, all EVs but one denied: by as few switches as kernel"
+        found.append(Candidate(MRCD_ONE, version, words, inner, denied=others(lab.fabric.parameters)))
     if version == 6:
         ends, setup = plane_ends(lab, 0), plane_routes(lab, 0)
         found.append(Candidate(PLAIN, version, "plane 0's own addresses, no encapsulation", ends, setup=setup))
@@ -87,10 +95,10 @@ def all_of(lab: Lab, version: int) -> list[Candidate]:
     return found
 
 
-def _others(lab: Lab) -> list[str]:
-    """What all paths lead by but those of plane 0 and its T1 0."""
-    parameters = lab.fabric.parameters
-    return [f"plane:{p}" for p in range(1, parameters.planes)] + [f"t1:0:{t}" for t in range(1, parameters.t1)]
+def others(parameters: Parameters) -> tuple[str, ...]:
+    """What all paths between T0s lead by but that over plane 0 and its T1 0. Pure."""
+    planes = [f"plane:{p}" for p in range(1, parameters.planes)]
+    return *planes, *(f"t1:0:{t}" for t in range(1, parameters.t1))
 
 
 def pair(lab: Lab) -> tuple[str, str]:

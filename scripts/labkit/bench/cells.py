@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from labkit.bench import pairs
-from labkit.bench.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, MRCD_ONE, PLAIN
+from labkit.bench.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, MRCD_ONE, OURS, PLAIN
 from labkit.bench.part import requirement
 from labkit.observe import Document
 from mrcd.config import Granularity
@@ -40,7 +40,8 @@ _TCP_1 = LOADS[0]
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in the matrix. `compared` are measured in every round, `context` in the first rounds only."""
+    """One place in the matrix. `compared` are measured in every round, `context` in the first rounds only, unless
+    the command line says how many there shall be."""
 
     where: Where
     mtu: int  # of the links
@@ -174,7 +175,7 @@ def said_of(ratio: Document) -> str:
 
 def name_of(cell: Cell, candidate: str) -> str:
     """In packet granularity the NICs' GSO is off, for all candidates alike."""
-    return f"{candidate}, GSO off" if cell.granularity == "packet" and candidate not in (MRCD, MRCD_ONE) else candidate
+    return f"{candidate}, GSO off" if cell.granularity == "packet" and candidate not in OURS else candidate
 
 
 def compared(peer: str, mrcd: Sequence[Document], other: Sequence[Document]) -> Document:

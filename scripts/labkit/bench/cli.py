@@ -37,7 +37,7 @@ _LISTEN_S = 0.5
 @click.option(
     "--pairs",
     type=click.IntRange(min=1),
-    help=f"runs, or pairs of them  [default: throughput {throughput.PAIRS}, overhead {overhead.PAIRS}, else 5]",
+    help=f"runs of each, or pairs of them  [default: throughput {throughput.PAIRS}, overhead {overhead.PAIRS}, else 5]",
 )
 @click.option(
     "--seconds",

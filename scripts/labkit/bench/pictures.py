@@ -6,7 +6,7 @@ from typing import Literal
 from labkit import bars
 from labkit.bars import Bar, Goal, Histogram, Section
 from labkit.bench import cells
-from labkit.bench.candidates import MRCD
+from labkit.bench.candidates import MRCD, OURS
 from labkit.bench.cells import Bound, Cell
 from labkit.observe import Document
 from mrcd.ctl.render import percent
@@ -42,7 +42,7 @@ def _cell(cell: Document) -> Section:
             c["min_bits_per_s"] / _GBIT,
             c["max_bits_per_s"] / _GBIT,
             f"{c['median_bits_per_s'] / _GBIT:.2f} Gbit/s, {c['median_cpu_s_per_gbit']:.3f} CPU s/Gbit",
-            _kind(c["name"] == MRCD),
+            _kind(c["name"] in OURS),
         )
         for c in cell["candidates"]
     ]

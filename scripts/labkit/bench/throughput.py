@@ -75,7 +75,7 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
     for number in range(rounds):
         turn = [c for c in found if c.name in cell.compared or options.pairs or number < CONTEXT_ROUNDS]
         for c in turn if number % 2 == 0 else reversed(turn):
-            with c.chosen(lab):
+            with c.in_force(lab):
                 runs[c.name].append(run(lab, c, cell.load, options))
         said = (f"{name} {r[-1]['bits_per_s'] / 1e9:.2f}" for name, r in runs.items() if len(r) > number)
         progress(f"  {number + 1}: {', '.join(said)} Gbit/s")
@@ -102,6 +102,7 @@ def _candidates(lab: Lab, cell: Cell) -> tuple[list[Candidate], list[str]]:
     """Those of a cell, installed; and why there is none of some."""
     names, notes = (*cell.compared, *cell.context), []
     found = [c for c in candidates.all_of(lab, cell.version) if c.name in names]
+    found.sort(key=lambda c: c.name not in cell.compared)  # these right after each other
     for c in found:
         c.install(lab)
     if MPTCP in names:
