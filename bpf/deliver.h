@@ -2,9 +2,8 @@
  *
  * A flow's packets come in by every NIC, and by every queue of each, for these go by the outer headers. Behind mrc0 the
  * kernel has them together again: on one CPU, by the hash that they get here (RPS, overlay.rps_cpus; but see
- * hash_by_arrival), and as long
- * segments: mrc0's veth merges what goes through it (GRO), and the NIC what XDP has popped in burst granularity, where a
- * burst stays on one EV. And TCP finds its cached route, which it keeps per interface.
+ * hash_by_arrival), and as long segments: mrc0's veth merges what goes through it (GRO), and the NIC what XDP has popped
+ * in burst granularity, where a burst stays on one EV. And TCP finds its cached route, which it keeps per interface.
  */
 #ifndef MRC_DELIVER_H
 #define MRC_DELIVER_H
