@@ -136,8 +136,7 @@ def write_receiver(
     tables: Tables, mrc0: Link, mrc0_peer: Link, *, merging: bool, xdp_too: bool, arrival_cpus: int
 ) -> None:
     """What receives popped packets: mrc0, from its peer. `merging`: TCP's segments get there to be merged; `xdp_too`:
-    also those that XDP has popped. `arrival_cpus`: RPS's, if a busy one is to receive what
-    comes in on it."""
+    also those that XDP has popped. `arrival_cpus`: RPS's, if a busy one is to receive what comes in on it."""
     node = tables.node
     node["overlay_eth"] = np.concatenate([_mac(mrc0.mac), _mac(mrc0_peer.mac)])
     node["merge_xdp"] = merging and xdp_too

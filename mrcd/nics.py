@@ -61,12 +61,7 @@ class Nics:
             queues=queues,
             rps=rps,
         )
-        if self.mrc0.alias != (wanted := made_with(queues, rps)):
-            self._warn(
-                f"{self.mrc0.name} was made with other queues or CPUs ({self.mrc0.alias or 'no alias'}, and not "
-                f"{wanted}): in a quiet moment `ip link del {self.mrc0.name}`, and it is made anew"
-            )
-        as_wanted = self.mrc0.alias == wanted
+        as_wanted = self._was_made_with(queues, rps)
         await self._netlink.ensure_unpaced(self.mrc0_peer)
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
@@ -143,6 +138,16 @@ class Nics:
         return hooks.tc_hooks((self.mrc0, self.mrc0_peer), self._links.values())
 
     # ---- a look ----
+
+    def _was_made_with(self, queues: int, rps: set[int]) -> bool:
+        """Whether mrc0 has what a new one would be made with. Warns if not."""
+        name, alias, wanted = self.mrc0.name, self.mrc0.alias, made_with(queues, rps)
+        if alias != wanted:
+            self._warn(
+                f"{name} was made with other queues or CPUs ({alias or 'no alias'}, and not {wanted}): "
+                f"in a quiet moment `ip link del {name}`, and it is made anew"
+            )
+        return alias == wanted
 
     async def _by_arrival(self, rps: set[int]) -> int:
         """RPS's CPUs, if a busy one is to receive what comes in on it, else 0. Packets that come one by one share

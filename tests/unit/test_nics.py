@@ -1,6 +1,7 @@
-"""mrcd.nics: where flows stay on the CPUs on which they come in."""
+"""mrcd.nics: where flows stay on the CPUs on which they come in, and what is said of a mrc0 that was made otherwise."""
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from mrcd import cpus
 from mrcd.hooks import Port
+from mrcd.netlink import made_with
 from mrcd.nics import Nics
 
 BOTH = {0, 1}
@@ -88,3 +90,24 @@ def test_flows_spread_where_an_interrupt_costs_little(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cpus, "interrupt_ns", lambda _: took.pop())
     assert asyncio.run(_nics("burst", "auto", _ports("veth"))._by_arrival(BOTH)) == 0
     assert not took
+
+
+@pytest.mark.parametrize(
+    ("alias", "warned"),
+    [
+        (made_with(2, BOTH), False),
+        (made_with(2, set()), True),
+        (made_with(1, BOTH), True),
+        (None, True),
+    ],
+)
+def test_a_mrc0_that_was_made_otherwise(alias: str | None, warned: bool) -> None:
+    nics, said = _nics("burst", "auto", _ports("veth")), list[str]()
+    there: Any = SimpleNamespace(name="mrc0", alias=alias)
+    nics.mrc0, nics._warn = there, said.append
+    assert nics._was_made_with(2, BOTH) != warned
+    assert len(said) == warned
+    for text in said:
+        pattern = r"mrc0 was made with other queues or CPUs \((.*), and not (.*)\): .* `ip link del mrc0`.*"
+        assert (found := re.fullmatch(pattern, text))
+        assert found.groups() == (alias or "no alias", made_with(2, BOTH))

@@ -96,7 +96,9 @@ def full(mtu: int | None) -> list[Cell]:
     found = []
     for where, granularity, version, load in itertools.product(places, granularities, (6, 4), LOADS):
         compared = (MRCD, KERNEL, PLAIN) if version == 6 or where == "direct" else (MRCD, KERNEL)
-        context: tuple[str, ...] = (KERNEL_ECMP,) if where == "direct" else (KERNEL_ECMP, MRCD_ONE)
+        context: tuple[str, ...] = (KERNEL_ECMP,)
+        if (where, granularity, load) == ("lab", "burst", _TCP_1):
+            context += (MRCD_ONE,)
         if version == 6 and not load.packet_bytes:
             context += (MPTCP,)
         at = mtu or (MTU["lab"] if load.packet_bytes > MTU["direct"] else MTU[where])
