@@ -43,7 +43,7 @@ _LATE_NS = 2_000_000  # a reply is missing after this, or four round trips
 _AT_ONCE = 8  # peers: what is copied of their EVs fits into a cache
 _PASSED_AT_ONCE = 64  # the same, where little is read of each EV
 _LOOK_NS = int(grey.LOOK_S * 1e9)  # a peer that is well is judged so seldom: what changes is seen at once
-_FLOCK_NS = 250_000_000  # where many peers are quiet, as many wait for each other: to wake for a few takes as long
+_FLOCK_NS = 500_000_000  # where many peers are quiet, as many wait for each other: to wake for a few takes as long
 _SLICE_S = 0.005  # between ticks, where one had more to do than its time was for
 
 

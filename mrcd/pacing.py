@@ -73,11 +73,11 @@ class Windows:
 
 
 class Budget:
-    """Probes that may be sent to quiet peers: so many per second, and a quarter of that at once."""
+    """Probes that may be sent to quiet peers: so many per second, and half of that at once."""
 
     def __init__(self, per_second: int) -> None:
         self._rate = per_second
-        self._left = self._most = per_second / 4
+        self._left = self._most = per_second / 2
         self._at_ns: int | None = None
 
     def left(self, now: int) -> int:

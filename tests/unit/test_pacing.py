@@ -105,14 +105,14 @@ def test_who_is_asked_seldom_is_given_time_to_answer() -> None:
     assert pacing.silent_ns(pacing.Pace(16, 14_000 * MS), 3000 * MS) == 42_000 * MS
 
 
-def test_a_budget_is_so_much_per_second_and_no_more_than_a_quarter_at_once() -> None:
+def test_a_budget_is_so_much_per_second_and_no_more_than_half_at_once() -> None:
     b = pacing.Budget(1000)
-    assert b.left(0) == 250
-    b.spend(300)
+    assert b.left(0) == 500
+    b.spend(550)
     assert b.left(50 * MS) == 0
     assert b.left(100 * MS) == 50
     assert b.left(90 * MS) == 50  # a clock that steps back gives nothing
-    assert b.left(10**12) == 250
+    assert b.left(10**12) == 500
 
 
 # ---- the monitor at that pace ----
