@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import socket
 import threading
 import time
 import zlib
@@ -154,9 +155,12 @@ def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[None]:
 
 
 def steered(interface: str, root: Path = _NET) -> set[int] | None:
-    """Over which CPUs an interface's flows are spread. None: not known, for /sys is another network namespace's."""
-    queues = (root / interface / "queues").glob("rx-*/rps_cpus")
+    """Over which CPUs an interface's flows are spread. None: not known, for /sys is another network namespace's, which
+    may have an interface of that name too."""
     try:
+        if int((root / interface / "ifindex").read_text(encoding="ascii")) != socket.if_nametoindex(interface):
+            return None
+        queues = (root / interface / "queues").glob("rx-*/rps_cpus")
         masks = [of_mask(q.read_text(encoding="ascii")) for q in queues]
     except OSError:
         return None

@@ -134,7 +134,10 @@ def test_a_kernel_without_it_is_told_of(tmp_path: Path, caplog: LogCaptureFixtur
 
 def test_what_an_interface_has(tmp_path: Path) -> None:
     for queue, mask in (("rx-0", "3\n"), ("rx-1", "00000000,00000005\n")):
-        (tmp_path / "mrc0/queues" / queue).mkdir(parents=True)
-        (tmp_path / "mrc0/queues" / queue / "rps_cpus").write_text(mask)
-    assert cpus.steered("mrc0", tmp_path) == {0, 1, 2}
+        (tmp_path / "lo/queues" / queue).mkdir(parents=True)
+        (tmp_path / "lo/queues" / queue / "rps_cpus").write_text(mask)
+    (tmp_path / "lo/ifindex").write_text("1\n")
+    assert cpus.steered("lo", tmp_path) == {0, 1, 2}
     assert cpus.steered("other", tmp_path) is None
+    (tmp_path / "lo/ifindex").write_text("7\n")  # one of that name, of another network namespace
+    assert cpus.steered("lo", tmp_path) is None

@@ -32,11 +32,15 @@ SYSCTLS = {
     "core/bpf_jit_enable": "1",
 }
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+HALT_POLL = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
+IDLE_DRIVER, IDLE_GOVERNOR = (f"/sys/devices/system/cpu/cpuidle/current_{of}" for of in ("driver", "governor"))
 FILES = {f"/proc/sys/net/{k}": v for k, v in SYSCTLS.items()} | {
     "/proc/mounts": "bpf /sys/fs/bpf bpf rw 0 0\nbpf /bpf bpf rw 0 0",
     "/sys/kernel/btf/vmlinux": "",
     "/bpf/mrcd/abi2": "",
     CLOCK: "tsc",
+    IDLE_DRIVER: "intel_idle",
+    IDLE_GOVERNOR: "menu",
 }
 
 
@@ -123,6 +127,10 @@ def test_good_evidence_passes(id: str) -> None:
     assert found.evidence
 
 
+def idle(polls_ns: str, governor: str = "haltpoll") -> dict[str, Any]:
+    return {"files": {IDLE_DRIVER: "haltpoll", IDLE_GOVERNOR: governor, HALT_POLL: polls_ns}}
+
+
 def bad_nic(**other: Any) -> dict[str, Any]:
     return {"links": LINKS | {"p1": nic("p1", 3, **other)}}
 
@@ -153,6 +161,10 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("kernel.jit", sysctl(core__bpf_jit_enable=None), "SKIP", "namespace", ""),
         ("bpffs.mounted", {"files": {"/proc/mounts": ""}}, "FAIL", "nothing is pinned in /bpf", "restart mrcd"),
         ("bpffs.mounted", {"files": {"/bpf/mrcd/abi2": None}}, "FAIL", "what forwards ends", "mrcctl detach;"),
+        ("kernel.idle", idle("0"), "WARN", "halt at once", f"echo 200000 > {HALT_POLL}"),
+        ("kernel.idle", idle("50000"), "PASS", "poll for up to 50 us", ""),
+        ("kernel.idle", idle("0", "menu"), "PASS", "as haltpoll", ""),
+        ("kernel.idle", {"files": {IDLE_DRIVER: "none"}}, "SKIP", "leaves it to others", ""),
         ("clock.source", {"files": {CLOCK: "hpet"}}, "WARN", "hpet", "tsc"),
         ("clock.synchronised", {"clock_synchronised": False}, "WARN", "not synchronised", "chrony"),
         ("clock.synchronised", {"clock_synchronised": None}, "SKIP", "not tell", ""),

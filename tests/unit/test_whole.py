@@ -70,9 +70,10 @@ def test_all_bounds_are_in_one_table() -> None:
     assert 0 <= found["good"]["stolen_ratio"] <= 1
     found["good"]["stolen_ratio"] = 0.034
     bounds = whole.bounds(found, failed)
-    machine = {"cpus": 2, "kernel": "6.18", "busy_ratio_before": 0.01}
+    machine = {"cpus": 2, "kernel": "6.18", "busy_ratio_before": 0.01, "idle": "idle CPUs wait"}
     said = whole.lines({"machine": machine, "parts": found, "bounds": bounds, "taken_s": 90.0}, [BROKEN, GOOD])
-    assert [" ".join(line.split()) for line in said[2:]] == [
+    assert said[1] == "idle CPUs wait"
+    assert [" ".join(line.split()) for line in said[3:]] == [
         "a table",
         "",
         "PART BOUND MEASURED",

@@ -6,6 +6,8 @@ from mrcd.ctl.examine.result import Context, Outcome, check, fail, passed, skip,
 
 LEAST = (6, 3)  # bpf_skb_adjust_room can turn an outer IPv6 packet into an inner IPv4 one
 TCX = (6, 6)
+CPUIDLE = "/sys/devices/system/cpu/cpuidle"
+HALT_POLL = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"  # 200,000 where nobody has changed it
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
 
 
@@ -123,6 +125,23 @@ def jit(c: Context) -> Outcome:
     if value == "0":
         return warn("BPF programs are interpreted", "sysctl -w net.core.bpf_jit_enable=1")
     return passed(f"the BPF compiler is on (bpf_jit_enable = {value})")
+
+
+@check("kernel.idle")
+def idle(c: Context) -> Outcome:
+    """What comes for a program that sleeps wakes a CPU: where that polls before it halts, no interrupt is needed."""
+    driver, governor = (c.machine.text(f"{CPUIDLE}/current_{of}") for of in ("driver", "governor"))
+    polls_ns = c.machine.text(HALT_POLL)
+    if not driver or driver == "none":
+        return skip("the kernel leaves it to others how idle CPUs wait")
+    if driver != "haltpoll" or governor != "haltpoll" or polls_ns is None:
+        return passed(f"idle CPUs wait as {driver} has them")
+    if int(polls_ns):
+        return passed(f"idle CPUs poll for up to {int(polls_ns) / 1000:g} us before they halt")
+    return warn(
+        "idle CPUs halt at once, and to wake one takes an interrupt by way of the hypervisor",
+        f"echo 200000 > {HALT_POLL}, and haltpoll.guest_halt_poll_ns=200000 on the kernel's command line",
+    )
 
 
 @check("bpffs.mounted")

@@ -17,6 +17,9 @@ from labkit.bench.part import Options, Part
 from labkit.bench.scale import part as scale
 from labkit.bringup import REPOSITORY
 from labkit.observe import Document
+from mrcd.ctl.examine.kernel import idle
+from mrcd.ctl.examine.machine import Machine
+from mrcd.ctl.examine.result import Context
 from mrcd.errors import UsageError
 
 SCHEMA_VERSION = 1
@@ -166,6 +169,7 @@ def _machine() -> Document:
     return {
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
+        "idle": idle(Context(Machine())).evidence,
         "busy_ratio_before": cpu.read().since(before).busy_ratio,
     }
 

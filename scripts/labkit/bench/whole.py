@@ -64,7 +64,8 @@ def lines(document: Document, parts: Sequence[Part]) -> list[str]:
     """Every part's tables, then that of all bounds. Pure."""
     machine = document["machine"]
     said = [
-        f"{machine['cpus']} CPUs, kernel {machine['kernel']}, {machine['busy_ratio_before']:.0%} busy before the start"
+        f"{machine['cpus']} CPUs, kernel {machine['kernel']}, {machine['busy_ratio_before']:.0%} busy before the start",
+        machine["idle"],
     ]
     for part in parts:
         if part.name in document["parts"]:
