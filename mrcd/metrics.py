@@ -6,7 +6,6 @@ series while they are not GOOD, and no more than MOST_EV_SERIES of them; or all 
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,14 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from mrcd import __version__, histograms
-from mrcd.abi import ABI_VERSION, EV_WORDS, EvState, Reason
+from mrcd.abi import ABI_VERSION, EvState, Reason
+from mrcd.columns import Columns, ev_bits, lost_packets, medians
 from mrcd.daemon import Daemon
 from mrcd.giveway import by_and_by, give_way
 from mrcd.tables import is_detached
-from mrcd.view import lost_packets, unreachable_ns
+from mrcd.view import unreachable_ns
 
 MOST_EV_SERIES = 350
-_AT_ONCE = 256  # peers
 
 _FLAPPING = 3
 _WORST_FIRST = (EvState.ASSUMED_BAD, EvState.DENIED, EvState.SKIP, EvState.UNKNOWN)
@@ -162,26 +161,6 @@ class _Patient(list[Sample]):
         return by_and_by(super().__iter__())
 
 
-class _Columns:
-    """Some rows of a table, of which a field is copied when it is asked for: all would be as much as the table. The
-    loop comes first: a million EVs take their time."""
-
-    def __init__(self, records: NDArray[np.void], rows: NDArray[np.int64], used: slice) -> None:
-        self._records, self._rows, self._used = records, rows, used
-
-    def __getitem__(self, field: str) -> NDArray[Any]:
-        found = np.empty((len(self._rows), self._used.stop), self._records[field].dtype)
-        for start in range(0, len(self._rows), _AT_ONCE):
-            give_way()
-            found[start : start + _AT_ONCE] = self._records[field][self._rows[start : start + _AT_ONCE], self._used]
-        return found
-
-    def record(self, row: int, ev: int) -> np.void:
-        """One record, by its place among these rows."""
-        found: np.void = self._records[self._rows[row], ev]
-        return found
-
-
 class Paths:
     """The EVs of all peers at one moment, as arrays: (peers, EVs), or (peers, planes, EVs of a plane)."""
 
@@ -193,9 +172,9 @@ class Paths:
         self._forget_ns = plan.config.health.hold_down_max_ms * 1_000_000
         used = slice(0, self._planes * self._width)
         self._usable = tables.peers["usable"][self.rows]
-        self._evs = _Columns(tables.evs, self.rows, used)
-        self._ledgers = _Columns(tables.ledgers, self.rows, used)
-        self._rxs = _Columns(tables.rxs, self.rows, used)
+        self._evs = Columns(tables.evs, self.rows, used)
+        self._ledgers = Columns(tables.ledgers, self.rows, used)
+        self._rxs = Columns(tables.rxs, self.rows, used)
         self._arrived = self._ledgers["judged"] - lost_packets(self._ledgers)
         self._configured = self._evs["configured"] != 0
 
@@ -267,9 +246,7 @@ class Paths:
             f"EVs with {_FLAPPING} falls or more that are not forgotten.",
             value=float((falls >= _FLAPPING).sum()),
         )
-        # As one row of bits: by an axis numpy lets go of the interpreter's lock for each, and wakes who waits for it.
-        bits = np.unpackbits(self._usable.astype("<u8").view(np.uint8).ravel(), bitorder="little")
-        bits = bits.reshape(len(self.rows), 64 * EV_WORDS)[:, : self._planes * self._width]
+        bits = ev_bits(self._usable)[:, : self._planes * self._width]
         usable = GaugeMetricFamily("mrc_usable_evs", "EVs that carry traffic.", labels=["peer", "plane"])
         in_planes = bits.reshape(len(self.rows), self._planes, self._width)
         yield self._by_both(usable, in_planes.sum(axis=2, dtype=np.uint64))
@@ -277,7 +254,7 @@ class Paths:
             "mrc_peer_rtt_seconds", "Median over the EVs' smoothed round trips; NaN: none yet.", labels=["peer"]
         )
         answered = self._configured & (self._ledgers["replies"] > 0)
-        yield self.by_peer(median, _medians(self._ledgers["rtt_ns"], answered) / 1e9)
+        yield self.by_peer(median, medians(self._ledgers["rtt_ns"], answered) / 1e9)
 
     def not_good(self) -> Iterator[Metric]:
         """A series for each EV that is not GOOD, the worst first while there is room."""
@@ -324,22 +301,6 @@ class Paths:
             for family, of in values:
                 family.add_metric(at, float(of[row, ev]))
         yield from (tx, settled, arrived, rtt)
-
-
-def _medians(values: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of those of each row that count, (rows,); NaN where none does. By the rows of a block at once: of each on its own
-    numpy would let go of the interpreter's lock for it, and wake who waits for it."""
-    found = np.full(len(values), np.nan)
-    for start in range(0, len(values), _AT_ONCE):
-        give_way()
-        some, counted = values[start : start + _AT_ONCE].astype(np.float64), which[start : start + _AT_ONCE]
-        some[~counted] = np.inf  # behind the others
-        some.sort(axis=1)
-        count = counted.sum(axis=1)
-        rows = np.flatnonzero(count)
-        low, high = (some[rows, middle[rows]] for middle in ((count - 1) // 2, count // 2))
-        found[start + rows] = (low + high) / 2
-    return found
 
 
 _HISTOGRAMS = {

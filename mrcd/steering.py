@@ -17,6 +17,7 @@ import numpy as np
 
 from mrcd import lazy, policy
 from mrcd.abi import EvState
+from mrcd.columns import lost_packets
 from mrcd.denials import Denials
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.events import EventLog
@@ -26,7 +27,7 @@ from mrcd.policy import Denial, Target
 from mrcd.tables import Tables
 from mrcd.topology import Plan
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view import in_flight, lost_packets
+from mrcd.view import in_flight
 
 log = logging.getLogger("mrcd.steering")
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from mrcd import abi, libbpf, ring
 from mrcd.errors import KernelError, MachineError
-from mrcd.giveway import by_and_by
 
 
 class Tables:
@@ -79,11 +78,11 @@ class Tables:
 
     def fill(self) -> dict[str, tuple[int, int]]:
         """Entries in use, and entries there are, by what they hold; of events: bytes that nobody has read yet."""
-        used = sum(1 for _ in by_and_by(libbpf.keys(self._prefixes, abi.PREFIX.itemsize)))
+        _, value_size, size = libbpf.map_info(self._prefixes)
         return {
             "peers": (int((self.peers["configured"] != 0).sum()), self.peers.size),
             "evs": (int((self.evs["configured"] != 0).sum()), self.evs.size),
-            "prefixes": (used, libbpf.map_info(self._prefixes)[2]),
+            "prefixes": (libbpf.count_keys(self._prefixes, abi.PREFIX.itemsize, value_size), size),
             "events": ring.fill(self._events),
         }
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import __version__, bpfinfo, cpus, events, foreign, histograms
+from mrcd import __version__, bpfinfo, cpus, events, foreign, histograms, peers
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
 from mrcd.configtext import config_text
@@ -197,37 +197,7 @@ class View:
 
     def peers(self) -> list[Document]:
         """A document per peer."""
-        now = time.monotonic_ns()
-        return [self._peer(p, now) for p in by_and_by(self._plan.peers)]
-
-    def _peer(self, peer: Peer, now: int) -> Document:
-        row = self._tables.peers[peer.host.id]
-        evs, ledgers = self._tables.evs[peer.host.id], self._tables.ledgers[peer.host.id]
-        ledgers = ledgers[evs["configured"] != 0]
-        evs = evs[evs["configured"] != 0]
-        heard = int(row["heard_ns"])
-        sent, lost = int(ledgers["judged"].sum()), int(lost_packets(ledgers).sum())
-        rtts = ledgers["rtt_ns"][ledgers["replies"] > 0]
-        ports = int(row["ports"])
-        return {
-            "peer": peer.host.name,
-            "host_id": peer.host.id,
-            "reachable": bool(self._reachable(row["heard_ns"])),
-            "status": "unknown" if not heard else "detached" if is_detached(row) else "attached",
-            "evs": peer.ev_count,
-            "usable_evs": sum(self._usable(peer).values()),
-            "states": {EvState(s).name: n for s, n in enumerate(np.bincount(evs["state"]).tolist()) if n},
-            "ports": [i for i in range(len(self._plan.interfaces)) if ports & (1 << i)],
-            "tx_packets": int(evs["tx_packets"].sum()),
-            "tx_bytes": int(evs["tx_bytes"].sum()),
-            "rx_packets": sent - lost,
-            "lost_packets": lost,
-            "loss_ratio": lost / sent if sent else 0.0,
-            "rtt_ns": int(np.median(rtts)) if len(rtts) else None,
-            "twins": int(row["twins"]),
-            "heard_s": (now - heard) / 1e9 if heard else None,
-            "prefixes": [str(p) for p in peer.host.prefixes],
-        }
+        return peers.documents(self._tables, self._plan, self._reachable)
 
     def paths(
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
@@ -346,11 +316,6 @@ def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:
     """Whether each EV of a peer carries traffic, by EV, from mrc_peer.usable: (words,), a bit per EV."""
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")
     return dict(zip(peer.numbers.tolist(), bits[peer.numbers].astype(bool).tolist(), strict=True))
-
-
-def lost_packets(ledgers: Any) -> Any:
-    """Data packets lost on EVs, over all generations of the peer's tables, from abi.LEDGER."""
-    return np.minimum(ledgers["lost_before"] + ledgers["deficit"], ledgers["judged"])
 
 
 def in_flight(evs: NDArray[np.void], ledgers: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

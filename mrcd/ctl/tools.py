@@ -145,6 +145,9 @@ def capture(
 
     Bursts are shown as the NIC gets them: one packet of many segments. Times are UTC.
     """
+    from scapy.config import conf
+
+    conf.route_autoload = conf.route6_autoload = False  # thousands take seconds, and nobody asks for them
     from mrcd.ctl import capture as work
 
     if source is not None and (target is not None or seconds is not None):

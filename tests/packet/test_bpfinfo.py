@@ -7,8 +7,10 @@ import pytest
 
 from mrcd import abi, bpfinfo, libbpf
 from mrcd.abi import EvState, Reason
+from mrcd.dataplane import PREFIXES_MAX
 from mrcd.errors import KernelError, MachineError
 from mrcd.links import Attachment
+from mrcd.tables import prefix_key
 from tests.packet.cluster import H2
 from tests.packet.rig import Bench
 
@@ -96,6 +98,13 @@ def test_maps_are_all_there(bench: Bench) -> None:
     fill = bench.tables.fill()
     assert fill["evs"] == (sum(len(p.evs) for p in bench.plan.peers), bench.tables.evs.size)
     assert fill["prefixes"][0] == sum(len(p.host.prefixes) for p in bench.plan.peers)
+
+
+@pytest.mark.parametrize("prefixes", [0, 1, 4095, 4096, 4097, 9000])
+def test_prefixes_are_counted(bench: Bench, prefixes: int) -> None:
+    """By several thousand at once."""
+    bench.dataplane.set_prefixes({prefix_key((n << 8).to_bytes(4, "big"), 24): H2 for n in range(prefixes)})
+    assert bench.tables.fill()["prefixes"] == (prefixes, PREFIXES_MAX)
 
 
 def test_no_pins_is_an_error_with_a_remedy(bench: Bench) -> None:

@@ -1,8 +1,11 @@
 """The documents that users see, made from tables."""
 
+import json
 import os
 import time
+from collections import Counter
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -148,6 +151,37 @@ def test_usable_evs_are_bits_by_ev() -> None:
 def test_a_peer_sums_up_its_evs() -> None:
     p = next(p for p in Host().view.peers() if p["peer"] == "h1")
     assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["rtt_ns"]) == (1000, 891, 9, 30_000)
+
+
+def test_peers_sum_up_what_is_configured() -> None:
+    """Against sums EV by EV, of tables full of anything."""
+    h, random = Host(), np.random.default_rng(4)
+    for table in (h.evs, h.ledgers):
+        for name in table.dtype.names or ():
+            if table.dtype[name].kind == "u" and name not in ("configured", "state"):
+                table[name] = random.integers(0, 1 << min(40, 8 * table.dtype[name].itemsize), table[name].shape)
+    h.evs["state"] = random.integers(0, len(EvState), h.evs.shape)
+    h.evs["configured"] &= random.integers(0, 2, h.evs.shape, np.uint8)
+    h.evs["configured"][2] = 0
+    h.ledgers["replies"] *= random.integers(0, 2, h.ledgers.shape, np.uint32)
+    h.peers["ports"][1:], h.peers["usable"][:, 0], h.peers["heard_ns"][3] = (1, 2, 3), 0xA5, h.now
+    found = {p["host_id"]: p for p in h.view.peers()}
+    assert json.loads(json.dumps(list(found.values()))) == list(found.values())
+    assert [found[i]["ports"] for i in (1, 2, 3)] == [[0], [1], [0, 1]]
+    assert [(found[i]["reachable"], found[i]["status"]) for i in (2, 3)] == [(False, "unknown"), (True, "attached")]
+    for row, p in found.items():
+        there = [ev for ev in range(8) if h.evs["configured"][row, ev]]
+        evs, ledgers = ([table[row, ev] for ev in there] for table in (h.evs, h.ledgers))
+        sent = [int(ledger["judged"]) for ledger in ledgers]
+        lost = [min(int(x["lost_before"]) + int(x["deficit"]), n) for x, n in zip(ledgers, sent, strict=True)]
+        rtts = [int(ledger["rtt_ns"]) for ledger in ledgers if ledger["replies"]]
+        assert p["states"] == dict(Counter(EvState(int(e["state"])).name for e in evs))
+        for name in ("tx_packets", "tx_bytes"):
+            assert p[name] == sum(int(e[name]) for e in evs)
+        assert (p["rx_packets"], p["lost_packets"]) == (sum(sent) - sum(lost), sum(lost))
+        assert p["loss_ratio"] == (sum(lost) / sum(sent) if sent else 0.0)
+        assert p["rtt_ns"] == (int(median(rtts)) if rtts else None)
+        assert p["usable_evs"] == sum(0xA5 >> ev & 1 for ev in there)
 
 
 def test_more_lost_than_judged_cannot_be() -> None:

@@ -102,6 +102,7 @@ def _asked(crowd: Crowd, peers: int) -> Document:
     timed: dict[str, Callable[[], tuple[float, int]]] = {
         "scrape": lambda: probe.scrape(crowd)[:2],
         "status": lambda: probe.command_s(crowd, ["status"]),
+        "peers": lambda: probe.command_s(crowd, ["peers"]),
         "paths_of_a_peer": lambda: probe.command_s(crowd, ["paths", "--peer", f"h{peers}"]),
         "paths_not_good": lambda: probe.command_s(crowd, ["paths", "--state", "ASSUMED_BAD"]),
     }
@@ -235,12 +236,12 @@ def lines(document: Document) -> list[str]:
         "",
         "Seconds to answer: medians of three, the start of mrcctl included",
     ]
-    names = ("scrape", "status", "paths_of_a_peer", "paths_not_good", "paths")
+    names = ("scrape", "status", "peers", "paths_of_a_peer", "paths_not_good", "paths")
     rows = [
         [str(r["peers"]), *(f"{r['asked'][n]['s']:.2f}" if n in r["asked"] else "–" for n in names)]
         for r in document["runs"]
     ]
-    columns = ("SCRAPE", "status", "paths --peer", "paths --state", "paths")
+    columns = ("SCRAPE", "status", "peers", "paths --peer", "paths --state", "paths")
     found += table([Column("PEERS"), *(Column(h, True) for h in columns)], rows, colour=False)
     found += ["", "Seconds to reload, and for how many ms the loop was held up at most, since the start"]
     rows = [
