@@ -57,8 +57,9 @@ def give_way() -> None:
         return
     now = time.perf_counter()
     if not idle.is_set() and now >= _mine.granted_s:
-        if not idle.wait(_PATIENCE_S):
-            _mine.granted_s = time.perf_counter() + BREATH_S
+        # A loop that only looks whether there is more to do is idle for a moment: one step for each would take for ever.
+        stretch_s = _AT_A_STRETCH_S if idle.wait(_PATIENCE_S) else BREATH_S
+        _mine.granted_s = time.perf_counter() + stretch_s
     elif now - _mine.slept_s > _AT_A_STRETCH_S:
         time.sleep(_MOMENT_S)
         _mine.slept_s = time.perf_counter()
