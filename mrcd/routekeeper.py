@@ -37,10 +37,11 @@ class RouteKeeper:
         self._wanted[owner] = routes
         self._count(routes, 1)
         self._count(former, -1)
-        changes = []
+        breath, changes = Breath(), []
         for route in routes:
             before = self._have.get(route.key)
             if before != route:
+                await breath()  # to write one takes a millisecond
                 await self._netlink.write_route(route, "replace" if before else "add")
                 self._have[route.key] = route
                 changes.append(f"{'replaced' if before else 'added'} {route.dst} metric {route.metric}")
@@ -66,8 +67,9 @@ class RouteKeeper:
                 del self._owners[route.key]
 
     async def _delete(self, keys: Iterable[Key]) -> list[str]:
-        changes = []
+        breath, changes = Breath(), []
         for key in keys:
+            await breath()
             route = self._have.pop(key, None)
             if route is not None:
                 await self._netlink.delete_route(route)
