@@ -57,7 +57,7 @@ def give_way() -> None:
         return
     now = time.perf_counter()
     if not idle.is_set() and now >= _mine.granted_s:
-        # A loop that only looks whether there is more to do is idle for a moment: one step for each would take for ever.
+        # A loop that only looks whether there is more to do is idle for a moment: a step for each would take for ever.
         stretch_s = _AT_A_STRETCH_S if idle.wait(_PATIENCE_S) else BREATH_S
         _mine.granted_s = time.perf_counter() + stretch_s
     elif now - _mine.slept_s > _AT_A_STRETCH_S:

@@ -54,6 +54,22 @@ def test_what_has_waited_long_enough_goes_on_for_a_while(busy: None, monkeypatch
     assert not thread.is_alive()
 
 
+def test_a_loop_that_is_idle_for_a_moment_lets_one_go_on_for_a_while(
+    busy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(giveway, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(giveway, "_AT_A_STRETCH_S", 60.0)
+    thread = threading.Thread(target=lambda: list(by_and_by(range(100_000))), daemon=True)
+    thread.start()
+    for _ in range(500):  # the first may come before it waits; of one step for each there would be 500
+        giveway.idle.set()
+        giveway.idle.clear()
+        thread.join(0.01)
+        if not thread.is_alive():
+            break
+    assert not thread.is_alive()
+
+
 def test_the_loop_itself_waits_for_nobody(busy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(giveway, "_PATIENCE_S", 60.0)
     begun = time.monotonic()
