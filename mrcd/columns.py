@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from mrcd.abi import EV_WORDS
 from mrcd.giveway import give_way
 
-AT_ONCE = 256  # peers
+_AT_ONCE = 256  # peers
 
 
 class Columns:
@@ -20,9 +20,9 @@ class Columns:
 
     def __getitem__(self, field: str) -> NDArray[Any]:
         found = np.empty((len(self._rows), self._used.stop), self._records[field].dtype)
-        for start in range(0, len(self._rows), AT_ONCE):
+        for start in range(0, len(self._rows), _AT_ONCE):
             give_way()
-            found[start : start + AT_ONCE] = self._records[field][self._rows[start : start + AT_ONCE], self._used]
+            found[start : start + _AT_ONCE] = self._records[field][self._rows[start : start + _AT_ONCE], self._used]
         return found
 
     def record(self, row: int, ev: int) -> np.void:
@@ -38,18 +38,20 @@ def ev_bits(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return bits.reshape(len(words), 64 * EV_WORDS)
 
 
-def lost_packets(ledgers: Any) -> Any:
-    """Data packets lost on EVs, over all generations of the peer's tables, from abi.LEDGER."""
-    return np.minimum(ledgers["lost_before"] + ledgers["deficit"], ledgers["judged"])
+def settled(ledgers: Any) -> tuple[Any, Any]:
+    """Data packets judged on EVs, and lost of these, over all generations of the peer's tables, from abi.LEDGER. The
+    programs write meanwhile: what is judged is read once, and no more than that can be lost."""
+    lost, judged = ledgers["lost_before"] + ledgers["deficit"], ledgers["judged"]
+    return judged, np.minimum(lost, judged)
 
 
 def medians(values: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Of those of each row that count, (rows,); NaN where none does. By the rows of a block at once: of each on its own
     numpy would let go of the interpreter's lock for it, and wake who waits for it."""
     found = np.full(len(values), np.nan)
-    for start in range(0, len(values), AT_ONCE):
+    for start in range(0, len(values), _AT_ONCE):
         give_way()
-        some, counted = values[start : start + AT_ONCE].astype(np.float64), which[start : start + AT_ONCE]
+        some, counted = values[start : start + _AT_ONCE].astype(np.float64), which[start : start + _AT_ONCE]
         some[~counted] = np.inf  # behind the others
         some.sort(axis=1)
         count = counted.sum(axis=1)

@@ -2,7 +2,7 @@
 
 A coroutine gives way by a `Breath`. What is made in a thread holds the interpreter's lock nearly as long as it likes,
 and gets it back whenever the loop's own work lets go of it for a moment; so it calls `give_way` now and then, and
-goes on only while the loop waits for something to happen.
+goes on only while the loop waits for something to happen; for a short while, too, when it has waited for that.
 
 Who waits for the lock asks for it after a tenth of a millisecond (main.py) in which it was not let go. numpy lets go of
 it oftener, and has it back before the other has woken: that one never asks, and has waited for 25 ms. So a thread
@@ -21,7 +21,7 @@ BREATH_S = 0.005
 _LEAST_S = 0.001  # who comes last in a round goes on, too
 _PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it: then that has a breath too
 YOUNG = 5  # collections of the youngest objects to one of those that have outlived these
-_AT_A_STRETCH_S = 0.002  # a thread works, and then sleeps:
+_AT_A_STRETCH_S = 0.002  # a thread works, and then sleeps, or waits for the loop again:
 _MOMENT_S = 0.0002  # for who waits for the lock to wake up
 _MAIN = threading.main_thread().ident
 
@@ -59,7 +59,8 @@ def give_way() -> None:
     if not idle.is_set() and now >= _mine.granted_s:
         # A loop that only looks whether there is more to do is idle for a moment: a step for each would take for ever.
         stretch_s = _AT_A_STRETCH_S if idle.wait(_PATIENCE_S) else BREATH_S
-        _mine.granted_s = time.perf_counter() + stretch_s
+        _mine.slept_s = time.perf_counter()
+        _mine.granted_s = _mine.slept_s + stretch_s
     elif now - _mine.slept_s > _AT_A_STRETCH_S:
         time.sleep(_MOMENT_S)
         _mine.slept_s = time.perf_counter()

@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 
 from mrcd import __version__, histograms
 from mrcd.abi import ABI_VERSION, EvState, Reason
-from mrcd.columns import Columns, ev_bits, lost_packets, medians
+from mrcd.columns import Columns, ev_bits, medians, settled
 from mrcd.daemon import Daemon
 from mrcd.giveway import by_and_by, give_way
 from mrcd.tables import is_detached
@@ -175,7 +175,8 @@ class Paths:
         self._evs = Columns(tables.evs, self.rows, used)
         self._ledgers = Columns(tables.ledgers, self.rows, used)
         self._rxs = Columns(tables.rxs, self.rows, used)
-        self._arrived = self._ledgers["judged"] - lost_packets(self._ledgers)
+        self._judged, lost = settled(self._ledgers)
+        self._arrived = self._judged - lost
         self._configured = self._evs["configured"] != 0
 
     def by_peer(self, family: Metric, values: NDArray[np.generic]) -> Metric:
@@ -214,7 +215,7 @@ class Paths:
             ("mrc_tx_bytes", "Inner bytes sent to the peer.", evs["tx_bytes"]),
             ("mrc_rx_packets", "Data packets received from the peer.", rxs["packets"]),
             ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"]),
-            ("mrc_settled_tx_packets", "Data packets sent to the peer and judged.", ledgers["judged"]),
+            ("mrc_settled_tx_packets", "Data packets sent to the peer and judged.", self._judged),
             ("mrc_settled_rx_packets", "Of the judged, data packets that the peer received.", self._arrived),
             ("mrc_peer_ce_packets", "CE marks that the peer saw.", ledgers["rx_ce"]),
             ("mrc_probes_sent", "Probe requests sent.", evs["probe_seq"]),
@@ -223,7 +224,7 @@ class Paths:
         ):
             yield self.by_peer(CounterMetricFamily(name, text, labels=["peer"]), values.sum(axis=1, dtype=np.uint64))
         for name, text, values in (
-            ("mrc_plane_settled_tx_packets", "Data packets put on the plane and judged.", ledgers["judged"]),
+            ("mrc_plane_settled_tx_packets", "Data packets put on the plane and judged.", self._judged),
             ("mrc_plane_settled_rx_packets", "Of the judged, data packets that peers received.", self._arrived),
         ):
             sums = self._per_plane(values).sum(axis=0)
@@ -292,7 +293,7 @@ class Paths:
         rtt = GaugeMetricFamily("mrc_ev_rtt_seconds", "Smoothed round trip of the EV's probes.", labels=labels)
         values: Iterable[tuple[CounterMetricFamily | GaugeMetricFamily, NDArray[np.generic]]] = (
             (tx, self._evs["tx_packets"]),
-            (settled, self._ledgers["judged"]),
+            (settled, self._judged),
             (arrived, self._arrived),
             (rtt, self._ledgers["rtt_ns"] / 1e9),
         )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.abi import EvState
-from mrcd.columns import Columns, ev_bits, lost_packets, medians
+from mrcd.columns import Columns, ev_bits, medians, settled
 from mrcd.giveway import by_and_by
 from mrcd.tables import Tables, is_detached
 from mrcd.topology import Plan
@@ -30,14 +30,15 @@ def documents(
         found: list[int] = np.where(configured, values, 0).sum(axis=1, dtype=np.uint64).tolist()
         return found
 
-    state, rtts = evs["state"], medians(ledgers["rtt_ns"], configured & (ledgers["replies"] > 0))
+    answered = configured & (ledgers["replies"] > 0)  # before the times: one that answers meanwhile has had none yet
+    state, rtts, (judged, lost_packets) = evs["state"], medians(ledgers["rtt_ns"], answered), settled(ledgers)
     states = np.stack([(configured & (state == s)).sum(axis=1) for s in EvState], axis=1)
     columns = {
         "usable_evs": total(ev_bits(records["usable"])[:, used]),
         "tx_packets": total(evs["tx_packets"]),
         "tx_bytes": total(evs["tx_bytes"]),
-        "sent": total(ledgers["judged"]),
-        "lost": total(lost_packets(ledgers)),
+        "sent": total(judged),
+        "lost": total(lost_packets),
         "states": states.tolist(),
         "rtt_ns": rtts.tolist(),
         "reachable": reachable(records["heard_ns"]).tolist(),

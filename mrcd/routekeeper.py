@@ -14,7 +14,8 @@ Key = tuple[str, int]  # destination, metric
 
 
 class RouteKeeper:
-    """Every route belongs to an owner: a peer's row, or FABRIC. Methods raise KernelError, MachineError."""
+    """Every route belongs to an owner: a peer's row, or FABRIC. Methods raise KernelError, MachineError, and one caller
+    has them at a time."""
 
     FABRIC = -1
 
@@ -39,9 +40,9 @@ class RouteKeeper:
         self._count(former, -1)
         breath, changes = Breath(), []
         for route in routes:
+            await breath()  # to write one takes a millisecond
             before = self._have.get(route.key)
             if before != route:
-                await breath()  # to write one takes a millisecond
                 await self._netlink.write_route(route, "replace" if before else "add")
                 self._have[route.key] = route
                 changes.append(f"{'replaced' if before else 'added'} {route.dst} metric {route.metric}")

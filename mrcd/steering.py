@@ -17,7 +17,7 @@ import numpy as np
 
 from mrcd import lazy, policy
 from mrcd.abi import EvState
-from mrcd.columns import lost_packets
+from mrcd.columns import settled
 from mrcd.denials import Denials
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.events import EventLog
@@ -303,7 +303,7 @@ class Steering:
             "in_flight_packets": int(flight.sum()),
             "unknown_evs": int((~known).sum()),  # of which the peer has not told
             "empty": bool((denied & known & quiet & (flight == 0)).all()),
-            "lost_packets": None if lost is None else max(0, int(lost_packets(ledgers).sum()) - lost),
+            "lost_packets": None if lost is None else max(0, int(settled(ledgers)[1].sum()) - lost),
         }
 
     def brief(self) -> list[Document]:
@@ -321,7 +321,7 @@ class Steering:
 
     def _lost_on(self, at: Found) -> int:
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
-        return int(lost_packets(self._tables.ledgers[rows, evs]).sum())
+        return int(settled(self._tables.ledgers[rows, evs])[1].sum())
 
     # ---- in time ----
 

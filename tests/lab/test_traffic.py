@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from labkit import netns
@@ -116,13 +117,17 @@ def _pause(sock: socket.socket) -> None:
 
 
 def test_every_ev_carries_its_share_and_nothing_is_lost(mode: Lab) -> None:
-    before, _ = _counts(mode, "h0", "h2")
-    tcp_transfer(mode, 4, size=40_000_000)
-    after, _ = _counts(mode, "h0", "h2")
-    carried = [b - a for a, b in zip(before, after, strict=True)]
-    mean = sum(carried) / len(carried)
-    assert len(carried) == 16
-    assert min(carried) > 0.5 * mean, carried
+    """The EVs of a plane equally, always; planes too, but in a transfer during which the machine holds up one of them:
+    that has less for so long (balance.h)."""
+    seen: list[list[int]] = []
+    while not seen or (min(seen[-1]) <= 0.6 * np.mean(seen[-1]) and len(seen) < 5):
+        before, _ = _counts(mode, "h0", "h2")
+        tcp_transfer(mode, 4, size=40_000_000)
+        after, _ = _counts(mode, "h0", "h2")
+        seen.append([b - a for a, b in zip(before, after, strict=True)])
+        planes = np.reshape(seen[-1], (4, 4))
+        assert (planes.min(axis=1) > 0.75 * planes.mean(axis=1)).all(), planes
+    assert min(seen[-1]) > 0.6 * np.mean(seen[-1]), seen
 
     def settled() -> bool:
         tx, rx = _counts(mode, "h0", "h2")
