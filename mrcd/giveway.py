@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 BREATH_S = 0.005
-_LEAST_S = 0.001  # who comes last in a round goes on, too
+_LEAST_S = 0.001  # who comes last in a round goes on, too, and a thread for which the loop was idle only for a moment
 _PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it: then that has a breath too
 YOUNG = 5  # collections of the youngest objects to one of those that have outlived these
-_AT_A_STRETCH_S = 0.002  # a thread works, and then sleeps, or waits for the loop again:
+_AT_A_STRETCH_S = 0.002  # a thread works, and then sleeps:
 _MOMENT_S = 0.0002  # for who waits for the lock to wake up
 _MAIN = threading.main_thread().ident
 
@@ -58,7 +58,7 @@ def give_way() -> None:
     now = time.perf_counter()
     if not idle.is_set() and now >= _mine.granted_s:
         # A loop that only looks whether there is more to do is idle for a moment: a step for each would take for ever.
-        stretch_s = _AT_A_STRETCH_S if idle.wait(_PATIENCE_S) else BREATH_S
+        stretch_s = _LEAST_S if idle.wait(_PATIENCE_S) else BREATH_S
         _mine.slept_s = time.perf_counter()
         _mine.granted_s = _mine.slept_s + stretch_s
     elif now - _mine.slept_s > _AT_A_STRETCH_S:

@@ -58,7 +58,7 @@ def test_a_loop_that_is_idle_for_a_moment_lets_one_go_on_for_a_while(
     busy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(giveway, "_PATIENCE_S", 60.0)
-    monkeypatch.setattr(giveway, "_AT_A_STRETCH_S", 60.0)
+    monkeypatch.setattr(giveway, "_LEAST_S", 60.0)
     thread = threading.Thread(target=lambda: list(by_and_by(range(100_000))), daemon=True)
     thread.start()
     for _ in range(500):  # the first may come before it waits; of one step for each there would be 500
