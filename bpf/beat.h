@@ -84,7 +84,7 @@ static long heed_stall(__u64 i, void *context)
 	rounds->debt += s->sent * PACKETS_PER_TRIAL;
 	if (begin_swept_round(s, peer, rounds))
 		send_request(s->skb, s->node, &s->request);
-	stall.due_ns = now + MRC_BEAT_NS / 2;
+	stall.due_ns = s->request.now + MRC_BEAT_NS / 2; /* a sweep may take longer than that */
 	if (--stall.left)
 		bpf_map_push_elem(&mrc_stalls, &stall, 0);
 	return 0;
