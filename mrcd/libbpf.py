@@ -55,10 +55,13 @@ _lib: Any = None
 _log: list[str] = []
 _LONGEST = 1 << 20  # bytes of one message: the verifier's log is one
 _WORDS = 12  # lines that are shown
+_DEBUG = 2  # enum libbpf_print_level
 
 
-def _print(_level: int, fmt: bytes, args: int) -> int:
+def _print(level: int, fmt: bytes, args: int) -> int:
     """Keep what libbpf says, to be shown only if the call fails. The verifier's reason is at the end of a long log."""
+    if level >= _DEBUG:
+        return 0  # a thousand lines at each load, none of which says what is wrong
     text = ct.create_string_buffer(_LONGEST)
     _libc.vsnprintf(text, ct.c_size_t(_LONGEST), fmt, ct.c_void_p(args))
     _log.extend(text.value.decode(errors="replace").rstrip().splitlines()[-_WORDS:])
