@@ -147,9 +147,12 @@ int mrc_pop(struct __sk_buff *skb)
 		return deliver(skb, 1);
 	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
-	/* Some drivers leave the headers in fragments. */
-	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end)
+	/* Some drivers leave the headers in fragments. A burst that others sent may have to be copied for that. */
+	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end) {
+		if (foreign(skb))
+			return TC_ACT_UNSPEC;
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
+	}
 	c.at = (void *)(long)skb->data;
 	c.end = (void *)(long)skb->data_end;
 	parsed = parse_outer(&c, &o, settings.udp_port);

@@ -197,6 +197,15 @@ static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
 	return 0;
 }
 
+/* Whether an IPv6 packet is neither ours nor an error that may quote one, by what is at hand of it. */
+static __always_inline int foreign(struct __sk_buff *skb)
+{
+	struct ipv6hdr *ip6 = (void *)(long)skb->data + ETH_HLEN;
+
+	return (void *)(ip6 + 1) <= (void *)(long)skb->data_end && ip6->nexthdr != IPPROTO_UDP &&
+	       ip6->nexthdr != NEXTHDR_ROUTING && ip6->nexthdr != IPPROTO_ICMPV6;
+}
+
 /* Behind generic XDP, kernels up to 6.18 at least hand tc a copy of the packet that has forgotten the
  * length of its Ethernet header, and so begins at the IP header. Give it one, without addresses, if
  * it is for this host; the stack knows the true one of all others.
