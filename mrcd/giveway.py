@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 BREATH_S = 0.005
+_SHORT_S = 0.003  # of what may wait: when it is over others have time left in that round
 _LEAST_S = 0.001  # who comes last in a round goes on, too, and a thread for which the loop was idle only for a moment
 _PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it: then that has a breath too
 YOUNG = 5  # collections of the youngest objects to one of those that have outlived these
@@ -45,10 +46,10 @@ class _Mine(threading.local):
 _mine = _Mine()
 
 
-def until() -> float:
+def until(breath_s: float = BREATH_S) -> float:
     """time.perf_counter() at which what runs in the loop is to let others come."""
     now = time.perf_counter()
-    return now + BREATH_S if Round.began_s is None else max(Round.began_s + BREATH_S, now + _LEAST_S)
+    return now + breath_s if Round.began_s is None else max(Round.began_s + breath_s, now + _LEAST_S)
 
 
 def give_way() -> None:
@@ -81,11 +82,11 @@ def text(document: object) -> str:
 
 
 class Breath:
-    """For a coroutine that may go on for long: `await breath()` is for others when BREATH_S have passed, its own and
+    """For a coroutine that may go on for long: `await breath()` is for others when _SHORT_S have passed, its own and
     those of whom the loop has called before it in this round."""
 
     def __init__(self) -> None:
-        self._until = until()
+        self._until = until(_SHORT_S)
 
     async def __call__(self) -> None:
         """Let the loop see to others if it is time."""
@@ -94,7 +95,7 @@ class Breath:
             # generation looked at for this, which would wait for whoever makes the next object too many.
             gc.collect(int(gc.get_count()[1] >= YOUNG))
             await asyncio.sleep(0)
-            self._until = until()
+            self._until = until(_SHORT_S)
 
 
 async def in_steps(steps: Iterable[object]) -> None:
