@@ -2,6 +2,8 @@
 
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,3 +193,16 @@ def test_a_daemon_of_another_version_is_named(mrcctl: Callable[..., Result], dae
     assert (done.exit_code, "Traceback" in done.stderr) == (2, False)
     assert done.stderr.startswith("mrcctl: mrcd's status is not as this mrcctl knows it: KeyError")
     assert daemon.requests
+
+
+def test_the_kernel_s_routes_are_not_read(tmp_path: Path) -> None:
+    """A host of a large cluster has thousands, and scapy would take seconds for them."""
+    wrpcap(str(tmp_path / "some.pcap"), [packet(INNER)])
+    code = (
+        "import contextlib\nfrom mrcd.ctl.main import cli\n"
+        f"with contextlib.suppress(SystemExit):\n    cli(['capture', '-r', {str(tmp_path / 'some.pcap')!r}])\n"
+        "from scapy.config import conf\n"
+        "print(conf.route.routes, conf.route6.routes)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[] []"
