@@ -12,7 +12,7 @@
 #include "sweep.h"
 
 #define BEAT_TYPE 0x88b5 /* EtherType for local experiments (IEEE 802): should it get into the stack, nobody takes it */
-#define BEAT_IDLE_NS 100000000ULL /* after so long without dense traffic it ends */
+#define BEAT_IDLE_NS 100000000ULL /* after so long without dense traffic it ends, if no peer is left to be swept */
 #define HURRIED_MOST 256 /* rounds: more than tbf lets through at once, after a rest */
 #define STALLS_AT_ONCE 4
 #define SWEPT_AT_ONCE 64 /* EVs */
@@ -69,7 +69,7 @@ static long heed_stall(__u64 i, void *context)
 		return 1;
 	if (!aged(now, stall.due_ns, 0)) {
 		bpf_map_push_elem(&mrc_stalls, &stall, 0);
-		return 1;
+		return 0; /* others may be due */
 	}
 	rounds = rounds_at(stall.host_id);
 	peer = peer_at(stall.host_id);
@@ -95,13 +95,15 @@ static __always_inline int beat(struct __sk_buff *skb)
 {
 	struct sweep s = { .skb = skb, .node = node() };
 	struct mrc_beat *beat = the_beat();
+	struct mrc_stall waiting;
 	__be16 type = bpf_htons(BEAT_TYPE);
 	__u64 now = bpf_ktime_get_ns();
 	__u32 id = skb->mark; /* another CPU may make the next one meanwhile: two must not have the same */
 
 	if (!s.node || !beat || id != beat->id)
 		return TC_ACT_SHOT; /* consumed, not dropped */
-	if (!s.node->beat_ifindex || aged(now, beat->wanted_ns, BEAT_IDLE_NS)) {
+	if (!s.node->beat_ifindex ||
+	    (aged(now, beat->wanted_ns, BEAT_IDLE_NS) && bpf_map_peek_elem(&mrc_stalls, &waiting))) {
 		beat->ns = 0; /* no alarm waits for it, and the next traffic begins another at once */
 		return TC_ACT_SHOT;
 	}

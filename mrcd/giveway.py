@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 BREATH_S = 0.005
-_SHORT_S = 0.003  # of what may wait: when it is over others have time left in that round
+_SHORT_S = 0.003  # for what may wait: it leaves time in a round for others
 _LEAST_S = 0.001  # who comes last in a round goes on, too, and a thread for which the loop was idle only for a moment
 _PATIENCE_S = 0.01  # a loop that is never idle does not stop what is made for it: then that has a breath too
 YOUNG = 5  # collections of the youngest objects to one of those that have outlived these

@@ -106,7 +106,9 @@ def test_the_quoted_carrier_has_been_shifted(bench: Bench) -> None:
     assert state(bench, 5) == ICMP_ERROR
 
 
+@all_steerings
 def test_a_quote_may_end_with_our_header(bench: Bench) -> None:
+    """With an SRH that is shorter than the longest, a packet of which not all is at hand that might be asked for."""
     frame = error(bench, sent(bench))
     passes(bench, frame[: len(frame) - len(INNER)])
     assert state(bench, 5) == ICMP_ERROR

@@ -16,7 +16,7 @@ from mrcd.wire import DATA, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup, nic_mac, wire_mac
 from tests.packet.reports import MS, now
 from tests.packet.rig import Bench
-from tests.packet.wires import Frame, Gso, Sender, Tap, until
+from tests.packet.wires import SECONDS, Frame, Gso, Sender, Tap, until
 
 pytestmark = pytest.mark.root
 
@@ -149,7 +149,7 @@ def offloaded(plane: int) -> socket.socket:
     """What leaves by a plane, with what the NIC has yet to do to it."""
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     s.setsockopt(263, 15, 1)  # SOL_PACKET, PACKET_VNET_HDR
-    s.settimeout(5)
+    s.settimeout(SECONDS)
     s.bind((f"w{plane}", 3))
     return s
 

@@ -18,7 +18,7 @@ from scapy.packet import Packet
 
 from mrcd.errors import KernelError
 
-SECONDS = 15.0  # the deadline of everything that is waited for
+SECONDS = 15.0  # the deadline of what is waited for: machines stand still
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 
 _CLONE_NEWNET = 0x40000000

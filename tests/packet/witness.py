@@ -14,7 +14,7 @@ import pytest
 from mrcd.netlink import Netlink
 from mrcd.netmessages import PROTOCOL, Route
 from mrcd.routekeeper import RouteKeeper
-from tests.packet.wires import Namespace
+from tests.packet.wires import SECONDS, Namespace
 
 T = TypeVar("T")
 GATEWAY = "fe80::1"
@@ -81,7 +81,7 @@ def run(work: Callable[[Netlink], Awaitable[T]]) -> T:
     return asyncio.run(bounded())
 
 
-async def eventually(what: str, check: Callable[[], Awaitable[object]], limit_s: float = 5) -> None:
+async def eventually(what: str, check: Callable[[], Awaitable[object]], limit_s: float = SECONDS) -> None:
     """Wait for a condition, up to a deadline."""
     deadline = time.monotonic() + limit_s
     while not await check():

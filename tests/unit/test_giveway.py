@@ -111,7 +111,7 @@ def test_a_coroutine_takes_a_breath_when_it_is_time(monkeypatch: pytest.MonkeyPa
         breath, task = Breath(), asyncio.create_task(other())
         await breath()
         said.append("first")
-        now += 1.1 * giveway.BREATH_S
+        now += 1.1 * giveway._SHORT_S
         await breath()
         said.append("second")
         await task
@@ -128,6 +128,7 @@ def test_who_comes_later_in_a_round_of_the_loop_has_less_of_it(monkeypatch: pyte
     monkeypatch.setattr(giveway.Round, "began_s", now)
     now += 0.7 * giveway.BREATH_S  # of others that were called before
     assert giveway.until() - now == pytest.approx(0.3 * giveway.BREATH_S)
+    assert giveway.until(giveway._SHORT_S) - now == pytest.approx(giveway._LEAST_S)
     now += giveway.BREATH_S  # of which nothing is left: but who never has a turn gets nowhere
     assert giveway.until() - now == pytest.approx(giveway._LEAST_S)
 
@@ -151,7 +152,7 @@ def test_steps_are_all_taken_and_others_come_in_between(monkeypatch: pytest.Monk
     def steps() -> Iterator[int]:
         nonlocal now
         for n in range(6):
-            now += 0.6 * giveway.BREATH_S
+            now += 0.6 * giveway._SHORT_S
             said.append(n)
             yield n
 
