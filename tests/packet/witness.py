@@ -72,10 +72,10 @@ def _sockets() -> int:
 
 
 def run(work: Callable[[Netlink], Awaitable[T]]) -> T:
-    """Do something with an open Netlink, in at most ten seconds."""
+    """Do something with an open Netlink, in a bounded time."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(10), Netlink() as netlink:
+        async with asyncio.timeout(2 * SECONDS), Netlink() as netlink:
             return await work(netlink)
 
     return asyncio.run(bounded())
