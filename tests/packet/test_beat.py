@@ -258,6 +258,7 @@ def test_it_goes_on_while_a_peer_is_left_to_be_swept(stage: Stage) -> None:
     asked_ns = int(stage.bench.rounds(H2)["asked_ns"])
     until("the alarm has gone off", lambda: now() - asked_ns > 3 * ALARM_MS * MS)
     beat = libbpf.map_fd(libbpf.maps_of(stage.bench.dataplane._obj)["mrc_beats"])
+    assert libbpf.map_info(beat)[1] == BEAT.size
     before = libbpf.lookup_elem(beat, bytes(4), BEAT.size)
     assert before is not None
     came_ns, made_ns, _, mark, hurried = BEAT.unpack(before)
