@@ -34,6 +34,14 @@ struct {
 	__type(value, struct mrc_flowlet);
 } mrc_flowlets SEC(".maps");
 
+static __always_inline __u32 port_number(__be16 port)
+{
+	__u32 number = bpf_ntohs(port);
+
+	OPAQUE(number);
+	return number & 0xffff;
+}
+
 /* The policy of a packet: its destination's, else its ports', else its DSCP's. */
 static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner *inner, __u32 by_prefix)
 {
@@ -48,9 +56,9 @@ static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner
 		return 0;
 	if ((inner->ip_proto == IPPROTO_TCP || inner->ip_proto == IPPROTO_UDP) && !inner->fragment &&
 	    !bpf_skb_load_bytes(skb, ETH_HLEN + inner->l3_length, ports, sizeof(ports))) {
-		by_port = classes->ports[bpf_ntohs(ports[1])];
+		by_port = classes->ports[port_number(ports[1])];
 		if (!by_port)
-			by_port = classes->ports[bpf_ntohs(ports[0])];
+			by_port = classes->ports[port_number(ports[0])];
 	}
 	return by_port ?: classes->dscp[inner->traffic_class >> 2];
 }

@@ -100,7 +100,7 @@ struct sk_buff___kernel {
 struct skb_shared_info___kernel {
 } __attribute__((preserve_access_index));
 
-extern void *bpf_cast_to_kern_ctx(void *) __ksym;
+extern void *bpf_cast_to_kern_ctx(void *) __ksym __weak; /* kernel 6.2 and later */
 
 #define CACHE_ALIGN(n) (((n) + 63) & ~63u)
 
@@ -110,11 +110,21 @@ extern void *bpf_cast_to_kern_ctx(void *) __ksym;
  */
 static __always_inline int accounted_for(struct __sk_buff *skb)
 {
-	const struct sk_buff___kernel *k = bpf_cast_to_kern_ctx(skb);
 	__u32 overhead = CACHE_ALIGN(bpf_core_type_size(struct sk_buff___kernel)) +
 			 CACHE_ALIGN(bpf_core_type_size(struct skb_shared_info___kernel));
+	const struct sk_buff___kernel *k = (void *)skb;
+	__u32 truesize, end, data_len;
 
-	return k->truesize >= k->end + k->data_len + overhead;
+	if (settings.kernel_has & MRC_KERNEL_HAS_KERN_CTX) {
+		k = bpf_cast_to_kern_ctx(skb);
+		return k->truesize >= k->end + k->data_len + overhead;
+	}
+	/* The context is the kernel's sk_buff, which can be read there at the price of a call for each field. */
+	if (bpf_core_read(&truesize, sizeof(truesize), &k->truesize) ||
+	    bpf_core_read(&end, sizeof(end), &k->end) ||
+	    bpf_core_read(&data_len, sizeof(data_len), &k->data_len))
+		return 0;
+	return truesize >= end + data_len + overhead;
 }
 
 /* Whether a packet goes to mrc0 by way of its peer, which is no longer than a full one: veth drops what is. A burst is

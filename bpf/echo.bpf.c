@@ -10,6 +10,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "parse.h"
+#include "verifier.h"
 
 #define CROWD_HOSTS 4128 /* ids below; as labkit.crowd.HOSTS_MOST */
 #define CROWD_PER_T0 64 /* host id n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.crowd.HOSTS_PER_T0 */
@@ -74,8 +75,11 @@ static __always_inline int write_counts(struct __sk_buff *skb, __u32 host_id, __
 	struct counting c = { .index = host_id * CROWD_EVS + first };
 
 	c.scratch = bpf_map_lookup_elem(&scratches, &zero);
-	asm volatile("" : "+r"(bytes));
-	if (!c.scratch || !bytes || bytes > sizeof(c.scratch->count))
+	OPAQUE(bytes);
+	if (!c.scratch || bytes > sizeof(c.scratch->count))
+		return -1;
+	OPAQUE(bytes);
+	if (bytes < sizeof(struct mrc_count))
 		return -1;
 	bpf_loop(counts, count_ev, &c, 0);
 	return bpf_skb_store_bytes(skb, sizeof(struct outer_packet) + MRC_BALLAST, c.scratch->count, bytes, 0);

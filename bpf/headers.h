@@ -5,8 +5,9 @@
 #include "arith.h"
 #include "drop.h"
 #include "parse.h"
+#include "verifier.h"
 
-/* Kernel 6.3 and later; older UAPI headers lack them. */
+/* UAPI headers before Linux 6.3 lack them. */
 #ifndef BPF_F_ADJ_ROOM_DECAP_L3_IPV4
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
@@ -95,9 +96,11 @@ static __always_inline int write_outer(struct __sk_buff *skb, const struct push 
 		const struct mrc_srh *srh = bpf_map_lookup_elem(&mrc_srhs, &p->index);
 		__u32 length = srh_length(p->ev);
 
-		asm volatile("" : "+r"(length)); /* or the check moves to where the verifier loses sight of it */
-		if (!srh || !length || length > MRC_SRH_MAX ||
-		    bpf_skb_store_bytes(skb, OUTER_L3, srh->bytes, length, 0))
+		OPAQUE(length);
+		if (!srh || length > MRC_SRH_MAX)
+			return -1;
+		OPAQUE(length);
+		if (length < sizeof(struct srh) || bpf_skb_store_bytes(skb, OUTER_L3, srh->bytes, length, 0))
 			return -1;
 	}
 	eth = (void *)(long)skb->data;
@@ -147,6 +150,27 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	if (write_outer(skb, p, &mrc))
 		return drop_skb(MRC_DROP_PUSH_FAILED);
 	return send_skb(skb, p->plane);
+}
+
+/* Take `length` bytes of outer headers, from IPv6 on, off; the caller writes the Ethernet type. Returns 0, or an error. */
+static __always_inline int take_headers_off(struct __sk_buff *skb, __u32 length, __u16 inner_proto)
+{
+	int ip4 = inner_proto == bpf_htons(ETH_P_IP);
+
+	if (settings.kernel_has & MRC_KERNEL_HAS_DECAP_L3)
+		return bpf_skb_adjust_room(skb, -(__s32)length, BPF_ADJ_ROOM_MAC,
+					   BPF_F_ADJ_ROOM_FIXED_GSO | (ip4 ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 :
+									     BPF_F_ADJ_ROOM_DECAP_L3_IPV6));
+	/* Without these flags an IPv6 packet must leave 40 bytes, more than a small IPv4 packet has. As an IPv4 packet,
+	 * which bpf_skb_change_proto makes of it by taking the first 20 bytes, it need not. A burst is long enough, and
+	 * mrc0 learns its protocol from the Ethernet header.
+	 */
+	if (ip4 && !skb->gso_size) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+			return -1;
+		length -= sizeof(struct ipv6hdr) - sizeof(struct iphdr);
+	}
+	return bpf_skb_adjust_room(skb, -(__s32)length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
 /* Fold the outer ECN field into the inner header (RFC 6040). Returns 0 or a drop reason; `ce` is

@@ -25,19 +25,19 @@ struct judging {
 	__u64 asked_ns;
 	__u64 trial_gap_ns;
 	__u32 host_id;
-	__u32 first;
-	__u32 counts;
-	__u32 from; /* where the round begins: each report with others, so that all are tried in their turn */
-	__u32 slot; /* of the marks */
 	__u32 generation;
-	__u32 innocent; /* EVs in use with fewer losses than it takes, */
-	__u32 samples; /* and these EVs' samples and losses */
-	__u32 losses;
-	__u32 accused; /* EVs in use with enough losses to be looked at */
+	__u32 samples; /* of the innocent EVs */
+	__u32 losses; /* of the innocent EVs */
 	__u32 judged; /* data packets */
-	__u32 trials; /* EVs in scratch->trial */
-	__u32 changed; /* other EVs are usable than before */
-	__u32 delayed; /* the EV of the request has more delay than the others */
+	__u16 first;
+	__u16 counts;
+	__u16 from; /* where the round begins: each report with others, so that all are tried in their turn */
+	__u16 innocent; /* EVs in use with fewer losses than it takes to be looked at */
+	__u16 accused; /* EVs in use with enough losses to be looked at */
+	__u8 slot; /* of the marks */
+	__u8 trials; /* EVs in scratch->trial */
+	__u8 changed; /* other EVs are usable than before */
+	__u8 delayed; /* the EV of the request has more delay than the others */
 };
 
 /* New tables over there, or the first report ever: what they count says nothing of before. */

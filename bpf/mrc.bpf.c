@@ -43,6 +43,7 @@ const struct {
 	enum mrc_drop drop;
 	enum mrc_histogram histogram;
 	enum mrc_policy policy;
+	enum mrc_kernel_has kernel_has;
 } mrc_btf SEC("btf");
 
 SEC("tc")

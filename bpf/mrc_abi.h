@@ -322,6 +322,12 @@ struct mrc_rotation {
 };
 _Static_assert(sizeof(struct mrc_rotation) == 24, "mrc_rotation is 24 bytes");
 
+/* What not every kernel can do: bits of mrc_settings.kernel_has. The loader asks the kernel, never its version. */
+enum mrc_kernel_has {
+	MRC_KERNEL_HAS_KERN_CTX = 0x1, /* the kfunc bpf_cast_to_kern_ctx: Linux 6.2 */
+	MRC_KERNEL_HAS_DECAP_L3 = 0x2, /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6: Linux 6.3 */
+};
+
 /* Fixed when the object is loaded: the verifier sees them as constants. */
 struct mrc_settings {
 	__u32 planes;
@@ -346,8 +352,9 @@ struct mrc_settings {
 	__u32 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */
 	__u32 twin_us; /* an acknowledgement goes twice if the flow's last is so old; 0 = none does */
+	__u32 kernel_has; /* enum mrc_kernel_has: a kernel that lacks one takes a slower way */
 };
-_Static_assert(sizeof(struct mrc_settings) == 80, "mrc_settings is 80 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 84, "mrc_settings is 84 bytes");
 
 #define MRC_EVENT_STALLED 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
 

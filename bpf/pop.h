@@ -117,7 +117,6 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 				    const struct arrival *a)
 {
 	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length;
-	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
 	__u64 veil_ns;
 	struct ethhdr *eth;
 	enum mrc_drop reason;
@@ -134,9 +133,7 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	count_arrival(a, packets, length, ce);
 	if (reason)
 		return drop_skb(reason);
-	flags |= inner_proto == bpf_htons(ETH_P_IP) ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 :
-						      BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
-	if (bpf_skb_adjust_room(skb, -(__s32)o->length, BPF_ADJ_ROOM_MAC, flags))
+	if (take_headers_off(skb, o->length, inner_proto))
 		return drop_skb(MRC_DROP_POP_FAILED);
 	eth = (void *)(long)skb->data;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
@@ -152,23 +149,28 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 static __always_inline int pop_control(struct __sk_buff *skb, const struct outer *o,
 				       const struct arrival *a)
 {
-	struct control c;
+	__u32 zero = 0;
+	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	struct control *c;
 
-	c.mrc = *o->mrc;
-	if (bpf_ntohs(o->udp->len) < sizeof(struct outer_l4) + sizeof(c.probe) ||
-	    bpf_skb_load_bytes(skb, ETH_HLEN + o->length, &c.probe, sizeof(c.probe)))
+	if (!scratch)
+		return drop_skb(MRC_DROP_BAD_PROBE);
+	c = &scratch->control;
+	c->mrc = *o->mrc;
+	if (bpf_ntohs(o->udp->len) < sizeof(struct outer_l4) + sizeof(c->probe) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + o->length, &c->probe, sizeof(c->probe)))
 		return drop_skb(MRC_DROP_TRUNCATED);
-	if (c.mrc.type == MRC_PROBE_REPLY) {
-		enum mrc_drop reason = settle(skb, &c, a->peer, a->host_id, a->ev, ETH_HLEN + o->length);
+	if (c->mrc.type == MRC_PROBE_REPLY) {
+		enum mrc_drop reason = settle(skb, c, a->peer, a->host_id, a->ev, ETH_HLEN + o->length);
 
 		if (reason)
 			return drop_skb(reason);
-		learn_status(a->peer, a->host_id, &c);
+		learn_status(a->peer, a->host_id, c);
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	}
-	if (!(c.mrc.flags & MRC_FLAG_ASIDE)) /* a tool knows nothing of its host's status */
-		learn_status(a->peer, a->host_id, &c);
-	return reflect(skb, &c, a->peer, a->host_id, a->ev, a->plane);
+	if (!(c->mrc.flags & MRC_FLAG_ASIDE)) /* a tool knows nothing of its host's status */
+		learn_status(a->peer, a->host_id, c);
+	return reflect(skb, c, a->peer, a->host_id, a->ev, a->plane);
 }
 
 #define ICMP_QUOTE                                                                                 \

@@ -23,6 +23,7 @@ struct control {
 
 /* A report being read or written, and what it leads to. One per CPU. */
 struct mrc_scratch {
+	struct control control; /* of the probe that came: the stack has no room for it on Linux 6.1 */
 	struct mrc_count count[MRC_REPORT_EVS];
 	__u32 trial[TRIALS_AT_ONCE]; /* EVs that lag and are to be probed */
 	__u32 under_way[MRC_MAX_PLANES]; /* data packets on each plane, */
@@ -63,14 +64,12 @@ static __always_inline int write_control(struct __sk_buff *skb, struct push *p, 
 	return bpf_skb_store_bytes(skb, at, &c->probe, sizeof(c->probe), 0);
 }
 
-/* Bytes of the counts of a report, or 0 if there are too many. The compiler is kept from moving the check
- * to where the verifier loses sight of it.
- */
+/* Bytes of the counts of a report, or 0 if there are too many. */
 static __always_inline __u32 counts_bytes(const struct control *c)
 {
 	__u32 bytes = bpf_ntohs(c->probe.counts) * sizeof(struct mrc_count);
 
-	asm volatile("" : "+r"(bytes));
+	OPAQUE(bytes);
 	return bytes <= MRC_REPORT_EVS * sizeof(struct mrc_count) ? bytes : 0;
 }
 

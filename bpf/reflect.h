@@ -74,7 +74,7 @@ static __always_inline int write_counts(struct __sk_buff *skb, const struct cont
 	struct counting counting = { .index = ev_index(host_id, bpf_ntohs(c->probe.first)) };
 
 	counting.scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
-	if (!counting.scratch || !bytes)
+	if (!counting.scratch || bytes < sizeof(struct mrc_count))
 		return -1;
 	bpf_loop(bytes / sizeof(struct mrc_count), count_ev, &counting, 0);
 	return bpf_skb_store_bytes(skb, at, counting.scratch->count, bytes, 0);

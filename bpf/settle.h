@@ -159,8 +159,9 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 		return MRC_DROP_BAD_PROBE;
 	j.now = bpf_ktime_get_ns();
 	j.asked_ns = bpf_be64_to_cpu(c->probe.tx_ns);
-	if (c->probe.counts && (!bytes || bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST,
-							     j.scratch->count, bytes)))
+	if (c->probe.counts &&
+	    (bytes < sizeof(struct mrc_count) ||
+	     bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST, j.scratch->count, bytes)))
 		return MRC_DROP_BAD_PROBE;
 	reason = settle_ev(c, &j, number);
 	if (reason)

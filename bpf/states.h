@@ -159,16 +159,18 @@ static __always_inline __u8 relapses_after(const struct mrc_ev *ev, __u64 now)
 static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why, __u64 now,
 				 const struct mrc_ev *ev, const struct mrc_ledger *ledger)
 {
-	struct mrc_event *event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
 	__u32 index = after * MRC_REASON_MAX + (why & 0xff);
 	struct mrc_changes *changes = bpf_map_lookup_elem(&mrc_transitions, &index);
+	struct mrc_event *event;
 
-	if (changes) {
+	if (changes)
 		changes->count++;
-		changes->untold += !event;
+	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
+	if (!event) { /* the daemon finds it in the tables */
+		if (changes)
+			changes->untold++;
+		return;
 	}
-	if (!event)
-		return; /* the daemon finds it in the tables */
 	event->ns = now;
 	event->host_id = host_id;
 	event->ev = number;

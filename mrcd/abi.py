@@ -3,7 +3,7 @@
 A test compares every offset, size and enumerator with the BTF of the compiled object.
 """
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import numpy as np
 
@@ -111,6 +111,13 @@ class Drop(IntEnum):
     def text(self) -> str:
         """The word that users see, in logs, mrcctl and metrics."""
         return self.name.lower()
+
+
+class KernelHas(IntFlag):
+    """enum mrc_kernel_has: what not every kernel can do"""
+
+    KERN_CTX = 0x1
+    DECAP_L3 = 0x2
 
 
 _u8, _u16, _u32, _u64 = np.uint8, np.uint16, np.uint32, np.uint64
@@ -271,6 +278,7 @@ SETTINGS = np.dtype(
         ("classes", _u32),
         ("flowlet_us", _u32),
         ("twin_us", _u32),
+        ("kernel_has", _u32),
     ]
 )
 PACE = np.dtype(

@@ -26,7 +26,7 @@ _ATTACH_TYPES = {libbpf.TCX_INGRESS: "ingress", libbpf.TCX_EGRESS: "egress"}
 _MAPS_OF_A_PROGRAM = 64
 
 
-class _ProgramInfo(ct.Structure):
+class ProgramInfo(ct.Structure):
     """struct bpf_prog_info."""
 
     _fields_ = [
@@ -222,12 +222,12 @@ def _program_ids() -> Iterator[int]:
         libbpf.check("list the programs", result, hint="run as root, or with CAP_SYS_ADMIN")
 
 
-def _program(number: int) -> tuple[_ProgramInfo, list[int]]:
+def _program(number: int) -> tuple[ProgramInfo, list[int]]:
     """A program and the ids of its maps. Raises KernelError if there is none."""
     fd = libbpf.check(f"open program {number}", libbpf.lib().bpf_prog_get_fd_by_id(ct.c_uint32(number)))
     try:
         ids = (ct.c_uint32 * _MAPS_OF_A_PROGRAM)()
-        info = _ProgramInfo(nr_map_ids=_MAPS_OF_A_PROGRAM, map_ids=ct.addressof(ids))
+        info = ProgramInfo(nr_map_ids=_MAPS_OF_A_PROGRAM, map_ids=ct.addressof(ids))
         libbpf.fill(info, fd)
     finally:
         os.close(fd)

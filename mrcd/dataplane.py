@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import abi, btf, libbpf
+from mrcd import abi, btf, features, libbpf
 from mrcd.abi import EvState, Reason
 from mrcd.carry import carry
 from mrcd.errors import KernelError, MachineError, MrcdError
@@ -277,7 +277,7 @@ class Dataplane(Links):
             self._lock = -1
 
     def _settings(self, size: int) -> bytes:
-        value = settings(self.plan).tobytes()
+        value = settings(self.plan, features.kernel_has()).tobytes()
         if len(value) != size:
             raise MachineError(
                 f"the object's settings have {size} bytes, mrcd knows {len(value)}",

@@ -7,8 +7,8 @@ from mrcd import abi
 from mrcd.topology import Plan
 
 
-def settings(plan: Plan) -> NDArray[np.void]:
-    """A plan as struct mrc_settings."""
+def settings(plan: Plan, kernel_has: int = 0) -> NDArray[np.void]:
+    """A plan as struct mrc_settings. `kernel_has`: bits of abi.KernelHas; the programs take a slower way around what is missing."""
     c, h = plan.config.cluster, plan.config.health
     value = np.zeros((), abi.SETTINGS)
     for name, number in {
@@ -33,6 +33,7 @@ def settings(plan: Plan) -> NDArray[np.void]:
         "classes": any(k.ports or k.dscp for k in plan.config.classes),
         "flowlet_us": plan.config.overlay.flowlet_us,
         "twin_us": plan.config.overlay.twin_us,
+        "kernel_has": kernel_has,
     }.items():
         value[name] = number
     return value

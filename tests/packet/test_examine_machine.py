@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import config, libbpf, topology
+from mrcd import config, features, libbpf, topology
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.ctl.examine.machine import Machine
 from mrcd.settings import settings
@@ -17,7 +17,7 @@ from tests.packet.witness import as_root
 pytestmark = as_root
 
 HANDLE = 77
-SETTINGS = settings(topology.plan(config.parse(EXAMPLE), "a")).tobytes()
+SETTINGS = settings(topology.plan(config.parse(EXAMPLE), "a"), features.kernel_has()).tobytes()
 
 
 @pytest.fixture

@@ -145,6 +145,7 @@ ENUMS: dict[str, tuple[type[IntEnum], str]] = {
     "mrc_drop": (abi.Drop, "MRC_DROP_"),
     "mrc_histogram": (abi.Histogram, "MRC_HISTOGRAM_"),
     "mrc_policy": (abi.Policy, "MRC_POLICY_"),
+    "mrc_kernel_has": (abi.KernelHas, "MRC_KERNEL_HAS_"),
 }
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mrcd import config, topology
+from mrcd import config, features, topology
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.examine import kernel, nics, paths, sending, sysctls
 from mrcd.ctl.examine.machine import Machine
@@ -60,7 +60,7 @@ def preflight(file: Path | None, host: str | None) -> Document:
     """The checks before mrcd is installed. Raises UsageError, ConfigError."""
     plan = topology.plan(config.load(file), host or socket.gethostname()) if file else None
     example = plan or topology.plan(config.parse(EXAMPLE), "a")
-    machine = Machine(settings(example).tobytes())
+    machine = Machine(settings(example, features.kernel_has()).tobytes())
     return _document("preflight", Context(machine, site(plan) if plan else None))
 
 

@@ -1,0 +1,24 @@
+"""Detects what this kernel's BPF has, by the names in its type information (BTF), never by its version."""
+
+from pathlib import Path
+
+from mrcd.abi import KernelHas
+
+_BTF = Path("/sys/kernel/btf/vmlinux")
+_NAMES = {
+    KernelHas.KERN_CTX: b"bpf_cast_to_kern_ctx",
+    KernelHas.DECAP_L3: b"BPF_F_ADJ_ROOM_DECAP_L3_IPV4",
+}
+
+
+def kernel_has(btf: Path = _BTF) -> KernelHas:
+    """What the programs may use of this kernel; without BTF nothing. BTF has each name once, between zero bytes."""
+    try:
+        names = btf.read_bytes()
+    except OSError:
+        return KernelHas(0)
+    found = KernelHas(0)
+    for feature, name in _NAMES.items():
+        if b"\0" + name + b"\0" in names:
+            found |= feature
+    return found

@@ -1,0 +1,18 @@
+"""What the kernel has, by the names in its BTF."""
+
+from pathlib import Path
+
+from mrcd.abi import KernelHas
+from mrcd.features import kernel_has
+
+
+def test_names_count_whole(tmp_path: Path) -> None:
+    btf = tmp_path / "vmlinux"
+    btf.write_bytes(b"\0x_bpf_cast_to_kern_ctx\0bpf_cast_to_kern_ctx_y\0BPF_F_ADJ_ROOM_DECAP_L3_IPV4\0")
+    assert kernel_has(btf) == KernelHas.DECAP_L3
+    btf.write_bytes(b"\0bpf_cast_to_kern_ctx\0BPF_F_ADJ_ROOM_DECAP_L3_IPV4\0")
+    assert kernel_has(btf) == KernelHas.DECAP_L3 | KernelHas.KERN_CTX
+
+
+def test_without_btf_nothing_is_there(tmp_path: Path) -> None:
+    assert kernel_has(tmp_path / "vmlinux") == KernelHas(0)
