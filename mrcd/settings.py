@@ -8,7 +8,7 @@ from mrcd.topology import Plan
 
 
 def settings(plan: Plan, kernel_has: int = 0) -> NDArray[np.void]:
-    """A plan as struct mrc_settings. `kernel_has`: bits of abi.KernelHas; the programs take a slower way around what is missing."""
+    """A plan as struct mrc_settings. `kernel_has`: bits of abi.KernelHas, see mrcd/features.py."""
     c, h = plan.config.cluster, plan.config.health
     value = np.zeros((), abi.SETTINGS)
     for name, number in {
