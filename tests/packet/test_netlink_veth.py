@@ -1,14 +1,12 @@
 """The overlay's veth: made once, put right when meddled with, nobody else's taken; and offloads."""
 
 import json
-import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from mrcd import cpus, libbpf
+from mrcd import cpus
 from mrcd.errors import KernelError, MachineError
 from mrcd.netlink import Netlink, made_with, set_offload
 from mrcd.netmessages import Link
@@ -46,19 +44,6 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
     assert f"tx-{queues}" not in done.stdout
     again, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues + 1, rps={0}))
     assert again == link
-
-
-def test_what_an_interrupt_of_another_cpu_costs() -> None:
-    there, allowed = cpus.online(), os.sched_getaffinity(0)
-    if len(there & allowed) < 2:
-        pytest.skip("one CPU has no other to interrupt")
-    with ThreadPoolExecutor(1) as thread:
-        assert 100 < thread.submit(cpus.interrupt_ns, there).result() < 10**8
-        with pytest.raises(OSError, match="may use no other CPU"):
-            thread.submit(cpus.interrupt_ns, there).result()  # it has pinned itself
-    assert os.sched_getaffinity(0) == allowed
-    with libbpf.noop() as program, pytest.raises(KernelError, match="run a program on CPU 8191"):
-        libbpf.run_on(program, 8191)
 
 
 def test_what_held_packets_back_before_is_taken_away(ns: Namespace) -> None:
