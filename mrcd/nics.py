@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from mrcd import abi, cpus, hooks, routes
 from mrcd.errors import MachineError, MrcdError
 from mrcd.links import Point
-from mrcd.netlink import ALIAS, Netlink, made_with, set_offload
+from mrcd.netlink import Netlink, made_with, set_offload
 from mrcd.netmessages import Link, Neighbour
 from mrcd.topology import Plan
 
@@ -60,7 +60,6 @@ class Nics:
             rps=rps,
         )
         self._warn_if_made_otherwise(queues, rps)
-        await self._netlink.ensure_unpaced(self.mrc0_peer)
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         set_offload(self.mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
@@ -77,7 +76,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        self._merge((self.mrc0.alias or "").startswith(ALIAS) and hooks.merges(c.granularity, self.ports))
+        self._merge(hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
             if port.nic.mtu < c.mtu:

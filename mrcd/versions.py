@@ -2,4 +2,4 @@
 
 ABI_VERSION = 7  # tables: MRC_ABI_VERSION in bpf/mrc_abi.h
 WIRE_VERSION = 2  # packets: MRC_WIRE_VERSION
-SCHEMA_VERSION = 2  # JSON documents; 1 had bare lists, which could not say it
+SCHEMA_VERSION = 2  # JSON documents: schema_version

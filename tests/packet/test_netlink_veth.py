@@ -46,23 +46,6 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
     assert again == link
 
 
-def test_what_held_packets_back_before_is_taken_away(ns: Namespace) -> None:
-    ensure()
-    (link,) = (x for x in run(Netlink.links).values() if x.name == "mrc0p")
-    run(lambda n: n.ensure_paced(link, 1214, 1_000_000))
-    assert [q["kind"] for q in _qdiscs(ns)] == ["tbf"]
-    run(lambda n: n.ensure_unpaced(link))
-    assert [q["kind"] for q in _qdiscs(ns)] == ["noqueue"]
-    run(lambda n: n.ensure_unpaced(link))
-
-
-def _qdiscs(ns: Namespace) -> list[dict[str, object]]:
-    with ns.inside():
-        done = subprocess.run(["tc", "-j", "qdisc", "show", "dev", "mrc0p"], capture_output=True, text=True, check=True)
-    found: list[dict[str, object]] = json.loads(done.stdout)
-    return found
-
-
 def test_the_veth_is_made_once(ns: Namespace) -> None:
     first = ensure()
     before = ns.json("-d", "link", "show")
