@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit import netns
 from mrcd import cpus
 from mrcd.errors import KernelError, MachineError
 from mrcd.netlink import Netlink, made_with, set_offload
@@ -44,6 +45,19 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
     assert f"tx-{queues}" not in done.stdout
     again, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues + 1, rps={0}))
     assert again == link
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+def test_the_bench_sets_rps_and_puts_it_back(ns: Namespace, queues: int) -> None:
+    run(lambda n: n.ensure_veth("mrc0", "mrc0p", mtu=9020, gso_max_size=65455, queues=queues))
+    with ns.inside():
+        before = netns.swap_rps({"mrc0": "3", "mrc0p": "1"})
+        assert {name: cpus.of_mask(mask) for name, mask in before.items()} == {"mrc0": set(), "mrc0p": set()}
+        there = netns.swap_rps(before)
+        assert {name: cpus.of_mask(mask) for name, mask in there.items()} == {"mrc0": {0, 1}, "mrc0p": {0}}
+        assert netns.swap_rps(before) == before
+        with pytest.raises(MachineError, match="set rps_cpus of none0"):
+            netns.swap_rps({"none0": "1"})
 
 
 def test_the_veth_is_made_once(ns: Namespace) -> None:
