@@ -221,14 +221,6 @@ static inline int aged(__u64 now, __u64 then, __u64 age)
 	return (__s64)(now - then) >= (__s64)age;
 }
 
-/* A hash by which RPS, with `cpus` CPUs from 0 on, takes that one: the kernel scales hashes to places among them. Away
- * from the ends of what is that CPU's, for no rounding to matter.
- */
-static inline __u32 hash_for_cpu(__u32 hash, __u32 cpu, __u32 cpus)
-{
-	return (((__u64)cpu << 32) + (1u << 30) + hash / 2) / cpus;
-}
-
 #define FEW_EVS 8
 #define FAIR 5
 

@@ -1,9 +1,9 @@
 /* What becomes of a packet whose outer headers are off: mrc0 receives it, by whichever plane it came.
  *
  * A flow's packets come in by every NIC, and by every queue of each, for these go by the outer headers. Behind mrc0 the
- * kernel has them together again: on one CPU, by the hash that they get here (RPS, overlay.rps_cpus; but see
- * hash_by_arrival), and as long segments: mrc0's veth merges what goes through it (GRO), and the NIC what XDP has popped
- * in burst granularity, where a burst stays on one EV. And TCP finds its cached route, which it keeps per interface.
+ * kernel has them together again: on one CPU, by the hash that they get here (RPS, overlay.rps_cpus), and as
+ * long segments: mrc0's veth merges what goes through it (GRO), and the NIC what XDP has popped in burst granularity,
+ * where a burst stays on one EV. And TCP finds its cached route, which it keeps per interface.
  */
 #ifndef MRC_DELIVER_H
 #define MRC_DELIVER_H
@@ -136,43 +136,6 @@ static __always_inline int to_be_merged(struct __sk_buff *skb, const struct mrc_
 	       skb->len <= settings.inner_mtu + ETH_HLEN && accounted_for(skb);
 }
 
-#define BUSY_NS 10000000ULL
-#define BUSY 100 /* bursts in that time: an interrupt for each would be no small part of what they cost */
-
-struct arrivals {
-	__u64 ns; /* since when packets are counted */
-	__u32 came;
-	__u32 busy; /* 1 = so many had come by then that this CPU receives what comes in on it */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct arrivals);
-} mrc_arrivals SEC(".maps");
-
-/* Where interrupts are dear a CPU on which many bursts, or packets, come in receives them itself, so that no other is
- * interrupted for each: a flow's, too, that comes in on several, and is no longer in order then. TCP bears that where
- * bursts are dense; a flow over slow planes, which would lose by it, keeps no CPU busy, and goes by its hash.
- */
-static __always_inline __u32 hash_by_arrival(__u32 hash, __u32 cpus)
-{
-	__u32 zero = 0, cpu = bpf_get_smp_processor_id();
-	struct arrivals *here = bpf_map_lookup_elem(&mrc_arrivals, &zero);
-	__u64 now = bpf_ktime_get_ns();
-
-	if (!here || cpu >= cpus)
-		return hash;
-	if (aged(now, here->ns, BUSY_NS)) {
-		here->busy = here->came >= (here->busy ? BUSY / 2 : BUSY);
-		here->came = 0;
-		here->ns = now;
-	}
-	here->came++;
-	return here->busy ? hash_for_cpu(hash, cpu, cpus) : hash;
-}
-
 /* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it. */
 static __noinline int deliver(struct __sk_buff *skb, int xdp)
 {
@@ -186,7 +149,7 @@ static __noinline int deliver(struct __sk_buff *skb, int xdp)
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
-	bpf_set_hash(skb, self->arrival_cpus ? hash_by_arrival(f.hash, self->arrival_cpus) : f.hash);
+	bpf_set_hash(skb, f.hash);
 	if (to_be_merged(skb, self, &f, xdp)) {
 		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
 		return bpf_redirect(self->merge_ifindex, 0);

@@ -7,7 +7,7 @@
 
 #include <linux/types.h>
 
-#define MRC_ABI_VERSION 6 /* tables: names the directory of the pins */
+#define MRC_ABI_VERSION 7 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
 enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
@@ -275,8 +275,7 @@ struct mrc_node {
 	__u32 beat_ifindex; /* daemon: what this sends leaves MRC_BEAT_NS apart, and comes to mrc_beat; 0 = nothing does */
 	__u32 overlay_ifindex; /* daemon: mrc0, which receives what was popped; 0 = the plane's NIC does */
 	__u32 merge_ifindex; /* daemon: mrc0's peer, by which TCP's segments get there, to be merged; 0 = as they are */
-	__u16 merge_xdp; /* daemon: 1 = those that XDP has popped, too: the NIC could not merge them */
-	__u16 arrival_cpus; /* daemon: over so many CPUs RPS spreads, and a busy one receives what comes in on it; 0: none does */
+	__u32 merge_xdp; /* daemon: 1 = those that XDP has popped, too: the NIC could not merge them */
 	__u8 overlay_eth[12]; /* daemon: mrc0's address and its peer's, as an Ethernet header has them */
 };
 _Static_assert(sizeof(struct mrc_node) == 48, "mrc_node is 48 bytes");

@@ -247,8 +247,7 @@ NODE = np.dtype(
         ("beat_ifindex", _u32),
         ("overlay_ifindex", _u32),
         ("merge_ifindex", _u32),
-        ("merge_xdp", _u16),
-        ("arrival_cpus", _u16),
+        ("merge_xdp", _u32),
         ("overlay_eth", _u8, 12),
     ]
 )

@@ -19,7 +19,7 @@ def cpu_list(text: str) -> set[int]:
         first, dash, last = part.partition("-")
         last = last if dash else first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < _MOST_CPUS):
-            raise ValueError(f'{part!r} is no CPU; write "0-3,8", "auto", "all" or "none"')
+            raise ValueError(f'{part!r} is no CPU; write "0-3,8", "all" or "none"')
         found.update(range(int(first), int(last) + 1))
     return found
 

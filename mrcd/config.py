@@ -236,11 +236,10 @@ class Overlay(_Model):
     )
 
     rps_cpus: str = Field(
-        default="auto",
+        default="all",
         description="the CPUs over which received flows spread, each on one of them, by whichever NIC and queue its "
-        'packets came, and in packet granularity sent ones too (receive packet steering): "all", "none", a list as '
-        '"0-3,8", or "auto": all, and where bursts come whole (veth) and interrupts between CPUs are dear, as in some '
-        "virtual machines, a busy CPU receives itself what comes in on it",
+        'packets came, and in packet granularity sent ones too (receive packet steering): "all", "none" or a list as '
+        '"0-3,8"',
     )
 
     @property
@@ -265,7 +264,7 @@ class Overlay(_Model):
 
     @model_validator(mode="after")
     def _cpus(self) -> Self:
-        if self.rps_cpus not in ("auto", "all", "none"):
+        if self.rps_cpus not in ("all", "none"):
             cpu_list(self.rps_cpus)
         return self
 

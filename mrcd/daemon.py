@@ -192,8 +192,7 @@ class Daemon:
     def _write_receiver(self, *, merging: bool) -> None:
         nics, packet = self.nics, self.plan.config.cluster.granularity == "packet"
         merging = merging and nics.merging
-        ends = nics.mrc0, nics.mrc0_peer
-        install.write_receiver(self.tables, *ends, merging=merging, xdp_too=packet, arrival_cpus=nics.arrival_cpus)
+        install.write_receiver(self.tables, nics.mrc0, nics.mrc0_peer, merging=merging, xdp_too=packet)
 
     async def _use_ports(self, bitmap: int) -> None:
         """These planes, as bits, can send. What was left meanwhile and is back is news too: peers know of the loss."""

@@ -5,13 +5,13 @@ the daemon. Starting again replaces programs in place (bpf_link_update) and keep
 `detach` takes anything down.
 """
 
+import contextlib
 import logging
 import os
 import secrets
 import struct
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from mrcd.links import Links
 from mrcd.objects import object_path
 from mrcd.pins import Held, ensure_bpffs, locked, remove, version_of
 from mrcd.settings import classes, settings
-from mrcd.tables import GENERATION, Tables, change_word
+from mrcd.tables import Tables, change_field, read_node
 from mrcd.topology import Plan
 
 log = logging.getLogger(__name__)
@@ -144,17 +144,16 @@ class Dataplane(Links):
         for name, m in maps.items():
             (self.tables / name).unlink(missing_ok=True)
             libbpf.pin(libbpf.map_fd(m), self.tables / name)
-        zero, ports, status = struct.pack("I", 0), 0, 0
-        # The status has been in its place since ABI 1.
+        node = np.zeros((), abi.NODE)
         nodes = [self.pins / "mrc_node", *sorted(self.pins.parent.glob("abi*/mrc_node"), key=version_of, reverse=True)]
         for path in [p for p in nodes if p.exists()][:1]:
             self.replaced = path.parent
-            with libbpf.opened(path) as fd:
-                old = libbpf.lookup_elem(fd, zero, max(abi.NODE.itemsize, libbpf.map_info(fd)[1]))
-                _, ports, status, _ = struct.unpack_from("IIII", old) if old else (0, 0, 0, 0)
-        node = np.zeros((), abi.NODE)
-        node["generation"], node["ports"], node["status"], node["epoch"] = _number(), ports, status, _number()
-        libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), zero, node.tobytes())
+            with contextlib.suppress(KernelError):  # nothing is known of it
+                old = read_node(path)
+                for field in {"ports", "status"} & set(old.dtype.names or ()):
+                    node[field] = old[field]
+        node["generation"], node["epoch"] = _number(), _number()
+        libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), struct.pack("I", 0), node.tobytes())
 
     def take_over(self, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> Iterator[int]:
         """Fill new tables, which know the peers and their paths, with what those before knew of these; but of
@@ -168,7 +167,7 @@ class Dataplane(Links):
         except MrcdError as e:
             log.warning("%s; all paths are probed anew", e.args[0])
 
-    @contextmanager
+    @contextlib.contextmanager
     def taking_places(self, node: NDArray[np.void]) -> Iterator[None]:
         """A block in which programs are attached and detached, one after the other, `node` being of these tables. Where
         others were attached with other tables none answers a probe meanwhile: each would report what its own tables
@@ -176,7 +175,7 @@ class Dataplane(Links):
         would send to the other NICs, too. Where it fails half-way that stays so, until another block mends it."""
         number = int(node["generation"])
         other = self.replaced / "mrc_node" if self.replaced and self.tables != self.pins else None
-        before = change_word(other, GENERATION, lambda _: 0) if other else 0
+        before = change_field(other, "generation", lambda _: 0) if other else 0
         if other or not self.attached():
             node["generation"] = 0
         self.changed = False
@@ -185,7 +184,7 @@ class Dataplane(Links):
         except BaseException:
             if not self.changed:
                 if other:
-                    change_word(other, GENERATION, lambda _: before)
+                    change_field(other, "generation", lambda _: before)
                 node["generation"] = number
             raise
         node["generation"] = number or _number()

@@ -84,13 +84,13 @@ class Difference:
             found.append("paths are shown with other labels")
         if self.agreed:
             found.append(f"all hosts must know {', '.join(self.agreed)} alike: detached first, or with --force")
-        found += [f"{s.key} takes a restart" for s in self.settings if _is_fixed(s)]
+        found += [f"{s.key} takes a restart" for s in self.settings if s.key in _FIXED]
         return found
 
     def check(self, *, detached: bool, force: bool) -> None:
         """Raises UsageError if the daemon must not go over to the new file as it runs."""
         for s in self.settings:
-            if _is_fixed(s):
+            if s.key in _FIXED:
                 then = (
                     f", then `ip link del {s.before}; ip link del {s.before}b`" if s.key == "overlay.interface" else ""
                 )
@@ -125,11 +125,6 @@ class Difference:
             "all_hosts": self.agreed,
             "steps": self.steps(),
         }
-
-
-def _is_fixed(s: Setting) -> bool:
-    """Whether it takes a restart. With rps_cpus as "auto" or "all" the same mrc0 is made."""
-    return s.key in _FIXED and not (s.key == "overlay.rps_cpus" and {s.before, s.after} <= {"auto", "all"})
 
 
 def _said(value: object) -> str:

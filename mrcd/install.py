@@ -132,15 +132,12 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
     return bitmap
 
 
-def write_receiver(
-    tables: Tables, mrc0: Link, mrc0_peer: Link, *, merging: bool, xdp_too: bool, arrival_cpus: int
-) -> None:
+def write_receiver(tables: Tables, mrc0: Link, mrc0_peer: Link, *, merging: bool, xdp_too: bool) -> None:
     """What receives popped packets: mrc0, from its peer. `merging`: TCP's segments get there to be merged; `xdp_too`:
-    also those that XDP has popped. `arrival_cpus`: RPS's, if a busy one is to receive what comes in on it."""
+    also those that XDP has popped."""
     node = tables.node
     node["overlay_eth"] = np.concatenate([_mac(mrc0.mac), _mac(mrc0_peer.mac)])
     node["merge_xdp"] = merging and xdp_too
-    node["arrival_cpus"] = arrival_cpus
     node["merge_ifindex"] = mrc0_peer.ifindex if merging else 0
     node["overlay_ifindex"] = mrc0.ifindex
 

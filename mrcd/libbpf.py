@@ -8,8 +8,6 @@ import contextlib
 import ctypes as ct
 import errno
 import os
-import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,9 +26,6 @@ TC_INGRESS = 1
 TC_EGRESS = 2
 TC_REPLACE = 1
 CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # by which our filters are known
-_RAW_TRACEPOINT = 17  # enum bpf_prog_type
-_RUN_ON_CPU = 1  # BPF_F_TEST_RUN_ON_CPU
-_NOOP = struct.pack("=QQ", 0xB7, 0x95)  # r0 = 0; exit
 
 
 _PRINT = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
@@ -349,28 +344,6 @@ def count_keys(fd: int, size: int, value_size: int) -> int:
 def possible_cpus() -> int:
     """Columns of a per-CPU map."""
     return check("count the CPUs", lib().libbpf_num_possible_cpus())
-
-
-@contextlib.contextmanager
-def noop() -> Iterator[int]:
-    """The descriptor of a program that does nothing and may be run on any CPU."""
-    load = lib().bpf_prog_load
-    fd = check("load a program", load(_RAW_TRACEPOINT, b"mrc_noop", b"GPL", _NOOP, ct.c_size_t(2), None))
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def run_on(prog_fd: int, cpu: int) -> int:
-    """Have that CPU run such a program, by an interrupt if it is another and busy. Returns the ns until it has."""
-    opts = TestRunOpts(sz=ct.sizeof(TestRunOpts), flags=_RUN_ON_CPU, cpu=cpu)
-    run = lib().bpf_prog_test_run_opts
-    began = time.perf_counter_ns()
-    failed = run(prog_fd, ct.byref(opts))
-    took = time.perf_counter_ns() - began
-    check(f"run a program on CPU {cpu}", failed)
-    return took
 
 
 def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: int = 0) -> tuple[int, bytes]:

@@ -86,7 +86,6 @@ class Monitor:
         self._beat_ns = self._idle_ns // -(-self._idle_ns // _BEAT_NS)  # sweeps are as far apart as they should be
         self._early_ns = self._slack_ns if self._pace.window else max(self._slack_ns, self._beat_ns // 2)
         self._stalled_ns = max(_STALLED_NS, 4 * self._interval_ns)
-        self._phase_ns = plan.host.id * self._beat_ns * 618 // 1000 % self._beat_ns  # not all hosts of a lab at once
         self._listener = Listener(self._peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
         self._stalls = Stalls(self._peers.keys(), self._listener, dataplane, self.peerwatch, self._who)
@@ -275,8 +274,10 @@ class Monitor:
         return len(sent) == len(rows)
 
     def _together(self, now: int, interval_ns: int) -> int:
-        """About an interval from now, and at the same time for all: to wake for each of a few peers costs more."""
-        return (now + interval_ns * 3 // 2 - self._phase_ns) // interval_ns * interval_ns + self._phase_ns
+        """Return a time about an interval from now, the same for all peers: one wake-up serves them all.
+
+        Hosts need no phases of their own: CLOCK_MONOTONIC begins with each one's boot."""
+        return (now + interval_ns * 3 // 2) // interval_ns * interval_ns
 
     def _leave_well(self, rows: health.Ints, now: int) -> health.Bools:
         """Which of the due peers need no visit: they are well, had no traffic, and have answered all that was asked.

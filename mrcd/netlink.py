@@ -40,7 +40,6 @@ from mrcd.netmessages import (
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
-ALIAS = "mrcd: "  # how that of a veth of mrcd begins
 _ALIAS_MOST = 254  # characters
 _ETHERNET = 14  # bytes
 _EVENTS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
@@ -160,11 +159,6 @@ class Netlink:
         await self._do(f"pace {link.name} (tbf)", pace)
         if [rate] != (found := [q async for q in self._token_buckets(link.ifindex)]):
             raise MachineError(f"{link.name} was paced at {rate} bytes/s, but the kernel has {found or 'nothing'}")
-
-    async def ensure_unpaced(self, link: Link) -> None:
-        """No token bucket on an interface: mrcd up to ABI 5 had its beat there. Raises KernelError."""
-        if [q async for q in self._token_buckets(link.ifindex)]:
-            await self._do(f"unpace {link.name} (tbf)", self._ipr.tc("del", index=link.ifindex, parent=rtnl.TC_H_ROOT))
 
     async def _token_buckets(self, ifindex: int) -> AsyncIterator[int]:
         """The rates of an interface's root tbf, bytes per second: one or none."""
@@ -300,7 +294,7 @@ def _mac(interface: str) -> str:
 
 def made_with(queues: int, rps: AbstractSet[int]) -> str:
     """What is fixed when the overlay's veth is made, in its alias."""
-    text = f"{ALIAS}{queues} {'queue' if queues == 1 else 'queues'}, RPS on {cpus.words(rps) or 'none'}"
+    text = f"mrcd: {queues} {'queue' if queues == 1 else 'queues'}, RPS on {cpus.words(rps) or 'none'}"
     return text[:_ALIAS_MOST]
 
 

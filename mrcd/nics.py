@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from mrcd import abi, cpus, hooks, routes
 from mrcd.errors import MachineError, MrcdError
 from mrcd.links import Point
-from mrcd.netlink import ALIAS, Netlink, made_with, set_offload
+from mrcd.netlink import Netlink, made_with, set_offload
 from mrcd.netmessages import Link, Neighbour
 from mrcd.topology import Plan
 
@@ -31,14 +31,12 @@ class Nics:
         self.mrc0_peer: Link
         self.beat: tuple[Link, Link] | None = None  # a veth, whose second end holds back what it sends
         self.merging = False  # mrc0 merges what mrc0_peer sends it
-        self.arrival_cpus = 0  # RPS's, if a busy one receives what comes in on it; 0: hashes name them
         self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
         self.macs: dict[int, str] = {}  # ifindex → first hop
         self._netlink, self._warn, self._look_again = netlink, warn, look_again
         self._links: dict[str, Link] = {}
         self._lost: set[int] = set()  # ifindexes that have no carrier, by events since links were looked at
         self._bare: set[int] = set()  # interfaces without a link-local address
-        self._dear: bool | None = None  # interrupts are; None: not measured yet
         self._former: set[str] = set()  # addresses of this host by a plan before this one
 
     def follow(self, plan: Plan) -> None:
@@ -61,8 +59,7 @@ class Nics:
             queues=queues,
             rps=rps,
         )
-        as_wanted = self._was_made_with(queues, rps)
-        await self._netlink.ensure_unpaced(self.mrc0_peer)
+        self._warn_if_made_otherwise(queues, rps)
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         set_offload(self.mrc0.name, {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst))
@@ -79,8 +76,7 @@ class Nics:
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
-        self.arrival_cpus = await self._by_arrival(rps) if as_wanted else 0
-        self._merge((self.mrc0.alias or "").startswith(ALIAS) and hooks.merges(c.granularity, self.ports))
+        self._merge(hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
             if port.nic.mtu < c.mtu:
@@ -139,30 +135,14 @@ class Nics:
 
     # ---- a look ----
 
-    def _was_made_with(self, queues: int, rps: set[int]) -> bool:
-        """Whether mrc0 has what a new one would be made with. Warns if not."""
+    def _warn_if_made_otherwise(self, queues: int, rps: set[int]) -> None:
+        """Warn if mrc0 has other queues or RPS CPUs than a new one would have: both are set when it is made."""
         name, alias, wanted = self.mrc0.name, self.mrc0.alias, made_with(queues, rps)
         if alias != wanted:
             self._warn(
                 f"{name} was made with other queues or CPUs ({alias or 'no alias'}, and not {wanted}): "
                 f"in a quiet moment `ip link del {name}`, and it is made anew"
             )
-        return alias == wanted
-
-    async def _by_arrival(self, rps: set[int]) -> int:
-        """RPS's CPUs, if a busy one is to receive what comes in on it, else 0. Packets that come one by one share
-        interrupts; and a flow then has a hash per CPU: classes that go by it would see it change, in what is forwarded
-        from peer to peer, and flows that bear no reordering have such a class."""
-        config = self.plan.config
-        by_hash = any(k.policy in ("pinned", "flowlet") for k in config.classes)
-        if config.overlay.rps_cpus != "auto" or by_hash or hooks.merges(config.cluster.granularity, self.ports):
-            return 0
-        # A CPU's number is its place among them, and the kernel has left none out, as far as can be seen.
-        if rps != set(range(len(rps))) or cpus.steered(self.mrc0.name) not in (None, rps):
-            return 0
-        if self._dear is None:
-            self._dear = await cpus.interrupts_are_dear(rps)
-        return len(rps) if self._dear else 0
 
     async def _first_hops(self) -> dict[int, str]:
         return await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))

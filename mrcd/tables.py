@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import abi, libbpf, ring
+from mrcd import abi, btf, libbpf, ring
 from mrcd.errors import KernelError, MachineError
 
 
@@ -120,21 +120,33 @@ def is_detached(record: np.void | NDArray[np.void]) -> bool:
 
 
 _ARRAY = 2  # enum bpf_map_type
-GENERATION, STATUS = 0, 2  # words of mrc_node, in their places since ABI 1
+_ONLY_KEY = struct.pack("I", 0)
 
 
-def change_word(node: Path, word: int, change: Callable[[int], int]) -> int:
-    """Change a word of a pinned mrc_node, of any version. Returns what it was; raises KernelError."""
-    with libbpf.opened(node) as fd:
-        key = struct.pack("I", 0)
-        found = libbpf.info(fd)
-        if (found.type, found.name) != (_ARRAY, b"mrc_node") or found.value_size < 4 * (word + 1):
-            raise KernelError(f"{node} is no mrc_node", errno.EINVAL)
-        value = bytearray(libbpf.lookup_elem(fd, key, found.value_size) or b"")
-        (before,) = struct.unpack_from("I", value, 4 * word)
-        struct.pack_into("I", value, 4 * word, change(before))
-        libbpf.update_elem(fd, key, bytes(value))
-    return int(before)
+def read_node(pin: Path) -> NDArray[np.void]:
+    """Return a copy of a pinned mrc_node of any version, with the fields that BTF names. Raises KernelError."""
+    with libbpf.opened(pin) as fd:
+        return _node(fd, pin)
+
+
+def change_field(pin: Path, field: str, change: Callable[[int], int]) -> int:
+    """Change a field of a pinned mrc_node of any version. Returns the value before; raises KernelError."""
+    with libbpf.opened(pin) as fd:
+        node = _node(fd, pin)
+        if field not in (node.dtype.names or ()):
+            raise KernelError(f"{pin} has no field {field}", errno.EINVAL)
+        before = int(node[field])
+        node[field] = change(before)
+        libbpf.update_elem(fd, _ONLY_KEY, node.tobytes())
+    return before
+
+
+def _node(fd: int, pin: Path) -> NDArray[np.void]:
+    found = libbpf.info(fd)
+    layout = btf.values(fd) if (found.type, found.name) == (_ARRAY, b"mrc_node") else None
+    if layout is None or layout.itemsize != found.value_size:
+        raise KernelError(f"{pin} is no mrc_node", errno.EINVAL)
+    return np.frombuffer(libbpf.lookup_elem(fd, _ONLY_KEY, found.value_size) or b"", layout)[0:1].reshape(()).copy()
 
 
 def _pages(size: int) -> int:

@@ -105,13 +105,9 @@ class View:
         """What becomes of popped packets."""
         node, interface = self._tables.node, self._plan.config.overlay.interface
         received = int(node["overlay_ifindex"]) > 0
-        arrival = int(node["arrival_cpus"])
-        known = cpus.steered(interface)
-        steered = cpus.words(range(arrival) if known is None else known) or None
         return {
             "interface": interface if received else None,
-            "rps_cpus": steered,
-            "rps_by": ("arrival" if arrival else "hash") if steered else None,
+            "rps_cpus": cpus.words(cpus.steered(interface) or ()) or None,
             "merging": received and int(node["merge_ifindex"]) > 0,
         }
 

@@ -21,7 +21,7 @@ from mrcd.netlink import Netlink
 from mrcd.pacing import pace
 from mrcd.pins import in_bpffs, locked
 from mrcd.switch import QUIET_MS, QUIET_TRIES, wait_quiet
-from mrcd.tables import STATUS, Tables, change_word
+from mrcd.tables import Tables, change_field
 from mrcd.topology import Plan
 
 _NOWHERE = Path(os.devnull, "pins")
@@ -29,7 +29,8 @@ _NOWHERE = Path(os.devnull, "pins")
 
 @dataclass(frozen=True)
 class _Left:
-    """What mrcd has left beside its socket: all that a newer or older version's file has too."""
+    """The keys of the file beside mrcd's socket without which nothing can be detached. The rest of its configuration
+    is not checked here: a package may have been upgraded since that mrcd started."""
 
     pins: Path
     interface: str
@@ -77,7 +78,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
         attached = any(Links(p).attached() for p in versions)
         for path in versions:
             with contextlib.suppress(KernelError):  # there is none
-                change_word(path / "mrc_node", STATUS, lambda status: status | abi.STATUS_DETACHED)
+                change_field(path / "mrc_node", "status", lambda status: status | abi.STATUS_DETACHED)
         unrouted, hooks = asyncio.run(_unroute(left))
         quiet = _wait_quiet(left, lock) if attached else not unrouted  # who sprays cannot be told
         for path in versions or [_NOWHERE]:  # filters are held by nothing that is pinned

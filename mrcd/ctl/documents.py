@@ -108,8 +108,7 @@ def _receive(receive: Document) -> str:
     if not receive.get("interface"):
         return "the planes' NICs"
     cpus = receive.get("rps_cpus")
-    where = ", or on a busy one where it comes in" if receive.get("rps_by") == "arrival" else ""
-    parts = [text(receive["interface"]), *([f"a flow on one of the CPUs {text(cpus)} (RPS){where}"] if cpus else [])]
+    parts = [text(receive["interface"]), *([f"a flow on one of the CPUs {text(cpus)} (RPS)"] if cpus else [])]
     return ", ".join([*parts, *(["TCP's segments merged (GRO)"] if receive.get("merging") else [])])
 
 

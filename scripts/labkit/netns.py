@@ -105,6 +105,34 @@ def write_sysctls(settings: Iterable[tuple[str, str]]) -> None:
             raise MachineError(f"sysctl net/{path} = {value}: {e.strerror}") from None
 
 
+_SWAP_RPS = """
+mount -t sysfs sysfs /sys || exit
+while [ $# -gt 0 ]; do
+    for file in "/sys/class/net/$1/queues"/rx-*/rps_cpus; do
+        was=$(cat "$file") && echo "$2" >"$file" || exit
+    done
+    echo "$1 $was"
+    shift 2
+done
+"""
+
+
+def swap_rps(masks: dict[str, str]) -> dict[str, str]:
+    """Set the CPUs (RPS, a mask of sysfs) of all receive queues of interfaces of the namespace that we are in.
+
+    Returns the masks of their last queues before. Raises MachineError.
+    """
+    # /sys shows the namespace of who has mounted it.
+    argv = ["unshare", "--mount", "sh", "-c", _SWAP_RPS, "sh", *(word for pair in masks.items() for word in pair)]
+    done = subprocess.run(argv, text=True, capture_output=True)
+    if done.returncode:
+        raise MachineError(f"set rps_cpus of {', '.join(masks)}: {done.stderr.strip()}")
+    was = dict[str, str]()
+    for line in done.stdout.splitlines():
+        name, _, was[name] = line.partition(" ")
+    return was
+
+
 @contextmanager
 def congestion_control_allowed(name: str, lock: Path) -> Iterator[None]:
     """For the length of a block, let namespaces choose a TCP congestion control that the machine restricts.

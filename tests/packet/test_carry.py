@@ -15,7 +15,7 @@ from mrcd.abi import EvState, Reason
 from mrcd.config import Steering
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MachineError
-from mrcd.tables import Tables
+from mrcd.tables import Tables, change_field, read_node
 from tests.packet.cluster import ALL_PORTS, H1, H2, H5, Setup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
@@ -34,7 +34,7 @@ struct mrc_peer {
 	u8 address[8][16]; u64 ports_ns; u64 heard_ns; u32 status; u32 generation; u32 ports; u32 configured;
 };
 struct mrc_srh { u8 bytes[88]; };
-struct mrc_node { u32 generation, ports, status, probe_ifindex; };
+struct mrc_node { u64 extra; u32 status, colour, generation, ports; };
 #define ARRAY(name, entries, value_type) struct { \\
 	int (*type)[2]; int (*map_flags)[1024]; int (*max_entries)[entries]; u32 *key; value_type *value; \\
 } name __attribute__((section(".maps"), used))
@@ -136,8 +136,13 @@ def _other_tables(directory: Path, source: Path) -> dict[str, np.ndarray]:
 def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp_path: Path) -> None:
     second = Dataplane(_plan(), bpffs)
     old = _other_tables(second.pins.parent / "abi1", tmp_path / "other.c")
+    old["mrc_node"]["status"], old["mrc_node"]["ports"] = abi.STATUS_DETACHED, 0b1011
     second.load()
     assert second.fresh
+    node = read_node(second.tables / "mrc_node")
+    assert (int(node["status"]), int(node["ports"])) == (abi.STATUS_DETACHED, 0b1011)
+    assert change_field(second.pins.parent / "abi1" / "mrc_node", "status", lambda _: 0) == abi.STATUS_DETACHED
+    assert old["mrc_node"]["status"] == [0]
     new = _filled(second)
     row = 3  # another one than h2 has now: it is known by its addresses
     old["mrc_peers"]["address"][row] = new.peers["address"][H2]

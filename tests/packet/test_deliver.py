@@ -1,7 +1,6 @@
 """What was popped is received by mrc0: by whichever plane it came, with its flow's hash, merged where it should be."""
 
 import ctypes
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd import libbpf
 from mrcd.config import Granularity
 from mrcd.ctl.sockfilter import assemble
 from mrcd.netlink import set_offload
@@ -25,7 +23,6 @@ from tests.packet.wires import SECONDS, Sender, Tap, until
 pytestmark = pytest.mark.root
 
 SEGMENTS = 20
-BUSY = 100
 TC_PLANES = (0, 1)  # the others have XDP in some test, and keep it
 _SCTP = 132
 versions = pytest.mark.parametrize("version", [4, 6])
@@ -187,76 +184,6 @@ def test_fragments_of_one_packet_go_together(bench: Bench) -> None:
     second = IP(src="10.99.0.3", dst="10.99.0.1", id=7, frag=38, proto=17) / Raw(whole[304:])
     one, other = hashes(bench, first, second)
     assert one == other
-
-
-class Arrivals:
-    """What has come in on this CPU, of 64 that there may be: a hash's six bits are one's number then."""
-
-    def __init__(self, bench: Bench, here: int, version: int) -> None:
-        self._bench = bench
-        bench.tables.node["arrival_cpus"] = 0
-        flows = (with_ports(version, port, 2000) for port in range(1000, 2000))
-        found = ((hashes(bench, flow), flow) for flow in flows)
-        (self.usual,), self.flow = next((h, flow) for h, flow in found if h != [here])
-        bench.tables.node["arrival_cpus"] = 64
-        self._fd = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_arrivals"])
-        self._at, self._bytes = here * 16, libbpf.possible_cpus() * 16
-
-    def put(self, came: int, *, busy: bool = False, long_ago: bool = False) -> None:
-        """`long_ago`: it is time to look at what came."""
-        value = bytearray(self._bytes)
-        struct.pack_into("QII", value, self._at, 0 if long_ago else 2**62, came, busy)
-        libbpf.update_elem(self._fd, bytes(4), bytes(value))
-
-    def came(self) -> int:
-        value = libbpf.lookup_elem(self._fd, bytes(4), self._bytes)
-        assert value is not None
-        assert not any(value[: self._at] + value[self._at + 16 :]), "another CPU's"
-        return int(struct.unpack_from("QII", value, self._at)[1])
-
-    def judged(self, came: int, *, busy: bool = False) -> int:
-        """The hash of a packet that finds that it is time to look at what came."""
-        self.put(came, busy=busy, long_ago=True)
-        (found,) = hashes(self._bench, self.flow)
-        assert self.came() == 1  # counted anew
-        return found
-
-
-@pytest.fixture
-def here(bench: Bench) -> Iterator[int]:
-    """The CPU on which packets come in."""
-    if not (few := {c for c in bench.cpus if c < 64}):
-        pytest.skip("CPUs above 63 have no number in six bits")
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(few)})
-    yield max(few)
-    os.sched_setaffinity(0, before)
-
-
-@versions
-def test_where_interrupts_are_dear_a_busy_cpu_receives_what_comes_in_on_it(
-    bench: Bench, here: int, version: int
-) -> None:
-    arrivals = Arrivals(bench, here, version)
-    arrivals.put(0)
-    assert set(hashes(bench, *[arrivals.flow] * 8)) == {arrivals.usual}
-    assert arrivals.came() == 8
-    arrivals.put(0, busy=True)
-    assert set(hashes(bench, *[arrivals.flow] * 2)) == {here}
-    assert arrivals.came() == 2
-    assert arrivals.judged(BUSY) == here
-    assert arrivals.judged(BUSY - 1) == arrivals.usual
-    assert arrivals.judged(BUSY // 2, busy=True) == here
-    assert arrivals.judged(BUSY // 2 - 1, busy=True) == arrivals.usual
-
-
-def test_a_busy_cpu_that_rps_leaves_out_receives_nothing(bench: Bench, here: int) -> None:
-    if not here:
-        pytest.skip("CPU 0 is the only one, and RPS cannot leave it out")
-    arrivals = Arrivals(bench, here, 4)
-    arrivals.put(BUSY, busy=True)
-    bench.tables.node["arrival_cpus"] = here
-    assert hashes(bench, arrivals.flow) == [arrivals.usual]
 
 
 # ---- merging ----

@@ -1,14 +1,13 @@
 """The overlay's veth: made once, put right when meddled with, nobody else's taken; and offloads."""
 
 import json
-import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from mrcd import cpus, libbpf
+from labkit import netns
+from mrcd import cpus
 from mrcd.errors import KernelError, MachineError
 from mrcd.netlink import Netlink, made_with, set_offload
 from mrcd.netmessages import Link
@@ -48,34 +47,17 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
     assert again == link
 
 
-def test_what_an_interrupt_of_another_cpu_costs() -> None:
-    there, allowed = cpus.online(), os.sched_getaffinity(0)
-    if len(there & allowed) < 2:
-        pytest.skip("one CPU has no other to interrupt")
-    with ThreadPoolExecutor(1) as thread:
-        assert 100 < thread.submit(cpus.interrupt_ns, there).result() < 10**8
-        with pytest.raises(OSError, match="may use no other CPU"):
-            thread.submit(cpus.interrupt_ns, there).result()  # it has pinned itself
-    assert os.sched_getaffinity(0) == allowed
-    with libbpf.noop() as program, pytest.raises(KernelError, match="run a program on CPU 8191"):
-        libbpf.run_on(program, 8191)
-
-
-def test_what_held_packets_back_before_is_taken_away(ns: Namespace) -> None:
-    ensure()
-    (link,) = (x for x in run(Netlink.links).values() if x.name == "mrc0p")
-    run(lambda n: n.ensure_paced(link, 1214, 1_000_000))
-    assert [q["kind"] for q in _qdiscs(ns)] == ["tbf"]
-    run(lambda n: n.ensure_unpaced(link))
-    assert [q["kind"] for q in _qdiscs(ns)] == ["noqueue"]
-    run(lambda n: n.ensure_unpaced(link))
-
-
-def _qdiscs(ns: Namespace) -> list[dict[str, object]]:
+@pytest.mark.parametrize("queues", [1, 3])
+def test_the_bench_sets_rps_and_puts_it_back(ns: Namespace, queues: int) -> None:
+    run(lambda n: n.ensure_veth("mrc0", "mrc0p", mtu=9020, gso_max_size=65455, queues=queues))
     with ns.inside():
-        done = subprocess.run(["tc", "-j", "qdisc", "show", "dev", "mrc0p"], capture_output=True, text=True, check=True)
-    found: list[dict[str, object]] = json.loads(done.stdout)
-    return found
+        before = netns.swap_rps({"mrc0": "3", "mrc0p": "1"})
+        assert {name: cpus.of_mask(mask) for name, mask in before.items()} == {"mrc0": set(), "mrc0p": set()}
+        there = netns.swap_rps(before)
+        assert {name: cpus.of_mask(mask) for name, mask in there.items()} == {"mrc0": {0, 1}, "mrc0p": {0}}
+        assert netns.swap_rps(before) == before
+        with pytest.raises(MachineError, match="set rps_cpus of none0"):
+            netns.swap_rps({"none0": "1"})
 
 
 def test_the_veth_is_made_once(ns: Namespace) -> None:

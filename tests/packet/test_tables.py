@@ -10,7 +10,7 @@ from mrcd import abi, config, install, libbpf, topology
 from mrcd.abi import EvState, Reason
 from mrcd.dataplane import Dataplane
 from mrcd.errors import KernelError, MachineError
-from mrcd.tables import STATUS, Tables, change_word
+from mrcd.tables import Tables, change_field
 from tests import cluster_files
 from tests.packet.cluster import Setup
 
@@ -123,11 +123,13 @@ def test_the_word_of_the_administrator_outlives_the_tables(bpffs: Path) -> None:
     second.close()
 
 
-def test_no_word_is_written_but_into_a_mrc_node(bpffs: Path) -> None:
+def test_no_field_is_written_but_of_a_mrc_node(bpffs: Path) -> None:
     made = _start(bpffs)
     for name in ("mrc_drops", "mrc_planes", "mrc_events"):  # what a link of that name may lead to
         with pytest.raises(KernelError, match="is no mrc_node"):
-            change_word(made.pins / name, STATUS, lambda status: status | 1)
+            change_field(made.pins / name, "status", lambda status: status | 1)
+    with pytest.raises(KernelError, match="has no field"):
+        change_field(made.pins / "mrc_node", "colour", lambda colour: colour)
     made.close()
 
 

@@ -73,7 +73,6 @@ def btf() -> Btf:
 # with the object
 FORGOTTEN = {
     "mrc_owners",
-    "mrc_arrivals",
     "mrc_classes",
     "mrc_flowlets",
     "mrc_beats",

@@ -19,7 +19,6 @@ __u32 wrapped_bit(__u64 word) { return lowest_bit(word); }
 __u32 wrapped_slot(const __u64 *u, __u32 first, __u32 slots, __u32 from) { return next_slot(u, first, slots, from); }
 __u32 wrapped_lost(__u32 before, __s32 least, __s32 most) { return known_lost(before, least, most); }
 __u32 wrapped_bucket(__u64 value) { return bucket_of(value); }
-__u32 wrapped_hash(__u32 hash, __u32 cpu, __u32 cpus) { return hash_for_cpu(hash, cpu, cpus); }
 __u32 wrapped_grown(__u16 now, __u16 before) { return grown16(now, before); }
 __u32 wrapped_owner(const __u32 *address) { return owner_slot(address); }
 __u32 wrapped_pace(const __u64 *wait, const __u64 *burst) { return in_pace(wait, burst); }
@@ -47,7 +46,6 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_slot.argtypes, lib.wrapped_slot.restype = [ctypes.POINTER(u64), u32, u32], u32
     lib.wrapped_lost.argtypes, lib.wrapped_lost.restype = [u32, ctypes.c_int32, ctypes.c_int32], u32
     lib.wrapped_bucket.argtypes, lib.wrapped_bucket.restype = [u64], u32
-    lib.wrapped_hash.argtypes, lib.wrapped_hash.restype = [u32, u32, u32], u32
     lib.wrapped_aged.argtypes = [u64, u64, u64]
     lib.wrapped_grown.argtypes, lib.wrapped_grown.restype = [u16, u16], u32
     lib.wrapped_pace.argtypes, lib.wrapped_pace.restype = [ctypes.POINTER(u64), ctypes.POINTER(u64)], u32
@@ -279,16 +277,3 @@ def test_paces_are_smoothed_and_idle_times_say_nothing(arith: ctypes.CDLL) -> No
 
 def test_what_is_late_is_waited_for(arith: ctypes.CDLL) -> None:
     assert [arith.wrapped_lateness(*x) for x in LATE] == [0, 0, 0, 1_000_000, (2**32 - 1) * 5 // 4]
-
-
-# ---- a CPU's hashes ----
-
-
-@pytest.mark.parametrize("cpus", [1, 2, 3, 7, 64, 192, 4096])
-def test_the_kernel_takes_the_cpu_that_a_hash_is_for(arith: ctypes.CDLL, cpus: int) -> None:
-    """RPS: reciprocal_scale(hash, cpus)."""
-    hashes = [0, 1, 2**31, 2**32 - 1, *random.Random(cpus).sample(range(2**32), 50)]
-    for cpu in {0, 1 % cpus, cpus // 2, cpus - 1}:
-        found = [arith.wrapped_hash(h, cpu, cpus) for h in hashes]
-        assert {h * cpus >> 32 for h in found} == {cpu}
-        assert len(set(found)) > 50  # flows differ yet

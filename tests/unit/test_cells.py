@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from labkit import datagrams
-from labkit.bench import candidates, cells
+from labkit.bench import candidates, cells, receive, throughput
 from labkit.bench.candidates import KERNEL, MRCD, MRCD_ONE, PLAIN
 from labkit.bench.cells import Bound, Cell
 from labkit.fabric import Parameters, build
+from labkit.flow import Ends
 from mrcd import policy, topology
 from mrcd.errors import UsageError
 
@@ -123,3 +124,56 @@ def test_what_is_denied_leaves_one_path_between_t0s() -> None:
     }
     (left,) = {e.ev for p in plan.peers if p.host.name == "h2" for e in p.evs} - denied
     assert left == 0
+
+
+def document(settings: str, name: str, rate: float, runs: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "shown": name,
+        "receive": settings,
+        "what": f"{name}'s way",
+        "congestion_control": "cubic",
+        "mss_bytes": 1440,
+        "median_cpu_s_per_gbit": 0.1,
+        "median_cpu_busy_ratio": 0.9,
+        "median_retransmitted_segments": 0,
+        "runs": [{}] * runs,
+    } | {f"{k}_bits_per_s": rate for k in ("median", "min", "max")}
+
+
+def test_every_candidate_has_a_row_with_each_of_the_receive_settings() -> None:
+    ratios = {s: cells.compared(KERNEL, runs((12, 1)), runs((base, 1))) for s, base in (("equal", 10), ("default", 6))}
+    measured = {
+        "name": "host to host",
+        "candidates": [
+            document(settings, name, rate * 1e9, number)
+            for name, rate in ((MRCD, 12), (KERNEL, 10))
+            for settings, number in (("equal", 8), ("default", 2))
+        ],
+        "ratios": [ratios["equal"]],
+        "default_ratios": [ratios["default"]],
+        "bare": None,
+        "withdrawals_without_a_fault": 0,
+    }
+    found = throughput.lines({"seconds": 0.7, "cells": [measured], "notes": []})
+    assert [line.split()[:2] for line in found[1:3]] == [["RECEIVE", "equal:"], ["RECEIVE", "default:"]]
+    rows = [line.split()[:4] for line in found if line.startswith(("  mrcd ", "  kernel "))]
+    assert rows == [
+        [MRCD, "equal", "8", "12.00"],
+        [MRCD, "default", "2", "12.00"],
+        [KERNEL, "equal", "8", "10.00"],
+        [KERNEL, "default", "2", "10.00"],
+    ]
+    said = [line for line in found if "mrcd / kernel" in line]
+    assert ["equal: mrcd / kernel: goodput median 1.200" in said[0], "default:" in said[1]] == [True, True]
+
+
+def test_what_bounds_judge_is_measured_in_every_round() -> None:
+    lab = cell("lab", mtu=9100)
+    ways = {name: candidates.Candidate(name, 6, "", Ends("h0", "", "h2", "")) for name in (MRCD, KERNEL, MRCD_ONE)}
+    assert {
+        (name, settings)
+        for name, way in ways.items()
+        for settings in receive.SETTINGS
+        if throughput._in_every_round(lab, way, settings)
+    } == {(MRCD, receive.EQUAL), (KERNEL, receive.EQUAL)}

@@ -1,7 +1,5 @@
 """Which CPUs, by names, lists and masks; and the sysctl under which interfaces are made."""
 
-import asyncio
-import errno
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,6 @@ from _pytest.logging import LogCaptureFixture
 
 from mrcd import cpus
 from mrcd.checks import cpu_list
-from mrcd.errors import KernelError
 
 MASKS = [
     (set(), "00000000"),
@@ -33,9 +30,9 @@ def test_lists(words: str, some: set[int]) -> None:
     assert cpu_list(cpus.words(some)) == some
 
 
-@pytest.mark.parametrize("words", ["", "x", "1-", "-1", "3-1", "1,,2", "0-8192", "1 2", "99999999999"])
+@pytest.mark.parametrize("words", ["", "x", "auto", "1-", "-1", "3-1", "1,,2", "0-8192", "1 2", "99999999999"])
 def test_what_is_no_list(words: str) -> None:
-    with pytest.raises(ValueError, match='write "0-3,8", "auto", "all" or "none"'):
+    with pytest.raises(ValueError, match='write "0-3,8", "all" or "none"'):
         cpu_list(words)
 
 
@@ -43,7 +40,6 @@ def test_what_is_no_list(words: str) -> None:
     ("words", "there", "chosen"),
     [
         ("all", {0, 1}, {0, 1}),
-        ("auto", {0, 1}, {0, 1}),
         ("none", {0, 1}, set()),
         ("1,5", {0, 1}, {1}),
         ("all", {0}, set()),
@@ -53,37 +49,6 @@ def test_what_is_no_list(words: str) -> None:
 )
 def test_chosen_of_those_that_there_are(words: str, there: set[int], chosen: set[int]) -> None:
     assert cpus.chosen(words, there) == chosen
-
-
-def test_dear_interrupts(monkeypatch: pytest.MonkeyPatch, caplog: LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    took: int | Exception = cpus.DEAR_NS
-
-    def interrupt_ns(there: set[int]) -> int:
-        assert there == {0, 1}
-        if isinstance(took, Exception):
-            raise took
-        return took
-
-    monkeypatch.setattr(cpus, "interrupt_ns", interrupt_ns)
-    assert not asyncio.run(cpus.interrupts_are_dear({0, 1}))
-    took = 15_400
-    assert asyncio.run(cpus.interrupts_are_dear({0, 1}))
-    took = KernelError("run a program on CPU 1", errno.EINVAL)
-    assert not asyncio.run(cpus.interrupts_are_dear({0, 1}))
-    assert [m.partition(" (rps")[0].partition(": run")[0] for m in caplog.messages] == [
-        "received flows spread over all CPUs",
-        "received flows stay on the CPUs on which they come in where these are busy",
-        "received flows spread over all CPUs: what interrupts cost is not known",
-    ]
-    assert "to interrupt another CPU takes 15.4 us" in caplog.messages[1]
-    assert not asyncio.run(cpus.interrupts_are_dear({0}))
-    assert len(caplog.messages) == 3  # there was none to interrupt
-
-
-def test_the_quickest_tenth() -> None:
-    assert cpus.quickest([90, 10, 50]) == 10
-    assert cpus.quickest(range(100, 0, -1)) == 11
 
 
 def test_those_of_this_machine(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_another_label_of_a_path_is_a_difference() -> None:
         ),
         (
             'rps_cpus = "none"',
-            "overlay.rps_cpus auto → none",
+            "overlay.rps_cpus all → none",
             "`systemctl restart mrcd`, then `ip link del` the overlay's interface: mrcd makes it anew",
         ),
         (
@@ -168,9 +168,3 @@ def test_what_is_opened_at_the_start_takes_a_restart(new: str, said: str, hint: 
     with pytest.raises(UsageError, match=re.escape(f"{said} takes a restart; nothing was changed")) as refused:
         found.check(detached=True, force=True)
     assert refused.value.hint == hint
-
-
-def test_whether_busy_cpus_receive_what_comes_in_takes_no_restart() -> None:
-    found = difference(("metric = 100", 'rps_cpus = "all"'))
-    assert (found.anything, found.steps()) == (True, [])
-    found.check(detached=False, force=False)

@@ -105,11 +105,12 @@ def test_make_bench_measures_what_it_is_said_to() -> None:
 # ---- pictures ----
 
 
-def candidate(name: str, rate: float) -> dict[str, Any]:
+def candidate(name: str, rate: float, receive: str = "equal") -> dict[str, Any]:
     rates = {f"{k}_bits_per_s": rate for k in ("median", "min", "max")}
     return {
         "name": name,
         "shown": name,
+        "receive": receive,
         "runs": [1],
         "congestion_control": "cubic",
         "median_cpu_s_per_gbit": 0.1,
@@ -125,13 +126,17 @@ def test_a_throughput_bound_is_drawn_at_its_share_of_the_peer() -> None:
         "version": 6,
         "load": "tcp-1",
         "glimpse": False,
-        "candidates": [candidate("mrcd", 5e9), candidate("kernel", 4e9)],
+        "candidates": [
+            *(candidate("mrcd", 5e9), candidate("mrcd", 5e9, "default")),
+            *(candidate("kernel", 4e9), candidate("kernel", 2e9, "default")),
+        ],
         "ratios": [{"peer": "kernel", "goodput": {"median": 1.25}, "cpu_per_gbit": {"median": None}}],
     }
     drawn = pictures.throughput({"seconds": 1.0, "cells": [cell], "notes": ["a note"]})
     ElementTree.fromstring(drawn)
-    for words in ("wanted: 1.2 × kernel", "mrcd: 1.25 × kernel", "5.00 Gbit/s", "a note"):
+    for words in ("wanted: 1.2 × kernel", "mrcd: 1.25 × kernel", "5.00 Gbit/s", "a note", "kernel, default"):
         assert words in drawn
+    assert drawn.count("wanted") == 1  # of the row with the same settings
     glimpsed = pictures.throughput({"seconds": 1.0, "cells": [cell | {"glimpse": True}], "notes": []})
     assert "wanted" not in glimpsed
 

@@ -4,6 +4,7 @@ part          what a part is
 candidates    ways from h0 to h2: mrcd's, and the kernel's own beside it
 cpu           how much of the machine was busy
 cells         what throughput measures, and what is required of it
+receive       RPS and GRO: the same for all candidates, or their own
 run           one candidate under one load, measured
 throughput    part: mrcd beside what hosts have without it, by turns
 bare          a host's data plane without a daemon, with tables of any size

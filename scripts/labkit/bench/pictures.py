@@ -8,6 +8,7 @@ from labkit.bars import Bar, Goal, Histogram, Section
 from labkit.bench import cells
 from labkit.bench.candidates import MRCD, OURS
 from labkit.bench.cells import Bound, Cell
+from labkit.bench.receive import EQUAL, SETTINGS, WORDS
 from labkit.observe import Document
 from mrcd.ctl.render import percent
 
@@ -28,6 +29,7 @@ def throughput(document: Document) -> str:
             notes=[
                 *document["notes"],
                 "Bounds are judged by the median of the rounds' own ratios; lines: of the medians.",
+                *(f"Receive settings, {settings}: {WORDS[settings]}." for settings in SETTINGS),
             ],
         )
     )
@@ -37,7 +39,7 @@ def _cell(cell: Document) -> Section:
     udp = any("median_packets_per_s" in c for c in cell["candidates"])
     drawn = [
         Bar(
-            c["shown"],
+            c["shown"] if c["receive"] == EQUAL else f"{c['shown']}, default",
             c["median_bits_per_s"] / _GBIT,
             c["min_bits_per_s"] / _GBIT,
             c["max_bits_per_s"] / _GBIT,
@@ -64,7 +66,7 @@ def _goals(cell: Document) -> list[Goal]:
 
 
 def _goal(cell: Document, bound: Bound, least: float) -> list[Goal]:
-    peers = [c for c in cell["candidates"] if c["name"] == bound.peer]
+    peers = [c for c in cell["candidates"] if c["name"] == bound.peer and c["receive"] == EQUAL]
     return [Goal(least * c["median_bits_per_s"] / _GBIT, f"wanted: {least:g} × {c['shown']}") for c in peers]
 
 

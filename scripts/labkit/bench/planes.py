@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from labkit import goodput, observe, order
 from labkit.api import Lab
-from labkit.bench import candidates, pictures
+from labkit.bench import candidates, pictures, receive
 from labkit.bench.failover import mptcp
 from labkit.bench.part import TARGET, Options, Part, requirement
 from labkit.entry import progress
@@ -114,7 +114,8 @@ def _case(lab: Lab, case: Case, ways: list[_Way], options: Options) -> Document:
         progress(f"planes: {case.name}, run {n + 1} of {max(wanted.values())}")
         for way in ways:
             if n < wanted[way.name]:
-                runs[way.name].append(_run(lab, case, way, options))
+                with receive.in_force(lab, way.name, receive.EQUAL):
+                    runs[way.name].append(_run(lab, case, way, options))
     return {
         "case": case.name,
         "rate_bits_per_s": case.rate_bits_per_s,
@@ -209,7 +210,7 @@ def lines(document: Document) -> list[str]:
     return [
         f"One TCP flow over four planes of limited rate, {first['congestion_control']}, links of MTU "
         f"{document['mtu_bytes']} bytes, {document['seconds']:g} s per run; share of what the planes can carry after "
-        "headers",
+        "headers; RPS over all CPUs and GRO for both ways",
         *table([Column("PLANES"), Column("WAY"), *(Column(h, True) for h in headings)], rows, colour=False),
         "LATE: skbs that come behind data sent after them, and by how many bytes, at most, as the receiver's TCP sees "
         "it; of MPTCP that of its first subflow. " + (document["mptcp"] if document["mptcp"] != "measured" else ""),

@@ -1,8 +1,9 @@
 """Goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, by turns.
 
 A round measures the candidates of a cell right after each other, every second round the other way round, so that
-what drifts favours none; the ratio of two in one round is a pair. Context is measured in the first rounds only, if the
-command line does not say how many pairs there shall be.
+what drifts favours none; the ratio of two in one round is a pair. Every candidate is measured with the same receive
+settings, by which bounds are judged, and with its own default ones. Context and defaults are measured in the first
+rounds only, if the command line does not say how many pairs there shall be.
 """
 
 from collections.abc import Sequence
@@ -11,22 +12,26 @@ from statistics import median
 
 from labkit import observe
 from labkit.api import Lab
-from labkit.bench import candidates, cells, pictures
+from labkit.bench import candidates, cells, pictures, receive
 from labkit.bench.candidates import KERNEL, MPTCP, MRCD, PLAIN, Candidate
 from labkit.bench.cells import Cell
 from labkit.bench.failover import mptcp
 from labkit.bench.part import Options, Part
+from labkit.bench.receive import DEFAULT, EQUAL
 from labkit.bench.run import run
 from labkit.entry import progress
 from labkit.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.netlink import set_offload
 
-PAIRS = 8  # with more, all parts together take longer than ten minutes; with 6, medians of one hour were 1.01 and 1.06
+PAIRS = 8  # four minutes; with 6, medians of one hour were 1.01 and 1.06
 FULL_PAIRS = 5
 CONTEXT_ROUNDS, GLIMPSE_ROUNDS = 2, 1
 FULL_S, SHORT_S = 1.0, 0.7  # of a run
-_SEGMENTATION = ("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation")
+_SEGMENTATION = (
+    *("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation"),
+    "tx-tcp-mangleid-segmentation",
+)
 
 
 def measure(lab: Lab, options: Options) -> Document:
@@ -56,32 +61,43 @@ def measure(lab: Lab, options: Options) -> Document:
 
 def _up(lab: Lab, cell: Cell) -> tuple[object, ...]:
     """A lab for a cell and those after it. The NICs of both ends segment nothing in packet granularity: so the
-    kernel's own ways, too, send every packet by itself."""
+    kernel's own ways, too, send every packet by itself. Nor do the ports at the wires' other ends, so that the NICs
+    can merge what they receive: a veth has GRO only if its peer has no TSO."""
     lab.up(granularity=cell.granularity, mtu=cell.mtu, direct=cell.where == "direct")
     observe.wait_until_good(lab, lab.fabric.hosts)
     if cell.granularity == "packet":
-        config = lab.fabric.config
-        for host in candidates.pair(lab):
-            with lab.inside(host):
-                for nic in config.interface_names(config.host(host)):
-                    set_offload(nic, dict.fromkeys(_SEGMENTATION, False))
+        for link in lab.fabric.links:
+            if {link.upper.node, link.lower.node} & set(candidates.pair(lab)):
+                for end in (link.upper, link.lower):
+                    with lab.inside(end.node):
+                        set_offload(end.port, dict.fromkeys(_SEGMENTATION, False))
     return cell.where, cell.mtu, cell.granularity
 
 
 def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document, list[str]]:
     found, notes = _candidates(lab, cell)
     seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in lab.fabric.hosts}
-    runs: dict[str, list[Document]] = {c.name: [] for c in found}
+    ways = [(c, settings) for settings in receive.SETTINGS for c in found]
+    runs: dict[tuple[str, str], list[Document]] = {(c.name, settings): [] for c, settings in ways}
     for number in range(rounds):
-        turn = [c for c in found if c.name in cell.compared or options.pairs or number < CONTEXT_ROUNDS]
-        for c in turn if number % 2 == 0 else reversed(turn):
-            with c.in_force(lab):
-                runs[c.name].append(run(lab, c, cell.load, options))
-        said = (f"{name} {r[-1]['bits_per_s'] / 1e9:.2f}" for name, r in runs.items() if len(r) > number)
-        progress(f"  {number + 1}: {', '.join(said)} Gbit/s")
+        turn = [w for w in ways if options.pairs or number < CONTEXT_ROUNDS or _in_every_round(cell, *w)]
+        for c, settings in turn if number % 2 == 0 else reversed(turn):
+            with receive.in_force(lab, c.name, settings), c.in_force(lab):
+                runs[c.name, settings].append(run(lab, c, cell.load, options))
+        measured = {way: r[-1]["bits_per_s"] / 1e9 for way, r in runs.items() if len(r) > number}
+        for s in receive.SETTINGS:
+            if said := ", ".join(f"{name} {rate:.2f}" for (name, settings), rate in measured.items() if settings == s):
+                progress(f"  {number + 1}, {s}: {said} Gbit/s")
     withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
-    peers = [c.name for c in found if c.name != MRCD and len(runs[c.name]) == rounds]
-    both = {KERNEL, PLAIN} <= set(peers)
+    ratios = {
+        settings: [
+            cells.compared(c.name, runs[MRCD, settings], runs[c.name, settings])
+            for c in found
+            if c.name != MRCD and len(runs[c.name, settings]) == len(runs[MRCD, settings])
+        ]
+        for settings in receive.SETTINGS
+    }
+    both = {KERNEL, PLAIN} <= {r["peer"] for r in ratios[EQUAL]}
     return {
         "where": cell.where,
         "mtu_bytes": cell.mtu,
@@ -91,11 +107,16 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
         "flows": cell.load.flows,
         "name": cell.name,
         "glimpse": cell.glimpse,
-        "candidates": [_summary(cell, c, runs[c.name]) for c in found],
-        "ratios": [cells.compared(p, runs[MRCD], runs[p]) for p in peers],
-        "bare": cells.compared(KERNEL, runs[PLAIN], runs[KERNEL]) if both else None,
+        "candidates": [_summary(cell, c, s, runs[c.name, s]) for c in found for s in receive.SETTINGS],
+        "ratios": ratios[EQUAL],
+        "default_ratios": ratios[DEFAULT],
+        "bare": cells.compared(KERNEL, runs[PLAIN, EQUAL], runs[KERNEL, EQUAL]) if both else None,
         "withdrawals_without_a_fault": len(withdrawn),
     }, notes
+
+
+def _in_every_round(cell: Cell, c: Candidate, settings: str) -> bool:
+    return c.name in cell.compared and settings == EQUAL
 
 
 def _candidates(lab: Lab, cell: Cell) -> tuple[list[Candidate], list[str]]:
@@ -115,7 +136,7 @@ def _candidates(lab: Lab, cell: Cell) -> tuple[list[Candidate], list[str]]:
     return found, notes
 
 
-def _summary(cell: Cell, c: Candidate, runs: Sequence[Document]) -> Document:
+def _summary(cell: Cell, c: Candidate, settings: str, runs: Sequence[Document]) -> Document:
     goodputs = [r["bits_per_s"] for r in runs]
     medians = {
         f"median_{key}": median(r[key] for r in runs if r[key] is not None)
@@ -125,6 +146,7 @@ def _summary(cell: Cell, c: Candidate, runs: Sequence[Document]) -> Document:
     return {
         "name": c.name,
         "shown": cells.name_of(cell, c.name),
+        "receive": settings,
         "what": c.words,
         "congestion_control": runs[0]["congestion_control"],
         "mss_bytes": runs[0]["mss_bytes"],
@@ -142,17 +164,20 @@ def _summary(cell: Cell, c: Candidate, runs: Sequence[Document]) -> Document:
 def lines(document: Document) -> list[str]:
     """A table per cell, and the ratios."""
     found = [
-        f"Throughput: goodput and CPU of all processes and interrupts, {document['seconds']:g} s per run, by turns"
+        f"Throughput: goodput and CPU of all processes and interrupts, {document['seconds']:g} s per run, by turns",
+        *(f"  RECEIVE {settings}: {receive.WORDS[settings]}" for settings in receive.SETTINGS),
     ]
     for cell in document["cells"]:
         controls = sorted({c["congestion_control"] for c in cell["candidates"]} - {"none"})
         found += ["", f"{cell['name']}" + (f", {', '.join(controls)}" if controls else ""), *_table(cell)]
-        for r in cell["ratios"]:
-            shown = next(c["shown"] for c in cell["candidates"] if c["name"] == r["peer"])
-            found.append(f"  mrcd / {shown}: goodput {cells.said_of(r['goodput'])}")
-            found.append(f"  {'':{len(shown) + 7}}CPU per Gbit {cells.said_of(r['cpu_per_gbit'])}")
+        for settings, ratios in ((EQUAL, cell["ratios"]), (DEFAULT, cell["default_ratios"])):
+            for r in ratios:
+                shown = next(c["shown"] for c in cell["candidates"] if c["name"] == r["peer"])
+                said = f"  {settings}: mrcd / {shown}: "
+                found.append(f"{said}goodput {cells.said_of(r['goodput'])}")
+                found.append(f"{'':{len(said)}}CPU per Gbit {cells.said_of(r['cpu_per_gbit'])}")
         if cell["bare"]:
-            found.append(f"  plain / kernel: goodput {cells.said_of(cell['bare']['goodput'])}")
+            found.append(f"  equal: plain / kernel: goodput {cells.said_of(cell['bare']['goodput'])}")
         if cell["withdrawals_without_a_fault"]:
             found.append(f"  EVs withdrawn meanwhile: {cell['withdrawals_without_a_fault']}")
     return [*found, *document["notes"]]
@@ -165,6 +190,7 @@ def _table(cell: Document) -> list[str]:
     rows = [
         [
             f"  {c['shown']}",
+            c["receive"],
             str(len(c["runs"])),
             *(f"{c[f'{k}_bits_per_s'] / 1e9:.2f}" for k in ("median", "min", "max")),
             f"{c['median_cpu_s_per_gbit']:.4f}",
@@ -174,7 +200,8 @@ def _table(cell: Document) -> list[str]:
         ]
         for c in cell["candidates"]
     ]
-    return table([Column("  CANDIDATE"), *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False)
+    names = Column("  CANDIDATE"), Column("RECEIVE")
+    return table([*names, *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False)
 
 
 def _last(c: Document, udp: bool) -> list[str]:

@@ -1,0 +1,59 @@
+"""Receive settings of a candidate: RPS over all CPUs and GRO for all candidates alike, or each one's own default.
+
+They are set on the interfaces by which a host's stack receives a candidate's packets: mrc0 for mrcd, the planes' NICs
+for the others. GRO merges what comes packet by packet; a veth hands on a GSO burst whole, whatever its setting.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from labkit import netns
+from labkit.api import Lab
+from labkit.bench.candidates import OURS, pair
+from mrcd import cpus
+from mrcd.netlink import set_offload
+
+EQUAL, DEFAULT = "equal", "default"
+SETTINGS = (EQUAL, DEFAULT)
+WORDS = {
+    EQUAL: "RPS over all CPUs and GRO, on the interfaces by which each candidate receives; bounds are judged by these",
+    DEFAULT: "each at its own default: mrcd with RPS over all CPUs on mrc0, the others without RPS and GRO (a veth's)",
+}
+
+
+@contextlib.contextmanager
+def in_force(lab: Lab, candidate: str, settings: str) -> Iterator[None]:
+    """A block in which both hosts receive a candidate's packets with these settings. Raises MachineError."""
+    with contextlib.ExitStack() as undo:
+        if settings == EQUAL:
+            for host in pair(lab):
+                undo.enter_context(_equal(lab, host, candidate))
+        yield
+
+
+def interfaces(lab: Lab, host: str, candidate: str) -> list[str]:
+    """The interfaces by which a host's stack receives a candidate's packets."""
+    config = lab.fabric.config
+    return [config.overlay.interface] if candidate in OURS else config.interface_names(config.host(host))
+
+
+@contextlib.contextmanager
+def _equal(lab: Lab, host: str, candidate: str) -> Iterator[None]:
+    names = interfaces(lab, host, candidate)
+    with lab.inside(host):
+        before = netns.swap_rps(dict.fromkeys(names, cpus.mask(cpus.online())))
+    try:
+        with lab.inside(host):
+            _set_gro(candidate, names, True)
+        yield
+    finally:
+        with lab.inside(host):
+            _set_gro(candidate, names, False)
+            netns.swap_rps(before)
+
+
+def _set_gro(candidate: str, names: list[str], on: bool) -> None:
+    if candidate in OURS:  # mrcd has switched it on where segments come one by one, and would put it back
+        return
+    for name in names:
+        set_offload(name, {"rx-gro": on})
