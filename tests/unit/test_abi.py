@@ -3,7 +3,7 @@
 import ctypes
 import json
 import subprocess
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def test_settings_are_all_there_is_in_rodata(btf: Btf) -> None:
 
 # ---- enumerations ----
 
-ENUMS: dict[str, tuple[type[IntEnum], str]] = {
+ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], str]] = {
     "mrc_ev_state": (abi.EvState, "MRC_EV_"),
     "mrc_reason": (abi.Reason, "MRC_REASON_"),
     "mrc_drop": (abi.Drop, "MRC_DROP_"),
