@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -138,13 +138,14 @@ def _wait(what: str, true: Callable[[], bool]) -> None:
         time.sleep(_POLL_S)
 
 
-def run(lab: Lab, times: int, rate: int = RATE, **up: object) -> Document:
-    """Each operation `times` times under one flow. The lab is up with the parameters `up`, and all EVs are GOOD."""
+def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **up: object) -> Document:
+    """Each operation `times` times under one flow. The lab is up with the parameters `up`, and all EVs are GOOD.
+    `other`: an object of another_build(), if there is one."""
     marks: list[int] = []
     seen: list[Seen] = []
     changed: list[frozenset[int]] = []
-    with another_build() as other, EvOrder(lab, SOURCE, TARGET) as order:
-        operations = Operations(lab, other, dict(up))
+    with nullcontext(other) if other else another_build() as build, EvOrder(lab, SOURCE, TARGET) as order:
+        operations = Operations(lab, build, dict(up))
         names = ["restart", "kill", "upgrade", "reload"]
         with Stream(lab, candidates.overlay(lab, 4), rate=rate, burst=BURST) as stream:
             time.sleep(0.5)

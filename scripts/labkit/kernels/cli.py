@@ -1,0 +1,69 @@
+"""`scripts/kernels`: the command line."""
+
+import os
+import platform
+import shutil
+import tempfile
+from pathlib import Path
+
+import click
+
+from labkit import entry
+from labkit.kernels import guest, machine, matrix, packages
+
+_QUICK = ("programs", "smoke")
+_WHOLE = ("programs", "packets", "lab", "life")
+_RESULTS = packages.CACHE / "results"
+_SERIES = click.Choice(packages.SERIES)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def kernels() -> None:
+    """The programs, the packet tests and a small lab on other kernels, in virtual machines."""
+
+
+@kernels.command()
+def fetch() -> None:
+    """Download and unpack the kernels, once."""
+    for series in packages.SERIES:
+        entry.progress(f"{series}: {packages.kernel(series).release}")
+
+
+@kernels.command("run")
+@click.argument("series", type=_SERIES)
+@click.argument("argv", nargs=-1, required=True)
+@click.option("--timeout", default=600.0, show_default=True, help="seconds")
+def run_one(series: str, argv: tuple[str, ...], timeout: float) -> int:
+    """Run a command on a kernel, as root, in this directory, which is read-only there."""
+    machine.prepare()
+    with tempfile.TemporaryDirectory(prefix="mrcd-kernel-") as results:
+        status = machine.run(packages.kernel(series), argv, Path(results), timeout)
+        print((Path(results) / "output").read_text(encoding="utf-8", errors="replace"), end="")
+    return status
+
+
+@kernels.command()
+@click.option("--quick", is_flag=True, help="the loading of every program, and one lab: 3 minutes")
+@click.option("--kernel", "chosen", type=click.Choice([*packages.SERIES, "running"]), multiple=True, help="only these")
+@click.option("--part", "parts", type=click.Choice(list(guest.PARTS)), multiple=True, help="only these checks")
+@click.option("--json", "as_json", is_flag=True, help="one document on stdout")
+def test(quick: bool, chosen: tuple[str, ...], parts: tuple[str, ...], as_json: bool) -> int:
+    """Run the matrix: a table of kernels and checks. Exit status 1 if a check failed, 2 if a machine did."""
+    wanted = chosen or (*packages.SERIES, "running")
+    checks = parts or (_QUICK if quick else _WHOLE)
+    shutil.rmtree(_RESULTS, ignore_errors=True)
+    _RESULTS.mkdir(parents=True)
+    guests = [packages.kernel(series) for series in packages.SERIES if series in wanted]
+    rows = matrix.run(guests, checks, _RESULTS, running=platform.release() if "running" in wanted else None)
+    if as_json:
+        entry.print_json({"rows": [r.document() for r in rows]})
+    else:
+        print("\n".join(matrix.lines(rows)))
+    if os.environ.get("CI") is None:
+        entry.progress(f"All that was printed: {_RESULTS}")
+    return 0 if all(r.ok for r in rows) else 1
+
+
+def main() -> None:
+    """Entry point."""
+    entry.main("scripts/kernels", kernels)

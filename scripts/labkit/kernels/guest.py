@@ -1,0 +1,229 @@
+"""Runs the checks of one kernel, on that kernel, and writes a line of JSON for each to $LAB_RESULTS/checks.
+
+python -m labkit.kernels.guest PART…, in the guest of machine.py or on the machine itself.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labkit import observe
+from labkit.api import Lab
+from labkit.bench import lifecycle
+from labkit.bringup import REPOSITORY
+from mrcd import config, features, topology, verify
+from mrcd.ctl.examine.command import EXAMPLE
+from mrcd.errors import MrcdError
+from mrcd.objects import object_path
+from mrcd.settings import settings
+
+SMALL = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2}
+SMALLEST = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
+OTHER_BUILD = "other.bpf.o"  # in the results: an object to upgrade to
+HALF = verify.INSTRUCTIONS_MOST // 2  # head room: no program may need more
+PATIENCE_S = 90.0  # an emulated CPU is twenty times as slow
+_RATE = 1000  # packets per second, while daemons come and go
+
+Say = Callable[..., None]
+
+
+def main() -> None:
+    """Run the parts named; exit status 1 if a check failed."""
+    results = Path(os.environ["LAB_RESULTS"])
+    failed = False
+    with (results / "checks").open("a", encoding="utf-8") as out:
+
+        def say(part: str, check: str, ok: bool, words: str, **more: Any) -> None:
+            nonlocal failed
+            failed |= not ok
+            record = {"part": part, "check": check, "ok": ok, "words": words, **more}
+            out.write(json.dumps(record) + "\n")
+            out.flush()
+            print(f"{'ok  ' if ok else 'FAIL'} {part}: {check}: {words}", flush=True)
+
+        for part in sys.argv[1:]:
+            began = time.monotonic()
+            try:
+                PARTS[part](say, results)
+            except (MrcdError, OSError, subprocess.SubprocessError, AssertionError) as e:
+                say(part, "ran to its end", False, str(e))
+            print(f"     {part} took {time.monotonic() - began:.0f} s", flush=True)
+    sys.exit(failed)
+
+
+# ---- programs ----
+
+
+def programs(say: Say, _: Path) -> None:
+    """Load each program alone: with the settings of a small cluster, and with all features and the largest tables."""
+    for name, value in variants().items():
+        for v in verify.verify(object_path(), value):
+            ok = not v.error and v.instructions <= HALF
+            words = v.error or f"{v.instructions} of {verify.INSTRUCTIONS_MOST} instructions verified"
+            say("programs", f"{v.program}, {name}", ok, words, program=v.program, instructions=v.instructions)
+
+
+def variants() -> dict[str, bytes]:
+    """Settings that the programs are verified with: they are constants to the verifier."""
+    small = settings(topology.plan(config.parse(EXAMPLE.replace('"srh"', '"usid"')), "a"), features.kernel_has())
+    large = settings(topology.plan(config.parse(EXAMPLE), "a"), features.kernel_has())
+    for name, number in {"classes": 1, "planes": 8, "evs_per_peer": 256, "evs_per_plane": 32}.items():
+        large[name] = number
+    return {"least": small.tobytes(), "all features": large.tobytes()}
+
+
+# ---- packets ----
+
+
+def packets(say: Say, results: Path) -> None:
+    """The packet tests of the repository."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/packet"]
+    with (results / "packets").open("w", encoding="utf-8") as out:
+        done = subprocess.run(argv, cwd=REPOSITORY, stdout=out, stderr=out, timeout=1500, check=False)
+    last = (results / "packets").read_text(encoding="utf-8").strip().splitlines()[-1]
+    say("packets", "tests/packet", done.returncode == 0, last)
+
+
+# ---- the lab ----
+
+
+def smoke(say: Say, _: Path) -> None:
+    """The smallest lab: both IP versions, and a T1 that dies."""
+    with _lab(SMALLEST) as lab:
+        _reach(say, "smoke", lab, "h1", seconds=1)
+        _t1(say, "smoke", lab, "h1")
+
+
+def lab(say: Say, _: Path) -> None:
+    """A small lab by each way of encapsulating and in both granularities."""
+    for steering in ("usid", "srh", "ecmp"):
+        for granularity in ("burst", "packet"):
+            with _lab({**SMALL, "steering": steering, "granularity": granularity}) as it:
+                _reach(say, f"lab {steering} {granularity}", it, "h2", seconds=2)
+                if steering == "usid":
+                    _t1(say, f"lab {steering} {granularity}", it, "h2")
+
+
+def life(say: Say, results: Path) -> None:
+    """Kills, restarts, upgrades and reloads under a UDP flow, then detach and attach."""
+    with _lab(SMALL) as it:
+        observe.wait_until_good(it, ("h0", "h2"), PATIENCE_S)
+        document = lifecycle.run(it, 1, _RATE, other=results / OTHER_BUILD, **SMALL)
+        for row in document["operations"]:
+            lost, reordered = row["lost_packets"], row["reordered_within_ev_packets"]
+            words = f"{lost} of {row['packets_sent']} packets lost, {reordered} reordered within an EV"
+            say("life", row["operation"], lost == 0 and reordered == 0, words)
+        for command in ("detach", "attach"):
+            it.exec("h0", ["mrcctl", command], check=True, timeout=PATIENCE_S)
+            _ping(say, "life", it, "h2", f"after {command}")
+
+
+@contextmanager
+def _lab(parameters: dict[str, Any]) -> Iterator[Lab]:
+    it = Lab("kernels", say=lambda _: None)
+    it.down()
+    try:
+        it.up(**parameters)
+        yield it
+    finally:
+        it.down()
+
+
+def _address(host: str, version: int) -> str:
+    number = int(host.removeprefix("h")) + 1
+    return f"10.99.0.{number}" if version == 4 else f"fd00:99::{number}"
+
+
+def _ping(say: Say, part: str, it: Lab, target: str, when: str) -> None:
+    for version in (4, 6):
+        argv = ["ping", "-q", "-c5", "-i0.2", "-W5", _address(target, version)]
+        done = it.exec("h0", argv, timeout=PATIENCE_S)
+        words = next((line for line in done.stdout.splitlines() if "received" in line), done.stderr.strip())
+        say(part, f"ping IPv{version} {when}", " 0% packet loss" in words, words)
+
+
+def _reach(say: Say, part: str, it: Lab, target: str, *, seconds: int) -> None:
+    observe.wait_until_good(it, ("h0", target), PATIENCE_S)
+    _ping(say, part, it, target, "over all EVs")
+    for version in (4, 6):
+        for kind, more in (("TCP", []), ("UDP", ["-u", "-b", "5M", "-l", "1000"])):
+            goodput, words = _iperf3(it, target, version, seconds, more)
+            say(part, f"iperf3 {kind} over IPv{version}", goodput > 0, words, bits_per_second=goodput)
+    drops = {k: n for k, n in observe.client(it, "h0").get("/v1/status")["drops"].items() if n}
+    say(part, "no drops", not drops, f"drops {drops or 'none'}")
+
+
+def _iperf3(it: Lab, target: str, version: int, seconds: float, more: list[str]) -> tuple[float, str]:
+    """Received bits per second, and words on it."""
+    server = it.popen(target, ["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        listens = ["ss", "-Hltn", "sport = :5201"]
+        until = time.monotonic() + PATIENCE_S
+        while not it.exec(target, listens).stdout.strip() and time.monotonic() < until:
+            time.sleep(0.1)
+        argv = ["iperf3", "-J", "-c", _address(target, version), "-t", f"{seconds:g}", *more]
+        done = it.exec("h0", argv, timeout=PATIENCE_S)
+    finally:
+        server.kill()
+        server.wait()
+    document = json.loads(done.stdout or "{}")
+    if "error" in document or "end" not in document:
+        return 0.0, document.get("error", done.stderr.strip())
+    if "-u" in more:
+        end = document["end"]["sum"]
+        arrived = end["packets"] - end["lost_packets"]
+        return (end["bits_per_second"] * arrived / max(1, end["packets"]), f"{arrived} of {end['packets']} arrived")
+    end = document["end"]
+    received = float(end["sum_received"]["bits_per_second"])
+    return received, f"{received / 1e6:.0f} Mbit/s, {end['sum_sent']['retransmits']} retransmissions"
+
+
+def _t1(say: Say, part: str, it: Lab, target: str) -> None:
+    """A T1 forwards nothing while a flow goes over it: its EVs are left, the flow goes on, they come back."""
+    server = it.popen(target, ["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    argv = ["iperf3", "-J", "-c", _address(target, 4), "-t", "8", "-i", "0.1"]
+    while not it.exec(target, ["ss", "-Hltn", "sport = :5201"]).stdout.strip():
+        time.sleep(0.1)
+    flow = it.popen("h0", argv, stdout=subprocess.PIPE, text=True)
+    try:
+        time.sleep(2)
+        it.fail("t1:0:1")
+        bad = {p["ev"] for p in observe.paths(it, "h0", target) if p["plane"] == 0 and p["t1"] == 1}
+
+        def left(path: dict[str, Any]) -> bool:
+            return path["state"] == "ASSUMED_BAD" or path["ev"] not in bad or path["peer"] != target
+
+        observe.wait_until(it, ("h0",), left, "left", PATIENCE_S)
+        out, _ = flow.communicate(timeout=PATIENCE_S)
+    finally:
+        for child in (flow, server):
+            child.kill()
+            child.wait()
+    it.heal()
+    bins = [i["sum"]["bytes"] for i in json.loads(out)["intervals"]]
+    # What the sender has handed over stops as the window fills: a hole shows the flow's stop, not one packet's.
+    empty = longest = 0
+    for sent in bins[1:-1]:
+        empty = empty + 1 if not sent else 0
+        longest = max(longest, empty)
+    say(part, "a T1 dies", bool(bad) and longest < 10, f"{len(bad)} EVs left; the flow stood for {longest * 100} ms at most")
+    observe.wait_until_good(it, ("h0",), PATIENCE_S)
+    say(part, "a T1 heals", True, "all EVs are GOOD again")
+
+
+PARTS: dict[str, Callable[[Say, Path], None]] = {
+    "programs": programs,
+    "packets": packets,
+    "smoke": smoke,
+    "lab": lab,
+    "life": life,
+}
+
+if __name__ == "__main__":
+    main()

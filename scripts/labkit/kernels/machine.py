@@ -1,0 +1,108 @@
+"""Boots a kernel in qemu, by virtme-ng, and runs a command in it as root.
+
+The machine's root file system is the guest's too, read-only, by 9p. What Python reads comes from a squashfs image
+beside it: 9p alone makes an import three times as long.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from labkit.bringup import REPOSITORY, VENV
+from labkit.kernels.packages import CACHE, Kernel
+from mrcd.errors import MachineError
+
+MEMORY = "3G"
+CPUS = 2
+# One thread for all CPUs of the guest: with a thread each, qemu's emulation may run the breakpoint that a kernel sets
+# while it patches its own code, which ends in a panic.
+_EMULATED = "-accel tcg,thread=single,tb-size=1024"
+_IMAGE = CACHE / "files.squashfs"
+_LIBRARIES = ("/usr/lib/python3", "/usr/lib/python3.11")
+_TREES = (VENV, *(REPOSITORY / name for name in ("mrcd", "scripts", "bpf", "tests")))
+_TRIAL_S = 20.0
+_BOOT = """\
+modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf 2>/dev/null
+mkdir /run/files && mount -t squashfs -o ro /dev/vda /run/files || exit 70
+for tree in {trees}; do mount --bind /run/files/$(basename $tree) $tree || exit 70; done
+export PYTHONDONTWRITEBYTECODE=1 LAB_RESULTS={results}
+cd {repository}
+{command} >{results}/output 2>&1
+echo $? >{results}/status
+"""
+
+
+def prepare() -> None:
+    """Make the image of what Python reads, as it is now."""
+    trees = [str(t) for t in (*_TREES, *_LIBRARIES)]
+    options = ["-noappend", "-quiet", "-no-progress", "-comp", "lz4", "-wildcards", "-e", "... __pycache__/*.pyc.*"]
+    done = subprocess.run(["mksquashfs", *trees, str(_IMAGE), *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MachineError(f"mksquashfs failed: {done.stderr.strip()}", hint="make set-up-kernels")
+
+
+@cache
+def accelerated(kernel: Kernel) -> bool:
+    """Whether this machine's KVM boots a kernel. Where the machine is virtual itself it often does not."""
+    if not Path("/dev/kvm").exists():
+        return False
+    with tempfile.TemporaryDirectory(prefix="mrcd-kernel-") as results:
+        try:
+            return _boot(kernel, ["true"], Path(results), _TRIAL_S, "", kvm=True) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+
+def run(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, more: str = "") -> int:
+    """Boot a kernel, run a command there and return its exit status. What it prints is in `results`/output, the
+    console in `results`/console. `more`: options for qemu. Raises MachineError if the machine did not finish."""
+    kvm = accelerated(kernel)
+    try:
+        status = _boot(kernel, argv, results, timeout_s, more, kvm=kvm)
+    except subprocess.TimeoutExpired:
+        raise MachineError(f"{kernel.release}: not finished after {timeout_s:.0f} s", hint=f"see {results}") from None
+    if status is None:
+        raise MachineError(f"{kernel.release} did not boot, or stopped:\n{_tail(results / 'console')}")
+    return status
+
+
+def _boot(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, more: str, *, kvm: bool) -> int | None:
+    script = results / "boot"
+    trees = " ".join(map(str, (*_TREES, *_LIBRARIES)))
+    script.write_text(
+        _BOOT.format(trees=trees, results=results, repository=REPOSITORY, command=shlex.join(argv)), encoding="utf-8"
+    )
+    drive = f"-drive file={_IMAGE},format=raw,if=virtio,readonly=on"
+    vng = [str(VENV / "bin/vng"), "--run", str(kernel.image), "--force-9p", "--user", "root"]
+    vng += ["--cpus", str(CPUS), "--memory", MEMORY, "--verbose", "--rwdir", str(results)]
+    vng += ["--disable-kvm"] if not kvm else []
+    vng += [f"--qemu-opts={drive} {'' if kvm else _EMULATED} {more}", "--", f"sh {script}"]
+    with (
+        (results / "console").open("wb") as console,
+        subprocess.Popen(
+            vng,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            env={"PATH": f"{VENV / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"},
+            start_new_session=True,
+        ) as child,
+    ):
+        try:
+            child.wait(timeout_s)
+        except BaseException:
+            os.killpg(child.pid, signal.SIGKILL)  # qemu too
+            raise
+    try:
+        return int((results / "status").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _tail(path: Path) -> str:
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])

@@ -1,0 +1,134 @@
+"""The table of kernels and checks: each kernel in a machine of its own, as many at once as there are CPUs."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.bench import lifecycle
+from labkit.bringup import REPOSITORY
+from labkit.entry import progress
+from labkit.kernels import guest, machine
+from labkit.kernels.packages import Kernel
+from mrcd.ctl.render import Column, table
+from mrcd.errors import MachineError
+
+_TIMEOUT_S = {"programs": 90.0, "smoke": 180.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one kernel's checks found."""
+
+    kernel: str
+    checks: tuple[dict[str, Any], ...]
+    error: str = ""  # the machine's
+
+    @property
+    def ok(self) -> bool:
+        """Whether all checks ran and passed."""
+        return not self.error and bool(self.checks) and all(c["ok"] for c in self.checks)
+
+    def document(self) -> dict[str, Any]:
+        """As --json prints it."""
+        return {"kernel": self.kernel, "ok": self.ok, "error": self.error or None, "checks": list(self.checks)}
+
+
+def run(guests: Sequence[Kernel], parts: Sequence[str], results: Path, *, running: str | None) -> list[Row]:
+    """The rows of these kernels, and of the running one, by its release. Emulated kernels take one CPU each; the
+    running kernel comes after them, alone, as its lab is not as patient."""
+    machine.prepare()
+    directories = {k.release: results / k.series for k in guests} | ({running: results / "running"} if running else {})
+    for directory in directories.values():
+        directory.mkdir()
+    if "life" in parts:
+        with lifecycle.another_build() as other:
+            for directory in directories.values():
+                (directory / guest.OTHER_BUILD).write_bytes(other.read_bytes())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        rows = list(pool.map(lambda k: _in_a_guest(k, parts, directories[k.release]), guests))
+    if running:
+        rows.append(_here(running, parts, directories[running]))
+    return rows
+
+
+def _argv(parts: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "labkit.kernels.guest", *parts]
+
+
+def _in_a_guest(kernel: Kernel, parts: Sequence[str], results: Path) -> Row:
+    progress(f"kernels: {kernel.release} begins")
+    began, error = time.monotonic(), ""
+    path = f"PYTHONPATH={REPOSITORY / 'scripts'}:{REPOSITORY}"
+    try:
+        machine.run(kernel, ["env", path, *_argv(parts)], results, sum(_TIMEOUT_S[p] for p in parts))
+    except MachineError as e:
+        error = str(e)
+    return _row(kernel.release, results, error, began)
+
+
+def _here(release: str, parts: Sequence[str], results: Path) -> Row:
+    progress(f"kernels: {release}, the running one, begins")
+    began, error = time.monotonic(), ""
+    environment = {**os.environ, "LAB_RESULTS": str(results), "PYTHONPATH": f"{REPOSITORY / 'scripts'}:{REPOSITORY}"}
+    with (results / "output").open("w", encoding="utf-8") as out:
+        argv, patience = _argv(parts), sum(_TIMEOUT_S[p] for p in parts)
+        try:
+            subprocess.run(
+                argv, stdout=out, stderr=out, env=environment, cwd=REPOSITORY, timeout=patience, check=False
+            )
+        except subprocess.TimeoutExpired:
+            error = f"not finished after {patience:.0f} s"
+    return _row(release, results, error, began)
+
+
+def _row(release: str, results: Path, error: str, began: float) -> Row:
+    lines = (results / "checks").read_text(encoding="utf-8").splitlines() if (results / "checks").exists() else []
+    row = Row(release, tuple(json.loads(line) for line in lines), error)
+    progress(f"kernels: {release}: {'ok' if row.ok else 'FAILED'} after {time.monotonic() - began:.0f} s")
+    return row
+
+
+def lines(rows: Iterable[Row]) -> list[str]:
+    """The tables: instructions per program, then checks per kernel; then every failure with its words. Pure."""
+    rows = list(rows)
+    names = [row.kernel for row in rows]
+    return [
+        *_programs(rows, names),
+        "",
+        *_table(["part", "check"], names, _results(rows)),
+        *(f"FAILED {r.kernel}: {r.error}" for r in rows if r.error),
+        *(f"FAILED {r.kernel}: {c['part']}: {c['check']}: {c['words']}" for r in rows for c in r.checks if not c["ok"]),
+    ]
+
+
+def _programs(rows: list[Row], names: list[str]) -> list[str]:
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        for c in row.checks:
+            if "instructions" in c:
+                cells = found.setdefault(tuple(c["check"].split(", ")), {})
+                cells[row.kernel] = str(c["instructions"]) if c["instructions"] else "refused"
+    head = f"Instructions verified, of {guest.HALF} that a program may have at most (half of the kernel's limit)"
+    return [head, *_table(["program", "settings"], names, found)] if found else []
+
+
+def _results(rows: list[Row]) -> dict[tuple[str, ...], dict[str, str]]:
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        for c in row.checks:
+            key = (c["part"], "all loaded, half of the limit" if c["part"] == "programs" else c["check"])
+            cells = found.setdefault(key, {})
+            cells[row.kernel] = "ok" if c["ok"] and cells.get(row.kernel, "ok") == "ok" else "FAILED"
+    return found
+
+
+def _table(heads: list[str], names: list[str], found: dict[tuple[str, ...], dict[str, str]]) -> list[str]:
+    body = [[*key, *(cells.get(n, "-") for n in names)] for key, cells in found.items()]
+    return table([Column(h) for h in (*heads, *names)], body, colour=False)

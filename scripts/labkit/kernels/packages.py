@@ -1,0 +1,87 @@
+"""Fetches kernels from the distribution's packages into build/kernels, newest of each series."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.bringup import REPOSITORY
+from mrcd.errors import MachineError
+
+CACHE = REPOSITORY / "build/kernels"
+SERIES = ("6.1", "6.12")  # Debian 12's default kernel, and that of its security and backports archives
+# Unsigned images have no dependencies. Cloud images lack 9p, rt images the timers.
+_PACKAGE = re.compile(r"linux-image-(\d+\.\d+)\.(\d+)\S*-amd64-unsigned")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel to boot."""
+
+    series: str  # "6.12"
+    release: str  # as uname -r says
+    root: Path  # boot/vmlinuz-RELEASE and lib/modules/RELEASE are below it
+
+    @property
+    def image(self) -> Path:
+        """What qemu boots."""
+        return self.root / "boot" / f"vmlinuz-{self.release}"
+
+
+def newest(names: str, series: str) -> str | None:
+    """The package with the newest kernel of a series, of `names`, one per line; None if there is none. Pure."""
+    found = []
+    for name in names.split():
+        match = _PACKAGE.fullmatch(name)
+        if match and match[1] == series and "-cloud-" not in name and "-rt-" not in name:
+            found.append(([int(n) for n in re.findall(r"\d+", name)], name))
+    return max(found)[1] if found else None
+
+
+def kernel(series: str, *, fetch: bool = True) -> Kernel:
+    """The kernel of a series: the newest that apt knows; the cached one where apt knows none. Raises MachineError."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    package = newest(_output("apt-cache", "pkgnames", f"linux-image-{series}."), series)
+    if package is None:
+        cached = [p for p in CACHE.iterdir() if p.name.startswith(f"{series}.") and (p / "complete").exists()]
+        if not cached:
+            raise MachineError(f"apt knows no kernel of {series}", hint="apt-get update; see /etc/apt/sources.list*")
+        return _found(series, max(cached))
+    root = CACHE / package.removeprefix("linux-image-").removesuffix("-unsigned")
+    if not (root / "complete").exists():
+        if not fetch:
+            raise MachineError(f"{package} is not in {CACHE}", hint="make set-up-kernels")
+        _fetch(package, root)
+    return _found(series, root)
+
+
+def _found(series: str, root: Path) -> Kernel:
+    (modules,) = (root / "lib/modules").iterdir()
+    return Kernel(series, modules.name, root)
+
+
+def _fetch(package: str, root: Path) -> None:
+    """Download and unpack a package. A directory is `complete` only with all of it: an interrupted one is made anew."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    _run(["apt-get", "-q", "-q", "-o", "APT::Sandbox::User=root", "download", package], cwd=root)
+    (archive,) = root.glob("*.deb")
+    _run(["dpkg", "-x", str(archive), str(root)])
+    archive.unlink()
+    (modules,) = (root / "lib/modules").iterdir()
+    _run(["/sbin/depmod", "-b", str(root), modules.name])
+    (root / "complete").touch()
+
+
+def _output(*argv: str) -> str:
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False).stdout
+    except FileNotFoundError:
+        raise MachineError(f"there is no {argv[0]} here", hint="kernels come from Debian's packages") from None
+
+
+def _run(argv: list[str], cwd: Path | None = None) -> None:
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise MachineError(f"{' '.join(argv[:2])} failed: {done.stderr.strip()}", hint="apt-get update, then again")
