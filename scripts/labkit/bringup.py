@@ -21,7 +21,7 @@ from mrcd.errors import MachineError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VENV = REPOSITORY / ".venv"
-DAEMON_PATIENCE_S = 60.0  # an emulated CPU takes ten seconds to import a daemon
+DAEMON_PATIENCE_S = 120.0  # where the CPU is emulated, four starts take more than a minute
 LOG_TAIL = 15
 
 Say = Callable[[str], None]
