@@ -5,15 +5,13 @@ with EvOrder(lab, "h0", "h2") as order:
     order.read()            # what has been seen since the beginning
 """
 
-import os
-import socket
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from labkit import netns
 from labkit.api import Lab
+from labkit.hook import Attached
 from mrcd import libbpf
 from mrcd.config import MAX_EVS_PER_PEER
 from mrcd.errors import MachineError
@@ -49,7 +47,7 @@ class EvOrder:
     def __init__(self, lab: Lab, source: str, target: str) -> None:
         self._lab, self._source, self._target = lab, source, target
         self._object = 0
-        self._links: list[int] = []
+        self._attached = Attached("witness")
 
     def __enter__(self) -> "EvOrder":
         if not OBJECT.exists():
@@ -66,9 +64,7 @@ class EvOrder:
             program = libbpf.program_fd(self._object, PROGRAM)
             for link in self._lab.fabric.links:
                 if link.lower.node == self._target:
-                    with netns.inside(self._lab.ns(link.upper.node)):
-                        index = socket.if_nametoindex(link.upper.port)
-                        self._links.append(libbpf.create_link(program, index, libbpf.TCX_EGRESS))
+                    self._attached.attach(program, self._lab.ns(link.upper.node), link.upper.port, "egress")
             self._table = libbpf.map_fd(maps["evorders"])
         except BaseException:
             self.__exit__(None, None, None)
@@ -83,9 +79,7 @@ class EvOrder:
         return Seen(packets, reordered, missing, len(evs), frozenset(e[5] for e in evs))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for fd in self._links:
-            os.close(fd)
-        self._links = []
+        self._attached.remove()
         if self._object:
             libbpf.close_object(self._object)
             self._object = 0

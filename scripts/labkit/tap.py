@@ -1,18 +1,18 @@
 """The fault program (bpf/fault.bpf.c): attach it harmless, set it off at one instant, count, take it away.
 
 A fault's pins live in one directory of the lab's bpffs: `settings` and `counters`, and one TCX link
-per port. All ports share the maps, so one map write starts, changes or ends the fault everywhere.
+per port, or a directory of its name where it is a filter. All ports share the maps, so one map write starts, changes or ends the fault everywhere.
 """
 
 import os
 import shutil
-import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit import netns
+from labkit.hook import attach as attach_at
+from labkit.hook import remove
 from labkit.targets import Hook
 from mrcd import libbpf
 from mrcd.errors import MachineError
@@ -23,7 +23,6 @@ ALWAYS = 1 << 32  # probabilities are in parts of 2^32
 SETTINGS = struct.Struct("=QQ")  # struct fault_settings: drop, ce
 COUNTERS = struct.Struct("=QQQQ")  # struct fault_counters: passed, dropped, marked, first_drop_ns
 _ONLY = struct.pack("=I", 0)
-_ATTACH = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,13 @@ def attach(pins: Path, places: Iterable[tuple[str, str, Hook]]) -> None:
         libbpf.load_object(obj)
         program = libbpf.program_fd(obj, PROGRAM)
         for namespace, interface, hook in places:
-            with netns.inside(namespace):
-                link = libbpf.create_link(program, socket.if_nametoindex(interface), _ATTACH[hook])
+            place = pins / "_".join((namespace, interface, hook))
+            link = attach_at(program, namespace, interface, hook, pins.name)
+            if link is None:
+                place.mkdir()
+                continue
             try:
-                libbpf.pin(link, pins / f"{namespace}_{interface}_{hook}")
+                libbpf.pin(link, place)
             finally:
                 os.close(link)
         maps = libbpf.maps_of(obj)
@@ -94,4 +96,8 @@ def read(pins: Path) -> Counters:
 def detach(pins: Path) -> None:
     """Take the program off every port. No error if it was on none."""
     if pins.exists():
+        for place in pins.iterdir():
+            if place.is_dir():
+                namespace, interface, hook = place.name.rsplit("_", 2)
+                remove(namespace, interface, "ingress" if hook == "ingress" else "egress", pins.name)
         shutil.rmtree(pins)

@@ -212,7 +212,12 @@ def _t1(say: Say, part: str, it: Lab, target: str) -> None:
     for sent in bins[1:-1]:
         empty = empty + 1 if not sent else 0
         longest = max(longest, empty)
-    say(part, "a T1 dies", bool(bad) and longest < 10, f"{len(bad)} EVs left; the flow stood for {longest * 100} ms at most")
+    say(
+        part,
+        "a T1 dies",
+        bool(bad) and longest < 10,
+        f"{len(bad)} EVs left; the flow stood for {longest * 100} ms at most",
+    )
     observe.wait_until_good(it, ("h0",), PATIENCE_S)
     say(part, "a T1 heals", True, "all EVs are GOOD again")
 

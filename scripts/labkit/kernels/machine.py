@@ -23,7 +23,11 @@ CPUS = 2
 # while it patches its own code, which ends in a panic.
 _EMULATED = "-accel tcg,thread=single,tb-size=1024"
 _IMAGE = CACHE / "files.squashfs"
-_TREES = (VENV, *(REPOSITORY / name for name in ("mrcd", "scripts", "bpf", "tests")), *Path("/usr/lib").glob("python3*"))
+_TREES = (
+    VENV,
+    *(REPOSITORY / name for name in ("mrcd", "scripts", "bpf", "tests")),
+    *Path("/usr/lib").glob("python3*"),
+)
 _LIBRARIES = ("libbcc.so.*", "libLLVM*.so.*", "libclang*.so.*")  # 200 MB that each daemon maps
 _TRIAL_S = 20.0
 _BOOT = """\
@@ -79,7 +83,8 @@ def run(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, mo
 def _boot(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, more: str, *, kvm: bool) -> int | None:
     script = results / "boot"
     script.write_text(
-        _BOOT.format(paths=" ".join(_paths()), results=results, repository=REPOSITORY, command=shlex.join(argv)), encoding="utf-8"
+        _BOOT.format(paths=" ".join(_paths()), results=results, repository=REPOSITORY, command=shlex.join(argv)),
+        encoding="utf-8",
     )
     drive = f"-drive file={_IMAGE},format=raw,if=virtio,readonly=on"
     vng = [str(VENV / "bin/vng"), "--run", str(kernel.image), "--force-9p", "--user", "root"]

@@ -80,9 +80,7 @@ def _here(release: str, parts: Sequence[str], results: Path) -> Row:
     with (results / "output").open("w", encoding="utf-8") as out:
         argv, patience = _argv(parts), sum(_TIMEOUT_S[p] for p in parts)
         try:
-            subprocess.run(
-                argv, stdout=out, stderr=out, env=environment, cwd=REPOSITORY, timeout=patience, check=False
-            )
+            subprocess.run(argv, stdout=out, stderr=out, env=environment, cwd=REPOSITORY, timeout=patience, check=False)
         except subprocess.TimeoutExpired:
             error = f"not finished after {patience:.0f} s"
     return _row(release, results, error, began)
