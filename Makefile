@@ -9,6 +9,7 @@ PYTHON := .venv/bin/python
 IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST_ARGS ?=
 BENCH ?=
+KERNELS ?=
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 DESTDIR ?=
@@ -61,6 +62,11 @@ demo: set-up ## a cluster on this machine: one TCP flow over every path, faults,
 test: set-up ## all tests; PYTEST_ARGS="tests/unit -k name" for some
 	@$(MAKE) build
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+.PHONY: test-kernels
+test-kernels: set-up ## the programs, packet tests and a lab on Debian's 6.1 and 6.12 in virtual machines, and on this kernel
+	@$(MAKE) build
+	@$(IN_VENV) scripts/kernels test $(KERNELS)
 
 .PHONY: lint
 lint: set-up ## ruff (rules and format) and mypy (strict)

@@ -1,7 +1,8 @@
 """The fault program (bpf/fault.bpf.c): attach it harmless, set it off at one instant, count, take it away.
 
-A fault's pins live in one directory of the lab's bpffs: `settings` and `counters`, and one TCX link
-per port, or a directory of its name where it is a filter. All ports share the maps, so one map write starts, changes or ends the fault everywhere.
+A fault's pins live in one directory of the lab's bpffs: `settings` and `counters`, and per port one TCX
+link, or a directory of its name where it is a clsact filter. All ports share the maps, so one map write
+starts, changes or ends the fault everywhere.
 """
 
 import os

@@ -46,7 +46,7 @@ def prepare() -> None:
     options = ["-noappend", "-quiet", "-no-progress", "-comp", "lz4", "-wildcards", "-e", "... __pycache__/*.pyc.*"]
     done = subprocess.run(["mksquashfs", *_paths(), str(_IMAGE), *options], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise MachineError(f"mksquashfs failed: {done.stderr.strip()}", hint="make set-up-kernels")
+        raise MachineError(f"mksquashfs failed: {done.stderr.strip()}", hint="make set-up")
 
 
 def _paths() -> list[str]:

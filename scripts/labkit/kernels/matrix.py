@@ -101,9 +101,17 @@ def lines(rows: Iterable[Row]) -> list[str]:
         *_programs(rows, names),
         "",
         *_table(["part", "check"], names, _results(rows)),
-        *(f"FAILED {r.kernel}: {r.error}" for r in rows if r.error),
-        *(f"FAILED {r.kernel}: {c['part']}: {c['check']}: {c['words']}" for r in rows for c in r.checks if not c["ok"]),
+        *failures(rows),
     ]
+
+
+def failures(rows: Iterable[Row]) -> list[str]:
+    """What failed, with its words: the verifier's last lines, where a program was refused. Pure."""
+    found = []
+    for row in rows:
+        found += [f"FAILED {row.kernel}: {row.error}"] if row.error else []
+        found += [f"FAILED {row.kernel}: {c['part']}: {c['check']}: {c['words']}" for c in row.checks if not c["ok"]]
+    return found
 
 
 def _programs(rows: list[Row], names: list[str]) -> list[str]:

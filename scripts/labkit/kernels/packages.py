@@ -51,7 +51,7 @@ def kernel(series: str, *, fetch: bool = True) -> Kernel:
     root = CACHE / package.removeprefix("linux-image-").removesuffix("-unsigned")
     if not (root / "complete").exists():
         if not fetch:
-            raise MachineError(f"{package} is not in {CACHE}", hint="make set-up-kernels")
+            raise MachineError(f"{package} is not in {CACHE}", hint="scripts/kernels fetch")
         _fetch(package, root)
     return _found(series, root)
 

@@ -1,0 +1,33 @@
+"""The programs and the smallest lab on Debian's kernels, in virtual machines; `make test-kernels` is the whole matrix."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from labkit.kernels import matrix, packages
+from labkit.kernels.matrix import Row
+from mrcd.errors import MachineError
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    """A row per series: the kernels run at the same time."""
+    if not shutil.which("qemu-system-x86_64"):
+        pytest.skip("qemu-system-x86_64 is not installed here")
+    try:
+        kernels = [packages.kernel(series) for series in packages.SERIES]
+    except MachineError as e:
+        pytest.skip(f"Debian's kernels cannot be fetched here: {e.args[0]}")
+    results: Path = tmp_path_factory.mktemp("kernels")
+    found = matrix.run(kernels, ("programs", "smoke"), results, running=None)
+    return dict(zip(packages.SERIES, found, strict=True))
+
+
+@pytest.mark.parametrize("series", packages.SERIES)
+def test_programs_load_and_a_lab_works(rows: dict[str, Row], series: str, capsys: pytest.CaptureFixture[str]) -> None:
+    row = rows[series]
+    with capsys.disabled():
+        print("\n" + "\n".join(matrix.lines([row])))
+    assert row.ok, "\n".join(matrix.failures([row]))
+    assert {c["part"] for c in row.checks} == {"programs", "smoke"}
