@@ -1,4 +1,4 @@
-"""The programs and the smallest lab on Debian's kernels, in virtual machines; `make test-kernels` is the whole matrix."""
+"""The programs and the smallest lab on Debian's kernels, in virtual machines. The whole matrix: `make test-kernels`."""
 
 import shutil
 from pathlib import Path

@@ -43,7 +43,7 @@ echo $? >{results}/status
 
 def prepare() -> None:
     """Make the image of what Python reads, as it is now."""
-    options = ["-noappend", "-quiet", "-no-progress", "-comp", "lz4", "-wildcards", "-e", "... __pycache__/*.pyc.*"]
+    options = ["-noappend", "-quiet", "-no-progress", "-comp", "lz4"]
     done = subprocess.run(["mksquashfs", *_paths(), str(_IMAGE), *options], capture_output=True, text=True, check=False)
     if done.returncode:
         raise MachineError(f"mksquashfs failed: {done.stderr.strip()}", hint="make set-up")
