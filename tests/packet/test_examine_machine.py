@@ -1,6 +1,7 @@
 """What mrcctl preflight and doctor read of a real kernel: who is attached, what drivers tell, what it accepts."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,7 +85,9 @@ def test_what_links_and_drivers_tell(ns: Namespace, nics: tuple[int, int]) -> No
 def test_the_kernel_is_tried_for_real(ns: Namespace) -> None:
     machine = Machine(SETTINGS)
     assert [machine.feature(f) for f in ("tcx", "timer", "ringbuf", "mmapable")] == [True] * 4
-    assert machine.try_programs() == (True, "")
+    accepted, words = machine.try_programs()
+    assert accepted
+    assert re.fullmatch(r"\d+ of 1000000 instructions verified at most, for mrc_\w+", words)
     assert machine.try_seg6() == (True, "")
     assert [link["ifname"] for link in ns.json("link", "show")] == ["lo"]
 

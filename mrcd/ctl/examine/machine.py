@@ -19,6 +19,7 @@ from mrcd.errors import MachineError, MrcdError
 from mrcd.netlink import Netlink
 from mrcd.netmessages import Link
 from mrcd.objects import object_path
+from mrcd.verify import INSTRUCTIONS_MOST, verify
 
 _SCHED_CLS, _RINGBUF, _ARRAY, _TIMER_INIT = 3, 27, 2, 169  # of enum bpf_prog_type, bpf_map_type, bpf_func_id
 _F_MMAPABLE = 1 << 10
@@ -175,19 +176,19 @@ class Machine:
         return True
 
     def try_programs(self) -> tuple[bool | None, str]:
-        """Have the kernel verify the programs, without a pin or an attachment. None: it cannot be tried."""
+        """Have the kernel verify each program, without a pin or an attachment; what it says of the first that it
+        refuses. None: it cannot be tried."""
         if os.geteuid():
             return None, "only root can load programs"
-        obj = libbpf.open_object(object_path())
         try:
-            rodata = next(m for name, m in libbpf.maps_of(obj).items() if name.endswith(".rodata"))
-            libbpf.set_initial_value(rodata, self._settings)
-            libbpf.load_object(obj)
+            verdicts = verify(object_path(), self._settings)
         except MrcdError as e:
             return False, e.args[0].replace("\n", "; ")
-        finally:
-            libbpf.close_object(obj)
-        return True, ""
+        for v in verdicts:
+            if v.error:
+                return False, f"{v.program}: {v.error}".replace("\n", "; ")
+        most = max(verdicts, key=lambda v: v.instructions)
+        return True, f"{most.instructions} of {INSTRUCTIONS_MOST} instructions verified at most, for {most.program}"
 
     def try_seg6(self) -> tuple[bool | None, str]:
         """Add SRv6 routes in a network namespace that is gone afterwards. None: it cannot be tried."""
