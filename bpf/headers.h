@@ -125,17 +125,37 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct mrc_plan
 	return bpf_redirect(plane->ifindex, 0);
 }
 
-/* Push: make room for the headers, count the packet on its EV, write them and send it. `segments`: packets that it will
- * be on the wire.
+#define ALREADY (-114) /* -EALREADY */
+
+/* Make room for outer headers. The kernel takes one tunnel per packet: what has one already, VXLAN over mrc0 or a
+ * popped packet that is forwarded, keeps its inner offsets, and the NIC need know no more. A burst would need the outer
+ * ones too, to be cut; returns ALREADY.
  */
-static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u32 host_id, __u32 segments, __u64 now)
+static __always_inline int make_headroom(struct __sk_buff *skb, __u32 length)
+{
+	int error = bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC,
+					BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
+						BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
+
+	if (error == ALREADY && !skb->gso_size)
+		return bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, 0);
+	return error;
+}
+
+/* Push: make room for the headers, count the packet on its EV, write them and send it. `segments`: packets that it will
+ * be on the wire. A burst that is a tunnel's goes on to mrc0, which cuts it: its packets come back by mrc0's peer.
+ */
+static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u32 host_id, __u32 segments, __u64 now,
+				     int at_mrc0)
 {
 	struct mrc_hdr mrc = {};
+	int error;
 
 	p->payload = skb->len - ETH_HLEN;
-	if (bpf_skb_adjust_room(skb, outer_length(p->ev), BPF_ADJ_ROOM_MAC,
-				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
-					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
+	error = make_headroom(skb, outer_length(p->ev));
+	if (error == ALREADY && at_mrc0)
+		return TC_ACT_UNSPEC;
+	if (error)
 		return drop_skb(MRC_DROP_PUSH_FAILED);
 	mrc.version = MRC_WIRE_VERSION;
 	mrc.type = MRC_DATA;

@@ -99,7 +99,7 @@ int mrc_push(struct __sk_buff *skb)
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
-	return push_data(skb, &p, host_id, segments, request.now);
+	return push_data(skb, &p, host_id, segments, request.now, skb->ifindex == self->overlay_ifindex);
 }
 
 SEC("tc")

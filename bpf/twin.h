@@ -100,7 +100,7 @@ static __always_inline int push_twin(struct __sk_buff *skb, const struct mrc_nod
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return TC_ACT_SHOT; /* the packet itself is dropped and counted next */
 	p.traffic_class = inner.traffic_class;
-	verdict = push_data(skb, &p, r->host_id, 1, r->now);
+	verdict = push_data(skb, &p, r->host_id, 1, r->now, 0);
 	if (verdict == TC_ACT_REDIRECT)
 		__sync_fetch_and_add(&peer->twins, 1);
 	return verdict;

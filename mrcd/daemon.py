@@ -290,6 +290,10 @@ class Daemon:
                 )
                 self.view.hooks.append(document | {"how": self.dataplane.attach(push)})
                 keep |= {probe.name, push.name}
+                if push.point == "egress":
+                    tunnels = hooks.tunnels_attachment(self.nics.mrc0_peer)
+                    self.dataplane.attach(tunnels)
+                    keep.add(tunnels.name)
             self.dataplane.detach_others(keep, self.nics.tc_hooks())
         self._attached_at = self.nics.interfaces()
 

@@ -104,6 +104,11 @@ def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tu
     return a, {"hook": f"tc {a.point} {a.interface}", "reason": reason}
 
 
+def tunnels_attachment(mrc0_peer: Link) -> Attachment:
+    """Where mrc_push sees, packet by packet, the bursts of tunnels over mrc0, which it does not take whole."""
+    return Attachment("push-tunnels", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
+
+
 def merges(granularity: Granularity, ports: dict[int, Port]) -> bool:
     """Whether mrc0 is to merge what TCP sent: where it comes packet by packet. A veth leaves bursts whole."""
     return granularity == "packet" or any(port.physical.kind != "veth" for port in ports.values())

@@ -12,7 +12,7 @@ from labkit import entry
 from labkit.kernels import guest, machine, matrix, packages
 
 _QUICK = ("programs", "smoke")
-_WHOLE = ("programs", "packets", "lab", "life")
+_WHOLE = ("programs", "packets", "lab", "life", "tunnels")
 _RESULTS = packages.CACHE / "results"
 _SERIES = click.Choice(packages.SERIES)
 

@@ -124,6 +124,46 @@ def life(say: Say, results: Path) -> None:
             _ping(say, "life", it, "h2", f"after {command}")
 
 
+TUNNELS = {
+    "VXLAN": "vxlan id 7 local {here} remote {there} dstport 4789",
+    "Geneve": "geneve id 7 remote {there}",
+    "IPIP": "ipip local {here} remote {there}",
+    "GRE": "gre local {here} remote {there}",
+}
+
+
+def tunnels(say: Say, _: Path) -> None:
+    """Tunnels over mrc0, as of a container network: TCP bursts go through each, and none is refused."""
+    with _lab(SMALLEST) as it:
+        observe.wait_until_good(it, ("h0", "h1"), PATIENCE_S)
+        for kind, words in TUNNELS.items():
+            if not make_tunnel(it, words):
+                say("tunnels", kind, True, "skipped: this kernel has no such device")
+                continue
+            goodput, found = iperf3(it, "h1", 4, 2, [], address=TUNNEL.format(2))
+            drops = {h: observe.client(it, h).get("/v1/status")["drops"] for h in ("h0", "h1")}
+            refused = sum(d["push_failed"] for d in drops.values())
+            more = {k: n for d in drops.values() for k, n in d.items() if n}
+            ok = goodput > 0 and not refused
+            say("tunnels", kind, ok, f"{found}; drops {more or 'none'}", bits_per_second=goodput)
+            for host in ("h0", "h1"):
+                it.exec(host, ["ip", "link", "del", "tunnel"], check=True)
+
+
+TUNNEL = "192.168.77.{}"
+
+
+def make_tunnel(it: Lab, words: str) -> bool:
+    """A tunnel between h0 and h1, each with an address of TUNNEL; False if this kernel has no such device."""
+    for host, other, number in (("h0", "h1", 1), ("h1", "h0", 2)):
+        options = words.format(here=_address(host, 4), there=_address(other, 4)).split()
+        if it.exec(host, ["ip", "link", "add", "tunnel", "type", *options]).returncode:
+            return False
+        it.exec(host, ["ip", "addr", "add", f"{TUNNEL.format(number)}/24", "dev", "tunnel"], check=True)
+        it.exec(host, ["ip", "link", "set", "tunnel", "up"], check=True)
+    return True
+
+
 @contextmanager
 def _lab(parameters: dict[str, Any]) -> Iterator[Lab]:
     it = Lab("kernels", say=lambda _: None)
@@ -153,13 +193,15 @@ def _reach(say: Say, part: str, it: Lab, target: str, *, seconds: int) -> None:
     _ping(say, part, it, target, "over all EVs")
     for version in (4, 6):
         for kind, more in (("TCP", []), ("UDP", ["-u", "-b", "5M", "-l", "1000"])):
-            goodput, words = _iperf3(it, target, version, seconds, more)
+            goodput, words = iperf3(it, target, version, seconds, more)
             say(part, f"iperf3 {kind} over IPv{version}", goodput > 0, words, bits_per_second=goodput)
     drops = {k: n for k, n in observe.client(it, "h0").get("/v1/status")["drops"].items() if n}
     say(part, "no drops", not drops, f"drops {drops or 'none'}")
 
 
-def _iperf3(it: Lab, target: str, version: int, seconds: float, more: list[str]) -> tuple[float, str]:
+def iperf3(
+    it: Lab, target: str, version: int, seconds: float, more: list[str], address: str | None = None
+) -> tuple[float, str]:
     """Received bits per second, and words on it."""
     server = it.popen(target, ["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -167,7 +209,7 @@ def _iperf3(it: Lab, target: str, version: int, seconds: float, more: list[str])
         until = time.monotonic() + PATIENCE_S
         while not it.exec(target, listens).stdout.strip() and time.monotonic() < until:
             time.sleep(0.1)
-        argv = ["iperf3", "-J", "-c", _address(target, version), "-t", f"{seconds:g}", *more]
+        argv = ["iperf3", "-J", "-c", address or _address(target, version), "-t", f"{seconds:g}", *more]
         done = it.exec("h0", argv, timeout=PATIENCE_S)
     finally:
         server.kill()
@@ -228,6 +270,7 @@ PARTS: dict[str, Callable[[Say, Path], None]] = {
     "smoke": smoke,
     "lab": lab,
     "life": life,
+    "tunnels": tunnels,
 }
 
 if __name__ == "__main__":

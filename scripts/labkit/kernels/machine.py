@@ -31,7 +31,7 @@ _TREES = (
 _LIBRARIES = ("libbcc.so.*", "libLLVM*.so.*", "libclang*.so.*")  # 200 MB that each daemon maps
 _TRIAL_S = 20.0
 _BOOT = """\
-modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf 2>/dev/null
+modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf vxlan geneve ipip ip_gre 2>/dev/null
 mkdir /run/files && mount -t squashfs -o ro /dev/vda /run/files || exit 70
 for path in {paths}; do mount --bind /run/files/$(basename $path) $path || exit 70; done
 export PYTHONDONTWRITEBYTECODE=1 LAB_RESULTS={results}
