@@ -24,10 +24,10 @@ def test_bursts_of_a_tunnel_are_sprayed(small: Lab, kind: str) -> None:
     if not make_tunnel(small, TUNNELS[kind]):
         pytest.skip(f"this kernel has no {kind}")
     try:
-        before = mrcctl(small, "h0", "status")["drops"]["push_failed"]
+        before = mrcctl(small, "h0", "status")["drops"].get("push_failed", 0)
         goodput, words = iperf3(small, "h1", 4, 1, [], address=TUNNEL.format(2))
         assert goodput > 0, words
-        assert mrcctl(small, "h0", "status")["drops"]["push_failed"] == before
+        assert mrcctl(small, "h0", "status")["drops"].get("push_failed", 0) == before
     finally:
         for host in ("h0", "h1"):
             small.exec(host, ["ip", "link", "del", "tunnel"])
