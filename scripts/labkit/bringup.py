@@ -16,12 +16,13 @@ from subprocess import Popen
 
 from labkit import faults, netns, processes, render
 from labkit.fabric import Fabric, Parameters, build
+from labkit.patience import patience
 from labkit.state import BASE, State
 from mrcd.errors import MachineError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VENV = REPOSITORY / ".venv"
-DAEMON_PATIENCE_S = 120.0  # where the CPU is emulated, four starts take more than a minute
+DAEMON_PATIENCE_S = patience(30.0)
 LOG_TAIL = 15
 
 Say = Callable[[str], None]

@@ -21,10 +21,11 @@ from typing import Any, Literal, NamedTuple
 
 from labkit.api import Lab
 from labkit.goodput import BIN_NS
+from labkit.patience import patience
 from mrcd.errors import MachineError
 
 PROGRAM = Path(__file__).with_name("tcpend.py")
-PATIENCE_S = 10.0
+PATIENCE_S = patience(10.0)
 Protocol = Literal["tcp", "mptcp"]
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit.api import Lab
+from labkit.patience import patience
 from mrcd.ctl.client import Client
 from mrcd.errors import MachineError
 from mrcd.view import RUNNING_FILE
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = patience(5.0)
 Document = dict[str, Any]
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from labkit.api import Lab
 from labkit.flow import Ends
+from labkit.patience import patience
 from mrcd.errors import MachineError
 
 PROGRAM = Path(__file__).with_name("udpend.py")
-PATIENCE_S = 15.0
+PATIENCE_S = patience(15.0)
 SIZE = 200  # bytes of UDP payload
 
 

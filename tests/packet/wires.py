@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from scapy.packet import Packet
 
+from labkit.patience import patience
 from mrcd.errors import KernelError
 
-SECONDS = 15.0  # the deadline of what is waited for: machines stand still
+SECONDS = patience(15.0)  # the deadline of what is waited for: machines stand still
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 
 _CLONE_NEWNET = 0x40000000
@@ -170,7 +171,7 @@ class Tap(Sender):
     def frames(self) -> list[Frame]:
         """What came in since the last call: a last frame of our own is sent after it and waited for.
 
-        It passes by the queueing discipline, for where that paces the interface (tbf) its tokens are for what is tested.
+        It passes by the queueing discipline: where that paces the interface (tbf), its tokens are for what is tested.
         """
         version = b"\x45" if self._protocol == ETH_P_IP else b"\x60"
         last = bytes(12) + struct.pack("!H", self._protocol) + version + bytes(47)

@@ -21,6 +21,7 @@ from labkit.entry import progress
 from labkit.evorder import EvOrder, Seen
 from labkit.fabric import host_table
 from labkit.observe import Document
+from labkit.patience import patience
 from labkit.stream import Result, Stream
 from mrcd.ctl.render import Column, count, table
 from mrcd.errors import MachineError
@@ -30,7 +31,7 @@ TIMES = 10
 RATE = 50_000  # packets per second
 BURST = 10  # packets that the sender hands over at once
 HOSTS = (SOURCE, TARGET)
-PATIENCE_S = 20.0
+PATIENCE_S = patience(20.0)
 _POLL_S = 0.01
 
 

@@ -17,6 +17,7 @@ from labkit import observe
 from labkit.api import Lab
 from labkit.bench import lifecycle
 from labkit.bringup import REPOSITORY
+from labkit.patience import patience
 from mrcd import config, features, topology, verify
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.errors import MrcdError
@@ -27,7 +28,7 @@ SMALL = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2}
 SMALLEST = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 OTHER_BUILD = "other.bpf.o"  # in the results: an object to upgrade to
 HALF = verify.INSTRUCTIONS_MOST // 2  # head room: no program may need more
-PATIENCE_S = 90.0  # an emulated CPU is twenty times as slow
+PATIENCE_S = patience(15.0)
 _RATE = 1000  # packets per second, while daemons come and go
 
 Say = Callable[..., None]
@@ -103,11 +104,15 @@ def smoke(say: Say, _: Path) -> None:
 def lab(say: Say, _: Path) -> None:
     """A small lab by each way of encapsulating and in both granularities."""
     for steering in ("usid", "srh", "ecmp"):
-        for granularity in ("burst", "packet"):
-            with _lab({**SMALL, "steering": steering, "granularity": granularity}) as it:
-                _reach(say, f"lab {steering} {granularity}", it, "h2", seconds=2)
-                if steering == "usid":
-                    _t1(say, f"lab {steering} {granularity}", it, "h2")
+        with _lab({**SMALL, "steering": steering}) as it:
+            _reach(say, f"lab {steering} burst", it, "h2", seconds=2)
+            file = it.state.cluster_file
+            file.write_text(file.read_text().replace('granularity = "burst"', 'granularity = "packet"'))
+            for host in ("h0", "h2"):
+                it.exec(host, ["mrcctl", "reload"], check=True, timeout=PATIENCE_S)
+            _reach(say, f"lab {steering} packet", it, "h2", seconds=2)
+            if steering == "usid":
+                _t1(say, "lab usid packet", it, "h2")
 
 
 def life(say: Say, results: Path) -> None:
@@ -199,21 +204,27 @@ def _reach(say: Say, part: str, it: Lab, target: str, *, seconds: int) -> None:
     say(part, "no drops", not drops, f"drops {drops or 'none'}")
 
 
+@contextmanager
+def _server(it: Lab, host: str) -> Iterator[None]:
+    """An iperf3 that listens."""
+    server = it.popen(host, ["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while not it.exec(host, ["ss", "-Hltn", "sport = :5201"]).stdout.strip() and time.monotonic() < until:
+            time.sleep(0.1)
+        yield
+    finally:
+        server.kill()
+        server.wait()
+
+
 def iperf3(
     it: Lab, target: str, version: int, seconds: float, more: list[str], address: str | None = None
 ) -> tuple[float, str]:
     """Received bits per second, and words on it."""
-    server = it.popen(target, ["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        listens = ["ss", "-Hltn", "sport = :5201"]
-        until = time.monotonic() + PATIENCE_S
-        while not it.exec(target, listens).stdout.strip() and time.monotonic() < until:
-            time.sleep(0.1)
+    with _server(it, target):
         argv = ["iperf3", "-J", "-c", address or _address(target, version), "-t", f"{seconds:g}", *more]
         done = it.exec("h0", argv, timeout=PATIENCE_S)
-    finally:
-        server.kill()
-        server.wait()
     document = json.loads(done.stdout or "{}")
     if "error" in document or "end" not in document:
         return 0.0, document.get("error", done.stderr.strip())
@@ -228,25 +239,22 @@ def iperf3(
 
 def _t1(say: Say, part: str, it: Lab, target: str) -> None:
     """A T1 forwards nothing while a flow goes over it: its EVs are left, the flow goes on, they come back."""
-    server = it.popen(target, ["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     argv = ["iperf3", "-J", "-c", _address(target, 4), "-t", "8", "-i", "0.1"]
-    while not it.exec(target, ["ss", "-Hltn", "sport = :5201"]).stdout.strip():
-        time.sleep(0.1)
-    flow = it.popen("h0", argv, stdout=subprocess.PIPE, text=True)
-    try:
-        time.sleep(2)
-        it.fail("t1:0:1")
+    with _server(it, target):
+        flow = it.popen("h0", argv, stdout=subprocess.PIPE, text=True)
         bad = {p["ev"] for p in observe.paths(it, "h0", target) if p["plane"] == 0 and p["t1"] == 1}
 
         def left(path: dict[str, Any]) -> bool:
             return path["state"] == "ASSUMED_BAD" or path["ev"] not in bad or path["peer"] != target
 
-        observe.wait_until(it, ("h0",), left, "left", PATIENCE_S)
-        out, _ = flow.communicate(timeout=PATIENCE_S)
-    finally:
-        for child in (flow, server):
-            child.kill()
-            child.wait()
+        try:
+            time.sleep(2)
+            it.fail("t1:0:1")
+            observe.wait_until(it, ("h0",), left, "left", PATIENCE_S)
+            out, _ = flow.communicate(timeout=PATIENCE_S)
+        finally:
+            flow.kill()
+            flow.wait()
     it.heal()
     bins = [i["sum"]["bytes"] for i in json.loads(out)["intervals"]]
     # What the sender has handed over stops as the window fills: a hole shows the flow's stop, not one packet's.

@@ -30,11 +30,12 @@ _TREES = (
 )
 _LIBRARIES = ("libbcc.so.*", "libLLVM*.so.*", "libclang*.so.*")  # 200 MB that each daemon maps
 _TRIAL_S = 20.0
+_SLOWNESS = 10  # of an emulated CPU: what deadlines are multiplied by
 _BOOT = """\
 modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf vxlan geneve ipip ip_gre 2>/dev/null
 mkdir /run/files && mount -t squashfs -o ro /dev/vda /run/files || exit 70
 for path in {paths}; do mount --bind /run/files/$(basename $path) $path || exit 70; done
-export PYTHONDONTWRITEBYTECODE=1 LAB_RESULTS={results}
+export PYTHONDONTWRITEBYTECODE=1 LAB_RESULTS={results} LAB_PATIENCE={patience}
 cd {repository}
 {command} >{results}/output 2>&1
 echo $? >{results}/status
@@ -83,7 +84,13 @@ def run(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, mo
 def _boot(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, more: str, *, kvm: bool) -> int | None:
     script = results / "boot"
     script.write_text(
-        _BOOT.format(paths=" ".join(_paths()), results=results, repository=REPOSITORY, command=shlex.join(argv)),
+        _BOOT.format(
+            paths=" ".join(_paths()),
+            results=results,
+            patience=1 if kvm else _SLOWNESS,
+            repository=REPOSITORY,
+            command=shlex.join(argv),
+        ),
         encoding="utf-8",
     )
     drive = f"-drive file={_IMAGE},format=raw,if=virtio,readonly=on"
