@@ -70,10 +70,10 @@ class _Channel:
                 time.sleep(0.1)
         self._lines = self._socket.makefile("rb")
 
-    def ask(self, command: str, timeout_s: float = 30.0, **arguments: Any) -> Any:
+    def ask(self, command: str, arguments: dict[str, Any] | None = None, timeout_s: float = 30.0) -> Any:
         """The answer. Raises MachineError."""
         self._socket.settimeout(timeout_s)
-        request = {"execute": command, "arguments": arguments}
+        request = {"execute": command, "arguments": arguments or {}}
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             for line in self._lines:
@@ -108,7 +108,7 @@ class Host:
         qmp.ask("qmp_capabilities")
         agent = _Channel(directory / "agent", until)
         try:
-            agent.ask("guest-ping", BOOT_S)
+            agent.ask("guest-ping", timeout_s=BOOT_S)
         except MachineError:
             words = machine.tail(directory / "console") + f" ({'runs' if child.poll() is None else 'has ended'})"
             raise MachineError(f"{name} did not boot within {BOOT_S:.0f} s:\n{words}") from None
@@ -124,15 +124,14 @@ class Host:
         if output is not None:
             argv = ["sh", "-c", f"exec {shlex.join(argv)} >{self.directory / output} 2>&1"]
         words = [*_ENVIRONMENT, *argv]
-        answer = self._agent.ask(
-            "guest-exec", **{"path": words[0], "arg": words[1:], "capture-output": output is None}
-        )
+        request = {"path": words[0], "arg": words[1:], "capture-output": output is None}
+        answer = self._agent.ask("guest-exec", request)
         return int(answer["pid"])
 
     def result(self, pid: int, timeout_s: float = PATIENCE_S) -> "subprocess.CompletedProcess[str]":
         """What became of a started command. Raises MachineError if it does not end."""
         until = time.monotonic() + timeout_s
-        while not (found := self._agent.ask("guest-exec-status", pid=pid))["exited"]:
+        while not (found := self._agent.ask("guest-exec-status", {"pid": pid}))["exited"]:
             if time.monotonic() > until:
                 raise MachineError(f"{self.name}: command {pid} has not ended after {timeout_s:.0f} s")
             time.sleep(0.05)
@@ -153,11 +152,11 @@ class Host:
 
     def pull(self, tap: str) -> None:
         """Pull a card's cable."""
-        self._qmp.ask("set_link", name=tap, up=False)
+        self._qmp.ask("set_link", {"name": tap, "up": False})
 
     def plug(self, tap: str) -> None:
         """Plug it in again."""
-        self._qmp.ask("set_link", name=tap, up=True)
+        self._qmp.ask("set_link", {"name": tap, "up": True})
 
 
 @contextlib.contextmanager

@@ -1,11 +1,12 @@
 """Two virtual machines as the two hosts of a lab, whose switches are namespaces of this machine.
 
-    machine h0 ── tap0 ┐ namespace h0        ┌ T0 ┐
-                       └ br0 ── p0 ──────────┤    ├─ T1s ─ T0 ── … ── machine h1        per plane
-                                             └    ┘
+machine h0 ── tap0 ┐ namespace h0        ┌ T0 ┐
+                   └ br0 ── p0 ──────────┤    ├─ T1s ─ T0 ── … ── machine h1        per plane
+                                         └    ┘
 """
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +16,17 @@ from typing import Any
 
 from labkit import netns
 from labkit.api import Lab
+from labkit.bringup import REPOSITORY
+from labkit.hook import Attached
 from labkit.kernels import host, machine
 from labkit.kernels.host import Host, Nic
 from labkit.kernels.packages import Kernel
+from mrcd import libbpf
 from mrcd.errors import MachineError
 
 NAMES = ("h0", "h1")
+ADDRESSES = {4: {"h0": "10.99.0.1", "h1": "10.99.0.2"}, 6: {"h0": "fd00:99::1", "h1": "fd00:99::2"}}
+VLAN = 100  # of bpf/vlan.bpf.c
 PLANES = 2
 MTU = 9000  # of the fabric
 QUEUES = 4  # pairs: two CPUs, and as many more for what XDP sends
@@ -59,12 +65,18 @@ class Pair:
         for h in self.hosts.values():
             (h.directory / "mrcd.toml").write_text(text, encoding="utf-8")
 
+    def reload(self, **config: Any) -> None:
+        """Have both go over to another cluster file, under way."""
+        self.write_config(**config)
+        for h in self.hosts.values():
+            h.do(f"kill -HUP {self.pids[h.name]}")
+
     def start_daemons(self) -> None:
         """Start both mrcd, and wait until they answer."""
         for h in self.hosts.values():
             self.pids[h.name] = h.start(["mrcd", "--config", str(h.directory / "mrcd.toml")], "mrcd.log")
         for name in self.hosts:
-            self.wait(lambda name=name: self.get(name, "/v1/status"), f"mrcd of {name} answers", _START_S)
+            self.wait(functools.partial(self.get, name, "/v1/status"), f"mrcd of {name} answers", _START_S)
 
     def get(self, name: str, path: str) -> Any:
         """A document of a host's mrcd; None if it does not answer."""
@@ -82,6 +94,23 @@ class Pair:
                 raise MachineError(f"after {patience_s:.0f} s not: {words}")
             time.sleep(0.1)
         return found
+
+
+@contextlib.contextmanager
+def tagged(lab: Lab) -> Iterator[None]:
+    """A block in which all the hosts' ports of the switches are those of a VLAN, with its tag."""
+    obj = libbpf.open_object(REPOSITORY / "build/vlan.bpf.o")
+    attached = Attached("vlan")
+    try:
+        libbpf.load_object(obj)
+        for name in NAMES:
+            for port in lab.fabric.nodes[name].ports:
+                attached.attach(libbpf.program_fd(obj, "lab_tag"), lab.ns(name), port.name, "ingress")
+                attached.attach(libbpf.program_fd(obj, "lab_untag"), lab.ns(name), port.name, "egress")
+        yield
+    finally:
+        attached.remove()
+        libbpf.close_object(obj)
 
 
 @contextlib.contextmanager
