@@ -91,15 +91,15 @@ class Checks:
         for plane in planes:
             words = f"{plane['hook']}: {plane['hook_reason']}"
             ok = plane["hook"] == HOOKS[self.nic] and plane["fallback"] == ("xdp" not in HOOKS[self.nic])
-            self.say("hook", f"plane {plane['plane']}", ok, words, plane["hook"])
+            self.say("MTU 1500", "hook", ok, f"plane {plane['plane']}: {words}", plane["hook"])
 
     def offloads(self) -> None:
         """Checksums, segmentation and merging are left to the card, or are reported as not."""
         text = self.pair.hosts["h0"].do(f"ethtool -k {self.pair.interfaces[0]}")
         values = dict(line.strip().split(": ", 1) for line in text.splitlines() if ": " in line)
         self.say(
-            "offloads",
-            "checksum, TSO, GRO on",
+            "MTU 1500",
+            "checksums, TSO and GRO are on",
             all(values[k].startswith("on") for k in _NEEDED),
             ", ".join(f"{k} {values[k]}" for k in _OFFLOADS),
         )
@@ -118,27 +118,28 @@ class Checks:
             refused = "too long" in more.stdout + more.stderr
             words += "is refused" if refused else f"is not refused: {more.stdout.strip()}"
             ok = exact.returncode == 0 and refused
-            self.say(part, f"IPv{version} ping of inner MTU, and one byte more", ok, words)
+            self.say(part, "ping of the inner MTU, and of one byte more", ok, f"IPv{version}: {words}")
             for kind, options in (("TCP", []), ("UDP", ["-u", "-b", "5M", "-l", "1000"])):
                 for way, reverse in (("h0 → h1", []), ("h1 → h0", ["-R"])):
-                    self._iperf3(part, f"IPv{version} {kind} {way}", [there, *options, *reverse])
+                    self._iperf3(part, kind, f"IPv{version} {way}", [there, *options, *reverse])
         after = {name: self.status(name)["drops"] for name in NAMES}
         drops = {n: {k: v - before[n].get(k, 0) for k, v in after[n].items() if v > before[n].get(k, 0)} for n in NAMES}
         self.say(part, "no drops", not any(drops.values()), f"drops {drops if any(drops.values()) else 'none'}")
 
-    def _iperf3(self, part: str, check: str, arguments: list[str]) -> None:
+    def _iperf3(self, part: str, kind: str, which: str, arguments: list[str]) -> None:
+        check = f"{kind} both ways, IPv4 and IPv6"
         done = self.pair.hosts["h0"].run(["iperf3", "-J", "-t", "3", "-c", *arguments])
         document = json.loads(done.stdout or "{}")
         if "error" in document or "end" not in document:
-            self.say(part, check, False, document.get("error", done.stderr.strip()))
+            self.say(part, check, False, f"{which}: {document.get('error', done.stderr.strip())}")
             return
         end = document["end"]
         if "-u" in arguments:
             arrived, sent = end["sum"]["packets"] - end["sum"]["lost_packets"], end["sum"]["packets"]
-            self.say(part, check, arrived >= _ARRIVED * sent > 0, f"{arrived} of {sent} arrived")
+            self.say(part, check, arrived >= _ARRIVED * sent > 0, f"{which}: {arrived} of {sent} arrived")
             return
         received = end["sum_received"]["bits_per_second"]
-        words = f"{received / 1e6:.0f} Mbit/s, {end['sum_sent'].get('retransmits')} retransmissions"
+        words = f"{which}: {received / 1e6:.0f} Mbit/s, {end['sum_sent'].get('retransmits')} retransmissions"
         self.say(part, check, received > 1e6, words)
 
     def cable(self) -> None:
@@ -193,7 +194,13 @@ class Checks:
             f"{device}; mtu=$(cat /sys/class/net/{nic}/mtu); echo $d >$driver/unbind; sleep 2; echo $d >$driver/bind"
         )
         script += f"; ip link set {nic} mtu $mtu up"
+        before = self._ifindex(0)
         self.under_traffic("reset", "driver unbound, bound", lambda: h0.do(script))
+        after = self._ifindex(0)
+        self.say("reset", "driver unbound, bound", before != after, f"ifindex {before}, then {after}")
+
+    def _ifindex(self, plane: int) -> int:
+        return int(self.status("h0")["planes"][plane]["ifindex"])
 
     def queues(self) -> None:
         """ethtool -L, where the driver has it; virtio_net only without XDP."""
