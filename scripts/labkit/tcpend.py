@@ -1,7 +1,9 @@
 """One end of a TCP flow, run as a program of its own inside a host of the lab (flow.py starts it).
 
     tcpend.py PROTOCOL receive ADDRESS BIN_NS       discards what comes, and says how much in which bin
-    tcpend.py PROTOCOL send ADDRESS PORT SOURCE     sends as fast as TCP takes it, until its stdin closes
+    tcpend.py PROTOCOL send ADDRESS PORT SOURCE [RATE]
+                                                    sends as fast as TCP takes it, or at so many bytes per second,
+                                                    until its stdin closes
 
 PROTOCOL is tcp or mptcp. Both print one JSON object per line, times being CLOCK_MONOTONIC, which all hosts
 of the lab share.
@@ -36,6 +38,7 @@ _MSS, _RETRANS, _INFO_SIZE = 16, 100, 104
 # linux/mptcp.h: getsockopt(SOL_MPTCP, MPTCP_INFO), and the offset of mptcpi_subflows_total (Linux 6.5).
 _SOL_MPTCP, _MPTCP_INFO, _SUBFLOWS = 284, 1, 80
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # asm-generic/socket.h: also beyond net.core.wmem_max, rmem_max
+_SO_MAX_PACING_RATE = 47
 # Bytes, of which the kernel makes twice as many; all subflows share the sender's.
 MPTCP_SEND, MPTCP_RECEIVE = 1 << 20, 16 << 20
 MPTCP_ANSWER_S = 0.01
@@ -104,11 +107,13 @@ def _answer(connection: socket.socket) -> None:
             time.sleep(MPTCP_ANSWER_S)
 
 
-def send(protocol: str, address: str, port: int, source: str) -> None:
+def send(protocol: str, address: str, port: int, source: str, rate: int) -> None:
     """Connect and send. Prints `congestion_control` and `mss_bytes`; samples; at the end a last sample and `end`."""
     with stream(address, protocol) as s:
         if protocol == "mptcp":
             s.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, MPTCP_SEND)
+        if rate:
+            s.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
         s.bind((source, 0))
         s.connect((address, port))
         algorithm = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
@@ -162,7 +167,7 @@ def main() -> None:
     if role == "receive":
         receive(protocol, address, int(rest[0]))
     else:
-        send(protocol, address, int(rest[0]), rest[1])
+        send(protocol, address, int(rest[0]), rest[1], int(rest[2]) if rest[2:] else 0)
 
 
 if __name__ == "__main__":

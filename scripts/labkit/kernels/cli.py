@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.kernels import guest, machine, matrix, packages
+from labkit.kernels import guest, machine, matrix, nics, packages
 
 _QUICK = ("programs", "smoke")
 _WHOLE = ("programs", "packets", "lab", "life", "tunnels")
@@ -61,6 +61,23 @@ def test(quick: bool, chosen: tuple[str, ...], parts: tuple[str, ...], as_json: 
         print("\n".join(matrix.lines(rows)))
     if os.environ.get("CI") is None:
         entry.progress(f"All that was printed: {_RESULTS}")
+    return 0 if all(r.ok for r in rows) else 1
+
+
+@kernels.command("nics")
+@click.option("--kernel", "series", type=_SERIES, default=packages.SERIES[-1], show_default=True)
+@click.option("--nic", "chosen", type=click.Choice(list(nics.MODELS)), multiple=True, help="only these")
+@click.option("--check", "only", type=click.Choice(list(nics.CHECKS)), multiple=True, help="only these checks")
+@click.option("--json", "as_json", is_flag=True, help="one document on stdout")
+def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_json: bool) -> int:
+    """Run mrcd on two machines by each network card: a table of cards and checks. Exit status as of `test`."""
+    machine.prepare()
+    shutil.rmtree(_RESULTS / "nics", ignore_errors=True)
+    rows = [nics.run(packages.kernel(series), nic, _RESULTS / "nics", only) for nic in chosen or nics.MODELS]
+    if as_json:
+        entry.print_json({"kernel": packages.kernel(series).release, "rows": [r.document() for r in rows]})
+    else:
+        print("\n".join(matrix.lines(rows)))
     return 0 if all(r.ok for r in rows) else 1
 
 

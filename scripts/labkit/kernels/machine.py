@@ -9,7 +9,8 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -77,11 +78,25 @@ def run(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, mo
     except subprocess.TimeoutExpired:
         raise MachineError(f"{kernel.release}: not finished after {timeout_s:.0f} s", hint=f"see {results}") from None
     if status is None:
-        raise MachineError(f"{kernel.release} did not boot, or stopped:\n{_tail(results / 'console')}")
+        raise MachineError(f"{kernel.release} did not boot, or stopped:\n{tail(results / 'console')}")
     return status
 
 
 def _boot(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, more: str, *, kvm: bool) -> int | None:
+    with started(kernel, argv, results, more, kvm=kvm) as child:
+        child.wait(timeout_s)
+    try:
+        return int((results / "status").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def started(
+    kernel: Kernel, argv: Sequence[str], results: Path, more: str = "", *, kvm: bool, name: str = "guest"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A booting machine, whose host name is `name`; it is ended with the block. qemu's process ends by itself after
+    the command, whose exit status is then in `results`/status."""
     script = results / "boot"
     script.write_text(
         _BOOT.format(
@@ -94,7 +109,7 @@ def _boot(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, 
         encoding="utf-8",
     )
     drive = f"-drive file={_IMAGE},format=raw,if=virtio,readonly=on"
-    vng = [str(VENV / "bin/vng"), "--run", str(kernel.image), "--force-9p", "--user", "root"]
+    vng = [str(VENV / "bin/vng"), "--run", str(kernel.image), "--force-9p", "--user", "root", "--name", name]
     vng += ["--cpus", str(CPUS), "--memory", MEMORY, "--verbose", "--rwdir", str(results)]
     vng += ["--disable-kvm"] if not kvm else []
     vng += [f"--qemu-opts={drive} {'' if kvm else _EMULATED} {more}", "--", f"sh {script}"]
@@ -110,15 +125,12 @@ def _boot(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, 
         ) as child,
     ):
         try:
-            child.wait(timeout_s)
-        except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)  # qemu too
-            raise
-    try:
-        return int((results / "status").read_text())
-    except (OSError, ValueError):
-        return None
+            yield child
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)  # qemu too
 
 
-def _tail(path: Path) -> str:
+def tail(path: Path) -> str:
+    """The last lines of a file."""
     return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])

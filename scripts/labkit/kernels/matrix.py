@@ -131,7 +131,7 @@ def _results(rows: list[Row]) -> dict[tuple[str, ...], dict[str, str]]:
         for c in row.checks:
             key = (c["part"], "all loaded, half of the limit" if c["part"] == "programs" else c["check"])
             cells = found.setdefault(key, {})
-            cells[row.kernel] = "ok" if c["ok"] and cells.get(row.kernel, "ok") == "ok" else "FAILED"
+            cells[row.kernel] = c.get("cell", "ok") if c["ok"] and cells.get(row.kernel) != "FAILED" else "FAILED"
     return found
 
 

@@ -1,0 +1,302 @@
+"""The checks of a network card: mrcd on two machines that have it, in a fabric of two planes."""
+
+import contextlib
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from labkit.entry import progress
+from labkit.kernels import pair
+from labkit.kernels.matrix import Row
+from labkit.kernels.paced import PacedFlow
+from labkit.kernels.packages import Kernel
+from labkit.kernels.pair import ADDRESSES, NAMES, PLANES, Pair
+from mrcd.errors import MachineError
+
+MODELS = {"virtio": "virtio-net-pci", "vmxnet3": "vmxnet3", "e1000e": "e1000e"}
+HOOKS = {"virtio": "xdp + tcx", "vmxnet3": "xdp + tcx", "e1000e": "tcx"}  # wanted of mrcd, by its own choice
+PULLS = 5
+HOLE_MS = 100
+_WINDOW_S, _JUDGED_S = 2.0, 1.5  # after a pull; the end of it may not have been told yet
+_ARRIVED = 0.9  # of UDP's packets
+_OFFLOADS = (
+    "tx-checksumming", "rx-checksumming", "scatter-gather", "tcp-segmentation-offload", "generic-segmentation-offload",
+    "generic-receive-offload", "rx-vlan-offload", "tx-vlan-offload",
+)  # fmt: skip
+_NEEDED = ("tx-checksumming", "tcp-segmentation-offload", "generic-receive-offload")
+_PCI = "$(readlink -f /sys/class/net/{nic}/device)"
+
+
+@dataclass
+class Checks:
+    """One card's, in order. Each says what it found; one that cannot go on ends itself alone."""
+
+    nic: str
+    pair: Pair
+    found: list[dict[str, Any]] = field(default_factory=list)
+
+    def say(self, part: str, check: str, ok: bool, words: str, cell: str = "ok") -> None:
+        """Put a result on record."""
+        self.found.append({"part": part, "check": check, "ok": ok, "words": words, "cell": cell})
+        progress(f"{'ok  ' if ok else 'FAIL'} {self.nic}: {part}: {check}: {words}")
+
+    # ---- what all use ----
+
+    def status(self, name: str) -> dict[str, Any]:
+        """`mrcctl status --json` of a host; empty if its mrcd does not answer."""
+        return self.pair.get(name, "/v1/status") or {}
+
+    def wait_until_good(self, **planes: Any) -> None:
+        """Until all planes are up on both hosts, have these values, and all EVs are GOOD. Raises MachineError."""
+
+        def good(name: str) -> bool:
+            s = self.status(name)
+            evs = s.get("evs", {})
+            up = s and all(p["up"] and all(p[k] == v[i] for k, v in planes.items()) for i, p in enumerate(s["planes"]))
+            return bool(up) and sum(evs.values()) == evs["GOOD"] > 0
+
+        for name in NAMES:
+            self.pair.wait(functools.partial(good, name), f"all planes are up and all EVs GOOD on {name}")
+
+    @contextlib.contextmanager
+    def flows(self) -> Iterator[tuple[PacedFlow, PacedFlow]]:
+        """TCP both ways for the length of a block."""
+        with PacedFlow(self.pair, "h0", "h1") as there, PacedFlow(self.pair, "h1", "h0") as back:
+            yield there, back
+
+    def under_traffic(self, part: str, check: str, disturb: Callable[[], object]) -> None:
+        """Disturb a plane while TCP flows both ways: it comes back by itself, and the flows go on all the time."""
+        with self.flows() as flows:
+            begin = [f.newest for f in flows]
+            disturb()
+            began = time.monotonic()
+            self.wait_until_good()
+            after_s = time.monotonic() - began
+            marks = [f.newest for f in flows]
+            self.pair.wait(lambda: all(f.newest > m for f, m in zip(flows, marks, strict=True)), "the flows go on", 20)
+            holes = {str(f): f.hole_ms(b, f.newest) for f, b in zip(flows, begin, strict=True)}
+        words = ", ".join(f"{ms} ms {f}" for f, ms in holes.items())
+        self.say(part, check, True, f"all EVs GOOD {after_s:.0f} s later; longest hole {words}")
+
+    # ---- the checks ----
+
+    def hook(self) -> None:
+        """Native XDP where the driver has it, else the fallback with its reason."""
+        planes: list[dict[str, Any]] = self.status("h0")["planes"]
+        for plane in planes:
+            words = f"{plane['hook']}: {plane['hook_reason']}"
+            ok = plane["hook"] == HOOKS[self.nic] and plane["fallback"] == ("xdp" not in HOOKS[self.nic])
+            self.say("MTU 1500", "hook", ok, f"plane {plane['plane']}: {words}", plane["hook"])
+
+    def offloads(self) -> None:
+        """Checksums, segmentation and merging are left to the card, or are reported as not."""
+        text = self.pair.hosts["h0"].do(f"ethtool -k {self.pair.interfaces[0]}")
+        values = dict(line.strip().split(": ", 1) for line in text.splitlines() if ": " in line)
+        self.say(
+            "MTU 1500",
+            "checksums, TSO and GRO are on",
+            all(values[k].startswith("on") for k in _NEEDED),
+            ", ".join(f"{k} {values[k]}" for k in _OFFLOADS),
+        )
+
+    def reach(self, part: str) -> None:
+        """Ping, TCP and UDP, both IP versions, both ways; nothing is dropped, and the full MTU passes."""
+        h0 = self.pair.hosts["h0"]
+        before = {name: self.status(name)["drops"] for name in NAMES}
+        mtu = int(self.status("h0")["inner_mtu"])
+        for version, headers in ((4, 28), (6, 48)):
+            there = ADDRESSES[version]["h1"]
+            exact, more = (
+                h0.run(["ping", "-c3", "-W5", "-M", "do", "-s", str(mtu - headers + n), there]) for n in (0, 1)
+            )
+            words = f"{mtu} bytes {'pass' if not exact.returncode else 'do not pass'}, one more "
+            refused = "too long" in more.stdout + more.stderr
+            words += "is refused" if refused else f"is not refused: {more.stdout.strip()}"
+            ok = exact.returncode == 0 and refused
+            self.say(part, "ping of the inner MTU, and of one byte more", ok, f"IPv{version}: {words}")
+            for kind, options in (("TCP", []), ("UDP", ["-u", "-b", "5M", "-l", "1000"])):
+                for way, reverse in (("h0 → h1", []), ("h1 → h0", ["-R"])):
+                    self._iperf3(part, kind, f"IPv{version} {way}", [there, *options, *reverse])
+        after = {name: self.status(name)["drops"] for name in NAMES}
+        drops = {n: {k: v - before[n].get(k, 0) for k, v in after[n].items() if v > before[n].get(k, 0)} for n in NAMES}
+        self.say(part, "no drops", not any(drops.values()), f"drops {drops if any(drops.values()) else 'none'}")
+
+    def _iperf3(self, part: str, kind: str, which: str, arguments: list[str]) -> None:
+        check = f"{kind} both ways, IPv4 and IPv6"
+        done = self.pair.hosts["h0"].run(["iperf3", "-J", "-t", "3", "-c", *arguments])
+        document = json.loads(done.stdout or "{}")
+        if "error" in document or "end" not in document:
+            self.say(part, check, False, f"{which}: {document.get('error', done.stderr.strip())}")
+            return
+        end = document["end"]
+        if "-u" in arguments:
+            arrived, sent = end["sum"]["packets"] - end["sum"]["lost_packets"], end["sum"]["packets"]
+            self.say(part, check, arrived >= _ARRIVED * sent > 0, f"{which}: {arrived} of {sent} arrived")
+            return
+        received = end["sum_received"]["bits_per_second"]
+        words = f"{which}: {received / 1e6:.0f} Mbit/s, {end['sum_sent'].get('retransmits')} retransmissions"
+        self.say(part, check, received > 1e6, words)
+
+    def cable(self) -> None:
+        """A plane's cable is pulled under TCP both ways, again and again: no hole of 100 ms, and it comes back."""
+        h0 = self.pair.hosts["h0"]
+        pulled: dict[str, list[int]] = {}
+        quiet: dict[str, list[int]] = {}
+        with self.flows() as flows:
+            for n in range(PULLS):
+                tap = h0.nics[n % PLANES].tap
+                self._window(flows, quiet, lambda: None)
+                self._window(flows, pulled, functools.partial(h0.pull, tap))
+                self.pair.wait(functools.partial(self._is_down, n % PLANES), f"{tap} is seen as down")
+                h0.plug(tap)
+                self.wait_until_good()
+        for flow, holes in pulled.items():
+            ok = median(holes) < HOLE_MS
+            words = f"longest holes {_ms(holes)} after {PULLS} pulls, {_ms(quiet[flow])} without"
+            self.say("cable pulled", f"TCP {flow}: no hole of {HOLE_MS} ms", ok, words)
+        self.say("cable pulled", "seen, and back by itself", True, f"all EVs GOOD after each of {PULLS}")
+
+    def _is_down(self, plane: int) -> bool:
+        planes = self.status("h0").get("planes")
+        return planes is not None and not planes[plane]["up"]
+
+    def _has_mtu(self, name: str, mtu: int) -> bool:
+        return self.status(name).get("mtu") == mtu
+
+    def _set_queues(self, count: int) -> None:
+        for nic in self.pair.interfaces:
+            self.pair.hosts["h0"].do(f"ethtool -L {nic} combined {count}")
+
+    def _window(self, flows: tuple[PacedFlow, ...], holes: dict[str, list[int]], disturb: Callable[[], object]) -> None:
+        begin = [f.newest for f in flows]
+        disturb()
+        time.sleep(_WINDOW_S)
+        for flow, b in zip(flows, begin, strict=True):
+            holes.setdefault(str(flow), []).append(flow.hole_ms(b, b + int(_JUDGED_S * 1e9)))
+
+    def link(self) -> None:
+        """ip link set down and up."""
+        nic, h0 = self.pair.interfaces[0], self.pair.hosts["h0"]
+        self.under_traffic(
+            "reset", "ip link set down, up", lambda: h0.do(f"ip link set {nic} down; sleep 2; ip link set {nic} up")
+        )
+
+    def rebind(self) -> None:
+        """The driver lets the card go and takes it anew, with another ifindex."""
+        nic, h0 = self.pair.interfaces[0], self.pair.hosts["h0"]
+        device = f"d={_PCI.format(nic=nic)}; driver=$(readlink -f $d/driver); d=$(basename $d)"
+        script = (
+            f"{device}; mtu=$(cat /sys/class/net/{nic}/mtu); echo $d >$driver/unbind; sleep 2; echo $d >$driver/bind"
+        )
+        script += f"; ip link set {nic} mtu $mtu up"
+        before = self._ifindex(0)
+        self.under_traffic("reset", "driver unbound, bound", lambda: h0.do(script))
+        after = self._ifindex(0)
+        self.say("reset", "driver unbound, bound", before != after, f"ifindex {before}, then {after}")
+
+    def _ifindex(self, plane: int) -> int:
+        return int(self.status("h0")["planes"][plane]["ifindex"])
+
+    def queues(self) -> None:
+        """ethtool -L, where the driver has it; virtio_net only without XDP."""
+        nic, h0 = self.pair.interfaces[0], self.pair.hosts["h0"]
+        text = h0.run(["ethtool", "-l", nic])
+        if text.returncode:
+            self.say("queues", "ethtool -L", True, f"the driver has none: {text.stderr.strip()}", "none")
+            return
+        refused = h0.run(["ethtool", "-L", nic, "combined", "1"])
+        if refused.returncode:
+            words = f"the driver refuses it while XDP is attached: {refused.stderr.strip()}"
+            self.say("queues", "ethtool -L with native XDP", "xdp" in HOOKS[self.nic], words, "refused")
+            self.pair.reload(hook="tc")
+            self.wait_until_good(hook=["tcx"] * PLANES)
+        for count in (1, 2):
+            self.under_traffic(
+                "queues",
+                f"ethtool -L combined {count} with tc",
+                functools.partial(self._set_queues, count),
+            )
+        if refused.returncode:
+            self.pair.reload()
+            self.wait_until_good(hook=[HOOKS[self.nic]] * PLANES)
+            self.say("queues", 'native XDP again after hook = "auto"', True, HOOKS[self.nic])
+
+    def mtu(self) -> None:
+        """9000 bytes: the NICs first, then the cluster file."""
+        self.pair.each(f"for n in {' '.join(self.pair.interfaces)}; do ip link set $n mtu 9000; done")
+        self.pair.reload(mtu=9000)
+        for name in NAMES:
+            self.pair.wait(functools.partial(self._has_mtu, name, 9000), f"{name} has gone over to MTU 9000")
+        self.wait_until_good()
+        self.hook_at("MTU 9000")
+        self.reach("MTU 9000")
+
+    def vlan(self) -> None:
+        """VLAN interfaces on both planes, at MTU 9000."""
+        names = [f"{nic}.{pair.VLAN}" for nic in self.pair.interfaces]
+        for nic, name in zip(self.pair.interfaces, names, strict=True):
+            self.pair.each(f"ip link add link {nic} name {name} type vlan id {pair.VLAN}; ip link set {name} up")
+        with pair.tagged(self.pair.lab):
+            self.pair.reload(mtu=9000, interfaces=names)
+            self.wait_until_good(interface=names)
+            self.hook_at("VLAN")
+            self.reach("VLAN")
+            self.rebind_vlan(names)
+
+    def rebind_vlan(self, names: list[str]) -> None:
+        """Only the interface above goes down and comes up."""
+        h0 = self.pair.hosts["h0"]
+        script = f"ip link set {names[0]} down; sleep 2; ip link set {names[0]} up"
+        self.under_traffic("VLAN", "ip link set down, up", lambda: h0.do(script))
+
+    def hook_at(self, part: str) -> None:
+        """Where mrcd receives now."""
+        planes = self.status("h0")["planes"]
+        words = "; ".join(f"{p['interface']} {p['hook']}: {p['hook_reason']}" for p in planes)
+        self.say(part, "hook", len({p["hook"] for p in planes}) == 1, words, planes[0]["hook"])
+
+
+def _ms(holes: list[int]) -> str:
+    return f"{', '.join(map(str, holes))} ms"
+
+
+def run(kernel: Kernel, nic: str, results: Path, only: tuple[str, ...] = ()) -> Row:
+    """All checks of a card, or those of `only`."""
+    progress(f"nics: {nic} on {kernel.release} begins")
+    found: list[dict[str, Any]] = []
+    try:
+        with pair.booted(kernel, MODELS[nic], results / nic) as it:
+            checks = Checks(nic, it, found)
+            it.write_config()
+            it.each(f"modprobe 8021q; for n in {' '.join(it.interfaces)}; do ip link set $n mtu 1500 up; done")
+            it.start_daemons()
+            checks.wait_until_good()
+            it.hosts["h1"].start(["iperf3", "-s"], "iperf3")
+            for name, check in CHECKS.items():
+                if only and name not in only:
+                    continue
+                try:
+                    check(checks)
+                except (MachineError, KeyError) as e:
+                    checks.say(name, "ran to its end", False, f"{e}")
+    except MachineError as e:
+        return Row(nic, tuple(found), str(e))
+    return Row(nic, tuple(found))
+
+
+CHECKS: dict[str, Callable[[Checks], None]] = {
+    "hook": Checks.hook,
+    "offloads": Checks.offloads,
+    "reach": lambda checks: checks.reach("MTU 1500"),
+    "cable": Checks.cable,
+    "link": Checks.link,
+    "rebind": Checks.rebind,
+    "queues": Checks.queues,
+    "mtu": Checks.mtu,
+    "vlan": Checks.vlan,
+}
