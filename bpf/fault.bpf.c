@@ -1,9 +1,9 @@
-/* The lab's faults: a switch port that loses or marks packets, and says nothing.
+/* The lab's faults: a switch port that loses, damages or marks packets, and says nothing.
  *
  * Attached by scripts/lab at tc ingress (or egress) of switch ports. Only what is being forwarded
  * suffers: neighbour discovery and link-local traffic pass, so links stay up and neighbours stay
- * resolved. The unit is an skb: a GSO super-packet is lost or marked as a whole. What passes is
- * handed on (TC_ACT_UNSPEC), because several faults may sit on one port.
+ * resolved. The unit is an skb: a GSO super-packet is lost or marked as a whole, and damaged in one
+ * byte. What passes is handed on (TC_ACT_UNSPEC), because several faults may sit on one port.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -22,17 +22,19 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 struct fault_settings {
 	__u64 drop;
 	__u64 ce;
+	__u64 damage;
 };
-_Static_assert(sizeof(struct fault_settings) == 16, "labkit.tap.SETTINGS");
+_Static_assert(sizeof(struct fault_settings) == 24, "labkit.tap.SETTINGS");
 
 /* Written by the program, shared by all ports of one fault. */
 struct fault_counters {
-	__u64 passed; /* skbs that were subject to the fault and got through, marked or not */
+	__u64 passed; /* skbs that were subject to the fault and got through, marked, damaged or not */
 	__u64 dropped; /* skbs */
 	__u64 marked; /* skbs */
+	__u64 damaged; /* skbs */
 	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0: none yet */
 };
-_Static_assert(sizeof(struct fault_counters) == 32, "labkit.tap.COUNTERS");
+_Static_assert(sizeof(struct fault_counters) == 40, "labkit.tap.COUNTERS");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -103,6 +105,18 @@ static __always_inline int mark_ce(struct ipv6hdr *ip6)
 	return 1;
 }
 
+/* Flip a bit of the packet's last byte, as a switch with bad memory does: frame checks find nothing. */
+static __always_inline int damage(struct __sk_buff *skb)
+{
+	__u32 last = skb->len - 1;
+	__u8 byte;
+
+	if (bpf_skb_load_bytes(skb, last, &byte, sizeof(byte)))
+		return 0;
+	byte ^= 1;
+	return !bpf_skb_store_bytes(skb, last, &byte, sizeof(byte), 0);
+}
+
 SEC("tc")
 int lab_fault(struct __sk_buff *skb)
 {
@@ -124,6 +138,8 @@ int lab_fault(struct __sk_buff *skb)
 	}
 	if (chance(fault->ce) && mark_ce(ip6))
 		__sync_fetch_and_add(&count->marked, 1);
+	if (chance(fault->damage) && damage(skb))
+		__sync_fetch_and_add(&count->damaged, 1);
 	__sync_fetch_and_add(&count->passed, 1);
 	return TC_ACT_UNSPEC;
 }

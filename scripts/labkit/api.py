@@ -121,6 +121,7 @@ class Lab:
         *,
         drop: float | None = None,
         ce: float = 0.0,
+        damage: float = 0.0,
         rate: str | None = None,
         delay: str | None = None,
         down: bool = False,
@@ -134,9 +135,9 @@ class Lab:
         Returns the fault's record: `target`, `what`, `monotonic_ns` (CLOCK_MONOTONIC, when it began), …
         """
         if drop is None:
-            drop = 0.0 if ce or rate is not None or delay is not None or down else 1.0
+            drop = 0.0 if ce or damage or rate is not None or delay is not None or down else 1.0
         bits, late = faults.parse_rate(rate) if rate is not None else None, faults.parse_time(delay) if delay else 0.0
-        fault = Fault(drop, ce, bits, down, direction, late)
+        fault = Fault(drop, ce, bits, down, direction, late, damage)
         with self.state.changing() as fabric:
             return faults.fail(self.state, fabric, target, fault)
 

@@ -114,6 +114,7 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
 @click.option("--rate", metavar="RATE", help="limit the link, e.g. 50mbit")
 @click.option("--delay", metavar="TIME", help="what travels on the link comes so much later, e.g. 5ms")
 @click.option("--ce", metavar="PERCENT", help="mark this share of the ECN-capable packets as congestion experienced")
+@click.option("--damage", metavar="PERCENT", help="flip a bit in the last byte of this share of the packets")
 @click.option(
     "--direction",
     type=click.Choice(DIRECTIONS),
@@ -129,6 +130,7 @@ def fail(
     rate: str | None,
     delay: str | None,
     ce: str | None,
+    damage: str | None,
     direction: Direction,
 ) -> None:
     """Break TARGET: t1:P:S or t0:P:T (a switch), link:P:T:S (T0–T1), nic:HOST:P (NIC–T0).
@@ -140,6 +142,7 @@ def fail(
         target,
         drop=faults.parse_percent(drop) if drop is not None else None,
         ce=faults.parse_percent(ce) if ce is not None else 0.0,
+        damage=faults.parse_percent(damage) if damage is not None else 0.0,
         rate=rate,
         delay=delay,
         down=down,
@@ -185,7 +188,7 @@ def status(name: str, as_json: bool) -> None:
     if not found["faults"]:
         print("  no faults")
     for fault in found["faults"]:
-        counts = f"{fault['dropped_skbs']} dropped, {fault['marked_skbs']} marked, {fault['passed_skbs']} passed"
+        counts = ", ".join(f"{fault[f'{word}_skbs']} {word}" for word in ("dropped", "marked", "damaged", "passed"))
         print(f"  {fault['target']} is broken: {fault['what']} ({counts})")
 
 

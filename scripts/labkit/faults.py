@@ -1,6 +1,6 @@
 """Break things, and heal them.
 
-Four ways to break, which may be combined: packets dropped or marked (the fault program, on switch
+Four ways to break, which may be combined: packets dropped, damaged or marked (the fault program, on switch
 ports), a rate (tbf on the sending ends of each link), a delay (a relay there), the link down. All but the last may
 be limited to one direction (targets.py). What a port should look like follows from the whole set of active faults,
 so faults on different targets may overlap; a second fault on the same target replaces the first.
@@ -64,31 +64,34 @@ class Fault:
     down: bool = False
     direction: Direction = "both"
     delay_s: float = 0.0
+    damage: float = 0.0
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
             raise UsageError(f"{self.direction!r} is no direction", hint=f"one of {', '.join(DIRECTIONS)}")
-        for name, ratio in (("drop", self.drop), ("ce", self.ce)):
+        for name, ratio in (("drop", self.drop), ("ce", self.ce), ("damage", self.damage)):
             if not 0 <= ratio <= 1:
                 raise UsageError(f"{name} = {ratio} is out of range", hint="a ratio from 0 to 1; 0.2 is 20 %")
         if not 0 <= self.delay_s <= MAX_DELAY_S:
             raise UsageError(f"a delay of {self.delay_s:g} s is out of range", hint=f"at most {MAX_DELAY_S:g} s")
         if not (self.taps or self.rate_bits_per_s or self.down or self.delay_s):
-            raise UsageError("this fault would break nothing", hint="give --drop, --down, --rate, --delay or --ce")
+            hint = "give --drop, --down, --rate, --delay, --ce or --damage"
+            raise UsageError("this fault would break nothing", hint=hint)
         if self.down and (self.taps or self.rate_bits_per_s or self.delay_s):
-            raise UsageError("a link that is down carries nothing to drop, mark or delay", hint="give --down alone")
+            raise UsageError("a link that is down carries nothing another fault could change", hint="give --down alone")
         if self.down and self.direction != "both":
             raise UsageError("a link loses its carrier in both directions", hint="give --drop for one of them")
 
     @property
     def taps(self) -> bool:
         """Does it take the fault program?"""
-        return self.drop > 0 or self.ce > 0
+        return self.drop > 0 or self.ce > 0 or self.damage > 0
 
     @property
     def what(self) -> str:
         """In words."""
         parts = [f"drop {self.drop * 100:g}%" if self.drop else "", f"ce {self.ce * 100:g}%" if self.ce else ""]
+        parts += [f"damage {self.damage * 100:g}%" if self.damage else ""]
         parts += [f"rate {self.rate_bits_per_s / 1e6:g} Mbit/s" if self.rate_bits_per_s else ""]
         parts += [f"delay {self.delay_s * 1000:g} ms" if self.delay_s else ""]
         parts += ["link down" if self.down else ""]
@@ -173,7 +176,7 @@ def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any
             tap.attach(pins, ((fabric.namespace(e.node), e.port, d) for e, d in target.taps))
         record["monotonic_ns"] = time.monotonic_ns()
         if fault.taps:
-            tap.set_off(pins, fault.drop, fault.ce)
+            tap.set_off(pins, fault.drop, fault.ce, fault.damage)
         apply_ports(fabric, desired(fabric, before), desired(fabric, after))
         delay.stop(*_relay(state, target))
         if fault.delay_s:

@@ -21,8 +21,8 @@ from mrcd.errors import MachineError
 OBJECT = Path(__file__).resolve().parents[2] / "build" / "fault.bpf.o"
 PROGRAM = "lab_fault"
 ALWAYS = 1 << 32  # probabilities are in parts of 2^32
-SETTINGS = struct.Struct("=QQ")  # struct fault_settings: drop, ce
-COUNTERS = struct.Struct("=QQQQ")  # struct fault_counters: passed, dropped, marked, first_drop_ns
+SETTINGS = struct.Struct("=QQQ")  # struct fault_settings: drop, ce, damage
+COUNTERS = struct.Struct("=QQQQQ")  # struct fault_counters: passed, dropped, marked, damaged, first_drop_ns
 _ONLY = struct.pack("=I", 0)
 
 
@@ -33,6 +33,7 @@ class Counters:
     passed_skbs: int = 0
     dropped_skbs: int = 0
     marked_skbs: int = 0
+    damaged_skbs: int = 0
     first_drop_ns: int | None = None  # CLOCK_MONOTONIC
 
 
@@ -67,21 +68,21 @@ def attached(pins: Path) -> bool:
     return (pins / "settings").exists()
 
 
-def set_off(pins: Path, drop: float, ce: float) -> None:
-    """From now on, on all ports: drop and mark with these probabilities (0 to 1), counting from zero."""
+def set_off(pins: Path, drop: float, ce: float, damage: float) -> None:
+    """From now on, on all ports: drop, mark and damage with these probabilities (0 to 1), counting from zero."""
     with libbpf.opened(pins / "counters") as fd:
         libbpf.update_elem(fd, _ONLY, bytes(COUNTERS.size))
-    _set(pins, drop, ce)
+    _set(pins, drop, ce, damage)
 
 
 def disarm(pins: Path) -> None:
     """From now on let everything pass; the counters stay."""
-    _set(pins, 0, 0)
+    _set(pins, 0, 0, 0)
 
 
-def _set(pins: Path, drop: float, ce: float) -> None:
+def _set(pins: Path, *ratios: float) -> None:
     with libbpf.opened(pins / "settings") as fd:
-        libbpf.update_elem(fd, _ONLY, SETTINGS.pack(round(drop * ALWAYS), round(ce * ALWAYS)))
+        libbpf.update_elem(fd, _ONLY, SETTINGS.pack(*(round(r * ALWAYS) for r in ratios)))
 
 
 def read(pins: Path) -> Counters:
@@ -90,8 +91,8 @@ def read(pins: Path) -> Counters:
         return Counters()
     with libbpf.opened(pins / "counters") as fd:
         raw = libbpf.lookup_elem(fd, _ONLY, COUNTERS.size)
-    passed, dropped, marked, first_drop_ns = COUNTERS.unpack(raw or bytes(COUNTERS.size))
-    return Counters(passed, dropped, marked, first_drop_ns or None)
+    passed, dropped, marked, damaged, first_drop_ns = COUNTERS.unpack(raw or bytes(COUNTERS.size))
+    return Counters(passed, dropped, marked, damaged, first_drop_ns or None)
 
 
 def detach(pins: Path) -> None:
