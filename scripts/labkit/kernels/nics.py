@@ -156,9 +156,10 @@ class Checks:
                 h0.plug(tap)
                 self.wait_until_good()
         for flow, holes in pulled.items():
-            ok = median(holes) < HOLE_MS
+            added = median(holes) - median(quiet[flow])  # an emulated machine stands still at times, pulled or not
             words = f"longest holes {_ms(holes)} after {PULLS} pulls, {_ms(quiet[flow])} without"
-            self.say("cable pulled", f"TCP {flow}: no hole of {HOLE_MS} ms", ok, words)
+            check = f"TCP {flow}: a pull adds no hole of {HOLE_MS} ms"
+            self.say("cable pulled", check, added < HOLE_MS, words, f"{median(holes)} ms")
         self.say("cable pulled", "seen, and back by itself", True, f"all EVs GOOD after each of {PULLS}")
 
     def _is_down(self, plane: int) -> bool:
@@ -167,6 +168,9 @@ class Checks:
 
     def _has_mtu(self, name: str, mtu: int) -> bool:
         return self.status(name).get("mtu") == mtu
+
+    def _set_mtu(self, mtu: int) -> None:
+        self.pair.each(f"for n in {' '.join(self.pair.interfaces)}; do ip link set $n mtu {mtu}; done")
 
     def _set_queues(self, count: int) -> None:
         for nic in self.pair.interfaces:
@@ -228,7 +232,7 @@ class Checks:
 
     def mtu(self) -> None:
         """9000 bytes: the NICs first, then the cluster file."""
-        self.pair.each(f"for n in {' '.join(self.pair.interfaces)}; do ip link set $n mtu 9000; done")
+        self._set_mtu(9000)
         self.pair.reload(mtu=9000)
         for name in NAMES:
             self.pair.wait(functools.partial(self._has_mtu, name, 9000), f"{name} has gone over to MTU 9000")
@@ -238,6 +242,7 @@ class Checks:
 
     def vlan(self) -> None:
         """VLAN interfaces on both planes, at MTU 9000."""
+        self._set_mtu(9000)
         names = [f"{nic}.{pair.VLAN}" for nic in self.pair.interfaces]
         for nic, name in zip(self.pair.interfaces, names, strict=True):
             self.pair.each(f"ip link add link {nic} name {name} type vlan id {pair.VLAN}; ip link set {name} up")
