@@ -172,6 +172,15 @@ static __always_inline int report_due(const struct mrc_rounds *rounds, const str
 	       !unanswered(rounds);
 }
 
+/* Whether make_room() will do with a clone of this packet: the kernel shortens none that is a tunnel's. */
+static __always_inline int can_ride(struct __sk_buff *skb)
+{
+	__u32 first;
+
+	return (!skb->gso_size && skb->len + probe_length(report_size(0, &first)) <= settings.inner_mtu) ||
+	       !encapsulated(skb);
+}
+
 /* Let a request ride on this packet, if one is due; it is not pushed yet, or popped already: mrc_probe makes
  * the request of a clone. Returns 1 if it did.
  */
@@ -188,7 +197,7 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	if (!report_due(rounds, turn, r->now, asked_ns, gap_us))
 		return 0;
 	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
-	if (r->number == NO_SLOT || !begin_round(rounds, r, asked_ns))
+	if (r->number == NO_SLOT || !can_ride(skb) || !begin_round(rounds, r, asked_ns))
 		return 0;
 	if (turn->unprobed >= settings.probe_packets)
 		set_alarm(r->host_id, r->now);

@@ -47,7 +47,7 @@ static __always_inline void keep_beating(struct __sk_buff *skb, const struct mrc
 	if (aged(now, beat->wanted_ns, MRC_BEAT_NS))
 		beat->wanted_ns = now;
 	before = *(volatile __u64 *)&beat->made_ns;
-	if (!aged(now, beat->ns, BEAT_LOST_NS) || !aged(now, before, BEAT_LOST_NS) ||
+	if (!aged(now, beat->ns, BEAT_LOST_NS) || !aged(now, before, BEAT_LOST_NS) || encapsulated(skb) ||
 	    __sync_val_compare_and_swap(&beat->made_ns, before, now) != before)
 		return;
 	beat->id = bpf_get_prandom_u32() | 1; /* an older one that comes round after all ends */

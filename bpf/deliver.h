@@ -8,11 +8,10 @@
 #ifndef MRC_DELIVER_H
 #define MRC_DELIVER_H
 
-#include <bpf/bpf_core_read.h>
-
 #include "arith.h"
 #include "parse.h"
 #include "states.h"
+#include "tunnel.h"
 
 #define IP_FRAGMENT 0x3fff /* of iphdr.frag_off: the offset, and that more follow */
 
@@ -91,16 +90,8 @@ static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 	return 0;
 }
 
-/* The kernel's own view of an skb; libbpf finds out where it has these fields. */
-struct sk_buff___kernel {
-	__u32 data_len;
-	__u32 truesize;
-	__u32 end;
-} __attribute__((preserve_access_index));
 struct skb_shared_info___kernel {
 } __attribute__((preserve_access_index));
-
-extern void *bpf_cast_to_kern_ctx(void *) __ksym __weak; /* kernel 6.2 and later */
 
 #define CACHE_ALIGN(n) (((n) + 63) & ~63u)
 
@@ -145,6 +136,8 @@ static __noinline int deliver(struct __sk_buff *skb, int xdp)
 
 	if (!self || !self->overlay_ifindex || parse_flow(skb, &f))
 		return TC_ACT_UNSPEC;
+	if (skb->gso_size && f.ip_proto == IPPROTO_UDP)
+		restore_lengths(skb);
 	eth = (void *)(long)skb->data;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return TC_ACT_UNSPEC;

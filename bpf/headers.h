@@ -5,13 +5,8 @@
 #include "arith.h"
 #include "drop.h"
 #include "parse.h"
+#include "tunnel.h"
 #include "verifier.h"
-
-/* UAPI headers before Linux 6.3 lack them. */
-#ifndef BPF_F_ADJ_ROOM_DECAP_L3_IPV4
-#define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
-#define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
-#endif
 
 /* Ethernet and IPv6; then an SRH, if any; then the rest. */
 #define OUTER_L3 (ETH_HLEN + sizeof(struct ipv6hdr))
@@ -125,25 +120,21 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct mrc_plan
 	return bpf_redirect(plane->ifindex, 0);
 }
 
-#define ALREADY (-114) /* -EALREADY */
-
-/* Make room for outer headers. The kernel takes one tunnel per packet: what has one already, VXLAN over mrc0 or a
- * popped packet that is forwarded, keeps its inner offsets, and the NIC need know no more. A burst would need the outer
- * ones too, to be cut; returns ALREADY.
+/* Make room for the outer headers of a path. Returns 0, or ALREADY if this is a burst that has to be cut first, or another
+ * error.
  */
-static __always_inline int make_headroom(struct __sk_buff *skb, __u32 length)
+static __always_inline int make_headroom(struct __sk_buff *skb, const struct push *p)
 {
+	__u32 length = outer_length(p->ev);
 	int error = bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC,
 					BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
 						BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
 
-	if (error == ALREADY && !skb->gso_size)
-		return bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, 0);
-	return error;
+	return error == ALREADY ? nest(skb, length, p->plane->nests) : error;
 }
 
 /* Push: make room for the headers, count the packet on its EV, write them and send it. `segments`: packets that it will
- * be on the wire. A burst that is a tunnel's goes on to mrc0, which cuts it: its packets come back by mrc0's peer.
+ * be on the wire. A burst that has to be cut first goes on to mrc0, which does: its packets come back by mrc0's peer.
  */
 static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u32 host_id, __u32 segments, __u64 now,
 				     int at_mrc0)
@@ -152,7 +143,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	int error;
 
 	p->payload = skb->len - ETH_HLEN;
-	error = make_headroom(skb, outer_length(p->ev));
+	error = make_headroom(skb, p);
 	if (error == ALREADY && at_mrc0)
 		return TC_ACT_UNSPEC;
 	if (error)

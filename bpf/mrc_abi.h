@@ -259,7 +259,8 @@ struct mrc_plane {
 	__u16 vlan; /* daemon: VLAN id; 0 = untagged */
 	__u8 smac[6]; /* daemon */
 	__u8 dmac[6]; /* daemon: the T0's, from the neighbour table; all 0 = not resolved yet */
-	__u8 reserved[6];
+	__u8 nests; /* daemon: 1 = bursts that have a tunnel already go to it whole (tunnel.h) */
+	__u8 reserved[5];
 	__u8 address[16]; /* daemon: outer source of what this host sends */
 	__u8 sid[16]; /* daemon: outer destination of what arrives */
 };

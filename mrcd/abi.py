@@ -232,7 +232,8 @@ PLANE = np.dtype(
         ("vlan", _u16),
         ("smac", _u8, 6),
         ("dmac", _u8, 6),
-        ("reserved", _u8, 6),
+        ("nests", _u8),
+        ("reserved", _u8, 5),
         ("address", _u8, 16),
         ("sid", _u8, 16),
     ]

@@ -121,6 +121,7 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
             continue
         mac = macs.get(port.nic.ifindex)
         record["vlan"] = port.vlan
+        record["nests"] = port.physical.kind == "veth"  # others may not know the outer of two tunnels
         record["smac"] = _mac(port.nic.mac)
         record["address"] = np.frombuffer(plan.addresses[plane].packed, np.uint8)
         record["sid"] = np.frombuffer(plan.sids[plane].packed, np.uint8)

@@ -17,7 +17,7 @@ log = logging.getLogger("mrcd")
 RETRY_S = 1.0
 _TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
 _SEGMENTATION = (*_TSO, "tx-udp-segmentation")
-_TUNNELS = tuple(
+TUNNEL_SEGMENTATION = tuple(
     f"tx-{kind}-segmentation" for kind in ("udp_tnl", "udp_tnl-csum", "gre", "gre-csum", "ipxip4", "ipxip6")
 )
 
@@ -66,7 +66,7 @@ class Nics:
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         wanted = {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst)
-        set_offload(self.mrc0.name, wanted | dict.fromkeys(_TUNNELS, False))  # see make_headroom in bpf/headers.h
+        set_offload(self.mrc0.name, wanted | dict.fromkeys(TUNNEL_SEGMENTATION, False))  # see make_headroom in bpf/headers.h
         hooks.enable_ipv6(self.mrc0.name)
         hooks.loosen(self.mrc0.name)
         await self._netlink.sync_addresses(self.mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)

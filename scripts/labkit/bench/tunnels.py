@@ -1,0 +1,176 @@
+"""Goodput through VXLAN over mrc0 beside the same VXLAN over a plain route, host to host, by turns.
+
+Two overlay networks of the same MTU: the ends of one are the addresses that mrcd serves, those of the other are addresses
+on plane 0; over IPv6 without UDP checksums (RFC 6935). A round measures one right after the other, every second round the other way round; both with the same
+receive settings. TCP hands GSO bursts to the VXLAN device. Over the plain route they cross the lab's veth NICs whole.
+"cut" is the same where the NICs offer no tunnel segmentation, as most of those without knowledge of VXLAN: the kernel
+cuts every burst of both into the packets that a wire would carry.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
+
+from labkit import observe
+from labkit.api import Lab
+from labkit.bench import candidates, cells, receive
+from labkit.bench.candidates import MRCD, PLAIN, Candidate
+from labkit.bench.part import Options, Part, requirement
+from labkit.bench.run import run
+from labkit.entry import progress
+from labkit.flow import Ends
+from labkit.observe import Document
+from mrcd.ctl.render import Column, percent, table
+from mrcd.netlink import set_offload
+from mrcd.nics import TUNNEL_SEGMENTATION
+
+ROUNDS = 8
+SECONDS = 1.0
+LEAST = 0.9  # goodput by that over the plain route
+_MTU = 1500  # of the links
+_HEADERS = {4: 20 + 8 + 8 + 14, 6: 40 + 8 + 8 + 14}  # of VXLAN: IP, UDP, VXLAN, inner Ethernet
+_NUMBERS = {MRCD: 1, PLAIN: 2}
+_LOAD = cells.LOADS[0]
+WHOLE, CUT = "whole", "cut"
+
+
+def measure(lab: Lab, options: Options) -> Document:
+    """One lab: over IPv4 and IPv6, with NICs that leave bursts whole and with NICs that have them cut."""
+    lab.up(direct=True, mtu=_MTU)
+    observe.wait_until_good(lab, lab.fabric.hosts)
+    options = replace(options, seconds=options.seconds or SECONDS)
+    found = []
+    for version in options.versions:
+        with _tunnels(lab, version) as ways:
+            found.append(_cell(lab, version, WHOLE, ways, options))
+            with _cutting(lab):
+                found.append(_cell(lab, version, CUT, ways, options))
+    return {
+        "seconds": options.seconds,
+        "mtu_bytes": _MTU,
+        "cells": found,
+        "requirements": [r for c in found for r in requirements(c)],
+    }
+
+
+def _cell(lab: Lab, version: int, nics: str, ways: list[Candidate], options: Options) -> Document:
+    runs: dict[str, list[Document]] = {c.name: [] for c in ways}
+    before = _drops(lab)
+    for number in range(options.pairs or ROUNDS):
+        for c in ways if number % 2 == 0 else reversed(ways):
+            with receive.in_force(lab, c.name, receive.EQUAL):
+                runs[c.name].append(run(lab, c, _LOAD, options))
+        rates = ", ".join(f"{name} {r[-1]['bits_per_s'] / 1e9:.2f}" for name, r in runs.items())
+        progress(f"tunnels: IPv{version}, {nics}, round {number + 1}: {rates} Gbit/s")
+    drops = {reason: n - before.get(reason, 0) for reason, n in _drops(lab).items() if n > before.get(reason, 0)}
+    return {
+        "version": version,
+        "nics": nics,
+        "candidates": [
+            {
+                "name": c.name,
+                "what": c.words,
+                "median_bits_per_s": median(r["bits_per_s"] for r in runs[c.name]),
+                "median_cpu_s_per_gbit": median(r["cpu_s_per_gbit"] or 0.0 for r in runs[c.name]),
+                "runs": runs[c.name],
+            }
+            for c in ways
+        ],
+        "ratio": cells.compared(PLAIN, runs[MRCD], runs[PLAIN]),
+        "drops": drops,
+    }
+
+
+def requirements(cell: Document) -> list[Document]:
+    """What is required of a cell. Pure."""
+    name, goodput = _name(cell), cell["ratio"]["goodput"]
+    met = goodput["median"] is not None and goodput["median"] >= LEAST
+    return [
+        requirement(f"{name}: mrcd / plain, goodput, is at least {LEAST:g}", met, cells.said_of(goodput)),
+        requirement(f"{name}: no packet is dropped", not cell["drops"], str(cell["drops"] or "none")),
+    ]
+
+
+@contextlib.contextmanager
+def _tunnels(lab: Lab, version: int) -> Iterator[list[Candidate]]:
+    """A block in which there are both overlay networks between the two hosts."""
+    below = {c.name: c for c in candidates.all_of(lab, version)}
+    mtu = candidates.inner_mtu(lab) - _HEADERS[version]
+    words = {MRCD: "VXLAN over mrc0: sprayed over all EVs", PLAIN: "VXLAN over plane 0, no encapsulation by mrcd"}
+    with contextlib.ExitStack() as undo:
+        found = []
+        for name, number in _NUMBERS.items():
+            below[name].install(lab)
+            e = below[name].ends
+            own, far = f"192.168.{70 + number}.1", f"192.168.{70 + number}.2"
+            for host, here, there, address in (
+                (e.source, e.source_address, e.target_address, own),
+                (e.target, e.target_address, e.source_address, far),
+            ):
+                device = f"vxlan-{name}"
+                kind = f"vxlan id {number} local {here} remote {there} dstport 4789 udp6zerocsumtx udp6zerocsumrx"
+                lab.exec(host, f"ip link add {device} mtu {mtu} type {kind}".split(), check=True)
+                undo.callback(lab.exec, host, ["ip", "link", "del", device])
+                lab.exec(host, ["ip", "address", "add", f"{address}/24", "dev", device], check=True)
+                lab.exec(host, ["ip", "link", "set", device, "up"], check=True)
+            ends = Ends(e.source, own, e.target, far)
+            found.append(Candidate(name, version, words[name], ends, sprayed=name == MRCD))
+        yield found
+
+
+@contextlib.contextmanager
+def _cutting(lab: Lab) -> Iterator[None]:
+    """A block in which the hosts' NICs offer no tunnel segmentation."""
+    config = lab.fabric.config
+    nics = [(h, name) for h in candidates.pair(lab) for name in config.interface_names(config.host(h))]
+
+    def offer(on: bool) -> None:
+        for host, name in nics:
+            with lab.inside(host):
+                set_offload(name, dict.fromkeys(TUNNEL_SEGMENTATION, on))
+
+    try:
+        offer(False)
+        yield
+    finally:
+        offer(True)
+
+
+def _drops(lab: Lab) -> dict[str, int]:
+    """Reason → packets that the programs of both hosts have dropped."""
+    every = [observe.client(lab, host).get("/v1/status")["drops"] for host in candidates.pair(lab)]
+    return {reason: sum(d.get(reason, 0) for d in every) for reason in {r for d in every for r in d}}
+
+
+def _name(cell: Document) -> str:
+    return f"VXLAN over IPv{cell['version']}, bursts {cell['nics']}"
+
+
+def lines(document: Document) -> list[str]:
+    """A table of all cells."""
+    headings = ("Gbit/s MEDIAN", "CPU s/Gbit", "CPU BUSY %", "RETRANS", "MSS")
+    rows = [
+        [
+            _name(cell),
+            c["name"],
+            f"{c['median_bits_per_s'] / 1e9:.2f}",
+            f"{c['median_cpu_s_per_gbit']:.4f}",
+            percent(median(r["cpu_busy_ratio"] for r in c["runs"])),
+            str(round(median(r["retransmitted_segments"] for r in c["runs"]))),
+            str(c["runs"][0]["mss_bytes"]),
+            c["what"],
+        ]
+        for cell in document["cells"]
+        for c in cell["candidates"]
+    ]
+    first = Column("WHERE"), Column("CANDIDATE")
+    return [
+        f"VXLAN: goodput and CPU of one TCP flow through it, host to host, links of MTU {document['mtu_bytes']} bytes, "
+        f"{document['seconds']:g} s per run, by turns",
+        f"  whole: NICs (veth) that take tunnels' bursts; cut: the same without, the kernel cuts them. {receive.WORDS['equal']}",
+        *table([*first, *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False),
+    ]
+
+
+PART = Part("tunnels", measure, lines)
