@@ -17,7 +17,7 @@
 #include "parse.h"
 
 #define ALREADY (-114) /* -EALREADY */
-#define SPARE 8 /* bytes */
+#define SPARE 4 /* bytes */
 
 /* UAPI headers before Linux 6.3 lack them. */
 #ifndef BPF_F_ADJ_ROOM_DECAP_L3_IPV4

@@ -1,20 +1,27 @@
-"""Tunnels over mrc0, as of a container network: the kernel takes one tunnel per packet, and ours is the second."""
+"""Tunnels over mrc0, as of a container network, and hosts that forward: to the kernel ours is a second tunnel."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
-from labkit import observe
+from labkit import observe, relay
 from labkit.api import Lab
-from labkit.kernels.guest import TUNNEL, TUNNELS, iperf3, make_tunnel
-from tests.lab.conftest import TWO_HOSTS, mrcctl
+from labkit.flow import Ends, Flow
+from labkit.kernels.guest import TUNNEL, TUNNELS, dropped, iperf3, make_tunnel
+from labkit.stream import Stream
+from mrcd.netlink import set_offload
+from mrcd.nics import TUNNEL_SEGMENTATION
+from tests.lab.conftest import TWO_HOSTS, wait_until
+
+LEAST = 1e8  # bit/s: bursts that arrive in pieces that do not fit together leave 1e7, by what is sent again
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Lab]:
     lab = Lab("test-tunnels")
-    lab.up(**TWO_HOSTS)
-    observe.wait_until_good(lab, ("h0", "h1"))
+    lab.up(**(TWO_HOSTS | {"hosts": 3}))
+    observe.wait_until_good(lab, lab.fabric.hosts)
     yield lab
     lab.down()
 
@@ -24,10 +31,64 @@ def test_bursts_of_a_tunnel_are_sprayed(small: Lab, kind: str) -> None:
     if not make_tunnel(small, TUNNELS[kind]):
         pytest.skip(f"this kernel has no {kind}")
     try:
-        before = mrcctl(small, "h0", "status")["drops"].get("push_failed", 0)
+        before = dropped(small)
         goodput, words = iperf3(small, "h1", 4, 1, [], address=TUNNEL.format(2))
-        assert goodput > 0, words
-        assert mrcctl(small, "h0", "status")["drops"].get("push_failed", 0) == before
+        assert goodput > LEAST, words
+        assert dropped(small) == before
     finally:
         for host in ("h0", "h1"):
             small.exec(host, ["ip", "link", "del", "tunnel"])
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut by the NIC"])
+def test_bursts_of_vxlan_reach_the_nics_whole(small: Lab, cut: bool) -> None:
+    """The segments are those that the tunnel alone would have sent, if a NIC has the kernel cut them."""
+    nics = small.fabric.config.interface_names(small.fabric.config.host("h0"))
+
+    def offer(on: bool) -> None:
+        with small.inside("h0"):
+            for nic in nics:
+                set_offload(nic, dict.fromkeys(TUNNEL_SEGMENTATION, on))
+
+    assert make_tunnel(small, TUNNELS["VXLAN"])
+    try:
+        offer(not cut)
+        with Flow(small, Ends("h0", TUNNEL.format(1), "h1", TUNNEL.format(2))) as flow:
+            flow.poll(0.5)
+            counted, sent = sprayed(small), on_wires(small)
+            flow.poll(1)
+            counted, sent = sprayed(small) - counted, on_wires(small) - sent
+            flow.finish()
+        assert sum(flow.bins.values()) * 8 > LEAST
+        assert counted > 1000
+        assert sent > 0.9 * counted if cut else sent < counted / 4
+    finally:
+        offer(True)
+        for host in ("h0", "h1"):
+            small.exec(host, ["ip", "link", "del", "tunnel"])
+
+
+def sprayed(lab: Lab) -> int:
+    """Packets that h0 has counted on its EVs to h1."""
+    return sum(int(p["tx_packets"]) for p in observe.paths(lab, "h0", "h1"))
+
+
+def on_wires(lab: Lab) -> int:
+    """Packets and bursts that h0's NICs have sent."""
+    nics = lab.fabric.config.interface_names(lab.fabric.config.host("h0"))
+    links = json.loads(lab.exec("h0", ["ip", "-s", "-j", "link"], check=True).stdout)
+    return sum(int(link["stats64"]["tx"]["packets"]) for link in links if link["ifname"] in nics)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_host_forwards_bursts_of_one_peer_to_another(small: Lab, version: int) -> None:
+    with relay.through(small, "h0", "h1", "h2") as flows:
+        ends = flows[version == 6]
+        before = dropped(small)
+        goodput, words = iperf3(small, "h2", version, 1, ["-B", ends.source_address], address=ends.target_address)
+        assert goodput > LEAST, words
+        with Stream(small, ends, rate=20_000, burst=20, size=1000) as stream:
+            wait_until("a second's packets are sent", lambda: stream.mark() > 20_000)
+            result = stream.finish()
+        assert result.received == result.sent > 0
+        assert dropped(small) == before

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labkit import observe
+from labkit import observe, relay
 from labkit.api import Lab
 from labkit.bench import lifecycle
 from labkit.bringup import REPOSITORY
 from labkit.patience import patience
+from labkit.stream import Stream
 from mrcd import config, features, topology, verify
+from mrcd.abi import KernelHas
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.errors import MrcdError
 from mrcd.objects import object_path
@@ -135,27 +137,45 @@ TUNNELS = {
     "IPIP": "ipip local {here} remote {there}",
     "GRE": "gre local {here} remote {there}",
 }
+TUNNEL = "192.168.77.{}"
 
 
 def tunnels(say: Say, _: Path) -> None:
-    """Tunnels over mrc0, as of a container network: TCP bursts go through each, and none is refused."""
-    with _lab(SMALLEST) as it:
-        observe.wait_until_good(it, ("h0", "h1"), PATIENCE_S)
+    """Tunnels over mrc0, as of a container network, and a host that forwards: bursts go through, none is refused."""
+    with _lab(SMALLEST | {"hosts": 3}) as it:
+        observe.wait_until_good(it, it.fabric.hosts, PATIENCE_S)
         for kind, words in TUNNELS.items():
             if not make_tunnel(it, words):
                 say("tunnels", kind, True, "skipped: this kernel has no such device")
                 continue
             goodput, found = iperf3(it, "h1", 4, 2, [], address=TUNNEL.format(2))
-            drops = {h: observe.client(it, h).get("/v1/status")["drops"] for h in ("h0", "h1")}
-            refused = sum(d.get("push_failed", 0) for d in drops.values())
-            more = {k: n for d in drops.values() for k, n in d.items() if n}
-            ok = goodput > 0 and not refused
-            say("tunnels", kind, ok, f"{found}; drops {more or 'none'}", bits_per_second=goodput)
+            drops = dropped(it)
+            say("tunnels", kind, goodput > 0 and not drops, f"{found}; drops {drops or 'none'}", bits_per_second=goodput)
             for host in ("h0", "h1"):
                 it.exec(host, ["ip", "link", "del", "tunnel"], check=True)
+        with relay.through(it, "h0", "h1", "h2") as flows:
+            for version, ends in zip((4, 6), flows, strict=True):
+                more = ["-B", ends.source_address]
+                goodput, found = iperf3(it, "h2", version, 2, more, address=ends.target_address)
+                say("tunnels", f"forward TCP over IPv{version}", goodput > 0, found, bits_per_second=goodput)
+                if not features.kernel_has() & KernelHas.DECAP_L3:
+                    say("tunnels", f"forward UDP bursts over IPv{version}", True, "skipped: the kernel cannot cut them")
+                    continue
+                with Stream(it, ends, rate=_RATE) as stream:
+                    time.sleep(2)
+                    result = stream.finish()
+                ok = 0 < result.sent == result.received
+                found = f"{result.received} of {result.sent} packets arrived"
+                say("tunnels", f"forward UDP bursts over IPv{version}", ok, found)
+            drops = dropped(it)
+            say("tunnels", "forward, no drops", not drops, f"drops {drops or 'none'}")
 
 
-TUNNEL = "192.168.77.{}"
+def dropped(it: Lab) -> dict[str, int]:
+    """Reason → packets that the programs of all hosts have dropped. A router joins multicast groups, which no peer has."""
+    every = [observe.client(it, host).get("/v1/status")["drops"] for host in it.fabric.hosts]
+    reasons = {reason for d in every for reason in d} - {"no_peer"}
+    return {reason: sum(d.get(reason, 0) for d in every) for reason in sorted(reasons)}
 
 
 def make_tunnel(it: Lab, words: str) -> bool:
