@@ -173,7 +173,7 @@ static __always_inline int report_due(const struct mrc_rounds *rounds, const str
 }
 
 /* Whether make_room() will do with a clone of this packet: the kernel shortens none that is a tunnel's. */
-static __always_inline int can_ride(struct __sk_buff *skb)
+static __noinline int can_ride(struct __sk_buff *skb)
 {
 	__u32 first;
 

@@ -39,7 +39,7 @@ struct sk_buff___kernel {
 extern void *bpf_cast_to_kern_ctx(void *) __ksym __weak; /* kernel 6.2 and later */
 
 /* Whether the kernel takes a packet for a tunnel's. */
-static __always_inline int encapsulated(struct __sk_buff *skb)
+__noinline int encapsulated(struct __sk_buff *skb)
 {
 	const struct sk_buff___kernel *k = (void *)skb;
 

@@ -66,7 +66,8 @@ class Nics:
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         wanted = {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst)
-        set_offload(self.mrc0.name, wanted | dict.fromkeys(TUNNEL_SEGMENTATION, False))  # see make_headroom in bpf/headers.h
+        wanted |= dict.fromkeys(TUNNEL_SEGMENTATION, False)  # mrc0 cuts what mrc_push leaves: see bpf/tunnel.h
+        set_offload(self.mrc0.name, wanted)
         hooks.enable_ipv6(self.mrc0.name)
         hooks.loosen(self.mrc0.name)
         await self._netlink.sync_addresses(self.mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)

@@ -14,11 +14,11 @@ _ROUTES_WITHIN_S = 20.0  # on an emulated CPU
 
 @contextlib.contextmanager
 def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[Ends]]:
-    """A block in which packets from `source` to addresses of `target`'s containers go through `relay`. Yields the ends of
-    such flows, IPv4 first. What the target sends back goes directly.
+    """A block in which packets from `source` to addresses of `target`'s containers go through `relay`. Yields the ends
+    of such flows, IPv4 first. What the target sends back goes directly.
 
-    To the source these addresses are the relay's: its daemon alone gets a cluster file in which the containers' prefixes
-    of both are exchanged.
+    To the source these addresses are the relay's: its daemon alone gets a cluster file in which the containers'
+    prefixes of both are exchanged.
     """
     own, middle, far = (_containers(lab.fabric.config, h) for h in (source, relay, target))
     file = lab.state.cluster_file
@@ -51,7 +51,7 @@ def _wait_for(lab: Lab, ends: Ends) -> None:
     until = time.monotonic() + _ROUTES_WITHIN_S
     while lab.exec(ends.source, ["ping", "-c1", "-W1", "-I", ends.source_address, ends.target_address]).returncode:
         if time.monotonic() > until:
-            raise MachineError(f"{ends.target_address} does not answer {ends.source_address} within {_ROUTES_WITHIN_S:g} s")
+            raise MachineError(f"{ends.target_address} is silent for {_ROUTES_WITHIN_S:g} s", hint="scripts/lab status")
         time.sleep(0.02)
 
 

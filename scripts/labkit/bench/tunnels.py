@@ -1,10 +1,10 @@
 """Goodput through VXLAN over mrc0 beside the same VXLAN over a plain route, host to host, by turns.
 
-Two overlay networks of the same MTU: the ends of one are the addresses that mrcd serves, those of the other are addresses
-on plane 0; over IPv6 without UDP checksums (RFC 6935). A round measures one right after the other, every second round the other way round; both with the same
-receive settings. TCP hands GSO bursts to the VXLAN device. Over the plain route they cross the lab's veth NICs whole.
-"cut" is the same where the NICs offer no tunnel segmentation, as most of those without knowledge of VXLAN: the kernel
-cuts every burst of both into the packets that a wire would carry.
+Two VXLAN networks of the same MTU: the ends of one are the addresses that mrcd serves, those of the other are addresses
+on plane 0. VXLAN is as iproute2 makes it by default, but without UDP checksums over IPv6 (RFC 6935): with them mrcd cuts
+its bursts. A round measures one right after the other, every second round the other way round, with the same receive
+settings. "whole": the NICs (veth) take the bursts that TCP hands to the VXLAN device. "cut": they offer no tunnel
+segmentation, and the kernel cuts each burst into the packets that a wire carries.
 """
 
 import contextlib
@@ -168,7 +168,8 @@ def lines(document: Document) -> list[str]:
     return [
         f"VXLAN: goodput and CPU of one TCP flow through it, host to host, links of MTU {document['mtu_bytes']} bytes, "
         f"{document['seconds']:g} s per run, by turns",
-        f"  whole: NICs (veth) that take tunnels' bursts; cut: the same without, the kernel cuts them. {receive.WORDS['equal']}",
+        "  whole: NICs (veth) that take tunnels' bursts; cut: the same without, the kernel cuts them",
+        f"  {receive.WORDS[receive.EQUAL]}",
         *table([*first, *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False),
     ]
 

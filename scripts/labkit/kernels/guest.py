@@ -150,7 +150,8 @@ def tunnels(say: Say, _: Path) -> None:
                 continue
             goodput, found = iperf3(it, "h1", 4, 2, [], address=TUNNEL.format(2))
             drops = dropped(it)
-            say("tunnels", kind, goodput > 0 and not drops, f"{found}; drops {drops or 'none'}", bits_per_second=goodput)
+            ok, found = goodput > 0 and not drops, f"{found}; drops {drops or 'none'}"
+            say("tunnels", kind, ok, found, bits_per_second=goodput)
             for host in ("h0", "h1"):
                 it.exec(host, ["ip", "link", "del", "tunnel"], check=True)
         with relay.through(it, "h0", "h1", "h2") as flows:
@@ -172,7 +173,8 @@ def tunnels(say: Say, _: Path) -> None:
 
 
 def dropped(it: Lab) -> dict[str, int]:
-    """Reason → packets that the programs of all hosts have dropped. A router joins multicast groups, which no peer has."""
+    """Reason → packets that the programs of all hosts have dropped, but those to nobody: a router joins multicast
+    groups, which no peer has."""
     every = [observe.client(it, host).get("/v1/status")["drops"] for host in it.fabric.hosts]
     reasons = {reason for d in every for reason in d} - {"no_peer"}
     return {reason: sum(d.get(reason, 0) for d in every) for reason in sorted(reasons)}
