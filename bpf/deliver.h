@@ -136,7 +136,7 @@ static __noinline int deliver(struct __sk_buff *skb, int xdp)
 
 	if (!self || !self->overlay_ifindex || parse_flow(skb, &f))
 		return TC_ACT_UNSPEC;
-	if (skb->gso_size && f.ip_proto == IPPROTO_UDP)
+	if (f.ip_proto == IPPROTO_UDP)
 		restore_lengths(skb);
 	eth = (void *)(long)skb->data;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from ipaddress import IPv4Network, IPv6Network
 
 from labkit.api import Lab
 from labkit.flow import Ends
@@ -55,7 +56,7 @@ def _wait_for(lab: Lab, ends: Ends) -> None:
         time.sleep(0.02)
 
 
-def _containers(cluster: config.Config, host: str) -> list[config.Network]:
+def _containers(cluster: config.Config, host: str) -> list[IPv4Network | IPv6Network]:
     return [p for p in cluster.host(host).prefixes if p.prefixlen < p.max_prefixlen]
 
 

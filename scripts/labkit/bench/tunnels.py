@@ -1,7 +1,7 @@
 """Goodput through VXLAN over mrc0 beside the same VXLAN over a plain route, host to host, by turns.
 
-Two VXLAN networks of the same MTU: the ends of one are the addresses that mrcd serves, those of the other are addresses
-on plane 0. VXLAN is as iproute2 makes it by default, but without UDP checksums over IPv6 (RFC 6935): with them mrcd cuts
+Two VXLAN networks of the same MTU: the ends of one are the addresses that mrcd serves, those of the other addresses on
+plane 0. VXLAN is as iproute2 makes it by default, but without UDP checksums over IPv6 (RFC 6935): with them mrcd cuts
 its bursts. A round measures one right after the other, every second round the other way round, with the same receive
 settings. "whole": the NICs (veth) take the bursts that TCP hands to the VXLAN device. "cut": they offer no tunnel
 segmentation, and the kernel cuts each burst into the packets that a wire carries.

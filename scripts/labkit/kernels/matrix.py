@@ -19,7 +19,7 @@ from labkit.kernels.packages import Kernel
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
 
-_TIMEOUT_S = {"programs": 90.0, "smoke": 180.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0, "tunnels": 240.0}
+_TIMEOUT_S = {"programs": 90.0, "smoke": 180.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0, "tunnels": 600.0}
 
 
 @dataclass(frozen=True)
