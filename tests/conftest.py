@@ -2,5 +2,20 @@
 
 import signal
 
+import pytest
+
 # A shell starts what is to run in the background with SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One more option, for machines whose CPU is emulated."""
+    parser.addoption("--one-of-each", action="store_true", help="run each test with its first parameters only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Obey --one-of-each."""
+    if config.getoption("one_of_each"):
+        first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+        config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
+        items[:] = [item for item in items if item in first.values()]

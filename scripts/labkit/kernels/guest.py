@@ -17,7 +17,7 @@ from labkit import observe, relay
 from labkit.api import Lab
 from labkit.bench import lifecycle
 from labkit.bringup import REPOSITORY
-from labkit.patience import patience
+from labkit.patience import FACTOR, patience
 from labkit.stream import Stream
 from mrcd import config, features, topology, verify
 from mrcd.abi import KernelHas
@@ -85,8 +85,9 @@ def variants() -> dict[str, bytes]:
 
 
 def packets(say: Say, results: Path) -> None:
-    """The packet tests of the repository."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/packet"]
+    """The packet tests of the repository: on an emulated CPU each with its first parameters only."""
+    argv = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--maxfail=20", "-p", "no:cacheprovider", "tests/packet"]
+    argv += ["--one-of-each"] if FACTOR > 1 else []
     with (results / "packets").open("w", encoding="utf-8") as out:
         done = subprocess.run(argv, cwd=REPOSITORY, stdout=out, stderr=out, timeout=1500, check=False)
     last = (results / "packets").read_text(encoding="utf-8").strip().splitlines()[-1]
