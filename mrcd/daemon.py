@@ -182,6 +182,7 @@ class Daemon:
     async def _reconcile(self, *, merging: bool = True) -> None:
         """Interfaces, addresses, first hops: actual state to desired state."""
         await self.nics.look()
+        self.view.cuts = hooks.cuts(self.plan, self.nics.ports)
         self._write_receiver(merging=merging)
         bitmap = (
             install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs) & ~self.nics.lost_planes()

@@ -11,6 +11,17 @@ _NAMES = {
 }
 
 
+_WITHOUT = {
+    KernelHas.KERN_CTX: "bpf_cast_to_kern_ctx (6.2): bursts of tunnels are cut at mrc0",
+    KernelHas.DECAP_L3: "BPF_F_ADJ_ROOM_DECAP_L3 (6.3): bursts of tunnels are cut at mrc0, those of UDP not forwarded",
+}
+
+
+def lacking(has: KernelHas) -> list[str]:
+    """What a kernel has not, since which release others have it, and what becomes of it. Pure."""
+    return [words for feature, words in _WITHOUT.items() if not feature & has]
+
+
 def kernel_has(btf: Path = _BTF) -> KernelHas:
     """What the programs may use of this kernel; without BTF nothing. BTF has each name once, between zero bytes."""
     try:

@@ -1,15 +1,21 @@
 """Where the programs are attached on this host, and why there."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mrcd import abi
+from mrcd import abi, drivers
 from mrcd.config import Granularity, Hook
 from mrcd.dataplane import Dataplane
+from mrcd.drivers import Cut, Device
 from mrcd.errors import KernelError, MachineError
 from mrcd.links import Attachment, Point
+from mrcd.netlink import set_offload
 from mrcd.netmessages import Link
+from mrcd.topology import Plan
+
+log = logging.getLogger("mrcd")
 
 _HEADERS = 14 + 40 + 8 + 32 + 32  # bytes: Ethernet, IPv6, UDP, struct mrc_hdr, struct mrc_probe
 
@@ -21,6 +27,7 @@ class Port:
     plane: int
     nic: Link
     physical: Link
+    device: Device = field(default_factory=Device)  # of `physical`
 
     @property
     def vlan(self) -> int:
@@ -28,8 +35,15 @@ class Port:
         return self.nic.vlan if self.physical is not self.nic else 0
 
 
-def ports(interfaces: tuple[str, ...], links: dict[str, Link]) -> dict[int, Port]:
-    """The plane NICs that exist. A VLAN interface is served on the NIC below it, if that is here."""
+def _unread(_: Link) -> Device:
+    return Device()
+
+
+def ports(
+    interfaces: tuple[str, ...], links: dict[str, Link], read: Callable[[Link], Device] = _unread
+) -> dict[int, Port]:
+    """The plane NICs that exist. A VLAN interface is served on the NIC below it, if that is here. `read` asks
+    the driver."""
     by_index = {link.ifindex: link for link in links.values()}
     found = {}
     for plane, name in enumerate(interfaces):
@@ -37,7 +51,7 @@ def ports(interfaces: tuple[str, ...], links: dict[str, Link]) -> dict[int, Port
         if nic is None:
             continue
         physical = by_index.get(nic.lower, nic) if nic.vlan and nic.lower is not None else nic
-        found[plane] = Port(plane, nic, physical)
+        found[plane] = Port(plane, nic, physical, read(physical))
     return found
 
 
@@ -49,15 +63,14 @@ def tc_hooks(overlay: Iterable[Link], links: Iterable[Link]) -> list[tuple[int, 
     ]
 
 
-def choose(wanted: Hook, link: Link) -> tuple[list[Point], str]:
+def choose(wanted: Hook, link: Link, device: Device) -> tuple[list[Point], str]:
     """The XDP points to try for mrc_pop, best first, and the reason if there is none.
 
     tc ingress is always there too: it reflects and settles probes, and pops what XDP leaves.
     """
     if wanted == "auto":
-        if link.kind is not None:
-            return [], f"{link.kind} is a virtual interface: tc keeps its bursts whole, XDP would cut them"
-        return ["xdp"], ""
+        reason = drivers.without_native_xdp(link, device)
+        return ([] if reason else ["xdp"]), reason
     if wanted == "tc":
         return [], "configured"
     return [wanted], ""
@@ -72,9 +85,12 @@ def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port, first: int) -> tu
     tc = Attachment(f"pop-{first}", "mrc_pop", link.name, link.ifindex, "ingress")
     how = dataplane.attach(tc)
     pins = {tc.name}
-    points, reason = choose(wanted, link)
+    points, reason = choose(wanted, link, port.device)
     document: dict[str, object] = {"plane": port.plane, "hook": how, "hook_reason": reason or None, "fallback": False}
     for point in points:
+        if drivers.trusts_the_outer(link, port.device, point):
+            set_offload(link.name, {drivers.RX_CHECKSUM: False})
+            log.warning("%s: %s is off now, so that checksums behind XDP are verified", link.name, drivers.RX_CHECKSUM)
         xdp = Attachment(f"pop-{point}-{first}", "mrc_pop_xdp", link.name, link.ifindex, point)
         try:
             dataplane.attach(xdp)
@@ -91,6 +107,15 @@ def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port, first: int) -> tu
             document["hook"] = f"{point} + {how}"
             document["hook_reason"] = "configured" if wanted != "auto" else "native XDP of the driver"
     return pins, document
+
+
+def cuts(plan: Plan, ports: dict[int, Port]) -> dict[int, Cut]:
+    """Plane → who cuts the bursts that leave by it; empty where there are none."""
+    c = plan.config.cluster
+    if c.granularity == "packet":
+        return {}
+    found = ((p, port.physical, port.device) for p, port in ports.items())
+    return {p: drivers.cut(link, device, srh=plan.needs_srh, udp_port=c.udp_port) for p, link, device in found}
 
 
 def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tuple[Attachment, dict[str, object]]:

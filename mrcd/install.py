@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import abi
+from mrcd import abi, drivers
 from mrcd.giveway import by_and_by
 from mrcd.hooks import Port
 from mrcd.netmessages import Link
@@ -121,7 +121,7 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
             continue
         mac = macs.get(port.nic.ifindex)
         record["vlan"] = port.vlan
-        record["nests"] = port.physical.kind == "veth"  # others may not know the outer of two tunnels
+        record["nests"] = drivers.takes_nested(port.physical, port.device)
         record["smac"] = _mac(port.nic.mac)
         record["address"] = np.frombuffer(plan.addresses[plane].packed, np.uint8)
         record["sid"] = np.frombuffer(plan.sids[plane].packed, np.uint8)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address, ip_address
 
-from mrcd import abi, cpus, hooks, routes
+from mrcd import abi, cpus, drivers, hooks, routes
 from mrcd.errors import MachineError, MrcdError
 from mrcd.links import Point
 from mrcd.netlink import Netlink, made_with, set_offload
@@ -17,9 +17,6 @@ log = logging.getLogger("mrcd")
 RETRY_S = 1.0
 _TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
 _SEGMENTATION = (*_TSO, "tx-udp-segmentation")
-TUNNEL_SEGMENTATION = tuple(
-    f"tx-{kind}-segmentation" for kind in ("udp_tnl", "udp_tnl-csum", "gre", "gre-csum", "ipxip4", "ipxip6")
-)
 
 
 class Nics:
@@ -66,14 +63,14 @@ class Nics:
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         wanted = {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst)
-        wanted |= dict.fromkeys(TUNNEL_SEGMENTATION, False)  # mrc0 cuts what mrc_push leaves: see bpf/tunnel.h
+        wanted |= dict.fromkeys(drivers.TUNNELS, False)  # mrc0 cuts what mrc_push leaves: see bpf/tunnel.h
         set_offload(self.mrc0.name, wanted)
         hooks.enable_ipv6(self.mrc0.name)
         hooks.loosen(self.mrc0.name)
         await self._netlink.sync_addresses(self.mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)
         self._lost.clear()
         self._links = links = await self._netlink.links()
-        self.ports = hooks.ports(self.plan.interfaces, links)
+        self.ports = hooks.ports(self.plan.interfaces, links, drivers.read)
         for missing in set(range(c.planes)) - self.ports.keys():
             self._warn(f"plane {missing}: there is no interface {self.plan.interfaces[missing]}")
         if not self.ports:

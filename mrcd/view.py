@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import __version__, bpfinfo, cpus, events, foreign, histograms, peers
+from mrcd import __version__, bpfinfo, cpus, events, features, foreign, histograms, peers
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
 from mrcd.configtext import config_text
+from mrcd.drivers import Cut
 from mrcd.errors import MachineError, UsageError, no_peer
 from mrcd.giveway import by_and_by, give_way
 from mrcd.health import hold_down_ns
@@ -45,8 +46,10 @@ class View:
         self._tables = tables
         self._plan = plan_
         self._pins = pins
+        self._kernel_lacks = features.lacking(features.kernel_has())
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
+        self.cuts: Mapping[int, Cut] = {}  # plane → who cuts its bursts, as far as known
         self.bad_ns: NDArray[np.int64] | None = None  # (peers, evs_per_peer): the judge's, if there is one
 
     def status(self) -> Document:
@@ -81,6 +84,7 @@ class View:
             "pins": {"directory": str(self._pins), "lost": lost},
             "foreign": [] if lost else self._foreign({link["program_id"] for link in links}),
             "links": links,
+            "kernel_lacks": self._kernel_lacks,
             "inner_mtu": self._plan.inner_mtu,
             "mtu": c.mtu,
             "udp_port": c.udp_port,
@@ -180,6 +184,8 @@ class View:
                     "hook": hook.get("hook"),
                     "hook_reason": hook.get("hook_reason"),
                     "fallback": bool(hook.get("fallback")),
+                    "bursts": self.cuts[i].where if i in self.cuts else None,
+                    "bursts_reason": self.cuts[i].reason if i in self.cuts else None,
                     "up": bool(ports & (1 << i)),
                     "gateway_mac": mac.hex(":") if any(mac) else None,
                     "address": str(self._plan.addresses[i]),

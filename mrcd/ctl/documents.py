@@ -46,6 +46,7 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
     ]
     if doc.get("foreign"):
         pairs.append(("foreign", _foreign(doc["foreign"])))
+    pairs += [("kernel", f"lacks {words}") for words in doc.get("kernel_lacks") or ()]
     if (doc.get("pins") or {}).get("lost"):
         pairs.append(("pins", f"{doc['pins']['lost']}: see `mrcctl doctor`"))
     alone = doc.get("forwarding_without_daemon") or {}
@@ -60,7 +61,7 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
     lines = facts(pairs, room)
     planes = doc.get("planes") or []
     if planes:
-        lines += ["", *_planes(planes, colour, room), *facts(_pop_reasons(planes), room)]
+        lines += ["", *_planes(planes, colour, room), *facts(_reasons(planes), room)]
     return lines
 
 
@@ -171,15 +172,24 @@ def _planes(planes: Sequence[Document], colour: bool, room: int | None) -> list[
     return table(columns, rows, colour=colour, room=room)
 
 
-def _pop_reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:
-    """Why pop is where it is, once for all planes of which the same is true."""
-    by_reason: dict[tuple[str, bool], list[str]] = {}
+_CUT = {"nic": "the NIC cuts them", "cpu": "THE CPU CUTS THEM", "whole": "sent whole"}
+
+
+def _reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:
+    """Why pop is where it is, and who cuts bursts, once for all planes of which the same is true."""
+    pop: dict[str, list[str]] = {}  # words → planes
+    cut: dict[str, list[str]] = {}
     for p in planes:
         if p.get("hook_reason"):
-            by_reason.setdefault((str(p["hook_reason"]), bool(p.get("fallback"))), []).append(text(p.get("plane")))
+            words = "FALLBACK: " * bool(p.get("fallback")) + str(p["hook_reason"])
+            pop.setdefault(words, []).append(text(p.get("plane")))
+        if p.get("bursts"):
+            words = f"{_CUT.get(str(p['bursts']), p['bursts'])}: {text(p.get('bursts_reason'))}"
+            cut.setdefault(words, []).append(text(p.get("plane")))
     return [
-        ("pop", f"plane{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {'FALLBACK: ' * fallback}{reason}")
-        for (reason, fallback), numbers in by_reason.items()
+        (name, f"plane{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {words}")
+        for name, found in (("pop", pop), ("bursts", cut))
+        for words, numbers in found.items()
     ]
 
 

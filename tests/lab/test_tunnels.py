@@ -10,8 +10,8 @@ from labkit.api import Lab
 from labkit.flow import Ends, Flow
 from labkit.kernels.guest import TUNNEL, TUNNELS, dropped, iperf3, make_tunnel
 from labkit.stream import Stream
+from mrcd.drivers import TUNNELS as TUNNEL_OFFLOADS
 from mrcd.netlink import set_offload
-from mrcd.nics import TUNNEL_SEGMENTATION
 from tests.lab.conftest import TWO_HOSTS, wait_until
 
 LEAST = 1e8  # bit/s: bursts that arrive in pieces that do not fit together leave 1e7, by what is sent again
@@ -48,7 +48,7 @@ def test_bursts_of_vxlan_reach_the_nics_whole(small: Lab, cut: bool) -> None:
     def offer(on: bool) -> None:
         with small.inside("h0"):
             for nic in nics:
-                set_offload(nic, dict.fromkeys(TUNNEL_SEGMENTATION, on))
+                set_offload(nic, dict.fromkeys(TUNNEL_OFFLOADS, on))
 
     assert make_tunnel(small, TUNNELS["VXLAN"])
     try:

@@ -9,6 +9,7 @@ import pytest
 from mrcd.ctl import tools
 from mrcd.ctl.examine import command, kernel, report  # importing the command registers the checks
 from mrcd.ctl.examine.result import CHECKS, Answers, Context, Outcome, Site, examine, skip, some
+from mrcd.drivers import Device
 from mrcd.errors import MachineError
 from mrcd.netmessages import Link
 
@@ -51,6 +52,8 @@ def nic(name: str, ifindex: int, **other: Any) -> Link:
 
 
 LINKS = {x.name: x for x in (nic("p0", 2), nic("p1", 3), nic("mrc0", 4, mtu=9020), nic("mrc0p", 5, mtu=9020))}
+CUTS = Device("i40e", {"tx-udp_tnl-segmentation": True})
+CUTS_NOT = Device("i40e", {"tx-udp_tnl-segmentation": False})
 HOOKS = {
     (2, "ingress"): ["mrc_pop"],
     (3, "ingress"): ["mrc_pop"],
@@ -67,7 +70,7 @@ class FakeMachine:
         self.files: Mapping[str, str | None] = FILES | other.pop("files", {})
         self.given: dict[str, Any] = {
             "uname": ("6.12.0", "#1 SMP PREEMPT_DYNAMIC"), "links": LINKS,
-            "offloads": {"tx-udp_tnl-segmentation": True},
+            "offloads": {}, "device": CUTS, "kernel_lacks": [],
             "speed_mbit": 100_000, "receive_queues": {0: 10**6, 1: 10**6 + 5}, "xdp_features": 0x7F,
             "neighbours": {2: "02:00:00:00:00:02", 3: "02:00:00:00:00:02"}, "hooks": HOOKS, "feature": True,
             "try_programs": (True, ""), "try_seg6": (True, ""), "clock_synchronised": True, "module": True,
@@ -177,7 +180,7 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("nic.xdp", {**bad_nic(kind=None), "xdp_features": None}, "SKIP", "not tell", ""),
         ("nic.merging", {"offloads": {"rx-gro-list": True}}, "FAIL", "rx-gro-list is on at p0", "ethtool -K p0"),
         ("nic.merging", {"offloads": {"rx-udp-gro-forwarding": True}}, "FAIL", "glued", "rx-udp-gro-forwarding off"),
-        ("nic.segmentation", {**bad_nic(kind=None), "offloads": {}}, "WARN", "p1 cannot cut", "ethtool -K"),
+        ("nic.segmentation", {**bad_nic(kind=None), "device": CUTS_NOT}, "WARN", "CPU cuts bursts: p1", "ethtool -K"),
         ("nic.queues", {"receive_queues": {0: 10**6, 1: 0, 2: 0}}, "WARN", "queue 0 of p0's 3 has 100 %", "rx-flow"),
         ("nic.first_hop", {"neighbours": {2: "02:00:00:00:00:02"}}, "FAIL", "resolved on p1", "ip neigh show dev p1"),
         ("hooks.foreign", hooks(p0=["cil", "mrc_pop"]), "FAIL", "in front of ours: cil at ingress of p0", "p0 ingress"),

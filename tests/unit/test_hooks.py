@@ -9,6 +9,7 @@ import pytest
 from mrcd import hooks
 from mrcd.config import Granularity, Hook
 from mrcd.dataplane import Dataplane
+from mrcd.drivers import Device
 from mrcd.errors import KernelError, MachineError
 from mrcd.hooks import Port
 from mrcd.links import Attachment, Links
@@ -79,13 +80,13 @@ def test_several_planes_may_be_vlans_of_one_nic() -> None:
     ],
 )
 def test_choice_of_the_pop_hook(wanted: Hook, kind: str | None, points: list[str]) -> None:
-    found, reason = hooks.choose(wanted, link("p0", 2, kind=kind))
+    found, reason = hooks.choose(wanted, link("p0", 2, kind=kind), Device())
     assert found == points
     assert bool(reason) == (not points)  # no XDP: it says why
 
 
 def test_the_reason_names_the_kind() -> None:
-    assert hooks.choose("auto", link("p0", 2, kind="veth"))[1].startswith("veth is a virtual interface")
+    assert hooks.choose("auto", link("p0", 2, kind="veth"), Device())[1].startswith("veth is a virtual interface")
 
 
 class Recorder:

@@ -53,6 +53,8 @@ def site(plan: Plan, pins: str | None = None) -> Site:
         overlay.reordering,
         tuple(str(p) for p in plan.host.prefixes if p.prefixlen < p.max_prefixlen),
         pins,
+        plan.needs_srh,
+        c.udp_port,
     )
 
 

@@ -86,6 +86,16 @@ def mmapable(c: Context) -> Outcome:
     return _feature(c, "mmapable")
 
 
+@check("kernel.lacks")
+def lacks(c: Context) -> Outcome:
+    """What the programs do another way, or not at all, on an older kernel."""
+    missing = c.machine.kernel_lacks()
+    if missing:
+        remedy = "nothing, where no tunnels run over mrc0 and this host forwards nothing; else Linux 6.3 or newer"
+        return warn(f"the kernel lacks {'; '.join(missing)}", remedy)
+    return passed("the kernel has all that the programs use")
+
+
 @check("kernel.programs", "preflight")
 def programs(c: Context) -> Outcome:
     """The verifier's own word: the object is loaded, attached nowhere, and dropped."""

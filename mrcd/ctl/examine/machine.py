@@ -13,8 +13,9 @@ from pathlib import Path
 
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 
-from mrcd import foreign, libbpf
+from mrcd import drivers, features, foreign, libbpf
 from mrcd.ctl.examine import netdev
+from mrcd.drivers import Device
 from mrcd.errors import MachineError, MrcdError
 from mrcd.netlink import Netlink
 from mrcd.netmessages import Link
@@ -108,6 +109,10 @@ class Machine:
 
         return asyncio.run(ask())
 
+    def device(self, link: Link) -> Device:
+        """A NIC's driver and its offloads."""
+        return drivers.read(link)
+
     def offloads(self, name: str) -> dict[str, bool]:
         """Offloads by their ethtool names."""
         try:
@@ -153,6 +158,10 @@ class Machine:
         if os.geteuid():
             raise MachineError("only root may see which programs are attached")
         return [name or _program(number) for number, name in foreign.programs(ifindex, where)]
+
+    def kernel_lacks(self) -> list[str]:
+        """What features.py looks for and this kernel has not, in words."""
+        return features.lacking(features.kernel_has())
 
     def feature(self, name: str) -> bool | None:
         """Whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None if only root can ask."""

@@ -1,6 +1,8 @@
 """Checks of the plane NICs: link, MTU, what the driver can, offloads, queues, first hops, who else is attached."""
 
 from mrcd.ctl.examine.result import Context, Outcome, Site, check, fail, passed, skip, some, warn
+from mrcd.drivers import cut
+from mrcd.hooks import ports
 from mrcd.netmessages import Link
 
 XDP_BASIC, XDP_RX_SG = 0x1, 0x20  # NETDEV_XDP_ACT_*
@@ -117,14 +119,16 @@ def segmentation(c: Context) -> Outcome:
     """Bursts are cut by the NIC, or by the CPU."""
     if _site(c).granularity != "burst":
         return passed("not needed in packet granularity")
-    without = [
-        n.name for n in nics(c) if n.kind is None and not c.machine.offloads(n.name).get("tx-udp_tnl-segmentation")
-    ]
-    if without:
-        return warn(
-            f"{some(without)} cannot cut encapsulated bursts: the CPU does",
-            f"ethtool -K {without[0]} tx-udp_tnl-segmentation on",
-        )
+    site = _site(c)
+    by_cpu: dict[tuple[str, str], list[str]] = {}
+    for port in ports(site.interfaces, c.machine.links(), c.machine.device).values():
+        found = cut(port.physical, port.device, srh=site.srh, udp_port=site.udp_port)
+        if found.where == "cpu":
+            by_cpu.setdefault((found.reason, found.remedy), []).append(port.nic.name)
+    if by_cpu:
+        words = "; ".join(f"{some(names)}: {reason}" for (reason, _), names in by_cpu.items())
+        remedies = [remedy for _, remedy in by_cpu if remedy]
+        return warn(f"the CPU cuts bursts: {words}", "; ".join(remedies) or "nothing; see docs/hardware.md")
     return passed("encapsulated bursts are cut by the NIC, or pass a virtual link whole")
 
 

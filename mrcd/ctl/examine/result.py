@@ -58,6 +58,8 @@ class Site:
     reordering: int = 300
     networks: tuple[str, ...] = ()  # prefixes behind this host, that are not its own addresses
     pins: str | None = None  # where its tables are pinned
+    srh: bool = False  # its packets have one
+    udp_port: int = 4797
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from labkit.entry import progress
 from labkit.flow import Ends
 from labkit.observe import Document
 from mrcd.ctl.render import Column, percent, table
+from mrcd.drivers import TUNNELS as TUNNEL_OFFLOADS
 from mrcd.netlink import set_offload
-from mrcd.nics import TUNNEL_SEGMENTATION
 
 ROUNDS = 8
 SECONDS = 1.0
@@ -128,7 +128,7 @@ def _cutting(lab: Lab) -> Iterator[None]:
     def offer(on: bool) -> None:
         for host, name in nics:
             with lab.inside(host):
-                set_offload(name, dict.fromkeys(TUNNEL_SEGMENTATION, on))
+                set_offload(name, dict.fromkeys(TUNNEL_OFFLOADS, on))
 
     try:
         offer(False)

@@ -86,8 +86,8 @@ def variants() -> dict[str, bytes]:
 
 def packets(say: Say, results: Path) -> None:
     """The packet tests of the repository: on an emulated CPU each with its first parameters only."""
-    argv = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--maxfail=20", "-p", "no:cacheprovider", "tests/packet"]
-    argv += ["--one-of-each"] if FACTOR > 1 else []
+    argv = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--maxfail=20", "-p", "no:cacheprovider"]
+    argv += ["tests/packet", *(["--one-of-each"] if FACTOR > 1 else [])]
     with (results / "packets").open("w", encoding="utf-8") as out:
         done = subprocess.run(argv, cwd=REPOSITORY, stdout=out, stderr=out, timeout=1500, check=False)
     last = (results / "packets").read_text(encoding="utf-8").strip().splitlines()[-1]

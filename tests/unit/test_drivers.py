@@ -1,0 +1,81 @@
+"""What is concluded from a driver and its offloads; the facts are those of docs/hardware.md."""
+
+import pytest
+
+from mrcd import drivers
+from mrcd.drivers import MANGLE_ID, RX_CHECKSUM, UDP_TUNNEL, Device
+from mrcd.netmessages import Link
+
+
+def link(kind: str | None = None) -> Link:
+    return Link("p0", 2, "02:00:00:00:00:01", True, True, 9100, kind, None, 0, noarp=False)
+
+
+@pytest.mark.parametrize(
+    ("driver", "offloads", "reason"),
+    [
+        ("virtio_net", {RX_CHECKSUM: True}, ""),  # its host vouches for nothing while XDP is on
+        ("mlx5_core", {RX_CHECKSUM: False}, ""),
+        ("mlx5_core", {RX_CHECKSUM: True}, "ethtool -K p0 rx off"),
+        ("vmxnet3", {RX_CHECKSUM: False}, "loses what XDP says"),
+        ("e1000e", {}, "no native XDP"),
+        (None, {RX_CHECKSUM: True}, "this driver vouches"),
+    ],
+)
+def test_where_native_xdp_is_of_use(driver: str | None, offloads: dict[str, bool], reason: str) -> None:
+    found = drivers.without_native_xdp(link(), Device(driver, offloads))
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "driver", "point", "trusted"),
+    [
+        (None, "ice", "xdp", True),
+        (None, "ice", "xdp-generic", True),
+        (None, "virtio_net", "xdp", False),
+        (None, "virtio_net", "xdp-generic", True),
+        ("veth", None, "xdp", False),
+    ],
+)
+def test_whose_checksums_are_trusted(kind: str | None, driver: str | None, point: str, trusted: bool) -> None:
+    assert drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
+    assert not drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: False}), point)
+
+
+ON, BOTH = {UDP_TUNNEL: True}, {UDP_TUNNEL: True, MANGLE_ID: True}
+
+
+@pytest.mark.parametrize(
+    ("driver", "offloads", "srh", "port", "where", "remedy"),
+    [
+        ("ice", ON, False, 4797, "nic", ""),
+        ("ice", ON, True, 4797, "cpu", ""),
+        ("i40e", ON, True, 4797, "nic", ""),
+        ("i40e", {UDP_TUNNEL: False}, False, 4797, "cpu", "ethtool -K p0 tx-udp_tnl-segmentation on"),
+        ("ixgbe", ON, False, 4797, "cpu", "tx-tcp-mangleid-segmentation on"),
+        ("ixgbe", BOTH, False, 4797, "nic", ""),
+        ("mlx5_core", ON, False, 4797, "cpu", "udp_port = 6081"),
+        ("mlx5_core", ON, False, 6081, "nic", ""),
+        ("mlx5_core", ON, True, 6081, "cpu", ""),
+        ("bnxt_en", ON, False, 4797, "cpu", ""),
+        ("virtio_net", {}, False, 4797, "cpu", ""),  # its host offers none: nothing to switch on
+        ("new_nic", ON, False, 4797, "nic", ""),
+    ],
+)
+def test_who_cuts_bursts(driver: str, offloads: dict[str, bool], srh: bool, port: int, where: str, remedy: str) -> None:
+    found = drivers.cut(link(), Device(driver, offloads), srh=srh, udp_port=port)
+    assert found.where == where
+    assert remedy in found.remedy
+    assert bool(found.remedy) == bool(remedy)
+    assert found.reason
+
+
+def test_a_virtual_link_leaves_bursts_whole() -> None:
+    assert drivers.cut(link("veth"), Device(), srh=False, udp_port=4797).where == "whole"
+
+
+def test_which_nics_get_bursts_of_two_tunnels() -> None:
+    assert drivers.takes_nested(link("veth"), Device(None, ON))
+    assert drivers.takes_nested(link(), Device("e1000e", {UDP_TUNNEL: False}))
+    assert not drivers.takes_nested(link(), Device("ice", {"tx-gre-segmentation": True}))
