@@ -14,6 +14,7 @@ from mrcd import libbpf
 from mrcd.errors import KernelError
 from mrcd.links import Attachment
 from tests.packet.cluster import EVS, H2
+from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench
 from tests.packet.wires import until
 
@@ -34,6 +35,7 @@ def _filters() -> list[str]:
     return [f["options"]["prog"]["name"] for f in found if "prog" in f.get("options", {})]
 
 
+@needs_tcx
 def test_tcx_link_is_pinned_and_replaced_in_place(bench: Bench, push: Attachment) -> None:
     assert bench.dataplane.attach(push) == "tcx"
     pin = bench.dataplane.pins / "links" / "push-egress"

@@ -10,7 +10,7 @@ from tests.packet.cluster import EVS, H2, PLANES, SLOTS, Setup
 from tests.packet.reports import LAGGING, MS, Asked, Reporter, now, state
 from tests.packet.rig import Bench
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP() / b"x"
 LAST = PLANES - 1

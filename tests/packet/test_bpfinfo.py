@@ -12,6 +12,7 @@ from mrcd.errors import KernelError, MachineError
 from mrcd.links import Attachment
 from mrcd.tables import prefix_key
 from tests.packet.cluster import H2
+from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench
 
 
@@ -26,6 +27,7 @@ def links(bench: Bench) -> dict[str | None, tuple[str, str, str, str, bool]]:
     }
 
 
+@needs_tcx
 def test_links_of_each_kind(bench: Bench) -> None:
     bench.dataplane.detach_others(set())
     attach(bench, "push-egress", "mrc_push", "m0", "egress")
@@ -52,6 +54,7 @@ def test_links_of_each_kind(bench: Bench) -> None:
     assert links(bench) == {}
 
 
+@needs_tcx
 def test_a_link_that_goes_while_they_are_read_is_no_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
     files = bpfinfo._files
@@ -62,6 +65,7 @@ def test_a_link_that_goes_while_they_are_read_is_no_error(bench: Bench, monkeypa
         bench.dataplane.detach_others(set())
 
 
+@needs_tcx
 def test_without_cap_sys_admin_programs_are_known_by_their_pins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     attach(bench, "push-egress", "mrc_push", "m0", "egress")
     attach(bench, "pop-0", "mrc_pop", "n0", "ingress")

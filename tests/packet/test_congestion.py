@@ -8,7 +8,7 @@ from tests.packet.cluster import EVS, H2, PLANES, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
 from tests.packet.rig import Bench
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 CONGESTED = (EvState.SKIP, Reason.CONGESTED)
 PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP() / b"x"

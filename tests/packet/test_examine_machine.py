@@ -12,6 +12,7 @@ from mrcd import config, features, libbpf, topology
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.ctl.examine.machine import Machine
 from mrcd.settings import settings
+from tests.packet.kernel import HAS_TCX, needs_tcx
 from tests.packet.wires import Namespace
 from tests.packet.witness import as_root
 
@@ -39,6 +40,7 @@ def test_nobody_is_attached(ns: Namespace, nics: tuple[int, int]) -> None:
     assert [machine.programs(nics[0], where) for where in ("xdp", "ingress", "egress")] == [[], [], []]
 
 
+@needs_tcx
 def test_programs_are_named_in_the_order_in_which_they_run(ns: Namespace, nics: tuple[int, int], fault: int) -> None:
     tc("qdisc", "add", "dev", "p0", "clsact")
     match = ("protocol", "ip", "u32", "match", "ip", "dst", "10.0.0.1/32")
@@ -75,21 +77,21 @@ def test_what_links_and_drivers_tell(ns: Namespace, nics: tuple[int, int]) -> No
     assert machine.offloads("p0")["rx-gro-list"] is False
     assert machine.speed_mbit("p0") == 10_000  # as veth says
     features = machine.xdp_features(nics[0])
-    assert features is not None
-    assert features & 1
+    if features is not None:  # Linux 6.3
+        assert features & 1
     assert machine.neighbours("fe80::1") == {}
     ns.ip("neigh", "add", "fe80::1", "dev", "p1", "lladdr", "02:00:00:00:00:09", "nud", "permanent")
     assert machine.neighbours("fe80::1") == {nics[1]: "02:00:00:00:00:09"}
 
 
 def test_the_kernel_is_tried_for_real(ns: Namespace) -> None:
-    machine = Machine(SETTINGS)
-    assert [machine.feature(f) for f in ("tcx", "timer", "ringbuf", "mmapable")] == [True] * 4
+    machine, before = Machine(SETTINGS), ns.json("link", "show")
+    assert [machine.feature(f) for f in ("tcx", "timer", "ringbuf", "mmapable")] == [HAS_TCX, True, True, True]
     accepted, words = machine.try_programs()
     assert accepted
     assert re.fullmatch(r"\d+ of 1000000 instructions verified at most, for mrc_\w+", words)
     assert machine.try_seg6() == (True, "")
-    assert [link["ifname"] for link in ns.json("link", "show")] == ["lo"]
+    assert ns.json("link", "show") == before
 
 
 def test_programs_that_the_kernel_refuses_are_told_of() -> None:

@@ -12,7 +12,7 @@ from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import EVERY, MS, SETTLED_MS, Reporter, events, now, unfaded
 from tests.packet.rig import Bench
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 MUTE = Setup(health="loss_samples = 1000\nloss_ratio = 1\noverdue_ms = 10000\nloss_window_ms = 60000")
 mute = pytest.mark.parametrize("bench", [MUTE], indirect=True, ids=[""])

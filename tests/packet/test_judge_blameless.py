@@ -23,7 +23,7 @@ from tests.packet.reports import (
 )
 from tests.packet.rig import Bench
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 
 @unfading

@@ -9,7 +9,7 @@ from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import EVERY, MS, WINDOW, Reporter, events, now, others, state, unfaded
 from tests.packet.rig import Bench
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from tests.packet.cluster import ALL_PORTS, EVS, H2, SLOTS, Setup
 from tests.packet.reports import EVERY, GENERATION, MS, SETTLED_MS, TRIALS, Asked, Reporter, events, now, others
 from tests.packet.rig import Bench
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 _OF_THE_REPLY = ("reply_seq", "replies", "rtt_ns")  # what any reply changes, with a report or without
 

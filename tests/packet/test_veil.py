@@ -12,7 +12,7 @@ from tests.packet.cluster import H2
 from tests.packet.rig import Bench, Hook
 from tests.packet.wires import until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 APART_NS = 2_000_000_000
 """Planes that differ by longer than a test takes."""
