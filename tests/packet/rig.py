@@ -179,6 +179,8 @@ class Bench:
     def close(self) -> None:
         """Take everything down, and see that nothing is left."""
         programs = [_program_id(fd) for fd in self.dataplane._programs.values()]
+        with self.namespace.inside():
+            self.dataplane.detach_others(set())  # clsact filters stay as long as the interfaces, which may be another's
         self._undo.close()
         assert str(self._bpffs) not in Path("/proc/self/mountinfo").read_text()
         until("the programs are unloaded", lambda: not any(map(_program_exists, programs)))
