@@ -10,6 +10,7 @@ IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST_ARGS ?=
 BENCH ?=
 KERNELS ?=
+NICS ?=
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 DESTDIR ?=
@@ -67,6 +68,11 @@ test: set-up ## all tests; PYTEST_ARGS="tests/unit -k name" for some
 test-kernels: set-up ## the programs, packet tests and a lab on Debian's 6.1 and 6.12 in virtual machines, and on this kernel
 	@$(MAKE) build
 	@$(IN_VENV) scripts/kernels test $(KERNELS)
+
+.PHONY: test-nics
+test-nics: set-up ## mrcd on two virtual machines by each of three network cards: traffic, pulled cables, resets, VLANs (NICS=…)
+	@$(MAKE) build
+	@$(IN_VENV) scripts/kernels nics $(NICS)
 
 .PHONY: lint
 lint: set-up ## ruff (rules and format) and mypy (strict)

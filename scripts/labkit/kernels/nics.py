@@ -19,7 +19,8 @@ from labkit.kernels.pair import ADDRESSES, NAMES, PLANES, Pair
 from mrcd.errors import MachineError
 
 MODELS = {"virtio": "virtio-net-pci", "vmxnet3": "vmxnet3", "e1000e": "e1000e"}
-HOOKS = {"virtio": "xdp + tcx", "vmxnet3": "xdp + tcx", "e1000e": "tcx"}  # wanted of mrcd, by its own choice
+HOOKS = {"virtio": "xdp + tcx", "vmxnet3": "tcx", "e1000e": "tcx"}  # by mrcd's own choice, see mrcd/drivers.py
+CONFIGURED = {"vmxnet3": "xdp + tcx"}  # with hook = "xdp", where the driver has native XDP and mrcd does not choose it
 PULLS = 5
 HOLE_MS = 100
 _WINDOW_S, _JUDGED_S = 2.0, 1.5  # after a pull; the end of it may not have been told yet
@@ -86,12 +87,23 @@ class Checks:
     # ---- the checks ----
 
     def hook(self) -> None:
-        """Native XDP where the driver has it, else the fallback with its reason."""
+        """Native XDP where mrcd gains by it, else tc, with the reason."""
         planes: list[dict[str, Any]] = self.status("h0")["planes"]
         for plane in planes:
             words = f"{plane['hook']}: {plane['hook_reason']}"
-            ok = plane["hook"] == HOOKS[self.nic] and plane["fallback"] == ("xdp" not in HOOKS[self.nic])
+            ok = plane["hook"] == HOOKS[self.nic] and bool(plane["hook_reason"])
             self.say("MTU 1500", "hook", ok, f"plane {plane['plane']}: {words}", plane["hook"])
+
+    def configured(self) -> None:
+        """Native XDP all the same, where the configuration wants it and the driver has it."""
+        if self.nic not in CONFIGURED:
+            return
+        self.pair.reload(hook="xdp")
+        self.wait_until_good(hook=[CONFIGURED[self.nic]] * PLANES)
+        self.hook_at('hook = "xdp"')
+        self.reach('hook = "xdp"')
+        self.pair.reload()
+        self.wait_until_good(hook=[HOOKS[self.nic]] * PLANES)
 
     def offloads(self) -> None:
         """Checksums, segmentation and merging are left to the card, or are reported as not."""
@@ -298,6 +310,7 @@ CHECKS: dict[str, Callable[[Checks], None]] = {
     "hook": Checks.hook,
     "offloads": Checks.offloads,
     "reach": lambda checks: checks.reach("MTU 1500"),
+    "configured": Checks.configured,
     "cable": Checks.cable,
     "link": Checks.link,
     "rebind": Checks.rebind,
