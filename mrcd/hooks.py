@@ -130,8 +130,9 @@ def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tu
 
 
 def tunnels_attachment(mrc0_peer: Link) -> Attachment:
-    """Where mrc_push sees, packet by packet, the bursts of tunnels over mrc0, which it does not take whole."""
-    return Attachment("push-tunnels", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
+    """Where mrc_push sees, packet by packet, the bursts of tunnels over mrc0, which it does not take whole. It is where
+    all packets of packet granularity are seen, and has that name: a filter of one hook is replaced, never two."""
+    return Attachment("push-ingress", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
 
 
 def merges(granularity: Granularity, ports: dict[int, Port]) -> bool:

@@ -4,10 +4,15 @@ import signal
 
 import pytest
 
-from labkit.patience import FACTOR
+from labkit.patience import EMULATED
 
 # A shell starts what is to run in the background with SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_NOT_EMULATED = {  # marker → why an emulated CPU skips it
+    "clock": "judged by the clock in microseconds: an emulated CPU stands still for longer",
+    "long": "takes an emulated CPU a minute, and tells little about its kernel",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,11 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Obey --one-of-each, and skip what an emulated CPU is too slow for."""
-    if FACTOR > 1:
-        slow = pytest.mark.skip(reason="judged by the clock in microseconds: an emulated CPU stands still for longer")
+    if EMULATED:
         for item in items:
-            if item.get_closest_marker("clock"):
-                item.add_marker(slow)
+            for name, reason in _NOT_EMULATED.items():
+                if item.get_closest_marker(name):
+                    item.add_marker(pytest.mark.skip(reason=reason))
     if config.getoption("one_of_each"):
         first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
         config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])

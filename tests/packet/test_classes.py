@@ -107,6 +107,7 @@ def _pinned(bench: Bench, flows: Iterable[int]) -> dict[int, int]:
     return {n: ev(bench, packet(sport=10_000 + n, dport=4791)) for n in flows}
 
 
+@pytest.mark.long
 @classes
 @pytest.mark.parametrize("others_dead", [0, 1])
 def test_the_flows_of_a_failed_ev_are_spread_over_its_plane(bench: Bench, others_dead: int) -> None:
@@ -125,6 +126,7 @@ def test_the_flows_of_a_failed_ev_are_spread_over_its_plane(bench: Bench, others
     assert _pinned(bench, stay) == {n: after[n] for n in stay}
 
 
+@pytest.mark.long
 @classes
 def test_the_flows_of_a_plane_without_paths_are_spread_over_the_other_planes(bench: Bench) -> None:
     flows = range(160 * EVS)

@@ -14,7 +14,10 @@ from mrcd.tables import Tables, change_field
 from tests import cluster_files
 from tests.packet.cluster import Setup
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel"),
+    pytest.mark.long,
+]
 
 NAMES = {
     *("mrc_evs", "mrc_ledgers", "mrc_rxs", "mrc_srhs", "mrc_peers", "mrc_rounds", "mrc_planes", "mrc_node"),

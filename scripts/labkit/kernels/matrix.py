@@ -41,8 +41,8 @@ class Row:
 
 
 def run(guests: Sequence[Kernel], parts: Sequence[str], results: Path, *, running: str | None) -> list[Row]:
-    """The rows of these kernels, and of the running one, by its release. Emulated kernels take one CPU each; the
-    running kernel comes after them, alone, as its lab is not as patient."""
+    """The rows of these kernels, and of the running one, by its release. Each takes a CPU; the running kernel, whose
+    lab is less patient, comes last."""
     machine.prepare()
     directories = {k.release: results / k.series for k in guests} | ({running: results / "running"} if running else {})
     for directory in directories.values():
@@ -52,10 +52,10 @@ def run(guests: Sequence[Kernel], parts: Sequence[str], results: Path, *, runnin
             for directory in directories.values():
                 (directory / guest.OTHER_BUILD).write_bytes(other.read_bytes())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        rows = list(pool.map(lambda k: _in_a_guest(k, parts, directories[k.release]), guests))
-    if running:
-        rows.append(_here(running, parts, directories[running]))
-    return rows
+        rows = [pool.submit(_in_a_guest, k, parts, directories[k.release]) for k in guests]
+        if running:
+            rows.append(pool.submit(_here, running, parts, directories[running]))
+    return [row.result() for row in rows]
 
 
 def _argv(parts: Sequence[str]) -> list[str]:
@@ -76,7 +76,12 @@ def _in_a_guest(kernel: Kernel, parts: Sequence[str], results: Path) -> Row:
 def _here(release: str, parts: Sequence[str], results: Path) -> Row:
     progress(f"kernels: {release}, the running one, begins")
     began, error = time.monotonic(), ""
-    environment = {**os.environ, "LAB_RESULTS": str(results), "PYTHONPATH": f"{REPOSITORY / 'scripts'}:{REPOSITORY}"}
+    environment = {
+        **os.environ,
+        "LAB_PATIENCE": "2",
+        "LAB_RESULTS": str(results),
+        "PYTHONPATH": f"{REPOSITORY / 'scripts'}:{REPOSITORY}",
+    }
     with (results / "output").open("w", encoding="utf-8") as out:
         argv, patience = _argv(parts), sum(_TIMEOUT_S[p] for p in parts)
         try:
