@@ -7,10 +7,11 @@ from ipaddress import IPv4Network, IPv6Network
 
 from labkit.api import Lab
 from labkit.flow import Ends
+from labkit.patience import patience
 from mrcd import config
 from mrcd.errors import MachineError
 
-_ROUTES_WITHIN_S = 20.0  # on an emulated CPU
+_ROUTES_WITHIN_S = patience(5.0)
 
 
 @contextlib.contextmanager
@@ -61,4 +62,4 @@ def _containers(cluster: config.Config, host: str) -> list[IPv4Network | IPv6Net
 
 
 def _reload(lab: Lab, host: str) -> None:
-    lab.exec(host, ["mrcctl", "reload"], check=True)
+    lab.exec(host, ["mrcctl", "--timeout", f"{patience(10.0):g}", "reload"], check=True)

@@ -131,6 +131,7 @@ def test_a_flow_that_is_to_stay_keeps_to_its_ev(bench: Bench) -> None:
 
 
 @long
+@pytest.mark.clock
 def test_of_many_flows_not_every_one_has_a_twin(bench: Bench) -> None:
     side, packets = ready(bench), [bytes(ETHERNET / ack()) for _ in range(200)]
     begin = now()

@@ -149,7 +149,7 @@ def tunnels(say: Say, _: Path) -> None:
         observe.wait_until_good(it, it.fabric.hosts, PATIENCE_S)
         for kind, words in TUNNELS.items():
             if not make_tunnel(it, words):
-                say("tunnels", kind, True, "skipped: this kernel has no such device")
+                say("tunnels", kind, True, "this kernel has no such device", cell="skipped")
                 continue
             goodput, found = iperf3(it, "h1", 4, 2, [], address=TUNNEL.format(2))
             drops = dropped(it)
@@ -163,7 +163,8 @@ def tunnels(say: Say, _: Path) -> None:
                 goodput, found = iperf3(it, "h2", version, 2, more, address=ends.target_address)
                 say("tunnels", f"forward TCP over IPv{version}", goodput > 0, found, bits_per_second=goodput)
                 if not features.kernel_has() & KernelHas.DECAP_L3:
-                    say("tunnels", f"forward UDP bursts over IPv{version}", True, "skipped: the kernel cannot cut them")
+                    words = "this kernel cannot cut them (see mrcctl status)"
+                    say("tunnels", f"forward UDP bursts over IPv{version}", True, words, cell="not had")
                     continue
                 with Stream(it, ends, rate=_RATE) as stream:
                     time.sleep(2)
