@@ -44,5 +44,17 @@ def test_tables_name_the_kernel_and_the_program_that_failed() -> None:
         ["mrc_push", "least", "refused", "100"],
         ["mrc_pop", "least", "70", "-"],
     ]
-    assert any(line.split()[-2:] == ["FAILED", "ok"] for line in lines if line.startswith("programs"))
+    assert [" ".join(line.split()) for line in lines if line.startswith(("programs", "smoke"))] == [
+        "programs FAILED, 1 of 2 1 of 1",
+        "smoke - 1 of 1",
+    ]
+    each = matrix.lines([old, new], each=True)
+    assert ["smoke", "ping", "-", "ok"] in [line.split() for line in each]
     assert lines[-1] == "FAILED 6.1: programs: mrc_push, least: why"
+
+
+def test_what_a_kernel_cannot_do_is_named_and_is_no_failure() -> None:
+    cannot = {"part": "tunnels", "check": "GRE", "ok": True, "words": "no such device", "cell": matrix.NOT_HAD}
+    lines = matrix.lines([Row("6.1", (*row("", ("tunnels", "VXLAN", True, -1)).checks, cannot))])
+    assert lines[-2].split() == ["tunnels", "1", "of", "2"]
+    assert lines[-1] == "not had 6.1: tunnels: GRE: no such device"

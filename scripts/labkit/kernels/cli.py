@@ -77,7 +77,7 @@ def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_js
     if as_json:
         entry.print_json({"kernel": packages.kernel(series).release, "rows": [r.document() for r in rows]})
     else:
-        print("\n".join(matrix.lines(rows)))
+        print("\n".join(matrix.lines(rows, each=True)))
     return 0 if all(r.ok for r in rows) else 1
 
 

@@ -5,6 +5,7 @@ python -m labkit.kernels.guest PART…, in the guest of machine.py or on the mac
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -92,7 +93,8 @@ def packets(say: Say, results: Path) -> None:
     with (results / "packets").open("w", encoding="utf-8") as out:
         done = subprocess.run(argv, cwd=REPOSITORY, stdout=out, stderr=out, timeout=1500, check=False)
     last = (results / "packets").read_text(encoding="utf-8").strip().splitlines()[-1]
-    say("packets", "tests/packet", done.returncode == 0, last)
+    counts = ", ".join(re.findall(r"\d+ (?:failed|passed|skipped|errors?)", last))
+    say("packets", "tests/packet", done.returncode == 0, last, cell=counts)
 
 
 # ---- the lab ----
@@ -149,7 +151,7 @@ def tunnels(say: Say, _: Path) -> None:
         observe.wait_until_good(it, it.fabric.hosts, PATIENCE_S)
         for kind, words in TUNNELS.items():
             if not make_tunnel(it, words):
-                say("tunnels", kind, True, "this kernel has no such device", cell="skipped")
+                say("tunnels", kind, True, "this kernel has no such device", cell="not had")
                 continue
             goodput, found = iperf3(it, "h1", 4, 2, [], address=TUNNEL.format(2))
             drops = dropped(it)

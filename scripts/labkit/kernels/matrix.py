@@ -19,6 +19,7 @@ from labkit.kernels.packages import Kernel
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
 
+NOT_HAD = "not had"  # the cell of what a kernel cannot do
 _TIMEOUT_S = {"programs": 90.0, "smoke": 180.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0, "tunnels": 600.0}
 
 
@@ -98,15 +99,21 @@ def _row(release: str, results: Path, error: str, began: float) -> Row:
     return row
 
 
-def lines(rows: Iterable[Row]) -> list[str]:
-    """The tables: instructions per program, then checks per kernel; then every failure with its words. Pure."""
+def lines(rows: Iterable[Row], *, each: bool = False) -> list[str]:
+    """The tables: instructions per program, then parts, or `each` check, per kernel; then what was not had and every
+    failure, with words. Pure."""
     rows = list(rows)
     names = [row.kernel for row in rows]
+    heads, found = (["part", "check"], _checks(rows)) if each else (["part"], _parts(rows))
+    return [*_programs(rows, names), "", *_table(heads, names, found), *_absent(rows), *failures(rows)]
+
+
+def _absent(rows: Iterable[Row]) -> list[str]:
     return [
-        *_programs(rows, names),
-        "",
-        *_table(["part", "check"], names, _results(rows)),
-        *failures(rows),
+        f"{NOT_HAD} {row.kernel}: {c['part']}: {c['check']}: {c['words']}"
+        for row in rows
+        for c in row.checks
+        if c.get("cell") == NOT_HAD
     ]
 
 
@@ -130,13 +137,27 @@ def _programs(rows: list[Row], names: list[str]) -> list[str]:
     return [head, *_table(["program", "settings"], names, found)] if found else []
 
 
-def _results(rows: list[Row]) -> dict[tuple[str, ...], dict[str, str]]:
+def _checks(rows: list[Row]) -> dict[tuple[str, ...], dict[str, str]]:
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         for c in row.checks:
-            key = (c["part"], "all loaded, half of the limit" if c["part"] == "programs" else c["check"])
-            cells = found.setdefault(key, {})
+            cells = found.setdefault((c["part"], c["check"]), {})
             cells[row.kernel] = c.get("cell", "ok") if c["ok"] and cells.get(row.kernel) != "FAILED" else "FAILED"
+    return found
+
+
+def _parts(rows: list[Row]) -> dict[tuple[str, ...], dict[str, str]]:
+    """How many checks passed, of how many; a part's only check may say it better."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        by_part: dict[str, list[dict[str, Any]]] = {}
+        for c in row.checks:
+            by_part.setdefault(c["part"], []).append(c)
+        for part, checks in by_part.items():
+            passed = sum(c["ok"] and c.get("cell") != NOT_HAD for c in checks)
+            word = "" if all(c["ok"] for c in checks) else "FAILED, "
+            cell = checks[0].get("cell", "") if len(checks) == 1 else ""
+            found.setdefault((part,), {})[row.kernel] = word + (cell or f"{passed} of {len(checks)}")
     return found
 
 
