@@ -13,6 +13,7 @@ from labkit.api import Lab
 from labkit.bringup import REPOSITORY
 from labkit.demo import picture, record, report, scenario, screen, text
 from labkit.flow import Ends
+from labkit.patience import patience
 
 _GOING_ON = """\
 The lab is still up:
@@ -40,7 +41,7 @@ def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
     console = Console(stderr=as_json)
     with entry.own_lab(name, keep=keep) as lab:
         lab.up()
-        observe.wait_until_good(lab, lab.fabric.hosts)
+        observe.wait_until_good(lab, lab.fabric.hosts, patience(15.0))
         ends = _ends(lab)
         title = f"One TCP flow {ends.source} → {ends.target} over every path"
         with _screen(console, title) as view:

@@ -11,12 +11,13 @@ from labkit.demo.record import Happened, Recording
 from labkit.evspread import spread
 from labkit.goodput import WIDE_NS
 from labkit.observe import Document
+from labkit.patience import patience
 
 SCHEMA_VERSION = 1
-WITHDRAWN_WITHIN_MS = 200.0
-GOOD_WITHIN_MS = 5000.0
+WITHDRAWN_WITHIN_MS = patience(200.0)
+GOOD_WITHIN_MS = patience(5000.0)
 # TCP's own timer: what is lost twice waits for the retransmission timeout, 200 ms at least on Linux.
-STANDS_AT_MOST_MS = 500.0
+STANDS_AT_MOST_MS = patience(500.0)
 _S, _MS = 1_000_000_000, 1_000_000
 _BEFORE_NS = 2 * _S  # how much before a fault, and at most after it was mended, goodput is averaged over
 _START_NS = _S  # TCP's start does not count as usual

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.patience import patience
+
 SOURCE, TARGET = "h0", "h2"  # under different T0s, so that every plane and T1 lies between them
-DURATION_S = 22.0
+DURATION_S = patience(22.0)
 # The spread over the EVs is taken while nothing is broken, and TCP has long started.
-SPREAD_S = (1.0, 3.9)
+SPREAD_S = (patience(1.0), patience(3.9))
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,6 @@ class Fault:
 
 
 FAULTS = (
-    Fault("t1:1:2", False, "T1 2 of plane 1 is a silent black hole", 4.0, 14.0),
-    Fault("nic:h0:3", True, "h0's link to plane 3 is cut", 9.0, 16.5),
+    Fault("t1:1:2", False, "T1 2 of plane 1 is a silent black hole", patience(4.0), patience(14.0)),
+    Fault("nic:h0:3", True, "h0's link to plane 3 is cut", patience(9.0), patience(16.5)),
 )
