@@ -45,6 +45,7 @@ echo $? >{results}/status
 
 def prepare() -> None:
     """Make the image of what Python reads, as it is now."""
+    CACHE.mkdir(parents=True, exist_ok=True)
     options = ["-noappend", "-quiet", "-no-progress", "-comp", "lz4"]
     done = subprocess.run(["mksquashfs", *_paths(), str(_IMAGE), *options], capture_output=True, text=True, check=False)
     if done.returncode:
