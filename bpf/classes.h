@@ -63,15 +63,6 @@ static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner
 	return by_port ?: classes->dscp[inner->traffic_class >> 2];
 }
 
-static __always_inline int take_ev(__u32 number, struct choice *out)
-{
-	if (number == NO_SLOT)
-		return 0;
-	out->plane = number / settings.evs_per_plane;
-	out->slot = number % settings.evs_per_plane;
-	return 1;
-}
-
 static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, __u32 number)
 {
 	return ports & (1u << (number / settings.evs_per_plane & 31)) && is_usable(peer, number);

@@ -15,6 +15,15 @@ struct choice {
 	__u32 slot;
 };
 
+static __always_inline int take_ev(__u32 number, struct choice *out)
+{
+	if (number == NO_SLOT)
+		return 0;
+	out->plane = number / settings.evs_per_plane;
+	out->slot = number % settings.evs_per_plane;
+	return 1;
+}
+
 /* The first usable slot of a plane at or after `from`, or NO_SLOT. */
 __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 from)
 {
@@ -23,7 +32,20 @@ __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 fro
 	return next_slot(peer->usable, plane * settings.evs_per_plane, settings.evs_per_plane, from);
 }
 
-/* The same. Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a
+/* The number of a usable EV of any of the planes, or NO_SLOT. */
+__noinline __u32 any_usable(const struct mrc_peer *peer, __u32 ports)
+{
+	__u32 plane, slot;
+
+	for (plane = 0; plane < MRC_MAX_PLANES && plane < settings.planes; plane++) {
+		slot = ports & (1u << plane) ? usable_slot(peer, plane, 0) : NO_SLOT;
+		if (slot != NO_SLOT)
+			return plane * settings.evs_per_plane + slot;
+	}
+	return NO_SLOT;
+}
+
+/* As usable_slot. Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a
  * CPU cannot guess where each packet is another peer's.
  */
 static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane, __u32 from)
@@ -50,12 +72,13 @@ static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation 
 				     __u32 host_id, __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
-	__u32 index, i;
+	__u32 index, next, i;
 
 	for (i = 1; i < TRIES; i++) {
-		slot = usable_slot(peer, plane, slot + 1);
-		if (slot == NO_SLOT)
+		next = usable_slot(peer, plane, slot + 1);
+		if (next == NO_SLOT) /* another CPU has just withdrawn the last */
 			break;
+		slot = next;
 		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
 		ev = ev_at(index);
 		if (!ev || !passes(ev, index, turn))
@@ -128,22 +151,21 @@ static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u6
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now,
 				     struct mrc_rotation *turn, struct choice *out)
 {
-	__u32 plane, index;
+	__u32 plane, index, both = ports;
 	struct mrc_ev *ev;
 
 	if (!turn->plane)
 		begin_turns(peer, turn, host_id);
 	if (peer->queued)
 		ports = planes_in_pace(host_id, ports & peer->usable_planes, out->packets);
-	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out))
+	/* The planes in pace may have lost their last EV since: another CPU withdraws EVs meanwhile. */
+	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out) && !take_ev(any_usable(peer, both), out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
 	if (ev && passes(ev, index, turn))
 		out->slot = next_willing(peer, turn, host_id, plane, out->slot);
-	if (out->slot == NO_SLOT)
-		return 0;
 	if (peer->queued)
 		note_sent(host_id, plane, out->packets, now);
 	turn->slot[plane] = out->slot + 1;

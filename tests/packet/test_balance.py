@@ -72,6 +72,14 @@ def test_a_plane_too_far_away_is_left_out_while_another_is_there(bench: Bench) -
     assert pushed(bench, 4) == [0] * LAST + [4]
 
 
+def test_no_packet_is_dropped_for_the_last_evs_of_a_plane_that_another_cpu_withdraws(bench: Bench) -> None:
+    """What a CPU sees that has read which planes are usable just before."""
+    waiting(bench)
+    bench.set_state(H2, EvState.ASSUMED_BAD, *range(LAST * SLOTS, EVS))
+    bench.peer(H2)["usable_planes"] = 1 << LAST
+    assert sum(pushed(bench, 1)) == 1
+
+
 def test_a_plane_that_is_to_drain_is_left_alone(bench: Bench) -> None:
     waiting(bench, quiet_ns=planes(0, last=now() + 1000 * MS))
     assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
