@@ -363,8 +363,10 @@ class Daemon:
                     self._relink |= change.neighbour is None
                     self._reneighbour = True
                     self._wake.set()
-            except Exception as e:
-                log.error("%s; watching links anew", e if isinstance(e, MrcdError) else repr(e))
+            except MrcdError as e:
+                log.error("%s; watching links anew", e)
+            except Exception:  # as of a message that pyroute2 cannot read
+                log.exception("watching links anew")
             await asyncio.sleep(1.0)
 
     async def _follow(self) -> None:
