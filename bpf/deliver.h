@@ -16,15 +16,16 @@
 #define IP_FRAGMENT 0x3fff /* of iphdr.frag_off: the offset, and that more follow */
 
 #define POPPED 0x706f7064
+#define POPPED_OF_BURST (POPPED + 1)
 
-/* What mrc_pop_xdp tells mrc_pop of a packet that it has popped: XDP metadata, in front of the packet. The same for all:
- * the NIC merges none that differ in it.
+/* What mrc_pop_xdp tells mrc_pop of a packet that it has popped: XDP metadata, in front of the packet. The same for all of
+ * TCP: the NIC merges none that differ in it.
  */
 struct popped {
-	__u32 mark; /* POPPED */
+	__u32 mark; /* POPPED; POPPED_OF_BURST: of UDP, and its sender left its burst whole */
 };
 
-static __always_inline void mark_popped(struct xdp_md *ctx)
+static __always_inline void mark_popped(struct xdp_md *ctx, __u32 mark)
 {
 	struct popped *p;
 
@@ -33,14 +34,29 @@ static __always_inline void mark_popped(struct xdp_md *ctx)
 	p = (void *)(long)ctx->data_meta;
 	if ((void *)(p + 1) > (void *)(long)ctx->data)
 		return;
-	p->mark = POPPED;
+	p->mark = mark;
 }
 
-static __always_inline int popped_by_xdp(struct __sk_buff *skb)
+/* Returns how mrc_pop_xdp has marked a packet; 0: it has not popped it. */
+static __always_inline __u32 popped_by_xdp(struct __sk_buff *skb)
 {
 	struct popped *p = (void *)(long)skb->data_meta;
 
-	return (void *)(p + 1) <= (void *)(long)skb->data && p->mark == POPPED;
+	if ((void *)(p + 1) > (void *)(long)skb->data || (p->mark != POPPED && p->mark != POPPED_OF_BURST))
+		return 0;
+	return p->mark;
+}
+
+/* Whether an inner packet is of UDP. */
+static __always_inline int is_udp(void *inner, void *end, __be16 inner_proto)
+{
+	struct iphdr *ip = inner; /* an IPv6 header is longer */
+
+	if ((void *)(ip + 1) > end)
+		return 0;
+	if (inner_proto == bpf_htons(ETH_P_IP))
+		return ip->protocol == IPPROTO_UDP;
+	return ((struct ipv6hdr *)inner)->nexthdr == IPPROTO_UDP;
 }
 
 /* A popped packet's flow. */
@@ -127,8 +143,8 @@ static __always_inline int to_be_merged(struct __sk_buff *skb, const struct mrc_
 	       skb->len <= settings.inner_mtu + ETH_HLEN && accounted_for(skb);
 }
 
-/* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it. */
-static __noinline int deliver(struct __sk_buff *skb, int xdp)
+/* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it; `of_burst`: its sender left its burst whole. */
+static __noinline int deliver(struct __sk_buff *skb, int xdp, int of_burst)
 {
 	struct mrc_node *self = node();
 	struct ethhdr *eth;
@@ -136,7 +152,7 @@ static __noinline int deliver(struct __sk_buff *skb, int xdp)
 
 	if (!self || !self->overlay_ifindex || parse_flow(skb, &f))
 		return TC_ACT_UNSPEC;
-	if (f.ip_proto == IPPROTO_UDP)
+	if (of_burst && f.ip_proto == IPPROTO_UDP)
 		restore_lengths(skb);
 	eth = (void *)(long)skb->data;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)

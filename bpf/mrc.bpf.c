@@ -142,10 +142,10 @@ int mrc_pop(struct __sk_buff *skb)
 	struct cursor c;
 	enum mrc_drop reason;
 	enum parsed parsed;
-	__u32 plane;
+	__u32 plane, mark = popped_by_xdp(skb);
 
-	if (popped_by_xdp(skb))
-		return deliver(skb, 1);
+	if (mark)
+		return deliver(skb, 1, mark == POPPED_OF_BURST);
 	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
 	/* Some drivers leave the headers in fragments. A burst that others sent may have to be copied for that. */
@@ -178,14 +178,14 @@ int mrc_pop(struct __sk_buff *skb)
 		return drop_skb(MRC_DROP_TRUNCATED);
 	/* The tag is beside the packet here, so taking it off moves nothing but the pointers. */
 	if (o.mrc->type == MRC_DATA) {
-		int verdict = pop_data(skb, &o, &a);
+		int of_burst = bpf_ntohs(o.mrc->segments) > 1, verdict = pop_data(skb, &o, &a);
 
 		if (verdict == TC_ACT_UNSPEC && vlan && bpf_skb_vlan_pop(skb))
 			return drop_skb(MRC_DROP_POP_FAILED);
 		if (verdict != TC_ACT_UNSPEC)
 			return verdict;
 		ask_back(skb, &a);
-		return deliver(skb, 0);
+		return deliver(skb, 0, of_burst);
 	}
 	if (vlan) {
 		bpf_skb_vlan_pop(skb);
@@ -201,7 +201,7 @@ SEC("xdp.frags")
 int mrc_pop_xdp(struct xdp_md *ctx)
 {
 	struct cursor c;
-	__u32 packets = 1, plane, headers, length = bpf_xdp_get_buff_len(ctx);
+	__u32 packets = 1, plane, headers, length = bpf_xdp_get_buff_len(ctx), of_burst;
 	struct arrival a = {};
 	struct outer o = {};
 	struct ethhdr eth, *inner_eth;
@@ -238,6 +238,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	if (!lengths_agree(&o, bpf_xdp_get_buff_len(ctx), packets > 1))
 		return drop_xdp(MRC_DROP_TRUNCATED);
 	eth = *o.eth;
+	of_burst = bpf_ntohs(o.mrc->segments) > 1;
 	reason = merge_ecn(o.ip6, o.mrc + 1, c.end, &inner_proto, &ce);
 	count_arrival(&a, packets, length, ce);
 	if (reason)
@@ -249,7 +250,8 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return drop_xdp(MRC_DROP_POP_FAILED);
 	eth.h_proto = inner_proto;
 	*inner_eth = eth;
-	mark_popped(ctx);
+	of_burst = of_burst && is_udp(inner_eth + 1, (void *)(long)ctx->data_end, inner_proto);
+	mark_popped(ctx, of_burst ? POPPED_OF_BURST : POPPED);
 	return XDP_PASS;
 }
 

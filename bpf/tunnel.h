@@ -49,56 +49,61 @@ __noinline int encapsulated(struct __sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD_PROBED(k, encapsulation);
 }
 
-/* Give a popped segment of UDP that has the lengths of its burst its own. The checksum was the burst's, too: over IPv4
- * every receiver takes none (RFC 768, RFC 7348 §5); over IPv6 bursts with a checksum are cut before they are pushed.
+/* Give a popped segment of UDP that has the lengths of its burst its own. Its checksum is none: bursts that have one are cut
+ * before they are pushed (can_be_cut).
  */
 static __noinline void restore_lengths(struct __sk_buff *skb)
 {
 	struct ethhdr *eth = (void *)(long)skb->data;
 	struct iphdr *ip = (void *)(eth + 1);
 	__u32 length = skb->len - ETH_HLEN, l3 = sizeof(struct ipv6hdr);
-	__be16 l4[2] = {}; /* length, checksum */
+	__be16 own;
 
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
 		return;
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
-		__be16 total = bpf_htons(length);
-
 		if (bpf_ntohs(ip->tot_len) <= length)
 			return;
 		l3 = ip->ihl * 4;
-		ip->check = csum_replace16(ip->check, ip->tot_len, total);
-		ip->tot_len = total;
+		own = bpf_htons(length);
+		ip->check = csum_replace16(ip->check, ip->tot_len, own); /* the sum over the header stays the same */
+		ip->tot_len = own;
+		own = bpf_htons(length - l3);
 	} else {
-		struct ipv6hdr *ip6 = (void *)ip;
-
-		if (bpf_ntohs(ip6->payload_len) + l3 <= length)
+		if (bpf_ntohs(((struct ipv6hdr *)ip)->payload_len) + l3 <= length)
 			return;
-		ip6->payload_len = bpf_htons(length - l3);
+		own = bpf_htons(length - l3);
+		bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, payload_len), &own, sizeof(own),
+				    BPF_F_RECOMPUTE_CSUM);
 	}
-	l4[0] = bpf_htons(length - l3);
-	bpf_skb_store_bytes(skb, ETH_HLEN + l3 + offsetof(struct udphdr, len), l4, sizeof(l4), 0);
+	bpf_skb_store_bytes(skb, ETH_HLEN + l3 + offsetof(struct udphdr, len), &own, sizeof(own), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Whether the kernel can cut a burst that is a tunnel's once it has outer headers. */
+/* Whether the kernel can cut a burst that is a tunnel's once it has outer headers. A tunnel's own checksum would stay that
+ * of the burst: mrc0 cuts bursts that have one, and the kernel gives each packet its own.
+ */
 static __always_inline int can_be_cut(struct __sk_buff *skb)
 {
 	__u32 both = MRC_KERNEL_HAS_KERN_CTX | MRC_KERNEL_HAS_DECAP_L3;
 	struct cursor c = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	const struct sk_buff___kernel *k;
+	__u32 l3 = sizeof(struct ipv6hdr);
 	struct ethhdr *eth;
 	struct iphdr *ip;
 	struct udphdr udp;
+	__u8 ip_proto;
 
 	if ((settings.kernel_has & both) != both || !TAKE(&c, eth) || !TAKE(&c, ip) || skb->len > 0xffff)
 		return 0;
 	k = bpf_cast_to_kern_ctx(skb);
 	if (k->inner_network_header == k->network_header)
 		return 1; /* popped: what the kernel knows was true of it before, and is again */
-	if (eth->h_proto == bpf_htons(ETH_P_IP))
-		return ip->protocol == IPPROTO_UDP;
-	return ((struct ipv6hdr *)ip)->nexthdr == IPPROTO_UDP &&
-	       !bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(struct ipv6hdr), &udp, sizeof(udp)) && !udp.check;
+	ip_proto = ((struct ipv6hdr *)ip)->nexthdr;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		ip_proto = ip->protocol;
+		l3 = ip->ihl * 4;
+	}
+	return ip_proto == IPPROTO_UDP && !bpf_skb_load_bytes(skb, ETH_HLEN + l3, &udp, sizeof(udp)) && !udp.check;
 }
 
 /* Make room for outer headers in front of a packet that is a tunnel's. `whole`: its NIC takes such bursts. Returns 0, or

@@ -120,6 +120,53 @@ def test_what_is_dropped_is_not_delivered(bench: Bench) -> None:
     assert bench.drops() == {"bad_version": 1}
 
 
+# ---- a tunnel's burst, which was cut with its outer headers on ----
+
+by_tc_or_xdp = pytest.mark.parametrize(("plane", "xdp"), [(0, None), (2, "xdp")], ids=["tc", "xdp"])
+
+
+def of_length(packet: Packet, more: int) -> Packet:
+    """A datagram without a checksum, whose headers say that it is so much longer."""
+    found, length = packet.copy(), len(packet[UDP]) + more
+    found[UDP].len, found[UDP].chksum = length, 0
+    if IP in found:
+        found[IP].len, found[IP].chksum = 20 + length, None
+    else:
+        found[IPv6].plen = length
+    return found.__class__(bytes(found))
+
+
+@versions
+@by_tc_or_xdp
+def test_a_segment_of_a_tunnel_gets_its_own_lengths(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
+    tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
+    inner = datagram(H2, H0, version)
+    tap.send(bench.arriving("h2", 4 * plane, of_length(inner, 3000), segments=4))
+    assert [f.data for f in received.frames()] == [bytes(ethernet(bench) / of_length(inner, 0))]
+
+
+@versions
+@by_tc_or_xdp
+def test_a_malformed_datagram_stays_so(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
+    """It is none of a burst's: the receiver drops what is shorter than it says."""
+    tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
+    inner = of_length(datagram(H2, H0, version), 3000)
+    tap.send(bench.arriving("h2", 4 * plane, inner))
+    assert [f.data for f in received.frames()] == [bytes(ethernet(bench) / inner)]
+
+
+@versions
+@by_tc_or_xdp
+def test_a_checksum_is_left_as_it_is(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
+    """Bursts that have one are not left whole, so it is wrong, and the receiver has to see that."""
+    tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
+    inner = of_length(datagram(H2, H0, version), 3000)
+    inner[UDP].chksum = 0x1234
+    tap.send(bench.arriving("h2", 4 * plane, inner, segments=4))
+    (frame,) = received.frames()
+    assert Ether(frame.data)[UDP].chksum == 0x1234
+
+
 # ---- the flow's hash ----
 
 
