@@ -55,10 +55,15 @@ def words(cpus: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in spans)
 
 
+def can_steer(path: Path = _DEFAULT) -> bool:
+    """Whether this kernel lets a daemon that is not root choose CPUs; before Linux 6.3 it does not."""
+    return path.exists()
+
+
 @contextmanager
-def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[None]:
-    """A block in which interfaces are made whose received flows spread over these CPUs, each on one. If there are none,
-    or the kernel does not let it, they stay where they come in.
+def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[AbstractSet[int]]:
+    """A block in which interfaces are made whose received flows spread over these CPUs, each on one. Yields those that
+    were set: none if the kernel does not let it, then flows stay where they come in.
 
     By a sysctl, for the files of an interface are root's alone, and /sys may be another network namespace's.
     """
@@ -67,16 +72,17 @@ def steering(cpus: AbstractSet[int], path: Path = _DEFAULT) -> Iterator[None]:
         try:
             before = path.read_text(encoding="ascii").strip()
             path.write_text(mask(cpus), encoding="ascii")
-        except OSError as e:  # before Linux 6.3 there is none
+        except OSError as e:
             log.warning("%s: %s: received flows are handled where they come in", path, e.strerror)
+            cpus = set()
     try:
-        yield
+        yield cpus
     finally:
         if before:
             try:
                 path.write_text(before if before.strip("0,") else "0", encoding="ascii")
             except OSError as e:
-                log.warning("%s stays %s, and was %s: %s", path, mask(cpus), before, e.strerror)
+                log.warning("%s is not %s again: %s", path, before, e.strerror)
 
 
 def steered(interface: str, root: Path = _NET) -> set[int] | None:

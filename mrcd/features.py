@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from mrcd import cpus
 from mrcd.abi import KernelHas
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
@@ -17,9 +18,18 @@ _WITHOUT = {
 }
 
 
-def lacking(has: KernelHas) -> list[str]:
+_WITHOUT_RPS = "rps_default_mask (6.3): flows stay on the CPU that receives them (no RPS), whatever rps_cpus says"
+
+
+def missing() -> list[str]:
+    """What this kernel lacks, in words."""
+    return lacking(kernel_has(), can_steer=cpus.can_steer())
+
+
+def lacking(has: KernelHas, *, can_steer: bool) -> list[str]:
     """What a kernel has not, since which release others have it, and what becomes of it. Pure."""
-    return [words for feature, words in _WITHOUT.items() if not feature & has]
+    found = [words for feature, words in _WITHOUT.items() if not feature & has]
+    return found if can_steer else [*found, _WITHOUT_RPS]
 
 
 def kernel_has(btf: Path = _BTF) -> KernelHas:

@@ -118,10 +118,10 @@ class Netlink:
             # Addresses of their own: those that the kernel makes up, udev would replace a moment later.
             far = {"ifname": peer, "address": _mac(peer), **many}
             add = self._ipr.link("add", ifname=name, address=_mac(name), kind="veth", peer=far, **many)
-            with cpus.steering(rps):
+            with cpus.steering(rps) as steered:
                 await self._do(f"create the veth pair {name}–{peer}", add)
             links = await self.links()
-            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, rps))
+            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, steered))
             await self._do(f"name {name}", alias)
         for end in (peer, name):
             link = links[end]

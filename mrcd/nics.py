@@ -49,7 +49,8 @@ class Nics:
         """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
         there = cpus.online()
-        queues, rps = min(len(there), abi.MERGE_QUEUES), cpus.chosen(overlay.rps_cpus, there)
+        queues = min(len(there), abi.MERGE_QUEUES)
+        rps = cpus.chosen(overlay.rps_cpus, there) if cpus.can_steer() else set()
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,

@@ -46,7 +46,7 @@ class View:
         self._tables = tables
         self._plan = plan_
         self._pins = pins
-        self._kernel_lacks = features.lacking(features.kernel_has())
+        self._kernel_lacks = features.missing()
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.cuts: Mapping[int, Cut] = {}  # plane → who cuts its bursts, as far as known

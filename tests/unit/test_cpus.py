@@ -61,8 +61,9 @@ def test_those_of_this_machine(tmp_path: Path) -> None:
 def test_the_sysctl_is_put_back(tmp_path: Path) -> None:
     file = tmp_path / "rps_default_mask"
     file.write_text("c\n")
-    with cpus.steering({0, 1}, file):
-        assert file.read_text() == "00000003"
+    assert cpus.can_steer(file)
+    with cpus.steering({0, 1}, file) as steered:
+        assert (steered, file.read_text()) == ({0, 1}, "00000003")
     assert file.read_text() == "c"
 
 
@@ -90,10 +91,10 @@ def test_no_cpus_no_sysctl(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_it_is_told_of(tmp_path: Path, caplog: LogCaptureFixture) -> None:
-    done = False
-    with cpus.steering({0, 1}, tmp_path / "missing"):
+    assert not cpus.can_steer(tmp_path / "missing")
+    with cpus.steering({0, 1}, tmp_path / "missing") as steered:
         done = True
-    assert done
+    assert (done, steered) == (True, set())
     assert "No such file or directory: received flows are handled where they come in" in caplog.text
 
 

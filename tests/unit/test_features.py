@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mrcd.abi import KernelHas
-from mrcd.features import kernel_has
+from mrcd.features import kernel_has, lacking
 
 
 def test_names_count_whole(tmp_path: Path) -> None:
@@ -16,3 +16,11 @@ def test_names_count_whole(tmp_path: Path) -> None:
 
 def test_without_btf_nothing_is_there(tmp_path: Path) -> None:
     assert kernel_has(tmp_path / "vmlinux") == KernelHas(0)
+
+
+def test_what_is_lacking_is_named() -> None:
+    everything = KernelHas.DECAP_L3 | KernelHas.KERN_CTX
+    assert lacking(everything, can_steer=True) == []
+    (words,) = lacking(everything, can_steer=False)
+    assert "no RPS" in words
+    assert len(lacking(KernelHas(0), can_steer=False)) == 3

@@ -161,7 +161,7 @@ class Machine:
 
     def kernel_lacks(self) -> list[str]:
         """What features.py looks for and this kernel has not, in words."""
-        return features.lacking(features.kernel_has())
+        return features.missing()
 
     def feature(self, name: str) -> bool | None:
         """Whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None if only root can ask."""
