@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mrcd import hooks, install, libbpf, routes, statefile, view
+from mrcd import hooks, install, libbpf, offloads, routes, statefile, view
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError
 from mrcd.events import EventLog
@@ -49,6 +49,7 @@ class Daemon:
         self.started = time.monotonic()
         self.away = Durations()  # of the loop, from its sockets
         self.dataplane = Dataplane(plan, bpffs)
+        self.checksums = offloads.ReceiveChecksums(run_dir / offloads.FILE)
         self.peers: dict[int, Peer] = {}
         self._fabric: list[Route] = []
         self._dirty: set[int] = set()  # rows whose routes must be made anew
@@ -266,6 +267,7 @@ class Daemon:
             tables.node["probe_ifindex"] = tables.node["beat_ifindex"] = 0
         self._attached_at = None  # until the last step has succeeded
         if self.detached and not self.dataplane.attached():
+            self.checksums.restore()
             self._attached_at = self.nics.interfaces()
             return
         ports, keep = self.nics.ports, set[str]()
@@ -273,7 +275,7 @@ class Daemon:
         with self.dataplane.taking_places(self.tables.node):
             for port in ports.values():
                 first = min(p for p, other in ports.items() if other.physical.ifindex == port.physical.ifindex)
-                used, document = hooks.attach_pop(self.dataplane, wanted, port, first)
+                used, document = hooks.attach_pop(self.dataplane, wanted, port, first, self.checksums)
                 keep |= used
                 self.view.hooks.append(document)
             if not self.detached:
@@ -296,6 +298,7 @@ class Daemon:
                     self.dataplane.attach(tunnels)
                     keep.add(tunnels.name)
             self.dataplane.detach_others(keep, self.nics.tc_hooks())
+        self.checksums.restore(hooks.with_xdp(ports, self.view.hooks).keys())
         self._attached_at = self.nics.interfaces()
 
     # ---- routes ----
@@ -379,7 +382,8 @@ class Daemon:
                 if self._relink:
                     self._relink = False
                     await self._reconcile()
-                    if self.nics.interfaces() != self._attached_at:
+                    unsafe = hooks.is_unsafe(self.nics.ports, self.view.hooks)
+                    if unsafe or self.nics.interfaces() != self._attached_at:
                         self.attach_programs()
                         await self.save_running()
                     self.look_at_routes()

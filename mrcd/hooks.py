@@ -1,9 +1,10 @@
 """Where the programs are attached on this host, and why there."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from mrcd import abi, drivers
 from mrcd.config import Granularity, Hook
@@ -11,8 +12,8 @@ from mrcd.dataplane import Dataplane
 from mrcd.drivers import Cut, Device
 from mrcd.errors import KernelError, MachineError
 from mrcd.links import Attachment, Point
-from mrcd.netlink import set_offload
 from mrcd.netmessages import Link
+from mrcd.offloads import ReceiveChecksums
 from mrcd.topology import Plan
 
 log = logging.getLogger("mrcd")
@@ -66,35 +67,49 @@ def tc_hooks(overlay: Iterable[Link], links: Iterable[Link]) -> list[tuple[int, 
 def choose(wanted: Hook, link: Link, device: Device) -> tuple[list[Point], str]:
     """The XDP points to try for mrc_pop, best first, and the reason if there is none.
 
-    tc ingress is always there too: it reflects and settles probes, and pops what XDP leaves.
+    tc ingress is always there too: it reflects and settles probes, and pops what XDP leaves. Raises MachineError if XDP
+    is configured where it would make the kernel believe damaged packets.
     """
     if wanted == "auto":
         reason = drivers.without_native_xdp(link, device)
         return ([] if reason else ["xdp"]), reason
     if wanted == "tc":
         return [], "configured"
+    if drivers.is_stacked(link):
+        raise MachineError(
+            f"{link.name} is a {link.kind}: NICs below it may vouch for checksums, which XDP would pass on",
+            hint='set hook = "auto" or "tc" for this host in the configuration',
+        )
     return [wanted], ""
 
 
-def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port, first: int) -> tuple[set[str], dict[str, object]]:
+def attach_pop(
+    dataplane: Dataplane, wanted: Hook, port: Port, first: int, checksums: ReceiveChecksums
+) -> tuple[set[str], dict[str, object]]:
     """Attach mrc_pop for one plane. Returns the pins it uses and a document for `mrcctl status`.
 
     `first` is the lowest plane on the same physical NIC: several VLANs share their attachments.
     """
     link = port.physical
+    device = checksums.before(link.name, port.device)
+    points, reason = choose(wanted, link, device)
     tc = Attachment(f"pop-{first}", "mrc_pop", link.name, link.ifindex, "ingress")
     how = dataplane.attach(tc)
     pins = {tc.name}
-    points, reason = choose(wanted, link, port.device)
     document: dict[str, object] = {"plane": port.plane, "hook": how, "hook_reason": reason or None, "fallback": False}
     for point in points:
-        if drivers.trusts_the_outer(link, port.device, point):
-            set_offload(link.name, {drivers.RX_CHECKSUM: False})
-            log.warning("%s: %s is off now, so that checksums behind XDP are verified", link.name, drivers.RX_CHECKSUM)
+        was_off = link.name in checksums
+        if drivers.trusts_the_outer(link, device, point):
+            checksums.switch_off(link.name)
+            if drivers.trusts_the_outer(link, port.device, point):
+                words = "off now, so that checksums behind XDP are verified"
+                log.warning("%s: %s is %s", link.name, drivers.RX_CHECKSUM, words)
         xdp = Attachment(f"pop-{point}-{first}", "mrc_pop_xdp", link.name, link.ifindex, point)
         try:
             dataplane.attach(xdp)
         except KernelError as e:
+            if not was_off:
+                checksums.forget(link.name)
             if wanted != "auto":
                 raise KernelError(
                     f"attach mrc_pop to {link.name} as {wanted}",
@@ -104,9 +119,26 @@ def attach_pop(dataplane: Dataplane, wanted: Hook, port: Port, first: int) -> tu
             document |= {"fallback": True, "hook_reason": f"native XDP refused: {e.args[0].splitlines()[-1]}"}
         else:
             pins.add(xdp.name)
-            document["hook"] = f"{point} + {how}"
-            document["hook_reason"] = "configured" if wanted != "auto" else "native XDP of the driver"
+            off = f"; {drivers.RX_CHECKSUM} is off" if link.name in checksums else ""
+            document |= {"hook": f"{point} + {how}", "xdp": point}
+            document["hook_reason"] = ("configured" if wanted != "auto" else "native XDP of the driver") + off
     return pins, document
+
+
+def with_xdp(ports: dict[int, Port], documents: Iterable[Mapping[str, object]]) -> dict[str, tuple[Port, str]]:
+    """The physical NICs where attach_pop has attached mrc_pop_xdp, by name, and at which point. Pure."""
+    found = {}
+    for d in documents:
+        port = ports.get(cast(int, d.get("plane", -1)))
+        if port and d.get("xdp"):
+            found[port.physical.name] = port, str(d["xdp"])
+    return found
+
+
+def is_unsafe(ports: dict[int, Port], documents: Iterable[Mapping[str, object]]) -> bool:
+    """Whether a NIC vouches for checksums again where mrc_pop_xdp is attached: somebody has switched that on. Pure."""
+    there = with_xdp(ports, documents).values()
+    return any(drivers.trusts_the_outer(port.physical, port.device, point) for port, point in there)
 
 
 def cuts(plan: Plan, ports: dict[int, Port]) -> dict[int, Cut]:

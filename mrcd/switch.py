@@ -31,6 +31,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
         quiet = await wait_quiet(daemon.tables, daemon.monitor.announce) if force else True
         if force:
             daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
+            daemon.checksums.restore()
             daemon.view.hooks.clear()
         await daemon.save_running()
         daemon.events.add("daemon", reason="admin", before=before, after="detached")

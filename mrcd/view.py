@@ -121,9 +121,10 @@ class View:
         for plane in self._tables.planes[: len(self._plan.interfaces)]:
             if plane["ifindex"]:
                 hooks += [(int(plane["ifindex"]), "xdp"), (int(plane["ifindex"]), "ingress")]
-        burst = self._plan.config.cluster.granularity == "burst"
-        push = (overlay.interface, "egress") if burst else (overlay.peer, "ingress")
-        for name, point in (push, (overlay.peer, "egress"), (overlay.beat, "ingress")):
+        own = [(overlay.peer, "ingress"), (overlay.peer, "egress"), (overlay.beat, "ingress")]
+        if self._plan.config.cluster.granularity == "burst":
+            own.append((overlay.interface, "egress"))
+        for name, point in own:
             with contextlib.suppress(OSError):
                 hooks.append((socket.if_nametoindex(name), point))
         found = foreign.at(hooks, ours)

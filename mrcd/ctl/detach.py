@@ -18,6 +18,7 @@ from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.hooks import tc_hooks
 from mrcd.links import Links, Point
 from mrcd.netlink import Netlink
+from mrcd.offloads import FILE, ReceiveChecksums
 from mrcd.pacing import pace
 from mrcd.pins import in_bpffs, locked
 from mrcd.switch import QUIET_MS, QUIET_TRIES, wait_quiet
@@ -83,6 +84,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
         quiet = _wait_quiet(left, lock) if attached else not unrouted  # who sprays cannot be told
         for path in versions or [_NOWHERE]:  # filters are held by nothing that is pinned
             Links(path).detach_others(set(), hooks)
+        ReceiveChecksums(run_dir / FILE).restore()
         _forget_hooks(run_dir / view.RUNNING_FILE, left)
     return {"attached": False, "message": _message(left, attached, unrouted, quiet)}
 

@@ -172,7 +172,7 @@ def _planes(planes: Sequence[Document], colour: bool, room: int | None) -> list[
     return table(columns, rows, colour=colour, room=room)
 
 
-_CUT = {"nic": "the NIC cuts them", "cpu": "THE CPU CUTS THEM", "whole": "sent whole"}
+_CUT = {"nic": "the NIC cuts them", "cpu": "THE CPU CUTS THEM", "whole": "sent whole", "unknown": "not known"}
 
 
 def _reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ def link(kind: str | None = None) -> Link:
         ("vmxnet3", {RX_CHECKSUM: False}, "loses what XDP says"),
         ("e1000e", {}, "no native XDP"),
         (None, {RX_CHECKSUM: True}, "this driver vouches"),
+        ("ice", {}, "does not tell"),
     ],
 )
 def test_where_native_xdp_is_of_use(driver: str | None, offloads: dict[str, bool], reason: str) -> None:
@@ -36,14 +37,18 @@ def test_where_native_xdp_is_of_use(driver: str | None, offloads: dict[str, bool
         (None, "virtio_net", "xdp", False),
         (None, "virtio_net", "xdp-generic", True),
         ("veth", None, "xdp", False),
+        ("bond", None, "xdp", True),
+        ("macvlan", None, "xdp-generic", True),
     ],
 )
 def test_whose_checksums_are_trusted(kind: str | None, driver: str | None, point: str, trusted: bool) -> None:
     assert drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
+    assert drivers.trusts_the_outer(link(kind), Device(driver), point) is trusted  # the kernel does not tell
     assert not drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: False}), point)
 
 
-ON, BOTH = {UDP_TUNNEL: True}, {UDP_TUNNEL: True, MANGLE_ID: True}
+CAN = frozenset({UDP_TUNNEL, MANGLE_ID})
+ON, OFF, BOTH = {UDP_TUNNEL: True}, {UDP_TUNNEL: False}, {UDP_TUNNEL: True, MANGLE_ID: True}
 
 
 @pytest.mark.parametrize(
@@ -59,16 +64,28 @@ ON, BOTH = {UDP_TUNNEL: True}, {UDP_TUNNEL: True, MANGLE_ID: True}
         ("mlx5_core", ON, False, 6081, "nic", ""),
         ("mlx5_core", ON, True, 6081, "cpu", ""),
         ("bnxt_en", ON, False, 4797, "cpu", ""),
-        ("virtio_net", {}, False, 4797, "cpu", ""),  # its host offers none: nothing to switch on
-        ("new_nic", ON, False, 4797, "nic", ""),
+        ("new_nic", ON, False, 4797, "unknown", ""),
+        ("new_nic", OFF, False, 4797, "cpu", ""),
     ],
 )
 def test_who_cuts_bursts(driver: str, offloads: dict[str, bool], srh: bool, port: int, where: str, remedy: str) -> None:
-    found = drivers.cut(link(), Device(driver, offloads), srh=srh, udp_port=port)
+    found = drivers.cut(link(), Device(driver, offloads, CAN), srh=srh, udp_port=port)
     assert found.where == where
     assert remedy in found.remedy
     assert bool(found.remedy) == bool(remedy)
     assert found.reason
+
+
+def test_an_offload_that_cannot_be_switched_is_no_remedy() -> None:
+    """Of a virtio_net whose host offers none, say: the kernel lists every offload of every NIC."""
+    for driver, offloads in (("virtio_net", OFF), ("ixgbe", ON)):
+        found = drivers.cut(link(), Device(driver, offloads), srh=False, udp_port=4797)
+        assert (found.where, found.remedy) == ("cpu", "")
+
+
+@pytest.mark.parametrize("kind", ["bond", "macvlan", "vlan"])
+def test_who_cuts_below_another_interface_is_not_known(kind: str) -> None:
+    assert drivers.cut(link(kind), Device(None, ON), srh=False, udp_port=4797).where == "unknown"
 
 
 def test_a_virtual_link_leaves_bursts_whole() -> None:

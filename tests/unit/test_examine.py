@@ -52,13 +52,17 @@ def nic(name: str, ifindex: int, **other: Any) -> Link:
 
 
 LINKS = {x.name: x for x in (nic("p0", 2), nic("p1", 3), nic("mrc0", 4, mtu=9020), nic("mrc0p", 5, mtu=9020))}
-CUTS = Device("i40e", {"tx-udp_tnl-segmentation": True})
-CUTS_NOT = Device("i40e", {"tx-udp_tnl-segmentation": False})
+TUNNEL = "tx-udp_tnl-segmentation"
+CUTS = Device("i40e", {TUNNEL: True, "rx-checksum": False})
+CUTS_NOT = Device("i40e", {TUNNEL: False}, frozenset({TUNNEL}))
+NEW = Device("new", {TUNNEL: True})
+VOUCHES = Device("i40e", {"rx-checksum": True})
 HOOKS = {
     (2, "ingress"): ["mrc_pop"],
     (3, "ingress"): ["mrc_pop"],
     (4, "egress"): ["mrc_push"],
     (5, "egress"): ["mrc_probe"],
+    (5, "ingress"): ["mrc_push"],  # what mrc0 has cut of tunnels
     (4, "ingress"): ["mrc_beat"],
 }
 
@@ -139,15 +143,15 @@ def bad_nic(**other: Any) -> dict[str, Any]:
 
 
 def hooks(**other: list[str]) -> dict[str, Any]:
-    places = {"p0": (2, "ingress"), "p0_xdp": (2, "xdp"), "mrc0": (4, "egress")}
+    places = {"p0": (2, "ingress"), "p0_xdp": (2, "xdp"), "mrc0": (4, "egress"), "mrc0p": (5, "ingress")}
     return {"hooks": HOOKS | {places[k]: v for k, v in other.items()}}
 
 
 @pytest.mark.parametrize(
     ("id", "machine", "status", "evidence", "fix"),
     [
-        ("kernel.version", {"uname": ("5.10.0-9", "#1")}, "FAIL", "5.10.0-9 is older than 6.1", "newer kernel"),
-        ("kernel.version", {"uname": ("odd", "#1")}, "FAIL", "odd is older", "newer kernel"),
+        ("kernel.version", {"uname": ("5.10.0-9", "#1")}, "WARN", "5.10.0-9 is older than 6.1", "newer kernel"),
+        ("kernel.version", {"uname": ("odd", "#1")}, "WARN", "odd is older", "newer kernel"),
         ("kernel.preempt_rt", {"uname": ("6.12", "#1 SMP PREEMPT_RT x")}, "FAIL", "not supported", "boot a"),
         ("kernel.btf", {"files": {"/sys/kernel/btf/vmlinux": None}}, "FAIL", "vmlinux", "DEBUG_INFO_BTF"),
         ("kernel.tcx", {"feature": False}, "WARN", "no TCX", "6.6"),
@@ -178,6 +182,10 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("nic.xdp", {**bad_nic(kind=None), "xdp_features": 0x3}, "WARN", "takes no fragments, so not MTU 9100", "3498"),
         ("nic.xdp", {**bad_nic(kind=None), "xdp_features": 0}, "WARN", "no native XDP", "another NIC"),
         ("nic.xdp", {**bad_nic(kind=None), "xdp_features": None}, "SKIP", "not tell", ""),
+        ("nic.xdp", {**bad_nic(kind=None), "device": VOUCHES}, "PASS", "tc on p0: veth", ""),
+        ("nic.xdp", {**bad_nic(kind=None), "device": VOUCHES}, "PASS", "p1: i40e vouches for checksums", ""),
+        ("nic.xdp", bad_nic(kind="bond"), "PASS", "p1: bond has other interfaces below it", ""),
+        ("nic.segmentation", {**bad_nic(kind=None), "device": NEW}, "SKIP", "p1: new is in no table", ""),
         ("nic.merging", {"offloads": {"rx-gro-list": True}}, "FAIL", "rx-gro-list is on at p0", "ethtool -K p0"),
         ("nic.merging", {"offloads": {"rx-udp-gro-forwarding": True}}, "FAIL", "glued", "rx-udp-gro-forwarding off"),
         ("nic.segmentation", {**bad_nic(kind=None), "device": CUTS_NOT}, "WARN", "CPU cuts bursts: p1", "ethtool -K"),
@@ -187,6 +195,7 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("hooks.foreign", hooks(p0=["mrc_pop", "cil"]), "WARN", "cil at ingress of p0", "bpftool net show"),
         ("hooks.foreign", hooks(p0_xdp=["xdpcap"]), "FAIL", "xdpcap at xdp of p0", "ip link set dev p0 xdp off"),
         ("hooks.foreign", {"hooks": {(2, "ingress"): ["cil"]}}, "WARN", "cil at ingress of p0", "bpftool"),
+        ("hooks.ours", hooks(mrc0p=[]), "FAIL", "mrc_push at ingress of mrc0p", "restart mrcd"),
         ("hooks.ours", hooks(mrc0=[]), "FAIL", "mrc_push at egress of mrc0", "restart mrcd"),
         ("sysctl.seg6_enabled", sysctl(ipv6__conf__p1__seg6_enabled="0"), "FAIL", "off on p1", "sysctl -w"),
         ("sysctl.seg6_enabled", sysctl(ipv6__conf__all__seg6_enabled=None), "FAIL", "no seg6_enabled for", "SEG6"),
@@ -248,6 +257,26 @@ def test_bad_evidence_from_the_paths(id: str, context: dict[str, Any], status: s
     assert found.status == status, found
     assert evidence in found.evidence
     assert bool(found.fix) == (status in ("WARN", "FAIL"))
+
+
+@pytest.mark.parametrize(("hook", "device", "status"), [
+    ("xdp + tcx", VOUCHES, "FAIL"), ("xdp + tcx", CUTS, "PASS"), ("tcx", VOUCHES, "PASS"),
+    ("xdp + tcx", Device("i40e"), "FAIL"),  # it does not tell
+    ("xdp + tcx", Device("virtio_net", {"rx-checksum": True}), "PASS"),
+    ("xdp-generic + tcx", Device("virtio_net", {"rx-checksum": True}), "FAIL"),
+])  # fmt: skip
+def test_whose_checksums_xdp_would_pass_on(hook: str, device: Device, status: str) -> None:
+    links = {"links": LINKS | {"p0": nic("p0", 2, kind=None)}}
+    context = replace(WELL, machine=machine_with(**links, device=device), **hooked(hook, "configured"))
+    found = outcome("nic.checksum", context)
+    assert found.status == status
+    assert ("ethtool -K p0 rx off" in found.fix) == (status == "FAIL")
+
+
+def test_xdp_that_is_configured_where_it_must_not_be_is_an_error() -> None:
+    machine = machine_with(**bad_nic(kind="bond"))
+    found = outcome("nic.xdp", replace(WELL, machine=machine, site=replace(SITE, hook="xdp")))
+    assert (found.status, "p1 is a bond" in found.evidence, '"tc"' in found.fix) == ("FAIL", True, True)
 
 
 def test_an_ev_that_is_known_to_be_bad_says_nothing_of_the_mtu() -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from mrcd import hooks
+from mrcd import drivers, hooks, offloads
 from mrcd.config import Granularity, Hook
 from mrcd.dataplane import Dataplane
 from mrcd.drivers import Device
@@ -14,6 +14,9 @@ from mrcd.errors import KernelError, MachineError
 from mrcd.hooks import Port
 from mrcd.links import Attachment, Links
 from mrcd.netmessages import Link
+from mrcd.offloads import ReceiveChecksums
+
+NOTHING_OFF = ReceiveChecksums(Path(os.devnull, offloads.FILE))
 
 
 def link(name: str, ifindex: int, **other: object) -> Link:
@@ -64,6 +67,17 @@ def test_several_planes_may_be_vlans_of_one_nic() -> None:
 
 # ---- pop ----
 
+HONEST, VOUCHING = (Device("ice", {drivers.RX_CHECKSUM: on}) for on in (False, True))
+
+
+@pytest.mark.parametrize("wanted", ["xdp", "xdp-generic"])
+def test_xdp_is_refused_where_other_interfaces_are_below(wanted: Hook) -> None:
+    for kind in ("bond", "macvlan", "vlan"):
+        with pytest.raises(MachineError) as caught:
+            hooks.choose(wanted, link("p0", 2, kind=kind), HONEST)
+        assert f"p0 is a {kind}" in str(caught.value)
+        assert caught.value.hint is not None
+
 
 @pytest.mark.parametrize(
     ("wanted", "kind", "points"),
@@ -80,7 +94,7 @@ def test_several_planes_may_be_vlans_of_one_nic() -> None:
     ],
 )
 def test_choice_of_the_pop_hook(wanted: Hook, kind: str | None, points: list[str]) -> None:
-    found, reason = hooks.choose(wanted, link("p0", 2, kind=kind), Device())
+    found, reason = hooks.choose(wanted, link("p0", 2, kind=kind), HONEST)
     assert found == points
     assert bool(reason) == (not points)  # no XDP: it says why
 
@@ -103,9 +117,92 @@ class Recorder:
         return "xdp" if wanted.point.startswith("xdp") else "tcx"
 
 
+class Card:
+    """Stands for the offloads of a NIC, p3."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(offloads, "set_offload", self._set)
+        self.on, self.fixed, self.path = True, False, tmp_path / offloads.FILE
+        self.checksums = ReceiveChecksums(self.path)
+
+    def _set(self, interface: str, features: dict[str, bool]) -> None:
+        assert interface == "p3"
+        if self.fixed:
+            raise MachineError("p3 keeps rx-checksum on; the driver does not allow it")
+        (self.on,) = features.values()
+
+    def port(self) -> Port:
+        nic = link("p3", 8)
+        return Port(3, nic, nic, VOUCHING if self.on else HONEST)
+
+    def attach(self, wanted: Hook, *refused: str) -> dict[str, object]:
+        recorder = cast(Dataplane, Recorder(*refused))
+        _, document = hooks.attach_pop(recorder, wanted, self.port(), 3, self.checksums)
+        self.checksums.restore(hooks.with_xdp({3: self.port()}, [document]).keys())  # as the daemon does
+        return document
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Card:
+    return Card(monkeypatch, tmp_path)
+
+
+def test_checksums_are_verified_behind_configured_xdp(card: Card) -> None:
+    document = card.attach("xdp")
+    assert (document["hook"], document["hook_reason"]) == ("xdp + tcx", "configured; rx-checksum is off")
+    found = [card.on]
+    card.checksums = ReceiveChecksums(card.path)  # a restart
+    assert card.attach("xdp")["hook"] == "xdp + tcx"
+    found.append(card.on)
+    assert card.attach("auto")["hook"] == "tcx"  # as it was before mrcd came
+    assert [*found, card.on] == [False, False, True]
+    assert not card.path.exists()
+
+
+@pytest.mark.parametrize("after", ["tc", None])
+def test_a_nic_gets_back_what_it_had(card: Card, after: Hook | None) -> None:
+    card.attach("xdp-generic")
+    if after:
+        card.attach(after)
+    else:
+        ReceiveChecksums(card.path).restore()  # detach, by whichever process
+    assert card.on
+
+
+def test_what_was_off_stays_off(card: Card) -> None:
+    card.on = False
+    card.attach("xdp")
+    card.attach("tc")
+    assert not card.on
+
+
+def test_a_refused_attach_changes_nothing(card: Card) -> None:
+    with pytest.raises(KernelError):
+        card.attach("xdp", "xdp")
+    assert card.on
+    assert not card.path.exists()
+
+
+def test_a_nic_that_cannot_be_switched_is_an_error_with_a_remedy(card: Card) -> None:
+    card.fixed = True
+    with pytest.raises(MachineError) as caught:
+        card.attach("xdp")
+    assert caught.value.hint is not None
+    assert '"tc"' in caught.value.hint
+    assert not card.path.exists()
+
+
+def test_somebody_who_switches_it_on_again_is_noticed(card: Card) -> None:
+    document = card.attach("xdp")
+    assert not hooks.is_unsafe({3: card.port()}, [document])
+    card.on = True
+    assert hooks.is_unsafe({3: card.port()}, [document])
+    assert not hooks.is_unsafe({3: card.port()}, [card.attach("tc")])
+
+
 def attach(recorder: Recorder, wanted: Hook, **other: object) -> tuple[set[str], dict[str, object]]:
     nic = link("p3", 8, **other)
-    return hooks.attach_pop(cast(Dataplane, recorder), wanted, Port(3, nic, nic), 3)
+    return hooks.attach_pop(cast(Dataplane, recorder), wanted, Port(3, nic, nic, HONEST), 3, NOTHING_OFF)
 
 
 def test_tc_ingress_is_always_there() -> None:
@@ -150,7 +247,7 @@ def test_what_is_configured_and_refused_is_an_error_with_a_remedy(wanted: Hook) 
 def test_pop_is_attached_below_a_vlan() -> None:
     recorder = Recorder()
     eth0, vlan = link("eth0", 2), link("v", 9, kind="vlan", lower=2, vlan=5)
-    hooks.attach_pop(cast(Dataplane, recorder), "auto", Port(0, vlan, eth0), 0)
+    hooks.attach_pop(cast(Dataplane, recorder), "auto", Port(0, vlan, eth0, HONEST), 0, NOTHING_OFF)
     assert {(a.interface, a.ifindex) for a in recorder.attached} == {("eth0", 2)}
 
 

@@ -55,6 +55,7 @@ def site(plan: Plan, pins: str | None = None) -> Site:
         pins,
         plan.needs_srh,
         c.udp_port,
+        plan.config.hook(plan.host),
     )
 
 

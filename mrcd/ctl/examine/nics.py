@@ -1,8 +1,9 @@
 """Checks of the plane NICs: link, MTU, what the driver can, offloads, queues, first hops, who else is attached."""
 
 from mrcd.ctl.examine.result import Context, Outcome, Site, check, fail, passed, skip, some, warn
-from mrcd.drivers import cut
-from mrcd.hooks import ports
+from mrcd.drivers import cut, trusts_the_outer
+from mrcd.errors import MachineError
+from mrcd.hooks import Port, choose, ports
 from mrcd.netmessages import Link
 
 XDP_BASIC, XDP_RX_SG = 0x1, 0x20  # NETDEV_XDP_ACT_*
@@ -15,6 +16,10 @@ _SKEW_PACKETS = 10_000  # below, chance
 def _site(c: Context) -> Site:
     assert c.site is not None  # needs_site
     return c.site
+
+
+def _ports(c: Context) -> list[Port]:
+    return list(ports(_site(c).interfaces, c.machine.links(), c.machine.device).values())
 
 
 def nics(c: Context) -> list[Link]:
@@ -60,10 +65,19 @@ def mtu(c: Context) -> Outcome:
 
 @check("nic.xdp", site=True)
 def xdp(c: Context) -> Outcome:
-    """Whether the driver can run mrc_pop by itself, at this MTU."""
+    """Where mrcd will pop packets, and whether the driver can do it at this MTU."""
+    native, by_tc = [], dict[str, None]()
+    for port in _ports(c):
+        try:
+            points, reason = choose(_site(c).hook, port.physical, port.device)
+        except MachineError as e:
+            return fail(e.args[0], e.hint or "")
+        if "xdp" in points:
+            native.append(port.physical)
+        elif not points:
+            by_tc[f"{port.physical.name}: {reason}"] = None
     without, short = [], []
-    real = [n for n in nics(c) if n.kind is None]
-    for n in real:
+    for n in dict.fromkeys(native):
         features = c.machine.xdp_features(n.ifindex)
         if features is None:
             return skip("the kernel does not tell what drivers can (netdev family, kernel 6.3)")
@@ -78,9 +92,29 @@ def xdp(c: Context) -> Outcome:
         )
     if without:
         return warn(f"the driver of {some(without)} has no native XDP: tc does the work", "nothing, or another NIC")
-    if not real:
-        return passed("virtual interfaces: tc does the work, and keeps bursts whole")
-    return passed(f"native XDP on {len(real)} NICs")
+    said = [f"native XDP on {some([n.name for n in dict.fromkeys(native)])}"] if native else []
+    said += [f"tc on {some(list(by_tc))}"] if by_tc else []
+    return passed("; ".join(said) or "XDP as configured")
+
+
+@check("nic.checksum", "doctor", site=True)
+def checksum(c: Context) -> Outcome:
+    """Behind XDP the kernel takes a NIC's verdict on the outer packet for one on the inner packet."""
+    if c.status is None:
+        return skip("mrcd does not answer")
+    points = {p["interface"]: str(p["hook"]).partition(" + ")[0] for p in c.status["planes"] if p["hook"]}
+    vouching = [
+        port.physical.name
+        for port in _ports(c)
+        if (point := points.get(port.nic.name, "")).startswith("xdp")
+        and trusts_the_outer(port.physical, port.device, point)
+    ]
+    if vouching:
+        return fail(
+            f"{some(vouching)}: rx-checksum is on behind XDP, so that damaged packets may be delivered",
+            f'ethtool -K {vouching[0]} rx off; or hook = "tc" for this host',
+        )
+    return passed("no NIC vouches for the checksums of packets that XDP pops")
 
 
 @check("nic.hook", "doctor", site=True)
@@ -121,14 +155,19 @@ def segmentation(c: Context) -> Outcome:
         return passed("not needed in packet granularity")
     site = _site(c)
     by_cpu: dict[tuple[str, str], list[str]] = {}
-    for port in ports(site.interfaces, c.machine.links(), c.machine.device).values():
+    unknown: dict[str, list[str]] = {}
+    for port in _ports(c):
         found = cut(port.physical, port.device, srh=site.srh, udp_port=site.udp_port)
         if found.where == "cpu":
             by_cpu.setdefault((found.reason, found.remedy), []).append(port.nic.name)
+        elif found.where == "unknown":
+            unknown.setdefault(found.reason, []).append(port.nic.name)
     if by_cpu:
         words = "; ".join(f"{some(names)}: {reason}" for (reason, _), names in by_cpu.items())
         remedies = [remedy for _, remedy in by_cpu if remedy]
         return warn(f"the CPU cuts bursts: {words}", "; ".join(remedies) or "nothing; see docs/hardware.md")
+    if unknown:
+        return skip("; ".join(f"{some(names)}: {reason}" for reason, names in unknown.items()))
     return passed("encapsulated bursts are cut by the NIC, or pass a virtual link whole")
 
 
@@ -186,12 +225,13 @@ def _points(c: Context) -> list[tuple[str, int, str, str]]:
             (physical.name, physical.ifindex, "xdp", "mrc_pop_xdp"),
             (physical.name, physical.ifindex, "ingress", "mrc_pop"),
         ]
-    push = (site.overlay, "egress") if site.granularity == "burst" else (site.overlay + "p", "ingress")
-    own = (
-        (*push, "mrc_push"),
+    own = [
+        (site.overlay + "p", "ingress", "mrc_push"),
         (site.overlay + "p", "egress", "mrc_probe"),
         (site.overlay + "b", "ingress", "mrc_beat"),
-    )
+    ]
+    if site.granularity == "burst":
+        own.append((site.overlay, "egress", "mrc_push"))
     for name, where, program in own:
         if name in links:
             points.append((name, links[name].ifindex, where, program))

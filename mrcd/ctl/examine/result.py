@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mrcd.config import Hook
 from mrcd.errors import MrcdError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Site:
     pins: str | None = None  # where its tables are pinned
     srh: bool = False  # its packets have one
     udp_port: int = 4797
+    hook: Hook = "auto"
 
 
 @dataclass(frozen=True)
