@@ -238,6 +238,7 @@ GAP = Setup(health=f"{CALM}\nprobe_gap_us = 1000000\nloss_window_ms = 60000")
 WINDOW = Setup(health=f"{CALM}\nreorder_us = 1000000\noverdue_ms = 1000")
 
 
+@pytest.mark.clock  # all is sent within a second
 @pytest.mark.parametrize("bench", [GAP], indirect=True, ids=[""])
 @pytest.mark.parametrize(
     ("carrier", "gaps"),
@@ -255,6 +256,7 @@ def test_a_gap_is_left_between_two(ridden: Ridden, bench: Bench, carrier: Packet
     assert not ridden.send(carrier)[1]
 
 
+@pytest.mark.clock  # all is sent within a second
 @pytest.mark.parametrize("bench", [WINDOW], indirect=True, ids=[""])
 def test_the_reordering_window_is_left_between_two(ridden: Ridden, bench: Bench) -> None:
     for _ in range(2 * EACH):
@@ -281,6 +283,7 @@ def test_so_many_may_be_under_way_and_no_more(ridden: Ridden, bench: Bench, chun
     assert len(ridden.send(CARRIERS[0])[1]) == 1
 
 
+@pytest.mark.clock  # all is sent within a second
 @quiet
 def test_another_cpu_that_asked_a_little_later_is_believed(ridden: Ridden, bench: Bench) -> None:
     bench.rounds(H2)["asked_ns"] = now() + 1000 * MS
