@@ -1,6 +1,6 @@
 """Which kernel package is the newest, and what the matrix prints."""
 
-from labkit.kernels import matrix, packages
+from labkit.kernels import matrix, newcomer, packages
 from labkit.kernels.matrix import Row
 
 
@@ -58,3 +58,10 @@ def test_what_a_kernel_cannot_do_is_named_and_is_no_failure() -> None:
     lines = matrix.lines([Row("6.1", (*row("", ("tunnels", "VXLAN", True, -1)).checks, cannot))])
     assert lines[-2].split() == ["tunnels", "1", "of", "2"]
     assert lines[-1] == "not had 6.1: tunnels: GRE: no such device"
+
+
+def test_a_new_machine_shares_the_directories_that_pip_is_told_of_and_none_of_the_system() -> None:
+    file = "[global]\nfind-links = /opt/wheels\nextra-index-url = file:///srv/simple https://pypi.org/simple\n"
+    environment = {"PIP_FIND_LINKS": "/mnt/more", "PIP_CERT": "/etc/ssl/certs/all.crt", "HOME": "/media/user/x"}
+    assert newcomer.directories(environment, [file]) == ["/mnt", "/opt", "/srv"]
+    assert newcomer.directories({}, []) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.kernels import guest, machine, matrix, nics, packages
+from labkit.kernels import guest, machine, matrix, newcomer, nics, packages
 
 _QUICK = ("programs", "smoke")
 _WHOLE = ("programs", "packets", "lab", "life", "tunnels")
@@ -51,8 +51,9 @@ def test(quick: bool, chosen: tuple[str, ...], parts: tuple[str, ...], as_json: 
     """Run the matrix: a table of kernels and checks. Exit status 1 if a check failed, 2 if a machine did."""
     wanted = chosen or (*packages.SERIES, "running")
     checks = parts or (_QUICK if quick else _WHOLE)
-    shutil.rmtree(_RESULTS, ignore_errors=True)
-    _RESULTS.mkdir(parents=True)
+    for name in (*packages.SERIES, "running"):
+        shutil.rmtree(_RESULTS / name, ignore_errors=True)
+    _RESULTS.mkdir(parents=True, exist_ok=True)
     guests = [packages.kernel(series) for series in packages.SERIES if series in wanted]
     rows = matrix.run(guests, checks, _RESULTS, running=platform.release() if "running" in wanted else None)
     if as_json:
@@ -79,6 +80,18 @@ def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_js
     else:
         print("\n".join(matrix.lines(rows, each=True)))
     return 0 if all(r.ok for r in rows) else 1
+
+
+@kernels.command("demo")
+@click.option("--kernel", "series", type=_SERIES, default=packages.SERIES[-1], show_default=True)
+def new_user(series: str) -> int:
+    """Install a new Debian in a machine, clone the repository as it is committed, and run `make demo` there."""
+    results = _RESULTS / "demo"
+    shutil.rmtree(results, ignore_errors=True)
+    results.mkdir(parents=True)
+    status = newcomer.run(packages.kernel(series), results)
+    print((results / "output").read_text(encoding="utf-8", errors="replace"), end="")
+    return status
 
 
 def main() -> None:

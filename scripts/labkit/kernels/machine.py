@@ -22,7 +22,7 @@ MEMORY = "3G"
 CPUS = 2
 # One thread for all CPUs of the guest: with a thread each, qemu's emulation may run the breakpoint that a kernel sets
 # while it patches its own code, which ends in a panic.
-_EMULATED = "-accel tcg,thread=single,tb-size=1024"
+EMULATED = "-accel tcg,thread=single,tb-size=1024"
 _IMAGE = CACHE / "files.squashfs"
 _TREES = (
     VENV,
@@ -31,7 +31,7 @@ _TREES = (
 )
 _LIBRARIES = ("libbcc.so.*", "libLLVM*.so.*", "libclang*.so.*")  # 200 MB that each daemon maps
 _TRIAL_S = 20.0
-_SLOWNESS = 10  # of an emulated CPU: what deadlines are multiplied by
+SLOWNESS = 10  # of an emulated CPU: what deadlines are multiplied by
 _BOOT = """\
 modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf vxlan geneve ipip ip_gre 2>/dev/null
 mkdir /run/files && mount -t squashfs -o ro /dev/vda /run/files || exit 70
@@ -44,12 +44,15 @@ echo $? >{results}/status
 
 
 def prepare() -> None:
-    """Make the image of what Python reads, as it is now."""
+    """Make the image of what Python reads, as it is now. Machines that run keep theirs."""
     CACHE.mkdir(parents=True, exist_ok=True)
     options = ["-noappend", "-quiet", "-no-progress", "-comp", "lz4"]
-    done = subprocess.run(["mksquashfs", *_paths(), str(_IMAGE), *options], capture_output=True, text=True, check=False)
+    new = _IMAGE.with_suffix(f".{os.getpid()}")
+    done = subprocess.run(["mksquashfs", *_paths(), str(new), *options], capture_output=True, text=True, check=False)
     if done.returncode:
+        new.unlink(missing_ok=True)
         raise MachineError(f"mksquashfs failed: {done.stderr.strip()}", hint="make set-up")
+    new.replace(_IMAGE)
 
 
 def _paths() -> list[str]:
@@ -103,7 +106,7 @@ def started(
         _BOOT.format(
             paths=" ".join(_paths()),
             results=results,
-            patience=1 if kvm else _SLOWNESS,
+            patience=1 if kvm else SLOWNESS,
             repository=REPOSITORY,
             command=shlex.join(argv),
         ),
@@ -113,7 +116,7 @@ def started(
     vng = [str(VENV / "bin/vng"), "--run", str(kernel.image), "--force-9p", "--user", "root", "--name", name]
     vng += ["--cpus", str(CPUS), "--memory", MEMORY, "--verbose", "--rwdir", str(results)]
     vng += ["--disable-kvm"] if not kvm else []
-    vng += [f"--qemu-opts={drive} {'' if kvm else _EMULATED} {more}", "--", f"sh {script}"]
+    vng += [f"--qemu-opts={drive} {'' if kvm else EMULATED} {more}", "--", f"sh {script}"]
     with (
         (results / "console").open("wb") as console,
         subprocess.Popen(

@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.entry import progress
 from labkit.kernels import pair
-from labkit.kernels.matrix import Row
+from labkit.kernels.matrix import NOT_HAD, Row
 from labkit.kernels.paced import PacedFlow
 from labkit.kernels.packages import Kernel
 from labkit.kernels.pair import ADDRESSES, NAMES, PLANES, Pair
@@ -22,8 +22,10 @@ MODELS = {"virtio": "virtio-net-pci", "vmxnet3": "vmxnet3", "e1000e": "e1000e"}
 HOOKS = {"virtio": "xdp + tcx", "vmxnet3": "tcx", "e1000e": "tcx"}  # by mrcd's own choice, see mrcd/drivers.py
 CONFIGURED = {"vmxnet3": "xdp + tcx"}  # with hook = "xdp", where the driver has native XDP and mrcd does not choose it
 PULLS = 5
+SMALL, LARGE = 1500, 9000  # MTUs
 HOLE_MS = 100
 _WINDOW_S, _JUDGED_S = 2.0, 1.5  # after a pull; the end of it may not have been told yet
+_TOLD_S = 15.0  # a card tells the kernel of a pulled cable within so much
 _ARRIVED = 0.9  # of UDP's packets
 _OFFLOADS = (
     "tx-checksumming", "rx-checksumming", "scatter-gather", "tcp-segmentation-offload", "generic-segmentation-offload",
@@ -40,6 +42,7 @@ class Checks:
     nic: str
     pair: Pair
     found: list[dict[str, Any]] = field(default_factory=list)
+    _mtu: int | None = None
 
     def say(self, part: str, check: str, ok: bool, words: str, cell: str = "ok") -> None:
         """Put a result on record."""
@@ -62,7 +65,16 @@ class Checks:
             return bool(up) and sum(evs.values()) == evs["GOOD"] > 0
 
         for name in NAMES:
-            self.pair.wait(functools.partial(good, name), f"all planes are up and all EVs GOOD on {name}")
+            try:
+                self.pair.wait(functools.partial(good, name), f"all planes are up and all EVs GOOD on {name}")
+            except MachineError as e:
+                raise MachineError(f"{e}: {self._not_good(name)}") from None
+
+    def _not_good(self, name: str) -> str:
+        """Planes and EVs of a host, in words."""
+        planes = [f"plane {p['plane']} up {p['up']} {p['interface']} {p['hook']}" for p in self.status(name)["planes"]]
+        paths = (self.pair.get(name, "/v1/paths") or {}).get("paths", [])
+        return ", ".join(planes + [f"EV {p['ev']} {p['state']} {p['reason']}" for p in paths])
 
     @contextlib.contextmanager
     def flows(self) -> Iterator[tuple[PacedFlow, PacedFlow]]:
@@ -159,20 +171,39 @@ class Checks:
         h0 = self.pair.hosts["h0"]
         pulled: dict[str, list[int]] = {}
         quiet: dict[str, list[int]] = {}
+        seen = []
         with self.flows() as flows:
             for n in range(PULLS):
                 tap = h0.nics[n % PLANES].tap
                 self._window(flows, quiet, lambda: None)
-                self._window(flows, pulled, functools.partial(h0.pull, tap))
-                self.pair.wait(functools.partial(self._is_down, n % PLANES), f"{tap} is seen as down")
-                h0.plug(tap)
+                try:
+                    self._window(flows, pulled, functools.partial(h0.pull, tap))
+                    seen.append(self._seen_down(n % PLANES))
+                finally:
+                    h0.plug(tap)
                 self.wait_until_good()
         for flow, holes in pulled.items():
             added = median(holes) - median(quiet[flow])  # an emulated machine stands still at times, pulled or not
             words = f"longest holes {_ms(holes)} after {PULLS} pulls, {_ms(quiet[flow])} without"
             check = f"TCP {flow}: a pull adds no hole of {HOLE_MS} ms"
             self.say("cable pulled", check, added < HOLE_MS, words, f"{median(holes)} ms")
-        self.say("cable pulled", "seen, and back by itself", True, f"all EVs GOOD after each of {PULLS}")
+        self.say("cable pulled", "back by itself", True, f"all EVs GOOD after each of {PULLS}")
+        told = [words for words in seen if words]
+        words = told[0] if told else f"each of {PULLS} times"
+        self.say("cable pulled", "seen as link down", True, words, NOT_HAD if told else "ok")
+
+    def _seen_down(self, plane: int) -> str:
+        """Wait until mrcd says that a plane is down. Returns why it cannot, if the card does not tell the kernel."""
+        carrier = f"/sys/class/net/{self.pair.interfaces[plane]}/carrier"
+        until = time.monotonic() + _TOLD_S
+        while time.monotonic() < until:
+            if self._is_down(plane):
+                return ""
+            time.sleep(1.0)
+        if self.pair.hosts["h0"].do(f"cat {carrier}").strip() == "1":
+            return f"{carrier} is 1 all the same"
+        self.pair.wait(functools.partial(self._is_down, plane), f"plane {plane} is seen as down")
+        return ""
 
     def _is_down(self, plane: int) -> bool:
         planes = self.status("h0").get("planes")
@@ -221,11 +252,10 @@ class Checks:
     def queues(self) -> None:
         """ethtool -L, where the driver has it; virtio_net only without XDP."""
         nic, h0 = self.pair.interfaces[0], self.pair.hosts["h0"]
-        text = h0.run(["ethtool", "-l", nic])
-        if text.returncode:
-            self.say("queues", "ethtool -L", True, f"the driver has none: {text.stderr.strip()}", "none")
-            return
         refused = h0.run(["ethtool", "-L", nic, "combined", "1"])
+        if refused.returncode and "not supported" in refused.stderr:
+            self.say("queues", "ethtool -L", True, f"the driver has none: {refused.stderr.strip()}", "none")
+            return
         if refused.returncode:
             words = f"the driver refuses it while XDP is attached: {refused.stderr.strip()}"
             self.say("queues", "ethtool -L with native XDP", "xdp" in HOOKS[self.nic], words, "refused")
@@ -244,32 +274,52 @@ class Checks:
 
     def mtu(self) -> None:
         """9000 bytes: the NICs first, then the cluster file."""
-        self._set_mtu(9000)
-        self.pair.reload(mtu=9000)
+        if self._largest() != LARGE:
+            return
+        self._set_mtu(LARGE)
+        self.pair.reload(mtu=LARGE)
         for name in NAMES:
-            self.pair.wait(functools.partial(self._has_mtu, name, 9000), f"{name} has gone over to MTU 9000")
+            self.pair.wait(functools.partial(self._has_mtu, name, LARGE), f"{name} has gone over to MTU {LARGE}")
         self.wait_until_good()
-        self.hook_at("MTU 9000")
-        self.reach("MTU 9000")
+        self.hook_at(f"MTU {LARGE}")
+        self.reach(f"MTU {LARGE}")
+
+    def _largest(self) -> int:
+        """The MTU at which the card by itself, as qemu has it, exchanges full packets with its switch."""
+        if self._mtu is None:
+            self._set_mtu(LARGE)
+            gateway = self.pair.lab.fabric.config.interfaces.gateway
+            sizes = {}
+            for size in (SMALL, LARGE):
+                argv = ["ping", "-c3", "-W5", "-M", "do", "-s", str(size - 48), f"{gateway}%{self.pair.interfaces[0]}"]
+                done = self.pair.hosts["h0"].run(argv)
+                sizes[size] = " 0% packet loss" in done.stdout
+            self._mtu = LARGE if sizes[LARGE] else SMALL
+            words = ", ".join(f"{size} bytes {'pass' if ok else 'do not pass'}" for size, ok in sizes.items())
+            cell = "ok" if sizes[LARGE] else NOT_HAD
+            self.say(f"MTU {LARGE}", "the card by itself, without mrcd", sizes[SMALL], words, cell)
+        return self._mtu
 
     def vlan(self) -> None:
-        """VLAN interfaces on both planes, at MTU 9000."""
-        self._set_mtu(9000)
+        """VLAN interfaces on both planes, at the largest MTU."""
+        mtu = self._largest()
+        self._set_mtu(mtu)
         names = [f"{nic}.{pair.VLAN}" for nic in self.pair.interfaces]
         for nic, name in zip(self.pair.interfaces, names, strict=True):
             self.pair.each(f"ip link add link {nic} name {name} type vlan id {pair.VLAN}; ip link set {name} up")
         with pair.tagged(self.pair.lab):
-            self.pair.reload(mtu=9000, interfaces=names)
+            self.pair.reload(mtu=mtu, interfaces=names)
             self.wait_until_good(interface=names)
-            self.hook_at("VLAN")
-            self.reach("VLAN")
-            self.rebind_vlan(names)
+            part = f"VLAN, MTU {mtu}"
+            self.hook_at(part)
+            self.reach(part)
+            self.rebind_vlan(part, names)
 
-    def rebind_vlan(self, names: list[str]) -> None:
+    def rebind_vlan(self, part: str, names: list[str]) -> None:
         """Only the interface above goes down and comes up."""
         h0 = self.pair.hosts["h0"]
         script = f"ip link set {names[0]} down; sleep 2; ip link set {names[0]} up"
-        self.under_traffic("VLAN", "ip link set down, up", lambda: h0.do(script))
+        self.under_traffic(part, "ip link set down, up", lambda: h0.do(script))
 
     def hook_at(self, part: str) -> None:
         """Where mrcd receives now."""

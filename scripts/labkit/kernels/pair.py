@@ -32,6 +32,9 @@ MTU = 9000  # of the fabric
 QUEUES = 2  # pairs, of virtio-net: one per CPU. With more, Linux 6.12 cannot let a card with XDP go (docs/hardware.md)
 _SHAPE = {"hosts": 2, "hosts_per_t0": 1, "planes": PLANES, "t1": 2, "mtu": MTU, "daemon": False}
 _START_S = 180.0
+_ASK_EACH_S = 1.0  # a question keeps an emulated CPU busy for some tenths of a second
+# An emulated CPU stands still at times, and a late probe begins the hold-down anew. The default doubles it up to 60 s.
+_HEALTH = "\n[health]\nhold_down_ms = 1000\nhold_down_max_ms = 1000\n"
 # Python's own start is most of what asking costs there.
 _ASK = (
     "import socket,sys;s=socket.socket(socket.AF_UNIX);s.settimeout(30);s.connect('/run/mrcd/mrcd.sock');"
@@ -61,7 +64,7 @@ class Pair:
         """The cluster file, which both read."""
         text = self.lab.fabric.toml.replace(f"mtu = {MTU}", f"mtu = {mtu}")
         names = f"[interfaces]\nnames = {json.dumps(interfaces or self.interfaces)}\n"
-        text = text.replace("[interfaces]\n", names).replace('hook = "auto"', f'hook = "{hook}"')
+        text = text.replace("[interfaces]\n", names).replace('hook = "auto"', f'hook = "{hook}"') + _HEALTH
         for h in self.hosts.values():
             (h.directory / "mrcd.toml").write_text(text, encoding="utf-8")
 
@@ -92,7 +95,7 @@ class Pair:
         while not (found := so()):
             if time.monotonic() > until:
                 raise MachineError(f"after {patience_s:.0f} s not: {words}")
-            time.sleep(0.1)
+            time.sleep(_ASK_EACH_S)
         return found
 
 
