@@ -1,7 +1,13 @@
 """Which kernel package is the newest, and what the matrix prints."""
 
+import subprocess
+from pathlib import Path
+
+import pytest
+
 from labkit.kernels import matrix, newcomer, packages
 from labkit.kernels.matrix import Row
+from mrcd.errors import MachineError
 
 
 def test_the_newest_is_by_number_and_neither_cloud_nor_rt() -> None:
@@ -14,9 +20,59 @@ def test_the_newest_is_by_number_and_neither_cloud_nor_rt() -> None:
         linux-image-6.12.9+deb12-amd64-unsigned
         linux-image-6.12.117+deb12-amd64-unsigned
     """
-    assert packages.newest(names, "6.1") == "linux-image-6.1.0-56-amd64-unsigned"
-    assert packages.newest(names, "6.12") == "linux-image-6.12.117+deb12-amd64-unsigned"
-    assert packages.newest(names, "6.6") is None
+    assert packages.newest(names.split(), "6.1") == "linux-image-6.1.0-56-amd64-unsigned"
+    assert packages.newest(names.split(), "6.12") == "linux-image-6.12.117+deb12-amd64-unsigned"
+    assert packages.newest(names.split(), "6.6") is None
+
+
+class Apt:
+    """Stands for apt: the packages that it knows before and after an update of its lists, and whether it has them."""
+
+    def __init__(self, before: str, after: str, *, serves: str = "") -> None:
+        self.known, self._after, self._serves = before, after, serves
+        self.updates = 0
+
+    def __call__(self, argv: list[str], cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+        status = 0
+        if "update" in argv:
+            self.known, self.updates = self._after, self.updates + 1
+        elif "download" in argv:
+            assert cwd is not None
+            (cwd / "it.deb").touch()
+            status = 100 * (self._serves != argv[-1])
+        elif argv[0] == "dpkg":
+            (Path(argv[-1]) / "lib/modules" / Path(argv[-1]).name).mkdir(parents=True)
+        return subprocess.CompletedProcess(argv, status, self.known, "404 Not Found" if status else "")
+
+
+OLD, NEW = "linux-image-6.1.0-56-amd64-unsigned", "linux-image-6.1.0-60-amd64-unsigned"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(packages, "CACHE", tmp_path)
+    packages._update_lists.cache_clear()
+    return tmp_path
+
+
+def test_old_lists_of_apt_are_fetched_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt = Apt(OLD, NEW, serves=NEW)
+    monkeypatch.setattr(packages, "_done", apt)
+    assert packages.kernel("6.1").release == "6.1.0-60-amd64"
+    assert apt.updates == 1
+
+
+def test_what_cannot_be_fetched_is_replaced_by_the_newest_that_was(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for release in ("6.1.0-9-amd64", "6.1.0-56-amd64", "6.12.117+deb12-amd64", "6.1.0-60-amd64"):
+        (cache / release / "lib/modules" / release).mkdir(parents=True)
+        (cache / release / "complete").touch()
+    (cache / "6.1.0-60-amd64/complete").unlink()
+    monkeypatch.setattr(packages, "_done", Apt(NEW, NEW))
+    assert packages.kernel("6.1").release == "6.1.0-56-amd64"
+    with pytest.raises(MachineError, match="knows no kernel"):
+        packages.kernel("6.6")
 
 
 def row(kernel: str, *checks: tuple[str, str, bool, int], error: str = "") -> Row:
@@ -34,6 +90,26 @@ def test_a_row_without_checks_is_no_success() -> None:
     assert not row("6.1").ok
     assert not row("6.1", ("smoke", "ping", True, -1), error="it stopped").ok
     assert row("6.1", ("smoke", "ping", True, -1)).ok
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "error"),
+    [
+        (("smoke",), 0, ""),
+        (("smoke",), 137, "exit status 137"),  # it died after its last ok
+        (("smoke", "life", "packets"), 0, "nothing was reported of life, packets"),
+    ],
+)
+def test_checks_that_end_early_are_no_success(parts: tuple[str, ...], status: int, error: str) -> None:
+    checks = row("", ("smoke usid", "ping", True, -1)).checks
+    found = matrix.judge("6.1", parts, checks, status, "")
+    assert error in found.error
+    assert found.ok == (not error)
+
+
+def test_a_failed_check_explains_the_exit_status() -> None:
+    checks = row("", ("smoke", "ping", False, -1)).checks
+    assert matrix.judge("6.1", ("smoke",), checks, 1, "").error == ""
 
 
 def test_tables_name_the_kernel_and_the_program_that_failed() -> None:

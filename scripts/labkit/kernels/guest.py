@@ -6,15 +6,18 @@ python -m labkit.kernels.guest PART…, in the guest of machine.py or on the mac
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from labkit import observe, relay
+from labkit import entry, observe, relay
 from labkit.api import Lab
 from labkit.bench import lifecycle
 from labkit.bench.part import SOURCE, TARGET
@@ -24,7 +27,6 @@ from labkit.stream import Stream
 from mrcd import config, features, topology, verify
 from mrcd.abi import KernelHas
 from mrcd.ctl.examine.command import EXAMPLE
-from mrcd.errors import MrcdError
 from mrcd.objects import object_path
 from mrcd.settings import settings
 
@@ -41,6 +43,7 @@ Say = Callable[..., None]
 def main() -> None:
     """Run the parts named; exit status 1 if a check failed."""
     results = Path(os.environ["LAB_RESULTS"])
+    signal.signal(signal.SIGTERM, _interrupt)
     failed = False
     with (results / "checks").open("a", encoding="utf-8") as out:
 
@@ -56,10 +59,15 @@ def main() -> None:
             began = time.monotonic()
             try:
                 PARTS[part](say, results)
-            except (MrcdError, OSError, subprocess.SubprocessError, AssertionError) as e:
-                say(part, "ran to its end", False, str(e))
+            except Exception as e:
+                traceback.print_exc()
+                say(part, "ran to its end", False, f"{type(e).__name__}: {e}")
             print(f"     {part} took {time.monotonic() - began:.0f} s", flush=True)
     sys.exit(failed)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 # ---- programs ----
@@ -199,13 +207,9 @@ def make_tunnel(it: Lab, words: str) -> bool:
 
 @contextmanager
 def _lab(parameters: dict[str, Any]) -> Iterator[Lab]:
-    it = Lab("kernels", say=lambda _: None)
-    it.down()
-    try:
+    with entry.own_lab("kernels") as it:
         it.up(**parameters)
         yield it
-    finally:
-        it.down()
 
 
 def _address(host: str, version: int) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Event
 
 from labkit.bringup import REPOSITORY, VENV
 from labkit.kernels.packages import CACHE, Kernel
@@ -32,6 +33,10 @@ _TREES = (
 _LIBRARIES = ("libbcc.so.*", "libLLVM*.so.*", "libclang*.so.*")  # 200 MB that each daemon maps
 _TRIAL_S = 20.0
 SLOWNESS = 10  # of an emulated CPU: what deadlines are multiplied by
+_children: set[subprocess.Popen[bytes]] = set()  # machines that run
+_ended = Event()  # no machine is to be started any more
+# However this process ends, the machine ends too: vng and qemu are in a PID namespace whose first process goes with it.
+ENDED_WITH_US = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"]
 _BOOT = """\
 modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf vxlan geneve ipip ip_gre 2>/dev/null
 mkdir /run/files && mount -t squashfs -o ro /dev/vda /run/files || exit 70
@@ -120,7 +125,7 @@ def started(
     with (
         (results / "console").open("wb") as console,
         subprocess.Popen(
-            vng,
+            [*ENDED_WITH_US, *vng],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
@@ -128,11 +133,26 @@ def started(
             start_new_session=True,
         ) as child,
     ):
+        _children.add(child)
         try:
+            if _ended.is_set():
+                raise MachineError("interrupted")
             yield child
         finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)  # qemu too
+            _children.discard(child)
+            _end(child)
+
+
+def end_all() -> None:
+    """End all machines, of whichever thread, and let none be started."""
+    _ended.set()
+    for child in list(_children):
+        _end(child)
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)  # qemu too
 
 
 def tail(path: Path) -> str:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
 
 NOT_HAD = "not had"  # the cell of what a kernel cannot do
-_TIMEOUT_S = {"programs": 90.0, "smoke": 180.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0, "tunnels": 600.0}
+_TIMEOUT_S = {"programs": 180.0, "smoke": 180.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0, "tunnels": 600.0}
+
+_DOWN_S = 60.0
+_here_runs: set[subprocess.Popen[bytes]] = set()  # checks of the running kernel
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,14 @@ def run(guests: Sequence[Kernel], parts: Sequence[str], results: Path, *, runnin
         rows = [pool.submit(_in_a_guest, k, parts, directories[k.release]) for k in guests]
         if running:
             rows.append(pool.submit(_here, running, parts, directories[running]))
-    return [row.result() for row in rows]
+        try:
+            return [row.result() for row in rows]
+        except BaseException:  # interrupted: the threads wait for what they have started
+            pool.shutdown(wait=False, cancel_futures=True)
+            machine.end_all()
+            for child in list(_here_runs):
+                child.terminate()
+            raise
 
 
 def _argv(parts: Sequence[str]) -> list[str]:
@@ -65,38 +76,58 @@ def _argv(parts: Sequence[str]) -> list[str]:
 
 def _in_a_guest(kernel: Kernel, parts: Sequence[str], results: Path) -> Row:
     progress(f"kernels: {kernel.release} begins")
-    began, error = time.monotonic(), ""
+    began, error, status = time.monotonic(), "", 0
     path = f"PYTHONPATH={REPOSITORY / 'scripts'}:{REPOSITORY}"
     try:
-        machine.run(kernel, ["env", path, *_argv(parts)], results, sum(_TIMEOUT_S[p] for p in parts))
+        status = machine.run(kernel, ["env", path, *_argv(parts)], results, sum(_TIMEOUT_S[p] for p in parts))
     except MachineError as e:
         error = str(e)
-    return _row(kernel.release, results, error, began)
+    return _row(kernel.release, parts, results, status, error, began)
 
 
 def _here(release: str, parts: Sequence[str], results: Path) -> Row:
     progress(f"kernels: {release}, the running one, begins")
-    began, error = time.monotonic(), ""
+    began, error, status = time.monotonic(), "", 0
     environment = {
         **os.environ,
         "LAB_PATIENCE": "2",
         "LAB_RESULTS": str(results),
         "PYTHONPATH": f"{REPOSITORY / 'scripts'}:{REPOSITORY}",
     }
-    with (results / "output").open("w", encoding="utf-8") as out:
-        argv, patience = _argv(parts), sum(_TIMEOUT_S[p] for p in parts)
+    with (
+        (results / "output").open("w", encoding="utf-8") as out,
+        subprocess.Popen(_argv(parts), stdout=out, stderr=out, env=environment, cwd=REPOSITORY) as child,
+    ):
+        _here_runs.add(child)
+        patience = sum(_TIMEOUT_S[p] for p in parts)
         try:
-            subprocess.run(argv, stdout=out, stderr=out, env=environment, cwd=REPOSITORY, timeout=patience, check=False)
+            status = child.wait(patience)
         except subprocess.TimeoutExpired:
             error = f"not finished after {patience:.0f} s"
-    return _row(release, results, error, began)
+            child.terminate()  # it takes its lab down
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_DOWN_S)
+            child.kill()
+        finally:
+            _here_runs.discard(child)
+    return _row(release, parts, results, status, error, began)
 
 
-def _row(release: str, results: Path, error: str, began: float) -> Row:
+def _row(release: str, parts: Sequence[str], results: Path, status: int, error: str, began: float) -> Row:
     lines = (results / "checks").read_text(encoding="utf-8").splitlines() if (results / "checks").exists() else []
-    row = Row(release, tuple(json.loads(line) for line in lines), error)
+    row = judge(release, parts, tuple(json.loads(line) for line in lines), status, error)
     progress(f"kernels: {release}: {'ok' if row.ok else 'FAILED'} after {time.monotonic() - began:.0f} s")
     return row
+
+
+def judge(release: str, parts: Sequence[str], checks: tuple[dict[str, Any], ...], status: int, error: str) -> Row:
+    """The row of checks that ended with an exit status, or by an error: each part must have reported. Pure."""
+    silent = set(parts) - {c["part"].split()[0] for c in checks}
+    if not error and silent:
+        error = f"nothing was reported of {', '.join(p for p in parts if p in silent)} (exit status {status})"
+    if not error and status and all(c["ok"] for c in checks):
+        error = f"the checks ended with exit status {status}, and none of them failed"
+    return Row(release, checks, error)
 
 
 def lines(rows: Iterable[Row], *, each: bool = False) -> list[str]:

@@ -3,10 +3,13 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from labkit.bringup import REPOSITORY
+from labkit.entry import progress
 from mrcd.errors import MachineError
 
 CACHE = REPOSITORY / "build/kernels"
@@ -29,31 +32,57 @@ class Kernel:
         return self.root / "boot" / f"vmlinuz-{self.release}"
 
 
-def newest(names: str, series: str) -> str | None:
-    """The package with the newest kernel of a series, of `names`, one per line; None if there is none. Pure."""
+def newest(names: Iterable[str], series: str) -> str | None:
+    """The package with the newest kernel of a series, of `names`; None if there is none. Pure."""
     found = []
-    for name in names.split():
+    for name in names:
         match = _PACKAGE.fullmatch(name)
         if match and match[1] == series and "-cloud-" not in name and "-rt-" not in name:
             found.append(([int(n) for n in re.findall(r"\d+", name)], name))
     return max(found)[1] if found else None
 
 
-def kernel(series: str, *, fetch: bool = True) -> Kernel:
-    """The kernel of a series: the newest that apt knows; the cached one where apt knows none. Raises MachineError."""
+def kernel(series: str) -> Kernel:
+    """The kernel of a series: the newest that apt knows, fetched if need be; if that fails, the newest that was fetched
+    before. Raises MachineError."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    package = newest(_output("apt-cache", "pkgnames", f"linux-image-{series}."), series)
-    if package is None:
-        cached = [p for p in CACHE.iterdir() if p.name.startswith(f"{series}.") and (p / "complete").exists()]
-        if not cached:
-            raise MachineError(f"apt knows no kernel of {series}", hint="apt-get update; see /etc/apt/sources.list*")
-        return _found(series, max(cached))
-    root = CACHE / package.removeprefix("linux-image-").removesuffix("-unsigned")
-    if not (root / "complete").exists():
-        if not fetch:
-            raise MachineError(f"{package} is not in {CACHE}", hint="scripts/kernels fetch")
-        _fetch(package, root)
+    try:
+        root = _from_apt(series)
+    except MachineError as e:
+        package = newest((f"linux-image-{p.parent.name}-unsigned" for p in CACHE.glob("*/complete")), series)
+        if package is None:
+            raise
+        root = _root(package)
+        progress(f"kernels: {e.args[0]}; taking {root.name}, which was fetched before")
     return _found(series, root)
+
+
+def _from_apt(series: str) -> Path:
+    """Lists that are a few days old name packages that are not there any more: they are fetched anew, once."""
+    try:
+        return _fetched(series)
+    except MachineError:
+        _update_lists()
+        return _fetched(series)
+
+
+def _fetched(series: str) -> Path:
+    package = newest(_output("apt-cache", "pkgnames", f"linux-image-{series}.").split(), series)
+    if package is None:
+        raise MachineError(f"apt knows no kernel of {series}", hint="apt-get update; see /etc/apt/sources.list*")
+    root = _root(package)
+    if not (root / "complete").exists():
+        _fetch(package, root)
+    return root
+
+
+@cache
+def _update_lists() -> None:
+    _run(["apt-get", "-q", "-q", "update"])
+
+
+def _root(package: str) -> Path:
+    return CACHE / package.removeprefix("linux-image-").removesuffix("-unsigned")
 
 
 def _found(series: str, root: Path) -> Kernel:
@@ -75,13 +104,19 @@ def _fetch(package: str, root: Path) -> None:
 
 
 def _output(*argv: str) -> str:
-    try:
-        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False).stdout
-    except FileNotFoundError:
-        raise MachineError(f"there is no {argv[0]} here", hint="kernels come from Debian's packages") from None
+    return _done([*argv]).stdout
 
 
 def _run(argv: list[str], cwd: Path | None = None) -> None:
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+    done = _done(argv, cwd)
     if done.returncode:
         raise MachineError(f"{' '.join(argv[:2])} failed: {done.stderr.strip()}", hint="apt-get update, then again")
+
+
+def _done(argv: list[str], cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+    except FileNotFoundError:
+        raise MachineError(f"there is no {argv[0]} here", hint="kernels come from Debian's packages") from None
+    except subprocess.TimeoutExpired:
+        raise MachineError(f"{' '.join(argv[:2])}: not finished after 600 s") from None
