@@ -31,7 +31,6 @@ struct sk_buff___kernel {
 	__u32 end;
 	__u16 network_header;
 	__u16 inner_network_header;
-	__u16 inner_transport_header;
 	__u8 encapsulation : 1;
 } __attribute__((preserve_access_index));
 

@@ -148,10 +148,13 @@ class Dataplane(Links):
         nodes = [self.pins / "mrc_node", *sorted(self.pins.parent.glob("abi*/mrc_node"), key=version_of, reverse=True)]
         for path in [p for p in nodes if p.exists()][:1]:
             self.replaced = path.parent
-            with contextlib.suppress(KernelError):  # nothing is known of it
+            try:
                 old = read_node(path)
-                for field in {"ports", "status"} & set(old.dtype.names or ()):
+                for field in ("ports", "status"):
                     node[field] = old[field]
+            except (KernelError, ValueError) as e:  # an administrator's word must not be forgotten
+                node["status"] = abi.STATUS_DETACHED
+                log.warning("%s: this host may have been detached; `mrcctl attach` brings it back", e)
         node["generation"], node["epoch"] = _number(), _number()
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), struct.pack("I", 0), node.tobytes())
 

@@ -167,6 +167,8 @@ def test_tables_that_tell_nothing_are_no_hindrance(bpffs: Path, caplog: pytest.L
     old.mkdir()
     _pin_array(old / "mrc_node", 16, 1)
     second.load()
+    assert read_node(second.tables / "mrc_node")["status"] == abi.STATUS_DETACHED
+    assert "may have been detached; `mrcctl attach`" in caplog.text
     new = _filled(second)
     list(second.take_over(new))
     assert "all paths are probed anew" in caplog.text

@@ -77,9 +77,9 @@ def _argv(parts: Sequence[str]) -> list[str]:
 def _in_a_guest(kernel: Kernel, parts: Sequence[str], results: Path) -> Row:
     progress(f"kernels: {kernel.release} begins")
     began, error, status = time.monotonic(), "", 0
-    path = f"PYTHONPATH={REPOSITORY / 'scripts'}:{REPOSITORY}"
+    environment = [f"PYTHONPATH={REPOSITORY / 'scripts'}:{REPOSITORY}", f"{guest.EVERY_DEVICE}=1"]
     try:
-        status = machine.run(kernel, ["env", path, *_argv(parts)], results, sum(_TIMEOUT_S[p] for p in parts))
+        status = machine.run(kernel, ["env", *environment, *_argv(parts)], results, sum(_TIMEOUT_S[p] for p in parts))
     except MachineError as e:
         error = str(e)
     return _row(kernel.release, parts, results, status, error, began)
