@@ -144,7 +144,8 @@ def _prepare(shared: Sequence[str], patience: int) -> None:
 
 def _qemu(kernel: Kernel, disk: Path, results: Path, *, kvm: bool) -> list[str]:
     boot = _ROOT / "boot"
-    argv = [*machine.ENDED_WITH_US, "qemu-system-x86_64", "-machine", "q35", "-smp", str(machine.CPUS), "-m", _MEMORY, "-no-reboot"]
+    argv = [*machine.ENDED_WITH_US, "qemu-system-x86_64", "-machine", "q35"]
+    argv += ["-smp", str(machine.CPUS), "-m", _MEMORY, "-no-reboot"]
     argv += ["-cpu", "host", "-enable-kvm"] if kvm else ["-cpu", "max", *machine.EMULATED.split()]
     argv += ["-kernel", str(boot / f"vmlinuz-{kernel.release}"), "-initrd", str(boot / f"initrd.img-{kernel.release}")]
     argv += ["-append", "root=/dev/vda rw console=ttyS0 panic=-1"]

@@ -183,10 +183,11 @@ class Checks:
                     h0.plug(tap)
                 self.wait_until_good()
         for flow, holes in pulled.items():
-            added = median(holes) - median(quiet[flow])  # an emulated machine stands still at times, pulled or not
+            # A real CPU is judged by each pull; an emulated one stands still at times, pulled or not.
+            added = max(holes) if self.pair.kvm else median(holes) - median(quiet[flow])
             words = f"longest holes {_ms(holes)} after {PULLS} pulls, {_ms(quiet[flow])} without"
             check = f"TCP {flow}: a pull adds no hole of {HOLE_MS} ms"
-            self.say("cable pulled", check, added < HOLE_MS, words, f"{median(holes)} ms")
+            self.say("cable pulled", check, added < HOLE_MS, words, f"{max(holes)} ms")
         self.say("cable pulled", "back by itself", True, f"all EVs GOOD after each of {PULLS}")
         told = [words for words in seen if words]
         words = told[0] if told else f"each of {PULLS} times"
@@ -349,8 +350,8 @@ def run(kernel: Kernel, nic: str, results: Path, only: tuple[str, ...] = ()) -> 
                     continue
                 try:
                     check(checks)
-                except (MachineError, KeyError) as e:
-                    checks.say(name, "ran to its end", False, f"{e}")
+                except Exception as e:
+                    checks.say(name, "ran to its end", False, f"{type(e).__name__}: {e}")
     except MachineError as e:
         return Row(nic, tuple(found), str(e))
     return Row(nic, tuple(found))

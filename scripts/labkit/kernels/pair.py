@@ -17,6 +17,7 @@ from typing import Any
 from labkit import netns
 from labkit.api import Lab
 from labkit.bringup import REPOSITORY
+from labkit.entry import own_lab
 from labkit.hook import Attached
 from labkit.kernels import host, machine
 from labkit.kernels.host import Host, Nic
@@ -49,6 +50,7 @@ class Pair:
 
     lab: Lab
     hosts: dict[str, Host]
+    kvm: bool  # the machines' CPUs are real
     interfaces: list[str] = field(default_factory=list)  # of the cards, by plane, the same on both
     pids: dict[str, int] = field(default_factory=dict)  # of their mrcd
 
@@ -121,10 +123,8 @@ def booted(kernel: Kernel, model: str, results: Path, name: str = "nics") -> Ite
     """A lab with two machines that have cards of this model, and no mrcd yet."""
     queues = QUEUES if model.startswith("virtio") else 1
     kvm = machine.accelerated(kernel)
-    lab = Lab(name, lambda _: None)
-    lab.down()
     with contextlib.ExitStack() as stack:
-        stack.callback(lab.down)
+        lab = stack.enter_context(own_lab(name))
         lab.up(**_SHAPE)
         children = {}
         cards = {}
@@ -139,7 +139,7 @@ def booted(kernel: Kernel, model: str, results: Path, name: str = "nics") -> Ite
         for host_name, child in children.items():
             hosts[host_name] = Host.reach(host_name, results / host_name, cards[host_name], child)
             stack.callback(hosts[host_name].close)
-        pair = Pair(lab, hosts)
+        pair = Pair(lab, hosts, kvm)
         pair.interfaces = _interfaces(hosts["h0"])
         yield pair
 
