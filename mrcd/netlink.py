@@ -29,6 +29,7 @@ from mrcd.netmessages import (
     Change,
     Link,
     Route,
+    event_of,
     forget,
     read_change,
     read_link,
@@ -228,7 +229,7 @@ class Netlink:
             raise KernelError(
                 f"write route {route.dst} metric {route.metric}", e.code, hint=hint if e.code == errno.EEXIST else None
             ) from None
-        made = [read_route(msg) for msg in answers if msg.get("event") == "RTM_NEWROUTE"]
+        made = [read_route(msg) for msg in answers if event_of(msg) == "RTM_NEWROUTE"]
         for msg in answers:
             forget(msg)
         if route not in made:

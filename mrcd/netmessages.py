@@ -131,13 +131,18 @@ def read_link(msg: Any) -> Link:
 
 def read_neighbour(msg: Any) -> Neighbour:
     """Of RTM_NEWNEIGH, RTM_DELNEIGH."""
-    there = msg["state"] & _NUD_USABLE and msg.get("event") != "RTM_DELNEIGH"
+    there = msg["state"] & _NUD_USABLE and event_of(msg) != "RTM_DELNEIGH"
     return Neighbour(msg["ifindex"], msg.get("NDA_DST") or "", msg.get("NDA_LLADDR") or None if there else None)
+
+
+def event_of(msg: Any) -> str:
+    """What a message is: "RTM_NEWLINK". Its get() would find the number in IFLA_EVENT, where a link has that."""
+    return str(dict.get(msg, "event", ""))
 
 
 def read_change(msg: Any) -> Change:
     """Of what the kernel tells of links, neighbours and addresses."""
-    event = msg.get("event", "")
+    event = event_of(msg)
     if "NEIGH" in event:
         return Change(neighbour=read_neighbour(msg))
     if event != "RTM_NEWLINK":

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from mrcd import abi
 from mrcd.daemon import Daemon
 from mrcd.events import EventLog
 from mrcd.hooks import Port
-from mrcd.netmessages import Change, Link, Neighbour, read_neighbour
+from mrcd.netmessages import Change, Link, Neighbour, read_change, read_neighbour
 from mrcd.nics import Nics
 
 
@@ -169,6 +170,13 @@ def test_a_neighbour_that_is_not_resolved_or_is_gone_has_no_mac(
         """What pyroute2 makes of one: attributes by get, the header by its keys."""
 
         def get(self, name: str, default: Any = None) -> Any:
-            return {"event": event, "NDA_DST": FIRST_HOP, "NDA_LLADDR": mac}.get(name, default)
+            return {"NDA_DST": FIRST_HOP, "NDA_LLADDR": mac}.get(name, default)
 
-    assert read_neighbour(Message(ifindex=4, state=state)) == Neighbour(4, FIRST_HOP, told)
+    assert read_neighbour(Message(event=event, ifindex=4, state=state)) == Neighbour(4, FIRST_HOP, told)
+
+
+@pytest.mark.parametrize("attributes", [[], [("IFLA_EVENT", 6)]], ids=["", "with IFLA_EVENT, as of changed offloads"])
+def test_a_link_that_goes_down_is_one(attributes: list[tuple[str, int]]) -> None:
+    message = ifinfmsg()
+    message.update({"event": "RTM_NEWLINK", "index": 4, "flags": 0x1, "attrs": attributes})
+    assert read_change(message) == Change(ifindex=4, up=False)
