@@ -78,12 +78,18 @@ static __always_inline int beats(__u64 now)
 static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
 {
 	struct mrc_stall stall = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = SWEEPS };
+	struct mrc_watch *watch;
 	struct mrc_event *event;
 
 	(void)map;
 	(void)alarm;
 	if (beats(stall.due_ns) && !bpf_map_push_elem(&mrc_stalls, &stall, 0))
 		return 0;
+	watch = watch_at(*host_id);
+	if (watch) {
+		watch->stalled = 1;
+		watch->due_ns = 0;
+	}
 	/* Nobody listens: leave the room to what is to be told later. */
 	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > BACKLOG)
 		return 0;

@@ -221,6 +221,31 @@ static inline int aged(__u64 now, __u64 then, __u64 age)
 	return (__s64)(now - then) >= (__s64)age;
 }
 
+/* How long an EV must be well before it returns, after so many relapses: doubles with each, up to a cap. */
+static inline __u64 hold_down_ns(__u32 relapses, __u32 first_ms, __u32 most_ms)
+{
+	__u32 shift = relapses > 1 ? relapses - 1 : 0;
+	__u64 ms = (__u64)first_ms << (shift < 31 ? shift : 31);
+
+	return (ms < most_ms ? ms : most_ms) * 1000000ULL;
+}
+
+/* Turns out of MRC_WEIGHT_FULL that an EV takes so long after its return: 1, 2, 4, then all. */
+static inline __u32 ramp_weight(__u64 elapsed_ns, __u64 ramp_ns)
+{
+	__u64 step = ramp_ns ? elapsed_ns * 3 / ramp_ns : 3;
+
+	return step < 3 ? 1u << step : MRC_WEIGHT_FULL;
+}
+
+/* Time to the next probe of an EV, of whose newest probes in a row so many have no answer. */
+static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
+{
+	__u64 us = (__u64)first_us << (unanswered < 31 ? unanswered : 31);
+
+	return (us < most_us ? us : most_us) * NS_PER_US;
+}
+
 #define FEW_EVS 8
 #define FAIR 5
 

@@ -12,6 +12,7 @@ struct request {
 	__u32 host_id;
 	__u32 number; /* of the EV */
 	__u32 round; /* of the report, if one is asked for */
+	__u32 kind; /* enum mrc_probe_kind */
 	__u16 first;
 	__u16 counts; /* 0 = no report, only a reply */
 };
@@ -249,6 +250,7 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 		return 0;
 	if (p.plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), p.plane->vlan))
 		return 0;
+	count_probe(r->kind);
 	sent = !bpf_clone_redirect(skb, p.plane->ifindex, 0);
 	if (p.plane->vlan && bpf_skb_vlan_pop(skb))
 		return 0;
@@ -287,6 +289,7 @@ static __always_inline int ride(struct __sk_buff *skb, const struct mrc_node *se
 	fill_request(&control, self, p.ev, r);
 	if (write_control(skb, &p, &control))
 		return -1;
+	count_probe(r->kind);
 	return send_skb(skb, p.plane);
 }
 

@@ -9,10 +9,11 @@
 #define MRC_BEAT_H
 
 #include "settle.h"
-#include "sweep.h"
+#include "tick.h"
 
 #define BEAT_TYPE 0x88b5 /* EtherType for local experiments (IEEE 802): should it get into the stack, nobody takes it */
 #define BEAT_IDLE_NS 100000000ULL /* after so long without dense traffic it ends, if no peer is left to be swept */
+#define RESTLESS_NS 3000000000ULL /* longer than any back-off: something is out of use, or was a moment ago */
 #define HURRIED_MOST 256 /* rounds: more than tbf lets through at once, after a rest */
 #define STALLS_AT_ONCE 4
 #define SWEPT_AT_ONCE 64 /* EVs */
@@ -77,6 +78,7 @@ static long heed_stall(__u64 i, void *context)
 		return 0; /* it goes on: traffic asks again */
 	__builtin_memset(&s->request, 0, sizeof(s->request));
 	s->request.host_id = stall.host_id;
+	s->request.kind = MRC_PROBE_SUSPICION;
 	s->first = rounds->round * SWEPT_AT_ONCE;
 	s->sent = 0;
 	if (rounds->debt < TRIALS_MOST * PACKETS_PER_TRIAL)
@@ -90,20 +92,39 @@ static long heed_stall(__u64 i, void *context)
 	return 0;
 }
 
+/* Whether the timer packet has work while there is no dense traffic. */
+static __always_inline int wanted_on(const struct mrc_node *self, const struct mrc_clock *clock, __u64 now)
+{
+	struct mrc_stall waiting;
+
+	return !bpf_map_peek_elem(&mrc_stalls, &waiting) ||
+	       (aged(now, self->ticked_ns, DAEMON_SILENT_NS) && !aged(now, clock->restless_ns, RESTLESS_NS));
+}
+
+/* Run the tick in place of a daemon that is silent. */
+static __always_inline void tick_for_daemon(struct tick *t, __u64 now)
+{
+	if (!aged(now, t->sweep.node->ticked_ns, DAEMON_SILENT_NS) || !aged(now, t->clock->packet_ns, TICK_NS))
+		return;
+	t->clock->packet_ns = now;
+	t->clock->by_packet++;
+	tick(t);
+}
+
 /* The packet has come round. */
 static __always_inline int beat(struct __sk_buff *skb)
 {
-	struct sweep s = { .skb = skb, .node = node() };
+	struct tick t = { .sweep = { .skb = skb, .node = node() }, .clock = tick_clock() };
+	struct mrc_node *self = t.sweep.node;
 	struct mrc_beat *beat = the_beat();
-	struct mrc_stall waiting;
 	__be16 type = bpf_htons(BEAT_TYPE);
 	__u64 now = bpf_ktime_get_ns();
 	__u32 id = skb->mark; /* another CPU may make the next one meanwhile: two must not have the same */
 
-	if (!s.node || !beat || id != beat->id)
+	if (!self || !beat || !t.clock || id != beat->id)
 		return TC_ACT_SHOT; /* consumed, not dropped */
-	if (!s.node->beat_ifindex ||
-	    (aged(now, beat->wanted_ns, BEAT_IDLE_NS) && bpf_map_peek_elem(&mrc_stalls, &waiting))) {
+	if (!self->beat_ifindex ||
+	    (aged(now, beat->wanted_ns, BEAT_IDLE_NS) && !wanted_on(self, t.clock, now))) {
 		beat->ns = 0; /* no alarm waits for it, and the next traffic begins another at once */
 		return TC_ACT_SHOT;
 	}
@@ -114,11 +135,12 @@ static __always_inline int beat(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	}
 	skb->mark = 0; /* others may have rules for marks on the planes' NICs */
-	bpf_loop(STALLS_AT_ONCE, heed_stall, &s, 0);
+	bpf_loop(STALLS_AT_ONCE, heed_stall, &t.sweep, 0);
+	tick_for_daemon(&t, now);
 	skb->mark = id;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
 		return TC_ACT_SHOT;
-	return bpf_redirect(s.node->beat_ifindex, 0);
+	return bpf_redirect(self->beat_ifindex, 0);
 }
 
 #endif

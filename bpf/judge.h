@@ -38,6 +38,7 @@ struct judging {
 	__u8 trials; /* EVs in scratch->trial */
 	__u8 changed; /* other EVs are usable than before */
 	__u8 delayed; /* the EV of the request has more delay than the others */
+	__u8 lossy; /* some EV has lost more */
 };
 
 /* New tables over there, or the first report ever: what they count says nothing of before. */
@@ -192,6 +193,7 @@ static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct m
 	if (!l->lag_ns) {
 		l->lag_ns = j->now;
 		l->trials = 0;
+		tend(j->host_id, number);
 	}
 	l->tried = ev->probe_seq + VOLLEY; /* no volley yet, or one that has lost some: the rest says nothing */
 }
@@ -224,6 +226,7 @@ static long judge_ev(__u64 i, void *context)
 		(__u32)ev->tx_packets - l->offset - n.packets - n.deficit;
 	j->scratch->arrived[ev->plane & (MRC_MAX_PLANES - 1)] += n.packets;
 	take_samples(j, l, &n);
+	j->lossy |= n.grew;
 	enter(j, ev, l, number, &n);
 	if (l->lag_ns)
 		pursue(j, ev, l, number);
@@ -292,6 +295,8 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
 	bpf_loop(n, judge_ev, j, 0);
 	note_planes(j->host_id, j->first, n, j->rounds->told_ns);
+	j->rounds->judged += j->judged;
+	j->rounds->lossy += j->lossy;
 	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
 	if (j->accused)
 		bpf_loop(n, judge_loss, j, 0);

@@ -21,6 +21,9 @@ MRC_ARRAY(mrc_rxs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rx);
 MRC_ARRAY(mrc_srhs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_srh);
 MRC_ARRAY(mrc_peers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_peer);
 MRC_ARRAY(mrc_rounds, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rounds);
+MRC_ARRAY(mrc_watches, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_watch);
+MRC_ARRAY(mrc_clock, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_clock);
+MRC_ARRAY(mrc_probes_sent, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
 MRC_ARRAY(mrc_planes, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_plane);
 MRC_ARRAY(mrc_node, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_node);
 MRC_ARRAY(mrc_owners, BPF_MAP_TYPE_ARRAY, 0, struct mrc_owner);
@@ -78,6 +81,26 @@ static __always_inline struct mrc_ev *ev_at(__u32 index)
 static __always_inline struct mrc_ledger *ledger_at(__u32 index)
 {
 	return bpf_map_lookup_elem(&mrc_ledgers, &index);
+}
+
+static __always_inline struct mrc_watch *watch_at(__u32 host_id)
+{
+	return bpf_map_lookup_elem(&mrc_watches, &host_id);
+}
+
+static __always_inline struct mrc_clock *tick_clock(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&mrc_clock, &zero);
+}
+
+static __always_inline void count_probe(__u32 kind)
+{
+	__u64 *count = bpf_map_lookup_elem(&mrc_probes_sent, &kind);
+
+	if (count)
+		(*count)++;
 }
 
 static __always_inline struct mrc_rounds *rounds_at(__u32 host_id)

@@ -11,6 +11,7 @@
  *              the probes
  *   mrc_sweep  run by the daemon: one packet in, probe requests on the EVs of a peer out
  *   mrc_steer  run by the daemon: change the state of an EV
+ *   mrc_tick   run by the daemon: serve the deadlines of all peers (tick.h)
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -44,6 +45,7 @@ const struct {
 	enum mrc_histogram histogram;
 	enum mrc_policy policy;
 	enum mrc_kernel_has kernel_has;
+	enum mrc_probe_kind probe_kind;
 } mrc_btf SEC("btf");
 
 SEC("tc")
@@ -89,7 +91,8 @@ int mrc_push(struct __sk_buff *skb)
 	if (!ack)
 		turn->data = 1;
 	gap_us = settings.probe_gap_us << (ack ? !turn->data : !small(skb));
-	if (turn->unprobed >= settings.probe_packets && can_carry(&inner))
+	if (can_carry(&inner) &&
+	    (turn->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
 		keep_beating(skb, self, request.now);
 	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
@@ -271,6 +274,7 @@ int mrc_sweep(struct __sk_buff *skb)
 
 	if (!s.node || !peer || !peer->configured || !rounds)
 		return 0;
+	s.request.kind = MRC_PROBE_IDLE;
 	if (bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
 		return 0;
 	s.first = skb->cb[0];
@@ -283,7 +287,21 @@ int mrc_sweep(struct __sk_buff *skb)
 	return s.sent + send_request(skb, s.node, &s.request);
 }
 
-#define STEER_REFRESH 0xffffffff /* for an EV: none, only work out the usable ones anew */
+/* Run by BPF_PROG_TEST_RUN with any packet of some size. Returns after how many us it is to be run again. */
+SEC("tc")
+int mrc_tick(struct __sk_buff *skb)
+{
+	struct tick t = { .sweep = { .skb = skb, .node = node() }, .clock = tick_clock(), .resizes = 1 };
+
+	if (!t.sweep.node || !t.clock ||
+	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
+		return TICK_NS / NS_PER_US;
+	t.sweep.node->ticked_ns = bpf_ktime_get_ns();
+	t.clock->by_daemon++;
+	return tick(&t) / NS_PER_US;
+}
+
+#define STEER_REFRESH 0xffffffff /* for an EV: none, only work out the usable ones and the deadlines anew */
 
 /* Run by BPF_PROG_TEST_RUN with the peer's host id as mark; cb: EV, new state, enum mrc_reason, and the
  * states that it may be in, as bits. Returns 1 if that has changed its state.
@@ -298,6 +316,7 @@ int mrc_steer(struct __sk_buff *skb)
 	if (!peer)
 		return 0;
 	if (number == STEER_REFRESH) {
+		bpf_loop(settings.evs_per_peer, tend_if_needed, &host_id, 0);
 		refresh_usable(peer, host_id);
 		return 0;
 	}

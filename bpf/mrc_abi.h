@@ -7,7 +7,7 @@
 
 #include <linux/types.h>
 
-#define MRC_ABI_VERSION 7 /* tables: names the directory of the pins */
+#define MRC_ABI_VERSION 8 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
 enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
@@ -131,7 +131,7 @@ struct mrc_ev {
 	__u8 configured; /* daemon: 0 = no such path */
 	__u8 plane; /* daemon */
 	__u8 srh_len; /* daemon: bytes used of this EV's mrc_srh; 0 = no SRH */
-	__u8 weight; /* daemon: takes this many of MRC_WEIGHT_FULL turns: a ramp after it returned */
+	__u8 weight; /* programs: takes this many of MRC_WEIGHT_FULL turns: a ramp after it returned; daemon: full at first */
 	__u32 state; /* programs: enum mrc_ev_state; changed by compare-and-exchange only */
 	__u64 tx_packets; /* programs: data packets as they appear on the wire */
 	__u64 tx_bytes; /* programs: inner bytes */
@@ -154,7 +154,7 @@ struct mrc_ledger {
 	__u64 rx_ce; /* CE marks that the peer has seen, over all generations */
 	__u64 arrived_ns; /* when the newest packet that is known to have arrived was sent, or later */
 	__u64 lag_ns; /* since when it lags: something is missing; 0 = it does not */
-	__u64 loss_ns; /* when a loss of data or probes was last noticed */
+	__u64 loss_ns; /* when a loss was last noticed; while ASSUMED_BAD, when it was last not known to be well */
 	__u64 unsure_ns; /* when `unsure` was taken */
 	__u32 rtt_ns; /* smoothed, 1/8 per reply; below 4.3 s */
 	__u32 replies; /* to probes on this EV; a count */
@@ -177,7 +177,7 @@ struct mrc_ledger {
 	__u16 window_losses; /* samples with a loss */
 	__u16 unsure; /* of these, known at unsure_ns */
 	__u16 sure; /* of these, known for some time: they will not come late */
-	__u16 reserved;
+	__u16 backoff; /* probes in a row without an answer: each doubles the time to the next */
 	__u32 after_good; /* judged_tx when arrived_ns was last set */
 	__u16 trials; /* since it began to lag, reports that knew of lost probes and of no arrival */
 	__u16 epoch; /* when the loss window was last halved */
@@ -190,7 +190,7 @@ struct mrc_ledger {
 	__u16 mark_probes[MRC_ROUNDS]; /* the same of probe_seq */
 	__u32 late_ns; /* its one-way delay beyond the least of the peer's EVs, smoothed, 1/4 per reply */
 	__u32 skips; /* how often the EV became SKIP; a count */
-	__u64 probe_after_ns; /* daemon: sweeps pass it over until then (back-off) */
+	__u64 probe_after_ns; /* no probe is due on it before (back-off); 0 = at once */
 };
 _Static_assert(sizeof(struct mrc_ledger) == 192, "mrc_ledger is three cache lines");
 
@@ -250,8 +250,47 @@ struct mrc_rounds {
 	__u64 told_ns; /* the peer's clock in the newest report judged */
 	__u32 debt; /* data packets that are to be judged until volleys may be sent again */
 	__u32 least_ns; /* least mrc_ledger.late_ns lately: at once, and up by 1/8 per reply on each EV */
+	__u32 judged; /* data packets judged on all EVs; a count */
+	__u32 lossy; /* reports by which an EV has lost more; a count */
 };
-_Static_assert(sizeof(struct mrc_rounds) == 144, "mrc_rounds has no padding");
+_Static_assert(sizeof(struct mrc_rounds) == 152, "mrc_rounds has no padding");
+
+/* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, but for what says daemon. */
+struct mrc_watch {
+	__u64 due_ns; /* when the tick serves the peer next; daemon: 0 = at once */
+	__u64 swept_ns; /* when its EVs were last probed in turn */
+	__u64 unanswered_ns; /* when the first of the unanswered sweeps was sent */
+	__u64 tend[MRC_EV_WORDS]; /* a bit per EV that has a deadline: new, lagging, failed, denied, or on its ramp */
+	__u16 next; /* EV at which the next sweep begins */
+	__u16 unanswered; /* sweeps in a row without a reply; stops at 65535 */
+	__u8 silent; /* 1 = the peer answers nothing */
+	__u8 linked; /* planes that had a link at both ends when the tick last served the peer */
+	__u8 announce; /* daemon: 1 = probe the peer once: this host has news of itself */
+	__u8 stalled; /* 1 = a flow has stopped: sweep it */
+};
+_Static_assert(sizeof(struct mrc_watch) == 64, "mrc_watch is one cache line");
+
+/* Why a probe request is sent. */
+enum mrc_probe_kind {
+	MRC_PROBE_TRAFFIC = 0, /* it rides on a packet of a flow */
+	MRC_PROBE_SUSPICION, /* something is missing on an EV, or a flow has stopped */
+	MRC_PROBE_RETRY, /* the EV has failed, is new or is denied */
+	MRC_PROBE_IDLE, /* an EV in use, in its turn */
+	MRC_PROBE_KINDS,
+};
+
+/* The tick of this host. One entry. Programs only. */
+struct mrc_clock {
+	__u64 packet_ns; /* when the timer packet last ran the tick */
+	__u64 restless_ns; /* when the tick last served a peer that has an EV with a deadline, or is in doubt */
+	__u64 refilled_ns; /* when the budget was last refilled */
+	__s64 budget; /* probes that the tick may send now; below 0 where suspicion has overdrawn it */
+	__u64 by_daemon; /* runs of the tick by the daemon; a count */
+	__u64 by_packet; /* runs of the tick by the timer packet; a count */
+	__u32 cursor; /* host id at which the next tick begins */
+	__u32 busy; /* a CPU runs the tick */
+};
+_Static_assert(sizeof(struct mrc_clock) == 56, "mrc_clock has no padding");
 
 /* One NIC of this host. Index: plane. */
 struct mrc_plane {
@@ -278,8 +317,11 @@ struct mrc_node {
 	__u32 merge_ifindex; /* daemon: mrc0's peer, by which TCP's segments get there, to be merged; 0 = as they are */
 	__u32 merge_xdp; /* daemon: 1 = those that XDP has popped, too: the NIC could not merge them */
 	__u8 overlay_eth[12]; /* daemon: mrc0's address and its peer's, as an Ethernet header has them */
+	__u64 ticked_ns; /* programs: when the daemon last ran the tick */
+	__u32 idle_us; /* daemon: between two sweeps of a peer */
+	__u32 idle_evs; /* daemon: EVs that such a sweep probes; 0 = all */
 };
-_Static_assert(sizeof(struct mrc_node) == 48, "mrc_node is 48 bytes");
+_Static_assert(sizeof(struct mrc_node) == 64, "mrc_node is one cache line");
 
 /* How a packet's EV is chosen. */
 enum mrc_policy {
@@ -348,13 +390,21 @@ struct mrc_settings {
 	__u32 loss_ppm; /* else this ratio over the window, parts per million, */
 	__u32 loss_samples; /* seen in at least this many samples; twice as many where EVs are few */
 	__u32 loss_window_us;
-	__u32 forget_ms; /* an EV that was well for so long forgets one relapse */
+	__u32 hold_down_ms; /* an EV that failed once returns when it was well for so long; doubles with each relapse, */
+	__u32 hold_down_max_ms; /* up to this; an EV in use for so long forgets one relapse */
+	__u32 good_probes; /* reports in a row with arrivals and without loss, for an EV to return */
+	__u32 ramp_us; /* an EV that returned takes 1/8, 1/4, 1/2 of its turns for a third of this each; 0 = all at once */
+	__u32 probe_interval_us; /* between two probes of an EV that failed and answers again */
+	__u32 probe_backoff_us; /* most time between two probes of an EV by which nothing arrives */
+	__u32 unanswered; /* sweeps in a row without a reply: the peer answers nothing */
+	__u32 idle_probes; /* probes per second that the tick may send */
+	__u32 peers; /* rows of the peers' tables */
 	__u32 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */
 	__u32 twin_us; /* an acknowledgement goes twice if the flow's last is so old; 0 = none does */
 	__u32 kernel_has; /* enum mrc_kernel_has: a kernel that lacks one takes a slower way */
 };
-_Static_assert(sizeof(struct mrc_settings) == 84, "mrc_settings is 84 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 116, "mrc_settings is 116 bytes");
 
 #define MRC_EVENT_STALLED 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
 
@@ -369,7 +419,7 @@ struct mrc_event {
 	__u8 relapses;
 	__u8 icmp_type; /* of the ICMPv6 error */
 	__u8 icmp_code;
-	__u32 trials; /* as mrc_ledger.trials */
+	__u32 trials; /* as mrc_ledger.trials; of MRC_REASON_HEALED: as mrc_ledger.good */
 	__u64 silent_ns; /* since a packet by it was last known to have arrived */
 	__u32 lost_packets; /* in the loss window */
 	__u32 sent_packets;

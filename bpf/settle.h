@@ -50,6 +50,17 @@ static __always_inline void note_late(struct mrc_rounds *rounds, const struct mr
 						      (late - rounds->least_ns) / (8 * settings.evs_per_peer);
 }
 
+/* The peer answers. */
+static __always_inline void note_answer(__u32 host_id)
+{
+	struct mrc_watch *watch = watch_at(host_id);
+
+	if (watch && (watch->unanswered || watch->silent)) {
+		watch->unanswered = 0;
+		watch->silent = 0;
+	}
+}
+
 #define ASKED_LATELY 65536 /* probes on an EV */
 #define ANSWERED_WITHIN_NS 5000000000ULL
 
@@ -69,6 +80,8 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 		return MRC_DROP_NONE; /* overtaken: replies come back by different EVs */
 	l->reply_seq = seq;
 	l->replies++;
+	if (ev->state == MRC_EV_UNKNOWN && aged(j->asked_ns, ev->state_since_ns, 0))
+		j->changed |= transit(j->host_id, number, MRC_EV_UNKNOWN, MRC_EV_GOOD, MRC_REASON_PROBED);
 	delay = queueing_delay(j->rounds, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);
 	j->delayed = settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
 		     rtt > 2 * j->rounds->rtt_ns;
@@ -132,6 +145,7 @@ static __always_inline void send_trials(struct __sk_buff *skb, const struct judg
 	struct volleys v = { .skb = skb, .node = node(), .scratch = j->scratch };
 
 	v.request.host_id = j->host_id;
+	v.request.kind = MRC_PROBE_SUSPICION;
 	if (!v.node)
 		return;
 	/* Where many paths lose, many are tried: with one probe each after a while. */
@@ -166,6 +180,7 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 	reason = settle_ev(c, &j, number);
 	if (reason)
 		return reason;
+	note_answer(host_id);
 	/* Else another CPU is at one, or a newer one has overtaken it: this one can be spared. */
 	if (bytes && was_asked_for(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
 		if (report_is_new(c, &j))

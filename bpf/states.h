@@ -19,6 +19,26 @@ static __always_inline void observe(__u32 histogram, __u64 value)
 		(*count)++;
 }
 
+/* Have the tick look after an EV, now. */
+static __always_inline void tend(__u32 host_id, __u32 number)
+{
+	struct mrc_watch *watch = watch_at(host_id);
+
+	if (!watch)
+		return;
+	__sync_fetch_and_or(&watch->tend[(number / 64) & (MRC_EV_WORDS - 1)], 1ULL << (number % 64));
+	watch->due_ns = 0;
+}
+
+/* Have the tick serve a peer now. */
+static __always_inline void serve_soon(__u32 host_id)
+{
+	struct mrc_watch *watch = watch_at(host_id);
+
+	if (watch)
+		watch->due_ns = 0;
+}
+
 /* Planes that have a link at both ends. */
 static __always_inline __u32 ports_both(const struct mrc_node *node, const struct mrc_peer *peer)
 {
@@ -134,6 +154,7 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 
 	if (!peer)
 		return 0;
+	serve_soon(host_id);
 	__sync_fetch_and_add(&peer->wanted, 1);
 	for (i = 0; self && i < 16; i++) {
 		seen = *(volatile __u32 *)&peer->wanted;
@@ -150,7 +171,7 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 /* Falls that are not forgotten: one per period of being well. */
 static __always_inline __u8 relapses_after(const struct mrc_ev *ev, __u64 now)
 {
-	__u64 well = (now - ev->state_since_ns) / ((settings.forget_ms ?: 1) * 1000000ULL);
+	__u64 well = (now - ev->state_since_ns) / ((settings.hold_down_max_ms ?: 1) * 1000000ULL);
 	__u32 left = ev->relapses > well ? ev->relapses - well : 0;
 
 	return left < 255 ? left + 1 : 255;
@@ -180,7 +201,7 @@ static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u3
 	event->relapses = ev->relapses;
 	event->icmp_type = why >> 16;
 	event->icmp_code = why >> 8;
-	event->trials = ledger->trials;
+	event->trials = (why & 0xff) == MRC_REASON_HEALED ? ledger->good : ledger->trials;
 	event->silent_ns = ledger->arrived_ns ? now - ledger->arrived_ns : 0;
 	event->lost_packets = ledger->window_lost;
 	event->sent_packets = ledger->window_tx;
@@ -219,6 +240,8 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 		ev->relapses = relapses_after(ev, now);
 		ledger->good = 0;
 		ledger->loss_ns = now;
+		ledger->backoff = 0;
+		ledger->probe_after_ns = 0;
 	}
 	if (before == MRC_EV_ASSUMED_BAD && after == MRC_EV_GOOD)
 		observe(MRC_HISTOGRAM_REINSTATEMENT, now - ev->state_since_ns);
@@ -226,6 +249,7 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 	tell(host_id, number, before, after, why, now, ev, ledger);
 	begin_loss_window(ledger);
 	ledger->lag_ns = 0;
+	tend(host_id, number);
 	return 1;
 }
 

@@ -113,6 +113,20 @@ class Drop(IntEnum):
         return self.name.lower()
 
 
+class ProbeKind(IntEnum):
+    """enum mrc_probe_kind: why a probe request is sent"""
+
+    TRAFFIC = 0
+    SUSPICION = 1
+    RETRY = 2
+    IDLE = 3
+
+    @property
+    def text(self) -> str:
+        """The word that users see."""
+        return self.name.lower()
+
+
 class KernelHas(IntFlag):
     """enum mrc_kernel_has: what not every kernel can do"""
 
@@ -170,7 +184,7 @@ LEDGER = np.dtype(
         ("window_losses", _u16),
         ("unsure", _u16),
         ("sure", _u16),
-        ("reserved", _u16),
+        ("backoff", _u16),
         ("after_good", _u32),
         ("trials", _u16),
         ("epoch", _u16),
@@ -224,6 +238,34 @@ ROUNDS = np.dtype(
         ("told_ns", _u64),
         ("debt", _u32),
         ("least_ns", _u32),
+        ("judged", _u32),
+        ("lossy", _u32),
+    ]
+)
+WATCH = np.dtype(
+    [
+        ("due_ns", _u64),
+        ("swept_ns", _u64),
+        ("unanswered_ns", _u64),
+        ("tend", _u64, EV_WORDS),
+        ("next", _u16),
+        ("unanswered", _u16),
+        ("silent", _u8),
+        ("linked", _u8),
+        ("announce", _u8),
+        ("stalled", _u8),
+    ]
+)
+CLOCK = np.dtype(
+    [
+        ("packet_ns", _u64),
+        ("restless_ns", _u64),
+        ("refilled_ns", _u64),
+        ("budget", np.int64),
+        ("by_daemon", _u64),
+        ("by_packet", _u64),
+        ("cursor", _u32),
+        ("busy", _u32),
     ]
 )
 PLANE = np.dtype(
@@ -250,6 +292,9 @@ NODE = np.dtype(
         ("merge_ifindex", _u32),
         ("merge_xdp", _u32),
         ("overlay_eth", _u8, 12),
+        ("ticked_ns", _u64),
+        ("idle_us", _u32),
+        ("idle_evs", _u32),
     ]
 )
 OWNER = np.dtype([("address", _u32, 4), ("epoch", _u32), ("value", _u32), ("reserved", _u64)])
@@ -274,7 +319,15 @@ SETTINGS = np.dtype(
         ("loss_ppm", _u32),
         ("loss_samples", _u32),
         ("loss_window_us", _u32),
-        ("forget_ms", _u32),
+        ("hold_down_ms", _u32),
+        ("hold_down_max_ms", _u32),
+        ("good_probes", _u32),
+        ("ramp_us", _u32),
+        ("probe_interval_us", _u32),
+        ("probe_backoff_us", _u32),
+        ("unanswered", _u32),
+        ("idle_probes", _u32),
+        ("peers", _u32),
         ("classes", _u32),
         ("flowlet_us", _u32),
         ("twin_us", _u32),
@@ -325,6 +378,8 @@ STRUCTS: dict[str, np.dtype] = {
     "mrc_srh": SRH,
     "mrc_peer": PEER,
     "mrc_rounds": ROUNDS,
+    "mrc_watch": WATCH,
+    "mrc_clock": CLOCK,
     "mrc_plane": PLANE,
     "mrc_node": NODE,
     "mrc_owner": OWNER,
@@ -344,6 +399,8 @@ MAPS: dict[str, np.dtype] = {
     "mrc_srhs": SRH,
     "mrc_peers": PEER,
     "mrc_rounds": ROUNDS,
+    "mrc_watches": WATCH,
+    "mrc_clock": CLOCK,
     "mrc_planes": PLANE,
     "mrc_node": NODE,
 }

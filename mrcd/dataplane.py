@@ -34,7 +34,7 @@ PREFIXES_MAX = 65536
 _LEAST_PEERS, _PEERS_STEP = 64, 8  # rows of the peers' tables
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
 _NO_EV = 0xFFFFFFFF
-_PROGRAMS = ("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer")
+_PROGRAMS = ("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer", "mrc_tick")
 
 
 def pin_directory(bpffs: Path) -> Path:
@@ -99,11 +99,11 @@ class Dataplane(Links):
                 hint="the object is from another version: run `make build`, or reinstall; nothing was changed",
             )
         maps = libbpf.maps_of(self._obj)
-        rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
-        libbpf.set_initial_value(rodata, self._settings(libbpf.initial_size(rodata)))
         self._finish_commit()
         peers = self._shape("mrc_peers")
         sizes = self.sizes(self.plan, peers.entries if peers else 0)
+        rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
+        libbpf.set_initial_value(rodata, self._settings(libbpf.initial_size(rodata), sizes["mrc_peers"]))
         found = {name: self._shape(name) for name in sizes}
         self.fresh = found != {name: btf.declared_shape(maps[name], entries) for name, entries in sizes.items()}
         if self.fresh and any(found.values()):
@@ -278,8 +278,8 @@ class Dataplane(Links):
             os.close(self._lock)
             self._lock = -1
 
-    def _settings(self, size: int) -> bytes:
-        value = settings(self.plan, features.kernel_has()).tobytes()
+    def _settings(self, size: int, peers: int) -> bytes:
+        value = settings(self.plan, features.kernel_has(), peers).tobytes()
         if len(value) != size:
             raise MachineError(
                 f"the object's settings have {size} bytes, mrcd knows {len(value)}",
@@ -299,6 +299,9 @@ class Dataplane(Links):
             "mrc_srhs": peers * evs if plan.needs_srh else 1,
             "mrc_peers": peers,
             "mrc_rounds": peers,
+            "mrc_watches": peers,
+            "mrc_clock": 1,
+            "mrc_probes_sent": len(abi.ProbeKind),
             "mrc_alarms": peers,
             "mrc_rides": 1,  # while programs are replaced one after the other, old and new share it
             "mrc_planes": abi.MAX_PLANES,
@@ -348,12 +351,16 @@ class Dataplane(Links):
             0
         ]
 
+    def tick(self) -> float:
+        """Serve the deadlines of all peers. Returns after how many seconds it is to be called again."""
+        return libbpf.run_program(self._programs["mrc_tick"], self._SOME_PACKET)[0] / 1e6
+
     def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: Iterable[EvState]) -> bool:
         """Change the state of an EV if it is in one of `leave`; False if it is not. The ring buffer tells of it."""
         return bool(self._steer(host_id, ev, state, reason, sum(1 << s for s in set(leave))))
 
     def refresh(self, host_id: int) -> None:
-        """Have a peer's usable EVs worked out anew: links, floor or paths are others."""
+        """Have a peer's usable EVs and deadlines worked out anew: links, floor or paths are others."""
         self._steer(host_id, _NO_EV, 0, 0, 0)
 
     def _steer(self, host_id: int, *words: int) -> int:

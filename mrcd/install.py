@@ -10,6 +10,7 @@ from mrcd import abi, drivers
 from mrcd.giveway import by_and_by
 from mrcd.hooks import Port
 from mrcd.netmessages import Link
+from mrcd.pacing import pace
 from mrcd.paths import Block
 from mrcd.prefixes import Network
 from mrcd.tables import Tables, prefix_key
@@ -38,10 +39,12 @@ def write_peers_in_steps(
     wanted = {p.host.id for p in plan.peers} - strangers
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
-            for table in (tables.peers, tables.evs, tables.ledgers, tables.rounds):
+            for table in (tables.peers, tables.evs, tables.ledgers, tables.rounds, tables.watches):
                 table[row] = np.zeros((), table.dtype)  # not what it was received from: its base is over there
             yield []
     rows = np.array([p.host.id for p in plan.peers], np.int64)
+    turns = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
+    tables.node["idle_us"], tables.node["idle_evs"] = turns.interval_ns // 1000, turns.window
     for start in range(0, len(rows), _AT_ONCE):
         which = np.arange(start, min(start + _AT_ONCE, len(rows)))
         yield _write_some(tables, plan, which, rows[which], refresh)

@@ -7,8 +7,9 @@ from mrcd import abi
 from mrcd.topology import Plan
 
 
-def settings(plan: Plan, kernel_has: int = 0) -> NDArray[np.void]:
-    """A plan as struct mrc_settings. `kernel_has`: bits of abi.KernelHas, see mrcd/features.py."""
+def settings(plan: Plan, kernel_has: int = 0, peers: int = 0) -> NDArray[np.void]:
+    """A plan as struct mrc_settings. `kernel_has`: bits of abi.KernelHas, see mrcd/features.py; `peers`: rows of the
+    peers' tables."""
     c, h = plan.config.cluster, plan.config.health
     value = np.zeros((), abi.SETTINGS)
     for name, number in {
@@ -29,7 +30,15 @@ def settings(plan: Plan, kernel_has: int = 0) -> NDArray[np.void]:
         "loss_ppm": round(h.loss_ratio * 1_000_000),
         "loss_samples": h.loss_samples,
         "loss_window_us": h.loss_window_ms * 1000,
-        "forget_ms": h.hold_down_max_ms,
+        "hold_down_ms": h.hold_down_ms,
+        "hold_down_max_ms": h.hold_down_max_ms,
+        "good_probes": h.good_probes,
+        "ramp_us": h.ramp_ms * 1000,
+        "probe_interval_us": h.probe_interval_ms * 1000,
+        "probe_backoff_us": h.probe_backoff_ms * 1000,
+        "unanswered": h.unanswered,
+        "idle_probes": h.idle_probes,
+        "peers": peers,
         "classes": any(k.ports or k.dscp for k in plan.config.classes),
         "flowlet_us": plan.config.overlay.flowlet_us,
         "twin_us": plan.config.overlay.twin_us,

@@ -22,6 +22,7 @@ class Tables:
     peers (peers,) abi.PEER                   rxs     (peers, evs_per_peer) abi.RX
     node  () abi.NODE                         rounds  (peers,) abi.ROUNDS
     planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
+    watches (peers,) abi.WATCH                clock   () abi.CLOCK
     """
 
     def __init__(self, pins: Path, *, writable: bool) -> None:
@@ -36,11 +37,14 @@ class Tables:
         self.srhs = self._map("mrc_srhs", writable)
         self.planes = self._map("mrc_planes", writable)
         self.node = self._map("mrc_node", writable)[0:1].reshape(())
+        self.watches = self._map("mrc_watches", writable)
+        self.clock = self._map("mrc_clock", writable)[0:1].reshape(())
         self._drops = libbpf.get(pins / "mrc_drops")
         self._histograms = libbpf.get(pins / "mrc_histograms")
         self._prefixes = libbpf.get(pins / "mrc_prefixes")
         self._events = libbpf.get(pins / "mrc_events")
         self._transitions = libbpf.get(pins / "mrc_transitions")
+        self._probes_sent = libbpf.get(pins / "mrc_probes_sent")
 
     def _map(self, name: str, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
@@ -68,6 +72,12 @@ class Tables:
                 raw = libbpf.lookup_elem(self._drops, struct.pack("I", reason), 8 * cpus)
                 found[reason.text] = sum(struct.unpack(f"{cpus}Q", raw)) if raw else 0
         return found
+
+    def probes_sent(self) -> dict[str, int]:
+        """Probe requests by kind, over all CPUs."""
+        raw = libbpf.lookup_all(self._probes_sent, len(abi.ProbeKind), 8 * libbpf.possible_cpus())
+        counts = np.frombuffer(raw, np.uint64).reshape(len(abi.ProbeKind), -1).sum(axis=1).tolist()
+        return {kind.text: count for kind, count in zip(abi.ProbeKind, counts, strict=True)}
 
     def histograms(self) -> NDArray[np.uint64]:
         """Counts over all CPUs, (abi.HISTOGRAMS, abi.BUCKETS)."""
@@ -103,14 +113,14 @@ class Tables:
 
     def close(self) -> None:
         """Unmap. The arrays must not be used afterwards."""
-        for name in ("peers", "evs", "ledgers", "rxs", "rounds", "srhs", "planes", "node"):
+        for name in ("peers", "evs", "ledgers", "rxs", "rounds", "srhs", "planes", "node", "watches", "clock"):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
         for area in self._maps:
             with contextlib.suppress(BufferError):  # a caller still holds a view: freed with it
                 area.close()
         self._maps.clear()
-        for fd in (self._drops, self._histograms, self._prefixes, self._events, self._transitions):
+        for fd in (self._drops, self._histograms, self._prefixes, self._events, self._transitions, self._probes_sent):
             os.close(fd)
 
 

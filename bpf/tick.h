@@ -1,0 +1,347 @@
+/* Serves the deadlines of all peers: probes of idle and of failed EVs, return after the hold-down, the ramp, links that
+ * went, and peers that answer nothing.
+ *
+ * Each peer has a time at which it is due (mrc_watch.due_ns), and a bit for each EV that has a deadline. A tick serves
+ * the peers that are due, from a cursor on, until its time is over; the next one goes on there. The daemon runs it
+ * (mrc_tick); while the daemon is silent, the timer packet does (beat.h).
+ */
+#ifndef MRC_TICK_H
+#define MRC_TICK_H
+
+#include "sweep.h"
+
+#define TICK_NS 10000000ULL /* between two ticks, if nothing is due sooner */
+#define TICK_HURRY_NS 1000000ULL /* the same, if a tick had no time for all that was due */
+#define TICK_PEERS 1024 /* peers at which a tick looks, at most */
+#define TICK_MOST_NS 200000ULL /* a tick serves no further peer after this time */
+#define DAEMON_SILENT_NS 50000000ULL /* a daemon that runs no tick for so long is silent */
+#define UNCONFIGURED_NS 1000000000ULL
+#define DOUBTED_EVS 64 /* EVs in a sweep of a peer in doubt, at most */
+#define REPLY_LATE_NS 2000000ULL /* a reply is missing after this, or after four round trips */
+
+struct tick {
+	struct sweep sweep;
+	struct mrc_clock *clock;
+	struct mrc_watch *watch;
+	struct mrc_peer *peer;
+	__u64 now;
+	__u64 began_ns;
+	__u64 soonest_ns; /* when something is due next */
+	__u64 due_ns; /* when this peer is due next */
+	__u32 linked; /* planes with a link at both ends */
+	__u32 at; /* EV at which the search for the next one begins */
+	__u16 changed; /* other EVs are usable than before */
+	__u8 detached; /* this host's data plane or the peer's: its answers say nothing */
+	__u8 resizes; /* 1 = the packet can be made shorter and longer */
+};
+
+static __always_inline void due_by(struct tick *t, __u64 ns)
+{
+	if ((__s64)(ns - t->due_ns) < 0)
+		t->due_ns = ns;
+}
+
+/* Bytes of the packet from which a request is made. */
+static __always_inline int resize(const struct tick *t, __u32 counts)
+{
+	return t->resizes &&
+	       bpf_skb_change_tail(t->sweep.skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts), 0);
+}
+
+static __always_inline void clear_tend(struct mrc_watch *watch, __u32 number)
+{
+	__sync_fetch_and_and(&watch->tend[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
+}
+
+static __always_inline int sends_on(const struct mrc_ev *ev)
+{
+	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
+}
+
+/* An EV in use: leave it if its link went, raise its weight, or end its care when all is well. */
+static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, const struct mrc_ledger *l, __u32 number)
+{
+	if (ev->weight < MRC_WEIGHT_FULL) {
+		ev->weight = ramp_weight(t->now - ev->state_since_ns, settings.ramp_us * NS_PER_US);
+		due_by(t, t->now + settings.ramp_us * NS_PER_US / 6);
+	}
+	if (ev->weight < MRC_WEIGHT_FULL)
+		return;
+	if (!l->lag_ns) {
+		clear_tend(t->watch, number);
+		if (!sends_on(ev) || l->lag_ns) /* it changed meanwhile, and its bit may have been set before */
+			tend(t->sweep.request.host_id, number);
+		return;
+	}
+	t->sweep.request.kind = MRC_PROBE_SUSPICION;
+	sweep_one(number, &t->sweep);
+	due_by(t, t->now + settings.probe_interval_us * NS_PER_US / 4);
+}
+
+/* An EV that failed, is new or is denied: have it return if it was well for long enough, else probe it when that is due. */
+static __always_inline void tend_unused(struct tick *t, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+{
+	__u32 host_id = t->sweep.request.host_id, state = ev->state;
+	__u64 hold_ns, well_ns = l->loss_ns > ev->state_since_ns ? l->loss_ns : ev->state_since_ns;
+
+	if (state == MRC_EV_ASSUMED_BAD) {
+		hold_ns = hold_down_ns(ev->relapses, settings.hold_down_ms, settings.hold_down_max_ms);
+		if (t->detached || !(t->linked & (1u << (ev->plane & 31))) || l->lag_ns || !l->good) {
+			l->loss_ns = t->now;
+		} else if (l->good >= settings.good_probes && aged(t->now, well_ns, hold_ns)) {
+			ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
+			l->probe_after_ns = 0;
+			t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
+			return;
+		}
+	}
+	if (t->detached || !(t->linked & (1u << (ev->plane & 31))))
+		return;
+	if (!aged(t->now, l->probe_after_ns, 0)) {
+		due_by(t, l->probe_after_ns);
+		return;
+	}
+	if (t->clock->budget <= 0) {
+		due_by(t, t->now + TICK_NS);
+		return;
+	}
+	if (l->good || l->reply_seq == ev->probe_seq)
+		l->backoff = 0;
+	t->sweep.request.kind = MRC_PROBE_RETRY;
+	sweep_one(number, &t->sweep);
+	l->probe_after_ns = t->now + (state == MRC_EV_DENIED ?
+					      settings.probe_backoff_us * NS_PER_US :
+					      backoff_ns(l->backoff, settings.probe_interval_us, settings.probe_backoff_us));
+	l->backoff += l->backoff < 31;
+	due_by(t, l->probe_after_ns);
+}
+
+static long tend_next(__u64 i, void *context)
+{
+	struct tick *t = context;
+	__u32 number = next_bit(t->watch->tend, t->at, settings.evs_per_peer);
+	__u32 index = ev_index(t->sweep.request.host_id, number);
+	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_ev *ev = ev_at(index);
+
+	(void)i;
+	if (number == NO_SLOT || number >= settings.evs_per_peer || !l || !ev)
+		return 1;
+	t->at = number + 1;
+	if (!ev->configured)
+		clear_tend(t->watch, number);
+	else if (sends_on(ev))
+		tend_used(t, ev, l, number);
+	else
+		tend_unused(t, ev, l, number);
+	return 0;
+}
+
+/* Have the tick look after an EV that is not in full use. */
+static long tend_if_needed(__u64 number, void *context)
+{
+	__u32 host_id = *(__u32 *)context, index = ev_index(host_id, number);
+	const struct mrc_ledger *l = ledger_at(index);
+	const struct mrc_ev *ev = ev_at(index);
+
+	if (!ev || !l)
+		return 1;
+	if (ev->configured && (!sends_on(ev) || ev->weight < MRC_WEIGHT_FULL || l->lag_ns))
+		tend(host_id, number);
+	return 0;
+}
+
+/* Leave an EV in use whose plane has no link any more. */
+static long cut_one(__u64 number, void *context)
+{
+	struct tick *t = context;
+	struct mrc_ev *ev = ev_at(ev_index(t->sweep.request.host_id, number));
+	__u32 state, reason;
+
+	if (!ev)
+		return 1;
+	state = ev->state;
+	if (!ev->configured || !sends_on(ev) || t->linked & (1u << (ev->plane & 31)))
+		return 0;
+	reason = t->sweep.node->ports & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN : MRC_REASON_LINK_DOWN;
+	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
+	return 0;
+}
+
+/* Whether something that the peer should have answered by now has no answer. */
+static __always_inline int in_doubt(const struct tick *t, const struct mrc_rounds *rounds)
+{
+	__u64 late = 4 * rounds->rtt_ns > REPLY_LATE_NS ? 4 * rounds->rtt_ns : REPLY_LATE_NS;
+
+	if (t->detached || t->watch->silent)
+		return 0;
+	return t->watch->stalled || (t->watch->unanswered && aged(t->now, t->watch->swept_ns, late)) ||
+	       (rounds->round != rounds->settled && aged(t->now, rounds->asked_ns, late));
+}
+
+/* A peer answers nothing when enough sweeps in a row had no reply, over some time: this host may have stood still. */
+static __always_inline void judge_silence(const struct tick *t)
+{
+	if (t->watch->unanswered >= settings.unanswered &&
+	    aged(t->now, t->watch->unanswered_ns, 2 * settings.probe_interval_us * NS_PER_US))
+		t->watch->silent = 1;
+}
+
+/* Probe EVs in their turn. */
+static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
+{
+	struct mrc_watch *watch = t->watch;
+	__u32 sent = t->sweep.sent;
+
+	t->sweep.request.kind = kind;
+	t->sweep.first = watch->next < settings.evs_per_peer ? watch->next : 0;
+	bpf_loop(evs, sweep_one, &t->sweep, 0);
+	t->sweep.first = 0;
+	watch->next = (watch->next + evs) % settings.evs_per_peer;
+	watch->swept_ns = t->now;
+	if (t->sweep.sent == sent || t->detached)
+		return;
+	if (!watch->unanswered)
+		watch->unanswered_ns = t->now;
+	if (watch->unanswered < 0xffff)
+		watch->unanswered++;
+}
+
+/* Probe a peer, whether it is in doubt or it is time to, and ask for a report if it was probed. */
+static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds)
+{
+	__u64 hurry_ns = settings.probe_interval_us * NS_PER_US / 4, idle_ns = t->sweep.node->idle_us * NS_PER_US;
+	__u32 evs = settings.evs_per_peer;
+
+	if (in_doubt(t, rounds)) {
+		if (t->watch->stalled || aged(t->now, t->watch->swept_ns, hurry_ns)) {
+			t->watch->stalled = 0;
+			judge_silence(t);
+			sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBTED_EVS ? evs : DOUBTED_EVS);
+		}
+		t->clock->restless_ns = t->now;
+		due_by(t, t->now + hurry_ns);
+	} else if (!aged(t->now, t->watch->swept_ns, idle_ns)) {
+		due_by(t, t->watch->swept_ns + idle_ns);
+	} else if (t->clock->budget > 0) {
+		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)
+			evs = t->sweep.node->idle_evs;
+		sweep_in_turn(t, MRC_PROBE_IDLE, evs);
+		due_by(t, t->now + (idle_ns < hurry_ns ? idle_ns : hurry_ns)); /* it should have answered by then */
+	} else {
+		due_by(t, t->now + TICK_NS);
+	}
+	if (!(t->sweep.sent | t->watch->announce))
+		return;
+	if (!begin_swept_round(&t->sweep, t->peer, rounds)) {
+		if (t->watch->announce)
+			due_by(t, t->now + hurry_ns);
+		return;
+	}
+	t->watch->announce = 0;
+	if (!resize(t, t->sweep.request.counts))
+		t->sweep.sent += send_request(t->sweep.skb, t->sweep.node, &t->sweep.request);
+	t->sweep.request.counts = 0;
+	resize(t, 0);
+}
+
+static __always_inline void serve(struct tick *t, struct mrc_rounds *rounds)
+{
+	struct mrc_peer *peer = t->peer;
+	struct mrc_watch *watch = t->watch;
+	__u32 status = t->sweep.node->status | peer->status, host_id = t->sweep.request.host_id;
+
+	__builtin_memset(&t->sweep.request, 0, sizeof(t->sweep.request));
+	t->sweep.request.host_id = host_id;
+	t->sweep.sent = 0;
+	t->sweep.first = 0;
+	t->changed = 0;
+	t->detached = !!(status & MRC_STATUS_DETACHED);
+	t->linked = ports_both(t->sweep.node, peer) & ((1u << settings.planes) - 1);
+	if (watch->linked != t->linked) {
+		watch->linked = t->linked;
+		bpf_loop(settings.evs_per_peer, cut_one, t, 0);
+	}
+	if (watch->tend[0] | watch->tend[1] | watch->tend[2] | watch->tend[3]) {
+		t->clock->restless_ns = t->now;
+		t->at = 0;
+		bpf_loop(settings.evs_per_peer, tend_next, t, 0);
+	}
+	probe_peer(t, rounds);
+	t->clock->budget -= t->sweep.sent;
+	if (t->changed)
+		refresh_usable(peer, host_id);
+}
+_Static_assert(MRC_EV_WORDS == 4, "serve");
+
+/* Serve the peer at the cursor, if it is due. */
+static long serve_next(__u64 i, void *context)
+{
+	struct tick *t = context;
+	__u32 host_id = t->clock->cursor;
+	__u64 provisional_ns;
+	struct mrc_rounds *rounds;
+
+	(void)i;
+	t->now = bpf_ktime_get_ns();
+	if (aged(t->now, t->began_ns, TICK_MOST_NS)) {
+		t->soonest_ns = t->now;
+		return 1;
+	}
+	if (host_id >= settings.peers)
+		host_id = 0;
+	t->clock->cursor = host_id + 1;
+	t->watch = watch_at(host_id);
+	t->peer = peer_at(host_id);
+	rounds = rounds_at(host_id);
+	if (!t->watch || !t->peer || !rounds)
+		return 1;
+	if (aged(t->now, t->watch->due_ns, 0)) {
+		provisional_ns = t->now + UNCONFIGURED_NS;
+		t->due_ns = provisional_ns;
+		t->watch->due_ns = provisional_ns;
+		t->sweep.request.host_id = host_id;
+		if (t->peer->configured)
+			serve(t, rounds);
+		/* Unless somebody wants it served again at once. */
+		__sync_val_compare_and_swap(&t->watch->due_ns, provisional_ns, t->due_ns);
+	}
+	if ((__s64)(t->watch->due_ns - t->soonest_ns) < 0)
+		t->soonest_ns = t->watch->due_ns;
+	return 0;
+}
+
+static __always_inline void refill(struct mrc_clock *clock, __u64 now)
+{
+	__u64 past = now - clock->refilled_ns, most = settings.idle_probes / 2 + 1, more;
+
+	more = (past < 1000000000ULL ? past : 1000000000ULL) * settings.idle_probes / 1000000000ULL;
+	if (!more)
+		return; /* keep the fraction */
+	clock->refilled_ns = now;
+	clock->budget += more;
+	if (clock->budget > (__s64)most)
+		clock->budget = most;
+}
+
+/* One tick, of which the packet, `node` and `clock` are set; the packet has headers and room for a probe. Returns after
+ * how many ns the next one has something to do, TICK_NS at most.
+ */
+static __always_inline __u64 tick(struct tick *t)
+{
+	struct mrc_clock *clock = t->clock;
+	__u32 peers = settings.peers < TICK_PEERS ? settings.peers : TICK_PEERS;
+	__u64 wait;
+
+	if (__sync_lock_test_and_set(&clock->busy, 1))
+		return TICK_NS; /* another CPU runs it */
+	t->began_ns = bpf_ktime_get_ns();
+	t->soonest_ns = t->began_ns + TICK_NS;
+	refill(clock, t->began_ns);
+	bpf_loop(peers, serve_next, t, 0);
+	__sync_lock_test_and_set(&clock->busy, 0);
+	wait = aged(t->began_ns, t->soonest_ns, 0) ? 0 : t->soonest_ns - t->began_ns;
+	return wait > TICK_HURRY_NS ? wait : TICK_HURRY_NS;
+}
+
+#endif
