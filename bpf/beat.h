@@ -104,11 +104,10 @@ static __always_inline int wanted_on(const struct mrc_node *self, const struct m
 /* Run the tick in place of a daemon that is silent. */
 static __always_inline void tick_for_daemon(struct tick *t, __u64 now)
 {
-	if (!aged(now, t->sweep.node->ticked_ns, DAEMON_SILENT_NS) || !aged(now, t->clock->packet_ns, TICK_NS))
+	if (!aged(now, t->sweep.node->ticked_ns, DAEMON_SILENT_NS) || !aged(now, t->clock->packet_due_ns, 0))
 		return;
-	t->clock->packet_ns = now;
 	t->clock->by_packet++;
-	tick(t);
+	t->clock->packet_due_ns = now + tick(t);
 }
 
 /* The packet has come round. */

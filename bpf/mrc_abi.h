@@ -281,7 +281,7 @@ enum mrc_probe_kind {
 
 /* The tick of this host. One entry. Programs only. */
 struct mrc_clock {
-	__u64 packet_ns; /* when the timer packet last ran the tick */
+	__u64 packet_due_ns; /* when the timer packet runs the tick next, while the daemon is silent */
 	__u64 restless_ns; /* when the tick last served a peer that has an EV with a deadline, or is in doubt */
 	__u64 refilled_ns; /* when the budget was last refilled */
 	__s64 budget; /* probes that the tick may send now; below 0 where suspicion has overdrawn it */

@@ -10,8 +10,8 @@
 
 #include "sweep.h"
 
-#define TICK_NS 10000000ULL /* between two ticks, if nothing is due sooner */
-#define TICK_HURRY_NS 1000000ULL /* the same, if a tick had no time for all that was due */
+#define TICK_NS 20000000ULL /* between two ticks, in the least */
+#define TICK_REST_NS 1000000ULL /* the same, if a tick had no time for all that was due */
 #define TICK_PEERS 1024 /* peers at which a tick looks, at most */
 #define TICK_MOST_NS 200000ULL /* a tick serves no further peer after this time */
 #define DAEMON_SILENT_NS 50000000ULL /* a daemon that runs no tick for so long is silent */
@@ -26,7 +26,7 @@ struct tick {
 	struct mrc_peer *peer;
 	__u64 now;
 	__u64 began_ns;
-	__u64 soonest_ns; /* when something is due next */
+	__u64 wait_ns; /* until the next tick */
 	__u64 due_ns; /* when this peer is due next */
 	__u32 linked; /* planes with a link at both ends */
 	__u32 at; /* EV at which the search for the next one begins */
@@ -221,13 +221,15 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 		}
 		t->clock->restless_ns = t->now;
 		due_by(t, t->now + hurry_ns);
+		if (t->wait_ns > hurry_ns)
+			t->wait_ns = hurry_ns;
 	} else if (!aged(t->now, t->watch->swept_ns, idle_ns)) {
 		due_by(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
 		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)
 			evs = t->sweep.node->idle_evs;
 		sweep_in_turn(t, MRC_PROBE_IDLE, evs);
-		due_by(t, t->now + (idle_ns < hurry_ns ? idle_ns : hurry_ns)); /* it should have answered by then */
+		due_by(t, t->now + (idle_ns < hurry_ns ? idle_ns : hurry_ns)); /* the tick after this sees whether it answered */
 	} else {
 		due_by(t, t->now + TICK_NS);
 	}
@@ -285,7 +287,7 @@ static long serve_next(__u64 i, void *context)
 	(void)i;
 	t->now = bpf_ktime_get_ns();
 	if (aged(t->now, t->began_ns, TICK_MOST_NS)) {
-		t->soonest_ns = t->now;
+		t->wait_ns = TICK_REST_NS;
 		return 1;
 	}
 	if (host_id >= settings.peers)
@@ -306,8 +308,6 @@ static long serve_next(__u64 i, void *context)
 		/* Unless somebody wants it served again at once. */
 		__sync_val_compare_and_swap(&t->watch->due_ns, provisional_ns, t->due_ns);
 	}
-	if ((__s64)(t->watch->due_ns - t->soonest_ns) < 0)
-		t->soonest_ns = t->watch->due_ns;
 	return 0;
 }
 
@@ -325,23 +325,21 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 }
 
 /* One tick, of which the packet, `node` and `clock` are set; the packet has headers and room for a probe. Returns after
- * how many ns the next one has something to do, TICK_NS at most.
+ * how many ns the next one is due.
  */
 static __always_inline __u64 tick(struct tick *t)
 {
 	struct mrc_clock *clock = t->clock;
 	__u32 peers = settings.peers < TICK_PEERS ? settings.peers : TICK_PEERS;
-	__u64 wait;
 
+	t->wait_ns = TICK_NS;
 	if (__sync_lock_test_and_set(&clock->busy, 1))
-		return TICK_NS; /* another CPU runs it */
+		return t->wait_ns; /* another CPU runs it */
 	t->began_ns = bpf_ktime_get_ns();
-	t->soonest_ns = t->began_ns + TICK_NS;
 	refill(clock, t->began_ns);
 	bpf_loop(peers, serve_next, t, 0);
 	__sync_lock_test_and_set(&clock->busy, 0);
-	wait = aged(t->began_ns, t->soonest_ns, 0) ? 0 : t->soonest_ns - t->began_ns;
-	return wait > TICK_HURRY_NS ? wait : TICK_HURRY_NS;
+	return t->wait_ns;
 }
 
 #endif

@@ -258,7 +258,7 @@ WATCH = np.dtype(
 )
 CLOCK = np.dtype(
     [
-        ("packet_ns", _u64),
+        ("packet_due_ns", _u64),
         ("restless_ns", _u64),
         ("refilled_ns", _u64),
         ("budget", np.int64),

@@ -128,7 +128,6 @@ class Daemon:
         if self._monitoring:
             monitor.follow(self.monitor, strangers)
         self.monitor = monitor
-        self.view.bad_ns = self.monitor.bad_ns
         await breath()
         await self.steering.follow(plan, tables, self.monitor)
         if shrinks:  # mrc0's veth drops what is longer, and peers yet send it

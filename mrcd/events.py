@@ -119,6 +119,8 @@ def evidence(record: np.void) -> dict[str, int | float]:
         found = {"silent_reports": int(record["trials"])}
     elif reason is Reason.LOSS:
         found = {"lost_packets": int(record["lost_packets"]), "sent_packets": int(record["sent_packets"])}
+    elif reason is Reason.HEALED:
+        found = {"good_probes": int(record["trials"])}
     elif reason is Reason.ICMP_ERROR:
         found = {"icmp_type": int(record["icmp_type"]), "icmp_code": int(record["icmp_code"])}
     if reason in (Reason.OVERDUE, Reason.ICMP_ERROR) and record["silent_ns"]:

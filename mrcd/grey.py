@@ -1,6 +1,6 @@
 """Grey failures: an EV that loses a little, for long, while the others do not. A pure test over the tables.
 
-Time is cut into slices, one for each time that the monitor looks at a peer; a slice counts for an EV that
+Time is cut into slices, one for each time that the daemon looks at a peer; a slice counts for an EV that
 carried packets in it, and is lossy if some of them were lost. (Not packets: those that a hiccup takes are
 lost together, and are one piece of evidence.) Hypothesis: all of a peer's EVs lose alike, so given N lossy
 slices over all EVs, those of one EV are binomial (N, its share of all slices). (Exact for rare losses; where
@@ -28,12 +28,14 @@ from mrcd import lazy
 from mrcd.abi import EvState
 from mrcd.config import Health
 from mrcd.health import Bools, Ints, Records, some
+from mrcd.tables import Tables
 
 WINDOWS_S = (1, 4, 16, 64)
 LOOK_S = 1.0
 _SLICE_NS = 15_000_000  # at least: a peer whose flow has stalled is visited more often
 _LOOKS_PER_YEAR = 365.25 * 86_400 / LOOK_S
 _FAIR = 3.0
+_FORGET_NS = WINDOWS_S[-1] * 1_000_000_000  # a peer without a new loss for so long has nothing to be found
 _LEAST = 2  # lossy slices: one proves nothing
 Counts = NDArray[np.uint32]
 
@@ -72,6 +74,34 @@ def tail(n: int, p: float, k: int) -> float:
 def threshold(settings: Health, evs: int) -> float:
     """α for each of a peer's `evs` EVs in each window of each look."""
     return settings.grey_false_alarms / (evs * len(WINDOWS_S) * _LOOKS_PER_YEAR)
+
+
+class Watch:
+    """Looks at the EVs of those peers of which the programs say that they have lost packets lately.
+
+    While a peer loses nothing there is nothing to find, and none of its EVs is read.
+    """
+
+    def __init__(self, settings: Health, tables: Tables, rows: Ints) -> None:
+        """`rows`: the host's peers."""
+        self._tables, self._rows = tables, rows
+        self._grey = Grey(settings, *tables.evs.shape)
+        self._judged, self._lossy = (tables.rounds[name][rows].copy() for name in ("judged", "lossy"))
+        self._lossy_ns = np.full(len(rows), -_FORGET_NS, np.int64)  # when each was last found to have lost more
+
+    def look(self, now: int) -> list[Alarm]:
+        """Return the EVs that lose more than their share; `now` is CLOCK_MONOTONIC in ns."""
+        judged, lossy = (self._tables.rounds[name][self._rows] for name in ("judged", "lossy"))
+        self._lossy_ns[lossy != self._lossy] = now
+        at = np.flatnonzero((now - self._lossy_ns < _FORGET_NS) & (judged != self._judged))
+        self._judged, self._lossy = judged, lossy
+        if not len(at):
+            return []
+        rows, ledgers = self._rows[at], self._tables.ledgers
+        sent = ledgers["judged"][rows].astype(np.uint32)
+        lost = ledgers["lost_before"][rows].astype(np.uint32) + ledgers["deficit"][rows]
+        self._grey.slice(rows, sent, lost, now)
+        return self._grey.look(rows, self._tables.evs[rows], now)
 
 
 class Grey:

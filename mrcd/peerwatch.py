@@ -54,34 +54,28 @@ class PeerWatch:
         ecmp = self._config.steering == "ecmp"
         return np.asarray((heard | ecmp) & ~gone & (not self.detached))
 
-    def judged(self, rows: health.Ints) -> health.Bools:
-        """Whose answers count: peers that are sprayed to, and those that were never heard."""
-        unheard = self._tables.peers["heard_ns"][rows] == 0
-        return np.asarray((self.sprayed(rows) | unheard) & (not self.detached))
-
     def routed(self, row: int) -> NDArray[np.uint64]:
         """The usable EVs of a peer, of which its routes are to be made now: mrc_peer.usable."""
         self._routed[row] = self._tables.peers["usable"][row]
         return np.asarray(self._routed[row])
 
-    def look(self, rows: health.Ints, now: int) -> health.Ints:
-        """See what these peers say, and what of them is usable; `now` is CLOCK_MONOTONIC in ns. Returns the rows of
-        those that are attached, detached or heard since the last look: they are to be judged anew."""
-        anew = self._note_statuses(rows)
+    def look(self, rows: health.Ints, now: int) -> None:
+        """See what these peers say, whether they answer, and what of them is usable; `now` is CLOCK_MONOTONIC in ns."""
+        self._note_statuses(rows)
         self._note_usable(rows, now)
-        return anew
+        silent = self._tables.watches["silent"][rows] != 0
+        if silent.any() or self.silent:
+            self.note_silence(set(rows[silent].tolist()), set(rows[~silent].tolist()))
 
-    def _note_statuses(self, rows: health.Ints) -> health.Ints:
+    def _note_statuses(self, rows: health.Ints) -> None:
         said = self._heads[rows]
         said[:, 1] = said[:, 1] > 0
         other = (said != self._said[rows]).any(axis=1)
-        anew = []
         for row, (word, heard) in zip(rows[other].tolist(), said[other].tolist(), strict=True):
             word_before, heard_before = self._said[row].tolist()
             name, status, ports = self.names[row], word >> 32, word & 0xFFFFFFFF
             self._said[row] = word, heard
             if (heard_before, word_before >> 32) != (heard, status):
-                anew.append(row)
                 if heard:
                     after = "detached" if status & abi.STATUS_DETACHED else "attached"
                     self._events.add("peer", peer=name, reason="port_status", after=after)
@@ -89,7 +83,6 @@ class PeerWatch:
                 up = [p for p in range(self._config.planes) if ports & (1 << p)]
                 self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
             self._changed(row)
-        return np.array(anew, np.int64)
 
     def _note_usable(self, rows: health.Ints, now: int) -> None:
         """Peers whose usable EVs are others than those that their routes were made of, for some time already.

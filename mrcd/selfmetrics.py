@@ -19,8 +19,7 @@ class OwnCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family once."""
         monitor, away = self._daemon.monitor, self._daemon.away
-        yield from _families("mrc_tick", monitor.ticks, "A look at the peers that are due, and their probes.")
-        yield from _families("mrc_round", monitor.rounds, "Looks at as many peers as there are, without their probes.")
+        yield from _families("mrc_tick", monitor.ticks, "A tick of all peers' deadlines, and what is looked at beside it.")
         yield from _families("mrc_loop_away", away, "The daemon was busy and served nobody.")
 
 

@@ -33,22 +33,6 @@ class Durations:
         return list(zip((*_BOUNDS_S, "+Inf"), itertools.accumulate(self._counts), strict=True))
 
 
-class Rounds(Durations):
-    """What it takes to look at all peers once, in however many parts. `sending_s` of the next part was no looking."""
-
-    def __init__(self, peers: int) -> None:
-        super().__init__()
-        self._peers, self.looked, self._looking_s, self.sending_s = peers, 0, 0.0, 0.0
-
-    def add_part(self, seconds: float) -> None:
-        """So long it took to look at those that `looked` counts since the last part."""
-        self._looking_s += seconds - self.sending_s
-        self.sending_s = 0.0
-        if self.looked >= self._peers > 0:
-            self.add(self._looking_s)
-            self.looked, self._looking_s = 0, 0.0
-
-
 class TimedSelector(selectors.DefaultSelector):
     """An event loop's selector that measures how long the loop is away from it, or should be back: nobody is served
     meanwhile."""

@@ -73,7 +73,6 @@ async def attach(daemon: Daemon) -> str:
                 daemon.attach_anew()
             raise
         await daemon.save_running()
-        daemon.monitor.forget()
         daemon.monitor.announce()
         daemon.events.add("daemon", reason="admin", before="detached", after="attached")
         try:

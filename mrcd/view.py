@@ -50,7 +50,6 @@ class View:
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.cuts: Mapping[int, Cut] = {}  # plane → who cuts its bursts, as far as known
-        self.bad_ns: NDArray[np.int64] | None = None  # (peers, evs_per_peer): the judge's, if there is one
 
     def status(self) -> Document:
         """This host: links, peers, EVs by state, drops."""
@@ -277,14 +276,15 @@ class View:
             "skips": ledger["skips"],
             "relapses": row["relapses"],
             "next_probe_s": max(0, ledger["probe_after_ns"] - now) / 1e9 if state in _PROBED else None,
-            "hold_down_s": self._hold_down_s(e, row["relapses"], now) if state is EvState.ASSUMED_BAD else None,
+            "hold_down_s": self._hold_down_s(row, ledger, now) if state is EvState.ASSUMED_BAD else None,
         }
 
-    def _hold_down_s(self, e: EV, relapses: int, now: int) -> float:
-        """How long an EV must yet be well to return. Without a daemon it does not: then all of it."""
-        held = int(hold_down_ns(self._plan.config.health, relapses))
-        bad = now if self.bad_ns is None else int(self.bad_ns[e.peer_id, e.ev])
-        return max(0, bad + held - now) / 1e9
+    def _hold_down_s(self, ev: Mapping[str, int], ledger: Mapping[str, int], now: int) -> float:
+        """How long an EV must yet be well to return."""
+        held = int(hold_down_ns(self._plan.config.health, ev["relapses"]))
+        well = ledger["good"] > 0 and not ledger["lag_ns"]
+        begun = max(ev["state_since_ns"], ledger["loss_ns"]) if well else now
+        return max(0, begun + held - now) / 1e9
 
     def unread_events(self) -> list[Document]:
         """What the programs have told since the daemon stopped, oldest first; the next one will read it too."""
