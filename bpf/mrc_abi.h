@@ -258,7 +258,7 @@ _Static_assert(sizeof(struct mrc_rounds) == 152, "mrc_rounds has no padding");
 /* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, but for what says daemon. */
 struct mrc_watch {
 	__u64 due_ns; /* when the tick serves the peer next; daemon: 0 = at once */
-	__u64 swept_ns; /* when its EVs were last probed in turn */
+	__u64 swept_ns; /* when its EVs were last probed in turn; 0 = never */
 	__u64 unanswered_ns; /* when the first of the unanswered sweeps was sent */
 	__u64 tend[MRC_EV_WORDS]; /* a bit per EV that has a deadline: new, lagging, failed, denied, or on its ramp */
 	__u16 next; /* EV at which the next sweep begins */

@@ -80,6 +80,11 @@ static __always_inline enum mrc_drop settle_ev(const struct control *c, struct j
 		return MRC_DROP_NONE; /* overtaken: replies come back by different EVs */
 	l->reply_seq = seq;
 	l->replies++;
+	if (l->backoff > 1) { /* it was silent: from now on it is probed as often as any that failed */
+		l->backoff = 0;
+		l->probe_after_ns = 0;
+		serve_soon(j->host_id);
+	}
 	if (ev->state == MRC_EV_UNKNOWN && aged(j->asked_ns, ev->state_since_ns, 0))
 		j->changed |= transit(j->host_id, number, MRC_EV_UNKNOWN, MRC_EV_GOOD, MRC_REASON_PROBED);
 	delay = queueing_delay(j->rounds, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);

@@ -223,7 +223,7 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 		due_by(t, t->now + hurry_ns);
 		if (t->wait_ns > hurry_ns)
 			t->wait_ns = hurry_ns;
-	} else if (!aged(t->now, t->watch->swept_ns, idle_ns)) {
+	} else if (t->watch->swept_ns && !aged(t->now, t->watch->swept_ns, idle_ns)) {
 		due_by(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
 		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)

@@ -17,7 +17,7 @@ from tests.packet.rig import Bench
 from tests.packet.wires import until
 
 MS = 1_000_000
-NEVER = 2**63
+NEVER = 2**62
 EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
 VOLLEY, TRIALS, TRIALS_AT_ONCE = 16, 6, 8  # of bpf/judge.h and probe.h

@@ -44,10 +44,13 @@ Xdp = Literal["xdp", "xdp-generic"]
 _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
 POPPED = (0x706F7064, 0x706F7065)  # of no burst, of one (bpf/deliver.h)
+NEVER = 2**62
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
     "evs": ("state_since_ns", "last_tx_ns"),
-    "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns", "probe_ns", "noted_ns"),
+    "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns", "probe_ns", "noted_ns", "probe_after_ns"),
+    "watches": ("due_ns", "swept_ns", "unanswered_ns"),
+    "clock": ("packet_due_ns", "restless_ns", "refilled_ns"),
     "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "told_ns"),
 }
 
@@ -97,7 +100,7 @@ class Bench:
             undo.callback(self.tables.close)
             self._configure()
             self._undo = undo.pop_all()
-        names = ("evs", "ledgers", "rxs", "srhs", "peers", "rounds", "planes", "node")
+        names = ("evs", "ledgers", "rxs", "srhs", "peers", "rounds", "watches", "clock", "planes", "node")
         self._pristine = {name: self._table(name).copy() for name in names}
 
     def _interfaces(self) -> dict[str, int]:
@@ -119,6 +122,7 @@ class Bench:
             plane["address"] = np.frombuffer(self.plan.addresses[p].packed, np.uint8)
             plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
         self.tables.node["ports"] = ALL_PORTS
+        self.tables.node["ticked_ns"] = NEVER  # a daemon runs the tick: the timer packet need not
         install.write_peers(self.tables, self.plan, self.dataplane.refresh)
         for peer in self.plan.peers:
             self.set_state(peer.host.id, EvState.GOOD, *(ev.ev for ev in peer.evs))
@@ -174,7 +178,7 @@ class Bench:
         for table, names in _STAMPS.items():
             for name in names:
                 column = self._table(table)[name]
-                column[column > 0] -= np.uint64(ns)
+                self._table(table)[name] = np.where(column > 0, column - np.uint64(ns), column)
 
     def close(self) -> None:
         """Take everything down, and see that nothing is left."""

@@ -1,0 +1,507 @@
+"""mrc_tick: idle probes, retries of failed EVs, return after the hold-down, the ramp, links, and silent peers."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+
+from mrcd import abi, health
+from mrcd.abi import EvState, ProbeKind, Reason
+from mrcd.config import Health
+from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from tests.packet.cluster import ALL_PORTS, EVS, H1, H2, H5, PLANES, SLOTS, Setup
+from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
+from tests.packet.rig import NEVER, Bench
+from tests.packet.wires import Tap
+
+pytestmark = pytest.mark.root
+
+UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = EvState
+HEALTH = Health()
+INTERVAL_MS = HEALTH.probe_interval_ms
+TICK_S, DOUBT_S = 0.02, INTERVAL_MS / 4000  # bpf/tick.h
+
+
+@pytest.fixture
+def h2(bench: Bench) -> Bench:
+    """The bench, of whose peers the tick serves h2 alone, and sweeps it seldom."""
+    rest(bench, H1, H5)
+    bench.tables.node["idle_us"] = 3_600_000_000
+    bench.tables.watches["swept_ns"] = now()
+    bench.dataplane.tick()  # after which all are known to be well
+    assert tended(bench) == []
+    return bench
+
+
+@pytest.fixture
+def wires(bench: Bench) -> Iterator[list[Tap]]:
+    """Taps at the far ends of the plane NICs."""
+    yield bench.wires()
+
+
+def rest(bench: Bench, *peers: int) -> None:
+    """Have nothing be due of these peers."""
+    bench.tables.watches["due_ns"][list(peers)] = NEVER
+
+
+def asked(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
+    """What was sent: (receiver, EV) of the plain requests, and the receivers of those that ask for a report."""
+    mrcs = [Ether(f.data) for wire in wires for f in wire.frames()]
+    assert all(m[MRC].type == PROBE_REQUEST for m in mrcs)
+    plain = sorted((m[MRC].receiver, m[MRC].ev) for m in mrcs if not m[MRCProbe].counts)
+    return plain, sorted(m[MRC].receiver for m in mrcs if m[MRCProbe].counts)
+
+
+def tick(bench: Bench, ms: int = 0) -> float:
+    """Let time pass, then run a tick. Returns after how many seconds the next one is due."""
+    bench.age(ms * MS)
+    return bench.dataplane.tick()
+
+
+def live(bench: Bench, ms: int, step_ms: int = INTERVAL_MS) -> None:
+    """Ticks for so long."""
+    for _ in range(0, ms, step_ms):
+        tick(bench, step_ms)
+
+
+def serve(bench: Bench) -> None:
+    """Have the tick look at h2 now."""
+    bench.tables.watches["due_ns"][H2] = 0
+    tick(bench)
+
+
+def arrive(bench: Bench, *evs: int, reports: int = 1) -> None:
+    """As if the peer had reported and answered all that was sent on these EVs, and nothing had been lost."""
+    ledgers, sent = bench.tables.ledgers, bench.tables.evs["probe_seq"]
+    ledgers["good"][H2, list(evs)] += reports
+    ledgers["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
+    bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+    bench.tables.watches["unanswered"][H2] = 0
+
+
+def reply(bench: Bench, ev: int, *, tx_ns: int) -> None:
+    """A reply of h2 to the newest probe on an EV, sent at `tx_ns`."""
+    seq = int(bench.ev(H2, ev)["probe_seq"])
+    probe = MRCProbe(seq=seq, ports=ALL_PORTS, generation=1, tx_ns=tx_ns)
+    frame = bench.arriving("h2", ev, Raw(bytes(probe)), type=PROBE_REPLY, tx_ns=tx_ns + 10**10)
+    bench.pop("tc", frame, ev // SLOTS)
+
+
+def sent(bench: Bench) -> dict[str, int]:
+    """Probes by kind, without the zeros."""
+    return {kind: n for kind, n in bench.tables.probes_sent().items() if n}
+
+
+def fall(bench: Bench, ev: int, relapses: int = 1) -> None:
+    """Leave an EV, as the programs do."""
+    assert bench.dataplane.steer(H2, ev, ASSUMED_BAD, Reason.OVERDUE, [GOOD, SKIP])
+    bench.ev(H2, ev)["relapses"] = relapses
+
+
+def tended(bench: Bench) -> list[int]:
+    """The EVs of h2 that have a deadline."""
+    words = bench.tables.watches["tend"][H2].tolist()
+    return [ev for ev in range(EVS) if words[ev // 64] >> ev % 64 & 1]
+
+
+# ---- idle probes ----
+
+
+def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]) -> None:
+    assert tick(bench) == TICK_S
+    plain, reports = asked(wires)
+    assert plain == [(p, ev) for p in (H1, H2, H5) for ev in np.flatnonzero(bench.tables.evs["configured"][p])]
+    assert reports == [H1, H2, H5]
+    arrive(bench, *EVERY)
+    answered(bench)
+    live(bench, HEALTH.idle_interval_ms - 2 * INTERVAL_MS)
+    assert asked(wires) == ([], [])
+    tick(bench, 2 * INTERVAL_MS)
+    assert asked(wires) == (plain, reports)
+
+
+def answered(bench: Bench) -> None:
+    """All peers have answered all that was asked."""
+    bench.tables.watches["unanswered"] = 0
+    bench.tables.rounds["settled"] = bench.tables.rounds["round"]
+
+
+def test_each_sweep_takes_the_next_evs_where_peers_are_many(bench: Bench, wires: list[Tap]) -> None:
+    rest(bench, H1, H5)
+    bench.tables.node["idle_evs"] = 6
+    seen = []
+    for _ in range(4):
+        tick(bench, 1000)
+        plain, _ = asked(wires)
+        seen += [ev for _, ev in plain]
+        answered(bench)
+    assert Counter(seen) == Counter([*EVERY, *EVERY[:8]])
+
+
+@pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
+def test_idle_probes_stay_within_the_budget(bench: Bench, wires: list[Tap]) -> None:
+    bench.tables.node["idle_us"] = 1000
+    total = 0
+    for _ in range(150):  # three seconds
+        tick(bench, 20)
+        total += sum(map(len, asked(wires)))
+        answered(bench)
+    assert 300 <= total <= 300 + 50 + 2 * EVS, total
+
+
+@pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
+def test_suspicion_overdraws_the_budget_and_idle_peers_wait(bench: Bench, wires: list[Tap]) -> None:
+    bench.tables.clock["budget"], bench.tables.clock["refilled_ns"] = -1000, NEVER
+    bench.tables.watches["stalled"][H2] = 1
+    tick(bench)
+    plain, reports = asked(wires)
+    assert plain == [(H2, ev) for ev in EVERY]
+    assert reports == [H2]
+    assert bench.tables.watches["stalled"][H2] == 0
+
+
+@pytest.mark.parametrize("which", ["unconfigured", "busy"])
+def test_nothing_is_served_where_there_is_nobody_or_another_cpu_does_it(
+    bench: Bench, wires: list[Tap], which: str
+) -> None:
+    if which == "busy":
+        bench.tables.clock["busy"] = 1
+    else:
+        bench.tables.peers["configured"] = 0
+    assert tick(bench) == TICK_S
+    assert asked(wires) == ([], [])
+
+
+def test_probes_are_counted_by_kind(bench: Bench) -> None:
+    before = sent(bench)
+    rest(bench, H1, H5)
+    fall(bench, 3)
+    bench.tables.watches["stalled"][H2] = 1
+    tick(bench)
+    after = sent(bench)
+    grown = {k: n - before.get(k, 0) for k, n in after.items() if n != before.get(k, 0)}
+    assert grown[ProbeKind.RETRY.text] == 1
+    assert grown[ProbeKind.SUSPICION.text] == EVS  # all but the one just tried, and a report
+    answered(bench)
+    tick(bench, 1000)
+    assert sent(bench)[ProbeKind.IDLE.text] > before.get(ProbeKind.IDLE.text, 0)
+
+
+# ---- new EVs ----
+
+
+def test_a_new_ev_is_good_with_its_first_reply_and_not_before(h2: Bench, wires: list[Tap]) -> None:
+    h2.set_state(H2, UNKNOWN, 5)
+    begun = now()
+    tick(h2)
+    plain, reports = asked(wires)
+    assert (plain, reports) == ([(H2, 5)], [H2])
+    assert state(h2, 5)[0] is UNKNOWN
+    reply(h2, 5, tx_ns=now())
+    assert state(h2, 5) == (GOOD, Reason.PROBED)
+    assert h2.ev(H2, 5)["weight"] == abi.WEIGHT_FULL
+    assert h2.ev(H2, 5)["state_since_ns"] >= begun
+    assert events(h2) == [(5, "UNKNOWN", "GOOD", "probed")]
+    assert h2.usable(H2) == EVERY
+    tick(h2)
+    assert tended(h2) == []
+
+
+def test_a_reply_to_what_was_sent_before_proves_nothing(h2: Bench) -> None:
+    """An EV that is allowed again is probed before it carries traffic."""
+    tick(h2)
+    h2.dataplane.steer(H2, 5, DENIED, Reason.ADMIN, EvState)
+    before = now()
+    h2.dataplane.steer(H2, 5, UNKNOWN, Reason.ADMIN, EvState)
+    tick(h2)
+    reply(h2, 5, tx_ns=before)
+    assert state(h2, 5)[0] is UNKNOWN
+
+
+# ---- failed EVs ----
+
+
+def test_probes_of_a_failed_ev_become_rarer_and_never_end(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 5)
+    at, elapsed = [], 0
+    for _ in range(400):
+        tick(h2, 10)
+        h2.rounds(H2)["settled"], h2.tables.watches["unanswered"][H2] = h2.rounds(H2)["round"], 0
+        elapsed += 10
+        at += [elapsed] * len(asked(wires)[0])
+    gaps = np.diff(at).tolist()
+    # Beside the time that is played some passes indeed.
+    assert gaps == pytest.approx(([20, 40, 80, 160, 320, 640] + [1000] * len(gaps))[: len(gaps)], rel=0.25)
+    assert len(gaps) > 6
+
+
+def test_probes_of_a_failed_ev_are_frequent_as_soon_as_one_is_answered(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 5)
+    live(h2, 2000)
+    reply(h2, 5, tx_ns=now())
+    asked(wires)
+    counts = []
+    for _ in range(10):
+        arrive(h2, 5)
+        tick(h2, INTERVAL_MS)
+        counts.append(len(asked(wires)[0]))
+    assert counts == [1] * 10
+
+
+def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2: Bench, wires: list[Tap]) -> None:
+    h2.dataplane.steer(H2, 5, DENIED, Reason.ADMIN, EvState)
+    for _ in range(150):
+        tick(h2, INTERVAL_MS)
+        arrive(h2, 5, reports=20)
+    assert 3 <= len(asked(wires)[0]) <= 4
+    assert state(h2, 5) == (DENIED, Reason.ADMIN)
+
+
+@pytest.mark.parametrize(
+    ("relapses", "ms"),
+    [(0, 1000), (1, 1000), (2, 2000), (3, 4000), (6, 32_000), (7, 60_000), (8, 60_000), (255, 60_000)],
+)
+def test_a_failed_ev_returns_after_a_hold_down_that_doubles_up_to_its_cap(h2: Bench, relapses: int, ms: int) -> None:
+    assert health.hold_down_ns(HEALTH, relapses) == ms * MS
+    fall(h2, 5, relapses)
+    tick(h2)  # it is not known to be well until then
+    arrive(h2, 5, reports=HEALTH.good_probes)
+    tick(h2, ms - 100)
+    assert state(h2, 5)[0] is ASSUMED_BAD
+    tick(h2, 200)
+    assert state(h2, 5) == (GOOD, Reason.HEALED)
+    (event,) = (e for e in h2.events() if e["after"] == GOOD)
+    assert (event["reason"], event["trials"]) == (Reason.HEALED, HEALTH.good_probes)
+    assert h2.usable(H2) == EVERY
+
+
+@pytest.mark.parametrize("what", ["few reports", "lag", "no arrival", "loss", "link", "detached"])
+def test_a_failed_ev_that_is_not_well_does_not_return(h2: Bench, what: str) -> None:
+    fall(h2, 5)
+    arrive(h2, 5, reports=HEALTH.good_probes - (what == "few reports"))
+    ledger = h2.ledger(H2, 5)
+    for _ in range(20):
+        if what == "lag":
+            ledger["lag_ns"] = now()
+        elif what == "no arrival":
+            ledger["good"] = 0
+        elif what == "loss":
+            ledger["loss_ns"] = now()
+        elif what == "link":
+            h2.peer(H2)["ports"] = ALL_PORTS & ~0b10
+        elif what == "detached":
+            h2.peer(H2)["status"] = abi.STATUS_DETACHED
+        tick(h2, 500)
+        serve(h2)
+        assert state(h2, 5)[0] is ASSUMED_BAD
+
+
+def test_the_hold_down_begins_with_the_first_arrival_and_not_with_the_last_loss(h2: Bench) -> None:
+    """Probes are rare by then: the time before the first good one says nothing."""
+    fall(h2, 5)
+    live(h2, 5000)
+    serve(h2)
+    arrive(h2, 5, reports=HEALTH.good_probes)
+    tick(h2, HEALTH.hold_down_ms // 2)
+    assert state(h2, 5)[0] is ASSUMED_BAD
+    tick(h2, HEALTH.hold_down_ms)
+    assert state(h2, 5)[0] is GOOD
+
+
+def weights(bench: Bench, step_ms: int = INTERVAL_MS) -> list[int]:
+    """The weights of EV 5 from its return on, each once."""
+    fall(bench, 5)
+    tick(bench)
+    arrive(bench, 5, reports=HEALTH.good_probes)
+    tick(bench, 1100)
+    assert state(bench, 5)[0] is GOOD
+    seen = [int(bench.ev(H2, 5)["weight"])]
+    for _ in range(0, 600, step_ms):
+        tick(bench, step_ms)
+        seen.append(int(bench.ev(H2, 5)["weight"]))
+    return [w for w, before in zip(seen, [0, *seen], strict=False) if w != before]
+
+
+def test_an_ev_returns_with_an_eighth_of_its_turns_and_doubles_them(h2: Bench) -> None:
+    assert weights(h2) == [1, 2, 4, 8]
+    assert tended(h2) == []
+
+
+@pytest.mark.parametrize("bench", [Setup(health="ramp_ms = 0")], indirect=True, ids=[""])
+def test_without_a_ramp_it_returns_whole(h2: Bench) -> None:
+    assert weights(h2) == [8]
+
+
+def test_another_daemon_finishes_what_was_begun(h2: Bench) -> None:
+    """It has the programs look at all EVs again, whatever they knew."""
+    h2.set_state(H2, ASSUMED_BAD, 5)
+    h2.ev(H2, 6)["weight"] = 2
+    h2.tables.watches[H2] = np.zeros((), abi.WATCH)
+    h2.tables.watches["swept_ns"] = now()
+    h2.dataplane.refresh(H2)
+    assert tended(h2) == [5, 6]
+    tick(h2, 10_000)
+    assert h2.ev(H2, 6)["weight"] == abi.WEIGHT_FULL
+    assert tended(h2) == [5]
+
+
+# ---- links ----
+
+
+@pytest.mark.parametrize("before", [GOOD, SKIP])
+@pytest.mark.parametrize("whose", ["link_down", "peer_link_down"])
+def test_a_link_that_goes_takes_its_evs_out_of_use(h2: Bench, before: EvState, whose: str) -> None:
+    tick(h2)
+    for ev in range(4, 8):
+        h2.ev(H2, ev)["state"] = before
+    (h2.tables.node if whose == "link_down" else h2.peer(H2))["ports"] = ALL_PORTS & ~0b10
+    h2.dataplane.refresh(H2)
+    tick(h2)
+    assert events(h2) == [(ev, before.name, "ASSUMED_BAD", whose) for ev in range(4, 8)]
+    live(h2, 2000)
+    assert events(h2) == []
+    assert h2.usable(H2) == others(4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("before", [UNKNOWN, ASSUMED_BAD, DENIED])
+def test_a_link_is_no_news_to_an_ev_that_is_not_in_use(h2: Bench, before: EvState, wires: list[Tap]) -> None:
+    h2.set_state(H2, before, *EVERY)
+    h2.tables.node["ports"] = 0
+    h2.dataplane.refresh(H2)
+    live(h2, 1000)
+    assert events(h2) == []
+    assert asked(wires) == ([], [])
+
+
+def test_the_hold_down_begins_when_the_link_is_back(h2: Bench) -> None:
+    tick(h2)
+    h2.peer(H2)["ports"] = ALL_PORTS & ~0b10
+    h2.dataplane.refresh(H2)
+    tick(h2)
+    live(h2, 5000)
+    serve(h2)
+    arrive(h2, *range(4, 8), reports=HEALTH.good_probes)
+    h2.peer(H2)["ports"] = ALL_PORTS
+    h2.dataplane.refresh(H2)
+    tick(h2, HEALTH.hold_down_ms - 200)
+    assert {state(h2, ev)[0] for ev in range(4, 8)} == {ASSUMED_BAD}
+    tick(h2, 400)
+    assert {state(h2, ev) for ev in range(4, 8)} == {(GOOD, Reason.HEALED)}
+
+
+def test_what_a_peer_says_of_its_links_is_heeded_at_once(h2: Bench) -> None:
+    r = Reporter(h2)
+    tick(h2)
+    rest(h2, H2)
+    r.report(ports=ALL_PORTS & ~0b10)
+    tick(h2)
+    assert {state(h2, ev) for ev in range(4, 8)} == {(ASSUMED_BAD, Reason.PEER_LINK_DOWN)}
+
+
+# ---- doubt and silence ----
+
+
+def test_a_report_that_does_not_come_back_makes_sweeps_frequent(h2: Bench, wires: list[Tap]) -> None:
+    h2.rounds(H2)["round"], h2.rounds(H2)["asked_ns"] = 1, now() - 3 * MS
+    h2.tables.watches["due_ns"][H2] = 0
+    assert tick(h2, 10) == DOUBT_S
+    plain, reports = asked(wires)
+    assert (plain, reports) == ([(H2, ev) for ev in EVERY], [H2])
+    assert tick(h2, 6) == DOUBT_S
+    assert asked(wires) == (plain, reports)
+    answered(h2)
+    assert tick(h2, 6) == TICK_S
+    assert asked(wires) == ([], [])
+
+
+def test_a_lagging_ev_is_probed_until_that_is_cleared_up(h2: Bench, wires: list[Tap]) -> None:
+    r = Reporter(h2)
+    r.send_all(3)
+    r.report()
+    r.send(5, 3, arrive=0)
+    r.report()
+    assert tended(h2) == [5]
+    h2.tables.ledgers["probe_after_ns"][H2] = 0
+    asked(wires)
+    for _ in range(5):
+        answered(h2)
+        tick(h2, INTERVAL_MS)
+        assert asked(wires)[0] == [(H2, 5)]
+    h2.ledger(H2, 5)["lag_ns"], h2.ev(H2, 5)["state"] = 0, GOOD
+    answered(h2)
+    tick(h2, INTERVAL_MS)
+    assert (asked(wires)[0], tended(h2)) == ([], [])
+
+
+def test_a_peer_that_answers_nothing_is_silent_and_none_of_its_evs_to_blame(h2: Bench, wires: list[Tap]) -> None:
+    h2.tables.watches["swept_ns"][H2] = 0
+    silent = []
+    serve(h2)
+    for _ in range(40):
+        tick(h2, 5)
+        silent.append(int(h2.tables.watches["silent"][H2]))
+    assert (silent.index(1) + 1) * 5 >= 2 * INTERVAL_MS
+    assert (events(h2), h2.usable(H2)) == ([], EVERY)
+    asked(wires)
+    live(h2, 200)
+    assert asked(wires) == ([], [])  # only as often as an idle peer
+    h2.tables.watches["swept_ns"][H2] = 0
+    serve(h2)
+    reply(h2, 5, tx_ns=now())
+    assert h2.tables.watches["silent"][H2] == h2.tables.watches["unanswered"][H2] == 0
+
+
+def test_one_reply_of_any_ev_is_an_answer(h2: Bench) -> None:
+    h2.tables.watches["swept_ns"][H2] = 0
+    serve(h2)
+    for n in range(40):
+        tick(h2, 5)
+        if n % 4 == 3:
+            reply(h2, n % EVS, tx_ns=now())
+    assert h2.tables.watches["silent"][H2] == 0
+
+
+def test_sweeps_in_quick_succession_are_not_silence(h2: Bench) -> None:
+    for _ in range(20):
+        h2.tables.watches["stalled"][H2], h2.tables.watches["due_ns"][H2] = 1, 0
+        tick(h2)
+    assert h2.tables.watches["unanswered"][H2] == 20
+    assert h2.tables.watches["silent"][H2] == 0
+
+
+# ---- what the daemon asks for ----
+
+
+def test_news_of_this_host_is_announced_by_one_probe(bench: Bench, wires: list[Tap]) -> None:
+    bench.tables.watches["swept_ns"], bench.tables.node["idle_us"] = now(), 3_600_000_000
+    tick(bench)
+    asked(wires)
+    bench.tables.watches["announce"], bench.tables.watches["due_ns"] = 1, 0
+    tick(bench)
+    assert asked(wires) == ([], [H1, H2, H5])
+    assert not bench.tables.watches["announce"][[H1, H2, H5]].any()
+    answered(bench)
+    live(bench, 200)
+    assert asked(wires) == ([], [])
+
+
+def test_a_detached_host_only_tells_its_peers(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 5)
+    h2.tables.node["status"] = abi.STATUS_DETACHED
+    h2.rounds(H2)["round"], h2.rounds(H2)["asked_ns"] = 1, now() - 3 * MS
+    live(h2, 100)
+    assert asked(wires) == ([], [])
+    h2.tables.watches["swept_ns"][H2] = h2.tables.watches["due_ns"][H2] = 0
+    tick(h2)
+    assert len(asked(wires)[0]) == EVS
+    assert h2.tables.watches["unanswered"][H2] == 0
+
+
+def test_planes_that_have_no_link_are_not_probed(h2: Bench, wires: list[Tap]) -> None:
+    h2.tables.node["ports"] = 0b1001
+    h2.tables.watches["swept_ns"][H2] = 0
+    serve(h2)
+    assert {ev // SLOTS for _, ev in asked(wires)[0]} == {0, PLANES - 1}
