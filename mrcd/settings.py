@@ -9,7 +9,7 @@ from mrcd.topology import Plan
 
 def settings(plan: Plan, kernel_has: int = 0, peers: int = 0) -> NDArray[np.void]:
     """A plan as struct mrc_settings. `kernel_has`: bits of abi.KernelHas, see mrcd/features.py; `peers`: rows of the
-    peers' tables."""
+    peers' tables, 0 = no more than the plan needs."""
     c, h = plan.config.cluster, plan.config.health
     value = np.zeros((), abi.SETTINGS)
     for name, number in {
@@ -38,7 +38,7 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0) -> NDArray[np.void
         "probe_backoff_us": h.probe_backoff_ms * 1000,
         "unanswered": h.unanswered,
         "idle_probes": h.idle_probes,
-        "peers": peers,
+        "peers": peers or plan.config.max_peers,
         "classes": any(k.ports or k.dscp for k in plan.config.classes),
         "flowlet_us": plan.config.overlay.flowlet_us,
         "twin_us": plan.config.overlay.twin_us,

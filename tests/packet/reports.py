@@ -51,7 +51,6 @@ class Reporter:
         self.packets = [start] * self.evs
         self.probes = [probes] * self.evs
         self.ce = [0] * self.evs
-        bench.tables.ledgers["probe_after_ns"][H2] = NEVER
         self._probes_sent: list[int] = bench.tables.evs["probe_seq"][H2].tolist()
         for _ in range(self.chunks):
             self.report()  # the first one says where counting begins
@@ -70,6 +69,7 @@ class Reporter:
         """Ask for a report, on whichever EV is next."""
         bench, sent = self.bench, self.bench.tables.evs["probe_seq"]
         bench.rounds(H2)["asked_ns"] = 0  # long ago
+        bench.tables.ledgers["probe_after_ns"][H2] = NEVER  # EVs that fail are due at once
         before = sent[H2].copy()
         assert bench.dataplane.sweep(H2) == 1
         ((ev,),) = np.nonzero(sent[H2] != before)
