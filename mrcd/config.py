@@ -112,11 +112,13 @@ class Health(_Model):
     """When an EV is left and when it comes back. The unit of a time is at the end of its name.
 
     The programs judge by *reports* of what has arrived on every EV, which a host asks of its peers while
-    traffic flows; the daemon's sweeps ask where none does.
+    traffic flows; the programs' tick probes where none does.
     """
 
     probe_interval_ms: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=20, description="between sweeps, which probe every EV of a peer that has traffic"
+        default=20,
+        description="between probes of an EV that has failed and answers again; four times as often, EVs of a peer "
+        "are probed that owes an answer",
     )
     idle_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
         default=100, description="between sweeps of a quiet peer"

@@ -341,7 +341,7 @@ class Daemon:
         self._wake.set()
 
     async def run_netlink(self) -> None:
-        """Follow links, neighbours and the judge's verdicts; keep the routes."""
+        """Follow links, neighbours and peers' usable EVs; keep the routes."""
         watcher = asyncio.create_task(self._watch())
         try:
             while True:

@@ -46,7 +46,7 @@ class _Mine(threading.local):
 _mine = _Mine()
 
 
-def until(breath_s: float = BREATH_S) -> float:
+def until(breath_s: float) -> float:
     """time.perf_counter() at which what runs in the loop is to let others come."""
     now = time.perf_counter()
     return now + breath_s if Round.began_s is None else max(Round.began_s + breath_s, now + _LEAST_S)

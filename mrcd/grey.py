@@ -32,7 +32,6 @@ from mrcd.tables import Tables
 
 WINDOWS_S = (1, 4, 16, 64)
 LOOK_S = 1.0
-_SLICE_NS = 15_000_000  # at least: a peer whose flow has stalled is visited more often
 _LOOKS_PER_YEAR = 365.25 * 86_400 / LOOK_S
 _FAIR = 3.0
 _FORGET_NS = WINDOWS_S[-1] * 1_000_000_000  # a peer without a new loss for so long has nothing to be found
@@ -100,7 +99,7 @@ class Watch:
         rows, ledgers = self._rows[at], self._tables.ledgers
         sent = ledgers["judged"][rows].astype(np.uint32)
         lost = ledgers["lost_before"][rows].astype(np.uint32) + ledgers["deficit"][rows]
-        self._grey.slice(rows, sent, lost, now)
+        self._grey.slice(rows, sent, lost)
         return self._grey.look(rows, self._tables.evs[rows], now)
 
 
@@ -114,22 +113,19 @@ class Grey:
         self._then = {name: lazy.zeros(shape, np.uint32) for name in _COUNTS}
         self._begun_ns = lazy.zeros(shape[:2], np.int64)  # 0: not yet
         self._in_use_ns = lazy.zeros(shape[1:], np.int64)  # since when; 0: it is not
-        self._sliced_ns, self._looked_ns = np.zeros(peers, np.int64), np.zeros(peers, np.int64)
+        self._looked_ns = np.zeros(peers, np.int64)
 
-    def slice(self, rows: Ints, sent: Counts, lost: Counts, now: int) -> None:
+    def slice(self, rows: Ints, sent: Counts, lost: Counts) -> None:
         """A slice of the peers `rows` has passed. Packets judged, and lost of these, (rows, evs_per_peer): low bits are
         enough, for no window holds more."""
-        due = now - self._sliced_ns[rows] >= _SLICE_NS
-        if not due.all():
-            rows, sent, lost = rows[due], sent[due], lost[due]
-        self._sliced_ns[rows] = now
         lossy = _grown(lost, self._now["lost"][rows]) > 0
         self._now["slices"][rows] += (sent != self._now["sent"][rows]) | lossy
         self._now["lossy"][rows] += lossy
         self._now["sent"][rows], self._now["lost"][rows] = sent, lost
 
     def look(self, rows: Ints, evs: Records, now: int) -> list[Alarm]:
-        """What the slices of those peers say that were not looked at for LOOK_S; records as in Judge.judge."""
+        """What the slices of those peers say that were not looked at for LOOK_S; `evs`: abi.EV, (rows,
+        evs_per_peer)."""
         due = now - self._looked_ns[rows] >= LOOK_S * 1e9
         if not due.any():
             return []

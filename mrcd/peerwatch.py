@@ -65,7 +65,7 @@ class PeerWatch:
         self._note_usable(rows, now)
         silent = self._tables.watches["silent"][rows] != 0
         if silent.any() or self.silent:
-            self.note_silence(set(rows[silent].tolist()), set(rows[~silent].tolist()))
+            self._note_silence(set(rows[silent].tolist()), set(rows[~silent].tolist()))
 
     def _note_statuses(self, rows: health.Ints) -> None:
         said = self._heads[rows]
@@ -95,7 +95,7 @@ class PeerWatch:
         for row in rows[steady & (usable != self._routed[rows]).any(axis=1)].tolist():
             self._changed(row)
 
-    def note_silence(self, silent: set[int], heard: set[int]) -> None:
+    def _note_silence(self, silent: set[int], heard: set[int]) -> None:
         """Which of the peers answer nothing, and which have answered."""
         if time.monotonic() - self._started > _PATIENCE_S:
             for row in silent - self.silent:

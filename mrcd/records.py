@@ -10,13 +10,15 @@ from mrcd.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 # CLOCK_MONOTONIC of this host; lag_ns and sent_ns too. Others ending in _ns are durations, or a peer's clock.
 _MOMENTS = {
     *("state_since_ns", "probe_after_ns", "probe_ns", "last_tx_ns", "arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
-    *("heard_ns", "asked_ns", "sent_ns", "min_delay_ns", "icmp_ns"),
+    *("heard_ns", "asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "ticked_ns"),
+    *("due_ns", "swept_ns", "unanswered_ns", "packet_due_ns", "restless_ns", "refilled_ns"),
 }
 _DURATIONS = {"rtt_ns", "rtt_var_ns"}
 _ADDRESSES = {"dst", "address", "sid"}
 _MACS = {"smac", "dmac"}
-_PLANES = {"ports", "usable_planes"}
-_ZERO = {"probe_after_ns": "in every sweep", "lag_ns": "does not lag"}
+_PLANES = {"ports", "usable_planes", "linked"}
+_EVS = {"usable", "tend"}
+_ZERO = {"probe_after_ns": "at once", "due_ns": "at once", "lag_ns": "does not lag"}
 
 
 def fields(record: np.void, now_ns: int) -> list[dict[str, Any]]:
@@ -45,7 +47,7 @@ def value(name: str, raw: Any) -> Any:
 
 def _meaning(name: str, raw: Any, now_ns: int) -> str:
     if np.asarray(raw).ndim:
-        return _of_evs(raw) if name == "usable" else ""
+        return _of_evs(raw) if name in _EVS else ""
     number = int(raw)
     if name == "state":
         return EvState(number).name if number in set(EvState) else "no such state"
@@ -72,7 +74,7 @@ def _moment(name: str, ns: int, now_ns: int) -> str:
 
 
 def _of_evs(words: Any) -> str:
-    """mrc_peer.usable: a bit per EV."""
+    """mrc_peer.usable or mrc_watch.tend: a bit per EV."""
     numbers = [64 * w + bit for w, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1]
     return f"EVs {_ranges(numbers)}" if numbers else "none"
 

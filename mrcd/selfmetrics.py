@@ -19,7 +19,9 @@ class OwnCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family once."""
         monitor, away = self._daemon.monitor, self._daemon.away
-        yield from _families("mrc_tick", monitor.ticks, "A tick of all peers' deadlines, and what is looked at beside it.")
+        yield from _families(
+            "mrc_tick", monitor.ticks, "The daemon ran the programs' tick, and looked at losses and peers."
+        )
         yield from _families("mrc_loop_away", away, "The daemon was busy and served nobody.")
 
 

@@ -40,7 +40,7 @@ Document = dict[str, Any]
 
 
 class View:
-    """Documents over one host's tables. `extra` is merged into status(): what only a daemon knows."""
+    """Documents over one host's tables."""
 
     def __init__(self, tables: Tables, plan_: Plan, hooks: list[Document], pins: Path) -> None:
         self._tables = tables

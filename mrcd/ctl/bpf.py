@@ -147,7 +147,7 @@ def _row(peer: str, names: dict[str, int], size: int) -> int:
 
 
 def _of_host(tables: "Tables") -> list[dict[str, Any]]:
-    rows = [_record("mrc_node", 0, tables.node[()])]
+    rows = [_record("mrc_node", 0, tables.node[()]), _record("mrc_clock", 0, tables.clock[()])]
     rows += [
         _record("mrc_planes", p, tables.planes[p]) for p in range(len(tables.planes)) if tables.planes[p]["ifindex"]
     ]
@@ -156,7 +156,7 @@ def _of_host(tables: "Tables") -> list[dict[str, Any]]:
 
 
 def _of_peer(tables: "Tables", row: int, peer: str) -> list[dict[str, Any]]:
-    found = {"mrc_peers": tables.peers[row], "mrc_rounds": tables.rounds[row]}
+    found = {"mrc_peers": tables.peers[row], "mrc_rounds": tables.rounds[row], "mrc_watches": tables.watches[row]}
     return [_record(name, row, record, peer) for name, record in found.items()]
 
 
@@ -194,7 +194,7 @@ def _fields(fields: Sequence[Document]) -> list[str]:
     lines = []
     for field in fields:
         shown, meaning = _shown(field["value"]), field["meaning"]
-        if field["field"] == "usable":  # the bits themselves say nothing to people
+        if field["field"] in ("usable", "tend"):  # the bits themselves say nothing to people
             shown, meaning = meaning, ""
         lines.append(f"  {field['field']:<16} {shown}" + (f"  ({meaning})" if meaning else ""))
     return lines

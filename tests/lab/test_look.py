@@ -56,7 +56,16 @@ def test_status_and_what_the_kernel_says(lab: Lab) -> None:
     }  # fmt: skip
     assert (status["receive"]["interface"], status["receive"]["merging"]) == ("mrc0", False)  # bursts come whole
     programs = {p["program"]: p for p in asked(lab, "bpf", "progs")["programs"]}
-    assert programs.keys() == {"mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer"}
+    assert programs.keys() == {
+        "mrc_push",
+        "mrc_probe",
+        "mrc_beat",
+        "mrc_pop",
+        "mrc_pop_xdp",
+        "mrc_sweep",
+        "mrc_steer",
+        "mrc_tick",
+    }
     assert [h["interface"] for h in programs["mrc_pop"]["hooks"]] == ["p0", "p1"]
     maps = {m["map"]: m for m in asked(lab, "bpf", "maps")["maps"]}
     assert (maps["mrc_evs"]["used"], maps["mrc_evs"]["type"], maps["mrc_evs"]["memory_bytes"] > 0) == (4, "array", True)
@@ -69,8 +78,10 @@ def test_hops_and_records(lab: Lab) -> None:
         ]  # fmt: skip
         found = _dumped(lab, "h1", str(path["ev"]))
         assert (found["mrc_evs"]["dst"], found["mrc_evs"]["plane"]) == (path["carrier"], path["plane"])
-    assert _dumped(lab, "h1")["mrc_peers"]["configured"] == 1
-    assert _dumped(lab)["mrc_planes"]["ifindex"] > 0
+    of_peer, of_host = _dumped(lab, "h1"), _dumped(lab)
+    assert (of_peer["mrc_peers"]["configured"], of_peer["mrc_watches"]["linked"]) == (1, 0b11)
+    assert of_host["mrc_planes"]["ifindex"] > 0
+    assert of_host["mrc_clock"]["by_daemon"] > 0
 
 
 def test_without_the_daemon_the_tables_and_the_ring_answer(lab: Lab, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """The tables as plain arrays, and the text of a cluster whose paths they may hold."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mrcd import abi
+from mrcd.abi import EvState, Reason
 from tests.cluster_files import host
 
 HOSTS = "".join(host(i, t0=i % 2, port=i // 2) for i in range(4))
@@ -21,3 +23,9 @@ class Arrays:
         self.srhs = np.zeros(peers * evs, abi.SRH)
         self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
         self.node = np.zeros((), abi.NODE)
+        self.watches = np.zeros(peers, abi.WATCH)
+        self.clock = np.zeros((), abi.CLOCK)
+        self.changes = np.zeros((len(EvState), len(Reason)), abi.CHANGES)
+
+    def transitions(self) -> NDArray[np.void]:
+        return self.changes

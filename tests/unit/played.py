@@ -1,6 +1,9 @@
-"""The programs played over plain arrays, and a monitor of them: mrc_sweep, mrc_steer, the ring buffer."""
+"""The programs, played over plain arrays, and a monitor of them: mrc_tick, mrc_steer, the ring buffer."""
 
 import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -14,26 +17,23 @@ from mrcd.monitor import Monitor
 from tests.unit.arrays import TEXT, Arrays
 
 MS = 1_000_000
-_LATE_NS = 300_000  # a timer's
 
 
 class Programs:
-    """mrc_sweep and mrc_steer, and the ring buffer, over the arrays."""
+    """mrc_tick and mrc_steer, and the ring buffer, over the arrays."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        self.swept: list[int] = []
+        self.ticks = 0
+        self.tick_wait_s = 0.02  # what mrc_tick returns
         self.ring: list[NDArray[np.void]] = []
         self.now = 10**12
         self.full = False  # the ring buffer
+        self._events_fd = -1
 
-    def sweep(self, host_id: int, first: int = 0, count: int = 0) -> int:
-        assert count in (0, self.arrays.evs.shape[1])  # all of them, wherever it begins
-        self.swept.append(host_id)
-        evs = self.arrays.evs[host_id]
-        evs["probe_seq"] += evs["configured"]
-        self.arrays.ledgers["probe_ns"][host_id] = self.now
-        return int(evs["configured"].sum())
+    def tick(self) -> float:
+        self.ticks += 1
+        return self.tick_wait_s
 
     def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: tuple[EvState, ...]) -> bool:
         before = EvState(int(self.arrays.evs["state"][host_id, ev]))
@@ -44,7 +44,7 @@ class Programs:
 
     def change(self, host_id: int, ev: int, state: EvState, reason: Reason, **evidence: int) -> None:
         """A transition, by whichever program."""
-        evs = self.arrays.evs
+        evs, changes = self.arrays.evs, self.arrays.changes
         record = np.zeros(1, abi.EVENT)
         record["ns"], record["host_id"], record["ev"], record["reason"] = self.now, host_id, ev, reason
         record["before"], record["after"] = evs["state"][host_id, ev], state
@@ -52,55 +52,71 @@ class Programs:
             record[name] = value
         evs["state"][host_id, ev], evs["reason"][host_id, ev] = state, reason
         evs["state_since_ns"][host_id, ev] = self.now
-        self.arrays.peers["wanted"][host_id] += 1
-        if not self.full:
-            self.ring.append(record)
+        changes["count"][state, reason] += 1
+        if self.full:
+            changes["untold"][state, reason] += 1
+        else:
+            self._tell(record)
+
+    def stall(self, host_id: int) -> None:
+        """A flow to a peer has stopped."""
+        record = np.zeros(1, abi.EVENT)
+        record["host_id"], record["ev"] = host_id, abi.EVENT_STALLED
+        self._tell(record)
+
+    def _tell(self, record: NDArray[np.void]) -> None:
+        self.ring.append(record)
+        if self._events_fd >= 0:
+            os.eventfd_write(self._events_fd, 1)
 
     def events(self) -> NDArray[np.void]:
+        if self._events_fd >= 0:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._events_fd)
         found, self.ring = self.ring, []
         return np.concatenate(found) if found else np.zeros(0, abi.EVENT)
+
+    def events_fd(self) -> int:
+        return self._events_fd
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        """A block in which the event loop is woken by events."""
+        self._events_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        try:
+            yield
+        finally:
+            os.close(self._events_fd)
+            self._events_fd = -1
 
 
 class Bench:
     """A monitor of h0, with all its EVs good."""
 
-    def __init__(self, state: EvState = EvState.GOOD, settings: str = "") -> None:
+    def __init__(self) -> None:
         self.arrays = Arrays(4, 8)
-        self.plan = topology.plan(config.parse(TEXT + settings), "h0")
+        self.plan = topology.plan(config.parse(TEXT), "h0")
         shown = cast(tables.Tables, self.arrays)
         install.write_peers(shown, self.plan, lambda row: None)
-        self.arrays.evs["state"][self.arrays.evs["configured"] != 0] = state
+        self.arrays.evs["state"][self.arrays.evs["configured"] != 0] = EvState.GOOD
         self.arrays.node["ports"] = 0b11
         self.arrays.peers["heard_ns"] = 1
         self.programs = Programs(self.arrays)
         self.changed: list[int] = []
         self.log = EventLog()
-        dataplane = cast(Dataplane, self.programs)
-        self.monitor = Monitor(self.plan, shown, dataplane, self.log, self.changed.append)
-        self.tick(100)
+        self.monitor = self.another()
+        self.look()
         self.changed.clear()
-        self.programs.swept.clear()
 
-    def tick(self, ms: int = 20, *, answered: bool = True) -> None:
-        """Time passes, the replies come, the monitor looks."""
-        if answered:
-            new = self.arrays.ledgers["reply_seq"] != self.arrays.evs["probe_seq"]
-            self.arrays.ledgers["reply_seq"] = self.arrays.evs["probe_seq"]
-            self.arrays.ledgers["replies"] += new
-            self.arrays.ledgers["good"] += new
+    def another(self) -> Monitor:
+        """A monitor over the same tables and programs."""
+        shown, dataplane = cast(tables.Tables, self.arrays), cast(Dataplane, self.programs)
+        return Monitor(self.plan, shown, dataplane, self.log, self.changed.append)
+
+    def look(self, ms: int = 100) -> None:
+        """Time passes, then the monitor looks."""
         self.programs.now += ms * MS
-        self.monitor._tick(self.programs.now)
-
-    def live(self, ms: int, *, answered: bool = True) -> list[int]:
-        """Time passes, the monitor looks when it wants to. When it did, in ns."""
-        ticks, at, until = [], self.programs.now, self.programs.now + ms * MS
-        while at < until:
-            self.programs.now = at + _LATE_NS
-            self.monitor._hurry = False
-            self.tick(0, answered=answered)
-            ticks.append(self.programs.now)
-            at = self.monitor._after(at, self.programs.now)
-        return ticks
+        self.monitor.look(self.programs.now)
 
     def said(self, kind: str = "ev") -> list[dict[str, Any]]:
         return [e for e in asyncio.run(self.log.after(0, 0)) if e["kind"] == kind]

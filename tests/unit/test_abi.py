@@ -22,7 +22,7 @@ from tests.cluster_files import host
 BPF = Path(__file__).parents[2] / "bpf"
 MMAPABLE = 1 << 10  # BPF_F_MMAPABLE
 
-Field = tuple[int, int, tuple[int, ...]]
+Field = tuple[int, int, bool, tuple[int, ...]]
 
 
 class Btf:
@@ -44,17 +44,18 @@ class Btf:
             t = self.types[t["type_id"]]
         return t
 
-    def element(self, type_id: int) -> tuple[int, tuple[int, ...]]:
-        """Bytes of the innermost element, and the dimensions around it. Everything in the ABI is unsigned."""
+    def element(self, type_id: int) -> tuple[int, bool, tuple[int, ...]]:
+        """Bytes of the innermost element, whether it is signed, and the dimensions around it."""
         t, shape = self.plain(type_id), []
         while t["kind"] == "ARRAY":
             shape.append(t["nr_elems"])
             t = self.plain(t["type_id"])
-        assert (t["kind"], t["encoding"]) == ("INT", "(none)")
-        return t["size"], tuple(shape)
+        assert t["kind"] == "INT"
+        assert t["encoding"] in ("SIGNED", "(none)")
+        return t["size"], t["encoding"] == "SIGNED", tuple(shape)
 
     def fields(self, struct: dict[str, Any]) -> dict[str, Field]:
-        """Field → offset and element size in bytes, dimensions; in order."""
+        """Field → offset and element size in bytes, whether it is signed, dimensions; in order."""
         found = {}
         for m in struct["members"]:
             assert m["bits_offset"] % 8 == 0
@@ -90,8 +91,8 @@ def numpy_fields(dtype: np.dtype[np.void]) -> dict[str, Field]:
     assert dtype.fields is not None
     found = {}
     for name, (field, offset, *_) in dtype.fields.items():
-        assert field.base.kind == "u"
-        found[name] = (offset, field.base.itemsize, field.shape)
+        assert field.base.kind in "iu"
+        found[name] = (offset, field.base.itemsize, field.base.kind == "i", field.shape)
     return found
 
 
@@ -126,7 +127,7 @@ def test_maps(btf: Btf) -> None:
             mapped[var["name"]] = members["value"]["name"]
     assert mapped == {name: next(s for s, d in abi.STRUCTS.items() if d is dtype) for name, dtype in abi.MAPS.items()}
     pinned = {"mrc_alarms", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"}
-    pinned |= {"mrc_transitions"}
+    pinned |= {"mrc_transitions", "mrc_probes_sent"}
     assert names - mapped.keys() == pinned | FORGOTTEN | set(SCRATCH.values())
 
 
@@ -145,16 +146,17 @@ ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], str]] = {
     "mrc_histogram": (abi.Histogram, "MRC_HISTOGRAM_"),
     "mrc_policy": (abi.Policy, "MRC_POLICY_"),
     "mrc_kernel_has": (abi.KernelHas, "MRC_KERNEL_HAS_"),
+    "mrc_probe_kind": (abi.ProbeKind, "MRC_PROBE_"),
 }
 
 
 def enumerators(btf: Btf, name: str, prefix: str) -> dict[str, int]:
-    """Name without prefix → value; a closing MAX is checked and left out."""
+    """Name without prefix → value; a closing MAX or KINDS is checked and left out."""
     values = {v["name"]: v["val"] for v in btf.named("ENUM")[name]["values"]}
     assert all(n.startswith(prefix) for n in values)
     found = {n.removeprefix(prefix): v for n, v in values.items()}
     end = abi.HISTOGRAMS if name == "mrc_histogram" else len(found) - 1
-    assert found.pop("MAX", end) == end
+    assert found.pop("KINDS" if name == "mrc_probe_kind" else "MAX", end) == end
     return found
 
 
@@ -185,7 +187,7 @@ LAYERS: dict[str, type[Packet]] = {"mrc_hdr": MRC, "mrc_probe": MRCProbe, "mrc_c
 def test_layer(btf: Btf, name: str) -> None:
     offset, fields = 0, {}
     for field in LAYERS[name].fields_desc:
-        fields[field.name] = (offset, int(field.sz), ())
+        fields[field.name] = (offset, int(field.sz), False, ())
         offset += int(field.sz)
     struct = btf.named("STRUCT")[name]
     assert list(fields.items()) == list(btf.fields(struct).items())

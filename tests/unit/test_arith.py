@@ -10,6 +10,9 @@ import pytest
 from scapy.layers.inet import IP
 from scapy.utils import checksum
 
+from mrcd import abi, health
+from mrcd.config import Health
+
 BPF = Path(__file__).parents[2] / "bpf"
 WRAPPER = """
 #include "arith.h"
@@ -24,6 +27,9 @@ __u32 wrapped_owner(const __u32 *address) { return owner_slot(address); }
 __u32 wrapped_pace(const __u64 *wait, const __u64 *burst) { return in_pace(wait, burst); }
 __u32 wrapped_smoothed(__u32 pace, __u32 packets, __u64 ns) { return smoothed_pace(pace, packets, ns); }
 __u64 wrapped_lateness(__u32 late, __u32 least) { return lateness(late, least); }
+__u64 wrapped_hold(__u32 relapses, __u32 first, __u32 most) { return hold_down_ns(relapses, first, most); }
+__u32 wrapped_ramp(__u64 elapsed, __u64 ramp) { return ramp_weight(elapsed, ramp); }
+__u64 wrapped_backoff(__u32 unanswered, __u32 first, __u32 most) { return backoff_ns(unanswered, first, most); }
 int wrapped_aged(__u64 now, __u64 then, __u64 age) { return aged(now, then, age); }
 """
 NO_SLOT = 0xFFFFFFFF
@@ -51,6 +57,9 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_pace.argtypes, lib.wrapped_pace.restype = [ctypes.POINTER(u64), ctypes.POINTER(u64)], u32
     lib.wrapped_smoothed.argtypes, lib.wrapped_smoothed.restype = [u32, u32, u64], u32
     lib.wrapped_lateness.argtypes, lib.wrapped_lateness.restype = [u32, u32], u64
+    lib.wrapped_hold.argtypes, lib.wrapped_hold.restype = [u32, u32, u32], u64
+    lib.wrapped_ramp.argtypes, lib.wrapped_ramp.restype = [u64, u64], u32
+    lib.wrapped_backoff.argtypes, lib.wrapped_backoff.restype = [u32, u32, u32], u64
     lib.wrapped_owner.argtypes, lib.wrapped_owner.restype = [ctypes.c_char_p], u32
     return lib
 
@@ -277,3 +286,64 @@ def test_paces_are_smoothed_and_idle_times_say_nothing(arith: ctypes.CDLL) -> No
 
 def test_what_is_late_is_waited_for(arith: ctypes.CDLL) -> None:
     assert [arith.wrapped_lateness(*x) for x in LATE] == [0, 0, 0, 1_000_000, (2**32 - 1) * 5 // 4]
+
+
+# ---- deadlines ----
+
+MS, US = 1_000_000, 1000
+
+
+@pytest.mark.parametrize(
+    ("relapses", "first_ms", "most_ms", "held_ms"),
+    [
+        (0, 1000, 60_000, 1000),
+        (1, 1000, 60_000, 1000),
+        (2, 1000, 60_000, 2000),
+        (6, 1000, 60_000, 32_000),
+        (7, 1000, 60_000, 60_000),
+        (255, 1000, 60_000, 60_000),
+        (255, 1, 2**32 - 1, 2**31),  # a shift has an end
+        (3, 60_000, 1000, 1000),
+        (5, 0, 1000, 0),
+    ],
+)
+def test_a_hold_down_doubles_up_to_a_cap(
+    arith: ctypes.CDLL, relapses: int, first_ms: int, most_ms: int, held_ms: int
+) -> None:
+    assert arith.wrapped_hold(relapses, first_ms, most_ms) == held_ms * MS
+
+
+@pytest.mark.parametrize(("first_ms", "most_ms"), [(1, 1), (1, 3_600_000), (1000, 60_000), (999, 123_456)])
+def test_the_daemon_shows_the_hold_down_that_the_programs_keep(arith: ctypes.CDLL, first_ms: int, most_ms: int) -> None:
+    settings = Health(hold_down_ms=first_ms, hold_down_max_ms=most_ms)
+    kept = [arith.wrapped_hold(n, first_ms, most_ms) for n in range(256)]
+    assert [int(health.hold_down_ns(settings, n)) for n in range(256)] == kept
+
+
+def test_the_weight_of_an_ev_doubles_with_each_third_of_the_ramp(arith: ctypes.CDLL) -> None:
+    ramp = 300 * MS
+    weights = {0: 1, 100 * MS - 1: 1, 100 * MS: 2, 200 * MS - 1: 2, 200 * MS: 4, ramp - 1: 4, ramp: 8, 2**40: 8}
+    assert {ns: arith.wrapped_ramp(ns, ramp) for ns in weights} == weights
+    assert arith.wrapped_ramp(2**40, ramp) == abi.WEIGHT_FULL
+
+
+def test_without_a_ramp_the_weight_is_full_at_once(arith: ctypes.CDLL) -> None:
+    assert arith.wrapped_ramp(0, 0) == abi.WEIGHT_FULL
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "first_us", "most_us", "waits_us"),
+    [
+        (0, 20_000, 1_000_000, 20_000),
+        (1, 20_000, 1_000_000, 40_000),
+        (5, 20_000, 1_000_000, 640_000),
+        (6, 20_000, 1_000_000, 1_000_000),
+        (65_535, 20_000, 1_000_000, 1_000_000),
+        (2**32 - 1, 1, 2**32 - 1, 2**31),  # a shift has an end
+        (0, 2_000_000, 1_000_000, 1_000_000),
+    ],
+)
+def test_probes_without_an_answer_become_rarer(
+    arith: ctypes.CDLL, unanswered: int, first_us: int, most_us: int, waits_us: int
+) -> None:
+    assert arith.wrapped_backoff(unanswered, first_us, most_us) == waits_us * US

@@ -88,7 +88,9 @@ def test_what_only_other_hosts_see_of_it() -> None:
     ("old", "new", "key", "programs"),
     [
         ("overdue_ms = 10", "overdue_ms = 11", "health.overdue_ms", True),
-        ("overdue_ms = 10", "hold_down_ms = 2000", "health.hold_down_ms", False),  # the daemon's own business
+        ("overdue_ms = 10", "hold_down_ms = 2000", "health.hold_down_ms", True),
+        ("overdue_ms = 10", "idle_interval_ms = 2000", "health.idle_interval_ms", False),  # a table has it
+        ("overdue_ms = 10", "grey_ratio = 0.002", "health.grey_ratio", False),  # the daemon's own business
         ("metric = 100", "metric = 101", "overlay.metric", False),
         ("t1s = 3", 't1s = 3\ngranularity = "packet"', "cluster.granularity", True),
         ("t1s = 3", "t1s = 3\nmtu = 9000", "cluster.mtu", True),

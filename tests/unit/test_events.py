@@ -91,7 +91,7 @@ def test_an_event_may_have_been_earlier() -> None:
         (Reason.ICMP_ERROR, {"icmp_type": 1, "icmp_code": 5, "silent_ms": 1.234}),
         (Reason.GREY_LOSS, {}),
         (Reason.LINK_DOWN, {}),
-        (Reason.HEALED, {}),
+        (Reason.HEALED, {"good_probes": 3}),
         (Reason.ADMIN, {}),
     ],
 )

@@ -124,13 +124,13 @@ def test_who_comes_later_in_a_round_of_the_loop_has_less_of_it(monkeypatch: pyte
     now = 100.0
     monkeypatch.setattr("mrcd.giveway.time.perf_counter", lambda: now)
     monkeypatch.setattr(giveway.Round, "began_s", None)
-    assert giveway.until() == pytest.approx(now + giveway.BREATH_S)
+    assert giveway.until(giveway.BREATH_S) == pytest.approx(now + giveway.BREATH_S)
     monkeypatch.setattr(giveway.Round, "began_s", now)
     now += 0.7 * giveway.BREATH_S  # of others that were called before
-    assert giveway.until() - now == pytest.approx(0.3 * giveway.BREATH_S)
+    assert giveway.until(giveway.BREATH_S) - now == pytest.approx(0.3 * giveway.BREATH_S)
     assert giveway.until(giveway._SHORT_S) - now == pytest.approx(giveway._LEAST_S)
     now += giveway.BREATH_S  # of which nothing is left: but who never has a turn gets nowhere
-    assert giveway.until() - now == pytest.approx(giveway._LEAST_S)
+    assert giveway.until(giveway.BREATH_S) - now == pytest.approx(giveway._LEAST_S)
 
 
 def test_a_round_begins_when_the_loop_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

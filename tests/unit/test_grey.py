@@ -1,14 +1,18 @@
 """The grey test: what it finds, how fast, and how often it is wrong."""
 
 import math
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mrcd import abi, grey
 from mrcd.abi import EvState
 from mrcd.config import Health
 from mrcd.grey import Alarm, Grey
+from mrcd.tables import Tables
+from tests.unit.arrays import Arrays
 
 S = 10**9
 SLICES = 50
@@ -47,7 +51,7 @@ class Flow:
     def cut(self) -> None:
         """A slice ends here."""
         sent, lost = self.ledgers["judged"], self.ledgers["lost_before"] + self.ledgers["deficit"]
-        self.grey.slice(ROW, sent.astype(np.uint32), lost.astype(np.uint32), self.now)
+        self.grey.slice(ROW, sent.astype(np.uint32), lost.astype(np.uint32))
 
     def second(self) -> list[Alarm]:
         """Traffic of a second, then a look."""
@@ -207,17 +211,6 @@ def test_a_hiccup_is_one_piece_of_evidence_however_many_packets_it_takes() -> No
     assert f.seconds(100) == []
 
 
-def test_looks_in_quick_succession_are_not_slices() -> None:
-    """While something is missing the monitor looks every 5 ms."""
-    f = Flow([0.0] * 16)
-    f.second()
-    for _ in range(20):
-        f.lose(4, 1)
-        f.now += 5_000_000
-        f.cut()
-    assert f.second() == []
-
-
 def test_counts_wrap() -> None:
     f = Flow([0.0] * 16)
     f.ledgers["judged"], f.ledgers["lost_before"] = 2**32 - 5000, 2**32 - 10
@@ -229,3 +222,110 @@ def test_counts_wrap() -> None:
 def test_an_idle_peer_is_not_a_failed_one() -> None:
     f = Flow([0.0] * 16, packets=0)
     assert f.seconds(70) == []
+
+
+# ---- whom the daemon looks at ----
+
+
+class Watched(Arrays):
+    """Three peers with traffic, of eight EVs each, and the watch of two of them."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 8)
+        self.evs["configured"], self.evs["state"] = 1, EvState.GOOD
+        self.now = 10**12
+        self.rows = np.array([1, 2])
+        self.watch = grey.Watch(Health(), cast(Tables, self), self.rows)
+        self.read: list[list[int]] = []  # rows of which EVs were read, by look
+        sliced = self.watch._grey.slice
+
+        def noted(rows: NDArray[np.int64], *args: Any) -> None:
+            self.read.append(rows.tolist())
+            sliced(rows, *args)
+
+        self.watch._grey.slice = noted  # type: ignore[method-assign,assignment]
+
+    def traffic(self, lossy: dict[int, int] | None = None) -> list[Alarm]:
+        """50 ms of traffic to all peers, then a look. `lossy`: row → EV that loses one of 100 packets."""
+        self.now += S // 20
+        self.ledgers["judged"] += 100
+        self.rounds["judged"] += 800
+        for row, ev in (lossy or {}).items():
+            self.ledgers["deficit"][row, ev] += 1
+            self.rounds["lossy"][row] += 1
+        return self.watch.look(self.now)
+
+
+def test_the_ev_that_loses_is_found() -> None:
+    w = Watched()
+    found: list[Alarm] = []
+    for _ in range(4 * 20):
+        found = found or w.traffic({1: 3})
+    assert [(a.row, a.ev) for a in found] == [(1, 3)]
+    assert found[0].evidence["lost_packets"] / found[0].evidence["sent_packets"] == pytest.approx(0.01, rel=0.1)
+
+
+def test_losses_that_are_lost_before_count_too() -> None:
+    """What was missing on an EV becomes lost for good while others are missing."""
+    w = Watched()
+    found: list[Alarm] = []
+    for _ in range(4 * 20):
+        w.ledgers["lost_before"][1, 3] += w.ledgers["deficit"][1, 3]
+        w.ledgers["deficit"][1, 3] = 0
+        found = found or w.traffic({1: 3})
+    assert [(a.row, a.ev) for a in found] == [(1, 3)]
+
+
+def test_evs_are_read_only_of_peers_that_have_lost_packets_lately() -> None:
+    w = Watched()
+    for _ in range(100):
+        w.traffic()
+    assert w.read == []
+    w.traffic({2: 0})
+    assert w.read == [[2]]
+    w.read.clear()
+    for _ in range(63 * 20):
+        w.traffic()
+    assert w.read == [[2]] * (63 * 20)  # the longest window may yet need them
+    w.read.clear()
+    for _ in range(2 * 20):
+        w.traffic()
+    assert len(w.read) == pytest.approx(20, abs=1)
+
+
+def test_evs_are_not_read_while_there_is_no_traffic() -> None:
+    w = Watched()
+    w.traffic({1: 0, 2: 1})
+    w.rounds["judged"][1] += 1
+    w.read.clear()
+    w.now += S
+    w.watch.look(w.now)
+    w.watch.look(w.now + S)
+    assert w.read == [[1]]
+
+
+def test_losses_before_the_daemon_came_are_not_looked_at() -> None:
+    w = Watched()
+    w.rounds["lossy"] = 5
+    w.watch = grey.Watch(Health(), cast(Tables, w), w.rows)
+    looked: list[object] = []
+    w.watch._grey.slice = lambda *args: looked.append(args)  # type: ignore[method-assign]
+    w.traffic()
+    assert looked == []
+
+
+def test_hosts_that_are_no_peers_are_not_looked_at() -> None:
+    w = Watched()
+    w.traffic({0: 1})
+    assert w.read == []
+
+
+def test_counts_of_lossy_reports_wrap() -> None:
+    w = Watched()
+    w.rounds["lossy"], w.rounds["judged"] = 2**32 - 1, 2**32 - 100
+    w.watch.look(w.now)
+    w.read.clear()
+    w.rounds["lossy"][1] = 0
+    w.rounds["judged"] += 800
+    w.watch.look(w.now + 70 * S)
+    assert w.read == [[1]]

@@ -136,10 +136,12 @@ def live(t: Arrays) -> None:
         t.peers[field][here] = 5
     t.peers["usable"][here] = 0xFF
     t.rounds["round"][here] = 4
+    for field in abi.WATCH.names or ():
+        t.watches[field][here] = 3
 
 
 def snapshot(t: Arrays) -> list[bytes]:
-    return [a.tobytes() for a in (t.peers, t.evs, t.ledgers, t.rxs, t.rounds, t.srhs)]
+    return [a.tobytes() for a in (t.peers, t.evs, t.ledgers, t.rxs, t.rounds, t.watches, t.srhs, t.node)]
 
 
 @pytest.mark.parametrize("settings", ["", 'steering = "srh"', 'steering = "ecmp"'])
@@ -168,9 +170,9 @@ def test_a_peer_that_is_gone_leaves_nothing() -> None:
     write(t, plan())
     live(t)
     assert write(t, plan(hosts="h0:0:0 h1:0:1")) == []
-    for table in (t.peers, t.evs, t.ledgers, t.rounds):
+    for table in (t.peers, t.evs, t.ledgers, t.rounds, t.watches):
         assert not any(table[2].tobytes())
-    assert t.evs[1, 0]["tx_packets"] == 7
+    assert (t.evs[1, 0]["tx_packets"], t.watches[1]["unanswered"]) == (7, 3)
 
 
 def test_a_host_that_takes_over_the_id_of_another_takes_none_of_its_counters() -> None:
@@ -245,6 +247,16 @@ def test_another_srh_is_another_path(other: tuple[str, ...]) -> None:
     assert t.srhs[2 * 8]["bytes"][: len(srh)].tobytes() == srh
     live(t)
     assert write(t, plan(paths=path(0, *other))) == []
+
+
+@pytest.mark.parametrize(
+    ("idle_probes", "idle_us", "idle_evs"),
+    [(4000, 100_000, 0), (100, 360_000, 8)],  # two peers, six EVs: eight probes in an interval; 60 ms have room for six
+)
+def test_the_pace_of_idle_probes_is_written(idle_probes: int, idle_us: int, idle_evs: int) -> None:
+    t = Arrays(3, 8)
+    write(t, plan(f"[health]\nidle_interval_ms = {60 if idle_evs else 100}\nidle_probes = {idle_probes}"))
+    assert [int(t.node[name]) for name in ("idle_us", "idle_evs")] == [idle_us, idle_evs]
 
 
 def test_table_rows_and_evs_beyond_the_plan_stay_empty() -> None:
@@ -373,7 +385,7 @@ def test_another_host_with_the_same_id_and_paths_is_not_known() -> None:
     install.write_peers(cast(tables.Tables, t), p, lambda row: None, {1})
     fresh = Arrays(3, 8)
     write(fresh, p)
-    for name in ("peers", "evs", "ledgers", "rounds"):
+    for name in ("peers", "evs", "ledgers", "rounds", "watches"):
         assert getattr(t, name)[1].tobytes() == getattr(fresh, name)[1].tobytes()
     assert t.peers["heard_ns"][2] == 5
     assert t.evs["state"][2, 0] == EvState.DENIED

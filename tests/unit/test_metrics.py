@@ -40,16 +40,12 @@ class Host(Arrays):
                 table[name][1, 5] = value
         self.view = view.View(shown, self.plan, [], Path("/nowhere"))
         self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
-        self.changes = np.zeros((len(EvState), len(Reason)), abi.CHANGES)
 
     def drops(self) -> dict[str, int]:
         return {r.text: 2 for r in abi.Drop if r is not abi.Drop.NONE}
 
     def histograms(self) -> Any:
         return self.counts
-
-    def transitions(self) -> Any:
-        return self.changes
 
     def text(self) -> str:
         """One scrape, with what the process says of itself."""

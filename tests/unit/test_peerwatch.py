@@ -1,4 +1,4 @@
-"""What is known of the peers as wholes: told once, with whose routes are old and who is to be judged anew."""
+"""What is known of each peer as a whole: events are told once, and rows whose routes are old are named."""
 
 import asyncio
 from typing import Any, cast
@@ -31,11 +31,11 @@ class Watched:
         return PeerWatch(self.plan, cast(tables.Tables, self.arrays), self.log, self.changed.append)
 
     def look(self, seconds: float = 0.1) -> list[int]:
-        """Time passes; the rows to be judged anew."""
+        """Let time pass, then look. Returns the rows whose routes may be others now."""
         self.changed.clear()
         self.now += int(seconds * SECOND)
-        anew: list[int] = self.watch.look(ROWS, self.now).tolist()
-        return anew
+        self.watch.look(ROWS, self.now)
+        return self.changed
 
     def said(self) -> list[dict[str, Any]]:
         return asyncio.run(self.log.after(0, 0))
@@ -43,10 +43,10 @@ class Watched:
 
 def test_what_a_peer_says_of_itself_is_told_once() -> None:
     w = Watched()
-    assert (w.look(), w.changed) == ([1, 2, 3], [1, 2, 3])
-    assert (w.look(), w.changed) == ([], [])
+    assert w.look() == [1, 2, 3]
+    assert w.look() == []
     w.arrays.peers["status"][2] = abi.STATUS_DETACHED
-    assert (w.look(), w.changed) == ([2], [2])
+    assert w.look() == [2]
     assert [(e["peer"], e["to"]) for e in w.said()] == [
         ("h1", "attached"),
         ("h2", "attached"),
@@ -55,21 +55,24 @@ def test_what_a_peer_says_of_itself_is_told_once() -> None:
     ]
 
 
-def test_a_plane_that_a_peer_has_lost_is_told_and_nothing_judged_anew() -> None:
+def test_a_plane_that_a_peer_has_lost_is_told() -> None:
     w = Watched()
     w.look()
     w.arrays.peers["ports"][3] = 0b01
-    assert (w.look(), w.changed) == ([], [3])
+    assert w.look() == [3]
     assert (w.said()[-1]["peer"], w.said()[-1]["evidence"]) == ("h3", {"planes_up": [0]})
 
 
 def test_nothing_is_told_anew_under_another_plan() -> None:
     w = Watched()
     w.look()
+    w.arrays.watches["silent"][1] = 1
     w.watch.silent = {1}
     before, w.watch = w.watch, w.another()
     w.watch.follow(before)
-    assert (w.look(), w.changed, w.watch.silent) == ([], [], {1})
+    told = len(w.said())
+    assert (w.look(), w.watch.silent) == ([], {1})
+    assert len(w.said()) == told
 
 
 def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
@@ -94,14 +97,28 @@ def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
 
 def test_silence_is_told_with_its_end_but_not_in_the_first_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     w = Watched()
-    w.watch.note_silence({1, 2}, {3})
-    assert (w.said(), w.watch.silent) == ([], set())
+    w.look()
+    told = len(w.said())
+    w.arrays.watches["silent"][[1, 2]] = 1
+    w.look()
+    assert (len(w.said()), w.watch.silent) == (told, set())
     monkeypatch.setattr(peerwatch, "_PATIENCE_S", -1.0)
-    w.watch.note_silence({1}, {3})
-    w.watch.note_silence({1}, {3})
-    w.watch.note_silence(set(), {1, 3})
-    assert [(e["peer"], e["to"]) for e in w.said()] == [("h1", "unreachable"), ("h1", "reachable")]
+    w.arrays.watches["silent"][2] = 0
+    w.look()
+    w.look()
+    w.arrays.watches["silent"][1] = 0
+    w.look()
+    w.look()
+    assert [(e["peer"], e["to"]) for e in w.said()[told:]] == [("h1", "unreachable"), ("h1", "reachable")]
     assert w.watch.silent == set()
+
+
+def test_words_of_peers_are_where_they_are_read() -> None:
+    """ports and status are a 64-bit word, the second; heard_ns is the ninth."""
+    fields = abi.PEER.fields
+    assert fields is not None
+    assert [fields[n][1] for n in ("ports", "status", "heard_ns")] == [8, 12, 64]
+    assert abi.PEER.itemsize % 8 == 0
 
 
 @pytest.mark.parametrize(
@@ -112,6 +129,5 @@ def test_traffic_is_sprayed_to_peers_that_are_attached_and_were_heard(steering: 
     w = Watched(steering)
     w.arrays.peers["heard_ns"][1], w.arrays.peers["status"][3] = 0, abi.STATUS_DETACHED
     assert w.watch.sprayed(ROWS).tolist() == sprayed == [bool(w.watch.sprayed(row)) for row in (1, 2, 3)]
-    assert w.watch.judged(ROWS).tolist() == [True, True, False]
     w.arrays.node["status"] = abi.STATUS_DETACHED
-    assert not w.watch.sprayed(ROWS).any() | w.watch.judged(ROWS).any()
+    assert not w.watch.sprayed(ROWS).any()

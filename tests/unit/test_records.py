@@ -33,6 +33,9 @@ def test_a_ledger() -> None:
     record["probe_after_ns"], record["skips"] = NOW + 500_000_000, 7
     found = shown(record)
     assert (found["probe_after_ns"][1], found["skips"]) == ("in 0.500 s", (7, ""))
+    assert found["lag_ns"] == (0, "does not lag")
+    record["probe_after_ns"] = 0
+    assert shown(record)["probe_after_ns"] == (0, "at once")
     assert found["mark_tx"] == ([0, 0, 0, 0], "")
 
 
@@ -46,6 +49,25 @@ def test_a_peer() -> None:
     assert found["ports"] == (5, "planes 0, 2")
     assert found["status"] == (1, "detached")
     assert found["address"][0] == ["fd10::3", *["::"] * 7]
+
+
+def test_a_watch() -> None:
+    record = np.zeros(1, abi.WATCH)[0]
+    record["tend"][0], record["linked"], record["swept_ns"] = 0b110, 0b11, NOW - 20_000_000
+    found = shown(record)
+    assert found["due_ns"] == (0, "at once")
+    assert found["tend"][1] == "EVs 1-2"
+    assert found["linked"] == (3, "planes 0, 1")
+    assert (found["swept_ns"][1], found["unanswered_ns"][1]) == ("0.020 s ago", "never")
+
+
+def test_the_clock() -> None:
+    record = np.zeros(1, abi.CLOCK)[0]
+    record["budget"], record["packet_due_ns"], record["refilled_ns"] = -3, NOW + 10_000_000, NOW
+    found = shown(record)
+    assert found["budget"] == (-3, "")
+    assert (found["packet_due_ns"][1], found["refilled_ns"][1]) == ("in 0.010 s", "0.000 s ago")
+    assert found["restless_ns"] == (0, "never")
 
 
 def test_a_plane() -> None:

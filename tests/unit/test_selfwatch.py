@@ -1,4 +1,4 @@
-"""How long an event loop is away: what its selector measures, by a clock that is played."""
+"""Histograms of durations, and how long an event loop is away, by a clock that is played."""
 
 import selectors
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mrcd import selfwatch
-from mrcd.selfwatch import TimedSelector
+from mrcd.selfwatch import Durations, TimedSelector
 
 
 class Clock:
@@ -66,3 +66,15 @@ def test_to_work_is_to_be_away(clock: Clock, monkeypatch: pytest.MonkeyPatch) ->
         back_after(clock, 5.0, monkeypatch)
         selector.select(None)
         assert selector.away.longest_s == pytest.approx(0.02)
+
+
+def test_durations_count_what_is_no_longer_than_each_bound() -> None:
+    d = Durations()
+    for seconds in (0.0001, 0.003, 0.02, 5.0):
+        d.add(seconds)
+    found = dict(d.cumulative())
+    assert (found[0.0001], found[0.002], found[0.005], found[0.02], found[1.0], found["+Inf"]) == (1, 1, 2, 3, 3, 4)
+    assert d.longest_s == 5.0
+    assert d.sum_s == pytest.approx(5.0231)
+    d.forget()
+    assert (d.longest_s, d.cumulative()[-1]) == (0.0, ("+Inf", 0))

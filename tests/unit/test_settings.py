@@ -8,9 +8,9 @@ from tests.cluster_files import host
 HOSTS = host(0, id=3) + host(1, id=4, t0=1)
 
 
-def known(cluster: str = "", health: str = "") -> dict[str, int]:
+def known(cluster: str = "", health: str = "", peers: int = 0) -> dict[str, int]:
     text = f"[cluster]\nt0s = 2\nplanes = 2\nevs_per_peer = 9\n{cluster}\n[health]\n{health}\n{HOSTS}"
-    record = settings.settings(topology.plan(config.parse(text), "h1"))
+    record = settings.settings(topology.plan(config.parse(text), "h1"), peers=peers)
     return {name: int(record[name]) for name in record.dtype.names or ()}
 
 
@@ -27,8 +27,19 @@ def test_times_are_microseconds() -> None:
     assert (s["probe_gap_us"], s["reorder_us"], s["skip_delay_us"]) == (300, 60, 0)
 
 
-def test_a_relapse_is_forgotten_after_the_longest_hold_down() -> None:
-    assert known("", "hold_down_max_ms = 5000")["forget_ms"] == 5000
+def test_the_deadlines_of_an_ev_that_is_not_in_use() -> None:
+    s = known(
+        "",
+        "hold_down_ms = 700\nhold_down_max_ms = 5000\ngood_probes = 6\nramp_ms = 90\n"
+        "probe_interval_ms = 21\nprobe_backoff_ms = 800\nunanswered = 9\nidle_probes = 1234",
+    )
+    assert (s["hold_down_ms"], s["hold_down_max_ms"], s["good_probes"], s["ramp_us"]) == (700, 5000, 6, 90_000)
+    assert (s["probe_interval_us"], s["probe_backoff_us"]) == (21_000, 800_000)
+    assert (s["unanswered"], s["idle_probes"]) == (9, 1234)
+
+
+def test_the_rows_of_the_peers_tables() -> None:
+    assert known(peers=72)["peers"] == 72
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Host:
         self.tables.node["status"] = abi.STATUS_DETACHED
         self.dataplane = SimpleNamespace(attached=lambda: self.is_attached, detach_others=self.detach_others)
         self.nics = SimpleNamespace(tc_hooks=list)
-        told = SimpleNamespace(forget=lambda: None, announce=lambda: self.did.append("announce"))
+        told = SimpleNamespace(announce=lambda: self.did.append("announce"))
         self.monitor, self.peers = told, {7: None}
         self.attach_anew = lambda: self.did.append("anew")
         self.look_at_routes = lambda: self.did.append("look at routes")

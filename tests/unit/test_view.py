@@ -115,7 +115,7 @@ def test_the_reason_is_that_of_the_state() -> None:
 
 def test_the_next_probe() -> None:
     h = Host()
-    assert h.path(probe_after_ns=0)["next_probe_s"] is None  # every sweep
+    assert h.path(probe_after_ns=0)["next_probe_s"] is None  # in use: in its turn
     for state in (EvState.ASSUMED_BAD, EvState.UNKNOWN, EvState.DENIED):
         assert h.path(state=state, probe_after_ns=h.now + 60 * S)["next_probe_s"] == pytest.approx(60, abs=1)
     assert h.path(probe_after_ns=1)["next_probe_s"] == 0
@@ -123,13 +123,13 @@ def test_the_next_probe() -> None:
 
 def test_the_hold_down_that_is_left() -> None:
     h = Host()
-    assert h.path()["hold_down_s"] is None
-    assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == 4  # no daemon: it does not get less
-    h.view.bad_ns = np.zeros((4, 8), np.int64)
-    h.view.bad_ns[1, 5] = h.now - S
-    assert h.path()["hold_down_s"] == pytest.approx(3, abs=0.5)
-    h.view.bad_ns[1, 5] = h.now - 60 * S
-    assert h.path()["hold_down_s"] == 0
+    known = {"state_since_ns": h.now - 60 * S, "loss_ns": h.now - S, "good": 4}
+    assert h.path(**known)["hold_down_s"] is None  # in use
+    assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == pytest.approx(3, abs=0.5)  # the third relapse: 4 s
+    assert h.path(loss_ns=h.now - 60 * S)["hold_down_s"] == 0
+    assert h.path(state_since_ns=h.now - 2 * S)["hold_down_s"] == pytest.approx(2, abs=0.5)
+    for unwell in ({"good": 0}, {"good": 4, "lag_ns": h.now}):
+        assert h.path(**unwell)["hold_down_s"] == 4  # it does not get less
 
 
 def test_the_weight_is_a_share() -> None:
