@@ -230,7 +230,7 @@ def lines(document: Document) -> list[str]:
         "",
         *_on_the_wire(runs),
         "%: of the data packets (bytes) that the asking host sends; REPLIES: that came back to it; BYTES: of requests "
-        "and replies, at most; off: what is left are the daemons' sweeps, and volleys on EVs that lag",
+        "and replies, at most; off: what is left are the ticks' probes, and volleys on EVs that lag",
         "",
     ]
     for r in runs:

@@ -71,9 +71,9 @@ class Probing:
     """Whether probes ride on the traffic between two hosts; on again at the end, however that comes.
 
     What is switched is mrc_node.probe_ifindex: with 0 there the programs let no request ride, and no acknowledgement
-    has a twin: what these cost is counted as the probes'. The daemon writes it
-    when it attaches its programs, at no other time; its sweeps go on, and so do replies. Where the daemon wrote it
-    meanwhile, that is the newer word, and `confirm` raises MachineError.
+    has a twin: what these cost is counted as the probes'. The daemon writes it when it attaches its programs, at no
+    other time; the tick's probes go on, and so do replies. Where the daemon wrote it meanwhile, that is the newer word,
+    and `confirm` raises MachineError.
     """
 
     def __init__(self, lab: Lab, source: str, target: str) -> None:

@@ -3,19 +3,17 @@
 from collections.abc import Callable
 
 from labkit import panels
-from labkit.bench.scale.bounds import AWAY_S, DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, START_S
+from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, START_S
 from labkit.observe import Document
 
 _Of = Callable[[Document], float | None]
 _PANELS: tuple[tuple[str, str, tuple[tuple[str, float, _Of], ...]], ...] = (
     (
         "Work",
-        f"a look at all EVs: {LOOK_S * 1e3:g} ms; CPU when idle: {IDLE_RATIO:.0%} of a core; the loop is held up for "
-        f"{AWAY_S * 1e3:g} ms at most",
+        f"a tick with its look at all peers: {LOOK_S * 1e3:g} ms; CPU when idle: {IDLE_RATIO:.0%} of a core",
         (
-            ("look", LOOK_S, lambda r: r["own"]["round"]["mean_s"]),
+            ("tick", LOOK_S, lambda r: r["own"]["tick"]["mean_s"]),
             ("idle CPU", IDLE_RATIO, lambda r: r["idle_cpu_ratio"]),
-            ("held up", AWAY_S, lambda r: r["own_after_all"]["loop_away"]["longest_s"]),
         ),
     ),
     (

@@ -6,19 +6,19 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from labkit.crowd import Crowd
 from labkit.observe import Document
-from mrcd.calm import Calm, Losses
+from mrcd import grey
 from mrcd.errors import MachineError
+from mrcd.events import EventLog
 from mrcd.peerwatch import PeerWatch
 from mrcd.tables import Tables
+from mrcd.topology import Plan
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_AT_ONCE = 64  # peers, as the daemon passes by
 _TABLES = "anon_inode:bpf-map"
 
 
@@ -86,17 +86,17 @@ print(body, end="")
 """
 
 
-def read_all_s(pins: Path) -> float:
-    """Seconds to read the state and the counts of every EV from the tables, by what the daemon reads them with and
-    with nothing remembered: median of three."""
+def look_s(pins: Path, plan: Plan) -> float:
+    """Seconds in which the daemon looks at all peers once, at what they say and at their losses: median of three."""
     tables = Tables(pins, writable=False)
-    rows, taken = np.flatnonzero(tables.peers["configured"]), []
+    rows, taken = np.array([p.host.id for p in plan.peers], np.int64), []
+    peerwatch = PeerWatch(plan, tables, EventLog(), lambda row: None)
+    losses = grey.Watch(plan.config.health, tables, rows)
+    peerwatch.look(rows, time.monotonic_ns())  # what is new of each peer is told once
     for _ in range(3):
-        calm, losses = Calm(tables, cast(PeerWatch, None), 0), Losses(tables)
         begun = time.perf_counter()
-        for first in range(0, len(rows), _AT_ONCE):
-            calm.all_good(rows[first : first + _AT_ONCE])
-            losses.counts(rows[first : first + _AT_ONCE])
+        peerwatch.look(rows, time.monotonic_ns())
+        losses.look(time.monotonic_ns())
         taken.append(time.perf_counter() - begun)
     tables.close()
     return sorted(taken)[1]
