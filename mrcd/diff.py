@@ -142,9 +142,14 @@ def compare(before: Plan, after: Plan) -> Difference:
         hosts_changed=tuple((n, keys) for n in by_and_by(new) if n in old and (keys := _keys(old[n], new[n]))),
         peers=tuple(c for c in _evs(before, after) if c.added or c.removed or c.changed),
         labels=_labels(before) != _labels(after),
-        programs=tables or any(of(before).tobytes() != of(after).tobytes() for of in (settings, classes)),
+        programs=tables or _constants(before, have["mrc_peers"]) != _constants(after, have["mrc_peers"]),
         tables=tables,
     )
+
+
+def _constants(plan: Plan, rows: int) -> bytes:
+    """What the programs are loaded with, where the peers' tables have so many rows."""
+    return settings(plan, peers=rows).tobytes() + classes(plan).tobytes()
 
 
 def flat(config: Config) -> dict[str, Any]:

@@ -40,6 +40,7 @@ def test_the_deadlines_of_an_ev_that_is_not_in_use() -> None:
 
 def test_the_rows_of_the_peers_tables() -> None:
     assert known(peers=72)["peers"] == 72
+    assert known()["peers"] == 5  # the highest host id is 4
 
 
 @pytest.mark.parametrize(
