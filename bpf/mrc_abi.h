@@ -288,9 +288,15 @@ struct mrc_clock {
 	__u64 by_daemon; /* runs of the tick by the daemon; a count */
 	__u64 by_packet; /* runs of the tick by the timer packet; a count */
 	__u32 cursor; /* host id at which the next tick begins */
-	__u32 busy; /* a CPU runs the tick */
+	__u32 busy; /* a CPU runs the tick, of which is what follows: the stack has no room for it on Linux 6.1 */
+	__u64 began_ns;
+	__u64 now_ns; /* when it began to serve the peer */
+	__u64 wait_ns; /* until the next tick */
+	__u64 due_ns; /* when the peer is due next */
+	__u32 linked; /* planes with a link at both ends */
+	__u32 at; /* EV at which the search for the next one begins */
 };
-_Static_assert(sizeof(struct mrc_clock) == 56, "mrc_clock has no padding");
+_Static_assert(sizeof(struct mrc_clock) == 96, "mrc_clock has no padding");
 
 /* One NIC of this host. Index: plane. */
 struct mrc_plane {

@@ -24,12 +24,6 @@ struct tick {
 	struct mrc_clock *clock;
 	struct mrc_watch *watch;
 	struct mrc_peer *peer;
-	__u64 now;
-	__u64 began_ns;
-	__u64 wait_ns; /* until the next tick */
-	__u64 due_ns; /* when this peer is due next */
-	__u32 linked; /* planes with a link at both ends */
-	__u32 at; /* EV at which the search for the next one begins */
 	__u16 changed; /* other EVs are usable than before */
 	__u8 detached; /* this host's data plane or the peer's: its answers say nothing */
 	__u8 resizes; /* 1 = the packet can be made shorter and longer */
@@ -37,8 +31,8 @@ struct tick {
 
 static __always_inline void due_by(struct tick *t, __u64 ns)
 {
-	if ((__s64)(ns - t->due_ns) < 0)
-		t->due_ns = ns;
+	if ((__s64)(ns - t->clock->due_ns) < 0)
+		t->clock->due_ns = ns;
 }
 
 /* Bytes of the packet from which a request is made. */
@@ -62,8 +56,8 @@ static __always_inline int sends_on(const struct mrc_ev *ev)
 static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, const struct mrc_ledger *l, __u32 number)
 {
 	if (ev->weight < MRC_WEIGHT_FULL) {
-		ev->weight = ramp_weight(t->now - ev->state_since_ns, settings.ramp_us * NS_PER_US);
-		due_by(t, t->now + settings.ramp_us * NS_PER_US / 6);
+		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
+		due_by(t, t->clock->now_ns + settings.ramp_us * NS_PER_US / 6);
 	}
 	if (ev->weight < MRC_WEIGHT_FULL)
 		return;
@@ -75,7 +69,7 @@ static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, const s
 	}
 	t->sweep.request.kind = MRC_PROBE_SUSPICION;
 	sweep_one(number, &t->sweep);
-	due_by(t, t->now + settings.probe_interval_us * NS_PER_US / 4);
+	due_by(t, t->clock->now_ns + settings.probe_interval_us * NS_PER_US / 4);
 }
 
 /* An EV that failed, is new or is denied: have it return if it was well for long enough, else probe it when that is due. */
@@ -86,30 +80,30 @@ static __always_inline void tend_unused(struct tick *t, struct mrc_ev *ev, struc
 
 	if (state == MRC_EV_ASSUMED_BAD) {
 		hold_ns = hold_down_ns(ev->relapses, settings.hold_down_ms, settings.hold_down_max_ms);
-		if (t->detached || !(t->linked & (1u << (ev->plane & 31))) || l->lag_ns || !l->good) {
-			l->loss_ns = t->now;
-		} else if (l->good >= settings.good_probes && aged(t->now, well_ns, hold_ns)) {
+		if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))) || l->lag_ns || !l->good) {
+			l->loss_ns = t->clock->now_ns;
+		} else if (l->good >= settings.good_probes && aged(t->clock->now_ns, well_ns, hold_ns)) {
 			ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
 			l->probe_after_ns = 0;
 			t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
 			return;
 		}
 	}
-	if (t->detached || !(t->linked & (1u << (ev->plane & 31))))
+	if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))))
 		return;
-	if (!aged(t->now, l->probe_after_ns, 0)) {
+	if (!aged(t->clock->now_ns, l->probe_after_ns, 0)) {
 		due_by(t, l->probe_after_ns);
 		return;
 	}
 	if (t->clock->budget <= 0) {
-		due_by(t, t->now + TICK_NS);
+		due_by(t, t->clock->now_ns + TICK_NS);
 		return;
 	}
 	if (l->good || l->reply_seq == ev->probe_seq)
 		l->backoff = 0;
 	t->sweep.request.kind = MRC_PROBE_RETRY;
 	sweep_one(number, &t->sweep);
-	l->probe_after_ns = t->now + (state == MRC_EV_DENIED ?
+	l->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
 					      settings.probe_backoff_us * NS_PER_US :
 					      backoff_ns(l->backoff, settings.probe_interval_us, settings.probe_backoff_us));
 	l->backoff += l->backoff < 31;
@@ -119,7 +113,7 @@ static __always_inline void tend_unused(struct tick *t, struct mrc_ev *ev, struc
 static long tend_next(__u64 i, void *context)
 {
 	struct tick *t = context;
-	__u32 number = next_bit(t->watch->tend, t->at, settings.evs_per_peer);
+	__u32 number = next_bit(t->watch->tend, t->clock->at, settings.evs_per_peer);
 	__u32 index = ev_index(t->sweep.request.host_id, number);
 	struct mrc_ledger *l = ledger_at(index);
 	struct mrc_ev *ev = ev_at(index);
@@ -127,7 +121,7 @@ static long tend_next(__u64 i, void *context)
 	(void)i;
 	if (number == NO_SLOT || number >= settings.evs_per_peer || !l || !ev)
 		return 1;
-	t->at = number + 1;
+	t->clock->at = number + 1;
 	if (!ev->configured)
 		clear_tend(t->watch, number);
 	else if (sends_on(ev))
@@ -161,7 +155,7 @@ static long cut_one(__u64 number, void *context)
 	if (!ev)
 		return 1;
 	state = ev->state;
-	if (!ev->configured || !sends_on(ev) || t->linked & (1u << (ev->plane & 31)))
+	if (!ev->configured || !sends_on(ev) || t->clock->linked & (1u << (ev->plane & 31)))
 		return 0;
 	reason = t->sweep.node->ports & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN : MRC_REASON_LINK_DOWN;
 	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
@@ -175,15 +169,15 @@ static __always_inline int in_doubt(const struct tick *t, const struct mrc_round
 
 	if (t->detached || t->watch->silent)
 		return 0;
-	return t->watch->stalled || (t->watch->unanswered && aged(t->now, t->watch->swept_ns, late)) ||
-	       (rounds->round != rounds->settled && aged(t->now, rounds->asked_ns, late));
+	return t->watch->stalled || (t->watch->unanswered && aged(t->clock->now_ns, t->watch->swept_ns, late)) ||
+	       (rounds->round != rounds->settled && aged(t->clock->now_ns, rounds->asked_ns, late));
 }
 
 /* A peer answers nothing when enough sweeps in a row had no reply, over some time: this host may have stood still. */
 static __always_inline void judge_silence(const struct tick *t)
 {
 	if (t->watch->unanswered >= settings.unanswered &&
-	    aged(t->now, t->watch->unanswered_ns, 2 * settings.probe_interval_us * NS_PER_US))
+	    aged(t->clock->now_ns, t->watch->unanswered_ns, 2 * settings.probe_interval_us * NS_PER_US))
 		t->watch->silent = 1;
 }
 
@@ -198,11 +192,11 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 	bpf_loop(evs, sweep_one, &t->sweep, 0);
 	t->sweep.first = 0;
 	watch->next = (watch->next + evs) % settings.evs_per_peer;
-	watch->swept_ns = t->now;
+	watch->swept_ns = t->clock->now_ns;
 	if (t->sweep.sent == sent || t->detached)
 		return;
 	if (!watch->unanswered)
-		watch->unanswered_ns = t->now;
+		watch->unanswered_ns = t->clock->now_ns;
 	if (watch->unanswered < 0xffff)
 		watch->unanswered++;
 }
@@ -214,30 +208,31 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 	__u32 evs = settings.evs_per_peer;
 
 	if (in_doubt(t, rounds)) {
-		if (t->watch->stalled || aged(t->now, t->watch->swept_ns, hurry_ns)) {
+		if (t->watch->stalled || aged(t->clock->now_ns, t->watch->swept_ns, hurry_ns)) {
 			t->watch->stalled = 0;
 			judge_silence(t);
 			sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBTED_EVS ? evs : DOUBTED_EVS);
 		}
-		t->clock->restless_ns = t->now;
-		due_by(t, t->now + hurry_ns);
-		if (t->wait_ns > hurry_ns)
-			t->wait_ns = hurry_ns;
-	} else if (t->watch->swept_ns && !aged(t->now, t->watch->swept_ns, idle_ns)) {
+		t->clock->restless_ns = t->clock->now_ns;
+		due_by(t, t->clock->now_ns + hurry_ns);
+		if (t->clock->wait_ns > hurry_ns)
+			t->clock->wait_ns = hurry_ns;
+	} else if (t->watch->swept_ns && !aged(t->clock->now_ns, t->watch->swept_ns, idle_ns)) {
 		due_by(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
 		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)
 			evs = t->sweep.node->idle_evs;
 		sweep_in_turn(t, MRC_PROBE_IDLE, evs);
-		due_by(t, t->now + (idle_ns < hurry_ns ? idle_ns : hurry_ns)); /* the tick after this sees whether it answered */
+		/* The tick after this sees whether it answered. */
+		due_by(t, t->clock->now_ns + (idle_ns < hurry_ns ? idle_ns : hurry_ns));
 	} else {
-		due_by(t, t->now + TICK_NS);
+		due_by(t, t->clock->now_ns + TICK_NS);
 	}
 	if (!(t->sweep.sent | t->watch->announce))
 		return;
 	if (!begin_swept_round(&t->sweep, t->peer, rounds)) {
 		if (t->watch->announce)
-			due_by(t, t->now + hurry_ns);
+			due_by(t, t->clock->now_ns + hurry_ns);
 		return;
 	}
 	t->watch->announce = 0;
@@ -259,14 +254,14 @@ static __always_inline void serve(struct tick *t, struct mrc_rounds *rounds)
 	t->sweep.first = 0;
 	t->changed = 0;
 	t->detached = !!(status & MRC_STATUS_DETACHED);
-	t->linked = ports_both(t->sweep.node, peer) & ((1u << settings.planes) - 1);
-	if (watch->linked != t->linked) {
-		watch->linked = t->linked;
+	t->clock->linked = ports_both(t->sweep.node, peer) & ((1u << settings.planes) - 1);
+	if (watch->linked != t->clock->linked) {
+		watch->linked = t->clock->linked;
 		bpf_loop(settings.evs_per_peer, cut_one, t, 0);
 	}
 	if (watch->tend[0] | watch->tend[1] | watch->tend[2] | watch->tend[3]) {
-		t->clock->restless_ns = t->now;
-		t->at = 0;
+		t->clock->restless_ns = t->clock->now_ns;
+		t->clock->at = 0;
 		bpf_loop(settings.evs_per_peer, tend_next, t, 0);
 	}
 	probe_peer(t, rounds);
@@ -285,9 +280,9 @@ static long serve_next(__u64 i, void *context)
 	struct mrc_rounds *rounds;
 
 	(void)i;
-	t->now = bpf_ktime_get_ns();
-	if (aged(t->now, t->began_ns, TICK_MOST_NS)) {
-		t->wait_ns = TICK_REST_NS;
+	t->clock->now_ns = bpf_ktime_get_ns();
+	if (aged(t->clock->now_ns, t->clock->began_ns, TICK_MOST_NS)) {
+		t->clock->wait_ns = TICK_REST_NS;
 		return 1;
 	}
 	if (host_id >= settings.peers)
@@ -298,15 +293,15 @@ static long serve_next(__u64 i, void *context)
 	rounds = rounds_at(host_id);
 	if (!t->watch || !t->peer || !rounds)
 		return 1;
-	if (aged(t->now, t->watch->due_ns, 0)) {
-		provisional_ns = t->now + UNCONFIGURED_NS;
-		t->due_ns = provisional_ns;
+	if (aged(t->clock->now_ns, t->watch->due_ns, 0)) {
+		provisional_ns = t->clock->now_ns + UNCONFIGURED_NS;
+		t->clock->due_ns = provisional_ns;
 		t->watch->due_ns = provisional_ns;
 		t->sweep.request.host_id = host_id;
 		if (t->peer->configured)
 			serve(t, rounds);
 		/* Unless somebody wants it served again at once. */
-		__sync_val_compare_and_swap(&t->watch->due_ns, provisional_ns, t->due_ns);
+		__sync_val_compare_and_swap(&t->watch->due_ns, provisional_ns, t->clock->due_ns);
 	}
 	return 0;
 }
@@ -332,14 +327,14 @@ static __always_inline __u64 tick(struct tick *t)
 	struct mrc_clock *clock = t->clock;
 	__u32 peers = settings.peers < TICK_PEERS ? settings.peers : TICK_PEERS;
 
-	t->wait_ns = TICK_NS;
+	t->clock->wait_ns = TICK_NS;
 	if (__sync_lock_test_and_set(&clock->busy, 1))
-		return t->wait_ns; /* another CPU runs it */
-	t->began_ns = bpf_ktime_get_ns();
-	refill(clock, t->began_ns);
+		return t->clock->wait_ns; /* another CPU runs it */
+	t->clock->began_ns = bpf_ktime_get_ns();
+	refill(clock, t->clock->began_ns);
 	bpf_loop(peers, serve_next, t, 0);
 	__sync_lock_test_and_set(&clock->busy, 0);
-	return t->wait_ns;
+	return t->clock->wait_ns;
 }
 
 #endif

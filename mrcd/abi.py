@@ -266,6 +266,12 @@ CLOCK = np.dtype(
         ("by_packet", _u64),
         ("cursor", _u32),
         ("busy", _u32),
+        ("began_ns", _u64),
+        ("now_ns", _u64),
+        ("wait_ns", _u64),
+        ("due_ns", _u64),
+        ("linked", _u32),
+        ("at", _u32),
     ]
 )
 PLANE = np.dtype(
