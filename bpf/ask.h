@@ -12,7 +12,8 @@ struct request {
 	__u32 host_id;
 	__u32 number; /* of the EV */
 	__u32 round; /* of the report, if one is asked for */
-	__u32 kind; /* enum mrc_probe_kind */
+	__u16 kind; /* enum mrc_probe_kind */
+	__u16 traffic_class; /* of the packet on which it rides; of others the peer's, see mrc_rounds */
 	__u16 first;
 	__u16 counts; /* 0 = no report, only a reply */
 };
@@ -173,6 +174,23 @@ static __always_inline int report_due(const struct mrc_rounds *rounds, const str
 	       !unanswered(rounds);
 }
 
+/* Whether a request may ride on this peer's traffic: the packets and bytes since the last pay for it, or the host's
+ * budget has one left.
+ */
+static __always_inline int may_ask(const struct mrc_rotation *turn)
+{
+	__u32 first, length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(report_size(0, &first));
+	struct mrc_clock *clock;
+
+	if (turn->unprobed >= PACKETS_PER_PROBE && turn->unprobed_bytes >= BYTES_PER_PROBE_BYTE * length)
+		return 1;
+	clock = tick_clock();
+	if (!clock || *(volatile __s64 *)&clock->budget <= 0)
+		return 0;
+	__sync_fetch_and_add(&clock->budget, -1);
+	return 1;
+}
+
 /* Whether make_room() will do with a clone of this packet: the kernel shortens none that is a tunnel's. */
 static __noinline int can_ride(struct __sk_buff *skb)
 {
@@ -195,14 +213,16 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	if (!rounds || !self->probe_ifindex)
 		return 0;
 	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
-	if (!report_due(rounds, turn, r->now, asked_ns, gap_us))
+	if (!report_due(rounds, turn, r->now, asked_ns, gap_us) || !may_ask(turn))
 		return 0;
+	rounds->traffic_class = r->traffic_class;
 	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
 	if (r->number == NO_SLOT || !can_ride(skb) || !begin_round(rounds, r, asked_ns))
 		return 0;
 	if (turn->unprobed >= settings.probe_packets)
 		set_alarm(r->host_id, r->now);
 	turn->unprobed = 0;
+	turn->unprobed_bytes = 0;
 	turn->data = 0;
 	send_ride(skb, self, ARMED_REQUEST, r);
 	return 1;
@@ -235,16 +255,26 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
 }
 
+/* The traffic class of a probe in the DSCP class of some packet: queues that mark are not to drop it. */
+static __always_inline __u8 probe_class(__u32 traffic_class)
+{
+	return (traffic_class & ~ECN_MASK) | ECN_ECT0;
+}
+
 /* Make the skb a request and send a clone of it. Returns 1 if it went out. */
 static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self,
 					const struct request *r)
 {
+	const struct mrc_rounds *rounds;
 	struct control control = {};
 	struct push p = {};
 	int sent;
 
 	if (push_by(&p, r->host_id, r->number) || !(self->ports & (1u << (p.ev->plane & 31))))
 		return 0;
+	rounds = rounds_at(r->host_id);
+	if (rounds)
+		p.traffic_class = probe_class(rounds->traffic_class);
 	fill_request(&control, self, p.ev, r);
 	if (write_control(skb, &p, &control))
 		return 0;
@@ -286,6 +316,7 @@ static __always_inline int ride(struct __sk_buff *skb, const struct mrc_node *se
 
 	if (push_by(&p, r->host_id, r->number) || make_room(skb, outer_length(p.ev), r->counts))
 		return -1;
+	p.traffic_class = probe_class(r->traffic_class);
 	fill_request(&control, self, p.ev, r);
 	if (write_control(skb, &p, &control))
 		return -1;

@@ -16,7 +16,6 @@
 #define APART_NS 100000000
 #define QUIET_NS 1000000000ULL /* from one pause of a plane to the next, at least */
 #define FAR_NS 10000000 /* a plane whose way is longer than another's by more carries nothing while that one does */
-#define CHUNKS ((MRC_MAX_EVS_PER_PEER + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS)
 
 /* What is under way to a peer, by plane. Index: host id. */
 struct mrc_pace {
@@ -27,8 +26,8 @@ struct mrc_pace {
 	__u64 paced_ns; /* the peer's clock when `paced` was taken */
 	__u32 paced[MRC_MAX_PLANES]; /* of `arrived`, of all parts */
 	/* Of each part of the EVs that a report tells of, by the newest; one plane's may be in both: */
-	__u32 arrived[CHUNKS][MRC_MAX_PLANES]; /* data packets, a count */
-	__u32 under_way[CHUNKS][MRC_MAX_PLANES]; /* data packets; */
+	__u32 arrived[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets, a count */
+	__u32 under_way[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets; */
 	__u32 sent[MRC_MAX_PLANES]; /* while queued: those sent since, about */
 	__u32 pace_ns[MRC_MAX_PLANES]; /* how long a packet takes, smoothed: 1/4 */
 	__u32 newest_ns[MRC_MAX_PLANES]; /* how late the newest probe was */
@@ -87,7 +86,7 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 ports, __u32 packets)
 	}
 	return in_pace(wait_ns, burst_ns);
 }
-_Static_assert(CHUNKS == 2, "planes_in_pace, note_planes");
+_Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 
 /* A report, made over there at `told_ns`, has told of the EVs from `first` on: note by plane what of theirs was under
  * way and what has arrived, as added up in the scratch.

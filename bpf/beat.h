@@ -81,9 +81,9 @@ static long heed_stall(__u64 i, void *context)
 	s->request.kind = MRC_PROBE_SUSPICION;
 	s->first = rounds->round * SWEPT_AT_ONCE;
 	s->sent = 0;
-	if (rounds->debt < TRIALS_MOST * PACKETS_PER_TRIAL)
+	if (rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE)
 		bpf_loop(evs, sweep_one, s, 0);
-	rounds->debt += s->sent * PACKETS_PER_TRIAL;
+	rounds->debt += s->sent * PACKETS_PER_PROBE;
 	if (begin_swept_round(s, peer, rounds))
 		send_request(s->skb, s->node, &s->request);
 	stall.due_ns = s->request.now + MRC_BEAT_NS / 2; /* a sweep may take longer than that */

@@ -26,14 +26,14 @@ struct judging {
 	__u64 trial_gap_ns;
 	__u32 host_id;
 	__u32 generation;
-	__u32 samples; /* of the innocent EVs */
-	__u32 losses; /* of the innocent EVs */
+	__u32 samples; /* of the innocent EVs: of this report, then of all EVs */
+	__u32 losses; /* of the innocent EVs, likewise */
 	__u32 judged; /* data packets */
 	__u16 first;
 	__u16 counts;
 	__u16 from; /* where the round begins: each report with others, so that all are tried in their turn */
-	__u16 innocent; /* EVs in use with fewer losses than it takes to be looked at */
-	__u16 accused; /* EVs in use with enough losses to be looked at */
+	__u16 innocent; /* EVs in use with fewer losses than it takes to be looked at, likewise */
+	__u16 accused; /* EVs in use with enough losses to be looked at, likewise */
 	__u8 slot; /* of the marks */
 	__u8 trials; /* EVs in scratch->trial */
 	__u8 changed; /* other EVs are usable than before */
@@ -278,6 +278,25 @@ static long judge_loss(__u64 i, void *context)
 	return 0;
 }
 
+/* Note how the EVs of this report lose, and add what the newest reports of the others told: where a report has room for one
+ * plane of two, a lossy plane would have nothing to be compared with.
+ */
+static __always_inline void add_other_part(struct judging *j)
+{
+	struct mrc_rounds *rounds = j->rounds;
+	__u32 part = j->first != 0, other = !part;
+
+	rounds->innocent[part] = j->innocent;
+	rounds->accused[part] = j->accused;
+	rounds->samples[part] = j->samples;
+	rounds->losses[part] = j->losses;
+	j->innocent += rounds->innocent[other];
+	j->accused += rounds->accused[other];
+	j->samples += rounds->samples[other];
+	j->losses += rounds->losses[other];
+}
+_Static_assert(MRC_REPORT_PARTS == 2, "add_other_part");
+
 /* Judge all EVs of a report, of which the counts are in the scratch. */
 static __always_inline void judge_report(struct judging *j, const struct control *c)
 {
@@ -298,6 +317,7 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->rounds->judged += j->judged;
 	j->rounds->lossy += j->lossy;
 	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
+	add_other_part(j);
 	if (j->accused)
 		bpf_loop(n, judge_loss, j, 0);
 }

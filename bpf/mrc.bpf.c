@@ -80,10 +80,12 @@ int mrc_push(struct __sk_buff *skb)
 	policy = policy_of(skb, &inner, owner >> MRC_OWNER_POLICY);
 	request.host_id = host_id;
 	request.now = bpf_ktime_get_ns();
+	request.traffic_class = inner.traffic_class;
 	segments = wire_packets(skb, &inner);
 	choice.packets = segments;
 	if (turn->unprobed < MRC_UNPROBED_MOST)
 		turn->unprobed += segments & (MRC_UNPROBED_MOST - 1);
+	turn->unprobed_bytes += length;
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. So do acknowledgements,
 	 * where there is nothing else: the next says what a lost one said.
 	 */

@@ -25,6 +25,7 @@ enum mrc_version { /* the same in the object's BTF, where the loader looks befor
 #define MRC_REPORT_EVS 128 /* most EVs whose counts one probe reply carries */
 #define MRC_BALLAST 64 /* bytes between a probe and its counts; see struct mrc_probe */
 #define MRC_ROUNDS 4 /* reports of one EV that may be under way */
+#define MRC_REPORT_PARTS ((MRC_MAX_EVS_PER_PEER + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS)
 #define MRC_REPORT_SLOTS 8 /* reports of one peer that may be under way: a power of two */
 #define MRC_UNPROBED_MOST 0x8000 /* where mrc_rotation.unprobed stops */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
@@ -252,8 +253,15 @@ struct mrc_rounds {
 	__u32 least_ns; /* least mrc_ledger.late_ns lately: at once, and up by 1/8 per reply on each EV */
 	__u32 judged; /* data packets judged on all EVs; a count */
 	__u32 lossy; /* reports by which an EV has lost more; a count */
+	/* Of the newest report of each part of the EVs: those in use that */
+	__u16 innocent[MRC_REPORT_PARTS]; /* have fewer losses than it takes to be looked at, */
+	__u16 accused[MRC_REPORT_PARTS]; /* or enough of them; */
+	__u32 samples[MRC_REPORT_PARTS]; /* of the innocent ones, */
+	__u32 losses[MRC_REPORT_PARTS]; /* and those with a loss */
+	__u32 traffic_class; /* of probes that ride on no packet: DSCP as the newest that did, ECT(0) */
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_rounds) == 152, "mrc_rounds has no padding");
+_Static_assert(sizeof(struct mrc_rounds) == 184, "mrc_rounds has no padding");
 
 /* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, but for what says daemon. */
 struct mrc_watch {
@@ -284,7 +292,7 @@ struct mrc_clock {
 	__u64 packet_due_ns; /* when the timer packet runs the tick next, while the daemon is silent */
 	__u64 restless_ns; /* when the tick last served a peer that has an EV with a deadline, or is in doubt */
 	__u64 refilled_ns; /* when the budget was last refilled */
-	__s64 budget; /* probes that the tick may send now; below 0 where suspicion has overdrawn it */
+	__s64 budget; /* probes that may be sent now beyond those that traffic pays for; below 0 where overdrawn */
 	__u64 by_daemon; /* runs of the tick by the daemon; a count */
 	__u64 by_packet; /* runs of the tick by the timer packet; a count */
 	__u32 cursor; /* host id at which the next tick begins */
@@ -367,8 +375,10 @@ struct mrc_rotation {
 	__u16 unprobed; /* wire packets pushed since this CPU last asked for a report, or MRC_UNPROBED_MOST and more */
 	__u8 turns; /* of EVs whose weight is not full */
 	__u8 data; /* 1 = more than acknowledgements was pushed since then */
+	__u32 unprobed_bytes; /* inner bytes pushed since then */
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_rotation) == 24, "mrc_rotation is 24 bytes");
+_Static_assert(sizeof(struct mrc_rotation) == 32, "mrc_rotation never straddles two cache lines");
 
 /* What not every kernel can do: bits of mrc_settings.kernel_has. The loader asks the kernel, never its version. */
 enum mrc_kernel_has {
@@ -403,7 +413,7 @@ struct mrc_settings {
 	__u32 probe_interval_us; /* between two probes of an EV that failed and answers again */
 	__u32 probe_backoff_us; /* most time between two probes of an EV by which nothing arrives */
 	__u32 unanswered; /* sweeps in a row without a reply: the peer answers nothing */
-	__u32 idle_probes; /* probes per second that the tick may send */
+	__u32 idle_probes; /* probes per second that may be sent beyond those that traffic pays for */
 	__u32 peers; /* rows of the peers' tables */
 	__u32 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */

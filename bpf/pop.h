@@ -95,6 +95,7 @@ static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival
 	    parse_inner(skb, &key, &inner) || !can_carry(&inner))
 		return;
 	request.now = bpf_ktime_get_ns();
+	request.traffic_class = inner.traffic_class;
 	ask_along(skb, self, a->peer, turn, &request, settings.probe_gap_us);
 }
 
@@ -151,6 +152,7 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 {
 	__u32 zero = 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	__u8 class = traffic_class(o->ip6);
 	struct control *c;
 
 	if (!scratch)
@@ -170,7 +172,7 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 	}
 	if (!(c->mrc.flags & MRC_FLAG_ASIDE)) /* a tool knows nothing of its host's status */
 		learn_status(a->peer, a->host_id, c);
-	return reflect(skb, c, a->peer, a->host_id, a->ev, a->plane);
+	return reflect(skb, c, a->peer, a->host_id, a->ev, a->plane, class);
 }
 
 #define ICMP_QUOTE                                                                                 \

@@ -37,6 +37,9 @@ struct {
 	__type(value, struct mrc_scratch);
 } mrc_scratch SEC(".maps");
 
+#define PACKETS_PER_PROBE 50 /* so that probes are 2 % of the packets in the long run, */
+#define BYTES_PER_PROBE_BYTE 100 /* and 1 % of the bytes */
+
 /* Bytes behind the MRC header. Room for any SRH: a reply may need a longer one than its request. */
 static __always_inline __u32 probe_length(__u32 counts)
 {

@@ -80,9 +80,9 @@ static __always_inline int write_counts(struct __sk_buff *skb, const struct cont
 	return bpf_skb_store_bytes(skb, at, counting.scratch->count, bytes, 0);
 }
 
-/* Make a request the reply to it. `number` and `plane` are the EV's by which it came. */
+/* Make a request the reply to it. `number` and `plane` are the EV's by which it came, `class` is its traffic class. */
 static __always_inline int reflect(struct __sk_buff *skb, struct control *c, struct mrc_peer *peer,
-				   __u32 host_id, __u32 number, __u32 plane)
+				   __u32 host_id, __u32 number, __u32 plane, __u8 class)
 {
 	__u32 index = ev_index(host_id, number), at;
 	struct mrc_rx *rx = bpf_map_lookup_elem(&mrc_rxs, &index);
@@ -95,6 +95,7 @@ static __always_inline int reflect(struct __sk_buff *skb, struct control *c, str
 		__sync_fetch_and_add(&rx->probes, 1);
 	if (!self->generation) /* other NICs do not answer yet, or count in other tables: theirs would look lost */
 		return TC_ACT_SHOT;
+	p.traffic_class = (class & ~ECN_MASK) | ECN_ECT0; /* in the same queues, which may mark it and not drop it */
 	c->mrc.type = MRC_PROBE_REPLY;
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(host_id);

@@ -4,8 +4,7 @@
 
 #include "judge.h"
 
-#define PACKETS_PER_TRIAL 50 /* so that volleys are 2 % of the packets in the long run, */
-#define TRIALS_MOST 128 /* after as many at once */
+#define TRIALS_MOST 128 /* probes of volleys at once, which data packets have to pay for later */
 
 static __always_inline void note_rtt(struct mrc_rounds *rounds, struct mrc_ledger *l, __u64 rtt, __u32 plane)
 {
@@ -155,9 +154,9 @@ static __always_inline void send_trials(struct __sk_buff *skb, const struct judg
 		return;
 	/* Where many paths lose, many are tried: with one probe each after a while. */
 	v.each = 1;
-	if (j->rounds->debt < TRIALS_MOST * PACKETS_PER_TRIAL) {
+	if (j->rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE) {
 		v.each = VOLLEY / j->trials;
-		j->rounds->debt += v.each * j->trials * PACKETS_PER_TRIAL;
+		j->rounds->debt += v.each * j->trials * PACKETS_PER_PROBE;
 	}
 	/* Virtual links hand over replies that count as encapsulated: those stay as long as they are. */
 	bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0);

@@ -20,6 +20,7 @@ BEAT_NS = 1_000_000
 MERGE_QUEUES = 16
 EVENT_STALLED = 0xFFFF
 ROUNDS_UNDER_WAY = 4
+REPORT_PARTS = 2
 REPORT_SLOTS = 8
 WEIGHT_FULL = 8
 OWNERS = 4096
@@ -240,6 +241,12 @@ ROUNDS = np.dtype(
         ("least_ns", _u32),
         ("judged", _u32),
         ("lossy", _u32),
+        ("innocent", _u16, REPORT_PARTS),
+        ("accused", _u16, REPORT_PARTS),
+        ("samples", _u32, REPORT_PARTS),
+        ("losses", _u32, REPORT_PARTS),
+        ("traffic_class", _u32),
+        ("reserved", _u32),
     ]
 )
 WATCH = np.dtype(
@@ -305,7 +312,17 @@ NODE = np.dtype(
 )
 OWNER = np.dtype([("address", _u32, 4), ("epoch", _u32), ("value", _u32), ("reserved", _u64)])
 PREFIX = np.dtype([("prefixlen", _u32), ("address", _u8, 16)])
-ROTATION = np.dtype([("plane", _u32), ("slot", _u16, MAX_PLANES), ("unprobed", _u16), ("turns", _u8), ("data", _u8)])
+ROTATION = np.dtype(
+    [
+        ("plane", _u32),
+        ("slot", _u16, MAX_PLANES),
+        ("unprobed", _u16),
+        ("turns", _u8),
+        ("data", _u8),
+        ("unprobed_bytes", _u32),
+        ("reserved", _u32),
+    ]
+)
 SETTINGS = np.dtype(
     [
         ("planes", _u32),

@@ -30,6 +30,7 @@ from mrcd.topology import EV, Plan
 
 UDP_PORT: int = Cluster.model_fields["udp_port"].default
 HOP_LIMIT = 64
+ECT_0 = 2  # RFC 3168 §5
 DATA, PROBE_REQUEST, PROBE_REPLY = 1, 2, 3  # enum mrc_type
 ASIDE = 0x2  # MRC_FLAG_ASIDE
 TYPES = {DATA: "data", PROBE_REQUEST: "probe request", PROBE_REPLY: "probe reply"}
@@ -171,7 +172,7 @@ def outer(
 
 
 def _traffic_class(payload: Packet) -> int:
-    """DSCP and ECN of an IP packet; 0 for probes."""
+    """DSCP and ECN of an IP packet; for probes ECT(0): queues that mark are not to drop them."""
     if isinstance(payload, IP):
         return int(payload.tos)
-    return int(payload.tc) if isinstance(payload, IPv6) else 0
+    return int(payload.tc) if isinstance(payload, IPv6) else ECT_0

@@ -123,6 +123,7 @@ class Bench:
             plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
         self.tables.node["ports"] = ALL_PORTS
         self.tables.node["ticked_ns"] = NEVER  # a daemon runs the tick: the timer packet need not
+        self.tables.clock["budget"] = 10**9
         install.write_peers(self.tables, self.plan, self.dataplane.refresh)
         for peer in self.plan.peers:
             self.set_state(peer.host.id, EvState.GOOD, *(ev.ev for ev in peer.evs))

@@ -59,6 +59,19 @@ def test_planes_that_lose_5_percent_are_found(bench: Bench, bad: list[int], seed
     assert condemned(bench) == bad
 
 
+@pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256)], indirect=True, ids=[""])
+@pytest.mark.parametrize("failed", [[], [65]], ids=["alone", "beside a failed EV"])
+def test_a_lossy_plane_is_compared_with_those_of_other_reports(bench: Bench, failed: list[int]) -> None:
+    """A report has room for two planes of four here: of these the lossy one has half of the EVs, or more."""
+    r, chance = Reporter(bench), random.Random(1)
+    bench.set_state(H2, EvState.DENIED, *failed)
+    evs = [64 * plane + slot for plane in range(4) for slot in range(4)]
+    for _ in range(160):
+        r.pass_through(chance, dict.fromkeys(evs[:4], 0.05), {ev: 10 * (ev in evs) for ev in range(256)})
+    r.quiet(4)
+    assert condemned(bench) == evs[:4]
+
+
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rate", [0.01, 0.2, 0.6])

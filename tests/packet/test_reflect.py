@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd import abi
 from mrcd.abi import EvState
-from mrcd.wire import ASIDE, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from mrcd.wire import ASIDE, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_steerings
 from tests.packet.reports import GENERATION, now
 from tests.packet.rig import Bench
@@ -77,6 +77,14 @@ def test_a_request_is_reflected(bench: Bench) -> None:
         assert bench.tables.rxs["probes"][H2, ev] == 1
     assert bench.drops() == {}
     assert not bench.tables.ledgers["replies"].any()
+
+
+@pytest.mark.parametrize("traffic_class", [0, 3, 0xB8, 0xBB])
+def test_a_reply_is_in_the_dscp_class_of_its_request_and_may_be_marked(bench: Bench, traffic_class: int) -> None:
+    ask = request(bench, 5)
+    ask[IPv6].tc = traffic_class
+    _, out = bench.pop("tc", ask, 1)
+    assert Ether(out)[IPv6].tc == traffic_class & ~3 | ECT_0
 
 
 @all_steerings

@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd import abi
 from mrcd.config import Steering
-from mrcd.wire import DATA, MRC, PROBE_REQUEST, MRCProbe, MRCReport
+from mrcd.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup, nic_mac, wire_mac
 from tests.packet.reports import MS, now
 from tests.packet.rig import Bench
@@ -88,7 +88,9 @@ def request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = False) 
     else:
         carried = bytes(packet)[:room].ljust(room, b"\0")
     fields = {"type": PROBE_REQUEST, "seq": probe.seq, "tx_ns": mrc.tx_ns}
-    assert frame.data == bytes(bench.sent(H2, mrc.ev, Raw(bytes(expected) + carried), **fields))
+    sent = bench.sent(H2, mrc.ev, Raw(bytes(expected) + carried), **fields)
+    sent[IPv6].tc = (packet.tos if IP in packet else packet.tc) & ~3 | ECT_0  # in the same queues as the packet
+    assert frame.data == bytes(sent)
     return mrc
 
 
@@ -205,6 +207,37 @@ def test_one_packet_in_sixteen_carries_a_request(ridden: Ridden, bench: Bench) -
         if ridden.send(CARRIERS[0])[1]:
             found.append(n)
     assert found == [EACH, 2 * EACH, 3 * EACH, 4 * EACH]
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+@quiet
+def test_without_budget_fifty_packets_and_a_hundred_bytes_per_byte_pay_for_a_request(
+    ridden: Ridden, bench: Bench, size: int
+) -> None:
+    packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(size))
+    request_bytes = 14 + 40 + 8 + 32 + 32 + COUNTS  # Ethernet, IPv6, UDP, MRC, probe, and the report
+    bench.tables.clock["budget"] = 0
+    found = []
+    for n in range(1, 800):
+        bench.age(MS)
+        if ridden.send(packet)[1]:
+            found.append(n)
+        bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+    each = max(50, -(-100 * request_bytes // len(packet)))
+    assert found == list(range(each, 800, each))
+    assert bench.tables.clock["budget"] == 0
+
+
+@quiet
+def test_the_hosts_budget_pays_for_what_traffic_does_not(ridden: Ridden, bench: Bench) -> None:
+    bench.tables.clock["budget"] = 2
+    found = []
+    for n in range(1, 4 * EACH + 1):
+        bench.age(MS)
+        if ridden.send(CARRIERS[0])[1]:
+            found.append(n)
+    assert found == [EACH, 2 * EACH]
+    assert bench.tables.clock["budget"] == 0
 
 
 @quiet

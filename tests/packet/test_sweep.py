@@ -3,12 +3,13 @@
 import time
 
 import pytest
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd import abi
 from mrcd.abi import EvState
-from mrcd.wire import MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from mrcd.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, Setup, all_steerings
 from tests.packet.reports import MS, NEVER, now, patient
 from tests.packet.rig import Bench
@@ -74,6 +75,13 @@ def test_a_sweep_asks_on_every_ev_and_for_a_report(bench: Bench) -> None:
     assert not bench.tables.evs["probe_seq"][[H1, H5]].any()
     assert not bench.tables.evs["tx_packets"].any()
     assert bench.drops() == {}
+
+
+def test_probes_are_in_the_dscp_class_of_the_newest_packet_that_carried_one(bench: Bench) -> None:
+    wires = bench.wires()
+    bench.rounds(H2)["traffic_class"] = 0xB9
+    bench.dataplane.sweep(H2)
+    assert {Ether(f.data)[IPv6].tc for _, f in requests(wires)} == {0xB8 | ECT_0}
 
 
 def test_each_sweep_counts_on(bench: Bench) -> None:
