@@ -63,10 +63,11 @@ static long heed_stall(__u64 i, void *context)
 	struct mrc_stall stall;
 	struct mrc_rounds *rounds;
 	struct mrc_peer *peer;
+	struct mrc_clock *clock = tick_clock();
 	__u64 now = bpf_ktime_get_ns();
 
 	(void)i;
-	if (bpf_map_pop_elem(&mrc_stalls, &stall))
+	if (!clock || bpf_map_pop_elem(&mrc_stalls, &stall))
 		return 1;
 	if (!aged(now, stall.due_ns, 0)) {
 		bpf_map_push_elem(&mrc_stalls, &stall, 0);
@@ -81,9 +82,11 @@ static long heed_stall(__u64 i, void *context)
 	s->request.kind = MRC_PROBE_SUSPICION;
 	s->first = rounds->round * SWEPT_AT_ONCE;
 	s->sent = 0;
-	if (rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE)
+	/* Where hundreds of flows stop at once, as a collective operation does, the host's budget is soon overdrawn. */
+	if (rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE && clock->budget > -(__s64)(settings.idle_probes / 2))
 		bpf_loop(evs, sweep_one, s, 0);
 	rounds->debt += s->sent * PACKETS_PER_PROBE;
+	__sync_fetch_and_add(&clock->budget, -(__s64)s->sent);
 	if (begin_swept_round(s, peer, rounds))
 		send_request(s->skb, s->node, &s->request);
 	stall.due_ns = s->request.now + MRC_BEAT_NS / 2; /* a sweep may take longer than that */

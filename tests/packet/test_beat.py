@@ -231,6 +231,16 @@ def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None
     assert stage.bench.rounds(H2)["debt"] == MOST_DEBT
 
 
+@pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
+def test_where_the_hosts_budget_is_overdrawn_only_reports_are_asked_for(stage: Stage) -> None:
+    """Where hundreds of flows stop at once, sweeps of all EVs would be a storm."""
+    stage.dense()
+    stage.bench.tables.clock["budget"] = -2000  # half of idle_probes
+    stage.wait_until_swept()
+    assert len(stage.asked) == SWEEPS
+    assert stage.bench.tables.clock["budget"] == -2000
+
+
 def test_evs_that_are_backed_off_are_not_probed(stage: Stage) -> None:
     stage.bench.tables.ledgers["probe_after_ns"][H2, 1:] = 2**63
     stage.dense()
