@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import __version__, bpfinfo, cpus, events, features, foreign, histograms, peers
+from mrcd import __version__, bpfinfo, cpus, events, features, foreign, histograms, peers, probing
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
 from mrcd.configtext import config_text
@@ -99,6 +99,13 @@ class View:
             "usable_evs": int(np.unpackbits(np.ascontiguousarray(records["usable"]).view(np.uint8)).sum()),
             "drops": {k: v for k, v in self._tables.drops().items() if v},
             "receive": self._receive(),
+            "probing": probing.document(
+                node,
+                self._tables.clock,
+                self._tables.probes_sent(),
+                self._plan.config.health.idle_probes,
+                time.monotonic_ns(),
+            ),
             "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
             "last_transition": self._last_transition(),
             "last_event": None,

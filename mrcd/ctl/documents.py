@@ -44,6 +44,8 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
         *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]
+    if doc.get("probing"):
+        pairs.append(("probes", _probing(doc["probing"])))
     if doc.get("foreign"):
         pairs.append(("foreign", _foreign(doc["foreign"])))
     pairs += [("kernel", f"lacks {words}") for words in doc.get("kernel_lacks") or ()]
@@ -123,6 +125,15 @@ def _peers(peers: Document) -> str:
     others = [f"{peers[k]} {k}" for k in ("unreachable", "detached") if peers.get(k)]
     known = f"{text(peers.get('reachable'))} of {text(peers.get('total'))} reachable"
     return ", ".join([known, *others])
+
+
+def _probing(probing: Document) -> str:
+    """sent 1.2M traffic, 30 suspicion, 4 retry, 5k idle; the daemon runs the tick; budget 4000/s, 2000 left"""
+    sent = ", ".join(f"{count(n)} {kind}" for kind, n in (probing.get("sent_probes") or {}).items())
+    by = probing.get("tick_by")
+    who = f"the {by} runs the tick" if by else "nothing runs the tick until there is traffic"
+    budget = f"budget {text(probing.get('budget_probes_per_s'))}/s, {text(probing.get('budget_left_probes'))} left"
+    return f"{who}; sent: {sent or 'none'}; {budget}"
 
 
 def _fill(tables: Document) -> str:

@@ -13,6 +13,7 @@ REQUEST, REPLY = 2, 3  # enum mrc_type
 ASIDE = 0x2  # MRC_FLAG_ASIDE: no program counts it, none judges by it
 SPORT_BASE = 0xC000
 HOP_LIMIT = 64
+_ECT_0 = 2  # RFC 3168 §5: queues that mark are not to drop it
 SRH_MAX = 88  # of a path: MRC_SRH_MAX
 
 _ETH, _IPV6, _UDP_HEADER = 14, 40, 8
@@ -70,7 +71,7 @@ def build(
     udp = struct.pack("!HHHH", SPORT_BASE + probe.ev, udp_port, length, 0)  # no checksum: RFC 6935
     ip6 = struct.pack(
         "!IHBB",
-        6 << 28 | probe.ev,
+        6 << 28 | _ECT_0 << 20 | probe.ev,
         len(routing) + length,
         _IPPROTO_ROUTING if routing else _IPPROTO_UDP,
         HOP_LIMIT,

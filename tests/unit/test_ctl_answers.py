@@ -82,6 +82,8 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
         "peers       3 of 3 reachable\n"
         "EVs         35 of 36 usable: 35 GOOD, 1 ASSUMED_BAD\n"
         "drops       TOO_BIG 3\n"
+        "probes      the daemon runs the tick; sent: 1200 traffic, 30 suspicion, 4 retry, 51k idle; "
+        "budget 4000/s, 1999 left\n"
         "tables      peers 3 of 64, unread events 0 of 262144 bytes\n"
         "last change 12 s ago: h2 EV 5 (plane 1, T1 1) → ASSUMED_BAD, overdue\n"
         "last event  2030-01-02T03:04:05.678 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue\n"

@@ -1,0 +1,36 @@
+"""Who runs the tick, and what was probed."""
+
+import numpy as np
+import pytest
+
+from mrcd import abi, probing
+
+MS = 1_000_000
+NOW = 10**12
+
+
+@pytest.mark.parametrize(
+    ("ticked_ms", "packet_ms", "by"),
+    [
+        *[(0, 10_000, "daemon"), (49, 10_000, "daemon")],
+        *[(51, 20, "timer packet"), (51, -20, "timer packet")],
+        *[(10_000, 101, None), (10_000, 10_000, None)],
+    ],
+)
+def test_who_runs_the_tick(ticked_ms: int, packet_ms: int, by: str | None) -> None:
+    node, clock = np.zeros((), abi.NODE), np.zeros((), abi.CLOCK)
+    node["ticked_ns"], clock["packet_due_ns"] = NOW - ticked_ms * MS, NOW - packet_ms * MS
+    assert probing.document(node, clock, {}, 4000, NOW)["tick_by"] == by
+
+
+def test_what_was_sent_and_what_is_left() -> None:
+    node, clock = np.zeros((), abi.NODE), np.zeros((), abi.CLOCK)
+    clock["budget"], clock["by_daemon"], clock["by_packet"] = -7, 5, 6
+    assert probing.document(node, clock, {"idle": 3}, 100, NOW) == {
+        "tick_by": None,
+        "ticks_by_daemon": 5,
+        "ticks_by_packet": 6,
+        "budget_probes_per_s": 100,
+        "budget_left_probes": -7,
+        "sent_probes": {"idle": 3},
+    }
