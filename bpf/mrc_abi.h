@@ -415,12 +415,13 @@ struct mrc_settings {
 	__u32 unanswered; /* sweeps in a row without a reply: the peer answers nothing */
 	__u32 idle_probes; /* probes per second that may be sent beyond those that traffic pays for */
 	__u32 peers; /* rows of the peers' tables */
+	__u32 shared_fate; /* 1 = carriers name the switches that a path crosses */
 	__u32 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */
 	__u32 twin_us; /* an acknowledgement goes twice if the flow's last is so old; 0 = none does */
 	__u32 kernel_has; /* enum mrc_kernel_has: a kernel that lacks one takes a slower way */
 };
-_Static_assert(sizeof(struct mrc_settings) == 116, "mrc_settings is 116 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 120, "mrc_settings is 120 bytes");
 
 #define MRC_EVENT_STALLED 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
 

@@ -9,6 +9,7 @@
 
 #include "arith.h"
 #include "loss.h"
+#include "share.h"
 
 static __always_inline void observe(__u32 histogram, __u64 value)
 {
@@ -250,6 +251,8 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 	begin_loss_window(ledger);
 	ledger->lag_ns = 0;
 	tend(host_id, number);
+	if (after == MRC_EV_ASSUMED_BAD && (reason == MRC_REASON_OVERDUE || reason == MRC_REASON_ICMP_ERROR))
+		share_fate(host_id, number);
 	return 1;
 }
 

@@ -351,6 +351,7 @@ SETTINGS = np.dtype(
         ("unanswered", _u32),
         ("idle_probes", _u32),
         ("peers", _u32),
+        ("shared_fate", _u32),
         ("classes", _u32),
         ("flowlet_us", _u32),
         ("twin_us", _u32),

@@ -39,6 +39,7 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0) -> NDArray[np.void
         "unanswered": h.unanswered,
         "idle_probes": h.idle_probes,
         "peers": peers or plan.config.max_peers,
+        "shared_fate": c.steering == "usid",
         "classes": any(k.ports or k.dscp for k in plan.config.classes),
         "flowlet_us": plan.config.overlay.flowlet_us,
         "twin_us": plan.config.overlay.twin_us,

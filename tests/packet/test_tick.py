@@ -94,9 +94,9 @@ def sent(bench: Bench) -> dict[str, int]:
     return {kind: n for kind, n in bench.tables.probes_sent().items() if n}
 
 
-def fall(bench: Bench, ev: int, relapses: int = 1) -> None:
+def fall(bench: Bench, ev: int, relapses: int = 1, reason: Reason = Reason.LOSS) -> None:
     """Leave an EV, as the programs do."""
-    assert bench.dataplane.steer(H2, ev, ASSUMED_BAD, Reason.OVERDUE, [GOOD, SKIP])
+    assert bench.dataplane.steer(H2, ev, ASSUMED_BAD, reason, [GOOD, SKIP])
     bench.ev(H2, ev)["relapses"] = relapses
 
 
@@ -110,15 +110,16 @@ def tended(bench: Bench) -> list[int]:
 
 
 def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]) -> None:
+    bench.tables.node["idle_us"] = 10_000_000
     assert tick(bench) == TICK_S
     plain, reports = asked(wires)
     assert plain == [(p, ev) for p in (H1, H2, H5) for ev in np.flatnonzero(bench.tables.evs["configured"][p]).tolist()]
     assert reports == [H1, H2, H5]
     arrive(bench, *EVERY)
     answered(bench)
-    live(bench, HEALTH.idle_interval_ms - 2 * INTERVAL_MS)
+    tick(bench, 5000)
     assert asked(wires) == ([], [])
-    tick(bench, 2 * INTERVAL_MS)
+    tick(bench, 6000)
     assert asked(wires) == (plain, reports)
 
 
@@ -399,6 +400,55 @@ def test_what_a_peer_says_of_its_links_is_heeded_at_once(h2: Bench) -> None:
     r.report(ports=ALL_PORTS & ~0b10)
     tick(h2)
     assert {state(h2, ev) for ev in range(4, 8)} == {(ASSUMED_BAD, Reason.PEER_LINK_DOWN)}
+
+
+# ---- shared fate ----
+
+
+def neighbours(bench: Bench, wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
+    """What is asked of other peers when EV 6 of h2 has failed: plain requests, then receivers of those for a report."""
+    tick(bench)
+    plain, reports = asked(wires)
+    tick(bench, 2)
+    more, later = asked(wires)
+    assert [r for r in reports if r != H2] == [m for m in more if m[0] != H2] == []
+    return [p for p in plain if p[0] != H2], [r for r in later if r != H2]
+
+
+def test_evs_by_the_same_t1_are_probed_at_once_and_a_report_is_asked_for(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 6, reason=Reason.OVERDUE)
+    assert neighbours(h2, wires) == ([(H5, 6)], [H5])  # h1 is under this host's T0
+    assert neighbours(h2, wires) == ([], [])
+
+
+def test_where_a_peer_has_that_path_at_another_number_it_is_found(h2: Bench, wires: list[Tap]) -> None:
+    six, four = h2.ev(H5, 6)["dst"].copy(), h2.ev(H5, 4)["dst"].copy()
+    h2.ev(H5, 4)["dst"], h2.ev(H5, 6)["dst"] = six, four
+    fall(h2, 6, reason=Reason.OVERDUE)
+    assert neighbours(h2, wires) == ([(H5, 4)], [H5])
+
+
+@pytest.mark.parametrize("what", ["loss", "not in use", "no budget", "twice", "detached"])
+def test_neighbours_are_left_alone(h2: Bench, wires: list[Tap], what: str) -> None:
+    if what == "not in use":
+        h2.set_state(H5, DENIED, 6)
+        rest(h2, H5)
+    elif what == "no budget":
+        h2.tables.clock["budget"], h2.tables.clock["refilled_ns"] = -(10**6), NEVER
+    elif what == "detached":
+        h2.peer(H5)["status"] = abi.STATUS_DETACHED
+    elif what == "twice":
+        fall(h2, 6, reason=Reason.OVERDUE)
+        neighbours(h2, wires)
+        h2.set_state(H2, GOOD, 6)
+    assert h2.dataplane.steer(H2, 6, ASSUMED_BAD, Reason.LOSS if what == "loss" else Reason.OVERDUE, [GOOD])
+    assert neighbours(h2, wires) == ([], [])
+
+
+@pytest.mark.parametrize("bench", ["srh", "ecmp"], indirect=True)
+def test_where_destinations_do_not_name_the_switches_nothing_is_shared(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 6, reason=Reason.OVERDUE)
+    assert neighbours(h2, wires) == ([], [])
 
 
 # ---- doubt and silence ----

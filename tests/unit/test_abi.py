@@ -81,6 +81,8 @@ FORGOTTEN = {
     "mrc_paces",
     "mrc_veils",
     "mrc_acks",
+    "mrc_shares",
+    "mrc_shares_made",
     "mrc_twins",
 }
 SCRATCH = {"mrc_ride": "mrc_rides", "mrc_scratch": "mrc_scratch", "mrc_choosing": "mrc_choosings"}
@@ -108,6 +110,7 @@ def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
         "mrc_alarm",
         "mrc_beat",
         "mrc_stall",
+        "mrc_share",
         "mrc_flowlet",
         "mrc_veil",
     }

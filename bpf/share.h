@@ -1,0 +1,74 @@
+/* Shared fate: EVs of other peers that cross the same T0 and T1 as one that was found dead.
+ *
+ * A uSID carrier names the switches in travel order, so two EVs cross the same NIC link, T0 and T1 if the first 64 bits of
+ * their carriers are alike: the block, and two uSIDs. When one fails, the tick probes the others at once (tick.h). With
+ * an SRH, or without source routing, the destination does not tell that: then nothing is shared.
+ */
+#ifndef MRC_SHARE_H
+#define MRC_SHARE_H
+
+#include "arith.h"
+#include "maps.h"
+
+#define SHARES 8 /* failures whose neighbours are being probed; a power of two */
+#define SHARE_AGAIN_NS 1000000000ULL /* the same T1 again after this, at the soonest: each neighbour's failure tells of it */
+
+struct mrc_share {
+	__u64 carrier; /* the first 64 bits, as they are on the wire */
+	__u64 ns; /* when an EV with this carrier failed */
+	__u32 number; /* EV that failed: in most peers the one with this number crosses the same T1 */
+	__u32 next; /* host id of the peer that is to be looked at next */
+	__u32 left; /* peers that are to be looked at yet */
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SHARES);
+	__type(key, __u32);
+	__type(value, struct mrc_share);
+} mrc_shares SEC(".maps");
+
+MRC_ARRAY(mrc_shares_made, BPF_MAP_TYPE_ARRAY, 0, __u32);
+
+static __always_inline struct mrc_share *share_at(__u32 i)
+{
+	i &= SHARES - 1;
+	return bpf_map_lookup_elem(&mrc_shares, &i);
+}
+
+static __always_inline int crosses(const struct mrc_ev *ev, __u64 carrier)
+{
+	return ev->configured && !ev->srh_len && *(const __u64 *)ev->dst == carrier;
+}
+
+/* An EV was found dead: have the tick probe its neighbours. */
+__noinline int share_fate(__u32 host_id, __u32 number)
+{
+	const struct mrc_ev *ev = ev_at(ev_index(host_id, number));
+	__u64 carrier, now = bpf_ktime_get_ns();
+	struct mrc_share *share;
+	__u32 zero = 0, i, *made;
+
+	if (!ev || ev->srh_len || !settings.shared_fate)
+		return 0;
+	carrier = *(const __u64 *)ev->dst;
+	for (i = 0; i < SHARES; i++) {
+		share = share_at(i);
+		if (share && share->carrier == carrier && !aged(now, share->ns, SHARE_AGAIN_NS))
+			return 0;
+	}
+	made = bpf_map_lookup_elem(&mrc_shares_made, &zero);
+	share = made ? share_at(__sync_fetch_and_add(made, 1)) : 0;
+	if (!share)
+		return 0;
+	share->left = 0; /* the tick leaves it alone meanwhile */
+	share->carrier = carrier;
+	share->ns = now;
+	share->number = number;
+	share->next = host_id + 1;
+	*(volatile __u32 *)&share->left = settings.peers - 1;
+	return 0;
+}
+
+#endif
