@@ -2,7 +2,8 @@
  *
  * Attached by scripts/labkit/crowd.py at tc ingress of what one host's plane NICs are plugged into. It counts what
  * that host sends to each peer by each EV, as the peer's mrc_pop would, answers probe requests with these counts as
- * the peer would, at once and by the way they came, and swallows data. Nothing is ever lost, nobody sends by himself.
+ * the peer would, at once and by the way they came, and swallows data. Nothing is lost but by an EV number that is dead for all; nobody
+ * sends by himself.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -29,6 +30,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct arrivals);
 } arrivals SEC(".maps");
+
+/* An EV number by which nothing arrives, to any peer: a T1 that forwards nothing. One above it; 0 = there is none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} dead SEC(".maps");
 
 struct scratch {
 	struct mrc_count count[MRC_REPORT_EVS];
@@ -108,7 +117,7 @@ static __always_inline void turn_round(struct outer_packet *p, __u32 host_id)
 SEC("tc")
 int echo(struct __sk_buff *skb)
 {
-	__u32 host_id, number, index, first, counts;
+	__u32 host_id, number, index, first, counts, zero = 0, *dead_number;
 	struct outer_packet *p;
 	struct arrivals *a;
 
@@ -123,7 +132,8 @@ int echo(struct __sk_buff *skb)
 	number = bpf_ntohs(p->mrc.ev);
 	index = host_id * CROWD_EVS + number;
 	a = bpf_map_lookup_elem(&arrivals, &index);
-	if (!a || number >= CROWD_EVS)
+	dead_number = bpf_map_lookup_elem(&dead, &zero);
+	if (!a || number >= CROWD_EVS || (dead_number && *dead_number == number + 1))
 		return TC_ACT_SHOT;
 	if (p->mrc.type != MRC_PROBE_REQUEST) {
 		__sync_fetch_and_add(&a->packets, p->mrc.type == MRC_DATA ? bpf_ntohs(p->mrc.segments) : 0);

@@ -8,6 +8,7 @@ It lives where a lab of its name would, and `Lab.down` removes it.
 
 import os
 import socket
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -80,6 +81,7 @@ class Crowd:
         try:
             libbpf.load_object(obj)
             program = libbpf.program_fd(obj, "echo")
+            libbpf.pin(libbpf.map_fd(libbpf.maps_of(obj)["dead"]), self._state.pins / "dead")
             with netns.inside(self._switch):
                 for p in range(PLANES):
                     link = libbpf.create_link(program, socket.if_nametoindex(f"q{p}"), libbpf.TCX_INGRESS)
@@ -110,6 +112,12 @@ class Crowd:
         tables = Tables(self.pins, writable=True)
         tables.evs["state"][tables.evs["configured"] != 0] = EvState.GOOD
         tables.close()
+
+    def kill(self, ev: int | None) -> None:
+        """Have nothing arrive by EVs of this number any more, to any peer, as if a T1 forwarded nothing; None: all
+        arrives again."""
+        with libbpf.opened(self._state.pins / "dead") as fd:
+            libbpf.update_elem(fd, struct.pack("I", 0), struct.pack("I", 0 if ev is None else ev + 1))
 
     def rewrite(self, text: str) -> None:
         """Another cluster file; the daemon that runs keeps what it has read until it is told to reload."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from labkit import crowd as crowds
 from labkit.api import Lab
 from labkit.bench.part import Options, Part, requirement
-from labkit.bench.scale import picture, probe
+from labkit.bench.scale import fate, picture, probe
 from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, START_S
 from labkit.crowd import Crowd
 from labkit.entry import progress
@@ -21,6 +21,7 @@ from mrcd.errors import MachineError
 
 SIZES, SHORT_SIZES = (1, 64, 1024, 4096), (1, 4096)
 BUSY = 256  # peers
+_FATE_PEERS = 1024  # where peers are fewer, all their EVs are probed in each idle interval
 PER_PEER_S = 100  # packets to each of them, per second
 _IDLE_S, _SHORT_IDLE_S, _BUSY_S = 75.0, 38.0, 10.0  # idle, 4,096 peers have all been probed in 35 s
 _WARM_UP_S = 5.0
@@ -60,6 +61,8 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     before = probe.scrape(crowd)[2]
     run["idle_cpu_ratio"] = probe.cpu_ratio(pid, idle_for_s)
     run["own"] = _own(probe.scrape(crowd)[2], before)
+    if peers >= _FATE_PEERS:
+        run["fate"] = fate.measure(crowd)
     run["asked"] = _asked(crowd, peers)
     run["own_while_asked"] = _own(probe.scrape(crowd)[2])
     run["busy_peers"] = min(BUSY, peers)
@@ -169,7 +172,8 @@ def requirements(run: Document) -> list[Document]:
         (f"a start takes {START_S:g} s at most", slowest <= START_S, _starts(run)),
         (f"idle, it takes {IDLE_RATIO:.0%} of a core at most", idle <= IDLE_RATIO, f"{idle:.2%}"),
     )
-    return [requirement(f"{words}, {at}", met, measured) for words, met, measured in bounds]
+    found = [requirement(f"{words}, {at}", met, measured) for words, met, measured in bounds]
+    return found + (fate.requirements(run["fate"], run["peers"]) if "fate" in run else [])
 
 
 def _starts(run: Document) -> str:
