@@ -270,7 +270,8 @@ struct mrc_watch {
 	__u64 unanswered_ns; /* when the first of the unanswered sweeps was sent */
 	__u64 tend[MRC_EV_WORDS]; /* a bit per EV that has a deadline: new, lagging, failed, denied, or on its ramp */
 	__u16 next; /* EV at which the next sweep begins */
-	__u16 unanswered; /* sweeps in a row without a reply; stops at 65535 */
+	__u8 unanswered; /* sweeps in a row without a reply; stops at 255 */
+	__u8 pending; /* probes of the newest sweep in turn that were not answered yet, at least */
 	__u8 silent; /* 1 = the peer answers nothing */
 	__u8 linked; /* planes that had a link at both ends when the tick last served the peer */
 	__u8 announce; /* daemon: 1 = probe the peer once: this host has news of itself */

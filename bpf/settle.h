@@ -54,10 +54,14 @@ static __always_inline void note_answer(__u32 host_id)
 {
 	struct mrc_watch *watch = watch_at(host_id);
 
-	if (watch && (watch->unanswered || watch->silent)) {
+	if (!watch)
+		return;
+	if (watch->unanswered || watch->silent) {
 		watch->unanswered = 0;
 		watch->silent = 0;
 	}
+	if (watch->pending)
+		watch->pending--;
 }
 
 #define ASKED_LATELY 65536 /* probes on an EV */

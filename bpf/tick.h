@@ -164,10 +164,16 @@ static long cut_one(__u64 number, void *context)
 	return 0;
 }
 
+/* How long a reply may take. */
+static __always_inline __u64 reply_late_ns(const struct mrc_rounds *rounds)
+{
+	return 4 * rounds->rtt_ns > REPLY_LATE_NS ? 4 * rounds->rtt_ns : REPLY_LATE_NS;
+}
+
 /* Whether something that the peer should have answered by now has no answer. */
 static __always_inline int in_doubt(const struct tick *t, const struct mrc_rounds *rounds)
 {
-	__u64 late = 4 * rounds->rtt_ns > REPLY_LATE_NS ? 4 * rounds->rtt_ns : REPLY_LATE_NS;
+	__u64 late = reply_late_ns(rounds);
 
 	if (t->detached || t->watch->silent)
 		return 0;
@@ -199,14 +205,17 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 		return;
 	if (!watch->unanswered)
 		watch->unanswered_ns = t->clock->now_ns;
-	if (watch->unanswered < 0xffff)
+	if (watch->unanswered < 0xff)
 		watch->unanswered++;
+	sent = t->sweep.sent - sent;
+	watch->pending = sent < 0xff ? sent : 0xff;
 }
 
 /* Probe a peer, whether it is in doubt or it is time to, and ask for a report if it was probed. */
 static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds)
 {
 	__u64 hurry_ns = settings.probe_interval_us * NS_PER_US / 4, idle_ns = t->sweep.node->idle_us * NS_PER_US;
+	__u64 late_ns = reply_late_ns(rounds);
 	__u32 evs = settings.evs_per_peer;
 
 	if (in_doubt(t, rounds)) {
@@ -220,13 +229,17 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 		if (t->clock->wait_ns > hurry_ns)
 			t->clock->wait_ns = hurry_ns;
 	} else if (t->watch->swept_ns && !aged(t->clock->now_ns, t->watch->swept_ns, idle_ns)) {
+		/* Some EVs did not answer: a report tells whether the probes have arrived. */
+		if (t->watch->pending && aged(t->clock->now_ns, t->watch->swept_ns, late_ns)) {
+			t->watch->pending = 0;
+			t->watch->announce = 1;
+		}
 		due_by(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
 		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)
 			evs = t->sweep.node->idle_evs;
 		sweep_in_turn(t, MRC_PROBE_IDLE, evs);
-		/* The tick after this sees whether it answered. */
-		due_by(t, t->clock->now_ns + (idle_ns < hurry_ns ? idle_ns : hurry_ns));
+		due_by(t, t->clock->now_ns + (idle_ns < late_ns ? idle_ns : late_ns)); /* it should have answered by then */
 	} else {
 		due_by(t, t->clock->now_ns + TICK_NS);
 	}
@@ -238,8 +251,10 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 		return;
 	}
 	t->watch->announce = 0;
-	if (!resize(t, t->sweep.request.counts))
-		t->sweep.sent += send_request(t->sweep.skb, t->sweep.node, &t->sweep.request);
+	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, t->sweep.node, &t->sweep.request)) {
+		t->sweep.sent++;
+		t->watch->pending += t->watch->pending && t->watch->pending < 0xff; /* the reply to this counts, too */
+	}
 	t->sweep.request.counts = 0;
 	resize(t, 0);
 }

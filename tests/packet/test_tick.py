@@ -125,7 +125,7 @@ def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]
 
 def answered(bench: Bench) -> None:
     """All peers have answered all that was asked."""
-    bench.tables.watches["unanswered"] = 0
+    bench.tables.watches["unanswered"] = bench.tables.watches["pending"] = 0
     bench.tables.rounds["settled"] = bench.tables.rounds["round"]
 
 
@@ -189,6 +189,25 @@ def test_probes_are_counted_by_kind(bench: Bench) -> None:
     answered(bench)
     tick(bench, 1000)
     assert sent(bench)[ProbeKind.IDLE.text] > before.get(ProbeKind.IDLE.text, 0)
+
+
+def test_a_report_is_asked_for_where_a_probe_had_no_answer(bench: Bench, wires: list[Tap]) -> None:
+    """The one that was asked for with the sweep came too soon to miss it."""
+    rest(bench, H1, H5)
+    bench.tables.node["idle_us"] = 3_600_000_000
+    bench.tables.watches["swept_ns"][H2] = 0
+    for lost in (0, 1):
+        bench.tables.watches["swept_ns"][H2] = bench.tables.watches["due_ns"][H2] = 0
+        tick(bench)
+        assert len(asked(wires)[0]) == EVS
+        reporting = bench.tables.evs["probe_seq"][H2].argmax()  # the report's request was a second one on it
+        for ev in range(EVS - lost):
+            reply(bench, ev, tx_ns=now())
+        bench.ledger(H2, reporting)["reply_seq"] -= 1
+        reply(bench, int(reporting), tx_ns=now())
+        bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+        tick(bench, 10)
+        assert asked(wires) == ([], [H2] * lost)
 
 
 # ---- new EVs ----
