@@ -1,11 +1,12 @@
 """The control API: HTTP and JSON on a unix socket, version 1. mrcctl is its user.
 
-Errors are {"error", "hint", "exit_code"}; nothing here blocks the loop or raises to the client.
+Errors are {"error", "hint", "exit_code"}; no exception reaches the client. Worker threads make large documents.
 """
 
 import asyncio
 import contextlib
 import grp
+import json
 import logging
 import os
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from mrcd import __version__, api_request, giveway, switch
+from mrcd import __version__, api_request, switch
 from mrcd.abi import EvState
 from mrcd.api_config import ConfigApi
 from mrcd.api_steering import SteeringApi
@@ -123,8 +124,7 @@ class Api:
             raise UsageError("wait is not a number of seconds") from None
         found = await self._daemon.events.after(after, wait)
         last_id = found[-1]["id"] if found else min(after, self._daemon.events.last_id)
-        text = await asyncio.to_thread(giveway.text, found)  # there may be 10,000
-        return web.Response(text=f'{{"events": {text}, "last_id": {last_id}}}', content_type="application/json")
+        return web.json_response({"events": found, "last_id": last_id})
 
     async def histograms(self, _: web.Request) -> web.Response:
         """Detection times, packets after the last known arrival, round trips."""
@@ -142,7 +142,7 @@ class Api:
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def _document(self, make: Callable[[], object]) -> web.Response:
-        text = await self._daemon.readers.read(lambda: giveway.text(make()))
+        text = await self._daemon.readers.read(lambda: json.dumps(make()))
         return web.Response(text=text, content_type="application/json")
 
 

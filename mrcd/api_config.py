@@ -1,12 +1,10 @@
 """The configuration in the control API: what runs, and going over to what the file says now."""
 
-import asyncio
 import json
 
 from aiohttp import web
 
 from mrcd import api_request
-from mrcd.configtext import config_text
 from mrcd.daemon import Daemon
 from mrcd.reload import Reloader
 from mrcd.versions import SCHEMA_VERSION
@@ -26,8 +24,8 @@ class ConfigApi:
         """The configuration in force, with its defaults."""
         plan, file = self._daemon.plan, str(self._reloader.path)
         head = json.dumps({"schema_version": SCHEMA_VERSION, "file": file, "host": plan.host.name})
-        config = await asyncio.to_thread(config_text, plan.config)
-        return web.Response(text=f'{head[:-1]}, "config": {config}}}', content_type="application/json")
+        text = f'{head[:-1]}, "config": {plan.config.model_dump_json()}}}'
+        return web.Response(text=text, content_type="application/json")
 
     async def reload(self, request: web.Request) -> web.Response:
         """Read the file again."""

@@ -9,7 +9,6 @@ import numpy as np
 from mrcd.config import Config, Host
 from mrcd.dataplane import Dataplane
 from mrcd.errors import UsageError
-from mrcd.giveway import by_and_by
 from mrcd.settings import classes, settings
 from mrcd.topology import Plan
 from mrcd.versions import SCHEMA_VERSION
@@ -139,7 +138,7 @@ def compare(before: Plan, after: Plan) -> Difference:
         settings=_settings(before.config, after.config),
         hosts_added=tuple(n for n in new if n not in old),
         hosts_removed=tuple(n for n in old if n not in new),
-        hosts_changed=tuple((n, keys) for n in by_and_by(new) if n in old and (keys := _keys(old[n], new[n]))),
+        hosts_changed=tuple((n, keys) for n in new if n in old and (keys := _keys(old[n], new[n]))),
         peers=tuple(c for c in _evs(before, after) if c.added or c.removed or c.changed),
         labels=_labels(before) != _labels(after),
         programs=tables or _constants(before, have["mrc_peers"]) != _constants(after, have["mrc_peers"]),
@@ -175,11 +174,11 @@ def _labels(plan: Plan) -> dict[tuple[str, int], str]:
 
 
 def _evs(before: Plan, after: Plan) -> Iterator[PeerChange]:
-    """Of the peers that both know. Some at a time, as arrays: there may be a million EVs."""
+    """Compares the EVs of the peers that both plans have, as arrays of _AT_ONCE peers."""
     old = {p.host.name: p.number for p in before.peers}
     both = [p for p in after.peers if p.host.name in old]
     width = max(p.config.cluster.evs_per_peer for p in (before, after))
-    for first in by_and_by(range(0, len(both), _AT_ONCE)):
+    for first in range(0, len(both), _AT_ONCE):
         some = both[first : first + _AT_ONCE]
         was = before.paths.block(np.array([old[p.host.name] for p in some]), width)
         is_ = after.paths.block(np.array([p.number for p in some]), width)

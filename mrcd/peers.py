@@ -1,4 +1,4 @@
-"""GET /v1/peers: a document per peer, made of all at once."""
+"""Makes the documents of GET /v1/peers, from arrays over all peers."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from mrcd.abi import EvState
 from mrcd.columns import Columns, ev_bits, medians, settled
-from mrcd.giveway import by_and_by
 from mrcd.tables import Tables, is_detached
 from mrcd.topology import Plan
 
@@ -47,7 +46,7 @@ def documents(
         "twins": records["twins"].tolist(),
     }
     found = []
-    for i, peer in enumerate(by_and_by(plan.peers)):
+    for i, peer in enumerate(plan.peers):
         c = {name: column[i] for name, column in columns.items()}
         heard, sent, lost = c["heard_ns"], c["sent"], c["lost"]
         found.append(

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mrcd.errors import UsageError, no_peer
-from mrcd.giveway import by_and_by
 from mrcd.topology import EV, Peer, Plan, t0_usid, t1_usid
 
 Rows = dict[int, list[int]]  # row (host id of the peer) → EVs
@@ -153,7 +152,7 @@ def checked_reason(text: str) -> str:
 def selected(plan: Plan, target: Target) -> Rows:
     """The EVs that a target means now; rows without any are left out."""
     found: Rows = {}
-    for peer in by_and_by(plan.peers):
+    for peer in plan.peers:
         if target.peer in (None, peer.host.name):
             evs = [e.ev for e in peer.evs if _fits(plan, peer, e, target)]
             if evs:

@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 from mrcd import __version__, bpfinfo, cpus, events, features, foreign, histograms, peers, probing
 from mrcd.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config import Config
-from mrcd.configtext import config_text
 from mrcd.drivers import Cut
 from mrcd.errors import MachineError, UsageError, no_peer
-from mrcd.giveway import by_and_by, give_way
 from mrcd.health import hold_down_ns
 from mrcd.hops import hops
 from mrcd.pacing import pace, silent_ns
@@ -33,7 +31,6 @@ from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 RUNNING_FILE = "running.json"
 _UNREACHABLE_NS = 3_000_000_000
-_AT_ONCE = 256  # peers
 MOST_PATHS = 65_536  # in one answer: some 40 MB
 
 Document = dict[str, Any]
@@ -161,14 +158,9 @@ class View:
         return np.asarray((heard_ns > 0) & (time.monotonic_ns() - heard_ns.astype(np.int64) < self._unreachable_ns))
 
     def _states(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """EVs by state, some rows at a time: what is copied fits into a cache."""
-        counts = np.zeros(len(EvState), np.int64)
-        for start in range(0, len(rows), _AT_ONCE):
-            give_way()
-            some = rows[start : start + _AT_ONCE]
-            states = self._tables.evs["state"][some][self._tables.evs["configured"][some] != 0]
-            counts += np.bincount(states, minlength=len(EvState))
-        return counts
+        """Returns the number of configured EVs in each state, (states,)."""
+        configured = self._tables.evs["configured"][rows] != 0
+        return np.bincount(self._tables.evs["state"][rows][configured], minlength=len(EvState))
 
     def _ev(self, row: int, number: int) -> EV | None:
         """The EV of that place in the tables, if it is one of the plan's."""
@@ -229,7 +221,7 @@ class View:
         found = []
         for p, numbers in chosen:
             usable = self._usable(p)
-            for e in by_and_by(p.some_evs(numbers)):
+            for e in p.some_evs(numbers):
                 document = self._path(e, usable[e.ev], now)
                 if decode:
                     document["hops"] = [h.document() for h in hops(e.segments, block)]
@@ -342,7 +334,7 @@ def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) 
     """Leave beside the socket what mrcctl needs to read the tables without the daemon."""
     document = json.dumps({"host": plan_.host.name, "pins": str(pins), "hooks": hooks})
     new = run_dir / (RUNNING_FILE + ".new")
-    new.write_text(f'{document[:-1]}, "config": {config_text(plan_.config)}}}')
+    new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
     new.rename(run_dir / RUNNING_FILE)
 
 
