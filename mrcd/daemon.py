@@ -91,10 +91,10 @@ class Daemon:
 
     async def adopt(self, plan: Plan, dataplane: Dataplane, tables: Tables) -> None:
         """Make this plan the one in force, in an order that loses nothing; `dataplane` is loaded for it, with `tables`.
-        What is attached meanwhile forwards by the plan before; who wants to read the tables waits."""
+        What is attached meanwhile forwards by the plan before; requests for documents wait."""
         in_force = self._adopted.is_set()  # and not one that was refused half-way
         self._adopted.clear()
-        self.readers.stop()
+        await self.readers.stop()
         breath = Breath()
         if self._monitoring:
             self._monitoring.cancel()
@@ -167,9 +167,10 @@ class Daemon:
             except OSError as e:
                 self._warn(f"{self.run_dir}: {e.strerror}: without mrcd, mrcctl will not know what has changed since")
 
-    def close(self) -> None:
-        """Let go of everything; the data plane goes on."""
-        self.readers.close_later(self.tables.close)
+    async def close(self) -> None:
+        """Closes tables and programs; the data plane goes on."""
+        await self.readers.stop()
+        self.tables.close()
         self.dataplane.close()
 
     @property
@@ -436,4 +437,4 @@ async def running(plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None
         try:
             yield daemon
         finally:
-            daemon.close()
+            await daemon.close()

@@ -1,74 +1,38 @@
-"""Who asks what the tables say is answered from a thread, for it may be long, and the loop has others to serve.
+"""Makes documents from the tables in worker threads, and never during a reload.
 
-A reload changes the tables while such a thread reads them. Then what was read is neither the configuration before nor
-the one after: it is read again. And what a thread may yet use is not closed below it.
+A document of a large cluster takes up to some seconds, in which the event loop still answers others. A reload
+waits until no document is being made; requests that come during a reload wait for its end.
 """
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
-_THREADS = 4
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 class Readers:
-    """Those of one daemon. `stop` comes first: before `go_on` is called there is nothing to read."""
+    """The worker threads of one daemon. Closed at first: `go_on` lets them read."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
-        self._stops = 0
-        self._reading: set[object] = set()
-        self._to_close: list[tuple[set[object], Callable[[], None]]] = []
-        # Of their own: a reload needs threads, too, and does not wait for those who will have to read again.
-        self._threads = ThreadPoolExecutor(_THREADS, "reader")
+        self._reading: set[asyncio.Future[Any]] = set()
 
-    def stop(self) -> None:
-        """What there is to read is about to be changed: who comes waits, who reads will have to read again."""
+    async def stop(self) -> None:
+        """Holds new requests, and waits until no thread reads the tables."""
         self._open.clear()
-        self._stops += 1
+        if self._reading:
+            await asyncio.wait(set(self._reading))
 
     def go_on(self) -> None:
-        """It is whole again."""
+        """Lets threads read the tables."""
         self._open.set()
 
     async def read(self, make: Callable[[], T]) -> T:
-        """Call `make` in a thread, again if what it reads was changed meanwhile. Raises what it raises."""
-        while True:
+        """Returns what `make` returns in a thread. Raises what it raises."""
+        while not self._open.is_set():
             await self._open.wait()
-            if not self._open.is_set():  # not any more
-                continue
-            stops = self._stops
-            try:
-                found = await self._in_a_thread(make)
-            except Exception:
-                if self._stops == stops:
-                    raise
-            else:
-                if self._stops == stops:
-                    return found
-
-    async def _in_a_thread(self, make: Callable[[], T]) -> T:
-        me = object()
-        self._reading.add(me)
-        thread = asyncio.get_running_loop().run_in_executor(self._threads, make)
-        thread.add_done_callback(lambda _: self._done(me))
-        return await asyncio.shield(thread)  # who asked may be cancelled; the thread reads on
-
-    def close_later(self, close: Callable[[], None]) -> None:
-        """Call this when none of those who read now does so any more."""
-        if self._reading:
-            self._to_close.append((set(self._reading), close))
-        else:
-            close()
-
-    def _done(self, one: object) -> None:
-        self._reading.discard(one)
-        for reading, _ in self._to_close:
-            reading.discard(one)
-        over = [close for reading, close in self._to_close if not reading]
-        self._to_close = [c for c in self._to_close if c[0]]
-        for close in over:
-            close()
+        thread = asyncio.get_running_loop().run_in_executor(None, make)
+        self._reading.add(thread)
+        thread.add_done_callback(self._reading.discard)
+        return await asyncio.shield(thread)  # a cancelled request does not end its thread, which `stop` waits for

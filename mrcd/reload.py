@@ -105,7 +105,7 @@ class Reloader:
                                 tables.node["generation"] = old_tables.node["generation"] = 0
                         await daemon.adopt(before, old, old_tables)
                         if tables is not old_tables:
-                            daemon.readers.close_later(tables.close)
+                            tables.close()
                     except BaseException:
                         daemon.attach_anew()
                         raise
@@ -121,12 +121,12 @@ class Reloader:
         if new is not old:
             old.close()
         if tables is not old_tables:
-            daemon.readers.close_later(old_tables.close)
+            old_tables.close()
 
 
 async def _load(dataplane: Dataplane) -> None:
-    """In a thread: the verifier takes its time, and the paths are watched meanwhile. Who is cancelled, as the daemon
-    stops, waits for it all the same: the object must not be closed while it is being loaded."""
+    """Loads the programs in a thread: the verifier takes seconds. Waits for the thread even when cancelled, as the
+    daemon stops: the object must not be closed while it is being loaded."""
     loading = asyncio.get_running_loop().run_in_executor(None, dataplane.load)  # no task, which would be cancelled too
     try:
         await asyncio.shield(loading)

@@ -1,4 +1,4 @@
-"""Who reads the tables in a thread, while a reload changes or closes them."""
+"""Documents are made in threads, and not during a reload."""
 
 import asyncio
 import threading
@@ -9,18 +9,17 @@ from mrcd.readers import Readers
 
 
 class Slow:
-    """What is read: the next call says what `now` was, when it is let."""
+    """A document that takes until `go_on` is set."""
 
-    def __init__(self, now: str = "old") -> None:
-        self.now, self.calls = now, 0
+    def __init__(self) -> None:
+        self.calls = 0
         self.began, self.go_on = threading.Event(), threading.Event()
 
     def read(self) -> str:
         self.calls += 1
-        found = self.now
         self.began.set()
         assert self.go_on.wait(10)
-        return found
+        return "made"
 
 
 def open_readers() -> Readers:
@@ -33,105 +32,46 @@ async def begun(slow: Slow) -> None:
     assert await asyncio.to_thread(slow.began.wait, 10)
 
 
-def test_who_comes_while_it_is_changed_waits_for_the_end() -> None:
+def test_a_request_during_a_reload_waits_for_its_end() -> None:
     async def ask() -> str:
-        readers, slow = open_readers(), Slow("between")
+        readers, slow = open_readers(), Slow()
         slow.go_on.set()
-        readers.stop()
+        await readers.stop()
         asking = asyncio.create_task(readers.read(slow.read))
         await asyncio.sleep(0.01)
         assert slow.calls == 0
-        slow.now = "new"
         readers.go_on()
         return await asking
 
-    assert asyncio.run(ask()) == "new"
+    assert asyncio.run(ask()) == "made"
 
 
-@pytest.mark.parametrize("still", [False, True])
-def test_what_was_read_meanwhile_is_read_again(still: bool) -> None:
-    """Whether the change is over by then or not."""
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_reload_waits_for_the_threads_that_read(cancelled: bool) -> None:
+    """A request may be cancelled; its thread reads on."""
 
-    async def ask() -> tuple[str, int]:
-        readers, slow = open_readers(), Slow("neither")
+    async def ask() -> None:
+        readers, slow = open_readers(), Slow()
         asking = asyncio.create_task(readers.read(slow.read))
         await begun(slow)
-        readers.stop()
-        if not still:
-            readers.go_on()
-        slow.now = "new"
+        if cancelled:
+            asking.cancel()
+            await asyncio.wait([asking])
+        stopping = asyncio.create_task(readers.stop())
+        await asyncio.sleep(0.01)
+        assert not stopping.done()
         slow.go_on.set()
-        if still:
-            await asyncio.sleep(0.01)
-            assert not asking.done()
-            readers.go_on()
-        return await asking, slow.calls
-
-    assert asyncio.run(ask()) == ("new", 2)
-
-
-def test_what_fails_because_of_the_change_is_read_again_and_what_fails_by_itself_does_not() -> None:
-    async def ask() -> None:
-        readers, calls = open_readers(), list[int]()
-
-        def read() -> str:
-            calls.append(len(calls))
-            if len(calls) == 1:
-                readers._stops += 1  # as `stop` in the loop, at that moment
-                raise AttributeError("peers")
-            if len(calls) == 2:
-                return "new"
-            raise KeyError("mine")
-
-        assert await readers.read(read) == "new"
-        with pytest.raises(KeyError, match="mine"):
-            await readers.read(read)
-        assert len(calls) == 3
+        await asyncio.wait_for(stopping, 10)
+        assert cancelled or await asking == "made"
 
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_what_a_thread_still_reads_is_closed_when_it_does_not_any_more(cancelled: bool) -> None:
-    """Who asked may have gone; the thread reads on."""
-
+def test_an_error_is_raised_to_the_request() -> None:
     async def ask() -> None:
-        readers, first, second, closed = open_readers(), Slow(), Slow(), list[str]()
-        over, really = asyncio.Queue[object](), readers._done
+        readers = open_readers()
+        with pytest.raises(ValueError, match="mine"):
+            await readers.read(lambda: int("mine"))
+        await readers.stop()  # no thread reads any more
 
-        def done(one: object) -> None:
-            really(one)
-            over.put_nowait(one)
-
-        readers._done = done  # type: ignore[method-assign]
-        asking = [asyncio.create_task(readers.read(s.read)) for s in (first, second)]
-        await begun(first)
-        await begun(second)
-        readers.close_later(lambda: closed.append("tables"))
-        if cancelled:
-            asking[0].cancel()
-            await asyncio.wait(asking[:1])
-        later = Slow()
-        asking.append(asyncio.create_task(readers.read(later.read)))  # does not know them any more
-        await begun(later)
-        first.go_on.set()
-        await over.get()
-        assert closed == []
-        second.go_on.set()
-        await asking[1]
-        await over.get()
-        assert closed == ["tables"]
-        later.go_on.set()
-        await asking[2]
-        assert closed == ["tables"]
-
-    asyncio.run(asyncio.wait_for(ask(), 30))
-
-
-def test_what_nobody_reads_is_closed_at_once() -> None:
-    async def close() -> list[int]:
-        closed: list[int] = []
-        open_readers().close_later(lambda: closed.append(1))
-        return closed
-
-    assert asyncio.run(close()) == [1]
+    asyncio.run(ask())
