@@ -31,8 +31,7 @@ def carry(old: Path, tables: Tables, strangers: AbstractSet[int] = frozenset()) 
     """Copy what is known from the tables pinned at `old` into `tables`, which are filled and not in use yet.
     An address may be another host's now: that of `strangers`, rows of the new tables.
 
-    Yields the rows of the peers that were known, when they are copied: others may have their turn in between. Raises
-    MachineError if the old tables cannot be read.
+    Yields the row of each peer that was known, when it is copied. Raises MachineError if the old tables cannot be read.
     """
     with ExitStack() as opened:
         peers, evs, srhs = (opened.enter_context(_mapped(old / f"mrc_{name}")) for name in ("peers", "evs", "srhs"))

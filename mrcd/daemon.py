@@ -18,7 +18,6 @@ from mrcd import hooks, install, libbpf, offloads, routes, statefile, view
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError
 from mrcd.events import EventLog
-from mrcd.giveway import Breath, in_steps
 from mrcd.monitor import Monitor
 from mrcd.netlink import Netlink
 from mrcd.netmessages import Route
@@ -34,8 +33,8 @@ from mrcd.topology import Peer, Plan
 
 log = logging.getLogger("mrcd")
 
-_SETTLE_S = 0.05  # netlink events come in flocks: reconcile once for each
-_ROUTES_AT_ONCE = 256  # peers; with more, a start does not wait for their routes, and other work comes in between
+_SETTLE_S = 0.05  # netlink events come in bursts: reconcile once for each burst
+_AT_ONCE = 256  # peers; with more, a start does not wait for their routes, and the event loop serves others in between
 
 
 class Daemon:
@@ -58,7 +57,6 @@ class Daemon:
         self._wake = asyncio.Event()
         self.netlink_lock = asyncio.Lock()
         self.admin_lock = asyncio.Lock()  # taken before the other
-        self._saving = asyncio.Lock()
         self.readers = Readers()
         self._relink = False  # links or addresses may be others than before
         self._reneighbour = False  # so may first hops
@@ -95,12 +93,10 @@ class Daemon:
         in_force = self._adopted.is_set()  # and not one that was refused half-way
         self._adopted.clear()
         await self.readers.stop()
-        breath = Breath()
         if self._monitoring:
             self._monitoring.cancel()
             await asyncio.wait({self._monitoring})
-            while self.monitor.drain():  # by the names that peers had
-                await breath()
+            self.monitor.listen()  # events of the plan before, by the names that peers had
         shrinks = plan.inner_mtu < self.plan.inner_mtu
         self.nics.follow(plan)
         left = set(self.plan.interfaces) - set(plan.interfaces)
@@ -108,27 +104,23 @@ class Daemon:
         dataplane.plan = plan
         before = {row: p.host.name for row, p in self.peers.items()} or view.hosts_before(self.run_dir)
         strangers = view.strangers(before, plan)
-        await breath()
         gone = self.peers.keys() - {p.host.id for p in plan.peers} | self.peers.keys() & strangers
         self.peers = {p.host.id: p for p in plan.peers}
         self._dirty &= self.peers.keys()
         for row in gone:
-            await breath()
             if in_force:  # nobody is to send to hosts that are no more
                 _log_changes(await self._routes.want(row, ()))
             self._routes.forget(row)
-        prefixes = await asyncio.to_thread(install.prefixes, plan)
-        await in_steps(install.write_peers_in_steps(tables, plan, dataplane.refresh, strangers))
-        await in_steps(dataplane.take_over(tables, strangers))
-        await in_steps(dataplane.set_prefixes_in_steps(prefixes))
+        install.write_peers(tables, plan, dataplane.refresh, strangers)
+        for n, _ in enumerate(dataplane.take_over(tables, strangers)):
+            if n % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        dataplane.set_prefixes(install.prefixes(plan))
         self.view = view.View(tables, plan, [], dataplane.pins)
-        await breath()
         monitor = Monitor(plan, tables, dataplane, self.events, self._mark)
-        await breath()
         if self._monitoring:
             monitor.follow(self.monitor, strangers)
         self.monitor = monitor
-        await breath()
         await self.steering.follow(plan, tables, self.monitor)
         if shrinks:  # mrc0's veth drops what is longer, and peers yet send it
             self._forwards_by.node["merge_ifindex"] = 0
@@ -140,9 +132,9 @@ class Daemon:
         self._write_receiver(merging=True)
         dataplane.commit()
         self._forwards_by = tables
-        await self.save_running()
+        self.save_running()
         self._dirty, self._look_at_routes = set(self.peers), True
-        if len(self.peers) <= _ROUTES_AT_ONCE:
+        if len(self.peers) <= _AT_ONCE:
             await self._write_dirty_routes()
         else:
             self._wake.set()
@@ -158,14 +150,12 @@ class Daemon:
         self._attached_at = None
         self._look_again()
 
-    async def save_running(self) -> None:
-        """What mrcctl needs when this is gone; nothing else hangs on it."""
-        async with self._saving:
-            what = self.run_dir, self.plan, self.dataplane.pins, list(self.view.hooks)
-            try:
-                await asyncio.to_thread(view.save_running, *what)
-            except OSError as e:
-                self._warn(f"{self.run_dir}: {e.strerror}: without mrcd, mrcctl will not know what has changed since")
+    def save_running(self) -> None:
+        """Writes what mrcctl needs while no daemon runs; nothing else needs the file."""
+        try:
+            view.save_running(self.run_dir, self.plan, self.dataplane.pins, self.view.hooks)
+        except OSError as e:
+            self._warn(f"{self.run_dir}: {e.strerror}: without mrcd, mrcctl will not know what has changed since")
 
     async def close(self) -> None:
         """Closes tables and programs; the data plane goes on."""
@@ -250,9 +240,7 @@ class Daemon:
                     evidence={"interface": nic},
                 )
         self.monitor.announce()  # tell the peers
-        breath = Breath()
-        for row in list(self.peers):
-            await breath()
+        for row in self.peers:
             self.dataplane.refresh(row)
             self._mark(row)
 
@@ -308,7 +296,7 @@ class Daemon:
         if self._look_at_routes:
             self._look_at_routes, self._tidy = False, True
             await self._routes.look()
-        rows = list(itertools.islice(self._dirty, _ROUTES_AT_ONCE))
+        rows = list(itertools.islice(self._dirty, _AT_ONCE))
         self._dirty.difference_update(rows)
         await self.write_routes(rows)
         if self._tidy and not self._dirty:
@@ -319,9 +307,9 @@ class Daemon:
         """Make the routes of these peers what they should be."""
         nics = self.nics.enabled()
         _log_changes(await self._routes.want(RouteKeeper.FABRIC, self._fabric))
-        breath = Breath()
-        for row in rows:
-            await breath()
+        for n, row in enumerate(rows):
+            if n % _AT_ONCE == 0:
+                await asyncio.sleep(0)
             peer = self.peers[row]
             mrc0 = self.nics.mrc0 if self.monitor.peerwatch.sprayed(row) else None
             usable = view.usable_evs(peer, self.monitor.peerwatch.routed(row))
@@ -385,7 +373,7 @@ class Daemon:
                     unsafe = hooks.is_unsafe(self.nics.ports, self.view.hooks)
                     if unsafe or self.nics.interfaces() != self._attached_at:
                         self.attach_programs()
-                        await self.save_running()
+                        self.save_running()
                     self.look_at_routes()
                 await self._write_dirty_routes()
                 self._note_settled()

@@ -159,8 +159,8 @@ class Dataplane(Links):
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), struct.pack("I", 0), node.tobytes())
 
     def take_over(self, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> Iterator[int]:
-        """Fill new tables, which know the peers and their paths, with what those before knew of these; but of
-        `strangers` nothing was known. Yields rows: others may have their turn in between."""
+        """Fill new tables, which have the peers and their paths, with the states of the tables before, but for the rows
+        in `strangers`. Yields each row when it is filled: paths with SRHs are compared one by one."""
         if not self.fresh or self.replaced is None or self.tables == self.pins:
             return
         try:
@@ -318,22 +318,10 @@ class Dataplane(Links):
 
     def set_prefixes(self, wanted: dict[bytes, int]) -> None:
         """Make the overlay trie hold exactly `wanted`: key of struct mrc_prefix → host id and policy."""
-        for _ in self.set_prefixes_in_steps(wanted):
-            pass
-
-    def set_prefixes_in_steps(self, wanted: dict[bytes, int]) -> Iterator[None]:
-        """The same; others may have their turn in between. All must be gone through."""
         for key, host_id in wanted.items():
             libbpf.update_elem(self._prefix_fd, key, struct.pack("I", host_id))
-            yield
-        unwanted = []
-        for key in libbpf.keys(self._prefix_fd, abi.PREFIX.itemsize):
-            if key not in wanted:
-                unwanted.append(key)
-            yield
-        for key in unwanted:
+        for key in [k for k in libbpf.keys(self._prefix_fd, abi.PREFIX.itemsize) if k not in wanted]:
             libbpf.delete_elem(self._prefix_fd, key)
-            yield
         # Now the programs may not go by what they remember of it.
         only = struct.pack("I", 0)
         node = np.frombuffer(libbpf.lookup_elem(self._node_fd, only, abi.NODE.itemsize) or b"", abi.NODE).copy()

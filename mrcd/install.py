@@ -1,13 +1,12 @@
 """Write a plan into the tables. What is the same path as before keeps its counters and its state."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrcd import abi, drivers
-from mrcd.giveway import by_and_by
 from mrcd.hooks import Port
 from mrcd.netmessages import Link
 from mrcd.pacing import pace
@@ -17,7 +16,7 @@ from mrcd.tables import Tables, prefix_key
 from mrcd.topology import Plan
 
 _ALL_PORTS = 0xFFFF
-_AT_ONCE = 32  # peers: their EVs fit into a cache, and others need not wait long
+_AT_ONCE = 32  # peers: their EVs fit into a CPU cache
 _POLICY_SHIFT = 16
 
 
@@ -29,25 +28,19 @@ def write_peers(
     `refresh` has the programs work out a row's usable EVs: a path leaves the rotation before it is forgotten.
     `strangers`: rows of hosts whose id was another's; nothing of what that one said is true of them.
     """
-    return [row for rows in write_peers_in_steps(tables, plan, refresh, strangers) for row in rows]
-
-
-def write_peers_in_steps(
-    tables: Tables, plan: Plan, refresh: Callable[[int], None], strangers: AbstractSet[int] = frozenset()
-) -> Iterator[list[int]]:
-    """The same; between steps of some milliseconds others may have their turn. All must be gone through."""
     wanted = {p.host.id for p in plan.peers} - strangers
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.ledgers, tables.rounds, tables.watches):
                 table[row] = np.zeros((), table.dtype)  # not what it was received from: its base is over there
-            yield []
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     turns = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
     tables.node["idle_us"], tables.node["idle_evs"] = turns.interval_ns // 1000, turns.window
+    changed = []
     for start in range(0, len(rows), _AT_ONCE):
         which = np.arange(start, min(start + _AT_ONCE, len(rows)))
-        yield _write_some(tables, plan, which, rows[which], refresh)
+        changed += _write_some(tables, plan, which, rows[which], refresh)
+    return changed
 
 
 def _write_some(
@@ -160,7 +153,7 @@ def prefixes(plan: Plan) -> dict[bytes, int]:
     networks = [(n, p.host.id) for p in plan.peers for n in p.host.prefixes]
     networks += [(n, owner) for n in named if (owner := plan.config.owner(n).id) != plan.host.id]
     found = {}
-    for n, host_id in by_and_by(networks):
+    for n, host_id in networks:
         wider = [n.supernet(new_prefix=length) for v, length in lengths if v == n.version and length <= n.prefixlen]
         _, policy = min((named[c] for c in wider if c in named), default=(0, abi.Policy.NONE))
         found[prefix_key(n.network_address.packed, n.prefixlen)] = host_id | policy << _POLICY_SHIFT

@@ -34,4 +34,4 @@ async def keep_pins(daemon: "Daemon") -> None:
                 continue
             daemon.events.add("daemon", reason="pins_restored", evidence={"lost": lost})
             log.warning("somebody took pins away (%s): pinned again", lost)
-            await daemon.save_running()
+            daemon.save_running()

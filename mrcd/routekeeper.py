@@ -1,12 +1,11 @@
-"""The routes that mrcd owns, kept as they are wanted, some at a time: a cluster has thousands.
+"""Keeps the routes that mrcd owns as they are wanted.
 
-What the kernel has is read once and then known from what was written, until somebody says to look again:
-interfaces take routes along when they go.
+The kernel's routes are read once and then known from what was written, until `look` reads them again: the kernel
+deletes routes with their interface.
 """
 
 from collections.abc import Iterable, Sequence
 
-from mrcd.giveway import Breath
 from mrcd.netlink import Netlink
 from mrcd.netmessages import Route
 
@@ -23,8 +22,6 @@ class RouteKeeper:
         self._netlink = netlink
         self._have: dict[Key, Route] = {}
         self._wanted: dict[int, Sequence[Route]] = {}
-        # How many want each. Kept, not made when it is asked for: a large set that is young holds up collections.
-        self._owners: dict[Key, int] = {}
 
     async def look(self) -> None:
         """Read what the kernel has."""
@@ -33,14 +30,10 @@ class RouteKeeper:
     async def want(self, owner: int, routes: Sequence[Route]) -> list[str]:
         """Make these an owner's routes, instead of those before. Returns what was changed, for the log."""
         keys = {r.key for r in routes}
-        former = self._wanted.get(owner, ())
-        gone = [r.key for r in former if r.key not in keys]
+        gone = [r.key for r in self._wanted.get(owner, ()) if r.key not in keys]
         self._wanted[owner] = routes
-        self._count(routes, 1)
-        self._count(former, -1)
-        breath, changes = Breath(), []
+        changes = []
         for route in routes:
-            await breath()  # to write one takes a millisecond
             before = self._have.get(route.key)
             if before != route:
                 await self._netlink.write_route(route, "replace" if before else "add")
@@ -49,28 +42,17 @@ class RouteKeeper:
         return changes + await self._delete(gone)
 
     def forget(self, owner: int) -> None:
-        """Nobody wants an owner's routes any more."""
-        self._count(self._wanted.pop(owner, ()), -1)
+        """Drops an owner; `remove_others` deletes its routes."""
+        self._wanted.pop(owner, None)
 
     async def remove_others(self) -> list[str]:
-        """Delete what nobody wants: an earlier daemon's, or of peers that are gone. Returns what was changed."""
-        breath, others = Breath(), []
-        for key in list(self._have):
-            if key not in self._owners:
-                others.append(key)
-            await breath()
-        return await self._delete(others)
-
-    def _count(self, routes: Iterable[Route], by: int) -> None:
-        for route in routes:
-            self._owners[route.key] = self._owners.get(route.key, 0) + by
-            if not self._owners[route.key]:
-                del self._owners[route.key]
+        """Deletes routes without an owner: an earlier daemon's, or those of removed peers. Returns what was changed."""
+        wanted = {r.key for routes in self._wanted.values() for r in routes}
+        return await self._delete([key for key in self._have if key not in wanted])
 
     async def _delete(self, keys: Iterable[Key]) -> list[str]:
-        breath, changes = Breath(), []
+        changes = []
         for key in keys:
-            await breath()
             route = self._have.pop(key, None)
             if route is not None:
                 await self._netlink.delete_route(route)

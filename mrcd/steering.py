@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from mrcd import lazy, policy
+from mrcd import policy
 from mrcd.abi import EvState
 from mrcd.columns import settled
 from mrcd.denials import Denials
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.events import EventLog
-from mrcd.giveway import Breath
 from mrcd.monitor import Monitor
 from mrcd.policy import Denial, Target
 from mrcd.tables import Tables
@@ -33,7 +32,7 @@ log = logging.getLogger("mrcd.steering")
 
 _AGAIN_S = 1.0  # after what did not work
 _SAVE_AGAIN_S = 10.0
-_AT_ONCE, _ROWS_AT_ONCE = 256, 128  # EVs, peers: until others have their turn
+_AT_ONCE = 256  # EVs; then the event loop serves others
 _QUIET_NS = 5_000_000  # a CPU that had chosen an EV has sent its packet by then
 _PEERS_NAMED = 10
 
@@ -85,7 +84,7 @@ class Steering:
             self.denials.tell("restored", target)
 
     async def _selected(self, target: Target) -> Found:
-        """The EVs that a target means now. In a thread: with thousands of peers the loop must not wait for it."""
+        """Returns the EVs that a target means now. Made in a thread: it takes 5 s with thousands of peers."""
         found = self._known.get(target)
         if found is None:
             found = await asyncio.to_thread(_selected, self._plan, target)
@@ -126,23 +125,15 @@ class Steering:
         """Make the tables agree with the denials. Returns what is denied now, and what is not any more."""
         self._pending = True
         means: dict[tuple[int, int], Target] = {}
-        breath = Breath()
         for target in self.denials:
             for at in await self._selected(target):
                 means.setdefault(at, target)
-                await breath()
         self._means = means
         evs = self._tables.evs
-        wanted = lazy.zeros(evs.shape, np.bool_)
+        wanted = np.zeros(evs.shape, np.bool_)
         for at in means:
             wanted[at] = True
-            await breath()
-        wrong: Found = []
-        for first in range(0, len(evs), _ROWS_AT_ONCE):
-            some = evs[first : first + _ROWS_AT_ONCE]
-            other = wanted[first : first + _ROWS_AT_ONCE] != (some["state"] == EvState.DENIED)
-            wrong += [(first + row, ev) for row, ev in np.argwhere((some["configured"] != 0) & other).tolist()]
-            await breath()
+        wrong = np.argwhere((evs["configured"] != 0) & (wanted != (evs["state"] == EvState.DENIED))).tolist()
         changed: tuple[Found, Found] = ([], [])
         for n, (row, ev) in enumerate(wrong, 1):
             deny = (row, ev) in self._means

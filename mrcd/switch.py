@@ -33,7 +33,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
             daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
             daemon.checksums.restore()
             daemon.view.hooks.clear()
-        await daemon.save_running()
+        daemon.save_running()
         daemon.events.add("daemon", reason="admin", before=before, after="detached")
         text = "detached: traffic takes the kernel's SRv6 routes, flow by flow"
         if not force:
@@ -72,7 +72,7 @@ async def attach(daemon: Daemon) -> str:
             except MrcdError:
                 daemon.attach_anew()
             raise
-        await daemon.save_running()
+        daemon.save_running()
         daemon.monitor.announce()
         daemon.events.add("daemon", reason="admin", before="detached", after="attached")
         try:

@@ -61,7 +61,7 @@ class Host:
         return set(np.flatnonzero((evs["state"] == EvState.DENIED) & (evs["configured"] != 0)).tolist())
 
     def told(self) -> list[str]:
-        self.bench.monitor.drain()
+        self.bench.monitor.listen()
         return [e["reason"] for e in self.bench.said("denial")]
 
     @property

@@ -44,7 +44,7 @@ class Host:
         self.did.append("pop" if self.detached else "all")
         self.attach(self)
 
-    async def save_running(self) -> None:
+    def save_running(self) -> None:
         self.did.append("save")
 
     async def write_routes(self, rows: set[int]) -> None:
