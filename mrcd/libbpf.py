@@ -77,9 +77,6 @@ def use(lib: Any) -> None:
     _lib = lib
 
 
-_short: Any = None
-
-
 def lib() -> Any:
     """The library handle: bcc's if the daemon has chosen it with use_bcc, else libbpf.so itself."""
     if _lib is None:
@@ -88,17 +85,6 @@ def lib() -> Any:
         except OSError as e:
             raise MachineError(f"libbpf cannot be loaded: {e}", hint="apt install libbpf1") from None
     return _lib
-
-
-def _short_calls() -> Any:
-    """The same library, whose calls keep the interpreter's lock: while another thread makes a long answer, to get it
-    back takes longer than to run a program once."""
-    global _short
-    handle = lib()._handle
-    if _short is None or _short._handle != handle:
-        _short = ct.PyDLL(None, handle=handle, use_errno=True)
-        _short.bpf_prog_test_run_opts.restype = ct.c_int
-    return _short
 
 
 def use_bcc() -> None:
@@ -360,13 +346,11 @@ def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: in
         opts.data_out, opts.data_size_out = ct.addressof(out), room
     if ctx is not None:
         opts.ctx_in, opts.ctx_size_in = ct.cast(ct.c_char_p(ctx), ct.c_void_p), len(ctx)
-    check("run a program", _short_calls().bpf_prog_test_run_opts(prog_fd, ct.byref(opts)))
+    check("run a program", lib().bpf_prog_test_run_opts(prog_fd, ct.byref(opts)))
     return opts.retval, out.raw[: opts.data_size_out] if out is not None else b""
 
 
 # ---- the ring buffer ----
-
-EVENTS_AT_ONCE = 512  # 2 ms: whoever reads has others to serve
 
 
 class Ring:
@@ -379,17 +363,15 @@ class Ring:
 
     def _take(self, _context: int | None, data: int, size: int) -> int:
         self._records.append(ct.string_at(data, size))
-        return 0 if len(self._records) < EVENTS_AT_ONCE else -errno.EAGAIN  # that one is taken all the same
+        return 0
 
     def fileno(self) -> int:
         """An epoll descriptor."""
         return check("ring buffer", lib().ring_buffer__epoll_fd(ct.c_void_p(self._ring)))
 
     def records(self) -> list[bytes]:
-        """What came since the last call, in order, EVENTS_AT_ONCE at most; `fileno` says whether there is more."""
-        result = lib().ring_buffer__consume(ct.c_void_p(self._ring))
-        if result != -errno.EAGAIN:
-            check("read the ring buffer", result)
+        """Returns what came since the last call, in order."""
+        check("read the ring buffer", lib().ring_buffer__consume(ct.c_void_p(self._ring)))
         found, self._records = self._records, []
         return found
 

@@ -11,7 +11,6 @@ from mrcd.config import Health
 from mrcd.dataplane import Dataplane
 from mrcd.events import EventLog, evidence
 from mrcd.health import hold_down_ns
-from mrcd.libbpf import EVENTS_AT_ONCE
 from mrcd.tables import Tables
 from mrcd.topology import Peer
 
@@ -27,14 +26,12 @@ class Listener:
         self._settings, self._peers, self._tables = settings, peers, tables
         self._dataplane, self._events = dataplane, events
         self.why: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}  # what the programs do not know
-        self.unread = False  # there is more in the ring buffer
         self.drain()
         self._untold = self._count_untold()
 
     def drain(self) -> bool:
-        """Log what is in the ring buffer, EVENTS_AT_ONCE at most. Returns whether a flow has stopped."""
+        """Logs what is in the ring buffer. Returns whether a flow has stopped."""
         found = self._dataplane.events()
-        self.unread = len(found) >= EVENTS_AT_ONCE
         stalled = found["ev"] == abi.EVENT_STALLED
         for record in found[~stalled]:
             self._log(record)

@@ -88,11 +88,6 @@ class Monitor:
         if self._listener.drain():
             self._work_now()
 
-    def drain(self) -> bool:
-        """Log what the programs tell. Returns whether there is more."""
-        self._listener.drain()
-        return self._listener.unread
-
     def look(self, now: int) -> None:
         """Look at what is due of losses, peers and lost events; `now` is CLOCK_MONOTONIC in ns. Raises KernelError."""
         if now - self._looked_ns >= _LOOK_NS:

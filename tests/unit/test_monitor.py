@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from mrcd import grey, libbpf, monitor, peerwatch
+from mrcd import grey, monitor, peerwatch
 from mrcd.abi import EvState, Reason
 from mrcd.errors import KernelError
 from tests.unit.played import Bench
@@ -17,7 +17,7 @@ from tests.unit.played import Bench
 def test_transitions_are_told_with_their_evidence() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE, trials=8, silent_ns=1_500_000)
-    b.monitor.drain()
+    b.monitor.listen()
     (event,) = b.said()
     assert (event["peer"], event["ev"], event["plane"], event["t1"]) == ("h1", 5, 1, 1)
     assert (event["from"], event["to"], event["reason"]) == ("GOOD", "ASSUMED_BAD", "overdue")
@@ -29,7 +29,7 @@ def test_a_return_is_told_with_its_probes_and_its_hold_down() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
     b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, trials=23, relapses=3)
-    b.monitor.drain()
+    b.monitor.listen()
     event = b.said()[-1]
     assert (event["from"], event["to"], event["reason"]) == ("ASSUMED_BAD", "GOOD", "healed")
     assert event["evidence"] == {"good_probes": 23, "hold_down_ms": 4000}
@@ -48,7 +48,7 @@ def test_an_event_of_a_path_that_is_not_configured_any_more_is_not_told() -> Non
     b = Bench()
     b.programs.change(3, 7, EvState.GOOD, Reason.PROBED)
     b.programs.change(0, 0, EvState.GOOD, Reason.PROBED)
-    b.monitor.drain()
+    b.monitor.listen()
     assert len(b.said()) == 1
 
 
@@ -59,7 +59,7 @@ def test_lost_events_are_counted_once() -> None:
     b.programs.change(1, 5, EvState.GOOD, Reason.HEALED)
     b.programs.full = False
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.LOSS)
-    b.monitor.drain()
+    b.monitor.listen()
     b.look(1000)
     b.look(1000)
     assert len(b.said()) == 1
@@ -73,14 +73,6 @@ def test_events_that_were_lost_before_the_daemon_came_are_not_told() -> None:
     b.monitor = b.another()
     b.look(1000)
     assert b.said("daemon") == []
-
-
-def test_a_full_read_of_the_ring_buffer_says_that_there_is_more() -> None:
-    b = Bench()
-    for _ in range(libbpf.EVENTS_AT_ONCE):
-        b.programs.change(1, 5, EvState.GOOD, Reason.PROBED)
-    assert b.monitor.drain()
-    assert not b.monitor.drain()
 
 
 # ---- what the daemon decides ----
@@ -100,7 +92,7 @@ def test_a_grey_failure_is_left_with_the_evidence_of_the_test() -> None:
     b = Bench()
     for _ in range(4):
         lose_on(b, 2)
-    b.monitor.drain()
+    b.monitor.listen()
     (event,) = b.said()
     assert (event["peer"], event["ev"], event["to"], event["reason"]) == ("h1", 2, "ASSUMED_BAD", "grey_loss")
     assert event["evidence"].keys() == {"lost_packets", "sent_packets", "window_s", "usual_loss_ratio"}
@@ -119,7 +111,7 @@ def test_a_grey_failure_that_a_program_left_first_keeps_the_program_s_reason() -
     b.programs.steer = left_first  # type: ignore[method-assign,assignment]
     for _ in range(4):
         lose_on(b, 2)
-    b.monitor.drain()
+    b.monitor.listen()
     assert [(e["to"], e["reason"]) for e in b.said()] == [("ASSUMED_BAD", "loss")]
 
 
