@@ -8,7 +8,6 @@ answer that differs is an error: netlink accepts and ignores attributes that it 
 
 import errno
 import socket
-import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from ipaddress import IPv6Address
@@ -17,12 +16,11 @@ from zlib import crc32
 
 from pyroute2 import AsyncIPRoute
 from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
-from pyroute2.netlink import NLM_F_MULTI, rtnl
+from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mrcd import cpus
 from mrcd.errors import KernelError, MachineError
-from mrcd.giveway import Breath
 from mrcd.netmessages import (
     PROTOCOL,
     TABLE_MAIN,
@@ -30,7 +28,6 @@ from mrcd.netmessages import (
     Link,
     Route,
     event_of,
-    forget,
     read_change,
     read_link,
     read_neighbour,
@@ -45,31 +42,13 @@ _ALIAS_MOST = 254  # characters
 _ETHERNET = 14  # bytes
 _EVENTS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
-_HEADER = struct.Struct("=IHHII")  # nlmsghdr
-
-
-class _IPRoute(AsyncIPRoute):  # type: ignore[misc]
-    """Takes what the kernel dumps message by message: pyroute2 decodes all of a datagram in one go, and the loop would
-    wait 20 to 50 ms for the routes in one."""
-
-    def enqueue(self, data: bytes, addr: object) -> None:
-        """As the base class, of a datagram's part."""
-        offset = 0
-        while len(data) - offset >= _HEADER.size:
-            length, _, flags, _, _ = _HEADER.unpack_from(data, offset)
-            if not flags & NLM_F_MULTI or length < _HEADER.size:
-                break
-            super().enqueue(data[offset : offset + length], addr)
-            offset += length + -length % 4
-        if offset < len(data):
-            super().enqueue(data[offset:], addr)
 
 
 class Netlink:
     """An open netlink socket in this network namespace. Use as an async context manager."""
 
     def __init__(self) -> None:
-        self._ipr = _IPRoute()
+        self._ipr = AsyncIPRoute()
         self._echo = AsyncIPRoute(nlm_echo=True)  # the kernel answers a write with what it made of it
 
     async def __aenter__(self) -> "Netlink":
@@ -97,7 +76,6 @@ class Netlink:
     async def _links(self) -> AsyncIterator[Link]:
         async for msg in await self._ipr.link("dump"):
             yield read_link(msg)
-            forget(msg)
 
     async def ensure_veth(
         self, name: str, peer: str, *, mtu: int, gso_max_size: int, queues: int = 1, rps: AbstractSet[int] = frozenset()
@@ -210,14 +188,12 @@ class Netlink:
 
     async def routes(self) -> dict[tuple[str, int], Route]:
         """The routes that mrcd owns, by (destination, metric)."""
-        found, breath = {}, Breath()
+        found = {}
         for family in (socket.AF_INET, socket.AF_INET6):
             async for msg in await self._ipr.route("dump", family=family):
-                await breath()
                 if msg["proto"] == PROTOCOL and msg.get("RTA_TABLE") == TABLE_MAIN:
                     route = read_route(msg)
                     found[route.key] = route
-                forget(msg)
         return found
 
     async def write_route(self, route: Route, verb: str) -> None:
@@ -230,8 +206,6 @@ class Netlink:
                 f"write route {route.dst} metric {route.metric}", e.code, hint=hint if e.code == errno.EEXIST else None
             ) from None
         made = [read_route(msg) for msg in answers if event_of(msg) == "RTM_NEWROUTE"]
-        for msg in answers:
-            forget(msg)
         if route not in made:
             raise MachineError(f"route {route.dst} was written, but the kernel has {made or 'nothing'}, not {route}")
 
@@ -268,7 +242,6 @@ class Netlink:
             one = read_neighbour(msg)
             if one.address == gateway and one.mac:
                 found[one.ifindex] = one.mac
-            forget(msg)
         return found
 
     # ---- events ----

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
-from pyroute2.netlink import nlmsg_base
 from pyroute2.netlink.rtnl.rtmsg import rtmsg_base
 
 PROTOCOL = 77  # rtm_protocol of what mrcd owns; `ip route show proto 77`
@@ -25,11 +24,6 @@ _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY P
 _srh = rtmsg_base.seg6_encap_info.ipv6_sr_hdr
 _srh.encapmodes["encap.red"] = _ENCAP_RED
 _srh.r_encapmodes[_ENCAP_RED] = "encap.red"
-
-# Each message and attribute of pyroute2 refers to itself, by a list that is for indexing by numbers alone, and an
-# address to what it is in: only a collection of garbage would free them, and one of old objects would hold up the loop.
-# So there is no such list, and who has read a message forgets it.
-nlmsg_base.chain = property(lambda self: [self], lambda self, value: None)
 
 
 @dataclass(frozen=True)
@@ -148,11 +142,6 @@ def read_change(msg: Any) -> Change:
     if event != "RTM_NEWLINK":
         return Change()
     return Change(ifindex=msg["index"], up=_up(msg["flags"]))
-
-
-def forget(msg: Any) -> None:
-    """Nothing more is read of a message but its header."""
-    msg["attrs"] = []
 
 
 def _up(flags: int) -> bool:
