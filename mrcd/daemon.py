@@ -26,7 +26,6 @@ from mrcd.pinkeeper import keep_pins
 from mrcd.readers import Readers
 from mrcd.routekeeper import RouteKeeper
 from mrcd.routewatch import keep_routes
-from mrcd.selfwatch import Durations
 from mrcd.steering import Steering
 from mrcd.tables import Tables, is_detached
 from mrcd.topology import Peer, Plan
@@ -46,7 +45,6 @@ class Daemon:
         self.events = EventLog()
         self.steering = Steering(statefile.directory(run_dir, state_dir) / statefile.FILE, self.events)
         self.started = time.monotonic()
-        self.away = Durations()  # of the loop, from its sockets
         self.dataplane = Dataplane(plan, bpffs)
         self.checksums = offloads.ReceiveChecksums(run_dir / offloads.FILE)
         self.peers: dict[int, Peer] = {}

@@ -10,7 +10,6 @@ from mrcd.config import Metrics
 from mrcd.daemon import Daemon
 from mrcd.errors import MachineError
 from mrcd.metrics import TablesCollector
-from mrcd.selfmetrics import OwnCollector
 from mrcd.webconfig import WebConfig
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -47,7 +46,6 @@ class Endpoint:
         self._web_config = WebConfig(settings.web_config) if settings.web_config else None
         registry = CollectorRegistry()
         registry.register(TablesCollector(daemon))
-        registry.register(OwnCollector(daemon))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         app = application(registry, self._web_config, daemon.readers.read)

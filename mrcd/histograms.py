@@ -1,5 +1,8 @@
-"""The programs' histograms: four linear buckets per power of two (bucket_of() in bpf/arith.h). Pure."""
+"""Histograms: the programs' with four linear buckets per power of two (bucket_of() in bpf/arith.h), and one of the
+daemon's own durations. Pure."""
 
+import bisect
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +12,26 @@ from numpy.typing import NDArray
 from mrcd.abi import BUCKETS, Histogram
 
 Counts = NDArray[np.uint64]  # (BUCKETS,)
+
+_BOUNDS_S = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Durations:
+    """A histogram of durations, with their sum and the longest."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_BOUNDS_S) + 1)
+        self.sum_s = self.longest_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Counts one duration."""
+        self._counts[bisect.bisect_left(_BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+        self.longest_s = max(self.longest_s, seconds)
+
+    def cumulative(self) -> list[tuple[float | str, int]]:
+        """Returns how many durations are no longer than each bound; the last bound is +Inf."""
+        return list(zip((*_BOUNDS_S, "+Inf"), itertools.accumulate(self._counts), strict=True))
 
 
 def lowest(bucket: int) -> int:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import faulthandler
 import fcntl
-import gc
 import json
 import logging
 import os
@@ -16,9 +15,8 @@ from typing import IO
 
 import click
 
-from mrcd import __version__, config, giveway, topology
+from mrcd import __version__, config, topology
 from mrcd.errors import MachineError, MrcdError
-from mrcd.selfwatch import TimedSelector
 from mrcd.systemd import notify, report
 from mrcd.versions import SCHEMA_VERSION
 
@@ -29,9 +27,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
-_GARBAGE = (1_000, giveway.YOUNG, 100_000)  # objects of a collection, which stops all: 2 ms; of older ones, rarely
 _RELOAD_S = 5.0
-_SWITCH_S = 0.0001  # answers are made in threads, and the loop does not wait long for them
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,16 +76,11 @@ def mrcd(
     # Nothing fast waits for this process: on a full host it must not hold up packets, nor ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     faulthandler.enable()  # systemd's watchdog ends a daemon that hangs by SIGABRT: the log then shows where
-    sys.setswitchinterval(_SWITCH_S)
     with _only_one(run_dir):
-        selector = TimedSelector()
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-            runner.run(_serve(config_path, plan, run_dir, bpffs, state_dir, selector))
+        asyncio.run(_serve(config_path, plan, run_dir, bpffs, state_dir))
 
 
-async def _serve(
-    config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None, selector: TimedSelector
-) -> None:
+async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None) -> None:
     from mrcd.api import Servers  # bcc, aiohttp and the rest only where the daemon really runs
     from mrcd.daemon import running
     from mrcd.reload import Reloader
@@ -105,11 +96,6 @@ async def _serve(
         Servers(daemon, run_dir, metrics, reloader := Reloader(daemon, config_path)),
     ):
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
-        gc.collect()
-        gc.set_threshold(*_GARBAGE)
-        gc.freeze()  # what is there by now stays: collections are to look at little, for they stop everything
-        daemon.away = selector.away
-        selector.begin()  # nobody was served before
         work = asyncio.create_task(daemon.run())
         beat = asyncio.create_task(report(daemon.settled))
         stopping = asyncio.create_task(stop.wait())

@@ -17,13 +17,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from mrcd import __version__, histograms
 from mrcd.abi import ABI_VERSION, EvState, Reason
 from mrcd.columns import Columns, ev_bits, medians, settled
 from mrcd.daemon import Daemon
-from mrcd.giveway import by_and_by, give_way
 from mrcd.tables import is_detached
 from mrcd.view import unreachable_ns
 
@@ -41,11 +39,6 @@ class TablesCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family once."""
-        for family in self._families():
-            family.samples = _Patient(family.samples)  # they are written down by whoever asked
-            yield family
-
-    def _families(self) -> Iterator[Metric]:
         paths = Paths(self._daemon)
         yield from self._build()
         yield from paths.traffic()
@@ -54,6 +47,7 @@ class TablesCollector(Collector):
         yield from self._planes()
         yield from self._histograms()
         yield from self._host()
+        yield from self._ticks()
         yield from paths.not_good()
         if self._daemon.plan.config.metrics.per_ev:
             yield from paths.each()
@@ -128,6 +122,13 @@ class TablesCollector(Collector):
             made[name].add_metric(labels, buckets, histograms.about(mine) / scale)
         yield from made.values()
 
+    def _ticks(self) -> Iterator[Metric]:
+        """Yields how long the daemon's ticks take."""
+        ticks, text = self._daemon.monitor.ticks, "The daemon ran the programs' tick, and checked losses and peers."
+        buckets = [(str(bound), float(count)) for bound, count in ticks.cumulative()]
+        yield HistogramMetricFamily("mrc_tick_seconds", text, buckets=buckets, sum_value=ticks.sum_s)
+        yield GaugeMetricFamily("mrc_tick_longest_seconds", f"The longest. {text}", value=ticks.longest_s)
+
     def _host(self) -> Iterator[Metric]:
         daemon, tables = self._daemon, self._daemon.tables
         drops = CounterMetricFamily("mrc_drops", "Packets that the programs dropped, by reason.", labels=["reason"])
@@ -154,13 +155,6 @@ class TablesCollector(Collector):
         yield GaugeMetricFamily("mrc_start_time_seconds", "When the daemon started, Unix time.", value=started)
 
 
-class _Patient(list[Sample]):
-    """Samples that go by no faster than the loop allows."""
-
-    def __iter__(self) -> Iterator[Sample]:
-        return by_and_by(super().__iter__())
-
-
 class Paths:
     """The EVs of all peers at one moment, as arrays: (peers, EVs), or (peers, planes, EVs of a plane)."""
 
@@ -181,7 +175,7 @@ class Paths:
 
     def by_peer(self, family: Metric, values: NDArray[np.generic]) -> Metric:
         """Add a value per peer, (peers,)."""
-        for name, value in by_and_by(zip(self._names, values.tolist(), strict=True)):
+        for name, value in zip(self._names, values.tolist(), strict=True):
             family.add_metric([name], float(value))  # type: ignore[attr-defined]
         return family
 
@@ -193,14 +187,13 @@ class Paths:
 
     def _by_both(self, family: Metric, values: NDArray[np.generic]) -> Metric:
         """Add a value per peer and plane, (peers, planes)."""
-        for name, row in by_and_by(zip(self._names, values.tolist(), strict=True)):
+        for name, row in zip(self._names, values.tolist(), strict=True):
             for plane, value in enumerate(row):
                 family.add_metric([name, str(plane)], float(value))  # type: ignore[attr-defined]
         return family
 
     def _per_plane(self, values: NDArray[np.generic]) -> NDArray[np.uint64]:
         """(peers, EVs) → sums (peers, planes)."""
-        give_way()
         split = values.reshape(len(self.rows), self._planes, self._width)
         return np.asarray(split.sum(axis=2, dtype=np.uint64))
 
@@ -235,7 +228,7 @@ class Paths:
         states = GaugeMetricFamily("mrc_evs", "EVs by state.", labels=["peer", "state"])
         for state in EvState:
             counts = (self._configured & (self._evs["state"] == state)).sum(axis=1)
-            for name, count in by_and_by(zip(self._names, counts.tolist(), strict=True)):
+            for name, count in zip(self._names, counts.tolist(), strict=True):
                 states.add_metric([name, state.name], float(count))
         yield states
         # One fall is forgotten for each period of being well; the table is brought up to date by the next fall.
@@ -297,7 +290,7 @@ class Paths:
             (arrived, self._arrived),
             (rtt, self._ledgers["rtt_ns"] / 1e9),
         )
-        for row, ev in by_and_by(np.argwhere(self._configured).tolist()):
+        for row, ev in np.argwhere(self._configured).tolist():
             at = [self._names[row], str(int(self._evs.record(row, ev)["plane"])), str(ev)]
             for family, of in values:
                 family.add_metric(at, float(of[row, ev]))

@@ -16,9 +16,9 @@ from mrcd import grey
 from mrcd.dataplane import Dataplane
 from mrcd.errors import MrcdError
 from mrcd.events import EventLog
+from mrcd.histograms import Durations
 from mrcd.listener import Listener
 from mrcd.peerwatch import PeerWatch
-from mrcd.selfwatch import Durations
 from mrcd.statechanges import StateChanges
 from mrcd.tables import Tables
 from mrcd.topology import Plan

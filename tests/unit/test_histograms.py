@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mrcd import abi, histograms
 from mrcd.ctl import bars
+from mrcd.histograms import Durations
 
 BPF = Path(__file__).parents[2] / "bpf"
 LARGEST = 2**64 - 1
@@ -122,3 +123,13 @@ def test_bars() -> None:
         f"  16.4 µs – 32.8 µs  {'█' * 40}  1",
     ]
     assert bars.histograms([]) == []
+
+
+def test_durations_count_what_is_no_longer_than_each_bound() -> None:
+    d = Durations()
+    for seconds in (0.0001, 0.003, 0.02, 5.0):
+        d.add(seconds)
+    found = dict(d.cumulative())
+    assert (found[0.0001], found[0.002], found[0.005], found[0.02], found[1.0], found["+Inf"]) == (1, 1, 2, 3, 3, 4)
+    assert d.longest_s == 5.0
+    assert d.sum_s == pytest.approx(5.0231)

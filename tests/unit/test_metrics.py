@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mrcd import abi, config, install, tables, topology, view
 from mrcd.abi import EvState, Histogram, Reason
 from mrcd.daemon import Daemon
+from mrcd.histograms import Durations
 from mrcd.metrics import MOST_EV_SERIES, TablesCollector
 from tests import cluster_files
 from tests.unit.arrays import TEXT, Arrays
@@ -50,7 +51,8 @@ class Host(Arrays):
     def text(self) -> str:
         """One scrape, with what the process says of itself."""
         registry = CollectorRegistry()
-        daemon = SimpleNamespace(plan=self.plan, tables=self, view=self.view, started=time.monotonic())
+        monitor = SimpleNamespace(ticks=Durations())
+        daemon = SimpleNamespace(plan=self.plan, tables=self, view=self.view, monitor=monitor, started=time.monotonic())
         registry.register(TablesCollector(cast(Daemon, daemon)))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)

@@ -111,8 +111,8 @@ def _asked(crowd: Crowd, peers: int) -> Document:
 
 
 def _reload(crowd: Crowd) -> Document:
-    """What `mrcctl reload` takes, in seconds, its start included, and how long the loop was held up: of a file that
-    says the same; of another setting of the programs; of 64 hosts less, and of these coming back."""
+    """Seconds that `mrcctl reload` takes, its start included: of the same file; of another setting of the programs;
+    of 64 hosts less, and of these coming back."""
     found: Document = {}
     for name, text in (
         ("same", crowds.cluster_file(crowd.peers)),
@@ -121,8 +121,7 @@ def _reload(crowd: Crowd) -> Document:
         ("more", crowds.cluster_file(crowd.peers)),
     ):
         crowd.rewrite(text)
-        seconds = probe.command_s(crowd, ["--timeout", "120", "reload"])[0]
-        found[name] = {"s": seconds, "held_up_s": _own(probe.scrape(crowd)[2])["loop_away"]["longest_s"]}
+        found[name] = {"s": probe.command_s(crowd, ["--timeout", "120", "reload"])[0]}
     return found
 
 
@@ -140,19 +139,11 @@ def _busy(crowd: Crowd, peers: int) -> Document:
 
 
 def _own(series: dict[str, float], before: dict[str, float] | None = None) -> Document:
-    """What the daemon measured of itself, in seconds; counts and means since `before`."""
-    found: Document = {}
-    for name in ("tick", "loop_away"):
-        count, total = (
-            series[f"mrc_{name}_seconds_{of}"] - (before or {}).get(f"mrc_{name}_seconds_{of}", 0.0)
-            for of in ("count", "sum")
-        )
-        found[name] = {
-            "count": count,
-            "mean_s": total / count if count else None,
-            "longest_s": series[f"mrc_{name}_longest_seconds"],
-        }
-    return found
+    """The daemon's ticks, in seconds; count and mean since `before`."""
+    names = (f"mrc_tick_seconds_{of}" for of in ("count", "sum"))
+    count, total = (series[name] - (before or {}).get(name, 0.0) for name in names)
+    mean_s = total / count if count else None
+    return {"tick": {"count": count, "mean_s": mean_s, "longest_s": series["mrc_tick_longest_seconds"]}}
 
 
 def requirements(run: Document) -> list[Document]:
@@ -200,7 +191,6 @@ def lines(document: Document) -> list[str]:
         "LOOK ms",
         "TICK ms",
         "LONGEST ms",
-        "AWAY ms",
         "IDLE %",
     )
     rows = []
@@ -212,7 +202,7 @@ def lines(document: Document) -> list[str]:
                 *(f"{n / _MB:.1f}" for n in (r["kernel_bytes"], r["memory"]["own_bytes"])),
                 *(f"{r[k]:.1f}" for k in ("start_s", "restart_s")),
                 *(f"{n * _MS:.1f}" for n in (r["look_s"], r["own"]["tick"]["mean_s"] or 0)),
-                *(f"{r['own_after_all'][n]['longest_s'] * _MS:.1f}" for n in ("tick", "loop_away")),
+                f"{r['own_after_all']['tick']['longest_s'] * _MS:.1f}",
                 f"{r['idle_cpu_ratio']:.2%}",
                 f"{r['busy_cpu_ratio']:.1%} ({r['busy_peers']})",
             ]
@@ -220,9 +210,9 @@ def lines(document: Document) -> list[str]:
     found = [
         "One host among peers of 256 EVs each, all GOOD; a program stands for them, and answers probes within the call",
         "that sends them, so that this is counted too. LOOK: at what each peer says and at its losses, once; TICK: a",
-        "tick of the daemon, which looks too, mean; LONGEST: the longest of these; AWAY: the longest time in which the",
-        "loop serves nobody; IDLE, BUSY: of a core; BUSY: UDP to so many peers. KERNEL: what the kernel accounts for",
-        "the maps that the daemon holds; DAEMON: its proportional set size less the part of these that it maps",
+        "tick of the daemon, which looks too, mean; LONGEST: the longest of these; IDLE, BUSY: of a core; BUSY: UDP to",
+        "so many peers. KERNEL: what the kernel accounts for the maps that the daemon holds; DAEMON: its proportional",
+        "set size less the part of these that it maps",
         *table([Column("PEERS"), *(Column(h, True) for h in (*headings, "BUSY %"))], rows, colour=False),
         "",
         "Seconds to answer: medians of three, the start of mrcctl included",
@@ -234,11 +224,8 @@ def lines(document: Document) -> list[str]:
     ]
     columns = ("SCRAPE", "status", "peers", "paths --peer", "paths --state", "paths")
     found += table([Column("PEERS"), *(Column(h, True) for h in columns)], rows, colour=False)
-    found += ["", "Seconds to reload, and for how many ms the loop was held up at most, since the start"]
-    rows = [
-        [str(r["peers"]), *(f"{r['reload'][n]['s']:.2f} ({r['reload'][n]['held_up_s'] * _MS:.0f})" for n in _RELOADS)]
-        for r in document["runs"]
-    ]
+    found += ["", "Seconds to reload, the start of mrcctl included"]
+    rows = [[str(r["peers"]), *(f"{r['reload'][n]['s']:.2f}" for n in _RELOADS)] for r in document["runs"]]
     reloads = ("NOTHING NEW", "A SETTING", "64 HOSTS LESS", "64 HOSTS MORE")
     return [*found, *table([Column("PEERS"), *(Column(h, True) for h in reloads)], rows, colour=False)]
 
