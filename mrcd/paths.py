@@ -81,7 +81,7 @@ class Paths:
                 f"there is no path {me.name} → {others[none[0]].name}: they sit under different T0s, and t1s = 0",
                 hint="set t1s, or list paths for this pair too",
             )
-        # No functools.cache: with the methods these would hold each other, and a plan is never looked for as garbage.
+        # No functools.cache on methods: its reference cycle would keep an old plan until a full garbage collection.
         self._thinned: dict[int, NDArray[np.int16]] = {}
         self._kept: dict[int, tuple[EV, ...]] = {}  # the one that was asked for last is the last
 
