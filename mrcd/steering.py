@@ -258,9 +258,8 @@ class Steering:
 
     def _answer(self, target: Target | None, changed: Found, message: str) -> Document:
         rows = _by_row(changed)
-        peers = [p for p in self._plan.peers if p.host.id in rows]
-        evs = [e for p in peers for e in p.evs if e.ev in rows[p.host.id]]
-        paths = [{"peer": e.peer, "ev": e.ev, "plane": e.plane, "t1": e.t1} for e in evs]
+        found = ((p, ev, p.place(ev)) for p in self._plan.peers for ev in rows.get(p.host.id, ()))
+        paths = [{"peer": p.host.name, "ev": ev, "plane": at[0], "t1": at[1]} for p, ev, at in found if at]
         return {
             "schema_version": SCHEMA_VERSION,
             "target": None if target is None else str(target),
