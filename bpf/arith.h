@@ -13,6 +13,7 @@
 
 #define NO_SLOT 0xffffffffu
 #define NS_PER_US 1000ULL
+#define NS_PER_MS 1000000ULL
 
 /* The inner ECN field after decapsulation (RFC 6040 §4.2, figure 4), or ECN_INVALID: drop. */
 static inline int ecn_decapsulated(__u8 inner, __u8 outer)

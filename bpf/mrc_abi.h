@@ -267,14 +267,15 @@ _Static_assert(sizeof(struct mrc_rounds) == 184, "mrc_rounds has no padding");
 struct mrc_watch {
 	__u64 due_ns; /* when the tick serves the peer next; daemon: 0 = at once */
 	__u64 swept_ns; /* when its EVs were last probed in turn; 0 = never */
-	__u64 unanswered_ns; /* when the first of the unanswered sweeps was sent */
+	__u32 unanswered_ms; /* when the first of the unanswered sweeps was sent; low bits */
+	__u32 probed_us; /* when the newest of the pending probes was sent; low bits */
 	__u64 tend[MRC_EV_WORDS]; /* a bit per EV that has a deadline: new, lagging, failed, denied, or on its ramp */
 	__u16 next; /* EV at which the next sweep begins */
 	__u8 unanswered; /* sweeps in a row without a reply; stops at 255 */
-	__u8 pending; /* probes of the newest sweep in turn that were not answered yet, at least */
+	__u8 pending; /* probes without a report that were not answered yet; stops at 255 */
 	__u8 silent; /* 1 = the peer answers nothing */
 	__u8 linked; /* planes that had a link at both ends when the tick last served the peer */
-	__u8 announce; /* daemon: 1 = probe the peer once: this host has news of itself */
+	__u8 announce; /* reports to ask for; daemon: 1 = this host has news of itself, which requests tell */
 	__u8 stalled; /* 1 = a flow has stopped: sweep it */
 };
 _Static_assert(sizeof(struct mrc_watch) == 64, "mrc_watch is one cache line");

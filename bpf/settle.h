@@ -50,7 +50,7 @@ static __always_inline void note_late(struct mrc_rounds *rounds, const struct mr
 }
 
 /* The peer answers. */
-static __always_inline void note_answer(__u32 host_id)
+static __always_inline void note_answer(__u32 host_id, int is_report)
 {
 	struct mrc_watch *watch = watch_at(host_id);
 
@@ -60,7 +60,7 @@ static __always_inline void note_answer(__u32 host_id)
 		watch->unanswered = 0;
 		watch->silent = 0;
 	}
-	if (watch->pending)
+	if (watch->pending && !is_report)
 		watch->pending--;
 }
 
@@ -151,14 +151,16 @@ static long send_trial(__u64 i, void *context)
 static __always_inline void send_trials(struct __sk_buff *skb, const struct judging *j)
 {
 	struct volleys v = { .skb = skb, .node = node(), .scratch = j->scratch };
+	const struct mrc_clock *clock;
 
 	v.request.host_id = j->host_id;
 	v.request.kind = MRC_PROBE_SUSPICION;
 	if (!v.node)
 		return;
-	/* Where many paths lose, many are tried: with one probe each after a while. */
+	/* Where many paths lose, many are tried: with one probe each after a while, or while the host's budget is spent. */
 	v.each = 1;
-	if (j->rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE) {
+	clock = tick_clock();
+	if (j->rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE && clock && clock->budget > 0) {
 		v.each = VOLLEY / j->trials;
 		j->rounds->debt += v.each * j->trials * PACKETS_PER_PROBE;
 	}
@@ -188,7 +190,7 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 	reason = settle_ev(c, &j, number);
 	if (reason)
 		return reason;
-	note_answer(host_id);
+	note_answer(host_id, !!c->probe.counts);
 	/* Else another CPU is at one, or a newer one has overtaken it: this one can be spared. */
 	if (bytes && was_asked_for(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
 		if (report_is_new(c, &j))

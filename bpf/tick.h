@@ -16,7 +16,6 @@
 #define TICK_MOST_NS 200000ULL /* a tick serves no further peer after this time */
 #define DAEMON_SILENT_NS 50000000ULL /* a daemon that runs no tick for so long is silent */
 #define SHARED_AT_ONCE 512 /* peers of a shared failure in a tick, at most */
-#define SHARED_REPORT_NS 1000000ULL /* from a probe to the report that may miss it: longer than probes are under way */
 #define UNCONFIGURED_NS 1000000000ULL
 #define DOUBTED_EVS 64 /* EVs in a sweep of a peer in doubt, at most */
 #define REPLY_LATE_NS 2000000ULL /* a reply is missing after this, or after four round trips */
@@ -185,8 +184,22 @@ static __always_inline int in_doubt(const struct tick *t, const struct mrc_round
 static __always_inline void judge_silence(const struct tick *t)
 {
 	if (t->watch->unanswered >= settings.unanswered &&
-	    aged(t->clock->now_ns, t->watch->unanswered_ns, 2 * settings.probe_interval_us * NS_PER_US))
+	    (__u32)(t->clock->now_ns / NS_PER_MS) - t->watch->unanswered_ms >= 2 * settings.probe_interval_us / 1000)
 		t->watch->silent = 1;
+}
+
+/* So many probes were sent that ask for no report. */
+static __always_inline void note_pending(struct mrc_watch *watch, __u32 sent, __u64 now)
+{
+	sent += watch->pending;
+	watch->pending = sent < 0xff ? sent : 0xff;
+	watch->probed_us = now / NS_PER_US;
+}
+
+/* Whether a probe should have been answered by now, and was not: only a report tells whether it has arrived. */
+static __always_inline int is_one_missing(const struct mrc_watch *watch, __u64 now, __u64 late_ns)
+{
+	return watch->pending && !watch->silent && (__u32)(now / NS_PER_US) - watch->probed_us >= late_ns / NS_PER_US;
 }
 
 /* Probe EVs in their turn. */
@@ -194,21 +207,26 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 {
 	struct mrc_watch *watch = t->watch;
 	__u32 sent = t->sweep.sent;
+	__u64 early_ns = 0;
 
 	t->sweep.request.kind = kind;
+	/* Peers begin at different EVs and end their first turn at different times, so that each T1 is probed all the time. */
+	if (!watch->swept_ns) {
+		watch->next = t->sweep.request.host_id * evs % settings.evs_per_peer;
+		early_ns = bpf_get_prandom_u32() % (t->sweep.node->idle_us ?: 1) * NS_PER_US;
+	}
 	t->sweep.first = watch->next < settings.evs_per_peer ? watch->next : 0;
 	bpf_loop(evs, sweep_one, &t->sweep, 0);
 	t->sweep.first = 0;
 	watch->next = (watch->next + evs) % settings.evs_per_peer;
-	watch->swept_ns = t->clock->now_ns;
+	watch->swept_ns = t->clock->now_ns - early_ns;
 	if (t->sweep.sent == sent || t->detached)
 		return;
 	if (!watch->unanswered)
-		watch->unanswered_ns = t->clock->now_ns;
+		watch->unanswered_ms = t->clock->now_ns / NS_PER_MS;
 	if (watch->unanswered < 0xff)
 		watch->unanswered++;
-	sent = t->sweep.sent - sent;
-	watch->pending = sent < 0xff ? sent : 0xff;
+	note_pending(watch, t->sweep.sent - sent, t->clock->now_ns);
 }
 
 /* Probe a peer, whether it is in doubt or it is time to, and ask for a report if it was probed. */
@@ -218,6 +236,10 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 	__u64 late_ns = reply_late_ns(rounds);
 	__u32 evs = settings.evs_per_peer;
 
+	if (is_one_missing(t->watch, t->clock->now_ns, late_ns)) {
+		t->watch->pending = 0;
+		t->watch->announce = report_chunks();
+	}
 	if (in_doubt(t, rounds)) {
 		if (t->watch->stalled || aged(t->clock->now_ns, t->watch->swept_ns, hurry_ns)) {
 			t->watch->stalled = 0;
@@ -229,11 +251,6 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 		if (t->clock->wait_ns > hurry_ns)
 			t->clock->wait_ns = hurry_ns;
 	} else if (t->watch->swept_ns && !aged(t->clock->now_ns, t->watch->swept_ns, idle_ns)) {
-		/* Some EVs did not answer: a report tells whether the probes have arrived. */
-		if (t->watch->pending && aged(t->clock->now_ns, t->watch->swept_ns, late_ns)) {
-			t->watch->pending = 0;
-			t->watch->announce = 1;
-		}
 		due_by(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
 		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)
@@ -245,16 +262,17 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 	}
 	if (!(t->sweep.sent | t->watch->announce))
 		return;
+	if (!t->sweep.sent)
+		t->sweep.request.kind = MRC_PROBE_SUSPICION;
 	if (!begin_swept_round(&t->sweep, t->peer, rounds)) {
 		if (t->watch->announce)
 			due_by(t, t->clock->now_ns + hurry_ns);
 		return;
 	}
-	t->watch->announce = 0;
-	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, t->sweep.node, &t->sweep.request)) {
-		t->sweep.sent++;
-		t->watch->pending += t->watch->pending && t->watch->pending < 0xff; /* the reply to this counts, too */
-	}
+	if (t->watch->announce && --t->watch->announce)
+		due_by(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
+	if (!resize(t, t->sweep.request.counts))
+		t->sweep.sent += send_request(t->sweep.skb, t->sweep.node, &t->sweep.request);
 	t->sweep.request.counts = 0;
 	resize(t, 0);
 }
@@ -344,7 +362,7 @@ __noinline __u32 sharing_ev(__u32 host_id, __u32 share_number)
 	return NO_SLOT;
 }
 
-/* Probe the next peer's EV that shares the fate of one that failed, and have a report asked for soon after. */
+/* Probe the next peer's EV that shares the fate of one that failed, and look soon whether it was answered. */
 static long probe_neighbour(__u64 i, void *context)
 {
 	struct tick *t = context;
@@ -372,16 +390,16 @@ static long probe_neighbour(__u64 i, void *context)
 	t->sweep.request.host_id = host_id;
 	t->sweep.request.kind = MRC_PROBE_SUSPICION;
 	sweep_one(number, &t->sweep);
-	soon_ns = t->clock->now_ns + SHARED_REPORT_NS;
-	watch->announce = 1;
-	watch->due_ns = soon_ns;
+	note_pending(watch, 1, t->clock->now_ns);
+	soon_ns = t->clock->now_ns + REPLY_LATE_NS;
+	if ((__s64)(watch->due_ns - soon_ns) > 0)
+		watch->due_ns = soon_ns;
 	return 0;
 }
 
-/* Probe the neighbours of EVs that were found dead, while the budget is not overdrawn by more than that takes once. */
+/* Probe the neighbours of EVs that were found dead, whatever the budget says: once per T1 and second (share.h). */
 static __always_inline void probe_neighbours(struct tick *t)
 {
-	__s64 least = -(__s64)(2 * settings.peers + settings.idle_probes);
 	__u32 i;
 
 	if (t->sweep.node->status & MRC_STATUS_DETACHED)
@@ -389,7 +407,7 @@ static __always_inline void probe_neighbours(struct tick *t)
 	for (i = 0; i < SHARES; i++) {
 		struct mrc_share *share = share_at(i);
 
-		if (!share || !share->left || t->clock->budget < least)
+		if (!share || !share->left)
 			continue;
 		t->clock->at = i;
 		t->sweep.sent = 0;
@@ -412,6 +430,8 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 	clock->budget += more;
 	if (clock->budget > (__s64)most)
 		clock->budget = most;
+	if (clock->budget < -(__s64)settings.idle_probes) /* what suspicion spent beyond a second's worth is forgiven */
+		clock->budget = -(__s64)settings.idle_probes;
 }
 
 /* One tick, of which the packet, `node` and `clock` are set; the packet has headers and room for a probe. Returns after

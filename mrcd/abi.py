@@ -253,7 +253,8 @@ WATCH = np.dtype(
     [
         ("due_ns", _u64),
         ("swept_ns", _u64),
-        ("unanswered_ns", _u64),
+        ("unanswered_ms", _u32),
+        ("probed_us", _u32),
         ("tend", _u64, EV_WORDS),
         ("next", _u16),
         ("unanswered", _u8),

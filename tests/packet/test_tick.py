@@ -115,11 +115,13 @@ def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]
     plain, reports = asked(wires)
     assert plain == [(p, ev) for p in (H1, H2, H5) for ev in np.flatnonzero(bench.tables.evs["configured"][p]).tolist()]
     assert reports == [H1, H2, H5]
-    arrive(bench, *EVERY)
     answered(bench)
-    tick(bench, 5000)
+    tick(bench, 10_000)  # the first turn is of any length up to that
+    assert asked(wires) == (plain, reports)
+    answered(bench)
+    tick(bench, 9000)
     assert asked(wires) == ([], [])
-    tick(bench, 6000)
+    tick(bench, 2000)
     assert asked(wires) == (plain, reports)
 
 
@@ -133,12 +135,12 @@ def test_each_sweep_takes_the_next_evs_where_peers_are_many(bench: Bench, wires:
     rest(bench, H1, H5)
     bench.tables.node["idle_evs"] = 6
     seen = []
-    for _ in range(4):
+    for _ in range(8):
         tick(bench, 1000)
         plain, _ = asked(wires)
         seen += [ev for _, ev in plain]
         answered(bench)
-    assert Counter(seen) == Counter([*EVERY, *EVERY[:8]])
+    assert Counter(seen) == Counter(3 * EVERY)
 
 
 @pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
@@ -162,6 +164,14 @@ def test_suspicion_overdraws_the_budget_and_idle_peers_wait(bench: Bench, wires:
     assert plain == [(H2, ev) for ev in EVERY]
     assert reports == [H2]
     assert bench.tables.watches["stalled"][H2] == 0
+
+
+def test_a_second_of_overdraft_is_all_that_is_owed(bench: Bench) -> None:
+    bench.tables.clock["budget"] = -(10**6)
+    bench.tables.peers["configured"] = 0
+    tick(bench, 100)
+    tick(bench)
+    assert -HEALTH.idle_probes <= bench.tables.clock["budget"] < 0
 
 
 @pytest.mark.parametrize("which", ["unconfigured", "busy"])
@@ -191,6 +201,15 @@ def test_probes_are_counted_by_kind(bench: Bench) -> None:
     assert sent(bench)[ProbeKind.IDLE.text] > before.get(ProbeKind.IDLE.text, 0)
 
 
+def test_peers_begin_at_different_evs(bench: Bench, wires: list[Tap]) -> None:
+    """So each T1 is probed all the time, to one peer or the other."""
+    bench.tables.node["idle_evs"] = 3
+    tick(bench)
+    plain, _ = asked(wires)
+    assert {ev for p, ev in plain if p == H2} == {6, 7, 8}
+    assert {ev for p, ev in plain if p == H5} == {15, 0, 1}
+
+
 def test_a_report_is_asked_for_where_a_probe_had_no_answer(bench: Bench, wires: list[Tap]) -> None:
     """The one that was asked for with the sweep came too soon to miss it."""
     rest(bench, H1, H5)
@@ -200,14 +219,28 @@ def test_a_report_is_asked_for_where_a_probe_had_no_answer(bench: Bench, wires: 
         bench.tables.watches["swept_ns"][H2] = bench.tables.watches["due_ns"][H2] = 0
         tick(bench)
         assert len(asked(wires)[0]) == EVS
-        reporting = bench.tables.evs["probe_seq"][H2].argmax()  # the report's request was a second one on it
         for ev in range(EVS - lost):
             reply(bench, ev, tx_ns=now())
-        bench.ledger(H2, reporting)["reply_seq"] -= 1
-        reply(bench, int(reporting), tx_ns=now())
         bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
         tick(bench, 10)
         assert asked(wires) == ([], [H2] * lost)
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
+def test_where_a_report_has_no_room_for_all_evs_it_is_asked_for_in_parts(bench: Bench, wires: list[Tap]) -> None:
+    rest(bench, H1, H5)
+    bench.tables.node["idle_us"] = 3_600_000_000
+    tick(bench)
+    asked(wires)
+    bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+    bench.tables.watches["unanswered"][H2] = 0
+    parts = []
+    for _ in range(4):
+        tick(bench, 10)
+        frames = [Ether(f.data)[MRCProbe] for wire in wires for f in wire.frames()]
+        parts += [f.first for f in frames if f.counts]
+        bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+    assert sorted(parts) == [0, abi.REPORT_EVS]
 
 
 # ---- new EVs ----
@@ -253,8 +286,10 @@ def test_probes_of_a_failed_ev_become_rarer_and_never_end(h2: Bench, wires: list
         elapsed += 10
         at += [elapsed] * len(asked(wires)[0])
     gaps = np.diff(at).tolist()
-    # Beside the time that is played some passes indeed.
-    assert gaps == pytest.approx(([20, 40, 80, 160, 320, 640] + [1000] * len(gaps))[: len(gaps)], rel=0.25)
+    # Beside the time that is played some passes indeed: gaps are shorter on a busy machine, never longer.
+    wanted = ([20, 40, 80, 160, 320, 640] + [1000] * len(gaps))[: len(gaps)]
+    assert all(0.4 * w <= gap <= w + 10 for gap, w in zip(gaps, wanted, strict=True)), gaps
+    assert sorted(gaps[:6]) == gaps[:6]
     assert len(gaps) > 6
 
 
@@ -264,11 +299,11 @@ def test_probes_of_a_failed_ev_are_frequent_as_soon_as_one_is_answered(h2: Bench
     reply(h2, 5, tx_ns=now())
     asked(wires)
     counts = []
-    for _ in range(10):
+    for _ in range(8):
         arrive(h2, 5)
         tick(h2, INTERVAL_MS)
         counts.append(len(asked(wires)[0]))
-    assert counts == [1] * 10
+    assert counts == [1] * 8
 
 
 def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2: Bench, wires: list[Tap]) -> None:
@@ -428,7 +463,7 @@ def neighbours(bench: Bench, wires: list[Tap]) -> tuple[list[tuple[int, int]], l
     """What is asked of other peers when EV 6 of h2 has failed: plain requests, then receivers of those for a report."""
     tick(bench)
     plain, reports = asked(wires)
-    tick(bench, 2)
+    tick(bench, 3)
     more, later = asked(wires)
     assert not [r for r in reports if r != H2]
     assert not [m for m in more if m[0] != H2]
@@ -448,13 +483,11 @@ def test_where_a_peer_has_that_path_at_another_number_it_is_found(h2: Bench, wir
     assert neighbours(h2, wires) == ([(H5, 4)], [H5])
 
 
-@pytest.mark.parametrize("what", ["loss", "not in use", "no budget", "twice", "detached"])
+@pytest.mark.parametrize("what", ["loss", "not in use", "twice", "detached"])
 def test_neighbours_are_left_alone(h2: Bench, wires: list[Tap], what: str) -> None:
     if what == "not in use":
         h2.set_state(H5, DENIED, 6)
         rest(h2, H5)
-    elif what == "no budget":
-        h2.tables.clock["budget"], h2.tables.clock["refilled_ns"] = -(10**6), NEVER
     elif what == "detached":
         h2.peer(H5)["status"] = abi.STATUS_DETACHED
     elif what == "twice":
@@ -508,12 +541,13 @@ def test_a_lagging_ev_is_probed_until_that_is_cleared_up(h2: Bench, wires: list[
 
 def test_a_peer_that_answers_nothing_is_silent_and_none_of_its_evs_to_blame(h2: Bench, wires: list[Tap]) -> None:
     h2.tables.watches["swept_ns"][H2] = 0
-    silent = []
+    begun, played = now(), 0
     serve(h2)
-    for _ in range(40):
+    while not h2.tables.watches["silent"][H2]:
         tick(h2, 5)
-        silent.append(int(h2.tables.watches["silent"][H2]))
-    assert (silent.index(1) + 1) * 5 >= 2 * INTERVAL_MS
+        played += 5
+    assert played + (now() - begun) / MS >= 2 * INTERVAL_MS
+    assert played <= 200
     assert (events(h2), h2.usable(H2)) == ([], EVERY)
     asked(wires)
     live(h2, 200)
@@ -534,6 +568,12 @@ def test_one_reply_of_any_ev_is_an_answer(h2: Bench) -> None:
     assert h2.tables.watches["silent"][H2] == 0
 
 
+@pytest.mark.parametrize(
+    "bench",
+    [Setup(health="probe_interval_ms = 5000\nidle_interval_ms = 5000\nprobe_backoff_ms = 5000")],
+    indirect=True,
+    ids=[""],
+)
 def test_sweeps_in_quick_succession_are_not_silence(h2: Bench) -> None:
     for _ in range(20):
         h2.tables.watches["stalled"][H2], h2.tables.watches["due_ns"][H2] = 1, 0

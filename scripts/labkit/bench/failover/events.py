@@ -44,7 +44,6 @@ _ALWAYS = np.iinfo(np.int64).max
 _STILL_WITHIN_NS = 40_000_000  # of a fault; later ones may be of its healing
 _GIVE_UP = 5  # this many in a row not found: so are the others
 _BUDGET_S = 600.0  # of a kind: a small loss takes a second or two to find
-_PER_KILL = 6  # faults until the daemons are started again: without them nothing comes back
 _SAY_S = 5.0
 
 
@@ -65,6 +64,7 @@ class Event:
     lost_packets: int  # data packets of the timed pair, as on the wire
     in_use: bool = True  # False: the paths had been left before
     still_ns: int | None = None  # the longest time without a byte for the receiving application, soon after the fault
+    back_ns: int | None = None  # from healing until the paths it hit were GOOD again
 
 
 class Broken(NamedTuple):
@@ -92,6 +92,7 @@ class Stage:
         self._excused_until = {h: np.zeros(b.shape, np.int64) for h, b in cluster.bad().items()}
         self._was_bad = cluster.bad()
         self._quiet = quiet
+        self._healed_ns = 0  # when the newest fault was
 
     def look(self, seconds: float = _POLL_S) -> None:
         """Wait a moment, hear the flow, and note EVs that left without having been hit."""
@@ -150,8 +151,9 @@ class Stage:
         lost = sum(n - self._quiet[at] for at, n in now.items())
         self._quiet |= now
         healed = self.lab.heal(kind.at(broken.place))[0]
+        self._healed_ns = time.monotonic_ns()
         # Without a daemon they may be found out when it is back: `excuse_no_longer` ends that.
-        self._excuse(broken.hit, _ALWAYS if kind.killed else time.monotonic_ns() + _EXCUSED_NS)
+        self._excuse(broken.hit, _ALWAYS if kind.killed else self._healed_ns + _EXCUSED_NS)
         begin_ns = int(healed["first_drop_ns"] or broken.command_ns)
         return Event(
             broken.place.plane,
@@ -178,6 +180,13 @@ class Stage:
         """Until all paths between the two ends of the flow are, both ways."""
         if not self.until(lambda: self.cluster.all_good(FLOW, FLOW[::-1]), _GOOD_WITHIN_S):
             observe.wait_until_good(self.lab, FLOW, 0)  # says which are not
+
+    def back(self, kind: Kind, event: Event) -> Event:
+        """Wait until all paths are GOOD again, and note how long that took those which the newest fault had hit."""
+        self.wait_until_good()
+        evs = self.evs(kind, Place(event.plane, event.t1))
+        good_ns = self.cluster.newest(kind.timed, evs, "state_since_ns")
+        return replace(event, back_ns=max(0, good_ns - self._healed_ns) if event.leave_ns is not None else None)
 
     def _wait_until_in_use(self, pair: Pair, evs: list[int]) -> None:
         """Until each of these EVs carries data, and a moment longer."""
@@ -252,6 +261,7 @@ def summaries(found: Sequence[Event]) -> Document:
         "lost_skbs": stats.summary([e.lost_skbs for e in used if e.lost_skbs is not None]),
         "lost_packets": stats.summary([e.lost_packets for e in used]),
         "still_ns": stats.summary([e.still_ns for e in used if e.still_ns is not None]),
+        "back_ns": stats.summary([e.back_ns for e in used if e.back_ns is not None]),
     }
 
 
@@ -260,15 +270,13 @@ def _faults(stage: Stage, kind: Kind, wanted: int) -> Iterator[Event]:
     p = stage.lab.fabric.parameters
     rotation = places(p.planes, p.t1)
     pace = Pace(kind.name, wanted)
-    size = _PER_KILL if kind.killed else 1
-    for first in range(0, wanted, size):
-        stage.wait_until_good()
-        with without_daemons(stage) if kind.killed else contextlib.nullcontext():
-            for _ in range(first, min(first + size, wanted)):
-                event = stage.fault(kind, next(rotation))
-                yield event
-                if not pace.goes_on(event.leave_ns is not None):
-                    return
+    stage.wait_until_good()
+    with without_daemons(stage) if kind.killed else contextlib.nullcontext():
+        for _ in range(wanted):
+            event = stage.back(kind, stage.fault(kind, next(rotation)))
+            yield event
+            if not pace.goes_on(event.leave_ns is not None):
+                return
 
 
 class Pace:

@@ -64,6 +64,8 @@ _T1, _LINK, _NIC = "t1:{plane}:{t1}", "link:{plane}:0:{t1}", f"nic:{SOURCE}:{{pl
 KINDS = (
     Kind("t1-blackhole", "a T1 forwards nothing, its links stay up", _T1, bounds=BLACKHOLE),
     Kind("t1-blackhole-killed", "the same while mrcd is dead on both hosts", _T1, killed=True, bounds=BLACKHOLE),
+    Kind("nic-link-killed", "mrcd dead on both hosts: the sender's NIC–T0 link drops everything", _NIC, killed=True),
+    Kind("drop-20-killed", "mrcd dead on both hosts: a T1 drops 20 %", _T1, drop=0.2, cap_s=LOSSY_CAP_S, killed=True),
     Kind("t0-t1-link", "a T0–T1 link of the sender drops everything", _LINK),
     Kind("nic-link", "the sender's NIC–T0 link drops everything (a whole plane)", _NIC),
     Kind("nic-down", "the sender's NIC–T0 link loses its carrier; timed from the command", _NIC, down=True),

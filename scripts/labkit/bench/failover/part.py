@@ -12,6 +12,7 @@ from mrcd.errors import MachineError
 # The least that FRR's bfdd can be set to: intervals of 10 ms, of which three must be missing (docs.frrouting.org, BFD).
 BFD_NS = 3 * 10_000_000
 LEAST_BITS_PER_S = 5e9
+BACK_NS = 5_000_000_000  # by the programs alone
 # Paths return soon after each fault, so that hundreds of faults take minutes.
 _GOOD_WITHIN_S = 90.0  # hold-downs of the stage before may have doubled several times
 HEALTH: dict[str, float] = {"hold_down_ms": 100, "hold_down_max_ms": 100, "good_probes": 3}
@@ -79,6 +80,9 @@ def requirements(document: Document) -> list[Document]:
         kind = BY_NAME.get(d["kind"])
         if kind and kind.bounds:
             found.append(stats.within(f"out of use after the first drop, {d['kind']}", d["leave_ns"], kind.bounds))
+        if kind and kind.killed:
+            words = f"back within {BACK_NS / 1e9:g} s of healing, {d['kind']}"
+            found.append(stats.within(words, d["back_ns"], (("max", BACK_NS),)))
         if d["kind"] == "one-way-reverse":
             lost = d["flow"]["lost_packets"]
             words = "where only what comes back is lost, nothing is lost forward, and no EV demoted"

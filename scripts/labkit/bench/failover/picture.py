@@ -9,6 +9,8 @@ _NS, _MS = 1e-9, 1e-3
 _LABELS = {
     "t1-blackhole": "T1 black hole",
     "t1-blackhole-killed": "… with mrcd killed",
+    "nic-link-killed": "NIC–T0 link, mrcd killed",
+    "drop-20-killed": "T1 drops 20 %, mrcd killed",
     "t0-t1-link": "T0–T1 link, silent",
     "nic-link": "NIC–T0 link, silent",
     "nic-down": "NIC–T0 link, carrier lost",

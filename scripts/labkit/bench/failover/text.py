@@ -27,7 +27,21 @@ def _kinds(kinds: list[Document]) -> Iterator[str]:
         return
     yield "Failover of one TCP flow h0 → h2; LEAVE: first drop to the last data packet on the path; BAD: to its verdict"
     headings = (
-        *("FAULTS", "UNFOUND", "LEAVE p50", "p99", "MAX", "BAD p50", "p99", "LOST p50", "MAX", "STILL p50", "p99"),
+        *(
+            "FAULTS",
+            "UNFOUND",
+            "LEAVE p50",
+            "p99",
+            "MAX",
+            "BAD p50",
+            "p99",
+            "LOST p50",
+            "MAX",
+            "STILL p50",
+            "p99",
+            "BACK p50",
+            "MAX",
+        ),
         *("WRONG", "Gbit/s"),
     )
     rows = [
@@ -39,6 +53,7 @@ def _kinds(kinds: list[Document]) -> Iterator[str]:
             *(duration(d["detected_ns"][p]) for p in ("p50", "p99")),
             *(count(d["lost_packets"][p]) for p in ("p50", "max")),
             *(duration(d["still_ns"][p]) for p in ("p50", "p99")),
+            *(duration(d["back_ns"][p]) for p in ("p50", "max")),
             str(len(d["wrong_demotions"])),
             f"{d['flow']['median_bits_per_s'] / 1e9:.1f}",
             d["what"],
@@ -48,6 +63,7 @@ def _kinds(kinds: list[Document]) -> Iterator[str]:
     yield from table([Column("KIND"), *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False)
     yield "LOST: data packets of the flow as on the wire, per fault; WRONG: other EVs demoted, of any host"
     yield "STILL: the longest time in which the receiver's application got nothing, within 40 ms of the fault"
+    yield "BACK: from healing until the paths are GOOD again, with hold-downs of 100 ms"
     for d in kinds:
         flapped = d["wanted"] - d["leave_ns"]["count"] if d["kind"] == "flapping" else 0
         if flapped:
