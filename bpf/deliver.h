@@ -47,18 +47,6 @@ static __always_inline __u32 popped_by_xdp(struct __sk_buff *skb)
 	return p->mark;
 }
 
-/* Whether an inner packet is of UDP. */
-static __always_inline int is_udp(void *inner, void *end, __be16 inner_proto)
-{
-	struct iphdr *ip = inner; /* an IPv6 header is longer */
-
-	if ((void *)(ip + 1) > end)
-		return 0;
-	if (inner_proto == bpf_htons(ETH_P_IP))
-		return ip->protocol == IPPROTO_UDP;
-	return ((struct ipv6hdr *)inner)->nexthdr == IPPROTO_UDP;
-}
-
 /* A popped packet's flow. */
 struct flow {
 	__u32 hash;

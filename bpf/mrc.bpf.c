@@ -237,7 +237,11 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	length -= ETH_HLEN + headers;
 	if (length <= SMALL && veil_window(a.peer))
 		return XDP_PASS; /* mrc_pop has a look at acknowledgements */
-	/* Generic XDP sees a burst that a virtual link left whole as one long packet. */
+	/* Generic XDP sees a burst that a virtual link left whole as one packet. A long one is told by its length. Of UDP a
+	 * burst may be short: only mrc_pop can tell it from a segment that the kernel cut.
+	 */
+	if (o.mrc->segments != bpf_htons(1) && length <= settings.inner_mtu && is_udp(o.mrc + 1, c.end))
+		return XDP_PASS;
 	if (length > settings.inner_mtu)
 		packets = bpf_ntohs(o.mrc->segments);
 	if (!lengths_agree(&o, bpf_xdp_get_buff_len(ctx), packets > 1))
@@ -255,7 +259,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return drop_xdp(MRC_DROP_POP_FAILED);
 	eth.h_proto = inner_proto;
 	*inner_eth = eth;
-	of_burst = of_burst && is_udp(inner_eth + 1, (void *)(long)ctx->data_end, inner_proto);
+	of_burst = of_burst && is_udp(inner_eth + 1, (void *)(long)ctx->data_end);
 	mark_popped(ctx, of_burst ? POPPED_OF_BURST : POPPED);
 	return XDP_PASS;
 }

@@ -110,6 +110,16 @@ static __always_inline int same_address(const void *a, const void *b)
 	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
 }
 
+/* Whether an inner packet is UDP, by its IP header; of one that is cut short: no. */
+static __always_inline int is_udp(const void *inner, const void *end)
+{
+	const struct iphdr *ip = inner; /* an IPv6 header is longer, and its next header is within this length */
+
+	if ((void *)(ip + 1) > end)
+		return 0;
+	return (ip->version == 4 ? ip->protocol : ((const struct ipv6hdr *)inner)->nexthdr) == IPPROTO_UDP;
+}
+
 /* Traffic class of an IPv6 header: its 8 bits straddle two bytes. */
 static __always_inline __u8 traffic_class(const struct ipv6hdr *ip6)
 {

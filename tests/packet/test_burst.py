@@ -13,7 +13,7 @@ from mrcd import features
 from mrcd.abi import KernelHas
 from mrcd.wire import MRC
 from tests.packet.cluster import H0, H2, PLANES, all_steerings, nic_mac, wire_mac
-from tests.packet.rig import Bench, Hook, Protocol
+from tests.packet.rig import Bench, Hook, Protocol, Xdp
 from tests.packet.wires import Gso, changed
 
 pytestmark = pytest.mark.root
@@ -119,6 +119,19 @@ def test_xdp_counts_a_burst_that_comes_as_one_long_packet(bench: Bench) -> None:
     out = bytes(Ether(src=wire_mac(0), dst=nic_mac(0)) / inner)
     assert bench.pop_xdp(frame, bench.ifindex["n0"]) == ("pass", out)
     assert bench.rx(H2, 0) == (3, len(inner), 0)
+
+
+@pytest.mark.parametrize("xdp", [None, "xdp-generic"])
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_short_burst_of_udp_counts_as_its_packets(bench: Bench, version: int, xdp: Xdp | None) -> None:
+    """Generic XDP sees one packet that fits the MTU."""
+    source, to = ("10.99.0.3", "10.99.0.1") if version == 4 else ("fd00:99::3", "fd00:99::1")
+    inner = (IP if version == 4 else IPv6)(src=source, dst=to) / UDP() / Raw(bytes(300))
+    wire = bench.attach_pop(1 if xdp else 0, "ipv4" if version == 4 else "ipv6", xdp)
+    frame = bench.arriving("h2", 4 if xdp else 0, inner, segments=3)
+    wire.send(frame, Gso("udp", 32 + len(inner) - 200, len(ETHERNET) + 40))
+    assert len(wire.frames()) == 1
+    assert bench.rx(H2, 4 if xdp else 0) == (3, len(inner), 0)
 
 
 @pytest.mark.parametrize("hook", ["tc", "xdp"])
