@@ -11,7 +11,7 @@ from mrcd.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 _MOMENTS = {
     *("state_since_ns", "probe_after_ns", "probe_ns", "last_tx_ns", "arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
     *("heard_ns", "asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "ticked_ns"),
-    *("due_ns", "swept_ns", "unanswered_ns", "packet_due_ns", "restless_ns", "refilled_ns", "began_ns", "now_ns"),
+    *("due_ns", "swept_ns", "packet_due_ns", "restless_ns", "refilled_ns", "began_ns", "now_ns"),
 }
 _DURATIONS = {"rtt_ns", "rtt_var_ns", "wait_ns"}
 _ADDRESSES = {"dst", "address", "sid"}
