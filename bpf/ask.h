@@ -200,6 +200,16 @@ static __noinline int can_ride(struct __sk_buff *skb)
 	       !encapsulated(skb);
 }
 
+/* Whether traffic to this peer is so dense that its end is to be noticed: many packets since the last report was asked for.
+ * Where the budget has delayed that, they count by their rate: as if a report had been asked for in time.
+ */
+static __always_inline int is_dense(const struct mrc_rotation *turn, __u64 now, __u64 asked_ns)
+{
+	__u64 each_ns = settings.probe_late_us * NS_PER_US / (settings.probe_packets ?: 1);
+
+	return turn->unprobed >= settings.probe_packets && (!turn->denied || !aged(now, asked_ns, turn->unprobed * each_ns));
+}
+
 /* Let a request ride on this packet, if one is due; it is not pushed yet, or popped already: mrc_probe makes
  * the request of a clone. Returns 1 if it did.
  */
@@ -213,16 +223,23 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	if (!rounds || !self->probe_ifindex)
 		return 0;
 	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
-	if (!report_due(rounds, turn, r->now, asked_ns, gap_us) || !may_ask(turn))
+	if (!report_due(rounds, turn, r->now, asked_ns, gap_us) || !can_ride(skb))
+		return 0;
+	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
+	if (r->number == NO_SLOT)
+		return 0;
+	if (!may_ask(turn)) {
+		turn->denied = 1;
+		return 0;
+	}
+	if (!begin_round(rounds, r, asked_ns))
 		return 0;
 	rounds->traffic_class = r->traffic_class;
-	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
-	if (r->number == NO_SLOT || !can_ride(skb) || !begin_round(rounds, r, asked_ns))
-		return 0;
-	if (turn->unprobed >= settings.probe_packets)
+	if (is_dense(turn, r->now, asked_ns))
 		set_alarm(r->host_id, r->now);
 	turn->unprobed = 0;
 	turn->unprobed_bytes = 0;
+	turn->denied = 0;
 	turn->data = 0;
 	send_ride(skb, self, ARMED_REQUEST, r);
 	return 1;
@@ -255,6 +272,25 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
 }
 
+/* Whether the answers to probes of an EV count: of those that lag or have failed none is expected. */
+static __always_inline int is_answer_expected(__u32 host_id, __u32 number, const struct mrc_ev *ev)
+{
+	const struct mrc_ledger *l = ledger_at(ev_index(host_id, number));
+
+	return l && !l->lag_ns && (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP);
+}
+
+/* A probe that asks for no report is sent. */
+static __always_inline void note_pending(__u32 host_id, __u32 number, const struct mrc_ev *ev, __u64 now)
+{
+	struct mrc_watch *watch = watch_at(host_id);
+
+	if (!watch || !is_answer_expected(host_id, number, ev))
+		return;
+	watch->pending += watch->pending < 0xff;
+	watch->probed_us = now / NS_PER_US;
+}
+
 /* The traffic class of a probe in the DSCP class of some packet: queues that mark are not to drop it. */
 static __always_inline __u8 probe_class(__u32 traffic_class)
 {
@@ -281,6 +317,8 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 	if (p.plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), p.plane->vlan))
 		return 0;
 	count_probe(r->kind);
+	if (!r->counts)
+		note_pending(r->host_id, r->number, p.ev, r->now);
 	sent = !bpf_clone_redirect(skb, p.plane->ifindex, 0);
 	if (p.plane->vlan && bpf_skb_vlan_pop(skb))
 		return 0;

@@ -272,7 +272,7 @@ struct mrc_watch {
 	__u64 tend[MRC_EV_WORDS]; /* a bit per EV that has a deadline: new, lagging, failed, denied, or on its ramp */
 	__u16 next; /* EV at which the next sweep begins */
 	__u8 unanswered; /* sweeps in a row without a reply; stops at 255 */
-	__u8 pending; /* probes without a report that were not answered yet; stops at 255 */
+	__u8 pending; /* probes of EVs that are well, without a report, that were not answered yet; stops at 255 */
 	__u8 silent; /* 1 = the peer answers nothing */
 	__u8 linked; /* planes that had a link at both ends when the tick last served the peer */
 	__u8 announce; /* reports to ask for; daemon: 1 = this host has news of itself, which requests tell */
@@ -378,7 +378,7 @@ struct mrc_rotation {
 	__u8 turns; /* of EVs whose weight is not full */
 	__u8 data; /* 1 = more than acknowledgements was pushed since then */
 	__u32 unprobed_bytes; /* inner bytes pushed since then */
-	__u32 reserved;
+	__u32 denied; /* 1 = a report was due since then, and the budget was spent */
 };
 _Static_assert(sizeof(struct mrc_rotation) == 32, "mrc_rotation never straddles two cache lines");
 

@@ -50,7 +50,7 @@ static __always_inline void note_late(struct mrc_rounds *rounds, const struct mr
 }
 
 /* The peer answers. */
-static __always_inline void note_answer(__u32 host_id, int is_report)
+static __always_inline void note_answer(__u32 host_id, int is_expected)
 {
 	struct mrc_watch *watch = watch_at(host_id);
 
@@ -60,7 +60,7 @@ static __always_inline void note_answer(__u32 host_id, int is_report)
 		watch->unanswered = 0;
 		watch->silent = 0;
 	}
-	if (watch->pending && !is_report)
+	if (watch->pending && is_expected)
 		watch->pending--;
 }
 
@@ -175,6 +175,7 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 {
 	__u32 zero = 0, bytes = counts_bytes(c);
 	struct judging j = { .host_id = host_id };
+	const struct mrc_ev *ev;
 	enum mrc_drop reason;
 
 	j.rounds = rounds_at(host_id);
@@ -190,7 +191,8 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 	reason = settle_ev(c, &j, number);
 	if (reason)
 		return reason;
-	note_answer(host_id, !!c->probe.counts);
+	ev = ev_at(ev_index(host_id, number));
+	note_answer(host_id, !c->probe.counts && ev && is_answer_expected(host_id, number, ev));
 	/* Else another CPU is at one, or a newer one has overtaken it: this one can be spared. */
 	if (bytes && was_asked_for(c, &j) && !__sync_lock_test_and_set(&j.rounds->busy, 1)) {
 		if (report_is_new(c, &j))

@@ -11,15 +11,18 @@
 #include "maps.h"
 
 #define SHARES 8 /* failures whose neighbours are being probed; a power of two */
-#define SHARE_AGAIN_NS 1000000000ULL /* the same T1 again after this, at the soonest: each neighbour's failure tells of it */
+#define SHARE_AGAIN_NS 1000000000ULL /* the same T1 again after this, at the soonest: each neighbour's failure tells of it, */
+#define SHARES_MOST 4 /* and no more than this many in that time: where many T1s fail to some peers alone, it is their T0 */
 
 struct mrc_share {
 	__u64 carrier; /* the first 64 bits, as they are on the wire */
 	__u64 ns; /* when an EV with this carrier failed */
 	__u32 number; /* EV that failed: in most peers the one with this number crosses the same T1 */
-	__u32 next; /* host id of the peer that is to be looked at next */
-	__u32 left; /* peers that are to be looked at yet */
-	__u32 reserved;
+	__u32 host_id; /* of the peer whose EV failed */
+	__u32 made; /* how often this was filled in; a count */
+	__u32 begun; /* tick: `made` when its walk over the peers began */
+	__u32 next; /* tick: host id of the peer that is to be looked at next */
+	__u32 left; /* tick: peers that are to be looked at yet */
 };
 
 struct {
@@ -47,27 +50,31 @@ __noinline int share_fate(__u32 host_id, __u32 number)
 {
 	const struct mrc_ev *ev = ev_at(ev_index(host_id, number));
 	__u64 carrier, now = bpf_ktime_get_ns();
+	__u32 zero = 0, recent = 0, i, *made;
 	struct mrc_share *share;
-	__u32 zero = 0, i, *made;
 
 	if (!ev || ev->srh_len || !settings.shared_fate)
 		return 0;
 	carrier = *(const __u64 *)ev->dst;
 	for (i = 0; i < SHARES; i++) {
 		share = share_at(i);
-		if (share && share->carrier == carrier && !aged(now, share->ns, SHARE_AGAIN_NS))
+		if (!share || aged(now, share->ns, SHARE_AGAIN_NS))
+			continue;
+		recent++;
+		if (share->carrier == carrier)
 			return 0;
 	}
+	if (recent >= SHARES_MOST)
+		return 0;
 	made = bpf_map_lookup_elem(&mrc_shares_made, &zero);
 	share = made ? share_at(__sync_fetch_and_add(made, 1)) : 0;
 	if (!share)
 		return 0;
-	share->left = 0; /* the tick leaves it alone meanwhile */
 	share->carrier = carrier;
 	share->ns = now;
 	share->number = number;
-	share->next = host_id + 1;
-	*(volatile __u32 *)&share->left = settings.peers - 1;
+	share->host_id = host_id;
+	__sync_fetch_and_add(&share->made, 1); /* last: the tick begins with it */
 	return 0;
 }
 

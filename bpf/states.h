@@ -80,7 +80,9 @@ __noinline int rank_at(__u32 index, __u32 ports)
 	}
 }
 
-/* Usable EVs being worked out. One per CPU. */
+/* Usable EVs being worked out. Index: host id, whose mrc_peer.busy is held: on Linux 6.1 packets may interrupt a program
+ * that the daemon runs, and bring another peer's report on the same CPU.
+ */
 struct mrc_choosing {
 	__u64 words[MRC_EV_WORDS];
 	__u32 planes;
@@ -91,12 +93,7 @@ struct mrc_choosing {
 	__u32 count;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_choosing);
-} mrc_choosings SEC(".maps");
+MRC_ARRAY(mrc_choosings, BPF_MAP_TYPE_ARRAY, 0, struct mrc_choosing);
 
 /* The EVs slot by slot over all planes, so that a few are of different planes. */
 static long choose_usable(__u64 turn, void *context)
@@ -120,8 +117,8 @@ static long choose_usable(__u64 turn, void *context)
  */
 __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
 {
-	__u32 zero = 0, i;
-	struct mrc_choosing *c = bpf_map_lookup_elem(&mrc_choosings, &zero);
+	struct mrc_choosing *c = bpf_map_lookup_elem(&mrc_choosings, &host_id);
+	__u32 i;
 	int rank;
 
 	if (!peer || !c)
@@ -241,6 +238,8 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 		ev->relapses = relapses_after(ev, now);
 		ledger->good = 0;
 		ledger->loss_ns = now;
+	}
+	if (after == MRC_EV_ASSUMED_BAD || after == MRC_EV_UNKNOWN) {
 		ledger->backoff = 0;
 		ledger->probe_after_ns = 0;
 	}

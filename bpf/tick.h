@@ -25,7 +25,8 @@ struct tick {
 	struct mrc_clock *clock;
 	struct mrc_watch *watch;
 	struct mrc_peer *peer;
-	__u16 changed; /* other EVs are usable than before */
+	__u8 changed; /* other EVs are usable than before */
+	__u8 probed; /* the peer was probed in this tick */
 	__u8 detached; /* this host's data plane or the peer's: its answers say nothing */
 	__u8 resizes; /* 1 = the packet can be made shorter and longer */
 };
@@ -34,6 +35,24 @@ static __always_inline void due_by(struct tick *t, __u64 ns)
 {
 	if ((__s64)(ns - t->clock->due_ns) < 0)
 		t->clock->due_ns = ns;
+}
+
+/* The same, and have the next tick come in time for it. */
+static __always_inline void urgent_by(struct tick *t, __u64 ns)
+{
+	__u64 wait_ns = aged(ns, t->clock->now_ns, TICK_REST_NS) ? ns - t->clock->now_ns : TICK_REST_NS;
+
+	due_by(t, ns);
+	if (t->clock->wait_ns > wait_ns)
+		t->clock->wait_ns = wait_ns;
+}
+
+/* Take what was sent from the budget. */
+static __always_inline void pay(struct tick *t)
+{
+	t->probed |= t->sweep.sent != 0;
+	t->clock->budget -= t->sweep.sent;
+	t->sweep.sent = 0;
 }
 
 /* Bytes of the packet from which a request is made. */
@@ -53,8 +72,8 @@ static __always_inline int sends_on(const struct mrc_ev *ev)
 	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
 }
 
-/* An EV in use: leave it if its link went, raise its weight, or end its care when all is well. */
-static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, const struct mrc_ledger *l, __u32 number)
+/* An EV in use: raise its weight, or probe it while it lags, ever more seldom. When all is well it has no deadline any more. */
+static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
 {
 	if (ev->weight < MRC_WEIGHT_FULL) {
 		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
@@ -63,14 +82,23 @@ static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, const s
 	if (ev->weight < MRC_WEIGHT_FULL)
 		return;
 	if (!l->lag_ns) {
+		l->probe_after_ns = 0;
 		clear_tend(t->watch, number);
 		if (!sends_on(ev) || l->lag_ns) /* it changed meanwhile, and its bit may have been set before */
 			tend(t->sweep.request.host_id, number);
 		return;
 	}
-	t->sweep.request.kind = MRC_PROBE_SUSPICION;
-	sweep_one(number, &t->sweep);
-	due_by(t, t->clock->now_ns + settings.probe_interval_us * NS_PER_US / 4);
+	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
+		return; /* no report will tell of it */
+	if (aged(t->clock->now_ns, l->probe_after_ns, 0)) {
+		t->sweep.request.kind = MRC_PROBE_SUSPICION;
+		sweep_one(number, &t->sweep);
+		pay(t);
+		l->probe_after_ns = t->clock->now_ns +
+				    backoff_ns(l->backoff / 4, settings.probe_interval_us / 4, settings.probe_backoff_us);
+		l->backoff += l->backoff < 100;
+	}
+	urgent_by(t, l->probe_after_ns);
 }
 
 /* An EV that failed, is new or is denied: have it return if it was well for long enough, else probe it when that is due. */
@@ -90,13 +118,13 @@ static __always_inline void tend_unused(struct tick *t, struct mrc_ev *ev, struc
 			return;
 		}
 	}
-	if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))))
-		return;
+	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
+		return; /* the sweeps in turn probe it */
 	if (!aged(t->clock->now_ns, l->probe_after_ns, 0)) {
 		due_by(t, l->probe_after_ns);
 		return;
 	}
-	if (t->clock->budget <= 0) {
+	if (t->clock->budget <= settings.idle_probes / 8) { /* the rest is for the sweeps in turn */
 		due_by(t, t->clock->now_ns + TICK_NS);
 		return;
 	}
@@ -104,6 +132,7 @@ static __always_inline void tend_unused(struct tick *t, struct mrc_ev *ev, struc
 		l->backoff = 0;
 	t->sweep.request.kind = MRC_PROBE_RETRY;
 	sweep_one(number, &t->sweep);
+	pay(t);
 	l->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
 					      settings.probe_backoff_us * NS_PER_US :
 					      backoff_ns(l->backoff, settings.probe_interval_us, settings.probe_backoff_us));
@@ -188,14 +217,6 @@ static __always_inline void judge_silence(const struct tick *t)
 		t->watch->silent = 1;
 }
 
-/* So many probes were sent that ask for no report. */
-static __always_inline void note_pending(struct mrc_watch *watch, __u32 sent, __u64 now)
-{
-	sent += watch->pending;
-	watch->pending = sent < 0xff ? sent : 0xff;
-	watch->probed_us = now / NS_PER_US;
-}
-
 /* Whether a probe should have been answered by now, and was not: only a report tells whether it has arrived. */
 static __always_inline int is_one_missing(const struct mrc_watch *watch, __u64 now, __u64 late_ns)
 {
@@ -206,7 +227,6 @@ static __always_inline int is_one_missing(const struct mrc_watch *watch, __u64 n
 static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 {
 	struct mrc_watch *watch = t->watch;
-	__u32 sent = t->sweep.sent;
 	__u64 early_ns = 0;
 
 	t->sweep.request.kind = kind;
@@ -220,59 +240,68 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 	t->sweep.first = 0;
 	watch->next = (watch->next + evs) % settings.evs_per_peer;
 	watch->swept_ns = t->clock->now_ns - early_ns;
-	if (t->sweep.sent == sent || t->detached)
+	if (!t->sweep.sent || t->detached) {
+		pay(t);
 		return;
+	}
+	pay(t);
 	if (!watch->unanswered)
 		watch->unanswered_ms = t->clock->now_ns / NS_PER_MS;
 	if (watch->unanswered < 0xff)
 		watch->unanswered++;
-	note_pending(watch, t->sweep.sent - sent, t->clock->now_ns);
 }
 
 /* Probe a peer, whether it is in doubt or it is time to, and ask for a report if it was probed. */
 static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds)
 {
 	__u64 hurry_ns = settings.probe_interval_us * NS_PER_US / 4, idle_ns = t->sweep.node->idle_us * NS_PER_US;
-	__u64 late_ns = reply_late_ns(rounds);
-	__u32 evs = settings.evs_per_peer;
+	__u32 evs = settings.evs_per_peer, missing = rounds->round - rounds->settled;
+	__u64 late_ns = reply_late_ns(rounds), doubt_ns;
 
-	if (is_one_missing(t->watch, t->clock->now_ns, late_ns)) {
-		t->watch->pending = 0;
-		t->watch->announce = report_chunks();
-	}
+
+	missing -= missing > 0; /* the first may be late */
+	doubt_ns = hurry_ns << (missing < 6 ? missing : 6);
 	if (in_doubt(t, rounds)) {
-		if (t->watch->stalled || aged(t->clock->now_ns, t->watch->swept_ns, hurry_ns)) {
+		judge_silence(t);
+		/* Less and less often where sweeps are answered and reports are not. */
+		if (t->watch->stalled || aged(t->clock->now_ns, t->watch->swept_ns, doubt_ns)) {
 			t->watch->stalled = 0;
-			judge_silence(t);
-			sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBTED_EVS ? evs : DOUBTED_EVS);
+			if (t->clock->budget > -(__s64)settings.idle_probes)
+				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBTED_EVS ? evs : DOUBTED_EVS);
 		}
 		t->clock->restless_ns = t->clock->now_ns;
-		due_by(t, t->clock->now_ns + hurry_ns);
-		if (t->clock->wait_ns > hurry_ns)
-			t->clock->wait_ns = hurry_ns;
+		urgent_by(t, t->clock->now_ns + hurry_ns);
+	} else if (is_one_missing(t->watch, t->clock->now_ns, late_ns)) {
+		t->watch->pending = 0;
+		t->watch->announce = report_chunks();
 	} else if (t->watch->swept_ns && !aged(t->clock->now_ns, t->watch->swept_ns, idle_ns)) {
 		due_by(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
 		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)
 			evs = t->sweep.node->idle_evs;
 		sweep_in_turn(t, MRC_PROBE_IDLE, evs);
-		due_by(t, t->clock->now_ns + (idle_ns < late_ns ? idle_ns : late_ns)); /* it should have answered by then */
+		due_by(t, t->clock->now_ns + idle_ns);
 	} else {
 		due_by(t, t->clock->now_ns + TICK_NS);
 	}
-	if (!(t->sweep.sent | t->watch->announce))
+	/* When what was asked should have been answered; ticks are not hurried for that. */
+	if (!t->detached && !t->watch->silent &&
+	    (t->watch->pending || t->watch->unanswered || rounds->round != rounds->settled))
+		due_by(t, t->clock->now_ns + late_ns);
+	if (!(t->probed | t->watch->announce))
 		return;
-	if (!t->sweep.sent)
+	if (!t->probed)
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
 	if (!begin_swept_round(&t->sweep, t->peer, rounds)) {
 		if (t->watch->announce)
-			due_by(t, t->clock->now_ns + hurry_ns);
+			urgent_by(t, t->clock->now_ns + hurry_ns);
 		return;
 	}
 	if (t->watch->announce && --t->watch->announce)
-		due_by(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
+		urgent_by(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
 	if (!resize(t, t->sweep.request.counts))
 		t->sweep.sent += send_request(t->sweep.skb, t->sweep.node, &t->sweep.request);
+	pay(t);
 	t->sweep.request.counts = 0;
 	resize(t, 0);
 }
@@ -287,7 +316,7 @@ static __always_inline void serve(struct tick *t, struct mrc_rounds *rounds)
 	t->sweep.request.host_id = host_id;
 	t->sweep.sent = 0;
 	t->sweep.first = 0;
-	t->changed = 0;
+	t->changed = t->probed = 0;
 	t->detached = !!(status & MRC_STATUS_DETACHED);
 	t->clock->linked = ports_both(t->sweep.node, peer) & ((1u << settings.planes) - 1);
 	if (watch->linked != t->clock->linked) {
@@ -300,7 +329,6 @@ static __always_inline void serve(struct tick *t, struct mrc_rounds *rounds)
 		bpf_loop(settings.evs_per_peer, tend_next, t, 0);
 	}
 	probe_peer(t, rounds);
-	t->clock->budget -= t->sweep.sent;
 	if (t->changed)
 		refresh_usable(peer, host_id);
 }
@@ -374,7 +402,7 @@ static long probe_neighbour(__u64 i, void *context)
 
 	(void)i;
 	t->clock->now_ns = bpf_ktime_get_ns();
-	if (!share || !share->left || aged(t->clock->now_ns, t->clock->began_ns, TICK_MOST_NS))
+	if (!share || !share->left || aged(t->clock->now_ns, t->clock->began_ns, TICK_MOST_NS / 2))
 		return 1;
 	host_id = share->next < settings.peers ? share->next : 0;
 	share->next = host_id + 1;
@@ -390,7 +418,6 @@ static long probe_neighbour(__u64 i, void *context)
 	t->sweep.request.host_id = host_id;
 	t->sweep.request.kind = MRC_PROBE_SUSPICION;
 	sweep_one(number, &t->sweep);
-	note_pending(watch, 1, t->clock->now_ns);
 	soon_ns = t->clock->now_ns + REPLY_LATE_NS;
 	if ((__s64)(watch->due_ns - soon_ns) > 0)
 		watch->due_ns = soon_ns;
@@ -407,13 +434,20 @@ static __always_inline void probe_neighbours(struct tick *t)
 	for (i = 0; i < SHARES; i++) {
 		struct mrc_share *share = share_at(i);
 
-		if (!share || !share->left)
+		if (!share)
+			continue;
+		if (share->begun != *(volatile __u32 *)&share->made) {
+			share->begun = *(volatile __u32 *)&share->made;
+			share->next = share->host_id + 1;
+			share->left = settings.peers - 1;
+		}
+		if (!share->left)
 			continue;
 		t->clock->at = i;
 		t->sweep.sent = 0;
 		t->sweep.first = 0;
 		bpf_loop(SHARED_AT_ONCE, probe_neighbour, t, 0);
-		t->clock->budget -= t->sweep.sent;
+		pay(t);
 		t->clock->wait_ns = TICK_REST_NS;
 		break; /* the others in the ticks to come */
 	}
@@ -448,7 +482,11 @@ static __always_inline __u64 tick(struct tick *t)
 	t->clock->began_ns = bpf_ktime_get_ns();
 	refill(clock, t->clock->began_ns);
 	probe_neighbours(t);
+	if (settings.peers <= TICK_PEERS) /* where the budget is short, it is not always the same who come too late */
+		clock->cursor = bpf_get_prandom_u32() % (settings.peers ?: 1);
 	bpf_loop(peers, serve_next, t, 0);
+	if (settings.peers > TICK_PEERS)
+		clock->cursor -= bpf_get_prandom_u32() % 256 % (clock->cursor + 1);
 	__sync_lock_test_and_set(&clock->busy, 0);
 	return t->clock->wait_ns;
 }

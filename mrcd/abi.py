@@ -322,7 +322,7 @@ ROTATION = np.dtype(
         ("turns", _u8),
         ("data", _u8),
         ("unprobed_bytes", _u32),
-        ("reserved", _u32),
+        ("denied", _u32),
     ]
 )
 SETTINGS = np.dtype(

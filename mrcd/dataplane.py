@@ -115,7 +115,8 @@ class Dataplane(Links):
                     libbpf.reuse_map(maps[name], fd)
         # Not pinned: these are soon full anew.
         libbpf.set_map_size(maps["mrc_owners"], libbpf.possible_cpus() * abi.OWNERS)
-        libbpf.set_map_size(maps["mrc_paces"], sizes["mrc_peers"])
+        for name in ("mrc_paces", "mrc_choosings"):
+            libbpf.set_map_size(maps[name], sizes["mrc_peers"])
         try:
             libbpf.load_object(self._obj)
         except KernelError:

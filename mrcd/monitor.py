@@ -48,6 +48,7 @@ class Monitor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.TimerHandle | None = None
         self.ticks = Durations()
+        self._said = ""  # the error of the last tick
 
     async def run(self) -> None:
         """Work until cancelled, or until something unforeseen is raised."""
@@ -66,15 +67,22 @@ class Monitor:
     def _work(self) -> None:
         """Run the tick, look at what is to be looked at, and come back when the programs want the next tick."""
         assert self._loop
-        wait_s, begun = _LOOK_NS / 1e9, time.perf_counter()
+        wait_s, begun, said = _LOOK_NS / 1e9, time.perf_counter(), ""
         try:
-            wait_s = self._dataplane.tick()
-            self.look(time.monotonic_ns())
-        except MrcdError as e:
-            log.error("%s; watching goes on", e)
+            try:
+                wait_s = self._dataplane.tick()
+            except MrcdError as e:
+                said = str(e)
+            try:
+                self.look(time.monotonic_ns())
+            except MrcdError as e:
+                said = str(e)
         except Exception as e:
             self._failed.set_exception(e)
             return
+        if said and said != self._said:  # what fails may fail in each tick
+            log.error("%s; watching goes on", said)
+        self._said = said
         self.ticks.add(time.perf_counter() - begun)
         self._next = self._loop.call_later(max(wait_s, _LEAST_S), self._work)
 

@@ -146,7 +146,7 @@ class Bench:
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         own = libbpf.maps_of(self.dataplane._obj)
-        sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8), "mrc_shares": (8, 32)}
+        sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8), "mrc_shares": (8, 40)}
         for name, (entries, size) in sizes.items():
             _fill(libbpf.map_fd(own[name]), range(entries), bytes(size))
         self.events()
