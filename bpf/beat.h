@@ -13,7 +13,7 @@
 
 #define BEAT_TYPE 0x88b5 /* EtherType for local experiments (IEEE 802): should it get into the stack, nobody takes it */
 #define BEAT_IDLE_NS 100000000ULL /* after so long without dense traffic it ends, if no peer is left to be swept */
-#define RESTLESS_NS 3000000000ULL /* longer than any back-off: something is out of use, or was a moment ago */
+#define ACTIVE_NS 3000000000ULL /* longer than any back-off: something is out of use, or was a moment ago */
 #define HURRIED_MOST 256 /* rounds: more than tbf lets through at once, after a rest */
 #define STALLS_AT_ONCE 4
 #define SWEPT_AT_ONCE 64 /* EVs */
@@ -101,7 +101,7 @@ static __always_inline int wanted_on(const struct mrc_node *self, const struct m
 	struct mrc_stall waiting;
 
 	return !bpf_map_peek_elem(&mrc_stalls, &waiting) ||
-	       (aged(now, self->ticked_ns, DAEMON_SILENT_NS) && !aged(now, clock->restless_ns, RESTLESS_NS));
+	       (aged(now, self->ticked_ns, DAEMON_SILENT_NS) && !aged(now, clock->active_ns, ACTIVE_NS));
 }
 
 /* Run the tick in place of a daemon that is silent. */

@@ -195,7 +195,7 @@ static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct m
 		l->trials = 0;
 		l->backoff = 0;
 		l->probe_after_ns = 0;
-		tend(j->host_id, number);
+		set_deadline(j->host_id, number);
 	}
 	l->tried = ev->probe_seq + VOLLEY; /* no volley yet, or one that has lost some: the rest says nothing */
 }

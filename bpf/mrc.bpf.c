@@ -9,7 +9,7 @@
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
  *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; mrc_pop hands on what it popped, and gets
  *              the probes
- *   mrc_sweep  run by the daemon: one packet in, probe requests on the EVs of a peer out
+ *   mrc_sweep  run by `mrcctl detach` without the daemon: one packet in, probe requests on the EVs of a peer out
  *   mrc_steer  run by the daemon: change the state of an EV
  *   mrc_tick   run by the daemon: serve the deadlines of all peers (tick.h)
  */
@@ -322,7 +322,7 @@ int mrc_steer(struct __sk_buff *skb)
 	if (!peer)
 		return 0;
 	if (number == STEER_REFRESH) {
-		bpf_loop(settings.evs_per_peer, tend_if_needed, &host_id, 0);
+		bpf_loop(settings.evs_per_peer, find_deadline, &host_id, 0);
 		refresh_usable(peer, host_id);
 		return 0;
 	}

@@ -269,7 +269,7 @@ struct mrc_watch {
 	__u64 swept_ns; /* when its EVs were last probed in turn; 0 = never */
 	__u32 unanswered_ms; /* when the first of the unanswered sweeps was sent; low bits */
 	__u32 probed_us; /* when the newest of the pending probes was sent; low bits */
-	__u64 tend[MRC_EV_WORDS]; /* a bit per EV that has a deadline: new, lagging, failed, denied, or on its ramp */
+	__u64 deadlines[MRC_EV_WORDS]; /* a bit per EV that has a deadline: new, lagging, failed, denied, or on its ramp */
 	__u16 next; /* EV at which the next sweep begins */
 	__u8 unanswered; /* sweeps in a row without a reply; stops at 255 */
 	__u8 pending; /* probes of EVs that are well, without a report, that were not answered yet; stops at 255 */
@@ -292,7 +292,7 @@ enum mrc_probe_kind {
 /* The tick of this host. One entry. Programs only. */
 struct mrc_clock {
 	__u64 packet_due_ns; /* when the timer packet runs the tick next, while the daemon is silent */
-	__u64 restless_ns; /* when the tick last served a peer that has an EV with a deadline, or is in doubt */
+	__u64 active_ns; /* when the tick last served a peer that has an EV with a deadline, or is in doubt */
 	__u64 refilled_ns; /* when the budget was last refilled */
 	__s64 budget; /* probes that may be sent now beyond those that traffic pays for; below 0 where overdrawn */
 	__u64 by_daemon; /* runs of the tick by the daemon; a count */

@@ -20,14 +20,14 @@ static __always_inline void observe(__u32 histogram, __u64 value)
 		(*count)++;
 }
 
-/* Have the tick look after an EV, now. */
-static __always_inline void tend(__u32 host_id, __u32 number)
+/* An EV has a deadline: have the tick serve it now. */
+static __always_inline void set_deadline(__u32 host_id, __u32 number)
 {
 	struct mrc_watch *watch = watch_at(host_id);
 
 	if (!watch)
 		return;
-	__sync_fetch_and_or(&watch->tend[(number / 64) & (MRC_EV_WORDS - 1)], 1ULL << (number % 64));
+	__sync_fetch_and_or(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], 1ULL << (number % 64));
 	watch->due_ns = 0;
 }
 
@@ -249,7 +249,7 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 	tell(host_id, number, before, after, why, now, ev, ledger);
 	begin_loss_window(ledger);
 	ledger->lag_ns = 0;
-	tend(host_id, number);
+	set_deadline(host_id, number);
 	if (after == MRC_EV_ASSUMED_BAD && (reason == MRC_REASON_OVERDUE || reason == MRC_REASON_ICMP_ERROR))
 		share_fate(host_id, number);
 	return 1;

@@ -62,9 +62,9 @@ static __always_inline int resize(const struct tick *t, __u32 counts)
 	       bpf_skb_change_tail(t->sweep.skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts), 0);
 }
 
-static __always_inline void clear_tend(struct mrc_watch *watch, __u32 number)
+static __always_inline void clear_deadline(struct mrc_watch *watch, __u32 number)
 {
-	__sync_fetch_and_and(&watch->tend[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
+	__sync_fetch_and_and(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
 }
 
 static __always_inline int sends_on(const struct mrc_ev *ev)
@@ -73,7 +73,7 @@ static __always_inline int sends_on(const struct mrc_ev *ev)
 }
 
 /* An EV in use: raise its weight, or probe it while it lags, ever more seldom. When all is well it has no deadline any more. */
-static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
 {
 	if (ev->weight < MRC_WEIGHT_FULL) {
 		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
@@ -83,9 +83,9 @@ static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, struct 
 		return;
 	if (!l->lag_ns) {
 		l->probe_after_ns = 0;
-		clear_tend(t->watch, number);
+		clear_deadline(t->watch, number);
 		if (!sends_on(ev) || l->lag_ns) /* it changed meanwhile, and its bit may have been set before */
-			tend(t->sweep.request.host_id, number);
+			set_deadline(t->sweep.request.host_id, number);
 		return;
 	}
 	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
@@ -102,7 +102,7 @@ static __always_inline void tend_used(struct tick *t, struct mrc_ev *ev, struct 
 }
 
 /* An EV that failed, is new or is denied: have it return if it was well for long enough, else probe it when that is due. */
-static __always_inline void tend_unused(struct tick *t, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
 {
 	__u32 host_id = t->sweep.request.host_id, state = ev->state;
 	__u64 hold_ns, well_ns = l->loss_ns > ev->state_since_ns ? l->loss_ns : ev->state_since_ns;
@@ -140,10 +140,10 @@ static __always_inline void tend_unused(struct tick *t, struct mrc_ev *ev, struc
 	due_by(t, l->probe_after_ns);
 }
 
-static long tend_next(__u64 i, void *context)
+static long serve_next_ev(__u64 i, void *context)
 {
 	struct tick *t = context;
-	__u32 number = next_bit(t->watch->tend, t->clock->at, settings.evs_per_peer);
+	__u32 number = next_bit(t->watch->deadlines, t->clock->at, settings.evs_per_peer);
 	__u32 index = ev_index(t->sweep.request.host_id, number);
 	struct mrc_ledger *l = ledger_at(index);
 	struct mrc_ev *ev = ev_at(index);
@@ -153,16 +153,16 @@ static long tend_next(__u64 i, void *context)
 		return 1;
 	t->clock->at = number + 1;
 	if (!ev->configured)
-		clear_tend(t->watch, number);
+		clear_deadline(t->watch, number);
 	else if (sends_on(ev))
-		tend_used(t, ev, l, number);
+		serve_used(t, ev, l, number);
 	else
-		tend_unused(t, ev, l, number);
+		serve_unused(t, ev, l, number);
 	return 0;
 }
 
 /* Have the tick look after an EV that is not in full use. */
-static long tend_if_needed(__u64 number, void *context)
+static long find_deadline(__u64 number, void *context)
 {
 	__u32 host_id = *(__u32 *)context, index = ev_index(host_id, number);
 	const struct mrc_ledger *l = ledger_at(index);
@@ -171,7 +171,7 @@ static long tend_if_needed(__u64 number, void *context)
 	if (!ev || !l)
 		return 1;
 	if (ev->configured && (!sends_on(ev) || ev->weight < MRC_WEIGHT_FULL || l->lag_ns))
-		tend(host_id, number);
+		set_deadline(host_id, number);
 	return 0;
 }
 
@@ -269,7 +269,7 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 			if (t->clock->budget > -(__s64)settings.idle_probes)
 				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBTED_EVS ? evs : DOUBTED_EVS);
 		}
-		t->clock->restless_ns = t->clock->now_ns;
+		t->clock->active_ns = t->clock->now_ns;
 		urgent_by(t, t->clock->now_ns + hurry_ns);
 	} else if (is_one_missing(t->watch, t->clock->now_ns, late_ns)) {
 		t->watch->pending = 0;
@@ -323,10 +323,10 @@ static __always_inline void serve(struct tick *t, struct mrc_rounds *rounds)
 		watch->linked = t->clock->linked;
 		bpf_loop(settings.evs_per_peer, cut_one, t, 0);
 	}
-	if (watch->tend[0] | watch->tend[1] | watch->tend[2] | watch->tend[3]) {
-		t->clock->restless_ns = t->clock->now_ns;
+	if (watch->deadlines[0] | watch->deadlines[1] | watch->deadlines[2] | watch->deadlines[3]) {
+		t->clock->active_ns = t->clock->now_ns;
 		t->clock->at = 0;
-		bpf_loop(settings.evs_per_peer, tend_next, t, 0);
+		bpf_loop(settings.evs_per_peer, serve_next_ev, t, 0);
 	}
 	probe_peer(t, rounds);
 	if (t->changed)

@@ -255,7 +255,7 @@ WATCH = np.dtype(
         ("swept_ns", _u64),
         ("unanswered_ms", _u32),
         ("probed_us", _u32),
-        ("tend", _u64, EV_WORDS),
+        ("deadlines", _u64, EV_WORDS),
         ("next", _u16),
         ("unanswered", _u8),
         ("pending", _u8),
@@ -268,7 +268,7 @@ WATCH = np.dtype(
 CLOCK = np.dtype(
     [
         ("packet_due_ns", _u64),
-        ("restless_ns", _u64),
+        ("active_ns", _u64),
         ("refilled_ns", _u64),
         ("budget", np.int64),
         ("by_daemon", _u64),

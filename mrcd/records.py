@@ -11,13 +11,13 @@ from mrcd.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 _MOMENTS = {
     *("state_since_ns", "probe_after_ns", "probe_ns", "last_tx_ns", "arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
     *("heard_ns", "asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "ticked_ns"),
-    *("due_ns", "swept_ns", "packet_due_ns", "restless_ns", "refilled_ns", "began_ns", "now_ns"),
+    *("due_ns", "swept_ns", "packet_due_ns", "active_ns", "refilled_ns", "began_ns", "now_ns"),
 }
 _DURATIONS = {"rtt_ns", "rtt_var_ns", "wait_ns"}
 _ADDRESSES = {"dst", "address", "sid"}
 _MACS = {"smac", "dmac"}
 _PLANES = {"ports", "usable_planes", "linked"}
-_EVS = {"usable", "tend"}
+_EVS = {"usable", "deadlines"}
 _ZERO = {"probe_after_ns": "at once", "due_ns": "at once", "lag_ns": "does not lag"}
 
 
@@ -74,7 +74,7 @@ def _moment(name: str, ns: int, now_ns: int) -> str:
 
 
 def _of_evs(words: Any) -> str:
-    """mrc_peer.usable or mrc_watch.tend: a bit per EV."""
+    """mrc_peer.usable or mrc_watch.deadlines: a bit per EV."""
     numbers = [64 * w + bit for w, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1]
     return f"EVs {_ranges(numbers)}" if numbers else "none"
 

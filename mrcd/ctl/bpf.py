@@ -194,7 +194,7 @@ def _fields(fields: Sequence[Document]) -> list[str]:
     lines = []
     for field in fields:
         shown, meaning = _shown(field["value"]), field["meaning"]
-        if field["field"] in ("usable", "tend"):  # the bits themselves say nothing to people
+        if field["field"] in ("usable", "deadlines"):  # the bits themselves say nothing to people
             shown, meaning = meaning, ""
         lines.append(f"  {field['field']:<16} {shown}" + (f"  ({meaning})" if meaning else ""))
     return lines

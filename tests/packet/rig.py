@@ -50,7 +50,7 @@ _STAMPS = {
     "evs": ("state_since_ns", "last_tx_ns"),
     "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns", "probe_ns", "noted_ns", "probe_after_ns"),
     "watches": ("due_ns", "swept_ns"),
-    "clock": ("packet_due_ns", "restless_ns", "refilled_ns"),
+    "clock": ("packet_due_ns", "active_ns", "refilled_ns"),
     "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "told_ns"),
 }
 

@@ -31,7 +31,7 @@ def h2(bench: Bench) -> Bench:
     bench.tables.node["idle_us"] = 3_600_000_000
     bench.tables.watches["swept_ns"] = now()
     bench.dataplane.tick()  # after which all are known to be well
-    assert tended(bench) == []
+    assert with_deadlines(bench) == []
     return bench
 
 
@@ -100,9 +100,9 @@ def fall(bench: Bench, ev: int, relapses: int = 1, reason: Reason = Reason.LOSS)
     bench.ev(H2, ev)["relapses"] = relapses
 
 
-def tended(bench: Bench) -> list[int]:
+def with_deadlines(bench: Bench) -> list[int]:
     """The EVs of h2 that have a deadline."""
-    words = bench.tables.watches["tend"][H2].tolist()
+    words = bench.tables.watches["deadlines"][H2].tolist()
     return [ev for ev in range(EVS) if words[ev // 64] >> ev % 64 & 1]
 
 
@@ -260,7 +260,7 @@ def test_a_new_ev_is_good_with_its_first_reply_and_not_before(h2: Bench, wires: 
     assert events(h2) == [(5, "UNKNOWN", "GOOD", "probed")]
     assert h2.usable(H2) == EVERY
     tick(h2)
-    assert tended(h2) == []
+    assert with_deadlines(h2) == []
 
 
 def test_a_reply_to_what_was_sent_before_proves_nothing(h2: Bench) -> None:
@@ -382,7 +382,7 @@ def weights(bench: Bench, step_ms: int = INTERVAL_MS) -> list[int]:
 
 def test_an_ev_returns_with_an_eighth_of_its_turns_and_doubles_them(h2: Bench) -> None:
     assert weights(h2) == [1, 2, 4, 8]
-    assert tended(h2) == []
+    assert with_deadlines(h2) == []
 
 
 @pytest.mark.parametrize("bench", [Setup(health="ramp_ms = 0")], indirect=True, ids=[""])
@@ -397,10 +397,10 @@ def test_another_daemon_finishes_what_was_begun(h2: Bench) -> None:
     h2.tables.watches[H2] = np.zeros((), abi.WATCH)
     h2.tables.watches["swept_ns"] = now()
     h2.dataplane.refresh(H2)
-    assert tended(h2) == [5, 6]
+    assert with_deadlines(h2) == [5, 6]
     tick(h2, 10_000)
     assert h2.ev(H2, 6)["weight"] == abi.WEIGHT_FULL
-    assert tended(h2) == [5]
+    assert with_deadlines(h2) == [5]
 
 
 # ---- links ----
@@ -533,7 +533,7 @@ def test_a_lagging_ev_is_probed_until_that_is_cleared_up(h2: Bench, wires: list[
     r.report()
     r.send(5, 3, arrive=0)
     r.report()
-    assert tended(h2) == [5]
+    assert with_deadlines(h2) == [5]
     h2.tables.ledgers["probe_after_ns"][H2] = 0
     asked(wires)
     for _ in range(5):
@@ -543,7 +543,7 @@ def test_a_lagging_ev_is_probed_until_that_is_cleared_up(h2: Bench, wires: list[
     h2.ledger(H2, 5)["lag_ns"], h2.ev(H2, 5)["state"] = 0, GOOD
     answered(h2)
     tick(h2, INTERVAL_MS)
-    assert (asked(wires)[0], tended(h2)) == ([], [])
+    assert (asked(wires)[0], with_deadlines(h2)) == ([], [])
 
 
 def test_a_peer_that_answers_nothing_is_silent_and_none_of_its_evs_to_blame(h2: Bench, wires: list[Tap]) -> None:

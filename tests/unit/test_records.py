@@ -53,10 +53,10 @@ def test_a_peer() -> None:
 
 def test_a_watch() -> None:
     record = np.zeros(1, abi.WATCH)[0]
-    record["tend"][0], record["linked"], record["swept_ns"] = 0b110, 0b11, NOW - 20_000_000
+    record["deadlines"][0], record["linked"], record["swept_ns"] = 0b110, 0b11, NOW - 20_000_000
     found = shown(record)
     assert found["due_ns"] == (0, "at once")
-    assert found["tend"][1] == "EVs 1-2"
+    assert found["deadlines"][1] == "EVs 1-2"
     assert found["linked"] == (3, "planes 0, 1")
     assert found["swept_ns"][1] == "0.020 s ago"
 
@@ -67,7 +67,7 @@ def test_the_clock() -> None:
     found = shown(record)
     assert found["budget"] == (-3, "")
     assert (found["packet_due_ns"][1], found["refilled_ns"][1]) == ("in 0.010 s", "0.000 s ago")
-    assert found["restless_ns"] == (0, "never")
+    assert found["active_ns"] == (0, "never")
 
 
 def test_a_plane() -> None:

@@ -106,7 +106,7 @@ def measure(lab: Lab, options: Options) -> Document:
     }
 
 
-_SIZED = ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_probe", "mrc_beat", "mrc_sweep", "mrc_steer")
+_SIZED = ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_probe", "mrc_beat", "mrc_sweep", "mrc_steer", "mrc_tick")
 
 
 def _bare(
