@@ -148,7 +148,7 @@ static long send_trial(__u64 i, void *context)
 }
 
 /* Probes on EVs that lag, made of the reply that made it known. */
-static __always_inline void send_trials(struct __sk_buff *skb, const struct judging *j)
+static __noinline void send_trials(struct __sk_buff *skb, const struct judging *j)
 {
 	struct volleys v = { .skb = skb, .node = node(), .scratch = j->scratch };
 	const struct mrc_clock *clock;
@@ -184,10 +184,14 @@ static __always_inline enum mrc_drop settle(struct __sk_buff *skb, const struct 
 		return MRC_DROP_BAD_PROBE;
 	j.now = bpf_ktime_get_ns();
 	j.asked_ns = bpf_be64_to_cpu(c->probe.tx_ns);
-	if (c->probe.counts &&
-	    (bytes < sizeof(struct mrc_count) ||
-	     bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST, j.scratch->count, bytes)))
-		return MRC_DROP_BAD_PROBE;
+	if (c->probe.counts) {
+		OPAQUE(bytes);
+		if (bytes < sizeof(struct mrc_count) || bytes > sizeof(j.scratch->count))
+			return MRC_DROP_BAD_PROBE;
+		OPAQUE(bytes);
+		if (bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST, j.scratch->count, bytes))
+			return MRC_DROP_BAD_PROBE;
+	}
 	reason = settle_ev(c, &j, number);
 	if (reason)
 		return reason;

@@ -10,7 +10,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd import wire
 from mrcd.config import Steering
-from mrcd.wire import DATA, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from mrcd.wire import DATA, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import Setup, nic_mac, wire_mac
 
 INNER4 = IP(src="10.99.0.1", dst="10.99.0.3", tos=0xBA) / UDP(sport=1, dport=2) / Raw(b"four")
@@ -101,7 +101,7 @@ def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, steering: 
     assert type(seen[MRC].payload) is type(payload)
     assert bytes(seen[MRC].payload) == bytes(payload)
     assert (seen[UDP].chksum, seen[IPv6].fl, seen[IPv6].hlim) == (0, 6, 64)
-    assert seen[IPv6].tc == {IP: 0xBA, IPv6: 0x2B, MRCProbe: 0}[type(payload)]
+    assert seen[IPv6].tc == {IP: 0xBA, IPv6: 0x2B, MRCProbe: ECT_0}[type(payload)]
     assert bytes(seen) == bytes(built)
 
 
