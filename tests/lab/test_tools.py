@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,10 @@ def test_trace_and_probe_without_the_daemon(healthy: Lab) -> None:
     assert {k for k, v in checks.items() if v == "FAIL"} == {"daemon.running"}
 
 
+def _has_left(lab: Lab, host: str, peer: str, ev: int) -> bool:
+    return not next(p for p in mrcctl(lab, host, "paths", "--peer", peer) if p["ev"] == ev)["usable"]
+
+
 @pytest.mark.parametrize("steering", ["srh", "ecmp"])
 def test_other_steerings(steering: str) -> None:
     with a_lab("steered", **TWO_HOSTS, steering=steering) as lab:
@@ -136,6 +141,8 @@ def test_other_steerings(steering: str) -> None:
             assert refused.stderr.startswith("mrcctl: with steering ecmp the switches choose the path")
         else:
             lab.fail("t1:0:1")
+            for host, peer in (("h0", "h1"), ("h1", "h0")):  # until then h1 may answer by that T1
+                wait_until(f"{host} has left it", partial(_has_left, lab, host, peer, 1))
             document = _json(lab, "h0", "trace", "h1", "--ev", "1", "--count", "5", *FAST)
             # Eight SIDs are more than the programs take, so the T1 is not seen from its other side.
             assert document["suspects"] == ["T0 0 – T1 1, both ways", "T1 1"]
