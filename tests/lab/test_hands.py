@@ -97,7 +97,13 @@ def reasons(lab: Lab) -> list[str]:
 
 def test_addresses_that_are_taken_away_come_back_and_nothing_is_lost(host: Lab) -> None:
     plane, overlay = status(host)["planes"][0]["address"], {"10.99.0.1", "fd00:99::1"}
-    routes = {(r["dst"], r["metric"]) for r in ip(host, "h0", "-6", "route", "show", "proto", "77")}
+
+    def found() -> set[tuple[str, int]]:
+        return {(r["dst"], r["metric"]) for r in ip(host, "h0", "-6", "route", "show", "proto", "77")}
+
+    wait_until("h1 has been heard, and its traffic goes into mrc0", lambda: ("fd00:99::2", 100) in found())
+    wait_until("so does that of its other prefix", lambda: ("fd00:100:1::/64", 100) in found())
+    routes = found()
     with Ping(host) as ping:
         ip(host, "h0", "-6", "addr", "del", f"{plane}/128", "dev", "p0")
         wait_until("the plane's address is back", lambda: plane in addresses(host, "p0"), 2)
@@ -109,10 +115,7 @@ def test_addresses_that_are_taken_away_come_back_and_nothing_is_lost(host: Lab) 
     ip(host, "h0", "addr", "flush", "dev", "mrc0")  # the kernel takes the routes with this source along
     wait_until("the overlay's addresses are back", lambda: addresses(host, "mrc0") == overlay, 2)
 
-    def again() -> bool:
-        return {(r["dst"], r["metric"]) for r in ip(host, "h0", "-6", "route", "show", "proto", "77")} == routes
-
-    wait_until("and the routes", again, 2)
+    wait_until("and the routes", lambda: found() == routes, 2)
     host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
 
 
