@@ -14,6 +14,7 @@ cost          part: what a packet costs in each program
 spread        part: how evenly one flow fills the EVs
 planes        part: one flow over planes of limited rate
 pictures      pure: the documents of these four → their pictures
+control       probe requests and replies, counted beside the data
 probing       the probes between two hosts, counted, off and on
 pairs         do two ways that were measured in pairs differ?
 overhead      part: what probes cost
