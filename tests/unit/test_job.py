@@ -10,7 +10,7 @@ import pytest
 
 from labkit.bench import control, job
 from labkit.bench.control import Sent
-from labkit.bench.job import ATTACHED, DETACHED, Job
+from labkit.bench.job import ATTACHED, DETACHED, UNPROBED, Job
 from labkit.bench.probing import Wire
 from labkit.fabric import Parameters, build
 from mrcd.errors import MachineError
@@ -31,14 +31,16 @@ def turn(ms: float) -> dict[str, Any]:
 
 
 def summary(*pairs: tuple[float, float]) -> dict[str, Any]:
-    return job.summary(9100, {ATTACHED: [turn(a) for a, _ in pairs], DETACHED: [turn(d) for _, d in pairs]})
+    turns = {ATTACHED: [turn(a) for a, _ in pairs], DETACHED: [turn(d) for _, d in pairs]}
+    return job.summary(9100, turns | {UNPROBED: turns[DETACHED]})
 
 
 def test_a_pair_is_a_turn_of_each() -> None:
     found = summary((44, 40), (60, 40), (39, 40))
     assert found["step_ratio"]["ratios"] == pytest.approx([1.1, 1.5, 0.975])
-    assert [w["median_step_ns"] for w in found["ways"]] == [44e6, 40e6]
-    assert [w["control"] is None for w in found["ways"]] == [False, True]
+    assert found["unprobed_step_ratio"]["ratios"] == [1, 1, 1]
+    assert [w["median_step_ns"] for w in found["ways"]] == [44e6, 40e6, 40e6]
+    assert [w["control"] is None for w in found["ways"]] == [False, True, False]
 
 
 @pytest.mark.parametrize(("attached", "met"), [(40, True), (44, True), (44.1, False), (30, True)])
@@ -52,15 +54,19 @@ def test_lines_say_what_was_measured() -> None:
     found = job.lines(summary(*[(50, 40)] * 6) | {"withdrawals_without_a_fault": 0})
     rows = [line.split()[:4] for line in found if line.startswith((ATTACHED, DETACHED))]
     assert rows[:2] == [[ATTACHED, "6", "50.0", "50.0"], [DETACHED, "6", "40.0", "40.0"]]
+    assert rows[2] == [*UNPROBED.split()]
     assert any("attached / detached: median 1.250" in line and "97%" in line for line in found)
-    assert sum("control packets are" in line for line in found) == 1
+    assert sum("control packets are" in line for line in found) == 2
     few = job.lines(summary((50, 40)) | {"withdrawals_without_a_fault": 0})
     assert any("median 1.250 (1.25–1.25), 1 pairs are too few" in line for line in few)
 
 
 @pytest.mark.parametrize(
     ("way", "packets", "right"),
-    [(ATTACHED, 10**6, True), (ATTACHED, 1000, False), (DETACHED, 0, True), (DETACHED, 10**6, False)],
+    [
+        *[(ATTACHED, 10**6, True), (ATTACHED, 1000, False), (UNPROBED, 1000, False)],
+        *[(DETACHED, 0, True), (DETACHED, 10**6, False)],
+    ],
 )
 def test_the_data_must_take_the_way_that_is_measured(way: str, packets: float, right: bool) -> None:
     if right:

@@ -4,6 +4,9 @@ One rank per host of the lab, two under each T0; a step is an all-reduce. The ra
 turns: `detach` has them take the kernel's SRv6 routes, one path per flow, and `attach` has them sprayed again. A pair
 is a turn of each, every second pair the other way round, so that what drifts favours neither. Packets are received
 with RPS over all CPUs and GRO both ways, on the interfaces by which they come: mrc0, or the planes' NICs.
+
+Beside these, attached while no probe rides on traffic and no acknowledgement goes twice (probing.py): what a step takes
+longer attached than so is what these cost.
 """
 
 import contextlib
@@ -24,6 +27,7 @@ from labkit.bench import control, cpu, pairs, receive
 from labkit.bench.candidates import KERNEL, MRCD
 from labkit.bench.control import Control
 from labkit.bench.part import Options, Part, requirement
+from labkit.bench.probing import Probing
 from labkit.entry import progress
 from labkit.observe import Document
 from labkit.patience import patience
@@ -35,12 +39,12 @@ STEPS, WARM_UP_STEPS = 100, 10  # of a turn
 BYTES = 16_000_000  # that a step sums
 RANKS = 4
 MOST = 1.1  # median step attached, of that detached
-ATTACHED, DETACHED = "attached", "detached"
+ATTACHED, DETACHED, UNPROBED = "attached", "detached", "attached, no probe rides"
 PROGRAM = Path(bringup.__file__).with_name("jobend.py")
 PYTHON = "/usr/bin/python3"  # apt's PyTorch is for Debian's own
 PACKAGE = "python3-torch"
 START_S, TURN_S, SWITCH_S = patience(60.0), patience(120.0), patience(15.0)
-_RECEIVES = {ATTACHED: MRCD, DETACHED: KERNEL}  # like which candidate of throughput
+_RECEIVES = {ATTACHED: MRCD, DETACHED: KERNEL, UNPROBED: MRCD}  # like which candidate of throughput
 
 
 def measure(lab: Lab, options: Options) -> Document:
@@ -50,12 +54,12 @@ def measure(lab: Lab, options: Options) -> Document:
     hosts = lab.fabric.hosts
     observe.wait_until_good(lab, hosts)
     seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in hosts}
-    runs: dict[str, list[Document]] = {ATTACHED: [], DETACHED: []}
+    runs: dict[str, list[Document]] = {ATTACHED: [], DETACHED: [], UNPROBED: []}
     number = options.pairs or PAIRS
     with Job(lab, options.versions[0]) as job:
         for n in range(number):
-            for way in (ATTACHED, DETACHED) if n % 2 == 0 else (DETACHED, ATTACHED):
-                switch(lab, way)
+            for way in runs if n % 2 == 0 else reversed(runs):
+                switch(lab, DETACHED if way == DETACHED else ATTACHED)
                 runs[way].append(_turn(lab, job, way))
             said = ", ".join(f"{way} {r[-1]['median_step_ns'] / 1e6:.1f}" for way, r in runs.items())
             progress(f"job: pair {n + 1} of {number}: median step {said} ms")
@@ -174,7 +178,11 @@ def switch(lab: Lab, way: str) -> None:
 
 def _turn(lab: Lab, job: Job, way: str) -> Document:
     hosts = lab.fabric.hosts
-    with receive.in_force(lab, _RECEIVES[way], receive.EQUAL, hosts), Control(lab, hosts) as counters:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(receive.in_force(lab, _RECEIVES[way], receive.EQUAL, hosts))
+        counters = stack.enter_context(Control(lab, hosts))
+        if way == UNPROBED:
+            stack.enter_context(Probing(lab, *hosts)).switch(False)
         job.steps(WARM_UP_STEPS)
         before, retransmitted, used, begin_ns = counters.read(), _retransmitted(lab), cpu.read(), time.monotonic_ns()
         steps_ns = job.steps(STEPS)
@@ -194,7 +202,7 @@ def _turn(lab: Lab, job: Job, way: str) -> Document:
 def check(way: str, packets: float) -> None:
     """Did the job's data take the way that is measured, by mrcd's count of packets? Raises MachineError. Pure."""
     least = STEPS * BYTES / (1 << 16)  # more than a rank sends
-    if (packets < least) if way == ATTACHED else (packets >= least / 100):
+    if (packets >= least / 100) if way == DETACHED else (packets < least):
         raise MachineError(
             f"while mrcd was {way} it sprayed {packets:.0f} packets of the job",
             hint="are the routes right? see ip route in the hosts, mrcctl peers",
@@ -216,7 +224,10 @@ def _retransmitted_in(lab: Lab, host: str) -> int:
 def summary(mtu: int, runs: dict[str, list[Document]]) -> Document:
     """All turns of both ways → medians, the ratio of pairs, and the bound. Pure."""
     medians = {way: [r["median_step_ns"] for r in turns] for way, turns in runs.items()}
-    ratio = pairs.compare([a / d for a, d in zip(medians[ATTACHED], medians[DETACHED], strict=True)])
+    ratio, unprobed = (
+        pairs.compare([a / d for a, d in zip(medians[way], medians[DETACHED], strict=True)])
+        for way in (ATTACHED, UNPROBED)
+    )
     return {
         "ranks": RANKS,
         "steps": STEPS,
@@ -231,12 +242,13 @@ def summary(mtu: int, runs: dict[str, list[Document]]) -> Document:
                 "median_cpu_s_per_step": median(r["cpu_s_per_step"] for r in turns),
                 "median_cpu_busy_ratio": median(r["cpu_busy_ratio"] for r in turns),
                 "median_retransmitted_segments_per_step": median(r["retransmitted_segments_per_step"] for r in turns),
-                "control": control.mean([r["control"] for r in turns]) if way == ATTACHED else None,
+                "control": control.mean([r["control"] for r in turns]) if way != DETACHED else None,
                 "turns": turns,
             }
             for way, turns in runs.items()
         ],
         "step_ratio": ratio,
+        "unprobed_step_ratio": unprobed,
         "requirements": [
             requirement(
                 f"a step of {RANKS} ranks takes at most {MOST:g} times as long attached as detached",
@@ -273,6 +285,7 @@ def lines(document: Document) -> list[str]:
         f"  {receive.WORDS[receive.EQUAL]}",
         *table([Column("MRCD"), *(Column(h, True) for h in headings)], rows, colour=False),
         f"median step attached / detached: {_said(document['step_ratio'])}",
+        f"{UNPROBED} / detached: {_said(document['unprobed_step_ratio'])}",
         *(f"{w['way']}: {control.words(w['control'])}" for w in document["ways"] if w["control"]),
         f"EVs withdrawn meanwhile: {document['withdrawals_without_a_fault']}",
     ]
