@@ -81,7 +81,7 @@ lint: set-up ## ruff (rules and format) and mypy (strict)
 	@$(PYTHON) -m mypy
 
 .PHONY: bench
-bench: set-up ## throughput, cost, planes, the paper's experiments, scale (12 minutes; BENCH="paper --full" for parts)
+bench: set-up ## throughput, cost, planes, the paper's experiments, scale (15 minutes; BENCH="paper --full" for parts)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench $(BENCH)
 

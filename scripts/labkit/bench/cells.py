@@ -69,7 +69,7 @@ class Cell:
 
 
 def default(mtu: int | None) -> list[Cell]:
-    """What `requirements` speaks of, and a glimpse of the other loads: five minutes."""
+    """What `requirements` speaks of, and a glimpse of the other loads: seven minutes."""
     direct, lab = mtu or MTU["direct"], mtu or MTU["lab"]
     context = (KERNEL_ECMP, MPTCP)
     udp_64, udp_1400, udp_8900 = LOADS[2:]

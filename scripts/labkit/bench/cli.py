@@ -98,7 +98,7 @@ def bench(
 ) -> int:
     """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
 
-    Without a PART: throughput, cost, planes, paper and scale, in about thirteen minutes. The others are spread,
+    Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The others are spread,
     tunnels, job, overhead, lifecycle, calm and failover. Exit code 1 if a bound is not kept, 2 if a part cannot be
     measured. Progress goes to stderr.
     """
