@@ -84,7 +84,7 @@ static long mark_ev(__u64 i, void *context)
 		return 1;
 	tx = *(volatile __u64 *)&ev->tx_packets;
 	probes = *(volatile __u32 *)&ev->probe_seq;
-	window = m->window + lateness(l->late_ns, m->least_ns);
+	window = arrival_window(m->window, l->late_ns, m->least_ns);
 	/* What was noted is older than the window, unless this EV's is longer than reports are apart: then it is kept
 	 * until it is, and what was there at the report before has not become younger.
 	 */
