@@ -100,7 +100,7 @@ int mrc_push(struct __sk_buff *skb)
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
 	if (ack && policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, &tcp, request.now))
 		send_ride(skb, self, ARMED_TWIN, &request);
-	if (!classed_ev(skb, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
+	if (!classed_ev(skb, &inner, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
