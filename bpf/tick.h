@@ -62,6 +62,20 @@ static __always_inline int resize(const struct tick *t, __u32 counts)
 	       bpf_skb_change_tail(t->sweep.skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts), 0);
 }
 
+/* Probe an EV that answers small probes by one as long as the longest data packet: some paths lose only these. (The kernel
+ * lets no program make the timer packet longer, which counts as encapsulated: what is made of it has a report's length.)
+ */
+static __always_inline void retry(struct tick *t, const struct mrc_ev *ev, const struct mrc_ledger *l, __u32 number)
+{
+	int longer = l->good && t->resizes && !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
+
+	t->sweep.request.kind = MRC_PROBE_RETRY;
+	sweep_one(number, &t->sweep);
+	if (longer)
+		resize(t, 0);
+	pay(t);
+}
+
 static __always_inline void clear_deadline(struct mrc_watch *watch, __u32 number)
 {
 	__sync_fetch_and_and(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
@@ -130,9 +144,7 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 	}
 	if (l->good || l->reply_seq == ev->probe_seq)
 		l->backoff = 0;
-	t->sweep.request.kind = MRC_PROBE_RETRY;
-	sweep_one(number, &t->sweep);
-	pay(t);
+	retry(t, ev, l, number);
 	l->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
 					      settings.probe_backoff_us * NS_PER_US :
 					      backoff_ns(l->backoff, settings.probe_interval_us, settings.probe_backoff_us));

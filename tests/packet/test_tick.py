@@ -4,8 +4,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
-from scapy.packet import Raw
+from scapy.packet import Packet, Raw
 
 from mrcd import abi, health
 from mrcd.abi import EvState, ProbeKind, Reason
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.root
 UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = EvState
 HEALTH = Health()
 INTERVAL_MS = HEALTH.probe_interval_ms
+ETH_HLEN, IP_HLEN = 14, 40
 TICK_S, DOUBT_S = 0.02, INTERVAL_MS / 4000  # bpf/tick.h
 
 
@@ -304,6 +306,29 @@ def test_probes_of_a_failed_ev_are_frequent_as_soon_as_one_is_answered(h2: Bench
         tick(h2, INTERVAL_MS)
         counts.append(len(asked(wires)[0]))
     assert counts == [1] * 8
+
+
+def retried(bench: Bench, wires: list[Tap]) -> Packet:
+    """The probe of a failed EV that is due now."""
+    tick(bench, INTERVAL_MS)
+    (frame,) = (f for wire in wires for f in map(Ether, (x.data for x in wire.frames())) if not f[MRCProbe].counts)
+    return frame
+
+
+def test_a_failed_ev_that_answers_is_probed_by_packets_as_long_as_the_longest_data(
+    h2: Bench, wires: list[Tap]
+) -> None:
+    """A path that loses only long packets would else return, and fall again, for ever."""
+    fall(h2, 5)
+    assert len(retried(h2, wires)) < 300
+    longest = len(bytes(h2.sent(H2, 5, Raw(bytes(h2.plan.inner_mtu)))))
+    for _ in range(3):
+        arrive(h2, 5)
+        probe = retried(h2, wires)
+        assert len(probe) == longest == ETH_HLEN + IP_HLEN + probe[IPv6].plen
+    arrive(h2, 5)
+    h2.ledger(H2, 5)["good"] = 0  # a report says that one was lost
+    assert len(retried(h2, wires)) < 300
 
 
 def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2: Bench, wires: list[Tap]) -> None:
