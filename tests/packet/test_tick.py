@@ -315,9 +315,7 @@ def retried(bench: Bench, wires: list[Tap]) -> Packet:
     return frame
 
 
-def test_a_failed_ev_that_answers_is_probed_by_packets_as_long_as_the_longest_data(
-    h2: Bench, wires: list[Tap]
-) -> None:
+def test_a_failed_ev_that_answers_is_probed_by_packets_as_long_as_the_longest_data(h2: Bench, wires: list[Tap]) -> None:
     """A path that loses only long packets would else return, and fall again, for ever."""
     fall(h2, 5)
     assert len(retried(h2, wires)) < 300

@@ -1,0 +1,116 @@
+"""What a plane's NIC drops before it is on the wire is counted, and not held against its paths."""
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+
+from mrcd.wire import DATA, MRC
+from tests.packet.cluster import EVS, H2, PLANES, SLOTS
+from tests.packet.reports import LAGGING, Reporter, state
+from tests.packet.rig import Bench
+from tests.packet.wires import Gso, Sender, Tap
+
+pytestmark = pytest.mark.root
+
+ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
+SMALL, LARGE = (IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / Raw(bytes(n)) for n in (10, 900))
+BURST = (
+    IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(bytes(10_000)),
+    Gso("tcp4", 1000, 34),
+)
+SEGMENTS = 10
+NO_ROOM = ("bfifo", "limit", "700")  # bytes: longer packets are dropped
+
+
+@pytest.fixture
+def wires(bench: Bench) -> list[Tap]:
+    """Taps at the far ends of the plane NICs."""
+    return bench.wires()
+
+
+@pytest.fixture
+def stack(bench: Bench) -> Iterator[Sender]:
+    """What it sends is pushed. The queue of plane 0's NIC has no room for long packets."""
+    bench.attach_unsent()
+    tc("add", *NO_ROOM)
+    yield bench.attach_push()
+    tc("del")
+
+
+def tc(what: str, *qdisc: str) -> None:
+    subprocess.run(["tc", "qdisc", what, "dev", "n0", "root", *qdisc], check=True, timeout=10)
+
+
+def arrived(wires: list[Tap]) -> Counter[int]:
+    """EV → data packets that are on the wire."""
+    mrcs = [Ether(f.data)[MRC] for wire in wires for f in wire.frames()]
+    return Counter(m.ev for m in mrcs if m.type == DATA)
+
+
+def test_what_the_queue_of_a_nic_drops_is_not_held_against_the_path(
+    bench: Bench, wires: list[Tap], stack: Sender
+) -> None:
+    r, before = Reporter(bench), bench.tables.unsent_packets()[0]
+    arrived(wires)
+    for _ in range(3 * EVS):
+        stack.send(ETHERNET / SMALL)
+    for _ in range(EVS):
+        stack.send(ETHERNET / LARGE)
+    found = arrived(wires)
+    assert found == {ev: 3 if ev < SLOTS else 4 for ev in range(EVS)}
+    assert bench.tables.unsent_packets()[0] - before == SLOTS
+    for ev, n in found.items():
+        r.packets[ev] += n
+    r.report()
+    assert [ev for ev in range(EVS) if state(bench, ev) == LAGGING] == []
+    stack.send(ETHERNET / SMALL)  # but what is lost on the way is
+    (lost,) = arrived(wires)
+    r.report()
+    assert state(bench, lost) == LAGGING
+
+
+def test_a_burst_counts_its_packets(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    before = bench.tables.unsent_packets()
+    for _ in range(PLANES):
+        stack.send(ETHERNET / BURST[0], BURST[1])
+    dropped = [n - b for n, b in zip(bench.tables.unsent_packets(), before, strict=True)]
+    assert dropped == [SEGMENTS] + [0] * (len(dropped) - 1)
+    assert bench.tables.ledgers["offset"][H2, :SLOTS].sum() == SEGMENTS
+
+
+@pytest.mark.parametrize("end", ["n0", "w0"], ids=["set down", "no carrier"])
+def test_what_a_nic_without_a_link_drops_is(bench: Bench, wires: list[Tap], stack: Sender, end: str) -> None:
+    """Else a path would be well by which nothing can be sent."""
+    before = bench.tables.unsent_packets()
+    bench.namespace.ip("link", "set", end, "down")
+    try:
+        for _ in range(PLANES):
+            stack.send(ETHERNET / LARGE)
+        assert bench.tables.unsent_packets() == before
+        assert bench.tables.evs["tx_packets"][H2, :SLOTS].sum() == 1
+    finally:
+        bench.namespace.ip("link", "set", end, "up")
+        wires[0].clear_error()
+
+
+def test_packets_of_others_are_none_of_ours(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    before, counted = bench.tables.unsent_packets(), bench.counted()
+    out = Sender("n0")
+    for what in (
+        bench.arriving("h2", 1, LARGE),  # another host's
+        bench.sent(H2, 1, LARGE, version=9),
+        bench.sent(H2, 1, LARGE, type=2),
+        bench.sent(H2, 1, LARGE, ev=999),
+        bench.sent(H2, 1, LARGE, receiver=9999),
+        ETHERNET / LARGE,
+    ):
+        with pytest.raises(OSError, match="buffer"):  # dropped
+            out.send(what)
+    out.close()
+    assert bench.tables.unsent_packets() == before
+    assert bench.counted() == counted
