@@ -104,7 +104,7 @@ def _fdinfo(fd: int) -> dict[str, str]:
 def links(pins: Path) -> list[Document]:
     """A document per pinned link, and per clsact filter of ours, which nothing pins.
 
-    `interface` is None if it is of another network namespace, or a tracepoint has none; `attached` False once it is gone.
+    `interface` is None if it is of another network namespace, or of none; `attached` False once it is gone.
     """
     found = []
     for path in _files(pins / "links"):
