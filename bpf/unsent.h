@@ -1,12 +1,12 @@
-/* Packets that this host itself drops after they were pushed: the queueing discipline of a plane's NIC, or its driver. They
- * are counted as sent (headers.h), and say nothing of the path. Here they are counted as if they had arrived.
+/* Takes packets that this host itself drops out of the accounts of their paths: mrc_push counts a packet as sent, and then
+ * the queueing discipline of the plane's NIC, or its driver, drops it. It is counted as if it had arrived.
  */
 #ifndef MRC_UNSENT_H
 #define MRC_UNSENT_H
 
 #include <bpf/bpf_core_read.h>
 
-#include "headers.h"
+#include "icmp.h"
 
 #define NIC_UP 1 /* IFF_UP of net_device.flags */
 #define NIC_NO_CARRIER (1 << 2) /* __LINK_STATE_NOCARRIER of net_device.state */
@@ -94,7 +94,8 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 {
 	const struct net_device___unsent *dev = skb->dev;
 	const struct skb_shared_info___unsent *shared;
-	__u32 plane, number, packets = 1;
+	__u32 plane, number, index, packets = 1;
+	const struct mrc_ev *ev;
 	struct mrc_ledger *l;
 	struct mrc_hdr mrc;
 	__u16 gso_size = 0;
@@ -107,9 +108,14 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 	if (plane == NO_SLOT || read_unsent(skb->data, skb->len - skb->data_len, &mrc))
 		return;
 	number = bpf_ntohs(mrc.ev);
-	l = number < settings.evs_per_peer ? ledger_at(ev_index(bpf_ntohs(mrc.receiver), number)) : 0;
+	if (number >= settings.evs_per_peer)
+		return;
+	index = ev_index(bpf_ntohs(mrc.receiver), number);
+	ev = ev_at(index);
+	l = ledger_at(index);
 	count = bpf_map_lookup_elem(&mrc_unsent_packets, &plane);
-	if (!l || !count)
+	/* What comes in by this NIC may be dropped, too, and look like a packet of this host. */
+	if (!ev || !l || !count || !sent_lately(&mrc, ev, bpf_ktime_get_ns()))
 		return;
 	shared = (const void *)(skb->head + skb->end);
 	if (!bpf_core_read(&gso_size, sizeof(gso_size), &shared->gso_size) && gso_size)

@@ -11,7 +11,7 @@ from scapy.packet import Raw
 
 from mrcd.wire import DATA, MRC
 from tests.packet.cluster import EVS, H2, PLANES, SLOTS
-from tests.packet.reports import LAGGING, Reporter, state
+from tests.packet.reports import LAGGING, Reporter, now, state
 from tests.packet.rig import Bench
 from tests.packet.wires import Gso, Sender, Tap
 
@@ -99,18 +99,24 @@ def test_what_a_nic_without_a_link_drops_is(bench: Bench, wires: list[Tap], stac
 
 
 def test_packets_of_others_are_none_of_ours(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    bench.tables.evs["tx_packets"][H2] = 1
     before, counted = bench.tables.unsent_packets(), bench.counted()
     out = Sender("n0")
     for what in (
         bench.arriving("h2", 1, LARGE),  # another host's
-        bench.sent(H2, 1, LARGE, version=9),
-        bench.sent(H2, 1, LARGE, type=2),
-        bench.sent(H2, 1, LARGE, ev=999),
-        bench.sent(H2, 1, LARGE, receiver=9999),
+        bench.sent(H2, 1, LARGE, version=9, tx_ns=now()),
+        bench.sent(H2, 1, LARGE, type=2, tx_ns=now()),
+        bench.sent(H2, 1, LARGE, ev=999, tx_ns=now()),
+        bench.sent(H2, 1, LARGE, tx_ns=now() - 10**10),  # made up by somebody who does not know this host's clock,
+        bench.sent(H2, 1, LARGE, tx_ns=now(), seq=77_777),  # or its counts
+        bench.sent(H2, 1, LARGE, receiver=9999, tx_ns=now()),
         ETHERNET / LARGE,
     ):
         with pytest.raises(OSError, match="buffer"):  # dropped
             out.send(what)
-    out.close()
     assert bench.tables.unsent_packets() == before
     assert bench.counted() == counted
+    with pytest.raises(OSError, match="buffer"):
+        out.send(bench.sent(H2, 1, LARGE, tx_ns=now()))  # but this is
+    out.close()
+    assert bench.tables.unsent_packets()[0] == before[0] + 1
