@@ -8,6 +8,7 @@
 
 #include "icmp.h"
 
+#define FOR_A_TAP 4 /* PACKET_OUTGOING of sk_buff.pkt_type */
 #define NIC_UP 1 /* IFF_UP of net_device.flags */
 #define NIC_NO_CARRIER (1 << 2) /* __LINK_STATE_NOCARRIER of net_device.state */
 
@@ -38,6 +39,7 @@ struct sk_buff___unsent {
 	__u32 end;
 	unsigned char *head;
 	unsigned char *data;
+	__u8 pkt_type : 3;
 } __attribute__((preserve_access_index));
 
 struct skb_shared_info___unsent {
@@ -101,8 +103,10 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 	__u16 gso_size = 0;
 	__u64 *count;
 
-	/* A filter at the NIC is an administrator's, or a test's: a broken path as any. */
-	if (!dev || reason == bpf_core_enum_value(enum skb_drop_reason___kernel, SKB_DROP_REASON_TC_EGRESS___kernel))
+	/* A capture that is too slow drops copies of what was sent. A filter at the NIC is an administrator's, or a test's: a
+	 * broken path as any.
+	 */
+	if (!dev || BPF_CORE_READ_BITFIELD(skb, pkt_type) == FOR_A_TAP || reason == bpf_core_enum_value(enum skb_drop_reason___kernel, SKB_DROP_REASON_TC_EGRESS___kernel))
 		return;
 	plane = unsent_plane(dev);
 	if (plane == NO_SLOT || read_unsent(skb->data, skb->len - skb->data_len, &mrc))

@@ -1,5 +1,7 @@
 """What a plane's NIC drops before it is on the wire is counted, and not held against its paths."""
 
+import socket
+import struct
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from mrcd.wire import DATA, MRC
 from tests.packet.cluster import EVS, H2, PLANES, SLOTS
 from tests.packet.reports import LAGGING, Reporter, now, state
 from tests.packet.rig import Bench
-from tests.packet.wires import Gso, Sender, Tap
+from tests.packet.wires import ETH_P_ALL, Gso, Sender, Tap
 
 pytestmark = pytest.mark.root
 
@@ -24,6 +26,7 @@ BURST = (
     Gso("tcp4", 1000, 34),
 )
 SEGMENTS = 10
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6
 NO_ROOM = ("bfifo", "limit", "700")  # bytes: longer packets are dropped
 
 
@@ -96,6 +99,19 @@ def test_what_a_nic_without_a_link_drops_is(bench: Bench, wires: list[Tap], stac
     finally:
         bench.namespace.ip("link", "set", end, "up")
         wires[0].clear_error()
+
+
+def test_copies_that_a_capture_has_no_room_for_were_sent(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    before = bench.tables.unsent_packets()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as capture:
+        capture.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+        capture.bind(("n0", ETH_P_ALL))
+        for _ in range(50 * PLANES):
+            stack.send(ETHERNET / SMALL)
+        packets, dropped = struct.unpack("II", capture.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
+    assert packets - dropped < dropped
+    assert sum(arrived(wires).values()) == 50 * PLANES
+    assert bench.tables.unsent_packets() == before
 
 
 def test_packets_of_others_are_none_of_ours(bench: Bench, wires: list[Tap], stack: Sender) -> None:
