@@ -21,6 +21,16 @@ struct control {
 
 #define TRIALS_AT_ONCE 8 /* EVs that are tried per report */
 
+/* What the EVs in use of a plane have lost in their loss windows. */
+struct plane_loss {
+	__u32 sent; /* data packets and probes */
+	__u32 lost;
+	__u32 samples; /* as mrc_ledger.window_samples */
+	__u32 losses; /* of these, with a loss that is sure */
+	__u32 used; /* EVs in use that have samples */
+	__u32 hit; /* of these, with a loss that is sure */
+};
+
 /* A report being read or written, and what it leads to. One per CPU. */
 struct mrc_scratch {
 	struct control control; /* of the probe that came: the stack has no room for it on Linux 6.1 */
@@ -28,6 +38,7 @@ struct mrc_scratch {
 	__u32 trial[TRIALS_AT_ONCE]; /* EVs that lag and are to be probed */
 	__u32 under_way[MRC_MAX_PLANES]; /* data packets on each plane, */
 	__u32 arrived[MRC_MAX_PLANES]; /* and those that have come by it */
+	struct plane_loss loss[MRC_MAX_PLANES + 1]; /* of the EVs of the report; of all planes, and parts */
 };
 
 struct {

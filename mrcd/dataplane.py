@@ -118,7 +118,7 @@ class Dataplane(Links):
                     libbpf.reuse_map(maps[name], fd)
         # Not pinned: these are soon full anew.
         libbpf.set_map_size(maps["mrc_owners"], libbpf.possible_cpus() * abi.OWNERS)
-        for name in ("mrc_paces", "mrc_choosings"):
+        for name in ("mrc_paces", "mrc_choosings", "mrc_plane_losses"):
             libbpf.set_map_size(maps[name], sizes["mrc_peers"])
         try:
             libbpf.load_object(self._obj)

@@ -79,6 +79,7 @@ FORGOTTEN = {
     "mrc_beats",
     "mrc_stalls",
     "mrc_paces",
+    "mrc_plane_losses",
     "mrc_veils",
     "mrc_acks",
     "mrc_shares",
@@ -111,6 +112,7 @@ def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
         "mrc_beat",
         "mrc_stall",
         "mrc_share",
+        "mrc_plane_losses",
         "mrc_flowlet",
         "mrc_veil",
     }
