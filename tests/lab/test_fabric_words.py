@@ -1,5 +1,6 @@
 """What the fabric itself says of a path: that it has no route, that it is congested."""
 
+import json
 import socket
 import threading
 from typing import Any
@@ -41,16 +42,16 @@ def test_a_switch_that_has_no_route_is_believed_at_once(healthy: Lab) -> None:
 def test_a_path_for_short_packets_only_is_left_and_stays_so(healthy: Lab) -> None:
     """Short probes are answered there: without long ones it would return, and fall again, for ever."""
     link = f"ip link set dev t1-2 mtu {SHORT_MTU}".split()
-    was = healthy.exec(T0, ["cat", "/sys/class/net/t1-2/mtu"], check=True).stdout.strip()
+    was = str(json.loads(healthy.exec(T0, ["ip", "-j", "link", "show", "dev", "t1-2"], check=True).stdout)[0]["mtu"])
     with Flow(healthy, 4):
         wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
         healthy.exec(T0, link, check=True)
         try:
             wait_until("the EV is left", lambda: _path(healthy)["state"] == "ASSUMED_BAD")
             left = _path(healthy)
-            # Where it is probed as often as an EV that is well it would be back after ten probes and the hold-down.
-            wait_until("it is probed", lambda: _path(healthy)["probes"] >= left["probes"] + 100, timeout_s=20)
-            assert _path(healthy)["state"] == "ASSUMED_BAD"
+            # It would be back after ten small probes and the hold-down, and then it would be left again.
+            wait_until("two hold-downs pass", lambda: _path(healthy)["since_s"] > 2 * left["hold_down_s"] + 1)
+            assert (_path(healthy)["state"], _path(healthy)["relapses"]) == ("ASSUMED_BAD", left["relapses"])
         finally:
             healthy.exec(T0, [*link[:-1], was], check=True)
     ours = [e for e in mrcctl(healthy, "h0", "events") if e.get("reason") == "icmp_error" and e["ev"] == EV]
