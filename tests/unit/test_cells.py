@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from labkit import datagrams
-from labkit.bench import candidates, cells, receive, throughput
+from labkit.bench import candidates, cells, control, receive, throughput
 from labkit.bench.candidates import KERNEL, MRCD, MRCD_ONE, PLAIN
 from labkit.bench.cells import Bound, Cell
+from labkit.bench.control import Sent
+from labkit.bench.probing import Wire
 from labkit.fabric import Parameters, build
 from labkit.flow import Ends
 from mrcd import policy, topology
@@ -46,7 +48,10 @@ def test_the_default_is_what_is_required_and_a_glimpse_of_the_rest() -> None:
         (cell(granularity="packet"), (Bound(KERNEL, 1.1),)),
         (cell("lab", mtu=9100), (Bound(KERNEL, 1.05, 1.0),)),
         (cell("lab", mtu=1500), ()),
-        (cell(load="tcp-8"), ()),
+        (cell(load="tcp-8"), (Bound(KERNEL, 1.0, 1.0),)),
+        (cell("lab", load="tcp-8", mtu=9100), (Bound(KERNEL, 0.95, 1.1),)),
+        (cell("lab", load="tcp-8", mtu=1500), ()),
+        (cell(granularity="packet", load="tcp-8"), ()),
         (cell(load="udp-64"), ()),
     ],
 )
@@ -126,6 +131,11 @@ def test_what_is_denied_leaves_one_path_between_t0s() -> None:
     assert left == 0
 
 
+def controlled(name: str) -> dict[str, Any] | None:
+    wire, sent = Wire(headers=100, probe=130, report=300), Sent(980, 10**6, (9, 1, 0, 0), 0, 10, 5)
+    return control.document({"h0": sent}, {"h0": wire}, 1.0) if name == MRCD else None
+
+
 def document(settings: str, name: str, rate: float, runs: int) -> dict[str, Any]:
     return {
         "name": name,
@@ -137,6 +147,7 @@ def document(settings: str, name: str, rate: float, runs: int) -> dict[str, Any]
         "median_cpu_s_per_gbit": 0.1,
         "median_cpu_busy_ratio": 0.9,
         "median_retransmitted_segments": 0,
+        "control": controlled(name),
         "runs": [{}] * runs,
     } | {f"{k}_bits_per_s": rate for k in ("median", "min", "max")}
 
@@ -164,6 +175,8 @@ def test_every_candidate_has_a_row_with_each_of_the_receive_settings() -> None:
         [KERNEL, "equal", "8", "10.00"],
         [KERNEL, "default", "2", "10.00"],
     ]
+    assert [line.split()[10:12] for line in found if line.startswith("  mrcd ")] == [["2", "0.236"]] * 2
+    assert sum("control packets are 2 % of all packets" in line for line in found) == 2
     said = [line for line in found if "mrcd / kernel" in line]
     assert ["equal: mrcd / kernel: goodput median 1.200" in said[0], "default:" in said[1]] == [True, True]
 

@@ -14,9 +14,11 @@ cost          part: what a packet costs in each program
 spread        part: how evenly one flow fills the EVs
 planes        part: one flow over planes of limited rate
 pictures      pure: the documents of these four → their pictures
+control       probe requests and replies, counted beside the data
 probing       the probes between two hosts, counted, off and on
 pairs         do two ways that were measured in pairs differ?
 overhead      part: what probes cost
+job           part: a training job's steps, with mrcd attached and detached
 load          CPUs too busy, or stalled
 calm          part: no path is left without a reason
 failover      part: how fast a broken path is left, and what it costs

@@ -35,7 +35,7 @@ LOADS = (
     Load("tcp-8", flows=8),
     *(Load(f"udp-{size}", packet_bytes=size) for size in (64, 1400, 8900)),
 )
-_TCP_1 = LOADS[0]
+_TCP_1, _TCP_8 = LOADS[:2]
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,18 @@ class Cell:
 
 
 def default(mtu: int | None) -> list[Cell]:
-    """What `requirements` speaks of, and a glimpse of the other loads: four minutes."""
+    """What `requirements` speaks of, and a glimpse of the other loads: five minutes."""
     direct, lab = mtu or MTU["direct"], mtu or MTU["lab"]
     context = (KERNEL_ECMP, MPTCP)
-    tcp_8, udp_64, udp_1400, udp_8900 = LOADS[1:]
+    udp_64, udp_1400, udp_8900 = LOADS[2:]
     found = [
         Cell("direct", direct, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), context),
-        *(_glimpse("direct", direct, load) for load in (tcp_8, udp_64, udp_1400)),
+        Cell("direct", direct, "burst", 6, _TCP_8, (MRCD, KERNEL), (PLAIN,)),
+        *(_glimpse("direct", direct, load) for load in (udp_64, udp_1400)),
         Cell("direct", direct, "packet", 6, _TCP_1, (MRCD, KERNEL, PLAIN)),
         Cell("lab", lab, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), (*context, MRCD_ONE)),
-        *(_glimpse("lab", lab, load) for load in (tcp_8, udp_8900)),
+        Cell("lab", lab, "burst", 6, _TCP_8, (MRCD, KERNEL), (PLAIN,)),
+        _glimpse("lab", lab, udp_8900),
         _glimpse("lab", lab, _TCP_1, 4),
     ]
     return [c for c in found if c.fits]
@@ -134,7 +136,13 @@ class Bound:
 
 def bounds(cell: Cell) -> tuple[Bound, ...]:
     """What is required of a cell; nothing of most."""
-    if cell.load != _TCP_1 or cell.glimpse:
+    if cell.glimpse:
+        return ()
+    if cell.load == _TCP_8 and cell.granularity == "burst":
+        if (cell.where, cell.mtu) == ("direct", MTU["direct"]):
+            return (Bound(KERNEL, least=1.0, most=1.0),)
+        return (Bound(KERNEL, least=0.95, most=1.1),) if (cell.where, cell.mtu) == ("lab", MTU["lab"]) else ()
+    if cell.load != _TCP_1:
         return ()
     if cell.granularity == "packet":
         return (Bound(KERNEL, least=1.1),)

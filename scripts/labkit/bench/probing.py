@@ -68,7 +68,7 @@ class Wire(NamedTuple):
 
 
 class Probing:
-    """Whether probes ride on the traffic between two hosts; on again at the end, however that comes.
+    """Whether probes ride on the traffic of some hosts; on again at the end, however that comes. Counts are of two.
 
     What is switched is mrc_node.probe_ifindex: with 0 there the programs let no request ride, and no acknowledgement
     has a twin: what these cost is counted as the probes'. The daemon writes it when it attaches its programs, at no
@@ -76,8 +76,8 @@ class Probing:
     and `confirm` raises MachineError.
     """
 
-    def __init__(self, lab: Lab, source: str, target: str) -> None:
-        self._ids = {h: lab.fabric.config.host(h).id for h in (source, target)}
+    def __init__(self, lab: Lab, *hosts: str) -> None:
+        self._ids = {h: lab.fabric.config.host(h).id for h in hosts}
         self._tables: dict[str, Tables] = {}
         self._was: dict[str, int] = {}
         self._on = True
@@ -98,7 +98,7 @@ class Probing:
         self._close()
 
     def switch(self, on: bool) -> None:
-        """In both hosts, at once."""
+        """In all of them, at once."""
         self._on = on
         for host, tables in self._tables.items():
             tables.node["probe_ifindex"] = self._was[host] if on else 0

@@ -5,7 +5,7 @@ for the others. GRO merges what comes packet by packet; a veth hands on a GSO bu
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from labkit import netns
 from labkit.api import Lab
@@ -22,11 +22,12 @@ WORDS = {
 
 
 @contextlib.contextmanager
-def in_force(lab: Lab, candidate: str, settings: str) -> Iterator[None]:
-    """A block in which both hosts receive a candidate's packets with these settings. Raises MachineError."""
+def in_force(lab: Lab, candidate: str, settings: str, hosts: Sequence[str] = ()) -> Iterator[None]:
+    """A block in which hosts, by default the two of `pair`, receive a candidate's packets with these settings. Raises
+    MachineError."""
     with contextlib.ExitStack() as undo:
         if settings == EQUAL:
-            for host in pair(lab):
+            for host in hosts or pair(lab):
                 undo.enter_context(_equal(lab, host, candidate))
         yield
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from labkit import goodput, netns
 from labkit.api import Lab
 from labkit.bench import cpu
-from labkit.bench.candidates import KERNEL_ECMP, Candidate
+from labkit.bench.candidates import KERNEL_ECMP, OURS, Candidate, pair
 from labkit.bench.cells import Load
+from labkit.bench.control import Control
 from labkit.bench.failover import mptcp
 from labkit.bench.part import Options
 from labkit.datagrams import Datagrams
@@ -22,15 +23,18 @@ _LOOK_S = 0.1  # nobody's pipe may fill up
 def run(lab: Lab, candidate: Candidate, load: Load, options: Options) -> Document:
     """Let the flows start, then measure for `options.seconds`. Raises MachineError if they took another way."""
     with contextlib.ExitStack() as stack:
+        control = stack.enter_context(Control(lab, pair(lab))) if candidate.name in OURS else None
         flows = [stack.enter_context(_flow(lab, candidate, load)) for _ in range(load.flows)]
         _poll(flows, options.warm_up_s)
         if candidate.protocol == "mptcp":
             for flow in flows:
                 mptcp.check(lab, flow)
+        sent = control.read() if control else {}
         carried, used, begin_ns = _nics(lab, candidate), cpu.read(), time.monotonic_ns()
         before = sum(f.retransmitted_segments for f in flows)
         _poll(flows, options.seconds)
         end_ns, used = time.monotonic_ns(), cpu.read().since(used)
+        controlled = control.since(sent, (end_ns - begin_ns) / 1e9) if control else None
         carried = [now - then for now, then in zip(_nics(lab, candidate), carried, strict=True)]
         retransmitted = sum(f.retransmitted_segments for f in flows) - before
         for flow in flows:
@@ -45,6 +49,7 @@ def run(lab: Lab, candidate: Candidate, load: Load, options: Options) -> Documen
         "retransmitted_segments": retransmitted,
         "congestion_control": flows[0].congestion_control,
         "mss_bytes": flows[0].mss_bytes,
+        "control": controlled,
         **_packets(flows[0], bits_per_s),
     }
 

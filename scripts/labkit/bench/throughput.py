@@ -12,7 +12,7 @@ from statistics import median
 
 from labkit import observe
 from labkit.api import Lab
-from labkit.bench import candidates, cells, pictures, receive
+from labkit.bench import candidates, cells, control, pictures, receive
 from labkit.bench.candidates import KERNEL, MPTCP, MRCD, PLAIN, Candidate
 from labkit.bench.cells import Cell
 from labkit.bench.failover import mptcp
@@ -157,6 +157,7 @@ def _summary(cell: Cell, c: Candidate, settings: str, runs: Sequence[Document]) 
         "median_cpu_busy_ratio": median(r["cpu_busy_ratio"] for r in runs),
         "median_retransmitted_segments": median(r["retransmitted_segments"] for r in runs),
         **medians,
+        "control": control.mean([r["control"] for r in runs if r["control"]]),
         "runs": list(runs),
     }
 
@@ -178,6 +179,9 @@ def lines(document: Document) -> list[str]:
                 found.append(f"{'':{len(said)}}CPU per Gbit {cells.said_of(r['cpu_per_gbit'])}")
         if cell["bare"]:
             found.append(f"  equal: plain / kernel: goodput {cells.said_of(cell['bare']['goodput'])}")
+        for c in cell["candidates"]:
+            if c["control"]:
+                found.append(f"  {c['receive']}: {c['shown']}: {control.words(c['control'])}")
         if cell["withdrawals_without_a_fault"]:
             found.append(f"  EVs withdrawn meanwhile: {cell['withdrawals_without_a_fault']}")
     return [*found, *document["notes"]]
@@ -186,7 +190,8 @@ def lines(document: Document) -> list[str]:
 def _table(cell: Document) -> list[str]:
     udp = any("median_packets_per_s" in c for c in cell["candidates"])
     last = ("PACKETS/s", "LOST %") if udp else ("RETRANS", "MSS")
-    headings = ("RUNS", "Gbit/s MEDIAN", "MIN", "MAX", "CPU s/Gbit", "CPU BUSY %", *last)
+    shares = ("CONTROL % PACKETS", "BYTES")
+    headings = ("RUNS", "Gbit/s MEDIAN", "MIN", "MAX", "CPU s/Gbit", "CPU BUSY %", *last, *shares)
     rows = [
         [
             f"  {c['shown']}",
@@ -196,6 +201,7 @@ def _table(cell: Document) -> list[str]:
             f"{c['median_cpu_s_per_gbit']:.4f}",
             percent(c["median_cpu_busy_ratio"]),
             *_last(c, udp),
+            *(percent(c["control"] and c["control"][f"{k}_ratio"]) for k in ("packets", "bytes")),
             c["what"],
         ]
         for c in cell["candidates"]

@@ -1,0 +1,137 @@
+"""Counts the control packets of some hosts: probe requests by kind and replies, beside their data.
+
+All counts are the programs' own, over all peers of these hosts. The second copy of an acknowledgement (bpf/twin.h) is a
+data packet to them; how many there were is told beside it.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from types import TracebackType
+from typing import NamedTuple
+
+from labkit import observe
+from labkit.api import Lab
+from labkit.bench.probing import Wire
+from labkit.observe import Document
+from mrcd import abi
+from mrcd.ctl.render import count, percent
+from mrcd.tables import Tables
+
+_KINDS = tuple(kind.text for kind in abi.ProbeKind)
+
+
+class Sent(NamedTuple):
+    """What a host has sent to all its peers: since its tables were made, or between two readings."""
+
+    data_packets: int  # as on the wire: a burst counts its segments
+    data_bytes: int  # inner
+    requests: tuple[int, ...]  # by kind, in the order of abi.ProbeKind
+    reports: int  # of the requests, those that ask for a report
+    replies: int  # that came back
+    duplicates: int  # of the data packets, acknowledgements that went a second time
+
+    def since(self, before: "Sent") -> "Sent":
+        """What was counted from `before` to this reading."""
+        kinds = tuple(now - then for now, then in zip(self.requests, before.requests, strict=True))
+        rest = {f: getattr(self, f) - getattr(before, f) for f in self._fields if f != "requests"}
+        return Sent(requests=kinds, **rest)
+
+
+class Control:
+    """The counters of some hosts of a lab, as long as the block lasts."""
+
+    def __init__(self, lab: Lab, hosts: Sequence[str]) -> None:
+        self._wires = {h: Wire.of(lab.fabric.config, h) for h in hosts}
+        self._tables: dict[str, Tables] = {}
+        try:
+            for host in hosts:
+                self._tables[host] = Tables(observe.pins(lab, host), writable=False)
+        except BaseException:
+            self._close()
+            raise
+
+    def __enter__(self) -> "Control":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._close()
+
+    def read(self) -> dict[str, Sent]:
+        """Host → what it has sent so far."""
+        return {h: _read(t) for h, t in self._tables.items()}
+
+    def since(self, before: Mapping[str, Sent], seconds: float) -> Document:
+        """The document of what was sent from `before` until now, `seconds` later."""
+        now = self.read()
+        return document({h: now[h].since(before[h]) for h in now}, self._wires, seconds)
+
+    def _close(self) -> None:
+        for tables in self._tables.values():
+            tables.close()
+        self._tables.clear()
+
+
+def _read(tables: Tables) -> Sent:
+    return Sent(
+        data_packets=int(tables.evs["tx_packets"].sum()),
+        data_bytes=int(tables.evs["tx_bytes"].sum()),
+        requests=tuple(tables.probes_sent()[k] for k in _KINDS),
+        reports=int(tables.rounds["round"].sum(dtype="u8")),
+        replies=int(tables.ledgers["replies"].sum(dtype="u8")),
+        duplicates=int(tables.peers["twins"].sum(dtype="u8")),
+    )
+
+
+def document(hosts: Mapping[str, Sent], wires: Mapping[str, Wire], seconds: float) -> Document:
+    """Packets per second by kind, and the control packets' share of all packets and of all bytes on the wire. Pure.
+
+    Bytes are an upper bound: as if every request for a report kept a small packet behind its counts (bpf/ask.h), of the
+    mean length of the packets of the host that sends the shortest.
+    """
+    kept = min((s.data_bytes / s.data_packets for s in hosts.values() if s.data_packets), default=0.0)
+    data_bytes = control_bytes = 0.0
+    for host, sent in hosts.items():
+        wire, requests = wires[host], sum(sent.requests)
+        data_bytes += sent.data_bytes + sent.data_packets * wire.headers
+        asked = requests * wire.probe + sent.reports * (wire.report + kept - wire.probe)
+        control_bytes += asked * (1 + sent.replies / requests) if requests else 0.0
+    data = sum(s.data_packets for s in hosts.values())
+    kinds = {k: sum(s.requests[i] for s in hosts.values()) for i, k in enumerate(_KINDS)}
+    replies = sum(s.replies for s in hosts.values())
+    control = sum(kinds.values()) + replies
+    return {
+        "hosts": list(hosts),
+        "data_packets_per_s": data / seconds,
+        "requests_per_s": {k: n / seconds for k, n in kinds.items()},
+        "replies_per_s": replies / seconds,
+        "duplicate_acks_per_s": sum(s.duplicates for s in hosts.values()) / seconds,
+        "packets_ratio": control / (data + control) if data + control else None,
+        "bytes_ratio": control_bytes / (data_bytes + control_bytes) if data_bytes + control_bytes else None,
+    }
+
+
+def mean(found: Sequence[Document]) -> Document | None:
+    """The mean of several documents, of one length each; None of none. Pure."""
+    if not found:
+        return None
+    numbers = [k for k in found[0] if k not in ("hosts", "requests_per_s")]
+    return {
+        "hosts": found[0]["hosts"],
+        "requests_per_s": {k: fmean(d["requests_per_s"][k] for d in found) for k in found[0]["requests_per_s"]},
+        **{k: fmean(d[k] for d in found if d[k] is not None) if any(d[k] for d in found) else None for k in numbers},
+    }
+
+
+def words(found: Document) -> str:
+    """A sentence on a document. Pure."""
+    kinds = ", ".join(f"{k} {_rate(n)}" for k, n in found["requests_per_s"].items())
+    data, replies, twice = (_rate(found[f"{k}_per_s"]) for k in ("data_packets", "replies", "duplicate_acks"))
+    return (
+        f"control packets are {percent(found['packets_ratio'])} % of all packets, and at most "
+        f"{percent(found['bytes_ratio'])} % of all bytes; per second: data {data}, requests ({kinds}), "
+        f"replies {replies}, duplicate acknowledgements {twice}"
+    )
+
+
+def _rate(per_s: float | None) -> str:
+    return count(round(per_s or 0))

@@ -1,0 +1,294 @@
+"""A training job: how long a step takes four gloo ranks with mrcd attached, and detached, by turns.
+
+One rank per host of the lab, two under each T0; a step is an all-reduce. The ranks keep their connections over all
+turns: `detach` has them take the kernel's SRv6 routes, one path per flow, and `attach` has them sprayed again. A pair
+is a turn of each, every second pair the other way round, so that what drifts favours neither. Packets are received
+with RPS over all CPUs and GRO both ways, on the interfaces by which they come: mrc0, or the planes' NICs.
+
+Beside these, attached while no probe rides on traffic and no acknowledgement goes twice (probing.py): what a step takes
+longer attached than so is what these cost.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any
+
+from labkit import bringup, observe
+from labkit.api import Lab
+from labkit.bench import control, cpu, pairs, receive
+from labkit.bench.candidates import KERNEL, MRCD
+from labkit.bench.control import Control
+from labkit.bench.part import Options, Part, requirement
+from labkit.bench.probing import Probing
+from labkit.entry import progress
+from labkit.observe import Document
+from labkit.patience import patience
+from mrcd.ctl.render import Column, count, percent, table
+from mrcd.errors import MachineError
+
+PAIRS = 8
+STEPS, WARM_UP_STEPS = 100, 10  # of a turn
+BYTES = 16_000_000  # that a step sums
+RANKS = 4
+MOST = 1.1  # median step attached, of that detached
+ATTACHED, DETACHED, UNPROBED = "attached", "detached", "attached, no probe rides"
+PROGRAM = Path(bringup.__file__).with_name("jobend.py")
+PYTHON = "/usr/bin/python3"  # apt's PyTorch is for Debian's own
+PACKAGE = "python3-torch"
+START_S, TURN_S, SWITCH_S = patience(60.0), patience(120.0), patience(15.0)
+_RECEIVES = {ATTACHED: MRCD, DETACHED: KERNEL, UNPROBED: MRCD}  # like which candidate of throughput
+
+
+def measure(lab: Lab, options: Options) -> Document:
+    """One lab, one job, turns of both ways. Raises MachineError without PyTorch."""
+    require_torch()
+    lab.up(hosts=RANKS)
+    hosts = lab.fabric.hosts
+    observe.wait_until_good(lab, hosts)
+    seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in hosts}
+    runs: dict[str, list[Document]] = {ATTACHED: [], DETACHED: [], UNPROBED: []}
+    number = options.pairs or PAIRS
+    with Job(lab, options.versions[0]) as job:
+        for n in range(number):
+            for way in runs if n % 2 == 0 else reversed(runs):
+                switch(lab, DETACHED if way == DETACHED else ATTACHED)
+                runs[way].append(_turn(lab, job, way))
+            said = ", ".join(f"{way} {r[-1]['median_step_ns'] / 1e6:.1f}" for way, r in runs.items())
+            progress(f"job: pair {n + 1} of {number}: median step {said} ms")
+    withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
+    return summary(lab.fabric.parameters.mtu, runs) | {"withdrawals_without_a_fault": len(withdrawn)}
+
+
+def require_torch() -> None:
+    """Raises MachineError unless Debian's python finds PyTorch."""
+    found = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    if subprocess.run([PYTHON, "-I", "-c", found], check=False).returncode:
+        raise MachineError(
+            f"{PYTHON} has no PyTorch, whose gloo ranks are the job",
+            hint=f"apt-get install --no-install-recommends {PACKAGE}",
+        )
+
+
+class Job:
+    """The ranks, from when they have found each other to the end of the block. Raises MachineError if one ends."""
+
+    def __init__(self, lab: Lab, version: int) -> None:
+        self._lab, self._version = lab, version
+        self._ranks: dict[str, subprocess.Popen[bytes]] = {}
+        self._unread: dict[str, bytes] = {}
+        self._complaints: dict[str, str] = {}  # the last line that is no JSON
+        self._exit = contextlib.ExitStack()
+
+    def __enter__(self) -> "Job":
+        try:
+            store = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="mrcd-job-"))) / "store"
+            for rank, host in enumerate(self._lab.fabric.hosts):
+                self._ranks[host] = self._start(rank, host, store)
+            for host in self._ranks:
+                self._answer(host, time.monotonic() + START_S)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for child in self._ranks.values():
+            assert child.stdin
+            assert child.stdout
+            child.kill()
+            child.wait()
+            child.stdin.close()
+            child.stdout.close()
+        self._exit.close()
+
+    def steps(self, number: int) -> list[int]:
+        """Have all ranks make so many steps. Returns how long each took the first of them, in ns."""
+        for host, child in self._ranks.items():
+            assert child.stdin
+            try:
+                child.stdin.write(b"%d\n" % number)
+                child.stdin.flush()
+            except BrokenPipeError:
+                raise self._ended(host) from None
+        until = time.monotonic() + TURN_S
+        found: list[list[int]] = [self._answer(host, until)["steps_ns"] for host in self._ranks]
+        return found[0]
+
+    def _start(self, rank: int, host: str, store: Path) -> "subprocess.Popen[bytes]":
+        address = next(
+            str(p.network_address)
+            for p in self._lab.fabric.config.host(host).prefixes
+            if p.version == self._version and p.prefixlen == p.max_prefixlen
+        )
+        argv = [PYTHON, "-I", str(PROGRAM), *map(str, (rank, RANKS, store, address, BYTES))]
+        env = bringup.environment(self._lab.state, host) | {"OMP_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        child: subprocess.Popen[bytes] = self._lab.popen(
+            host, argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=env
+        )
+        self._unread[host] = b""
+        return child
+
+    def _answer(self, host: str, until: float) -> dict[str, Any]:
+        """The next object that a rank prints."""
+        out = self._ranks[host].stdout
+        assert out
+        while True:
+            line, newline, rest = self._unread[host].partition(b"\n")
+            if newline:
+                self._unread[host] = rest
+                try:
+                    return dict(json.loads(line))
+                except ValueError:
+                    self._complaints[host] = line.decode(errors="replace")
+                continue
+            if not select.select([out], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise MachineError(f"the job's rank in {host} does not answer", hint="see mrcctl events in the hosts")
+            data = os.read(out.fileno(), 1 << 16)
+            if not data:
+                raise self._ended(host)
+            self._unread[host] += data
+
+    def _ended(self, host: str) -> MachineError:
+        return MachineError(f"the job's rank in {host} ended by itself: {self._complaints.get(host, 'without a word')}")
+
+
+def switch(lab: Lab, way: str) -> None:
+    """Attach or detach every host, and wait until each knows it of all others. Raises MachineError."""
+    hosts = lab.fabric.hosts
+    for host in hosts:
+        observe.client(lab, host).post(f"/v1/{way.removesuffix('ed')}", {})
+    until = time.monotonic() + SWITCH_S
+    for host in hosts:
+        while late := [p["peer"] for p in observe.client(lab, host).get("/v1/peers") if p["status"] != way]:
+            if time.monotonic() > until:
+                raise MachineError(f"{host} does not know after {SWITCH_S:.0f} s that {', '.join(late)} is {way}")
+            time.sleep(0.02)
+    if way == ATTACHED:
+        observe.wait_until_good(lab, hosts)
+
+
+def _turn(lab: Lab, job: Job, way: str) -> Document:
+    hosts = lab.fabric.hosts
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(receive.in_force(lab, _RECEIVES[way], receive.EQUAL, hosts))
+        counters = stack.enter_context(Control(lab, hosts))
+        if way == UNPROBED:
+            stack.enter_context(Probing(lab, *hosts)).switch(False)
+        job.steps(WARM_UP_STEPS)
+        before, retransmitted, used, begin_ns = counters.read(), _retransmitted(lab), cpu.read(), time.monotonic_ns()
+        steps_ns = job.steps(STEPS)
+        seconds, used = (time.monotonic_ns() - begin_ns) / 1e9, cpu.read().since(used)
+        found = counters.since(before, seconds)
+    check(way, found["data_packets_per_s"] * seconds)
+    return {
+        "median_step_ns": median(steps_ns),
+        "steps_ns": steps_ns,
+        "cpu_s_per_step": used.busy_s / STEPS,
+        "cpu_busy_ratio": used.busy_ratio,
+        "retransmitted_segments_per_step": (_retransmitted(lab) - retransmitted) / STEPS,
+        "control": found,
+    }
+
+
+def check(way: str, packets: float) -> None:
+    """Did the job's data take the way that is measured, by mrcd's count of packets? Raises MachineError. Pure."""
+    least = STEPS * BYTES / (1 << 16)  # more than a rank sends
+    if (packets >= least / 100) if way == DETACHED else (packets < least):
+        raise MachineError(
+            f"while mrcd was {way} it sprayed {packets:.0f} packets of the job",
+            hint="are the routes right? see ip route in the hosts, mrcctl peers",
+        )
+
+
+def _retransmitted(lab: Lab) -> int:
+    """Segments that TCP has sent again in all hosts."""
+    return sum(_retransmitted_in(lab, host) for host in lab.fabric.hosts)
+
+
+def _retransmitted_in(lab: Lab, host: str) -> int:
+    with lab.inside(host):
+        lines = Path("/proc/thread-self/net/snmp").read_text(encoding="ascii").splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
+def summary(mtu: int, runs: dict[str, list[Document]]) -> Document:
+    """All turns of both ways → medians, the ratio of pairs, and the bound. Pure."""
+    medians = {way: [r["median_step_ns"] for r in turns] for way, turns in runs.items()}
+    ratio, unprobed = (
+        pairs.compare([a / d for a, d in zip(medians[way], medians[DETACHED], strict=True)])
+        for way in (ATTACHED, UNPROBED)
+    )
+    return {
+        "ranks": RANKS,
+        "steps": STEPS,
+        "step_bytes": BYTES,
+        "mtu_bytes": mtu,
+        "ways": [
+            {
+                "way": way,
+                "median_step_ns": median(medians[way]),
+                "min_step_ns": min(medians[way]),
+                "max_step_ns": max(medians[way]),
+                "median_cpu_s_per_step": median(r["cpu_s_per_step"] for r in turns),
+                "median_cpu_busy_ratio": median(r["cpu_busy_ratio"] for r in turns),
+                "median_retransmitted_segments_per_step": median(r["retransmitted_segments_per_step"] for r in turns),
+                "control": control.mean([r["control"] for r in turns]) if way != DETACHED else None,
+                "turns": turns,
+            }
+            for way, turns in runs.items()
+        ],
+        "step_ratio": ratio,
+        "unprobed_step_ratio": unprobed,
+        "requirements": [
+            requirement(
+                f"a step of {RANKS} ranks takes at most {MOST:g} times as long attached as detached",
+                ratio["median"] is not None and ratio["median"] <= MOST,
+                _said(ratio),
+            )
+        ],
+    }
+
+
+def _said(ratio: Document) -> str:
+    if ratio["low"] is None and ratio["median"] is not None:
+        return f"median {ratio['median']:.3f} ({ratio['min']:.2f}–{ratio['max']:.2f}), {pairs.words(ratio)}"
+    return pairs.words(ratio)
+
+
+def lines(document: Document) -> list[str]:
+    """A table of both ways, and the ratio."""
+    headings = ("TURNS", "STEP ms MEDIAN", "MIN", "MAX", "CPU s/STEP", "CPU BUSY %", "RETRANS/STEP")
+    rows = [
+        [
+            w["way"],
+            str(len(w["turns"])),
+            *(f"{w[f'{k}_step_ns'] / 1e6:.1f}" for k in ("median", "min", "max")),
+            f"{w['median_cpu_s_per_step']:.4f}",
+            percent(w["median_cpu_busy_ratio"]),
+            count(round(w["median_retransmitted_segments_per_step"], 1)),
+        ]
+        for w in document["ways"]
+    ]
+    return [
+        f"Job: {document['ranks']} gloo ranks, one per host of the lab, MTU {document['mtu_bytes']}; a step "
+        f"is an all-reduce of {document['step_bytes'] / 1e6:g} MB, a turn {document['steps']} steps",
+        f"  {receive.WORDS[receive.EQUAL]}",
+        *table([Column("MRCD"), *(Column(h, True) for h in headings)], rows, colour=False),
+        f"median step attached / detached: {_said(document['step_ratio'])}",
+        f"{UNPROBED} / detached: {_said(document['unprobed_step_ratio'])}",
+        *(f"{w['way']}: {control.words(w['control'])}" for w in document["ways"] if w["control"]),
+        f"EVs withdrawn meanwhile: {document['withdrawals_without_a_fault']}",
+    ]
+
+
+PART = Part("job", measure, lines)

@@ -1,0 +1,50 @@
+"""One rank of a training job, run as a program of its own inside a host of the lab (bench/job.py starts it).
+
+    jobend.py RANK RANKS STORE ADDRESS BYTES
+
+Joins the other ranks by the file STORE, with gloo over TCP from ADDRESS. Then, for each line on its stdin, a number,
+runs that many all-reduces of BYTES one after the other, and prints one JSON object: `steps_ns`, how long each took.
+It ends with its stdin. Its python is that for which PyTorch is installed, which is not the project's.
+"""
+
+import datetime
+import importlib
+import itertools
+import json
+import sys
+import time
+
+TIMEOUT_S = 60
+FLOAT_BYTES = 4
+
+
+def say(**facts: object) -> None:
+    """One line for the parent."""
+    print(json.dumps(facts), flush=True)
+
+
+def run(rank: int, ranks: int, store: str, address: str, length: int) -> None:
+    """Until stdin closes. Raises RuntimeError if the sum is wrong, or another rank does not answer."""
+    torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
+    torch.set_num_threads(1)
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    options._timeout = datetime.timedelta(seconds=TIMEOUT_S)
+    group = dist.ProcessGroupGloo(dist.FileStore(store, ranks), rank, ranks, options)
+    data = torch.full((length // FLOAT_BYTES,), float(rank + 1))
+    group.allreduce([data]).wait()
+    if not bool((data == ranks * (ranks + 1) / 2).all()):
+        raise RuntimeError("the ranks' sum is wrong")
+    data.zero_()  # so that sums stay what they are
+    say(ready=True)
+    for line in sys.stdin:
+        group.barrier().wait()
+        times = [time.monotonic_ns()]
+        for _ in range(int(line)):
+            group.allreduce([data]).wait()
+            times.append(time.monotonic_ns())
+        say(steps_ns=[after - before for before, after in itertools.pairwise(times)])
+
+
+if __name__ == "__main__":
+    run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]))

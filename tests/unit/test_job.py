@@ -1,0 +1,117 @@
+"""labkit.bench.job: turns of both ways → the ratio and its bound; what a rank says."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.bench import control, job
+from labkit.bench.control import Sent
+from labkit.bench.job import ATTACHED, DETACHED, UNPROBED, Job
+from labkit.bench.probing import Wire
+from labkit.fabric import Parameters, build
+from mrcd.errors import MachineError
+
+FABRIC = build("x", Parameters())
+
+
+def turn(ms: float) -> dict[str, Any]:
+    sent = Sent(1000, 10**6, (10, 0, 0, 0), 10, 10, 0)
+    return {
+        "median_step_ns": ms * 1e6,
+        "steps_ns": [],
+        "cpu_s_per_step": 0.05,
+        "cpu_busy_ratio": 1.0,
+        "retransmitted_segments_per_step": 0.25,
+        "control": control.document({"h0": sent}, {"h0": Wire(100, 130, 300)}, 1.0),
+    }
+
+
+def summary(*pairs: tuple[float, float]) -> dict[str, Any]:
+    turns = {ATTACHED: [turn(a) for a, _ in pairs], DETACHED: [turn(d) for _, d in pairs]}
+    return job.summary(9100, turns | {UNPROBED: turns[DETACHED]})
+
+
+def test_a_pair_is_a_turn_of_each() -> None:
+    found = summary((44, 40), (60, 40), (39, 40))
+    assert found["step_ratio"]["ratios"] == pytest.approx([1.1, 1.5, 0.975])
+    assert found["unprobed_step_ratio"]["ratios"] == [1, 1, 1]
+    assert [w["median_step_ns"] for w in found["ways"]] == [44e6, 40e6, 40e6]
+    assert [w["control"] is None for w in found["ways"]] == [False, True, False]
+
+
+@pytest.mark.parametrize(("attached", "met"), [(40, True), (44, True), (44.1, False), (30, True)])
+def test_the_bound_is_of_the_median_ratio(attached: float, met: bool) -> None:
+    (bound,) = summary(*[(attached, 40)] * 6)["requirements"]
+    assert bound["met"] is met
+    assert "at most 1.1 times" in bound["requirement"]
+
+
+def test_lines_say_what_was_measured() -> None:
+    found = job.lines(summary(*[(50, 40)] * 6) | {"withdrawals_without_a_fault": 0})
+    rows = [line.split()[:4] for line in found if line.startswith((ATTACHED, DETACHED))]
+    assert rows[:2] == [[ATTACHED, "6", "50.0", "50.0"], [DETACHED, "6", "40.0", "40.0"]]
+    assert rows[2] == [*UNPROBED.split()]
+    assert any("attached / detached: median 1.250" in line and "97%" in line for line in found)
+    assert sum("control packets are" in line for line in found) == 2
+    few = job.lines(summary((50, 40)) | {"withdrawals_without_a_fault": 0})
+    assert any("median 1.250 (1.25–1.25), 1 pairs are too few" in line for line in few)
+
+
+@pytest.mark.parametrize(
+    ("way", "packets", "right"),
+    [
+        *[(ATTACHED, 10**6, True), (ATTACHED, 1000, False), (UNPROBED, 1000, False)],
+        *[(DETACHED, 0, True), (DETACHED, 10**6, False)],
+    ],
+)
+def test_the_data_must_take_the_way_that_is_measured(way: str, packets: float, right: bool) -> None:
+    if right:
+        job.check(way, packets)
+    else:
+        with pytest.raises(MachineError, match=f"was {way} it sprayed"):
+            job.check(way, packets)
+
+
+RANK = """
+import json, sys
+print("a library complains", flush=True)
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    if line == "13\\n":
+        sys.exit("thirteen")
+    print(json.dumps({"steps_ns": [int(sys.argv[1])] * int(line)}), flush=True)
+"""
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
+    program = tmp_path / "rank.py"
+    program.write_text(RANK)
+    monkeypatch.setattr(job, "PROGRAM", program)
+    monkeypatch.setattr(job, "PYTHON", sys.executable)
+    monkeypatch.setattr("labkit.bringup.environment", lambda state, host: {})
+    lab = SimpleNamespace(fabric=FABRIC, state=None, popen=lambda _, argv, **kw: subprocess.Popen(argv, **kw))
+    return Job(lab, 4)  # type: ignore[arg-type]
+
+
+def test_steps_are_the_first_ranks(ranks: Job) -> None:
+    with ranks:
+        assert ranks.steps(3) == [0, 0, 0]
+        assert ranks.steps(1) == [0]
+
+
+def test_a_rank_that_ends_is_an_error(ranks: Job) -> None:
+    with ranks, pytest.raises(MachineError, match="in h0 ended by itself: thirteen"):
+        ranks.steps(13)
+
+
+def test_without_torch_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "PYTHON", "/bin/false")
+    with pytest.raises(MachineError, match="no PyTorch") as e:
+        job.require_torch()
+    assert e.value.exit_code == 2
+    assert "apt-get install" in (e.value.hint or "")
