@@ -9,7 +9,7 @@
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
  *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; mrc_pop hands on what it popped, and gets
  *              the probes
- *   mrc_unsent  wherever the kernel drops a packet: what a plane NIC drops before it is on the wire says nothing of a path
+ *   mrc_unsent  where the kernel drops a packet: what a queueing discipline of this host drops is not held against its path
  *   mrc_sweep  run by `mrcctl detach` without the daemon: one packet in, probe requests on the EVs of a peer out
  *   mrc_steer  run by the daemon: change the state of an EV
  *   mrc_tick   run by the daemon: serve the deadlines of all peers (tick.h)

@@ -1,5 +1,5 @@
-/* Takes packets that this host itself drops out of the accounts of their paths: mrc_push counts a packet as sent, and then
- * the queueing discipline of the plane's NIC, or its driver, drops it. It is counted as if it had arrived.
+/* Takes packets that a queueing discipline of this host drops out of the accounts of their paths. mrc_push has counted such a
+ * packet as sent; here the path's statistics are changed as if the peer had received it.
  */
 #ifndef MRC_UNSENT_H
 #define MRC_UNSENT_H
@@ -8,7 +8,6 @@
 
 #include "icmp.h"
 
-#define FOR_A_TAP 4 /* PACKET_OUTGOING of sk_buff.pkt_type */
 #define NIC_UP 1 /* IFF_UP of net_device.flags */
 #define NIC_NO_CARRIER (1 << 2) /* __LINK_STATE_NOCARRIER of net_device.state */
 
@@ -39,33 +38,44 @@ struct sk_buff___unsent {
 	__u32 end;
 	unsigned char *head;
 	unsigned char *data;
-	__u8 pkt_type : 3;
 } __attribute__((preserve_access_index));
 
 struct skb_shared_info___unsent {
 	__u16 gso_size;
 } __attribute__((preserve_access_index));
 
-enum skb_drop_reason___kernel {
-	SKB_DROP_REASON_TC_EGRESS___kernel,
+enum skb_drop_reason___kernel { /* QDISC_DROP since Linux 5.18, the others since 6.13 or later */
+	SKB_DROP_REASON_QDISC_DROP___kernel,
+	SKB_DROP_REASON_QDISC_OVERLIMIT___kernel,
+	SKB_DROP_REASON_QDISC_CONGESTED___kernel,
+	SKB_DROP_REASON_FQ_BAND_LIMIT___kernel,
+	SKB_DROP_REASON_FQ_HORIZON_LIMIT___kernel,
+	SKB_DROP_REASON_FQ_FLOW_LIMIT___kernel,
 };
 
-/* The plane of a NIC of this host that has a link; NO_SLOT if it is none. Without a link all is dropped: then a path that
- * loses everything is to be left.
- */
-static __always_inline __u32 unsent_plane(const struct net_device___unsent *dev)
-{
-	const struct mrc_plane *plane;
-	__u32 i;
+#define IS_REASON(reason, name)                                                                    \
+	(bpf_core_enum_value_exists(enum skb_drop_reason___kernel, name##___kernel) &&             \
+	 reason == bpf_core_enum_value(enum skb_drop_reason___kernel, name##___kernel))
 
-	if (dev->nd_net.net->ns.inum != settings.netns || !(dev->flags & NIC_UP) || dev->state & NIC_NO_CARRIER)
-		return NO_SLOT;
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		plane = plane_at(i);
-		if (plane && plane->ifindex == dev->ifindex)
-			return i;
-	}
-	return NO_SLOT;
+/* Only a queueing discipline is believed: some drivers free what they have sent as if they dropped it, a veth drops what its far
+ * end does not take, and clones of what was sent are dropped where a capture or a socket has no room for them.
+ */
+static __always_inline int is_queue_drop(__u32 reason)
+{
+	return IS_REASON(reason, SKB_DROP_REASON_QDISC_DROP) || IS_REASON(reason, SKB_DROP_REASON_QDISC_OVERLIMIT) ||
+	       IS_REASON(reason, SKB_DROP_REASON_QDISC_CONGESTED) ||
+	       IS_REASON(reason, SKB_DROP_REASON_FQ_BAND_LIMIT) ||
+	       IS_REASON(reason, SKB_DROP_REASON_FQ_HORIZON_LIMIT) ||
+	       IS_REASON(reason, SKB_DROP_REASON_FQ_FLOW_LIMIT);
+}
+
+/* Whether an EV's packets leave by this NIC, and it has a link. Without a link all is dropped: then the path is to be left. */
+static __always_inline int leaves_by(const struct net_device___unsent *dev, __u32 plane_number)
+{
+	const struct mrc_plane *plane = plane_at(plane_number);
+
+	return plane && plane->ifindex == dev->ifindex && dev->nd_net.net->ns.inum == settings.netns &&
+	       dev->flags & NIC_UP && !(dev->state & NIC_NO_CARRIER);
 }
 
 /* Read the headers of a dropped packet, which begin at `data`. Returns 0 if it is data that this host has pushed. */
@@ -74,16 +84,19 @@ static __always_inline int read_unsent(const unsigned char *data, __u32 length, 
 	__u32 at = OUTER_L3;
 	struct ipv6hdr ip6;
 	struct outer_l4 l4;
+	__u8 ip_proto;
 	struct srh srh;
 
 	if (length < OUTER_L3 + sizeof(l4) || bpf_probe_read_kernel(&ip6, sizeof(ip6), data + ETH_HLEN) || ip6.version != 6)
 		return -1;
-	if (ip6.nexthdr == NEXTHDR_ROUTING) {
+	ip_proto = ip6.nexthdr;
+	if (ip_proto == NEXTHDR_ROUTING) {
 		if (bpf_probe_read_kernel(&srh, sizeof(srh), data + at))
 			return -1;
+		ip_proto = srh.next_header;
 		at += 8 + srh.length * 8;
 	}
-	if (length < at + sizeof(l4) || bpf_probe_read_kernel(&l4, sizeof(l4), data + at) ||
+	if (ip_proto != IPPROTO_UDP || length < at + sizeof(l4) || bpf_probe_read_kernel(&l4, sizeof(l4), data + at) ||
 	    l4.udp.dest != bpf_htons(settings.udp_port) || l4.mrc.version != MRC_WIRE_VERSION ||
 	    l4.mrc.type != MRC_DATA || l4.mrc.sender != bpf_htons(settings.host_id))
 		return -1;
@@ -103,16 +116,11 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 	__u16 gso_size = 0;
 	__u64 *count;
 
-	/* A capture that is too slow drops copies of what was sent. A filter at the NIC is an administrator's, or a test's: a
-	 * broken path as any.
-	 */
-	if (!dev || BPF_CORE_READ_BITFIELD(skb, pkt_type) == FOR_A_TAP || reason == bpf_core_enum_value(enum skb_drop_reason___kernel, SKB_DROP_REASON_TC_EGRESS___kernel))
-		return;
-	plane = unsent_plane(dev);
-	if (plane == NO_SLOT || read_unsent(skb->data, skb->len - skb->data_len, &mrc))
+	if (!dev || !is_queue_drop(reason) || read_unsent(skb->data, skb->len - skb->data_len, &mrc))
 		return;
 	number = bpf_ntohs(mrc.ev);
-	if (number >= settings.evs_per_peer)
+	plane = number / settings.evs_per_plane;
+	if (number >= settings.evs_per_peer || !leaves_by(dev, plane))
 		return;
 	index = ev_index(bpf_ntohs(mrc.receiver), number);
 	ev = ev_at(index);

@@ -137,7 +137,7 @@ class TablesCollector(Collector):
         yield drops
         unsent = CounterMetricFamily(
             "mrc_plane_unsent_packets",
-            "Data packets that this host's queue or NIC dropped before they were on the wire.",
+            "Data packets that a queueing discipline of this host dropped.",
             labels=["plane"],
         )
         for plane, count in enumerate(tables.unsent_packets()[: daemon.plan.config.cluster.planes]):

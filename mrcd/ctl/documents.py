@@ -193,7 +193,8 @@ def _reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:
     unsent: dict[str, list[str]] = {}
     for p in planes:
         if p.get("unsent_packets"):
-            words = f"{count(p['unsent_packets'])} packets dropped by this host's queue or NIC, not held against paths"
+            n = count(p["unsent_packets"])
+            words = f"{n} packets dropped by this host's queueing discipline, not held against paths"
             unsent.setdefault(words, []).append(text(p.get("plane")))
         if p.get("hook_reason"):
             words = "FALLBACK: " * bool(p.get("fallback")) + str(p["hook_reason"])

@@ -1,4 +1,4 @@
-"""What a plane's NIC drops before it is on the wire is counted, and not held against its paths."""
+"""Data that the queueing discipline of a plane's NIC drops is counted, and not held against its path."""
 
 import socket
 import struct
@@ -20,7 +20,9 @@ from tests.packet.wires import ETH_P_ALL, Gso, Sender, Tap
 pytestmark = pytest.mark.root
 
 ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
-SMALL, LARGE = (IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / Raw(bytes(n)) for n in (10, 900))
+SMALL, LARGE, LONG = (
+    IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / Raw(bytes(n)) for n in (10, 900, 1300)
+)
 BURST = (
     IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(bytes(10_000)),
     Gso("tcp4", 1000, 34),
@@ -112,6 +114,18 @@ def test_copies_that_a_capture_has_no_room_for_were_sent(bench: Bench, wires: li
     assert packets - dropped < dropped
     assert sum(arrived(wires).values()) == 50 * PLANES
     assert bench.tables.unsent_packets() == before
+
+
+def test_what_the_far_end_of_a_veth_does_not_take_is_lost(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    before = bench.tables.unsent_packets()
+    bench.namespace.ip("link", "set", "w1", "mtu", "1280")
+    try:
+        for _ in range(PLANES):
+            stack.send(ETHERNET / LONG)
+        assert [len(wire.frames()) for wire in wires[1:]] == [0, 1, 1]
+        assert bench.tables.unsent_packets()[1:] == before[1:]
+    finally:
+        bench.namespace.ip("link", "set", "w1", "mtu", "1500")
 
 
 def test_packets_of_others_are_none_of_ours(bench: Bench, wires: list[Tap], stack: Sender) -> None:
