@@ -82,6 +82,7 @@ FORGOTTEN = {
     "mrc_veils",
     "mrc_acks",
     "mrc_shares",
+    "mrc_fates",
     "mrc_shares_made",
     "mrc_twins",
 }
@@ -111,6 +112,7 @@ def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
         "mrc_beat",
         "mrc_stall",
         "mrc_share",
+        "mrc_fate",
         "mrc_flowlet",
         "mrc_veil",
     }
