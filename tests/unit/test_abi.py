@@ -83,6 +83,8 @@ FORGOTTEN = {
     "mrc_veils",
     "mrc_acks",
     "mrc_shares",
+    "mrc_fates",
+    "mrc_paid",
     "mrc_shares_made",
     "mrc_twins",
 }
@@ -113,6 +115,7 @@ def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
         "mrc_stall",
         "mrc_share",
         "mrc_plane_losses",
+        "mrc_fate",
         "mrc_flowlet",
         "mrc_veil",
     }
