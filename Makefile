@@ -90,6 +90,11 @@ bench-failover: set-up ## break paths by the hundred under a flow: how fast each
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench failover
 
+.PHONY: bench-alone
+bench-alone: set-up ## both daemons killed for ten minutes under two flows, while paths fail and heal (12 minutes; build/alone.svg)
+	@$(MAKE) build
+	@$(IN_VENV) scripts/bench alone
+
 .PHONY: bench-lifecycle
 bench-lifecycle: set-up ## restarts, kills, upgrades and reloads under a UDP flow: nothing lost, nothing reordered (2 minutes)
 	@$(MAKE) build

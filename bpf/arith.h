@@ -142,14 +142,14 @@ static inline __u32 grown16(__u16 now, __u16 before)
 
 #define WAITING_NS 500000 /* more delay than this is a queue, or a longer way; less may be the hosts' */
 
-/* How much longer packets on an EV may take than on others: what it is late, less what the least late is, and a
- * quarter more, for queues grow while that is measured.
+/* How long packets on an EV may take: the reordering window of all EVs; and, where this EV's delay exceeds the least of
+ * the others by more than that, as much more, and a quarter, for queues grow while that is measured.
  */
-static inline __u64 lateness(__u32 late_ns, __u32 least_ns)
+static inline __u64 arrival_window(__u64 window_ns, __u32 late_ns, __u32 least_ns)
 {
 	__u64 more = late_ns > least_ns ? late_ns - least_ns : 0;
 
-	return more > WAITING_NS ? more + more / 4 : 0;
+	return more > window_ns ? window_ns + more + more / 4 : window_ns;
 }
 
 #define NEVER_NS (~0ULL)

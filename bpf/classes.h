@@ -122,15 +122,39 @@ static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u3
 	return 1;
 }
 
+#define V4_WORDS (sizeof(struct iphdr) / 4)
+#define V6_WORDS (sizeof(struct ipv6hdr) / 4)
+#define IS_PART 0x3fff /* of the second word of an IPv4 header: more fragments follow, or some came before */
+
+/* The hash of a packet's addresses and ports. The kernel's is the socket's, and goes by IPv6's flow label: TCP changes
+ * both after a timeout. What has no ports, or is a fragment, is hashed by the kernel.
+ */
+__noinline __u32 flow_hash(struct __sk_buff *skb, __u32 ip_proto, __u32 l3_length)
+{
+	__be32 words[V6_WORDS + 1] = {}; /* the IP header, and the ports behind it */
+	int v4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u32 first = v4 ? 3 : 2, n = v4 ? V4_WORDS + 1 : V6_WORDS + 1, hash = 0, i;
+
+	if ((ip_proto != IPPROTO_TCP && ip_proto != IPPROTO_UDP) || l3_length != (n - 1) * 4 ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN, words, n * 4) || (v4 && words[1] & bpf_htonl(IS_PART)))
+		return bpf_get_hash_recalc(skb);
+	for (i = 2; i < V6_WORDS + 1; i++)
+		if (i >= first && i < n)
+			hash = rehash(hash ^ words[i]);
+	return hash;
+}
+
 /* The EV for a packet. Returns 0 if there is none. */
-static __always_inline int classed_ev(struct __sk_buff *skb, __u32 policy, struct mrc_peer *peer, __u32 host_id,
-				      __u32 ports, __u64 now, struct mrc_rotation *turn, struct choice *out)
+static __always_inline int classed_ev(struct __sk_buff *skb, const struct inner *inner, __u32 policy,
+				      struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now,
+				      struct mrc_rotation *turn, struct choice *out)
 {
 	switch (policy) {
 	case MRC_POLICY_PINNED:
-		return take_ev(pinned_ev(peer, ports, bpf_get_hash_recalc(skb)), out);
+		return take_ev(pinned_ev(peer, ports, flow_hash(skb, inner->ip_proto, inner->l3_length)), out);
 	case MRC_POLICY_FLOWLET:
-		return flowlet_ev(peer, host_id, ports, now, bpf_get_hash_recalc(skb), turn, out);
+		return flowlet_ev(peer, host_id, ports, now, flow_hash(skb, inner->ip_proto, inner->l3_length),
+				  turn, out);
 	default:
 		return choose_ev(peer, host_id, ports, now, turn, out);
 	}

@@ -14,7 +14,7 @@
 #include "verifier.h"
 
 #define CROWD_HOSTS 4128 /* ids below; as labkit.crowd.HOSTS_MOST */
-#define CROWD_PER_T0 64 /* host id n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.crowd.HOSTS_PER_T0 */
+#define CROWD_PER_T0 32 /* host id n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.crowd.HOSTS_PER_T0 */
 #define CROWD_EVS MRC_MAX_EVS_PER_PEER
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -38,6 +38,22 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } dead SEC(".maps");
+
+/* What has come from that host, as it was sent: before anything of it is lost. */
+struct seen {
+	__u64 data_bursts;
+	__u64 data_packets; /* a burst counts its segments */
+	__u64 data_bytes; /* a burst has its headers once */
+	__u64 requests;
+	__u64 request_bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct seen);
+} seen SEC(".maps");
 
 struct scratch {
 	struct mrc_count count[MRC_REPORT_EVS];
@@ -114,6 +130,23 @@ static __always_inline void turn_round(struct outer_packet *p, __u32 host_id)
 	p->probe.generation = bpf_htonl(1);
 }
 
+static __always_inline void count_arrival(const struct outer_packet *p, __u32 bytes)
+{
+	__u32 zero = 0;
+	struct seen *s = bpf_map_lookup_elem(&seen, &zero);
+
+	if (!s)
+		return;
+	if (p->mrc.type == MRC_DATA) {
+		s->data_bursts++;
+		s->data_packets += bpf_ntohs(p->mrc.segments);
+		s->data_bytes += bytes;
+	} else if (p->mrc.type == MRC_PROBE_REQUEST) {
+		s->requests++;
+		s->request_bytes += bytes;
+	}
+}
+
 SEC("tc")
 int echo(struct __sk_buff *skb)
 {
@@ -128,6 +161,7 @@ int echo(struct __sk_buff *skb)
 	if ((void *)(p + 1) > (void *)(long)skb->data_end || p->ip6.nexthdr != IPPROTO_UDP ||
 	    p->mrc.version != MRC_WIRE_VERSION)
 		return TC_ACT_UNSPEC;
+	count_arrival(p, skb->len);
 	host_id = bpf_ntohs(p->mrc.receiver);
 	number = bpf_ntohs(p->mrc.ev);
 	index = host_id * CROWD_EVS + number;

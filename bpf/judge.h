@@ -12,6 +12,7 @@
 
 #include "ask.h"
 #include "loss.h"
+#include "plane_loss.h"
 
 #define TRIALS 6 /* reports that know of lost probes and no arrival make a lagging EV ASSUMED_BAD; */
 #define TRIALS_PER_PERIOD 16 /* volleys, at most, in the least time that it takes */
@@ -39,6 +40,7 @@ struct judging {
 	__u8 changed; /* other EVs are usable than before */
 	__u8 delayed; /* the EV of the request has more delay than the others */
 	__u8 lossy; /* some EV has lost more */
+	__u8 lossy_planes; /* as bits */
 };
 
 /* New tables over there, or the first report ever: what they count says nothing of before. */
@@ -200,6 +202,21 @@ static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct m
 	l->tried = ev->probe_seq + VOLLEY; /* no volley yet, or one that has lost some: the rest says nothing */
 }
 
+/* Add an EV in use to its plane's. Where nothing arrives all may be late. */
+static __always_inline void add_to_plane(struct judging *j, const struct mrc_ev *ev, const struct mrc_ledger *l)
+{
+	struct plane_loss *p = &j->scratch->loss[ev->plane & (MRC_MAX_PLANES - 1)];
+
+	if (!l->window_samples || l->trials)
+		return;
+	p->sent += l->window_tx;
+	p->lost += l->window_lost;
+	p->samples += l->window_samples;
+	p->losses += l->sure;
+	p->used++;
+	p->hit += l->sure > 0;
+}
+
 static long judge_ev(__u64 i, void *context)
 {
 	struct judging *j = context;
@@ -238,6 +255,7 @@ static long judge_ev(__u64 i, void *context)
 		return 0;
 	}
 	make_sure(l, j->now);
+	add_to_plane(j, ev, l);
 	if (l->sure >= (settings.loss_any ? 1 : settings.loss_samples)) {
 		j->accused++;
 	} else {
@@ -249,14 +267,16 @@ static long judge_ev(__u64 i, void *context)
 }
 
 /* Whether the loss rule condemns an EV: any loss that is sure, or a ratio of its packets, if it is not as
- * with most of the others. Where nothing arrives all may be late.
+ * with most of the others; or that of its plane. Where nothing arrives all may be late.
  */
-static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ledger *l)
+static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ev *ev, const struct mrc_ledger *l)
 {
 	if (l->trials)
 		return 0;
 	if (settings.loss_any)
 		return l->sure;
+	if (j->lossy_planes >> (ev->plane & (MRC_MAX_PLANES - 1)) & 1)
+		return 1;
 	return (__u64)l->window_lost * 1000000 >= (__u64)settings.loss_ppm * l->window_tx &&
 	       j->innocent >= j->accused &&
 	       loses_more(l->sure, l->window_samples, j->losses, j->samples,
@@ -274,7 +294,7 @@ static long judge_loss(__u64 i, void *context)
 	if (!ev || !l || !ev->configured)
 		return 0;
 	state = ev->state;
-	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !loses_too_much(j, l))
+	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !loses_too_much(j, ev, l))
 		return 0;
 	j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_LOSS);
 	return 0;
@@ -314,13 +334,15 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->rounds->told_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
 	__builtin_memset(j->scratch->under_way, 0, sizeof(j->scratch->under_way));
 	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
+	__builtin_memset(j->scratch->loss, 0, sizeof(j->scratch->loss));
 	bpf_loop(n, judge_ev, j, 0);
 	note_planes(j->host_id, j->first, n, j->rounds->told_ns);
 	j->rounds->judged += j->judged;
 	j->rounds->lossy += j->lossy;
 	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
 	add_other_part(j);
-	if (j->accused)
+	j->lossy_planes = lossy_planes(j->host_id, j->first != 0);
+	if (j->accused || j->lossy_planes)
 		bpf_loop(n, judge_loss, j, 0);
 }
 

@@ -24,6 +24,7 @@ MRC_ARRAY(mrc_rounds, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rounds);
 MRC_ARRAY(mrc_watches, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_watch);
 MRC_ARRAY(mrc_clock, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_clock);
 MRC_ARRAY(mrc_probes_sent, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
+MRC_ARRAY(mrc_unsent_packets, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
 MRC_ARRAY(mrc_planes, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_plane);
 MRC_ARRAY(mrc_node, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_node);
 MRC_ARRAY(mrc_owners, BPF_MAP_TYPE_ARRAY, 0, struct mrc_owner);

@@ -9,6 +9,7 @@
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
  *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; mrc_pop hands on what it popped, and gets
  *              the probes
+ *   mrc_unsent  where the kernel drops a packet: what a queueing discipline of this host drops is not held against its path
  *   mrc_sweep  run by `mrcctl detach` without the daemon: one packet in, probe requests on the EVs of a peer out
  *   mrc_steer  run by the daemon: change the state of an EV
  *   mrc_tick   run by the daemon: serve the deadlines of all peers (tick.h)
@@ -26,6 +27,7 @@
 #include "owner.h"
 #include "pop.h"
 #include "twin.h"
+#include "unsent.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -100,7 +102,7 @@ int mrc_push(struct __sk_buff *skb)
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
 	if (ack && policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, &tcp, request.now))
 		send_ride(skb, self, ARMED_TWIN, &request);
-	if (!classed_ev(skb, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
+	if (!classed_ev(skb, &inner, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
@@ -262,6 +264,14 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	of_burst = of_burst && is_udp(inner_eth + 1, (void *)(long)ctx->data_end);
 	mark_popped(ctx, of_burst ? POPPED_OF_BURST : POPPED);
 	return XDP_PASS;
+}
+
+/* At the raw tracepoint skb:kfree_skb: an skb, the place that drops it, and enum skb_drop_reason. */
+SEC("tp_btf/kfree_skb")
+int mrc_unsent(__u64 *ctx)
+{
+	note_unsent((const void *)ctx[0], ctx[2]);
+	return 0;
 }
 
 /* ---- run by the daemon ------------------------------------------------------------------ */

@@ -422,8 +422,9 @@ struct mrc_settings {
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */
 	__u32 twin_us; /* an acknowledgement goes twice if the flow's last is so old; 0 = none does */
 	__u32 kernel_has; /* enum mrc_kernel_has: a kernel that lacks one takes a slower way */
+	__u32 netns; /* of the NICs: its inode number */
 };
-_Static_assert(sizeof(struct mrc_settings) == 120, "mrc_settings is 120 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 124, "mrc_settings is 124 bytes");
 
 #define MRC_EVENT_STALLED 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
 

@@ -1,8 +1,9 @@
 /* Shared fate: EVs of other peers that cross the same T0 and T1 as one that was found dead.
  *
  * A uSID carrier names the switches in travel order, so two EVs cross the same NIC link, T0 and T1 if the first 64 bits of
- * their carriers are alike: the block, and two uSIDs. When one fails, the tick probes the others at once (tick.h). With
- * an SRH, or without source routing, the destination does not tell that: then nothing is shared.
+ * their carriers are alike: the block, and two uSIDs. When one fails, the tick probes one peer under each T0 at once, and
+ * by what these answer it judges the others there (fate.h). With an SRH, or without source routing, the destination does
+ * not tell that: then nothing is shared.
  */
 #ifndef MRC_SHARE_H
 #define MRC_SHARE_H
@@ -17,12 +18,15 @@
 struct mrc_share {
 	__u64 carrier; /* the first 64 bits, as they are on the wire */
 	__u64 ns; /* when an EV with this carrier failed */
+	__u64 probed_ns; /* tick: when all first peers had been probed */
 	__u32 number; /* EV that failed: in most peers the one with this number crosses the same T1 */
 	__u32 host_id; /* of the peer whose EV failed */
 	__u32 made; /* how often this was filled in; a count */
 	__u32 begun; /* tick: `made` when its walk over the peers began */
 	__u32 next; /* tick: host id of the peer that is to be looked at next */
 	__u32 left; /* tick: peers that are to be looked at yet */
+	__u32 judges; /* tick: 0 = it probes the first peer under each T0, 1 = it judges all by these */
+	__u32 visited; /* tick: EV of the peer that is being looked at */
 };
 
 struct {

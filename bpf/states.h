@@ -166,6 +166,36 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 	return 0;
 }
 
+static __always_inline __u32 count_bits(const __u64 *words)
+{
+	__u32 i, count = 0;
+
+	for (i = 0; i < MRC_EV_WORDS; i++)
+		count += __builtin_popcountll(words[i]);
+	return count;
+}
+
+/* Take an EV that has failed from the usable ones: quicker than to work them out anew, which is done where few are left. */
+__noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
+{
+	__u32 seen, first = number / settings.evs_per_plane * settings.evs_per_plane, least;
+
+	if (!peer)
+		return 0;
+	least = peer->floor ? peer->floor : 1;
+	if (count_bits(peer->usable) <= least ||
+	    next_slot(peer->usable, first, settings.evs_per_plane, number - first + 1) == number - first)
+		return refresh_usable(peer, host_id);
+	seen = __sync_fetch_and_add(&peer->wanted, 1) + 1;
+	if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
+		return 0;
+	__sync_fetch_and_and(&peer->usable[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
+	__sync_lock_test_and_set(&peer->busy, 0);
+	if (*(volatile __u32 *)&peer->wanted != seen)
+		refresh_usable(peer, host_id);
+	return 0;
+}
+
 /* Falls that are not forgotten: one per period of being well. */
 static __always_inline __u8 relapses_after(const struct mrc_ev *ev, __u64 now)
 {

@@ -8,17 +8,14 @@
 #ifndef MRC_TICK_H
 #define MRC_TICK_H
 
-#include "sweep.h"
+#include "fate.h"
 
 #define TICK_NS 20000000ULL /* between two ticks, in the least */
-#define TICK_REST_NS 1000000ULL /* the same, if a tick had no time for all that was due */
 #define TICK_PEERS 1024 /* peers at which a tick looks, at most */
 #define TICK_MOST_NS 200000ULL /* a tick serves no further peer after this time */
 #define DAEMON_SILENT_NS 50000000ULL /* a daemon that runs no tick for so long is silent */
-#define SHARED_AT_ONCE 512 /* peers of a shared failure in a tick, at most */
 #define UNCONFIGURED_NS 1000000000ULL
 #define DOUBTED_EVS 64 /* EVs in a sweep of a peer in doubt, at most */
-#define REPLY_LATE_NS 2000000ULL /* a reply is missing after this, or after four round trips */
 
 struct tick {
 	struct sweep sweep;
@@ -60,6 +57,22 @@ static __always_inline int resize(const struct tick *t, __u32 counts)
 {
 	return t->resizes &&
 	       bpf_skb_change_tail(t->sweep.skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts), 0);
+}
+
+/* Probe an EV that answers small probes by one as long as the longest data packet: some paths lose only these. (The kernel
+ * lets no program make the timer packet longer, which counts as encapsulated: what is made of it has a report's length.)
+ */
+static __always_inline void retry(struct tick *t, const struct mrc_ev *ev, const struct mrc_ledger *l, __u32 number)
+{
+	int longer = l->good && t->resizes && !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
+
+	t->sweep.request.kind = MRC_PROBE_RETRY;
+	sweep_one(number, &t->sweep);
+	if (longer) {
+		t->sweep.sent *= budget_cost(t->sweep.skb->len);
+		resize(t, 0);
+	}
+	pay(t);
 }
 
 static __always_inline void clear_deadline(struct mrc_watch *watch, __u32 number)
@@ -125,14 +138,13 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		return;
 	}
 	if (t->clock->budget <= settings.idle_probes / 8) { /* the rest is for the sweeps in turn */
-		due_by(t, t->clock->now_ns + TICK_NS);
+		/* Not each tick, for there may be thousands, and not all at once. */
+		due_by(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
 		return;
 	}
 	if (l->good || l->reply_seq == ev->probe_seq)
 		l->backoff = 0;
-	t->sweep.request.kind = MRC_PROBE_RETRY;
-	sweep_one(number, &t->sweep);
-	pay(t);
+	retry(t, ev, l, number);
 	l->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
 					      settings.probe_backoff_us * NS_PER_US :
 					      backoff_ns(l->backoff, settings.probe_interval_us, settings.probe_backoff_us));
@@ -190,12 +202,6 @@ static long cut_one(__u64 number, void *context)
 	reason = t->sweep.node->ports & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN : MRC_REASON_LINK_DOWN;
 	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
 	return 0;
-}
-
-/* How long a reply may take. */
-static __always_inline __u64 reply_late_ns(const struct mrc_rounds *rounds)
-{
-	return 4 * rounds->rtt_ns > REPLY_LATE_NS ? 4 * rounds->rtt_ns : REPLY_LATE_NS;
 }
 
 /* Whether something that the peer should have answered by now has no answer. */
@@ -299,8 +305,8 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 	}
 	if (t->watch->announce && --t->watch->announce)
 		urgent_by(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
-	if (!resize(t, t->sweep.request.counts))
-		t->sweep.sent += send_request(t->sweep.skb, t->sweep.node, &t->sweep.request);
+	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, t->sweep.node, &t->sweep.request))
+		t->sweep.sent += report_cost(t->sweep.request.counts);
 	pay(t);
 	t->sweep.request.counts = 0;
 	resize(t, 0);
@@ -369,99 +375,22 @@ static long serve_next(__u64 i, void *context)
 	return 0;
 }
 
-/* The EV in use of a peer that crosses the same T1 as the one that failed, or NO_SLOT. Most peers have it at the same
- * number.
+/* Where traffic pays for more than an idle host may send, a third of that may be sent besides, or half of what an idle one
+ * sends.
  */
-__noinline __u32 sharing_ev(__u32 host_id, __u32 share_number)
-{
-	const struct mrc_share *share = share_at(share_number);
-	__u32 number, slot, first;
-	const struct mrc_ev *ev;
-
-	if (!share)
-		return NO_SLOT;
-	first = share->number / settings.evs_per_plane * settings.evs_per_plane;
-	for (slot = 0; slot <= settings.evs_per_plane && slot <= MRC_MAX_EVS_PER_PEER; slot++) {
-		number = slot ? first + slot - 1 : share->number;
-		ev = ev_at(ev_index(host_id, number));
-		if (ev && crosses(ev, share->carrier))
-			return sends_on(ev) ? number : NO_SLOT;
-	}
-	return NO_SLOT;
-}
-
-/* Probe the next peer's EV that shares the fate of one that failed, and look soon whether it was answered. */
-static long probe_neighbour(__u64 i, void *context)
-{
-	struct tick *t = context;
-	struct mrc_share *share = share_at(t->clock->at);
-	struct mrc_watch *watch;
-	struct mrc_peer *peer;
-	__u32 host_id, number;
-	__u64 soon_ns;
-
-	(void)i;
-	t->clock->now_ns = bpf_ktime_get_ns();
-	if (!share || !share->left || aged(t->clock->now_ns, t->clock->began_ns, TICK_MOST_NS / 2))
-		return 1;
-	host_id = share->next < settings.peers ? share->next : 0;
-	share->next = host_id + 1;
-	share->left--;
-	peer = peer_at(host_id);
-	watch = watch_at(host_id);
-	if (!peer || !watch || !peer->configured || peer->status & MRC_STATUS_DETACHED)
-		return 0;
-	number = sharing_ev(host_id, t->clock->at);
-	if (number >= settings.evs_per_peer)
-		return 0;
-	__builtin_memset(&t->sweep.request, 0, sizeof(t->sweep.request));
-	t->sweep.request.host_id = host_id;
-	t->sweep.request.kind = MRC_PROBE_SUSPICION;
-	sweep_one(number, &t->sweep);
-	soon_ns = t->clock->now_ns + REPLY_LATE_NS;
-	if ((__s64)(watch->due_ns - soon_ns) > 0)
-		watch->due_ns = soon_ns;
-	return 0;
-}
-
-/* Probe the neighbours of EVs that were found dead, whatever the budget says: once per T1 and second (share.h). */
-static __always_inline void probe_neighbours(struct tick *t)
-{
-	__u32 i;
-
-	if (t->sweep.node->status & MRC_STATUS_DETACHED)
-		return;
-	for (i = 0; i < SHARES; i++) {
-		struct mrc_share *share = share_at(i);
-
-		if (!share)
-			continue;
-		if (share->begun != *(volatile __u32 *)&share->made) {
-			share->begun = *(volatile __u32 *)&share->made;
-			share->next = share->host_id + 1;
-			share->left = settings.peers - 1;
-		}
-		if (!share->left)
-			continue;
-		t->clock->at = i;
-		t->sweep.sent = 0;
-		t->sweep.first = 0;
-		bpf_loop(SHARED_AT_ONCE, probe_neighbour, t, 0);
-		pay(t);
-		t->clock->wait_ns = TICK_REST_NS;
-		break; /* the others in the ticks to come */
-	}
-}
-
 static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 {
 	__u64 past = now - clock->refilled_ns, most = settings.idle_probes / 2 + 1, more;
+	__u64 spent, besides;
+	__u32 *sum = paid();
 
 	more = (past < 1000000000ULL ? past : 1000000000ULL) * settings.idle_probes / 1000000000ULL;
-	if (!more)
+	if (!more || !sum)
 		return; /* keep the fraction */
+	spent = __sync_lock_test_and_set(sum, 0);
 	clock->refilled_ns = now;
-	clock->budget += more;
+	besides = spent / 3 < more / 2 ? spent / 3 : more / 2;
+	clock->budget += more > spent + besides ? more - spent : besides;
 	if (clock->budget > (__s64)most)
 		clock->budget = most;
 	if (clock->budget < -(__s64)settings.idle_probes) /* what suspicion spent beyond a second's worth is forgiven */
@@ -481,12 +410,12 @@ static __always_inline __u64 tick(struct tick *t)
 		return t->clock->wait_ns; /* another CPU runs it */
 	t->clock->began_ns = bpf_ktime_get_ns();
 	refill(clock, t->clock->began_ns);
-	probe_neighbours(t);
+	visit_neighbours(&t->sweep, clock);
 	if (settings.peers <= TICK_PEERS) /* where the budget is short, it is not always the same who come too late */
 		clock->cursor = bpf_get_prandom_u32() % (settings.peers ?: 1);
 	bpf_loop(peers, serve_next, t, 0);
-	if (settings.peers > TICK_PEERS)
-		clock->cursor -= bpf_get_prandom_u32() % 256 % (clock->cursor + 1);
+	if (settings.peers > TICK_PEERS) /* forward, for a tick may have had time for a few only */
+		clock->cursor += bpf_get_prandom_u32() % 64;
 	__sync_lock_test_and_set(&clock->busy, 0);
 	return t->clock->wait_ns;
 }

@@ -358,6 +358,7 @@ SETTINGS = np.dtype(
         ("flowlet_us", _u32),
         ("twin_us", _u32),
         ("kernel_has", _u32),
+        ("netns", _u32),
     ]
 )
 PACE = np.dtype(

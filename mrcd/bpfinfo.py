@@ -20,8 +20,9 @@ Document = dict[str, Any]
 
 # enum bpf_map_type, bpf_prog_type, bpf_link_type: those that mrcd uses; others are shown by number.
 _MAP_TYPES = {2: "array", 6: "percpu_array", 11: "lpm_trie", 27: "ringbuf"}
-_PROGRAM_TYPES = {3: "sched_cls", 6: "xdp"}
-_LINK_TYPES = {6: "xdp", 11: "tcx"}
+_PROGRAM_TYPES = {3: "sched_cls", 6: "xdp", 26: "tracing"}
+_TRACEPOINT = "raw_tracepoint"
+_LINK_TYPES = {1: _TRACEPOINT, 6: "xdp", 11: "tcx"}
 _ATTACH_TYPES = {libbpf.TCX_INGRESS: "ingress", libbpf.TCX_EGRESS: "egress"}
 _MAPS_OF_A_PROGRAM = 64
 
@@ -103,7 +104,7 @@ def _fdinfo(fd: int) -> dict[str, str]:
 def links(pins: Path) -> list[Document]:
     """A document per pinned link, and per clsact filter of ours, which nothing pins.
 
-    `interface` is None if it is of another network namespace, `attached` False once it is gone.
+    `interface` is None if it is of another network namespace, or of none; `attached` False once it is gone.
     """
     found = []
     for path in _files(pins / "links"):
@@ -121,10 +122,10 @@ def links(pins: Path) -> list[Document]:
                 "link": path.name,
                 "id": info.id,
                 "type": kind,
-                "point": xdp if kind == "xdp" else _ATTACH_TYPES.get(info.attach_type),
+                "point": {"xdp": xdp, _TRACEPOINT: "kfree_skb"}.get(kind, _ATTACH_TYPES.get(info.attach_type)),
                 "interface": _name(info.ifindex),
                 "ifindex": info.ifindex,
-                "attached": info.ifindex != 0,
+                "attached": kind == _TRACEPOINT or info.ifindex != 0,
                 "pinned": True,
                 "program_id": info.prog_id,
                 "program": program_name(info.prog_id) or _program_of(path.name),

@@ -274,6 +274,9 @@ class Daemon:
                     self.dataplane.attach(beat)
                     self.tables.node["beat_ifindex"] = peer.ifindex
                     keep.add(beat.name)
+                unsent = hooks.unsent_attachment()
+                self.dataplane.attach(unsent)
+                keep.add(unsent.name)
                 push, document = hooks.push_attachment(
                     self.plan.config.cluster.granularity, self.nics.mrc0, self.nics.mrc0_peer
                 )

@@ -34,7 +34,10 @@ PREFIXES_MAX = 65536
 _LEAST_PEERS, _PEERS_STEP = 64, 8  # rows of the peers' tables
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
 _NO_EV = 0xFFFFFFFF
-_PROGRAMS = ("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_sweep", "mrc_steer", "mrc_tick")
+_PROGRAMS = (
+    *("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_unsent"),
+    *("mrc_sweep", "mrc_steer", "mrc_tick"),
+)
 
 
 def pin_directory(bpffs: Path) -> Path:
@@ -115,7 +118,7 @@ class Dataplane(Links):
                     libbpf.reuse_map(maps[name], fd)
         # Not pinned: these are soon full anew.
         libbpf.set_map_size(maps["mrc_owners"], libbpf.possible_cpus() * abi.OWNERS)
-        for name in ("mrc_paces", "mrc_choosings"):
+        for name in ("mrc_paces", "mrc_choosings", "mrc_plane_losses"):
             libbpf.set_map_size(maps[name], sizes["mrc_peers"])
         try:
             libbpf.load_object(self._obj)
@@ -280,7 +283,8 @@ class Dataplane(Links):
             self._lock = -1
 
     def _settings(self, size: int, peers: int) -> bytes:
-        value = settings(self.plan, features.kernel_has(), peers).tobytes()
+        netns = Path("/proc/thread-self/ns/net").stat().st_ino
+        value = settings(self.plan, features.kernel_has(), peers, netns).tobytes()
         if len(value) != size:
             raise MachineError(
                 f"the object's settings have {size} bytes, mrcd knows {len(value)}",
@@ -303,6 +307,7 @@ class Dataplane(Links):
             "mrc_watches": peers,
             "mrc_clock": 1,
             "mrc_probes_sent": len(abi.ProbeKind),
+            "mrc_unsent_packets": abi.MAX_PLANES,
             "mrc_alarms": peers,
             "mrc_rides": 1,  # while programs are replaced one after the other, old and new share it
             "mrc_planes": abi.MAX_PLANES,

@@ -15,6 +15,8 @@ from mrcd.topology import EV
 log = logging.getLogger("mrcd.events")
 
 KEPT = 10_000
+ICMP_ERRORS = {1: "destination unreachable", 2: "packet too big for a link of the path", 3: "hop limit exceeded"}
+"""Types of ICMPv6 errors (RFC 4443 §3)."""
 
 
 class EventLog:
@@ -111,9 +113,9 @@ def of_record(record: np.void, ev: EV) -> dict[str, Any]:
     }
 
 
-def evidence(record: np.void) -> dict[str, int | float]:
+def evidence(record: np.void) -> dict[str, int | float | str]:
     """What a struct mrc_event says for its reason, in the units that the names end with."""
-    found: dict[str, int | float] = {}
+    found: dict[str, int | float | str] = {}
     reason = Reason(int(record["reason"]))
     if reason is Reason.OVERDUE:
         found = {"silent_reports": int(record["trials"])}
@@ -122,7 +124,8 @@ def evidence(record: np.void) -> dict[str, int | float]:
     elif reason is Reason.HEALED:
         found = {"good_probes": int(record["trials"])}
     elif reason is Reason.ICMP_ERROR:
-        found = {"icmp_type": int(record["icmp_type"]), "icmp_code": int(record["icmp_code"])}
+        kind = int(record["icmp_type"])
+        found = {"icmp": ICMP_ERRORS.get(kind, "unknown"), "icmp_type": kind, "icmp_code": int(record["icmp_code"])}
     if reason in (Reason.OVERDUE, Reason.ICMP_ERROR) and record["silent_ns"]:
         found["silent_ms"] = round(int(record["silent_ns"]) / 1e6, 3)
     return found

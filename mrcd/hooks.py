@@ -177,6 +177,11 @@ def probe_attachment(mrc0_peer: Link) -> Attachment:
     return Attachment("probe-egress", "mrc_probe", mrc0_peer.name, mrc0_peer.ifindex, "egress")
 
 
+def unsent_attachment() -> Attachment:
+    """Where the kernel says that it drops a packet, of any interface."""
+    return Attachment("unsent", "mrc_unsent", "", 0, "tracepoint")
+
+
 def beat_attachment(beat: Link) -> Attachment:
     """Where what goes round comes from the end that holds it back."""
     return Attachment("beat-ingress", "mrc_beat", beat.name, beat.ifindex, "ingress")

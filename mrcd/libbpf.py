@@ -18,6 +18,7 @@ from mrcd.libbpf_structs import LinkCreateOpts, LinkInfo, MapInfo, TcHook, TcOpt
 Info = TypeVar("Info", bound=ct.Structure)
 
 XDP = 37
+RAW_TRACEPOINT = 23
 TCX_INGRESS = 46
 TCX_EGRESS = 47
 XDP_FLAGS_SKB_MODE = 1 << 1
@@ -225,7 +226,7 @@ def link_ifindex(fd: int) -> int:
 
 
 def create_link(prog_fd: int, ifindex: int, attach_type: int, flags: int = 0) -> int:
-    """Attach a program by a link (TCX or XDP); the caller pins and closes the descriptor."""
+    """Attach a program by a link (TCX, XDP, or a raw tracepoint, of no interface); the caller pins and closes it."""
     opts = LinkCreateOpts(sz=ct.sizeof(LinkCreateOpts), flags=flags)
     return check("attach", lib().bpf_link_create(prog_fd, ifindex, attach_type, ct.byref(opts)))
 

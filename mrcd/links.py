@@ -11,14 +11,15 @@ from mrcd import libbpf
 from mrcd.errors import KernelError
 from mrcd.pins import Held
 
-Point = Literal["ingress", "egress", "xdp", "xdp-generic"]
+Point = Literal["ingress", "egress", "xdp", "xdp-generic", "tracepoint"]
 
 _NOT_THERE = FileNotFoundError, NotADirectoryError  # somebody took the BPF file system away
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """One program at one hook. `name` is the pin's, stable over restarts and renamed interfaces."""
+    """One program at one hook. `name` is the pin's, stable over restarts and renamed interfaces. The object says which
+    tracepoint is a program's, which is of no interface."""
 
     name: str
     program: str
@@ -44,10 +45,18 @@ class Links:
         self.changed = False  # something was attached, or replaced
 
     def attach(self, wanted: Attachment) -> str:
-        """Attach, or replace in place. Returns how: "tcx", "clsact" or "xdp"."""
-        how = self._attach(wanted)
+        """Attach, or replace in place. Returns how: "tcx", "clsact", "xdp" or "tracepoint"."""
+        how = self._trace(wanted) if wanted.point == "tracepoint" else self._attach(wanted)
         self.changed = True
         return how
+
+    def _trace(self, wanted: Attachment) -> str:
+        """The kernel replaces no program at a tracepoint: the new one is there before the old one goes."""
+        fd = libbpf.create_link(self._programs[wanted.program], 0, libbpf.RAW_TRACEPOINT)
+        self._drop(wanted.name)
+        self._held.hold(wanted.name, fd)
+        self._pin_link(wanted.name)
+        return "tracepoint"
 
     def _attach(self, wanted: Attachment) -> str:
         path = self._links / wanted.name

@@ -135,6 +135,14 @@ class TablesCollector(Collector):
         for reason, count in tables.drops().items():
             drops.add_metric([reason], count)
         yield drops
+        unsent = CounterMetricFamily(
+            "mrc_plane_unsent_packets",
+            "Data packets that a queueing discipline of this host dropped.",
+            labels=["plane"],
+        )
+        for plane, count in enumerate(tables.unsent_packets()[: daemon.plan.config.cluster.planes]):
+            unsent.add_metric([str(plane)], count)
+        yield unsent
         changes = tables.transitions()
         transitions = CounterMetricFamily(
             "mrc_ev_transitions", "Changes of EVs' states but for SKIP, by what they became.", labels=["to", "reason"]

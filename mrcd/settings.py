@@ -7,9 +7,9 @@ from mrcd import abi
 from mrcd.topology import Plan
 
 
-def settings(plan: Plan, kernel_has: int = 0, peers: int = 0) -> NDArray[np.void]:
+def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) -> NDArray[np.void]:
     """A plan as struct mrc_settings. `kernel_has`: bits of abi.KernelHas, see mrcd/features.py; `peers`: rows of the
-    peers' tables, 0 = no more than the plan needs."""
+    peers' tables, 0 = no more than the plan needs; `netns`: the inode number of the NICs' network namespace."""
     c, h = plan.config.cluster, plan.config.health
     value = np.zeros((), abi.SETTINGS)
     for name, number in {
@@ -44,6 +44,7 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0) -> NDArray[np.void
         "flowlet_us": plan.config.overlay.flowlet_us,
         "twin_us": plan.config.overlay.twin_us,
         "kernel_has": kernel_has,
+        "netns": netns,
     }.items():
         value[name] = number
     return value

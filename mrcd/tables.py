@@ -45,6 +45,7 @@ class Tables:
         self._events = libbpf.get(pins / "mrc_events")
         self._transitions = libbpf.get(pins / "mrc_transitions")
         self._probes_sent = libbpf.get(pins / "mrc_probes_sent")
+        self._unsent = libbpf.get(pins / "mrc_unsent_packets")
 
     def _map(self, name: str, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
@@ -78,6 +79,11 @@ class Tables:
         raw = libbpf.lookup_all(self._probes_sent, len(abi.ProbeKind), 8 * libbpf.possible_cpus())
         counts = np.frombuffer(raw, np.uint64).reshape(len(abi.ProbeKind), -1).sum(axis=1).tolist()
         return {kind.text: count for kind, count in zip(abi.ProbeKind, counts, strict=True)}
+
+    def unsent_packets(self) -> list[int]:
+        """Data packets that each plane's NIC, or its queueing discipline, dropped before they were on the wire."""
+        raw = libbpf.lookup_all(self._unsent, abi.MAX_PLANES, 8 * libbpf.possible_cpus())
+        return [int(n) for n in np.frombuffer(raw, np.uint64).reshape(abi.MAX_PLANES, -1).sum(axis=1)]
 
     def histograms(self) -> NDArray[np.uint64]:
         """Counts over all CPUs, (abi.HISTOGRAMS, abi.BUCKETS)."""
@@ -120,7 +126,15 @@ class Tables:
             with contextlib.suppress(BufferError):  # a caller still holds a view: freed with it
                 area.close()
         self._maps.clear()
-        for fd in (self._drops, self._histograms, self._prefixes, self._events, self._transitions, self._probes_sent):
+        for fd in (
+            self._drops,
+            self._histograms,
+            self._prefixes,
+            self._events,
+            self._transitions,
+            self._probes_sent,
+            self._unsent,
+        ):
             os.close(fd)
 
 

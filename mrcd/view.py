@@ -169,7 +169,7 @@ class View:
 
     def _planes(self) -> list[Document]:
         rows = []
-        ports = int(self._tables.node["ports"])
+        ports, unsent = int(self._tables.node["ports"]), self._tables.unsent_packets()
         hooks = {h["plane"]: h for h in self.hooks if "plane" in h}
         for i, interface in enumerate(self._plan.interfaces):
             row = self._tables.planes[i]
@@ -186,6 +186,7 @@ class View:
                     "bursts": self.cuts[i].where if i in self.cuts else None,
                     "bursts_reason": self.cuts[i].reason if i in self.cuts else None,
                     "up": bool(ports & (1 << i)),
+                    "unsent_packets": unsent[i],
                     "gateway_mac": mac.hex(":") if any(mac) else None,
                     "address": str(self._plan.addresses[i]),
                     "sid": str(self._plan.sids[i]),

@@ -187,10 +187,15 @@ _CUT = {"nic": "the NIC cuts them", "cpu": "THE CPU CUTS THEM", "whole": "sent w
 
 
 def _reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:
-    """Why pop is where it is, and who cuts bursts, once for all planes of which the same is true."""
+    """Why pop is where it is, who cuts bursts, and what was not sent: once for all planes of which the same is true."""
     pop: dict[str, list[str]] = {}  # words → planes
     cut: dict[str, list[str]] = {}
+    unsent: dict[str, list[str]] = {}
     for p in planes:
+        if p.get("unsent_packets"):
+            n = count(p["unsent_packets"])
+            words = f"{n} packets dropped by this host's queueing discipline, not held against paths"
+            unsent.setdefault(words, []).append(text(p.get("plane")))
         if p.get("hook_reason"):
             words = "FALLBACK: " * bool(p.get("fallback")) + str(p["hook_reason"])
             pop.setdefault(words, []).append(text(p.get("plane")))
@@ -199,7 +204,7 @@ def _reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:
             cut.setdefault(words, []).append(text(p.get("plane")))
     return [
         (name, f"plane{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {words}")
-        for name, found in (("pop", pop), ("bursts", cut))
+        for name, found in (("pop", pop), ("bursts", cut), ("unsent", unsent))
         for words, numbers in found.items()
     ]
 

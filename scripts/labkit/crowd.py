@@ -12,6 +12,9 @@ import struct
 import subprocess
 import time
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from labkit import bringup, fabric, netns, processes
 from labkit.api import Lab
@@ -24,14 +27,14 @@ from mrcd.tables import Tables
 
 HOST, SWITCH = "h0", "t0-0-0"
 PLANES, T1S, EVS = 4, 64, 256
-HOSTS_MOST, HOSTS_PER_T0 = 4128, 64  # as bpf/echo.bpf.c
+HOSTS_MOST, HOSTS_PER_T0 = 4128, 32  # as bpf/echo.bpf.c
 _OBJECT = bringup.REPOSITORY / "build" / "echo.bpf.o"
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
 
 def cluster_file(peers: int, settings: str = "") -> str:
-    """TOML: h0 alone under T0 0, the others under T0s of 64, so that each peer has 256 EVs; and these `settings`."""
+    """TOML: h0 alone under T0 0, the others under T0s of 32, so that each peer has 256 EVs; and these `settings`."""
     t0s = 1 + -(-peers // HOSTS_PER_T0)
     places = [(0, 0), *((1 + n // HOSTS_PER_T0, n % HOSTS_PER_T0) for n in range(peers))]
     hosts = (fabric.host_table(n, t0, port, [f"{address(n)}/32"]) for n, (t0, port) in enumerate(places))
@@ -42,6 +45,20 @@ def cluster_file(peers: int, settings: str = "") -> str:
 def address(host_id: int) -> str:
     """The overlay address of a host."""
     return f"10.64.{host_id >> 8}.{host_id & 255}"
+
+
+class Seen(NamedTuple):
+    """What the far end of h0's NICs has counted, as struct seen of bpf/echo.bpf.c; or between two such readings."""
+
+    data_bursts: int
+    data_packets: int  # a burst counts its segments
+    data_bytes: int  # Ethernet and all; a burst has its headers once
+    requests: int
+    request_bytes: int
+
+    def since(self, before: "Seen") -> "Seen":
+        """What came after an earlier reading."""
+        return Seen(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class Crowd:
@@ -81,7 +98,8 @@ class Crowd:
         try:
             libbpf.load_object(obj)
             program = libbpf.program_fd(obj, "echo")
-            libbpf.pin(libbpf.map_fd(libbpf.maps_of(obj)["dead"]), self._state.pins / "dead")
+            for name in ("dead", "seen"):
+                libbpf.pin(libbpf.map_fd(libbpf.maps_of(obj)[name]), self._state.pins / name)
             with netns.inside(self._switch):
                 for p in range(PLANES):
                     link = libbpf.create_link(program, socket.if_nametoindex(f"q{p}"), libbpf.TCX_INGRESS)
@@ -118,6 +136,12 @@ class Crowd:
         arrives again."""
         with libbpf.opened(self._state.pins / "dead") as fd:
             libbpf.update_elem(fd, struct.pack("I", 0), struct.pack("I", 0 if ev is None else ev + 1))
+
+    def seen(self) -> Seen:
+        """What has come from h0 so far, over all CPUs."""
+        with libbpf.opened(self._state.pins / "seen") as fd:
+            raw = libbpf.lookup_all(fd, 1, 8 * len(Seen._fields) * libbpf.possible_cpus())
+        return Seen(*np.frombuffer(raw, np.uint64).reshape(-1, len(Seen._fields)).sum(axis=0).tolist())
 
     def rewrite(self, text: str) -> None:
         """Another cluster file; the daemon that runs keeps what it has read until it is told to reload."""

@@ -12,7 +12,7 @@ from mrcd.ctl.client import Client
 from mrcd.errors import MachineError
 from mrcd.view import RUNNING_FILE
 
-TIMEOUT_S = patience(5.0)
+TIMEOUT_S = patience(10.0)
 Document = dict[str, Any]
 
 

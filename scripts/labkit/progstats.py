@@ -3,6 +3,7 @@
 import contextlib
 import ctypes as ct
 import os
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,21 @@ def linked(pin: Path) -> Iterator[int]:
         yield program
     finally:
         os.close(program)
+
+
+@contextlib.contextmanager
+def held(pid: int) -> Iterator[dict[str, int]]:
+    """Name → descriptor of the programs that a process holds, itself or by links; one of each name."""
+    numbers = set()
+    for path in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            numbers |= {int(n) for n in re.findall(r"^prog_id:\s*(\d+)", path.read_text(encoding="ascii"), re.M)}
+    programs = [libbpf.check(f"open program {n}", libbpf.lib().bpf_prog_get_fd_by_id(n)) for n in sorted(numbers)]
+    try:
+        yield {size(fd).name: fd for fd in programs}
+    finally:
+        for fd in programs:
+            os.close(fd)
 
 
 def load_empty() -> int:

@@ -1,5 +1,6 @@
 """What the fabric itself says of a path: that it has no route, that it is congested."""
 
+import json
 import socket
 import threading
 from typing import Any
@@ -10,6 +11,7 @@ from tests.lab.flows import Flow, address
 
 EV = 6  # plane 1, T1 2
 T0 = "t0-1-0"  # of h0 and h1
+SHORT_MTU = 1300
 
 
 def _path(lab: Lab) -> Any:
@@ -35,6 +37,26 @@ def test_a_switch_that_has_no_route_is_believed_at_once(healthy: Lab) -> None:
     ours = [e for e in mrcctl(healthy, "h0", "events") if e.get("reason") == "icmp_error" and e["ev"] == EV]
     assert ours[-1]["evidence"] | {"icmp_type": 1, "icmp_code": 0} == ours[-1]["evidence"]
     wait_until("it is back", lambda: states(healthy, "h0", "h2")[EV] == "GOOD")
+
+
+def test_a_path_for_short_packets_only_is_left_and_stays_so(healthy: Lab) -> None:
+    """Short probes are answered there: without long ones it would return, and fall again, for ever."""
+    link = f"ip link set dev t1-2 mtu {SHORT_MTU}".split()
+    was = str(json.loads(healthy.exec(T0, ["ip", "-j", "link", "show", "dev", "t1-2"], check=True).stdout)[0]["mtu"])
+    with Flow(healthy, 4):
+        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
+        healthy.exec(T0, link, check=True)
+        try:
+            wait_until("the EV is left", lambda: _path(healthy)["state"] == "ASSUMED_BAD")
+            left = _path(healthy)
+            # It would be back after ten small probes and the hold-down, and then it would be left again.
+            wait_until("two hold-downs pass", lambda: _path(healthy)["since_s"] > 2 * left["hold_down_s"] + 1)
+            assert (_path(healthy)["state"], _path(healthy)["relapses"]) == ("ASSUMED_BAD", left["relapses"])
+        finally:
+            healthy.exec(T0, [*link[:-1], was], check=True)
+    ours = [e for e in mrcctl(healthy, "h0", "events") if e.get("reason") == "icmp_error" and e["ev"] == EV]
+    assert ours[-1]["evidence"]["icmp"] == "packet too big for a link of the path"
+    wait_until("it is back", lambda: states(healthy, "h0", "h2")[EV] == "GOOD", timeout_s=20)
 
 
 def test_a_congested_path_lets_turns_pass_and_stays_in_use(healthy: Lab) -> None:

@@ -20,17 +20,19 @@ H0, H1, H2, H5 = 0, 1, 2, 5
 
 @dataclass(frozen=True)
 class Setup:
-    """A cluster to load the programs for: steering, width of a peer's table, lines of [health], and what follows."""
+    """A cluster to load the programs for: steering, width of a peer's table, T1s per plane, lines of [health], and what
+    follows."""
 
     steering: Steering = "usid"
     health: str = ""
     evs: int = EVS
+    t1s: int = SLOTS
     more: str = ""
 
     @property
     def text(self) -> str:
         """The configuration file."""
-        fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {SLOTS}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
+        fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {self.t1s}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
         hosts = dual(H0, 0, 0) + dual(H1, 0, 1) + dual(H2, 1, 0) + dual(H5, 1, 1)
         return f'{fabric}steering = "{self.steering}"\n{hosts}[health]\n{self.health}\n{self.more}'
 

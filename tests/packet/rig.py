@@ -25,7 +25,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from mrcd import abi, config, install, libbpf, topology, wire
+from mrcd import abi, config, hooks, install, libbpf, topology, wire
 from mrcd.abi import EvState
 from mrcd.config import Granularity
 from mrcd.dataplane import Dataplane
@@ -94,7 +94,8 @@ class Bench:
             undo.callback(unmount, directory)
             self.dataplane = Dataplane(self.plan, directory)
             undo.callback(self.dataplane.close)
-            self.dataplane.load()
+            with self.namespace.inside():  # which the programs know
+                self.dataplane.load()
             self.dataplane.commit()
             self.tables = Tables(self.dataplane.pins, writable=True)
             undo.callback(self.tables.close)
@@ -146,7 +147,8 @@ class Bench:
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         own = libbpf.maps_of(self.dataplane._obj)
-        sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8), "mrc_shares": (8, 40)}
+        sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8)}
+        sizes |= {"mrc_shares": (8, 56), "mrc_fates": (2048, 16), "mrc_paid": (1, 4)}
         for name, (entries, size) in sizes.items():
             _fill(libbpf.map_fd(own[name]), range(entries), bytes(size))
         self.events()
@@ -332,6 +334,10 @@ class Bench:
         self._attach("beat-ingress", "mrc_beat", "m0b", "ingress")
         self.tables.node["beat_ifindex"] = self.ifindex["m0bp"]
         return self._tap("m0b", "m0bp")
+
+    def attach_unsent(self) -> None:
+        """Attach mrc_unsent."""
+        self.dataplane.attach(hooks.unsent_attachment())
 
     def attach_pop(self, plane: int, protocol: Protocol, xdp: Xdp | None = None) -> Tap:
         """Attach mrc_pop; the tap returned sends from the wire and sees what is popped or passed.

@@ -168,6 +168,14 @@ def test_tcp_ports_count_and_others_have_none(bench: Bench) -> None:
     assert len(evs(bench, IP(src="10.99.0.1", dst="10.99.0.3", proto=253) / Raw(bytes([0x12, 0xB7] * 30)))) == EVS
 
 
+@classes
+def test_a_flow_that_takes_another_flow_label_keeps_its_ev(bench: Bench) -> None:
+    """As TCP does after a timeout, by which the kernel hashes it anew."""
+    flow = [IPv6(src="fd00:99::1", dst="fd00:99::3", fl=fl) / TCP(sport=1000, dport=4791) for fl in range(16)]
+    assert len({ev(bench, what / Raw(bytes(60))) for what in flow}) == 1
+    assert len({ev(bench, packet(sport=sport, dport=4791, version=6)) for sport in range(1000, 1032)}) > EVS // 2
+
+
 @pytest.mark.parametrize("bench", [LONG], indirect=True)
 def test_a_flowlet_stays_until_its_ev_fails(bench: Bench) -> None:
     (first,) = evs(bench, packet(dscp=10))

@@ -72,6 +72,28 @@ def test_a_lossy_plane_is_compared_with_those_of_other_reports(bench: Bench, fai
     assert condemned(bench) == evs[:4]
 
 
+@pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
+def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench) -> None:
+    """64 EVs of a plane lose 5 %: of each a loss or two are known, of the plane a hundred."""
+    r, chance = Reporter(bench), random.Random(1)
+    plane = [ev for ev in range(256) if ev // 64 == 2]
+    for _ in range(16):
+        r.pass_through(chance, dict.fromkeys(plane, 0.05), 5)
+    r.quiet(6)
+    assert condemned(bench) == plane
+
+
+@pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
+@pytest.mark.parametrize("lossy", [1, 24])
+def test_a_plane_is_not_to_blame_for_some_of_its_evs(bench: Bench, lossy: int) -> None:
+    r, chance = Reporter(bench), random.Random(1)
+    bad = [128 + slot for slot in range(lossy)]
+    for _ in range(24):
+        r.pass_through(chance, dict.fromkeys(bad, 0.3), 5)
+    r.quiet(6)
+    assert set(condemned(bench)) <= set(bad)
+
+
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rate", [0.01, 0.2, 0.6])

@@ -1,27 +1,32 @@
 """mrc_tick: idle probes, retries of failed EVs, return after the hold-down, the ramp, links, and silent peers."""
 
+import struct
 from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
 import pytest
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
-from scapy.packet import Raw
+from scapy.packet import Packet, Raw
 
-from mrcd import abi, health
+from labkit.patience import EMULATED
+from mrcd import abi, health, libbpf
 from mrcd.abi import EvState, ProbeKind, Reason
 from mrcd.config import Health
 from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from tests.packet.cluster import ALL_PORTS, EVS, H1, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
 from tests.packet.rig import NEVER, Bench
-from tests.packet.wires import Tap
+from tests.packet.wires import Tap, until
 
 pytestmark = pytest.mark.root
 
 UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = EvState
 HEALTH = Health()
 INTERVAL_MS = HEALTH.probe_interval_ms
-TICK_S, DOUBT_S = 0.02, INTERVAL_MS / 4000  # bpf/tick.h
+ETH_HLEN, IP_HLEN = 14, 40
+TICK_S, REST_S, DOUBT_S = 0.02, 0.001, INTERVAL_MS / 4000  # bpf/tick.h
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def h2(bench: Bench) -> Bench:
     rest(bench, H1, H5)
     bench.tables.node["idle_us"] = 3_600_000_000
     bench.tables.watches["swept_ns"] = now()
-    bench.dataplane.tick()  # after which all are known to be well
+    tick(bench)  # after which all are known to be well
     assert with_deadlines(bench) == []
     return bench
 
@@ -57,7 +62,12 @@ def asked(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
 def tick(bench: Bench, ms: int = 0) -> float:
     """Let time pass, then run a tick. Returns after how many seconds the next one is due."""
     bench.age(ms * MS)
-    return bench.dataplane.tick()
+    wait_s = bench.dataplane.tick()
+    for _ in range(EMULATED * len(bench.tables.peers)):  # where it has time for a peer or two
+        if wait_s > REST_S:
+            break
+        wait_s = bench.dataplane.tick()
+    return wait_s
 
 
 def live(bench: Bench, ms: int, step_ms: int = INTERVAL_MS) -> None:
@@ -306,6 +316,27 @@ def test_probes_of_a_failed_ev_are_frequent_as_soon_as_one_is_answered(h2: Bench
     assert counts == [1] * 8
 
 
+def retried(bench: Bench, wires: list[Tap]) -> Packet:
+    """The probe of a failed EV that is due now."""
+    tick(bench, INTERVAL_MS)
+    (frame,) = (f for wire in wires for f in map(Ether, (x.data for x in wire.frames())) if not f[MRCProbe].counts)
+    return frame
+
+
+def test_a_failed_ev_that_answers_is_probed_by_packets_as_long_as_the_longest_data(h2: Bench, wires: list[Tap]) -> None:
+    """A path that loses only long packets would else return, and fall again, for ever."""
+    fall(h2, 5)
+    assert len(retried(h2, wires)) < 300
+    longest = len(bytes(h2.sent(H2, 5, Raw(bytes(h2.plan.inner_mtu)))))
+    for _ in range(3):
+        arrive(h2, 5)
+        probe = retried(h2, wires)
+        assert len(probe) == longest == ETH_HLEN + IP_HLEN + probe[IPv6].plen
+    arrive(h2, 5)
+    h2.ledger(H2, 5)["good"] = 0  # a report says that one was lost
+    assert len(retried(h2, wires)) < 300
+
+
 def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2: Bench, wires: list[Tap]) -> None:
     h2.dataplane.steer(H2, 5, DENIED, Reason.ADMIN, EvState)
     for _ in range(150):
@@ -459,28 +490,89 @@ def test_what_a_peer_says_of_its_links_is_heeded_at_once(h2: Bench) -> None:
 # ---- shared fate ----
 
 
-def neighbours(bench: Bench, wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
-    """What is asked of other peers when EV 6 of h2 has failed: plain requests, then receivers of those for a report."""
+def neighbours(bench: Bench, wires: list[Tap], answered: Collection[int] = ()) -> list[tuple[int, int]]:
+    """What is asked of other peers at once when EV 6 of h2 has failed: plain requests. Then h5 answers what was sent on
+    some EVs, and is judged."""
     tick(bench)
     plain, reports = asked(wires)
-    tick(bench, 3)
-    more, later = asked(wires)
     assert not [r for r in reports if r != H2]
-    assert not [m for m in more if m[0] != H2]
-    return [p for p in plain if p[0] != H2], [r for r in later if r != H2]
+    for ev in answered:
+        bench.ledger(H5, ev)["reply_seq"] = bench.ev(H5, ev)["probe_seq"]
+
+    def judged() -> bool:
+        bench.dataplane.tick()
+        shares = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_shares"])
+        return all(made == begun and not left for *_, made, begun, _, left, _, _ in SHARE.iter_unpack(read_all(shares)))
+
+    until("the neighbours are judged", judged)
+    return [p for p in plain if p[0] != H2]
 
 
-def test_evs_by_the_same_t1_are_probed_at_once_and_a_report_is_asked_for(h2: Bench, wires: list[Tap]) -> None:
+SHARE = struct.Struct("3Q8I")  # struct mrc_share
+
+
+def read_all(shares: int) -> bytes:
+    """What is known of shared failures."""
+    return libbpf.lookup_all(shares, 8, SHARE.size)
+
+
+def h5_state(bench: Bench, ev: int) -> tuple[EvState, Reason]:
+    """The state of an EV of h5 and why it is in it."""
+    return EvState(bench.ev(H5, ev)["state"]), Reason(bench.ev(H5, ev)["reason"])
+
+
+def others_asked(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
+    """What is asked of other peers: plain requests, then receivers of those for a report."""
+    plain, reports = asked(wires)
+    return [p for p in plain if p[0] != H2], [r for r in reports if r != H2]
+
+
+FIRST = [(H5, 6)] * 3 + [(H5, 7)]  # h1 is under this host's T0
+
+
+def test_a_peer_under_each_t0_is_probed_at_once_and_on_another_ev_too(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 6, reason=Reason.OVERDUE)
-    assert neighbours(h2, wires) == ([(H5, 6)], [H5])  # h1 is under this host's T0
-    assert neighbours(h2, wires) == ([], [])
+    assert neighbours(h2, wires) == FIRST
+
+
+def test_what_is_not_answered_while_the_other_ev_is_has_failed_too(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 6, reason=Reason.OVERDUE)
+    neighbours(h2, wires, [7])
+    assert h5_state(h2, 6) == (ASSUMED_BAD, Reason.OVERDUE)
+    assert h2.usable(H5) == [ev for ev in EVERY if ev != 6]
+    assert sent(h2)["retry"] > 0
+
+
+def test_what_is_answered_stays_in_use(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 6, reason=Reason.OVERDUE)
+    neighbours(h2, wires, [6, 7])
+    assert h5_state(h2, 6)[0] == GOOD
+    assert others_asked(wires) == ([], [])
+
+
+def test_where_nothing_is_answered_each_peer_is_probed_and_asked_for_a_report(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 6, reason=Reason.OVERDUE)
+    neighbours(h2, wires)
+    assert h5_state(h2, 6)[0] == GOOD
+    tick(h2, 3)
+    assert others_asked(wires) == ([(H5, 6)], [H5])
 
 
 def test_where_a_peer_has_that_path_at_another_number_it_is_found(h2: Bench, wires: list[Tap]) -> None:
     six, four = h2.ev(H5, 6)["dst"].copy(), h2.ev(H5, 4)["dst"].copy()
     h2.ev(H5, 4)["dst"], h2.ev(H5, 6)["dst"] = six, four
     fall(h2, 6, reason=Reason.OVERDUE)
-    assert neighbours(h2, wires) == ([(H5, 4)], [H5])
+    assert neighbours(h2, wires, [5]) == [(H5, 4)] * 3 + [(H5, 5)]
+    assert h5_state(h2, 4) == (ASSUMED_BAD, Reason.OVERDUE)
+
+
+@pytest.mark.parametrize("least", [EVS - 1, EVS])
+def test_no_fewer_stay_in_use_than_the_floor(h2: Bench, wires: list[Tap], least: int) -> None:
+    h2.peer(H5)["floor"] = least
+    fall(h2, 6, reason=Reason.OVERDUE)
+    neighbours(h2, wires, [7])
+    assert h5_state(h2, 6)[0] == ASSUMED_BAD
+    assert h2.usable(H5) == [ev for ev in EVERY if ev != 6]  # by which nothing arrives
 
 
 @pytest.mark.parametrize("what", ["loss", "not in use", "twice", "detached"])
@@ -492,21 +584,22 @@ def test_neighbours_are_left_alone(h2: Bench, wires: list[Tap], what: str) -> No
         h2.peer(H5)["status"] = abi.STATUS_DETACHED
     elif what == "twice":
         fall(h2, 6, reason=Reason.OVERDUE)
-        neighbours(h2, wires)
+        neighbours(h2, wires, [6, 7])
         h2.set_state(H2, GOOD, 6)
     assert h2.dataplane.steer(H2, 6, ASSUMED_BAD, Reason.LOSS if what == "loss" else Reason.OVERDUE, [GOOD])
-    assert neighbours(h2, wires) == ([], [])
+    assert neighbours(h2, wires) == []
 
 
 @pytest.mark.parametrize("bench", ["srh", "ecmp"], indirect=True)
 def test_where_destinations_do_not_name_the_switches_nothing_is_shared(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 6, reason=Reason.OVERDUE)
-    assert neighbours(h2, wires) == ([], [])
+    assert neighbours(h2, wires) == []
 
 
 # ---- doubt and silence ----
 
 
+@pytest.mark.clock
 def test_a_report_that_does_not_come_back_makes_sweeps_frequent(h2: Bench, wires: list[Tap]) -> None:
     h2.rounds(H2)["round"], h2.rounds(H2)["asked_ns"] = 1, now() - 3 * MS
     h2.tables.watches["due_ns"][H2] = 0

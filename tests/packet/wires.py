@@ -196,6 +196,10 @@ class Tap(Sender):
             if address[2] != socket.PACKET_OUTGOING:
                 found.append(Frame(data, _tag(ancillary), address[2]))
 
+    def clear_error(self) -> None:
+        """Forget that the interface was down for a while."""
+        self._in.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
     def close(self) -> None:
         """Close both ends."""
         self._in.close()

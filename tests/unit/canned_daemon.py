@@ -113,6 +113,7 @@ STATUS = {
             "hook": "tcx",
             "up": False,
             "fallback": True,
+            "unsent_packets": 1234,
             "hook_reason": "native XDP refused: Operation not supported (EOPNOTSUPP)",
         },
     ],

@@ -26,7 +26,7 @@ __u32 wrapped_grown(__u16 now, __u16 before) { return grown16(now, before); }
 __u32 wrapped_owner(const __u32 *address) { return owner_slot(address); }
 __u32 wrapped_pace(const __u64 *wait, const __u64 *burst) { return in_pace(wait, burst); }
 __u32 wrapped_smoothed(__u32 pace, __u32 packets, __u64 ns) { return smoothed_pace(pace, packets, ns); }
-__u64 wrapped_lateness(__u32 late, __u32 least) { return lateness(late, least); }
+__u64 wrapped_window(__u64 window, __u32 late, __u32 least) { return arrival_window(window, late, least); }
 __u64 wrapped_hold(__u32 relapses, __u32 first, __u32 most) { return hold_down_ns(relapses, first, most); }
 __u32 wrapped_ramp(__u64 elapsed, __u64 ramp) { return ramp_weight(elapsed, ramp); }
 __u64 wrapped_backoff(__u32 unanswered, __u32 first, __u32 most) { return backoff_ns(unanswered, first, most); }
@@ -56,7 +56,7 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_grown.argtypes, lib.wrapped_grown.restype = [u16, u16], u32
     lib.wrapped_pace.argtypes, lib.wrapped_pace.restype = [ctypes.POINTER(u64), ctypes.POINTER(u64)], u32
     lib.wrapped_smoothed.argtypes, lib.wrapped_smoothed.restype = [u32, u32, u64], u32
-    lib.wrapped_lateness.argtypes, lib.wrapped_lateness.restype = [u32, u32], u64
+    lib.wrapped_window.argtypes, lib.wrapped_window.restype = [u64, u32, u32], u64
     lib.wrapped_hold.argtypes, lib.wrapped_hold.restype = [u32, u32, u32], u64
     lib.wrapped_ramp.argtypes, lib.wrapped_ramp.restype = [u64, u64], u32
     lib.wrapped_backoff.argtypes, lib.wrapped_backoff.restype = [u32, u32, u32], u64
@@ -257,7 +257,14 @@ def test_counts_that_wrap_grow_and_do_not_shrink(arith: ctypes.CDLL, now: int, b
 # ---- planes that are not alike ----
 
 NEVER = 2**64 - 1
-LATE = [(0, 0), (100, 900_000), (600_000, 100_000), (900_000, 100_000), (2**32 - 1, 0)]
+LATE = [  # window, delay of the EV, least of the others, and how long it is waited for
+    (50_000, 0, 0, 50_000),
+    (50_000, 100, 900_000, 50_000),
+    (300_000, 400_000, 100_000, 300_000),
+    (50_000, 500_000, 100_000, 550_000),  # a queue of 400 µs
+    (300_000, 500_001, 200_000, 300_000 + 300_001 * 5 // 4),
+    (0, 2**32 - 1, 0, (2**32 - 1) * 5 // 4),
+]
 
 
 def in_pace(arith: ctypes.CDLL, waits: list[int], burst: int = 100) -> set[int]:
@@ -285,7 +292,7 @@ def test_paces_are_smoothed_and_idle_times_say_nothing(arith: ctypes.CDLL) -> No
 
 
 def test_what_is_late_is_waited_for(arith: ctypes.CDLL) -> None:
-    assert [arith.wrapped_lateness(*x) for x in LATE] == [0, 0, 0, 1_000_000, (2**32 - 1) * 5 // 4]
+    assert [arith.wrapped_window(*x) for *x, _ in LATE] == [waited for *_, waited in LATE]
 
 
 # ---- deadlines ----

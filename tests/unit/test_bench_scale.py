@@ -10,6 +10,7 @@ from labkit import crowd
 from labkit.bench.scale import part, picture, probe
 from mrcd import config, topology
 from tests.unit.arrays import Arrays
+from tests.unit.test_bench_scale_control import busy
 
 
 @pytest.mark.parametrize("peers", [1, 64, 65, 4096])
@@ -28,14 +29,14 @@ def test_every_peer_of_a_crowd_has_256_evs_and_the_address_that_the_program_answ
 
 def run(**other: Any) -> dict[str, Any]:
     times = {"count": 9.0, "mean_s": 0.01, "longest_s": 0.012}
-    asked = {"scrape": {"s": 0.1, "bytes": 9}, "status": {"s": 0.1, "bytes": 9}}
+    asked = {name: {"s": 0.1, "bytes": 9} for name in ("scrape", "status", "paths_of_a_peer")}
     found: dict[str, Any] = {
         "peers": 4096,
         "evs": 1_048_576,
         "start_s": 2.0,
         "restart_s": 2.0,
-        "kernel_bytes": 299_000_000,
-        "idle_cpu_ratio": 0.015,
+        "kernel_bytes": 319_000_000,
+        "idle_cpu_ratio": 0.0075,
         "look_s": 0.03,
         "busy_peers": 256,
         "busy_cpu_ratio": 0.3,
@@ -44,12 +45,13 @@ def run(**other: Any) -> dict[str, Any]:
         "reload": {name: {"s": 1.5} for name in ("same", "programs", "fewer", "more")},
         "own": {"tick": times},
         "own_after_all": {"tick": times},
+        "control": [busy()],
     }
     return found | other
 
 
 def test_all_requirements_can_be_met() -> None:
-    assert [r["met"] for r in part.requirements(run())] == [True] * 5
+    assert [r["met"] for r in part.requirements(run())] == [True] * 10
 
 
 @pytest.mark.parametrize(
@@ -58,15 +60,17 @@ def test_all_requirements_can_be_met() -> None:
         (0, {"own": run()["own"] | {"tick": {"count": 1.0, "mean_s": 0.051, "longest_s": 0.1}}}),
         (0, {"own": run()["own"] | {"tick": {"count": 0.0, "mean_s": None, "longest_s": 0.0}}}),
         (0, {"look_s": 0.051}),
-        (1, {"memory": {"own_bytes": 400_000_001, "pss_bytes": 700_000_000}}),
-        (2, {"kernel_bytes": 300_000_001}),
-        (3, {"start_s": 20.1}),
-        (3, {"restart_s": 20.1}),
-        (4, {"idle_cpu_ratio": 0.0201}),
+        (1, {"memory": {"own_bytes": 300_000_001, "pss_bytes": 700_000_000}}),
+        (2, {"kernel_bytes": 320_000_001}),
+        (3, {"start_s": 10.1}),
+        (3, {"restart_s": 10.1}),
+        (4, {"idle_cpu_ratio": 0.0101}),
+        (5, {"asked": run()["asked"] | {"scrape": {"s": 1.1, "bytes": 9}}}),
+        (6, {"asked": run()["asked"] | {"paths_of_a_peer": {"s": 0.151, "bytes": 9}}}),
     ],
 )
 def test_each_requirement_can_be_missed(index: int, other: dict[str, Any]) -> None:
-    assert [r["met"] for r in part.requirements(run(**other))] == [i != index for i in range(5)]
+    assert [r["met"] for r in part.requirements(run(**other))] == [i != index for i in range(10)]
 
 
 def test_a_look_at_all_peers_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,11 +91,11 @@ def test_a_look_at_all_peers_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_tables_have_a_line_for_each_size() -> None:
     found = part.lines({"runs": [run(peers=1), run()]})
     assert sum(line.startswith("4096 ") for line in found) == 3
-    assert any("1.50%" in line and "30.0% (256)" in line for line in found)
+    assert any("0.75%" in line and "30.0% (256)" in line for line in found)
 
 
 def test_the_picture_shows_each_measure_as_a_share_of_what_is_allowed() -> None:
-    runs = [run(peers=1, evs=256), run(idle_cpu_ratio=0.02)]
+    runs = [run(peers=1, evs=256), run(idle_cpu_ratio=0.01)]
     drawn = picture.picture({"runs": runs})
     root = ElementTree.fromstring(drawn)
     lines = [e.get("points", "").split() for e in root.iter() if e.tag.endswith("polyline")]

@@ -88,7 +88,7 @@ def test_an_event_may_have_been_earlier() -> None:
     [
         (Reason.OVERDUE, {"silent_reports": 3, "silent_ms": 1.234}),
         (Reason.LOSS, {"lost_packets": 7, "sent_packets": 90}),
-        (Reason.ICMP_ERROR, {"icmp_type": 1, "icmp_code": 5, "silent_ms": 1.234}),
+        (Reason.ICMP_ERROR, {"icmp": "destination unreachable", "icmp_type": 1, "icmp_code": 5, "silent_ms": 1.234}),
         (Reason.GREY_LOSS, {}),
         (Reason.LINK_DOWN, {}),
         (Reason.HEALED, {"good_probes": 3}),

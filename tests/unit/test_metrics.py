@@ -42,6 +42,9 @@ class Host(Arrays):
         self.view = view.View(shown, self.plan, [], Path("/nowhere"))
         self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
 
+    def unsent_packets(self) -> list[int]:
+        return [7] + [0] * 7
+
     def drops(self) -> dict[str, int]:
         return {r.text: 2 for r in abi.Drop if r is not abi.Drop.NONE}
 

@@ -22,6 +22,7 @@ job           part: a training job's steps, with mrcd attached and detached
 load          CPUs too busy, or stalled
 calm          part: no path is left without a reason
 failover      part: how fast a broken path is left, and what it costs
+alone         part: paths fail and heal with the daemons dead
 paper         part: the MRC paper's failure experiments beside its points
 scale         part: one host among up to 4,096 peers
 whole         several parts: one document, one table of bounds

@@ -11,6 +11,7 @@ import click
 
 from labkit import entry
 from labkit.bench import calm, cost, cpu, job, lifecycle, overhead, planes, spread, throughput, tunnels, whole
+from labkit.bench.alone import part as alone
 from labkit.bench.failover import part as failover
 from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
@@ -25,7 +26,7 @@ from mrcd.errors import UsageError
 SCHEMA_VERSION = 1
 _PARTS = (
     *(throughput.PART, cost.PART, spread.PART, planes.PART, paper.PART, tunnels.PART),
-    *(job.PART, overhead.PART, lifecycle.PART, calm.PART, failover.PART, scale.PART),
+    *(job.PART, overhead.PART, lifecycle.PART, calm.PART, failover.PART, alone.PART, scale.PART),
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _ALL = (throughput.PART, cost.PART, planes.PART, paper.PART, scale.PART)
@@ -40,7 +41,8 @@ _LISTEN_S = 0.5
 @click.option(
     "--pairs",
     type=click.IntRange(min=1),
-    help=f"runs of each, or pairs of them  [default: throughput {throughput.PAIRS}, overhead {overhead.PAIRS}, else 5]",
+    help=f"runs of each, or pairs of them  [default: throughput {throughput.PAIRS}, job {job.PAIRS}, "
+    f"overhead {overhead.PAIRS}, else 5]",
 )
 @click.option(
     "--seconds",
@@ -57,7 +59,13 @@ _LISTEN_S = 0.5
 @click.option(
     "--only", metavar="WORD", multiple=True, help="of throughput: cells with this word, e.g. udp-64; repeatable"
 )
-@click.option("--minutes", type=click.FloatRange(min=0.1), default=Options.minutes, show_default=True, help="of calm")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.1),
+    default=Options.minutes,
+    show_default=True,
+    help="of calm, and of alone without daemons",
+)
 @click.option(
     "--case", "cases", type=click.Choice(calm.CASES), multiple=True, help="of calm, instead of all; repeatable"
 )
@@ -99,8 +107,8 @@ def bench(
     """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
 
     Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The others are spread,
-    tunnels, job, overhead, lifecycle, calm and failover. Exit code 1 if a bound is not kept, 2 if a part cannot be
-    measured. Progress goes to stderr.
+    tunnels, job, overhead, lifecycle, calm, failover and alone. Exit code 1 if a bound is not kept, 2 if a part cannot
+    be measured. Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,

@@ -20,7 +20,7 @@ class Options:
     full: bool = False  # throughput: the whole matrix
     mtu: int | None = None  # of throughput's links; each place has its own
     only: tuple[str, ...] = ()  # of throughput's cells, those with all of these words
-    minutes: float = 10.0  # of calm
+    minutes: float = 10.0  # of calm, of alone
     faults: int = 200  # of each kind of failover
     kinds: tuple[str, ...] = ()  # of failover; all if empty
     cases: tuple[str, ...] = ()  # of calm; all if empty

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -82,10 +82,17 @@ def missing(cluster: Cluster, *pairs: Pair) -> Missing:
     return {(p, ev): cluster.missing(p, [ev]) for p in pairs for ev in range(len(cluster.sent(p)))}
 
 
+class Polled(Protocol):
+    """A flow, or several: what they say has to be read now and then."""
+
+    def poll(self, seconds: float) -> None:
+        """Read for that long, at least once."""
+
+
 class Stage:
     """A flow, the tables, and what is broken. `quiet`: what was missing before the flow began."""
 
-    def __init__(self, lab: Lab, cluster: Cluster, flow: Flow, quiet: Missing) -> None:
+    def __init__(self, lab: Lab, cluster: Cluster, flow: Polled, quiet: Missing) -> None:
         self.lab, self.cluster, self.flow = lab, cluster, flow
         self.wrong: list[str] = []
         self._random = random.Random(1)
@@ -304,9 +311,8 @@ class Pace:
         return not early
 
 
-@contextlib.contextmanager
-def without_daemons(stage: Stage) -> Iterator[None]:
-    """A block in which no mrcd runs on either end of the flow: killed before, started again and all GOOD after."""
+def kill_daemons(stage: Stage) -> None:
+    """Kill mrcd on both ends of the flow. Raises MachineError."""
     lab = stage.lab
     for host in FLOW:
         pid = lab.daemon_pid(host)
@@ -314,6 +320,13 @@ def without_daemons(stage: Stage) -> Iterator[None]:
             os.kill(pid, signal.SIGKILL)
         if not stage.until(lambda h=host: lab.daemon_pid(h) is None, 5.0):  # type: ignore[misc]
             raise MachineError(f"mrcd of {host} survives SIGKILL")
+
+
+@contextlib.contextmanager
+def without_daemons(stage: Stage) -> Iterator[None]:
+    """A block in which no mrcd runs on either end of the flow: killed before, started again and all GOOD after."""
+    lab = stage.lab
+    kill_daemons(stage)
     yield
     Lab(lab.state.name, say=lambda _: None).up(**lab.fabric.parameters.as_json())  # starts dead daemons
     stage.wait_until_good()

@@ -118,19 +118,11 @@ def _blackhole(lab: Lab, way: Way, number: int) -> Document:
         end_ns = time.monotonic_ns()
         healed = lab.heal(target)[0]
         flow.poll(_LOOK_S)  # bins are told when the next begins
-        paused, unwatched = _paused(watch)
+        paused, unwatched = witness.paused(watch)
     if healed["first_drop_ns"] is None:
         raise MachineError(f"{way.name}: nothing came through {target}", hint="the flow took another way; run it again")
     found = hole(flow.bins, before_ns, command_ns, healed["first_drop_ns"], end_ns, paused)
     return {"target": target, "unwatched": unwatched, **found}
-
-
-def _paused(watch: witness.Witness) -> tuple[list[witness.Pause], str | None]:
-    """When the machine stood still, or why nobody knows."""
-    try:
-        return watch.finish(), None
-    except MachineError as e:
-        return [], str(e)
 
 
 def _target(lab: Lab, flow: Flow, way: Way, number: int, p: Parameters) -> str:

@@ -53,7 +53,8 @@ class Kind:
         if plane != place.plane:
             return False
         if self.target.startswith("nic:"):
-            return (up and source.name == SOURCE) or (down and peer.name == SOURCE)
+            owner = self.target.split(":")[1]
+            return (up and source.name == owner) or (down and peer.name == owner)
         if t1 != place.t1:
             return False
         return self.target.startswith("t1:") or (up and source.t0 == 0) or (down and peer.t0 == 0)

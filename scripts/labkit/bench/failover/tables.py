@@ -78,6 +78,26 @@ class Cluster:
             bool(np.isin(self._field(p, "state")[self._field(p, "configured") != 0], _WELL).all()) for p in pairs
         )
 
+    def of_evs(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> NDArray[Any]:
+        """A copy of a field of these EVs."""
+        found: NDArray[Any] = self._field(pair, name)[list(evs)]
+        return found
+
+    def of_ledgers(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> NDArray[Any]:
+        """A copy of a field of what the reports told of these EVs."""
+        source, peer = pair
+        found: NDArray[Any] = self._tables[source].ledgers[self._row(peer)][name][list(evs)]
+        return found
+
+    def configured(self, pair: tuple[str, str]) -> list[int]:
+        """The EVs that a pair has."""
+        return [int(e) for e in np.flatnonzero(self._field(pair, "configured"))]
+
+    def ticks(self, host: str) -> tuple[int, int]:
+        """How often the daemon and the timer packet have run a host's tick."""
+        clock = self._tables[host].clock
+        return int(clock["by_daemon"]), int(clock["by_packet"])
+
     def newest(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> int:
         """The greatest of a field (`last_tx_ns`, `state_since_ns`) over these EVs."""
         return int(self._field(pair, name)[list(evs)].max())

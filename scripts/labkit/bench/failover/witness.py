@@ -59,6 +59,14 @@ class Witness:
             child.communicate()
 
 
+def paused(watch: Witness) -> tuple[list[Pause], str | None]:
+    """When the machine stood still, or why nobody knows."""
+    try:
+        return watch.finish(), None
+    except MachineError as e:
+        return [], str(e)
+
+
 def told(cpu: int, said: str) -> list[Pause]:
     """What a CPU's witness has said last → its pauses. Raises MachineError. Pure."""
     try:

@@ -1,16 +1,13 @@
 """The part: one host among 1, 64, 1,024 and 4,096 peers of 256 EVs, which answer probes (labkit/crowd.py)."""
 
-import json
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from labkit import crowd as crowds
 from labkit.api import Lab
 from labkit.bench.part import Options, Part, requirement
-from labkit.bench.scale import fate, picture, probe
-from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, START_S
+from labkit.bench.scale import control, fate, picture, probe
+from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, PATHS_S, SCRAPE_S, START_S
 from labkit.crowd import Crowd
 from labkit.entry import progress
 from labkit.observe import Document
@@ -26,7 +23,6 @@ PER_PEER_S = 100  # packets to each of them, per second
 _IDLE_S, _SHORT_IDLE_S, _BUSY_S = 75.0, 38.0, 10.0  # idle, 4,096 peers have all been probed in 35 s
 _WARM_UP_S = 5.0
 _HEARD_S = 90.0
-_LOAD = Path(__file__).parents[2] / "crowdload.py"
 _MB, _MS = 1e6, 1e3
 
 
@@ -59,8 +55,12 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     run["look_s"] = probe.look_s(crowd.pins, topology.plan(config.parse(crowds.cluster_file(peers)), crowds.HOST))
     progress(f"scale: {peers} peers: idle for {idle_for_s:g} s")
     before = probe.scrape(crowd)[2]
+    asked = crowd.seen().requests
     run["idle_cpu_ratio"] = probe.cpu_ratio(pid, idle_for_s)
+    run["idle_requests_per_s"] = (crowd.seen().requests - asked) / idle_for_s
     run["own"] = _own(probe.scrape(crowd)[2], before)
+    run["idle_memory"] = probe.memory(pid)
+    run["control"] = control.measure(crowd)
     if peers >= _FATE_PEERS:
         run["fate"] = fate.measure(crowd)
     run["asked"] = _asked(crowd, peers)
@@ -127,15 +127,12 @@ def _reload(crowd: Crowd) -> Document:
 
 def _busy(crowd: Crowd, peers: int) -> Document:
     """CPU while UDP is sprayed to some peers, which count it and answer probes."""
-    addresses = [crowds.address(n + 1) for n in range(peers)]
-    child = crowd.popen([sys.executable, "-I", str(_LOAD), str(PER_PEER_S), *addresses])
-    try:
+    with control.sending(crowd, peers, PER_PEER_S, 1):
         time.sleep(_WARM_UP_S)
+        before, begun = crowd.seen(), time.monotonic()
         used = probe.cpu_ratio(crowd.daemon.pid, _BUSY_S)
-    finally:
-        said, _ = child.communicate(timeout=10)
-    sent = json.loads(said)
-    return {"busy_cpu_ratio": used, "busy_packets_per_s": sent["packets"] / sent["seconds"]}
+        sent = crowd.seen().since(before).data_packets
+    return {"busy_cpu_ratio": used, "busy_packets_per_s": sent / (time.monotonic() - begun)}
 
 
 def _own(series: dict[str, float], before: dict[str, float] | None = None) -> Document:
@@ -152,6 +149,7 @@ def requirements(run: Document) -> list[Document]:
     tick, look = run["own"]["tick"]["mean_s"], run["look_s"]
     daemon, kernel, idle = run["memory"]["own_bytes"], run["kernel_bytes"], run["idle_cpu_ratio"]
     slowest = max(run["start_s"], run["restart_s"])
+    scrape, paths = (run["asked"][name]["s"] for name in ("scrape", "paths_of_a_peer"))
     bounds = (
         (
             f"a tick with its look at all peers takes {_ms(LOOK_S)} at most",
@@ -162,9 +160,12 @@ def requirements(run: Document) -> list[Document]:
         (f"kernel tables are {KERNEL_BYTES / _MB:g} MB at most", kernel <= KERNEL_BYTES, f"{kernel / _MB:.1f} MB"),
         (f"a start takes {START_S:g} s at most", slowest <= START_S, _starts(run)),
         (f"idle, it takes {IDLE_RATIO:.0%} of a core at most", idle <= IDLE_RATIO, f"{idle:.2%}"),
+        (f"a scrape takes {SCRAPE_S:g} s at most", scrape <= SCRAPE_S, f"{scrape:.2f} s"),
+        (f"`paths --peer` takes {PATHS_S * _MS:g} ms at most", paths <= PATHS_S, _ms(paths)),
     )
     found = [requirement(f"{words}, {at}", met, measured) for words, met, measured in bounds]
-    return found + (fate.requirements(run["fate"], run["peers"]) if "fate" in run else [])
+    found += fate.requirements(run["fate"], run["peers"]) if "fate" in run else []
+    return found + control.requirements(run["control"])
 
 
 def _starts(run: Document) -> str:
@@ -227,7 +228,8 @@ def lines(document: Document) -> list[str]:
     found += ["", "Seconds to reload, the start of mrcctl included"]
     rows = [[str(r["peers"]), *(f"{r['reload'][n]['s']:.2f}" for n in _RELOADS)] for r in document["runs"]]
     reloads = ("NOTHING NEW", "A SETTING", "64 HOSTS LESS", "64 HOSTS MORE")
-    return [*found, *table([Column("PEERS"), *(Column(h, True) for h in reloads)], rows, colour=False)]
+    found += table([Column("PEERS"), *(Column(h, True) for h in reloads)], rows, colour=False)
+    return [*found, "", *control.lines(document["runs"][-1]["control"])]
 
 
 _RELOADS = ("same", "programs", "fewer", "more")

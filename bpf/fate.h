@@ -1,0 +1,251 @@
+/* Judges the EVs that cross the same switches as one that was found dead (share.h), by a few probes.
+ *
+ * A T1 that died takes an EV of every peer with it, or one link of it an EV of all peers under one T0. So the tick walks
+ * over the peers twice. First it probes, of the peers under each T0, one: on its EV by that T1, and on another EV of that
+ * plane. When the replies should be there, it leaves the EVs of all peers under a T0 where the first was not
+ * answered and the second was. Where neither was, nobody knows, and each peer is probed by itself.
+ */
+#ifndef MRC_FATE_H
+#define MRC_FATE_H
+
+#include "sweep.h"
+
+#define FATES 2048 /* T0s; a power of two */
+#define SHARED_PROBES 3 /* on the EV of the first peer under a T0: one may be lost */
+#define SHARED_MOST_NS 4000000ULL /* of a tick: once per T1 and second, and then all peers at once */
+
+#define TICK_REST_NS 1000000ULL /* between two ticks, if one had no time for all that was due */
+#define REPLY_LATE_NS 2000000ULL /* a reply is missing after this, or after four round trips */
+
+enum fate {
+	FATE_OPEN = 0, /* not judged yet */
+	FATE_UNKNOWN,
+	FATE_WELL,
+	FATE_DEAD,
+};
+
+/* What the walk knows of the peers under one T0. Index: low bits of the T0's uSID. */
+struct mrc_fate {
+	__u32 walk; /* walk_of() the failure: other entries are of walks before */
+	__u32 host_id; /* of the peer that is probed */
+	__u16 number; /* of its EV */
+	__u16 t0; /* uSID */
+	__u32 fate; /* enum fate */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FATES);
+	__type(key, __u32);
+	__type(value, struct mrc_fate);
+} mrc_fates SEC(".maps");
+
+/* The T0 at the far end of an EV, as the carrier has it behind the block and the T0 and T1 that are shared. */
+static __always_inline __u16 far_t0(const struct mrc_ev *ev)
+{
+	return *(const __u16 *)(ev->dst + sizeof(__u64));
+}
+
+static __always_inline struct mrc_fate *fate_at(__u16 t0)
+{
+	__u32 index = bpf_ntohs(t0) & (FATES - 1);
+
+	return bpf_map_lookup_elem(&mrc_fates, &index);
+}
+
+static __always_inline __u32 walk_of(const struct mrc_share *share)
+{
+	return (__u32)share->ns | 1;
+}
+
+/* An EV of the same plane by another T1. */
+static __always_inline __u32 beside(__u32 number)
+{
+	__u32 slot = number % settings.evs_per_plane;
+
+	return number - slot + (slot + 1) % settings.evs_per_plane;
+}
+
+/* Probes on an EV since the newest that was answered. */
+static __always_inline __u32 unanswered_on(__u32 host_id, __u32 number)
+{
+	__u32 index = ev_index(host_id, number);
+	const struct mrc_ledger *l = ledger_at(index);
+	const struct mrc_ev *ev = ev_at(index);
+
+	return ev && l ? ev->probe_seq - l->reply_seq : 0;
+}
+
+/* What the answers of the peer that was probed tell. */
+static __always_inline __u32 judge_fate(const struct mrc_fate *f)
+{
+	__u32 missing = unanswered_on(f->host_id, f->number), other = beside(f->number);
+
+	if (other == f->number || unanswered_on(f->host_id, other))
+		return FATE_UNKNOWN;
+	return missing >= SHARED_PROBES ? FATE_DEAD : missing ? FATE_UNKNOWN : FATE_WELL;
+}
+
+/* The EV of a peer that crosses the same T1 as the one that failed, or NO_SLOT. Most peers have it at the same number. */
+__noinline __u32 sharing_ev(__u32 host_id, __u32 share_number)
+{
+	const struct mrc_share *share = share_at(share_number);
+	__u32 number, slot, first;
+	const struct mrc_ev *ev;
+
+	if (!share)
+		return NO_SLOT;
+	first = share->number / settings.evs_per_plane * settings.evs_per_plane;
+	for (slot = 0; slot <= settings.evs_per_plane && slot <= MRC_MAX_EVS_PER_PEER; slot++) {
+		number = slot ? first + slot - 1 : share->number;
+		ev = ev_at(ev_index(host_id, number));
+		if (ev && crosses(ev, share->carrier))
+			return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP ? number : NO_SLOT;
+	}
+	return NO_SLOT;
+}
+
+/* How long a reply may take. */
+static __always_inline __u64 reply_late_ns(const struct mrc_rounds *rounds)
+{
+	return 4 * rounds->rtt_ns > REPLY_LATE_NS ? 4 * rounds->rtt_ns : REPLY_LATE_NS;
+}
+
+/* The failure whose neighbours are being visited. */
+static __always_inline struct mrc_share *current_share(void)
+{
+	const struct mrc_clock *clock = tick_clock();
+
+	return clock ? share_at(clock->at) : 0;
+}
+
+/* Probe an EV of a neighbour, and at last another one of that plane. */
+static long probe_shared(__u64 i, void *context)
+{
+	const struct mrc_share *share = current_share();
+	struct sweep *s = context;
+
+	if (!share)
+		return 1;
+	s->first = i < SHARED_PROBES ? share->visited : beside(share->visited);
+	sweep_one(0, s);
+	return 0;
+}
+
+/* First, probe the peers that are to tell; then leave the EV of a peer, or probe it where nothing is known of its T0. */
+static __always_inline __u32 probes_wanted(const struct mrc_share *share, struct mrc_peer *peer, __u32 host_id,
+					   const struct mrc_ev *ev)
+{
+	__u32 state = ev->state;
+	__u16 t0 = far_t0(ev);
+	struct mrc_fate *f = fate_at(t0);
+	int is_known = f && f->walk == walk_of(share) && f->t0 == t0;
+
+	if (!f)
+		return 0;
+	if (!share->judges) {
+		if (is_known)
+			return 0;
+		f->walk = walk_of(share);
+		f->t0 = t0;
+		f->host_id = host_id;
+		f->number = share->visited;
+		f->fate = FATE_OPEN;
+		return SHARED_PROBES + 1;
+	}
+	if (!is_known)
+		return 1;
+	if (f->fate == FATE_OPEN)
+		f->fate = judge_fate(f);
+	if (f->fate == FATE_DEAD && transit(host_id, share->visited, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE))
+		drop_usable(peer, host_id, share->visited);
+	return f->fate == FATE_UNKNOWN;
+}
+
+/* Visit the next peer that may share the fate of an EV that failed; look soon whether its probes were answered. */
+static long visit_neighbour(__u64 i, void *context)
+{
+	struct sweep *s = context;
+	struct mrc_share *share = current_share();
+	struct mrc_clock *clock = tick_clock();
+	__u32 host_id, probes;
+	struct mrc_watch *watch;
+	struct mrc_peer *peer;
+	struct mrc_ev *ev;
+	__u64 soon_ns;
+
+	(void)i;
+	if (!clock || !share)
+		return 1;
+	clock->now_ns = bpf_ktime_get_ns();
+	if (!share->left || aged(clock->now_ns, clock->began_ns, SHARED_MOST_NS))
+		return 1;
+	host_id = share->next < settings.peers ? share->next : 0;
+	share->next = host_id + 1;
+	share->left--;
+	peer = peer_at(host_id);
+	watch = watch_at(host_id);
+	if (!peer || !watch || !peer->configured || peer->status & MRC_STATUS_DETACHED)
+		return 0;
+	share->visited = sharing_ev(host_id, clock->at);
+	ev = ev_at(ev_index(host_id, share->visited));
+	if (share->visited >= settings.evs_per_peer || !ev)
+		return 0;
+	__builtin_memset(&s->request, 0, sizeof(s->request));
+	s->request.host_id = host_id;
+	s->request.kind = MRC_PROBE_SUSPICION;
+	probes = probes_wanted(share, peer, host_id, ev);
+	if (!probes)
+		return 0;
+	bpf_loop(probes, probe_shared, s, 0);
+	soon_ns = clock->now_ns + REPLY_LATE_NS;
+	if (share->judges && (__s64)(watch->due_ns - soon_ns) > 0)
+		watch->due_ns = soon_ns;
+	return 0;
+}
+
+static __always_inline void begin_walk(struct mrc_share *share, __u32 judges)
+{
+	share->judges = judges;
+	share->next = share->host_id + 1;
+	share->left = settings.peers - 1;
+}
+
+/* Judge the neighbours of EVs that were found dead, whatever the budget says: once per T1 and second (share.h). */
+static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clock *clock)
+{
+	const struct mrc_rounds *rounds;
+	__u32 i;
+
+	if (sweep->node->status & MRC_STATUS_DETACHED)
+		return;
+	for (i = 0; i < SHARES; i++) {
+		struct mrc_share *share = share_at(i);
+
+		if (!share)
+			continue;
+		if (share->begun != *(volatile __u32 *)&share->made) {
+			share->begun = *(volatile __u32 *)&share->made;
+			begin_walk(share, 0);
+		}
+		if (!share->left)
+			continue;
+		clock->wait_ns = TICK_REST_NS;
+		rounds = rounds_at(share->host_id);
+		if (share->judges && rounds && !aged(clock->began_ns, share->probed_ns, reply_late_ns(rounds)))
+			break;
+		clock->at = i;
+		sweep->sent = 0;
+		bpf_loop(settings.peers, visit_neighbour, sweep, 0);
+		clock->budget -= sweep->sent;
+		sweep->sent = 0;
+		sweep->first = 0;
+		if (!share->left && !share->judges) {
+			share->probed_ns = bpf_ktime_get_ns();
+			begin_walk(share, 1);
+		}
+		break; /* the others in the ticks to come: T0s are judged for one failure at a time */
+	}
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* Finds planes that lose, by the sums of their EVs: where there are many EVs, each alone has too few losses for a verdict in
+ * the loss window. A NIC's cable is one such case.
+ */
+#ifndef MRC_PLANE_LOSS_H
+#define MRC_PLANE_LOSS_H
+
+#include "probe.h"
+
+/* What the EVs in use of each plane have lost, by the newest report of each part of the EVs. Index: host id. */
+struct mrc_plane_losses {
+	struct plane_loss of[MRC_REPORT_PARTS][MRC_MAX_PLANES];
+};
+
+MRC_ARRAY(mrc_plane_losses, BPF_MAP_TYPE_ARRAY, 0, struct mrc_plane_losses);
+
+static __always_inline void add_losses(struct plane_loss *sum, const struct plane_loss *p)
+{
+	sum->sent += p->sent;
+	sum->lost += p->lost;
+	sum->samples += p->samples;
+	sum->losses += p->losses;
+	sum->used += p->used;
+	sum->hit += p->hit;
+}
+
+/* The planes that lose as much as the loss rule condemns, of which half of the EVs or more have losses, and which lose more
+ * than the other planes do; as bits. A report of one part of the EVs has been added up in the scratch.
+ */
+__noinline __u32 lossy_planes(__u32 host_id, __u32 part)
+{
+	struct mrc_plane_losses *all = bpf_map_lookup_elem(&mrc_plane_losses, &host_id);
+	__u32 zero = 0, planes = 0, used = 0, i;
+	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	struct plane_loss *sum, *own;
+
+	if (!all || !scratch || settings.loss_any)
+		return 0;
+	part &= MRC_REPORT_PARTS - 1;
+	sum = &scratch->loss[MRC_MAX_PLANES];
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		own = &scratch->loss[i];
+		all->of[part][i] = *own;
+		add_losses(own, &all->of[!part][i]);
+		add_losses(sum, own);
+		used += own->used > 0;
+	}
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		own = &scratch->loss[i];
+		if (own->hit && 2 * own->hit >= own->used &&
+		    (__u64)own->lost * 1000000 >= (__u64)settings.loss_ppm * own->sent &&
+		    loses_more(own->losses, own->samples, sum->losses - own->losses, sum->samples - own->samples, used,
+			       settings.loss_samples))
+			planes |= 1u << i;
+	}
+	return planes;
+}
+_Static_assert(MRC_REPORT_PARTS == 2, "lossy_planes");
+
+#endif

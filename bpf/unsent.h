@@ -1,0 +1,139 @@
+/* Takes packets that a queueing discipline of this host drops out of the accounts of their paths. mrc_push has counted such a
+ * packet as sent; here the path's statistics are changed as if the peer had received it.
+ */
+#ifndef MRC_UNSENT_H
+#define MRC_UNSENT_H
+
+#include <bpf/bpf_core_read.h>
+
+#include "icmp.h"
+
+#define NIC_UP 1 /* IFF_UP of net_device.flags */
+#define NIC_NO_CARRIER (1 << 2) /* __LINK_STATE_NOCARRIER of net_device.state */
+
+/* What the kernel knows of a packet that it drops; libbpf finds out where it has these fields. */
+struct ns_common___kernel {
+	__u32 inum;
+} __attribute__((preserve_access_index));
+
+struct net___kernel {
+	struct ns_common___kernel ns;
+} __attribute__((preserve_access_index));
+
+struct possible_net___kernel {
+	struct net___kernel *net;
+} __attribute__((preserve_access_index));
+
+struct net_device___unsent {
+	__u32 ifindex;
+	unsigned int flags;
+	unsigned long state;
+	struct possible_net___kernel nd_net;
+} __attribute__((preserve_access_index));
+
+struct sk_buff___unsent {
+	struct net_device___unsent *dev;
+	__u32 len;
+	__u32 data_len;
+	__u32 end;
+	unsigned char *head;
+	unsigned char *data;
+} __attribute__((preserve_access_index));
+
+struct skb_shared_info___unsent {
+	__u16 gso_size;
+} __attribute__((preserve_access_index));
+
+enum skb_drop_reason___kernel { /* QDISC_DROP since Linux 5.18, the others since 6.13 or later */
+	SKB_DROP_REASON_QDISC_DROP___kernel,
+	SKB_DROP_REASON_QDISC_OVERLIMIT___kernel,
+	SKB_DROP_REASON_QDISC_CONGESTED___kernel,
+	SKB_DROP_REASON_FQ_BAND_LIMIT___kernel,
+	SKB_DROP_REASON_FQ_HORIZON_LIMIT___kernel,
+	SKB_DROP_REASON_FQ_FLOW_LIMIT___kernel,
+};
+
+#define IS_REASON(reason, name)                                                                    \
+	(bpf_core_enum_value_exists(enum skb_drop_reason___kernel, name##___kernel) &&             \
+	 reason == bpf_core_enum_value(enum skb_drop_reason___kernel, name##___kernel))
+
+/* Only a queueing discipline is believed: some drivers free what they have sent as if they dropped it, a veth drops what its far
+ * end does not take, and clones of what was sent are dropped where a capture or a socket has no room for them.
+ */
+static __always_inline int is_queue_drop(__u32 reason)
+{
+	return IS_REASON(reason, SKB_DROP_REASON_QDISC_DROP) || IS_REASON(reason, SKB_DROP_REASON_QDISC_OVERLIMIT) ||
+	       IS_REASON(reason, SKB_DROP_REASON_QDISC_CONGESTED) ||
+	       IS_REASON(reason, SKB_DROP_REASON_FQ_BAND_LIMIT) ||
+	       IS_REASON(reason, SKB_DROP_REASON_FQ_HORIZON_LIMIT) ||
+	       IS_REASON(reason, SKB_DROP_REASON_FQ_FLOW_LIMIT);
+}
+
+/* Whether an EV's packets leave by this NIC, and it has a link. Without a link all is dropped: then the path is to be left. */
+static __always_inline int leaves_by(const struct net_device___unsent *dev, __u32 plane_number)
+{
+	const struct mrc_plane *plane = plane_at(plane_number);
+
+	return plane && plane->ifindex == dev->ifindex && dev->nd_net.net->ns.inum == settings.netns &&
+	       dev->flags & NIC_UP && !(dev->state & NIC_NO_CARRIER);
+}
+
+/* Read the headers of a dropped packet, which begin at `data`. Returns 0 if it is data that this host has pushed. */
+static __always_inline int read_unsent(const unsigned char *data, __u32 length, struct mrc_hdr *mrc)
+{
+	__u32 at = OUTER_L3;
+	struct ipv6hdr ip6;
+	struct outer_l4 l4;
+	__u8 ip_proto;
+	struct srh srh;
+
+	if (length < OUTER_L3 + sizeof(l4) || bpf_probe_read_kernel(&ip6, sizeof(ip6), data + ETH_HLEN) || ip6.version != 6)
+		return -1;
+	ip_proto = ip6.nexthdr;
+	if (ip_proto == NEXTHDR_ROUTING) {
+		if (bpf_probe_read_kernel(&srh, sizeof(srh), data + at))
+			return -1;
+		ip_proto = srh.next_header;
+		at += 8 + srh.length * 8;
+	}
+	if (ip_proto != IPPROTO_UDP || length < at + sizeof(l4) || bpf_probe_read_kernel(&l4, sizeof(l4), data + at) ||
+	    l4.udp.dest != bpf_htons(settings.udp_port) || l4.mrc.version != MRC_WIRE_VERSION ||
+	    l4.mrc.type != MRC_DATA || l4.mrc.sender != bpf_htons(settings.host_id))
+		return -1;
+	*mrc = l4.mrc;
+	return 0;
+}
+
+/* The kernel drops a packet: raw tracepoint skb:kfree_skb, of an skb, the place, and enum skb_drop_reason. */
+static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u32 reason)
+{
+	const struct net_device___unsent *dev = skb->dev;
+	const struct skb_shared_info___unsent *shared;
+	__u32 plane, number, index, packets = 1;
+	const struct mrc_ev *ev;
+	struct mrc_ledger *l;
+	struct mrc_hdr mrc;
+	__u16 gso_size = 0;
+	__u64 *count;
+
+	if (!dev || !is_queue_drop(reason) || read_unsent(skb->data, skb->len - skb->data_len, &mrc))
+		return;
+	number = bpf_ntohs(mrc.ev);
+	plane = number / settings.evs_per_plane;
+	if (number >= settings.evs_per_peer || !leaves_by(dev, plane))
+		return;
+	index = ev_index(bpf_ntohs(mrc.receiver), number);
+	ev = ev_at(index);
+	l = ledger_at(index);
+	count = bpf_map_lookup_elem(&mrc_unsent_packets, &plane);
+	/* What comes in by this NIC may be dropped, too, and look like a packet of this host. */
+	if (!ev || !l || !count || !sent_lately(&mrc, ev, bpf_ktime_get_ns()))
+		return;
+	shared = (const void *)(skb->head + skb->end);
+	if (!bpf_core_read(&gso_size, sizeof(gso_size), &shared->gso_size) && gso_size)
+		packets = bpf_ntohs(mrc.segments);
+	__sync_fetch_and_add(&l->offset, packets);
+	*count += packets;
+}
+
+#endif

@@ -1,0 +1,279 @@
+"""Makes a fault under two flows, waits until the paths are left, heals it, and waits until they carry their full share.
+
+Times are the kernel's: see failover/events.py. Nothing here asks a daemon.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.api import Lab
+from labkit.bench.alone.plan import Step
+from labkit.bench.failover.events import FLOW, Pair, Polled, Stage
+from labkit.bench.failover.tables import Bools, Cluster
+from labkit.observe import Document
+from mrcd import health
+from mrcd.abi import EvState, Reason
+from mrcd.errors import MachineError
+
+WAYS: tuple[Pair, Pair] = (FLOW, FLOW[::-1])
+BROKEN_S = (1.5, 2.5)  # long enough for probes to be a second apart
+COURSE_NS = 50_000_000  # between two samples of what each EV has carried
+BEFORE_S = 0.5  # of a course
+SHARE_S = 1.0  # in which the share after the ramp is measured
+_HANDS_OFF_S = 0.03
+_REST_S = 0.02  # between two looks while nothing is timed
+_GOOD_WITHIN_S = 30.0
+_AFTER_RAMP_S = 0.1
+_BACK_WITHIN_S = 15.0  # beyond the hold-down: later ones count as never
+_EXCUSED_NS = 2_000_000_000
+_WELL = (EvState.GOOD, EvState.SKIP)
+_S = 1e9
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a fault did to one direction of the flows. Times in ns after `begin_ns`; None: not before it was healed."""
+
+    source: str
+    peer: str
+    evs: list[int]
+    begin_ns: int  # CLOCK_MONOTONIC: the first drop, of any packet; of a lost carrier, the last packet that arrived
+    leave_ns: int | None  # the last data packet on these EVs
+    detected_ns: int | None  # the last of them ASSUMED_BAD
+    skips: int  # how often these EVs became SKIP meanwhile: more than once each, and they were given back in between
+    reasons: list[str]  # of the verdicts
+    stood_still_ns: int = 0  # of the time to leave_ns, what the hypervisor took from a CPU
+
+
+@dataclass
+class Return:
+    """How an EV came back. Times in ns."""
+
+    source: str
+    peer: str
+    ev: int
+    relapses: int  # falls that are not forgotten, this one included
+    due_ns: int  # the hold-down after so many
+    well_ns: int | None = None  # from healing until its last hold-down began: it was known to be well from then on
+    hold_ns: int | None = None  # from then until it was GOOD; None: it never was
+    back_ns: int | None = None  # from healing until it was GOOD
+    share: float | None = None  # packets after the ramp beside the mean of the EVs not hit; None: not measured
+    again: bool = False  # it fell once more before that was measured
+    began_anew: int = 0  # hold-downs that were cut short after healing by another loss, real or not
+    lost_meanwhile: int = 0  # packets and probes counted as lost then, less those that came late
+
+
+@dataclass
+class Fault:
+    """One fault."""
+
+    name: str
+    target: str
+    number: int  # of the round
+    killed: bool  # no daemon ran at either end
+    at_s: float  # since the measurement began
+    broken_s: float
+    dropped_skbs: int
+    ways: list[Way]
+    returns: list[Return]  # of the EVs of the flows,
+    idle: list[Return]  # and of those to other peers of the two hosts, where they were left
+    idle_evs: int  # EVs to other peers that it hit
+    calm_sent: int  # data packets of the flows on all EVs while the share was measured: nothing is broken then;
+    calm_lost: int  # of these lost, as far as known
+    course: list[tuple[float, float]] = field(default_factory=list)  # s after the begin, share of the EVs hit
+
+    def as_json(self) -> Document:
+        """Plain numbers."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Hit:
+    """What a fault hits: by pair, EVs."""
+
+    cells: dict[str, Bools]
+    evs: dict[Pair, list[int]]
+
+
+class Hold:
+    """The hold-downs of one EV, as they are seen to begin."""
+
+    def __init__(self) -> None:
+        self.began_anew = 0
+        self.lost_before = 0  # when it was first well
+        self._well_ns = 0
+        self._is_well = False
+
+    def look(self, well_ns: int, good: int, lost: int) -> None:
+        """It was last not known to be well at `well_ns`; so many good reports in a row since; so much is lost."""
+        if well_ns != self._well_ns:
+            self.began_anew += self._is_well
+            self._well_ns, self._is_well = well_ns, False
+        if good and not self._is_well:
+            self._is_well = True
+            if not self.began_anew:
+                self.lost_before = lost
+
+
+class Run(Stage):
+    """The stage of two flows, one each way."""
+
+    def __init__(self, lab: Lab, cluster: Cluster, flows: Polled) -> None:
+        self._samples: list[tuple[int, list[NDArray[np.uint64]]]] = []
+        self._begun = time.monotonic()
+        self._health = lab.fabric.config.health
+        self._pairs: list[Pair] = [(h, p) for h in FLOW for p in lab.fabric.hosts if p != h]
+        super().__init__(lab, cluster, flows, {})
+
+    def look(self, seconds: float = 0.005) -> None:
+        """The same, and sample what each EV has carried."""
+        super().look(seconds)
+        now = time.monotonic_ns()
+        if not self._samples or now - self._samples[-1][0] >= COURSE_NS:
+            self._samples.append((now, [self.cluster.sent(w) for w in WAYS]))
+
+    def rest(self, seconds: float) -> None:
+        """Look for so long, now and then."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.look(min(left, _REST_S))
+
+    def fault(self, step: Step, number: int, killed: bool) -> Fault:  # type: ignore[override]
+        """Make it, wait until it has been left, heal it, and measure the return."""
+        kind, place = step.kind, step.place
+        cells = self.cluster.crossing(lambda *path: kind.hits(place, *path))
+        hit = _Hit(cells, {p: self.cluster.of_pair(cells, p) for p in self._pairs})
+        if not self.until(lambda: self.cluster.all_good(*self._pairs), _GOOD_WITHIN_S):
+            raise MachineError(f"not all paths of {' and '.join(FLOW)} are in use again within {_GOOD_WITHIN_S:g} s")
+        for pair in WAYS:
+            self._wait_until_in_use(pair, hit.evs[pair])
+        del self._samples[: -round(2 * BEFORE_S * _S / COURSE_NS)]
+        self.rest(BEFORE_S)
+        skips = {w: int(self.cluster.of_ledgers(w, hit.evs[w], "skips").sum()) for w in WAYS}
+        at_s = time.monotonic() - self._begun
+        broken = self.break_(kind, place)
+        time.sleep(_HANDS_OFF_S)
+        self.until(lambda: all(self._is_left(hit, w) for w in WAYS), kind.cap_s)
+        end = broken.command_ns / _S + self._random.uniform(*BROKEN_S)
+        self.rest(end - time.monotonic())
+        left = {w: self._is_left(hit, w) for w in WAYS}
+        times = {w: [self._newest(w, hit, n) for n in ("last_tx_ns", "state_since_ns")] for w in WAYS}
+        arrived = {w: int(self.cluster.of_ledgers(w, hit.evs[w], "arrived_ns").max()) for w in WAYS}
+        skips = {w: int(self.cluster.of_ledgers(w, hit.evs[w], "skips").sum()) - n for w, n in skips.items()}
+        reasons = {w: sorted({Reason(r).name for r in self.cluster.of_evs(w, hit.evs[w], "reason")}) for w in WAYS}
+        fallen = self._fallen(hit)
+        healed = self.lab.heal(step.target)[0]
+        healed_ns = int(healed["monotonic_ns"])
+        self._excuse(hit.cells, time.monotonic_ns() + _EXCUSED_NS)
+        ways = []
+        for pair in WAYS:
+            begin_ns = arrived[pair] if kind.down else int(healed["first_drop_ns"] or broken.command_ns)
+            leave, bad = (max(0, t - begin_ns) if left[pair] else None for t in times[pair])
+            ways.append(Way(*pair, hit.evs[pair], begin_ns, leave, bad, skips[pair], reasons[pair]))
+        self._follow(fallen, healed_ns)
+        returns = [r for r in fallen if (r.source, r.peer) in WAYS]
+        calm_sent, calm_lost = self._measure_shares(returns)
+        return Fault(
+            kind.name,
+            step.target,
+            number,
+            killed,
+            at_s,
+            (healed_ns - broken.command_ns) / _S,
+            int(healed["dropped_skbs"]),
+            ways,
+            returns,
+            [r for r in fallen if (r.source, r.peer) not in WAYS],
+            sum(len(hit.evs[p]) for p in self._pairs if p not in WAYS),
+            calm_sent,
+            calm_lost,
+            course([(t, *self._split(hit, sent)) for t, sent in self._samples], broken.command_ns),
+        )
+
+    def _is_left(self, hit: _Hit, pair: Pair) -> bool:
+        return self.cluster.all_in(EvState.ASSUMED_BAD, pair, hit.evs[pair])
+
+    def _newest(self, pair: Pair, hit: _Hit, name: str) -> int:
+        return self.cluster.newest(pair, hit.evs[pair], name)
+
+    def _fallen(self, hit: _Hit) -> list[Return]:
+        """The EVs that have been left, of all pairs."""
+        found = []
+        for pair, evs in hit.evs.items():
+            bad = self.cluster.of_evs(pair, evs, "state") == EvState.ASSUMED_BAD
+            for ev, relapses in zip(np.array(evs)[bad], self.cluster.of_evs(pair, evs, "relapses")[bad], strict=True):
+                due_ns = int(health.hold_down_ns(self._health, int(relapses)))
+                found.append(Return(*pair, int(ev), int(relapses), due_ns))
+        return found
+
+    def _follow(self, fallen: Sequence[Return], healed_ns: int) -> None:
+        """Note when each of them is well and when it is back, until all are, or it is too late."""
+        waiting = [(r, Hold()) for r in fallen]
+        until = time.monotonic() + _BACK_WITHIN_S + max((r.due_ns / _S for r in fallen), default=0.0)
+        while waiting and time.monotonic() < until:
+            self.look()
+            for r, hold in list(waiting):
+                pair, evs = (r.source, r.peer), [r.ev]
+                well_ns = int(self.cluster.of_ledgers(pair, evs, "loss_ns")[0])
+                lost = self._lost(pair, evs)
+                hold.look(well_ns, int(self.cluster.of_ledgers(pair, evs, "good")[0]), lost)
+                if int(self.cluster.of_evs(pair, evs, "state")[0]) in _WELL:
+                    waiting.remove((r, hold))
+                    since_ns = int(self.cluster.of_evs(pair, evs, "state_since_ns")[0])
+                    r.began_anew, r.lost_meanwhile = hold.began_anew, lost - hold.lost_before
+                    r.back_ns, r.well_ns, r.hold_ns = since_ns - healed_ns, well_ns - healed_ns, since_ns - well_ns
+
+    def _lost(self, pair: Pair, evs: list[int]) -> int:
+        """Data packets and probes on these EVs that are counted as lost."""
+        return int(sum(self.cluster.of_ledgers(pair, evs, n).astype(np.int64).sum() for n in ("deficit", "missed")))
+
+    def _measure_shares(self, returns: Sequence[Return]) -> tuple[int, int]:
+        """What each EV carries after the ramp, beside the mean of those of its pair that were not hit.
+
+        Returns data packets sent on all, and lost of them.
+        """
+        if any(r.back_ns is None for r in returns):
+            return 0, 0
+        self.rest(self._health.ramp_ms / 1000 + _AFTER_RAMP_S)
+        before = {w: self.cluster.sent(w) for w in WAYS}
+        lost = {w: self.cluster.of_ledgers(w, self.cluster.configured(w), "deficit") for w in WAYS}
+        self.rest(SHARE_S)
+        grown = {w: self.cluster.sent(w) - n for w, n in before.items()}
+        for way in WAYS:
+            hit = [r for r in returns if (r.source, r.peer) == way]
+            others = sorted(set(self.cluster.configured(way)) - {r.ev for r in hit})
+            usual = float(grown[way][others].mean()) if others else 0.0
+            for r in hit:
+                r.share = float(grown[way][r.ev]) / usual if usual else None
+                r.again = int(self.cluster.of_evs(way, [r.ev], "relapses")[0]) != r.relapses
+            lost[way] = self.cluster.of_ledgers(way, self.cluster.configured(way), "deficit") - lost[way]
+        return sum(int(n.sum()) for n in grown.values()), sum(int(n.astype(np.int32).sum()) for n in lost.values())
+
+    def _split(self, hit: _Hit, sent: Sequence[NDArray[np.uint64]]) -> tuple[float, float]:
+        """Mean packets on the EVs hit, and on the others, of both directions."""
+        mine: list[Any] = []
+        theirs: list[Any] = []
+        for pair, counts in zip(WAYS, sent, strict=True):
+            others = sorted(set(self.cluster.configured(pair)) - set(hit.evs[pair]))
+            mine.append(counts[hit.evs[pair]].mean())
+            theirs.append(counts[others].mean())
+        return float(sum(mine)), float(sum(theirs))
+
+
+def course(samples: Sequence[tuple[int, float, float]], begin_ns: int) -> list[tuple[float, float]]:
+    """(time, mean packets on the EVs hit, on the others) → seconds after the fault, and the share until the next.
+
+    From BEFORE_S before the fault on. Pure.
+    """
+    found = []
+    for (at, hit, others), (_, hit_next, others_next) in pairwise(samples):
+        seconds = (at - begin_ns) / _S
+        if seconds >= -BEFORE_S and others_next > others:
+            found.append((round(seconds, 3), round((hit_next - hit) / (others_next - others), 3)))
+    return found

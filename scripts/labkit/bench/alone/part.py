@@ -1,0 +1,140 @@
+"""The part: some rounds of faults with the daemons, then both are killed, and rounds follow until the time is over."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from labkit import goodput, observe
+from labkit.api import Lab
+from labkit.bench import candidates
+from labkit.bench.alone import judge, picture, text
+from labkit.bench.alone.faults import WAYS, Fault, Run
+from labkit.bench.alone.plan import ROUND_S, steps
+from labkit.bench.failover import witness
+from labkit.bench.failover.events import FLOW, WARM_UP_S, kill_daemons
+from labkit.bench.failover.tables import Cluster
+from labkit.bench.part import Options, Part
+from labkit.entry import progress
+from labkit.flow import Ends, Flow
+from labkit.observe import Document
+from mrcd.errors import MachineError
+
+REFERENCE = 8  # one round with the daemons for so many without them, at least one
+_GOOD_WITHIN_S = 90.0
+_S = 1e9
+
+
+class Flows:
+    """One each way."""
+
+    def __init__(self, lab: Lab, stack: contextlib.ExitStack) -> None:
+        there = candidates.overlay(lab, 4)
+        back = Ends(there.target, there.target_address, there.source, there.source_address)
+        self.both = [stack.enter_context(Flow(lab, ends)) for ends in (there, back)]
+
+    def poll(self, seconds: float) -> None:
+        """Read what both have said."""
+        for flow in self.both:
+            flow.poll(seconds / len(self.both))
+
+    def finish(self) -> None:
+        """End both."""
+        for flow in self.both:
+            flow.finish()
+
+
+def measure(lab: Lab, options: Options) -> Document:
+    """Hold-downs are the defaults."""
+    lab.up(health={}, overlay={})
+    observe.wait_until_good(lab, lab.fabric.hosts, _GOOD_WITHIN_S)
+    health = lab.fabric.config.health
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(lab))
+        flows = Flows(lab, stack)
+        watch = stack.enter_context(witness.Witness())
+        flows.poll(WARM_UP_S)
+        begin_ns = time.monotonic_ns()
+        course = _course(lab, Run(lab, cluster, flows), options.minutes * 60)
+        end_ns = time.monotonic_ns()
+        flows.finish()
+        pauses, unwatched = witness.paused(watch)
+    document = {
+        "minutes": options.minutes,
+        "lab": lab.fabric.parameters.as_json(),
+        "hold_down_ms": health.hold_down_ms,
+        "hold_down_max_ms": health.hold_down_max_ms,
+        "probe_backoff_ns": health.probe_backoff_ms * 1_000_000,
+        **course,
+        "faults": [_with_pauses(f, pauses).as_json() for f in course["faults"]],
+        "notes": [f"nobody knows when the machine stood still: {unwatched}"] if unwatched else [],
+        "flows": [
+            {
+                "source": way[0],
+                "peer": way[1],
+                "median_bits_per_s": goodput.usual(flow.bins, begin_ns, end_ns),
+                "retransmitted_segments": flow.retransmitted_segments,
+            }
+            for way, flow in zip(WAYS, flows.both, strict=True)
+        ],
+    }
+    return document | {"requirements": judge.requirements(document)}
+
+
+def _course(lab: Lab, run: Run, seconds: float) -> Document:
+    """Rounds with the daemons, then, for so many seconds, rounds without."""
+    p = lab.fabric.parameters
+    begun = time.monotonic()
+    found: list[Fault] = []
+    before = max(1, round(seconds / ROUND_S / REFERENCE))
+    for number in range(before):
+        progress(f"alone: with mrcd, round {number + 1} of {before}")
+        for fault in _round(run, number, p.planes, p.t1, killed=False, until=float("inf")):
+            found.append(fault)
+    kill_daemons(run)
+    killed, ticks = time.monotonic(), {h: run.cluster.ticks(h) for h in FLOW}
+    failed = None
+    until, number = killed + seconds, before
+    try:
+        while (left := until - time.monotonic()) > 0:
+            progress(f"alone: both daemons are dead, round {number - before + 1}, {left:.0f} s to go")
+            for fault in _round(run, number, p.planes, p.t1, killed=True, until=until):
+                found.append(fault)  # at once: the next may fail
+            number += 1
+    except MachineError as e:
+        failed = str(e)
+        progress(f"  ended early: {failed}")
+    now = {h: run.cluster.ticks(h) for h in FLOW}
+    return {
+        "faults": found,
+        "failed": failed,
+        "wrong_demotions": run.wrong,
+        "killed_s": killed - begun,
+        "dead_s": time.monotonic() - killed,
+        "alive": [h for h in FLOW if lab.daemon_pid(h) is not None],
+        "ticks": {h: {"by_daemon": now[h][0] - ticks[h][0], "by_packet": now[h][1] - ticks[h][1]} for h in FLOW},
+    }
+
+
+def _round(run: Run, number: int, planes: int, t1s: int, *, killed: bool, until: float) -> Iterator[Fault]:
+    """Its faults one after the other, and the rest of its time without one."""
+    end = min(time.monotonic() + ROUND_S, until)
+    for step in steps(number, planes, t1s):
+        if time.monotonic() > until:
+            return
+        fault = run.fault(step, number, killed)
+        progress(f"  {text.said(fault.as_json())}")
+        yield fault
+    run.rest(end - time.monotonic())
+
+
+def _with_pauses(fault: Fault, pauses: list[witness.Pause]) -> Fault:
+    """How long the machine stood still while its paths were still used."""
+    ways = [
+        replace(w, stood_still_ns=witness.stood_still_ns(pauses, w.begin_ns, w.begin_ns + (w.leave_ns or 0)))
+        for w in fault.ways
+    ]
+    return replace(fault, ways=ways)
+
+
+PART = Part("alone", measure, text.lines, picture.picture)

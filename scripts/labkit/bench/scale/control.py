@@ -1,0 +1,208 @@
+"""What probes take of packets, bytes and CPU while many peers are busy.
+
+mrcd counts requests by kind, and data; the far end of the NICs counts requests with their bytes. CPU is the kernel's
+run time of the programs: mrc_tick and mrc_beat send probes alone; mrc_pop sees replies alone, for these peers send
+nothing else. How much longer mrc_push takes with probes is told by windows in which none rides on traffic, by turns
+with such in which they do. mrc_probe runs within mrc_push, so its time is in that.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit import crowd as crowds
+from labkit import progstats
+from labkit.bench.part import requirement
+from labkit.bench.probing import Wire
+from labkit.crowd import Crowd, Seen
+from labkit.entry import progress
+from labkit.observe import Document
+from labkit.progstats import Runs
+from mrcd import config
+from mrcd.ctl.render import Column, table
+from mrcd.errors import MachineError
+from mrcd.tables import Tables
+
+RATE = 1000  # packets per second to each
+BURSTS = {1: 1, 256: 8, 1000: 8}  # busy peers → packets of a burst: one by one, two cores do not send as many
+MOST_PACKETS, MOST_BYTES, MOST_CPU = 0.02, 0.01, 0.05
+PROGRAMS = ("mrc_tick", "mrc_beat", "mrc_pop", "mrc_push")
+LOAD = Path(__file__).parents[2] / "crowdload.py"
+_PAIRS, _WINDOW_S, _SETTLE_S, _WARM_UP_S = 4, 1.5, 0.3, 3.0
+
+
+class Reading(NamedTuple):
+    """Counters at one moment, or between two."""
+
+    s: float
+    packets: int  # of data, a burst counts its segments
+    bytes: int  # inner
+    probes: dict[str, int]
+    seen: Seen
+    runs: dict[str, Runs]
+
+    def since(self, before: "Reading") -> "Reading":
+        """What came after an earlier reading."""
+        return Reading(
+            self.s - before.s,
+            self.packets - before.packets,
+            self.bytes - before.bytes,
+            {kind: n - before.probes[kind] for kind, n in self.probes.items()},
+            self.seen.since(before.seen),
+            {name: r.since(before.runs[name]) for name, r in self.runs.items()},
+        )
+
+
+def measure(crowd: Crowd) -> list[Document]:
+    """One number of busy peers after the other. Raises MachineError."""
+    return [_run(crowd, n) for n in BURSTS if n <= crowd.peers]
+
+
+def _run(crowd: Crowd, peers: int) -> Document:
+    progress(f"scale: {peers} busy peers, {RATE:,} packets/s to each: probes")
+    tables = Tables(crowd.pins, writable=True)
+    rows = np.flatnonzero(tables.peers["configured"])[:peers]
+    rides = int(tables.node["probe_ifindex"])
+    found: dict[bool, list[Reading]] = {True: [], False: []}
+    try:
+        with contextlib.ExitStack() as stack:
+            programs = stack.enter_context(_programs(crowd.daemon.pid))
+            stack.enter_context(progstats.counting())
+            stack.enter_context(sending(crowd, peers))
+            time.sleep(_WARM_UP_S)
+            for turn in range(2 * _PAIRS):
+                riding = (turn + 1) // 2 % 2 == 0
+                tables.node["probe_ifindex"] = rides if riding else 0
+                time.sleep(_SETTLE_S)
+                before = _read(crowd, tables, rows, programs)
+                time.sleep(_WINDOW_S)
+                found[riding].append(_read(crowd, tables, rows, programs).since(before))
+    finally:
+        tables.node["probe_ifindex"] = rides
+        tables.close()
+    text = crowds.cluster_file(crowd.peers)
+    parsed = config.parse(text)
+    return {
+        "peers": peers,
+        "asked_packets_per_s": peers * RATE,
+        "burst_packets": BURSTS[peers],
+        "floor_probes_per_s": parsed.health.idle_probes,
+        "headers_bytes": Wire.of(parsed, crowds.HOST).headers,
+        **summary(found[True], found[False], Wire.of(parsed, crowds.HOST).headers),
+    }
+
+
+@contextlib.contextmanager
+def sending(crowd: Crowd, peers: int, rate: int = RATE, burst: int = 0) -> Iterator[None]:
+    """A block in which so many peers are busy."""
+    argv = [sys.executable, "-I", str(LOAD), str(rate), str(burst or BURSTS.get(peers, 1))]
+    child = crowd.popen([*argv, *(crowds.address(n + 1) for n in range(peers))])
+    try:
+        yield
+    finally:
+        said, _ = child.communicate(timeout=10)
+        if child.returncode or not json.loads(said)["packets"]:
+            raise MachineError("the packets to the busy peers were not sent")
+
+
+@contextlib.contextmanager
+def _programs(pid: int) -> Iterator[dict[str, int]]:
+    with progstats.held(pid) as found:
+        missing = [name for name in PROGRAMS if name not in found]
+        if missing:
+            raise MachineError(f"the daemon holds no program {', '.join(missing)}")
+        yield found
+
+
+def _read(crowd: Crowd, tables: Tables, rows: NDArray[np.int64], programs: dict[str, int]) -> Reading:
+    evs = tables.evs[rows[0] : rows[-1] + 1]
+    return Reading(
+        time.monotonic(),
+        int(evs["tx_packets"].sum()),
+        int(evs["tx_bytes"].sum()),
+        tables.probes_sent(),
+        crowd.seen(),
+        {name: progstats.runs(programs[name]) for name in PROGRAMS},
+    )
+
+
+def summary(riding: list[Reading], without: list[Reading], headers: int) -> Document:
+    """Rates and shares of the windows in which probes ride on traffic; of the others only what mrc_push takes. Pure."""
+    seconds = sum(r.s for r in riding)
+    packets, inner = sum(r.packets for r in riding), sum(r.bytes for r in riding)
+    requests, asked_bytes = (sum(getattr(r.seen, n) for r in riding) for n in ("requests", "request_bytes"))
+    cpu = {name: sum(r.runs[name].ns for r in riding) / 1e9 / seconds for name in PROGRAMS}
+    push = [mean(r.runs["mrc_push"].mean_ns or 0.0 for r in some) for some in (riding, without)]
+    pushes = sum(r.runs["mrc_push"].number for r in riding) / seconds
+    cpu["mrc_push"] = max(0.0, (push[0] - push[1]) * pushes / 1e9)
+    data_bytes = inner + packets * headers
+    return {
+        "packets_per_s": packets / seconds,
+        "bytes_per_s": data_bytes / seconds,
+        "requests_per_s": {kind: sum(r.probes[kind] for r in riding) / seconds for kind in riding[0].probes},
+        "seen_requests_per_s": requests / seconds,
+        "seen_packets_per_s": sum(r.seen.data_packets for r in riding) / seconds,
+        "replies_per_s": sum(r.runs["mrc_pop"].number for r in riding) / seconds,
+        "packets_ratio": sum(sum(r.probes.values()) for r in riding) / packets if packets else None,
+        "bytes_ratio": asked_bytes / data_bytes if data_bytes else None,
+        "push_ns": {"riding": push[0], "without": push[1]},
+        "cpu_ratio": cpu,
+        "cpu_ratio_all": sum(cpu.values()),
+    }
+
+
+def requirements(runs: list[Document]) -> list[Document]:
+    """Of each number of busy peers. Pure."""
+    found = []
+    for r in runs:
+        who = f"{r['peers']:,} busy peers" if r["peers"] > 1 else "1 busy peer"
+        total = sum(r["requests_per_s"].values())
+        # A host that sends so little has the probes of an idle one.
+        idle = r["packets_per_s"] * MOST_PACKETS < r["floor_probes_per_s"]
+        within = idle and total <= r["floor_probes_per_s"]
+        at = f"{total:,.0f} requests/s at {r['packets_per_s']:,.0f} packets/s"
+        at += f", within the floor of {r['floor_probes_per_s']:,}/s" if within else ""
+        for what, most in (("packets", MOST_PACKETS), ("bytes", MOST_BYTES)):
+            ratio = r[f"{what}_ratio"]
+            words = f"{who}: requests are {most:.0%} of the {what} at most, or of an idle host's number"
+            met = ratio is not None and (ratio <= most or within)
+            found.append(requirement(words, met, "–" if ratio is None else f"{ratio:.2%}: {at}"))
+        cpu = r["cpu_ratio_all"]
+        found.append(
+            requirement(f"{who}: probes take {MOST_CPU:.0%} of a core at most", cpu <= MOST_CPU, f"{cpu:.2%}: {at}")
+        )
+    return found
+
+
+def lines(runs: list[Document]) -> list[str]:
+    """A table. Pure."""
+    kinds = tuple(runs[0]["requests_per_s"])
+    rows = [
+        [
+            str(r["peers"]),
+            f"{r['packets_per_s']:,.0f} of {r['asked_packets_per_s']:,}",
+            str(r["burst_packets"]),
+            *(f"{r['requests_per_s'][k]:,.0f}" for k in kinds),
+            *("–" if r[k] is None else f"{r[k]:.2%}" for k in ("packets_ratio", "bytes_ratio")),
+            f"{r['replies_per_s']:,.0f}",
+            *(f"{r['cpu_ratio'][name]:.2%}" for name in PROGRAMS),
+            f"{r['cpu_ratio_all']:.2%}",
+        ]
+        for r in runs
+    ]
+    headings = ("PACKETS/s REACHED", "BURST", *(k.upper() for k in kinds), "OF PACKETS", "OF BYTES", "REPLIES/s")
+    headings += tuple(f"{name.removeprefix('mrc_')} %" for name in PROGRAMS)
+    return [
+        f"Busy peers: UDP of {RATE:,} packets/s to each, of 1,000 bytes, in bursts of so many; requests per second by",
+        "why they are sent, their share of the data packets and bytes, and what probes take of a core: mrc_tick,",
+        "mrc_beat, mrc_pop (replies alone), and what mrc_push takes longer than when no probe rides on traffic",
+        *table([Column("PEERS"), *(Column(h, True) for h in (*headings, "ALL %"))], rows, colour=False),
+    ]

@@ -1,0 +1,38 @@
+"""A NIC's cable that loses a little: the plane is left, and no other EV, however many EVs there are."""
+
+from typing import Any
+
+import pytest
+
+from tests.lab.conftest import a_lab, event_times, mrcctl, states, wait_until
+from tests.lab.flows import Flow
+
+
+@pytest.mark.parametrize(
+    ("planes", "t1s", "failed"), [(2, 96, []), (4, 64, [3])], ids=["of two, in two parts of a report", "of four"]
+)
+def test_a_cable_that_loses_5_percent_costs_its_plane(planes: int, t1s: int, failed: list[int]) -> None:
+    """`failed`: EVs of plane 2, whose T1 is dead."""
+    with a_lab("lossy", hosts=3, planes=planes, t1=t1s) as lab, Flow(lab, 30, extra=("-P", "4")):
+        wait_until("the flow runs", lambda: mrcctl(lab, "h0", "peers")[1]["tx_packets"] > 100_000)
+        last = planes - 1
+        dead = {2 * t1s + slot for slot in failed}
+        for slot in failed:
+            lab.fail(f"t1:2:{slot}")
+        wait_until("a dead T1 is left", lambda: out(states(lab, "h0", "h2")) == dead)
+        began = lab.fail(f"nic:h0:{last}", drop=0.05)["monotonic_ns"]
+        plane = set(range(last * t1s, planes * t1s))
+        found = wait_until(
+            "the plane is left", lambda: whole(event_times(lab, "h0", "h2", "ASSUMED_BAD", began), plane)
+        )
+        assert set(found) == plane
+        assert max(found.values()) - began < 1_000_000_000
+
+
+def out(evs: dict[int, str]) -> set[int]:
+    return {ev for ev, state in evs.items() if state == "ASSUMED_BAD"}
+
+
+def whole(found: dict[int, int], plane: set[int]) -> Any:
+    """The first events, when all EVs of the plane have one."""
+    return found if plane <= found.keys() else None

@@ -1,0 +1,152 @@
+"""Data that the queueing discipline of a plane's NIC drops is counted, and not held against its path."""
+
+import socket
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+
+from mrcd.wire import DATA, MRC
+from tests.packet.cluster import EVS, H2, PLANES, SLOTS
+from tests.packet.reports import LAGGING, Reporter, now, state
+from tests.packet.rig import Bench
+from tests.packet.wires import ETH_P_ALL, Gso, Sender, Tap
+
+pytestmark = pytest.mark.root
+
+ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
+SMALL, LARGE, LONG = (
+    IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / Raw(bytes(n)) for n in (10, 900, 1300)
+)
+BURST = (
+    IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(bytes(10_000)),
+    Gso("tcp4", 1000, 34),
+)
+SEGMENTS = 10
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6
+NO_ROOM = ("bfifo", "limit", "700")  # bytes: longer packets are dropped
+
+
+@pytest.fixture
+def wires(bench: Bench) -> list[Tap]:
+    """Taps at the far ends of the plane NICs."""
+    return bench.wires()
+
+
+@pytest.fixture
+def stack(bench: Bench) -> Iterator[Sender]:
+    """What it sends is pushed. The queue of plane 0's NIC has no room for long packets."""
+    bench.attach_unsent()
+    tc("add", *NO_ROOM)
+    yield bench.attach_push()
+    tc("del")
+
+
+def tc(what: str, *qdisc: str) -> None:
+    subprocess.run(["tc", "qdisc", what, "dev", "n0", "root", *qdisc], check=True, timeout=10)
+
+
+def arrived(wires: list[Tap]) -> Counter[int]:
+    """EV → data packets that are on the wire."""
+    mrcs = [Ether(f.data)[MRC] for wire in wires for f in wire.frames()]
+    return Counter(m.ev for m in mrcs if m.type == DATA)
+
+
+def test_what_the_queue_of_a_nic_drops_is_not_held_against_the_path(
+    bench: Bench, wires: list[Tap], stack: Sender
+) -> None:
+    r, before = Reporter(bench), bench.tables.unsent_packets()[0]
+    arrived(wires)
+    for _ in range(3 * EVS):
+        stack.send(ETHERNET / SMALL)
+    for _ in range(EVS):
+        stack.send(ETHERNET / LARGE)
+    found = arrived(wires)
+    assert found == {ev: 3 if ev < SLOTS else 4 for ev in range(EVS)}
+    assert bench.tables.unsent_packets()[0] - before == SLOTS
+    for ev, n in found.items():
+        r.packets[ev] += n
+    r.report()
+    assert [ev for ev in range(EVS) if state(bench, ev) == LAGGING] == []
+    stack.send(ETHERNET / SMALL)  # but what is lost on the way is
+    (lost,) = arrived(wires)
+    r.report()
+    assert state(bench, lost) == LAGGING
+
+
+def test_a_burst_counts_its_packets(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    before = bench.tables.unsent_packets()
+    for _ in range(PLANES):
+        stack.send(ETHERNET / BURST[0], BURST[1])
+    dropped = [n - b for n, b in zip(bench.tables.unsent_packets(), before, strict=True)]
+    assert dropped == [SEGMENTS] + [0] * (len(dropped) - 1)
+    assert bench.tables.ledgers["offset"][H2, :SLOTS].sum() == SEGMENTS
+
+
+@pytest.mark.parametrize("end", ["n0", "w0"], ids=["set down", "no carrier"])
+def test_what_a_nic_without_a_link_drops_is(bench: Bench, wires: list[Tap], stack: Sender, end: str) -> None:
+    """Else a path would be well by which nothing can be sent."""
+    before = bench.tables.unsent_packets()
+    bench.namespace.ip("link", "set", end, "down")
+    try:
+        for _ in range(PLANES):
+            stack.send(ETHERNET / LARGE)
+        assert bench.tables.unsent_packets() == before
+        assert bench.tables.evs["tx_packets"][H2, :SLOTS].sum() == 1
+    finally:
+        bench.namespace.ip("link", "set", end, "up")
+        wires[0].clear_error()
+
+
+def test_copies_that_a_capture_has_no_room_for_were_sent(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    before = bench.tables.unsent_packets()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as capture:
+        capture.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+        capture.bind(("n0", ETH_P_ALL))
+        for _ in range(50 * PLANES):
+            stack.send(ETHERNET / SMALL)
+        packets, dropped = struct.unpack("II", capture.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
+    assert packets - dropped < dropped
+    assert sum(arrived(wires).values()) == 50 * PLANES
+    assert bench.tables.unsent_packets() == before
+
+
+def test_what_the_far_end_of_a_veth_does_not_take_is_lost(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    before = bench.tables.unsent_packets()
+    bench.namespace.ip("link", "set", "w1", "mtu", "1280")
+    try:
+        for _ in range(PLANES):
+            stack.send(ETHERNET / LONG)
+        assert [len(wire.frames()) for wire in wires[1:]] == [0, 1, 1]
+        assert bench.tables.unsent_packets()[1:] == before[1:]
+    finally:
+        bench.namespace.ip("link", "set", "w1", "mtu", "1500")
+
+
+def test_packets_of_others_are_none_of_ours(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+    bench.tables.evs["tx_packets"][H2] = 1
+    before, counted = bench.tables.unsent_packets(), bench.counted()
+    out = Sender("n0")
+    for what in (
+        bench.arriving("h2", 1, LARGE),  # another host's
+        bench.sent(H2, 1, LARGE, version=9, tx_ns=now()),
+        bench.sent(H2, 1, LARGE, type=2, tx_ns=now()),
+        bench.sent(H2, 1, LARGE, ev=999, tx_ns=now()),
+        bench.sent(H2, 1, LARGE, tx_ns=now() - 10**10),  # made up by somebody who does not know this host's clock,
+        bench.sent(H2, 1, LARGE, tx_ns=now(), seq=77_777),  # or its counts
+        bench.sent(H2, 1, LARGE, receiver=9999, tx_ns=now()),
+        ETHERNET / LARGE,
+    ):
+        with pytest.raises(OSError, match="buffer"):  # dropped
+            out.send(what)
+    assert bench.tables.unsent_packets() == before
+    assert bench.counted() == counted
+    with pytest.raises(OSError, match="buffer"):
+        out.send(bench.sent(H2, 1, LARGE, tx_ns=now()))  # but this is
+    out.close()
+    assert bench.tables.unsent_packets()[0] == before[0] + 1
