@@ -174,20 +174,55 @@ static __always_inline int report_due(const struct mrc_rounds *rounds, const str
 	       !unanswered(rounds);
 }
 
-/* Whether a request may ride on this peer's traffic: the packets and bytes since the last pay for it, or the host's
- * budget has one left.
- */
-static __always_inline int may_ask(const struct mrc_rotation *turn)
-{
-	__u32 first, length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(report_size(0, &first));
-	struct mrc_clock *clock;
+#define KEPT_MOST 512 /* bytes of a packet that stays behind the counts: a longer one would be sent twice for nothing */
 
-	if (turn->unprobed >= PACKETS_PER_PROBE && turn->unprobed_bytes >= BYTES_PER_PROBE_BYTE * length)
-		return 1;
-	clock = tick_clock();
-	if (!clock || *(volatile __s64 *)&clock->budget <= 0)
+/* Whether make_room() leaves this packet as it is, behind so many counts. What is a tunnel's cannot be shortened. */
+static __always_inline int keeps(struct __sk_buff *skb, __u32 counts)
+{
+	return !skb->gso_size && skb->len + probe_length(counts) <= settings.inner_mtu &&
+	       (skb->len <= KEPT_MOST || encapsulated(skb));
+}
+
+#define PAID_PERCENT 150 /* traffic may pay for so much of idle_probes per second, */
+#define PAID_BURST 4 /* and for so many at once */
+
+/* What traffic has paid for since the tick last refilled the host's budget. */
+MRC_ARRAY(mrc_paid, BPF_MAP_TYPE_ARRAY, 0, __u32);
+
+static __always_inline __u32 *paid(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&mrc_paid, &zero);
+}
+
+/* What traffic may pay for until now since then: to make requests and to read reports takes a CPU's time, too. */
+static __always_inline __u64 paid_most(const struct mrc_clock *clock, __u64 now)
+{
+	__s64 past = now - *(volatile __u64 *)&clock->refilled_ns;
+
+	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / 1000000000ULL : 0);
+}
+
+/* Whether a request may ride on this peer's traffic: the packets and bytes since the last pay for it, or the host's
+ * budget does, of which an eighth is for the tick.
+ */
+static __always_inline int may_ask(struct __sk_buff *skb, const struct mrc_rotation *turn, __u64 now)
+{
+	__u32 first, counts = report_size(0, &first), *sum = paid();
+	__u32 length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts) + (keeps(skb, counts) ? skb->len : 0);
+	struct mrc_clock *clock = tick_clock();
+
+	if (!clock || !sum)
 		return 0;
-	__sync_fetch_and_add(&clock->budget, -1);
+	if (turn->unprobed >= PACKETS_PER_PROBE && turn->unprobed_bytes >= BYTES_PER_PROBE_BYTE * length &&
+	    *(volatile __u32 *)sum < paid_most(clock, now)) {
+		__sync_fetch_and_add(sum, budget_cost(length));
+		return 1;
+	}
+	if (*(volatile __s64 *)&clock->budget <= (__s64)(settings.idle_probes / 8))
+		return 0;
+	__sync_fetch_and_add(&clock->budget, -(__s64)budget_cost(length));
 	return 1;
 }
 
@@ -196,8 +231,7 @@ static __noinline int can_ride(struct __sk_buff *skb)
 {
 	__u32 first;
 
-	return (!skb->gso_size && skb->len + probe_length(report_size(0, &first)) <= settings.inner_mtu) ||
-	       !encapsulated(skb);
+	return keeps(skb, report_size(0, &first)) || !encapsulated(skb);
 }
 
 /* Whether traffic to this peer is so dense that its end is to be noticed: many packets since the last report was asked for.
@@ -228,7 +262,7 @@ static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_nod
 	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
 	if (r->number == NO_SLOT)
 		return 0;
-	if (!may_ask(turn)) {
+	if (!may_ask(skb, turn, r->now)) {
 		turn->denied = 1;
 		return 0;
 	}
@@ -339,7 +373,7 @@ static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32
 	__u64 encap = BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	__u32 content = probe_length(counts);
 
-	if (!skb->gso_size && skb->len + content <= settings.inner_mtu)
+	if (keeps(skb, counts))
 		/* What was popped counts as encapsulated still: the kernel makes it no outer packet again. */
 		return bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, encap) &&
 		       bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, 0);

@@ -65,6 +65,7 @@ static long heed_stall(__u64 i, void *context)
 	struct mrc_peer *peer;
 	struct mrc_clock *clock = tick_clock();
 	__u64 now = bpf_ktime_get_ns();
+	int is_paid, is_trusted;
 
 	(void)i;
 	if (!clock || bpf_map_pop_elem(&mrc_stalls, &stall))
@@ -82,13 +83,21 @@ static long heed_stall(__u64 i, void *context)
 	s->request.kind = MRC_PROBE_SUSPICION;
 	s->first = rounds->round * SWEPT_AT_ONCE;
 	s->sent = 0;
-	/* Where hundreds of flows stop at once, as a collective operation does, the host's budget is soon overdrawn. */
-	if (rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE && clock->budget > -(__s64)(settings.idle_probes / 2))
+	/* Where hundreds of flows stop at once, as a collective operation does, or pause each few milliseconds, the host's
+	 * budget is soon spent: then they are asked for reports, for which data packets have to pay later.
+	 */
+	is_paid = clock->budget > (__s64)(settings.idle_probes / 8);
+	is_trusted = rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE;
+	if (is_trusted && is_paid)
 		bpf_loop(evs, sweep_one, s, 0);
 	rounds->debt += s->sent * PACKETS_PER_PROBE;
-	__sync_fetch_and_add(&clock->budget, -(__s64)s->sent);
-	if (begin_swept_round(s, peer, rounds))
-		send_request(s->skb, s->node, &s->request);
+	s->request.now = now;
+	if ((is_paid || is_trusted) && begin_swept_round(s, peer, rounds) && send_request(s->skb, s->node, &s->request)) {
+		s->sent += report_cost(s->request.counts);
+		rounds->debt += is_paid ? 0 : VOLLEY * PACKETS_PER_PROBE;
+	}
+	if (is_paid)
+		__sync_fetch_and_add(&clock->budget, -(__s64)s->sent);
 	stall.due_ns = s->request.now + MRC_BEAT_NS / 2; /* a sweep may take longer than that */
 	if (--stall.left)
 		bpf_map_push_elem(&mrc_stalls, &stall, 0);

@@ -37,8 +37,12 @@ struct {
 	__type(value, struct mrc_scratch);
 } mrc_scratch SEC(".maps");
 
-#define PACKETS_PER_PROBE 50 /* so that probes are 2 % of the packets in the long run, */
-#define BYTES_PER_PROBE_BYTE 100 /* and 1 % of the bytes */
+/* So many packets and bytes pay for a request that rides on them, and for a third of one more out of the host's budget: so
+ * that requests are 2 % of the packets in the long run, and 1 % of the bytes.
+ */
+#define PACKETS_PER_PROBE 67
+#define BYTES_PER_PROBE_BYTE 134
+#define BUDGET_BYTES 512 /* longer requests take more than one from the host's budget */
 
 /* Bytes behind the MRC header. Room for any SRH: a reply may need a longer one than its request. */
 static __always_inline __u32 probe_length(__u32 counts)
@@ -46,6 +50,18 @@ static __always_inline __u32 probe_length(__u32 counts)
 	__u32 length = sizeof(struct mrc_probe) + (settings.srh ? MRC_SRH_MAX : 0);
 
 	return counts ? length + MRC_BALLAST + counts * sizeof(struct mrc_count) : length;
+}
+
+/* What a request of this length on the wire takes from the host's budget. */
+static __always_inline __u32 budget_cost(__u32 length)
+{
+	return 1 + length / BUDGET_BYTES;
+}
+
+/* The same of one that asks for a report of so many EVs, and carries nothing else. */
+static __always_inline __u32 report_cost(__u32 counts)
+{
+	return budget_cost(OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts));
 }
 
 /* Where a probe's content begins: behind the outer headers of its path. */

@@ -291,8 +291,8 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 	}
 	if (t->watch->announce && --t->watch->announce)
 		urgent_by(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
-	if (!resize(t, t->sweep.request.counts))
-		t->sweep.sent += send_request(t->sweep.skb, t->sweep.node, &t->sweep.request);
+	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, t->sweep.node, &t->sweep.request))
+		t->sweep.sent += report_cost(t->sweep.request.counts);
 	pay(t);
 	t->sweep.request.counts = 0;
 	resize(t, 0);
@@ -361,15 +361,22 @@ static long serve_next(__u64 i, void *context)
 	return 0;
 }
 
+/* Where traffic pays for more than an idle host may send, a third of that may be sent besides, or half of what an idle one
+ * sends.
+ */
 static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 {
 	__u64 past = now - clock->refilled_ns, most = settings.idle_probes / 2 + 1, more;
+	__u64 spent, besides;
+	__u32 *sum = paid();
 
 	more = (past < 1000000000ULL ? past : 1000000000ULL) * settings.idle_probes / 1000000000ULL;
-	if (!more)
+	if (!more || !sum)
 		return; /* keep the fraction */
+	spent = __sync_lock_test_and_set(sum, 0);
 	clock->refilled_ns = now;
-	clock->budget += more;
+	besides = spent / 3 < more / 2 ? spent / 3 : more / 2;
+	clock->budget += more > spent + besides ? more - spent : besides;
 	if (clock->budget > (__s64)most)
 		clock->budget = most;
 	if (clock->budget < -(__s64)settings.idle_probes) /* what suspicion spent beyond a second's worth is forgiven */

@@ -15,11 +15,12 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd import abi, hooks, libbpf
+from mrcd.config import Health
 from mrcd.netlink import Netlink
 from mrcd.netmessages import Link
 from mrcd.wire import DATA, MRC, PROBE_REQUEST, MRCProbe
 from tests.packet.cluster import EVS, H2, Setup
-from tests.packet.reports import MS, now
+from tests.packet.reports import MS, VOLLEY, now
 from tests.packet.rig import Bench
 from tests.packet.wires import Frame, Gso, Sender, Tap, until
 from tests.packet.witness import run
@@ -37,7 +38,7 @@ BEAT = struct.Struct("3Q2I")  # struct mrc_beat
 ALARM_MS = 2
 LOST_S = 0.021  # a beat that does not come for so long has ended
 HURRIED = 257
-MOST_DEBT = 128 * 50  # data packets, for as many probes at once
+MOST_DEBT = 128 * 67  # data packets, for as many probes at once
 all_steerings = pytest.mark.parametrize("bench", [Setup(s) for s in ("usid", "srh", "ecmp")], indirect=True)
 
 
@@ -174,7 +175,7 @@ def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packe
     for frame in stage.reports():
         well_formed(stage.bench, frame)
     assert not any(b"secret" in f.data for f in stage.asked)  # other peers are probed with it too
-    assert stage.bench.rounds(H2)["debt"] == SWEEPS * EVS * 50
+    assert stage.bench.rounds(H2)["debt"] == SWEEPS * EVS * 67
     assert {len(f.data) for f in stage.round.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
     assert stage.bench.drops() == {}
     assert len(stage.bench.dataplane.events()) == 0  # nobody needs to wake the daemon
@@ -232,13 +233,24 @@ def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
-def test_where_the_hosts_budget_is_overdrawn_only_reports_are_asked_for(stage: Stage) -> None:
+def test_where_the_hosts_budget_is_spent_only_reports_are_asked_for_and_data_pays_later(stage: Stage) -> None:
     """Where hundreds of flows stop at once, sweeps of all EVs would be a storm."""
+    left = Health().idle_probes // 8  # which is the tick's
     stage.dense()
-    stage.bench.tables.clock["budget"] = -2000  # half of idle_probes
+    stage.bench.tables.clock["budget"] = left
     stage.wait_until_swept()
     assert len(stage.asked) == SWEEPS
-    assert stage.bench.tables.clock["budget"] == -2000
+    assert stage.bench.tables.clock["budget"] == left
+    assert stage.bench.rounds(H2)["debt"] == SWEEPS * VOLLEY * 67
+
+
+@pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
+def test_where_budget_and_data_are_spent_nothing_is_asked(stage: Stage) -> None:
+    stage.bench.rounds(H2)["debt"] = MOST_DEBT
+    stage.dense()
+    stage.bench.tables.clock["budget"] = 0
+    stage.rest()
+    assert stage.look() == []
 
 
 def test_evs_that_are_backed_off_are_not_probed(stage: Stage) -> None:

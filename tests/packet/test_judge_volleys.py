@@ -109,7 +109,7 @@ def test_the_volley_is_repeated_but_not_at_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize("bench", [Setup(health="loss_samples = 100")], indirect=True, ids=[""])
 def test_volleys_are_two_percent_of_the_packets_in_the_long_run(bench: Bench) -> None:
-    """128 probes are free; then each whole volley takes 50 packets of data per probe, and one probe must do."""
+    """128 probes are free; then each whole volley takes 67 packets of data per probe, and one probe must do."""
 
     def lag() -> int:
         r.report()  # the volley has arrived
@@ -121,7 +121,7 @@ def test_volleys_are_two_percent_of_the_packets_in_the_long_run(bench: Bench) ->
     r = lagging(bench)
     sizes = [r.trial(5)] + [lag() for _ in range(10)]
     assert sizes == [VOLLEY] * 9 + [1] * 2  # the ninth by grace of the few packets that were sent
-    r.send_all(VOLLEY * 50 // len(EVERY) + 1)
+    r.send_all(VOLLEY * 67 // len(EVERY) + 1)
     assert [lag() for _ in range(3)] == [VOLLEY, 1, 1]
 
 

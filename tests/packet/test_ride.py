@@ -10,8 +10,8 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd import abi
-from mrcd.config import Steering
+from mrcd import abi, libbpf
+from mrcd.config import Health, Steering
 from mrcd.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup, nic_mac, wire_mac
 from tests.packet.reports import MS, now
@@ -25,6 +25,8 @@ IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
 IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 COUNTS = abi.BALLAST + 8 * EVS
 EACH = 16
+KEPT = 512  # bytes of a packet that stays behind a request; KEPT_MOST of bpf/ask.h
+HEALTH = Health()
 ALONE = "[overlay]\ntwin_us = 0\n"  # without twins (test_twin.py)
 CALM = f"probe_late_ms = 10000\nprobe_packets = {EACH}"
 
@@ -83,7 +85,8 @@ def request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = False) 
     own = {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
     expected = MRCProbe(seq=probe.seq, round=probe.round, counts=EVS, tx_ns=mrc.tx_ns, **own)
     room = COUNTS + (abi.SRH_MAX if bench.setup.steering == "srh" else 0)  # a reply may need a longer SRH
-    if not burst and len(ETHERNET / packet) + len(expected) + room <= bench.plan.inner_mtu:
+    length = len(ETHERNET / packet)
+    if not burst and length <= KEPT and length + len(expected) + room <= bench.plan.inner_mtu:
         carried = bytes(room) + bytes(packet)
     else:
         carried = bytes(packet)[:room].ljust(room, b"\0")
@@ -211,33 +214,80 @@ def test_one_packet_in_sixteen_carries_a_request(ridden: Ridden, bench: Bench) -
 
 @pytest.mark.parametrize("size", [100, 1000])
 @quiet
-def test_without_budget_fifty_packets_and_a_hundred_bytes_per_byte_pay_for_a_request(
+def test_without_budget_67_packets_and_134_bytes_per_byte_pay_for_a_request(
     ridden: Ridden, bench: Bench, size: int
 ) -> None:
     packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(size))
     request_bytes = 14 + 40 + 8 + 32 + 32 + COUNTS  # Ethernet, IPv6, UDP, MRC, probe, and the report
-    bench.tables.clock["budget"] = 0
+    request_bytes += len(ETHERNET / packet) if len(ETHERNET / packet) <= KEPT else 0
+    bench.tables.clock["budget"] = HEALTH.idle_probes // 8
     found = []
     for n in range(1, 800):
         bench.age(MS)
         if ridden.send(packet)[1]:
             found.append(n)
         bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
-    each = max(50, -(-100 * request_bytes // len(packet)))
+    each = max(67, -(-134 * request_bytes // len(packet)))
     assert found == list(range(each, 800, each))
-    assert bench.tables.clock["budget"] == 0
+    assert bench.tables.clock["budget"] == HEALTH.idle_probes // 8
 
 
 @quiet
 def test_the_hosts_budget_pays_for_what_traffic_does_not(ridden: Ridden, bench: Bench) -> None:
-    bench.tables.clock["budget"] = 2
+    bench.tables.clock["budget"] = HEALTH.idle_probes // 8 + 2  # an eighth is for the tick
     found = []
     for n in range(1, 4 * EACH + 1):
         bench.age(MS)
         if ridden.send(CARRIERS[0])[1]:
             found.append(n)
     assert found == [EACH, 2 * EACH]
-    assert bench.tables.clock["budget"] == 0
+    assert bench.tables.clock["budget"] == HEALTH.idle_probes // 8
+
+
+@quiet
+def test_what_traffic_has_paid_for_is_noted(ridden: Ridden, bench: Bench) -> None:
+    bench.tables.clock["budget"] = 0
+    set_paid(bench, 0)
+    packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
+    for _ in range(67):
+        bench.age(MS)
+        ridden.send(packet)
+    assert bench.rounds(H2)["round"] == 1
+    assert struct.unpack("I", libbpf.lookup_elem(paid_map(bench), struct.pack("I", 0), 4) or b"") == (1,)
+
+
+@quiet
+def test_traffic_pays_for_no_more_than_a_few_at_once(ridden: Ridden, bench: Bench) -> None:
+    """One and a half times what an idle host may send: the rest of a CPU is for others."""
+    bench.tables.clock["budget"] = 0
+    bench.tables.clock["refilled_ns"] = now() + 10_000 * MS  # no time has passed since the tick
+    set_paid(bench, 0)
+    packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
+    for _ in range(6 * 67):
+        bench.age(MS)
+        bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+        ridden.send(packet)
+    assert bench.rounds(H2)["round"] == 4
+
+
+@pytest.mark.parametrize(("paid", "more"), [(0, 80), (30, 50), (60, 20), (90, 30), (900, 40)])
+def test_what_traffic_has_paid_for_is_part_of_what_an_idle_host_may_send(bench: Bench, paid: int, more: int) -> None:
+    """In 20 ms that is 80. Where traffic pays for more, a third of it may be sent besides, or 40."""
+    bench.tables.peers["configured"] = 0  # the tick sends nothing
+    set_paid(bench, paid)
+    bench.tables.clock["budget"], bench.tables.clock["refilled_ns"] = 0, now() - 20 * MS
+    bench.dataplane.tick()
+    assert more <= bench.tables.clock["budget"] <= more + 8  # of the time that this takes
+
+
+def paid_map(bench: Bench) -> int:
+    """What traffic has paid for."""
+    return libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_paid"])
+
+
+def set_paid(bench: Bench, number: int) -> None:
+    """As if traffic had paid for so many requests since the last tick."""
+    libbpf.update_elem(paid_map(bench), struct.pack("I", 0), struct.pack("I", number))
 
 
 @quiet

@@ -83,6 +83,7 @@ FORGOTTEN = {
     "mrc_acks",
     "mrc_shares",
     "mrc_fates",
+    "mrc_paid",
     "mrc_shares_made",
     "mrc_twins",
 }
