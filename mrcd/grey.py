@@ -35,6 +35,7 @@ LOOK_S = 1.0
 _LOOKS_PER_YEAR = 365.25 * 86_400 / LOOK_S
 _FAIR = 3.0
 _FORGET_NS = WINDOWS_S[-1] * 1_000_000_000  # a peer without a new loss for so long has nothing to be found
+_SCAN_NS = 250_000_000  # between two looks for peers that have lost: with thousands it takes most of a millisecond
 _LEAST = 2  # lossy slices: one proves nothing
 Counts = NDArray[np.uint32]
 
@@ -87,13 +88,22 @@ class Watch:
         self._grey = Grey(settings, *tables.evs.shape)
         self._judged, self._lossy = (tables.rounds[name][rows].copy() for name in ("judged", "lossy"))
         self._lossy_ns = np.full(len(rows), -_FORGET_NS, np.int64)  # when each was last found to have lost more
+        self._suspects = np.zeros(0, np.int64)  # of the rows, those that have lost lately
+        self._scanned_ns = -_SCAN_NS
 
     def look(self, now: int) -> list[Alarm]:
         """Return the EVs that lose more than their share; `now` is CLOCK_MONOTONIC in ns."""
-        judged, lossy = (self._tables.rounds[name][self._rows] for name in ("judged", "lossy"))
-        self._lossy_ns[lossy != self._lossy] = now
-        at = np.flatnonzero((now - self._lossy_ns < _FORGET_NS) & (judged != self._judged))
-        self._judged, self._lossy = judged, lossy
+        if now - self._scanned_ns >= _SCAN_NS:
+            self._scanned_ns = now
+            lossy = self._tables.rounds["lossy"][self._rows]
+            self._lossy_ns[lossy != self._lossy] = now
+            self._lossy = lossy
+            self._suspects = np.flatnonzero(now - self._lossy_ns < _FORGET_NS)
+        if not len(self._suspects):
+            return []
+        judged = self._tables.rounds["judged"][self._rows[self._suspects]]
+        at = self._suspects[judged != self._judged[self._suspects]]
+        self._judged[self._suspects] = judged
         if not len(at):
             return []
         rows, ledgers = self._rows[at], self._tables.ledgers

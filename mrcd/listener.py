@@ -1,5 +1,6 @@
 """Logs the events that the programs put into the ring buffer."""
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from mrcd.tables import Tables
 from mrcd.topology import Peer
 
 _MS = 1_000_000
+_SHARED = (Reason.OVERDUE, Reason.ICMP_ERROR)  # as transit() of bpf/states.h
 
 
 class Listener:
@@ -25,17 +27,29 @@ class Listener:
     ) -> None:
         self._settings, self._peers, self._tables = settings, peers, tables
         self._dataplane, self._events = dataplane, events
+        self._unlogged: deque[np.void] = deque()
         self.why: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}  # what the programs do not know
         self.drain()
         self._untold = self._count_untold()
 
-    def drain(self) -> bool:
-        """Logs what is in the ring buffer. Returns whether a flow has stopped."""
+    def drain(self, most: int | None = None) -> bool:
+        """Read the ring buffer and log what it told, `most` events at most.
+
+        Returns whether the tick has work: a flow has stopped, or a path has failed whose switches others cross too.
+        """
         found = self._dataplane.events()
         stalled = found["ev"] == abi.EVENT_STALLED
-        for record in found[~stalled]:
-            self._log(record)
-        return bool(stalled.any())
+        reasons = found["reason"][found["after"] == EvState.ASSUMED_BAD]
+        is_shared = any((reasons == reason).any() for reason in _SHARED)
+        self._unlogged.extend(found[~stalled])
+        for _ in range(len(self._unlogged) if most is None else min(most, len(self._unlogged))):
+            self._log(self._unlogged.popleft())
+        return is_shared or bool(stalled.any())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are events that `drain` has read and not logged."""
+        return bool(self._unlogged)
 
     def _log(self, record: np.void) -> None:
         row, number = int(record["host_id"]), int(record["ev"])

@@ -120,11 +120,11 @@ def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatc
     b = Bench()
     count = len(b.said("peer"))
     b.arrays.watches["silent"][[1, 3]] = 1
-    b.look()
-    b.look()
+    b.look(250)
+    b.look(250)
     b.arrays.watches["silent"][3] = 0
-    b.look()
-    b.look()
+    b.look(250)
+    b.look(250)
     assert [(e["peer"], e["to"], e["reason"]) for e in b.said("peer")[count:]] == [
         ("h1", "unreachable", "no_replies"),
         ("h3", "unreachable", "no_replies"),
@@ -212,11 +212,34 @@ def test_a_transition_is_logged_at_once_and_runs_no_tick() -> None:
 
     async def work(running: "asyncio.Task[None]") -> None:
         await until(lambda: b.programs.ticks == 1)
-        b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
+        b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.LOSS)
         await until(lambda: any(e["kind"] == "ev" for e in b.log._events))
 
     play(b, work)
     assert b.programs.ticks == 1
+
+
+def test_where_others_may_share_what_failed_the_tick_is_run_before_all_is_logged() -> None:
+    b = Bench()
+    b.programs.tick_wait_s = 3600.0
+    logged: list[int] = []
+    tick = b.programs.tick
+
+    def note() -> float:
+        logged.append(len(b.log._events))
+        return tick()
+
+    b.programs.tick = note  # type: ignore[method-assign]
+
+    async def work(running: "asyncio.Task[None]") -> None:
+        await until(lambda: len(logged) == 1)
+        for _ in range(500):
+            b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
+        await until(lambda: len(b.log._events) >= logged[0] + 500)
+
+    play(b, work)
+    assert len(logged) == 2
+    assert logged[1] < logged[0] + 500
 
 
 def test_an_error_of_the_tick_is_logged_and_work_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -310,13 +333,13 @@ def test_what_was_known_of_peers_is_known_under_another_plan() -> None:
 def test_each_kind_of_look_has_its_own_interval() -> None:
     b = Bench()
     b.arrays.peers["ports"][1] = 0b01
-    b.look(50)
+    b.look(250)
     count = len(b.said("peer"))
-    b.look(50)
+    b.look(250)
     assert len(b.said("peer")) == count + 1
     b.programs.full = True
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
-    b.look(900 - 1)
+    b.look(500 - 1)
     assert b.said("daemon") == []
     b.look(1)
     assert len(b.said("daemon")) == 1
