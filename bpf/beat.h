@@ -65,7 +65,7 @@ static long heed_stall(__u64 i, void *context)
 	struct mrc_peer *peer;
 	struct mrc_clock *clock = tick_clock();
 	__u64 now = bpf_ktime_get_ns();
-	int is_paid, is_first;
+	int is_paid, is_trusted;
 
 	(void)i;
 	if (!clock || bpf_map_pop_elem(&mrc_stalls, &stall))
@@ -84,15 +84,15 @@ static long heed_stall(__u64 i, void *context)
 	s->first = rounds->round * SWEPT_AT_ONCE;
 	s->sent = 0;
 	/* Where hundreds of flows stop at once, as a collective operation does, or pause each few milliseconds, the host's
-	 * budget is soon spent: then of each the peer is asked for a report, once in so many packets.
+	 * budget is soon spent: then they are asked for reports, for which data packets have to pay later.
 	 */
 	is_paid = clock->budget > (__s64)(settings.idle_probes / 8);
-	is_first = !rounds->debt;
-	if (rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE && is_paid)
+	is_trusted = rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE;
+	if (is_trusted && is_paid)
 		bpf_loop(evs, sweep_one, s, 0);
 	rounds->debt += s->sent * PACKETS_PER_PROBE;
 	s->request.now = now;
-	if ((is_paid || is_first) && begin_swept_round(s, peer, rounds) && send_request(s->skb, s->node, &s->request)) {
+	if ((is_paid || is_trusted) && begin_swept_round(s, peer, rounds) && send_request(s->skb, s->node, &s->request)) {
 		s->sent += report_cost(s->request.counts);
 		rounds->debt += is_paid ? 0 : VOLLEY * PACKETS_PER_PROBE;
 	}

@@ -233,15 +233,24 @@ def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
-def test_where_the_hosts_budget_is_spent_one_report_is_asked_for(stage: Stage) -> None:
+def test_where_the_hosts_budget_is_spent_only_reports_are_asked_for_and_data_pays_later(stage: Stage) -> None:
     """Where hundreds of flows stop at once, sweeps of all EVs would be a storm."""
     left = Health().idle_probes // 8  # which is the tick's
     stage.dense()
     stage.bench.tables.clock["budget"] = left
-    stage.rest()
-    assert len(stage.reports()) == len(stage.asked) == 1
+    stage.wait_until_swept()
+    assert len(stage.asked) == SWEEPS
     assert stage.bench.tables.clock["budget"] == left
-    assert stage.bench.rounds(H2)["debt"] == VOLLEY * 67
+    assert stage.bench.rounds(H2)["debt"] == SWEEPS * VOLLEY * 67
+
+
+@pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
+def test_where_budget_and_data_are_spent_nothing_is_asked(stage: Stage) -> None:
+    stage.bench.rounds(H2)["debt"] = MOST_DEBT
+    stage.dense()
+    stage.bench.tables.clock["budget"] = 0
+    stage.rest()
+    assert stage.look() == []
 
 
 def test_evs_that_are_backed_off_are_not_probed(stage: Stage) -> None:
