@@ -201,8 +201,9 @@ struct mrc_rx {
 	__u64 bytes; /* programs: inner bytes */
 	__u32 ce; /* programs; a count */
 	__u32 probes; /* programs: probe requests; a count */
+	__u64 reserved; /* so that no record is in two cache lines, and no more than two share one: each EV has its RX queue */
 };
-_Static_assert(sizeof(struct mrc_rx) == 24, "mrc_rx is 24 bytes");
+_Static_assert(sizeof(struct mrc_rx) == 32, "mrc_rx is half a cache line");
 
 /* Reduced SRH of an EV, ready to be copied (RFC 8754 §2, RFC 8986 §5.2). Same index as mrc_ev. */
 struct mrc_srh {

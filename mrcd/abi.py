@@ -200,7 +200,7 @@ LEDGER = np.dtype(
         ("probe_after_ns", _u64),
     ]
 )
-RX = np.dtype([("packets", _u64), ("bytes", _u64), ("ce", _u32), ("probes", _u32)])
+RX = np.dtype([("packets", _u64), ("bytes", _u64), ("ce", _u32), ("probes", _u32), ("reserved", _u64)])
 SRH = np.dtype([("bytes", _u8, SRH_MAX)])
 PEER = np.dtype(
     [

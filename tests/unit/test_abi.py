@@ -108,6 +108,11 @@ def test_struct(btf: Btf, name: str) -> None:
     assert dtype.itemsize == struct["size"]
 
 
+@pytest.mark.parametrize("dtype", [abi.EV, abi.RX], ids=["mrc_ev", "mrc_rx"])
+def test_what_each_packet_writes_is_in_one_cache_line(dtype: np.dtype[np.void]) -> None:
+    assert 64 % dtype.itemsize == 0
+
+
 def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
     assert btf.named("STRUCT").keys() == abi.STRUCTS.keys() | LAYERS.keys() | SCRATCH.keys() | {
         "mrc_alarm",
