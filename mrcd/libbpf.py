@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mrcd.errors import KernelError, MachineError
-from mrcd.libbpf_structs import LinkCreateOpts, LinkInfo, MapInfo, TcHook, TcOpts, TestRunOpts
+from mrcd.libbpf_structs import LinkCreateOpts, LinkInfo, MapInfo, ProgramHead, TcHook, TcOpts, TestRunOpts
 
 Info = TypeVar("Info", bound=ct.Structure)
 
@@ -220,6 +220,16 @@ def map_info(fd: int) -> tuple[int, int, int]:
 def link_ifindex(fd: int) -> int:
     """The interface that a link is attached to; 0 once the interface is gone."""
     return int(fill(LinkInfo(), fd).ifindex)
+
+
+def link_program(fd: int) -> int:
+    """The id of the program that a link attaches."""
+    return int(fill(LinkInfo(), fd).prog_id)
+
+
+def program_id(fd: int) -> int:
+    """The id of a loaded program."""
+    return int(fill(ProgramHead(), fd).id)
 
 
 # ---- attach ----

@@ -71,6 +71,12 @@ class TestRunOpts(ct.Structure):
     ]
 
 
+class ProgramHead(ct.Structure):
+    """The beginning of struct bpf_prog_info, which is all that is asked for."""
+
+    _fields_ = [("type", ct.c_uint32), ("id", ct.c_uint32)]
+
+
 class LinkInfo(ct.Structure):
     """struct bpf_link_info of XDP and TCX links, which has room to grow."""
 

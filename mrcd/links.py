@@ -51,8 +51,13 @@ class Links:
         return how
 
     def _trace(self, wanted: Attachment) -> str:
-        """The kernel replaces no program at a tracepoint: the new one is there before the old one goes."""
-        fd = libbpf.create_link(self._programs[wanted.program], 0, libbpf.RAW_TRACEPOINT)
+        """No program is replaced at a tracepoint: the new one is there before the old one goes. Linux 6.1 refuses
+        a program that is there already (EEXIST)."""
+        program = self._programs[wanted.program]
+        if wanted.name in self._held and libbpf.link_program(self._held[wanted.name]) == libbpf.program_id(program):
+            self._pin_link(wanted.name)
+            return "tracepoint"
+        fd = libbpf.create_link(program, 0, libbpf.RAW_TRACEPOINT)
         self._drop(wanted.name)
         self._held.hold(wanted.name, fd)
         self._pin_link(wanted.name)

@@ -256,6 +256,7 @@ def test_what_traffic_has_paid_for_is_noted(ridden: Ridden, bench: Bench) -> Non
     assert struct.unpack("I", libbpf.lookup_elem(paid_map(bench), struct.pack("I", 0), 4) or b"") == (1,)
 
 
+@pytest.mark.clock
 @quiet
 def test_traffic_pays_for_no_more_than_a_few_at_once(ridden: Ridden, bench: Bench) -> None:
     """One and a half times what an idle host may send: the rest of a CPU is for others."""

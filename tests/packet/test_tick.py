@@ -119,6 +119,7 @@ def with_deadlines(bench: Bench) -> list[int]:
 # ---- idle probes ----
 
 
+@pytest.mark.clock
 def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.node["idle_us"] = 10_000_000
     assert tick(bench) == TICK_S
@@ -153,6 +154,7 @@ def test_each_sweep_takes_the_next_evs_where_peers_are_many(bench: Bench, wires:
     assert Counter(seen) == Counter(3 * EVERY)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
 def test_idle_probes_stay_within_the_budget(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.node["idle_us"] = 1000
@@ -287,6 +289,7 @@ def test_a_reply_to_what_was_sent_before_proves_nothing(h2: Bench) -> None:
 # ---- failed EVs ----
 
 
+@pytest.mark.clock
 def test_probes_of_a_failed_ev_become_rarer_and_never_end(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 5)
     at, elapsed = [], 0
@@ -530,11 +533,13 @@ def others_asked(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
 FIRST = [(H5, 6)] * 3 + [(H5, 7)]  # h1 is under this host's T0
 
 
+@pytest.mark.clock
 def test_a_peer_under_each_t0_is_probed_at_once_and_on_another_ev_too(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 6, reason=Reason.OVERDUE)
     assert neighbours(h2, wires) == FIRST
 
 
+@pytest.mark.clock
 def test_what_is_not_answered_while_the_other_ev_is_has_failed_too(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 6, reason=Reason.OVERDUE)
     neighbours(h2, wires, [7])
@@ -543,6 +548,7 @@ def test_what_is_not_answered_while_the_other_ev_is_has_failed_too(h2: Bench, wi
     assert sent(h2)["retry"] > 0
 
 
+@pytest.mark.clock
 def test_what_is_answered_stays_in_use(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 6, reason=Reason.OVERDUE)
     neighbours(h2, wires, [6, 7])
@@ -550,6 +556,7 @@ def test_what_is_answered_stays_in_use(h2: Bench, wires: list[Tap]) -> None:
     assert others_asked(wires) == ([], [])
 
 
+@pytest.mark.clock
 def test_where_nothing_is_answered_each_peer_is_probed_and_asked_for_a_report(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 6, reason=Reason.OVERDUE)
     neighbours(h2, wires)
@@ -558,6 +565,7 @@ def test_where_nothing_is_answered_each_peer_is_probed_and_asked_for_a_report(h2
     assert others_asked(wires) == ([(H5, 6)], [H5])
 
 
+@pytest.mark.clock
 def test_where_a_peer_has_that_path_at_another_number_it_is_found(h2: Bench, wires: list[Tap]) -> None:
     six, four = h2.ev(H5, 6)["dst"].copy(), h2.ev(H5, 4)["dst"].copy()
     h2.ev(H5, 4)["dst"], h2.ev(H5, 6)["dst"] = six, four
@@ -566,6 +574,7 @@ def test_where_a_peer_has_that_path_at_another_number_it_is_found(h2: Bench, wir
     assert h5_state(h2, 4) == (ASSUMED_BAD, Reason.OVERDUE)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("least", [EVS - 1, EVS])
 def test_no_fewer_stay_in_use_than_the_floor(h2: Bench, wires: list[Tap], least: int) -> None:
     h2.peer(H5)["floor"] = least
