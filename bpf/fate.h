@@ -31,6 +31,8 @@ struct mrc_fate {
 	__u16 number; /* of its EV */
 	__u16 t0; /* uSID */
 	__u32 fate; /* enum fate */
+	__u32 seq; /* of the last probe on its EV, */
+	__u32 other_seq; /* and of that on the other EV */
 };
 
 struct {
@@ -66,24 +68,37 @@ static __always_inline __u32 beside(__u32 number)
 	return number - slot + (slot + 1) % settings.evs_per_plane;
 }
 
-/* Probes on an EV since the newest that was answered. */
-static __always_inline __u32 unanswered_on(__u32 host_id, __u32 number)
+static __always_inline __u32 probe_seq_of(__u32 host_id, __u32 number)
 {
-	__u32 index = ev_index(host_id, number);
-	const struct mrc_ledger *l = ledger_at(index);
-	const struct mrc_ev *ev = ev_at(index);
+	const struct mrc_ev *ev = ev_at(ev_index(host_id, number));
 
-	return ev && l ? ev->probe_seq - l->reply_seq : 0;
+	return ev ? ev->probe_seq : 0;
+}
+
+/* Probes on an EV, up to the one with this sequence, since the newest that was answered. */
+static __always_inline __s32 unanswered_on(__u32 host_id, __u32 number, __u32 seq)
+{
+	const struct mrc_ledger *l = ledger_at(ev_index(host_id, number));
+
+	return l ? (__s32)(seq - l->reply_seq) : 0;
+}
+
+/* The probes on the first peer under a T0 are sent. */
+static __always_inline void note_probes(struct mrc_fate *f, __u32 sent)
+{
+	f->seq = probe_seq_of(f->host_id, f->number);
+	f->other_seq = probe_seq_of(f->host_id, beside(f->number));
+	f->fate = sent == SHARED_PROBES + 1 && beside(f->number) != f->number ? FATE_OPEN : FATE_UNKNOWN;
 }
 
 /* What the answers of the peer that was probed tell. */
 static __always_inline __u32 judge_fate(const struct mrc_fate *f)
 {
-	__u32 missing = unanswered_on(f->host_id, f->number), other = beside(f->number);
+	__s32 missing = unanswered_on(f->host_id, f->number, f->seq);
 
-	if (other == f->number || unanswered_on(f->host_id, other))
+	if (unanswered_on(f->host_id, beside(f->number), f->other_seq) > 0)
 		return FATE_UNKNOWN;
-	return missing >= SHARED_PROBES ? FATE_DEAD : missing ? FATE_UNKNOWN : FATE_WELL;
+	return missing >= SHARED_PROBES ? FATE_DEAD : missing > 0 ? FATE_UNKNOWN : FATE_WELL;
 }
 
 /* The EV of a peer that crosses the same T1 as the one that failed, or NO_SLOT. Most peers have it at the same number. */
@@ -168,8 +183,9 @@ static long visit_neighbour(__u64 i, void *context)
 	struct sweep *s = context;
 	struct mrc_share *share = current_share();
 	struct mrc_clock *clock = tick_clock();
-	__u32 host_id, probes;
+	__u32 host_id, probes, before = s->sent;
 	struct mrc_watch *watch;
+	struct mrc_fate *f;
 	struct mrc_peer *peer;
 	struct mrc_ev *ev;
 	__u64 soon_ns;
@@ -185,7 +201,7 @@ static long visit_neighbour(__u64 i, void *context)
 	share->left--;
 	peer = peer_at(host_id);
 	watch = watch_at(host_id);
-	if (!peer || !watch || !peer->configured || peer->status & MRC_STATUS_DETACHED)
+	if (!peer || !watch || !peer->configured || peer->status & MRC_STATUS_DETACHED || watch->silent)
 		return 0;
 	share->visited = sharing_ev(host_id, clock->at);
 	ev = ev_at(ev_index(host_id, share->visited));
@@ -198,6 +214,9 @@ static long visit_neighbour(__u64 i, void *context)
 	if (!probes)
 		return 0;
 	bpf_loop(probes, probe_shared, s, 0);
+	f = share->judges ? 0 : fate_at(far_t0(ev));
+	if (f)
+		note_probes(f, s->sent - before);
 	soon_ns = clock->now_ns + REPLY_LATE_NS;
 	if (share->judges && (__s64)(watch->due_ns - soon_ns) > 0)
 		watch->due_ns = soon_ns;
@@ -237,7 +256,7 @@ static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clo
 		clock->at = i;
 		sweep->sent = 0;
 		bpf_loop(settings.peers, visit_neighbour, sweep, 0);
-		clock->budget -= sweep->sent;
+		__sync_fetch_and_add(&clock->budget, -(__s64)sweep->sent);
 		sweep->sent = 0;
 		sweep->first = 0;
 		if (!share->left && !share->judges) {

@@ -9,6 +9,7 @@
 /* What the EVs in use of each plane have lost, by the newest report of each part of the EVs. Index: host id. */
 struct mrc_plane_losses {
 	struct plane_loss of[MRC_REPORT_PARTS][MRC_MAX_PLANES];
+	__u64 ns[MRC_REPORT_PARTS]; /* when the report came */
 };
 
 MRC_ARRAY(mrc_plane_losses, BPF_MAP_TYPE_ARRAY, 0, struct mrc_plane_losses);
@@ -23,7 +24,7 @@ static __always_inline void add_losses(struct plane_loss *sum, const struct plan
 	sum->hit += p->hit;
 }
 
-/* The planes that lose as much as the loss rule condemns, of which half of the EVs or more have losses, and which lose more
+/* The planes that lose as much as the loss rule condemns, of which most EVs have losses, and which lose more
  * than the other planes do; as bits. A report of one part of the EVs has been added up in the scratch.
  */
 __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
@@ -31,22 +32,28 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 	struct mrc_plane_losses *all = bpf_map_lookup_elem(&mrc_plane_losses, &host_id);
 	__u32 zero = 0, planes = 0, used = 0, i;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	__u64 now = bpf_ktime_get_ns();
 	struct plane_loss *sum, *own;
+	int is_fresh;
 
 	if (!all || !scratch || settings.loss_any)
 		return 0;
 	part &= MRC_REPORT_PARTS - 1;
+	all->ns[part] = now;
+	is_fresh = !aged(now, all->ns[!part], settings.loss_window_us * NS_PER_US);
 	sum = &scratch->loss[MRC_MAX_PLANES];
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
 		all->of[part][i] = *own;
-		add_losses(own, &all->of[!part][i]);
+		if (is_fresh)
+			add_losses(own, &all->of[!part][i]);
 		add_losses(sum, own);
 		used += own->used > 0;
 	}
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
-		if (own->hit && 2 * own->hit >= own->used &&
+		/* Few samples of the others are no measure. */
+		if (2 * own->hit > own->used && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
 		    (__u64)own->lost * 1000000 >= (__u64)settings.loss_ppm * own->sent &&
 		    loses_more(own->losses, own->samples, sum->losses - own->losses, sum->samples - own->samples, used,
 			       settings.loss_samples))

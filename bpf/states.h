@@ -175,23 +175,31 @@ static __always_inline __u32 count_bits(const __u64 *words)
 	return count;
 }
 
+/* Whether an EV is neither the last usable one of its plane, nor one of the last that the floor allows. */
+static __always_inline int can_spare(const struct mrc_peer *peer, __u32 number)
+{
+	__u32 first = number / settings.evs_per_plane * settings.evs_per_plane;
+
+	return count_bits(peer->usable) > (peer->floor ?: 1) &&
+	       next_slot(peer->usable, first, settings.evs_per_plane, number - first + 1) != number - first;
+}
+
 /* Take an EV that has failed from the usable ones: quicker than to work them out anew, which is done where few are left. */
 __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 {
-	__u32 seen, first = number / settings.evs_per_plane * settings.evs_per_plane, least;
+	__u32 seen;
+	int spared;
 
 	if (!peer)
 		return 0;
-	least = peer->floor ? peer->floor : 1;
-	if (count_bits(peer->usable) <= least ||
-	    next_slot(peer->usable, first, settings.evs_per_plane, number - first + 1) == number - first)
-		return refresh_usable(peer, host_id);
 	seen = __sync_fetch_and_add(&peer->wanted, 1) + 1;
 	if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
 		return 0;
-	__sync_fetch_and_and(&peer->usable[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
+	spared = can_spare(peer, number);
+	if (spared)
+		__sync_fetch_and_and(&peer->usable[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
 	__sync_lock_test_and_set(&peer->busy, 0);
-	if (*(volatile __u32 *)&peer->wanted != seen)
+	if (!spared || *(volatile __u32 *)&peer->wanted != seen)
 		refresh_usable(peer, host_id);
 	return 0;
 }

@@ -48,7 +48,7 @@ static __always_inline void urgent_by(struct tick *t, __u64 ns)
 static __always_inline void pay(struct tick *t)
 {
 	t->probed |= t->sweep.sent != 0;
-	t->clock->budget -= t->sweep.sent;
+	__sync_fetch_and_add(&t->clock->budget, -(__s64)t->sweep.sent);
 	t->sweep.sent = 0;
 }
 

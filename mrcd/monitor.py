@@ -26,7 +26,7 @@ from mrcd.topology import Plan
 log = logging.getLogger("mrcd.monitor")
 
 _LOOK_NS = 50_000_000  # between two slices of the grey-loss test
-_PEERS_NS = 500_000_000  # between two looks at what peers say of themselves: of 4,096 each takes half a millisecond
+_PEERS_NS = 100_000_000  # between two looks at what peers say of themselves: their routes follow it
 _LOST_NS = 1_000_000_000  # between two looks for lost events
 _LEAST_S = 0.001
 _URGENT_S = 0.005  # a tick that is to come sooner does not wait for the looks, for so long:
@@ -52,6 +52,7 @@ class Monitor:
         self._next: asyncio.TimerHandle | None = None
         self.ticks = Durations()
         self._hears_again = False
+        self._is_hurried = False  # the next tick is the event loop's next call
         self._said = ""  # the error of the last tick
 
     async def run(self) -> None:
@@ -71,6 +72,7 @@ class Monitor:
     def _work(self) -> None:
         """Run the tick, look at what is to be looked at, and come back when the programs want the next tick."""
         assert self._loop
+        self._is_hurried = False
         wait_s, begun, said = _LOOK_NS / 1e9, time.perf_counter(), ""
         try:
             try:
@@ -93,7 +95,8 @@ class Monitor:
         self._next = self._loop.call_later(max(wait_s, _LEAST_S), self._work)
 
     def _work_now(self) -> None:
-        if self._loop and self._next:
+        if self._loop and self._next and not self._is_hurried:  # else each event would put it behind the next event
+            self._is_hurried = True
             self._next.cancel()
             self._next = self._loop.call_later(0, self._work)
 

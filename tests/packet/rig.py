@@ -148,7 +148,7 @@ class Bench:
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         own = libbpf.maps_of(self.dataplane._obj)
         sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8)}
-        sizes |= {"mrc_shares": (8, 56), "mrc_fates": (2048, 16), "mrc_paid": (1, 4)}
+        sizes |= {"mrc_shares": (8, 56), "mrc_fates": (2048, 24), "mrc_paid": (1, 4)}
         for name, (entries, size) in sizes.items():
             _fill(libbpf.map_fd(own[name]), range(entries), bytes(size))
         self.events()

@@ -557,6 +557,25 @@ def test_what_is_answered_stays_in_use(h2: Bench, wires: list[Tap]) -> None:
 
 
 @pytest.mark.clock
+def test_probes_that_are_sent_later_are_not_missing(h2: Bench, wires: list[Tap]) -> None:
+    fall(h2, 6, reason=Reason.OVERDUE)
+    tick(h2)
+    for ev in (6, 7):
+        h2.ledger(H5, ev)["reply_seq"] = h2.ev(H5, ev)["probe_seq"]
+    h2.ev(H5, 6)["probe_seq"] += 16  # a volley
+    neighbours(h2, wires)
+    assert h5_state(h2, 6)[0] == GOOD
+
+
+@pytest.mark.clock
+def test_a_peer_that_answers_nothing_is_not_asked_for_its_neighbours(h2: Bench, wires: list[Tap]) -> None:
+    h2.tables.watches["silent"][H5] = 1
+    fall(h2, 6, reason=Reason.OVERDUE)
+    assert neighbours(h2, wires) == []
+    assert h5_state(h2, 6)[0] == GOOD
+
+
+@pytest.mark.clock
 def test_where_nothing_is_answered_each_peer_is_probed_and_asked_for_a_report(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 6, reason=Reason.OVERDUE)
     neighbours(h2, wires)

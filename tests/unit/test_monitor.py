@@ -120,11 +120,11 @@ def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatc
     b = Bench()
     count = len(b.said("peer"))
     b.arrays.watches["silent"][[1, 3]] = 1
-    b.look(250)
-    b.look(250)
+    b.look()
+    b.look()
     b.arrays.watches["silent"][3] = 0
-    b.look(250)
-    b.look(250)
+    b.look()
+    b.look()
     assert [(e["peer"], e["to"], e["reason"]) for e in b.said("peer")[count:]] == [
         ("h1", "unreachable", "no_replies"),
         ("h3", "unreachable", "no_replies"),
@@ -333,13 +333,13 @@ def test_what_was_known_of_peers_is_known_under_another_plan() -> None:
 def test_each_kind_of_look_has_its_own_interval() -> None:
     b = Bench()
     b.arrays.peers["ports"][1] = 0b01
-    b.look(250)
+    b.look(50)
     count = len(b.said("peer"))
-    b.look(250)
+    b.look(50)
     assert len(b.said("peer")) == count + 1
     b.programs.full = True
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
-    b.look(500 - 1)
+    b.look(900 - 1)
     assert b.said("daemon") == []
     b.look(1)
     assert len(b.said("daemon")) == 1
