@@ -213,6 +213,7 @@ static __always_inline void add_to_plane(struct judging *j, const struct mrc_ev 
 	p->lost += l->window_lost;
 	p->samples += l->window_samples;
 	p->losses += l->sure;
+	p->known += l->window_losses;
 	p->used++;
 	p->hit += l->sure > 0;
 }

@@ -20,6 +20,7 @@ static __always_inline void add_losses(struct plane_loss *sum, const struct plan
 	sum->lost += p->lost;
 	sum->samples += p->samples;
 	sum->losses += p->losses;
+	sum->known += p->known;
 	sum->used += p->used;
 	sum->hit += p->hit;
 }
@@ -55,7 +56,7 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 		/* Few samples of the others are no measure. */
 		if (2 * own->hit > own->used && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
 		    (__u64)own->lost * 1000000 >= (__u64)settings.loss_ppm * own->sent &&
-		    loses_more(own->losses, own->samples, sum->losses - own->losses, sum->samples - own->samples, used,
+		    loses_more(own->losses, own->samples, sum->known - own->known, sum->samples - own->samples, used,
 			       settings.loss_samples))
 			planes |= 1u << i;
 	}

@@ -26,7 +26,8 @@ struct plane_loss {
 	__u32 sent; /* data packets and probes */
 	__u32 lost;
 	__u32 samples; /* as mrc_ledger.window_samples */
-	__u32 losses; /* of these, with a loss that is sure */
+	__u32 losses; /* of these, with a loss that is sure; */
+	__u32 known; /* and all that are known of: what others lose must not be known later than what the plane does */
 	__u32 used; /* EVs in use that have samples */
 	__u32 hit; /* of these, with a loss that is sure */
 };

@@ -84,6 +84,20 @@ def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench) ->
 
 
 @pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
+def test_what_all_planes_lose_at_once_is_no_planes_fault(bench: Bench) -> None:
+    """Of two planes, each in a report of its own: one plane's losses are known to last a report earlier."""
+    bench.set_state(H2, EvState.DENIED, *range(64, 128), *range(192, 256))
+    r, used = Reporter(bench), [*range(64), *range(128, 192)]
+    for ev in used:
+        r.send(ev, 10)
+    r.quiet()
+    for ev in used:
+        r.send(ev, 10, arrive=9)
+    r.quiet(8)
+    assert condemned(bench) == []
+
+
+@pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
 @pytest.mark.parametrize("lossy", [1, 24])
 def test_a_plane_is_not_to_blame_for_some_of_its_evs(bench: Bench, lossy: int) -> None:
     r, chance = Reporter(bench), random.Random(1)
