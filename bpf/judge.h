@@ -27,14 +27,11 @@ struct judging {
 	__u64 trial_gap_ns;
 	__u32 host_id;
 	__u32 generation;
-	__u32 samples; /* of the innocent EVs: of this report, then of all EVs */
-	__u32 losses; /* of the innocent EVs, likewise */
+	struct part_loss evs; /* EVs in use: of this report, then of all */
 	__u32 judged; /* data packets */
 	__u16 first;
 	__u16 counts;
 	__u16 from; /* where the round begins: each report with others, so that all are tried in their turn */
-	__u16 innocent; /* EVs in use with fewer losses than it takes to be looked at, likewise */
-	__u16 accused; /* EVs in use with enough losses to be looked at, likewise */
 	__u8 slot; /* of the marks */
 	__u8 trials; /* EVs in scratch->trial */
 	__u8 changed; /* other EVs are usable than before */
@@ -258,11 +255,11 @@ static long judge_ev(__u64 i, void *context)
 	make_sure(l, j->now);
 	add_to_plane(j, ev, l);
 	if (l->sure >= (settings.loss_any ? 1 : settings.loss_samples)) {
-		j->accused++;
+		j->evs.accused++;
 	} else {
-		j->innocent++;
-		j->samples += l->window_samples;
-		j->losses += l->window_losses;
+		j->evs.innocent++;
+		j->evs.samples += l->window_samples;
+		j->evs.losses += l->window_losses;
 	}
 	return 0;
 }
@@ -279,9 +276,9 @@ static __always_inline int loses_too_much(const struct judging *j, const struct 
 	if (j->lossy_planes >> (ev->plane & (MRC_MAX_PLANES - 1)) & 1)
 		return 1;
 	return (__u64)l->window_lost * 1000000 >= (__u64)settings.loss_ppm * l->window_tx &&
-	       j->innocent >= j->accused &&
-	       loses_more(l->sure, l->window_samples, j->losses, j->samples,
-			  j->innocent + j->accused, settings.loss_samples);
+	       j->evs.innocent >= j->evs.accused &&
+	       loses_more(l->sure, l->window_samples, j->evs.losses, j->evs.samples,
+			  j->evs.innocent + j->evs.accused, settings.loss_samples);
 }
 
 /* The loss rule, where all EVs are known. */
@@ -300,25 +297,6 @@ static long judge_loss(__u64 i, void *context)
 	j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_LOSS);
 	return 0;
 }
-
-/* Note how the EVs of this report lose, and add what the newest reports of the others told: where a report has room for one
- * plane of two, a lossy plane would have nothing to be compared with.
- */
-static __always_inline void add_other_part(struct judging *j)
-{
-	struct mrc_rounds *rounds = j->rounds;
-	__u32 part = j->first != 0, other = !part;
-
-	rounds->innocent[part] = j->innocent;
-	rounds->accused[part] = j->accused;
-	rounds->samples[part] = j->samples;
-	rounds->losses[part] = j->losses;
-	j->innocent += rounds->innocent[other];
-	j->accused += rounds->accused[other];
-	j->samples += rounds->samples[other];
-	j->losses += rounds->losses[other];
-}
-_Static_assert(MRC_REPORT_PARTS == 2, "add_other_part");
 
 /* Judge all EVs of a report, of which the counts are in the scratch. */
 static __always_inline void judge_report(struct judging *j, const struct control *c)
@@ -341,9 +319,9 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->rounds->judged += j->judged;
 	j->rounds->lossy += j->lossy;
 	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
-	add_other_part(j);
+	add_other_part(&j->evs, j->host_id, j->first != 0, j->now);
 	j->lossy_planes = lossy_planes(j->host_id, j->first != 0);
-	if (j->accused || j->lossy_planes)
+	if (j->evs.accused || j->lossy_planes)
 		bpf_loop(n, judge_loss, j, 0);
 }
 

@@ -7,7 +7,7 @@
 
 #include <linux/types.h>
 
-#define MRC_ABI_VERSION 8 /* tables: names the directory of the pins */
+#define MRC_ABI_VERSION 9 /* tables: names the directory of the pins */
 #define MRC_WIRE_VERSION 2 /* packets: mrc_hdr.version */
 
 enum mrc_version { /* the same in the object's BTF, where the loader looks before it touches anything */
@@ -254,15 +254,10 @@ struct mrc_rounds {
 	__u32 least_ns; /* least mrc_ledger.late_ns lately: at once, and up by 1/8 per reply on each EV */
 	__u32 judged; /* data packets judged on all EVs; a count */
 	__u32 lossy; /* reports by which an EV has lost more; a count */
-	/* Of the newest report of each part of the EVs: those in use that */
-	__u16 innocent[MRC_REPORT_PARTS]; /* have fewer losses than it takes to be looked at, */
-	__u16 accused[MRC_REPORT_PARTS]; /* or enough of them; */
-	__u32 samples[MRC_REPORT_PARTS]; /* of the innocent ones, */
-	__u32 losses[MRC_REPORT_PARTS]; /* and those with a loss */
 	__u32 traffic_class; /* of probes that ride on no packet: DSCP as the newest that did, ECT(0) */
 	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_rounds) == 184, "mrc_rounds has no padding");
+_Static_assert(sizeof(struct mrc_rounds) == 160, "mrc_rounds has no padding");
 
 /* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, but for what says daemon. */
 struct mrc_watch {

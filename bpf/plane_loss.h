@@ -6,9 +6,10 @@
 
 #include "probe.h"
 
-/* What the EVs in use of each plane have lost, by the newest report of each part of the EVs. Index: host id. */
+/* What the EVs in use have lost, by the newest report of each part of the EVs. Index: host id. */
 struct mrc_plane_losses {
 	struct plane_loss of[MRC_REPORT_PARTS][MRC_MAX_PLANES];
+	struct part_loss part[MRC_REPORT_PARTS];
 	__u64 ns[MRC_REPORT_PARTS]; /* when the report came */
 };
 
@@ -24,6 +25,28 @@ static __always_inline void add_losses(struct plane_loss *sum, const struct plan
 	sum->used += p->used;
 	sum->hit += p->hit;
 }
+
+/* Note how the EVs of a report lose, and add what the report of the other part told, if that is not older than the loss
+ * window: where a report has room for one plane of two, a lossy plane would have nothing to be compared with.
+ */
+static __always_inline void add_other_part(struct part_loss *sum, __u32 host_id, __u32 part, __u64 now)
+{
+	struct mrc_plane_losses *all = bpf_map_lookup_elem(&mrc_plane_losses, &host_id);
+	const struct part_loss *other;
+
+	part &= MRC_REPORT_PARTS - 1;
+	if (!all)
+		return;
+	all->part[part] = *sum;
+	other = &all->part[!part];
+	if (aged(now, all->ns[!part], settings.loss_window_us * NS_PER_US))
+		return;
+	sum->innocent += other->innocent;
+	sum->accused += other->accused;
+	sum->samples += other->samples;
+	sum->losses += other->losses;
+}
+_Static_assert(MRC_REPORT_PARTS == 2, "add_other_part");
 
 /* The planes that lose as much as the loss rule condemns, of which most EVs have losses, and which lose more
  * than the other planes do; as bits. A report of one part of the EVs has been added up in the scratch.
@@ -43,7 +66,7 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 	all->ns[part] = now;
 	is_fresh = !aged(now, all->ns[!part], settings.loss_window_us * NS_PER_US);
 	sum = &scratch->loss[MRC_MAX_PLANES];
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
+	for (i = 0; i < settings.planes && i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
 		all->of[part][i] = *own;
 		if (is_fresh)
@@ -51,7 +74,7 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 		add_losses(sum, own);
 		used += own->used > 0;
 	}
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
+	for (i = 0; i < settings.planes && i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
 		/* Few samples of the others are no measure. */
 		if (2 * own->hit > own->used && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&

@@ -32,6 +32,14 @@ struct plane_loss {
 	__u32 hit; /* of these, with a loss that is sure */
 };
 
+/* EVs in use, by the losses in their loss windows. */
+struct part_loss {
+	__u32 innocent; /* EVs with fewer losses than it takes to be looked at, */
+	__u32 accused; /* or enough of them; */
+	__u32 samples; /* of the innocent ones, */
+	__u32 losses; /* and those with a loss */
+};
+
 /* A report being read or written, and what it leads to. One per CPU. */
 struct mrc_scratch {
 	struct control control; /* of the probe that came: the stack has no room for it on Linux 6.1 */

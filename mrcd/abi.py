@@ -241,10 +241,6 @@ ROUNDS = np.dtype(
         ("least_ns", _u32),
         ("judged", _u32),
         ("lossy", _u32),
-        ("innocent", _u16, REPORT_PARTS),
-        ("accused", _u16, REPORT_PARTS),
-        ("samples", _u32, REPORT_PARTS),
-        ("losses", _u32, REPORT_PARTS),
         ("traffic_class", _u32),
         ("reserved", _u32),
     ]
