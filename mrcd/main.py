@@ -15,9 +15,11 @@ from typing import IO
 
 import click
 
-from mrcd import __version__, config, topology
+from mrcd import __version__
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
 from mrcd.errors import MachineError, MrcdError
-from mrcd.systemd import notify, report
+from mrcd.daemon.systemd import notify, report
 from mrcd.versions import SCHEMA_VERSION
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
@@ -66,7 +68,7 @@ def mrcd(
 
     Stopping it leaves the data plane forwarding; `mrcctl detach` takes that down.
     """
-    plan = topology.plan(config.load(config_path), host or socket.gethostname())
+    plan = topology.plan(cluster_file.load(config_path), host or socket.gethostname())
     if check:
         click.echo(json.dumps(plan_document(plan), indent=2) if as_json else plan_text(plan))
         return
@@ -81,9 +83,9 @@ def mrcd(
 
 
 async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None) -> None:
-    from mrcd.api import Servers  # bcc, aiohttp and the rest only where the daemon really runs
-    from mrcd.daemon import running
-    from mrcd.reload import Reloader
+    from mrcd.api.server import Servers  # bcc, aiohttp and the rest only where the daemon really runs
+    from mrcd.daemon.daemon import running
+    from mrcd.daemon.reload import Reloader
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from mrcd.ctl.render import Column, Document, count, duration, table, text
 from mrcd.errors import UsageError
 
 if TYPE_CHECKING:
-    from mrcd.tables import Tables
+    from mrcd.tables.pinned import Tables
 
 
 @click.group(short_help="Maps, programs and records in the kernel.")
@@ -28,11 +28,11 @@ def bpf() -> None:
 @click.pass_obj
 def maps_(options: Options, wide: bool) -> None:
     """The pinned maps: sizes, memory, how full."""
-    from mrcd import bpfinfo
+    from mrcd.bpf import info
 
     where, _ = pins(options.run_dir)
     used = _fill(where)
-    rows = [{**m, "used": used.get(m["map"])} for m in bpfinfo.maps(where)]
+    rows = [{**m, "used": used.get(m["map"])} for m in info.maps(where)]
     emit(options, envelope("maps", rows, "tables"), _maps, colour=colours(), room=room(wide))
 
 
@@ -67,10 +67,10 @@ def progs(options: Options, wide: bool) -> None:
     RUNS and the time of a run count while `sysctl kernel.bpf_stats_enabled=1`. A program without a hook is
     run by mrcd itself, or left by one that died.
     """
-    from mrcd import bpfinfo
+    from mrcd.bpf import info
 
     where, _ = pins(options.run_dir)
-    document = envelope("programs", bpfinfo.programs(where), "tables") | {"links": bpfinfo.links(where)}
+    document = envelope("programs", info.programs(where), "tables") | {"links": info.links(where)}
     emit(options, document, _programs, colour=colours(), room=room(wide))
 
 
@@ -133,7 +133,7 @@ def dump(options: Options, peer: str | None, ev: int | None) -> None:
 
 
 def _tables(where: Path) -> "Tables":
-    from mrcd.tables import Tables  # numpy
+    from mrcd.tables.pinned import Tables  # numpy
 
     return Tables(where, writable=False)
 
@@ -174,7 +174,7 @@ def _of_ev(tables: "Tables", row: int, peer: str, ev: int) -> list[dict[str, Any
 def _record(name: str, index: int, record: Any, peer: str | None = None, ev: int | None = None) -> dict[str, Any]:
     import time
 
-    from mrcd.records import fields
+    from mrcd.tables.records import fields
 
     found = fields(record, time.monotonic_ns())
     return {"table": name, "index": index, "peer": peer, "ev": ev, "fields": found}

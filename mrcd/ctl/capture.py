@@ -16,7 +16,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 from scapy.utils import PcapReader, RawPcapWriter
 
-from mrcd import wire
+from mrcd.fabric import wire
 from mrcd.ctl import decode, rawsocket, ring, sockfilter
 from mrcd.ctl.client import understood
 from mrcd.ctl.rawsocket import Arrival

@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mrcd import toml
-from mrcd.config import Config, load
+from mrcd.config import toml_text
+from mrcd.config.cluster_file import Config, load
 from mrcd.ctl.client import DaemonDown
-from mrcd.diff import compare
+from mrcd.daemon.config_diff import compare
 from mrcd.errors import DaemonError
-from mrcd.topology import Plan, plan
+from mrcd.fabric.topology import Plan, plan
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view import RUNNING_FILE
+from mrcd.view.documents import RUNNING_FILE
 
 
 def summary(file: Path, host: str | None) -> dict[str, Any]:
@@ -98,5 +98,5 @@ def shown(source: Path | dict[str, Any], host: str | None, effective: bool) -> d
         "file": str(source) if isinstance(source, Path) else None,
         "host": mine.host.name,
         "effective": effective,
-        "config": toml.effective(mine) if effective else toml.given(mine),
+        "config": toml_text.effective(mine) if effective else toml_text.given(mine),
     }

@@ -174,10 +174,10 @@ def _documents(options: Options, report: Report) -> list[str]:
 
 def _pinned(options: Options, report: Report) -> None:
     try:
-        from mrcd import bpfinfo
+        from mrcd.bpf import info
 
         where, _ = pins(options.run_dir)
-        for name, ask in (("maps", bpfinfo.maps), ("links", bpfinfo.links), ("programs", bpfinfo.programs)):
+        for name, ask in (("maps", info.maps), ("links", info.links), ("programs", info.programs)):
             report.add_document(f"mrcd/bpf-{name}.json", ask(where), how=f"the pins at {where}")
     except MrcdError as e:
         report.miss("mrcd/bpf-*.json", "the pins", str(e.args[0]))

@@ -109,7 +109,7 @@ def _word(value: object) -> str:
 
 def shown_lines(document: dict[str, Any]) -> list[str]:
     """TOML."""
-    from mrcd import toml
+    from mrcd.config import toml_text
 
     of = f"# {document['file'] or 'what runs'}, as {document['host']} takes it"
-    return [of, *toml.lines(document["config"], defaults=document["effective"])]
+    return [of, *toml_text.lines(document["config"], defaults=document["effective"])]

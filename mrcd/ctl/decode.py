@@ -10,7 +10,7 @@ from scapy.layers.l2 import Dot1Q
 from scapy.packet import Packet
 
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.wire import MRC, TYPES, MRCProbe, MRCReport
+from mrcd.fabric.wire import MRC, TYPES, MRCProbe, MRCReport
 
 Document = dict[str, Any]
 

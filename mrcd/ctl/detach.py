@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd import abi, libbpf, view
-from mrcd.dataplane import Dataplane
+from mrcd.tables import abi
+from mrcd.bpf import libbpf
+from mrcd.view import documents
+from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import KernelError, MachineError, MrcdError
-from mrcd.hooks import tc_hooks
-from mrcd.links import Links, Point
-from mrcd.netlink import Netlink
-from mrcd.offloads import FILE, ReceiveChecksums
-from mrcd.pacing import pace
-from mrcd.pins import in_bpffs, locked
-from mrcd.switch import QUIET_MS, QUIET_TRIES, wait_quiet
-from mrcd.tables import Tables, change_field
-from mrcd.topology import Plan
+from mrcd.net.hooks import tc_hooks
+from mrcd.loader.links import Links, Point
+from mrcd.net.netlink import Netlink
+from mrcd.net.offloads import FILE, ReceiveChecksums
+from mrcd.health.probe_pace import pace
+from mrcd.bpf.pins import in_bpffs, locked
+from mrcd.daemon.attachment import QUIET_MS, QUIET_TRIES, wait_quiet
+from mrcd.tables.pinned import Tables, change_field
+from mrcd.fabric.topology import Plan
 
 _NOWHERE = Path(os.devnull, "pins")
 
@@ -43,7 +45,7 @@ class _Left:
     def read(cls, path: Path) -> "_Left":
         """Raises MachineError."""
         try:
-            document, file = view.read_running(path)
+            document, file = documents.read_running(path)
             config = document["config"]
             overlay, cluster = config["overlay"], config["cluster"]
             ecmp = cluster["steering"] == "ecmp"
@@ -55,7 +57,7 @@ class _Left:
     def plan(self) -> Plan:
         """Raises MrcdError if another version wrote it, whose configuration is none of this."""
         try:
-            return view.plan_in(self.document)
+            return documents.plan_in(self.document)
         except (ValueError, KeyError, TypeError) as e:
             raise MachineError(f"another version's configuration: {e!r}") from None
 
@@ -65,7 +67,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
     programs. The tables stay, and with them the word that this host is detached. Raises MachineError."""
     if os.geteuid() != 0:
         raise MachineError("mrcd is not running, and to detach without it is for root", hint="start it, or be root")
-    left = _Left.read(run_dir / view.RUNNING_FILE)
+    left = _Left.read(run_dir / documents.RUNNING_FILE)
     home = left.pins.parent
     with contextlib.ExitStack() as stack:
         lock = -1
@@ -85,7 +87,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
         for path in versions or [_NOWHERE]:  # filters are held by nothing that is pinned
             Links(path).detach_others(set(), hooks)
         ReceiveChecksums(run_dir / FILE).restore()
-        _forget_hooks(run_dir / view.RUNNING_FILE, left)
+        _forget_hooks(run_dir / documents.RUNNING_FILE, left)
     return {"attached": False, "message": _message(left, attached, unrouted, quiet)}
 
 

@@ -13,7 +13,7 @@ from mrcd.errors import DaemonError, MachineError, MrcdError
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from mrcd.view import View
+    from mrcd.view.documents import View
 
 _RUNNING = "running.json"  # as mrcd.view.RUNNING_FILE, which comes with numpy
 _BPFFS = Path("/sys/fs/bpf")
@@ -23,7 +23,7 @@ def open_view(run_dir: Path, down: DaemonDown) -> "View":
     """The pinned tables of the daemon that is down. Raises DaemonDown if they cannot be read either."""
     try:
         # Only now: numpy alone takes longer to import than mrcctl to answer.
-        from mrcd.view import open_pinned
+        from mrcd.view.documents import open_pinned
 
         return open_pinned(run_dir)
     except MrcdError as e:

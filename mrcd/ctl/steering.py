@@ -165,13 +165,14 @@ def denials(options: Options) -> None:
 
 
 def _from_file(run_dir: Path, down: DaemonDown) -> Json:
-    from mrcd import policy, statefile  # only now: they take longer to import than mrcctl to answer
+    from mrcd.denials import policy
+    from mrcd.denials import file  # only now: they take longer to import than mrcctl to answer
 
     given = os.environ.get("MRCD_STATE_DIR")
-    path = statefile.directory(run_dir, Path(given) if given else None) / statefile.FILE
+    path = file.directory(run_dir, Path(given) if given else None) / file.FILE
     try:
-        found = statefile.read(path)
-    except statefile.Unreadable as e:
+        found = file.read(path)
+    except file.Unreadable as e:
         raise DaemonDown(f"mrcd is not running, and {e.args[0]}", hint=down.hint) from None
     if found is None:
         raise DaemonDown(f"mrcd is not running, and there is no {path}", hint=down.hint)

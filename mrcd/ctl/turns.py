@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 
 from mrcd.errors import UsageError
-from mrcd.topology import carrier
+from mrcd.fabric.topology import carrier
 
 PER_CARRIER = 6  # uSIDs
 _T0, _T1, _HOST, _LOCAL = 1, 2, 3, 7  # the first bits of a uSID (mrcd/topology.py)

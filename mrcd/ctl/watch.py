@@ -21,7 +21,7 @@ from mrcd.errors import DaemonError, MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from mrcd.view import View
+    from mrcd.view.documents import View
 
 _EVENTS = 20  # of those before the first frame
 _PATHS = 20  # with something wrong, per frame

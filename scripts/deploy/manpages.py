@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import mrcd
-from mrcd.config import Config
+from mrcd.config.cluster_file import Config
 from mrcd.ctl.main import cli
 from mrcd.main import mrcd as daemon
 

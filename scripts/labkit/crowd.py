@@ -19,11 +19,11 @@ import numpy as np
 from labkit import bringup, fabric, netns, processes
 from labkit.api import Lab
 from labkit.processes import Process
-from mrcd import libbpf
-from mrcd.abi import EvState
-from mrcd.dataplane import pin_directory
+from mrcd.bpf import libbpf
+from mrcd.tables.abi import EvState
+from mrcd.loader.dataplane import pin_directory
 from mrcd.errors import MachineError
-from mrcd.tables import Tables
+from mrcd.tables.pinned import Tables
 
 HOST, SWITCH = "h0", "t0-0-0"
 PLANES, T1S, EVS = 4, 64, 256

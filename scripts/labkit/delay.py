@@ -79,7 +79,7 @@ def stop(record: Path, pins: Path) -> None:
 
 def _divert(pins: Path, ends: Sequence[tuple[str, str]]) -> None:
     from labkit import netns, tap
-    from mrcd import libbpf
+    from mrcd.bpf import libbpf
 
     pins.mkdir(parents=True)
     for namespace, port in ends:

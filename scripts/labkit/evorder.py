@@ -12,8 +12,8 @@ from types import TracebackType
 
 from labkit.api import Lab
 from labkit.hook import Attached
-from mrcd import libbpf
-from mrcd.config import MAX_EVS_PER_PEER
+from mrcd.bpf import libbpf
+from mrcd.config.cluster_file import MAX_EVS_PER_PEER
 from mrcd.errors import MachineError
 
 OBJECT = Path(__file__).resolve().parents[2] / "build" / "evorder.bpf.o"

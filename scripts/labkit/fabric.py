@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal, NamedTuple, Self
 
-from mrcd import config, topology
+from mrcd.config import cluster_file as config
+from mrcd.fabric import topology
 from mrcd.errors import UsageError
 
 UPPER = "fe80::1"

@@ -7,7 +7,7 @@ import zlib
 
 from labkit import netns
 from labkit.targets import Hook
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from mrcd.errors import KernelError
 
 _LINKS = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}

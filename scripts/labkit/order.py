@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit import netns
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
 
 OBJECT = Path(__file__).resolve().parents[2] / "build" / "order.bpf.o"

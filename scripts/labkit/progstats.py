@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 
 _RUN_TIME = 0  # enum bpf_stats_type
 _SCHED_CLS = 3  # enum bpf_prog_type

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network, IPv6Network
 from labkit.api import Lab
 from labkit.flow import Ends
 from labkit.patience import patience
-from mrcd import config
+from mrcd.config import cluster_file
 from mrcd.errors import MachineError
 
 _ROUTES_WITHIN_S = patience(5.0)
@@ -57,7 +57,7 @@ def _wait_for(lab: Lab, ends: Ends) -> None:
         time.sleep(0.02)
 
 
-def _containers(cluster: config.Config, host: str) -> list[IPv4Network | IPv6Network]:
+def _containers(cluster: cluster_file.Config, host: str) -> list[IPv4Network | IPv6Network]:
     return [p for p in cluster.host(host).prefixes if p.prefixlen < p.max_prefixlen]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from labkit.hook import attach as attach_at
 from labkit.hook import remove
 from labkit.targets import Hook
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
 
 OBJECT = Path(__file__).resolve().parents[2] / "build" / "fault.bpf.o"

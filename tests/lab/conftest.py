@@ -14,7 +14,7 @@ import pytest
 
 from labkit import observe
 from labkit.api import Lab
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from mrcd.ctl.client import DaemonDown
 
 TWO_HOSTS = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}

@@ -14,8 +14,8 @@ import pytest
 from labkit import netns, render, tap
 from labkit.api import Lab
 from labkit.bringup import answers
-from mrcd import libbpf
-from mrcd.dataplane import pin_directory
+from mrcd.bpf import libbpf
+from mrcd.loader.dataplane import pin_directory
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import tcp_transfer
 

@@ -11,7 +11,7 @@ import pytest
 
 from labkit import observe
 from labkit.api import Lab
-from mrcd.config import Hook
+from mrcd.config.cluster_file import Hook
 from tests.lab.conftest import TWO_HOSTS, wait_until
 
 DAMAGED = 10_000  # packets at least

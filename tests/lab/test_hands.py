@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from labkit.api import Lab
-from mrcd import libbpf
-from mrcd.dataplane import pin_directory
+from mrcd.bpf import libbpf
+from mrcd.loader.dataplane import pin_directory
 from tests.lab.conftest import a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import tcp_transfer
 

@@ -12,8 +12,8 @@ from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.evorder import EvOrder
 from labkit.stream import Stream
-from mrcd import libbpf
-from mrcd.dataplane import pin_directory
+from mrcd.bpf import libbpf
+from mrcd.loader.dataplane import pin_directory
 from tests import cluster_files
 from tests.lab.conftest import all_good, mrcctl, out_of_use, states, wait_until, withdrawn
 from tests.lab.flows import tcp_transfer

@@ -6,10 +6,10 @@ import signal
 from collections.abc import Collection
 
 from labkit.api import Lab
-from mrcd import statefile
+from mrcd.denials import file
 from mrcd.ctl.client import Client
-from mrcd.dataplane import pin_directory
-from mrcd.tables import Tables
+from mrcd.loader.dataplane import pin_directory
+from mrcd.tables.pinned import Tables
 from tests.cluster_files import host
 from tests.lab.conftest import all_good, mrcctl, states, wait_until
 from tests.lab.flows import Flow
@@ -118,7 +118,7 @@ def test_the_floor_holds_and_what_cannot_be_read_frees_nothing(healthy: Lab) -> 
     assert denied(healthy) == set()
     mrcctl(healthy, "h0", "deny", "plane:1")
     healthy.exec("h0", ["ping", "-c8", "-i0.01", "-W1", "10.99.0.3"], check=True)
-    path = statefile.directory(healthy.run_dir("h0")) / statefile.FILE
+    path = file.directory(healthy.run_dir("h0")) / file.FILE
     path.write_text("{")
     restart(healthy)
     assert denied(healthy) == {4, 5, 6, 7}

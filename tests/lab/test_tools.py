@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from labkit.api import Lab
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, states, wait_until
 
 ROOT = Path(__file__).parents[2]

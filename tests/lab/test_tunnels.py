@@ -10,8 +10,8 @@ from labkit.api import Lab
 from labkit.flow import Ends, Flow
 from labkit.kernels.guest import TUNNEL, TUNNELS, dropped, iperf3, make_tunnel
 from labkit.stream import Stream
-from mrcd.drivers import TUNNELS as TUNNEL_OFFLOADS
-from mrcd.netlink import set_offload
+from mrcd.net.drivers import TUNNELS as TUNNEL_OFFLOADS
+from mrcd.net.netlink import set_offload
 from tests.lab.conftest import TWO_HOSTS, wait_until
 
 LEAST = 1e8  # bit/s: bursts that arrive in pieces that do not fit together leave 1e7, by what is sent again

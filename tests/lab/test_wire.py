@@ -16,8 +16,9 @@ from scapy.packet import Packet, Raw
 from scapy.utils import PcapReader
 
 from labkit.api import Lab
-from mrcd import config, topology
-from mrcd.wire import DATA, MRC, outer
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
+from mrcd.fabric.wire import DATA, MRC, outer
 from tests.lab.conftest import a_lab
 from tests.lab.flows import address
 
@@ -33,7 +34,7 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def _plan(lab: Lab) -> topology.Plan:
-    return topology.plan(config.load(lab.run_dir("h0").parent / "mrcd.toml"), "h0")
+    return topology.plan(cluster_file.load(lab.run_dir("h0").parent / "mrcd.toml"), "h0")
 
 
 class Tap:

@@ -7,8 +7,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet, Raw
 
-from mrcd import config, topology
-from mrcd.config import Steering
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
+from mrcd.config.cluster_file import Steering
 from tests.cluster_files import dual
 
 PLANES, SLOTS = 4, 4
@@ -38,7 +39,7 @@ class Setup:
 
     def plan(self, host: str = "h0") -> topology.Plan:
         """What one of the hosts makes of it."""
-        return topology.plan(config.parse(self.text), host)
+        return topology.plan(cluster_file.parse(self.text), host)
 
 
 def nic_mac(plane: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from tests.packet.cluster import Setup
 from tests.packet.rig import Bench
 from tests.packet.wires import Namespace, unmount

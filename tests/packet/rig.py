@@ -25,12 +25,18 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from mrcd import abi, config, hooks, install, libbpf, topology, wire
-from mrcd.abi import EvState
-from mrcd.config import Granularity
-from mrcd.dataplane import Dataplane
-from mrcd.links import Attachment
-from mrcd.tables import Tables
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.net import hooks
+from mrcd.daemon import install
+from mrcd.bpf import libbpf
+from mrcd.fabric import topology
+from mrcd.fabric import wire
+from mrcd.tables.abi import EvState
+from mrcd.config.cluster_file import Granularity
+from mrcd.loader.dataplane import Dataplane
+from mrcd.loader.links import Attachment
+from mrcd.tables.pinned import Tables
 from tests.packet.cluster import ALL_PORTS, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
@@ -75,7 +81,7 @@ class Bench:
         self, directory: Path, setup: Setup | None = None, *, host: str = "h0", wired_to: "Bench | None" = None
     ) -> None:
         self.setup = setup or Setup()
-        self.config = config.parse(self.setup.text)
+        self.config = cluster_file.parse(self.setup.text)
         self.plan = topology.plan(self.config, host)
         self._plans = {h.name: topology.plan(self.config, h.name) for h in self.config.hosts}
         self._side = "w" if wired_to else "n"

@@ -10,9 +10,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from mrcd.errors import KernelError
-from mrcd.links import Attachment
+from mrcd.loader.links import Attachment
 from tests.packet.cluster import EVS, H2
 from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from mrcd import abi, bpfinfo, libbpf
-from mrcd.abi import EvState, Reason
-from mrcd.dataplane import PREFIXES_MAX
+from mrcd.tables import abi
+from mrcd.bpf import info
+from mrcd.bpf import libbpf
+from mrcd.tables.abi import EvState, Reason
+from mrcd.loader.dataplane import PREFIXES_MAX
 from mrcd.errors import KernelError, MachineError
-from mrcd.links import Attachment
-from mrcd.tables import prefix_key
+from mrcd.loader.links import Attachment
+from mrcd.tables.pinned import prefix_key
 from tests.packet.cluster import H2
 from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench
@@ -23,7 +25,7 @@ def attach(bench: Bench, name: str, program: str, interface: str, point: Any) ->
 def links(bench: Bench) -> dict[str | None, tuple[str, str, str, str, bool]]:
     return {
         x["link"]: (x["type"], x["point"], x["interface"], x["program"], x["pinned"])
-        for x in bpfinfo.links(bench.dataplane.pins)
+        for x in info.links(bench.dataplane.pins)
     }
 
 
@@ -41,7 +43,7 @@ def test_links_of_each_kind(bench: Bench) -> None:
             "pop-xdp-generic-0": ("xdp", "xdp-generic", "n0", "mrc_pop_xdp", True),
             "pop-xdp-1": ("xdp", "xdp", "n1", "mrc_pop_xdp", True),
         }
-        programs = {p["program"]: p for p in bpfinfo.programs(bench.dataplane.pins)}
+        programs = {p["program"]: p for p in info.programs(bench.dataplane.pins)}
         assert programs["mrc_pop_xdp"]["hooks"] == [
             {"type": "xdp", "point": "xdp", "interface": "n1"},
             {"type": "xdp", "point": "xdp-generic", "interface": "n0"},
@@ -57,8 +59,8 @@ def test_links_of_each_kind(bench: Bench) -> None:
 @needs_tcx
 def test_a_link_that_goes_while_they_are_read_is_no_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
-    files = bpfinfo._files
-    monkeypatch.setattr(bpfinfo, "_files", lambda directory: [directory / "a-gone", *files(directory)])
+    files = info._files
+    monkeypatch.setattr(info, "_files", lambda directory: [directory / "a-gone", *files(directory)])
     try:
         assert links(bench).keys() == {"pop-0"}
     finally:
@@ -70,10 +72,10 @@ def test_without_cap_sys_admin_programs_are_known_by_their_pins(bench: Bench, mo
     attach(bench, "push-egress", "mrc_push", "m0", "egress")
     attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
     attach(bench, "pop-xdp-1", "mrc_pop_xdp", "n1", "xdp")
-    told = {x["link"]: x["program"] for x in bpfinfo.links(bench.dataplane.pins)}
-    monkeypatch.setattr(bpfinfo, "program_name", lambda number: None)  # as the kernel answers then
+    told = {x["link"]: x["program"] for x in info.links(bench.dataplane.pins)}
+    monkeypatch.setattr(info, "program_name", lambda number: None)  # as the kernel answers then
     try:
-        assert {x["link"]: x["program"] for x in bpfinfo.links(bench.dataplane.pins)} == told
+        assert {x["link"]: x["program"] for x in info.links(bench.dataplane.pins)} == told
         assert told == {"push-egress": "mrc_push", "pop-0": "mrc_pop", "pop-xdp-1": "mrc_pop_xdp"}
     finally:
         bench.dataplane.detach_others(set())
@@ -94,7 +96,7 @@ def test_filters_are_found_though_nothing_pins_them(bench: Bench, monkeypatch: p
 
 
 def test_maps_are_all_there(bench: Bench) -> None:
-    maps = {m["map"]: m for m in bpfinfo.maps(bench.dataplane.pins)}
+    maps = {m["map"]: m for m in info.maps(bench.dataplane.pins)}
     assert maps.keys() >= abi.MAPS.keys() | {"mrc_events", "mrc_drops", "mrc_prefixes"}
     assert maps["mrc_evs"]["entries"] == bench.tables.evs.size
     assert (maps["mrc_evs"]["type"], maps["mrc_evs"]["value_bytes"]) == ("array", abi.EV.itemsize)
@@ -113,7 +115,7 @@ def test_prefixes_are_counted(bench: Bench, prefixes: int) -> None:
 
 def test_no_pins_is_an_error_with_a_remedy(bench: Bench) -> None:
     with pytest.raises(MachineError, match="No such file") as error:
-        bpfinfo.maps(bench.dataplane.pins / "nowhere")
+        info.maps(bench.dataplane.pins / "nowhere")
     assert error.value.hint
 
 

@@ -10,12 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mrcd import abi, btf, install, libbpf, topology
-from mrcd.abi import EvState, Reason
-from mrcd.config import Steering
-from mrcd.dataplane import Dataplane
+from mrcd.tables import abi
+from mrcd.bpf import btf
+from mrcd.daemon import install
+from mrcd.bpf import libbpf
+from mrcd.fabric import topology
+from mrcd.tables.abi import EvState, Reason
+from mrcd.config.cluster_file import Steering
+from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import MachineError
-from mrcd.tables import Tables, change_field, read_node
+from mrcd.tables.pinned import Tables, change_field, read_node
 from tests.packet.cluster import ALL_PORTS, H1, H2, H5, Setup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")

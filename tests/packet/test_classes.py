@@ -9,7 +9,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.wire import MRC
+from mrcd.fabric.wire import MRC
 from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.rig import Bench
 

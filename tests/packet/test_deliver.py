@@ -12,9 +12,9 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.config import Granularity
+from mrcd.config.cluster_file import Granularity
 from mrcd.ctl.sockfilter import assemble
-from mrcd.netlink import set_offload
+from mrcd.net.netlink import set_offload
 from tests.packet.cluster import H0, H2, PLANES, Setup, datagram, nic_mac, wire_mac
 from tests.packet.rig import Bench, Protocol, Xdp
 from tests.packet.test_burst import ETHERNET, SIZE, burst, gso

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import config, features, libbpf, topology
+from mrcd.config import cluster_file
+from mrcd.loader import features
+from mrcd.bpf import libbpf
+from mrcd.fabric import topology
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.ctl.examine.machine import Machine
-from mrcd.settings import settings
+from mrcd.loader.settings import settings
 from tests.packet.kernel import HAS_TCX, needs_tcx
 from tests.packet.wires import Namespace
 from tests.packet.witness import as_root
@@ -19,7 +22,7 @@ from tests.packet.witness import as_root
 pytestmark = as_root
 
 HANDLE = 77
-SETTINGS = settings(topology.plan(config.parse(EXAMPLE), "a"), features.kernel_has()).tobytes()
+SETTINGS = settings(topology.plan(cluster_file.parse(EXAMPLE), "a"), features.kernel_has()).tobytes()
 
 
 @pytest.fixture

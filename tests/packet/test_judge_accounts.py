@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mrcd import abi
-from mrcd.abi import EvState, Reason
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, Reason
 from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import EVERY, MS, SETTLED_MS, Reporter, events, now, unfaded
 from tests.packet.rig import Bench

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from mrcd.abi import EvState, Histogram
+from mrcd.tables.abi import EvState, Histogram
 from tests.packet.cluster import EVS, H2
 from tests.packet.reports import (
     EVERY,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mrcd.errors import KernelError
-from mrcd.netlink import Netlink
+from mrcd.net.netlink import Netlink
 from tests.packet.wires import Namespace
 from tests.packet.witness import as_root, ensure, run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.netlink import Netlink
+from mrcd.net.netlink import Netlink
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, eventually, ifindex, run
 

@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from mrcd.netlink import Netlink
-from mrcd.netmessages import PROTOCOL, Hop, Route
-from mrcd.routes import BEHIND_MRC0
+from mrcd.net.netlink import Netlink
+from mrcd.net.messages import PROTOCOL, Hop, Route
+from mrcd.net.routes import BEHIND_MRC0
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, ensure, mine, run, sync, sync_on
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mrcd.errors import KernelError
-from mrcd.netmessages import PROTOCOL, Hop, Route
+from mrcd.net.messages import PROTOCOL, Hop, Route
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, mine, run, sync
 

@@ -5,7 +5,7 @@ from scapy.layers.inet import UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 
-from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from tests.packet.arrivals import both_hooks, inner, popped
 from tests.packet.cluster import EVS, H1, H2, SLOTS, all_steerings
 from tests.packet.rig import Bench, Hook, Protocol, Xdp

@@ -8,7 +8,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.wire import MRC
+from mrcd.fabric.wire import MRC
 from tests.packet.arrivals import both_hooks, dropped, inner, udp_only, untouched
 from tests.packet.cluster import all_steerings, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook

@@ -7,7 +7,7 @@ from scapy.layers.inet import UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.packet import Packet, Raw
 
-from mrcd.wire import MRC
+from mrcd.fabric.wire import MRC
 from tests.packet.arrivals import both_hooks, dropped, inner, popped, udp_only
 from tests.packet.cluster import EVS, H2, SLOTS, all_steerings
 from tests.packet.rig import Bench, Hook

@@ -4,7 +4,7 @@ import select
 
 import pytest
 
-from mrcd.routewatch import RouteWatch
+from mrcd.net.route_watch import RouteWatch
 from tests.packet.wires import Namespace
 from tests.packet.witness import as_root
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import statefile
+from mrcd.denials import file
 from mrcd.errors import KernelError
-from mrcd.policy import Denial, Target, parse
+from mrcd.denials.policy import Denial, Target, parse
 from tests.packet.wires import call, libc, unmount
 
 ONE = [Denial(Target(plane=1), 1.0)]
@@ -25,21 +25,21 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_leaves_the_old_file(small: Path) -> None:
-    path = small / statefile.FILE
-    statefile.write(path, ONE)
+    path = small / file.FILE
+    file.write(path, ONE)
     with pytest.raises(KernelError, match="No space left on device") as e:
-        statefile.write(path, MANY)
+        file.write(path, MANY)
     assert e.value.errno == errno.ENOSPC
-    assert statefile.read(path) == ONE
-    assert [p.name for p in small.iterdir()] == [statefile.FILE]
+    assert file.read(path) == ONE
+    assert [p.name for p in small.iterdir()] == [file.FILE]
 
 
 def test_a_read_only_disk_says_so(small: Path) -> None:
-    path = small / statefile.FILE
-    statefile.write(path, ONE)
+    path = small / file.FILE
+    file.write(path, ONE)
     call("remount", libc.mount(b"none", os.fsencode(small), b"tmpfs", 0x21, b""))  # MS_REMOUNT | MS_RDONLY
     with pytest.raises(KernelError, match="EROFS"):
-        statefile.write(path, [])
+        file.write(path, [])
     with pytest.raises(KernelError, match="EROFS"):
-        statefile.set_aside(path)
-    assert statefile.read(path) == ONE
+        file.set_aside(path)
+    assert file.read(path) == ONE

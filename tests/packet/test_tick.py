@@ -11,10 +11,12 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from labkit.patience import EMULATED
-from mrcd import abi, health, libbpf
-from mrcd.abi import EvState, ProbeKind, Reason
-from mrcd.config import Health
-from mrcd.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from mrcd.tables import abi
+from mrcd.health import hold_down
+from mrcd.bpf import libbpf
+from mrcd.tables.abi import EvState, ProbeKind, Reason
+from mrcd.config.cluster_file import Health
+from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from tests.packet.cluster import ALL_PORTS, EVS, H1, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
 from tests.packet.rig import NEVER, Bench
@@ -354,7 +356,7 @@ def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2: Bench, wires: list[Ta
     [(0, 1000), (1, 1000), (2, 2000), (3, 4000), (6, 32_000), (7, 60_000), (8, 60_000), (255, 60_000)],
 )
 def test_a_failed_ev_returns_after_a_hold_down_that_doubles_up_to_its_cap(h2: Bench, relapses: int, ms: int) -> None:
-    assert health.hold_down_ns(HEALTH, relapses) == ms * MS
+    assert hold_down.hold_down_ns(HEALTH, relapses) == ms * MS
     fall(h2, 5, relapses)
     tick(h2)  # it is not known to be well until then
     arrive(h2, 5, reports=HEALTH.good_probes)

@@ -9,8 +9,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.config import Granularity
-from mrcd.wire import DATA, MRC, PROBE_REQUEST
+from mrcd.config.cluster_file import Granularity
+from mrcd.fabric.wire import DATA, MRC, PROBE_REQUEST
 from tests.packet.cluster import H2, PLANES, SLOTS, Setup
 from tests.packet.reports import now
 from tests.packet.rig import Bench

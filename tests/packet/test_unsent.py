@@ -11,7 +11,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from mrcd.wire import DATA, MRC
+from mrcd.fabric.wire import DATA, MRC
 from tests.packet.cluster import EVS, H2, PLANES, SLOTS
 from tests.packet.reports import LAGGING, Reporter, now, state
 from tests.packet.rig import Bench

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mrcd.netlink import Netlink
-from mrcd.netmessages import PROTOCOL, Route
-from mrcd.routekeeper import RouteKeeper
+from mrcd.net.netlink import Netlink
+from mrcd.net.messages import PROTOCOL, Route
+from mrcd.net.route_keeper import RouteKeeper
 from tests.packet.wires import SECONDS, Namespace
 
 T = TypeVar("T")

@@ -9,11 +9,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import abi, config, install, tables, topology
-from mrcd.abi import EvState, Reason
-from mrcd.dataplane import Dataplane
-from mrcd.events import EventLog
-from mrcd.monitor import Monitor
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.daemon import install
+from mrcd.tables import pinned
+from mrcd.fabric import topology
+from mrcd.tables.abi import EvState, Reason
+from mrcd.loader.dataplane import Dataplane
+from mrcd.health.events import EventLog
+from mrcd.health.monitor import Monitor
 from tests.unit.arrays import TEXT, Arrays
 
 MS = 1_000_000
@@ -95,8 +99,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.arrays = Arrays(4, 8)
-        self.plan = topology.plan(config.parse(TEXT), "h0")
-        shown = cast(tables.Tables, self.arrays)
+        self.plan = topology.plan(cluster_file.parse(TEXT), "h0")
+        shown = cast(pinned.Tables, self.arrays)
         install.write_peers(shown, self.plan, lambda row: None)
         self.arrays.evs["state"][self.arrays.evs["configured"] != 0] = EvState.GOOD
         self.arrays.node["ports"] = 0b11
@@ -110,7 +114,7 @@ class Bench:
 
     def another(self) -> Monitor:
         """A monitor over the same tables and programs."""
-        shown, dataplane = cast(tables.Tables, self.arrays), cast(Dataplane, self.programs)
+        shown, dataplane = cast(pinned.Tables, self.arrays), cast(Dataplane, self.programs)
         return Monitor(self.plan, shown, dataplane, self.log, self.changed.append)
 
     def look(self, ms: int = 100) -> None:

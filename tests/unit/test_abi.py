@@ -15,8 +15,13 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd import abi, config, objects, srv6, topology, wire
-from mrcd.wire import MRC, MRCCount, MRCProbe, MRCReport
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.bpf import object_file
+from mrcd.fabric import srv6
+from mrcd.fabric import topology
+from mrcd.fabric import wire
+from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
 from tests.cluster_files import host
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -65,7 +70,7 @@ class Btf:
 
 @pytest.fixture(scope="module")
 def btf() -> Btf:
-    return Btf(objects.object_path())
+    return Btf(object_file.object_path())
 
 
 # ---- tables ----
@@ -211,15 +216,15 @@ def test_the_longest_report_fits_the_least_mtu(btf: Btf) -> None:
     """So any evs_per_peer goes with any mtu."""
     probe = MRC(type=wire.PROBE_REQUEST) / MRCProbe(counts=abi.REPORT_EVS)
     probe /= MRCReport(records=[MRCCount() for _ in range(abi.REPORT_EVS)])
-    srh = 2 * topology.srh_bytes(config.MAX_SEGMENTS)  # its own, and room for the reply's
-    (least,) = (m.ge for m in config.Cluster.model_fields["mtu"].metadata if hasattr(m, "ge"))
+    srh = 2 * topology.srh_bytes(cluster_file.MAX_SEGMENTS)  # its own, and room for the reply's
+    (least,) = (m.ge for m in cluster_file.Cluster.model_fields["mtu"].metadata if hasattr(m, "ge"))
     assert len(IPv6()) + srh + len(UDP()) + len(probe) <= least
 
 
 def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
     assert topology._MRC == btf.named("STRUCT")["mrc_hdr"]["size"] == len(MRC())
     assert (len(IPv6()), len(UDP())) == (topology._IPV6, topology._UDP)
-    for n in range(2, config.MAX_SEGMENTS + 1):
+    for n in range(2, cluster_file.MAX_SEGMENTS + 1):
         segments = tuple(IPv6Address(i) for i in range(n))
         srh = IPv6ExtHdrSegmentRouting(nh=17, addresses=[str(s) for s in segments[:0:-1]], segleft=n - 1)
         assert srv6.reduced_srh(segments) == bytes(srh)
@@ -230,7 +235,7 @@ def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
 @pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
 def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
     text = f'[cluster]\nt0s = 2\nsteering = "{steering}"\n{host(0)}{host(1, t0=1)}'
-    plan = topology.plan(config.parse(text), "h0")
+    plan = topology.plan(cluster_file.parse(text), "h0")
     inner = IP(src="10.99.0.1", dst="10.99.0.2") / Raw(b"x" * 100)
     for ev in plan.peers[0].evs:
         frame = wire.outer(plan, ev, inner, smac="02:00:00:00:00:01", dmac="02:00:00:00:00:02")
@@ -260,12 +265,12 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("WIRE_VERSION", abi.WIRE_VERSION),
         ("WIRE_VERSION", MRC().version),
         ("MAX_PLANES", abi.MAX_PLANES),
-        ("MAX_PLANES", config.MAX_PLANES),
+        ("MAX_PLANES", cluster_file.MAX_PLANES),
         ("EV_WORDS", abi.EV_WORDS),
-        ("MAX_EVS_PER_PEER", config.MAX_EVS_PER_PEER),
-        ("MAX_SEGMENTS", config.MAX_SEGMENTS),
+        ("MAX_EVS_PER_PEER", cluster_file.MAX_EVS_PER_PEER),
+        ("MAX_SEGMENTS", cluster_file.MAX_SEGMENTS),
         ("SRH_MAX", abi.SRH_MAX),
-        ("SRH_MAX", topology.srh_bytes(config.MAX_SEGMENTS)),
+        ("SRH_MAX", topology.srh_bytes(cluster_file.MAX_SEGMENTS)),
         ("HOP_LIMIT", wire.HOP_LIMIT),
         ("SPORT_BASE", abi.SPORT_BASE),
         ("STATUS_DETACHED", abi.STATUS_DETACHED),
@@ -284,4 +289,4 @@ def test_constant(header: ctypes.CDLL, name: str, value: int) -> None:
 
 
 def test_the_port_is_the_configured_one() -> None:
-    assert config.Cluster().udp_port == wire.UDP_PORT
+    assert cluster_file.Cluster().udp_port == wire.UDP_PORT

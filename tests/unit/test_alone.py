@@ -9,7 +9,7 @@ from labkit.bench import cli
 from labkit.bench.alone import faults, judge, picture, plan, text
 from labkit.bench.alone.faults import Fault, Return, Way
 from labkit.fabric import Parameters, build
-from mrcd.config import Health
+from mrcd.config.cluster_file import Health
 
 FABRIC = build("x", Parameters())
 HOSTS = {h.name: h for h in FABRIC.config.hosts}

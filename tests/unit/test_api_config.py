@@ -8,10 +8,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from mrcd.api import errors
-from mrcd.api_config import ConfigApi
-from mrcd.daemon import Daemon
-from mrcd.reload import Reloader
+from mrcd.api.server import errors
+from mrcd.api.config import ConfigApi
+from mrcd.daemon.daemon import Daemon
+from mrcd.daemon.reload import Reloader
 
 
 class Asked:

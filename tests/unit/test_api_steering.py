@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from mrcd import statefile
-from mrcd.api import errors
-from mrcd.api_steering import SteeringApi
+from mrcd.denials import file
+from mrcd.api.server import errors
+from mrcd.api.denials import SteeringApi
 from mrcd.ctl.client import Client, Json
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
@@ -20,7 +20,7 @@ from tests.unit.test_steering import Host
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    return Host(tmp_path / statefile.FILE)
+    return Host(tmp_path / file.FILE)
 
 
 def asked(host: Host, directory: Path, *requests: Callable[[Client], Json]) -> list[Json]:

@@ -7,10 +7,10 @@ from typing import cast
 
 from aiohttp import web
 
-from mrcd.api import Api
-from mrcd.daemon import Daemon
-from mrcd.readers import Readers
-from mrcd.reload import Reloader
+from mrcd.api.server import Api
+from mrcd.daemon.daemon import Daemon
+from mrcd.view.workers import Readers
+from mrcd.daemon.reload import Reloader
 
 
 def test_a_document_asked_for_during_a_reload_is_made_of_the_new_tables() -> None:

@@ -8,14 +8,15 @@ import pytest
 
 from labkit import crowd
 from labkit.bench.scale import part, picture, probe
-from mrcd import config, topology
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
 from tests.unit.arrays import Arrays
 from tests.unit.test_bench_scale_control import busy
 
 
 @pytest.mark.parametrize("peers", [1, 64, 65, 4096])
 def test_every_peer_of_a_crowd_has_256_evs_and_the_address_that_the_program_answers_from(peers: int) -> None:
-    plan = topology.plan(config.parse(crowd.cluster_file(peers)), crowd.HOST)
+    plan = topology.plan(cluster_file.parse(crowd.cluster_file(peers)), crowd.HOST)
     assert len(plan.peers) == peers < crowd.HOSTS_MOST
     assert plan.ev_count == peers * crowd.EVS
     for peer in (plan.peers[0], plan.peers[-1]):
@@ -74,7 +75,7 @@ def test_each_requirement_can_be_missed(index: int, other: dict[str, Any]) -> No
 
 
 def test_a_look_at_all_peers_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = topology.plan(config.parse(crowd.cluster_file(3)), crowd.HOST)
+    plan = topology.plan(cluster_file.parse(crowd.cluster_file(3)), crowd.HOST)
 
     class Opened(Arrays):
         closed = False

@@ -3,8 +3,8 @@
 import struct
 from typing import Any
 
-from mrcd.bpfinfo import without_daemon
-from mrcd.ring import records
+from mrcd.bpf.info import without_daemon
+from mrcd.bpf.ring_buffer import records
 
 PLANES = {0: 3, 1: 4}
 

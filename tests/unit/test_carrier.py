@@ -1,4 +1,4 @@
-"""mrcd.daemon: a plane whose link has lost its carrier is left with the event itself; a neighbour that is as it was is
+"""mrcd.daemon.daemon: a plane whose link has lost its carrier is left with the event itself; a neighbour that is as it was is
 no event."""
 
 import asyncio
@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from mrcd import abi
-from mrcd.daemon import Daemon
-from mrcd.events import EventLog
-from mrcd.hooks import Port
-from mrcd.netmessages import Change, Link, Neighbour, read_change, read_neighbour
-from mrcd.nics import Nics
+from mrcd.tables import abi
+from mrcd.daemon.daemon import Daemon
+from mrcd.health.events import EventLog
+from mrcd.net.hooks import Port
+from mrcd.net.messages import Change, Link, Neighbour, read_change, read_neighbour
+from mrcd.net.nics import Nics
 
 
 def link(ifindex: int) -> Link:
@@ -99,7 +99,7 @@ def test_what_is_told_while_first_hops_are_looked_up_is_not_forgotten(
     daemon._look_again = list
     monkeypatch.setattr(daemon.nics, "first_hops_changed", nothing_new)
     seen: list[str] = []
-    monkeypatch.setattr("mrcd.daemon.log.error", lambda _, what: seen.append(what))
+    monkeypatch.setattr("mrcd.daemon.daemon.log.error", lambda _, what: seen.append(what))
     daemon._reconcile = reconcile
     asyncio.run(daemon._follow())
     assert seen == [repr(Reconciled())]

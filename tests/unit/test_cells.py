@@ -13,7 +13,8 @@ from labkit.bench.control import Sent
 from labkit.bench.probing import Wire
 from labkit.fabric import Parameters, build
 from labkit.flow import Ends
-from mrcd import policy, topology
+from mrcd.denials import policy
+from mrcd.fabric import topology
 from mrcd.errors import UsageError
 
 

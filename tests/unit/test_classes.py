@@ -6,9 +6,14 @@ from typing import Any
 import pytest
 
 from labkit.fabric import Parameters, cluster_file
-from mrcd import abi, config, install, settings, toml, topology
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.daemon import install
+from mrcd.loader import settings
+from mrcd.config import toml_text
+from mrcd.fabric import topology
 from mrcd.errors import ConfigError
-from mrcd.tables import prefix_key
+from mrcd.tables.pinned import prefix_key
 from tests.cluster_files import host
 
 FLOWLET, PINNED = abi.Policy.FLOWLET, abi.Policy.PINNED
@@ -16,7 +21,7 @@ CLUSTER = cluster_file("test", Parameters())
 
 
 def plan(classes: str) -> topology.Plan:
-    return topology.plan(config.parse(CLUSTER + classes), "h0")
+    return topology.plan(cluster_file.parse(CLUSTER + classes), "h0")
 
 
 def test_ports_ranges_and_dscps() -> None:
@@ -66,7 +71,7 @@ def test_many_classes_in_a_large_cluster_do_not_hold_up_the_daemon() -> None:
     for n in hosts:
         text += host(n, t0=n // 16, port=n % 16, prefixes=f'["10.{n // 250}.{n % 250}.0/24"]')
     wanted = ", ".join(f'"10.{n // 250}.{n % 250}.7/32"' for n in hosts[-many:])
-    parsed = config.parse(f'{text}[[classes]]\npolicy = "pinned"\nprefixes = [{wanted}]\n')
+    parsed = cluster_file.parse(f'{text}[[classes]]\npolicy = "pinned"\nprefixes = [{wanted}]\n')
     large = topology.plan(parsed, "h0")
     began = time.process_time()
     found = install.prefixes(large)
@@ -89,11 +94,11 @@ def test_many_classes_in_a_large_cluster_do_not_hold_up_the_daemon() -> None:
 )
 def test_what_is_no_class(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.parse(f"{CLUSTER}[[classes]]\n{text}\n")
+        cluster_file.parse(f"{CLUSTER}[[classes]]\n{text}\n")
     assert words in str(caught.value)
 
 
 def test_the_effective_configuration_says_them_again() -> None:
     text = '[[classes]]\npolicy = "pinned"\nports = [1, "5-6"]\n'
-    shown = "\n".join(toml.lines(toml.effective(plan(text)), defaults=True))
-    assert config.parse(shown).classes == plan(text).config.classes
+    shown = "\n".join(toml_text.lines(toml_text.effective(plan(text)), defaults=True))
+    assert cluster_file.parse(shown).classes == plan(text).config.classes

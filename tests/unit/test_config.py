@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import config
+from mrcd.config import cluster_file
 from mrcd.errors import ConfigError
 from tests.cluster_files import TWO, host
 
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "scripts" / "deploy" / "mrcd.toml"
 
 
 def test_hosts_alone_make_a_usable_file() -> None:
-    c = config.parse(TWO)
+    c = cluster_file.parse(TWO)
     assert c.cluster.block == IPv6Network("5f00::/32")
     assert c.cluster.underlay == IPv6Network("fd10::/32")
     assert (c.cluster.planes, c.cluster.t0s, c.cluster.t1s) == (4, 1, 4)
@@ -34,7 +34,7 @@ def test_hosts_alone_make_a_usable_file() -> None:
     ("planes", "evs_per_peer", "per_plane"), [(4, 256, 64), (8, 256, 32), (3, 256, 85), (4, 10, 2), (1, 1, 1)]
 )
 def test_a_peer_s_evs_are_shared_equally_by_the_planes(planes: int, evs_per_peer: int, per_plane: int) -> None:
-    c = config.parse(f"[cluster]\nplanes = {planes}\nevs_per_peer = {evs_per_peer}\n" + TWO)
+    c = cluster_file.parse(f"[cluster]\nplanes = {planes}\nevs_per_peer = {evs_per_peer}\n" + TWO)
     assert c.cluster.evs_per_plane == per_plane
 
 
@@ -44,7 +44,7 @@ def test_the_host_s_own_settings_go_before_the_cluster_s() -> None:
         + host(0)
         + host(1, more='interfaces = ["a", "b"]\nhook = "tc"')
     )
-    c = config.parse(text)
+    c = cluster_file.parse(text)
     assert c.interface_names(c.host("h0")) == ["eth0", "eth1"]
     assert c.hook(c.host("h0")) == "xdp"
     assert c.interface_names(c.host("h1")) == ["a", "b"]
@@ -52,17 +52,17 @@ def test_the_host_s_own_settings_go_before_the_cluster_s() -> None:
 
 
 def test_tables_have_a_row_for_the_highest_host_id() -> None:
-    assert config.parse(host(0) + host(1, id=41)).max_peers == 42
+    assert cluster_file.parse(host(0) + host(1, id=41)).max_peers == 42
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9479", "[::1]:9479", "0.0.0.0:1", "localhost:65535"])
 def test_metrics_addresses(address: str) -> None:
-    assert config.parse(f'[metrics]\naddress = "{address}"\n' + TWO).metrics.address == address
+    assert cluster_file.parse(f'[metrics]\naddress = "{address}"\n' + TWO).metrics.address == address
 
 
 def test_neighbouring_prefixes_do_not_overlap() -> None:
     text = host(0, prefixes='["10.0.0.0/25", "fd00:1::/64"]') + host(1, prefixes='["10.0.0.128/25", "fd00:1:0:1::/64"]')
-    assert len(config.parse(text).hosts) == 2
+    assert len(cluster_file.parse(text).hosts) == 2
 
 
 # ---- limits ----
@@ -103,33 +103,33 @@ LIMITS = [
 @pytest.mark.parametrize(("table", "key", "low", "high"), LIMITS, ids=[key for _, key, _, _ in LIMITS])
 def test_numbers_have_limits(table: str, key: str, low: int, high: int) -> None:
     for value in (low, high):
-        assert getattr(getattr(config.parse(f"[{table}]\n{key} = {value}\n" + TWO), table), key) == value
+        assert getattr(getattr(cluster_file.parse(f"[{table}]\n{key} = {value}\n" + TWO), table), key) == value
     for value in (low - 1, high + 1, -1):
         with pytest.raises(ConfigError, match=key):
-            config.parse(f"[{table}]\n{key} = {value}\n" + TWO)
+            cluster_file.parse(f"[{table}]\n{key} = {value}\n" + TWO)
 
 
 @pytest.mark.parametrize("key", ["loss_ratio", "grey_ratio"])
 @pytest.mark.parametrize("value", ["0", "-0.1", "1.01", "nan", "inf"])
 def test_a_loss_ratio_is_a_ratio(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"health\.{key}"):
-        config.parse(f"[health]\n{key} = {value}\n" + TWO)
+        cluster_file.parse(f"[health]\n{key} = {value}\n" + TWO)
 
 
 @pytest.mark.parametrize("value", ["0", "-1.0", "nan", "inf"])
 def test_some_false_alarms_are_the_price_of_any_alarm(value: str) -> None:
     with pytest.raises(ConfigError, match=r"health\.grey_false_alarms"):
-        config.parse(f"[health]\ngrey_false_alarms = {value}\n" + TWO)
+        cluster_file.parse(f"[health]\ngrey_false_alarms = {value}\n" + TWO)
 
 
 @pytest.mark.parametrize(("key", "low", "high"), [("id", 0, 65534), ("port", 0, 1023), ("t0", 0, 511)])
 def test_a_host_s_numbers_fit_their_places_in_addresses_and_packets(key: str, low: int, high: int) -> None:
     for value in (low, high):
         text = "[cluster]\nt0s = 512\n" + host(7, **{key: value})
-        assert getattr(config.parse(text).hosts[0], key) == value
+        assert getattr(cluster_file.parse(text).hosts[0], key) == value
     for value in (low - 1, high + 1):
         with pytest.raises(ConfigError, match=rf"hosts\[0\]\.{key}"):
-            config.parse("[cluster]\nt0s = 512\n" + host(7, **{key: value}))
+            cluster_file.parse("[cluster]\nt0s = 512\n" + host(7, **{key: value}))
 
 
 # ---- overlapping prefixes ----
@@ -148,19 +148,19 @@ def test_overlapping_prefixes_are_found_wherever_they_stand() -> None:
         )
         if overlap:
             with pytest.raises(ConfigError, match="overlaps"):
-                config.parse(text)
+                cluster_file.parse(text)
         else:
-            config.parse(text)
+            cluster_file.parse(text)
 
 
 def test_a_host_s_own_address_may_lie_in_the_network_behind_it() -> None:
-    config.parse(host(0, prefixes='["10.98.0.0/24", "10.98.0.1/32"]') + host(1))
+    cluster_file.parse(host(0, prefixes='["10.98.0.0/24", "10.98.0.1/32"]') + host(1))
 
 
 def test_an_overlap_is_found_behind_a_host_s_own_nested_prefix() -> None:
     text = host(0, prefixes='["10.98.0.0/24", "10.98.0.1/32"]') + host(1, prefixes='["10.98.0.2/32"]')
     with pytest.raises(ConfigError, match="overlaps"):
-        config.parse(text)
+        cluster_file.parse(text)
 
 
 # ---- files ----
@@ -169,34 +169,34 @@ def test_an_overlap_is_found_behind_a_host_s_own_nested_prefix() -> None:
 def test_a_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "mrcd.toml"
     file.write_text(TWO)
-    assert [h.name for h in config.load(file).hosts] == ["h0", "h1"]
+    assert [h.name for h in cluster_file.load(file).hosts] == ["h0", "h1"]
 
 
 def test_a_fault_in_a_file_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text("[cluster]\nplanes = 0\n" + TWO)
     with pytest.raises(ConfigError) as caught:
-        config.load(file)
+        cluster_file.load(file)
     assert str(caught.value).startswith(f"{file}: cluster.planes: ")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.load(tmp_path / "none.toml")
+        cluster_file.load(tmp_path / "none.toml")
     assert f"{tmp_path}/none.toml: No such file" in str(caught.value)
     assert "--config" in str(caught.value)
 
 
 def test_a_directory_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
-        config.load(tmp_path)
+        cluster_file.load(tmp_path)
 
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     file = tmp_path / "mrcd.toml"
     file.write_bytes(b'[cluster]\nname = "\xff\xfe"\n')
     with pytest.raises(ConfigError, match=r"not UTF-8 text: .* at byte 18"):
-        config.load(file)
+        cluster_file.load(file)
 
 
 # ---- no text at all makes a traceback ----
@@ -216,7 +216,7 @@ def test_a_damaged_file_is_an_error_message_or_still_valid() -> None:
             damaged += [[*lines[:i], f"{key} = {v}", *lines[i + 1 :]] for v in values]
         for text in damaged:
             try:
-                config.parse("\n".join(text))
+                cluster_file.parse("\n".join(text))
             except ConfigError as e:
                 faults.append(e)
     assert len(faults) > 300
@@ -228,4 +228,4 @@ def test_a_damaged_file_is_an_error_message_or_still_valid() -> None:
 @pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "1" * 5000], ids=["nested", "digits"])
 def test_text_that_the_toml_parser_gives_up_on(text: str) -> None:
     with pytest.raises(ConfigError, match="not valid TOML"):
-        config.parse(text)
+        cluster_file.parse(text)

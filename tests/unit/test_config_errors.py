@@ -2,7 +2,7 @@
 
 import pytest
 
-from mrcd import config
+from mrcd.config import cluster_file
 from mrcd.errors import ConfigError, UsageError
 from tests.cluster_files import TWO, host, path
 
@@ -129,7 +129,7 @@ CONTRADICTIONS = {
 )
 def test_an_error_names_the_file_the_place_and_a_remedy(text: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.parse(text, "mrcd.toml")
+        cluster_file.parse(text, "mrcd.toml")
     message = str(caught.value)
     assert message.startswith("mrcd.toml: ")
     for word in words:
@@ -143,13 +143,13 @@ def test_an_error_names_the_file_the_place_and_a_remedy(text: str, words: list[s
 
 def test_all_faults_of_a_file_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        config.parse('[cluster]\nplanes = 9\nmtu = 1\ncolour = "red"\n' + host(0, id=-1, prefixes="[]"))
+        cluster_file.parse('[cluster]\nplanes = 9\nmtu = 1\ncolour = "red"\n' + host(0, id=-1, prefixes="[]"))
     for place in ("cluster.planes", "cluster.mtu", "cluster.colour", "hosts[0].id", "hosts[0].prefixes"):
         assert f"{place}: " in str(caught.value)
 
 
 def test_a_host_that_is_not_in_the_file_is_told_who_is() -> None:
-    c = config.parse("".join(host(i) for i in range(7)))
+    c = cluster_file.parse("".join(host(i) for i in range(7)))
     with pytest.raises(ConfigError) as caught:
         c.host("gpu9")
     assert "'gpu9'" in str(caught.value)
@@ -162,7 +162,7 @@ def test_a_host_that_is_not_in_the_file_is_told_who_is() -> None:
 @pytest.mark.parametrize("prefix", ["ten", "10.0.0.1/24"])
 def test_a_wrong_prefix_is_told_in_the_user_s_words(prefix: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.parse(host(0, prefixes=f'["{prefix}"]'))
+        cluster_file.parse(host(0, prefixes=f'["{prefix}"]'))
     assert "hosts[0].prefixes[0]: " in str(caught.value)
     assert "lax" not in str(caught.value)
     assert "function-" not in str(caught.value)
@@ -180,7 +180,7 @@ def test_a_wrong_prefix_is_told_in_the_user_s_words(prefix: str) -> None:
 )
 def test_values_of_another_type_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        config.parse(text)
+        cluster_file.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_values_of_another_type_are_refused(text: str) -> None:
 )
 def test_contradictions_are_refused(text: str, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        config.parse(text)
+        cluster_file.parse(text)
 
 
 def test_configuration_errors_are_the_user_s() -> None:

@@ -12,7 +12,7 @@ from labkit.bench import control
 from labkit.bench.control import Control, Sent
 from labkit.bench.probing import Wire
 from labkit.fabric import Parameters, build
-from mrcd import abi
+from mrcd.tables import abi
 from mrcd.ctl.render import NOTHING
 
 WIRE = Wire(headers=100, probe=130, report=300)

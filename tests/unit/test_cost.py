@@ -9,7 +9,7 @@ from labkit import progstats
 from labkit.bench import bare, blast, calls, cold, cost
 from labkit.bench.cost import ALL, BUSY_ONES, ONE, ONE_OF_ALL
 from labkit.bringup import REPOSITORY
-from mrcd import config
+from mrcd.config import cluster_file
 
 
 def test_runs_are_taken_between_two_readings() -> None:
@@ -63,7 +63,7 @@ def test_every_call_that_is_counted_has_a_name() -> None:
 
 @pytest.mark.parametrize("hosts", [2, 4096])
 def test_a_bare_host_s_cluster_is_valid_and_its_tables_have_a_row_for_each(hosts: int) -> None:
-    assert config.parse(bare.cluster(hosts, "usid")).max_peers == hosts
+    assert cluster_file.parse(bare.cluster(hosts, "usid")).max_peers == hosts
 
 
 def test_addresses_of_many_hosts_are_different() -> None:

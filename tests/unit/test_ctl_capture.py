@@ -16,11 +16,13 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap, wrpcapng
 
-from mrcd import config, topology, wire
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
+from mrcd.fabric import wire
 from mrcd.ctl import capture, decode
 from mrcd.ctl.rawsocket import Arrival
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.wire import MRC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
+from mrcd.fabric.wire import MRC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from tests.cluster_files import host
 from tests.unit import canned_daemon
 from tests.unit.canned_daemon import PEER, Daemon
@@ -36,7 +38,7 @@ REPORT = MRCProbe(seq=7, ports=0b101, round=6, first=2, counts=2, tx_ns=5) / MRC
 def packet(payload: Packet, ev: int = 3, steering: str = "usid", vlan: int = 0, **mrc: Any) -> Packet:
     """What h0 sends to h1."""
     text = f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nsteering = "{steering}"\n'
-    plan = topology.plan(config.parse(text + host(0) + host(1, t0=1)), "h0")
+    plan = topology.plan(cluster_file.parse(text + host(0) + host(1, t0=1)), "h0")
     path = plan.peers[0].evs[ev]
     built = wire.outer(
         plan, path, payload, smac="02:00:00:00:00:01", dmac="02:00:00:00:00:02", vlan=vlan, mrc={"seq": 9, **mrc}

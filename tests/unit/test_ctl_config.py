@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from mrcd import config
-from mrcd.diff import compare
-from mrcd.topology import plan
+from mrcd.config import cluster_file
+from mrcd.daemon.config_diff import compare
+from mrcd.fabric.topology import plan
 from mrcd.versions import SCHEMA_VERSION
 from tests.cluster_files import host
 from tests.unit.canned_daemon import Daemon
@@ -20,7 +20,7 @@ SETTING = ("overdue_ms = 10", "overdue_ms = 12")
 
 
 def running(file: Path) -> dict[str, object]:
-    document = config.parse(TEXT).model_dump(mode="json")
+    document = cluster_file.parse(TEXT).model_dump(mode="json")
     return {"schema_version": SCHEMA_VERSION, "file": str(file), "host": "h0", "config": document}
 
 
@@ -100,7 +100,7 @@ def test_show_a_file(mrcctl: Callable[..., Result], file: Path) -> None:
 
 
 def test_reload(mrcctl: Callable[..., Result], daemon: Daemon, file: Path) -> None:
-    before, after = (plan(config.parse(t), "h0") for t in (TEXT, TEXT.replace(*SETTING)))
+    before, after = (plan(cluster_file.parse(t), "h0") for t in (TEXT, TEXT.replace(*SETTING)))
     answer = compare(before, after).document() | {"file": str(file), "host": "h0", "message": "reloaded"}
     daemon.answers["/v1/reload"] = (200, answer)
     result = mrcctl("reload")

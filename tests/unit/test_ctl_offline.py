@@ -35,14 +35,14 @@ class FakeView:
 
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> None:
-    module = ModuleType("mrcd.view")
+    module = ModuleType("mrcd.view.documents")
 
     def open_pinned(where: Path) -> FakeView:
         assert where == run_dir
         return FakeView()
 
     module.open_pinned = open_pinned  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "mrcd.view", module)
+    monkeypatch.setitem(sys.modules, "mrcd.view.documents", module)
 
 
 SAYS_SO = "mrcctl: mrcd is not running; from the pinned tables\n"
@@ -72,13 +72,13 @@ def test_a_socket_that_nobody_serves_means_down(mrcctl: Callable[..., Result], d
 
 
 def test_down_and_no_pins(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("mrcd.view")
+    module = ModuleType("mrcd.view.documents")
 
     def open_pinned(_: Path) -> None:
         raise MachineError("there are no pinned tables", hint="not this one")
 
     module.open_pinned = open_pinned  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "mrcd.view", module)
+    monkeypatch.setitem(sys.modules, "mrcd.view.documents", module)
     result = mrcctl("status")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (

@@ -11,10 +11,13 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd import abi, config, topology, wire
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
+from mrcd.fabric import wire
 from mrcd.ctl import packets, sockfilter
 from mrcd.ctl.packets import Probe
-from mrcd.wire import MRC, MRCProbe
+from mrcd.fabric.wire import MRC, MRCProbe
 from tests.cluster_files import host
 
 SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"
@@ -27,7 +30,7 @@ def plan(steering: str) -> topology.Plan:
         + host(0)
         + host(1, t0=1)
     )
-    return topology.plan(config.parse(text), "h0")
+    return topology.plan(cluster_file.parse(text), "h0")
 
 
 def built(steering: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:

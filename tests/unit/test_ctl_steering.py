@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd import policy, statefile
+from mrcd.denials import policy
+from mrcd.denials import file
 from mrcd.versions import SCHEMA_VERSION
 from tests.unit.canned_daemon import PATH, STATUS, Daemon
 
@@ -145,13 +146,13 @@ def test_denials_without_the_daemon_are_the_files(mrcctl: Mrcctl, daemon: Daemon
     result = mrcctl("denials")
     assert result.exit_code == 2
     assert "there is no" in result.stderr
-    statefile.write(run_dir / statefile.FILE, [policy.Denial(policy.parse(["t1:1:2"]), 1.0, reason="fan")])
+    file.write(run_dir / file.FILE, [policy.Denial(policy.parse(["t1:1:2"]), 1.0, reason="fan")])
     result = mrcctl("denials", "--json")
     assert "mrcd is not running; from" in result.stderr
     (denial,) = json.loads(result.stdout)["denials"]
     assert (denial["target"], denial["reason"], denial["remaining_s"]) == ("t1:1:2", "fan", None)
     assert "t1:1:2" in mrcctl("denials").stdout
-    (run_dir / statefile.FILE).write_text("{")
+    (run_dir / file.FILE).write_text("{")
     assert mrcctl("denials").exit_code == 2
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mrcd import config, topology
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
 from mrcd.ctl import trace, turns
 from mrcd.ctl.exchange import Here, Nic
 from mrcd.ctl.turns import Node, Turn
@@ -31,7 +32,7 @@ def plans(steering: str = "usid") -> tuple[Here, list[dict[str, Any]]]:
         + host(0)
         + host(1, t0=1, port=7)
     )
-    plan = topology.plan(config.parse(text), "h0")
+    plan = topology.plan(cluster_file.parse(text), "h0")
     nics = {
         p: Nic(p, f"p{p}", p + 2, plan.addresses[p], plan.sids[p], bytes(6)) for p in range(plan.config.cluster.planes)
     }

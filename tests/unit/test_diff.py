@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from mrcd import config, topology
-from mrcd.diff import Difference, PeerChange, Setting, compare
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
+from mrcd.daemon.config_diff import Difference, PeerChange, Setting, compare
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
 from tests.cluster_files import host
@@ -29,7 +30,7 @@ def difference(*changes: tuple[str, str], more: str = "", host: str = "h0") -> D
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    before, after = (topology.plan(config.parse(t), host) for t in (TEXT, text + more))
+    before, after = (topology.plan(cluster_file.parse(t), host) for t in (TEXT, text + more))
     return compare(before, after)
 
 
@@ -133,7 +134,7 @@ def test_what_all_hosts_must_know_alike_is_refused_while_packets_fly(change: tup
 
 def test_another_label_of_a_path_is_a_difference() -> None:
     path = '\n[[paths]]\nsource = "h0"\npeer = "h2"\nplane = 0\nsegments = ["5f00:0:1::"]\nlabel = "{}"\n'
-    before, after = (topology.plan(config.parse(TEXT + path.format(n)), "h0") for n in ("old", "new"))
+    before, after = (topology.plan(cluster_file.parse(TEXT + path.format(n)), "h0") for n in ("old", "new"))
     found = compare(before, after)
     assert found.anything
     assert (found.peers, found.programs, found.steps()) == ((), False, ["paths are shown with other labels"])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mrcd import drivers
-from mrcd.drivers import MANGLE_ID, RX_CHECKSUM, UDP_TUNNEL, Device
-from mrcd.netmessages import Link
+from mrcd.net import drivers
+from mrcd.net.drivers import MANGLE_ID, RX_CHECKSUM, UDP_TUNNEL, Device
+from mrcd.net.messages import Link
 
 
 def link(kind: str | None = None) -> Link:

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from mrcd import abi, events
-from mrcd.abi import Reason
-from mrcd.events import EventLog, sentence
+from mrcd.tables import abi
+from mrcd.health import events
+from mrcd.tables.abi import Reason
+from mrcd.health.events import EventLog, sentence
 
 T = TypeVar("T")
 
@@ -246,7 +247,7 @@ def test_a_sentence_about_a_plane_or_a_peer() -> None:
 
 
 def test_an_event_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="mrcd.events"):
+    with caplog.at_level(logging.INFO, logger="mrcd.health.events"):
         EventLog().add("ev", peer="h2", ev=5, plane=1, before="GOOD", after="DENIED", reason="admin")
     assert caplog.messages == ["ev h2/5 plane 1: GOOD → DENIED: admin"]
 

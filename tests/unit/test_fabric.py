@@ -8,7 +8,8 @@ import pytest
 from labkit import faults, render, targets
 from labkit.fabric import Fabric, Parameters, PortRef, build, owns, parse_setting
 from labkit.faults import Fault, PortState
-from mrcd import config, topology
+from mrcd.config import cluster_file as config
+from mrcd.fabric import topology
 from mrcd.errors import MrcdError, UsageError
 
 

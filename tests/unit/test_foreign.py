@@ -2,7 +2,7 @@
 
 import pytest
 
-from mrcd import foreign
+from mrcd.net import other_programs
 from mrcd.ctl import documents
 
 
@@ -16,13 +16,13 @@ from mrcd.ctl import documents
         ([(3, None)], [("alone", 3, None)]),
     ],
 )
-def test_the_side_of_ours(there: list[foreign.Found], found: list[tuple[str, int | None, str | None]]) -> None:
-    told = foreign._documents("p0", "ingress", there, {7, 8})
+def test_the_side_of_ours(there: list[other_programs.Found], found: list[tuple[str, int | None, str | None]]) -> None:
+    told = other_programs._documents("p0", "ingress", there, {7, 8})
     assert [(d["position"], d["program_id"], d["program"]) for d in told] == found
 
 
 def test_status_has_those_in_front_first_and_numbers_for_want_of_names() -> None:
-    told = foreign._documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
+    told = other_programs._documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
     status = {"foreign": told, "pins": {"directory": "/x", "lost": "nothing is pinned at /x"}}
     lines = documents.status(status, colour=False)
     assert "foreign     program 3 at ingress of p0 (IN FRONT OF OURS); theirs at ingress of p0 (behind ours)" in lines

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mrcd import abi, grey
-from mrcd.abi import EvState
-from mrcd.config import Health
-from mrcd.grey import Alarm, Grey
-from mrcd.tables import Tables
+from mrcd.tables import abi
+from mrcd.health import grey_loss
+from mrcd.tables.abi import EvState
+from mrcd.config.cluster_file import Health
+from mrcd.health.grey_loss import Alarm, Grey
+from mrcd.tables.pinned import Tables
 from tests.unit.arrays import Arrays
 
 S = 10**9
@@ -77,18 +78,18 @@ class Flow:
 def test_the_tail_is_the_binomial_one(n: int, p: float) -> None:
     for k in range(-1, n + 2):
         exact = math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(max(k, 0), n + 1))
-        assert grey.tail(n, p, k) == pytest.approx(exact, rel=1e-9, abs=1e-300)
+        assert grey_loss.tail(n, p, k) == pytest.approx(exact, rel=1e-9, abs=1e-300)
 
 
 def test_the_tail_at_its_ends() -> None:
-    assert (grey.tail(5, 0.0, 1), grey.tail(5, 1.0, 5), grey.tail(0, 0.5, 1)) == (0.0, 1.0, 0.0)
-    assert grey.tail(100_000, 1 / 16, 9000) < 1e-200
-    assert grey.tail(100_000, 1 / 16, 6250) == pytest.approx(0.5, abs=0.01)
+    assert (grey_loss.tail(5, 0.0, 1), grey_loss.tail(5, 1.0, 5), grey_loss.tail(0, 0.5, 1)) == (0.0, 1.0, 0.0)
+    assert grey_loss.tail(100_000, 1 / 16, 9000) < 1e-200
+    assert grey_loss.tail(100_000, 1 / 16, 6250) == pytest.approx(0.5, abs=0.01)
 
 
 def test_the_threshold_of_the_docstring() -> None:
-    assert grey.threshold(Health(), 16) == pytest.approx(5e-10, rel=0.02)
-    assert grey.tail(8, 1 / 16, 8) < grey.threshold(Health(), 16) < grey.tail(7, 1 / 16, 7)
+    assert grey_loss.threshold(Health(), 16) == pytest.approx(5e-10, rel=0.02)
+    assert grey_loss.tail(8, 1 / 16, 8) < grey_loss.threshold(Health(), 16) < grey_loss.tail(7, 1 / 16, 7)
 
 
 # ---- error rates ----
@@ -104,7 +105,7 @@ def test_chance_passes_no_more_often_than_the_threshold_allows(evs: int, losses:
     trials = 100_000 // evs
     drawn = np.stack([rng.binomial(n, losses, trials) for n in slices], axis=1)
     many = drawn > drawn.sum(axis=1, keepdims=True) * share * 1.05  # the others are not improbable
-    p = [grey.tail(int(drawn[i].sum()), share[e], int(drawn[i, e])) for i, e in zip(*np.nonzero(many), strict=True)]
+    p = [grey_loss.tail(int(drawn[i].sum()), share[e], int(drawn[i, e])) for i, e in zip(*np.nonzero(many), strict=True)]
     for alpha in (0.01, 0.001):
         count, expected = sum(x < alpha for x in p), alpha * drawn.size
         assert count <= expected + 4 * math.sqrt(expected)
@@ -235,7 +236,7 @@ class Watched(Arrays):
         self.evs["configured"], self.evs["state"] = 1, EvState.GOOD
         self.now = 10**12
         self.rows = np.array([1, 2])
-        self.watch = grey.Watch(Health(), cast(Tables, self), self.rows)
+        self.watch = grey_loss.Watch(Health(), cast(Tables, self), self.rows)
         self.read: list[list[int]] = []  # rows of which EVs were read, by look
         sliced = self.watch._grey.slice
 
@@ -307,7 +308,7 @@ def test_evs_are_not_read_while_there_is_no_traffic() -> None:
 def test_losses_before_the_daemon_came_are_not_looked_at() -> None:
     w = Watched()
     w.rounds["lossy"] = 5
-    w.watch = grey.Watch(Health(), cast(Tables, w), w.rows)
+    w.watch = grey_loss.Watch(Health(), cast(Tables, w), w.rows)
     looked: list[object] = []
     w.watch._grey.slice = lambda *args: looked.append(args)  # type: ignore[method-assign]
     w.traffic()

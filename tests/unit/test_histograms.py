@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mrcd import abi, histograms
+from mrcd.tables import abi
+from mrcd.tables import histograms
 from mrcd.ctl import bars
-from mrcd.histograms import Durations
+from mrcd.tables.histograms import Durations
 
 BPF = Path(__file__).parents[2] / "bpf"
 LARGEST = 2**64 - 1

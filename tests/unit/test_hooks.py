@@ -6,15 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from mrcd import drivers, hooks, offloads
-from mrcd.config import Granularity, Hook
-from mrcd.dataplane import Dataplane
-from mrcd.drivers import Device
+from mrcd.net import drivers
+from mrcd.net import hooks
+from mrcd.net import offloads
+from mrcd.config.cluster_file import Granularity, Hook
+from mrcd.loader.dataplane import Dataplane
+from mrcd.net.drivers import Device
 from mrcd.errors import KernelError, MachineError
-from mrcd.hooks import Port
-from mrcd.links import Attachment, Links
-from mrcd.netmessages import Link
-from mrcd.offloads import ReceiveChecksums
+from mrcd.net.hooks import Port
+from mrcd.loader.links import Attachment, Links
+from mrcd.net.messages import Link
+from mrcd.net.offloads import ReceiveChecksums
 
 NOTHING_OFF = ReceiveChecksums(Path(os.devnull, offloads.FILE))
 

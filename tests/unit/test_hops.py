@@ -4,9 +4,10 @@ from ipaddress import IPv6Address, IPv6Network
 
 import pytest
 
-from mrcd import config, topology
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
 from mrcd.ctl.documents import hop
-from mrcd.hops import hops
+from mrcd.fabric.hops import hops
 from tests.cluster_files import host, path
 
 BLOCK = IPv6Network("5f00::/32")
@@ -15,7 +16,7 @@ FAR = host(0, t0=1, port=3) + host(1, t0=4, port=9)
 
 def cluster(steering: str, hosts: str = FAR) -> topology.Plan:
     text = f'[cluster]\nplanes = 3\nt0s = 5\nt1s = 7\nsteering = "{steering}"\n{hosts}'
-    return topology.plan(config.parse(text), "h0")
+    return topology.plan(cluster_file.parse(text), "h0")
 
 
 @pytest.mark.parametrize("steering", ["usid", "srh"])

@@ -9,17 +9,22 @@ import pytest
 from numpy.typing import NDArray
 from scapy.layers.inet6 import IPv6ExtHdrSegmentRouting
 
-from mrcd import abi, config, install, srv6, tables, topology
-from mrcd.abi import EvState, Reason
-from mrcd.hooks import Port
-from mrcd.netmessages import Link
-from mrcd.topology import Plan
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.daemon import install
+from mrcd.fabric import srv6
+from mrcd.tables import pinned
+from mrcd.fabric import topology
+from mrcd.tables.abi import EvState, Reason
+from mrcd.net.hooks import Port
+from mrcd.net.messages import Link
+from mrcd.fabric.topology import Plan
 from tests.cluster_files import dual
 from tests.unit.arrays import Arrays
 
 
 def write(arrays: Arrays, plan: Plan, refresh: Callable[[int], None] = lambda row: None) -> list[int]:
-    return install.write_peers(cast(tables.Tables, arrays), plan, refresh)
+    return install.write_peers(cast(pinned.Tables, arrays), plan, refresh)
 
 
 def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "") -> Plan:
@@ -28,7 +33,7 @@ def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "
     for host in hosts.split():
         name, t0, port = host.split(":")
         text += dual(int(name[1:]), int(t0), int(port))
-    return topology.plan(config.parse(text + paths), "h0")
+    return topology.plan(cluster_file.parse(text + paths), "h0")
 
 
 def path(plane: int, *segments: str) -> str:
@@ -280,7 +285,7 @@ def both(make: Callable[[int], Link]) -> dict[int, Port]:
 
 
 def planes(t: Arrays, ports: dict[int, Port], macs: dict[int, str], settings: str = "") -> int:
-    return install.write_planes(cast(tables.Tables, t), plan(settings), ports, macs)
+    return install.write_planes(cast(pinned.Tables, t), plan(settings), ports, macs)
 
 
 MACS = {10: "02:aa:00:00:00:01", 11: "02:aa:00:00:00:02"}
@@ -358,14 +363,14 @@ def test_prefixes_of_all_peers_and_none_of_this_host() -> None:
     ],
 )
 def test_ipv4_prefixes_are_mapped(address: str, length: int, stored: int) -> None:
-    key = tables.prefix_key(IPv6Address(address).packed[12:], length)
+    key = pinned.prefix_key(IPv6Address(address).packed[12:], length)
     assert key == np.uint32(stored).tobytes() + IPv6Address(address).packed
     assert len(key) == abi.PREFIX.itemsize
 
 
 def test_ipv6_prefixes_are_taken_as_they_are() -> None:
     address = IPv6Address("fd00:1::").packed
-    assert tables.prefix_key(address, 32) == np.uint32(32).tobytes() + address
+    assert pinned.prefix_key(address, 32) == np.uint32(32).tobytes() + address
 
 
 def test_a_peer_that_comes_back_finds_what_it_has_sent() -> None:
@@ -382,7 +387,7 @@ def test_another_host_with_the_same_id_and_paths_is_not_known() -> None:
     t = Arrays(3, 8)
     write(t, p)
     live(t)
-    install.write_peers(cast(tables.Tables, t), p, lambda row: None, {1})
+    install.write_peers(cast(pinned.Tables, t), p, lambda row: None, {1})
     fresh = Arrays(3, 8)
     write(fresh, p)
     for name in ("peers", "evs", "ledgers", "rounds", "watches"):

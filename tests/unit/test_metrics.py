@@ -12,11 +12,16 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrcd import abi, config, install, tables, topology, view
-from mrcd.abi import EvState, Histogram, Reason
-from mrcd.daemon import Daemon
-from mrcd.histograms import Durations
-from mrcd.metrics import MOST_EV_SERIES, TablesCollector
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.daemon import install
+from mrcd.tables import pinned
+from mrcd.fabric import topology
+from mrcd.view import documents
+from mrcd.tables.abi import EvState, Histogram, Reason
+from mrcd.daemon.daemon import Daemon
+from mrcd.tables.histograms import Durations
+from mrcd.metrics.collector import MOST_EV_SERIES, TablesCollector
 from tests import cluster_files
 from tests.unit.arrays import TEXT, Arrays
 
@@ -32,14 +37,14 @@ class Host(Arrays):
 
     def __init__(self, text: str = TEXT, peers: int = 4, evs: int = 8) -> None:
         super().__init__(peers, evs)
-        self.plan = topology.plan(config.parse(text), "h0")
-        shown = cast(tables.Tables, self)
+        self.plan = topology.plan(cluster_file.parse(text), "h0")
+        shown = cast(pinned.Tables, self)
         install.write_peers(shown, self.plan, lambda row: None)
         self.evs["state"][self.evs["configured"] != 0] = EvState.GOOD
         for table, fields in ((self.evs, SENT), (self.ledgers, ARRIVED), (self.rxs, RECEIVED)):
             for name, value in fields.items():
                 table[name][1, 5] = value
-        self.view = view.View(shown, self.plan, [], Path("/nowhere"))
+        self.view = documents.View(shown, self.plan, [], Path("/nowhere"))
         self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
 
     def unsent_packets(self) -> list[int]:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from mrcd import grey, monitor, peerwatch
-from mrcd.abi import EvState, Reason
+from mrcd.health import grey_loss
+from mrcd.health import monitor
+from mrcd.health import peers
+from mrcd.tables.abi import EvState, Reason
 from mrcd.errors import KernelError
 from tests.unit.played import Bench
 
@@ -96,7 +98,7 @@ def test_a_grey_failure_is_left_with_the_evidence_of_the_test() -> None:
     (event,) = b.said()
     assert (event["peer"], event["ev"], event["to"], event["reason"]) == ("h1", 2, "ASSUMED_BAD", "grey_loss")
     assert event["evidence"].keys() == {"lost_packets", "sent_packets", "window_s", "usual_loss_ratio"}
-    assert event["evidence"]["window_s"] <= grey.WINDOWS_S[1] + 1
+    assert event["evidence"]["window_s"] <= grey_loss.WINDOWS_S[1] + 1
 
 
 def test_a_grey_failure_that_a_program_left_first_keeps_the_program_s_reason() -> None:
@@ -116,7 +118,7 @@ def test_a_grey_failure_that_a_program_left_first_keeps_the_program_s_reason() -
 
 
 def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peerwatch, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(peers, "_PATIENCE_S", -1.0)
     b = Bench()
     count = len(b.said("peer"))
     b.arrays.watches["silent"][[1, 3]] = 1
@@ -256,7 +258,7 @@ def test_an_error_of_the_tick_is_logged_and_work_goes_on(caplog: pytest.LogCaptu
     async def work(running: "asyncio.Task[None]") -> None:
         await until(lambda: b.programs.ticks >= 2)
 
-    with caplog.at_level(logging.ERROR, logger="mrcd.monitor"):
+    with caplog.at_level(logging.ERROR, logger="mrcd.health.monitor"):
         play(b, work)
     (message,) = caplog.messages
     assert "run mrc_tick" in message

@@ -1,4 +1,4 @@
-"""mrcd.nics: the warning about a mrc0 that was made with other queues or CPUs."""
+"""mrcd.net.nics: the warning about a mrc0 that was made with other queues or CPUs."""
 
 import re
 from types import SimpleNamespace
@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from mrcd.netlink import made_with
-from mrcd.nics import Nics
+from mrcd.net.netlink import made_with
+from mrcd.net.nics import Nics
 
 BOTH = {0, 1}
 

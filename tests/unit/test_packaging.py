@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import mrcd
-from mrcd import config, objects, topology
+from mrcd.config import cluster_file
+from mrcd.bpf import object_file
+from mrcd.fabric import topology
 from mrcd.errors import MachineError
 
 ROOT = Path(__file__).parents[2]
@@ -45,18 +47,18 @@ def test_the_bcc_of_pypi_is_not_asked_for(setup_cfg: ConfigParser) -> None:
 
 
 def test_the_object_is_package_data(setup_cfg: ConfigParser) -> None:
-    assert setup_cfg["options.package_data"]["mrcd"] == objects.object_path().name
+    assert setup_cfg["options.package_data"]["mrcd"] == object_file.object_path().name
 
 
 def test_a_missing_object_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "__file__", str(tmp_path / "objects.py"))
+    monkeypatch.setattr(object_file, "__file__", str(tmp_path / "objects.py"))
     with pytest.raises(MachineError, match="not been compiled") as error:
-        objects.object_path()
+        object_file.object_path()
     assert error.value.hint == "run `make build`"
 
 
 def test_the_example_configuration_is_valid() -> None:
-    cluster = config.load(DEPLOY / "mrcd.toml")
+    cluster = cluster_file.load(DEPLOY / "mrcd.toml")
     assert len(cluster.hosts) == 4
     for host in cluster.hosts:
         plan = topology.plan(cluster, host.name)
@@ -70,7 +72,7 @@ def test_the_example_shows_the_defaults() -> None:
     assert shown.count("\n# ") < text.count("\n# ")
     # Unset means a quarter of the peer's EVs, and a number by granularity, which the example spells out.
     unset = {"cluster": {"ev_min_active"}, "health": {"probe_packets", "probe_late_ms"}}
-    assert config.parse(shown).model_dump(exclude=unset) == config.parse(text).model_dump(exclude=unset)
+    assert cluster_file.parse(shown).model_dump(exclude=unset) == cluster_file.parse(text).model_dump(exclude=unset)
 
 
 def test_the_unit_leaves_the_data_plane_alone() -> None:

@@ -9,10 +9,16 @@ from typing import cast
 import numpy as np
 import pytest
 
-from mrcd import abi, config, install, paths, srv6, tables, topology
-from mrcd.config import Config, Host
-from mrcd.dataplane import rows_for
-from mrcd.topology import EV, Peer, plan
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.daemon import install
+from mrcd.fabric import paths
+from mrcd.fabric import srv6
+from mrcd.tables import pinned
+from mrcd.fabric import topology
+from mrcd.config.cluster_file import Config, Host
+from mrcd.loader.dataplane import rows_for
+from mrcd.fabric.topology import EV, Peer, plan
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 
@@ -44,7 +50,7 @@ SHAPES = [
 def cluster(settings: str, paths: str = "") -> Config:
     """Hosts under three T0s, with ids that are not their places."""
     hosts = "".join(host(i, id=i * 7919 % 60_000, t0=i % 3 * 200, port=i * 40) for i in range(9))
-    return config.parse(f"[cluster]\nt0s = 512\n{settings}\n{hosts}{paths}")
+    return cluster_file.parse(f"[cluster]\nt0s = 512\n{settings}\n{hosts}{paths}")
 
 
 def reference(c: Config, me: Host, other: Host) -> tuple[EV, ...]:
@@ -110,7 +116,7 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
     for c in explicit_too(settings):
         plan = topology.plan(c, "h0")
         t = Arrays(max(h.id for h in c.hosts) + 1, c.cluster.evs_per_peer)
-        install.write_peers(cast(tables.Tables, t), plan, lambda row: None)
+        install.write_peers(cast(pinned.Tables, t), plan, lambda row: None)
         assert np.flatnonzero(t.peers["configured"]).tolist() == sorted(p.host.id for p in plan.peers)
         for peer in plan.peers:
             wanted = {e.ev: e for e in reference(c, plan.host, peer.host)}
@@ -123,7 +129,7 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
                 assert (record["plane"], record["srh_len"], record["weight"]) == (e.plane, len(srh), abi.WEIGHT_FULL)
                 stored = t.srhs["bytes"][row * c.cluster.evs_per_peer + number]
                 assert stored[: len(srh)].tobytes() == srh
-        assert install.write_peers(cast(tables.Tables, t), plan, lambda row: None) == []
+        assert install.write_peers(cast(pinned.Tables, t), plan, lambda row: None) == []
 
 
 @pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
@@ -131,12 +137,12 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
 def test_a_single_peer_under_the_same_t0_or_another(steering: str, t0: int) -> None:
     """No peer is of the other kind."""
     text = f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nsteering = "{steering}"\n'
-    c = config.parse(text + host(0) + host(1, t0=t0))
+    c = cluster_file.parse(text + host(0) + host(1, t0=t0))
     plan = topology.plan(c, "h0")
     (peer,) = plan.peers
     wanted = reference(c, plan.host, peer.host)
     t = Arrays(2, 4)
-    install.write_peers(cast(tables.Tables, t), plan, lambda row: None)
+    install.write_peers(cast(pinned.Tables, t), plan, lambda row: None)
     assert np.flatnonzero(t.evs["configured"][1]).tolist() == [e.ev for e in wanted]
     assert t.evs["dst"][1][[e.ev for e in wanted]].tobytes() == b"".join(e.segments[0].packed for e in wanted)
 

@@ -6,9 +6,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mrcd import abi, config, peerwatch, tables, topology
-from mrcd.events import EventLog
-from mrcd.peerwatch import PeerWatch
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.health import peers
+from mrcd.tables import pinned
+from mrcd.fabric import topology
+from mrcd.health.events import EventLog
+from mrcd.health.peers import PeerWatch
 from tests.unit.arrays import TEXT, Arrays
 
 ROWS = np.array([1, 2, 3])
@@ -24,11 +28,11 @@ class Watched:
         self.now = 10**12
         self.log = EventLog()
         self.changed: list[int] = []
-        self.plan = topology.plan(config.parse(TEXT.replace("[cluster]", f'[cluster]\nsteering = "{steering}"')), "h0")
+        self.plan = topology.plan(cluster_file.parse(TEXT.replace("[cluster]", f'[cluster]\nsteering = "{steering}"')), "h0")
         self.watch = self.another()
 
     def another(self) -> PeerWatch:
-        return PeerWatch(self.plan, cast(tables.Tables, self.arrays), self.log, self.changed.append)
+        return PeerWatch(self.plan, cast(pinned.Tables, self.arrays), self.log, self.changed.append)
 
     def look(self, seconds: float = 0.1) -> list[int]:
         """Let time pass, then look. Returns the rows whose routes may be others now."""
@@ -102,7 +106,7 @@ def test_silence_is_told_with_its_end_but_not_in_the_first_moments(monkeypatch: 
     w.arrays.watches["silent"][[1, 2]] = 1
     w.look()
     assert (len(w.said()), w.watch.silent) == (told, set())
-    monkeypatch.setattr(peerwatch, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(peers, "_PATIENCE_S", -1.0)
     w.arrays.watches["silent"][2] = 0
     w.look()
     w.look()

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from mrcd import config, policy, topology
+from mrcd.config import cluster_file
+from mrcd.denials import policy
+from mrcd.fabric import topology
 from mrcd.errors import UsageError
-from mrcd.policy import Denial, Standing, Target
+from mrcd.denials.policy import Denial, Standing, Target
 from tests.cluster_files import host
 from tests.unit.arrays import TEXT
 
-PLAN = topology.plan(config.parse(TEXT), "h0")  # h2 is under the same T0, h1 and h3 are under T0 1
+PLAN = topology.plan(cluster_file.parse(TEXT), "h0")  # h2 is under the same T0, h1 and h3 are under T0 1
 ALL = list(range(8))
 
 
@@ -53,7 +55,7 @@ def test_what_a_target_means(text: str, expected: dict[str, list[int]]) -> None:
 
 def test_a_target_means_the_paths_of_a_later_configuration_too() -> None:
     more = TEXT + host(9, t0=1)
-    assert evs("t1:1:2", topology.plan(config.parse(more), "h0"))["h9"] == [6]
+    assert evs("t1:1:2", topology.plan(cluster_file.parse(more), "h0"))["h9"] == [6]
 
 
 def test_listed_paths_go_by_the_switches_that_their_segments_name() -> None:
@@ -65,7 +67,7 @@ def test_listed_paths_go_by_the_switches_that_their_segments_name() -> None:
     rows = "".join(
         f'[[paths]]\nsource = "h0"\npeer = "h1"\nplane = {p}\nsegments = {json.dumps(s)}\n' for p, s in listed
     )
-    plan = topology.plan(config.parse(TEXT + rows), "h0")
+    plan = topology.plan(cluster_file.parse(TEXT + rows), "h0")
     assert evs("t1:0:2 peer:h1", plan) == {"h1": [0]}
     assert evs("link:0:0:3 peer:h1", plan) == {"h1": [1]}
     assert evs("link:0:1:3 peer:h1", plan) == {"h1": [1]}
@@ -104,7 +106,7 @@ def test_what_cannot_be(text: str, message: str) -> None:
 
 
 def test_with_ecmp_no_ev_belongs_to_a_t1() -> None:
-    plan = topology.plan(config.parse(TEXT.replace("[cluster]", '[cluster]\nsteering = "ecmp"')), "h0")
+    plan = topology.plan(cluster_file.parse(TEXT.replace("[cluster]", '[cluster]\nsteering = "ecmp"')), "h0")
     with pytest.raises(UsageError, match="steering ecmp"):
         policy.check(plan, target("t1:0:1"))
     policy.check(plan, target("t0:0:1"))

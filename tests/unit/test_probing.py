@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mrcd import abi, probing
+from mrcd.tables import abi
+from mrcd.view import probe_budget
 
 MS = 1_000_000
 NOW = 10**12
@@ -20,13 +21,13 @@ NOW = 10**12
 def test_who_runs_the_tick(ticked_ms: int, packet_ms: int, by: str | None) -> None:
     node, clock = np.zeros((), abi.NODE), np.zeros((), abi.CLOCK)
     node["ticked_ns"], clock["packet_due_ns"] = NOW - ticked_ms * MS, NOW - packet_ms * MS
-    assert probing.document(node, clock, {}, 4000, NOW)["tick_by"] == by
+    assert probe_budget.document(node, clock, {}, 4000, NOW)["tick_by"] == by
 
 
 def test_what_was_sent_and_what_is_left() -> None:
     node, clock = np.zeros((), abi.NODE), np.zeros((), abi.CLOCK)
     clock["budget"], clock["by_daemon"], clock["by_packet"] = -7, 5, 6
-    assert probing.document(node, clock, {"idle": 3}, 100, NOW) == {
+    assert probe_budget.document(node, clock, {"idle": 3}, 100, NOW) == {
         "tick_by": None,
         "ticks_by_daemon": 5,
         "ticks_by_packet": 6,

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mrcd.readers import Readers
+from mrcd.view.workers import Readers
 
 
 class Slow:

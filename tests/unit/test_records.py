@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from mrcd import abi
-from mrcd.abi import EvState, Reason
-from mrcd.records import fields
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.records import fields
 
 NOW = 100 * 10**9
 

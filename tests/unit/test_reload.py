@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from mrcd import reload
-from mrcd.dataplane import Dataplane
+from mrcd.daemon import reload
+from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import MachineError
 
 

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, cast
 
-from mrcd.netlink import Netlink
-from mrcd.netmessages import Hop, Route
-from mrcd.routekeeper import RouteKeeper
+from mrcd.net.netlink import Netlink
+from mrcd.net.messages import Hop, Route
+from mrcd.net.route_keeper import RouteKeeper
 
 
 class Kernel:

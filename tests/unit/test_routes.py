@@ -5,9 +5,11 @@ from ipaddress import IPv6Address
 
 import pytest
 
-from mrcd import config, routes, topology
-from mrcd.netmessages import Hop, Link, Route
-from mrcd.topology import Peer, Plan
+from mrcd.config import cluster_file
+from mrcd.net import routes
+from mrcd.fabric import topology
+from mrcd.net.messages import Hop, Link, Route
+from mrcd.fabric.topology import Peer, Plan
 from tests.cluster_files import host
 
 SEGMENT = IPv6Address("5f00:0:4000:8000:4001:c000::")
@@ -30,7 +32,7 @@ def plan(settings: str = "", *, own: str = '"10.99.0.1/32", "fd00:99::1/128"', p
         host(2, t0=1, port=0, prefixes='["10.99.0.3/32", "fd00:99::3/128", "10.98.0.0/24"]'),
     ]
     text = f"[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nmtu = 9100\n{settings}\n{''.join(hosts)}{paths}"
-    return topology.plan(config.parse(text), "h0")
+    return topology.plan(cluster_file.parse(text), "h0")
 
 
 def peer(p: Plan, name: str) -> Peer:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from mrcd import config, settings, topology
+from mrcd.config import cluster_file
+from mrcd.loader import settings
+from mrcd.fabric import topology
 from tests.cluster_files import host
 
 HOSTS = host(0, id=3) + host(1, id=4, t0=1)
@@ -10,7 +12,7 @@ HOSTS = host(0, id=3) + host(1, id=4, t0=1)
 
 def known(cluster: str = "", health: str = "", peers: int = 0) -> dict[str, int]:
     text = f"[cluster]\nt0s = 2\nplanes = 2\nevs_per_peer = 9\n{cluster}\n[health]\n{health}\n{HOSTS}"
-    record = settings.settings(topology.plan(config.parse(text), "h1"), peers=peers)
+    record = settings.settings(topology.plan(cluster_file.parse(text), "h1"), peers=peers)
     return {name: int(record[name]) for name in record.dtype.names or ()}
 
 

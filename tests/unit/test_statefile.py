@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import statefile
+from mrcd.denials import file
 from mrcd.errors import KernelError
-from mrcd.policy import Denial, parse
+from mrcd.denials.policy import Denial, parse
 
 ONE = Denial(parse(["t1:1:2"]), 10.0, 20.0, "fan tray", 0, drain=True)
 TWO = Denial(parse(["peer:h1", "plane:1"]), 11.0)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "made" / "for it" / statefile.FILE
-    assert statefile.read(path) is None
+    path = tmp_path / "made" / "for it" / file.FILE
+    assert file.read(path) is None
     for denials in ([ONE, TWO], [TWO], []):
-        statefile.write(path, denials)
-        assert statefile.read(path) == denials
-    assert [p.name for p in path.parent.iterdir()] == [statefile.FILE]
+        file.write(path, denials)
+        assert file.read(path) == denials
+    assert [p.name for p in path.parent.iterdir()] == [file.FILE]
     assert json.loads(path.read_text())["schema_version"] == 1
 
 
@@ -43,45 +43,45 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     ids=lambda c: repr(c[:24]),
 )
 def test_a_file_that_is_not_ours_is_named_and_kept_aside(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / statefile.FILE
+    path = tmp_path / file.FILE
     path.write_bytes(content)
-    with pytest.raises(statefile.Unreadable, match=str(path)):
-        statefile.read(path)
-    kept = statefile.set_aside(path)
+    with pytest.raises(file.Unreadable, match=str(path)):
+        file.read(path)
+    kept = file.set_aside(path)
     assert kept.read_bytes() == content
-    assert statefile.read(path) is None
-    statefile.write(path, [ONE])
+    assert file.read(path) is None
+    file.write(path, [ONE])
     assert kept.read_bytes() == content
 
 
 def test_a_directory_in_its_place_is_said(tmp_path: Path) -> None:
-    path = tmp_path / statefile.FILE
+    path = tmp_path / file.FILE
     path.mkdir()
-    with pytest.raises(statefile.Unreadable, match="Is a directory"):
-        statefile.read(path)
+    with pytest.raises(file.Unreadable, match="Is a directory"):
+        file.read(path)
 
 
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     """The kernel's own refusal, half-way through: no file may grow beyond 100 bytes."""
-    path = tmp_path / statefile.FILE
-    statefile.write(path, [TWO])
+    path = tmp_path / file.FILE
+    file.write(path, [TWO])
     before = path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
         with pytest.raises(KernelError) as e:
-            statefile.write(path, [ONE, TWO])
+            file.write(path, [ONE, TWO])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert e.value.errno == errno.EFBIG
     assert str(path) in str(e.value)
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == [statefile.FILE]
+    assert [p.name for p in tmp_path.iterdir()] == [file.FILE]
 
 
 def test_where_it_is() -> None:
-    assert statefile.directory(Path("/run/mrcd")) == Path("/var/lib/mrcd")
-    assert statefile.directory(Path("/run/other")) == Path("/run/other")
-    assert statefile.directory(Path("/run/other"), Path("/x")) == Path("/x")
+    assert file.directory(Path("/run/mrcd")) == Path("/var/lib/mrcd")
+    assert file.directory(Path("/run/other")) == Path("/run/other")
+    assert file.directory(Path("/run/other"), Path("/x")) == Path("/x")

@@ -9,13 +9,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mrcd import abi, config, install, policy, statefile, tables, topology
-from mrcd.abi import EvState
-from mrcd.dataplane import Dataplane
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.daemon import install
+from mrcd.denials import policy
+from mrcd.denials import file
+from mrcd.tables import pinned
+from mrcd.fabric import topology
+from mrcd.tables.abi import EvState
+from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import MachineError, UsageError
-from mrcd.monitor import Monitor
-from mrcd.steering import Document, Steering
-from mrcd.view import in_flight
+from mrcd.health.monitor import Monitor
+from mrcd.denials.control import Document, Steering
+from mrcd.view.documents import in_flight
 from tests.unit.arrays import TEXT
 from tests.unit.played import Bench
 
@@ -36,8 +42,8 @@ class Host:
         self.run(self.steering.follow(self.bench.plan, self.tables, self.bench.monitor))
 
     @property
-    def tables(self) -> tables.Tables:
-        return cast(tables.Tables, self.bench.arrays)
+    def tables(self) -> pinned.Tables:
+        return cast(pinned.Tables, self.bench.arrays)
 
     def run(self, what: Any) -> Any:
         return asyncio.run(what)
@@ -71,7 +77,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    return Host(tmp_path / statefile.FILE)
+    return Host(tmp_path / file.FILE)
 
 
 # ---- deny and allow ----
@@ -91,7 +97,7 @@ def test_deny_and_allow(host: Host) -> None:
     assert (answer["changed"], answer["ended"], answer["refused"]) == (2, ["t1:1:2"], 0)
     assert host.bench.arrays.evs["state"][1, 6] == EvState.UNKNOWN  # probed before it is used
     assert host.told() == ["deny", "allow"]
-    assert statefile.read(host.path) == []
+    assert file.read(host.path) == []
 
 
 def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
@@ -148,7 +154,7 @@ def test_a_denial_is_refused_whole_where_a_peer_would_be_short(host: Host) -> No
     assert answer["peers_below"] == [{"peer": "h1", "left_evs": 0, "evs": 8, "ev_min_active": 2}]
     assert "h1 with 0 of 8 (ev_min_active 2)" in answer["message"]
     assert (host.denied(), host.targets, host.told()) == (set(), [], [])
-    assert statefile.read(host.path) in (None, [])
+    assert file.read(host.path) in (None, [])
     answer = host.deny("peer:h1", force=True)
     assert (answer["changed"], host.denied()) == (8, ALL)
     assert host.steering.brief()[0]["forced"]
@@ -201,7 +207,7 @@ def test_a_denial_ends_by_itself(host: Host) -> None:
     host.later(2)
     assert host.denied() == {7}
     assert host.told() == ["deny", "deny", "expired"]
-    assert [str(d.target) for d in statefile.read(host.path) or []] == ["t1:1:3"]
+    assert [str(d.target) for d in file.read(host.path) or []] == ["t1:1:3"]
 
 
 def test_a_wall_clock_that_is_set_neither_shortens_nor_lengthens_it(host: Host) -> None:
@@ -257,7 +263,7 @@ def test_what_is_over_meanwhile_is_given_back_at_the_start(host: Host) -> None:
 def test_paths_that_come_later_fall_under_it(host: Host) -> None:
     host.deny("t1:1:2")
     moved = TEXT.replace("id = 2\nt0 = 0\nport = 1", "id = 2\nt0 = 1\nport = 9")  # under the other T0
-    plan = topology.plan(config.parse(moved), "h0")
+    plan = topology.plan(cluster_file.parse(moved), "h0")
     install.write_peers(host.tables, plan, lambda row: None)
     dataplane = cast(Dataplane, host.bench.programs)
     monitor = Monitor(plan, host.tables, dataplane, host.bench.log, host.bench.changed.append)
@@ -304,7 +310,7 @@ def test_an_ev_that_was_denied_before_there_was_a_file_stays_so(host: Host) -> N
 @pytest.fixture
 def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
     """There is a file where the directory should be: the kernel refuses that to root too."""
-    host.path = host.steering.denials.path = tmp_path / "state" / statefile.FILE
+    host.path = host.steering.denials.path = tmp_path / "state" / file.FILE
 
     def fill(yes: bool) -> None:
         if yes:

@@ -1,4 +1,4 @@
-"""mrcd.switch: an attach that fails leaves a host as it was; what the kernel lacks then is looked at again."""
+"""mrcd.daemon.attachment: an attach that fails leaves a host as it was; what the kernel lacks then is looked at again."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mrcd import abi, switch
+from mrcd.tables import abi
+from mrcd.daemon import attachment
 from mrcd.errors import KernelError
 
 REFUSED = KernelError("attach mrc_pop", 16)
@@ -64,7 +65,7 @@ def _fails_half_way(host: Host) -> None:
 def test_an_attach_that_fails_leaves_a_host_detached_as_it_was(attached: bool, did: list[str]) -> None:
     host: Any = Host(_fails_half_way, attached=attached)
     with pytest.raises(KernelError, match="attach mrc_pop"):
-        asyncio.run(switch.attach(host))
+        asyncio.run(attachment.attach(host))
     assert (host.did, host.detached) == (did, True)
 
 
@@ -74,7 +75,7 @@ def test_what_refuses_to_be_undone_too_hides_no_reason() -> None:
 
     host: Any = Host(refuse, attached=True)
     with pytest.raises(KernelError, match="attach mrc_pop"):
-        asyncio.run(switch.attach(host))
+        asyncio.run(attachment.attach(host))
     assert host.detached
     assert host.did == ["all", "pop", "anew"]
 
@@ -83,6 +84,6 @@ def test_routes_that_could_not_be_written_are_tried_again() -> None:
     host: Any = Host(lambda _: None, attached=True)
     host.events = SimpleNamespace(add=lambda kind, **_: host.did.append(kind))
     with pytest.raises(KernelError, match="add a route"):
-        asyncio.run(switch.attach(host))
+        asyncio.run(attachment.attach(host))
     assert host.did == ["all", "save", "announce", "daemon", "routes", "look at routes"]
     assert not host.detached

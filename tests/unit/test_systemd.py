@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import systemd
+from mrcd.daemon import systemd
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_the_watchdog_is_fed_thrice_in_its_time(told: socket.socket, monkeypatch
     async def run() -> None:
         settled = asyncio.Event()
         settled.set()
-        monkeypatch.setattr("mrcd.systemd.asyncio.sleep", sleep)
+        monkeypatch.setattr("mrcd.daemon.systemd.asyncio.sleep", sleep)
         with contextlib.suppress(asyncio.CancelledError):
             await systemd.report(settled)
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mrcd import config, toml, topology
-from mrcd.topology import Plan
+from mrcd.config import cluster_file
+from mrcd.config import toml_text
+from mrcd.fabric import topology
+from mrcd.fabric.topology import Plan
 
 EXAMPLE = Path(__file__).parents[2] / "scripts/deploy/mrcd.toml"
 ODD = r"""
@@ -44,33 +46,33 @@ label = "x # y"
 
 
 def plan(text: str) -> Plan:
-    read = config.parse(text)
+    read = cluster_file.parse(text)
     return topology.plan(read, read.hosts[0].name)
 
 
-def read_again(lines: list[str]) -> config.Config:
-    return config.parse("\n".join(lines))
+def read_again(lines: list[str]) -> cluster_file.Config:
+    return cluster_file.parse("\n".join(lines))
 
 
 @pytest.mark.parametrize("text", [EXAMPLE.read_text(), ODD], ids=["example", "odd"])
 def test_what_is_printed_means_what_was_read(text: str) -> None:
     mine = plan(text)
-    assert read_again(toml.lines(toml.given(mine), defaults=False)) == mine.config
-    printed = toml.lines(toml.effective(mine), defaults=True)
+    assert read_again(toml_text.lines(toml_text.given(mine), defaults=False)) == mine.config
+    printed = toml_text.lines(toml_text.effective(mine), defaults=True)
     again = topology.plan(read_again(printed), mine.host.name)
-    assert toml.effective(again) == toml.effective(mine)
+    assert toml_text.effective(again) == toml_text.effective(mine)
     assert (again.peers, again.interfaces) == (mine.peers, mine.interfaces)
 
 
 def test_what_is_left_to_mrcd_is_worked_out() -> None:
-    document = tomllib.loads("\n".join(toml.lines(toml.effective(plan(ODD)), defaults=True)))
+    document = tomllib.loads("\n".join(toml_text.lines(toml_text.effective(plan(ODD)), defaults=True)))
     assert (document["health"]["probe_packets"], document["health"]["probe_late_ms"]) == (64, 5)  # packet granularity
     assert document["cluster"]["udp_port"] == 4797
     assert document["interfaces"]["names"] == ['e"0', "e1"]
 
 
 def test_defaults_are_marked_and_what_was_said_is_not() -> None:
-    printed = toml.lines(toml.effective(plan(ODD)), defaults=True)
+    printed = toml_text.lines(toml_text.effective(plan(ODD)), defaults=True)
     assert "udp_port = 4797  # default" in printed
     assert "probe_packets = 64  # default" in printed
     assert "t1s = 0" in printed
@@ -78,6 +80,6 @@ def test_defaults_are_marked_and_what_was_said_is_not() -> None:
 
 
 def test_only_what_was_said() -> None:
-    document = tomllib.loads("\n".join(toml.lines(toml.given(plan(ODD)), defaults=False)))
+    document = tomllib.loads("\n".join(toml_text.lines(toml_text.given(plan(ODD)), defaults=False)))
     assert document["health"] == {"grey_ratio": 1e-5, "loss_ratio": 0.5}
     assert "metrics" not in document

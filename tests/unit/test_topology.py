@@ -5,28 +5,29 @@ from ipaddress import IPv6Address, IPv6Network
 
 import pytest
 
-from mrcd import config, topology
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
 from mrcd.errors import ConfigError
-from mrcd.topology import EV, Peer, Plan
+from mrcd.fabric.topology import EV, Peer, Plan
 from tests.cluster_files import host
 
 BLOCK = IPv6Network("5f00::/32")
 
 
-def cluster(settings: str = "", places: str = "0:0 0:1 1:0 1:1", paths: str = "") -> config.Config:
+def cluster(settings: str = "", places: str = "0:0 0:1 1:0 1:1", paths: str = "") -> cluster_file.Config:
     """A cluster of hosts h0, h1, … at `places`: T0:port each."""
     hosts = ""
     for i, place in enumerate(places.split()):
         t0, port = place.split(":")
         hosts += host(i, t0=t0, port=port)
-    return config.parse(f"[cluster]\nt0s = 512\n{settings}\n{hosts}{paths}")
+    return cluster_file.parse(f"[cluster]\nt0s = 512\n{settings}\n{hosts}{paths}")
 
 
 def peer(plan: Plan, name: str) -> Peer:
     return next(p for p in plan.peers if p.host.name == name)
 
 
-def evs(c: config.Config, source: str, to: str) -> tuple[EV, ...]:
+def evs(c: cluster_file.Config, source: str, to: str) -> tuple[EV, ...]:
     return peer(topology.plan(c, source), to).evs
 
 

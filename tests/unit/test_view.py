@@ -12,8 +12,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mrcd import abi, config, cpus, install, tables, topology, view
-from mrcd.abi import EvState, Reason
+from mrcd.tables import abi
+from mrcd.config import cluster_file
+from mrcd.net import rps
+from mrcd.daemon import install
+from mrcd.tables import pinned
+from mrcd.fabric import topology
+from mrcd.view import documents as view
+from mrcd.tables.abi import EvState, Reason
 from mrcd.ctl import detach, documents
 from mrcd.errors import MachineError, UsageError
 from tests.unit.arrays import TEXT, Arrays
@@ -31,9 +37,9 @@ class Host(Arrays):
 
     def __init__(self) -> None:
         super().__init__(4, 8)
-        self.plan = topology.plan(config.parse(TEXT), "h0")
-        install.write_peers(cast(tables.Tables, self), self.plan, lambda row: None)
-        self.view = view.View(cast(tables.Tables, self), self.plan, [], Path("/nowhere"))
+        self.plan = topology.plan(cluster_file.parse(TEXT), "h0")
+        install.write_peers(cast(pinned.Tables, self), self.plan, lambda row: None)
+        self.view = view.View(cast(pinned.Tables, self), self.plan, [], Path("/nowhere"))
         self.now = time.monotonic_ns()
         for table, fields in (
             (self.evs, SENT),
@@ -219,11 +225,11 @@ def test_what_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
 def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     end: Any = SimpleNamespace(mac="02:00:00:00:00:01", ifindex=5)
-    monkeypatch.setattr(cpus, "steered", lambda _: {0, 1})
-    install.write_receiver(cast(tables.Tables, host), end, end, merging=False, xdp_too=False)
+    monkeypatch.setattr(rps, "steered", lambda _: {0, 1})
+    install.write_receiver(cast(pinned.Tables, host), end, end, merging=False, xdp_too=False)
     found = host.view._receive()
     assert found == {"interface": "mrc0", "rps_cpus": "0-1", "merging": False}
     assert documents._receive(found) == "mrc0, a flow on one of the CPUs 0-1 (RPS)"
     for known in (None, set[int]()):  # /sys is another namespace's; somebody has switched it off
-        monkeypatch.setattr(cpus, "steered", lambda _, known=known: known)
+        monkeypatch.setattr(rps, "steered", lambda _, known=known: known)
         assert host.view._receive()["rps_cpus"] is None

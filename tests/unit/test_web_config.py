@@ -15,9 +15,9 @@ import pytest
 from aiohttp import ClientConnectionError, ClientConnectorCertificateError, ClientSession, web
 from prometheus_client import CollectorRegistry, Gauge
 
-from mrcd.endpoint import application
+from mrcd.metrics.endpoint import application
 from mrcd.errors import ConfigError
-from mrcd.webconfig import WebConfig
+from mrcd.metrics.web_config import WebConfig
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 USERS = f'basic_auth_users:\n  prometheus: "{HASH}"\n'

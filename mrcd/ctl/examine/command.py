@@ -6,16 +6,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mrcd import config, features, topology
+from mrcd.config import cluster_file
+from mrcd.loader import features
+from mrcd.fabric import topology
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.examine import kernel, nics, paths, sending, sysctls
 from mrcd.ctl.examine.machine import Machine
 from mrcd.ctl.examine.result import Context, Document, Site, examine
 from mrcd.errors import MachineError, MrcdError
-from mrcd.settings import settings
-from mrcd.topology import Plan
+from mrcd.loader.settings import settings
+from mrcd.fabric.topology import Plan
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view import RUNNING_FILE
+from mrcd.view.documents import RUNNING_FILE
 
 _MODULES = (kernel, nics, sysctls, paths)  # importing them registers their checks
 
@@ -61,8 +63,8 @@ def site(plan: Plan, pins: str | None = None) -> Site:
 
 def preflight(file: Path | None, host: str | None) -> Document:
     """The checks before mrcd is installed. Raises UsageError, ConfigError."""
-    plan = topology.plan(config.load(file), host or socket.gethostname()) if file else None
-    example = plan or topology.plan(config.parse(EXAMPLE), "a")
+    plan = topology.plan(cluster_file.load(file), host or socket.gethostname()) if file else None
+    example = plan or topology.plan(cluster_file.parse(EXAMPLE), "a")
     machine = Machine(settings(example, features.kernel_has()).tobytes())
     return _document("preflight", Context(machine, site(plan) if plan else None))
 
@@ -94,7 +96,7 @@ def running(run_dir: Path) -> Site:
     path = run_dir / RUNNING_FILE
     try:
         found = json.loads(path.read_text())
-        return site(topology.plan(config.Config.model_validate(found["config"]), found["host"]), str(found["pins"]))
+        return site(topology.plan(cluster_file.Config.model_validate(found["config"]), found["host"]), str(found["pins"]))
     except (OSError, ValueError, KeyError, MrcdError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(

@@ -13,14 +13,17 @@ from pathlib import Path
 
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 
-from mrcd import drivers, features, foreign, libbpf
+from mrcd.net import drivers
+from mrcd.loader import features
+from mrcd.net import other_programs
+from mrcd.bpf import libbpf
 from mrcd.ctl.examine import netdev
-from mrcd.drivers import Device
+from mrcd.net.drivers import Device
 from mrcd.errors import MachineError, MrcdError
-from mrcd.netlink import Netlink
-from mrcd.netmessages import Link
-from mrcd.objects import object_path
-from mrcd.verify import INSTRUCTIONS_MOST, verify
+from mrcd.net.netlink import Netlink
+from mrcd.net.messages import Link
+from mrcd.bpf.object_file import object_path
+from mrcd.bpf.verify import INSTRUCTIONS_MOST, verify
 
 _SCHED_CLS, _RINGBUF, _ARRAY, _TIMER_INIT = 3, 27, 2, 169  # of enum bpf_prog_type, bpf_map_type, bpf_func_id
 _F_MMAPABLE = 1 << 10
@@ -157,7 +160,7 @@ class Machine:
         """Names of the programs at a hook ("xdp", "ingress", "egress"), in the order in which they run."""
         if os.geteuid():
             raise MachineError("only root may see which programs are attached")
-        return [name or _program(number) for number, name in foreign.programs(ifindex, where)]
+        return [name or _program(number) for number, name in other_programs.programs(ifindex, where)]
 
     def kernel_lacks(self) -> list[str]:
         """What features.py looks for and this kernel has not, in words."""
@@ -179,7 +182,7 @@ class Machine:
                 os.close(fd)
             return bool(fd >= 0)
         try:
-            foreign.tcx(_LOOPBACK, "ingress")
+            other_programs.tcx(_LOOPBACK, "ingress")
         except MrcdError:
             return False
         return True

@@ -1,10 +1,10 @@
 """Checks of the plane NICs: link, MTU, what the driver can, offloads, queues, first hops, who else is attached."""
 
 from mrcd.ctl.examine.result import Context, Outcome, Site, check, fail, passed, skip, some, warn
-from mrcd.drivers import cut, trusts_the_outer
+from mrcd.net.drivers import cut, trusts_the_outer
 from mrcd.errors import MachineError
-from mrcd.hooks import Port, choose, ports
-from mrcd.netmessages import Link
+from mrcd.net.hooks import Port, choose, ports
+from mrcd.net.messages import Link
 
 XDP_BASIC, XDP_RX_SG = 0x1, 0x20  # NETDEV_XDP_ACT_*
 _XDP_PAGE_MTU = 3498  # what one page holds, with headroom and the skb's own data: longer packets need fragments

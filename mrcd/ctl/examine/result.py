@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mrcd.config import Hook
+from mrcd.config.cluster_file import Hook
 from mrcd.errors import MrcdError
 
 if TYPE_CHECKING:

@@ -24,10 +24,14 @@ from scapy.packet import Packet, Raw
 
 from labkit import netns, progstats
 from labkit.fabric import host_table
-from mrcd import config, install, libbpf, topology, wire
-from mrcd.config import Steering
-from mrcd.dataplane import Dataplane
-from mrcd.tables import Tables, prefix_key
+from mrcd.config import cluster_file
+from mrcd.daemon import install
+from mrcd.bpf import libbpf
+from mrcd.fabric import topology
+from mrcd.fabric import wire
+from mrcd.config.cluster_file import Steering
+from mrcd.loader.dataplane import Dataplane
+from mrcd.tables.pinned import Tables, prefix_key
 
 PLANES, EVS = 4, 256
 SLOTS = EVS // PLANES
@@ -57,7 +61,7 @@ class Bare:
 
     def __init__(self, namespace: str, hosts: int, steering: Steering = "usid", program: Path | None = None) -> None:
         self.namespace, self.hosts = namespace, hosts
-        text = config.parse(cluster(hosts, steering), "the bench's cluster file")
+        text = cluster_file.parse(cluster(hosts, steering), "the bench's cluster file")
         self.plan = topology.plan(text, "h0")
         self._far = topology.plan(text, f"h{hosts - 1}")
         with contextlib.ExitStack() as undo:

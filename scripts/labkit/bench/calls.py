@@ -10,7 +10,7 @@ from collections.abc import Callable
 from labkit.bench.bare import Bare
 from labkit.bringup import REPOSITORY
 from labkit.observe import Document
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
 
 OBJECT = REPOSITORY / "build/counted.bpf.o"

@@ -12,7 +12,7 @@ from labkit.bench import pairs
 from labkit.bench.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, MRCD_ONE, OURS, PLAIN
 from labkit.bench.part import requirement
 from labkit.observe import Document
-from mrcd.config import Granularity
+from mrcd.config.cluster_file import Granularity
 from mrcd.errors import UsageError
 
 Where = Literal["direct", "lab"]

@@ -27,8 +27,8 @@ from labkit.entry import progress
 from labkit.fabric import namespace
 from labkit.flow import Flow
 from labkit.observe import Document
-from mrcd import libbpf
-from mrcd.config import Steering
+from mrcd.bpf import libbpf
+from mrcd.config.cluster_file import Steering
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
 

@@ -25,7 +25,7 @@ from labkit.patience import patience
 from labkit.stream import Result, Stream
 from mrcd.ctl.render import Column, count, table
 from mrcd.errors import MachineError
-from mrcd.objects import OVERRIDE
+from mrcd.bpf.object_file import OVERRIDE
 
 TIMES = 10
 RATE = 50_000  # packets per second

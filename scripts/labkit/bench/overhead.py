@@ -22,7 +22,7 @@ from labkit.bench.probing import Counts, Probing, Wire, total
 from labkit.entry import progress
 from labkit.flow import Flow
 from labkit.observe import Document
-from mrcd.config import Granularity
+from mrcd.config.cluster_file import Granularity
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.errors import MachineError, UsageError
 

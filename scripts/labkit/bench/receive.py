@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from labkit import netns
 from labkit.api import Lab
 from labkit.bench.candidates import OURS, pair
-from mrcd import cpus
-from mrcd.netlink import set_offload
+from mrcd.net import rps
+from mrcd.net.netlink import set_offload
 
 EQUAL, DEFAULT = "equal", "default"
 SETTINGS = (EQUAL, DEFAULT)
@@ -42,7 +42,7 @@ def interfaces(lab: Lab, host: str, candidate: str) -> list[str]:
 def _equal(lab: Lab, host: str, candidate: str) -> Iterator[None]:
     names = interfaces(lab, host, candidate)
     with lab.inside(host):
-        before = netns.swap_rps(dict.fromkeys(names, cpus.mask(cpus.online())))
+        before = netns.swap_rps(dict.fromkeys(names, rps.mask(rps.online())))
     try:
         with lab.inside(host):
             _set_gro(candidate, names, True)

@@ -22,7 +22,7 @@ from labkit.bench.run import run
 from labkit.entry import progress
 from labkit.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
-from mrcd.netlink import set_offload
+from mrcd.net.netlink import set_offload
 
 PAIRS = 8  # seven minutes; with 6, medians of one hour were 1.01 and 1.06
 FULL_PAIRS = 5

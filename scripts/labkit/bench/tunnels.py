@@ -22,8 +22,8 @@ from labkit.entry import progress
 from labkit.flow import Ends
 from labkit.observe import Document
 from mrcd.ctl.render import Column, percent, table
-from mrcd.drivers import TUNNELS as TUNNEL_OFFLOADS
-from mrcd.netlink import set_offload
+from mrcd.net.drivers import TUNNELS as TUNNEL_OFFLOADS
+from mrcd.net.netlink import set_offload
 
 ROUNDS = 8
 SECONDS = 1.0

@@ -24,12 +24,15 @@ from labkit.bench.part import SOURCE, TARGET
 from labkit.bringup import REPOSITORY
 from labkit.patience import EMULATED, patience
 from labkit.stream import Stream
-from mrcd import config, features, topology, verify
-from mrcd.abi import KernelHas
+from mrcd.config import cluster_file
+from mrcd.loader import features
+from mrcd.fabric import topology
+from mrcd.bpf import verify
+from mrcd.tables.abi import KernelHas
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.errors import MachineError
-from mrcd.objects import object_path
-from mrcd.settings import settings
+from mrcd.bpf.object_file import object_path
+from mrcd.loader.settings import settings
 
 SMALL = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2}
 SMALLEST = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
@@ -90,8 +93,8 @@ def programs(say: Say, _: Path) -> None:
 
 def variants() -> dict[str, bytes]:
     """Settings that the programs are verified with: they are constants to the verifier."""
-    small = settings(topology.plan(config.parse(EXAMPLE.replace('"srh"', '"usid"')), "a"), features.kernel_has())
-    large = settings(topology.plan(config.parse(EXAMPLE), "a"), features.kernel_has())
+    small = settings(topology.plan(cluster_file.parse(EXAMPLE.replace('"srh"', '"usid"')), "a"), features.kernel_has())
+    large = settings(topology.plan(cluster_file.parse(EXAMPLE), "a"), features.kernel_has())
     for name, number in {"classes": 1, "planes": 8, "evs_per_peer": 256, "evs_per_plane": 32}.items():
         large[name] = number
     return {"least": small.tobytes(), "all features": large.tobytes()}

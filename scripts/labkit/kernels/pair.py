@@ -22,7 +22,7 @@ from labkit.hook import Attached
 from labkit.kernels import host, machine
 from labkit.kernels.host import Host, Nic
 from labkit.kernels.packages import Kernel
-from mrcd import libbpf
+from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
 
 NAMES = ("h0", "h1")

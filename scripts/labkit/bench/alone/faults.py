@@ -17,8 +17,8 @@ from labkit.bench.alone.plan import Step
 from labkit.bench.failover.events import FLOW, Pair, Polled, Stage
 from labkit.bench.failover.tables import Bools, Cluster
 from labkit.observe import Document
-from mrcd import health
-from mrcd.abi import EvState, Reason
+from mrcd.health import hold_down
+from mrcd.tables.abi import EvState, Reason
 from mrcd.errors import MachineError
 
 WAYS: tuple[Pair, Pair] = (FLOW, FLOW[::-1])
@@ -208,7 +208,7 @@ class Run(Stage):
         for pair, evs in hit.evs.items():
             bad = self.cluster.of_evs(pair, evs, "state") == EvState.ASSUMED_BAD
             for ev, relapses in zip(np.array(evs)[bad], self.cluster.of_evs(pair, evs, "relapses")[bad], strict=True):
-                due_ns = int(health.hold_down_ns(self._health, int(relapses)))
+                due_ns = int(hold_down.hold_down_ns(self._health, int(relapses)))
                 found.append(Return(*pair, int(ev), int(relapses), due_ns))
         return found
 

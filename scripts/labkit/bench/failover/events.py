@@ -25,7 +25,7 @@ from labkit.bench.part import SOURCE, TARGET
 from labkit.entry import progress
 from labkit.flow import Flow
 from labkit.observe import Document
-from mrcd.abi import EvState
+from mrcd.tables.abi import EvState
 from mrcd.errors import MachineError
 
 BIN_NS = 10_000_000  # of the flows of holes.py,

@@ -9,7 +9,7 @@ from labkit.bench.failover.events import Event, Stage
 from labkit.bench.failover.kinds import Kind, Place
 from labkit.entry import progress
 from labkit.observe import Document
-from mrcd.abi import EvState
+from mrcd.tables.abi import EvState
 
 KIND = Kind("flapping", "a T1 forwards nothing and again everything, 13 times a minute", "t1:{plane}:{t1}")
 PERIOD_S = 60 / 13

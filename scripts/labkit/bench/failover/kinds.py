@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from labkit.bench.part import SOURCE, TARGET
 from labkit.targets import Direction
-from mrcd.config import Host
+from mrcd.config.cluster_file import Host
 
 US, MS = 1_000, 1_000_000
 HARD_CAP_S = 3.0  # what drops everything and is still used after this counts as not found

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from labkit import observe
 from labkit.api import Lab
-from mrcd import topology
-from mrcd.abi import EvState
-from mrcd.config import Host
-from mrcd.tables import Tables
+from mrcd.fabric import topology
+from mrcd.tables.abi import EvState
+from mrcd.config.cluster_file import Host
+from mrcd.tables.pinned import Tables
 
 Bools = NDArray[np.bool_]
 _WELL = (EvState.GOOD, EvState.SKIP)

@@ -26,10 +26,10 @@ from labkit.crowd import Crowd, Seen
 from labkit.entry import progress
 from labkit.observe import Document
 from labkit.progstats import Runs
-from mrcd import config
+from mrcd.config import cluster_file
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
-from mrcd.tables import Tables
+from mrcd.tables.pinned import Tables
 
 RATE = 1000  # packets per second to each
 BURSTS = {1: 1, 256: 8, 1000: 8}  # busy peers → packets of a burst: one by one, two cores do not send as many
@@ -89,7 +89,7 @@ def _run(crowd: Crowd, peers: int) -> Document:
         tables.node["probe_ifindex"] = rides
         tables.close()
     text = crowds.cluster_file(crowd.peers)
-    parsed = config.parse(text)
+    parsed = cluster_file.parse(text)
     return {
         "peers": peers,
         "asked_packets_per_s": peers * RATE,

@@ -11,7 +11,8 @@ from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LO
 from labkit.crowd import Crowd
 from labkit.entry import progress
 from labkit.observe import Document
-from mrcd import config, topology
+from mrcd.config import cluster_file
+from mrcd.fabric import topology
 from mrcd.ctl.client import Client
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
@@ -52,7 +53,7 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     run["kernel_bytes_by_type"] = probe.kernel_tables(pid)
     run["kernel_bytes"] = sum(run["kernel_bytes_by_type"].values())
     _wait_until_quiet(pid)
-    run["look_s"] = probe.look_s(crowd.pins, topology.plan(config.parse(crowds.cluster_file(peers)), crowds.HOST))
+    run["look_s"] = probe.look_s(crowd.pins, topology.plan(cluster_file.parse(crowds.cluster_file(peers)), crowds.HOST))
     progress(f"scale: {peers} peers: idle for {idle_for_s:g} s")
     before = probe.scrape(crowd)[2]
     asked = crowd.seen().requests

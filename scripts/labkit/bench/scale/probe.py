@@ -11,12 +11,12 @@ import numpy as np
 
 from labkit.crowd import Crowd
 from labkit.observe import Document
-from mrcd import grey
+from mrcd.health import grey_loss
 from mrcd.errors import MachineError
-from mrcd.events import EventLog
-from mrcd.peerwatch import PeerWatch
-from mrcd.tables import Tables
-from mrcd.topology import Plan
+from mrcd.health.events import EventLog
+from mrcd.health.peers import PeerWatch
+from mrcd.tables.pinned import Tables
+from mrcd.fabric.topology import Plan
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TABLES = "anon_inode:bpf-map"
@@ -91,7 +91,7 @@ def look_s(pins: Path, plan: Plan) -> float:
     tables = Tables(pins, writable=False)
     rows, taken = np.array([p.host.id for p in plan.peers], np.int64), []
     peerwatch = PeerWatch(plan, tables, EventLog(), lambda row: None)
-    losses = grey.Watch(plan.config.health, tables, rows)
+    losses = grey_loss.Watch(plan.config.health, tables, rows)
     peerwatch.look(rows, time.monotonic_ns())  # what is new of each peer is told once
     for _ in range(3):
         begun = time.perf_counter()

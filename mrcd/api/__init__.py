@@ -1,0 +1,1 @@
+"""The control API: HTTP and JSON on a Unix socket."""

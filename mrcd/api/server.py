@@ -1,0 +1,193 @@
+"""The control API: HTTP and JSON on a unix socket, version 1. mrcctl is its user.
+
+Errors are {"error", "hint", "exit_code"}; no exception reaches the client. Worker threads make large documents.
+"""
+
+import asyncio
+import contextlib
+import grp
+import json
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from mrcd import __version__
+from mrcd.api import request
+from mrcd.daemon import attachment
+from mrcd.tables.abi import EvState
+from mrcd.api.config import ConfigApi
+from mrcd.api.denials import SteeringApi
+from mrcd.config.cluster_file import Metrics
+from mrcd.daemon.daemon import Daemon
+from mrcd.metrics.endpoint import Endpoint
+from mrcd.errors import MrcdError, UsageError
+from mrcd.daemon.reload import Reloader
+from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
+
+log = logging.getLogger("mrcd.api.server")
+
+SOCKET = "mrcd.sock"
+GROUP = "mrcd"
+_LONGEST_WAIT_S = 60.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors as documents."""
+    try:
+        return await handler(request)
+    except MrcdError as e:
+        status = 400 if isinstance(e, UsageError) else 500
+        return _error(str(e.args[0]), e.hint, e.exit_code, status)
+    except web.HTTPException as e:
+        return _error(f"{request.method} {request.path}: {e.reason}", "is mrcctl of the same version?", 2, e.status)
+    except Exception as e:
+        log.exception("%s %s", request.method, request.path)
+        return _error(f"internal error: {e}", "the daemon's log has the details; please report it", 2, 500)
+
+
+def _error(message: str, hint: str | None, exit_code: int, status: int) -> web.Response:
+    return web.json_response({"error": message, "hint": hint, "exit_code": exit_code}, status=status)
+
+
+class Api:
+    """The handlers, over one daemon."""
+
+    def __init__(self, daemon: Daemon, reloader: Reloader) -> None:
+        self._daemon, self._reloader = daemon, reloader
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application(middlewares=[errors])
+        app.add_routes(
+            [
+                web.get("/v1/version", self.version),
+                web.get("/v1/status", self.status),
+                web.get("/v1/peers", self.peers),
+                web.get("/v1/paths", self.paths),
+                web.get("/v1/events", self.events),
+                web.get("/v1/histograms", self.histograms),
+                *SteeringApi(self._daemon.steering).routes(),
+                *ConfigApi(self._daemon, self._reloader).routes(),
+                web.post("/v1/detach", self.detach),
+                web.post("/v1/attach", self.attach),
+            ]
+        )
+        return app
+
+    async def version(self, _: web.Request) -> web.Response:
+        """Versions of the daemon, its tables and its packets."""
+        return web.json_response(
+            {
+                "version": __version__,
+                "abi_version": ABI_VERSION,
+                "wire_version": WIRE_VERSION,
+                "schema_version": SCHEMA_VERSION,
+            }
+        )
+
+    async def status(self, _: web.Request) -> web.Response:
+        """This host."""
+        document = await self._daemon.readers.read(lambda: self._daemon.view.status())
+        uptime = time.monotonic() - self._daemon.started
+        document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
+        document["last_event"] = self._daemon.events.last
+        document["denials"] = self._daemon.steering.brief()
+        return web.json_response(document)
+
+    async def peers(self, _: web.Request) -> web.Response:
+        """All peers."""
+        return await self._document(lambda: self._daemon.view.peers())
+
+    async def paths(self, request: web.Request) -> web.Response:
+        """EVs, by ?peer=, ?plane=, ?state=; with their hops by ?decode=1."""
+        peer = request.query.get("peer")
+        state = request.query.get("state")
+        if state is not None and state.upper() not in EvState.__members__:
+            raise UsageError(f"there is no EV state {state!r}", hint=f"states: {', '.join(EvState.__members__)}")
+        plane = _number(request.query.get("plane"), "plane")
+        decode = bool(_number(request.query.get("decode"), "decode"))
+        daemon, steering = self._daemon, self._daemon.steering
+        denials = steering.brief()  # here, in the loop: no denial comes or goes meanwhile
+        return await self._document(lambda: steering.explain(daemon.view.paths(peer, plane, state, decode), denials))
+
+    async def events(self, request: web.Request) -> web.Response:
+        """Events newer than ?after=, waiting up to ?wait= seconds for one."""
+        after = _number(request.query.get("after"), "after") or 0
+        try:
+            wait = min(float(request.query.get("wait", "0")), _LONGEST_WAIT_S)
+        except ValueError:
+            raise UsageError("wait is not a number of seconds") from None
+        found = await self._daemon.events.after(after, wait)
+        last_id = found[-1]["id"] if found else min(after, self._daemon.events.last_id)
+        return web.json_response({"events": found, "last_id": last_id})
+
+    async def histograms(self, _: web.Request) -> web.Response:
+        """Detection times, packets after the last known arrival, round trips."""
+        return await self._document(lambda: self._daemon.view.histograms())
+
+    async def detach(self, request: web.Request) -> web.Response:
+        """Take the data plane down."""
+        body = await request.body(request)
+        message = await attachment.detach(self._daemon, request.flag(body, "force"))
+        return web.json_response({"attached": not self._daemon.detached, "message": message})
+
+    async def attach(self, _: web.Request) -> web.Response:
+        """Bring the data plane up."""
+        message = await attachment.attach(self._daemon)
+        return web.json_response({"attached": not self._daemon.detached, "message": message})
+
+    async def _document(self, make: Callable[[], object]) -> web.Response:
+        text = await self._daemon.readers.read(lambda: json.dumps(make()))
+        return web.Response(text=text, content_type="application/json")
+
+
+def _number(text: str | None, name: str) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UsageError(f"{name} is not a number: {text!r}")
+    return int(text)
+
+
+class Servers:
+    """The control socket and the metrics endpoint. Use as an async context manager."""
+
+    def __init__(self, daemon: Daemon, run_dir: Path, metrics: Metrics, reloader: Reloader) -> None:
+        self._daemon, self._path, self._reloader = daemon, run_dir / SOCKET, reloader
+        self._endpoint = Endpoint(daemon, metrics)
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> "Servers":
+        await self._endpoint.start()
+        control = Api(self._daemon, self._reloader).application()
+        self._runner = web.AppRunner(control, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        # A socket left by a dead daemon is replaced; a living one holds the lock that main() took.
+        self._path.unlink(missing_ok=True)
+        old = os.umask(0o117)
+        try:
+            await web.UnixSite(self._runner, str(self._path)).start()
+        finally:
+            os.umask(old)
+        _share(self._path)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.shield(self._endpoint.stop())
+        if self._runner is not None:
+            await asyncio.shield(self._runner.cleanup())
+        self._path.unlink(missing_ok=True)
+
+
+def _share(path: Path) -> None:
+    """Let the group mrcd, where there is one, use the socket; only root may give it away."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError):
+            os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)

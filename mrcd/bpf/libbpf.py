@@ -1,0 +1,393 @@
+"""The few libbpf calls that mrcd needs, with errors as exceptions.
+
+The daemon reaches libbpf through bcc (`bcc.libbcc.lib` resolves the libbpf that bcc links). mrcctl
+must start fast and bcc maps all of LLVM, so it opens the same library by its own name.
+"""
+
+import contextlib
+import ctypes as ct
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mrcd.errors import KernelError, MachineError
+from mrcd.bpf.structs import LinkCreateOpts, LinkInfo, MapInfo, ProgramHead, TcHook, TcOpts, TestRunOpts
+
+Info = TypeVar("Info", bound=ct.Structure)
+
+XDP = 37
+RAW_TRACEPOINT = 23
+TCX_INGRESS = 46
+TCX_EGRESS = 47
+XDP_FLAGS_SKB_MODE = 1 << 1
+XDP_FLAGS_DRV_MODE = 1 << 2
+TC_INGRESS = 1
+TC_EGRESS = 2
+TC_REPLACE = 1
+CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # by which our filters are known
+
+
+_PRINT = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
+_SAMPLE = ct.CFUNCTYPE(ct.c_int, ct.c_void_p, ct.c_void_p, ct.c_size_t)
+
+_POINTERS = (
+    "bpf_object__open_file",
+    "bpf_object__find_map_by_name",
+    "bpf_object__find_program_by_name",
+    "bpf_object__next_map",
+    "bpf_object__next_program",
+    "bpf_map__name",
+    "bpf_program__name",
+    "bpf_map__initial_value",
+    "ring_buffer__new",
+    "bpf_object__btf",
+    "btf__load_from_kernel_by_id",
+    "btf__type_by_id",
+    "btf__name_by_offset",
+)
+_lib: Any = None
+_log: list[str] = []
+_LONGEST = 1 << 20  # bytes of one message: the verifier's log is one
+_WORDS = 12  # lines that are shown
+_DEBUG = 2  # enum libbpf_print_level
+
+
+def _print(level: int, fmt: bytes, args: int) -> int:
+    """Keep what libbpf says, to be shown only if the call fails. The verifier's reason is at the end of a long log."""
+    if level >= _DEBUG:
+        return 0  # a thousand lines at each load, none of which says what is wrong
+    text = ct.create_string_buffer(_LONGEST)
+    _libc.vsnprintf(text, ct.c_size_t(_LONGEST), fmt, ct.c_void_p(args))
+    _log.extend(text.value.decode(errors="replace").rstrip().splitlines()[-_WORDS:])
+    return 0
+
+
+_print_callback = _PRINT(_print)
+_libc = ct.CDLL(None, use_errno=True)
+
+
+def use(lib: Any) -> None:
+    """Make every function of this module go to that library handle."""
+    global _lib
+    for name in _POINTERS:
+        getattr(lib, name).restype = ct.c_void_p
+    lib.libbpf_set_print.restype = ct.c_void_p
+    lib.libbpf_set_print(_print_callback)
+    _lib = lib
+
+
+def lib() -> Any:
+    """The library handle: bcc's if the daemon has chosen it with use_bcc, else libbpf.so itself."""
+    if _lib is None:
+        try:
+            use(ct.CDLL("libbpf.so.1", use_errno=True))
+        except OSError as e:
+            raise MachineError(f"libbpf cannot be loaded: {e}", hint="apt install libbpf1") from None
+    return _lib
+
+
+def use_bcc() -> None:
+    """Load, attach and pin through bcc's binding to libbpf."""
+    try:
+        from bcc import libbcc
+    except ImportError as e:
+        raise MachineError(
+            f"bcc's Python binding is missing: {e}",
+            hint="apt install python3-bpfcc, and use a virtual environment made with --system-site-packages",
+        ) from None
+    use(libbcc.lib)
+
+
+def check(what: str, result: int | None, *, hint: str | None = None) -> int:
+    """Raise KernelError if a libbpf call failed (negative, or a null pointer), with libbpf's last words."""
+    if result is None:
+        code = ct.get_errno() or errno.EINVAL
+    elif result < 0:
+        code = -result
+    else:
+        _log.clear()
+        return result
+    words = [line for line in _log if line][-_WORDS:]
+    _log.clear()
+    raise KernelError("\n  ".join([what, *words]), code, hint=hint)
+
+
+# ---- objects ----
+
+
+def open_object(path: Path) -> int:
+    """Open a compiled object. Returns a `struct bpf_object *`."""
+    return check(f"open {path.name}", lib().bpf_object__open_file(os.fsencode(path), None))
+
+
+def load_object(obj: int) -> None:
+    """Create the maps that were not given, verify and load the programs."""
+    check("load the programs", lib().bpf_object__load(ct.c_void_p(obj)))
+
+
+def close_object(obj: int) -> None:
+    """Free the object and every descriptor that it holds."""
+    lib().bpf_object__close(ct.c_void_p(obj))
+
+
+def maps_of(obj: int) -> dict[str, int]:
+    """The maps of an object: name → `struct bpf_map *`."""
+    found: dict[str, int] = {}
+    m = lib().bpf_object__next_map(ct.c_void_p(obj), None)
+    while m:
+        found[ct.string_at(lib().bpf_map__name(ct.c_void_p(m))).decode()] = m
+        m = lib().bpf_object__next_map(ct.c_void_p(obj), ct.c_void_p(m))
+    return found
+
+
+def program_fd(obj: int, name: str) -> int:
+    """The descriptor of a loaded program (owned by the object)."""
+    prog = lib().bpf_object__find_program_by_name(ct.c_void_p(obj), name.encode())
+    check(f"find program {name}", prog)
+    return check(f"program {name}", lib().bpf_program__fd(ct.c_void_p(prog)))
+
+
+def set_map_size(m: int, entries: int) -> None:
+    """Entries of a map that is not created yet."""
+    check("size a map", lib().bpf_map__set_max_entries(ct.c_void_p(m), ct.c_uint32(entries)))
+
+
+def set_initial_value(m: int, value: bytes) -> None:
+    """Contents of a global data section (.rodata), before loading."""
+    check("set the settings", lib().bpf_map__set_initial_value(ct.c_void_p(m), value, ct.c_size_t(len(value))))
+
+
+def initial_size(m: int) -> int:
+    """Bytes of a global data section."""
+    size = ct.c_size_t()
+    check("find the settings", lib().bpf_map__initial_value(ct.c_void_p(m), ct.byref(size)))
+    return size.value
+
+
+def reuse_map(m: int, fd: int) -> None:
+    """Use an existing map instead of creating one; the caller may close `fd`."""
+    check("reuse a pinned map", lib().bpf_map__reuse_fd(ct.c_void_p(m), fd))
+
+
+def map_fd(m: int) -> int:
+    """The descriptor of a created map (owned by the object)."""
+    return check("map", lib().bpf_map__fd(ct.c_void_p(m)))
+
+
+# ---- pins ----
+
+
+def pin(fd: int, path: Path) -> None:
+    """Pin a map, program or link."""
+    check(f"pin {path}", lib().bpf_obj_pin(fd, os.fsencode(path)))
+
+
+def get(path: Path) -> int:
+    """Open a pin; the caller closes the descriptor."""
+    return check(f"open the pin {path}", lib().bpf_obj_get(os.fsencode(path)))
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a pin, in a block."""
+    fd = get(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def fill(info: Info, fd: int) -> Info:
+    """Have the kernel say what it knows of a program, map or link; returns `info`."""
+    size = ct.c_uint32(ct.sizeof(info))
+    check("ask the kernel about a BPF object", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
+    return info
+
+
+def info(fd: int) -> MapInfo:
+    """What the kernel says of a map."""
+    return fill(MapInfo(), fd)
+
+
+def map_info(fd: int) -> tuple[int, int, int]:
+    """Key size, value size (bytes) and entries of a map."""
+    found = info(fd)
+    return found.key_size, found.value_size, found.max_entries
+
+
+def link_ifindex(fd: int) -> int:
+    """The interface that a link is attached to; 0 once the interface is gone."""
+    return int(fill(LinkInfo(), fd).ifindex)
+
+
+def link_program(fd: int) -> int:
+    """The id of the program that a link attaches."""
+    return int(fill(LinkInfo(), fd).prog_id)
+
+
+def program_id(fd: int) -> int:
+    """The id of a loaded program."""
+    return int(fill(ProgramHead(), fd).id)
+
+
+# ---- attach ----
+
+
+def create_link(prog_fd: int, ifindex: int, attach_type: int, flags: int = 0) -> int:
+    """Attach a program by a link (TCX, XDP, or a raw tracepoint, of no interface); the caller pins and closes it."""
+    opts = LinkCreateOpts(sz=ct.sizeof(LinkCreateOpts), flags=flags)
+    return check("attach", lib().bpf_link_create(prog_fd, ifindex, attach_type, ct.byref(opts)))
+
+
+def update_link(link_fd: int, prog_fd: int) -> None:
+    """Replace the program of a link, without a gap."""
+    check("replace a program", lib().bpf_link_update(link_fd, prog_fd, None))
+
+
+def attach_clsact(prog_fd: int, ifindex: int, point: int, handle: int, priority: int) -> None:
+    """Attach, or replace, by a clsact filter: kernels without TCX."""
+    hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
+    result = lib().bpf_tc_hook_create(ct.byref(hook))
+    if result != -errno.EEXIST:
+        check("create a clsact qdisc", result)
+    opts = TcOpts(sz=ct.sizeof(TcOpts), prog_fd=prog_fd, flags=TC_REPLACE, handle=handle, priority=priority)
+    check("attach", lib().bpf_tc_attach(ct.byref(hook), ct.byref(opts)))
+
+
+def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
+    """Remove our filter, leaving the qdisc and foreign filters; no error if it is not there."""
+    hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
+    opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
+    result = lib().bpf_tc_detach(ct.byref(hook), ct.byref(opts))
+    if result not in (-errno.ENOENT, -errno.EINVAL, -errno.ENODEV):
+        check("detach", result)
+    _log.clear()
+
+
+def query_clsact(ifindex: int, point: int, handle: int, priority: int) -> int | None:
+    """The id of the program in our filter; None if there is no such filter."""
+    hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
+    opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
+    found = lib().bpf_tc_query(ct.byref(hook), ct.byref(opts)) == 0
+    _log.clear()
+    return int(opts.prog_id) if found else None
+
+
+# ---- elements ----
+
+_AT_ONCE = 4096
+
+
+def update_elem(fd: int, key: bytes, value: bytes) -> None:
+    """Write one element."""
+    check("write a map element", lib().bpf_map_update_elem(fd, key, value, ct.c_uint64(0)))
+
+
+def lookup_elem(fd: int, key: bytes, size: int) -> bytes | None:
+    """Read one element of `size` bytes (per-CPU maps: 8-byte aligned value × possible CPUs); None if absent."""
+    value = ct.create_string_buffer(size)
+    result = lib().bpf_map_lookup_elem(fd, key, value)
+    if result == -errno.ENOENT:
+        return None
+    check("read a map element", result)
+    return value.raw
+
+
+def lookup_all(fd: int, entries: int, value_size: int) -> bytes:
+    """Read a whole array map by one call; `value_size` as in lookup_elem. Values in the order of the keys."""
+    keys_out = (ct.c_uint32 * entries)()
+    values = ct.create_string_buffer(entries * value_size)
+    count, position = ct.c_uint32(entries), ct.c_uint32()
+    result = lib().bpf_map_lookup_batch(fd, None, ct.byref(position), keys_out, values, ct.byref(count), None)
+    if result != -errno.ENOENT:  # which says that this was the end
+        check("read a map", result)
+    if count.value != entries:
+        raise KernelError("read a map", errno.ENODATA)
+    return values.raw
+
+
+def delete_elem(fd: int, key: bytes) -> None:
+    """Delete one element; no error if it is not there."""
+    result = lib().bpf_map_delete_elem(fd, key)
+    if result != -errno.ENOENT:
+        check("delete a map element", result)
+
+
+def keys(fd: int, size: int) -> Iterator[bytes]:
+    """All keys of a map, one by one. It must not be changed meanwhile."""
+    last: bytes | None = None
+    buffer = ct.create_string_buffer(size)
+    while lib().bpf_map_get_next_key(fd, last, buffer) == 0:
+        last = buffer.raw
+        yield last
+    _log.clear()
+
+
+def count_keys(fd: int, size: int, value_size: int) -> int:
+    """How many keys a map has that is no array, some thousands by one call; nearly, if it is changed meanwhile."""
+    keys_out, values = ct.create_string_buffer(_AT_ONCE * size), ct.create_string_buffer(_AT_ONCE * value_size)
+    position, last, found, result = ct.create_string_buffer(size), None, 0, 0
+    while result == 0:
+        count = ct.c_uint32(_AT_ONCE)
+        result = lib().bpf_map_lookup_batch(fd, last, position, keys_out, values, ct.byref(count), None)
+        if result != -errno.ENOENT:  # which says that this was the end
+            check("count a map's keys", result)
+        found, last = found + count.value, position
+    return found
+
+
+def possible_cpus() -> int:
+    """Columns of a per-CPU map."""
+    return check("count the CPUs", lib().libbpf_num_possible_cpus())
+
+
+def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: int = 0) -> tuple[int, bytes]:
+    """Run a program once on `data` in this network namespace.
+
+    `ctx` is the beginning of a struct __sk_buff or xdp_md; `room` bytes are kept for the packet that
+    comes out. Returns the program's verdict and that packet.
+    """
+    out = ct.create_string_buffer(room) if room else None
+    opts = TestRunOpts(sz=ct.sizeof(TestRunOpts))
+    opts.data_in = ct.cast(ct.c_char_p(data), ct.c_void_p)
+    opts.data_size_in = len(data)
+    if out is not None:
+        opts.data_out, opts.data_size_out = ct.addressof(out), room
+    if ctx is not None:
+        opts.ctx_in, opts.ctx_size_in = ct.cast(ct.c_char_p(ctx), ct.c_void_p), len(ctx)
+    check("run a program", lib().bpf_prog_test_run_opts(prog_fd, ct.byref(opts)))
+    return opts.retval, out.raw[: opts.data_size_out] if out is not None else b""
+
+
+# ---- the ring buffer ----
+
+
+class Ring:
+    """The one consumer of a ring buffer map. Never blocks; `fileno()` is readable when there is something."""
+
+    def __init__(self, map_fd: int) -> None:
+        self._records: list[bytes] = []
+        self._callback = _SAMPLE(self._take)  # libbpf keeps its address only
+        self._ring = check("open the ring buffer", lib().ring_buffer__new(map_fd, self._callback, None, None))
+
+    def _take(self, _context: int | None, data: int, size: int) -> int:
+        self._records.append(ct.string_at(data, size))
+        return 0
+
+    def fileno(self) -> int:
+        """An epoll descriptor."""
+        return check("ring buffer", lib().ring_buffer__epoll_fd(ct.c_void_p(self._ring)))
+
+    def records(self) -> list[bytes]:
+        """Returns what came since the last call, in order."""
+        check("read the ring buffer", lib().ring_buffer__consume(ct.c_void_p(self._ring)))
+        found, self._records = self._records, []
+        return found
+
+    def close(self) -> None:
+        """Let go of it; what was not read stays for the next consumer."""
+        if self._ring:
+            lib().ring_buffer__free(ct.c_void_p(self._ring))
+            self._ring = 0

@@ -1,0 +1,57 @@
+"""Loads each program of the object alone and reports the kernel's verdict and the verifier's work."""
+
+import ctypes as ct
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrcd.bpf import libbpf
+from mrcd.bpf.info import ProgramInfo
+from mrcd.errors import KernelError
+
+INSTRUCTIONS_MOST = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS of include/linux/bpf.h, since Linux 5.2
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the kernel says of one program."""
+
+    program: str
+    instructions: int  # that the verifier walked through; 0 if it refused
+    error: str = ""  # the kernel's and the verifier's words; empty: it loads
+
+
+def programs_of(obj: int) -> dict[str, int]:
+    """The programs of an opened object: name → `struct bpf_program *`."""
+    found: dict[str, int] = {}
+    program = libbpf.lib().bpf_object__next_program(ct.c_void_p(obj), None)
+    while program:
+        found[ct.string_at(libbpf.lib().bpf_program__name(ct.c_void_p(program))).decode()] = program
+        program = libbpf.lib().bpf_object__next_program(ct.c_void_p(obj), ct.c_void_p(program))
+    return found
+
+
+def verify(path: Path, settings: bytes) -> list[Verdict]:
+    """One verdict per program of the object, in its order. `settings`: the programs' constants (mrcd/settings.py)."""
+    obj = libbpf.open_object(path)
+    try:
+        names = list(programs_of(obj))
+    finally:
+        libbpf.close_object(obj)
+    return [_verify_one(path, settings, name) for name in names]
+
+
+def _verify_one(path: Path, settings: bytes, name: str) -> Verdict:
+    obj = libbpf.open_object(path)
+    try:
+        rodata = next((m for n, m in libbpf.maps_of(obj).items() if n.endswith(".rodata")), 0)
+        if rodata:
+            libbpf.set_initial_value(rodata, settings)
+        for other, program in programs_of(obj).items():
+            libbpf.lib().bpf_program__set_autoload(ct.c_void_p(program), ct.c_bool(other == name))
+        libbpf.load_object(obj)
+        info = libbpf.fill(ProgramInfo(), libbpf.program_fd(obj, name))
+        return Verdict(name, info.verified_insns)
+    except KernelError as e:
+        return Verdict(name, 0, str(e.args[0]))
+    finally:
+        libbpf.close_object(obj)

@@ -1,0 +1,1 @@
+"""The cluster file: reads and checks it, and writes it back with its defaults."""

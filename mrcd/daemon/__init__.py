@@ -1,0 +1,1 @@
+"""The daemon: reconciles what the cluster file wants with what the kernel has."""

@@ -1,0 +1,83 @@
+"""Taking the data plane down and bringing it up again, when an administrator says so."""
+
+import asyncio
+from collections.abc import Callable
+
+from mrcd.tables import abi
+from mrcd.daemon.daemon import Daemon
+from mrcd.errors import MrcdError, UsageError
+from mrcd.tables.pinned import Tables
+
+QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
+
+
+async def detach(daemon: Daemon, force: bool) -> str:
+    """Stop spraying, here and by telling the peers; leave by plain SRv6. `force` takes mrc_pop away too,
+    after the peers have had time to notice."""
+    async with daemon.admin_lock:
+        if daemon.detached and not daemon.dataplane.pushes() and not (force and daemon.dataplane.attached()):
+            return "already detached"
+        if daemon.plan.config.cluster.steering == "ecmp" and not force:
+            raise UsageError(
+                "with steering ecmp there is no SRv6 to fall back to: peers would be cut off",
+                hint="--force does it all the same",
+            )
+        before = "detached" if daemon.detached else "attached"
+        daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
+        daemon.monitor.announce()
+        async with daemon.netlink_lock:
+            await daemon.write_routes(set(daemon.peers))  # before push goes: if this fails, detach again
+            daemon.attach_programs()  # all but push
+        quiet = await wait_quiet(daemon.tables, daemon.monitor.announce) if force else True
+        if force:
+            daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
+            daemon.checksums.restore()
+            daemon.view.hooks.clear()
+        daemon.save_running()
+        daemon.events.add("daemon", reason="admin", before=before, after="detached")
+        text = "detached: traffic takes the kernel's SRv6 routes, flow by flow"
+        if not force:
+            return text + "; mrc_pop stays for peers that have yet to notice (--force removes it)"
+        return text if quiet else text + "; some peers still spray to this host, and what they send is lost"
+
+
+async def wait_quiet(tables: Tables, tell: Callable[[], object]) -> bool:
+    """Tell the peers until no sprayed packet arrives for a while; False if they keep coming."""
+    last = -1
+    for _ in range(QUIET_TRIES):
+        tell()
+        await asyncio.sleep(QUIET_MS / 1000)
+        count = int(tables.rxs["packets"].sum())
+        if count == last:
+            return True
+        last = count
+    return False
+
+
+async def attach(daemon: Daemon) -> str:
+    """Bring the data plane up again."""
+    async with daemon.admin_lock, daemon.netlink_lock:
+        if not daemon.detached:
+            return "already attached"
+        popped = daemon.dataplane.attached()
+        daemon.tables.node["status"] = int(daemon.tables.node["status"]) & ~abi.STATUS_DETACHED
+        try:
+            daemon.attach_programs()
+        except BaseException:
+            daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
+            try:
+                if not popped:  # mrc_pop had been taken away by force
+                    daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
+                daemon.attach_programs()
+            except MrcdError:
+                daemon.attach_anew()
+            raise
+        daemon.save_running()
+        daemon.monitor.announce()
+        daemon.events.add("daemon", reason="admin", before="detached", after="attached")
+        try:
+            await daemon.write_routes(set(daemon.peers))
+        except MrcdError:
+            daemon.look_at_routes()  # it is attached: what could not be written is tried again
+            raise
+        return "attached"

@@ -1,0 +1,161 @@
+"""Write a plan into the tables. What is the same path as before keeps its counters and its state."""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.tables import abi
+from mrcd.net import drivers
+from mrcd.net.hooks import Port
+from mrcd.net.messages import Link
+from mrcd.health.probe_pace import pace
+from mrcd.fabric.paths import Block
+from mrcd.config.prefixes import Network
+from mrcd.tables.pinned import Tables, prefix_key
+from mrcd.fabric.topology import Plan
+
+_ALL_PORTS = 0xFFFF
+_AT_ONCE = 32  # peers: their EVs fit into a CPU cache
+_POLICY_SHIFT = 16
+
+
+def write_peers(
+    tables: Tables, plan: Plan, refresh: Callable[[int], None], strangers: AbstractSet[int] = frozenset()
+) -> list[int]:
+    """Configure peers and EVs. Returns the rows (host ids) of which some path is new or another.
+
+    `refresh` has the programs work out a row's usable EVs: a path leaves the rotation before it is forgotten.
+    `strangers`: rows of hosts whose id was another's; nothing of what that one said is true of them.
+    """
+    wanted = {p.host.id for p in plan.peers} - strangers
+    for row in np.flatnonzero(tables.peers["configured"]).tolist():
+        if row not in wanted:
+            for table in (tables.peers, tables.evs, tables.ledgers, tables.rounds, tables.watches):
+                table[row] = np.zeros((), table.dtype)  # not what it was received from: its base is over there
+    rows = np.array([p.host.id for p in plan.peers], np.int64)
+    turns = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
+    tables.node["idle_us"], tables.node["idle_evs"] = turns.interval_ns // 1000, turns.window
+    changed = []
+    for start in range(0, len(rows), _AT_ONCE):
+        which = np.arange(start, min(start + _AT_ONCE, len(rows)))
+        changed += _write_some(tables, plan, which, rows[which], refresh)
+    return changed
+
+
+def _write_some(
+    tables: Tables, plan: Plan, which: NDArray[np.int64], rows: NDArray[np.int64], refresh: Callable[[int], None]
+) -> list[int]:
+    """Configure the peers `which`, by their number in the plan, whose rows are `rows`."""
+    changed = []
+    wanted, addresses = plan.paths.block(which, tables.evs.shape[1]), plan.paths.addresses(which)
+    configured = tables.evs["configured"][rows] != 0
+    same = configured & wanted.configured & _are(tables, rows, wanted)
+    stale, new = configured & ~same, wanted.configured & ~same
+    records = _records(wanted)
+    for i, row in enumerate(rows.tolist()):
+        peer = tables.peers[row : row + 1].reshape(())
+        peer["address"][: addresses.shape[1]] = addresses[i]
+        peer["floor"] = plan.config.cluster.ev_min_active or default_floor(int(plan.paths.counts[which[i]]))
+        peer["slots"] = 1 + (np.flatnonzero(wanted.configured[i]) % plan.config.cluster.evs_per_plane).max()
+        if not peer["configured"]:
+            peer["ports"] = _ALL_PORTS  # until the peer says otherwise
+            peer["configured"] = 1
+        if stale[i].any():
+            tables.evs["configured"][row, stale[i]] = 0
+            refresh(row)
+            tables.evs[row, stale[i]] = np.zeros((), abi.EV)
+            tables.ledgers[row, stale[i]] = np.zeros((), abi.LEDGER)
+        if new[i].any():
+            if wanted.srh is not None:
+                _srhs(tables)[row, new[i]] = wanted.srh[i, new[i]]
+            tables.evs[row, new[i]] = records[i, new[i]]  # each in one piece: the programs may be using it
+        if stale[i].any() or new[i].any():
+            changed.append(row)
+        refresh(row)
+    return changed
+
+
+def default_floor(evs: int) -> int:
+    """`ev_min_active` when the configuration is silent: a quarter of the peer's EVs, at least one."""
+    return max(1, evs // 4)
+
+
+def _are(tables: Tables, rows: NDArray[np.int64], wanted: Block) -> NDArray[np.bool_]:
+    """Which EVs of the tables are the paths that are wanted, (peers, evs_per_peer)."""
+    same: NDArray[np.bool_] = (tables.evs["dst"][rows] == wanted.dst).all(axis=2)
+    for name, column in (("plane", wanted.plane), ("srh_len", wanted.srh_len)):
+        same &= tables.evs[name][rows] == column
+    if wanted.srh is not None:
+        beyond = np.arange(abi.SRH_MAX) >= wanted.srh_len[..., None]  # whatever a longer one has left there
+        same &= ((_srhs(tables)[rows] == wanted.srh) | beyond).all(axis=2)
+    return same
+
+
+def _records(wanted: Block) -> NDArray[np.void]:
+    """As abi.EV."""
+    made = np.zeros(wanted.configured.shape, abi.EV)
+    made["dst"], made["plane"], made["srh_len"] = wanted.dst, wanted.plane, wanted.srh_len
+    made["weight"], made["configured"] = abi.WEIGHT_FULL, wanted.configured
+    return made
+
+
+def _srhs(tables: Tables) -> NDArray[np.uint8]:
+    """(peers, evs_per_peer, SRH_MAX)"""
+    return np.asarray(tables.srhs["bytes"].reshape(*tables.evs.shape, abi.SRH_MAX))
+
+
+def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[int, str]) -> int:
+    """Configure this host's NICs. `macs`: ifindex → first hop's MAC. Returns the bitmap of the planes
+    that can send: carrier, and a resolved first hop."""
+    bitmap = 0
+    for plane in range(plan.config.cluster.planes):
+        record = tables.planes[plane : plane + 1].reshape(())
+        port = ports.get(plane)
+        if port is None:
+            record["ifindex"] = 0
+            continue
+        mac = macs.get(port.nic.ifindex)
+        record["vlan"] = port.vlan
+        record["nests"] = drivers.takes_nested(port.physical, port.device)
+        record["smac"] = _mac(port.nic.mac)
+        record["address"] = np.frombuffer(plan.addresses[plane].packed, np.uint8)
+        record["sid"] = np.frombuffer(plan.sids[plane].packed, np.uint8)
+        if mac is not None:
+            record["dmac"] = _mac(mac)
+        record["ifindex"] = port.physical.ifindex
+        if port.nic.up and port.physical.up and record["dmac"].any():
+            bitmap |= 1 << plane
+    return bitmap
+
+
+def write_receiver(tables: Tables, mrc0: Link, mrc0_peer: Link, *, merging: bool, xdp_too: bool) -> None:
+    """What receives popped packets: mrc0, from its peer. `merging`: TCP's segments get there to be merged; `xdp_too`:
+    also those that XDP has popped."""
+    node = tables.node
+    node["overlay_eth"] = np.concatenate([_mac(mrc0.mac), _mac(mrc0_peer.mac)])
+    node["merge_xdp"] = merging and xdp_too
+    node["merge_ifindex"] = mrc0_peer.ifindex if merging else 0
+    node["overlay_ifindex"] = mrc0.ifindex
+
+
+def _mac(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(bytes.fromhex(text.replace(":", "")), np.uint8)
+
+
+def prefixes(plan: Plan) -> dict[bytes, int]:
+    """The overlay trie: key of struct mrc_prefix → host id, and the policy of a class of that destination above it."""
+    named: dict[Network, tuple[int, abi.Policy]] = {}  # which comes first holds
+    for k in plan.config.classes:
+        for n in k.prefixes:
+            named.setdefault(n, (len(named), abi.Policy[k.policy.upper()]))
+    lengths = {(n.version, n.prefixlen) for n in named}
+    networks = [(n, p.host.id) for p in plan.peers for n in p.host.prefixes]
+    networks += [(n, owner) for n in named if (owner := plan.config.owner(n).id) != plan.host.id]
+    found = {}
+    for n, host_id in networks:
+        wider = [n.supernet(new_prefix=length) for v, length in lengths if v == n.version and length <= n.prefixlen]
+        _, policy = min((named[c] for c in wider if c in named), default=(0, abi.Policy.NONE))
+        found[prefix_key(n.network_address.packed, n.prefixlen)] = host_id | policy << _POLICY_SHIFT
+    return found

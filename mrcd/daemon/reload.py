@@ -1,0 +1,153 @@
+"""Another cluster file under a running data plane: the difference is applied, and nothing else is touched.
+
+A file that is wrong, or that the machine refuses, changes nothing. What the programs know of the file is fixed
+when they are loaded, so where that is other they are loaded anew and take each other's place at their hooks;
+tables of the same sizes stay, with all states and counters.
+"""
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from typing import Any
+
+from mrcd.config import cluster_file
+from mrcd.daemon import config_diff
+from mrcd.net import hooks
+from mrcd.fabric import topology
+from mrcd.daemon.daemon import Daemon
+from mrcd.loader.dataplane import Dataplane
+from mrcd.errors import MachineError, MrcdError
+from mrcd.tables.pinned import Tables
+from mrcd.fabric.topology import Plan
+
+log = logging.getLogger("mrcd.daemon.reload")
+
+
+class Reloader:
+    """Reads the file again when asked to. One per daemon."""
+
+    def __init__(self, daemon: Daemon, path: Path) -> None:
+        self.path = path
+        self._daemon = daemon
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def reload(self, *, force: bool = False) -> dict[str, Any]:
+        """Go over to what the file says now. Returns the difference as a document, with a message.
+
+        Raises UsageError for a file that is wrong or needs more than this, MachineError if the machine refuses;
+        the configuration that runs goes on then.
+        """
+        try:
+            async with self._daemon.admin_lock:
+                return await self._reload(force)
+        except MrcdError as e:
+            what = str(e.args[0])
+            self._daemon.events.add("daemon", reason="reload_refused", evidence={"error": what})
+            raise
+
+    def on_signal(self) -> None:
+        """SIGHUP: the same, and what goes wrong is in the log."""
+        task = asyncio.get_running_loop().create_task(self._try())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _try(self) -> None:
+        try:
+            await self.reload()
+        except MrcdError as e:
+            log.error("%s; the running configuration stays", e)
+        except Exception:
+            log.exception("reload")
+
+    async def _reload(self, force: bool) -> dict[str, Any]:
+        daemon, before = self._daemon, self._daemon.plan
+        plan = await asyncio.to_thread(lambda: topology.plan(cluster_file.load(self.path), before.host.name))
+        difference = await asyncio.to_thread(config_diff.compare, before, plan)
+        document = difference.document() | {"file": str(self.path), "host": plan.host.name}
+        if not difference.anything:
+            return document | {"message": "nothing to change: the file says what runs"}
+        difference.check(detached=daemon.detached, force=force)
+        await self._check_interfaces(plan)
+        await self._go_over(plan, difference)
+        daemon.events.add("daemon", reason="reloaded", evidence=_summary(difference))
+        log.info("reloaded %s", self.path)
+        done = [s for s in difference.steps() if not difference.agreed]
+        return document | {"message": "; ".join(["reloaded", *done])}
+
+    async def _check_interfaces(self, plan: Plan) -> None:
+        async with self._daemon.netlink_lock:  # the kernel refuses a second dump on one socket
+            links = await self._daemon.netlink.links()
+        if not hooks.ports(plan.interfaces, links):
+            raise MachineError(
+                f"none of the plane NICs {', '.join(plan.interfaces)} exists; nothing was changed",
+                hint="name them in [interfaces] names, or in the host's interfaces",
+            )
+
+    async def _go_over(self, plan: Plan, difference: config_diff.Difference) -> None:
+        """All or nothing: what fails half-way is undone."""
+        daemon = self._daemon
+        before, old, old_tables = daemon.plan, daemon.dataplane, daemon.tables
+        new, tables = old, old_tables
+        try:
+            if difference.programs:
+                new = old.successor(plan)
+                await _load(new)
+            if new.tables != new.pins:
+                tables = Tables(new.tables, writable=True)
+            async with daemon.netlink_lock:
+                try:
+                    await daemon.adopt(plan, new, tables)
+                except Exception as e:
+                    log.error("%s; going back to the configuration before", e.args[0] if e.args else repr(e))
+                    try:
+                        if tables is not old_tables:
+                            if new.tables == new.pins:  # committed
+                                old.pin_again()
+                            if new.changed:  # until all NICs count in the old ones again: Dataplane.taking_places
+                                tables.node["generation"] = old_tables.node["generation"] = 0
+                        await daemon.adopt(before, old, old_tables)
+                        if tables is not old_tables:
+                            tables.close()
+                    except BaseException:
+                        daemon.attach_anew()
+                        raise
+                    finally:
+                        daemon.resume()
+                    if isinstance(e, MrcdError):
+                        raise
+                    raise MachineError(f"unexpected {type(e).__name__}: {e}; the configuration before is back") from e
+        except BaseException:
+            if new is not old:
+                new.close()
+            raise
+        if new is not old:
+            old.close()
+        if tables is not old_tables:
+            old_tables.close()
+
+
+async def _load(dataplane: Dataplane) -> None:
+    """Loads the programs in a thread: the verifier takes seconds. Waits for the thread even when cancelled, as the
+    daemon stops: the object must not be closed while it is being loaded."""
+    loading = asyncio.get_running_loop().run_in_executor(None, dataplane.load)  # no task, which would be cancelled too
+    try:
+        await asyncio.shield(loading)
+    finally:
+        while not loading.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({loading})
+
+
+def _summary(d: config_diff.Difference) -> dict[str, Any]:
+    """For the log of events, where one line is enough."""
+    found = {
+        "settings": len(d.settings),
+        "hosts_added": len(d.hosts_added),
+        "hosts_removed": len(d.hosts_removed),
+        "hosts_changed": len(d.hosts_changed),
+        "evs_added": sum(p.added for p in d.peers),
+        "evs_removed": sum(p.removed for p in d.peers),
+        "evs_changed": sum(p.changed for p in d.peers),
+    }
+    return {k: v for k, v in found.items() if v} | {"programs": d.programs, "tables": d.tables}

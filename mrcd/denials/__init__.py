@@ -1,0 +1,1 @@
+"""Paths that an administrator has taken out of use."""

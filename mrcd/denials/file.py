@@ -1,0 +1,89 @@
+"""The file in which denials outlive the daemon and the host: one JSON document, replaced whole or not at all."""
+
+import contextlib
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mrcd.errors import KernelError, MachineError
+from mrcd.denials.policy import Denial, as_json, from_json
+
+_FORMAT = 1  # of the file; what mrcctl prints has a version of its own
+FILE = "denials.json"
+DEFAULT_DIR = Path("/var/lib/mrcd")
+_DEFAULT_RUN_DIR = Path("/run/mrcd")
+_MOST_BYTES = 4 << 20
+
+
+class Unreadable(MachineError):
+    """The file is there, and is not what `write` makes."""
+
+
+def directory(run_dir: Path, given: Path | None = None) -> Path:
+    """Where the file is: /var/lib/mrcd unless one is named, or beside the socket of another run directory:
+    several daemons on one machine must not share it."""
+    return given or (DEFAULT_DIR if run_dir == _DEFAULT_RUN_DIR else run_dir)
+
+
+def read(path: Path) -> list[Denial] | None:
+    """The denials; None if there is no file. Raises Unreadable."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES} bytes")
+        document = json.loads(content)
+        if not isinstance(document, dict) or document.get("schema_version") != _FORMAT:
+            raise ValueError(f"not a document of version {_FORMAT}")
+        if not isinstance(document.get("denials"), list):
+            raise ValueError("it has no list of denials")
+        return [from_json(d) for d in document["denials"]]
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise Unreadable(f"{path}: {e.strerror}") from None
+    except (ValueError, RecursionError) as e:
+        raise Unreadable(f"{path}: {e}") from None
+
+
+def write(path: Path, denials: list[Denial]) -> None:
+    """Replace the file. Raises KernelError; then the old file is as it was."""
+    new = path.with_name(path.name + ".new")
+    document = {"schema_version": _FORMAT, "denials": [as_json(d) for d in denials]}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with new.open("w", encoding="utf-8") as file:
+                json.dump(document, file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise
+        _sync(path.parent)
+    except OSError as e:
+        raise KernelError(f"write {path}", e.errno or 0, hint="make room or mend the directory") from None
+
+
+def _sync(directory_: Path) -> None:
+    """A rename is on the disk when its directory is."""
+    fd = os.open(directory_, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def set_aside(path: Path) -> Path:
+    """Keep a file that cannot be read under another name. Raises KernelError."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    kept = path.with_name(f"{path.name}.unreadable-{stamp}")
+    try:
+        path.rename(kept)
+    except OSError as e:
+        raise KernelError(f"rename {path}", e.errno or 0) from None
+    return kept

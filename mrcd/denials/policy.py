@@ -1,0 +1,366 @@
+"""What an administrator wants unused: targets → EVs, until when, and what that leaves. Pure.
+
+A denial is kept as it was said, not as the EVs that it meant at the time: paths that come later, by another
+configuration, fall under it too. A target is words that must all fit a path:
+
+    plane:P        a plane                          t1:P:S        the T1 number S of plane P
+    peer:NAME      everything to a peer             t0:P:T        the T0 number T of plane P
+    ev:N           the EVs of this number           link:P:T:S    the link between T0 T and T1 S
+    ev:PEER:N      one EV                           nic:HOST:P    a host's NIC on plane P
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from mrcd.errors import UsageError, no_peer
+from mrcd.fabric.topology import EV, Peer, Plan, t0_usid, t1_usid
+
+Rows = dict[int, list[int]]  # row (host id of the peer) → EVs
+
+REASON_MAX = 200  # characters
+DENIALS_MAX = 1000
+LONGEST_S = 366 * 86_400
+_LAST = 1e11  # Unix time, s: far, and datetime can still say it
+
+_FORMS = "t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1, nic:HOST:PLANE, plane:N, peer:NAME, ev:N or ev:PEER:N"
+_PLACE = {
+    "t1": re.compile(r"t1:(?P<plane>\d{1,9}):(?P<t1>\d{1,9})", re.ASCII),
+    "t0": re.compile(r"t0:(?P<plane>\d{1,9}):(?P<t0>\d{1,9})", re.ASCII),
+    "link": re.compile(r"link:(?P<plane>\d{1,9}):(?P<t0>\d{1,9}):(?P<t1>\d{1,9})", re.ASCII),
+    "nic": re.compile(r"nic:(?P<host>.+):(?P<plane>\d{1,9})", re.ASCII),
+}
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A switch, a link or a NIC; numbers that its kind does not have are -1."""
+
+    kind: str
+    plane: int
+    t0: int = -1
+    t1: int = -1
+    host: str = ""
+
+    def __str__(self) -> str:
+        numbers = {"t1": [self.t1], "t0": [self.t0], "link": [self.t0, self.t1]}.get(self.kind, [])
+        parts = [self.kind, self.host, self.plane] if self.kind == "nic" else [self.kind, self.plane, *numbers]
+        return ":".join(map(str, parts))
+
+
+@dataclass(frozen=True)
+class Target:
+    """The paths that fit everything that is given."""
+
+    place: Place | None = None
+    peer: str | None = None
+    plane: int | None = None
+    ev: int | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """As `parse` takes them."""
+        given = [("plane", self.plane), ("peer", self.peer), ("ev", self.ev)]
+        return [str(self.place)] * bool(self.place) + [f"{k}:{v}" for k, v in given if v is not None]
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+
+@dataclass(frozen=True)
+class Denial:
+    """One standing order. Times are Unix times in seconds; `until` is None for one without an end."""
+
+    target: Target
+    since: float
+    until: float | None = None
+    reason: str = ""
+    uid: int | None = None  # who asked; None: nobody that is known
+    drain: bool = False  # asked for by `drain`
+    forced: bool = False
+
+    def left_s(self, now: float) -> float:
+        """Seconds that it is still in force. By a clock that stands before `since` it has its whole time left:
+        a machine's clock may be wrong for a while after it has started."""
+        if self.until is None:
+            return math.inf
+        return max(0.0, min(self.until - now, self.until - self.since))
+
+
+# ---- words -----------------------------------------------------------------------------------
+
+
+def parse(words: Iterable[str]) -> Target:
+    """A target from its words, in any order. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for word in words:
+        for name, value in _read(word).items():
+            if found.setdefault(name, value) != value:
+                raise UsageError(
+                    f"{found[name]} and {value}: no path fits both",
+                    hint="all words together name one target; deny several targets one by one",
+                )
+    target = Target(**found)
+    if not found:
+        raise UsageError("say which paths", hint=_FORMS)
+    if target.place and target.plane not in (None, target.place.plane):
+        raise UsageError(f"{target.place} is not in plane {target.plane}: no path fits both")
+    return target
+
+
+def _read(word: str) -> dict[str, Any]:
+    kind, _, rest = word.partition(":")
+    if kind in _PLACE and (match := _PLACE[kind].fullmatch(word)):
+        at: dict[str, Any] = {k: v if k == "host" else int(v) for k, v in match.groupdict().items()}
+        return {"place": Place(kind, **at)}
+    if kind == "peer" and rest:
+        return {"peer": rest}
+    if kind in ("plane", "ev") and _NUMBER.fullmatch(rest):
+        return {kind: int(rest)}
+    peer, _, number = rest.rpartition(":")
+    if kind == "ev" and peer and _NUMBER.fullmatch(number):
+        return {"peer": peer, "ev": int(number)}
+    raise UsageError(f"{word!r} names no target", hint=_FORMS)
+
+
+def duration_s(text: str) -> float:
+    """Seconds of "90s", "30m", "1h30m", "2d". Raises UsageError."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    parts = match.groups() if match and text.strip() else ()
+    seconds = sum(int(n) * size for n, size in zip(parts, (86_400, 3600, 60, 1), strict=False) if n)
+    if not 0 < seconds <= LONGEST_S:
+        raise UsageError(f"{text!r} is not a time", hint="like 90s, 30m, 1h30m or 2d; at most 366d")
+    return float(seconds)
+
+
+def checked_reason(text: str) -> str:
+    """A reason that is fit to be shown. Raises UsageError."""
+    if len(text) > REASON_MAX or not text.isprintable():
+        raise UsageError(f"a reason is one line of at most {REASON_MAX} printable characters")
+    return text.strip()
+
+
+# ---- targets and paths -----------------------------------------------------------------------
+
+
+def selected(plan: Plan, target: Target) -> Rows:
+    """The EVs that a target means now; rows without any are left out."""
+    found: Rows = {}
+    for peer in plan.peers:
+        if target.peer in (None, peer.host.name):
+            evs = [e.ev for e in peer.evs if _fits(plan, peer, e, target)]
+            if evs:
+                found[peer.host.id] = evs
+    return found
+
+
+def _fits(plan: Plan, peer: Peer, e: EV, target: Target) -> bool:
+    if target.plane not in (None, e.plane) or target.ev not in (None, e.ev):
+        return False
+    return target.place is None or _goes_by(plan, peer, e, target.place)
+
+
+def _goes_by(plan: Plan, peer: Peer, e: EV, place: Place) -> bool:
+    if e.plane != place.plane:
+        return False
+    if place.kind == "nic":
+        return place.host in (plan.host.name, peer.host.name)
+    at_an_end = place.t0 in (plan.host.t0, peer.host.t0)
+    if place.kind == "t0" and at_an_end:
+        return True
+    if e.usids:  # computed: T0 [· T1 · T0] · host
+        return place.kind != "t0" and e.t1 == place.t1 and (place.kind == "t1" or at_an_end)
+    hops = _hops(plan, peer, e)
+    t0, t1 = t0_usid(place.plane, max(place.t0, 0)), t1_usid(place.plane, max(place.t1, 0))
+    if place.kind == "link":
+        return any({a, b} == {t0, t1} for a, b in itertools.pairwise(hops))
+    return (t1 if place.kind == "t1" else t0) in hops
+
+
+def _hops(plan: Plan, peer: Peer, e: EV) -> list[int]:
+    """The switches that a listed path goes by, as uSIDs, with both ends' T0s, which it need not name."""
+    block = plan.config.cluster.block
+    words = [int(s) >> (80 - 16 * i) & 0xFFFF for s in e.segments if s in block for i in range(6)]
+    usids = [u for u in words if 0x4000 <= u < 0xC000]
+    if not usids:
+        return []
+    first, last = t0_usid(e.plane, plan.host.t0), t0_usid(e.plane, peer.host.t0)
+    return [first] * (usids[0] != first) + usids + [last] * (usids[-1] != last)
+
+
+def check(plan: Plan, target: Target) -> None:
+    """Whether there can be such paths. A switch that none of this host's paths uses is right: paths may come.
+    Raises UsageError."""
+    c = plan.config.cluster
+    names = [p.host.name for p in plan.peers]
+    if target.peer is not None and target.peer not in names:
+        raise no_peer(target.peer, sorted(names))
+    place = target.place
+    plane = target.plane if place is None else place.plane
+    if plane is not None and plane >= c.planes:
+        raise UsageError(f"there is no plane {plane}", hint=f"planes: 0 to {c.planes - 1}")
+    if place is not None:
+        _check_place(plan, place)
+    if target.ev is not None and not selected(plan, target):
+        raise UsageError("no path fits that choice", hint="`mrcctl paths` lists them")
+
+
+def _check_place(plan: Plan, place: Place) -> None:
+    c = plan.config.cluster
+    if place.kind == "nic":
+        if place.host not in {plan.host.name, *(p.host.name for p in plan.peers)}:
+            raise UsageError(f"there is no host {place.host!r}", hint="nic:HOST:PLANE, by the host's name in the file")
+        return
+    if c.steering == "ecmp" and place.kind in ("t1", "link"):
+        raise UsageError(
+            f"{place}: with steering ecmp the switches choose the T1, so no EV belongs to one",
+            hint="deny a plane, a T0 or a NIC, or take the switch out of the fabric's own routing",
+        )
+    for name, number, size in (("T0", place.t0, c.t0s), ("T1", place.t1, c.t1s)):
+        if number >= size and not selected(plan, Target(place)):  # listed paths may use others
+            raise UsageError(f"{place}: the fabric has no {name} {number}", hint=f"{name}s: 0 to {size - 1}")
+
+
+def covers(plan: Plan, wide: Target, narrow: Target) -> bool:
+    """Whether every path that could fit `narrow` fits `wide` too, by what the words mean."""
+    return _said(plan, wide) <= _said(plan, narrow) | _implied(plan, narrow)
+
+
+def _said(plan: Plan, t: Target) -> set[tuple[str, object]]:
+    given = {"peer": t.peer, "plane": t.plane, "ev": t.ev, "place": t.place}
+    if t.place and t.place.kind == "nic" and t.place.host == plan.host.name:
+        given |= {"plane": t.place.plane, "place": None}  # the own NIC is the plane
+    return {(k, v) for k, v in given.items() if v is not None}
+
+
+def _implied(plan: Plan, t: Target) -> set[tuple[str, object]]:
+    found: set[tuple[str, object]] = set()
+    if t.ev is not None:
+        found.add(("plane", t.ev // plan.config.cluster.evs_per_plane))
+    if t.place:
+        found.add(("plane", t.place.plane))
+        if t.place.kind == "nic" and t.place.host != plan.host.name:
+            found.add(("peer", t.place.host))
+        if t.place.kind == "link":
+            found |= {("place", Place("t1", t.place.plane, t1=t.place.t1))}
+            found |= {("place", Place("t0", t.place.plane, t0=t.place.t0))}
+    if t.peer is not None:
+        planes = [v for k, v in found | {("plane", t.plane)} if k == "plane"]
+        found |= {("place", Place("nic", int(str(p)), host=t.peer)) for p in planes if p is not None}
+    return found
+
+
+def described(plan: Plan, rows: Mapping[int, Iterable[int]]) -> list[Target]:
+    """Targets that mean exactly these EVs now, in few words: of denials of which only the EVs are known."""
+    left = {(row, ev) for row, evs in rows.items() for ev in evs}
+    every = {p.host.name: {(p.host.id, e.ev): e.plane for e in p.evs} for p in plan.peers}
+    wide = [Target(plane=p) for p in range(plan.config.cluster.planes)]
+    wide += [Target(peer=name) for name in every]
+    wide += [Target(peer=name, plane=p) for name in every for p in range(plan.config.cluster.planes)]
+    found = []
+    for target in wide:
+        names = [target.peer] if target.peer else list(every)
+        means = {at for n in names for at, plane in every[n].items() if target.plane in (None, plane)}
+        if means and means <= left:
+            found.append(target)
+            left -= means
+    names_of = {p.host.id: p.host.name for p in plan.peers}
+    return found + [Target(peer=names_of[row], ev=ev) for row, ev in sorted(left) if row in names_of]
+
+
+# ---- the floor -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Short:
+    """A peer that a denial would leave with too few EVs."""
+
+    peer: str
+    left: int  # usable ones
+    evs: int
+    floor: int
+
+    def __str__(self) -> str:
+        return f"{self.peer} with {self.left} of {self.evs} (ev_min_active {self.floor})"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The EVs of a peer before a denial."""
+
+    peer: str
+    floor: int
+    evs: frozenset[int] = field(default_factory=frozenset)
+    denied: frozenset[int] = field(default_factory=frozenset)
+    well: frozenset[int] = field(default_factory=frozenset)  # GOOD or SKIP
+
+
+def short(peers: Iterable[tuple[Standing, Iterable[int]]]) -> list[Short]:
+    """Which peers would fall below their floor if these EVs were denied too.
+
+    Both what is well now and what could be is held against it. What is below already may go on losing
+    EVs that carry nothing: denying a switch that has failed must not need force.
+    """
+    found = []
+    for p, wanted in peers:
+        new = frozenset(wanted) & p.evs - p.denied
+        possible, well = p.evs - p.denied, p.well - p.denied
+        if any(now & new and len(now - new) < p.floor for now in (possible, well)):
+            found.append(Short(p.peer, len(well - new), len(p.evs), p.floor))
+    return found
+
+
+# ---- as JSON ---------------------------------------------------------------------------------
+
+
+def as_json(d: Denial) -> dict[str, Any]:
+    """For the state file."""
+    plain = {"since": d.since, "until": d.until, "reason": d.reason, "uid": d.uid}
+    return {"target": d.target.words, "drain": d.drain, "forced": d.forced} | plain
+
+
+def from_json(document: Any) -> Denial:
+    """Back again. Raises ValueError for anything that `as_json` would not have made."""
+    if not isinstance(document, dict):
+        raise ValueError("a denial is not an object")
+    try:
+        words, since, until = document["target"], document["since"], document["until"]
+        uid, reason = document["uid"], document["reason"]
+        kinds: list[tuple[object, tuple[type, ...]]] = [
+            (since, (int, float)), (until, (int, float, type(None))), (uid, (int, type(None))), (reason, (str,)),
+            (document["drain"], (bool,)), (document["forced"], (bool,)), (words, (list,)),
+        ]  # fmt: skip
+        if not all(type(value) in types for value, types in kinds) or not all(type(w) is str for w in words):
+            raise ValueError("a denial has fields of other kinds")
+        if not all(0 <= t < _LAST for t in (since, until or 0)):
+            raise ValueError("a denial's times are no times")
+        target = parse(words)
+        return Denial(target, since, until, checked_reason(reason), uid, document["drain"], document["forced"])
+    except KeyError as e:
+        raise ValueError(f"a denial has no {e}") from None
+    except UsageError as e:
+        raise ValueError(e.args[0]) from None
+
+
+def brief(d: Denial, left_s: float) -> dict[str, Any]:
+    """A denial as JSON. Times are UTC."""
+    return {
+        "target": str(d.target),
+        "action": "drain" if d.drain else "deny",
+        "reason": d.reason,
+        "uid": d.uid,
+        "since": _iso(d.since),
+        "until": None if d.until is None else _iso(d.until),
+        "remaining_s": None if math.isinf(left_s) else round(max(0.0, left_s), 3),
+        "forced": d.forced,
+    }
+
+
+def _iso(when: float) -> str:
+    return datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")

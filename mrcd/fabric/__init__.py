@@ -1,0 +1,1 @@
+"""The fabric in numbers: hosts, switches, uSIDs, EVs, packets. Pure."""

@@ -1,0 +1,178 @@
+"""The packets of mrcd in scapy's words (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_abi.h).
+
+Dissecting captures, and building what the programs ought to send. No other module of mrcd imports
+scapy, which takes a second.
+"""
+
+from typing import Any
+
+from scapy.fields import (
+    ByteEnumField,
+    ByteField,
+    FlagsField,
+    IntField,
+    LongField,
+    PacketListField,
+    ShortField,
+    StrFixedLenField,
+    XIntField,
+    XLongField,
+    XShortField,
+)
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Packet, Padding, Raw, bind_layers, split_layers
+
+from mrcd.tables import abi
+from mrcd.config.cluster_file import Cluster
+from mrcd.fabric.topology import EV, Plan
+
+UDP_PORT: int = Cluster.model_fields["udp_port"].default
+HOP_LIMIT = 64
+ECT_0 = 2  # RFC 3168 §5
+DATA, PROBE_REQUEST, PROBE_REPLY = 1, 2, 3  # enum mrc_type
+ASIDE = 0x2  # MRC_FLAG_ASIDE
+TYPES = {DATA: "data", PROBE_REQUEST: "probe request", PROBE_REPLY: "probe reply"}
+
+
+class MRC(Packet):  # type: ignore[misc]
+    """struct mrc_hdr: behind UDP, in front of an inner IP packet or a probe."""
+
+    name = "MRC"
+    fields_desc = (
+        ByteField("version", abi.WIRE_VERSION),
+        ByteEnumField("type", DATA, TYPES),
+        FlagsField("flags", 0, 8, ["retransmission", "aside", *(f"bit{i}" for i in range(2, 8))]),
+        ByteField("reserved", 0),
+        ShortField("sender", 0),
+        ShortField("ev", 0),
+        IntField("seq", 0),
+        ShortField("segments", 1),
+        ShortField("receiver", 0),
+        LongField("tx_ns", 0),
+        XLongField("auth", 0),
+    )
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        """An inner IP packet by its version, or a probe by the type."""
+        if self.type in (PROBE_REQUEST, PROBE_REPLY):
+            return MRCProbe
+        version = payload[0] >> 4 if self.type == DATA and payload else 0
+        found: type[Packet] = {4: IP, 6: IPv6}.get(version, Raw)
+        return found
+
+    def mysummary(self) -> str:
+        """One line of a packet list."""
+        kind = TYPES.get(self.type, f"type {self.type}")
+        text = f"MRC {kind} from host {self.sender} to {self.receiver} EV {self.ev}"
+        if self.type == DATA:
+            text += f" seq {self.seq}" + (f" × {self.segments}" if self.segments != 1 else "")
+        return text
+
+    def _do_summary(self) -> tuple[int, str, list[Any]]:
+        """Scapy shows the innermost layer that has something to say; the path is worth its place too."""
+        _, inner, needed = self.payload._do_summary()
+        return 1, f"{self.mysummary()} / {inner}" if inner else self.mysummary(), needed
+
+
+class MRCProbe(Packet):  # type: ignore[misc]
+    """struct mrc_probe: behind MRC in requests and replies; a report follows if `counts` is not 0."""
+
+    name = "MRC probe"
+    fields_desc = (
+        IntField("seq", 0),
+        XShortField("ports", 0),
+        XShortField("status", 0),
+        XIntField("generation", 0),
+        IntField("round", 0),
+        ShortField("first", 0),
+        ShortField("counts", 0),
+        IntField("reserved", 0),
+        LongField("tx_ns", 0),
+    )
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        """A report, or padding."""
+        found: type[Packet] = MRCReport if self.counts else Padding
+        return found
+
+    def mysummary(self) -> str:
+        """One line of a packet list."""
+        return f"probe {self.seq}"
+
+
+class MRCCount(Packet):  # type: ignore[misc]
+    """struct mrc_count: what has arrived on one EV."""
+
+    name = "MRC count"
+    fields_desc = (IntField("packets", 0), ShortField("probes", 0), ShortField("ce", 0))
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """The next count follows."""
+        return b"", s
+
+
+class MRCReport(Packet):  # type: ignore[misc]
+    """Behind a probe that asks for a report, or brings one: ballast, then a count per EV."""
+
+    name = "MRC report"
+    fields_desc = (
+        StrFixedLenField("ballast", bytes(abi.BALLAST), abi.BALLAST),
+        PacketListField("records", [], MRCCount, count_from=lambda report: report.underlayer.counts),
+    )
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """Nothing follows a report but padding."""
+        return b"", s
+
+    def mysummary(self) -> str:
+        """One line of a packet list."""
+        probe = self.underlayer
+        which = f" {probe.round} from EV {probe.first}" if isinstance(probe, MRCProbe) else ""
+        return f"report{which}: {len(self.records)} EVs"
+
+
+def bind(udp_port: int = UDP_PORT) -> None:
+    """Take UDP packets to this port, and to no other, as MRC; set the port where MRC is put on UDP."""
+    for rule in [r for r, layer in UDP.payload_guess if layer is MRC]:
+        split_layers(UDP, MRC, **rule)
+    bind_layers(UDP, MRC, dport=udp_port)
+
+
+bind()
+
+
+def outer(
+    plan: Plan, path: EV, payload: Packet, *, smac: str, dmac: str, vlan: int = 0, mrc: dict[str, Any] | None = None
+) -> Packet:
+    """What the host of `plan` puts on the wire to send an IP packet or an MRCProbe by `path`.
+
+    `mrc` sets fields of the MRC header; the type has to be named for probe replies only. Headers as
+    in H.Encaps.Red (RFC 8986 §5.2): the first segment is the destination, the SRH holds the others
+    backwards, DSCP and ECN are the inner packet's (RFC 6040 §4.1), the UDP checksum is zero.
+    """
+    kind = PROBE_REQUEST if isinstance(payload, MRCProbe) else DATA
+    header = MRC(**{"type": kind, "sender": plan.host.id, "receiver": path.peer_id, "ev": path.ev, **(mrc or {})})
+    first, *others = (str(s) for s in path.segments)
+    frame = Ether(src=smac, dst=dmac)
+    if vlan:
+        frame /= Dot1Q(vlan=vlan)
+    frame /= IPv6(
+        src=str(plan.addresses[path.plane]),
+        dst=first,
+        tc=_traffic_class(payload),
+        fl=path.ev,
+        hlim=HOP_LIMIT,
+    )
+    if others:
+        last = len(others) - 1
+        frame /= IPv6ExtHdrSegmentRouting(nh=17, addresses=others[::-1], segleft=len(others), lastentry=last)
+    return frame / UDP(sport=abi.SPORT_BASE + path.ev, dport=plan.config.cluster.udp_port, chksum=0) / header / payload
+
+
+def _traffic_class(payload: Packet) -> int:
+    """DSCP and ECN of an IP packet; for probes ECT(0): queues that mark are not to drop them."""
+    if isinstance(payload, IP):
+        return int(payload.tos)
+    return int(payload.tc) if isinstance(payload, IPv6) else ECT_0

@@ -1,0 +1,30 @@
+"""The hold-down of failed EVs, and the types of what the daemon reads of peers' EVs. Pure.
+
+The programs have every deadline: see bpf/tick.h.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.config.cluster_file import Health
+
+_MS = 1_000_000
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Records = NDArray[np.void]  # of abi.EV or abi.LEDGER
+
+
+def hold_down_ns(settings: Health, relapses: NDArray[Any] | int) -> Ints:
+    """Return how long an EV must have been without loss to return: doubles with each relapse up to the cap."""
+    doubled = settings.hold_down_ms * 2.0 ** np.clip(np.asarray(relapses, np.int64) - 1, 0, 40)
+    return np.asarray(np.minimum(doubled, settings.hold_down_max_ms) * _MS, np.int64)
+
+
+def some(records: Records, which: Bools) -> Records:
+    """Copies of some rows of contiguous records: word by word, for numpy copies records field by field."""
+    if which.all():
+        return records
+    return records.view(np.uint64)[which].view(records.dtype)

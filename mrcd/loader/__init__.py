@@ -1,0 +1,1 @@
+"""Loads, pins, attaches and replaces the programs."""

@@ -1,0 +1,1 @@
+"""Interfaces, addresses, routes, hooks and sysctls of this host."""

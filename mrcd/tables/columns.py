@@ -1,0 +1,48 @@
+"""Reads single fields of all EVs of many peers from the tables, as arrays. Pure."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.tables.abi import EV_WORDS
+
+
+class Columns:
+    """Some rows of a table. Each field is copied when it is asked for: all fields would be as large as the table."""
+
+    def __init__(self, records: NDArray[np.void], rows: NDArray[np.int64], used: slice) -> None:
+        self._records, self._rows, self._used = records, rows, used
+
+    def __getitem__(self, field: str) -> NDArray[Any]:
+        return np.asarray(self._records[field][self._rows, self._used])
+
+    def record(self, row: int, ev: int) -> np.void:
+        """Returns one record, by its place among these rows."""
+        found: np.void = self._records[self._rows[row], ev]
+        return found
+
+
+def ev_bits(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Returns a 0 or 1 per EV, (peers, 64 × words), of mrc_peer.usable, (peers, words)."""
+    octets = words.astype("<u8").view(np.uint8).reshape(len(words), 8 * EV_WORDS)
+    return np.unpackbits(octets, axis=1, bitorder="little")
+
+
+def settled(ledgers: Any) -> tuple[Any, Any]:
+    """Returns the judged data packets of EVs, and the lost ones of these, over all generations of the peer's tables,
+    from abi.LEDGER. The programs write meanwhile: `judged` is read once, and bounds `lost`."""
+    lost, judged = ledgers["lost_before"] + ledgers["deficit"], ledgers["judged"]
+    return judged, np.minimum(lost, judged)
+
+
+def medians(values: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Returns the median of the chosen values of each row, (rows,); NaN for a row without any."""
+    found = np.full(len(values), np.nan)
+    some = np.where(which, values, np.inf)  # sorted behind the others
+    some.sort(axis=1)
+    count = which.sum(axis=1)
+    rows = np.flatnonzero(count)
+    low, high = (some[rows, middle[rows]] for middle in ((count - 1) // 2, count // 2))
+    found[rows] = (low + high) / 2
+    return found

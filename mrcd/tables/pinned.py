@@ -1,0 +1,187 @@
+"""The pinned tables as numpy arrays: no system call and no copy per entry."""
+
+import contextlib
+import errno
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.tables import abi
+from mrcd.bpf import btf
+from mrcd.bpf import libbpf
+from mrcd.bpf import ring_buffer
+from mrcd.errors import KernelError, MachineError
+
+
+class Tables:
+    """Views of the mapped tables; the arrays change as the programs count.
+
+    evs   (peers, evs_per_peer) abi.EV        ledgers (peers, evs_per_peer) abi.LEDGER
+    peers (peers,) abi.PEER                   rxs     (peers, evs_per_peer) abi.RX
+    node  () abi.NODE                         rounds  (peers,) abi.ROUNDS
+    planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
+    watches (peers,) abi.WATCH                clock   () abi.CLOCK
+    """
+
+    def __init__(self, pins: Path, *, writable: bool) -> None:
+        self._pins = pins
+        self._maps: list[mmap.mmap] = []
+        self.peers = self._map("mrc_peers", writable)
+        n = len(self.peers)
+        self.evs = self._map("mrc_evs", writable).reshape(n, -1)
+        self.ledgers = self._map("mrc_ledgers", writable).reshape(n, -1)
+        self.rxs = self._map("mrc_rxs", writable).reshape(n, -1)
+        self.rounds = self._map("mrc_rounds", writable)
+        self.srhs = self._map("mrc_srhs", writable)
+        self.planes = self._map("mrc_planes", writable)
+        self.node = self._map("mrc_node", writable)[0:1].reshape(())
+        self.watches = self._map("mrc_watches", writable)
+        self.clock = self._map("mrc_clock", writable)[0:1].reshape(())
+        self._drops = libbpf.get(pins / "mrc_drops")
+        self._histograms = libbpf.get(pins / "mrc_histograms")
+        self._prefixes = libbpf.get(pins / "mrc_prefixes")
+        self._events = libbpf.get(pins / "mrc_events")
+        self._transitions = libbpf.get(pins / "mrc_transitions")
+        self._probes_sent = libbpf.get(pins / "mrc_probes_sent")
+        self._unsent = libbpf.get(pins / "mrc_unsent_packets")
+
+    def _map(self, name: str, writable: bool) -> NDArray[np.void]:
+        path = self._pins / name
+        if not path.exists():
+            raise MachineError(f"no table is pinned at {path}", hint="start mrcd; it makes the tables")
+        with libbpf.opened(path) as fd:
+            _, value_size, entries = libbpf.map_info(fd)
+            dtype = abi.MAPS[name]
+            if value_size != dtype.itemsize:
+                raise MachineError(
+                    f"table {name} has entries of {value_size} bytes, this version knows {dtype.itemsize}",
+                    hint="the tables are of another version of mrcd; use the mrcctl that belongs to it",
+                )
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            area = mmap.mmap(fd, _pages(entries * value_size), flags=mmap.MAP_SHARED, prot=access)
+        self._maps.append(area)
+        return np.frombuffer(area, dtype=dtype, count=entries)
+
+    def drops(self) -> dict[str, int]:
+        """Dropped packets by reason, over all CPUs."""
+        cpus = libbpf.possible_cpus()
+        found = {}
+        for reason in abi.Drop:
+            if reason is not abi.Drop.NONE:
+                raw = libbpf.lookup_elem(self._drops, struct.pack("I", reason), 8 * cpus)
+                found[reason.text] = sum(struct.unpack(f"{cpus}Q", raw)) if raw else 0
+        return found
+
+    def probes_sent(self) -> dict[str, int]:
+        """Probe requests by kind, over all CPUs."""
+        raw = libbpf.lookup_all(self._probes_sent, len(abi.ProbeKind), 8 * libbpf.possible_cpus())
+        counts = np.frombuffer(raw, np.uint64).reshape(len(abi.ProbeKind), -1).sum(axis=1).tolist()
+        return {kind.text: count for kind, count in zip(abi.ProbeKind, counts, strict=True)}
+
+    def unsent_packets(self) -> list[int]:
+        """Data packets that each plane's NIC, or its queueing discipline, dropped before they were on the wire."""
+        raw = libbpf.lookup_all(self._unsent, abi.MAX_PLANES, 8 * libbpf.possible_cpus())
+        return [int(n) for n in np.frombuffer(raw, np.uint64).reshape(abi.MAX_PLANES, -1).sum(axis=1)]
+
+    def histograms(self) -> NDArray[np.uint64]:
+        """Counts over all CPUs, (abi.HISTOGRAMS, abi.BUCKETS)."""
+        entries = abi.HISTOGRAMS * abi.BUCKETS
+        raw = libbpf.lookup_all(self._histograms, entries, 8 * libbpf.possible_cpus())
+        counts = np.frombuffer(raw, np.uint64).reshape(abi.HISTOGRAMS, abi.BUCKETS, -1)
+        return np.asarray(counts.sum(axis=2, dtype=np.uint64))
+
+    def fill(self) -> dict[str, tuple[int, int]]:
+        """Entries in use, and entries there are, by what they hold; of events: bytes that nobody has read yet."""
+        _, value_size, size = libbpf.map_info(self._prefixes)
+        return {
+            "peers": (int((self.peers["configured"] != 0).sum()), self.peers.size),
+            "evs": (int((self.evs["configured"] != 0).sum()), self.evs.size),
+            "prefixes": (libbpf.count_keys(self._prefixes, abi.PREFIX.itemsize, value_size), size),
+            "events": ring_buffer.fill(self._events),
+        }
+
+    def unread_events(self) -> NDArray[np.void]:
+        """What the programs have told and nobody has read yet, as abi.EVENT; it stays unread."""
+        return np.frombuffer(b"".join(ring_buffer.unread(self._events)), abi.EVENT)
+
+    def transitions(self) -> NDArray[np.void]:
+        """Changes of state over all CPUs as abi.CHANGES, (EvState that came, Reason)."""
+        shape = (len(abi.EvState), len(abi.Reason))
+        cpus = libbpf.possible_cpus()
+        raw = libbpf.lookup_all(self._transitions, shape[0] * shape[1], abi.CHANGES.itemsize * cpus)
+        each = np.frombuffer(raw, abi.CHANGES).reshape(*shape, cpus)
+        found = np.zeros(shape, abi.CHANGES)
+        for name in abi.CHANGES.names or ():
+            found[name] = each[name].sum(axis=2, dtype=np.uint64)
+        return found
+
+    def close(self) -> None:
+        """Unmap. The arrays must not be used afterwards."""
+        for name in ("peers", "evs", "ledgers", "rxs", "rounds", "srhs", "planes", "node", "watches", "clock"):
+            with contextlib.suppress(AttributeError):
+                delattr(self, name)
+        for area in self._maps:
+            with contextlib.suppress(BufferError):  # a caller still holds a view: freed with it
+                area.close()
+        self._maps.clear()
+        for fd in (
+            self._drops,
+            self._histograms,
+            self._prefixes,
+            self._events,
+            self._transitions,
+            self._probes_sent,
+            self._unsent,
+        ):
+            os.close(fd)
+
+
+def is_detached(record: np.void | NDArray[np.void]) -> bool:
+    """Whether an administrator has taken a data plane down: this host's (mrc_node), or a peer's (mrc_peer)."""
+    return bool(int(record["status"]) & abi.STATUS_DETACHED)
+
+
+_ARRAY = 2  # enum bpf_map_type
+_ONLY_KEY = struct.pack("I", 0)
+
+
+def read_node(pin: Path) -> NDArray[np.void]:
+    """Return a copy of a pinned mrc_node of any version, with the fields that BTF names. Raises KernelError."""
+    with libbpf.opened(pin) as fd:
+        return _node(fd, pin)
+
+
+def change_field(pin: Path, field: str, change: Callable[[int], int]) -> int:
+    """Change a field of a pinned mrc_node of any version. Returns the value before; raises KernelError."""
+    with libbpf.opened(pin) as fd:
+        node = _node(fd, pin)
+        if field not in (node.dtype.names or ()):
+            raise KernelError(f"{pin} has no field {field}", errno.EINVAL)
+        before = int(node[field])
+        node[field] = change(before)
+        libbpf.update_elem(fd, _ONLY_KEY, node.tobytes())
+    return before
+
+
+def _node(fd: int, pin: Path) -> NDArray[np.void]:
+    found = libbpf.info(fd)
+    layout = btf.values(fd) if (found.type, found.name) == (_ARRAY, b"mrc_node") else None
+    if layout is None or layout.itemsize != found.value_size:
+        raise KernelError(f"{pin} is no mrc_node", errno.EINVAL)
+    return np.frombuffer(libbpf.lookup_elem(fd, _ONLY_KEY, found.value_size) or b"", layout)[0:1].reshape(()).copy()
+
+
+def _pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def prefix_key(address: bytes, prefixlen: int) -> bytes:
+    """Key of the overlay trie for a network address of 4 or 16 bytes."""
+    if len(address) == 4:
+        address, prefixlen = bytes(10) + b"\xff\xff" + address, prefixlen + 96
+    return struct.pack("I", prefixlen) + address

@@ -1,0 +1,90 @@
+"""Records of the tables as fields with names, values and what they mean, for `mrcctl bpf dump`. Pure."""
+
+from ipaddress import IPv6Address
+from typing import Any
+
+import numpy as np
+
+from mrcd.tables.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
+
+# CLOCK_MONOTONIC of this host; lag_ns and sent_ns too. Others ending in _ns are durations, or a peer's clock.
+_MOMENTS = {
+    *("state_since_ns", "probe_after_ns", "probe_ns", "last_tx_ns", "arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
+    *("heard_ns", "asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "ticked_ns"),
+    *("due_ns", "swept_ns", "packet_due_ns", "active_ns", "refilled_ns", "began_ns", "now_ns"),
+}
+_DURATIONS = {"rtt_ns", "rtt_var_ns", "wait_ns"}
+_ADDRESSES = {"dst", "address", "sid"}
+_MACS = {"smac", "dmac"}
+_PLANES = {"ports", "usable_planes", "linked"}
+_EVS = {"usable", "deadlines"}
+_ZERO = {"probe_after_ns": "at once", "due_ns": "at once", "lag_ns": "does not lag"}
+
+
+def fields(record: np.void, now_ns: int) -> list[dict[str, Any]]:
+    """Each field that is not reserved: {"field", "value", "meaning"}.
+
+    Values are numbers as they stand in the table, lists of these, and text for addresses and other bytes;
+    `meaning` is "" where the number says all. `now_ns` is CLOCK_MONOTONIC.
+    """
+    names = [n for n in record.dtype.names or () if not n.startswith("reserved")]
+    return [{"field": n, "value": value(n, record[n]), "meaning": _meaning(n, record[n], now_ns)} for n in names]
+
+
+def value(name: str, raw: Any) -> Any:
+    """A field's value as JSON has it."""
+    array = np.asarray(raw)
+    if name in _ADDRESSES:
+        rows = array.reshape(-1, 16)
+        texts = [str(IPv6Address(bytes(row))) for row in rows]
+        return texts if array.ndim > 1 else texts[0]
+    if name in _MACS:
+        return bytes(array).hex(":")
+    if array.dtype == np.uint8 and array.ndim:
+        return bytes(array).hex()
+    return array.tolist()
+
+
+def _meaning(name: str, raw: Any, now_ns: int) -> str:
+    if np.asarray(raw).ndim:
+        return _of_evs(raw) if name in _EVS else ""
+    number = int(raw)
+    if name == "state":
+        return EvState(number).name if number in set(EvState) else "no such state"
+    if name in ("reason", "skip_reason"):
+        return Reason(number).text if number in set(Reason) else "no such reason"
+    if name == "weight":
+        return f"{number} of {WEIGHT_FULL} turns"
+    if name == "status":
+        return "detached" if number & STATUS_DETACHED else "attached"
+    if name in _PLANES:
+        return f"planes {', '.join(str(p) for p in range(8) if number >> p & 1) or 'none'}"
+    if name in _DURATIONS:
+        return f"{number / 1000:.1f} µs"
+    if name in _MOMENTS:
+        return _moment(name, number, now_ns)
+    return ""
+
+
+def _moment(name: str, ns: int, now_ns: int) -> str:
+    if not ns:
+        return _ZERO.get(name, "never")
+    seconds = (now_ns - ns) / 1e9
+    return f"{seconds:.3f} s ago" if seconds >= 0 else f"in {-seconds:.3f} s"
+
+
+def _of_evs(words: Any) -> str:
+    """mrc_peer.usable or mrc_watch.deadlines: a bit per EV."""
+    numbers = [64 * w + bit for w, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1]
+    return f"EVs {_ranges(numbers)}" if numbers else "none"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """0,1,2,5 → 0-2,5."""
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and parts[-1][1] == n - 1:
+            parts[-1][1] = n
+        else:
+            parts.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -1,0 +1,1 @@
+"""The documents that users see, made from the tables."""

@@ -1,0 +1,405 @@
+"""What users see of the tables: the documents of the API, of mrcctl and of the metrics.
+
+Made from the mapped tables and the plan alone, so that mrcctl can answer without the daemon.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd import __version__
+from mrcd.bpf import info
+from mrcd.net import rps
+from mrcd.health import events
+from mrcd.loader import features
+from mrcd.net import other_programs
+from mrcd.tables import histograms
+from mrcd.view import peers
+from mrcd.view import probe_budget
+from mrcd.tables.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
+from mrcd.config.cluster_file import Config
+from mrcd.net.drivers import Cut
+from mrcd.errors import MachineError, UsageError, no_peer
+from mrcd.health.hold_down import hold_down_ns
+from mrcd.fabric.hops import hops
+from mrcd.health.probe_pace import pace, silent_ns
+from mrcd.tables.pinned import Tables, is_detached
+from mrcd.fabric.topology import EV, Peer, Plan, plan
+from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
+
+RUNNING_FILE = "running.json"
+_UNREACHABLE_NS = 3_000_000_000
+MOST_PATHS = 65_536  # in one answer: some 40 MB
+
+Document = dict[str, Any]
+
+
+class View:
+    """Documents over one host's tables."""
+
+    def __init__(self, tables: Tables, plan_: Plan, hooks: list[Document], pins: Path) -> None:
+        self._tables = tables
+        self._plan = plan_
+        self._pins = pins
+        self._kernel_lacks = features.missing()
+        self._unreachable_ns = unreachable_ns(plan_)
+        self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
+        self.cuts: Mapping[int, Cut] = {}  # plane → who cuts its bursts, as far as known
+
+    def status(self) -> Document:
+        """This host: links, peers, EVs by state, drops."""
+        c = self._plan.config.cluster
+        rows = np.array([p.host.id for p in self._plan.peers], np.int64)
+        records = self._tables.peers[rows]
+        reachable = self._reachable(records["heard_ns"])
+        gone = (records["heard_ns"] > 0) & (records["status"] & STATUS_DETACHED != 0)
+        states = self._states(rows)
+        node = self._tables.node
+        push: Document = next((h for h in self.hooks if "plane" not in h), {})
+        planes, lost = self._planes(), pins_lost(self._pins)
+        links = [] if lost else info.links(self._pins)
+        detached = is_detached(node)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "host": self._plan.host.name,
+            "host_id": self._plan.host.id,
+            "cluster": c.name,
+            "abi_version": ABI_VERSION,
+            "wire_version": WIRE_VERSION,
+            "daemon": {"running": False, "pid": None, "version": __version__, "uptime_s": None},
+            "steering": c.steering,
+            "granularity": c.granularity,
+            "attached": not detached,
+            "forwarding_without_daemon": {"works": False, "how": lost}
+            if lost and not detached
+            else info.without_daemon(
+                links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, steering=c.steering
+            ),
+            "pins": {"directory": str(self._pins), "lost": lost},
+            "foreign": [] if lost else self._foreign({link["program_id"] for link in links}),
+            "links": links,
+            "kernel_lacks": self._kernel_lacks,
+            "inner_mtu": self._plan.inner_mtu,
+            "mtu": c.mtu,
+            "udp_port": c.udp_port,
+            "planes": planes,
+            "push": push,
+            "peers": {
+                "total": len(rows),
+                "reachable": int(reachable.sum()),
+                "unreachable": int((~reachable & ~gone).sum()),
+                "detached": int(gone.sum()),
+            },
+            "evs": {s.name: int(states[s]) for s in EvState},
+            "usable_evs": int(np.unpackbits(np.ascontiguousarray(records["usable"]).view(np.uint8)).sum()),
+            "drops": {k: v for k, v in self._tables.drops().items() if v},
+            "receive": self._receive(),
+            "probing": probe_budget.document(
+                node,
+                self._tables.clock,
+                self._tables.probes_sent(),
+                self._plan.config.health.idle_probes,
+                time.monotonic_ns(),
+            ),
+            "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
+            "last_transition": self._last_transition(),
+            "last_event": None,
+        }
+
+    def _receive(self) -> Document:
+        """What becomes of popped packets."""
+        node, interface = self._tables.node, self._plan.config.overlay.interface
+        received = int(node["overlay_ifindex"]) > 0
+        return {
+            "interface": interface if received else None,
+            "rps_cpus": rps.words(rps.steered(interface) or ()) or None,
+            "merging": received and int(node["merge_ifindex"]) > 0,
+        }
+
+    def _foreign(self, ours: set[int]) -> list[Document]:
+        """Programs of others at our hooks; the kernel tells their names to root alone."""
+        overlay, hooks = self._plan.config.overlay, list[other_programs.Hook]()
+        for plane in self._tables.planes[: len(self._plan.interfaces)]:
+            if plane["ifindex"]:
+                hooks += [(int(plane["ifindex"]), "xdp"), (int(plane["ifindex"]), "ingress")]
+        own = [(overlay.peer, "ingress"), (overlay.peer, "egress"), (overlay.beat, "ingress")]
+        if self._plan.config.cluster.granularity == "burst":
+            own.append((overlay.interface, "egress"))
+        for name, point in own:
+            with contextlib.suppress(OSError):
+                hooks.append((socket.if_nametoindex(name), point))
+        found = other_programs.at(hooks, ours)
+        for document in found:
+            document["program"] = document["program"] or info.program_name(document["program_id"])
+        return found
+
+    def _last_transition(self) -> Document | None:
+        """The EV that changed its state last; GOOD to SKIP and back is no change."""
+        since = np.where(self._tables.evs["configured"] != 0, self._tables.evs["state_since_ns"], 0)
+        row, ev = (int(i) for i in np.unravel_index(int(since.argmax()), since.shape))
+        e = self._ev(row, ev)
+        if e is None or not since[row, ev]:
+            return None
+        record = self._tables.evs[row, ev]
+        return {
+            "peer": e.peer,
+            "ev": e.ev,
+            "plane": e.plane,
+            "t1": e.t1,
+            "state": EvState(int(record["state"])).name,
+            "reason": Reason(int(record["reason"])).text,
+            "since_s": (time.monotonic_ns() - int(since[row, ev])) / 1e9,
+        }
+
+    def _reachable(self, heard_ns: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which peers were heard lately."""
+        return np.asarray((heard_ns > 0) & (time.monotonic_ns() - heard_ns.astype(np.int64) < self._unreachable_ns))
+
+    def _states(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the number of configured EVs in each state, (states,)."""
+        configured = self._tables.evs["configured"][rows] != 0
+        return np.bincount(self._tables.evs["state"][rows][configured], minlength=len(EvState))
+
+    def _ev(self, row: int, number: int) -> EV | None:
+        """The EV of that place in the tables, if it is one of the plan's."""
+        evs = (e for p in self._plan.peers if p.host.id == row for e in p.some_evs([number]))
+        return next(evs, None)
+
+    def _planes(self) -> list[Document]:
+        rows = []
+        ports, unsent = int(self._tables.node["ports"]), self._tables.unsent_packets()
+        hooks = {h["plane"]: h for h in self.hooks if "plane" in h}
+        for i, interface in enumerate(self._plan.interfaces):
+            row = self._tables.planes[i]
+            mac = bytes(row["dmac"])
+            hook = hooks.get(i, {})
+            rows.append(
+                {
+                    "plane": i,
+                    "interface": interface,
+                    "ifindex": int(row["ifindex"]),
+                    "hook": hook.get("hook"),
+                    "hook_reason": hook.get("hook_reason"),
+                    "fallback": bool(hook.get("fallback")),
+                    "bursts": self.cuts[i].where if i in self.cuts else None,
+                    "bursts_reason": self.cuts[i].reason if i in self.cuts else None,
+                    "up": bool(ports & (1 << i)),
+                    "unsent_packets": unsent[i],
+                    "gateway_mac": mac.hex(":") if any(mac) else None,
+                    "address": str(self._plan.addresses[i]),
+                    "sid": str(self._plan.sids[i]),
+                }
+            )
+        return rows
+
+    def _usable(self, peer: Peer) -> dict[int, bool]:
+        return usable_evs(peer, self._tables.peers[peer.host.id]["usable"])
+
+    def peers(self) -> list[Document]:
+        """A document per peer."""
+        return peers.documents(self._tables, self._plan, self._reachable)
+
+    def paths(
+        self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
+    ) -> list[Document]:
+        """A document per EV, filtered; with the hops of its carrier if they are to be decoded.
+
+        Raises UsageError if there is no such peer or plane, or there are more than MOST_PATHS.
+        """
+        names = [p.host.name for p in self._plan.peers]
+        if peer is not None and peer not in names:
+            raise no_peer(peer, names)
+        planes = self._plan.config.cluster.planes
+        if plane is not None and plane >= planes:
+            raise UsageError(f"there is no plane {plane}", hint=f"planes: 0 to {planes - 1}")
+        chosen = list(self._chosen(peer, plane, state))
+        count = sum(len(numbers) for _, numbers in chosen)
+        if count > MOST_PATHS:
+            raise UsageError(f"that would be {count:,} paths", hint="name a peer, or a plane and a state")
+        now, block = time.monotonic_ns(), self._plan.config.cluster.block
+        found = []
+        for p, numbers in chosen:
+            usable = self._usable(p)
+            for e in p.some_evs(numbers):
+                document = self._path(e, usable[e.ev], now)
+                if decode:
+                    document["hops"] = [h.document() for h in hops(e.segments, block)]
+                found.append(document)
+        return found
+
+    def _chosen(self, peer: str | None, plane: int | None, state: str | None) -> Iterator[tuple[Peer, list[int]]]:
+        """Peers, and of each the numbers of EVs."""
+        wanted = None if state is None else EvState.__members__.get(state.upper(), -1)
+        for p in self._plan.peers:
+            if peer is not None and p.host.name != peer:
+                continue
+            numbers = p.numbers if plane is None else p.numbers[p.places[0] == plane]
+            if wanted is not None:
+                numbers = numbers[self._tables.evs["state"][p.host.id, numbers] == wanted]
+            if len(numbers):
+                yield p, numbers.tolist()
+
+    def _path(self, e: EV, usable: bool, now: int) -> Document:
+        row = _values(self._tables.evs[e.peer_id, e.ev])
+        ledger = _values(self._tables.ledgers[e.peer_id, e.ev])
+        state = EvState(row["state"])
+        sent = ledger["judged"]
+        lost = min(ledger["lost_before"] + ledger["deficit"], sent)
+        # GOOD to SKIP and back is no event: only of a lagging one it is known since when.
+        since = ledger["lag_ns"] if state is EvState.SKIP else row["state_since_ns"]
+        sent_at = row["last_tx_ns"]
+        segments = _texts(e.segments)
+        return {
+            "peer": e.peer,
+            "ev": e.ev,
+            "plane": e.plane,
+            "slot": e.slot,
+            "t1": e.t1,
+            "carrier": segments[0],
+            "segments": list(segments),
+            "label": e.label,
+            "state": state.name,
+            "reason": Reason(row["skip_reason" if state is EvState.SKIP else "reason"]).text,
+            "since_s": (now - since) / 1e9 if since else None,
+            "usable": usable,
+            "weight": row["weight"] / WEIGHT_FULL,
+            "tx_packets": row["tx_packets"],
+            "tx_bytes": row["tx_bytes"],
+            "last_tx_s": (now - sent_at) / 1e9 if sent_at else None,
+            "rx_packets": sent - lost,
+            "lost_packets": lost,
+            "loss_ratio": lost / sent if sent else 0.0,
+            "rtt_ns": ledger["rtt_ns"] if ledger["replies"] else None,
+            "ce_packets": ledger["rx_ce"],
+            "skips": ledger["skips"],
+            "relapses": row["relapses"],
+            "next_probe_s": max(0, ledger["probe_after_ns"] - now) / 1e9 if state in _PROBED else None,
+            "hold_down_s": self._hold_down_s(row, ledger, now) if state is EvState.ASSUMED_BAD else None,
+        }
+
+    def _hold_down_s(self, ev: Mapping[str, int], ledger: Mapping[str, int], now: int) -> float:
+        """How long an EV must yet be well to return."""
+        held = int(hold_down_ns(self._plan.config.health, ev["relapses"]))
+        well = ledger["good"] > 0 and not ledger["lag_ns"]
+        begun = max(ev["state_since_ns"], ledger["loss_ns"]) if well else now
+        return max(0, begun + held - now) / 1e9
+
+    def unread_events(self) -> list[Document]:
+        """What the programs have told since the daemon stopped, oldest first; the next one will read it too."""
+        records = [(self._ev(int(r["host_id"]), int(r["ev"])), r) for r in self._tables.unread_events()]
+        return [events.of_record(r, e) for e, r in records if e is not None and r["ev"] != EVENT_STALLED]
+
+    def histograms(self) -> list[Document]:
+        """A document per histogram of the programs."""
+        return histograms.documents(self._tables.histograms(), len(self._plan.interfaces))
+
+
+_PROBED = (EvState.UNKNOWN, EvState.ASSUMED_BAD, EvState.DENIED)
+
+
+def _values(record: np.void) -> dict[str, Any]:
+    """A record's fields as Python's own numbers: asking numpy for each is ten times as slow."""
+    return dict(zip(record.dtype.names or (), record.item(), strict=True))
+
+
+@functools.lru_cache(4096)
+def _texts(segments: tuple[IPv6Address, ...]) -> tuple[str, ...]:
+    return tuple(str(s) for s in segments)
+
+
+def unreachable_ns(plan_: Plan) -> int:
+    """A peer that was not heard for so long is not reachable. Where peers are many, they are asked more seldom."""
+    c = plan_.config
+    return silent_ns(pace(c.health, len(plan_.peers), plan_.ev_count, c.cluster.evs_per_peer), _UNREACHABLE_NS)
+
+
+def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:
+    """Whether each EV of a peer carries traffic, by EV, from mrc_peer.usable: (words,), a bit per EV."""
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")
+    return dict(zip(peer.numbers.tolist(), bits[peer.numbers].astype(bool).tolist(), strict=True))
+
+
+def in_flight(evs: NDArray[np.void], ledgers: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Packets that were sent and are not accounted for yet, and whether that is known at all, per EV; from
+    abi.EV and abi.LEDGER. Known losses are accounted for."""
+    tx = evs["tx_packets"] & np.uint64(0xFFFFFFFF)
+    told = ledgers["offset"].astype(np.uint64) + ledgers["rx"] + ledgers["deficit"]
+    out = ((tx - told) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32).astype(np.int64)
+    known = (ledgers["generation"] != 0) | (evs["tx_packets"] == 0)
+    return np.where(known, np.maximum(out, 0), tx.astype(np.int64)), np.asarray(known)
+
+
+def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) -> None:
+    """Leave beside the socket what mrcctl needs to read the tables without the daemon."""
+    document = json.dumps({"host": plan_.host.name, "pins": str(pins), "hooks": hooks})
+    new = run_dir / (RUNNING_FILE + ".new")
+    new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
+    new.rename(run_dir / RUNNING_FILE)
+
+
+def read_running(path: Path) -> tuple[Any, os.stat_result]:
+    """What mrcd has left, and whose file it is. Root reads what a user who is not may replace: by a link, or a pipe.
+    Raises OSError, ValueError.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as f:
+        return json.load(f), os.fstat(f.fileno())
+
+
+def pins_lost(pins: Path) -> str | None:
+    """What is to be said of pins that are gone; None if they are there, or cannot be seen."""
+    with contextlib.suppress(PermissionError):
+        if not (pins / "links").exists():
+            return f"nothing is pinned at {pins}"
+    return None
+
+
+def hosts_before(run_dir: Path) -> dict[int, str]:
+    """The names of all hosts by id, in the file by which the daemon ran last; none if that is not known."""
+    try:
+        hosts = read_running(run_dir / RUNNING_FILE)[0]["config"]["hosts"]
+        return {int(h["id"]): str(h["name"]) for h in hosts}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def strangers(before: Mapping[int, str], plan_: Plan) -> set[int]:
+    """Peers' ids of which it is not known that they have been these hosts', or that were others', from the names
+    before; without any none is."""
+    names = set(before.values())
+    ids = ((p.host.id, p.host.name) for p in plan_.peers)
+    return {i for i, name in ids if names and (before[i] != name if i in before else name not in names)}
+
+
+def plan_in(document: Document) -> Plan:
+    """Of what mrcd has left. Raises ValueError, KeyError, TypeError, ConfigError."""
+    return plan(Config.model_validate(document["config"]), document["host"])
+
+
+def open_pinned(run_dir: Path) -> View:
+    """The view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
+    path = run_dir / RUNNING_FILE
+    try:
+        document, _ = read_running(path)
+        found, hooks, pins = plan_in(document), document["hooks"], Path(document["pins"])
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
+        raise MachineError(
+            f"no usable {path}: {why}", hint="mrcd has not run on this host yet; start it with `systemctl start mrcd`"
+        ) from None
+    tables = Tables(pins, writable=False)
+    if len(tables.peers) < found.config.max_peers or tables.evs.shape[1] != found.config.cluster.evs_per_peer:
+        raise MachineError(
+            f"{path} belongs to other tables than those pinned at {pins}",
+            hint="mrcd did not get through its last start: its log says why",
+        )
+    return View(tables, found, hooks, pins)

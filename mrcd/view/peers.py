@@ -1,0 +1,73 @@
+"""Makes the documents of GET /v1/peers, from arrays over all peers."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.tables.abi import EvState
+from mrcd.tables.columns import Columns, ev_bits, medians, settled
+from mrcd.tables.pinned import Tables, is_detached
+from mrcd.fabric.topology import Plan
+
+Document = dict[str, Any]
+
+
+def documents(
+    tables: Tables, plan: Plan, reachable: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+) -> list[Document]:
+    """In the plan's order. `reachable` tells it of mrc_peer.heard_ns, (peers,)."""
+    now, planes = time.monotonic_ns(), range(len(plan.interfaces))
+    rows = np.array([p.host.id for p in plan.peers], np.int64)
+    used = slice(0, len(planes) * plan.config.cluster.evs_per_plane)
+    evs, ledgers = Columns(tables.evs, rows, used), Columns(tables.ledgers, rows, used)
+    records, configured = tables.peers[rows], evs["configured"] != 0
+
+    def total(values: NDArray[Any]) -> list[int]:
+        found: list[int] = np.where(configured, values, 0).sum(axis=1, dtype=np.uint64).tolist()
+        return found
+
+    answered = configured & (ledgers["replies"] > 0)  # before the times: one that answers meanwhile has had none yet
+    state, rtts, (judged, lost_packets) = evs["state"], medians(ledgers["rtt_ns"], answered), settled(ledgers)
+    states = np.stack([(configured & (state == s)).sum(axis=1) for s in EvState], axis=1)
+    columns = {
+        "usable_evs": total(ev_bits(records["usable"])[:, used]),
+        "tx_packets": total(evs["tx_packets"]),
+        "tx_bytes": total(evs["tx_bytes"]),
+        "sent": total(judged),
+        "lost": total(lost_packets),
+        "states": states.tolist(),
+        "rtt_ns": rtts.tolist(),
+        "reachable": reachable(records["heard_ns"]).tolist(),
+        "heard_ns": records["heard_ns"].tolist(),
+        "ports": records["ports"].tolist(),
+        "twins": records["twins"].tolist(),
+    }
+    found = []
+    for i, peer in enumerate(plan.peers):
+        c = {name: column[i] for name, column in columns.items()}
+        heard, sent, lost = c["heard_ns"], c["sent"], c["lost"]
+        found.append(
+            {
+                "peer": peer.host.name,
+                "host_id": peer.host.id,
+                "reachable": c["reachable"],
+                "status": "unknown" if not heard else "detached" if is_detached(records[i]) else "attached",
+                "evs": peer.ev_count,
+                "usable_evs": c["usable_evs"],
+                "states": {s.name: n for s, n in zip(EvState, c["states"], strict=True) if n},
+                "ports": [p for p in planes if c["ports"] >> p & 1],
+                "tx_packets": c["tx_packets"],
+                "tx_bytes": c["tx_bytes"],
+                "rx_packets": sent - lost,
+                "lost_packets": lost,
+                "loss_ratio": lost / sent if sent else 0.0,
+                "rtt_ns": None if np.isnan(c["rtt_ns"]) else int(c["rtt_ns"]),
+                "twins": c["twins"],
+                "heard_s": (now - heard) / 1e9 if heard else None,
+                "prefixes": [str(p) for p in peer.host.prefixes],
+            }
+        )
+    return found
