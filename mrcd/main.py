@@ -17,9 +17,9 @@ import click
 
 from mrcd import __version__
 from mrcd.config import cluster_file
-from mrcd.fabric import topology
-from mrcd.errors import MachineError, MrcdError
 from mrcd.daemon.systemd import notify, report
+from mrcd.errors import MachineError, MrcdError
+from mrcd.fabric import topology
 from mrcd.versions import SCHEMA_VERSION
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")

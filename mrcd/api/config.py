@@ -4,7 +4,7 @@ import json
 
 from aiohttp import web
 
-from mrcd.api import request
+from mrcd.api import incoming
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.versions import SCHEMA_VERSION
@@ -29,5 +29,5 @@ class ConfigApi:
 
     async def reload(self, request: web.Request) -> web.Response:
         """Read the file again."""
-        body = await request.body(request) if request.can_read_body else {}
-        return web.json_response(await self._reloader.reload(force=request.flag(body, "force")))
+        body = await incoming.body(request) if request.can_read_body else {}
+        return web.json_response(await self._reloader.reload(force=incoming.flag(body, "force")))

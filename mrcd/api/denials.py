@@ -4,11 +4,11 @@ from typing import Any
 
 from aiohttp import web
 
-from mrcd.api import request
+from mrcd.api import incoming
 from mrcd.denials import policy
-from mrcd.errors import UsageError
-from mrcd.denials.policy import Target
 from mrcd.denials.control import Steering
+from mrcd.denials.policy import Target
+from mrcd.errors import UsageError
 
 _NUMBERS = ("ev", "plane")
 _FLAGS = ("force", "drain", "all")
@@ -40,7 +40,7 @@ class SteeringApi:
             target,
             for_s=None if asked.get("for") is None else policy.duration_s(asked["for"]),
             reason=policy.checked_reason(asked.get("reason") or ""),
-            uid=request.uid(request),
+            uid=incoming.uid(request),
             drain=asked["drain"],
             force=asked["force"],
         )
@@ -50,11 +50,11 @@ class SteeringApi:
         """Take denials back: of a target as for `deny`, or "all"."""
         asked = await _asked(request)
         target = None if asked["all"] else _target(asked)
-        return web.json_response(await self._steering.allow(target, request.uid(request)))
+        return web.json_response(await self._steering.allow(target, incoming.uid(request)))
 
 
 async def _asked(request: web.Request) -> dict[str, Any]:
-    body = await request.body(request)
+    body = await incoming.body(request)
     for names, kind, what in ((_NUMBERS, int, "a number"), (("peer", "for", "reason"), str, "text")):
         for name in names:
             if not (body.get(name) is None or type(body[name]) is kind):

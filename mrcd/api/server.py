@@ -16,16 +16,16 @@ from pathlib import Path
 from aiohttp import web
 
 from mrcd import __version__
-from mrcd.api import request
-from mrcd.daemon import attachment
-from mrcd.tables.abi import EvState
+from mrcd.api import incoming
 from mrcd.api.config import ConfigApi
 from mrcd.api.denials import SteeringApi
 from mrcd.config.cluster_file import Metrics
+from mrcd.daemon import attachment
 from mrcd.daemon.daemon import Daemon
-from mrcd.metrics.endpoint import Endpoint
-from mrcd.errors import MrcdError, UsageError
 from mrcd.daemon.reload import Reloader
+from mrcd.errors import MrcdError, UsageError
+from mrcd.metrics.endpoint import Endpoint
+from mrcd.tables.abi import EvState
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api.server")
@@ -134,8 +134,8 @@ class Api:
 
     async def detach(self, request: web.Request) -> web.Response:
         """Take the data plane down."""
-        body = await request.body(request)
-        message = await attachment.detach(self._daemon, request.flag(body, "force"))
+        body = await incoming.body(request)
+        message = await attachment.detach(self._daemon, incoming.flag(body, "force"))
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def attach(self, _: web.Request) -> web.Response:

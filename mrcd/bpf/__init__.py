@@ -1,1 +1,1 @@
-"""What mrcd needs of libbpf and of bpf(2): objects, BTF, pins, ring buffers, what the kernel says of programs and maps."""
+"""libbpf and bpf(2): objects, BTF, pins, ring buffers, and what the kernel says of programs and maps."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mrcd.bpf import libbpf
-from mrcd.errors import KernelError, MachineError
 from mrcd.bpf.structs import LinkInfo
+from mrcd.errors import KernelError, MachineError
 
 Document = dict[str, Any]
 

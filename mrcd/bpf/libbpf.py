@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mrcd.errors import KernelError, MachineError
 from mrcd.bpf.structs import LinkCreateOpts, LinkInfo, MapInfo, ProgramHead, TcHook, TcOpts, TestRunOpts
+from mrcd.errors import KernelError, MachineError
 
 Info = TypeVar("Info", bound=ct.Structure)
 

@@ -13,8 +13,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mrcd.config.checks import cpu_list, distinct, port_range, unique
-from mrcd.errors import ConfigError
 from mrcd.config.prefixes import Address6, Network, Network6, no_overlap
+from mrcd.errors import ConfigError
 
 MAX_PLANES = 8
 MAX_EVS_PER_PEER = 256

@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from mrcd.config.cluster_file import Config
-from mrcd.fabric.topology import Plan
 
 _DEFAULT = "  # default"
 
 
-def effective(plan: Plan) -> dict[str, Any]:
+def effective(config: Config) -> dict[str, Any]:
     """The whole configuration as one host takes it: what is left to mrcd is worked out where that is one value.
 
     Shape of the cluster file; a key whose value depends on the peer (ev_min_active) or the host is None if unset.
     """
-    config = plan.config
     document = config.model_dump(mode="json")
     granularity = config.cluster.granularity
     document["health"]["probe_packets"] = config.health.packets_per_report(granularity)
@@ -25,9 +23,9 @@ def effective(plan: Plan) -> dict[str, Any]:
     return document
 
 
-def given(plan: Plan) -> dict[str, Any]:
+def given(config: Config) -> dict[str, Any]:
     """Only what is not as it would be without a word."""
-    return plan.config.model_dump(mode="json", exclude_defaults=True)
+    return config.model_dump(mode="json", exclude_defaults=True)
 
 
 def lines(document: dict[str, Any], defaults: bool) -> list[str]:

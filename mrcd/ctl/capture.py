@@ -16,11 +16,11 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 from scapy.utils import PcapReader, RawPcapWriter
 
-from mrcd.fabric import wire
 from mrcd.ctl import decode, rawsocket, ring, sockfilter
 from mrcd.ctl.client import understood
 from mrcd.ctl.rawsocket import Arrival
 from mrcd.errors import MachineError, UsageError
+from mrcd.fabric import wire
 
 _POLL_S = 0.2
 _ETHERNET = 1  # the link type of the file

@@ -98,5 +98,5 @@ def shown(source: Path | dict[str, Any], host: str | None, effective: bool) -> d
         "file": str(source) if isinstance(source, Path) else None,
         "host": mine.host.name,
         "effective": effective,
-        "config": toml_text.effective(mine) if effective else toml_text.given(mine),
+        "config": toml_text.effective(mine.config) if effective else toml_text.given(mine.config),
     }

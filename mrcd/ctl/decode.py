@@ -9,8 +9,8 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Dot1Q
 from scapy.packet import Packet
 
-from mrcd.versions import SCHEMA_VERSION
 from mrcd.fabric.wire import MRC, TYPES, MRCProbe, MRCReport
+from mrcd.versions import SCHEMA_VERSION
 
 Document = dict[str, Any]
 

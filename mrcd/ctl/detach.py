@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd.tables import abi
 from mrcd.bpf import libbpf
-from mrcd.view import documents
-from mrcd.loader.dataplane import Dataplane
-from mrcd.errors import KernelError, MachineError, MrcdError
-from mrcd.net.hooks import tc_hooks
-from mrcd.loader.links import Links, Point
-from mrcd.net.netlink import Netlink
-from mrcd.net.offloads import FILE, ReceiveChecksums
-from mrcd.health.probe_pace import pace
 from mrcd.bpf.pins import in_bpffs, locked
 from mrcd.daemon.attachment import QUIET_MS, QUIET_TRIES, wait_quiet
-from mrcd.tables.pinned import Tables, change_field
+from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.fabric.topology import Plan
+from mrcd.health.probe_pace import pace
+from mrcd.loader.dataplane import Dataplane
+from mrcd.loader.links import Links, Point
+from mrcd.net.hooks import tc_hooks
+from mrcd.net.netlink import Netlink
+from mrcd.net.offloads import FILE, ReceiveChecksums
+from mrcd.tables import abi
+from mrcd.tables.pinned import Tables, change_field
+from mrcd.view import documents
 
 _NOWHERE = Path(os.devnull, "pins")
 

@@ -165,8 +165,10 @@ def denials(options: Options) -> None:
 
 
 def _from_file(run_dir: Path, down: DaemonDown) -> Json:
-    from mrcd.denials import policy
-    from mrcd.denials import file  # only now: they take longer to import than mrcctl to answer
+    from mrcd.denials import (
+        file,  # only now: they take longer to import than mrcctl to answer
+        policy,
+    )
 
     given = os.environ.get("MRCD_STATE_DIR")
     path = file.directory(run_dir, Path(given) if given else None) / file.FILE

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from mrcd.tables import abi
 from mrcd.daemon.daemon import Daemon
 from mrcd.errors import MrcdError, UsageError
+from mrcd.tables import abi
 from mrcd.tables.pinned import Tables
 
 QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from mrcd.config.cluster_file import Config, Host
-from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import UsageError
-from mrcd.loader.settings import classes, settings
 from mrcd.fabric.topology import Plan
+from mrcd.loader.dataplane import Dataplane
+from mrcd.loader.settings import classes, settings
 from mrcd.versions import SCHEMA_VERSION
 
 # What a packet's sender and its receiver must know alike: EVs' numbers, addresses, headers.

@@ -14,27 +14,25 @@ from pathlib import Path
 
 import numpy as np
 
-from mrcd.net import hooks
-from mrcd.daemon import install
 from mrcd.bpf import libbpf
-from mrcd.net import offloads
-from mrcd.net import routes
+from mrcd.daemon import install
+from mrcd.daemon.pin_keeper import keep_pins
 from mrcd.denials import file
-from mrcd.view import documents
-from mrcd.loader.dataplane import Dataplane
+from mrcd.denials.control import Steering
 from mrcd.errors import MrcdError
+from mrcd.fabric.topology import Peer, Plan
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
-from mrcd.net.netlink import Netlink
+from mrcd.loader.dataplane import Dataplane
+from mrcd.net import hooks, offloads, routes
 from mrcd.net.messages import Route
+from mrcd.net.netlink import Netlink
 from mrcd.net.nics import RETRY_S, Nics
-from mrcd.daemon.pin_keeper import keep_pins
-from mrcd.view.workers import Readers
 from mrcd.net.route_keeper import RouteKeeper
-from mrcd.net.route_watch import keep_routes
-from mrcd.denials.control import Steering
+from mrcd.net.route_watch import watch_routes
 from mrcd.tables.pinned import Tables, is_detached
-from mrcd.fabric.topology import Peer, Plan
+from mrcd.view import documents
+from mrcd.view.workers import Readers
 
 log = logging.getLogger("mrcd")
 
@@ -400,8 +398,8 @@ class Daemon:
             group.create_task(self.run_netlink())
             group.create_task(self._watch_paths())
             group.create_task(self.steering.run())
-            group.create_task(keep_pins(self))
-            group.create_task(keep_routes(self))
+            group.create_task(keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running))
+            group.create_task(watch_routes(self.look_at_routes))
 
     async def _watch_paths(self) -> None:
         """Run the monitor, and another one when another plan is adopted."""

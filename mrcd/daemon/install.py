@@ -6,15 +6,15 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
+from mrcd.config.prefixes import Network
+from mrcd.fabric.paths import Block
+from mrcd.fabric.topology import Plan
+from mrcd.health.probe_pace import pace
 from mrcd.net import drivers
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
-from mrcd.health.probe_pace import pace
-from mrcd.fabric.paths import Block
-from mrcd.config.prefixes import Network
+from mrcd.tables import abi
 from mrcd.tables.pinned import Tables, prefix_key
-from mrcd.fabric.topology import Plan
 
 _ALL_PORTS = 0xFFFF
 _AT_ONCE = 32  # peers: their EVs fit into a CPU cache

@@ -1,37 +1,38 @@
-"""Pins that somebody took away: what forwards is held by the daemon meanwhile, and is pinned again."""
+"""Pins again what somebody has unpinned: until then only the daemon holds the tables and links."""
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from mrcd.errors import MrcdError
-
-if TYPE_CHECKING:
-    from mrcd.daemon.daemon import Daemon
+from mrcd.health.events import EventLog
+from mrcd.loader.dataplane import Dataplane
 
 log = logging.getLogger("mrcd")
 
 _INTERVAL_S = 1.0
 
 
-async def keep_pins(daemon: "Daemon") -> None:
-    """Look after them each second, until cancelled."""
-    said = ""
+async def keep_pins(
+    lock: asyncio.Lock, dataplane: Callable[[], Dataplane], events: EventLog, save_running: Callable[[], None]
+) -> None:
+    """Look for lost pins each second, until cancelled. `lock` is held while another plan is adopted."""
+    last_error = ""
     while True:
         await asyncio.sleep(_INTERVAL_S)
-        async with daemon.netlink_lock:  # not while another plan is being adopted
-            lost = daemon.dataplane.lost()
+        async with lock:
+            lost = dataplane().lost()
             if not lost:
-                said = ""
+                last_error = ""
                 continue
             try:
-                daemon.dataplane.pin_what_is_lost()
+                dataplane().pin_what_is_lost()
             except MrcdError as e:
-                if e.args[0] != said:
-                    said = str(e.args[0])
-                    daemon.events.add("daemon", reason="pins_lost", evidence={"lost": lost, "error": said})
-                    log.error("%s; what forwards ends with this daemon: see `mrcctl doctor`", said)
+                if e.args[0] != last_error:
+                    last_error = str(e.args[0])
+                    events.add("daemon", reason="pins_lost", evidence={"lost": lost, "error": last_error})
+                    log.error("%s; forwarding ends when this daemon ends: see `mrcctl doctor`", last_error)
                 continue
-            daemon.events.add("daemon", reason="pins_restored", evidence={"lost": lost})
-            log.warning("somebody took pins away (%s): pinned again", lost)
-            daemon.save_running()
+            events.add("daemon", reason="pins_restored", evidence={"lost": lost})
+            log.warning("pins were removed (%s): pinned again", lost)
+            save_running()

@@ -13,13 +13,13 @@ from typing import Any
 
 from mrcd.config import cluster_file
 from mrcd.daemon import config_diff
-from mrcd.net import hooks
-from mrcd.fabric import topology
 from mrcd.daemon.daemon import Daemon
-from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import MachineError, MrcdError
-from mrcd.tables.pinned import Tables
+from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
+from mrcd.loader.dataplane import Dataplane
+from mrcd.net import hooks
+from mrcd.tables.pinned import Tables
 
 log = logging.getLogger("mrcd.daemon.reload")
 

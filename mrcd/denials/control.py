@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from mrcd.denials import policy
-from mrcd.tables.abi import EvState
-from mrcd.tables.columns import settled
 from mrcd.denials.in_force import Denials
+from mrcd.denials.policy import Denial, Target
 from mrcd.errors import MachineError, MrcdError, UsageError
+from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
-from mrcd.denials.policy import Denial, Target
+from mrcd.tables.abi import EvState
+from mrcd.tables.columns import settled
 from mrcd.tables.pinned import Tables
-from mrcd.fabric.topology import Plan
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.documents import in_flight
 

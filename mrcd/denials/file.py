@@ -6,8 +6,8 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mrcd.errors import KernelError, MachineError
 from mrcd.denials.policy import Denial, as_json, from_json
+from mrcd.errors import KernelError, MachineError
 
 _FORMAT = 1  # of the file; what mrcctl prints has a version of its own
 FILE = "denials.json"

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mrcd.denials import policy
-from mrcd.denials import file
+from mrcd.denials import file, policy
+from mrcd.denials.policy import Denial, Target
 from mrcd.errors import MrcdError
 from mrcd.health.events import EventLog
-from mrcd.denials.policy import Denial, Target
 
 log = logging.getLogger("mrcd.denials.in_force")
 

@@ -12,10 +12,10 @@ from ipaddress import IPv6Address, IPv6Network
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.fabric import srv6
-from mrcd.tables.abi import SRH_MAX
 from mrcd.config.cluster_file import Config, Host, Path_
 from mrcd.errors import ConfigError
+from mrcd.fabric import srv6
+from mrcd.tables.abi import SRH_MAX
 
 _USIDS = 4  # of the longest computed path: T0, T1, T0, host
 _NO_T1 = -1

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Config, Host
 from mrcd.fabric.paths import EV, Paths
-from mrcd.fabric.srv6 import UDT4, UDT6, carrier, host_usid, plane_address, plane_network, srh_bytes, t0_usid, t1_usid, usid_prefix
+from mrcd.fabric.srv6 import (
+    UDT4,
+    UDT6,
+    carrier,
+    host_usid,
+    plane_address,
+    plane_network,
+    srh_bytes,
+    t0_usid,
+    t1_usid,
+    usid_prefix,
+)
 
 __all__ = [
     "EV", "UDT4", "UDT6", "Peer", "Plan", "carrier", "host_usid", "plan", "plane_address", "plane_network",

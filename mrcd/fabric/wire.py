@@ -24,9 +24,9 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Padding, Raw, bind_layers, split_layers
 
-from mrcd.tables import abi
 from mrcd.config.cluster_file import Cluster
 from mrcd.fabric.topology import EV, Plan
+from mrcd.tables import abi
 
 UDP_PORT: int = Cluster.model_fields["udp_port"].default
 HOP_LIMIT = 64

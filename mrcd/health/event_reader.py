@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
 from mrcd.config.cluster_file import Health
-from mrcd.loader.dataplane import Dataplane
+from mrcd.fabric.topology import Peer
 from mrcd.health.events import EventLog, evidence
 from mrcd.health.hold_down import hold_down_ns
+from mrcd.loader.dataplane import Dataplane
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, Reason
 from mrcd.tables.pinned import Tables
-from mrcd.fabric.topology import Peer
 
 _MS = 1_000_000
 _SHARED = (Reason.OVERDUE, Reason.ICMP_ERROR)  # as transit() of bpf/states.h

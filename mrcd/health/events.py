@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.tables.abi import EvState, Reason
 from mrcd.fabric.topology import EV
+from mrcd.tables.abi import EvState, Reason
 
 log = logging.getLogger("mrcd.health.events")
 

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import zeros
-from mrcd.tables.abi import EvState
 from mrcd.config.cluster_file import Health
 from mrcd.health.hold_down import Bools, Ints, Records, some
+from mrcd.tables import zeros
+from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 
 WINDOWS_S = (1, 4, 16, 64)

@@ -12,16 +12,16 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from mrcd.health import grey_loss
-from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import MrcdError
-from mrcd.health.events import EventLog
-from mrcd.tables.histograms import Durations
+from mrcd.fabric.topology import Plan
+from mrcd.health import grey_loss
 from mrcd.health.event_reader import Listener
+from mrcd.health.events import EventLog
 from mrcd.health.peers import PeerWatch
 from mrcd.health.state_changes import StateChanges
+from mrcd.loader.dataplane import Dataplane
+from mrcd.tables.histograms import Durations
 from mrcd.tables.pinned import Tables
-from mrcd.fabric.topology import Plan
 
 log = logging.getLogger("mrcd.health.monitor")
 

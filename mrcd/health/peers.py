@@ -8,11 +8,11 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
+from mrcd.fabric.topology import Plan
 from mrcd.health import hold_down
 from mrcd.health.events import EventLog
+from mrcd.tables import abi
 from mrcd.tables.pinned import Tables, is_detached
-from mrcd.fabric.topology import Plan
 
 _PATIENCE_S = 3.0  # hosts of a cluster start together: silence is no news in the first moments
 _NOTHING = np.uint64(2**64 - 1)  # has been said yet

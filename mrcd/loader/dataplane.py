@@ -17,19 +17,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
-from mrcd.bpf import btf
-from mrcd.loader import features
-from mrcd.bpf import libbpf
-from mrcd.tables.abi import EvState, Reason
-from mrcd.loader.migration import carry
-from mrcd.errors import KernelError, MachineError, MrcdError
-from mrcd.loader.links import Links
+from mrcd.bpf import btf, libbpf
 from mrcd.bpf.object_file import object_path
 from mrcd.bpf.pins import Held, ensure_bpffs, locked, remove, version_of
-from mrcd.loader.settings import classes, settings
-from mrcd.tables.pinned import Tables, change_field, read_node
+from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.fabric.topology import Plan
+from mrcd.loader import features
+from mrcd.loader.links import Links
+from mrcd.loader.migration import carry
+from mrcd.loader.settings import classes, settings
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.pinned import Tables, change_field, read_node
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from mrcd.net import rps
 from mrcd.tables.abi import KernelHas
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
@@ -19,11 +18,6 @@ _WITHOUT = {
 
 
 _WITHOUT_RPS = "rps_default_mask (6.3): flows stay on the CPU that receives them (no RPS), whatever rps_cpus says"
-
-
-def missing() -> list[str]:
-    """What this kernel lacks, in words."""
-    return lacking(kernel_has(), can_steer=rps.can_steer())
 
 
 def lacking(has: KernelHas, *, can_steer: bool) -> list[str]:

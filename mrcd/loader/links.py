@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from mrcd.bpf import libbpf
-from mrcd.errors import KernelError
 from mrcd.bpf.pins import Held
+from mrcd.errors import KernelError
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic", "tracepoint"]
 

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.bpf import btf
-from mrcd.bpf import libbpf
-from mrcd.tables.abi import EvState
+from mrcd.bpf import btf, libbpf
 from mrcd.errors import MachineError
+from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 
 _PEER = ("heard_ns", "ports", "ports_ns", "status", "generation")

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
 from mrcd.fabric.topology import Plan
+from mrcd.tables import abi
 
 
 def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) -> NDArray[np.void]:

@@ -19,10 +19,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from mrcd import __version__
+from mrcd.daemon.daemon import Daemon
 from mrcd.tables import histograms
 from mrcd.tables.abi import ABI_VERSION, EvState, Reason
 from mrcd.tables.columns import Columns, ev_bits, medians, settled
-from mrcd.daemon.daemon import Daemon
 from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from mrcd.tables import abi
-from mrcd.net import drivers
 from mrcd.config.cluster_file import Granularity, Hook
-from mrcd.loader.dataplane import Dataplane
-from mrcd.net.drivers import Cut, Device
 from mrcd.errors import KernelError, MachineError
+from mrcd.fabric.topology import Plan
+from mrcd.loader.dataplane import Dataplane
 from mrcd.loader.links import Attachment, Point
+from mrcd.net import drivers
+from mrcd.net.drivers import Cut, Device
 from mrcd.net.messages import Link
 from mrcd.net.offloads import ReceiveChecksums
-from mrcd.fabric.topology import Plan
+from mrcd.tables import abi
 
 log = logging.getLogger("mrcd")
 

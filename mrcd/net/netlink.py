@@ -19,9 +19,21 @@ from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
 
-from mrcd.net import rps
 from mrcd.errors import KernelError, MachineError
-from mrcd.net.messages import PROTOCOL, TABLE_MAIN, Change, Link, Route, event_of, read_change, read_link, read_neighbour, read_route, route_request
+from mrcd.net import receive_steering
+from mrcd.net.messages import (
+    PROTOCOL,
+    TABLE_MAIN,
+    Change,
+    Link,
+    Route,
+    event_of,
+    read_change,
+    read_link,
+    read_neighbour,
+    read_route,
+    route_request,
+)
 
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _SCOPE_NOWHERE = 255
@@ -85,7 +97,7 @@ class Netlink:
             # Addresses of their own: those that the kernel makes up, udev would replace a moment later.
             far = {"ifname": peer, "address": _mac(peer), **many}
             add = self._ipr.link("add", ifname=name, address=_mac(name), kind="veth", peer=far, **many)
-            with rps.steering(rps) as steered:
+            with receive_steering.steering(rps) as steered:
                 await self._do(f"create the veth pair {name}–{peer}", add)
             links = await self.links()
             alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, steered))
@@ -256,7 +268,7 @@ def _mac(interface: str) -> str:
 
 def made_with(queues: int, rps: AbstractSet[int]) -> str:
     """What is fixed when the overlay's veth is made, in its alias."""
-    text = f"mrcd: {queues} {'queue' if queues == 1 else 'queues'}, RPS on {rps.words(rps) or 'none'}"
+    text = f"mrcd: {queues} {'queue' if queues == 1 else 'queues'}, RPS on {receive_steering.words(rps) or 'none'}"
     return text[:_ALIAS_MOST]
 
 

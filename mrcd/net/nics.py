@@ -5,16 +5,13 @@ import logging
 from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address, ip_address
 
-from mrcd.tables import abi
-from mrcd.net import rps
-from mrcd.net import drivers
-from mrcd.net import hooks
-from mrcd.net import routes
 from mrcd.errors import MachineError, MrcdError
-from mrcd.loader.links import Point
-from mrcd.net.netlink import Netlink, made_with, set_offload
-from mrcd.net.messages import Link, Neighbour
 from mrcd.fabric.topology import Plan
+from mrcd.loader.links import Point
+from mrcd.net import drivers, hooks, receive_steering, routes
+from mrcd.net.messages import Link, Neighbour
+from mrcd.net.netlink import Netlink, made_with, set_offload
+from mrcd.tables import abi
 
 log = logging.getLogger("mrcd")
 
@@ -52,9 +49,9 @@ class Nics:
     async def look(self) -> None:
         """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
-        there = rps.online()
+        there = receive_steering.online()
         queues = min(len(there), abi.MERGE_QUEUES)
-        rps = rps.chosen(overlay.rps_cpus, there) if rps.can_steer() else set()
+        rps = receive_steering.chosen(overlay.rps_cpus, there) if receive_steering.can_steer() else set()
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,

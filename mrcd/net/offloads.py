@@ -12,8 +12,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
-from mrcd.net.drivers import RX_CHECKSUM, Device
 from mrcd.errors import KernelError, MachineError, MrcdError
+from mrcd.net.drivers import RX_CHECKSUM, Device
 from mrcd.net.netlink import set_offload
 
 FILE = "rx-checksum.json"  # in the run directory

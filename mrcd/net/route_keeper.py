@@ -6,8 +6,8 @@ deletes routes with their interface.
 
 from collections.abc import Iterable, Sequence
 
-from mrcd.net.netlink import Netlink
 from mrcd.net.messages import Route
+from mrcd.net.netlink import Netlink
 
 Key = tuple[str, int]  # destination, metric
 

@@ -9,14 +9,11 @@ import ctypes as ct
 import errno
 import socket
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from pyroute2.netlink import rtnl
 
 from mrcd.net.messages import PROTOCOL
-
-if TYPE_CHECKING:
-    from mrcd.daemon.daemon import Daemon
 
 _SO_ATTACH_FILTER = 26
 _LOAD_16, _LOAD_8, _IS, _RETURN = 0x28, 0x30, 0x15, 0x06
@@ -73,8 +70,8 @@ class RouteWatch:
             count += 1
 
 
-async def keep_routes(daemon: "Daemon") -> None:
-    """Have routes looked at when some were deleted, until cancelled; at most once a second."""
+async def watch_routes(look_again: Callable[[], None]) -> None:
+    """Calls `look_again` when routes of mrcd were deleted, at most once a second, until cancelled."""
     told = asyncio.Event()
     with RouteWatch() as watch:
         loop = asyncio.get_running_loop()
@@ -87,4 +84,4 @@ async def keep_routes(daemon: "Daemon") -> None:
             told.clear()
             await asyncio.sleep(_TOGETHER_S)  # they are deleted in flocks
             watch.drain()
-            daemon.look_at_routes()
+            look_again()

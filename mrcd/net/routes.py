@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv6Address
 
-from mrcd.net.messages import Hop, Link, Route
 from mrcd.fabric.topology import UDT4, UDT6, Peer, Plan, carrier, host_usid, plane_network, t0_usid, usid_prefix
+from mrcd.net.messages import Hop, Link, Route
 
 MAX_HOPS = 32  # with 64 hops in a route iproute2's dumps come out empty, those of other programs' routes too
 ALL_HOPS = 16_384  # of the routes to all peers: each costs memory in the kernel, and a start its time

@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
-from mrcd.bpf import btf
-from mrcd.bpf import libbpf
-from mrcd.bpf import ring_buffer
+from mrcd.bpf import btf, libbpf, ring_buffer
 from mrcd.errors import KernelError, MachineError
+from mrcd.tables import abi
 
 
 class Tables:

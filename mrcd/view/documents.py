@@ -19,23 +19,21 @@ from numpy.typing import NDArray
 
 from mrcd import __version__
 from mrcd.bpf import info
-from mrcd.net import rps
-from mrcd.health import events
-from mrcd.loader import features
-from mrcd.net import other_programs
-from mrcd.tables import histograms
-from mrcd.view import peers
-from mrcd.view import probe_budget
-from mrcd.tables.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.config.cluster_file import Config
-from mrcd.net.drivers import Cut
 from mrcd.errors import MachineError, UsageError, no_peer
-from mrcd.health.hold_down import hold_down_ns
 from mrcd.fabric.hops import hops
-from mrcd.health.probe_pace import pace, silent_ns
-from mrcd.tables.pinned import Tables, is_detached
 from mrcd.fabric.topology import EV, Peer, Plan, plan
+from mrcd.health import events
+from mrcd.health.hold_down import hold_down_ns
+from mrcd.health.probe_pace import pace, silent_ns
+from mrcd.loader import features
+from mrcd.net import other_programs, receive_steering
+from mrcd.net.drivers import Cut
+from mrcd.tables import histograms
+from mrcd.tables.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
+from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
+from mrcd.view import peers, probe_budget
 
 RUNNING_FILE = "running.json"
 _UNREACHABLE_NS = 3_000_000_000
@@ -51,7 +49,7 @@ class View:
         self._tables = tables
         self._plan = plan_
         self._pins = pins
-        self._kernel_lacks = features.missing()
+        self._kernel_lacks = features.lacking(features.kernel_has(), can_steer=receive_steering.can_steer())
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.cuts: Mapping[int, Cut] = {}  # plane → who cuts its bursts, as far as known
@@ -122,7 +120,7 @@ class View:
         received = int(node["overlay_ifindex"]) > 0
         return {
             "interface": interface if received else None,
-            "rps_cpus": rps.words(rps.steered(interface) or ()) or None,
+            "rps_cpus": receive_steering.words(receive_steering.steered(interface) or ()) or None,
             "merging": received and int(node["merge_ifindex"]) > 0,
         }
 

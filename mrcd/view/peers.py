@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.fabric.topology import Plan
 from mrcd.tables.abi import EvState
 from mrcd.tables.columns import Columns, ev_bits, medians, settled
 from mrcd.tables.pinned import Tables, is_detached
-from mrcd.fabric.topology import Plan
 
 Document = dict[str, Any]
 

@@ -20,9 +20,9 @@ from labkit import bringup, fabric, netns, processes
 from labkit.api import Lab
 from labkit.processes import Process
 from mrcd.bpf import libbpf
-from mrcd.tables.abi import EvState
-from mrcd.loader.dataplane import pin_directory
 from mrcd.errors import MachineError
+from mrcd.loader.dataplane import pin_directory
+from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 
 HOST, SWITCH = "h0", "t0-0-0"

@@ -27,8 +27,8 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal, NamedTuple, Self
 
 from mrcd.config import cluster_file as config
-from mrcd.fabric import topology
 from mrcd.errors import UsageError
+from mrcd.fabric import topology
 
 UPPER = "fe80::1"
 LOWER = "fe80::2"
@@ -151,7 +151,7 @@ class Fabric:
     @property
     def toml(self) -> str:
         """The cluster file."""
-        return cluster_file(self.name, self.parameters)
+        return cluster_text(self.name, self.parameters)
 
     @property
     def namespaces(self) -> dict[str, str]:
@@ -217,7 +217,7 @@ def burst_bytes(rate_bits_per_s: int) -> int:
     return max(2 * 9100, min(65_535, rate_bits_per_s // 8000))
 
 
-def cluster_file(name: str, p: Parameters) -> str:
+def cluster_text(name: str, p: Parameters) -> str:
     """The TOML file from which every host's mrcd takes its configuration (mrcd/config.py)."""
     evs_per_plane = max(1, min(p.t1, config.MAX_EVS_PER_PEER // p.planes))
     lines = [
@@ -270,7 +270,7 @@ def host_table(number: int, t0: int, port: int, prefixes: Sequence[str], name: s
 def build(name: str, parameters: Parameters) -> Fabric:
     """Compute the fabric. Raises UsageError (or ConfigError from mrcd's own validation)."""
     check_name(name)
-    cluster = config.parse(cluster_file(name, parameters), "the lab's cluster file")
+    cluster = config.parse(cluster_text(name, parameters), "the lab's cluster file")
     shape = _Shape(cluster, parameters)
     if parameters.direct:
         back_to_back = [shape.direct(h) for h in range(2)]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from labkit.api import Lab
-from mrcd.loader.dataplane import pin_directory
 from mrcd.bpf.pins import remove
+from mrcd.loader.dataplane import pin_directory
 from tests.cluster_files import host
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until, withdrawn
 from tests.lab.flows import Flow, tcp_transfer

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Collection
 
 from labkit.api import Lab
-from mrcd.denials import file
 from mrcd.ctl.client import Client
+from mrcd.denials import file
 from mrcd.loader.dataplane import pin_directory
 from mrcd.tables.pinned import Tables
 from tests.cluster_files import host

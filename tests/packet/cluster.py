@@ -8,8 +8,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet, Raw
 
 from mrcd.config import cluster_file
-from mrcd.fabric import topology
 from mrcd.config.cluster_file import Steering
+from mrcd.fabric import topology
 from tests.cluster_files import dual
 
 PLANES, SLOTS = 4, 4

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scapy.packet import Packet, Raw
 
+from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState, Reason
-from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import ALL_PORTS, EVS, H2, PLANES, Setup
 from tests.packet.rig import Bench
 from tests.packet.wires import until

@@ -25,17 +25,16 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from mrcd.tables import abi
-from mrcd.config import cluster_file
-from mrcd.net import hooks
-from mrcd.daemon import install
 from mrcd.bpf import libbpf
-from mrcd.fabric import topology
-from mrcd.fabric import wire
-from mrcd.tables.abi import EvState
+from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Granularity
+from mrcd.daemon import install
+from mrcd.fabric import topology, wire
 from mrcd.loader.dataplane import Dataplane
 from mrcd.loader.links import Attachment
+from mrcd.net import hooks
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 from tests.packet.cluster import ALL_PORTS, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until

@@ -14,13 +14,13 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.tables import abi
-from mrcd.net import hooks
 from mrcd.bpf import libbpf
 from mrcd.config.cluster_file import Health
-from mrcd.net.netlink import Netlink
-from mrcd.net.messages import Link
 from mrcd.fabric.wire import DATA, MRC, PROBE_REQUEST, MRCProbe
+from mrcd.net import hooks
+from mrcd.net.messages import Link
+from mrcd.net.netlink import Netlink
+from mrcd.tables import abi
 from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import MS, VOLLEY, now
 from tests.packet.rig import Bench

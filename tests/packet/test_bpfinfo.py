@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from mrcd.tables import abi
-from mrcd.bpf import info
-from mrcd.bpf import libbpf
-from mrcd.tables.abi import EvState, Reason
-from mrcd.loader.dataplane import PREFIXES_MAX
+from mrcd.bpf import info, libbpf
 from mrcd.errors import KernelError, MachineError
+from mrcd.loader.dataplane import PREFIXES_MAX
 from mrcd.loader.links import Attachment
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, Reason
 from mrcd.tables.pinned import prefix_key
 from tests.packet.cluster import H2
 from tests.packet.kernel import needs_tcx

@@ -9,9 +9,9 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from mrcd.fabric.wire import MRC
 from mrcd.loader import features
 from mrcd.tables.abi import KernelHas
-from mrcd.fabric.wire import MRC
 from tests.packet.cluster import H0, H2, PLANES, all_steerings, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook, Protocol, Xdp
 from tests.packet.wires import Gso, changed

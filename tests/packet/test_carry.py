@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mrcd.tables import abi
-from mrcd.bpf import btf
-from mrcd.daemon import install
-from mrcd.bpf import libbpf
-from mrcd.fabric import topology
-from mrcd.tables.abi import EvState, Reason
+from mrcd.bpf import btf, libbpf
 from mrcd.config.cluster_file import Steering
-from mrcd.loader.dataplane import Dataplane
+from mrcd.daemon import install
 from mrcd.errors import MachineError
+from mrcd.fabric import topology
+from mrcd.loader.dataplane import Dataplane
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, Reason
 from mrcd.tables.pinned import Tables, change_field, read_node
 from tests.packet.cluster import ALL_PORTS, H1, H2, H5, Setup
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.config import cluster_file
-from mrcd.loader import features
 from mrcd.bpf import libbpf
-from mrcd.fabric import topology
+from mrcd.config import cluster_file
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.ctl.examine.machine import Machine
+from mrcd.fabric import topology
+from mrcd.loader import features
 from mrcd.loader.settings import settings
 from tests.packet.kernel import HAS_TCX, needs_tcx
 from tests.packet.wires import Namespace

@@ -18,8 +18,8 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.tables.abi import EvState, Reason
 from mrcd.fabric.wire import ASIDE, MRC, PROBE_REPLY, MRCProbe
+from mrcd.tables.abi import EvState, Reason
 from tests.packet.cluster import H2, H5, SLOTS, all_steerings, nic_mac, wire_mac
 from tests.packet.reports import MS, now, others, state
 from tests.packet.rig import Bench

@@ -4,8 +4,8 @@ import pytest
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from mrcd.tables.abi import EvState, Histogram, Reason
 from mrcd.fabric.wire import MRC, MRCProbe
+from mrcd.tables.abi import EvState, Histogram, Reason
 from tests.packet.cluster import H2, H5
 from tests.packet.reports import (
     EVERY,

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from scapy.packet import Packet, Raw
 
+from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
-from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import ALL_PORTS, EVS, H2, SLOTS, Setup
 from tests.packet.reports import EVERY, GENERATION, MS, SETTLED_MS, TRIALS, Asked, Reporter, events, now, others
 from tests.packet.rig import Bench

@@ -3,8 +3,8 @@
 import pytest
 from scapy.layers.l2 import Dot1Q, Ether
 
-from mrcd.tables.abi import EvState
 from mrcd.fabric.wire import MRC
+from mrcd.tables.abi import EvState
 from tests.packet.cluster import H2, Setup
 from tests.packet.reports import (
     EVERY,

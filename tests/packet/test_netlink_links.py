@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from mrcd.net.netlink import Netlink
 from mrcd.net.messages import Neighbour, read_link
+from mrcd.net.netlink import Netlink
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, ifindex, run
 

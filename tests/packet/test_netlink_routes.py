@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from mrcd.net.netlink import Netlink
 from mrcd.net.messages import PROTOCOL, Hop, Route
+from mrcd.net.netlink import Netlink
 from mrcd.net.routes import BEHIND_MRC0
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, ensure, mine, run, sync, sync_on

@@ -11,8 +11,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.tables.pinned import prefix_key
 from mrcd.fabric.wire import MRC
+from mrcd.tables.pinned import prefix_key
 from tests.packet.cluster import EVS, H0, H1, H2, H5, PLANES, SLOTS, all_steerings, datagram
 from tests.packet.rig import Bench
 

@@ -10,9 +10,9 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from mrcd.fabric.wire import ASIDE, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
-from mrcd.fabric.wire import ASIDE, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_steerings
 from tests.packet.reports import GENERATION, now
 from tests.packet.rig import Bench

@@ -10,10 +10,10 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.tables import abi
 from mrcd.bpf import libbpf
 from mrcd.config.cluster_file import Health, Steering
 from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
+from mrcd.tables import abi
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup, nic_mac, wire_mac
 from tests.packet.reports import MS, now
 from tests.packet.rig import Bench

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mrcd.denials import file
-from mrcd.errors import KernelError
 from mrcd.denials.policy import Denial, Target, parse
+from mrcd.errors import KernelError
 from tests.packet.wires import call, libc, unmount
 
 ONE = [Denial(Target(plane=1), 1.0)]

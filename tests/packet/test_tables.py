@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.tables import abi
+from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
 from mrcd.daemon import install
-from mrcd.bpf import libbpf
-from mrcd.fabric import topology
-from mrcd.tables.abi import EvState, Reason
-from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import KernelError, MachineError
+from mrcd.fabric import topology
+from mrcd.loader.dataplane import Dataplane
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, Reason
 from mrcd.tables.pinned import Tables, change_field
 from tests import cluster_files
 from tests.packet.cluster import Setup
@@ -40,7 +40,9 @@ def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:
 
 def test_the_programs_load_for_as_many_planes_as_there_may_be(bpffs: Path) -> None:
     """The verifier walks through the planes one by one: with all of them it must not give up."""
-    fabric = f"[cluster]\nplanes = {abi.MAX_PLANES}\nt0s = 2\nt1s = 32\nevs_per_peer = {cluster_file.MAX_EVS_PER_PEER}\n"
+    fabric = (
+        f"[cluster]\nplanes = {abi.MAX_PLANES}\nt0s = 2\nt1s = 32\nevs_per_peer = {cluster_file.MAX_EVS_PER_PEER}\n"
+    )
     text = fabric + cluster_files.dual(0, 0, 0) + cluster_files.dual(1, 1, 0)
     made = Dataplane(topology.plan(cluster_file.parse(text), "h0"), bpffs)
     made.load()

@@ -11,12 +11,12 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from labkit.patience import EMULATED
-from mrcd.tables import abi
-from mrcd.health import hold_down
 from mrcd.bpf import libbpf
-from mrcd.tables.abi import EvState, ProbeKind, Reason
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from mrcd.health import hold_down
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, ProbeKind, Reason
 from tests.packet.cluster import ALL_PORTS, EVS, H1, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
 from tests.packet.rig import NEVER, Bench

@@ -8,8 +8,8 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric import wire
 from mrcd.config.cluster_file import Steering
+from mrcd.fabric import wire
 from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import Setup, nic_mac, wire_mac
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mrcd.net.netlink import Netlink
 from mrcd.net.messages import PROTOCOL, Route
+from mrcd.net.netlink import Netlink
 from mrcd.net.route_keeper import RouteKeeper
 from tests.packet.wires import SECONDS, Namespace
 

@@ -9,15 +9,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
 from mrcd.config import cluster_file
 from mrcd.daemon import install
-from mrcd.tables import pinned
 from mrcd.fabric import topology
-from mrcd.tables.abi import EvState, Reason
-from mrcd.loader.dataplane import Dataplane
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
+from mrcd.loader.dataplane import Dataplane
+from mrcd.tables import abi, pinned
+from mrcd.tables.abi import EvState, Reason
 from tests.unit.arrays import TEXT, Arrays
 
 MS = 1_000_000

@@ -15,13 +15,11 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.tables import abi
-from mrcd.config import cluster_file
 from mrcd.bpf import object_file
-from mrcd.fabric import srv6
-from mrcd.fabric import topology
-from mrcd.fabric import wire
+from mrcd.config import cluster_file
+from mrcd.fabric import srv6, topology, wire
 from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
+from mrcd.tables import abi
 from tests.cluster_files import host
 
 BPF = Path(__file__).parents[2] / "bpf"

@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from mrcd.api.server import errors
 from mrcd.api.config import ConfigApi
+from mrcd.api.server import errors
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from mrcd.denials import file
-from mrcd.api.server import errors
 from mrcd.api.denials import SteeringApi
+from mrcd.api.server import errors
 from mrcd.ctl.client import Client, Json
+from mrcd.denials import file
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
 from tests.unit.test_steering import Host

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from mrcd.api.server import Api
 from mrcd.daemon.daemon import Daemon
-from mrcd.view.workers import Readers
 from mrcd.daemon.reload import Reloader
+from mrcd.view.workers import Readers
 
 
 def test_a_document_asked_for_during_a_reload_is_made_of_the_new_tables() -> None:

@@ -10,9 +10,9 @@ import pytest
 from scapy.layers.inet import IP
 from scapy.utils import checksum
 
-from mrcd.tables import abi
-from mrcd.health import hold_down
 from mrcd.config.cluster_file import Health
+from mrcd.health import hold_down
+from mrcd.tables import abi
 
 BPF = Path(__file__).parents[2] / "bpf"
 WRAPPER = """

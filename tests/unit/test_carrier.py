@@ -1,4 +1,4 @@
-"""mrcd.daemon.daemon: a plane whose link has lost its carrier is left with the event itself; a neighbour that is as it was is
+"""A plane whose link has lost its carrier is left with the event itself; a neighbour that is as it was is
 no event."""
 
 import asyncio
@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from mrcd.tables import abi
 from mrcd.daemon.daemon import Daemon
 from mrcd.health.events import EventLog
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Change, Link, Neighbour, read_change, read_neighbour
 from mrcd.net.nics import Nics
+from mrcd.tables import abi
 
 
 def link(ifindex: int) -> Link:

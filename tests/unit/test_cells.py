@@ -14,8 +14,8 @@ from labkit.bench.probing import Wire
 from labkit.fabric import Parameters, build
 from labkit.flow import Ends
 from mrcd.denials import policy
-from mrcd.fabric import topology
 from mrcd.errors import UsageError
+from mrcd.fabric import topology
 
 
 def runs(*pairs: tuple[float, float]) -> list[dict[str, Any]]:

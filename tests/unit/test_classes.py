@@ -5,19 +5,18 @@ from typing import Any
 
 import pytest
 
-from labkit.fabric import Parameters, cluster_file
-from mrcd.tables import abi
-from mrcd.config import cluster_file
+from labkit.fabric import Parameters, cluster_text
+from mrcd.config import cluster_file, toml_text
 from mrcd.daemon import install
-from mrcd.loader import settings
-from mrcd.config import toml_text
-from mrcd.fabric import topology
 from mrcd.errors import ConfigError
+from mrcd.fabric import topology
+from mrcd.loader import settings
+from mrcd.tables import abi
 from mrcd.tables.pinned import prefix_key
 from tests.cluster_files import host
 
 FLOWLET, PINNED = abi.Policy.FLOWLET, abi.Policy.PINNED
-CLUSTER = cluster_file("test", Parameters())
+CLUSTER = cluster_text("test", Parameters())
 
 
 def plan(classes: str) -> topology.Plan:
@@ -100,5 +99,5 @@ def test_what_is_no_class(text: str, words: str) -> None:
 
 def test_the_effective_configuration_says_them_again() -> None:
     text = '[[classes]]\npolicy = "pinned"\nports = [1, "5-6"]\n'
-    shown = "\n".join(toml_text.lines(toml_text.effective(plan(text)), defaults=True))
+    shown = "\n".join(toml_text.lines(toml_text.effective(plan(text).config), defaults=True))
     assert cluster_file.parse(shown).classes == plan(text).config.classes

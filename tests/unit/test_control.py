@@ -12,8 +12,8 @@ from labkit.bench import control
 from labkit.bench.control import Control, Sent
 from labkit.bench.probing import Wire
 from labkit.fabric import Parameters, build
-from mrcd.tables import abi
 from mrcd.ctl.render import NOTHING
+from mrcd.tables import abi
 
 WIRE = Wire(headers=100, probe=130, report=300)
 FABRIC = build("x", Parameters())

@@ -17,12 +17,11 @@ from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap, wrpcapng
 
 from mrcd.config import cluster_file
-from mrcd.fabric import topology
-from mrcd.fabric import wire
 from mrcd.ctl import capture, decode
 from mrcd.ctl.rawsocket import Arrival
-from mrcd.versions import SCHEMA_VERSION
+from mrcd.fabric import topology, wire
 from mrcd.fabric.wire import MRC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
+from mrcd.versions import SCHEMA_VERSION
 from tests.cluster_files import host
 from tests.unit import canned_daemon
 from tests.unit.canned_daemon import PEER, Daemon

@@ -11,13 +11,12 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.tables import abi
 from mrcd.config import cluster_file
-from mrcd.fabric import topology
-from mrcd.fabric import wire
 from mrcd.ctl import packets, sockfilter
 from mrcd.ctl.packets import Probe
+from mrcd.fabric import topology, wire
 from mrcd.fabric.wire import MRC, MRCProbe
+from mrcd.tables import abi
 from tests.cluster_files import host
 
 SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.denials import policy
-from mrcd.denials import file
+from mrcd.denials import file, policy
 from mrcd.versions import SCHEMA_VERSION
 from tests.unit.canned_daemon import PATH, STATUS, Daemon
 

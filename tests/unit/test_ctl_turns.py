@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.fabric import topology
 from mrcd.ctl import trace, turns
 from mrcd.ctl.exchange import Here, Nic
 from mrcd.ctl.turns import Node, Turn
 from mrcd.errors import UsageError
+from mrcd.fabric import topology
 from tests.cluster_files import host
 
 ME, T0, T1, FAR, PEER = (

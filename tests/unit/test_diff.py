@@ -5,9 +5,9 @@ import re
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.fabric import topology
 from mrcd.daemon.config_diff import Difference, PeerChange, Setting, compare
 from mrcd.errors import UsageError
+from mrcd.fabric import topology
 from mrcd.versions import SCHEMA_VERSION
 from tests.cluster_files import host
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from mrcd.tables import abi
 from mrcd.health import events
-from mrcd.tables.abi import Reason
 from mrcd.health.events import EventLog, sentence
+from mrcd.tables import abi
+from mrcd.tables.abi import Reason
 
 T = TypeVar("T")
 

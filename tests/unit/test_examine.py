@@ -9,8 +9,8 @@ import pytest
 from mrcd.ctl import tools
 from mrcd.ctl.examine import command, kernel, report  # importing the command registers the checks
 from mrcd.ctl.examine.result import CHECKS, Answers, Context, Outcome, Site, examine, skip, some
-from mrcd.net.drivers import Device
 from mrcd.errors import MachineError
+from mrcd.net.drivers import Device
 from mrcd.net.messages import Link
 
 SITE = Site("h0", ("p0", "p1"), 9100, 9020, networks=("10.1.0.0/24", "fd00:1::/64"), pins="/bpf/mrcd/abi2")

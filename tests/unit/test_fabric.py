@@ -9,8 +9,8 @@ from labkit import faults, render, targets
 from labkit.fabric import Fabric, Parameters, PortRef, build, owns, parse_setting
 from labkit.faults import Fault, PortState
 from mrcd.config import cluster_file as config
-from mrcd.fabric import topology
 from mrcd.errors import MrcdError, UsageError
+from mrcd.fabric import topology
 
 
 def peers(fabric: Fabric) -> dict[PortRef, PortRef]:

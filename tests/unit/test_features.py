@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from mrcd.tables.abi import KernelHas
 from mrcd.loader.features import kernel_has, lacking
+from mrcd.tables.abi import KernelHas
 
 
 def test_names_count_whole(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mrcd.net import other_programs
 from mrcd.ctl import documents
+from mrcd.net import other_programs
 
 
 @pytest.mark.parametrize(

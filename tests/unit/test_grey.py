@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
-from mrcd.health import grey_loss
-from mrcd.tables.abi import EvState
 from mrcd.config.cluster_file import Health
+from mrcd.health import grey_loss
 from mrcd.health.grey_loss import Alarm, Grey
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 from tests.unit.arrays import Arrays
 
@@ -105,7 +105,9 @@ def test_chance_passes_no_more_often_than_the_threshold_allows(evs: int, losses:
     trials = 100_000 // evs
     drawn = np.stack([rng.binomial(n, losses, trials) for n in slices], axis=1)
     many = drawn > drawn.sum(axis=1, keepdims=True) * share * 1.05  # the others are not improbable
-    p = [grey_loss.tail(int(drawn[i].sum()), share[e], int(drawn[i, e])) for i, e in zip(*np.nonzero(many), strict=True)]
+    p = [
+        grey_loss.tail(int(drawn[i].sum()), share[e], int(drawn[i, e])) for i, e in zip(*np.nonzero(many), strict=True)
+    ]
     for alpha in (0.01, 0.001):
         count, expected = sum(x < alpha for x in p), alpha * drawn.size
         assert count <= expected + 4 * math.sqrt(expected)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
-from mrcd.tables import histograms
 from mrcd.ctl import bars
+from mrcd.tables import abi, histograms
 from mrcd.tables.histograms import Durations
 
 BPF = Path(__file__).parents[2] / "bpf"

@@ -6,15 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from mrcd.net import drivers
-from mrcd.net import hooks
-from mrcd.net import offloads
 from mrcd.config.cluster_file import Granularity, Hook
-from mrcd.loader.dataplane import Dataplane
-from mrcd.net.drivers import Device
 from mrcd.errors import KernelError, MachineError
-from mrcd.net.hooks import Port
+from mrcd.loader.dataplane import Dataplane
 from mrcd.loader.links import Attachment, Links
+from mrcd.net import drivers, hooks, offloads
+from mrcd.net.drivers import Device
+from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
 from mrcd.net.offloads import ReceiveChecksums
 

@@ -9,16 +9,14 @@ import pytest
 from numpy.typing import NDArray
 from scapy.layers.inet6 import IPv6ExtHdrSegmentRouting
 
-from mrcd.tables import abi
 from mrcd.config import cluster_file
 from mrcd.daemon import install
-from mrcd.fabric import srv6
-from mrcd.tables import pinned
-from mrcd.fabric import topology
-from mrcd.tables.abi import EvState, Reason
+from mrcd.fabric import srv6, topology
+from mrcd.fabric.topology import Plan
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
-from mrcd.fabric.topology import Plan
+from mrcd.tables import abi, pinned
+from mrcd.tables.abi import EvState, Reason
 from tests.cluster_files import dual
 from tests.unit.arrays import Arrays
 

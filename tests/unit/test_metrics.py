@@ -12,16 +12,15 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrcd.tables import abi
 from mrcd.config import cluster_file
 from mrcd.daemon import install
-from mrcd.tables import pinned
-from mrcd.fabric import topology
-from mrcd.view import documents
-from mrcd.tables.abi import EvState, Histogram, Reason
 from mrcd.daemon.daemon import Daemon
-from mrcd.tables.histograms import Durations
+from mrcd.fabric import topology
 from mrcd.metrics.collector import MOST_EV_SERIES, TablesCollector
+from mrcd.tables import abi, pinned
+from mrcd.tables.abi import EvState, Histogram, Reason
+from mrcd.tables.histograms import Durations
+from mrcd.view import documents
 from tests import cluster_files
 from tests.unit.arrays import TEXT, Arrays
 

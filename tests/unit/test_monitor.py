@@ -6,11 +6,9 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from mrcd.health import grey_loss
-from mrcd.health import monitor
-from mrcd.health import peers
-from mrcd.tables.abi import EvState, Reason
 from mrcd.errors import KernelError
+from mrcd.health import grey_loss, monitor, peers
+from mrcd.tables.abi import EvState, Reason
 from tests.unit.played import Bench
 
 # ---- what the programs tell ----

@@ -13,9 +13,9 @@ from labkit.bench import overhead, pairs, probing
 from labkit.bench.part import SOURCE, TARGET, Options
 from labkit.bench.probing import Counts, Probing, Wire
 from labkit.fabric import Parameters, build
-from mrcd.tables import abi
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
+from mrcd.tables import abi
 
 FABRIC = build("x", Parameters())
 EVS = 16

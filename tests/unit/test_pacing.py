@@ -2,8 +2,8 @@
 
 import pytest
 
-from mrcd.health import probe_pace
 from mrcd.config.cluster_file import Health
+from mrcd.health import probe_pace
 
 MS = 1_000_000
 

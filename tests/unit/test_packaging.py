@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import mrcd
-from mrcd.config import cluster_file
 from mrcd.bpf import object_file
-from mrcd.fabric import topology
+from mrcd.config import cluster_file
 from mrcd.errors import MachineError
+from mrcd.fabric import topology
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts" / "deploy"

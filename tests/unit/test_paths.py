@@ -9,16 +9,13 @@ from typing import cast
 import numpy as np
 import pytest
 
-from mrcd.tables import abi
 from mrcd.config import cluster_file
-from mrcd.daemon import install
-from mrcd.fabric import paths
-from mrcd.fabric import srv6
-from mrcd.tables import pinned
-from mrcd.fabric import topology
 from mrcd.config.cluster_file import Config, Host
-from mrcd.loader.dataplane import rows_for
+from mrcd.daemon import install
+from mrcd.fabric import paths, srv6, topology
 from mrcd.fabric.topology import EV, Peer, plan
+from mrcd.loader.dataplane import rows_for
+from mrcd.tables import abi, pinned
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 

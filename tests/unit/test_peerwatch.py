@@ -6,13 +6,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mrcd.tables import abi
 from mrcd.config import cluster_file
-from mrcd.health import peers
-from mrcd.tables import pinned
 from mrcd.fabric import topology
+from mrcd.health import peers
 from mrcd.health.events import EventLog
 from mrcd.health.peers import PeerWatch
+from mrcd.tables import abi, pinned
 from tests.unit.arrays import TEXT, Arrays
 
 ROWS = np.array([1, 2, 3])
@@ -28,7 +27,9 @@ class Watched:
         self.now = 10**12
         self.log = EventLog()
         self.changed: list[int] = []
-        self.plan = topology.plan(cluster_file.parse(TEXT.replace("[cluster]", f'[cluster]\nsteering = "{steering}"')), "h0")
+        self.plan = topology.plan(
+            cluster_file.parse(TEXT.replace("[cluster]", f'[cluster]\nsteering = "{steering}"')), "h0"
+        )
         self.watch = self.another()
 
     def another(self) -> PeerWatch:

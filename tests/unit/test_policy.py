@@ -8,9 +8,9 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.denials import policy
-from mrcd.fabric import topology
-from mrcd.errors import UsageError
 from mrcd.denials.policy import Denial, Standing, Target
+from mrcd.errors import UsageError
+from mrcd.fabric import topology
 from tests.cluster_files import host
 from tests.unit.arrays import TEXT
 

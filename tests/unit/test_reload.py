@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from mrcd.daemon import reload
-from mrcd.loader.dataplane import Dataplane
 from mrcd.errors import MachineError
+from mrcd.loader.dataplane import Dataplane
 
 
 class Slow:

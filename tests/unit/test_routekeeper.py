@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, cast
 
-from mrcd.net.netlink import Netlink
 from mrcd.net.messages import Hop, Route
+from mrcd.net.netlink import Netlink
 from mrcd.net.route_keeper import RouteKeeper
 
 

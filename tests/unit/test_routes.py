@@ -6,10 +6,10 @@ from ipaddress import IPv6Address
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.net import routes
 from mrcd.fabric import topology
-from mrcd.net.messages import Hop, Link, Route
 from mrcd.fabric.topology import Peer, Plan
+from mrcd.net import routes
+from mrcd.net.messages import Hop, Link, Route
 from tests.cluster_files import host
 
 SEGMENT = IPv6Address("5f00:0:4000:8000:4001:c000::")

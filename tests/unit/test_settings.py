@@ -3,8 +3,8 @@
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.loader import settings
 from mrcd.fabric import topology
+from mrcd.loader import settings
 from tests.cluster_files import host
 
 HOSTS = host(0, id=3) + host(1, id=4, t0=1)

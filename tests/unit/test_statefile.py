@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mrcd.denials import file
-from mrcd.errors import KernelError
 from mrcd.denials.policy import Denial, parse
+from mrcd.errors import KernelError
 
 ONE = Denial(parse(["t1:1:2"]), 10.0, 20.0, "fan tray", 0, drain=True)
 TWO = Denial(parse(["peer:h1", "plane:1"]), 11.0)

@@ -9,18 +9,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mrcd.tables import abi
 from mrcd.config import cluster_file
 from mrcd.daemon import install
-from mrcd.denials import policy
-from mrcd.denials import file
-from mrcd.tables import pinned
-from mrcd.fabric import topology
-from mrcd.tables.abi import EvState
-from mrcd.loader.dataplane import Dataplane
-from mrcd.errors import MachineError, UsageError
-from mrcd.health.monitor import Monitor
+from mrcd.denials import file, policy
 from mrcd.denials.control import Document, Steering
+from mrcd.errors import MachineError, UsageError
+from mrcd.fabric import topology
+from mrcd.health.monitor import Monitor
+from mrcd.loader.dataplane import Dataplane
+from mrcd.tables import abi, pinned
+from mrcd.tables.abi import EvState
 from mrcd.view.documents import in_flight
 from tests.unit.arrays import TEXT
 from tests.unit.played import Bench

@@ -1,4 +1,4 @@
-"""mrcd.daemon.attachment: an attach that fails leaves a host as it was; what the kernel lacks then is looked at again."""
+"""An attach that fails leaves a host as it was; what the kernel lacks then is looked at again."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mrcd.tables import abi
 from mrcd.daemon import attachment
 from mrcd.errors import KernelError
+from mrcd.tables import abi
 
 REFUSED = KernelError("attach mrc_pop", 16)
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.config import cluster_file
-from mrcd.config import toml_text
+from mrcd.config import cluster_file, toml_text
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 
@@ -57,22 +56,22 @@ def read_again(lines: list[str]) -> cluster_file.Config:
 @pytest.mark.parametrize("text", [EXAMPLE.read_text(), ODD], ids=["example", "odd"])
 def test_what_is_printed_means_what_was_read(text: str) -> None:
     mine = plan(text)
-    assert read_again(toml_text.lines(toml_text.given(mine), defaults=False)) == mine.config
-    printed = toml_text.lines(toml_text.effective(mine), defaults=True)
+    assert read_again(toml_text.lines(toml_text.given(mine.config), defaults=False)) == mine.config
+    printed = toml_text.lines(toml_text.effective(mine.config), defaults=True)
     again = topology.plan(read_again(printed), mine.host.name)
-    assert toml_text.effective(again) == toml_text.effective(mine)
+    assert toml_text.effective(again.config) == toml_text.effective(mine.config)
     assert (again.peers, again.interfaces) == (mine.peers, mine.interfaces)
 
 
 def test_what_is_left_to_mrcd_is_worked_out() -> None:
-    document = tomllib.loads("\n".join(toml_text.lines(toml_text.effective(plan(ODD)), defaults=True)))
+    document = tomllib.loads("\n".join(toml_text.lines(toml_text.effective(plan(ODD).config), defaults=True)))
     assert (document["health"]["probe_packets"], document["health"]["probe_late_ms"]) == (64, 5)  # packet granularity
     assert document["cluster"]["udp_port"] == 4797
     assert document["interfaces"]["names"] == ['e"0', "e1"]
 
 
 def test_defaults_are_marked_and_what_was_said_is_not() -> None:
-    printed = toml_text.lines(toml_text.effective(plan(ODD)), defaults=True)
+    printed = toml_text.lines(toml_text.effective(plan(ODD).config), defaults=True)
     assert "udp_port = 4797  # default" in printed
     assert "probe_packets = 64  # default" in printed
     assert "t1s = 0" in printed
@@ -80,6 +79,6 @@ def test_defaults_are_marked_and_what_was_said_is_not() -> None:
 
 
 def test_only_what_was_said() -> None:
-    document = tomllib.loads("\n".join(toml_text.lines(toml_text.given(plan(ODD)), defaults=False)))
+    document = tomllib.loads("\n".join(toml_text.lines(toml_text.given(plan(ODD).config), defaults=False)))
     assert document["health"] == {"grey_ratio": 1e-5, "loss_ratio": 0.5}
     assert "metrics" not in document

@@ -6,8 +6,8 @@ from ipaddress import IPv6Address, IPv6Network
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.fabric import topology
 from mrcd.errors import ConfigError
+from mrcd.fabric import topology
 from mrcd.fabric.topology import EV, Peer, Plan
 from tests.cluster_files import host
 

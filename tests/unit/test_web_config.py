@@ -15,8 +15,8 @@ import pytest
 from aiohttp import ClientConnectionError, ClientConnectorCertificateError, ClientSession, web
 from prometheus_client import CollectorRegistry, Gauge
 
-from mrcd.metrics.endpoint import application
 from mrcd.errors import ConfigError
+from mrcd.metrics.endpoint import application
 from mrcd.metrics.web_config import WebConfig
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from mrcd.config import cluster_file
-from mrcd.loader import features
-from mrcd.fabric import topology
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.examine import kernel, nics, paths, sending, sysctls
 from mrcd.ctl.examine.machine import Machine
 from mrcd.ctl.examine.result import Context, Document, Site, examine
 from mrcd.errors import MachineError, MrcdError
-from mrcd.loader.settings import settings
+from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
+from mrcd.loader import features
+from mrcd.loader.settings import settings
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.documents import RUNNING_FILE
 
@@ -96,7 +96,9 @@ def running(run_dir: Path) -> Site:
     path = run_dir / RUNNING_FILE
     try:
         found = json.loads(path.read_text())
-        return site(topology.plan(cluster_file.Config.model_validate(found["config"]), found["host"]), str(found["pins"]))
+        return site(
+            topology.plan(cluster_file.Config.model_validate(found["config"]), found["host"]), str(found["pins"])
+        )
     except (OSError, ValueError, KeyError, MrcdError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(

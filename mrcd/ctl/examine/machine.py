@@ -13,17 +13,16 @@ from pathlib import Path
 
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 
-from mrcd.net import drivers
-from mrcd.loader import features
-from mrcd.net import other_programs
 from mrcd.bpf import libbpf
-from mrcd.ctl.examine import netdev
-from mrcd.net.drivers import Device
-from mrcd.errors import MachineError, MrcdError
-from mrcd.net.netlink import Netlink
-from mrcd.net.messages import Link
 from mrcd.bpf.object_file import object_path
 from mrcd.bpf.verify import INSTRUCTIONS_MOST, verify
+from mrcd.ctl.examine import netdev
+from mrcd.errors import MachineError, MrcdError
+from mrcd.loader import features
+from mrcd.net import drivers, other_programs, receive_steering
+from mrcd.net.drivers import Device
+from mrcd.net.messages import Link
+from mrcd.net.netlink import Netlink
 
 _SCHED_CLS, _RINGBUF, _ARRAY, _TIMER_INIT = 3, 27, 2, 169  # of enum bpf_prog_type, bpf_map_type, bpf_func_id
 _F_MMAPABLE = 1 << 10
@@ -164,7 +163,7 @@ class Machine:
 
     def kernel_lacks(self) -> list[str]:
         """What features.py looks for and this kernel has not, in words."""
-        return features.missing()
+        return features.lacking(features.kernel_has(), can_steer=receive_steering.can_steer())
 
     def feature(self, name: str) -> bool | None:
         """Whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None if only root can ask."""

@@ -1,8 +1,8 @@
 """Checks of the plane NICs: link, MTU, what the driver can, offloads, queues, first hops, who else is attached."""
 
 from mrcd.ctl.examine.result import Context, Outcome, Site, check, fail, passed, skip, some, warn
-from mrcd.net.drivers import cut, trusts_the_outer
 from mrcd.errors import MachineError
+from mrcd.net.drivers import cut, trusts_the_outer
 from mrcd.net.hooks import Port, choose, ports
 from mrcd.net.messages import Link
 

@@ -24,12 +24,11 @@ from scapy.packet import Packet, Raw
 
 from labkit import netns, progstats
 from labkit.fabric import host_table
-from mrcd.config import cluster_file
-from mrcd.daemon import install
 from mrcd.bpf import libbpf
-from mrcd.fabric import topology
-from mrcd.fabric import wire
+from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Steering
+from mrcd.daemon import install
+from mrcd.fabric import topology, wire
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables.pinned import Tables, prefix_key
 

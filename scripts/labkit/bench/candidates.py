@@ -22,8 +22,8 @@ from labkit.bench.part import SOURCE, TARGET
 from labkit.fabric import Parameters
 from labkit.flow import Ends, Protocol
 from labkit.observe import Document
-from mrcd.fabric import topology
 from mrcd.errors import MachineError
+from mrcd.fabric import topology
 
 MRCD, MRCD_ONE, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "mrcd-1", "kernel", "kernel-ecmp", "plain", "mptcp"
 OURS = (MRCD, MRCD_ONE)

@@ -12,8 +12,8 @@ from statistics import median
 
 from labkit.bench import blast
 from labkit.observe import Document
-from mrcd.tables import abi
 from mrcd.bpf import libbpf
+from mrcd.tables import abi
 
 SETS = (16, 64, 256, 1024)  # peers
 RUN = 16  # packets to a peer before the next one's: the burst of a flow

@@ -13,8 +13,8 @@ from labkit import observe
 from labkit.api import Lab
 from labkit.bench.probing import Wire
 from labkit.observe import Document
-from mrcd.tables import abi
 from mrcd.ctl.render import count, percent
+from mrcd.tables import abi
 from mrcd.tables.pinned import Tables
 
 _KINDS = tuple(kind.text for kind in abi.ProbeKind)

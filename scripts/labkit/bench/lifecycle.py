@@ -23,9 +23,9 @@ from labkit.fabric import host_table
 from labkit.observe import Document
 from labkit.patience import patience
 from labkit.stream import Result, Stream
+from mrcd.bpf.object_file import OVERRIDE
 from mrcd.ctl.render import Column, count, table
 from mrcd.errors import MachineError
-from mrcd.bpf.object_file import OVERRIDE
 
 TIMES = 10
 RATE = 50_000  # packets per second

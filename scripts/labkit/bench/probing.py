@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from labkit import observe
 from labkit.api import Lab
-from mrcd.tables import abi
 from mrcd.config.cluster_file import Config
 from mrcd.errors import MachineError
-from mrcd.tables.pinned import Tables
 from mrcd.fabric.topology import plan
+from mrcd.tables import abi
+from mrcd.tables.pinned import Tables
 
 _ETHERNET = 14
 _PROBE, _COUNT = 32, 8  # struct mrc_probe, struct mrc_count

@@ -24,15 +24,15 @@ from labkit.bench.part import SOURCE, TARGET
 from labkit.bringup import REPOSITORY
 from labkit.patience import EMULATED, patience
 from labkit.stream import Stream
-from mrcd.config import cluster_file
-from mrcd.loader import features
-from mrcd.fabric import topology
 from mrcd.bpf import verify
-from mrcd.tables.abi import KernelHas
+from mrcd.bpf.object_file import object_path
+from mrcd.config import cluster_file
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.errors import MachineError
-from mrcd.bpf.object_file import object_path
+from mrcd.fabric import topology
+from mrcd.loader import features
 from mrcd.loader.settings import settings
+from mrcd.tables.abi import KernelHas
 
 SMALL = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2}
 SMALLEST = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}

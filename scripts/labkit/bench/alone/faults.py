@@ -17,9 +17,9 @@ from labkit.bench.alone.plan import Step
 from labkit.bench.failover.events import FLOW, Pair, Polled, Stage
 from labkit.bench.failover.tables import Bools, Cluster
 from labkit.observe import Document
+from mrcd.errors import MachineError
 from mrcd.health import hold_down
 from mrcd.tables.abi import EvState, Reason
-from mrcd.errors import MachineError
 
 WAYS: tuple[Pair, Pair] = (FLOW, FLOW[::-1])
 BROKEN_S = (1.5, 2.5)  # long enough for probes to be a second apart

@@ -25,8 +25,8 @@ from labkit.bench.part import SOURCE, TARGET
 from labkit.entry import progress
 from labkit.flow import Flow
 from labkit.observe import Document
-from mrcd.tables.abi import EvState
 from mrcd.errors import MachineError
+from mrcd.tables.abi import EvState
 
 BIN_NS = 10_000_000  # of the flows of holes.py,
 FINE_NS = 1_000_000  # and of those here

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from labkit import observe
 from labkit.api import Lab
+from mrcd.config.cluster_file import Host
 from mrcd.fabric import topology
 from mrcd.tables.abi import EvState
-from mrcd.config.cluster_file import Host
 from mrcd.tables.pinned import Tables
 
 Bools = NDArray[np.bool_]

@@ -10,8 +10,8 @@ from labkit.bench.scale import control
 from labkit.crowd import Crowd
 from labkit.entry import progress
 from labkit.observe import Document
-from mrcd.tables.abi import EvState
 from mrcd.errors import MachineError
+from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 
 IDLE_S, TRAFFIC_S = 2.0, 0.02  # until all peers have left it: nobody has traffic; one has, since its EV is ASSUMED_BAD

@@ -12,10 +12,10 @@ from labkit.crowd import Crowd
 from labkit.entry import progress
 from labkit.observe import Document
 from mrcd.config import cluster_file
-from mrcd.fabric import topology
 from mrcd.ctl.client import Client
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
+from mrcd.fabric import topology
 
 SIZES, SHORT_SIZES = (1, 64, 1024, 4096), (1, 4096)
 BUSY = 256  # peers

@@ -11,12 +11,12 @@ import numpy as np
 
 from labkit.crowd import Crowd
 from labkit.observe import Document
-from mrcd.health import grey_loss
 from mrcd.errors import MachineError
+from mrcd.fabric.topology import Plan
+from mrcd.health import grey_loss
 from mrcd.health.events import EventLog
 from mrcd.health.peers import PeerWatch
 from mrcd.tables.pinned import Tables
-from mrcd.fabric.topology import Plan
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TABLES = "anon_inode:bpf-map"
