@@ -22,7 +22,7 @@ CLANG = $(or $(shell command -v clang-19),$(lastword $(shell ls -v /usr/bin/clan
 MULTIARCH = $(shell gcc -print-multiarch 2>/dev/null)
 BPF_CFLAGS = --target=bpf -mcpu=v3 -O2 -g -std=gnu11 -Wall -Wextra -Werror $(if $(MULTIARCH),-isystem /usr/include/$(MULTIARCH))
 
-OBJECTS := $(patsubst bpf/%.bpf.c,build/%.bpf.o,$(wildcard bpf/*.bpf.c))
+OBJECTS := $(patsubst %.bpf.c,build/%.bpf.o,$(notdir $(wildcard bpf/*.bpf.c bpf/lab/*.bpf.c)))
 # Python files without a suffix, which ruff does not find by itself.
 PYTHON_SCRIPTS = $(shell grep -lsE '^\#!.*python' scripts/*)
 
@@ -33,7 +33,9 @@ help: ## list the targets
 .PHONY: build
 build: $(OBJECTS) build/counted.bpf.o mrcd/mrc.bpf.o ## compile the eBPF objects (default)
 
-build/%.bpf.o: bpf/%.bpf.c Makefile
+vpath %.bpf.c bpf bpf/lab
+
+build/%.bpf.o: %.bpf.c Makefile
 	@mkdir -p build
 	@test -n "$(CLANG)" || { echo "make: no clang found"; echo "  hint: run 'make set-up'"; exit 1; } >&2
 	$(CLANG) $(BPF_CFLAGS) -MMD -MP -MF build/$*.bpf.d -c $< -o $@

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from labkit.patience import EMULATED
+from labkit.cluster.patience import EMULATED
 
 # A shell starts what is to run in the background with SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from mrcd.errors import MachineError, MrcdError, UsageError
 
 

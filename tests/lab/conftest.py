@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from labkit import observe
-from labkit.api import Lab
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
 from mrcd.bpf import libbpf
 from mrcd.ctl.client import DaemonDown
 

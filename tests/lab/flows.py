@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from types import TracebackType
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import wait_until
 
 PORT = 7000

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import pytest
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import TWO_HOSTS, gone, wait_until
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")

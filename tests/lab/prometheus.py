@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import wait_until
 
 RULES = Path(__file__).parents[2] / "scripts/deploy/prometheus"

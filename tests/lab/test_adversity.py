@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit import netns, render, tap
-from labkit.api import Lab
-from labkit.bringup import answers
+from labkit.cluster import netns, render
+from labkit.cluster.api import Lab
+from labkit.cluster.bringup import answers
+from labkit.faults import tap
 from mrcd.bpf import libbpf
 from mrcd.loader.dataplane import pin_directory
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from labkit import observe
-from labkit.api import Lab
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
 from mrcd.config.cluster_file import Hook
 from tests.lab.conftest import TWO_HOSTS, wait_until
 

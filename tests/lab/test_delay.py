@@ -2,8 +2,8 @@
 
 import pytest
 
-from labkit import netns, observe
-from labkit.api import Lab
+from labkit.cluster import netns, observe
+from labkit.cluster.api import Lab
 from tests.lab.conftest import mrcctl, wait_until
 from tests.lab.flows import Flow, tcp_transfer
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import a_lab, mrcctl, wait_until
 
 

@@ -5,7 +5,7 @@ import socket
 import threading
 from typing import Any
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import event_times, mrcctl, states, wait_until
 from tests.lab.flows import Flow, address
 

@@ -1,6 +1,6 @@
 """What breaks is left, what heals comes back, what is well is not touched."""
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import all_good, event_times, mrcctl, states, wait_until
 from tests.lab.flows import Flow
 

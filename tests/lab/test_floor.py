@@ -1,8 +1,8 @@
 """When nearly everything is broken, what is left is used and nothing else, and traffic goes on."""
 
-from labkit import goodput
-from labkit.api import Lab
-from labkit.flow import Ends, Flow
+from labkit.cluster.api import Lab
+from labkit.measure import goodput
+from labkit.traffic.flow import Ends, Flow
 from tests.lab.conftest import a_lab, all_good, mrcctl, states, wait_until
 from tests.lab.flows import address
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
+from labkit.places import lab_object
 from mrcd.bpf import libbpf
 from mrcd.loader.dataplane import pin_directory
 from tests.lab.conftest import a_lab, all_good, mrcctl, wait_until
@@ -339,7 +340,7 @@ _BEFORE = 1 << 3  # BPF_F_BEFORE
 @pytest.fixture
 def stranger(host: Lab) -> Iterator[int]:
     """Somebody else's tc program, that lets everything pass."""
-    obj = libbpf.open_object(Path(__file__).parents[2] / "build" / "fault.bpf.o")
+    obj = libbpf.open_object(lab_object("fault"))
     libbpf.load_object(obj)
     yield libbpf.program_fd(obj, "lab_fault")
     libbpf.close_object(obj)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from mrcd.bpf.pins import remove
 from mrcd.loader.dataplane import pin_directory
 from tests.cluster_files import host

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import tcp_transfer
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from labkit import netns
-from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.bench.failover import mptcp
-from labkit.flow import Ends, Flow
+from labkit.cluster import netns
+from labkit.cluster.api import Lab
+from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 from tests.lab.conftest import wait_until
 

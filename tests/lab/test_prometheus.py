@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import a_lab, mrcctl, states, wait_until
 from tests.lab.flows import Flow
 from tests.lab.prometheus import RULES, Prometheus

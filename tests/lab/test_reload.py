@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit.api import Lab
 from labkit.bench import candidates
-from labkit.evorder import EvOrder
-from labkit.stream import Stream
+from labkit.cluster.api import Lab
+from labkit.measure.evorder import EvOrder
+from labkit.traffic.stream import Stream
 from mrcd.bpf import libbpf
 from mrcd.loader.dataplane import pin_directory
 from tests import cluster_files

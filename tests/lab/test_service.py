@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from tests.lab.conftest import mrcctl, wait_until
 from tests.lab.machine import Machine, half_lab, need_systemd
 

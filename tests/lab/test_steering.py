@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Collection
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from mrcd.ctl.client import Client
 from mrcd.denials import file
 from mrcd.loader.dataplane import pin_directory

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
+from labkit.places import lab_object
 from mrcd.bpf import libbpf
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, states, wait_until
 
@@ -262,7 +263,7 @@ def test_doctor_finds_a_strict_rp_filter(healthy: Lab) -> None:
 @contextlib.contextmanager
 def _foreign(lab: Lab, interface: str, flags: int) -> Iterator[None]:
     """Somebody else's program at tc ingress of an interface of h0: the lab's own fault program, that drops nothing."""
-    obj = libbpf.open_object(ROOT / "build" / "fault.bpf.o")
+    obj = libbpf.open_object(lab_object("fault"))
     try:
         libbpf.load_object(obj)
         with lab.inside("h0"):

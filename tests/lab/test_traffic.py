@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import netns
-from labkit.api import Lab
+from labkit.cluster import netns
+from labkit.cluster.api import Lab
 from tests.lab.conftest import a_lab, mrcctl, wait_until
 from tests.lab.flows import Flow, address, tcp_transfer, udp_transfer
 

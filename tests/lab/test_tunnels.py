@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from labkit import observe, relay
-from labkit.api import Lab
-from labkit.flow import Ends, Flow
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
 from labkit.kernels.guest import TUNNEL, TUNNELS, dropped, iperf3, make_tunnel
-from labkit.stream import Stream
+from labkit.traffic import relay
+from labkit.traffic.flow import Ends, Flow
+from labkit.traffic.stream import Stream
 from mrcd.net.drivers import TUNNELS as TUNNEL_OFFLOADS
 from mrcd.net.netlink import set_offload
 from tests.lab.conftest import TWO_HOSTS, wait_until

@@ -5,8 +5,8 @@ The same as `scripts/bench lifecycle`, which does each ten times.
 
 import pytest
 
-from labkit.api import Lab
 from labkit.bench import lifecycle
+from labkit.cluster.api import Lab
 from tests.lab.conftest import all_good, mrcctl, wait_until
 
 TIMES = 2

@@ -15,7 +15,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import PcapReader
 
-from labkit.api import Lab
+from labkit.cluster.api import Lab
 from mrcd.config import cluster_file
 from mrcd.fabric import topology
 from mrcd.fabric.wire import DATA, MRC, outer

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.places import lab_object
 from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
 from mrcd.ctl.examine.command import EXAMPLE
@@ -28,7 +29,7 @@ SETTINGS = settings(topology.plan(cluster_file.parse(EXAMPLE), "a"), features.ke
 @pytest.fixture
 def fault() -> Iterator[int]:
     """Somebody else's program, not attached: its descriptor."""
-    obj = libbpf.open_object(Path(__file__).parents[2] / "build" / "fault.bpf.o")
+    obj = libbpf.open_object(lab_object("fault"))
     libbpf.load_object(obj)
     yield libbpf.program_fd(obj, "lab_fault")
     libbpf.close_object(obj)

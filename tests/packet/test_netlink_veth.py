@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import netns
+from labkit.cluster import netns
 from mrcd.errors import KernelError, MachineError
 from mrcd.net import receive_steering
 from mrcd.net.messages import Link

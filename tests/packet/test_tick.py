@@ -10,7 +10,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from labkit.patience import EMULATED
+from labkit.cluster.patience import EMULATED
 from mrcd.bpf import libbpf
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pytest
 from scapy.packet import Packet
 
-from labkit.patience import patience
+from labkit.cluster.patience import patience
 from mrcd.errors import KernelError
 
 SECONDS = patience(15.0)  # the deadline of what is waited for: machines stand still

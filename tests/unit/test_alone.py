@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from labkit import targets
 from labkit.bench import cli
 from labkit.bench.alone import faults, judge, picture, plan, text
 from labkit.bench.alone.faults import Fault, Return, Way
-from labkit.fabric import Parameters, build
+from labkit.cluster.fabric import Parameters, build
+from labkit.faults import targets
 from mrcd.config.cluster_file import Health
 
 FABRIC = build("x", Parameters())

@@ -1,12 +1,12 @@
-"""labkit.bars: medians and histograms → SVG."""
+"""labkit.plot.bars: medians and histograms → SVG."""
 
 import re
 from xml.etree import ElementTree
 
 import pytest
 
-from labkit import bars
-from labkit.bars import Bar, Goal, Histogram, Picture, Section
+from labkit.plot import bars
+from labkit.plot.bars import Bar, Goal, Histogram, Picture, Section
 
 SVG = "{http://www.w3.org/2000/svg}"
 SECTION = Section(

@@ -1,4 +1,4 @@
-"""labkit.bench and its tools: a flow's two ends, CPU time, evenness."""
+"""mrcd.bench and its tools: a flow's two ends, CPU time, evenness."""
 
 import json
 import subprocess
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from labkit import entry, evspread, flow
+from labkit import entry
 from labkit.bench import calm, cli, cpu, spread
-from labkit.goodput import BIN_NS
+from labkit.measure import evspread
+from labkit.measure.goodput import BIN_NS
+from labkit.traffic import flow
 from mrcd.errors import UsageError
 
 STAT = "cpu  100 20 300 4000 50 6 70 8 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n"

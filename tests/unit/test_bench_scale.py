@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from labkit import crowd
 from labkit.bench.scale import part, picture, probe
+from labkit.cluster import crowd
 from mrcd.config import cluster_file
 from mrcd.fabric import topology
 from tests.unit.arrays import Arrays
@@ -20,7 +20,7 @@ def test_every_peer_of_a_crowd_has_256_evs_and_the_address_that_the_program_answ
     assert len(plan.peers) == peers < crowd.HOSTS_MOST
     assert plan.ev_count == peers * crowd.EVS
     for peer in (plan.peers[0], plan.peers[-1]):
-        # bpf/echo.bpf.c: turn_round()
+        # bpf/lab/echo.bpf.c: turn_round()
         t0 = 1 + (peer.host.id - 1) // crowd.HOSTS_PER_T0
         assert [str(a) for a in peer.addresses][2] == str(plan.addresses[2])[: len("fd10:0:2")] + f":{t0:x}::" + (
             f"{peer.host.id + 1:x}"

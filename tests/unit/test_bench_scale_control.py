@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from labkit.bench.scale import control
-from labkit.crowd import Seen
-from labkit.progstats import Runs
+from labkit.cluster.crowd import Seen
+from labkit.measure.progstats import Runs
 
 FLOOR = 4000
 HEADERS = 94

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from labkit import datagrams
 from labkit.bench import candidates, cells, control, receive, throughput
 from labkit.bench.candidates import KERNEL, MRCD, MRCD_ONE, PLAIN
 from labkit.bench.cells import Bound, Cell
 from labkit.bench.control import Sent
 from labkit.bench.probing import Wire
-from labkit.fabric import Parameters, build
-from labkit.flow import Ends
+from labkit.cluster.fabric import Parameters, build
+from labkit.traffic import datagrams
+from labkit.traffic.flow import Ends
 from mrcd.denials import policy
 from mrcd.errors import UsageError
 from mrcd.fabric import topology

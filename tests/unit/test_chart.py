@@ -1,12 +1,12 @@
-"""labkit.chart: data → SVG."""
+"""labkit.plot.chart: data → SVG."""
 
 import math
 from xml.etree import ElementTree
 
 import pytest
 
-from labkit import chart, svg
-from labkit.chart import Fault, Group, Picture, Row, Span
+from labkit.plot import chart, svg
+from labkit.plot.chart import Fault, Group, Picture, Row, Span
 from tests.unit.drawings import SVG, assert_coloured
 
 SPANS = (Span(0, 4, "GOOD"), Span(4, 8, "ASSUMED_BAD"), Span(8, 20, "GOOD"))

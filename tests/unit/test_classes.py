@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from labkit.fabric import Parameters, cluster_text
+from labkit.cluster.fabric import Parameters, cluster_text
 from mrcd.config import cluster_file, toml_text
 from mrcd.daemon import install
 from mrcd.errors import ConfigError

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit import observe
 from labkit.bench import control
 from labkit.bench.control import Control, Sent
 from labkit.bench.probing import Wire
-from labkit.fabric import Parameters, build
+from labkit.cluster import observe
+from labkit.cluster.fabric import Parameters, build
 from mrcd.ctl.render import NOTHING
 from mrcd.tables import abi
 

@@ -5,10 +5,10 @@ import struct
 
 import pytest
 
-from labkit import progstats
 from labkit.bench import bare, blast, calls, cold, cost
 from labkit.bench.cost import ALL, BUSY_ONES, ONE, ONE_OF_ALL
-from labkit.bringup import REPOSITORY
+from labkit.measure import progstats
+from labkit.places import REPOSITORY
 from mrcd.config import cluster_file
 
 

@@ -1,4 +1,4 @@
-"""labkit.demo: what a recording shows, and how it is told."""
+"""mrcd.demo: what a recording shows, and how it is told."""
 
 import copy
 import dataclasses
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from labkit import chart
 from labkit.demo import picture, report, screen, text
 from labkit.demo.record import Happened, Recording
 from labkit.demo.scenario import FAULTS, Fault
-from labkit.flow import Ends, Sample
-from labkit.goodput import BIN_NS
+from labkit.measure.goodput import BIN_NS
+from labkit.plot import chart
+from labkit.traffic.flow import Ends, Sample
 
 S, MS = 1_000_000_000, 1_000_000
 BEGIN = 1000 * BIN_NS

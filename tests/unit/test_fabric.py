@@ -5,9 +5,10 @@ from ipaddress import IPv6Address, IPv6Network
 
 import pytest
 
-from labkit import faults, render, targets
-from labkit.fabric import Fabric, Parameters, PortRef, build, owns, parse_setting
-from labkit.faults import Fault, PortState
+from labkit.cluster import render
+from labkit.cluster.fabric import Fabric, Parameters, PortRef, build, owns, parse_setting
+from labkit.faults import inject, targets
+from labkit.faults.inject import Fault, PortState
 from mrcd.config import cluster_file as config
 from mrcd.errors import MrcdError, UsageError
 from mrcd.fabric import topology
@@ -201,23 +202,23 @@ def test_a_t1_and_a_carrier_know_no_direction() -> None:
 def test_a_fault_says_its_direction() -> None:
     assert Fault(drop=0.2).what == "drop 20%"
     assert Fault(drop=0.2, rate_bits_per_s=10**7, direction="up").what == "drop 20%, rate 10 Mbit/s (up only)"
-    slow = faults.desired(FABRIC, {"link:0:0:1": Fault(rate_bits_per_s=10**7, direction="down")})
+    slow = inject.desired(FABRIC, {"link:0:0:1": Fault(rate_bits_per_s=10**7, direction="down")})
     assert slow == {PortRef("t1-0-1", "t0-0"): PortState(rate_bits_per_s=10**7)}
 
 
 def test_overlapping_faults_add_up_and_healing_one_leaves_the_other() -> None:
     slow, cut = Fault(rate_bits_per_s=10**8), Fault(down=True)
     shared = PortRef("t1-0-1", "t0-0")
-    both = faults.desired(FABRIC, {"t1:0:1": cut, "link:0:0:1": slow, "t0:0:0": Fault(rate_bits_per_s=10**9)})
+    both = inject.desired(FABRIC, {"t1:0:1": cut, "link:0:0:1": slow, "t0:0:0": Fault(rate_bits_per_s=10**9)})
     assert both[shared] == PortState(down=True, rate_bits_per_s=10**8)
-    assert faults.desired(FABRIC, {"link:0:0:1": slow})[shared] == PortState(rate_bits_per_s=10**8)
-    assert faults.desired(FABRIC, {"t1:0:1": Fault(drop=1.0)}) == {}
+    assert inject.desired(FABRIC, {"link:0:0:1": slow})[shared] == PortState(rate_bits_per_s=10**8)
+    assert inject.desired(FABRIC, {"t1:0:1": Fault(drop=1.0)}) == {}
 
 
 def test_a_lab_with_a_rate_keeps_it_beside_faults() -> None:
     fabric = build("x", Parameters(rate_bits_per_s=10**9))
-    assert len(faults.desired(fabric, {})) == 2 * len(fabric.links)
-    faster = faults.desired(fabric, {"nic:h0:0": Fault(rate_bits_per_s=10**10)})
+    assert len(inject.desired(fabric, {})) == 2 * len(fabric.links)
+    faster = inject.desired(fabric, {"nic:h0:0": Fault(rate_bits_per_s=10**10)})
     assert faster[PortRef("h0", "p0")].rate_bits_per_s == 10**9
 
 
@@ -229,24 +230,24 @@ def test_a_node_is_configured_around_ports_that_are_down() -> None:
 
 @pytest.mark.parametrize(("text", "ratio"), [("100%", 1.0), ("20", 0.2), ("0.1%", 0.001), ("0%", 0.0)])
 def test_percent(text: str, ratio: float) -> None:
-    assert faults.parse_percent(text) == pytest.approx(ratio)
+    assert inject.parse_percent(text) == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(("text", "bits"), [("50mbit", 50_000_000), ("2.5gbit", 2_500_000_000), ("100Kbit", 100_000)])
 def test_rate(text: str, bits: int) -> None:
-    assert faults.parse_rate(text) == bits
+    assert inject.parse_rate(text) == bits
 
 
 @pytest.mark.parametrize("text", ["", "101%", "-1%", "x", "nan"])
 def test_wrong_percent(text: str) -> None:
     with pytest.raises(UsageError):
-        faults.parse_percent(text)
+        inject.parse_percent(text)
 
 
 @pytest.mark.parametrize("text", ["", "50", "50mb", "1bit", "-5mbit"])
 def test_wrong_rate(text: str) -> None:
     with pytest.raises(UsageError):
-        faults.parse_rate(text)
+        inject.parse_rate(text)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from labkit import targets, witnessend
 from labkit.bench.failover import events, holes, loss, part, picture, stats, text, witness
 from labkit.bench.failover.events import BIN_NS, Event
 from labkit.bench.failover.kinds import BY_NAME, KINDS, MS, US, Place, places
 from labkit.bench.failover.witness import Pause
-from labkit.fabric import Parameters, build
+from labkit.cluster.fabric import Parameters, build
+from labkit.faults import targets
+from labkit.traffic import witnessend
 from mrcd.errors import MachineError
 from tests.packet.wires import until
 

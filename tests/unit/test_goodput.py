@@ -1,7 +1,7 @@
-"""labkit.goodput: bytes per bin → goodput, holes."""
+"""labkit.measure.goodput: bytes per bin → goodput, holes."""
 
-from labkit import goodput
-from labkit.goodput import BIN_NS, WIDE_NS
+from labkit.measure import goodput
+from labkit.measure.goodput import BIN_NS, WIDE_NS
 
 S = 1_000_000_000
 BEGIN = 500 * BIN_NS

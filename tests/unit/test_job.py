@@ -12,7 +12,7 @@ from labkit.bench import control, job
 from labkit.bench.control import Sent
 from labkit.bench.job import ATTACHED, DETACHED, UNPROBED, Job
 from labkit.bench.probing import Wire
-from labkit.fabric import Parameters, build
+from labkit.cluster.fabric import Parameters, build
 from mrcd.errors import MachineError
 
 FABRIC = build("x", Parameters())
@@ -93,7 +93,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
     program.write_text(RANK)
     monkeypatch.setattr(job, "PROGRAM", program)
     monkeypatch.setattr(job, "PYTHON", sys.executable)
-    monkeypatch.setattr("labkit.bringup.environment", lambda state, host: {})
+    monkeypatch.setattr("labkit.cluster.bringup.environment", lambda state, host: {})
     lab = SimpleNamespace(fabric=FABRIC, state=None, popen=lambda _, argv, **kw: subprocess.Popen(argv, **kw))
     return Job(lab, 4)  # type: ignore[arg-type]
 

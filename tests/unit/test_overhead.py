@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit import observe
 from labkit.bench import overhead, pairs, probing
 from labkit.bench.part import SOURCE, TARGET, Options
 from labkit.bench.probing import Counts, Probing, Wire
-from labkit.fabric import Parameters, build
+from labkit.cluster import observe
+from labkit.cluster.fabric import Parameters, build
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi

@@ -1,11 +1,11 @@
-"""labkit.panels: courses → SVG."""
+"""labkit.plot.panels: courses → SVG."""
 
 from xml.etree import ElementTree
 
 import pytest
 
-from labkit import panels
-from labkit.panels import Fault, Goal, Panel, Picture, Series
+from labkit.plot import panels
+from labkit.plot.panels import Fault, Goal, Panel, Picture, Series
 from tests.unit.drawings import SVG, assert_coloured
 
 COURSE = Panel(

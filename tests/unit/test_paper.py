@@ -9,7 +9,7 @@ from labkit.bench.paper import course, figures, part, picture, planes, plateaus,
 from labkit.bench.paper.figures import Curve, Plateau
 from labkit.bench.paper.plateaus import Phase
 from labkit.bench.part import Options
-from labkit.fabric import Parameters
+from labkit.cluster.fabric import Parameters
 from mrcd.errors import MachineError
 
 # ---- the paper's points ----

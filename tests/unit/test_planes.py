@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from labkit import faults, order
 from labkit.bench import planes
 from labkit.bench.part import Options
-from labkit.faults import Fault
+from labkit.faults import inject
+from labkit.faults.inject import Fault
+from labkit.measure import order
 from mrcd.errors import UsageError
 
 
 def test_the_program_and_python_agree_on_the_histogram() -> None:
-    source = (Path(__file__).parents[2] / "bpf/order.bpf.c").read_text()
+    source = (Path(__file__).parents[2] / "bpf/lab/order.bpf.c").read_text()
     assert int(re.findall(r"#define BUCKETS (\d+)", source)[0]) == order.BUCKETS
     assert f"sizeof(struct order) == {order.ORDER.size}" in source
 
@@ -55,13 +56,13 @@ def test_the_sum_counts_the_other_plane_at_its_own_rate() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("5ms", 0.005), ("500us", 0.0005), ("0.1s", 0.1)])
 def test_times(text: str, seconds: float) -> None:
-    assert faults.parse_time(text) == pytest.approx(seconds)
+    assert inject.parse_time(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["5", "ms", "-1ms", "5 ms", ""])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(UsageError, match="is no time"):
-        faults.parse_time(text)
+        inject.parse_time(text)
 
 
 def test_a_delay_has_a_bound_and_does_not_go_with_a_link_that_is_down() -> None:

@@ -1,11 +1,11 @@
-"""labkit.strips: times → SVG."""
+"""labkit.plot.strips: times → SVG."""
 
 from xml.etree import ElementTree
 
 import pytest
 
-from labkit import strips
-from labkit.strips import Mark, Picture, Row
+from labkit.plot import strips
+from labkit.plot.strips import Mark, Picture, Row
 from tests.unit.drawings import SVG, assert_coloured
 
 ROW = Row("a <kind>", "p50 1 ms", [0.0, 1e-7, 1e-3, 2.0, 500.0, None], 1e-3, None, "said")

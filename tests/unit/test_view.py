@@ -17,6 +17,7 @@ from mrcd.ctl import detach, documents
 from mrcd.daemon import install
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
+from mrcd.net import receive_steering
 from mrcd.tables import abi, pinned
 from mrcd.tables.abi import EvState, Reason
 from mrcd.view import documents as view

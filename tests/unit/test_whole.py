@@ -8,9 +8,9 @@ import click
 import pytest
 
 from labkit import entry
-from labkit.api import Lab
 from labkit.bench import cli, pictures, whole
 from labkit.bench.part import Options, Part, requirement
+from labkit.cluster.api import Lab
 from mrcd.errors import MachineError, UsageError
 
 LAB = Lab("unit-whole")

@@ -22,8 +22,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.packet import Packet, Raw
 
-from labkit import netns, progstats
-from labkit.fabric import host_table
+from labkit.cluster import netns
+from labkit.cluster.fabric import host_table
+from labkit.measure import progstats
 from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Steering

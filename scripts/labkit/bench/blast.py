@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from labkit.floodend import Iovec, Mmsghdr
+from labkit.traffic.floodend import Iovec, Mmsghdr
 from mrcd.errors import KernelError
 
 BATCH = 1024

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Callable
 
 from labkit.bench.bare import Bare
-from labkit.bringup import REPOSITORY
-from labkit.observe import Document
+from labkit.cluster.observe import Document
+from labkit.places import REPOSITORY
 from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
 

@@ -8,13 +8,14 @@ alike    every path loses 1 %
 from collections.abc import Callable
 from typing import NamedTuple
 
-from labkit import goodput, observe
-from labkit.api import Lab
 from labkit.bench import candidates, load
 from labkit.bench.part import Options, Part, requirement
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.flow import Flow
-from labkit.observe import Document
+from labkit.measure import goodput
+from labkit.traffic.flow import Flow
 from mrcd.ctl.render import percent
 
 STALL_S = 0.5

@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from labkit import netns, observe
-from labkit.api import Lab
 from labkit.bench.part import SOURCE, TARGET
-from labkit.fabric import Parameters
-from labkit.flow import Ends, Protocol
-from labkit.observe import Document
+from labkit.cluster import netns, observe
+from labkit.cluster.api import Lab
+from labkit.cluster.fabric import Parameters
+from labkit.cluster.observe import Document
+from labkit.traffic.flow import Ends, Protocol
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
 

@@ -11,7 +11,7 @@ from typing import Literal
 from labkit.bench import pairs
 from labkit.bench.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, MRCD_ONE, OURS, PLAIN
 from labkit.bench.part import requirement
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 from mrcd.config.cluster_file import Granularity
 from mrcd.errors import UsageError
 

@@ -16,8 +16,8 @@ from labkit.bench.failover import part as failover
 from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
 from labkit.bench.scale import part as scale
-from labkit.bringup import REPOSITORY
-from labkit.observe import Document
+from labkit.cluster.observe import Document
+from labkit.places import REPOSITORY
 from mrcd.ctl.examine.kernel import idle
 from mrcd.ctl.examine.machine import Machine
 from mrcd.ctl.examine.result import Context

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from labkit.bench import blast
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 from mrcd.bpf import libbpf
 from mrcd.tables import abi
 

@@ -9,10 +9,10 @@ from statistics import fmean
 from types import TracebackType
 from typing import NamedTuple
 
-from labkit import observe
-from labkit.api import Lab
 from labkit.bench.probing import Wire
-from labkit.observe import Document
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from mrcd.ctl.render import count, percent
 from mrcd.tables import abi
 from mrcd.tables.pinned import Tables

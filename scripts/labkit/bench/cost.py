@@ -15,18 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from labkit import netns, observe, progstats
-from labkit.api import Lab
 from labkit.bench import bare, blast, calls, candidates, cold, pairs, pictures
 from labkit.bench.bare import Bare
 from labkit.bench.cells import said_of
 from labkit.bench.part import Options, Part, requirement
 from labkit.bench.probing import Probing
 from labkit.bench.scale.part import BUSY
+from labkit.cluster import netns, observe
+from labkit.cluster.api import Lab
+from labkit.cluster.fabric import namespace
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.fabric import namespace
-from labkit.flow import Flow
-from labkit.observe import Document
+from labkit.measure import progstats
+from labkit.traffic.flow import Flow
 from mrcd.bpf import libbpf
 from mrcd.config.cluster_file import Steering
 from mrcd.ctl.render import Column, table

@@ -21,16 +21,17 @@ from statistics import median
 from types import TracebackType
 from typing import Any
 
-from labkit import bringup, observe
-from labkit.api import Lab
 from labkit.bench import control, cpu, pairs, receive
 from labkit.bench.candidates import KERNEL, MRCD
 from labkit.bench.control import Control
 from labkit.bench.part import Options, Part, requirement
 from labkit.bench.probing import Probing
+from labkit.cluster import bringup, observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
+from labkit.cluster.patience import patience
 from labkit.entry import progress
-from labkit.observe import Document
-from labkit.patience import patience
+from labkit.places import end_program
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.errors import MachineError
 
@@ -40,7 +41,7 @@ BYTES = 16_000_000  # that a step sums
 RANKS = 4
 MOST = 1.1  # median step attached, of that detached
 ATTACHED, DETACHED, UNPROBED = "attached", "detached", "attached, no probe rides"
-PROGRAM = Path(bringup.__file__).with_name("jobend.py")
+PROGRAM = end_program("jobend")
 PYTHON = "/usr/bin/python3"  # apt's PyTorch is for Debian's own
 PACKAGE = "python3-torch"
 START_S, TURN_S, SWITCH_S = patience(60.0), patience(120.0), patience(15.0)

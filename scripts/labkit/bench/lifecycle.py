@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from labkit import observe
-from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
-from labkit.bringup import REPOSITORY
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.fabric import host_table
+from labkit.cluster.observe import Document
+from labkit.cluster.patience import patience
 from labkit.entry import progress
-from labkit.evorder import EvOrder, Seen
-from labkit.fabric import host_table
-from labkit.observe import Document
-from labkit.patience import patience
-from labkit.stream import Result, Stream
+from labkit.measure.evorder import EvOrder, Seen
+from labkit.places import REPOSITORY
+from labkit.traffic.stream import Result, Stream
 from mrcd.bpf.object_file import OVERRIDE
 from mrcd.ctl.render import Column, count, table
 from mrcd.errors import MachineError

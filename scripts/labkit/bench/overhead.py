@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from statistics import median
 from typing import cast
 
-from labkit import goodput, observe
-from labkit.api import Lab
 from labkit.bench import candidates, cpu, pairs
 from labkit.bench.cells import WORDS, Where
 from labkit.bench.part import Options, Part, requirement
 from labkit.bench.probing import Counts, Probing, Wire, total
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.flow import Flow
-from labkit.observe import Document
+from labkit.measure import goodput
+from labkit.traffic.flow import Flow
 from mrcd.config.cluster_file import Granularity
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.errors import MachineError, UsageError

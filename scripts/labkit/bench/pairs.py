@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 
 CONFIDENCE = 0.95
 LEAST = 6  # fewer pairs have no interval of that confidence: all on one side is not rare enough

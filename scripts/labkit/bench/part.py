@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labkit.api import Lab
-from labkit.observe import Document
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 
 SOURCE, TARGET = "h0", "h2"  # under different T0s
 

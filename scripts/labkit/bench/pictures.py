@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from labkit import bars
-from labkit.bars import Bar, Goal, Histogram, Section
 from labkit.bench import cells
 from labkit.bench.candidates import MRCD, OURS
 from labkit.bench.cells import Bound, Cell
 from labkit.bench.receive import EQUAL, SETTINGS, WORDS
-from labkit.observe import Document
+from labkit.cluster.observe import Document
+from labkit.plot import bars
+from labkit.plot.bars import Bar, Goal, Histogram, Section
 from mrcd.ctl.render import percent
 
 _GBIT = 1e9

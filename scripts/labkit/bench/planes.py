@@ -11,14 +11,15 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from labkit import goodput, observe, order
-from labkit.api import Lab
 from labkit.bench import candidates, pictures, receive
 from labkit.bench.failover import mptcp
 from labkit.bench.part import TARGET, Options, Part, requirement
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.flow import Ends, Flow, Protocol
-from labkit.observe import Document
+from labkit.measure import goodput, order
+from labkit.traffic.flow import Ends, Flow, Protocol
 from mrcd.ctl.render import Column, percent, table
 
 RUNS = 5  # of what is required; of the rest, unless all is wanted:

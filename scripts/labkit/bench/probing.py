@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple
 
-from labkit import observe
-from labkit.api import Lab
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
 from mrcd.config.cluster_file import Config
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import plan

@@ -7,9 +7,9 @@ for the others. GRO merges what comes packet by packet; a veth hands on a GSO bu
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from labkit import netns
-from labkit.api import Lab
 from labkit.bench.candidates import OURS, pair
+from labkit.cluster import netns
+from labkit.cluster.api import Lab
 from mrcd.net import receive_steering
 from mrcd.net.netlink import set_offload
 

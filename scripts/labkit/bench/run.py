@@ -4,17 +4,18 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from labkit import goodput, netns
-from labkit.api import Lab
 from labkit.bench import cpu
 from labkit.bench.candidates import KERNEL_ECMP, OURS, Candidate, pair
 from labkit.bench.cells import Load
 from labkit.bench.control import Control
 from labkit.bench.failover import mptcp
 from labkit.bench.part import Options
-from labkit.datagrams import Datagrams
-from labkit.flow import Flow
-from labkit.observe import Document
+from labkit.cluster import netns
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
+from labkit.measure import goodput
+from labkit.traffic.datagrams import Datagrams
+from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
 
 _LOOK_S = 0.1  # nobody's pipe may fill up

@@ -2,13 +2,14 @@
 
 import time
 
-from labkit import evspread, goodput, observe
-from labkit.api import Lab
 from labkit.bench import candidates, pictures
 from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.flow import Flow
-from labkit.observe import Document
+from labkit.measure import evspread, goodput
+from labkit.traffic.flow import Flow
 from mrcd.ctl.render import Column, count, percent, table
 
 SECONDS = 5.0

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from labkit import observe
-from labkit.api import Lab
 from labkit.bench import candidates, cells, control, pictures, receive
 from labkit.bench.candidates import KERNEL, MPTCP, MRCD, PLAIN, Candidate
 from labkit.bench.cells import Cell
@@ -19,8 +17,10 @@ from labkit.bench.failover import mptcp
 from labkit.bench.part import Options, Part
 from labkit.bench.receive import DEFAULT, EQUAL
 from labkit.bench.run import run
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.net.netlink import set_offload
 

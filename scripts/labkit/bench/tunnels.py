@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from labkit import observe
-from labkit.api import Lab
 from labkit.bench import candidates, cells, receive
 from labkit.bench.candidates import MRCD, PLAIN, Candidate
 from labkit.bench.part import Options, Part, requirement
 from labkit.bench.run import run
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.flow import Ends
-from labkit.observe import Document
+from labkit.traffic.flow import Ends
 from mrcd.ctl.render import Column, percent, table
 from mrcd.net.drivers import TUNNELS as TUNNEL_OFFLOADS
 from mrcd.net.netlink import set_offload

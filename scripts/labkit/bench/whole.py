@@ -4,11 +4,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.api import Lab
 from labkit.bench import cpu
 from labkit.bench.part import Options, Part
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress, save
-from labkit.observe import Document
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MrcdError, UsageError
 

@@ -8,12 +8,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from labkit import chart, entry, observe
-from labkit.api import Lab
-from labkit.bringup import REPOSITORY
+from labkit import entry
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.patience import patience
 from labkit.demo import picture, record, report, scenario, screen, text
-from labkit.flow import Ends
-from labkit.patience import patience
+from labkit.places import REPOSITORY
+from labkit.plot import chart
+from labkit.traffic.flow import Ends
 
 _GOING_ON = """\
 The lab is still up:

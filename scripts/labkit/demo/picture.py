@@ -1,8 +1,8 @@
 """The demo's document → its picture. Pure."""
 
-from labkit import chart
+from labkit.cluster.observe import Document
 from labkit.demo.text import milliseconds
-from labkit.observe import Document
+from labkit.plot import chart
 
 
 def picture(document: Document) -> chart.Picture:

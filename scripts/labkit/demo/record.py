@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit import evspread, observe
-from labkit.api import Lab
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.demo.scenario import Fault
 from labkit.demo.screen import Moment, Screen, kind
-from labkit.flow import Ends, Flow, Sample
-from labkit.goodput import BIN_NS
-from labkit.observe import Document
+from labkit.measure import evspread
+from labkit.measure.goodput import BIN_NS
+from labkit.traffic.flow import Ends, Flow, Sample
 
 _S = 1_000_000_000
 

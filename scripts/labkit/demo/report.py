@@ -6,12 +6,12 @@ never came is null.
 
 from collections.abc import Callable, Iterable
 
-from labkit import goodput
+from labkit.cluster.observe import Document
+from labkit.cluster.patience import patience
 from labkit.demo.record import Happened, Recording
-from labkit.evspread import spread
-from labkit.goodput import WIDE_NS
-from labkit.observe import Document
-from labkit.patience import patience
+from labkit.measure import goodput
+from labkit.measure.evspread import spread
+from labkit.measure.goodput import WIDE_NS
 
 SCHEMA_VERSION = 1
 WITHDRAWN_WITHIN_MS = patience(200.0)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.patience import patience
+from labkit.cluster.patience import patience
 
 SOURCE, TARGET = "h0", "h2"  # under different T0s, so that every plane and T1 lies between them
 DURATION_S = patience(22.0)

@@ -10,9 +10,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from labkit.cluster.observe import Document
 from labkit.demo.scenario import Fault
-from labkit.goodput import BIN_NS, WIDE_NS, bits_per_s, regular
-from labkit.observe import Document
+from labkit.measure.goodput import BIN_NS, WIDE_NS, bits_per_s, regular
 
 _STYLES = {
     "GOOD": "green",

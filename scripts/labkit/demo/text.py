@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
 
 _INKS = {"kept": 32, "BROKEN": 31}  # ANSI green and red

@@ -17,13 +17,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from labkit import entry, observe, relay
-from labkit.api import Lab
+from labkit import entry
 from labkit.bench import lifecycle
 from labkit.bench.part import SOURCE, TARGET
-from labkit.bringup import REPOSITORY
-from labkit.patience import EMULATED, patience
-from labkit.stream import Stream
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.patience import EMULATED, patience
+from labkit.places import REPOSITORY
+from labkit.traffic import relay
+from labkit.traffic.stream import Stream
 from mrcd.bpf import verify
 from mrcd.bpf.object_file import object_path
 from mrcd.config import cluster_file

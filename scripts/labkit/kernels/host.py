@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from labkit.bringup import REPOSITORY, VENV
+from labkit.cluster.bringup import VENV
 from labkit.kernels import machine
 from labkit.kernels.packages import Kernel
+from labkit.places import REPOSITORY
 from mrcd.errors import MachineError
 
 BOOT_S = 180.0

@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from threading import Event
 
-from labkit.bringup import REPOSITORY, VENV
+from labkit.cluster.bringup import VENV
 from labkit.kernels.packages import CACHE, Kernel
+from labkit.places import REPOSITORY
 from mrcd.errors import MachineError
 
 MEMORY = "3G"

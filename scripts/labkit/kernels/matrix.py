@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit.bench import lifecycle
-from labkit.bringup import REPOSITORY
 from labkit.entry import progress
 from labkit.kernels import guest, machine
 from labkit.kernels.packages import Kernel
+from labkit.places import REPOSITORY
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
 

@@ -11,10 +11,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from labkit.bringup import REPOSITORY
 from labkit.entry import progress
 from labkit.kernels import machine
 from labkit.kernels.packages import CACHE, Kernel
+from labkit.places import REPOSITORY
 from mrcd.errors import MachineError
 
 TIMEOUT_S = 3600.0

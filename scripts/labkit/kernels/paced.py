@@ -7,10 +7,10 @@ import itertools
 import json
 from types import TracebackType
 
-from labkit import goodput
-from labkit.flow import PROGRAM
-from labkit.goodput import BIN_NS
 from labkit.kernels.pair import ADDRESSES, Pair
+from labkit.measure import goodput
+from labkit.measure.goodput import BIN_NS
+from labkit.traffic.flow import PROGRAM
 
 RATE = 500_000  # bytes per second; a bin holds seven segments
 _numbers = itertools.count(1)

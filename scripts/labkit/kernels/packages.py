@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from labkit.bringup import REPOSITORY
 from labkit.entry import progress
+from labkit.places import REPOSITORY
 from mrcd.errors import MachineError
 
 CACHE = REPOSITORY / "build/kernels"

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit import netns
-from labkit.api import Lab
-from labkit.bringup import REPOSITORY
+from labkit.cluster import netns
+from labkit.cluster.api import Lab
 from labkit.entry import own_lab
-from labkit.hook import Attached
+from labkit.faults.hook import Attached
 from labkit.kernels import host, machine
 from labkit.kernels.host import Host, Nic
 from labkit.kernels.packages import Kernel
+from labkit.places import lab_object
 from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
 
 NAMES = ("h0", "h1")
 ADDRESSES = {4: {"h0": "10.99.0.1", "h1": "10.99.0.2"}, 6: {"h0": "fd00:99::1", "h1": "fd00:99::2"}}
-VLAN = 100  # of bpf/vlan.bpf.c
+VLAN = 100  # of bpf/lab/vlan.bpf.c
 PLANES = 2
 MTU = 9000  # of the fabric
 QUEUES = 2  # pairs, of virtio-net: one per CPU. With more, Linux 6.12 cannot let a card with XDP go (docs/hardware.md)
@@ -104,7 +104,7 @@ class Pair:
 @contextlib.contextmanager
 def tagged(lab: Lab) -> Iterator[None]:
     """A block in which all the hosts' ports of the switches are those of a VLAN, with its tag."""
-    obj = libbpf.open_object(REPOSITORY / "build/vlan.bpf.o")
+    obj = libbpf.open_object(lab_object("vlan"))
     attached = Attached("vlan")
     try:
         libbpf.load_object(obj)

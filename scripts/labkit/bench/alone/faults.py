@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.api import Lab
 from labkit.bench.alone.plan import Step
 from labkit.bench.failover.events import FLOW, Pair, Polled, Stage
 from labkit.bench.failover.tables import Bools, Cluster
-from labkit.observe import Document
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from mrcd.errors import MachineError
 from mrcd.health import hold_down
 from mrcd.tables.abi import EvState, Reason

@@ -8,7 +8,7 @@ from labkit.bench.failover import stats
 from labkit.bench.failover.kinds import BLACKHOLE, HEAVY_LOSS
 from labkit.bench.failover.stats import duration
 from labkit.bench.part import requirement
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 from mrcd.ctl.render import percent
 
 BACK_NS = 5_000_000_000

@@ -5,8 +5,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from labkit import goodput, observe
-from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.bench.alone import judge, picture, text
 from labkit.bench.alone.faults import WAYS, Fault, Run
@@ -15,9 +13,12 @@ from labkit.bench.failover import witness
 from labkit.bench.failover.events import FLOW, WARM_UP_S, kill_daemons
 from labkit.bench.failover.tables import Cluster
 from labkit.bench.part import Options, Part
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.flow import Ends, Flow
-from labkit.observe import Document
+from labkit.measure import goodput
+from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 
 REFERENCE = 8  # one round with the daemons for so many without them, at least one

@@ -2,11 +2,11 @@
 
 from statistics import median
 
-from labkit import panels
 from labkit.bench.alone.judge import rows
 from labkit.bench.failover.stats import duration
-from labkit.observe import Document
-from labkit.panels import Fault, Goal, Panel, Series
+from labkit.cluster.observe import Document
+from labkit.plot import panels
+from labkit.plot.panels import Fault, Goal, Panel, Series
 
 _END_S = 9.0
 

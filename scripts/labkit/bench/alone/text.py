@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from labkit.bench.alone import judge
 from labkit.bench.failover.stats import duration
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 from mrcd.ctl.render import Column, percent, table
 
 _HEADINGS = (

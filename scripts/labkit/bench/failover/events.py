@@ -15,16 +15,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from labkit import goodput, observe
-from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.bench.failover import stats
 from labkit.bench.failover.kinds import Kind, Place, places
 from labkit.bench.failover.tables import Bools, Cluster
 from labkit.bench.part import SOURCE, TARGET
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.flow import Flow
-from labkit.observe import Document
+from labkit.measure import goodput
+from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
 from mrcd.tables.abi import EvState
 

@@ -3,12 +3,12 @@
 import time
 from dataclasses import replace
 
-from labkit.api import Lab
 from labkit.bench.failover import events
 from labkit.bench.failover.events import Event, Stage
 from labkit.bench.failover.kinds import Kind, Place
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.observe import Document
 from mrcd.tables.abi import EvState
 
 KIND = Kind("flapping", "a T1 forwards nothing and again everything, 13 times a minute", "t1:{plane}:{t1}")

@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from labkit import goodput, netns, observe
-from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.bench.failover import mptcp, stats, witness
 from labkit.bench.failover.events import BIN_NS, FLOW
 from labkit.bench.part import SOURCE, requirement
+from labkit.cluster import netns, observe
+from labkit.cluster.api import Lab
+from labkit.cluster.fabric import Parameters, t0_name
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.fabric import Parameters, t0_name
-from labkit.flow import Ends, Flow, Protocol
-from labkit.goodput import Bins
-from labkit.observe import Document
+from labkit.measure import goodput
+from labkit.measure.goodput import Bins
+from labkit.traffic.flow import Ends, Flow, Protocol
 from mrcd.ctl.render import percent
 from mrcd.errors import MachineError
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from labkit.bench.part import SOURCE, TARGET
-from labkit.targets import Direction
+from labkit.faults.targets import Direction
 from mrcd.config.cluster_file import Host
 
 US, MS = 1_000, 1_000_000

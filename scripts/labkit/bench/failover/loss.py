@@ -2,15 +2,16 @@
 
 import time
 
-from labkit import goodput, observe
-from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.bench.failover.events import FLOW
 from labkit.bench.failover.tables import Cluster
 from labkit.bench.part import SOURCE, requirement
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.flow import Flow
-from labkit.observe import Document
+from labkit.measure import goodput
+from labkit.traffic.flow import Flow
 from mrcd.ctl.render import percent
 
 SECONDS = 10.0

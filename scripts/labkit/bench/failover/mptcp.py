@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from labkit import netns
-from labkit.api import Lab
 from labkit.bench import candidates
-from labkit.flow import Ends, Flow
+from labkit.cluster import netns
+from labkit.cluster.api import Lab
+from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 
 _ENABLED = Path("/proc/sys/net/mptcp/enabled")

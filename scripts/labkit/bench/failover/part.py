@@ -1,12 +1,12 @@
 """The part: in a lab of the default shape, first with short hold-downs for many faults, then with the defaults."""
 
-from labkit import observe
-from labkit.api import Lab
 from labkit.bench.failover import events, flapping, holes, loss, mptcp, picture, stats, text
 from labkit.bench.failover.kinds import BY_NAME, KINDS
 from labkit.bench.part import Options, Part, requirement
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.observe import Document
 from mrcd.errors import MachineError
 
 # The least that FRR's bfdd can be set to: intervals of 10 ms, of which three must be missing (docs.frrouting.org, BFD).

@@ -1,9 +1,9 @@
 """The failover document → strips.Picture. Pure."""
 
-from labkit import strips
 from labkit.bench.failover.kinds import BLACKHOLE
 from labkit.bench.failover.stats import duration
-from labkit.observe import Document
+from labkit.cluster.observe import Document
+from labkit.plot import strips
 
 _NS, _MS = 1e-9, 1e-3
 _LABELS = {

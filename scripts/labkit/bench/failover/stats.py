@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from labkit.bench.part import requirement
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 
 Times = Sequence[float | None]  # None: it never came, which is longer than any time
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit import observe
-from labkit.api import Lab
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
 from mrcd.config.cluster_file import Host
 from mrcd.fabric import topology
 from mrcd.tables.abi import EvState

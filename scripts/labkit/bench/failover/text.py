@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from labkit.bench.failover.holes import GRACE_NS, STOOD_STILL_NS, empty_bins
 from labkit.bench.failover.stats import duration
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 from mrcd.ctl.render import Column, count, percent, table
 
 _MS = 1e6

@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from labkit.places import end_program
 from mrcd.errors import MachineError
 
-PROGRAM = Path(__file__).parents[2] / "witnessend.py"
+PROGRAM = end_program("witnessend")
 _PATIENCE_S = 10.0
 _TICK_NS = 10_000_000  # of /proc/stat, whatever the kernel's own: USER_HZ is 100
 

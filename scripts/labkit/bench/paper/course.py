@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from labkit import goodput, observe
-from labkit.api import Lab
 from labkit.bench import candidates
 from labkit.bench.part import SOURCE, TARGET
-from labkit.fabric import Parameters
-from labkit.flow import Flow
-from labkit.observe import Document
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.fabric import Parameters
+from labkit.cluster.observe import Document
+from labkit.measure import goodput
+from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
 
 BIN_NS = 10_000_000

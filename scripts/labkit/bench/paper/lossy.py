@@ -3,12 +3,12 @@
 import time
 from statistics import fmean
 
-from labkit import observe
-from labkit.api import Lab
 from labkit.bench.failover.tables import Cluster
 from labkit.bench.paper import course, figures, plateaus
 from labkit.bench.part import SOURCE, TARGET
-from labkit.observe import Document
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 
 EV_TARGET, EV_DROP = "t1:1:2", 0.2
 WARM_UP_S = 1.0

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labkit.api import Lab
 from labkit.bench.paper import course, lossy, picture, planes, rounds, text
 from labkit.bench.part import Options, Part, requirement
+from labkit.cluster.api import Lab
+from labkit.cluster.fabric import Parameters
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.fabric import Parameters
-from labkit.observe import Document
 from mrcd.errors import MachineError
 
 RATE_BITS_PER_S = 200_000_000  # of every link

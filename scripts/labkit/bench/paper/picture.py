@@ -1,9 +1,9 @@
 """The paper document → its picture. Pure."""
 
-from labkit import panels
 from labkit.bench.paper.text import gone
-from labkit.observe import Document
-from labkit.panels import Fault, Goal, Panel, Series
+from labkit.cluster.observe import Document
+from labkit.plot import panels
+from labkit.plot.panels import Fault, Goal, Panel, Series
 
 _TIME = "time, s"
 _SHARE = "goodput, of fault-free"

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from labkit.api import Lab
 from labkit.bench.paper import course, figures, plateaus
 from labkit.bench.paper.figures import Curve, Plateau
 from labkit.bench.paper.plateaus import Phase
 from labkit.bench.part import SOURCE
-from labkit.observe import Document
+from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 
 WARM_UP_S = 1.0
 # Of 19b; the paper's take 15 s. A plane that returns has its share after 1.1 s.

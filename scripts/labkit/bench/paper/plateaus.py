@@ -6,9 +6,9 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-from labkit import goodput
 from labkit.bench.paper.figures import Curve, Plateau
-from labkit.observe import Document
+from labkit.cluster.observe import Document
+from labkit.measure import goodput
 
 LAST_PART = 0.4  # of a phase: its level; before, planes may be on their way back
 SETTLED = 0.95  # of the new level, over _SETTLED_S

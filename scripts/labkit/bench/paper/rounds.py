@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 
 _OF_A_STEP = ("level_ratio", "level_bits_per_s", "hole_ms", "settled_ms", "lowest_sample_ratio")
 _OF_A_RUN = ("mean_ratio", "out_after_ms", "last_used_after_ms", "loss_ratio", "lowest_sample_ratio")

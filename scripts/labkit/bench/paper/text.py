@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from labkit.observe import Document
+from labkit.cluster.observe import Document
 from mrcd.ctl.render import Column, percent, table
 
 

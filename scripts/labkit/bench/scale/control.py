@@ -11,21 +11,21 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit import crowd as crowds
-from labkit import progstats
 from labkit.bench.part import requirement
 from labkit.bench.probing import Wire
-from labkit.crowd import Crowd, Seen
+from labkit.cluster import crowd as crowds
+from labkit.cluster.crowd import Crowd, Seen
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.observe import Document
-from labkit.progstats import Runs
+from labkit.measure import progstats
+from labkit.measure.progstats import Runs
+from labkit.places import end_program
 from mrcd.config import cluster_file
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
@@ -35,7 +35,7 @@ RATE = 1000  # packets per second to each
 BURSTS = {1: 1, 256: 8, 1000: 8}  # busy peers → packets of a burst: one by one, two cores do not send as many
 MOST_PACKETS, MOST_BYTES, MOST_CPU = 0.02, 0.01, 0.05
 PROGRAMS = ("mrc_tick", "mrc_beat", "mrc_pop", "mrc_push")
-LOAD = Path(__file__).parents[2] / "crowdload.py"
+LOAD = end_program("crowdload")
 _PAIRS, _WINDOW_S, _SETTLE_S, _WARM_UP_S = 4, 1.5, 0.3, 3.0
 
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from labkit.bench.part import requirement
 from labkit.bench.scale import control
-from labkit.crowd import Crowd
+from labkit.cluster.crowd import Crowd
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.observe import Document
 from mrcd.errors import MachineError
 from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables

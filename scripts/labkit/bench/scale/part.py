@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable
 
-from labkit import crowd as crowds
-from labkit.api import Lab
 from labkit.bench.part import Options, Part, requirement
 from labkit.bench.scale import control, fate, picture, probe
 from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, PATHS_S, SCRAPE_S, START_S
-from labkit.crowd import Crowd
+from labkit.cluster import crowd as crowds
+from labkit.cluster.api import Lab
+from labkit.cluster.crowd import Crowd
+from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.observe import Document
 from mrcd.config import cluster_file
 from mrcd.ctl.client import Client
 from mrcd.ctl.render import Column, table

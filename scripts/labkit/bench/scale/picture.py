@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from labkit import panels
 from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, START_S
-from labkit.observe import Document
+from labkit.cluster.observe import Document
+from labkit.plot import panels
 
 _Of = Callable[[Document], float | None]
 _PANELS: tuple[tuple[str, str, tuple[tuple[str, float, _Of], ...]], ...] = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.crowd import Crowd
-from labkit.observe import Document
+from labkit.cluster.crowd import Crowd
+from labkit.cluster.observe import Document
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import Plan
 from mrcd.health import grey_loss

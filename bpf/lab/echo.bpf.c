@@ -1,0 +1,183 @@
+/* The lab's crowd: thousands of peers that are not there.
+ *
+ * Attached by scripts/labkit/crowd.py at tc ingress of what one host's plane NICs are plugged into. It counts what
+ * that host sends to each peer by each EV, as the peer's mrc_pop would, answers probe requests with these counts as
+ * the peer would, at once and by the way they came, and swallows data. Nothing is lost but by an EV number that is dead for all; nobody
+ * sends by himself.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+
+#include <bpf/bpf_helpers.h>
+
+#include "../parse.h"
+#include "../verifier.h"
+
+#define CROWD_HOSTS 4128 /* ids below; as labkit.crowd.HOSTS_MOST */
+#define CROWD_PER_T0 32 /* host id n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.crowd.HOSTS_PER_T0 */
+#define CROWD_EVS MRC_MAX_EVS_PER_PEER
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+struct arrivals {
+	__u32 packets;
+	__u32 probes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CROWD_HOSTS * CROWD_EVS);
+	__type(key, __u32);
+	__type(value, struct arrivals);
+} arrivals SEC(".maps");
+
+/* An EV number by which nothing arrives, to any peer: a T1 that forwards nothing. One above it; 0 = there is none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} dead SEC(".maps");
+
+/* What has come from that host, as it was sent: before anything of it is lost. */
+struct seen {
+	__u64 data_bursts;
+	__u64 data_packets; /* a burst counts its segments */
+	__u64 data_bytes; /* a burst has its headers once */
+	__u64 requests;
+	__u64 request_bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct seen);
+} seen SEC(".maps");
+
+struct scratch {
+	struct mrc_count count[MRC_REPORT_EVS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+struct outer_packet {
+	struct ethhdr eth;
+	struct ipv6hdr ip6;
+	struct udphdr udp;
+	struct mrc_hdr mrc;
+	struct mrc_probe probe;
+} __attribute__((packed));
+
+struct counting {
+	struct scratch *scratch;
+	__u32 index;
+};
+
+static long count_ev(__u64 i, void *context)
+{
+	struct counting *c = context;
+	__u32 index = c->index + i;
+	struct arrivals *a = bpf_map_lookup_elem(&arrivals, &index);
+	struct mrc_count *count = &c->scratch->count[i & (MRC_REPORT_EVS - 1)];
+
+	if (!a)
+		return 1;
+	count->packets = bpf_htonl(a->packets);
+	count->probes = bpf_htons(a->probes);
+	count->ce = 0;
+	return 0;
+}
+
+static __always_inline int write_counts(struct __sk_buff *skb, __u32 host_id, __u32 first, __u32 counts)
+{
+	__u32 zero = 0, bytes = counts * sizeof(struct mrc_count);
+	struct counting c = { .index = host_id * CROWD_EVS + first };
+
+	c.scratch = bpf_map_lookup_elem(&scratches, &zero);
+	OPAQUE(bytes);
+	if (!c.scratch || bytes > sizeof(c.scratch->count))
+		return -1;
+	OPAQUE(bytes);
+	if (bytes < sizeof(struct mrc_count))
+		return -1;
+	bpf_loop(counts, count_ev, &c, 0);
+	return bpf_skb_store_bytes(skb, sizeof(struct outer_packet) + MRC_BALLAST, c.scratch->count, bytes, 0);
+}
+
+/* From host `host_id` to the one that sent the request. */
+static __always_inline void turn_round(struct outer_packet *p, __u32 host_id)
+{
+	struct in6_addr requester = p->ip6.saddr;
+	__u8 mac[ETH_ALEN];
+
+	__builtin_memcpy(mac, p->eth.h_source, ETH_ALEN);
+	__builtin_memcpy(p->eth.h_source, p->eth.h_dest, ETH_ALEN);
+	__builtin_memcpy(p->eth.h_dest, mac, ETH_ALEN);
+	p->ip6.daddr = requester;
+	p->ip6.saddr.s6_addr16[3] = bpf_htons(1 + (host_id - 1) / CROWD_PER_T0);
+	p->ip6.saddr.s6_addr16[7] = bpf_htons(host_id + 1);
+	p->mrc.type = MRC_PROBE_REPLY;
+	p->mrc.receiver = p->mrc.sender;
+	p->mrc.sender = bpf_htons(host_id);
+	p->mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
+	p->probe.status = 0;
+	p->probe.generation = bpf_htonl(1);
+}
+
+static __always_inline void count_arrival(const struct outer_packet *p, __u32 bytes)
+{
+	__u32 zero = 0;
+	struct seen *s = bpf_map_lookup_elem(&seen, &zero);
+
+	if (!s)
+		return;
+	if (p->mrc.type == MRC_DATA) {
+		s->data_bursts++;
+		s->data_packets += bpf_ntohs(p->mrc.segments);
+		s->data_bytes += bytes;
+	} else if (p->mrc.type == MRC_PROBE_REQUEST) {
+		s->requests++;
+		s->request_bytes += bytes;
+	}
+}
+
+SEC("tc")
+int echo(struct __sk_buff *skb)
+{
+	__u32 host_id, number, index, first, counts, zero = 0, *dead_number;
+	struct outer_packet *p;
+	struct arrivals *a;
+
+	if (skb->protocol != bpf_htons(ETH_P_IPV6))
+		return TC_ACT_UNSPEC;
+	bpf_skb_pull_data(skb, sizeof(*p));
+	p = (void *)(long)skb->data;
+	if ((void *)(p + 1) > (void *)(long)skb->data_end || p->ip6.nexthdr != IPPROTO_UDP ||
+	    p->mrc.version != MRC_WIRE_VERSION)
+		return TC_ACT_UNSPEC;
+	count_arrival(p, skb->len);
+	host_id = bpf_ntohs(p->mrc.receiver);
+	number = bpf_ntohs(p->mrc.ev);
+	index = host_id * CROWD_EVS + number;
+	a = bpf_map_lookup_elem(&arrivals, &index);
+	dead_number = bpf_map_lookup_elem(&dead, &zero);
+	if (!a || number >= CROWD_EVS || (dead_number && *dead_number == number + 1))
+		return TC_ACT_SHOT;
+	if (p->mrc.type != MRC_PROBE_REQUEST) {
+		__sync_fetch_and_add(&a->packets, p->mrc.type == MRC_DATA ? bpf_ntohs(p->mrc.segments) : 0);
+		return TC_ACT_SHOT;
+	}
+	__sync_fetch_and_add(&a->probes, 1);
+	first = bpf_ntohs(p->probe.first);
+	counts = bpf_ntohs(p->probe.counts);
+	turn_round(p, host_id);
+	if (counts && (first + counts > CROWD_EVS || write_counts(skb, host_id, first, counts)))
+		return TC_ACT_SHOT;
+	return bpf_redirect(skb->ifindex, 0);
+}

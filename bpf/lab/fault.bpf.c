@@ -1,0 +1,155 @@
+/* The lab's faults: a switch port that loses, damages or marks packets, and says nothing.
+ *
+ * Attached by scripts/lab at tc ingress (or egress) of switch ports. Only what is being forwarded
+ * suffers: neighbour discovery and link-local traffic pass, so links stay up and neighbours stay
+ * resolved. The unit is an skb: a GSO super-packet is lost or marked as a whole, and damaged in one
+ * byte. What passes is handed on (TC_ACT_UNSPEC), because several faults may sit on one port.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+
+#include <bpf/bpf_helpers.h>
+
+#include "../parse.h"
+
+#define ND_FIRST 133 /* router solicitation (RFC 4861 §4) */
+#define ND_LAST 137 /* redirect */
+#define ECN_FIELD 0x30 /* of an IPv6 header's second byte: the two low bits of the traffic class */
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Written by scripts/labkit/tap.py; probabilities in parts of 2^32, so 2^32 is always. */
+struct fault_settings {
+	__u64 drop;
+	__u64 ce;
+	__u64 damage;
+};
+_Static_assert(sizeof(struct fault_settings) == 24, "labkit.tap.SETTINGS");
+
+/* Written by the program, shared by all ports of one fault. */
+struct fault_counters {
+	__u64 passed; /* skbs that were subject to the fault and got through, marked, damaged or not */
+	__u64 dropped; /* skbs */
+	__u64 marked; /* skbs */
+	__u64 damaged; /* skbs */
+	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0: none yet */
+};
+_Static_assert(sizeof(struct fault_counters) == 40, "labkit.tap.COUNTERS");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fault_settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fault_counters);
+} counters SEC(".maps");
+
+/* Written by scripts/labkit/delay.py: ifindex of the device to which the relay listens. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} diversion SEC(".maps");
+
+static __always_inline int chance(__u64 parts)
+{
+	return bpf_get_prandom_u32() < parts;
+}
+
+/* fe80::/10 and ff02::/16, the addresses that no switch forwards */
+static __always_inline int link_local(const struct in6_addr *a)
+{
+	__u16 head = bpf_ntohs(a->s6_addr16[0]);
+
+	return (head & 0xffc0) == 0xfe80 || (head & 0xff0f) == 0xff02;
+}
+
+/* The IPv6 header of a packet on its way through the switch, or NULL: leave it alone. */
+static __always_inline struct ipv6hdr *forwarded(struct __sk_buff *skb)
+{
+	struct cursor c;
+	struct ethhdr *eth;
+	struct ipv6hdr *ip6;
+	__u8 *icmp_type;
+
+	if (skb->protocol != bpf_htons(ETH_P_IPV6))
+		return 0;
+	/* In one piece and ours alone, so that it can be read and marked. */
+	if (bpf_skb_pull_data(skb, sizeof(*eth) + sizeof(*ip6) + sizeof(*icmp_type)))
+		return 0;
+	c = (struct cursor){ (void *)(long)skb->data, (void *)(long)skb->data_end };
+	if (!TAKE(&c, eth) || !TAKE(&c, ip6) || !TAKE(&c, icmp_type))
+		return 0;
+	if (link_local(&ip6->daddr) || link_local(&ip6->saddr))
+		return 0;
+	if (ip6->nexthdr == IPPROTO_ICMPV6 && *icmp_type >= ND_FIRST && *icmp_type <= ND_LAST)
+		return 0;
+	return ip6;
+}
+
+/* Not ECT → as it is; ECT(0), ECT(1) → CE, as a congested switch does (RFC 3168 §5). */
+static __always_inline int mark_ce(struct ipv6hdr *ip6)
+{
+	__u8 *second = (__u8 *)ip6 + 1;
+
+	if (!(*second & ECN_FIELD) || (*second & ECN_FIELD) == ECN_FIELD)
+		return 0;
+	*second |= ECN_FIELD;
+	return 1;
+}
+
+/* Flip a bit of the packet's last byte, as a switch with bad memory does: frame checks find nothing. */
+static __always_inline int damage(struct __sk_buff *skb)
+{
+	__u32 last = skb->len - 1;
+	__u8 byte;
+
+	if (bpf_skb_load_bytes(skb, last, &byte, sizeof(byte)))
+		return 0;
+	byte ^= 1;
+	return !bpf_skb_store_bytes(skb, last, &byte, sizeof(byte), 0);
+}
+
+SEC("tc")
+int lab_fault(struct __sk_buff *skb)
+{
+	const __u32 only = 0;
+	struct fault_settings *fault = bpf_map_lookup_elem(&settings, &only);
+	struct fault_counters *count = bpf_map_lookup_elem(&counters, &only);
+	struct ipv6hdr *ip6;
+
+	if (!fault || !count)
+		return TC_ACT_UNSPEC;
+	ip6 = forwarded(skb);
+	if (!ip6)
+		return TC_ACT_UNSPEC;
+	if (chance(fault->drop)) {
+		if (!count->first_drop_ns)
+			__sync_val_compare_and_swap(&count->first_drop_ns, 0, bpf_ktime_get_ns());
+		__sync_fetch_and_add(&count->dropped, 1);
+		return TC_ACT_SHOT;
+	}
+	if (chance(fault->ce) && mark_ce(ip6))
+		__sync_fetch_and_add(&count->marked, 1);
+	if (chance(fault->damage) && damage(skb))
+		__sync_fetch_and_add(&count->damaged, 1);
+	__sync_fetch_and_add(&count->passed, 1);
+	return TC_ACT_UNSPEC;
+}
+
+/* A slow link: at tc egress, hand what is being forwarded to the relay, which sends it later. */
+SEC("tc")
+int lab_delay(struct __sk_buff *skb)
+{
+	const __u32 only = 0;
+	__u32 *ifindex = bpf_map_lookup_elem(&diversion, &only);
+
+	return ifindex && forwarded(skb) ? bpf_redirect(*ifindex, 0) : TC_ACT_UNSPEC;
+}

@@ -1,0 +1,196 @@
+"""`scripts/lab`: the command line. Every command is a few lines over api.Lab."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from labkit.cluster.api import Lab
+from labkit.cluster.fabric import parse_setting
+from labkit.faults import inject
+from labkit.faults.targets import DIRECTIONS, Direction
+from mrcd.errors import MrcdError, UsageError
+
+_NAME = click.option("--name", default="default", show_default=True, help="which lab; several can run at once")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _named(command: F) -> F:
+    return _NAME(command)
+
+
+def main() -> None:
+    """Entry point. Exit 0 ok, 1 usage, 2 machine; never a traceback."""
+    try:
+        sys.exit(lab(prog_name="scripts/lab", standalone_mode=False) or 0)
+    except click.exceptions.Abort:
+        _die("interrupted; `scripts/lab down` removes what may be left", 130)
+    except click.exceptions.NoArgsIsHelpError as e:
+        print(e.format_message(), file=sys.stderr)
+        sys.exit(1)
+    except click.ClickException as e:
+        hint = e.ctx.command_path + " --help" if isinstance(e, click.UsageError) and e.ctx else "scripts/lab --help"
+        _die(f"{e.format_message()}\n  hint: {hint}", 1)
+    except MrcdError as e:
+        _die(str(e), e.exit_code)
+    except OSError as e:
+        _die(str(e), 2)
+
+
+def _die(message: str, code: int) -> None:
+    print(f"lab: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _say(message: str) -> None:
+    print(message, flush=True)
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def lab() -> None:
+    """A cluster on this machine: hosts, SRv6 switches and faults, in network namespaces."""
+
+
+@lab.command()
+@_named
+@click.option("--hosts", default=4, show_default=True, help="h0, h1, …; h0 has 10.99.0.1 and fd00:99::1")
+@click.option("--hosts-per-t0", default=2, show_default=True)
+@click.option("--planes", default=4, show_default=True)
+@click.option("--t1", default=4, show_default=True, help="T1 switches per plane")
+@click.option("--mtu", default=9100, show_default=True, help="of every link, bytes")
+@click.option("--rate", metavar="RATE", help="of every link, e.g. 1gbit; unlimited if not given")
+@click.option("--granularity", type=click.Choice(["burst", "packet"]), default="burst", show_default=True)
+@click.option("--steering", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
+@click.option("--hook", type=click.Choice(["auto", "xdp", "xdp-generic", "tc"]), default="auto", show_default=True)
+@click.option("--health", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [health]; repeatable")
+@click.option("--overlay", metavar="KEY=NUMBER", multiple=True, help="the same of [overlay]")
+@click.option("--direct", is_flag=True, help="h0 and h1 back to back, without switches; --hosts and --t1 do not count")
+@click.option("--no-daemon", is_flag=True, help="a bare fabric: hosts with plane addresses, without mrcd")
+def up(
+    name: str, rate: str | None, no_daemon: bool, health: tuple[str, ...], overlay: tuple[str, ...], **parameters: Any
+) -> None:
+    """Bring the lab up, or make it what the options say."""
+    bits = inject.parse_rate(rate) if rate is not None else None
+    settings = {"health": dict(map(parse_setting, health)), "overlay": dict(map(parse_setting, overlay))}
+    Lab(name, _say).up(rate_bits_per_s=bits, daemon=not no_daemon, **settings, **parameters)
+
+
+@lab.command()
+@_named
+def down(name: str) -> None:
+    """Remove the lab with everything it started."""
+    Lab(name, _say).down()
+
+
+@lab.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_named
+@click.argument("node")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND in a host (h0) or a switch (t0:P:T, t1:P:S).
+
+    In a host, mrcctl talks to that host's daemon. The exit code is the command's.
+    """
+    argv = command[1:] if command[0] == "--" else command
+    if not argv:
+        raise UsageError("no command to run", hint="scripts/lab exec h0 -- ping 10.99.0.3")
+    try:
+        Lab(name).replace_self(node.replace(":", "-"), argv)
+    except OSError as e:
+        raise UsageError(f"{argv[0]}: {e.strerror}", hint="the command is looked up in PATH") from None
+
+
+@lab.command()
+@_named
+@click.argument("target")
+@click.option("--drop", metavar="PERCENT", help="lose this share of the packets, silently [default: 100%]")
+@click.option("--down", is_flag=True, help="take the link's carrier away (of a switch: of all its links)")
+@click.option("--rate", metavar="RATE", help="limit the link, e.g. 50mbit")
+@click.option("--delay", metavar="TIME", help="what travels on the link comes so much later, e.g. 5ms")
+@click.option("--ce", metavar="PERCENT", help="mark this share of the ECN-capable packets as congestion experienced")
+@click.option("--damage", metavar="PERCENT", help="flip a bit in the last byte of this share of the packets")
+@click.option(
+    "--direction",
+    type=click.Choice(DIRECTIONS),
+    default="both",
+    show_default=True,
+    help="only what travels from the hosts to the core (up), or from the core to the hosts (down); not of a T1",
+)
+def fail(
+    name: str,
+    target: str,
+    drop: str | None,
+    down: bool,
+    rate: str | None,
+    delay: str | None,
+    ce: str | None,
+    damage: str | None,
+    direction: Direction,
+) -> None:
+    """Break TARGET: t1:P:S or t0:P:T (a switch), link:P:T:S (T0–T1), nic:HOST:P (NIC–T0).
+
+    Prints one JSON object with target, what and monotonic_ns. A second fault on the same target
+    replaces the first.
+    """
+    record = Lab(name).fail(
+        target,
+        drop=inject.parse_percent(drop) if drop is not None else None,
+        ce=inject.parse_percent(ce) if ce is not None else 0.0,
+        damage=inject.parse_percent(damage) if damage is not None else 0.0,
+        rate=rate,
+        delay=delay,
+        down=down,
+        direction=direction,
+    )
+    print(json.dumps(record))
+
+
+@lab.command()
+@_named
+@click.argument("target", required=False)
+@click.option("--all", "everything", is_flag=True, help="every target")
+def heal(name: str, target: str | None, everything: bool) -> None:
+    """Mend TARGET, or everything; prints what was mended, with its last counters, as a JSON list."""
+    if everything == (target is not None):
+        raise UsageError("name one target, or --all", hint="scripts/lab status shows what is broken")
+    print(json.dumps(Lab(name).heal(*([target] if target else []))))
+
+
+@lab.command()
+@_named
+@click.option("--json", "as_json", is_flag=True, help="one JSON document")
+def status(name: str, as_json: bool) -> None:
+    """Show hosts, switches and faults."""
+    found = Lab(name).status()
+    if as_json:
+        _print_json(found)
+        return
+    if found["state"] != "up":
+        print(f"lab {name} is {'incomplete' if found['state'] == 'building' else 'not up'}")
+        return
+    p = found["parameters"]
+    print(
+        f"lab {name}: {p['planes']} planes, {p['t1']} T1s each, steering {p['steering']}, {p['granularity']}, "
+        f"MTU {p['mtu']}; TCP on the hosts: {found['tcp_congestion_control']}"
+    )
+    for host in found["hosts"]:
+        daemon = host["daemon"]
+        word = f"mrcd {daemon['pid']}{'' if daemon['alive'] else ' is DEAD'}" if daemon else "no mrcd"
+        print(f"  {host['name']:<5} {'  '.join(host['addresses']):<28} {word}{_missing(host)}")
+    missing = [s["name"] for s in found["switches"] if not s["exists"]]
+    print(f"  {len(found['switches'])} switches" + (f"; MISSING: {', '.join(missing)}" if missing else ""))
+    if not found["faults"]:
+        print("  no faults")
+    for fault in found["faults"]:
+        counts = ", ".join(f"{fault[f'{word}_skbs']} {word}" for word in ("dropped", "marked", "damaged", "passed"))
+        print(f"  {fault['target']} is broken: {fault['what']} ({counts})")
+
+
+def _missing(entry: dict[str, Any]) -> str:
+    return "" if entry["exists"] else " (namespace MISSING)"

@@ -1,0 +1,181 @@
+"""One host among thousands: a real mrcd with real NICs, and peers that a program stands for (bpf/lab/echo.bpf.c).
+
+    h0: mrcd, mrc0, p0 … p3 ══ veth ══ q0 … q3: t0-0-0, where the program answers probes for all peers
+
+What the host sends is real, and so are the answers; peers send nothing by themselves, and paths lose nothing.
+It lives where a lab of its name would, and `Lab.down` removes it.
+"""
+
+import os
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.cluster import bringup, fabric, netns, processes
+from labkit.cluster.api import Lab
+from labkit.cluster.processes import Process
+from labkit.places import lab_object
+from mrcd.bpf import libbpf
+from mrcd.errors import MachineError
+from mrcd.loader.dataplane import pin_directory
+from mrcd.tables.abi import EvState
+from mrcd.tables.pinned import Tables
+
+HOST, SWITCH = "h0", "t0-0-0"
+PLANES, T1S, EVS = 4, 64, 256
+HOSTS_MOST, HOSTS_PER_T0 = 4128, 32  # as bpf/lab/echo.bpf.c
+_OBJECT = lab_object("echo")
+_PATIENCE_S = 60.0
+_POLL_S = 0.02
+
+
+def cluster_file(peers: int, settings: str = "") -> str:
+    """TOML: h0 alone under T0 0, the others under T0s of 32, so that each peer has 256 EVs; and these `settings`."""
+    t0s = 1 + -(-peers // HOSTS_PER_T0)
+    places = [(0, 0), *((1 + n // HOSTS_PER_T0, n % HOSTS_PER_T0) for n in range(peers))]
+    hosts = (fabric.host_table(n, t0, port, [f"{address(n)}/32"]) for n, (t0, port) in enumerate(places))
+    head = f'[cluster]\nname = "crowd"\nplanes = {PLANES}\nt0s = {t0s}\nt1s = {T1S}\nevs_per_peer = {EVS}\nmtu = 9100\n'
+    return "\n".join([head, settings, *hosts])
+
+
+def address(host_id: int) -> str:
+    """The overlay address of a host."""
+    return f"10.64.{host_id >> 8}.{host_id & 255}"
+
+
+class Seen(NamedTuple):
+    """What the far end of h0's NICs has counted, as struct seen of bpf/lab/echo.bpf.c; or between two such readings."""
+
+    data_bursts: int
+    data_packets: int  # a burst counts its segments
+    data_bytes: int  # Ethernet and all; a burst has its headers once
+    requests: int
+    request_bytes: int
+
+    def since(self, before: "Seen") -> "Seen":
+        """What came after an earlier reading."""
+        return Seen(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+class Crowd:
+    """h0 among so many peers; `up` before all else. Methods raise MachineError."""
+
+    def __init__(self, lab: Lab, peers: int) -> None:
+        self._state, self.peers = lab.state, peers
+        self._host, self._switch = (fabric.namespace(lab.state.name, node) for node in (HOST, SWITCH))
+
+    def up(self) -> None:
+        """Namespaces, links and the program, in place of whatever was there; no daemon yet."""
+        bringup.down(self._state, lambda _: None)
+        with self._state.locked():
+            self._state.run_dir(HOST).mkdir()
+            self._state.cluster_file.write_text(cluster_file(self.peers), encoding="utf-8")
+            netns.mount_bpffs(self._state.pins)
+            netns.mount_bpffs(self._state.bpffs(HOST))
+            netns.batch(("ip",), (f"netns add {n}" for n in (self._host, self._switch)))
+            netns.batch(("ip",), self._links())
+            netns.batch_in(self._host, ("ip",), ("link set lo up", *(f"link set p{p} up" for p in range(PLANES))))
+            netns.batch_in(self._switch, ("ip",), (f"link set q{p} up" for p in range(PLANES)))
+            gateways = (f"addr add fe80::1/64 dev q{p} nodad" for p in range(PLANES))
+            netns.batch_in(self._switch, ("ip", "-6"), gateways)
+            self._attach()
+
+    def _links(self) -> list[str]:
+        lines = []
+        for p in range(PLANES):
+            pair = f"link add p{p} netns {self._host} mtu 9216 type veth peer name q{p} mtu 9216 netns {self._switch}"
+            lines.append(pair)
+        return lines
+
+    def _attach(self) -> None:
+        if not _OBJECT.exists():
+            raise MachineError(f"{_OBJECT} is missing: the program that stands for the peers", hint="make build")
+        obj = libbpf.open_object(_OBJECT)
+        try:
+            libbpf.load_object(obj)
+            program = libbpf.program_fd(obj, "echo")
+            for name in ("dead", "seen"):
+                libbpf.pin(libbpf.map_fd(libbpf.maps_of(obj)[name]), self._state.pins / name)
+            with netns.inside(self._switch):
+                for p in range(PLANES):
+                    link = libbpf.create_link(program, socket.if_nametoindex(f"q{p}"), libbpf.TCX_INGRESS)
+                    libbpf.pin(link, self._state.pins / f"q{p}")
+                    os.close(link)
+        finally:
+            libbpf.close_object(obj)
+
+    def start(self) -> float:
+        """Start mrcd. Returns the seconds until it answers."""
+        run_dir, log = self._state.run_dir(HOST), self._state.log(HOST)
+        argv = [str(bringup.VENV / "bin/mrcd"), "--config", str(self._state.cluster_file), "--host", HOST]
+        argv += ["--run-dir", str(run_dir), "--bpffs", str(self._state.bpffs(HOST))]
+        begun = time.monotonic()
+        with log.open("ab") as output:
+            record, env = self._state.daemon_record(HOST), bringup.environment(self._state, HOST)
+            child = processes.start_in(self._host, argv, record, env=env, output=output)
+        while not bringup.answers(self._state.socket(HOST)):
+            if child.poll() is not None or time.monotonic() - begun > _PATIENCE_S:
+                said = log.read_text(encoding="utf-8", errors="replace")[-1000:]
+                raise MachineError(f"mrcd does not answer after {time.monotonic() - begun:.0f} s:\n{said}")
+            time.sleep(_POLL_S)
+        return time.monotonic() - begun
+
+    def all_good(self) -> None:
+        """Write into the tables that all EVs are GOOD, while no daemon runs: to become so takes minutes where they are
+        a million. The next start works out which are usable."""
+        tables = Tables(self.pins, writable=True)
+        tables.evs["state"][tables.evs["configured"] != 0] = EvState.GOOD
+        tables.close()
+
+    def kill(self, ev: int | None) -> None:
+        """Have nothing arrive by EVs of this number any more, to any peer, as if a T1 forwarded nothing; None: all
+        arrives again."""
+        with libbpf.opened(self._state.pins / "dead") as fd:
+            libbpf.update_elem(fd, struct.pack("I", 0), struct.pack("I", 0 if ev is None else ev + 1))
+
+    def seen(self) -> Seen:
+        """What has come from h0 so far, over all CPUs."""
+        with libbpf.opened(self._state.pins / "seen") as fd:
+            raw = libbpf.lookup_all(fd, 1, 8 * len(Seen._fields) * libbpf.possible_cpus())
+        return Seen(*np.frombuffer(raw, np.uint64).reshape(-1, len(Seen._fields)).sum(axis=0).tolist())
+
+    def rewrite(self, text: str) -> None:
+        """Another cluster file; the daemon that runs keeps what it has read until it is told to reload."""
+        self._state.cluster_file.write_text(text, encoding="utf-8")
+
+    def stop(self) -> float:
+        """Stop mrcd; what it installed stays. Returns the seconds."""
+        begun = time.monotonic()
+        if processes.end([self.daemon], _PATIENCE_S):
+            raise MachineError(f"mrcd did not stop within {_PATIENCE_S:.0f} s")
+        return time.monotonic() - begun
+
+    @property
+    def daemon(self) -> Process:
+        """The daemon that runs."""
+        process = self._state.daemon(HOST)
+        if process is None or not processes.alive(process):
+            raise MachineError("mrcd does not run", hint=f"see {self._state.log(HOST)}")
+        return process
+
+    @property
+    def pins(self) -> Path:
+        """Where the tables are."""
+        return pin_directory(self._state.bpffs(HOST))
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the daemon's socket is."""
+        return self._state.run_dir(HOST)
+
+    def popen(self, argv: list[str]) -> "subprocess.Popen[bytes]":
+        """Start a command in h0; the caller ends it."""
+        with netns.inside(self._host):
+            return subprocess.Popen(
+                argv, env=bringup.environment(self._state, HOST), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )

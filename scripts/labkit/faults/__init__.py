@@ -1,0 +1,1 @@
+"""Breaks links and switches, and heals them."""

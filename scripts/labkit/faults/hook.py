@@ -1,0 +1,67 @@
+"""Attaches the lab's own programs at tc: by a TCX link, or by a clsact filter where the kernel has no TCX."""
+
+import errno
+import os
+import socket
+import zlib
+
+from labkit.cluster import netns
+from labkit.faults.targets import Hook
+from mrcd.bpf import libbpf
+from mrcd.errors import KernelError
+
+_LINKS = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}
+_FILTERS = {"ingress": libbpf.TC_INGRESS, "egress": libbpf.TC_EGRESS}
+
+
+def attach(program: int, namespace: str, interface: str, hook: Hook, owner: str) -> int | None:
+    """Attach a program. Returns the link's descriptor, with which it goes; None: it is a filter, see `remove`.
+    `owner`: several may have a program at one hook."""
+    with netns.inside(namespace):
+        index = socket.if_nametoindex(interface)
+        try:
+            return libbpf.create_link(program, index, _LINKS[hook])
+        except KernelError as e:
+            if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+        libbpf.attach_clsact(program, index, _FILTERS[hook], 1, _priority(owner))
+    return None
+
+
+def remove(namespace: str, interface: str, hook: Hook, owner: str) -> None:
+    """Remove a filter; no error if its interface or namespace has gone."""
+    try:
+        with netns.inside(namespace):
+            libbpf.detach_clsact(socket.if_nametoindex(interface), _FILTERS[hook], 1, _priority(owner))
+    except OSError:
+        return
+
+
+class Attached:
+    """Programs that one owner has at tc hooks."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._links: list[int] = []
+        self._filters: list[tuple[str, str, Hook]] = []
+
+    def attach(self, program: int, namespace: str, interface: str, hook: Hook) -> None:
+        """One more. Raises KernelError."""
+        link = attach(program, namespace, interface, hook, self._owner)
+        if link is None:
+            self._filters.append((namespace, interface, hook))
+        else:
+            self._links.append(link)
+
+    def remove(self) -> None:
+        """All of them."""
+        for link in self._links:
+            os.close(link)
+        for place in self._filters:
+            remove(*place, self._owner)
+        self._links, self._filters = [], []
+
+
+def _priority(owner: str) -> int:
+    """A priority of its own per owner, before mrcd's filter."""
+    return 1 + zlib.crc32(owner.encode()) % (libbpf.CLSACT_PRIORITY - 1)

@@ -1,0 +1,1 @@
+"""Measurements: goodput, order, spread over EVs, what programs cost."""

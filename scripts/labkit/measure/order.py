@@ -1,0 +1,65 @@
+"""How far TCP data arrives out of order in a host: the program lab_order (bpf/lab/order.bpf.c)."""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from labkit.cluster import netns
+from labkit.places import lab_object
+from mrcd.bpf import libbpf
+from mrcd.errors import MachineError
+
+OBJECT = lab_object("order")
+BUCKETS = 32
+ORDER = struct.Struct(f"=II{BUCKETS}Q")  # struct order
+_ONLY = struct.pack("=I", 0)
+
+
+class Order:
+    """What has been counted of the flow that began last: skbs (packets, or bursts left whole) by their lateness."""
+
+    def __init__(self, counts: int) -> None:
+        self._counts = counts
+
+    def late(self) -> list[int]:
+        """skbs by lateness: [0] in order, [n] late by 2^(n-1) to 2^n - 1 bytes."""
+        raw = libbpf.lookup_elem(self._counts, _ONLY, ORDER.size)
+        return list(ORDER.unpack(raw or bytes(ORDER.size))[2:])
+
+
+@contextmanager
+def watching(namespace: str, ports: Sequence[str]) -> Iterator[Order]:
+    """Count at these ports of a host for the length of a block. Raises MachineError."""
+    if not OBJECT.exists():
+        raise MachineError(
+            f"{OBJECT} is missing: the program that measures reordering is not compiled", hint="make build"
+        )
+    obj, links = libbpf.open_object(OBJECT), []
+    try:
+        libbpf.load_object(obj)
+        program = libbpf.program_fd(obj, "lab_order")
+        with netns.inside(namespace):
+            for port in ports:
+                links.append(libbpf.create_link(program, socket.if_nametoindex(port), libbpf.TCX_INGRESS))
+        yield Order(libbpf.map_fd(libbpf.maps_of(obj)["orders"]))
+    finally:
+        for link in links:
+            os.close(link)  # not pinned: gone with its last descriptor
+        libbpf.close_object(obj)
+
+
+def share_late(late: Sequence[int]) -> float:
+    """Of all skbs, how many came late. Pure."""
+    return sum(late[1:]) / sum(late) if sum(late) else 0.0
+
+
+def percentile(late: Sequence[int], share: float) -> int:
+    """The bytes below which that share of all skbs are late: an upper bound, a power of two; 0 = in order. Pure."""
+    wanted, seen = share * sum(late), 0
+    for bucket, n in enumerate(late):
+        seen += n
+        if seen >= wanted:
+            return 1 << bucket if bucket else 0
+    return 0

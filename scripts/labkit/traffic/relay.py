@@ -1,0 +1,65 @@
+"""Has one host of a lab forward what another sends to a third: the relay pops every packet and pushes it again."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from ipaddress import IPv4Network, IPv6Network
+
+from labkit.cluster.api import Lab
+from labkit.cluster.patience import patience
+from labkit.traffic.flow import Ends
+from mrcd.config import cluster_file
+from mrcd.errors import MachineError
+
+_ROUTES_WITHIN_S = patience(5.0)
+
+
+@contextlib.contextmanager
+def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[Ends]]:
+    """A block in which packets from `source` to addresses of `target`'s containers go through `relay`. Yields the ends
+    of such flows, IPv4 first. What the target sends back goes directly.
+
+    To the source these addresses are the relay's: its daemon alone gets a cluster file in which the containers'
+    prefixes of both are exchanged.
+    """
+    own, middle, far = (_containers(lab.fabric.config, h) for h in (source, relay, target))
+    file = lab.state.cluster_file
+    text = other = file.read_text(encoding="utf-8")
+    for a, b in zip(middle, far, strict=True):
+        other = other.replace(f'"{a}"', "?").replace(f'"{b}"', f'"{a}"').replace("?", f'"{b}"')
+    addresses = {h: [str(p.network_address + 1) for p in prefixes] for h, prefixes in ((source, own), (target, far))}
+    with contextlib.ExitStack() as undo:
+        undo.callback(_reload, lab, source)
+        undo.callback(file.write_text, text, encoding="utf-8")
+        file.write_text(other, encoding="utf-8")
+        _reload(lab, source)
+        file.write_text(text, encoding="utf-8")  # a restarted daemon of the others reads it
+        for host, found in addresses.items():
+            for address in found:
+                lab.exec(host, ["ip", "address", "add", address, "dev", "lo", "nodad"], check=True)
+                undo.callback(lab.exec, host, ["ip", "address", "del", address, "dev", "lo"])
+        for name in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
+            before = lab.exec(relay, ["sysctl", "-n", name], check=True).stdout.strip()
+            lab.exec(relay, ["sysctl", "-qw", f"{name}=1"], check=True)
+            undo.callback(lab.exec, relay, ["sysctl", "-qw", f"{name}={before}"])
+        flows = [Ends(source, a, target, b) for a, b in zip(*addresses.values(), strict=True)]
+        for ends in flows:
+            _wait_for(lab, ends)
+        yield flows
+
+
+def _wait_for(lab: Lab, ends: Ends) -> None:
+    """Until the target answers: routes follow a cluster file a little later. Raises MachineError."""
+    until = time.monotonic() + _ROUTES_WITHIN_S
+    while lab.exec(ends.source, ["ping", "-c1", "-W1", "-I", ends.source_address, ends.target_address]).returncode:
+        if time.monotonic() > until:
+            raise MachineError(f"{ends.target_address} is silent for {_ROUTES_WITHIN_S:g} s", hint="scripts/lab status")
+        time.sleep(0.02)
+
+
+def _containers(cluster: cluster_file.Config, host: str) -> list[IPv4Network | IPv6Network]:
+    return [p for p in cluster.host(host).prefixes if p.prefixlen < p.max_prefixlen]
+
+
+def _reload(lab: Lab, host: str) -> None:
+    lab.exec(host, ["mrcctl", "--timeout", f"{patience(10.0):g}", "reload"], check=True)
