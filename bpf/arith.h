@@ -48,12 +48,12 @@ static inline __u32 rehash(__u32 hash)
 /* Where a CPU remembers whose an address is. Neighbouring addresses get slots of their own: the last word of the
  * address, in network byte order, counts as it is.
  */
-static inline __u32 owner_slot(const __u32 *address)
+static inline __u32 dst_slot(const __u32 *address)
 {
 	__u32 rest = (address[0] ^ address[1] ^ address[2]) * 0x9e3779b1u;
 	__u32 last = __builtin_bswap32(address[3]);
 
-	return (last ^ last >> 12 ^ rest >> 20) & (MRC_OWNERS - 1);
+	return (last ^ last >> 12 ^ rest >> 20) & (MRC_DST_ENTRIES - 1);
 }
 
 /* The lowest bit set of a word that is not 0. */
@@ -222,10 +222,10 @@ static inline int aged(__u64 now, __u64 then, __u64 age)
 	return (__s64)(now - then) >= (__s64)age;
 }
 
-/* How long an EV must be well before it returns, after so many relapses: doubles with each, up to a cap. */
-static inline __u64 hold_down_ns(__u32 relapses, __u32 first_ms, __u32 most_ms)
+/* How long an EV must be well before it returns, after so many flaps: doubles with each, up to a cap. */
+static inline __u64 hold_down_ns(__u32 flaps, __u32 first_ms, __u32 most_ms)
 {
-	__u32 shift = relapses > 1 ? relapses - 1 : 0;
+	__u32 shift = flaps > 1 ? flaps - 1 : 0;
 	__u64 ms = (__u64)first_ms << (shift < 31 ? shift : 31);
 
 	return (ms < most_ms ? ms : most_ms) * 1000000ULL;

@@ -31,7 +31,7 @@ struct mrc_pace {
 	__u32 sent[MRC_MAX_PLANES]; /* while queued: those sent since, about */
 	__u32 pace_ns[MRC_MAX_PLANES]; /* how long a packet takes, smoothed: 1/4 */
 	__u32 newest_ns[MRC_MAX_PLANES]; /* how late the newest probe was */
-	__u32 late_ns[MRC_MAX_PLANES]; /* as mrc_ledger.late_ns, of the plane's EVs together; and */
+	__u32 late_ns[MRC_MAX_PLANES]; /* as mrc_path_stats.late_ns, of the plane's EVs together; and */
 	__u32 empty_ns[MRC_MAX_PLANES]; /* that of a plane on which nothing waits, as far as known */
 };
 
@@ -43,36 +43,36 @@ static __always_inline struct mrc_pace *pace_at(__u32 host_id)
 }
 
 /* Those of the planes in `ports` whose way is longer than FAR_NS more than the shortest, as bits; never all. */
-static __always_inline __u32 far_planes(const struct mrc_pace *p, __u32 ports)
+static __always_inline __u32 far_planes(const struct mrc_pace *p, __u32 plane_mask)
 {
 	__u64 least = ~0u, empty_ns, less; /* of 32 bits, so that differences have a sign */
 	__u32 planes = 0, i;
 
 	/* Without branches: the verifier would walk through all combinations of planes. */
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		empty_ns = p->empty_ns[i] | ((ports >> i & 1) - 1u); /* endless, if not in `ports` */
+		empty_ns = p->empty_ns[i] | ((plane_mask >> i & 1) - 1u); /* endless, if not in `ports` */
 		less = empty_ns - least;
 		least += less & -(less >> 63);
 	}
 	for (i = 0; i < MRC_MAX_PLANES; i++)
 		planes |= (least + FAR_NS - p->empty_ns[i]) >> 63 << i;
-	return planes & ports;
+	return planes & plane_mask;
 }
 
 /* Which of the planes in `ports`, that have usable EVs, keep pace, as bits; at least one. `packets` want to go. */
-__noinline __u32 planes_in_pace(__u32 host_id, __u32 ports, __u32 packets)
+__noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = bpf_ktime_get_ns();
 	__u32 quiet = 0, slowest = 0, pace_ns, i, n;
 
 	if (!p)
-		return ports;
-	ports &= (1u << settings.planes) - 1; /* which spares the verifier looking at planes that there are not */
+		return plane_mask;
+	plane_mask &= (1u << settings.planes) - 1; /* which spares the verifier looking at planes that there are not */
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
 		quiet |= !aged(now, p->quiet_ns[i], 0) << i;
-	ports &= ~far_planes(p, ports);
-	ports = ports & ~quiet ?: ports;
+	plane_mask &= ~far_planes(p, plane_mask);
+	plane_mask = plane_mask & ~quiet ?: plane_mask;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
 		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
@@ -81,7 +81,7 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 ports, __u32 packets)
 		wait_ns[i] = (__u64)n * pace_ns;
 		wait_ns[i] -= wait_ns[i] < p->empty_ns[i] ? wait_ns[i] : p->empty_ns[i];
 		burst_ns[i] = (__u64)packets * pace_ns;
-		if (!(ports & (1u << i)))
+		if (!(plane_mask & (1u << i)))
 			wait_ns[i] = NEVER_NS;
 	}
 	return in_pace(wait_ns, burst_ns);

@@ -63,9 +63,9 @@ static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner
 	return by_port ?: classes->dscp[inner->traffic_class >> 2];
 }
 
-static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, __u32 number)
+static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 plane_mask, __u32 number)
 {
-	return ports & (1u << (number / settings.evs_per_plane & 31)) && is_usable(peer, number);
+	return plane_mask & (1u << (number / settings.evs_per_plane & 31)) && is_usable(peer, number);
 }
 
 #define REHASHES 4
@@ -74,7 +74,7 @@ static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 ports, _
  * of its plane, each by its next hash that fits; so are those of a plane without any over the other planes. They stay
  * there whatever becomes of third EVs. Returns its number, or NO_SLOT. A function of its own: spraying pays nothing for it.
  */
-__noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 ports, __u32 hash)
+__noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 plane_mask, __u32 hash)
 {
 	__u32 plane = hash % settings.planes, by_slot = hash / settings.planes, i;
 	struct choice found;
@@ -82,17 +82,17 @@ __noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 ports, __u32 hash)
 	if (!peer || !peer->slots)
 		return NO_SLOT;
 	for (i = 0; i < REHASHES; i++) {
-		if (ports & (1u << (plane & 31)) && usable_slot(peer, plane, 0) != NO_SLOT)
+		if (plane_mask & (1u << (plane & 31)) && usable_slot(peer, plane, 0) != NO_SLOT)
 			break;
 		hash = rehash(hash);
 		plane = hash % settings.planes;
 	}
 	for (i = 0; i < REHASHES; i++) {
-		if (usable_ev(peer, ports, plane * settings.evs_per_plane + by_slot % peer->slots))
+		if (usable_ev(peer, plane_mask, plane * settings.evs_per_plane + by_slot % peer->slots))
 			return plane * settings.evs_per_plane + by_slot % peer->slots;
 		by_slot = rehash(by_slot);
 	}
-	if (!next_usable(peer, ports, plane, 0, by_slot % peer->slots, &found))
+	if (!next_usable(peer, plane_mask, plane, 0, by_slot % peer->slots, &found))
 		return NO_SLOT;
 	return found.plane * settings.evs_per_plane + found.slot;
 }
@@ -100,18 +100,18 @@ __noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 ports, __u32 hash)
 /* Stay on an EV until the flow pauses, for longer than packets on other EVs can take more: then nothing is
  * overtaken (Kandula et al., FLARE, 2007).
  */
-static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now, __u32 hash,
-				      struct mrc_rotation *turn, struct choice *out)
+static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now, __u32 hash,
+				      struct mrc_rotation *rotation, struct choice *out)
 {
 	__u32 index = hash & (FLOWLETS - 1), number;
 	struct mrc_flowlet *f = bpf_map_lookup_elem(&mrc_flowlets, &index);
 
 	if (!f)
-		return choose_ev(peer, host_id, ports, now, turn, out);
+		return choose_ev(peer, host_id, plane_mask, now, rotation, out);
 	number = *(volatile __u32 *)&f->number; /* once: another CPU may write another peer's, for a flow that shares it */
 	if (f->host_id != host_id || aged(now, f->ns, settings.flowlet_us * NS_PER_US) ||
-	    !usable_ev(peer, ports, number)) {
-		if (!choose_ev(peer, host_id, ports, now, turn, out))
+	    !usable_ev(peer, plane_mask, number)) {
+		if (!choose_ev(peer, host_id, plane_mask, now, rotation, out))
 			return 0;
 		f->number = out->plane * settings.evs_per_plane + out->slot;
 		f->host_id = host_id;
@@ -146,17 +146,17 @@ __noinline __u32 flow_hash(struct __sk_buff *skb, __u32 ip_proto, __u32 l3_lengt
 
 /* The EV for a packet. Returns 0 if there is none. */
 static __always_inline int classed_ev(struct __sk_buff *skb, const struct inner *inner, __u32 policy,
-				      struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now,
-				      struct mrc_rotation *turn, struct choice *out)
+				      struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
+				      struct mrc_rotation *rotation, struct choice *out)
 {
 	switch (policy) {
 	case MRC_POLICY_PINNED:
-		return take_ev(pinned_ev(peer, ports, flow_hash(skb, inner->ip_proto, inner->l3_length)), out);
+		return take_ev(pinned_ev(peer, plane_mask, flow_hash(skb, inner->ip_proto, inner->l3_length)), out);
 	case MRC_POLICY_FLOWLET:
-		return flowlet_ev(peer, host_id, ports, now, flow_hash(skb, inner->ip_proto, inner->l3_length),
-				  turn, out);
+		return flowlet_ev(peer, host_id, plane_mask, now, flow_hash(skb, inner->ip_proto, inner->l3_length),
+				  rotation, out);
 	default:
-		return choose_ev(peer, host_id, ports, now, turn, out);
+		return choose_ev(peer, host_id, plane_mask, now, rotation, out);
 	}
 }
 

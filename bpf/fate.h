@@ -78,7 +78,7 @@ static __always_inline __u32 probe_seq_of(__u32 host_id, __u32 number)
 /* Probes on an EV, up to the one with this sequence, since the newest that was answered. */
 static __always_inline __s32 unanswered_on(__u32 host_id, __u32 number, __u32 seq)
 {
-	const struct mrc_ledger *l = ledger_at(ev_index(host_id, number));
+	const struct mrc_path_stats *l = path_stats_at(ev_index(host_id, number));
 
 	return l ? (__s32)(seq - l->reply_seq) : 0;
 }
@@ -121,9 +121,9 @@ __noinline __u32 sharing_ev(__u32 host_id, __u32 share_number)
 }
 
 /* How long a reply may take. */
-static __always_inline __u64 reply_late_ns(const struct mrc_rounds *rounds)
+static __always_inline __u64 reply_late_ns(const struct mrc_reports *reports)
 {
-	return 4 * rounds->rtt_ns > REPLY_LATE_NS ? 4 * rounds->rtt_ns : REPLY_LATE_NS;
+	return 4 * reports->rtt_ns > REPLY_LATE_NS ? 4 * reports->rtt_ns : REPLY_LATE_NS;
 }
 
 /* The failure whose neighbours are being visited. */
@@ -233,7 +233,7 @@ static __always_inline void begin_walk(struct mrc_share *share, __u32 judges)
 /* Judge the neighbours of EVs that were found dead, whatever the budget says: once per T1 and second (share.h). */
 static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clock *clock)
 {
-	const struct mrc_rounds *rounds;
+	const struct mrc_reports *reports;
 	__u32 i;
 
 	if (sweep->node->status & MRC_STATUS_DETACHED)
@@ -250,8 +250,8 @@ static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clo
 		if (!share->left)
 			continue;
 		clock->wait_ns = TICK_REST_NS;
-		rounds = rounds_at(share->host_id);
-		if (share->judges && rounds && !aged(clock->began_ns, share->probed_ns, reply_late_ns(rounds)))
+		reports = reports_at(share->host_id);
+		if (share->judges && reports && !aged(clock->began_ns, share->probed_ns, reply_late_ns(reports)))
 			break;
 		clock->at = i;
 		sweep->sent = 0;

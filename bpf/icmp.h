@@ -5,7 +5,7 @@
 #ifndef MRC_ICMP_H
 #define MRC_ICMP_H
 
-#include "ask.h"
+#include "send_probe.h"
 
 #define ICMP_FRESH_NS 1000000000ULL /* how old the quoted packet may be */
 #define ICMP_FRESH_PACKETS 65536 /* how many may have been sent on the EV since */
@@ -64,11 +64,11 @@ static __always_inline int sent_lately(const struct mrc_hdr *mrc, const struct m
 }
 
 /* `c` stands behind an IPv6 header, `outer`, that is addressed to this host on `plane`. */
-static __always_inline void heed_icmp(struct cursor *c, const struct ipv6hdr *outer, const struct mrc_plane *plane,
+static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *outer, const struct mrc_plane *plane,
 				      __u32 plane_number)
 {
 	__u32 host_id, number, state;
-	struct mrc_rounds *rounds;
+	struct mrc_reports *reports;
 	struct mrc_peer *peer;
 	struct icmp6 *icmp;
 	struct mrc_hdr *mrc;
@@ -80,7 +80,7 @@ static __always_inline void heed_icmp(struct cursor *c, const struct ipv6hdr *ou
 	    (icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT)) /* what arrived there */
 		return;
 	mrc = quoted_header(c, &ip6);
-	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->flags & MRC_FLAG_ASIDE ||
+	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->flags & MRC_FLAG_DIAGNOSTIC ||
 	    mrc->sender != bpf_htons(settings.host_id) ||
 	    !same_address(&ip6->saddr, plane->address))
 		return;
@@ -89,9 +89,9 @@ static __always_inline void heed_icmp(struct cursor *c, const struct ipv6hdr *ou
 	if (number >= settings.evs_per_peer || number / settings.evs_per_plane != plane_number)
 		return;
 	peer = peer_at(host_id);
-	rounds = rounds_at(host_id);
+	reports = reports_at(host_id);
 	ev = ev_at(ev_index(host_id, number));
-	if (!peer || !peer->configured || !rounds || !ev || !ev->configured)
+	if (!peer || !peer->configured || !reports || !ev || !ev->configured)
 		return;
 	/* The peer's own word: it got there. Without mrc_pop its kernel knows no way on. */
 	if (same_address(&outer->saddr, peer->address[plane_number & (MRC_MAX_PLANES - 1)]))
@@ -99,12 +99,12 @@ static __always_inline void heed_icmp(struct cursor *c, const struct ipv6hdr *ou
 	now = bpf_ktime_get_ns();
 	state = ev->state;
 	/* A peer that is down answers nothing, and its T0 says so of every EV: none is to blame. */
-	if (unanswered(rounds))
+	if (unanswered(reports))
 		return;
-	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, rounds->icmp_ns, ICMP_GAP_NS) ||
+	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, reports->icmp_ns, ICMP_GAP_NS) ||
 	    !sent_lately(mrc, ev, now))
 		return;
-	rounds->icmp_ns = now;
+	reports->icmp_ns = now;
 	if (transit(host_id, number, state, MRC_EV_ASSUMED_BAD, ICMP_REASON(icmp->type, icmp->code)))
 		refresh_usable(peer, host_id);
 }

@@ -2,7 +2,7 @@
  *
  * RACK across paths, by counts: if a report that was asked for later came back, and of what was sent on
  * an EV before something has not arrived by then, the EV lags, and is left at once (SKIP): it may be
- * dead. Volleys of probes on it decide: when one arrives whole the EV is given back; when nothing
+ * dead. probe bursts of probes on it decide: when one arrives whole the EV is given back; when nothing
  * arrives, several times and over some time, it is ASSUMED_BAD. What arrives in part, of data or of
  * probes, is for the loss rule. A host, a peer or a machine that stands still sends no reports, so it
  * demotes nobody.
@@ -10,21 +10,21 @@
 #ifndef MRC_JUDGE_H
 #define MRC_JUDGE_H
 
-#include "ask.h"
+#include "send_probe.h"
 #include "loss.h"
 #include "plane_loss.h"
 
-#define TRIALS 6 /* reports that know of lost probes and no arrival make a lagging EV ASSUMED_BAD; */
-#define TRIALS_PER_PERIOD 16 /* volleys, at most, in the least time that it takes */
+#define LOST_BURSTS 6 /* reports that know of lost probes and no arrival make a lagging EV ASSUMED_BAD; */
+#define BURSTS_PER_PERIOD 16 /* probe bursts, at most, in the least time that it takes */
 #define CONGESTED_NS 1000000000ULL /* so long after the last packet nobody knows of congestion */
-#define VOLLEY 16 /* probes, divided among the EVs that are tried at once */
+#define BURST_PROBES 16 /* probes, divided among the EVs that are tried at once */
 
 struct judging {
-	struct mrc_rounds *rounds;
+	struct mrc_reports *reports;
 	struct mrc_scratch *scratch;
 	__u64 now;
 	__u64 asked_ns;
-	__u64 trial_gap_ns;
+	__u64 burst_gap_ns;
 	__u32 host_id;
 	__u32 generation;
 	struct part_loss evs; /* EVs in use: of this report, then of all */
@@ -33,7 +33,7 @@ struct judging {
 	__u16 counts;
 	__u16 from; /* where the round begins: each report with others, so that all are tried in their turn */
 	__u8 slot; /* of the marks */
-	__u8 trials; /* EVs in scratch->trial */
+	__u8 bursts; /* EVs in scratch->lagging */
 	__u8 changed; /* other EVs are usable than before */
 	__u8 delayed; /* the EV of the request has more delay than the others */
 	__u8 lossy; /* some EV has lost more */
@@ -41,7 +41,7 @@ struct judging {
 };
 
 /* New tables over there, or the first report ever: what they count says nothing of before. */
-static __always_inline void begin_generation(struct mrc_ledger *l, const struct mrc_ev *ev,
+static __always_inline void begin_generation(struct mrc_path_stats *l, const struct mrc_ev *ev,
 					     const struct mrc_count *count, __u32 generation, __u64 now)
 {
 	l->lost_before += l->deficit;
@@ -61,7 +61,7 @@ static __always_inline void begin_generation(struct mrc_ledger *l, const struct 
 }
 
 /* A lagging EV: leave it, try it, and condemn it after enough of that. */
-static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
 {
 	__u32 state = ev->state;
 
@@ -73,18 +73,18 @@ static __always_inline void pursue(struct judging *j, struct mrc_ev *ev, struct 
 		ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
 		j->changed = 1;
 	}
-	if (l->trials >= TRIALS && aged(j->now, l->lag_ns, settings.overdue_us * NS_PER_US)) {
+	if (l->lost_bursts >= LOST_BURSTS && aged(j->now, l->lag_ns, settings.overdue_us * NS_PER_US)) {
 		j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE);
 		return;
 	}
-	if ((l->lag_ns == j->now || aged(j->now, l->probe_ns, j->trial_gap_ns + l->late_ns + l->late_ns / 4)) &&
-	    j->trials < TRIALS_AT_ONCE) {
-		l->tried = ev->probe_seq + 1; /* send_trial says how many more */
-		j->scratch->trial[j->trials++ & (TRIALS_AT_ONCE - 1)] = number;
+	if ((l->lag_ns == j->now || aged(j->now, l->probe_ns, j->burst_gap_ns + l->late_ns + l->late_ns / 4)) &&
+	    j->bursts < BURSTS_AT_ONCE) {
+		l->burst_end = ev->probe_seq + 1; /* send_burst_probe says how many more */
+		j->scratch->lagging[j->bursts++ & (BURSTS_AT_ONCE - 1)] = number;
 	}
 }
 
-static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number,
+static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number,
 				    __u16 ce)
 {
 	__u32 marked = grown16(ce, l->ce);
@@ -97,7 +97,7 @@ static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct
 		transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 }
 
-static __always_inline void release(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+static __always_inline void clear_lag(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
 {
 	l->lag_ns = 0;
 	if (ev->state == MRC_EV_SKIP)
@@ -116,7 +116,7 @@ struct news {
 };
 
 /* More arrived than was sent: packets were on their way when the generation began. */
-static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_ledger *l, const struct news *n)
+static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_path_stats *l, const struct news *n)
 {
 	if ((__s32)((__u32)ev->tx_packets - l->offset - n->packets) < 0)
 		l->offset = (__u32)ev->tx_packets - n->packets;
@@ -127,20 +127,20 @@ static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_led
 	}
 }
 
-static __always_inline void read_news(struct news *n, const struct mrc_ev *ev, const struct mrc_ledger *l, __u32 slot)
+static __always_inline void read_news(struct news *n, const struct mrc_ev *ev, const struct mrc_path_stats *l, __u32 slot)
 {
-	n->mark = l->mark_tx[slot & (MRC_ROUNDS - 1)];
+	n->mark = l->mark_tx[slot & (MRC_REPORTS_KEPT - 1)];
 	n->deficit = known_lost(l->deficit, n->mark - l->offset - n->packets,
 				(__u32)ev->tx_packets - l->offset - n->packets);
 	n->missed = known_lost(l->missed,
-			       (__s16)((__u16)l->mark_probes[slot & (MRC_ROUNDS - 1)] - l->probe_offset - n->probes),
+			       (__s16)((__u16)l->mark_probes[slot & (MRC_REPORTS_KEPT - 1)] - l->probe_offset - n->probes),
 			       (__s16)((__u16)ev->probe_seq - l->probe_offset - n->probes));
 	n->arrived = n->packets != l->rx || n->probes != l->rx_probes;
 	n->grew = n->deficit > l->deficit || n->missed > l->missed;
 }
 
 /* Enter it into the loss window. */
-static __always_inline void take_samples(struct judging *j, struct mrc_ledger *l, const struct news *n)
+static __always_inline void take_samples(struct judging *j, struct mrc_path_stats *l, const struct news *n)
 {
 	__u32 judged = (__s32)(n->mark - l->judged_tx) > 0 ? n->mark - l->judged_tx : 0;
 
@@ -164,14 +164,14 @@ static __always_inline void take_samples(struct judging *j, struct mrc_ledger *l
 		unlose(l, l->missed - n->missed);
 }
 
-/* Enter it into the rest of the ledger: what arrived, and whether the EV lags. */
-static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number,
+/* Enter it into the rest of the path statistics: what arrived, and whether the EV lags. */
+static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number,
 				  const struct news *n)
 {
 	if (n->grew) {
 		l->loss_ns = j->now;
 		l->good = 0;
-		l->trials += !n->arrived && n->missed > l->missed;
+		l->lost_bursts += !n->arrived && n->missed > l->missed;
 	}
 	l->deficit = n->deficit;
 	l->missed = n->missed;
@@ -180,31 +180,31 @@ static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct m
 	if (n->arrived) {
 		l->arrived_ns = j->asked_ns;
 		l->after_good = n->mark;
-		l->trials = l->trials > 1; /* the rest of what was held up may follow */
+		l->lost_bursts = l->lost_bursts > 1; /* the rest of what was held up may follow */
 		if (!n->grew && l->good < 0xffff)
 			l->good++;
-		/* Given back when the whole volley is accounted for, and nothing of it is new among the lost. */
-		if (!n->grew && l->lag_ns && (__s16)(n->probes + l->probe_offset + n->missed - l->tried) >= 0)
-			release(j, ev, l, number);
+		/* Given back when the whole probe burst is accounted for, and nothing of it is new among the lost. */
+		if (!n->grew && l->lag_ns && (__s16)(n->probes + l->probe_offset + n->missed - l->burst_end) >= 0)
+			clear_lag(j, ev, l, number);
 	}
 	if (!n->grew || (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP))
 		return;
 	if (!l->lag_ns) {
 		l->lag_ns = j->now;
-		l->trials = 0;
+		l->lost_bursts = 0;
 		l->backoff = 0;
 		l->probe_after_ns = 0;
 		set_deadline(j->host_id, number);
 	}
-	l->tried = ev->probe_seq + VOLLEY; /* no volley yet, or one that has lost some: the rest says nothing */
+	l->burst_end = ev->probe_seq + BURST_PROBES; /* no probe burst yet, or one that has lost some: the rest says nothing */
 }
 
 /* Add an EV in use to its plane's. Where nothing arrives all may be late. */
-static __always_inline void add_to_plane(struct judging *j, const struct mrc_ev *ev, const struct mrc_ledger *l)
+static __always_inline void add_to_plane(struct judging *j, const struct mrc_ev *ev, const struct mrc_path_stats *l)
 {
 	struct plane_loss *p = &j->scratch->loss[ev->plane & (MRC_MAX_PLANES - 1)];
 
-	if (!l->window_samples || l->trials)
+	if (!l->window_samples || l->lost_bursts)
 		return;
 	p->sent += l->window_tx;
 	p->lost += l->window_lost;
@@ -221,7 +221,7 @@ static long judge_ev(__u64 i, void *context)
 	__u32 at = (j->from + i) % j->counts, number = j->first + at, index = ev_index(j->host_id, number);
 	struct mrc_count *count = &j->scratch->count[at & (MRC_REPORT_EVS - 1)];
 	struct news n = { .packets = bpf_ntohl(count->packets), .probes = bpf_ntohs(count->probes) };
-	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_path_stats *l = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 	int was;
 
@@ -229,7 +229,7 @@ static long judge_ev(__u64 i, void *context)
 		return 0;
 	was = rank_at(index, ~0u);
 	if (l->generation != j->generation) {
-		release(j, ev, l, number);
+		clear_lag(j, ev, l, number);
 		begin_generation(l, ev, count, j->generation, j->now);
 		return 0;
 	}
@@ -246,7 +246,7 @@ static long judge_ev(__u64 i, void *context)
 	j->lossy |= n.grew;
 	enter(j, ev, l, number, &n);
 	if (l->lag_ns)
-		pursue(j, ev, l, number);
+		suspect(j, ev, l, number);
 	note_ce(j, ev, l, number, bpf_ntohs(count->ce));
 	if (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP) {
 		j->changed |= rank_at(index, ~0u) != was; /* it may be the least bad now, or not any more */
@@ -267,9 +267,9 @@ static long judge_ev(__u64 i, void *context)
 /* Whether the loss rule condemns an EV: any loss that is sure, or a ratio of its packets, if it is not as
  * with most of the others; or that of its plane. Where nothing arrives all may be late.
  */
-static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ev *ev, const struct mrc_ledger *l)
+static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ev *ev, const struct mrc_path_stats *l)
 {
-	if (l->trials)
+	if (l->lost_bursts)
 		return 0;
 	if (settings.loss_any)
 		return l->sure;
@@ -286,7 +286,7 @@ static long judge_loss(__u64 i, void *context)
 {
 	struct judging *j = context;
 	__u32 number = j->first + i, index = ev_index(j->host_id, number), state;
-	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_path_stats *l = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 
 	if (!ev || !l || !ev->configured)
@@ -301,24 +301,24 @@ static long judge_loss(__u64 i, void *context)
 /* Judge all EVs of a report, of which the counts are in the scratch. */
 static __always_inline void judge_report(struct judging *j, const struct control *c)
 {
-	__u32 n = bpf_ntohs(c->probe.counts), round = bpf_ntohl(c->probe.round);
+	__u32 n = bpf_ntohs(c->probe.counts), report_seq = bpf_ntohl(c->probe.report_seq);
 
 	j->first = bpf_ntohs(c->probe.first);
 	j->counts = n;
-	j->from = round / report_chunks() * TRIALS_AT_ONCE;
-	j->slot = round / report_chunks();
+	j->from = report_seq / report_chunks() * BURSTS_AT_ONCE;
+	j->slot = report_seq / report_chunks();
 	j->generation = bpf_ntohl(c->probe.generation);
-	j->trial_gap_ns = settings.overdue_us * NS_PER_US / TRIALS_PER_PERIOD;
-	j->rounds->settled = round;
-	j->rounds->told_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
+	j->burst_gap_ns = settings.overdue_us * NS_PER_US / BURSTS_PER_PERIOD;
+	j->reports->settled = report_seq;
+	j->reports->told_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
 	__builtin_memset(j->scratch->under_way, 0, sizeof(j->scratch->under_way));
 	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
 	__builtin_memset(j->scratch->loss, 0, sizeof(j->scratch->loss));
 	bpf_loop(n, judge_ev, j, 0);
-	note_planes(j->host_id, j->first, n, j->rounds->told_ns);
-	j->rounds->judged += j->judged;
-	j->rounds->lossy += j->lossy;
-	j->rounds->debt -= j->judged < j->rounds->debt ? j->judged : j->rounds->debt;
+	note_planes(j->host_id, j->first, n, j->reports->told_ns);
+	j->reports->judged += j->judged;
+	j->reports->lossy += j->lossy;
+	j->reports->debt -= j->judged < j->reports->debt ? j->judged : j->reports->debt;
 	add_other_part(&j->evs, j->host_id, j->first != 0, j->now);
 	j->lossy_planes = lossy_planes(j->host_id, j->first != 0);
 	if (j->evs.accused || j->lossy_planes)

@@ -16,18 +16,18 @@ const volatile struct mrc_settings settings;
 	} name SEC(".maps")
 
 MRC_ARRAY(mrc_evs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_ev);
-MRC_ARRAY(mrc_ledgers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_ledger);
+MRC_ARRAY(mrc_path_stats, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_path_stats);
 MRC_ARRAY(mrc_rxs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rx);
 MRC_ARRAY(mrc_srhs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_srh);
 MRC_ARRAY(mrc_peers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_peer);
-MRC_ARRAY(mrc_rounds, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rounds);
+MRC_ARRAY(mrc_reports, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_reports);
 MRC_ARRAY(mrc_watches, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_watch);
 MRC_ARRAY(mrc_clock, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_clock);
 MRC_ARRAY(mrc_probes_sent, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
 MRC_ARRAY(mrc_unsent_packets, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
 MRC_ARRAY(mrc_planes, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_plane);
 MRC_ARRAY(mrc_node, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_node);
-MRC_ARRAY(mrc_owners, BPF_MAP_TYPE_ARRAY, 0, struct mrc_owner);
+MRC_ARRAY(mrc_dst_cache, BPF_MAP_TYPE_ARRAY, 0, struct mrc_dst_entry);
 MRC_ARRAY(mrc_rotations, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_rotation);
 MRC_ARRAY(mrc_drops, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
 MRC_ARRAY(mrc_histograms, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
@@ -79,9 +79,9 @@ static __always_inline struct mrc_ev *ev_at(__u32 index)
 	return bpf_map_lookup_elem(&mrc_evs, &index);
 }
 
-static __always_inline struct mrc_ledger *ledger_at(__u32 index)
+static __always_inline struct mrc_path_stats *path_stats_at(__u32 index)
 {
-	return bpf_map_lookup_elem(&mrc_ledgers, &index);
+	return bpf_map_lookup_elem(&mrc_path_stats, &index);
 }
 
 static __always_inline struct mrc_watch *watch_at(__u32 host_id)
@@ -104,9 +104,9 @@ static __always_inline void count_probe(__u32 kind)
 		(*count)++;
 }
 
-static __always_inline struct mrc_rounds *rounds_at(__u32 host_id)
+static __always_inline struct mrc_reports *reports_at(__u32 host_id)
 {
-	return bpf_map_lookup_elem(&mrc_rounds, &host_id);
+	return bpf_map_lookup_elem(&mrc_reports, &host_id);
 }
 
 #endif

@@ -3,15 +3,15 @@
  *   mrc_push   tc egress of mrc0 (burst), tc ingress of its peer (packet): choose an EV, put the
  *              outer headers on, redirect to the plane's NIC
  *   mrc_probe  tc egress of mrc0's peer: make the clone of a packet that mrc_push or mrc_pop sends there the probe
- *              request that rides on it, or what beats (beat.h), or push it too (twin.h)
- *   mrc_beat   tc ingress of mrc0b: a packet that goes round, with which peers are probed where a flow has stopped
+ *              request that rides on it, or what beats (timer_packet.h), or push it too (dup_ack.h)
+ *   mrc_timer   tc ingress of mrc0b: a packet that goes round, with which peers are probed where a flow has stopped
  *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, on to mrc0 and into the stack;
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
  *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; mrc_pop hands on what it popped, and gets
  *              the probes
  *   mrc_unsent  where the kernel drops a packet: what a queueing discipline of this host drops is not held against its path
  *   mrc_sweep  run by `mrcctl detach` without the daemon: one packet in, probe requests on the EVs of a peer out
- *   mrc_steer  run by the daemon: change the state of an EV
+ *   mrc_set_states  run by the daemon: change the state of an EV
  *   mrc_tick   run by the daemon: serve the deadlines of all peers (tick.h)
  */
 #include <linux/bpf.h>
@@ -21,12 +21,12 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "beat.h"
+#include "timer_packet.h"
 #include "classes.h"
 #include "deliver.h"
-#include "owner.h"
+#include "dst_cache.h"
 #include "pop.h"
-#include "twin.h"
+#include "dup_ack.h"
 #include "unsent.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -59,50 +59,50 @@ int mrc_push(struct __sk_buff *skb)
 	struct request request = {};
 	struct push p = {};
 	struct mrc_node *self = node();
-	struct mrc_rotation *turn;
+	struct mrc_rotation *rotation;
 	struct mrc_peer *peer;
 	struct tcphdr tcp;
 	int ack;
-	__u32 segments, length, gap_us, owner, host_id, policy;
+	__u32 segments, length, gap_us, entry, host_id, policy;
 	enum mrc_drop reason;
 
 	reason = parse_inner(skb, &key, &inner);
 	if (reason)
 		return drop_skb(reason);
-	if (!self || !find_owner(&key, self, &owner))
+	if (!self || !find_destination(&key, self, &entry))
 		return drop_skb(MRC_DROP_NO_PEER);
-	host_id = owner & MRC_OWNER_HOST;
+	host_id = entry & MRC_DST_HOST;
 	peer = peer_at(host_id);
-	turn = bpf_map_lookup_elem(&mrc_rotations, &host_id);
-	if (!peer || !turn)
+	rotation = bpf_map_lookup_elem(&mrc_rotations, &host_id);
+	if (!peer || !rotation)
 		return drop_skb(MRC_DROP_NO_PEER);
 	length = skb->len - ETH_HLEN;
 	if (!skb->gso_size && length > settings.inner_mtu)
 		return drop_skb(MRC_DROP_TOO_BIG);
-	policy = policy_of(skb, &inner, owner >> MRC_OWNER_POLICY);
+	policy = policy_of(skb, &inner, entry >> MRC_DST_POLICY);
 	request.host_id = host_id;
 	request.now = bpf_ktime_get_ns();
 	request.traffic_class = inner.traffic_class;
 	segments = wire_packets(skb, &inner);
 	choice.packets = segments;
-	if (turn->unprobed < MRC_UNPROBED_MOST)
-		turn->unprobed += segments & (MRC_UNPROBED_MOST - 1);
-	turn->unprobed_bytes += length;
+	if (rotation->unprobed < MRC_UNPROBED_MOST)
+		rotation->unprobed += segments & (MRC_UNPROBED_MOST - 1);
+	rotation->unprobed_bytes += length;
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. So do acknowledgements,
 	 * where there is nothing else: the next says what a lost one said.
 	 */
 	ack = acknowledges(skb, &inner, &tcp);
 	if (!ack)
-		turn->data = 1;
-	gap_us = settings.probe_gap_us << (ack ? !turn->data : !small(skb));
+		rotation->data = 1;
+	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !small(skb));
 	if (can_carry(&inner) &&
-	    (turn->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
-		keep_beating(skb, self, request.now);
-	if (can_carry(&inner) && ask_along(skb, self, peer, turn, &request, gap_us))
+	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
+		keep_timer_packet(skb, self, request.now);
+	if (can_carry(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
 	if (ack && policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, &tcp, request.now))
-		send_ride(skb, self, ARMED_TWIN, &request);
-	if (!classed_ev(skb, &inner, policy, peer, host_id, ports_both(self, peer), request.now, turn, &choice) ||
+		send_clone(skb, self, ARMED_DUP_ACK, &request);
+	if (!classed_ev(skb, &inner, policy, peer, host_id, linked_planes(self, peer), request.now, rotation, &choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
@@ -114,28 +114,28 @@ int mrc_probe(struct __sk_buff *skb)
 {
 	struct mrc_node *self = node();
 	__u32 zero = 0;
-	struct mrc_ride *mine = bpf_map_lookup_elem(&mrc_rides, &zero);
+	struct mrc_armed *mine = bpf_map_lookup_elem(&mrc_armed, &zero);
 	__u32 armed = mine ? mine->armed : 0;
 	int verdict;
 
 	if (!mine || !self || !armed)
 		return TC_ACT_UNSPEC; /* the kernel's own, of the interface */
 	mine->armed = 0;
-	if (armed == ARMED_TWIN)
-		return push_twin(skb, self, &mine->request);
-	if (armed == ARMED_BEAT)
-		return begin_beat(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->beat_ifindex, 0);
-	verdict = ride(skb, self, &mine->request);
+	if (armed == ARMED_DUP_ACK)
+		return push_dup_ack(skb, self, &mine->request);
+	if (armed == ARMED_TIMER)
+		return make_timer_packet(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->timer_ifindex, 0);
+	verdict = push_clone(skb, self, &mine->request);
 	return verdict < 0 ? drop_skb(MRC_DROP_PROBE_FAILED) : verdict;
 }
 
 /* Whatever else comes here is none of ours. */
 SEC("tc")
-int mrc_beat(struct __sk_buff *skb)
+int mrc_timer(struct __sk_buff *skb)
 {
-	if (skb->protocol != bpf_htons(BEAT_TYPE))
+	if (skb->protocol != bpf_htons(TIMER_TYPE))
 		return TC_ACT_UNSPEC;
-	return beat(skb);
+	return timer(skb);
 }
 
 SEC("tc")
@@ -237,7 +237,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	headers = o.length + (o.vlan ? sizeof(*o.vlan) : 0);
 	length -= ETH_HLEN + headers;
-	if (length <= SMALL && veil_window(a.peer))
+	if (length <= SMALL && sack_hiding_ns(a.peer))
 		return XDP_PASS; /* mrc_pop has a look at acknowledgements */
 	/* Generic XDP sees a burst that a virtual link left whole as one packet. A long one is told by its length. Of UDP a
 	 * burst may be short: only mrc_pop can tell it from a segment that the kernel cut.
@@ -284,11 +284,11 @@ SEC("tc")
 int mrc_sweep(struct __sk_buff *skb)
 {
 	struct sweep s = { .skb = skb, .node = node(), .request = { .host_id = skb->mark } };
-	struct mrc_rounds *rounds = rounds_at(skb->mark);
+	struct mrc_reports *reports = reports_at(skb->mark);
 	struct mrc_peer *peer = peer_at(skb->mark);
 	__u32 evs = settings.evs_per_peer;
 
-	if (!s.node || !peer || !peer->configured || !rounds)
+	if (!s.node || !peer || !peer->configured || !reports)
 		return 0;
 	s.request.kind = MRC_PROBE_IDLE;
 	if (bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
@@ -297,7 +297,7 @@ int mrc_sweep(struct __sk_buff *skb)
 	if (skb->cb[1] && skb->cb[1] < evs)
 		evs = skb->cb[1];
 	bpf_loop(evs, sweep_one, &s, 0);
-	if (!begin_swept_round(&s, peer, rounds) ||
+	if (!begin_swept_report(&s, peer, reports) ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(s.request.counts), 0))
 		return s.sent;
 	return s.sent + send_request(skb, s.node, &s.request);
@@ -323,7 +323,7 @@ int mrc_tick(struct __sk_buff *skb)
  * states that it may be in, as bits. Returns 1 if that has changed its state.
  */
 SEC("tc")
-int mrc_steer(struct __sk_buff *skb)
+int mrc_set_states(struct __sk_buff *skb)
 {
 	__u32 host_id = skb->mark, number = skb->cb[0], after = skb->cb[1], allowed = skb->cb[3], before;
 	struct mrc_peer *peer = peer_at(host_id);

@@ -24,13 +24,13 @@ enum mrc_version { /* the same in the object's BTF, where the loader looks befor
 #define MRC_SPORT_BASE 0xc000 /* UDP source port = base + EV */
 #define MRC_REPORT_EVS 128 /* most EVs whose counts one probe reply carries */
 #define MRC_BALLAST 64 /* bytes between a probe and its counts; see struct mrc_probe */
-#define MRC_ROUNDS 4 /* reports of one EV that may be under way */
+#define MRC_REPORTS_KEPT 4 /* reports of one EV that may be under way */
 #define MRC_REPORT_PARTS ((MRC_MAX_EVS_PER_PEER + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS)
 #define MRC_REPORT_SLOTS 8 /* reports of one peer that may be under way: a power of two */
 #define MRC_UNPROBED_MOST 0x8000 /* where mrc_rotation.unprobed stops */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
-#define MRC_OWNERS 4096 /* destinations that each CPU remembers: a power of two */
-#define MRC_BEAT_NS 1000000 /* between two beats, see beat.h */
+#define MRC_DST_ENTRIES 4096 /* destinations that each CPU remembers: a power of two */
+#define MRC_TIMER_NS 1000000 /* between two beats, see timer_packet.h */
 #define MRC_MERGE_QUEUES 16 /* most queues of mrc0, each merging for a CPU, see deliver.h */
 #define MRC_BUCKETS 256 /* of a histogram: four per power of two */
 
@@ -44,11 +44,11 @@ enum mrc_type {
 
 /* Bits of mrc_hdr.flags. Bit 0 is reserved for retransmissions.
  *
- * ASIDE: asked by a tool of an administrator (mrcctl probe, trace, doctor), beside what the programs ask. A
+ * DIAGNOSTIC: asked by a tool of an administrator (mrcctl probe, trace, doctor), beside what the programs ask. A
  * request is answered and counted nowhere; a reply is for the tool's packet socket, which sees it before the
  * programs do, and tells them nothing. So what a tool sends has no part in any verdict.
  */
-#define MRC_FLAG_ASIDE 0x2
+#define MRC_FLAG_DIAGNOSTIC 0x2
 
 /* Behind UDP. The uSID carrier is consumed hop by hop, so the header says which path it was. */
 struct mrc_hdr {
@@ -77,10 +77,10 @@ _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
  */
 struct mrc_probe {
 	__be32 seq; /* of the probes on this EV; echoed */
-	__be16 ports; /* port status: planes on which this packet's sender has a working link */
+	__be16 plane_mask; /* port status: planes on which this packet's sender has a working link */
 	__be16 status; /* MRC_STATUS_* of this packet's sender */
 	__be32 generation; /* of the tables of this packet's sender */
-	__be32 round; /* of the reports that this requester asked this peer for; echoed */
+	__be32 report_seq; /* of the reports that this requester asked this peer for; echoed */
 	__be16 first; /* the EV of the first count; echoed */
 	__be16 counts; /* EVs in the report; 0 = none asked for; echoed */
 	__be32 reserved;
@@ -141,7 +141,7 @@ struct mrc_ev {
 	__u32 probe_seq; /* programs: probes sent; a count */
 	__u8 reason; /* programs: enum mrc_reason of the newest change */
 	__u8 skip_reason; /* programs: enum mrc_reason of the newest change to SKIP */
-	__u8 relapses; /* programs: falls that are not forgotten yet; doubles the hold-down */
+	__u8 flaps; /* programs: falls that are not forgotten yet; doubles the hold-down */
 	__u8 reserved; /* always 0; mrc_push writes it to have the line in a cache */
 };
 _Static_assert(sizeof(struct mrc_ev) == 64, "mrc_ev is one cache line");
@@ -149,7 +149,7 @@ _Static_assert(sizeof(struct mrc_ev) == 64, "mrc_ev is one cache line");
 /* What became of the packets on an EV, by the peer's reports. Same index as mrc_ev. Programs only, but for what says
  * daemon, which also writes zeros where the path is another one than before.
  */
-struct mrc_ledger {
+struct mrc_path_stats {
 	__u64 lost_before; /* data packets lost in earlier generations of the peer's tables */
 	__u64 judged; /* data packets sent and judged, over all generations */
 	__u64 rx_ce; /* CE marks that the peer has seen, over all generations */
@@ -170,7 +170,7 @@ struct mrc_ledger {
 	__u16 missed; /* probes lost in this generation, as far as known */
 	__u32 reply_seq; /* newest probe answered */
 	__u16 good; /* reports in a row that knew of new arrivals and of no new loss; stops at 65535 */
-	__u16 tried; /* while it lags: probe_seq when all of its newest volley will have been sent */
+	__u16 burst_end; /* while it lags: probe_seq when all of its newest probe burst will have been sent */
 	__u32 judged_tx; /* newest mark judged */
 	__u32 window_tx; /* packets judged in the loss window, which fades: halved twice per period */
 	__u32 window_lost; /* of these lost */
@@ -180,20 +180,20 @@ struct mrc_ledger {
 	__u16 sure; /* of these, known for some time: they will not come late */
 	__u16 backoff; /* probes in a row without an answer: each doubles the time to the next */
 	__u32 after_good; /* judged_tx when arrived_ns was last set */
-	__u16 trials; /* since it began to lag, reports that knew of lost probes and of no arrival */
+	__u16 lost_bursts; /* since it began to lag, reports that knew of lost probes and of no arrival */
 	__u16 epoch; /* when the loss window was last halved */
 	/* third cache line: what was sent, for the reports */
 	__u64 probe_ns; /* when the newest probe was sent */
 	__u64 noted_ns; /* when noted_tx and noted_probes were taken: when a report was asked for */
 	__u32 noted_tx; /* low bits of mrc_ev.tx_packets at noted_ns */
 	__u32 noted_probes; /* the same of probe_seq */
-	__u32 mark_tx[MRC_ROUNDS]; /* of tx_packets, sent a reordering window before round i */
-	__u16 mark_probes[MRC_ROUNDS]; /* the same of probe_seq */
+	__u32 mark_tx[MRC_REPORTS_KEPT]; /* of tx_packets, sent a reordering window before round i */
+	__u16 mark_probes[MRC_REPORTS_KEPT]; /* the same of probe_seq */
 	__u32 late_ns; /* its one-way delay beyond the least of the peer's EVs, smoothed, 1/4 per reply */
 	__u32 skips; /* how often the EV became SKIP; a count */
 	__u64 probe_after_ns; /* no probe is due on it before (back-off); 0 = at once */
 };
-_Static_assert(sizeof(struct mrc_ledger) == 192, "mrc_ledger is three cache lines");
+_Static_assert(sizeof(struct mrc_path_stats) == 192, "mrc_path_stats is three cache lines");
 
 /* One path from one peer, seen by its receiver. Index: host id of the sender × evs_per_peer + EV. */
 struct mrc_rx {
@@ -216,7 +216,7 @@ struct mrc_peer {
 	/* first cache line: what each packet to or from it reads, and little that changes often */
 	__u32 configured; /* daemon */
 	__u32 slots; /* daemon: EVs in the plane that has most, never 0: whose turn it is is taken modulo this */
-	__u32 ports; /* programs: port status of the peer; daemon: all ones at first */
+	__u32 plane_mask; /* programs: port status of the peer; daemon: all ones at first */
 	__u32 status; /* programs: MRC_STATUS_* of the peer */
 	__u64 usable[MRC_EV_WORDS]; /* programs: a bit per EV */
 	__u32 queued; /* programs: 1: some plane has a queue: look at its mrc_pace for each packet */
@@ -225,11 +225,11 @@ struct mrc_peer {
 	__u32 busy; /* programs: someone is at `usable` */
 	/* second cache line */
 	__u64 heard_ns; /* programs: when the newest probe or reply came */
-	__u64 ports_ns; /* programs: the peer's clock in the packet that set ports and status */
+	__u64 plane_mask_ns; /* programs: the peer's clock in the packet that set ports and status */
 	__u32 generation; /* programs: of the peer's tables, from its newest probe */
 	__u32 wanted; /* programs: changes that the usable EVs were to follow; a count */
 	__u32 usable_planes; /* programs: a bit per plane that has usable EVs */
-	__u32 twins; /* programs: acknowledgements that went to it twice, see twin.h; a count */
+	__u32 dup_acks; /* programs: acknowledgements that went to it twice, see dup_ack.h; a count */
 	__u32 reserved[8];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of what the peer sends */
@@ -237,27 +237,27 @@ struct mrc_peer {
 _Static_assert(sizeof(struct mrc_peer) == 256, "mrc_peer is four cache lines");
 
 /* The reports asked of a peer. Same index. Programs only. */
-struct mrc_rounds {
+struct mrc_reports {
 	__u64 asked_ns; /* when the newest was asked for */
 	__u64 rtt_ns; /* smoothed over all EVs, 1/8 per reply; beside asked_ns: each packet looks at both */
 	__u64 sent_ns[MRC_REPORT_SLOTS]; /* by the low bits of the round */
-	__u32 round; /* newest asked for; a count */
+	__u32 report_seq; /* newest asked for; a count */
 	__u32 settled; /* newest that came back */
-	__u32 turn; /* on which EV the next one travels */
+	__u32 cursor; /* on which EV the next one travels */
 	__u32 busy; /* a CPU is judging a report */
 	__u64 rtt_var_ns; /* mean deviation, 1/4 per reply (RFC 6298 §2) */
 	__u64 min_delay; /* least one-way delay lately, by two clocks that do not agree: a difference mod 2^64 */
 	__u64 min_delay_ns; /* when it was measured */
 	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
 	__u64 told_ns; /* the peer's clock in the newest report judged */
-	__u32 debt; /* data packets that are to be judged until volleys may be sent again */
-	__u32 least_ns; /* least mrc_ledger.late_ns lately: at once, and up by 1/8 per reply on each EV */
+	__u32 debt; /* data packets that are to be judged until probe bursts may be sent again */
+	__u32 least_ns; /* least mrc_path_stats.late_ns lately: at once, and up by 1/8 per reply on each EV */
 	__u32 judged; /* data packets judged on all EVs; a count */
 	__u32 lossy; /* reports by which an EV has lost more; a count */
 	__u32 traffic_class; /* of probes that ride on no packet: DSCP as the newest that did, ECT(0) */
 	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_rounds) == 160, "mrc_rounds has no padding");
+_Static_assert(sizeof(struct mrc_reports) == 160, "mrc_reports has no padding");
 
 /* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, but for what says daemon. */
 struct mrc_watch {
@@ -272,7 +272,7 @@ struct mrc_watch {
 	__u8 silent; /* 1 = the peer answers nothing */
 	__u8 linked; /* planes that had a link at both ends when the tick last served the peer */
 	__u8 announce; /* reports to ask for; daemon: 1 = this host has news of itself, which requests tell */
-	__u8 stalled; /* 1 = a flow has stopped: sweep it */
+	__u8 timed_out; /* 1 = a flow has stopped: sweep it */
 };
 _Static_assert(sizeof(struct mrc_watch) == 64, "mrc_watch is one cache line");
 
@@ -320,11 +320,11 @@ _Static_assert(sizeof(struct mrc_plane) == 56, "mrc_plane is 56 bytes");
 /* This host. One entry. */
 struct mrc_node {
 	__u32 generation; /* daemon: random when the tables were made; 0 = not all programs are there, with these: no answers */
-	__u32 ports; /* daemon: planes with carrier, and a first hop that has been resolved */
+	__u32 plane_mask; /* daemon: planes with carrier, and a first hop that has been resolved */
 	__u32 status; /* daemon: MRC_STATUS_* */
 	__u32 probe_ifindex; /* daemon: at whose egress mrc_probe is attached; 0 = nowhere */
 	__u32 epoch; /* daemon: another number after each change of the overlay trie, never 0 */
-	__u32 beat_ifindex; /* daemon: what this sends leaves MRC_BEAT_NS apart, and comes to mrc_beat; 0 = nothing does */
+	__u32 timer_ifindex; /* daemon: what this sends leaves MRC_TIMER_NS apart, and comes to mrc_timer; 0 = nothing does */
 	__u32 overlay_ifindex; /* daemon: mrc0, which receives what was popped; 0 = the plane's NIC does */
 	__u32 merge_ifindex; /* daemon: mrc0's peer, by which TCP's segments get there, to be merged; 0 = as they are */
 	__u32 merge_xdp; /* daemon: 1 = those that XDP has popped, too: the NIC could not merge them */
@@ -346,8 +346,8 @@ enum mrc_policy {
 /* Key of the overlay trie: IPv4 as ::ffff:a.b.c.d, its prefix length + 96. Value: __u32 host id, and above it
  * enum mrc_policy.
  */
-#define MRC_OWNER_HOST 0xffff
-#define MRC_OWNER_POLICY 16 /* the bit where it begins */
+#define MRC_DST_HOST 0xffff
+#define MRC_DST_POLICY 16 /* the bit where it begins */
 
 struct mrc_prefix {
 	__u32 prefixlen;
@@ -355,16 +355,16 @@ struct mrc_prefix {
 };
 _Static_assert(sizeof(struct mrc_prefix) == 20, "mrc_prefix is 20 bytes");
 
-/* Whose a destination was when a CPU last looked it up in the trie. Index: CPU × MRC_OWNERS + slot, by the address.
+/* Whose a destination was when a CPU last looked it up in the trie. Index: CPU × MRC_DST_ENTRIES + slot, by the address.
  * Programs only.
  */
-struct mrc_owner {
+struct mrc_dst_entry {
 	__u32 address[4];
 	__u32 epoch; /* of the trie: older ones count for nothing */
 	__u32 value; /* of the trie */
 	__u64 reserved;
 };
-_Static_assert(sizeof(struct mrc_owner) == 32, "mrc_owner never straddles two cache lines");
+_Static_assert(sizeof(struct mrc_dst_entry) == 32, "mrc_dst_entry never straddles two cache lines");
 
 /* Where each CPU stands in its rotation, per peer. Programs only. */
 struct mrc_rotation {
@@ -404,8 +404,8 @@ struct mrc_settings {
 	__u32 loss_ppm; /* else this ratio over the window, parts per million, */
 	__u32 loss_samples; /* seen in at least this many samples; twice as many where EVs are few */
 	__u32 loss_window_us;
-	__u32 hold_down_ms; /* an EV that failed once returns when it was well for so long; doubles with each relapse, */
-	__u32 hold_down_max_ms; /* up to this; an EV in use for so long forgets one relapse */
+	__u32 hold_down_ms; /* an EV that failed once returns when it was well for so long; doubles with each flap, */
+	__u32 hold_down_max_ms; /* up to this; an EV in use for so long forgets one flap */
 	__u32 good_probes; /* reports in a row with arrivals and without loss, for an EV to return */
 	__u32 ramp_us; /* an EV that returned takes 1/8, 1/4, 1/2 of its turns for a third of this each; 0 = all at once */
 	__u32 probe_interval_us; /* between two probes of an EV that failed and answers again */
@@ -416,13 +416,13 @@ struct mrc_settings {
 	__u32 shared_fate; /* 1 = carriers name the switches that a path crosses */
 	__u32 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */
-	__u32 twin_us; /* an acknowledgement goes twice if the flow's last is so old; 0 = none does */
+	__u32 dup_ack_us; /* an acknowledgement goes twice if the flow's last is so old; 0 = none does */
 	__u32 kernel_has; /* enum mrc_kernel_has: a kernel that lacks one takes a slower way */
 	__u32 netns; /* of the NICs: its inode number */
 };
 _Static_assert(sizeof(struct mrc_settings) == 124, "mrc_settings is 124 bytes");
 
-#define MRC_EVENT_STALLED 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
+#define MRC_EVENT_IDLE_TIMEOUT 0xffff /* for an EV: no transition, but a flow that has stopped; the rest is 0 */
 
 /* A transition, in the ring buffer. Evidence that the reason has no use for is 0. */
 struct mrc_event {
@@ -432,10 +432,10 @@ struct mrc_event {
 	__u8 before; /* enum mrc_ev_state */
 	__u8 after;
 	__u8 reason; /* enum mrc_reason */
-	__u8 relapses;
+	__u8 flaps;
 	__u8 icmp_type; /* of the ICMPv6 error */
 	__u8 icmp_code;
-	__u32 trials; /* as mrc_ledger.trials; of MRC_REASON_HEALED: as mrc_ledger.good */
+	__u32 lost_bursts; /* as mrc_path_stats.trials; of MRC_REASON_HEALED: as mrc_path_stats.good */
 	__u64 silent_ns; /* since a packet by it was last known to have arrived */
 	__u32 lost_packets; /* in the loss window */
 	__u32 sent_packets;

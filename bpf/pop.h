@@ -4,9 +4,9 @@
 
 #include "icmp.h"
 #include "push.h"
-#include "reflect.h"
-#include "settle.h"
-#include "veil.h"
+#include "answer_probe.h"
+#include "apply_reply.h"
+#include "sack_hiding.h"
 
 /* A packet with our headers: whose is it, and by which path did it come? */
 struct arrival {
@@ -39,7 +39,7 @@ static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifin
 /* What a tool of this host asked for has come back: its packet socket has seen it, and nobody else wants it. */
 static __always_inline int for_a_tool(const struct outer *o)
 {
-	return o->mrc->version == MRC_WIRE_VERSION && o->mrc->flags & MRC_FLAG_ASIDE &&
+	return o->mrc->version == MRC_WIRE_VERSION && o->mrc->flags & MRC_FLAG_DIAGNOSTIC &&
 	       o->mrc->type == MRC_PROBE_REPLY;
 }
 
@@ -86,17 +86,17 @@ static __always_inline void count_arrival(const struct arrival *a, __u32 packets
 static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival *a)
 {
 	struct request request = { .host_id = a->host_id };
-	struct mrc_rotation *turn = bpf_map_lookup_elem(&mrc_rotations, &request.host_id);
+	struct mrc_rotation *rotation = bpf_map_lookup_elem(&mrc_rotations, &request.host_id);
 	struct mrc_node *self = node();
 	struct mrc_prefix key = {};
 	struct inner inner = {};
 
-	if (!turn || !self || !small(skb) || turn->unprobed < settings.probe_packets ||
+	if (!rotation || !self || !small(skb) || rotation->unprobed < settings.probe_packets ||
 	    parse_inner(skb, &key, &inner) || !can_carry(&inner))
 		return;
 	request.now = bpf_ktime_get_ns();
 	request.traffic_class = inner.traffic_class;
-	ask_along(skb, self, a->peer, turn, &request, settings.probe_gap_us);
+	piggyback_probe(skb, self, a->peer, rotation, &request, settings.probe_gap_us);
 }
 
 /* Outer lengths agree with each other. A whole burst may be longer than a 16-bit length can say,
@@ -118,7 +118,7 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 				    const struct arrival *a)
 {
 	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length;
-	__u64 veil_ns;
+	__u64 hide_ns;
 	struct ethhdr *eth;
 	enum mrc_drop reason;
 	__u16 inner_proto = 0;
@@ -140,9 +140,9 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return drop_skb(MRC_DROP_POP_FAILED);
 	eth->h_proto = inner_proto;
-	veil_ns = veil_window(a->peer);
-	if (veil_ns)
-		veil_sack(skb, veil_ns);
+	hide_ns = sack_hiding_ns(a->peer);
+	if (hide_ns)
+		hide_sack(skb, hide_ns);
 	return TC_ACT_UNSPEC;
 }
 
@@ -163,16 +163,16 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 	    bpf_skb_load_bytes(skb, ETH_HLEN + o->length, &c->probe, sizeof(c->probe)))
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (c->mrc.type == MRC_PROBE_REPLY) {
-		enum mrc_drop reason = settle(skb, c, a->peer, a->host_id, a->ev, ETH_HLEN + o->length);
+		enum mrc_drop reason = apply_reply(skb, c, a->peer, a->host_id, a->ev, ETH_HLEN + o->length);
 
 		if (reason)
 			return drop_skb(reason);
 		learn_status(a->peer, a->host_id, c);
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	}
-	if (!(c->mrc.flags & MRC_FLAG_ASIDE)) /* a tool knows nothing of its host's status */
+	if (!(c->mrc.flags & MRC_FLAG_DIAGNOSTIC)) /* a tool knows nothing of its host's status */
 		learn_status(a->peer, a->host_id, c);
-	return reflect(skb, c, a->peer, a->host_id, a->ev, a->plane, class);
+	return answer_probe(skb, c, a->peer, a->host_id, a->ev, a->plane, class);
 }
 
 #define ICMP_QUOTE                                                                                 \
@@ -197,7 +197,7 @@ static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
 	number = arrival_plane(ip6, skb->ifindex, vlan);
 	plane = plane_at(number);
 	if (plane)
-		heed_icmp(&c, ip6, plane, number);
+		handle_icmp(&c, ip6, plane, number);
 	return 0;
 }
 

@@ -1,5 +1,5 @@
-/* Probes: asking peers what has arrived (ask.h), answering them (reflect.h), judging by what they say
- * (settle.h). Here is what these have in common.
+/* Probes: asking peers what has arrived (send_probe.h), answering them (answer_probe.h), judging by what they say
+ * (apply_reply.h). Here is what these have in common.
  *
  * The sender counts data packets per EV, the receiver counts what came by it. A report brings the
  * receiver's counts of all EVs back: sent minus received is the loss on each path, whatever order
@@ -19,13 +19,13 @@ struct control {
 	struct mrc_probe probe;
 };
 
-#define TRIALS_AT_ONCE 8 /* EVs that are tried per report */
+#define BURSTS_AT_ONCE 8 /* EVs that are tried per report */
 
 /* What the EVs in use of a plane have lost in their loss windows. */
 struct plane_loss {
 	__u32 sent; /* data packets and probes */
 	__u32 lost;
-	__u32 samples; /* as mrc_ledger.window_samples */
+	__u32 samples; /* as mrc_path_stats.window_samples */
 	__u32 losses; /* of these, with a loss that is sure; */
 	__u32 known; /* and all that are known of: what others lose must not be known later than what the plane does */
 	__u32 used; /* EVs in use that have samples */
@@ -44,7 +44,7 @@ struct part_loss {
 struct mrc_scratch {
 	struct control control; /* of the probe that came: the stack has no room for it on Linux 6.1 */
 	struct mrc_count count[MRC_REPORT_EVS];
-	__u32 trial[TRIALS_AT_ONCE]; /* EVs that lag and are to be probed */
+	__u32 lagging[BURSTS_AT_ONCE]; /* EVs that lag and are to be probed */
 	__u32 under_way[MRC_MAX_PLANES]; /* data packets on each plane, */
 	__u32 arrived[MRC_MAX_PLANES]; /* and those that have come by it */
 	struct plane_loss loss[MRC_MAX_PLANES + 1]; /* of the EVs of the report; of all planes, and parts */
@@ -124,15 +124,15 @@ static __always_inline __u32 report_chunks(void)
 }
 
 /* Rounds that may be under way: as many as there are marks for. */
-static __always_inline __u32 rounds_kept(void)
+static __always_inline __u32 reports_kept(void)
 {
-	return MRC_ROUNDS * report_chunks();
+	return MRC_REPORTS_KEPT * report_chunks();
 }
 
 /* EVs in the report of a round, from EV `first` on: chunks take turns. */
-static __always_inline __u32 report_size(__u32 round, __u32 *first)
+static __always_inline __u32 report_size(__u32 report_seq, __u32 *first)
 {
-	*first = round % report_chunks() * MRC_REPORT_EVS;
+	*first = report_seq % report_chunks() * MRC_REPORT_EVS;
 	return settings.evs_per_peer - *first < MRC_REPORT_EVS ? settings.evs_per_peer - *first : MRC_REPORT_EVS;
 }
 

@@ -33,12 +33,12 @@ __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 fro
 }
 
 /* The number of a usable EV of any of the planes, or NO_SLOT. */
-__noinline __u32 any_usable(const struct mrc_peer *peer, __u32 ports)
+__noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask)
 {
 	__u32 plane, slot;
 
 	for (plane = 0; plane < MRC_MAX_PLANES && plane < settings.planes; plane++) {
-		slot = ports & (1u << plane) ? usable_slot(peer, plane, 0) : NO_SLOT;
+		slot = plane_mask & (1u << plane) ? usable_slot(peer, plane, 0) : NO_SLOT;
 		if (slot != NO_SLOT)
 			return plane * settings.evs_per_plane + slot;
 	}
@@ -56,19 +56,19 @@ static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane,
 }
 
 /* Whether an EV lets its turn pass: a congested one does once, a returning one most times at first. */
-static __always_inline int passes(struct mrc_ev *ev, __u32 index, struct mrc_rotation *turn)
+static __always_inline int passes(struct mrc_ev *ev, __u32 index, struct mrc_rotation *rotation)
 {
 	if (ev->state == MRC_EV_SKIP) {
-		const struct mrc_ledger *ledger = ledger_at(index);
+		const struct mrc_path_stats *stats = path_stats_at(index);
 
-		if (ledger && !ledger->lag_ns)
+		if (stats && !stats->lag_ns)
 			return __sync_val_compare_and_swap(&ev->state, MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;
 	}
-	return ev->weight < MRC_WEIGHT_FULL && turn->turns++ % MRC_WEIGHT_FULL >= ev->weight;
+	return ev->weight < MRC_WEIGHT_FULL && rotation->turns++ % MRC_WEIGHT_FULL >= ev->weight;
 }
 
 /* The next EV of this plane that does not let its turn pass, after one that did. */
-static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation *turn,
+static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation *rotation,
 				     __u32 host_id, __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
@@ -81,7 +81,7 @@ static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation 
 		slot = next;
 		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
 		ev = ev_at(index);
-		if (!ev || !passes(ev, index, turn))
+		if (!ev || !passes(ev, index, rotation))
 			break;
 	}
 	return slot;
@@ -90,7 +90,7 @@ static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation 
 /* The first of the planes, in turn from `plane` on, that has a usable EV: that at or after slots[plane], or
  * `slot` if there are no slots. Returns 0 if none has.
  */
-static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32 plane, const __u16 *slots,
+static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, __u32 plane, const __u16 *slots,
 				       __u32 slot, struct choice *out)
 {
 	__u32 i;
@@ -101,7 +101,7 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32
 		plane &= MRC_MAX_PLANES - 1; /* for the verifier */
 		out->plane = plane;
 		out->slot = NO_SLOT;
-		if (ports & (1u << plane))
+		if (plane_mask & (1u << plane))
 			out->slot = slots ? slot_from(peer, plane, slots[plane]) : usable_slot(peer, plane, slot);
 		if (out->slot != NO_SLOT)
 			return 1;
@@ -113,14 +113,14 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 ports, __u32
 /* Find the EV of the next packet, and have it fetched from memory meanwhile: of many EVs hardly one is in a cache when
  * its turn comes. A CPU waits for what it reads sooner than for what it writes, so this writes, where nobody reads.
  */
-static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *turn, __u32 host_id, __u32 ports)
+static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id, __u32 plane_mask)
 {
 	struct choice next;
 	struct mrc_ev *ev;
 
-	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, &next))
+	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, &next))
 		return;
-	turn->slot[next.plane & (MRC_MAX_PLANES - 1)] = next.slot; /* so far it need not be looked for again */
+	rotation->slot[next.plane & (MRC_MAX_PLANES - 1)] = next.slot; /* so far it need not be looked for again */
 	ev = ev_at(ev_index(host_id, next.plane * settings.evs_per_plane + next.slot));
 	if (ev)
 		*(volatile __u8 *)&ev->reserved = 0;
@@ -129,13 +129,13 @@ static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *tu
 /* Peers begin on different planes and EVs: else packets to many peers by turns would all take one plane, then all the
  * next, and one T1 of it. So do senders to the same peer.
  */
-static __noinline void begin_turns(const struct mrc_peer *peer, struct mrc_rotation *turn, __u32 host_id)
+static __noinline void begin_turns(const struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id)
 {
 	__u32 first = host_id + settings.host_id, i;
 
-	turn->plane = first % settings.planes;
+	rotation->plane = first % settings.planes;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
-		turn->slot[i] = first / settings.planes % (peer->slots ?: 1);
+		rotation->slot[i] = first / settings.planes % (peer->slots ?: 1);
 }
 
 static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u64 now)
@@ -148,29 +148,29 @@ static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u6
 	pace->sent_ns[plane & (MRC_MAX_PLANES - 1)] = now;
 }
 
-static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 ports, __u64 now,
-				     struct mrc_rotation *turn, struct choice *out)
+static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
+				     struct mrc_rotation *rotation, struct choice *out)
 {
-	__u32 plane, index, both = ports;
+	__u32 plane, index, both = plane_mask;
 	struct mrc_ev *ev;
 
-	if (!turn->plane)
-		begin_turns(peer, turn, host_id);
+	if (!rotation->plane)
+		begin_turns(peer, rotation, host_id);
 	if (peer->queued)
-		ports = planes_in_pace(host_id, ports & peer->usable_planes, out->packets);
+		plane_mask = planes_in_pace(host_id, plane_mask & peer->usable_planes, out->packets);
 	/* The planes in pace may have lost their last EV since: another CPU withdraws EVs meanwhile. */
-	if (!next_usable(peer, ports, turn->plane, turn->slot, 0, out) && !take_ev(any_usable(peer, both), out))
+	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) && !take_ev(any_usable(peer, both), out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
-	if (ev && passes(ev, index, turn))
-		out->slot = next_willing(peer, turn, host_id, plane, out->slot);
+	if (ev && passes(ev, index, rotation))
+		out->slot = next_willing(peer, rotation, host_id, plane, out->slot);
 	if (peer->queued)
 		note_sent(host_id, plane, out->packets, now);
-	turn->slot[plane] = out->slot + 1;
-	turn->plane = plane + 1;
-	fetch_next(peer, turn, host_id, ports);
+	rotation->slot[plane] = out->slot + 1;
+	rotation->plane = plane + 1;
+	fetch_next(peer, rotation, host_id, plane_mask);
 	return 1;
 }
 

@@ -41,9 +41,9 @@ static __always_inline void serve_soon(__u32 host_id)
 }
 
 /* Planes that have a link at both ends. */
-static __always_inline __u32 ports_both(const struct mrc_node *node, const struct mrc_peer *peer)
+static __always_inline __u32 linked_planes(const struct mrc_node *node, const struct mrc_peer *peer)
 {
-	return node->ports & peer->ports;
+	return node->plane_mask & peer->plane_mask;
 }
 
 /* How much an EV is wanted. Lower is better. */
@@ -57,24 +57,24 @@ enum rank {
 };
 
 /* Functions that are not static are looked at by the verifier once, not at each place of call. */
-__noinline int rank_at(__u32 index, __u32 ports)
+__noinline int rank_at(__u32 index, __u32 plane_mask)
 {
-	const struct mrc_ledger *ledger = ledger_at(index);
+	const struct mrc_path_stats *stats = path_stats_at(index);
 	const struct mrc_ev *ev = ev_at(index);
 
-	if (!ev || !ledger || !ev->configured || !(ports & (1u << (ev->plane & 31))))
+	if (!ev || !stats || !ev->configured || !(plane_mask & (1u << (ev->plane & 31))))
 		return RANK_NEVER;
 	switch (ev->state) {
 	case MRC_EV_GOOD:
 		return RANK_GOOD;
 	case MRC_EV_SKIP:
-		return ledger->lag_ns ? RANK_LAGGING : RANK_GOOD;
+		return stats->lag_ns ? RANK_LAGGING : RANK_GOOD;
 	case MRC_EV_UNKNOWN:
 		return RANK_UNKNOWN;
 	case MRC_EV_ASSUMED_BAD:
 		if (ev->reason == MRC_REASON_LOSS || ev->reason == MRC_REASON_GREY_LOSS)
-			return ledger->trials ? RANK_SILENT : RANK_LOSSY;
-		return ledger->good ? RANK_LOSSY : RANK_SILENT;
+			return stats->lost_bursts ? RANK_SILENT : RANK_LOSSY;
+		return stats->good ? RANK_LOSSY : RANK_SILENT;
 	default:
 		return RANK_NEVER;
 	}
@@ -87,7 +87,7 @@ struct mrc_choosing {
 	__u64 words[MRC_EV_WORDS];
 	__u32 planes;
 	__u32 host_id;
-	__u32 ports;
+	__u32 plane_mask;
 	__s32 rank; /* take these, */
 	__u32 most; /* up to this many EVs in all */
 	__u32 count;
@@ -96,13 +96,13 @@ struct mrc_choosing {
 MRC_ARRAY(mrc_choosings, BPF_MAP_TYPE_ARRAY, 0, struct mrc_choosing);
 
 /* The EVs slot by slot over all planes, so that a few are of different planes. */
-static long choose_usable(__u64 turn, void *context)
+static long choose_usable(__u64 cursor, void *context)
 {
 	struct mrc_choosing *c = *(struct mrc_choosing **)context;
-	__u32 plane = turn % settings.planes, slot = turn / settings.planes;
+	__u32 plane = cursor % settings.planes, slot = cursor / settings.planes;
 	__u32 number = plane * settings.evs_per_plane + slot;
 
-	if (rank_at(ev_index(c->host_id, number), c->ports) != c->rank)
+	if (rank_at(ev_index(c->host_id, number), c->plane_mask) != c->rank)
 		return 0;
 	if (c->count >= c->most)
 		return 1;
@@ -115,7 +115,7 @@ static long choose_usable(__u64 turn, void *context)
 /* The good EVs; while these are fewer than the floor, the least bad of the others. An EV by which
  * nothing arrives is taken only if there is no other.
  */
-__noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
+__noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask)
 {
 	struct mrc_choosing *c = bpf_map_lookup_elem(&mrc_choosings, &host_id);
 	__u32 i;
@@ -125,7 +125,7 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 ports)
 		return 0;
 	__builtin_memset(c, 0, sizeof(*c));
 	c->host_id = host_id;
-	c->ports = ports;
+	c->plane_mask = plane_mask;
 	c->most = MRC_MAX_EVS_PER_PEER;
 	for (rank = RANK_GOOD; rank < RANK_NEVER; rank++) {
 		if (rank != RANK_GOOD) {
@@ -158,7 +158,7 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 		seen = *(volatile __u32 *)&peer->wanted;
 		if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
 			return 0;
-		write_usable(peer, host_id, ports_both(self, peer));
+		write_usable(peer, host_id, linked_planes(self, peer));
 		__sync_lock_test_and_set(&peer->busy, 0);
 		if (*(volatile __u32 *)&peer->wanted == seen)
 			break;
@@ -205,16 +205,16 @@ __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 }
 
 /* Falls that are not forgotten: one per period of being well. */
-static __always_inline __u8 relapses_after(const struct mrc_ev *ev, __u64 now)
+static __always_inline __u8 flaps_after(const struct mrc_ev *ev, __u64 now)
 {
 	__u64 well = (now - ev->state_since_ns) / ((settings.hold_down_max_ms ?: 1) * 1000000ULL);
-	__u32 left = ev->relapses > well ? ev->relapses - well : 0;
+	__u32 left = ev->flaps > well ? ev->flaps - well : 0;
 
 	return left < 255 ? left + 1 : 255;
 }
 
 static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why, __u64 now,
-				 const struct mrc_ev *ev, const struct mrc_ledger *ledger)
+				 const struct mrc_ev *ev, const struct mrc_path_stats *stats)
 {
 	__u32 index = after * MRC_REASON_MAX + (why & 0xff);
 	struct mrc_changes *changes = bpf_map_lookup_elem(&mrc_transitions, &index);
@@ -234,13 +234,13 @@ static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u3
 	event->before = before;
 	event->after = after;
 	event->reason = why;
-	event->relapses = ev->relapses;
+	event->flaps = ev->flaps;
 	event->icmp_type = why >> 16;
 	event->icmp_code = why >> 8;
-	event->trials = (why & 0xff) == MRC_REASON_HEALED ? ledger->good : ledger->trials;
-	event->silent_ns = ledger->arrived_ns ? now - ledger->arrived_ns : 0;
-	event->lost_packets = ledger->window_lost;
-	event->sent_packets = ledger->window_tx;
+	event->lost_bursts = (why & 0xff) == MRC_REASON_HEALED ? stats->good : stats->lost_bursts;
+	event->silent_ns = stats->arrived_ns ? now - stats->arrived_ns : 0;
+	event->lost_packets = stats->window_lost;
+	event->sent_packets = stats->window_tx;
 	bpf_ringbuf_submit(event, 0);
 }
 
@@ -253,40 +253,40 @@ static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u3
 __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why)
 {
 	__u32 index = ev_index(host_id, number), reason = why & 0xff;
-	struct mrc_ledger *ledger = ledger_at(index);
+	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 	__u64 now = bpf_ktime_get_ns();
 
-	if (!ev || !ledger || before == after ||
+	if (!ev || !stats || before == after ||
 	    __sync_val_compare_and_swap(&ev->state, before, after) != before)
 		return 0;
 	if (before == MRC_EV_SKIP && after == MRC_EV_GOOD)
 		return 1;
 	if (before == MRC_EV_GOOD && after == MRC_EV_SKIP) {
 		ev->skip_reason = reason;
-		__sync_fetch_and_add(&ledger->skips, 1);
+		__sync_fetch_and_add(&stats->skips, 1);
 		return 1;
 	}
 	ev->reason = reason;
 	if (after == MRC_EV_ASSUMED_BAD) {
-		if (reason != MRC_REASON_LINK_DOWN && reason != MRC_REASON_PEER_LINK_DOWN && ledger->arrived_ns) {
-			observe(MRC_HISTOGRAM_DETECTION, now - ledger->arrived_ns);
-			observe(MRC_HISTOGRAM_AFTER_GOOD, (__u32)ev->tx_packets - ledger->after_good);
+		if (reason != MRC_REASON_LINK_DOWN && reason != MRC_REASON_PEER_LINK_DOWN && stats->arrived_ns) {
+			observe(MRC_HISTOGRAM_DETECTION, now - stats->arrived_ns);
+			observe(MRC_HISTOGRAM_AFTER_GOOD, (__u32)ev->tx_packets - stats->after_good);
 		}
-		ev->relapses = relapses_after(ev, now);
-		ledger->good = 0;
-		ledger->loss_ns = now;
+		ev->flaps = flaps_after(ev, now);
+		stats->good = 0;
+		stats->loss_ns = now;
 	}
 	if (after == MRC_EV_ASSUMED_BAD || after == MRC_EV_UNKNOWN) {
-		ledger->backoff = 0;
-		ledger->probe_after_ns = 0;
+		stats->backoff = 0;
+		stats->probe_after_ns = 0;
 	}
 	if (before == MRC_EV_ASSUMED_BAD && after == MRC_EV_GOOD)
 		observe(MRC_HISTOGRAM_REINSTATEMENT, now - ev->state_since_ns);
 	ev->state_since_ns = now;
-	tell(host_id, number, before, after, why, now, ev, ledger);
-	begin_loss_window(ledger);
-	ledger->lag_ns = 0;
+	tell(host_id, number, before, after, why, now, ev, stats);
+	begin_loss_window(stats);
+	stats->lag_ns = 0;
 	set_deadline(host_id, number);
 	if (after == MRC_EV_ASSUMED_BAD && (reason == MRC_REASON_OVERDUE || reason == MRC_REASON_ICMP_ERROR))
 		share_fate(host_id, number);

@@ -2,7 +2,7 @@
 #ifndef MRC_SWEEP_H
 #define MRC_SWEEP_H
 
-#include "ask.h"
+#include "send_probe.h"
 
 struct sweep {
 	struct __sk_buff *skb;
@@ -16,10 +16,10 @@ static long sweep_one(__u64 i, void *context)
 {
 	struct sweep *s = context;
 	__u32 number = (s->first + i) % settings.evs_per_peer;
-	const struct mrc_ledger *ledger = ledger_at(ev_index(s->request.host_id, number));
+	const struct mrc_path_stats *stats = path_stats_at(ev_index(s->request.host_id, number));
 
 	s->request.now = bpf_ktime_get_ns(); /* a sweep takes longer than packets take to arrive */
-	if (!ledger || ledger->probe_after_ns > s->request.now)
+	if (!stats || stats->probe_after_ns > s->request.now)
 		return 0;
 	s->request.number = number;
 	s->sent += send_request(s->skb, s->node, &s->request);
@@ -27,15 +27,15 @@ static long sweep_one(__u64 i, void *context)
 }
 
 /* Begin a round after a sweep, if it is time for one. Returns 1 if its report is to be asked for. */
-static __always_inline int begin_swept_round(struct sweep *s, struct mrc_peer *peer, struct mrc_rounds *rounds)
+static __always_inline int begin_swept_report(struct sweep *s, struct mrc_peer *peer, struct mrc_reports *reports)
 {
 	__u64 asked_ns;
 
 	s->request.now = bpf_ktime_get_ns();
-	s->request.number = report_ev(peer, s->request.host_id, rounds, ports_both(s->node, peer));
-	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
-	return s->request.number != NO_SLOT && aged(s->request.now, asked_ns, reordering_window(rounds)) &&
-	       aged(s->request.now, asked_ns, rounds->rtt_ns / 2) && begin_round(rounds, &s->request, asked_ns);
+	s->request.number = report_ev(peer, s->request.host_id, reports, linked_planes(s->node, peer));
+	asked_ns = *(volatile __u64 *)&reports->asked_ns;
+	return s->request.number != NO_SLOT && aged(s->request.now, asked_ns, reordering_window(reports)) &&
+	       aged(s->request.now, asked_ns, reports->rtt_ns / 2) && begin_report(reports, &s->request, asked_ns);
 }
 
 #endif

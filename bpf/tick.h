@@ -3,7 +3,7 @@
  *
  * Each peer has a time at which it is due (mrc_watch.due_ns), and a bit for each EV that has a deadline. A tick serves
  * the peers that are due, from a cursor on, until its time is over; the next one goes on there. The daemon runs it
- * (mrc_tick); while the daemon is silent, the timer packet does (beat.h).
+ * (mrc_tick); while the daemon is silent, the timer packet does (timer_packet.h).
  */
 #ifndef MRC_TICK_H
 #define MRC_TICK_H
@@ -62,7 +62,7 @@ static __always_inline int resize(const struct tick *t, __u32 counts)
 /* Probe an EV that answers small probes by one as long as the longest data packet: some paths lose only these. (The kernel
  * lets no program make the timer packet longer, which counts as encapsulated: what is made of it has a report's length.)
  */
-static __always_inline void retry(struct tick *t, const struct mrc_ev *ev, const struct mrc_ledger *l, __u32 number)
+static __always_inline void retry(struct tick *t, const struct mrc_ev *ev, const struct mrc_path_stats *l, __u32 number)
 {
 	int longer = l->good && t->resizes && !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
 
@@ -86,7 +86,7 @@ static __always_inline int sends_on(const struct mrc_ev *ev)
 }
 
 /* An EV in use: raise its weight, or probe it while it lags, ever more seldom. When all is well it has no deadline any more. */
-static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
 {
 	if (ev->weight < MRC_WEIGHT_FULL) {
 		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
@@ -115,13 +115,13 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 }
 
 /* An EV that failed, is new or is denied: have it return if it was well for long enough, else probe it when that is due. */
-static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_ledger *l, __u32 number)
+static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
 {
 	__u32 host_id = t->sweep.request.host_id, state = ev->state;
 	__u64 hold_ns, well_ns = l->loss_ns > ev->state_since_ns ? l->loss_ns : ev->state_since_ns;
 
 	if (state == MRC_EV_ASSUMED_BAD) {
-		hold_ns = hold_down_ns(ev->relapses, settings.hold_down_ms, settings.hold_down_max_ms);
+		hold_ns = hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms);
 		if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))) || l->lag_ns || !l->good) {
 			l->loss_ns = t->clock->now_ns;
 		} else if (l->good >= settings.good_probes && aged(t->clock->now_ns, well_ns, hold_ns)) {
@@ -157,7 +157,7 @@ static long serve_next_ev(__u64 i, void *context)
 	struct tick *t = context;
 	__u32 number = next_bit(t->watch->deadlines, t->clock->at, settings.evs_per_peer);
 	__u32 index = ev_index(t->sweep.request.host_id, number);
-	struct mrc_ledger *l = ledger_at(index);
+	struct mrc_path_stats *l = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 
 	(void)i;
@@ -177,7 +177,7 @@ static long serve_next_ev(__u64 i, void *context)
 static long find_deadline(__u64 number, void *context)
 {
 	__u32 host_id = *(__u32 *)context, index = ev_index(host_id, number);
-	const struct mrc_ledger *l = ledger_at(index);
+	const struct mrc_path_stats *l = path_stats_at(index);
 	const struct mrc_ev *ev = ev_at(index);
 
 	if (!ev || !l)
@@ -199,20 +199,20 @@ static long cut_one(__u64 number, void *context)
 	state = ev->state;
 	if (!ev->configured || !sends_on(ev) || t->clock->linked & (1u << (ev->plane & 31)))
 		return 0;
-	reason = t->sweep.node->ports & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN : MRC_REASON_LINK_DOWN;
+	reason = t->sweep.node->plane_mask & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN : MRC_REASON_LINK_DOWN;
 	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
 	return 0;
 }
 
 /* Whether something that the peer should have answered by now has no answer. */
-static __always_inline int in_doubt(const struct tick *t, const struct mrc_rounds *rounds)
+static __always_inline int in_doubt(const struct tick *t, const struct mrc_reports *reports)
 {
-	__u64 late = reply_late_ns(rounds);
+	__u64 late = reply_late_ns(reports);
 
 	if (t->detached || t->watch->silent)
 		return 0;
-	return t->watch->stalled || (t->watch->unanswered && aged(t->clock->now_ns, t->watch->swept_ns, late)) ||
-	       (rounds->round != rounds->settled && aged(t->clock->now_ns, rounds->asked_ns, late));
+	return t->watch->timed_out || (t->watch->unanswered && aged(t->clock->now_ns, t->watch->swept_ns, late)) ||
+	       (reports->report_seq != reports->settled && aged(t->clock->now_ns, reports->asked_ns, late));
 }
 
 /* A peer answers nothing when enough sweeps in a row had no reply, over some time: this host may have stood still. */
@@ -258,20 +258,20 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 }
 
 /* Probe a peer, whether it is in doubt or it is time to, and ask for a report if it was probed. */
-static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds)
+static __always_inline void probe_peer(struct tick *t, struct mrc_reports *reports)
 {
 	__u64 hurry_ns = settings.probe_interval_us * NS_PER_US / 4, idle_ns = t->sweep.node->idle_us * NS_PER_US;
-	__u32 evs = settings.evs_per_peer, missing = rounds->round - rounds->settled;
-	__u64 late_ns = reply_late_ns(rounds), doubt_ns;
+	__u32 evs = settings.evs_per_peer, missing = reports->report_seq - reports->settled;
+	__u64 late_ns = reply_late_ns(reports), doubt_ns;
 
 
 	missing -= missing > 0; /* the first may be late */
 	doubt_ns = hurry_ns << (missing < 6 ? missing : 6);
-	if (in_doubt(t, rounds)) {
+	if (in_doubt(t, reports)) {
 		judge_silence(t);
 		/* Less and less often where sweeps are answered and reports are not. */
-		if (t->watch->stalled || aged(t->clock->now_ns, t->watch->swept_ns, doubt_ns)) {
-			t->watch->stalled = 0;
+		if (t->watch->timed_out || aged(t->clock->now_ns, t->watch->swept_ns, doubt_ns)) {
+			t->watch->timed_out = 0;
 			if (t->clock->budget > -(__s64)settings.idle_probes)
 				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBTED_EVS ? evs : DOUBTED_EVS);
 		}
@@ -292,13 +292,13 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 	}
 	/* When what was asked should have been answered; ticks are not hurried for that. */
 	if (!t->detached && !t->watch->silent &&
-	    (t->watch->pending || t->watch->unanswered || rounds->round != rounds->settled))
+	    (t->watch->pending || t->watch->unanswered || reports->report_seq != reports->settled))
 		due_by(t, t->clock->now_ns + late_ns);
 	if (!(t->probed | t->watch->announce))
 		return;
 	if (!t->probed)
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
-	if (!begin_swept_round(&t->sweep, t->peer, rounds)) {
+	if (!begin_swept_report(&t->sweep, t->peer, reports)) {
 		if (t->watch->announce)
 			urgent_by(t, t->clock->now_ns + hurry_ns);
 		return;
@@ -312,7 +312,7 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_rounds *rounds
 	resize(t, 0);
 }
 
-static __always_inline void serve(struct tick *t, struct mrc_rounds *rounds)
+static __always_inline void serve(struct tick *t, struct mrc_reports *reports)
 {
 	struct mrc_peer *peer = t->peer;
 	struct mrc_watch *watch = t->watch;
@@ -324,7 +324,7 @@ static __always_inline void serve(struct tick *t, struct mrc_rounds *rounds)
 	t->sweep.first = 0;
 	t->changed = t->probed = 0;
 	t->detached = !!(status & MRC_STATUS_DETACHED);
-	t->clock->linked = ports_both(t->sweep.node, peer) & ((1u << settings.planes) - 1);
+	t->clock->linked = linked_planes(t->sweep.node, peer) & ((1u << settings.planes) - 1);
 	if (watch->linked != t->clock->linked) {
 		watch->linked = t->clock->linked;
 		bpf_loop(settings.evs_per_peer, cut_one, t, 0);
@@ -334,7 +334,7 @@ static __always_inline void serve(struct tick *t, struct mrc_rounds *rounds)
 		t->clock->at = 0;
 		bpf_loop(settings.evs_per_peer, serve_next_ev, t, 0);
 	}
-	probe_peer(t, rounds);
+	probe_peer(t, reports);
 	if (t->changed)
 		refresh_usable(peer, host_id);
 }
@@ -346,7 +346,7 @@ static long serve_next(__u64 i, void *context)
 	struct tick *t = context;
 	__u32 host_id = t->clock->cursor;
 	__u64 provisional_ns;
-	struct mrc_rounds *rounds;
+	struct mrc_reports *reports;
 
 	(void)i;
 	t->clock->now_ns = bpf_ktime_get_ns();
@@ -359,8 +359,8 @@ static long serve_next(__u64 i, void *context)
 	t->clock->cursor = host_id + 1;
 	t->watch = watch_at(host_id);
 	t->peer = peer_at(host_id);
-	rounds = rounds_at(host_id);
-	if (!t->watch || !t->peer || !rounds)
+	reports = reports_at(host_id);
+	if (!t->watch || !t->peer || !reports)
 		return 1;
 	if (aged(t->clock->now_ns, t->watch->due_ns, 0)) {
 		provisional_ns = t->clock->now_ns + UNCONFIGURED_NS;
@@ -368,7 +368,7 @@ static long serve_next(__u64 i, void *context)
 		t->watch->due_ns = provisional_ns;
 		t->sweep.request.host_id = host_id;
 		if (t->peer->configured)
-			serve(t, rounds);
+			serve(t, reports);
 		/* Unless somebody wants it served again at once. */
 		__sync_val_compare_and_swap(&t->watch->due_ns, provisional_ns, t->clock->due_ns);
 	}

@@ -164,10 +164,10 @@ class Health(_Model):
         default=10, description="reports in a row with arrivals and without loss, for an EV to come back"
     )
     hold_down_ms: Annotated[int, Field(ge=1, le=3_600_000)] = Field(
-        default=1000, description="no loss for so long, for an EV to come back; doubles with each relapse"
+        default=1000, description="no loss for so long, for an EV to come back; doubles with each flap"
     )
     hold_down_max_ms: Annotated[int, Field(ge=1, le=86_400_000)] = Field(
-        default=60_000, description="the hold-down's cap; being well for so long makes one relapse forgotten"
+        default=60_000, description="the hold-down's cap; being well for so long makes one flap forgotten"
     )
     ramp_ms: Annotated[int, Field(ge=0, le=60_000)] = Field(
         default=400, description="an EV that came back takes 1/8, 1/4, 1/2 of its turns before all of them"
@@ -222,7 +222,7 @@ class Overlay(_Model):
     flowlet_us: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=500, description="a flow of a class under policy flowlet may change its path after so long a pause"
     )
-    twin_us: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+    dup_ack_us: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=100,
         description="a TCP acknowledgement without data goes by two paths if its flow's last is so old: lost, it would "
         "cost both ends their timers; 0: never",
@@ -250,19 +250,19 @@ class Overlay(_Model):
         return self.interface + "p"
 
     @property
-    def beat(self) -> str:
-        """Another veth, on which a packet goes round (bpf/beat.h)."""
+    def timer(self) -> str:
+        """Another veth, on which a packet goes round (bpf/timer_packet.h)."""
         return self.interface + "b"
 
     @property
-    def beat_peer(self) -> str:
+    def timer_peer(self) -> str:
         """Its other end, which holds back what it sends."""
         return self.interface + "bp"
 
     @property
     def interfaces(self) -> tuple[str, ...]:
         """All that mrcd makes."""
-        return self.interface, self.peer, self.beat, self.beat_peer
+        return self.interface, self.peer, self.timer, self.timer_peer
 
     @model_validator(mode="after")
     def _cpus(self) -> Self:

@@ -51,10 +51,10 @@ def no_overlap(prefixes: Iterable[tuple[Network, str]], reserved: Sequence[IPv6N
     for n, owner in owned:
         while around and not (around[-1][0].version == n.version and around[-1][0].overlaps(n)):
             around.pop()
-        for other, other_owner in around:
-            if other_owner != owner:
+        for other, other_destination in around:
+            if other_destination != owner:
                 raise ValueError(
-                    f"hosts: prefix {other} of {other_owner} overlaps {n} of {owner}; give each host its own"
+                    f"hosts: prefix {other} of {other_destination} overlaps {n} of {owner}; give each host its own"
                 )
         around.append((n, owner))
     for n, owner in owned:

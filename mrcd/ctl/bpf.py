@@ -156,7 +156,7 @@ def _of_host(tables: "Tables") -> list[dict[str, Any]]:
 
 
 def _of_peer(tables: "Tables", row: int, peer: str) -> list[dict[str, Any]]:
-    found = {"mrc_peers": tables.peers[row], "mrc_rounds": tables.rounds[row], "mrc_watches": tables.watches[row]}
+    found = {"mrc_peers": tables.peers[row], "mrc_reports": tables.reports[row], "mrc_watches": tables.watches[row]}
     return [_record(name, row, record, peer) for name, record in found.items()]
 
 
@@ -164,7 +164,7 @@ def _of_ev(tables: "Tables", row: int, peer: str, ev: int) -> list[dict[str, Any
     width = tables.evs.shape[1]
     if ev >= width:
         raise UsageError(f"there is no EV {ev}: the tables have {width} per peer", hint="`mrcctl paths` lists them")
-    found = {"mrc_evs": tables.evs, "mrc_ledgers": tables.ledgers, "mrc_rxs": tables.rxs}
+    found = {"mrc_evs": tables.evs, "mrc_path_stats": tables.path_stats, "mrc_rxs": tables.rxs}
     rows = [_record(name, row * width + ev, records[row, ev], peer, ev) for name, records in found.items()]
     if tables.evs[row, ev]["srh_len"]:
         rows.append(_record("mrc_srhs", row * width + ev, tables.srhs[row * width + ev], peer, ev))

@@ -88,10 +88,10 @@ def _probe(frame: Packet) -> Document | None:
         ]
     return {
         "seq": int(p.seq),
-        "ports": [i for i in range(16) if int(p.ports) >> i & 1],
+        "planes": [i for i in range(16) if int(p.plane_mask) >> i & 1],
         "status": int(p.status),
         "generation": int(p.generation),
-        "round": int(p.round),
+        "report_seq": int(p.report_seq),
         "first": int(p.first),
         "counts": int(p.counts),
         "asked_ns": int(p.tx_ns),
@@ -111,10 +111,10 @@ def line(doc: Mapping[str, Any]) -> str:
         words.append("CE")
     probe = doc["probe"]
     if probe is not None:
-        words.append(f"ports {','.join(map(str, probe['ports'])) or '-'}")
+        words.append(f"planes {','.join(map(str, probe['planes'])) or '-'}")
         if probe["counts"]:
             last = probe["first"] + probe["counts"] - 1
-            words.append(f"round {probe['round']} of EVs {probe['first']} to {last}")
+            words.append(f"round {probe['report_seq']} of EVs {probe['first']} to {last}")
         if probe["counts"] and doc["type"] == TYPES[3]:
             words.append(_counts(probe["report"] or []))
     else:

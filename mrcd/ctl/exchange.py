@@ -104,7 +104,7 @@ class Exchange:
         self._seq = 0
         # Several VLANs may share a NIC, and what arrives is seen there.
         names = {rawsocket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
-        code = sockfilter.ours(here.udp_port, packets.ASIDE)
+        code = sockfilter.ours(here.udp_port, packets.DIAGNOSTIC)
         self._taps = rawsocket.Taps([(p, name) for name, p in names.items()], code)
 
     def __enter__(self) -> "Exchange":

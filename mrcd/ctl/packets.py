@@ -10,7 +10,7 @@ from ipaddress import IPv6Address
 
 WIRE_VERSION = 2
 REQUEST, REPLY = 2, 3  # enum mrc_type
-ASIDE = 0x2  # MRC_FLAG_ASIDE: no program counts it, none judges by it
+DIAGNOSTIC = 0x2  # MRC_FLAG_DIAGNOSTIC: no program counts it, none judges by it
 SPORT_BASE = 0xC000
 HOP_LIMIT = 64
 _ECT_0 = 2  # RFC 3168 §5: queues that mark are not to drop it
@@ -63,7 +63,15 @@ def build(
     """
     routing = srh(segments)
     mrc = _MRC.pack(
-        WIRE_VERSION, probe.kind, ASIDE, probe.sender, probe.ev, probe.seq & 0xFFFFFFFF, 1, probe.receiver, probe.ns
+        WIRE_VERSION,
+        probe.kind,
+        DIAGNOSTIC,
+        probe.sender,
+        probe.ev,
+        probe.seq & 0xFFFFFFFF,
+        1,
+        probe.receiver,
+        probe.ns,
     )
     body = mrc + _PROBE.pack(probe.seq & 0xFFFFFFFF, 0, 0, 0, probe.token, 0, 0, probe.ns)
     body += bytes(max(room, size - HEADERS - len(routing)))
@@ -99,7 +107,7 @@ def read(frame: bytes, udp_port: int) -> Probe | None:
         return None
     at += _UDP_HEADER
     version, kind, flags, sender, ev, _, _, receiver, _ = _MRC.unpack_from(frame, at)
-    if version != WIRE_VERSION or kind not in (REQUEST, REPLY) or not flags & ASIDE:
+    if version != WIRE_VERSION or kind not in (REQUEST, REPLY) or not flags & DIAGNOSTIC:
         return None
     seq, _, _, _, token, _, _, ns = _PROBE.unpack_from(frame, at + _MRC.size)
     return Probe(kind, sender, receiver, ev, seq, token, ns)

@@ -2,7 +2,7 @@
 
 A request travels the EV as its data does. The peer's mrc_pop answers it, by a usable EV of its own choice in the
 same plane, as it answers mrcd's: what is lost here was lost on the EV itself, as far as the peer's own paths are
-well. The packets carry MRC_FLAG_ASIDE, so neither host counts them or judges by them.
+well. The packets carry MRC_FLAG_DIAGNOSTIC, so neither host counts them or judges by them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -105,23 +105,23 @@ class Daemon:
         self.plan, self.dataplane, self.tables = plan, dataplane, tables
         dataplane.plan = plan
         before = {row: p.host.name for row, p in self.peers.items()} or documents.hosts_before(self.run_dir)
-        strangers = documents.strangers(before, plan)
-        gone = self.peers.keys() - {p.host.id for p in plan.peers} | self.peers.keys() & strangers
+        replaced_hosts = documents.replaced_hosts(before, plan)
+        gone = self.peers.keys() - {p.host.id for p in plan.peers} | self.peers.keys() & replaced_hosts
         self.peers = {p.host.id: p for p in plan.peers}
         self._dirty &= self.peers.keys()
         for row in gone:
             if in_force:  # nobody is to send to hosts that are no more
                 _log_changes(await self._routes.want(row, ()))
             self._routes.forget(row)
-        install.write_peers(tables, plan, dataplane.refresh, strangers)
-        for n, _ in enumerate(dataplane.take_over(tables, strangers)):
+        install.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
+        for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
             if n % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         dataplane.set_prefixes(install.prefixes(plan))
         self.view = documents.View(tables, plan, [], dataplane.pins)
         monitor = Monitor(plan, tables, dataplane, self.events, self._mark)
         if self._monitoring:
-            monitor.follow(self.monitor, strangers)
+            monitor.follow(self.monitor, replaced_hosts)
         self.monitor = monitor
         await self.steering.follow(plan, tables, self.monitor)
         if shrinks:  # mrc0's veth drops what is longer, and peers yet send it
@@ -191,8 +191,8 @@ class Daemon:
     async def _use_ports(self, bitmap: int) -> None:
         """These planes, as bits, can send. What was left meanwhile and is back is news too: peers know of the loss."""
         left, self._left = self._left, 0
-        before = int(self.tables.node["ports"]) | left
-        self.tables.node["ports"] = bitmap
+        before = int(self.tables.node["plane_mask"]) | left
+        self.tables.node["plane_mask"] = bitmap
         if left or bitmap != before:
             await self._ports_changed(before, bitmap)
 
@@ -200,11 +200,11 @@ class Daemon:
         """A link has no carrier: not one packet more on its plane, and the peers are told. The rest comes with
         everything else that is looked at then, which takes its time and waits for more of the same flock of events."""
         self.nics.lose(ifindex)
-        ports, lost = int(self.tables.node["ports"]), self.nics.lost_planes()
+        ports, lost = int(self.tables.node["plane_mask"]), self.nics.lost_planes()
         if ports & lost:
             self._left |= ports & lost
             for tables in (self.tables, self._forwards_by):
-                tables.node["ports"] = int(tables.node["ports"]) & ~lost
+                tables.node["plane_mask"] = int(tables.node["plane_mask"]) & ~lost
             self.monitor.announce()
 
     def _look_again(self) -> None:
@@ -254,7 +254,7 @@ class Daemon:
         """
         self.view.hooks.clear()
         for tables in (self.tables, self._forwards_by):  # what is attached arms clones for what comes
-            tables.node["probe_ifindex"] = tables.node["beat_ifindex"] = 0
+            tables.node["probe_ifindex"] = tables.node["timer_ifindex"] = 0
         self._attached_at = None  # until the last step has succeeded
         if self.detached and not self.dataplane.attached():
             self.checksums.restore()
@@ -272,12 +272,12 @@ class Daemon:
                 probe = hooks.probe_attachment(self.nics.mrc0_peer)
                 self.dataplane.attach(probe)
                 self.tables.node["probe_ifindex"] = self.nics.mrc0_peer.ifindex
-                if self.nics.beat:
-                    end, peer = self.nics.beat
-                    beat = hooks.beat_attachment(end)
-                    self.dataplane.attach(beat)
-                    self.tables.node["beat_ifindex"] = peer.ifindex
-                    keep.add(beat.name)
+                if self.nics.timer:
+                    end, peer = self.nics.timer
+                    timer = hooks.timer_attachment(end)
+                    self.dataplane.attach(timer)
+                    self.tables.node["timer_ifindex"] = peer.ifindex
+                    keep.add(timer.name)
                 unsent = hooks.unsent_attachment()
                 self.dataplane.attach(unsent)
                 keep.add(unsent.name)
@@ -323,7 +323,7 @@ class Daemon:
 
     def _note_settled(self) -> None:
         """Until a peer has answered, its traffic takes the fallback routes."""
-        if self.settled.is_set() or not int(self.tables.node["ports"]):
+        if self.settled.is_set() or not int(self.tables.node["plane_mask"]):
             return
         rows = np.fromiter(self.peers, np.int64)
         if self.detached or not len(rows) or self.monitor.peerwatch.sprayed(rows).any():

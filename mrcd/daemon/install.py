@@ -16,23 +16,23 @@ from mrcd.net.messages import Link
 from mrcd.tables import abi
 from mrcd.tables.pinned import Tables, prefix_key
 
-_ALL_PORTS = 0xFFFF
+_ALL_PLANES = 0xFFFF
 _AT_ONCE = 32  # peers: their EVs fit into a CPU cache
 _POLICY_SHIFT = 16
 
 
 def write_peers(
-    tables: Tables, plan: Plan, refresh: Callable[[int], None], strangers: AbstractSet[int] = frozenset()
+    tables: Tables, plan: Plan, refresh: Callable[[int], None], replaced_hosts: AbstractSet[int] = frozenset()
 ) -> list[int]:
     """Configure peers and EVs. Returns the rows (host ids) of which some path is new or another.
 
     `refresh` has the programs work out a row's usable EVs: a path leaves the rotation before it is forgotten.
-    `strangers`: rows of hosts whose id was another's; nothing of what that one said is true of them.
+    `replaced_hosts`: rows of hosts whose id was another's; nothing of what that one said is true of them.
     """
-    wanted = {p.host.id for p in plan.peers} - strangers
+    wanted = {p.host.id for p in plan.peers} - replaced_hosts
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
-            for table in (tables.peers, tables.evs, tables.ledgers, tables.rounds, tables.watches):
+            for table in (tables.peers, tables.evs, tables.path_stats, tables.reports, tables.watches):
                 table[row] = np.zeros((), table.dtype)  # not what it was received from: its base is over there
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     turns = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
@@ -60,13 +60,13 @@ def _write_some(
         peer["floor"] = plan.config.cluster.ev_min_active or default_floor(int(plan.paths.counts[which[i]]))
         peer["slots"] = 1 + (np.flatnonzero(wanted.configured[i]) % plan.config.cluster.evs_per_plane).max()
         if not peer["configured"]:
-            peer["ports"] = _ALL_PORTS  # until the peer says otherwise
+            peer["plane_mask"] = _ALL_PLANES  # until the peer says otherwise
             peer["configured"] = 1
         if stale[i].any():
             tables.evs["configured"][row, stale[i]] = 0
             refresh(row)
             tables.evs[row, stale[i]] = np.zeros((), abi.EV)
-            tables.ledgers[row, stale[i]] = np.zeros((), abi.LEDGER)
+            tables.path_stats[row, stale[i]] = np.zeros((), abi.PATH_STATS)
         if new[i].any():
             if wanted.srh is not None:
                 _srhs(tables)[row, new[i]] = wanted.srh[i, new[i]]

@@ -283,8 +283,8 @@ class Steering:
     def _document(self, target: Target) -> Document:
         at = self._known.get(target, [])
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
-        records, ledgers = self._tables.evs[rows, evs], self._tables.ledgers[rows, evs]
-        flight, known = in_flight(records, ledgers)
+        records, path_stats = self._tables.evs[rows, evs], self._tables.path_stats[rows, evs]
+        flight, known = in_flight(records, path_stats)
         quiet = time.monotonic_ns() - records["last_tx_ns"].astype(np.int64) > _QUIET_NS
         denied = records["state"] == EvState.DENIED
         lost = self._lost.get(target)
@@ -293,7 +293,7 @@ class Steering:
             "in_flight_packets": int(flight.sum()),
             "unknown_evs": int((~known).sum()),  # of which the peer has not told
             "empty": bool((denied & known & quiet & (flight == 0)).all()),
-            "lost_packets": None if lost is None else max(0, int(settled(ledgers)[1].sum()) - lost),
+            "lost_packets": None if lost is None else max(0, int(settled(path_stats)[1].sum()) - lost),
         }
 
     def brief(self) -> list[Document]:
@@ -311,7 +311,7 @@ class Steering:
 
     def _lost_on(self, at: Found) -> int:
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
-        return int(settled(self._tables.ledgers[rows, evs])[1].sum())
+        return int(settled(self._tables.path_stats[rows, evs])[1].sum())
 
     # ---- in time ----
 

@@ -32,7 +32,7 @@ UDP_PORT: int = Cluster.model_fields["udp_port"].default
 HOP_LIMIT = 64
 ECT_0 = 2  # RFC 3168 §5
 DATA, PROBE_REQUEST, PROBE_REPLY = 1, 2, 3  # enum mrc_type
-ASIDE = 0x2  # MRC_FLAG_ASIDE
+DIAGNOSTIC = 0x2  # MRC_FLAG_DIAGNOSTIC
 TYPES = {DATA: "data", PROBE_REQUEST: "probe request", PROBE_REPLY: "probe reply"}
 
 
@@ -82,10 +82,10 @@ class MRCProbe(Packet):  # type: ignore[misc]
     name = "MRC probe"
     fields_desc = (
         IntField("seq", 0),
-        XShortField("ports", 0),
+        XShortField("plane_mask", 0),
         XShortField("status", 0),
         XIntField("generation", 0),
-        IntField("round", 0),
+        IntField("report_seq", 0),
         ShortField("first", 0),
         ShortField("counts", 0),
         IntField("reserved", 0),
@@ -129,7 +129,7 @@ class MRCReport(Packet):  # type: ignore[misc]
     def mysummary(self) -> str:
         """One line of a packet list."""
         probe = self.underlayer
-        which = f" {probe.round} from EV {probe.first}" if isinstance(probe, MRCProbe) else ""
+        which = f" {probe.report_seq} from EV {probe.first}" if isinstance(probe, MRCProbe) else ""
         return f"report{which}: {len(self.records)} EVs"
 
 

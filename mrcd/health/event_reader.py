@@ -38,7 +38,7 @@ class Listener:
         Returns whether the tick has work: a flow has stopped, or a path has failed whose switches others cross too.
         """
         found = self._dataplane.events()
-        stalled = found["ev"] == abi.EVENT_STALLED
+        stalled = found["ev"] == abi.EVENT_IDLE_TIMEOUT
         reasons = found["reason"][found["after"] == EvState.ASSUMED_BAD]
         is_shared = any((reasons == reason).any() for reason in _SHARED)
         self._unlogged.extend(found[~stalled])
@@ -75,7 +75,7 @@ class Listener:
     def _evidence(self, record: np.void, reason: Reason) -> dict[str, Any]:
         found: dict[str, Any] = evidence(record)
         if reason is Reason.HEALED:
-            found["hold_down_ms"] = int(hold_down_ns(self._settings, int(record["relapses"]))) // _MS
+            found["hold_down_ms"] = int(hold_down_ns(self._settings, int(record["flaps"]))) // _MS
         return found
 
     def find_lost(self) -> None:

@@ -86,7 +86,7 @@ class Watch:
         """`rows`: the host's peers."""
         self._tables, self._rows = tables, rows
         self._grey = Grey(settings, *tables.evs.shape)
-        self._judged, self._lossy = (tables.rounds[name][rows].copy() for name in ("judged", "lossy"))
+        self._judged, self._lossy = (tables.reports[name][rows].copy() for name in ("judged", "lossy"))
         self._lossy_ns = np.full(len(rows), -_FORGET_NS, np.int64)  # when each was last found to have lost more
         self._suspects = np.zeros(0, np.int64)  # of the rows, those that have lost lately
         self._scanned_ns = -_SCAN_NS
@@ -95,20 +95,20 @@ class Watch:
         """Return the EVs that lose more than their share; `now` is CLOCK_MONOTONIC in ns."""
         if now - self._scanned_ns >= _SCAN_NS:
             self._scanned_ns = now
-            lossy = self._tables.rounds["lossy"][self._rows]
+            lossy = self._tables.reports["lossy"][self._rows]
             self._lossy_ns[lossy != self._lossy] = now
             self._lossy = lossy
             self._suspects = np.flatnonzero(now - self._lossy_ns < _FORGET_NS)
         if not len(self._suspects):
             return []
-        judged = self._tables.rounds["judged"][self._rows[self._suspects]]
+        judged = self._tables.reports["judged"][self._rows[self._suspects]]
         at = self._suspects[judged != self._judged[self._suspects]]
         self._judged[self._suspects] = judged
         if not len(at):
             return []
-        rows, ledgers = self._rows[at], self._tables.ledgers
-        sent = ledgers["judged"][rows].astype(np.uint32)
-        lost = ledgers["lost_before"][rows].astype(np.uint32) + ledgers["deficit"][rows]
+        rows, path_stats = self._rows[at], self._tables.path_stats
+        sent = path_stats["judged"][rows].astype(np.uint32)
+        lost = path_stats["lost_before"][rows].astype(np.uint32) + path_stats["deficit"][rows]
         self._grey.slice(rows, sent, lost)
         return self._grey.look(rows, self._tables.evs[rows], now)
 

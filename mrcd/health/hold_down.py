@@ -14,12 +14,12 @@ _MS = 1_000_000
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-Records = NDArray[np.void]  # of abi.EV or abi.LEDGER
+Records = NDArray[np.void]  # of abi.EV or abi.PATH_STATS
 
 
-def hold_down_ns(settings: Health, relapses: NDArray[Any] | int) -> Ints:
-    """Return how long an EV must have been without loss to return: doubles with each relapse up to the cap."""
-    doubled = settings.hold_down_ms * 2.0 ** np.clip(np.asarray(relapses, np.int64) - 1, 0, 40)
+def hold_down_ns(settings: Health, flaps: NDArray[Any] | int) -> Ints:
+    """Return how long an EV must have been without loss to return: doubles with each flap up to the cap."""
+    doubled = settings.hold_down_ms * 2.0 ** np.clip(np.asarray(flaps, np.int64) - 1, 0, 40)
     return np.asarray(np.minimum(doubled, settings.hold_down_max_ms) * _MS, np.int64)
 
 

@@ -1,7 +1,7 @@
 """Runs the tick, logs what the programs tell, and judges grey loss.
 
 The programs have every deadline (bpf/tick.h), and change every state themselves. This may stand still for a second:
-while it does, the timer packet runs the tick (bpf/beat.h).
+while it does, the timer packet runs the tick (bpf/timer_packet.h).
 """
 
 import asyncio
@@ -136,6 +136,6 @@ class Monitor:
         self._tables.watches["due_ns"][self._rows] = 0
         self._work_now()
 
-    def follow(self, before: "Monitor", strangers: AbstractSet[int]) -> None:
+    def follow(self, before: "Monitor", replaced_hosts: AbstractSet[int]) -> None:
         """Know of the peers what an earlier plan's monitor knew, but for hosts that are new."""
-        self.peerwatch.follow(before.peerwatch, strangers)
+        self.peerwatch.follow(before.peerwatch, replaced_hosts)

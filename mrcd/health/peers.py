@@ -35,12 +35,12 @@ class PeerWatch:
         self._steady_ns = np.zeros(n, np.int64)  # since when a peer's usable EVs are the same
         self._started = time.monotonic()
 
-    def follow(self, before: "PeerWatch", strangers: AbstractSet[int] = frozenset()) -> None:
-        """Know of the peers what was known under an earlier plan, but for strangers."""
+    def follow(self, before: "PeerWatch", replaced_hosts: AbstractSet[int] = frozenset()) -> None:
+        """Know of the peers what was known under an earlier plan, but for replaced_hosts."""
         self._started = before._started
-        known = [row for row in self.names.keys() - strangers if row < len(before._said)]
+        known = [row for row in self.names.keys() - replaced_hosts if row < len(before._said)]
         self._said[known] = before._said[known]
-        self.silent = before.silent & self.names.keys() - strangers
+        self.silent = before.silent & self.names.keys() - replaced_hosts
 
     @property
     def detached(self) -> bool:

@@ -37,8 +37,8 @@ _LEAST_PEERS, _PEERS_STEP = 64, 8  # rows of the peers' tables
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
 _NO_EV = 0xFFFFFFFF
 _PROGRAMS = (
-    *("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp", "mrc_unsent"),
-    *("mrc_sweep", "mrc_steer", "mrc_tick"),
+    *("mrc_push", "mrc_probe", "mrc_timer", "mrc_pop", "mrc_pop_xdp", "mrc_unsent"),
+    *("mrc_sweep", "mrc_set_states", "mrc_tick"),
 )
 
 
@@ -119,7 +119,7 @@ class Dataplane(Links):
                 with libbpf.opened(self.pins / name) as fd:
                     libbpf.reuse_map(maps[name], fd)
         # Not pinned: these are soon full anew.
-        libbpf.set_map_size(maps["mrc_owners"], libbpf.possible_cpus() * abi.OWNERS)
+        libbpf.set_map_size(maps["mrc_dst_cache"], libbpf.possible_cpus() * abi.DST_ENTRIES)
         for name in ("mrc_paces", "mrc_choosings", "mrc_plane_losses"):
             libbpf.set_map_size(maps[name], sizes["mrc_peers"])
         try:
@@ -156,7 +156,7 @@ class Dataplane(Links):
             self.replaced = path.parent
             try:
                 old = read_node(path)
-                for field in ("ports", "status"):
+                for field in ("plane_mask", "status"):
                     node[field] = old[field]
             except (KernelError, ValueError) as e:  # an administrator's word must not be forgotten
                 node["status"] = abi.STATUS_DETACHED
@@ -164,13 +164,13 @@ class Dataplane(Links):
         node["generation"], node["epoch"] = _number(), _number()
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), struct.pack("I", 0), node.tobytes())
 
-    def take_over(self, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> Iterator[int]:
+    def take_over(self, tables: Tables, replaced_hosts: AbstractSet[int] = frozenset()) -> Iterator[int]:
         """Fill new tables, which have the peers and their paths, with the states of the tables before, but for the rows
-        in `strangers`. Yields each row when it is filled: paths with SRHs are compared one by one."""
+        in `replaced_hosts`. Yields each row when it is filled: paths with SRHs are compared one by one."""
         if not self.fresh or self.replaced is None or self.tables == self.pins:
             return
         try:
-            for row in carry(self.replaced, tables, strangers):
+            for row in carry(self.replaced, tables, replaced_hosts):
                 self.refresh(row)
                 yield row
         except MrcdError as e:
@@ -301,17 +301,17 @@ class Dataplane(Links):
         evs = plan.config.cluster.evs_per_peer
         return {
             "mrc_evs": peers * evs,
-            "mrc_ledgers": peers * evs,
+            "mrc_path_stats": peers * evs,
             "mrc_rxs": peers * evs,
             "mrc_srhs": peers * evs if plan.needs_srh else 1,
             "mrc_peers": peers,
-            "mrc_rounds": peers,
+            "mrc_reports": peers,
             "mrc_watches": peers,
             "mrc_clock": 1,
             "mrc_probes_sent": len(abi.ProbeKind),
             "mrc_unsent_packets": abi.MAX_PLANES,
-            "mrc_alarms": peers,
-            "mrc_rides": 1,  # while programs are replaced one after the other, old and new share it
+            "mrc_idle_timers": peers,
+            "mrc_armed": 1,  # while programs are replaced one after the other, old and new share it
             "mrc_planes": abi.MAX_PLANES,
             "mrc_node": 1,
             "mrc_rotations": peers,
@@ -360,7 +360,7 @@ class Dataplane(Links):
         self._steer(host_id, _NO_EV, 0, 0, 0)
 
     def _steer(self, host_id: int, *words: int) -> int:
-        return libbpf.run_program(self._programs["mrc_steer"], self._SOME_PACKET, ctx=_context(host_id, *words))[0]
+        return libbpf.run_program(self._programs["mrc_set_states"], self._SOME_PACKET, ctx=_context(host_id, *words))[0]
 
     # ---- events ----
 

@@ -20,16 +20,16 @@ from mrcd.errors import MachineError
 from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 
-_PEER = ("heard_ns", "ports", "ports_ns", "status", "generation")
-_EV = ("state", "state_since_ns", "reason", "relapses", "weight")
+_PEER = ("heard_ns", "plane_mask", "plane_mask_ns", "status", "generation")
+_EV = ("state", "state_since_ns", "reason", "flaps", "weight")
 _PATH = ("configured", "dst", "plane", "srh_len")
 
 Records = NDArray[np.void]
 
 
-def carry(old: Path, tables: Tables, strangers: AbstractSet[int] = frozenset()) -> Iterator[int]:
+def carry(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozenset()) -> Iterator[int]:
     """Copy what is known from the tables pinned at `old` into `tables`, which are filled and not in use yet.
-    An address may be another host's now: that of `strangers`, rows of the new tables.
+    An address may be another host's now: that of `replaced_hosts`, rows of the new tables.
 
     Yields the row of each peer that was known, when it is copied. Raises MachineError if the old tables cannot be read.
     """
@@ -43,7 +43,7 @@ def carry(old: Path, tables: Tables, strangers: AbstractSet[int] = frozenset()) 
         known = {peers[row]["address"].tobytes(): row for row in np.flatnonzero(peers["configured"]).tolist()}
         for row in np.flatnonzero(tables.peers["configured"]).tolist():
             before = known.get(tables.peers[row]["address"].tobytes())
-            if before is None or row in strangers:
+            if before is None or row in replaced_hosts:
                 continue
             for name in _PEER:
                 tables.peers[name][row] = peers[name][before]

@@ -42,7 +42,7 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) ->
         "shared_fate": c.steering == "usid",
         "classes": any(k.ports or k.dscp for k in plan.config.classes),
         "flowlet_us": plan.config.overlay.flowlet_us,
-        "twin_us": plan.config.overlay.twin_us,
+        "dup_ack_us": plan.config.overlay.dup_ack_us,
         "kernel_has": kernel_has,
         "netns": netns,
     }.items():

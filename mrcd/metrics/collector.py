@@ -80,8 +80,8 @@ class TablesCollector(Collector):
             records["floor"],
         )
         yield paths.by_peer(
-            CounterMetricFamily("mrc_twins", "Acknowledgements that went to the peer twice.", labels=["peer"]),
-            records["twins"],
+            CounterMetricFamily("mrc_dup_acks", "Acknowledgements that went to the peer twice.", labels=["peer"]),
+            records["dup_acks"],
         )
 
     def _planes(self) -> Iterator[Metric]:
@@ -89,7 +89,7 @@ class TablesCollector(Collector):
         planes = range(len(daemon.plan.interfaces))
         up = GaugeMetricFamily("mrc_plane_up", "1 if this host's link on the plane works.", labels=["plane"])
         for plane in planes:
-            up.add_metric([str(plane)], int(daemon.tables.node["ports"]) >> plane & 1)
+            up.add_metric([str(plane)], int(daemon.tables.node["plane_mask"]) >> plane & 1)
         yield up
         hooks = {h["plane"]: h for h in daemon.view.hooks if "plane" in h}
         info = InfoMetricFamily("mrc_hook", "Where packets are received on a plane.", labels=["plane"])
@@ -176,7 +176,7 @@ class Paths:
         used = slice(0, self._planes * self._width)
         self._usable = tables.peers["usable"][self.rows]
         self._evs = Columns(tables.evs, self.rows, used)
-        self._ledgers = Columns(tables.ledgers, self.rows, used)
+        self._ledgers = Columns(tables.path_stats, self.rows, used)
         self._rxs = Columns(tables.rxs, self.rows, used)
         self._judged, lost = settled(self._ledgers)
         self._arrived = self._judged - lost
@@ -208,7 +208,7 @@ class Paths:
 
     def traffic(self) -> Iterator[Metric]:
         """Counters of packets."""
-        evs, ledgers, rxs = self._evs, self._ledgers, self._rxs
+        evs, path_stats, rxs = self._evs, self._ledgers, self._rxs
         yield self._by_both(
             CounterMetricFamily("mrc_tx_packets", "Data packets put on the plane.", labels=["peer", "plane"]),
             self._per_plane(evs["tx_packets"]),
@@ -219,10 +219,10 @@ class Paths:
             ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"]),
             ("mrc_settled_tx_packets", "Data packets sent to the peer and judged.", self._judged),
             ("mrc_settled_rx_packets", "Of the judged, data packets that the peer received.", self._arrived),
-            ("mrc_peer_ce_packets", "CE marks that the peer saw.", ledgers["rx_ce"]),
+            ("mrc_peer_ce_packets", "CE marks that the peer saw.", path_stats["rx_ce"]),
             ("mrc_probes_sent", "Probe requests sent.", evs["probe_seq"]),
-            ("mrc_probe_replies", "Probe replies received.", ledgers["replies"]),
-            ("mrc_ev_skips", "Changes of EVs to SKIP.", ledgers["skips"]),
+            ("mrc_probe_replies", "Probe replies received.", path_stats["replies"]),
+            ("mrc_ev_skips", "Changes of EVs to SKIP.", path_stats["skips"]),
         ):
             yield self.by_peer(CounterMetricFamily(name, text, labels=["peer"]), values.sum(axis=1, dtype=np.uint64))
         for name, text, values in (
@@ -243,7 +243,7 @@ class Paths:
         # One fall is forgotten for each period of being well; the table is brought up to date by the next fall.
         idle = time.monotonic_ns() - self._evs["state_since_ns"].astype(np.int64)
         well = np.where(self._evs["state"] == EvState.ASSUMED_BAD, 0, idle // self._forget_ns)
-        falls = np.where(self._configured, self._evs["relapses"].astype(np.int64) - well, 0)
+        falls = np.where(self._configured, self._evs["flaps"].astype(np.int64) - well, 0)
         yield GaugeMetricFamily(
             "mrc_evs_flapping",
             f"EVs with {_FLAPPING} falls or more that are not forgotten.",

@@ -183,13 +183,13 @@ def unsent_attachment() -> Attachment:
     return Attachment("unsent", "mrc_unsent", "", 0, "tracepoint")
 
 
-def beat_attachment(beat: Link) -> Attachment:
+def timer_attachment(timer: Link) -> Attachment:
     """Where what goes round comes from the end that holds it back."""
-    return Attachment("beat-ingress", "mrc_beat", beat.name, beat.ifindex, "ingress")
+    return Attachment("beat-ingress", "mrc_timer", timer.name, timer.ifindex, "ingress")
 
 
-def beat_bytes(evs_per_peer: int, srh: bool) -> int:
-    """The length of what goes round (bpf/beat.h): a request with room for counts, and for any SRH."""
+def timer_packet_bytes(evs_per_peer: int, srh: bool) -> int:
+    """The length of what goes round (bpf/timer_packet.h): a request with room for counts, and for any SRH."""
     return _HEADERS + abi.BALLAST + 8 * min(evs_per_peer, abi.REPORT_EVS) + abi.SRH_MAX * srh
 
 

@@ -30,7 +30,7 @@ class Nics:
         self.plan = plan
         self.mrc0: Link
         self.mrc0_peer: Link
-        self.beat: tuple[Link, Link] | None = None  # a veth, whose second end holds back what it sends
+        self.timer: tuple[Link, Link] | None = None  # a veth, whose second end holds back what it sends
         self.merging = False  # mrc0 merges what mrc0_peer sends it
         self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
         self.macs: dict[int, str] = {}  # ifindex → first hop
@@ -130,7 +130,7 @@ class Nics:
 
     def interfaces(self) -> set[int]:
         """Where programs are attached: ifindexes change when an interface goes and comes back."""
-        own = {self.mrc0.ifindex, *(end.ifindex for end in self.beat or ())}
+        own = {self.mrc0.ifindex, *(end.ifindex for end in self.timer or ())}
         return {port.physical.ifindex for port in self.ports.values()} | own
 
     def tc_hooks(self) -> list[tuple[int, Point]]:
@@ -154,13 +154,15 @@ class Nics:
     async def _pace(self, mtu: int, longest: int) -> None:
         """What goes round is held back on its way; without that it does not go round."""
         overlay = self.plan.config.overlay
-        packet = hooks.beat_bytes(self.plan.config.cluster.evs_per_peer, self.plan.needs_srh)
+        packet = hooks.timer_packet_bytes(self.plan.config.cluster.evs_per_peer, self.plan.needs_srh)
         try:
-            beat, peer = await self._netlink.ensure_veth(overlay.beat, overlay.beat_peer, mtu=mtu, gso_max_size=longest)
-            await self._netlink.ensure_paced(peer, packet, abi.BEAT_NS)
-            self.beat = beat, peer
+            timer, peer = await self._netlink.ensure_veth(
+                overlay.timer, overlay.timer_peer, mtu=mtu, gso_max_size=longest
+            )
+            await self._netlink.ensure_paced(peer, packet, abi.TIMER_NS)
+            self.timer = timer, peer
         except MrcdError as e:
-            self.beat = None
+            self.timer = None
             self._warn(f"{e}: while mrcd is dead, nobody probes where a flow has stopped")
 
     def _merge(self, wanted: bool) -> None:

@@ -16,14 +16,14 @@ SRH_MAX = 88
 SPORT_BASE = 0xC000
 REPORT_EVS = 128
 BALLAST = 64
-BEAT_NS = 1_000_000
+TIMER_NS = 1_000_000
 MERGE_QUEUES = 16
-EVENT_STALLED = 0xFFFF
-ROUNDS_UNDER_WAY = 4
+EVENT_IDLE_TIMEOUT = 0xFFFF
+REPORTS_KEPT = 4
 REPORT_PARTS = 2
 REPORT_SLOTS = 8
 WEIGHT_FULL = 8
-OWNERS = 4096
+DST_ENTRIES = 4096
 BUCKETS = 256
 STATUS_DETACHED = 0x1
 
@@ -152,11 +152,11 @@ EV = np.dtype(
         ("probe_seq", _u32),
         ("reason", _u8),
         ("skip_reason", _u8),
-        ("relapses", _u8),
+        ("flaps", _u8),
         ("reserved", _u8),
     ]
 )
-LEDGER = np.dtype(
+PATH_STATS = np.dtype(
     [
         ("lost_before", _u64),
         ("judged", _u64),
@@ -177,7 +177,7 @@ LEDGER = np.dtype(
         ("missed", _u16),
         ("reply_seq", _u32),
         ("good", _u16),
-        ("tried", _u16),
+        ("burst_end", _u16),
         ("judged_tx", _u32),
         ("window_tx", _u32),
         ("window_lost", _u32),
@@ -187,14 +187,14 @@ LEDGER = np.dtype(
         ("sure", _u16),
         ("backoff", _u16),
         ("after_good", _u32),
-        ("trials", _u16),
+        ("lost_bursts", _u16),
         ("epoch", _u16),
         ("probe_ns", _u64),
         ("noted_ns", _u64),
         ("noted_tx", _u32),
         ("noted_probes", _u32),
-        ("mark_tx", _u32, ROUNDS_UNDER_WAY),
-        ("mark_probes", _u16, ROUNDS_UNDER_WAY),
+        ("mark_tx", _u32, REPORTS_KEPT),
+        ("mark_probes", _u16, REPORTS_KEPT),
         ("late_ns", _u32),
         ("skips", _u32),
         ("probe_after_ns", _u64),
@@ -206,7 +206,7 @@ PEER = np.dtype(
     [
         ("configured", _u32),
         ("slots", _u32),
-        ("ports", _u32),
+        ("plane_mask", _u32),
         ("status", _u32),
         ("usable", _u64, EV_WORDS),
         ("queued", _u32),
@@ -214,23 +214,23 @@ PEER = np.dtype(
         ("floor", _u32),
         ("busy", _u32),
         ("heard_ns", _u64),
-        ("ports_ns", _u64),
+        ("plane_mask_ns", _u64),
         ("generation", _u32),
         ("wanted", _u32),
         ("usable_planes", _u32),
-        ("twins", _u32),
+        ("dup_acks", _u32),
         ("reserved", _u32, 8),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )
-ROUNDS = np.dtype(
+REPORTS = np.dtype(
     [
         ("asked_ns", _u64),
         ("rtt_ns", _u64),
         ("sent_ns", _u64, REPORT_SLOTS),
-        ("round", _u32),
+        ("report_seq", _u32),
         ("settled", _u32),
-        ("turn", _u32),
+        ("cursor", _u32),
         ("busy", _u32),
         ("rtt_var_ns", _u64),
         ("min_delay", _u64),
@@ -258,7 +258,7 @@ WATCH = np.dtype(
         ("silent", _u8),
         ("linked", _u8),
         ("announce", _u8),
-        ("stalled", _u8),
+        ("timed_out", _u8),
     ]
 )
 CLOCK = np.dtype(
@@ -294,11 +294,11 @@ PLANE = np.dtype(
 NODE = np.dtype(
     [
         ("generation", _u32),
-        ("ports", _u32),
+        ("plane_mask", _u32),
         ("status", _u32),
         ("probe_ifindex", _u32),
         ("epoch", _u32),
-        ("beat_ifindex", _u32),
+        ("timer_ifindex", _u32),
         ("overlay_ifindex", _u32),
         ("merge_ifindex", _u32),
         ("merge_xdp", _u32),
@@ -308,7 +308,7 @@ NODE = np.dtype(
         ("idle_evs", _u32),
     ]
 )
-OWNER = np.dtype([("address", _u32, 4), ("epoch", _u32), ("value", _u32), ("reserved", _u64)])
+DST_ENTRY = np.dtype([("address", _u32, 4), ("epoch", _u32), ("value", _u32), ("reserved", _u64)])
 PREFIX = np.dtype([("prefixlen", _u32), ("address", _u8, 16)])
 ROTATION = np.dtype(
     [
@@ -352,7 +352,7 @@ SETTINGS = np.dtype(
         ("shared_fate", _u32),
         ("classes", _u32),
         ("flowlet_us", _u32),
-        ("twin_us", _u32),
+        ("dup_ack_us", _u32),
         ("kernel_has", _u32),
         ("netns", _u32),
     ]
@@ -383,10 +383,10 @@ EVENT = np.dtype(
         ("before", _u8),
         ("after", _u8),
         ("reason", _u8),
-        ("relapses", _u8),
+        ("flaps", _u8),
         ("icmp_type", _u8),
         ("icmp_code", _u8),
-        ("trials", _u32),
+        ("lost_bursts", _u32),
         ("silent_ns", _u64),
         ("lost_packets", _u32),
         ("sent_packets", _u32),
@@ -396,16 +396,16 @@ CHANGES = np.dtype([("count", _u64), ("untold", _u64)])
 
 STRUCTS: dict[str, np.dtype] = {
     "mrc_ev": EV,
-    "mrc_ledger": LEDGER,
+    "mrc_path_stats": PATH_STATS,
     "mrc_rx": RX,
     "mrc_srh": SRH,
     "mrc_peer": PEER,
-    "mrc_rounds": ROUNDS,
+    "mrc_reports": REPORTS,
     "mrc_watch": WATCH,
     "mrc_clock": CLOCK,
     "mrc_plane": PLANE,
     "mrc_node": NODE,
-    "mrc_owner": OWNER,
+    "mrc_dst_entry": DST_ENTRY,
     "mrc_prefix": PREFIX,
     "mrc_rotation": ROTATION,
     "mrc_settings": SETTINGS,
@@ -417,11 +417,11 @@ STRUCTS: dict[str, np.dtype] = {
 
 MAPS: dict[str, np.dtype] = {
     "mrc_evs": EV,
-    "mrc_ledgers": LEDGER,
+    "mrc_path_stats": PATH_STATS,
     "mrc_rxs": RX,
     "mrc_srhs": SRH,
     "mrc_peers": PEER,
-    "mrc_rounds": ROUNDS,
+    "mrc_reports": REPORTS,
     "mrc_watches": WATCH,
     "mrc_clock": CLOCK,
     "mrc_planes": PLANE,

@@ -29,10 +29,10 @@ def ev_bits(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return np.unpackbits(octets, axis=1, bitorder="little")
 
 
-def settled(ledgers: Any) -> tuple[Any, Any]:
+def settled(path_stats: Any) -> tuple[Any, Any]:
     """Returns the judged data packets of EVs, and the lost ones of these, over all generations of the peer's tables,
-    from abi.LEDGER. The programs write meanwhile: `judged` is read once, and bounds `lost`."""
-    lost, judged = ledgers["lost_before"] + ledgers["deficit"], ledgers["judged"]
+    from abi.PATH_STATS. The programs write meanwhile: `judged` is read once, and bounds `lost`."""
+    lost, judged = path_stats["lost_before"] + path_stats["deficit"], path_stats["judged"]
     return judged, np.minimum(lost, judged)
 
 

@@ -19,9 +19,9 @@ from mrcd.tables import abi
 class Tables:
     """Views of the mapped tables; the arrays change as the programs count.
 
-    evs   (peers, evs_per_peer) abi.EV        ledgers (peers, evs_per_peer) abi.LEDGER
+    evs   (peers, evs_per_peer) abi.EV        path_stats (peers, evs_per_peer) abi.PATH_STATS
     peers (peers,) abi.PEER                   rxs     (peers, evs_per_peer) abi.RX
-    node  () abi.NODE                         rounds  (peers,) abi.ROUNDS
+    node  () abi.NODE                         reports  (peers,) abi.REPORTS
     planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
     watches (peers,) abi.WATCH                clock   () abi.CLOCK
     """
@@ -32,9 +32,9 @@ class Tables:
         self.peers = self._map("mrc_peers", writable)
         n = len(self.peers)
         self.evs = self._map("mrc_evs", writable).reshape(n, -1)
-        self.ledgers = self._map("mrc_ledgers", writable).reshape(n, -1)
+        self.path_stats = self._map("mrc_path_stats", writable).reshape(n, -1)
         self.rxs = self._map("mrc_rxs", writable).reshape(n, -1)
-        self.rounds = self._map("mrc_rounds", writable)
+        self.reports = self._map("mrc_reports", writable)
         self.srhs = self._map("mrc_srhs", writable)
         self.planes = self._map("mrc_planes", writable)
         self.node = self._map("mrc_node", writable)[0:1].reshape(())
@@ -120,7 +120,7 @@ class Tables:
 
     def close(self) -> None:
         """Unmap. The arrays must not be used afterwards."""
-        for name in ("peers", "evs", "ledgers", "rxs", "rounds", "srhs", "planes", "node", "watches", "clock"):
+        for name in ("peers", "evs", "path_stats", "rxs", "reports", "srhs", "planes", "node", "watches", "clock"):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
         for area in self._maps:

@@ -16,7 +16,7 @@ _MOMENTS = {
 _DURATIONS = {"rtt_ns", "rtt_var_ns", "wait_ns"}
 _ADDRESSES = {"dst", "address", "sid"}
 _MACS = {"smac", "dmac"}
-_PLANES = {"ports", "usable_planes", "linked"}
+_PLANES = {"plane_mask", "usable_planes", "linked"}
 _EVS = {"usable", "deadlines"}
 _ZERO = {"probe_after_ns": "at once", "due_ns": "at once", "lag_ns": "does not lag"}
 

@@ -30,7 +30,7 @@ from mrcd.loader import features
 from mrcd.net import other_programs, receive_steering
 from mrcd.net.drivers import Cut
 from mrcd.tables import histograms
-from mrcd.tables.abi import EVENT_STALLED, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
+from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 from mrcd.view import peers, probe_budget
@@ -130,7 +130,7 @@ class View:
         for plane in self._tables.planes[: len(self._plan.interfaces)]:
             if plane["ifindex"]:
                 hooks += [(int(plane["ifindex"]), "xdp"), (int(plane["ifindex"]), "ingress")]
-        own = [(overlay.peer, "ingress"), (overlay.peer, "egress"), (overlay.beat, "ingress")]
+        own = [(overlay.peer, "ingress"), (overlay.peer, "egress"), (overlay.timer, "ingress")]
         if self._plan.config.cluster.granularity == "burst":
             own.append((overlay.interface, "egress"))
         for name, point in own:
@@ -175,7 +175,7 @@ class View:
 
     def _planes(self) -> list[Document]:
         rows = []
-        ports, unsent = int(self._tables.node["ports"]), self._tables.unsent_packets()
+        ports, unsent = int(self._tables.node["plane_mask"]), self._tables.unsent_packets()
         hooks = {h["plane"]: h for h in self.hooks if "plane" in h}
         for i, interface in enumerate(self._plan.interfaces):
             row = self._tables.planes[i]
@@ -249,12 +249,12 @@ class View:
 
     def _path(self, e: EV, usable: bool, now: int) -> Document:
         row = _values(self._tables.evs[e.peer_id, e.ev])
-        ledger = _values(self._tables.ledgers[e.peer_id, e.ev])
+        stats = _values(self._tables.path_stats[e.peer_id, e.ev])
         state = EvState(row["state"])
-        sent = ledger["judged"]
-        lost = min(ledger["lost_before"] + ledger["deficit"], sent)
+        sent = stats["judged"]
+        lost = min(stats["lost_before"] + stats["deficit"], sent)
         # GOOD to SKIP and back is no event: only of a lagging one it is known since when.
-        since = ledger["lag_ns"] if state is EvState.SKIP else row["state_since_ns"]
+        since = stats["lag_ns"] if state is EvState.SKIP else row["state_since_ns"]
         sent_at = row["last_tx_ns"]
         segments = _texts(e.segments)
         return {
@@ -277,25 +277,25 @@ class View:
             "rx_packets": sent - lost,
             "lost_packets": lost,
             "loss_ratio": lost / sent if sent else 0.0,
-            "rtt_ns": ledger["rtt_ns"] if ledger["replies"] else None,
-            "ce_packets": ledger["rx_ce"],
-            "skips": ledger["skips"],
-            "relapses": row["relapses"],
-            "next_probe_s": max(0, ledger["probe_after_ns"] - now) / 1e9 if state in _PROBED else None,
-            "hold_down_s": self._hold_down_s(row, ledger, now) if state is EvState.ASSUMED_BAD else None,
+            "rtt_ns": stats["rtt_ns"] if stats["replies"] else None,
+            "ce_packets": stats["rx_ce"],
+            "skips": stats["skips"],
+            "flaps": row["flaps"],
+            "next_probe_s": max(0, stats["probe_after_ns"] - now) / 1e9 if state in _PROBED else None,
+            "hold_down_s": self._hold_down_s(row, stats, now) if state is EvState.ASSUMED_BAD else None,
         }
 
-    def _hold_down_s(self, ev: Mapping[str, int], ledger: Mapping[str, int], now: int) -> float:
+    def _hold_down_s(self, ev: Mapping[str, int], stats: Mapping[str, int], now: int) -> float:
         """How long an EV must yet be well to return."""
-        held = int(hold_down_ns(self._plan.config.health, ev["relapses"]))
-        well = ledger["good"] > 0 and not ledger["lag_ns"]
-        begun = max(ev["state_since_ns"], ledger["loss_ns"]) if well else now
+        held = int(hold_down_ns(self._plan.config.health, ev["flaps"]))
+        well = stats["good"] > 0 and not stats["lag_ns"]
+        begun = max(ev["state_since_ns"], stats["loss_ns"]) if well else now
         return max(0, begun + held - now) / 1e9
 
     def unread_events(self) -> list[Document]:
         """What the programs have told since the daemon stopped, oldest first; the next one will read it too."""
         records = [(self._ev(int(r["host_id"]), int(r["ev"])), r) for r in self._tables.unread_events()]
-        return [events.of_record(r, e) for e, r in records if e is not None and r["ev"] != EVENT_STALLED]
+        return [events.of_record(r, e) for e, r in records if e is not None and r["ev"] != EVENT_IDLE_TIMEOUT]
 
     def histograms(self) -> list[Document]:
         """A document per histogram of the programs."""
@@ -327,13 +327,13 @@ def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:
     return dict(zip(peer.numbers.tolist(), bits[peer.numbers].astype(bool).tolist(), strict=True))
 
 
-def in_flight(evs: NDArray[np.void], ledgers: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def in_flight(evs: NDArray[np.void], path_stats: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Packets that were sent and are not accounted for yet, and whether that is known at all, per EV; from
-    abi.EV and abi.LEDGER. Known losses are accounted for."""
+    abi.EV and abi.PATH_STATS. Known losses are accounted for."""
     tx = evs["tx_packets"] & np.uint64(0xFFFFFFFF)
-    told = ledgers["offset"].astype(np.uint64) + ledgers["rx"] + ledgers["deficit"]
+    told = path_stats["offset"].astype(np.uint64) + path_stats["rx"] + path_stats["deficit"]
     out = ((tx - told) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32).astype(np.int64)
-    known = (ledgers["generation"] != 0) | (evs["tx_packets"] == 0)
+    known = (path_stats["generation"] != 0) | (evs["tx_packets"] == 0)
     return np.where(known, np.maximum(out, 0), tx.astype(np.int64)), np.asarray(known)
 
 
@@ -370,7 +370,7 @@ def hosts_before(run_dir: Path) -> dict[int, str]:
         return {}
 
 
-def strangers(before: Mapping[int, str], plan_: Plan) -> set[int]:
+def replaced_hosts(before: Mapping[int, str], plan_: Plan) -> set[int]:
     """Peers' ids of which it is not known that they have been these hosts', or that were others', from the names
     before; without any none is."""
     names = set(before.values())

@@ -22,15 +22,15 @@ def documents(
     now, planes = time.monotonic_ns(), range(len(plan.interfaces))
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     used = slice(0, len(planes) * plan.config.cluster.evs_per_plane)
-    evs, ledgers = Columns(tables.evs, rows, used), Columns(tables.ledgers, rows, used)
+    evs, path_stats = Columns(tables.evs, rows, used), Columns(tables.path_stats, rows, used)
     records, configured = tables.peers[rows], evs["configured"] != 0
 
     def total(values: NDArray[Any]) -> list[int]:
         found: list[int] = np.where(configured, values, 0).sum(axis=1, dtype=np.uint64).tolist()
         return found
 
-    answered = configured & (ledgers["replies"] > 0)  # before the times: one that answers meanwhile has had none yet
-    state, rtts, (judged, lost_packets) = evs["state"], medians(ledgers["rtt_ns"], answered), settled(ledgers)
+    answered = configured & (path_stats["replies"] > 0)  # before the times: one that answers meanwhile has had none yet
+    state, rtts, (judged, lost_packets) = evs["state"], medians(path_stats["rtt_ns"], answered), settled(path_stats)
     states = np.stack([(configured & (state == s)).sum(axis=1) for s in EvState], axis=1)
     columns = {
         "usable_evs": total(ev_bits(records["usable"])[:, used]),
@@ -42,8 +42,8 @@ def documents(
         "rtt_ns": rtts.tolist(),
         "reachable": reachable(records["heard_ns"]).tolist(),
         "heard_ns": records["heard_ns"].tolist(),
-        "ports": records["ports"].tolist(),
-        "twins": records["twins"].tolist(),
+        "ports": records["plane_mask"].tolist(),
+        "dup_acks": records["dup_acks"].tolist(),
     }
     found = []
     for i, peer in enumerate(plan.peers):
@@ -58,14 +58,14 @@ def documents(
                 "evs": peer.ev_count,
                 "usable_evs": c["usable_evs"],
                 "states": {s.name: n for s, n in zip(EvState, c["states"], strict=True) if n},
-                "ports": [p for p in planes if c["ports"] >> p & 1],
+                "ports": [p for p in planes if c["plane_mask"] >> p & 1],
                 "tx_packets": c["tx_packets"],
                 "tx_bytes": c["tx_bytes"],
                 "rx_packets": sent - lost,
                 "lost_packets": lost,
                 "loss_ratio": lost / sent if sent else 0.0,
                 "rtt_ns": None if np.isnan(c["rtt_ns"]) else int(c["rtt_ns"]),
-                "twins": c["twins"],
+                "dup_acks": c["dup_acks"],
                 "heard_s": (now - heard) / 1e9 if heard else None,
                 "prefixes": [str(p) for p in peer.host.prefixes],
             }

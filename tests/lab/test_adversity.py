@@ -1,4 +1,4 @@
-"""What happens to a host: a NIC that comes back as another, a BPF file system that is gone, a full disk, strangers."""
+"""A host in adversity: a NIC that comes back as another, a lost BPF file system, a full disk, unknown programs."""
 
 import ctypes
 import json

@@ -51,7 +51,7 @@ def test_a_path_for_short_packets_only_is_left_and_stays_so(healthy: Lab) -> Non
             left = _path(healthy)
             # It would be back after ten small probes and the hold-down, and then it would be left again.
             wait_until("two hold-downs pass", lambda: _path(healthy)["since_s"] > 2 * left["hold_down_s"] + 1)
-            assert (_path(healthy)["state"], _path(healthy)["relapses"]) == ("ASSUMED_BAD", left["relapses"])
+            assert (_path(healthy)["state"], _path(healthy)["flaps"]) == ("ASSUMED_BAD", left["flaps"])
         finally:
             healthy.exec(T0, [*link[:-1], was], check=True)
     ours = [e for e in mrcctl(healthy, "h0", "events") if e.get("reason") == "icmp_error" and e["ev"] == EV]

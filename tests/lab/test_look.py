@@ -51,7 +51,7 @@ def test_status_and_what_the_kernel_says(lab: Lab) -> None:
     links = {(x["program"], x["point"], x["interface"]) for x in status["links"]}
     assert links == {
         ("mrc_push", "egress", "mrc0"), ("mrc_push", "ingress", "mrc0p"),
-        ("mrc_probe", "egress", "mrc0p"), ("mrc_beat", "ingress", "mrc0b"), ("mrc_unsent", "kfree_skb", None),
+        ("mrc_probe", "egress", "mrc0p"), ("mrc_timer", "ingress", "mrc0b"), ("mrc_unsent", "kfree_skb", None),
         ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
     assert (status["receive"]["interface"], status["receive"]["merging"]) == ("mrc0", False)  # bursts come whole
@@ -59,12 +59,12 @@ def test_status_and_what_the_kernel_says(lab: Lab) -> None:
     assert programs.keys() == {
         "mrc_push",
         "mrc_probe",
-        "mrc_beat",
+        "mrc_timer",
         "mrc_unsent",
         "mrc_pop",
         "mrc_pop_xdp",
         "mrc_sweep",
-        "mrc_steer",
+        "mrc_set_states",
         "mrc_tick",
     }
     assert [h["interface"] for h in programs["mrc_pop"]["hooks"]] == ["p0", "p1"]

@@ -206,9 +206,9 @@ def test_what_the_machine_refuses_is_undone(file: File) -> None:
 def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> None:
     """Routes come last: by then programs, tables and MTU are the new file's."""
     lab, running = file.lab, _running(file.lab)
-    strangers = ["10.99.0.3/32", "dev", "lo", "metric", "150"]
+    replaced_hosts = ["10.99.0.3/32", "dev", "lo", "metric", "150"]
     opened_before, left_before = _descriptors(lab), [withdrawn(lab, h) for h in lab.fabric.hosts]
-    lab.exec("h0", ["ip", "route", "add", *strangers], check=True)
+    lab.exec("h0", ["ip", "route", "add", *replaced_hosts], check=True)
     routes = ["ip", "route", "show", "proto", "77", "dev", "mrc0"]  # the fallback follows the EVs
     before = lab.exec("h0", routes, check=True).stdout
     try:
@@ -229,7 +229,7 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> No
             assert libbpf.map_info(fd)[2] == 64
         wait_until("nothing more is open than before", lambda: _descriptors(lab) <= opened_before)
     finally:
-        lab.exec("h0", ["ip", "route", "del", *strangers], check=True)
+        lab.exec("h0", ["ip", "route", "del", *replaced_hosts], check=True)
 
 
 def test_mrcctl_compares_without_the_daemon(file: File, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def _verdict_tables(lab: Lab) -> dict[str, Any]:
     found = {}
     for host, peer in (("h0", "h2"), ("h2", "h0")):
         for p in mrcctl(lab, host, "paths", "--peer", peer):
-            found[f"{host} {p['ev']}"] = (p["state"], p["reason"], p["lost_packets"], p["relapses"])
+            found[f"{host} {p['ev']}"] = (p["state"], p["reason"], p["lost_packets"], p["flaps"])
     return found
 
 

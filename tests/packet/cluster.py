@@ -14,7 +14,7 @@ from tests.cluster_files import dual
 
 PLANES, SLOTS = 4, 4
 EVS = PLANES * SLOTS
-ALL_PORTS = (1 << PLANES) - 1
+ALL_PLANES = (1 << PLANES) - 1
 
 H0, H1, H2, H5 = 0, 1, 2, 5
 

@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState, Reason
-from tests.packet.cluster import ALL_PORTS, EVS, H2, PLANES, Setup
+from tests.packet.cluster import ALL_PLANES, EVS, H2, PLANES, Setup
 from tests.packet.rig import Bench
 from tests.packet.wires import until
 
@@ -20,7 +20,7 @@ MS = 1_000_000
 NEVER = 2**62
 EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
-VOLLEY, TRIALS, TRIALS_AT_ONCE = 16, 6, 8  # of bpf/judge.h and probe.h
+BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # of bpf/judge.h and probe.h
 LAGGING = (EvState.SKIP, Reason.LAGGING)
 SETTLED_MS = 6
 """Longer than any reordering window, which ends with probe_late_ms, 5; and than half of overdue_ms."""
@@ -32,7 +32,7 @@ class Asked:
 
     ev: int
     seq: int
-    round: int
+    report_seq: int
     counts: tuple[tuple[int, int, int], ...] = ()
     """What h2 had counted on each EV when it came there, if not what it has counted by now."""
 
@@ -68,17 +68,17 @@ class Reporter:
     def ask(self, *, arrives: bool = True) -> Asked:
         """Ask for a report, on whichever EV is next."""
         bench, sent = self.bench, self.bench.tables.evs["probe_seq"]
-        bench.rounds(H2)["asked_ns"] = 0  # long ago
-        bench.tables.ledgers["probe_after_ns"][H2] = NEVER  # EVs that fail are due at once
+        bench.reports(H2)["asked_ns"] = 0  # long ago
+        bench.tables.path_stats["probe_after_ns"][H2] = NEVER  # EVs that fail are due at once
         before = sent[H2].copy()
         assert bench.dataplane.sweep(H2) == 1
         ((ev,),) = np.nonzero(sent[H2] != before)
         self._probes_sent[ev] += 1
         if arrives:
             self.probes[ev] += 1
-        return Asked(int(ev), int(sent[H2, ev]), int(bench.rounds(H2)["round"]))
+        return Asked(int(ev), int(sent[H2, ev]), int(bench.reports(H2)["report_seq"]))
 
-    def trial(self, ev: int, arrive: int | None = None) -> int:
+    def burst(self, ev: int, arrive: int | None = None) -> int:
         """So many of the probes that were sent on an EV since the last call arrive, all of them if not said.
 
         Returns how many were sent.
@@ -94,16 +94,16 @@ class Reporter:
 
     def reply(self, asked: Asked, *, delay: int = 0, host: str = "h2", **probe: Any) -> Packet:
         """The answer to a request as it comes back; `delay` is added to its time under way."""
-        first = asked.round % self.chunks * abi.REPORT_EVS
+        first = asked.report_seq % self.chunks * abi.REPORT_EVS
         counts = (asked.counts or self.counts())[first : first + abi.REPORT_EVS]
         fields = {
             "seq": asked.seq,
-            "ports": ALL_PORTS,
+            "plane_mask": ALL_PLANES,
             "generation": self.generation,
-            "round": asked.round,
+            "report_seq": asked.report_seq,
             "first": first,
             "counts": len(counts),
-            "tx_ns": int(self.bench.rounds(H2)["sent_ns"][asked.round % abi.REPORT_SLOTS]),
+            "tx_ns": int(self.bench.reports(H2)["sent_ns"][asked.report_seq % abi.REPORT_SLOTS]),
             **probe,
         }
         records = [MRCCount(packets=p & 0xFFFFFFFF, probes=q & 0xFFFF, ce=c & 0xFFFF) for p, q, c in counts]
@@ -121,11 +121,11 @@ class Reporter:
         assert self.bench.drops() == drops
 
     def pass_through(self, chance: random.Random, loss: dict[int, float], packets: dict[int, int] | int = 10) -> None:
-        """A report's worth of traffic over paths that lose some of it: data, volleys and the request itself."""
+        """A report's worth of traffic over paths that lose some of it: data, probe bursts and the request itself."""
         for ev in range(self.evs):
             rate, sent = loss.get(ev, 0.0), packets if isinstance(packets, int) else packets[ev]
             self.send(ev, sent, arrive=sum(chance.random() >= rate for _ in range(sent)))
-            self.probes[ev] += sum(chance.random() >= rate for _ in range(self.trial(ev, 0)))
+            self.probes[ev] += sum(chance.random() >= rate for _ in range(self.burst(ev, 0)))
         self.bench.age(SETTLED_MS * MS)
         asked = self.ask(arrives=False)
         if chance.random() >= loss.get(asked.ev, 0.0):
@@ -140,10 +140,10 @@ class Reporter:
         return asked
 
     def quiet(self, reports: int = 2, *, after_ms: int = SETTLED_MS) -> None:
-        """Nothing more is sent, and the volleys arrive: losses that are known become sure."""
+        """Nothing more is sent, and the probe bursts arrive: losses that are known become sure."""
         for _ in range(reports):
             for ev in range(self.evs):
-                self.trial(ev)
+                self.burst(ev)
             self.report(after_ms=after_ms)
 
 
@@ -192,8 +192,8 @@ def lagging(bench: Bench, ev: int = 5) -> Reporter:
 
 def on_its_way(bench: Bench, ev: int) -> None:
     """As if the probes on an EV had been sent so lately that nobody misses them."""
-    bench.ledger(H2, ev)["probe_ns"] = now() + 10**12
-    bench.ledger(H2, ev)["noted_probes"] = 0
+    bench.path_stats(H2, ev)["probe_ns"] = now() + 10**12
+    bench.path_stats(H2, ev)["noted_probes"] = 0
 
 
 def events(bench: Bench) -> list[tuple[int, str, str, str]]:
@@ -201,7 +201,7 @@ def events(bench: Bench) -> list[tuple[int, str, str, str]]:
     return [
         (int(e["ev"]), abi.EvState(e["before"]).name, abi.EvState(e["after"]).name, abi.Reason(e["reason"]).text)
         for e in bench.dataplane.events()
-        if e["ev"] != abi.EVENT_STALLED
+        if e["ev"] != abi.EVENT_IDLE_TIMEOUT
     ]
 
 

@@ -36,10 +36,10 @@ from mrcd.net import hooks
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
-from tests.packet.cluster import ALL_PORTS, EVS, PLANES, Setup, nic_mac, wire_mac
+from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
-ACKS = 4096  # entries of mrc_acks (bpf/twin.h)
+ACKS = 4096  # entries of mrc_acks (bpf/dup_ack.h)
 
 Hook = Literal["tc", "xdp"]
 Verdict = Literal["pass", "drop", "redirect"]
@@ -53,10 +53,10 @@ NEVER = 2**62
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
     "evs": ("state_since_ns", "last_tx_ns"),
-    "ledgers": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns", "probe_ns", "noted_ns", "probe_after_ns"),
+    "path_stats": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns", "probe_ns", "noted_ns", "probe_after_ns"),
     "watches": ("due_ns", "swept_ns"),
     "clock": ("packet_due_ns", "active_ns", "refilled_ns"),
-    "rounds": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "told_ns"),
+    "reports": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "told_ns"),
 }
 
 
@@ -106,7 +106,7 @@ class Bench:
             undo.callback(self.tables.close)
             self._configure()
             self._undo = undo.pop_all()
-        names = ("evs", "ledgers", "rxs", "srhs", "peers", "rounds", "watches", "clock", "planes", "node")
+        names = ("evs", "path_stats", "rxs", "srhs", "peers", "reports", "watches", "clock", "planes", "node")
         self._pristine = {name: self._table(name).copy() for name in names}
 
     def _interfaces(self) -> dict[str, int]:
@@ -127,7 +127,7 @@ class Bench:
             plane["smac"], plane["dmac"] = ends if self._side == "n" else ends[::-1]
             plane["address"] = np.frombuffer(self.plan.addresses[p].packed, np.uint8)
             plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
-        self.tables.node["ports"] = ALL_PORTS
+        self.tables.node["plane_mask"] = ALL_PLANES
         self.tables.node["ticked_ns"] = NEVER  # a daemon runs the tick: the timer packet need not
         self.tables.clock["budget"] = 10**9
         install.write_peers(self.tables, self.plan, self.dataplane.refresh)
@@ -206,9 +206,9 @@ class Bench:
         """The record of an EV, to be read and written."""
         return self.tables.evs[host_id, number : number + 1].reshape(())
 
-    def ledger(self, host_id: int, number: int) -> Any:
+    def path_stats(self, host_id: int, number: int) -> Any:
         """What became of the packets on an EV, to be read and written."""
-        return self.tables.ledgers[host_id, number : number + 1].reshape(())
+        return self.tables.path_stats[host_id, number : number + 1].reshape(())
 
     def rx(self, host_id: int, number: int) -> Any:
         """What has been received from a host by an EV: packets, bytes, CE marks."""
@@ -219,9 +219,9 @@ class Bench:
         """The record of a peer, to be read and written."""
         return self.tables.peers[host_id : host_id + 1].reshape(())
 
-    def rounds(self, host_id: int) -> Any:
+    def reports(self, host_id: int) -> Any:
         """The reports asked of a peer, to be read and written."""
-        return self.tables.rounds[host_id : host_id + 1].reshape(())
+        return self.tables.reports[host_id : host_id + 1].reshape(())
 
     def pace(self, host_id: int, **values: Any) -> Any:
         """What is under way to a peer by plane (abi.PACE), a copy; after `values` have been written."""
@@ -252,7 +252,7 @@ class Bench:
 
     def counted(self) -> bytes:
         """Everything that the programs write, to be compared with an earlier state."""
-        return b"".join(self._table(name).tobytes() for name in ("evs", "ledgers", "rxs", "peers", "rounds"))
+        return b"".join(self._table(name).tobytes() for name in ("evs", "path_stats", "rxs", "peers", "reports"))
 
     # ---- packets ----
 
@@ -333,11 +333,11 @@ class Bench:
         self._attach("probe-egress", "mrc_probe", "m0p", "egress")
         self.tables.node["probe_ifindex"] = self.ifindex["m0p"]
 
-    def attach_beat(self) -> Tap:
-        """Attach mrc_beat, behind mrc_probe. The tap returned sees what goes round."""
+    def attach_timer(self) -> Tap:
+        """Attach mrc_timer, behind mrc_probe. The tap returned sees what goes round."""
         self.attach_probe()
-        self._attach("beat-ingress", "mrc_beat", "m0b", "ingress")
-        self.tables.node["beat_ifindex"] = self.ifindex["m0bp"]
+        self._attach("beat-ingress", "mrc_timer", "m0b", "ingress")
+        self.tables.node["timer_ifindex"] = self.ifindex["m0bp"]
         return self._tap("m0b", "m0bp")
 
     def attach_unsent(self) -> None:

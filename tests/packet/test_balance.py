@@ -171,7 +171,7 @@ def late_replies(r: Reporter, delay: int, *evs: int) -> None:
     """Answers to probes on these EVs, one after the other."""
     for ev in evs:
         r.bench.ev(H2, ev)["probe_seq"] += 1
-        asked = Asked(ev, int(r.bench.ev(H2, ev)["probe_seq"]), int(r.bench.rounds(H2)["round"]))
+        asked = Asked(ev, int(r.bench.ev(H2, ev)["probe_seq"]), int(r.bench.reports(H2)["report_seq"]))
         r.settle(r.reply(asked, delay=delay, counts=0))
 
 
@@ -189,9 +189,9 @@ def test_answers_of_one_plane_in_a_row_are_not_the_least(bench: Bench) -> None:
     r = Reporter(bench)
     r.report()
     late_replies(r, 5 * MS, *[*range(LAST * SLOTS, PLANES * SLOTS)] * 4)
-    assert bench.rounds(H2)["least_ns"] < 5 * MS / 5
+    assert bench.reports(H2)["least_ns"] < 5 * MS / 5
     late_replies(r, 5 * MS, *[*range(EVS)] * 30)
-    assert bench.rounds(H2)["least_ns"] > 4 * MS
+    assert bench.reports(H2)["least_ns"] > 4 * MS
 
 
 def sent_now(r: Reporter, ev: int, packets: int) -> None:
@@ -204,7 +204,7 @@ def test_what_is_on_a_longer_way_is_not_missed_before_its_time(bench: Bench, mor
     r = Reporter(bench)
 
     def report() -> None:
-        bench.ledger(H2, 5)["late_ns"] = 100 * MS  # and a quarter
+        bench.path_stats(H2, 5)["late_ns"] = 100 * MS  # and a quarter
         r.report(after_ms=7)
 
     report()

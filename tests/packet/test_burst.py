@@ -67,7 +67,7 @@ def test_segments_are_counted(bench: Bench, version: int, transport: Packet, pay
         stack.send(ETHERNET / packet, gso(packet))
     found = [Ether(f.data)[MRC] for wire in wires for f in wire.frames()]
     assert [(m.ev, m.segments, m.seq) for m in found] == [(ev, segments, 0) for ev in (0, 1, 4, 8, 12)]
-    bench.tables.node["ports"] = 1
+    bench.tables.node["plane_mask"] = 1
     for _ in range(3):  # slots 2 and 3, then 0 again
         stack.send(ETHERNET / packet, gso(packet))
     again = [Ether(f.data)[MRC] for f in wires[0].frames()]

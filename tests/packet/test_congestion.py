@@ -35,14 +35,14 @@ def marked(bench: Bench, *evs: int) -> Reporter:
 def test_ce_marks_make_an_ev_be_passed_over_exactly_once(bench: Bench) -> None:
     marked(bench, 5)
     assert (state(bench, 5), bench.usable(H2), events(bench)) == (CONGESTED, EVERY, [])
-    assert (bench.ledger(H2, 5)["skips"], bench.ledger(H2, 5)["rx_ce"]) == (1, 2)
+    assert (bench.path_stats(H2, 5)["skips"], bench.path_stats(H2, 5)["rx_ce"]) == (1, 2)
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in others(5))
     sent = spread(bench, EVS)
     assert (sent[5], sum(sent[4:8]), sum(sent)) == (0, 4, EVS)  # its turn went to another of its plane
     assert state(bench, 5)[0] == EvState.GOOD
     sent = spread(bench, 3 * EVS)
     assert sent[5] == 3
-    assert (bench.ledger(H2, 5)["skips"], bench.ev(H2, 5)["reason"], events(bench)) == (1, Reason.NEW, [])
+    assert (bench.path_stats(H2, 5)["skips"], bench.ev(H2, 5)["reason"], events(bench)) == (1, Reason.NEW, [])
 
 
 def test_until_its_turn_comes_reports_change_nothing(bench: Bench) -> None:
@@ -52,7 +52,7 @@ def test_until_its_turn_comes_reports_change_nothing(bench: Bench) -> None:
     for _ in range(3):
         r.report()
         assert state(bench, 5) == CONGESTED
-    assert bench.ledger(H2, 5)["skips"] == 1
+    assert bench.path_stats(H2, 5)["skips"] == 1
     assert spread(bench, EVS)[5] == 0
 
 
@@ -65,7 +65,7 @@ def test_when_traffic_has_ended_its_congestion_is_forgotten(bench: Bench) -> Non
     assert (state(bench, 5)[0], bench.usable(H2), events(bench)) == (EvState.GOOD, EVERY, [])
     r.ce[5] += 1
     r.report()
-    assert (state(bench, 5), bench.ledger(H2, 5)["skips"]) == (CONGESTED, 2)
+    assert (state(bench, 5), bench.path_stats(H2, 5)["skips"]) == (CONGESTED, 2)
 
 
 def test_the_same_marks_count_once(bench: Bench) -> None:
@@ -75,7 +75,7 @@ def test_the_same_marks_count_once(bench: Bench) -> None:
         r.packets[ev] += int(bench.ev(H2, ev)["tx_packets"]) - r.packets[ev]
     for _ in range(3):
         r.report()
-    assert (state(bench, 5)[0], bench.ledger(H2, 5)["rx_ce"]) == (EvState.GOOD, 2)
+    assert (state(bench, 5)[0], bench.path_stats(H2, 5)["rx_ce"]) == (EvState.GOOD, 2)
 
 
 def test_a_plane_that_is_congested_on_all_evs_is_used_all_the_same(bench: Bench) -> None:
@@ -89,7 +89,7 @@ def test_a_plane_that_is_congested_on_all_evs_is_used_all_the_same(bench: Bench)
 def test_an_ev_that_is_not_in_use_is_not_passed_over(bench: Bench, was: EvState) -> None:
     bench.set_state(H2, was, 5)
     marked(bench, 5)
-    assert (bench.ev(H2, 5)["state"], bench.ledger(H2, 5)["rx_ce"]) == (was, 2)
+    assert (bench.ev(H2, 5)["state"], bench.path_stats(H2, 5)["rx_ce"]) == (was, 2)
 
 
 # ---- queueing delay ----
@@ -103,7 +103,7 @@ def delayed(bench: Bench, us: int, *, rtt_ns: int = 1000) -> int:
     r.report()
     bench.age(6 * MS)
     asked = r.ask()
-    bench.rounds(H2)["rtt_ns"] = rtt_ns
+    bench.reports(H2)["rtt_ns"] = rtt_ns
     r.settle(r.reply(asked, delay=us * 1000))
     return asked.ev
 
@@ -138,7 +138,7 @@ def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench) -> None:
     bench.age(10_001 * MS)
     for _ in range(3):
         asked = r.ask()
-        bench.rounds(H2)["rtt_ns"] = 1000
+        bench.reports(H2)["rtt_ns"] = 1000
         r.settle(r.reply(asked, delay=50 * MS))
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
 
@@ -147,14 +147,14 @@ def test_round_trips_are_smoothed(bench: Bench) -> None:
     """An eighth per reply for the peer and for the EV, and their spread by a quarter (RFC 6298)."""
     r = Reporter(bench)
     for ev in EVERY:  # whichever is next
-        bench.ledger(H2, ev)["rtt_ns"] = 8_000_000
-    bench.rounds(H2)["rtt_ns"], bench.rounds(H2)["rtt_var_ns"] = 16_000_000, 4_000_000
+        bench.path_stats(H2, ev)["rtt_ns"] = 8_000_000
+    bench.reports(H2)["rtt_ns"], bench.reports(H2)["rtt_var_ns"] = 16_000_000, 4_000_000
     bench.age(6 * MS)
     asked = r.ask()
     bench.age(800 * MS)  # under way
     r.settle(r.reply(asked))
-    rtt8 = int(bench.ledger(H2, asked.ev)["rtt_ns"]) - 7_000_000
-    rounds = bench.rounds(H2)
+    rtt8 = int(bench.path_stats(H2, asked.ev)["rtt_ns"]) - 7_000_000
+    rounds = bench.reports(H2)
     assert rtt8 >= 100 * MS
     assert rounds["rtt_ns"] == 14_000_000 + rtt8
     assert abs(int(rounds["rtt_var_ns"]) - (3_000_000 + (8 * rtt8 - 16_000_000) // 4)) <= 2

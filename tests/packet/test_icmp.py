@@ -18,7 +18,7 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import ASIDE, MRC, PROBE_REPLY, MRCProbe
+from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe
 from mrcd.tables.abi import EvState, Reason
 from tests.packet.cluster import H2, H5, SLOTS, all_steerings, nic_mac, wire_mac
 from tests.packet.reports import MS, now, others, state
@@ -78,7 +78,7 @@ def changes_nothing(bench: Bench, frame: bytes, plane: int = 1) -> None:
 def test_an_error_condemns_the_ev_of_the_packet_it_quotes(
     bench: Bench, kind: Packet, numbers: tuple[int, int], probe: bool
 ) -> None:
-    bench.ledger(H2, 5)["arrived_ns"] = now() - MS
+    bench.path_stats(H2, 5)["arrived_ns"] = now() - MS
     passes(bench, error(bench, sent(bench, probe=probe), kind))
     assert (state(bench, 5), bench.usable(H2)) == (ICMP_ERROR, others(5))
     (event,) = bench.dataplane.events()
@@ -89,7 +89,7 @@ def test_an_error_condemns_the_ev_of_the_packet_it_quotes(
         EvState.ASSUMED_BAD,
     )
     assert (event["reason"], event["icmp_type"], event["icmp_code"]) == (Reason.ICMP_ERROR, *numbers)
-    assert (event["silent_ns"] >= MS, bench.ev(H2, 5)["relapses"]) == (True, 1)
+    assert (event["silent_ns"] >= MS, bench.ev(H2, 5)["flaps"]) == (True, 1)
 
 
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
@@ -241,13 +241,13 @@ def test_an_srh_longer_than_any_of_ours(bench: Bench, length: int) -> None:
 def test_one_per_millisecond_and_peer_is_heeded(bench: Bench) -> None:
     quoted = [sent(bench, ev) for ev in range(SLOTS, 2 * SLOTS)]
     passes(bench, error(bench, quoted[0]))
-    bench.rounds(H2)["icmp_ns"] = now() + 1000 * MS  # only just
+    bench.reports(H2)["icmp_ns"] = now() + 1000 * MS  # only just
     for packet in quoted[1:]:
         changes_nothing(bench, error(bench, packet))
     assert bench.usable(H2) == others(SLOTS)
     passes(bench, error(bench, sent(bench, 5, H5)))  # another peer
     assert bench.ev(H5, 5)["state"] == EvState.ASSUMED_BAD
-    bench.rounds(H2)["icmp_ns"] = now() - MS
+    bench.reports(H2)["icmp_ns"] = now() - MS
     passes(bench, error(bench, quoted[1]))
     assert bench.usable(H2) == others(SLOTS, SLOTS + 1)
 
@@ -261,7 +261,7 @@ def test_forged_ones_do_not_keep_the_true_from_being_heard(bench: Bench) -> None
 
 
 def test_an_error_about_a_tools_probe_is_no_evidence(bench: Bench) -> None:
-    changes_nothing(bench, error(bench, sent(bench, probe=True, flags=ASIDE)))
+    changes_nothing(bench, error(bench, sent(bench, probe=True, flags=DIAGNOSTIC)))
 
 
 @pytest.mark.parametrize("probe", [False, True], ids=["data", "probe"])

@@ -8,12 +8,12 @@ from mrcd.fabric.wire import MRC, MRCProbe
 from mrcd.tables.abi import EvState, Histogram, Reason
 from tests.packet.cluster import H2, H5
 from tests.packet.reports import (
+    BURST_PROBES,
     EVERY,
     LAGGING,
+    LOST_BURSTS,
     MS,
     SETTLED_MS,
-    TRIALS,
-    VOLLEY,
     Reporter,
     events,
     lagging,
@@ -39,21 +39,21 @@ def test_an_ev_by_which_something_is_missing_is_left_with_the_first_report(bench
     r.report()
     assert state(bench, 5) == LAGGING
     assert bench.usable(H2) == others(5)
-    assert (events(bench), bench.ledger(H2, 5)["skips"], bench.ev(H2, 5)["relapses"]) == ([], 1, 0)
-    assert (bench.ledger(H2, 5)["deficit"], bench.ledger(H2, 5)["lag_ns"] > 0) == (3 - arrive, True)
+    assert (events(bench), bench.path_stats(H2, 5)["skips"], bench.ev(H2, 5)["flaps"]) == ([], 1, 0)
+    assert (bench.path_stats(H2, 5)["deficit"], bench.path_stats(H2, 5)["lag_ns"] > 0) == (3 - arrive, True)
     assert (bench.tables.evs["state"][H2, others(5)] == EvState.GOOD).all()
-    # And it is tried: a volley on exactly this path, besides the request for the report.
+    # And it is tried: a probe burst on exactly this path, besides the request for the report.
     found = [Ether(f.data) for wire in wires for f in wire.frames()]
     tried = [f for f in found if f[MRC].ev == 5]
-    assert len(found) == VOLLEY + 1
-    assert [f[MRCProbe].seq for f in tried] == list(range(1, VOLLEY + 1))
-    own = {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
+    assert len(found) == BURST_PROBES + 1
+    assert [f[MRCProbe].seq for f in tried] == list(range(1, BURST_PROBES + 1))
+    own = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
     for frame in tried:
         tx_ns, seq = frame[MRC].tx_ns, frame[MRC].seq
         probe = MRCProbe(seq=seq, tx_ns=tx_ns, **own) / Raw(bytes(frame[MRC])[len(MRC() / MRCProbe()) :])
         assert bytes(frame) == bytes(bench.sent(H2, 5, probe, seq=seq, tx_ns=tx_ns))
         assert len(frame[MRC]) == len(MRC() / MRCProbe())  # without the report that they were made of
-    assert (bench.ev(H2, 5)["probe_seq"], bench.drops()) == (VOLLEY, {})
+    assert (bench.ev(H2, 5)["probe_seq"], bench.drops()) == (BURST_PROBES, {})
 
 
 def bucket(value: int) -> int:
@@ -64,28 +64,28 @@ def bucket(value: int) -> int:
 
 def test_after_six_volleys_of_which_nothing_arrived_it_is_condemned(bench: Bench) -> None:
     r = lagging(bench)
-    for n in range(1, TRIALS + 1):
+    for n in range(1, LOST_BURSTS + 1):
         assert (state(bench, 5), events(bench)) == (LAGGING, [])
-        assert r.trial(5, 0) == VOLLEY
+        assert r.burst(5, 0) == BURST_PROBES
         r.send_all(3, lose=(5,))
         r.report()
-        assert bench.ledger(H2, 5)["trials"] == n
+        assert bench.path_stats(H2, 5)["lost_bursts"] == n
     assert state(bench, 5) == OVERDUE
-    assert (bench.usable(H2), r.trial(5, 0)) == (others(5), 0)
-    record, ledger = bench.ev(H2, 5), bench.ledger(H2, 5)
-    assert (record["relapses"], ledger["good"], ledger["lag_ns"]) == (1, 0, 0)
+    assert (bench.usable(H2), r.burst(5, 0)) == (others(5), 0)
+    record, stats = bench.ev(H2, 5), bench.path_stats(H2, 5)
+    assert (record["flaps"], stats["good"], stats["lag_ns"]) == (1, 0, 0)
     (event,) = bench.dataplane.events()
     assert (event["host_id"], event["ev"], event["before"], event["after"]) == (H2, 5, LAGGING[0], OVERDUE[0])
-    assert (event["reason"], event["trials"], event["relapses"]) == (Reason.OVERDUE, TRIALS, 1)
+    assert (event["reason"], event["lost_bursts"], event["flaps"]) == (Reason.OVERDUE, LOST_BURSTS, 1)
     assert (event["icmp_type"], event["icmp_code"]) == (0, 0)
-    assert (record["state_since_ns"], ledger["loss_ns"]) == (event["ns"], event["ns"])
-    silent = int(event["ns"]) - int(ledger["arrived_ns"])
-    assert (event["silent_ns"], silent > TRIALS * SETTLED_MS * MS) == (silent, True)
+    assert (record["state_since_ns"], stats["loss_ns"]) == (event["ns"], event["ns"])
+    silent = int(event["ns"]) - int(stats["arrived_ns"])
+    assert (event["silent_ns"], silent > LOST_BURSTS * SETTLED_MS * MS) == (silent, True)
     assert 0 < event["lost_packets"] <= event["sent_packets"]
     # From the last packet known to have arrived to now, and what was sent meanwhile.
     detection, after_good = bench.tables.histograms()[[Histogram.DETECTION, Histogram.AFTER_GOOD]]
     assert (detection.sum(), after_good.sum()) == (1, 1)
-    assert (detection[bucket(silent)], after_good[bucket(3 + 3 * TRIALS)]) == (1, 1)
+    assert (detection[bucket(silent)], after_good[bucket(3 + 3 * LOST_BURSTS)]) == (1, 1)
     # The others went on as if nothing had been.
     assert (bench.tables.evs["state"][H2, others(5)] == EvState.GOOD).all()
     assert not (bench.tables.evs["state"][H5] == EvState.ASSUMED_BAD).any()
@@ -94,12 +94,12 @@ def test_after_six_volleys_of_which_nothing_arrived_it_is_condemned(bench: Bench
 @patient(1000)
 def test_it_takes_the_overdue_time_at_least(bench: Bench) -> None:
     r = lagging(bench)
-    for _ in range(3 * TRIALS):
-        bench.ledger(H2, 5)["probe_ns"] -= 100 * MS
-        r.trial(5, 0)
+    for _ in range(3 * LOST_BURSTS):
+        bench.path_stats(H2, 5)["probe_ns"] -= 100 * MS
+        r.burst(5, 0)
         r.report()
     assert (state(bench, 5), events(bench)) == (LAGGING, [])
-    assert bench.ledger(H2, 5)["trials"] > TRIALS
+    assert bench.path_stats(H2, 5)["lost_bursts"] > LOST_BURSTS
     r.report(after_ms=1000)
     assert events(bench) == [(5, "SKIP", "ASSUMED_BAD", "overdue")]
 
@@ -109,60 +109,60 @@ def test_packets_that_come_after_the_window_has_faded_are_no_losses_either(bench
     """What is left of them in the window is taken back, though it had been sure."""
     unfaded()
     r = lagging(bench)
-    ledger = bench.ledger(H2, 5)
-    late = r.trial(5, 0)
+    stats = bench.path_stats(H2, 5)
+    late = r.burst(5, 0)
     r.report()
-    assert ledger["window_losses"] == ledger["unsure"] == 1 + late
-    later = r.trial(5, 0)
-    ledger["epoch"] -= 1
+    assert stats["window_losses"] == stats["unsure"] == 1 + late
+    later = r.burst(5, 0)
+    stats["epoch"] -= 1
     r.report()
     left = (1 + late) // 2
-    assert (ledger["window_losses"], ledger["sure"]) == (left + later, left)
+    assert (stats["window_losses"], stats["sure"]) == (left + later, left)
     r.probes[5] += late + later
     r.packets[5] += 3
-    r.trial(5)
+    r.burst(5)
     r.report()
-    assert (ledger["deficit"], ledger["missed"]) == (0, 0)
-    assert [int(ledger[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
+    assert (stats["deficit"], stats["missed"]) == (0, 0)
+    assert [int(stats[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
     assert events(bench) == []
 
 
 @patient(100)
 def test_one_arrival_sets_the_trials_back(bench: Bench) -> None:
     r = lagging(bench)
-    for _ in range(TRIALS - 1):
-        r.trial(5, 0)
+    for _ in range(LOST_BURSTS - 1):
+        r.burst(5, 0)
         r.report(after_ms=10)
-    r.trial(5, 1)
+    r.burst(5, 1)
     r.report(after_ms=100)
-    assert bench.ledger(H2, 5)["trials"] == 1  # the rest of what was held up may follow
-    for n in range(2, TRIALS + 1):
+    assert bench.path_stats(H2, 5)["lost_bursts"] == 1  # the rest of what was held up may follow
+    for n in range(2, LOST_BURSTS + 1):
         assert (state(bench, 5), events(bench)) == (LAGGING, [])
-        r.trial(5, 0)
+        r.burst(5, 0)
         r.report(after_ms=10)
-        assert bench.ledger(H2, 5)["trials"] == n
+        assert bench.path_stats(H2, 5)["lost_bursts"] == n
     assert state(bench, 5) == OVERDUE
 
 
 def test_reports_that_know_of_nothing_new_are_no_trials(bench: Bench) -> None:
     """It takes probes that are missing, not many reports of one old loss, nor packets that came before."""
     r = lagging(bench)
-    for _ in range(TRIALS + 1):
+    for _ in range(LOST_BURSTS + 1):
         on_its_way(bench, 5)
         r.send(5, 3, arrive=0)
         r.report()
-    assert (state(bench, 5), events(bench), bench.ledger(H2, 5)["trials"]) == (LAGGING, [], 0)
+    assert (state(bench, 5), events(bench), bench.path_stats(H2, 5)["lost_bursts"]) == (LAGGING, [], 0)
 
 
 def test_two_dead_paths_of_which_one_was_congested(bench: Bench) -> None:
     r = Reporter(bench)
     bench.dataplane.steer(H2, 9, EvState.SKIP, Reason.CONGESTED, [EvState.GOOD])
     assert bench.usable(H2) == EVERY
-    for _ in range(TRIALS + 1):
+    for _ in range(LOST_BURSTS + 1):
         r.send_all(3, lose=(5, 9))
         r.report()
         assert bench.usable(H2) == others(5, 9)
-        r.trial(5, 0)
-        r.trial(9, 0)
+        r.burst(5, 0)
+        r.burst(9, 0)
     assert sorted(events(bench)) == [(ev, "SKIP", "ASSUMED_BAD", "overdue") for ev in (5, 9)]
     assert (bench.tables.evs["state"][H2, others(5, 9)] == EvState.GOOD).all()

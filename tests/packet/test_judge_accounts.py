@@ -56,7 +56,7 @@ class Fabric:
                 self.r.bench.ev(H2, ev)["last_tx_ns"] = now() + 10**9  # only just
             for _ in range(sent - lost):
                 self._put(ev, "packets")
-            for _ in range(self.r.trial(ev, 0)):
+            for _ in range(self.r.burst(ev, 0)):
                 if self.chance.random() >= loss:
                     self._put(ev, "probes")
         if self.chance.random() < 0.7:
@@ -83,14 +83,14 @@ class Fabric:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_under_way_is_never_taken_for_lost(bench: Bench, seed: int, loss: float) -> None:
     f = Fabric(bench, seed, longest=1)
-    ledgers = bench.tables.ledgers[H2]
+    path_stats = bench.tables.path_stats[H2]
     for _ in range(40):
         f.turn(loss)
-        assert (ledgers["deficit"] <= f.lost).all()
-        assert (ledgers["judged"] <= f.sent).all()
+        assert (path_stats["deficit"] <= f.lost).all()
+        assert (path_stats["judged"] <= f.sent).all()
     f.drain()
-    assert ledgers["deficit"].tolist() == f.lost.tolist()
-    assert ledgers["judged"].tolist() == f.sent.tolist()
+    assert path_stats["deficit"].tolist() == f.lost.tolist()
+    assert path_stats["judged"].tolist() == f.sent.tolist()
     assert events(bench) == []
 
 
@@ -102,26 +102,26 @@ def test_the_accounts_are_right_again_after_any_reordering(bench: Bench, seed: i
     for _ in range(40):
         f.turn(0.05)
     f.drain()
-    assert bench.tables.ledgers["deficit"][H2].tolist() == f.lost.tolist()
-    assert bench.tables.ledgers["judged"][H2].tolist() == f.sent.tolist()
+    assert bench.tables.path_stats["deficit"][H2].tolist() == f.lost.tolist()
+    assert bench.tables.path_stats["judged"][H2].tolist() == f.sent.tolist()
 
 
 @mute
 @pytest.mark.parametrize("seed", range(3))
 def test_the_accounts_go_on_over_generations_of_the_peer(bench: Bench, seed: int) -> None:
     f = Fabric(bench, seed, longest=3)
-    ledgers = bench.tables.ledgers[H2]
+    path_stats = bench.tables.path_stats[H2]
     for generation in range(1, 5):
         for _ in range(12):
             f.turn(0.1)
         f.drain()
-        total = ledgers["lost_before"] + ledgers["deficit"]
+        total = path_stats["lost_before"] + path_stats["deficit"]
         assert total.tolist() == f.lost.tolist()
-        assert ledgers["judged"].tolist() == f.sent.tolist()
+        assert path_stats["judged"].tolist() == f.sent.tolist()
         f.r.generation, f.r.packets, f.r.probes = generation, [f.chance.randrange(99)] * EVS, [0] * EVS
         f.r.report()
-        assert ledgers["lost_before"].tolist() == f.lost.tolist()
-        assert not ledgers["deficit"].any()
+        assert path_stats["lost_before"].tolist() == f.lost.tolist()
+        assert not path_stats["deficit"].any()
 
 
 @mute
@@ -131,15 +131,15 @@ def test_samples_and_losses_count_reports_and_probes(bench: Bench) -> None:
     r = Reporter(bench)
     r.send(5, 100, arrive=60)
     r.report()
-    ledger = bench.ledger(H2, 5)
-    assert (ledger["window_samples"], ledger["window_losses"]) == (1, 1)
-    assert (ledger["window_tx"], ledger["window_lost"]) == (100, 40)
-    assert r.trial(5, 12) == 16
+    stats = bench.path_stats(H2, 5)
+    assert (stats["window_samples"], stats["window_losses"]) == (1, 1)
+    assert (stats["window_tx"], stats["window_lost"]) == (100, 40)
+    assert r.burst(5, 12) == 16
     r.report()
-    assert (ledger["window_samples"], ledger["window_losses"]) == (17, 5)
-    assert (ledger["window_tx"], ledger["window_lost"]) == (116, 44)
+    assert (stats["window_samples"], stats["window_losses"]) == (17, 5)
+    assert (stats["window_tx"], stats["window_lost"]) == (116, 44)
     r.report()
-    assert (ledger["window_samples"], ledger["window_losses"]) == (17, 5)  # nothing new is no sample
+    assert (stats["window_samples"], stats["window_losses"]) == (17, 5)  # nothing new is no sample
 
 
 # ---- what the daemon goes by when it gives an EV back ----
@@ -149,22 +149,22 @@ def test_good_reports_in_a_row(bench: Bench) -> None:
     """They knew of new arrivals and of no new loss; others neither count nor begin anew."""
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
-    good = bench.ledger(H2, 5)["good"]
+    good = bench.path_stats(H2, 5)["good"]
     assert good == 0
     for n in range(1, 4):
         r.send(5)
         r.report()
         r.report()  # of nothing new
         assert good == n
-    loss_ns = int(bench.ledger(H2, 5)["loss_ns"])
+    loss_ns = int(bench.path_stats(H2, 5)["loss_ns"])
     assert loss_ns == 0
     before = now()
     r.send(5, 2, arrive=1)
     r.report(after_ms=0)
-    assert (good, before <= bench.ledger(H2, 5)["loss_ns"] <= now()) == (0, True)
+    assert (good, before <= bench.path_stats(H2, 5)["loss_ns"] <= now()) == (0, True)
     r.send(5)
     r.report(after_ms=0)
-    assert (good, bench.ledger(H2, 5)["loss_ns"] < now()) == (1, True)
+    assert (good, bench.path_stats(H2, 5)["loss_ns"] < now()) == (1, True)
     assert (bench.ev(H2, 5)["state"], events(bench)) == (EvState.ASSUMED_BAD, [])
 
 
@@ -173,34 +173,34 @@ def test_probes_are_good_reports_too(bench: Bench) -> None:
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     for n in range(1, 4):
-        bench.ledger(H2, 5)["probe_after_ns"] = 0
-        bench.rounds(H2)["asked_ns"] = now() + 10**12  # not a report
+        bench.path_stats(H2, 5)["probe_after_ns"] = 0
+        bench.reports(H2)["asked_ns"] = now() + 10**12  # not a report
         assert bench.dataplane.sweep(H2) == 1
-        bench.ledger(H2, 5)["probe_after_ns"] = 2**63
-        assert r.trial(5) == 1
+        bench.path_stats(H2, 5)["probe_after_ns"] = 2**63
+        assert r.burst(5) == 1
         r.report()
-        assert bench.ledger(H2, 5)["good"] == n
-    bench.ledger(H2, 5)["good"] = 65535
+        assert bench.path_stats(H2, 5)["good"] == n
+    bench.path_stats(H2, 5)["good"] = 65535
     r.send(5)
     r.report()
-    assert bench.ledger(H2, 5)["good"] == 65535
+    assert bench.path_stats(H2, 5)["good"] == 65535
 
 
 def test_a_fall_begins_them_anew(bench: Bench) -> None:
     r = Reporter(bench)
     r.send(5)
     r.report()
-    assert bench.ledger(H2, 5)["good"] == 1
+    assert bench.path_stats(H2, 5)["good"] == 1
     assert bench.dataplane.steer(H2, 5, EvState.ASSUMED_BAD, Reason.GREY_LOSS, [EvState.GOOD])
-    assert (bench.ledger(H2, 5)["good"], bench.ledger(H2, 5)["loss_ns"] > 0) == (0, True)
+    assert (bench.path_stats(H2, 5)["good"], bench.path_stats(H2, 5)["loss_ns"] > 0) == (0, True)
 
 
 def test_lagging_marks_are_taken_round_by_round(bench: Bench) -> None:
     """Each of the rounds under way has marks of its own."""
     r = Reporter(bench)
-    for n in range(1, abi.ROUNDS_UNDER_WAY + 1):
+    for n in range(1, abi.REPORTS_KEPT + 1):
         r.send(5, 10)
         bench.age(SETTLED_MS * MS)
         asked = r.ask()
-        assert bench.ledger(H2, 5)["mark_tx"][asked.round % abi.ROUNDS_UNDER_WAY] == 10 * n
-    assert sorted(bench.ledger(H2, 5)["mark_tx"]) == [10, 20, 30, 40]
+        assert bench.path_stats(H2, 5)["mark_tx"][asked.report_seq % abi.REPORTS_KEPT] == 10 * n
+    assert sorted(bench.path_stats(H2, 5)["mark_tx"]) == [10, 20, 30, 40]

@@ -7,11 +7,11 @@ from scapy.layers.inet import IP, UDP
 from mrcd.tables.abi import EvState, Histogram
 from tests.packet.cluster import EVS, H2
 from tests.packet.reports import (
+    BURSTS_AT_ONCE,
     EVERY,
     LAGGING,
+    LOST_BURSTS,
     MS,
-    TRIALS,
-    TRIALS_AT_ONCE,
     Reporter,
     events,
     now,
@@ -35,19 +35,19 @@ def test_where_nothing_is_lost_nothing_happens(bench: Bench) -> None:
         r.report()
     assert (bench.tables.evs["state"][H2] == EvState.GOOD).all()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
-    ledgers = bench.tables.ledgers[H2]
-    assert (ledgers["judged"] == sum(range(20))).all()
+    path_stats = bench.tables.path_stats[H2]
+    assert (path_stats["judged"] == sum(range(20))).all()
     greeted = np.arange(EVS) == 0  # by the first probe, which is not judged
-    assert (ledgers["window_samples"] == 19 + bench.tables.evs["probe_seq"][H2] - greeted).all()
+    assert (path_stats["window_samples"] == 19 + bench.tables.evs["probe_seq"][H2] - greeted).all()
     for column in ("deficit", "missed", "window_lost", "window_losses", "unsure", "sure", "lag_ns", "loss_ns"):
-        assert not ledgers[column].any(), column
+        assert not path_stats[column].any(), column
     assert not bench.tables.histograms()[: Histogram.RTT].any()
 
 
 def test_an_idle_ev_is_not_suspected(bench: Bench) -> None:
     """Nothing arrives by it, and nothing is missing."""
     r = Reporter(bench)
-    for _ in range(2 * TRIALS):
+    for _ in range(2 * LOST_BURSTS):
         for ev in others(5):
             r.send(ev, 10)
         r.report()
@@ -65,12 +65,12 @@ def test_all_lag_and_all_come_back(bench: Bench) -> None:
     assert bench.tables.evs["tx_packets"][H2].tolist() == [3 + 8 * (ev in bench.usable(H2)) for ev in EVERY]
     assert (bench.tables.evs["state"][H2, bench.usable(H2)[1:]] == EvState.SKIP).all()  # but for that of the request
     r.packets = bench.tables.evs["tx_packets"][H2].tolist()
-    for _ in range(1 + EVS // TRIALS_AT_ONCE):
+    for _ in range(1 + EVS // BURSTS_AT_ONCE):
         for ev in EVERY:
-            r.trial(ev)
+            r.burst(ev)
         r.report()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
-    assert not bench.tables.ledgers["deficit"][H2].any()
+    assert not bench.tables.path_stats["deficit"][H2].any()
 
 
 def test_nobody_is_blamed_while_nothing_is_answered(bench: Bench) -> None:
@@ -84,7 +84,7 @@ def test_nobody_is_blamed_while_nothing_is_answered(bench: Bench) -> None:
     # Then it answers, and has everything but the probes: they were lost with a whole way back.
     r.packets = [n + 100 for n in r.packets]
     r.report()
-    assert not bench.tables.ledgers["deficit"][H2].any()
+    assert not bench.tables.path_stats["deficit"][H2].any()
 
 
 @patient(1000, reorder_us=1_000_000)
@@ -96,10 +96,10 @@ def test_what_was_sent_within_the_reordering_window_is_not_missed(bench: Bench) 
     bench.ev(H2, 5)["last_tx_ns"] = now()
     r.report(after_ms=0)
     assert bench.usable(H2) == EVERY
-    assert (bench.ledger(H2, 5)["judged"], bench.ledger(H2, 5)["deficit"]) == (3, 0)
+    assert (bench.path_stats(H2, 5)["judged"], bench.path_stats(H2, 5)["deficit"]) == (3, 0)
     r.report(after_ms=1000)
     assert state(bench, 5) == LAGGING
-    assert (bench.ledger(H2, 5)["judged"], bench.ledger(H2, 5)["deficit"]) == (6, 3)
+    assert (bench.path_stats(H2, 5)["judged"], bench.path_stats(H2, 5)["deficit"]) == (6, 3)
 
 
 @patient(1000, reorder_us=1_000_000)
@@ -110,9 +110,9 @@ def test_new_packets_do_not_hide_those_that_were_there_at_the_last_report(bench:
         r.send(5, sent, arrive=0)
         bench.age(1000 * MS)
         bench.ev(H2, 5)["last_tx_ns"] = now()
-        assert bench.ledger(H2, 5)["deficit"] == 0
+        assert bench.path_stats(H2, 5)["deficit"] == 0
         r.report(after_ms=0)
-    assert (state(bench, 5), bench.ledger(H2, 5)["deficit"]) == (LAGGING, 3)
+    assert (state(bench, 5), bench.path_stats(H2, 5)["deficit"]) == (LAGGING, 3)
 
 
 def test_what_another_cpu_has_sent_a_little_later_is_not_missed(bench: Bench) -> None:
@@ -120,15 +120,15 @@ def test_what_another_cpu_has_sent_a_little_later_is_not_missed(bench: Bench) ->
     r.send(5, 3, arrive=0)
     bench.ev(H2, 5)["last_tx_ns"] = now() + 1000 * MS
     r.report()
-    assert (bench.usable(H2), bench.ledger(H2, 5)["deficit"]) == (EVERY, 0)
+    assert (bench.usable(H2), bench.path_stats(H2, 5)["deficit"]) == (EVERY, 0)
 
 
 @pytest.mark.parametrize("was", [EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN])
 def test_silence_says_nothing_new_of_an_ev_that_is_not_in_use(bench: Bench, was: EvState) -> None:
     r = Reporter(bench)
     bench.set_state(H2, was, 5)
-    for _ in range(2 * TRIALS):
+    for _ in range(2 * LOST_BURSTS):
         r.send_all(3, lose=(5,))
         r.report()
-    assert (bench.ev(H2, 5)["state"], events(bench), r.trial(5, 0)) == (was, [], 0)
-    assert bench.ledger(H2, 5)["deficit"] == 6 * TRIALS
+    assert (bench.ev(H2, 5)["state"], events(bench), r.burst(5, 0)) == (was, [], 0)
+    assert bench.path_stats(H2, 5)["deficit"] == 6 * LOST_BURSTS

@@ -45,7 +45,7 @@ def test_one_path_that_loses_20_percent_is_found(bench: Bench, seed: int) -> Non
     r.quiet()
     assert condemned(bench) == [5]
     assert bench.usable(H2) == others(5)
-    assert not bench.tables.ledgers["loss_ns"][H2, others(5)].any()
+    assert not bench.tables.path_stats["loss_ns"][H2, others(5)].any()
 
 
 @ruled()
@@ -118,7 +118,7 @@ def test_where_all_lose_alike_it_is_nobodys_fault(bench: Bench, rate: float, see
     r.quiet()
     assert condemned(bench) == []
     assert len(bench.usable(H2)) >= bench.peer(H2)["floor"]
-    assert (bench.tables.ledgers["deficit"][H2] > 0).all()
+    assert (bench.tables.path_stats["deficit"][H2] > 0).all()
 
 
 @ruled()
@@ -143,20 +143,20 @@ def test_the_fewer_are_no_measure_for_the_others(bench: Bench, bad: int, found: 
         for ev in EVERY[:bad]:
             r.packets[ev] -= 1
         for ev in EVERY:
-            r.trial(ev)
+            r.burst(ev)
         r.report()
     r.quiet()
     assert condemned(bench) == EVERY[:found]
-    ledgers = bench.tables.ledgers[H2]
-    assert (ledgers["deficit"][:bad] == 15).all()
-    assert (ledgers["sure"][found:bad] >= 10).all()  # it begins anew with a verdict
+    path_stats = bench.tables.path_stats[H2]
+    assert (path_stats["deficit"][:bad] == 15).all()
+    assert (path_stats["sure"][found:bad] >= 10).all()  # it begins anew with a verdict
 
 
 def lose_one_of(r: Reporter, packets: int, ev: int = 5) -> None:
     """One packet of so many is lost on one path; the probes on it arrive."""
     r.send_all(packets)
     r.packets[ev] -= 1
-    r.trial(ev)
+    r.burst(ev)
     r.report()
 
 
@@ -175,39 +175,39 @@ def lose_one_of(r: Reporter, packets: int, ev: int = 5) -> None:
 def test_it_takes_so_many_losses_and_more_with_few_evs(bench: Bench, denied: int, losses: int) -> None:
     bench.set_state(H2, EvState.DENIED, *EVERY[EVS - denied :])
     r = Reporter(bench)
-    ledger = bench.ledger(H2, 0)
+    stats = bench.path_stats(H2, 0)
     for n in range(1, losses):
         lose_one_of(r, 30, 0)
-        assert ledger["window_losses"] == n
+        assert stats["window_losses"] == n
     r.quiet()
-    assert (ledger["sure"], condemned(bench)) == (losses - 1, [])
+    assert (stats["sure"], condemned(bench)) == (losses - 1, [])
     lose_one_of(r, 30, 0)
-    assert (ledger["window_losses"], condemned(bench)) == (losses, [])  # the last one may be late
+    assert (stats["window_losses"], condemned(bench)) == (losses, [])  # the last one may be late
     r.quiet(1)
     assert state(bench, 0) == LOSS
     (event,) = bench.dataplane.events()
-    assert (event["reason"], event["lost_packets"], event["trials"]) == (Reason.LOSS, losses, 0)
+    assert (event["reason"], event["lost_packets"], event["lost_bursts"]) == (Reason.LOSS, losses, 0)
     assert 30 * losses < event["sent_packets"] <= 30 * losses + r.probes[0]  # with the probes
     assert bench.tables.histograms()[Histogram.DETECTION].sum() == 1
     # Its window begins anew, but the accounts go on.
     window = ("window_tx", "window_lost", "window_samples", "window_losses", "unsure", "sure")
-    assert [int(ledger[n]) for n in window] == [0] * 6
-    assert (ledger["deficit"], ledger["judged"]) == (losses, 30 * losses)
+    assert [int(stats[n]) for n in window] == [0] * 6
+    assert (stats["deficit"], stats["judged"]) == (losses, 30 * losses)
 
 
 @ruled()
 def test_the_ratio_is_of_what_was_sent_since_the_first_loss(bench: Bench) -> None:
     """An EV that begins to lose need not first lose as much of all that it carried before."""
-    r, ledger = Reporter(bench), bench.ledger(H2, 5)
+    r, stats = Reporter(bench), bench.path_stats(H2, 5)
     for _ in range(5):
         r.send_all(10_000)
         r.report()
-    assert ledger["window_tx"] >= 50_000
+    assert stats["window_tx"] >= 50_000
     lose_one_of(r, 20)
-    assert (20 <= ledger["window_tx"] <= 21, ledger["window_lost"]) == (True, 1)  # perhaps with the request
+    assert (20 <= stats["window_tx"] <= 21, stats["window_lost"]) == (True, 1)  # perhaps with the request
     for n in range(2, 11):
         lose_one_of(r, 20)
-        assert ledger["window_lost"] == n
+        assert stats["window_lost"] == n
     r.quiet()
     assert condemned(bench) == [5]
 
@@ -219,21 +219,21 @@ def test_less_than_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
         lose_one_of(r, 100)
     r.quiet()
     assert condemned(bench) == []
-    assert (bench.ledger(H2, 5)["window_losses"], bench.ledger(H2, 5)["sure"]) == (40, 40)
+    assert (bench.path_stats(H2, 5)["window_losses"], bench.path_stats(H2, 5)["sure"]) == (40, 40)
 
 
 @ruled("overdue_ms = 10000")
 def test_what_has_just_been_noticed_may_be_late(bench: Bench) -> None:
     """For half of the overdue time at least, for all of it at most."""
     r = Reporter(bench)
-    ledger = bench.ledger(H2, 5)
+    stats = bench.path_stats(H2, 5)
     for _ in range(20):
         lose_one_of(r, 10)  # 6 ms apart
-    assert (ledger["window_losses"], ledger["unsure"], ledger["sure"]) == (20, 1, 0)
+    assert (stats["window_losses"], stats["unsure"], stats["sure"]) == (20, 1, 0)
     for age_ms, known in ((3000, (21, 1, 0)), (2000, (22, 22, 1)), (3000, (23, 22, 1))):
         bench.age(age_ms * MS)
         lose_one_of(r, 10)
-        assert (ledger["window_losses"], ledger["unsure"], ledger["sure"]) == known
+        assert (stats["window_losses"], stats["unsure"], stats["sure"]) == known
         assert condemned(bench) == []
     bench.age(2000 * MS)
     lose_one_of(r, 10)
@@ -245,22 +245,22 @@ def test_a_volley_that_is_held_up_is_not_taken_for_losses(bench: Bench) -> None:
     r = Reporter(bench)
     r.send_all(3, lose=(5,))
     r.report()
-    late = r.trial(5, 0)
+    late = r.burst(5, 0)
     r.report(after_ms=300)
-    assert (bench.ledger(H2, 5)["window_losses"], bench.ledger(H2, 5)["trials"]) == (1 + late, 1)
+    assert (bench.path_stats(H2, 5)["window_losses"], bench.path_stats(H2, 5)["lost_bursts"]) == (1 + late, 1)
     r.report(after_ms=300)
     assert condemned(bench) == []
     r.report(after_ms=500)
-    assert bench.ledger(H2, 5)["sure"] >= 1 + late  # so many would do, if anything arrived
+    assert bench.path_stats(H2, 5)["sure"] >= 1 + late  # so many would do, if anything arrived
     assert condemned(bench) == []
     r.probes[5] += late
     r.packets[5] += 3
-    r.trial(5)
+    r.burst(5)
     r.report()
     r.report()
-    ledger = bench.ledger(H2, 5)
+    stats = bench.path_stats(H2, 5)
     assert (state(bench, 5)[0], condemned(bench)) == (EvState.GOOD, [])
-    assert [int(ledger[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
+    assert [int(stats[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
 
 
 @ruled()
@@ -268,23 +268,23 @@ def test_the_window_fades(bench: Bench) -> None:
     r = Reporter(bench)
     for _ in range(8):
         lose_one_of(r, 100)
-    r.trial(5)
+    r.burst(5)
     r.report()
-    assert (bench.ledger(H2, 5)["unsure"], bench.ledger(H2, 5)["sure"]) == (8, 8)
+    assert (bench.path_stats(H2, 5)["unsure"], bench.path_stats(H2, 5)["sure"]) == (8, 8)
     names = ("window_tx", "window_lost", "window_samples", "window_losses")
     for periods in (1, 2, 3, 20):
-        before = bench.ledger(H2, 5).copy()
-        bench.ledger(H2, 5)["epoch"] -= periods
-        bench.ledger(H2, 5)["unsure_ns"] = now() + 10**12  # nothing becomes sure meanwhile
+        before = bench.path_stats(H2, 5).copy()
+        bench.path_stats(H2, 5)["epoch"] -= periods
+        bench.path_stats(H2, 5)["unsure_ns"] = now() + 10**12  # nothing becomes sure meanwhile
         asked = r.report()
-        after = bench.ledger(H2, 5)
+        after = bench.path_stats(H2, 5)
         shift = min(16, int(after["epoch"]) - int(before["epoch"]) + periods)  # it may have faded by itself, too
         probe = int(asked.ev == 5)
         for name, new in zip(names, (probe, 0, probe, 0), strict=True):
             assert after[name] == (before[name] >> shift) + new, (name, periods)
         for name in ("unsure", "sure"):
             assert after[name] == before[name] >> shift, (name, periods)
-    assert bench.ledger(H2, 5)["deficit"] == 8
+    assert bench.path_stats(H2, 5)["deficit"] == 8
 
 
 @ruled()
@@ -292,15 +292,15 @@ def test_packets_that_come_late_are_no_losses(bench: Bench) -> None:
     r = Reporter(bench)
     for n in range(9):
         lose_one_of(r, 10)
-        assert bench.ledger(H2, 5)["window_lost"] == n + 1
+        assert bench.path_stats(H2, 5)["window_lost"] == n + 1
     r.packets[5] += 9
     r.report()
-    assert bench.ledger(H2, 5)["sure"] == 0
+    assert bench.path_stats(H2, 5)["sure"] == 0
     for _ in range(9):
         lose_one_of(r, 10)
     r.quiet()
     assert condemned(bench) == []
-    assert [int(bench.ledger(H2, 5)[n]) for n in ("deficit", "window_losses", "sure")] == [9, 9, 9]
+    assert [int(bench.path_stats(H2, 5)[n]) for n in ("deficit", "window_losses", "sure")] == [9, 9, 9]
 
 
 # ---- any loss ----
@@ -311,11 +311,11 @@ def test_with_trimming_one_lost_packet_is_enough(bench: Bench) -> None:
     r = Reporter(bench)
     lose_one_of(r, 10_000)
     for _ in range(10):
-        r.trial(5)
+        r.burst(5)
         r.send_all(1000)
         r.report()
     assert (state(bench, 5)[0], condemned(bench)) == (EvState.GOOD, [])  # it may be late
-    bench.ledger(H2, 5)["epoch"] -= 10  # no window: a loss is remembered until it is judged
+    bench.path_stats(H2, 5)["epoch"] -= 10  # no window: a loss is remembered until it is judged
     r.report(after_ms=1000)
     assert condemned(bench) == [5]
     assert bench.usable(H2) == others(5)
@@ -326,10 +326,10 @@ def test_with_trimming_one_that_is_sure_does_not_make_others_so(bench: Bench) ->
     r = Reporter(bench)
     lose_one_of(r, 100)
     bench.age(5000 * MS)
-    bench.ledger(H2, 9)["unsure_ns"] = now()
+    bench.path_stats(H2, 9)["unsure_ns"] = now()
     lose_one_of(r, 100, 9)
     assert condemned(bench) == [5]
-    assert (bench.ledger(H2, 9)["window_losses"], bench.ledger(H2, 9)["sure"]) == (1, 0)
+    assert (bench.path_stats(H2, 9)["window_losses"], bench.path_stats(H2, 9)["sure"]) == (1, 0)
     r.quiet(2, after_ms=5000)
     assert condemned(bench) == [9]
 
@@ -338,12 +338,12 @@ def test_with_trimming_one_that_is_sure_does_not_make_others_so(bench: Bench) ->
 def test_with_trimming_what_comes_late_is_no_loss(bench: Bench) -> None:
     r = Reporter(bench)
     lose_one_of(r, 100)
-    r.trial(5)
+    r.burst(5)
     r.report()
     r.packets[5] += 1
     r.report()
-    ledger = bench.ledger(H2, 5)
-    assert [int(ledger[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
+    stats = bench.path_stats(H2, 5)
+    assert [int(stats[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
     for _ in range(3):
         r.send_all(3)
         r.report(after_ms=1000)
@@ -358,6 +358,6 @@ def test_with_trimming_all_that_lose_are_left_down_to_the_floor(bench: Bench) ->
     for _ in range(4):
         r.report(after_ms=1000)
         for ev in EVERY:
-            r.trial(ev)
+            r.burst(ev)
     assert condemned(bench) == EVERY
     assert len(bench.usable(H2)) == 4

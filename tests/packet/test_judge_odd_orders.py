@@ -37,18 +37,18 @@ def test_a_report_that_was_made_before_the_newest_says_nothing(bench: Bench) -> 
     r.ce[7] += 2
     r.settle(r.reply(first, delay=50 * MS))
     r.settle(r.reply(second))
-    assert max(bench.tables.ledgers["window_samples"][H2]) == 2
-    assert not bench.tables.ledgers["deficit"][H2].any()
+    assert max(bench.tables.path_stats["window_samples"][H2]) == 2
+    assert not bench.tables.path_stats["deficit"][H2].any()
     r.report(after_ms=60)
-    assert bench.ledger(H2, 7)["rx_ce"] == 2
+    assert bench.path_stats(H2, 7)["rx_ce"] == 2
 
 
 def test_a_peer_whose_clock_began_anew_is_believed(bench: Bench) -> None:
     r = Reporter(bench)
-    bench.rounds(H2)["told_ns"] = now() + 3600 * 1000 * MS
+    bench.reports(H2)["told_ns"] = now() + 3600 * 1000 * MS
     r.send(5, 2)
     r.report()
-    assert bench.ledger(H2, 5)["judged"] == 2
+    assert bench.path_stats(H2, 5)["judged"] == 2
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
@@ -65,9 +65,9 @@ def test_lagging_evs_of_every_chunk_are_tried_in_their_turn(bench: Bench) -> Non
     tried: set[int] = set()
     for _ in range(64):
         for ev in range(1, 256):
-            volley = r.trial(ev, 0)
-            r.probes[ev] += volley - (volley > 0)  # almost whole: it goes on lagging
-            tried |= {ev} if volley else set()
+            burst = r.burst(ev, 0)
+            r.probes[ev] += burst - (burst > 0)  # almost whole: it goes on lagging
+            tried |= {ev} if burst else set()
         r.report()
     assert tried == set(range(1, 256))
 
@@ -88,14 +88,14 @@ def test_an_ev_that_has_fallen_does_not_lag_besides(bench: Bench) -> None:
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     for arrive in (0, 1):
-        bench.ledger(H2, 5)["probe_after_ns"] = 0
-        bench.rounds(H2)["asked_ns"] = now() + 10**12  # this sweep asks for no report
+        bench.path_stats(H2, 5)["probe_after_ns"] = 0
+        bench.reports(H2)["asked_ns"] = now() + 10**12  # this sweep asks for no report
         bench.dataplane.sweep(H2)
-        bench.ledger(H2, 5)["probe_after_ns"] = NEVER
-        r.trial(5, arrive)
+        bench.path_stats(H2, 5)["probe_after_ns"] = NEVER
+        r.burst(5, arrive)
         r.report()
-        assert (bench.ledger(H2, 5)["lag_ns"], bench.ledger(H2, 5)["good"]) == (0, arrive)
-    assert bench.ledger(H2, 5)["missed"] == 1
+        assert (bench.path_stats(H2, 5)["lag_ns"], bench.path_stats(H2, 5)["good"]) == (0, arrive)
+    assert bench.path_stats(H2, 5)["missed"] == 1
 
 
 def test_an_ev_that_was_congested_when_it_began_to_lag_is_left_all_the_same(bench: Bench) -> None:
@@ -105,7 +105,7 @@ def test_an_ev_that_was_congested_when_it_began_to_lag_is_left_all_the_same(benc
     r.report()
     r.send_all(3, lose=(5,))
     bench.ev(H2, 5)["state"], bench.ev(H2, 5)["skip_reason"] = EvState.SKIP, Reason.CONGESTED
-    bench.ev(H2, 5)["last_tx_ns"] = bench.ledger(H2, 5)["lag_ns"] = now()
+    bench.ev(H2, 5)["last_tx_ns"] = bench.path_stats(H2, 5)["lag_ns"] = now()
     r.report()
     assert state(bench, 5) == (EvState.SKIP, Reason.LAGGING)
     assert bench.usable(H2) == [e for e in EVERY if e != 5]

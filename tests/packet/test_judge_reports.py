@@ -8,8 +8,8 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
-from tests.packet.cluster import ALL_PORTS, EVS, H2, SLOTS, Setup
-from tests.packet.reports import EVERY, GENERATION, MS, SETTLED_MS, TRIALS, Asked, Reporter, events, now, others
+from tests.packet.cluster import ALL_PLANES, EVS, H2, SLOTS, Setup
+from tests.packet.reports import EVERY, GENERATION, LOST_BURSTS, MS, SETTLED_MS, Asked, Reporter, events, now, others
 from tests.packet.rig import Bench
 
 pytestmark = [pytest.mark.root, pytest.mark.clock]
@@ -19,11 +19,11 @@ _OF_THE_REPLY = ("reply_seq", "replies", "rtt_ns")  # what any reply changes, wi
 
 def judged(bench: Bench) -> bytes:
     """All that reports change: not the round trips, and when the peer was heard."""
-    ledgers, evs, peers = (t.copy() for t in (bench.tables.ledgers, bench.tables.evs, bench.tables.peers))
+    path_stats, evs, peers = (t.copy() for t in (bench.tables.path_stats, bench.tables.evs, bench.tables.peers))
     for name in _OF_THE_REPLY:
-        ledgers[name] = 0
-    peers["heard_ns"] = peers["ports_ns"] = 0
-    return bytes(ledgers.tobytes() + evs.tobytes() + peers.tobytes())
+        path_stats[name] = 0
+    peers["heard_ns"] = peers["plane_mask_ns"] = 0
+    return bytes(path_stats.tobytes() + evs.tobytes() + peers.tobytes())
 
 
 def asked(bench: Bench) -> tuple[Reporter, Asked]:
@@ -37,7 +37,7 @@ def asked(bench: Bench) -> tuple[Reporter, Asked]:
 def counts_as(r: Reporter, frame: Packet) -> None:
     """A report is judged."""
     r.settle(frame)
-    assert (r.bench.ev(H2, 5)["state"], r.bench.ledger(H2, 5)["deficit"]) == (EvState.SKIP, 3)
+    assert (r.bench.ev(H2, 5)["state"], r.bench.path_stats(H2, 5)["deficit"]) == (EvState.SKIP, 3)
 
 
 # ---- rounds ----
@@ -52,8 +52,8 @@ def test_lost_reports_are_no_loss(bench: Bench) -> None:
         if n % 4 == 3:
             r.settle(r.reply(a))
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
-    assert (bench.tables.ledgers["judged"][H2] == 24).all()
-    assert not bench.tables.ledgers["deficit"][H2].any()
+    assert (bench.tables.path_stats["judged"][H2] == 24).all()
+    assert not bench.tables.path_stats["deficit"][H2].any()
 
 
 def test_lost_requests_are_the_loss_of_the_path_they_took(bench: Bench) -> None:
@@ -61,16 +61,16 @@ def test_lost_requests_are_the_loss_of_the_path_they_took(bench: Bench) -> None:
     bench.age(SETTLED_MS * MS)
     lost = r.ask(arrives=False)
     r.report()
-    assert bench.tables.ledgers["missed"][H2].tolist() == [int(ev == lost.ev) for ev in EVERY]
+    assert bench.tables.path_stats["missed"][H2].tolist() == [int(ev == lost.ev) for ev in EVERY]
 
 
 def test_a_report_counts_once(bench: Bench) -> None:
     r, a = asked(bench)
     frame = r.reply(a)
     counts_as(r, frame)
-    before = bench.tables.ledgers.tobytes()
+    before = bench.tables.path_stats.tobytes()
     r.settle(frame)
-    assert bench.tables.ledgers.tobytes() == before
+    assert bench.tables.path_stats.tobytes() == before
 
 
 def test_an_overtaken_report_says_nothing_any_more(bench: Bench) -> None:
@@ -86,15 +86,15 @@ def test_an_overtaken_report_says_nothing_any_more(bench: Bench) -> None:
 
 def test_a_report_counts_although_a_later_probe_on_its_ev_was_answered(bench: Bench) -> None:
     r, a = asked(bench)
-    bench.ledger(H2, a.ev)["reply_seq"] = bench.ev(H2, a.ev)["probe_seq"] = a.seq + 5
+    bench.path_stats(H2, a.ev)["reply_seq"] = bench.ev(H2, a.ev)["probe_seq"] = a.seq + 5
     counts_as(r, r.reply(a))
-    assert bench.ledger(H2, a.ev)["reply_seq"] == a.seq + 5
+    assert bench.path_stats(H2, a.ev)["reply_seq"] == a.seq + 5
 
 
 def test_reports_in_the_order_they_were_asked_for_all_count(bench: Bench) -> None:
     r = Reporter(bench)
     replies = []
-    for _ in range(abi.ROUNDS_UNDER_WAY):
+    for _ in range(abi.REPORTS_KEPT):
         r.send_all(2)
         bench.age(SETTLED_MS * MS)
         replies.append(r.reply(r.ask()))
@@ -102,8 +102,8 @@ def test_reports_in_the_order_they_were_asked_for_all_count(bench: Bench) -> Non
         replies = [aged(f, 0 if f is replies[-1] else SETTLED_MS * MS) for f in replies]
     for n, frame in enumerate(replies, 1):
         r.settle(frame)
-        assert bench.ledger(H2, 5)["judged"] == 2 * n
-    assert not bench.tables.ledgers["deficit"][H2].any()
+        assert bench.path_stats(H2, 5)["judged"] == 2 * n
+    assert not bench.tables.path_stats["deficit"][H2].any()
 
 
 def aged(frame: Packet, ns: int) -> Packet:
@@ -118,7 +118,7 @@ def aged(frame: Packet, ns: int) -> Packet:
 def test_a_report_of_a_round_too_long_ago_says_nothing(bench: Bench) -> None:
     """Its marks have been overwritten."""
     r, a = asked(bench)
-    for _ in range(abi.ROUNDS_UNDER_WAY):
+    for _ in range(abi.REPORTS_KEPT):
         r.ask()
     before = judged(bench)
     r.settle(r.reply(a))
@@ -128,10 +128,10 @@ def test_a_report_of_a_round_too_long_ago_says_nothing(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "forged",
     [
-        {"round": 0},
-        {"round": 1},
-        {"round": 3},
-        {"round": 2**32 - 1},
+        {"report_seq": 0},
+        {"report_seq": 1},
+        {"report_seq": 3},
+        {"report_seq": 2**32 - 1},
         {"first": 1},
         {"first": 128},
         {"counts": EVS - 1},
@@ -145,13 +145,13 @@ def test_reports_other_than_the_one_asked_for_say_nothing(bench: Bench, forged: 
     before = judged(bench)
     r.settle(r.reply(a, **forged) / Raw(bytes(64)))
     assert judged(bench) == before
-    assert bench.rounds(H2)["settled"] == a.round - 1
+    assert bench.reports(H2)["settled"] == a.report_seq - 1
 
 
 @pytest.mark.parametrize("off", [-1, 1, -(10**9)])
 def test_reports_of_another_time_say_nothing(bench: Bench, off: int) -> None:
     r, a = asked(bench)
-    sent_ns = int(bench.rounds(H2)["sent_ns"][a.round % abi.REPORT_SLOTS])
+    sent_ns = int(bench.reports(H2)["sent_ns"][a.report_seq % abi.REPORT_SLOTS])
     before = judged(bench)
     r.settle(r.reply(a, tx_ns=sent_ns + off))
     assert judged(bench) == before
@@ -168,7 +168,7 @@ def test_a_report_from_the_future_is_nobodys(bench: Bench) -> None:
 def test_another_host_cannot_answer(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
-    frame = r.reply(Asked(0, a.seq, a.round), host="h1")
+    frame = r.reply(Asked(0, a.seq, a.report_seq), host="h1")
     r.settle(frame, "unasked_reply")  # of h1 nobody has asked anything
     frame["MRC"].sender = H2
     r.settle(frame, "wrong_source")
@@ -199,10 +199,10 @@ def test_the_first_report_says_where_counting_begins(bench: Bench) -> None:
     r = Reporter(bench, start=12, probes=7)
     r.send_all(5)
     r.report()
-    ledgers = bench.tables.ledgers[H2]
-    assert (ledgers["judged"] == 5).all()
-    assert not ledgers["deficit"].any()
-    assert not ledgers["missed"].any()
+    path_stats = bench.tables.path_stats[H2]
+    assert (path_stats["judged"] == 5).all()
+    assert not path_stats["deficit"].any()
+    assert not path_stats["missed"].any()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
 
 
@@ -211,10 +211,10 @@ def test_packets_on_their_way_when_counting_began_are_not_more_than_were_sent(be
     r = Reporter(bench, start=90)
     r.packets = [100] * EVS
     r.report()
-    assert not bench.tables.ledgers["deficit"][H2].any()
+    assert not bench.tables.path_stats["deficit"][H2].any()
     r.send(5, 2, arrive=0)
     r.report()
-    assert bench.tables.ledgers["deficit"][H2].tolist() == [2 * (ev == 5) for ev in EVERY]
+    assert bench.tables.path_stats["deficit"][H2].tolist() == [2 * (ev == 5) for ev in EVERY]
 
 
 @pytest.mark.parametrize("generation", [1, GENERATION + 1, 2**32 - 1])
@@ -223,7 +223,7 @@ def test_new_tables_of_the_peer_are_no_loss(bench: Bench, generation: int) -> No
     r.send_all(50)
     r.send(9, 2, arrive=0)
     r.report()
-    assert bench.ledger(H2, 9)["deficit"] == 2
+    assert bench.path_stats(H2, 9)["deficit"] == 2
     r.generation, r.packets, r.probes = generation, [3] * EVS, [0] * EVS
     r.send_all(10, lose=tuple(EVERY))  # what became of these nobody knows
     r.report()
@@ -231,10 +231,10 @@ def test_new_tables_of_the_peer_are_no_loss(bench: Bench, generation: int) -> No
     r.send_all(10)
     r.send(4, 1, arrive=0)
     r.report()
-    ledgers = bench.tables.ledgers[H2]
-    assert ledgers["lost_before"].tolist() == [2 * (ev == 9) for ev in EVERY]
-    assert ledgers["deficit"].tolist() == [int(ev == 4) for ev in EVERY]
-    assert ledgers["judged"].tolist() == [60 + 2 * (ev == 9) + (ev == 4) for ev in EVERY]
+    path_stats = bench.tables.path_stats[H2]
+    assert path_stats["lost_before"].tolist() == [2 * (ev == 9) for ev in EVERY]
+    assert path_stats["deficit"].tolist() == [int(ev == 4) for ev in EVERY]
+    assert path_stats["judged"].tolist() == [60 + 2 * (ev == 9) + (ev == 4) for ev in EVERY]
     assert bench.usable(H2) == others(4)
 
 
@@ -243,8 +243,8 @@ def test_an_ev_that_lags_when_the_peer_begins_anew_is_given_back(bench: Bench) -
     counts_as(r, r.reply(a))
     r.generation, r.packets, r.probes = 7, [0] * EVS, [0] * EVS
     r.report()
-    assert (bench.usable(H2), bench.ledger(H2, 5)["lag_ns"], events(bench)) == (EVERY, 0, [])
-    for _ in range(2 * TRIALS):
+    assert (bench.usable(H2), bench.path_stats(H2, 5)["lag_ns"], events(bench)) == (EVERY, 0, [])
+    for _ in range(2 * LOST_BURSTS):
         r.send_all(3)
         r.report()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
@@ -252,14 +252,14 @@ def test_an_ev_that_lags_when_the_peer_begins_anew_is_given_back(bench: Bench) -
 
 def test_our_own_new_tables_are_no_loss(bench: Bench) -> None:
     """The peer goes on counting; here everything begins at zero."""
-    bench.rounds(H2)["round"] = bench.rounds(H2)["settled"] = 2**32 - 3
+    bench.reports(H2)["report_seq"] = bench.reports(H2)["settled"] = 2**32 - 3
     r = Reporter(bench, start=10**6, probes=300)
     for _ in range(6):
         r.send_all(4)
         r.report()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
-    assert (bench.tables.ledgers["judged"][H2] == 24).all()
-    assert bench.rounds(H2)["round"] == bench.rounds(H2)["settled"] == 4
+    assert (bench.tables.path_stats["judged"][H2] == 24).all()
+    assert bench.reports(H2)["report_seq"] == bench.reports(H2)["settled"] == 4
 
 
 # ---- counters wrap ----
@@ -267,7 +267,7 @@ def test_our_own_new_tables_are_no_loss(bench: Bench) -> None:
 
 def test_counters_wrap(bench: Bench) -> None:
     bench.tables.evs["tx_packets"][H2] = 2**32 - 10
-    bench.tables.evs["probe_seq"][H2] = bench.tables.ledgers["reply_seq"][H2] = 2**32 - 1
+    bench.tables.evs["probe_seq"][H2] = bench.tables.path_stats["reply_seq"][H2] = 2**32 - 1
     r = Reporter(bench, start=2**32 - 20, probes=2**16 - 2)
     for ce in (2**15 - 1, 2**16 - 2, 2**16 - 1):
         r.ce = [ce] * EVS
@@ -275,16 +275,16 @@ def test_counters_wrap(bench: Bench) -> None:
     for _ in range(2 * EVS):
         r.send_all(3)
         r.report()
-    ledgers = bench.tables.ledgers[H2]
+    path_stats = bench.tables.path_stats[H2]
     for name in ("deficit", "missed", "window_losses", "loss_ns", "lost_before"):
-        assert not ledgers[name].any(), name
-    assert (ledgers["judged"] == 6 * EVS).all()
+        assert not path_stats[name].any(), name
+    assert (path_stats["judged"] == 6 * EVS).all()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     r.send(5, 4, arrive=1)
     r.ce[9] += 3
-    marks = int(ledgers["rx_ce"][9])
+    marks = int(path_stats["rx_ce"][9])
     r.report()
-    assert (bench.ledger(H2, 5)["deficit"], bench.ledger(H2, 9)["rx_ce"]) == (3, marks + 3)
+    assert (bench.path_stats(H2, 5)["deficit"], bench.path_stats(H2, 9)["rx_ce"]) == (3, marks + 3)
 
 
 # ---- more EVs than a report has room for ----
@@ -300,11 +300,11 @@ def test_reports_come_in_chunks(bench: Bench) -> None:
         for ev in WIDE:
             r.send(ev, 2)
         r.report()
-        halves = [bench.tables.ledgers["judged"][H2, WIDE[:8]], bench.tables.ledgers["judged"][H2, WIDE[8:]]]
-        newest = int(bench.rounds(H2)["round"]) % 2
+        halves = [bench.tables.path_stats["judged"][H2, WIDE[:8]], bench.tables.path_stats["judged"][H2, WIDE[8:]]]
+        newest = int(bench.reports(H2)["report_seq"]) % 2
         assert (halves[newest] == 2 * n).all()
         assert (halves[1 - newest] == 2 * (n - 1)).all()
-    assert not bench.tables.ledgers["deficit"][H2].any()
+    assert not bench.tables.path_stats["deficit"][H2].any()
     assert events(bench) == []
 
 
@@ -312,13 +312,13 @@ def test_reports_come_in_chunks(bench: Bench) -> None:
 @pytest.mark.parametrize("ev", [1, 65, 129, 194])
 def test_a_dead_ev_is_condemned_in_its_own_chunk(bench: Bench, ev: int) -> None:
     r = Reporter(bench)
-    for _ in range(2 * TRIALS + 3):
+    for _ in range(2 * LOST_BURSTS + 3):
         for other in WIDE:
             r.send(other, 2, arrive=0 if other == ev else 2)
         r.report()
-        r.trial(ev, 0)
+        r.burst(ev, 0)
     assert events(bench) == [(ev, "SKIP", "ASSUMED_BAD", "overdue")]
-    assert not bench.tables.ledgers["deficit"][H2, [e for e in WIDE if e != ev]].any()
+    assert not bench.tables.path_stats["deficit"][H2, [e for e in WIDE if e != ev]].any()
 
 
 @wide
@@ -328,12 +328,12 @@ def test_the_loss_windows_of_every_chunk_fade(bench: Bench) -> None:
         r.send(ev, 1000)
     r.report()
     r.report()
-    bench.tables.ledgers["epoch"][H2] -= 1
-    before = bench.tables.ledgers["window_tx"][H2, WIDE].copy()
+    bench.tables.path_stats["epoch"][H2] -= 1
+    before = bench.tables.path_stats["window_tx"][H2, WIDE].copy()
     assert (before >= 1000 >> 1).all()
     r.report()
     r.report()
-    assert (bench.tables.ledgers["window_tx"][H2, WIDE] <= before // 2 + 1).all()
+    assert (bench.tables.path_stats["window_tx"][H2, WIDE] <= before // 2 + 1).all()
 
 
 @wide
@@ -345,9 +345,15 @@ def test_a_report_of_the_other_chunk_says_nothing(bench: Bench) -> None:
     a = r.ask()
     before = judged(bench)
     counts = [MRCCount(packets=2)] * abi.REPORT_EVS
-    fields = {"seq": a.seq, "generation": r.generation, "round": a.round, "counts": abi.REPORT_EVS, "ports": ALL_PORTS}
-    tx_ns = int(bench.rounds(H2)["sent_ns"][a.round % abi.REPORT_SLOTS])
-    other = (a.round + 1) % 2 * abi.REPORT_EVS
+    fields = {
+        "seq": a.seq,
+        "generation": r.generation,
+        "report_seq": a.report_seq,
+        "counts": abi.REPORT_EVS,
+        "plane_mask": ALL_PLANES,
+    }
+    tx_ns = int(bench.reports(H2)["sent_ns"][a.report_seq % abi.REPORT_SLOTS])
+    other = (a.report_seq + 1) % 2 * abi.REPORT_EVS
     content = MRCProbe(first=other, tx_ns=tx_ns, **fields) / MRCReport(records=counts)
     r.settle(bench.arriving("h2", a.ev, Raw(bytes(content)), type=PROBE_REPLY, tx_ns=tx_ns + 10**10))
     assert judged(bench) == before

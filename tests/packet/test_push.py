@@ -115,12 +115,12 @@ def test_a_plane_without_a_usable_ev_is_passed_over(bench: Bench) -> None:
 @pytest.mark.parametrize("side", ["here", "there"])
 def test_a_plane_without_a_link_gets_nothing(bench: Bench, side: str, plane: int) -> None:
     record = bench.tables.node if side == "here" else bench.peer(H2)
-    record["ports"] = 0xFFFF & ~(1 << plane)
+    record["plane_mask"] = 0xFFFF & ~(1 << plane)
     assert per_plane(spread(bench, 12)) == [0 if p == plane else 4 for p in range(PLANES)]
 
 
 def test_links_at_both_ends_are_needed(bench: Bench) -> None:
-    bench.tables.node["ports"], bench.peer(H2)["ports"] = 0b0011, 0b0110
+    bench.tables.node["plane_mask"], bench.peer(H2)["plane_mask"] = 0b0011, 0b0110
     assert per_plane(spread(bench, 8)) == [0, 8, 0, 0]
 
 
@@ -223,7 +223,7 @@ def test_no_usable_ev(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0xFFFF), (0b1111, 0), (0b0011, 0b1100)])
 def test_no_plane_with_links_at_both_ends(bench: Bench, here: int, there: int) -> None:
-    bench.tables.node["ports"], bench.peer(H2)["ports"] = here, there
+    bench.tables.node["plane_mask"], bench.peer(H2)["plane_mask"] = here, there
     dropped(bench, to_h2(), "no_usable_ev")
 
 
@@ -288,7 +288,7 @@ def test_what_is_remembered_of_the_trie_ends_with_its_next_change(bench: Bench, 
 
 
 def test_two_destinations_that_are_remembered_in_one_place_are_told_apart(bench: Bench) -> None:
-    """As owner_slot() has it: the last 12 bits, and the 12 before them, folded."""
+    """As dst_slot() has it: the last 12 bits, and the 12 before them, folded."""
     first, second = "10.99.0.3", "10.99.16.2"
     bench.dataplane.set_prefixes({prefix_key(socket.inet_aton(a), 32): h for a, h in ((first, H2), (second, H1))})
     sent = bench.tables.evs["tx_packets"].sum(axis=1)

@@ -28,7 +28,7 @@ def steer(bench: Bench, ev: int, state: EvState, reason: Reason = Reason.ADMIN, 
     return bench.dataplane.steer(H2, ev, state, reason, leave)
 
 
-# ---- mrc_steer ----
+# ---- mrc_set_states ----
 
 
 def test_an_ev_is_steered_if_it_is_in_a_state_that_may_be_left(bench: Bench) -> None:
@@ -75,29 +75,29 @@ def test_an_ev_that_is_not_configured_cannot_be_steered(bench: Bench) -> None:
 
 
 def test_an_event_brings_the_evidence(bench: Bench) -> None:
-    ledger = bench.ledger(H2, 5)
+    stats = bench.path_stats(H2, 5)
     for name, value in {
         "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12, "unsure": 11, "sure": 10,
-        "trials": 7, "good": 9,
+        "lost_bursts": 7, "good": 9,
     }.items():  # fmt: skip
-        ledger[name] = value
-    ledger["arrived_ns"] = now() - 40 * MS
-    ledger["lag_ns"] = now()
-    bench.ev(H2, 5)["tx_packets"], ledger["after_good"] = 2**32 + 10, 2**32 - 30
+        stats[name] = value
+    stats["arrived_ns"] = now() - 40 * MS
+    stats["lag_ns"] = now()
+    bench.ev(H2, 5)["tx_packets"], stats["after_good"] = 2**32 + 10, 2**32 - 30
     assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
     (event,) = bench.dataplane.events()
     told = {name: int(event[name]) for name in abi.EVENT.names or ()}
     silent = told.pop("silent_ns")
-    assert silent == told["ns"] - ledger["arrived_ns"] >= 40 * MS
+    assert silent == told["ns"] - stats["arrived_ns"] >= 40 * MS
     assert told == {
         "ns": bench.ev(H2, 5)["state_since_ns"], "host_id": H2, "ev": 5, "before": GOOD, "after": ASSUMED_BAD,
-        "reason": Reason.GREY_LOSS, "relapses": 1, "icmp_type": 0, "icmp_code": 0,
-        "trials": 7, "lost_packets": 30, "sent_packets": 1000,
+        "reason": Reason.GREY_LOSS, "flaps": 1, "icmp_type": 0, "icmp_code": 0,
+        "lost_bursts": 7, "lost_packets": 30, "sent_packets": 1000,
     }  # fmt: skip
     # A fall begins these anew; how long it is ago is the hold-down's business.
     zero = ("window_tx", "window_lost", "window_samples", "window_losses", "unsure", "sure", "lag_ns", "good")
-    assert not any(ledger[name] for name in zero)
-    assert ledger["loss_ns"] == told["ns"]
+    assert not any(stats[name] for name in zero)
+    assert stats["loss_ns"] == told["ns"]
     detection, after_good = bench.tables.histograms()[[Histogram.DETECTION, Histogram.AFTER_GOOD]]
     assert (detection.sum(), after_good.sum(), after_good[(5 - 1) * 4 + 1]) == (1, 1, 1)  # 40 is 32 + 8
 
@@ -113,7 +113,7 @@ def test_events_are_read_all_at_once_in_their_order(bench: Bench) -> None:
 
 @pytest.mark.parametrize("reason", [Reason.LINK_DOWN, Reason.PEER_LINK_DOWN])
 def test_a_link_that_is_down_says_nothing_of_how_fast_paths_are_left(bench: Bench, reason: Reason) -> None:
-    bench.ledger(H2, 5)["arrived_ns"] = now()
+    bench.path_stats(H2, 5)["arrived_ns"] = now()
     assert steer(bench, 5, ASSUMED_BAD, reason)
     assert not bench.tables.histograms().any()
 
@@ -130,7 +130,7 @@ def test_being_passed_over_is_no_event(bench: Bench) -> None:
     record["state_since_ns"] = since = now() - 10**9
     for n in (1, 2):
         assert steer(bench, 5, SKIP, Reason.CONGESTED)
-        assert (bench.ledger(H2, 5)["skips"], record["skip_reason"], record["reason"]) == (
+        assert (bench.path_stats(H2, 5)["skips"], record["skip_reason"], record["reason"]) == (
             n,
             Reason.CONGESTED,
             Reason.NEW,
@@ -141,18 +141,18 @@ def test_being_passed_over_is_no_event(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("relapses", "well_ms", "after"),
+    ("flaps", "well_ms", "after"),
     [(0, 0, 1), (1, 59_000, 2), (1, 61_000, 1), (5, 121_000, 4), (5, 10**7, 1), (254, 0, 255), (255, 0, 255)],
 )
-def test_relapses_are_forgotten_one_by_one(bench: Bench, relapses: int, well_ms: int, after: int) -> None:
+def test_relapses_are_forgotten_one_by_one(bench: Bench, flaps: int, well_ms: int, after: int) -> None:
     """An EV that was well for hold_down_max_ms, a minute, forgets one."""
     record = bench.ev(H2, 5)
-    record["relapses"], record["state_since_ns"] = relapses, max(1, now() - well_ms * MS)
+    record["flaps"], record["state_since_ns"] = flaps, max(1, now() - well_ms * MS)
     assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
-    assert record["relapses"] == after
+    assert record["flaps"] == after
     assert steer(bench, 5, GOOD, Reason.HEALED)
-    assert record["relapses"] == after
-    assert [int(e["relapses"]) for e in bench.dataplane.events()] == [after, after]
+    assert record["flaps"] == after
+    assert [int(e["flaps"]) for e in bench.dataplane.events()] == [after, after]
 
 
 # ---- the usable EVs ----
@@ -160,15 +160,15 @@ def test_relapses_are_forgotten_one_by_one(bench: Bench, relapses: int, well_ms:
 
 def usable_by_rank(bench: Bench) -> list[int]:
     """The rule again: the good ones; below the floor the least bad; a silent one only if there is no other."""
-    ports = int(bench.tables.node["ports"]) & int(bench.peer(H2)["ports"])
+    ports = int(bench.tables.node["plane_mask"]) & int(bench.peer(H2)["plane_mask"])
     floor = max(1, int(bench.peer(H2)["floor"]))
 
     def rank(ev: int) -> int:
-        record, ledger = bench.ev(H2, ev), bench.ledger(H2, ev)
+        record, stats = bench.ev(H2, ev), bench.path_stats(H2, ev)
         if not record["configured"] or not ports >> ev // SLOTS & 1 or record["state"] == DENIED:
             return 9
-        bad = 4 if ledger["good"] else 5
-        lagging = 3 if ledger["lag_ns"] else 1
+        bad = 4 if stats["good"] else 5
+        lagging = 3 if stats["lag_ns"] else 1
         return {GOOD: 1, SKIP: lagging, UNKNOWN: 2, ASSUMED_BAD: bad}[EvState(record["state"])]
 
     chosen: list[int] = []
@@ -187,16 +187,19 @@ def test_the_usable_evs_are_the_best_there_are(bench: Bench, seed: int) -> None:
         weights = chance.choice([(1, 1, 1, 1, 1), (0, 1, 1, 20, 5), (1, 0, 0, 5, 20), (0, 0, 0, 1, 0)])
         for ev in EVERY:
             bench.ev(H2, ev)["state"] = chance.choices(ANY, weights)[0]
-            bench.ledger(H2, ev)["lag_ns"] = chance.choice([0, 1])
-            bench.ledger(H2, ev)["good"] = chance.choice([0, 0, 0, 3])
+            bench.path_stats(H2, ev)["lag_ns"] = chance.choice([0, 1])
+            bench.path_stats(H2, ev)["good"] = chance.choice([0, 0, 0, 3])
         bench.peer(H2)["floor"] = chance.choice([0, 1, 4, 7, 16, 200])
-        bench.tables.node["ports"], bench.peer(H2)["ports"] = chance.choice([15, 15, 11]), chance.choice([65535, 13, 0])
+        bench.tables.node["plane_mask"], bench.peer(H2)["plane_mask"] = (
+            chance.choice([15, 15, 11]),
+            chance.choice([65535, 13, 0]),
+        )
         bench.dataplane.refresh(H2)
         assert bench.usable(H2) == usable_by_rank(bench)
 
 
 def test_the_floor_is_filled_over_all_planes(bench: Bench) -> None:
-    bench.tables.ledgers["good"][H2] = 1
+    bench.tables.path_stats["good"][H2] = 1
     bench.set_state(H2, ASSUMED_BAD, *EVERY)
     assert bench.usable(H2) == [0, 4, 8, 12]
     bench.set_state(H2, GOOD, 9, 10)
@@ -210,7 +213,7 @@ def test_the_floor_is_filled_over_all_planes(bench: Bench) -> None:
 def test_silent_evs_are_used_only_if_there_is_no_other(bench: Bench) -> None:
     bench.set_state(H2, ASSUMED_BAD, *EVERY)
     assert bench.usable(H2) == [0, 4, 8, 12]
-    bench.ledger(H2, 7)["good"] = 1
+    bench.path_stats(H2, 7)["good"] = 1
     bench.dataplane.refresh(H2)
     assert bench.usable(H2) == [7]
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.root
 
 def own(bench: Bench) -> dict[str, int]:
     """What every probe says of this host."""
-    return {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
+    return {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
 
 
 def padded(bench: Bench, ev: int, content: Packet) -> Packet:
@@ -66,11 +66,11 @@ def test_a_sweep_asks_on_every_ev_and_for_a_report(bench: Bench) -> None:
         assert frame == Frame(bytes(bench.sent(H2, ev, probe, seq=1, tx_ns=tx_ns)))
     report = report_of(found)
     ev, tx_ns = report[MRC].ev, report[MRC].tx_ns
-    probe = MRCProbe(seq=2, tx_ns=tx_ns, round=1, first=0, counts=EVS, **own(bench))
+    probe = MRCProbe(seq=2, tx_ns=tx_ns, report_seq=1, first=0, counts=EVS, **own(bench))
     content = padded(bench, ev, probe / MRCReport(records=[MRCCount()] * EVS))
     assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=2, tx_ns=tx_ns))
-    rounds = bench.rounds(H2)
-    assert (rounds["round"], rounds["asked_ns"], rounds["sent_ns"][1]) == (1, tx_ns, tx_ns)
+    rounds = bench.reports(H2)
+    assert (rounds["report_seq"], rounds["asked_ns"], rounds["sent_ns"][1]) == (1, tx_ns, tx_ns)
     assert bench.tables.evs["probe_seq"][H2].tolist() == [1 + (n == ev) for n in range(EVS)]
     assert not bench.tables.evs["probe_seq"][[H1, H5]].any()
     assert not bench.tables.evs["tx_packets"].any()
@@ -79,7 +79,7 @@ def test_a_sweep_asks_on_every_ev_and_for_a_report(bench: Bench) -> None:
 
 def test_probes_are_in_the_dscp_class_of_the_newest_packet_that_carried_one(bench: Bench) -> None:
     wires = bench.wires()
-    bench.rounds(H2)["traffic_class"] = 0xB9
+    bench.reports(H2)["traffic_class"] = 0xB9
     bench.dataplane.sweep(H2)
     assert {Ether(f.data)[IPv6].tc for _, f in requests(wires)} == {0xB8 | ECT_0}
 
@@ -100,20 +100,20 @@ def test_each_sweep_counts_on(bench: Bench) -> None:
 def test_evs_that_are_not_due_are_passed_over(bench: Bench) -> None:
     wires = bench.wires()
     due, not_due = [0, 3, 9], [n for n in range(EVS) if n not in (0, 3, 9)]
-    bench.tables.ledgers["probe_after_ns"][H2, not_due] = now() + 3600 * 1000 * MS
-    bench.tables.ledgers["probe_after_ns"][H2, due] = now()
+    bench.tables.path_stats["probe_after_ns"][H2, not_due] = now() + 3600 * 1000 * MS
+    bench.tables.path_stats["probe_after_ns"][H2, due] = now()
     assert bench.dataplane.sweep(H2) == len(due) + 1
     assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == due
-    assert not bench.tables.ledgers["probe_ns"][H2, not_due[1:]].any()
+    assert not bench.tables.path_stats["probe_ns"][H2, not_due[1:]].any()
 
 
 @patient(1000, reorder_us=1_000_000)
 def test_no_report_is_asked_for_within_the_reordering_window_of_the_last(bench: Bench) -> None:
     assert [bench.dataplane.sweep(H2) for _ in range(3)] == [EVS + 1, EVS, EVS]
-    assert bench.rounds(H2)["round"] == 1
+    assert bench.reports(H2)["report_seq"] == 1
     bench.age(1000 * MS)
     assert bench.dataplane.sweep(H2) == EVS + 1
-    assert bench.rounds(H2)["round"] == 2
+    assert bench.reports(H2)["report_seq"] == 2
 
 
 GAP = Setup(health="probe_gap_us = 1000000\nprobe_late_ms = 10000\nloss_window_ms = 60000")
@@ -124,7 +124,7 @@ GAP = Setup(health="probe_gap_us = 1000000\nprobe_late_ms = 10000\nloss_window_m
 def test_the_window_is_half_the_spread_of_round_trips_up_to_the_gap(
     bench: Bench, spread_ms: int, window_ms: int
 ) -> None:
-    rounds = bench.rounds(H2)
+    rounds = bench.reports(H2)
     rounds["rtt_var_ns"] = spread_ms * MS
     if window_ms:
         rounds["asked_ns"] = now() - (window_ms // 2) * MS
@@ -135,7 +135,7 @@ def test_the_window_is_half_the_spread_of_round_trips_up_to_the_gap(
 
 def test_reports_are_asked_for_on_usable_evs_in_turn(bench: Bench) -> None:
     wires = bench.wires()
-    bench.tables.ledgers["probe_after_ns"][H2] = NEVER
+    bench.tables.path_stats["probe_after_ns"][H2] = NEVER
 
     def ways(n: int) -> list[int]:
         found = []
@@ -143,15 +143,15 @@ def test_reports_are_asked_for_on_usable_evs_in_turn(bench: Bench) -> None:
             bench.age(10 * MS)
             assert bench.dataplane.sweep(H2) == 1
             found.append(report_of(requests(wires))[MRC].ev)
-            bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]  # answered
+            bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]  # answered
         return found
 
     assert ways(EVS) == [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
     bench.set_usable(H2, 5, False)
     assert 5 not in ways(EVS)
-    bench.peer(H2)["ports"] = 0b1011
+    bench.peer(H2)["plane_mask"] = 0b1011
     assert {ev // SLOTS for ev in ways(EVS)} == {0, 1, 3}
-    bench.tables.node["ports"] = 0b1001
+    bench.tables.node["plane_mask"] = 0b1001
     assert {ev // SLOTS for ev in ways(EVS)} == {0, 3}
 
 
@@ -171,13 +171,13 @@ def test_when_none_of_the_usable_evs_works_reports_are_asked_for_on_the_others(b
 @pytest.mark.parametrize("answered", [True, False])
 def test_reports_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(bench: Bench, answered: bool) -> None:
     wires, ways = bench.wires(), []
-    bench.tables.ledgers["probe_after_ns"][H2] = NEVER
+    bench.tables.path_stats["probe_after_ns"][H2] = NEVER
     for _ in range(4 * EVS):
         bench.age(20 * MS)
         bench.dataplane.sweep(H2)
         ways.append(report_of(requests(wires))[MRC].ev)
         if answered:
-            bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+            bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
     counts = [ways.count(64 * plane + slot) for plane in range(PLANES) for slot in range(SLOTS)]
     assert sum(counts) == 4 * EVS
     assert max(counts) - min(counts) <= (0 if answered else 4), counts
@@ -186,15 +186,15 @@ def test_reports_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(be
 def test_without_a_usable_ev_no_report_is_asked_for(bench: Bench) -> None:
     """But the paths are probed, or none could be found to have healed."""
     wires = bench.wires()
-    bench.peer(H2)["ports"], bench.peer(H2)["usable"] = 0, 0
+    bench.peer(H2)["plane_mask"], bench.peer(H2)["usable"] = 0, 0
     assert bench.dataplane.sweep(H2) == EVS
     assert len(without_reports(requests(wires))) == EVS
-    assert bench.rounds(H2)["round"] == 0
+    assert bench.reports(H2)["report_seq"] == 0
 
 
 def test_a_sweep_leaves_out_planes_without_a_link(bench: Bench) -> None:
     wires = bench.wires()
-    bench.tables.node["ports"] = 0b1001
+    bench.tables.node["plane_mask"] = 0b1001
     assert bench.dataplane.sweep(H2) == 2 * SLOTS + 1
     found = requests(wires)
     assert {plane for plane, _ in found} == {0, 3}
@@ -247,7 +247,7 @@ def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
 def test_where_a_report_has_no_room_for_all_evs_they_take_turns(bench: Bench) -> None:
     wires = bench.wires()
-    bench.tables.ledgers["probe_after_ns"][H2] = NEVER
+    bench.tables.path_stats["probe_after_ns"][H2] = NEVER
     for number in range(1, 5):
         bench.age(10 * MS)
         assert bench.dataplane.sweep(H2) == 1

@@ -24,8 +24,8 @@ pytestmark = [
 ]
 
 NAMES = {
-    *("mrc_evs", "mrc_ledgers", "mrc_rxs", "mrc_srhs", "mrc_peers", "mrc_rounds", "mrc_planes", "mrc_node"),
-    *("mrc_alarms", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"),
+    *("mrc_evs", "mrc_path_stats", "mrc_rxs", "mrc_srhs", "mrc_peers", "mrc_reports", "mrc_planes", "mrc_node"),
+    *("mrc_idle_timers", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"),
     "mrc_transitions",
 }
 

@@ -17,7 +17,7 @@ from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from mrcd.health import hold_down
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState, ProbeKind, Reason
-from tests.packet.cluster import ALL_PORTS, EVS, H1, H2, H5, PLANES, SLOTS, Setup
+from tests.packet.cluster import ALL_PLANES, EVS, H1, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
 from tests.packet.rig import NEVER, Bench
 from tests.packet.wires import Tap, until
@@ -86,17 +86,17 @@ def serve(bench: Bench) -> None:
 
 def arrive(bench: Bench, *evs: int, reports: int = 1) -> None:
     """As if the peer had reported and answered all that was sent on these EVs, and nothing had been lost."""
-    ledgers, sent = bench.tables.ledgers, bench.tables.evs["probe_seq"]
-    ledgers["good"][H2, list(evs)] += reports
-    ledgers["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
-    bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+    path_stats, sent = bench.tables.path_stats, bench.tables.evs["probe_seq"]
+    path_stats["good"][H2, list(evs)] += reports
+    path_stats["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
+    bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
     bench.tables.watches["unanswered"][H2] = 0
 
 
 def reply(bench: Bench, ev: int, *, tx_ns: int) -> None:
     """A reply of h2 to the newest probe on an EV, sent at `tx_ns`."""
     seq = int(bench.ev(H2, ev)["probe_seq"])
-    probe = MRCProbe(seq=seq, ports=ALL_PORTS, generation=1, tx_ns=tx_ns)
+    probe = MRCProbe(seq=seq, ports=ALL_PLANES, generation=1, tx_ns=tx_ns)
     frame = bench.arriving("h2", ev, Raw(bytes(probe)), type=PROBE_REPLY, tx_ns=tx_ns + 10**10)
     bench.pop("tc", frame, ev // SLOTS)
 
@@ -106,10 +106,10 @@ def sent(bench: Bench) -> dict[str, int]:
     return {kind: n for kind, n in bench.tables.probes_sent().items() if n}
 
 
-def fall(bench: Bench, ev: int, relapses: int = 1, reason: Reason = Reason.LOSS) -> None:
+def fall(bench: Bench, ev: int, flaps: int = 1, reason: Reason = Reason.LOSS) -> None:
     """Leave an EV, as the programs do."""
     assert bench.dataplane.steer(H2, ev, ASSUMED_BAD, reason, [GOOD, SKIP])
-    bench.ev(H2, ev)["relapses"] = relapses
+    bench.ev(H2, ev)["flaps"] = flaps
 
 
 def with_deadlines(bench: Bench) -> list[int]:
@@ -141,7 +141,7 @@ def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]
 def answered(bench: Bench) -> None:
     """All peers have answered all that was asked."""
     bench.tables.watches["unanswered"] = bench.tables.watches["pending"] = 0
-    bench.tables.rounds["settled"] = bench.tables.rounds["round"]
+    bench.tables.reports["settled"] = bench.tables.reports["report_seq"]
 
 
 def test_each_sweep_takes_the_next_evs_where_peers_are_many(bench: Bench, wires: list[Tap]) -> None:
@@ -172,12 +172,12 @@ def test_idle_probes_stay_within_the_budget(bench: Bench, wires: list[Tap]) -> N
 @pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
 def test_suspicion_overdraws_the_budget_and_idle_peers_wait(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.clock["budget"], bench.tables.clock["refilled_ns"] = -50, now()
-    bench.tables.watches["stalled"][H2] = 1
+    bench.tables.watches["timed_out"][H2] = 1
     tick(bench)
     plain, reports = asked(wires)
     assert plain == [(H2, ev) for ev in EVERY]
     assert reports == [H2]
-    assert bench.tables.watches["stalled"][H2] == 0
+    assert bench.tables.watches["timed_out"][H2] == 0
 
 
 def test_a_second_of_overdraft_is_all_that_is_owed(bench: Bench) -> None:
@@ -204,7 +204,7 @@ def test_probes_are_counted_by_kind(bench: Bench) -> None:
     before = sent(bench)
     rest(bench, H1, H5)
     fall(bench, 3)
-    bench.tables.watches["stalled"][H2] = 1
+    bench.tables.watches["timed_out"][H2] = 1
     tick(bench)
     after = sent(bench)
     grown = {k: n - before.get(k, 0) for k, n in after.items() if n != before.get(k, 0)}
@@ -235,7 +235,7 @@ def test_a_report_is_asked_for_where_a_probe_had_no_answer(bench: Bench, wires: 
         assert len(asked(wires)[0]) == EVS
         for ev in range(EVS - lost):
             reply(bench, ev, tx_ns=now())
-        bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
         tick(bench, 10)
         assert asked(wires) == ([], [H2] * lost)
 
@@ -246,14 +246,14 @@ def test_where_a_report_has_no_room_for_all_evs_it_is_asked_for_in_parts(bench: 
     bench.tables.node["idle_us"] = 3_600_000_000
     tick(bench)
     asked(wires)
-    bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+    bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
     bench.tables.watches["unanswered"][H2] = 0
     parts = []
     for _ in range(4):
         tick(bench, 10)
         frames = [Ether(f.data)[MRCProbe] for wire in wires for f in wire.frames()]
         parts += [f.first for f in frames if f.counts]
-        bench.rounds(H2)["settled"] = bench.rounds(H2)["round"]
+        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
     assert sorted(parts) == [0, abi.REPORT_EVS]
 
 
@@ -297,7 +297,7 @@ def test_probes_of_a_failed_ev_become_rarer_and_never_end(h2: Bench, wires: list
     at, elapsed = [], 0
     for _ in range(400):
         tick(h2, 10)
-        h2.rounds(H2)["settled"], h2.tables.watches["unanswered"][H2] = h2.rounds(H2)["round"], 0
+        h2.reports(H2)["settled"], h2.tables.watches["unanswered"][H2] = h2.reports(H2)["report_seq"], 0
         elapsed += 10
         at += [elapsed] * len(asked(wires)[0])
     gaps = np.diff(at).tolist()
@@ -338,7 +338,7 @@ def test_a_failed_ev_that_answers_is_probed_by_packets_as_long_as_the_longest_da
         probe = retried(h2, wires)
         assert len(probe) == longest == ETH_HLEN + IP_HLEN + probe[IPv6].plen
     arrive(h2, 5)
-    h2.ledger(H2, 5)["good"] = 0  # a report says that one was lost
+    h2.path_stats(H2, 5)["good"] = 0  # a report says that one was lost
     assert len(retried(h2, wires)) < 300
 
 
@@ -352,12 +352,12 @@ def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2: Bench, wires: list[Ta
 
 
 @pytest.mark.parametrize(
-    ("relapses", "ms"),
+    ("flaps", "ms"),
     [(0, 1000), (1, 1000), (2, 2000), (3, 4000), (6, 32_000), (7, 60_000), (8, 60_000), (255, 60_000)],
 )
-def test_a_failed_ev_returns_after_a_hold_down_that_doubles_up_to_its_cap(h2: Bench, relapses: int, ms: int) -> None:
-    assert hold_down.hold_down_ns(HEALTH, relapses) == ms * MS
-    fall(h2, 5, relapses)
+def test_a_failed_ev_returns_after_a_hold_down_that_doubles_up_to_its_cap(h2: Bench, flaps: int, ms: int) -> None:
+    assert hold_down.hold_down_ns(HEALTH, flaps) == ms * MS
+    fall(h2, 5, flaps)
     tick(h2)  # it is not known to be well until then
     arrive(h2, 5, reports=HEALTH.good_probes)
     tick(h2, ms - 100)
@@ -365,7 +365,7 @@ def test_a_failed_ev_returns_after_a_hold_down_that_doubles_up_to_its_cap(h2: Be
     tick(h2, 200)
     assert state(h2, 5) == (GOOD, Reason.HEALED)
     (event,) = (e for e in h2.events() if e["after"] == GOOD)
-    assert (event["reason"], event["trials"]) == (Reason.HEALED, HEALTH.good_probes)
+    assert (event["reason"], event["lost_bursts"]) == (Reason.HEALED, HEALTH.good_probes)
     assert h2.usable(H2) == EVERY
 
 
@@ -373,16 +373,16 @@ def test_a_failed_ev_returns_after_a_hold_down_that_doubles_up_to_its_cap(h2: Be
 def test_a_failed_ev_that_is_not_well_does_not_return(h2: Bench, what: str) -> None:
     fall(h2, 5)
     arrive(h2, 5, reports=HEALTH.good_probes - (what == "few reports"))
-    ledger = h2.ledger(H2, 5)
+    stats = h2.path_stats(H2, 5)
     for _ in range(20):
         if what == "lag":
-            ledger["lag_ns"] = now()
+            stats["lag_ns"] = now()
         elif what == "no arrival":
-            ledger["good"] = 0
+            stats["good"] = 0
         elif what == "loss":
-            ledger["loss_ns"] = now()
+            stats["loss_ns"] = now()
         elif what == "link":
-            h2.peer(H2)["ports"] = ALL_PORTS & ~0b10
+            h2.peer(H2)["plane_mask"] = ALL_PLANES & ~0b10
         elif what == "detached":
             h2.peer(H2)["status"] = abi.STATUS_DETACHED
         tick(h2, 500)
@@ -448,7 +448,7 @@ def test_a_link_that_goes_takes_its_evs_out_of_use(h2: Bench, before: EvState, w
     tick(h2)
     for ev in range(4, 8):
         h2.ev(H2, ev)["state"] = before
-    (h2.tables.node if whose == "link_down" else h2.peer(H2))["ports"] = ALL_PORTS & ~0b10
+    (h2.tables.node if whose == "link_down" else h2.peer(H2))["plane_mask"] = ALL_PLANES & ~0b10
     h2.dataplane.refresh(H2)
     tick(h2)
     assert events(h2) == [(ev, before.name, "ASSUMED_BAD", whose) for ev in range(4, 8)]
@@ -460,7 +460,7 @@ def test_a_link_that_goes_takes_its_evs_out_of_use(h2: Bench, before: EvState, w
 @pytest.mark.parametrize("before", [UNKNOWN, ASSUMED_BAD, DENIED])
 def test_a_link_is_no_news_to_an_ev_that_is_not_in_use(h2: Bench, before: EvState, wires: list[Tap]) -> None:
     h2.set_state(H2, before, *EVERY)
-    h2.tables.node["ports"] = 0
+    h2.tables.node["plane_mask"] = 0
     h2.dataplane.refresh(H2)
     live(h2, 1000)
     assert events(h2) == []
@@ -469,13 +469,13 @@ def test_a_link_is_no_news_to_an_ev_that_is_not_in_use(h2: Bench, before: EvStat
 
 def test_the_hold_down_begins_when_the_link_is_back(h2: Bench) -> None:
     tick(h2)
-    h2.peer(H2)["ports"] = ALL_PORTS & ~0b10
+    h2.peer(H2)["plane_mask"] = ALL_PLANES & ~0b10
     h2.dataplane.refresh(H2)
     tick(h2)
     live(h2, 5000)
     serve(h2)
     arrive(h2, *range(4, 8), reports=HEALTH.good_probes)
-    h2.peer(H2)["ports"] = ALL_PORTS
+    h2.peer(H2)["plane_mask"] = ALL_PLANES
     h2.dataplane.refresh(H2)
     tick(h2, HEALTH.hold_down_ms - 200)
     assert {state(h2, ev)[0] for ev in range(4, 8)} == {ASSUMED_BAD}
@@ -487,7 +487,7 @@ def test_what_a_peer_says_of_its_links_is_heeded_at_once(h2: Bench) -> None:
     r = Reporter(h2)
     tick(h2)
     rest(h2, H2)
-    r.report(ports=ALL_PORTS & ~0b10)
+    r.report(ports=ALL_PLANES & ~0b10)
     tick(h2)
     assert {state(h2, ev) for ev in range(4, 8)} == {(ASSUMED_BAD, Reason.PEER_LINK_DOWN)}
 
@@ -502,7 +502,7 @@ def neighbours(bench: Bench, wires: list[Tap], answered: Collection[int] = ()) -
     plain, reports = asked(wires)
     assert not [r for r in reports if r != H2]
     for ev in answered:
-        bench.ledger(H5, ev)["reply_seq"] = bench.ev(H5, ev)["probe_seq"]
+        bench.path_stats(H5, ev)["reply_seq"] = bench.ev(H5, ev)["probe_seq"]
 
     def judged() -> bool:
         bench.dataplane.tick()
@@ -563,8 +563,8 @@ def test_probes_that_are_sent_later_are_not_missing(h2: Bench, wires: list[Tap])
     fall(h2, 6, reason=Reason.OVERDUE)
     tick(h2)
     for ev in (6, 7):
-        h2.ledger(H5, ev)["reply_seq"] = h2.ev(H5, ev)["probe_seq"]
-    h2.ev(H5, 6)["probe_seq"] += 16  # a volley
+        h2.path_stats(H5, ev)["reply_seq"] = h2.ev(H5, ev)["probe_seq"]
+    h2.ev(H5, 6)["probe_seq"] += 16  # a probe burst
     neighbours(h2, wires)
     assert h5_state(h2, 6)[0] == GOOD
 
@@ -631,7 +631,7 @@ def test_where_destinations_do_not_name_the_switches_nothing_is_shared(h2: Bench
 
 @pytest.mark.clock
 def test_a_report_that_does_not_come_back_makes_sweeps_frequent(h2: Bench, wires: list[Tap]) -> None:
-    h2.rounds(H2)["round"], h2.rounds(H2)["asked_ns"] = 1, now() - 3 * MS
+    h2.reports(H2)["report_seq"], h2.reports(H2)["asked_ns"] = 1, now() - 3 * MS
     h2.tables.watches["due_ns"][H2] = 0
     assert tick(h2, 10) == DOUBT_S
     plain, reports = asked(wires)
@@ -657,13 +657,13 @@ def test_a_lagging_ev_is_probed_until_that_is_cleared_up(h2: Bench, wires: list[
     r.send(5, 3, arrive=0)
     r.report()
     assert with_deadlines(h2) == [5]
-    h2.tables.ledgers["probe_after_ns"][H2] = 0
+    h2.tables.path_stats["probe_after_ns"][H2] = 0
     asked(wires)
     for _ in range(5):
         answered(h2)
         tick(h2, INTERVAL_MS)
         assert asked(wires)[0] == [(H2, 5)]
-    h2.ledger(H2, 5)["lag_ns"], h2.ev(H2, 5)["state"] = 0, GOOD
+    h2.path_stats(H2, 5)["lag_ns"], h2.ev(H2, 5)["state"] = 0, GOOD
     answered(h2)
     tick(h2, INTERVAL_MS)
     assert (asked(wires)[0], with_deadlines(h2)) == ([], [])
@@ -706,7 +706,7 @@ def test_one_reply_of_any_ev_is_an_answer(h2: Bench) -> None:
 )
 def test_sweeps_in_quick_succession_are_not_silence(h2: Bench) -> None:
     for _ in range(20):
-        h2.tables.watches["stalled"][H2], h2.tables.watches["due_ns"][H2] = 1, 0
+        h2.tables.watches["timed_out"][H2], h2.tables.watches["due_ns"][H2] = 1, 0
         tick(h2)
     assert h2.tables.watches["unanswered"][H2] == 20
     assert h2.tables.watches["silent"][H2] == 0
@@ -731,7 +731,7 @@ def test_news_of_this_host_is_announced_by_one_probe(bench: Bench, wires: list[T
 def test_a_detached_host_only_tells_its_peers(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 5)
     h2.tables.node["status"] = abi.STATUS_DETACHED
-    h2.rounds(H2)["round"], h2.rounds(H2)["asked_ns"] = 1, now() - 3 * MS
+    h2.reports(H2)["report_seq"], h2.reports(H2)["asked_ns"] = 1, now() - 3 * MS
     live(h2, 100)
     assert asked(wires) == ([], [])
     h2.tables.watches["swept_ns"][H2] = h2.tables.watches["due_ns"][H2] = 0
@@ -741,7 +741,7 @@ def test_a_detached_host_only_tells_its_peers(h2: Bench, wires: list[Tap]) -> No
 
 
 def test_planes_that_have_no_link_are_not_probed(h2: Bench, wires: list[Tap]) -> None:
-    h2.tables.node["ports"] = 0b1001
+    h2.tables.node["plane_mask"] = 0b1001
     h2.tables.watches["swept_ns"][H2] = 0
     serve(h2)
     assert {ev // SLOTS for _, ev in asked(wires)[0]} == {0, PLANES - 1}

@@ -9,7 +9,7 @@ import pytest
 from scapy.layers.l2 import Dot1Q, Ether
 
 from mrcd.ctl import packets, rawsocket, sockfilter
-from mrcd.ctl.packets import ASIDE, REPLY, REQUEST, Probe
+from mrcd.ctl.packets import DIAGNOSTIC, REPLY, REQUEST, Probe
 from tests.packet.cluster import H2, nic_mac, wire_mac
 from tests.packet.rig import Bench
 
@@ -57,7 +57,7 @@ def test_what_comes_back_in_a_vlan_is_seen_at_the_nic_below(bench: Bench) -> Non
     bench.tables.planes["vlan"][1] = VLAN
     inlet, before = bench.attach_pop(1, "ipv6"), bench.counted()
     port = bench.config.cluster.udp_port
-    with rawsocket.Taps([(1, "n1")], sockfilter.ours(port, ASIDE)) as taps:
+    with rawsocket.Taps([(1, "n1")], sockfilter.ours(port, DIAGNOSTIC)) as taps:
         inlet.send(_tagged(bench, PROBES[REPLY], bench.plan.addresses[1]))
         arrivals = [a for a in taps.wait(2) if not a.outgoing]
     ((arrival, probe),) = [(a, packets.read(a.data, port)) for a in arrivals]

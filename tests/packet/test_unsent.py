@@ -85,7 +85,7 @@ def test_a_burst_counts_its_packets(bench: Bench, wires: list[Tap], stack: Sende
         stack.send(ETHERNET / BURST[0], BURST[1])
     dropped = [n - b for n, b in zip(bench.tables.unsent_packets(), before, strict=True)]
     assert dropped == [SEGMENTS] + [0] * (len(dropped) - 1)
-    assert bench.tables.ledgers["offset"][H2, :SLOTS].sum() == SEGMENTS
+    assert bench.tables.path_stats["offset"][H2, :SLOTS].sum() == SEGMENTS
 
 
 @pytest.mark.parametrize("end", ["n0", "w0"], ids=["set down", "no carrier"])

@@ -17,9 +17,9 @@ class Arrays:
     def __init__(self, peers: int, evs: int) -> None:
         self.peers = np.zeros(peers, abi.PEER)
         self.evs = np.zeros((peers, evs), abi.EV)
-        self.ledgers = np.zeros((peers, evs), abi.LEDGER)
+        self.path_stats = np.zeros((peers, evs), abi.PATH_STATS)
         self.rxs = np.zeros((peers, evs), abi.RX)
-        self.rounds = np.zeros(peers, abi.ROUNDS)
+        self.rounds = np.zeros(peers, abi.REPORTS)
         self.srhs = np.zeros(peers * evs, abi.SRH)
         self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
         self.node = np.zeros((), abi.NODE)

@@ -45,14 +45,14 @@ PATH = {
     "ce_packets": 0,
     "skips": 3,
     "weight": 1.0,
-    "relapses": 0,
+    "flaps": 0,
     "next_probe_s": None,
     "hold_down_s": None,
     "last_tx_s": 0.1,
 }
 BAD_PATH = {
     **PATH, "ev": 6, "t1": None, "state": "ASSUMED_BAD", "reason": "loss", "usable": False, "rtt_ns": 0,
-    "relapses": 2, "next_probe_s": 0.25, "hold_down_s": 1.5,
+    "flaps": 2, "next_probe_s": 0.25, "hold_down_s": 1.5,
 }  # fmt: skip
 HISTOGRAM = {
     "histogram": "detection",

@@ -1,4 +1,4 @@
-"""The programs, played over plain arrays, and a monitor of them: mrc_tick, mrc_steer, the ring buffer."""
+"""The programs, played over plain arrays, and a monitor of them: mrc_tick, mrc_set_states, the ring buffer."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ MS = 1_000_000
 
 
 class Programs:
-    """mrc_tick and mrc_steer, and the ring buffer, over the arrays."""
+    """mrc_tick and mrc_set_states, and the ring buffer, over the arrays."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
@@ -64,7 +64,7 @@ class Programs:
     def stall(self, host_id: int) -> None:
         """A flow to a peer has stopped."""
         record = np.zeros(1, abi.EVENT)
-        record["host_id"], record["ev"] = host_id, abi.EVENT_STALLED
+        record["host_id"], record["ev"] = host_id, abi.EVENT_IDLE_TIMEOUT
         self._tell(record)
 
     def _tell(self, record: NDArray[np.void]) -> None:
@@ -102,7 +102,7 @@ class Bench:
         shown = cast(pinned.Tables, self.arrays)
         install.write_peers(shown, self.plan, lambda row: None)
         self.arrays.evs["state"][self.arrays.evs["configured"] != 0] = EvState.GOOD
-        self.arrays.node["ports"] = 0b11
+        self.arrays.node["plane_mask"] = 0b11
         self.arrays.peers["heard_ns"] = 1
         self.programs = Programs(self.arrays)
         self.changed: list[int] = []

@@ -76,22 +76,22 @@ def btf() -> Btf:
 # Struct → map: what a program has no room for on its stack; nothing in it outlives a run.
 # with the object
 FORGOTTEN = {
-    "mrc_owners",
+    "mrc_dst_cache",
     "mrc_classes",
     "mrc_flowlets",
-    "mrc_beats",
-    "mrc_stalls",
+    "mrc_timers",
+    "mrc_idle_peers",
     "mrc_paces",
     "mrc_plane_losses",
-    "mrc_veils",
+    "mrc_sack_gaps",
     "mrc_acks",
     "mrc_shares",
     "mrc_fates",
     "mrc_paid",
     "mrc_shares_made",
-    "mrc_twins",
+    "mrc_dup_acks",
 }
-SCRATCH = {"mrc_ride": "mrc_rides", "mrc_scratch": "mrc_scratch", "mrc_choosing": "mrc_choosings"}
+SCRATCH = {"mrc_armed": "mrc_armed", "mrc_scratch": "mrc_scratch", "mrc_choosing": "mrc_choosings"}
 
 
 def numpy_fields(dtype: np.dtype[np.void]) -> dict[str, Field]:
@@ -118,14 +118,14 @@ def test_what_each_packet_writes_is_in_one_cache_line(dtype: np.dtype[np.void]) 
 
 def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
     assert btf.named("STRUCT").keys() == abi.STRUCTS.keys() | LAYERS.keys() | SCRATCH.keys() | {
-        "mrc_alarm",
-        "mrc_beat",
-        "mrc_stall",
+        "mrc_idle_timer",
+        "mrc_timer",
+        "mrc_idle_peer",
         "mrc_share",
         "mrc_plane_losses",
         "mrc_fate",
         "mrc_flowlet",
-        "mrc_veil",
+        "mrc_sack_gap",
     }
     assert btf.named("ENUM").keys() == ENUMS.keys() | {"mrc_type", "mrc_version"}
 
@@ -142,7 +142,7 @@ def test_maps(btf: Btf) -> None:
         if members.get("map_flags", {"nr_elems": 0})["nr_elems"] & MMAPABLE:
             mapped[var["name"]] = members["value"]["name"]
     assert mapped == {name: next(s for s, d in abi.STRUCTS.items() if d is dtype) for name, dtype in abi.MAPS.items()}
-    pinned = {"mrc_alarms", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"}
+    pinned = {"mrc_idle_timers", "mrc_rotations", "mrc_drops", "mrc_histograms", "mrc_events", "mrc_prefixes"}
     pinned |= {"mrc_transitions", "mrc_probes_sent", "mrc_unsent_packets"}
     assert names - mapped.keys() == pinned | FORGOTTEN | set(SCRATCH.values())
 
@@ -247,7 +247,7 @@ def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The constants of the header, which BTF does not show, by the host's compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
-    more = "EVENT_STALLED STATUS_DETACHED REPORT_EVS BALLAST ROUNDS REPORT_SLOTS WEIGHT_FULL BUCKETS OWNERS"
+    more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED REPORT_EVS BALLAST REPORTS REPORT_SLOTS WEIGHT_FULL BUCKETS DST_ENTRIES"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
     directory = tmp_path_factory.mktemp("constants")
     source, library = directory / "constants.c", directory / "constants.so"
@@ -274,9 +274,9 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("STATUS_DETACHED", abi.STATUS_DETACHED),
         ("REPORT_EVS", abi.REPORT_EVS),
         ("BALLAST", abi.BALLAST),
-        ("EVENT_STALLED", abi.EVENT_STALLED),
-        ("OWNERS", abi.OWNERS),
-        ("ROUNDS", abi.ROUNDS_UNDER_WAY),
+        ("EVENT_IDLE_TIMEOUT", abi.EVENT_IDLE_TIMEOUT),
+        ("DST_ENTRIES", abi.DST_ENTRIES),
+        ("REPORTS", abi.REPORTS_KEPT),
         ("REPORT_SLOTS", abi.REPORT_SLOTS),
         ("WEIGHT_FULL", abi.WEIGHT_FULL),
         ("BUCKETS", abi.BUCKETS),

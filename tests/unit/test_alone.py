@@ -42,22 +42,22 @@ def test_a_t1_dies_three_times_in_each_round_and_all_t1s_in_turn() -> None:
 
 def test_no_hold_down_is_longer_than_four_times_the_first() -> None:
     """A fall is forgotten for each minute in use (bpf/states.h); the next fault waits for the hold-down of the last."""
-    fallen: dict[tuple[int, int], tuple[int, float]] = {}  # path: relapses, in use since
+    fallen: dict[tuple[int, int], tuple[int, float]] = {}  # path: flaps, in use since
     for number in range(60):
         now = number * plan.ROUND_S
         for i, step in enumerate(plan.steps(number, P.planes, P.t1)):
             falls = []
             for path in ((plane, t1) for plane in range(P.planes) for t1 in range(P.t1)):
                 if step.kind.hits(step.place, HOSTS["h0"], HOSTS["h2"], *path):
-                    relapses, since = fallen.get(path, (0, now))
+                    flaps, since = fallen.get(path, (0, now))
                     forgotten = int((now - since) * 1000 / HEALTH.hold_down_max_ms)
-                    falls.append((path, max(0, relapses - forgotten) + 1))
-            worst = max(relapses for _, relapses in falls)
+                    falls.append((path, max(0, flaps - forgotten) + 1))
+            worst = max(flaps for _, flaps in falls)
             assert worst <= 3, (number, step.target)
             if 1 <= i <= 3:
                 assert worst == i  # the T1 that dies three times
-            for path, relapses in falls:
-                fallen[path] = relapses, now + 2.5 + 2 ** (relapses - 1)
+            for path, flaps in falls:
+                fallen[path] = flaps, now + 2.5 + 2 ** (flaps - 1)
             now += 4.8 + 2 ** (worst - 1)
         assert now <= (number + 1) * plan.ROUND_S + 1
 

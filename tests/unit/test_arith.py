@@ -24,11 +24,11 @@ __u32 wrapped_slot(const __u64 *u, __u32 first, __u32 slots, __u32 from) { retur
 __u32 wrapped_lost(__u32 before, __s32 least, __s32 most) { return known_lost(before, least, most); }
 __u32 wrapped_bucket(__u64 value) { return bucket_of(value); }
 __u32 wrapped_grown(__u16 now, __u16 before) { return grown16(now, before); }
-__u32 wrapped_owner(const __u32 *address) { return owner_slot(address); }
+__u32 wrapped_destination(const __u32 *address) { return dst_slot(address); }
 __u32 wrapped_pace(const __u64 *wait, const __u64 *burst) { return in_pace(wait, burst); }
 __u32 wrapped_smoothed(__u32 pace, __u32 packets, __u64 ns) { return smoothed_pace(pace, packets, ns); }
 __u64 wrapped_window(__u64 window, __u32 late, __u32 least) { return arrival_window(window, late, least); }
-__u64 wrapped_hold(__u32 relapses, __u32 first, __u32 most) { return hold_down_ns(relapses, first, most); }
+__u64 wrapped_hold(__u32 flaps, __u32 first, __u32 most) { return hold_down_ns(flaps, first, most); }
 __u32 wrapped_ramp(__u64 elapsed, __u64 ramp) { return ramp_weight(elapsed, ramp); }
 __u64 wrapped_backoff(__u32 unanswered, __u32 first, __u32 most) { return backoff_ns(unanswered, first, most); }
 int wrapped_aged(__u64 now, __u64 then, __u64 age) { return aged(now, then, age); }
@@ -61,7 +61,7 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_hold.argtypes, lib.wrapped_hold.restype = [u32, u32, u32], u64
     lib.wrapped_ramp.argtypes, lib.wrapped_ramp.restype = [u64, u64], u32
     lib.wrapped_backoff.argtypes, lib.wrapped_backoff.restype = [u32, u32, u32], u64
-    lib.wrapped_owner.argtypes, lib.wrapped_owner.restype = [ctypes.c_char_p], u32
+    lib.wrapped_destination.argtypes, lib.wrapped_destination.restype = [ctypes.c_char_p], u32
     return lib
 
 
@@ -71,13 +71,13 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.mark.parametrize("network", ["::ffff:10.99.0.0", "fd00:99::"])
 def test_the_addresses_of_4096_hosts_have_slots_of_their_own(arith: ctypes.CDLL, network: str) -> None:
     first = int(IPv6Address(network))
-    slots = {arith.wrapped_owner(IPv6Address(first + i).packed) for i in range(4096)}
+    slots = {arith.wrapped_destination(IPv6Address(first + i).packed) for i in range(4096)}
     assert slots == set(range(4096))
 
 
 def test_networks_of_many_hosts_do_not_share_slots(arith: ctypes.CDLL) -> None:
     """One address in each of 1,024 networks: few of them meet another."""
-    slots = {arith.wrapped_owner(IPv6Address(f"fd00:100:{i:x}::1").packed) for i in range(1024)}
+    slots = {arith.wrapped_destination(IPv6Address(f"fd00:100:{i:x}::1").packed) for i in range(1024)}
     assert len(slots) > 800
 
 
@@ -302,7 +302,7 @@ MS, US = 1_000_000, 1000
 
 
 @pytest.mark.parametrize(
-    ("relapses", "first_ms", "most_ms", "held_ms"),
+    ("flaps", "first_ms", "most_ms", "held_ms"),
     [
         (0, 1000, 60_000, 1000),
         (1, 1000, 60_000, 1000),
@@ -316,9 +316,9 @@ MS, US = 1_000_000, 1000
     ],
 )
 def test_a_hold_down_doubles_up_to_a_cap(
-    arith: ctypes.CDLL, relapses: int, first_ms: int, most_ms: int, held_ms: int
+    arith: ctypes.CDLL, flaps: int, first_ms: int, most_ms: int, held_ms: int
 ) -> None:
-    assert arith.wrapped_hold(relapses, first_ms, most_ms) == held_ms * MS
+    assert arith.wrapped_hold(flaps, first_ms, most_ms) == held_ms * MS
 
 
 @pytest.mark.parametrize(("first_ms", "most_ms"), [(1, 1), (1, 3_600_000), (1000, 60_000), (999, 123_456)])

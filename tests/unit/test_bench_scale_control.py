@@ -14,7 +14,7 @@ HEADERS = 94
 
 def reading(push_ns: int = 1000, probes: int = 1000) -> control.Reading:
     """Of a second: 100,000 packets of 1,000 bytes in bursts of eight."""
-    runs = {"mrc_tick": Runs(10**7, 50), "mrc_beat": Runs(10**6, 1000), "mrc_pop": Runs(2 * 10**6, probes)}
+    runs = {"mrc_tick": Runs(10**7, 50), "mrc_timer": Runs(10**6, 1000), "mrc_pop": Runs(2 * 10**6, probes)}
     runs["mrc_push"] = Runs(12_500 * push_ns, 12_500)
     kinds = {"traffic": probes - 100, "suspicion": 0, "retry": 0, "idle": 100}
     return control.Reading(1.0, 100_000, 10**8, kinds, Seen(12_500, 100_000, 10**8, probes, probes * 500), runs)
@@ -35,7 +35,7 @@ def test_shares_are_of_the_windows_in_which_probes_ride() -> None:
     assert found["replies_per_s"] == 1000
     assert found["requests_per_s"] == {"traffic": 900, "suspicion": 0, "retry": 0, "idle": 100}
     assert found["cpu_ratio"] == pytest.approx(
-        {"mrc_tick": 0.01, "mrc_beat": 0.001, "mrc_pop": 0.002, "mrc_push": 12_500 * 200 / 1e9}
+        {"mrc_tick": 0.01, "mrc_timer": 0.001, "mrc_pop": 0.002, "mrc_push": 12_500 * 200 / 1e9}
     )
 
 

@@ -37,9 +37,9 @@ def daemon() -> Daemon:
     found.nics = Nics(found.plan, found, found.told, found.told)  # it does nothing but count carriers here
     found.nics.ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
     found.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
-    found.tables.node["ports"] = 0b111
+    found.tables.node["plane_mask"] = 0b111
     found._forwards_by = found.tables
-    found.monitor = SimpleNamespace(announce=lambda: found.told.append(int(found.tables.node["ports"])))
+    found.monitor = SimpleNamespace(announce=lambda: found.told.append(int(found.tables.node["plane_mask"])))
     assert isinstance(found, Daemon)
     return found
 
@@ -47,26 +47,26 @@ def daemon() -> Daemon:
 def test_the_plane_is_left_and_then_the_peers_are_told_once(daemon: Any) -> None:
     daemon._lose(4)
     daemon._lose(4)
-    assert int(daemon.tables.node["ports"]) == 0b110
+    assert int(daemon.tables.node["plane_mask"]) == 0b110
     assert daemon.told == [0b110]
     assert daemon._left == 0b001  # the reconciliation that follows makes events of it
 
 
 def test_a_nic_takes_the_planes_of_its_vlans_along(daemon: Any) -> None:
     daemon._lose(5)
-    assert int(daemon.tables.node["ports"]) == 0b001
+    assert int(daemon.tables.node["plane_mask"]) == 0b001
     assert daemon._left == 0b110
 
 
 @pytest.mark.parametrize("other", [1, 77])
 def test_other_links_are_no_planes(daemon: Any, other: int) -> None:
     daemon._lose(other)
-    assert int(daemon.tables.node["ports"]) == 0b111
+    assert int(daemon.tables.node["plane_mask"]) == 0b111
     assert not daemon.told
 
 
 def test_a_plane_that_is_down_already_is_no_news(daemon: Any) -> None:
-    daemon.tables.node["ports"] = 0b110
+    daemon.tables.node["plane_mask"] = 0b110
     daemon._lose(4)
     assert not daemon.told
     assert daemon._left == 0
@@ -75,7 +75,7 @@ def test_a_plane_that_is_down_already_is_no_news(daemon: Any) -> None:
 def test_a_plane_that_is_back_before_links_are_looked_at_is_used_and_told_again(daemon: Any) -> None:
     daemon._lose(4)  # programs that work out usable EVs now leave this plane out
     asyncio.run(daemon._use_ports(0b111))
-    assert int(daemon.tables.node["ports"]) == 0b111
+    assert int(daemon.tables.node["plane_mask"]) == 0b111
     assert daemon.told == [0b110, 0b111]
     assert daemon.refreshed == [7]
     asyncio.run(daemon._use_ports(0b111))
@@ -109,7 +109,7 @@ def test_a_plane_that_is_lost_while_new_tables_are_filled_is_left_in_both(daemon
     """What is attached forwards by the old ones until the new plan is in force."""
     daemon._forwards_by = SimpleNamespace(node=daemon.tables.node.copy())
     daemon._lose(4)
-    assert [int(t.node["ports"]) for t in (daemon.tables, daemon._forwards_by)] == [0b110, 0b110]
+    assert [int(t.node["plane_mask"]) for t in (daemon.tables, daemon._forwards_by)] == [0b110, 0b110]
 
 
 FIRST_HOP, MAC = "fe80::1", "02:00:00:00:00:05"

@@ -96,7 +96,7 @@ LIMITS = [
     ("overlay", "reordering", 3, 10_000),
     ("overlay", "burst_bytes", 2048, 65_535),
     ("overlay", "flowlet_us", 1, 1_000_000),
-    ("overlay", "twin_us", 0, 1_000_000),
+    ("overlay", "dup_ack_us", 0, 1_000_000),
 ]
 
 

@@ -68,7 +68,7 @@ def test_data() -> None:
 
 
 def test_a_report() -> None:
-    doc = document(packet(REPORT, type=PROBE_REPLY, flags=wire.ASIDE), host_id=1, names={})
+    doc = document(packet(REPORT, type=PROBE_REPLY, flags=wire.DIAGNOSTIC), host_id=1, names={})
     assert (doc["direction"], doc["sender_name"], doc["flags"]) == ("in", None, ["aside"])
     assert doc["probe"]["report"] == [
         {"ev": 2, "packets": 77, "probes": 4, "ce": 0},

@@ -14,7 +14,7 @@ from mrcd.fabric.topology import plan
 from mrcd.versions import SCHEMA_VERSION
 from tests.cluster_files import host
 from tests.unit.canned_daemon import Daemon
-from tests.unit.test_diff import H3, TEXT
+from tests.unit.test_config_diff import H3, TEXT
 
 SETTING = ("overdue_ms = 10", "overdue_ms = 12")
 

@@ -41,7 +41,7 @@ def built(steering: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> 
         size=size, room=room,
     )  # fmt: skip
     content = MRCProbe(seq=probe.seq, round=probe.token, tx_ns=probe.ns)
-    fields = {"type": probe.kind, "seq": probe.seq, "tx_ns": probe.ns, "flags": wire.ASIDE}
+    fields = {"type": probe.kind, "seq": probe.seq, "tx_ns": probe.ns, "flags": wire.DIAGNOSTIC}
     least = bytes(wire.outer(p, path, content, smac=SMAC, dmac=DMAC, mrc=fields))
     padding = bytes(max(room, size - (len(least) - 14)))
     return mine, wire.outer(p, path, content / Raw(padding), smac=SMAC, dmac=DMAC, mrc=fields)
@@ -58,8 +58,8 @@ def test_the_numbers_are_those_of_the_abi() -> None:
         abi.SRH_MAX,
     )
     assert (packets.REQUEST, packets.REPLY) == (wire.PROBE_REQUEST, wire.PROBE_REPLY)
-    assert (packets.ASIDE, packets.HOP_LIMIT) == (wire.ASIDE, wire.HOP_LIMIT)
-    assert MRC(flags=packets.ASIDE).flags == "aside"
+    assert (packets.DIAGNOSTIC, packets.HOP_LIMIT) == (wire.DIAGNOSTIC, wire.HOP_LIMIT)
+    assert MRC(flags=packets.DIAGNOSTIC).flags == "aside"
 
 
 @pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
@@ -84,8 +84,8 @@ def test_what_is_not_a_tools_is_not_read() -> None:
     path = p.peers[0].evs[3]
     others = [
         wire.outer(p, path, MRCProbe(seq=1), smac=SMAC, dmac=DMAC),  # mrcd's own
-        wire.outer(p, path, Raw(bytes(100)), smac=SMAC, dmac=DMAC, mrc={"flags": wire.ASIDE}),  # data
-        wire.outer(p, path, MRCProbe(seq=1), smac=SMAC, dmac=DMAC, mrc={"flags": wire.ASIDE, "version": 1}),
+        wire.outer(p, path, Raw(bytes(100)), smac=SMAC, dmac=DMAC, mrc={"flags": wire.DIAGNOSTIC}),  # data
+        wire.outer(p, path, MRCProbe(seq=1), smac=SMAC, dmac=DMAC, mrc={"flags": wire.DIAGNOSTIC, "version": 1}),
     ]
     assert [packets.read(bytes(o), 4797) for o in others] == [None] * 3
 
@@ -131,7 +131,7 @@ def test_ours_pass(steering: str, tag: bool, aside: bool) -> None:
     if tag:
         theirs = ETHER / Dot1Q(vlan=7) / theirs[IPv6]
     assert passes(sockfilter.ours(4797), bytes(theirs))
-    assert passes(sockfilter.ours(4797, wire.ASIDE), bytes(theirs)) is aside
+    assert passes(sockfilter.ours(4797, wire.DIAGNOSTIC), bytes(theirs)) is aside
 
 
 def test_as_much_as_is_to_be_kept() -> None:

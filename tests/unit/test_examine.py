@@ -63,7 +63,7 @@ HOOKS = {
     (4, "egress"): ["mrc_push"],
     (5, "egress"): ["mrc_probe"],
     (5, "ingress"): ["mrc_push"],  # what mrc0 has cut of tunnels
-    (4, "ingress"): ["mrc_beat"],
+    (4, "ingress"): ["mrc_timer"],
 }
 
 
@@ -318,7 +318,7 @@ def test_packet_granularity_pushes_elsewhere() -> None:
         (3, "ingress"): ["mrc_pop"],
         (5, "ingress"): ["mrc_push"],
         (5, "egress"): ["mrc_probe"],
-        (4, "ingress"): ["mrc_beat"],
+        (4, "ingress"): ["mrc_timer"],
     }
     context = replace(WELL, machine=machine_with(hooks=places), site=replace(SITE, granularity="packet"))
     assert outcome("hooks.ours", context).status == "PASS"

@@ -85,10 +85,10 @@ def test_cluster_file_says_what_was_asked_for() -> None:
 
 def test_settings_of_health_and_overlay_reach_the_cluster_file() -> None:
     settings = dict(map(parse_setting, ("hold_down_ms=150", "loss_ratio=0.1")))
-    parameters = Parameters(health=settings, overlay={"twin_us": 0}, rate_bits_per_s=1_000_000_000)
+    parameters = Parameters(health=settings, overlay={"dup_ack_us": 0}, rate_bits_per_s=1_000_000_000)
     found = build("x", parameters).config
     assert (found.health.hold_down_ms, found.health.loss_ratio) == (150, 0.1)
-    assert (found.overlay.twin_us, found.overlay.burst_bytes) == (0, 65_535)
+    assert (found.overlay.dup_ack_us, found.overlay.burst_bytes) == (0, 65_535)
     assert Parameters.from_json(parameters.as_json()) == parameters
     assert "[health]" not in build("x", Parameters()).toml
     for wrong in ("hold_down_ms", "hold_down_ms=soon"):

@@ -87,7 +87,7 @@ def test_a_first_plan_is_written_whole() -> None:
     p = plan()
     assert write(t, p) == [1, 2]
     assert t.peers["configured"].tolist() == [0, 1, 1]
-    assert t.peers["ports"].tolist() == [0, 0xFFFF, 0xFFFF]  # until they say otherwise
+    assert t.peers["plane_mask"].tolist() == [0, 0xFFFF, 0xFFFF]  # until they say otherwise
     for peer in p.peers:
         for plane in range(2):
             assert t.peers[peer.host.id]["address"][plane].tobytes() == peer.addresses[plane].packed
@@ -129,13 +129,13 @@ def live(t: Arrays) -> None:
     configured, here = t.evs["configured"] != 0, t.peers["configured"] != 0
     for field in ("probe_seq", "state_since_ns", "tx_packets", "tx_bytes", "last_tx_ns"):
         t.evs[field][configured] = 7
-    for field, value in (("state", EvState.DENIED), ("reason", Reason.ADMIN), ("relapses", 3)):
+    for field, value in (("state", EvState.DENIED), ("reason", Reason.ADMIN), ("flaps", 3)):
         t.evs[field][configured] = value
-    for field in abi.LEDGER.names or ():
-        t.ledgers[field][configured] = 6
+    for field in abi.PATH_STATS.names or ():
+        t.path_stats[field][configured] = 6
     for field in ("packets", "bytes", "ce", "probes"):
         t.rxs[field][here] = 9
-    for field in ("generation", "ports", "status", "heard_ns", "ports_ns", "wanted"):
+    for field in ("generation", "ports", "status", "heard_ns", "plane_mask_ns", "wanted"):
         t.peers[field][here] = 5
     t.peers["usable"][here] = 0xFF
     t.rounds["round"][here] = 4
@@ -144,7 +144,7 @@ def live(t: Arrays) -> None:
 
 
 def snapshot(t: Arrays) -> list[bytes]:
-    return [a.tobytes() for a in (t.peers, t.evs, t.ledgers, t.rxs, t.rounds, t.watches, t.srhs, t.node)]
+    return [a.tobytes() for a in (t.peers, t.evs, t.path_stats, t.rxs, t.rounds, t.watches, t.srhs, t.node)]
 
 
 @pytest.mark.parametrize("settings", ["", 'steering = "srh"', 'steering = "ecmp"'])
@@ -173,7 +173,7 @@ def test_a_peer_that_is_gone_leaves_nothing() -> None:
     write(t, plan())
     live(t)
     assert write(t, plan(hosts="h0:0:0 h1:0:1")) == []
-    for table in (t.peers, t.evs, t.ledgers, t.rounds, t.watches):
+    for table in (t.peers, t.evs, t.path_stats, t.rounds, t.watches):
         assert not any(table[2].tobytes())
     assert (t.evs[1, 0]["tx_packets"], t.watches[1]["unanswered"]) == (7, 3)
 
@@ -188,10 +188,10 @@ def test_a_host_that_takes_over_the_id_of_another_takes_none_of_its_counters() -
     assert t.peers[2]["address"][1].tobytes() == moved.peers[1].addresses[1].packed
     for ev in (0, 1, 4, 5):
         record = t.evs[2, ev]
-        assert (record["configured"], record["state"], record["relapses"]) == (1, EvState.UNKNOWN, 0)
+        assert (record["configured"], record["state"], record["flaps"]) == (1, EvState.UNKNOWN, 0)
         assert not any(int(record[f]) for f in ("tx_packets", "probe_seq", "last_tx_ns"))
-        assert not any(t.ledgers[2, ev].tobytes())
-    assert (t.evs[1, 0]["tx_packets"], t.ledgers[1, 0]["judged"]) == (7, 6)
+        assert not any(t.path_stats[2, ev].tobytes())
+    assert (t.evs[1, 0]["tx_packets"], t.path_stats[1, 0]["judged"]) == (7, 6)
 
 
 def test_a_path_that_is_another_begins_anew_and_the_others_go_on() -> None:
@@ -212,7 +212,7 @@ def test_a_path_that_is_gone_is_not_configured() -> None:
     assert np.flatnonzero(t.evs[2]["configured"]).tolist() == [4]
     for ev in (0, 1, 5):
         assert not any(t.evs[2, ev].tobytes())
-        assert not any(t.ledgers[2, ev].tobytes())
+        assert not any(t.path_stats[2, ev].tobytes())
 
 
 def test_a_path_leaves_the_rotation_before_it_is_forgotten() -> None:
@@ -388,7 +388,7 @@ def test_another_host_with_the_same_id_and_paths_is_not_known() -> None:
     install.write_peers(cast(pinned.Tables, t), p, lambda row: None, {1})
     fresh = Arrays(3, 8)
     write(fresh, p)
-    for name in ("peers", "evs", "ledgers", "rounds", "watches"):
+    for name in ("peers", "evs", "path_stats", "rounds", "watches"):
         assert getattr(t, name)[1].tobytes() == getattr(fresh, name)[1].tobytes()
     assert t.peers["heard_ns"][2] == 5
     assert t.evs["state"][2, 0] == EvState.DENIED

@@ -40,7 +40,7 @@ class Host(Arrays):
         shown = cast(pinned.Tables, self)
         install.write_peers(shown, self.plan, lambda row: None)
         self.evs["state"][self.evs["configured"] != 0] = EvState.GOOD
-        for table, fields in ((self.evs, SENT), (self.ledgers, ARRIVED), (self.rxs, RECEIVED)):
+        for table, fields in ((self.evs, SENT), (self.path_stats, ARRIVED), (self.rxs, RECEIVED)):
             for name, value in fields.items():
                 table[name][1, 5] = value
         self.view = documents.View(shown, self.plan, [], Path("/nowhere"))
@@ -125,7 +125,7 @@ def test_only_evs_that_are_not_good_have_series(host: Host) -> None:
     label = 'ev="5",peer="h1",plane="1",reason="loss",state="ASSUMED_BAD"'
     assert name == f"mrc_ev_state_timestamp_seconds{{{label}}}"
     assert series[name] == pytest.approx(time.time() - 60, abs=2)
-    host.evs["state"][1, 5], host.ledgers["lag_ns"][1, 5] = EvState.SKIP, time.monotonic_ns() - 5 * S
+    host.evs["state"][1, 5], host.path_stats["lag_ns"][1, 5] = EvState.SKIP, time.monotonic_ns() - 5 * S
     (since,) = (v for k, v in host.scrape().items() if 'state="SKIP"' in k and 'ev="5"' in k)
     assert since == pytest.approx(time.time() - 5, abs=2)
 
@@ -148,14 +148,14 @@ def test_all_evs_on_request() -> None:
 
 def test_flapping_is_forgotten_as_the_programs_forget(host: Host) -> None:
     now = time.monotonic_ns()
-    for ev, state, relapses, ago_s in (
+    for ev, state, flaps, ago_s in (
         (0, EvState.GOOD, 3, 10),  # hold_down_max_ms, 60 s, has not passed
         (1, EvState.GOOD, 3, 70),
         (2, EvState.GOOD, 4, 70),
         (3, EvState.ASSUMED_BAD, 3, 700),  # was not well meanwhile
         (4, EvState.GOOD, 2, 1),
     ):
-        host.evs["state"][1, ev], host.evs["relapses"][1, ev] = state, relapses
+        host.evs["state"][1, ev], host.evs["flaps"][1, ev] = state, flaps
         host.evs["state_since_ns"][1, ev] = now - ago_s * S
     assert host.scrape()["mrc_evs_flapping"] == 3
 

@@ -28,7 +28,7 @@ def test_transitions_are_told_with_their_evidence() -> None:
 def test_a_return_is_told_with_its_probes_and_its_hold_down() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
-    b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, trials=23, relapses=3)
+    b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, trials=23, flaps=3)
     b.monitor.listen()
     event = b.said()[-1]
     assert (event["from"], event["to"], event["reason"]) == ("ASSUMED_BAD", "GOOD", "healed")
@@ -81,8 +81,8 @@ def test_events_that_were_lost_before_the_daemon_came_are_not_told() -> None:
 def lose_on(b: Bench, ev: int) -> None:
     """A second of traffic to h1 that loses 1 % on one EV, with looks."""
     for _ in range(20):
-        b.arrays.ledgers["judged"][1] += 100
-        b.arrays.ledgers["deficit"][1, ev] += 1
+        b.arrays.path_stats["judged"][1] += 100
+        b.arrays.path_stats["deficit"][1, ev] += 1
         b.arrays.rounds["judged"][1] += 800
         b.arrays.rounds["lossy"][1] += 1
         b.look(50)
@@ -332,7 +332,7 @@ def test_what_was_known_of_peers_is_known_under_another_plan() -> None:
 
 def test_each_kind_of_look_has_its_own_interval() -> None:
     b = Bench()
-    b.arrays.peers["ports"][1] = 0b01
+    b.arrays.peers["plane_mask"][1] = 0b01
     b.look(50)
     count = len(b.said("peer"))
     b.look(50)

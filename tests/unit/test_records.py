@@ -29,7 +29,7 @@ def test_an_ev() -> None:
 
 
 def test_a_ledger() -> None:
-    record = np.zeros(1, abi.LEDGER)[0]
+    record = np.zeros(1, abi.PATH_STATS)[0]
     record["probe_after_ns"], record["skips"] = NOW + 500_000_000, 7
     found = shown(record)
     assert (found["probe_after_ns"][1], found["skips"]) == ("in 0.500 s", (7, ""))

@@ -26,7 +26,7 @@ from tests.unit.arrays import TEXT, Arrays
 S = 10**9
 
 
-SENT = {"state": EvState.GOOD, "reason": Reason.HEALED, "skip_reason": Reason.CONGESTED, "relapses": 3}
+SENT = {"state": EvState.GOOD, "reason": Reason.HEALED, "skip_reason": Reason.CONGESTED, "flaps": 3}
 SENT |= {"tx_packets": 1000, "tx_bytes": 99_000, "probe_seq": 40}
 ARRIVED = {"judged": 900, "lost_before": 5, "deficit": 4, "rtt_ns": 30_000, "replies": 39, "rx_ce": 6, "skips": 7}
 
@@ -42,7 +42,7 @@ class Host(Arrays):
         self.now = time.monotonic_ns()
         for table, fields in (
             (self.evs, SENT),
-            (self.ledgers, ARRIVED),
+            (self.path_stats, ARRIVED),
         ):
             for name, value in fields.items():
                 table[name][1, 5] = value
@@ -50,7 +50,7 @@ class Host(Arrays):
     def path(self, **fields: int) -> dict[str, Any]:
         """The document of EV 5 to h1, after its record was given other values."""
         for name, value in fields.items():
-            table = self.evs if name in abi.EV.names else self.ledgers  # type: ignore[operator]
+            table = self.evs if name in abi.EV.names else self.path_stats  # type: ignore[operator]
             table[name][1, 5] = value
         return next(p for p in self.view.paths() if (p["peer"], p["ev"]) == ("h1", 5))
 
@@ -58,22 +58,22 @@ class Host(Arrays):
 def test_a_path_s_packets() -> None:
     p = Host().path()
     assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["loss_ratio"]) == (1000, 891, 9, 0.01)
-    assert (p["rtt_ns"], p["ce_packets"], p["skips"], p["relapses"]) == (30_000, 6, 7, 3)
+    assert (p["rtt_ns"], p["ce_packets"], p["skips"], p["flaps"]) == (30_000, 6, 7, 3)
     assert (p["last_tx_s"], p["since_s"]) == (None, None)
 
 
 def test_since_when_an_ev_is_passed_over_is_not_when_its_last_event_was() -> None:
     host = Host()
-    host.ledgers["lag_ns"][1, 5] = host.now - 2 * S
+    host.path_stats["lag_ns"][1, 5] = host.now - 2 * S
     known = {"state_since_ns": host.now - 90 * S}
     for state, ago_s in ((EvState.GOOD, 90), (EvState.SKIP, 2), (EvState.DENIED, 90)):
         assert host.path(state=state, **known)["since_s"] == pytest.approx(ago_s, abs=1)
-    host.ledgers["lag_ns"][1, 5] = 0  # a congested one
+    host.path_stats["lag_ns"][1, 5] = 0  # a congested one
     assert host.path(state=EvState.SKIP)["since_s"] is None
 
 
 @pytest.mark.parametrize(
-    ("before", "strangers"),
+    ("before", "replaced_hosts"),
     [
         ({}, set()),  # nothing is known
         ({0: "h0", 1: "h1", 2: "h2", 3: "h3"}, set()),
@@ -83,8 +83,8 @@ def test_since_when_an_ev_is_passed_over_is_not_when_its_last_event_was() -> Non
         ({0: "h0", 1: "h1", 2: "h2", 9: "old"}, {3}),
     ],
 )
-def test_who_is_a_stranger(before: dict[int, str], strangers: set[int]) -> None:
-    assert view.strangers(before, Host().plan) == strangers
+def test_who_is_a_stranger(before: dict[int, str], replaced_hosts: set[int]) -> None:
+    assert view.replaced_hosts(before, Host().plan) == replaced_hosts
 
 
 def test_a_peer_that_does_not_exist_is_said_to_not_exist() -> None:
@@ -130,7 +130,7 @@ def test_the_hold_down_that_is_left() -> None:
     h = Host()
     known = {"state_since_ns": h.now - 60 * S, "loss_ns": h.now - S, "good": 4}
     assert h.path(**known)["hold_down_s"] is None  # in use
-    assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == pytest.approx(3, abs=0.5)  # the third relapse: 4 s
+    assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == pytest.approx(3, abs=0.5)  # the third flap: 4 s
     assert h.path(loss_ns=h.now - 60 * S)["hold_down_s"] == 0
     assert h.path(state_since_ns=h.now - 2 * S)["hold_down_s"] == pytest.approx(2, abs=0.5)
     for unwell in ({"good": 0}, {"good": 4, "lag_ns": h.now}):
@@ -161,25 +161,25 @@ def test_a_peer_sums_up_its_evs() -> None:
 def test_peers_sum_up_what_is_configured() -> None:
     """Against sums EV by EV, of tables full of anything."""
     h, random = Host(), np.random.default_rng(4)
-    for table in (h.evs, h.ledgers):
+    for table in (h.evs, h.path_stats):
         for name in table.dtype.names or ():
             if table.dtype[name].kind == "u" and name not in ("configured", "state"):
                 table[name] = random.integers(0, 1 << min(40, 8 * table.dtype[name].itemsize), table[name].shape)
     h.evs["state"] = random.integers(0, len(EvState), h.evs.shape)
     h.evs["configured"] &= random.integers(0, 2, h.evs.shape, np.uint8)
     h.evs["configured"][2] = 0
-    h.ledgers["replies"] *= random.integers(0, 2, h.ledgers.shape, np.uint32)
-    h.peers["ports"][1:], h.peers["usable"][:, 0], h.peers["heard_ns"][3] = (1, 2, 3), 0xA5, h.now
+    h.path_stats["replies"] *= random.integers(0, 2, h.path_stats.shape, np.uint32)
+    h.peers["plane_mask"][1:], h.peers["usable"][:, 0], h.peers["heard_ns"][3] = (1, 2, 3), 0xA5, h.now
     found = {p["host_id"]: p for p in h.view.peers()}
     assert json.loads(json.dumps(list(found.values()))) == list(found.values())
     assert [found[i]["ports"] for i in (1, 2, 3)] == [[0], [1], [0, 1]]
     assert [(found[i]["reachable"], found[i]["status"]) for i in (2, 3)] == [(False, "unknown"), (True, "attached")]
     for row, p in found.items():
         there = [ev for ev in range(8) if h.evs["configured"][row, ev]]
-        evs, ledgers = ([table[row, ev] for ev in there] for table in (h.evs, h.ledgers))
-        sent = [int(ledger["judged"]) for ledger in ledgers]
-        lost = [min(int(x["lost_before"]) + int(x["deficit"]), n) for x, n in zip(ledgers, sent, strict=True)]
-        rtts = [int(ledger["rtt_ns"]) for ledger in ledgers if ledger["replies"]]
+        evs, path_stats = ([table[row, ev] for ev in there] for table in (h.evs, h.path_stats))
+        sent = [int(stats["judged"]) for stats in path_stats]
+        lost = [min(int(x["lost_before"]) + int(x["deficit"]), n) for x, n in zip(path_stats, sent, strict=True)]
+        rtts = [int(stats["rtt_ns"]) for stats in path_stats if stats["replies"]]
         assert p["states"] == dict(Counter(EvState(int(e["state"])).name for e in evs))
         for name in ("tx_packets", "tx_bytes"):
             assert p[name] == sum(int(e[name]) for e in evs)
@@ -192,7 +192,7 @@ def test_peers_sum_up_what_is_configured() -> None:
 def test_more_lost_than_judged_cannot_be() -> None:
     """Read while the programs write."""
     h = Host()
-    h.ledgers["judged"][1, 5] = 3
+    h.path_stats["judged"][1, 5] = 3
     assert (h.path()["lost_packets"], h.path()["rx_packets"]) == (3, 0)
 
 

@@ -211,7 +211,7 @@ def first_hop(c: Context) -> Outcome:
 
 # ---- programs ---------------------------------------------------------------------------------
 
-OURS = ("mrc_push", "mrc_probe", "mrc_beat", "mrc_pop", "mrc_pop_xdp")
+OURS = ("mrc_push", "mrc_probe", "mrc_timer", "mrc_pop", "mrc_pop_xdp")
 
 
 def _points(c: Context) -> list[tuple[str, int, str, str]]:
@@ -228,7 +228,7 @@ def _points(c: Context) -> list[tuple[str, int, str, str]]:
     own = [
         (site.overlay + "p", "ingress", "mrc_push"),
         (site.overlay + "p", "egress", "mrc_probe"),
-        (site.overlay + "b", "ingress", "mrc_beat"),
+        (site.overlay + "b", "ingress", "mrc_timer"),
     ]
     if site.granularity == "burst":
         own.append((site.overlay, "egress", "mrc_push"))
@@ -281,4 +281,4 @@ def ours(c: Context) -> Outcome:
     ]
     if missing:
         return fail(f"gone: {some(missing)}", "systemctl restart mrcd")
-    return passed("mrc_push, mrc_probe, mrc_beat and mrc_pop are where they belong")
+    return passed("mrc_push, mrc_probe, mrc_timer and mrc_pop are where they belong")

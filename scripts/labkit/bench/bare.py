@@ -111,7 +111,7 @@ class Bare:
             plane["smac"], plane["dmac"] = _octets(_OUR_MAC.format(p)), _octets(_WIRE_MAC.format(p))
             plane["address"] = np.frombuffer(self.plan.addresses[p].packed, np.uint8)
             plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
-        self.tables.node["ports"] = (1 << PLANES) - 1
+        self.tables.node["plane_mask"] = (1 << PLANES) - 1
         self.tables.node["overlay_ifindex"] = self.ifindex["m0"]
         last = self.hosts - 1
         install.write_peers(self.tables, self.plan, self.dataplane.refresh)

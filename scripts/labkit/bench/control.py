@@ -1,7 +1,7 @@
 """Counts the control packets of some hosts: probe requests by kind and replies, beside their data.
 
-All counts are the programs' own, over all peers of these hosts. The second copy of an acknowledgement (bpf/twin.h) is a
-data packet to them; how many there were is told beside it.
+The programs count all of it, over all peers of these hosts. A duplicate ACK (bpf/dup_ack.h) is a data packet to them;
+their number is given beside it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,17 +76,17 @@ def _read(tables: Tables) -> Sent:
         data_packets=int(tables.evs["tx_packets"].sum()),
         data_bytes=int(tables.evs["tx_bytes"].sum()),
         requests=tuple(tables.probes_sent()[k] for k in _KINDS),
-        reports=int(tables.rounds["round"].sum(dtype="u8")),
-        replies=int(tables.ledgers["replies"].sum(dtype="u8")),
-        duplicates=int(tables.peers["twins"].sum(dtype="u8")),
+        reports=int(tables.reports["round"].sum(dtype="u8")),
+        replies=int(tables.path_stats["replies"].sum(dtype="u8")),
+        duplicates=int(tables.peers["dup_acks"].sum(dtype="u8")),
     )
 
 
 def document(hosts: Mapping[str, Sent], wires: Mapping[str, Wire], seconds: float) -> Document:
     """Packets per second by kind, and the control packets' share of all packets and of all bytes on the wire. Pure.
 
-    Bytes are an upper bound: as if every request for a report kept a small packet behind its counts (bpf/ask.h), of the
-    mean length of the packets of the host that sends the shortest.
+    Bytes are an upper bound: every request for a report counts as if a small packet followed its counts
+    (bpf/send_probe.h), of the mean length of the packets of the host that sends the shortest.
     """
     kept = min((s.data_bytes / s.data_packets for s in hosts.values() if s.data_packets), default=0.0)
     data_bytes = control_bytes = 0.0

@@ -107,7 +107,7 @@ def measure(lab: Lab, options: Options) -> Document:
     }
 
 
-_SIZED = ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_probe", "mrc_beat", "mrc_sweep", "mrc_steer", "mrc_tick")
+_SIZED = ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_probe", "mrc_timer", "mrc_sweep", "mrc_set_states", "mrc_tick")
 
 
 def _bare(

@@ -128,7 +128,7 @@ def check_off(windows: Sequence[Document], evs: int) -> None:
     if not usual or most > _LEFT * usual:
         raise MachineError(
             f"switching probes off did not work: {most:.0f}/s rode on traffic in a window without, {usual:.0f}/s with",
-            hint="is mrc_node.probe_ifindex still what makes them ride? see bpf/ask.h",
+            hint="is mrc_node.probe_ifindex still what makes them ride? see bpf/send_probe.h",
         )
 
 
@@ -231,7 +231,7 @@ def lines(document: Document) -> list[str]:
         "",
         *_on_the_wire(runs),
         "%: of the data packets (bytes) that the asking host sends; REPLIES: that came back to it; BYTES: of requests "
-        "and replies, at most; off: what is left are the ticks' probes, and volleys on EVs that lag",
+        "and replies, at most; off: what is left are the ticks' probes, and probe bursts on EVs that lag",
         "",
     ]
     for r in runs:

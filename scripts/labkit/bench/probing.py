@@ -21,7 +21,7 @@ class Counts(NamedTuple):
 
     data_packets: int  # as on the wire: a burst counts its segments
     data_bytes: int  # inner
-    requests: int  # probe requests: on traffic, of sweeps, and volleys
+    requests: int  # probe requests: on traffic, of sweeps, and probe bursts
     reports: int  # of these, those that ask for a report: nearly all on traffic
     replies: int  # that came back
     requests_elsewhere: int  # to its other peers, which have no traffic: sweeps
@@ -33,7 +33,7 @@ class Counts(NamedTuple):
 
     def rode(self, evs: int) -> float:
         """Requests that rode on traffic, at least, by the reports: a sweep asks for one at most, and sends a request
-        on each of the peer's `evs` EVs besides. Volleys are taken for sweeps."""
+        on each of the peer's `evs` EVs besides. probe bursts are taken for sweeps."""
         return max(0.0, self.reports - (self.requests - self.reports) / evs)
 
 
@@ -131,10 +131,10 @@ class Probing:
             data_packets=int(evs["tx_packets"].sum()),
             data_bytes=int(evs["tx_bytes"].sum()),
             requests=requests,
-            reports=int(tables.rounds[row]["round"]),
-            replies=int(tables.ledgers[row]["replies"].sum(dtype="u8")),
+            reports=int(tables.reports[row]["round"]),
+            replies=int(tables.path_stats[row]["replies"].sum(dtype="u8")),
             requests_elsewhere=int(tables.evs["probe_seq"].sum(dtype="u8")) - requests,
-            skips=int(tables.ledgers[row]["skips"].sum(dtype="u8")),
+            skips=int(tables.path_stats[row]["skips"].sum(dtype="u8")),
         )
 
     def _row(self, host: str) -> int:

@@ -100,7 +100,7 @@ def _verdicts(r: Recording, h: Happened, keys: list[Key]) -> Document:
     returned = [_returned(r, k, h.heal_ns) for k in keys]
     since = [e for k, e in _withdrawals(r) if k in keys and e["monotonic_ns"] >= h.begin_ns]
     first_return = {k: _first(r, k, "GOOD", h.heal_ns, r.end_ns) or r.end_ns for k in keys}
-    relapses = [e for k, e in _withdrawals(r) if k in keys and e["monotonic_ns"] >= first_return[k]]
+    flaps = [e for k, e in _withdrawals(r) if k in keys and e["monotonic_ns"] >= first_return[k]]
     return {
         "hit": len(keys),
         "withdrawn": sum(t is not None for t in withdrawn),
@@ -109,7 +109,7 @@ def _verdicts(r: Recording, h: Happened, keys: list[Key]) -> Document:
         "returned": sum(t is not None for t in returned),
         "last_returned_after_ms": _after(returned, h.heal_ns, max),
         "reasons": sorted({e["reason"] for e in since if e["monotonic_ns"] < h.heal_ns}),
-        "relapses_after_healing": [_relapse(r, e) for e in relapses],
+        "flaps_after_healing": [_flap(r, e) for e in flaps],
     }
 
 
@@ -118,7 +118,7 @@ def _after(times: list[int | None], since_ns: int, which: Callable[[list[int]], 
     return (which(came) - since_ns) / _MS if came else None
 
 
-def _relapse(r: Recording, event: Document) -> Document:
+def _flap(r: Recording, event: Document) -> Document:
     at_s = _seconds(r, event["monotonic_ns"])
     return {k: event[k] for k in ("peer", "ev", "reason", "evidence")} | {"at_s": at_s}
 
@@ -206,8 +206,8 @@ def promises(faults: list[Document], unexpected: list[Document]) -> list[Documen
         found.append(_promise(target, words, hole <= STANDS_AT_MOST_MS, f"longest hole {hole:.0f} ms"))
         words = f"every EV is GOOD again within {GOOD_WITHIN_MS / 1000:.0f} s of healing"
         back = _all_within(everyone, "returned", GOOD_WITHIN_MS)
-        relapses = len(everyone["relapses_after_healing"])
-        again = f"; {relapses} fell again in between" if relapses else ""
+        flaps = len(everyone["flaps_after_healing"])
+        again = f"; {flaps} fell again in between" if flaps else ""
         found.append(_promise(target, words, back, _measured([everyone], "returned") + again))
     measured = f"{len(unexpected)} were" if unexpected else "none was"
     found.append(_promise(None, "no EV is withdrawn that no fault has hit", not unexpected, measured))

@@ -58,7 +58,7 @@ class Return:
     source: str
     peer: str
     ev: int
-    relapses: int  # falls that are not forgotten, this one included
+    flaps: int  # falls that are not forgotten, this one included
     due_ns: int  # the hold-down after so many
     well_ns: int | None = None  # from healing until its last hold-down began: it was known to be well from then on
     hold_ns: int | None = None  # from then until it was GOOD; None: it never was
@@ -207,9 +207,9 @@ class Run(Stage):
         found = []
         for pair, evs in hit.evs.items():
             bad = self.cluster.of_evs(pair, evs, "state") == EvState.ASSUMED_BAD
-            for ev, relapses in zip(np.array(evs)[bad], self.cluster.of_evs(pair, evs, "relapses")[bad], strict=True):
-                due_ns = int(hold_down.hold_down_ns(self._health, int(relapses)))
-                found.append(Return(*pair, int(ev), int(relapses), due_ns))
+            for ev, flaps in zip(np.array(evs)[bad], self.cluster.of_evs(pair, evs, "flaps")[bad], strict=True):
+                due_ns = int(hold_down.hold_down_ns(self._health, int(flaps)))
+                found.append(Return(*pair, int(ev), int(flaps), due_ns))
         return found
 
     def _follow(self, fallen: Sequence[Return], healed_ns: int) -> None:
@@ -251,7 +251,7 @@ class Run(Stage):
             usual = float(grown[way][others].mean()) if others else 0.0
             for r in hit:
                 r.share = float(grown[way][r.ev]) / usual if usual else None
-                r.again = int(self.cluster.of_evs(way, [r.ev], "relapses")[0]) != r.relapses
+                r.again = int(self.cluster.of_evs(way, [r.ev], "flaps")[0]) != r.flaps
             lost[way] = self.cluster.of_ledgers(way, self.cluster.configured(way), "deficit") - lost[way]
         return sum(int(n.sum()) for n in grown.values()), sum(int(n.astype(np.int32).sum()) for n in lost.values())
 

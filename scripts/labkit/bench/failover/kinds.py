@@ -82,12 +82,12 @@ KINDS = (
     Kind("drop-1", "a T1 drops 1 %", _T1, drop=0.01, cap_s=LOSSY_CAP_S),
     Kind("drop-0.5", "a T1 drops 0.5 %", _T1, drop=0.005, cap_s=LOSSY_CAP_S),
     Kind(
-        "drop-20-no-twins",
+        "drop-20-no-dup_acks",
         "a T1 drops 20 %, and no acknowledgement goes twice",
         _T1,
         drop=0.2,
         cap_s=LOSSY_CAP_S,
-        overlay={"twin_us": 0},
+        overlay={"dup_ack_us": 0},
     ),
 )
 BY_NAME = {k.name: k for k in KINDS}

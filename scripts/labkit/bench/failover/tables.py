@@ -86,7 +86,7 @@ class Cluster:
     def of_ledgers(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> NDArray[Any]:
         """A copy of a field of what the reports told of these EVs."""
         source, peer = pair
-        found: NDArray[Any] = self._tables[source].ledgers[self._row(peer)][name][list(evs)]
+        found: NDArray[Any] = self._tables[source].path_stats[self._row(peer)][name][list(evs)]
         return found
 
     def configured(self, pair: tuple[str, str]) -> list[int]:

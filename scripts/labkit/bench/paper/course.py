@@ -142,7 +142,7 @@ def run(lab: Lab, count: int, warm_up_s: float, seconds: float) -> Iterator[tupl
 
 
 def up(lab: Lab, parameters: Parameters) -> None:
-    """This lab, all its paths GOOD; anew, for a path that has relapsed before is longer out of use."""
+    """This lab, all its paths GOOD; anew, for a path that has flapped before is longer out of use."""
     quiet = Lab(lab.state.name, say=lambda _: None)
     quiet.down()
     quiet.up(**parameters.as_json())

@@ -1,7 +1,7 @@
 """What probes take of packets, bytes and CPU while many peers are busy.
 
 mrcd counts requests by kind, and data; the far end of the NICs counts requests with their bytes. CPU is the kernel's
-run time of the programs: mrc_tick and mrc_beat send probes alone; mrc_pop sees replies alone, for these peers send
+run time of the programs: mrc_tick and mrc_timer send probes alone; mrc_pop sees replies alone, for these peers send
 nothing else. How much longer mrc_push takes with probes is told by windows in which none rides on traffic, by turns
 with such in which they do. mrc_probe runs within mrc_push, so its time is in that.
 """
@@ -34,7 +34,7 @@ from mrcd.tables.pinned import Tables
 RATE = 1000  # packets per second to each
 BURSTS = {1: 1, 256: 8, 1000: 8}  # busy peers → packets of a burst: one by one, two cores do not send as many
 MOST_PACKETS, MOST_BYTES, MOST_CPU = 0.02, 0.01, 0.05
-PROGRAMS = ("mrc_tick", "mrc_beat", "mrc_pop", "mrc_push")
+PROGRAMS = ("mrc_tick", "mrc_timer", "mrc_pop", "mrc_push")
 LOAD = end_program("crowdload")
 _PAIRS, _WINDOW_S, _SETTLE_S, _WARM_UP_S = 4, 1.5, 0.3, 3.0
 
@@ -203,6 +203,6 @@ def lines(runs: list[Document]) -> list[str]:
     return [
         f"Busy peers: UDP of {RATE:,} packets/s to each, of 1,000 bytes, in bursts of so many; requests per second by",
         "why they are sent, their share of the data packets and bytes, and what probes take of a core: mrc_tick,",
-        "mrc_beat, mrc_pop (replies alone), and what mrc_push takes longer than when no probe rides on traffic",
+        "mrc_timer, mrc_pop (replies alone), and what mrc_push takes longer than when no probe rides on traffic",
         *table([Column("PEERS"), *(Column(h, True) for h in (*headings, "ALL %"))], rows, colour=False),
     ]

@@ -27,7 +27,7 @@ class Flow:
         self.rng = np.random.default_rng(seed)
         self.loss = np.array(loss)
         self.packets = packets // SLICES  # in a slice
-        self.evs, self.ledgers = np.zeros((1, len(loss)), abi.EV), np.zeros((1, len(loss)), abi.LEDGER)
+        self.evs, self.path_stats = np.zeros((1, len(loss)), abi.EV), np.zeros((1, len(loss)), abi.PATH_STATS)
         self.evs["configured"], self.evs["state"] = 1, EvState.GOOD
         self.grey = Grey(Health.model_validate(h), 1, len(loss))
         self.now = 10**12
@@ -38,20 +38,20 @@ class Flow:
 
     def lose(self, ev: int, packets: int) -> None:
         """What becomes known in a slice; negative: they have come after all."""
-        self.ledgers["deficit"][:, ev] += np.uint32(packets % 2**32)
+        self.path_stats["deficit"][:, ev] += np.uint32(packets % 2**32)
 
     def slice(self) -> None:
         """Traffic of a fiftieth of a second."""
         self.now += S // SLICES
         good = self.evs["state"] == EvState.GOOD
-        self.ledgers["judged"] += np.where(good, self.packets, 0).astype(np.uint64)
+        self.path_stats["judged"] += np.where(good, self.packets, 0).astype(np.uint64)
         lost = self.rng.binomial(self.packets, self.loss)
-        self.ledgers["deficit"] += np.where(good, lost, 0).astype(np.uint32)
+        self.path_stats["deficit"] += np.where(good, lost, 0).astype(np.uint32)
         self.cut()
 
     def cut(self) -> None:
         """A slice ends here."""
-        sent, lost = self.ledgers["judged"], self.ledgers["lost_before"] + self.ledgers["deficit"]
+        sent, lost = self.path_stats["judged"], self.path_stats["lost_before"] + self.path_stats["deficit"]
         self.grey.slice(ROW, sent.astype(np.uint32), lost.astype(np.uint32))
 
     def second(self) -> list[Alarm]:
@@ -216,7 +216,7 @@ def test_a_hiccup_is_one_piece_of_evidence_however_many_packets_it_takes() -> No
 
 def test_counts_wrap() -> None:
     f = Flow([0.0] * 16)
-    f.ledgers["judged"], f.ledgers["lost_before"] = 2**32 - 5000, 2**32 - 10
+    f.path_stats["judged"], f.path_stats["lost_before"] = 2**32 - 5000, 2**32 - 10
     f.seconds(70)
     f.loss[7] = 0.01
     assert f.until_found(20) <= 8
@@ -251,10 +251,10 @@ class Watched(Arrays):
     def traffic(self, lossy: dict[int, int] | None = None) -> list[Alarm]:
         """50 ms of traffic to all peers, then a look. `lossy`: row → EV that loses one of 100 packets."""
         self.now += S // 20
-        self.ledgers["judged"] += 100
+        self.path_stats["judged"] += 100
         self.rounds["judged"] += 800
         for row, ev in (lossy or {}).items():
-            self.ledgers["deficit"][row, ev] += 1
+            self.path_stats["deficit"][row, ev] += 1
             self.rounds["lossy"][row] += 1
         return self.watch.look(self.now)
 
@@ -273,8 +273,8 @@ def test_losses_that_are_lost_before_count_too() -> None:
     w = Watched()
     found: list[Alarm] = []
     for _ in range(4 * 20):
-        w.ledgers["lost_before"][1, 3] += w.ledgers["deficit"][1, 3]
-        w.ledgers["deficit"][1, 3] = 0
+        w.path_stats["lost_before"][1, 3] += w.path_stats["deficit"][1, 3]
+        w.path_stats["deficit"][1, 3] = 0
         found = found or w.traffic({1: 3})
     assert [(a.row, a.ev) for a in found] == [(1, 3)]
 

@@ -11,16 +11,16 @@
  * duplicates that TCP counts (RFC 2883), thus none with a SACK option, nor the last of a connection: there the other end
  * knows no connection any more, and would answer with a reset.
  */
-#ifndef MRC_TWIN_H
-#define MRC_TWIN_H
+#ifndef MRC_DUP_ACK_H
+#define MRC_DUP_ACK_H
 
-#include "ask.h"
-#include "veil.h"
+#include "send_probe.h"
+#include "sack_hiding.h"
 
 #define ACKS 4096 /* a power of two; flows that share one are taken for one */
 #define TCP_HEADER_MOST 60 /* bytes */
 #define TCP_ACK_ALONE 0x10 /* of the flags: no SYN, FIN, RST or PSH, and no echo of congestion */
-#define TWIN_GAP_NS 20000 /* from one twin to the next of a CPU: of thousands of flows each ACK may go alone */
+#define DUP_ACK_GAP_NS 20000 /* from one twin to the next of a CPU: of thousands of flows each ACK may go alone */
 
 /* When a flow last acknowledged anything. Index: low bits of its hash. */
 struct {
@@ -36,7 +36,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u64);
-} mrc_twins SEC(".maps");
+} mrc_dup_acks SEC(".maps");
 
 /* Whether the connection goes on. A raw socket's may; of what is forwarded nobody knows. */
 static __always_inline int goes_on(struct __sk_buff *skb)
@@ -66,28 +66,28 @@ static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner 
 				      __u64 now)
 {
 	__u32 slot, zero = 0;
-	__u64 *ack, *twin, before;
+	__u64 *ack, *dup_ack, before;
 
-	if (!settings.twin_us)
+	if (!settings.dup_ack_us)
 		return 0;
 	slot = bpf_get_hash_recalc(skb) & (ACKS - 1);
 	ack = bpf_map_lookup_elem(&mrc_acks, &slot);
-	twin = bpf_map_lookup_elem(&mrc_twins, &zero);
-	if (!ack || !twin)
+	dup_ack = bpf_map_lookup_elem(&mrc_dup_acks, &zero);
+	if (!ack || !dup_ack)
 		return 0;
 	before = *(volatile __u64 *)ack;
 	*(volatile __u64 *)ack = now;
-	if (!aged(now, before, settings.twin_us * NS_PER_US) || !aged(now, *twin, TWIN_GAP_NS) || !goes_on(skb) ||
+	if (!aged(now, before, settings.dup_ack_us * NS_PER_US) || !aged(now, *dup_ack, DUP_ACK_GAP_NS) || !goes_on(skb) ||
 	    sack_at(skb, ETH_HLEN + inner->l3_length, tcp))
 		return 0;
-	*twin = now;
+	*dup_ack = now;
 	return 1;
 }
 
 /* Push the clone. */
-static __always_inline int push_twin(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+static __always_inline int push_dup_ack(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
-	struct mrc_rotation *turn = bpf_map_lookup_elem(&mrc_rotations, &r->host_id);
+	struct mrc_rotation *rotation = bpf_map_lookup_elem(&mrc_rotations, &r->host_id);
 	struct mrc_peer *peer = peer_at(r->host_id);
 	struct choice choice = { .packets = 1 };
 	struct mrc_prefix key = {};
@@ -95,14 +95,14 @@ static __always_inline int push_twin(struct __sk_buff *skb, const struct mrc_nod
 	struct push p = {};
 	int verdict;
 
-	if (!peer || !turn || parse_inner(skb, &key, &inner) ||
-	    !choose_ev(peer, r->host_id, ports_both(self, peer), r->now, turn, &choice) ||
+	if (!peer || !rotation || parse_inner(skb, &key, &inner) ||
+	    !choose_ev(peer, r->host_id, linked_planes(self, peer), r->now, rotation, &choice) ||
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return TC_ACT_SHOT; /* the packet itself is dropped and counted next */
 	p.traffic_class = inner.traffic_class;
 	verdict = push_data(skb, &p, r->host_id, 1, r->now, 0);
 	if (verdict == TC_ACT_REDIRECT)
-		__sync_fetch_and_add(&peer->twins, 1);
+		__sync_fetch_and_add(&peer->dup_acks, 1);
 	return verdict;
 }
 

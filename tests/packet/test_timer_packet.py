@@ -22,7 +22,7 @@ from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
 from mrcd.tables import abi
 from tests.packet.cluster import EVS, H2, Setup
-from tests.packet.reports import MS, VOLLEY, now
+from tests.packet.reports import BURST_PROBES, MS, now
 from tests.packet.rig import Bench
 from tests.packet.wires import Frame, Gso, Sender, Tap, until
 from tests.packet.witness import run
@@ -36,8 +36,8 @@ BURST = (
     Gso("tcp4", 1000, 34),
 )
 SWEEPS = 3
-BEAT = struct.Struct("3Q2I")  # struct mrc_beat
-ALARM_MS = 2
+BEAT = struct.Struct("3Q2I")  # struct mrc_timer
+TIMEOUT_MS = 2
 LOST_S = 0.021  # a beat that does not come for so long has ended
 HURRIED = 257
 MOST_DEBT = 128 * 67  # data packets, for as many probes at once
@@ -50,14 +50,14 @@ class Stage:
     def __init__(self, bench: Bench, link: Link) -> None:
         self.bench, self.link, self.wires = bench, link, bench.wires()
         self.stack: Sender = bench.attach_push()
-        self.round: Tap = bench.attach_beat()
+        self.timer_end: Tap = bench.attach_timer()
         self.asked: list[Frame] = []
         self.ridden = 0  # the last round that traffic asked for
         self.sent: tuple[Packet, Gso | None] = SMALL, None
         self.woken = False
-        self.length = hooks.beat_bytes(bench.tables.evs.shape[1], bench.plan.needs_srh)
+        self.length = hooks.timer_packet_bytes(bench.tables.evs.shape[1], bench.plan.needs_srh)
 
-    def pace(self, interval_ns: int = abi.BEAT_NS) -> None:
+    def pace(self, interval_ns: int = abi.TIMER_NS) -> None:
         """Have what goes round come this long apart."""
         run(lambda n: n.ensure_paced(self.link, self.length, interval_ns))
 
@@ -66,14 +66,14 @@ class Stage:
         self.sent = packet, gso
         if anew:
             self.rest()  # what went round for the test before has ended
-        rounds = self.bench.rounds(H2)
-        rounds["asked_ns"] = now() + 1000 * MS
+        reports = self.bench.reports(H2)
+        reports["asked_ns"] = now() + 1000 * MS
         for _ in range(8):
             self.stack.send(ETHERNET / packet, gso)
         self.look()
         self.asked.clear()
-        self.ridden = int(rounds["round"]) + 1
-        rounds["asked_ns"] = 0
+        self.ridden = int(reports["report_seq"]) + 1
+        reports["asked_ns"] = 0
         self.stack.send(ETHERNET / packet, gso)
 
     @contextlib.contextmanager
@@ -92,23 +92,23 @@ class Stage:
 
         def quiet() -> bool:
             nonlocal found, last
-            if came := self.rounds():
+            if came := self.passes():
                 found, last = found + came, time.monotonic()
             return time.monotonic() - last > quiet_s
 
         until("nothing goes round", quiet)
         return found
 
-    def rounds(self, word: bytes = b"") -> int:
+    def passes(self, word: bytes = b"") -> int:
         """How often something has come round since this was last asked; only what has this word in it."""
-        return sum(f.data[12:14] == b"\x88\xb5" and word in f.data for f in self.round.frames())
+        return sum(f.data[12:14] == b"\x88\xb5" and word in f.data for f in self.timer_end.frames())
 
     def look(self) -> list[Frame]:
         """The requests that have gone out since the traffic ended."""
         for frame in (f for wire in self.wires for f in wire.frames()):
             seen = Ether(frame.data)
             assert seen[MRC].type in (DATA, PROBE_REQUEST)
-            if seen[MRC].type == PROBE_REQUEST and seen[MRCProbe].round != self.ridden:
+            if seen[MRC].type == PROBE_REQUEST and seen[MRCProbe].report_seq != self.ridden:
                 self.asked.append(frame)
         return self.asked
 
@@ -118,7 +118,7 @@ class Stage:
 
     def stood_still(self) -> bool:
         """Whether the alarm went off so late that what goes round counted as lost. Nothing else wakes the daemon."""
-        asked_ns = int(self.bench.rounds(H2)["asked_ns"])
+        asked_ns = int(self.bench.reports(H2)["asked_ns"])
         late = [int(e["ns"]) - asked_ns for e in self.bench.dataplane.events() if e["ns"] > asked_ns]
         assert all(ns > 15 * MS for ns in late), late
         return bool(late)
@@ -146,15 +146,15 @@ def stage(bench: Bench) -> Iterator[Stage]:
     stage = Stage(bench, link)
     stage.pace()
     yield stage
-    bench.tables.node["beat_ifindex"] = 0
+    bench.tables.node["timer_ifindex"] = 0
 
 
 def well_formed(bench: Bench, frame: Frame) -> int:
     """A request as it should be, whatever it was made of. Returns its EV."""
     seen = Ether(frame.data)
     mrc, probe = seen[MRC], seen[MRCProbe]
-    own = {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
-    content = MRCProbe(seq=probe.seq, round=probe.round, counts=probe.counts, tx_ns=mrc.tx_ns, **own)
+    own = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
+    content = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=probe.counts, tx_ns=mrc.tx_ns, **own)
     begin = len(frame.data) - len(bytes(probe))
     rest = frame.data[begin + len(content) :]
     fields = {"type": PROBE_REQUEST, "seq": probe.seq, "tx_ns": mrc.tx_ns}
@@ -172,13 +172,13 @@ def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packe
     stage.wait_until_swept()
     evs = Counter(well_formed(stage.bench, f) for f in stage.asked if not Ether(f.data)[MRCProbe].counts)
     assert evs == dict.fromkeys(range(EVS), SWEEPS)
-    rounds = [Ether(f.data)[MRCProbe].round for f in stage.reports()]
-    assert sorted(rounds) == [int(stage.bench.rounds(H2)["round"]) - n for n in (2, 1, 0)]
+    seqs = [Ether(f.data)[MRCProbe].report_seq for f in stage.reports()]
+    assert sorted(seqs) == [int(stage.bench.reports(H2)["report_seq"]) - n for n in (2, 1, 0)]
     for frame in stage.reports():
         well_formed(stage.bench, frame)
     assert not any(b"secret" in f.data for f in stage.asked)  # other peers are probed with it too
-    assert stage.bench.rounds(H2)["debt"] == SWEEPS * EVS * 67
-    assert {len(f.data) for f in stage.round.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
+    assert stage.bench.reports(H2)["debt"] == SWEEPS * EVS * 67
+    assert {len(f.data) for f in stage.timer_end.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
     assert stage.bench.drops() == {}
     assert len(stage.bench.dataplane.events()) == 0  # nobody needs to wake the daemon
 
@@ -188,13 +188,13 @@ def test_it_fits_mrc0_where_the_planes_mtu_is_the_least(stage: Stage) -> None:
     with stage.mtu(stage.bench.plan.inner_mtu):
         stage.dense()
         stage.wait_until_swept()
-    assert stage.rounds() > 0
+    assert stage.passes() > 0
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
 def test_one_that_comes_early_ends_no_sweep(stage: Stage) -> None:
     """After a rest some come at once, and a sweep may take long: the next is due half a beat after its end."""
-    stage.pace(abi.BEAT_NS // 4 + 5000)  # the second after a sweep's begin comes just when the next were due by that
+    stage.pace(abi.TIMER_NS // 4 + 5000)  # the second after a sweep's begin comes just when the next were due by that
     stage.dense()
     stage.wait_until_swept()
 
@@ -202,36 +202,36 @@ def test_one_that_comes_early_ends_no_sweep(stage: Stage) -> None:
 def test_where_it_does_not_come_round_the_daemon_is_woken(stage: Stage) -> None:
     with stage.mtu(stage.length - 19):  # the kernel leaves room for Ethernet and a VLAN tag
         stage.dense()
-        until("an event", lambda: abi.EVENT_STALLED in stage.bench.dataplane.events()["ev"])
-    assert (stage.look(), stage.rounds()) == ([], 0)
+        until("an event", lambda: abi.EVENT_IDLE_TIMEOUT in stage.bench.dataplane.events()["ev"])
+    assert (stage.look(), stage.passes()) == ([], 0)
 
 
 def test_when_it_has_ended_traffic_begins_it_anew_at_once(stage: Stage) -> None:
     stage.dense()
     begun = time.monotonic()
-    until("it has gone round for a while", lambda: stage.rounds() > 0 and time.monotonic() - begun > LOST_S)
-    stage.bench.tables.node["beat_ifindex"] = 0
+    until("it has gone round for a while", lambda: stage.passes() > 0 and time.monotonic() - begun > LOST_S)
+    stage.bench.tables.node["timer_ifindex"] = 0
     stage.rest(0.003)
-    stage.bench.tables.node["beat_ifindex"] = stage.bench.ifindex["m0bp"]
+    stage.bench.tables.node["timer_ifindex"] = stage.bench.ifindex["m0bp"]
     stage.dense(anew=False)
-    until("it goes round again", lambda: stage.rounds() > 0)
+    until("it goes round again", lambda: stage.passes() > 0)
 
 
 def test_no_sooner_than_the_alarm_and_a_beat_apart(stage: Stage) -> None:
     stage.dense()
     stage.wait_until_swept()
     times = sorted(Ether(f.data)[MRC].tx_ns for f in stage.reports())
-    rounds = stage.bench.rounds(H2)
-    assert times[0] - int(rounds["sent_ns"][int(rounds["round"] - SWEEPS) % abi.REPORT_SLOTS]) >= ALARM_MS * MS
-    assert all(b - a >= abi.BEAT_NS / 2 for a, b in itertools.pairwise(times))
+    reports = stage.bench.reports(H2)
+    assert times[0] - int(reports["sent_ns"][int(reports["report_seq"] - SWEEPS) % abi.REPORT_SLOTS]) >= TIMEOUT_MS * MS
+    assert all(b - a >= abi.TIMER_NS / 2 for a, b in itertools.pairwise(times))
 
 
 def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None:
-    stage.bench.rounds(H2)["debt"] = MOST_DEBT
+    stage.bench.reports(H2)["debt"] = MOST_DEBT
     stage.dense()
     stage.wait_until_swept()
     assert len(stage.asked) == SWEEPS
-    assert stage.bench.rounds(H2)["debt"] == MOST_DEBT
+    assert stage.bench.reports(H2)["debt"] == MOST_DEBT
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
@@ -243,12 +243,12 @@ def test_where_the_hosts_budget_is_spent_only_reports_are_asked_for_and_data_pay
     stage.wait_until_swept()
     assert len(stage.asked) == SWEEPS
     assert stage.bench.tables.clock["budget"] == left
-    assert stage.bench.rounds(H2)["debt"] == SWEEPS * VOLLEY * 67
+    assert stage.bench.reports(H2)["debt"] == SWEEPS * BURST_PROBES * 67
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
 def test_where_budget_and_data_are_spent_nothing_is_asked(stage: Stage) -> None:
-    stage.bench.rounds(H2)["debt"] = MOST_DEBT
+    stage.bench.reports(H2)["debt"] = MOST_DEBT
     stage.dense()
     stage.bench.tables.clock["budget"] = 0
     stage.rest()
@@ -256,7 +256,7 @@ def test_where_budget_and_data_are_spent_nothing_is_asked(stage: Stage) -> None:
 
 
 def test_evs_that_are_backed_off_are_not_probed(stage: Stage) -> None:
-    stage.bench.tables.ledgers["probe_after_ns"][H2, 1:] = 2**63
+    stage.bench.tables.path_stats["probe_after_ns"][H2, 1:] = 2**63
     stage.dense()
     stage.wait_until_swept()
     assert [Ether(f.data)[MRC].ev for f in stage.asked if not Ether(f.data)[MRCProbe].counts] == [0] * SWEEPS
@@ -267,21 +267,21 @@ def test_it_ends_when_traffic_has_ended(stage: Stage) -> None:
     seen: list[float] = []
 
     def ended() -> bool:
-        came = stage.rounds()
+        came = stage.passes()
         seen.extend([time.monotonic()] * bool(came))
         return bool(seen) and time.monotonic() - seen[-1] > 0.2
 
     until("nothing goes round", ended)
-    assert 0.05 < seen[-1] - int(stage.bench.rounds(H2)["sent_ns"].max()) / 1e9 < 1
+    assert 0.05 < seen[-1] - int(stage.bench.reports(H2)["sent_ns"].max()) / 1e9 < 1
 
 
 def test_it_goes_on_while_a_peer_is_left_to_be_swept(stage: Stage) -> None:
     """Where hundreds of flows stop at once."""
-    stage.pace(10 * abi.BEAT_NS)
+    stage.pace(10 * abi.TIMER_NS)
     stage.dense()
-    asked_ns = int(stage.bench.rounds(H2)["asked_ns"])
-    until("the alarm has gone off", lambda: now() - asked_ns > 3 * ALARM_MS * MS)
-    beat = libbpf.map_fd(libbpf.maps_of(stage.bench.dataplane._obj)["mrc_beats"])
+    asked_ns = int(stage.bench.reports(H2)["asked_ns"])
+    until("the alarm has gone off", lambda: now() - asked_ns > 3 * TIMEOUT_MS * MS)
+    beat = libbpf.map_fd(libbpf.maps_of(stage.bench.dataplane._obj)["mrc_timers"])
     assert libbpf.map_info(beat)[1] == BEAT.size
     before = libbpf.lookup_elem(beat, bytes(4), BEAT.size)
     assert before is not None
@@ -298,7 +298,7 @@ def test_where_nothing_holds_it_back_it_does_not_spin(stage: Stage) -> None:
 
 
 def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
-    stage.bench.tables.node["beat_ifindex"] = 0
+    stage.bench.tables.node["timer_ifindex"] = 0
     stage.dense()
     found: list[int] = []
 
@@ -307,8 +307,8 @@ def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
         return bool(found)
 
     until("an event", told)
-    assert found == [abi.EVENT_STALLED]
-    assert (stage.look(), stage.rounds()) == ([], 0)
+    assert found == [abi.EVENT_IDLE_TIMEOUT]
+    assert (stage.look(), stage.passes()) == ([], 0)
 
 
 def test_the_kernel_s_own_packets_pass(stage: Stage) -> None:
@@ -320,13 +320,13 @@ def test_the_kernel_s_own_packets_pass(stage: Stage) -> None:
 def test_what_is_not_its_own_does_not_go_round(stage: Stage) -> None:
     """Somebody else's packet of that type, and what went round for programs that were replaced."""
     stage.dense()
-    until("it goes round", lambda: bool(stage.rounds()))
+    until("it goes round", lambda: bool(stage.passes()))
     stage.dense(anew=False)  # and goes on doing so
-    stage.round.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"foreign" * 40))
+    stage.timer_end.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"foreign" * 40))
     came: list[bytes] = []
 
     def its_own_went_on() -> bool:
-        came.extend(f.data for f in stage.round.frames() if f.data[12:14] == b"\x88\xb5")
+        came.extend(f.data for f in stage.timer_end.frames() if f.data[12:14] == b"\x88\xb5")
         foreign = [n for n, data in enumerate(came) if b"foreign" in data]
         return bool(foreign) and len(came) - foreign[0] > 3
 

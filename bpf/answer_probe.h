@@ -1,6 +1,6 @@
 /* Answering a peer's probes: the reply goes back with what has arrived here, and with this host's status. */
-#ifndef MRC_REFLECT_H
-#define MRC_REFLECT_H
+#ifndef MRC_ANSWER_PROBE_H
+#define MRC_ANSWER_PROBE_H
 
 #include "probe.h"
 #include "spray.h"
@@ -11,18 +11,18 @@
 static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, const struct control *control)
 {
 	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns);
-	__u32 ports = bpf_ntohs(control->probe.ports), status = bpf_ntohs(control->probe.status);
+	__u32 plane_mask = bpf_ntohs(control->probe.plane_mask), status = bpf_ntohs(control->probe.status);
 
 	peer->heard_ns = bpf_ktime_get_ns();
-	if (overtaken(sent, peer->ports_ns))
+	if (overtaken(sent, peer->plane_mask_ns))
 		return;
-	peer->ports_ns = sent;
+	peer->plane_mask_ns = sent;
 	peer->generation = bpf_ntohl(control->probe.generation);
 	if (peer->status != status) /* a line that all packets read */
 		peer->status = status;
-	if (peer->ports == ports)
+	if (peer->plane_mask == plane_mask)
 		return;
-	peer->ports = ports;
+	peer->plane_mask = plane_mask;
 	refresh_usable(peer, host_id);
 }
 
@@ -32,8 +32,8 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 static __always_inline __u32 reply_ev(struct mrc_peer *peer, const struct control *request,
 				      __u32 plane, __u32 number)
 {
-	__u32 turn = (bpf_ntohl(request->probe.seq) + number) % peer->slots;
-	__u32 slot = usable_slot(peer, plane, turn);
+	__u32 cursor = (bpf_ntohl(request->probe.seq) + number) % peer->slots;
+	__u32 slot = usable_slot(peer, plane, cursor);
 
 	return slot == NO_SLOT ? number : plane * settings.evs_per_plane + slot;
 }
@@ -81,7 +81,7 @@ static __always_inline int write_counts(struct __sk_buff *skb, const struct cont
 }
 
 /* Make a request the reply to it. `number` and `plane` are the EV's by which it came, `class` is its traffic class. */
-static __always_inline int reflect(struct __sk_buff *skb, struct control *c, struct mrc_peer *peer,
+static __always_inline int answer_probe(struct __sk_buff *skb, struct control *c, struct mrc_peer *peer,
 				   __u32 host_id, __u32 number, __u32 plane, __u8 class)
 {
 	__u32 index = ev_index(host_id, number), at;
@@ -91,7 +91,7 @@ static __always_inline int reflect(struct __sk_buff *skb, struct control *c, str
 
 	if (!rx || !self || push_by(&p, host_id, reply_ev(peer, c, plane, number)))
 		return drop_skb(MRC_DROP_REPLY_FAILED);
-	if (!(c->mrc.flags & MRC_FLAG_ASIDE))
+	if (!(c->mrc.flags & MRC_FLAG_DIAGNOSTIC))
 		__sync_fetch_and_add(&rx->probes, 1);
 	if (!self->generation) /* other NICs do not answer yet, or count in other tables: theirs would look lost */
 		return TC_ACT_SHOT;
@@ -100,7 +100,7 @@ static __always_inline int reflect(struct __sk_buff *skb, struct control *c, str
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(host_id);
 	c->mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
-	c->probe.ports = bpf_htons(self->ports);
+	c->probe.plane_mask = bpf_htons(self->plane_mask);
 	c->probe.status = bpf_htons(self->status);
 	c->probe.generation = bpf_htonl(self->generation);
 	if (write_control(skb, &p, c))

@@ -340,22 +340,22 @@ def test_what_cannot_be_kept_is_in_force_with_a_warning(host: Host, full: Callab
 
 
 def test_in_flight() -> None:
-    evs, ledgers = np.zeros(6, abi.EV), np.zeros(6, abi.LEDGER)
-    ledgers["generation"] = [1, 1, 1, 0, 0, 1]
+    evs, path_stats = np.zeros(6, abi.EV), np.zeros(6, abi.PATH_STATS)
+    path_stats["generation"] = [1, 1, 1, 0, 0, 1]
     evs["tx_packets"] = [100, 100, (5 << 32) + 3, 0, 9, 50]
-    ledgers["offset"] = [10, 10, 0xFFFFFFF0, 0, 0, 0]
-    ledgers["rx"] = [90, 80, 10, 0, 0, 52]  # the last: read a moment later than what was sent
-    ledgers["deficit"] = [0, 4, 1, 0, 0, 0]
-    flight, known = in_flight(evs, ledgers)
+    path_stats["offset"] = [10, 10, 0xFFFFFFF0, 0, 0, 0]
+    path_stats["rx"] = [90, 80, 10, 0, 0, 52]  # the last: read a moment later than what was sent
+    path_stats["deficit"] = [0, 4, 1, 0, 0, 0]
+    flight, known = in_flight(evs, path_stats)
     assert flight.tolist() == [0, 6, 8, 0, 9, 0]
     assert known.tolist() == [True, True, True, True, False, True]
 
 
 def test_empty_is_when_all_is_accounted_for(host: Host) -> None:
     arrays = host.bench.arrays
-    arrays.ledgers["generation"], arrays.evs["tx_packets"], arrays.ledgers["rx"] = 1, 50, 50
-    arrays.ledgers["judged"] = 100
-    arrays.ledgers["deficit"][1, 6], arrays.ledgers["rx"][1, 6] = 2, 48  # lost long ago
+    arrays.path_stats["generation"], arrays.evs["tx_packets"], arrays.path_stats["rx"] = 1, 50, 50
+    arrays.path_stats["judged"] = 100
+    arrays.path_stats["deficit"][1, 6], arrays.path_stats["rx"][1, 6] = 2, 48  # lost long ago
     host.deny("t1:1:2", drain=True)
     arrays.evs["tx_packets"][1, 6] += 7
 
@@ -364,7 +364,7 @@ def test_empty_is_when_all_is_accounted_for(host: Host) -> None:
         return d["empty"], d["in_flight_packets"], d["lost_packets"]
 
     assert now() == (False, 7, 0)
-    arrays.ledgers["rx"][1, 6] += 4
+    arrays.path_stats["rx"][1, 6] += 4
     assert now() == (False, 3, 0)
-    arrays.ledgers["deficit"][1, 6] += 3
+    arrays.path_stats["deficit"][1, 6] += 3
     assert now() == (True, 0, 3)

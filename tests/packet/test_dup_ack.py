@@ -39,7 +39,7 @@ def ready(bench: Bench, granularity: Granularity = "burst") -> tuple[Sender, lis
     """The stack's side and the wires, while no report is due."""
     stack, wires = bench.attach_push(granularity), bench.wires()
     bench.attach_probe()
-    bench.rounds(H2)["asked_ns"] = now()
+    bench.reports(H2)["asked_ns"] = now()
     return stack, wires
 
 
@@ -70,7 +70,7 @@ def test_an_acknowledgement_that_goes_alone_has_a_twin_on_another_plane(
     assert len(evs) == 2
     assert len({ev // SLOTS for ev in evs}) == 2
     assert [int(bench.ev(H2, ev)["tx_packets"]) for ev in evs] == [1, 1]
-    assert int(bench.peer(H2)["twins"]) == 1
+    assert int(bench.peer(H2)["dup_acks"]) == 1
 
 
 @long
@@ -79,7 +79,7 @@ def test_one_that_follows_soon_goes_once(bench: Bench) -> None:
     later = first.copy()
     later[TCP].ack = 9
     assert [len(out(bench, side, p)) for p in (first, later, ack())] == [2, 1, 2]
-    assert int(bench.peer(H2)["twins"]) == 2
+    assert int(bench.peer(H2)["dup_acks"]) == 2
 
 
 @pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ntwin_us = 1\n")], indirect=True)
@@ -146,7 +146,7 @@ def test_of_many_flows_not_every_one_has_a_twin(bench: Bench) -> None:
 @long
 def test_a_request_rides_on_one_that_has_a_twin(bench: Bench) -> None:
     side, packet = ready(bench), ack()
-    bench.rounds(H2)["asked_ns"] = 0
+    bench.reports(H2)["asked_ns"] = 0
     side[0].send(ETHERNET / packet)
     kinds = Counter(int(Ether(f.data)[MRC].type) for wire in side[1] for f in wire.frames())
     assert (kinds, bench.drops()) == ({DATA: 2, PROBE_REQUEST: 1}, {})

@@ -1,4 +1,4 @@
-"""An EV by which something is missing is tried by volleys of probes, and goes on when one arrives whole."""
+"""An EV by which something is missing is tried by probe bursts of probes, and goes on when one arrives whole."""
 
 import pytest
 from scapy.layers.l2 import Dot1Q, Ether
@@ -7,12 +7,12 @@ from mrcd.fabric.wire import MRC
 from mrcd.tables.abi import EvState
 from tests.packet.cluster import H2, Setup
 from tests.packet.reports import (
+    BURST_PROBES,
+    BURSTS_AT_ONCE,
     EVERY,
     LAGGING,
     MS,
     SETTLED_MS,
-    TRIALS_AT_ONCE,
-    VOLLEY,
     Reporter,
     events,
     lagging,
@@ -32,47 +32,47 @@ pytestmark = [pytest.mark.root, pytest.mark.clock]
 def test_a_volley_that_arrives_whole_gives_it_back(bench: Bench) -> None:
     unfaded()
     r = lagging(bench)
-    assert r.trial(5) == VOLLEY
+    assert r.burst(5) == BURST_PROBES
     r.report()
     assert state(bench, 5)[0] == EvState.GOOD
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
-    ledger = bench.ledger(H2, 5)
-    assert (ledger["lag_ns"], ledger["trials"], ledger["deficit"], ledger["window_losses"]) == (0, 0, 3, 1)
-    assert bench.ev(H2, 5)["relapses"] == 0
+    stats = bench.path_stats(H2, 5)
+    assert (stats["lag_ns"], stats["lost_bursts"], stats["deficit"], stats["window_losses"]) == (0, 0, 3, 1)
+    assert bench.ev(H2, 5)["flaps"] == 0
 
 
 @unfading
 def test_packets_that_come_late_give_it_back_without_a_loss(bench: Bench) -> None:
     unfaded()
     r = lagging(bench)
-    ledger = bench.ledger(H2, 5)
-    assert (ledger["window_losses"], ledger["unsure"]) == (1, 1)
+    stats = bench.path_stats(H2, 5)
+    assert (stats["window_losses"], stats["unsure"]) == (1, 1)
     r.packets[5] += 3
-    r.trial(5)
+    r.burst(5)
     r.report()
     assert state(bench, 5)[0] == EvState.GOOD
-    assert [int(ledger[n]) for n in ("deficit", "window_lost", "window_losses", "unsure", "sure")] == [0] * 5
+    assert [int(stats[n]) for n in ("deficit", "window_lost", "window_losses", "unsure", "sure")] == [0] * 5
 
 
 def test_what_arrives_before_the_volley_does_not_give_it_back(bench: Bench) -> None:
-    """The volley may be on its way, or lost; that some of the packets came late says nothing of it."""
+    """The probe burst may be on its way, or lost; that some of the packets came late says nothing of it."""
     r = lagging(bench)
     for _ in range(3):
         r.packets[5] += 1
         on_its_way(bench, 5)
         r.report()
         assert state(bench, 5) == LAGGING
-    assert (bench.ledger(H2, 5)["deficit"], bench.ledger(H2, 5)["missed"]) == (0, 0)
+    assert (bench.path_stats(H2, 5)["deficit"], bench.path_stats(H2, 5)["missed"]) == (0, 0)
 
 
 def test_a_volley_of_which_some_may_be_on_its_way_does_not_give_it_back_yet(bench: Bench) -> None:
     r = lagging(bench)
-    assert r.trial(5, 1) == VOLLEY
-    for _ in range(VOLLEY - 2):
+    assert r.burst(5, 1) == BURST_PROBES
+    for _ in range(BURST_PROBES - 2):
         on_its_way(bench, 5)
         r.report()
         assert state(bench, 5) == LAGGING
-        assert (r.trial(5), bench.ledger(H2, 5)["missed"]) == (0, 0)
+        assert (r.burst(5), bench.path_stats(H2, 5)["missed"]) == (0, 0)
         r.probes[5] += 1
     r.probes[5] += 1
     on_its_way(bench, 5)
@@ -83,58 +83,58 @@ def test_a_volley_of_which_some_may_be_on_its_way_does_not_give_it_back_yet(benc
 def test_a_volley_that_arrives_in_part_leaves_it_where_it_is(bench: Bench) -> None:
     r = lagging(bench)
     for n in range(1, 6):
-        assert r.trial(5, VOLLEY - 1) == VOLLEY
+        assert r.burst(5, BURST_PROBES - 1) == BURST_PROBES
         r.report()
         assert state(bench, 5) == LAGGING
-        ledger = bench.ledger(H2, 5)
-        assert (ledger["missed"], ledger["trials"], ledger["good"]) == (n, 0, 0)
-    assert r.trial(5) == VOLLEY
+        stats = bench.path_stats(H2, 5)
+        assert (stats["missed"], stats["lost_bursts"], stats["good"]) == (n, 0, 0)
+    assert r.burst(5) == BURST_PROBES
     r.report()
     assert state(bench, 5)[0] == EvState.GOOD
 
 
 @patient(10_000)
 def test_the_volley_is_repeated_but_not_at_once(bench: Bench) -> None:
-    """At most 16 volleys in the least time that a verdict takes."""
+    """At most 16 probe bursts in the least time that a verdict takes."""
     gap = 10_000 * MS // 16
     r = lagging(bench)
-    r.trial(5, 0)
-    bench.ledger(H2, 5)["probe_ns"] = now() - gap // 2
+    r.burst(5, 0)
+    bench.path_stats(H2, 5)["probe_ns"] = now() - gap // 2
     r.report(after_ms=0)
-    assert r.trial(5, 0) == 0
-    bench.ledger(H2, 5)["probe_ns"] = now() - gap
+    assert r.burst(5, 0) == 0
+    bench.path_stats(H2, 5)["probe_ns"] = now() - gap
     r.report(after_ms=0)
-    assert r.trial(5, 0) == VOLLEY
+    assert r.burst(5, 0) == BURST_PROBES
 
 
 @pytest.mark.parametrize("bench", [Setup(health="loss_samples = 100")], indirect=True, ids=[""])
 def test_volleys_are_two_percent_of_the_packets_in_the_long_run(bench: Bench) -> None:
-    """128 probes are free; then each whole volley takes 67 packets of data per probe, and one probe must do."""
+    """128 probes are free; then each whole probe burst takes 67 packets of data per probe, and one probe must do."""
 
     def lag() -> int:
-        r.report()  # the volley has arrived
+        r.report()  # the probe burst has arrived
         assert state(bench, 5)[0] == EvState.GOOD
         r.send(5, arrive=0)
         r.report()
-        return r.trial(5)
+        return r.burst(5)
 
     r = lagging(bench)
-    sizes = [r.trial(5)] + [lag() for _ in range(10)]
-    assert sizes == [VOLLEY] * 9 + [1] * 2  # the ninth by grace of the few packets that were sent
-    r.send_all(VOLLEY * 67 // len(EVERY) + 1)
-    assert [lag() for _ in range(3)] == [VOLLEY, 1, 1]
+    sizes = [r.burst(5)] + [lag() for _ in range(10)]
+    assert sizes == [BURST_PROBES] * 9 + [1] * 2  # the ninth by grace of the few packets that were sent
+    r.send_all(BURST_PROBES * 67 // len(EVERY) + 1)
+    assert [lag() for _ in range(3)] == [BURST_PROBES, 1, 1]
 
 
 def test_many_evs_are_tried_some_at_a_time(bench: Bench) -> None:
-    """One volley's probes are divided among those that are tried with a report."""
+    """One probe burst's probes are divided among those that are tried with a report."""
     r = Reporter(bench)
-    dead = tuple(EVERY[1 : TRIALS_AT_ONCE + 3])
+    dead = tuple(EVERY[1 : BURSTS_AT_ONCE + 3])
     r.send_all(3, lose=dead)
     r.report()
-    assert [r.trial(ev, 0) for ev in dead] == [VOLLEY // TRIALS_AT_ONCE] * TRIALS_AT_ONCE + [0] * 2
-    bench.tables.ledgers["probe_ns"][H2, dead[:TRIALS_AT_ONCE]] = now() + 10**12
+    assert [r.burst(ev, 0) for ev in dead] == [BURST_PROBES // BURSTS_AT_ONCE] * BURSTS_AT_ONCE + [0] * 2
+    bench.tables.path_stats["probe_ns"][H2, dead[:BURSTS_AT_ONCE]] = now() + 10**12
     r.report(after_ms=0)
-    assert [r.trial(ev, 0) for ev in dead] == [0] * TRIALS_AT_ONCE + [VOLLEY // 2] * 2
+    assert [r.burst(ev, 0) for ev in dead] == [0] * BURSTS_AT_ONCE + [BURST_PROBES // 2] * 2
 
 
 def test_those_that_go_on_lagging_do_not_keep_others_from_being_tried(bench: Bench) -> None:
@@ -144,9 +144,9 @@ def test_those_that_go_on_lagging_do_not_keep_others_from_being_tried(bench: Ben
     tried = set()
     for _ in range(8):
         for ev in EVERY[1:]:
-            volley = r.trial(ev, 0)
-            r.probes[ev] += volley - (volley > 0)  # almost whole
-            tried |= {ev} if volley else set()
+            burst = r.burst(ev, 0)
+            r.probes[ev] += burst - (burst > 0)  # almost whole
+            tried |= {ev} if burst else set()
         r.report()
     assert tried == set(EVERY[1:])
 
@@ -156,12 +156,12 @@ def test_volleys_are_tagged_where_the_plane_is(bench: Bench) -> None:
     r, wires = Reporter(bench), bench.wires()
     r.send_all(3, lose=(5, 9))
     bench.age(SETTLED_MS * MS)
-    bench.rounds(H2)["turn"] = 1  # asked for by plane 1
+    bench.reports(H2)["cursor"] = 1  # asked for by plane 1
     asked = r.ask()
     inlet = bench.attach_pop(1, "ipv6")
     frame = Ether(bytes(r.reply(asked)))
     inlet.send(Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=100) / frame.payload)
     assert inlet.frames() == []  # taken in
     found = [(f.vlan, Ether(f.data)[MRC].ev) for wire in wires for f in wire.frames()]
-    assert found.count((100, 5)) == found.count((None, 9)) == VOLLEY // 2
+    assert found.count((100, 5)) == found.count((None, 9)) == BURST_PROBES // 2
     assert state(bench, 5) == state(bench, 9) == LAGGING

@@ -15,7 +15,7 @@ from mrcd.ctl.client import Client, Json
 from mrcd.denials import file
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
-from tests.unit.test_steering import Host
+from tests.unit.test_denial_control import Host
 
 
 @pytest.fixture

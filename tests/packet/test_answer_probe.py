@@ -10,7 +10,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import ASIDE, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from mrcd.fabric.wire import DIAGNOSTIC, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
 from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_steerings
@@ -25,7 +25,7 @@ BALLAST = bytes(range(100, 100 + abi.BALLAST))
 
 def own(bench: Bench) -> dict[str, int]:
     """What every probe says of this host."""
-    return {name: int(bench.tables.node[name]) for name in ("ports", "status", "generation")}
+    return {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
 
 
 def request(
@@ -33,7 +33,7 @@ def request(
 ) -> Packet:
     """A probe request of host h2 that has just arrived. What follows the probe is `tail`, or what `counts` needs."""
     sent_ns = now() if sent_ns is None else sent_ns
-    fields = {"seq": 1, "ports": 0xF, "generation": GENERATION, "tx_ns": sent_ns, **probe}
+    fields = {"seq": 1, "plane_mask": 0xF, "generation": GENERATION, "tx_ns": sent_ns, **probe}
     if tail is None:
         tail = BALLAST + bytes(8 * fields["counts"]) if fields.get("counts") else b""
     content = Raw(bytes(MRCProbe(**fields)) + tail)
@@ -71,12 +71,12 @@ def refused(bench: Bench, frame: Packet | bytes, reason: str, plane: int = 1) ->
 def test_a_request_is_reflected(bench: Bench) -> None:
     bench.tables.node["status"] = abi.STATUS_DETACHED
     for ev in range(EVS):
-        reply = reflected(bench, request(bench, ev, seq=2**32 - 1, round=77))
+        reply = reflected(bench, request(bench, ev, seq=2**32 - 1, report_seq=77))
         assert (reply[MRC].ev, reply[MRC].sender, reply[MRC].receiver) == (ev, 0, H2)
         assert (reply[MRC].seq, reply[MRCProbe].seq, reply[MRCProbe].round) == (2**32 - 1, 2**32 - 1, 77)
         assert bench.tables.rxs["probes"][H2, ev] == 1
     assert bench.drops() == {}
-    assert not bench.tables.ledgers["replies"].any()
+    assert not bench.tables.path_stats["replies"].any()
 
 
 @pytest.mark.parametrize("traffic_class", [0, 3, 0xB8, 0xBB])
@@ -94,7 +94,7 @@ def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) ->
     rxs["packets"] = [2**40 + 100 * ev for ev in range(EVS)]
     rxs["probes"] = [2**16 + 7 * ev for ev in range(EVS)]
     rxs["ce"] = [2**16 - 1 + ev for ev in range(EVS)]
-    _, out = bench.pop("tc", request(bench, 5, first=first, counts=counts, round=3), 1)
+    _, out = bench.pop("tc", request(bench, 5, first=first, counts=counts, report_seq=3), 1)
     reply = Ether(out)
     assert [(c.packets, c.probes, c.ce) for c in reply[MRCReport].records] == [
         ((2**40 + 100 * ev) % 2**32, 7 * ev + (ev == 5), (ev - 1) % 2**16)  # this very request included
@@ -214,10 +214,10 @@ def test_port_status_is_learned_from_requests(bench: Bench) -> None:
     before = time.monotonic_ns()
     reflected(bench, request(bench, ports=0b0101, status=abi.STATUS_DETACHED))
     peer = bench.peer(H2)
-    assert (peer["ports"], peer["status"], peer["generation"]) == (0b0101, abi.STATUS_DETACHED, GENERATION)
+    assert (peer["plane_mask"], peer["status"], peer["generation"]) == (0b0101, abi.STATUS_DETACHED, GENERATION)
     assert before <= peer["heard_ns"] <= time.monotonic_ns()
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 2}
-    assert (bench.peer(H5)["ports"], len(bench.usable(H5))) == (0xFFFF, EVS)
+    assert (bench.peer(H5)["plane_mask"], len(bench.usable(H5))) == (0xFFFF, EVS)
 
 
 def test_an_older_probe_does_not_undo_a_newer_one(bench: Bench) -> None:
@@ -226,11 +226,11 @@ def test_an_older_probe_does_not_undo_a_newer_one(bench: Bench) -> None:
     heard = int(bench.peer(H2)["heard_ns"])
     reflected(bench, request(bench, 6, sent_ns=at - 1000, ports=0b1111, status=0, generation=8))
     peer = bench.peer(H2)
-    assert (peer["ports"], peer["status"], peer["generation"]) == (0b0001, 1, 9)
+    assert (peer["plane_mask"], peer["status"], peer["generation"]) == (0b0001, 1, 9)
     assert peer["heard_ns"] > heard
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0}
     reflected(bench, request(bench, 7, sent_ns=at + 1, ports=0b0011, status=0, generation=9))
-    assert (peer["ports"], peer["status"]) == (0b0011, 0)
+    assert (peer["plane_mask"], peer["status"]) == (0b0011, 0)
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1}
 
 
@@ -238,7 +238,7 @@ def test_a_peer_whose_clock_starts_anew_is_believed(bench: Bench) -> None:
     at = now()
     reflected(bench, request(bench, 5, sent_ns=at, ports=0b0001))
     reflected(bench, request(bench, 5, sent_ns=at - 10**10, ports=0b0111, generation=GENERATION + 1))
-    assert (bench.peer(H2)["ports"], bench.peer(H2)["generation"]) == (0b0111, GENERATION + 1)
+    assert (bench.peer(H2)["plane_mask"], bench.peer(H2)["generation"]) == (0b0111, GENERATION + 1)
 
 
 # ---- malformed requests ----
@@ -304,10 +304,10 @@ def test_requests_say_nothing_of_a_host_they_were_not_meant_for(bench: Bench) ->
 @all_steerings
 def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
     before = bench.tables.peers[H2].copy()
-    ask = request(bench, 5, ports=0, status=abi.STATUS_DETACHED, round=77)
-    ask[MRC].flags = ASIDE
+    ask = request(bench, 5, ports=0, status=abi.STATUS_DETACHED, report_seq=77)
+    ask[MRC].flags = DIAGNOSTIC
     reply = reflected(bench, ask)
-    assert (reply[MRC].flags, reply[MRCProbe].round) == (ASIDE, 77)
+    assert (reply[MRC].flags, reply[MRCProbe].round) == (DIAGNOSTIC, 77)
     assert not bench.tables.rxs["probes"].any()
     assert bench.tables.peers[H2] == before  # heard, ports, status, generation
     assert bench.drops() == {}
@@ -316,11 +316,11 @@ def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
 @pytest.mark.parametrize("sender", ["h2", "h0"])
 def test_what_comes_back_to_a_tool_changes_nothing(bench: Bench, sender: str) -> None:
     """A reply of h2, and what this host sent and a switch turned round. Packet sockets are behind XDP, before tc."""
-    tables = ("peers", "evs", "ledgers", "rounds", "rxs")
+    tables = ("peers", "evs", "path_stats", "reports", "rxs")
     before = {name: getattr(bench.tables, name).copy() for name in tables}
     content = Raw(bytes(MRCProbe(seq=1, generation=GENERATION, tx_ns=now())))
     back = bench.arriving("h2", 5, content, type=PROBE_REPLY, seq=1, tx_ns=now())
-    back[MRC].flags = ASIDE
+    back[MRC].flags = DIAGNOSTIC
     if sender == "h0":
         back[IPv6].src, back[MRC].sender = str(bench.plan.addresses[1]), 0
     assert bench.pop_xdp(bytes(back), bench.ifindex["n1"]) == ("pass", bytes(back))

@@ -1,8 +1,8 @@
 /* Asking a peer what has arrived: when, on which EV, and how the request comes into being. */
-#ifndef MRC_ASK_H
-#define MRC_ASK_H
+#ifndef MRC_SEND_PROBE_H
+#define MRC_SEND_PROBE_H
 
-#include "alarm.h"
+#include "idle_timeout.h"
 #include "probe.h"
 #include "spray.h"
 
@@ -11,19 +11,19 @@ struct request {
 	__u64 now;
 	__u32 host_id;
 	__u32 number; /* of the EV */
-	__u32 round; /* of the report, if one is asked for */
+	__u32 report_seq; /* of the report, if one is asked for */
 	__u16 kind; /* enum mrc_probe_kind */
-	__u16 traffic_class; /* of the packet on which it rides; of others the peer's, see mrc_rounds */
+	__u16 traffic_class; /* of the packet on which it rides; of others the peer's, see mrc_reports */
 	__u16 first;
 	__u16 counts; /* 0 = no report, only a reply */
 };
 
 #define ARMED_REQUEST 1
-#define ARMED_BEAT 2 /* see beat.h */
-#define ARMED_TWIN 3 /* see twin.h */
+#define ARMED_TIMER 2 /* see timer_packet.h */
+#define ARMED_DUP_ACK 3 /* see dup_ack.h */
 
 /* What the program that pushes leaves for mrc_probe, which it runs on a clone. One per CPU. */
-struct mrc_ride {
+struct mrc_armed {
 	__u32 armed; /* 0, or what to make of it */
 	__u32 reserved;
 	struct request request;
@@ -33,29 +33,29 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct mrc_ride);
-} mrc_rides SEC(".maps");
+	__type(value, struct mrc_armed);
+} mrc_armed SEC(".maps");
 
 /* Have mrc_probe make something of a clone of this packet, now; of a request if it is one, or a twin. */
-static __always_inline void send_ride(struct __sk_buff *skb, const struct mrc_node *self, __u32 armed,
+static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_node *self, __u32 armed,
 				      const struct request *r)
 {
 	__u32 zero = 0;
-	struct mrc_ride *ride = bpf_map_lookup_elem(&mrc_rides, &zero);
+	struct mrc_armed *push_clone = bpf_map_lookup_elem(&mrc_armed, &zero);
 
-	if (!ride || !self->probe_ifindex)
+	if (!push_clone || !self->probe_ifindex)
 		return;
 	if (r)
-		ride->request = *r;
-	ride->armed = armed;
+		push_clone->request = *r;
+	push_clone->armed = armed;
 	bpf_clone_redirect(skb, self->probe_ifindex, 0);
-	ride->armed = 0;
+	push_clone->armed = 0;
 }
 
 /* Sent at least this long before a report was asked for: not on its way any more. */
-static __always_inline __u64 reordering_window(const struct mrc_rounds *rounds)
+static __always_inline __u64 reordering_window(const struct mrc_reports *reports)
 {
-	__u64 window = rounds->rtt_var_ns / 2, least = settings.reorder_us * NS_PER_US;
+	__u64 window = reports->rtt_var_ns / 2, least = settings.reorder_us * NS_PER_US;
 	__u64 most = settings.probe_gap_us * NS_PER_US;
 
 	if (window > most)
@@ -66,7 +66,7 @@ static __always_inline __u64 reordering_window(const struct mrc_rounds *rounds)
 struct marking {
 	__u64 now;
 	__u64 window;
-	__u32 least_ns; /* mrc_rounds.least_ns */
+	__u32 least_ns; /* mrc_reports.least_ns */
 	__u32 index;
 	__u32 slot;
 };
@@ -75,8 +75,8 @@ static long mark_ev(__u64 i, void *context)
 {
 	struct marking *m = context;
 	const struct mrc_ev *ev = ev_at(m->index + i);
-	struct mrc_ledger *l = ledger_at(m->index + i);
-	__u32 tx, probes, noted_tx, slot = m->slot & (MRC_ROUNDS - 1);
+	struct mrc_path_stats *l = path_stats_at(m->index + i);
+	__u32 tx, probes, noted_tx, slot = m->slot & (MRC_REPORTS_KEPT - 1);
 	__u16 noted_probes;
 	__u64 window;
 
@@ -95,8 +95,8 @@ static long mark_ev(__u64 i, void *context)
 		l->noted_probes = probes;
 		l->noted_ns = m->now;
 	} else {
-		noted_tx = l->mark_tx[(slot - 1) & (MRC_ROUNDS - 1)];
-		noted_probes = l->mark_probes[(slot - 1) & (MRC_ROUNDS - 1)];
+		noted_tx = l->mark_tx[(slot - 1) & (MRC_REPORTS_KEPT - 1)];
+		noted_probes = l->mark_probes[(slot - 1) & (MRC_REPORTS_KEPT - 1)];
 	}
 	l->mark_tx[slot] = aged(m->now, ev->last_tx_ns, window) ? tx : noted_tx;
 	l->mark_probes[slot] = aged(m->now, l->probe_ns, window) ? probes : noted_probes;
@@ -104,53 +104,53 @@ static long mark_ev(__u64 i, void *context)
 }
 
 /* As many rounds are under way as may be. */
-static __always_inline int unanswered(const struct mrc_rounds *rounds)
+static __always_inline int unanswered(const struct mrc_reports *reports)
 {
-	return rounds->round - rounds->settled >= rounds_kept();
+	return reports->report_seq - reports->settled >= reports_kept();
 }
 
 /* Begin a round: note what has been sent on each EV. `asked_ns` is when the last was begun. Returns 1 if
  * this CPU is to ask for the report.
  */
-static __noinline int begin_round(struct mrc_rounds *rounds, struct request *r, __u64 asked_ns)
+static __noinline int begin_report(struct mrc_reports *reports, struct request *r, __u64 asked_ns)
 {
 	struct marking m = { .now = r->now };
 	__u32 first;
 
-	if (__sync_val_compare_and_swap(&rounds->asked_ns, asked_ns, r->now) != asked_ns)
+	if (__sync_val_compare_and_swap(&reports->asked_ns, asked_ns, r->now) != asked_ns)
 		return 0;
-	r->round = __sync_fetch_and_add(&rounds->round, 1) + 1;
+	r->report_seq = __sync_fetch_and_add(&reports->report_seq, 1) + 1;
 	/* Not over the marks by which another CPU may be judging; report_is_new() looks from the other side. */
-	if (rounds->busy && unanswered(rounds))
+	if (reports->busy && unanswered(reports))
 		return 0;
-	r->counts = report_size(r->round, &first);
+	r->counts = report_size(r->report_seq, &first);
 	r->first = first;
-	m.window = reordering_window(rounds);
-	m.least_ns = rounds->least_ns;
+	m.window = reordering_window(reports);
+	m.least_ns = reports->least_ns;
 	m.index = ev_index(r->host_id, r->first);
-	m.slot = r->round / report_chunks();
+	m.slot = r->report_seq / report_chunks();
 	bpf_loop(r->counts, mark_ev, &m, 0);
-	rounds->sent_ns[r->round & (MRC_REPORT_SLOTS - 1)] = r->now;
+	reports->sent_ns[r->report_seq & (MRC_REPORT_SLOTS - 1)] = r->now;
 	return 1;
 }
 
 /* The EV on which the next report is asked for: usable ones in turn over the planes. While none comes
  * back, every other one by any path: the usable ones may be dead, and only reports tell that others are not.
  */
-static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_rounds *rounds, __u32 ports)
+static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_reports *reports, __u32 plane_mask)
 {
-	__u32 turn = rounds->turn++, slot;
+	__u32 cursor = reports->cursor++, slot;
 	struct choice choice = {};
 	const struct mrc_ev *ev;
 
-	if (turn & 1 && unanswered(rounds)) {
-		slot = turn / 2 % settings.planes * settings.evs_per_plane + turn / 2 / settings.planes % peer->slots;
+	if (cursor & 1 && unanswered(reports)) {
+		slot = cursor / 2 % settings.planes * settings.evs_per_plane + cursor / 2 / settings.planes % peer->slots;
 		ev = ev_at(ev_index(host_id, slot));
-		if (ev && ev->configured && ports & (1u << (ev->plane & 31)))
+		if (ev && ev->configured && plane_mask & (1u << (ev->plane & 31)))
 			return slot;
 	}
-	slot = turn / settings.planes % peer->slots;
-	if (!next_usable(peer, ports, turn % settings.planes, 0, slot, &choice))
+	slot = cursor / settings.planes % peer->slots;
+	if (!next_usable(peer, plane_mask, cursor % settings.planes, 0, slot, &choice))
 		return NO_SLOT;
 	return choice.plane * settings.evs_per_plane + choice.slot;
 }
@@ -158,20 +158,20 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 /* Whether traffic to this peer should carry a request now: after so many packets, but leaving time
  * between two; not while too many are under way; and now and then in any case.
  */
-static __always_inline int report_due(const struct mrc_rounds *rounds, const struct mrc_rotation *turn,
+static __always_inline int report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation,
 				      __u64 now, __u64 asked_ns, __u32 gap_us)
 {
 	__u64 late = settings.probe_late_us * NS_PER_US;
 
 	/* Never so many at once that the newest must be forgotten before it can have come back. */
-	if (late < rounds->rtt_ns / 2)
-		late = rounds->rtt_ns / 2;
-	if (aged(now, asked_ns, late) && aged(now, asked_ns, reordering_window(rounds)))
+	if (late < reports->rtt_ns / 2)
+		late = reports->rtt_ns / 2;
+	if (aged(now, asked_ns, late) && aged(now, asked_ns, reordering_window(reports)))
 		return 1;
-	return turn->unprobed >= settings.probe_packets &&
+	return rotation->unprobed >= settings.probe_packets &&
 	       aged(now, asked_ns, gap_us * NS_PER_US) &&
-	       aged(now, asked_ns, reordering_window(rounds)) &&
-	       !unanswered(rounds);
+	       aged(now, asked_ns, reordering_window(reports)) &&
+	       !unanswered(reports);
 }
 
 #define KEPT_MOST 512 /* bytes of a packet that stays behind the counts: a longer one would be sent twice for nothing */
@@ -207,7 +207,7 @@ static __always_inline __u64 paid_most(const struct mrc_clock *clock, __u64 now)
 /* Whether a request may ride on this peer's traffic: the packets and bytes since the last pay for it, or the host's
  * budget does, of which an eighth is for the tick.
  */
-static __always_inline int may_ask(struct __sk_buff *skb, const struct mrc_rotation *turn, __u64 now)
+static __always_inline int may_probe(struct __sk_buff *skb, const struct mrc_rotation *rotation, __u64 now)
 {
 	__u32 first, counts = report_size(0, &first), *sum = paid();
 	__u32 length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts) + (keeps(skb, counts) ? skb->len : 0);
@@ -215,7 +215,7 @@ static __always_inline int may_ask(struct __sk_buff *skb, const struct mrc_rotat
 
 	if (!clock || !sum)
 		return 0;
-	if (turn->unprobed >= PACKETS_PER_PROBE && turn->unprobed_bytes >= BYTES_PER_PROBE_BYTE * length &&
+	if (rotation->unprobed >= PACKETS_PER_PROBE && rotation->unprobed_bytes >= BYTES_PER_PROBE_BYTE * length &&
 	    *(volatile __u32 *)sum < paid_most(clock, now)) {
 		__sync_fetch_and_add(sum, budget_cost(length));
 		return 1;
@@ -227,7 +227,7 @@ static __always_inline int may_ask(struct __sk_buff *skb, const struct mrc_rotat
 }
 
 /* Whether make_room() will do with a clone of this packet: the kernel shortens none that is a tunnel's. */
-static __noinline int can_ride(struct __sk_buff *skb)
+static __noinline int can_piggyback(struct __sk_buff *skb)
 {
 	__u32 first;
 
@@ -237,52 +237,52 @@ static __noinline int can_ride(struct __sk_buff *skb)
 /* Whether traffic to this peer is so dense that its end is to be noticed: many packets since the last report was asked for.
  * Where the budget has delayed that, they count by their rate: as if a report had been asked for in time.
  */
-static __always_inline int is_dense(const struct mrc_rotation *turn, __u64 now, __u64 asked_ns)
+static __always_inline int is_dense(const struct mrc_rotation *rotation, __u64 now, __u64 asked_ns)
 {
 	__u64 each_ns = settings.probe_late_us * NS_PER_US / (settings.probe_packets ?: 1);
 
-	return turn->unprobed >= settings.probe_packets && (!turn->denied || !aged(now, asked_ns, turn->unprobed * each_ns));
+	return rotation->unprobed >= settings.probe_packets && (!rotation->denied || !aged(now, asked_ns, rotation->unprobed * each_ns));
 }
 
 /* Let a request ride on this packet, if one is due; it is not pushed yet, or popped already: mrc_probe makes
  * the request of a clone. Returns 1 if it did.
  */
-static __always_inline int ask_along(struct __sk_buff *skb, const struct mrc_node *self,
-				      struct mrc_peer *peer, struct mrc_rotation *turn,
+static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct mrc_node *self,
+				      struct mrc_peer *peer, struct mrc_rotation *rotation,
 				      struct request *r, __u32 gap_us)
 {
-	struct mrc_rounds *rounds = rounds_at(r->host_id);
+	struct mrc_reports *reports = reports_at(r->host_id);
 	__u64 asked_ns;
 
-	if (!rounds || !self->probe_ifindex)
+	if (!reports || !self->probe_ifindex)
 		return 0;
-	asked_ns = *(volatile __u64 *)&rounds->asked_ns;
-	if (!report_due(rounds, turn, r->now, asked_ns, gap_us) || !can_ride(skb))
+	asked_ns = *(volatile __u64 *)&reports->asked_ns;
+	if (!report_due(reports, rotation, r->now, asked_ns, gap_us) || !can_piggyback(skb))
 		return 0;
-	r->number = report_ev(peer, r->host_id, rounds, ports_both(self, peer));
+	r->number = report_ev(peer, r->host_id, reports, linked_planes(self, peer));
 	if (r->number == NO_SLOT)
 		return 0;
-	if (!may_ask(skb, turn, r->now)) {
-		turn->denied = 1;
+	if (!may_probe(skb, rotation, r->now)) {
+		rotation->denied = 1;
 		return 0;
 	}
-	if (!begin_round(rounds, r, asked_ns))
+	if (!begin_report(reports, r, asked_ns))
 		return 0;
-	rounds->traffic_class = r->traffic_class;
-	if (is_dense(turn, r->now, asked_ns))
-		set_alarm(r->host_id, r->now);
-	turn->unprobed = 0;
-	turn->unprobed_bytes = 0;
-	turn->denied = 0;
-	turn->data = 0;
-	send_ride(skb, self, ARMED_REQUEST, r);
+	reports->traffic_class = r->traffic_class;
+	if (is_dense(rotation, r->now, asked_ns))
+		set_idle_timer(r->host_id, r->now);
+	rotation->unprobed = 0;
+	rotation->unprobed_bytes = 0;
+	rotation->denied = 0;
+	rotation->data = 0;
+	send_clone(skb, self, ARMED_REQUEST, r);
 	return 1;
 }
 
 static __always_inline void fill_request(struct control *c, const struct mrc_node *self,
 					 struct mrc_ev *ev, const struct request *r)
 {
-	struct mrc_ledger *l = ledger_at(ev_index(r->host_id, r->number));
+	struct mrc_path_stats *l = path_stats_at(ev_index(r->host_id, r->number));
 	__u32 seq;
 
 	if (l)
@@ -297,10 +297,10 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	c->mrc.segments = bpf_htons(1);
 	c->mrc.tx_ns = bpf_cpu_to_be64(r->now);
 	c->probe.seq = bpf_htonl(seq);
-	c->probe.ports = bpf_htons(self->ports);
+	c->probe.plane_mask = bpf_htons(self->plane_mask);
 	c->probe.status = bpf_htons(self->status);
 	c->probe.generation = bpf_htonl(self->generation);
-	c->probe.round = bpf_htonl(r->round);
+	c->probe.report_seq = bpf_htonl(r->report_seq);
 	c->probe.first = bpf_htons(r->first);
 	c->probe.counts = bpf_htons(r->counts);
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
@@ -309,7 +309,7 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 /* Whether the answers to probes of an EV count: of those that lag or have failed none is expected. */
 static __always_inline int is_answer_expected(__u32 host_id, __u32 number, const struct mrc_ev *ev)
 {
-	const struct mrc_ledger *l = ledger_at(ev_index(host_id, number));
+	const struct mrc_path_stats *l = path_stats_at(ev_index(host_id, number));
 
 	return l && !l->lag_ns && (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP);
 }
@@ -335,16 +335,16 @@ static __always_inline __u8 probe_class(__u32 traffic_class)
 static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self,
 					const struct request *r)
 {
-	const struct mrc_rounds *rounds;
+	const struct mrc_reports *reports;
 	struct control control = {};
 	struct push p = {};
 	int sent;
 
-	if (push_by(&p, r->host_id, r->number) || !(self->ports & (1u << (p.ev->plane & 31))))
+	if (push_by(&p, r->host_id, r->number) || !(self->plane_mask & (1u << (p.ev->plane & 31))))
 		return 0;
-	rounds = rounds_at(r->host_id);
-	if (rounds)
-		p.traffic_class = probe_class(rounds->traffic_class);
+	reports = reports_at(r->host_id);
+	if (reports)
+		p.traffic_class = probe_class(reports->traffic_class);
 	fill_request(&control, self, p.ev, r);
 	if (write_control(skb, &p, &control))
 		return 0;
@@ -381,7 +381,7 @@ static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32
 }
 
 /* Make a clone of a packet, not pushed yet or popped already, the request that rides on it. */
-static __always_inline int ride(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+static __always_inline int push_clone(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
 	struct control control = {};
 	struct push p = {};

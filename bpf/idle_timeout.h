@@ -3,11 +3,11 @@
  * The last acknowledgement of a burst may have been lost on a path that died in that moment. Then both ends are
  * silent until TCP's timers run out, and its first try may take a dead path again, for nothing was sent in between
  * that would have told of it. So a timer per peer, set anew with every report that dense traffic asks for, goes
- * off when that ends. Programs that a timer runs cannot send: the next beats ask instead (beat.h), or the daemon,
+ * off when that ends. Programs that a timer runs cannot send: the next beats ask instead (timer_packet.h), or the daemon,
  * where nothing paces them.
  */
-#ifndef MRC_ALARM_H
-#define MRC_ALARM_H
+#ifndef MRC_IDLE_TIMEOUT_H
+#define MRC_IDLE_TIMEOUT_H
 
 #include "arith.h"
 #include "maps.h"
@@ -16,12 +16,12 @@
  * (RFC 8985 §6.2) a timer tick after an acknowledgement, 4 ms with 250 per second, and sends the tail loss probe (§7)
  * two round trips and two ticks after the last packet. The daemon need not be woken for the first of these.
  */
-#define DAEMON_ALARM_NS 4000000ULL
-#define ALARM_SLACK_NS 1000000ULL
+#define DAEMON_TIMEOUT_NS 4000000ULL
+#define TIMEOUT_SLACK_NS 1000000ULL
 #define BACKLOG 4096 /* bytes */
 #define CLOCK_MONOTONIC 1
 
-struct mrc_alarm {
+struct mrc_idle_timer {
 	struct bpf_timer timer;
 };
 
@@ -29,15 +29,15 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct mrc_alarm);
-} mrc_alarms SEC(".maps");
+	__type(value, struct mrc_idle_timer);
+} mrc_idle_timers SEC(".maps");
 
-#define BEAT_LOST_NS 20000000ULL /* a beat that does not come for so long has ended */
-#define STALLS 256 /* peers */
+#define TIMER_LOST_NS 20000000ULL /* a beat that does not come for so long has ended */
+#define IDLE_PEERS 256 /* peers */
 #define SWEEPS 3 /* where a flow has stopped */
 
-/* The packet of beat.h. One. */
-struct mrc_beat {
+/* The packet of timer_packet.h. One. */
+struct mrc_timer {
 	__u64 ns; /* when it was last here; 0 = it has ended */
 	__u64 made_ns;
 	__u64 wanted_ns; /* when there was last dense traffic, a beat more or less */
@@ -45,10 +45,10 @@ struct mrc_beat {
 	__u32 hurried; /* rounds in a row that took much less than a beat */
 };
 
-MRC_ARRAY(mrc_beats, BPF_MAP_TYPE_ARRAY, 0, struct mrc_beat);
+MRC_ARRAY(mrc_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_timer);
 
 /* Peers that the next beats are to sweep. */
-struct mrc_stall {
+struct mrc_idle_peer {
 	__u64 due_ns;
 	__u32 host_id;
 	__u32 left; /* sweeps */
@@ -56,38 +56,38 @@ struct mrc_stall {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
-	__uint(max_entries, STALLS);
-	__type(value, struct mrc_stall);
-} mrc_stalls SEC(".maps");
+	__uint(max_entries, IDLE_PEERS);
+	__type(value, struct mrc_idle_peer);
+} mrc_idle_peers SEC(".maps");
 
-static __always_inline struct mrc_beat *the_beat(void)
+static __always_inline struct mrc_timer *timer_packet(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&mrc_beats, &zero);
+	return bpf_map_lookup_elem(&mrc_timers, &zero);
 }
 
 /* Whether something goes round that will ask. */
-static __always_inline int beats(__u64 now)
+static __always_inline int timer_runs(__u64 now)
 {
-	struct mrc_beat *beat = the_beat();
+	struct mrc_timer *timer = timer_packet();
 
-	return beat && !aged(now, beat->ns, BEAT_LOST_NS);
+	return timer && !aged(now, timer->ns, TIMER_LOST_NS);
 }
 
-static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
+static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idle_timer)
 {
-	struct mrc_stall stall = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = SWEEPS };
+	struct mrc_idle_peer idle = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = SWEEPS };
 	struct mrc_watch *watch;
 	struct mrc_event *event;
 
 	(void)map;
-	(void)alarm;
-	if (beats(stall.due_ns) && !bpf_map_push_elem(&mrc_stalls, &stall, 0))
+	(void)idle_timer;
+	if (timer_runs(idle.due_ns) && !bpf_map_push_elem(&mrc_idle_peers, &idle, 0))
 		return 0;
 	watch = watch_at(*host_id);
 	if (watch) {
-		watch->stalled = 1;
+		watch->timed_out = 1;
 		watch->due_ns = 0;
 	}
 	/* Nobody listens: leave the room to what is to be told later. */
@@ -97,28 +97,28 @@ static int go_off(void *map, __u32 *host_id, struct mrc_alarm *alarm)
 	if (!event)
 		return 0;
 	__builtin_memset(event, 0, sizeof(*event));
-	event->ns = stall.due_ns;
+	event->ns = idle.due_ns;
 	event->host_id = *host_id;
-	event->ev = MRC_EVENT_STALLED;
+	event->ev = MRC_EVENT_IDLE_TIMEOUT;
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }
 
-static __always_inline void set_alarm(__u32 host_id, __u64 now)
+static __always_inline void set_idle_timer(__u32 host_id, __u64 now)
 {
-	struct mrc_alarm *alarm = bpf_map_lookup_elem(&mrc_alarms, &host_id);
+	struct mrc_idle_timer *idle_timer = bpf_map_lookup_elem(&mrc_idle_timers, &host_id);
 	__u64 wait = settings.probe_late_us * NS_PER_US;
 
 	if (wait < 2 * settings.probe_gap_us * NS_PER_US)
 		wait = 2 * settings.probe_gap_us * NS_PER_US;
-	wait += ALARM_SLACK_NS;
-	if (wait < DAEMON_ALARM_NS && !beats(now))
-		wait = DAEMON_ALARM_NS;
-	if (!alarm)
+	wait += TIMEOUT_SLACK_NS;
+	if (wait < DAEMON_TIMEOUT_NS && !timer_runs(now))
+		wait = DAEMON_TIMEOUT_NS;
+	if (!idle_timer)
 		return;
-	bpf_timer_init(&alarm->timer, &mrc_alarms, CLOCK_MONOTONIC); /* refused but for the first time */
-	bpf_timer_set_callback(&alarm->timer, go_off);
-	bpf_timer_start(&alarm->timer, wait, 0);
+	bpf_timer_init(&idle_timer->timer, &mrc_idle_timers, CLOCK_MONOTONIC); /* refused but for the first time */
+	bpf_timer_set_callback(&idle_timer->timer, on_idle_timeout);
+	bpf_timer_start(&idle_timer->timer, wait, 0);
 }
 
 #endif

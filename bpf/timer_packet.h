@@ -1,115 +1,115 @@
 /* A clock that can send: for what is to be asked when no packet comes.
  *
  * Programs that a timer runs cannot send. So while there is dense traffic to anybody, a packet of this host's own goes
- * round between the ends of a veth made for it, held back there by the queueing discipline (tbf) for MRC_BEAT_NS. Where a
- * flow has stopped (alarm.h) probes are made of it: on every EV, and for a report. So a path that has died in that
+ * round between the ends of a veth made for it, held back there by the queueing discipline (tbf) for MRC_TIMER_NS. Where a
+ * flow has stopped (idle_timeout.h) probes are made of it: on every EV, and for a report. So a path that has died in that
  * moment is known before TCP tries again, with the daemon dead too.
  */
-#ifndef MRC_BEAT_H
-#define MRC_BEAT_H
+#ifndef MRC_TIMER_PACKET_H
+#define MRC_TIMER_PACKET_H
 
-#include "settle.h"
+#include "apply_reply.h"
 #include "tick.h"
 
-#define BEAT_TYPE 0x88b5 /* EtherType for local experiments (IEEE 802): should it get into the stack, nobody takes it */
-#define BEAT_IDLE_NS 100000000ULL /* after so long without dense traffic it ends, if no peer is left to be swept */
+#define TIMER_TYPE 0x88b5 /* EtherType for local experiments (IEEE 802): should it get into the stack, nobody takes it */
+#define TIMER_IDLE_NS 100000000ULL /* after so long without dense traffic it ends, if no peer is left to be swept */
 #define ACTIVE_NS 3000000000ULL /* longer than any back-off: something is out of use, or was a moment ago */
 #define HURRIED_MOST 256 /* rounds: more than tbf lets through at once, after a rest */
-#define STALLS_AT_ONCE 4
+#define IDLE_PEERS_AT_ONCE 4
 #define SWEPT_AT_ONCE 64 /* EVs */
 
 /* Headers, probe, and what becomes ballast and counts: as a request that rides on a burst. The checksum that a NIC may
  * yet write is in the ballast, or behind it. What follows the inner headers is cut off and comes back as zeros: it was
  * for another peer than those that are probed. Room for any SRH is there once: what the request's leaves is the reply's.
  */
-static __always_inline int begin_beat(struct __sk_buff *skb)
+static __always_inline int make_timer_packet(struct __sk_buff *skb)
 {
 	__u32 least = ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr), first;
 	__u32 longer = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr); /* the kernel keeps where a checksum goes */
-	struct mrc_beat *beat = the_beat();
-	__be16 type = bpf_htons(BEAT_TYPE);
+	struct mrc_timer *timer = timer_packet();
+	__be16 type = bpf_htons(TIMER_TYPE);
 
-	if (!beat || (bpf_skb_change_tail(skb, least, 0) && bpf_skb_change_tail(skb, longer, 0)) ||
+	if (!timer || (bpf_skb_change_tail(skb, least, 0) && bpf_skb_change_tail(skb, longer, 0)) ||
 	    make_room_in_place(skb, sizeof(struct ipv6hdr) + sizeof(struct outer_l4), report_size(0, &first)) ||
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
 		return -1;
-	skb->mark = beat->id;
+	skb->mark = timer->id;
 	return 0;
 }
 
 /* Have the packet go round; begin with a clone of this one, if it does not or is lost. */
-static __always_inline void keep_beating(struct __sk_buff *skb, const struct mrc_node *self, __u64 now)
+static __always_inline void keep_timer_packet(struct __sk_buff *skb, const struct mrc_node *self, __u64 now)
 {
-	struct mrc_beat *beat = the_beat();
+	struct mrc_timer *timer = timer_packet();
 	__u64 before;
 
-	if (!beat || !self->beat_ifindex || !self->probe_ifindex)
+	if (!timer || !self->timer_ifindex || !self->probe_ifindex)
 		return;
-	if (aged(now, beat->wanted_ns, MRC_BEAT_NS))
-		beat->wanted_ns = now;
-	before = *(volatile __u64 *)&beat->made_ns;
-	if (!aged(now, beat->ns, BEAT_LOST_NS) || !aged(now, before, BEAT_LOST_NS) || encapsulated(skb) ||
-	    __sync_val_compare_and_swap(&beat->made_ns, before, now) != before)
+	if (aged(now, timer->wanted_ns, MRC_TIMER_NS))
+		timer->wanted_ns = now;
+	before = *(volatile __u64 *)&timer->made_ns;
+	if (!aged(now, timer->ns, TIMER_LOST_NS) || !aged(now, before, TIMER_LOST_NS) || encapsulated(skb) ||
+	    __sync_val_compare_and_swap(&timer->made_ns, before, now) != before)
 		return;
-	beat->id = bpf_get_prandom_u32() | 1; /* an older one that comes round after all ends */
-	send_ride(skb, self, ARMED_BEAT, 0);
+	timer->id = bpf_get_prandom_u32() | 1; /* an older one that comes round after all ends */
+	send_clone(skb, self, ARMED_TIMER, 0);
 }
 
 /* Sweep the peer whose turn it is, and have it swept again at the next beat: a request may be lost. */
-static long heed_stall(__u64 i, void *context)
+static long handle_idle_peer(__u64 i, void *context)
 {
 	struct sweep *s = context;
 	__u32 evs = settings.evs_per_peer < SWEPT_AT_ONCE ? settings.evs_per_peer : SWEPT_AT_ONCE;
-	struct mrc_stall stall;
-	struct mrc_rounds *rounds;
+	struct mrc_idle_peer idle;
+	struct mrc_reports *reports;
 	struct mrc_peer *peer;
 	struct mrc_clock *clock = tick_clock();
 	__u64 now = bpf_ktime_get_ns();
 	int is_paid, is_trusted;
 
 	(void)i;
-	if (!clock || bpf_map_pop_elem(&mrc_stalls, &stall))
+	if (!clock || bpf_map_pop_elem(&mrc_idle_peers, &idle))
 		return 1;
-	if (!aged(now, stall.due_ns, 0)) {
-		bpf_map_push_elem(&mrc_stalls, &stall, 0);
+	if (!aged(now, idle.due_ns, 0)) {
+		bpf_map_push_elem(&mrc_idle_peers, &idle, 0);
 		return 0; /* others may be due */
 	}
-	rounds = rounds_at(stall.host_id);
-	peer = peer_at(stall.host_id);
-	if (!rounds || !peer || !peer->configured || !aged(now, rounds->asked_ns, MRC_BEAT_NS / 2))
+	reports = reports_at(idle.host_id);
+	peer = peer_at(idle.host_id);
+	if (!reports || !peer || !peer->configured || !aged(now, reports->asked_ns, MRC_TIMER_NS / 2))
 		return 0; /* it goes on: traffic asks again */
 	__builtin_memset(&s->request, 0, sizeof(s->request));
-	s->request.host_id = stall.host_id;
+	s->request.host_id = idle.host_id;
 	s->request.kind = MRC_PROBE_SUSPICION;
-	s->first = rounds->round * SWEPT_AT_ONCE;
+	s->first = reports->report_seq * SWEPT_AT_ONCE;
 	s->sent = 0;
 	/* Where hundreds of flows stop at once, as a collective operation does, or pause each few milliseconds, the host's
 	 * budget is soon spent: then they are asked for reports, for which data packets have to pay later.
 	 */
 	is_paid = clock->budget > (__s64)(settings.idle_probes / 8);
-	is_trusted = rounds->debt < TRIALS_MOST * PACKETS_PER_PROBE;
+	is_trusted = reports->debt < BURST_PROBES_MOST * PACKETS_PER_PROBE;
 	if (is_trusted && is_paid)
 		bpf_loop(evs, sweep_one, s, 0);
-	rounds->debt += s->sent * PACKETS_PER_PROBE;
+	reports->debt += s->sent * PACKETS_PER_PROBE;
 	s->request.now = now;
-	if ((is_paid || is_trusted) && begin_swept_round(s, peer, rounds) && send_request(s->skb, s->node, &s->request)) {
+	if ((is_paid || is_trusted) && begin_swept_report(s, peer, reports) && send_request(s->skb, s->node, &s->request)) {
 		s->sent += report_cost(s->request.counts);
-		rounds->debt += is_paid ? 0 : VOLLEY * PACKETS_PER_PROBE;
+		reports->debt += is_paid ? 0 : BURST_PROBES * PACKETS_PER_PROBE;
 	}
 	if (is_paid)
 		__sync_fetch_and_add(&clock->budget, -(__s64)s->sent);
-	stall.due_ns = s->request.now + MRC_BEAT_NS / 2; /* a sweep may take longer than that */
-	if (--stall.left)
-		bpf_map_push_elem(&mrc_stalls, &stall, 0);
+	idle.due_ns = s->request.now + MRC_TIMER_NS / 2; /* a sweep may take longer than that */
+	if (--idle.left)
+		bpf_map_push_elem(&mrc_idle_peers, &idle, 0);
 	return 0;
 }
 
 /* Whether the timer packet has work while there is no dense traffic. */
 static __always_inline int wanted_on(const struct mrc_node *self, const struct mrc_clock *clock, __u64 now)
 {
-	struct mrc_stall waiting;
+	struct mrc_idle_peer waiting;
 
-	return !bpf_map_peek_elem(&mrc_stalls, &waiting) ||
+	return !bpf_map_peek_elem(&mrc_idle_peers, &waiting) ||
 	       (aged(now, self->ticked_ns, DAEMON_SILENT_NS) && !aged(now, clock->active_ns, ACTIVE_NS));
 }
 
@@ -123,35 +123,35 @@ static __always_inline void tick_for_daemon(struct tick *t, __u64 now)
 }
 
 /* The packet has come round. */
-static __always_inline int beat(struct __sk_buff *skb)
+static __always_inline int timer(struct __sk_buff *skb)
 {
 	struct tick t = { .sweep = { .skb = skb, .node = node() }, .clock = tick_clock() };
 	struct mrc_node *self = t.sweep.node;
-	struct mrc_beat *beat = the_beat();
-	__be16 type = bpf_htons(BEAT_TYPE);
+	struct mrc_timer *timer = timer_packet();
+	__be16 type = bpf_htons(TIMER_TYPE);
 	__u64 now = bpf_ktime_get_ns();
 	__u32 id = skb->mark; /* another CPU may make the next one meanwhile: two must not have the same */
 
-	if (!self || !beat || !t.clock || id != beat->id)
+	if (!self || !timer || !t.clock || id != timer->id)
 		return TC_ACT_SHOT; /* consumed, not dropped */
-	if (!self->beat_ifindex ||
-	    (aged(now, beat->wanted_ns, BEAT_IDLE_NS) && !wanted_on(self, t.clock, now))) {
-		beat->ns = 0; /* no alarm waits for it, and the next traffic begins another at once */
+	if (!self->timer_ifindex ||
+	    (aged(now, timer->wanted_ns, TIMER_IDLE_NS) && !wanted_on(self, t.clock, now))) {
+		timer->ns = 0; /* no alarm waits for it, and the next traffic begins another at once */
 		return TC_ACT_SHOT;
 	}
-	beat->hurried = aged(now, beat->ns, MRC_BEAT_NS / 4) ? 0 : beat->hurried + 1;
-	beat->ns = now;
-	if (beat->hurried > HURRIED_MOST) { /* nothing holds it back: try again when it counts as lost */
-		beat->hurried = 0;
+	timer->hurried = aged(now, timer->ns, MRC_TIMER_NS / 4) ? 0 : timer->hurried + 1;
+	timer->ns = now;
+	if (timer->hurried > HURRIED_MOST) { /* nothing holds it back: try again when it counts as lost */
+		timer->hurried = 0;
 		return TC_ACT_SHOT;
 	}
 	skb->mark = 0; /* others may have rules for marks on the planes' NICs */
-	bpf_loop(STALLS_AT_ONCE, heed_stall, &t.sweep, 0);
+	bpf_loop(IDLE_PEERS_AT_ONCE, handle_idle_peer, &t.sweep, 0);
 	tick_for_daemon(&t, now);
 	skb->mark = id;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
 		return TC_ACT_SHOT;
-	return bpf_redirect(self->beat_ifindex, 0);
+	return bpf_redirect(self->timer_ifindex, 0);
 }
 
 #endif

@@ -100,8 +100,8 @@ def test_what_is_denied_outlives_daemon_and_tables_and_means_new_paths(healthy: 
 def test_denied_evs_are_probed_and_a_denial_ends_by_itself(healthy: Lab) -> None:
     mrcctl(healthy, "h0", "deny", "t1:0:3")
     tables = Tables(pin_directory(healthy.run_dir("h0") / "bpf"), writable=False)
-    before = int(tables.ledgers["replies"][2, 3])
-    wait_until("probes by it are answered", lambda: int(tables.ledgers["replies"][2, 3]) > before)
+    before = int(tables.path_stats["replies"][2, 3])
+    wait_until("probes by it are answered", lambda: int(tables.path_stats["replies"][2, 3]) > before)
     tables.close()
     assert denied(healthy) == {3}
     mrcctl(healthy, "h0", "deny", "t1:0:3", "--for", "1s")

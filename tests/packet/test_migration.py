@@ -19,7 +19,7 @@ from mrcd.loader.dataplane import Dataplane
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState, Reason
 from mrcd.tables.pinned import Tables, change_field, read_node
-from tests.packet.cluster import ALL_PORTS, H1, H2, H5, Setup
+from tests.packet.cluster import ALL_PLANES, H1, H2, H5, Setup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
 
@@ -31,10 +31,10 @@ OTHER = """
 typedef unsigned char u8; typedef unsigned int u32; typedef unsigned long long u64;
 struct mrc_ev {
 	u64 extra; u32 state; u8 srh_len; u8 plane; u8 configured; u8 reason;
-	u8 dst[16]; u64 state_since_ns; u8 weight; u8 relapses; u8 pad[6];
+	u8 dst[16]; u64 state_since_ns; u8 weight; u8 flaps; u8 pad[6];
 };
 struct mrc_peer {
-	u8 address[8][16]; u64 ports_ns; u64 heard_ns; u32 status; u32 generation; u32 ports; u32 configured;
+	u8 address[8][16]; u64 plane_mask_ns; u64 heard_ns; u32 status; u32 generation; u32 ports; u32 configured;
 };
 struct mrc_srh { u8 bytes[88]; };
 struct mrc_node { u64 extra; u32 status, colour, generation, ports; };
@@ -54,18 +54,18 @@ def _plan(steering: Steering = "usid", evs: int = 16) -> topology.Plan:
 
 def _filled(dataplane: Dataplane) -> Tables:
     tables = Tables(dataplane.tables, writable=True)
-    tables.node["ports"] = ALL_PORTS
+    tables.node["plane_mask"] = ALL_PLANES
     install.write_peers(tables, dataplane.plan, dataplane.refresh)
     return tables
 
 
 def _judge(dataplane: Dataplane, tables: Tables) -> None:
     """h2 has been heard, and some of its paths were judged."""
-    tables.peers["heard_ns"][H2], tables.peers["ports"][H2], tables.peers["generation"][H2] = 77, 0b1101, 99
+    tables.peers["heard_ns"][H2], tables.peers["plane_mask"][H2], tables.peers["generation"][H2] = 77, 0b1101, 99
     for number, state in STATES.items():
         reason = Reason.ADMIN if state is DENIED else Reason.LOSS if state is BAD else Reason.PROBED
         assert dataplane.steer(H2, number, state, reason, list(EvState))
-    tables.evs["relapses"][H2, 1] = 3
+    tables.evs["flaps"][H2, 1] = 3
 
 
 def _known(tables: Tables, width: int) -> dict[int, EvState]:
@@ -91,7 +91,7 @@ def test_tables_of_another_size_know_the_states(bpffs: Path, steering: Steering)
     list(second.take_over(new))
     assert _known(new, 8) == STATES
     bad, denied = new.evs[H2, 1], new.evs[H2, 9]
-    assert (bad["reason"], bad["relapses"], denied["reason"]) == (Reason.LOSS, 3, Reason.ADMIN)
+    assert (bad["reason"], bad["flaps"], denied["reason"]) == (Reason.LOSS, 3, Reason.ADMIN)
     assert int(denied["state_since_ns"]) == since
     other = Tables(second.tables, writable=True)  # as if nothing had been taken over, and another host were h2
     other.evs[H2] = np.zeros((), abi.EV)
@@ -103,7 +103,7 @@ def test_tables_of_another_size_know_the_states(bpffs: Path, steering: Steering)
     list(second.take_over(other))
     other.close()
     peer = new.peers[H2]
-    assert (peer["heard_ns"], peer["ports"], peer["generation"]) == (77, 0b1101, 99)
+    assert (peer["heard_ns"], peer["plane_mask"], peer["generation"]) == (77, 0b1101, 99)
     assert int(peer["usable"][0]) & 0b11 == 0b01  # the good one carries, the failed one does not
     assert not new.evs["state"][[H1, H5]].any()
     new.close()
@@ -139,17 +139,17 @@ def _other_tables(directory: Path, source: Path) -> dict[str, np.ndarray]:
 def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp_path: Path) -> None:
     second = Dataplane(_plan(), bpffs)
     old = _other_tables(second.pins.parent / "abi1", tmp_path / "other.c")
-    old["mrc_node"]["status"], old["mrc_node"]["ports"] = abi.STATUS_DETACHED, 0b1011
+    old["mrc_node"]["status"], old["mrc_node"]["plane_mask"] = abi.STATUS_DETACHED, 0b1011
     second.load()
     assert second.fresh
     node = read_node(second.tables / "mrc_node")
-    assert (int(node["status"]), int(node["ports"])) == (abi.STATUS_DETACHED, 0b1011)
+    assert (int(node["status"]), int(node["plane_mask"])) == (abi.STATUS_DETACHED, 0b1011)
     assert change_field(second.pins.parent / "abi1" / "mrc_node", "status", lambda _: 0) == abi.STATUS_DETACHED
     assert old["mrc_node"]["status"] == [0]
     new = _filled(second)
     row = 3  # another one than h2 has now: it is known by its addresses
     old["mrc_peers"]["address"][row] = new.peers["address"][H2]
-    for name, value in {"configured": 1, "heard_ns": 77, "ports": 0b1101, "generation": 99}.items():
+    for name, value in {"configured": 1, "heard_ns": 77, "plane_mask": 0b1101, "generation": 99}.items():
         old["mrc_peers"][name][row] = value
     for number, state in STATES.items():
         record = old["mrc_evs"][row * 16 + number :][:1].reshape(())
@@ -157,7 +157,7 @@ def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp
         record["configured"], record["state"], record["weight"] = 1, state, 8
     list(second.take_over(new))
     assert _known(new, 4) == STATES
-    assert (new.peers["heard_ns"][H2], new.peers["ports"][H2]) == (77, 0b1101)
+    assert (new.peers["heard_ns"][H2], new.peers["plane_mask"][H2]) == (77, 0b1101)
     new.close()
     second.commit()
     assert not (second.pins.parent / "abi1").exists()

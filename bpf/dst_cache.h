@@ -1,22 +1,22 @@
 /* Whose a destination is. The trie is walked bit by bit, through the deeper the more prefixes there are, and each step
  * may wait for memory: so each CPU remembers what it found, in a table of its own.
  */
-#ifndef MRC_OWNER_H
-#define MRC_OWNER_H
+#ifndef MRC_DST_CACHE_H
+#define MRC_DST_CACHE_H
 
 #include "arith.h"
 #include "maps.h"
 #include "parse.h"
 
 /* What the trie says of an address, by its key: the host id and the policy. Returns 0 if it has none. */
-static __always_inline int find_owner(struct mrc_prefix *key, struct mrc_node *self, __u32 *value)
+static __always_inline int find_destination(struct mrc_prefix *key, struct mrc_node *self, __u32 *value)
 {
-	__u32 index = bpf_get_smp_processor_id() * MRC_OWNERS + owner_slot((const __u32 *)key->address);
-	struct mrc_owner *owner = bpf_map_lookup_elem(&mrc_owners, &index);
+	__u32 index = bpf_get_smp_processor_id() * MRC_DST_ENTRIES + dst_slot((const __u32 *)key->address);
+	struct mrc_dst_entry *entry = bpf_map_lookup_elem(&mrc_dst_cache, &index);
 	__u32 *found, epoch;
 
-	if (owner && owner->epoch == self->epoch && same_address(owner->address, key->address)) {
-		*value = owner->value;
+	if (entry && entry->epoch == self->epoch && same_address(entry->address, key->address)) {
+		*value = entry->value;
 		return 1;
 	}
 	epoch = __sync_fetch_and_add(&self->epoch, 0); /* before the trie is read, on every architecture */
@@ -24,10 +24,10 @@ static __always_inline int find_owner(struct mrc_prefix *key, struct mrc_node *s
 	if (!found)
 		return 0;
 	*value = *found;
-	if (owner) {
-		__builtin_memcpy(owner->address, key->address, sizeof(owner->address));
-		owner->value = *value;
-		owner->epoch = epoch;
+	if (entry) {
+		__builtin_memcpy(entry->address, key->address, sizeof(entry->address));
+		entry->value = *value;
+		entry->epoch = epoch;
 	}
 	return 1;
 }

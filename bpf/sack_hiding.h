@@ -3,13 +3,13 @@
  * a quarter of the least round trip, a whole one at most. So while the first gap in what a peer's TCP has got is no
  * older than planes differ, the option is made one that nobody knows. What is acknowledged in sequence stays.
  */
-#ifndef MRC_VEIL_H
-#define MRC_VEIL_H
+#ifndef MRC_SACK_HIDING_H
+#define MRC_SACK_HIDING_H
 
 #include "balance.h"
 #include "push.h"
 
-#define VEILS 4096 /* a power of two; while one flow hides something, others that share its room hide nothing */
+#define SACK_GAPS 4096 /* a power of two; while one flow hides something, others that share its room hide nothing */
 #define TCP_OPTION_NOP 1
 #define TCP_OPTION_SACK 5
 #define TCP_OPTION_TIMESTAMP 8
@@ -17,7 +17,7 @@
 #define TIMESTAMP_LENGTH 12 /* bytes, with the two NOPs before it */
 
 /* The newest gap of a flow. Index: low bits of the flow's hash. */
-struct mrc_veil {
+struct mrc_sack_gap {
 	__u32 flow; /* its hash */
 	__u32 ack; /* where the gap begins, as in the TCP header */
 	__u64 ns; /* when it was first seen */
@@ -25,13 +25,13 @@ struct mrc_veil {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, VEILS);
+	__uint(max_entries, SACK_GAPS);
 	__type(key, __u32);
-	__type(value, struct mrc_veil);
-} mrc_veils SEC(".maps");
+	__type(value, struct mrc_sack_gap);
+} mrc_sack_gaps SEC(".maps");
 
 /* How long gaps are hidden from this host's TCP: one and a half times what planes to the peer differ; 0 = not at all. */
-static __always_inline __u64 veil_window(const struct mrc_peer *peer)
+static __always_inline __u64 sack_hiding_ns(const struct mrc_peer *peer)
 {
 	__u32 apart_ns = peer->apart_ns;
 
@@ -55,7 +55,7 @@ static __always_inline __u32 sack_at(struct __sk_buff *skb, __u32 at, const stru
 }
 
 /* Hash of the flow of an acknowledgement, by the low words of both addresses and the ports. */
-static __always_inline __u32 veiled_flow(struct __sk_buff *skb, const struct mrc_prefix *key, const struct tcphdr *tcp)
+static __always_inline __u32 flow_of_ack(struct __sk_buff *skb, const struct mrc_prefix *key, const struct tcphdr *tcp)
 {
 	__u32 from = offsetof(struct iphdr, saddr), source = 0;
 
@@ -66,11 +66,11 @@ static __always_inline __u32 veiled_flow(struct __sk_buff *skb, const struct mrc
 }
 
 /* Hide the option in a packet that has been popped, if its gap is younger than `window_ns`. */
-__noinline int veil_sack(struct __sk_buff *skb, __u64 window_ns)
+__noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 {
 	struct mrc_prefix key = {};
 	struct inner inner = {};
-	struct mrc_veil *veil;
+	struct mrc_sack_gap *gap;
 	struct tcphdr tcp;
 	__u32 at, option, flow, slot;
 	__be16 from, to;
@@ -84,19 +84,19 @@ __noinline int veil_sack(struct __sk_buff *skb, __u64 window_ns)
 	option = sack_at(skb, at, &tcp);
 	if (!option)
 		return 0;
-	flow = veiled_flow(skb, &key, &tcp);
-	slot = flow >> 20 & (VEILS - 1);
-	veil = bpf_map_lookup_elem(&mrc_veils, &slot);
-	if (!veil)
+	flow = flow_of_ack(skb, &key, &tcp);
+	slot = flow >> 20 & (SACK_GAPS - 1);
+	gap = bpf_map_lookup_elem(&mrc_sack_gaps, &slot);
+	if (!gap)
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (veil->flow != flow && !aged(now, veil->ns, window_ns))
+	if (gap->flow != flow && !aged(now, gap->ns, window_ns))
 		return 0; /* or each would begin the other's time anew */
-	if (veil->flow != flow || veil->ack != tcp.ack_seq) {
-		veil->flow = flow;
-		veil->ack = tcp.ack_seq;
-		veil->ns = now;
-	} else if (aged(now, veil->ns, window_ns)) {
+	if (gap->flow != flow || gap->ack != tcp.ack_seq) {
+		gap->flow = flow;
+		gap->ack = tcp.ack_seq;
+		gap->ns = now;
+	} else if (aged(now, gap->ns, window_ns)) {
 		return 0;
 	}
 	if (bpf_skb_load_bytes(skb, at + option, &from, sizeof(from)))

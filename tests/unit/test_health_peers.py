@@ -23,7 +23,7 @@ class Watched:
 
     def __init__(self, steering: str = "usid") -> None:
         self.arrays = Arrays(4, 8)
-        self.arrays.peers["heard_ns"], self.arrays.peers["ports"] = 1, 0b11
+        self.arrays.peers["heard_ns"], self.arrays.peers["plane_mask"] = 1, 0b11
         self.now = 10**12
         self.log = EventLog()
         self.changed: list[int] = []
@@ -63,7 +63,7 @@ def test_what_a_peer_says_of_itself_is_told_once() -> None:
 def test_a_plane_that_a_peer_has_lost_is_told() -> None:
     w = Watched()
     w.look()
-    w.arrays.peers["ports"][3] = 0b01
+    w.arrays.peers["plane_mask"][3] = 0b01
     assert w.look() == [3]
     assert (w.said()[-1]["peer"], w.said()[-1]["evidence"]) == ("h3", {"planes_up": [0]})
 
