@@ -114,7 +114,7 @@ def line(doc: Mapping[str, Any]) -> str:
         words.append(f"planes {','.join(map(str, probe['planes'])) or '-'}")
         if probe["counts"]:
             last = probe["first"] + probe["counts"] - 1
-            words.append(f"round {probe['report_seq']} of EVs {probe['first']} to {last}")
+            words.append(f"report {probe['report_seq']} of EVs {probe['first']} to {last}")
         if probe["counts"] and doc["type"] == TYPES[3]:
             words.append(_counts(probe["report"] or []))
     else:

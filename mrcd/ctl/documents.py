@@ -248,7 +248,7 @@ def peers(docs: Sequence[Document], *, colour: bool, room: int | None = None) ->
             text(p.get("status")) if p.get("reachable") else "unreachable",
             f"{text(p.get('usable_evs'))}/{text(p.get('evs'))}",
             plain_states(p.get("states") or {}),
-            text(p.get("ports")),
+            text(p.get("linked_planes")),
             count(p.get("tx_packets")),
             count(p.get("rx_packets")),
             count(p.get("lost_packets")),

@@ -42,7 +42,7 @@ def documents(
         "rtt_ns": rtts.tolist(),
         "reachable": reachable(records["heard_ns"]).tolist(),
         "heard_ns": records["heard_ns"].tolist(),
-        "ports": records["plane_mask"].tolist(),
+        "plane_mask": records["plane_mask"].tolist(),
         "dup_acks": records["dup_acks"].tolist(),
     }
     found = []
@@ -58,7 +58,7 @@ def documents(
                 "evs": peer.ev_count,
                 "usable_evs": c["usable_evs"],
                 "states": {s.name: n for s, n in zip(EvState, c["states"], strict=True) if n},
-                "ports": [p for p in planes if c["plane_mask"] >> p & 1],
+                "linked_planes": [p for p in planes if c["plane_mask"] >> p & 1],
                 "tx_packets": c["tx_packets"],
                 "tx_bytes": c["tx_bytes"],
                 "rx_packets": sent - lost,

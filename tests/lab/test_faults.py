@@ -91,7 +91,7 @@ def test_dead_nic_link_is_left_here_and_by_the_peers(healthy: Lab) -> None:
     assert max(there.values()) - fault["monotonic_ns"] < 500 * MS
     # Silence may be noticed before the link's own event; the link's state must be known all the same.
     wait_until("h0 knows", lambda: not mrcctl(healthy, "h0", "status")["planes"][3]["up"])
-    wait_until("h2 is told", lambda: mrcctl(healthy, "h2", "peers")[0]["ports"] == [0, 1, 2])
+    wait_until("h2 is told", lambda: mrcctl(healthy, "h2", "peers")[0]["linked_planes"] == [0, 1, 2])
     seen = {p["reason"] for p in mrcctl(healthy, "h0", "paths", "--plane", "3")}
     assert seen <= {"link_down", "overdue", "icmp_error"}
     told = {p["reason"] for p in mrcctl(healthy, "h2", "paths", "--plane", "3", "--peer", "h0")}

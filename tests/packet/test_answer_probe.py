@@ -171,7 +171,7 @@ def test_without_a_usable_ev_the_reply_takes_the_mirror_of_the_path(bench: Bench
 
 
 def test_the_peers_ports_do_not_keep_a_reply_from_going_back(bench: Bench) -> None:
-    assert reflected(bench, request(bench, 5, ports=0))[IPv6].fl == 5
+    assert reflected(bench, request(bench, 5, plane_mask=0))[IPv6].fl == 5
 
 
 def test_a_request_by_an_ev_that_has_no_mirror(bench: Bench) -> None:
@@ -212,7 +212,7 @@ def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: 
 
 def test_port_status_is_learned_from_requests(bench: Bench) -> None:
     before = time.monotonic_ns()
-    reflected(bench, request(bench, ports=0b0101, status=abi.STATUS_DETACHED))
+    reflected(bench, request(bench, plane_mask=0b0101, status=abi.STATUS_DETACHED))
     peer = bench.peer(H2)
     assert (peer["plane_mask"], peer["status"], peer["generation"]) == (0b0101, abi.STATUS_DETACHED, GENERATION)
     assert before <= peer["heard_ns"] <= time.monotonic_ns()
@@ -222,22 +222,22 @@ def test_port_status_is_learned_from_requests(bench: Bench) -> None:
 
 def test_an_older_probe_does_not_undo_a_newer_one(bench: Bench) -> None:
     at = now()
-    reflected(bench, request(bench, 5, sent_ns=at, ports=0b0001, status=1, generation=9))
+    reflected(bench, request(bench, 5, sent_ns=at, plane_mask=0b0001, status=1, generation=9))
     heard = int(bench.peer(H2)["heard_ns"])
-    reflected(bench, request(bench, 6, sent_ns=at - 1000, ports=0b1111, status=0, generation=8))
+    reflected(bench, request(bench, 6, sent_ns=at - 1000, plane_mask=0b1111, status=0, generation=8))
     peer = bench.peer(H2)
     assert (peer["plane_mask"], peer["status"], peer["generation"]) == (0b0001, 1, 9)
     assert peer["heard_ns"] > heard
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0}
-    reflected(bench, request(bench, 7, sent_ns=at + 1, ports=0b0011, status=0, generation=9))
+    reflected(bench, request(bench, 7, sent_ns=at + 1, plane_mask=0b0011, status=0, generation=9))
     assert (peer["plane_mask"], peer["status"]) == (0b0011, 0)
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1}
 
 
 def test_a_peer_whose_clock_starts_anew_is_believed(bench: Bench) -> None:
     at = now()
-    reflected(bench, request(bench, 5, sent_ns=at, ports=0b0001))
-    reflected(bench, request(bench, 5, sent_ns=at - 10**10, ports=0b0111, generation=GENERATION + 1))
+    reflected(bench, request(bench, 5, sent_ns=at, plane_mask=0b0001))
+    reflected(bench, request(bench, 5, sent_ns=at - 10**10, plane_mask=0b0111, generation=GENERATION + 1))
     assert (bench.peer(H2)["plane_mask"], bench.peer(H2)["generation"]) == (0b0111, GENERATION + 1)
 
 
@@ -304,7 +304,7 @@ def test_requests_say_nothing_of_a_host_they_were_not_meant_for(bench: Bench) ->
 @all_steerings
 def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
     before = bench.tables.peers[H2].copy()
-    ask = request(bench, 5, ports=0, status=abi.STATUS_DETACHED, report_seq=77)
+    ask = request(bench, 5, plane_mask=0, status=abi.STATUS_DETACHED, report_seq=77)
     ask[MRC].flags = DIAGNOSTIC
     reply = reflected(bench, ask)
     assert (reply[MRC].flags, reply[MRCProbe].round) == (DIAGNOSTIC, 77)

@@ -243,10 +243,10 @@ def test_those_that_only_lose_fill_the_floor(bench: Bench, reason: Reason) -> No
 
 def test_a_reply_brings_the_peers_links(bench: Bench) -> None:
     r = Reporter(bench)
-    r.report(ports=0b0111)
+    r.report(plane_mask=0b0111)
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1, 2}
     wanted = int(bench.peer(H2)["wanted"])
-    r.report(ports=0b0111)
+    r.report(plane_mask=0b0111)
     assert bench.peer(H2)["wanted"] == wanted  # nothing to be done
     r.report()
     assert bench.usable(H2) == EVERY

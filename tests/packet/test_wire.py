@@ -15,9 +15,9 @@ from tests.packet.cluster import Setup, nic_mac, wire_mac
 
 INNER4 = IP(src="10.99.0.1", dst="10.99.0.3", tos=0xBA) / UDP(sport=1, dport=2) / Raw(b"four")
 INNER6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=0x2B, fl=7) / UDP(sport=1, dport=2) / Raw(b"six")
-PROBE = MRCProbe(seq=1, ports=0xF, status=1, generation=9, tx_ns=5)
+PROBE = MRCProbe(seq=1, plane_mask=0xF, status=1, generation=9, tx_ns=5)
 COUNTS = [MRCCount(packets=77, probes=4), MRCCount(packets=2**32 - 1, probes=2**16 - 1, ce=3)]
-REPORT = MRCProbe(seq=1, ports=0xF, generation=9, report_seq=6, first=7, counts=2, tx_ns=5) / MRCReport(records=COUNTS)
+REPORT = MRCProbe(seq=1, plane_mask=0xF, generation=9, report_seq=6, first=7, counts=2, tx_ns=5) / MRCReport(records=COUNTS)
 
 
 def build(payload: Packet, steering: Steering = "usid", number: int = 6, vlan: int = 0, **mrc: int) -> Packet:

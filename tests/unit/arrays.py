@@ -19,7 +19,7 @@ class Arrays:
         self.evs = np.zeros((peers, evs), abi.EV)
         self.path_stats = np.zeros((peers, evs), abi.PATH_STATS)
         self.rxs = np.zeros((peers, evs), abi.RX)
-        self.rounds = np.zeros(peers, abi.REPORTS)
+        self.reports = np.zeros(peers, abi.REPORTS)
         self.srhs = np.zeros(peers * evs, abi.SRH)
         self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
         self.node = np.zeros((), abi.NODE)

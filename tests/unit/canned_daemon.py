@@ -72,7 +72,7 @@ PEER = {
     "evs": 16,
     "usable_evs": 15,
     "states": {"UNKNOWN": 0, "GOOD": 15, "SKIP": 0, "ASSUMED_BAD": 1, "DENIED": 0},
-    "ports": [0, 1, 2, 3],
+    "linked_planes": [0, 1, 2, 3],
     "tx_packets": 999,
     "tx_bytes": 99900,
     "rx_packets": 12345678,

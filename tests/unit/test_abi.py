@@ -247,7 +247,7 @@ def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The constants of the header, which BTF does not show, by the host's compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
-    more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED REPORT_EVS BALLAST REPORTS REPORT_SLOTS WEIGHT_FULL BUCKETS DST_ENTRIES"
+    more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL BUCKETS DST_ENTRIES"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
     directory = tmp_path_factory.mktemp("constants")
     source, library = directory / "constants.c", directory / "constants.so"
@@ -276,7 +276,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("BALLAST", abi.BALLAST),
         ("EVENT_IDLE_TIMEOUT", abi.EVENT_IDLE_TIMEOUT),
         ("DST_ENTRIES", abi.DST_ENTRIES),
-        ("REPORTS", abi.REPORTS_KEPT),
+        ("REPORTS_KEPT", abi.REPORTS_KEPT),
         ("REPORT_SLOTS", abi.REPORT_SLOTS),
         ("WEIGHT_FULL", abi.WEIGHT_FULL),
         ("BUCKETS", abi.BUCKETS),

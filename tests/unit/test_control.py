@@ -55,7 +55,7 @@ def test_counters_are_read_over_all_peers(monkeypatch: pytest.MonkeyPatch) -> No
         def __init__(self, pins: Path, *, writable: bool) -> None:
             assert not writable
             self.evs, self.path_stats = np.zeros((4, 16), abi.EV), np.zeros((4, 16), abi.PATH_STATS)
-            self.rounds, self.peers = np.zeros(4, abi.REPORTS), np.zeros(4, abi.PEER)
+            self.reports, self.peers = np.zeros(4, abi.REPORTS), np.zeros(4, abi.PEER)
             made.append(self)
 
         def probes_sent(self) -> dict[str, int]:
@@ -73,7 +73,7 @@ def test_counters_are_read_over_all_peers(monkeypatch: pytest.MonkeyPatch) -> No
         before = counters.read()
         assert before["h1"].requests == (0, 1, 2, 3)
         made[0].evs["tx_packets"], made[0].evs["tx_bytes"] = 1, 100
-        made[0].rounds["round"], made[0].path_stats["replies"], made[0].peers["dup_acks"] = 2, 3, 4
+        made[0].reports["report_seq"], made[0].path_stats["replies"], made[0].peers["dup_acks"] = 2, 3, 4
         made[0].more = 5
         found = counters.read()["h0"].since(before["h0"])
         assert found == Sent(64, 6400, (5, 5, 5, 5), 8, 192, 16)

@@ -29,7 +29,7 @@ from tests.unit.canned_daemon import PEER, Daemon
 STATUS: dict[str, Any] = canned_daemon.STATUS
 NAMES = {0: "h0", 1: "h1"}
 INNER = IP(src="10.99.0.1", dst="10.99.0.2", tos=3) / TCP(sport=5001, dport=80, flags="A") / Raw(bytes(100))
-REPORT = MRCProbe(seq=7, ports=0b101, round=6, first=2, counts=2, tx_ns=5) / MRCReport(
+REPORT = MRCProbe(seq=7, plane_mask=0b101, report_seq=6, first=2, counts=2, tx_ns=5) / MRCReport(
     records=[MRCCount(packets=77, probes=4), MRCCount(packets=78, probes=5, ce=3)]
 )
 
@@ -75,7 +75,7 @@ def test_a_report() -> None:
         {"ev": 3, "packets": 78, "probes": 5, "ce": 3},
     ]
     words = (
-        "host 0 > host 1 EV 3 probe reply seq 9 [aside] ports 0,2 round 6 of EVs 2 to 3 arrived 2:77+4 3:78+5ce3 to "
+        "host 0 > host 1 EV 3 probe reply seq 9 [diagnostic] planes 0,2 report 6 of EVs 2 to 3 arrived 2:77+4 3:78+5ce3 to "
     )
     assert words in decode.line(doc)
 

@@ -40,7 +40,7 @@ def built(steering: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> 
         probe, path.segments, source=p.addresses[path.plane], smac=_octets(SMAC), dmac=_octets(DMAC), udp_port=4797,
         size=size, room=room,
     )  # fmt: skip
-    content = MRCProbe(seq=probe.seq, round=probe.token, tx_ns=probe.ns)
+    content = MRCProbe(seq=probe.seq, report_seq=probe.token, tx_ns=probe.ns)
     fields = {"type": probe.kind, "seq": probe.seq, "tx_ns": probe.ns, "flags": wire.DIAGNOSTIC}
     least = bytes(wire.outer(p, path, content, smac=SMAC, dmac=DMAC, mrc=fields))
     padding = bytes(max(room, size - (len(least) - 14)))

@@ -98,7 +98,7 @@ def test_an_event_may_have_been_earlier() -> None:
 )
 def test_evidence_is_what_the_reason_has_use_for(reason: Reason, said: dict[str, object]) -> None:
     record = np.zeros(1, abi.EVENT)
-    record["reason"], record["trials"], record["silent_ns"] = reason, 3, 1_234_000
+    record["reason"], record["lost_bursts"], record["silent_ns"] = reason, 3, 1_234_000
     record["icmp_type"], record["icmp_code"], record["lost_packets"], record["sent_packets"] = 1, 5, 7, 90
     found = events.evidence(record[0])
     assert found == said
@@ -107,7 +107,7 @@ def test_evidence_is_what_the_reason_has_use_for(reason: Reason, said: dict[str,
 
 def test_a_path_by_which_nothing_ever_arrived_was_not_silent_since_a_moment() -> None:
     record = np.zeros(1, abi.EVENT)
-    record["reason"], record["trials"] = Reason.OVERDUE, 8
+    record["reason"], record["lost_bursts"] = Reason.OVERDUE, 8
     assert events.evidence(record[0]) == {"silent_reports": 8}
 
 

@@ -252,10 +252,10 @@ class Watched(Arrays):
         """50 ms of traffic to all peers, then a look. `lossy`: row → EV that loses one of 100 packets."""
         self.now += S // 20
         self.path_stats["judged"] += 100
-        self.rounds["judged"] += 800
+        self.reports["judged"] += 800
         for row, ev in (lossy or {}).items():
             self.path_stats["deficit"][row, ev] += 1
-            self.rounds["lossy"][row] += 1
+            self.reports["lossy"][row] += 1
         return self.watch.look(self.now)
 
 
@@ -299,7 +299,7 @@ def test_evs_are_read_only_of_peers_that_have_lost_packets_lately() -> None:
 def test_evs_are_not_read_while_there_is_no_traffic() -> None:
     w = Watched()
     w.traffic({1: 0, 2: 1})
-    w.rounds["judged"][1] += 1
+    w.reports["judged"][1] += 1
     w.read.clear()
     w.now += S
     w.watch.look(w.now)
@@ -309,7 +309,7 @@ def test_evs_are_not_read_while_there_is_no_traffic() -> None:
 
 def test_losses_before_the_daemon_came_are_not_looked_at() -> None:
     w = Watched()
-    w.rounds["lossy"] = 5
+    w.reports["lossy"] = 5
     w.watch = grey_loss.Watch(Health(), cast(Tables, w), w.rows)
     looked: list[object] = []
     w.watch._grey.slice = lambda *args: looked.append(args)  # type: ignore[method-assign]
@@ -325,10 +325,10 @@ def test_hosts_that_are_no_peers_are_not_looked_at() -> None:
 
 def test_counts_of_lossy_reports_wrap() -> None:
     w = Watched()
-    w.rounds["lossy"], w.rounds["judged"] = 2**32 - 1, 2**32 - 100
+    w.reports["lossy"], w.reports["judged"] = 2**32 - 1, 2**32 - 100
     w.watch.look(w.now)
     w.read.clear()
-    w.rounds["lossy"][1] = 0
-    w.rounds["judged"] += 800
+    w.reports["lossy"][1] = 0
+    w.reports["judged"] += 800
     w.watch.look(w.now + 70 * S)
     assert w.read == [[1]]

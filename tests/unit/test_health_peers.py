@@ -122,7 +122,7 @@ def test_words_of_peers_are_where_they_are_read() -> None:
     """ports and status are a 64-bit word, the second; heard_ns is the ninth."""
     fields = abi.PEER.fields
     assert fields is not None
-    assert [fields[n][1] for n in ("ports", "status", "heard_ns")] == [8, 12, 64]
+    assert [fields[n][1] for n in ("plane_mask", "status", "heard_ns")] == [8, 12, 64]
     assert abi.PEER.itemsize % 8 == 0
 
 

@@ -135,16 +135,16 @@ def live(t: Arrays) -> None:
         t.path_stats[field][configured] = 6
     for field in ("packets", "bytes", "ce", "probes"):
         t.rxs[field][here] = 9
-    for field in ("generation", "ports", "status", "heard_ns", "plane_mask_ns", "wanted"):
+    for field in ("generation", "plane_mask", "status", "heard_ns", "plane_mask_ns", "wanted"):
         t.peers[field][here] = 5
     t.peers["usable"][here] = 0xFF
-    t.rounds["round"][here] = 4
+    t.reports["report_seq"][here] = 4
     for field in abi.WATCH.names or ():
         t.watches[field][here] = 3
 
 
 def snapshot(t: Arrays) -> list[bytes]:
-    return [a.tobytes() for a in (t.peers, t.evs, t.path_stats, t.rxs, t.rounds, t.watches, t.srhs, t.node)]
+    return [a.tobytes() for a in (t.peers, t.evs, t.path_stats, t.rxs, t.reports, t.watches, t.srhs, t.node)]
 
 
 @pytest.mark.parametrize("settings", ["", 'steering = "srh"', 'steering = "ecmp"'])
@@ -173,7 +173,7 @@ def test_a_peer_that_is_gone_leaves_nothing() -> None:
     write(t, plan())
     live(t)
     assert write(t, plan(hosts="h0:0:0 h1:0:1")) == []
-    for table in (t.peers, t.evs, t.path_stats, t.rounds, t.watches):
+    for table in (t.peers, t.evs, t.path_stats, t.reports, t.watches):
         assert not any(table[2].tobytes())
     assert (t.evs[1, 0]["tx_packets"], t.watches[1]["unanswered"]) == (7, 3)
 
@@ -388,7 +388,7 @@ def test_another_host_with_the_same_id_and_paths_is_not_known() -> None:
     install.write_peers(cast(pinned.Tables, t), p, lambda row: None, {1})
     fresh = Arrays(3, 8)
     write(fresh, p)
-    for name in ("peers", "evs", "path_stats", "rounds", "watches"):
+    for name in ("peers", "evs", "path_stats", "reports", "watches"):
         assert getattr(t, name)[1].tobytes() == getattr(fresh, name)[1].tobytes()
     assert t.peers["heard_ns"][2] == 5
     assert t.evs["state"][2, 0] == EvState.DENIED

@@ -83,8 +83,8 @@ def lose_on(b: Bench, ev: int) -> None:
     for _ in range(20):
         b.arrays.path_stats["judged"][1] += 100
         b.arrays.path_stats["deficit"][1, ev] += 1
-        b.arrays.rounds["judged"][1] += 800
-        b.arrays.rounds["lossy"][1] += 1
+        b.arrays.reports["judged"][1] += 800
+        b.arrays.reports["lossy"][1] += 1
         b.look(50)
 
 

@@ -125,7 +125,7 @@ class FakeTables:
     def __init__(self, pins: Path, *, writable: bool) -> None:
         assert writable
         self.evs, self.path_stats = np.zeros((4, EVS), abi.EV), np.zeros((4, EVS), abi.PATH_STATS)
-        self.rounds, self.node = np.zeros(4, abi.REPORTS), np.zeros((), abi.NODE)
+        self.reports, self.node = np.zeros(4, abi.REPORTS), np.zeros((), abi.NODE)
         self.evs["configured"], self.node["probe_ifindex"] = 1, 7
         self.closed = False
         MADE[pins.name] = self
@@ -195,7 +195,7 @@ def test_counts_are_of_the_peer_and_of_the_others(switch: Probing) -> None:
     h0.evs["probe_seq"] = 1
     h0.evs["tx_packets"][ROW[TARGET]], h0.evs["tx_bytes"][ROW[TARGET]] = 10, 1000
     h0.path_stats["skips"][ROW[TARGET], 3], h0.path_stats["replies"][ROW[TARGET], :2] = 2, 5
-    h0.rounds["round"][ROW[TARGET]] = 4
+    h0.reports["report_seq"][ROW[TARGET]] = 4
     with switch:
         before = switch.counts()
         assert switch.evs == EVS

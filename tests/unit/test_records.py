@@ -42,11 +42,11 @@ def test_a_ledger() -> None:
 def test_a_peer() -> None:
     record = np.zeros(1, abi.PEER)[0]
     record["usable"][0], record["usable"][2] = 0b10111, 1
-    record["ports"], record["status"] = 0b101, abi.STATUS_DETACHED
+    record["plane_mask"], record["status"] = 0b101, abi.STATUS_DETACHED
     record["address"][0] = np.frombuffer(bytes.fromhex("fd10" + 13 * "00" + "03"), np.uint8)
     found = shown(record)
     assert found["usable"][1] == "EVs 0-2,4,128"
-    assert found["ports"] == (5, "planes 0, 2")
+    assert found["plane_mask"] == (5, "planes 0, 2")
     assert found["status"] == (1, "detached")
     assert found["address"][0] == ["fd10::3", *["::"] * 7]
 

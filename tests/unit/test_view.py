@@ -172,7 +172,7 @@ def test_peers_sum_up_what_is_configured() -> None:
     h.peers["plane_mask"][1:], h.peers["usable"][:, 0], h.peers["heard_ns"][3] = (1, 2, 3), 0xA5, h.now
     found = {p["host_id"]: p for p in h.view.peers()}
     assert json.loads(json.dumps(list(found.values()))) == list(found.values())
-    assert [found[i]["ports"] for i in (1, 2, 3)] == [[0], [1], [0, 1]]
+    assert [found[i]["linked_planes"] for i in (1, 2, 3)] == [[0], [1], [0, 1]]
     assert [(found[i]["reachable"], found[i]["status"]) for i in (2, 3)] == [(False, "unknown"), (True, "attached")]
     for row, p in found.items():
         there = [ev for ev in range(8) if h.evs["configured"][row, ev]]

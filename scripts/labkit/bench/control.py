@@ -76,7 +76,7 @@ def _read(tables: Tables) -> Sent:
         data_packets=int(tables.evs["tx_packets"].sum()),
         data_bytes=int(tables.evs["tx_bytes"].sum()),
         requests=tuple(tables.probes_sent()[k] for k in _KINDS),
-        reports=int(tables.reports["round"].sum(dtype="u8")),
+        reports=int(tables.reports["report_seq"].sum(dtype="u8")),
         replies=int(tables.path_stats["replies"].sum(dtype="u8")),
         duplicates=int(tables.peers["dup_acks"].sum(dtype="u8")),
     )

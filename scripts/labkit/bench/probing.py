@@ -131,7 +131,7 @@ class Probing:
             data_packets=int(evs["tx_packets"].sum()),
             data_bytes=int(evs["tx_bytes"].sum()),
             requests=requests,
-            reports=int(tables.reports[row]["round"]),
+            reports=int(tables.reports[row]["report_seq"]),
             replies=int(tables.path_stats[row]["replies"].sum(dtype="u8")),
             requests_elsewhere=int(tables.evs["probe_seq"].sum(dtype="u8")) - requests,
             skips=int(tables.path_stats[row]["skips"].sum(dtype="u8")),
