@@ -144,7 +144,7 @@ def plan_document(plan: topology.Plan) -> dict[str, object]:
         "schema_version": SCHEMA_VERSION,
         "host": plan.host.name,
         "host_id": plan.host.id,
-        "steering": plan.config.cluster.steering,
+        "encapsulation": plan.config.cluster.encapsulation,
         "granularity": plan.config.cluster.granularity,
         "inner_mtu": plan.inner_mtu,
         "overhead": plan.overhead,
@@ -169,7 +169,8 @@ def plan_text(plan: topology.Plan) -> str:
     """The same for reading."""
     c = plan.config.cluster
     lines = [
-        f"host {plan.host.name} (id {plan.host.id}) of cluster {c.name}: {c.steering}, {c.granularity} granularity",
+        f"host {plan.host.name} (id {plan.host.id}) of cluster {c.name}: "
+        f"{c.encapsulation}, {c.granularity} granularity",
         f"inner MTU {plan.inner_mtu} = plane MTU {c.mtu} − {plan.overhead} bytes of headers",
         "",
         "plane  interface     address                  SID",

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from mrcd.api import incoming
 from mrcd.denials import policy
-from mrcd.denials.control import Steering
+from mrcd.denials.control import DenialControl
 from mrcd.denials.policy import Target
 from mrcd.errors import UsageError
 
@@ -14,11 +14,11 @@ _NUMBERS = ("ev", "plane")
 _FLAGS = ("force", "drain", "all")
 
 
-class SteeringApi:
-    """Handlers over one daemon's steering."""
+class DenialsApi:
+    """Handlers over one daemon's denials."""
 
-    def __init__(self, steering: Steering) -> None:
-        self._steering = steering
+    def __init__(self, denials: DenialControl) -> None:
+        self._denials = denials
 
     def routes(self) -> list[web.RouteDef]:
         """What they answer to."""
@@ -30,13 +30,13 @@ class SteeringApi:
 
     async def denials(self, _: web.Request) -> web.Response:
         """What is denied, until when and why; what of it is still under way."""
-        return web.json_response(self._steering.document())
+        return web.json_response(self._denials.document())
 
     async def deny(self, request: web.Request) -> web.Response:
         """Take paths out of use: "target", or "peer", "ev" and "plane"; "for", "reason", "force", "drain"."""
         asked = await _asked(request)
         target = _target(asked)
-        answer = await self._steering.deny(
+        answer = await self._denials.deny(
             target,
             for_s=None if asked.get("for") is None else policy.duration_s(asked["for"]),
             reason=policy.checked_reason(asked.get("reason") or ""),
@@ -50,7 +50,7 @@ class SteeringApi:
         """Take denials back: of a target as for `deny`, or "all"."""
         asked = await _asked(request)
         target = None if asked["all"] else _target(asked)
-        return web.json_response(await self._steering.allow(target, incoming.uid(request)))
+        return web.json_response(await self._denials.allow(target, incoming.uid(request)))
 
 
 async def _asked(request: web.Request) -> dict[str, Any]:

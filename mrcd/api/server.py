@@ -18,7 +18,7 @@ from aiohttp import web
 from mrcd import __version__
 from mrcd.api import incoming
 from mrcd.api.config import ConfigApi
-from mrcd.api.denials import SteeringApi
+from mrcd.api.denials import DenialsApi
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon import attachment
 from mrcd.daemon.daemon import Daemon
@@ -73,7 +73,7 @@ class Api:
                 web.get("/v1/paths", self.paths),
                 web.get("/v1/events", self.events),
                 web.get("/v1/histograms", self.histograms),
-                *SteeringApi(self._daemon.steering).routes(),
+                *DenialsApi(self._daemon.denials).routes(),
                 *ConfigApi(self._daemon, self._reloader).routes(),
                 web.post("/v1/detach", self.detach),
                 web.post("/v1/attach", self.attach),
@@ -98,7 +98,7 @@ class Api:
         uptime = time.monotonic() - self._daemon.started
         document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
         document["last_event"] = self._daemon.events.last
-        document["denials"] = self._daemon.steering.brief()
+        document["denials"] = self._daemon.denials.brief()
         return web.json_response(document)
 
     async def peers(self, _: web.Request) -> web.Response:
@@ -113,9 +113,9 @@ class Api:
             raise UsageError(f"there is no EV state {state!r}", hint=f"states: {', '.join(EvState.__members__)}")
         plane = _number(request.query.get("plane"), "plane")
         decode = bool(_number(request.query.get("decode"), "decode"))
-        daemon, steering = self._daemon, self._daemon.steering
-        denials = steering.brief()  # here, in the loop: no denial comes or goes meanwhile
-        return await self._document(lambda: steering.explain(daemon.view.paths(peer, plane, state, decode), denials))
+        daemon, denials = self._daemon, self._daemon.denials
+        brief = denials.brief()  # here, in the loop: no denial comes or goes meanwhile
+        return await self._document(lambda: denials.explain(daemon.view.paths(peer, plane, state, decode), brief))
 
     async def events(self, request: web.Request) -> web.Response:
         """Events newer than ?after=, waiting up to ?wait= seconds for one."""

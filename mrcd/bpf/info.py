@@ -246,14 +246,19 @@ def program_name(number: int) -> str | None:
 # ---- what follows from it ----
 
 
-def without_daemon(found: Iterable[Document], planes: dict[int, int], *, detached: bool, steering: str) -> Document:
+def without_daemon(
+    found: Iterable[Document], planes: dict[int, int], *, detached: bool, encapsulation: str
+) -> Document:
     """Whether this host's traffic would go on if the daemon died now: {"works", "how"}. Pure.
 
     `found` as of links(), `planes` plane → ifindex (0: the NIC is missing).
     """
     if detached:
-        if steering == "ecmp":
-            return {"works": False, "how": "detached, and with steering ecmp there are no SRv6 routes to fall back to"}
+        if encapsulation == "ecmp":
+            return {
+                "works": False,
+                "how": "detached, and with encapsulation ecmp there are no SRv6 routes to fall back to",
+            }
         return {"works": True, "how": "detached: the kernel's SRv6 routes, flow by flow"}
     alive = [link for link in found if link["attached"]]
     # Of a filter whose program the kernel does not tell: pop is at the plane NICs, push nowhere else.

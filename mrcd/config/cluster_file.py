@@ -20,7 +20,7 @@ MAX_PLANES = 8
 MAX_EVS_PER_PEER = 256
 MAX_SEGMENTS = 6
 
-Steering = Literal["usid", "srh", "ecmp"]
+Encapsulation = Literal["usid", "srh", "ecmp"]
 Granularity = Literal["burst", "packet"]
 Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
 LossRule = Literal["ratio", "any"]
@@ -49,7 +49,7 @@ class Cluster(_Model):
     ev_min_active: Annotated[int, Field(ge=1, le=MAX_EVS_PER_PEER)] | None = Field(
         default=None, description="never fewer usable EVs than this per peer; a quarter of the peer's EVs if unset"
     )
-    steering: Steering = "usid"
+    encapsulation: Encapsulation = "usid"
     granularity: Granularity = "burst"
     mtu: Annotated[int, Field(ge=1500, le=65000)] = Field(default=9100, description="MTU of the plane NICs, bytes")
     udp_port: Annotated[int, Field(ge=1, le=65535)] = 4797

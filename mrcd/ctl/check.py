@@ -40,7 +40,7 @@ def summary(file: Path, host: str | None) -> dict[str, Any]:
         "t1s": c.t1s,
         "evs_per_peer": c.evs_per_peer,
         "evs": {"min": min(evs), "max": max(evs)},
-        "steering": c.steering,
+        "encapsulation": c.encapsulation,
         "granularity": c.granularity,
         "mtu": c.mtu,
         "inner_mtu": mine.inner_mtu,

@@ -48,7 +48,7 @@ class _Left:
             document, file = documents.read_running(path)
             config = document["config"]
             overlay, cluster = config["overlay"], config["cluster"]
-            ecmp = cluster["steering"] == "ecmp"
+            ecmp = cluster["encapsulation"] == "ecmp"
             return cls(Path(document["pins"]), str(overlay["interface"]), ecmp, document, file)
         except (OSError, ValueError, KeyError, TypeError) as e:
             why = e.strerror if isinstance(e, OSError) else repr(e)

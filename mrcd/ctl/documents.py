@@ -34,7 +34,7 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
         ("daemon", _daemon(doc)),
         (
             "data plane",
-            f"{state}, steering {text(doc.get('steering'))}, granularity {text(doc.get('granularity'))}, "
+            f"{state}, encapsulation {text(doc.get('encapsulation'))}, granularity {text(doc.get('granularity'))}, "
             f"inner MTU {text(doc.get('inner_mtu'))} bytes",
         ),
         ("push", _hook(push.get("hook"), push.get("how"), push.get("reason"))),
@@ -46,8 +46,8 @@ def status(doc: Document, *, colour: bool, room: int | None = None) -> list[str]
     ]
     if doc.get("probing"):
         pairs.append(("probes", _probing(doc["probing"])))
-    if doc.get("foreign"):
-        pairs.append(("foreign", _foreign(doc["foreign"])))
+    if doc.get("other_programs"):
+        pairs.append(("not ours", _other_programs(doc["other_programs"])))
     pairs += [("kernel", f"lacks {words}") for words in doc.get("kernel_lacks") or ()]
     if (doc.get("pins") or {}).get("lost"):
         pairs.append(("pins", f"{doc['pins']['lost']}: see `mrcctl doctor`"))
@@ -87,8 +87,8 @@ def brief(doc: Document, *, colour: bool, room: int | None = None) -> list[str]:
         parts.append("needs the daemon to forward")
     if (doc.get("pins") or {}).get("lost"):
         parts.append("pins lost")
-    if doc.get("foreign"):
-        parts.append(f"foreign programs {len(doc['foreign'])}")
+    if doc.get("other_programs"):
+        parts.append(f"other programs {len(doc['foreign'])}")
     fallbacks = sum(bool(p.get("fallback")) for p in planes)
     if fallbacks:
         parts.append(f"fallback hooks {fallbacks}")
@@ -146,7 +146,7 @@ def _fill(tables: Document) -> str:
     return ", ".join(parts)
 
 
-def _foreign(docs: Sequence[Document]) -> str:
+def _other_programs(docs: Sequence[Document]) -> str:
     """Programs of others, those in front of ours first."""
     parts = []
     for f in sorted(docs, key=lambda f: f["position"] != "before"):

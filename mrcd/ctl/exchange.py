@@ -33,7 +33,7 @@ class Here:
 
     name: str
     host_id: int
-    steering: str
+    encapsulation: str
     udp_port: int
     mtu: int
     nics: Mapping[int, Nic]
@@ -53,7 +53,7 @@ def here(status: Mapping[str, Any]) -> Here:
             )
             for p in status["planes"]
         }
-        return Here(status["host"], status["host_id"], status["steering"], status["udp_port"], status["mtu"], nics)
+        return Here(status["host"], status["host_id"], status["encapsulation"], status["udp_port"], status["mtu"], nics)
 
 
 @dataclass(frozen=True)

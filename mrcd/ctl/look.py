@@ -36,7 +36,7 @@ def _complete(options: Options, document: Json) -> None:
     if pins and not pins.get("lost") and pins_gone(pins.get("directory")):
         pins["lost"] = f"nothing is pinned at {pins['directory']}"
         document["forwarding_without_daemon"] = {"works": False, "how": pins["lost"]}
-    unnamed = [f for f in document.get("foreign") or [] if not f["program"] and f["program_id"]]
+    unnamed = [f for f in document.get("other_programs") or [] if not f["program"] and f["program_id"]]
     if unnamed and os.geteuid() == 0:
         from mrcd.bpf.info import program_name
 

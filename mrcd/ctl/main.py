@@ -6,7 +6,7 @@ Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or 
 import click
 
 import mrcd
-from mrcd.ctl import bpf, bugreport, completion, configs, look, steering, tools, watch
+from mrcd.ctl import bpf, bugreport, completion, configs, denials, look, tools, watch
 from mrcd.ctl.base import Cli, Options, common, emit
 from mrcd.ctl.client import DaemonDown, Json
 
@@ -23,7 +23,7 @@ def main() -> None:
 @click.version_option(mrcd.__version__, prog_name="mrcctl", message="%(prog)s %(version)s")
 @common
 def cli() -> None:
-    """Look at this host's MRC paths and steer them.
+    """Look at this host's MRC paths and deny them.
 
     Exit codes: 0 done; 1 wrong usage or configuration; 2 mrcd, the kernel or the machine refused.
     """
@@ -32,7 +32,7 @@ def cli() -> None:
 for _command in (
     *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
-    *(steering.deny, steering.allow, steering.drain, steering.undrain, steering.denials),
+    *(denials.deny, denials.allow, denials.drain, denials.undrain, denials.denials),
     *(tools.probe, tools.trace, tools.capture, tools.preflight, tools.doctor),
 ):
     cli.add_command(_command)

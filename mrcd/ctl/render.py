@@ -204,7 +204,7 @@ def plan(doc: Document) -> list[str]:
         ("cluster", f"{doc['cluster']}: {doc['hosts']} hosts, {doc['planes']} planes"),
         ("fabric", f"in each plane {doc['t0s']} T0s, {doc['t1s']} T1s"),
         ("paths", f"{evs} EVs per peer (at most {doc['evs_per_peer']})"),
-        ("data plane", f"steering {doc['steering']}, granularity {doc['granularity']}"),
+        ("data plane", f"encapsulation {doc['encapsulation']}, granularity {doc['granularity']}"),
         ("MTU", f"planes {doc['mtu']}, inner {doc['inner_mtu']} bytes"),
         ("seen from", f"{doc['host']}: {', '.join(doc['interfaces'])}"),
     ]

@@ -112,7 +112,7 @@ def trace(options: Options, peer: str, ev: int, count: int, interval: float, wai
 
     The loss of each and cross-checks by another T1 of the plane say what is broken: a link, in one direction or
     both, a switch, or the far host; and what cannot be told apart. No switch has to answer anything. Not with
-    steering ecmp, where no packet can be told its way. Exit code 2 if nothing came back.
+    encapsulation ecmp, where no packet can be told its way. Exit code 2 if nothing came back.
     """
     from mrcd.ctl import trace as work
 

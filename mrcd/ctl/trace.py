@@ -1,13 +1,13 @@
-"""`mrcctl trace`: an EV hop by hop, and where it breaks, by packets that come back by themselves (turns.py)."""
+"""`mrcctl trace`: an EV hop by hop, and where it breaks, by packets that come back by themselves (loops.py)."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from mrcd.ctl import packets, probe, turns
+from mrcd.ctl import loops, packets, probe
 from mrcd.ctl.exchange import Exchange, Here, Way, here
+from mrcd.ctl.loops import Node, Turn
 from mrcd.ctl.render import Column, table, text
-from mrcd.ctl.turns import Node, Turn
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
 
@@ -20,7 +20,7 @@ def witness(docs: Sequence[Doc], path: Doc, usids: Sequence[int]) -> Node | None
     """Another T1 of the plane, by which this host and the peer have a path of the same two T0s; GOOD ones first."""
     found = []
     for doc in docs:
-        other = turns.usids_of([IPv6Address(s) for s in doc["segments"]])
+        other = loops.usids_of([IPv6Address(s) for s in doc["segments"]])
         alike = doc["plane"] == path["plane"] and len(other) == len(usids) == 4
         if alike and other[1] != usids[1] and (other[0], *other[2:]) == (usids[0], *usids[2:]):
             found.append((doc["state"] != "GOOD", doc["ev"], other[1]))
@@ -28,31 +28,31 @@ def witness(docs: Sequence[Doc], path: Doc, usids: Sequence[int]) -> Node | None
 
 
 def plan(local: Here, peer: str, path: Doc, docs: Sequence[Doc]) -> tuple[list[Node], list[Turn]]:
-    """The nodes of an EV's path, and the turns for it. Raises UsageError if it cannot be traced."""
-    if local.steering == "ecmp":
+    """The nodes of an EV's path, and the loops for it. Raises UsageError if it cannot be traced."""
+    if local.encapsulation == "ecmp":
         raise UsageError(
-            "with steering ecmp the switches choose the path by a hash: no carrier says where to turn round",
+            "with encapsulation ecmp the switches choose the path by a hash: no carrier says where to turn round",
             hint="`mrcctl probe` measures each EV as a whole",
         )
-    usids = turns.usids_of([IPv6Address(s) for s in path["segments"]])
-    own = turns.usids_of([local.nics[path["plane"]].sid])[0]
-    nodes = turns.path_nodes(usids, local.name, own, peer)
-    found = turns.plan(nodes, witness(docs, path, usids))
-    if local.steering == "srh":
+    usids = loops.usids_of([IPv6Address(s) for s in path["segments"]])
+    own = loops.usids_of([local.nics[path["plane"]].sid])[0]
+    nodes = loops.path_nodes(usids, local.name, own, peer)
+    found = loops.plan(nodes, witness(docs, path, usids))
+    if local.encapsulation == "srh":
         found = [t for t in found if t.answered or len(t.usids) <= _SRH_SEGMENTS]
     return nodes, found
 
 
 def ways(local: Here, path: Doc, docs: Sequence[Doc], found: Sequence[Turn], peer_id: int) -> list[Way]:
-    """The packets of the turns."""
+    """The packets of the loops."""
     plane, ev, room = path["plane"], path["ev"], probe.room(docs)
     sid = local.nics[plane].sid
     block = IPv6Network((int(sid) >> 96 << 96, 32))
     made = []
-    last = turns.usids_of([IPv6Address(path["segments"][-1])])[-1]
+    last = loops.usids_of([IPv6Address(path["segments"][-1])])[-1]
     for t in found:
         usids = [*t.usids, last] if t.answered else t.usids
-        segments = turns.segments(block, usids, one_each=local.steering == "srh")
+        segments = loops.segments(block, usids, one_each=local.encapsulation == "srh")
         to, what = (peer_id, packets.REQUEST) if t.answered else (local.host_id, packets.REPLY)
         made.append(Way(t.name, plane, what, to, ev, segments, 0, room))
     return made
@@ -77,7 +77,7 @@ def run(
     with Exchange(local, [path["plane"]]) as exchange:
         tallies = exchange.run(sending, count, interval_s, wait_s)
     results = {w.key: tallies[w.key].document() for w in sending}
-    said = turns.diagnose(nodes, found, {t.name: (results[t.name]["sent"], results[t.name]["lost"]) for t in found})
+    said = loops.diagnose(nodes, found, {t.name: (results[t.name]["sent"], results[t.name]["lost"]) for t in found})
     why = next((r["not_sent"] for r in results.values() if r["not_sent"] and not r["sent"]), None)
     rows = [
         {

@@ -17,9 +17,9 @@ async def detach(daemon: Daemon, force: bool) -> str:
     async with daemon.admin_lock:
         if daemon.detached and not daemon.dataplane.pushes() and not (force and daemon.dataplane.attached()):
             return "already detached"
-        if daemon.plan.config.cluster.steering == "ecmp" and not force:
+        if daemon.plan.config.cluster.encapsulation == "ecmp" and not force:
             raise UsageError(
-                "with steering ecmp there is no SRv6 to fall back to: peers would be cut off",
+                "with encapsulation ecmp there is no SRv6 to fall back to: peers would be cut off",
                 hint="--force does it all the same",
             )
         before = "detached" if daemon.detached else "attached"

@@ -16,7 +16,7 @@ from mrcd.versions import SCHEMA_VERSION
 # What a packet's sender and its receiver must know alike: EVs' numbers, addresses, headers.
 AGREED = (
     *("cluster.block", "cluster.underlay", "cluster.planes", "cluster.evs_per_peer"),
-    *("cluster.steering", "cluster.udp_port"),
+    *("cluster.encapsulation", "cluster.udp_port"),
 )
 _AT_ONCE = 64  # peers
 _FIXED = ("overlay.interface", "overlay.rps_cpus", "metrics.address", "metrics.web_config")

@@ -18,7 +18,7 @@ from mrcd.bpf import libbpf
 from mrcd.daemon import install
 from mrcd.daemon.pin_keeper import keep_pins
 from mrcd.denials import file
-from mrcd.denials.control import Steering
+from mrcd.denials.control import DenialControl
 from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Peer, Plan
 from mrcd.health.events import EventLog
@@ -47,7 +47,7 @@ class Daemon:
         self.plan = plan
         self.run_dir = run_dir
         self.events = EventLog()
-        self.steering = Steering(file.directory(run_dir, state_dir) / file.FILE, self.events)
+        self.denials = DenialControl(file.directory(run_dir, state_dir) / file.FILE, self.events)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
         self.checksums = offloads.ReceiveChecksums(run_dir / offloads.FILE)
@@ -123,7 +123,7 @@ class Daemon:
         if self._monitoring:
             monitor.follow(self.monitor, replaced_hosts)
         self.monitor = monitor
-        await self.steering.follow(plan, tables, self.monitor)
+        await self.denials.follow(plan, tables, self.monitor)
         if shrinks:  # mrc0's veth drops what is longer, and peers yet send it
             self._forwards_by.node["merge_ifindex"] = 0
         await self._reconcile(merging=not shrinks)
@@ -397,7 +397,7 @@ class Daemon:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.run_netlink())
             group.create_task(self._watch_paths())
-            group.create_task(self.steering.run())
+            group.create_task(self.denials.run())
             group.create_task(keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running))
             group.create_task(watch_routes(self.look_at_routes))
 

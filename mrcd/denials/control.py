@@ -40,7 +40,7 @@ Document = dict[str, Any]
 Found = list[tuple[int, int]]  # (row, EV)
 
 
-class Steering:
+class DenialControl:
     """One host's denials, and what they mean. `follow` gives it the paths, at the start and whenever they are others;
     all else comes after that. `wall` and `clock` are those of denials.py."""
 

@@ -217,9 +217,9 @@ def _check_place(plan: Plan, place: Place) -> None:
         if place.host not in {plan.host.name, *(p.host.name for p in plan.peers)}:
             raise UsageError(f"there is no host {place.host!r}", hint="nic:HOST:PLANE, by the host's name in the file")
         return
-    if c.steering == "ecmp" and place.kind in ("t1", "link"):
+    if c.encapsulation == "ecmp" and place.kind in ("t1", "link"):
         raise UsageError(
-            f"{place}: with steering ecmp the switches choose the T1, so no EV belongs to one",
+            f"{place}: with encapsulation ecmp the switches choose the T1, so no EV belongs to one",
             hint="deny a plane, a T0 or a NIC, or take the switch out of the fabric's own routing",
         )
     for name, number, size in (("T0", place.t0, c.t0s), ("T1", place.t1, c.t1s)):

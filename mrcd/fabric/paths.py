@@ -69,7 +69,7 @@ class Paths:
         self._t0s = np.array([h.t0 for h in others], np.int64)
         self._ports = np.array([h.port for h in others], np.int64)
         self._near = self._t0s == me.t0
-        far = c.evs_per_plane if c.steering == "ecmp" else min(c.t1s, c.evs_per_plane)
+        far = c.evs_per_plane if c.encapsulation == "ecmp" else min(c.t1s, c.evs_per_plane)
         self._slots = np.where(self._near, 1, far)  # in use, of each plane
         self._explicit = self._explicit_evs(config.paths)
         self.counts: Ints = self._slots * c.planes
@@ -108,7 +108,7 @@ class Paths:
         """Of the longest path; 1 if there is none."""
         listed = [len(e.segments) for evs in self._explicit.values() for e in evs]
         computed = np.delete(self._near, list(self._explicit))
-        if self._c.steering != "srh" or not len(computed):
+        if self._c.encapsulation != "srh" or not len(computed):
             return max([1, *listed])
         return max([2 if computed.all() else _USIDS, *listed])
 
@@ -148,7 +148,7 @@ class Paths:
         (planes, width), (plane, slot) = self.shape, divmod(number, self.shape[1])
         if not 0 <= plane < planes or slot >= self._slots[peer]:
             return None
-        if self._c.steering == "ecmp" or self._near[peer]:
+        if self._c.encapsulation == "ecmp" or self._near[peer]:
             return plane, None
         return plane, slot if self._c.t1s <= width else int(self._thin(peer)[plane, slot])
 
@@ -166,7 +166,7 @@ class Paths:
             if plane >= planes or slot >= slots:
                 continue
             path = tuple(u for u in usids[plane][slot] if u)
-            if c.steering == "srh":
+            if c.encapsulation == "srh":
                 segments = tuple(srv6.carrier(c.block, [u]) for u in path)
             elif path:
                 segments = (srv6.carrier(c.block, path),)
@@ -196,7 +196,7 @@ class Paths:
         different ones, as MRC's random T1s within a plane do (paper §2).
         """
         found = np.full((len(which), *self.shape), _NO_T1, np.int64)
-        if self._c.steering == "ecmp":
+        if self._c.encapsulation == "ecmp":
             return found
         far = np.flatnonzero(~self._near[which])
         if self._c.t1s <= self.shape[1]:
@@ -227,7 +227,7 @@ class Paths:
     def _usids(self, which: Ints) -> NDArray[np.int64]:
         """The uSIDs of each slot, in travel order, 0 behind the last, (peers, planes, slots, 4)."""
         found = np.zeros((len(which), *self.shape, _USIDS), np.int64)
-        if self._c.steering == "ecmp":
+        if self._c.encapsulation == "ecmp":
             return found
         plane = np.arange(self.shape[0])[:, None]
         t1s, near = self._t1s(which), self._near[which]
@@ -255,12 +255,12 @@ class Paths:
         used = np.broadcast_to((np.arange(width) < self._slots[which, None])[:, None, :], (n, *self.shape))
         made.configured[:, here] = used.reshape(n, planes * width)
         made.plane[:, here] = np.arange(planes).repeat(width)
-        if c.steering == "ecmp":
+        if c.encapsulation == "ecmp":
             made.dst[:, here] = self.addresses(which).repeat(width, axis=1)
         else:
             usids = self._usids(which).reshape(n, planes * width, _USIDS)
-            made.dst[:, here] = self._carriers(usids[..., :1] if c.steering == "srh" else usids)
-            if c.steering == "srh" and made.srh is not None:
+            made.dst[:, here] = self._carriers(usids[..., :1] if c.encapsulation == "srh" else usids)
+            if c.encapsulation == "srh" and made.srh is not None:
                 self._fill_srhs(made.srh[:, here], made.srh_len[:, here], usids, self._near[which])
         self._fill_explicit(made, which)
         for field in (made.plane, made.dst, made.srh_len, made.srh):

@@ -29,7 +29,7 @@ __all__ = [
     "srh_bytes", "t0_usid", "t1_usid", "usid_prefix",
 ]  # fmt: skip
 
-# Bytes in front of the inner packet, by steering: IPv6 + [SRH] + UDP + MRC (bpf/mrc_abi.h)
+# Bytes in front of the inner packet, by encapsulation: IPv6 + [SRH] + UDP + MRC (bpf/mrc_abi.h)
 _IPV6, _UDP, _MRC = 40, 8, 32
 
 
@@ -125,7 +125,7 @@ def plan(config: Config, host_name: str) -> Plan:
     me = config.host(host_name)
     c = config.cluster
     addresses = tuple(plane_address(c.underlay, p, me) for p in range(c.planes))
-    if c.steering == "ecmp":
+    if c.encapsulation == "ecmp":
         sids = addresses
     else:
         sids = tuple(carrier(c.block, [host_usid(p, me.port)]) for p in range(c.planes))

@@ -43,7 +43,7 @@ class MRC(Packet):  # type: ignore[misc]
     fields_desc = (
         ByteField("version", abi.WIRE_VERSION),
         ByteEnumField("type", DATA, TYPES),
-        FlagsField("flags", 0, 8, ["retransmission", "aside", *(f"bit{i}" for i in range(2, 8))]),
+        FlagsField("flags", 0, 8, ["retransmission", "diagnostic", *(f"bit{i}" for i in range(2, 8))]),
         ByteField("reserved", 0),
         ShortField("sender", 0),
         ShortField("ev", 0),

@@ -52,7 +52,7 @@ class PeerWatch:
         unless there is nothing to fall back to."""
         peers = self._tables.peers
         heard, gone = peers["heard_ns"][rows] > 0, (peers["status"][rows] & abi.STATUS_DETACHED) != 0
-        ecmp = self._config.steering == "ecmp"
+        ecmp = self._config.encapsulation == "ecmp"
         return np.asarray((heard | ecmp) & ~gone & (not self.detached))
 
     def routed(self, row: int) -> NDArray[np.uint64]:

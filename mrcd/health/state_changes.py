@@ -31,14 +31,14 @@ class StateChanges:
 
     def accuse(self, alarm: Alarm) -> None:
         """Leave an EV that loses more than its share, if it is in use still. Raises KernelError."""
-        self._steer(alarm.row, alarm.ev, _IN_USE, EvState.ASSUMED_BAD, Reason.GREY_LOSS, alarm.evidence)
+        self._set_state(alarm.row, alarm.ev, _IN_USE, EvState.ASSUMED_BAD, Reason.GREY_LOSS, alarm.evidence)
 
     def administer(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:
         """Deny an EV, or give it back: then it is probed before it carries traffic again. False if it was so
         already. What it told is in the log after Monitor.listen. Raises MachineError."""
         leave, after = (_ALLOWED, EvState.DENIED) if deny else ((EvState.DENIED,), EvState.UNKNOWN)
         for _ in range(_TRIES):  # a program may change the state at the same moment
-            if self._steer(row, ev, leave, after, Reason.ADMIN, evidence):
+            if self._set_state(row, ev, leave, after, Reason.ADMIN, evidence):
                 self._changed(row)
                 return True
             if (self._tables.evs["state"][row, ev] == EvState.DENIED) == deny:
@@ -46,7 +46,7 @@ class StateChanges:
         name = self._names.get(row, f"host {row}")
         raise MachineError(f"{name} EV {ev}: the programs do not take {after.name}", hint="see mrcd's log")
 
-    def _steer(
+    def _set_state(
         self,
         row: int,
         ev: int,
@@ -56,7 +56,7 @@ class StateChanges:
         evidence: Mapping[str, object],
     ) -> bool:
         """False if the EV's state has changed meanwhile: then that is the newer word."""
-        if not self._dataplane.steer(row, ev, after, reason, leave):
+        if not self._dataplane.set_state(row, ev, after, reason, leave):
             return False
         self._listener.why[row, ev] = reason, evidence
         return True

@@ -351,15 +351,15 @@ class Dataplane(Links):
         """Serve the deadlines of all peers. Returns after how many seconds it is to be called again."""
         return libbpf.run_program(self._programs["mrc_tick"], self._SOME_PACKET)[0] / 1e6
 
-    def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: Iterable[EvState]) -> bool:
+    def set_state(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: Iterable[EvState]) -> bool:
         """Change the state of an EV if it is in one of `leave`; False if it is not. The ring buffer tells of it."""
-        return bool(self._steer(host_id, ev, state, reason, sum(1 << s for s in set(leave))))
+        return bool(self._set_state(host_id, ev, state, reason, sum(1 << s for s in set(leave))))
 
     def refresh(self, host_id: int) -> None:
         """Have a peer's usable EVs and deadlines worked out anew: links, floor or paths are others."""
-        self._steer(host_id, _NO_EV, 0, 0, 0)
+        self._set_state(host_id, _NO_EV, 0, 0, 0)
 
-    def _steer(self, host_id: int, *words: int) -> int:
+    def _set_state(self, host_id: int, *words: int) -> int:
         return libbpf.run_program(self._programs["mrc_set_states"], self._SOME_PACKET, ctx=_context(host_id, *words))[0]
 
     # ---- events ----

@@ -62,7 +62,7 @@ class TablesCollector(Collector):
                 "version": __version__,
                 "abi": str(ABI_VERSION),
                 "host": self._daemon.plan.host.name,
-                "steering": cluster.steering,
+                "encapsulation": cluster.encapsulation,
                 "granularity": cluster.granularity,
             },
         )

@@ -41,7 +41,7 @@ def fabric_routes(plan: Plan, nics: Mapping[int, Link]) -> list[Route]:
     for plane, nic in nics.items():
         first_hop = (Hop(nic.ifindex, gateway),)
         wanted = [plane_network(c.underlay, plane)]
-        if c.steering != "ecmp":
+        if c.encapsulation != "ecmp":
             host = host_usid(plane, plan.host.port)
             for function, action in ((UDT4, "End.DX4"), (UDT6, "End.DT6")):
                 dst = f"{carrier(c.block, [host, function])}/64"
@@ -102,7 +102,7 @@ def _fallback_hops(
     plan: Plan, peer: Peer, nics: Mapping[int, Link], usable: Mapping[int, bool], version: int
 ) -> list[Hop]:
     c = plan.config.cluster
-    if c.steering == "ecmp":
+    if c.encapsulation == "ecmp":
         return []  # a fabric without SRv6 has no segment routing to fall back to
     gateway = str(plan.config.interfaces.gateway) if version == 6 else None
     taken = Counter[int]()  # per plane

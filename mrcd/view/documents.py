@@ -75,16 +75,16 @@ class View:
             "abi_version": ABI_VERSION,
             "wire_version": WIRE_VERSION,
             "daemon": {"running": False, "pid": None, "version": __version__, "uptime_s": None},
-            "steering": c.steering,
+            "encapsulation": c.encapsulation,
             "granularity": c.granularity,
             "attached": not detached,
             "forwarding_without_daemon": {"works": False, "how": lost}
             if lost and not detached
             else info.without_daemon(
-                links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, steering=c.steering
+                links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, encapsulation=c.encapsulation
             ),
             "pins": {"directory": str(self._pins), "lost": lost},
-            "foreign": [] if lost else self._foreign({link["program_id"] for link in links}),
+            "other_programs": [] if lost else self._other_programs({link["program_id"] for link in links}),
             "links": links,
             "kernel_lacks": self._kernel_lacks,
             "inner_mtu": self._plan.inner_mtu,
@@ -124,7 +124,7 @@ class View:
             "merging": received and int(node["merge_ifindex"]) > 0,
         }
 
-    def _foreign(self, ours: set[int]) -> list[Document]:
+    def _other_programs(self, ours: set[int]) -> list[Document]:
         """Programs of others at our hooks; the kernel tells their names to root alone."""
         overlay, hooks = self._plan.config.overlay, list[other_programs.Hook]()
         for plane in self._tables.planes[: len(self._plan.interfaces)]:

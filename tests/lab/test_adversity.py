@@ -48,7 +48,7 @@ def test_a_nic_that_comes_back_as_another_interface_is_taken_up_again(small: Lab
     again = [line for line in render.create_links(fabric) if " name p1 netns " in line and small.ns("h0") in line]
     netns.batch(("ip",), again)
     for node in ("t0-1-0", "h0"):
-        lines = render.configure(fabric.nodes[node], fabric.parameters.steering)
+        lines = render.configure(fabric.nodes[node], fabric.parameters.encapsulation)
         netns.batch_in(fabric.namespace(node), ("ip", "-6"), lines)
     assert number() != before
     wait_until("all EVs are GOOD again", lambda: all_good(small), 20)

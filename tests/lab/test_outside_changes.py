@@ -361,7 +361,7 @@ def test_status_names_programs_of_others(host: Lab, stranger: int, flags: int, w
     with host.inside("h0"):
         link = libbpf.create_link(stranger, socket.if_nametoindex("p1"), libbpf.TCX_INGRESS, flags)
     try:
-        (found,) = status(host)["foreign"]
+        (found,) = status(host)["other_programs"]
         text = host.exec("h0", ["mrcctl", "status"], check=True).stdout
         brief = host.exec("h0", ["mrcctl", "status", "--brief"], check=True).stdout
     finally:
@@ -369,8 +369,8 @@ def test_status_names_programs_of_others(host: Lab, stranger: int, flags: int, w
     assert (found["program"], found["interface"], found["point"]) == ("lab_fault", "p1", "ingress")
     assert found["position"] == ("before" if flags else "after")
     assert f"lab_fault at ingress of p1 ({words})" in text
-    assert "foreign programs 1" in brief
-    assert status(host)["foreign"] == []
+    assert "other programs 1" in brief
+    assert status(host)["other_programs"] == []
 
 
 def test_status_names_xdp_programs_and_filters_of_others(host: Lab, stranger: int) -> None:
@@ -379,7 +379,7 @@ def test_status_names_xdp_programs_and_filters_of_others(host: Lab, stranger: in
         libbpf.attach_clsact(stranger, socket.if_nametoindex("mrc0"), libbpf.TC_EGRESS, 77, 77)
         xdp = _xdp(socket.if_nametoindex("p0"))
     try:
-        found = {(f["point"], f["interface"]): (f["program"], f["position"]) for f in status(host)["foreign"]}
+        found = {(f["point"], f["interface"]): (f["program"], f["position"]) for f in status(host)["other_programs"]}
     finally:
         os.close(xdp)
         host.exec("h0", ["tc", "qdisc", "del", "dev", "mrc0", "clsact"], check=True)

@@ -132,14 +132,14 @@ def _has_left(lab: Lab, host: str, peer: str, ev: int) -> bool:
     return not next(p for p in mrcctl(lab, host, "paths", "--peer", peer) if p["ev"] == ev)["usable"]
 
 
-@pytest.mark.parametrize("steering", ["srh", "ecmp"])
-def test_other_steerings(steering: str) -> None:
-    with a_lab("steered", **TWO_HOSTS, steering=steering) as lab:
+@pytest.mark.parametrize("encapsulation", ["srh", "ecmp"])
+def test_other_encapsulations(encapsulation: str) -> None:
+    with a_lab("steered", **TWO_HOSTS, encapsulation=encapsulation) as lab:
         assert _json(lab, "h0", "probe", "h1", *FAST)["loss_ratio"] == 0
-        if steering == "ecmp":
+        if encapsulation == "ecmp":
             refused = lab.exec("h0", ["mrcctl", "trace", "h1", "--ev", "0"])
             assert (refused.returncode, refused.stdout) == (1, "")
-            assert refused.stderr.startswith("mrcctl: with steering ecmp the switches choose the path")
+            assert refused.stderr.startswith("mrcctl: with encapsulation ecmp the switches choose the path")
         else:
             lab.fail("t1:0:1")
             for host, peer in (("h0", "h1"), ("h1", "h0")):  # until then h1 may answer by that T1
@@ -280,12 +280,12 @@ def _foreign(lab: Lab, interface: str, flags: int) -> Iterator[None]:
 def test_doctor_names_programs_of_others(healthy: Lab) -> None:
     with _foreign(healthy, "p3", _BEFORE):
         found = _failing(healthy)
-        assert found.keys() == {"hooks.foreign"}
-        assert found["hooks.foreign"]["evidence"] == "in front of ours: lab_fault at ingress of p3"
+        assert found.keys() == {"hooks.other_programs"}
+        assert found["hooks.other_programs"]["evidence"] == "in front of ours: lab_fault at ingress of p3"
     with _foreign(healthy, "p3", 0):
         checks = {c["id"]: c for c in _json(healthy, "h0", "doctor")["checks"]}
-        assert checks["hooks.foreign"]["status"] == "WARN"
-        assert checks["hooks.foreign"]["evidence"] == "other programs at our hooks: lab_fault at ingress of p3"
+        assert checks["hooks.other_programs"]["status"] == "WARN"
+        assert checks["hooks.other_programs"]["evidence"] == "other programs at our hooks: lab_fault at ingress of p3"
 
 
 def test_doctor_finds_a_blackhole(healthy: Lab) -> None:

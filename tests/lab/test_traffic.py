@@ -1,4 +1,4 @@
-"""Every kind of traffic over every kind of steering, and the edges of packet size."""
+"""Every kind of traffic over every kind of encapsulation, and the edges of packet size."""
 
 import contextlib
 import fcntl
@@ -30,9 +30,9 @@ MODES = [(s, g, "auto") for s in ("usid", "srh", "ecmp") for g in ("burst", "pac
 
 @pytest.fixture(scope="module", params=MODES, ids=["-".join(m) for m in MODES])
 def mode(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A lab per steering, granularity and hook."""
-    steering, granularity, hook = request.param
-    with a_lab("modes", steering=steering, granularity=granularity, hook=hook) as lab:
+    """A lab per encapsulation, granularity and hook."""
+    encapsulation, granularity, hook = request.param
+    with a_lab("modes", encapsulation=encapsulation, granularity=granularity, hook=hook) as lab:
         yield lab
 
 

@@ -29,7 +29,7 @@ PAYLOAD = b"every path is somebody's only path " * 3
 @pytest.fixture(scope="module", params=["usid", "srh"])
 def fabric(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab with segment routing of either kind."""
-    with a_lab("wire", steering=request.param) as made:
+    with a_lab("wire", encapsulation=request.param) as made:
         yield made
 
 

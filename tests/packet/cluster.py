@@ -8,7 +8,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet, Raw
 
 from mrcd.config import cluster_file
-from mrcd.config.cluster_file import Steering
+from mrcd.config.cluster_file import Encapsulation
 from mrcd.fabric import topology
 from tests.cluster_files import dual
 
@@ -21,10 +21,10 @@ H0, H1, H2, H5 = 0, 1, 2, 5
 
 @dataclass(frozen=True)
 class Setup:
-    """A cluster to load the programs for: steering, width of a peer's table, T1s per plane, lines of [health], and what
-    follows."""
+    """A cluster to load the programs for: encapsulation, width of a peer's table, T1s per plane, lines of [health],
+    more lines."""
 
-    steering: Steering = "usid"
+    encapsulation: Encapsulation = "usid"
     health: str = ""
     evs: int = EVS
     t1s: int = SLOTS
@@ -35,7 +35,7 @@ class Setup:
         """The configuration file."""
         fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {self.t1s}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
         hosts = dual(H0, 0, 0) + dual(H1, 0, 1) + dual(H2, 1, 0) + dual(H5, 1, 1)
-        return f'{fabric}steering = "{self.steering}"\n{hosts}[health]\n{self.health}\n{self.more}'
+        return f'{fabric}encapsulation = "{self.encapsulation}"\n{hosts}[health]\n{self.health}\n{self.more}'
 
     def plan(self, host: str = "h0") -> topology.Plan:
         """What one of the hosts makes of it."""
@@ -61,4 +61,4 @@ def datagram(source: int, to: int, version: int = 4, size: int = 100, tos: int =
     return ip / UDP(sport=1000, dport=2000) / Raw(bytes(i & 0xFF for i in range(size)))
 
 
-all_steerings = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
+all_encapsulations = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)

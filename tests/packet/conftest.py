@@ -37,7 +37,7 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setu
 
 @pytest.fixture
 def bench(request: pytest.FixtureRequest, benches: Callable[[Setup], Bench]) -> Iterator[Bench]:
-    """Host h0, as if nothing had ever happened. Parametrised indirectly with a Setup or a steering; usid if not."""
+    """Host h0, as if nothing had ever happened. Parametrised indirectly with a Setup or an encapsulation; else usid."""
     param: Any = getattr(request, "param", "usid")
     with benches(param if isinstance(param, Setup) else Setup(param)).fresh() as b:
         yield b

@@ -13,7 +13,7 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import DIAGNOSTIC, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
-from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_steerings
+from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_encapsulations
 from tests.packet.reports import GENERATION, now
 from tests.packet.rig import Bench
 from tests.packet.wires import changed
@@ -67,7 +67,7 @@ def refused(bench: Bench, frame: Packet | bytes, reason: str, plane: int = 1) ->
 # ---- the answer ----
 
 
-@all_steerings
+@all_encapsulations
 def test_a_request_is_reflected(bench: Bench) -> None:
     bench.tables.node["status"] = abi.STATUS_DETACHED
     for ev in range(EVS):
@@ -87,7 +87,7 @@ def test_a_reply_is_in_the_dscp_class_of_its_request_and_may_be_marked(bench: Be
     assert Ether(out)[IPv6].tc == traffic_class & ~3 | ECT_0
 
 
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize(("first", "counts"), [(0, EVS), (0, 1), (7, 9), (15, 1)])
 def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) -> None:
     rxs = bench.tables.rxs[H2]
@@ -105,7 +105,7 @@ def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) ->
     assert bench.drops() == {}
 
 
-@all_steerings
+@all_encapsulations
 def test_there_is_no_answer_while_other_nics_count_in_other_tables(bench: Bench) -> None:
     bench.tables.node["generation"] = 0
     assert bench.pop("tc", request(bench, 5, counts=EVS), 1)[0] == "drop"
@@ -188,7 +188,7 @@ def test_xdp_leaves_probes_to_tc(bench: Bench, kind: int) -> None:
     assert (bench.counted(), bench.drops()) == (before, {})
 
 
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize("vlan", [0, 100])
 def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: int) -> None:
     bench.tables.planes["vlan"][1] = vlan
@@ -252,7 +252,7 @@ def test_a_report_of_evs_that_there_are_not(bench: Bench, first: int, counts: in
     refused(bench, request(bench, first=first, counts=counts, tail=tail), "bad_probe")
 
 
-@all_steerings
+@all_encapsulations
 def test_requests_cut_off_at_every_length(bench: Bench) -> None:
     """By the end of the packet."""
     whole = request(bench, counts=EVS)
@@ -274,7 +274,7 @@ def test_probes_whose_lengths_say_that_they_are_short(bench: Bench, kind: int, p
     assert bench.counted() == before
 
 
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize("counts", [1, EVS])
 def test_requests_without_room_for_the_report_they_ask_for(bench: Bench, counts: int) -> None:
     tail = BALLAST + bytes(8 * counts)
@@ -301,7 +301,7 @@ def test_requests_say_nothing_of_a_host_they_were_not_meant_for(bench: Bench) ->
 # ---- of a tool ----
 
 
-@all_steerings
+@all_encapsulations
 def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
     before = bench.tables.peers[H2].copy()
     ask = request(bench, 5, plane_mask=0, status=abi.STATUS_DETACHED, report_seq=77)

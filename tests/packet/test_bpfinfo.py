@@ -124,7 +124,7 @@ def test_looking_into_the_ring_takes_nothing_out(bench: Bench) -> None:
         # More than one turn of the ring in all: records lie across its end, too.
         for n in range(4000):
             state = EvState.DENIED if n % 2 == 0 else EvState.GOOD
-            assert bench.dataplane.steer(H2, 3, state, Reason.ADMIN, EvState)
+            assert bench.dataplane.set_state(H2, 3, state, Reason.ADMIN, EvState)
         looked = bench.tables.unread_events()
         assert len(looked) == 4000
         assert {int(r["ev"]) for r in looked} == {3}

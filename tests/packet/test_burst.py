@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import MRC
 from mrcd.loader import features
 from mrcd.tables.abi import KernelHas
-from tests.packet.cluster import H0, H2, PLANES, all_steerings, nic_mac, wire_mac
+from tests.packet.cluster import H0, H2, PLANES, all_encapsulations, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook, Protocol, Xdp
 from tests.packet.wires import Gso, changed
 
@@ -40,7 +40,7 @@ def gso(packet: Packet) -> Gso:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-@all_steerings
+@all_encapsulations
 def test_a_burst_goes_out_whole(bench: Bench, version: int) -> None:
     stack, wires = bench.attach_push(), bench.wires()
     packet = burst(version, 20 * SIZE)
@@ -84,7 +84,7 @@ def receiver(bench: Bench, tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-@all_steerings
+@all_encapsulations
 def test_a_burst_arrives_whole(bench: Bench, receiver: Bench, version: int) -> None:
     # No switch works on the destination here, nor on the SRH.
     receiver.tables.planes["sid"][0] = bench.ev(H2, 0)["dst"]

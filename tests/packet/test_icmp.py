@@ -20,7 +20,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe
 from mrcd.tables.abi import EvState, Reason
-from tests.packet.cluster import H2, H5, SLOTS, all_steerings, nic_mac, wire_mac
+from tests.packet.cluster import H2, H5, SLOTS, all_encapsulations, nic_mac, wire_mac
 from tests.packet.reports import MS, now, others, state
 from tests.packet.rig import Bench
 from tests.packet.wires import Frame, changed
@@ -63,7 +63,7 @@ def changes_nothing(bench: Bench, frame: bytes, plane: int = 1) -> None:
     assert bench.counted() == before
 
 
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize("probe", [False, True], ids=["data", "probe"])
 @pytest.mark.parametrize(
     ("kind", "numbers"),
@@ -106,7 +106,7 @@ def test_the_quoted_carrier_has_been_shifted(bench: Bench) -> None:
     assert state(bench, 5) == ICMP_ERROR
 
 
-@all_steerings
+@all_encapsulations
 def test_a_quote_may_end_with_our_header(bench: Bench) -> None:
     """With an SRH that is shorter than the longest, a packet of which not all is at hand that might be asked for."""
     frame = error(bench, sent(bench))
@@ -114,7 +114,7 @@ def test_a_quote_may_end_with_our_header(bench: Bench) -> None:
     assert state(bench, 5) == ICMP_ERROR
 
 
-@all_steerings
+@all_encapsulations
 def test_a_quote_that_ends_before_changes_nothing(bench: Bench) -> None:
     for length in range(54, len(error(bench, sent(bench))) - len(INNER)):
         changes_nothing(bench, error(bench, sent(bench))[:length])  # a new one each: an old one changes nothing either
@@ -131,7 +131,7 @@ def test_only_evs_in_use_can_be_condemned(bench: Bench, was: EvState) -> None:
 
 
 @pytest.mark.parametrize("vlan", [0, 100])
-@all_steerings
+@all_encapsulations
 def test_real_ones_are_heard_and_go_to_the_stack(bench: Bench, vlan: int) -> None:
     bench.tables.planes["vlan"][1] = vlan
     inlet = bench.attach_pop(1, "ipv6")

@@ -156,7 +156,7 @@ def test_reports_that_know_of_nothing_new_are_no_trials(bench: Bench) -> None:
 
 def test_two_dead_paths_of_which_one_was_congested(bench: Bench) -> None:
     r = Reporter(bench)
-    bench.dataplane.steer(H2, 9, EvState.SKIP, Reason.CONGESTED, [EvState.GOOD])
+    bench.dataplane.set_state(H2, 9, EvState.SKIP, Reason.CONGESTED, [EvState.GOOD])
     assert bench.usable(H2) == EVERY
     for _ in range(LOST_BURSTS + 1):
         r.send_all(3, lose=(5, 9))

@@ -191,7 +191,7 @@ def test_a_fall_begins_them_anew(bench: Bench) -> None:
     r.send(5)
     r.report()
     assert bench.path_stats(H2, 5)["good"] == 1
-    assert bench.dataplane.steer(H2, 5, EvState.ASSUMED_BAD, Reason.GREY_LOSS, [EvState.GOOD])
+    assert bench.dataplane.set_state(H2, 5, EvState.ASSUMED_BAD, Reason.GREY_LOSS, [EvState.GOOD])
     assert (bench.path_stats(H2, 5)["good"], bench.path_stats(H2, 5)["loss_ns"] > 0) == (0, True)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mrcd.bpf import btf, libbpf
-from mrcd.config.cluster_file import Steering
+from mrcd.config.cluster_file import Encapsulation
 from mrcd.daemon import install
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
@@ -48,8 +48,8 @@ ARRAY(mrc_node, 1, struct mrc_node);
 """
 
 
-def _plan(steering: Steering = "usid", evs: int = 16) -> topology.Plan:
-    return Setup(steering, evs=evs).plan()
+def _plan(encapsulation: Encapsulation = "usid", evs: int = 16) -> topology.Plan:
+    return Setup(encapsulation, evs=evs).plan()
 
 
 def _filled(dataplane: Dataplane) -> Tables:
@@ -64,7 +64,7 @@ def _judge(dataplane: Dataplane, tables: Tables) -> None:
     tables.peers["heard_ns"][H2], tables.peers["plane_mask"][H2], tables.peers["generation"][H2] = 77, 0b1101, 99
     for number, state in STATES.items():
         reason = Reason.ADMIN if state is DENIED else Reason.LOSS if state is BAD else Reason.PROBED
-        assert dataplane.steer(H2, number, state, reason, list(EvState))
+        assert dataplane.set_state(H2, number, state, reason, list(EvState))
     tables.evs["flaps"][H2, 1] = 3
 
 
@@ -74,16 +74,16 @@ def _known(tables: Tables, width: int) -> dict[int, EvState]:
     return {i // width * 4 + i % width: s for i, s in states.items()}
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
-def test_tables_of_another_size_know_the_states(bpffs: Path, steering: Steering) -> None:
-    first = Dataplane(_plan(steering), bpffs)
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
+def test_tables_of_another_size_know_the_states(bpffs: Path, encapsulation: Encapsulation) -> None:
+    first = Dataplane(_plan(encapsulation), bpffs)
     first.load()
     first.commit()
     tables = _filled(first)
     _judge(first, tables)
     since = int(tables.evs["state_since_ns"][H2, 5])
     tables.close()
-    second = first.successor(_plan(steering, evs=32))
+    second = first.successor(_plan(encapsulation, evs=32))
     second.load()
     assert second.fresh
     new = _filled(second)

@@ -11,7 +11,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.bpf import libbpf
-from mrcd.config.cluster_file import Health, Steering
+from mrcd.config.cluster_file import Encapsulation, Health
 from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from mrcd.tables import abi
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup, nic_mac, wire_mac
@@ -32,9 +32,9 @@ ALONE = "[overlay]\ntwin_us = 0\n"  # without dup_acks (test_twin.py)
 CALM = f"probe_late_ms = 10000\nprobe_packets = {EACH}"
 
 
-def patient(steering: Steering = "usid", evs: int = EVS) -> Setup:
+def patient(encapsulation: Encapsulation = "usid", evs: int = EVS) -> Setup:
     """A host that asks after so many packets, and not because time has passed."""
-    return Setup(steering, f"{CALM}\nprobe_gap_us = 150", evs, more=ALONE)
+    return Setup(encapsulation, f"{CALM}\nprobe_gap_us = 150", evs, more=ALONE)
 
 
 @dataclass
@@ -73,7 +73,7 @@ def ridden(bench: Bench) -> Ridden:
 
 
 quiet = pytest.mark.parametrize("bench", [patient()], indirect=True, ids=["usid"])
-all_steerings = pytest.mark.parametrize(
+all_encapsulations = pytest.mark.parametrize(
     "bench", [patient(), patient("srh"), patient("ecmp")], indirect=True, ids=["usid", "srh", "ecmp"]
 )
 
@@ -85,7 +85,7 @@ def request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = False) 
     probe = seen[MRCProbe]
     own = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
     expected = MRCProbe(seq=probe.seq, report_seq=probe.round, counts=EVS, tx_ns=mrc.tx_ns, **own)
-    room = COUNTS + (abi.SRH_MAX if bench.setup.steering == "srh" else 0)  # a reply may need a longer SRH
+    room = COUNTS + (abi.SRH_MAX if bench.setup.encapsulation == "srh" else 0)  # a reply may need a longer SRH
     length = len(ETHERNET / packet)
     if not burst and length <= KEPT and length + len(expected) + room <= bench.plan.inner_mtu:
         carried = bytes(room) + bytes(packet)
@@ -117,7 +117,7 @@ CARRIERS = [
 ]
 
 
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize("packet", CARRIERS, ids=lambda p: f"{p.summary().split()[0]}{len(p)}")
 def test_a_request_rides_on_a_packet(ridden: Ridden, bench: Bench, packet: Packet) -> None:
     ridden.due()
@@ -160,7 +160,7 @@ def offloaded(plane: int) -> socket.socket:
     return s
 
 
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize(
     ("packet", "gso"),
     [
@@ -449,7 +449,7 @@ def test_not_if_little_was_sent(ridden: Ridden, bench: Bench) -> None:
 # ---- where ----
 
 
-@all_steerings
+@all_encapsulations
 def test_a_vlan_plane_gets_its_tag(ridden: Ridden, bench: Bench) -> None:
     bench.tables.planes["vlan"][0] = 100
     ridden.due()

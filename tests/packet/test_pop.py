@@ -7,7 +7,7 @@ from scapy.layers.l2 import Ether
 
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from tests.packet.arrivals import both_hooks, inner, popped
-from tests.packet.cluster import EVS, H1, H2, SLOTS, all_steerings
+from tests.packet.cluster import EVS, H1, H2, SLOTS, all_encapsulations
 from tests.packet.rig import Bench, Hook, Protocol, Xdp
 from tests.packet.wires import Frame, changed
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.root
 
 @both_hooks
 @pytest.mark.parametrize("version", [4, 6])
-@all_steerings
+@all_encapsulations
 def test_the_inner_packet_comes_out(bench: Bench, hook: Hook, version: int) -> None:
     packet = inner(version)
     for number in range(EVS):
@@ -29,7 +29,7 @@ def test_the_inner_packet_comes_out(bench: Bench, hook: Hook, version: int) -> N
 
 
 @pytest.mark.parametrize("version", [4, 6])
-@all_steerings
+@all_encapsulations
 def test_xdp_needs_no_help(bench: Bench, version: int) -> None:
     packet = inner(version)
     out = bench.pop_xdp(bench.arriving("h2", 5, packet), bench.ifindex["n1"])
@@ -48,7 +48,7 @@ def test_counters_add_up_per_sender_and_ev(bench: Bench, hook: Hook) -> None:
 
 
 @both_hooks
-@all_steerings
+@all_encapsulations
 def test_the_plane_address_is_as_good_as_the_sid(bench: Bench, hook: Hook) -> None:
     frame = changed(bench.arriving("h2", 6, inner()), IPv6, dst=str(bench.plan.addresses[1]))
     assert bench.pop(hook, frame, 1) == ("pass", popped(inner(), 1))
@@ -56,7 +56,7 @@ def test_the_plane_address_is_as_good_as_the_sid(bench: Bench, hook: Hook) -> No
 
 @both_hooks
 @pytest.mark.parametrize("version", [4, 6])
-@all_steerings
+@all_encapsulations
 def test_the_largest_packet(bench: Bench, hook: Hook, version: int) -> None:
     packet = inner(version, size=bench.plan.inner_mtu - len(inner(version, size=0)))
     assert bench.pop(hook, bench.arriving("h2", 0, packet)) == ("pass", popped(packet))
@@ -71,7 +71,7 @@ def test_checksums_flow_label_hop_limit_and_ports_are_not_looked_at(bench: Bench
 
 
 @both_hooks
-def test_an_srh_is_popped_whatever_the_steering(bench: Bench, hook: Hook) -> None:
+def test_an_srh_is_popped_whatever_the_encapsulation(bench: Bench, hook: Hook) -> None:
     """Loaded without SRH support of its own, the host still takes off what a peer has put on."""
     frame = bench.arriving("h2", 0, inner())
     srh = IPv6ExtHdrSegmentRouting(nh=17, addresses=["5f00::1"], segleft=0, lastentry=0)
@@ -87,7 +87,7 @@ XDP_PLANES: list[tuple[int, Xdp | None]] = [(0, None), (2, "xdp"), (3, "xdp-gene
 
 @pytest.mark.parametrize(("plane", "xdp"), XDP_PLANES)
 @pytest.mark.parametrize("protocol", ["ipv4", "ipv6"])
-@all_steerings
+@all_encapsulations
 def test_real_packets_are_popped_once(bench: Bench, protocol: Protocol, plane: int, xdp: Xdp | None) -> None:
     wire = bench.attach_pop(plane, protocol, xdp)
     packet = inner(4 if protocol == "ipv4" else 6)
@@ -99,7 +99,7 @@ def test_real_packets_are_popped_once(bench: Bench, protocol: Protocol, plane: i
 
 
 @pytest.mark.parametrize(("plane", "xdp"), XDP_PLANES)
-@all_steerings
+@all_encapsulations
 def test_real_probes_are_reflected_behind_xdp(bench: Bench, plane: int, xdp: Xdp | None) -> None:
     inlet, wires = bench.attach_pop(plane, "ipv6", xdp), bench.wires()
     inlet.send(bench.arriving("h2", plane * SLOTS, MRCProbe(seq=1), type=PROBE_REQUEST))
@@ -132,7 +132,7 @@ RFC6040: dict[int, dict[int, int | None]] = {  # figure 4: inner → outer → r
 @both_hooks
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("dscp", [0, 46, 63])
-@all_steerings
+@all_encapsulations
 def test_ecn_is_folded_into_the_inner_header(bench: Bench, hook: Hook, version: int, dscp: int) -> None:
     marked = 0
     for before, row in RFC6040.items():

@@ -10,7 +10,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRC
 from tests.packet.arrivals import both_hooks, dropped, inner, udp_only, untouched
-from tests.packet.cluster import all_steerings, nic_mac, wire_mac
+from tests.packet.cluster import all_encapsulations, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook
 from tests.packet.wires import changed
 
@@ -36,7 +36,7 @@ def test_other_protocols_are_left_alone(bench: Bench, hook: Hook, packet: Packet
 
 
 @both_hooks
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize("what", ["address", "next sid", "port", "interface", "protocol"])
 def test_what_is_not_addressed_to_us_is_left_alone(bench: Bench, hook: Hook, what: str) -> None:
     frame, plane = bench.arriving("h2", 1, inner()), 0

@@ -9,7 +9,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRC
 from tests.packet.arrivals import both_hooks, dropped, inner, popped, udp_only
-from tests.packet.cluster import EVS, H2, SLOTS, all_steerings
+from tests.packet.cluster import EVS, H2, SLOTS, all_encapsulations
 from tests.packet.rig import Bench, Hook
 from tests.packet.wires import Frame, changed
 
@@ -25,7 +25,7 @@ def test_no_room_for_our_header(bench: Bench, hook: Hook, size: int) -> None:
 
 
 @both_hooks
-@all_steerings
+@all_encapsulations
 def test_cut_off_at_every_length(bench: Bench, hook: Hook) -> None:
     """As long as it cannot be told to be ours it is passed on as it is, then dropped, never popped."""
     frame = bytes(bench.arriving("h2", 0, inner()))
@@ -44,7 +44,7 @@ def test_cut_off_at_every_length(bench: Bench, hook: Hook) -> None:
     assert bench.pop(hook, frame)[0] == "pass"
 
 
-@all_steerings
+@all_encapsulations
 def test_frames_too_short_for_an_ip_header_go_on(bench: Bench) -> None:
     """Real ones, because BPF_PROG_TEST_RUN refuses them."""
     wire, before = bench.attach_pop(0, "ipv6"), bench.counted()
@@ -118,7 +118,7 @@ HEADER: dict[str, tuple[Change, str]] = {
 
 
 @both_hooks
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize("case", HEADER)
 def test_wrong_headers_are_dropped_by_their_reason(bench: Bench, hook: Hook, case: str) -> None:
     change, reason = HEADER[case]

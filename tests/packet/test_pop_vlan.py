@@ -4,7 +4,7 @@ import pytest
 from scapy.layers.l2 import Dot1Q, Ether
 
 from tests.packet.arrivals import both_hooks, inner, popped, untouched
-from tests.packet.cluster import H2, SLOTS, all_steerings, nic_mac
+from tests.packet.cluster import H2, SLOTS, all_encapsulations, nic_mac
 from tests.packet.rig import Bench, Hook, Protocol
 from tests.packet.wires import Frame, changed
 
@@ -32,7 +32,7 @@ def test_the_priority_bits_of_a_tag_do_not_matter(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["ipv4", "ipv6"])
-@all_steerings
+@all_encapsulations
 def test_tc_takes_off_a_real_tag(bench: Bench, protocol: Protocol) -> None:
     bench.tables.planes["vlan"][1] = 100
     wire = bench.attach_pop(1, protocol)

@@ -13,7 +13,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRC
 from mrcd.tables.pinned import prefix_key
-from tests.packet.cluster import EVS, H0, H1, H2, H5, PLANES, SLOTS, all_steerings, datagram
+from tests.packet.cluster import EVS, H0, H1, H2, H5, PLANES, SLOTS, all_encapsulations, datagram
 from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
@@ -48,14 +48,14 @@ def per_plane(evs: Counter[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-@all_steerings
+@all_encapsulations
 def test_bytes_are_those_that_scapy_builds(bench: Bench, version: int) -> None:
     evs = [pushed(bench, to_h2(version))[0] for _ in range(EVS)]
     assert sorted(evs) == list(range(EVS))
     assert bench.drops() == {}
 
 
-@all_steerings
+@all_encapsulations
 def test_a_peer_under_the_same_t0_has_one_path_per_plane(bench: Bench) -> None:
     packet = IP(src="10.99.0.1", dst="10.99.0.2") / UDP() / b"x"
     evs = Counter(pushed(bench, packet)[0] for _ in range(2 * PLANES))
@@ -181,7 +181,7 @@ def dropped(bench: Bench, packet: Packet, reason: str) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-@all_steerings
+@all_encapsulations
 def test_the_largest_packet_goes_out_and_one_byte_more_does_not(bench: Bench, version: int) -> None:
     size = bench.plan.inner_mtu - len(to_h2(version, size=0))
     pushed(bench, to_h2(version, size=size))
@@ -316,7 +316,7 @@ def test_packets_leave_by_their_planes_nic(bench: Bench) -> None:
     assert bench.drops() == {}
 
 
-@all_steerings
+@all_encapsulations
 def test_a_vlan_plane_gets_its_tag_and_the_others_none(bench: Bench) -> None:
     bench.tables.planes["vlan"][2] = 100
     stack, wires = bench.attach_push(), bench.wires()

@@ -23,9 +23,11 @@ UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = ANY
 BY_SLOT = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
 
 
-def steer(bench: Bench, ev: int, state: EvState, reason: Reason = Reason.ADMIN, leave: Iterable[EvState] = ANY) -> bool:
+def set_state(
+    bench: Bench, ev: int, state: EvState, reason: Reason = Reason.ADMIN, leave: Iterable[EvState] = ANY
+) -> bool:
     """As the daemon does."""
-    return bench.dataplane.steer(H2, ev, state, reason, leave)
+    return bench.dataplane.set_state(H2, ev, state, reason, leave)
 
 
 # ---- mrc_set_states ----
@@ -33,18 +35,18 @@ def steer(bench: Bench, ev: int, state: EvState, reason: Reason = Reason.ADMIN, 
 
 def test_an_ev_is_steered_if_it_is_in_a_state_that_may_be_left(bench: Bench) -> None:
     since = now()
-    assert not steer(bench, 5, DENIED, leave=[UNKNOWN, SKIP, ASSUMED_BAD])
+    assert not set_state(bench, 5, DENIED, leave=[UNKNOWN, SKIP, ASSUMED_BAD])
     assert (bench.ev(H2, 5)["state"], events(bench)) == (GOOD, [])
-    assert steer(bench, 5, DENIED, leave=[GOOD, SKIP])
+    assert set_state(bench, 5, DENIED, leave=[GOOD, SKIP])
     assert (bench.ev(H2, 5)["state"], bench.ev(H2, 5)["reason"]) == (DENIED, Reason.ADMIN)
     assert since <= bench.ev(H2, 5)["state_since_ns"] <= now()
     assert bench.usable(H2) == others(5)
     assert events(bench) == [(5, "GOOD", "DENIED", "admin")]
-    assert not steer(bench, 5, DENIED)
-    assert steer(bench, 5, UNKNOWN, leave=[DENIED])
+    assert not set_state(bench, 5, DENIED)
+    assert set_state(bench, 5, UNKNOWN, leave=[DENIED])
     assert events(bench) == [(5, "DENIED", "UNKNOWN", "admin")]
     assert bench.usable(H2) == others(5)
-    assert steer(bench, 5, GOOD, Reason.PROBED)
+    assert set_state(bench, 5, GOOD, Reason.PROBED)
     assert bench.usable(H2) == EVERY
     assert len(bench.usable(H5)) == EVS
 
@@ -62,13 +64,13 @@ def test_an_ev_is_steered_if_it_is_in_a_state_that_may_be_left(bench: Bench) -> 
 )
 def test_what_there_is_not_cannot_be_steered(bench: Bench, host: int, ev: int, state: int) -> None:
     before = bench.counted()
-    assert bench.dataplane._steer(host, ev, state, Reason.ADMIN, 0x1F) == 0
+    assert bench.dataplane._set_state(host, ev, state, Reason.ADMIN, 0x1F) == 0
     assert (bench.counted(), events(bench)) == (before, [])
 
 
 def test_an_ev_that_is_not_configured_cannot_be_steered(bench: Bench) -> None:
     bench.ev(H2, 5)["configured"] = 0
-    assert not steer(bench, 5, DENIED)
+    assert not set_state(bench, 5, DENIED)
 
 
 # ---- what is told, and what is kept ----
@@ -84,7 +86,7 @@ def test_an_event_brings_the_evidence(bench: Bench) -> None:
     stats["arrived_ns"] = now() - 40 * MS
     stats["lag_ns"] = now()
     bench.ev(H2, 5)["tx_packets"], stats["after_good"] = 2**32 + 10, 2**32 - 30
-    assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
+    assert set_state(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
     (event,) = bench.dataplane.events()
     told = {name: int(event[name]) for name in abi.EVENT.names or ()}
     silent = told.pop("silent_ns")
@@ -104,7 +106,7 @@ def test_an_event_brings_the_evidence(bench: Bench) -> None:
 
 def test_events_are_read_all_at_once_in_their_order(bench: Bench) -> None:
     for n in range(600):
-        assert steer(bench, 5, GOOD if n % 2 else ASSUMED_BAD, Reason.ADMIN)
+        assert set_state(bench, 5, GOOD if n % 2 else ASSUMED_BAD, Reason.ADMIN)
     readable = partial(select.select, [bench.dataplane.events_fd()], [], [], 0)
     assert readable()[0]
     assert [int(e["after"]) for e in bench.dataplane.events()] == [ASSUMED_BAD, GOOD] * 300
@@ -114,12 +116,12 @@ def test_events_are_read_all_at_once_in_their_order(bench: Bench) -> None:
 @pytest.mark.parametrize("reason", [Reason.LINK_DOWN, Reason.PEER_LINK_DOWN])
 def test_a_link_that_is_down_says_nothing_of_how_fast_paths_are_left(bench: Bench, reason: Reason) -> None:
     bench.path_stats(H2, 5)["arrived_ns"] = now()
-    assert steer(bench, 5, ASSUMED_BAD, reason)
+    assert set_state(bench, 5, ASSUMED_BAD, reason)
     assert not bench.tables.histograms().any()
 
 
 def test_nor_does_an_ev_by_which_nothing_ever_arrived(bench: Bench) -> None:
-    assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
+    assert set_state(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
     (event,) = bench.dataplane.events()
     assert event["silent_ns"] == 0
     assert not bench.tables.histograms().any()
@@ -129,14 +131,14 @@ def test_being_passed_over_is_no_event(bench: Bench) -> None:
     record = bench.ev(H2, 5)
     record["state_since_ns"] = since = now() - 10**9
     for n in (1, 2):
-        assert steer(bench, 5, SKIP, Reason.CONGESTED)
+        assert set_state(bench, 5, SKIP, Reason.CONGESTED)
         assert (bench.path_stats(H2, 5)["skips"], record["skip_reason"], record["reason"]) == (
             n,
             Reason.CONGESTED,
             Reason.NEW,
         )
         assert bench.usable(H2) == EVERY
-        assert steer(bench, 5, GOOD, Reason.CONGESTED)
+        assert set_state(bench, 5, GOOD, Reason.CONGESTED)
     assert (record["state_since_ns"], record["reason"], events(bench)) == (since, Reason.NEW, [])
 
 
@@ -148,9 +150,9 @@ def test_relapses_are_forgotten_one_by_one(bench: Bench, flaps: int, well_ms: in
     """An EV that was well for hold_down_max_ms, a minute, forgets one."""
     record = bench.ev(H2, 5)
     record["flaps"], record["state_since_ns"] = flaps, max(1, now() - well_ms * MS)
-    assert steer(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
+    assert set_state(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
     assert record["flaps"] == after
-    assert steer(bench, 5, GOOD, Reason.HEALED)
+    assert set_state(bench, 5, GOOD, Reason.HEALED)
     assert record["flaps"] == after
     assert [int(e["flaps"]) for e in bench.dataplane.events()] == [after, after]
 
@@ -221,13 +223,13 @@ def test_silent_evs_are_used_only_if_there_is_no_other(bench: Bench) -> None:
 def test_denied_evs_are_never_used(bench: Bench) -> None:
     bench.set_state(H2, DENIED, *others(7))
     assert bench.usable(H2) == [7]
-    assert steer(bench, 7, DENIED)
+    assert set_state(bench, 7, DENIED)
     assert bench.usable(H2) == []
 
 
 def test_all_but_two_falling_silent_leaves_these_two(bench: Bench) -> None:
     for ev in others(5, 10):
-        assert steer(bench, ev, ASSUMED_BAD, Reason.OVERDUE)
+        assert set_state(bench, ev, ASSUMED_BAD, Reason.OVERDUE)
     assert bench.usable(H2) == [5, 10]
     for _ in range(8):
         assert bench.push(IP(src="10.99.0.1", dst="10.99.0.3") / UDP())[0] == "redirect"
@@ -237,7 +239,7 @@ def test_all_but_two_falling_silent_leaves_these_two(bench: Bench) -> None:
 @pytest.mark.parametrize("reason", [Reason.LOSS, Reason.GREY_LOSS])
 def test_those_that_only_lose_fill_the_floor(bench: Bench, reason: Reason) -> None:
     for ev in others(5, 10):
-        assert steer(bench, ev, ASSUMED_BAD, reason)
+        assert set_state(bench, ev, ASSUMED_BAD, reason)
     assert bench.usable(H2) == [0, 4, 5, 10]
 
 
@@ -265,7 +267,7 @@ def test_two_cpus_steer_at_once(bench: Bench) -> None:
         chance = random.Random(cpu)
         for n in range(rounds):
             two.wait()
-            steer(bench, chance.choice(EVERY[:SLOTS]) + 64 * cpu, chance.choice([GOOD, ASSUMED_BAD, DENIED]))
+            set_state(bench, chance.choice(EVERY[:SLOTS]) + 64 * cpu, chance.choice([GOOD, ASSUMED_BAD, DENIED]))
             if two.wait() == 0:
                 found = usable.copy()
                 bench.dataplane.refresh(H2)
@@ -322,5 +324,5 @@ def test_evs_beyond_the_first_word(bench: Bench) -> None:
     """Four T1s, so slots 0 to 3 of 64 in each plane; each plane has a word."""
     words = bench.tables.peers["usable"][H2]
     assert words.tolist() == [0xF] * PLANES
-    assert steer(bench, 130, DENIED)
+    assert set_state(bench, 130, DENIED)
     assert words.tolist() == [0xF, 0xF, 0b1011, 0xF]

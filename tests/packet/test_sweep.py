@@ -10,7 +10,7 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
-from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, Setup, all_steerings
+from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, Setup, all_encapsulations
 from tests.packet.reports import MS, NEVER, now, patient
 from tests.packet.rig import Bench
 from tests.packet.wires import Frame, Tap
@@ -25,7 +25,7 @@ def own(bench: Bench) -> dict[str, int]:
 
 def padded(bench: Bench, ev: int, content: Packet) -> Packet:
     """A reply may need a longer SRH than its request has."""
-    if bench.setup.steering != "srh":
+    if bench.setup.encapsulation != "srh":
         return content
     return content / Raw(bytes(abi.SRH_MAX - int(bench.ev(H2, ev)["srh_len"])))
 
@@ -48,7 +48,7 @@ def report_of(found: list[tuple[int, Frame]]) -> Packet:
     return Ether(frame.data)
 
 
-@all_steerings
+@all_encapsulations
 def test_a_sweep_asks_on_every_ev_and_for_a_report(bench: Bench) -> None:
     wires = bench.wires()
     bench.tables.node["status"] = abi.STATUS_DETACHED
@@ -231,7 +231,7 @@ def test_a_sweep_of_some_evs(bench: Bench, first: int, count: int, asked: range 
     assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == list(asked)
 
 
-@all_steerings
+@all_encapsulations
 def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
     wires = bench.wires()
     bench.tables.planes["vlan"][1] = 100

@@ -181,7 +181,7 @@ def test_events_that_nobody_has_read_are_there_after_a_start(bpffs: Path) -> Non
     first = _start(bpffs)
     tables = Tables(first.pins, writable=True)
     install.write_peers(tables, first.plan, first.refresh)
-    assert first.steer(2, 5, EvState.GOOD, Reason.PROBED, [EvState.UNKNOWN])
+    assert first.set_state(2, 5, EvState.GOOD, Reason.PROBED, [EvState.UNKNOWN])
     tables.close()
     first.close()
     second = _start(bpffs)

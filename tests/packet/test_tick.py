@@ -108,7 +108,7 @@ def sent(bench: Bench) -> dict[str, int]:
 
 def fall(bench: Bench, ev: int, flaps: int = 1, reason: Reason = Reason.LOSS) -> None:
     """Leave an EV, as the programs do."""
-    assert bench.dataplane.steer(H2, ev, ASSUMED_BAD, reason, [GOOD, SKIP])
+    assert bench.dataplane.set_state(H2, ev, ASSUMED_BAD, reason, [GOOD, SKIP])
     bench.ev(H2, ev)["flaps"] = flaps
 
 
@@ -280,9 +280,9 @@ def test_a_new_ev_is_good_with_its_first_reply_and_not_before(h2: Bench, wires: 
 def test_a_reply_to_what_was_sent_before_proves_nothing(h2: Bench) -> None:
     """An EV that is allowed again is probed before it carries traffic."""
     tick(h2)
-    h2.dataplane.steer(H2, 5, DENIED, Reason.ADMIN, EvState)
+    h2.dataplane.set_state(H2, 5, DENIED, Reason.ADMIN, EvState)
     before = now()
-    h2.dataplane.steer(H2, 5, UNKNOWN, Reason.ADMIN, EvState)
+    h2.dataplane.set_state(H2, 5, UNKNOWN, Reason.ADMIN, EvState)
     tick(h2)
     reply(h2, 5, tx_ns=before)
     assert state(h2, 5)[0] is UNKNOWN
@@ -343,7 +343,7 @@ def test_a_failed_ev_that_answers_is_probed_by_packets_as_long_as_the_longest_da
 
 
 def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2: Bench, wires: list[Tap]) -> None:
-    h2.dataplane.steer(H2, 5, DENIED, Reason.ADMIN, EvState)
+    h2.dataplane.set_state(H2, 5, DENIED, Reason.ADMIN, EvState)
     for _ in range(150):
         tick(h2, INTERVAL_MS)
         arrive(h2, 5, reports=20)
@@ -616,7 +616,7 @@ def test_neighbours_are_left_alone(h2: Bench, wires: list[Tap], what: str) -> No
         fall(h2, 6, reason=Reason.OVERDUE)
         neighbours(h2, wires, [6, 7])
         h2.set_state(H2, GOOD, 6)
-    assert h2.dataplane.steer(H2, 6, ASSUMED_BAD, Reason.LOSS if what == "loss" else Reason.OVERDUE, [GOOD])
+    assert h2.dataplane.set_state(H2, 6, ASSUMED_BAD, Reason.LOSS if what == "loss" else Reason.OVERDUE, [GOOD])
     assert neighbours(h2, wires) == []
 
 

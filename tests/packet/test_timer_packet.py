@@ -41,7 +41,7 @@ TIMEOUT_MS = 2
 LOST_S = 0.021  # a beat that does not come for so long has ended
 HURRIED = 257
 MOST_DEBT = 128 * 67  # data packets, for as many probes at once
-all_steerings = pytest.mark.parametrize("bench", [Setup(s) for s in ("usid", "srh", "ecmp")], indirect=True)
+all_encapsulations = pytest.mark.parametrize("bench", [Setup(s) for s in ("usid", "srh", "ecmp")], indirect=True)
 
 
 class Stage:
@@ -160,12 +160,12 @@ def well_formed(bench: Bench, frame: Frame) -> int:
     fields = {"type": PROBE_REQUEST, "seq": probe.seq, "tx_ns": mrc.tx_ns}
     assert frame.data == bytes(bench.sent(H2, mrc.ev, Raw(bytes(content) + rest), **fields))
     # A reply's SRH may be longer.
-    room = abi.SRH_MAX * (bench.setup.steering == "srh") - int(bench.ev(H2, mrc.ev)["srh_len"])
+    room = abi.SRH_MAX * (bench.setup.encapsulation == "srh") - int(bench.ev(H2, mrc.ev)["srh_len"])
     assert len(rest) >= abi.BALLAST + 8 * EVS + room
     return int(mrc.ev)
 
 
-@all_steerings
+@all_encapsulations
 @pytest.mark.parametrize(("packet", "gso"), [(SMALL, None), BURST], ids=["small", "burst"])
 def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packet, gso: Gso | None) -> None:
     stage.dense(packet, gso)

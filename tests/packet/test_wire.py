@@ -8,7 +8,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.config.cluster_file import Steering
+from mrcd.config.cluster_file import Encapsulation
 from mrcd.fabric import wire
 from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.cluster import Setup, nic_mac, wire_mac
@@ -17,11 +17,13 @@ INNER4 = IP(src="10.99.0.1", dst="10.99.0.3", tos=0xBA) / UDP(sport=1, dport=2) 
 INNER6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=0x2B, fl=7) / UDP(sport=1, dport=2) / Raw(b"six")
 PROBE = MRCProbe(seq=1, plane_mask=0xF, status=1, generation=9, tx_ns=5)
 COUNTS = [MRCCount(packets=77, probes=4), MRCCount(packets=2**32 - 1, probes=2**16 - 1, ce=3)]
-REPORT = MRCProbe(seq=1, plane_mask=0xF, generation=9, report_seq=6, first=7, counts=2, tx_ns=5) / MRCReport(records=COUNTS)
+REPORT = MRCProbe(seq=1, plane_mask=0xF, generation=9, report_seq=6, first=7, counts=2, tx_ns=5) / MRCReport(
+    records=COUNTS
+)
 
 
-def build(payload: Packet, steering: Steering = "usid", number: int = 6, vlan: int = 0, **mrc: int) -> Packet:
-    plan = Setup(steering).plan()
+def build(payload: Packet, encapsulation: Encapsulation = "usid", number: int = 6, vlan: int = 0, **mrc: int) -> Packet:
+    plan = Setup(encapsulation).plan()
     path = next(e for p in plan.peers if p.host.name == "h2" for e in p.evs if e.ev == number)
     return wire.outer(plan, path, payload, smac=nic_mac(1), dmac=wire_mac(1), vlan=vlan, mrc=mrc)
 
@@ -89,13 +91,13 @@ def test_every_octet_of_a_report() -> None:
     assert bytes(REPORT) == head + bytes(64) + counts
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 @pytest.mark.parametrize("vlan", [0, 100])
 @pytest.mark.parametrize("payload", [INNER4, INNER6, PROBE], ids=["ipv4", "ipv6", "probe"])
-def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, steering: Steering) -> None:
-    built = build(payload, steering, vlan=vlan, seq=17)
+def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, encapsulation: Encapsulation) -> None:
+    built = build(payload, encapsulation, vlan=vlan, seq=17)
     seen = Ether(bytes(built))
-    assert (Dot1Q in seen, IPv6ExtHdrSegmentRouting in seen) == (vlan > 0, steering == "srh")
+    assert (Dot1Q in seen, IPv6ExtHdrSegmentRouting in seen) == (vlan > 0, encapsulation == "srh")
     assert (seen[MRC].sender, seen[MRC].ev, seen[MRC].seq, seen[MRC].segments) == (0, 6, 17, 1)
     assert seen[MRC].type == (PROBE_REQUEST if payload is PROBE else DATA)
     assert type(seen[MRC].payload) is type(payload)
@@ -105,9 +107,9 @@ def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, steering: 
     assert bytes(seen) == bytes(built)
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh"])
-def test_a_report_is_dissected_again(steering: Steering) -> None:
-    built = build(REPORT, steering, type=PROBE_REPLY)
+@pytest.mark.parametrize("encapsulation", ["usid", "srh"])
+def test_a_report_is_dissected_again(encapsulation: Encapsulation) -> None:
+    built = build(REPORT, encapsulation, type=PROBE_REPLY)
     seen = Ether(bytes(built))
     probe = seen[MRCProbe]
     assert (probe.round, probe.first, probe.counts) == (6, 7, 2)

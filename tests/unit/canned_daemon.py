@@ -90,7 +90,7 @@ STATUS = {
     "host_id": 0,
     "cluster": "lab",
     "daemon": {"running": True, "pid": 77, "version": "0.1.0", "uptime_s": 4000.0},
-    "steering": "usid",
+    "encapsulation": "usid",
     "granularity": "burst",
     "attached": True,
     "inner_mtu": 9020,

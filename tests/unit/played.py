@@ -38,7 +38,7 @@ class Programs:
         self.ticks += 1
         return self.tick_wait_s
 
-    def steer(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: tuple[EvState, ...]) -> bool:
+    def set_state(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: tuple[EvState, ...]) -> bool:
         before = EvState(int(self.arrays.evs["state"][host_id, ev]))
         if before not in leave:
             return False

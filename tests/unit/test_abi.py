@@ -230,9 +230,9 @@ def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
     assert topology.srh_bytes(1) == len(srv6.reduced_srh((IPv6Address(0),))) == 0
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
-def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
-    text = f'[cluster]\nt0s = 2\nsteering = "{steering}"\n{host(0)}{host(1, t0=1)}'
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
+def test_overhead_of_a_plan_is_what_scapy_builds(encapsulation: str) -> None:
+    text = f'[cluster]\nt0s = 2\nencapsulation = "{encapsulation}"\n{host(0)}{host(1, t0=1)}'
     plan = topology.plan(cluster_file.parse(text), "h0")
     inner = IP(src="10.99.0.1", dst="10.99.0.2") / Raw(b"x" * 100)
     for ev in plan.peers[0].evs:
@@ -247,7 +247,8 @@ def test_overhead_of_a_plan_is_what_scapy_builds(steering: str) -> None:
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The constants of the header, which BTF does not show, by the host's compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
-    more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL BUCKETS DST_ENTRIES"
+    more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL"
+    more += " BUCKETS DST_ENTRIES"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
     directory = tmp_path_factory.mktemp("constants")
     source, library = directory / "constants.c", directory / "constants.so"

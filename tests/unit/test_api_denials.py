@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from mrcd.api.denials import SteeringApi
+from mrcd.api.denials import DenialsApi
 from mrcd.api.server import errors
 from mrcd.ctl.client import Client, Json
 from mrcd.denials import file
@@ -34,7 +34,7 @@ def asked(host: Host, directory: Path, *requests: Callable[[Client], Json]) -> l
 
     async def scenario() -> list[Json]:
         app = web.Application(middlewares=[errors])
-        app.add_routes(SteeringApi(host.steering).routes())
+        app.add_routes(DenialsApi(host.control).routes())
         runner = web.AppRunner(app)
         await runner.setup()
         await web.UnixSite(runner, str(directory / "mrcd.sock")).start()

@@ -15,7 +15,7 @@ from mrcd.view.workers import Readers
 
 def test_a_document_asked_for_during_a_reload_is_made_of_the_new_tables() -> None:
     async def ask() -> str | None:
-        daemon = SimpleNamespace(steering=None, readers=Readers(), view=SimpleNamespace(peers=lambda: ["old"]))
+        daemon = SimpleNamespace(encapsulation=None, readers=Readers(), view=SimpleNamespace(peers=lambda: ["old"]))
         api = Api(cast(Daemon, daemon), cast(Reloader, None))
         asking = asyncio.create_task(api.peers(cast(web.Request, None)))
         await asyncio.sleep(0)

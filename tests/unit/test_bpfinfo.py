@@ -17,8 +17,8 @@ PUSH = link("mrc_push", 9, interface="mrc0")
 ALL = [PUSH, link("mrc_pop", 3), link("mrc_pop", 4)]
 
 
-def says(links: list[dict[str, Any]], *, detached: bool = False, steering: str = "usid") -> tuple[bool, str]:
-    document = without_daemon(links, PLANES, detached=detached, steering=steering)
+def says(links: list[dict[str, Any]], *, detached: bool = False, encapsulation: str = "usid") -> tuple[bool, str]:
+    document = without_daemon(links, PLANES, detached=detached, encapsulation=encapsulation)
     return document["works"], document["how"]
 
 
@@ -51,7 +51,7 @@ def test_what_is_missing_or_gone_does_not_forward() -> None:
 
 def test_detached_is_plain_srv6_unless_there_is_none() -> None:
     assert says([], detached=True)[0]
-    assert not says([], detached=True, steering="ecmp")[0]
+    assert not says([], detached=True, encapsulation="ecmp")[0]
 
 
 def test_records_of_a_ring() -> None:

@@ -75,7 +75,7 @@ def test_the_plan_as_json(file: Path) -> None:
         "schema_version": 2,
         "host": "h0",
         "host_id": 0,
-        "steering": "usid",
+        "encapsulation": "usid",
         "granularity": "burst",
         "inner_mtu": 8920,
         "overhead": 80,
@@ -97,8 +97,8 @@ def test_the_plan_as_json(file: Path) -> None:
     }
 
 
-def test_srh_steering_shows_all_segments(file: Path) -> None:
-    file.write_text(FABRIC + 'steering = "srh"\n' + HOSTS)
+def test_srh_encapsulation_shows_all_segments(file: Path) -> None:
+    file.write_text(FABRIC + 'encapsulation = "srh"\n' + HOSTS)
     document = plan(file)
     assert document["overhead"] == 136
     assert document["peers"][1]["paths"][0]["segments"] == [

@@ -21,7 +21,7 @@ def test_hosts_alone_make_a_usable_file() -> None:
     assert c.cluster.block == IPv6Network("5f00::/32")
     assert c.cluster.underlay == IPv6Network("fd10::/32")
     assert (c.cluster.planes, c.cluster.t0s, c.cluster.t1s) == (4, 1, 4)
-    assert (c.cluster.steering, c.cluster.granularity) == ("usid", "burst")
+    assert (c.cluster.encapsulation, c.cluster.granularity) == ("usid", "burst")
     assert c.cluster.ev_min_active is None
     assert c.interface_names(c.host("h0")) == ["p0", "p1", "p2", "p3"]
     assert c.interfaces.gateway == IPv6Address("fe80::1")

@@ -113,7 +113,7 @@ def test_settings(old: str, new: str, key: str, programs: bool) -> None:
     [
         ("planes = 2", "planes = 1"),
         ("evs_per_peer = 8", "evs_per_peer = 16"),
-        ("t1s = 3", 't1s = 3\nsteering = "srh"'),
+        ("t1s = 3", 't1s = 3\nencapsulation = "srh"'),
         ("t1s = 3", "t1s = 3\nudp_port = 4798"),
         ("t1s = 3", 't1s = 3\nblock = "5f01::/32"'),
         ("t1s = 3", 't1s = 3\nunderlay = "fd11::/32"'),

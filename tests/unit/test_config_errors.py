@@ -12,7 +12,7 @@ SYNTAX = {
     "open bracket": ("[cluster\n", ["not valid TOML", "toml.io"]),
     "key twice": ("[cluster]\nplanes = 1\nplanes = 2\n" + TWO, ["not valid TOML", "line 3"]),
     "no value": ("[cluster]\nplanes =\n" + TWO, ["not valid TOML", "line 2"]),
-    "unquoted": ("[cluster]\nsteering = usid\n" + TWO, ["not valid TOML", "line 2"]),
+    "unquoted": ("[cluster]\nencapsulation = usid\n" + TWO, ["not valid TOML", "line 2"]),
     "control character": ('[cluster]\nname = "\x01"\n' + TWO, ["not valid TOML", "line 2"]),
 }
 UNKNOWN_KEYS = {
@@ -41,7 +41,10 @@ WRONG_TYPES = {
     "IPv4 block": ('[cluster]\nblock = "10.0.0.0/8"\n' + TWO, ["cluster.block", "prefix"]),
     "IPv4 gateway": ('[interfaces]\ngateway = "10.0.0.1"\n' + TWO, ["interfaces.gateway", "IPv6 address"]),
     "IPv4 segment": (TWO + path(segments='["10.0.0.1"]'), ["paths[0].segments[0]", "IPv6 address"]),
-    "steering": ('[cluster]\nsteering = "srv6"\n' + TWO, ["cluster.steering", "'usid'", "'srh'", "'ecmp'"]),
+    "encapsulation": (
+        '[cluster]\nencapsulation = "srv6"\n' + TWO,
+        ["cluster.encapsulation", "'usid'", "'srh'", "'ecmp'"],
+    ),
     "loss rule": ('[health]\nloss_rule = "all"\n' + TWO, ["health.loss_rule", "'ratio'", "'any'"]),
     "granularity": ('[cluster]\ngranularity = "flow"\n' + TWO, ["cluster.granularity", "'burst'", "'packet'"]),
     "hook": ('[interfaces]\nhook = "native"\n' + TWO, ["interfaces.hook", "'auto'", "'xdp-generic'"]),

@@ -76,7 +76,7 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert mrcctl("status").stdout == (
         "host        h0 (id 0) of cluster lab\n"
         f"daemon      mrcd 0.1.0 (ABI {ABI_VERSION}) running for 67 min (pid 77)\n"
-        "data plane  attached, steering usid, granularity burst, inner MTU 9020 bytes\n"
+        "data plane  attached, encapsulation usid, granularity burst, inner MTU 9020 bytes\n"
         "            forwarding without the daemon: yes (mrc_push at mrc0 and mrc_pop at 2 planes are pinned)\n"
         "push        tc egress mrc0 by tcx\n"
         "peers       3 of 3 reachable\n"

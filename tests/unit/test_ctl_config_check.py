@@ -34,7 +34,7 @@ def test_config_check(mrcctl: Callable[..., Result], cluster_file: Path) -> None
         "  cluster     mrc: 3 hosts, 2 planes",
         "  fabric      in each plane 2 T0s, 3 T1s",
         "  paths       2 to 6 EVs per peer (at most 256)",
-        "  data plane  steering usid, granularity burst",
+        "  data plane  encapsulation usid, granularity burst",
         "  MTU         planes 1500, inner 1420 bytes",
         "  seen from   a: p0, p1",
     ]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl import trace, turns
+from mrcd.ctl import loops, trace
 from mrcd.ctl.exchange import Here, Nic
-from mrcd.ctl.turns import Node, Turn
+from mrcd.ctl.loops import Node, Turn
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
@@ -25,10 +25,10 @@ WITNESS = Node("T1 0", 0x8800)
 BLOCK = IPv6Network("5f00::/32")
 
 
-def plans(steering: str = "usid") -> tuple[Here, list[dict[str, Any]]]:
+def plans(encapsulation: str = "usid") -> tuple[Here, list[dict[str, Any]]]:
     """Host h0's own side, and its paths to h1, as the API tells."""
     text = (
-        f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 3\nevs_per_peer = 6\nsteering = "{steering}"\n'
+        f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 3\nevs_per_peer = 6\nencapsulation = "{encapsulation}"\n'
         + host(0)
         + host(1, t0=1, port=7)
     )
@@ -47,23 +47,23 @@ def plans(steering: str = "usid") -> tuple[Here, list[dict[str, Any]]]:
         }
         for e in plan.peers[0].evs
     ]
-    return Here("h0", 0, steering, 4797, 9100, nics), docs
+    return Here("h0", 0, encapsulation, 4797, 9100, nics), docs
 
 
 def test_uSIDs_of_segments() -> None:
     full = IPv6Address("5f00:0:4000:8001:4001:8001:4000:c000")
-    assert turns.usids_of([full]) == [0x4000, 0x8001, 0x4001, 0x8001, 0x4000, 0xC000]
-    assert turns.usids_of([IPv6Address("5f00:0:4000::"), IPv6Address("5f00:0:c000::")]) == [0x4000, 0xC000]
-    assert turns.usids_of([IPv6Address("5f00::")]) == []
+    assert loops.usids_of([full]) == [0x4000, 0x8001, 0x4001, 0x8001, 0x4000, 0xC000]
+    assert loops.usids_of([IPv6Address("5f00:0:4000::"), IPv6Address("5f00:0:c000::")]) == [0x4000, 0xC000]
+    assert loops.usids_of([IPv6Address("5f00::")]) == []
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh"])
-def test_the_carriers_of_each_hop(steering: str) -> None:
-    here, docs = plans(steering)
+@pytest.mark.parametrize("encapsulation", ["usid", "srh"])
+def test_the_carriers_of_each_hop(encapsulation: str) -> None:
+    here, docs = plans(encapsulation)
     path = docs[4]  # plane 1, T1 1
     nodes, found = trace.plan(here, "h1", path, docs)
     sent = {str(w.key): w for w in trace.ways(here, path, docs, found, 1)}
-    usids = {name: [f"{u:04x}" for u in turns.usids_of(w.segments)] for name, w in sent.items()}
+    usids = {name: [f"{u:04x}" for u in loops.usids_of(w.segments)] for name, w in sent.items()}
     assert [n.name for n in nodes] == ["h0", "T0 0", "T1 1", "T0 1", "h1"]
     assert usids["T0 0"] == ["4800", "c400"]
     assert usids["T1 1"] == ["4800", "8801", "4800", "c400"]
@@ -72,7 +72,7 @@ def test_the_carriers_of_each_hop(steering: str) -> None:
     assert usids["T1 1 there, T1 0"] == ["4800", "8801", "4801", "8800", "4800", "c400"]
     assert usids["T1 1 back, T1 0"] == ["4800", "8800", "4801", "8801", "4800", "c400"]
     longest = {name: len(w.segments) for name, w in sent.items()}
-    if steering == "usid":  # six uSIDs in a carrier, the rest in a second one
+    if encapsulation == "usid":  # six uSIDs in a carrier, the rest in a second one
         assert longest.pop("T1 1 from the far T0, T1 0") == 2
         assert set(longest.values()) == {1}
     else:
@@ -93,7 +93,7 @@ def test_the_path_as_data_takes_it() -> None:
 
 def test_a_witness_is_another_good_t1_of_the_same_plane() -> None:
     _, docs = plans()
-    usids = turns.usids_of([IPv6Address(docs[0]["segments"][0])])
+    usids = loops.usids_of([IPv6Address(docs[0]["segments"][0])])
     assert trace.witness(docs, docs[0], usids) == Node("T1 1", 0x8001)
     docs[1]["state"] = "ASSUMED_BAD"
     assert trace.witness(docs, docs[0], usids) == Node("T1 2", 0x8002)
@@ -102,12 +102,12 @@ def test_a_witness_is_another_good_t1_of_the_same_plane() -> None:
 
 def test_what_cannot_be_traced() -> None:
     here, docs = plans("ecmp")
-    with pytest.raises(UsageError, match="with steering ecmp"):
+    with pytest.raises(UsageError, match="with encapsulation ecmp"):
         trace.plan(here, "h1", docs[0], docs)
     with pytest.raises(UsageError, match="this one is another: 4000 · 8000"):
-        turns.path_nodes([0x4000, 0x8000], "h0", 0xC000, "h1")
+        loops.path_nodes([0x4000, 0x8000], "h0", 0xC000, "h1")
     with pytest.raises(UsageError, match="no uSIDs"):
-        turns.path_nodes([], "h0", 0xC000, "h1")
+        loops.path_nodes([], "h0", 0xC000, "h1")
 
 
 # ---- diagnosis ----
@@ -141,8 +141,8 @@ SINGLE = [
 def test_single_faults_are_told_apart_as_far_as_they_can_be(
     broken: set[str], suspects: list[str], first: str | None
 ) -> None:
-    found = turns.plan(PATH, WITNESS)
-    said = turns.diagnose(PATH, found, lose(found, broken))
+    found = loops.plan(PATH, WITNESS)
+    said = loops.diagnose(PATH, found, lose(found, broken))
     assert (list(said.suspects), said.first) == (suspects, first)
     assert ("cannot tell apart" in said.text) == (len(suspects) > 1)
     assert ("do not pass it" in said.text) == (first is None)
@@ -150,39 +150,39 @@ def test_single_faults_are_told_apart_as_far_as_they_can_be(
 
 @pytest.mark.parametrize("broken", [b for b, s, _ in SINGLE if len(s) == 1], ids=str)
 def test_partial_loss_is_told_apart_too(broken: set[str]) -> None:
-    found = turns.plan(PATH, WITNESS)
-    said = turns.diagnose(PATH, found, lose(found, broken, 0.2, 200))
-    assert set(said.suspects) == set(turns.diagnose(PATH, found, lose(found, broken)).suspects)
+    found = loops.plan(PATH, WITNESS)
+    said = loops.diagnose(PATH, found, lose(found, broken, 0.2, 200))
+    assert set(said.suspects) == set(loops.diagnose(PATH, found, lose(found, broken)).suspects)
 
 
 def test_without_a_witness_less_is_told_apart() -> None:
-    found = turns.plan(PATH, None)
+    found = loops.plan(PATH, None)
     assert [t.name for t in found] == ["T0 0", "T1 2", "T0 1", "h1"]
-    said = turns.diagnose(PATH, found, lose(found, {"T1 2"}))
+    said = loops.diagnose(PATH, found, lose(found, {"T1 2"}))
     assert set(said.suspects) == {"T0 0 → T1 2", "T0 0 – T1 2, both ways", "T1 2"}
 
 
 def test_a_path_under_one_t0() -> None:
     path = [ME, T0, PEER]
-    found = turns.plan(path, WITNESS)
+    found = loops.plan(path, WITNESS)
     assert [t.name for t in found] == ["T0 0", "h1"]
-    assert turns.diagnose(path, found, lose(found, {"h1"})).first == "h1"
+    assert loops.diagnose(path, found, lose(found, {"h1"})).first == "h1"
 
 
 def test_two_faults_are_not_taken_for_one() -> None:
-    found = turns.plan(PATH, WITNESS)
-    said = turns.diagnose(PATH, found, lose(found, {"T0 0 → T1 2", "T0 1 → T1 0"}))
+    found = loops.plan(PATH, WITNESS)
+    said = loops.diagnose(PATH, found, lose(found, {"T0 0 → T1 2", "T0 1 → T1 0"}))
     assert (said.suspects, said.first) == ((), "T1 2")
     assert "more than one thing is broken. The first hop that fails is T1 2, behind T0 0" in said.text
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_packet_is_no_fault(lost: int) -> None:
-    found = turns.plan(PATH, WITNESS)
+    found = loops.plan(PATH, WITNESS)
     counts = {t.name: (20, 0) for t in found} | {"T1 2": (20, lost)}
-    assert turns.diagnose(PATH, found, counts).text == "every hop answers"
+    assert loops.diagnose(PATH, found, counts).text == "every hop answers"
 
 
 def test_nothing_sent_is_no_verdict() -> None:
-    found = turns.plan(PATH, WITNESS)
-    assert turns.diagnose(PATH, found, {t.name: (0, 0) for t in found}).suspects == ()
+    found = loops.plan(PATH, WITNESS)
+    assert loops.diagnose(PATH, found, {t.name: (0, 0) for t in found}).suspects == ()

@@ -23,18 +23,18 @@ SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"
 PROBE = Probe(packets.REQUEST, 0, 1, 3, 77, 0xDEADBEEF, 12345)
 
 
-def plan(steering: str) -> topology.Plan:
+def plan(encapsulation: str) -> topology.Plan:
     text = (
-        f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nsteering = "{steering}"\n'
+        f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nencapsulation = "{encapsulation}"\n'
         + host(0)
         + host(1, t0=1)
     )
     return topology.plan(cluster_file.parse(text), "h0")
 
 
-def built(steering: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
+def built(encapsulation: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
     """A probe by EV 3, ours and scapy's."""
-    p = plan(steering)
+    p = plan(encapsulation)
     path = p.peers[0].evs[3]
     mine = packets.build(
         probe, path.segments, source=p.addresses[path.plane], smac=_octets(SMAC), dmac=_octets(DMAC), udp_port=4797,
@@ -59,21 +59,21 @@ def test_the_numbers_are_those_of_the_abi() -> None:
     )
     assert (packets.REQUEST, packets.REPLY) == (wire.PROBE_REQUEST, wire.PROBE_REPLY)
     assert (packets.DIAGNOSTIC, packets.HOP_LIMIT) == (wire.DIAGNOSTIC, wire.HOP_LIMIT)
-    assert MRC(flags=packets.DIAGNOSTIC).flags == "aside"
+    assert MRC(flags=packets.DIAGNOSTIC).flags == "diagnostic"
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 @pytest.mark.parametrize(("size", "room"), [(0, 0), (0, 88), (1500, 0), (1500, 88), (60, 0)])
-def test_every_byte_is_as_scapy_builds_it(steering: str, size: int, room: int) -> None:
-    mine, theirs = built(steering, size, room)
+def test_every_byte_is_as_scapy_builds_it(encapsulation: str, size: int, room: int) -> None:
+    mine, theirs = built(encapsulation, size, room)
     assert mine == bytes(theirs)
     if size == 1500:
         assert len(mine) == 14 + 1500
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
-def test_what_is_built_is_read_again(steering: str) -> None:
-    frame, _ = built(steering)
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
+def test_what_is_built_is_read_again(encapsulation: str) -> None:
+    frame, _ = built(encapsulation)
     assert packets.read(frame, 4797) == PROBE
     assert packets.read(frame, 4798) is None
     assert all(packets.read(frame[:n], 4797) is None for n in range(len(frame)))
@@ -121,17 +121,17 @@ def kept(code: bytes, frame: bytes) -> bytes:
 ETHER = Ether(src=SMAC, dst=DMAC)
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 @pytest.mark.parametrize("tag", [False, True])
-@pytest.mark.parametrize("aside", [False, True])
-def test_ours_pass(steering: str, tag: bool, aside: bool) -> None:
-    _, theirs = built(steering)
-    if not aside:
+@pytest.mark.parametrize("diagnostic", [False, True])
+def test_ours_pass(encapsulation: str, tag: bool, diagnostic: bool) -> None:
+    _, theirs = built(encapsulation)
+    if not diagnostic:
         theirs[MRC].flags = 0
     if tag:
         theirs = ETHER / Dot1Q(vlan=7) / theirs[IPv6]
     assert passes(sockfilter.ours(4797), bytes(theirs))
-    assert passes(sockfilter.ours(4797, wire.DIAGNOSTIC), bytes(theirs)) is aside
+    assert passes(sockfilter.ours(4797, wire.DIAGNOSTIC), bytes(theirs)) is diagnostic
 
 
 def test_as_much_as_is_to_be_kept() -> None:

@@ -12,7 +12,7 @@ import pytest
 from mrcd.config import cluster_file
 from mrcd.daemon import install
 from mrcd.denials import file, policy
-from mrcd.denials.control import Document, Steering
+from mrcd.denials.control import DenialControl, Document
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.health.monitor import Monitor
@@ -36,8 +36,8 @@ class Host:
         self.again()
 
     def again(self) -> None:
-        self.steering = Steering(self.path, self.bench.log, lambda: self.wall, lambda: self.clock)
-        self.run(self.steering.follow(self.bench.plan, self.tables, self.bench.monitor))
+        self.control = DenialControl(self.path, self.bench.log, lambda: self.wall, lambda: self.clock)
+        self.run(self.control.follow(self.bench.plan, self.tables, self.bench.monitor))
 
     @property
     def tables(self) -> pinned.Tables:
@@ -47,18 +47,18 @@ class Host:
         return asyncio.run(what)
 
     def deny(self, text: str, **how: Any) -> Document:
-        found: Document = self.run(self.steering.deny(policy.parse(text.split()), **how))
+        found: Document = self.run(self.control.deny(policy.parse(text.split()), **how))
         return found
 
     def allow(self, text: str = "") -> Document:
         target = policy.parse(text.split()) if text else None
-        found: Document = self.run(self.steering.allow(target, 7))
+        found: Document = self.run(self.control.allow(target, 7))
         return found
 
     def later(self, seconds: float) -> None:
         self.wall += seconds
         self.clock += seconds
-        self.run(self.steering.look())
+        self.run(self.control.look())
 
     def denied(self, row: int = 1) -> set[int]:
         evs = self.bench.arrays.evs[row]
@@ -70,7 +70,7 @@ class Host:
 
     @property
     def targets(self) -> list[str]:
-        return [d["target"] for d in self.steering.document()["denials"]]
+        return [d["target"] for d in self.control.document()["denials"]]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_deny_and_allow(host: Host) -> None:
     assert answer["message"] == "t1:1:2 is denied: 2 EVs to 2 peers"
     assert {(p["peer"], p["ev"], p["t1"]) for p in answer["paths"]} == {("h1", 6, 2), ("h3", 6, 2)}
     assert (host.denied(1), host.denied(2), host.denied(3)) == ({6}, set(), {6})
-    (said,) = host.steering.brief()
+    (said,) = host.control.brief()
     assert (said["reason"], said["uid"], said["remaining_s"], said["action"]) == ("fan tray", 1000, None, "deny")
     told = [e for e in host.bench.said() if e["to"] == "DENIED"]
     assert [e["evidence"] for e in told] == [{"target": "t1:1:2", "why": "fan tray"}] * 2
@@ -103,10 +103,10 @@ def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
     answer = host.deny("plane:1")
     assert (answer["changed"], answer["refused"]) == (0, 0)
     assert answer["message"].startswith("plane:1 stays denied: 9 EVs")
-    (said,) = host.steering.brief()
+    (said,) = host.control.brief()
     assert (said["until"], said["reason"]) == (None, "fan")
     host.deny("plane:1", for_s=120, drain=True, reason="optics")
-    (said,) = host.steering.brief()
+    (said,) = host.control.brief()
     assert (said["remaining_s"], said["reason"], said["action"]) == (120, "optics", "drain")
 
 
@@ -155,14 +155,14 @@ def test_a_denial_is_refused_whole_where_a_peer_would_be_short(host: Host) -> No
     assert file.read(host.path) in (None, [])
     answer = host.deny("peer:h1", force=True)
     assert (answer["changed"], host.denied()) == (8, ALL)
-    assert host.steering.brief()[0]["forced"]
+    assert host.control.brief()[0]["forced"]
 
 
 def test_a_switch_by_which_no_path_goes_may_be_denied(host: Host) -> None:
     answer = host.deny("t1:1:2 peer:h2")
     assert (answer["changed"], answer["refused"]) == (0, 0)
     assert "none of this host's paths" in answer["message"]
-    assert host.steering.document()["denials"][0]["empty"]
+    assert host.control.document()["denials"][0]["empty"]
     host.allow("t1:1:2 peer:h2")
 
 
@@ -176,22 +176,22 @@ def test_there_is_an_end_to_how_many(host: Host, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_the_kernel_refuses_half_way_is_told_and_tried_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs, steer = host.bench.programs, host.bench.programs.steer
+    programs, set_state = host.bench.programs, host.bench.programs.set_state
 
     def refuse(row: int, *rest: Any) -> bool:
         if row == 3:
             raise MachineError("run a program: Cannot allocate memory (ENOMEM)")
-        return steer(row, *rest)
+        return set_state(row, *rest)
 
-    monkeypatch.setattr(programs, "steer", refuse)
+    monkeypatch.setattr(programs, "set_state", refuse)
     with pytest.raises(MachineError, match=r"t1:1:2: kept, but not done: .*ENOMEM.* again each second"):
         host.deny("t1:1:2")
-    assert host.steering.document()["pending"]
+    assert host.control.document()["pending"]
     assert (host.denied(1), host.denied(3), host.targets) == ({6}, set(), ["t1:1:2"])
-    monkeypatch.setattr(programs, "steer", steer)
+    monkeypatch.setattr(programs, "set_state", set_state)
     host.later(1)
     assert (host.denied(1), host.denied(3)) == ({6}, {6})
-    assert not host.steering.document()["pending"]
+    assert not host.control.document()["pending"]
 
 
 # ---- time ----
@@ -220,10 +220,10 @@ def test_a_wall_clock_that_is_set_neither_shortens_nor_lengthens_it(host: Host) 
 
 def test_the_task_ends_it(host: Host) -> None:
     async def scenario() -> None:
-        task = asyncio.create_task(host.steering.run())
+        task = asyncio.create_task(host.control.run())
         await asyncio.sleep(0)  # it waits, without an end
         host.clock = 500.0
-        await host.steering.deny(policy.parse(["t1:1:2"]), for_s=0.02)
+        await host.control.deny(policy.parse(["t1:1:2"]), for_s=0.02)
         host.clock += 1
         for _ in range(200):
             if not host.denied():
@@ -244,7 +244,7 @@ def test_a_restart_keeps_it(host: Host) -> None:
     host.bench.arrays.evs["state"][:] = EvState.GOOD  # with new tables
     host.again()
     assert (host.denied(1), host.denied(3)) == ({6}, {6})
-    (said,) = host.steering.brief()
+    (said,) = host.control.brief()
     assert (said["remaining_s"], said["reason"], said["uid"]) == (40, "fan", 3)
     host.later(41)
     assert host.denied() == set()
@@ -266,7 +266,7 @@ def test_paths_that_come_later_fall_under_it(host: Host) -> None:
     dataplane = cast(Dataplane, host.bench.programs)
     monitor = Monitor(plan, host.tables, dataplane, host.bench.log, host.bench.changed.append)
     assert host.denied(2) == set()
-    host.run(host.steering.follow(plan, host.tables, monitor))
+    host.run(host.control.follow(plan, host.tables, monitor))
     assert host.denied(2) == {6}
 
 
@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_read_is_kept_aside_and_frees_nothing(host: Host) 
     host.again()
     assert host.denied(1) == {2, 4, 5, 6, 7}
     assert set(host.targets) == {"plane:1", "peer:h1 ev:2"}
-    assert {d["reason"] for d in host.steering.brief()} == {"found denied at the start, without a record"}
+    assert {d["reason"] for d in host.control.brief()} == {"found denied at the start, without a record"}
     assert "file_unreadable" in host.told()
     (kept,) = host.path.parent.glob("*.unreadable-*")
     assert kept.read_bytes() == b"\0" * 100
@@ -308,7 +308,7 @@ def test_an_ev_that_was_denied_before_there_was_a_file_stays_so(host: Host) -> N
 @pytest.fixture
 def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
     """There is a file where the directory should be: the kernel refuses that to root too."""
-    host.path = host.steering.denials.path = tmp_path / "state" / file.FILE
+    host.path = host.control.denials.path = tmp_path / "state" / file.FILE
 
     def fill(yes: bool) -> None:
         if yes:
@@ -326,12 +326,12 @@ def test_what_cannot_be_kept_is_in_force_with_a_warning(host: Host, full: Callab
     assert "not kept over a restart" in answer["warning"]
     assert "(EEXIST)" in answer["warning"]
     assert host.denied() == {6}
-    assert not host.steering.document()["saved"]
+    assert not host.control.document()["saved"]
     host.later(10)
-    assert not host.steering.document()["saved"]
+    assert not host.control.document()["saved"]
     full(False)
     host.later(10)
-    assert host.steering.document()["saved"]
+    assert host.control.document()["saved"]
     assert len(json.loads(host.path.read_text())["denials"]) == 1
     assert host.allow()["warning"] is None
 
@@ -360,7 +360,7 @@ def test_empty_is_when_all_is_accounted_for(host: Host) -> None:
     arrays.evs["tx_packets"][1, 6] += 7
 
     def now() -> tuple[bool, int, int | None]:
-        (d,) = host.steering.document()["denials"]
+        (d,) = host.control.document()["denials"]
         return d["empty"], d["in_flight_packets"], d["lost_packets"]
 
     assert now() == (False, 7, 0)

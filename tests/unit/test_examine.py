@@ -107,7 +107,7 @@ def machine_with(**other: Any) -> Any:
 
 
 STATUS = {
-    "attached": True, "steering": "usid", "granularity": "burst", "drops": {"too_big": 4},
+    "attached": True, "encapsulation": "usid", "granularity": "burst", "drops": {"too_big": 4},
     "daemon": {"running": True, "version": "1", "pid": 7},
     "planes": [{"interface": p, "hook": "tcx", "hook_reason": "configured"} for p in ("p0", "p1")],
 }  # fmt: skip
@@ -191,10 +191,10 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("nic.segmentation", {**bad_nic(kind=None), "device": CUTS_NOT}, "WARN", "CPU cuts bursts: p1", "ethtool -K"),
         ("nic.queues", {"receive_queues": {0: 10**6, 1: 0, 2: 0}}, "WARN", "queue 0 of p0's 3 has 100 %", "rx-flow"),
         ("nic.first_hop", {"neighbours": {2: "02:00:00:00:00:02"}}, "FAIL", "resolved on p1", "ip neigh show dev p1"),
-        ("hooks.foreign", hooks(p0=["cil", "mrc_pop"]), "FAIL", "in front of ours: cil at ingress of p0", "p0 ingress"),
-        ("hooks.foreign", hooks(p0=["mrc_pop", "cil"]), "WARN", "cil at ingress of p0", "bpftool net show"),
-        ("hooks.foreign", hooks(p0_xdp=["xdpcap"]), "FAIL", "xdpcap at xdp of p0", "ip link set dev p0 xdp off"),
-        ("hooks.foreign", {"hooks": {(2, "ingress"): ["cil"]}}, "WARN", "cil at ingress of p0", "bpftool"),
+        ("hooks.other_programs", hooks(p0=["cil", "mrc_pop"]), "FAIL", "front of ours: cil at ingress", "p0 ingress"),
+        ("hooks.other_programs", hooks(p0=["mrc_pop", "cil"]), "WARN", "cil at ingress of p0", "bpftool net show"),
+        ("hooks.other_programs", hooks(p0_xdp=["xdpcap"]), "FAIL", "xdpcap at xdp of p0", "ip link set dev p0 xdp off"),
+        ("hooks.other_programs", {"hooks": {(2, "ingress"): ["cil"]}}, "WARN", "cil at ingress of p0", "bpftool"),
         ("hooks.ours", hooks(mrc0p=[]), "FAIL", "mrc_push at ingress of mrc0p", "restart mrcd"),
         ("hooks.ours", hooks(mrc0=[]), "FAIL", "mrc_push at egress of mrc0", "restart mrcd"),
         ("sysctl.seg6_enabled", sysctl(ipv6__conf__p1__seg6_enabled="0"), "FAIL", "off on p1", "sysctl -w"),
@@ -308,7 +308,7 @@ def test_what_mrcd_sets_itself_is_no_fault_before_it_runs(id: str, files: dict[s
 
 def test_ecmp_needs_no_srv6() -> None:
     machine = machine_with(try_seg6=(False, "x"), files={"/proc/sys/net/ipv6/conf/all/seg6_enabled": "0"})
-    context = replace(WELL, machine=machine, site=replace(SITE, steering="ecmp"))
+    context = replace(WELL, machine=machine, site=replace(SITE, encapsulation="ecmp"))
     assert [outcome(i, context).status for i in ("kernel.seg6", "sysctl.seg6_enabled")] == ["PASS", "PASS"]
 
 
@@ -329,7 +329,7 @@ def test_vlans_share_the_hooks_of_their_nic() -> None:
     vlans = {n: nic(n, i, kind="vlan", vlan=i, lower=9) for i, n in ((2, "p0"), (3, "p1"))}
     links = LINKS | vlans | {"eth0": nic("eth0", 9, kind=None)}
     machine = machine_with(links=links, hooks={**HOOKS, (9, "ingress"): ["other", "mrc_pop"]})
-    found = outcome("hooks.foreign", replace(WELL, machine=machine))
+    found = outcome("hooks.other_programs", replace(WELL, machine=machine))
     assert found.evidence == "in front of ours: other at ingress of eth0"
 
 

@@ -28,7 +28,7 @@ def walk(fabric: Fabric, start: PortRef, segments: tuple[IPv6Address, ...]) -> I
         yield at
         node = fabric.nodes[at.node]
         if any(IPv6Address(dst) in sid for sid in node.sids):
-            if fabric.parameters.steering == "srh":
+            if fabric.parameters.encapsulation == "srh":
                 dst = int(left.pop(0))
             else:  # the block stays, the 96 bits behind it move up by one uSID
                 dst = dst >> 96 << 96 | (dst << 16) % (1 << 96)
@@ -39,9 +39,9 @@ def walk(fabric: Fabric, start: PortRef, segments: tuple[IPv6Address, ...]) -> I
         at = other[PortRef(at.node, exits[0])]
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh"])
-def test_every_ev_of_every_pair_arrives_by_its_own_t1(steering: config.Steering) -> None:
-    fabric = build("x", Parameters(hosts=5, hosts_per_t0=2, planes=3, t1=3, steering=steering))
+@pytest.mark.parametrize("encapsulation", ["usid", "srh"])
+def test_every_ev_of_every_pair_arrives_by_its_own_t1(encapsulation: config.Encapsulation) -> None:
+    fabric = build("x", Parameters(hosts=5, hosts_per_t0=2, planes=3, t1=3, encapsulation=encapsulation))
     for name in fabric.hosts:
         plan = topology.plan(fabric.config, name)
         for peer in plan.peers:
@@ -55,7 +55,7 @@ def test_every_ev_of_every_pair_arrives_by_its_own_t1(steering: config.Steering)
 
 
 def test_ecmp_has_no_sids_and_spreads_over_all_t1s() -> None:
-    fabric = build("x", Parameters(planes=2, t1=3, steering="ecmp"))
+    fabric = build("x", Parameters(planes=2, t1=3, encapsulation="ecmp"))
     assert not any(n.sids for n in fabric.nodes.values())
     lines = [line for line in render.configure(fabric.nodes["t0-1-0"], "ecmp") if "nexthop" in line]
     assert lines[0].startswith("route replace fd10:0:1:1::/64 ")
@@ -119,7 +119,7 @@ def test_hosts_back_to_back_reach_each_other_s_own_sid() -> None:
 
 
 def test_hosts_back_to_back_without_srv6_have_an_ev_per_plane() -> None:
-    config = build("x", Parameters(direct=True, steering="ecmp")).config
+    config = build("x", Parameters(direct=True, encapsulation="ecmp")).config
     assert [e.ev for e in topology.plan(config, "h0").peers[0].evs] == [0, 1, 2, 3]
 
 

@@ -21,14 +21,14 @@ SECOND = 10**9
 class Watched:
     """The peers h1 to h3 of h0, all heard, with all planes."""
 
-    def __init__(self, steering: str = "usid") -> None:
+    def __init__(self, encapsulation: str = "usid") -> None:
         self.arrays = Arrays(4, 8)
         self.arrays.peers["heard_ns"], self.arrays.peers["plane_mask"] = 1, 0b11
         self.now = 10**12
         self.log = EventLog()
         self.changed: list[int] = []
         self.plan = topology.plan(
-            cluster_file.parse(TEXT.replace("[cluster]", f'[cluster]\nsteering = "{steering}"')), "h0"
+            cluster_file.parse(TEXT.replace("[cluster]", f'[cluster]\nencapsulation = "{encapsulation}"')), "h0"
         )
         self.watch = self.another()
 
@@ -127,11 +127,11 @@ def test_words_of_peers_are_where_they_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steering", "sprayed"),
+    ("encapsulation", "sprayed"),
     [("usid", [False, True, False]), ("ecmp", [True, True, False])],  # h1 was never heard, h3 is detached
 )
-def test_traffic_is_sprayed_to_peers_that_are_attached_and_were_heard(steering: str, sprayed: list[bool]) -> None:
-    w = Watched(steering)
+def test_traffic_is_sprayed_to_peers_that_are_attached_and_were_heard(encapsulation: str, sprayed: list[bool]) -> None:
+    w = Watched(encapsulation)
     w.arrays.peers["heard_ns"][1], w.arrays.peers["status"][3] = 0, abi.STATUS_DETACHED
     assert w.watch.sprayed(ROWS).tolist() == sprayed == [bool(w.watch.sprayed(row)) for row in (1, 2, 3)]
     w.arrays.node["status"] = abi.STATUS_DETACHED

@@ -14,14 +14,14 @@ BLOCK = IPv6Network("5f00::/32")
 FAR = host(0, t0=1, port=3) + host(1, t0=4, port=9)
 
 
-def cluster(steering: str, hosts: str = FAR) -> topology.Plan:
-    text = f'[cluster]\nplanes = 3\nt0s = 5\nt1s = 7\nsteering = "{steering}"\n{hosts}'
+def cluster(encapsulation: str, hosts: str = FAR) -> topology.Plan:
+    text = f'[cluster]\nplanes = 3\nt0s = 5\nt1s = 7\nencapsulation = "{encapsulation}"\n{hosts}'
     return topology.plan(cluster_file.parse(text), "h0")
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh"])
-def test_every_planned_path_is_read_back(steering: str) -> None:
-    (peer,) = cluster(steering).peers
+@pytest.mark.parametrize("encapsulation", ["usid", "srh"])
+def test_every_planned_path_is_read_back(encapsulation: str) -> None:
+    (peer,) = cluster(encapsulation).peers
     assert len(peer.evs) == 21
     for ev in peer.evs:
         found = hops(ev.segments, BLOCK)
@@ -29,7 +29,7 @@ def test_every_planned_path_is_read_back(steering: str) -> None:
         assert [(h.kind, h.number) for h in found] == kinds
         assert {h.plane for h in found} == {ev.plane}
         assert [h.usid for h in found] == list(ev.usids)
-        assert [h.segment for h in found] == ([0, 1, 2, 3] if steering == "srh" else [0, 0, 0, 0])
+        assert [h.segment for h in found] == ([0, 1, 2, 3] if encapsulation == "srh" else [0, 0, 0, 0])
 
 
 def test_the_destination_is_what_the_hop_receives() -> None:

@@ -112,7 +112,7 @@ def test_the_floor_is_the_configured_one() -> None:
 
 def test_segments_are_a_destination_and_an_srh() -> None:
     t = Arrays(3, 8)
-    p = plan('steering = "srh"')
+    p = plan('encapsulation = "srh"')
     write(t, p)
     for peer in p.peers:
         for ev in peer.evs:
@@ -147,7 +147,7 @@ def snapshot(t: Arrays) -> list[bytes]:
     return [a.tobytes() for a in (t.peers, t.evs, t.path_stats, t.rxs, t.reports, t.watches, t.srhs, t.node)]
 
 
-@pytest.mark.parametrize("settings", ["", 'steering = "srh"', 'steering = "ecmp"'])
+@pytest.mark.parametrize("settings", ["", 'encapsulation = "srh"', 'encapsulation = "ecmp"'])
 def test_writing_the_same_plan_again_changes_nothing(settings: str) -> None:
     t = Arrays(3, 8)
     write(t, plan(settings))
@@ -264,7 +264,7 @@ def test_the_pace_of_idle_probes_is_written(idle_probes: int, idle_us: int, idle
 
 def test_table_rows_and_evs_beyond_the_plan_stay_empty() -> None:
     t = Arrays(300, 256)
-    assert write(t, plan("steering = 'ecmp'")) == [1, 2]
+    assert write(t, plan("encapsulation = 'ecmp'")) == [1, 2]
     assert np.flatnonzero(t.peers["configured"]).tolist() == [1, 2]
     assert not t.evs[2, 8:]["configured"].any()
     assert not t.evs[3:]["configured"].any()
@@ -335,7 +335,7 @@ def test_a_vlan_is_sent_by_the_nic_below() -> None:
 
 def test_with_ecmp_packets_arrive_at_the_plane_address() -> None:
     t = Arrays(1, 1)
-    planes(t, both(lambda p: nic(f"p{p}", 10 + p)), MACS, 'steering = "ecmp"')
+    planes(t, both(lambda p: nic(f"p{p}", 10 + p)), MACS, 'encapsulation = "ecmp"')
     sids: NDArray[np.uint8] = t.planes["sid"][:2]
     assert np.array_equal(sids, t.planes["address"][:2])
 

@@ -16,7 +16,7 @@ from tests.unit.played import Bench
 
 def test_transitions_are_told_with_their_evidence() -> None:
     b = Bench()
-    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE, trials=8, silent_ns=1_500_000)
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE, lost_bursts=8, silent_ns=1_500_000)
     b.monitor.listen()
     (event,) = b.said()
     assert (event["peer"], event["ev"], event["plane"], event["t1"]) == ("h1", 5, 1, 1)
@@ -28,7 +28,7 @@ def test_transitions_are_told_with_their_evidence() -> None:
 def test_a_return_is_told_with_its_probes_and_its_hold_down() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
-    b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, trials=23, flaps=3)
+    b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, lost_bursts=23, flaps=3)
     b.monitor.listen()
     event = b.said()[-1]
     assert (event["from"], event["to"], event["reason"]) == ("ASSUMED_BAD", "GOOD", "healed")
@@ -101,14 +101,14 @@ def test_a_grey_failure_is_left_with_the_evidence_of_the_test() -> None:
 
 def test_a_grey_failure_that_a_program_left_first_keeps_the_program_s_reason() -> None:
     b = Bench()
-    steer = b.programs.steer
+    set_state = b.programs.set_state
 
     def left_first(host_id: int, ev: int, *args: object) -> bool:
         if b.arrays.evs["state"][host_id, ev] == EvState.GOOD:
             b.programs.change(host_id, ev, EvState.ASSUMED_BAD, Reason.LOSS)
-        return steer(host_id, ev, *args)  # type: ignore[arg-type]
+        return set_state(host_id, ev, *args)  # type: ignore[arg-type]
 
-    b.programs.steer = left_first  # type: ignore[method-assign,assignment]
+    b.programs.set_state = left_first  # type: ignore[method-assign,assignment]
     for _ in range(4):
         lose_on(b, 2)
     b.monitor.listen()

@@ -23,9 +23,9 @@ def test_the_side_of_ours(there: list[other_programs.Found], found: list[tuple[s
 
 def test_status_has_those_in_front_first_and_numbers_for_want_of_names() -> None:
     told = other_programs._documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
-    status = {"foreign": told, "pins": {"directory": "/x", "lost": "nothing is pinned at /x"}}
+    status = {"other_programs": told, "pins": {"directory": "/x", "lost": "nothing is pinned at /x"}}
     lines = documents.status(status, colour=False)
-    assert "foreign     program 3 at ingress of p0 (IN FRONT OF OURS); theirs at ingress of p0 (behind ours)" in lines
+    assert "not ours    program 3 at ingress of p0 (IN FRONT OF OURS); theirs at ingress of p0 (behind ours)" in lines
     assert "pins        nothing is pinned at /x: see `mrcctl doctor`" in lines
     (brief,) = documents.brief(status, colour=False)
-    assert brief.endswith("pins lost  foreign programs 2")
+    assert brief.endswith("pins lost  other programs 2")

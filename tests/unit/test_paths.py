@@ -38,9 +38,10 @@ SHAPES = [
     "planes = 4\nt1s = 64\nevs_per_peer = 256",
     "planes = 3\nt1s = 512\nevs_per_peer = 256",  # thinned, and one EV left over
     "planes = 8\nt1s = 9\nevs_per_peer = 64",
-    'steering = "srh"\nplanes = 2\nt1s = 3\nevs_per_peer = 10',
-    'steering = "srh"\nplanes = 2\nt1s = 16\nevs_per_peer = 8\nunderlay = "fdab:cdef::/32"\nblock = "fcbb:bb00::/32"',
-    'steering = "ecmp"\nplanes = 2\nevs_per_peer = 32',
+    'encapsulation = "srh"\nplanes = 2\nt1s = 3\nevs_per_peer = 10',
+    'encapsulation = "srh"\nplanes = 2\nt1s = 16\nevs_per_peer = 8\n'
+    'underlay = "fdab:cdef::/32"\nblock = "fcbb:bb00::/32"',
+    'encapsulation = "ecmp"\nplanes = 2\nevs_per_peer = 32',
 ]
 
 
@@ -61,7 +62,7 @@ def reference(c: Config, me: Host, other: Host) -> tuple[EV, ...]:
                 evs.append(EV(other.name, other.id, number, plane, slot, None, tuple(p.segments), (), p.label))
         return tuple(evs)
     for plane in range(k.planes):
-        if k.steering == "ecmp":
+        if k.encapsulation == "ecmp":
             address = srv6.plane_address(k.underlay, plane, other)
             for slot in range(width if me.t0 != other.t0 else 1):
                 evs.append(EV(other.name, other.id, plane * width + slot, plane, slot, None, (address,), ()))
@@ -69,7 +70,7 @@ def reference(c: Config, me: Host, other: Host) -> tuple[EV, ...]:
         for slot, t1 in enumerate([None] if me.t0 == other.t0 else chosen(k.t1s, width, me, other, plane)):
             middle = [] if t1 is None else [srv6.t1_usid(plane, t1), srv6.t0_usid(plane, other.t0)]
             usids = [srv6.t0_usid(plane, me.t0), *middle, srv6.host_usid(plane, other.port)]
-            lists = [[u] for u in usids] if k.steering == "srh" else [usids]
+            lists = [[u] for u in usids] if k.encapsulation == "srh" else [usids]
             segments = tuple(srv6.carrier(k.block, one) for one in lists)
             evs.append(EV(other.name, other.id, plane * width + slot, plane, slot, t1, segments, tuple(usids)))
     return tuple(evs)
@@ -129,11 +130,11 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
         assert install.write_peers(cast(pinned.Tables, t), plan, lambda row: None) == []
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 @pytest.mark.parametrize("t0", [0, 1])
-def test_a_single_peer_under_the_same_t0_or_another(steering: str, t0: int) -> None:
+def test_a_single_peer_under_the_same_t0_or_another(encapsulation: str, t0: int) -> None:
     """No peer is of the other kind."""
-    text = f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nsteering = "{steering}"\n'
+    text = f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nencapsulation = "{encapsulation}"\n'
     c = cluster_file.parse(text + host(0) + host(1, t0=t0))
     plan = topology.plan(c, "h0")
     (peer,) = plan.peers

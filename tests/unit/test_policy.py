@@ -106,8 +106,8 @@ def test_what_cannot_be(text: str, message: str) -> None:
 
 
 def test_with_ecmp_no_ev_belongs_to_a_t1() -> None:
-    plan = topology.plan(cluster_file.parse(TEXT.replace("[cluster]", '[cluster]\nsteering = "ecmp"')), "h0")
-    with pytest.raises(UsageError, match="steering ecmp"):
+    plan = topology.plan(cluster_file.parse(TEXT.replace("[cluster]", '[cluster]\nencapsulation = "ecmp"')), "h0")
+    with pytest.raises(UsageError, match="encapsulation ecmp"):
         policy.check(plan, target("t1:0:1"))
     policy.check(plan, target("t0:0:1"))
     assert evs("t0:0:1", plan) == {"h1": [0, 1, 2, 3], "h3": [0, 1, 2, 3]}

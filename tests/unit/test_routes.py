@@ -140,8 +140,8 @@ def test_while_a_peer_must_not_be_sprayed_there_is_only_the_fallback() -> None:
     assert to_peer(plan(), "h2", mrc0=None, usable={}) == []
 
 
-def test_srh_steering_falls_back_by_the_same_segments() -> None:
-    found = to_peer(plan('steering = "srh"'), "h2", usable={129: True})
+def test_srh_encapsulation_falls_back_by_the_same_segments() -> None:
+    found = to_peer(plan('encapsulation = "srh"'), "h2", usable={129: True})
     assert only(found, "fd00:99::3/128", 4000).hops == (
         Hop(11, "fe80::1", ("5f00:0:4800::", "5f00:0:8801::", "5f00:0:4801::", "5f00:0:c400:e006::")),
     )
@@ -149,7 +149,7 @@ def test_srh_steering_falls_back_by_the_same_segments() -> None:
 
 
 def test_a_fabric_without_srv6_has_no_fallback() -> None:
-    found = to_peer(plan('steering = "ecmp"'), "h2")
+    found = to_peer(plan('encapsulation = "ecmp"'), "h2")
     assert {r.metric for r in found} == {100}
     assert len(found) == 3
 
@@ -228,7 +228,7 @@ def test_local_sids_are_where_the_peers_fallback_ends() -> None:
 
 
 def test_without_srv6_there_is_the_underlay_alone() -> None:
-    found = routes.fabric_routes(plan('steering = "ecmp"'), NICS)
+    found = routes.fabric_routes(plan('encapsulation = "ecmp"'), NICS)
     assert [r.dst for r in found] == ["fd10::/48", "fd10:0:1::/48"]
 
 
@@ -243,8 +243,8 @@ def test_the_gateway_is_the_configuration_s() -> None:
 
 
 def test_no_two_routes_take_the_same_place() -> None:
-    for steering in ("usid", "srh", "ecmp"):
-        p = plan(f'steering = "{steering}"')
+    for encapsulation in ("usid", "srh", "ecmp"):
+        p = plan(f'encapsulation = "{encapsulation}"')
         found = [*routes.fabric_routes(p, NICS), *to_peer(p, "h1"), *to_peer(p, "h2")]
         assert len({r.key for r in found}) == len(found)
 

@@ -20,7 +20,7 @@ def test_the_fabric() -> None:
     s = known("mtu = 1500\nudp_port = 99")
     assert (s["planes"], s["evs_per_peer"], s["evs_per_plane"]) == (2, 9, 4)
     assert (s["host_id"], s["udp_port"], s["inner_mtu"], s["srh"]) == (4, 99, 1420, 0)
-    assert known('steering = "srh"')["srh"] == 1
+    assert known('encapsulation = "srh"')["srh"] == 1
 
 
 def test_times_are_microseconds() -> None:

@@ -23,9 +23,9 @@ def test_an_ev_is_denied_and_given_back() -> None:
 
 def test_a_state_that_changes_meanwhile_is_denied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     b = Bench()
-    once, steer = iter([False]), b.programs.steer
-    monkeypatch.setattr(b.programs, "steer", lambda *args: next(once, True) and steer(*args))
+    once, set_state = iter([False]), b.programs.set_state
+    monkeypatch.setattr(b.programs, "set_state", lambda *args: next(once, True) and set_state(*args))
     assert b.monitor.changes.administer(1, 5, True, {})
-    monkeypatch.setattr(b.programs, "steer", lambda *args: False)
+    monkeypatch.setattr(b.programs, "set_state", lambda *args: False)
     with pytest.raises(MachineError, match="h1 EV 6"):
         b.monitor.changes.administer(1, 6, True, {})

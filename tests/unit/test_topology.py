@@ -113,7 +113,7 @@ def test_packets_arrive_with_the_host_s_usid_alone() -> None:
     """The carrier is consumed hop by hop: the host sees the last uSID behind the block."""
     plan = topology.plan(cluster(places="0:7 1:1"), "h0")
     assert [str(s) for s in plan.sids] == ["5f00:0:c007::", "5f00:0:c407::", "5f00:0:c807::", "5f00:0:cc07::"]
-    ecmp = topology.plan(cluster('steering = "ecmp"', places="0:7 1:1"), "h0")
+    ecmp = topology.plan(cluster('encapsulation = "ecmp"', places="0:7 1:1"), "h0")
     assert ecmp.sids == ecmp.addresses
 
 
@@ -165,8 +165,8 @@ def test_ev_numbers_are_plane_times_width_plus_slot(settings: str, width: int) -
         ("planes = 8\nt1s = 512", 256, 8),
         ("planes = 3\nt1s = 512", 255, 3),  # 85 in each plane
         ("planes = 4\nt1s = 16\nevs_per_peer = 10", 8, 4),
-        ('steering = "srh"', 16, 4),
-        ('steering = "ecmp"\nevs_per_peer = 32', 32, 4),
+        ('encapsulation = "srh"', 16, 4),
+        ('encapsulation = "ecmp"\nevs_per_peer = 32', 32, 4),
     ],
 )
 def test_how_many_evs_there_are(settings: str, across: int, under_one: int) -> None:
@@ -220,7 +220,7 @@ def test_the_choice_is_the_same_in_every_version() -> None:
 
 
 def test_srh_segments_are_one_sid_each_in_travel_order() -> None:
-    c = cluster('steering = "srh"')
+    c = cluster('encapsulation = "srh"')
     e = evs(c, "h0", "h3")[1 * 4 + 3]
     assert [str(s) for s in e.segments] == ["5f00:0:4800::", "5f00:0:8803::", "5f00:0:4801::", "5f00:0:c401::"]
     assert [str(s) for s in evs(c, "h0", "h1")[0].segments] == ["5f00:0:4000::", "5f00:0:c001::"]
@@ -228,7 +228,7 @@ def test_srh_segments_are_one_sid_each_in_travel_order() -> None:
 
 
 def test_ecmp_sends_to_the_peer_s_plane_address() -> None:
-    c = cluster('steering = "ecmp"\nevs_per_peer = 32')
+    c = cluster('encapsulation = "ecmp"\nevs_per_peer = 32')
     there = topology.plan(c, "h2")
     for e in evs(c, "h0", "h2"):
         assert e.segments == (there.sids[e.plane],) == (there.addresses[e.plane],)
@@ -236,9 +236,9 @@ def test_ecmp_sends_to_the_peer_s_plane_address() -> None:
     assert [e.ev for e in evs(c, "h0", "h2")] == list(range(32))
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
-def test_all_paths_end_where_the_peer_listens(steering: str) -> None:
-    c = cluster(f'steering = "{steering}"')
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
+def test_all_paths_end_where_the_peer_listens(encapsulation: str) -> None:
+    c = cluster(f'encapsulation = "{encapsulation}"')
     for a, b in itertools.permutations(("h0", "h1", "h2", "h3"), 2):
         sids = topology.plan(c, b).sids
         for e in evs(c, a, b):
@@ -295,7 +295,7 @@ def test_more_explicit_paths_than_a_plane_has_evs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steering", "places", "overhead"),
+    ("encapsulation", "places", "overhead"),
     [
         ("usid", "0:0 1:0", 40 + 8 + 32),
         ("usid", "0:0 0:1", 80),
@@ -306,8 +306,8 @@ def test_more_explicit_paths_than_a_plane_has_evs() -> None:
         ("usid", "0:0", 80),  # no peer yet
     ],
 )
-def test_the_inner_mtu_leaves_room_for_the_longest_headers(steering: str, places: str, overhead: int) -> None:
-    plan = topology.plan(cluster(f'steering = "{steering}"\nmtu = 9000', places), "h0")
+def test_the_inner_mtu_leaves_room_for_the_longest_headers(encapsulation: str, places: str, overhead: int) -> None:
+    plan = topology.plan(cluster(f'encapsulation = "{encapsulation}"\nmtu = 9000', places), "h0")
     assert plan.overhead == overhead
     assert plan.inner_mtu == 9000 - overhead
 
@@ -322,8 +322,10 @@ def test_size_of_a_reduced_srh(segments: int, size: int) -> None:
     assert topology.srh_bytes(segments) == size
 
 
-@pytest.mark.parametrize("steering", ["usid", "srh", "ecmp"])
-def test_even_the_smallest_planes_carry_ipv6(steering: str) -> None:
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
+def test_even_the_smallest_planes_carry_ipv6(encapsulation: str) -> None:
     """RFC 8200 §5: every link that carries IPv6 has an MTU of 1280 at least."""
     longest = explicit(0, *(f"5f00:0:{i}::" for i in range(1, 7)))
-    assert topology.plan(cluster(f'steering = "{steering}"\nmtu = 1500', paths=longest), "h0").inner_mtu >= 1280
+    assert (
+        topology.plan(cluster(f'encapsulation = "{encapsulation}"\nmtu = 1500', paths=longest), "h0").inner_mtu >= 1280
+    )

@@ -24,7 +24,7 @@ _MODULES = (kernel, nics, sysctls, paths)  # importing them registers their chec
 # With this the verifier looks at all of the code: settings are constants to it.
 EXAMPLE = """
 [cluster]
-steering = "srh"
+encapsulation = "srh"
 t0s = 2
 [[hosts]]
 name = "a"
@@ -48,7 +48,7 @@ def site(plan: Plan, pins: str | None = None) -> Site:
         plan.interfaces,
         c.mtu,
         plan.inner_mtu,
-        c.steering,
+        c.encapsulation,
         c.granularity,
         overlay.interface,
         str(plan.config.interfaces.gateway),

@@ -110,8 +110,8 @@ def programs(c: Context) -> Outcome:
 @check("kernel.seg6", "preflight")
 def seg6(c: Context) -> Outcome:
     """Routes that encapsulate and that decapsulate: the fallback when the data plane is detached."""
-    if c.site is not None and c.site.steering == "ecmp":
-        return passed("not needed with steering ecmp")
+    if c.site is not None and c.site.encapsulation == "ecmp":
+        return passed("not needed with encapsulation ecmp")
     works, words = c.machine.try_seg6()
     if works is None:
         return skip(words)
@@ -119,7 +119,7 @@ def seg6(c: Context) -> Outcome:
         return passed("the kernel takes seg6 and seg6local routes")
     return fail(
         f"the kernel refuses SRv6 routes: {words}",
-        'a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y; or steering = "ecmp", which has no fallback routes',
+        'a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y; or encapsulation = "ecmp", which has no fallback routes',
     )
 
 

@@ -238,7 +238,7 @@ def _points(c: Context) -> list[tuple[str, int, str, str]]:
     return list(dict.fromkeys(points))
 
 
-@check("hooks.foreign", site=True)
+@check("hooks.other_programs", site=True)
 def foreign(c: Context) -> Outcome:
     """Programs of others at our hooks: those in front of ours may keep packets from it."""
     ahead, beside, here = [], [], ""

@@ -37,7 +37,7 @@ def attached(c: Context) -> Outcome:
         return skip("mrcd does not answer")
     if not c.status["attached"]:
         return warn("the data plane is detached: traffic takes the kernel's own routes", "mrcctl attach")
-    return passed(f"{c.status['steering']}, {c.status['granularity']} granularity")
+    return passed(f"{c.status['encapsulation']}, {c.status['granularity']} granularity")
 
 
 @check("peers.reachable", "doctor")

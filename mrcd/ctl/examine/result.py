@@ -52,7 +52,7 @@ class Site:
     interfaces: tuple[str, ...]
     mtu: int
     inner_mtu: int
-    steering: str = "usid"
+    encapsulation: str = "usid"
     granularity: str = "burst"
     overlay: str = "mrc0"
     gateway: str = "fe80::1"

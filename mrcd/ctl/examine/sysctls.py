@@ -16,8 +16,8 @@ def _number(c: Context, path: str) -> int | None:
 @check("sysctl.seg6_enabled", site=True)
 def seg6_enabled(c: Context) -> Outcome:
     """SRv6 must be on for all interfaces and for each plane NIC."""
-    if c.site is not None and c.site.steering == "ecmp":
-        return passed("not needed with steering ecmp")
+    if c.site is not None and c.site.encapsulation == "ecmp":
+        return passed("not needed with encapsulation ecmp")
     names = ["all", *(n.name for n in nics(c))]
     values = {n: _number(c, f"ipv6/conf/{n}/seg6_enabled") for n in names}
     unknown = [n for n, v in values.items() if v is None]

@@ -27,7 +27,7 @@ from labkit.cluster.fabric import host_table
 from labkit.measure import progstats
 from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
-from mrcd.config.cluster_file import Steering
+from mrcd.config.cluster_file import Encapsulation
 from mrcd.daemon import install
 from mrcd.fabric import topology, wire
 from mrcd.loader.dataplane import Dataplane
@@ -41,10 +41,10 @@ _SENDER = 4  # where in struct mrc_hdr sender and EV are
 _OUR_MAC, _WIRE_MAC = "02:00:00:00:00:{:02x}", "02:00:00:00:01:{:02x}"
 
 
-def cluster(hosts: int, steering: Steering) -> str:
+def cluster(hosts: int, encapsulation: Encapsulation) -> str:
     """This host and the last of the others: its rows are what all others' are copied from."""
     lines = ["[cluster]", f"planes = {PLANES}", "t0s = 2", f"t1s = {SLOTS}", f"evs_per_peer = {EVS}", f"mtu = {_MTU}"]
-    lines.append(f'steering = "{steering}"')
+    lines.append(f'encapsulation = "{encapsulation}"')
     for t0, number in enumerate((0, hosts - 1)):
         lines.append(host_table(number, t0, 0, [f"{address(number, 4)}/32", f"{address(number, 6)}/128"]))
     return "\n".join(lines)
@@ -59,9 +59,11 @@ def address(host: int, version: int) -> str:
 class Bare:
     """Host h0 of a cluster of so many. Raises MrcdError."""
 
-    def __init__(self, namespace: str, hosts: int, steering: Steering = "usid", program: Path | None = None) -> None:
+    def __init__(
+        self, namespace: str, hosts: int, encapsulation: Encapsulation = "usid", program: Path | None = None
+    ) -> None:
         self.namespace, self.hosts = namespace, hosts
-        text = cluster_file.parse(cluster(hosts, steering), "the bench's cluster file")
+        text = cluster_file.parse(cluster(hosts, encapsulation), "the bench's cluster file")
         self.plan = topology.plan(text, "h0")
         self._far = topology.plan(text, f"h{hosts - 1}")
         with contextlib.ExitStack() as undo:

@@ -29,7 +29,7 @@ from labkit.entry import progress
 from labkit.measure import progstats
 from labkit.traffic.flow import Flow
 from mrcd.bpf import libbpf
-from mrcd.config.cluster_file import Steering
+from mrcd.config.cluster_file import Encapsulation
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
 
@@ -111,10 +111,10 @@ _SIZED = ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_probe", "mrc_timer", "mrc_s
 
 
 def _bare(
-    stack: contextlib.ExitStack, lab: Lab, node: str, hosts: int, steering: Steering, *, counted: bool = False
+    stack: contextlib.ExitStack, lab: Lab, node: str, hosts: int, encapsulation: Encapsulation, *, counted: bool = False
 ) -> Bare:
     program = calls.OBJECT if counted else None
-    made = Bare(namespace(lab.state.name, node), hosts, steering, program)
+    made = Bare(namespace(lab.state.name, node), hosts, encapsulation, program)
     stack.callback(made.close)
     return made
 

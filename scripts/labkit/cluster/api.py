@@ -1,7 +1,7 @@
 """The lab for programs: tests, demo, bench.
 
 lab = Lab("test1")
-lab.up(hosts=4, planes=4, t1=4, steering="usid")
+lab.up(hosts=4, planes=4, t1=4, encapsulation="usid")
 lab.exec("h0", ["ping", "-c1", "10.99.0.3"], check=True)
 with lab.inside("t1-0-2"): ...                    # this thread's sockets are that switch's
 lab.fail("t1:0:2"); lab.fail("link:1:0:3", drop=0.2, direction="up")

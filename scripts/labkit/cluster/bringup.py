@@ -48,7 +48,7 @@ def up(state: State, parameters: Parameters, say: Say) -> None:
     p = parameters
     planes = f"{p.planes} planes" + (" without switches" if p.direct else f" of {p.t0s} T0s and {p.t1} T1s")
     say(
-        f"lab {state.name}: {p.hosts} hosts, {planes}, steering {p.steering}, "
+        f"lab {state.name}: {p.hosts} hosts, {planes}, encapsulation {p.encapsulation}, "
         f"{p.granularity}, MTU {p.mtu}; {f'{len(started)} mrcd started' if p.daemon else 'no mrcd'}; "
         f"{time.monotonic() - began:.1f} s"
     )
@@ -131,7 +131,7 @@ def _build(state: State, fabric: Fabric) -> None:
                     netns.write_sysctls(render.sysctls(node, p))
         netns.batch(("ip",), render.create_links(fabric))
         for node in fabric.nodes.values():
-            netns.batch_in(fabric.namespace(node.name), ("ip", "-6"), render.configure(node, p.steering))
+            netns.batch_in(fabric.namespace(node.name), ("ip", "-6"), render.configure(node, p.encapsulation))
         inject.apply_ports(fabric, {}, inject.desired(fabric, {}))  # --rate
         if p.hook.startswith("xdp"):
             _checksum_in_software(fabric)

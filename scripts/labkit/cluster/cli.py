@@ -66,7 +66,7 @@ def lab() -> None:
 @click.option("--mtu", default=9100, show_default=True, help="of every link, bytes")
 @click.option("--rate", metavar="RATE", help="of every link, e.g. 1gbit; unlimited if not given")
 @click.option("--granularity", type=click.Choice(["burst", "packet"]), default="burst", show_default=True)
-@click.option("--steering", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
+@click.option("--encapsulation", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
 @click.option("--hook", type=click.Choice(["auto", "xdp", "xdp-generic", "tc"]), default="auto", show_default=True)
 @click.option("--health", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [health]; repeatable")
 @click.option("--overlay", metavar="KEY=NUMBER", multiple=True, help="the same of [overlay]")
@@ -176,7 +176,7 @@ def status(name: str, as_json: bool) -> None:
         return
     p = found["parameters"]
     print(
-        f"lab {name}: {p['planes']} planes, {p['t1']} T1s each, steering {p['steering']}, {p['granularity']}, "
+        f"lab {name}: {p['planes']} planes, {p['t1']} T1s each, {p['encapsulation']}, {p['granularity']}, "
         f"MTU {p['mtu']}; TCP on the hosts: {found['tcp_congestion_control']}"
     )
     for host in found["hosts"]:

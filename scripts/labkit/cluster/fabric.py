@@ -52,7 +52,7 @@ class Parameters:
     mtu: int = 9100
     rate_bits_per_s: int | None = None
     granularity: config.Granularity = "burst"
-    steering: config.Steering = "usid"
+    encapsulation: config.Encapsulation = "usid"
     hook: config.Hook = "auto"
     daemon: bool = True
     health: dict[str, float] = field(default_factory=dict)  # keys of the cluster file's [health], where not default
@@ -228,7 +228,7 @@ def cluster_text(name: str, p: Parameters) -> str:
         f"t0s = {p.t0s}",
         f"t1s = {p.t1}",
         f"evs_per_peer = {p.planes * evs_per_plane}",
-        f"steering = {json.dumps(p.steering)}",
+        f"encapsulation = {json.dumps(p.encapsulation)}",
         f"granularity = {json.dumps(p.granularity)}",
         f"mtu = {p.mtu}",
         "",
@@ -243,7 +243,7 @@ def cluster_text(name: str, p: Parameters) -> str:
         # The host's own addresses, and prefixes for containers behind it.
         prefixes = [f"10.99.0.{i + 1}/32", f"fd00:99::{i + 1:x}/128", f"10.100.{i}.0/24", f"fd00:100:{i:x}::/64"]
         lines += ["", host_table(i, i // p.hosts_per_t0, i % p.hosts_per_t0, prefixes)]
-    if p.direct and p.steering != "ecmp":  # there is no T0 to take its uSID off
+    if p.direct and p.encapsulation != "ecmp":  # there is no T0 to take its uSID off
         block = config.Cluster().block
         for source, peer in ((0, 1), (1, 0)):
             for plane in range(p.planes):
@@ -302,7 +302,7 @@ class _Shape:
         self.hosts = cluster_file.hosts
         self.cluster = cluster_file.cluster
         self.parameters = parameters
-        self.sids_in_use = parameters.steering != "ecmp"
+        self.sids_in_use = parameters.encapsulation != "ecmp"
 
     def host(self, index: int) -> Node:
         """A host: link-local addresses only, for the rest is mrcd's. A bare one is given what the kernel's own
@@ -379,7 +379,7 @@ class _Shape:
     def _switch(
         self, name: str, kind: Kind, plane: int, usid: int, ports: list[Port], multipath: list[IPv6Network]
     ) -> Node:
-        if self.parameters.steering == "srh":  # one SID per segment: plain End on the exact address
+        if self.parameters.encapsulation == "srh":  # one SID per segment: plain End on the exact address
             sids: tuple[IPv6Network, ...] = (IPv6Network(topology.carrier(self.cluster.block, [usid])),)
         else:
             sids = self._usids(usid)

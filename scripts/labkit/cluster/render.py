@@ -32,7 +32,7 @@ def sysctls(node: Node, p: Parameters) -> Iterator[tuple[str, str]]:
         yield f"ipv6/conf/{scope}/seg6_enabled", "1"
         if node.kind != "host":
             yield f"ipv6/conf/{scope}/forwarding", "1"
-            if p.steering == "ecmp":  # a switch that hashes leaves a dead port out; static uSID routes stay
+            if p.encapsulation == "ecmp":  # a switch that hashes leaves a dead port out; static uSID routes stay
                 yield f"ipv6/conf/{scope}/ignore_routes_with_linkdown", "1"
     yield "ipv6/conf/lo/seg6_enabled", "1"
     if node.kind == "host":
@@ -61,7 +61,7 @@ def create_links(fabric: Fabric) -> list[str]:
     return lines
 
 
-def configure(node: Node, steering: str, down: Collection[str] = ()) -> list[str]:
+def configure(node: Node, encapsulation: str, down: Collection[str] = ()) -> list[str]:
     """`ip -6 -batch` inside a node: addresses, neighbours, routes; nothing on the ports in `down`."""
     lines = ["link set dev lo up"]
     if node.own:
@@ -71,7 +71,7 @@ def configure(node: Node, steering: str, down: Collection[str] = ()) -> list[str
         lines += _port(port)
     if node.sids:
         lines.append(f"link set dev {SID_DEVICE} up")
-        action = "End" if steering == "srh" else "End flavors next-csid lblen 32 nflen 16"
+        action = "End" if encapsulation == "srh" else "End flavors next-csid lblen 32 nflen 16"
         lines += [f"route replace {sid} encap seg6local action {action} dev {SID_DEVICE}" for sid in node.sids]
     uplinks = [p for p in ports if p.uplink]
     if uplinks:

@@ -128,15 +128,15 @@ def smoke(say: Say, _: Path) -> None:
 
 def lab(say: Say, _: Path) -> None:
     """A small lab by each way of encapsulating and in both granularities."""
-    for steering in ("usid", "srh", "ecmp"):
-        with _lab({**SMALL, "steering": steering}) as it:
-            _reach(say, f"lab {steering} burst", it, "h2", seconds=2)
+    for encapsulation in ("usid", "srh", "ecmp"):
+        with _lab({**SMALL, "encapsulation": encapsulation}) as it:
+            _reach(say, f"lab {encapsulation} burst", it, "h2", seconds=2)
             file = it.state.cluster_file
             file.write_text(file.read_text().replace('granularity = "burst"', 'granularity = "packet"'))
             for host in ("h0", "h2"):
                 observe.client(it, host).post("/v1/reload", {})
-            _reach(say, f"lab {steering} packet", it, "h2", seconds=2)
-            if steering == "usid":
+            _reach(say, f"lab {encapsulation} packet", it, "h2", seconds=2)
+            if encapsulation == "usid":
                 _t1(say, "lab usid packet", it, "h2")
 
 

@@ -42,7 +42,7 @@ class Seen:
 
 
 class EvOrder:
-    """Attached while the block lasts. Only for steering by uSID or ECMP, and burst or packet granularity alike."""
+    """Attached while the block lasts. Only for encapsulation by uSID or ECMP, and burst or packet granularity alike."""
 
     def __init__(self, lab: Lab, source: str, target: str) -> None:
         self._lab, self._source, self._target = lab, source, target
