@@ -88,7 +88,7 @@ def brief(doc: Document, *, colour: bool, room: int | None = None) -> list[str]:
     if (doc.get("pins") or {}).get("lost"):
         parts.append("pins lost")
     if doc.get("other_programs"):
-        parts.append(f"other programs {len(doc['foreign'])}")
+        parts.append(f"other programs {len(doc['other_programs'])}")
     fallbacks = sum(bool(p.get("fallback")) for p in planes)
     if fallbacks:
         parts.append(f"fallback hooks {fallbacks}")
