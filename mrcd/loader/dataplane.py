@@ -139,6 +139,14 @@ class Dataplane(Links):
         """The descriptor of a loaded program; it is closed with this."""
         return self._programs[name]
 
+    def programs(self) -> dict[str, int]:
+        """Returns the descriptors of all loaded programs by name; they are closed with this object."""
+        return dict(self._programs)
+
+    def map_fd(self, name: str) -> int:
+        """Returns the descriptor of a map of the loaded object; it is closed with this object."""
+        return libbpf.map_fd(libbpf.maps_of(self._obj)[name])
+
     def global_data(self) -> int:
         """The descriptor of the programs' global variables, if they have any; it is closed with this."""
         return libbpf.map_fd(next(m for name, m in libbpf.maps_of(self._obj).items() if name.endswith(".bss")))

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from mrcd.bpf import libbpf
-from tests.packet.cluster import Setup
+from tests.packet.cluster import H1, H2, H5, Setup
+from tests.packet.piggyback import TrafficWithProbes
+from tests.packet.reports import now
 from tests.packet.rig import Bench
-from tests.packet.wires import Namespace, unmount
+from tests.packet.ticks import postpone, run_tick, with_deadlines
+from tests.packet.wires import Namespace, Tap, unmount
 from tests.packet.witness import alone, ifindex
 
 
@@ -83,3 +86,29 @@ def nics(ns: Namespace) -> tuple[int, int]:
     ns.ip("addr", "add", "10.99.0.1/32", "dev", "lo")
     ns.ip("addr", "add", "fd00:99::1/128", "dev", "lo", "nodad")
     return ifindex(ns, "p0"), ifindex(ns, "p1")
+
+
+@pytest.fixture
+def h2_bench(bench: Bench) -> Bench:
+    """Bench on which the tick serves only the peer h2, and sweeps it rarely."""
+    postpone(bench, H1, H5)
+    bench.tables.node["idle_us"] = 3_600_000_000
+    bench.tables.watches["swept_ns"] = now()
+    run_tick(bench)  # removes the deadlines of EVs that are GOOD
+    assert with_deadlines(bench) == []
+    return bench
+
+
+@pytest.fixture
+def wires(bench: Bench) -> list[Tap]:
+    """Taps at the far ends of the plane NICs."""
+    return bench.wires()
+
+
+@pytest.fixture
+def traffic(bench: Bench) -> TrafficWithProbes:
+    """Traffic with probes on the bench, just after a request for a report: none is due."""
+    stack, wires = bench.attach_push(), bench.wires()
+    bench.attach_probe()
+    bench.reports(H2)["asked_ns"] = now()
+    return TrafficWithProbes(bench, stack, wires)

@@ -151,11 +151,10 @@ class Bench:
         self._fill("mrc_histograms", np.flatnonzero(self.tables.histograms()).tolist(), zero * 8)
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
-        own = libbpf.maps_of(self.dataplane._obj)
         sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8)}
         sizes |= {"mrc_shares": (8, 56), "mrc_fates": (2048, 24), "mrc_paid": (1, 4)}
         for name, (entries, size) in sizes.items():
-            _fill(libbpf.map_fd(own[name]), range(entries), bytes(size))
+            _fill(self.map_fd(name), range(entries), bytes(size))
         self.events()
         self.dataplane.set_prefixes(install.prefixes(self.plan))
         try:
@@ -178,6 +177,10 @@ class Bench:
         turns["plane"] = plane
         self._fill("mrc_rotations", range(len(self.tables.peers)), turns.tobytes())
 
+    def map_fd(self, name: str) -> int:
+        """Returns the descriptor of a map of the loaded object, pinned or not."""
+        return self.dataplane.map_fd(name)
+
     def _fill(self, name: str, keys: Sequence[int], value: bytes) -> None:
         with libbpf.opened(self.dataplane.pins / name) as fd:
             _fill(fd, keys, value)
@@ -193,7 +196,7 @@ class Bench:
 
     def close(self) -> None:
         """Take everything down, and see that nothing is left."""
-        programs = [_program_id(fd) for fd in self.dataplane._programs.values()]
+        programs = [_program_id(fd) for fd in self.dataplane.programs().values()]
         with self.namespace.inside():
             self.dataplane.detach_others(set())  # clsact filters stay as long as the interfaces, which may be another's
         self._undo.close()
@@ -225,7 +228,7 @@ class Bench:
 
     def pace(self, host_id: int, **values: Any) -> Any:
         """What is under way to a peer by plane (abi.PACE), a copy; after `values` have been written."""
-        fd, key = libbpf.map_fd(libbpf.maps_of(self.dataplane._obj)["mrc_paces"]), struct.pack("I", host_id)
+        fd, key = self.map_fd("mrc_paces"), struct.pack("I", host_id)
         record = np.frombuffer(libbpf.lookup_elem(fd, key, abi.PACE.itemsize) or b"", abi.PACE).copy()
         for name, value in values.items():
             record[name] = value
@@ -313,7 +316,7 @@ class Bench:
         return _XDP[result], out
 
     def _program(self, name: str) -> int:
-        return self.dataplane._programs[name]
+        return self.dataplane.program(name)
 
     # ---- real packets ----
 
@@ -338,7 +341,7 @@ class Bench:
         self.attach_probe()
         self._attach("beat-ingress", "mrc_timer", "m0b", "ingress")
         self.tables.node["timer_ifindex"] = self.ifindex["m0bp"]
-        return self._tap("m0b", "m0bp")
+        return self.tap("m0b", "m0bp")
 
     def attach_unsent(self) -> None:
         """Attach mrc_unsent."""
@@ -353,7 +356,7 @@ class Bench:
         self._attach(f"pop-{name}", "mrc_pop", name, "ingress")
         if xdp:
             self._attach(f"xdp-{name}", "mrc_pop_xdp", name, xdp)
-        return self._tap(name, other, ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+        return self.tap(name, other, ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
 
     def receive(self, protocol: Protocol, *, merging: bool = False) -> Tap:
         """Have m0b receive what is popped. The tap returned sees it."""
@@ -361,16 +364,16 @@ class Bench:
         self.tables.node["overlay_eth"] = [octet for mac in macs for octet in _octets(mac)]
         self.tables.node["merge_ifindex"] = self.ifindex["m0bp"] if merging else 0
         self.tables.node["overlay_ifindex"] = self.ifindex["m0b"]
-        return self._tap("m0b", "m0bp", ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+        return self.tap("m0b", "m0bp", ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
 
     def _attach(self, name: str, program: str, interface: str, point: Any) -> None:
         self.dataplane.attach(Attachment(name, program, interface, self.ifindex[interface], point))
 
     def wires(self) -> list[Tap]:
         """A tap at the far end of each plane NIC: what this host sends."""
-        return [self._tap(f"w{p}", f"n{p}") for p in range(PLANES)]
+        return [self.tap(f"w{p}", f"n{p}") for p in range(PLANES)]
 
-    def _tap(self, interface: str, other_end: str, protocol: int = ETH_P_ALL) -> Tap:
+    def tap(self, interface: str, other_end: str, protocol: int = ETH_P_ALL) -> Tap:
         """A tap without anything in it. Taps are kept: the kernel takes its time to close them."""
         tap = self._taps.get((interface, protocol))
         if tap is None:

@@ -73,7 +73,7 @@ def test_a_request_is_reflected(bench: Bench) -> None:
     for ev in range(EVS):
         reply = reflected(bench, request(bench, ev, seq=2**32 - 1, report_seq=77))
         assert (reply[MRC].ev, reply[MRC].sender, reply[MRC].receiver) == (ev, 0, H2)
-        assert (reply[MRC].seq, reply[MRCProbe].seq, reply[MRCProbe].round) == (2**32 - 1, 2**32 - 1, 77)
+        assert (reply[MRC].seq, reply[MRCProbe].seq, reply[MRCProbe].report_seq) == (2**32 - 1, 2**32 - 1, 77)
         assert bench.tables.rxs["probes"][H2, ev] == 1
     assert bench.drops() == {}
     assert not bench.tables.path_stats["replies"].any()
@@ -100,7 +100,7 @@ def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) ->
         ((2**40 + 100 * ev) % 2**32, 7 * ev + (ev == 5), (ev - 1) % 2**16)  # this very request included
         for ev in range(first, first + counts)
     ]
-    assert (reply[MRCProbe].round, reply[MRCProbe].first, reply[MRCProbe].counts) == (3, first, counts)
+    assert (reply[MRCProbe].report_seq, reply[MRCProbe].first, reply[MRCProbe].counts) == (3, first, counts)
     assert reply[MRCReport].ballast == BALLAST
     assert bench.drops() == {}
 
@@ -307,9 +307,9 @@ def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
     ask = request(bench, 5, plane_mask=0, status=abi.STATUS_DETACHED, report_seq=77)
     ask[MRC].flags = DIAGNOSTIC
     reply = reflected(bench, ask)
-    assert (reply[MRC].flags, reply[MRCProbe].round) == (DIAGNOSTIC, 77)
+    assert (reply[MRC].flags, reply[MRCProbe].report_seq) == (DIAGNOSTIC, 77)
     assert not bench.tables.rxs["probes"].any()
-    assert bench.tables.peers[H2] == before  # heard, ports, status, generation
+    assert bench.tables.peers[H2] == before  # heard_ns, plane_mask, status, generation
     assert bench.drops() == {}
 
 

@@ -22,7 +22,7 @@ ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
 IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
 IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 QUIET = "probe_late_ms = 10000"
-LONG = Setup(health=QUIET, more="[overlay]\ntwin_us = 1000000\n")
+LONG = Setup(health=QUIET, more="[overlay]\ndup_ack_us = 1000000\n")
 PORTS = count(20000)  # each flow is seen for the first time
 NOPS = [("NOP", None), ("NOP", None)]
 TIME, SACK = [*NOPS, ("Timestamp", (1, 2))], [*NOPS, ("SAck", (5, 9))]  # as TCPs write them
@@ -82,7 +82,7 @@ def test_one_that_follows_soon_goes_once(bench: Bench) -> None:
     assert int(bench.peer(H2)["dup_acks"]) == 2
 
 
-@pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ntwin_us = 1\n")], indirect=True)
+@pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ndup_ack_us = 1\n")], indirect=True)
 def test_one_that_follows_late_has_a_twin_again(bench: Bench) -> None:
     side, packet = ready(bench), ack()
     assert [len(out(bench, side, packet)) for _ in range(3)] == [2, 2, 2]
@@ -112,7 +112,7 @@ def test_no_twin_where_probes_cannot_be_sent_either(bench: Bench) -> None:
     assert len(out(bench, side, ack())) == 1
 
 
-@pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ntwin_us = 0\n")], indirect=True)
+@pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ndup_ack_us = 0\n")], indirect=True)
 def test_none_at_all_if_an_administrator_wants_none(bench: Bench) -> None:
     assert len(out(bench, ready(bench), ack())) == 1
 

@@ -162,12 +162,12 @@ def test_relapses_are_forgotten_one_by_one(bench: Bench, flaps: int, well_ms: in
 
 def usable_by_rank(bench: Bench) -> list[int]:
     """The rule again: the good ones; below the floor the least bad; a silent one only if there is no other."""
-    ports = int(bench.tables.node["plane_mask"]) & int(bench.peer(H2)["plane_mask"])
+    plane_mask = int(bench.tables.node["plane_mask"]) & int(bench.peer(H2)["plane_mask"])
     floor = max(1, int(bench.peer(H2)["floor"]))
 
     def rank(ev: int) -> int:
         record, stats = bench.ev(H2, ev), bench.path_stats(H2, ev)
-        if not record["configured"] or not ports >> ev // SLOTS & 1 or record["state"] == DENIED:
+        if not record["configured"] or not plane_mask >> ev // SLOTS & 1 or record["state"] == DENIED:
             return 9
         bad = 4 if stats["good"] else 5
         lagging = 3 if stats["lag_ns"] else 1

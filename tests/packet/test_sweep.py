@@ -198,7 +198,7 @@ def test_a_sweep_leaves_out_planes_without_a_link(bench: Bench) -> None:
     assert bench.dataplane.sweep(H2) == 2 * SLOTS + 1
     found = requests(wires)
     assert {plane for plane, _ in found} == {0, 3}
-    assert all(Ether(f.data)[MRCProbe].ports == 0b1001 for _, f in found)
+    assert all(Ether(f.data)[MRCProbe].plane_mask == 0b1001 for _, f in found)
     assert not bench.tables.evs["probe_seq"][H2, SLOTS : 3 * SLOTS].any()
 
 
@@ -252,4 +252,4 @@ def test_where_a_report_has_no_room_for_all_evs_they_take_turns(bench: Bench) ->
         bench.age(10 * MS)
         assert bench.dataplane.sweep(H2) == 1
         probe = report_of(requests(wires))[MRCProbe]
-        assert (probe.round, probe.first, probe.counts) == (number, number % 2 * abi.REPORT_EVS, abi.REPORT_EVS)
+        assert (probe.report_seq, probe.first, probe.counts) == (number, number % 2 * abi.REPORT_EVS, abi.REPORT_EVS)

@@ -281,7 +281,7 @@ def test_it_goes_on_while_a_peer_is_left_to_be_swept(stage: Stage) -> None:
     stage.dense()
     asked_ns = int(stage.bench.reports(H2)["asked_ns"])
     until("the alarm has gone off", lambda: now() - asked_ns > 3 * TIMEOUT_MS * MS)
-    beat = libbpf.map_fd(libbpf.maps_of(stage.bench.dataplane._obj)["mrc_timers"])
+    beat = stage.bench.map_fd("mrc_timers")
     assert libbpf.map_info(beat)[1] == BEAT.size
     before = libbpf.lookup_elem(beat, bytes(4), BEAT.size)
     assert before is not None
@@ -312,7 +312,7 @@ def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
 
 
 def test_the_kernel_s_own_packets_pass(stage: Stage) -> None:
-    tap = stage.bench._tap("m0b", "m0bp")
+    tap = stage.bench.tap("m0b", "m0bp")
     tap.send(ETHERNET / IPv6(src="fe80::1", dst="fe80::2") / Raw(b"other"))
     until("it has come", lambda: any(b"other" in f.data for f in tap.frames()))
 

@@ -33,12 +33,6 @@ NO_ROOM = ("bfifo", "limit", "700")  # bytes: longer packets are dropped
 
 
 @pytest.fixture
-def wires(bench: Bench) -> list[Tap]:
-    """Taps at the far ends of the plane NICs."""
-    return bench.wires()
-
-
-@pytest.fixture
 def stack(bench: Bench) -> Iterator[Sender]:
     """What it sends is pushed. The queue of plane 0's NIC has no room for long packets."""
     bench.attach_unsent()

@@ -74,7 +74,7 @@ def test_every_octet_of_an_ecmp_packet() -> None:
 def test_every_octet_of_a_probe() -> None:
     assert bytes(PROBE) == octets(
         """
-        00 00 00 01  00 0f  00 01  00 00 00 09  00 00 00 00             seq, ports, status, generation, round
+        00 00 00 01  00 0f  00 01  00 00 00 09  00 00 00 00             seq, plane mask, status, generation, report_seq
         00 00  00 00  00 00 00 00  00 00 00 00 00 00 00 05              first, counts; tx_ns
         """
     )
@@ -83,7 +83,7 @@ def test_every_octet_of_a_probe() -> None:
 def test_every_octet_of_a_report() -> None:
     head = octets(
         """
-        00 00 00 01  00 0f  00 00  00 00 00 09  00 00 00 06             seq, ports, status, generation, round
+        00 00 00 01  00 0f  00 00  00 00 00 09  00 00 00 06             seq, plane mask, status, generation, report_seq
         00 07  00 02  00 00 00 00  00 00 00 00 00 00 00 05              first, counts; tx_ns
         """
     )
@@ -112,7 +112,7 @@ def test_a_report_is_dissected_again(encapsulation: Encapsulation) -> None:
     built = build(REPORT, encapsulation, type=PROBE_REPLY)
     seen = Ether(bytes(built))
     probe = seen[MRCProbe]
-    assert (probe.round, probe.first, probe.counts) == (6, 7, 2)
+    assert (probe.report_seq, probe.first, probe.counts) == (6, 7, 2)
     assert [(c.packets, c.probes, c.ce) for c in seen[MRCReport].records] == [(77, 4, 0), (2**32 - 1, 2**16 - 1, 3)]
     assert bytes(seen) == bytes(built)
 

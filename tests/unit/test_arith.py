@@ -1,4 +1,4 @@
-"""bpf/arith.h by the host's compiler: what the programs compute, against the RFCs and plain Python."""
+"""Tests bpf/arith.h, built by the host compiler, against the RFCs and plain Python."""
 
 import ctypes
 import random
@@ -65,7 +65,7 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return lib
 
 
-# ---- where owners are remembered ----
+# ---- slots of the destination cache ----
 
 
 @pytest.mark.parametrize("network", ["::ffff:10.99.0.0", "fd00:99::"])
@@ -76,7 +76,7 @@ def test_the_addresses_of_4096_hosts_have_slots_of_their_own(arith: ctypes.CDLL,
 
 
 def test_networks_of_many_hosts_do_not_share_slots(arith: ctypes.CDLL) -> None:
-    """One address in each of 1,024 networks: few of them meet another."""
+    """One address in each of 1,024 networks: few share a slot."""
     slots = {arith.wrapped_destination(IPv6Address(f"fd00:100:{i:x}::1").packed) for i in range(1024)}
     assert len(slots) > 800
 
@@ -111,7 +111,7 @@ def test_a_checksum_follows_a_changed_word(arith: ctypes.CDLL) -> None:
         header = bytearray(rng.randbytes(20))
         header[10:12] = bytes(2)
         at = rng.choice([i for i in range(0, 20, 2) if i != 10])
-        # Ones and zeros often: they are what one's complement stumbles over.
+        # All ones and all zeros are frequent here: one's complement has two zeros.
         new = rng.choice([0, 0xFFFF, 1, 0xFFFE, rng.getrandbits(16)])
         before, old = checksum(bytes(header)), int.from_bytes(header[at : at + 2], "big")
         header[at : at + 2] = new.to_bytes(2, "big")
@@ -130,7 +130,7 @@ def test_a_header_with_another_tos_is_as_scapy_builds_it(arith: ctypes.CDLL) -> 
         before = int.from_bytes(bytes(ip)[10:12], "big")
         ip.tos = other
         after = int.from_bytes(bytes(ip)[10:12], "big")
-        # The order of the bytes does not matter to the sum: the programs work on words as they lie.
+        # The sum does not depend on the byte order: the programs use words in memory order.
         assert arith.wrapped_csum(before, 0x4500 | tos, 0x4500 | other) == after
         swapped = [int.from_bytes(v.to_bytes(2, "big"), "little") for v in (before, 0x4500 | tos, 0x4500 | other)]
         assert arith.wrapped_csum(*swapped) == int.from_bytes(after.to_bytes(2, "big"), "little")
@@ -149,8 +149,10 @@ def test_the_lowest_bit(arith: ctypes.CDLL, bit: int) -> None:
 
 
 def next_slot(arith: ctypes.CDLL, usable: set[int], slots: int, start: int) -> int:
-    """Of the first plane, of one in the middle and of the last, as many as there is room for; the others' EVs are all
-    usable. What the first says, if all say the same."""
+    """Returns the next usable slot of a plane, computed at three positions of the plane in the bitmap.
+
+    The plane is the first, one in the middle, or the last; all EVs of the other planes are usable.
+    """
     found = set()
     for first in {0, (256 - slots) // 2, 256 - slots}:
         bits = {*range(first), *(first + s for s in usable), *range(first + slots, 256)}
@@ -160,7 +162,7 @@ def next_slot(arith: ctypes.CDLL, usable: set[int], slots: int, start: int) -> i
     return found.pop()
 
 
-def naive(usable: set[int], slots: int, start: int) -> int:
+def next_slot_in_python(usable: set[int], slots: int, start: int) -> int:
     start = start if start < slots else 0
     return next((s for s in [*range(start, slots), *range(start)] if s in usable), NO_SLOT)
 
@@ -172,7 +174,7 @@ def test_the_next_slot(arith: ctypes.CDLL, slots: int) -> None:
     for density in (0.0, 0.01, 0.1, 0.5, 0.9, 1.0):
         usable = {s for s in range(slots) if rng.random() < density}
         for start in edges | {rng.randrange(slots) for _ in range(8)}:
-            assert next_slot(arith, usable, slots, start) == naive(usable, slots, start), (usable, start)
+            assert next_slot(arith, usable, slots, start) == next_slot_in_python(usable, slots, start), (usable, start)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 63, 64, 65, 127, 128, 129, 200, 255, 256])
@@ -184,7 +186,7 @@ def test_one_usable_slot_is_found_from_everywhere(arith: ctypes.CDLL, slots: int
 @pytest.mark.parametrize("slots", [1, 4, 64, 100, 256])
 @pytest.mark.parametrize("start", [1, 64, 256, 257, 0xFFFF, 0xFFFFFFFF])
 def test_a_start_beyond_the_end_is_the_beginning(arith: ctypes.CDLL, slots: int, start: int) -> None:
-    """A slot number is kept from before the table became smaller, or is one after the last."""
+    """A stored slot number may exceed the last one: the table may have shrunk since."""
     expected = 0 if start >= slots else start
     assert next_slot(arith, set(range(slots)), slots, start) == expected
     assert next_slot(arith, set(), slots, start) == NO_SLOT
@@ -202,23 +204,25 @@ def test_following_the_next_slot_visits_each_usable_one_in_turn(arith: ctypes.CD
     assert visited == sorted(usable) * 3
 
 
-# ---- what is known to be lost ----
+# ---- known losses ----
 
 
 @pytest.mark.parametrize(
     ("before", "least", "most", "lost"),
     [
         (0, 0, 0, 0),
-        (0, 3, 5, 3),  # what must have arrived has not
-        (4, 3, 5, 4),  # in between: what arrived may have been sent later
-        (9, 3, 5, 5),  # some have come after all
+        (0, 3, 5, 3),  # these must have arrived by now
+        (4, 3, 5, 4),  # between the bounds: the packets that arrived may be newer ones
+        (9, 3, 5, 5),  # some arrived late
         (9, -7, 0, 0),
         (9, -7, -2, 0),
         (0, -7, 5, 0),
         (2**31 - 1, -1, 2**31 - 1, 2**31 - 1),
     ],
 )
-def test_what_is_known_to_be_lost(arith: ctypes.CDLL, before: int, least: int, most: int, lost: int) -> None:
+def test_known_losses_stay_between_the_bounds(
+    arith: ctypes.CDLL, before: int, least: int, most: int, lost: int
+) -> None:
     assert arith.wrapped_lost(before, least, most) == lost
 
 
@@ -237,14 +241,14 @@ def test_there_are_four_buckets_per_power_of_two(arith: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("now", [10**15, 2**63, 2**64 - 1])
-def test_a_time_that_is_a_little_later_is_not_very_old(arith: ctypes.CDLL, now: int) -> None:
+def test_a_time_in_the_near_future_is_not_old(arith: ctypes.CDLL, now: int) -> None:
     ages = {1000: True, 1001: True, 999: False, 0: False, -1: False, -(10**9): False}
     assert {ago: bool(arith.wrapped_aged(now, now - ago, 1000)) for ago in ages} == ages
     assert arith.wrapped_aged(now, now, 0)
     assert not arith.wrapped_aged(now, now + 1, 0)
 
 
-def test_never_is_long_ago(arith: ctypes.CDLL) -> None:
+def test_time_zero_is_old(arith: ctypes.CDLL) -> None:
     assert arith.wrapped_aged(10**12, 0, 10**10)
 
 
@@ -255,10 +259,10 @@ def test_counts_that_wrap_grow_and_do_not_shrink(arith: ctypes.CDLL, now: int, b
     assert arith.wrapped_grown(now, before) == grown
 
 
-# ---- planes that are not alike ----
+# ---- planes of unequal delay ----
 
 NEVER = 2**64 - 1
-LATE = [  # window, delay of the EV, least of the others, and how long it is waited for
+LATE = [  # window, delay of the EV, least delay of the others, resulting window
     (50_000, 0, 0, 50_000),
     (50_000, 100, 900_000, 50_000),
     (300_000, 400_000, 100_000, 300_000),
@@ -275,16 +279,16 @@ def in_pace(arith: ctypes.CDLL, waits: list[int], burst: int = 100) -> set[int]:
     return {i for i in range(8) if bits >> i & 1}
 
 
-def test_planes_keep_pace_that_begin_before_the_soonest_ends(arith: ctypes.CDLL) -> None:
+def test_planes_keep_pace_if_they_start_before_the_earliest_ends(arith: ctypes.CDLL) -> None:
     assert in_pace(arith, [0, 0, 0, 0]) == {0, 1, 2, 3}
-    assert in_pace(arith, [0, 50, 106, 107]) == {0, 1, 2}  # and a sixteenth
+    assert in_pace(arith, [0, 50, 106, 107]) == {0, 1, 2}  # the tolerance is a sixteenth of a burst
     assert in_pace(arith, [NEVER, 5000, NEVER, 9000]) == {1}
     assert in_pace(arith, [NEVER, 5000, NEVER, 5400]) == {1, 3}
     assert in_pace(arith, [0, 1], burst=0) == {0}
     assert in_pace(arith, []) == set()
 
 
-def test_paces_are_smoothed_and_idle_times_say_nothing(arith: ctypes.CDLL) -> None:
+def test_paces_are_smoothed_without_idle_times(arith: ctypes.CDLL) -> None:
     assert arith.wrapped_smoothed(0, 10, 8_000_000) == 800_000
     assert arith.wrapped_smoothed(400_000, 10, 8_000_000) == 500_000
     assert arith.wrapped_smoothed(400_000, 0, 8_000_000) == 400_000
@@ -292,8 +296,8 @@ def test_paces_are_smoothed_and_idle_times_say_nothing(arith: ctypes.CDLL) -> No
     assert arith.wrapped_smoothed(400_000, 2**32 - 3, 8_000_000) == 400_000  # the count has gone back
 
 
-def test_what_is_late_is_waited_for(arith: ctypes.CDLL) -> None:
-    assert [arith.wrapped_window(*x) for *x, _ in LATE] == [waited for *_, waited in LATE]
+def test_the_arrival_window_grows_with_the_delay_of_an_ev(arith: ctypes.CDLL) -> None:
+    assert [arith.wrapped_window(*x) for *x, _ in LATE] == [window for *_, window in LATE]
 
 
 # ---- deadlines ----
@@ -301,24 +305,32 @@ def test_what_is_late_is_waited_for(arith: ctypes.CDLL) -> None:
 MS, US = 1_000_000, 1000
 
 
+# A wait that doubles from `first` up to `most`; after 31 doublings it stays at 2**31 times `first`.
 @pytest.mark.parametrize(
-    ("flaps", "first_ms", "most_ms", "held_ms"),
+    ("function", "unit_ns", "times", "first", "most", "waited"),
     [
-        (0, 1000, 60_000, 1000),
-        (1, 1000, 60_000, 1000),
-        (2, 1000, 60_000, 2000),
-        (6, 1000, 60_000, 32_000),
-        (7, 1000, 60_000, 60_000),
-        (255, 1000, 60_000, 60_000),
-        (255, 1, 2**32 - 1, 2**31),  # a shift has an end
-        (3, 60_000, 1000, 1000),
-        (5, 0, 1000, 0),
+        ("wrapped_hold", MS, 0, 1000, 60_000, 1000),
+        ("wrapped_hold", MS, 1, 1000, 60_000, 1000),
+        ("wrapped_hold", MS, 2, 1000, 60_000, 2000),
+        ("wrapped_hold", MS, 6, 1000, 60_000, 32_000),
+        ("wrapped_hold", MS, 7, 1000, 60_000, 60_000),
+        ("wrapped_hold", MS, 255, 1000, 60_000, 60_000),
+        ("wrapped_hold", MS, 255, 1, 2**32 - 1, 2**31),
+        ("wrapped_hold", MS, 3, 60_000, 1000, 1000),
+        ("wrapped_hold", MS, 5, 0, 1000, 0),
+        ("wrapped_backoff", US, 0, 20_000, 1_000_000, 20_000),
+        ("wrapped_backoff", US, 1, 20_000, 1_000_000, 40_000),
+        ("wrapped_backoff", US, 5, 20_000, 1_000_000, 640_000),
+        ("wrapped_backoff", US, 6, 20_000, 1_000_000, 1_000_000),
+        ("wrapped_backoff", US, 65_535, 20_000, 1_000_000, 1_000_000),
+        ("wrapped_backoff", US, 2**32 - 1, 1, 2**32 - 1, 2**31),
+        ("wrapped_backoff", US, 0, 2_000_000, 1_000_000, 1_000_000),
     ],
 )
-def test_a_hold_down_doubles_up_to_a_cap(
-    arith: ctypes.CDLL, flaps: int, first_ms: int, most_ms: int, held_ms: int
+def test_hold_downs_and_probe_intervals_double_up_to_a_cap(
+    arith: ctypes.CDLL, function: str, unit_ns: int, times: int, first: int, most: int, waited: int
 ) -> None:
-    assert arith.wrapped_hold(flaps, first_ms, most_ms) == held_ms * MS
+    assert getattr(arith, function)(times, first, most) == waited * unit_ns
 
 
 @pytest.mark.parametrize(("first_ms", "most_ms"), [(1, 1), (1, 3_600_000), (1000, 60_000), (999, 123_456)])
@@ -337,21 +349,3 @@ def test_the_weight_of_an_ev_doubles_with_each_third_of_the_ramp(arith: ctypes.C
 
 def test_without_a_ramp_the_weight_is_full_at_once(arith: ctypes.CDLL) -> None:
     assert arith.wrapped_ramp(0, 0) == abi.WEIGHT_FULL
-
-
-@pytest.mark.parametrize(
-    ("unanswered", "first_us", "most_us", "waits_us"),
-    [
-        (0, 20_000, 1_000_000, 20_000),
-        (1, 20_000, 1_000_000, 40_000),
-        (5, 20_000, 1_000_000, 640_000),
-        (6, 20_000, 1_000_000, 1_000_000),
-        (65_535, 20_000, 1_000_000, 1_000_000),
-        (2**32 - 1, 1, 2**32 - 1, 2**31),  # a shift has an end
-        (0, 2_000_000, 1_000_000, 1_000_000),
-    ],
-)
-def test_probes_without_an_answer_become_rarer(
-    arith: ctypes.CDLL, unanswered: int, first_us: int, most_us: int, waits_us: int
-) -> None:
-    assert arith.wrapped_backoff(unanswered, first_us, most_us) == waits_us * US

@@ -1,4 +1,4 @@
-"""mrc_pop and mrc_pop_xdp leave alone what is none of ours: other protocols, addresses, ports, routing headers."""
+"""Tests that mrc_pop and mrc_pop_xdp pass other protocols, addresses, UDP ports and routing headers unchanged."""
 
 from ipaddress import IPv6Address
 

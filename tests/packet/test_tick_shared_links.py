@@ -1,0 +1,158 @@
+"""Tests mrc_tick: a failed EV makes other peers' EVs through the same links be probed at once."""
+
+import struct
+from collections.abc import Collection
+
+import pytest
+
+from mrcd.bpf import libbpf
+from mrcd.tables import abi
+from mrcd.tables.abi import EvState, Reason
+from tests.packet.cluster import EVS, H2, H5
+from tests.packet.reports import EVERY
+from tests.packet.rig import Bench
+from tests.packet.ticks import (
+    ASSUMED_BAD,
+    DENIED,
+    GOOD,
+    fail_ev,
+    postpone,
+    probe_requests,
+    probes_by_kind,
+    run_tick,
+)
+from tests.packet.wires import Tap, until
+
+pytestmark = pytest.mark.root
+
+
+def probes_of_other_peers(bench: Bench, wires: list[Tap], answered: Collection[int] = ()) -> list[tuple[int, int]]:
+    """Returns the plain requests sent to other peers right after EV 6 of h2 failed.
+
+    Then h5 answers the probes on the EVs in `answered`, and ticks run until the shared failure is decided.
+    """
+    run_tick(bench)
+    plain, reports = probe_requests(wires)
+    assert not [r for r in reports if r != H2]
+    for ev in answered:
+        bench.path_stats(H5, ev)["reply_seq"] = bench.ev(H5, ev)["probe_seq"]
+
+    def is_decided() -> bool:
+        bench.dataplane.tick()
+        shares = SHARE.iter_unpack(libbpf.lookup_all(bench.map_fd("mrc_shares"), 8, SHARE.size))
+        return all(made == begun and not left for *_, made, begun, _, left, _, _ in shares)
+
+    until("the shared failure is decided", is_decided)
+    return [p for p in plain if p[0] != H2]
+
+
+SHARE = struct.Struct("3Q8I")  # struct mrc_share
+
+
+def h5_state(bench: Bench, ev: int) -> tuple[EvState, Reason]:
+    """Returns the state of an EV of h5 and the reason."""
+    return EvState(bench.ev(H5, ev)["state"]), Reason(bench.ev(H5, ev)["reason"])
+
+
+def other_requests(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Returns the plain requests sent to peers other than h2, and the receivers of requests for a report."""
+    plain, reports = probe_requests(wires)
+    return [p for p in plain if p[0] != H2], [r for r in reports if r != H2]
+
+
+EXPECTED_PROBES = [(H5, 6)] * 3 + [(H5, 7)]  # none to h1, which is under the same T0 as this host
+
+
+@pytest.mark.clock
+def test_a_failure_probes_a_peer_under_each_t0_and_a_control_ev(h2_bench: Bench, wires: list[Tap]) -> None:
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    assert probes_of_other_peers(h2_bench, wires) == EXPECTED_PROBES
+
+
+@pytest.mark.clock
+def test_an_ev_that_misses_its_probes_fails_when_the_control_ev_answers(h2_bench: Bench, wires: list[Tap]) -> None:
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    probes_of_other_peers(h2_bench, wires, [7])
+    assert h5_state(h2_bench, 6) == (ASSUMED_BAD, Reason.OVERDUE)
+    assert h2_bench.usable(H5) == [ev for ev in EVERY if ev != 6]
+    assert probes_by_kind(h2_bench)["retry"] > 0
+
+
+@pytest.mark.clock
+def test_an_ev_that_answers_its_probes_stays_in_use(h2_bench: Bench, wires: list[Tap]) -> None:
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    probes_of_other_peers(h2_bench, wires, [6, 7])
+    assert h5_state(h2_bench, 6)[0] == GOOD
+    assert other_requests(wires) == ([], [])
+
+
+@pytest.mark.clock
+def test_probes_sent_after_the_check_do_not_count_as_missing(h2_bench: Bench, wires: list[Tap]) -> None:
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    run_tick(h2_bench)
+    for ev in (6, 7):
+        h2_bench.path_stats(H5, ev)["reply_seq"] = h2_bench.ev(H5, ev)["probe_seq"]
+    h2_bench.ev(H5, 6)["probe_seq"] += 16  # a probe burst
+    probes_of_other_peers(h2_bench, wires)
+    assert h5_state(h2_bench, 6)[0] == GOOD
+
+
+@pytest.mark.clock
+def test_a_silent_peer_is_not_probed_for_shared_failures(h2_bench: Bench, wires: list[Tap]) -> None:
+    h2_bench.tables.watches["silent"][H5] = 1
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    assert probes_of_other_peers(h2_bench, wires) == []
+    assert h5_state(h2_bench, 6)[0] == GOOD
+
+
+@pytest.mark.clock
+def test_without_any_answer_every_peer_is_probed_and_asked_for_a_report(h2_bench: Bench, wires: list[Tap]) -> None:
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    probes_of_other_peers(h2_bench, wires)
+    assert h5_state(h2_bench, 6)[0] == GOOD
+    run_tick(h2_bench, 3)
+    assert other_requests(wires) == ([(H5, 6)], [H5])
+
+
+@pytest.mark.clock
+def test_the_shared_path_is_found_under_another_ev_number(h2_bench: Bench, wires: list[Tap]) -> None:
+    six, four = h2_bench.ev(H5, 6)["dst"].copy(), h2_bench.ev(H5, 4)["dst"].copy()
+    h2_bench.ev(H5, 4)["dst"], h2_bench.ev(H5, 6)["dst"] = six, four
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    assert probes_of_other_peers(h2_bench, wires, [5]) == [(H5, 4)] * 3 + [(H5, 5)]
+    assert h5_state(h2_bench, 4) == (ASSUMED_BAD, Reason.OVERDUE)
+
+
+@pytest.mark.clock
+@pytest.mark.parametrize("least", [EVS - 1, EVS])
+def test_a_shared_failure_takes_a_dead_ev_out_of_use_even_at_the_floor(
+    h2_bench: Bench, wires: list[Tap], least: int
+) -> None:
+    h2_bench.peer(H5)["floor"] = least
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    probes_of_other_peers(h2_bench, wires, [7])
+    assert h5_state(h2_bench, 6)[0] == ASSUMED_BAD
+    assert h2_bench.usable(H5) == [
+        ev for ev in EVERY if ev != 6
+    ]  # nothing arrives on EV 6, so the floor does not keep it
+
+
+@pytest.mark.parametrize("what", ["loss", "not in use", "twice", "detached"])
+def test_other_peers_are_not_probed_without_a_new_dead_link(h2_bench: Bench, wires: list[Tap], what: str) -> None:
+    if what == "not in use":
+        h2_bench.set_state(H5, DENIED, 6)
+        postpone(h2_bench, H5)
+    elif what == "detached":
+        h2_bench.peer(H5)["status"] = abi.STATUS_DETACHED
+    elif what == "twice":
+        fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+        probes_of_other_peers(h2_bench, wires, [6, 7])
+        h2_bench.set_state(H2, GOOD, 6)
+    assert h2_bench.dataplane.set_state(H2, 6, ASSUMED_BAD, Reason.LOSS if what == "loss" else Reason.OVERDUE, [GOOD])
+    assert probes_of_other_peers(h2_bench, wires) == []
+
+
+@pytest.mark.parametrize("bench", ["srh", "ecmp"], indirect=True)
+def test_srh_and_ecmp_have_no_shared_failures(h2_bench: Bench, wires: list[Tap]) -> None:
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    assert probes_of_other_peers(h2_bench, wires) == []
