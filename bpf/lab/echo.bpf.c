@@ -1,6 +1,6 @@
 /* The lab's crowd: thousands of peers that are not there.
  *
- * Attached by scripts/labkit/crowd.py at tc ingress of what one host's plane NICs are plugged into. It counts what
+ * Attached by scripts/labkit/cluster/emulated_peers.py at tc ingress of what one host's plane NICs are plugged into. It counts what
  * that host sends to each peer by each EV, as the peer's mrc_pop would, answers probe requests with these counts as
  * the peer would, at once and by the way they came, and swallows data. Nothing is lost but by an EV number that is dead for all; nobody
  * sends by himself.
@@ -13,8 +13,8 @@
 #include "../parse.h"
 #include "../verifier.h"
 
-#define CROWD_HOSTS 4128 /* ids below; as labkit.crowd.HOSTS_MOST */
-#define CROWD_PER_T0 32 /* host id n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.crowd.HOSTS_PER_T0 */
+#define CROWD_HOSTS 4128 /* ids below; as labkit.cluster.emulated_peers.HOSTS_MOST */
+#define CROWD_PER_T0 32 /* host id n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.cluster.emulated_peers.HOSTS_PER_T0 */
 #define CROWD_EVS MRC_MAX_EVS_PER_PEER
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

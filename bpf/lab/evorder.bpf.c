@@ -1,6 +1,6 @@
 /* The lab's witness of order: does what a host sends on an EV leave the fabric whole, and as it was sent?
  *
- * Attached by scripts/labkit/evorder.py at the switch ports before one host. Looks at the data packets of one
+ * Attached by scripts/labkit/measure/evorder.py at the switch ports before one host. Looks at the data packets of one
  * sender and changes nothing. A packet's mrc_hdr.seq says how many were sent on its EV before it, so each must
  * go on where the last has ended. Two CPUs may count at once only if the sender sends from two.
  */
@@ -23,7 +23,7 @@ const volatile struct {
 	__u32 udp_port;
 } settings;
 
-/* Written by the program, read by scripts/labkit/evorder.py. The unit of all is a wire packet. */
+/* Written by the program, read by scripts/labkit/measure/evorder.py. The unit of all is a wire packet. */
 struct evorder {
 	__u64 packets; /* seen */
 	__u64 reordered; /* came after one that was sent later */
@@ -32,7 +32,7 @@ struct evorder {
 	__u16 begun; /* `next` is known */
 	__u16 hop_limit; /* of the last packet's outer header: by it a lab tells builds of the programs apart */
 };
-_Static_assert(sizeof(struct evorder) == 32, "labkit.evorder.EV");
+_Static_assert(sizeof(struct evorder) == 32, "labkit.measure.evorder.EV");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

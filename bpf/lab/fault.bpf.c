@@ -18,13 +18,13 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Written by scripts/labkit/tap.py; probabilities in parts of 2^32, so 2^32 is always. */
+/* Written by scripts/labkit/faults/fault_program.py; probabilities in parts of 2^32, so 2^32 is always. */
 struct fault_settings {
 	__u64 drop;
 	__u64 ce;
 	__u64 damage;
 };
-_Static_assert(sizeof(struct fault_settings) == 24, "labkit.tap.SETTINGS");
+_Static_assert(sizeof(struct fault_settings) == 24, "labkit.faults.fault_program.SETTINGS");
 
 /* Written by the program, shared by all ports of one fault. */
 struct fault_counters {
@@ -34,7 +34,7 @@ struct fault_counters {
 	__u64 damaged; /* skbs */
 	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0: none yet */
 };
-_Static_assert(sizeof(struct fault_counters) == 40, "labkit.tap.COUNTERS");
+_Static_assert(sizeof(struct fault_counters) == 40, "labkit.faults.fault_program.COUNTERS");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -50,7 +50,7 @@ struct {
 	__type(value, struct fault_counters);
 } counters SEC(".maps");
 
-/* Written by scripts/labkit/delay.py: ifindex of the device to which the relay listens. */
+/* Written by scripts/labkit/faults/delay.py: ifindex of the device to which the relay listens. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

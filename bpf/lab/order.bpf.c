@@ -21,7 +21,7 @@ struct order {
 	__u32 ports; /* of the flow, as in its TCP header; 0: none yet */
 	__u64 late[BUCKETS]; /* skbs with data */
 };
-_Static_assert(sizeof(struct order) == 264, "labkit.order.ORDER");
+_Static_assert(sizeof(struct order) == 264, "labkit.measure.order.ORDER");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

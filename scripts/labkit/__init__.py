@@ -1,13 +1,13 @@
-"""The lab: a cluster of hosts and SRv6 switches in network namespaces on one machine.
+"""The lab: a cluster of hosts and SRv6 switches in network namespaces on one machine, and what runs in it.
 
-fabric      pure: parameters → namespaces, links, addresses, routes as data
-render      pure: that data → lines for `ip -batch`, and the cluster file
-targets     pure: `t1:0:2` → the ports that a fault there touches
-netns       entering network namespaces, batches, sysctls, mounts
-processes   pids on record, and ending exactly those
-state       /run/mrcd-lab/NAME: lock, parameters, faults
-tap         the fault program: load, attach, set, count
-faults      break and heal
-bringup     up and down
-api, cli    the two doors: class Lab for tests, `scripts/lab` for people
+cluster     builds the fabric, starts the daemons, and offers class Lab (api) and `scripts/lab` (cli)
+faults      breaks links and switches, and heals them
+traffic     TCP, UDP and training traffic between hosts
+measure     goodput, packet order, spread over EVs, run time of programs
+plot        draws measurements as SVG
+bench       `scripts/bench`: the benchmarks
+demo        `scripts/demo`: a flow, two faults, a picture
+kernels     `scripts/kernels`: the checks on other kernels and network cards, in virtual machines
+entry       errors, interrupts and files of the command lines
+places      where the lab's files are
 """

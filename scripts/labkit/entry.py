@@ -1,4 +1,4 @@
-"""The front door of scripts/demo and scripts/bench: how they fail, and how they are interrupted."""
+"""Runs the commands of scripts/demo, scripts/bench and scripts/kernels: exit codes, interrupts, files, own labs."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ from mrcd.errors import MachineError, MrcdError, UsageError
 
 
 def main(name: str, command: click.Command) -> None:
-    """Run a command to the exit of this process: 0 ok, 1 not as promised or wrong usage, 2 machine; no traceback."""
+    """Runs a command and exits: 0 ok, 1 unmet requirement or wrong usage, 2 machine. Prints no traceback."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _interrupt)
     try:
@@ -31,7 +31,7 @@ def main(name: str, command: click.Command) -> None:
         _die(name, f"{e.format_message()}\n  hint: {name} --help", 1)
     except MrcdError as e:
         _die(name, str(e), e.exit_code)
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as e:
@@ -48,38 +48,40 @@ def _die(name: str, message: str, code: int) -> None:
 
 
 def progress(message: str) -> None:
-    """A line on stderr."""
+    """Prints a line on stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
 def print_json(document: Any) -> None:
-    """One document on stdout."""
+    """Prints one document on stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def save(path: Path, content: str) -> None:
-    """Write a picture, or a document. Raises MachineError."""
+    """Writes a picture or a document. Raises MachineError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
     except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}", hint="choose another place; see --help") from None
+        raise MachineError(f"{path}: {e.strerror}", hint="choose another directory; see --help") from None
 
 
 def check_writable(directory: Path) -> None:
-    """Make a directory, if need be: what takes its time should know before whether it can be saved. Raises
-    MachineError."""
+    """Makes a directory if it is missing, so that a long run fails early if it cannot be saved.
+
+    Raises MachineError.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as e:
-        raise MachineError(f"{directory}: {e.strerror}", hint="choose another place; see --help") from None
+        raise MachineError(f"{directory}: {e.strerror}", hint="choose another directory; see --help") from None
 
 
 @contextlib.contextmanager
 def own_lab(name: str, *, keep: bool = False) -> Iterator[Lab]:
-    """A lab that is this program's alone; whatever of it is left is removed before, and all of it afterwards.
+    """A block with a lab of this program's own: removed before, if one is left, and removed after.
 
     Raises UsageError if another run uses it.
     """
@@ -97,9 +99,9 @@ def own_lab(name: str, *, keep: bool = False) -> Iterator[Lab]:
 
 @contextlib.contextmanager
 def alone(name: str) -> Iterator[None]:
-    """A block in which nobody else uses the lab of that name. Raises UsageError if somebody does.
+    """A block in which no other run uses the lab of that name. Raises UsageError if one does.
 
-    It holds an abstract socket, of which there is one by its name, and which ends with us, however we end.
+    The lock is an abstract socket: its name is unique, and it ends with this process in every case.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
         try:
@@ -115,7 +117,7 @@ def alone(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A block that impatient fingers do not stop half-way."""
+    """A block that further Ctrl-C presses do not interrupt."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {s: signal.signal(s, signal.SIG_IGN) for s in signals}
     try:

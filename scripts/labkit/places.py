@@ -1,4 +1,4 @@
-"""Where the lab finds things in the repository."""
+"""Finds the files of the lab in the repository."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def lab_object(name: str) -> Path:
-    """The compiled object of one of the lab's own programs, bpf/lab/NAME.bpf.c."""
+    """Returns the compiled object of one of the lab's own programs, bpf/lab/NAME.bpf.c."""
     return REPOSITORY / "build" / f"{name}.bpf.o"
 
 
 def end_program(name: str) -> Path:
-    """A program that is run inside a host of the lab: NAME.py in labkit/traffic/."""
+    """Returns a program that runs inside a host of the lab: NAME.py in labkit/traffic/."""
     return Path(__file__).parent / "traffic" / f"{name}.py"

@@ -14,7 +14,7 @@ import pytest
 from labkit.cluster import netns, render
 from labkit.cluster.api import Lab
 from labkit.cluster.bringup import answers
-from labkit.faults import tap
+from labkit.faults import fault_program
 from mrcd.bpf import libbpf
 from mrcd.loader.dataplane import pin_directory
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
@@ -62,11 +62,11 @@ def test_a_nic_that_comes_back_as_another_interface_is_taken_up_again(small: Lab
 
 def test_a_strangers_program_at_our_hook_stays_and_ours_works_beside_it(small: Lab) -> None:
     """TCX runs several: theirs keeps its place over a restart and a reload of ours."""
-    obj = libbpf.open_object(tap.OBJECT)
+    obj = libbpf.open_object(fault_program.OBJECT)
     libbpf.load_object(obj)
     with small.inside("h0"):
         index = socket.if_nametoindex("p0")
-        link = libbpf.create_link(libbpf.program_fd(obj, tap.PROGRAM), index, libbpf.TCX_INGRESS)
+        link = libbpf.create_link(libbpf.program_fd(obj, fault_program.PROGRAM), index, libbpf.TCX_INGRESS)
 
     def programs() -> list[int]:
         """Ids of what is attached there, in their order."""

@@ -269,7 +269,7 @@ def test_a_failed_start_with_other_tables_leaves_forwarding_alone(healthy: Lab) 
 _SLOWLY = """
 import os, time
 from pathlib import Path
-from mrcd import hooks
+from mrcd.net import hooks
 
 attach = hooks.attach_pop
 

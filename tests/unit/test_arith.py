@@ -220,9 +220,7 @@ def test_following_the_next_slot_visits_each_usable_one_in_turn(arith: ctypes.CD
         (2**31 - 1, -1, 2**31 - 1, 2**31 - 1),
     ],
 )
-def test_known_losses_stay_between_the_bounds(
-    arith: ctypes.CDLL, before: int, least: int, most: int, lost: int
-) -> None:
+def test_known_losses_are_within_bounds(arith: ctypes.CDLL, before: int, least: int, most: int, lost: int) -> None:
     assert arith.wrapped_lost(before, least, most) == lost
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit import entry
-from labkit.bench import calm, cli, cpu, spread
+from labkit.bench import cli, cpu, false_demotions, spread
 from labkit.measure import evspread
 from labkit.measure.goodput import BIN_NS
 from labkit.traffic import flow
@@ -66,13 +66,13 @@ def test_the_bounds_of_the_spread(granularity: str, counts: list[int], met: bool
 @pytest.mark.parametrize(("demotions", "skips", "said"), [(0, None, "0 demotions"), (2, 7, "2 demotions, 7 skips")])
 def test_calm_counts_demotions(demotions: int, skips: int | None, said: str) -> None:
     case = {"requirement": "none", "demotions": demotions, "skips": skips}
-    assert calm.required(case) == {"requirement": "none", "met": demotions == 0, "measured": said}
+    assert false_demotions.required(case) == {"requirement": "none", "met": demotions == 0, "measured": said}
 
 
 def test_kinds_of_failover_are_checked() -> None:
     assert cli.chosen_kinds(None) == ()
     assert cli.chosen_kinds("mptcp, drop-20") == ("mptcp", "drop-20")
-    with pytest.raises(UsageError, match="no kind of failover"):
+    with pytest.raises(UsageError, match="not a kind of failover"):
         cli.chosen_kinds("drop-20,")
 
 

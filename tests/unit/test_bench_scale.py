@@ -1,4 +1,4 @@
-"""The scale part: its cluster file, its requirements and its tables, without a daemon."""
+"""Tests the scale benchmark without a daemon: its cluster file, requirements and tables."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from labkit.bench.scale import part, picture, probe
-from labkit.cluster import crowd
+from labkit.cluster import emulated_peers
 from mrcd.config import cluster_file
 from mrcd.fabric import topology
 from tests.unit.arrays import Arrays
@@ -15,17 +15,17 @@ from tests.unit.test_bench_scale_control import busy
 
 
 @pytest.mark.parametrize("peers", [1, 64, 65, 4096])
-def test_every_peer_of_a_crowd_has_256_evs_and_the_address_that_the_program_answers_from(peers: int) -> None:
-    plan = topology.plan(cluster_file.parse(crowd.cluster_file(peers)), crowd.HOST)
-    assert len(plan.peers) == peers < crowd.HOSTS_MOST
-    assert plan.ev_count == peers * crowd.EVS
+def test_every_emulated_peer_has_256_evs_and_the_address_that_the_program_answers_from(peers: int) -> None:
+    plan = topology.plan(cluster_file.parse(emulated_peers.cluster_file(peers)), emulated_peers.HOST)
+    assert len(plan.peers) == peers < emulated_peers.HOSTS_MOST
+    assert plan.ev_count == peers * emulated_peers.EVS
     for peer in (plan.peers[0], plan.peers[-1]):
         # bpf/lab/echo.bpf.c: turn_round()
-        t0 = 1 + (peer.host.id - 1) // crowd.HOSTS_PER_T0
+        t0 = 1 + (peer.host.id - 1) // emulated_peers.HOSTS_PER_T0
         assert [str(a) for a in peer.addresses][2] == str(plan.addresses[2])[: len("fd10:0:2")] + f":{t0:x}::" + (
             f"{peer.host.id + 1:x}"
         )
-        assert str(peer.host.prefixes[0].network_address) == crowd.address(peer.host.id)
+        assert str(peer.host.prefixes[0].network_address) == emulated_peers.address(peer.host.id)
 
 
 def run(**other: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_each_requirement_can_be_missed(index: int, other: dict[str, Any]) -> No
 
 
 def test_a_look_at_all_peers_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = topology.plan(cluster_file.parse(crowd.cluster_file(3)), crowd.HOST)
+    plan = topology.plan(cluster_file.parse(emulated_peers.cluster_file(3)), emulated_peers.HOST)
 
     class Opened(Arrays):
         closed = False
@@ -83,7 +83,7 @@ def test_a_look_at_all_peers_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         def close(self) -> None:
             self.closed = True
 
-    opened = Opened(4, crowd.EVS)
+    opened = Opened(4, emulated_peers.EVS)
     monkeypatch.setattr(probe, "Tables", lambda pins, writable: opened)
     assert 0 < probe.look_s(Path("/nowhere"), plan) < 10
     assert opened.closed

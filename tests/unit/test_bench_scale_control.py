@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from labkit.bench.scale import control
-from labkit.cluster.crowd import Seen
+from labkit.cluster.emulated_peers import Seen
 from labkit.measure.progstats import Runs
 
 FLOOR = 4000

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from labkit.bench import candidates, cells, control, receive, throughput
+from labkit.bench import candidates, cells, control, receive_settings, throughput
 from labkit.bench.candidates import KERNEL, MRCD, MRCD_ONE, PLAIN
 from labkit.bench.cells import Bound, Cell
 from labkit.bench.control import Sent
@@ -97,9 +97,9 @@ def test_cells_are_chosen_by_their_words() -> None:
         ("lab", "burst", "ipv6", "udp-64"),
         ("lab", "packet", "ipv6", "udp-64"),
     ]
-    with pytest.raises(UsageError, match="no such cell"):
+    with pytest.raises(UsageError, match="no cell has this word"):
         cells.chosen(cells.full(None), (6,), ("udp-65",))
-    with pytest.raises(UsageError, match="no cell is left"):
+    with pytest.raises(UsageError, match="no cell is selected"):
         cells.chosen(cells.default(None), (4,), ("direct",))
 
 
@@ -188,6 +188,6 @@ def test_what_bounds_judge_is_measured_in_every_round() -> None:
     assert {
         (name, settings)
         for name, way in ways.items()
-        for settings in receive.SETTINGS
+        for settings in receive_settings.SETTINGS
         if throughput._in_every_round(lab, way, settings)
-    } == {(MRCD, receive.EQUAL), (KERNEL, receive.EQUAL)}
+    } == {(MRCD, receive_settings.EQUAL), (KERNEL, receive_settings.EQUAL)}

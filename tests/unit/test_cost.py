@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from labkit.bench import bare, blast, calls, cold, cost
+from labkit.bench import bare_host, cache_misses, cost, helper_calls, packet_sender
 from labkit.bench.cost import ALL, BUSY_ONES, ONE, ONE_OF_ALL
 from labkit.measure import progstats
 from labkit.places import REPOSITORY
@@ -36,21 +36,21 @@ def test_push_may_cost_little_more_at_the_full_table(of_all: float, busy: float,
     assert [r["met"] for r in cost.required(costs)] == met
 
 
-@pytest.mark.parametrize("peers", cold.SETS)
+@pytest.mark.parametrize("peers", cache_misses.SETS)
 def test_packets_among_so_many_peers_go_to_each_once_before_one_is_sent_to_again(peers: int) -> None:
-    order = cold.among(range(1, 4096), peers)
-    assert len(order) >= 4 * blast.BATCH
+    order = cache_misses.among(range(1, 4096), peers)
+    assert len(order) >= 4 * packet_sender.BATCH
     assert len(set(order)) == peers
     assert all(len(set(order[i : i + peers])) == peers for i in range(0, len(order), peers))
 
 
 def test_packets_in_runs_go_to_each_peer_in_a_row() -> None:
-    order = cold.in_runs([3, 1, 2])
-    assert order == [3] * cold.RUN + [1] * cold.RUN + [2] * cold.RUN
+    order = cache_misses.in_runs([3, 1, 2])
+    assert order == [3] * cache_misses.RUN + [1] * cache_misses.RUN + [2] * cache_misses.RUN
 
 
 def test_who_waits_for_one_line_costs_that_much_more_at_least() -> None:
-    found = cold.floor([100.0, 200.0, 100.0], [10.0, 10.0, 20.0], [160.0, 210.0, 140.0])
+    found = cache_misses.floor([100.0, 200.0, 100.0], [10.0, 10.0, 20.0], [160.0, 210.0, 140.0])
     assert (found["wait_ns"], found["min_wait_ns"], found["max_wait_ns"]) == (150, 120, 200)
     assert found["least_ratio"] == pytest.approx(2.2)
 
@@ -58,17 +58,17 @@ def test_who_waits_for_one_line_costs_that_much_more_at_least() -> None:
 def test_every_call_that_is_counted_has_a_name() -> None:
     text = (REPOSITORY / "scripts/labkit/bench/counted.h").read_text()
     body = text[text.index("enum {") : text.index("COUNT_MAX")]
-    assert body.count("COUNT_") == len(calls.COUNTED)
+    assert body.count("COUNT_") == len(helper_calls.COUNTED)
 
 
 @pytest.mark.parametrize("hosts", [2, 4096])
 def test_a_bare_host_s_cluster_is_valid_and_its_tables_have_a_row_for_each(hosts: int) -> None:
-    assert cluster_file.parse(bare.cluster(hosts, "usid")).max_peers == hosts
+    assert cluster_file.parse(bare_host.cluster(hosts, "usid")).max_peers == hosts
 
 
 def test_addresses_of_many_hosts_are_different() -> None:
     for version in (4, 6):
-        assert len({bare.address(h, version) for h in range(4096)}) == 4096
+        assert len({bare_host.address(h, version) for h in range(4096)}) == 4096
 
 
 def test_packets_of_a_blast_arrive_at_the_addresses_named() -> None:
@@ -78,7 +78,7 @@ def test_packets_of_a_blast_arrive_at_the_addresses_named() -> None:
         mine.settimeout(5)
         port = mine.getsockname()[1]
         name = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton("127.0.0.1") + bytes(8)
-        out = blast.Blast(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), [b"one", b"two"], [name])
+        out = packet_sender.PacketSender(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), [b"one", b"two"], [name])
         try:
             out.send(2)
             assert {mine.recv(100) for _ in range(2)} == {b"one", b"two"}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from labkit.bench.failover import events, holes, loss, part, picture, stats, text, witness
+from labkit.bench.failover import events, holes, loss, part, pauses, picture, stats, text
 from labkit.bench.failover.events import BIN_NS, Event
 from labkit.bench.failover.kinds import BY_NAME, KINDS, MS, US, Place, places
-from labkit.bench.failover.witness import Pause
+from labkit.bench.failover.pauses import Pause
 from labkit.cluster.fabric import Parameters, build
 from labkit.faults import targets
-from labkit.traffic import witnessend
+from labkit.traffic import pause_watcher
 from mrcd.errors import MachineError
 from tests.packet.wires import until
 
@@ -204,24 +204,24 @@ def test_bins_that_are_empty_without_a_fault_are_told_apart_too() -> None:
 
 def test_the_cpu_that_paused_longest_counts() -> None:
     found = [Pause(0, 0, 4, 1), Pause(0, 6, 20, 2), Pause(1, 2, 9, 1), Pause(2, 0, 99, 0)]
-    assert witness.stood_still_ns(found, 1, 10) == 7
-    assert witness.stood_still_ns(found, 30, 40) == 0
-    assert witness.stood_still_ns([], 1, 10) == 0
-    assert witness.stood_still_ns([Pause(0, 0, 70 * MS, 1)], 0, 60 * MS) == 20 * MS  # no more than was stolen
+    assert pauses.stood_still_ns(found, 1, 10) == 7
+    assert pauses.stood_still_ns(found, 30, 40) == 0
+    assert pauses.stood_still_ns([], 1, 10) == 0
+    assert pauses.stood_still_ns([Pause(0, 0, 70 * MS, 1)], 0, 60 * MS) == 20 * MS  # no more than was stolen
 
 
 def test_what_a_witness_says() -> None:
     said = json.dumps({"pauses": [{"begin_ns": 5, "end_ns": 9, "stolen_ticks": 1}]})
-    assert witness.told(3, said) == [Pause(3, 5, 9, 1)]
+    assert pauses.told(3, said) == [Pause(3, 5, 9, 1)]
     with pytest.raises(MachineError, match="not permitted"):
-        witness.told(3, json.dumps({"refused": "not permitted"}))
+        pauses.told(3, json.dumps({"refused": "not permitted"}))
     with pytest.raises(MachineError, match="CPU 3 ended by itself"):
-        witness.told(3, "")
+        pauses.told(3, "")
 
 
 def test_a_witness_tells_when_it_could_not_look() -> None:
     """Here because a signal stops it."""
-    with witness.Witness() as watch:
+    with pauses.PauseWatcher() as watch:
         children = list(watch.children.values())
         for child in children:
             assert child.stdout is not None
@@ -245,7 +245,7 @@ def _state(pid: int) -> str:
 
 def test_stolen_time_is_read_of_the_right_cpu() -> None:
     stat = b"cpu  1 2 3 4 5 6 7 80 9 0\ncpu1 1 2 3 4 5 6 7 81 9 0\ncpu10 1 2 3 4 5 6 7 82 9 0\nintr 5\n"
-    assert [witnessend.stolen_ticks(stat, n) for n in (10, 1)] == [82, 81]
+    assert [pause_watcher.stolen_ticks(stat, n) for n in (10, 1)] == [82, 81]
 
 
 # ---- the whole ----
@@ -332,7 +332,7 @@ def test_the_tables_say_how_often_a_flow_stood_still_by_itself() -> None:
     told = document()
     assert "started anew" not in "\n".join(text.lines(told))
     told["holes"][1]["restarts"] = 3
-    assert "kernel-ecmp: 3 flows besides stood still for 2 s" in "\n".join(text.lines(told))
+    assert "kernel-ecmp: 3 more flows stopped for 2 s" in "\n".join(text.lines(told))
 
 
 def test_the_picture_has_a_row_per_kind_and_a_mark_per_peer() -> None:
@@ -342,7 +342,7 @@ def test_the_picture_has_a_row_per_kind_and_a_mark_per_peer() -> None:
         "1 not found",
         "p99 3 ms",
         "BFD",
-        "seg6 multipath stands still, until healed, here 1 s",
+        "seg6 multipath stops, until healed, here 1 s",
     ):
         assert words in drawn
     assert "MPTCP" not in drawn

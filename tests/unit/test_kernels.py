@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.kernels import matrix, newcomer, packages
+from labkit.kernels import fresh_debian, matrix, packages
 from labkit.kernels.matrix import Row
 from mrcd.errors import MachineError
 
@@ -139,5 +139,5 @@ def test_what_a_kernel_cannot_do_is_named_and_is_no_failure() -> None:
 def test_a_new_machine_shares_the_directories_that_pip_is_told_of_and_none_of_the_system() -> None:
     file = "[global]\nfind-links = /opt/wheels\nextra-index-url = file:///srv/simple https://pypi.org/simple\n"
     environment = {"PIP_FIND_LINKS": "/mnt/more", "PIP_CERT": "/etc/ssl/certs/all.crt", "HOME": "/media/user/x"}
-    assert newcomer.directories(environment, [file]) == ["/mnt", "/opt", "/srv"]
-    assert newcomer.directories({}, []) == []
+    assert fresh_debian.directories(environment, [file]) == ["/mnt", "/opt", "/srv"]
+    assert fresh_debian.directories({}, []) == []

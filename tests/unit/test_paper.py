@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from labkit.bench.paper import course, figures, part, picture, planes, plateaus, rounds, text
+from labkit.bench.paper import course, figures, medians, part, picture, planes, plateaus, text
 from labkit.bench.paper.figures import Curve, Plateau
 from labkit.bench.paper.plateaus import Phase
 from labkit.bench.part import Options
@@ -219,7 +219,7 @@ def test_runs_become_medians_and_the_one_in_the_middle_is_drawn() -> None:
         experiment(step(hole, 0, error=error)) | {"bits_per_s": [hole], "out_after_ms": out, "mean_ratio": 1.0}
         for hole, error, out in ((10, 0.01, 5.0), (200, -0.03, None), (30, 0.02, 9.0))
     ]
-    found = rounds.combined(runs)
+    found = medians.combined(runs)
     assert found["rounds"] == 3
     assert found["bits_per_s"] == [30]
     (one,) = found["steps"]
@@ -235,7 +235,7 @@ def test_runs_become_medians_and_the_one_in_the_middle_is_drawn() -> None:
     ("values", "median"), [([1, 3], 2), ([3, 1, None], 3), ([1, None], None), ([None, None, 4], None), ([], None)]
 )
 def test_what_never_came_is_later_than_all_else(values: list[float | None], median: float | None) -> None:
-    assert rounds.middle(values) == median
+    assert medians.middle(values) == median
 
 
 def test_the_short_form_repeats_what_has_a_bound() -> None:

@@ -61,7 +61,7 @@ def test_times(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["5", "ms", "-1ms", "5 ms", ""])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         inject.parse_time(text)
 
 
@@ -69,5 +69,5 @@ def test_a_delay_has_a_bound_and_does_not_go_with_a_link_that_is_down() -> None:
     assert Fault(delay_s=0.005).what == "delay 5 ms"
     with pytest.raises(UsageError, match="out of range"):
         Fault(delay_s=11)
-    with pytest.raises(UsageError, match="carries nothing"):
+    with pytest.raises(UsageError, match="carries no packets"):
         Fault(delay_s=0.005, down=True)

@@ -1,30 +1,36 @@
-"""The benchmarks: one module per part, each measuring against a stated requirement.
+"""The benchmarks: one module or package per part, each measuring against a stated requirement.
 
-part          what a part is
-candidates    ways from h0 to h2: mrcd's, and the kernel's own beside it
-cpu           how much of the machine was busy
-cells         what throughput measures, and what is required of it
-receive       RPS and GRO: the same for all candidates, or their own
-run           one candidate under one load, measured
-throughput    part: mrcd beside what hosts have without it, by turns
-bare          a host's data plane without a daemon, with tables of any size
-blast         many packets by few system calls
-calls         helper calls per packet, counted by the programs
-cost          part: what a packet costs in each program
-spread        part: how evenly one flow fills the EVs
-planes        part: one flow over planes of limited rate
-pictures      pure: the documents of these four → their pictures
-control       probe requests and replies, counted beside the data
-probing       the probes between two hosts, counted, off and on
-pairs         do two ways that were measured in pairs differ?
-overhead      part: what probes cost
-job           part: a training job's steps, with mrcd attached and detached
-load          CPUs too busy, or stalled
-calm          part: no path is left without a reason
-failover      part: how fast a broken path is left, and what it costs
-alone         part: paths fail and heal with the daemons dead
-paper         part: the MRC paper's failure experiments beside its points
-scale         part: one host among up to 4,096 peers
-whole         several parts: one document, one table of bounds
-cli           the door
+part              defines a part
+suite             runs several parts: one document, one table of bounds
+cli               `scripts/bench`
+
+Parts:
+throughput        goodput and CPU of mrcd beside what hosts have without it
+cost              time per packet of each program
+spread            how evenly one flow fills the EVs
+planes            one flow over planes of limited rate
+tunnels           VXLAN over mrc0
+paper             the MRC paper's failure experiments, beside the paper's points
+job               steps of a training job, mrcd attached and detached
+overhead          cost of probes
+lifecycle         restarts, kills, upgrades and reloads under traffic
+false_demotions   part `calm`: no EV may be ASSUMED_BAD without a fault
+failover          how fast a broken path is left, and what it costs
+without_daemons   part `alone`: paths fail and heal while both daemons are dead
+scale             one host among up to 4,096 peers
+
+What they use:
+candidates        ways from h0 to h2: mrcd's, and the kernel's own
+cells             pure: the matrix of throughput, and its requirements
+receive_settings  RPS and GRO of a candidate
+run               measures one candidate under one load
+pairs             pure: do two ways that were measured in pairs differ?
+bare_host         a host's data plane without a daemon, with tables of any size
+packet_sender     sends many packets by few system calls
+helper_calls      helper calls per packet, counted by the programs
+cache_misses      packets to more peers than a CPU's caches hold
+control           counts probe requests and replies, beside the data
+probing           counts the probes between two hosts; turns them off and on
+cpu, cpu_load     measures how busy the machine is; makes its CPUs too busy
+pictures          pure: documents of throughput, cost, spread and planes → pictures
 """

@@ -1,9 +1,9 @@
-"""Ways from h0 to h2, or to h1 where there are but two hosts. Each has addresses of its own, by which it is chosen.
+"""Lists the ways from h0 to h2 (h1 with two hosts) that are compared. Each has addresses of its own, which select it.
 
 mrcd         the overlay addresses: sprayed over all EVs
-mrcd-1       the same while all EVs but one are denied: by as few switches as the kernel's one path
-kernel       the kernel's own seg6 encap.red over one path: a route as mrcd's fallback has it, with one next hop
-kernel-ecmp  the same with all next hops of the fallback route: a flow stays on the one that its hash finds
+mrcd-1       the same while all EVs but one are denied: as many switches as the kernel's one path
+kernel       the kernel's own seg6 encap.red over one path: a route like mrcd's fallback, with one next hop
+kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash
 plain        the hosts' addresses on plane 0: no encapsulation
 mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plane
 All of one IP version have the same inner MTU.
@@ -27,10 +27,10 @@ from mrcd.fabric import topology
 
 MRCD, MRCD_ONE, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "mrcd-1", "kernel", "kernel-ecmp", "plain", "mptcp"
 OURS = (MRCD, MRCD_ONE)
-_DENIED_FOR = "5m"  # longer than a run; what nobody takes back ends all the same
+_DENIED_FOR = "5m"  # longer than a run; a denial that is left behind then ends by itself
 _PROTOCOL = "static"
 _ROUTES_WITHIN_S = 5.0
-# More addresses of a host: the address that mrcd serves, in another network.
+# More addresses of a host, beside the one that mrcd serves, in another network.
 _NETWORKS = {KERNEL: ("10.98.0.0", "fd00:98::"), KERNEL_ECMP: ("10.97.0.0", "fd00:97::"), PLAIN: ("10.96.0.0", "")}
 
 
@@ -42,19 +42,22 @@ class Candidate:
     version: int  # of the inner IP
     words: str
     ends: Ends
-    sprayed: bool | None = False  # over all planes alike; False: a flow stays on one NIC; None: as it pleases
+    sprayed: bool | None = False  # evenly over all planes; False: a flow stays on one NIC; None: not checked
     protocol: Protocol = "tcp"
     setup: dict[str, list[str]] = field(default_factory=dict)
     denied: tuple[str, ...] = ()  # targets of `mrcctl deny`, at both ends, that leave one path to the other
 
     def install(self, lab: Lab) -> None:
-        """Add its addresses and routes."""
+        """Adds its addresses and routes."""
         for host, lines in self.setup.items():
             netns.batch_in(lab.ns(host), ("ip",), lines)
 
     @contextlib.contextmanager
     def in_force(self, lab: Lab) -> Iterator[None]:
-        """A block in which `denied` is. Raises MachineError if more than one path is left, or they do not come back."""
+        """A block in which `denied` is denied.
+
+        Raises MachineError if more than one path is left, or if paths do not return.
+        """
         if not self.denied:
             yield
             return
@@ -68,13 +71,13 @@ class Candidate:
                     client.post("/v1/deny", what)
                 left = [p["ev"] for p in observe.paths(lab, host, peer) if p["state"] != "DENIED"]
                 if len(left) != 1:
-                    raise MachineError(f"{host} → {peer}: EVs {left} are not denied, and one was to be left")
+                    raise MachineError(f"{host} → {peer}: EVs {left} are not denied; only one EV may be left")
             yield
         observe.wait_until(lab, ends, lambda path: path["state"] not in ("DENIED", "UNKNOWN"), "in use again")
 
 
 def all_of(lab: Lab, version: int) -> list[Candidate]:
-    """The candidates of one IP version, mrcd's first and the one that it is compared with second."""
+    """Returns the candidates of one IP version: mrcd first, then the one that it is compared with."""
     inner = overlay(lab, version)
     found = [Candidate(MRCD, version, "mrc0: sprayed over all EVs", inner, sprayed=True)]
     for name, words, hops in (
@@ -84,36 +87,36 @@ def all_of(lab: Lab, version: int) -> list[Candidate]:
         ends, setup = _kernel(lab, name, version, inner, hops)
         found.append(Candidate(name, version, words, ends, setup=setup))
     if not lab.fabric.parameters.direct:
-        words = "mrc0, all EVs but one denied: by as few switches as kernel"
+        words = "mrc0, all EVs but one denied: as many switches as kernel"
         found.append(Candidate(MRCD_ONE, version, words, inner, denied=others(lab.fabric.parameters)))
     if version == 6:
         ends, setup = plane_ends(lab, 0), plane_routes(lab, 0)
         found.append(Candidate(PLAIN, version, "plane 0's own addresses, no encapsulation", ends, setup=setup))
-    elif lab.fabric.parameters.direct:  # switches route IPv6 alone
+    elif lab.fabric.parameters.direct:  # the lab's switches route IPv6 only
         ends, setup = _plain4(lab)
         found.append(Candidate(PLAIN, version, "plane 0, no encapsulation", ends, setup=setup))
     return found
 
 
 def others(parameters: Parameters) -> tuple[str, ...]:
-    """What all paths between T0s lead by but that over plane 0 and its T1 0. Pure."""
+    """Returns targets that cover all paths between T0s but the one over plane 0 and its T1 0. Pure."""
     planes = [f"plane:{p}" for p in range(1, parameters.planes)]
     return *planes, *(f"t1:0:{t}" for t in range(1, parameters.t1))
 
 
 def pair(lab: Lab) -> tuple[str, str]:
-    """Between which hosts: under different T0s, if there are switches."""
+    """Returns source and target: under different T0s, if there are switches."""
     hosts = lab.fabric.hosts
     return SOURCE, TARGET if TARGET in hosts else hosts[-1]
 
 
 def kernel_ecmp(lab: Lab, version: int) -> Candidate:
-    """The kernel's own multipath route alone."""
+    """Returns the candidate of the kernel's own multipath route."""
     return next(c for c in all_of(lab, version) if c.name == KERNEL_ECMP)
 
 
 def overlay(lab: Lab, version: int) -> Ends:
-    """The addresses that mrcd serves, of one IP version."""
+    """Returns the addresses that mrcd serves, of one IP version."""
     source, target = pair(lab)
     addresses = [
         next(str(p.network_address) for p in lab.fabric.config.host(h).prefixes if p.version == version)
@@ -123,7 +126,7 @@ def overlay(lab: Lab, version: int) -> Ends:
 
 
 def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) -> tuple[Ends, dict[str, list[str]]]:
-    """Routes in both directions with the next hops of mrcd's own fallback route, the first `hops` of them."""
+    """Returns routes both ways with the first `hops` next hops of mrcd's own fallback route."""
     ends = _ends(lab, name, version)
     mine, theirs = ends.source_address, ends.target_address
     setup = {}
@@ -134,7 +137,7 @@ def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) ->
         route = _fallback(lab, host, far_inner)
         through = [_hop(h) for h in route["nexthops"][:hops]]
         nexthops = through[0] if hops == 1 else " ".join(f"nexthop {t}" for t in through)
-        mtu = route["metrics"][0]["mtu"]  # the encapsulation included, which the kernel takes off
+        mtu = route["metrics"][0]["mtu"]  # includes the encapsulation, which the kernel subtracts
         length = 32 if version == 4 else 128
         setup[host] = [
             f"address replace {own}/{length} dev lo" + (" nodad" if version == 6 else ""),
@@ -144,7 +147,7 @@ def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) ->
 
 
 def _plain4(lab: Lab) -> tuple[Ends, dict[str, list[str]]]:
-    """IPv4 over plane 0 between hosts that are each other's first hop."""
+    """Returns IPv4 over plane 0 between hosts that are each other's first hop."""
     config, ends = lab.fabric.config, _ends(lab, PLAIN, 4)
     mtu = inner_mtu(lab)
     setup = {}
@@ -159,7 +162,7 @@ def _plain4(lab: Lab) -> tuple[Ends, dict[str, list[str]]]:
 
 
 def _ends(lab: Lab, name: str, version: int) -> Ends:
-    """The hosts' addresses of a candidate."""
+    """Returns the hosts' addresses of a candidate."""
     base = int(ipaddress.ip_address(_NETWORKS[name][version == 6]))
     source, target = pair(lab)
     mine, theirs = (str(_address(base + lab.fabric.config.host(h).id + 1, version)) for h in (source, target))
@@ -171,7 +174,7 @@ def _address(value: int, version: int) -> ipaddress.IPv4Address | ipaddress.IPv6
 
 
 def _fallback(lab: Lab, host: str, address: str) -> Document:
-    """mrcd's seg6 route to a peer's address, as the kernel tells it; it follows the paths' states a little later."""
+    """Returns mrcd's seg6 route to a peer's address, from the kernel; it follows the paths' states a little later."""
     metric, planes = lab.fabric.config.overlay.fallback_metric, lab.fabric.parameters.planes
     family = "-6" if ":" in address else "-4"
     argv = ["ip", family, "-j", "route", "show", address, "proto", "77", "metric", str(metric)]
@@ -195,19 +198,19 @@ def _hop(hop: Document) -> str:
 
 
 def plane_ends(lab: Lab, plane: int) -> Ends:
-    """The hosts' own addresses on a plane."""
+    """Returns the hosts' own addresses on a plane."""
     config, hosts = lab.fabric.config, pair(lab)
     own, far = (str(topology.plane_address(config.cluster.underlay, plane, config.host(h))) for h in hosts)
     return Ends(hosts[0], own, hosts[1], far)
 
 
 def inner_mtu(lab: Lab) -> int:
-    """Of all candidates of one IP version."""
+    """Returns the inner MTU of all candidates."""
     return topology.plan(lab.fabric.config, SOURCE).inner_mtu
 
 
 def plane_routes(lab: Lab, plane: int) -> dict[str, list[str]]:
-    """Lines for `ip -batch` by host: how the two reach each other's address on a plane."""
+    """Returns lines for `ip -batch` by host: routes to each other's address on a plane."""
     config, ends = lab.fabric.config, plane_ends(lab, plane)
     source, target, mtu = ends.source, ends.target, inner_mtu(lab)
     nics = {h: config.interface_names(config.host(h))[plane] for h in (source, target)}

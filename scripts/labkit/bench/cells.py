@@ -1,6 +1,6 @@
-"""What throughput measures: cells of a matrix, each with what is required of it. Pure.
+"""Defines the cells of the throughput matrix, and the requirements of each. Pure.
 
-A cell is a place, a granularity, an IP version and a load; in it the candidates are measured by turns.
+A cell is a place, a granularity, an IP version and a load; the candidates are measured in it by turns.
 """
 
 import itertools
@@ -23,7 +23,7 @@ GOODPUT, CPU = "goodput", "CPU per Gbit"
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent: so many TCP flows, or one stream of UDP packets of so many bytes, IP header included."""
+    """The traffic: a number of TCP flows, or one stream of UDP packets of a size, IP header included."""
 
     name: str
     flows: int = 1
@@ -40,8 +40,11 @@ _TCP_1, _TCP_8 = LOADS[:2]
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in the matrix. `compared` are measured in every round, `context` in the first rounds only, unless
-    the command line says how many there shall be."""
+    """One place in the matrix.
+
+    `compared` are measured in every round, `context` in the first rounds only, unless the command line sets the
+    number.
+    """
 
     where: Where
     mtu: int  # of the links
@@ -50,26 +53,26 @@ class Cell:
     load: Load
     compared: tuple[str, ...]
     context: tuple[str, ...] = ()
-    glimpse: bool = False  # of what nothing is required, and which is measured in a few rounds
+    glimpse: bool = False  # has no requirements, and is measured in a few rounds
 
     @property
     def words(self) -> tuple[str, ...]:
-        """By which `--only` finds it."""
+        """Returns the words by which `--only` selects it."""
         return self.where, self.granularity, f"ipv{self.version}", self.load.name
 
     @property
     def name(self) -> str:
-        """One line."""
+        """Returns a name of one line."""
         return f"{WORDS[self.where]}, MTU {self.mtu}, {self.granularity}, {self.load.name}, IPv{self.version}"
 
     @property
     def fits(self) -> bool:
-        """Whether the load's packets go through whole: nobody measures fragments."""
+        """Returns whether the load's packets pass without fragmentation."""
         return self.load.packet_bytes <= self.mtu - 80
 
 
 def default(mtu: int | None) -> list[Cell]:
-    """What `requirements` speaks of, and a glimpse of the other loads: seven minutes."""
+    """Returns the cells with requirements, and a glimpse of the other loads: seven minutes."""
     direct, lab = mtu or MTU["direct"], mtu or MTU["lab"]
     context = (KERNEL_ECMP, MPTCP)
     udp_64, udp_1400, udp_8900 = LOADS[2:]
@@ -92,7 +95,7 @@ def _glimpse(where: Where, mtu: int, load: Load, version: int = 6) -> Cell:
 
 
 def full(mtu: int | None) -> list[Cell]:
-    """The whole matrix, ordered so that few labs are built."""
+    """Returns the whole matrix, ordered so that few labs are built."""
     places: tuple[Where, ...] = ("direct", "lab")
     granularities: tuple[Granularity, ...] = ("burst", "packet")
     found = []
@@ -112,22 +115,22 @@ def full(mtu: int | None) -> list[Cell]:
 
 
 def chosen(cells: Sequence[Cell], versions: Sequence[int], only: Sequence[str]) -> list[Cell]:
-    """Those of these IP versions that have all of the words in `only`. Raises UsageError if there is none."""
+    """Returns the cells of these IP versions that have all words of `only`. Raises UsageError if there is none."""
     known = {w for c in full(None) for w in c.words}
     for word in only:
         if word not in known:
-            raise UsageError(f"--only {word}: there is no such cell", hint=f"words are {', '.join(sorted(known))}")
+            raise UsageError(f"--only {word}: no cell has this word", hint=f"words are {', '.join(sorted(known))}")
     found = [c for c in cells if c.version in versions and set(only) <= set(c.words)]
     if not found:
         raise UsageError(
-            "no cell is left to be measured", hint="--full has more of them; or say less with --only, --ip"
+            "no cell is selected", hint="--full has more cells; or give fewer --only words, or another --ip"
         )
     return found
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What the median ratio of mrcd to a peer has to reach."""
+    """A bound of the median ratio of mrcd to a peer."""
 
     peer: str
     least: float | None = None  # of goodput
@@ -135,7 +138,7 @@ class Bound:
 
 
 def bounds(cell: Cell) -> tuple[Bound, ...]:
-    """What is required of a cell; nothing of most."""
+    """Returns the bounds of a cell; most have none."""
     if cell.glimpse:
         return ()
     if cell.load == _TCP_8 and cell.granularity == "burst":
@@ -154,8 +157,10 @@ def bounds(cell: Cell) -> tuple[Bound, ...]:
 
 
 def requirements(cell: Cell, ratios: Sequence[Document], bare: Document | None = None) -> list[Document]:
-    """Which of its bounds a cell keeps. `ratios`: documents of `compared`; `bare`: of PLAIN and KERNEL, which is what
-    somebody who encapsulates nothing would reach."""
+    """Returns the requirements of a cell, and whether they are met.
+
+    `ratios`: documents of `compared`. `bare`: that of PLAIN and KERNEL, the ratio without any encapsulation.
+    """
     found = []
     for bound in bounds(cell):
         for r in ratios:
@@ -177,19 +182,19 @@ def requirements(cell: Cell, ratios: Sequence[Document], bare: Document | None =
 
 
 def said_of(ratio: Document) -> str:
-    """A ratio in words; with few pairs its median and range alone."""
+    """Returns a text of a ratio; with few pairs only its median and range."""
     if ratio["low"] is None and ratio["median"] is not None:
         return f"median {ratio['median']:.3f} ({ratio['min']:.2f}–{ratio['max']:.2f}), {pairs.words(ratio)}"
     return pairs.words(ratio)
 
 
 def name_of(cell: Cell, candidate: str) -> str:
-    """In packet granularity the NICs' GSO is off, for all candidates alike."""
+    """Returns a candidate's name; in packet granularity the NICs' GSO is off for all candidates."""
     return f"{candidate}, GSO off" if cell.granularity == "packet" and candidate not in OURS else candidate
 
 
 def compared(peer: str, mrcd: Sequence[Document], other: Sequence[Document]) -> Document:
-    """Runs of mrcd and of a peer, round by round → their ratios, with intervals."""
+    """Returns the ratios of mrcd's runs to a peer's, round by round, with intervals."""
     rounds = list(zip(mrcd, other, strict=True))
     cpu = [(a["cpu_s_per_gbit"], b["cpu_s_per_gbit"]) for a, b in rounds]
     return {

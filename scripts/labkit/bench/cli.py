@@ -10,12 +10,24 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.bench import calm, cost, cpu, job, lifecycle, overhead, planes, spread, throughput, tunnels, whole
-from labkit.bench.alone import part as alone
+from labkit.bench import (
+    cost,
+    cpu,
+    false_demotions,
+    job,
+    lifecycle,
+    overhead,
+    planes,
+    spread,
+    suite,
+    throughput,
+    tunnels,
+)
 from labkit.bench.failover import part as failover
 from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
 from labkit.bench.scale import part as scale
+from labkit.bench.without_daemons import part as without_daemons
 from labkit.cluster.observe import Document
 from labkit.places import REPOSITORY
 from mrcd.ctl.examine.kernel import idle
@@ -26,7 +38,7 @@ from mrcd.errors import UsageError
 SCHEMA_VERSION = 1
 _PARTS = (
     *(throughput.PART, cost.PART, spread.PART, planes.PART, paper.PART, tunnels.PART),
-    *(job.PART, overhead.PART, lifecycle.PART, calm.PART, failover.PART, alone.PART, scale.PART),
+    *(job.PART, overhead.PART, lifecycle.PART, false_demotions.PART, failover.PART, without_daemons.PART, scale.PART),
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _ALL = (throughput.PART, cost.PART, planes.PART, paper.PART, scale.PART)
@@ -41,13 +53,13 @@ _LISTEN_S = 0.5
 @click.option(
     "--pairs",
     type=click.IntRange(min=1),
-    help=f"runs of each, or pairs of them  [default: throughput {throughput.PAIRS}, job {job.PAIRS}, "
+    help=f"runs of each candidate, or pairs of runs  [default: throughput {throughput.PAIRS}, job {job.PAIRS}, "
     f"overhead {overhead.PAIRS}, else 5]",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.2),
-    help=f"of a run  [default: throughput {throughput.SHORT_S}, or {throughput.FULL_S}; planes {planes.SECONDS}]",
+    help=f"of a run  [default: throughput {throughput.SHORT_S}, --full {throughput.FULL_S}; planes {planes.SECONDS}]",
 )
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
 @click.option(
@@ -55,35 +67,53 @@ _LISTEN_S = 0.5
     is_flag=True,
     help="throughput: the whole matrix (25 minutes); paper: all experiments at length (8); planes, scale: all",
 )
-@click.option("--mtu", type=click.IntRange(min=1500, max=65000), help="of throughput's links  [default: 1500 and 9100]")
 @click.option(
-    "--only", metavar="WORD", multiple=True, help="of throughput: cells with this word, e.g. udp-64; repeatable"
+    "--mtu", type=click.IntRange(min=1500, max=65000), help="MTU of throughput's links  [default: 1500 and 9100]"
+)
+@click.option(
+    "--only", metavar="WORD", multiple=True, help="throughput: only cells with this word, e.g. udp-64; repeatable"
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0.1),
     default=Options.minutes,
     show_default=True,
-    help="of calm, and of alone without daemons",
+    help="calm, alone: length, without daemons",
 )
 @click.option(
-    "--case", "cases", type=click.Choice(calm.CASES), multiple=True, help="of calm, instead of all; repeatable"
+    "--case", "cases", type=click.Choice(false_demotions.CASES), multiple=True, help="calm: only this case; repeatable"
 )
-@click.option("--faults", type=click.IntRange(min=1), default=Options.faults, show_default=True, help="of each kind")
-@click.option("--kinds", metavar="A,B,…", help=f"of failover, instead of all: {', '.join(failover.STAGES)}")
-@click.option("--peers", type=click.IntRange(1, 4096), multiple=True, help="of scale, instead of all sizes; repeatable")
 @click.option(
-    "--figure", "figures", type=click.Choice(list(paper.EXPERIMENTS)), multiple=True, help="of paper; repeatable"
+    "--faults",
+    type=click.IntRange(min=1),
+    default=Options.faults,
+    show_default=True,
+    help="failover: faults of each kind",
 )
-@click.option("--flows", type=click.IntRange(min=1), default=Options.flows, show_default=True, help="of paper, at once")
+@click.option("--kinds", metavar="A,B,…", help=f"failover: only these kinds, of {', '.join(failover.STAGES)}")
+@click.option(
+    "--peers", type=click.IntRange(1, 4096), multiple=True, help="scale: only this number of peers; repeatable"
+)
+@click.option(
+    "--figure",
+    "figures",
+    type=click.Choice(list(paper.EXPERIMENTS)),
+    multiple=True,
+    help="paper: only this figure; repeatable",
+)
+@click.option(
+    "--flows", type=click.IntRange(min=1), default=Options.flows, show_default=True, help="paper: concurrent flows"
+)
 @click.option(
     "--to",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=DIRECTORY,
-    help=f"where {DOCUMENT} and PART.svg go  [default: build]",
+    help=f"directory of {DOCUMENT} and PART.svg  [default: build]",
 )
-@click.option("--name", default="bench", show_default=True, help="of its lab; one of that name is replaced")
+@click.option(
+    "--name", default="bench", show_default=True, help="name of its lab; an existing lab of that name is replaced"
+)
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
 def bench(
     parts: tuple[str, ...],
@@ -104,11 +134,11 @@ def bench(
     name: str,
     as_json: bool,
 ) -> int:
-    """Measure mrcd in a lab on this machine, beside the kernel's own SRv6.
+    """Measure mrcd in a lab on this machine, and beside it the kernel's own SRv6.
 
-    Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The others are spread,
-    tunnels, job, overhead, lifecycle, calm, failover and alone. Exit code 1 if a bound is not kept, 2 if a part cannot
-    be measured. Progress goes to stderr.
+    Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The other parts are spread,
+    tunnels, job, overhead, lifecycle, calm (false demotions under stress), failover and alone (both daemons dead). Exit
+    code 1 if a bound is not met, 2 if a part cannot be measured. Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,
@@ -129,11 +159,11 @@ def bench(
     entry.check_writable(directory)
     machine = _machine()
     if machine["busy_ratio_before"] > _NOISY:
-        entry.progress(f"the machine is {machine['busy_ratio_before']:.0%} busy with other things: expect noise")
+        entry.progress(f"the machine is {machine['busy_ratio_before']:.0%} busy with other processes: expect noise")
     begun = time.monotonic()
     with entry.own_lab(name) as lab:
-        found, failed = whole.measure(lab, chosen, options)
-    bounds = whole.bounds(found, failed)
+        found, failed = suite.measure(lab, chosen, options)
+    bounds = suite.bounds(found, failed)
     document = {
         "schema_version": SCHEMA_VERSION,
         "machine": machine,
@@ -144,17 +174,17 @@ def bench(
         "met": all(b["met"] for b in bounds),
     }
     entry.save(directory / DOCUMENT, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    pictures = whole.draw(chosen, found, directory)
+    pictures = suite.draw(chosen, found, directory)
     if as_json:
         entry.print_json(document)
     else:
-        print("\n".join(whole.lines(document, chosen)))
+        print("\n".join(suite.lines(document, chosen)))
     entry.progress(f"Written: {', '.join(map(str, [directory / DOCUMENT, *pictures]))}")
     return 2 if failed else 0 if document["met"] else 1
 
 
 def chosen_parts(names: Sequence[str]) -> list[Part]:
-    """Parts by their names, each once; without a name, or with `all`, what `make bench` measures."""
+    """Returns parts by name, each once; without a name, or with `all`, the parts of `make bench`."""
     wanted = [p.name for p in _ALL] if not names else [n for n in names if n != "all"]
     if "all" in names:
         wanted = [*(p.name for p in _ALL), *wanted]
@@ -162,16 +192,16 @@ def chosen_parts(names: Sequence[str]) -> list[Part]:
 
 
 def chosen_kinds(text: str | None) -> tuple[str, ...]:
-    """`a,b` → names of failover's stages. Raises UsageError."""
+    """Parses `a,b` → names of failover's stages. Raises UsageError."""
     names = tuple(n.strip() for n in text.split(",")) if text is not None else ()
     for name in names:
         if name not in failover.STAGES:
-            raise UsageError(f"{name!r} is no kind of failover", hint=f"there are {', '.join(failover.STAGES)}")
+            raise UsageError(f"{name!r} is not a kind of failover", hint=f"kinds are {', '.join(failover.STAGES)}")
     return names
 
 
 def _machine() -> Document:
-    """What the numbers were measured on, and how busy it was before."""
+    """Returns the machine, and how busy it was before."""
     before = cpu.read()
     time.sleep(_LISTEN_S)
     return {

@@ -1,7 +1,7 @@
 """Counts the control packets of some hosts: probe requests by kind and replies, beside their data.
 
-The programs count all of it, over all peers of these hosts. A duplicate ACK (bpf/dup_ack.h) is a data packet to them;
-their number is given beside it.
+The programs count all of them, over all peers of these hosts. A duplicate ACK (bpf/dup_ack.h) counts as a data packet;
+the number of duplicates is given too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,24 +21,24 @@ _KINDS = tuple(kind.text for kind in abi.ProbeKind)
 
 
 class Sent(NamedTuple):
-    """What a host has sent to all its peers: since its tables were made, or between two readings."""
+    """Packets that a host has sent to all its peers, since its tables were made or between two readings."""
 
     data_packets: int  # as on the wire: a burst counts its segments
     data_bytes: int  # inner
     requests: tuple[int, ...]  # by kind, in the order of abi.ProbeKind
-    reports: int  # of the requests, those that ask for a report
-    replies: int  # that came back
-    duplicates: int  # of the data packets, acknowledgements that went a second time
+    reports: int  # those of the requests that ask for a report
+    replies: int  # received replies
+    duplicates: int  # those of the data packets that are duplicate ACKs
 
     def since(self, before: "Sent") -> "Sent":
-        """What was counted from `before` to this reading."""
+        """Returns the counts from `before` to this reading."""
         kinds = tuple(now - then for now, then in zip(self.requests, before.requests, strict=True))
         rest = {f: getattr(self, f) - getattr(before, f) for f in self._fields if f != "requests"}
         return Sent(requests=kinds, **rest)
 
 
 class Control:
-    """The counters of some hosts of a lab, as long as the block lasts."""
+    """The counters of some hosts of a lab, for the length of a block."""
 
     def __init__(self, lab: Lab, hosts: Sequence[str]) -> None:
         self._wires = {h: Wire.of(lab.fabric.config, h) for h in hosts}
@@ -57,11 +57,11 @@ class Control:
         self._close()
 
     def read(self) -> dict[str, Sent]:
-        """Host → what it has sent so far."""
+        """Returns host → its counts so far."""
         return {h: _read(t) for h, t in self._tables.items()}
 
     def since(self, before: Mapping[str, Sent], seconds: float) -> Document:
-        """The document of what was sent from `before` until now, `seconds` later."""
+        """Returns the document of the counts from `before` until now, `seconds` later."""
         now = self.read()
         return document({h: now[h].since(before[h]) for h in now}, self._wires, seconds)
 
@@ -83,10 +83,10 @@ def _read(tables: Tables) -> Sent:
 
 
 def document(hosts: Mapping[str, Sent], wires: Mapping[str, Wire], seconds: float) -> Document:
-    """Packets per second by kind, and the control packets' share of all packets and of all bytes on the wire. Pure.
+    """Returns packets per second by kind, and the control packets' share of all packets and of all bytes. Pure.
 
-    Bytes are an upper bound: every request for a report counts as if a small packet followed its counts
-    (bpf/send_probe.h), of the mean length of the packets of the host that sends the shortest.
+    Bytes are an upper bound: every request for a report counts as if a small packet followed it
+    (bpf/send_probe.h), of the mean packet length of the host that sends the shortest packets.
     """
     kept = min((s.data_bytes / s.data_packets for s in hosts.values() if s.data_packets), default=0.0)
     data_bytes = control_bytes = 0.0
@@ -111,7 +111,7 @@ def document(hosts: Mapping[str, Sent], wires: Mapping[str, Wire], seconds: floa
 
 
 def mean(found: Sequence[Document]) -> Document | None:
-    """The mean of several documents, of one length each; None of none. Pure."""
+    """Returns the mean of documents of equal duration; None without any. Pure."""
     if not found:
         return None
     numbers = [k for k in found[0] if k not in ("hosts", "requests_per_s")]
@@ -123,7 +123,7 @@ def mean(found: Sequence[Document]) -> Document | None:
 
 
 def words(found: Document) -> str:
-    """A sentence on a document. Pure."""
+    """Returns a sentence on a document. Pure."""
     kinds = ", ".join(f"{k} {_rate(n)}" for k, n in found["requests_per_s"].items())
     data, replies, twice = (_rate(found[f"{k}_per_s"]) for k in ("data_packets", "replies", "duplicate_acks"))
     return (

@@ -1,10 +1,10 @@
-"""What a packet costs in each program, and why: the kernel's own run-time statistics, calls of helpers, sizes.
+"""Measures the time of a packet in each program: the kernel's run-time statistics, helper calls, program sizes.
 
-The statistics' own overhead is what an empty program takes, which is attached in front and sees the same packets.
-At one peer and at the full table: packets to (or from) one host, and to all others in random order, so that nothing
-of the tables is in a CPU's caches but what fits; and as clusters have it, to fewer at a time, or in a flow's bursts
-(cold.py). Windows alternate. Real packets: UDP sockets in front of mrc_push,
-frames at a NIC in front of mrc_pop; one TCP flow between two hosts back to back, with and without probes.
+The overhead of the statistics is the time of an empty program, attached in front for the same packets.
+Measured with one peer and with the full table: packets to (or from) one host, and to all others in random order, so
+that most table entries miss the CPU's caches; and, as in clusters, to fewer peers at a time, or in a flow's bursts
+(cache_misses.py). Windows alternate. Packets are real: from UDP sockets before mrc_push,
+frames at a NIC before mrc_pop; one TCP flow between two hosts back to back, with and without probes.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from labkit.bench import bare, blast, calls, candidates, cold, pairs, pictures
-from labkit.bench.bare import Bare
+from labkit.bench import bare_host, cache_misses, candidates, helper_calls, packet_sender, pairs, pictures
+from labkit.bench.bare_host import BareHost
 from labkit.bench.cells import said_of
 from labkit.bench.part import Options, Part, requirement
 from labkit.bench.probing import Probing
@@ -36,18 +36,18 @@ from mrcd.errors import MachineError
 HOSTS = 4096  # × 256 EVs: the full table
 PEER = 1
 WINDOWS = 9
-PACKETS = 30_000  # of a window
+PACKETS = 30_000  # packets of a window
 WARM = 10_000
 SIZE = 1400  # bytes of an inner packet
-AT_MOST = 1.3  # mrc_push at the full table by mrc_push with one peer
-COUNTED = 4096  # packets of which the calls are counted
+AT_MOST = 1.3  # most cost of mrc_push at the full table, as a ratio to one peer
+COUNTED = 4096  # packets whose calls are counted
 FLOW_WINDOWS = 12
 FLOW_WINDOW_S = 0.25
 _SETTLE_S = 0.1
 FULL = "full table"
 ONE, ONE_OF_ALL, ALL = "one peer", f"{FULL}, one peer", f"{FULL}, all peers"
-BUSY_ONES = f"{FULL}, {BUSY} peers"  # each packet another one's, as scale's busy host sends
-SAME_EV, ANY_EV = "the same EV", "an EV at random"  # programs that look up one
+BUSY_ONES = f"{FULL}, {BUSY} peers"  # each packet to another peer, as scale's busy host sends
+SAME_EV, ANY_EV = "the same EV", "an EV at random"  # cases of the program that looks up one EV
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Case:
 
     program: str
     name: str
-    bare: Bare
+    bare: BareHost
     interface: str
     point: int
     send: Callable[[int], None]
@@ -64,7 +64,7 @@ class Case:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """A block in which the program is where the packets come by."""
+        """A block in which the program is attached where the packets pass."""
         self.before()
         flags = libbpf.XDP_FLAGS_DRV_MODE if self.point == libbpf.XDP else 0
         with self.bare.attached(self.program, self.interface, self.point, flags):
@@ -72,10 +72,10 @@ class Case:
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """First without daemons, then a flow in a lab."""
-    calls.require()
+    """Measures first without daemons, then a flow in a lab."""
+    helper_calls.require()
     with contextlib.ExitStack() as stack:
-        progress(f"cost: tables for 2 and for {HOSTS} hosts of {bare.EVS} EVs")
+        progress(f"cost: tables for 2 and for {HOSTS} hosts of {bare_host.EVS} EVs")
         one, full = _bare(stack, lab, "h200", 2, "usid"), _bare(stack, lab, "h201", HOSTS, "usid")
         srh = _bare(stack, lab, "h202", 2, "srh")
         cases = _cases(stack, one, full, srh)
@@ -93,13 +93,13 @@ def measure(lab: Lab, options: Options) -> Document:
     found = [_summary(c, costs[c.program, c.name]) for c in cases]
     return {
         "hosts": HOSTS,
-        "evs_per_peer": bare.EVS,
+        "evs_per_peer": bare_host.EVS,
         "packet_bytes": SIZE,
         "statistics_ns": overhead,
         "most_ratio": AT_MOST,
         "cases": found,
         "ratios": _ratios({k: v for k, v in costs.items() if k[0] not in (SAME_EV, ANY_EV)}),
-        "cold": cold.floor(costs["mrc_push", ONE], costs[SAME_EV, ALL], costs[ANY_EV, ALL]),
+        "cold": cache_misses.floor(costs["mrc_push", ONE], costs[SAME_EV, ALL], costs[ANY_EV, ALL]),
         "flow": flow,
         "calls": called,
         "sizes": sizes,
@@ -112,22 +112,22 @@ _SIZED = ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_probe", "mrc_timer", "mrc_s
 
 def _bare(
     stack: contextlib.ExitStack, lab: Lab, node: str, hosts: int, encapsulation: Encapsulation, *, counted: bool = False
-) -> Bare:
-    program = calls.OBJECT if counted else None
-    made = Bare(namespace(lab.state.name, node), hosts, encapsulation, program)
+) -> BareHost:
+    program = helper_calls.OBJECT if counted else None
+    made = BareHost(namespace(lab.state.name, node), hosts, encapsulation, program)
     stack.callback(made.close)
     return made
 
 
-def _cases(stack: contextlib.ExitStack, one: Bare, full: Bare, srh: Bare) -> list[Case]:
+def _cases(stack: contextlib.ExitStack, one: BareHost, full: BareHost, srh: BareHost) -> list[Case]:
     everyone = random.Random(0).sample(range(1, HOSTS), HOSTS - 1)
     found = []
     for b, name, version, peers in (
         (one, ONE, 4, [PEER]),
         (full, ONE_OF_ALL, 4, [PEER]),
-        *((full, f"{FULL}, {n} peers", 4, cold.among(everyone, n)) for n in cold.SETS),
+        *((full, f"{FULL}, {n} peers", 4, cache_misses.among(everyone, n)) for n in cache_misses.SETS),
         (full, ALL, 4, everyone),
-        (full, f"{ALL}, runs of {cold.RUN}", 4, cold.in_runs(everyone)),
+        (full, f"{ALL}, runs of {cache_misses.RUN}", 4, cache_misses.in_runs(everyone)),
         (one, "IPv6", 6, [PEER]),
         (srh, "SRH", 4, [PEER]),
         (one, "VLAN", 4, [PEER]),
@@ -154,49 +154,49 @@ def _cases(stack: contextlib.ExitStack, one: Bare, full: Bare, srh: Bare) -> lis
     return found
 
 
-def _waits(stack: contextlib.ExitStack, full: Bare) -> list[Case]:
-    """Look-ups of one EV each, at mrc0 while packets go to all peers."""
+def _waits(stack: contextlib.ExitStack, full: BareHost) -> list[Case]:
+    """Returns cases that look up one EV each, at mrc0 while packets go to all peers."""
     evs = libbpf.get(full.dataplane.pins / "mrc_evs")
     stack.callback(os.close, evs)
     send = _udp(stack, full, 4, random.Random(0).sample(range(1, HOSTS), HOSTS - 1))
     for name in (SAME_EV, ANY_EV):
-        full.others[name] = cold.load(evs, HOSTS * bare.EVS, anywhere=name == ANY_EV)
+        full.others[name] = cache_misses.load(evs, HOSTS * bare_host.EVS, anywhere=name == ANY_EV)
         stack.callback(os.close, full.others[name])
     return [Case(name, ALL, full, "m0", libbpf.TCX_EGRESS, send) for name in (SAME_EV, ANY_EV)]
 
 
-def _vlan(b: Bare, tagged: bool) -> Callable[[], None]:
+def _vlan(b: BareHost, tagged: bool) -> Callable[[], None]:
     return lambda: b.set_vlan(tagged)
 
 
-def _udp(stack: contextlib.ExitStack, b: Bare, version: int, peers: list[int]) -> Callable[[int], None]:
+def _udp(stack: contextlib.ExitStack, b: BareHost, version: int, peers: list[int]) -> Callable[[int], None]:
     headers = 28 if version == 4 else 48
-    # To one host, too, as many addresses as to all: the socket's part is alike.
-    targets = [bare.address(p, version) for p in (peers if len(peers) > 1 else peers * blast.BATCH)]
+    # To one host as many addresses as to all hosts, so that the sockets cost the same.
+    targets = [bare_host.address(p, version) for p in (peers if len(peers) > 1 else peers * packet_sender.BATCH)]
     with netns.inside(b.namespace):
-        out = blast.udp(bare.address(0, version), targets, SIZE - headers)
+        out = packet_sender.udp(bare_host.address(0, version), targets, SIZE - headers)
     stack.callback(out.close)
     return out.send
 
 
 def _frames(
-    stack: contextlib.ExitStack, b: Bare, version: int, senders: list[int], *, vlan: bool, ce: bool
+    stack: contextlib.ExitStack, b: BareHost, version: int, senders: list[int], *, vlan: bool, ce: bool
 ) -> Callable[[int], None]:
-    """From these hosts, on the EVs of plane 0 in turn (from one host) or at random."""
+    """Returns a sender of frames of these hosts, on the EVs of plane 0: in turn (one host) or at random."""
     template = b.frame(version, SIZE, vlan=vlan, ce=ce)
     chance = random.Random(2)
     if len(senders) == 1:
-        ends = [(senders[0], i % bare.SLOTS) for i in range(blast.BATCH)]
+        ends = [(senders[0], i % bare_host.SLOTS) for i in range(packet_sender.BATCH)]
     else:
-        ends = [(s, chance.randrange(bare.SLOTS)) for s in senders]
+        ends = [(s, chance.randrange(bare_host.SLOTS)) for s in senders]
     with netns.inside(b.namespace):
-        out = blast.frames("w0", b.sent_by(template, ends))
+        out = packet_sender.frames("w0", b.sent_by(template, ends))
     stack.callback(out.close)
     return out.send
 
 
 def _windows(cases: list[Case], rounds: int) -> tuple[dict[tuple[str, str], list[float]], list[float]]:
-    """ns per run of each case, round by round, without the statistics' overhead; and that."""
+    """Returns the ns per run of each case by round, without the statistics' overhead, and that overhead."""
     found: dict[tuple[str, str], list[float]] = {(c.program, c.name): [] for c in cases}
     overheads = [1.0]
     for number in range(rounds):
@@ -211,7 +211,7 @@ def _windows(cases: list[Case], rounds: int) -> tuple[dict[tuple[str, str], list
                 nothing = progstats.runs(c.bare.empty).since(empty)
             if taken.number < PACKETS:
                 raise MachineError(
-                    f"{c.program}, {c.name}: {PACKETS} packets were sent, and it ran {taken.number} times",
+                    f"{c.program}, {c.name}: {PACKETS} packets were sent, but it ran {taken.number} times",
                     hint="does something else change interfaces or routes of new network namespaces?",
                 )
             overheads += [nothing.mean_ns] if nothing.mean_ns is not None else []
@@ -219,22 +219,24 @@ def _windows(cases: list[Case], rounds: int) -> tuple[dict[tuple[str, str], list
     return found, overheads[1:]
 
 
-def _calls(stack: contextlib.ExitStack, one: Bare, srh: Bare) -> list[Document]:
-    """By the programs that count their calls: per packet, of each case of one peer."""
+def _calls(stack: contextlib.ExitStack, one: BareHost, srh: BareHost) -> list[Document]:
+    """Returns the counted calls per packet of each case with one peer."""
     found = []
     for c in _cases(stack, one, one, srh):
         if c.name.startswith(FULL):
             continue
         with c.attached():
-            c.send(blast.BATCH)
-            counts = calls.per_packet(c.bare, c.send, COUNTED)
+            c.send(packet_sender.BATCH)
+            counts = helper_calls.per_packet(c.bare, c.send, COUNTED)
         found.append({"program": c.program, "case": c.name, **counts})
     return found
 
 
 def _flow(lab: Lab) -> Document:
-    """One TCP flow between two hosts back to back, in burst granularity: what its programs take, by turns with and
-    without the probes that ride on it."""
+    """Measures the programs' time under one TCP flow between two hosts back to back, in burst granularity.
+
+    Windows with and without piggybacked probes alternate.
+    """
     lab.up(direct=True, mtu=1500)
     observe.wait_until_good(lab, lab.fabric.hosts)
     source, target = candidates.pair(lab)
@@ -280,7 +282,7 @@ _LINKS = (("push", "mrc_push"), ("pop", "mrc_pop"), ("probe", "mrc_probe"))
 
 
 def _read(programs: dict[tuple[str, str], list[int]]) -> dict[tuple[str, str], progstats.Runs]:
-    """The same program is attached to several NICs: it is counted once."""
+    """Returns the runs of each program; a program attached to several NICs is counted once."""
     return {key: progstats.runs(found[0]) for key, found in programs.items()}
 
 
@@ -301,7 +303,7 @@ def _summary(c: Case, costs: list[float]) -> Document:
 
 
 def _ratios(costs: dict[tuple[str, str], list[float]]) -> list[Document]:
-    """Each case by the same program's with one peer, round by round."""
+    """Returns each case as a ratio to the same program's time with one peer, round by round."""
     return [
         {
             "program": program,
@@ -314,7 +316,7 @@ def _ratios(costs: dict[tuple[str, str], list[float]]) -> list[Document]:
 
 
 def required(costs: dict[tuple[str, str], list[float]]) -> list[Document]:
-    """Does mrc_push cost little more at the full table? Pure."""
+    """Returns the requirement on mrc_push at the full table. Pure."""
     found = []
     for r in _ratios(costs):
         if r["program"] == "mrc_push" and r["case"] in (ONE_OF_ALL, BUSY_ONES, ALL):
@@ -324,7 +326,7 @@ def required(costs: dict[tuple[str, str], list[float]]) -> list[Document]:
 
 
 def lines(document: Document) -> list[str]:
-    """Tables."""
+    """Returns tables."""
     d = document
     ratios = {(r["program"], r["case"]): r["median"] for r in d["ratios"]}
     rows = [
@@ -335,13 +337,13 @@ def lines(document: Document) -> list[str]:
         f"Cost per run, ns: UDP packets of {d['packet_bytes']} bytes, {len(d['cases'][0]['rounds'])} rounds by turns; "
         f"the statistics' own {d['statistics_ns']:.0f} ns subtracted",
         *_table(("PROGRAM", "CASE"), ("MEDIAN", "MIN", "MAX", "BY ONE PEER"), rows),
-        f"full table: {d['hosts']} hosts × {d['evs_per_peer']} EVs; all peers: each packet another one's, at random",
+        f"full table: {d['hosts']} hosts × {d['evs_per_peer']} EVs; all peers: each packet to another peer, at random",
         f"waiting for one EV that is in no cache takes {d['cold']['wait_ns']:.0f} ns there: a packet that does costs "
         f"at least {d['cold']['least_ratio']:.2f} × what it costs with one peer",
         "",
         "Calls per packet, one peer (counted by the programs, built to do so)",
     ]
-    shown = [w for w in calls.COUNTED if any(c[w] for c in d["calls"])]
+    shown = [w for w in helper_calls.COUNTED if any(c[w] for c in d["calls"])]
     rows = [[c["program"], c["case"], *(f"{c[w]:.3g}" for w in shown)] for c in d["calls"]]
     said += [*_table(("PROGRAM", "CASE"), [w.upper() for w in shown], rows), ""]
     rows = [[s["name"], *(str(s[k]) for k in _SIZE_KEYS)] for s in d["sizes"]]

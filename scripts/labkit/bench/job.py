@@ -1,12 +1,12 @@
-"""A training job: how long a step takes four gloo ranks with mrcd attached, and detached, by turns.
+"""Measures a training job: the time of a step of four gloo ranks with mrcd attached and detached, by turns.
 
 One rank per host of the lab, two under each T0; a step is an all-reduce. The ranks keep their connections over all
-turns: `detach` has them take the kernel's SRv6 routes, one path per flow, and `attach` has them sprayed again. A pair
-is a turn of each, every second pair the other way round, so that what drifts favours neither. Packets are received
-with RPS over all CPUs and GRO both ways, on the interfaces by which they come: mrc0, or the planes' NICs.
+turns: after `detach` these use the kernel's SRv6 routes, one path per flow; after `attach` they are sprayed again. A
+pair is a turn of each; every second pair has the other order, so that drift favours neither. Packets are received
+with RPS over all CPUs and GRO both ways, on the interfaces that receive them: mrc0, or the planes' NICs.
 
-Beside these, attached while no probe rides on traffic and no acknowledgement goes twice (probing.py): what a step takes
-longer attached than so is what these cost.
+A third way is attached without piggybacked probes and without duplicate ACKs (probing.py): the difference to
+attached is their cost.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any
 
-from labkit.bench import control, cpu, pairs, receive
+from labkit.bench import control, cpu, pairs, receive_settings
 from labkit.bench.candidates import KERNEL, MRCD
 from labkit.bench.control import Control
 from labkit.bench.part import Options, Part, requirement
@@ -36,20 +36,24 @@ from mrcd.ctl.render import Column, count, percent, table
 from mrcd.errors import MachineError
 
 PAIRS = 8
-STEPS, WARM_UP_STEPS = 100, 10  # of a turn
-BYTES = 16_000_000  # that a step sums
+STEPS, WARM_UP_STEPS = 100, 10  # steps of a turn
+BYTES = 16_000_000  # bytes that a step sums
 RANKS = 4
-MOST = 1.1  # median step attached, of that detached
+MOST = 1.1  # most ratio of the median step, attached to detached
 ATTACHED, DETACHED, UNPROBED = "attached", "detached", "attached, no probe rides"
 PROGRAM = end_program("jobend")
-PYTHON = "/usr/bin/python3"  # apt's PyTorch is for Debian's own
+PYTHON = "/usr/bin/python3"  # PyTorch from apt needs Debian's own Python
 PACKAGE = "python3-torch"
 START_S, TURN_S, SWITCH_S = patience(60.0), patience(120.0), patience(15.0)
-_RECEIVES = {ATTACHED: MRCD, DETACHED: KERNEL, UNPROBED: MRCD}  # like which candidate of throughput
+_RECEIVES = {
+    ATTACHED: MRCD,
+    DETACHED: KERNEL,
+    UNPROBED: MRCD,
+}  # the receive settings are those of this candidate of throughput
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """One lab, one job, turns of both ways. Raises MachineError without PyTorch."""
+    """Runs one lab and one job, with turns of all ways. Raises MachineError without PyTorch."""
     require_torch()
     lab.up(hosts=RANKS)
     hosts = lab.fabric.hosts
@@ -69,23 +73,23 @@ def measure(lab: Lab, options: Options) -> Document:
 
 
 def require_torch() -> None:
-    """Raises MachineError unless Debian's python finds PyTorch."""
+    """Raises MachineError unless Debian's Python finds PyTorch."""
     found = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     if subprocess.run([PYTHON, "-I", "-c", found], check=False).returncode:
         raise MachineError(
-            f"{PYTHON} has no PyTorch, whose gloo ranks are the job",
+            f"{PYTHON} has no PyTorch, which runs the gloo ranks of the job",
             hint=f"apt-get install --no-install-recommends {PACKAGE}",
         )
 
 
 class Job:
-    """The ranks, from when they have found each other to the end of the block. Raises MachineError if one ends."""
+    """The ranks, from their first contact to the end of the block. Raises MachineError if one ends."""
 
     def __init__(self, lab: Lab, version: int) -> None:
         self._lab, self._version = lab, version
         self._ranks: dict[str, subprocess.Popen[bytes]] = {}
         self._unread: dict[str, bytes] = {}
-        self._complaints: dict[str, str] = {}  # the last line that is no JSON
+        self._complaints: dict[str, str] = {}  # the last line that is not JSON
         self._exit = contextlib.ExitStack()
 
     def __enter__(self) -> "Job":
@@ -111,7 +115,7 @@ class Job:
         self._exit.close()
 
     def steps(self, number: int) -> list[int]:
-        """Have all ranks make so many steps. Returns how long each took the first of them, in ns."""
+        """Runs `number` steps in all ranks. Returns how long each took the first rank, in ns."""
         for host, child in self._ranks.items():
             assert child.stdin
             try:
@@ -139,7 +143,7 @@ class Job:
         return child
 
     def _answer(self, host: str, until: float) -> dict[str, Any]:
-        """The next object that a rank prints."""
+        """Returns the next object that a rank prints."""
         out = self._ranks[host].stdout
         assert out
         while True:
@@ -159,11 +163,13 @@ class Job:
             self._unread[host] += data
 
     def _ended(self, host: str) -> MachineError:
-        return MachineError(f"the job's rank in {host} ended by itself: {self._complaints.get(host, 'without a word')}")
+        return MachineError(
+            f"the job's rank in {host} ended by itself: {self._complaints.get(host, 'without a message')}"
+        )
 
 
 def switch(lab: Lab, way: str) -> None:
-    """Attach or detach every host, and wait until each knows it of all others. Raises MachineError."""
+    """Attaches or detaches every host, and waits until each knows that all others did. Raises MachineError."""
     hosts = lab.fabric.hosts
     for host in hosts:
         observe.client(lab, host).post(f"/v1/{way.removesuffix('ed')}", {})
@@ -180,7 +186,7 @@ def switch(lab: Lab, way: str) -> None:
 def _turn(lab: Lab, job: Job, way: str) -> Document:
     hosts = lab.fabric.hosts
     with contextlib.ExitStack() as stack:
-        stack.enter_context(receive.in_force(lab, _RECEIVES[way], receive.EQUAL, hosts))
+        stack.enter_context(receive_settings.in_force(lab, _RECEIVES[way], receive_settings.EQUAL, hosts))
         counters = stack.enter_context(Control(lab, hosts))
         if way == UNPROBED:
             stack.enter_context(Probing(lab, *hosts)).switch(False)
@@ -201,8 +207,8 @@ def _turn(lab: Lab, job: Job, way: str) -> Document:
 
 
 def check(way: str, packets: float) -> None:
-    """Did the job's data take the way that is measured, by mrcd's count of packets? Raises MachineError. Pure."""
-    least = STEPS * BYTES / (1 << 16)  # more than a rank sends
+    """Checks by mrcd's packet count that the job's data took the measured way. Raises MachineError. Pure."""
+    least = STEPS * BYTES / (1 << 16)  # fewer packets than a rank sends
     if (packets >= least / 100) if way == DETACHED else (packets < least):
         raise MachineError(
             f"while mrcd was {way} it sprayed {packets:.0f} packets of the job",
@@ -211,7 +217,7 @@ def check(way: str, packets: float) -> None:
 
 
 def _retransmitted(lab: Lab) -> int:
-    """Segments that TCP has sent again in all hosts."""
+    """Returns the segments that TCP retransmitted in all hosts."""
     return sum(_retransmitted_in(lab, host) for host in lab.fabric.hosts)
 
 
@@ -223,7 +229,7 @@ def _retransmitted_in(lab: Lab, host: str) -> int:
 
 
 def summary(mtu: int, runs: dict[str, list[Document]]) -> Document:
-    """All turns of both ways → medians, the ratio of pairs, and the bound. Pure."""
+    """Returns medians, the ratio of pairs, and the bound, from all turns. Pure."""
     medians = {way: [r["median_step_ns"] for r in turns] for way, turns in runs.items()}
     ratio, unprobed = (
         pairs.compare([a / d for a, d in zip(medians[way], medians[DETACHED], strict=True)])
@@ -267,7 +273,7 @@ def _said(ratio: Document) -> str:
 
 
 def lines(document: Document) -> list[str]:
-    """A table of both ways, and the ratio."""
+    """Returns a table of all ways, and the ratios."""
     headings = ("TURNS", "STEP ms MEDIAN", "MIN", "MAX", "CPU s/STEP", "CPU BUSY %", "RETRANS/STEP")
     rows = [
         [
@@ -283,7 +289,7 @@ def lines(document: Document) -> list[str]:
     return [
         f"Job: {document['ranks']} gloo ranks, one per host of the lab, MTU {document['mtu_bytes']}; a step "
         f"is an all-reduce of {document['step_bytes'] / 1e6:g} MB, a turn {document['steps']} steps",
-        f"  {receive.WORDS[receive.EQUAL]}",
+        f"  {receive_settings.WORDS[receive_settings.EQUAL]}",
         *table([Column("MRCD"), *(Column(h, True) for h in headings)], rows, colour=False),
         f"median step attached / detached: {_said(document['step_ratio'])}",
         f"{UNPROBED} / detached: {_said(document['unprobed_step_ratio'])}",

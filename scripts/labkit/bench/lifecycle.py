@@ -1,4 +1,4 @@
-"""Restarts, kills, upgrades of the object and reloads under one UDP flow: what they lose, and what they reorder."""
+"""Measures loss and reordering of one UDP flow under restarts, kills, upgrades of the object, and reloads."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ from mrcd.errors import MachineError
 
 TIMES = 10
 RATE = 50_000  # packets per second
-BURST = 10  # packets that the sender hands over at once
+BURST = 10  # packets per send
 HOSTS = (SOURCE, TARGET)
 PATIENCE_S = patience(20.0)
 _POLL_S = 0.01
@@ -37,7 +37,7 @@ _POLL_S = 0.01
 
 @contextmanager
 def another_build() -> Iterator[Path]:
-    """An object whose programs are others: their packets' hop limit is one less, which shows on the wire."""
+    """A block with an object of other programs: they set a hop limit one lower, which shows on the wire."""
     with tempfile.TemporaryDirectory(prefix="mrcd-upgrade-") as name:
         root = Path(name)
         shutil.copytree(REPOSITORY / "bpf", root / "bpf")
@@ -46,9 +46,7 @@ def another_build() -> Iterator[Path]:
         text = header.read_text()
         header.write_text(text.replace("#define MRC_HOP_LIMIT 64", "#define MRC_HOP_LIMIT 63"))
         if header.read_text() == text:
-            raise MachineError(
-                "bpf/mrc_abi.h defines no MRC_HOP_LIMIT of 64: there is nothing to change for another build"
-            )
+            raise MachineError("bpf/mrc_abi.h defines no MRC_HOP_LIMIT of 64: another build would not differ")
         argv = ["make", "-s", "-C", name, "build/mrc.bpf.o"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
@@ -58,34 +56,34 @@ def another_build() -> Iterator[Path]:
 
 @dataclass
 class Operations:
-    """What is done to the daemons of both ends of the flow at the same time. Each takes its turn's number."""
+    """The operations on the daemons of both ends at once. Each gets the number of its turn."""
 
     lab: Lab
     other: Path  # the object of another build
-    up: Document = field(default_factory=dict)  # the lab's parameters
+    up: Document = field(default_factory=dict)  # parameters of the lab
 
     def __post_init__(self) -> None:
         self._file = self.lab.state.cluster_file
         self._text = self._file.read_text()
 
     def restart(self, _: int) -> None:
-        """SIGTERM, and a start."""
+        """Sends SIGTERM, and starts again."""
         self._end(signal.SIGTERM)
         self.lab.up(**self.up)
 
     def kill(self, _: int) -> None:
-        """SIGKILL, and a start."""
+        """Sends SIGKILL, and starts again."""
         self._end(signal.SIGKILL)
         self.lab.up(**self.up)
 
     def upgrade(self, turn: int) -> None:
-        """A restart with the other object, and the next time with the first."""
+        """Restarts with the other object; the next time with the first."""
         self._end(signal.SIGTERM)
         with _environment(OVERRIDE, str(self.other) if turn % 2 == 0 else None):
             self.lab.up(**self.up)
 
     def reload(self, turn: int) -> None:
-        """A setting of the programs is another, and a host comes or goes: by mrcctl here, by SIGHUP there."""
+        """Changes a setting of the programs, and adds or removes a host: by mrcctl at one end, SIGHUP at the other."""
         text = self._text if turn % 2 else _changed(self._text)
         self._file.write_text(text)
         before = self._reloads(TARGET)
@@ -95,7 +93,7 @@ class Operations:
         os.kill(pid, signal.SIGHUP)
         done = observe.client(self.lab, SOURCE).post("/v1/reload", {})
         if not done["programs"]:
-            raise MachineError("the reload did not load the programs anew", hint=str(done))
+            raise MachineError("the reload did not reload the programs", hint=str(done))
         _wait(f"{TARGET} has reloaded", lambda: self._reloads(TARGET) > before)
 
     def _reloads(self, host: str) -> int:
@@ -111,7 +109,7 @@ class Operations:
 
 
 def _changed(text: str) -> str:
-    """The cluster file with another setting, and a host more."""
+    """Returns the cluster file with another setting and one host more."""
     host = host_table(60, 0, 99, ["10.99.0.61/32"], name="far")
     head, found, rest = text.partition("[health]\n")
     return f"{head}\n{host}\n[health]\noverdue_ms = 11\n{rest if found else ''}"
@@ -119,7 +117,7 @@ def _changed(text: str) -> str:
 
 @contextmanager
 def _environment(name: str, value: str | None) -> Iterator[None]:
-    """What the lab's daemons inherit."""
+    """A block with an environment variable for the lab's daemons."""
     before = os.environ.pop(name, None)
     if value is not None:
         os.environ[name] = value
@@ -135,13 +133,15 @@ def _wait(what: str, true: Callable[[], bool]) -> None:
     until = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > until:
-            raise MachineError(f"not within {PATIENCE_S:.0f} s: {what}")
+            raise MachineError(f"after {PATIENCE_S:.0f} s still not: {what}")
         time.sleep(_POLL_S)
 
 
 def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **up: object) -> Document:
-    """Each operation `times` times under one flow. The lab is up with the parameters `up`, and all EVs are GOOD.
-    `other`: an object of another_build(), if there is one."""
+    """Runs each operation `times` times under one flow. The lab is up with the parameters `up`, and all EVs are GOOD.
+
+    `other`: an object of another_build(), if there is one.
+    """
     marks: list[int] = []
     seen: list[Seen] = []
     changed: list[frozenset[int]] = []
@@ -157,7 +157,7 @@ def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **
                 for turn in range(times):
                     getattr(operations, name)(turn)
                     if name == "upgrade":
-                        time.sleep(0.1)  # packets on every EV
+                        time.sleep(0.1)  # so that every EV carries packets
                         changed.append(order.read().hop_limits)
             marks.append(stream.mark())
             result = stream.finish()
@@ -206,7 +206,7 @@ def _document(
         requirement(
             f"no packet lost in {times} restarts, kills, upgrades and reloads",
             document["lost_packets"] == 0 and document["packets_twice"] == 0,
-            f"{document['lost_packets']} of {result.sent:,} lost, {result.twice} came twice",
+            f"{document['lost_packets']} of {result.sent:,} lost, {result.twice} duplicated",
         ),
         requirement("no packet reordered within its EV", reordered == 0, f"{reordered} reordered"),
         requirement("every upgrade reached the wire", upgrades == times, f"{upgrades} of {times}"),
@@ -220,14 +220,14 @@ def _document(
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """In burst granularity, the default."""
+    """Measures in burst granularity, the default."""
     lab.up()
     observe.wait_until_good(lab, lab.fabric.hosts)
     return run(lab, TIMES)
 
 
 def lines(document: Document) -> list[str]:
-    """A table."""
+    """Returns a table."""
     rows = [
         [
             r["operation"],

@@ -1,11 +1,11 @@
-"""What probes cost: one TCP flow, with and without the probes that ride on its packets, in turns.
+"""Measures the cost of probes: one TCP flow, with and without piggybacked probes, by turns.
 
-A pair is two windows of the flow, one with probes and one without. Which comes first alternates from pair to pair
-(on off, off on, on off, …), so that what drifts favours neither; and two windows with the same setting always
-follow each other where pairs meet: how much these differ shows what the method cannot see.
+A pair is two windows of the flow, one with probes and one without. The order alternates from pair to pair
+(on off, off on, on off, …), so that drift favours neither. Where pairs meet, two windows have the same setting:
+their difference shows the resolution of the method.
 
-In the lab the switches forward probes on the same CPUs as the hosts, as no fabric does. So what probes cost a host is
-measured between two hosts without switches too, and that is where they must cost no goodput.
+In the lab the switches forward probes on the hosts' CPUs, unlike a real fabric. So the cost of probes for a host is
+also measured between two hosts without switches, and there they must cost no goodput.
 """
 
 import time
@@ -27,22 +27,22 @@ from mrcd.config.cluster_file import Granularity
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.errors import MachineError, UsageError
 
-# Drawn from 240 measured pairs (median ratio 0.966): 80 pairs call that measurable every second time, 160 in 88 of 100.
+# By resampling 240 measured pairs (median ratio 0.966): 80 pairs detect that difference in 50 %, 160 pairs in 88 %.
 PAIRS = 160
-SECONDS = 0.3  # of a window: short, for two busy CPUs change their pace every second or so
-SETTLE_S = 0.1  # before it, whether anything was switched or not: what was asked for comes back, TCP finds its pace
+SECONDS = 0.3  # length of a window: short, because two busy CPUs change their pace about every second
+SETTLE_S = 0.1  # before each window, switched or not: replies arrive, TCP adapts
 PLACES: tuple[tuple[Where, Granularity], ...] = (("direct", "burst"), ("lab", "burst"), ("lab", "packet"))
-MOST_REQUESTS = 0.02  # of a host's data packets
-_LEFT = 0.1  # of the probes that ride on traffic: more of them, and they were not off
+MOST_REQUESTS = 0.02  # most requests per data packet of a host
+_LEFT = 0.1  # share of piggybacked probes above which they were not off
 _STEP = 40  # pairs between two lines of progress
 BOTH = "both"
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """A flow in each place and granularity, which takes a lab of its own."""
+    """Runs a flow in each place and granularity; each takes a lab of its own."""
     number = options.pairs or PAIRS
     if number < pairs.LEAST:
-        raise UsageError(f"{number} pairs tell nothing", hint=f"--pairs {pairs.LEAST} or more; {PAIRS} by default")
+        raise UsageError(f"{number} pairs are too few", hint=f"--pairs {pairs.LEAST} or more; {PAIRS} by default")
     runs: list[Document] = []
     for where, granularity in PLACES:
         lab.up(granularity=granularity, direct=where == "direct")
@@ -86,12 +86,12 @@ def _run(lab: Lab, version: int, number: int, options: Options) -> Document:
 
 
 def name(run: Document) -> str:
-    """Where it was measured, and in which granularity."""
+    """Returns the place and the granularity of a run."""
     return f"{WORDS[cast(Where, run['where'])]}, {run['granularity']}"
 
 
 def turns(number: int) -> list[bool]:
-    """Whether probes are on, window by window, for so many pairs."""
+    """Returns whether probes are on, window by window, for that many pairs."""
     return [(n + 1) // 2 % 2 == 0 for n in range(2 * number)]
 
 
@@ -113,7 +113,7 @@ def _window(flow: Flow, probing: Probing, on: bool) -> Document:
 
 
 def _with_goodput(window: Document, flow: Flow) -> Document:
-    """Only at the end of a flow are all of its bins known. Raises MachineError if nothing has arrived."""
+    """Adds the goodput, whose bins are complete only at the end of a flow. Raises MachineError if nothing arrived."""
     rate = goodput.mean(flow.bins, window["begin_ns"], window["end_ns"])
     if not rate:
         raise MachineError(f"nothing has arrived in {SECONDS:g} s", hint="was a path withdrawn? see mrcctl events")
@@ -122,13 +122,13 @@ def _with_goodput(window: Document, flow: Flow) -> Document:
 
 
 def check_off(windows: Sequence[Document], evs: int) -> None:
-    """Were probes off when they should have been, by the counters? Raises MachineError. Pure."""
+    """Checks by the counters that probes were off when they should be. Raises MachineError. Pure."""
     switched_on, switched_off = ([_rode_per_s(w, evs) for w in windows if w["probing"] is on] for on in (True, False))
     usual, most = median(switched_on), max(switched_off)
     if not usual or most > _LEFT * usual:
         raise MachineError(
-            f"switching probes off did not work: {most:.0f}/s rode on traffic in a window without, {usual:.0f}/s with",
-            hint="is mrc_node.probe_ifindex still what makes them ride? see bpf/send_probe.h",
+            f"switching probes off did not work: {most:.0f}/s piggybacked in a window without, {usual:.0f}/s with",
+            hint="does mrc_node.probe_ifindex still enable them? see bpf/send_probe.h",
         )
 
 
@@ -141,7 +141,7 @@ def _seconds(window: Document) -> float:
 
 
 def summary(windows: Sequence[Document], wire: Wire) -> Document:
-    """All windows of a flow, in their order → with and without probes, what was on the wire, and ratios. Pure."""
+    """Returns the flow with and without probes, its packets on the wire, and ratios, from windows in order. Pure."""
     halves = {on: [w for w in windows if w["probing"] is on] for on in (True, False)}
     paired = [(a, b) if a["probing"] else (b, a) for a, b in zip(windows[::2], windows[1::2], strict=True)]
     alike = zip(windows[2::2], windows[1::2], strict=False)
@@ -157,7 +157,9 @@ def _setting(on: bool, windows: Sequence[Document], wire: Wire) -> Document:
     goodputs, seconds = [w["bits_per_s"] for w in windows], sum(map(_seconds, windows))
     gbits = sum(w["bits_per_s"] * _seconds(w) / 1e9 for w in windows)
     hosts = {h: total(Counts(**w["hosts"][h]) for w in windows) for h in windows[0]["hosts"]}
-    least = min(hosts.values(), key=lambda c: c.data_bytes)  # acknowledgements: what a report may keep behind it
+    least = min(
+        hosts.values(), key=lambda c: c.data_bytes
+    )  # the host that sends ACKs: requests may have these behind them
     kept = least.data_bytes / least.data_packets if least.data_packets else 0.0
     return {
         "probing": on,
@@ -175,7 +177,7 @@ def _setting(on: bool, windows: Sequence[Document], wire: Wire) -> Document:
 
 
 def _probes(asker: str, c: Counts, seconds: float, wire: Wire, kept: float) -> Document:
-    """What one host has sent to the other, and the replies that came back; or both hosts together."""
+    """Returns the probes of one host to the other and the received replies; or of both hosts together."""
     packets, data = c.data_packets, wire.data_bytes(c)
     return {
         "asked_by": asker,
@@ -193,7 +195,7 @@ def _probes(asker: str, c: Counts, seconds: float, wire: Wire, kept: float) -> D
 
 
 def few_probes(run: Document) -> Document:
-    """Of all requests that the flow's source sends, to its peer and to others, per data packet that it sends. Pure."""
+    """Returns the requirement on the requests of the flow's source, to all peers, per data packet. Pure."""
     setting = next(s for s in run["settings"] if s["probing"])
     source, *_, both = setting["probes"]
     ratio = source["all_requests_ratio"]
@@ -208,7 +210,7 @@ def few_probes(run: Document) -> Document:
 
 
 def no_loss(run: Document) -> Document:
-    """Is goodput with probes by goodput without measurably below 1? If not, how much may be lost all the same. Pure."""
+    """Returns the requirement that probes cost no measurable goodput, and the loss that is not excluded. Pure."""
     found = run["goodput_ratio"]
     met = found["low"] is not None and not pairs.below(found, 1.0)
     unseen = f"; a loss of {percent(1 - found['low'])} % is not excluded" if met and found["low"] < 1 else ""
@@ -221,17 +223,17 @@ def no_loss(run: Document) -> Document:
 
 
 def lines(document: Document) -> list[str]:
-    """Tables, and sentences on the ratios."""
+    """Returns tables, and sentences on the ratios."""
     runs = document["runs"]
     found = [
-        f"Overhead of the probes that ride on the packets of one TCP flow, "
+        f"Overhead of probes piggybacked on the packets of one TCP flow, "
         f"{runs[0]['congestion_control']}, links of MTU {document['mtu_bytes']} bytes, "
         f"windows of {document['seconds']:g} s in turns",
         *_costs(runs),
         "",
         *_on_the_wire(runs),
-        "%: of the data packets (bytes) that the asking host sends; REPLIES: that came back to it; BYTES: of requests "
-        "and replies, at most; off: what is left are the ticks' probes, and probe bursts on EVs that lag",
+        "%: of the data packets (bytes) that the requesting host sends; REPLIES: received by it; BYTES: of requests "
+        "and replies, at most; off: only the tick's probes, and probe bursts on lagging EVs",
         "",
     ]
     for r in runs:
@@ -244,7 +246,7 @@ def lines(document: Document) -> list[str]:
     return [
         *found,
         "The intervals are the paired sign test's. All switches of the lab forward probes on the same CPUs as the "
-        "hosts: part of what probes cost there is theirs. Host to host there are none.",
+        "hosts: part of what probes cost there is theirs. Host to host there are no switches.",
     ]
 
 

@@ -1,8 +1,8 @@
-"""Two ways of measuring the same, side by side many times: do they differ? Pure.
+"""Compares two ways that were measured in pairs: do they differ? Pure.
 
-The interval of the median is the sign test's, turned round: it holds every ratio that the test would not reject
+The interval of the median is the inverted sign test: it holds every ratio that the test would not reject
 (Conover, Practical Nonparametric Statistics, 3.2: order statistics by the binomial distribution). It assumes
-nothing about how the ratios are spread, which on a machine with two busy CPUs is not like any bell.
+nothing about the distribution of the ratios, which on a machine with two busy CPUs is not normal.
 """
 
 import math
@@ -12,13 +12,13 @@ from statistics import median
 from labkit.cluster.observe import Document
 
 CONFIDENCE = 0.95
-LEAST = 6  # fewer pairs have no interval of that confidence: all on one side is not rare enough
+LEAST = 6  # fewer pairs have no interval of that confidence
 
 
 def compare(ratios: Sequence[float]) -> Document:
-    """Ratios → median, min, max and the interval in which the true median is, with a confidence of `CONFIDENCE`.
+    """Returns median, min, max and the interval of the true median with a confidence of `CONFIDENCE`.
 
-    `low` and `high` are None, and `confidence_ratio` 0, where there are fewer than `LEAST`.
+    `low` and `high` are None, and `confidence_ratio` 0, for fewer than `LEAST` pairs.
     """
     ordered, rank, confidence = sorted(ratios), *_rank(len(ratios))
     return {
@@ -28,15 +28,15 @@ def compare(ratios: Sequence[float]) -> Document:
         "max": ordered[-1] if ordered else None,
         "low": ordered[rank - 1] if rank else None,
         "high": ordered[-rank] if rank else None,
-        "confidence_ratio": confidence,  # of this interval: what the number of pairs allows
+        "confidence_ratio": confidence,  # of this interval; the number of pairs limits it
     }
 
 
 def _rank(n: int) -> tuple[int, float]:
-    """The interval from the rank-th least to the rank-th greatest of n, and its confidence; 0 if all n are too few."""
+    """Returns rank r and confidence of the interval from the r-th least to the r-th greatest of n; 0: n too small."""
     best = 0, 0.0
     for rank in range(1, n // 2 + 1):
-        # Beside the true median on either side: fewer than `rank`, each being there with probability 1/2.
+        # The chance that fewer than `rank` values are on one side of the true median, each with probability 1/2.
         confidence = 1 - 2 * sum(math.comb(n, i) for i in range(rank)) / 2**n
         if confidence < CONFIDENCE:
             break
@@ -45,12 +45,12 @@ def _rank(n: int) -> tuple[int, float]:
 
 
 def below(found: Document, bound: float) -> bool:
-    """Is the median measurably below that? So it is if the whole interval is."""
+    """Returns whether the median is measurably below `bound`: the whole interval is."""
     return found["high"] is not None and bool(found["high"] < bound)
 
 
 def words(found: Document) -> str:
-    """`median 0.99 (0.9–1.1), 96 % interval 0.97–1.02, 20 pairs`."""
+    """Returns `median 0.99 (0.9–1.1), 96 % interval 0.97–1.02, 20 pairs`."""
     if found["low"] is None:
         return f"{len(found['ratios'])} pairs are too few for an interval"
     return (

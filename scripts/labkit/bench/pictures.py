@@ -1,4 +1,4 @@
-"""The documents of throughput, cost, spread and planes → their pictures. Pure."""
+"""Draws the documents of throughput, cost, spread and planes. Pure."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from labkit.bench import cells
 from labkit.bench.candidates import MRCD, OURS
 from labkit.bench.cells import Bound, Cell
-from labkit.bench.receive import EQUAL, SETTINGS, WORDS
+from labkit.bench.receive_settings import EQUAL, SETTINGS, WORDS
 from labkit.cluster.observe import Document
 from labkit.plot import bars
 from labkit.plot.bars import Bar, Goal, Histogram, Section
@@ -16,13 +16,13 @@ _GBIT = 1e9
 
 
 def throughput(document: Document) -> str:
-    """A section per cell: the goodput of each candidate, with what is required of mrcd's beside its peer's."""
+    """Returns a section per cell: the goodput of each candidate, and beside its peer's what is required of mrcd."""
     runs = max((len(c["runs"]) for cell in document["cells"] for c in cell["candidates"]), default=0)
     return bars.draw(
         bars.Picture(
             title="Throughput beside what a host has without mrcd",
             subtitle=(
-                f"medians of up to {runs} runs of {document['seconds']:g} s by turns, lines from least to greatest; "
+                f"medians of up to {runs} runs of {document['seconds']:g} s by turns, lines from minimum to maximum; "
                 "CPU of all processes and interrupts"
             ),
             sections=[_cell(c) for c in document["cells"]],
@@ -71,7 +71,7 @@ def _goal(cell: Document, bound: Bound, least: float) -> list[Goal]:
 
 
 def cost(document: Document) -> str:
-    """A section per program: ns per run in each case."""
+    """Returns a section per program: ns per run in each case."""
     sections = []
     for program in dict.fromkeys(c["program"] for c in document["cases"]):
         found = [c for c in document["cases"] if c["program"] == program]
@@ -106,7 +106,7 @@ def cost(document: Document) -> str:
 
 
 def spread(document: Document) -> str:
-    """Per granularity how far bytes and packets of the EVs are from their mean."""
+    """Returns per granularity the deviation of the EVs' bytes and packets from their mean."""
     sections = [
         Section(
             f"{r['granularity']} granularity, {len(r['evs'])} EVs",
@@ -126,11 +126,11 @@ def spread(document: Document) -> str:
     )
 
 
-_LEAST_BYTES = 10  # of lateness: smaller ones are in the first column; 2 ** 10
+_LEAST_BYTES = 10  # exponent of 2, bytes: smaller lateness is in the first column
 
 
 def planes(document: Document) -> str:
-    """Per case the share of what the planes can carry, and how late data comes."""
+    """Returns per case the share of the planes' capacity, and the lateness of data."""
     sections: list[Section | Histogram] = []
     for c in document["cases"]:
         drawn = [
@@ -151,7 +151,7 @@ def planes(document: Document) -> str:
         sections.append(
             Histogram(
                 f"{c['case']}: reordering at the receiver",
-                "share of skbs (bursts left whole) by how many bytes sent after them had come before them",
+                "share of skbs (bursts left whole) by their lateness: bytes sent after them that arrived before them",
                 _buckets(len(c["ways"][0]["late_skbs"])),
                 [
                     (w["name"], _kind(w["name"] == MRCD), _shares(w["late_skbs"]))
@@ -174,7 +174,7 @@ def planes(document: Document) -> str:
 
 
 def _shares(late: Sequence[int]) -> list[float]:
-    """In order; late by less than 2 ** _LEAST_BYTES bytes; by less than twice that; …"""
+    """Returns the shares in order; late by less than 2 ** _LEAST_BYTES bytes; by less than twice that; …"""
     total = sum(late) or 1
     return [late[0] / total, sum(late[1 : _LEAST_BYTES + 1]) / total, *(n / total for n in late[_LEAST_BYTES + 1 : -8])]
 

@@ -1,7 +1,7 @@
-"""How much of the planes one TCP flow uses when they are the limit: alike, one slower, one of half the rate.
+"""Measures how much of limited planes one TCP flow uses: all alike, one slower, or one of half the rate.
 
-Every link of the lab has a rate (tbf). The share is of what the planes together can carry after headers; MPTCP with
-one subflow per plane stands beside it.
+Every link of the lab has a rate (tbf). Shares are of what the planes together can carry after headers. MPTCP with
+one subflow per plane is measured beside it.
 """
 
 import time
@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from labkit.bench import candidates, pictures, receive
+from labkit.bench import candidates, pictures, receive_settings
 from labkit.bench.failover import mptcp
 from labkit.bench.part import TARGET, Options, Part, requirement
 from labkit.cluster import observe
@@ -22,27 +22,27 @@ from labkit.measure import goodput, order
 from labkit.traffic.flow import Ends, Flow, Protocol
 from mrcd.ctl.render import Column, percent, table
 
-RUNS = 5  # of what is required; of the rest, unless all is wanted:
+RUNS = 5  # runs of a case with a requirement; below, of the others without --full
 CONTEXT_RUNS = 2
 WARM_UP_S = 1.0
 SECONDS = 1.0  # of a run
-ETHERNET = 14  # what tbf counts of a frame beside the packet, bytes
+ETHERNET = 14  # bytes of a frame that tbf counts beside the packet
 _MBIT = 1_000_000
 MRCD, MPTCP = "mrcd", "mptcp"
 
 
 class Case(NamedTuple):
-    """What the planes are like. The last plane is the other one, if one is other than the rest."""
+    """The properties of the planes. The last plane may differ from the others."""
 
     name: str
     rate_bits_per_s: int  # of each plane
-    least: float  # share of the sum that is required; 0: none is
-    delay: str | None = None  # of the other plane, beyond that of the rest: `5ms`
-    rate_ratio: float = 1.0  # of the other plane's rate
+    least: float  # required share of the sum; 0: none
+    delay: str | None = None  # extra delay of the last plane, like `5ms`
+    rate_ratio: float = 1.0  # rate of the last plane, as a ratio to the others
 
     @property
     def sum_bits_per_s(self) -> float:
-        """What four planes carry."""
+        """Returns the capacity of the four planes."""
         return self.rate_bits_per_s * (3 + self.rate_ratio)
 
 
@@ -60,11 +60,11 @@ class _Way(NamedTuple):
     name: str
     ends: Ends
     protocol: Protocol
-    mtu: int  # of its packets on the links
+    mtu: int  # MTU of its packets on the links
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """Each case by turns over mrcd and over MPTCP."""
+    """Measures each case by turns over mrcd and over MPTCP."""
     options = replace(options, seconds=options.seconds or SECONDS)
     cases = []
     rate = None
@@ -95,7 +95,7 @@ def _ways(lab: Lab, version: int) -> list[_Way]:
 
 @contextmanager
 def _made(lab: Lab, case: Case) -> Iterator[None]:
-    """Make the last plane other than the rest."""
+    """A block in which the last plane differs from the others."""
     plane = lab.fabric.parameters.planes - 1
     target = f"nic:{TARGET}:{plane}"
     if case.delay:
@@ -115,7 +115,7 @@ def _case(lab: Lab, case: Case, ways: list[_Way], options: Options) -> Document:
         progress(f"planes: {case.name}, run {n + 1} of {max(wanted.values())}")
         for way in ways:
             if n < wanted[way.name]:
-                with receive.in_force(lab, way.name, receive.EQUAL):
+                with receive_settings.in_force(lab, way.name, receive_settings.EQUAL):
                     runs[way.name].append(_run(lab, case, way, options))
     return {
         "case": case.name,
@@ -127,7 +127,7 @@ def _case(lab: Lab, case: Case, ways: list[_Way], options: Options) -> Document:
 
 
 def number_of_runs(case: Case, way: str, options: Options) -> int:
-    """Of one way in one case: as many as its bound asks for, or a glimpse. Pure."""
+    """Returns the number of runs of one way in one case: as many as its bound needs, else few. Pure."""
     full = options.full or (way == MRCD and case.least > 0)
     return options.pairs or (RUNS if full else CONTEXT_RUNS if case.least else 1)
 
@@ -177,7 +177,7 @@ def _summary(name: str, runs: list[Document]) -> Document:
 
 
 def required(case: Document) -> list[Document]:
-    """Does mrcd's flow get what the case requires? Pure."""
+    """Returns the requirement on mrcd's flow in a case. Pure."""
     if not case["required_ratio"]:
         return []
     mrcd = case["ways"][0]
@@ -192,7 +192,7 @@ def required(case: Document) -> list[Document]:
 
 
 def lines(document: Document) -> list[str]:
-    """Tables."""
+    """Returns tables."""
     headings = ("Mbit/s", "SHARE % MEDIAN", "MIN", "MAX", "RETRANS", "LATE %", "LATE p50", "p99 KB")
     rows = [
         [
@@ -213,8 +213,8 @@ def lines(document: Document) -> list[str]:
         f"{document['mtu_bytes']} bytes, {document['seconds']:g} s per run; share of what the planes can carry after "
         "headers; RPS over all CPUs and GRO for both ways",
         *table([Column("PLANES"), Column("WAY"), *(Column(h, True) for h in headings)], rows, colour=False),
-        "LATE: skbs that come behind data sent after them, and by how many bytes, at most, as the receiver's TCP sees "
-        "it; of MPTCP that of its first subflow. " + (document["mptcp"] if document["mptcp"] != "measured" else ""),
+        "LATE: skbs that arrive behind data sent after them, and by how many bytes at most, as the receiver's TCP sees "
+        "it; for MPTCP of its first subflow. " + (document["mptcp"] if document["mptcp"] != "measured" else ""),
     ]
 
 

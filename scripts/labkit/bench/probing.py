@@ -1,4 +1,4 @@
-"""The probes between two hosts: counted in the kernel's tables, turned off and on where programs look."""
+"""Counts the probes between two hosts in the kernel's tables, and turns them off and on there."""
 
 from collections.abc import Iterable
 from types import TracebackType
@@ -17,63 +17,66 @@ _PROBE, _COUNT = 32, 8  # struct mrc_probe, struct mrc_count
 
 
 class Counts(NamedTuple):
-    """What a host has sent to one peer: since its tables were made, or between two readings."""
+    """Packets that a host has sent to one peer, since its tables were made or between two readings."""
 
     data_packets: int  # as on the wire: a burst counts its segments
     data_bytes: int  # inner
-    requests: int  # probe requests: on traffic, of sweeps, and probe bursts
-    reports: int  # of these, those that ask for a report: nearly all on traffic
-    replies: int  # that came back
+    requests: int  # probe requests: piggybacked, of sweeps, and in probe bursts
+    reports: int  # those of the requests that ask for a report: nearly all piggybacked
+    replies: int  # received replies
     requests_elsewhere: int  # to its other peers, which have no traffic: sweeps
-    skips: int  # how often EVs were passed over: congested, or lagging
+    skips: int  # times that EVs were passed over: congested, or lagging
 
     def since(self, before: "Counts") -> "Counts":
-        """What was counted from `before` to this reading."""
+        """Returns the counts from `before` to this reading."""
         return Counts(*(now - then for now, then in zip(self, before, strict=True)))
 
     def rode(self, evs: int) -> float:
-        """Requests that rode on traffic, at least, by the reports: a sweep asks for one at most, and sends a request
-        on each of the peer's `evs` EVs besides. probe bursts are taken for sweeps."""
+        """Returns the least number of piggybacked requests, by the reports.
+
+        A sweep asks for one report at most, and sends a request on each of the peer's `evs` EVs besides. Probe bursts
+        count as sweeps.
+        """
         return max(0.0, self.reports - (self.requests - self.reports) / evs)
 
 
 def total(counts: Iterable[Counts]) -> Counts:
-    """Their sum."""
+    """Returns their sum."""
     return Counts(*(sum(column) for column in zip(*counts, strict=True)))
 
 
 class Wire(NamedTuple):
     """Lengths of a host's packets to a peer on its NICs, in bytes."""
 
-    headers: int  # Ethernet's and all outer ones
-    probe: int  # a request or reply, headers included
-    report: int  # one with a report, without the small packet that it may keep behind that
+    headers: int  # Ethernet and all outer headers
+    probe: int  # a request or reply, with headers
+    report: int  # one with a report, without the small packet that may follow it
 
     @classmethod
     def of(cls, config: Config, host: str) -> "Wire":
-        """By bpf/mrc_abi.h. Without an SRH, for which every probe keeps room."""
+        """Returns the lengths by bpf/mrc_abi.h. Without an SRH, for which every probe reserves room."""
         headers = _ETHERNET + plan(config, host).overhead
         probe = headers + _PROBE
         counts = min(config.cluster.evs_per_peer, abi.REPORT_EVS)
         return cls(headers, probe, probe + abi.BALLAST + counts * _COUNT)
 
     def data_bytes(self, c: Counts) -> int:
-        """Of the data. A burst's segments have more inner headers than tx_bytes knows of: this is a little less."""
+        """Returns the bytes of the data: slightly too few, since tx_bytes counts a burst's inner headers once."""
         return c.data_bytes + c.data_packets * self.headers
 
     def probe_bytes(self, c: Counts, kept: float) -> float:
-        """Of requests and replies, at most: as if all reports kept a packet of so many bytes."""
+        """Returns the most bytes of requests and replies: as if a packet of `kept` bytes followed every report."""
         asked = c.requests * self.probe + c.reports * (self.report + kept - self.probe)
         return asked * (1 + c.replies / c.requests) if c.requests else 0.0
 
 
 class Probing:
-    """Whether probes ride on the traffic of some hosts; on again at the end, however that comes. Counts are of two.
+    """Turns piggybacked probes of some hosts off and on. At the end they are on again. Counts need two hosts.
 
-    What is switched is mrc_node.probe_ifindex: with 0 there the programs let no request ride, and no acknowledgement
-    has a twin: what these cost is counted as the probes'. The daemon writes it when it attaches its programs, at no
-    other time; the tick's probes go on, and so do replies. Where the daemon wrote it meanwhile, that is the newer word,
-    and `confirm` raises MachineError.
+    The switch is mrc_node.probe_ifindex: with 0 there the programs piggyback no request and send no duplicate ACK, so
+    the cost of duplicate ACKs counts as the probes' cost. The daemon writes it only when it attaches its programs;
+    the tick's probes and replies continue. If the daemon wrote it meanwhile, its value is kept, and `confirm` raises
+    MachineError.
     """
 
     def __init__(self, lab: Lab, *hosts: str) -> None:
@@ -86,7 +89,7 @@ class Probing:
                 self._tables[host] = Tables(observe.pins(lab, host), writable=True)
                 self._was[host] = self._read(host)
                 if not self._was[host]:
-                    raise MachineError(f"in {host} no probes ride on traffic: its data plane is not attached")
+                    raise MachineError(f"{host} piggybacks no probes: its data plane is not attached")
         except BaseException:
             self._close()
             raise
@@ -98,28 +101,28 @@ class Probing:
         self._close()
 
     def switch(self, on: bool) -> None:
-        """In all of them, at once."""
+        """Switches all hosts at once."""
         self._on = on
         for host, tables in self._tables.items():
             tables.node["probe_ifindex"] = self._was[host] if on else 0
 
     def confirm(self) -> None:
-        """Is it still as `switch` has left it?"""
+        """Checks that the state is still that of `switch`. Raises MachineError."""
         for host in self._tables:
             found, wanted = self._read(host), self._was[host] if self._on else 0
             if found != wanted:
                 raise MachineError(
-                    f"{host}: probe_ifindex was set to {wanted} and is {found}: its daemon has attached anew",
+                    f"{host}: probe_ifindex was set to {wanted} and is {found}: its daemon has reattached",
                     hint="nothing else may change the lab meanwhile; its log says why",
                 )
 
     @property
     def evs(self) -> int:
-        """From each host to the other."""
+        """Returns the number of EVs from each host to the other."""
         return min(int((t.evs["configured"][self._row(h)] != 0).sum()) for h, t in self._tables.items())
 
     def counts(self) -> dict[str, Counts]:
-        """Of both hosts, each towards the other."""
+        """Returns the counts of both hosts towards each other."""
         return {host: self._count(host) for host in self._tables}
 
     def _count(self, host: str) -> Counts:
@@ -138,7 +141,7 @@ class Probing:
         )
 
     def _row(self, host: str) -> int:
-        """Of its peer in its tables."""
+        """Returns the row of its peer in its tables."""
         return next(i for h, i in self._ids.items() if h != host)
 
     def _read(self, host: str) -> int:

@@ -1,4 +1,4 @@
-"""One candidate under one load, measured: goodput at the receiver, CPU of the whole machine."""
+"""Measures one candidate under one load: goodput at the receiver, CPU of the whole machine."""
 
 import contextlib
 import time
@@ -18,11 +18,11 @@ from labkit.traffic.datagrams import Datagrams
 from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
 
-_LOOK_S = 0.1  # nobody's pipe may fill up
+_LOOK_S = 0.1  # often enough that no child's pipe fills up
 
 
 def run(lab: Lab, candidate: Candidate, load: Load, options: Options) -> Document:
-    """Let the flows start, then measure for `options.seconds`. Raises MachineError if they took another way."""
+    """Lets the flows start, then measures for `options.seconds`. Raises MachineError if they took another way."""
     with contextlib.ExitStack() as stack:
         control = stack.enter_context(Control(lab, pair(lab))) if candidate.name in OURS else None
         flows = [stack.enter_context(_flow(lab, candidate, load)) for _ in range(load.flows)]
@@ -72,7 +72,7 @@ def _poll(flows: Sequence[Flow], seconds: float) -> None:
 
 
 def _packets(flow: Flow, bits_per_s: float) -> Document:
-    """UDP only: packets that arrived, and the share of all sent that did not."""
+    """Returns for UDP the packets that arrived, and the share of all sent packets that did not."""
     if not isinstance(flow, Datagrams):
         return {}
     return {
@@ -82,7 +82,7 @@ def _packets(flow: Flow, bits_per_s: float) -> Document:
 
 
 def _nics(lab: Lab, candidate: Candidate) -> list[int]:
-    """Bytes sent by each of the source's NICs, one per plane."""
+    """Returns the bytes sent by each of the source's NICs, one per plane."""
     config = lab.fabric.config
     with lab.inside(candidate.ends.source):
         sent = netns.sent_bytes()
@@ -90,7 +90,7 @@ def _nics(lab: Lab, candidate: Candidate) -> list[int]:
 
 
 def _check(candidate: Candidate, load: Load, carried: list[int]) -> None:
-    """Did the flows take the way that is to be measured?"""
+    """Checks that the flows took the way to be measured. Raises MachineError."""
     if candidate.sprayed is None or (candidate.name == KERNEL_ECMP and load.flows > 1):
         return
     total = sum(carried)
@@ -99,7 +99,7 @@ def _check(candidate: Candidate, load: Load, carried: list[int]) -> None:
     right = min(shares) > fair / 2 if candidate.sprayed else max(shares) > 0.95
     if not right:
         raise MachineError(
-            f"{candidate.name}: the planes carried {', '.join(f'{s:.0%}' for s in shares)} of the flow, which should "
-            + ("use all of them alike" if candidate.sprayed else "stay on one"),
+            f"{candidate.name}: the planes carried {', '.join(f'{s:.0%}' for s in shares)} of the flow; it should "
+            + ("use all of them equally" if candidate.sprayed else "stay on one"),
             hint="was a path withdrawn, or is a route missing? see mrcctl events, ip route",
         )

@@ -1,4 +1,4 @@
-"""How evenly one TCP flow fills the EVs: bytes per EV in burst granularity, packets per EV in packet granularity."""
+"""Measures how evenly one TCP flow fills the EVs: bytes per EV in burst granularity, packets in packet granularity."""
 
 import time
 
@@ -13,13 +13,13 @@ from labkit.traffic.flow import Flow
 from mrcd.ctl.render import Column, count, percent, table
 
 SECONDS = 5.0
-# granularity → (counter, worst deviation from the mean that is allowed)
+# granularity → (counter, largest allowed deviation from the mean)
 BOUNDS = {"burst": ("tx_bytes", 0.05), "packet": ("tx_packets", 0.02)}
 _WORDS = {"tx_bytes": "bytes", "tx_packets": "packets"}
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """A flow in each granularity, which takes a lab of its own."""
+    """Runs a flow in each granularity; each takes a lab of its own."""
     runs = []
     for granularity in BOUNDS:
         lab.up(granularity=granularity)
@@ -46,7 +46,7 @@ def _run(lab: Lab, granularity: str, version: int, options: Options) -> Document
 
 
 def required(run: Document) -> Document:
-    """Is it within the bound of its granularity?"""
+    """Returns the requirement on a run's deviation."""
     counter, bound = BOUNDS[run["granularity"]]
     worst = run[counter]["worst_deviation_ratio"]
     return requirement(
@@ -57,7 +57,7 @@ def required(run: Document) -> Document:
 
 
 def lines(document: Document) -> list[str]:
-    """A table."""
+    """Returns a table."""
     headings = ("EVS", "Gbit/s", "BYTES/EV", "WORST %", "PACKETS/EV", "WORST %")
     rows = [
         [

@@ -1,21 +1,21 @@
-"""Goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, by turns.
+"""Measures goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, by turns.
 
-A round measures the candidates of a cell right after each other, every second round the other way round, so that
-what drifts favours none; the ratio of two in one round is a pair. Every candidate is measured with the same receive
-settings, by which bounds are judged, and with its own default ones. Context and defaults are measured in the first
-rounds only, if the command line does not say how many pairs there shall be.
+A round measures the candidates of a cell right after each other; every second round has the other order, so that
+drift favours none. The ratio of two in one round is a pair. Every candidate is measured with the same receive
+settings, which the bounds use, and with its own defaults. Context and defaults are measured in the first
+rounds only, unless the command line sets the number of pairs.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from labkit.bench import candidates, cells, control, pictures, receive
+from labkit.bench import candidates, cells, control, pictures, receive_settings
 from labkit.bench.candidates import KERNEL, MPTCP, MRCD, PLAIN, Candidate
 from labkit.bench.cells import Cell
 from labkit.bench.failover import mptcp
 from labkit.bench.part import Options, Part
-from labkit.bench.receive import DEFAULT, EQUAL
+from labkit.bench.receive_settings import DEFAULT, EQUAL
 from labkit.bench.run import run
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
@@ -24,10 +24,10 @@ from labkit.entry import progress
 from mrcd.ctl.render import Column, count, percent, table
 from mrcd.net.netlink import set_offload
 
-PAIRS = 8  # seven minutes; with 6, medians of one hour were 1.01 and 1.06
+PAIRS = 8  # takes seven minutes; with 6 pairs, medians within an hour were 1.01 and 1.06
 FULL_PAIRS = 5
 CONTEXT_ROUNDS, GLIMPSE_ROUNDS = 2, 1
-FULL_S, SHORT_S = 1.0, 0.7  # of a run
+FULL_S, SHORT_S = 1.0, 0.7  # lengths of a run
 _SEGMENTATION = (
     *("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp6-segmentation"),
     "tx-tcp-mangleid-segmentation",
@@ -35,7 +35,7 @@ _SEGMENTATION = (
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """All cells, those of one lab in a row."""
+    """Measures all cells, those of one lab in a row."""
     every = cells.full(options.mtu) if options.full else cells.default(options.mtu)
     wanted = cells.chosen(every, options.versions, options.only)
     found, notes = [], []
@@ -60,9 +60,12 @@ def measure(lab: Lab, options: Options) -> Document:
 
 
 def _up(lab: Lab, cell: Cell) -> tuple[object, ...]:
-    """A lab for a cell and those after it. The NICs of both ends segment nothing in packet granularity: so the
-    kernel's own ways, too, send every packet by itself. Nor do the ports at the wires' other ends, so that the NICs
-    can merge what they receive: a veth has GRO only if its peer has no TSO."""
+    """Brings up a lab for a cell and those after it.
+
+    In packet granularity the NICs of both ends segment nothing, so the kernel's own ways, too, send single packets.
+    Nor do the ports at the far ends of the links, so that the NICs can merge what they receive: a veth has GRO only
+    if its peer has no TSO.
+    """
     lab.up(granularity=cell.granularity, mtu=cell.mtu, direct=cell.where == "direct")
     observe.wait_until_good(lab, lab.fabric.hosts)
     if cell.granularity == "packet":
@@ -77,15 +80,15 @@ def _up(lab: Lab, cell: Cell) -> tuple[object, ...]:
 def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document, list[str]]:
     found, notes = _candidates(lab, cell)
     seen = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in lab.fabric.hosts}
-    ways = [(c, settings) for settings in receive.SETTINGS for c in found]
+    ways = [(c, settings) for settings in receive_settings.SETTINGS for c in found]
     runs: dict[tuple[str, str], list[Document]] = {(c.name, settings): [] for c, settings in ways}
     for number in range(rounds):
         turn = [w for w in ways if options.pairs or number < CONTEXT_ROUNDS or _in_every_round(cell, *w)]
         for c, settings in turn if number % 2 == 0 else reversed(turn):
-            with receive.in_force(lab, c.name, settings), c.in_force(lab):
+            with receive_settings.in_force(lab, c.name, settings), c.in_force(lab):
                 runs[c.name, settings].append(run(lab, c, cell.load, options))
         measured = {way: r[-1]["bits_per_s"] / 1e9 for way, r in runs.items() if len(r) > number}
-        for s in receive.SETTINGS:
+        for s in receive_settings.SETTINGS:
             if said := ", ".join(f"{name} {rate:.2f}" for (name, settings), rate in measured.items() if settings == s):
                 progress(f"  {number + 1}, {s}: {said} Gbit/s")
     withdrawn = [e for h in seen for e in observe.events(lab, h, seen[h]) if e["to"] == "ASSUMED_BAD"]
@@ -95,7 +98,7 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
             for c in found
             if c.name != MRCD and len(runs[c.name, settings]) == len(runs[MRCD, settings])
         ]
-        for settings in receive.SETTINGS
+        for settings in receive_settings.SETTINGS
     }
     both = {KERNEL, PLAIN} <= {r["peer"] for r in ratios[EQUAL]}
     return {
@@ -107,7 +110,7 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
         "flows": cell.load.flows,
         "name": cell.name,
         "glimpse": cell.glimpse,
-        "candidates": [_summary(cell, c, s, runs[c.name, s]) for c in found for s in receive.SETTINGS],
+        "candidates": [_summary(cell, c, s, runs[c.name, s]) for c in found for s in receive_settings.SETTINGS],
         "ratios": ratios[EQUAL],
         "default_ratios": ratios[DEFAULT],
         "bare": cells.compared(KERNEL, runs[PLAIN, EQUAL], runs[KERNEL, EQUAL]) if both else None,
@@ -120,10 +123,10 @@ def _in_every_round(cell: Cell, c: Candidate, settings: str) -> bool:
 
 
 def _candidates(lab: Lab, cell: Cell) -> tuple[list[Candidate], list[str]]:
-    """Those of a cell, installed; and why there is none of some."""
+    """Returns the installed candidates of a cell, and why others are missing."""
     names, notes = (*cell.compared, *cell.context), []
     found = [c for c in candidates.all_of(lab, cell.version) if c.name in names]
-    found.sort(key=lambda c: c.name not in cell.compared)  # these right after each other
+    found.sort(key=lambda c: c.name not in cell.compared)  # the compared ones right after each other
     for c in found:
         c.install(lab)
     if MPTCP in names:
@@ -163,10 +166,10 @@ def _summary(cell: Cell, c: Candidate, settings: str, runs: Sequence[Document]) 
 
 
 def lines(document: Document) -> list[str]:
-    """A table per cell, and the ratios."""
+    """Returns a table per cell, and the ratios."""
     found = [
         f"Throughput: goodput and CPU of all processes and interrupts, {document['seconds']:g} s per run, by turns",
-        *(f"  RECEIVE {settings}: {receive.WORDS[settings]}" for settings in receive.SETTINGS),
+        *(f"  RECEIVE {settings}: {receive_settings.WORDS[settings]}" for settings in receive_settings.SETTINGS),
     ]
     for cell in document["cells"]:
         controls = sorted({c["congestion_control"] for c in cell["candidates"]} - {"none"})

@@ -1,10 +1,10 @@
-"""Goodput through VXLAN over mrc0 beside the same VXLAN over a plain route, host to host, by turns.
+"""Measures goodput through VXLAN over mrc0, and beside it the same VXLAN over a plain route, host to host, by turns.
 
-Two VXLAN networks of the same MTU: the ends of one are the addresses that mrcd serves, those of the other addresses on
-plane 0. Both are without UDP checksums (RFC 7348, RFC 6935): with them, as by default, mrcd has bursts cut
-at mrc0. A round measures one right after the other, every second round the other way round, with the same receive
-settings. "whole": the NICs (veth) take the bursts that TCP hands to the VXLAN device. "cut": they offer no tunnel
-segmentation, and the kernel cuts each burst into the packets that a wire carries.
+Two VXLAN networks of the same MTU: one ends at the addresses that mrcd serves, the other at addresses on
+plane 0. Both are without UDP checksums (RFC 7348, RFC 6935): with them, the default, mrcd has bursts cut
+at mrc0. A round measures one right after the other; every second round has the other order; the receive
+settings are the same. "whole": the NICs (veth) take the bursts that TCP passes to the VXLAN device. "cut": they offer
+no tunnel segmentation, and the kernel cuts each burst into wire packets.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from labkit.bench import candidates, cells, receive
+from labkit.bench import candidates, cells, receive_settings
 from labkit.bench.candidates import MRCD, PLAIN, Candidate
 from labkit.bench.part import Options, Part, requirement
 from labkit.bench.run import run
@@ -27,7 +27,7 @@ from mrcd.net.netlink import set_offload
 
 ROUNDS = 8
 SECONDS = 1.0
-LEAST = 0.9  # goodput by that over the plain route
+LEAST = 0.9  # least ratio of the goodput to that over the plain route
 _MTU = 1500  # of the links
 _HEADERS = {4: 20 + 8 + 8 + 14, 6: 40 + 8 + 8 + 14}  # of VXLAN: IP, UDP, VXLAN, inner Ethernet
 _NO_CHECKSUMS = "noudpcsum udp6zerocsumtx udp6zerocsumrx"
@@ -37,7 +37,7 @@ WHOLE, CUT = "whole", "cut"
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """One lab: over IPv4 and IPv6, with NICs that leave bursts whole and with NICs that have them cut."""
+    """Runs one lab: over IPv4 and IPv6, with NICs that leave bursts whole and with NICs that have them cut."""
     lab.up(direct=True, mtu=_MTU)
     observe.wait_until_good(lab, lab.fabric.hosts)
     options = replace(options, seconds=options.seconds or SECONDS)
@@ -60,7 +60,7 @@ def _cell(lab: Lab, version: int, nics: str, ways: list[Candidate], options: Opt
     before = _drops(lab)
     for number in range(options.pairs or ROUNDS):
         for c in ways if number % 2 == 0 else reversed(ways):
-            with receive.in_force(lab, c.name, receive.EQUAL):
+            with receive_settings.in_force(lab, c.name, receive_settings.EQUAL):
                 runs[c.name].append(run(lab, c, _LOAD, options))
         rates = ", ".join(f"{name} {r[-1]['bits_per_s'] / 1e9:.2f}" for name, r in runs.items())
         progress(f"tunnels: IPv{version}, {nics}, round {number + 1}: {rates} Gbit/s")
@@ -84,7 +84,7 @@ def _cell(lab: Lab, version: int, nics: str, ways: list[Candidate], options: Opt
 
 
 def requirements(cell: Document) -> list[Document]:
-    """What is required of a cell. Pure."""
+    """Returns the requirements of a cell. Pure."""
     name, goodput = _name(cell), cell["ratio"]["goodput"]
     met = goodput["median"] is not None and goodput["median"] >= LEAST
     return [
@@ -95,7 +95,7 @@ def requirements(cell: Document) -> list[Document]:
 
 @contextlib.contextmanager
 def _tunnels(lab: Lab, version: int) -> Iterator[list[Candidate]]:
-    """A block in which there are both overlay networks between the two hosts."""
+    """A block with both VXLAN networks between the two hosts."""
     below = {c.name: c for c in candidates.all_of(lab, version)}
     mtu = candidates.inner_mtu(lab) - _HEADERS[version]
     words = {MRCD: "VXLAN over mrc0: sprayed over all EVs", PLAIN: "VXLAN over plane 0, no encapsulation by mrcd"}
@@ -139,7 +139,7 @@ def _cutting(lab: Lab) -> Iterator[None]:
 
 
 def _drops(lab: Lab) -> dict[str, int]:
-    """Reason → packets that the programs of both hosts have dropped."""
+    """Returns reason → packets that the programs of both hosts have dropped."""
     every = [observe.client(lab, host).get("/v1/status")["drops"] for host in candidates.pair(lab)]
     return {reason: sum(d.get(reason, 0) for d in every) for reason in {r for d in every for r in d}}
 
@@ -149,7 +149,7 @@ def _name(cell: Document) -> str:
 
 
 def lines(document: Document) -> list[str]:
-    """A table of all cells."""
+    """Returns a table of all cells."""
     headings = ("Gbit/s MEDIAN", "CPU s/Gbit", "CPU BUSY %", "RETRANS", "MSS")
     rows = [
         [
@@ -170,7 +170,7 @@ def lines(document: Document) -> list[str]:
         f"VXLAN: goodput and CPU of one TCP flow through it, host to host, links of MTU {document['mtu_bytes']} bytes, "
         f"{document['seconds']:g} s per run, by turns",
         "  whole: NICs (veth) that take tunnels' bursts; cut: the same without, the kernel cuts them",
-        f"  {receive.WORDS[receive.EQUAL]}",
+        f"  {receive_settings.WORDS[receive_settings.EQUAL]}",
         *table([*first, *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False),
     ]
 

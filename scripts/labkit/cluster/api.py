@@ -1,9 +1,9 @@
-"""The lab for programs: tests, demo, bench.
+"""Controls a lab from programs: tests, demo, bench.
 
 lab = Lab("test1")
 lab.up(hosts=4, planes=4, t1=4, encapsulation="usid")
 lab.exec("h0", ["ping", "-c1", "10.99.0.3"], check=True)
-with lab.inside("t1-0-2"): ...                    # this thread's sockets are that switch's
+with lab.inside("t1-0-2"): ...                    # this thread opens its sockets in that switch
 lab.fail("t1:0:2"); lab.fail("link:1:0:3", drop=0.2, direction="up")
 lab.heal(); lab.down()
 """
@@ -37,20 +37,20 @@ class Lab:
         self._say = say
 
     def up(self, **parameters: Any) -> None:
-        """Bring it up, or make it what `parameters` (fields of fabric.Parameters) say; starts dead daemons."""
+        """Brings the lab up, or changes it to `parameters` (fields of fabric.Parameters). Restarts dead daemons."""
         bringup.up(self.state, Parameters(**parameters), self._say)
 
     def down(self) -> None:
-        """Remove it; no error if it is not up."""
+        """Removes the lab; no error if it is not up."""
         bringup.down(self.state, self._say)
 
     @property
     def fabric(self) -> Fabric:
-        """The fabric as data. Raises UsageError if the lab is not up."""
+        """Returns the fabric as data. Raises UsageError if the lab is not up."""
         return self.state.require()
 
     def ns(self, node: str) -> str:
-        """The network namespace of a host (`h0`) or switch (`t0-0-1`, `t1-0-2`)."""
+        """Returns the network namespace of a host (`h0`) or switch (`t0-0-1`, `t1-0-2`)."""
         return self.fabric.namespace(node)
 
     def inside(self, node: str) -> AbstractContextManager[None]:
@@ -58,16 +58,16 @@ class Lab:
         return netns.inside(self.ns(node))
 
     def run_dir(self, host: str) -> Path:
-        """A host's MRCD_RUN_DIR: mrcd.sock, mrcd.log, bpf/."""
+        """Returns a host's MRCD_RUN_DIR: mrcd.sock, mrcd.log, bpf/."""
         return self.state.run_dir(host)
 
     def daemon_pid(self, host: str) -> int | None:
-        """The pid of a host's mrcd; None if it does not run."""
+        """Returns the pid of a host's mrcd; None if it does not run."""
         process = self.state.daemon(host)
         return process.pid if process and processes.alive(process) else None
 
     def popen(self, node: str, argv: Sequence[str], **kw: Any) -> "subprocess.Popen[Any]":
-        """Start a command in a node. `down` ends it if it still runs."""
+        """Starts a command in a node. `down` ends it if it still runs."""
         fabric = self.fabric
         namespace = fabric.namespace(node)
         kw.setdefault("env", bringup.environment(self.state, node if node in fabric.hosts else None))
@@ -81,10 +81,10 @@ class Lab:
         *,
         check: bool = False,
         timeout: float | None = 60.0,
-        input: str | None = None,  # as subprocess.run names it
+        input: str | None = None,  # the name that subprocess.run uses
         **kw: Any,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command in a node to its end; output captured as text."""
+        """Runs a command in a node to its end, and captures its output as text."""
         kw = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | kw
         kw.setdefault("stdin", subprocess.DEVNULL if input is None else subprocess.PIPE)
         with self.popen(node, argv, **kw) as child:
@@ -99,17 +99,17 @@ class Lab:
         return done
 
     def replace_self(self, node: str, argv: Sequence[str]) -> None:
-        """Become a command in a node: `lab exec`. Returns only by an OSError."""
+        """Replaces this process by a command in a node, for `lab exec`. Returns only by an OSError."""
         fabric = self.fabric
         env = bringup.environment(self.state, node if node in fabric.hosts else None)
         netns.enter(fabric.namespace(node))
         self._record()
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and exec(2) would pass that on
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec(2) keeps that
             signal.signal(ignored, signal.SIG_DFL)
         os.execvpe(argv[0], list(argv), env)
 
     def _record(self) -> None:
-        """Put this process on record, for `down`; forget those that have ended."""
+        """Records this process, so that `down` ends it; forgets records of ended processes."""
         for path in self.state.exec_dir.glob("*"):
             old = processes.read_record(path)
             if old is None or not processes.alive(old):
@@ -128,10 +128,11 @@ class Lab:
         down: bool = False,
         direction: Direction = "both",
     ) -> dict[str, Any]:
-        """Break a target; ratios are 0 to 1, `rate` is like "50mbit", `delay` like "5ms". Without any all
-        packets are dropped.
+        """Breaks a target. Ratios are 0 to 1, `rate` is like "50mbit", `delay` like "5ms".
 
-        `direction` (targets.py) limits the fault to what travels `up` to the core or `down` from it.
+        Without any of these all packets are dropped.
+
+        `direction` (targets.py) limits the fault to packets `up` to the core or `down` from it.
 
         Returns the fault's record: `target`, `what`, `monotonic_ns` (CLOCK_MONOTONIC, when it began), …
         """
@@ -143,12 +144,12 @@ class Lab:
             return inject.fail(self.state, fabric, target, fault)
 
     def heal(self, *targets: str) -> list[dict[str, Any]]:
-        """Mend the targets, or everything. Returns a record with the last counters per target that was broken."""
+        """Heals the targets, or everything. Returns a record with the last counters per healed target."""
         with self.state.changing() as fabric:
             return inject.heal(self.state, fabric, targets or None)
 
     def status(self) -> dict[str, Any]:
-        """What `lab status --json` prints."""
+        """Returns the document of `lab status --json`."""
         known = self.state.read()
         head: dict[str, Any] = {"name": self.state.name, "state": known[1] if known else "down"}
         if known is None or known[1] != "up":

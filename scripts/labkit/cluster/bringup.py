@@ -1,9 +1,9 @@
-"""Up and down.
+"""Brings a lab up and down.
 
-`up` makes the namespaces, their sysctls (before there are interfaces, so that each interface starts
-with them), the links, then each node's addresses and routes, then the daemons. `down` undoes it in
-an order in which nothing comes back: daemons, mounts (with the pins on them), namespaces, directory.
-Both act on what is there, not on what should be, so they also clean up after a crash.
+`up` makes the namespaces, their sysctls (before any interface, so that each interface starts
+with them), the links, then each node's addresses and routes, then the daemons. `down` removes in
+an order in which nothing reappears: daemons, mounts (with the pins on them), namespaces, directory.
+Both read the actual state of the machine, so they also clean up after a crash.
 """
 
 import os
@@ -30,15 +30,15 @@ Say = Callable[[str], None]
 
 
 def up(state: State, parameters: Parameters, say: Say) -> None:
-    """Make the lab what `parameters` say, from whatever is there. Raises UsageError, MachineError."""
-    fabric = build(state.name, parameters)  # every fault in the parameters is found before anything changes
+    """Makes the lab match `parameters`, from any earlier state. Raises UsageError, MachineError."""
+    fabric = build(state.name, parameters)  # validates the parameters before anything changes
     _check_machine(parameters)
     began = time.monotonic()
     with state.locked():
         known = state.read()
         changed = known[0].differences(parameters) if known else {}
         if known and known[1] == "up" and not changed and _intact(state, fabric):
-            say(f"lab {state.name} is up already, and is kept")
+            say(f"lab {state.name} is up already: kept")
         else:
             _explain(state, known is not None, known is not None and known[1] == "up", changed, say)
             tear_down(state, say)
@@ -55,7 +55,7 @@ def up(state: State, parameters: Parameters, say: Say) -> None:
 
 
 def down(state: State, say: Say) -> None:
-    """Remove the lab with all that it started. Says so if there is none."""
+    """Removes the lab with all that it started. Says so if there is none."""
     if not state.root.exists() and not state.namespaces():
         say(f"lab {state.name} is not up: nothing to do")
         return
@@ -65,7 +65,7 @@ def down(state: State, say: Say) -> None:
 
 
 def tear_down(state: State, say: Say) -> None:
-    """Remove whatever exists of a lab; the caller holds the lock."""
+    """Removes all parts of a lab that exist; the caller holds the lock."""
     killed = processes.end(state.processes())
     for process in killed:
         say(f"process {process.pid} did not end on SIGTERM and was killed")
@@ -73,7 +73,9 @@ def tear_down(state: State, say: Say) -> None:
     namespaces = state.namespaces()
     for namespace, pid, command in processes.inhabitants(namespaces):
         if pid != os.getpid():
-            say(f"left alone: process {pid} still runs inside {namespace} ({command}); the namespace lives as long")
+            say(
+                f"process {pid} ({command}) still runs inside {namespace}: not ended; the namespace stays until it ends"
+            )
     netns.batch(("ip",), (f"netns del {n}" for n in namespaces))
     state.clear()
 
@@ -99,7 +101,7 @@ def _explain(state: State, known: bool, whole: bool, changed: dict[str, tuple[ob
 
 
 def _intact(state: State, fabric: Fabric) -> bool:
-    """Are all namespaces, interfaces and mounts there?"""
+    """Returns whether all namespaces, interfaces and mounts exist."""
     if set(state.namespaces()) != set(fabric.namespaces.values()):
         return False
     if not all(os.path.ismount(m) for m in _mounts(state, fabric)):
@@ -112,12 +114,12 @@ def _intact(state: State, fabric: Fabric) -> bool:
 
 
 def _mounts(state: State, fabric: Fabric) -> list[Path]:
-    """One bpffs for the faults, one per host for its mrcd."""
+    """Returns the mount points: one bpffs for the faults, one per host for its mrcd."""
     return [state.pins, *(state.bpffs(h) for h in fabric.hosts)]
 
 
 def _build(state: State, fabric: Fabric) -> None:
-    """Everything but the daemons. On any failure nothing stays."""
+    """Builds everything but the daemons. On a failure nothing stays."""
     p = fabric.parameters
     try:
         state.write(p, "building")
@@ -142,7 +144,7 @@ def _build(state: State, fabric: Fabric) -> None:
 
 
 def _checksum_in_software(fabric: Fabric) -> None:
-    """XDP knows no half-done checksum, so the T0 must finish it before the packet reaches the host's NIC."""
+    """Turns off checksum offload at the T0: XDP has no partial checksum, so packets must leave the T0 complete."""
     for link in fabric.links:
         for sender, receiver in ((link.upper, link.lower), (link.lower, link.upper)):
             if fabric.nodes[receiver.node].kind == "host":
@@ -151,7 +153,7 @@ def _checksum_in_software(fabric: Fabric) -> None:
 
 
 def _start_daemons(state: State, fabric: Fabric) -> list[str]:
-    """Start every mrcd that does not run, and wait for all. Returns the hosts whose daemon was started."""
+    """Starts every mrcd that does not run, and waits for all. Returns the hosts whose daemon was started."""
     started: dict[str, Popen[bytes]] = {}
     for host in fabric.hosts:
         record = state.daemon(host)
@@ -159,7 +161,7 @@ def _start_daemons(state: State, fabric: Fabric) -> list[str]:
             continue
         argv = [str(VENV / "bin/mrcd"), "--config", str(state.cluster_file), "--host", host]
         argv += ["--run-dir", str(state.run_dir(host)), "--bpffs", str(state.bpffs(host))]
-        state.socket(host).unlink(missing_ok=True)  # of the daemon that died
+        state.socket(host).unlink(missing_ok=True)  # left by a daemon that died
         with state.log(host).open("ab") as log:
             started[host] = processes.start_in(
                 fabric.namespace(host), argv, state.daemon_record(host), env=environment(state, host), output=log
@@ -187,7 +189,7 @@ def _start_daemons(state: State, fabric: Fabric) -> list[str]:
 
 
 def answers(path: Path) -> bool:
-    """Does a daemon speak HTTP on this unix socket?"""
+    """Returns whether a daemon speaks HTTP on this unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
         s.settimeout(1.0)
         try:
@@ -199,7 +201,7 @@ def answers(path: Path) -> bool:
 
 
 def environment(state: State, host: str | None) -> dict[str, str]:
-    """What commands in the lab see; `host` is None in a switch."""
+    """Returns the environment of commands in the lab; `host` is None in a switch."""
     env = dict(os.environ)
     env["PATH"] = f"{VENV / 'bin'}:{env.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"
     if host is not None:

@@ -1,4 +1,4 @@
-"""`scripts/lab`: the command line. Every command is a few lines over api.Lab."""
+"""`scripts/lab`: the command line. Every command calls api.Lab."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from labkit.faults import inject
 from labkit.faults.targets import DIRECTIONS, Direction
 from mrcd.errors import MrcdError, UsageError
 
-_NAME = click.option("--name", default="default", show_default=True, help="which lab; several can run at once")
+_NAME = click.option("--name", default="default", show_default=True, help="name of the lab; several can run at once")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -22,7 +22,7 @@ def _named(command: F) -> F:
 
 
 def main() -> None:
-    """Entry point. Exit 0 ok, 1 usage, 2 machine; never a traceback."""
+    """Entry point. Exit code 0 ok, 1 usage, 2 machine; never a traceback."""
     try:
         sys.exit(lab(prog_name="scripts/lab", standalone_mode=False) or 0)
     except click.exceptions.Abort:
@@ -63,19 +63,21 @@ def lab() -> None:
 @click.option("--hosts-per-t0", default=2, show_default=True)
 @click.option("--planes", default=4, show_default=True)
 @click.option("--t1", default=4, show_default=True, help="T1 switches per plane")
-@click.option("--mtu", default=9100, show_default=True, help="of every link, bytes")
-@click.option("--rate", metavar="RATE", help="of every link, e.g. 1gbit; unlimited if not given")
+@click.option("--mtu", default=9100, show_default=True, help="MTU of every link, bytes")
+@click.option("--rate", metavar="RATE", help="rate of every link, e.g. 1gbit  [default: unlimited]")
 @click.option("--granularity", type=click.Choice(["burst", "packet"]), default="burst", show_default=True)
 @click.option("--encapsulation", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
 @click.option("--hook", type=click.Choice(["auto", "xdp", "xdp-generic", "tc"]), default="auto", show_default=True)
 @click.option("--health", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [health]; repeatable")
-@click.option("--overlay", metavar="KEY=NUMBER", multiple=True, help="the same of [overlay]")
-@click.option("--direct", is_flag=True, help="h0 and h1 back to back, without switches; --hosts and --t1 do not count")
+@click.option(
+    "--overlay", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [overlay]; repeatable"
+)
+@click.option("--direct", is_flag=True, help="h0 and h1 back to back, without switches; ignores --hosts and --t1")
 @click.option("--no-daemon", is_flag=True, help="a bare fabric: hosts with plane addresses, without mrcd")
 def up(
     name: str, rate: str | None, no_daemon: bool, health: tuple[str, ...], overlay: tuple[str, ...], **parameters: Any
 ) -> None:
-    """Bring the lab up, or make it what the options say."""
+    """Bring the lab up, or change it to match the options."""
     bits = inject.parse_rate(rate) if rate is not None else None
     settings = {"health": dict(map(parse_setting, health)), "overlay": dict(map(parse_setting, overlay))}
     Lab(name, _say).up(rate_bits_per_s=bits, daemon=not no_daemon, **settings, **parameters)
@@ -109,10 +111,10 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
 @lab.command()
 @_named
 @click.argument("target")
-@click.option("--drop", metavar="PERCENT", help="lose this share of the packets, silently [default: 100%]")
+@click.option("--drop", metavar="PERCENT", help="drop this share of the packets, silently [default: 100%]")
 @click.option("--down", is_flag=True, help="take the link's carrier away (of a switch: of all its links)")
 @click.option("--rate", metavar="RATE", help="limit the link, e.g. 50mbit")
-@click.option("--delay", metavar="TIME", help="what travels on the link comes so much later, e.g. 5ms")
+@click.option("--delay", metavar="TIME", help="delay packets on the link, e.g. 5ms")
 @click.option("--ce", metavar="PERCENT", help="mark this share of the ECN-capable packets as congestion experienced")
 @click.option("--damage", metavar="PERCENT", help="flip a bit in the last byte of this share of the packets")
 @click.option(
@@ -120,7 +122,7 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
     type=click.Choice(DIRECTIONS),
     default="both",
     show_default=True,
-    help="only what travels from the hosts to the core (up), or from the core to the hosts (down); not of a T1",
+    help="only packets from the hosts to the core (up), or from the core to the hosts (down); not for a T1",
 )
 def fail(
     name: str,
@@ -156,9 +158,9 @@ def fail(
 @click.argument("target", required=False)
 @click.option("--all", "everything", is_flag=True, help="every target")
 def heal(name: str, target: str | None, everything: bool) -> None:
-    """Mend TARGET, or everything; prints what was mended, with its last counters, as a JSON list."""
+    """Heal TARGET, or everything. Prints the healed targets with their last counters as a JSON list."""
     if everything == (target is not None):
-        raise UsageError("name one target, or --all", hint="scripts/lab status shows what is broken")
+        raise UsageError("give one target, or --all", hint="scripts/lab status shows what is broken")
     print(json.dumps(Lab(name).heal(*([target] if target else []))))
 
 

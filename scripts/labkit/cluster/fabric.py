@@ -1,4 +1,6 @@
-"""Parameters → the whole fabric as data. Pure: nothing here touches the machine.
+"""Computes the whole fabric as data from the parameters. Pure: nothing here touches the machine.
+
+406 lines: one data model, which is easier to check in one place.
 
     h0 p0 ─── h0 ┌────────┐ t1-0 ── t0-0 ┌────────┐
                  │ t0-P-0 ├──────────────┤ t1-P-0 ├── …        one such fabric per plane P
@@ -8,12 +10,12 @@
                  │ t0-P-1 ├──────────────┤        │
                  └────────┘ t1-1 ── t0-1 └────────┘
 
-Every interface of a switch bears its neighbour's name; a host's NICs are p0, p1, … as mrcd expects.
+Every interface of a switch has its neighbour's name; a host's NICs are p0, p1, … as mrcd expects.
 On every link the end nearer to the core (the "upper" one) is fe80::1 and the other fe80::2, so a
 host's first hop is fe80::1 in every plane. Switches have static neighbours, so that silence on a
-path never turns into a failed neighbour; hosts resolve fe80::1 by real neighbour discovery.
+path never becomes a failed neighbour; hosts resolve fe80::1 by real neighbour discovery.
 
-Or no switches at all (`direct`): h0 p0 ─── p0 h1, h0 p1 ─── p1 h1, …. There fe80::1 is a static neighbour,
+With `direct` there are no switches: h0 p0 ─── p0 h1, h0 p1 ─── p1 h1, …. There fe80::1 is a static neighbour,
 the other host, and the one path per plane is the peer's own SID.
 """
 
@@ -43,7 +45,7 @@ Kind = Literal["host", "t0", "t1"]
 
 @dataclass(frozen=True)
 class Parameters:
-    """What `lab up` was asked for. Two labs with equal parameters are the same lab."""
+    """Parameters of `lab up`. Two labs with equal parameters are the same lab."""
 
     hosts: int = 4
     hosts_per_t0: int = 2
@@ -55,9 +57,9 @@ class Parameters:
     encapsulation: config.Encapsulation = "usid"
     hook: config.Hook = "auto"
     daemon: bool = True
-    health: dict[str, float] = field(default_factory=dict)  # keys of the cluster file's [health], where not default
-    overlay: dict[str, float] = field(default_factory=dict)  # the same of [overlay]
-    direct: bool = False  # two hosts without switches, whatever `hosts`, `hosts_per_t0` and `t1` say
+    health: dict[str, float] = field(default_factory=dict)  # non-default keys of the cluster file's [health]
+    overlay: dict[str, float] = field(default_factory=dict)  # non-default keys of its [overlay]
+    direct: bool = False  # two hosts without switches; `hosts`, `hosts_per_t0` and `t1` are ignored
 
     def __post_init__(self) -> None:
         if self.direct:
@@ -70,11 +72,11 @@ class Parameters:
 
     @property
     def t0s(self) -> int:
-        """T0 switches per plane."""
+        """Returns the number of T0 switches per plane."""
         return math.ceil(self.hosts / self.hosts_per_t0)
 
     def as_json(self) -> dict[str, Any]:
-        """A plain dictionary; `from_json` reads it back."""
+        """Returns a plain dictionary; `from_json` reads it back."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -83,7 +85,7 @@ class Parameters:
         return cls(**data)
 
     def differences(self, other: "Parameters") -> dict[str, tuple[Any, Any]]:
-        """Names of the parameters in which `other` differs, with both values."""
+        """Returns the parameters in which `other` differs, with both values."""
         mine, theirs = self.as_json(), other.as_json()
         return {k: (mine[k], theirs[k]) for k in mine if mine[k] != theirs[k]}
 
@@ -97,13 +99,13 @@ class PortRef(NamedTuple):
 
 @dataclass(frozen=True)
 class Port:
-    """An interface of a node, and what is reached through it."""
+    """An interface of a node, and the networks reached through it."""
 
     name: str
     mac: str
     address: str  # link-local
     gateway: str  # link-local address of the other end
-    gateway_mac: str | None  # None: resolve it by neighbour discovery
+    gateway_mac: str | None  # None: neighbour discovery resolves it
     routes: tuple[IPv6Network, ...] = ()
     own: IPv6Address | None = None  # a bare host's address on this plane
     uplink: bool = False  # from a T0 to a T1
@@ -117,7 +119,7 @@ class Node:
     kind: Kind
     ports: tuple[Port, ...]
     own: IPv6Address | None = None  # on lo: the source of a switch's ICMP errors
-    sids: tuple[IPv6Network, ...] = ()  # what this switch answers to as an SRv6 endpoint
+    sids: tuple[IPv6Network, ...] = ()  # the SIDs for which this switch is the SRv6 endpoint
     multipath: tuple[IPv6Network, ...] = ()  # routed over all uplinks
 
 
@@ -141,7 +143,7 @@ class Fabric:
     links: tuple[Link, ...]
 
     def namespace(self, node: str) -> str:
-        """Name of a node's network namespace. Raises UsageError if there is no such node."""
+        """Returns the name of a node's network namespace. Raises UsageError for an unknown node."""
         if node not in self.nodes:
             raise UsageError(
                 f"lab {self.name} has no node {node!r}", hint=f"it has {', '.join(list(self.nodes)[:6])}, …"
@@ -150,75 +152,75 @@ class Fabric:
 
     @property
     def toml(self) -> str:
-        """The cluster file."""
+        """Returns the cluster file."""
         return cluster_text(self.name, self.parameters)
 
     @property
     def namespaces(self) -> dict[str, str]:
-        """Node → namespace."""
+        """Returns node → namespace."""
         return {n: namespace(self.name, n) for n in self.nodes}
 
     @property
     def hosts(self) -> list[str]:
-        """Names of the hosts."""
+        """Returns the names of the hosts."""
         return [n.name for n in self.nodes.values() if n.kind == "host"]
 
     def port(self, ref: PortRef) -> Port:
-        """The port behind a reference."""
+        """Returns the port of a reference."""
         return next(p for p in self.nodes[ref.node].ports if p.name == ref.port)
 
 
 def check_name(name: str) -> str:
-    """A lab's name, or UsageError: it becomes part of namespace names and paths."""
+    """Returns a lab's name if it fits into namespace names and paths. Raises UsageError."""
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a lab",
+            f"{name!r} is not a valid lab name",
             hint="lower-case letters, digits and dashes, at most 31, e.g. --name test1",
         )
     return name
 
 
 def parse_setting(text: str) -> tuple[str, float]:
-    """`hold_down_ms=100` → ("hold_down_ms", 100). Raises UsageError; which keys there are, mrcd.config knows."""
+    """Parses `hold_down_ms=100` → ("hold_down_ms", 100); mrcd.config checks the key. Raises UsageError."""
     key, _, value = text.partition("=")
     try:
         return key, int(value) if value.isdecimal() else float(value)
     except ValueError:
-        raise UsageError(f"{text!r} is no setting", hint="KEY=NUMBER, e.g. hold_down_ms=100") from None
+        raise UsageError(f"{text!r} is not a setting", hint="KEY=NUMBER, e.g. hold_down_ms=100") from None
 
 
 def namespace(lab: str, node: str) -> str:
-    """The namespace of a node, e.g. mrc-default-t1-0-2."""
+    """Returns the namespace of a node, e.g. mrc-default-t1-0-2."""
     return f"mrc-{lab}-{node}"
 
 
 def owns(lab: str, namespace_name: str) -> bool:
-    """Is this a namespace of that lab? Exact, so labs `a` and `a-t0` never take each other's."""
+    """Returns whether a namespace belongs to that lab. Exact: labs `a` and `a-t0` never take each other's."""
     return re.fullmatch(re.escape(f"mrc-{lab}-") + NODE, namespace_name) is not None
 
 
 def t0_name(plane: int, t0: int) -> str:
-    """Node name of a T0."""
+    """Returns the node name of a T0."""
     return f"t0-{plane}-{t0}"
 
 
 def t1_name(plane: int, t1: int) -> str:
-    """Node name of a T1."""
+    """Returns the node name of a T1."""
     return f"t1-{plane}-{t1}"
 
 
 def host_name(host: int) -> str:
-    """Node name of a host."""
+    """Returns the node name of a host."""
     return f"h{host}"
 
 
 def burst_bytes(rate_bits_per_s: int) -> int:
-    """The longest burst for planes of a rate: a millisecond of it, but no less than two packets of MTU 9100."""
+    """Returns the longest burst for planes of a rate: 1 ms of it, at least two packets of MTU 9100."""
     return max(2 * 9100, min(65_535, rate_bits_per_s // 8000))
 
 
 def cluster_text(name: str, p: Parameters) -> str:
-    """The TOML file from which every host's mrcd takes its configuration (mrcd/config.py)."""
+    """Returns the TOML file that every host's mrcd reads (mrcd/config/)."""
     evs_per_plane = max(1, min(p.t1, config.MAX_EVS_PER_PEER // p.planes))
     lines = [
         f"# The cluster of lab {name}, written by scripts/lab up.",
@@ -243,7 +245,7 @@ def cluster_text(name: str, p: Parameters) -> str:
         # The host's own addresses, and prefixes for containers behind it.
         prefixes = [f"10.99.0.{i + 1}/32", f"fd00:99::{i + 1:x}/128", f"10.100.{i}.0/24", f"fd00:100:{i:x}::/64"]
         lines += ["", host_table(i, i // p.hosts_per_t0, i % p.hosts_per_t0, prefixes)]
-    if p.direct and p.encapsulation != "ecmp":  # there is no T0 to take its uSID off
+    if p.direct and p.encapsulation != "ecmp":  # no T0 consumes its uSID
         block = config.Cluster().block
         for source, peer in ((0, 1), (1, 0)):
             for plane in range(p.planes):
@@ -254,7 +256,7 @@ def cluster_text(name: str, p: Parameters) -> str:
 
 
 def host_table(number: int, t0: int, port: int, prefixes: Sequence[str], name: str | None = None) -> str:
-    """The [[hosts]] table of h`number`, unless it has another name."""
+    """Returns the [[hosts]] table of h`number`, or of `name` if given."""
     return "\n".join(
         [
             "[[hosts]]",
@@ -268,7 +270,7 @@ def host_table(number: int, t0: int, port: int, prefixes: Sequence[str], name: s
 
 
 def build(name: str, parameters: Parameters) -> Fabric:
-    """Compute the fabric. Raises UsageError (or ConfigError from mrcd's own validation)."""
+    """Computes the fabric. Raises UsageError (or ConfigError from mrcd's own validation)."""
     check_name(name)
     cluster = config.parse(cluster_text(name, parameters), "the lab's cluster file")
     shape = _Shape(cluster, parameters)
@@ -291,12 +293,12 @@ def build(name: str, parameters: Parameters) -> Fabric:
 
 
 def _mac(fabric_link: bool, plane: int, t0: int, index: int, upper: bool) -> str:
-    """A fixed, locally administered address: unique within a lab, readable in a capture."""
+    """Returns a fixed, locally administered address: unique within a lab, readable in a capture."""
     return f"02:4d:{fabric_link:x}{plane:x}:{t0:02x}:{index:02x}:{1 if upper else 2:02x}"
 
 
 class _Shape:
-    """The nodes of a fabric, one method per kind."""
+    """Builds the nodes of a fabric, one method per kind."""
 
     def __init__(self, cluster_file: config.Config, parameters: Parameters) -> None:
         self.hosts = cluster_file.hosts
@@ -305,8 +307,11 @@ class _Shape:
         self.sids_in_use = parameters.encapsulation != "ecmp"
 
     def host(self, index: int) -> Node:
-        """A host: link-local addresses only, for the rest is mrcd's. A bare one is given what the kernel's own
-        SRv6 needs: its plane addresses, and routes to each plane and to the first uSID of every path."""
+        """Returns a host: with link-local addresses only, since mrcd adds the rest.
+
+        A host without mrcd gets what the kernel's own SRv6 needs: its plane addresses, and routes to each plane and
+        to the first uSID of every path.
+        """
         me = self.hosts[index]
         ports = []
         bare = not self.parameters.daemon
@@ -329,7 +334,7 @@ class _Shape:
         return Node(me.name, "host", tuple(ports))
 
     def direct(self, index: int) -> Node:
-        """A host whose first hop is the other host: with a static neighbour, since neither is fe80::1."""
+        """Returns a host whose first hop is the other host: a static neighbour, since neither is fe80::1."""
         node = self.host(index)
         ports = [
             dataclasses.replace(
@@ -342,7 +347,7 @@ class _Shape:
         return dataclasses.replace(node, ports=tuple(ports))
 
     def t0(self, plane: int, t0: int) -> Node:
-        """A T0: its hosts below, every T1 of the plane above, the other T0s by way of all of those."""
+        """Returns a T0: its hosts below, every T1 of the plane above, and the other T0s through all T1s."""
         down = [
             Port(
                 name=h.name,
@@ -368,7 +373,7 @@ class _Shape:
         return self._switch(t0_name(plane, t0), "t0", plane, topology.t0_usid(plane, t0), down + up, elsewhere)
 
     def t1(self, plane: int, t1: int) -> Node:
-        """A T1: every T0 of the plane below."""
+        """Returns a T1: every T0 of the plane below."""
         ports = []
         for t in range(self.parameters.t0s):
             port = self._port(f"t0-{t}", plane, t, t1, upper=True, usid=topology.t0_usid(plane, t))
@@ -379,7 +384,7 @@ class _Shape:
     def _switch(
         self, name: str, kind: Kind, plane: int, usid: int, ports: list[Port], multipath: list[IPv6Network]
     ) -> Node:
-        if self.parameters.encapsulation == "srh":  # one SID per segment: plain End on the exact address
+        if self.parameters.encapsulation == "srh":  # one SID per segment: plain End at the exact address
             sids: tuple[IPv6Network, ...] = (IPv6Network(topology.carrier(self.cluster.block, [usid])),)
         else:
             sids = self._usids(usid)
@@ -387,7 +392,7 @@ class _Shape:
         return Node(name, kind, tuple(ports), own, sids, tuple(multipath))
 
     def _port(self, name: str, plane: int, t0: int, t1: int, *, upper: bool, usid: int) -> Port:
-        """A port between the tiers; `usid` is the switch at the other end."""
+        """Returns a port between the tiers; `usid` is that of the switch at the other end."""
         return Port(
             name=name,
             mac=_mac(True, plane, t0, t1, upper=upper),
@@ -402,5 +407,5 @@ class _Shape:
         return (topology.usid_prefix(self.cluster.block, usid),) if self.sids_in_use else ()
 
     def _own_network(self, plane: int, usid: int) -> IPv6Network:
-        """The /64 of a switch's own address: where a T0's number would stand, its uSID (0x4000 and up) does."""
+        """Returns the /64 of a switch's own address: its uSID (0x4000 and up) is in the field of the T0 number."""
         return topology.plane_network(self.cluster.underlay, plane, usid)

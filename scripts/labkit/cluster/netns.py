@@ -1,7 +1,7 @@
-"""Namespaces, batches, sysctls and mounts: the lab's only hands on the machine's network.
+"""Changes the machine's network for the lab: namespaces, batches, sysctls and mounts.
 
-A network namespace is entered with setns(2) alone. `ip netns exec` would also mount a fresh /sys and
-with it hide every bpffs below.
+A network namespace is entered with setns(2) alone. `ip netns exec` would also mount a new /sys, which
+hides every bpffs below it.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(namespace: str) -> None:
-    """Move this thread into a network namespace for good. Raises KernelError."""
+    """Moves this thread into a network namespace permanently. Raises KernelError."""
     try:
         fd = os.open(NETNS_DIR / namespace, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as e:
@@ -38,14 +38,14 @@ def enter(namespace: str) -> None:
 
 @contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """Run a block, and what it starts, in a network namespace; then come back. Per thread."""
+    """Runs a block, and the processes it starts, in a network namespace. Affects this thread only."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter(namespace)
         try:
             yield
         finally:
-            _setns(home, "where we came from")
+            _setns(home, "of this thread before")
     finally:
         os.close(home)
 
@@ -56,21 +56,21 @@ def _setns(fd: int, what: str) -> None:
 
 
 def existing() -> list[str]:
-    """Names of all network namespaces of the machine."""
+    """Returns the names of all network namespaces of the machine."""
     return sorted(p.name for p in NETNS_DIR.iterdir()) if NETNS_DIR.is_dir() else []
 
 
 def identity(namespace: str) -> int:
-    """The inode by which /proc/PID/ns/net of a process inside can be recognised."""
+    """Returns the inode that /proc/PID/ns/net shows for processes in a namespace."""
     return (NETNS_DIR / namespace).stat().st_ino
 
 
 def batch(tool: Sequence[str], lines: Iterable[str]) -> None:
-    """Run a list of `ip` or `tc` commands in one process. Raises MachineError naming the line refused."""
+    """Runs a list of `ip` or `tc` commands in one process. Raises MachineError with the refused line."""
     script = list(lines)
     if not script:
         return
-    # close_fds: it shares our lock (state.py), so that should we be killed, nobody cleans up while it still works.
+    # close_fds: the child shares the lab's lock (state.py), so nobody cleans up while it works after this process died.
     argv = [*tool, "-batch", "-"]
     done = subprocess.run(argv, input="\n".join(script) + "\n", text=True, capture_output=True, close_fds=False)
     if done.returncode:
@@ -82,14 +82,14 @@ def batch(tool: Sequence[str], lines: Iterable[str]) -> None:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run one command in the namespace that we are in. Raises MachineError."""
+    """Runs one command in the current namespace. Raises MachineError."""
     done = subprocess.run(argv, text=True, capture_output=True)
     if done.returncode:
         raise MachineError(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
 
 
 def batch_in(namespace: str, tool: Sequence[str], lines: Iterable[str]) -> None:
-    """`batch` inside a namespace."""
+    """Runs `batch` inside a namespace."""
     script = list(lines)
     if script:
         with inside(namespace):
@@ -97,7 +97,7 @@ def batch_in(namespace: str, tool: Sequence[str], lines: Iterable[str]) -> None:
 
 
 def write_sysctls(settings: Iterable[tuple[str, str]]) -> None:
-    """Write /proc/sys/net/… of the namespace that we are in. Raises MachineError."""
+    """Writes /proc/sys/net/… of the current namespace. Raises MachineError."""
     for path, value in settings:
         try:
             Path("/proc/sys/net", path).write_text(value, encoding="ascii")
@@ -118,11 +118,11 @@ done
 
 
 def swap_rps(masks: dict[str, str]) -> dict[str, str]:
-    """Set the CPUs (RPS, a mask of sysfs) of all receive queues of interfaces of the namespace that we are in.
+    """Sets the RPS CPUs (a sysfs mask) of all receive queues of interfaces of the current namespace.
 
-    Returns the masks of their last queues before. Raises MachineError.
+    Returns the previous masks of their last queues. Raises MachineError.
     """
-    # /sys shows the namespace of who has mounted it.
+    # sysfs shows the network namespace of the process that mounts it.
     argv = ["unshare", "--mount", "sh", "-c", _SWAP_RPS, "sh", *(word for pair in masks.items() for word in pair)]
     done = subprocess.run(argv, text=True, capture_output=True)
     if done.returncode:
@@ -135,11 +135,11 @@ def swap_rps(masks: dict[str, str]) -> dict[str, str]:
 
 @contextmanager
 def congestion_control_allowed(name: str, lock: Path) -> Iterator[None]:
-    """For the length of a block, let namespaces choose a TCP congestion control that the machine restricts.
+    """A block in which namespaces may choose a TCP congestion control that the machine restricts.
 
-    Only the root namespace may make a restricted algorithm its default (EPERM elsewhere), and what is
-    restricted is one list for the whole machine. It is put back afterwards; the choices made stay.
-    `lock` is a directory on which all labs of the machine take turns.
+    Only the root namespace may set a restricted algorithm as default (EPERM elsewhere), and the list of restricted
+    algorithms is one for the whole machine. The list is restored afterwards; the choices stay.
+    `lock` is a directory; its lock serialises all labs of the machine.
     """
     path = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
     fd = os.open(lock, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -158,18 +158,18 @@ def congestion_control_allowed(name: str, lock: Path) -> Iterator[None]:
 
 
 def sent_bytes() -> dict[str, int]:
-    """Bytes sent so far by each interface of the namespace that we are in."""
+    """Returns the bytes sent so far by each interface of the current namespace."""
     lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()[2:]
     return {name.strip(): int(counters.split()[8]) for name, _, counters in (line.partition(":") for line in lines)}
 
 
 def interfaces() -> set[str]:
-    """Names of the interfaces of the namespace that we are in."""
+    """Returns the names of the interfaces of the current namespace."""
     return {name for _, name in socket.if_nameindex()}
 
 
 def running(interface: str) -> bool:
-    """Is the interface up, with carrier, and its queues started? (IFF_RUNNING, netdevice(7))"""
+    """Returns whether the interface is up, with carrier and started queues (IFF_RUNNING, netdevice(7))."""
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
         request = struct.pack("16sH14x", interface.encode(), 0)
         flags: int = struct.unpack_from("H", fcntl.ioctl(s, _SIOCGIFFLAGS, request), 16)[0]
@@ -177,7 +177,7 @@ def running(interface: str) -> bool:
 
 
 def mount_bpffs(path: Path) -> None:
-    """Mount a BPF file system of our own; a path that already is one stays as it is."""
+    """Mounts a BPF file system; keeps one that is mounted there already."""
     path.mkdir(parents=True, exist_ok=True)
     if os.path.ismount(path):
         return
@@ -186,7 +186,7 @@ def mount_bpffs(path: Path) -> None:
 
 
 def unmount_below(root: Path) -> None:
-    """Unmount everything mounted below a directory, innermost first. Raises KernelError."""
+    """Unmounts everything below a directory, innermost first. Raises KernelError."""
     with open("/proc/self/mountinfo", encoding="utf-8") as f:
         points = [Path(_unescape(line.split()[4])) for line in f]
     for point in sorted((p for p in points if p.is_relative_to(root)), key=lambda p: len(p.parts), reverse=True):
@@ -195,5 +195,5 @@ def unmount_below(root: Path) -> None:
 
 
 def _unescape(field: str) -> str:
-    """mountinfo writes blanks and backslashes as three octal digits."""
+    """Decodes mountinfo's octal escapes of blanks and backslashes."""
     return field.encode().decode("unicode_escape")

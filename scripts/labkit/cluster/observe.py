@@ -1,4 +1,4 @@
-"""What the daemons of a lab say of themselves: the documents of `mrcctl … --json`, by the same client."""
+"""Reads the daemons' documents, as `mrcctl … --json` prints them, through the same client."""
 
 import json
 import time
@@ -17,31 +17,34 @@ Document = dict[str, Any]
 
 
 def client(lab: Lab, host: str) -> Client:
-    """A client of a host's daemon. Asking it costs the host less than starting mrcctl."""
+    """Returns a client of a host's daemon; a request costs the host less than a start of mrcctl."""
     return Client(lab.run_dir(host), TIMEOUT_S)
 
 
 def paths(lab: Lab, host: str, peer: str | None = None) -> list[Document]:
-    """`mrcctl paths --json`: the EVs of a host, to one peer or to all."""
+    """Returns the EVs of a host, to one peer or to all (`mrcctl paths --json`)."""
     found: list[Document] = client(lab, host).get("/v1/paths", peer=peer)
     return found
 
 
 def events(lab: Lab, host: str, after: int = 0) -> list[Document]:
-    """`mrcctl events --json`: what a host's daemon has seen, from the event after number `after` on."""
+    """Returns the events of a host's daemon after event number `after` (`mrcctl events --json`)."""
     found: list[Document] = client(lab, host).get("/v1/events", after=after)["events"]
     return found
 
 
 def wait_until_good(lab: Lab, hosts: Sequence[str], patience_s: float = 15.0) -> None:
-    """Until every EV of these hosts is GOOD. Raises MachineError after `patience_s`."""
+    """Waits until every EV of these hosts is GOOD. Raises MachineError after `patience_s`."""
     wait_until(lab, hosts, _good, "GOOD", patience_s)
 
 
 def wait_until(
     lab: Lab, hosts: Sequence[str], so: Callable[[Document], bool], words: str, patience_s: float = 15.0
 ) -> None:
-    """Until every EV of these hosts is `so`, in words. Raises MachineError after `patience_s`."""
+    """Waits until `so`, which `words` describe, is true of every EV of these hosts.
+
+    Raises MachineError after `patience_s`.
+    """
     until = time.monotonic() + patience_s
     while True:
         bad = [f"{h} → {p['peer']} EV {p['ev']} is {p['state']}" for h in hosts for p in paths(lab, h) if not so(p)]
@@ -61,7 +64,7 @@ def _good(path: Document) -> bool:
 
 
 def pins(lab: Lab, host: str) -> Path:
-    """Where a host's tables are pinned. Raises MachineError."""
+    """Returns the directory of a host's pinned tables. Raises MachineError."""
     path = lab.run_dir(host) / RUNNING_FILE
     try:
         return Path(json.loads(path.read_text(encoding="utf-8"))["pins"])

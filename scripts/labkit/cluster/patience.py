@@ -1,11 +1,11 @@
-"""How long a lab waits for what should come at once: longer where the CPU is emulated (LAB_PATIENCE, a factor)."""
+"""Scales deadlines: LAB_PATIENCE is a factor for machines with an emulated CPU."""
 
 import os
 
 FACTOR = float(os.environ.get("LAB_PATIENCE", "1"))
-EMULATED = FACTOR > 5  # no machine that is only busy is as slow
+EMULATED = FACTOR > 5  # a busy real machine never needs this factor
 
 
 def patience(seconds: float) -> float:
-    """The deadline on this machine of what a machine of its own has in `seconds`."""
+    """Returns the deadline on this machine for what takes `seconds` on an idle real one."""
     return seconds * FACTOR

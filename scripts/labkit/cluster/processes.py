@@ -1,7 +1,7 @@
-"""Processes on record: started by us, known by pid and start time, ended by exactly that.
+"""Records processes that the lab starts, by pid and start time, and ends exactly those.
 
 A record is a small file "PID START\\n", START being field 22 of /proc/PID/stat (clock ticks after
-boot). A pid that was given to another process since does not match, and is never signalled.
+boot). A reused pid does not match, and is never signalled.
 """
 
 import os
@@ -17,14 +17,14 @@ from labkit.cluster import netns
 
 
 class Process(NamedTuple):
-    """A process that cannot be mistaken for another."""
+    """A process, identified also after its pid is reused."""
 
     pid: int
     start: int
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """(state, start time) of a process, None if there is none."""
+    """Returns (state, start time) of a process, None if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -34,7 +34,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
 
 
 def record_self(path: Path) -> None:
-    """Put the calling process on record; exec(2) changes neither pid nor start time."""
+    """Records the calling process; exec(2) changes neither pid nor start time."""
     stat = _stat(os.getpid())
     assert stat is not None, "/proc is not mounted"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def record_self(path: Path) -> None:
 
 
 def read_record(path: Path) -> Process | None:
-    """The process on record, None if there is no (whole) record."""
+    """Returns the recorded process, None if there is no (whole) record."""
     try:
         pid, start = path.read_text(encoding="ascii").split()
         return Process(int(pid), int(start))
@@ -51,7 +51,7 @@ def read_record(path: Path) -> Process | None:
 
 
 def alive(process: Process) -> bool:
-    """Is it still there, the same one, and no zombie?"""
+    """Returns whether that same process still exists and is no zombie."""
     stat = _stat(process.pid)
     return stat is not None and stat[1] == process.start and stat[0] not in "ZX"
 
@@ -59,7 +59,7 @@ def alive(process: Process) -> bool:
 def start_in(
     namespace: str, argv: Sequence[str], record: Path, *, env: dict[str, str], output: IO[Any]
 ) -> "subprocess.Popen[bytes]":
-    """Start a daemon in a network namespace, in a session of its own."""
+    """Starts a daemon in a network namespace, in a session of its own."""
     with netns.inside(namespace):
         return subprocess.Popen(
             argv,
@@ -68,13 +68,13 @@ def start_in(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # The child records itself: whenever the lab itself is killed, no daemon is left unrecorded.
+            # The child records itself, so no daemon is unrecorded even if the lab is killed here.
             preexec_fn=lambda: record_self(record),
         )
 
 
 def end(processes: Iterable[Process], patience_s: float = 3.0) -> list[Process]:
-    """SIGTERM, and SIGKILL to those still there after `patience_s`. Returns those that had to be killed."""
+    """Sends SIGTERM, and SIGKILL to those left after `patience_s`. Returns those that had to be killed."""
     open_fds: dict[int, Process] = {}
     killed = []
     try:
@@ -94,19 +94,19 @@ def end(processes: Iterable[Process], patience_s: float = 3.0) -> list[Process]:
 
 
 def _pidfd(process: Process) -> int | None:
-    """A handle on exactly this process; None if it is gone."""
+    """Returns a pidfd of exactly this process; None if it is gone."""
     try:
         fd = os.pidfd_open(process.pid)
     except OSError:
         return None
-    if alive(process):  # looked at after opening: from here on the handle cannot change its meaning
+    if alive(process):  # checked after opening: the pidfd can no longer refer to another process
         return fd
     os.close(fd)
     return None
 
 
 def _unfinished(fds: set[int], patience_s: float) -> set[int]:
-    """Wait for processes to end; the handles of those that have not. A pidfd is readable at the end."""
+    """Waits for processes to end. Returns the pidfds of those that have not. A pidfd is readable at the end."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -120,7 +120,7 @@ def _unfinished(fds: set[int], patience_s: float) -> set[int]:
 
 
 def inhabitants(namespaces: Iterable[str]) -> list[tuple[str, int, str]]:
-    """(namespace, pid, command) of every process in these network namespaces."""
+    """Returns (namespace, pid, command) of every process in these network namespaces."""
     inodes = {netns.identity(n): n for n in namespaces}
     found = []
     for entry in Path("/proc").iterdir():
@@ -129,7 +129,7 @@ def inhabitants(namespaces: Iterable[str]) -> list[tuple[str, int, str]]:
         try:
             inode = (entry / "ns/net").stat().st_ino
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:  # ended meanwhile
+        except OSError:  # the process has ended
             continue
         if inode in inodes:
             found.append((inodes[inode], int(entry.name), command))

@@ -1,29 +1,29 @@
-"""The fabric's data → lines for `ip -batch` and `tc -batch`, and sysctls. Pure.
+"""Renders the fabric's data as lines for `ip -batch` and `tc -batch`, and as sysctls. Pure.
 
-Every line configures by `replace` or `set`, so that applying a node twice, or again after one of its
-ports was down, ends in the same state.
+Every line uses `replace` or `set`, so that configuring a node twice, or again after one of its
+ports was down, gives the same state.
 """
 
 from collections.abc import Collection, Iterator
 
 from labkit.cluster.fabric import Fabric, Node, Parameters, Port
 
-# Where a switch's SIDs live. The kernel wants a device for a seg6local route and drops the route when
-# that device goes down, so it must be none of the links. (lo is refused, and this kernel has no dummy.)
+# The device of a switch's SIDs. The kernel wants a device for a seg6local route, and drops the route when
+# that device goes down, so it must not be a link. (lo is refused, and this kernel has no dummy.)
 SID_DEVICE = "srv6"
 
-# tbf: a GSO super-packet with headers must fit into the bucket; beyond that a few milliseconds of burst
-# keep the rate exact, and a queue of some 20 ms is what a switch port would have.
+# tbf: the bucket must hold a GSO super-packet with headers; a few milliseconds of burst
+# keep the rate exact, and a queue of about 20 ms is that of a switch port.
 _MIN_BURST = 70_000
 _BURST_S = 0.002
 _QUEUE_S = 0.020
 
-# On the hosts; the machine's own default may be another (here BBR).
+# Set on the hosts, since the machine's own default may be another (here BBR).
 CONGESTION_CONTROL = "cubic"
 
 
 def sysctls(node: Node, p: Parameters) -> Iterator[tuple[str, str]]:
-    """(path below /proc/sys/net, value), to be written before a node gets its interfaces."""
+    """Yields (path below /proc/sys/net, value), to be written before a node gets its interfaces."""
     for scope in ("all", "default"):
         yield f"ipv6/conf/{scope}/addr_gen_mode", "1"  # the lab sets the link-local addresses
         yield f"ipv4/conf/{scope}/rp_filter", "0"
@@ -32,7 +32,7 @@ def sysctls(node: Node, p: Parameters) -> Iterator[tuple[str, str]]:
         yield f"ipv6/conf/{scope}/seg6_enabled", "1"
         if node.kind != "host":
             yield f"ipv6/conf/{scope}/forwarding", "1"
-            if p.encapsulation == "ecmp":  # a switch that hashes leaves a dead port out; static uSID routes stay
+            if p.encapsulation == "ecmp":  # a hashing switch skips a dead port; static uSID routes stay
                 yield f"ipv6/conf/{scope}/ignore_routes_with_linkdown", "1"
     yield "ipv6/conf/lo/seg6_enabled", "1"
     if node.kind == "host":
@@ -40,13 +40,13 @@ def sysctls(node: Node, p: Parameters) -> Iterator[tuple[str, str]]:
         yield "ipv4/tcp_rmem", "4096 131072 33554432"
         yield "ipv4/tcp_wmem", "4096 65536 33554432"
     else:
-        yield "ipv4/ip_early_demux", "0"  # no switch looks for a socket of its own for what it forwards; IPv6's too
+        yield "ipv4/ip_early_demux", "0"  # no socket lookup for forwarded packets, IPv4 and IPv6
         yield "ipv6/fib_multipath_hash_policy", "3"  # the fields that follow:
         yield "ipv6/fib_multipath_hash_fields", str(0x3F)  # addresses, protocol, flow label, both ports
 
 
 def create_links(fabric: Fabric) -> list[str]:
-    """`ip -batch` in the root namespace: every interface, created where it belongs."""
+    """Returns `ip -batch` lines for the root namespace: every interface, created in its own namespace."""
     mtu = fabric.parameters.mtu
     lines = []
     for node in fabric.nodes.values():
@@ -62,7 +62,7 @@ def create_links(fabric: Fabric) -> list[str]:
 
 
 def configure(node: Node, encapsulation: str, down: Collection[str] = ()) -> list[str]:
-    """`ip -6 -batch` inside a node: addresses, neighbours, routes; nothing on the ports in `down`."""
+    """Returns `ip -6 -batch` lines for a node: addresses, neighbours, routes; nothing for the ports in `down`."""
     lines = ["link set dev lo up"]
     if node.own:
         lines.append(f"address replace {node.own}/128 dev lo nodad")
@@ -95,7 +95,7 @@ def _port(port: Port) -> Iterator[str]:
 
 
 def shape(port: str, rate_bits_per_s: int | None) -> str:
-    """`tc -batch`: a port's egress limited to a rate, or not at all."""
+    """Returns a `tc -batch` line: a port's egress limited to a rate, or unlimited."""
     if rate_bits_per_s is None:
         return f"qdisc replace dev {port} root noqueue"
     burst = max(_MIN_BURST, int(rate_bits_per_s / 8 * _BURST_S))

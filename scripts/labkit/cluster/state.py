@@ -1,4 +1,4 @@
-"""/run/mrcd-lab/NAME: what a lab knows about itself between two commands.
+"""Keeps the state of a lab between two commands, in /run/mrcd-lab/NAME.
 
     lab.json             parameters, and whether `up` got to its end
     mrcd.toml            the cluster file
@@ -6,7 +6,7 @@
     bpf/                 bpffs: the fault programs' links and maps
     exec/PID             commands started by `lab exec`
     h0/ …                one host: its mrcd's socket, log, process record and bpffs
-The directory is made first and removed last, so whatever a crash leaves is found by the next command.
+The directory is made first and removed last, so the next command finds whatever a crash leaves.
 """
 
 import fcntl
@@ -36,104 +36,104 @@ class State:
 
     @property
     def root(self) -> Path:
-        """/run/mrcd-lab/NAME."""
+        """Returns /run/mrcd-lab/NAME."""
         return BASE / self.name
 
     @property
     def cluster_file(self) -> Path:
-        """The TOML file that every mrcd of the lab reads."""
+        """Returns the TOML file that every mrcd of the lab reads."""
         return self.root / "mrcd.toml"
 
     @property
     def pins(self) -> Path:
-        """The bpffs of the fault programs."""
+        """Returns the bpffs of the fault programs."""
         return self.root / "bpf"
 
     @property
     def exec_dir(self) -> Path:
-        """Records of the commands started by `lab exec`."""
+        """Returns the directory with records of commands started by `lab exec`."""
         return self.root / "exec"
 
     def run_dir(self, host: str) -> Path:
-        """A host's MRCD_RUN_DIR."""
+        """Returns a host's MRCD_RUN_DIR."""
         return self.root / host
 
     def bpffs(self, host: str) -> Path:
-        """Where a host's daemon keeps its pins."""
+        """Returns the bpffs of a host's daemon."""
         return self.run_dir(host) / "bpf"
 
     def socket(self, host: str) -> Path:
-        """Where a host's daemon listens."""
+        """Returns the socket of a host's daemon."""
         return self.run_dir(host) / "mrcd.sock"
 
     def log(self, host: str) -> Path:
-        """What a host's daemon said."""
+        """Returns the log of a host's daemon."""
         return self.run_dir(host) / "mrcd.log"
 
     def daemon_record(self, host: str) -> Path:
-        """The record of a host's daemon (processes.py)."""
+        """Returns the record of a host's daemon (processes.py)."""
         return self.run_dir(host) / "mrcd.pid"
 
     def daemon(self, host: str) -> Process | None:
-        """A host's daemon, dead or alive; None if none was started."""
+        """Returns a host's daemon, dead or alive; None if none was started."""
         return read_record(self.daemon_record(host))
 
     def read(self) -> tuple[fabric.Parameters, Stage] | None:
-        """What the last `up` was asked for and how far it got; None if there is no lab."""
+        """Returns the parameters of the last `up` and its stage; None if there is no lab."""
         try:
             data = json.loads((self.root / "lab.json").read_text(encoding="utf-8"))
             return fabric.Parameters.from_json(data["parameters"]), data["stage"]
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, UsageError):  # another version's, or half written
+        except (ValueError, KeyError, TypeError, UsageError):  # written by another version, or incomplete
             return None
 
     def write(self, parameters: fabric.Parameters, stage: Stage) -> None:
-        """Record parameters and stage."""
+        """Records parameters and stage."""
         write_whole(self.root / "lab.json", {"parameters": parameters.as_json(), "stage": stage})
 
     def require(self) -> fabric.Fabric:
-        """The fabric of a lab that is up. Raises UsageError if it is not."""
+        """Returns the fabric of a lab that is up. Raises UsageError if it is not."""
         known = self.read()
         if known is None:
             raise UsageError(f"lab {self.name} is not up", hint=f"scripts/lab up{self.option}")
         parameters, stage = known
         if stage != "up":
-            raise UsageError(f"lab {self.name} is not complete", hint=f"scripts/lab up{self.option} builds it anew")
+            raise UsageError(f"lab {self.name} is not complete", hint=f"scripts/lab up{self.option} rebuilds it")
         return fabric.build(self.name, parameters)
 
     @property
     def option(self) -> str:
-        """How to name this lab on the command line."""
+        """Returns the command-line option that names this lab."""
         return "" if self.name == "default" else f" --name {self.name}"
 
     def faults(self) -> dict[str, dict[str, Any]]:
-        """Active faults: target → the record that `fail` wrote."""
+        """Returns the active faults: target → the record that `fail` wrote."""
         found = {}
         for path in sorted((self.root / "faults").glob("*.json")):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
-            except FileNotFoundError:  # healed meanwhile
+            except FileNotFoundError:  # another command healed it
                 continue
             found[str(record["target"])] = record
         return found
 
     def fault_file(self, slug: str) -> Path:
-        """Where a fault is recorded."""
+        """Returns the file of a fault's record."""
         return self.root / "faults" / f"{slug}.json"
 
     def processes(self) -> list[Process]:
-        """Everything on record that is still alive, except ourselves."""
+        """Returns all recorded processes that are alive, without this one."""
         records = [*self.root.glob("h*/mrcd.pid"), *self.exec_dir.glob("*")]
         known = (read_record(r) for r in records)
         return [p for p in known if p is not None and p.pid != os.getpid() and alive(p)]
 
     def namespaces(self) -> list[str]:
-        """The lab's namespaces that exist, complete or not."""
+        """Returns the lab's existing namespaces, complete or not."""
         return [n for n in netns.existing() if fabric.owns(self.name, n)]
 
     def clear(self) -> None:
-        """Empty the directory. It stays as long as it is locked: the lock is on it."""
+        """Empties the directory, and keeps it while it is locked: the lock is on it."""
         for path in self.root.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -142,7 +142,7 @@ class State:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One command at a time changes a lab: a lock on its directory, made if missing, removed if left empty."""
+        """A block under the lock of the lab's directory, which is made if missing and removed if left empty."""
         fd = self._lock()
         try:
             yield
@@ -151,13 +151,13 @@ class State:
                 self.root.rmdir()
                 BASE.rmdir()
             except OSError:
-                pass  # a lab lives there
+                pass  # the directory has a lab
             os.close(fd)
 
     @contextmanager
     def changing(self) -> Iterator[fabric.Fabric]:
-        """The fabric of a lab that is up, locked. Raises UsageError if it is not up."""
-        self.require()  # without the lock, so that asking for a lab that is not there does not make it
+        """A block with the fabric of a lab that is up, locked. Raises UsageError if it is not up."""
+        self.require()  # before the lock, which would make the directory of a lab that does not exist
         with self.locked():
             yield self.require()
 
@@ -166,7 +166,7 @@ class State:
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
                 fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:  # another command's `down` removed it in between
+            except FileNotFoundError:  # another command's `down` removed it meanwhile
                 continue
             except PermissionError:
                 raise MachineError(f"{self.root}: permission denied", hint="the lab needs root") from None
@@ -177,15 +177,15 @@ class State:
                 fcntl.flock(fd, fcntl.LOCK_EX)
             try:
                 if self.root.stat().st_ino == os.fstat(fd).st_ino:
-                    os.set_inheritable(fd, True)  # by the `ip -batch` of netns.py, not by daemons
+                    os.set_inheritable(fd, True)  # inherited by the `ip -batch` of netns.py, not by daemons
                     return fd
             except FileNotFoundError:
                 pass
-            os.close(fd)  # we hold the lock of a directory that is gone: begin again
+            os.close(fd)  # the locked directory was removed: try again
 
 
 def write_whole(path: Path, data: dict[str, Any]) -> None:
-    """Write JSON so that a reader, or a crash, sees the old document or the new one."""
+    """Writes JSON atomically: a reader, or a crash, sees the old document or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

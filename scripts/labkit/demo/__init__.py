@@ -1,10 +1,10 @@
 """The demo: a TCP flow over every path of a fabric in which things break and heal.
 
-scenario    what happens when, as data
-record      does it: flow, faults, what the daemons say, into a Recording
-screen      how it looks while it runs
+scenario    the faults and their times, as data
+record      runs the flow and the faults, and records what the daemons report
+screen      the live view
 report      pure: Recording → the document that --json prints
-text        pure: that document → tables for people
+text        pure: that document → tables
 picture     pure: that document → chart.Picture
-cli         the door
+cli         the command line
 """

@@ -26,19 +26,21 @@ The lab is still up:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--name", default="demo", show_default=True, help="of its lab; one of that name is replaced")
+@click.option(
+    "--name", default="demo", show_default=True, help="name of its lab; an existing lab of that name is replaced"
+)
 @click.option("--keep", is_flag=True, help="leave the lab up")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document; the live view goes to stderr")
 @click.option(
     "--svg",
     type=click.Path(dir_okay=False, path_type=Path),
     default=REPOSITORY / "build/demo.svg",
-    help="where the picture goes  [default: build/demo.svg]",
+    help="file of the picture  [default: build/demo.svg]",
 )
 def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
     """One TCP flow over every path of a cluster on this machine, while things break and heal.
 
-    Exit code 1 if it did not go as it should: a broken path was not left, or the flow stood still.
+    Exit code 1 if a broken path stayed in use or the flow stopped for too long.
     """
     console = Console(stderr=as_json)
     with entry.own_lab(name, keep=keep) as lab:
@@ -61,7 +63,7 @@ def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
 
 
 def _ends(lab: Lab) -> Ends:
-    """The flow between the overlay's IPv4 addresses."""
+    """Returns the ends of the flow: the overlay's IPv4 addresses."""
     config = lab.fabric.config
     source, target = (str(config.host(h).prefixes[0].network_address) for h in (scenario.SOURCE, scenario.TARGET))
     return Ends(scenario.SOURCE, source, scenario.TARGET, target)

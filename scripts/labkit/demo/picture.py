@@ -1,4 +1,4 @@
-"""The demo's document → its picture. Pure."""
+"""Draws the demo's document. Pure."""
 
 from labkit.cluster.observe import Document
 from labkit.demo.text import milliseconds
@@ -6,7 +6,7 @@ from labkit.plot import chart
 
 
 def picture(document: Document) -> chart.Picture:
-    """Goodput over time, the faults, and the states of the flow's EVs by plane."""
+    """Returns goodput over time, the faults, and the states of the flow's EVs by plane."""
     flow, bins = document["flow"], document["goodput"]
     scale, unit = chart.unit(flow["median_bits_per_s"])
     planes: dict[int, list[chart.Row]] = {}

@@ -1,4 +1,4 @@
-"""Do what the scenario says, and write down what happens."""
+"""Runs the scenario and records what happens."""
 
 import itertools
 import time
@@ -20,7 +20,7 @@ _S = 1_000_000_000
 
 @dataclass(frozen=True)
 class Happened:
-    """A fault as it was: CLOCK_MONOTONIC ns when it began and when it was mended."""
+    """A fault that was made: CLOCK_MONOTONIC ns when it began and when it was healed."""
 
     fault: Fault
     begin_ns: int
@@ -29,7 +29,7 @@ class Happened:
 
 @dataclass(frozen=True)
 class Recording:
-    """Everything that was seen. Times are CLOCK_MONOTONIC ns."""
+    """All recorded data. Times are CLOCK_MONOTONIC ns."""
 
     begin_ns: int
     end_ns: int
@@ -39,15 +39,17 @@ class Recording:
     congestion_control: str
     mss_bytes: int
     faults: tuple[Happened, ...]
-    paths: dict[str, list[Document]]  # of every host, at the beginning
-    events: dict[str, list[Document]]  # of every host, since the beginning
-    spread: tuple[Document, Document]  # {"monotonic_ns", "paths"} of the source, before and after a time without faults
+    paths: dict[str, list[Document]]  # by host, at the beginning
+    events: dict[str, list[Document]]  # by host, since the beginning
+    spread: tuple[
+        Document, Document
+    ]  # {"monotonic_ns", "paths"} of the source, at both ends of an interval without faults
 
 
 def record(
     lab: Lab, ends: Ends, faults: Sequence[Fault], seconds: float, spread_s: tuple[float, float], screen: Screen
 ) -> Recording:
-    """Run a flow for `seconds` and let the faults happen meanwhile."""
+    """Runs a flow for `seconds`, with the faults at their times. Returns the recording."""
     hosts = lab.fabric.hosts
     paths = {h: observe.paths(lab, h) for h in hosts}
     with Flow(lab, ends) as flow:
@@ -78,7 +80,7 @@ def record(
 
 
 class _Stage:
-    """The time line: steps when they are due, and the screen in between."""
+    """The timeline: runs steps when they are due, and updates the screen in between."""
 
     def __init__(self, lab: Lab, ends: Ends, flow: Flow, begin_ns: int, seconds: float, screen: Screen) -> None:
         self._lab, self._ends, self._flow, self._screen = lab, ends, flow, screen
@@ -91,11 +93,11 @@ class _Stage:
         self.counts: list[Document] = []
 
     def at(self, seconds: float, step: Callable[[], None]) -> None:
-        """Have something done at that time."""
+        """Schedules `step` at that time."""
         self._steps.append((seconds, step))
 
     def play(self) -> int:
-        """From begin to end. Returns CLOCK_MONOTONIC ns of the end."""
+        """Runs the timeline. Returns CLOCK_MONOTONIC ns of its end."""
         steps = sorted(self._steps, key=lambda s: s[0])
         next_look = 0.0
         while (now := self._now()) < self._seconds:
@@ -112,19 +114,19 @@ class _Stage:
         return end_ns
 
     def fail(self, fault: Fault) -> None:
-        """Break it."""
+        """Makes a fault."""
         self.began[fault.target] = self._lab.fail(fault.target, down=fault.down)["monotonic_ns"]
         self._broken[fault.target] = fault
         self._screen.note(self._seconds_of(self.began[fault.target]), f"fault: {fault.words}", "fault")
 
     def heal(self, fault: Fault) -> None:
-        """Mend it."""
+        """Heals a fault."""
         self.healed[fault.target] = self._lab.heal(fault.target)[0]["monotonic_ns"]
         del self._broken[fault.target]
         self._screen.note(self._seconds_of(self.healed[fault.target]), f"healed: {fault.target}", "heal")
 
     def count(self) -> None:
-        """Take down the EVs' counters."""
+        """Records the EVs' counters."""
         self.counts.append(evspread.count(self._lab, self._ends.source, self._ends.target))
 
     def _look(self) -> None:

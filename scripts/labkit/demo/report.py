@@ -1,6 +1,6 @@
-"""Recording → what it shows, as one document of plain numbers: what `--json` prints. Pure.
+"""Reports a recording as one document of plain numbers, which `--json` prints. Pure.
 
-Units are in the names; `_s` are seconds since the recording began, `_ms` lengths of time. A time that
+Units are in the names: `_s` are seconds since the recording began, `_ms` durations. A time that
 never came is null.
 """
 
@@ -16,17 +16,17 @@ from labkit.measure.goodput import WIDE_NS
 SCHEMA_VERSION = 1
 WITHDRAWN_WITHIN_MS = patience(200.0)
 GOOD_WITHIN_MS = patience(5000.0)
-# TCP's own timer: what is lost twice waits for the retransmission timeout, 200 ms at least on Linux.
+# TCP's own timer: a packet lost twice waits for the retransmission timeout, at least 200 ms on Linux.
 STANDS_AT_MOST_MS = patience(500.0)
 _S, _MS = 1_000_000_000, 1_000_000
-_BEFORE_NS = 2 * _S  # how much before a fault, and at most after it was mended, goodput is averaged over
-_START_NS = _S  # TCP's start does not count as usual
+_BEFORE_NS = 2 * _S  # interval before a fault, and at most after its healing, over which goodput is averaged
+_START_NS = _S  # the start of TCP is left out of the usual goodput
 
 Key = tuple[str, str, int]  # host, peer, EV
 
 
 def build(r: Recording) -> Document:
-    """The document."""
+    """Returns the document."""
     faults = [_fault(r, h) for h in r.faults]
     hit = {k for h in r.faults for k in _hit(r, h)}
     unexpected = [_unexpected(r, k, e) for k, e in _withdrawals(r) if k not in hit]
@@ -95,7 +95,7 @@ def _fault(r: Recording, h: Happened) -> Document:
 
 
 def _verdicts(r: Recording, h: Happened, keys: list[Key]) -> Document:
-    """How many of these EVs were withdrawn and came back for good, and when the last of them did."""
+    """Returns how many of these EVs were withdrawn and returned for good, and when the last of them did."""
     withdrawn = [_first(r, k, "ASSUMED_BAD", h.begin_ns, h.heal_ns) for k in keys]
     returned = [_returned(r, k, h.heal_ns) for k in keys]
     since = [e for k, e in _withdrawals(r) if k in keys and e["monotonic_ns"] >= h.begin_ns]
@@ -133,7 +133,7 @@ def _first(r: Recording, key: Key, state: str, begin_ns: int, end_ns: int) -> in
 
 
 def _returned(r: Recording, key: Key, heal_ns: int) -> int | None:
-    """When it became GOOD for good: the newest time after healing, if nothing followed."""
+    """Returns when it became GOOD for good: the last such time after healing, with no later change."""
     last = max(_events(r, key), key=lambda e: e["monotonic_ns"], default=None)
     good = last is not None and last["to"] == "GOOD" and last["monotonic_ns"] >= heal_ns
     return int(last["monotonic_ns"]) if last is not None and good else None
@@ -158,7 +158,7 @@ def _unexpected(r: Recording, key: Key, event: Document) -> Document:
 
 
 def _retransmitted(r: Recording, begin_ns: int, end_ns: int) -> int:
-    """By the samples around: they come every 100 ms."""
+    """Returns the retransmissions in an interval, by the samples around it, 100 ms apart."""
     before = [s.retransmitted_segments for s in r.samples if s.monotonic_ns < begin_ns]
     until = [s.retransmitted_segments for s in r.samples if s.monotonic_ns < end_ns]
     return (until[-1] if until else 0) - (before[-1] if before else 0)
@@ -176,7 +176,7 @@ def _events(r: Recording, key: Key) -> list[Document]:
 
 
 def _states(r: Recording, path: Document) -> Document:
-    """An EV's states over the whole recording, end to end."""
+    """Returns an EV's states over the whole recording, without gaps."""
     spans: list[Document] = []
     state, since = path["state"], 0.0
     for e in _events(r, (r.ends.source, path["peer"], path["ev"])):
@@ -191,7 +191,7 @@ def _states(r: Recording, path: Document) -> Document:
 
 
 def promises(faults: list[Document], unexpected: list[Document]) -> list[Document]:
-    """What the demo promises, whether it was kept, and by which measurement."""
+    """Returns the demo's requirements, whether each was met, and the measurement."""
     found = []
     for f in faults:
         flow, everyone, target = [f["flow_evs"], f["acknowledgement_evs"]], f["all_evs"], f["target"]
@@ -201,13 +201,13 @@ def promises(faults: list[Document], unexpected: list[Document]) -> list[Documen
         complete = everyone["withdrawn"] == everyone["hit"]
         words = "every host withdraws the EVs that it hit"
         found.append(_promise(target, words, complete, _measured([everyone], "withdrawn")))
-        words = f"the flow goes on: it stands still for {STANDS_AT_MOST_MS:.0f} ms at most"
+        words = f"the flow continues: it stops for {STANDS_AT_MOST_MS:.0f} ms at most"
         hole = f["longest_hole_ms"]
         found.append(_promise(target, words, hole <= STANDS_AT_MOST_MS, f"longest hole {hole:.0f} ms"))
         words = f"every EV is GOOD again within {GOOD_WITHIN_MS / 1000:.0f} s of healing"
         back = _all_within(everyone, "returned", GOOD_WITHIN_MS)
         flaps = len(everyone["flaps_after_healing"])
-        again = f"; {flaps} fell again in between" if flaps else ""
+        again = f"; {flaps} failed again meanwhile" if flaps else ""
         found.append(_promise(target, words, back, _measured([everyone], "returned") + again))
     measured = f"{len(unexpected)} were" if unexpected else "none was"
     found.append(_promise(None, "no EV is withdrawn that no fault has hit", not unexpected, measured))
@@ -230,7 +230,7 @@ def _measured(verdicts: list[Document], what: str) -> str:
 
 
 def kept(document: Document) -> bool:
-    """Was every promise kept?"""
+    """Returns whether every requirement was met."""
     return all(p["kept"] for p in document["promises"])
 
 

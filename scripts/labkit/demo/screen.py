@@ -1,4 +1,4 @@
-"""The demo while it runs: redrawn in place on a terminal, else one line per second."""
+"""Shows the running demo: redrawn in place on a terminal, otherwise one line per second."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _STYLES = {
 _SHORT = {"ASSUMED_BAD": "BAD"}
 _LETTERS = {"GOOD": "G", "SKIP": "s", "ASSUMED_BAD": "X", "DENIED": "D", "UNKNOWN": "?"}
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-# Together with the rest 23 lines: a terminal has 24.
+# With these the screen has 23 lines; a terminal has 24.
 _ROWS = 6
 _NOTES = 6
 _MAX_COLUMNS = 100
@@ -34,7 +34,7 @@ _MAX_COLUMNS = 100
 
 @dataclass(frozen=True)
 class Moment:
-    """What there is to be seen. Times in seconds since the recording began."""
+    """The state to show. Times are seconds since the recording began."""
 
     now_s: float
     seconds: float
@@ -45,33 +45,33 @@ class Moment:
     retransmitted_segments: int
 
     def goodput(self, width_ns: int = WIDE_NS) -> list[float]:
-        """bit/s per bin, up to now."""
+        """Returns bit/s per bin, up to now."""
         end_ns = self.begin_ns + int(self.now_s * 1e9)
         return [bits_per_s(n, width_ns) for n in regular(self.bins, self.begin_ns, end_ns, width_ns)]
 
 
 class Screen(Protocol):
-    """Something that shows. `interval_s`: how often it wants to."""
+    """A view of the demo. `interval_s`: the time between two updates."""
 
     interval_s: float
 
     def show(self, moment: Moment) -> None:
-        """The state of things."""
+        """Shows the state."""
 
     def note(self, at_s: float, words: str, kind: str) -> None:
-        """Something was done."""
+        """Shows an action of the demo."""
 
     def events(self, at_s: float, events: Sequence[Document]) -> None:
-        """Something was seen by the source's mrcd: one event, or several of a kind."""
+        """Shows one event of the source's mrcd, or several of one kind."""
 
 
 def kind(event: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Events of one kind that follow each other are told in one sentence."""
+    """Returns the key by which successive events are joined into one sentence."""
     return tuple(event[k] for k in ("kind", "peer", "plane", "to", "reason"))
 
 
 def sentence(events: Sequence[Mapping[str, Any]]) -> str:
-    """A daemon's events, all of one kind, in words; the evidence is the first one's."""
+    """Returns a sentence for events of one kind; the evidence is that of the first."""
     e = events[0]
     evidence = ", ".join(f"{k} {v}" for k, v in e["evidence"].items())
     why = e["reason"] + (f" ({evidence})" if evidence else "")
@@ -86,13 +86,13 @@ def sentence(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def bars(values: Sequence[float], rows: int, top: float) -> list[str]:
-    """Values as columns of block characters, `rows` lines high, the highest line first. Pure."""
+    """Returns values as columns of block characters, `rows` lines high, the top line first. Pure."""
     eighths = [round(max(0.0, min(v / top, 1.0)) * rows * 8) if top > 0 else 0 for v in values]
     return ["".join(_BLOCKS[max(0, min(8, e - 8 * row))] for e in eighths) for row in reversed(range(rows))]
 
 
 class Lines:
-    """For logs and pipes: one line per second, and one per event."""
+    """The view for logs and pipes: one line per second, and one per event."""
 
     interval_s = 1.0
 
@@ -100,7 +100,7 @@ class Lines:
         self._console = console
 
     def show(self, moment: Moment) -> None:
-        """Goodput of the last second, and a letter per EV."""
+        """Prints the goodput of the last second, and a letter per EV."""
         last = moment.goodput()[-10:]
         planes: dict[int, str] = {}
         for p in moment.paths:
@@ -110,11 +110,11 @@ class Lines:
         self._say(f"{moment.now_s:5.1f} s  {mean:5.1f} Gbit/s  {states}")
 
     def note(self, at_s: float, words: str, kind: str) -> None:
-        """A line of its own."""
+        """Prints a line."""
         self._say(f"{at_s:7.3f} s  {words}")
 
     def events(self, at_s: float, events: Sequence[Document]) -> None:
-        """A line of its own."""
+        """Prints a line."""
         self._say(f"{at_s:7.3f} s  {sentence(events)}")
 
     def _say(self, line: str) -> None:
@@ -122,7 +122,7 @@ class Lines:
 
 
 class Terminal:
-    """Redrawn in place. Use as a context manager."""
+    """The view for terminals, redrawn in place. Use as a context manager."""
 
     interval_s = 0.2
 
@@ -139,16 +139,16 @@ class Terminal:
         self._live.stop()
 
     def note(self, at_s: float, words: str, kind: str) -> None:
-        """Kept until newer ones push it out."""
+        """Adds a note; the newest ones are shown."""
         self._notes = [*self._notes, Text(f"{at_s:7.3f} s  {words}", style=_STYLES[kind])][-_NOTES:]
 
     def events(self, at_s: float, events: Sequence[Document]) -> None:
-        """As a note, in the colour of the state."""
+        """Adds a note in the colour of the state."""
         state = events[0]["to"]
         self.note(at_s, sentence(events), state if state in _STYLES else "UNKNOWN")
 
     def show(self, moment: Moment) -> None:
-        """Draw it."""
+        """Draws the state."""
         parts = [self._head(moment), Text(), *self._goodput(moment), Text(), *_grid(moment), Text()]
         parts += [_faults(moment)]
         parts += [*self._notes, *([Text()] * (_NOTES - len(self._notes)))]
@@ -161,9 +161,9 @@ class Terminal:
         return Text.assemble((self._title, "bold"), (clock, "dim"))
 
     def _goodput(self, moment: Moment) -> list[Text]:
-        """The whole recording from left to right; what is still to come is empty."""
+        """Returns the chart of the whole recording; the part that is still to come is empty."""
         columns = max(10, min(self._console.width - 14, _MAX_COLUMNS))
-        # Whole bins per column, or the columns would not be alike.
+        # A whole number of bins per column, so that all columns cover the same time.
         values = moment.goodput(math.ceil(moment.seconds / columns * 1e9 / BIN_NS) * BIN_NS)
         recent = moment.goodput()
         top = max([*values, 1.0])
@@ -181,7 +181,7 @@ def _label(words: str) -> tuple[str, str]:
 
 
 def _grid(moment: Moment) -> list[Text]:
-    """A line per plane, a cell per T1; an empty square carries no traffic."""
+    """Returns a line per plane with a cell per T1; an empty square carries no traffic."""
     planes: dict[int, list[Document]] = {}
     for p in moment.paths:
         planes.setdefault(p["plane"], []).append(p)

@@ -1,4 +1,4 @@
-"""The demo's document → tables for people. Pure; numbers are rounded here."""
+"""Renders the demo's document as tables. Pure; numbers are rounded here."""
 
 import re
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ _INKS = {"kept": 32, "BROKEN": 31}  # ANSI green and red
 
 
 def milliseconds(ms: float | None) -> str:
-    """In the unit that suits: 95 ms, 1.02 s; never."""
+    """Returns a duration in the unit that suits: 95 ms, 1.02 s; never."""
     if ms is None:
         return "never"
     return f"{ms:.0f} ms" if ms < 999.5 else f"{ms / 1000:.2f} s"
 
 
 def gbit(bits_per_s: float | None) -> str:
-    """In Gbit/s, without the unit."""
+    """Returns Gbit/s, without the unit."""
     return "-" if bits_per_s is None else f"{bits_per_s / 1e9:.1f}"
 
 
 def summary(document: Document, *, colour: bool) -> list[str]:
-    """What was measured, and whether it is what was promised."""
+    """Returns the measurements, and whether the requirements were met."""
     return [
         *_flow(document),
         "",

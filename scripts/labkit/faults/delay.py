@@ -1,11 +1,10 @@
-"""Links that are slower than others: packets leave a port some time after they came to it.
+"""Delays the packets of a port by a relay, since the kernel may have no netem.
 
-A kernel without netem delays nothing, so a small relay does it. At tc egress of the port the program lab_delay
-(bpf/lab/fault.bpf.c) turns what is being forwarded to a tap device; the relay, this file run as a program, reads it
-there, waits, and sends it by the port, past hooks and queues. Packets come out as they are on the wire: bursts
-are cut into them. Good for some 10,000 packets/s, and to a fraction of a millisecond.
+At tc egress of the port the program lab_delay (bpf/lab/fault.bpf.c) redirects forwarded packets to a tap device.
+The relay, this file run as a program, reads them there, waits, and sends them through the port, past hooks and
+queues. Bursts are cut into wire packets. Good for some 10,000 packets/s, exact to a fraction of a millisecond.
 
-    python -I delay.py DELAY_NS NAMESPACE:PORT…      says `ready`, then relays until it is ended
+    python -I delay.py DELAY_NS NAMESPACE:PORT…      prints `ready`, then relays until it is killed
 """
 
 import contextlib
@@ -33,11 +32,11 @@ _SIOCGIFMTU, _SIOCSIFMTU, _SIOCSIFFLAGS, _SIOCSIFTXQLEN = 0x8921, 0x8922, 0x8914
 _IFF_UP = 0x1
 _QUEUE = 10_000  # packets between kernel and relay
 _SOL_PACKET, _PACKET_QDISC_BYPASS = 263, 20
-_AT_ONCE = 64  # packets read before looking at what is due
+_AT_ONCE = 64  # packets read before the next check for due packets
 
 
 def start(record: Path, pins: Path, ends: Sequence[tuple[str, str]], delay_s: float) -> None:
-    """Delay what leaves by these (namespace, port). Raises MachineError; then nothing is left of it."""
+    """Delays packets that leave through these (namespace, port). Raises MachineError, after which nothing is left."""
     from labkit.cluster import processes
 
     argv = [sys.executable, "-I", __file__, str(round(delay_s * 1e9)), *(f"{n}:{p}" for n, p in ends)]
@@ -58,7 +57,7 @@ def start(record: Path, pins: Path, ends: Sequence[tuple[str, str]], delay_s: fl
         if said != "ready":
             from mrcd.errors import MachineError
 
-            raise MachineError(f"the relay that delays {ends[0][1]} did not start, but said: {said}")
+            raise MachineError(f"the relay that delays {ends[0][1]} did not start: {said}")
         _divert(pins, ends)
     except BaseException:
         stop(record, pins)
@@ -66,7 +65,7 @@ def start(record: Path, pins: Path, ends: Sequence[tuple[str, str]], delay_s: fl
 
 
 def stop(record: Path, pins: Path) -> None:
-    """Let packets pass without delay. No error if none are delayed. What the relay still holds is lost."""
+    """Ends the delay; no error if there is none. Packets that the relay holds are lost."""
     from labkit.cluster import processes
 
     if pins.exists():
@@ -79,12 +78,12 @@ def stop(record: Path, pins: Path) -> None:
 
 def _divert(pins: Path, ends: Sequence[tuple[str, str]]) -> None:
     from labkit.cluster import netns
-    from labkit.faults import tap
+    from labkit.faults import fault_program
     from mrcd.bpf import libbpf
 
     pins.mkdir(parents=True)
     for namespace, port in ends:
-        obj = libbpf.open_object(tap.OBJECT)
+        obj = libbpf.open_object(fault_program.OBJECT)
         try:
             libbpf.load_object(obj)
             with netns.inside(namespace):
@@ -105,7 +104,7 @@ def _tap_name(port: str) -> str:
 
 
 class _End:
-    """One port: its tap device, and a socket that sends by it."""
+    """One port: its tap device, and a socket that sends through it."""
 
     def __init__(self, namespace: str, port: str) -> None:
         _enter(namespace)
@@ -124,7 +123,7 @@ class _End:
         self.out.bind((port, 0))
 
     def take(self, delay_ns: int) -> None:
-        """Read what has come."""
+        """Reads the packets that have arrived."""
         try:
             for _ in range(_AT_ONCE):
                 self.held.append((time.monotonic_ns() + delay_ns, os.read(self.tap, self.size)))
@@ -132,9 +131,9 @@ class _End:
             pass
 
     def give(self, now: int) -> None:
-        """Send what is due."""
+        """Sends the packets that are due."""
         while self.held and self.held[0][0] <= now:
-            with contextlib.suppress(OSError):  # a full queue, a link that is down: lost, as in any switch
+            with contextlib.suppress(OSError):  # full queue or link down: the packet is lost, as in a switch
                 self.out.send(self.held.popleft()[1])
 
 
@@ -146,7 +145,7 @@ def _enter(namespace: str) -> None:
 
 
 def main() -> None:
-    """Relay until ended."""
+    """Relays until it is killed."""
     delay_ns = int(sys.argv[1])
     ends = {e.tap: e for e in (_End(*text.rsplit(":", 1)) for text in sys.argv[2:])}
     print("ready", flush=True)

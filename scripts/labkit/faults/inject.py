@@ -1,8 +1,8 @@
-"""Break things, and heal them.
+"""Makes faults, and heals them.
 
-Four ways to break, which may be combined: packets dropped, damaged or marked (the fault program, on switch
+A fault combines four effects: packets dropped, damaged or marked (the fault program, on switch
 ports), a rate (tbf on the sending ends of each link), a delay (a relay there), the link down. All but the last may
-be limited to one direction (targets.py). What a port should look like follows from the whole set of active faults,
+be limited to one direction (targets.py). The state of each port follows from the whole set of active faults,
 so faults on different targets may overlap; a second fault on the same target replaces the first.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from labkit.cluster import netns, render
 from labkit.cluster.fabric import Fabric, Link, PortRef
 from labkit.cluster.state import State, write_whole
-from labkit.faults import delay, tap, targets
+from labkit.faults import delay, fault_program, targets
 from labkit.faults.targets import DIRECTIONS, Direction, Target
 from mrcd.errors import MrcdError, UsageError
 
@@ -31,33 +31,33 @@ SETTLE_S = 3.0
 
 
 def parse_rate(text: str) -> int:
-    """`50mbit` → bits per second. Raises UsageError."""
+    """Parses `50mbit` → bits per second. Raises UsageError."""
     match = _RATE.fullmatch(text)
     bits = round(float(match[1]) * _UNIT[match[2].lower()]) if match else 0
     if bits < MIN_RATE:
-        raise UsageError(f"{text!r} is no rate for a link", hint="e.g. 50mbit, 2.5gbit; at least 100kbit")
+        raise UsageError(f"{text!r} is not a link rate", hint="e.g. 50mbit, 2.5gbit; at least 100kbit")
     return bits
 
 
 def parse_time(text: str) -> float:
-    """`5ms` → seconds. Raises UsageError."""
+    """Parses `5ms` → seconds. Raises UsageError."""
     match = _TIME.fullmatch(text)
     if not match:
-        raise UsageError(f"{text!r} is no time", hint="e.g. 5ms, 500us, 0.1s")
+        raise UsageError(f"{text!r} is not a time", hint="e.g. 5ms, 500us, 0.1s")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def parse_percent(text: str) -> float:
-    """`20%` → 0.2. Raises UsageError."""
+    """Parses `20%` → 0.2. Raises UsageError."""
     match = _PERCENT.fullmatch(text)
     if not match or float(match[1]) > 100:
-        raise UsageError(f"{text!r} is no share of the packets", hint="e.g. 20% or 0.1%, at most 100%")
+        raise UsageError(f"{text!r} is not a share of the packets", hint="e.g. 20% or 0.1%, at most 100%")
     return float(match[1]) / 100
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong at a target. Ratios 0 to 1."""
+    """The effects of a fault at a target. Ratios are 0 to 1."""
 
     drop: float = 0.0
     ce: float = 0.0
@@ -69,7 +69,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
-            raise UsageError(f"{self.direction!r} is no direction", hint=f"one of {', '.join(DIRECTIONS)}")
+            raise UsageError(f"{self.direction!r} is not a direction", hint=f"one of {', '.join(DIRECTIONS)}")
         for name, ratio in (("drop", self.drop), ("ce", self.ce), ("damage", self.damage)):
             if not 0 <= ratio <= 1:
                 raise UsageError(f"{name} = {ratio} is out of range", hint="a ratio from 0 to 1; 0.2 is 20 %")
@@ -77,20 +77,20 @@ class Fault:
             raise UsageError(f"a delay of {self.delay_s:g} s is out of range", hint=f"at most {MAX_DELAY_S:g} s")
         if not (self.taps or self.rate_bits_per_s or self.down or self.delay_s):
             hint = "give --drop, --down, --rate, --delay, --ce or --damage"
-            raise UsageError("this fault would break nothing", hint=hint)
+            raise UsageError("the fault has no effect", hint=hint)
         if self.down and (self.taps or self.rate_bits_per_s or self.delay_s):
-            raise UsageError("a link that is down carries nothing another fault could change", hint="give --down alone")
+            raise UsageError("a link that is down carries no packets for another effect", hint="give --down alone")
         if self.down and self.direction != "both":
             raise UsageError("a link loses its carrier in both directions", hint="give --drop for one of them")
 
     @property
     def taps(self) -> bool:
-        """Does it take the fault program?"""
+        """Returns whether it needs the fault program."""
         return self.drop > 0 or self.ce > 0 or self.damage > 0
 
     @property
     def what(self) -> str:
-        """In words."""
+        """Returns a description."""
         parts = [f"drop {self.drop * 100:g}%" if self.drop else "", f"ce {self.ce * 100:g}%" if self.ce else ""]
         parts += [f"damage {self.damage * 100:g}%" if self.damage else ""]
         parts += [f"rate {self.rate_bits_per_s / 1e6:g} Mbit/s" if self.rate_bits_per_s else ""]
@@ -102,14 +102,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class PortState:
-    """What a port should look like."""
+    """The desired state of a port."""
 
     down: bool = False
     rate_bits_per_s: int | None = None
 
 
 def desired(fabric: Fabric, active: dict[str, Fault]) -> dict[PortRef, PortState]:
-    """Every port that is not simply up and as fast as it can be. Pure."""
+    """Returns every port whose state is not the default: up, unlimited. Pure."""
     base = fabric.parameters.rate_bits_per_s
     states = {end: PortState(rate_bits_per_s=base) for k in fabric.links for end in (k.upper, k.lower)} if base else {}
     for text, fault in active.items():
@@ -124,7 +124,7 @@ def desired(fabric: Fabric, active: dict[str, Fault]) -> dict[PortRef, PortState
 
 
 def apply_ports(fabric: Fabric, before: dict[PortRef, PortState], after: dict[PortRef, PortState]) -> None:
-    """Bring the ports from one desired state to another. Raises MachineError."""
+    """Changes the ports from one desired state to another. Raises MachineError."""
     changed = [e for e in {**before, **after} if before.get(e, PortState()) != after.get(e, PortState())]
     for node in dict.fromkeys(e.node for e in changed):
         old = {e.port: before.get(e, PortState()) for e in changed if e.node == node}
@@ -133,7 +133,7 @@ def apply_ports(fabric: Fabric, before: dict[PortRef, PortState], after: dict[Po
         closing = [p for p in new if new[p].down and not old[p].down]
         netns.batch_in(namespace, ("ip",), (f"link set dev {p} down" for p in closing))
         if any(old[p].down and not new[p].down for p in new):
-            # Going down took the port's addresses, neighbours and routes along: configure the node anew.
+            # Down removed the port's addresses, neighbours and routes: configure the node again.
             down = {e.port for e, s in after.items() if e.node == node and s.down}
             encapsulation = fabric.parameters.encapsulation
             netns.batch_in(namespace, ("ip", "-6"), render.configure(fabric.nodes[node], encapsulation, down))
@@ -147,7 +147,7 @@ def apply_ports(fabric: Fabric, before: dict[PortRef, PortState], after: dict[Po
 
 
 def settle(fabric: Fabric, links: Iterable[Link]) -> None:
-    """Wait until these links carry packets: the kernel starts a port's queues some time after its carrier."""
+    """Waits until these links carry packets: the kernel starts a port's queues some time after its carrier."""
     waiting = {end for k in links for end in (k.upper, k.lower)}
     deadline = time.monotonic() + SETTLE_S
     while waiting and time.monotonic() < deadline:
@@ -160,24 +160,26 @@ def settle(fabric: Fabric, links: Iterable[Link]) -> None:
 
 
 def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any]:
-    """Break a target. Returns the record: target, what, the ratios, and when it began."""
+    """Makes a fault. Returns its record: target, what, the ratios, and when it began."""
     target = targets.parse(fabric, text, fault.direction)
     if state.faults().get(text, {}).get("monotonic_ns", 0) is None:
-        heal(state, fabric, [text])  # an earlier `fail` was killed half-way
+        heal(state, fabric, [text])  # left by an earlier `fail` that was killed
     before = _active(state)
     after = {**before, text: fault}
     pins = state.pins / target.slug
     record = {"target": text, "what": fault.what, **asdict(fault), "monotonic_ns": None}
-    write_whole(state.fault_file(target.slug), record)  # first: should we die half-way, heal knows where to look
+    write_whole(
+        state.fault_file(target.slug), record
+    )  # before the fault: if this process dies, `heal` finds the record
     try:
         elsewhere = text in before and before[text].direction != fault.direction
-        if not (fault.taps and tap.attached(pins)) or elsewhere:
-            tap.detach(pins)
-        if fault.taps and not tap.attached(pins):
-            tap.attach(pins, ((fabric.namespace(e.node), e.port, d) for e, d in target.taps))
+        if not (fault.taps and fault_program.attached(pins)) or elsewhere:
+            fault_program.detach(pins)
+        if fault.taps and not fault_program.attached(pins):
+            fault_program.attach(pins, ((fabric.namespace(e.node), e.port, d) for e, d in target.taps))
         record["monotonic_ns"] = time.monotonic_ns()
         if fault.taps:
-            tap.set_off(pins, fault.drop, fault.ce, fault.damage)
+            fault_program.set_off(pins, fault.drop, fault.ce, fault.damage)
         apply_ports(fabric, desired(fabric, before), desired(fabric, after))
         delay.stop(*_relay(state, target))
         if fault.delay_s:
@@ -186,7 +188,7 @@ def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any
             )
     except MrcdError:
         delay.stop(*_relay(state, target))
-        tap.detach(pins)
+        fault_program.detach(pins)
         apply_ports(fabric, desired(fabric, after), desired(fabric, {k: v for k, v in before.items() if k != text}))
         state.fault_file(target.slug).unlink()
         raise
@@ -195,12 +197,12 @@ def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any
 
 
 def _relay(state: State, target: Target) -> tuple[Path, Path]:
-    """Where a delay's process is on record, and where its programs are pinned."""
+    """Returns the record of a delay's process, and the directory of its pins."""
     return state.exec_dir / f"delay-{target.slug}", state.pins / f"{target.slug}-delay"
 
 
 def heal(state: State, fabric: Fabric, texts: Iterable[str] | None) -> list[dict[str, Any]]:
-    """Mend these targets, or all (None). Returns one record per target that was broken, with its last counts."""
+    """Heals these targets, or all (None). Returns one record per healed target, with its last counters."""
     before = _active(state)
     wanted = {targets.parse(fabric, t).text for t in texts} if texts is not None else set(before)
     healed = {t: before[t] for t in before if t in wanted}
@@ -208,22 +210,22 @@ def heal(state: State, fabric: Fabric, texts: Iterable[str] | None) -> list[dict
     pins = {t: state.pins / targets.parse(fabric, t).slug for t in healed}
     now = time.monotonic_ns()
     for p in pins.values():
-        if tap.attached(p):
-            tap.disarm(p)
+        if fault_program.attached(p):
+            fault_program.disarm(p)
     apply_ports(fabric, desired(fabric, before), desired(fabric, after))
     records = []
     for t, fault in healed.items():
-        records.append({"target": t, "what": fault.what, "monotonic_ns": now, **asdict(tap.read(pins[t]))})
-        tap.detach(pins[t])
+        records.append({"target": t, "what": fault.what, "monotonic_ns": now, **asdict(fault_program.read(pins[t]))})
+        fault_program.detach(pins[t])
         delay.stop(*_relay(state, targets.parse(fabric, t)))
         state.fault_file(targets.parse(fabric, t).slug).unlink(missing_ok=True)
     return records
 
 
 def listing(state: State, fabric: Fabric) -> list[dict[str, Any]]:
-    """The active faults with their counters so far."""
+    """Returns the active faults with their counters so far."""
     return [
-        {**record, **asdict(tap.read(state.pins / targets.parse(fabric, t).slug))}
+        {**record, **asdict(fault_program.read(state.pins / targets.parse(fabric, t).slug))}
         for t, record in state.faults().items()
     ]
 

@@ -1,11 +1,11 @@
-"""The name of a fault's place, and a direction → the ports that it touches. Pure.
+"""Maps the name of a fault's target, and a direction, to the ports that the fault touches. Pure.
 
 t1:P:S       the T1 number S of plane P          link:P:T:S   the link between T0 T and T1 S
 t0:P:T       the T0 number T of plane P          nic:HOST:P   the link between a host's NIC and its T0
 
 Directions are those of the fabric: `up` is host → T0 → T1, `down` is T1 → T0 → host. A link fails for
-what travels on it that way, a T0 for what enters it that way: from its hosts (up), from its T1s (down).
-Through a T1 everything comes up and goes down, so a T1 knows no direction; its links do.
+packets in that direction, a T0 for packets that enter it so: from its hosts (up), from its T1s (down).
+A T1 has no direction, since every packet comes up and goes down through it; its links have.
 """
 
 import re
@@ -29,24 +29,24 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Target:
-    """A place where something can break."""
+    """A target of faults."""
 
     text: str
-    taps: tuple[tuple[PortRef, Hook], ...]  # where packets are dropped or marked, each packet once
-    ends: tuple[PortRef, ...]  # where a rate applies: the sending ends of every link concerned
-    closers: tuple[PortRef, ...]  # the ends to set down so that every link concerned loses its carrier
+    taps: tuple[tuple[PortRef, Hook], ...]  # where the fault program runs; each packet passes one
+    ends: tuple[PortRef, ...]  # where a rate or delay applies: the sending ends of every affected link
+    closers: tuple[PortRef, ...]  # the ends to set down so that every affected link loses its carrier
 
     @property
     def slug(self) -> str:
-        """The target as a file name."""
+        """Returns the target as a file name."""
         return self.text.replace(":", "-")
 
 
 def parse(fabric: Fabric, text: str, direction: Direction = "both") -> Target:
-    """Find a target in the fabric. Raises UsageError."""
+    """Finds a target in the fabric. Raises UsageError."""
     if fabric.parameters.direct:
         raise UsageError(
-            f"lab {fabric.name} has no switches, where faults are made", hint="scripts/lab up, without --direct"
+            f"lab {fabric.name} has no switches, and faults are made there", hint="scripts/lab up, without --direct"
         )
     for form, pattern in _FORMS:
         match = pattern.fullmatch(text)
@@ -55,7 +55,7 @@ def parse(fabric: Fabric, text: str, direction: Direction = "both") -> Target:
             if target.ends:
                 return target
             raise UsageError(f"lab {fabric.name} has no {text}", hint=_what_there_is(fabric))
-    raise UsageError(f"{text!r} names no target", hint="t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1 or nic:HOST:PLANE")
+    raise UsageError(f"{text!r} is not a target", hint="t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1 or nic:HOST:PLANE")
 
 
 def _find(fabric: Fabric, form: str, text: str, at: dict[str, str], direction: Direction) -> Target:
@@ -65,7 +65,7 @@ def _find(fabric: Fabric, form: str, text: str, at: dict[str, str], direction: D
     if form == "nic":
         links = [k for k in fabric.links if k.lower == PortRef(at["host"], f"p{plane}")]
         closers = tuple(k.upper for k in links)
-        # Both directions at the T0's port: the hooks in the host's namespace are mrcd's own.
+        # Both directions at the T0's port, since the hooks in the host's namespace are mrcd's own.
         ways: list[tuple[bool, Hook]] = [(up, "ingress"), (down, "egress")]
         taps += [(end, hook) for end in closers for wanted, hook in ways if wanted]
     elif form == "link":
@@ -76,13 +76,13 @@ def _find(fabric: Fabric, form: str, text: str, at: dict[str, str], direction: D
     else:
         if "t1" in at and direction != "both":
             raise UsageError(
-                f"{text}: through a T1 everything comes up and goes down again, so it cannot fail one way",
+                f"{text}: a T1 has no direction: every packet comes up and goes down through it",
                 hint=f"name one of its links: link:{plane}:T0:{int(at['t1'])} with direction {direction}",
             )
         node = t1_name(plane, int(at["t1"])) if "t1" in at else t0_name(plane, int(at["t0"]))
         links = [k for k in fabric.links if node in (k.upper.node, k.lower.node)]
         closers = tuple(e for k in links for e in (k.upper, k.lower) if e.node == node)
-        below = {k.upper for k in links}  # ports to what is nearer to the hosts
+        below = {k.upper for k in links}  # ports towards the hosts
         taps += [(e, "ingress") for e in closers if "t1" in at or (up if e in below else down)]
     senders = [end for k in links for end in [k.upper] * down + [k.lower] * up]
     return Target(text, tuple(taps), tuple(senders), closers)

@@ -1,1 +1,12 @@
-"""The matrix: the programs, the packet tests and a small lab on each kernel that users have."""
+"""Checks the programs, the packet tests and a small lab on other kernels and network cards, in virtual machines.
+
+matrix         a row per kernel, a column per check
+guest          the checks, run on the kernel
+machine        boots a kernel for one command
+host, pair     one machine, or two, that stay up, with network cards
+nics           the checks of a network card
+paced          a TCP flow of a fixed rate
+fresh_debian   a new Debian on which `make demo` runs
+packages       fetches kernels
+cli            `scripts/kernels`
+"""

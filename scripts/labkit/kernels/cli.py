@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.kernels import guest, machine, matrix, newcomer, nics, packages
+from labkit.kernels import fresh_debian, guest, machine, matrix, nics, packages
 
 _QUICK = ("programs", "smoke")
 _WHOLE = ("programs", "packets", "lab", "life", "tunnels")
@@ -19,12 +19,12 @@ _SERIES = click.Choice(packages.SERIES)
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def kernels() -> None:
-    """The programs, the packet tests and a small lab on other kernels, in virtual machines."""
+    """Check the programs, the packet tests and a small lab on other kernels, in virtual machines."""
 
 
 @kernels.command()
 def fetch() -> None:
-    """Download and unpack the kernels, once."""
+    """Download and unpack the kernels."""
     for series in packages.SERIES:
         entry.progress(f"{series}: {packages.kernel(series).release}")
 
@@ -43,7 +43,7 @@ def run_one(series: str, argv: tuple[str, ...], timeout: float) -> int:
 
 
 @kernels.command()
-@click.option("--quick", is_flag=True, help="the loading of every program, and one lab: 3 minutes")
+@click.option("--quick", is_flag=True, help="only load every program, and one lab: 3 minutes")
 @click.option("--kernel", "chosen", type=click.Choice([*packages.SERIES, "running"]), multiple=True, help="only these")
 @click.option("--part", "parts", type=click.Choice(list(guest.PARTS)), multiple=True, help="only these checks")
 @click.option("--json", "as_json", is_flag=True, help="one document on stdout")
@@ -61,7 +61,7 @@ def test(quick: bool, chosen: tuple[str, ...], parts: tuple[str, ...], as_json: 
     else:
         print("\n".join(matrix.lines(rows)))
     if os.environ.get("CI") is None:
-        entry.progress(f"All that was printed: {_RESULTS}")
+        entry.progress(f"All output is in {_RESULTS}")
     return 0 if all(r.ok for r in rows) else 1
 
 
@@ -71,7 +71,7 @@ def test(quick: bool, chosen: tuple[str, ...], parts: tuple[str, ...], as_json: 
 @click.option("--check", "only", type=click.Choice(list(nics.CHECKS)), multiple=True, help="only these checks")
 @click.option("--json", "as_json", is_flag=True, help="one document on stdout")
 def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_json: bool) -> int:
-    """Run mrcd on two machines by each network card: a table of cards and checks. Exit status as of `test`."""
+    """Run mrcd on two machines by each network card: a table of cards and checks. Exit status as for `test`."""
     machine.prepare()
     shutil.rmtree(_RESULTS / "nics", ignore_errors=True)
     rows = [nics.run(packages.kernel(series), nic, _RESULTS / "nics", only) for nic in chosen or nics.MODELS]
@@ -85,11 +85,11 @@ def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_js
 @kernels.command("demo")
 @click.option("--kernel", "series", type=_SERIES, default=packages.SERIES[-1], show_default=True)
 def new_user(series: str) -> int:
-    """Install a new Debian in a machine, clone the repository as it is committed, and run `make demo` there."""
+    """Install a new Debian in a machine, clone the repository as committed, and run `make demo` there."""
     results = _RESULTS / "demo"
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir(parents=True)
-    status = newcomer.run(packages.kernel(series), results)
+    status = fresh_debian.run(packages.kernel(series), results)
     print((results / "output").read_text(encoding="utf-8", errors="replace"), end="")
     return status
 

@@ -1,6 +1,6 @@
 """Runs the checks of one kernel, on that kernel, and writes a line of JSON for each to $LAB_RESULTS/checks.
 
-python -m labkit.kernels.guest PART…, in the guest of machine.py or on the machine itself.
+python -m labkit.kernels.guest PART…, in the guest of machine.py, or on the machine itself.
 """
 
 import json
@@ -38,21 +38,21 @@ from mrcd.tables.abi import KernelHas
 
 SMALL = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2}
 SMALLEST = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
-OTHER_BUILD = "other.bpf.o"  # in the results: an object to upgrade to
-HALF = verify.INSTRUCTIONS_MOST // 2  # head room: no program may need more
+OTHER_BUILD = "other.bpf.o"  # in the results directory: an object to upgrade to
+HALF = verify.INSTRUCTIONS_MOST // 2  # no program may need more than half of the limit
 PATIENCE_S = patience(15.0)
 _RATE = 200  # packets per second, while daemons come and go
-_ARRIVED = 0.9  # of UDP's packets
-_LEAST = 1e6  # bit/s of TCP: less are single packets, sent again and again
-_EMPTY_MOST = 9 if EMULATED else 3  # intervals of 100 ms without a byte while a T1 dies; an emulated CPU stands still
-EVERY_DEVICE = "LAB_EVERY_DEVICE"  # in the environment: this kernel has all modules, so no tunnel may be missing
+_ARRIVED = 0.9  # least share of UDP packets that arrive
+_LEAST = 1e6  # bit/s of TCP; a lower rate means repeated retransmissions
+_EMPTY_MOST = 9 if EMULATED else 3  # intervals of 100 ms without a byte while a T1 dies; an emulated CPU pauses
+EVERY_DEVICE = "LAB_EVERY_DEVICE"  # environment variable: this kernel has all modules, so every tunnel must work
 _NO_DEVICE = ("Unknown device type", "Operation not supported")
 
 Say = Callable[..., None]
 
 
 def main() -> None:
-    """Run the parts named; exit status 1 if a check failed."""
+    """Runs the named parts; exit status 1 if a check failed."""
     results = Path(os.environ["LAB_RESULTS"])
     signal.signal(signal.SIGTERM, _interrupt)
     failed = False
@@ -85,7 +85,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def programs(say: Say, _: Path) -> None:
-    """Load each program alone: with the settings of a small cluster, and with all features and the largest tables."""
+    """Loads each program alone: with the settings of a small cluster, and with all features and the largest tables."""
     for name, value in variants().items():
         for v in verify.verify(object_path(), value):
             ok = not v.error and v.instructions <= HALF
@@ -94,7 +94,7 @@ def programs(say: Say, _: Path) -> None:
 
 
 def variants() -> dict[str, bytes]:
-    """Settings that the programs are verified with: they are constants to the verifier."""
+    """Returns the settings to verify the programs with, which are constants to the verifier."""
     small = settings(topology.plan(cluster_file.parse(EXAMPLE.replace('"srh"', '"usid"')), "a"), features.kernel_has())
     large = settings(topology.plan(cluster_file.parse(EXAMPLE), "a"), features.kernel_has())
     for name, number in {"classes": 1, "planes": 8, "evs_per_peer": 256, "evs_per_plane": 32}.items():
@@ -106,7 +106,7 @@ def variants() -> dict[str, bytes]:
 
 
 def packets(say: Say, results: Path) -> None:
-    """The packet tests of the repository, each with its first parameters only: `make test` has the others."""
+    """Runs the repository's packet tests, each with its first parameters only; `make test` runs the others."""
     argv = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--maxfail=20", "-p", "no:cacheprovider"]
     argv += ["tests/packet", "--one-of-each"]
     with (results / "packets").open("w", encoding="utf-8") as out:
@@ -120,14 +120,14 @@ def packets(say: Say, results: Path) -> None:
 
 
 def smoke(say: Say, _: Path) -> None:
-    """The smallest lab: both IP versions, and a T1 that dies."""
+    """Runs the smallest lab: both IP versions, and a T1 that dies."""
     with _lab(SMALLEST) as lab:
         _reach(say, "smoke", lab, "h1", seconds=1)
         _t1(say, "smoke", lab, "h1")
 
 
 def lab(say: Say, _: Path) -> None:
-    """A small lab by each way of encapsulating and in both granularities."""
+    """Runs a small lab with each encapsulation and both granularities."""
     for encapsulation in ("usid", "srh", "ecmp"):
         with _lab({**SMALL, "encapsulation": encapsulation}) as it:
             _reach(say, f"lab {encapsulation} burst", it, "h2", seconds=2)
@@ -141,7 +141,7 @@ def lab(say: Say, _: Path) -> None:
 
 
 def life(say: Say, results: Path) -> None:
-    """Kills, restarts, upgrades and reloads under a UDP flow, then detach and attach."""
+    """Kills, restarts, upgrades and reloads the daemons under a UDP flow, then detaches and attaches."""
     shape = SMALLEST | {"hosts": 3}
     with _lab(shape) as it:
         observe.wait_until_good(it, (SOURCE, TARGET), PATIENCE_S)
@@ -165,7 +165,7 @@ TUNNEL = "192.168.77.{}"
 
 
 def tunnels(say: Say, _: Path) -> None:
-    """Tunnels over mrc0, as of a container network, and a host that forwards: bursts go through, none is refused."""
+    """Checks tunnels over mrc0, as of a container network, and a forwarding host: bursts pass, none is refused."""
     with _lab(SMALLEST | {"hosts": 3}) as it:
         observe.wait_until_good(it, it.fabric.hosts, PATIENCE_S)
         for kind, words in TUNNELS.items():
@@ -185,7 +185,7 @@ def tunnels(say: Say, _: Path) -> None:
                 goodput, found = iperf3(it, "h2", version, 2, more, address=ends.target_address)
                 say("tunnels", f"forward TCP over IPv{version}", goodput > _LEAST, found, bits_per_second=goodput)
                 if not features.kernel_has() & KernelHas.DECAP_L3:
-                    words = "this kernel cannot cut them (see mrcctl status)"
+                    words = "this kernel cannot segment them (see mrcctl status)"
                     say("tunnels", f"forward UDP bursts over IPv{version}", True, words, cell="not had")
                     continue
                 with Stream(it, ends, rate=_RATE) as stream:
@@ -199,16 +199,20 @@ def tunnels(say: Say, _: Path) -> None:
 
 
 def dropped(it: Lab) -> dict[str, int]:
-    """Reason → packets that the programs of all hosts have dropped, but those to nobody: a router joins multicast
-    groups, which no peer has."""
+    """Returns reason → packets dropped by the programs of all hosts.
+
+    Without packets to unknown destinations: a router joins multicast groups, which no peer has.
+    """
     every = [observe.client(it, host).get("/v1/status")["drops"] for host in it.fabric.hosts]
     reasons = {reason for d in every for reason in d} - {"no_peer"}
     return {reason: sum(d.get(reason, 0) for d in every) for reason in sorted(reasons)}
 
 
 def make_tunnel(it: Lab, words: str) -> bool:
-    """A tunnel between h0 and h1, each with an address of TUNNEL; False if this kernel has no such device. Raises
-    MachineError if it cannot be made for another reason."""
+    """Makes a tunnel between h0 and h1, each with an address of TUNNEL. Returns False if the kernel lacks the device.
+
+    Raises MachineError if it cannot be made for another reason.
+    """
     for host, other, number in (("h0", "h1", 1), ("h1", "h0", 2)):
         options = words.format(here=_address(host, 4), there=_address(other, 4)).split()
         done = it.exec(host, ["ip", "link", "add", "tunnel", "type", *options])
@@ -254,7 +258,7 @@ def _reach(say: Say, part: str, it: Lab, target: str, *, seconds: int) -> None:
 
 @contextmanager
 def _server(it: Lab, host: str) -> Iterator[None]:
-    """An iperf3 that listens."""
+    """A block with a listening iperf3."""
     server = it.popen(host, ["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + PATIENCE_S
@@ -269,7 +273,7 @@ def _server(it: Lab, host: str) -> Iterator[None]:
 def iperf3(
     it: Lab, target: str, version: int, seconds: float, more: list[str], address: str | None = None
 ) -> tuple[float, str]:
-    """Received bits per second, and words on it. 0 if too many of UDP's packets were lost."""
+    """Returns the received bits per second, and a description. 0 if too many UDP packets were lost."""
     with _server(it, target):
         argv = ["iperf3", "-J", "-c", address or _address(target, version), "-t", f"{seconds:g}", *more]
         done = it.exec("h0", argv, timeout=PATIENCE_S)
@@ -287,7 +291,7 @@ def iperf3(
 
 
 def _t1(say: Say, part: str, it: Lab, target: str) -> None:
-    """A T1 forwards nothing while a flow goes over it: its EVs are left, the flow goes on, they come back."""
+    """Kills a T1 under a flow: its EVs are left, the flow continues, the EVs return."""
     argv = ["iperf3", "-J", "-c", _address(target, 4), "-t", "8", "-i", "0.1"]
     with _server(it, target):
         flow = it.popen("h0", argv, stdout=subprocess.PIPE, text=True)
@@ -306,7 +310,7 @@ def _t1(say: Say, part: str, it: Lab, target: str) -> None:
             flow.wait()
     it.heal()
     bins = [i["sum"]["bytes"] for i in json.loads(out).get("intervals", [])]
-    # What the sender has handed over stops as the window fills: a hole shows the flow's stop, not one packet's.
+    # The sender stops as the window fills, so an empty interval shows the stop of the flow, not a single lost packet.
     empty = longest = 0
     for sent in bins[1:-1]:
         empty = empty + 1 if not sent else 0
@@ -315,7 +319,7 @@ def _t1(say: Say, part: str, it: Lab, target: str) -> None:
         part,
         "a T1 dies",
         bool(bad) and sum(bins) > 0 and longest <= _EMPTY_MOST,
-        f"{len(bad)} EVs left; {sum(bins) / 1e6:.0f} MB went on, and stood for {longest * 100} ms at most",
+        f"{len(bad)} EVs left; {sum(bins) / 1e6:.0f} MB arrived, the longest stop took {longest * 100} ms",
     )
     observe.wait_until_good(it, ("h0",), PATIENCE_S)
     say(part, "a T1 heals", True, "all EVs are GOOD again")

@@ -1,4 +1,4 @@
-"""A virtual machine that stays: commands run in it by the guest agent, and its cables are pulled by QMP.
+"""Runs a virtual machine that stays up: the guest agent runs commands in it, QMP pulls its cables.
 
 with host.booted(kernel, directory, "h0", nics) as h0:      # in the network namespace that has the taps
     h0.run(["ip", "link"])
@@ -27,7 +27,7 @@ from mrcd.errors import MachineError
 BOOT_S = 180.0
 PATIENCE_S = 120.0
 _AGENT = "org.qemu.guest_agent.0"
-# By what the kernel says: only udev, which may not run there, makes /dev/virtio-ports.
+# By the kernel's names: /dev/virtio-ports is made by udev only, which may not run there.
 _SERVE = f"""\
 modprobe -a virtio_net vmxnet3 e1000e
 port=$(grep -lx {_AGENT} /sys/class/virtio-ports/*/name)
@@ -40,23 +40,23 @@ _ENVIRONMENT = ["env", f"PATH={_PATH}", f"PYTHONPATH={REPOSITORY / 'scripts'}:{R
 class Nic:
     """A network card of the machine."""
 
-    model: str  # qemu's: "virtio-net-pci", "vmxnet3", "e1000e"
+    model: str  # qemu's name: "virtio-net-pci", "vmxnet3", "e1000e"
     tap: str
     mac: str
-    queues: int = 1  # pairs; only virtio-net has more
+    queues: int = 1  # queue pairs; only virtio-net can have more than one
 
     def options(self, number: int) -> str:
-        """For qemu. The tap's name is the card's, too."""
+        """Returns qemu's options. The id of the card is the name of its tap."""
         several = f",mq=on,vectors={2 * self.queues + 2}" if self.queues > 1 else ""
         netdev = f"-netdev tap,id=net-{self.tap},ifname={self.tap},script=no,downscript=no"
         netdev += f",queues={self.queues}" if self.queues > 1 else ""
-        # Slots far from those of vng's own devices: udev names interfaces by them.
+        # Slots far from those of vng's own devices, because udev names interfaces by their slot.
         slot = f"addr={16 + number:#x}"
         return f"{netdev} -device {self.model},id={self.tap},netdev=net-{self.tap},mac={self.mac},{slot}{several}"
 
 
 class _Channel:
-    """A socket of JSON lines, as QMP and the guest agent speak."""
+    """A socket with JSON lines, for QMP and for the guest agent."""
 
     def __init__(self, path: Path, until: float) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -64,15 +64,15 @@ class _Channel:
             try:
                 self._socket.connect(str(path))
                 break
-            except OSError:  # qemu has not made it yet
+            except OSError:  # qemu has not created it yet
                 if time.monotonic() > until:
                     self._socket.close()
-                    raise MachineError(f"{path}: nobody listens") from None
+                    raise MachineError(f"{path}: no process listens") from None
                 time.sleep(0.1)
         self._lines = self._socket.makefile("rb")
 
     def ask(self, command: str, arguments: dict[str, Any] | None = None, timeout_s: float = 30.0) -> Any:
-        """The answer. Raises MachineError."""
+        """Returns the answer. Raises MachineError."""
         self._socket.settimeout(timeout_s)
         request = {"execute": command, "arguments": arguments or {}}
         try:
@@ -88,13 +88,13 @@ class _Channel:
         raise MachineError(f"{command}: the machine has ended")
 
     def close(self) -> None:
-        """Let go of it."""
+        """Closes the socket."""
         self._lines.close()
         self._socket.close()
 
 
 class Host:
-    """A machine that has booted. All paths are the same in it; `directory` can be written on both sides."""
+    """A booted machine. All paths are the same in it; `directory` is writable on both sides."""
 
     def __init__(self, name: str, directory: Path, nics: Sequence[Nic], qmp: _Channel, agent: _Channel) -> None:
         self.name, self.directory, self.nics = name, directory, tuple(nics)
@@ -103,7 +103,7 @@ class Host:
 
     @classmethod
     def reach(cls, name: str, directory: Path, nics: Sequence[Nic], child: "subprocess.Popen[bytes]") -> Self:
-        """Wait until it has booted. Raises MachineError."""
+        """Waits until it has booted. Raises MachineError."""
         until = time.monotonic() + BOOT_S
         qmp = _Channel(directory / "qmp", until)
         qmp.ask("qmp_capabilities")
@@ -116,12 +116,12 @@ class Host:
         return cls(name, directory, nics, qmp, agent)
 
     def close(self) -> None:
-        """Let go of the channels; the machine runs on."""
+        """Closes the channels; the machine stays up."""
         self._qmp.close()
         self._agent.close()
 
     def start(self, argv: Sequence[str], output: str | None = None) -> int:
-        """Start a command as root. Returns its pid there; what it prints goes to a file of `directory`."""
+        """Starts a command as root. Returns its pid there; its output goes to a file of `directory`."""
         if output is not None:
             argv = ["sh", "-c", f"exec {shlex.join(argv)} >{self.directory / output} 2>&1"]
         words = [*_ENVIRONMENT, *argv]
@@ -130,7 +130,7 @@ class Host:
         return int(answer["pid"])
 
     def result(self, pid: int, timeout_s: float = PATIENCE_S) -> "subprocess.CompletedProcess[str]":
-        """What became of a started command. Raises MachineError if it does not end."""
+        """Returns the result of a started command. Raises MachineError if it does not end."""
         until = time.monotonic() + timeout_s
         while not (found := self._agent.ask("guest-exec-status", {"pid": pid}))["exited"]:
             if time.monotonic() > until:
@@ -140,11 +140,11 @@ class Host:
         return subprocess.CompletedProcess([], int(found.get("exitcode", -1)), out, err)
 
     def run(self, argv: Sequence[str], timeout_s: float = PATIENCE_S) -> "subprocess.CompletedProcess[str]":
-        """Run a command to its end."""
+        """Runs a command to its end."""
         return self.result(self.start(argv), timeout_s)
 
     def do(self, script: str, timeout_s: float = PATIENCE_S) -> str:
-        """Run a shell script. Returns what it printed. Raises MachineError if it fails."""
+        """Runs a shell script. Returns its output. Raises MachineError if it fails."""
         done = self.run(["sh", "-ec", script], timeout_s)
         if done.returncode:
             words = done.stderr.strip() or done.stdout.strip()
@@ -152,11 +152,11 @@ class Host:
         return done.stdout
 
     def pull(self, tap: str) -> None:
-        """Pull a card's cable."""
+        """Unplugs a card's cable."""
         self._qmp.ask("set_link", {"name": tap, "up": False})
 
     def plug(self, tap: str) -> None:
-        """Plug it in again."""
+        """Plugs a card's cable in again."""
         self._qmp.ask("set_link", {"name": tap, "up": True})
 
 
@@ -164,7 +164,7 @@ class Host:
 def booting(
     kernel: Kernel, directory: Path, name: str, nics: Sequence[Nic], *, kvm: bool
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A machine on its way; `Host.reach` waits for it. Its taps must be in the caller's network namespace."""
+    """A block with a starting machine; `Host.reach` waits for it. Its taps are in the caller's network namespace."""
     more = f"-qmp unix:{directory / 'qmp'},server=on,wait=off -device virtio-serial-pci,id=control "
     more += f"-chardev socket,path={directory / 'agent'},server=on,wait=off,id=agent "
     more += f"-device virtserialport,bus=control.0,chardev=agent,name={_AGENT} "

@@ -1,7 +1,7 @@
-"""Boots a kernel in qemu, by virtme-ng, and runs a command in it as root.
+"""Boots a kernel in qemu, by virtme-ng, and runs one command in it as root.
 
 The machine's root file system is the guest's too, read-only, by 9p. What Python reads comes from a squashfs image
-beside it: 9p alone makes an import three times as long.
+beside it, because 9p alone triples the time of an import.
 """
 
 import os
@@ -23,7 +23,7 @@ from mrcd.errors import MachineError
 MEMORY = "3G"
 CPUS = 2
 # One thread for all CPUs of the guest: with a thread each, qemu's emulation may run the breakpoint that a kernel sets
-# while it patches its own code, which ends in a panic.
+# while it patches its own code, and the kernel panics.
 EMULATED = "-accel tcg,thread=single,tb-size=1024"
 _IMAGE = CACHE / "files.squashfs"
 _TREES = (
@@ -33,10 +33,10 @@ _TREES = (
 )
 _LIBRARIES = ("libbcc.so.*", "libLLVM*.so.*", "libclang*.so.*")  # 200 MB that each daemon maps
 _TRIAL_S = 20.0
-SLOWNESS = 10  # of an emulated CPU: what deadlines are multiplied by
-_children: set[subprocess.Popen[bytes]] = set()  # machines that run
-_ended = Event()  # no machine is to be started any more
-# However this process ends, the machine ends too: vng and qemu are in a PID namespace whose first process goes with it.
+SLOWNESS = 10  # factor of deadlines for an emulated CPU
+_children: set[subprocess.Popen[bytes]] = set()  # running machines
+_ended = Event()  # set: no machine may be started any more
+# vng and qemu are in a PID namespace that ends with its first process, so the machine ends however this process does.
 ENDED_WITH_US = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"]
 _BOOT = """\
 modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf vxlan geneve ipip ip_gre 2>/dev/null
@@ -50,7 +50,7 @@ echo $? >{results}/status
 
 
 def prepare() -> None:
-    """Make the image of what Python reads, as it is now. Machines that run keep theirs."""
+    """Makes the image of what Python reads, as it is now. Running machines keep theirs."""
     CACHE.mkdir(parents=True, exist_ok=True)
     options = ["-noappend", "-quiet", "-no-progress", "-comp", "lz4"]
     new = _IMAGE.with_suffix(f".{os.getpid()}")
@@ -62,14 +62,14 @@ def prepare() -> None:
 
 
 def _paths() -> list[str]:
-    """What the image has, each under its last name."""
+    """Returns the paths in the image, each stored under its last component."""
     libraries = (p for pattern in _LIBRARIES for p in Path("/usr/lib").glob(f"*-linux-gnu/{pattern}"))
     return [str(p) for p in (*_TREES, *(p for p in libraries if not p.is_symlink()))]
 
 
 @cache
 def accelerated(kernel: Kernel) -> bool:
-    """Whether this machine's KVM boots a kernel. Where the machine is virtual itself it often does not."""
+    """Returns whether this machine's KVM boots a kernel. Nested KVM often does not."""
     if not Path("/dev/kvm").exists():
         return False
     with tempfile.TemporaryDirectory(prefix="mrcd-kernel-") as results:
@@ -80,8 +80,11 @@ def accelerated(kernel: Kernel) -> bool:
 
 
 def run(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, more: str = "") -> int:
-    """Boot a kernel, run a command there and return its exit status. What it prints is in `results`/output, the
-    console in `results`/console. `more`: options for qemu. Raises MachineError if the machine did not finish."""
+    """Boots a kernel, runs a command there and returns its exit status.
+
+    Its output is in `results`/output, the console in `results`/console. `more`: options for qemu.
+    Raises MachineError if the machine did not finish.
+    """
     kvm = accelerated(kernel)
     try:
         status = _boot(kernel, argv, results, timeout_s, more, kvm=kvm)
@@ -105,8 +108,10 @@ def _boot(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, 
 def started(
     kernel: Kernel, argv: Sequence[str], results: Path, more: str = "", *, kvm: bool, name: str = "guest"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A booting machine, whose host name is `name`; it is ended with the block. qemu's process ends by itself after
-    the command, whose exit status is then in `results`/status."""
+    """A block with a booting machine of the host name `name`, which ends with the block.
+
+    qemu exits after the command, whose exit status is then in `results`/status.
+    """
     script = results / "boot"
     script.write_text(
         _BOOT.format(
@@ -145,7 +150,7 @@ def started(
 
 
 def end_all() -> None:
-    """End all machines, of whichever thread, and let none be started."""
+    """Ends all machines, of every thread, and prevents new ones."""
     _ended.set()
     for child in list(_children):
         _end(child)
@@ -153,9 +158,9 @@ def end_all() -> None:
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
     if child.poll() is None:
-        os.killpg(child.pid, signal.SIGKILL)  # qemu too
+        os.killpg(child.pid, signal.SIGKILL)  # the group includes qemu
 
 
 def tail(path: Path) -> str:
-    """The last lines of a file."""
+    """Returns the last lines of a file."""
     return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])

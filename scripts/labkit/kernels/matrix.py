@@ -1,4 +1,4 @@
-"""The table of kernels and checks: each kernel in a machine of its own, as many at once as there are CPUs."""
+"""Runs the checks of each kernel in a machine of its own, as many at once as there are CPUs, and makes the table."""
 
 import json
 import os
@@ -20,34 +20,36 @@ from labkit.places import REPOSITORY
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
 
-NOT_HAD = "not had"  # the cell of what a kernel cannot do
+NOT_HAD = "not had"  # the cell of a feature that a kernel lacks
 _TIMEOUT_S = {"programs": 180.0, "smoke": 180.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0, "tunnels": 600.0}
 
 _DOWN_S = 60.0
-_here_runs: set[subprocess.Popen[bytes]] = set()  # checks of the running kernel
+_here_runs: set[subprocess.Popen[bytes]] = set()  # the running checks of the machine's own kernel
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one kernel's checks found."""
+    """The results of one kernel."""
 
     kernel: str
     checks: tuple[dict[str, Any], ...]
-    error: str = ""  # the machine's
+    error: str = ""  # of the machine, not of a check
 
     @property
     def ok(self) -> bool:
-        """Whether all checks ran and passed."""
+        """Returns whether all checks ran and passed."""
         return not self.error and bool(self.checks) and all(c["ok"] for c in self.checks)
 
     def document(self) -> dict[str, Any]:
-        """As --json prints it."""
+        """Returns the row as --json prints it."""
         return {"kernel": self.kernel, "ok": self.ok, "error": self.error or None, "checks": list(self.checks)}
 
 
 def run(guests: Sequence[Kernel], parts: Sequence[str], results: Path, *, running: str | None) -> list[Row]:
-    """The rows of these kernels, and of the running one, by its release. Each takes a CPU; the running kernel, whose
-    lab is less patient, comes last."""
+    """Returns the rows of these kernels, and of the machine's own kernel if its release is given in `running`.
+
+    Each takes a CPU. The machine's own kernel comes last, because its lab has shorter deadlines.
+    """
     machine.prepare()
     directories = {k.release: results / k.series for k in guests} | ({running: results / "running"} if running else {})
     for directory in directories.values():
@@ -62,7 +64,7 @@ def run(guests: Sequence[Kernel], parts: Sequence[str], results: Path, *, runnin
             rows.append(pool.submit(_here, running, parts, directories[running]))
         try:
             return [row.result() for row in rows]
-        except BaseException:  # interrupted: the threads wait for what they have started
+        except BaseException:  # on an interrupt the threads still wait for their machines
             pool.shutdown(wait=False, cancel_futures=True)
             machine.end_all()
             for child in list(_here_runs):
@@ -104,7 +106,7 @@ def _here(release: str, parts: Sequence[str], results: Path) -> Row:
             status = child.wait(patience)
         except subprocess.TimeoutExpired:
             error = f"not finished after {patience:.0f} s"
-            child.terminate()  # it takes its lab down
+            child.terminate()  # SIGTERM lets it remove its lab
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_DOWN_S)
             child.kill()
@@ -121,7 +123,7 @@ def _row(release: str, parts: Sequence[str], results: Path, status: int, error: 
 
 
 def judge(release: str, parts: Sequence[str], checks: tuple[dict[str, Any], ...], status: int, error: str) -> Row:
-    """The row of checks that ended with an exit status, or by an error: each part must have reported. Pure."""
+    """Returns the row for these checks and the exit status or error; every part must have reported. Pure."""
     silent = set(parts) - {c["part"].split()[0] for c in checks}
     if not error and silent:
         error = f"nothing was reported of {', '.join(p for p in parts if p in silent)} (exit status {status})"
@@ -131,8 +133,9 @@ def judge(release: str, parts: Sequence[str], checks: tuple[dict[str, Any], ...]
 
 
 def lines(rows: Iterable[Row], *, each: bool = False) -> list[str]:
-    """The tables: instructions per program, then parts, or `each` check, per kernel; then what was not had and every
-    failure, with words. Pure."""
+    """Returns the tables: instructions per program, then parts (or `each` check) per kernel; then missing features and
+    failures, with descriptions. Pure.
+    """
     rows = list(rows)
     names = [row.kernel for row in rows]
     heads, found = (["part", "check"], _checks(rows)) if each else (["part"], _parts(rows))
@@ -149,7 +152,7 @@ def _absent(rows: Iterable[Row]) -> list[str]:
 
 
 def failures(rows: Iterable[Row]) -> list[str]:
-    """What failed, with its words: the verifier's last lines, where a program was refused. Pure."""
+    """Returns the failures with descriptions: the verifier's last lines, where it refused a program. Pure."""
     found = []
     for row in rows:
         found += [f"FAILED {row.kernel}: {row.error}"] if row.error else []
@@ -178,7 +181,7 @@ def _checks(rows: list[Row]) -> dict[tuple[str, ...], dict[str, str]]:
 
 
 def _parts(rows: list[Row]) -> dict[tuple[str, ...], dict[str, str]]:
-    """How many checks passed, of how many; a part's only check may say it better."""
+    """Returns passed / all checks per part; a part's only check may set its own cell."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         by_part: dict[str, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""The checks of a network card: mrcd on two machines that have it, in a fabric of two planes."""
+"""Checks a network card: mrcd on two machines with it, in a fabric of two planes."""
 
 import contextlib
 import functools
@@ -19,14 +19,16 @@ from labkit.kernels.pair import ADDRESSES, NAMES, PLANES, Pair
 from mrcd.errors import MachineError
 
 MODELS = {"virtio": "virtio-net-pci", "vmxnet3": "vmxnet3", "e1000e": "e1000e"}
-HOOKS = {"virtio": "xdp + tcx", "vmxnet3": "tcx", "e1000e": "tcx"}  # by mrcd's own choice, see mrcd/drivers.py
-CONFIGURED = {"vmxnet3": "xdp + tcx"}  # with hook = "xdp", where the driver has native XDP and mrcd does not choose it
+HOOKS = {"virtio": "xdp + tcx", "vmxnet3": "tcx", "e1000e": "tcx"}  # chosen by mrcd, see mrcd/net/drivers.py
+CONFIGURED = {
+    "vmxnet3": "xdp + tcx"
+}  # with hook = "xdp": the driver has native XDP, which mrcd does not choose by itself
 PULLS = 5
 SMALL, LARGE = 1500, 9000  # MTUs
 HOLE_MS = 100
-_WINDOW_S, _JUDGED_S = 2.0, 1.5  # after a pull; the end of it may not have been told yet
-_TOLD_S = 15.0  # a card tells the kernel of a pulled cable within so much
-_ARRIVED = 0.9  # of UDP's packets
+_WINDOW_S, _JUDGED_S = 2.0, 1.5  # after a pull; the receiver may not have reported the last part yet
+_TOLD_S = 15.0  # limit for a card to report a pulled cable to the kernel
+_ARRIVED = 0.9  # least share of UDP packets that arrive
 _OFFLOADS = (
     "tx-checksumming", "rx-checksumming", "scatter-gather", "tcp-segmentation-offload", "generic-segmentation-offload",
     "generic-receive-offload", "rx-vlan-offload", "tx-vlan-offload",
@@ -37,7 +39,7 @@ _PCI = "$(readlink -f /sys/class/net/{nic}/device)"
 
 @dataclass
 class Checks:
-    """One card's, in order. Each says what it found; one that cannot go on ends itself alone."""
+    """The checks of one card, in order. Each reports its results; a check that raises ends only itself."""
 
     nic: str
     pair: Pair
@@ -45,18 +47,18 @@ class Checks:
     _mtu: int | None = None
 
     def say(self, part: str, check: str, ok: bool, words: str, cell: str = "ok") -> None:
-        """Put a result on record."""
+        """Records a result."""
         self.found.append({"part": part, "check": check, "ok": ok, "words": words, "cell": cell})
         progress(f"{'ok  ' if ok else 'FAIL'} {self.nic}: {part}: {check}: {words}")
 
-    # ---- what all use ----
+    # ---- shared ----
 
     def status(self, name: str) -> dict[str, Any]:
-        """`mrcctl status --json` of a host; empty if its mrcd does not answer."""
+        """Returns `mrcctl status --json` of a host; empty if its mrcd does not answer."""
         return self.pair.get(name, "/v1/status") or {}
 
     def wait_until_good(self, **planes: Any) -> None:
-        """Until all planes are up on both hosts, have these values, and all EVs are GOOD. Raises MachineError."""
+        """Waits until all planes are up on both hosts with these values, and all EVs are GOOD. Raises MachineError."""
 
         def good(name: str) -> bool:
             s = self.status(name)
@@ -71,19 +73,19 @@ class Checks:
                 raise MachineError(f"{e}: {self._not_good(name)}") from None
 
     def _not_good(self, name: str) -> str:
-        """Planes and EVs of a host, in words."""
+        """Returns a description of a host's planes and EVs."""
         planes = [f"plane {p['plane']} up {p['up']} {p['interface']} {p['hook']}" for p in self.status(name)["planes"]]
         paths = (self.pair.get(name, "/v1/paths") or {}).get("paths", [])
         return ", ".join(planes + [f"EV {p['ev']} {p['state']} {p['reason']}" for p in paths])
 
     @contextlib.contextmanager
     def flows(self) -> Iterator[tuple[PacedFlow, PacedFlow]]:
-        """TCP both ways for the length of a block."""
+        """A block with a TCP flow each way."""
         with PacedFlow(self.pair, "h0", "h1") as there, PacedFlow(self.pair, "h1", "h0") as back:
             yield there, back
 
     def under_traffic(self, part: str, check: str, disturb: Callable[[], object]) -> None:
-        """Disturb a plane while TCP flows both ways: it comes back by itself, and the flows go on all the time."""
+        """Disturbs a plane under TCP both ways: it must recover by itself, and the flows must continue."""
         with self.flows() as flows:
             begin = [f.newest for f in flows]
             disturb()
@@ -91,7 +93,9 @@ class Checks:
             self.wait_until_good()
             after_s = time.monotonic() - began
             marks = [f.newest for f in flows]
-            self.pair.wait(lambda: all(f.newest > m for f, m in zip(flows, marks, strict=True)), "the flows go on", 20)
+            self.pair.wait(
+                lambda: all(f.newest > m for f, m in zip(flows, marks, strict=True)), "the flows continue", 20
+            )
             holes = {str(f): f.hole_ms(b, f.newest) for f, b in zip(flows, begin, strict=True)}
         words = ", ".join(f"{ms} ms {f}" for f, ms in holes.items())
         self.say(part, check, True, f"all EVs GOOD {after_s:.0f} s later; longest hole {words}")
@@ -99,7 +103,7 @@ class Checks:
     # ---- the checks ----
 
     def hook(self) -> None:
-        """Native XDP where mrcd gains by it, else tc, with the reason."""
+        """Checks native XDP where mrcd gains by it, otherwise tc, with the reason."""
         planes: list[dict[str, Any]] = self.status("h0")["planes"]
         for plane in planes:
             words = f"{plane['hook']}: {plane['hook_reason']}"
@@ -107,7 +111,7 @@ class Checks:
             self.say("MTU 1500", "hook", ok, f"plane {plane['plane']}: {words}", plane["hook"])
 
     def configured(self) -> None:
-        """Native XDP all the same, where the configuration wants it and the driver has it."""
+        """Checks native XDP where only the configuration asks for it and the driver has it."""
         if self.nic not in CONFIGURED:
             return
         self.pair.reload(hook="xdp")
@@ -118,7 +122,7 @@ class Checks:
         self.wait_until_good(hook=[HOOKS[self.nic]] * PLANES)
 
     def offloads(self) -> None:
-        """Checksums, segmentation and merging are left to the card, or are reported as not."""
+        """Checks that checksums, segmentation and merging are left to the card, or are reported otherwise."""
         text = self.pair.hosts["h0"].do(f"ethtool -k {self.pair.interfaces[0]}")
         values = dict(line.strip().split(": ", 1) for line in text.splitlines() if ": " in line)
         self.say(
@@ -129,7 +133,7 @@ class Checks:
         )
 
     def reach(self, part: str) -> None:
-        """Ping, TCP and UDP, both IP versions, both ways; nothing is dropped, and the full MTU passes."""
+        """Checks ping, TCP and UDP, both IP versions, both ways: nothing is dropped, and the full MTU passes."""
         h0 = self.pair.hosts["h0"]
         before = {name: self.status(name)["drops"] for name in NAMES}
         mtu = int(self.status("h0")["inner_mtu"])
@@ -167,7 +171,7 @@ class Checks:
         self.say(part, check, received > 1e6, words)
 
     def cable(self) -> None:
-        """A plane's cable is pulled under TCP both ways, again and again: no hole of 100 ms, and it comes back."""
+        """Pulls a plane's cable repeatedly under TCP both ways: no pause of 100 ms, and it recovers."""
         h0 = self.pair.hosts["h0"]
         pulled: dict[str, list[int]] = {}
         quiet: dict[str, list[int]] = {}
@@ -183,18 +187,18 @@ class Checks:
                     h0.plug(tap)
                 self.wait_until_good()
         for flow, holes in pulled.items():
-            # A real CPU is judged by each pull; an emulated one stands still at times, pulled or not.
+            # A real CPU is judged by each pull; an emulated CPU also pauses without a pull.
             added = max(holes) if self.pair.kvm else median(holes) - median(quiet[flow])
             words = f"longest holes {_ms(holes)} after {PULLS} pulls, {_ms(quiet[flow])} without"
             check = f"TCP {flow}: a pull adds no hole of {HOLE_MS} ms"
             self.say("cable pulled", check, added < HOLE_MS, words, f"{max(holes)} ms")
-        self.say("cable pulled", "back by itself", True, f"all EVs GOOD after each of {PULLS}")
+        self.say("cable pulled", "recovers by itself", True, f"all EVs GOOD after each of {PULLS}")
         told = [words for words in seen if words]
         words = told[0] if told else f"each of {PULLS} times"
         self.say("cable pulled", "seen as link down", True, words, NOT_HAD if told else "ok")
 
     def _seen_down(self, plane: int) -> str:
-        """Wait until mrcd says that a plane is down. Returns why it cannot, if the card does not tell the kernel."""
+        """Waits until mrcd reports a plane down. Returns the reason if the card does not tell the kernel."""
         carrier = f"/sys/class/net/{self.pair.interfaces[plane]}/carrier"
         until = time.monotonic() + _TOLD_S
         while time.monotonic() < until:
@@ -202,7 +206,7 @@ class Checks:
                 return ""
             time.sleep(1.0)
         if self.pair.hosts["h0"].do(f"cat {carrier}").strip() == "1":
-            return f"{carrier} is 1 all the same"
+            return f"{carrier} is still 1"
         self.pair.wait(functools.partial(self._is_down, plane), f"plane {plane} is seen as down")
         return ""
 
@@ -228,14 +232,14 @@ class Checks:
             holes.setdefault(str(flow), []).append(flow.hole_ms(b, b + int(_JUDGED_S * 1e9)))
 
     def link(self) -> None:
-        """ip link set down and up."""
+        """Checks ip link set down and up."""
         nic, h0 = self.pair.interfaces[0], self.pair.hosts["h0"]
         self.under_traffic(
             "reset", "ip link set down, up", lambda: h0.do(f"ip link set {nic} down; sleep 2; ip link set {nic} up")
         )
 
     def rebind(self) -> None:
-        """The driver lets the card go and takes it anew, with another ifindex."""
+        """Unbinds and binds the driver: the card gets another ifindex."""
         nic, h0 = self.pair.interfaces[0], self.pair.hosts["h0"]
         device = f"d={_PCI.format(nic=nic)}; driver=$(readlink -f $d/driver); d=$(basename $d)"
         script = (
@@ -251,7 +255,7 @@ class Checks:
         return int(self.status("h0")["planes"][plane]["ifindex"])
 
     def queues(self) -> None:
-        """ethtool -L, where the driver has it; virtio_net only without XDP."""
+        """Checks ethtool -L, where the driver has it; virtio_net only without XDP."""
         nic, h0 = self.pair.interfaces[0], self.pair.hosts["h0"]
         refused = h0.run(["ethtool", "-L", nic, "combined", "1"])
         if refused.returncode and "not supported" in refused.stderr:
@@ -274,7 +278,7 @@ class Checks:
             self.say("queues", 'native XDP again after hook = "auto"', True, HOOKS[self.nic])
 
     def mtu(self) -> None:
-        """9000 bytes: the NICs first, then the cluster file."""
+        """Checks 9000 bytes: first the NICs, then the cluster file."""
         if self._largest() != LARGE:
             return
         self._set_mtu(LARGE)
@@ -286,7 +290,7 @@ class Checks:
         self.reach(f"MTU {LARGE}")
 
     def _largest(self) -> int:
-        """The MTU at which the card by itself, as qemu has it, exchanges full packets with its switch."""
+        """Returns the MTU at which the card itself, in qemu, exchanges full packets with its switch."""
         if self._mtu is None:
             self._set_mtu(LARGE)
             gateway = self.pair.lab.fabric.config.interfaces.gateway
@@ -302,7 +306,7 @@ class Checks:
         return self._mtu
 
     def vlan(self) -> None:
-        """VLAN interfaces on both planes, at the largest MTU."""
+        """Checks VLAN interfaces on both planes, at the largest MTU."""
         mtu = self._largest()
         self._set_mtu(mtu)
         names = [f"{nic}.{pair.VLAN}" for nic in self.pair.interfaces]
@@ -317,13 +321,13 @@ class Checks:
             self.rebind_vlan(part, names)
 
     def rebind_vlan(self, part: str, names: list[str]) -> None:
-        """Only the interface above goes down and comes up."""
+        """Sets only the VLAN interface down and up."""
         h0 = self.pair.hosts["h0"]
         script = f"ip link set {names[0]} down; sleep 2; ip link set {names[0]} up"
         self.under_traffic(part, "ip link set down, up", lambda: h0.do(script))
 
     def hook_at(self, part: str) -> None:
-        """Where mrcd receives now."""
+        """Checks the hook at which mrcd receives now."""
         planes = self.status("h0")["planes"]
         words = "; ".join(f"{p['interface']} {p['hook']}: {p['hook_reason']}" for p in planes)
         self.say(part, "hook", len({p["hook"] for p in planes}) == 1, words, planes[0]["hook"])
@@ -334,7 +338,7 @@ def _ms(holes: list[int]) -> str:
 
 
 def run(kernel: Kernel, nic: str, results: Path, only: tuple[str, ...] = ()) -> Row:
-    """All checks of a card, or those of `only`."""
+    """Runs all checks of a card, or those of `only`."""
     progress(f"nics: {nic} on {kernel.release} begins")
     found: list[dict[str, Any]] = []
     try:

@@ -1,6 +1,6 @@
-"""A TCP flow at a fixed rate between the two machines, and how long it stood.
+"""Runs a TCP flow at a fixed rate between the two machines, and measures its pauses.
 
-A flow as fast as it can be takes all of an emulated CPU, and stands still by itself for half a second.
+A flow at full speed takes all of an emulated CPU, and pauses by itself for half a second.
 """
 
 import itertools
@@ -14,16 +14,16 @@ from labkit.traffic.flow import PROGRAM
 
 RATE = 500_000  # bytes per second; a bin holds seven segments
 _numbers = itertools.count(1)
-# A standard input that never ends, and has nothing to read.
+# A standard input that never ends and holds no data.
 _NEVER = "mkfifo -m 600 /run/never 2>/dev/null; exec python3 -IS {} 0<>/run/never"
 
 
 class PacedFlow:
-    """From `with` on. Times are the receiver's CLOCK_MONOTONIC, in ns."""
+    """A flow for the length of a block. Times are the receiver's CLOCK_MONOTONIC, in ns."""
 
     def __init__(self, pair: Pair, source: str, target: str) -> None:
         self._pair, self.source, self.target = pair, source, target
-        name = f"flow-{next(_numbers)}"  # a name of its own: the machines cache what they know of files
+        name = f"flow-{next(_numbers)}"  # a new name each time: the machines cache file attributes
         self._file = pair.hosts[target].directory / name
 
     def __enter__(self) -> "PacedFlow":
@@ -47,21 +47,21 @@ class PacedFlow:
     def _said(self, fact: str) -> list[int]:
         found = []
         lines = self._file.read_text(encoding="utf-8") if self._file.exists() else ""
-        for line in lines[: lines.rfind("\n") + 1].splitlines():  # whole ones
+        for line in lines[: lines.rfind("\n") + 1].splitlines():  # whole lines only
             if fact in (said := json.loads(line)):
                 found.append(int(said[fact]))
         return found
 
     @property
     def bins(self) -> dict[int, int]:
-        """Bytes by bin."""
+        """Returns bytes by bin."""
         return dict(zip(self._said("bin_ns"), self._said("bytes"), strict=False))
 
     @property
     def newest(self) -> int:
-        """The newest bin in which something came: about now, while the flow flows."""
+        """Returns the newest bin with data: about the present time while the flow runs."""
         return max(self._said("bin_ns"))
 
     def hole_ms(self, begin_ns: int, end_ns: int) -> int:
-        """The longest time without data in [begin, end)."""
+        """Returns the longest time without data in [begin, end)."""
         return goodput.longest_hole(self.bins, begin_ns, end_ns, 0.0001).length_ns // 1_000_000

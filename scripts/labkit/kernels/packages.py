@@ -1,4 +1,4 @@
-"""Fetches kernels from the distribution's packages into build/kernels, newest of each series."""
+"""Fetches kernels from the distribution's packages into build/kernels: the newest of each series."""
 
 import re
 import shutil
@@ -22,18 +22,18 @@ _PACKAGE = re.compile(r"linux-image-(\d+\.\d+)\.(\d+)\S*-amd64-unsigned")
 class Kernel:
     """A kernel to boot."""
 
-    series: str  # "6.12"
-    release: str  # as uname -r says
+    series: str  # like "6.12"
+    release: str  # as in uname -r
     root: Path  # boot/vmlinuz-RELEASE and lib/modules/RELEASE are below it
 
     @property
     def image(self) -> Path:
-        """What qemu boots."""
+        """Returns the image that qemu boots."""
         return self.root / "boot" / f"vmlinuz-{self.release}"
 
 
 def newest(names: Iterable[str], series: str) -> str | None:
-    """The package with the newest kernel of a series, of `names`; None if there is none. Pure."""
+    """Returns the package with the newest kernel of a series, of `names`; None if there is none. Pure."""
     found = []
     for name in names:
         match = _PACKAGE.fullmatch(name)
@@ -43,8 +43,10 @@ def newest(names: Iterable[str], series: str) -> str | None:
 
 
 def kernel(series: str) -> Kernel:
-    """The kernel of a series: the newest that apt knows, fetched if need be; if that fails, the newest that was fetched
-    before. Raises MachineError."""
+    """Returns the newest kernel of a series that apt knows, fetched if necessary; else the newest fetched before.
+
+    Raises MachineError.
+    """
     CACHE.mkdir(parents=True, exist_ok=True)
     try:
         root = _from_apt(series)
@@ -58,7 +60,7 @@ def kernel(series: str) -> Kernel:
 
 
 def _from_apt(series: str) -> Path:
-    """Lists that are a few days old name packages that are not there any more: they are fetched anew, once."""
+    """Fetches from apt. Package lists that are days old name packages that are gone, so they are updated once."""
     try:
         return _fetched(series)
     except MachineError:
@@ -91,7 +93,7 @@ def _found(series: str, root: Path) -> Kernel:
 
 
 def _fetch(package: str, root: Path) -> None:
-    """Download and unpack a package. A directory is `complete` only with all of it: an interrupted one is made anew."""
+    """Downloads and unpacks a package. The file `complete` marks a whole directory; an incomplete one is remade."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
     _run(["apt-get", "-q", "-q", "-o", "APT::Sandbox::User=root", "download", package], cwd=root)

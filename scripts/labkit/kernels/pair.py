@@ -1,4 +1,4 @@
-"""Two virtual machines as the two hosts of a lab, whose switches are namespaces of this machine.
+"""Runs two virtual machines as the two hosts of a lab, whose switches are namespaces of this machine.
 
 machine h0 ── tap0 ┐ namespace h0        ┌ T0 ┐
                    └ br0 ── p0 ──────────┤    ├─ T1s ─ T0 ── … ── machine h1        per plane
@@ -17,7 +17,7 @@ from typing import Any
 from labkit.cluster import netns
 from labkit.cluster.api import Lab
 from labkit.entry import own_lab
-from labkit.faults.hook import Attached
+from labkit.faults.tc_hook import Attached
 from labkit.kernels import host, machine
 from labkit.kernels.host import Host, Nic
 from labkit.kernels.packages import Kernel
@@ -30,13 +30,15 @@ ADDRESSES = {4: {"h0": "10.99.0.1", "h1": "10.99.0.2"}, 6: {"h0": "fd00:99::1", 
 VLAN = 100  # of bpf/lab/vlan.bpf.c
 PLANES = 2
 MTU = 9000  # of the fabric
-QUEUES = 2  # pairs, of virtio-net: one per CPU. With more, Linux 6.12 cannot let a card with XDP go (docs/hardware.md)
+QUEUES = (
+    2  # virtio-net queue pairs, one per CPU. With more, Linux 6.12 cannot unbind a card with XDP (docs/hardware.md)
+)
 _SHAPE = {"hosts": 2, "hosts_per_t0": 1, "planes": PLANES, "t1": 2, "mtu": MTU, "daemon": False}
 _START_S = 180.0
-_ASK_EACH_S = 1.0  # a question keeps an emulated CPU busy for some tenths of a second
-# An emulated CPU stands still at times, and a late probe begins the hold-down anew. The default doubles it up to 60 s.
+_ASK_EACH_S = 1.0  # a request keeps an emulated CPU busy for some tenths of a second
+# An emulated CPU pauses at times, and a late probe restarts the hold-down. The default doubles it up to 60 s.
 _HEALTH = "\n[health]\nhold_down_ms = 1000\nhold_down_max_ms = 1000\n"
-# Python's own start is most of what asking costs there.
+# Python's start is most of the cost of a request there.
 _ASK = (
     "import socket,sys;s=socket.socket(socket.AF_UNIX);s.settimeout(30);s.connect('/run/mrcd/mrcd.sock');"
     "s.sendall(b'GET %s HTTP/1.0\\r\\nHost: mrcd\\r\\n\\r\\n'%sys.argv[1].encode());"
@@ -50,12 +52,12 @@ class Pair:
 
     lab: Lab
     hosts: dict[str, Host]
-    kvm: bool  # the machines' CPUs are real
-    interfaces: list[str] = field(default_factory=list)  # of the cards, by plane, the same on both
-    pids: dict[str, int] = field(default_factory=dict)  # of their mrcd
+    kvm: bool  # the machines' CPUs are not emulated
+    interfaces: list[str] = field(default_factory=list)  # names of the cards, by plane; the same on both hosts
+    pids: dict[str, int] = field(default_factory=dict)  # mrcd's pid, by host
 
     def each(self, script: str) -> None:
-        """Run a shell script on both hosts at once. Raises MachineError."""
+        """Runs a shell script on both hosts at once. Raises MachineError."""
         running = {h: h.start(["sh", "-ec", script]) for h in self.hosts.values()}
         for h, pid in running.items():
             done = h.result(pid)
@@ -63,7 +65,7 @@ class Pair:
                 raise MachineError(f"{h.name}: {script}: {done.stderr.strip() or done.stdout.strip()}")
 
     def write_config(self, mtu: int = 1500, interfaces: list[str] | None = None, hook: str = "auto") -> None:
-        """The cluster file, which both read."""
+        """Writes the cluster file, which both hosts read."""
         text = self.lab.fabric.toml.replace(f"mtu = {MTU}", f"mtu = {mtu}")
         names = f"[interfaces]\nnames = {json.dumps(interfaces or self.interfaces)}\n"
         text = text.replace("[interfaces]\n", names).replace('hook = "auto"', f'hook = "{hook}"') + _HEALTH
@@ -71,20 +73,20 @@ class Pair:
             (h.directory / "mrcd.toml").write_text(text, encoding="utf-8")
 
     def reload(self, **config: Any) -> None:
-        """Have both go over to another cluster file, under way."""
+        """Writes another cluster file, and makes both mrcd reload it."""
         self.write_config(**config)
         for h in self.hosts.values():
             h.do(f"kill -HUP {self.pids[h.name]}")
 
     def start_daemons(self) -> None:
-        """Start both mrcd, and wait until they answer."""
+        """Starts both mrcd, and waits until they answer."""
         for h in self.hosts.values():
             self.pids[h.name] = h.start(["mrcd", "--config", str(h.directory / "mrcd.toml")], "mrcd.log")
         for name in self.hosts:
             self.wait(functools.partial(self.get, name, "/v1/status"), f"mrcd of {name} answers", _START_S)
 
     def get(self, name: str, path: str) -> Any:
-        """A document of a host's mrcd; None if it does not answer."""
+        """Returns a document of a host's mrcd; None if it does not answer."""
         done = self.hosts[name].run(["python3", "-ISc", _ASK, path])
         try:
             return json.loads(done.stdout)
@@ -92,18 +94,18 @@ class Pair:
             return None
 
     def wait(self, so: Callable[[], Any], words: str, patience_s: float = 120.0) -> Any:
-        """What `so` returned when it was true at last. Raises MachineError with these words."""
+        """Waits until `so` returns a true value, and returns it. Raises MachineError with `words`."""
         until = time.monotonic() + patience_s
         while not (found := so()):
             if time.monotonic() > until:
-                raise MachineError(f"after {patience_s:.0f} s not: {words}")
+                raise MachineError(f"after {patience_s:.0f} s still not: {words}")
             time.sleep(_ASK_EACH_S)
         return found
 
 
 @contextlib.contextmanager
 def tagged(lab: Lab) -> Iterator[None]:
-    """A block in which all the hosts' ports of the switches are those of a VLAN, with its tag."""
+    """A block in which all the hosts' ports of the switches belong to a VLAN, with its tag."""
     obj = libbpf.open_object(lab_object("vlan"))
     attached = Attached("vlan")
     try:
@@ -120,7 +122,7 @@ def tagged(lab: Lab) -> Iterator[None]:
 
 @contextlib.contextmanager
 def booted(kernel: Kernel, model: str, results: Path, name: str = "nics") -> Iterator[Pair]:
-    """A lab with two machines that have cards of this model, and no mrcd yet."""
+    """A block with a lab of two machines that have cards of this model, without mrcd."""
     queues = QUEUES if model.startswith("virtio") else 1
     kvm = machine.accelerated(kernel)
     with contextlib.ExitStack() as stack:
@@ -145,7 +147,7 @@ def booted(kernel: Kernel, model: str, results: Path, name: str = "nics") -> Ite
 
 
 def _wire(lab: Lab, host_name: str, model: str, queues: int) -> list[Nic]:
-    """Bridge a tap for each plane to what would be the host's interface; the card takes over its MAC."""
+    """Bridges a tap per plane to the host's interface; the card takes over its MAC address."""
     cards, lines = [], []
     ports = lab.fabric.nodes[host_name].ports
     with lab.inside(host_name):
@@ -166,6 +168,6 @@ def _wire(lab: Lab, host_name: str, model: str, queues: int) -> list[Nic]:
 
 
 def _interfaces(h: Host) -> list[str]:
-    """The names of the cards, by plane."""
+    """Returns the names of the cards, by plane."""
     links = {link["address"]: link["ifname"] for link in json.loads(h.do("ip -j link"))}
     return [links[nic.mac] for nic in h.nics]

@@ -1,1 +1,1 @@
-"""Measurements: goodput, order, spread over EVs, what programs cost."""
+"""Measures goodput, packet order, spread over EVs, and the run time of programs."""

@@ -1,8 +1,8 @@
-"""The witness of order (bpf/lab/evorder.bpf.c): a host's packets to another, seen at the last switch ports.
+"""Counts reordering and loss per EV at the last switch ports before a host (bpf/lab/evorder.bpf.c).
 
 with EvOrder(lab, "h0", "h2") as order:
     …
-    order.read()            # what has been seen since the beginning
+    order.read()            # the counts since the beginning
 """
 
 import struct
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from labkit.cluster.api import Lab
-from labkit.faults.hook import Attached
+from labkit.faults.tc_hook import Attached
 from labkit.places import lab_object
 from mrcd.bpf import libbpf
 from mrcd.config.cluster_file import MAX_EVS_PER_PEER
@@ -23,16 +23,16 @@ EV = struct.Struct("=QQqIHH")  # struct evorder: packets, reordered, missing, ne
 
 @dataclass(frozen=True)
 class Seen:
-    """Over all EVs, wire packets."""
+    """Totals over all EVs, in wire packets."""
 
     packets: int = 0
     reordered: int = 0
     missing: int = 0
-    evs: int = 0  # that carried any
-    hop_limits: frozenset[int] = frozenset()  # of the last packet on each
+    evs: int = 0  # EVs that carried packets
+    hop_limits: frozenset[int] = frozenset()  # of the last packet on each EV
 
     def since(self, before: "Seen") -> "Seen":
-        """What was seen between two readings."""
+        """Returns the counts between two readings."""
         return replace(
             self,
             packets=self.packets - before.packets,
@@ -42,7 +42,7 @@ class Seen:
 
 
 class EvOrder:
-    """Attached while the block lasts. Only for encapsulation by uSID or ECMP, and burst or packet granularity alike."""
+    """Attached for the length of a block. Only for encapsulation usid or ecmp; any granularity."""
 
     def __init__(self, lab: Lab, source: str, target: str) -> None:
         self._lab, self._source, self._target = lab, source, target
@@ -51,7 +51,7 @@ class EvOrder:
 
     def __enter__(self) -> "EvOrder":
         if not OBJECT.exists():
-            raise MachineError(f"{OBJECT} is missing: the lab's witness is not compiled", hint="make build")
+            raise MachineError(f"{OBJECT} is missing: the lab's order program is not compiled", hint="make build")
         libbpf.use_bcc()
         config = self._lab.fabric.config
         self._object = libbpf.open_object(OBJECT)
@@ -72,7 +72,7 @@ class EvOrder:
         return self
 
     def read(self) -> Seen:
-        """Since the beginning."""
+        """Returns the counts since the beginning."""
         raw = libbpf.lookup_all(self._table, MAX_EVS_PER_PEER, EV.size)
         evs = [e for e in EV.iter_unpack(raw) if e[0]]
         packets, reordered, missing = (sum(e[i] for e in evs) for i in range(3))

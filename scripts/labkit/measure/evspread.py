@@ -1,4 +1,4 @@
-"""How evenly a flow's traffic is spread over the EVs, by their own counters."""
+"""Measures how evenly a flow's traffic is spread over the EVs, by the EVs' own counters."""
 
 import time
 
@@ -8,13 +8,13 @@ from labkit.cluster.observe import Document
 
 
 def count(lab: Lab, source: str, target: str) -> Document:
-    """The counters of one host's EVs to another, now: {"monotonic_ns", "paths"}."""
+    """Returns the current counters of one host's EVs to another: {"monotonic_ns", "paths"}."""
     found = observe.paths(lab, source, target)
     return {"monotonic_ns": time.monotonic_ns(), "paths": found}
 
 
 def spread(before: Document, after: Document) -> Document:
-    """How evenly traffic was spread over the EVs between two looks at their counters. Deviations are from the mean."""
+    """Returns the spread over the EVs between two readings. Deviations are from the mean."""
     first = {p["ev"]: p for p in before["paths"]}
     evs = [
         {

@@ -1,4 +1,4 @@
-"""How far TCP data arrives out of order in a host: the program lab_order (bpf/lab/order.bpf.c)."""
+"""Measures how far TCP data arrives out of order in a host (program lab_order, bpf/lab/order.bpf.c)."""
 
 import os
 import socket
@@ -18,20 +18,20 @@ _ONLY = struct.pack("=I", 0)
 
 
 class Order:
-    """What has been counted of the flow that began last: skbs (packets, or bursts left whole) by their lateness."""
+    """Counts for the newest flow: skbs (packets, or whole bursts) by their lateness."""
 
     def __init__(self, counts: int) -> None:
         self._counts = counts
 
     def late(self) -> list[int]:
-        """skbs by lateness: [0] in order, [n] late by 2^(n-1) to 2^n - 1 bytes."""
+        """Returns skbs by lateness: [0] in order, [n] late by 2^(n-1) to 2^n - 1 bytes."""
         raw = libbpf.lookup_elem(self._counts, _ONLY, ORDER.size)
         return list(ORDER.unpack(raw or bytes(ORDER.size))[2:])
 
 
 @contextmanager
 def watching(namespace: str, ports: Sequence[str]) -> Iterator[Order]:
-    """Count at these ports of a host for the length of a block. Raises MachineError."""
+    """A block in which reordering is counted at these ports of a host. Raises MachineError."""
     if not OBJECT.exists():
         raise MachineError(
             f"{OBJECT} is missing: the program that measures reordering is not compiled", hint="make build"
@@ -46,17 +46,17 @@ def watching(namespace: str, ports: Sequence[str]) -> Iterator[Order]:
         yield Order(libbpf.map_fd(libbpf.maps_of(obj)["orders"]))
     finally:
         for link in links:
-            os.close(link)  # not pinned: gone with its last descriptor
+            os.close(link)  # not pinned: it ends with its last descriptor
         libbpf.close_object(obj)
 
 
 def share_late(late: Sequence[int]) -> float:
-    """Of all skbs, how many came late. Pure."""
+    """Returns the share of skbs that came late. Pure."""
     return sum(late[1:]) / sum(late) if sum(late) else 0.0
 
 
 def percentile(late: Sequence[int], share: float) -> int:
-    """The bytes below which that share of all skbs are late: an upper bound, a power of two; 0 = in order. Pure."""
+    """Returns a lateness in bytes below which that share of skbs is: a power of two; 0 = in order. Pure."""
     wanted, seen = share * sum(late), 0
     for bucket, n in enumerate(late):
         seen += n

@@ -1,4 +1,4 @@
-"""What the kernel knows of a loaded program: how long it took to run (kernel.bpf_stats_enabled), and its size."""
+"""Reads the kernel's statistics of loaded programs: run time (kernel.bpf_stats_enabled) and size."""
 
 import contextlib
 import ctypes as ct
@@ -13,42 +13,42 @@ from mrcd.bpf import libbpf
 
 _RUN_TIME = 0  # enum bpf_stats_type
 _SCHED_CLS = 3  # enum bpf_prog_type
-# struct bpf_prog_info (linux/bpf.h): where its fields are, in bytes.
+# struct bpf_prog_info (linux/bpf.h): offsets of its fields, in bytes.
 _SIZES, _NAME, _RUN, _VERIFIED, _INFO_BYTES = 16, 64, 192, 216, 232
 _NAME_BYTES = 16
-# r0 = -1 (TC_ACT_UNSPEC: the next program's turn); exit
+# r0 = -1 (TC_ACT_UNSPEC: continue with the next program); exit
 _EMPTY = struct.pack("<BBhi", 0xB7, 0, 0, -1) + struct.pack("<BBhi", 0x95, 0, 0, 0)
 
 
 class Runs(NamedTuple):
-    """Over all CPUs since the program was loaded, while statistics were on; or between two such readings."""
+    """Counts over all CPUs since the program was loaded, while statistics were on; or between two readings."""
 
     ns: int
     number: int
 
     def since(self, before: Self) -> "Runs":
-        """What came after an earlier reading."""
+        """Returns the counts since an earlier reading."""
         return Runs(self.ns - before.ns, self.number - before.number)
 
     @property
     def mean_ns(self) -> float | None:
-        """Of one run, the statistics' own overhead included; None if there was none."""
+        """Returns the mean time of a run, the overhead of the statistics included; None without a run."""
         return self.ns / self.number if self.number else None
 
 
 class Size(NamedTuple):
-    """Of a program as it is loaded."""
+    """The size of a loaded program."""
 
     name: str
-    instructions: int  # of BPF, after the verifier's rewriting
+    instructions: int  # BPF instructions after the verifier's rewriting
     machine_code_bytes: int
-    verified_instructions: int  # that the verifier walked through, on all paths
+    verified_instructions: int  # instructions that the verifier processed, on all paths
 
 
 @contextlib.contextmanager
 def counting() -> Iterator[None]:
-    """A block in which the kernel takes every program's time. Raises KernelError."""
-    fd = libbpf.check("take the programs' time", libbpf.lib().bpf_enable_stats(_RUN_TIME))
+    """A block in which the kernel measures the run time of every program. Raises KernelError."""
+    fd = libbpf.check("enable run-time statistics", libbpf.lib().bpf_enable_stats(_RUN_TIME))
     try:
         yield
     finally:
@@ -56,12 +56,12 @@ def counting() -> Iterator[None]:
 
 
 def runs(program: int) -> Runs:
-    """Of the program behind a descriptor."""
+    """Returns the runs of the program behind a descriptor."""
     return Runs(*struct.unpack_from("QQ", _info(program, _INFO_BYTES), _RUN))
 
 
 def size(program: int) -> Size:
-    """Of the program behind a descriptor."""
+    """Returns the size of the program behind a descriptor."""
     raw = _info(program, _INFO_BYTES)
     machine_code, instructions = struct.unpack_from("II", raw, _SIZES)
     name = raw[_NAME : _NAME + _NAME_BYTES].partition(b"\0")[0].decode()
@@ -70,7 +70,7 @@ def size(program: int) -> Size:
 
 @contextlib.contextmanager
 def linked(pin: Path) -> Iterator[int]:
-    """A descriptor of the program that a pinned link has attached."""
+    """A block with a descriptor of the program that a pinned link attaches."""
     with libbpf.opened(pin) as link:
         # struct bpf_link_info begins with type, id and the program's id.
         (number,) = struct.unpack_from("I", _info(link, 12), 8)
@@ -83,10 +83,10 @@ def linked(pin: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def held(pid: int) -> Iterator[dict[str, int]]:
-    """Name → descriptor of the programs that a process holds, itself or by links; one of each name."""
+    """A block with name → descriptor of the programs that a process holds, directly or by links; one of each name."""
     numbers = set()
     for path in Path(f"/proc/{pid}/fdinfo").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # the process has closed it
             numbers |= {int(n) for n in re.findall(r"^prog_id:\s*(\d+)", path.read_text(encoding="ascii"), re.M)}
     programs = [libbpf.check(f"open program {n}", libbpf.lib().bpf_prog_get_fd_by_id(n)) for n in sorted(numbers)]
     try:
@@ -97,7 +97,7 @@ def held(pid: int) -> Iterator[dict[str, int]]:
 
 
 def load_empty() -> int:
-    """A program for tc that does nothing: what it takes is the statistics' own. The caller closes the descriptor."""
+    """Loads a tc program that does nothing: its time is the statistics' overhead. The caller closes the descriptor."""
     return libbpf.check(
         "load an empty program",
         libbpf.lib().bpf_prog_load(_SCHED_CLS, b"empty", b"Dual BSD/GPL", _EMPTY, ct.c_size_t(2), None),
@@ -106,5 +106,5 @@ def load_empty() -> int:
 
 def _info(fd: int, length: int) -> bytes:
     room, size = ct.create_string_buffer(length), ct.c_uint32(length)
-    libbpf.check("ask what a program is", libbpf.lib().bpf_obj_get_info_by_fd(fd, room, ct.byref(size)))
+    libbpf.check("read a program's information", libbpf.lib().bpf_obj_get_info_by_fd(fd, room, ct.byref(size)))
     return room.raw

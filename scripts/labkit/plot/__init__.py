@@ -1,1 +1,1 @@
-"""Pictures as SVG. Pure."""
+"""Draws measurements as SVG. Pure."""

@@ -1,9 +1,9 @@
-"""A picture of bars, section below section, each with an axis of its own; and of histograms. Pure: data → SVG.
+"""Draws sections of bars, each with an axis of its own, and histograms. Pure: data → SVG.
 
 title, subtitle
 section's title
     words
-label  ▆▆▆▆▆▆▆├──┤  said      the bar ends at the median; the line is from least to greatest
+label  ▆▆▆▆▆▆▆├──┤  said      the bar ends at the median; the line is from minimum to maximum
 label  ▆▆▆▆┊               ┊  a goal
        └───┴───┴───
 histogram's title
@@ -21,16 +21,16 @@ from labkit.plot.chart import nice_step
 from labkit.plot.svg import text, text_width
 
 WIDTH = 1080
-LEFT, RIGHT = 230, 250  # of the bars: names before them, figures behind them
+LEFT, RIGHT = 230, 250  # room left of the bars for names, right of them for values
 HEAD, SECTION_HEAD, ROW, BAR, FOOT = 84, 48, 22, 12, 44
-COLUMNS, COLUMNS_FOOT = 80, 52  # a histogram
+COLUMNS, COLUMNS_FOOT = 80, 52  # heights in a histogram
 LINE = 20
 _FILL = {"ours": "line", "theirs": "peer"}  # classes of svg.py
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One measured quantity: its median, its least and greatest, and that in words."""
+    """One measured quantity: its median, minimum, maximum, and a text of these."""
 
     label: str
     value: float
@@ -42,7 +42,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Goal:
-    """A value that the bar of a label should reach, or stay below."""
+    """A value that the bar of a label should reach, or not exceed."""
 
     value: float
     label: str
@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Shares by bucket, for one or several. `ticks`: a label per bucket, or none."""
+    """Shares by bucket, for one or several rows. `ticks`: a label per bucket, or none."""
 
     title: str
     words: str
@@ -71,7 +71,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is to be seen."""
+    """The contents of a picture."""
 
     title: str
     subtitle: str
@@ -80,7 +80,7 @@ class Picture:
 
 
 def draw(picture: Picture) -> str:
-    """The SVG document."""
+    """Returns the SVG document."""
     return "\n".join(_document(picture)) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""A picture of goodput over time, with faults marked and the EVs' states as a strip underneath. Pure: data → SVG.
+"""Draws goodput over time, with faults marked and a strip of the EVs' states below. Pure: data → SVG.
 
       title, subtitle
-      ├─ fault ──────┤        one lane per fault, none upon another
+      ├─ fault ──────┤        one lane per fault, without overlaps
     30┤▆▆▆▁▇▇▇▇▇▇▇▇▇▇▇▇▇      goodput
       ┤
      0┼─────────────────
@@ -30,7 +30,7 @@ STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 
 @dataclass(frozen=True)
 class Span:
-    """A state, from when to when."""
+    """A state, and the interval in which it lasts."""
 
     begin_s: float
     end_s: float
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that belong together."""
+    """Rows with a common label."""
 
     label: str
     rows: tuple[Row, ...]
@@ -55,7 +55,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that was broken for a while."""
+    """A fault, and its interval."""
 
     begin_s: float
     end_s: float
@@ -64,7 +64,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is to be seen. `bits_per_s` are means over consecutive bins of `bin_s`, the first beginning at 0."""
+    """The contents of a picture. `bits_per_s` are means over consecutive bins of `bin_s`, from 0 on."""
 
     title: str
     subtitle: str
@@ -74,12 +74,12 @@ class Picture:
     faults: Sequence[Fault] = ()
     groups: Sequence[Group] = ()
     strip_title: str = ""
-    row_title: str = ""  # what the rows' labels are
+    row_title: str = ""  # title of the rows' labels
     notes: Sequence[str] = ()
 
 
 def nice_step(top: float, ticks: int = 5) -> float:
-    """A step of 1, 2 or 5 times a power of ten that divides 0 … top into at most `ticks` parts."""
+    """Returns a step of 1, 2 or 5 times a power of ten that divides 0 … top into at most `ticks` parts."""
     if top <= 0:
         return 1.0
     power: float = 10.0 ** math.floor(math.log10(top / ticks))
@@ -87,7 +87,7 @@ def nice_step(top: float, ticks: int = 5) -> float:
 
 
 def unit(top_bits_per_s: float) -> tuple[float, str]:
-    """The unit in which a goodput of that size is best read, as (bit/s per unit, name)."""
+    """Returns the unit for a goodput of that size, as (bit/s per unit, name)."""
     for size, name in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
         if top_bits_per_s >= size:
             return size, name
@@ -95,7 +95,7 @@ def unit(top_bits_per_s: float) -> tuple[float, str]:
 
 
 def lanes(extents: Sequence[tuple[float, float]]) -> list[int]:
-    """For each (left, right) the first lane where it touches no earlier one."""
+    """Returns for each (left, right) the first lane without an overlap with an earlier one."""
     ends: list[list[tuple[float, float]]] = []
     chosen = []
     for left, right in extents:
@@ -109,7 +109,7 @@ def lanes(extents: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def draw(picture: Picture) -> str:
-    """The SVG document."""
+    """Returns the SVG document."""
     return "\n".join(_Drawing(picture).lines()) + "\n"
 
 
@@ -134,15 +134,15 @@ class _Drawing:
         self.ceiling = math.ceil(highest / self.scale / self.step) * self.step
 
     def x(self, seconds: float) -> float:
-        """Pixels from the left."""
+        """Returns pixels from the left."""
         return LEFT + (WIDTH - LEFT - RIGHT) * min(max(seconds / self.p.seconds, 0), 1)
 
     def y(self, bits_per_s: float) -> float:
-        """Pixels from the top, in the plot."""
+        """Returns pixels from the top, in the plot."""
         return self.bottom - PLOT_HEIGHT * bits_per_s / self.scale / self.ceiling
 
     def lines(self) -> Iterator[str]:
-        """The document, line by line."""
+        """Yields the document, line by line."""
         p = self.p
         words = "; ".join([p.subtitle, *(f.label for f in p.faults), *p.notes])
         yield from svg.head(WIDTH, self.height, p.title, words)
@@ -160,14 +160,14 @@ class _Drawing:
         yield "</svg>"
 
     def _extent(self, fault: Fault) -> tuple[float, float]:
-        """From where to where a fault's lane and label reach; labels stay inside the picture."""
+        """Returns the left and right edge of a fault's lane with its label; labels stay inside the picture."""
         wide = text_width(fault.label, 12) + 8
         left = max(LEFT, min(self.x(fault.begin_s), WIDTH - RIGHT - wide))
         return left, max(self.x(fault.end_s), left + wide)
 
     @property
     def _parts(self) -> list[tuple[int, int]]:
-        """Top and bottom of the plot, and of the strip; the gap between belongs to the strip's title."""
+        """Returns top and bottom of the plot, and of the strip; the gap between is for the strip's title."""
         return [(self.top, self.bottom), *([(self.strip_top, self.strip_bottom)] if self.p.groups else [])]
 
     def _bands(self) -> Iterator[str]:
@@ -199,7 +199,7 @@ class _Drawing:
             yield text(x, self.axis + 20, words, "faint", 12, anchor="middle")
 
     def _goodput(self) -> Iterator[str]:
-        """Steps, so that a bin is seen as the bin it is."""
+        """Yields steps, so that each bin is visible."""
         points = []
         for i, value in enumerate(self.p.bits_per_s):
             y = self.y(value)
@@ -252,4 +252,4 @@ class _Drawing:
             if state in used:
                 yield f'<rect class="{state}" x="{x:.1f}" y="{y - 10}" width="18" height="11" rx="2"/>'
                 yield text(x + 25, y, state, "faint", 12)
-                x += 25 + text_width(state, 12) * 1.25 + 22  # capitals are wide
+                x += 25 + text_width(state, 12) * 1.25 + 22  # capitals are wider than the mean

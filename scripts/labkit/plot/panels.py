@@ -1,10 +1,10 @@
-"""A picture of several panels, one above the other: our courses as lines, others' points as dots. Pure: data → SVG.
+"""Draws several panels, one above the other: our courses as lines, others' points as dots. Pure: data → SVG.
 
 title, subtitle
-─ ours   ● theirs   - - goal         what the marks are
+─ ours   ● theirs   - - goal         legend
 panel's title
-     words
-     ├ fault ┤          what was broken meanwhile
+     text
+     ├ fault ┤          faults during the course
 100 %┤▔▔▔▔▔●●●●●●       our line, their dots, a goal
      └──────────────
      0    5    10  s
@@ -24,24 +24,24 @@ WIDTH = 1080
 LEFT, RIGHT = 84, 118
 HEAD, PANEL_HEAD, LANE, PLOT, FOOT = 104, 50, 22, 200, 62
 DOT = 2.2
-TOP, STEP = 1.25, 0.25  # of the shares' axis; what is above is drawn there
+TOP, STEP = 1.25, 0.25  # top of the axis of shares; higher values are drawn there
 _STROKE = {"ours": "stroke", "theirs": "beside"}  # classes of svg.py
 _FILL = {"ours": "line", "theirs": "peer"}
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points, x ascending. `steps`: a point holds until the next, the last for as long as the one before."""
+    """Points, x ascending. `steps`: a point holds until the next, the last one as long as the one before."""
 
     points: Sequence[tuple[float, float]]
     kind: Literal["ours", "theirs"]
     style: Literal["steps", "dots", "joined"]
-    label: str = ""  # at its end
+    label: str = ""  # drawn at its end
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Where the line should be between two x."""
+    """The wanted level of the line between two x."""
 
     begin: float
     end: float
@@ -50,7 +50,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Fault:
-    """What was broken from one x to another."""
+    """A fault from one x to another."""
 
     begin: float
     end: float
@@ -59,7 +59,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot; y are shares, of which 1 is 100 %. `ticks`: (x, words); if there are some, x is logarithmic."""
+    """One plot. y are shares: 1 is 100 %. `ticks`: (x, label); with them x is logarithmic."""
 
     title: str
     words: str
@@ -75,7 +75,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is to be seen. `legend`: what our lines, their dots and a goal are; no dots if that is empty."""
+    """The contents of a picture. `legend`: our lines, their dots, a goal; an empty text omits the dots."""
 
     title: str
     subtitle: str
@@ -84,7 +84,7 @@ class Picture:
 
 
 def draw(picture: Picture) -> str:
-    """The SVG document."""
+    """Returns the SVG document."""
     return "\n".join(_document(picture)) + "\n"
 
 
@@ -138,7 +138,7 @@ class _Plot:
         self.foot = self.bottom + FOOT
 
     def x(self, value: float) -> float:
-        """Pixels from the left."""
+        """Returns pixels from the left."""
         begin, end = self.p.begin, self.p.end
         if self.p.ticks:
             share = math.log(max(value, begin) / begin) / math.log(end / begin)
@@ -147,11 +147,11 @@ class _Plot:
         return LEFT + (WIDTH - LEFT - RIGHT) * min(max(share, 0.0), 1.0)
 
     def y(self, share: float) -> float:
-        """Pixels from the top."""
+        """Returns pixels from the top."""
         return self.bottom - PLOT * min(max(share / TOP, 0.0), 1.0)
 
     def lines(self) -> Iterator[str]:
-        """The panel."""
+        """Yields the panel."""
         yield text(24, self.begin_y + 18, self.p.title, "ink", 15, weight=600)
         yield text(24, self.begin_y + 38, self.p.words, "faint", 12)
         yield from self._bands()
@@ -209,7 +209,7 @@ class _Plot:
                 yield f'<circle class="{_FILL[s.kind]}" cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{DOT}"/>'
 
     def _ends(self) -> Iterator[str]:
-        """Labels beside the last points, none upon another: pushed down, in the order of the points."""
+        """Yields labels beside the last points, moved down in the order of the points so that none overlap."""
         found = sorted(
             ((self.x(s.points[-1][0]), self.y(s.points[-1][1]) + 4, s) for s in self.p.series if s.label and s.points),
             key=lambda e: e[1],
@@ -228,7 +228,7 @@ class _Plot:
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The corners of the line on which each point holds until the next."""
+    """Yields the corners of the line on which each point holds until the next."""
     wide = points[-1][0] - points[-2][0] if len(points) > 1 else 0.0
     ends = [x for x, _ in points[1:]] + [points[-1][0] + wide]
     for (x, y), end in zip(points, ends, strict=True):

@@ -1,9 +1,9 @@
-"""A picture of times on a logarithmic axis: a strip of dots per row, one per measurement. Pure: data → SVG.
+"""Draws times on a logarithmic axis: a strip of dots per row, one per measurement. Pure: data → SVG.
 
  title, subtitle
             goal   peer
  row        ·:¦    |            dots: measurements; short lines at p50 (thick) and p99
- its words  ¦ ···  |   ··  ×3   ×3: three that never came
+ its text  ¦ ···  |   ··  ×3   ×3: three that never came
  ├────┼─────┼────┼─────┼────┤
 1 µs  10   100  1 ms  10  100
  notes
@@ -21,11 +21,11 @@ from labkit.plot.svg import text, text_width
 WIDTH = 1080
 LEFT, RIGHT = 250, 120
 MARKS_TOP, LANE = 84, 17
-ROW, BAND = 48, 26  # a row, and the part of it in which dots lie
+ROW, BAND = 48, 26  # heights of a row and of the dots in it
 LINE = 20
 DOT = 1.9
 _STROKES = {"target": "goal", "peer": "beside"}  # classes of svg.py
-_GOLDEN = 0.6180339887  # multiples of it, modulo 1, lie evenly however many there are
+_GOLDEN = 0.6180339887  # its multiples modulo 1 are evenly spread for any number of dots
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Row:
     times_s: Sequence[float | None]
     p50_s: float | None
     p99_s: float | None
-    said: str  # its percentiles in words
+    said: str  # text of its percentiles
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A vertical line at a time: something wanted, or what others take."""
+    """A vertical line at a time: a requirement, or the time of another system."""
 
     at_s: float
     label: str
@@ -51,7 +51,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is to be seen. Times below `low_s` are drawn there."""
+    """The contents of a picture. Times below `low_s` are drawn there."""
 
     title: str
     subtitle: str
@@ -63,7 +63,7 @@ class Picture:
 
 
 def draw(picture: Picture) -> str:
-    """The SVG document."""
+    """Returns the SVG document."""
     return "\n".join(_Drawing(picture).lines()) + "\n"
 
 
@@ -79,13 +79,13 @@ class _Drawing:
         self.height = self.notes_top + LINE * len(picture.notes) + 4
 
     def x(self, seconds: float) -> float:
-        """Pixels from the left."""
+        """Returns pixels from the left."""
         p = self.p
         share = math.log(max(seconds, p.low_s) / p.low_s) / math.log(p.high_s / p.low_s)
         return LEFT + (WIDTH - LEFT - RIGHT) * min(share, 1.0)
 
     def lines(self) -> Iterator[str]:
-        """The document, line by line."""
+        """Yields the document, line by line."""
         p = self.p
         words = "; ".join([p.subtitle, *(f"{r.label}: {r.said}" for r in p.rows), *p.notes])
         yield from svg.head(WIDTH, self.height, p.title, words)
@@ -110,7 +110,7 @@ class _Drawing:
             yield f'<line class="grid" x1="24" x2="{WIDTH - 24}" y1="{y}" y2="{y}"/>'
 
     def _marks(self) -> Iterator[str]:
-        """Labels in a lane each, so that none covers another; above the lines, which they may cross."""
+        """Yields labels in a lane each, so that none overlap; above the lines, which they may cross."""
         lanes = [(mark, self.x(mark.at_s), MARKS_TOP + LANE * lane + 12) for lane, mark in enumerate(self.marks)]
         for mark, x, y in lanes:
             yield (
@@ -144,6 +144,6 @@ class _Drawing:
 
 
 def _tick(power: int) -> str:
-    """10 ** power seconds: `1 µs`, `100 µs`, `10 ms`, `1 s`."""
+    """Returns the label of 10 ** power seconds: `1 µs`, `100 µs`, `10 ms`, `1 s`."""
     unit, name = next((u, n) for u, n in ((0, "s"), (-3, "ms"), (-6, "µs"), (-9, "ns")) if power >= u or u == -9)
     return f"{10 ** (power - unit)} {name}"

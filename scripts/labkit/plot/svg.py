@@ -1,14 +1,14 @@
-"""What the pictures have in common: colours, type, the document around them. Pure: data → SVG.
+"""Draws what all pictures share: colours, text, and the document around them. Pure: data → SVG.
 
-Readable on light and dark: a picture brings its own ground, and takes the dark one where the reader prefers that.
+Readable on light and dark: a picture has its own background, and uses the dark one where the reader prefers that.
 """
 
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
-CHARACTER = 0.56  # of the font size: the mean width of a letter, on the safe side
+CHARACTER = 0.56  # mean width of a letter, as a share of the font size, rounded up
 
-# Light, dark. The states differ in lightness too, not in hue alone.
+# (light, dark). The states differ in lightness too, not in hue alone.
 _COLOURS = {
     "ground": ("#ffffff", "#12161c"),
     "ink": ("#1d2430", "#e8ebf0"),
@@ -27,7 +27,7 @@ _COLOURS = {
 
 
 def head(width: int, height: int, title: str, description: str) -> Iterator[str]:
-    """The beginning of a document; the caller ends it with </svg>."""
+    """Yields the beginning of a document; the caller ends it with </svg>."""
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" font-family="Inter, Helvetica Neue, Arial, DejaVu Sans, sans-serif">'
@@ -39,7 +39,7 @@ def head(width: int, height: int, title: str, description: str) -> Iterator[str]
 
 
 def text_width(words: str, size: float) -> float:
-    """About how wide a text is drawn, in pixels."""
+    """Returns the approximate width of a text, in pixels."""
     return len(words) * size * CHARACTER
 
 
@@ -54,7 +54,7 @@ def text(
     weight: int = 400,
     halo: bool = False,
 ) -> str:
-    """A text at its base line. `halo`: an edge in the colour of the ground, where lines cross the words."""
+    """Returns a text at its base line. `halo`: an edge in the background colour, where lines cross the text."""
     edge = ' stroke-width="4" stroke-linejoin="round" paint-order="stroke"' if halo else ""
     return (
         f'<text class="{kind}{" halo" if halo else ""}" x="{x:.1f}" y="{y:.1f}" font-size="{size}" '

@@ -1,1 +1,7 @@
-"""TCP, UDP and training traffic between hosts, and the programs at its ends."""
+"""Sends TCP, UDP and training traffic between hosts of the lab.
+
+flow, datagrams, stream   a TCP flow, UDP at full speed, numbered UDP at a fixed rate
+relay                     forwards by a third host
+…end, emulated_peers_load     programs that run inside the hosts, at the ends of the traffic
+pause_watcher             a program per CPU that reports when it could not run
+"""

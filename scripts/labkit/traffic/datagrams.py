@@ -1,4 +1,4 @@
-"""A stream of UDP packets between two hosts of the lab: a Flow without congestion control, which loses the excess.
+"""Sends UDP packets between two hosts of the lab at full speed: a Flow without congestion control.
 
 with Datagrams(lab, ends, 1400) as stream:
     stream.poll(1.0)
@@ -15,7 +15,7 @@ _UDP, _IPV4, _IPV6 = 8, 20, 40
 
 
 def payload_bytes(packet_bytes: int, version: int) -> int:
-    """What is behind IP and UDP headers in a packet of that size. ValueError if nothing is."""
+    """Returns the bytes behind the IP and UDP headers in a packet of that size. Raises ValueError if there are none."""
     payload = packet_bytes - _UDP - (_IPV6 if version == 6 else _IPV4)
     if payload < 1:
         raise ValueError(f"a packet of {packet_bytes} bytes has no room for UDP over IPv{version}")
@@ -34,14 +34,14 @@ class Datagrams(Flow):
 
     @property
     def sent_packets(self) -> int:
-        """By the sender, from beginning to end; known after `finish`."""
+        """Returns the packets sent from beginning to end; known after `finish`."""
         return int(self._facts["sent_packets"])
 
     @property
     def received_packets(self) -> int:
-        """By the receiver, so far."""
+        """Returns the packets received so far."""
         return sum(self.bins.values()) // self.payload_bytes
 
     def _stop(self) -> None:
-        for child in reversed(self._children):  # nothing tells the receiver of an end
+        for child in reversed(self._children):  # the receiver cannot see the sender's end
             child.hush()

@@ -1,10 +1,10 @@
-"""One end of a stream of UDP packets, run as a program of its own inside a host of the lab (datagrams.py starts it).
+"""Sends or receives one stream of UDP packets. A program of its own, run inside a host (datagrams.py starts it).
 
-    floodend.py PAYLOAD receive ADDRESS BIN_NS     counts what comes, in bins; ends when its stdin closes
-    floodend.py PAYLOAD send ADDRESS PORT SOURCE   sends as fast as the kernel takes it, until its stdin closes
+    floodend.py PAYLOAD receive ADDRESS BIN_NS     counts packets in bins; ends when its stdin closes
+    floodend.py PAYLOAD send ADDRESS PORT SOURCE   sends as fast as the kernel accepts, until its stdin closes
 
-PAYLOAD is the bytes of a packet behind the UDP header. Prints as tcpend.py does. Sends and receives many packets
-per system call, so that little of the time measured is Python's. Standard library only, so that it starts quickly.
+PAYLOAD is the bytes of a packet behind the UDP header. Prints lines as tcpend.py does. Each system call takes many
+packets, so that Python takes little of the measured time. Standard library only, so that it starts quickly.
 """
 
 import ctypes as ct
@@ -20,8 +20,8 @@ import threading
 import time
 
 BATCH = 64  # packets per call
-_BUFFER_BYTES = 4 << 20  # of the receiver
-_PATIENCE_S = 0.05  # what comes after the sender's end comes by then
+_BUFFER_BYTES = 4 << 20  # the receiver's socket buffer
+_PATIENCE_S = 0.05  # the last packets arrive within this time of the sender's end
 _SO_RCVBUFFORCE = 33
 _MSG_WAITFORONE = 0x10000
 
@@ -55,13 +55,13 @@ class Mmsghdr(ct.Structure):
 
 
 def say(**facts: int | str) -> None:
-    """One line for the parent."""
+    """Prints one line for the parent."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def batch(payload: int, room: "ct.Array[ct.c_char]") -> "ct.Array[Mmsghdr]":
-    """BATCH packets, to be sent or received: all in the same `room`, since nobody reads them."""
+    """Returns BATCH packets to send or receive, all in the same `room`: their contents are not read."""
     vector = Iovec(ct.addressof(room), payload)
     messages = (Mmsghdr * BATCH)()
     for m in messages:
@@ -70,7 +70,7 @@ def batch(payload: int, room: "ct.Array[ct.c_char]") -> "ct.Array[Mmsghdr]":
 
 
 def family(address: str) -> socket.AddressFamily:
-    """The address family of a numeric address."""
+    """Returns the address family of a numeric address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
@@ -136,7 +136,7 @@ def send(payload: int, address: str, port: int, source: str) -> None:
 
 
 def main() -> None:
-    """Ctrl-C is the parent's business: it stops us by closing our stdin."""
+    """Ignores Ctrl-C: the parent ends this program by closing its stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     payload, role, address, *rest = sys.argv[1:]
     if role == "receive":

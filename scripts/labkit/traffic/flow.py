@@ -1,8 +1,8 @@
-"""A TCP (or MPTCP) flow between two hosts of the lab, with its goodput measured where the data arrives.
+"""Runs a TCP (or MPTCP) flow between two hosts of the lab, and measures its goodput at the receiver.
 
 with Flow(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3")) as flow:
     while …:
-        flow.poll(0.1)              # reads what both ends have said, for that long
+        flow.poll(0.1)              # reads the lines of both ends, for that long
     flow.finish()
 flow.bins                           # start of a bin (CLOCK_MONOTONIC ns) → bytes received in it
 """
@@ -31,7 +31,7 @@ Protocol = Literal["tcp", "mptcp"]
 
 
 class Ends(NamedTuple):
-    """Where a flow begins and ends: nodes and their addresses."""
+    """The ends of a flow: nodes and their addresses."""
 
     source: str
     source_address: str
@@ -41,18 +41,18 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """The sender's TCP at one moment (TCP_INFO)."""
+    """The sender's TCP_INFO at one moment."""
 
     monotonic_ns: int
     retransmitted_segments: int  # since the flow began
-    subflows: int = 1  # of MPTCP
+    subflows: int = 1  # MPTCP's
 
 
-_PIPE_BYTES = 1 << 20  # what it says in 20 s: nobody hears it while daemons are started, and it must not wait for that
+_PIPE_BYTES = 1 << 20  # output of 20 s: nothing reads it while daemons start, and the program must not block
 
 
 class _Child:
-    """A tcpend.py, and what it has said so far."""
+    """A running tcpend.py, and its lines so far."""
 
     def __init__(self, lab: Lab, node: str, program: Path, arguments: list[str]) -> None:
         argv = [sys.executable, "-I", str(program), *arguments]
@@ -61,19 +61,19 @@ class _Child:
         self.node = node
         self.end: str | None = None
         self.closed = False
-        self.words: list[str] = []  # what is no JSON: its complaints
+        self.words: list[str] = []  # lines that are not JSON: errors
         self._rest = b""
         os.set_blocking(self.fd, False)
         fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     @property
     def fd(self) -> int:
-        """Where it speaks."""
+        """Returns the descriptor of its output."""
         assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
     def read(self) -> list[dict[str, Any]]:
-        """The whole lines that have come."""
+        """Returns the whole lines that have arrived."""
         try:
             data = os.read(self.fd, 1 << 16)
         except BlockingIOError:
@@ -89,12 +89,12 @@ class _Child:
         return found
 
     def hush(self) -> None:
-        """Close its stdin: the sign to end."""
+        """Closes its stdin, which ends it."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def close(self) -> None:
-        """End it now, if it has not ended."""
+        """Kills it, if it has not ended."""
         self.hush()
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -103,7 +103,7 @@ class _Child:
 
 
 class Flow:
-    """One flow, from `with` to `finish`. Raises MachineError when it cannot begin, or ends by itself."""
+    """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself."""
 
     program = PROGRAM
 
@@ -131,26 +131,26 @@ class Flow:
 
     @property
     def congestion_control(self) -> str:
-        """Name of the sender's algorithm."""
+        """Returns the name of the sender's algorithm."""
         return str(self._facts["congestion_control"])
 
     @property
     def mss_bytes(self) -> int:
-        """The sender's segment size at the beginning."""
+        """Returns the sender's segment size at the beginning."""
         return int(self._facts["mss_bytes"])
 
     @property
     def retransmitted_segments(self) -> int:
-        """Since the beginning, by the newest sample."""
+        """Returns the retransmissions since the beginning, by the newest sample."""
         return self.samples[-1].retransmitted_segments if self.samples else 0
 
     @property
     def subflows(self) -> int:
-        """MPTCP's, by the newest sample; 0 before there is one."""
+        """Returns MPTCP's subflows, by the newest sample; 0 before there is one."""
         return self.samples[-1].subflows if self.samples else 0
 
     def poll(self, seconds: float) -> None:
-        """Read for that long, at least once."""
+        """Reads both ends for that long, at least once."""
         until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()
@@ -160,7 +160,7 @@ class Flow:
                 return
 
     def finish(self) -> None:
-        """Stop the sender and read both ends to their last words."""
+        """Stops the sender, and reads both ends until they end."""
         self._finishing = True
         self._stop()
         until = time.monotonic() + PATIENCE_S
@@ -170,7 +170,7 @@ class Flow:
         if stuck:
             raise MachineError(
                 f"the flow {self._name} did not end: {', '.join(stuck)} still waits after {PATIENCE_S:.0f} s",
-                hint="data was still on its way and did not arrive; are all paths broken?",
+                hint="sent data did not arrive; are all paths broken?",
             )
 
     def _stop(self) -> None:
@@ -216,5 +216,5 @@ class Flow:
         if child.closed:
             self._selector.unregister(child.fd)
             if not self._finishing or child.end is None:
-                why = child.end or (child.words[-1] if child.words else "without a word")
-                raise MachineError(f"the flow {self._name} ended by itself: {child.node} says: {why}")
+                why = child.end or (child.words[-1] if child.words else "without a message")
+                raise MachineError(f"the flow {self._name} ended by itself: {child.node}: {why}")

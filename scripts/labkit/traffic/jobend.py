@@ -1,10 +1,10 @@
-"""One rank of a training job, run as a program of its own inside a host of the lab (bench/job.py starts it).
+"""Runs one rank of a training job. A program of its own, run inside a host of the lab (bench/job.py starts it).
 
     jobend.py RANK RANKS STORE ADDRESS BYTES
 
-Joins the other ranks by the file STORE, with gloo over TCP from ADDRESS. Then, for each line on its stdin, a number,
-runs that many all-reduces of BYTES one after the other, and prints one JSON object: `steps_ns`, how long each took.
-It ends with its stdin. Its python is that for which PyTorch is installed, which is not the project's.
+Joins the other ranks through the file STORE, with gloo over TCP from ADDRESS. Then, for each line with a number on
+its stdin, runs that many all-reduces of BYTES and prints one JSON object: `steps_ns`, the time of each.
+It ends with its stdin. It runs with the Python that has PyTorch, which is not the project's.
 """
 
 import datetime
@@ -19,12 +19,12 @@ FLOAT_BYTES = 4
 
 
 def say(**facts: object) -> None:
-    """One line for the parent."""
+    """Prints one line for the parent."""
     print(json.dumps(facts), flush=True)
 
 
 def run(rank: int, ranks: int, store: str, address: str, length: int) -> None:
-    """Until stdin closes. Raises RuntimeError if the sum is wrong, or another rank does not answer."""
+    """Runs until stdin closes. Raises RuntimeError if the sum is wrong, or another rank does not answer."""
     torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
     options = dist.ProcessGroupGloo._Options()
@@ -35,7 +35,7 @@ def run(rank: int, ranks: int, store: str, address: str, length: int) -> None:
     group.allreduce([data]).wait()
     if not bool((data == ranks * (ranks + 1) / 2).all()):
         raise RuntimeError("the ranks' sum is wrong")
-    data.zero_()  # so that sums stay what they are
+    data.zero_()  # keeps the next sum at the same value
     say(ready=True)
     for line in sys.stdin:
         group.barrier().wait()

@@ -1,4 +1,4 @@
-"""Has one host of a lab forward what another sends to a third: the relay pops every packet and pushes it again."""
+"""Forwards traffic between two hosts through a third one, which pops every packet and pushes it again."""
 
 import contextlib
 import time
@@ -16,10 +16,10 @@ _ROUTES_WITHIN_S = patience(5.0)
 
 @contextlib.contextmanager
 def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[Ends]]:
-    """A block in which packets from `source` to addresses of `target`'s containers go through `relay`. Yields the ends
-    of such flows, IPv4 first. What the target sends back goes directly.
+    """A block in which packets from `source` to addresses of `target`'s containers go through `relay`.
 
-    To the source these addresses are the relay's: its daemon alone gets a cluster file in which the containers'
+    Yields the ends of such flows, IPv4 first. Packets of the target go back directly.
+    To the source these addresses belong to the relay: only its daemon gets a cluster file in which the containers'
     prefixes of both are exchanged.
     """
     own, middle, far = (_containers(lab.fabric.config, h) for h in (source, relay, target))
@@ -33,7 +33,7 @@ def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[End
         undo.callback(file.write_text, text, encoding="utf-8")
         file.write_text(other, encoding="utf-8")
         _reload(lab, source)
-        file.write_text(text, encoding="utf-8")  # a restarted daemon of the others reads it
+        file.write_text(text, encoding="utf-8")  # restarted daemons of the others read this file
         for host, found in addresses.items():
             for address in found:
                 lab.exec(host, ["ip", "address", "add", address, "dev", "lo", "nodad"], check=True)
@@ -49,11 +49,13 @@ def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[End
 
 
 def _wait_for(lab: Lab, ends: Ends) -> None:
-    """Until the target answers: routes follow a cluster file a little later. Raises MachineError."""
+    """Waits until the target answers: routes follow a cluster file a little later. Raises MachineError."""
     until = time.monotonic() + _ROUTES_WITHIN_S
     while lab.exec(ends.source, ["ping", "-c1", "-W1", "-I", ends.source_address, ends.target_address]).returncode:
         if time.monotonic() > until:
-            raise MachineError(f"{ends.target_address} is silent for {_ROUTES_WITHIN_S:g} s", hint="scripts/lab status")
+            raise MachineError(
+                f"{ends.target_address} does not answer for {_ROUTES_WITHIN_S:g} s", hint="scripts/lab status"
+            )
         time.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""A UDP flow of numbered packets between two hosts of the lab, at a fixed rate: what is lost is counted by number.
+"""Sends a UDP flow of numbered packets between two hosts of the lab at a fixed rate, and counts lost numbers.
 
 with Stream(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3"), rate=50_000) as stream:
     first = stream.mark()       # packets sent so far
@@ -27,29 +27,29 @@ SIZE = 200  # bytes of UDP payload
 
 @dataclass(frozen=True)
 class Result:
-    """Packets, over the whole flow."""
+    """Packet counts of the whole flow."""
 
     sent: int
     received: int
     twice: int
-    socket_drops: int  # of the received, those for which the receiving socket had no room
-    missing: tuple[tuple[int, int], ...]  # numbers, first to last
+    socket_drops: int  # packets that arrived while the receiving socket was full
+    missing: tuple[tuple[int, int], ...]  # ranges of numbers, first to last
     seconds: float
-    late_ms: float  # the longest time in which the sender could not send
+    late_ms: float  # the longest time without a send
 
     def lost(self, first: int = 0, last: int | None = None) -> int:
-        """Of the packets numbered first to last (exclusive), those that did not arrive."""
+        """Returns the lost packets of those numbered first to last (exclusive)."""
         end = self.sent if last is None else last
         return sum(max(0, min(b, end - 1) - max(a, first) + 1) for a, b in self.missing)
 
     @property
     def packets_per_s(self) -> float:
-        """What the sender managed."""
+        """Returns the rate that the sender reached."""
         return self.sent / self.seconds
 
 
 class Stream:
-    """One flow, from `with` to `finish`. Raises MachineError when it cannot begin, or ends by itself."""
+    """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself."""
 
     def __init__(self, lab: Lab, ends: Ends, *, rate: int, burst: int = 10, size: int = SIZE) -> None:
         self._lab, self._ends, self._rate, self._burst, self._size = lab, ends, rate, burst, size
@@ -69,14 +69,14 @@ class Stream:
         return self
 
     def mark(self) -> int:
-        """Packets sent so far."""
+        """Returns the packets sent so far."""
         assert self._sender.stdin is not None
         self._sender.stdin.write("\n")
         self._sender.stdin.flush()
         return int(self._hear(self._sender)["sent"])
 
     def finish(self) -> Result:
-        """Stop the sender, wait for what is under way, and count."""
+        """Stops the sender, waits for packets under way, and counts."""
         sender, receiver = self._last(self._sender), self._last(self._receiver)
         missing = [(int(a), int(b)) for a, b in receiver["missing"]]
         if receiver["highest"] + 1 < sender["sent"]:
@@ -123,4 +123,4 @@ class Stream:
             return dict(json.loads(line))
         except ValueError:
             rest = line + (child.stdout.read() if child.stdout and not child.stdout.closed else "")
-            raise MachineError(f"the UDP flow ended by itself: {rest.strip() or 'without a word'}") from None
+            raise MachineError(f"the UDP flow ended by itself: {rest.strip() or 'without a message'}") from None

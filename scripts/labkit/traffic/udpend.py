@@ -1,9 +1,9 @@
-"""One end of a UDP flow whose packets are numbered, run as a program of its own inside a host of the lab (stream.py).
+"""Sends or receives a UDP flow of numbered packets. A program of its own, run inside a host (stream.py starts it).
 
     udpend.py receive ADDRESS                            until its stdin closes
-    udpend.py send ADDRESS PORT SOURCE RATE BYTES BURST  RATE packets per second, handed over BURST at a time
+    udpend.py send ADDRESS PORT SOURCE RATE BYTES BURST  RATE packets per second, BURST per system call
 
-Both print one JSON object per line. A line on the sender's stdin has it print `sent`, the packets so far.
+Both print one JSON object per line. For a line on its stdin the sender prints `sent`, the packets so far.
 Standard library only, so that it starts quickly.
 """
 
@@ -21,23 +21,24 @@ BUFFER = 64 << 20
 READ = 1 << 16
 TICK_S = 0.001
 NUMBER = struct.Struct("!Q")
-QUIET_S = 0.5  # what was under way has arrived by then
+QUIET_S = 0.5  # packets under way arrive within this time
 
 
 def say(**facts: object) -> None:
-    """One line for the parent."""
+    """Prints one line for the parent."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def family(address: str) -> socket.AddressFamily:
-    """The address family of a numeric address."""
+    """Returns the address family of a numeric address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def receive(address: str) -> None:
-    """Prints `port`; at the end the packets `received`, those that came `twice`, those that the full `socket` lost, and
-    `missing`: ranges [first, last] of numbers that did not come before higher ones."""
+    """Prints `port`; at the end the packets `received`, duplicates as `twice`, those lost by a full `socket`, and
+    `missing`: ranges [first, last] of numbers below the highest that did not arrive.
+    """
     seen = bytearray()
     received = twice = overflow = 0
     with socket.socket(family(address), socket.SOCK_DGRAM) as s:
@@ -74,7 +75,7 @@ def receive(address: str) -> None:
 
 
 def gaps(seen: bytearray, highest: int) -> list[tuple[int, int]]:
-    """Runs of zeros below `highest`, as (first, last)."""
+    """Returns the runs of zeros below `highest`, as (first, last)."""
     found = []
     at = seen.find(0, 0, max(highest, 0))
     while at >= 0:
@@ -85,8 +86,10 @@ def gaps(seen: bytearray, highest: int) -> list[tuple[int, int]]:
 
 
 def send(address: str, port: int, source: str, rate: int, size: int, burst: int) -> None:
-    """Evenly, and what a stall has delayed at once after it. Prints `sent`, and `late_ms`, the longest stall."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # from two CPUs, packets overtake each other in any kernel
+    """Sends evenly; after a stall, the delayed packets at once. Prints `sent`, and `late_ms`, the longest stall."""
+    os.sched_setaffinity(
+        0, {max(os.sched_getaffinity(0))}
+    )  # one CPU only: packets from two CPUs are reordered in any kernel
     buffer = bytearray(size * burst)
     note = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", size))] if burst > 1 else []
     sent, late_s = 0, 0.0

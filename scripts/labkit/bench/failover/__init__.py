@@ -1,15 +1,15 @@
-"""The failover benchmark: how long a path that breaks is still used, and what that costs a flow.
+"""The failover benchmark: how long a broken path is still used, and what that costs a flow.
 
-kinds     pure: what breaks, which EVs it hits, what is required
-stats     pure: percentiles of times of which some never came; requirements; words
+kinds     pure: the faults, the EVs that they hit, the requirements
+stats     pure: percentiles of times of which some never came; requirements; texts
 tables    the hosts' pinned tables, mapped
-events    breaks a path, watches it being left, heals it: again and again, under one flow
-flapping  a T1 that comes and goes as the paper's worst link
-loss      what a lossy path costs a flow of ten seconds
-holes     the hole in a flow's goodput: mrcd, MPTCP, the kernel's seg6 multipath route
-witness   when the machine itself stood still
+events    breaks a path, sees it left, heals it, repeatedly under one flow
+flapping  a T1 that fails and returns at the rate of the paper's worst link
+loss      loss of a flow of ten seconds over a lossy path
+holes     the gap in a flow's goodput: mrcd, MPTCP, the kernel's seg6 multipath route
+pauses    pauses of the machine's CPUs
 mptcp     MPTCP with one subflow per plane
 text      pure: the document → tables
 picture   pure: the document → strips.Picture
-part      the PART
+part      the part `failover`
 """

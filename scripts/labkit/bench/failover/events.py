@@ -1,7 +1,7 @@
-"""Break a path, watch it being left, heal it; again and again, under one TCP flow from h0 to h2.
+"""Breaks a path, sees it left, and heals it, repeatedly under one TCP flow from h0 to h2.
 
-Times are the kernel's: the first drop is stamped by the fault program, the last data packet on an EV and
-its verdict by mrcd's. What this program polls is only when to go on.
+Times are the kernel's: the fault program stamps the first drop; mrcd's programs stamp the last data packet on an
+EV and its change of state. Polling here only decides when to continue.
 """
 
 import contextlib
@@ -29,47 +29,47 @@ from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
 from mrcd.tables.abi import EvState
 
-BIN_NS = 10_000_000  # of the flows of holes.py,
+BIN_NS = 10_000_000  # bins of the flows of holes.py,
 FINE_NS = 1_000_000  # and of those here
 WARM_UP_S = 1.0
 FLOW = (SOURCE, TARGET)
 _POLL_S = 0.005
-_HANDS_OFF_S = 0.03  # what is timed shares two cores with us: do nothing until it is probably over
-_QUIET_S = 0.003  # a path on which nothing has been counted for that long carries nothing
+_HANDS_OFF_S = 0.03  # the timed programs share two cores with this one: sleep until they are probably done
+_QUIET_S = 0.003  # a path without new counts for that long carries no traffic
 _QUIET_WITHIN_S = 0.1
-_JITTER_S = 0.02  # faults begin at any moment of a probe interval
+_JITTER_S = 0.02  # spreads the faults over a probe interval
 _IN_USE_WITHIN_S = 30.0
 _GOOD_WITHIN_S = 30.0
-_EXCUSED_NS = 2_000_000_000  # paths that were broken a moment ago may be found out late by idle hosts
+_EXCUSED_NS = 2_000_000_000  # idle hosts may detect a path late that was just broken
 _ALWAYS = np.iinfo(np.int64).max
-_STILL_WITHIN_NS = 40_000_000  # of a fault; later ones may be of its healing
-_GIVE_UP = 5  # this many in a row not found: so are the others
-_BUDGET_S = 600.0  # of a kind: a small loss takes a second or two to find
+_STILL_WITHIN_NS = 40_000_000  # after a fault; later gaps may come from its healing
+_GIVE_UP = 5  # ends after that many undetected faults in a row
+_BUDGET_S = 600.0  # for a kind of fault: detecting a small loss takes a second or two
 _SAY_S = 5.0
 
 
 Pair = tuple[str, str]  # source, peer
-Missing = dict[tuple[Pair, int], int]  # per pair and EV: data packets sent and not received
+Missing = dict[tuple[Pair, int], int]  # by pair and EV: data packets sent and not received
 
 
 @dataclass(frozen=True)
 class Event:
-    """One fault. Times in ns after `begin_ns`; None: not before it was healed."""
+    """One fault. Times in ns after `begin_ns`; None: not before healing."""
 
     plane: int
     t1: int
     begin_ns: int  # CLOCK_MONOTONIC
     leave_ns: int | None  # the last data packet on the paths it hit; 0 if there was none after the first drop
     detected_ns: int | None  # ASSUMED_BAD
-    lost_skbs: int | None  # of everybody, by the fault program; None if the link was down
+    lost_skbs: int | None  # of all hosts, by the fault program; None if the link was down
     lost_packets: int  # data packets of the timed pair, as on the wire
-    in_use: bool = True  # False: the paths had been left before
-    still_ns: int | None = None  # the longest time without a byte for the receiving application, soon after the fault
-    back_ns: int | None = None  # from healing until the paths it hit were GOOD again
+    in_use: bool = True  # False: the paths were left before
+    still_ns: int | None = None  # longest time without data for the receiving application, soon after the fault
+    back_ns: int | None = None  # from healing until the hit paths were GOOD again
 
 
 class Broken(NamedTuple):
-    """What `Stage.break_` did."""
+    """The result of `Stage.break_`."""
 
     kind: Kind
     place: Place
@@ -79,19 +79,19 @@ class Broken(NamedTuple):
 
 
 def missing(cluster: Cluster, *pairs: Pair) -> Missing:
-    """Now, while nothing is under way."""
+    """Returns the missing packets; exact while nothing is under way."""
     return {(p, ev): cluster.missing(p, [ev]) for p in pairs for ev in range(len(cluster.sent(p)))}
 
 
 class Polled(Protocol):
-    """A flow, or several: what they say has to be read now and then."""
+    """A flow, or several, whose output must be read regularly."""
 
     def poll(self, seconds: float) -> None:
-        """Read for that long, at least once."""
+        """Reads for that long, at least once."""
 
 
 class Stage:
-    """A flow, the tables, and what is broken. `quiet`: what was missing before the flow began."""
+    """A flow, the tables, and the current fault. `quiet`: packets missing before the flow began."""
 
     def __init__(self, lab: Lab, cluster: Cluster, flow: Polled, quiet: Missing) -> None:
         self.lab, self.cluster, self.flow = lab, cluster, flow
@@ -100,10 +100,10 @@ class Stage:
         self._excused_until = {h: np.zeros(b.shape, np.int64) for h, b in cluster.bad().items()}
         self._was_bad = cluster.bad()
         self._quiet = quiet
-        self._healed_ns = 0  # when the newest fault was
+        self._healed_ns = 0  # time of the newest healing
 
     def look(self, seconds: float = _POLL_S) -> None:
-        """Wait a moment, hear the flow, and note EVs that left without having been hit."""
+        """Waits a moment, reads the flow, and records EVs that left without being hit."""
         time.sleep(seconds)
         self.flow.poll(0)
         now = time.monotonic_ns()
@@ -113,7 +113,7 @@ class Stage:
             self._was_bad[host] = bad
 
     def until(self, true: Callable[[], bool], seconds: float) -> bool:
-        """Look until that is true; False if it was not in time."""
+        """Polls until `true()`; False if it was not in time."""
         end = time.monotonic() + seconds
         while not true():
             if time.monotonic() > end:
@@ -122,7 +122,7 @@ class Stage:
         return True
 
     def fault(self, kind: Kind, place: Place) -> Event:
-        """Break it, wait until it has been left or `kind.cap_s` is over, heal it."""
+        """Breaks a path, waits until it is left or `kind.cap_s` is over, and heals it."""
         evs = self.evs(kind, place)
         self._wait_until_in_use(kind.timed, evs)
         broken = self.break_(kind, place)
@@ -136,11 +136,11 @@ class Stage:
         return event
 
     def evs(self, kind: Kind, place: Place) -> list[int]:
-        """The EVs of the timed pair that it hits."""
+        """Returns the EVs of the timed pair that the fault hits."""
         return self.cluster.of_pair(self.cluster.crossing(lambda *path: kind.hits(place, *path)), kind.timed)
 
     def break_(self, kind: Kind, place: Place) -> Broken:
-        """Break it now."""
+        """Makes the fault."""
         hit = self.cluster.crossing(lambda *path: kind.hits(place, *path))
         evs = self.cluster.of_pair(hit, kind.timed)
         self._excuse(hit, _ALWAYS)
@@ -150,17 +150,17 @@ class Stage:
         return Broken(kind, place, hit, evs, int(record["monotonic_ns"]))
 
     def mend(self, broken: Broken, found: bool) -> Event:
-        """Read the times, then heal it. `found`: the paths were left."""
+        """Reads the times, then heals the fault. `found`: the paths were left."""
         kind, pair, evs = broken.kind, broken.kind.timed, broken.evs
         last_ns = self.cluster.newest(pair, evs, "last_tx_ns")
         verdict_ns = self.cluster.newest(pair, evs, "state_since_ns")
-        # Compared with when these EVs were last quiet, for in between something is always under way.
+        # Compared with the last moment when these EVs were quiet, since in between packets are under way.
         now = {(pair, ev): self.cluster.missing(pair, [ev]) for ev in evs}
         lost = sum(n - self._quiet[at] for at, n in now.items())
         self._quiet |= now
         healed = self.lab.heal(kind.at(broken.place))[0]
         self._healed_ns = time.monotonic_ns()
-        # Without a daemon they may be found out when it is back: `excuse_no_longer` ends that.
+        # Without a daemon these EVs may be found bad only when it is back: `excuse_no_longer` ends that.
         self._excuse(broken.hit, _ALWAYS if kind.killed else self._healed_ns + _EXCUSED_NS)
         begin_ns = int(healed["first_drop_ns"] or broken.command_ns)
         return Event(
@@ -179,35 +179,35 @@ class Stage:
             self._excused_until[host][cells] = until_ns
 
     def excuse_no_longer(self) -> None:
-        """From a moment after now on, every EV that leaves without being hit is wrong again."""
+        """Makes every EV that leaves without being hit wrong again, from now on."""
         until = time.monotonic_ns() + _EXCUSED_NS
         for cells in self._excused_until.values():
             np.minimum(cells, until, out=cells)
 
     def wait_until_good(self) -> None:
-        """Until all paths between the two ends of the flow are, both ways."""
+        """Waits until all paths between the two ends of the flow are GOOD, both ways."""
         if not self.until(lambda: self.cluster.all_good(FLOW, FLOW[::-1]), _GOOD_WITHIN_S):
-            observe.wait_until_good(self.lab, FLOW, 0)  # says which are not
+            observe.wait_until_good(self.lab, FLOW, 0)  # its error names the others
 
     def back(self, kind: Kind, event: Event) -> Event:
-        """Wait until all paths are GOOD again, and note how long that took those which the newest fault had hit."""
+        """Waits until all paths are GOOD again, and records the time for those that the newest fault hit."""
         self.wait_until_good()
         evs = self.evs(kind, Place(event.plane, event.t1))
         good_ns = self.cluster.newest(kind.timed, evs, "state_since_ns")
         return replace(event, back_ns=max(0, good_ns - self._healed_ns) if event.leave_ns is not None else None)
 
     def _wait_until_in_use(self, pair: Pair, evs: list[int]) -> None:
-        """Until each of these EVs carries data, and a moment longer."""
+        """Waits until each of these EVs carries data, and a moment longer."""
         before = self.cluster.sent(pair, evs)
         if not self.until(lambda: bool((self.cluster.sent(pair, evs) > before).all()), _IN_USE_WITHIN_S):
             raise MachineError(
                 f"{pair[0]} → {pair[1]}: EVs {evs} are not used within {_IN_USE_WITHIN_S:.0f} s",
-                hint=f"does the flow stand still? see scripts/lab status --name {self.lab.state.name}",
+                hint=f"has the flow stopped? see scripts/lab status --name {self.lab.state.name}",
             )
         self.until(lambda: False, self._random.uniform(0, _JITTER_S))
 
     def _wait_until_quiet(self, pair: Pair, evs: list[int]) -> None:
-        """Until nothing is under way on these EVs, if that comes soon."""
+        """Waits until nothing is under way on these EVs, for a limited time."""
         end = time.monotonic() + _QUIET_WITHIN_S
         while time.monotonic() < end:
             before = self.cluster.sent(pair, evs), self.cluster.received(pair, evs)
@@ -218,12 +218,12 @@ class Stage:
 
 
 def measure(lab: Lab, kind: Kind, faults: int) -> Document:
-    """`faults` of one kind, or as many as the budget allows."""
+    """Runs `faults` faults of one kind, or as many as the budget allows."""
     return record(lab, kind, faults, lambda stage: list(_faults(stage, kind, faults)))
 
 
 def record(lab: Lab, kind: Kind, wanted: int, run: Callable[[Stage], list[Event]]) -> Document:
-    """The document of what `run` does to a flow."""
+    """Returns the document of what `run` does to a flow."""
     with Cluster(lab) as cluster:
         quiet = missing(cluster, FLOW, FLOW[::-1])
         lost, sent = cluster.missing(FLOW), int(cluster.sent(FLOW).sum())
@@ -254,14 +254,14 @@ def record(lab: Lab, kind: Kind, wanted: int, run: Callable[[Stage], list[Event]
 
 
 def still_ns(bins: goodput.Bins, begin_ns: int) -> int:
-    """The longest run of empty bins in the time after a fault. Pure."""
+    """Returns the longest run of empty bins in the time after a fault. Pure."""
     first = begin_ns + -begin_ns % FINE_NS
     starts = range(first, first + _STILL_WITHIN_NS, FINE_NS)
     return goodput.longest_run(not bins.get(at) for at in starts).length * FINE_NS
 
 
 def summaries(found: Sequence[Event]) -> Document:
-    """Percentiles over the events that met a path in use. Pure."""
+    """Returns percentiles over the events that met a path in use. Pure."""
     used = [e for e in found if e.in_use]
     return {
         "leave_ns": stats.summary([e.leave_ns for e in used]),
@@ -274,7 +274,7 @@ def summaries(found: Sequence[Event]) -> Document:
 
 
 def _faults(stage: Stage, kind: Kind, wanted: int) -> Iterator[Event]:
-    """One after the other, in rounds: the paths are GOOD before each."""
+    """Yields faults one after the other, in rounds: the paths are GOOD before each."""
     p = stage.lab.fabric.parameters
     rotation = places(p.planes, p.t1)
     pace = Pace(kind.name, wanted)
@@ -288,7 +288,7 @@ def _faults(stage: Stage, kind: Kind, wanted: int) -> Iterator[Event]:
 
 
 class Pace:
-    """How far it is, how long it will take, and when to stop early."""
+    """Reports progress and remaining time, and decides when to stop early."""
 
     def __init__(self, name: str, wanted: int) -> None:
         self._name, self._wanted = name, wanted
@@ -296,14 +296,14 @@ class Pace:
         self._done = self._misses = 0
 
     def goes_on(self, found: bool) -> bool:
-        """Count one fault; False if no more are to come. Tells stderr now and then."""
+        """Counts one fault; False if no more are to come. Reports on stderr at intervals."""
         now = time.monotonic()
         self._done += 1
         self._misses = 0 if found else self._misses + 1
         spent, missed = now - self._began, self._misses >= _GIVE_UP
         early = self._done < self._wanted and (missed or spent > _BUDGET_S)
         if early:
-            why = f"none of the last {_GIVE_UP} was found" if missed else f"{_BUDGET_S:.0f} s are over"
+            why = f"none of the last {_GIVE_UP} was detected" if missed else f"{_BUDGET_S:.0f} s are over"
             progress(f"  {self._name}: ends after {self._done} of {self._wanted} faults: {why}")
         elif now - self._said > _SAY_S:
             self._said = now
@@ -313,7 +313,7 @@ class Pace:
 
 
 def kill_daemons(stage: Stage) -> None:
-    """Kill mrcd on both ends of the flow. Raises MachineError."""
+    """Kills mrcd on both ends of the flow. Raises MachineError."""
     lab = stage.lab
     for host in FLOW:
         pid = lab.daemon_pid(host)
@@ -325,7 +325,7 @@ def kill_daemons(stage: Stage) -> None:
 
 @contextlib.contextmanager
 def without_daemons(stage: Stage) -> Iterator[None]:
-    """A block in which no mrcd runs on either end of the flow: killed before, started again and all GOOD after."""
+    """A block in which no mrcd runs on either end of the flow: killed before; after it started again and all GOOD."""
     lab = stage.lab
     kill_daemons(stage)
     yield

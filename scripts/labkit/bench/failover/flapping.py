@@ -1,4 +1,4 @@
-"""A T1 that forwards nothing, and forwards again, as often as the worst link of the paper: 13 times a minute."""
+"""Runs a T1 that fails and returns as often as the worst link of the paper: 13 times a minute."""
 
 import time
 from dataclasses import replace
@@ -11,13 +11,13 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.tables.abi import EvState
 
-KIND = Kind("flapping", "a T1 forwards nothing and again everything, 13 times a minute", "t1:{plane}:{t1}")
+KIND = Kind("flapping", "a T1 fails and returns, 13 times a minute", "t1:{plane}:{t1}")
 PERIOD_S = 60 / 13
 _PLACE = Place(1, 1)
 
 
 def measure(lab: Lab, faults: int) -> Document:
-    """Half of each period broken, half well, whatever has been found out by then."""
+    """Breaks the T1 for half of each period, whatever has been detected by then."""
     return events.record(lab, KIND, faults, lambda stage: [_flap(stage, n, faults) for n in range(faults)])
 
 

@@ -1,8 +1,8 @@
-"""The hole that a blackhole leaves in the goodput of a flow, in bins of 10 ms: mrcd and what hosts have without it.
+"""Measures the gap that a blackhole leaves in the goodput of a flow, in bins of 10 ms: mrcd and its alternatives.
 
-Each time anew: a flow, its usual goodput, then one T1 on its way forwards nothing until the end. A flow that stands
-still before that is started anew, and counted. Where the machine itself stood still, no flow can go on: a witness says
-when, and the bins that are empty for that are counted apart.
+Each time: a new flow, its usual goodput, then one T1 on its way forwards nothing until the end. A flow that stops
+before the fault is restarted, and counted. While the machine itself pauses no flow can continue: pauses.py tells
+when, and the empty bins of pauses are counted apart.
 """
 
 import time
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from labkit.bench import candidates
-from labkit.bench.failover import mptcp, stats, witness
+from labkit.bench.failover import mptcp, pauses, stats
 from labkit.bench.failover.events import BIN_NS, FLOW
 from labkit.bench.part import SOURCE, requirement
 from labkit.cluster import netns, observe
@@ -28,25 +28,25 @@ from mrcd.errors import MachineError
 MRCD, MPTCP, ECMP = "hole", "mptcp", "kernel-ecmp"
 AT_MOST = {MRCD: 20, MPTCP: 20, ECMP: 3}
 WATCH_S = {MRCD: 2.0, MPTCP: 2.0, ECMP: 5.0}
-GRACE_NS = 20_000_000  # after the first drop, in which a bin may be empty
-STOOD_STILL_NS = BIN_NS // 2  # a CPU longer than this in an empty bin, and it is the machine's
-_LAST_BINS = 10  # with nothing in them the flow stands still to the end
+GRACE_NS = 20_000_000  # after the first drop: a bin may be empty in this time
+STOOD_STILL_NS = BIN_NS // 2  # a longer pause of a CPU in an empty bin makes the bin the machine's
+_LAST_BINS = 10  # if these are empty, the flow had stopped at the end
 _WARM_UP_S = 1.0
 _BEFORE_S = 1.0
 _LOOK_S = 0.1
-_STANDS_STILL_S = 2.0  # without a fault, and it is started anew
-_LEAST_BYTES = 1_000_000  # in that time, or a path is not the flow's
+_STANDS_STILL_S = 2.0  # a flow without data for this long, without a fault, is restarted
+_LEAST_BYTES = 1_000_000  # in that time; a path with fewer bytes is not the flow's
 _GOOD_WITHIN_S = 90.0
 _MS = 1_000_000
 
 
-class StandsStill(MachineError):
-    """A flow, before anything is broken."""
+class FlowStopped(MachineError):
+    """Raised for a flow that stops before anything is broken."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the flow goes from h0 to h2."""
+    """The way of the flow from h0 to h2."""
 
     name: str
     words: str
@@ -55,7 +55,7 @@ class Way:
 
 
 def measure(lab: Lab, name: str, faults: int) -> Document:
-    """One way, so many times."""
+    """Measures one way `faults` times."""
     way = _way(lab, name)
     times = min(faults, AT_MOST[name])
     each_s = _WARM_UP_S + _BEFORE_S + WATCH_S[name] + 0.5
@@ -69,12 +69,12 @@ def measure(lab: Lab, name: str, faults: int) -> Document:
             if name == MRCD:
                 observe.wait_until_good(lab, FLOW, _GOOD_WITHIN_S)
             found.append(_blackhole(lab, way, len(found)))
-        except StandsStill as e:
+        except FlowStopped as e:
             restarts += 1
-            progress(f"  {e}; started anew")
+            progress(f"  {e}; restarted")
             if restarts <= times:
                 continue
-            failed = f"stood still by itself {restarts} times; ended after {len(found)} of {times} blackholes"
+            failed = f"the flow stopped by itself {restarts} times; ended after {len(found)} of {times} blackholes"
         except MachineError as e:
             failed = f"ended after {len(found)} of {times} blackholes: {e}"
         if failed:
@@ -106,7 +106,7 @@ def _way(lab: Lab, name: str) -> Way:
 
 def _blackhole(lab: Lab, way: Way, number: int) -> Document:
     p = lab.fabric.parameters
-    with Flow(lab, way.ends, BIN_NS, way.protocol) as flow, witness.Witness() as watch:
+    with Flow(lab, way.ends, BIN_NS, way.protocol) as flow, pauses.PauseWatcher() as watch:
         flow.poll(_WARM_UP_S)
         if way.protocol == "mptcp":
             mptcp.check(lab, flow)
@@ -118,8 +118,8 @@ def _blackhole(lab: Lab, way: Way, number: int) -> Document:
         flow.poll(WATCH_S[way.name])
         end_ns = time.monotonic_ns()
         healed = lab.heal(target)[0]
-        flow.poll(_LOOK_S)  # bins are told when the next begins
-        paused, unwatched = witness.paused(watch)
+        flow.poll(_LOOK_S)  # a bin is reported when the next begins
+        paused, unwatched = pauses.paused(watch)
     if healed["first_drop_ns"] is None:
         raise MachineError(f"{way.name}: nothing came through {target}", hint="the flow took another way; run it again")
     found = hole(flow.bins, before_ns, command_ns, healed["first_drop_ns"], end_ns, paused)
@@ -127,7 +127,7 @@ def _blackhole(lab: Lab, way: Way, number: int) -> Document:
 
 
 def _target(lab: Lab, flow: Flow, way: Way, number: int, p: Parameters) -> str:
-    """A T1 on the flow's way: each in turn."""
+    """Returns a T1 on the flow's way: each in turn."""
     if way.name == MRCD:
         return f"t1:{number % p.planes}:{number // p.planes % p.t1}"
     used: list[tuple[int, int]] = []
@@ -137,13 +137,13 @@ def _target(lab: Lab, flow: Flow, way: Way, number: int, p: Parameters) -> str:
         flow.poll(_LOOK_S)
         used = sorted(at for at, count in _carried(lab).items() if count - before[at] >= _LEAST_BYTES)
     if not used:
-        raise StandsStill(f"{way.name}: the flow stood still for {_STANDS_STILL_S:g} s before anything was broken")
+        raise FlowStopped(f"{way.name}: the flow stopped for {_STANDS_STILL_S:g} s without a fault")
     plane, t1 = used[number % len(used)]
     return f"t1:{plane}:{t1}"
 
 
 def _carried(lab: Lab) -> dict[tuple[int, int], int]:
-    """Plane, T1 → bytes that the source's T0 has sent it."""
+    """Returns (plane, T1) → bytes that the source's T0 has sent to it."""
     found: dict[tuple[int, int], int] = {}
     for plane in range(lab.fabric.parameters.planes):
         with lab.inside(t0_name(plane, lab.fabric.config.host(SOURCE).t0)):
@@ -153,20 +153,20 @@ def _carried(lab: Lab) -> dict[tuple[int, int], int]:
 
 
 def hole(
-    bins: Bins, before_ns: int, command_ns: int, begin_ns: int, end_ns: int, paused: Sequence[witness.Pause] = ()
+    bins: Bins, before_ns: int, command_ns: int, begin_ns: int, end_ns: int, paused: Sequence[pauses.Pause] = ()
 ) -> Document:
-    """What one blackhole did to a flow between its first drop and `end_ns`; beside it the time before. Pure.
+    """Returns the effect of one blackhole on a flow from its first drop to `end_ns`, and the time before. Pure.
 
-    From `command_ns` on this program itself was at work, putting the fault in.
+    From `command_ns` on this program itself was busy making the fault.
     """
     before_ns, start_ns = before_ns + -before_ns % BIN_NS, begin_ns - begin_ns % BIN_NS
     usual = goodput.regular(bins, before_ns, command_ns, BIN_NS)
     after = goodput.regular(bins, start_ns, end_ns, BIN_NS)
     half = median(usual) / 2 if usual else 0.0
     run = goodput.longest_run(n == 0 for n in after)
-    late = -(-(begin_ns + GRACE_NS - start_ns) // BIN_NS)  # the first bin that begins after the grace
+    late = -(-(begin_ns + GRACE_NS - start_ns) // BIN_NS)  # the first bin that begins after GRACE_NS
     whole = range(before_ns, start_ns + len(after) * BIN_NS, BIN_NS)
-    empty = {at: witness.stood_still_ns(paused, at, at + BIN_NS) for at in whole if not bins.get(at)}
+    empty = {at: pauses.stood_still_ns(paused, at, at + BIN_NS) for at in whole if not bins.get(at)}
     still = [at for at, ns in empty.items() if ns > STOOD_STILL_NS]
     return {
         "usual_bits_per_s": goodput.bits_per_s(2 * half, BIN_NS),
@@ -198,7 +198,7 @@ def hole(
 
 
 def summaries(found: list[Document]) -> Document:
-    """Over all blackholes of one way. Pure."""
+    """Returns summaries over all blackholes of one way. Pure."""
     return {
         "blackholes": len(found),
         "still_standing": sum(not f["over"] for f in found),
@@ -211,13 +211,13 @@ def summaries(found: list[Document]) -> Document:
 
 
 def empty_bins(document: Document, when: str) -> tuple[int, int, int]:
-    """Empty bins `late` or `before` a fault in all events; those of them in which the machine stood still; all bins."""
+    """Returns empty bins `late` or `before` a fault in all events; those in pauses of the machine; all bins."""
     empty, still, of = (sum(e[f"{when}_{k}"] for e in document["events"]) for k in ("zero_bins", "still_bins", "bins"))
     return empty, still, of
 
 
 def required(document: Document) -> Document:
-    """Does mrcd's flow go on, where the machine does?"""
+    """Returns the requirement that mrcd's flow continues while the machine does."""
     late, still, of = empty_bins(document, "late")
     before, before_still, before_of = empty_bins(document, "before")
     worst = max(document["events"], key=lambda e: float(e["longest_zero_ms"]))
@@ -225,7 +225,7 @@ def required(document: Document) -> Document:
     where = f", from {at:.0f} ms after the first drop on" if at is not None else ""
     return requirement(
         f"no bin of {document['bin_ms']:g} ms is empty later than {GRACE_NS / _MS:.0f} ms after a blackhole begins, "
-        f"but where the hypervisor stopped a CPU for more than {STOOD_STILL_NS / _MS:g} ms of it",
+        f"unless the hypervisor stopped a CPU for more than {STOOD_STILL_NS / _MS:g} ms of it",
         late == still,
         f"{late} of {of} bins ({percent(late / of)} %) in {document['blackholes']} blackholes, {still} of them the "
         f"hypervisor's; longest run {worst['longest_zero_ms']:.0f} ms{where}; without a fault {before} of {before_of}, "

@@ -1,4 +1,4 @@
-"""What breaks: each kind as data, with the EVs that it hits and what is required of it. Pure."""
+"""Lists the kinds of faults as data, with the EVs that each hits and its requirements. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from labkit.faults.targets import Direction
 from mrcd.config.cluster_file import Host
 
 US, MS = 1_000, 1_000_000
-HARD_CAP_S = 3.0  # what drops everything and is still used after this counts as not found
+HARD_CAP_S = 3.0  # a path that drops everything and is still used after this counts as not detected
 LOSSY_CAP_S = 30.0
 
 Bounds = tuple[tuple[str, float], ...]
@@ -18,7 +18,7 @@ HEAVY_LOSS: Bounds = (("p99", 20 * MS),)
 
 @dataclass(frozen=True)
 class Place:
-    """Where: a T1 of a plane; of a NIC only the plane counts."""
+    """The place of a fault: a T1 of a plane; for a NIC only the plane counts."""
 
     plane: int
     t1: int
@@ -32,20 +32,20 @@ class Kind:
     words: str
     target: str
     drop: float = 1.0
-    down: bool = False  # the link's carrier goes, instead of packets
+    down: bool = False  # the link loses its carrier; no packets are dropped by the fault program
     direction: Direction = "both"
-    killed: bool = False  # while no mrcd runs on the two hosts
+    killed: bool = False  # no mrcd runs on the two hosts
     cap_s: float = HARD_CAP_S
-    timed: tuple[str, str] = (SOURCE, TARGET)  # whose EVs are timed
+    timed: tuple[str, str] = (SOURCE, TARGET)  # (source, peer) of the timed EVs
     bounds: Bounds = ()
-    overlay: dict[str, float] = field(default_factory=dict)  # settings of the lab, where not default
+    overlay: dict[str, float] = field(default_factory=dict)  # non-default settings of the lab
 
     def at(self, place: Place) -> str:
-        """The target, as `scripts/lab fail` takes it."""
+        """Returns the TARGET of `scripts/lab fail`."""
         return self.target.format(plane=place.plane, t1=place.t1)
 
     def hits(self, place: Place, source: Host, peer: Host, plane: int, t1: int | None) -> bool:
-        """Does a path from one host to another, through `t1` of `plane`, lead through the broken place?
+        """Returns whether a path from one host to another, through `t1` of `plane`, crosses the broken place.
 
         Links are those of T0 0.
         """
@@ -70,10 +70,10 @@ KINDS = (
     Kind("t0-t1-link", "a T0–T1 link of the sender drops everything", _LINK),
     Kind("nic-link", "the sender's NIC–T0 link drops everything (a whole plane)", _NIC),
     Kind("nic-down", "the sender's NIC–T0 link loses its carrier; timed from the command", _NIC, down=True),
-    Kind("one-way-forward", "a T0–T1 link drops what goes to the receiver", _LINK, direction="up"),
+    Kind("one-way-forward", "a T0–T1 link drops the forward direction", _LINK, direction="up"),
     Kind(
         "one-way-reverse",
-        "a T0–T1 link drops what comes back (timed: the receiver's EV)",
+        "a T0–T1 link drops the reverse direction (timed: the receiver's EV)",
         _LINK,
         direction="down",
         timed=(TARGET, SOURCE),
@@ -82,8 +82,8 @@ KINDS = (
     Kind("drop-1", "a T1 drops 1 %", _T1, drop=0.01, cap_s=LOSSY_CAP_S),
     Kind("drop-0.5", "a T1 drops 0.5 %", _T1, drop=0.005, cap_s=LOSSY_CAP_S),
     Kind(
-        "drop-20-no-dup_acks",
-        "a T1 drops 20 %, and no acknowledgement goes twice",
+        "drop-20-no-dup-acks",
+        "a T1 drops 20 %, without duplicate ACKs",
         _T1,
         drop=0.2,
         cap_s=LOSSY_CAP_S,
@@ -94,7 +94,7 @@ BY_NAME = {k.name: k for k in KINDS}
 
 
 def places(planes: int, t1s: int) -> Iterator[Place]:
-    """Round and round over all T1s, each in another plane than the one before."""
+    """Yields all T1s repeatedly, each in another plane than the one before."""
     while True:
         for t1 in range(t1s):
             for plane in range(planes):

@@ -1,4 +1,4 @@
-"""What a lossy path costs a flow of ten seconds: packets sent that did not arrive, by both ends' counters."""
+"""Measures the loss of a flow of ten seconds over a lossy path, by both ends' counters."""
 
 import time
 
@@ -25,7 +25,7 @@ _CASES = (
 
 
 def measure(lab: Lab) -> list[Document]:
-    """A flow per case; the fault begins with the flow, and stays."""
+    """Runs a flow per case; the fault begins with the flow, and stays."""
     return [_run(lab, *case) for case in _CASES]
 
 
@@ -55,7 +55,7 @@ def _run(lab: Lab, words: str, target: str, drop: float) -> Document:
 
 
 def required(run: Document) -> Document:
-    """Is its loss within the bound?"""
+    """Returns the requirement on the loss of a run."""
     ratio = run["loss_ratio"]
     return requirement(
         f"a flow of {run['seconds']:g} s loses at most {percent(BOUND)} % where {run['what']}",

@@ -1,4 +1,4 @@
-"""MPTCP between h0 and h2: one subflow per plane, between the hosts' own addresses there (RFC 8684)."""
+"""Sets up MPTCP between h0 and h2: one subflow per plane, between the hosts' own addresses there (RFC 8684)."""
 
 from pathlib import Path
 
@@ -9,17 +9,17 @@ from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 
 _ENABLED = Path("/proc/sys/net/mptcp/enabled")
-# A subflow on which nothing has arrived for one timeout of MPTCP's is left, instead of four.
+# MPTCP leaves a subflow after one of its timeouts without data, instead of four.
 _SYSCTLS = [("mptcp/stale_loss_cnt", "1")]
 
 
 def missing() -> str | None:
-    """Why there is none, in a sentence; None if the kernel has it."""
+    """Returns why MPTCP was not measured; None if the kernel has it."""
     return None if _ENABLED.exists() else "This kernel has no MPTCP (CONFIG_MPTCP), so it was not measured."
 
 
 def install(lab: Lab) -> Ends:
-    """Routes, limits, sysctls, and the addresses that the target announces. Returns the first subflow's ends."""
+    """Sets routes, limits, sysctls, and the addresses that the target announces. Returns the first subflow's ends."""
     planes = lab.fabric.parameters.planes
     ends = [candidates.plane_ends(lab, p) for p in range(planes)]
     source, target = ends[0].source, ends[0].target
@@ -37,7 +37,7 @@ def install(lab: Lab) -> Ends:
 
 
 def check(lab: Lab, flow: Flow) -> None:
-    """Raises MachineError unless the flow has a subflow on each plane by now."""
+    """Raises MachineError unless the flow has a subflow on each plane."""
     planes = lab.fabric.parameters.planes
     if flow.subflows != planes:
         raise MachineError(

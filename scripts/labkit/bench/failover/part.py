@@ -1,4 +1,4 @@
-"""The part: in a lab of the default shape, first with short hold-downs for many faults, then with the defaults."""
+"""Runs the part in a lab of the default shape: with short hold-downs for many faults, then with the defaults."""
 
 from labkit.bench.failover import events, flapping, holes, loss, mptcp, picture, stats, text
 from labkit.bench.failover.kinds import BY_NAME, KINDS
@@ -9,12 +9,12 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.errors import MachineError
 
-# The least that FRR's bfdd can be set to: intervals of 10 ms, of which three must be missing (docs.frrouting.org, BFD).
+# The lowest setting of FRR's bfdd: intervals of 10 ms, of which three must be missing (docs.frrouting.org, BFD).
 BFD_NS = 3 * 10_000_000
 LEAST_BITS_PER_S = 5e9
-BACK_NS = 5_000_000_000  # by the programs alone
+BACK_NS = 5_000_000_000  # return by the programs without a daemon
 # Paths return soon after each fault, so that hundreds of faults take minutes.
-_GOOD_WITHIN_S = 90.0  # hold-downs of the stage before may have doubled several times
+_GOOD_WITHIN_S = 90.0  # hold-downs of the previous stage may have doubled several times
 HEALTH: dict[str, float] = {"hold_down_ms": 100, "hold_down_max_ms": 100, "good_probes": 3}
 
 LOSS = "loss"
@@ -22,7 +22,7 @@ STAGES = (*(k.name for k in KINDS), flapping.KIND.name, LOSS, holes.MRCD, holes.
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """The stages that are wanted. One that fails does not take the others' results with it."""
+    """Runs the chosen stages. A stage that fails does not discard the others' results."""
     chosen = [s for s in STAGES if not options.kinds or s in options.kinds]
     document: Document = {"kinds": [], "loss": [], "holes": [], "notes": [_bfd()], "failed": [], "bfd_floor_ns": BFD_NS}
     for number, stage in enumerate(chosen):
@@ -55,7 +55,7 @@ def _stage(lab: Lab, stage: str, faults: int, document: Document) -> None:
 
 
 def _up(lab: Lab, health: dict[str, float], overlay: dict[str, float]) -> None:
-    """With these settings, all daemons alive and all paths GOOD."""
+    """Brings up the lab with these settings, all daemons alive and all paths GOOD."""
     known = lab.state.read()
     if known is None or known[1] != "up" or (known[0].health, known[0].overlay) != (health, overlay):
         lab.up(health=health, overlay=overlay)
@@ -67,13 +67,13 @@ def _up(lab: Lab, health: dict[str, float], overlay: dict[str, float]) -> None:
 
 def _bfd() -> str:
     return (
-        f"Beside it: BFD at its fastest (FRR: 3 × 10 ms) needs {stats.duration(BFD_NS)} to notice; "
+        f"Beside it: BFD at its fastest (FRR: 3 × 10 ms) needs {stats.duration(BFD_NS)} to detect a failure; "
         "arithmetic, not measured"
     )
 
 
 def requirements(document: Document) -> list[Document]:
-    """What is required of the stages that ran. Pure."""
+    """Returns the requirements of the stages that ran. Pure."""
     kinds: list[Document] = document["kinds"]
     found = [requirement(f"{f['stage']} can be measured", False, f["why"]) for f in document["failed"]]
     for d in kinds:
@@ -85,7 +85,7 @@ def requirements(document: Document) -> list[Document]:
             found.append(stats.within(words, d["back_ns"], (("max", BACK_NS),)))
         if d["kind"] == "one-way-reverse":
             lost = d["flow"]["lost_packets"]
-            words = "where only what comes back is lost, nothing is lost forward, and no EV demoted"
+            words = "if only the reverse direction loses packets, none is lost forward, and no EV is demoted"
             said = f"{lost} packets lost, {len(d['wrong_demotions'])} demotions"
             found.append(requirement(words, lost == 0 and not d["wrong_demotions"], said))
     if kinds:

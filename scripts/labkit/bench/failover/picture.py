@@ -1,4 +1,4 @@
-"""The failover document → strips.Picture. Pure."""
+"""Draws the failover document. Pure."""
 
 from labkit.bench.failover.kinds import BLACKHOLE
 from labkit.bench.failover.stats import duration
@@ -19,23 +19,23 @@ _LABELS = {
     "drop-20": "T1 drops 20 %",
     "drop-1": "T1 drops 1 %",
     "drop-0.5": "T1 drops 0.5 %",
-    "drop-20-no-dup_acks": "T1 drops 20 %, no dup_acks",
+    "drop-20-no-dup-acks": "T1 drops 20 %, no duplicate ACKs",
     "flapping": "T1 flaps 13 times a minute",
 }
 _PEERS = {"mptcp": "MPTCP", "kernel-ecmp": "the kernel's seg6 multipath"}
 
 
 def picture(document: Document) -> str:
-    """The SVG: per kind how long a path was still used, beside what is wanted and what others take."""
+    """Returns the SVG: per kind how long a path was still used, with the requirement and the times of others."""
     shape = document["lab"]
-    marks = [strips.Mark(ns * _NS, f"wanted of black holes: {p} {duration(ns)}", "target") for p, ns in BLACKHOLE]
-    marks.append(strips.Mark(document["bfd_floor_ns"] * _NS, "BFD notices: 3 × 10 ms (arithmetic)", "peer"))
+    marks = [strips.Mark(ns * _NS, f"required for blackholes: {p} {duration(ns)}", "target") for p, ns in BLACKHOLE]
+    marks.append(strips.Mark(document["bfd_floor_ns"] * _NS, "BFD detects: 3 × 10 ms (arithmetic)", "peer"))
     for way in document["holes"]:
         middle = way["longest_zero_ms"]["p50"]
         if way["name"] in _PEERS and middle:
             mostly = 2 * way["still_standing"] > way["blackholes"]
             until = f"until healed, here {way['watch_s']:g} s" if mostly else f"p50 {duration(middle * 1e6)}"
-            marks.append(strips.Mark(middle * _MS, f"{_PEERS[way['name']]} stands still, {until}", "peer"))
+            marks.append(strips.Mark(middle * _MS, f"{_PEERS[way['name']]} stops, {until}", "peer"))
     evs = shape["planes"] * shape["t1"]
     return strips.draw(
         strips.Picture(

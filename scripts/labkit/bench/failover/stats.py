@@ -1,4 +1,4 @@
-"""Times of which some never came → percentiles, requirements, words. Pure."""
+"""Computes percentiles of times of which some never came, requirements on them, and texts. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ Times = Sequence[float | None]  # None: it never came, which is longer than any 
 
 
 def percentile(values: Times, share: float) -> float | None:
-    """Nearest rank: the least value that `share` of all do not exceed. None if it never came, or there is none."""
+    """Returns the nearest rank: the least value that `share` of all do not exceed. None: never, or no values."""
     ordered = sorted(math.inf if v is None else v for v in values)
     if not ordered:
         return None
@@ -19,7 +19,7 @@ def percentile(values: Times, share: float) -> float | None:
 
 
 def summary(values: Times) -> Document:
-    """p50, p99 and max; `never` of `count` never came."""
+    """Returns p50, p99 and max; `never` of `count` never came."""
     return {
         "count": len(values),
         "never": sum(v is None for v in values),
@@ -30,7 +30,7 @@ def summary(values: Times) -> Document:
 
 
 def within(words: str, found: Document, bounds: Iterable[tuple[str, float]]) -> Document:
-    """The requirement that a summary's percentiles (ns) are within their bounds."""
+    """Returns the requirement that a summary's percentiles (ns) are within their bounds."""
     limits = list(bounds)
     met = found["count"] > 0 and all((v := found[p]) is not None and v <= limit for p, limit in limits)
     said = ", ".join(f"{p} {duration(found[p]) if found['count'] else '-'}" for p in ("p50", "p99"))
@@ -39,7 +39,7 @@ def within(words: str, found: Document, bounds: Iterable[tuple[str, float]]) -> 
 
 
 def duration(ns: float | None) -> str:
-    """In the unit that suits it: 0, 870 ns, 12.3 µs, 4.56 ms, 1.2 s; `never` for None."""
+    """Returns the duration in a suitable unit: 0, 870 ns, 12.3 µs, 4.56 ms, 1.2 s; `never` for None."""
     if ns is None:
         return "never"
     for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):

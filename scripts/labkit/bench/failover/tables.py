@@ -1,6 +1,6 @@
-"""The pinned tables of a lab's hosts, mapped: what the programs know, at the price of a memory read.
+"""Maps the pinned tables of a lab's hosts: reading the programs' state costs a memory read.
 
-They are there with and without a daemon. Times in them are CLOCK_MONOTONIC ns, taken by the programs.
+They exist with and without a daemon. Their times are CLOCK_MONOTONIC ns, taken by the programs.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,13 +43,13 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Unmap."""
+        """Unmaps the tables."""
         for t in self._tables.values():
             t.close()
         self._tables.clear()
 
     def crossing(self, crosses: Crossing) -> dict[str, Bools]:
-        """Host → which entries of its EV table are paths for which `crosses` says yes."""
+        """Returns host → the mask of its EV table's entries for which `crosses` is true."""
         found = {}
         for name, plan in self._plans.items():
             hit = np.zeros(self._tables[name].evs.shape, bool)
@@ -60,61 +60,61 @@ class Cluster:
         return found
 
     def of_pair(self, hit: dict[str, Bools], pair: tuple[str, str]) -> list[int]:
-        """The EVs of a pair among the entries that `crossing` has found."""
+        """Returns the EVs of a pair among the entries that `crossing` found."""
         source, peer = pair
         return [int(e) for e in np.flatnonzero(hit[source][self._row(peer)])]
 
     def bad(self) -> dict[str, Bools]:
-        """Host → which entries of its EV table are ASSUMED_BAD now."""
+        """Returns host → the mask of its EV table's entries that are ASSUMED_BAD."""
         return {h: t.evs["state"] == EvState.ASSUMED_BAD for h, t in self._tables.items()}
 
     def all_in(self, state: EvState, pair: tuple[str, str], evs: Sequence[int]) -> bool:
-        """Are these EVs in that state?"""
+        """Returns whether these EVs are in that state."""
         return bool((self._field(pair, "state")[list(evs)] == state).all())
 
     def all_good(self, *pairs: tuple[str, str]) -> bool:
-        """Are all EVs of these pairs GOOD, or passed over for the moment (SKIP)?"""
+        """Returns whether all EVs of these pairs are GOOD or SKIP."""
         return all(
             bool(np.isin(self._field(p, "state")[self._field(p, "configured") != 0], _WELL).all()) for p in pairs
         )
 
     def of_evs(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> NDArray[Any]:
-        """A copy of a field of these EVs."""
+        """Returns a copy of a field of these EVs."""
         found: NDArray[Any] = self._field(pair, name)[list(evs)]
         return found
 
-    def of_ledgers(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> NDArray[Any]:
-        """A copy of a field of what the reports told of these EVs."""
+    def of_path_stats(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> NDArray[Any]:
+        """Returns a copy of a field of these EVs' path statistics."""
         source, peer = pair
         found: NDArray[Any] = self._tables[source].path_stats[self._row(peer)][name][list(evs)]
         return found
 
     def configured(self, pair: tuple[str, str]) -> list[int]:
-        """The EVs that a pair has."""
+        """Returns the EVs that a pair has."""
         return [int(e) for e in np.flatnonzero(self._field(pair, "configured"))]
 
     def ticks(self, host: str) -> tuple[int, int]:
-        """How often the daemon and the timer packet have run a host's tick."""
+        """Returns how often the daemon and the timer packet have run a host's tick."""
         clock = self._tables[host].clock
         return int(clock["by_daemon"]), int(clock["by_packet"])
 
     def newest(self, pair: tuple[str, str], evs: Sequence[int], name: str) -> int:
-        """The greatest of a field (`last_tx_ns`, `state_since_ns`) over these EVs."""
+        """Returns the greatest value of a field (`last_tx_ns`, `state_since_ns`) over these EVs."""
         return int(self._field(pair, name)[list(evs)].max())
 
     def sent(self, pair: tuple[str, str], evs: Sequence[int] | None = None) -> NDArray[np.uint64]:
-        """Data packets as on the wire, put on each of these EVs (None: all) so far."""
+        """Returns the data packets sent on each of these EVs (None: all) so far, as on the wire."""
         found = self._field(pair, "tx_packets")
         return found.copy() if evs is None else found[list(evs)]
 
     def received(self, pair: tuple[str, str], evs: Sequence[int] | None = None) -> NDArray[np.uint64]:
-        """The same, as counted by the receiver."""
+        """Returns the same, as counted by the receiver."""
         source, peer = pair
         found: NDArray[np.uint64] = self._tables[peer].rxs[self._row(source)]["packets"]
         return found.copy() if evs is None else found[list(evs)]
 
     def missing(self, pair: tuple[str, str], evs: Sequence[int] | None = None) -> int:
-        """Sent and not received since the counters began; exact while nothing is under way."""
+        """Returns packets sent and not received since the counters began; exact while nothing is under way."""
         return int(self.sent(pair, evs).sum()) - int(self.received(pair, evs).sum())
 
     def _field(self, pair: tuple[str, str], name: str) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""The failover document → tables for people. Pure."""
+"""Renders the failover document as tables. Pure."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ _MS = 1e6
 
 
 def lines(document: Document) -> list[str]:
-    """Everything, with a heading each."""
+    """Returns all tables, with a heading each."""
     found = [*_kinds(document["kinds"])]
     for run in document["loss"]:
         found.append(
@@ -25,7 +25,7 @@ def lines(document: Document) -> list[str]:
 def _kinds(kinds: list[Document]) -> Iterator[str]:
     if not kinds:
         return
-    yield "Failover of one TCP flow h0 → h2; LEAVE: first drop to the last data packet on the path; BAD: to its verdict"
+    yield "Failover of one TCP flow h0 → h2; LEAVE: first drop to the last data packet on the path; BAD: to ASSUMED_BAD"
     headings = (
         *(
             "FAULTS",
@@ -62,21 +62,21 @@ def _kinds(kinds: list[Document]) -> Iterator[str]:
     ]
     yield from table([Column("KIND"), *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False)
     yield "LOST: data packets of the flow as on the wire, per fault; WRONG: other EVs demoted, of any host"
-    yield "STILL: the longest time in which the receiver's application got nothing, within 40 ms of the fault"
+    yield "STILL: the longest time without data for the receiver's application, within 40 ms of the fault"
     yield "BACK: from healing until the paths are GOOD again, with hold-downs of 100 ms"
     for d in kinds:
         flapped = d["wanted"] - d["leave_ns"]["count"] if d["kind"] == "flapping" else 0
         if flapped:
             yield f"flapping: {flapped} of {d['wanted']} times the EV had been left before, and nothing was lost"
         for words in d["wrong_demotions"][:5]:
-            yield f"  {d['kind']}: {words} was demoted and not hit"
+            yield f"  {d['kind']}: {words} was demoted without being hit"
     yield ""
 
 
 def _holes(document: Document) -> Iterator[str]:
     ways = document["holes"]
     if ways:
-        yield f"The hole in goodput when a T1 on the flow's way forwards nothing, in bins of {ways[0]['bin_ms']:g} ms"
+        yield f"The gap in goodput when a T1 on the flow's way forwards nothing, in bins of {ways[0]['bin_ms']:g} ms"
         headings = [
             *("TIMES", "Gbit/s", "AT ZERO p50", "MAX", "BELOW HALF p50", "MAX", "BEFORE", "STANDING", "WATCHED"),
             *("LATE", "STOLEN", "EARLY", "STOLEN"),
@@ -97,17 +97,17 @@ def _holes(document: Document) -> Iterator[str]:
             for w in ways
         ]
         yield from table([Column("WAY"), *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False)
-        yield "AT ZERO: longest run of empty bins, BEFORE: without a fault; BELOW HALF: of what was usual, in all"
+        yield "AT ZERO: longest run of empty bins, BEFORE: without a fault; BELOW HALF: total below half of usual"
         late, still = GRACE_NS / _MS, STOOD_STILL_NS / _MS
         yield f"LATE: empty bins from {late:g} ms after the first drop on, of all; EARLY: before the fault is put in"
-        yield f"STOLEN: of these, where the hypervisor stopped a CPU for more than {still:g} ms of the bin"
+        yield f"STOLEN: those of them in which the hypervisor stopped a CPU for more than {still:g} ms of the bin"
         for w in ways:
             for why in sorted({str(e["unwatched"]) for e in w["events"] if e["unwatched"]}):
-                yield f"{w['name']}: nobody knows when the machine stood still: {why}"
+                yield f"{w['name']}: pauses of the machine are unknown: {why}"
             if w["restarts"]:
                 yield (
-                    f"{w['name']}: {w['restarts']} flows besides stood still for {w['restarted_after_s']:g} s before "
-                    "anything was broken, and were started anew"
+                    f"{w['name']}: {w['restarts']} more flows stopped for {w['restarted_after_s']:g} s without a fault "
+                    "and were restarted"
                 )
     yield from document["notes"]
 

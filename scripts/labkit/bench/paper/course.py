@@ -1,4 +1,4 @@
-"""What one or several flows from h0 to h2 receive, in bins of 10 ms, while things happen to their paths."""
+"""Records what one or several flows from h0 to h2 receive, in bins of 10 ms, under faults."""
 
 import contextlib
 import time
@@ -21,12 +21,12 @@ BIN_S = BIN_NS / 1e9
 FLOW = (SOURCE, TARGET)
 _GOOD_WITHIN_S = 30.0
 _FIRST_BYTE_NS = 10_000_000_000
-_TURN_S = 0.02  # of listening to one of several flows
+_TURN_S = 0.02  # time of reading one of several flows
 _ETHERNET_BYTES = 14  # a limited link counts them
 
 
 class Flows:
-    """So many TCP flows side by side."""
+    """A number of TCP flows side by side."""
 
     def __init__(self, lab: Lab, count: int) -> None:
         ends = candidates.overlay(lab, 4)
@@ -44,13 +44,13 @@ class Flows:
         self._stack.close()
 
     def poll_until(self, monotonic_ns: int) -> None:
-        """Listen until then."""
+        """Reads the flows until then."""
         while (left := (monotonic_ns - time.monotonic_ns()) / 1e9) > 0:
             for flow in self._flows:
                 flow.poll(left if len(self._flows) == 1 else min(_TURN_S, left) / len(self._flows))
 
     def first_bin_ns(self) -> int:
-        """The first bin in which something has arrived. Raises MachineError if there is none soon."""
+        """Returns the first bin with data. Raises MachineError if there is none soon."""
         end_ns = time.monotonic_ns() + _FIRST_BYTE_NS
         while not (bins := self.bins):
             if time.monotonic_ns() > end_ns:
@@ -59,20 +59,20 @@ class Flows:
         return min(bins)
 
     def finish(self) -> None:
-        """Stop all, and read them to their ends."""
+        """Stops all flows, and reads them to their ends."""
         for flow in self._flows:
             flow.finish()
 
     @property
     def bins(self) -> dict[int, int]:
-        """Bytes of all of them per bin."""
+        """Returns the bytes of all flows per bin."""
         total: Counter[int] = Counter()
         for flow in self._flows:
             total.update(flow.bins)
         return dict(total)
 
     def facts(self) -> Document:
-        """What they are."""
+        """Returns the properties of the flows."""
         return {
             "count": len(self._flows),
             "congestion_control": self._flows[0].congestion_control,
@@ -83,20 +83,20 @@ class Flows:
 
 @dataclass
 class Course:
-    """Flows under way. Times in seconds since `begin`."""
+    """Running flows. Times in seconds since `begin`."""
 
     lab: Lab
     flows: Flows
     begin_ns: int
-    spans: list[Document] = field(default_factory=list)  # what was broken, from when to when
+    spans: list[Document] = field(default_factory=list)  # the faults, with begin and end
     _broken: dict[str, Document] = field(default_factory=dict)
 
     def go_on_until(self, seconds: float) -> None:
-        """Listen until that time."""
+        """Reads the flows until that time."""
         self.flows.poll_until(self.begin_ns + round(seconds * 1e9))
 
     def fail(self, target: str, label: str, *, drop: float | None = None, down: bool = False) -> float:
-        """Break it. Returns when."""
+        """Makes a fault. Returns its time."""
         record = self.lab.fail(target, drop=drop, down=down)
         at = self._at(record)
         self._broken[target] = {"begin_s": at, "end_s": None, "target": target, "label": label, "what": record["what"]}
@@ -104,7 +104,7 @@ class Course:
         return at
 
     def heal(self, target: str) -> tuple[float, Document]:
-        """Mend it. Returns when, and its last counts."""
+        """Heals a fault. Returns the time, and the fault's last counts."""
         record = self.lab.heal(target)[0]
         self._broken[target]["end_s"] = at = self._at(record)
         return at, record
@@ -115,10 +115,10 @@ class Course:
 
 @contextlib.contextmanager
 def run(lab: Lab, count: int, warm_up_s: float, seconds: float) -> Iterator[tuple[Course, Document]]:
-    """A block in which `count` flows are under way, and what was measured: filled in when the block is over.
+    """A block with `count` running flows. Yields the course, and its document, which is filled in after the block.
 
-    Its time begins on a whole bin when the flows have had `warm_up_s` to start; or, if that is 0, with the first bin
-    in which something has arrived. After the block they go on until `seconds`, stop, and what is broken is mended.
+    Time 0 is a whole bin after the flows had `warm_up_s` to start; or, if that is 0, the first bin
+    with data. After the block the flows continue until `seconds` and stop, and faults are healed.
     """
     document: Document = {}
     with Flows(lab, count) as flows:
@@ -142,7 +142,7 @@ def run(lab: Lab, count: int, warm_up_s: float, seconds: float) -> Iterator[tupl
 
 
 def up(lab: Lab, parameters: Parameters) -> None:
-    """This lab, all its paths GOOD; anew, for a path that has flapped before is longer out of use."""
+    """Brings up this lab, all its paths GOOD; a new one, since a path that flapped before has a longer hold-down."""
     quiet = Lab(lab.state.name, say=lambda _: None)
     quiet.down()
     quiet.up(**parameters.as_json())
@@ -150,6 +150,6 @@ def up(lab: Lab, parameters: Parameters) -> None:
 
 
 def line_bits_per_s(parameters: Parameters, mss_bytes: int) -> float | None:
-    """What the planes can carry of TCP's data, all headers counted; None if they are not limited. Pure."""
+    """Returns the capacity of the planes for TCP's data, all headers counted; None if they are not limited. Pure."""
     rate = parameters.rate_bits_per_s
     return rate * parameters.planes * mss_bytes / (parameters.mtu + _ETHERNET_BYTES) if rate else None

@@ -1,4 +1,4 @@
-"""Experiments 12/13 and 16: one EV, or every path, drops packets at random."""
+"""Runs experiments 12/13 and 16: one EV, or every path, drops packets at random."""
 
 import time
 from statistics import fmean
@@ -12,16 +12,16 @@ from labkit.cluster.observe import Document
 
 EV_TARGET, EV_DROP = "t1:1:2", 0.2
 WARM_UP_S = 1.0
-BEFORE_S, SHORT_BEFORE_S = 3.0, 1.5  # without the fault, for comparison
+BEFORE_S, SHORT_BEFORE_S = 3.0, 1.5  # time without the fault, for comparison
 LOSSY_S, SHORT_LOSSY_S = 10.0, 3.0
 RANDOM = (0.0, 0.001, 0.01)
 RANDOM_S, SHORT_RANDOM_S = 6.0, 3.0
 _QUIET_S = 0.2
-_STARTED_S = 1.0  # of a flow from its first byte on
+_STARTED_S = 1.0  # time from a flow's first byte to its usual goodput
 
 
 def one_ev(lab: Lab, flows: int, full: bool) -> Document:
-    """A T1, over which one EV of the flow goes, drops 20 % for ten seconds, or three; then the flow ends."""
+    """Makes a T1 of one EV of the flow drop 20 % for ten seconds, or three; then the flow ends."""
     before_s, lossy_s = (BEFORE_S, LOSSY_S) if full else (SHORT_BEFORE_S, SHORT_LOSSY_S)
     _, plane, t1 = EV_TARGET.split(":")
     crosses = (int(plane), int(t1))
@@ -40,7 +40,7 @@ def one_ev(lab: Lab, flows: int, full: bool) -> Document:
             counters = c.heal(EV_TARGET)[1]
         time.sleep(_QUIET_S)
         sent = int(cluster.sent(course.FLOW).sum()) - sent
-        # While nothing is under way, so of the whole flow: what is lost before the fault is charged to it too.
+        # Read while nothing is under way, so for the whole flow: losses before the fault are included.
         on_ev, elsewhere = (cluster.missing(course.FLOW, e) - n for e, n in zip((evs, others), before, strict=True))
     happened = [e for e in observe.events(lab, SOURCE, newest) if e["kind"] == "ev" and e["peer"] == TARGET]
     begin_ns = counters["first_drop_ns"]
@@ -76,7 +76,7 @@ def one_ev(lab: Lab, flows: int, full: bool) -> Document:
 
 
 def random_loss(lab: Lab, flows: int, full: bool) -> Document:
-    """Every T1 drops that share of what passes, from before the flow begins; a flow for each share."""
+    """Makes every T1 drop that share of the packets, from before the flow begins; a flow for each share."""
     p = lab.fabric.parameters
     targets = [f"t1:{plane}:{t1}" for plane in range(p.planes) for t1 in range(p.t1)]
     theirs = figures.messages()

@@ -1,9 +1,9 @@
-"""The part: labs of 4 planes × 4 T1s with limited links; the experiments in them, by turns."""
+"""Runs the part: the experiments by turns, in labs of 4 planes × 4 T1s with limited links."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labkit.bench.paper import course, lossy, picture, planes, rounds, text
+from labkit.bench.paper import course, lossy, medians, picture, planes, text
 from labkit.bench.part import Options, Part, requirement
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import Parameters
@@ -11,14 +11,14 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.errors import MachineError
 
-RATE_BITS_PER_S = 200_000_000  # of every link
+RATE_BITS_PER_S = 200_000_000  # rate of every link
 ERROR = 0.02
 ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """How it is run, `full` or in less time; and how often: in the short form, and in the full."""
+    """How to run it, `full` or in less time; and how often: in the short form, and in the full one."""
 
     run: Callable[[Lab, int, bool], Document]  # flows, full
     short: int
@@ -36,7 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """The experiments that are wanted, by turns. One that fails does not take the others' results with it."""
+    """Runs the chosen experiments by turns. One that fails does not discard the others' results."""
     parameters = Parameters(rate_bits_per_s=RATE_BITS_PER_S)
     wanted = {name: number_of_runs(name, options) for name in EXPERIMENTS}
     runs: dict[str, list[Document]] = {name: [] for name, number in wanted.items() if number}
@@ -47,10 +47,10 @@ def measure(lab: Lab, options: Options) -> Document:
             try:
                 course.up(lab, parameters)
                 runs[name].append(EXPERIMENTS[name].run(lab, options.flows, options.full))
-            except MachineError as e:  # the others' results are worth having
+            except MachineError as e:  # keeps the others' results
                 progress(f"  {name} failed: {e}")
                 failed.append({"name": name, "why": str(e)})
-    found = [{"name": name, **rounds.combined(of_one)} for name, of_one in runs.items() if of_one]
+    found = [{"name": name, **medians.combined(of_one)} for name, of_one in runs.items() if of_one]
     mss = next((f["mss_bytes"] for d in found for f in _flows(d)), 0)
     document = {
         "lab": parameters.as_json(),
@@ -64,7 +64,7 @@ def measure(lab: Lab, options: Options) -> Document:
 
 
 def number_of_runs(name: str, options: Options) -> int:
-    """Of an experiment; 0: it is not wanted. Pure."""
+    """Returns the number of runs of an experiment; 0: not chosen. Pure."""
     e = EXPERIMENTS[name]
     if options.figures and name not in options.figures:
         return 0
@@ -77,7 +77,7 @@ def _flows(experiment: Document) -> list[Document]:
 
 
 def requirements(document: Document) -> list[Document]:
-    """What is required of the experiments that ran. Pure."""
+    """Returns the requirements of the experiments that ran. Pure."""
     found = [requirement(f"figure {f['name']} can be measured", False, f["why"]) for f in document["failed"]]
     for d in document["experiments"]:
         if d["steps"]:
@@ -91,7 +91,7 @@ def requirements(document: Document) -> list[Document]:
 
 
 def plateaus_required(d: Document) -> Document:
-    """Is every level what the planes that are there can carry, as a share of all?"""
+    """Returns the requirement that every level is the capacity of the present planes, as a share of all. Pure."""
     worst = max(d["steps"], key=lambda s: abs(float(s["error_ratio"])))
     levels = ", ".join(f"{s['level_ratio']:.1%}" for s in d["steps"])
     single = max((e for s in d["steps"] for e in s["errors"]), key=abs)
@@ -104,13 +104,13 @@ def plateaus_required(d: Document) -> Document:
 
 
 def holes_required(d: Document) -> Document:
-    """Is every hole shorter than the paper's? Where it shows none: than its samples can hide (plateaus.papers)."""
+    """Returns the requirement that each gap is shorter than the paper's, or than its samples hide (plateaus.papers)."""
     known = [s for s in d["steps"] if s["paper"]]
     said = "; ".join(
         f"{_range_ms(s)} (paper: {_theirs(s['paper'])})" for s in known if s["hole_ms"] or s["paper"]["hole_ms"]
     )
     return requirement(
-        f"figure {d['figure']}: holes shorter than the paper's, or than what its samples can hide",
+        f"figure {d['figure']}: gaps shorter than the paper's, or than its samples can hide",
         all(shorter(s) for s in known),
         f"{said or 'none'}; {_of(d)}; at the paper's sampling of {d['paper']['sample_s'] * 1000:.0f} ms never below "
         f"{min(s['lowest_sample_ratio'] for s in d['steps']):.0%} of the lower plateau",
@@ -118,7 +118,7 @@ def holes_required(d: Document) -> Document:
 
 
 def shorter(step: Document) -> bool:
-    """Is this hole shorter than the paper's at the same step, or than what its samples can hide?"""
+    """Returns whether this gap is shorter than the paper's at the same step, or than its samples can hide."""
     theirs = step["paper"]
     return bool(step["hole_ms"] < (theirs["hole_ms"] or theirs["most_hidden_ms"]) or not step["hole_ms"])
 

@@ -1,4 +1,4 @@
-"""The paper document → its picture. Pure."""
+"""Draws the paper document. Pure."""
 
 from labkit.bench.paper.text import gone
 from labkit.cluster.observe import Document
@@ -10,7 +10,7 @@ _SHARE = "goodput, of fault-free"
 
 
 def picture(document: Document) -> str:
-    """The SVG: a panel per experiment."""
+    """Returns the SVG: a panel per experiment."""
     lab, flows = document["lab"], document["flows"]
     ours = "one TCP flow" if flows == 1 else f"{flows} TCP flows"
     rate = f"{lab['planes']} planes of {lab['rate_bits_per_s'] / 1e6:g} Mbit/s"
@@ -28,7 +28,7 @@ def picture(document: Document) -> str:
 
 
 def _course(d: Document) -> Panel:
-    """A course over time."""
+    """Returns the panel of a course over time."""
     usual = d["usual_bits_per_s"] or 1.0
     series = [Series([(i * d["bin_s"], v / usual) for i, v in enumerate(d["bits_per_s"])], "ours", "steps")]
     words = gone(d)
@@ -50,7 +50,7 @@ def _course(d: Document) -> Panel:
 
 
 def _messages(d: Document) -> Panel:
-    """Goodput by size of message."""
+    """Returns the panel of goodput by message size."""
     series = []
     for run in d["runs"]:
         loss = f"{run['drop_ratio'] * 100:g} %"

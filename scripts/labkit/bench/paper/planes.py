@@ -1,4 +1,4 @@
-"""Experiments 19b and 9b: planes of one host leave, and return."""
+"""Runs experiments 19b and 9b: planes of one host leave and return."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,17 @@ from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 
 WARM_UP_S = 1.0
-# Of 19b; the paper's take 15 s. A plane that returns has its share after 1.1 s.
+# Times of 19b; the paper's take 15 s. A returning plane has its share after 1.1 s.
 PHASE_S, REMOVED_S, RETURNED_S, SILENT_S = 4.0, 1.2, 2.1, 5.0
 FLAP_BEFORE_S, FLAP_AFTER_S = 3.0, 3.5
 SHORT_BEFORE_S, SHORT_DOWN_S = 1.2, 1.6
-FLAPS = 2  # at the paper's worst rate
+FLAPS = 2  # at the paper's worst flap rate
 _PARTS_19B, _PARTS_9B = 4, 2
-_FIRST_19B_S, _FIRST_9B_S = 15.0, 5.4  # until then nothing is broken there
+_FIRST_19B_S, _FIRST_9B_S = 15.0, 5.4  # the paper's courses have no fault until then
 
 
 def removed(lab: Lab, flows: int, *, full: bool, silent: bool) -> Document:
-    """One plane after the other leaves until one is left, and they return in the opposite order."""
+    """Removes one plane after the other until one is left, and restores them in the opposite order."""
     planes = lab.fabric.parameters.planes
     down_s, up_s = (SILENT_S, SILENT_S) if silent else (PHASE_S, PHASE_S) if full else (REMOVED_S, RETURNED_S)
     targets = [f"nic:{SOURCE}:{plane}" for plane in range(planes - 1)]
@@ -35,7 +35,7 @@ def removed(lab: Lab, flows: int, *, full: bool, silent: bool) -> Document:
             c.go_on_until(returns_s + n * up_s)
             phases.append(Phase(c.heal(target)[0], planes - len(targets) + n + 1))
     shares, found = paper_19b()
-    how = "drops everything, and says nothing" if silent else "loses its carrier"
+    how = "drops everything silently" if silent else "loses its carrier"
     return _document(
         "19b" + (" silent" if silent else ""),
         f"planes removed one by one, and restored: the NIC–T0 link of {SOURCE} {how}",
@@ -47,7 +47,7 @@ def removed(lab: Lab, flows: int, *, full: bool, silent: bool) -> Document:
 
 
 def flapped(lab: Lab, flows: int, full: bool) -> Document:
-    """Half of the planes leave together, if `full` for as long as in the paper, and return."""
+    """Removes half of the planes together, if `full` for as long as in the paper, and restores them."""
     p = lab.fabric.parameters
     shares, found = paper_9b()
     down_s, up_s = figures.edges(shares, found)
@@ -66,7 +66,7 @@ def flapped(lab: Lab, flows: int, full: bool) -> Document:
 
 
 def worst_flapping(lab: Lab, flows: int, full: bool) -> Document:
-    """Half of the planes leave and return at the rate of the worst link of figure 5, half of the time each."""
+    """Removes and restores half of the planes at the rate of the worst link of figure 5, half of the time each."""
     targets, period_s = _half(lab), 60 / flaps_per_minute()
     end_s = FLAP_BEFORE_S + FLAPS * period_s
     with course.run(lab, flows, WARM_UP_S, end_s) as (c, measured):
@@ -102,12 +102,12 @@ def _label(target: str) -> str:
 
 
 def paper_19b() -> tuple[Curve, list[Plateau]]:
-    """Figure 19b as shares of what is usual there, and its plateaus."""
+    """Returns figure 19b as shares of its usual level, and its plateaus."""
     return _paper("fig19b.csv", _FIRST_19B_S, _PARTS_19B)
 
 
 def paper_9b() -> tuple[Curve, list[Plateau]]:
-    """Figure 9b, likewise."""
+    """Returns figure 9b as shares of its usual level, and its plateaus."""
     return _paper("fig09b.csv", _FIRST_9B_S, _PARTS_9B)
 
 
@@ -118,14 +118,14 @@ def _paper(name: str, first_s: float, parts: int) -> tuple[Curve, list[Plateau]]
 
 
 def flaps_per_minute() -> float:
-    """The greatest of figure 5."""
+    """Returns the greatest rate of figure 5."""
     return max(figures.curve("fig05_flaps_per_min.csv").values)
 
 
 def _document(
     figure: str, what: str, measured: Document, phases: Sequence[Phase], shares: Curve, found: Sequence[Plateau]
 ) -> Document:
-    """A course with its steps, and the paper's beside it."""
+    """Returns a course with its steps, and the paper's beside it."""
     rates, end_s = measured["bits_per_s"], measured["seconds"]
     steps = plateaus.judged(rates, course.BIN_S, phases, end_s, shares.spacing_s)
     theirs = plateaus.papers(shares, found)

@@ -1,4 +1,4 @@
-"""Goodput in regular bins, with the moments at which planes left and returned → levels, errors, holes. Pure."""
+"""Computes levels, errors and gaps from goodput in regular bins and the times of planes leaving and returning. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -10,21 +10,21 @@ from labkit.bench.paper.figures import Curve, Plateau
 from labkit.cluster.observe import Document
 from labkit.measure import goodput
 
-LAST_PART = 0.4  # of a phase: its level; before, planes may be on their way back
-SETTLED = 0.95  # of the new level, over _SETTLED_S
+LAST_PART = 0.4  # end part of a phase that gives its level; planes may still be returning before
+SETTLED = 0.95  # share of the new level, over _SETTLED_S
 _SETTLED_S = 0.1
-_LEAST_BINS = 5  # in which a message arrives, for its goodput to mean something
+_LEAST_BINS = 5  # bins of a message, at least, for a meaningful goodput
 
 
 class Phase(NamedTuple):
-    """So many planes are there, from then on."""
+    """The number of planes from a time on."""
 
     begin_s: float
     planes: int
 
 
 def levels(bits_per_s: Sequence[float], bin_s: float, phases: Sequence[Phase], end_s: float) -> list[float]:
-    """The mean goodput in the last part of each phase."""
+    """Returns the mean goodput in the last part of each phase."""
     ends = [p.begin_s for p in phases[1:]] + [end_s]
     return [
         mean(bits_per_s, bin_s, end - LAST_PART * (end - p.begin_s), end) for p, end in zip(phases, ends, strict=True)
@@ -32,7 +32,7 @@ def levels(bits_per_s: Sequence[float], bin_s: float, phases: Sequence[Phase], e
 
 
 def mean(bits_per_s: Sequence[float], bin_s: float, begin_s: float, end_s: float) -> float:
-    """Over the whole bins inside [begin, end); 0 if there is none."""
+    """Returns the mean over the whole bins inside [begin, end); 0 if there is none."""
     found = bits_per_s[math.ceil(begin_s / bin_s - 1e-9) : math.floor(end_s / bin_s + 1e-9)]
     return fmean(found) if found else 0.0
 
@@ -40,15 +40,15 @@ def mean(bits_per_s: Sequence[float], bin_s: float, begin_s: float, end_s: float
 def judged(
     bits_per_s: Sequence[float], bin_s: float, phases: Sequence[Phase], end_s: float, sample_s: float
 ) -> list[Document]:
-    """Every phase after the first one, in which all planes are there, with what happened as it began.
+    """Returns every phase after the first, which has all planes, with its start.
 
-    level_ratio        of the first phase's level
-    ideal_ratio        planes that are there, of all
-    error_ratio        how far the one is from the other, as a share of the ideal
+    level_ratio        as a ratio to the first phase's level
+    ideal_ratio        present planes, as a ratio to all
+    error_ratio        difference of these two, as a share of the ideal
     hole_ms            longest run of bins below half of the lower of the two neighbouring levels, in the whole phase
-    hole_after_ms      from the beginning of the phase to that of the hole; None if there is none
-    settled_ms         until 100 ms bring 95 % of the new level; None if they never do
-    lowest_sample_ratio  least mean over `sample_s` in the phase, of the lower level
+    hole_after_ms      from the start of the phase to that of the gap; None if there is none
+    settled_ms         until 100 ms have 95 % of the new level; None if they never do
+    lowest_sample_ratio  least mean over `sample_s` in the phase, as a ratio to the lower level
     """
     found = levels(bits_per_s, bin_s, phases, end_s)
     ends = [p.begin_s for p in phases[1:]] + [end_s]
@@ -79,7 +79,7 @@ def judged(
 
 
 def undisturbed(bits_per_s: Sequence[float], bin_s: float, until_s: float, sample_s: float) -> Document:
-    """What the bins do before anything happens, by the same measures."""
+    """Returns the same measures of the bins before any fault."""
     inside = bits_per_s[: math.floor(until_s / bin_s + 1e-9)]
     level = fmean(inside) if inside else 0.0
     return {
@@ -89,7 +89,7 @@ def undisturbed(bits_per_s: Sequence[float], bin_s: float, until_s: float, sampl
 
 
 def windows(values: Sequence[float], width: int) -> list[float]:
-    """The means over every `width` neighbours."""
+    """Returns the means over every `width` neighbours."""
     return [fmean(values[i : i + width]) for i in range(len(values) - width + 1)] if width > 0 else []
 
 
@@ -108,10 +108,10 @@ def _ratio(value: float, of: float) -> float:
 
 
 def papers(shares: Curve, found: Sequence[Plateau]) -> list[Document]:
-    """The same of the paper's samples: every plateau after the first, and the hole on the way to it.
+    """Returns the same for the paper's samples: every plateau after the first, and the gap before it.
 
-    `hole_ms`: samples in a row below half of the lower level; 0 if there is none. `most_hidden_ms`: the longest that a
-    sample of the way can hide, the higher level being reached in the rest of it.
+    `hole_ms`: samples in a row below half of the lower level; 0 if there is none. `most_hidden_ms`: the longest gap
+    that a sample of the transition can hide, if the rest of the sample is at the higher level.
     """
     documents = []
     for before, now in pairwise(found):
@@ -134,14 +134,14 @@ def papers(shares: Curve, found: Sequence[Plateau]) -> list[Document]:
 
 
 def _hidden(samples: Sequence[float], level: float) -> float:
-    """The greatest share of a sample in which there may have been nothing."""
+    """Returns the greatest share of a sample that may be empty."""
     return max([1 - v / level for v in samples] + [0.0])
 
 
 def messages(bits_per_s: Sequence[float], bin_s: float, sizes: Sequence[float]) -> list[tuple[float, float]]:
-    """(bytes, bit/s) of messages that would have begun with the first bin and ended when so much had arrived.
+    """Returns (bytes, bit/s) of messages that begin with the first bin and end when all their bytes have arrived.
 
-    Of those of `sizes` that had arrived by the end, and took five bins at least.
+    Only those of `sizes` that arrived by the end, and took at least five bins.
     """
     found = []
     arrived, wanted = 0.0, sorted(sizes)

@@ -1,4 +1,4 @@
-"""The paper document → lines for people. Pure."""
+"""Renders the paper document as lines. Pure."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from mrcd.ctl.render import Column, percent, table
 
 
 def lines(document: Document) -> list[str]:
-    """A heading, a table of steps per experiment with plateaus, a sentence for each other."""
+    """Returns a heading, a table of steps per experiment with plateaus, and a sentence for each other experiment."""
     line = document["line_bits_per_s"]
     found = [
         f"The paper's failure experiments: {document['flows']} TCP flow{'s' * (document['flows'] > 1)}, "
@@ -65,7 +65,7 @@ def _steps(d: Document, line: float | None) -> Iterator[str]:
     yield from (f"  {line}" for line in table(columns, rows, colour=False))
     before = d["undisturbed"]
     yield (
-        f"  LEVEL: of the flow's own goodput with all planes; OF LINE: of what the planes that are there can carry\n"
+        f"  LEVEL: of the flow's own goodput with all planes; OF LINE: of the capacity of the present planes\n"
         f"  HOLE: longest run of bins below half of the lower neighbouring plateau (before any fault "
         f"{before['hole_ms']:.0f} ms); LOWEST: mean over the paper's {d['paper']['sample_s'] * 1000:.0f} ms, of that "
         f"plateau (before {100 * before['lowest_sample_ratio']:.0f})"
@@ -73,12 +73,12 @@ def _steps(d: Document, line: float | None) -> Iterator[str]:
 
 
 def hole(paper: Document) -> str:
-    """The paper's, in ms; where its samples show none, what they can hide."""
+    """Returns the paper's gap in ms; where its samples show none, what they can hide."""
     return f"{paper['hole_ms']:.0f}" if paper["hole_ms"] else f"< {paper['most_hidden_ms']:.0f}"
 
 
 def gone(d: Document) -> str:
-    """What the experiment has shown, in a sentence."""
+    """Returns the result of the experiment in a sentence."""
     if "runs" in d:
         said = [
             f"at {percent(r['drop_ratio'])} % loss {percent(r['mean_ratio'])} % of the fault-free (paper: "

@@ -1,7 +1,9 @@
-"""`scripts/bench scale`: what a table of many peers costs in memory and time.
+"""`scripts/bench scale`: memory and time of a table of many peers.
 
-bounds.py  what is allowed
-picture.py the picture
-part.py    sizes, requirements, the table
-probe.py   one measurement: of the kernel's tables, the daemon's memory and CPU, its own metrics, how fast it answers
+bounds      the requirements
+part        the part: sizes, requirements, tables
+probe       one measurement: kernel tables, the daemon's memory and CPU, its metrics, its answer times
+control     packets, bytes and CPU of probes with many busy peers
+t1_failure  how long a dead T1 stays in use
+picture     the picture
 """

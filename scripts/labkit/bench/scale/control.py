@@ -1,9 +1,9 @@
-"""What probes take of packets, bytes and CPU while many peers are busy.
+"""Measures the share of probes in packets, bytes and CPU while many peers are busy.
 
 mrcd counts requests by kind, and data; the far end of the NICs counts requests with their bytes. CPU is the kernel's
-run time of the programs: mrc_tick and mrc_timer send probes alone; mrc_pop sees replies alone, for these peers send
-nothing else. How much longer mrc_push takes with probes is told by windows in which none rides on traffic, by turns
-with such in which they do. mrc_probe runs within mrc_push, so its time is in that.
+run time of the programs: mrc_tick and mrc_timer only send probes; mrc_pop sees only replies, since these peers send
+nothing else. Windows with and without piggybacked probes alternate; their difference is what probes cost in
+mrc_push. mrc_probe runs within mrc_push, so its time is included.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from labkit.bench.part import requirement
 from labkit.bench.probing import Wire
-from labkit.cluster import crowd as crowds
-from labkit.cluster.crowd import Crowd, Seen
+from labkit.cluster import emulated_peers
+from labkit.cluster.emulated_peers import EmulatedPeers, Seen
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import progstats
@@ -31,26 +31,26 @@ from mrcd.ctl.render import Column, table
 from mrcd.errors import MachineError
 from mrcd.tables.pinned import Tables
 
-RATE = 1000  # packets per second to each
-BURSTS = {1: 1, 256: 8, 1000: 8}  # busy peers → packets of a burst: one by one, two cores do not send as many
+RATE = 1000  # packets per second to each peer
+BURSTS = {1: 1, 256: 8, 1000: 8}  # busy peers → packets of a burst; two cores cannot send that many single packets
 MOST_PACKETS, MOST_BYTES, MOST_CPU = 0.02, 0.01, 0.05
 PROGRAMS = ("mrc_tick", "mrc_timer", "mrc_pop", "mrc_push")
-LOAD = end_program("crowdload")
+LOAD = end_program("emulated_peers_load")
 _PAIRS, _WINDOW_S, _SETTLE_S, _WARM_UP_S = 4, 1.5, 0.3, 3.0
 
 
 class Reading(NamedTuple):
-    """Counters at one moment, or between two."""
+    """Counters at one moment, or the difference of two."""
 
     s: float
-    packets: int  # of data, a burst counts its segments
+    packets: int  # data packets; a burst counts its segments
     bytes: int  # inner
     probes: dict[str, int]
     seen: Seen
     runs: dict[str, Runs]
 
     def since(self, before: "Reading") -> "Reading":
-        """What came after an earlier reading."""
+        """Returns the counts since an earlier reading."""
         return Reading(
             self.s - before.s,
             self.packets - before.packets,
@@ -61,50 +61,50 @@ class Reading(NamedTuple):
         )
 
 
-def measure(crowd: Crowd) -> list[Document]:
-    """One number of busy peers after the other. Raises MachineError."""
-    return [_run(crowd, n) for n in BURSTS if n <= crowd.peers]
+def measure(emulated: EmulatedPeers) -> list[Document]:
+    """Measures each number of busy peers. Raises MachineError."""
+    return [_run(emulated, n) for n in BURSTS if n <= emulated.peers]
 
 
-def _run(crowd: Crowd, peers: int) -> Document:
+def _run(emulated: EmulatedPeers, peers: int) -> Document:
     progress(f"scale: {peers} busy peers, {RATE:,} packets/s to each: probes")
-    tables = Tables(crowd.pins, writable=True)
+    tables = Tables(emulated.pins, writable=True)
     rows = np.flatnonzero(tables.peers["configured"])[:peers]
     rides = int(tables.node["probe_ifindex"])
     found: dict[bool, list[Reading]] = {True: [], False: []}
     try:
         with contextlib.ExitStack() as stack:
-            programs = stack.enter_context(_programs(crowd.daemon.pid))
+            programs = stack.enter_context(_programs(emulated.daemon.pid))
             stack.enter_context(progstats.counting())
-            stack.enter_context(sending(crowd, peers))
+            stack.enter_context(sending(emulated, peers))
             time.sleep(_WARM_UP_S)
             for turn in range(2 * _PAIRS):
                 riding = (turn + 1) // 2 % 2 == 0
                 tables.node["probe_ifindex"] = rides if riding else 0
                 time.sleep(_SETTLE_S)
-                before = _read(crowd, tables, rows, programs)
+                before = _read(emulated, tables, rows, programs)
                 time.sleep(_WINDOW_S)
-                found[riding].append(_read(crowd, tables, rows, programs).since(before))
+                found[riding].append(_read(emulated, tables, rows, programs).since(before))
     finally:
         tables.node["probe_ifindex"] = rides
         tables.close()
-    text = crowds.cluster_file(crowd.peers)
+    text = emulated_peers.cluster_file(emulated.peers)
     parsed = cluster_file.parse(text)
     return {
         "peers": peers,
         "asked_packets_per_s": peers * RATE,
         "burst_packets": BURSTS[peers],
         "floor_probes_per_s": parsed.health.idle_probes,
-        "headers_bytes": Wire.of(parsed, crowds.HOST).headers,
-        **summary(found[True], found[False], Wire.of(parsed, crowds.HOST).headers),
+        "headers_bytes": Wire.of(parsed, emulated_peers.HOST).headers,
+        **summary(found[True], found[False], Wire.of(parsed, emulated_peers.HOST).headers),
     }
 
 
 @contextlib.contextmanager
-def sending(crowd: Crowd, peers: int, rate: int = RATE, burst: int = 0) -> Iterator[None]:
-    """A block in which so many peers are busy."""
+def sending(emulated: EmulatedPeers, peers: int, rate: int = RATE, burst: int = 0) -> Iterator[None]:
+    """A block in which `peers` peers are busy."""
     argv = [sys.executable, "-I", str(LOAD), str(rate), str(burst or BURSTS.get(peers, 1))]
-    child = crowd.popen([*argv, *(crowds.address(n + 1) for n in range(peers))])
+    child = emulated.popen([*argv, *(emulated_peers.address(n + 1) for n in range(peers))])
     try:
         yield
     finally:
@@ -122,20 +122,20 @@ def _programs(pid: int) -> Iterator[dict[str, int]]:
         yield found
 
 
-def _read(crowd: Crowd, tables: Tables, rows: NDArray[np.int64], programs: dict[str, int]) -> Reading:
+def _read(emulated: EmulatedPeers, tables: Tables, rows: NDArray[np.int64], programs: dict[str, int]) -> Reading:
     evs = tables.evs[rows[0] : rows[-1] + 1]
     return Reading(
         time.monotonic(),
         int(evs["tx_packets"].sum()),
         int(evs["tx_bytes"].sum()),
         tables.probes_sent(),
-        crowd.seen(),
+        emulated.seen(),
         {name: progstats.runs(programs[name]) for name in PROGRAMS},
     )
 
 
 def summary(riding: list[Reading], without: list[Reading], headers: int) -> Document:
-    """Rates and shares of the windows in which probes ride on traffic; of the others only what mrc_push takes. Pure."""
+    """Returns rates and shares of the windows with piggybacked probes; of the others only mrc_push's time. Pure."""
     seconds = sum(r.s for r in riding)
     packets, inner = sum(r.packets for r in riding), sum(r.bytes for r in riding)
     requests, asked_bytes = (sum(getattr(r.seen, n) for r in riding) for n in ("requests", "request_bytes"))
@@ -160,12 +160,12 @@ def summary(riding: list[Reading], without: list[Reading], headers: int) -> Docu
 
 
 def requirements(runs: list[Document]) -> list[Document]:
-    """Of each number of busy peers. Pure."""
+    """Returns the requirements for each number of busy peers. Pure."""
     found = []
     for r in runs:
         who = f"{r['peers']:,} busy peers" if r["peers"] > 1 else "1 busy peer"
         total = sum(r["requests_per_s"].values())
-        # A host that sends so little has the probes of an idle one.
+        # A host that sends that little has the probes of an idle host.
         idle = r["packets_per_s"] * MOST_PACKETS < r["floor_probes_per_s"]
         within = idle and total <= r["floor_probes_per_s"]
         at = f"{total:,.0f} requests/s at {r['packets_per_s']:,.0f} packets/s"
@@ -183,7 +183,7 @@ def requirements(runs: list[Document]) -> list[Document]:
 
 
 def lines(runs: list[Document]) -> list[str]:
-    """A table. Pure."""
+    """Returns a table. Pure."""
     kinds = tuple(runs[0]["requests_per_s"])
     rows = [
         [
@@ -201,8 +201,8 @@ def lines(runs: list[Document]) -> list[str]:
     headings = ("PACKETS/s REACHED", "BURST", *(k.upper() for k in kinds), "OF PACKETS", "OF BYTES", "REPLIES/s")
     headings += tuple(f"{name.removeprefix('mrc_')} %" for name in PROGRAMS)
     return [
-        f"Busy peers: UDP of {RATE:,} packets/s to each, of 1,000 bytes, in bursts of so many; requests per second by",
-        "why they are sent, their share of the data packets and bytes, and what probes take of a core: mrc_tick,",
-        "mrc_timer, mrc_pop (replies alone), and what mrc_push takes longer than when no probe rides on traffic",
+        f"Busy peers: UDP of {RATE:,} packets/s to each, of 1,000 bytes, in bursts; requests per second by",
+        "kind, their share of the data packets and bytes, and the probes' share of a core: mrc_tick,",
+        "mrc_timer, mrc_pop (only replies), and mrc_push beyond its time without piggybacked probes",
         *table([Column("PEERS"), *(Column(h, True) for h in (*headings, "ALL %"))], rows, colour=False),
     ]

@@ -1,14 +1,14 @@
-"""The part: one host among 1, 64, 1,024 and 4,096 peers of 256 EVs, which answer probes (labkit/crowd.py)."""
+"""Runs the part: one host among 1, 64, 1,024 and 4,096 peers of 256 EVs, which answer probes (emulated_peers.py)."""
 
 import time
 from collections.abc import Callable
 
 from labkit.bench.part import Options, Part, requirement
-from labkit.bench.scale import control, fate, picture, probe
+from labkit.bench.scale import control, picture, probe, t1_failure
 from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, PATHS_S, SCRAPE_S, START_S
-from labkit.cluster import crowd as crowds
+from labkit.cluster import emulated_peers
 from labkit.cluster.api import Lab
-from labkit.cluster.crowd import Crowd
+from labkit.cluster.emulated_peers import EmulatedPeers
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.config import cluster_file
@@ -19,91 +19,93 @@ from mrcd.fabric import topology
 
 SIZES, SHORT_SIZES = (1, 64, 1024, 4096), (1, 4096)
 BUSY = 256  # peers
-_FATE_PEERS = 1024  # where peers are fewer, all their EVs are probed in each idle interval
-PER_PEER_S = 100  # packets to each of them, per second
-_IDLE_S, _SHORT_IDLE_S, _BUSY_S = 75.0, 38.0, 10.0  # idle, 4,096 peers have all been probed in 35 s
+_FATE_PEERS = 1024  # with fewer peers, all their EVs are probed in each idle interval
+PER_PEER_S = 100  # packets per second to each busy peer
+_IDLE_S, _SHORT_IDLE_S, _BUSY_S = 75.0, 38.0, 10.0  # idle probes reach all 4,096 peers in 35 s
 _WARM_UP_S = 5.0
 _HEARD_S = 90.0
 _MB, _MS = 1e6, 1e3
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """Size by size. The last is what is required."""
+    """Measures size by size. The requirements apply to the last."""
     sizes = options.peers or (SIZES if options.full else SHORT_SIZES)
     runs = [_run(lab, peers, idle_s(peers, options.full)) for peers in sizes]
     return {"runs": runs, "requirements": requirements(runs[-1])}
 
 
 def idle_s(peers: int, full: bool) -> float:
-    """For how long an idle daemon is watched: until all have been probed, where peers are many. Pure."""
+    """Returns how long an idle daemon is watched: until all peers have been probed, if they are many. Pure."""
     return _IDLE_S if full else _SHORT_IDLE_S if peers > 64 else _BUSY_S
 
 
 def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
-    crowd = Crowd(lab, peers)
-    crowd.up()
-    run: Document = {"peers": peers, "evs": peers * crowds.EVS}
+    emulated = EmulatedPeers(lab, peers)
+    emulated.up()
+    run: Document = {"peers": peers, "evs": peers * emulated_peers.EVS}
     progress(f"scale: {peers} peers, {run['evs']} EVs: start")
-    run["start_s"] = crowd.start()
-    _wait_until_heard(crowd)
-    run["stop_s"] = crowd.stop()
-    crowd.all_good()
-    run["restart_s"] = crowd.start()
-    pid = crowd.daemon.pid
+    run["start_s"] = emulated.start()
+    _wait_until_heard(emulated)
+    run["stop_s"] = emulated.stop()
+    emulated.all_good()
+    run["restart_s"] = emulated.start()
+    pid = emulated.daemon.pid
     run["kernel_bytes_by_type"] = probe.kernel_tables(pid)
     run["kernel_bytes"] = sum(run["kernel_bytes_by_type"].values())
     _wait_until_quiet(pid)
-    run["look_s"] = probe.look_s(crowd.pins, topology.plan(cluster_file.parse(crowds.cluster_file(peers)), crowds.HOST))
+    run["look_s"] = probe.look_s(
+        emulated.pins, topology.plan(cluster_file.parse(emulated_peers.cluster_file(peers)), emulated_peers.HOST)
+    )
     progress(f"scale: {peers} peers: idle for {idle_for_s:g} s")
-    before = probe.scrape(crowd)[2]
-    asked = crowd.seen().requests
+    before = probe.scrape(emulated)[2]
+    asked = emulated.seen().requests
     run["idle_cpu_ratio"] = probe.cpu_ratio(pid, idle_for_s)
-    run["idle_requests_per_s"] = (crowd.seen().requests - asked) / idle_for_s
-    run["own"] = _own(probe.scrape(crowd)[2], before)
+    run["idle_requests_per_s"] = (emulated.seen().requests - asked) / idle_for_s
+    run["own"] = _own(probe.scrape(emulated)[2], before)
     run["idle_memory"] = probe.memory(pid)
-    run["control"] = control.measure(crowd)
+    run["control"] = control.measure(emulated)
     if peers >= _FATE_PEERS:
-        run["fate"] = fate.measure(crowd)
-    run["asked"] = _asked(crowd, peers)
-    run["own_while_asked"] = _own(probe.scrape(crowd)[2])
+        run["fate"] = t1_failure.measure(emulated)
+    run["asked"] = _asked(emulated, peers)
+    run["own_while_asked"] = _own(probe.scrape(emulated)[2])
     run["busy_peers"] = min(BUSY, peers)
     progress(f"scale: {peers} peers: {run['busy_peers']} of them busy, for {_BUSY_S:g} s")
-    run |= _busy(crowd, run["busy_peers"])
+    run |= _busy(emulated, run["busy_peers"])
     run["memory"] = probe.memory(pid)
-    run["own_after_all"] = _own(probe.scrape(crowd)[2])
+    run["own_after_all"] = _own(probe.scrape(emulated)[2])
     progress(f"scale: {peers} peers: reload")
-    run["reload"] = _reload(crowd)
-    crowd.stop()
+    run["reload"] = _reload(emulated)
+    emulated.stop()
     return run
 
 
-def _wait_until_heard(crowd: Crowd) -> None:
-    """Until every peer has answered."""
+def _wait_until_heard(emulated: EmulatedPeers) -> None:
+    """Waits until every peer has answered."""
     begun = time.monotonic()
-    while (heard := Client(crowd.run_dir, 60.0).get("/v1/status")["peers"]["reachable"]) < crowd.peers:
+    while (heard := Client(emulated.run_dir, 60.0).get("/v1/status")["peers"]["reachable"]) < emulated.peers:
         if time.monotonic() - begun > _HEARD_S:
-            raise MachineError(f"after {_HEARD_S:.0f} s {heard} of {crowd.peers} peers are heard")
+            raise MachineError(f"after {_HEARD_S:.0f} s {heard} of {emulated.peers} peers are heard")
         time.sleep(0.5)
 
 
 def _wait_until_quiet(pid: int) -> None:
-    """Routes are written after a start with many peers, which is no idling."""
+    """Waits until a start with many peers has written its routes, which is not idle time."""
     for _ in range(30):
         if probe.cpu_ratio(pid, 2.0) < 0.1:
             return
 
 
-def _asked(crowd: Crowd, peers: int) -> Document:
-    """How long answers take, in seconds: medians of three."""
+def _asked(emulated: EmulatedPeers, peers: int) -> Document:
+    """Returns the answer times in seconds: medians of three."""
     timed: dict[str, Callable[[], tuple[float, int]]] = {
-        "scrape": lambda: probe.scrape(crowd)[:2],
-        "status": lambda: probe.command_s(crowd, ["status"]),
-        "peers": lambda: probe.command_s(crowd, ["peers"]),
-        "paths_of_a_peer": lambda: probe.command_s(crowd, ["paths", "--peer", f"h{peers}"]),
-        "paths_not_good": lambda: probe.command_s(crowd, ["paths", "--state", "ASSUMED_BAD"]),
+        "scrape": lambda: probe.scrape(emulated)[:2],
+        "status": lambda: probe.command_s(emulated, ["status"]),
+        "peers": lambda: probe.command_s(emulated, ["peers"]),
+        "paths_of_a_peer": lambda: probe.command_s(emulated, ["paths", "--peer", f"h{peers}"]),
+        "paths_not_good": lambda: probe.command_s(emulated, ["paths", "--state", "ASSUMED_BAD"]),
     }
     if peers <= 64:
-        timed["paths"] = lambda: probe.command_s(crowd, ["paths"])
+        timed["paths"] = lambda: probe.command_s(emulated, ["paths"])
     found = {}
     for name, ask in timed.items():
         seconds, size = sorted(ask() for _ in range(3))[1]
@@ -111,33 +113,35 @@ def _asked(crowd: Crowd, peers: int) -> Document:
     return found
 
 
-def _reload(crowd: Crowd) -> Document:
-    """Seconds that `mrcctl reload` takes, its start included: of the same file; of another setting of the programs;
-    of 64 hosts less, and of these coming back."""
+def _reload(emulated: EmulatedPeers) -> Document:
+    """Returns the seconds of `mrcctl reload`, with its start.
+
+    For the same file, another setting of the programs, 64 hosts less, and 64 hosts more.
+    """
     found: Document = {}
     for name, text in (
-        ("same", crowds.cluster_file(crowd.peers)),
-        ("programs", crowds.cluster_file(crowd.peers, "[health]\nloss_samples = 11")),
-        ("fewer", crowds.cluster_file(max(1, crowd.peers - 64), "[health]\nloss_samples = 11")),
-        ("more", crowds.cluster_file(crowd.peers)),
+        ("same", emulated_peers.cluster_file(emulated.peers)),
+        ("programs", emulated_peers.cluster_file(emulated.peers, "[health]\nloss_samples = 11")),
+        ("fewer", emulated_peers.cluster_file(max(1, emulated.peers - 64), "[health]\nloss_samples = 11")),
+        ("more", emulated_peers.cluster_file(emulated.peers)),
     ):
-        crowd.rewrite(text)
-        found[name] = {"s": probe.command_s(crowd, ["--timeout", "120", "reload"])[0]}
+        emulated.rewrite(text)
+        found[name] = {"s": probe.command_s(emulated, ["--timeout", "120", "reload"])[0]}
     return found
 
 
-def _busy(crowd: Crowd, peers: int) -> Document:
-    """CPU while UDP is sprayed to some peers, which count it and answer probes."""
-    with control.sending(crowd, peers, PER_PEER_S, 1):
+def _busy(emulated: EmulatedPeers, peers: int) -> Document:
+    """Returns the CPU time while UDP is sprayed to `peers` peers, which count it and answer probes."""
+    with control.sending(emulated, peers, PER_PEER_S, 1):
         time.sleep(_WARM_UP_S)
-        before, begun = crowd.seen(), time.monotonic()
-        used = probe.cpu_ratio(crowd.daemon.pid, _BUSY_S)
-        sent = crowd.seen().since(before).data_packets
+        before, begun = emulated.seen(), time.monotonic()
+        used = probe.cpu_ratio(emulated.daemon.pid, _BUSY_S)
+        sent = emulated.seen().since(before).data_packets
     return {"busy_cpu_ratio": used, "busy_packets_per_s": sent / (time.monotonic() - begun)}
 
 
 def _own(series: dict[str, float], before: dict[str, float] | None = None) -> Document:
-    """The daemon's ticks, in seconds; count and mean since `before`."""
+    """Returns the daemon's ticks, in seconds; count and mean since `before`."""
     names = (f"mrc_tick_seconds_{of}" for of in ("count", "sum"))
     count, total = (series[name] - (before or {}).get(name, 0.0) for name in names)
     mean_s = total / count if count else None
@@ -145,7 +149,7 @@ def _own(series: dict[str, float], before: dict[str, float] | None = None) -> Do
 
 
 def requirements(run: Document) -> list[Document]:
-    """Of a cluster with a million EVs. Pure."""
+    """Returns the requirements of a cluster with a million EVs. Pure."""
     at = f"at {run['evs']:,} EVs"
     tick, look = run["own"]["tick"]["mean_s"], run["look_s"]
     daemon, kernel, idle = run["memory"]["own_bytes"], run["kernel_bytes"], run["idle_cpu_ratio"]
@@ -153,9 +157,9 @@ def requirements(run: Document) -> list[Document]:
     scrape, paths = (run["asked"][name]["s"] for name in ("scrape", "paths_of_a_peer"))
     bounds = (
         (
-            f"a tick with its look at all peers takes {_ms(LOOK_S)} at most",
+            f"a tick with its check of all peers takes {_ms(LOOK_S)} at most",
             tick is not None and max(tick, look) <= LOOK_S,
-            f"{_ms(tick)}, mean; {_ms(look)} to look at each peer",
+            f"{_ms(tick)}, mean; {_ms(look)} to check each peer",
         ),
         (f"the daemon's memory is {DAEMON_BYTES / _MB:g} MB at most", daemon <= DAEMON_BYTES, _own_memory(run)),
         (f"kernel tables are {KERNEL_BYTES / _MB:g} MB at most", kernel <= KERNEL_BYTES, f"{kernel / _MB:.1f} MB"),
@@ -165,7 +169,7 @@ def requirements(run: Document) -> list[Document]:
         (f"`paths --peer` takes {PATHS_S * _MS:g} ms at most", paths <= PATHS_S, _ms(paths)),
     )
     found = [requirement(f"{words}, {at}", met, measured) for words, met, measured in bounds]
-    found += fate.requirements(run["fate"], run["peers"]) if "fate" in run else []
+    found += t1_failure.requirements(run["fate"], run["peers"]) if "fate" in run else []
     return found + control.requirements(run["control"])
 
 
@@ -175,7 +179,7 @@ def _starts(run: Document) -> str:
 
 def _own_memory(run: Document) -> str:
     own, total = (run["memory"][f"{of}_bytes"] / _MB for of in ("own", "pss"))
-    return f"{own:.0f} MB: its proportional set size, {total:.0f} MB, less the kernel's tables that it maps"
+    return f"{own:.0f} MB: its proportional set size, {total:.0f} MB, without the mapped kernel tables"
 
 
 def _ms(seconds: float | None) -> str:
@@ -183,7 +187,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def lines(document: Document) -> list[str]:
-    """A table of memory and work, a table of answers."""
+    """Returns a table of memory and work, and a table of answer times."""
     headings = (
         "EVS",
         "KERNEL MB",
@@ -210,11 +214,11 @@ def lines(document: Document) -> list[str]:
             ]
         )
     found = [
-        "One host among peers of 256 EVs each, all GOOD; a program stands for them, and answers probes within the call",
-        "that sends them, so that this is counted too. LOOK: at what each peer says and at its losses, once; TICK: a",
-        "tick of the daemon, which looks too, mean; LONGEST: the longest of these; IDLE, BUSY: of a core; BUSY: UDP to",
-        "so many peers. KERNEL: what the kernel accounts for the maps that the daemon holds; DAEMON: its proportional",
-        "set size less the part of these that it maps",
+        "One host among peers of 256 EVs each, all GOOD; a program emulates them, and answers probes within the call",
+        "that sends them, so that this is counted too. LOOK: one check of all peers' state and losses; TICK: a",
+        "tick of the daemon, with that check, mean; LONGEST: the longest tick; IDLE, BUSY: of a core; BUSY: UDP to",
+        "that many peers. KERNEL: the kernel's accounting of the daemon's maps; DAEMON: its proportional",
+        "set size without the mapped part of these",
         *table([Column("PEERS"), *(Column(h, True) for h in (*headings, "BUSY %"))], rows, colour=False),
         "",
         "Seconds to answer: medians of three, the start of mrcctl included",

@@ -1,4 +1,4 @@
-"""The scale document → panels.Picture: each measure, by the number of EVs, as a share of what is allowed. Pure."""
+"""Draws the scale document: each measure, by the number of EVs, as a share of its bound. Pure."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ _Of = Callable[[Document], float | None]
 _PANELS: tuple[tuple[str, str, tuple[tuple[str, float, _Of], ...]], ...] = (
     (
         "Work",
-        f"a tick with its look at all peers: {LOOK_S * 1e3:g} ms; CPU when idle: {IDLE_RATIO:.0%} of a core",
+        f"a tick with its check of all peers: {LOOK_S * 1e3:g} ms; CPU when idle: {IDLE_RATIO:.0%} of a core",
         (
             ("tick", LOOK_S, lambda r: r["own"]["tick"]["mean_s"]),
             ("idle CPU", IDLE_RATIO, lambda r: r["idle_cpu_ratio"]),
@@ -37,15 +37,15 @@ _PANELS: tuple[tuple[str, str, tuple[tuple[str, float, _Of], ...]], ...] = (
 
 
 def picture(document: Document) -> str:
-    """The SVG."""
+    """Returns the SVG."""
     runs = sorted(document["runs"], key=lambda r: int(r["evs"]))
     begin, end = runs[0]["evs"], max(runs[-1]["evs"], runs[0]["evs"] * 2)
     ticks = [(r["evs"], f"{r['evs']:,}") for r in runs]
     return panels.draw(
         panels.Picture(
             title="Scale: what a host with many peers costs",
-            subtitle="one host among 1 to 4,096 peers of 256 EVs each, all GOOD; a program answers for them",
-            legend=("measured, as a share of what is allowed; what is above 125 % is drawn there", "", "allowed"),
+            subtitle="one host among 1 to 4,096 peers of 256 EVs each, all GOOD; a program emulates them",
+            legend=("measured, as a share of what is allowed; values above 125 % are drawn there", "", "allowed"),
             panels=[
                 panels.Panel(
                     title=title,

@@ -1,4 +1,4 @@
-"""What one running daemon costs, read from /proc, from its metrics, and by asking it."""
+"""Measures one running daemon from /proc, from its metrics, and by requests."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.cluster.crowd import Crowd
+from labkit.cluster.emulated_peers import EmulatedPeers
 from labkit.cluster.observe import Document
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import Plan
@@ -23,12 +23,12 @@ _TABLES = "anon_inode:bpf-map"
 
 
 def kernel_tables(pid: int) -> dict[str, int]:
-    """Bytes of the BPF maps that a process holds, as the kernel accounts for them, by type."""
+    """Returns the bytes of the BPF maps that a process holds, as the kernel accounts for them, by type."""
     found: dict[str, tuple[str, int]] = {}
     for path in Path(f"/proc/{pid}/fdinfo").iterdir():
         try:
             fields = dict(re.findall(r"^(\w+):\s*(\S+)", path.read_text(encoding="ascii"), re.M))
-        except OSError:  # closed meanwhile
+        except OSError:  # the process has closed it
             continue
         if "map_id" in fields:
             found[fields["map_id"]] = fields["map_type"], int(fields["memlock"])
@@ -39,7 +39,7 @@ def kernel_tables(pid: int) -> dict[str, int]:
 
 
 def memory(pid: int) -> Document:
-    """A process's proportional memory: all, and what of it are the kernel's tables, mapped."""
+    """Returns a process's proportional memory: all of it, and the mapped kernel tables."""
     total = tables = private = 0
     mapped = False
     for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -55,22 +55,22 @@ def memory(pid: int) -> Document:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
+    """Returns the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def cpu_ratio(pid: int, seconds: float) -> float:
-    """Share of a core that a process uses, over so many seconds."""
+    """Returns the share of a core that a process uses, over `seconds`."""
     before, begun = cpu_s(pid), time.monotonic()
     time.sleep(seconds)
     return (cpu_s(pid) - before) / (time.monotonic() - begun)
 
 
-def scrape(crowd: Crowd) -> tuple[float, int, dict[str, float]]:
-    """Seconds and bytes of a scrape, and the series that have no label."""
+def scrape(emulated: EmulatedPeers) -> tuple[float, int, dict[str, float]]:
+    """Returns the seconds and bytes of a scrape, and its series without labels."""
     begun = time.monotonic()
-    text = _run(crowd, ["python3", "-c", _GET])
+    text = _run(emulated, ["python3", "-c", _GET])
     seconds = time.monotonic() - begun
     taken, _, body = text.partition("\n")
     series = dict(re.findall(r"^(\w+) (\S+)$", body, re.M))
@@ -87,12 +87,12 @@ print(body, end="")
 
 
 def look_s(pins: Path, plan: Plan) -> float:
-    """Seconds in which the daemon looks at all peers once, at what they say and at their losses: median of three."""
+    """Returns the seconds of one check of all peers' state and losses by the daemon's code: median of three."""
     tables = Tables(pins, writable=False)
     rows, taken = np.array([p.host.id for p in plan.peers], np.int64), []
     peerwatch = PeerWatch(plan, tables, EventLog(), lambda row: None)
     losses = grey_loss.Watch(plan.config.health, tables, rows)
-    peerwatch.look(rows, time.monotonic_ns())  # what is new of each peer is told once
+    peerwatch.look(rows, time.monotonic_ns())  # the first check reports each peer's news, once
     for _ in range(3):
         begun = time.perf_counter()
         peerwatch.look(rows, time.monotonic_ns())
@@ -102,15 +102,15 @@ def look_s(pins: Path, plan: Plan) -> float:
     return sorted(taken)[1]
 
 
-def command_s(crowd: Crowd, argv: Sequence[str]) -> tuple[float, int]:
-    """Seconds and bytes of a mrcctl command, its start included."""
+def command_s(emulated: EmulatedPeers, argv: Sequence[str]) -> tuple[float, int]:
+    """Returns the seconds and bytes of a mrcctl command, with its start."""
     begun = time.monotonic()
-    said = _run(crowd, ["mrcctl", *argv])
+    said = _run(emulated, ["mrcctl", *argv])
     return time.monotonic() - begun, len(said)
 
 
-def _run(crowd: Crowd, argv: list[str]) -> str:
-    child = crowd.popen(argv)
+def _run(emulated: EmulatedPeers, argv: list[str]) -> str:
+    child = emulated.popen(argv)
     try:
         said, _ = child.communicate(timeout=120)
     except subprocess.TimeoutExpired:

@@ -1,9 +1,9 @@
-"""The document → tables for people. Pure."""
+"""Renders the document as tables. Pure."""
 
 from collections.abc import Iterator
 
-from labkit.bench.alone import judge
 from labkit.bench.failover.stats import duration
+from labkit.bench.without_daemons import judge
 from labkit.cluster.observe import Document
 from mrcd.ctl.render import Column, percent, table
 
@@ -14,7 +14,7 @@ _HEADINGS = (
 
 
 def lines(document: Document) -> list[str]:
-    """Everything."""
+    """Returns all tables."""
     flows = ", ".join(
         f"{f['source']} → {f['peer']} {f['median_bits_per_s'] / 1e9:.1f} Gbit/s" for f in document["flows"]
     )
@@ -26,10 +26,10 @@ def lines(document: Document) -> list[str]:
         "LEAVE: from the first drop (of nic-down: from the last packet known to have arrived) to the last data packet "
         "on a path, of both directions",
         "WITH mrcd: the same faults before the daemons were killed, OF so many",
-        "WELL: from healing until the path is known to be well; LATE: from then until it is GOOD, beyond the HOLD DUE; "
-        "BACK: from healing until GOOD",
-        "SHARE: packets on a path in the second after its ramp, beside the mean of the paths that were not hit",
-        "IDLE: paths to hosts without a flow that were left, of those hit",
+        "WELL: from healing to the start of the hold-down; LATE: from there to GOOD, beyond the HOLD DUE; "
+        "BACK: from healing to GOOD",
+        "SHARE: packets on a path in the second after its ramp, as a ratio to the mean of the paths not hit",
+        "IDLE: left paths to hosts without a flow, of those hit",
         "",
         *_series(document),
         *_outliers(document),
@@ -39,7 +39,7 @@ def lines(document: Document) -> list[str]:
 
 
 def said(fault: Document) -> str:
-    """One fault in a line."""
+    """Returns one fault in a line."""
     left = ", ".join(duration(w["leave_ns"]) for w in fault["ways"])
     came = fault["returns"]
     never = any(r["back_ns"] is None for r in came)
@@ -81,13 +81,13 @@ def _beside(found: Document) -> tuple[str, str, str]:
 
 
 def _due(found: Document) -> str:
-    """The usual one, and the longest, if that is another."""
+    """Returns the median, and the longest, if it differs."""
     usual, most = duration(found["p50"]), duration(found["max"])
     return usual if usual == most else f"{usual}, {most}"
 
 
 def _shares(found: Document) -> tuple[str, str]:
-    """Of negative values, so that the percentiles count from above."""
+    """Returns percentiles that count from above: the values are negated."""
     return tuple("-" if found[p] is None else f"{percent(-found[p])} %" for p in ("p50", "max"))  # type: ignore[return-value]
 
 
@@ -100,7 +100,7 @@ def _series(document: Document) -> Iterator[str]:
 
 
 def _outliers(document: Document) -> Iterator[str]:
-    """What took longer than 3 ms, and whether it was the machine."""
+    """Yields leaves slower than 3 ms, with the machine's part."""
     for f in document["faults"]:
         for w in f["ways"]:
             if f["killed"] and w["leave_ns"] is not None and w["leave_ns"] > judge.OUTLIER_NS:

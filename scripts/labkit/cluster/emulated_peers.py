@@ -1,9 +1,9 @@
-"""One host among thousands: a real mrcd with real NICs, and peers that a program stands for (bpf/lab/echo.bpf.c).
+"""Runs one real mrcd with real NICs whose peers are emulated by one program (bpf/lab/echo.bpf.c).
 
     h0: mrcd, mrc0, p0 … p3 ══ veth ══ q0 … q3: t0-0-0, where the program answers probes for all peers
 
-What the host sends is real, and so are the answers; peers send nothing by themselves, and paths lose nothing.
-It lives where a lab of its name would, and `Lab.down` removes it.
+The host's packets are real, and so are the answers. Peers send nothing by themselves, and paths lose nothing.
+It uses the directory and namespaces of a lab of its name, and `Lab.down` removes it.
 """
 
 import os
@@ -35,7 +35,7 @@ _POLL_S = 0.02
 
 
 def cluster_file(peers: int, settings: str = "") -> str:
-    """TOML: h0 alone under T0 0, the others under T0s of 32, so that each peer has 256 EVs; and these `settings`."""
+    """Returns TOML: h0 alone under T0 0, the others under T0s of 32 (so each peer has 256 EVs), and `settings`."""
     t0s = 1 + -(-peers // HOSTS_PER_T0)
     places = [(0, 0), *((1 + n // HOSTS_PER_T0, n % HOSTS_PER_T0) for n in range(peers))]
     hosts = (fabric.host_table(n, t0, port, [f"{address(n)}/32"]) for n, (t0, port) in enumerate(places))
@@ -44,33 +44,33 @@ def cluster_file(peers: int, settings: str = "") -> str:
 
 
 def address(host_id: int) -> str:
-    """The overlay address of a host."""
+    """Returns the overlay address of a host."""
     return f"10.64.{host_id >> 8}.{host_id & 255}"
 
 
 class Seen(NamedTuple):
-    """What the far end of h0's NICs has counted, as struct seen of bpf/lab/echo.bpf.c; or between two such readings."""
+    """Counters of the far end of h0's NICs (struct seen of bpf/lab/echo.bpf.c), or the difference of two readings."""
 
     data_bursts: int
     data_packets: int  # a burst counts its segments
-    data_bytes: int  # Ethernet and all; a burst has its headers once
+    data_bytes: int  # with Ethernet headers; a burst counts its headers once
     requests: int
     request_bytes: int
 
     def since(self, before: "Seen") -> "Seen":
-        """What came after an earlier reading."""
+        """Returns the counts since an earlier reading."""
         return Seen(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-class Crowd:
-    """h0 among so many peers; `up` before all else. Methods raise MachineError."""
+class EmulatedPeers:
+    """Host h0 and `peers` emulated peers. Call `up` first. Methods raise MachineError."""
 
     def __init__(self, lab: Lab, peers: int) -> None:
         self._state, self.peers = lab.state, peers
         self._host, self._switch = (fabric.namespace(lab.state.name, node) for node in (HOST, SWITCH))
 
     def up(self) -> None:
-        """Namespaces, links and the program, in place of whatever was there; no daemon yet."""
+        """Makes namespaces, links and the program, and removes any earlier ones; starts no daemon."""
         bringup.down(self._state, lambda _: None)
         with self._state.locked():
             self._state.run_dir(HOST).mkdir()
@@ -94,7 +94,7 @@ class Crowd:
 
     def _attach(self) -> None:
         if not _OBJECT.exists():
-            raise MachineError(f"{_OBJECT} is missing: the program that stands for the peers", hint="make build")
+            raise MachineError(f"{_OBJECT} is missing: the program that emulates the peers", hint="make build")
         obj = libbpf.open_object(_OBJECT)
         try:
             libbpf.load_object(obj)
@@ -110,7 +110,7 @@ class Crowd:
             libbpf.close_object(obj)
 
     def start(self) -> float:
-        """Start mrcd. Returns the seconds until it answers."""
+        """Starts mrcd. Returns the seconds until it answers."""
         run_dir, log = self._state.run_dir(HOST), self._state.log(HOST)
         argv = [str(bringup.VENV / "bin/mrcd"), "--config", str(self._state.cluster_file), "--host", HOST]
         argv += ["--run-dir", str(run_dir), "--bpffs", str(self._state.bpffs(HOST))]
@@ -126,30 +126,31 @@ class Crowd:
         return time.monotonic() - begun
 
     def all_good(self) -> None:
-        """Write into the tables that all EVs are GOOD, while no daemon runs: to become so takes minutes where they are
-        a million. The next start works out which are usable."""
+        """Marks all EVs GOOD in the tables while no daemon runs: a million EVs would take minutes by themselves.
+
+        The next start computes the usable EVs.
+        """
         tables = Tables(self.pins, writable=True)
         tables.evs["state"][tables.evs["configured"] != 0] = EvState.GOOD
         tables.close()
 
     def kill(self, ev: int | None) -> None:
-        """Have nothing arrive by EVs of this number any more, to any peer, as if a T1 forwarded nothing; None: all
-        arrives again."""
+        """Drops all packets on EVs of this number, to every peer, as a dead T1 does; None drops nothing any more."""
         with libbpf.opened(self._state.pins / "dead") as fd:
             libbpf.update_elem(fd, struct.pack("I", 0), struct.pack("I", 0 if ev is None else ev + 1))
 
     def seen(self) -> Seen:
-        """What has come from h0 so far, over all CPUs."""
+        """Returns the counters of packets from h0, summed over all CPUs."""
         with libbpf.opened(self._state.pins / "seen") as fd:
             raw = libbpf.lookup_all(fd, 1, 8 * len(Seen._fields) * libbpf.possible_cpus())
         return Seen(*np.frombuffer(raw, np.uint64).reshape(-1, len(Seen._fields)).sum(axis=0).tolist())
 
     def rewrite(self, text: str) -> None:
-        """Another cluster file; the daemon that runs keeps what it has read until it is told to reload."""
+        """Writes another cluster file; a running daemon keeps the old one until it reloads."""
         self._state.cluster_file.write_text(text, encoding="utf-8")
 
     def stop(self) -> float:
-        """Stop mrcd; what it installed stays. Returns the seconds."""
+        """Stops mrcd and keeps what it installed. Returns the seconds that this took."""
         begun = time.monotonic()
         if processes.end([self.daemon], _PATIENCE_S):
             raise MachineError(f"mrcd did not stop within {_PATIENCE_S:.0f} s")
@@ -157,7 +158,7 @@ class Crowd:
 
     @property
     def daemon(self) -> Process:
-        """The daemon that runs."""
+        """Returns the running daemon."""
         process = self._state.daemon(HOST)
         if process is None or not processes.alive(process):
             raise MachineError("mrcd does not run", hint=f"see {self._state.log(HOST)}")
@@ -165,16 +166,16 @@ class Crowd:
 
     @property
     def pins(self) -> Path:
-        """Where the tables are."""
+        """Returns the directory of the pinned tables."""
         return pin_directory(self._state.bpffs(HOST))
 
     @property
     def run_dir(self) -> Path:
-        """Where the daemon's socket is."""
+        """Returns the directory of the daemon's socket."""
         return self._state.run_dir(HOST)
 
     def popen(self, argv: list[str]) -> "subprocess.Popen[bytes]":
-        """Start a command in h0; the caller ends it."""
+        """Starts a command in h0; the caller ends it."""
         with netns.inside(self._host):
             return subprocess.Popen(
                 argv, env=bringup.environment(self._state, HOST), stdin=subprocess.PIPE, stdout=subprocess.PIPE

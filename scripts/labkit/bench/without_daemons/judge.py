@@ -1,38 +1,38 @@
-"""The faults → summaries by their name, and what is required of them. Pure."""
+"""Summarises the faults by name, and states the requirements. Pure."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from labkit.bench.alone.plan import DEATHS, LOSS, NAMES, NIC, WHOLE_PLANE, words
 from labkit.bench.failover import stats
 from labkit.bench.failover.kinds import BLACKHOLE, HEAVY_LOSS
 from labkit.bench.failover.stats import duration
 from labkit.bench.part import requirement
+from labkit.bench.without_daemons.plan import DEATHS, LOSS, NAMES, NIC, WHOLE_PLANE, words
 from labkit.cluster.observe import Document
 from mrcd.ctl.render import percent
 
 BACK_NS = 5_000_000_000
 SLACK_NS = 100_000_000  # ticks are 20 ms apart
-OUTLIER_NS = 3_000_000  # what takes longer to be left is told
+OUTLIER_NS = 3_000_000  # slower leaves are listed
 FULL_SHARE = 0.9
 _MS = 1_000_000
 
 
 def limit_ns(due_ns: int, backoff_ns: int) -> int:
-    """Within which time of healing an EV has to be back: 5 s, or, if that is more, its hold-down and what precedes it.
+    """Returns the limit for an EV to be back after healing: 5 s or, if longer, its hold-down and what precedes it.
 
-    The hold-down begins with the first probe that arrives: after the longest pause between two probes at the latest.
+    The hold-down begins with the first probe that arrives: at most the longest probe interval after healing.
     """
     return max(BACK_NS, due_ns + backoff_ns + SLACK_NS)
 
 
 def returns_of(faults: Sequence[Document]) -> list[Document]:
-    """All EVs of the flows that were left."""
+    """Returns all EVs of the flows that were left."""
     return [r for f in faults for r in f["returns"]]
 
 
 def row(name: str, faults: Sequence[Document]) -> Document:
-    """Percentiles of the faults of a name: those with the daemons dead, and beside them those before."""
+    """Returns percentiles of the faults of a name: those without daemons, and beside them those before."""
     mine = [f for f in faults if f["name"] == name]
     dead, alive = ([f for f in mine if f["killed"] is k] for k in (True, False))
     came = returns_of(dead)
@@ -54,17 +54,17 @@ def row(name: str, faults: Sequence[Document]) -> Document:
 
 
 def rows(faults: Sequence[Document]) -> list[Document]:
-    """One per name that there is."""
+    """Returns a row per name that occurs."""
     return [row(n, faults) for n in NAMES if any(f["name"] == n for f in faults)]
 
 
 def leaves(faults: Sequence[Document]) -> Document:
-    """Of both directions."""
+    """Returns the times to leave, of both directions."""
     return stats.summary([w["leave_ns"] for f in faults for w in f["ways"]])
 
 
 def series(faults: Sequence[Document]) -> list[Document]:
-    """Of each round: which T1 died again and again, and the hold-downs of one of its paths, due and as held."""
+    """Returns for each round the T1 that died three times, and the hold-downs of one of its paths, due and as held."""
     found = []
     for number in sorted({f["number"] for f in faults}):
         mine = [f for f in faults if f["number"] == number]
@@ -77,7 +77,7 @@ def series(faults: Sequence[Document]) -> list[Document]:
 
 
 def requirements(document: Document) -> list[Document]:
-    """What is required."""
+    """Returns the requirements."""
     dead = [f for f in document["faults"] if f["killed"]]
     found = (
         [requirement("without daemons all can be measured", False, document["failed"])] if document["failed"] else []
@@ -115,25 +115,23 @@ def _back(dead: Sequence[Document], backoff_ns: int) -> Document:
 
 
 def anew(faults: Sequence[Document]) -> str:
-    """How many hold-downs were cut short by a loss after healing, and whether the fabric loses packets by itself."""
+    """Returns the number of hold-downs restarted by a loss after healing, and the loss without a fault."""
     came = returns_of(faults)
     began = [r for r in came if r["began_anew"]]
     lost = sum(r["lost_meanwhile"] > 0 for r in began)
     sent, gone = (sum(f[k] for f in faults) for k in ("calm_sent", "calm_lost"))
     share = f"{percent(gone / sent)} % of packets" if sent else "unknown"
-    return f"{len(began)} hold-downs began anew, {lost} of them by losses that stayed; loss without a fault: {share}"
+    return f"{len(began)} hold-downs restarted, {lost} of them by confirmed losses; loss without a fault: {share}"
 
 
 def _holds(dead: Sequence[Document]) -> Document:
-    """Neither shorter than what is due nor noticeably longer."""
+    """Returns the requirement that hold-downs are neither shorter than due nor noticeably longer."""
     came = returns_of(dead)
     off = [None if r["hold_ns"] is None else r["hold_ns"] - r["due_ns"] for r in came]
     known = [o for o in off if o is not None]
     met = bool(came) and all(o is not None and 0 <= o <= SLACK_NS for o in off)
     said = f"{min(known) / _MS:+.1f} to {max(known) / _MS:+.1f} ms of {len(came)}" if known else "none came back"
-    return requirement(
-        f"from when it is well, each is held down for what is due, and {duration(SLACK_NS)} longer at most", met, said
-    )
+    return requirement(f"each hold-down lasts as long as due, and {duration(SLACK_NS)} longer at most", met, said)
 
 
 def _doubles(dead: Sequence[Document]) -> Document:
@@ -152,9 +150,9 @@ def _share(dead: Sequence[Document]) -> Document:
     met = bool(came) and not again and len(known) == len(came) and min(known) >= FULL_SHARE
     least = f"least {percent(min(known))} %" if known else "none measured"
     return requirement(
-        f"after the ramp each carries its full share: {percent(FULL_SHARE)} % of the others' mean or more, and stays",
+        f"after the ramp each EV has a full share: {percent(FULL_SHARE)} % of the others' mean or more, and stays",
         met,
-        f"{least} of {len(came)}; {again} fell again",
+        f"{least} of {len(came)}; {again} failed again",
     )
 
 

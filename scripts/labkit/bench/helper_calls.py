@@ -1,13 +1,13 @@
-"""Helper calls per packet, counted by the programs themselves.
+"""Counts helper calls per packet, in the programs themselves.
 
-build/counted.bpf.o is made of the same source, with every call of a helper counted in a global variable
-(counted.h): a look-up in an array is no call once the verifier has rewritten it, so nothing outside can count it.
+build/counted.bpf.o is built from the same source, with every call of a helper counted in a global variable
+(counted.h). No tool outside can count them: the verifier replaces the call of an array look-up by code.
 """
 
 import struct
 from collections.abc import Callable
 
-from labkit.bench.bare import Bare
+from labkit.bench.bare_host import BareHost
 from labkit.cluster.observe import Document
 from labkit.places import REPOSITORY
 from mrcd.bpf import libbpf
@@ -25,18 +25,18 @@ COUNTED = (
     "pulls",
     "loops",
     "hashes",
-)  # as counted.h
+)  # in the order of counted.h
 _KEY = struct.pack("I", 0)
 
 
 def require() -> None:
-    """Raises MachineError if the object has not been compiled."""
+    """Raises MachineError if the object is not compiled."""
     if not OBJECT.exists():
         raise MachineError(f"{OBJECT} is missing: the programs that count their calls", hint="make build")
 
 
-def per_packet(bare: Bare, send: Callable[[int], None], packets: int) -> Document:
-    """Mean calls per packet, while so many are sent, of all programs that are attached."""
+def per_packet(bare: BareHost, send: Callable[[int], None], packets: int) -> Document:
+    """Returns the mean calls per packet of all attached programs, while `packets` packets are sent."""
     fd = bare.dataplane.global_data()
     before = _read(fd)
     send(packets)

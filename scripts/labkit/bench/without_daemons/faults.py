@@ -1,6 +1,6 @@
-"""Makes a fault under two flows, waits until the paths are left, heals it, and waits until they carry their full share.
+"""Makes a fault under two flows, waits until the paths are left, heals it, and waits until they carry their share.
 
-Times are the kernel's: see failover/events.py. Nothing here asks a daemon.
+Times are the kernel's: see failover/events.py. Nothing here uses a daemon.
 """
 
 import time
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.bench.alone.plan import Step
 from labkit.bench.failover.events import FLOW, Pair, Polled, Stage
 from labkit.bench.failover.tables import Bools, Cluster
+from labkit.bench.without_daemons.plan import Step
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from mrcd.errors import MachineError
@@ -23,14 +23,14 @@ from mrcd.tables.abi import EvState, Reason
 
 WAYS: tuple[Pair, Pair] = (FLOW, FLOW[::-1])
 BROKEN_S = (1.5, 2.5)  # long enough for probes to be a second apart
-COURSE_NS = 50_000_000  # between two samples of what each EV has carried
-BEFORE_S = 0.5  # of a course
-SHARE_S = 1.0  # in which the share after the ramp is measured
+COURSE_NS = 50_000_000  # between two samples of the packets of each EV
+BEFORE_S = 0.5  # start of a course before the fault
+SHARE_S = 1.0  # interval after the ramp in which the share is measured
 _HANDS_OFF_S = 0.03
-_REST_S = 0.02  # between two looks while nothing is timed
+_REST_S = 0.02  # between two polls while nothing is timed
 _GOOD_WITHIN_S = 30.0
 _AFTER_RAMP_S = 0.1
-_BACK_WITHIN_S = 15.0  # beyond the hold-down: later ones count as never
+_BACK_WITHIN_S = 15.0  # beyond the hold-down; later returns count as never
 _EXCUSED_NS = 2_000_000_000
 _WELL = (EvState.GOOD, EvState.SKIP)
 _S = 1e9
@@ -38,40 +38,40 @@ _S = 1e9
 
 @dataclass(frozen=True)
 class Way:
-    """What a fault did to one direction of the flows. Times in ns after `begin_ns`; None: not before it was healed."""
+    """The effect of a fault on one direction of the flows. Times in ns after `begin_ns`; None: not before healing."""
 
     source: str
     peer: str
     evs: list[int]
-    begin_ns: int  # CLOCK_MONOTONIC: the first drop, of any packet; of a lost carrier, the last packet that arrived
+    begin_ns: int  # CLOCK_MONOTONIC: the first drop of any packet; with a lost carrier, the last arrival
     leave_ns: int | None  # the last data packet on these EVs
     detected_ns: int | None  # the last of them ASSUMED_BAD
-    skips: int  # how often these EVs became SKIP meanwhile: more than once each, and they were given back in between
-    reasons: list[str]  # of the verdicts
-    stood_still_ns: int = 0  # of the time to leave_ns, what the hypervisor took from a CPU
+    skips: int  # changes of these EVs to SKIP: more than one each means that they returned in between
+    reasons: list[str]  # of the changes to ASSUMED_BAD
+    stood_still_ns: int = 0  # part of leave_ns that the hypervisor took from a CPU
 
 
 @dataclass
 class Return:
-    """How an EV came back. Times in ns."""
+    """The return of an EV. Times in ns."""
 
     source: str
     peer: str
     ev: int
-    flaps: int  # falls that are not forgotten, this one included
-    due_ns: int  # the hold-down after so many
-    well_ns: int | None = None  # from healing until its last hold-down began: it was known to be well from then on
-    hold_ns: int | None = None  # from then until it was GOOD; None: it never was
-    back_ns: int | None = None  # from healing until it was GOOD
-    share: float | None = None  # packets after the ramp beside the mean of the EVs not hit; None: not measured
-    again: bool = False  # it fell once more before that was measured
-    began_anew: int = 0  # hold-downs that were cut short after healing by another loss, real or not
-    lost_meanwhile: int = 0  # packets and probes counted as lost then, less those that came late
+    flaps: int  # remembered flaps, with this one
+    due_ns: int  # the hold-down after that many flaps
+    well_ns: int | None = None  # from healing to the start of its last hold-down
+    hold_ns: int | None = None  # from then to GOOD; None: never
+    back_ns: int | None = None  # from healing to GOOD
+    share: float | None = None  # packets after the ramp, as a ratio to the mean of the EVs not hit; None: not measured
+    again: bool = False  # it failed again before the share was measured
+    began_anew: int = 0  # hold-downs restarted after healing by another loss, real or not
+    lost_meanwhile: int = 0  # packets and probes counted as lost then, without late arrivals
 
 
 @dataclass
 class Fault:
-    """One fault."""
+    """One fault, and its effects."""
 
     name: str
     target: str
@@ -82,36 +82,36 @@ class Fault:
     dropped_skbs: int
     ways: list[Way]
     returns: list[Return]  # of the EVs of the flows,
-    idle: list[Return]  # and of those to other peers of the two hosts, where they were left
+    idle: list[Return]  # and of the left EVs to other peers of the two hosts
     idle_evs: int  # EVs to other peers that it hit
-    calm_sent: int  # data packets of the flows on all EVs while the share was measured: nothing is broken then;
-    calm_lost: int  # of these lost, as far as known
+    calm_sent: int  # data packets of the flows on all EVs while the share was measured, without a fault;
+    calm_lost: int  # those of them known as lost
     course: list[tuple[float, float]] = field(default_factory=list)  # s after the begin, share of the EVs hit
 
     def as_json(self) -> Document:
-        """Plain numbers."""
+        """Returns plain numbers."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class _Hit:
-    """What a fault hits: by pair, EVs."""
+    """The EVs that a fault hits, by pair."""
 
     cells: dict[str, Bools]
     evs: dict[Pair, list[int]]
 
 
 class Hold:
-    """The hold-downs of one EV, as they are seen to begin."""
+    """The observed hold-downs of one EV."""
 
     def __init__(self) -> None:
         self.began_anew = 0
-        self.lost_before = 0  # when it was first well
+        self.lost_before = 0  # at the start of the first hold-down
         self._well_ns = 0
         self._is_well = False
 
     def look(self, well_ns: int, good: int, lost: int) -> None:
-        """It was last not known to be well at `well_ns`; so many good reports in a row since; so much is lost."""
+        """Adds an observation: last loss at `well_ns`, `good` good reports in a row since, `lost` packets lost."""
         if well_ns != self._well_ns:
             self.began_anew += self._is_well
             self._well_ns, self._is_well = well_ns, False
@@ -132,20 +132,20 @@ class Run(Stage):
         super().__init__(lab, cluster, flows, {})
 
     def look(self, seconds: float = 0.005) -> None:
-        """The same, and sample what each EV has carried."""
+        """Polls as the base class does, and samples the packets of each EV."""
         super().look(seconds)
         now = time.monotonic_ns()
         if not self._samples or now - self._samples[-1][0] >= COURSE_NS:
             self._samples.append((now, [self.cluster.sent(w) for w in WAYS]))
 
     def rest(self, seconds: float) -> None:
-        """Look for so long, now and then."""
+        """Polls for `seconds`, at a low rate."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.look(min(left, _REST_S))
 
     def fault(self, step: Step, number: int, killed: bool) -> Fault:  # type: ignore[override]
-        """Make it, wait until it has been left, heal it, and measure the return."""
+        """Makes a fault, waits until its paths are left, heals it, and measures the return."""
         kind, place = step.kind, step.place
         cells = self.cluster.crossing(lambda *path: kind.hits(place, *path))
         hit = _Hit(cells, {p: self.cluster.of_pair(cells, p) for p in self._pairs})
@@ -155,7 +155,7 @@ class Run(Stage):
             self._wait_until_in_use(pair, hit.evs[pair])
         del self._samples[: -round(2 * BEFORE_S * _S / COURSE_NS)]
         self.rest(BEFORE_S)
-        skips = {w: int(self.cluster.of_ledgers(w, hit.evs[w], "skips").sum()) for w in WAYS}
+        skips = {w: int(self.cluster.of_path_stats(w, hit.evs[w], "skips").sum()) for w in WAYS}
         at_s = time.monotonic() - self._begun
         broken = self.break_(kind, place)
         time.sleep(_HANDS_OFF_S)
@@ -164,8 +164,8 @@ class Run(Stage):
         self.rest(end - time.monotonic())
         left = {w: self._is_left(hit, w) for w in WAYS}
         times = {w: [self._newest(w, hit, n) for n in ("last_tx_ns", "state_since_ns")] for w in WAYS}
-        arrived = {w: int(self.cluster.of_ledgers(w, hit.evs[w], "arrived_ns").max()) for w in WAYS}
-        skips = {w: int(self.cluster.of_ledgers(w, hit.evs[w], "skips").sum()) - n for w, n in skips.items()}
+        arrived = {w: int(self.cluster.of_path_stats(w, hit.evs[w], "arrived_ns").max()) for w in WAYS}
+        skips = {w: int(self.cluster.of_path_stats(w, hit.evs[w], "skips").sum()) - n for w, n in skips.items()}
         reasons = {w: sorted({Reason(r).name for r in self.cluster.of_evs(w, hit.evs[w], "reason")}) for w in WAYS}
         fallen = self._fallen(hit)
         healed = self.lab.heal(step.target)[0]
@@ -203,7 +203,7 @@ class Run(Stage):
         return self.cluster.newest(pair, hit.evs[pair], name)
 
     def _fallen(self, hit: _Hit) -> list[Return]:
-        """The EVs that have been left, of all pairs."""
+        """Returns the EVs that have been left, of all pairs."""
         found = []
         for pair, evs in hit.evs.items():
             bad = self.cluster.of_evs(pair, evs, "state") == EvState.ASSUMED_BAD
@@ -213,16 +213,16 @@ class Run(Stage):
         return found
 
     def _follow(self, fallen: Sequence[Return], healed_ns: int) -> None:
-        """Note when each of them is well and when it is back, until all are, or it is too late."""
+        """Records when the hold-down of each begins and when it returns, until all are back or time is over."""
         waiting = [(r, Hold()) for r in fallen]
         until = time.monotonic() + _BACK_WITHIN_S + max((r.due_ns / _S for r in fallen), default=0.0)
         while waiting and time.monotonic() < until:
             self.look()
             for r, hold in list(waiting):
                 pair, evs = (r.source, r.peer), [r.ev]
-                well_ns = int(self.cluster.of_ledgers(pair, evs, "loss_ns")[0])
+                well_ns = int(self.cluster.of_path_stats(pair, evs, "loss_ns")[0])
                 lost = self._lost(pair, evs)
-                hold.look(well_ns, int(self.cluster.of_ledgers(pair, evs, "good")[0]), lost)
+                hold.look(well_ns, int(self.cluster.of_path_stats(pair, evs, "good")[0]), lost)
                 if int(self.cluster.of_evs(pair, evs, "state")[0]) in _WELL:
                     waiting.remove((r, hold))
                     since_ns = int(self.cluster.of_evs(pair, evs, "state_since_ns")[0])
@@ -230,19 +230,19 @@ class Run(Stage):
                     r.back_ns, r.well_ns, r.hold_ns = since_ns - healed_ns, well_ns - healed_ns, since_ns - well_ns
 
     def _lost(self, pair: Pair, evs: list[int]) -> int:
-        """Data packets and probes on these EVs that are counted as lost."""
-        return int(sum(self.cluster.of_ledgers(pair, evs, n).astype(np.int64).sum() for n in ("deficit", "missed")))
+        """Returns the data packets and probes on these EVs that are counted as lost."""
+        return int(sum(self.cluster.of_path_stats(pair, evs, n).astype(np.int64).sum() for n in ("deficit", "missed")))
 
     def _measure_shares(self, returns: Sequence[Return]) -> tuple[int, int]:
-        """What each EV carries after the ramp, beside the mean of those of its pair that were not hit.
+        """Measures the packets of each EV after the ramp, as a ratio to the mean of its pair's EVs that were not hit.
 
-        Returns data packets sent on all, and lost of them.
+        Returns the data packets sent on all EVs, and those lost.
         """
         if any(r.back_ns is None for r in returns):
             return 0, 0
         self.rest(self._health.ramp_ms / 1000 + _AFTER_RAMP_S)
         before = {w: self.cluster.sent(w) for w in WAYS}
-        lost = {w: self.cluster.of_ledgers(w, self.cluster.configured(w), "deficit") for w in WAYS}
+        lost = {w: self.cluster.of_path_stats(w, self.cluster.configured(w), "deficit") for w in WAYS}
         self.rest(SHARE_S)
         grown = {w: self.cluster.sent(w) - n for w, n in before.items()}
         for way in WAYS:
@@ -252,11 +252,11 @@ class Run(Stage):
             for r in hit:
                 r.share = float(grown[way][r.ev]) / usual if usual else None
                 r.again = int(self.cluster.of_evs(way, [r.ev], "flaps")[0]) != r.flaps
-            lost[way] = self.cluster.of_ledgers(way, self.cluster.configured(way), "deficit") - lost[way]
+            lost[way] = self.cluster.of_path_stats(way, self.cluster.configured(way), "deficit") - lost[way]
         return sum(int(n.sum()) for n in grown.values()), sum(int(n.astype(np.int32).sum()) for n in lost.values())
 
     def _split(self, hit: _Hit, sent: Sequence[NDArray[np.uint64]]) -> tuple[float, float]:
-        """Mean packets on the EVs hit, and on the others, of both directions."""
+        """Returns the mean packets on the EVs hit, and on the others, of both directions."""
         mine: list[Any] = []
         theirs: list[Any] = []
         for pair, counts in zip(WAYS, sent, strict=True):
@@ -267,9 +267,11 @@ class Run(Stage):
 
 
 def course(samples: Sequence[tuple[int, float, float]], begin_ns: int) -> list[tuple[float, float]]:
-    """(time, mean packets on the EVs hit, on the others) → seconds after the fault, and the share until the next.
+    """Converts (time, mean packets on the EVs hit, on the others) to seconds after the fault, and the share.
 
-    From BEFORE_S before the fault on. Pure.
+    A share holds until the next sample.
+
+    Begins BEFORE_S before the fault. Pure.
     """
     found = []
     for (at, hit, others), (_, hit_next, others_next) in pairwise(samples):

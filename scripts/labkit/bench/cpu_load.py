@@ -1,4 +1,4 @@
-"""Making the machine's CPUs too busy: all the time, or altogether for a moment."""
+"""Makes the machine's CPUs too busy: permanently, or all at once for a moment."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ from pathlib import Path
 from mrcd.errors import MachineError
 
 _ENDLESS = "while True: pass"
-_START_S = 0.2  # until every hog is ready
+_START_S = 0.2  # start-up time of every hog
 _PRIORITY = 50
-# Alone on a CPU, above everything that is not real-time: until the end, and says the longest time it did not run.
+# Runs on one CPU at real-time priority until the end, and prints the longest time in which it did not run.
 _HOG = f"""
 import os, sys, time
 cpu, begin_ns, end_ns = map(int, sys.argv[1:])
@@ -31,7 +31,7 @@ print(gap)
 
 @contextlib.contextmanager
 def busy_cpus() -> Iterator[str]:
-    """A block in which every CPU has endless work: stress-ng's, or loops. Yields which."""
+    """A block in which every CPU has endless work: stress-ng, or loops. Yields its description."""
     cpus = os.cpu_count() or 1
     if shutil.which("stress-ng"):
         commands, words = [["stress-ng", "--quiet", "--cpu", str(cpus)]], f"stress-ng on {cpus} CPUs"
@@ -52,7 +52,7 @@ def busy_cpus() -> Iterator[str]:
 
 
 def real_time_share() -> float:
-    """The share of each CPU that real-time processes may take (sched_rt_runtime_us of sched_rt_period_us)."""
+    """Returns the share of each CPU that real-time processes may take (sched_rt_runtime_us of sched_rt_period_us)."""
     runtime, period = (
         int(Path(f"/proc/sys/kernel/sched_rt_{k}_us").read_text(encoding="ascii")) for k in ("runtime", "period")
     )
@@ -60,10 +60,10 @@ def real_time_share() -> float:
 
 
 def stall(seconds: float, meanwhile: Callable[[float], None]) -> int:
-    """Let nothing but interrupts run on any CPU for so long. Returns the longest time in ns that anything else did.
+    """Lets only interrupts run on any CPU for `seconds`. Returns the longest time in ns in which another process ran.
 
-    Meant for less than `real_time_share` of a second: beyond it the kernel lets others run. `meanwhile(s)` is called
-    until it is over. Raises MachineError without the right to real-time priority.
+    `seconds` should be below `real_time_share` of a second; beyond it the kernel runs other processes.
+    `meanwhile(s)` is called until it is over. Raises MachineError without the right to real-time priority.
     """
     begin_ns = time.monotonic_ns() + int(_START_S * 1e9)
     end_ns = begin_ns + int(seconds * 1e9)

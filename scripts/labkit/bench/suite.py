@@ -1,4 +1,4 @@
-"""Several parts, one after the other: one document, one table of all bounds, a picture for each part."""
+"""Runs several parts, one after the other: one document, one table of all bounds, a picture for each part."""
 
 import time
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from labkit.entry import progress, save
 from mrcd.ctl.render import Column, table
 from mrcd.errors import MrcdError, UsageError
 
-_STOLEN = 0.005  # less is not worth a word
+_STOLEN = 0.005  # smaller shares are not reported
 
 
 def measure(lab: Lab, parts: Sequence[Part], options: Options) -> tuple[Document, list[Document]]:
-    """Part → its document, with the seconds it took and the share of the CPUs' time that the hypervisor kept meanwhile;
-    and the parts that could not be measured, with why.
+    """Returns part → its document, and the parts that could not be measured with the reason.
 
-    One part that cannot be measured does not take the others' results with it; if it is the only one, or what it is
-    asked for is wrong and nothing was measured yet, its error is raised.
+    A document has the seconds that the part took, and the share of CPU time that the hypervisor stole meanwhile.
+    A part that cannot be measured does not discard the others' results. Its error is raised if it is the only part,
+    or if its options are wrong and nothing was measured yet.
     """
     found: Document = {}
     failed: list[Document] = []
@@ -41,7 +41,7 @@ def measure(lab: Lab, parts: Sequence[Part], options: Options) -> tuple[Document
 
 
 def bounds(found: Document, failed: Sequence[Document]) -> list[Document]:
-    """What is required of all parts, and whether it was met; a part that failed meets nothing. Pure."""
+    """Returns the requirements of all parts, and whether they were met; a failed part meets none. Pure."""
     measured = [{"part": name, **r} for name, d in found.items() for r in d["requirements"]]
     missing = [
         {"part": f["part"], "requirement": f"{f['part']} can be measured", "met": False, "measured": f["why"]}
@@ -51,7 +51,7 @@ def bounds(found: Document, failed: Sequence[Document]) -> list[Document]:
 
 
 def draw(parts: Sequence[Part], found: Document, directory: Path) -> list[Path]:
-    """Write the pictures of the parts that have one. Raises MachineError."""
+    """Writes the pictures of the parts that have one. Raises MachineError."""
     paths = []
     for part in parts:
         if part.picture and part.name in found:
@@ -61,7 +61,7 @@ def draw(parts: Sequence[Part], found: Document, directory: Path) -> list[Path]:
 
 
 def lines(document: Document, parts: Sequence[Part]) -> list[str]:
-    """Every part's tables, then that of all bounds. Pure."""
+    """Returns every part's tables, then that of all bounds. Pure."""
     machine = document["machine"]
     said = [
         f"{machine['cpus']} CPUs, kernel {machine['kernel']}, {machine['busy_ratio_before']:.0%} busy before the start",
@@ -74,7 +74,7 @@ def lines(document: Document, parts: Sequence[Part]) -> list[str]:
 
 
 def _stolen(parts: Document) -> list[str]:
-    """What made the parts noisy from without, if anything did."""
+    """Returns a line on the steal time of the parts, if there was any."""
     shares = {name: part["stolen_ratio"] for name, part in parts.items()}
     if max(shares.values(), default=0.0) < _STOLEN:
         return []

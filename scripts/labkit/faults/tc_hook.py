@@ -15,8 +15,10 @@ _FILTERS = {"ingress": libbpf.TC_INGRESS, "egress": libbpf.TC_EGRESS}
 
 
 def attach(program: int, namespace: str, interface: str, hook: Hook, owner: str) -> int | None:
-    """Attach a program. Returns the link's descriptor, with which it goes; None: it is a filter, see `remove`.
-    `owner`: several may have a program at one hook."""
+    """Attaches a program. Returns a link's descriptor, whose close detaches it, or None for a filter (see `remove`).
+
+    `owner` distinguishes several programs at one hook.
+    """
     with netns.inside(namespace):
         index = socket.if_nametoindex(interface)
         try:
@@ -29,7 +31,7 @@ def attach(program: int, namespace: str, interface: str, hook: Hook, owner: str)
 
 
 def remove(namespace: str, interface: str, hook: Hook, owner: str) -> None:
-    """Remove a filter; no error if its interface or namespace has gone."""
+    """Removes a filter; no error if its interface or namespace is gone."""
     try:
         with netns.inside(namespace):
             libbpf.detach_clsact(socket.if_nametoindex(interface), _FILTERS[hook], 1, _priority(owner))
@@ -38,7 +40,7 @@ def remove(namespace: str, interface: str, hook: Hook, owner: str) -> None:
 
 
 class Attached:
-    """Programs that one owner has at tc hooks."""
+    """Programs of one owner at tc hooks."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -46,7 +48,7 @@ class Attached:
         self._filters: list[tuple[str, str, Hook]] = []
 
     def attach(self, program: int, namespace: str, interface: str, hook: Hook) -> None:
-        """One more. Raises KernelError."""
+        """Attaches one more program. Raises KernelError."""
         link = attach(program, namespace, interface, hook, self._owner)
         if link is None:
             self._filters.append((namespace, interface, hook))
@@ -54,7 +56,7 @@ class Attached:
             self._links.append(link)
 
     def remove(self) -> None:
-        """All of them."""
+        """Detaches all of them."""
         for link in self._links:
             os.close(link)
         for place in self._filters:
@@ -63,5 +65,5 @@ class Attached:
 
 
 def _priority(owner: str) -> int:
-    """A priority of its own per owner, before mrcd's filter."""
+    """Returns the filter priority of an owner, before mrcd's filter."""
     return 1 + zlib.crc32(owner.encode()) % (libbpf.CLSACT_PRIORITY - 1)

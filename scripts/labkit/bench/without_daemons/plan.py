@@ -1,4 +1,4 @@
-"""Which faults follow each other: rounds of seven, each round at other places. Pure."""
+"""Plans the faults: rounds of seven, each round at other places. Pure."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from labkit.bench.failover.kinds import BLACKHOLE, HEAVY_LOSS, MS, Kind, Place
 from labkit.bench.part import SOURCE, TARGET
 
 ROUND_S = 50.0
-WHOLE_PLANE = (("p99", 3 * MS),)  # timed from before the fault, and until the last of several paths is left
+WHOLE_PLANE = (("p99", 3 * MS),)  # timed from before the fault to the last of several paths
 FIRST, AGAIN, THIRD, LOSS, NIC = "t1-dies", "t1-dies-again", "t1-dies-third", "link-20", "nic-down"
 DEATHS = (FIRST, AGAIN, THIRD)
 NAMES = (*DEATHS, LOSS, NIC)
@@ -28,16 +28,16 @@ class Step:
 
     @property
     def target(self) -> str:
-        """As `scripts/lab fail` takes it."""
+        """Returns the TARGET of `scripts/lab fail`."""
         return self.kind.at(self.place)
 
 
 def steps(number: int, planes: int, t1s: int) -> list[Step]:
-    """The faults of a round.
+    """Returns the faults of a round.
 
-    A fall is forgotten for each minute in which a path is in use. Order and places are such that most are when the next
-    fault hits the same path: no hold-down is longer than four times the first, and where a T1 dies three times, its
-    paths' hold-downs are once, twice and four times the first.
+    A flap is forgotten for each minute in which a path is in use. By order and places most are forgotten when the
+    next fault hits the same path: no hold-down is longer than four times the first, and where a T1 dies three
+    times, its paths' hold-downs are once, twice and four times the first.
     """
     t1, plane = number // planes, number % planes
     nic = f"nic:{(SOURCE, TARGET)[number % 2]}:{{plane}}"
@@ -56,5 +56,5 @@ def _death(name: str, plane: int, t1: int) -> Step:
 
 
 def words(name: str) -> str:
-    """What a fault of that name is."""
+    """Returns the description of a fault of that name."""
     return _WORDS[name]

@@ -1,10 +1,10 @@
-"""A witness of a machine that stands still, run as a program of its own, one per CPU (bench/failover/witness.py).
+"""Reports when a CPU could not run this program. One per CPU, run as a program of its own (failover/pauses.py).
 
-    witnessend.py CPU       looks at the clock each millisecond until its stdin closes
+    pause_watcher.py CPU       reads the clock each millisecond until its stdin closes
 
-It goes before everything else on its CPU, so only interrupts, what they do of the network's work, and the hypervisor
-keep it from looking. Which it was the time tells that the hypervisor took from the CPU meanwhile (steal, proc_stat(5)).
-Prints lines of JSON: `looks`, when it has begun, or `refused` and why; and at the end `pauses`, each with `begin_ns`
+It has the highest real-time priority on its CPU, so only interrupts, softirqs and the hypervisor delay it. The CPU's
+steal time (proc_stat(5)) shows the hypervisor's part.
+Prints lines of JSON: `looks` when it has begun, or `refused` and the reason; at the end `pauses`, each with `begin_ns`
 and `end_ns` (CLOCK_MONOTONIC) and `stolen_ticks`.
 Standard library only, so that it starts quickly.
 """
@@ -17,25 +17,25 @@ import sys
 import time
 
 STEP_S = 0.001
-PAUSE_NS = 3_000_000  # longer than this since it looked last, and it is told
-_STEAL_NS = 20_000_000  # so old may be what it knows of stolen time when a pause begins
-_CPUS_BYTES = 1 << 16  # of /proc/stat, which begins with the CPUs
+PAUSE_NS = 3_000_000  # a longer time between two readings is a pause
+_STEAL_NS = 20_000_000  # largest age of the steal reading when a pause begins
+_CPUS_BYTES = 1 << 16  # enough of /proc/stat for the lines of all CPUs
 _STEAL = 8  # field of a CPU's line in /proc/stat
 
 
 def stolen_ticks(stat: bytes, cpu: int) -> int:
-    """Of a CPU, since boot, by /proc/stat: hundredths of a second, mostly (SC_CLK_TCK)."""
+    """Returns the steal ticks of a CPU since boot, by /proc/stat: mostly 1/100 s (SC_CLK_TCK)."""
     name = b"cpu%d" % cpu
     return next(int(fields[_STEAL]) for line in stat.splitlines() if (fields := line.split())[0] == name)
 
 
 def say(**facts: object) -> None:
-    """One line for the parent."""
+    """Prints one line for the parent."""
     print(json.dumps(facts), flush=True)
 
 
 def watch(cpu: int) -> list[dict[str, int]]:
-    """Until stdin closes."""
+    """Watches until stdin closes."""
     os.sched_setaffinity(0, {cpu})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO)))
     gc.disable()

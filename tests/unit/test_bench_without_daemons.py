@@ -1,12 +1,12 @@
-"""labkit.bench.alone: what is pure in it."""
+"""labkit.bench.without_daemons: what is pure in it."""
 
 from typing import Any
 
 import pytest
 
 from labkit.bench import cli
-from labkit.bench.alone import faults, judge, picture, plan, text
-from labkit.bench.alone.faults import Fault, Return, Way
+from labkit.bench.without_daemons import faults, judge, picture, plan, text
+from labkit.bench.without_daemons.faults import Fault, Return, Way
 from labkit.cluster.fabric import Parameters, build
 from labkit.faults import targets
 from mrcd.config.cluster_file import Health
@@ -139,8 +139,8 @@ def test_all_is_met_where_all_is_well() -> None:
 
 
 WITHIN = "GOOD again within 5 s of healing"
-AFTER = "after the ramp each carries its full share: 90 % of the others' mean or more"
-HELD = "from when it is well"
+AFTER = "after the ramp each EV has a full share: 90 % of the others' mean or more"
+HELD = "each hold-down lasts as long as due"
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
-"""False demotions: a TCP flow on paths that are no worse than each other. No EV may be ASSUMED_BAD.
+"""Measures false demotions under stress: a TCP flow on paths that are equally good. No EV may become ASSUMED_BAD.
 
-busy     every CPU has more to do than it can
-stall    everything stands still for half a second, again and again: the receiver, and here all the others too
+busy     every CPU is overcommitted
+stall    all CPUs stop for half a second, repeatedly: the receiver, and here all other hosts too
 alike    every path loses 1 %
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from labkit.bench import candidates, load
+from labkit.bench import candidates, cpu_load
 from labkit.bench.part import Options, Part, requirement
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
@@ -30,12 +30,12 @@ _SHOWN = 10
 class _Case(NamedTuple):
     name: str
     requirement: str
-    run: Callable[[Lab, Flow, float], Document]  # what happens to the flow in so many minutes
-    drop: float = 0.0  # of every T1, from before the flow begins: alike from the first packet on
+    run: Callable[[Lab, Flow, float], Document]  # stresses the flow for so many minutes
+    drop: float = 0.0  # loss of every T1, from before the flow begins
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """A flow per case; every transition in every host is counted."""
+    """Runs a flow per case, and counts every transition in every host."""
     lab.up()
     chosen = [c for c in _CASES if not options.cases or c.name in options.cases]
     cases = [_measure(lab, case, options.minutes) for case in chosen]
@@ -76,7 +76,7 @@ def _every_t1(lab: Lab) -> list[str]:
 
 
 def _skips(lab: Lab) -> int | None:
-    """How often EVs have been passed over, in all hosts; None if the daemons do not say."""
+    """Returns how often EVs were passed over, in all hosts; None if the daemons do not report it."""
     rows = [p for h in lab.fabric.hosts for p in observe.paths(lab, h)]
     return sum(p["skips"] for p in rows) if all("skips" in p for p in rows) else None
 
@@ -84,13 +84,13 @@ def _skips(lab: Lab) -> int | None:
 def _for(flow: Flow, minutes: float, words: str) -> None:
     left = minutes * 60
     while left > 0:
-        progress(f"calm: {words}, {left:.0f} s to go")
+        progress(f"false demotions: {words}, {left:.0f} s to go")
         flow.poll(min(_STEP_S, left))
         left -= _STEP_S
 
 
 def _busy(lab: Lab, flow: Flow, minutes: float) -> Document:
-    with load.busy_cpus() as words:
+    with cpu_load.busy_cpus() as words:
         _for(flow, minutes, words)
     return {"what": f"{minutes:g} minutes beside {words}"}
 
@@ -101,15 +101,15 @@ def _stall(lab: Lab, flow: Flow, minutes: float) -> Document:
     for n in range(times):
         if n % 5 == 0:
             left = (times - n) * (STALL_S + _BETWEEN_STALLS_S)
-            progress(f"calm: {n} of {times} stalls, {left:.0f} s to go")
+            progress(f"false demotions: {n} of {times} stalls, {left:.0f} s to go")
         flow.poll(_BETWEEN_STALLS_S)
-        gaps.append(load.stall(STALL_S, flow.poll))
+        gaps.append(cpu_load.stall(STALL_S, flow.poll))
     flow.poll(_BETWEEN_STALLS_S)
     gap_ms = max(gaps) / 1e6
     return {
-        "what": f"{times} stalls of {STALL_S * 1000:.0f} ms (in which nothing else ran for more than {gap_ms:.1f} ms)",
+        "what": f"{times} stalls of {STALL_S * 1000:.0f} ms (other processes ran for {gap_ms:.1f} ms at most)",
         "stalls": times,
-        "real_time_share": load.real_time_share(),
+        "real_time_share": cpu_load.real_time_share(),
         "longest_gap_ms": gap_ms,
     }
 
@@ -123,7 +123,7 @@ def _alike(lab: Lab, flow: Flow, minutes: float) -> Document:
 _CASES = (
     _Case("busy", "no EV is ASSUMED_BAD without a fault, while the CPUs are overcommitted", _busy),
     _Case("stall", f"no EV is ASSUMED_BAD when everything stalls for {STALL_S * 1000:.0f} ms", _stall),
-    _Case("alike", f"no EV is ASSUMED_BAD when every path loses {percent(DROP)} % alike", _alike, DROP),
+    _Case("alike", f"no EV is ASSUMED_BAD when every path loses the same {percent(DROP)} %", _alike, DROP),
 )
 
 
@@ -131,14 +131,16 @@ CASES = tuple(c.name for c in _CASES)
 
 
 def required(case: Document) -> Document:
-    """Was none demoted? Pure."""
+    """Returns the requirement that no EV was demoted. Pure."""
     skips = "" if case["skips"] is None else f", {case['skips']} skips"
     return requirement(case["requirement"], not case["demotions"], f"{case['demotions']} demotions{skips}")
 
 
 def lines(document: Document) -> list[str]:
-    """A sentence per case, and whatever happened."""
-    found = ["Calm: one TCP flow where no path is worse than the others; transitions of EVs in every host"]
+    """Returns a sentence per case, and the transitions."""
+    found = [
+        "False demotions under stress: one TCP flow, no path worse than the others; transitions of EVs in every host"
+    ]
     for c in document["cases"]:
         skips = "" if c["skips"] is None else f", {c['skips']} skips"
         found.append(

@@ -1,9 +1,9 @@
-"""One host's data plane without a daemon, with tables of any size, in a network namespace of its own.
+"""Runs one host's data plane without a daemon, with tables of any size, in a network namespace of its own.
 
-    m0 ══ m0p              the overlay interface: what is routed there is pushed
-    n0 ══ w0, n1 ══ w1, …  the plane NICs, and what is plugged in there: frames for mrc_pop are sent on w0
+    m0 ══ m0p              the overlay interface: packets routed there are pushed
+    n0 ══ w0, n1 ══ w1, …  the plane NICs and their far ends: frames for mrc_pop are sent on w0
 
-Every host id but its own is a peer, and every path GOOD. What comes out of a NIC ends at its other end.
+Every host id but its own is a peer, and every path GOOD. Packets that leave a NIC end at its far end.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ PLANES, EVS = 4, 256
 SLOTS = EVS // PLANES
 VLAN = 7
 _MTU = 9100
-_SENDER = 4  # where in struct mrc_hdr sender and EV are
+_SENDER = 4  # offset of sender and EV in struct mrc_hdr
 _OUR_MAC, _WIRE_MAC = "02:00:00:00:00:{:02x}", "02:00:00:00:01:{:02x}"
 
 
 def cluster(hosts: int, encapsulation: Encapsulation) -> str:
-    """This host and the last of the others: its rows are what all others' are copied from."""
+    """Returns a cluster file with this host and the last of the others, whose rows are copied for all others."""
     lines = ["[cluster]", f"planes = {PLANES}", "t0s = 2", f"t1s = {SLOTS}", f"evs_per_peer = {EVS}", f"mtu = {_MTU}"]
     lines.append(f'encapsulation = "{encapsulation}"')
     for t0, number in enumerate((0, hosts - 1)):
@@ -51,13 +51,13 @@ def cluster(hosts: int, encapsulation: Encapsulation) -> str:
 
 
 def address(host: int, version: int) -> str:
-    """Overlay address of a host."""
+    """Returns the overlay address of a host."""
     number = host + 1
     return f"10.99.{number >> 8}.{number & 0xFF}" if version == 4 else f"fd00:99::{number:x}"
 
 
-class Bare:
-    """Host h0 of a cluster of so many. Raises MrcdError."""
+class BareHost:
+    """Host h0 of a cluster of `hosts` hosts. Raises MrcdError."""
 
     def __init__(
         self, namespace: str, hosts: int, encapsulation: Encapsulation = "usid", program: Path | None = None
@@ -82,17 +82,17 @@ class Bare:
             self.tables = Tables(self.dataplane.pins, writable=True)
             undo.callback(self.tables.close)
             self._fill()
-            self.others: dict[str, int] = {}  # programs that are none of mrcd's
+            self.others: dict[str, int] = {}  # programs that do not belong to mrcd
             self.empty = progstats.load_empty()
             undo.callback(os.close, self.empty)
             self._undo = undo.pop_all()
 
     def close(self) -> None:
-        """Nothing of it is left."""
+        """Removes the namespace, the tables and the programs."""
         self._undo.close()
 
     def _interfaces(self) -> None:
-        netns.write_sysctls([("ipv6/conf/default/disable_ipv6", "1")])  # or they talk
+        netns.write_sysctls([("ipv6/conf/default/disable_ipv6", "1")])  # interfaces would send packets of their own
         lines = [f"link add m0 mtu {_MTU - 200} type veth peer name m0p mtu {_MTU - 200}"]
         for p in range(PLANES):
             ours, theirs = _OUR_MAC.format(p), _WIRE_MAC.format(p)
@@ -129,16 +129,16 @@ class Bare:
         self.dataplane.set_prefixes(dict(keys))
 
     def set_vlan(self, tagged: bool) -> None:
-        """Are the planes VLANs of their NICs?"""
+        """Sets whether the planes are VLANs of their NICs."""
         self.tables.planes["vlan"][:PLANES] = VLAN if tagged else 0
 
     def program(self, name: str) -> int:
-        """Descriptor of one of mrcd's programs, or of the others."""
+        """Returns the descriptor of one of mrcd's programs, or of `others`."""
         return self.others[name] if name in self.others else self.dataplane.program(name)
 
     @contextlib.contextmanager
     def attached(self, name: str, interface: str, point: int, flags: int = 0) -> Iterator[None]:
-        """A block in which a program is at an interface, behind an empty one if that is at tc."""
+        """A block in which a program is attached to an interface; at tc, behind an empty program."""
         links = []
         try:
             with netns.inside(self.namespace):
@@ -151,9 +151,9 @@ class Bare:
                 os.close(fd)
 
     def frame(self, version: int, size: int, *, vlan: bool = False, ce: bool = False) -> Packet:
-        """What the last host has sent here on EV 0, as it leaves the last switch; the inner packet has `size` bytes."""
+        """Returns a frame of the last host on EV 0, as it leaves the last switch; the inner packet has `size` bytes."""
         path = next(e for p in self._far.peers for e in p.evs if e.ev == 0)
-        # To an address that is nobody's: the stack forgets it right after mrc_pop.
+        # The address belongs to no host, so the stack drops the packet right after mrc_pop.
         ends = {"src": address(self.hosts - 1, version), "dst": "10.98.0.1" if version == 4 else "fd00:98::1"}
         ip = IP(tos=2, **ends) if version == 4 else IPv6(tc=2, **ends)
         headers = len(ip / UDP())
@@ -168,7 +168,7 @@ class Bare:
         return frame
 
     def sent_by(self, frame: Packet, ends: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The same frame from other hosts, on other EVs of its plane: (host id, EV) each."""
+        """Returns the same frame from other hosts, on other EVs of its plane: (host id, EV) each."""
         raw, at = bytearray(bytes(frame)), len(frame) - len(frame[wire.MRC]) + _SENDER
         found = []
         for host, ev in ends:

@@ -1,9 +1,9 @@
-"""The document → panels.Picture: what the paths that a fault hit carry, over time, a line per fault. Pure."""
+"""Draws the document as panels: the traffic of the paths that a fault hit, over time, a line per fault. Pure."""
 
 from statistics import median
 
-from labkit.bench.alone.judge import rows
 from labkit.bench.failover.stats import duration
+from labkit.bench.without_daemons.judge import rows
 from labkit.cluster.observe import Document
 from labkit.plot import panels
 from labkit.plot.panels import Fault, Goal, Panel, Series
@@ -12,7 +12,7 @@ _END_S = 9.0
 
 
 def picture(document: Document) -> str:
-    """The SVG: a panel per kind of fault."""
+    """Returns the SVG: a panel per kind of fault."""
     faults = [f for f in document["faults"] if f["killed"]]
     return panels.draw(
         panels.Picture(

@@ -1,6 +1,6 @@
-"""Many packets by few system calls: UDP to many hosts, or frames as they are.
+"""Sends many packets by few system calls: UDP to many hosts, or given frames.
 
-A packet is made once and sent again and again; each call of sendmmsg(2) sends a batch, the next call the next one.
+Packets are made once and sent repeatedly; each call of sendmmsg(2) sends a batch, and the next call the next batch.
 """
 
 import ctypes as ct
@@ -18,13 +18,13 @@ _PORT = 9  # discard (RFC 863)
 _libc = ct.CDLL(None, use_errno=True)
 
 
-class Blast:
-    """A socket, and what is sent by it. Made in the network namespace that it sends in."""
+class PacketSender:
+    """A socket and its packets. Create it in the network namespace that it sends in."""
 
     def __init__(self, out: socket.socket, payloads: Sequence[bytes], names: Sequence[bytes] = ()) -> None:
         self._out = out
         number = max(len(payloads), len(names))
-        # Whatever ctypes points at is kept here.
+        # Keeps the memory that the ctypes structures point to.
         self._rooms = [ct.create_string_buffer(p, len(p)) for p in payloads]
         self._names = [ct.create_string_buffer(n, len(n)) for n in names]
         self._vectors = [Iovec(ct.addressof(r), len(r)) for r in self._rooms]
@@ -40,7 +40,7 @@ class Blast:
         self._turn = itertools.cycle(self._batches)
 
     def send(self, packets: int) -> None:
-        """At least so many. Raises KernelError."""
+        """Sends at least `packets` packets. Raises KernelError."""
         left = packets
         while left > 0:
             messages = next(self._turn)
@@ -50,27 +50,27 @@ class Blast:
             left -= sent
 
     def close(self) -> None:
-        """Close the socket."""
+        """Closes the socket."""
         self._out.close()
 
 
-def udp(source: str, targets: Sequence[str], payload: int) -> Blast:
-    """UDP packets to these addresses in turn."""
+def udp(source: str, targets: Sequence[str], payload: int) -> PacketSender:
+    """Returns a sender of UDP packets to these addresses in turn."""
     family = socket.AF_INET6 if ":" in source else socket.AF_INET
     out = socket.socket(family, socket.SOCK_DGRAM)
     out.bind((source, 0))
-    return Blast(out, [bytes(payload)], [_name(family, t) for t in targets])
+    return PacketSender(out, [bytes(payload)], [_name(family, t) for t in targets])
 
 
-def frames(interface: str, contents: Sequence[bytes]) -> Blast:
-    """Ethernet frames, out of an interface, in turn."""
+def frames(interface: str, contents: Sequence[bytes]) -> PacketSender:
+    """Returns a sender of Ethernet frames through an interface, in turn."""
     out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     out.bind((interface, 0))
-    return Blast(out, contents)
+    return PacketSender(out, contents)
 
 
 def _name(family: socket.AddressFamily, address: str) -> bytes:
-    """struct sockaddr_in or sockaddr_in6."""
+    """Returns a struct sockaddr_in or sockaddr_in6."""
     packed = socket.inet_pton(family, address)
     if family == socket.AF_INET:
         return struct.pack("=H", family) + struct.pack("!H", _PORT) + packed + bytes(8)
@@ -78,5 +78,5 @@ def _name(family: socket.AddressFamily, address: str) -> bytes:
 
 
 def cpu(number: int) -> None:
-    """Stay on one CPU: each has a rotation of its own."""
+    """Pins this thread to one CPU: each CPU has a rotation of its own."""
     os.sched_setaffinity(0, {number})

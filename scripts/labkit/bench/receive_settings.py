@@ -1,7 +1,7 @@
-"""Receive settings of a candidate: RPS over all CPUs and GRO for all candidates alike, or each one's own default.
+"""Sets a candidate's receive settings: RPS over all CPUs and GRO for every candidate, or each one's own default.
 
 They are set on the interfaces by which a host's stack receives a candidate's packets: mrc0 for mrcd, the planes' NICs
-for the others. GRO merges what comes packet by packet; a veth hands on a GSO burst whole, whatever its setting.
+for the others. GRO merges single packets; a veth passes a GSO burst whole, whatever its setting.
 """
 
 import contextlib
@@ -23,8 +23,10 @@ WORDS = {
 
 @contextlib.contextmanager
 def in_force(lab: Lab, candidate: str, settings: str, hosts: Sequence[str] = ()) -> Iterator[None]:
-    """A block in which hosts, by default the two of `pair`, receive a candidate's packets with these settings. Raises
-    MachineError."""
+    """A block in which hosts, by default the two of `pair`, receive a candidate's packets with these settings.
+
+    Raises MachineError.
+    """
     with contextlib.ExitStack() as undo:
         if settings == EQUAL:
             for host in hosts or pair(lab):
@@ -33,7 +35,7 @@ def in_force(lab: Lab, candidate: str, settings: str, hosts: Sequence[str] = ())
 
 
 def interfaces(lab: Lab, host: str, candidate: str) -> list[str]:
-    """The interfaces by which a host's stack receives a candidate's packets."""
+    """Returns the interfaces by which a host's stack receives a candidate's packets."""
     config = lab.fabric.config
     return [config.overlay.interface] if candidate in OURS else config.interface_names(config.host(host))
 
@@ -54,7 +56,7 @@ def _equal(lab: Lab, host: str, candidate: str) -> Iterator[None]:
 
 
 def _set_gro(candidate: str, names: list[str], on: bool) -> None:
-    if candidate in OURS:  # mrcd has switched it on where segments come one by one, and would put it back
+    if candidate in OURS:  # mrcd has switched it on for packet granularity, and would restore it
         return
     for name in names:
         set_offload(name, {"rx-gro": on})

@@ -1,4 +1,4 @@
-"""The part: some rounds of faults with the daemons, then both are killed, and rounds follow until the time is over."""
+"""Runs the part: rounds of faults with the daemons, then kills both, and runs rounds until the time is over."""
 
 import contextlib
 import time
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from labkit.bench import candidates
-from labkit.bench.alone import judge, picture, text
-from labkit.bench.alone.faults import WAYS, Fault, Run
-from labkit.bench.alone.plan import ROUND_S, steps
-from labkit.bench.failover import witness
+from labkit.bench.failover import pauses
 from labkit.bench.failover.events import FLOW, WARM_UP_S, kill_daemons
 from labkit.bench.failover.tables import Cluster
 from labkit.bench.part import Options, Part
+from labkit.bench.without_daemons import judge, picture, text
+from labkit.bench.without_daemons.faults import WAYS, Fault, Run
+from labkit.bench.without_daemons.plan import ROUND_S, steps
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -21,13 +21,13 @@ from labkit.measure import goodput
 from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 
-REFERENCE = 8  # one round with the daemons for so many without them, at least one
+REFERENCE = 8  # rounds without daemons per round with them; at least one round with them
 _GOOD_WITHIN_S = 90.0
 _S = 1e9
 
 
 class Flows:
-    """One each way."""
+    """Two flows, one each way."""
 
     def __init__(self, lab: Lab, stack: contextlib.ExitStack) -> None:
         there = candidates.overlay(lab, 4)
@@ -35,31 +35,31 @@ class Flows:
         self.both = [stack.enter_context(Flow(lab, ends)) for ends in (there, back)]
 
     def poll(self, seconds: float) -> None:
-        """Read what both have said."""
+        """Reads both flows."""
         for flow in self.both:
             flow.poll(seconds / len(self.both))
 
     def finish(self) -> None:
-        """End both."""
+        """Ends both flows."""
         for flow in self.both:
             flow.finish()
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """Hold-downs are the defaults."""
+    """Measures with the default hold-downs."""
     lab.up(health={}, overlay={})
     observe.wait_until_good(lab, lab.fabric.hosts, _GOOD_WITHIN_S)
     health = lab.fabric.config.health
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(lab))
         flows = Flows(lab, stack)
-        watch = stack.enter_context(witness.Witness())
+        watch = stack.enter_context(pauses.PauseWatcher())
         flows.poll(WARM_UP_S)
         begin_ns = time.monotonic_ns()
         course = _course(lab, Run(lab, cluster, flows), options.minutes * 60)
         end_ns = time.monotonic_ns()
         flows.finish()
-        pauses, unwatched = witness.paused(watch)
+        cpu_pauses, unwatched = pauses.paused(watch)
     document = {
         "minutes": options.minutes,
         "lab": lab.fabric.parameters.as_json(),
@@ -67,8 +67,8 @@ def measure(lab: Lab, options: Options) -> Document:
         "hold_down_max_ms": health.hold_down_max_ms,
         "probe_backoff_ns": health.probe_backoff_ms * 1_000_000,
         **course,
-        "faults": [_with_pauses(f, pauses).as_json() for f in course["faults"]],
-        "notes": [f"nobody knows when the machine stood still: {unwatched}"] if unwatched else [],
+        "faults": [_with_pauses(f, cpu_pauses).as_json() for f in course["faults"]],
+        "notes": [f"pauses of the machine are unknown: {unwatched}"] if unwatched else [],
         "flows": [
             {
                 "source": way[0],
@@ -83,7 +83,7 @@ def measure(lab: Lab, options: Options) -> Document:
 
 
 def _course(lab: Lab, run: Run, seconds: float) -> Document:
-    """Rounds with the daemons, then, for so many seconds, rounds without."""
+    """Runs rounds with the daemons, then, for `seconds`, rounds without."""
     p = lab.fabric.parameters
     begun = time.monotonic()
     found: list[Fault] = []
@@ -100,7 +100,7 @@ def _course(lab: Lab, run: Run, seconds: float) -> Document:
         while (left := until - time.monotonic()) > 0:
             progress(f"alone: both daemons are dead, round {number - before + 1}, {left:.0f} s to go")
             for fault in _round(run, number, p.planes, p.t1, killed=True, until=until):
-                found.append(fault)  # at once: the next may fail
+                found.append(fault)  # before the next fault, which may raise
             number += 1
     except MachineError as e:
         failed = str(e)
@@ -118,7 +118,7 @@ def _course(lab: Lab, run: Run, seconds: float) -> Document:
 
 
 def _round(run: Run, number: int, planes: int, t1s: int, *, killed: bool, until: float) -> Iterator[Fault]:
-    """Its faults one after the other, and the rest of its time without one."""
+    """Yields the faults of a round one after the other, then waits for the rest of its time."""
     end = min(time.monotonic() + ROUND_S, until)
     for step in steps(number, planes, t1s):
         if time.monotonic() > until:
@@ -129,10 +129,10 @@ def _round(run: Run, number: int, planes: int, t1s: int, *, killed: bool, until:
     run.rest(end - time.monotonic())
 
 
-def _with_pauses(fault: Fault, pauses: list[witness.Pause]) -> Fault:
-    """How long the machine stood still while its paths were still used."""
+def _with_pauses(fault: Fault, cpu_pauses: list[pauses.Pause]) -> Fault:
+    """Returns the fault with the pauses of the machine while its paths were still used."""
     ways = [
-        replace(w, stood_still_ns=witness.stood_still_ns(pauses, w.begin_ns, w.begin_ns + (w.leave_ns or 0)))
+        replace(w, stood_still_ns=pauses.stood_still_ns(cpu_pauses, w.begin_ns, w.begin_ns + (w.leave_ns or 0)))
         for w in fault.ways
     ]
     return replace(fault, ways=ways)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from labkit.bench.scale import fate
+from labkit.bench.scale import t1_failure
 
 
 def died(**other: Any) -> dict[str, Any]:
@@ -24,5 +24,5 @@ def died(**other: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_required(idle: dict[str, Any], busy: dict[str, Any], met: list[bool]) -> None:
-    found = fate.requirements({"idle": died(**idle), "busy": died(**busy)}, 4096)
+    found = t1_failure.requirements({"idle": died(**idle), "busy": died(**busy)}, 4096)
     assert [r["met"] for r in found] == met

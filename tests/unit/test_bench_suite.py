@@ -8,7 +8,7 @@ import click
 import pytest
 
 from labkit import entry
-from labkit.bench import cli, pictures, whole
+from labkit.bench import cli, pictures, suite
 from labkit.bench.part import Options, Part, requirement
 from labkit.cluster.api import Lab
 from mrcd.errors import MachineError, UsageError
@@ -29,12 +29,12 @@ BROKEN = Part("broken", broken, lambda d: ["never"])
 
 
 def test_a_part_that_fails_leaves_the_others_results() -> None:
-    found, failed = whole.measure(LAB, [BROKEN, GOOD], Options())
+    found, failed = suite.measure(LAB, [BROKEN, GOOD], Options())
     assert list(found) == ["good"]
     assert found["good"]["taken_s"] >= 0
     assert failed == [{"part": "broken", "why": "no such device"}]
     with pytest.raises(MachineError, match="no such device"):
-        whole.measure(LAB, [BROKEN], Options())
+        suite.measure(LAB, [BROKEN], Options())
 
 
 @pytest.mark.parametrize("error", [UsageError("no such cell"), BrokenPipeError(32, "Broken pipe")])
@@ -43,10 +43,10 @@ def test_whatever_error_it_is(error: Exception) -> None:
         raise error
 
     part = Part("late", late, lambda d: ["never"])
-    found, failed = whole.measure(LAB, [GOOD, part], Options())
+    found, failed = suite.measure(LAB, [GOOD, part], Options())
     assert (list(found), [f["part"] for f in failed]) == (["good"], ["late"])
     with pytest.raises(type(error)):
-        whole.measure(LAB, [part], Options())
+        suite.measure(LAB, [part], Options())
 
 
 def test_a_wrong_option_ends_it_before_anything_is_measured() -> None:
@@ -54,7 +54,7 @@ def test_a_wrong_option_ends_it_before_anything_is_measured() -> None:
         raise UsageError("no such cell")
 
     with pytest.raises(UsageError):
-        whole.measure(LAB, [Part("wrong", wrong, lambda d: []), GOOD], Options())
+        suite.measure(LAB, [Part("wrong", wrong, lambda d: []), GOOD], Options())
 
 
 def test_where_results_go_is_tried_before_the_work(tmp_path: Path) -> None:
@@ -66,12 +66,12 @@ def test_where_results_go_is_tried_before_the_work(tmp_path: Path) -> None:
 
 
 def test_all_bounds_are_in_one_table() -> None:
-    found, failed = whole.measure(LAB, [BROKEN, GOOD], Options())
+    found, failed = suite.measure(LAB, [BROKEN, GOOD], Options())
     assert 0 <= found["good"]["stolen_ratio"] <= 1
     found["good"]["stolen_ratio"] = 0.034
-    bounds = whole.bounds(found, failed)
+    bounds = suite.bounds(found, failed)
     machine = {"cpus": 2, "kernel": "6.18", "busy_ratio_before": 0.01, "idle": "idle CPUs wait"}
-    said = whole.lines({"machine": machine, "parts": found, "bounds": bounds, "taken_s": 90.0}, [BROKEN, GOOD])
+    said = suite.lines({"machine": machine, "parts": found, "bounds": bounds, "taken_s": 90.0}, [BROKEN, GOOD])
     assert said[1] == "idle CPUs wait"
     assert [" ".join(line.split()) for line in said[3:]] == [
         "a table",
@@ -85,13 +85,13 @@ def test_all_bounds_are_in_one_table() -> None:
     ]
     found["good"]["stolen_ratio"] = 0.004
     assert "hypervisor" not in "\n".join(
-        whole.lines({"machine": machine, "parts": found, "bounds": bounds, "taken_s": 90.0}, [BROKEN, GOOD])
+        suite.lines({"machine": machine, "parts": found, "bounds": bounds, "taken_s": 90.0}, [BROKEN, GOOD])
     )
 
 
 def test_pictures_are_of_parts_that_were_measured(tmp_path: Path) -> None:
-    found, _ = whole.measure(LAB, [BROKEN, GOOD], Options())
-    assert whole.draw([BROKEN, GOOD], found, tmp_path / "new") == [tmp_path / "new/good.svg"]
+    found, _ = suite.measure(LAB, [BROKEN, GOOD], Options())
+    assert suite.draw([BROKEN, GOOD], found, tmp_path / "new") == [tmp_path / "new/good.svg"]
     assert (tmp_path / "new/good.svg").read_text() == "<svg/>"
 
 

@@ -1,7 +1,7 @@
-"""A new Debian in a virtual machine, where a user follows the README: clone, `make demo`.
+"""Boots a new Debian in a virtual machine and follows the README there: clone, `make demo`.
 
 debootstrap installs the system in a directory, with a kernel of Debian's packages; mke2fs makes a disk of it, which
-qemu boots with a network. apt and pip get this machine's configuration, and read-only the directories that it names.
+qemu boots with a network. apt and pip get this machine's configuration and, read-only, the directories in it.
 """
 
 import os
@@ -21,7 +21,7 @@ TIMEOUT_S = 3600.0
 _ROOT = CACHE / "newcomer"
 _CLONE = "srv/mrcd.git"
 _MEMORY = "6G"
-# Debian's smallest system, what makes it boot, and what the README expects: git, make and Python.
+# Debian's smallest system, what it needs to boot, and what the README expects: git, make and Python.
 _PACKAGES = "systemd-sysv,udev,kmod,initramfs-tools,iproute2,ca-certificates,git,make,python3"
 _PIP = (Path("/etc/pip.conf"), Path("/root/.config/pip/pip.conf"))
 _NETWORK = "[Match]\nDriver=virtio_net\n[Network]\nDHCP=yes\n"
@@ -55,7 +55,7 @@ _STATUS = re.compile(r"^exit status (\d+)", re.MULTILINE)
 
 
 def run(kernel: Kernel, results: Path, timeout_s: float = TIMEOUT_S) -> int:
-    """`make demo`'s exit status there. What it printed is in `results`/output. Raises MachineError."""
+    """Returns the exit status of `make demo` there. Its output is in `results`/output. Raises MachineError."""
     shared = directories(os.environ, [p.read_text(encoding="utf-8") for p in _PIP if p.exists()])
     kvm = machine.accelerated(kernel)
     _install(kernel)
@@ -78,14 +78,14 @@ def run(kernel: Kernel, results: Path, timeout_s: float = TIMEOUT_S) -> int:
 
 
 def directories(environment: Mapping[str, str], texts: Sequence[str]) -> list[str]:
-    """The top-level directories with packages that pip's configuration names, outside of the system's own. Pure."""
+    """Returns the top-level directories outside of the system's own that pip's configuration names. Pure."""
     words = " ".join([*texts, *(v for k, v in environment.items() if k.startswith("PIP_"))])
     found = re.findall(r"(?:^|[\s=]|file://)(/(?:opt|srv|mnt|media)(?:/[^/\s]+)+)", words)
     return sorted({"/" + path.split("/")[1] for path in found})
 
 
 def _install(kernel: Kernel) -> None:
-    """The system, once; it is `complete` only with all of it."""
+    """Installs the system once; the file `complete` marks a whole installation."""
     complete = CACHE / f"newcomer-{kernel.release}"
     if complete.exists():
         return
@@ -95,7 +95,9 @@ def _install(kernel: Kernel) -> None:
     site, suite = _source()
     progress(f"kernels: debootstrap {suite}")
     _run(["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", suite, str(_ROOT), site])
-    (_ROOT / "etc/apt/sources.list").unlink(missing_ok=True)  # debootstrap's, of what is in this machine's too
+    (_ROOT / "etc/apt/sources.list").unlink(
+        missing_ok=True
+    )  # debootstrap's file repeats sources of this machine's files
     for path in ("etc/apt", "usr/local/share/ca-certificates"):
         shutil.copytree(f"/{path}", _ROOT / path, dirs_exist_ok=True)
     shutil.copy("/etc/resolv.conf", _ROOT / "etc")
@@ -103,24 +105,24 @@ def _install(kernel: Kernel) -> None:
     _run([*within, "update-ca-certificates"])
     _run([*within, "apt-get", "-q", "update"])
     _run([*within, "apt-get", "-q", "-y", "install", "--no-install-recommends", f"linux-image-{kernel.release}"])
-    # The kernel stays as it is, and to make its initramfs takes an emulated CPU a quarter of an hour.
+    # The kernel stays as installed: its initramfs would take an emulated CPU a quarter of an hour.
     (_ROOT / "etc/initramfs-tools/update-initramfs.conf").write_text("update_initramfs=no\n", encoding="utf-8")
     complete.touch()
 
 
 def _source() -> tuple[str, str]:
-    """Where apt has the base system from, and its suite."""
+    """Returns the source of apt's base system, and its suite."""
     argv = ["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME)", "Created-By: Packages"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
         site, suite = line.split()
-        if "-" not in suite:  # neither updates nor security
+        if "-" not in suite:  # skips updates and security
             return site, suite
     raise MachineError("apt names no Debian to install", hint="see /etc/apt/sources.list*")
 
 
 def _prepare(shared: Sequence[str], patience: int) -> None:
-    """What differs from run to run: the repository as committed, pip's configuration, and what is done at boot."""
+    """Writes what differs from run to run: the committed repository, pip's configuration, and the boot script."""
     shutil.rmtree(_ROOT / _CLONE, ignore_errors=True)
     _run(["git", "clone", "-q", "--bare", "--no-local", str(REPOSITORY), str(_ROOT / _CLONE)])
     for path in _PIP:
@@ -136,7 +138,7 @@ def _prepare(shared: Sequence[str], patience: int) -> None:
     system = _ROOT / "etc/systemd"
     (system / "network/nic.network").write_text(_NETWORK)
     (system / "system/follow.service").write_text(_UNIT)
-    (_ROOT / "etc/resolv.conf").write_text("nameserver 10.0.2.3\n")  # qemu's
+    (_ROOT / "etc/resolv.conf").write_text("nameserver 10.0.2.3\n")  # qemu's DNS server
     _run(["systemctl", f"--root={_ROOT}", "enable", "systemd-networkd", "follow"])
     for directory in shared:
         (_ROOT / directory.removeprefix("/")).mkdir(exist_ok=True)

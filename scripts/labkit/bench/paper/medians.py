@@ -1,4 +1,4 @@
-"""Several runs of one experiment → one document: medians, with the run in the middle to be drawn. Pure."""
+"""Combines several runs of one experiment into one document: medians, and the middle run for the picture. Pure."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -11,10 +11,10 @@ _OF_A_RUN = ("mean_ratio", "out_after_ms", "last_used_after_ms", "loss_ratio", "
 
 
 def combined(runs: Sequence[Document]) -> Document:
-    """The document of the run whose holes and losses are in the middle, its judgements replaced by medians of all.
+    """Returns the document of the run with the middle gaps and losses, its results replaced by the medians of all runs.
 
-    Every step keeps the runs' own values as `holes_ms` and `errors`; `error_ratio` is the median level's. What was
-    never reached in most of the runs (None) stays None.
+    Every step keeps the runs' own values as `holes_ms` and `errors`; `error_ratio` is that of the median level. A value
+    that most of the runs never reached (None) stays None.
     """
     found = dict(sorted(runs, key=_badness)[(len(runs) - 1) // 2])
     found["rounds"] = len(runs)
@@ -25,7 +25,7 @@ def combined(runs: Sequence[Document]) -> Document:
 
 
 def middle(values: Sequence[float | None]) -> float | None:
-    """The median, None being later than all else."""
+    """Returns the median; None is greater than all else."""
     known = sorted(v for v in values if v is not None)
     if 2 * len(known) <= len(values):
         return None

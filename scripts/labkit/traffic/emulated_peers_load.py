@@ -1,9 +1,9 @@
-"""Sends UDP packets to many addresses in turn until stdin is closed. A program of its own, run inside the host.
+"""Sends UDP packets to many addresses in turn until stdin closes. A program of its own, run inside the host.
 
-    crowdload.py RATE BURST ADDRESS…    RATE packets per second to each address, BURST of them in each message
+    emulated_peers_load.py RATE BURST ADDRESS…    RATE packets per second to each address, BURST of them in each message
 
-A burst is one message that the kernel cuts into packets (UDP_SEGMENT), as late as it can. Prints how many packets went
-out in how many seconds, as JSON. Standard library only, so that it starts quickly.
+A burst is one message that the kernel segments late (UDP_SEGMENT). Prints the number of packets and the seconds, as
+JSON. Standard library only, so that it starts quickly.
 """
 
 import ctypes as ct
@@ -19,8 +19,8 @@ import time
 PORT = 9  # discard
 PAYLOAD = 1000  # bytes of a packet
 _TICK_S = 0.001
-_AT_ONCE = 512  # messages per call, at most
-_BACKLOG_S = 0.02  # what is later than this is not sent at all
+_AT_ONCE = 512  # most messages per call
+_BACKLOG_S = 0.02  # messages later than this are skipped
 _SOL_UDP, _UDP_SEGMENT = 17, 103
 _MMSGHDR = struct.Struct("@PI4xPNPNi4xI4x")  # name, its length, vector, 1, control, its length, flags, bytes sent
 
@@ -28,10 +28,10 @@ _libc = ct.CDLL(None, use_errno=True)
 
 
 class Messages:
-    """A burst to each of the addresses, again and again, ready for sendmmsg(2)."""
+    """A burst to each address, repeatedly, prepared for sendmmsg(2)."""
 
     def __init__(self, addresses: list[str], payload: int) -> None:
-        rounds = -(-_AT_ONCE // len(addresses)) + 1  # from any message on, so many follow
+        rounds = -(-_AT_ONCE // len(addresses)) + 1  # enough messages follow from any position
         self._names = ct.create_string_buffer(b"".join(_name(a) for a in addresses))
         self._payload = ct.create_string_buffer(payload)
         self._vector = ct.create_string_buffer(struct.pack("@PN", ct.addressof(self._payload), payload))
@@ -41,7 +41,7 @@ class Messages:
         self._number, self._next = len(addresses), 0
 
     def send(self, fd: int, number: int) -> int:
-        """Send as many as one call takes, `number` at most. Returns how many. Raises OSError."""
+        """Sends as many messages as one call takes, at most `number`. Returns how many. Raises OSError."""
         at = ct.addressof(self._room) + self._next * _MMSGHDR.size
         sent: int = _libc.sendmmsg(fd, ct.c_void_p(at), min(number, _AT_ONCE), 0)
         if sent < 0:
@@ -58,7 +58,7 @@ def _name(address: str) -> bytes:
 
 
 def main() -> None:
-    """Every tick what is due by then, spread over the addresses."""
+    """Sends at every tick the packets due by then, spread over the addresses."""
     rate, burst, addresses = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     messages, per_s = Messages(addresses, PAYLOAD * burst), rate * len(addresses) / burst
     sent, skipped, wait_s, begun = 0, 0, _TICK_S, time.monotonic()

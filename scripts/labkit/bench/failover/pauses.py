@@ -1,4 +1,4 @@
-"""When the machine itself stood still: a program per CPU that nothing else goes before says when it could not run."""
+"""Watches for pauses of the machine: a program of highest priority per CPU reports when it could not run."""
 
 import json
 import os
@@ -11,23 +11,25 @@ from typing import NamedTuple
 from labkit.places import end_program
 from mrcd.errors import MachineError
 
-PROGRAM = end_program("witnessend")
+PROGRAM = end_program("pause_watcher")
 _PATIENCE_S = 10.0
-_TICK_NS = 10_000_000  # of /proc/stat, whatever the kernel's own: USER_HZ is 100
+_TICK_NS = 10_000_000  # a tick of /proc/stat; USER_HZ is 100 on every kernel
 
 
 class Pause(NamedTuple):
-    """In which nothing but interrupts ran on a CPU. CLOCK_MONOTONIC, ns."""
+    """An interval in which only interrupts ran on a CPU. CLOCK_MONOTONIC, ns."""
 
     cpu: int
     begin_ns: int
     end_ns: int
-    stolen_ticks: int  # that the hypervisor took from the CPU meanwhile; 0: it was not the hypervisor, or for under one
+    stolen_ticks: int  # ticks stolen by the hypervisor meanwhile; 0: another cause, or less than a tick
 
 
 def stood_still_ns(found: Iterable[Pause], begin_ns: int, end_ns: int) -> int:
-    """How much of that time the hypervisor kept a CPU from running, at most, the one for which that is most: of a pause
-    no more than was stolen, which is counted in whole ticks. Pure."""
+    """Returns the most time of that interval in which the hypervisor kept one CPU from running.
+
+    A pause counts no more than its stolen ticks, which are whole. Pure.
+    """
     by_cpu: dict[int, int] = {}
     for p in found:
         if p.stolen_ticks > 0:
@@ -36,12 +38,12 @@ def stood_still_ns(found: Iterable[Pause], begin_ns: int, end_ns: int) -> int:
     return max(by_cpu.values(), default=0)
 
 
-class Witness:
+class PauseWatcher:
     """Watches every CPU from `with` to `finish`."""
 
     children: dict[int, "subprocess.Popen[str]"]  # by CPU
 
-    def __enter__(self) -> "Witness":
+    def __enter__(self) -> "PauseWatcher":
         pipe = subprocess.PIPE
         self.children = {
             cpu: subprocess.Popen([sys.executable, "-I", str(PROGRAM), str(cpu)], stdin=pipe, stdout=pipe, text=True)
@@ -50,7 +52,7 @@ class Witness:
         return self
 
     def finish(self) -> list[Pause]:
-        """The pauses of all CPUs. Raises MachineError if one could not be watched."""
+        """Returns the pauses of all CPUs. Raises MachineError if one could not be watched."""
         return [p for cpu, child in self.children.items() for p in told(cpu, child.communicate("", _PATIENCE_S)[0])]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -59,8 +61,8 @@ class Witness:
             child.communicate()
 
 
-def paused(watch: Witness) -> tuple[list[Pause], str | None]:
-    """When the machine stood still, or why nobody knows."""
+def paused(watch: PauseWatcher) -> tuple[list[Pause], str | None]:
+    """Returns the pauses of the machine, or why they are unknown."""
     try:
         return watch.finish(), None
     except MachineError as e:
@@ -68,11 +70,11 @@ def paused(watch: Witness) -> tuple[list[Pause], str | None]:
 
 
 def told(cpu: int, said: str) -> list[Pause]:
-    """What a CPU's witness has said last → its pauses. Raises MachineError. Pure."""
+    """Parses the last output of a CPU's watcher into its pauses. Raises MachineError. Pure."""
     try:
         document = json.loads(said.splitlines()[-1])
     except (ValueError, IndexError):
-        raise MachineError(f"the witness of CPU {cpu} ended by itself") from None
+        raise MachineError(f"the pause watcher of CPU {cpu} ended by itself") from None
     if "refused" in document:
         raise MachineError(document["refused"])
     return [Pause(cpu, **p) for p in document["pauses"]]

@@ -1,4 +1,4 @@
-"""The fault program (bpf/lab/fault.bpf.c): attach it harmless, set it off at one instant, count, take it away.
+"""Controls the fault program (bpf/lab/fault.bpf.c): attach it inactive, start it at one instant, count, detach it.
 
 A fault's pins live in one directory of the lab's bpffs: `settings` and `counters`, and per port one TCX
 link, or a directory of its name where it is a clsact filter. All ports share the maps, so one map write
@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.faults.hook import attach as attach_at
-from labkit.faults.hook import remove
 from labkit.faults.targets import Hook
+from labkit.faults.tc_hook import attach as attach_at
+from labkit.faults.tc_hook import remove
 from labkit.places import lab_object
 from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
@@ -29,7 +29,7 @@ _ONLY = struct.pack("=I", 0)
 
 @dataclass(frozen=True)
 class Counters:
-    """What a fault has done since it began. The unit is an skb: a GSO burst is one."""
+    """Counts of a fault since it began. The unit is an skb: a GSO burst is one."""
 
     passed_skbs: int = 0
     dropped_skbs: int = 0
@@ -39,7 +39,7 @@ class Counters:
 
 
 def attach(pins: Path, places: Iterable[tuple[str, str, Hook]]) -> None:
-    """Attach at each (namespace, interface, hook), doing nothing yet. Raises MachineError."""
+    """Attaches the program at each (namespace, interface, hook), inactive. Raises MachineError."""
     if not OBJECT.exists():
         raise MachineError(f"{OBJECT} is missing: the lab's fault program is not compiled", hint="make build")
     pins.mkdir(parents=True)
@@ -58,26 +58,26 @@ def attach(pins: Path, places: Iterable[tuple[str, str, Hook]]) -> None:
             finally:
                 os.close(link)
         maps = libbpf.maps_of(obj)
-        for name in ("counters", "settings"):  # the settings last: `attached` looks for them
+        for name in ("counters", "settings"):  # settings last: `attached` tests for them
             libbpf.pin(libbpf.map_fd(maps[name]), pins / name)
     finally:
         libbpf.close_object(obj)
 
 
 def attached(pins: Path) -> bool:
-    """Is the program on every port of that fault?"""
+    """Returns whether the program is on every port of that fault."""
     return (pins / "settings").exists()
 
 
 def set_off(pins: Path, drop: float, ce: float, damage: float) -> None:
-    """From now on, on all ports: drop, mark and damage with these probabilities (0 to 1), counting from zero."""
+    """Starts the fault on all ports, with these probabilities (0 to 1), and counters at zero."""
     with libbpf.opened(pins / "counters") as fd:
         libbpf.update_elem(fd, _ONLY, bytes(COUNTERS.size))
     _set(pins, drop, ce, damage)
 
 
 def disarm(pins: Path) -> None:
-    """From now on let everything pass; the counters stay."""
+    """Lets all packets pass again; the counters stay."""
     _set(pins, 0, 0, 0)
 
 
@@ -87,7 +87,7 @@ def _set(pins: Path, *ratios: float) -> None:
 
 
 def read(pins: Path) -> Counters:
-    """The counters; zeros if nothing is attached there."""
+    """Returns the counters; zeros if nothing is attached there."""
     if not attached(pins):
         return Counters()
     with libbpf.opened(pins / "counters") as fd:
@@ -97,7 +97,7 @@ def read(pins: Path) -> Counters:
 
 
 def detach(pins: Path) -> None:
-    """Take the program off every port. No error if it was on none."""
+    """Detaches the program from every port. No error if it was on none."""
     if pins.exists():
         for place in pins.iterdir():
             if place.is_dir():
