@@ -1,5 +1,4 @@
-# `make help` lists the targets. On a fresh machine start with `make demo` or `make test`:
-# both do all the set-up themselves.
+# `make help` lists the targets. On a new machine start with `make demo` or `make test`: both run the set-up.
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -16,14 +15,14 @@ SYSCONFDIR ?= /etc
 DESTDIR ?=
 TREE = $(DESTDIR)$(PREFIX)
 
-# The compiler: clang-19, else the newest there is. Recursive (=), because set-up may install it in this very run.
+# The compiler: clang-19, else the newest installed one. Recursive (=), because set-up may install it in this run.
 CLANG = $(or $(shell command -v clang-19),$(lastword $(shell ls -v /usr/bin/clang-[0-9]* 2>/dev/null)),$(shell command -v clang))
-# asm/types.h lives in the directory of the machine's architecture, which clang leaves out for bpf.
+# asm/types.h is in the directory of the machine's architecture, which clang does not search for the bpf target.
 MULTIARCH = $(shell gcc -print-multiarch 2>/dev/null)
 BPF_CFLAGS = --target=bpf -mcpu=v3 -O2 -g -std=gnu11 -Wall -Wextra -Werror $(if $(MULTIARCH),-isystem /usr/include/$(MULTIARCH))
 
 OBJECTS := $(patsubst %.bpf.c,build/%.bpf.o,$(notdir $(wildcard bpf/*.bpf.c bpf/lab/*.bpf.c)))
-# Python files without a suffix, which ruff does not find by itself.
+# Python files without a suffix, which ruff does not find.
 PYTHON_SCRIPTS = $(shell grep -lsE '^\#!.*python' scripts/*)
 
 .PHONY: help
@@ -40,7 +39,7 @@ build/%.bpf.o: %.bpf.c Makefile
 	@test -n "$(CLANG)" || { echo "make: no clang found"; echo "  hint: run 'make set-up'"; exit 1; } >&2
 	$(CLANG) $(BPF_CFLAGS) -MMD -MP -MF build/$*.bpf.d -c $< -o $@
 
-# The same programs, counting their calls: for `scripts/bench cost`.
+# The same programs with counted helper calls, for `scripts/bench cost`.
 COUNTED := scripts/labkit/bench/counted.h
 build/counted.bpf.o: bpf/mrc.bpf.c $(COUNTED) Makefile
 	@mkdir -p build
@@ -48,87 +47,87 @@ build/counted.bpf.o: bpf/mrc.bpf.c $(COUNTED) Makefile
 
 -include $(wildcard build/*.bpf.d)
 
-# The object's place beside the modules serves both a checkout (editable install) and `pip install .`.
+# The object is beside the modules, for a checkout (editable install) and for `pip install .`.
 mrcd/mrc.bpf.o: build/mrc.bpf.o
 	@install -m 644 $< $@
 
 .PHONY: set-up
-set-up: ## install what is missing on this machine (apt, .venv); nothing on a second run
+set-up: ## install missing packages (apt, .venv); a second run changes nothing
 	@scripts/set-up
 
 .PHONY: demo
-demo: set-up ## a cluster on this machine: one TCP flow over every path, faults, a picture of it
+demo: set-up ## run a cluster on this machine: one TCP flow over every path, faults, a picture
 	@$(MAKE) build
 	@$(IN_VENV) scripts/demo
 
 .PHONY: test
-test: set-up ## all tests; PYTEST_ARGS="tests/unit -k name" for some
+test: set-up ## run all tests; PYTEST_ARGS="tests/unit -k name" for some
 	@$(MAKE) build
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-kernels
-test-kernels: set-up ## the programs, packet tests and a lab on Debian's 6.1 and 6.12 in virtual machines, and on this kernel
+test-kernels: set-up ## check programs, packet tests and a lab on Debian's 6.1 and 6.12 in virtual machines, and on this kernel
 	@$(MAKE) build
 	@$(IN_VENV) scripts/kernels test $(KERNELS)
 
 .PHONY: test-nics
-test-nics: set-up ## mrcd on two virtual machines by each of three network cards: traffic, pulled cables, resets, VLANs (NICS=…)
+test-nics: set-up ## check mrcd on two virtual machines by three network cards: traffic, pulled cables, resets, VLANs (NICS=…)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/kernels nics $(NICS)
 
 .PHONY: lint
-lint: set-up ## ruff (rules and format) and mypy (strict)
+lint: set-up ## run ruff (rules and format) and mypy (strict)
 	@$(PYTHON) -m ruff check . $(PYTHON_SCRIPTS)
 	@$(PYTHON) -m ruff format --check . $(PYTHON_SCRIPTS)
 	@$(PYTHON) -m mypy
 
 .PHONY: bench
-bench: set-up ## throughput, cost, planes, the paper's experiments, scale (15 minutes; BENCH="paper --full" for parts)
+bench: set-up ## measure throughput, cost, planes, the paper's experiments, scale (15 minutes; BENCH="paper --full" for parts)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench $(BENCH)
 
 .PHONY: bench-failover
-bench-failover: set-up ## break paths by the hundred under a flow: how fast each is left (40 minutes; build/failover.svg)
+bench-failover: set-up ## measure how fast a flow leaves hundreds of broken paths (40 minutes; build/failover.svg)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench failover
 
 .PHONY: bench-alone
-bench-alone: set-up ## both daemons killed for ten minutes under two flows, while paths fail and heal (12 minutes; build/alone.svg)
+bench-alone: set-up ## measure paths that fail and heal while both daemons are dead, for ten minutes (12 minutes; build/alone.svg)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench alone
 
 .PHONY: bench-lifecycle
-bench-lifecycle: set-up ## restarts, kills, upgrades and reloads under a UDP flow: nothing lost, nothing reordered (2 minutes)
+bench-lifecycle: set-up ## measure loss and reordering under restarts, kills, upgrades and reloads (2 minutes)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench lifecycle
 
 .PHONY: bench-calm
-bench-calm: set-up ## a flow on busy, stalled and evenly lossy machines: no path may be left (20 minutes)
+bench-calm: set-up ## measure false demotions under stress: busy, stalled and evenly lossy machines (20 minutes)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench calm
 
 .PHONY: bench-overhead
-bench-overhead: set-up ## what probes cost: on and off by turns under a flow, its goodput, CPU and packets (8 minutes)
+bench-overhead: set-up ## measure the cost of probes: goodput, CPU and packets of a flow with and without them (8 minutes)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench overhead
 
 .PHONY: bench-paper
-bench-paper: set-up ## the MRC paper's failure experiments with a TCP flow, beside its points, all at length (8 minutes)
+bench-paper: set-up ## repeat the MRC paper's failure experiments with a TCP flow, all at length (8 minutes)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench paper --full
 
 .PHONY: bench-scale
-bench-scale: set-up ## one host among up to 4,096 peers: memory, start, reload, work, answers (10 minutes; build/scale.svg)
+bench-scale: set-up ## measure one host among up to 4,096 peers: memory, start, reload, work, answers (10 minutes; build/scale.svg)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench scale --full
 
 .PHONY: install
-install: set-up ## install for this host; PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
+install: set-up ## install on this host; PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
 	@$(MAKE) install-python install-files
 	@echo "Next: write $(SYSCONFDIR)/mrcd/mrcd.toml (an example is beside it), check it with 'mrcctl config check', then"
 	@echo "      'systemd-sysusers', 'systemctl daemon-reload', 'systemctl enable --now mrcd'"
 
-# The commands, in a virtual environment of their own. In a DESTDIR it must not remember where it was made.
+# The commands, in a virtual environment of their own. In a DESTDIR its files must not contain the DESTDIR.
 .PHONY: install-python
 install-python: build
 	/usr/bin/python3 -m venv --system-site-packages $(TREE)/lib/mrcd
@@ -137,7 +136,7 @@ install-python: build
 	install -d $(TREE)/bin
 	ln -sf $(PREFIX)/lib/mrcd/bin/mrcd $(PREFIX)/lib/mrcd/bin/mrcctl $(TREE)/bin/
 
-# All that is not Python: unit, user, man pages, completions, the example, what Prometheus and Grafana read.
+# All other files: unit, user, man pages, completions, the example, files for Prometheus and Grafana.
 .PHONY: install-files
 install-files:
 	@mkdir -p build/install
@@ -146,7 +145,7 @@ install-files:
 	for s in bash zsh fish; do $(PYTHON) -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
 	$(foreach f,$(INSTALLED),install -D -m 644 $(firstword $(subst :, ,$f)) $(lastword $(subst :, ,$f)) &&) true
 
-# What is installed from where to where; `uninstall` removes the same.
+# Source and destination of each installed file; `uninstall` removes the same files.
 INSTALLED = \
 	build/install/mrcd.service:$(TREE)/lib/systemd/system/mrcd.service \
 	scripts/deploy/sysusers.conf:$(TREE)/lib/sysusers.d/mrcd.conf \
@@ -160,7 +159,7 @@ INSTALLED = \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 
 .PHONY: uninstall
-uninstall: ## remove what `install` installed; same PREFIX, SYSCONFDIR and DESTDIR. Your configuration stays
+uninstall: ## remove the installed files; same PREFIX, SYSCONFDIR and DESTDIR; the configuration stays
 	$(if $(DESTDIR),,-[ ! -d /run/mrcd ] || $(PREFIX)/bin/mrcctl detach --force || \
 		{ systemctl stop mrcd; $(PREFIX)/bin/mrcctl detach --force; })
 	$(if $(DESTDIR),,-[ ! -d /run/systemd/system ] || systemctl disable --now mrcd)
@@ -168,20 +167,20 @@ uninstall: ## remove what `install` installed; same PREFIX, SYSCONFDIR and DESTD
 	rm -f $(TREE)/bin/mrcd $(TREE)/bin/mrcctl $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))
 	-rmdir -p --ignore-fail-on-non-empty $(sort $(TREE)/bin/ $(dir $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))))
 	$(if $(DESTDIR),,rm -rf /run/mrcd /sys/fs/bpf/mrcd)
-	$(if $(DESTDIR),,@echo "What is left until the next boot: mrc0 and mrc0b (ip link del) and routes (ip route flush proto 77 - and ip -6)")
+	$(if $(DESTDIR),,@echo "These stay until the next boot: mrc0 and mrc0b (ip link del) and routes (ip route flush proto 77, and with ip -6)")
 
 .PHONY: deb
-deb: set-up ## a Debian package of what `install` installs, in build/
+deb: set-up ## build a Debian package with the files of `install`, in build/
 	@rm -rf build/deb
 	@$(MAKE) install-python install-files DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
 	scripts/deploy/debian/build build/deb build
 
-# Not a part of `test`: the package alone takes half a minute.
+# Not part of `test`: building the package takes half a minute.
 .PHONY: test-deb
-test-deb: deb ## install, start, upgrade, remove and purge the package, on a root that is thrown away
+test-deb: deb ## install, start, upgrade, remove and purge the package, on a temporary root
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py
 
 .PHONY: clean
-clean: ## remove what was built, not what was installed
+clean: ## remove built files, not installed ones
 	rm -rf build mrcd/mrc.bpf.o .mypy_cache .pytest_cache .ruff_cache
 	find mrcd scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
