@@ -99,7 +99,7 @@ def removed(machine: Root) -> None:
     machine.run("ping", "-c3", "-W1", "10.99.0.2")
 
 
-def test_the_package_from_installation_to_purge(machine: Root, package: Path) -> None:
+def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package: Path) -> None:
     lab = machine.lab
     before = machine.changed()
     assert machine.run("id", "mrcd", check=False).returncode != 0

@@ -35,7 +35,7 @@ def _end(lab: Lab, host: str = "h0") -> None:
     wait_until(f"mrcd of {host} is gone", lambda: lab.daemon_pid(host) is None)
 
 
-def test_a_nic_that_comes_back_as_another_interface_is_taken_up_again(small: Lab) -> None:
+def test_a_nic_that_returns_as_another_interface_is_used_again(small: Lab) -> None:
     def number() -> int:
         return int(json.loads(small.exec("h0", ["ip", "-j", "link", "show", "p1"], check=True).stdout)[0]["ifindex"])
 
@@ -60,7 +60,7 @@ def test_a_nic_that_comes_back_as_another_interface_is_taken_up_again(small: Lab
         small.exec("h0", ["ip", "link", "del", f"spare{spare}"], check=True)
 
 
-def test_a_strangers_program_at_our_hook_stays_and_ours_works_beside_it(small: Lab) -> None:
+def test_another_program_at_the_same_hook_keeps_its_place(small: Lab) -> None:
     """TCX runs several: theirs keeps its place over a restart and a reload of ours."""
     obj = libbpf.open_object(fault_program.OBJECT)
     libbpf.load_object(obj)
@@ -116,7 +116,7 @@ def _deny_on_a_full_disk(lab: Lab, run_dir: Path) -> None:
     assert done.stderr == ""
 
 
-def test_a_full_disk_beside_the_socket_stops_nothing(small: Lab, tmp_path: Path) -> None:
+def test_a_full_disk_does_not_stop_the_daemon(small: Lab, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "full", run_dir], check=True)
@@ -141,7 +141,7 @@ def test_a_full_disk_beside_the_socket_stops_nothing(small: Lab, tmp_path: Path)
     wait_until("all EVs are GOOD", lambda: all_good(small))
 
 
-def test_a_bpf_file_system_that_is_gone_is_mounted_again(small: Lab, tmp_path: Path) -> None:
+def test_a_missing_bpf_file_system_is_mounted_again(small: Lab, tmp_path: Path) -> None:
     """With it go tables and links; a start makes all of them anew."""
     bpffs = small.run_dir("h0") / "bpf"
     _end(small)

@@ -30,7 +30,7 @@ def test_a_delay_is_seen_by_the_probes_of_its_plane_and_gone_when_healed(healthy
     wait_until("round trips on plane 1 are short again", lambda: _rtt_ms(healthy, 1) < 6)
 
 
-def test_tcp_times_out_as_soon_as_the_route_says(healthy: Lab) -> None:
+def test_the_rto_min_of_the_route_bounds_the_tcp_timeout(healthy: Lab) -> None:
     with Flow(healthy, 2):
         wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 1_000)
         words = healthy.exec("h0", ["ss", "-tino", "state", "established"], check=True).stdout.split()

@@ -66,7 +66,7 @@ def test_drain_under_a_flow_loses_nothing(healthy: Lab) -> None:
     assert (lost, sent > 50_000) == (0, True)
 
 
-def test_what_is_denied_outlives_daemon_and_tables_and_means_new_paths(healthy: Lab) -> None:
+def test_denials_outlive_daemon_and_tables_and_cover_new_paths(healthy: Lab) -> None:
     path = healthy.run_dir("h0").parent / "mrcd.toml"
     text = path.read_text()
     try:
@@ -111,7 +111,7 @@ def test_denied_evs_are_probed_and_a_denial_ends_by_itself(healthy: Lab) -> None
     assert told[-3:] == ["deny", "deny", "expired"]
 
 
-def test_the_floor_holds_and_what_cannot_be_read_frees_nothing(healthy: Lab) -> None:
+def test_the_floor_refuses_denials_and_an_unreadable_file_allows_nothing(healthy: Lab) -> None:
     refused = healthy.exec("h0", ["mrcctl", "deny", "--peer", "h2"])
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "h2 with 0 of 16 (ev_min_active 4)" in refused.stderr

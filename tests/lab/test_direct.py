@@ -23,7 +23,7 @@ def _pings(lab: Lab, version: int, count: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_packets_are_sprayed_over_the_cables(back_to_back: Lab, version: int) -> None:
+def test_back_to_back_hosts_spray_over_all_planes(back_to_back: Lab, version: int) -> None:
     before = {p["ev"]: p["tx_packets"] for p in mrcctl(back_to_back, "h0", "paths")}
     cpus = os.cpu_count() or 1  # each has a rotation of its own: one of them gets to all EVs
     assert _pings(back_to_back, version, 4 * cpus)
@@ -32,7 +32,7 @@ def test_packets_are_sprayed_over_the_cables(back_to_back: Lab, version: int) ->
     assert all(after[ev] > before[ev] for ev in before)
 
 
-def test_detached_hosts_reach_each_other_by_the_kernel_s_own_srv6(back_to_back: Lab) -> None:
+def test_detached_hosts_reach_each_other_over_kernel_srv6(back_to_back: Lab) -> None:
     """Listed paths of one segment: the fallback's segment is that and a function."""
     mrcctl(back_to_back, "h0", "detach")
     try:

@@ -18,7 +18,7 @@ def _path(lab: Lab) -> Any:
     return mrcctl(lab, "h0", "paths", "--peer", "h2")[EV]
 
 
-def test_a_switch_that_has_no_route_is_believed_at_once(healthy: Lab) -> None:
+def test_an_icmp_error_of_a_switch_fails_the_ev_at_once(healthy: Lab) -> None:
     """Its error quotes the packet, which says the EV; nobody waits for silence to become sure."""
     show = ["ip", "-6", "route", "show", "dev", "t1-2", "5f00:0:8802::/48"]
     route = healthy.exec(T0, show, check=True).stdout.split()
@@ -39,7 +39,7 @@ def test_a_switch_that_has_no_route_is_believed_at_once(healthy: Lab) -> None:
     wait_until("it is back", lambda: states(healthy, "h0", "h2")[EV] == "GOOD")
 
 
-def test_a_path_for_short_packets_only_is_left_and_stays_so(healthy: Lab) -> None:
+def test_a_path_that_drops_long_packets_is_left_and_does_not_return(healthy: Lab) -> None:
     """Short probes are answered there: without long ones it would return, and fall again, for ever."""
     link = f"ip link set dev t1-2 mtu {SHORT_MTU}".split()
     was = str(json.loads(healthy.exec(T0, ["ip", "-j", "link", "show", "dev", "t1-2"], check=True).stdout)[0]["mtu"])
@@ -59,7 +59,7 @@ def test_a_path_for_short_packets_only_is_left_and_stays_so(healthy: Lab) -> Non
     wait_until("it is back", lambda: states(healthy, "h0", "h2")[EV] == "GOOD", timeout_s=20)
 
 
-def test_a_congested_path_lets_turns_pass_and_stays_in_use(healthy: Lab) -> None:
+def test_a_congested_path_is_skipped_and_stays_in_use(healthy: Lab) -> None:
     before = mrcctl(healthy, "h0", "paths", "--peer", "h2")
     events = len(mrcctl(healthy, "h0", "events"))
     healthy.fail("t1:1:2", drop=None, ce=1.0)

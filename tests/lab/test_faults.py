@@ -64,7 +64,7 @@ def test_lossy_link_is_left_within_1_s_and_no_other_ev(healthy: Lab) -> None:
         assert not path["usable"]
 
 
-def test_a_link_that_fails_one_way_is_left_that_way_only(healthy: Lab) -> None:
+def test_a_link_that_fails_one_way_is_left_in_that_direction_only(healthy: Lab) -> None:
     with Flow(healthy, 6):
         wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
         for direction, (here, there) in (("up", ("h0", "h2")), ("down", ("h2", "h0"))):
@@ -81,7 +81,7 @@ def test_a_link_that_fails_one_way_is_left_that_way_only(healthy: Lab) -> None:
             assert not found
 
 
-def test_dead_nic_link_is_left_here_and_by_the_peers(healthy: Lab) -> None:
+def test_a_dead_nic_link_is_left_by_the_host_and_its_peers(healthy: Lab) -> None:
     fault = healthy.fail("nic:h0:3", down=True)
     _wait_state(healthy, "h0", "h2", {12, 13, 14, 15}, "ASSUMED_BAD")
     _wait_state(healthy, "h2", "h0", {12, 13, 14, 15}, "ASSUMED_BAD")
@@ -102,7 +102,7 @@ def test_dead_nic_link_is_left_here_and_by_the_peers(healthy: Lab) -> None:
     _wait_state(healthy, "h2", "h0", set(range(16)), "GOOD")
 
 
-def test_fallback_route_follows_the_verdicts(healthy: Lab) -> None:
+def test_the_fallback_route_follows_the_states_of_evs(healthy: Lab) -> None:
     carrier = mrcctl(healthy, "h0", "paths", "--peer", "h2")[6]["carrier"].removesuffix("::")
 
     def hops() -> list[str]:

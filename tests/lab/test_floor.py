@@ -11,7 +11,7 @@ SECONDS = 5
 SURVIVORS = {3, 12}  # EV = plane × 8 + T1
 
 
-def test_two_paths_of_sixteen_carry_the_flow_on() -> None:
+def test_a_flow_continues_over_two_of_sixteen_paths() -> None:
     with a_lab("floor", planes=2, t1=8) as lab:
         _carry_on(lab)
 

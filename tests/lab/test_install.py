@@ -48,7 +48,7 @@ def _listed(tree: Path) -> set[str]:
     return {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_symlink() or not p.is_dir()}
 
 
-def test_all_is_in_its_place_and_forgets_where_it_was_made(installed: Path) -> None:
+def test_installed_files_are_in_place_and_do_not_contain_the_destdir(installed: Path) -> None:
     assert {f for f in _listed(installed) if not f.startswith("usr/local/lib/mrcd/")} == FILES
     packages = installed / "usr/local/lib/mrcd/lib"
     assert list(packages.glob("python3.*/site-packages/mrcd/mrc.bpf.o"))
@@ -67,7 +67,7 @@ def test_uninstall_leaves_nothing_but_the_configuration(tree: Path) -> None:
     assert {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_dir()} <= {"etc", "etc/mrcd"}
 
 
-def test_another_prefix(tmp_path: Path) -> None:
+def test_prefix_changes_the_installed_paths(tmp_path: Path) -> None:
     where = [f"DESTDIR={tmp_path}", "PREFIX=/opt/mrcd", "SYSCONFDIR=/opt/etc"]
     _run("make", "-C", ROOT, "install-files", *where)
     unit = (tmp_path / "opt/mrcd/lib/systemd/system/mrcd.service").read_text()
@@ -80,7 +80,7 @@ def test_another_prefix(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed: `make set-up` installs it")
 @pytest.mark.parametrize("page", MANUALS)
-def test_manuals(installed: Path, page: str) -> None:
+def test_man_pages_are_complete(installed: Path, page: str) -> None:
     path = installed / "usr/local/share/man" / page
     assert not _run("mandoc", "-T", "lint", "-W", "warning", path)
     text = re.sub(r".\x08", "", _run("mandoc", "-T", "utf8", path))

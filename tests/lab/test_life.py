@@ -56,7 +56,7 @@ def _route(lab: Lab, host: str, address: str) -> str:
     return lab.exec(host, ["ip", "route", "get", address], check=True).stdout
 
 
-def test_detach_leaves_plain_srv6_and_attach_brings_spraying_back(healthy: Lab) -> None:
+def test_detach_leaves_kernel_srv6_and_attach_resumes_spraying(healthy: Lab) -> None:
     with Flow(healthy, 5) as flow:
         wait_until("the flow runs", lambda: _total(healthy) > 10_000)
         assert mrcctl(healthy, "h0", "detach")["attached"] is False
@@ -87,7 +87,7 @@ def away() -> Iterator[Lab]:
         yield made
 
 
-def test_detach_without_mrcd_leaves_plain_srv6(away: Lab) -> None:
+def test_detach_without_mrcd_leaves_kernel_srv6(away: Lab) -> None:
     _kill(away, "h0", signal.SIGTERM)
     refused = away.exec("h0", ["mrcctl", "detach"])
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -120,7 +120,7 @@ def test_detach_without_mrcd_leaves_plain_srv6(away: Lab) -> None:
     assert withdrawn(away, "h2") == left  # no path is to blame
 
 
-def test_detach_without_mrcd_and_without_pins_leaves_plain_srv6(away: Lab) -> None:
+def test_detach_without_mrcd_and_pins_leaves_kernel_srv6(away: Lab) -> None:
     _kill(away, "h0", signal.SIGTERM)
     remove(pin_directory(away.run_dir("h0") / "bpf"))
     assert "dev mrc0" in _route(away, "h0", "10.99.0.3")
@@ -150,7 +150,7 @@ def test_a_second_daemon_refuses(healthy: Lab) -> None:
     assert "Traceback" not in second.stderr
 
 
-def test_follows_the_first_hop_when_its_mac_changes(healthy: Lab) -> None:
+def test_a_new_mac_of_the_first_hop_is_used(healthy: Lab) -> None:
     t0, mac = "t0-0-0", "02:4d:ff:00:00:99"
     before = mrcctl(healthy, "h0", "status")["planes"][0]["gateway_mac"]
 
@@ -168,7 +168,7 @@ def test_follows_the_first_hop_when_its_mac_changes(healthy: Lab) -> None:
         change(before)
 
 
-def test_a_nic_that_goes_down_and_comes_back_is_taken_up_again() -> None:
+def test_a_nic_that_goes_down_and_returns_is_used_again() -> None:
     with a_lab("nics", **TWO_HOSTS) as lab:
         lab.exec("h0", ["ip", "link", "set", "p1", "down"], check=True)
         wait_until("plane 1 is down", lambda: not mrcctl(lab, "h0", "status")["planes"][1]["up"])
@@ -288,7 +288,7 @@ hooks.attach_pop = attach_slowly
 """
 
 
-def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(
+def test_new_tables_under_load_lose_nothing_and_count_no_loss(
     healthy: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = healthy.run_dir("h0").parent / "mrcd.toml"

@@ -39,7 +39,7 @@ def _left_under_traffic(lab: Lab, ev: int) -> bool:
     return bool(mrcctl(lab, "h0", "paths")[ev]["state"] == "ASSUMED_BAD")
 
 
-def test_status_and_what_the_kernel_says(lab: Lab) -> None:
+def test_status_shows_programs_and_links_of_the_kernel(lab: Lab) -> None:
     status = asked(lab, "status")
     assert status["daemon"]["running"]
     assert status["forwarding_without_daemon"] == {
@@ -72,7 +72,7 @@ def test_status_and_what_the_kernel_says(lab: Lab) -> None:
     assert (maps["mrc_evs"]["used"], maps["mrc_evs"]["type"], maps["mrc_evs"]["memory_bytes"] > 0) == (4, "array", True)
 
 
-def test_hops_and_records(lab: Lab) -> None:
+def test_mrcctl_shows_hops_and_table_records(lab: Lab) -> None:
     for path in asked(lab, "paths", "--decode")["paths"]:
         assert [(h["kind"], h["number"]) for h in path["hops"]] == [
             ("t0", 0), ("t1", path["t1"]), ("t0", 1), ("host", 0),
@@ -85,7 +85,7 @@ def test_hops_and_records(lab: Lab) -> None:
     assert of_host["mrc_clock"]["by_daemon"] > 0
 
 
-def test_without_the_daemon_the_tables_and_the_ring_answer(lab: Lab, tmp_path: Path) -> None:
+def test_without_the_daemon_mrcctl_reads_the_tables_and_the_ring(lab: Lab, tmp_path: Path) -> None:
     pid = lab.daemon_pid("h0")
     assert pid is not None
     os.kill(pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ from tests.lab.flows import Flow
 @pytest.mark.parametrize(
     ("planes", "t1s", "failed"), [(2, 96, []), (4, 64, [3])], ids=["of two, in two parts of a report", "of four"]
 )
-def test_a_cable_that_loses_5_percent_costs_its_plane(planes: int, t1s: int, failed: list[int]) -> None:
+def test_a_cable_that_loses_5_percent_fails_its_plane(planes: int, t1s: int, failed: list[int]) -> None:
     """`failed`: EVs of plane 2, whose T1 is dead."""
     with a_lab("lossy", hosts=3, planes=planes, t1=t1s) as lab, Flow(lab, 30, extra=("-P", "4")):
         wait_until("the flow runs", lambda: mrcctl(lab, "h0", "peers")[1]["tx_packets"] > 100_000)

@@ -39,7 +39,7 @@ def _subflows(flow: Flow) -> int:
     return flow.subflows
 
 
-def test_it_has_a_subflow_on_each_plane_which_all_carry_data_and_ends_in_order(healthy: Lab, ends: Ends) -> None:
+def test_an_mptcp_flow_uses_all_planes_and_ends_without_a_reset(healthy: Lab, ends: Ends) -> None:
     before = _sent(healthy, ends.source)
     with Flow(healthy, ends, protocol="mptcp") as flow:
 
@@ -52,7 +52,7 @@ def test_it_has_a_subflow_on_each_plane_which_all_carry_data_and_ends_in_order(h
     assert sum(flow.bins.values()) > ENOUGH
 
 
-def test_a_flow_that_lacks_a_subflow_is_found(healthy: Lab, ends: Ends) -> None:
+def test_an_mptcp_flow_without_a_subflow_is_detected(healthy: Lab, ends: Ends) -> None:
     netns.batch_in(healthy.ns(ends.target), ("ip",), ["mptcp endpoint delete id 3"])
     with Flow(healthy, ends, protocol="mptcp") as flow:
         wait_until("the sender has told of its subflows", lambda: _subflows(flow) == 3)

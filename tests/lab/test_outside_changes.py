@@ -96,7 +96,7 @@ def reasons(lab: Lab) -> list[str]:
 # ---- addresses ----
 
 
-def test_addresses_that_are_taken_away_come_back_and_nothing_is_lost(host: Lab) -> None:
+def test_removed_addresses_are_restored_without_loss(host: Lab) -> None:
     plane, overlay = status(host)["planes"][0]["address"], {"10.99.0.1", "fd00:99::1"}
 
     def found() -> set[tuple[str, int]]:
@@ -120,7 +120,7 @@ def test_addresses_that_are_taken_away_come_back_and_nothing_is_lost(host: Lab) 
     host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
 
 
-def test_routes_that_somebody_flushes_come_back(host: Lab) -> None:
+def test_flushed_routes_are_restored(host: Lab) -> None:
     """As a network manager does that clears what it does not know."""
 
     def routes() -> list[Any]:
@@ -136,7 +136,7 @@ def test_routes_that_somebody_flushes_come_back(host: Lab) -> None:
     wait_until("it is back too", lambda: routes() == before, 5)
 
 
-def test_a_nic_without_any_address_gets_what_it_needs(host: Lab) -> None:
+def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
     try:
         with Ping(host) as ping:
             ip(host, "h0", "-6", "addr", "flush", "dev", "p0")
@@ -162,7 +162,7 @@ def _first_hop(lab: Lab) -> str | None:
 # ---- the first hop, and the interface ----
 
 
-def test_a_first_hop_with_another_mac_that_nobody_announces(host: Lab) -> None:
+def test_an_unannounced_new_mac_of_the_first_hop_is_found(host: Lab) -> None:
     """A T0 that was replaced: the plane is left at once, and comes back when the kernel has asked anew."""
     before = _first_hop(host)
     assert before is not None
@@ -205,7 +205,7 @@ def test_a_first_hop_with_another_address_is_followed_by_a_reload(host: Lab) -> 
             ip(host, t0, "addr", "del", "fe80::9/64", "dev", "h0")
 
 
-def test_an_interface_that_goes_and_comes_back_as_another(host: Lab) -> None:
+def test_an_interface_that_returns_with_another_ifindex_is_used_again(host: Lab) -> None:
     before = ip(host, "h0", "link", "show", "dev", "p1")[0]["ifindex"]
     elsewhere = host.ns("t1-1-0")
     try:
@@ -262,7 +262,7 @@ def _take_away(lab: Lab, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["umount", "all", "links"])
-def test_pins_that_somebody_takes_away_are_made_again_and_nothing_is_lost(host: Lab, how: str) -> None:
+def test_removed_pins_are_restored_without_loss(host: Lab, how: str) -> None:
     pins = pin_directory(_bpffs(host))
     before = {p.name for p in (*pins.iterdir(), *(pins / "links").iterdir())}
     with Ping(host) as ping:
@@ -282,7 +282,7 @@ def test_pins_that_somebody_takes_away_are_made_again_and_nothing_is_lost(host: 
     assert ping.lost == []
 
 
-def test_pins_that_cannot_be_made_again_are_told_and_a_detached_restart_mends_it(host: Lab) -> None:
+def test_pins_that_cannot_be_restored_are_reported_and_a_detached_restart_repairs_them(host: Lab) -> None:
     """A file where the BPF file system was: as a service whose user may not mount one."""
     bpffs, aside = _bpffs(host), _bpffs(host).with_name("aside")
     with Ping(host) as ping:
@@ -357,7 +357,7 @@ def _xdp(ifindex: int) -> int:
 
 
 @pytest.mark.parametrize(("flags", "words"), [(_BEFORE, "IN FRONT OF OURS"), (0, "behind ours")])
-def test_status_names_programs_of_others(host: Lab, stranger: int, flags: int, words: str) -> None:
+def test_status_names_other_tc_programs(host: Lab, stranger: int, flags: int, words: str) -> None:
     with host.inside("h0"):
         link = libbpf.create_link(stranger, socket.if_nametoindex("p1"), libbpf.TCX_INGRESS, flags)
     try:
@@ -373,7 +373,7 @@ def test_status_names_programs_of_others(host: Lab, stranger: int, flags: int, w
     assert status(host)["other_programs"] == []
 
 
-def test_status_names_xdp_programs_and_filters_of_others(host: Lab, stranger: int) -> None:
+def test_status_names_other_xdp_programs_and_filters(host: Lab, stranger: int) -> None:
     with host.inside("h0"):
         subprocess.run(["tc", "qdisc", "add", "dev", "mrc0", "clsact"], check=True)
         libbpf.attach_clsact(stranger, socket.if_nametoindex("mrc0"), libbpf.TC_EGRESS, 77, 77)

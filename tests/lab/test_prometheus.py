@@ -91,7 +91,7 @@ def test_every_query_of_the_dashboard_has_data(server: Prometheus, title: str, q
     assert any(not math.isnan(value) for _, value in samples), query
 
 
-def test_every_panel_has_its_place() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     rows = [p["title"] for p in DASHBOARD["panels"] if p["type"] == "row"]
     assert rows == ["Fleet", "Host", "Failover", "Self"]
@@ -110,7 +110,7 @@ def test_all_rules_are_evaluated_without_an_error(server: Prometheus) -> None:
     assert {rule["health"] for rule in rules} == {"ok"}, [r for r in rules if r["health"] != "ok"]
 
 
-def test_a_dead_daemon_whose_kernel_forwards_is_told_from_a_dead_host(fabric: Lab, server: Prometheus) -> None:
+def test_a_dead_daemon_on_a_forwarding_host_has_an_alert_of_its_own(fabric: Lab, server: Prometheus) -> None:
     query = 'ALERTS{alertname="MrcdDownWhileForwarding", alertstate="pending"}'  # for a minute
     wait_until("that of h2 is over", lambda: len(server.query(query)) == 1)
     ((labels, _),) = server.query(query)
@@ -118,7 +118,7 @@ def test_a_dead_daemon_whose_kernel_forwards_is_told_from_a_dead_host(fabric: La
     fabric.exec("h0", ["ping", "-c2", "-i0.01", "-W1", "10.99.0.2"], check=True)
 
 
-def test_counters_go_on_over_a_new_daemon(server: Prometheus) -> None:
+def test_kernel_counters_are_not_reset_by_a_new_daemon(server: Prometheus) -> None:
     """Of the kernel's: no reset of any of h2's, and more transitions than that daemon has seen."""
     h2 = server.instance("h2")
     own = "mrc_tick_seconds_bucket"  # of the daemon itself
@@ -132,7 +132,7 @@ def test_counters_go_on_over_a_new_daemon(server: Prometheus) -> None:
     assert server.value(f'sum(mrc_ev_transitions_total{{instance="{h2}", reason="probed"}})') >= 16
 
 
-def test_the_fault_is_what_the_metrics_say(fabric: Lab, server: Prometheus) -> None:
+def test_the_metrics_show_the_fault(fabric: Lab, server: Prometheus) -> None:
     h0 = f'instance="{server.instance("h0")}"'
     bad = server.query(f'mrc_ev_state_timestamp_seconds{{{h0}, state="ASSUMED_BAD", peer="h2"}}')
     assert [(labels["ev"], labels["plane"]) for labels, _ in bad] == [("6", "1")]

@@ -85,7 +85,9 @@ def _running(lab: Lab) -> str:
     [(FAR, False, False), (SETTING, True, False), (FARTHER, True, True)],
     ids=["a host", "a setting", "new tables"],
 )
-def test_nothing_is_lost_and_nothing_forgotten(file: File, more: str, programs: bool, tables: bool) -> None:
+def test_a_reload_loses_no_packet_and_keeps_states_and_counters(
+    file: File, more: str, programs: bool, tables: bool
+) -> None:
     lab = file.lab
     mrcctl(lab, "h0", "deny", "--peer", "h2", "--ev", "3")
     lab.fail("t1:1:2")
@@ -124,7 +126,7 @@ def test_nothing_is_lost_and_nothing_forgotten(file: File, more: str, programs: 
     ],
     ids=["unknown key", "no TOML", "not this host", "overlap", "restart", "agreed"],
 )
-def test_a_file_that_cannot_be_changes_nothing_and_says_why(file: File, old: str, new: str, said: str) -> None:
+def test_an_invalid_file_changes_nothing_and_is_explained(file: File, old: str, new: str, said: str) -> None:
     lab, running = file.lab, _running(file.lab)
     file.path.write_text(file.text.replace(old, new, 1))
     assert file.path.read_text() != file.text
@@ -134,7 +136,7 @@ def test_a_file_that_cannot_be_changes_nothing_and_says_why(file: File, old: str
     assert out_of_use(lab) == []
 
 
-def test_a_signal_reloads_too_and_a_bad_file_is_in_the_log(file: File) -> None:
+def test_sighup_reloads_and_logs_an_invalid_file(file: File) -> None:
     lab, pid = file.lab, file.lab.daemon_pid("h0")
     assert pid is not None
 
@@ -153,7 +155,7 @@ def test_a_signal_reloads_too_and_a_bad_file_is_in_the_log(file: File) -> None:
     assert "overdue_ms = 11" in _running(lab)
 
 
-def test_hosts_come_and_go(file: File) -> None:
+def test_a_reload_adds_and_removes_hosts(file: File) -> None:
     lab = file.lab
     h3 = file.text[file.text.index('[[hosts]]\nname = "h3"') :]
     end = h3.find("\n\n[")
@@ -167,7 +169,7 @@ def test_hosts_come_and_go(file: File) -> None:
     tcp_transfer(lab, 4, size=100_000, target=3)
 
 
-def test_an_address_that_is_another_is_followed(file: File) -> None:
+def test_a_reload_changes_an_address(file: File) -> None:
     lab = file.lab
     text = file.text.replace('"10.99.0.3/32"', '"10.99.7.3/32"')
     file.write(text, "h2", *(h for h in lab.fabric.hosts if h != "h2"))
@@ -178,7 +180,7 @@ def test_an_address_that_is_another_is_followed(file: File) -> None:
     assert out_of_use(lab) == []
 
 
-def test_what_all_hosts_must_know_alike_goes_by_way_of_detach(file: File) -> None:
+def test_cluster_wide_settings_change_only_while_detached(file: File) -> None:
     """As the refusal's hint says; flows go on over the kernel's own SRv6 meanwhile."""
     lab, hosts = file.lab, file.lab.fabric.hosts
     file.path.write_text(file.text.replace("[cluster]", "[cluster]\nudp_port = 4798", 1))
@@ -191,7 +193,7 @@ def test_what_all_hosts_must_know_alike_goes_by_way_of_detach(file: File) -> Non
     assert not mrcctl(lab, "h0", "config", "diff")["changed"]
 
 
-def test_what_the_machine_refuses_is_undone(file: File) -> None:
+def test_a_reload_that_the_machine_refuses_is_undone(file: File) -> None:
     lab, running = file.lab, _running(file.lab)
     file.path.write_text(file.text.replace("[interfaces]\n", '[interfaces]\nnames = ["w", "x", "y", "z"]\n', 1))
     done = lab.exec("h0", ["mrcctl", "reload"])
@@ -203,7 +205,7 @@ def test_what_the_machine_refuses_is_undone(file: File) -> None:
 
 
 @pytest.mark.parametrize("more", [SETTING, FARTHER], ids=["programs", "tables"])
-def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> None:
+def test_a_reload_that_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> None:
     """Routes come last: by then programs, tables and MTU are the new file's."""
     lab, running = file.lab, _running(file.lab)
     replaced_hosts = ["10.99.0.3/32", "dev", "lo", "metric", "150"]
@@ -232,7 +234,7 @@ def test_what_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> No
         lab.exec("h0", ["ip", "route", "del", *replaced_hosts], check=True)
 
 
-def test_mrcctl_compares_without_the_daemon(file: File, tmp_path: Path) -> None:
+def test_config_diff_works_without_the_daemon(file: File, tmp_path: Path) -> None:
     lab, pid = file.lab, file.lab.daemon_pid("h0")
     assert pid is not None
     os.kill(pid, signal.SIGTERM)
@@ -248,7 +250,7 @@ def test_mrcctl_compares_without_the_daemon(file: File, tmp_path: Path) -> None:
     lab.up()
 
 
-def test_another_host_with_a_dead_one_s_id_is_unknown_until_it_speaks(file: File) -> None:
+def test_a_new_host_with_the_id_of_a_dead_one_is_unknown_until_heard(file: File) -> None:
     lab = file.lab
     pid = lab.daemon_pid("h3")
     assert pid is not None

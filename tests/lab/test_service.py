@@ -80,7 +80,7 @@ def sprayed(machine: Machine) -> int:
     return int(re.findall(r'"tx_packets": (\d+)', text)[0])
 
 
-def test_services_that_need_the_overlay_wait_for_it(machine: Machine) -> None:
+def test_services_wait_for_the_overlay(machine: Machine) -> None:
     for name in ("after-mrcd", "after-network"):
         found = machine.run("cat", f"/run/{name}").stdout
         assert machine.show("Result", name) == "success", machine.console() + machine.said() + found
@@ -88,7 +88,7 @@ def test_services_that_need_the_overlay_wait_for_it(machine: Machine) -> None:
     assert machine.show("ActiveState") == "active"
 
 
-def test_it_is_no_root_and_has_three_capabilities(running: Machine) -> None:
+def test_the_daemon_is_not_root_and_has_three_capabilities(running: Machine) -> None:
     pid = running.main_pid()
     status = dict(line.split(":\t", 1) for line in running.run("cat", f"/proc/{pid}/status").stdout.splitlines())
     uid = running.run("id", "-u", "mrcd").stdout.strip()
@@ -99,7 +99,7 @@ def test_it_is_no_root_and_has_three_capabilities(running: Machine) -> None:
 
 
 @pytest.mark.parametrize("capability", ["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"])
-def test_it_needs_each_of_them(running: Machine, capability: str) -> None:
+def test_the_daemon_needs_each_capability(running: Machine, capability: str) -> None:
     running.run("systemctl", "stop", "mrcd")
     one = f"AmbientCapabilities=~{capability}\\nCapabilityBoundingSet=~{capability}\\nRestart=no\\n"
     drop_in(running, "[Service]\\n" + one)
@@ -107,7 +107,7 @@ def test_it_needs_each_of_them(running: Machine, capability: str) -> None:
     assert running.show("ExecMainStatus") == "2"
 
 
-def test_its_pins_are_everybody_s(running: Machine) -> None:
+def test_the_pins_are_visible_outside_of_the_unit(running: Machine) -> None:
     """Not in mounts of its own, and even if there was no BPF file system before."""
     running.run("systemctl", "stop", "mrcd")
     running.run("umount", "/sys/fs/bpf")
@@ -125,7 +125,7 @@ def test_the_group_may_use_the_socket_and_others_may_not(running: Machine) -> No
 
 
 @pytest.mark.usefixtures("pinged")
-def test_stop_and_start(running: Machine) -> None:
+def test_stop_and_start_lose_no_packet(running: Machine) -> None:
     before = sprayed(running)
     running.run("systemctl", "stop", "mrcd")
     assert (running.show("ActiveState"), running.show("Result")) == ("inactive", "success")
@@ -136,7 +136,7 @@ def test_stop_and_start(running: Machine) -> None:
 
 
 @pytest.mark.usefixtures("pinged")
-def test_killed_it_comes_back_and_counters_go_on(running: Machine) -> None:
+def test_a_killed_daemon_is_restarted_and_counters_continue(running: Machine) -> None:
     pid, before, restarts = running.main_pid(), sprayed(running), int(running.show("NRestarts"))
     running.signal(signal.SIGKILL)
     wait_until("mrcd is started again", lambda: running.main_pid() not in (0, pid))
@@ -146,7 +146,7 @@ def test_killed_it_comes_back_and_counters_go_on(running: Machine) -> None:
 
 
 @pytest.mark.usefixtures("pinged")
-def test_a_daemon_that_hangs_is_ended_and_says_where(running: Machine) -> None:
+def test_a_hanging_daemon_is_killed_with_a_traceback(running: Machine) -> None:
     drop_in(running, "[Service]\\nWatchdogSec=1\\n")
     running.run("systemctl", "restart", "mrcd")
     pid, began = running.main_pid(), time.monotonic()
@@ -159,7 +159,7 @@ def test_a_daemon_that_hangs_is_ended_and_says_where(running: Machine) -> None:
 
 
 @pytest.mark.usefixtures("pinged")
-def test_a_broken_configuration_is_told_once_and_harms_nothing(running: Machine) -> None:
+def test_an_invalid_configuration_is_reported_once_and_forwarding_continues(running: Machine) -> None:
     good = running.config.read_text()
     running.config.write_text(good.replace("planes = 2", "plains = 2"))
     try:
@@ -173,7 +173,7 @@ def test_a_broken_configuration_is_told_once_and_harms_nothing(running: Machine)
 
 
 @pytest.mark.usefixtures("pinged")
-def test_reload(running: Machine) -> None:
+def test_systemctl_reload_applies_the_file(running: Machine) -> None:
     pid, good = running.main_pid(), running.config.read_text()
     try:
         running.config.write_text(good + "\n[health]\nhold_down_ms = 1500\n")
@@ -188,7 +188,7 @@ def test_reload(running: Machine) -> None:
     assert (running.main_pid(), running.show("ActiveState")) == (pid, "active")
 
 
-def test_systemd_analyze(running: Machine) -> None:
+def test_systemd_analyze_reports_no_error(running: Machine) -> None:
     """Nothing to complain of; and the score that the README names."""
     verified = running.run("systemd-analyze", "verify", "/usr/local/lib/systemd/system/mrcd.service")
     assert not verified.stderr.strip(), verified.stderr
@@ -199,7 +199,7 @@ def test_systemd_analyze(running: Machine) -> None:
     assert float(score[0]) < 2
 
 
-def test_the_peer_thinks_well_of_it(fabric: Lab, running: Machine) -> None:
+def test_the_peer_sees_all_evs_good_at_the_end(fabric: Lab, running: Machine) -> None:
     """After all that."""
     running.run("systemctl", "restart", "mrcd")
     wait_until("all EVs are GOOD", lambda: {p["state"] for p in mrcctl(fabric, "h1", "paths")} == {"GOOD"}, 15)

@@ -41,7 +41,7 @@ def _verdict_tables(lab: Lab) -> dict[str, Any]:
     return found
 
 
-def test_probe_measures_each_ev_and_disturbs_none(healthy: Lab) -> None:
+def test_probe_measures_each_ev_without_changing_its_state(healthy: Lab) -> None:
     before = _verdict_tables(healthy)
     events = len(mrcctl(healthy, "h0", "events"))
     document = _json(healthy, "h0", "probe", "h2", "--count", "50", *FAST)
@@ -66,7 +66,7 @@ def test_probe_finds_the_lossy_ev_and_the_dead_one(healthy: Lab) -> None:
     assert (dead["received"], dead["evs"][0]["rtt_avg_ns"]) == (0, None)
 
 
-def test_probes_have_the_size_that_was_asked_for(healthy: Lab) -> None:
+def test_probes_have_the_requested_size(healthy: Lab) -> None:
     document = _json(healthy, "h0", "probe", "h2", "--ev", "0", "--size", "9100", "--count", "3")
     assert (document["size_bytes"], document["received"]) == (9100, 3)
     refused = _json(healthy, "h0", "probe", "h2", "--ev", "0", "--size", "9101", "--count", "3", code=2)
@@ -95,7 +95,7 @@ UP, DOWN = {"direction": "up"}, {"direction": "down"}
     ],
     ids=str,
 )
-def test_trace_names_what_is_broken(
+def test_trace_names_the_broken_link_or_switch(
     lab: Lab, target: str, fault: dict[str, Any], suspects: list[str], first: str
 ) -> None:
     code = 2 if target == "nic:h0:1" else 0
@@ -111,13 +111,13 @@ def test_trace_names_what_is_broken(
     assert [h["name"] for h in document["hops"]] == ["T0 0", "T1 2", "T0 1", "h2"]
 
 
-def test_trace_within_a_t0(healthy: Lab) -> None:
+def test_trace_works_within_a_t0(healthy: Lab) -> None:
     document = _json(healthy, "h0", "trace", "h1", "--ev", "4", *FAST)
     assert [(h["name"], h["ok"]) for h in document["hops"]] == [("T0 0", True), ("h1", True)]
     assert (document["checks"], document["suspects"]) == ([], [])
 
 
-def test_trace_and_probe_without_the_daemon(healthy: Lab) -> None:
+def test_trace_and_probe_work_without_the_daemon(healthy: Lab) -> None:
     pid = healthy.daemon_pid("h0")
     assert pid is not None
     os.kill(pid, 9)
@@ -133,7 +133,7 @@ def _has_left(lab: Lab, host: str, peer: str, ev: int) -> bool:
 
 
 @pytest.mark.parametrize("encapsulation", ["srh", "ecmp"])
-def test_other_encapsulations(encapsulation: str) -> None:
+def test_tools_work_with_srh_and_refuse_trace_with_ecmp(encapsulation: str) -> None:
     with a_lab("steered", **TWO_HOSTS, encapsulation=encapsulation) as lab:
         assert _json(lab, "h0", "probe", "h1", *FAST)["loss_ratio"] == 0
         if encapsulation == "ecmp":
@@ -157,7 +157,7 @@ def test_other_encapsulations(encapsulation: str) -> None:
 # ---- capture ----
 
 
-def test_capture_live_and_from_a_file(healthy: Lab, tmp_path: Path) -> None:
+def test_capture_prints_live_packets_and_reads_a_file(healthy: Lab, tmp_path: Path) -> None:
     file = tmp_path / "planes.pcap"
 
     def size() -> int:
@@ -210,7 +210,7 @@ def test_doctor_and_preflight_find_nothing_on_a_healthy_host(healthy: Lab) -> No
     assert _verdict_tables(healthy) == before
 
 
-def test_preflight_of_this_machine_itself() -> None:
+def test_preflight_passes_on_this_machine() -> None:
     """Nobody's namespace, no cluster file: kernel and software, the programs loaded for a moment."""
     done = subprocess.run([ROOT / ".venv/bin/mrcctl", "preflight", "--json"], capture_output=True, text=True)
     found = {c["id"]: c["status"] for c in json.loads(done.stdout)["checks"]}
@@ -238,7 +238,7 @@ def test_doctor_finds_a_short_mtu_inside_the_fabric(healthy: Lab) -> None:
         mtu(9100)
 
 
-def test_doctor_finds_a_short_mtu_here(healthy: Lab) -> None:
+def test_doctor_finds_a_short_mtu_of_a_nic(healthy: Lab) -> None:
     healthy.exec("h0", ["ip", "link", "set", "p2", "mtu", "9000"], check=True)
     try:
         found = _failing(healthy)
@@ -277,7 +277,7 @@ def _foreign(lab: Lab, interface: str, flags: int) -> Iterator[None]:
         libbpf.close_object(obj)
 
 
-def test_doctor_names_programs_of_others(healthy: Lab) -> None:
+def test_doctor_names_other_programs(healthy: Lab) -> None:
     with _foreign(healthy, "p3", _BEFORE):
         found = _failing(healthy)
         assert found.keys() == {"hooks.other_programs"}

@@ -104,7 +104,7 @@ def on_wires(lab: Lab) -> int:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_host_forwards_bursts_of_one_peer_to_another(small: Lab, version: int) -> None:
+def test_a_host_forwards_bursts_between_two_peers(small: Lab, version: int) -> None:
     with relay.through(small, "h0", "h1", "h2") as flows:
         ends = flows[version == 6]
         before = dropped(small)

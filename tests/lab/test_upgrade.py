@@ -12,7 +12,9 @@ from tests.lab.conftest import all_good, mrcctl, wait_until
 TIMES = 2
 
 
-def test_the_life_of_a_daemon_loses_and_reorders_nothing(healthy: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restarts_upgrades_and_reloads_lose_and_reorder_nothing(
+    healthy: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
     drops = {h: mrcctl(healthy, h, "status")["drops"] for h in lifecycle.HOSTS}
     document = lifecycle.run(healthy, TIMES)
     with capsys.disabled():

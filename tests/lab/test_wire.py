@@ -101,7 +101,7 @@ def _behind_t0(frame: Packet, block_bits: int = 32) -> Packet:
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("tos", [0x00, 0xB8, 0x02, 0x8B], ids=["plain", "EF", "ECT0", "AF41-CE"])
-def test_capture_equals_what_scapy_builds(fabric: Lab, version: int, tos: int) -> None:
+def test_packets_on_the_wire_equal_those_that_scapy_builds(fabric: Lab, version: int, tos: int) -> None:
     plan = _plan(fabric)
     path = next(p for p in plan.peers if p.host.name == "h2").evs[EV]
     with Tap(fabric) as tap:
@@ -116,7 +116,7 @@ def test_capture_equals_what_scapy_builds(fabric: Lab, version: int, tos: int) -
     assert bytes(seen[IPv6]) == expected
 
 
-def test_capture_has_the_headers_of_the_kernels_encap_red(fabric: Lab) -> None:
+def test_packets_on_the_wire_have_the_headers_of_encap_red(fabric: Lab) -> None:
     path = next(p for p in _plan(fabric).peers if p.host.name == "h2").evs[EV]
     segments = ",".join(str(s) for s in path.segments)
     target = "fd00:77::1"

@@ -68,7 +68,7 @@ def refused(bench: Bench, frame: Packet | bytes, reason: str, plane: int = 1) ->
 
 
 @all_encapsulations
-def test_a_request_is_reflected(bench: Bench) -> None:
+def test_a_request_is_answered_with_the_right_bytes(bench: Bench) -> None:
     bench.tables.node["status"] = abi.STATUS_DETACHED
     for ev in range(EVS):
         reply = reflected(bench, request(bench, ev, seq=2**32 - 1, report_seq=77))
@@ -80,7 +80,7 @@ def test_a_request_is_reflected(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("traffic_class", [0, 3, 0xB8, 0xBB])
-def test_a_reply_is_in_the_dscp_class_of_its_request_and_may_be_marked(bench: Bench, traffic_class: int) -> None:
+def test_a_reply_copies_the_dscp_of_its_request_and_is_ect(bench: Bench, traffic_class: int) -> None:
     ask = request(bench, 5)
     ask[IPv6].tc = traffic_class
     _, out = bench.pop("tc", ask, 1)
@@ -106,13 +106,13 @@ def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) ->
 
 
 @all_encapsulations
-def test_there_is_no_answer_while_other_nics_count_in_other_tables(bench: Bench) -> None:
+def test_no_request_is_answered_while_nics_use_different_tables(bench: Bench) -> None:
     bench.tables.node["generation"] = 0
     assert bench.pop("tc", request(bench, 5, counts=EVS), 1)[0] == "drop"
     assert (bench.tables.rxs["probes"][H2, 5], bench.drops()) == (1, {})
 
 
-def test_a_request_is_not_data(bench: Bench) -> None:
+def test_a_request_does_not_count_as_data(bench: Bench) -> None:
     bench.pop("tc", changed(request(bench), IPv6, tc=3), 1)
     assert bench.rx(H2, 5) == (0, 0, 0)
     assert not bench.tables.evs["tx_packets"].any()
@@ -121,7 +121,7 @@ def test_a_request_is_not_data(bench: Bench) -> None:
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
 @pytest.mark.parametrize("counts", [0, EVS])
 @pytest.mark.parametrize("length", [0, 24, 88])
-def test_the_way_back_may_have_an_srh_of_another_length(bench: Bench, length: int, counts: int) -> None:
+def test_a_reply_may_need_an_srh_of_another_length(bench: Bench, length: int, counts: int) -> None:
     """For the longest the request has brought the room along."""
     bench.tables.rxs["packets"][H2] = range(EVS)
     room = bytes(abi.SRH_MAX - int(bench.ev(H2, 5)["srh_len"]))
@@ -149,7 +149,7 @@ def test_replies_take_another_ev_of_the_plane_each_time(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
-def test_replies_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(bench: Bench) -> None:
+def test_replies_visit_all_evs_of_a_peer_with_a_partly_filled_table(bench: Bench) -> None:
     ways = []
     for seq in range(8):
         ask = request(bench, 65, seq=seq)
@@ -157,7 +157,7 @@ def test_replies_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(be
     assert sorted(ways) == [64, 64, 65, 65, 66, 66, 67, 67]
 
 
-def test_replies_keep_to_usable_evs(bench: Bench) -> None:
+def test_replies_use_usable_evs_only(bench: Bench) -> None:
     bench.set_usable(H2, 5, False)
     bench.set_usable(H2, 7, False)
     ways = {reflected(bench, request(bench, 5, seq=seq))[IPv6].fl for seq in range(8)}
@@ -170,11 +170,11 @@ def test_without_a_usable_ev_the_reply_takes_the_mirror_of_the_path(bench: Bench
         assert reflected(bench, request(bench, ev))[IPv6].fl == ev
 
 
-def test_the_peers_ports_do_not_keep_a_reply_from_going_back(bench: Bench) -> None:
+def test_a_reply_ignores_the_plane_mask_of_the_peer(bench: Bench) -> None:
     assert reflected(bench, request(bench, 5, plane_mask=0))[IPv6].fl == 5
 
 
-def test_a_request_by_an_ev_that_has_no_mirror(bench: Bench) -> None:
+def test_a_request_on_an_ev_without_a_mirror_is_not_answered(bench: Bench) -> None:
     """The peer's table has a path that ours lacks, and nothing else is usable."""
     bench.set_state(H2, EvState.DENIED, *range(EVS))
     bench.ev(H2, 5)["configured"] = 0
@@ -220,7 +220,7 @@ def test_port_status_is_learned_from_requests(bench: Bench) -> None:
     assert (bench.peer(H5)["plane_mask"], len(bench.usable(H5))) == (0xFFFF, EVS)
 
 
-def test_an_older_probe_does_not_undo_a_newer_one(bench: Bench) -> None:
+def test_an_older_probe_does_not_replace_newer_link_state(bench: Bench) -> None:
     at = now()
     reflected(bench, request(bench, 5, sent_ns=at, plane_mask=0b0001, status=1, generation=9))
     heard = int(bench.peer(H2)["heard_ns"])
@@ -234,7 +234,7 @@ def test_an_older_probe_does_not_undo_a_newer_one(bench: Bench) -> None:
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1}
 
 
-def test_a_peer_whose_clock_starts_anew_is_believed(bench: Bench) -> None:
+def test_link_state_of_a_restarted_peer_is_accepted(bench: Bench) -> None:
     at = now()
     reflected(bench, request(bench, 5, sent_ns=at, plane_mask=0b0001))
     reflected(bench, request(bench, 5, sent_ns=at - 10**10, plane_mask=0b0111, generation=GENERATION + 1))
@@ -247,13 +247,13 @@ def test_a_peer_whose_clock_starts_anew_is_believed(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("first", "counts"), [(1, EVS), (EVS, 1), (0, EVS + 1), (0, 128), (0, 129), (0, 65535), (65535, 1), (65535, 65535)]
 )
-def test_a_report_of_evs_that_there_are_not(bench: Bench, first: int, counts: int) -> None:
+def test_requests_for_a_report_of_missing_evs_are_dropped(bench: Bench, first: int, counts: int) -> None:
     tail = bytes(abi.BALLAST + 8 * 200)
     refused(bench, request(bench, first=first, counts=counts, tail=tail), "bad_probe")
 
 
 @all_encapsulations
-def test_requests_cut_off_at_every_length(bench: Bench) -> None:
+def test_requests_truncated_at_any_length_are_dropped(bench: Bench) -> None:
     """By the end of the packet."""
     whole = request(bench, counts=EVS)
     header = len(whole) - len(whole[MRC].payload)
@@ -265,7 +265,7 @@ def test_requests_cut_off_at_every_length(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", [PROBE_REQUEST, PROBE_REPLY])
 @pytest.mark.parametrize("padding", [0, 100])
-def test_probes_whose_lengths_say_that_they_are_short(bench: Bench, kind: int, padding: int) -> None:
+def test_probes_with_short_length_fields_are_dropped(bench: Bench, kind: int, padding: int) -> None:
     """What lies behind the end of the UDP payload is no part of a probe."""
     before, probe = bench.counted(), bytes(request(bench)[MRC].payload)
     for length in (0, 1, len(probe) - 1):
@@ -276,14 +276,14 @@ def test_probes_whose_lengths_say_that_they_are_short(bench: Bench, kind: int, p
 
 @all_encapsulations
 @pytest.mark.parametrize("counts", [1, EVS])
-def test_requests_without_room_for_the_report_they_ask_for(bench: Bench, counts: int) -> None:
+def test_requests_without_room_for_their_report_are_dropped(bench: Bench, counts: int) -> None:
     tail = BALLAST + bytes(8 * counts)
     for length in range(len(tail)):
         refused(bench, request(bench, counts=counts, tail=tail[:length]), "bad_probe")
     assert bench.pop("tc", request(bench, counts=counts, tail=tail), 1)[0] == "redirect"
 
 
-def test_a_probe_may_be_longer_than_we_know(bench: Bench) -> None:
+def test_a_longer_probe_is_returned_whole(bench: Bench) -> None:
     """Room for later versions: what follows comes back as it is."""
     reflected(bench, request(bench, tail=bytes(range(24))))
     tail = BALLAST + bytes(8 * EVS) + b"more"
@@ -291,7 +291,7 @@ def test_a_probe_may_be_longer_than_we_know(bench: Bench) -> None:
     assert out.endswith(b"more")
 
 
-def test_requests_say_nothing_of_a_host_they_were_not_meant_for(bench: Bench) -> None:
+def test_requests_for_another_host_change_no_link_state(bench: Bench) -> None:
     fields: dict[str, Any] = {"receiver": H5}
     before = bench.counted()
     refused(bench, changed(request(bench), MRC, **fields), "wrong_receiver")
@@ -302,7 +302,7 @@ def test_requests_say_nothing_of_a_host_they_were_not_meant_for(bench: Bench) ->
 
 
 @all_encapsulations
-def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
+def test_a_diagnostic_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
     before = bench.tables.peers[H2].copy()
     ask = request(bench, 5, plane_mask=0, status=abi.STATUS_DETACHED, report_seq=77)
     ask[MRC].flags = DIAGNOSTIC
@@ -314,7 +314,7 @@ def test_a_tools_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("sender", ["h2", "h0"])
-def test_what_comes_back_to_a_tool_changes_nothing(bench: Bench, sender: str) -> None:
+def test_a_diagnostic_reply_changes_nothing(bench: Bench, sender: str) -> None:
     """A reply of h2, and what this host sent and a switch turned round. Packet sockets are behind XDP, before tc."""
     tables = ("peers", "evs", "path_stats", "reports", "rxs")
     before = {name: getattr(bench.tables, name).copy() for name in tables}

@@ -37,14 +37,14 @@ def waiting(bench: Bench, **values: object) -> None:
     bench.pace(H2, **{"pace_ns": planes(MS, last=MS), **values})
 
 
-def test_without_queues_planes_take_turns(bench: Bench) -> None:
+def test_without_queues_planes_are_used_in_order(bench: Bench) -> None:
     waiting(bench, queued=0, under_way=[planes(0, last=9), [0] * 8])
     assert pushed(bench, 4 * PLANES) == [4] * PLANES
     assert bench.pace(H2)["sent"].tolist() == [0] * 8
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_a_plane_with_a_queue_is_passed_over_until_the_others_have_as_much(bench: Bench, half: int) -> None:
+def test_a_plane_with_a_queue_is_skipped_until_the_others_have_one_as_long(bench: Bench, half: int) -> None:
     under_way = [[0] * 8, [0] * 8]
     under_way[half] = planes(0, last=4)
     waiting(bench, under_way=under_way)
@@ -60,12 +60,12 @@ def test_a_plane_of_half_the_rate_gets_half(bench: Bench) -> None:
     assert max(sent[:LAST]) - min(sent[:LAST]) <= 1
 
 
-def test_a_longer_way_is_no_queue(bench: Bench) -> None:
+def test_base_delay_does_not_count_as_a_queue(bench: Bench) -> None:
     waiting(bench, under_way=[planes(0, last=5), [0] * 8], empty_ns=planes(0, last=5 * MS))
     assert pushed(bench, 4 * PLANES) == [4] * PLANES
 
 
-def test_a_plane_too_far_away_is_left_out_while_another_is_there(bench: Bench) -> None:
+def test_a_plane_with_too_much_delay_is_unused_while_another_is_usable(bench: Bench) -> None:
     waiting(bench, empty_ns=planes(0, last=11 * MS))
     assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
     bench.set_state(H2, EvState.DENIED, *range(LAST * SLOTS))
@@ -80,18 +80,18 @@ def test_no_packet_is_dropped_for_the_last_evs_of_a_plane_that_another_cpu_withd
     assert sum(pushed(bench, 1)) == 1
 
 
-def test_a_plane_that_is_to_drain_is_left_alone(bench: Bench) -> None:
+def test_a_draining_plane_gets_no_packets(bench: Bench) -> None:
     waiting(bench, quiet_ns=planes(0, last=now() + 1000 * MS))
     assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
 
 
-def test_a_plane_without_usable_evs_is_no_choice(bench: Bench) -> None:
+def test_a_plane_without_usable_evs_gets_no_packets(bench: Bench) -> None:
     waiting(bench, under_way=[planes(50, last=0), [0] * 8])
     bench.set_state(H2, EvState.DENIED, *range(LAST * SLOTS, PLANES * SLOTS))
     assert pushed(bench, LAST) == [1] * LAST + [0]
 
 
-def test_reports_tell_what_is_under_way(bench: Bench) -> None:
+def test_reports_show_the_packets_in_flight(bench: Bench) -> None:
     r = Reporter(bench)
     r.report(after_ms=20)
     r.send_all(10)
@@ -105,7 +105,7 @@ def test_reports_tell_what_is_under_way(bench: Bench) -> None:
     assert pace["pace_ns"].tolist()[:PLANES] == pytest.approx([20 * MS / 40] * LAST + [20 * MS / 42], rel=0.5)
 
 
-def test_delay_makes_queues_known(bench: Bench) -> None:
+def test_delay_shows_queues(bench: Bench) -> None:
     """And by how much planes differ: by two probes in a row, for one may have been held up by the host."""
     r = Reporter(bench)
     for _ in range(PLANES):
@@ -129,7 +129,7 @@ def test_delay_makes_queues_known(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=252)], indirect=True, ids=["252"])
-def test_a_plane_of_which_two_reports_tell_is_as_fast_as_the_others(bench: Bench) -> None:
+def test_a_plane_split_over_two_reports_is_as_fast_as_the_others(bench: Bench) -> None:
     r = Reporter(bench)
     slots = [p * 63 + slot for p in range(PLANES) for slot in range(SLOTS)]  # of 126 to 129 both tell
     r.report()
@@ -145,12 +145,12 @@ def test_a_plane_of_which_two_reports_tell_is_as_fast_as_the_others(bench: Bench
     assert pace[0] == pytest.approx(20 * MS / 40, rel=0.5)
 
 
-def test_a_plane_of_which_nothing_is_known_does_not_get_everything(bench: Bench) -> None:
+def test_a_plane_without_measurements_does_not_get_all_packets(bench: Bench) -> None:
     waiting(bench, pace_ns=planes(MS, last=0), under_way=[planes(2, last=2), [0] * 8])
     assert pushed(bench, 2 * PLANES) == [2] * PLANES
 
 
-def test_a_rest_tells_of_no_pace(bench: Bench) -> None:
+def test_idle_times_do_not_change_the_pace(bench: Bench) -> None:
     r = Reporter(bench)
     r.send_all(100)
     bench.pace(H2, paced_ns=now() + CLOCK_NS - 1000 * MS, pace_ns=[MS // 100] * 8)
@@ -158,7 +158,7 @@ def test_a_rest_tells_of_no_pace(bench: Bench) -> None:
     assert bench.pace(H2)["pace_ns"].tolist() == [MS // 100] * 8
 
 
-def test_one_plane_at_a_time_is_left_alone(bench: Bench) -> None:
+def test_only_one_plane_at_a_time_is_drained(bench: Bench) -> None:
     r = Reporter(bench)
     r.report()
     bench.pace(H2, sent_ns=[now() + 10_000 * MS] * 8)
@@ -175,7 +175,7 @@ def late_replies(r: Reporter, delay: int, *evs: int) -> None:
         r.settle(r.reply(asked, delay=delay, counts=0))
 
 
-def test_a_plane_that_is_not_in_use_hides_nothing(bench: Bench) -> None:
+def test_an_unused_plane_does_not_count_as_slower(bench: Bench) -> None:
     r = Reporter(bench)
     r.report()
     last = range(LAST * SLOTS, PLANES * SLOTS)
@@ -184,7 +184,7 @@ def test_a_plane_that_is_not_in_use_hides_nothing(bench: Bench) -> None:
     assert (bench.peer(H2)["queued"], bench.peer(H2)["apart_ns"]) == (0, 0)
 
 
-def test_answers_of_one_plane_in_a_row_are_not_the_least(bench: Bench) -> None:
+def test_successive_replies_of_one_plane_do_not_set_the_minimum_delay(bench: Bench) -> None:
     """Else what others are later than those would be missed before its time."""
     r = Reporter(bench)
     r.report()
@@ -200,7 +200,7 @@ def sent_now(r: Reporter, ev: int, packets: int) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1], ids=["once", "on and on"])
-def test_what_is_on_a_longer_way_is_not_missed_before_its_time(bench: Bench, more: int) -> None:
+def test_packets_on_a_slower_plane_are_not_missing_too_early(bench: Bench, more: int) -> None:
     r = Reporter(bench)
 
     def report() -> None:

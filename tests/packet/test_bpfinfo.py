@@ -56,7 +56,7 @@ def test_links_of_each_kind(bench: Bench) -> None:
 
 
 @needs_tcx
-def test_a_link_that_goes_while_they_are_read_is_no_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_removed_during_the_read_is_no_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
     files = info._files
     monkeypatch.setattr(info, "_files", lambda directory: [directory / "a-gone", *files(directory)])
@@ -80,7 +80,7 @@ def test_without_cap_sys_admin_programs_are_known_by_their_pins(bench: Bench, mo
         bench.dataplane.detach_others(set())
 
 
-def test_filters_are_found_though_nothing_pins_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpinned_filters_are_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_tcx(*_: object) -> int:
         raise KernelError("attach", errno.EINVAL)
 
@@ -94,7 +94,7 @@ def test_filters_are_found_though_nothing_pins_them(bench: Bench, monkeypatch: p
     assert links(bench) == {}
 
 
-def test_maps_are_all_there(bench: Bench) -> None:
+def test_all_maps_are_listed(bench: Bench) -> None:
     maps = {m["map"]: m for m in info.maps(bench.dataplane.pins)}
     assert maps.keys() >= abi.MAPS.keys() | {"mrc_events", "mrc_drops", "mrc_prefixes"}
     assert maps["mrc_evs"]["entries"] == bench.tables.evs.size
@@ -118,7 +118,7 @@ def test_no_pins_is_an_error_with_a_remedy(bench: Bench) -> None:
     assert error.value.hint
 
 
-def test_looking_into_the_ring_takes_nothing_out(bench: Bench) -> None:
+def test_reading_the_ring_consumes_nothing(bench: Bench) -> None:
     assert bench.tables.fill()["events"][0] == 0
     for _ in range(2):
         # More than one turn of the ring in all: records lie across its end, too.

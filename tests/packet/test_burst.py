@@ -41,7 +41,7 @@ def gso(packet: Packet) -> Gso:
 
 @pytest.mark.parametrize("version", [4, 6])
 @all_encapsulations
-def test_a_burst_goes_out_whole(bench: Bench, version: int) -> None:
+def test_a_burst_is_sent_whole(bench: Bench, version: int) -> None:
     stack, wires = bench.attach_push(), bench.wires()
     packet = burst(version, 20 * SIZE)
     stack.send(ETHERNET / packet, gso(packet))
@@ -101,7 +101,7 @@ def test_a_burst_arrives_whole(bench: Bench, receiver: Bench, version: int) -> N
 
 
 @pytest.mark.parametrize(("segments", "reason"), [(0, "glued"), (1, "glued"), (2, None)])
-def test_packets_glued_together_by_receive_offload_are_dropped(bench: Bench, segments: int, reason: str | None) -> None:
+def test_packets_merged_by_receive_offload_are_dropped(bench: Bench, segments: int, reason: str | None) -> None:
     """Their inner packets could not be told apart any more."""
     one = bytes(IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(SIZE - 28)))
     frame = bench.arriving("h2", 0, Raw(one * 2), segments=segments)
@@ -112,7 +112,7 @@ def test_packets_glued_together_by_receive_offload_are_dropped(bench: Bench, seg
     assert bench.rx(H2, 0) == ((0, 0, 0) if reason else (2, 2 * SIZE, 0))
 
 
-def test_xdp_counts_a_burst_that_comes_as_one_long_packet(bench: Bench) -> None:
+def test_xdp_counts_the_packets_of_a_burst_without_gso_size(bench: Bench) -> None:
     """Generic XDP on a virtual link: no GSO to be seen, but more than fits the MTU."""
     inner = IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(3 * SIZE))
     frame = bench.arriving("h2", 0, inner, segments=3)

@@ -72,7 +72,7 @@ def test_a_pinned_flow_keeps_its_ev(bench: Bench, version: int, field: str, valu
 
 @classes
 @pytest.mark.parametrize("what", [packet(), packet(dport=4790), packet(dport=6010), packet(dscp=45)])
-def test_what_no_class_names_is_sprayed(bench: Bench, what: Packet) -> None:
+def test_traffic_outside_of_all_classes_is_sprayed(bench: Bench, what: Packet) -> None:
     assert set(evs(bench, what).values()) == {1}
 
 
@@ -84,7 +84,7 @@ def test_pinned_flows_are_spread_over_the_evs(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [WIDE], indirect=True)
-def test_pinned_flows_are_spread_where_a_peer_has_fewer_evs_than_its_table_is_wide(bench: Bench) -> None:
+def test_pinned_flows_are_spread_over_a_partly_filled_table(bench: Bench) -> None:
     used = Counter(ev(bench, packet(sport=10_000 + n, dport=4791)) for n in range(40 * EVS))
     assert sorted(used) == [64 * plane + slot for plane in range(4) for slot in range(4)]
     assert max(used.values()) < 3 * min(used.values()), used
@@ -142,7 +142,7 @@ def test_the_flows_of_a_plane_without_paths_are_spread_over_the_other_planes(ben
 
 
 @classes
-def test_the_first_class_holds_and_a_destination_comes_before_ports_and_these_before_dscp(bench: Bench) -> None:
+def test_the_first_matching_class_wins_destinations_before_ports_before_dscp(bench: Bench) -> None:
     assert len(evs(bench, packet(dport=6005))) == 1  # the range comes first
     assert len(evs(bench, packet(host=6))) == 1
     assert len(evs(bench, packet(dport=4791, dscp=46, host=6, version=6), 4)) == 4
@@ -150,7 +150,7 @@ def test_the_first_class_holds_and_a_destination_comes_before_ports_and_these_be
 
 
 @classes
-def test_what_follows_the_first_fragment_has_no_ports(bench: Bench) -> None:
+def test_later_fragments_have_no_ports(bench: Bench) -> None:
     data = bytes([0x12, 0xB7] * 40)  # 4791 where ports would be
     v4 = IP(src="10.99.0.1", dst="10.99.0.3", proto=17, frag=100) / Raw(data)
     v6 = IPv6(src="fd00:99::1", dst="fd00:99::3") / IPv6ExtHdrFragment(nh=17, offset=100) / Raw(data)
@@ -169,7 +169,7 @@ def test_tcp_ports_count_and_others_have_none(bench: Bench) -> None:
 
 
 @classes
-def test_a_flow_that_takes_another_flow_label_keeps_its_ev(bench: Bench) -> None:
+def test_a_new_flow_label_does_not_move_a_pinned_flow(bench: Bench) -> None:
     """As TCP does after a timeout, by which the kernel hashes it anew."""
     flow = [IPv6(src="fd00:99::1", dst="fd00:99::3", fl=fl) / TCP(sport=1000, dport=4791) for fl in range(16)]
     assert len({ev(bench, what / Raw(bytes(60))) for what in flow}) == 1
@@ -188,5 +188,5 @@ def test_a_flowlet_stays_until_its_ev_fails(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [SHORT], indirect=True)
-def test_after_a_pause_a_flow_takes_its_turn(bench: Bench) -> None:
+def test_after_a_pause_a_flowlet_is_sprayed_to_a_new_ev(bench: Bench) -> None:
     assert set(evs(bench, packet(dscp=10)).values()) == {1}

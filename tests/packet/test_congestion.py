@@ -32,7 +32,7 @@ def marked(bench: Bench, *evs: int) -> Reporter:
     return r
 
 
-def test_ce_marks_make_an_ev_be_passed_over_exactly_once(bench: Bench) -> None:
+def test_ce_marks_skip_an_ev_exactly_once(bench: Bench) -> None:
     marked(bench, 5)
     assert (state(bench, 5), bench.usable(H2), events(bench)) == (CONGESTED, EVERY, [])
     assert (bench.path_stats(H2, 5)["skips"], bench.path_stats(H2, 5)["rx_ce"]) == (1, 2)
@@ -45,7 +45,7 @@ def test_ce_marks_make_an_ev_be_passed_over_exactly_once(bench: Bench) -> None:
     assert (bench.path_stats(H2, 5)["skips"], bench.ev(H2, 5)["reason"], events(bench)) == (1, Reason.NEW, [])
 
 
-def test_until_its_turn_comes_reports_change_nothing(bench: Bench) -> None:
+def test_further_reports_do_not_repeat_a_pending_skip(bench: Bench) -> None:
     """They may follow each other faster than its turns do."""
     bench.ev(H2, 5)["last_tx_ns"] = now()
     r = marked(bench, 5)
@@ -56,7 +56,7 @@ def test_until_its_turn_comes_reports_change_nothing(bench: Bench) -> None:
     assert spread(bench, EVS)[5] == 0
 
 
-def test_when_traffic_has_ended_its_congestion_is_forgotten(bench: Bench) -> None:
+def test_congestion_is_forgotten_after_the_traffic_ends(bench: Bench) -> None:
     bench.ev(H2, 5)["last_tx_ns"] = now()
     r = marked(bench, 5)
     r.report(after_ms=900)
@@ -78,7 +78,7 @@ def test_the_same_marks_count_once(bench: Bench) -> None:
     assert (state(bench, 5)[0], bench.path_stats(H2, 5)["rx_ce"]) == (EvState.GOOD, 2)
 
 
-def test_a_plane_that_is_congested_on_all_evs_is_used_all_the_same(bench: Bench) -> None:
+def test_a_plane_with_congestion_on_all_evs_stays_in_use(bench: Bench) -> None:
     marked(bench, 4, 5, 6, 7)
     sent = spread(bench, 4 * PLANES)
     assert [sum(sent[p * 4 : p * 4 + 4]) for p in range(PLANES)] == [4] * PLANES
@@ -86,7 +86,7 @@ def test_a_plane_that_is_congested_on_all_evs_is_used_all_the_same(bench: Bench)
 
 
 @pytest.mark.parametrize("was", [EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN])
-def test_an_ev_that_is_not_in_use_is_not_passed_over(bench: Bench, was: EvState) -> None:
+def test_an_unused_ev_is_not_skipped(bench: Bench, was: EvState) -> None:
     bench.set_state(H2, was, 5)
     marked(bench, 5)
     assert (bench.ev(H2, 5)["state"], bench.path_stats(H2, 5)["rx_ce"]) == (was, 2)
@@ -108,7 +108,7 @@ def delayed(bench: Bench, us: int, *, rtt_ns: int = 1000) -> int:
     return asked.ev
 
 
-def test_an_ev_with_more_delay_than_the_others_is_passed_over(bench: Bench) -> None:
+def test_an_ev_with_more_delay_than_the_others_is_skipped(bench: Bench) -> None:
     ev = delayed(bench, SKIP_DELAY_US + 1)
     assert (state(bench, ev), events(bench)) == (CONGESTED, [])
     spread(bench, EVS)
@@ -116,18 +116,18 @@ def test_an_ev_with_more_delay_than_the_others_is_passed_over(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("us", [0, SKIP_DELAY_US, -5000])
-def test_as_much_as_it_may_have_is_no_congestion(bench: Bench, us: int) -> None:
+def test_delay_up_to_the_limit_is_no_congestion(bench: Bench, us: int) -> None:
     delayed(bench, us)
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
 
 
-def test_a_delay_that_the_round_trip_does_not_show_is_a_clock_that_drifts(bench: Bench) -> None:
+def test_one_way_delay_without_a_longer_round_trip_is_clock_drift(bench: Bench) -> None:
     delayed(bench, 5000, rtt_ns=10**12)
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
 
 
 @pytest.mark.parametrize("bench", [Setup(health="skip_delay_us = 0")], indirect=True, ids=[""])
-def test_it_can_be_switched_off(bench: Bench) -> None:
+def test_skips_for_delay_can_be_disabled(bench: Bench) -> None:
     delayed(bench, 10**6)
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
 

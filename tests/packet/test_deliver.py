@@ -47,7 +47,7 @@ def ethernet(bench: Bench) -> Ether:
 
 
 @versions
-def test_whichever_plane_it_came_by(bench: Bench, version: int) -> None:
+def test_popped_packets_of_every_plane_are_delivered(bench: Bench, version: int) -> None:
     taps, inner = [bench.attach_pop(p, protocol(version)) for p in TC_PLANES], datagram(H2, H0, version)
     received = bench.receive(protocol(version))
     for plane, tap in zip(TC_PLANES, taps, strict=True):
@@ -59,7 +59,7 @@ def test_whichever_plane_it_came_by(bench: Bench, version: int) -> None:
 
 
 @versions
-def test_it_is_for_this_host(bench: Bench, version: int) -> None:
+def test_delivered_packets_are_addressed_to_this_host(bench: Bench, version: int) -> None:
     """The stack drops what is addressed to another station."""
     tap, received = bench.attach_pop(0, protocol(version)), bench.receive(protocol(version))
     tap.send(bench.arriving("h2", 0, datagram(H2, H0, version)))
@@ -67,7 +67,7 @@ def test_it_is_for_this_host(bench: Bench, version: int) -> None:
     assert frame.kind == socket.PACKET_HOST
 
 
-def test_a_tagged_one_comes_without_its_tag(bench: Bench) -> None:
+def test_the_tag_is_removed_before_delivery(bench: Bench) -> None:
     bench.tables.planes["vlan"][0] = 7
     tap, received = bench.attach_pop(0, "ipv4"), bench.receive("ipv4")
     tap.send(bench.arriving("h2", 0, datagram(H2, H0), vlan=7))
@@ -76,7 +76,7 @@ def test_a_tagged_one_comes_without_its_tag(bench: Bench) -> None:
 
 
 @versions
-def test_what_xdp_has_popped(bench: Bench, version: int) -> None:
+def test_packets_popped_by_xdp_are_delivered(bench: Bench, version: int) -> None:
     tap, received = bench.attach_pop(2, protocol(version), "xdp"), bench.receive(protocol(version))
     inner = datagram(H2, H0, version)
     tap.send(bench.arriving("h2", 8, inner))
@@ -86,7 +86,7 @@ def test_what_xdp_has_popped(bench: Bench, version: int) -> None:
 
 
 @versions
-def test_what_generic_xdp_has_popped_arrives_somewhere(bench: Bench, version: int) -> None:
+def test_packets_popped_by_generic_xdp_reach_the_stack(bench: Bench, version: int) -> None:
     """Where the kernel hands tc a packet without its Ethernet header, by the NIC."""
     tap, received = bench.attach_pop(3, protocol(version), "xdp-generic"), bench.receive(protocol(version))
     inner = datagram(H2, H0, version)
@@ -96,7 +96,7 @@ def test_what_generic_xdp_has_popped_arrives_somewhere(bench: Bench, version: in
 
 
 @versions
-def test_what_nobody_popped_stays_at_the_nic(bench: Bench, version: int) -> None:
+def test_other_packets_are_received_by_the_nic(bench: Bench, version: int) -> None:
     """XDP or not: the host's other traffic."""
     hooks: list[tuple[int, Xdp | None]] = [(0, None), (2, "xdp")]
     for plane, xdp in hooks:
@@ -107,13 +107,13 @@ def test_what_nobody_popped_stays_at_the_nic(bench: Bench, version: int) -> None
         assert received.frames() == []
 
 
-def test_without_mrc0_the_nic_receives(bench: Bench) -> None:
+def test_without_mrc0_the_nic_receives_popped_packets(bench: Bench) -> None:
     tap = bench.attach_pop(0, "ipv4")
     tap.send(bench.arriving("h2", 0, datagram(H2, H0)))
     assert [f.data for f in tap.frames()] == [bytes(Ether(src=wire_mac(0), dst=nic_mac(0)) / datagram(H2, H0))]
 
 
-def test_what_is_dropped_is_not_delivered(bench: Bench) -> None:
+def test_dropped_packets_are_not_delivered(bench: Bench) -> None:
     tap, received = bench.attach_pop(0, "ipv4"), bench.receive("ipv4")
     tap.send(bench.arriving("h2", 0, datagram(H2, H0), version=99))
     assert received.frames() == []
@@ -138,7 +138,9 @@ def of_length(packet: Packet, more: int) -> Packet:
 
 @versions
 @by_tc_or_xdp
-def test_a_segment_of_a_tunnel_gets_its_own_lengths(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
+def test_a_segment_of_a_tunnel_burst_gets_its_own_lengths(
+    bench: Bench, version: int, plane: int, xdp: Xdp | None
+) -> None:
     tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
     inner = datagram(H2, H0, version)
     tap.send(bench.arriving("h2", 4 * plane, of_length(inner, 3000), segments=4))
@@ -147,7 +149,7 @@ def test_a_segment_of_a_tunnel_gets_its_own_lengths(bench: Bench, version: int, 
 
 @versions
 @by_tc_or_xdp
-def test_a_malformed_datagram_stays_so(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
+def test_a_malformed_datagram_is_not_repaired(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
     """It is none of a burst's: the receiver drops what is shorter than it says."""
     tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
     inner = of_length(datagram(H2, H0, version), 3000)
@@ -157,7 +159,7 @@ def test_a_malformed_datagram_stays_so(bench: Bench, version: int, plane: int, x
 
 @versions
 @by_tc_or_xdp
-def test_a_checksum_is_left_as_it_is(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
+def test_a_checksum_is_not_changed(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
     """Bursts that have one are not left whole, so it is wrong, and the receiver has to see that."""
     tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
     inner = of_length(datagram(H2, H0, version), 3000)
@@ -202,19 +204,19 @@ def with_ports(version: int, source: int, to: int, transport: type[Packet] = UDP
 
 @versions
 @pytest.mark.parametrize("transport", [TCP, UDP])
-def test_a_flow_has_one_hash(bench: Bench, version: int, transport: type[Packet]) -> None:
+def test_packets_of_a_flow_have_one_hash(bench: Bench, version: int, transport: type[Packet]) -> None:
     assert len(set(hashes(bench, *[with_ports(version, 1000, 2000, transport)] * 8))) == 1
 
 
 @versions
 @pytest.mark.parametrize("transport", [TCP, UDP])
-def test_flows_spread(bench: Bench, version: int, transport: type[Packet]) -> None:
+def test_flows_have_different_hashes(bench: Bench, version: int, transport: type[Packet]) -> None:
     found = hashes(bench, *(with_ports(version, 1000 + n, 2000, transport) for n in range(128)))
     assert len(set(found)) > 32  # of 64
 
 
 @versions
-def test_sources_spread_without_ports(bench: Bench, version: int) -> None:
+def test_sources_without_ports_have_different_hashes(bench: Bench, version: int) -> None:
     packets = []
     for n in range(64):
         if version == 4:
@@ -225,7 +227,7 @@ def test_sources_spread_without_ports(bench: Bench, version: int) -> None:
     assert len(set(hashes(bench, *packets))) > 16
 
 
-def test_fragments_of_one_packet_go_together(bench: Bench) -> None:
+def test_fragments_of_a_packet_have_one_hash(bench: Bench) -> None:
     whole = bytes(UDP(sport=1000, dport=2000, len=608) / Raw(bytes(600)))
     first = IP(src="10.99.0.3", dst="10.99.0.1", id=7, flags="MF", proto=17) / Raw(whole[:304])
     second = IP(src="10.99.0.3", dst="10.99.0.1", id=7, frag=38, proto=17) / Raw(whole[304:])
@@ -261,7 +263,7 @@ def pair(bench: Bench, tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
         (0, None, False, 1421 - 40, False),  # a byte more than mrc0's MTU, for which a veth would drop it
     ],
 )
-def test_what_goes_to_be_merged(
+def test_only_single_packets_within_the_mtu_go_through_the_merging_veth(
     request: pytest.FixtureRequest,
     bench: Bench,
     plane: int,
@@ -314,7 +316,7 @@ def arrived(received: Tap, least: int) -> list[bytes]:
 
 @versions
 @pytest.mark.parametrize("bench", [Setup("ecmp")], indirect=True)
-def test_segments_that_came_by_all_planes_are_merged(pair: tuple[Bench, Bench], version: int) -> None:
+def test_segments_from_all_planes_are_merged(pair: tuple[Bench, Bench], version: int) -> None:
     sender, receiver = pair
     stack, received = through(pair, "packet", version)
     packet = burst(version, SEGMENTS * SIZE)
@@ -344,7 +346,7 @@ def test_datagrams_are_not_merged(pair: tuple[Bench, Bench], version: int) -> No
 
 @versions
 @pytest.mark.parametrize("bench", [Setup("ecmp")], indirect=True)
-def test_a_burst_that_came_whole_stays_so(pair: tuple[Bench, Bench], version: int) -> None:
+def test_a_whole_burst_stays_whole(pair: tuple[Bench, Bench], version: int) -> None:
     stack, received = through(pair, "burst", version)
     packet = burst(version, SEGMENTS * SIZE)
     stack.send(ETHERNET / packet, gso(packet))

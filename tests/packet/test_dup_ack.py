@@ -62,7 +62,7 @@ def out(bench: Bench, side: tuple[Sender, list[Tap]], packet: Packet) -> list[in
 )
 @pytest.mark.parametrize("granularity", ["burst", "packet"])
 @pytest.mark.parametrize("packet", [ack(), ack(IPV6), ack(options=TIME)], ids=["ipv4", "ipv6", "timestamp"])
-def test_an_acknowledgement_that_goes_alone_has_a_twin_on_another_plane(
+def test_a_single_acknowledgement_is_duplicated_on_another_plane(
     bench: Bench, granularity: Granularity, packet: Packet
 ) -> None:
     packet[TCP].sport = next(PORTS)
@@ -74,7 +74,7 @@ def test_an_acknowledgement_that_goes_alone_has_a_twin_on_another_plane(
 
 
 @long
-def test_one_that_follows_soon_goes_once(bench: Bench) -> None:
+def test_an_acknowledgement_soon_after_another_is_sent_once(bench: Bench) -> None:
     side, first = ready(bench), ack()
     later = first.copy()
     later[TCP].ack = 9
@@ -83,7 +83,7 @@ def test_one_that_follows_soon_goes_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ndup_ack_us = 1\n")], indirect=True)
-def test_one_that_follows_late_has_a_twin_again(bench: Bench) -> None:
+def test_an_acknowledgement_long_after_another_is_duplicated_again(bench: Bench) -> None:
     side, packet = ready(bench), ack()
     assert [len(out(bench, side, packet)) for _ in range(3)] == [2, 2, 2]
 
@@ -101,19 +101,19 @@ def test_one_that_follows_late_has_a_twin_again(bench: Bench) -> None:
     ],
     ids=["syn", "syn-ack", "fin", "rst", "psh", "ece", "data", "sack", "sack6", "udp", "fragment"],
 )
-def test_nothing_else_has_one(bench: Bench, packet: Packet) -> None:
+def test_other_packets_are_not_duplicated(bench: Bench, packet: Packet) -> None:
     assert len(out(bench, ready(bench), packet)) == 1
 
 
 @long
-def test_no_twin_where_probes_cannot_be_sent_either(bench: Bench) -> None:
+def test_without_a_probe_interface_no_acknowledgement_is_duplicated(bench: Bench) -> None:
     side = ready(bench)
     bench.tables.node["probe_ifindex"] = 0
     assert len(out(bench, side, ack())) == 1
 
 
 @pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ndup_ack_us = 0\n")], indirect=True)
-def test_none_at_all_if_an_administrator_wants_none(bench: Bench) -> None:
+def test_dup_ack_us_of_0_disables_duplicate_acknowledgements(bench: Bench) -> None:
     assert len(out(bench, ready(bench), ack())) == 1
 
 
@@ -126,13 +126,13 @@ def test_none_at_all_if_an_administrator_wants_none(bench: Bench) -> None:
     indirect=True,
     ids=["pinned", "flowlet"],
 )
-def test_a_flow_that_is_to_stay_keeps_to_its_ev(bench: Bench) -> None:
+def test_acknowledgements_of_pinned_and_flowlet_classes_are_not_duplicated(bench: Bench) -> None:
     assert len(out(bench, ready(bench), ack())) == 1
 
 
 @long
 @pytest.mark.clock
-def test_of_many_flows_not_every_one_has_a_twin(bench: Bench) -> None:
+def test_duplicate_acknowledgements_of_many_flows_are_rate_limited(bench: Bench) -> None:
     side, packets = ready(bench), [bytes(ETHERNET / ack()) for _ in range(200)]
     begin = now()
     for packet in packets:
@@ -144,7 +144,7 @@ def test_of_many_flows_not_every_one_has_a_twin(bench: Bench) -> None:
 
 
 @long
-def test_a_request_rides_on_one_that_has_a_twin(bench: Bench) -> None:
+def test_a_duplicated_acknowledgement_can_carry_a_request(bench: Bench) -> None:
     side, packet = ready(bench), ack()
     bench.reports(H2)["asked_ns"] = 0
     side[0].send(ETHERNET / packet)
@@ -153,7 +153,7 @@ def test_a_request_rides_on_one_that_has_a_twin(bench: Bench) -> None:
 
 
 @long
-def test_where_one_ev_is_left_both_take_it(bench: Bench) -> None:
+def test_with_one_usable_ev_both_copies_use_it(bench: Bench) -> None:
     for number in range(1, PLANES * SLOTS):
         bench.set_usable(H2, number, False)
     assert out(bench, ready(bench), ack()) == [0, 0]

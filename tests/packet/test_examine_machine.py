@@ -39,7 +39,7 @@ def tc(*arguments: str) -> None:
     subprocess.run(["tc", *arguments], check=True, timeout=10)
 
 
-def test_nobody_is_attached(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_an_interface_without_programs_lists_none(ns: Namespace, nics: tuple[int, int]) -> None:
     machine = Machine()
     assert [machine.programs(nics[0], where) for where in ("xdp", "ingress", "egress")] == [[], [], []]
 
@@ -75,7 +75,7 @@ def test_an_xdp_program_is_named(ns: Namespace, nics: tuple[int, int]) -> None:
         libbpf.close_object(obj)
 
 
-def test_what_links_and_drivers_tell(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_facts_of_links_and_drivers_are_read(ns: Namespace, nics: tuple[int, int]) -> None:
     machine = Machine()
     assert (machine.links()["p0"].ifindex, machine.links()["p0"].mtu) == (nics[0], 9100)
     assert machine.offloads("p0")["rx-gro-list"] is False
@@ -88,7 +88,7 @@ def test_what_links_and_drivers_tell(ns: Namespace, nics: tuple[int, int]) -> No
     assert machine.neighbours("fe80::1") == {nics[1]: "02:00:00:00:00:09"}
 
 
-def test_the_kernel_is_tried_for_real(ns: Namespace) -> None:
+def test_the_kernel_verifies_the_programs(ns: Namespace) -> None:
     machine, before = Machine(SETTINGS), ns.json("link", "show")
     assert [machine.feature(f) for f in ("tcx", "timer", "ringbuf", "mmapable")] == [HAS_TCX, True, True, True]
     accepted, words = machine.try_programs()
@@ -98,7 +98,7 @@ def test_the_kernel_is_tried_for_real(ns: Namespace) -> None:
     assert ns.json("link", "show") == before
 
 
-def test_programs_that_the_kernel_refuses_are_told_of() -> None:
+def test_programs_that_the_kernel_refuses_are_reported() -> None:
     accepted, words = Machine(b"too short").try_programs()
     assert accepted is False
     assert "set the settings" in words

@@ -75,7 +75,7 @@ def changes_nothing(bench: Bench, frame: bytes, plane: int = 1) -> None:
     ],
     ids=["no route", "unreachable", "too big", "time exceeded"],
 )
-def test_an_error_condemns_the_ev_of_the_packet_it_quotes(
+def test_an_error_fails_the_ev_of_the_quoted_packet(
     bench: Bench, kind: Packet, numbers: tuple[int, int], probe: bool
 ) -> None:
     bench.path_stats(H2, 5)["arrived_ns"] = now() - MS
@@ -94,20 +94,20 @@ def test_an_error_condemns_the_ev_of_the_packet_it_quotes(
 
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
 @pytest.mark.parametrize("left", [2, 1, 0])
-def test_segments_may_have_been_left_behind(bench: Bench, left: int) -> None:
+def test_the_quoted_srh_may_have_any_segments_left(bench: Bench, left: int) -> None:
     quoted = changed(sent(bench), IPv6ExtHdrSegmentRouting, segleft=left)
     quoted[IPv6].dst = "5f00::1"
     passes(bench, error(bench, quoted))
     assert state(bench, 5) == ICMP_ERROR
 
 
-def test_the_quoted_carrier_has_been_shifted(bench: Bench) -> None:
+def test_the_quoted_carrier_may_be_shifted(bench: Bench) -> None:
     passes(bench, error(bench, changed(sent(bench), IPv6, dst="5f00:0:4801:c400::", hlim=1, tc=3)))
     assert state(bench, 5) == ICMP_ERROR
 
 
 @all_encapsulations
-def test_a_quote_may_end_with_our_header(bench: Bench) -> None:
+def test_a_quote_may_end_with_the_mrc_header(bench: Bench) -> None:
     """With an SRH that is shorter than the longest, a packet of which not all is at hand that might be asked for."""
     frame = error(bench, sent(bench))
     passes(bench, frame[: len(frame) - len(INNER)])
@@ -115,7 +115,7 @@ def test_a_quote_may_end_with_our_header(bench: Bench) -> None:
 
 
 @all_encapsulations
-def test_a_quote_that_ends_before_changes_nothing(bench: Bench) -> None:
+def test_a_shorter_quote_changes_nothing(bench: Bench) -> None:
     for length in range(54, len(error(bench, sent(bench))) - len(INNER)):
         changes_nothing(bench, error(bench, sent(bench))[:length])  # a new one each: an old one changes nothing either
     passes(bench, error(bench, sent(bench)))
@@ -123,7 +123,7 @@ def test_a_quote_that_ends_before_changes_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("was", [EvState.SKIP, EvState.UNKNOWN, EvState.ASSUMED_BAD, EvState.DENIED])
-def test_only_evs_in_use_can_be_condemned(bench: Bench, was: EvState) -> None:
+def test_an_error_fails_only_evs_in_use(bench: Bench, was: EvState) -> None:
     bench.set_state(H2, was, 5)
     passes(bench, error(bench, sent(bench)))
     in_use = was == EvState.SKIP
@@ -132,7 +132,7 @@ def test_only_evs_in_use_can_be_condemned(bench: Bench, was: EvState) -> None:
 
 @pytest.mark.parametrize("vlan", [0, 100])
 @all_encapsulations
-def test_real_ones_are_heard_and_go_to_the_stack(bench: Bench, vlan: int) -> None:
+def test_real_errors_are_handled_and_go_to_the_stack(bench: Bench, vlan: int) -> None:
     bench.tables.planes["vlan"][1] = vlan
     inlet = bench.attach_pop(1, "ipv6")
     quoted = sent(bench)
@@ -189,12 +189,12 @@ def test_forged_quotes_change_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seq", [99, 100 - 65536])
-def test_the_window_of_sequences(bench: Bench, seq: int) -> None:
+def test_only_quotes_within_the_sequence_window_count(bench: Bench, seq: int) -> None:
     passes(bench, error(bench, sent(bench, seq=seq % 2**32)))
     assert state(bench, 5) == ICMP_ERROR
 
 
-def test_sequences_wrap(bench: Bench) -> None:
+def test_the_sequence_window_wraps(bench: Bench) -> None:
     quoted = sent(bench, seq=2**32 - 1)
     bench.ev(H2, 5)["tx_packets"] = 2**32 + 10
     passes(bench, error(bench, quoted))
@@ -212,7 +212,7 @@ def test_sequences_wrap(bench: Bench) -> None:
     ],
     ids=["parameter problem", "echo", "0", "4", "255"],
 )
-def test_other_types_are_none_of_ours(bench: Bench, kind: Packet) -> None:
+def test_other_icmp_types_change_nothing(bench: Bench, kind: Packet) -> None:
     quote = bytes(sent(bench)[IPv6])
     head = bytes(kind)[:4].ljust(8, b"\0")
     frame = bytearray(error(bench, quote))
@@ -220,7 +220,7 @@ def test_other_types_are_none_of_ours(bench: Bench, kind: Packet) -> None:
     changes_nothing(bench, bytes(frame))
 
 
-def test_errors_to_others_are_none_of_ours(bench: Bench) -> None:
+def test_errors_to_other_addresses_change_nothing(bench: Bench) -> None:
     frame = bytearray(error(bench, sent(bench)))
     frame[53] ^= 1  # the last byte of the destination
     changes_nothing(bench, bytes(frame))
@@ -229,7 +229,7 @@ def test_errors_to_others_are_none_of_ours(bench: Bench) -> None:
 
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
 @pytest.mark.parametrize("length", [11, 12, 255])
-def test_an_srh_longer_than_any_of_ours(bench: Bench, length: int) -> None:
+def test_a_quote_with_a_longer_srh_changes_nothing(bench: Bench, length: int) -> None:
     quoted = bytearray(bytes(sent(bench)[IPv6]))
     quoted[41] = length
     changes_nothing(bench, error(bench, bytes(quoted).ljust(1200, b"\0")))
@@ -238,7 +238,7 @@ def test_an_srh_longer_than_any_of_ours(bench: Bench, length: int) -> None:
 # ---- not too many ----
 
 
-def test_one_per_millisecond_and_peer_is_heeded(bench: Bench) -> None:
+def test_one_error_per_millisecond_and_peer_is_handled(bench: Bench) -> None:
     quoted = [sent(bench, ev) for ev in range(SLOTS, 2 * SLOTS)]
     passes(bench, error(bench, quoted[0]))
     bench.reports(H2)["icmp_ns"] = now() + 1000 * MS  # only just
@@ -252,7 +252,7 @@ def test_one_per_millisecond_and_peer_is_heeded(bench: Bench) -> None:
     assert bench.usable(H2) == others(SLOTS, SLOTS + 1)
 
 
-def test_forged_ones_do_not_keep_the_true_from_being_heard(bench: Bench) -> None:
+def test_forged_errors_do_not_use_up_the_rate_limit(bench: Bench) -> None:
     quoted = sent(bench)
     for _ in range(5):
         changes_nothing(bench, error(bench, changed(quoted, MRC, seq=100)))
@@ -260,12 +260,12 @@ def test_forged_ones_do_not_keep_the_true_from_being_heard(bench: Bench) -> None
     assert state(bench, 5) == ICMP_ERROR
 
 
-def test_an_error_about_a_tools_probe_is_no_evidence(bench: Bench) -> None:
+def test_an_error_about_a_diagnostic_probe_fails_no_ev(bench: Bench) -> None:
     changes_nothing(bench, error(bench, sent(bench, probe=True, flags=DIAGNOSTIC)))
 
 
 @pytest.mark.parametrize("probe", [False, True], ids=["data", "probe"])
-def test_what_the_peer_itself_says_blames_no_ev(bench: Bench, probe: bool) -> None:
+def test_an_error_from_the_peer_itself_fails_no_ev(bench: Bench, probe: bool) -> None:
     """What it quotes got there: a host whose data plane has been taken down knows no way on."""
     frame = bytearray(error(bench, sent(bench, probe=probe)))
     frame[22:38] = bench.peer(H2)["address"][1].tobytes()

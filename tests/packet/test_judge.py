@@ -32,7 +32,7 @@ OVERDUE = (EvState.ASSUMED_BAD, Reason.OVERDUE)
 
 
 @pytest.mark.parametrize("arrive", [0, 2])
-def test_an_ev_by_which_something_is_missing_is_left_with_the_first_report(bench: Bench, arrive: int) -> None:
+def test_an_ev_with_missing_packets_is_left_with_the_first_report(bench: Bench, arrive: int) -> None:
     r, wires = Reporter(bench), bench.wires()
     r.send_all(3, lose=(5,))
     r.packets[5] += arrive
@@ -62,7 +62,7 @@ def bucket(value: int) -> int:
     return value if value < 4 else (exponent - 1) * 4 + (value >> exponent - 2) % 4
 
 
-def test_after_six_volleys_of_which_nothing_arrived_it_is_condemned(bench: Bench) -> None:
+def test_an_ev_fails_after_six_probe_bursts_without_an_arrival(bench: Bench) -> None:
     r = lagging(bench)
     for n in range(1, LOST_BURSTS + 1):
         assert (state(bench, 5), events(bench)) == (LAGGING, [])
@@ -92,7 +92,7 @@ def test_after_six_volleys_of_which_nothing_arrived_it_is_condemned(bench: Bench
 
 
 @patient(1000)
-def test_it_takes_the_overdue_time_at_least(bench: Bench) -> None:
+def test_an_ev_fails_no_sooner_than_the_overdue_time(bench: Bench) -> None:
     r = lagging(bench)
     for _ in range(3 * LOST_BURSTS):
         bench.path_stats(H2, 5)["probe_ns"] -= 100 * MS
@@ -105,7 +105,7 @@ def test_it_takes_the_overdue_time_at_least(bench: Bench) -> None:
 
 
 @unfading
-def test_packets_that_come_after_the_window_has_faded_are_no_losses_either(bench: Bench) -> None:
+def test_late_packets_are_subtracted_after_the_window_has_faded(bench: Bench) -> None:
     """What is left of them in the window is taken back, though it had been sure."""
     unfaded()
     r = lagging(bench)
@@ -128,7 +128,7 @@ def test_packets_that_come_after_the_window_has_faded_are_no_losses_either(bench
 
 
 @patient(100)
-def test_one_arrival_sets_the_trials_back(bench: Bench) -> None:
+def test_one_arrival_resets_the_probe_bursts(bench: Bench) -> None:
     r = lagging(bench)
     for _ in range(LOST_BURSTS - 1):
         r.burst(5, 0)
@@ -144,7 +144,7 @@ def test_one_arrival_sets_the_trials_back(bench: Bench) -> None:
     assert state(bench, 5) == OVERDUE
 
 
-def test_reports_that_know_of_nothing_new_are_no_trials(bench: Bench) -> None:
+def test_reports_without_news_do_not_count_as_probe_bursts(bench: Bench) -> None:
     """It takes probes that are missing, not many reports of one old loss, nor packets that came before."""
     r = lagging(bench)
     for _ in range(LOST_BURSTS + 1):
@@ -154,7 +154,7 @@ def test_reports_that_know_of_nothing_new_are_no_trials(bench: Bench) -> None:
     assert (state(bench, 5), events(bench), bench.path_stats(H2, 5)["lost_bursts"]) == (LAGGING, [], 0)
 
 
-def test_two_dead_paths_of_which_one_was_congested(bench: Bench) -> None:
+def test_two_dead_paths_fail_although_one_was_congested(bench: Bench) -> None:
     r = Reporter(bench)
     bench.dataplane.set_state(H2, 9, EvState.SKIP, Reason.CONGESTED, [EvState.GOOD])
     assert bench.usable(H2) == EVERY

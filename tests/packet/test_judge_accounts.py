@@ -81,7 +81,7 @@ class Fabric:
 @mute
 @pytest.mark.parametrize("loss", [0.0, 0.02, 0.3])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_under_way_is_never_taken_for_lost(bench: Bench, seed: int, loss: float) -> None:
+def test_packets_in_flight_are_never_counted_as_lost(bench: Bench, seed: int, loss: float) -> None:
     f = Fabric(bench, seed, longest=1)
     path_stats = bench.tables.path_stats[H2]
     for _ in range(40):
@@ -97,7 +97,7 @@ def test_what_is_under_way_is_never_taken_for_lost(bench: Bench, seed: int, loss
 @mute
 @pytest.mark.parametrize("longest", [2, 5])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_accounts_are_right_again_after_any_reordering(bench: Bench, seed: int, longest: int) -> None:
+def test_counts_are_exact_again_after_any_reordering(bench: Bench, seed: int, longest: int) -> None:
     f = Fabric(bench, seed, longest=longest)
     for _ in range(40):
         f.turn(0.05)
@@ -108,7 +108,7 @@ def test_the_accounts_are_right_again_after_any_reordering(bench: Bench, seed: i
 
 @mute
 @pytest.mark.parametrize("seed", range(3))
-def test_the_accounts_go_on_over_generations_of_the_peer(bench: Bench, seed: int) -> None:
+def test_counts_continue_over_generations_of_the_peer(bench: Bench, seed: int) -> None:
     f = Fabric(bench, seed, longest=3)
     path_stats = bench.tables.path_stats[H2]
     for generation in range(1, 5):
@@ -145,7 +145,7 @@ def test_samples_and_losses_count_reports_and_probes(bench: Bench) -> None:
 # ---- what the daemon goes by when it gives an EV back ----
 
 
-def test_good_reports_in_a_row(bench: Bench) -> None:
+def test_good_reports_in_a_row_are_counted(bench: Bench) -> None:
     """They knew of new arrivals and of no new loss; others neither count nor begin anew."""
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
@@ -186,7 +186,7 @@ def test_probes_are_good_reports_too(bench: Bench) -> None:
     assert bench.path_stats(H2, 5)["good"] == 65535
 
 
-def test_a_fall_begins_them_anew(bench: Bench) -> None:
+def test_a_failure_resets_the_good_reports(bench: Bench) -> None:
     r = Reporter(bench)
     r.send(5)
     r.report()
@@ -195,8 +195,8 @@ def test_a_fall_begins_them_anew(bench: Bench) -> None:
     assert (bench.path_stats(H2, 5)["good"], bench.path_stats(H2, 5)["loss_ns"] > 0) == (0, True)
 
 
-def test_lagging_marks_are_taken_round_by_round(bench: Bench) -> None:
-    """Each of the rounds under way has marks of its own."""
+def test_each_report_in_flight_has_marks_of_its_own(bench: Bench) -> None:
+    """The marks are the packets sent by the time of the request."""
     r = Reporter(bench)
     for n in range(1, abi.REPORTS_KEPT + 1):
         r.send(5, 10)

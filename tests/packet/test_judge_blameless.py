@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 
 @unfading
-def test_where_nothing_is_lost_nothing_happens(bench: Bench) -> None:
+def test_without_loss_no_ev_changes(bench: Bench) -> None:
     unfaded()
     r = Reporter(bench)
     for n in range(20):
@@ -54,7 +54,7 @@ def test_an_idle_ev_is_not_suspected(bench: Bench) -> None:
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
 
 
-def test_all_lag_and_all_come_back(bench: Bench) -> None:
+def test_when_all_evs_lag_none_fails(bench: Bench) -> None:
     """The peer stood still until just before the request came: a floor stays in use, and nobody is condemned."""
     r = Reporter(bench)
     r.send_all(3, lose=tuple(EVERY))
@@ -73,7 +73,7 @@ def test_all_lag_and_all_come_back(bench: Bench) -> None:
     assert not bench.tables.path_stats["deficit"][H2].any()
 
 
-def test_nobody_is_blamed_while_nothing_is_answered(bench: Bench) -> None:
+def test_no_ev_fails_while_nothing_is_answered(bench: Bench) -> None:
     r = Reporter(bench)
     for _ in range(20):
         r.send_all(5, lose=tuple(EVERY))
@@ -88,7 +88,7 @@ def test_nobody_is_blamed_while_nothing_is_answered(bench: Bench) -> None:
 
 
 @patient(1000, reorder_us=1_000_000)
-def test_what_was_sent_within_the_reordering_window_is_not_missed(bench: Bench) -> None:
+def test_packets_within_the_reordering_window_are_not_missing(bench: Bench) -> None:
     r = Reporter(bench)
     r.send_all(3)
     r.report(after_ms=1000)
@@ -103,7 +103,7 @@ def test_what_was_sent_within_the_reordering_window_is_not_missed(bench: Bench) 
 
 
 @patient(1000, reorder_us=1_000_000)
-def test_new_packets_do_not_hide_those_that_were_there_at_the_last_report(bench: Bench) -> None:
+def test_new_packets_do_not_hide_older_missing_ones(bench: Bench) -> None:
     r = Reporter(bench)
     r.send_all(3, lose=(5,))
     for sent in (0, 100):
@@ -115,7 +115,7 @@ def test_new_packets_do_not_hide_those_that_were_there_at_the_last_report(bench:
     assert (state(bench, 5), bench.path_stats(H2, 5)["deficit"]) == (LAGGING, 3)
 
 
-def test_what_another_cpu_has_sent_a_little_later_is_not_missed(bench: Bench) -> None:
+def test_packets_sent_a_little_later_by_another_cpu_are_not_missing(bench: Bench) -> None:
     r = Reporter(bench)
     r.send(5, 3, arrive=0)
     bench.ev(H2, 5)["last_tx_ns"] = now() + 1000 * MS
@@ -124,7 +124,7 @@ def test_what_another_cpu_has_sent_a_little_later_is_not_missed(bench: Bench) ->
 
 
 @pytest.mark.parametrize("was", [EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN])
-def test_silence_says_nothing_new_of_an_ev_that_is_not_in_use(bench: Bench, was: EvState) -> None:
+def test_silence_does_not_change_an_unused_ev(bench: Bench, was: EvState) -> None:
     r = Reporter(bench)
     bench.set_state(H2, was, 5)
     for _ in range(2 * LOST_BURSTS):

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 
 @unfading
-def test_a_volley_that_arrives_whole_gives_it_back(bench: Bench) -> None:
+def test_a_complete_probe_burst_returns_the_ev(bench: Bench) -> None:
     unfaded()
     r = lagging(bench)
     assert r.burst(5) == BURST_PROBES
@@ -42,7 +42,7 @@ def test_a_volley_that_arrives_whole_gives_it_back(bench: Bench) -> None:
 
 
 @unfading
-def test_packets_that_come_late_give_it_back_without_a_loss(bench: Bench) -> None:
+def test_late_packets_return_the_ev_without_a_loss(bench: Bench) -> None:
     unfaded()
     r = lagging(bench)
     stats = bench.path_stats(H2, 5)
@@ -54,7 +54,7 @@ def test_packets_that_come_late_give_it_back_without_a_loss(bench: Bench) -> Non
     assert [int(stats[n]) for n in ("deficit", "window_lost", "window_losses", "unsure", "sure")] == [0] * 5
 
 
-def test_what_arrives_before_the_volley_does_not_give_it_back(bench: Bench) -> None:
+def test_arrivals_before_the_probe_burst_do_not_return_the_ev(bench: Bench) -> None:
     """The probe burst may be on its way, or lost; that some of the packets came late says nothing of it."""
     r = lagging(bench)
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_what_arrives_before_the_volley_does_not_give_it_back(bench: Bench) -> N
     assert (bench.path_stats(H2, 5)["deficit"], bench.path_stats(H2, 5)["missed"]) == (0, 0)
 
 
-def test_a_volley_of_which_some_may_be_on_its_way_does_not_give_it_back_yet(bench: Bench) -> None:
+def test_a_probe_burst_still_in_flight_does_not_return_the_ev_yet(bench: Bench) -> None:
     r = lagging(bench)
     assert r.burst(5, 1) == BURST_PROBES
     for _ in range(BURST_PROBES - 2):
@@ -80,7 +80,7 @@ def test_a_volley_of_which_some_may_be_on_its_way_does_not_give_it_back_yet(benc
     assert state(bench, 5)[0] == EvState.GOOD
 
 
-def test_a_volley_that_arrives_in_part_leaves_it_where_it_is(bench: Bench) -> None:
+def test_a_partial_probe_burst_does_not_change_the_ev(bench: Bench) -> None:
     r = lagging(bench)
     for n in range(1, 6):
         assert r.burst(5, BURST_PROBES - 1) == BURST_PROBES
@@ -94,7 +94,7 @@ def test_a_volley_that_arrives_in_part_leaves_it_where_it_is(bench: Bench) -> No
 
 
 @patient(10_000)
-def test_the_volley_is_repeated_but_not_at_once(bench: Bench) -> None:
+def test_probe_bursts_are_repeated_at_intervals(bench: Bench) -> None:
     """At most 16 probe bursts in the least time that a verdict takes."""
     gap = 10_000 * MS // 16
     r = lagging(bench)
@@ -108,7 +108,7 @@ def test_the_volley_is_repeated_but_not_at_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [Setup(health="loss_samples = 100")], indirect=True, ids=[""])
-def test_volleys_are_two_percent_of_the_packets_in_the_long_run(bench: Bench) -> None:
+def test_probe_bursts_are_limited_to_two_percent_of_the_packets(bench: Bench) -> None:
     """128 probes are free; then each whole probe burst takes 67 packets of data per probe, and one probe must do."""
 
     def lag() -> int:
@@ -125,7 +125,7 @@ def test_volleys_are_two_percent_of_the_packets_in_the_long_run(bench: Bench) ->
     assert [lag() for _ in range(3)] == [BURST_PROBES, 1, 1]
 
 
-def test_many_evs_are_tried_some_at_a_time(bench: Bench) -> None:
+def test_many_lagging_evs_share_the_probes_of_a_report(bench: Bench) -> None:
     """One probe burst's probes are divided among those that are tried with a report."""
     r = Reporter(bench)
     dead = tuple(EVERY[1 : BURSTS_AT_ONCE + 3])
@@ -137,7 +137,7 @@ def test_many_evs_are_tried_some_at_a_time(bench: Bench) -> None:
     assert [r.burst(ev, 0) for ev in dead] == [0] * BURSTS_AT_ONCE + [BURST_PROBES // 2] * 2
 
 
-def test_those_that_go_on_lagging_do_not_keep_others_from_being_tried(bench: Bench) -> None:
+def test_evs_that_keep_lagging_do_not_starve_the_others_of_probe_bursts(bench: Bench) -> None:
     r = Reporter(bench)
     r.send_all(3, lose=tuple(EVERY[1:]))
     r.report()
@@ -151,7 +151,7 @@ def test_those_that_go_on_lagging_do_not_keep_others_from_being_tried(bench: Ben
     assert tried == set(EVERY[1:])
 
 
-def test_volleys_are_tagged_where_the_plane_is(bench: Bench) -> None:
+def test_probe_bursts_on_a_vlan_plane_are_tagged(bench: Bench) -> None:
     bench.tables.planes["vlan"][1] = 100
     r, wires = Reporter(bench), bench.wires()
     r.send_all(3, lose=(5, 9))

@@ -84,7 +84,7 @@ def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench) ->
 
 
 @pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
-def test_what_all_planes_lose_at_once_is_no_planes_fault(bench: Bench) -> None:
+def test_loss_of_all_planes_at_once_fails_no_plane(bench: Bench) -> None:
     """Of two planes, each in a report of its own: one plane's losses are known to last a report earlier."""
     bench.set_state(H2, EvState.DENIED, *range(64, 128), *range(192, 256))
     r, used = Reporter(bench), [*range(64), *range(128, 192)]
@@ -99,7 +99,7 @@ def test_what_all_planes_lose_at_once_is_no_planes_fault(bench: Bench) -> None:
 
 @pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
 @pytest.mark.parametrize("lossy", [1, 24])
-def test_a_plane_is_not_to_blame_for_some_of_its_evs(bench: Bench, lossy: int) -> None:
+def test_loss_on_some_evs_does_not_fail_their_plane(bench: Bench, lossy: int) -> None:
     r, chance = Reporter(bench), random.Random(1)
     bad = [128 + slot for slot in range(lossy)]
     for _ in range(24):
@@ -111,7 +111,7 @@ def test_a_plane_is_not_to_blame_for_some_of_its_evs(bench: Bench, lossy: int) -
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rate", [0.01, 0.2, 0.6])
-def test_where_all_lose_alike_it_is_nobodys_fault(bench: Bench, rate: float, seed: int) -> None:
+def test_equal_loss_on_all_evs_fails_none(bench: Bench, rate: float, seed: int) -> None:
     r, chance = Reporter(bench), random.Random(seed)
     for _ in range(100):
         r.pass_through(chance, dict.fromkeys(EVERY, rate))
@@ -123,7 +123,7 @@ def test_where_all_lose_alike_it_is_nobodys_fault(bench: Bench, rate: float, see
 
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
-def test_where_all_lose_alike_the_last_ev_of_a_plane_is_not_to_blame(bench: Bench, seed: int) -> None:
+def test_equal_loss_does_not_fail_the_last_ev_of_a_plane(bench: Bench, seed: int) -> None:
     """It takes the whole share of its plane, and so has more losses per report than the others."""
     r, chance = Reporter(bench), random.Random(seed)
     bench.set_state(H2, EvState.DENIED, 1, 2, 3)
@@ -136,7 +136,7 @@ def test_where_all_lose_alike_the_last_ev_of_a_plane_is_not_to_blame(bench: Benc
 
 @ruled()
 @pytest.mark.parametrize(("bad", "found"), [(8, 8), (9, 0)])
-def test_the_fewer_are_no_measure_for_the_others(bench: Bench, bad: int, found: int) -> None:
+def test_a_healthy_minority_does_not_make_the_majority_fail(bench: Bench, bad: int, found: int) -> None:
     r = Reporter(bench)
     for _ in range(15):
         r.send_all(10)
@@ -172,7 +172,7 @@ def lose_one_of(r: Reporter, packets: int, ev: int = 5) -> None:
     ],
     indirect=["bench"],
 )
-def test_it_takes_so_many_losses_and_more_with_few_evs(bench: Bench, denied: int, losses: int) -> None:
+def test_a_verdict_takes_more_losses_with_fewer_evs(bench: Bench, denied: int, losses: int) -> None:
     bench.set_state(H2, EvState.DENIED, *EVERY[EVS - denied :])
     r = Reporter(bench)
     stats = bench.path_stats(H2, 0)
@@ -196,7 +196,7 @@ def test_it_takes_so_many_losses_and_more_with_few_evs(bench: Bench, denied: int
 
 
 @ruled()
-def test_the_ratio_is_of_what_was_sent_since_the_first_loss(bench: Bench) -> None:
+def test_the_loss_ratio_starts_at_the_first_loss(bench: Bench) -> None:
     """An EV that begins to lose need not first lose as much of all that it carried before."""
     r, stats = Reporter(bench), bench.path_stats(H2, 5)
     for _ in range(5):
@@ -213,7 +213,7 @@ def test_the_ratio_is_of_what_was_sent_since_the_first_loss(bench: Bench) -> Non
 
 
 @ruled()
-def test_less_than_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
+def test_loss_below_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
     r = Reporter(bench)
     for _ in range(40):
         lose_one_of(r, 100)
@@ -223,7 +223,7 @@ def test_less_than_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
 
 
 @ruled("overdue_ms = 10000")
-def test_what_has_just_been_noticed_may_be_late(bench: Bench) -> None:
+def test_new_losses_are_unsure_for_half_of_the_overdue_time(bench: Bench) -> None:
     """For half of the overdue time at least, for all of it at most."""
     r = Reporter(bench)
     stats = bench.path_stats(H2, 5)
@@ -241,7 +241,7 @@ def test_what_has_just_been_noticed_may_be_late(bench: Bench) -> None:
 
 
 @ruled("overdue_ms = 1000")
-def test_a_volley_that_is_held_up_is_not_taken_for_losses(bench: Bench) -> None:
+def test_a_delayed_probe_burst_does_not_count_as_lost(bench: Bench) -> None:
     r = Reporter(bench)
     r.send_all(3, lose=(5,))
     r.report()
@@ -264,7 +264,7 @@ def test_a_volley_that_is_held_up_is_not_taken_for_losses(bench: Bench) -> None:
 
 
 @ruled()
-def test_the_window_fades(bench: Bench) -> None:
+def test_the_loss_window_fades(bench: Bench) -> None:
     r = Reporter(bench)
     for _ in range(8):
         lose_one_of(r, 100)
@@ -288,7 +288,7 @@ def test_the_window_fades(bench: Bench) -> None:
 
 
 @ruled()
-def test_packets_that_come_late_are_no_losses(bench: Bench) -> None:
+def test_late_packets_are_no_losses(bench: Bench) -> None:
     r = Reporter(bench)
     for n in range(9):
         lose_one_of(r, 10)
@@ -322,7 +322,7 @@ def test_with_trimming_one_lost_packet_is_enough(bench: Bench) -> None:
 
 
 @ruled('loss_rule = "any"', "overdue_ms = 10000")
-def test_with_trimming_one_that_is_sure_does_not_make_others_so(bench: Bench) -> None:
+def test_with_trimming_a_sure_loss_does_not_make_others_sure(bench: Bench) -> None:
     r = Reporter(bench)
     lose_one_of(r, 100)
     bench.age(5000 * MS)
@@ -335,7 +335,7 @@ def test_with_trimming_one_that_is_sure_does_not_make_others_so(bench: Bench) ->
 
 
 @ruled('loss_rule = "any"', "overdue_ms = 1000")
-def test_with_trimming_what_comes_late_is_no_loss(bench: Bench) -> None:
+def test_with_trimming_late_packets_are_no_losses(bench: Bench) -> None:
     r = Reporter(bench)
     lose_one_of(r, 100)
     r.burst(5)
@@ -351,7 +351,7 @@ def test_with_trimming_what_comes_late_is_no_loss(bench: Bench) -> None:
 
 
 @ruled('loss_rule = "any"', "overdue_ms = 1000")
-def test_with_trimming_all_that_lose_are_left_down_to_the_floor(bench: Bench) -> None:
+def test_with_trimming_all_lossy_evs_fail_down_to_the_floor(bench: Bench) -> None:
     r = Reporter(bench)
     r.send_all(5)
     r.packets = [n - 1 for n in r.packets]

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 
 @unfading
-def test_a_report_that_was_made_before_the_newest_says_nothing(bench: Bench) -> None:
+def test_a_report_older_than_the_newest_is_ignored(bench: Bench) -> None:
     """Of two requests the second came to the peer first, and its report came back last: its counts are older."""
     unfaded()
     r = Reporter(bench)
@@ -43,7 +43,7 @@ def test_a_report_that_was_made_before_the_newest_says_nothing(bench: Bench) -> 
     assert bench.path_stats(H2, 7)["rx_ce"] == 2
 
 
-def test_a_peer_whose_clock_began_anew_is_believed(bench: Bench) -> None:
+def test_reports_of_a_restarted_peer_are_accepted(bench: Bench) -> None:
     r = Reporter(bench)
     bench.reports(H2)["told_ns"] = now() + 3600 * 1000 * MS
     r.send(5, 2)
@@ -52,7 +52,7 @@ def test_a_peer_whose_clock_began_anew_is_believed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
-def test_lagging_evs_of_every_chunk_are_tried_in_their_turn(bench: Bench) -> None:
+def test_lagging_evs_of_every_report_part_get_probe_bursts(bench: Bench) -> None:
     evs = bench.tables.evs
     for ev in range(256):  # as many paths as there can be: each plane's first one, copied
         evs[H2, ev] = evs[H2, ev // 64 * 64]
@@ -73,7 +73,7 @@ def test_lagging_evs_of_every_chunk_are_tried_in_their_turn(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=18)], indirect=True, ids=[""])
-def test_evs_that_belong_to_no_plane_are_not_used_for_another(bench: Bench) -> None:
+def test_evs_outside_of_all_planes_are_not_used(bench: Bench) -> None:
     """18 EVs over 4 planes: 4 each, and two that are no path."""
     usable = bench.tables.peers["usable"][H2]
     assert usable.tolist() == [0xFFFF, 0, 0, 0]
@@ -83,7 +83,7 @@ def test_evs_that_belong_to_no_plane_are_not_used_for_another(bench: Bench) -> N
     assert usable.tolist() == [0xFFF0, 0, 0, 0]
 
 
-def test_an_ev_that_has_fallen_does_not_lag_besides(bench: Bench) -> None:
+def test_a_failed_ev_is_not_marked_as_lagging(bench: Bench) -> None:
     """Its hold-down begins with the first good probe after the last loss."""
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
@@ -98,7 +98,7 @@ def test_an_ev_that_has_fallen_does_not_lag_besides(bench: Bench) -> None:
     assert bench.path_stats(H2, 5)["missed"] == 1
 
 
-def test_an_ev_that_was_congested_when_it_began_to_lag_is_left_all_the_same(bench: Bench) -> None:
+def test_a_congested_ev_that_lags_is_left(bench: Bench) -> None:
     """Another CPU may have said so between the judge's look and its exchange."""
     r = Reporter(bench)
     r.send_all(3)

@@ -43,7 +43,7 @@ def counts_as(r: Reporter, frame: Packet) -> None:
 # ---- rounds ----
 
 
-def test_lost_reports_are_no_loss(bench: Bench) -> None:
+def test_a_lost_report_is_no_loss_of_data(bench: Bench) -> None:
     r = Reporter(bench)
     for n in range(12):
         r.send_all(2)
@@ -56,7 +56,7 @@ def test_lost_reports_are_no_loss(bench: Bench) -> None:
     assert not bench.tables.path_stats["deficit"][H2].any()
 
 
-def test_lost_requests_are_the_loss_of_the_path_they_took(bench: Bench) -> None:
+def test_a_lost_request_is_a_loss_on_its_path(bench: Bench) -> None:
     r = Reporter(bench)
     bench.age(SETTLED_MS * MS)
     lost = r.ask(arrives=False)
@@ -73,7 +73,7 @@ def test_a_report_counts_once(bench: Bench) -> None:
     assert bench.tables.path_stats.tobytes() == before
 
 
-def test_an_overtaken_report_says_nothing_any_more(bench: Bench) -> None:
+def test_an_overtaken_report_is_ignored(bench: Bench) -> None:
     r, a = asked(bench)
     old = r.reply(a)
     r.packets[5] += 3
@@ -115,7 +115,7 @@ def aged(frame: Packet, ns: int) -> Packet:
     return copy
 
 
-def test_a_report_of_a_round_too_long_ago_says_nothing(bench: Bench) -> None:
+def test_a_report_with_an_overwritten_sequence_number_is_ignored(bench: Bench) -> None:
     """Its marks have been overwritten."""
     r, a = asked(bench)
     for _ in range(abi.REPORTS_KEPT):
@@ -140,7 +140,7 @@ def test_a_report_of_a_round_too_long_ago_says_nothing(bench: Bench) -> None:
     ],
     ids=str,
 )
-def test_reports_other_than_the_one_asked_for_say_nothing(bench: Bench, forged: dict[str, Any]) -> None:
+def test_reports_that_differ_from_the_request_are_ignored(bench: Bench, forged: dict[str, Any]) -> None:
     r, a = asked(bench)
     before = judged(bench)
     r.settle(r.reply(a, **forged) / Raw(bytes(64)))
@@ -149,7 +149,7 @@ def test_reports_other_than_the_one_asked_for_say_nothing(bench: Bench, forged: 
 
 
 @pytest.mark.parametrize("off", [-1, 1, -(10**9)])
-def test_reports_of_another_time_say_nothing(bench: Bench, off: int) -> None:
+def test_reports_with_another_send_time_are_ignored(bench: Bench, off: int) -> None:
     r, a = asked(bench)
     sent_ns = int(bench.reports(H2)["sent_ns"][a.report_seq % abi.REPORT_SLOTS])
     before = judged(bench)
@@ -157,7 +157,7 @@ def test_reports_of_another_time_say_nothing(bench: Bench, off: int) -> None:
     assert judged(bench) == before
 
 
-def test_a_report_from_the_future_is_nobodys(bench: Bench) -> None:
+def test_a_report_from_the_future_is_dropped(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
     r.settle(r.reply(a, tx_ns=now() + 10**12), "unasked_reply")
@@ -175,7 +175,7 @@ def test_another_host_cannot_answer(bench: Bench) -> None:
     assert judged(bench) == before
 
 
-def test_a_report_that_is_cut_off_changes_nothing(bench: Bench) -> None:
+def test_a_truncated_report_changes_nothing(bench: Bench) -> None:
     r, a = asked(bench)
     whole = bytes(r.reply(a))
     before = bench.counted()
@@ -193,7 +193,7 @@ def test_a_report_that_is_cut_off_changes_nothing(bench: Bench) -> None:
 # ---- generations ----
 
 
-def test_the_first_report_says_where_counting_begins(bench: Bench) -> None:
+def test_the_first_report_sets_the_base_of_the_counts(bench: Bench) -> None:
     """This host has forgotten what it sent before, or the peer was there later."""
     bench.tables.evs["tx_packets"][H2], bench.tables.evs["probe_seq"][H2] = 1000, 40
     r = Reporter(bench, start=12, probes=7)
@@ -206,7 +206,7 @@ def test_the_first_report_says_where_counting_begins(bench: Bench) -> None:
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
 
 
-def test_packets_on_their_way_when_counting_began_are_not_more_than_were_sent(bench: Bench) -> None:
+def test_packets_in_flight_at_the_base_do_not_exceed_the_sent_count(bench: Bench) -> None:
     bench.tables.evs["tx_packets"][H2] = 100
     r = Reporter(bench, start=90)
     r.packets = [100] * EVS
@@ -218,7 +218,7 @@ def test_packets_on_their_way_when_counting_began_are_not_more_than_were_sent(be
 
 
 @pytest.mark.parametrize("generation", [1, GENERATION + 1, 2**32 - 1])
-def test_new_tables_of_the_peer_are_no_loss(bench: Bench, generation: int) -> None:
+def test_new_tables_of_the_peer_count_as_no_loss(bench: Bench, generation: int) -> None:
     r = Reporter(bench)
     r.send_all(50)
     r.send(9, 2, arrive=0)
@@ -238,7 +238,7 @@ def test_new_tables_of_the_peer_are_no_loss(bench: Bench, generation: int) -> No
     assert bench.usable(H2) == others(4)
 
 
-def test_an_ev_that_lags_when_the_peer_begins_anew_is_given_back(bench: Bench) -> None:
+def test_a_lagging_ev_returns_when_the_peer_restarts(bench: Bench) -> None:
     r, a = asked(bench)
     counts_as(r, r.reply(a))
     r.generation, r.packets, r.probes = 7, [0] * EVS, [0] * EVS
@@ -250,7 +250,7 @@ def test_an_ev_that_lags_when_the_peer_begins_anew_is_given_back(bench: Bench) -
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
 
 
-def test_our_own_new_tables_are_no_loss(bench: Bench) -> None:
+def test_new_tables_of_this_host_count_as_no_loss(bench: Bench) -> None:
     """The peer goes on counting; here everything begins at zero."""
     bench.reports(H2)["report_seq"] = bench.reports(H2)["settled"] = 2**32 - 3
     r = Reporter(bench, start=10**6, probes=300)
@@ -294,7 +294,7 @@ WIDE = [plane * 64 + slot for plane in range(4) for slot in range(4)]  # one for
 
 
 @wide
-def test_reports_come_in_chunks(bench: Bench) -> None:
+def test_reports_come_in_parts(bench: Bench) -> None:
     r = Reporter(bench)
     for n in range(1, 20):
         for ev in WIDE:
@@ -310,7 +310,7 @@ def test_reports_come_in_chunks(bench: Bench) -> None:
 
 @wide
 @pytest.mark.parametrize("ev", [1, 65, 129, 194])
-def test_a_dead_ev_is_condemned_in_its_own_chunk(bench: Bench, ev: int) -> None:
+def test_a_dead_ev_fails_by_its_own_report_part(bench: Bench, ev: int) -> None:
     r = Reporter(bench)
     for _ in range(2 * LOST_BURSTS + 3):
         for other in WIDE:
@@ -322,7 +322,7 @@ def test_a_dead_ev_is_condemned_in_its_own_chunk(bench: Bench, ev: int) -> None:
 
 
 @wide
-def test_the_loss_windows_of_every_chunk_fade(bench: Bench) -> None:
+def test_the_loss_windows_of_every_report_part_fade(bench: Bench) -> None:
     r = Reporter(bench)
     for ev in WIDE:
         r.send(ev, 1000)
@@ -337,7 +337,7 @@ def test_the_loss_windows_of_every_chunk_fade(bench: Bench) -> None:
 
 
 @wide
-def test_a_report_of_the_other_chunk_says_nothing(bench: Bench) -> None:
+def test_a_report_of_the_other_part_is_ignored(bench: Bench) -> None:
     r = Reporter(bench)
     for ev in WIDE:
         r.send(ev, 2, arrive=0)

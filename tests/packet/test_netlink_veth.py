@@ -28,7 +28,7 @@ def test_the_overlay_s_veth(ns: Namespace) -> None:
 
 
 @pytest.mark.parametrize("queues", [1, 2, 5])
-def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace, queues: int) -> None:
+def test_the_veth_has_the_queues_and_rps_cpus_that_are_set(ns: Namespace, queues: int) -> None:
     mask = Path("/proc/sys/net/core/rps_default_mask")
     if not mask.exists():
         pytest.skip("this kernel has no rps_default_mask (Linux 6.3)")
@@ -76,7 +76,7 @@ def test_the_veth_is_made_once(ns: Namespace) -> None:
     "change",
     [("mrc0", "down"), ("mrc0p", "down"), ("mrc0", "mtu", "1400"), ("mrc0p", "mtu", "1400"), ("mrc0", "arp", "on")],
 )
-def test_a_veth_that_was_meddled_with_is_put_right(ns: Namespace, change: tuple[str, ...]) -> None:
+def test_a_changed_veth_is_repaired(ns: Namespace, change: tuple[str, ...]) -> None:
     first = ensure()
     ns.ip("link", "set", *change)
     assert ensure() == first
@@ -86,7 +86,7 @@ def test_a_veth_that_was_meddled_with_is_put_right(ns: Namespace, change: tuple[
         assert {"UP", "LOWER_UP", "NOARP"} <= set(link["flags"])
 
 
-def test_another_mtu_is_taken_over(ns: Namespace) -> None:
+def test_a_new_mtu_is_set(ns: Namespace) -> None:
     first = ensure()
     assert ensure(mtu=8964, gso_max_size=65399) == first
     for name in ("mrc0", "mrc0p"):
@@ -99,7 +99,7 @@ def test_another_mtu_is_taken_over(ns: Namespace) -> None:
     [["mrc0 type bridge"], ["mrc0 type bridge", "mrc0p type bridge"], ["mrc0 type veth peer name other"]],
     ids=["bridge", "bridges", "veth"],
 )
-def test_an_interface_of_that_name_that_is_somebody_else_s_is_refused(ns: Namespace, foreign: list[str]) -> None:
+def test_an_existing_interface_of_another_program_is_refused(ns: Namespace, foreign: list[str]) -> None:
     for link in foreign:
         ns.ip("link", "add", *link.split())
     before = ns.json("-d", "link", "show")
@@ -137,7 +137,7 @@ def features(ns: Namespace, name: str) -> dict[str, str]:
     return {GROUPS.get(key, key): value for key, value in pairs}
 
 
-def test_offloads_are_switched_and_nothing_else(ns: Namespace) -> None:
+def test_only_the_requested_offloads_change(ns: Namespace) -> None:
     ensure()
     before = features(ns, "mrc0")
     assert {before[f] for f in SEGMENTATION} == {"on"}
@@ -153,18 +153,18 @@ def test_offloads_are_switched_and_nothing_else(ns: Namespace) -> None:
     assert features(ns, "mrc0") == before
 
 
-def test_offloads_that_this_kernel_does_not_know_are_no_error(ns: Namespace) -> None:
+def test_unknown_offloads_are_no_error(ns: Namespace) -> None:
     ensure()
     set_offload("mrc0", {"tx-quantum-segmentation": False, "tx-tcp-segmentation": False})
     assert features(ns, "mrc0")["tx-tcp-segmentation"] == "off"
 
 
-def test_an_offload_that_is_fixed_where_it_should_be_is_no_error(ns: Namespace) -> None:
+def test_a_fixed_offload_with_the_wanted_value_is_no_error(ns: Namespace) -> None:
     assert features(ns, "lo")["loopback"] == "on [fixed]"
     set_offload("lo", {"loopback": True})
 
 
-def test_offloads_of_an_interface_that_is_not_there(ns: Namespace) -> None:
+def test_offloads_of_a_missing_interface_are_an_error(ns: Namespace) -> None:
     with pytest.raises(KernelError, match=r"offloads of none0: .*ENODEV"):
         set_offload("none0", {"tx-tcp-segmentation": False})
 
@@ -177,7 +177,7 @@ def test_an_offload_that_the_driver_refuses_is_named(ns: Namespace) -> None:
 # ---- held back ----
 
 
-def test_packets_leave_one_by_one(ns: Namespace) -> None:
+def test_paced_packets_leave_one_by_one(ns: Namespace) -> None:
     """A token bucket is made once, and anew for another rate or where somebody took it away."""
     ensure()
 
@@ -201,6 +201,6 @@ def test_packets_leave_one_by_one(ns: Namespace) -> None:
     assert paced(406)[1] == 406_000
 
 
-def test_where_packets_cannot_be_held_back(ns: Namespace) -> None:
+def test_pacing_a_missing_interface_is_an_error(ns: Namespace) -> None:
     with pytest.raises(KernelError, match="pace gone"):
         run(lambda n: n.ensure_paced(Link("gone", 99, "", True, True, 1500, "veth", None, 0, True), 318, 1_000_000))

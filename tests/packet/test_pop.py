@@ -30,7 +30,7 @@ def test_the_inner_packet_comes_out(bench: Bench, hook: Hook, version: int) -> N
 
 @pytest.mark.parametrize("version", [4, 6])
 @all_encapsulations
-def test_xdp_needs_no_help(bench: Bench, version: int) -> None:
+def test_xdp_pops_without_tc(bench: Bench, version: int) -> None:
     packet = inner(version)
     out = bench.pop_xdp(bench.arriving("h2", 5, packet), bench.ifindex["n1"])
     assert out == ("pass", popped(packet, 1))
@@ -49,7 +49,7 @@ def test_counters_add_up_per_sender_and_ev(bench: Bench, hook: Hook) -> None:
 
 @both_hooks
 @all_encapsulations
-def test_the_plane_address_is_as_good_as_the_sid(bench: Bench, hook: Hook) -> None:
+def test_packets_to_the_plane_address_are_popped_too(bench: Bench, hook: Hook) -> None:
     frame = changed(bench.arriving("h2", 6, inner()), IPv6, dst=str(bench.plan.addresses[1]))
     assert bench.pop(hook, frame, 1) == ("pass", popped(inner(), 1))
 
@@ -57,14 +57,14 @@ def test_the_plane_address_is_as_good_as_the_sid(bench: Bench, hook: Hook) -> No
 @both_hooks
 @pytest.mark.parametrize("version", [4, 6])
 @all_encapsulations
-def test_the_largest_packet(bench: Bench, hook: Hook, version: int) -> None:
+def test_the_largest_packet_is_popped(bench: Bench, hook: Hook, version: int) -> None:
     packet = inner(version, size=bench.plan.inner_mtu - len(inner(version, size=0)))
     assert bench.pop(hook, bench.arriving("h2", 0, packet)) == ("pass", popped(packet))
     assert bench.rx(H2, 0) == (1, bench.plan.inner_mtu, 0)
 
 
 @both_hooks
-def test_checksums_flow_label_hop_limit_and_ports_are_not_looked_at(bench: Bench, hook: Hook) -> None:
+def test_checksum_flow_label_hop_limit_and_source_port_do_not_matter(bench: Bench, hook: Hook) -> None:
     frame = bench.arriving("h2", 0, inner())
     frame = changed(changed(frame, IPv6, fl=0xFFFFF, hlim=1), UDP, sport=1, chksum=0xBEEF)
     assert bench.pop(hook, frame) == ("pass", popped(inner()))

@@ -20,13 +20,13 @@ ETHERNET, IPV6, L4 = 14, 40, 40  # bytes; L4: UDP and MRC
 
 @both_hooks
 @pytest.mark.parametrize("size", [0, 1, 31])
-def test_no_room_for_our_header(bench: Bench, hook: Hook, size: int) -> None:
+def test_packets_without_room_for_the_mrc_header_are_dropped(bench: Bench, hook: Hook, size: int) -> None:
     dropped(bench, hook, udp_only(str(bench.plan.sids[0]), size), "truncated")
 
 
 @both_hooks
 @all_encapsulations
-def test_cut_off_at_every_length(bench: Bench, hook: Hook) -> None:
+def test_packets_truncated_at_any_length_are_never_popped(bench: Bench, hook: Hook) -> None:
     """As long as it cannot be told to be ours it is passed on as it is, then dropped, never popped."""
     frame = bytes(bench.arriving("h2", 0, inner()))
     srh = bench.plan.overhead - IPV6 - L4
@@ -45,7 +45,7 @@ def test_cut_off_at_every_length(bench: Bench, hook: Hook) -> None:
 
 
 @all_encapsulations
-def test_frames_too_short_for_an_ip_header_go_on(bench: Bench) -> None:
+def test_frames_too_short_for_an_ip_header_pass(bench: Bench) -> None:
     """Real ones, because BPF_PROG_TEST_RUN refuses them."""
     wire, before = bench.attach_pop(0, "ipv6"), bench.counted()
     frame = bytes(bench.arriving("h2", 0, inner()))
@@ -57,7 +57,7 @@ def test_frames_too_short_for_an_ip_header_go_on(bench: Bench) -> None:
 
 @both_hooks
 @pytest.mark.parametrize("version", [4, 6])
-def test_inner_packet_shorter_than_its_header(bench: Bench, hook: Hook, version: int) -> None:
+def test_an_inner_packet_shorter_than_its_header_is_dropped(bench: Bench, hook: Hook, version: int) -> None:
     packet, need = bytes(inner(version)), 20 if version == 4 else 40
     for length in range(need):
         assert bench.pop(hook, bench.arriving("h2", 0, Raw(packet[:length])))[0] == "drop"
@@ -68,7 +68,7 @@ def test_inner_packet_shorter_than_its_header(bench: Bench, hook: Hook, version:
 
 @both_hooks
 @pytest.mark.parametrize("first", [0x00, 0x15, 0x55, 0x75, 0xF0])
-def test_inner_packet_neither_ipv4_nor_ipv6(bench: Bench, hook: Hook, first: int) -> None:
+def test_an_inner_packet_that_is_not_ip_is_dropped(bench: Bench, hook: Hook, first: int) -> None:
     frame = bench.arriving("h2", 0, Raw(bytes([first]) + bytes(inner())[1:]))
     assert bench.pop(hook, frame)[0] == "drop"
     assert bench.drops() == {"bad_inner": 1}
@@ -120,7 +120,7 @@ HEADER: dict[str, tuple[Change, str]] = {
 @both_hooks
 @all_encapsulations
 @pytest.mark.parametrize("case", HEADER)
-def test_wrong_headers_are_dropped_by_their_reason(bench: Bench, hook: Hook, case: str) -> None:
+def test_wrong_headers_are_dropped_with_their_reason(bench: Bench, hook: Hook, case: str) -> None:
     change, reason = HEADER[case]
     dropped(bench, hook, change(bench.arriving("h2", 1, inner())), reason)
 
@@ -128,13 +128,13 @@ def test_wrong_headers_are_dropped_by_their_reason(bench: Bench, hook: Hook, cas
 @both_hooks
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
 @pytest.mark.parametrize("left", [1, 3, 255])
-def test_segments_left(bench: Bench, hook: Hook, left: int) -> None:
+def test_packets_with_segments_left_are_not_popped(bench: Bench, hook: Hook, left: int) -> None:
     dropped(bench, hook, changed(bench.arriving("h2", 1, inner()), IPv6ExtHdrSegmentRouting, segleft=left), "bad_srh")
 
 
 @both_hooks
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
-def test_every_wrong_length_of_an_srh(bench: Bench, hook: Hook) -> None:
+def test_no_wrong_srh_length_is_popped(bench: Bench, hook: Hook) -> None:
     """The true one is 6 (× 8 bytes: three segments). No other leads to a pop."""
     before, drops = bench.counted(), 0
     for length in (n for n in range(256) if n != 6):
@@ -150,7 +150,7 @@ def test_every_wrong_length_of_an_srh(bench: Bench, hook: Hook) -> None:
 
 
 @both_hooks
-def test_padding_behind_the_packet_is_no_error(bench: Bench, hook: Hook) -> None:
+def test_padding_behind_the_packet_is_ignored(bench: Bench, hook: Hook) -> None:
     frame = bench.arriving("h2", 0, inner())
     verdict, out = bench.pop(hook, bytes(frame) + bytes(6))
     assert (verdict, out[: len(popped(inner()))]) == ("pass", popped(inner()))

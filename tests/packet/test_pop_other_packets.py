@@ -31,14 +31,14 @@ ELSEWHERE = "fd10::99"
     ],
     ids=["arp", "ipv4", "ipv6-empty", "ipv6-tcp", "ethernet"],
 )
-def test_other_protocols_are_left_alone(bench: Bench, hook: Hook, packet: Packet) -> None:
+def test_other_protocols_pass_unchanged(bench: Bench, hook: Hook, packet: Packet) -> None:
     untouched(bench, hook, packet)
 
 
 @both_hooks
 @all_encapsulations
 @pytest.mark.parametrize("what", ["address", "next sid", "port", "interface", "protocol"])
-def test_what_is_not_addressed_to_us_is_left_alone(bench: Bench, hook: Hook, what: str) -> None:
+def test_packets_to_other_addresses_pass_unchanged(bench: Bench, hook: Hook, what: str) -> None:
     frame, plane = bench.arriving("h2", 1, inner()), 0
     if what == "address":
         frame = changed(frame, IPv6, dst="fd10::99")
@@ -68,7 +68,7 @@ def test_addresses_are_compared_in_full(bench: Bench, hook: Hook, octet: int) ->
 
 
 @both_hooks
-def test_an_interface_that_is_no_plane_is_left_alone(bench: Bench, hook: Hook) -> None:
+def test_packets_on_other_interfaces_pass_unchanged(bench: Bench, hook: Hook) -> None:
     bench.tables.planes["ifindex"][0] = 0
     untouched(bench, hook, bench.arriving("h2", 1, inner()))
 
@@ -79,7 +79,7 @@ def test_an_interface_that_is_no_plane_is_left_alone(bench: Bench, hook: Hook) -
     [{"nh": 6}, {"nh": 41}, {"nh": 59}, {"type": 0}, {"type": 2}, {"nh": 43}],
     ids=["tcp", "ipv6", "nothing", "type0", "type2", "routing"],
 )
-def test_other_routing_headers_are_left_alone(bench: Bench, hook: Hook, fields: dict[str, int]) -> None:
+def test_other_routing_headers_pass_unchanged(bench: Bench, hook: Hook, fields: dict[str, int]) -> None:
     srh = IPv6ExtHdrSegmentRouting(**{"nh": 17, "addresses": ["fd10::1"], "segleft": 0, "lastentry": 0, **fields})
     payload = UDP(sport=1, dport=4797, chksum=0) / MRC(sender=2) / inner()
     head = Ether(src=wire_mac(0), dst=nic_mac(0)) / IPv6(src="fd10::3", dst=str(bench.plan.sids[0]), nh=43)
@@ -89,7 +89,7 @@ def test_other_routing_headers_are_left_alone(bench: Bench, hook: Hook, fields: 
 @both_hooks
 @pytest.mark.parametrize("bench", ["usid", "srh"], indirect=True)
 @pytest.mark.parametrize("fields", [{"segleft": 1}, {"len": 3}, {"len": 12}, {"len": 255}])
-def test_srhs_of_others_are_left_alone(bench: Bench, hook: Hook, fields: dict[str, int]) -> None:
+def test_srhs_of_other_programs_pass_unchanged(bench: Bench, hook: Hook, fields: dict[str, int]) -> None:
     """A host may route SRv6 of its own: long lists, TLVs, UDP in them."""
     srh = IPv6ExtHdrSegmentRouting(**{"nh": 17, "addresses": ["fd10::1"] * 2, "segleft": 0, "lastentry": 1, **fields})
     head = Ether(src=wire_mac(0), dst=nic_mac(0)) / IPv6(src="fd10::3", dst=ELSEWHERE)
@@ -98,5 +98,5 @@ def test_srhs_of_others_are_left_alone(bench: Bench, hook: Hook, fields: dict[st
 
 @both_hooks
 @pytest.mark.parametrize("size", [0, 1, 31])
-def test_short_packets_of_others_to_the_same_port_are_left_alone(bench: Bench, hook: Hook, size: int) -> None:
+def test_short_packets_to_the_same_port_and_another_address_pass_unchanged(bench: Bench, hook: Hook, size: int) -> None:
     untouched(bench, hook, udp_only(ELSEWHERE, size))

@@ -11,7 +11,7 @@ from tests.packet.wires import Frame, changed
 pytestmark = pytest.mark.root
 
 
-def test_xdp_takes_off_an_inline_tag(bench: Bench) -> None:
+def test_xdp_removes_an_inline_tag(bench: Bench) -> None:
     bench.tables.planes["vlan"][1] = 100
     frame = bench.arriving("h2", 7, inner(), vlan=100)
     assert bench.pop_xdp(frame, bench.ifindex["n1"]) == ("pass", popped(inner(), 1))
@@ -19,7 +19,7 @@ def test_xdp_takes_off_an_inline_tag(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("vlan", "tagged"), [(0, 100), (100, 101), (100, 0)])
-def test_xdp_leaves_other_vlans_alone(bench: Bench, vlan: int, tagged: int) -> None:
+def test_xdp_passes_other_vlans(bench: Bench, vlan: int, tagged: int) -> None:
     bench.tables.planes["vlan"][1] = vlan
     frame = bench.arriving("h2", 7, inner(), vlan=tagged)
     untouched(bench, "xdp", frame, 1)
@@ -33,7 +33,7 @@ def test_the_priority_bits_of_a_tag_do_not_matter(bench: Bench) -> None:
 
 @pytest.mark.parametrize("protocol", ["ipv4", "ipv6"])
 @all_encapsulations
-def test_tc_takes_off_a_real_tag(bench: Bench, protocol: Protocol) -> None:
+def test_tc_removes_a_real_tag(bench: Bench, protocol: Protocol) -> None:
     bench.tables.planes["vlan"][1] = 100
     wire = bench.attach_pop(1, protocol)
     packet = inner(4 if protocol == "ipv4" else 6)
@@ -44,7 +44,7 @@ def test_tc_takes_off_a_real_tag(bench: Bench, protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize(("vlan", "tagged"), [(0, 100), (100, 101), (100, 0)])
-def test_tc_leaves_other_vlans_alone(bench: Bench, vlan: int, tagged: int) -> None:
+def test_tc_passes_other_vlans(bench: Bench, vlan: int, tagged: int) -> None:
     bench.tables.planes["vlan"][1] = vlan
     wire, before = bench.attach_pop(1, "ipv4"), bench.counted()
     wire.send(bench.arriving("h2", 7, inner(), vlan=tagged))

@@ -49,7 +49,7 @@ def per_plane(evs: Counter[int]) -> list[int]:
 
 @pytest.mark.parametrize("version", [4, 6])
 @all_encapsulations
-def test_bytes_are_those_that_scapy_builds(bench: Bench, version: int) -> None:
+def test_pushed_bytes_equal_those_that_scapy_builds(bench: Bench, version: int) -> None:
     evs = [pushed(bench, to_h2(version))[0] for _ in range(EVS)]
     assert sorted(evs) == list(range(EVS))
     assert bench.drops() == {}
@@ -83,7 +83,7 @@ def test_an_empty_payload_and_options_are_carried(bench: Bench) -> None:
 # ---- which EV ----
 
 
-def test_every_ev_in_turn_and_neighbours_on_different_planes(bench: Bench) -> None:
+def test_all_evs_are_used_in_order_and_neighbours_use_different_planes(bench: Bench) -> None:
     evs = [pushed(bench, to_h2())[0] for _ in range(10 * EVS)]
     assert Counter(evs) == dict.fromkeys(range(EVS), 10)
     planes = [ev // SLOTS for ev in evs]
@@ -105,7 +105,7 @@ def test_a_plane_with_one_ev_keeps_its_share(bench: Bench) -> None:
     assert evs[6] == 8
 
 
-def test_a_plane_without_a_usable_ev_is_passed_over(bench: Bench) -> None:
+def test_a_plane_without_a_usable_ev_is_skipped(bench: Bench) -> None:
     for ev in range(4, 8):
         bench.set_usable(H2, ev, False)
     assert per_plane(spread(bench, 12)) == [4, 0, 4, 4]
@@ -113,13 +113,13 @@ def test_a_plane_without_a_usable_ev_is_passed_over(bench: Bench) -> None:
 
 @pytest.mark.parametrize("plane", range(PLANES))
 @pytest.mark.parametrize("side", ["here", "there"])
-def test_a_plane_without_a_link_gets_nothing(bench: Bench, side: str, plane: int) -> None:
+def test_a_plane_without_a_link_gets_no_packets(bench: Bench, side: str, plane: int) -> None:
     record = bench.tables.node if side == "here" else bench.peer(H2)
     record["plane_mask"] = 0xFFFF & ~(1 << plane)
     assert per_plane(spread(bench, 12)) == [0 if p == plane else 4 for p in range(PLANES)]
 
 
-def test_links_at_both_ends_are_needed(bench: Bench) -> None:
+def test_a_plane_needs_links_at_both_ends(bench: Bench) -> None:
     bench.tables.node["plane_mask"], bench.peer(H2)["plane_mask"] = 0b0011, 0b0110
     assert per_plane(spread(bench, 8)) == [0, 8, 0, 0]
 
@@ -131,7 +131,7 @@ def test_peers_have_rotations_of_their_own(bench: Bench) -> None:
     assert {a for a, _ in turns} == set(range(EVS))
 
 
-def test_peers_begin_on_planes_of_their_own(bench: Bench) -> None:
+def test_first_packets_to_peers_use_different_planes(bench: Bench) -> None:
     """And on slots, by their host ids: packets to many by turns fill all planes alike."""
     bench.set_rotations(0)
     for host in (H1, H2, H5):
@@ -182,7 +182,7 @@ def dropped(bench: Bench, packet: Packet, reason: str) -> None:
 
 @pytest.mark.parametrize("version", [4, 6])
 @all_encapsulations
-def test_the_largest_packet_goes_out_and_one_byte_more_does_not(bench: Bench, version: int) -> None:
+def test_the_largest_packet_is_sent_and_one_byte_more_is_dropped(bench: Bench, version: int) -> None:
     size = bench.plan.inner_mtu - len(to_h2(version, size=0))
     pushed(bench, to_h2(version, size=size))
     verdict, out = bench.push(to_h2(version, size=size))
@@ -201,7 +201,7 @@ def test_the_largest_packet_goes_out_and_one_byte_more_does_not(bench: Bench, ve
     ],
     ids=["ipv4", "ourselves", "ipv6", "ipv4-compatible", "multicast"],
 )
-def test_nobody_owns_the_destination(bench: Bench, packet: Packet) -> None:
+def test_packets_to_an_unknown_destination_are_dropped(bench: Bench, packet: Packet) -> None:
     dropped(bench, packet, "no_peer")
 
 
@@ -210,11 +210,11 @@ def test_nobody_owns_the_destination(bench: Bench, packet: Packet) -> None:
     [ARP(psrc="10.99.0.1", pdst="10.99.0.3", hwsrc="02:00:00:00:00:01"), Raw(b"")],
     ids=["arp", "nothing"],
 )
-def test_not_ip(bench: Bench, packet: Packet) -> None:
+def test_packets_that_are_not_ip_are_dropped(bench: Bench, packet: Packet) -> None:
     dropped(bench, packet, "not_ip")
 
 
-def test_no_usable_ev(bench: Bench) -> None:
+def test_packets_without_a_usable_ev_are_dropped(bench: Bench) -> None:
     for ev in range(EVS):
         bench.set_usable(H2, ev, False)
     dropped(bench, to_h2(), "no_usable_ev")
@@ -222,7 +222,7 @@ def test_no_usable_ev(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0xFFFF), (0b1111, 0), (0b0011, 0b1100)])
-def test_no_plane_with_links_at_both_ends(bench: Bench, here: int, there: int) -> None:
+def test_packets_without_a_plane_with_both_links_are_dropped(bench: Bench, here: int, there: int) -> None:
     bench.tables.node["plane_mask"], bench.peer(H2)["plane_mask"] = here, there
     dropped(bench, to_h2(), "no_usable_ev")
 
@@ -266,7 +266,7 @@ def test_the_longest_prefix_wins(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_is_remembered_of_the_trie_ends_with_its_next_change(bench: Bench, version: int) -> None:
+def test_a_change_of_the_trie_invalidates_the_destination_cache(bench: Bench, version: int) -> None:
     dst = "10.99.0.3" if version == 4 else "fd00:99::3"
     packet = (IP(src="10.99.0.1", dst=dst) if version == 4 else IPv6(src="fd00:99::1", dst=dst)) / UDP()
     key = prefix_key(
@@ -287,7 +287,7 @@ def test_what_is_remembered_of_the_trie_ends_with_its_next_change(bench: Bench, 
     assert [receiver() for _ in range(3)] == [H5] * 3
 
 
-def test_two_destinations_that_are_remembered_in_one_place_are_told_apart(bench: Bench) -> None:
+def test_two_destinations_in_one_cache_slot_are_distinguished(bench: Bench) -> None:
     """As dst_slot() has it: the last 12 bits, and the 12 before them, folded."""
     first, second = "10.99.0.3", "10.99.16.2"
     bench.dataplane.set_prefixes({prefix_key(socket.inet_aton(a), 32): h for a, h in ((first, H2), (second, H1))})

@@ -12,7 +12,7 @@ pytestmark = as_root
 
 
 @pytest.mark.parametrize("network", ["10.9.0.0/24", "fd09::/64"])
-def test_only_deletions_of_our_routes(ns: Namespace, nics: tuple[int, int], network: str) -> None:
+def test_only_deletions_of_routes_of_mrcd_are_reported(ns: Namespace, nics: tuple[int, int], network: str) -> None:
     with RouteWatch() as watch:
         for protocol in ("static", "77"):
             ns.ip("route", "add", network, "dev", "p0", "proto", protocol)

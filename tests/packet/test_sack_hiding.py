@@ -51,7 +51,9 @@ def veiled(packet: Packet) -> bytes:
 @both_hooks
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("options", [SACK, TIMESTAMP + SACK], ids=["sack", "timestamp"])
-def test_it_is_hidden_while_planes_differ(bench: Bench, version: int, options: Any, hook: Hook) -> None:
+def test_sack_blocks_are_hidden_while_planes_differ_in_delay(
+    bench: Bench, version: int, options: Any, hook: Hook
+) -> None:
     packet = ack(options=options, version=version)
     bench.peer(H2)["apart_ns"] = APART_NS
     assert seen(bench, packet, hook) == veiled(packet)
@@ -60,12 +62,12 @@ def test_it_is_hidden_while_planes_differ(bench: Bench, version: int, options: A
     assert bench.drops() == {}
 
 
-def test_planes_that_are_alike_hide_nothing(bench: Bench) -> None:
+def test_planes_of_equal_delay_hide_no_sack_blocks(bench: Bench) -> None:
     bench.peer(H2)["apart_ns"] = 500_000
     assert seen(bench, ack()) == bytes(ack())
 
 
-def test_a_gap_that_stays_is_shown(bench: Bench) -> None:
+def test_a_lasting_gap_is_shown(bench: Bench) -> None:
     """Then the data is lost: 1.5 × 10 ms after the gap was first seen, not sooner."""
     bench.peer(H2)["apart_ns"] = 10_000_000
     assert seen(bench, ack(1200)) == veiled(ack(1200))
@@ -81,7 +83,7 @@ def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_ports_alone_are_no_flow(bench: Bench, version: int) -> None:
+def test_flows_with_equal_ports_have_gaps_of_their_own(bench: Bench, version: int) -> None:
     """Two hosts, or addresses of one, whose flows have the same ports: both have lost something."""
     bench.peer(H2)["apart_ns"] = 10_000_000
     lost = [ack(1000 * n, version=version, source=n) for n in (3, 4)]
@@ -95,7 +97,7 @@ def test_ports_alone_are_no_flow(bench: Bench, version: int) -> None:
     until("both are shown", both)
 
 
-def test_flows_that_share_a_room_hide_less(bench: Bench) -> None:
+def test_flows_in_one_slot_hide_less(bench: Bench) -> None:
     """And never what was lost for longer, by beginning each other's time anew."""
     bench.peer(H2)["apart_ns"] = APART_NS
     packets = [ack(port=port) for port in range(1000, 1400)]
@@ -109,7 +111,7 @@ OTHERS: list[Any] = [[], TIMESTAMP, NOPS * 2, [("MSS", 1400), *SACK]]
 
 @pytest.mark.parametrize("options", OTHERS, ids=["none", "timestamp", "nops", "mss"])
 @pytest.mark.parametrize("version", [4, 6])
-def test_other_packets_stay_as_they_are(bench: Bench, version: int, options: Any) -> None:
+def test_other_packets_pass_unchanged(bench: Bench, version: int, options: Any) -> None:
     bench.peer(H2)["apart_ns"] = APART_NS
     packet = ack(options=options, version=version)
     assert seen(bench, packet) == popped(packet)[14:]

@@ -33,7 +33,7 @@ def set_state(
 # ---- mrc_set_states ----
 
 
-def test_an_ev_is_steered_if_it_is_in_a_state_that_may_be_left(bench: Bench) -> None:
+def test_a_state_is_set_only_from_an_allowed_state(bench: Bench) -> None:
     since = now()
     assert not set_state(bench, 5, DENIED, leave=[UNKNOWN, SKIP, ASSUMED_BAD])
     assert (bench.ev(H2, 5)["state"], events(bench)) == (GOOD, [])
@@ -62,13 +62,13 @@ def test_an_ev_is_steered_if_it_is_in_a_state_that_may_be_left(bench: Bench) -> 
         (2**32 - 1, 5, DENIED),
     ],
 )
-def test_what_there_is_not_cannot_be_steered(bench: Bench, host: int, ev: int, state: int) -> None:
+def test_unknown_peers_evs_and_states_are_refused(bench: Bench, host: int, ev: int, state: int) -> None:
     before = bench.counted()
     assert bench.dataplane._set_state(host, ev, state, Reason.ADMIN, 0x1F) == 0
     assert (bench.counted(), events(bench)) == (before, [])
 
 
-def test_an_ev_that_is_not_configured_cannot_be_steered(bench: Bench) -> None:
+def test_the_state_of_an_unconfigured_ev_cannot_be_set(bench: Bench) -> None:
     bench.ev(H2, 5)["configured"] = 0
     assert not set_state(bench, 5, DENIED)
 
@@ -76,7 +76,7 @@ def test_an_ev_that_is_not_configured_cannot_be_steered(bench: Bench) -> None:
 # ---- what is told, and what is kept ----
 
 
-def test_an_event_brings_the_evidence(bench: Bench) -> None:
+def test_an_event_has_the_evidence(bench: Bench) -> None:
     stats = bench.path_stats(H2, 5)
     for name, value in {
         "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12, "unsure": 11, "sure": 10,
@@ -114,20 +114,20 @@ def test_events_are_read_all_at_once_in_their_order(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.LINK_DOWN, Reason.PEER_LINK_DOWN])
-def test_a_link_that_is_down_says_nothing_of_how_fast_paths_are_left(bench: Bench, reason: Reason) -> None:
+def test_a_down_link_is_left_out_of_the_detection_times(bench: Bench, reason: Reason) -> None:
     bench.path_stats(H2, 5)["arrived_ns"] = now()
     assert set_state(bench, 5, ASSUMED_BAD, reason)
     assert not bench.tables.histograms().any()
 
 
-def test_nor_does_an_ev_by_which_nothing_ever_arrived(bench: Bench) -> None:
+def test_an_ev_without_arrivals_is_left_out_of_the_detection_times(bench: Bench) -> None:
     assert set_state(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
     (event,) = bench.dataplane.events()
     assert event["silent_ns"] == 0
     assert not bench.tables.histograms().any()
 
 
-def test_being_passed_over_is_no_event(bench: Bench) -> None:
+def test_a_skip_is_no_event(bench: Bench) -> None:
     record = bench.ev(H2, 5)
     record["state_since_ns"] = since = now() - 10**9
     for n in (1, 2):
@@ -146,7 +146,7 @@ def test_being_passed_over_is_no_event(bench: Bench) -> None:
     ("flaps", "well_ms", "after"),
     [(0, 0, 1), (1, 59_000, 2), (1, 61_000, 1), (5, 121_000, 4), (5, 10**7, 1), (254, 0, 255), (255, 0, 255)],
 )
-def test_relapses_are_forgotten_one_by_one(bench: Bench, flaps: int, well_ms: int, after: int) -> None:
+def test_flaps_are_forgotten_one_by_one(bench: Bench, flaps: int, well_ms: int, after: int) -> None:
     """An EV that was well for hold_down_max_ms, a minute, forgets one."""
     record = bench.ev(H2, 5)
     record["flaps"], record["state_since_ns"] = flaps, max(1, now() - well_ms * MS)
@@ -183,7 +183,7 @@ def usable_by_rank(bench: Bench) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_usable_evs_are_the_best_there_are(bench: Bench, seed: int) -> None:
+def test_the_usable_evs_are_the_best_ones(bench: Bench, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(60):
         weights = chance.choice([(1, 1, 1, 1, 1), (0, 1, 1, 20, 5), (1, 0, 0, 5, 20), (0, 0, 0, 1, 0)])
@@ -227,7 +227,7 @@ def test_denied_evs_are_never_used(bench: Bench) -> None:
     assert bench.usable(H2) == []
 
 
-def test_all_but_two_falling_silent_leaves_these_two(bench: Bench) -> None:
+def test_when_all_other_evs_fall_silent_the_last_two_stay_usable(bench: Bench) -> None:
     for ev in others(5, 10):
         assert set_state(bench, ev, ASSUMED_BAD, Reason.OVERDUE)
     assert bench.usable(H2) == [5, 10]
@@ -237,13 +237,13 @@ def test_all_but_two_falling_silent_leaves_these_two(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.LOSS, Reason.GREY_LOSS])
-def test_those_that_only_lose_fill_the_floor(bench: Bench, reason: Reason) -> None:
+def test_lossy_evs_fill_the_floor(bench: Bench, reason: Reason) -> None:
     for ev in others(5, 10):
         assert set_state(bench, ev, ASSUMED_BAD, reason)
     assert bench.usable(H2) == [0, 4, 5, 10]
 
 
-def test_a_reply_brings_the_peers_links(bench: Bench) -> None:
+def test_a_reply_updates_the_plane_mask_of_the_peer(bench: Bench) -> None:
     r = Reporter(bench)
     r.report(plane_mask=0b0111)
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1, 2}
@@ -256,7 +256,7 @@ def test_a_reply_brings_the_peers_links(bench: Bench) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="takes two CPUs")
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])  # which takes longer to work out
-def test_two_cpus_steer_at_once(bench: Bench) -> None:
+def test_two_cpus_set_states_at_once(bench: Bench) -> None:
     """Nobody waits for anybody, and at the end the usable EVs are what they ought to be."""
     rounds, two = 500, threading.Barrier(2)
     usable = bench.tables.peers["usable"][H2]
@@ -294,7 +294,7 @@ def spread(bench: Bench, packets: int) -> list[int]:
 
 
 @pytest.mark.parametrize("weight", [1, 2, 4])
-def test_a_returning_ev_takes_some_of_its_turns(bench: Bench, weight: int) -> None:
+def test_a_returning_ev_gets_packets_by_its_weight(bench: Bench, weight: int) -> None:
     bench.ev(H2, 5)["weight"] = weight
     sent = spread(bench, 64 * EVS)
     # Of a plane's turns: a round takes three without it, four with it.
@@ -304,7 +304,7 @@ def test_a_returning_ev_takes_some_of_its_turns(bench: Bench, weight: int) -> No
     assert {sent[ev] for ev in EVERY if ev // SLOTS != 1} == {64}
 
 
-def test_returning_evs_do_not_take_each_others_turns(bench: Bench) -> None:
+def test_returning_evs_do_not_get_each_others_packets(bench: Bench) -> None:
     returning = [0, 4, 8, 12]
     for ev in returning:
         bench.ev(H2, ev)["weight"] = 1
@@ -312,7 +312,7 @@ def test_returning_evs_do_not_take_each_others_turns(bench: Bench) -> None:
     assert all(5 <= sent[ev] <= 20 for ev in returning), sent
 
 
-def test_alone_in_its_plane_it_takes_all(bench: Bench) -> None:
+def test_a_returning_ev_alone_in_its_plane_gets_all_packets(bench: Bench) -> None:
     bench.set_state(H2, DENIED, 4, 6, 7)
     bench.ev(H2, 5)["weight"] = 1
     sent = spread(bench, 4 * EVS)
@@ -320,7 +320,7 @@ def test_alone_in_its_plane_it_takes_all(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
-def test_evs_beyond_the_first_word(bench: Bench) -> None:
+def test_weights_work_beyond_the_first_bitmap_word(bench: Bench) -> None:
     """Four T1s, so slots 0 to 3 of 64 in each plane; each plane has a word."""
     words = bench.tables.peers["usable"][H2]
     assert words.tolist() == [0xF] * PLANES

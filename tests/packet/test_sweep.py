@@ -84,7 +84,7 @@ def test_probes_are_in_the_dscp_class_of_the_newest_packet_that_carried_one(benc
     assert {Ether(f.data)[IPv6].tc for _, f in requests(wires)} == {0xB8 | ECT_0}
 
 
-def test_each_sweep_counts_on(bench: Bench) -> None:
+def test_each_sweep_continues_the_sequence_numbers(bench: Bench) -> None:
     wires = bench.wires()
     sent = [0] * EVS
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_each_sweep_counts_on(bench: Bench) -> None:
     assert bench.tables.evs["probe_seq"][H2].tolist() == sent
 
 
-def test_evs_that_are_not_due_are_passed_over(bench: Bench) -> None:
+def test_evs_that_are_not_due_are_not_probed(bench: Bench) -> None:
     wires = bench.wires()
     due, not_due = [0, 3, 9], [n for n in range(EVS) if n not in (0, 3, 9)]
     bench.tables.path_stats["probe_after_ns"][H2, not_due] = now() + 3600 * 1000 * MS
@@ -133,7 +133,7 @@ def test_the_window_is_half_the_spread_of_round_trips_up_to_the_gap(
     assert bench.dataplane.sweep(H2) == EVS + 1
 
 
-def test_reports_are_asked_for_on_usable_evs_in_turn(bench: Bench) -> None:
+def test_reports_are_requested_on_usable_evs_in_order(bench: Bench) -> None:
     wires = bench.wires()
     bench.tables.path_stats["probe_after_ns"][H2] = NEVER
 
@@ -155,7 +155,7 @@ def test_reports_are_asked_for_on_usable_evs_in_turn(bench: Bench) -> None:
     assert {ev // SLOTS for ev in ways(EVS)} == {0, 3}
 
 
-def test_when_none_of_the_usable_evs_works_reports_are_asked_for_on_the_others(bench: Bench) -> None:
+def test_without_a_working_usable_ev_reports_are_requested_on_the_others(bench: Bench) -> None:
     """Planes 1 to 3 have healed, but are held down yet, when plane 0 fails: only reports can tell."""
     wires = bench.wires()
     bench.set_state(H2, EvState.ASSUMED_BAD, *range(SLOTS, EVS))
@@ -169,7 +169,7 @@ def test_when_none_of_the_usable_evs_works_reports_are_asked_for_on_the_others(b
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
 @pytest.mark.parametrize("answered", [True, False])
-def test_reports_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(bench: Bench, answered: bool) -> None:
+def test_report_requests_visit_all_evs_of_a_partly_filled_table(bench: Bench, answered: bool) -> None:
     wires, ways = bench.wires(), []
     bench.tables.path_stats["probe_after_ns"][H2] = NEVER
     for _ in range(4 * EVS):
@@ -183,7 +183,7 @@ def test_reports_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(be
     assert max(counts) - min(counts) <= (0 if answered else 4), counts
 
 
-def test_without_a_usable_ev_no_report_is_asked_for(bench: Bench) -> None:
+def test_without_a_usable_ev_no_report_is_requested(bench: Bench) -> None:
     """But the paths are probed, or none could be found to have healed."""
     wires = bench.wires()
     bench.peer(H2)["plane_mask"], bench.peer(H2)["usable"] = 0, 0
@@ -192,7 +192,7 @@ def test_without_a_usable_ev_no_report_is_asked_for(bench: Bench) -> None:
     assert bench.reports(H2)["report_seq"] == 0
 
 
-def test_a_sweep_leaves_out_planes_without_a_link(bench: Bench) -> None:
+def test_a_sweep_skips_planes_without_a_link(bench: Bench) -> None:
     wires = bench.wires()
     bench.tables.node["plane_mask"] = 0b1001
     assert bench.dataplane.sweep(H2) == 2 * SLOTS + 1
@@ -209,7 +209,7 @@ def test_a_sweep_of_a_peer_under_the_same_t0(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("host_id", [0, 3, 6, 2**32 - 1])
-def test_a_sweep_of_nobody(bench: Bench, host_id: int) -> None:
+def test_a_sweep_of_an_unknown_peer_sends_nothing(bench: Bench, host_id: int) -> None:
     wires, before = bench.wires(), bench.counted()
     assert bench.dataplane.sweep(host_id) == 0
     assert (requests(wires), bench.counted()) == ([], before)
@@ -225,7 +225,7 @@ def test_a_sweep_of_nobody(bench: Bench, host_id: int) -> None:
         (2**32 - 1, 1, [EVS - 1]),
     ],
 )
-def test_a_sweep_of_some_evs(bench: Bench, first: int, count: int, asked: range | list[int]) -> None:
+def test_a_sweep_can_be_limited_to_some_evs(bench: Bench, first: int, count: int, asked: range | list[int]) -> None:
     wires = bench.wires()
     assert bench.dataplane.sweep(H2, first, count) == len(asked) + 1
     assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == list(asked)
@@ -245,7 +245,7 @@ def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
-def test_where_a_report_has_no_room_for_all_evs_they_take_turns(bench: Bench) -> None:
+def test_report_parts_are_requested_in_order(bench: Bench) -> None:
     wires = bench.wires()
     bench.tables.path_stats["probe_after_ns"][H2] = NEVER
     for number in range(1, 5):

@@ -38,7 +38,7 @@ def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:
     return made
 
 
-def test_the_programs_load_for_as_many_planes_as_there_may_be(bpffs: Path) -> None:
+def test_the_programs_load_with_the_most_planes(bpffs: Path) -> None:
     """The verifier walks through the planes one by one: with all of them it must not give up."""
     fabric = (
         f"[cluster]\nplanes = {abi.MAX_PLANES}\nt0s = 2\nt1s = 32\nevs_per_peer = {cluster_file.MAX_EVS_PER_PEER}\n"
@@ -69,7 +69,7 @@ def test_tables_that_fit_are_kept(bpffs: Path) -> None:
     second.close()
 
 
-def test_other_sizes_make_all_tables_anew_and_leave_the_old_ones_until_commit(bpffs: Path) -> None:
+def test_other_sizes_make_new_tables_and_keep_the_old_ones_until_commit(bpffs: Path) -> None:
     first = _start(bpffs)
     before = _identities(first.pins)
     first.close()
@@ -104,7 +104,7 @@ def test_two_daemons_do_not_share_tables(bpffs: Path) -> None:
     _start(bpffs).close()
 
 
-def test_a_commit_that_was_cut_short_is_finished_by_the_next_start(bpffs: Path) -> None:
+def test_an_interrupted_commit_is_finished_by_the_next_start(bpffs: Path) -> None:
     _start(bpffs).close()
     cut = _start(bpffs, 32, commit=False)
     wanted = {n: (cut.tables / n).stat().st_ino for n in NAMES}
@@ -117,7 +117,7 @@ def test_a_commit_that_was_cut_short_is_finished_by_the_next_start(bpffs: Path) 
     again.close()
 
 
-def test_the_word_of_the_administrator_outlives_the_tables(bpffs: Path) -> None:
+def test_the_detached_status_outlives_the_tables(bpffs: Path) -> None:
     first = _start(bpffs)
     tables = Tables(first.pins, writable=True)
     tables.node["status"] = abi.STATUS_DETACHED
@@ -132,7 +132,7 @@ def test_the_word_of_the_administrator_outlives_the_tables(bpffs: Path) -> None:
     second.close()
 
 
-def test_no_field_is_written_but_of_a_mrc_node(bpffs: Path) -> None:
+def test_only_fields_of_a_mrc_node_are_written(bpffs: Path) -> None:
     made = _start(bpffs)
     for name in ("mrc_drops", "mrc_planes", "mrc_events"):  # what a link of that name may lead to
         with pytest.raises(KernelError, match="is no mrc_node"):
@@ -177,7 +177,7 @@ def test_no_probe_is_answered_while_programs_with_other_tables_take_their_places
         each.close()
 
 
-def test_events_that_nobody_has_read_are_there_after_a_start(bpffs: Path) -> None:
+def test_unread_events_survive_a_restart(bpffs: Path) -> None:
     first = _start(bpffs)
     tables = Tables(first.pins, writable=True)
     install.write_peers(tables, first.plan, first.refresh)
@@ -190,7 +190,7 @@ def test_events_that_nobody_has_read_are_there_after_a_start(bpffs: Path) -> Non
     second.close()
 
 
-def test_what_another_version_has_left_goes_when_this_one_has_taken_over(bpffs: Path) -> None:
+def test_pins_of_another_version_are_removed_after_the_takeover(bpffs: Path) -> None:
     first = _start(bpffs)
     first.close()
     old = first.pins.parent / "abi1"

@@ -132,9 +132,8 @@ def test_a_shared_failure_takes_a_dead_ev_out_of_use_even_at_the_floor(
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     probes_of_other_peers(h2_bench, wires, [7])
     assert h5_state(h2_bench, 6)[0] == ASSUMED_BAD
-    assert h2_bench.usable(H5) == [
-        ev for ev in EVERY if ev != 6
-    ]  # nothing arrives on EV 6, so the floor does not keep it
+    # Nothing arrives on EV 6, so the floor does not keep it.
+    assert h2_bench.usable(H5) == [ev for ev in EVERY if ev != 6]
 
 
 @pytest.mark.parametrize("what", ["loss", "not in use", "twice", "detached"])

@@ -167,7 +167,7 @@ def well_formed(bench: Bench, frame: Frame) -> int:
 
 @all_encapsulations
 @pytest.mark.parametrize(("packet", "gso"), [(SMALL, None), BURST], ids=["small", "burst"])
-def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packet, gso: Gso | None) -> None:
+def test_after_a_flow_stops_every_ev_is_probed(stage: Stage, packet: Packet, gso: Gso | None) -> None:
     stage.dense(packet, gso)
     stage.wait_until_swept()
     evs = Counter(well_formed(stage.bench, f) for f in stage.asked if not Ether(f.data)[MRCProbe].counts)
@@ -184,7 +184,7 @@ def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packe
 
 
 @pytest.mark.parametrize("bench", [Setup("srh", evs=256), Setup(evs=256)], ids=["srh", "usid"], indirect=True)
-def test_it_fits_mrc0_where_the_planes_mtu_is_the_least(stage: Stage) -> None:
+def test_the_timer_packet_fits_mrc0_at_the_smallest_mtu(stage: Stage) -> None:
     with stage.mtu(stage.bench.plan.inner_mtu):
         stage.dense()
         stage.wait_until_swept()
@@ -192,21 +192,21 @@ def test_it_fits_mrc0_where_the_planes_mtu_is_the_least(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
-def test_one_that_comes_early_ends_no_sweep(stage: Stage) -> None:
+def test_an_early_timer_packet_ends_no_sweep(stage: Stage) -> None:
     """After a rest some come at once, and a sweep may take long: the next is due half a beat after its end."""
     stage.pace(abi.TIMER_NS // 4 + 5000)  # the second after a sweep's begin comes just when the next were due by that
     stage.dense()
     stage.wait_until_swept()
 
 
-def test_where_it_does_not_come_round_the_daemon_is_woken(stage: Stage) -> None:
+def test_without_a_returning_timer_packet_the_daemon_is_woken(stage: Stage) -> None:
     with stage.mtu(stage.length - 19):  # the kernel leaves room for Ethernet and a VLAN tag
         stage.dense()
         until("an event", lambda: abi.EVENT_IDLE_TIMEOUT in stage.bench.dataplane.events()["ev"])
     assert (stage.look(), stage.passes()) == ([], 0)
 
 
-def test_when_it_has_ended_traffic_begins_it_anew_at_once(stage: Stage) -> None:
+def test_traffic_restarts_an_ended_timer_packet_at_once(stage: Stage) -> None:
     stage.dense()
     begun = time.monotonic()
     until("it has gone round for a while", lambda: stage.passes() > 0 and time.monotonic() - begun > LOST_S)
@@ -217,7 +217,7 @@ def test_when_it_has_ended_traffic_begins_it_anew_at_once(stage: Stage) -> None:
     until("it goes round again", lambda: stage.passes() > 0)
 
 
-def test_no_sooner_than_the_alarm_and_a_beat_apart(stage: Stage) -> None:
+def test_sweeps_follow_the_idle_timeout_one_timer_interval_apart(stage: Stage) -> None:
     stage.dense()
     stage.wait_until_swept()
     times = sorted(Ether(f.data)[MRC].tx_ns for f in stage.reports())
@@ -226,7 +226,7 @@ def test_no_sooner_than_the_alarm_and_a_beat_apart(stage: Stage) -> None:
     assert all(b - a >= abi.TIMER_NS / 2 for a, b in itertools.pairwise(times))
 
 
-def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None:
+def test_without_a_probe_budget_only_reports_are_requested(stage: Stage) -> None:
     stage.bench.reports(H2)["debt"] = MOST_DEBT
     stage.dense()
     stage.wait_until_swept()
@@ -235,7 +235,7 @@ def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
-def test_where_the_hosts_budget_is_spent_only_reports_are_asked_for_and_data_pays_later(stage: Stage) -> None:
+def test_without_a_host_budget_only_reports_are_requested_and_data_pays_later(stage: Stage) -> None:
     """Where hundreds of flows stop at once, sweeps of all EVs would be a storm."""
     left = Health().idle_probes // 8  # which is the tick's
     stage.dense()
@@ -247,7 +247,7 @@ def test_where_the_hosts_budget_is_spent_only_reports_are_asked_for_and_data_pay
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
-def test_where_budget_and_data_are_spent_nothing_is_asked(stage: Stage) -> None:
+def test_without_budget_and_data_nothing_is_requested(stage: Stage) -> None:
     stage.bench.reports(H2)["debt"] = MOST_DEBT
     stage.dense()
     stage.bench.tables.clock["budget"] = 0
@@ -255,14 +255,14 @@ def test_where_budget_and_data_are_spent_nothing_is_asked(stage: Stage) -> None:
     assert stage.look() == []
 
 
-def test_evs_that_are_backed_off_are_not_probed(stage: Stage) -> None:
+def test_evs_in_backoff_are_not_probed(stage: Stage) -> None:
     stage.bench.tables.path_stats["probe_after_ns"][H2, 1:] = 2**63
     stage.dense()
     stage.wait_until_swept()
     assert [Ether(f.data)[MRC].ev for f in stage.asked if not Ether(f.data)[MRCProbe].counts] == [0] * SWEEPS
 
 
-def test_it_ends_when_traffic_has_ended(stage: Stage) -> None:
+def test_the_timer_packet_ends_after_the_traffic(stage: Stage) -> None:
     stage.dense()
     seen: list[float] = []
 
@@ -275,7 +275,7 @@ def test_it_ends_when_traffic_has_ended(stage: Stage) -> None:
     assert 0.05 < seen[-1] - int(stage.bench.reports(H2)["sent_ns"].max()) / 1e9 < 1
 
 
-def test_it_goes_on_while_a_peer_is_left_to_be_swept(stage: Stage) -> None:
+def test_the_timer_packet_continues_while_a_peer_is_due_for_a_sweep(stage: Stage) -> None:
     """Where hundreds of flows stop at once."""
     stage.pace(10 * abi.TIMER_NS)
     stage.dense()
@@ -291,7 +291,7 @@ def test_it_goes_on_while_a_peer_is_left_to_be_swept(stage: Stage) -> None:
     stage.rest()
 
 
-def test_where_nothing_holds_it_back_it_does_not_spin(stage: Stage) -> None:
+def test_an_unpaced_timer_packet_does_not_spin(stage: Stage) -> None:
     subprocess.run(["tc", "qdisc", "del", "dev", "m0bp", "root"], check=True, timeout=10)
     stage.dense()
     assert HURRIED <= stage.rest() < 20 * HURRIED  # a round that takes long is none too many
@@ -311,13 +311,13 @@ def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
     assert (stage.look(), stage.passes()) == ([], 0)
 
 
-def test_the_kernel_s_own_packets_pass(stage: Stage) -> None:
+def test_packets_of_the_kernel_pass_mrc_timer(stage: Stage) -> None:
     tap = stage.bench.tap("m0b", "m0bp")
     tap.send(ETHERNET / IPv6(src="fe80::1", dst="fe80::2") / Raw(b"other"))
     until("it has come", lambda: any(b"other" in f.data for f in tap.frames()))
 
 
-def test_what_is_not_its_own_does_not_go_round(stage: Stage) -> None:
+def test_other_packets_do_not_circulate(stage: Stage) -> None:
     """Somebody else's packet of that type, and what went round for programs that were replaced."""
     stage.dense()
     until("it goes round", lambda: bool(stage.passes()))

@@ -36,7 +36,7 @@ def _tagged(bench: Bench, probe: Probe, source: IPv6Address) -> Ether:
     return Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=VLAN) / frame.payload
 
 
-def test_a_request_in_a_vlan_is_answered_in_it_and_counts_nowhere(bench: Bench) -> None:
+def test_a_diagnostic_request_in_a_vlan_is_answered_there_and_counted_nowhere(bench: Bench) -> None:
     bench.tables.planes["vlan"][1] = VLAN
     inlet, wires, before = bench.attach_pop(1, "ipv6"), bench.wires(), bench.counted()
     peer = next(p for p in bench.plan.peers if p.host.id == H2)
@@ -53,7 +53,7 @@ def test_a_request_in_a_vlan_is_answered_in_it_and_counts_nowhere(bench: Bench) 
     assert (bench.counted(), bench.drops()) == (before, {})
 
 
-def test_what_comes_back_in_a_vlan_is_seen_at_the_nic_below(bench: Bench) -> None:
+def test_a_diagnostic_reply_in_a_vlan_is_seen_at_the_nic_below(bench: Bench) -> None:
     bench.tables.planes["vlan"][1] = VLAN
     inlet, before = bench.attach_pop(1, "ipv6"), bench.counted()
     port = bench.config.cluster.udp_port

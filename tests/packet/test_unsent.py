@@ -51,9 +51,7 @@ def arrived(wires: list[Tap]) -> Counter[int]:
     return Counter(m.ev for m in mrcs if m.type == DATA)
 
 
-def test_what_the_queue_of_a_nic_drops_is_not_held_against_the_path(
-    bench: Bench, wires: list[Tap], stack: Sender
-) -> None:
+def test_drops_of_a_nic_queue_are_no_loss_of_the_path(bench: Bench, wires: list[Tap], stack: Sender) -> None:
     r, before = Reporter(bench), bench.tables.unsent_packets()[0]
     arrived(wires)
     for _ in range(3 * EVS):
@@ -83,7 +81,9 @@ def test_a_burst_counts_its_packets(bench: Bench, wires: list[Tap], stack: Sende
 
 
 @pytest.mark.parametrize("end", ["n0", "w0"], ids=["set down", "no carrier"])
-def test_what_a_nic_without_a_link_drops_is(bench: Bench, wires: list[Tap], stack: Sender, end: str) -> None:
+def test_drops_of_a_nic_without_a_link_are_a_loss_of_the_path(
+    bench: Bench, wires: list[Tap], stack: Sender, end: str
+) -> None:
     """Else a path would be well by which nothing can be sent."""
     before = bench.tables.unsent_packets()
     bench.namespace.ip("link", "set", end, "down")
@@ -97,7 +97,7 @@ def test_what_a_nic_without_a_link_drops_is(bench: Bench, wires: list[Tap], stac
         wires[0].clear_error()
 
 
-def test_copies_that_a_capture_has_no_room_for_were_sent(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+def test_copies_dropped_by_a_capture_count_as_sent(bench: Bench, wires: list[Tap], stack: Sender) -> None:
     before = bench.tables.unsent_packets()
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as capture:
         capture.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
@@ -110,7 +110,7 @@ def test_copies_that_a_capture_has_no_room_for_were_sent(bench: Bench, wires: li
     assert bench.tables.unsent_packets() == before
 
 
-def test_what_the_far_end_of_a_veth_does_not_take_is_lost(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+def test_packets_dropped_by_the_far_end_of_a_veth_are_lost(bench: Bench, wires: list[Tap], stack: Sender) -> None:
     before = bench.tables.unsent_packets()
     bench.namespace.ip("link", "set", "w1", "mtu", "1280")
     try:
@@ -122,7 +122,7 @@ def test_what_the_far_end_of_a_veth_does_not_take_is_lost(bench: Bench, wires: l
         bench.namespace.ip("link", "set", "w1", "mtu", "1500")
 
 
-def test_packets_of_others_are_none_of_ours(bench: Bench, wires: list[Tap], stack: Sender) -> None:
+def test_dropped_packets_of_other_programs_do_not_count(bench: Bench, wires: list[Tap], stack: Sender) -> None:
     bench.tables.evs["tx_packets"][H2] = 1
     before, counted = bench.tables.unsent_packets(), bench.counted()
     out = Sender("n0")

@@ -94,7 +94,9 @@ def test_every_octet_of_a_report() -> None:
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 @pytest.mark.parametrize("vlan", [0, 100])
 @pytest.mark.parametrize("payload", [INNER4, INNER6, PROBE], ids=["ipv4", "ipv6", "probe"])
-def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, encapsulation: Encapsulation) -> None:
+def test_built_packets_are_dissected_to_the_same_layers(
+    payload: Packet, vlan: int, encapsulation: Encapsulation
+) -> None:
     built = build(payload, encapsulation, vlan=vlan, seq=17)
     seen = Ether(bytes(built))
     assert (Dot1Q in seen, IPv6ExtHdrSegmentRouting in seen) == (vlan > 0, encapsulation == "srh")
@@ -108,7 +110,7 @@ def test_what_is_built_is_dissected_again(payload: Packet, vlan: int, encapsulat
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh"])
-def test_a_report_is_dissected_again(encapsulation: Encapsulation) -> None:
+def test_a_built_report_is_dissected_to_the_same_fields(encapsulation: Encapsulation) -> None:
     built = build(REPORT, encapsulation, type=PROBE_REPLY)
     seen = Ether(bytes(built))
     probe = seen[MRCProbe]
@@ -117,20 +119,20 @@ def test_a_report_is_dissected_again(encapsulation: Encapsulation) -> None:
     assert bytes(seen) == bytes(built)
 
 
-def test_padding_behind_a_report() -> None:
+def test_padding_behind_a_report_is_dissected() -> None:
     seen = MRC(bytes(MRC(type=PROBE_REPLY)) + bytes(REPORT) + b"pad")
     assert (len(seen[MRCReport].records), bytes(seen).endswith(b"pad")) == (2, True)
 
 
 @pytest.mark.parametrize("first", [0x00, 0x15, 0x75])
-def test_what_is_no_ip_packet_is_shown_raw(first: int) -> None:
+def test_a_payload_that_is_not_ip_is_raw(first: int) -> None:
     seen = MRC(bytes(MRC()) + bytes([first]) + bytes(40))
     assert type(seen.payload) is Raw
     assert type(MRC(bytes(MRC(type=9)) + bytes(INNER4)).payload) is Raw
     assert not MRC(bytes(MRC())).payload
 
 
-def test_padding_behind_a_probe() -> None:
+def test_padding_behind_a_probe_is_dissected() -> None:
     seen = MRC(bytes(MRC(type=PROBE_REPLY)) + bytes(PROBE) + b"pad")
     assert (bytes(seen[MRCProbe])[:32], seen.lastlayer().load) == (bytes(PROBE), b"pad")
 
@@ -157,7 +159,7 @@ def test_summaries_name_the_path(packet: Packet, summary: str) -> None:
 
 
 @pytest.mark.usefixtures("bound")
-def test_the_port_can_be_another() -> None:
+def test_the_udp_port_can_be_changed() -> None:
     wire.bind(5000)
     packet = Ether(
         bytes(Ether(src=nic_mac(0), dst=wire_mac(0)) / IPv6(src="::1", dst="::1") / UDP(chksum=0) / MRC() / INNER4)
