@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Adds options and marks for all tests."""
 
 import signal
 
@@ -6,22 +6,22 @@ import pytest
 
 from labkit.cluster.patience import EMULATED
 
-# A shell starts what is to run in the background with SIGINT ignored, and children would inherit that.
+# A shell starts background jobs with SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_NOT_EMULATED = {  # marker → why an emulated CPU skips it
-    "clock": "judged by the clock in microseconds: an emulated CPU stands still for longer",
-    "long": "takes an emulated CPU a minute, and tells little about its kernel",
+_NOT_EMULATED = {  # marker → reason to skip it on an emulated CPU
+    "clock": "judged by the clock in microseconds: an emulated CPU pauses for longer",
+    "long": "takes an emulated CPU a minute, and shows little about its kernel",
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One more option, for machines whose CPU is emulated."""
+    """Adds the option for machines whose CPU is emulated."""
     parser.addoption("--one-of-each", action="store_true", help="run each test with its first parameters only")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Obey --one-of-each, and skip what an emulated CPU is too slow for."""
+    """Applies --one-of-each, and skips tests that an emulated CPU is too slow for."""
     if EMULATED:
         for item in items:
             for name, reason in _NOT_EMULATED.items():

@@ -1,4 +1,4 @@
-"""Labs for the end-to-end tests: real namespaces, real daemons, the kernel's own SRv6 as switches."""
+"""Provides labs for the end-to-end tests: real namespaces, real daemons, the kernel's own SRv6 as switches."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ TWO_HOSTS = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 
 
 def wait_until(what: str, true: Callable[[], Any], timeout_s: float = 10.0, every_s: float = 0.02) -> Any:
-    """Poll until `true()` is, and return it; fail with `what` otherwise."""
+    """Polls until `true()` is true, and returns it; fails with `what` otherwise."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while True:
@@ -35,10 +35,10 @@ def wait_until(what: str, true: Callable[[], Any], timeout_s: float = 10.0, ever
 
 
 def mrcctl(lab: Lab, host: str, command: str, *options: str) -> Any:
-    """The JSON that mrcctl prints in that host; of `mrcctl paths` and the like the list alone.
+    """Returns the JSON that mrcctl prints in that host; for lists like `mrcctl paths`, the list alone.
 
-    What only looks at a running daemon is asked by mrcctl's own client: who waits for something looks often, and to
-    start mrcctl each time would keep a CPU busy.
+    Requests to a running daemon use mrcctl's own client: waits poll often, and starting mrcctl each time would keep
+    a CPU busy.
     """
     if command in ("status", "peers", "paths", "events"):
         query: dict[str, Any] = {o.removeprefix("--"): v for o, v in zip(options[::2], options[1::2], strict=True)}
@@ -50,12 +50,12 @@ def mrcctl(lab: Lab, host: str, command: str, *options: str) -> Any:
 
 
 def states(lab: Lab, host: str, peer: str) -> dict[int, str]:
-    """EV → state, as `mrcctl paths` tells."""
+    """Returns EV → state, by `mrcctl paths`."""
     return {p["ev"]: p["state"] for p in mrcctl(lab, host, "paths", "--peer", peer)}
 
 
 def all_good(lab: Lab) -> bool:
-    """Whether every EV of every host is GOOD."""
+    """Returns whether every EV of every host is GOOD."""
     for host in lab.fabric.hosts:
         evs = mrcctl(lab, host, "status")["evs"]
         if {k for k, v in evs.items() if v} != {"GOOD"}:
@@ -64,7 +64,7 @@ def all_good(lab: Lab) -> bool:
 
 
 def out_of_use(lab: Lab) -> list[str]:
-    """The EVs of all hosts that are neither GOOD nor SKIP: that one lags for a moment is no harm."""
+    """Returns the EVs of all hosts that are neither GOOD nor SKIP: a short lag is no failure."""
     return [
         f"{host} → {p['peer']} EV {p['ev']} is {p['state']}: {p['reason']}"
         for host in lab.fabric.hosts
@@ -74,12 +74,12 @@ def out_of_use(lab: Lab) -> list[str]:
 
 
 def withdrawn(lab: Lab, host: str) -> list[tuple[int, int]]:
-    """When a host has held which EV for bad: monotonic_ns, EV."""
+    """Returns when a host set which EV to ASSUMED_BAD: (monotonic_ns, EV)."""
     return [(e["monotonic_ns"], e["ev"]) for e in mrcctl(lab, host, "events") if e["to"] == "ASSUMED_BAD"]
 
 
 def event_times(lab: Lab, host: str, peer: str, to: str, since_ns: int) -> dict[int, int]:
-    """EV → monotonic_ns of its first transition to `to` after `since_ns`."""
+    """Returns EV → monotonic_ns of its first transition to `to` after `since_ns`."""
     found: dict[int, int] = {}
     for e in mrcctl(lab, host, "events"):
         if e["kind"] == "ev" and e["peer"] == peer and e["to"] == to and e["monotonic_ns"] >= since_ns:
@@ -89,7 +89,7 @@ def event_times(lab: Lab, host: str, peer: str, to: str, since_ns: int) -> dict[
 
 @contextlib.contextmanager
 def a_lab(name: str, **parameters: Any) -> Iterator[Lab]:
-    """A lab whose EVs are all GOOD; nothing is left of it afterwards."""
+    """A block with a lab whose EVs are all GOOD; nothing is left of it afterwards."""
     lab = Lab(name, say=lambda _: None)
     lab.down()
     try:
@@ -102,7 +102,7 @@ def a_lab(name: str, **parameters: Any) -> Iterator[Lab]:
 
 
 def gone(name: str) -> bool:
-    """Nothing of the lab is left: namespaces, mounts, files."""
+    """Returns whether nothing of the lab is left: namespaces, mounts, files."""
     mounts = Path("/proc/mounts").read_text()
     return (
         not any(Path("/run/netns").glob(f"mrc-{name}-*"))
@@ -137,7 +137,7 @@ def healthy(lab: Lab) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make install` installs, in a DESTDIR."""
+    """Returns a DESTDIR with the files of `make install`."""
     tree = tmp_path_factory.mktemp("installed")
     repository = Path(__file__).parents[2]
     argv = ["make", "-C", str(repository), "install-python", "install-files", f"DESTDIR={tree}"]

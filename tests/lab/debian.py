@@ -1,7 +1,7 @@
-"""The Debian package on a machine of its own: installed, started, upgraded, removed, purged. `make test-deb` runs this.
+"""Tests the Debian package on a machine of its own: install, start, upgrade, remove, purge. `make test-deb` runs this.
 
-The machine's root is this one's, behind an overlay that is thrown away (so dpkg knows what is installed here); systemd
-is PID 1 in it. Nothing downloaded; not part of `make test`, for the package takes half a minute to build.
+The machine's root is this one's behind a temporary overlay (so dpkg knows the packages of this machine); systemd
+is its PID 1. It downloads nothing. It is not part of `make test`: building the package takes half a minute.
 """
 
 import re
@@ -48,7 +48,7 @@ exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=con
 
 
 class Root(Machine):
-    """A machine whose whole file system is its own."""
+    """A machine with a whole file system of its own."""
 
     boot = BOOT
 
@@ -59,14 +59,14 @@ class Root(Machine):
         return [str(self._directory / "root"), "-", self._host, " ".join(TARGETS)]
 
     def changed(self) -> set[str]:
-        """All files that are others than below the overlay, or gone (from their mode: whiteouts), without caches."""
+        """Returns the files that differ from those below the overlay, or are gone (whiteouts by mode), without caches."""
         found = self.run("find", "/srv/upper", "!", "-type", "d", "-printf", "%P\n").stdout.split()
         return {f for f in found if not f.startswith(("var/cache/", "var/log/", "var/lib/dpkg/", "var/lib/systemd/"))}
 
 
 @pytest.fixture(scope="module")
 def package() -> Path:
-    """The newest in build/."""
+    """Returns the newest package in build/."""
     found = sorted((ROOT / "build").glob("mrcd_*.deb"), key=lambda p: p.stat().st_mtime)
     if not found:
         pytest.skip("there is no package in build/: `make deb` makes it, and `make test-deb` all of this")
@@ -75,7 +75,7 @@ def package() -> Path:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
-    """h0 of a lab, booted; h1 has a daemon of the lab's."""
+    """Returns h0 of a lab, booted; h1 has a daemon of the lab."""
     need_systemd()
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         pytest.skip("the kernel has no overlay file system for a root that is thrown away")
@@ -105,7 +105,7 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     assert machine.run("id", "mrcd", check=False).returncode != 0
     install(machine, package)
 
-    # What is there.
+    # Installed files.
     for path in (
         *("/usr/bin/mrcd", "/usr/bin/mrcctl", "/usr/lib/systemd/system/mrcd.service", "/usr/lib/sysusers.d/mrcd.conf"),
         *("/usr/share/man/man8/mrcd.8", "/usr/share/man/man1/mrcctl.1", "/usr/share/man/man5/mrcd.toml.5"),
@@ -121,7 +121,7 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     assert machine.show("ActiveState") == "inactive"  # there is no configuration yet
     machine.run("mrcctl", "config", "check", "/etc/mrcd/mrcd.toml.example", "--host", "gpu1")
 
-    # It runs, and an upgrade loses nothing.
+    # The daemon runs, and an upgrade loses no packet.
     text = lab.state.cluster_file.read_text()
     subprocess.run([*machine.enter(), "sh", "-c", "cat >/etc/mrcd/mrcd.toml"], input=text, text=True, check=True)
     machine.run("systemctl", "enable", "--now", "mrcd")
@@ -137,8 +137,8 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     assert int(sent) - int(received) <= 1  # the last may be on its way
     assert "ev:h1:0" in machine.run("mrcctl", "denials").stdout or "h1" in machine.run("mrcctl", "denials").stdout
 
-    # Removed, while it runs and after it has been stopped: nothing forwards by programs, all takes the kernel's routes,
-    # and what an administrator wrote stays.
+    # Removed, while it runs and after it has been stopped: no program forwards, all traffic takes the kernel's routes,
+    # and the administrator's files stay.
     removed(machine)
     install(machine, package)
     machine.run("systemctl", "start", "mrcd")
@@ -152,7 +152,7 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     users |= {f"{f}-" for f in users}
     assert left - users == {"etc/mrcd/mrcd.toml", "var/lib/mrcd/denials.json"}, left
 
-    # Purged: only the user is left, as Debian's policy has it, for files may be his.
+    # Purged: only the user is left, as Debian's policy says, because files may belong to it.
     machine.run("dpkg", "--purge", "mrcd")
     assert machine.changed() - before - users == set()
     assert machine.run("dpkg-query", "-W", "mrcd", check=False).returncode != 0

@@ -1,4 +1,4 @@
-"""Traffic for the tests: payloads that are checked byte for byte, and long TCP flows in bins."""
+"""Generates traffic for the tests: payloads that are checked byte for byte, and long TCP flows in bins."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ PORT = 7000
 
 
 def address(host: int, version: int) -> str:
-    """A host's overlay address."""
+    """Returns a host's overlay address."""
     return f"10.99.0.{host + 1}" if version == 4 else f"fd00:99::{host + 1}"
 
 
@@ -28,7 +28,7 @@ def _socket(lab: Lab, host: str, version: int, kind: socket.SocketKind) -> socke
 
 
 def tcp_transfer(lab: Lab, version: int, size: int = 8_000_000, source: int = 0, target: int = 2) -> None:
-    """Send `size` random bytes h{source} → h{target} over TCP and compare their digests."""
+    """Sends `size` random bytes h{source} → h{target} over TCP, and compares their digests."""
     data = random.Random(size).randbytes(size)
     listener = _socket(lab, f"h{target}", version, socket.SOCK_STREAM)
     listener.bind((address(target, version), 0))
@@ -53,7 +53,7 @@ def tcp_transfer(lab: Lab, version: int, size: int = 8_000_000, source: int = 0,
 
 
 def udp_transfer(lab: Lab, version: int, sizes: list[int], source: int = 0, target: int = 2) -> None:
-    """Send one datagram of each size and compare what arrives, in whatever order."""
+    """Sends one datagram of each size, and compares those that arrive, in any order."""
     rng = random.Random(len(sizes))
     sent = [rng.randbytes(n) for n in sizes]
     with _socket(lab, f"h{target}", version, socket.SOCK_DGRAM) as receiver:
@@ -67,7 +67,7 @@ def udp_transfer(lab: Lab, version: int, sizes: list[int], source: int = 0, targ
 
 @dataclass
 class Report:
-    """What iperf3 saw: received bits per second in bins of 100 ms, and the sender's retransmissions."""
+    """iperf3's result: received bits per second in bins of 100 ms, and the sender's retransmissions."""
 
     bins: list[float]
     retransmits: int
@@ -75,7 +75,7 @@ class Report:
 
     @property
     def longest_standstill_ms(self) -> int:
-        """The longest run of bins without a byte. A busy machine alone makes one or two."""
+        """Returns the longest run of bins without a byte. A busy machine alone makes one or two."""
         longest = current = 0
         for received in self.bins[1:-1]:
             current = current + 100 if received == 0 else 0
@@ -114,7 +114,7 @@ class Flow:
         wait_until("iperf3 listens", lambda: self._lab.exec("h2", listeners).stdout.strip())
 
     def report(self) -> Report:
-        """Wait for the end of the flow and read both sides."""
+        """Waits for the end of the flow, and reads both sides."""
         out, _ = self._client.communicate(timeout=self._seconds + 30)
         seen, _ = self._server.communicate(timeout=30)
         sender, receiver = json.loads(out), json.loads(seen)

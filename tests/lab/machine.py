@@ -1,6 +1,6 @@
-"""A machine of its own for the unit: systemd as PID 1 in namespaces, with what `make install` installed.
+"""Boots a machine for the systemd unit: systemd as PID 1 in namespaces, with the files of `make install`.
 
-Its network is a lab's host, its /etc, /run, /usr/local, /var/lib, cgroups and BPF file system are nobody else's.
+Its network is that of a lab's host; its /etc, /run, /usr/local, /var/lib, cgroups and BPF file system are its own.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from tests.lab.conftest import TWO_HOSTS, gone, wait_until
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
 UNITS = Path("/usr/lib/systemd/system")
-# What a boot needs, of all that a distribution starts.
+# The units that a boot needs, of all those of a distribution.
 TARGETS = (
     *("basic", "sysinit", "multi-user", "network", "network-pre", "network-online", "paths", "slices", "sockets"),
     *("timers", "local-fs", "local-fs-pre", "swap", "shutdown", "umount", "final"),
@@ -45,7 +45,7 @@ exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=con
 
 
 def _cgroup2() -> Path | None:
-    """Where cgroup v2 is mounted."""
+    """Returns the mount point of cgroup v2."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, point, kind = line.split()[:3]
         if kind == "cgroup2":
@@ -54,7 +54,7 @@ def _cgroup2() -> Path | None:
 
 
 def need_systemd() -> None:
-    """Skip where there can be no such machine."""
+    """Skips the test where such a machine cannot run."""
     if not SYSTEMD.exists():
         pytest.skip("systemd is not installed: `make set-up` installs it")
     if _cgroup2() is None:
@@ -62,8 +62,10 @@ def need_systemd() -> None:
 
 
 class Machine:
-    """One boot. `directory` is its own, `tree` what was installed; mrcd and `units` (name → text) are enabled.
-    Use as a context manager."""
+    """One boot. `directory` is its own, `tree` has the installed files; mrcd and `units` (name → text) are enabled.
+
+    Use as a context manager.
+    """
 
     boot = BOOT
 
@@ -100,7 +102,7 @@ class Machine:
         return self
 
     def _arguments(self) -> list[str]:
-        """Of the boot script."""
+        """Returns the arguments of the boot script."""
         return [str(self._directory), str(self._tree), self._host]
 
     def _first_process(self) -> int:
@@ -111,7 +113,7 @@ class Machine:
         return int(children[0]) if Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd" else 0
 
     def console(self) -> str:
-        """What systemd said."""
+        """Returns systemd's output."""
         return (self._directory / "console").read_text(errors="replace")
 
     def _files(self) -> None:
@@ -136,36 +138,36 @@ class Machine:
             (wants / name).symlink_to(f"/etc/systemd/system/{name}")
 
     def enter(self) -> list[str]:
-        """What a command is prefixed with to run in the machine."""
+        """Returns the command prefix that runs a command in the machine."""
         return ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--uts", "--cgroup", "--net", "--wd=/", "--"]
 
     def run(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        """Run a command in the machine."""
+        """Runs a command in the machine."""
         done = subprocess.run([*self.enter(), *argv], capture_output=True, text=True, timeout=30)
         if check:
             assert done.returncode == 0, f"{argv}: {done.stderr}\n{self.console()}\n{self.said()}"
         return done
 
     def show(self, name: str, unit: str = "mrcd") -> str:
-        """A property of a unit (systemctl(1), show)."""
+        """Returns a property of a unit (systemctl(1), show)."""
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).stdout.strip()
 
     def main_pid(self) -> int:
-        """The daemon's pid, in the machine; 0 if it does not run."""
+        """Returns the daemon's pid in the machine; 0 if it does not run."""
         return int(self.show("MainPID"))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the daemon a signal."""
+        """Sends the daemon a signal."""
         self.run("kill", f"-{number.name.removeprefix('SIG')}", str(self.main_pid()))
 
     def said(self) -> str:
-        """The daemon's log."""
+        """Returns the daemon's log."""
         return self.log.read_text() if self.log.exists() else ""
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """All processes in the machine end with its PID 1."""
+        """Ends the machine's PID 1, and with it all its processes."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -187,12 +189,12 @@ class Machine:
 
 @contextlib.contextmanager
 def half_lab(name: str) -> Iterator[Lab]:
-    """Two hosts: h1 with a daemon of the lab's, h0 as a network alone, for a machine."""
+    """A block with two hosts: h1 with a daemon of the lab, h0 as a network only, for a machine."""
     lab = Lab(name, say=lambda _: None)
     lab.down()
     lab.up(**TWO_HOSTS, daemon=False)
     for host in ("h0", "h1"):
-        lab.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these
+        lab.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these routes
     run_dir = lab.run_dir("h1")
     with (run_dir / "mrcd.log").open("wb") as log:
         argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")]

@@ -1,4 +1,4 @@
-"""A real Prometheus server over a lab: hosts' endpoints are in namespaces, so each is reached through a relay."""
+"""Runs a real Prometheus server over a lab: the hosts' endpoints are in namespaces, so a relay serves each."""
 
 import http.client
 import json
@@ -29,7 +29,7 @@ scrape_configs:
 
 
 class Relay(ThreadingHTTPServer):
-    """GET /metrics of one host, at a port of ours."""
+    """Serves GET /metrics of one host, at a port of this machine."""
 
     daemon_threads = True
 
@@ -40,11 +40,11 @@ class Relay(ThreadingHTTPServer):
 
     @property
     def target(self) -> str:
-        """As Prometheus names it."""
+        """Returns the target as Prometheus names it."""
         return f"127.0.0.1:{self.server_address[1]}"
 
     def fetch(self) -> tuple[int, str, bytes]:
-        """Status, content type and body of the host's answer. Raises OSError if it does not answer."""
+        """Returns status, content type and body of the host's answer. Raises OSError if it does not answer."""
         with self._lab.inside(self._host):
             s = socket.socket()
         s.settimeout(2)
@@ -78,18 +78,18 @@ class _Relayed(BaseHTTPRequestHandler):
 
 
 class Prometheus:
-    """The server, scraping `hosts` of a lab four times a second, with our rules. Use as a context manager."""
+    """The server, scraping `hosts` of a lab four times a second, with mrcd's rules. Use as a context manager."""
 
     def __init__(self, lab: Lab, hosts: list[str], directory: Path) -> None:
         self._directory = directory
         self._relays = {host: Relay(lab, host) for host in hosts}
 
     def instance(self, host: str) -> str:
-        """The label that a host has."""
+        """Returns the instance label of a host."""
         return self._relays[host].target
 
     def __enter__(self) -> "Prometheus":
-        with socket.socket() as s:  # a port that is free
+        with socket.socket() as s:  # a free port
             s.bind(("127.0.0.1", 0))
             self._url = f"http://127.0.0.1:{s.getsockname()[1]}"
         targets = json.dumps([relay.target for relay in self._relays.values()])
@@ -115,7 +115,7 @@ class Prometheus:
             return False
 
     def get(self, path: str, **query: str) -> Any:
-        """An answer of the HTTP API."""
+        """Returns an answer of the HTTP API."""
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
@@ -124,12 +124,12 @@ class Prometheus:
             raise AssertionError(f"{query}: {json.load(e)['error']}") from None
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each sample, now."""
+        """Returns labels and value of each sample, now."""
         found = self.get("query", query=expression)["result"]
         return [(sample["metric"], float(sample["value"][1])) for sample in found]
 
     def value(self, expression: str) -> float:
-        """The value of the only sample."""
+        """Returns the value of the only sample."""
         ((_, value),) = self.query(expression)
         return value
 

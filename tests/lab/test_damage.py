@@ -1,4 +1,4 @@
-"""Packets whose content a switch has damaged: no application gets one, whichever program takes the headers off."""
+"""Tests packets whose content a switch damages: no application gets one, whichever program removes the headers."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from labkit.cluster.api import Lab
 from mrcd.config.cluster_file import Hook
 from tests.lab.conftest import TWO_HOSTS, wait_until
 
-DAMAGED = 10_000  # packets at least
+DAMAGED = 10_000  # least damaged packets
 PORT = 5300
 PATTERN = "bytes(range(200)) * 5"
 
@@ -37,7 +37,7 @@ s.bind(("::", {PORT}))
 s.settimeout(0.5)
 print("ready", flush=True)
 whole = damaged = 0
-sys.stdin.readline()  # until everything has been sent
+sys.stdin.readline()  # until everything is sent
 while True:
     try:
         data = s.recv(2000)
@@ -74,27 +74,27 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     it.up(**TWO_HOSTS, hook=cast(Hook, request.param))
     observe.wait_until_good(it, ("h0", "h1"))
     for plane in range(TWO_HOSTS["planes"]):
-        # Else a veth leaves the checksum to be written, and none of what comes is ever compared with it.
+        # Otherwise a veth leaves the checksum to be written, and no receiver compares it.
         it.exec("h0", ["ethtool", "-K", f"p{plane}", "tx", "off"], check=True)
     yield it
     it.down()
 
 
 def counter(lab: Lab, name: str) -> int:
-    """A counter of the receiver's kernel."""
+    """Returns a counter of the receiver's kernel."""
     lines = lab.exec("h1", ["nstat", "-asz", name], check=True).stdout.splitlines()
     return int(lines[-1].split()[1])
 
 
 def damage(lab: Lab, ratio: float) -> None:
-    """A share of what the sender puts on either plane is damaged by the first switch."""
+    """Makes the first switch damage a share of the sender's packets, on both planes."""
     for plane in range(TWO_HOSTS["planes"]):
         lab.fail(f"nic:h0:{plane}", damage=ratio, direction="up")
 
 
 @contextmanager
 def receiving(lab: Lab, program: str) -> Iterator[subprocess.Popen[str]]:
-    """The program runs on the receiver and has said that it is ready; it ends with the block, as the damage does."""
+    """A block in which the program runs on the receiver and is ready; it ends with the block, as the damage does."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with lab.popen("h1", [sys.executable, "-c", program], **pipes) as receiver:
         try:
@@ -107,7 +107,7 @@ def receiving(lab: Lab, program: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def address(version: int) -> str:
-    """Of the receiver, on mrc0."""
+    """Returns the receiver's address on mrc0."""
     return "10.99.0.2" if version == 4 else "fd00:99::2"
 
 

@@ -1,4 +1,4 @@
-"""A slow link of the lab: what travels on it comes later, and in its direction only."""
+"""Tests a slow link of the lab: its packets arrive later, in its direction only."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.lab.flows import Flow, tcp_transfer
 
 
 def _rtt_ms(lab: Lab, plane: int) -> float:
-    """The least round trip of a plane's EVs between h0 and h2."""
+    """Returns the least round trip of a plane's EVs between h0 and h2."""
     return min(float(p["rtt_ns"] or 0) for p in observe.paths(lab, "h0", "h2") if p["plane"] == plane) / 1e6
 
 
@@ -20,7 +20,7 @@ def test_a_delay_is_seen_by_the_probes_of_its_plane_and_gone_when_healed(healthy
     wait_until("round trips on plane 1 take longer", lambda: _rtt_ms(healthy, 1) > 6)
     assert _rtt_ms(healthy, 1) < 16
     assert _rtt_ms(healthy, 0) < 4
-    tcp_transfer(healthy, 6, 1_000_000)  # whole, however late a quarter of it comes
+    tcp_transfer(healthy, 6, 1_000_000)  # complete, although a quarter of it arrives late
     relays = list(healthy.state.exec_dir.glob("delay-*"))
     assert len(relays) == 1
     healthy.heal("nic:h2:1")
@@ -36,5 +36,5 @@ def test_the_rto_min_of_the_route_bounds_the_tcp_timeout(healthy: Lab) -> None:
         words = healthy.exec("h0", ["ss", "-tino", "state", "established"], check=True).stdout.split()
     rtos = [float(w.removeprefix("rto:")) for w in words if w.startswith("rto:")]
     assert rtos
-    assert max(rtos) < 150, rtos  # 200 and more without the route's rto_min
-    assert min(rtos) < 40, rtos  # of 8: a tail that a path takes with it is sent again before goodput misses it
+    assert max(rtos) < 150, rtos  # at least 200 without the route's rto_min
+    assert min(rtos) < 40, rtos  # rto_min_ms is 8: a tail lost with a path is sent again before goodput drops

@@ -1,4 +1,4 @@
-"""deny, drain and the way back, in a fabric: nothing is lost, nothing is forgotten, everything ends in its time."""
+"""Tests deny, drain and allow in a fabric: no packet is lost, denials persist, and end in time."""
 
 import json
 import os
@@ -18,13 +18,13 @@ TARGETS = ("t1:1:2", "plane:0", "link:2:0:1", "nic:h2:3", "t1:3:0 peer:h2", "ev:
 
 
 def counts(lab: Lab) -> dict[int, tuple[int, int, int]]:
-    """EV of h0 to h2 → packets sent, arrived, lost."""
+    """Returns EV of h0 to h2 → packets sent, arrived, lost."""
     paths = Client(lab.run_dir("h0"), 5).get("/v1/paths", peer="h2")
     return {p["ev"]: (p["tx_packets"], p["rx_packets"], p["lost_packets"]) for p in paths}
 
 
 def carry(lab: Lab, evs: Collection[int]) -> None:
-    """Wait until each of these EVs has carried packets once more."""
+    """Waits until each of these EVs has carried packets once more."""
     then = counts(lab)
     wait_until(f"{sorted(evs)} carry traffic", lambda: all(counts(lab)[ev][0] > then[ev][0] for ev in evs))
 
@@ -53,7 +53,7 @@ def test_drain_under_a_flow_loses_nothing(healthy: Lab) -> None:
             waited.append(answer["waited_s"])
             drained = {p["ev"] for p in answer["paths"] if p["peer"] == "h2"}
             then = counts(healthy)
-            assert all(then[ev][0] == then[ev][1] for ev in drained)  # all that was sent has arrived
+            assert all(then[ev][0] == then[ev][1] for ev in drained)  # all sent packets have arrived
             carry(healthy, then.keys() - drained)
             now = counts(healthy)
             assert [ev for ev in drained if now[ev][0] != then[ev][0]] == []
@@ -78,7 +78,7 @@ def test_denials_outlive_daemon_and_tables_and_cover_new_paths(healthy: Lab) -> 
         offline = healthy.exec("h0", ["mrcctl", "denials", "--json"])
         assert [d["target"] for d in json.loads(offline.stdout)["denials"]] == ["t1:1:2"]
         assert "not running" in offline.stderr
-        # A host more, and of so high a number that all tables are made anew.
+        # One more host with such a high id that all tables are made anew.
         more = host(200, name='"far"', t0=1, port=99)
         path.write_text(f"{text}\n{more}")
         healthy.up()

@@ -1,4 +1,4 @@
-"""What breaks is left, what heals comes back, what is well is not touched."""
+"""Tests that broken paths are left, healed paths return, and healthy ones do not change."""
 
 from labkit.cluster.api import Lab
 from tests.lab.conftest import all_good, event_times, mrcctl, states, wait_until
@@ -21,7 +21,7 @@ def _bad(lab: Lab, host: str, peer: str) -> set[int]:
 
 
 def _told(lab: Lab, host: str, peer: str, evs: set[int], since_ns: int) -> dict[int, int]:
-    """EV → when it was left, when events tell of all of `evs`: the daemon hears a moment after the tables change."""
+    """Returns EV → when it was left, once events report all of `evs`: they come a moment after the tables."""
 
     def found() -> dict[int, int] | None:
         times = event_times(lab, host, peer, "ASSUMED_BAD", since_ns)
@@ -89,7 +89,7 @@ def test_a_dead_nic_link_is_left_by_the_host_and_its_peers(healthy: Lab) -> None
     there = _told(healthy, "h2", "h0", {12, 13, 14, 15}, fault["monotonic_ns"])
     assert max(here.values()) - fault["monotonic_ns"] < 500 * MS
     assert max(there.values()) - fault["monotonic_ns"] < 500 * MS
-    # Silence may be noticed before the link's own event; the link's state must be known all the same.
+    # Silence may be detected before the link's own event; the link's state must be known in both cases.
     wait_until("h0 knows", lambda: not mrcctl(healthy, "h0", "status")["planes"][3]["up"])
     wait_until("h2 is told", lambda: mrcctl(healthy, "h2", "peers")[0]["linked_planes"] == [0, 1, 2])
     seen = {p["reason"] for p in mrcctl(healthy, "h0", "paths", "--plane", "3")}
@@ -136,11 +136,11 @@ def test_the_last_ev_stays_in_use(healthy: Lab) -> None:
         for t1 in range(4):
             if (plane, t1) != (2, 2):
                 healthy.fail(f"link:{plane}:1:{t1}")
-    # Either end finds out for itself, and an answer needs the way back.
+    # Each end detects it by itself, and an answer needs the reverse direction.
     wait_until("15 EVs are out", lambda: len(_bad(healthy, "h0", "h2")) == 15)
     wait_until("15 EVs back are out", lambda: len(_bad(healthy, "h2", "h0")) == 15)
     usable = [p for p in mrcctl(healthy, "h0", "paths", "--peer", "h2") if p["usable"]]
-    assert [p["ev"] for p in usable] == [10]  # ev_min_active is 4, but nothing arrives by the others
+    assert [p["ev"] for p in usable] == [10]  # ev_min_active is 4, but nothing arrives on the others
     healthy.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.3"], check=True)
     healthy.heal()
     wait_until("all EVs are GOOD again", lambda: all_good(healthy), 30)

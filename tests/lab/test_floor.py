@@ -1,4 +1,4 @@
-"""When nearly everything is broken, what is left is used and nothing else, and traffic goes on."""
+"""Tests that when nearly everything is broken, only the rest is used, and traffic continues."""
 
 from labkit.cluster.api import Lab
 from labkit.measure import goodput
@@ -33,7 +33,7 @@ def _carry_on(lab: Lab) -> None:
         for _ in range(SECONDS):
             flow.poll(1)
             paths = mrcctl(lab, "h0", "paths", "--peer", "h2")
-            # ev_min_active is 4, but by the others nothing arrives.
+            # ev_min_active is 4, but nothing arrives on the others.
             assert {p["ev"] for p in paths if p["usable"]} == SURVIVORS
         end_ns = max(flow.bins)
         lab.heal()

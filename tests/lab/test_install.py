@@ -1,4 +1,4 @@
-"""What `make install` leaves in a DESTDIR, and what `make uninstall` leaves of it."""
+"""Tests which files `make install` puts into a DESTDIR, and which `make uninstall` leaves."""
 
 import re
 import shutil
@@ -31,7 +31,7 @@ MANUALS = ("man1/mrcctl.1", "man5/mrcd.toml.5", "man8/mrcd.8")
 
 @pytest.fixture
 def tree(installed: Path, tmp_path: Path) -> Path:
-    """A copy that may be changed."""
+    """Returns a copy that may be changed."""
     copy = tmp_path / "tree"
     subprocess.run(["cp", "--archive", "--link", str(installed), str(copy)], check=True)
     return copy
@@ -44,7 +44,7 @@ def _run(*argv: str | Path) -> str:
 
 
 def _listed(tree: Path) -> set[str]:
-    """All but directories."""
+    """Returns all paths but directories."""
     return {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_symlink() or not p.is_dir()}
 
 

@@ -1,4 +1,4 @@
-"""A NIC's cable that loses a little: the plane is left, and no other EV, however many EVs there are."""
+"""Tests a NIC's cable that loses a little: its plane is left, and no other EV, for any number of EVs."""
 
 from typing import Any
 
@@ -34,5 +34,5 @@ def out(evs: dict[int, str]) -> set[int]:
 
 
 def whole(found: dict[int, int], plane: set[int]) -> Any:
-    """The first events, when all EVs of the plane have one."""
+    """Returns the first events, once all EVs of the plane have one."""
     return found if plane <= found.keys() else None

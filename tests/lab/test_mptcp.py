@@ -1,4 +1,4 @@
-"""MPTCP as the benchmarks have it beside mrcd."""
+"""Tests MPTCP as the benchmarks use it beside mrcd."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 from tests.lab.conftest import wait_until
 
-ENOUGH = 1_000_000  # bytes, of a flow and not of probes
+ENOUGH = 1_000_000  # more bytes than probes have
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What other hands do to a host on which mrcd runs: addresses, interfaces, pins and programs come and go."""
+"""Tests outside changes to a host on which mrcd runs: addresses, interfaces, pins and programs come and go."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def small() -> Iterator[Lab]:
 
 @pytest.fixture
 def host(small: Lab) -> Iterator[Lab]:
-    """All is well before and after."""
+    """The small lab, healthy before and after."""
     small.up(hosts=2, hosts_per_t0=1, planes=2, t1=2)
     wait_until("all EVs are GOOD", lambda: all_good(small), 20)
     yield small
@@ -43,9 +43,9 @@ def host(small: Lab) -> Iterator[Lab]:
 
 
 class Ping:
-    """h0 pings h1 each 5 ms in a block; after it `lost` are the sequence numbers without an answer.
+    """h0 pings h1 each 5 ms in a block; then `lost` has the sequence numbers without an answer.
 
-    The last one sent does not count where it has none: ping, once told to end, no longer waits for it.
+    The last request does not count if it has no answer: an ending ping no longer waits for it.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -71,13 +71,13 @@ class Ping:
 
 
 def ip(lab: Lab, node: str, *arguments: str) -> Any:
-    """The JSON of an ip command, if it prints any."""
+    """Returns the JSON of an ip command, if it prints any."""
     out = lab.exec(node, ["ip", "-j", *arguments], check=True).stdout
     return json.loads(out) if out.strip() else None
 
 
 def addresses(lab: Lab, interface: str) -> set[str]:
-    """Of h0."""
+    """Returns the addresses of an interface of h0."""
     return {a["local"] for a in ip(lab, "h0", "addr", "show", "dev", interface)[0]["addr_info"]}
 
 
@@ -108,12 +108,12 @@ def test_removed_addresses_are_restored_without_loss(host: Lab) -> None:
     with Ping(host) as ping:
         ip(host, "h0", "-6", "addr", "del", f"{plane}/128", "dev", "p0")
         wait_until("the plane's address is back", lambda: plane in addresses(host, "p0"), 2)
-        ip(host, "h0", "-6", "addr", "add", "fd10::77/128", "dev", "p0")  # renumbered by hand
+        ip(host, "h0", "-6", "addr", "add", "fd10::77/128", "dev", "p0")  # changed by hand
         wait_until(
             "an address of the underlay that is not its own goes", lambda: "fd10::77" not in addresses(host, "p0"), 2
         )
     assert ping.lost == []
-    ip(host, "h0", "addr", "flush", "dev", "mrc0")  # the kernel takes the routes with this source along
+    ip(host, "h0", "addr", "flush", "dev", "mrc0")  # the kernel also removes the routes with this source
     wait_until("the overlay's addresses are back", lambda: addresses(host, "mrc0") == overlay, 2)
 
     wait_until("and the routes", lambda: found() == routes, 2)
@@ -121,7 +121,7 @@ def test_removed_addresses_are_restored_without_loss(host: Lab) -> None:
 
 
 def test_flushed_routes_are_restored(host: Lab) -> None:
-    """As a network manager does that clears what it does not know."""
+    """As by a network manager that removes unknown routes."""
 
     def routes() -> list[Any]:
         found = [ip(host, "h0", family, "route", "show", "proto", "77") or [] for family in ("-4", "-6")]
@@ -132,7 +132,7 @@ def test_flushed_routes_are_restored(host: Lab) -> None:
         ip(host, "h0", family, "route", "flush", "proto", "77")
     wait_until("all routes are back", lambda: routes() == before, 5)
     host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
-    ip(host, "h0", "route", "del", "10.99.0.2", "metric", "100")  # one alone, for which another steps in
+    ip(host, "h0", "route", "del", "10.99.0.2", "metric", "100")  # one route, which another one replaces meanwhile
     wait_until("it is back too", lambda: routes() == before, 5)
 
 
@@ -148,7 +148,7 @@ def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
             assert status(host)["planes"][0]["address"] in addresses(host, "p0")
             ip(host, "h0", "-6", "neigh", "flush", "dev", "p0")
             wait_until("the first hop is resolved anew", lambda: _first_hop(host), 10)
-    finally:  # the address by which the lab's T0 knows this host
+    finally:  # the address that the lab's T0 has for this host
         ip(host, "h0", "-6", "addr", "replace", "fe80::2/64", "dev", "p0", "nodad")
     assert ping.lost == []
     assert "p0 had no link-local address" in host.state.log("h0").read_text()
@@ -163,7 +163,7 @@ def _first_hop(lab: Lab) -> str | None:
 
 
 def test_an_unannounced_new_mac_of_the_first_hop_is_found(host: Lab) -> None:
-    """A T0 that was replaced: the plane is left at once, and comes back when the kernel has asked anew."""
+    """A replaced T0: the plane is left at once, and returns when the kernel has resolved the first hop again."""
     before = _first_hop(host)
     assert before is not None
     ip(host, "t0-0-0", "link", "set", "h0", "address", "02:4d:ff:00:00:98")
@@ -219,9 +219,9 @@ def test_an_interface_that_returns_with_another_ifindex_is_used_again(host: Lab)
             wait_until("all EVs are GOOD", lambda: all_good(host), 20)
     finally:
         host.exec("h0", ["ip", "link", "del", "took"])
-        host.exec("t1-1-0", ["ip", "link", "set", "p1", "netns", host.ns("h0")])  # if it was left there
+        host.exec("t1-1-0", ["ip", "link", "set", "p1", "netns", host.ns("h0")])  # if it is still there
         host.exec("h0", ["ip", "link", "set", "p1", "up", "mtu", "9100"])
-        # The address by which the lab's T0 knows this host.
+        # The address that the lab's T0 has for this host.
         host.exec("h0", ["ip", "-6", "addr", "replace", "fe80::2/64", "dev", "p1", "nodad"])
     assert len(ping.lost) <= 5, ping.lost
     plane = status(host)["planes"][1]
@@ -238,7 +238,7 @@ def _bpffs(lab: Lab) -> Path:
 
 @contextlib.contextmanager
 def _started(lab: Lab) -> Iterator[None]:
-    """mrcd of h0 in a block, and then the lab's again; what the lab mounts is missing, so it would build all anew."""
+    """A block with mrcd of h0, and then the lab's again: without its mounts the lab would rebuild everything."""
     run_dir = lab.run_dir("h0")
     with (run_dir / "mrcd.log").open("ab") as log:
         argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(_bpffs(lab))]
@@ -274,7 +274,7 @@ def test_removed_pins_are_restored_without_loss(host: Lab, how: str) -> None:
         assert status(host)["pins"]["lost"] is None
         pid = host.daemon_pid("h0")
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)  # the new pins hold what forwards
+        os.kill(pid, signal.SIGKILL)  # the new pins hold the programs
         wait_until("mrcd of h0 is gone", lambda: host.daemon_pid("h0") is None)
         sent = sprayed(host)
         wait_until("forwarding goes on", lambda: sprayed(host) > sent + 20)
@@ -283,7 +283,7 @@ def test_removed_pins_are_restored_without_loss(host: Lab, how: str) -> None:
 
 
 def test_pins_that_cannot_be_restored_are_reported_and_a_detached_restart_repairs_them(host: Lab) -> None:
-    """A file where the BPF file system was: as a service whose user may not mount one."""
+    """A file replaces the BPF file system: as for a service whose user may not mount one."""
     bpffs, aside = _bpffs(host), _bpffs(host).with_name("aside")
     with Ping(host) as ping:
         subprocess.run(["umount", "-l", bpffs], check=True)
@@ -326,20 +326,20 @@ def test_after_an_unmount_without_a_daemon_the_next_start_works(host: Lab) -> No
     down = host.exec("h0", ["mrcctl", "status"])
     assert down.returncode == 2
     assert "Traceback" not in down.stderr
-    assert host.exec("h0", ["ping", "-c1", "-W1", "10.99.0.2"]).returncode != 0  # the kernel let go of all
+    assert host.exec("h0", ["ping", "-c1", "-W1", "10.99.0.2"]).returncode != 0  # the kernel has released all programs
     with _started(host):
         wait_until("all EVs are GOOD", lambda: all_good(host), 20)
         host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
 
 
-# ---- programs of others ----
+# ---- other programs ----
 
 _BEFORE = 1 << 3  # BPF_F_BEFORE
 
 
 @pytest.fixture
 def stranger(host: Lab) -> Iterator[int]:
-    """Somebody else's tc program, that lets everything pass."""
+    """Returns another program at tc that passes everything."""
     obj = libbpf.open_object(lab_object("fault"))
     libbpf.load_object(obj)
     yield libbpf.program_fd(obj, "lab_fault")
@@ -347,7 +347,7 @@ def stranger(host: Lab) -> Iterator[int]:
 
 
 def _xdp(ifindex: int) -> int:
-    """A link of an XDP program that lets everything pass: r0 = XDP_PASS; exit."""
+    """Returns a link of an XDP program that passes everything: r0 = XDP_PASS; exit."""
     code = bytes.fromhex("b700000002000000 9500000000000000")
     program = libbpf.check("load", libbpf.lib().bpf_prog_load(6, b"their_xdp", b"GPL", code, 2, None))
     try:

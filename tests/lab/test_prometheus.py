@@ -1,4 +1,4 @@
-"""Every query of the dashboard, and the rules, against a Prometheus server that scraped a lab under faults."""
+"""Tests every query of the dashboard, and the rules, with a Prometheus server that scraped a lab under faults."""
 
 import json
 import math
@@ -21,7 +21,7 @@ VARIABLES = {"$__rate_interval": "30s", "$__range": "5m", "$instance": ".+"}
 
 
 def _queries() -> list[tuple[str, str]]:
-    """(panel, query), the dashboard's variables replaced."""
+    """Returns (panel, query), with the dashboard's variables replaced."""
     found = []
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", []):
@@ -46,7 +46,7 @@ def fabric() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def server(fabric: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Has seen a T1 fail and heal, and another one fail, under traffic; h1's daemon killed, and h2's replaced."""
+    """The server after faults: a T1 failed and healed, another one failed; h1's daemon killed, h2's replaced."""
 
     def bad(ev: int) -> bool:
         return states(fabric, "h0", "h2")[ev] == "ASSUMED_BAD"
@@ -119,9 +119,9 @@ def test_a_dead_daemon_on_a_forwarding_host_has_an_alert_of_its_own(fabric: Lab,
 
 
 def test_kernel_counters_are_not_reset_by_a_new_daemon(server: Prometheus) -> None:
-    """Of the kernel's: no reset of any of h2's, and more transitions than that daemon has seen."""
+    """No counter of h2 has a reset, and there are more transitions than the new daemon has seen."""
     h2 = server.instance("h2")
-    own = "mrc_tick_seconds_bucket"  # of the daemon itself
+    own = "mrc_tick_seconds_bucket"  # a metric of the daemon itself
     every = f'{{instance="{h2}", __name__=~"mrc_.+_(total|bucket)", __name__!~"{own}"}}[5m]'
     series = server.get("query", query=every)["result"]
     assert len({s["metric"]["__name__"] for s in series}) > 15

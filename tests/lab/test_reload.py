@@ -1,4 +1,4 @@
-"""Another cluster file while traffic flows: the difference is applied, and nothing is lost or forgotten."""
+"""Tests another cluster file under traffic: the difference is applied, without loss of packets, states or counters."""
 
 import json
 import os
@@ -19,13 +19,13 @@ from tests.lab.conftest import all_good, mrcctl, out_of_use, states, wait_until,
 from tests.lab.flows import tcp_transfer
 
 RATE = 20_000
-# The tables have room for the first.
+# The tables have room for the first host.
 FAR, FARTHER = ("\n" + cluster_files.host(n, name='"far"', port=99) for n in (60, 200))
 SETTING = "\n[health]\noverdue_ms = 11\n"
 
 
 def reload(lab: Lab, host: str, *options: str) -> None:
-    """Have a host go over to the file."""
+    """Makes a host reload the file."""
     done = lab.exec(host, ["mrcctl", "reload", *options])
     assert done.returncode == 0, f"{host}: {done.stderr}"
 
@@ -38,7 +38,7 @@ class File:
         self.text = self.path.read_text()
 
     def write(self, text: str, *hosts: str) -> None:
-        """Change it, and have these hosts reload it."""
+        """Changes it, and makes these hosts reload it."""
         self.path.write_text(text)
         for host in hosts:
             reload(self.lab, host)
@@ -46,7 +46,7 @@ class File:
 
 @pytest.fixture
 def file(healthy: Lab) -> Iterator[File]:
-    """What a test changes is as it was afterwards, in all hosts."""
+    """The file, restored in all hosts after the test."""
     kept = File(healthy)
     yield kept
     kept.path.write_text(kept.text)
@@ -67,12 +67,12 @@ def _refused(lab: Lab, *arguments: str) -> str:
 
 
 def _descriptors(lab: Lab) -> int:
-    """How many the daemon of h0 has open."""
+    """Returns the number of open descriptors of h0's daemon."""
     return len(list(Path(f"/proc/{lab.daemon_pid('h0')}/fd").iterdir()))
 
 
 def _in_use(lab: Lab) -> dict[int, str]:
-    """EV → state, from h0 to h2; that one lags for a moment, and is passed over meanwhile, is no other one."""
+    """Returns EV → state from h0 to h2; a short lag (SKIP) counts as GOOD."""
     return {ev: "GOOD" if state == "SKIP" else state for ev, state in states(lab, "h0", "h2").items()}
 
 
@@ -109,7 +109,7 @@ def test_a_reload_loses_no_packet_and_keeps_states_and_counters(
     assert _in_use(lab) == before
     assert (result.lost(), result.twice, result.socket_drops) == (0, 0, 0)
     assert seen.packets == result.sent
-    if not tables:  # new tables number every EV's packets anew
+    if not tables:  # new tables restart every EV's sequence
         assert (seen.reordered, seen.missing) == (0, 0)
     assert not mrcctl(lab, "h0", "config", "diff")["changed"]
 
@@ -181,7 +181,7 @@ def test_a_reload_changes_an_address(file: File) -> None:
 
 
 def test_cluster_wide_settings_change_only_while_detached(file: File) -> None:
-    """As the refusal's hint says; flows go on over the kernel's own SRv6 meanwhile."""
+    """The refusal's hint describes this; flows continue over the kernel's own SRv6 meanwhile."""
     lab, hosts = file.lab, file.lab.fabric.hosts
     file.path.write_text(file.text.replace("[cluster]", "[cluster]\nudp_port = 4798", 1))
     for action in ("detach", "reload", "attach"):
@@ -206,12 +206,12 @@ def test_a_reload_that_the_machine_refuses_is_undone(file: File) -> None:
 
 @pytest.mark.parametrize("more", [SETTING, FARTHER], ids=["programs", "tables"])
 def test_a_reload_that_the_kernel_refuses_half_way_is_undone(file: File, more: str) -> None:
-    """Routes come last: by then programs, tables and MTU are the new file's."""
+    """Routes are written last: programs, tables and MTU are those of the new file by then."""
     lab, running = file.lab, _running(file.lab)
     replaced_hosts = ["10.99.0.3/32", "dev", "lo", "metric", "150"]
     opened_before, left_before = _descriptors(lab), [withdrawn(lab, h) for h in lab.fabric.hosts]
     lab.exec("h0", ["ip", "route", "add", *replaced_hosts], check=True)
-    routes = ["ip", "route", "show", "proto", "77", "dev", "mrc0"]  # the fallback follows the EVs
+    routes = ["ip", "route", "show", "proto", "77", "dev", "mrc0"]  # the fallback routes change with the EVs
     before = lab.exec("h0", routes, check=True).stdout
     try:
         text = file.text.replace("[cluster]\n", "[overlay]\nmetric = 150\n[cluster]\n", 1)
@@ -254,7 +254,7 @@ def test_a_new_host_with_the_id_of_a_dead_one_is_unknown_until_heard(file: File)
     lab = file.lab
     pid = lab.daemon_pid("h3")
     assert pid is not None
-    mrcctl(lab, "h3", "detach", "--force")  # or its programs go on answering probes
+    mrcctl(lab, "h3", "detach", "--force")  # otherwise its programs answer probes
     os.kill(pid, signal.SIGKILL)
     wait_until("mrcd of h3 is gone", lambda: lab.daemon_pid("h3") is None)
     try:

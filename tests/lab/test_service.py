@@ -1,4 +1,4 @@
-"""The unit under a real systemd as PID 1: what it may do, and what forwards while it starts, stops, hangs and fails."""
+"""Tests the unit under a real systemd as PID 1: its rights, and forwarding while it starts, stops, hangs and fails."""
 
 import re
 import signal
@@ -37,7 +37,7 @@ def fabric() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def machine(fabric: Lab, installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """h0, booted, with two services that need the overlay."""
+    """Returns h0, booted, with two services that need the overlay."""
     units = {
         f"{name}.service": WAITER.format(name=name, after=after)
         for name, after in (("after-mrcd", "mrcd.service"), ("after-network", "network-online.target"))
@@ -49,7 +49,7 @@ def machine(fabric: Lab, installed: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def running(machine: Machine) -> Machine:
-    """The machine, and mrcd runs in it as installed."""
+    """Returns the machine with mrcd running as installed."""
     machine.run("rm", "-rf", "/run/systemd/system/mrcd.service.d")
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", "mrcd")
@@ -58,24 +58,24 @@ def running(machine: Machine) -> Machine:
 
 @pytest.fixture
 def pinged(fabric: Lab, running: Machine) -> Iterator[None]:
-    """A ping of h1 to h0 each 5 ms, of which every one must be answered."""
+    """A ping of h1 to h0 each 5 ms; every request must be answered."""
     fabric.exec("h1", ["ping", "-c1", "-W5", "10.99.0.1"], check=True)
     pinging = fabric.popen("h1", ["ping", "-i0.005", "-q", "10.99.0.1"], stdout=subprocess.PIPE, text=True)
     yield
     pinging.send_signal(signal.SIGINT)
     out, _ = pinging.communicate(timeout=10)
     sent, received = re.findall(r"(\d+) packets transmitted, (\d+) received", out)[0]
-    assert int(sent) - int(received) <= 1, out  # the last may be on its way
+    assert int(sent) - int(received) <= 1, out  # the last may be in flight
 
 
 def drop_in(machine: Machine, text: str) -> None:
-    """Another setting of the unit, until the next test."""
+    """Adds a setting to the unit, until the next test."""
     script = f"mkdir -p /run/systemd/system/mrcd.service.d; printf '%b' '{text}' >$0; systemctl daemon-reload"
     machine.run("sh", "-c", script, "/run/systemd/system/mrcd.service.d/test.conf")
 
 
 def sprayed(machine: Machine) -> int:
-    """Packets that h0 sent on its EVs, by the tables; mrcd need not run."""
+    """Returns the packets that h0 sent on its EVs, by the tables; mrcd need not run."""
     text = machine.run("mrcctl", "peers", "--json").stdout
     return int(re.findall(r'"tx_packets": (\d+)', text)[0])
 
@@ -108,7 +108,7 @@ def test_the_daemon_needs_each_capability(running: Machine, capability: str) -> 
 
 
 def test_the_pins_are_visible_outside_of_the_unit(running: Machine) -> None:
-    """Not in mounts of its own, and even if there was no BPF file system before."""
+    """They are not in a private mount, even if no BPF file system was mounted before."""
     running.run("systemctl", "stop", "mrcd")
     running.run("umount", "/sys/fs/bpf")
     running.run("systemctl", "start", "mrcd")
@@ -189,7 +189,7 @@ def test_systemctl_reload_applies_the_file(running: Machine) -> None:
 
 
 def test_systemd_analyze_reports_no_error(running: Machine) -> None:
-    """Nothing to complain of; and the score that the README names."""
+    """It reports nothing; and the score is that of the documentation."""
     verified = running.run("systemd-analyze", "verify", "/usr/local/lib/systemd/system/mrcd.service")
     assert not verified.stderr.strip(), verified.stderr
     text = running.run("systemd-analyze", "security", "--offline=true", str(UNIT)).stdout
@@ -200,6 +200,6 @@ def test_systemd_analyze_reports_no_error(running: Machine) -> None:
 
 
 def test_the_peer_sees_all_evs_good_at_the_end(fabric: Lab, running: Machine) -> None:
-    """After all that."""
+    """The last test of this module."""
     running.run("systemctl", "restart", "mrcd")
     wait_until("all EVs are GOOD", lambda: {p["state"] for p in mrcctl(fabric, "h1", "paths")} == {"GOOD"}, 15)

@@ -1,4 +1,4 @@
-"""mrcctl probe, trace, capture and doctor on the kernel's own SRv6, with what they are to find broken by hand."""
+"""Tests mrcctl probe, trace, capture and doctor on the kernel's own SRv6, with faults made by hand."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, states, wait_
 
 ROOT = Path(__file__).parents[2]
 FAST = ("--interval", "2", "--wait", "0.3")
-_BEFORE = 1 << 3  # BPF_F_BEFORE: in front of all that is there
+_BEFORE = 1 << 3  # BPF_F_BEFORE: in front of all others
 
 
 def _json(lab: Lab, host: str, *arguments: str, code: int = 0) -> Any:
@@ -33,7 +33,7 @@ def _json(lab: Lab, host: str, *arguments: str, code: int = 0) -> Any:
 
 
 def _verdict_tables(lab: Lab) -> dict[str, Any]:
-    """What health judges by, on both sides, as far as only probes change it."""
+    """Returns the fields that decide health, on both sides, as far as only probes change them."""
     found = {}
     for host, peer in (("h0", "h2"), ("h2", "h0")):
         for p in mrcctl(lab, host, "paths", "--peer", peer):
@@ -51,7 +51,7 @@ def test_probe_measures_each_ev_without_changing_its_state(healthy: Lab) -> None
         assert 0 < e["rtt_min_ns"] <= e["rtt_avg_ns"] <= e["rtt_max_ns"] < 1_000_000_000
     assert _verdict_tables(healthy) == before
     assert len(mrcctl(healthy, "h0", "events")) == events
-    for host in ("h0", "h2"):  # nor was any of it dropped as something unasked for
+    for host in ("h0", "h2"):  # no reply was dropped as unasked
         assert mrcctl(healthy, host, "status")["drops"] == {}
 
 
@@ -83,7 +83,7 @@ UP, DOWN = {"direction": "up"}, {"direction": "down"}
     [
         ("t1:1:2", {}, ["T1 2"], "T1 2"),
         ("link:1:0:2", UP, ["T0 0 → T1 2"], "T1 2"),
-        ("link:1:0:2", DOWN, ["T1 2 → T0 0"], None),  # not on the way there
+        ("link:1:0:2", DOWN, ["T1 2 → T0 0"], None),  # not in the forward direction
         ("link:1:0:2", {}, ["T0 0 – T1 2, both ways"], "T1 2"),
         ("link:1:1:2", DOWN, ["T1 2 → T0 1"], "T0 1"),
         ("link:1:1:2", UP, ["T0 1 → T1 2"], None),
@@ -91,7 +91,7 @@ UP, DOWN = {"direction": "up"}, {"direction": "down"}
         ("nic:h2:1", {}, ["T0 1 → h2", "h2 → T0 1", "T0 1 – h2, both ways", "h2"], "h2"),
         ("nic:h0:1", UP, ["h0 → T0 0", "T0 0 → h0", "h0 – T0 0, both ways", "T0 0"], "T0 0"),
         ("link:1:1:2", {"drop": 0.2, "direction": "down"}, ["T1 2 → T0 1"], "T0 1"),
-        ("link:1:0:1", {}, [], None),  # another EV's
+        ("link:1:0:1", {}, [], None),  # of another EV
     ],
     ids=str,
 )
@@ -180,14 +180,14 @@ def test_capture_prints_live_packets_and_reads_a_file(healthy: Lab, tmp_path: Pa
     }
     assert all("ICMP 10.99.0." in d["inner"] for d in data)
     carriers = {p["ev"]: p["carrier"] for p in mrcctl(healthy, "h0", "paths", "--peer", "h2")}
-    # As they left, though the next switch has shifted the address since, in the same memory.
+    # As sent, although the next switch has shifted the address since, in the same memory.
     assert all(d["destination"] == carriers[d["ev"]] for d in data if d["direction"] == "out")
     assert all(d["plane"] == d["ev"] // 4 for d in seen)
     replies = [d for d in seen if d["type"] == "probe reply" and d["direction"] == "in"]
     assert any(d["probe"]["report"] for d in replies)
     only = healthy.exec("h0", ["mrcctl", "capture", "-r", str(file), "--plane", "2", "-c", "3"], check=True)
     assert [line.split()[1:3] for line in only.stdout.splitlines()] == [["plane", "2"]] * 3
-    # Any other tool reads it too.
+    # Other tools read the file too.
     listed = subprocess.run(["tcpdump", "-nr", file, "udp", "port", "4797"], capture_output=True, text=True, check=True)
     assert len(listed.stdout.splitlines()) == len(seen)
 
@@ -211,7 +211,7 @@ def test_doctor_and_preflight_find_nothing_on_a_healthy_host(healthy: Lab) -> No
 
 
 def test_preflight_passes_on_this_machine() -> None:
-    """Nobody's namespace, no cluster file: kernel and software, the programs loaded for a moment."""
+    """Without a namespace or cluster file: kernel and software; the programs are loaded for a moment."""
     done = subprocess.run([ROOT / ".venv/bin/mrcctl", "preflight", "--json"], capture_output=True, text=True)
     found = {c["id"]: c["status"] for c in json.loads(done.stdout)["checks"]}
     assert done.returncode == (2 if "FAIL" in found.values() else 0)
@@ -227,8 +227,8 @@ def test_doctor_finds_a_short_mtu_inside_the_fabric(healthy: Lab) -> None:
     try:
         full = _json(healthy, "h0", "probe", "h2", "--size", "9100", *FAST)
         assert {e["ev"] for e in full["evs"] if not e["received"]} == {6}
-        assert states(healthy, "h0", "h2")[6] == "GOOD"  # neither the probes nor the switch's errors are evidence
-        found = _failing(healthy)  # it sends data too, so the EV may be left now
+        assert states(healthy, "h0", "h2")[6] == "GOOD"  # the probes and the switch's errors are no evidence
+        found = _failing(healthy)  # doctor sends data too, so the EV may be left now
         assert found.keys() == {"paths.mtu"}
         evidence = found["paths.mtu"]["evidence"]
         assert "h2 EV 6" in evidence
@@ -261,8 +261,8 @@ def test_doctor_finds_a_strict_rp_filter(healthy: Lab) -> None:
 
 
 @contextlib.contextmanager
-def _foreign(lab: Lab, interface: str, flags: int) -> Iterator[None]:
-    """Somebody else's program at tc ingress of an interface of h0: the lab's own fault program, that drops nothing."""
+def _other_program(lab: Lab, interface: str, flags: int) -> Iterator[None]:
+    """A block with another program at tc ingress of an interface of h0: the fault program, which drops nothing."""
     obj = libbpf.open_object(lab_object("fault"))
     try:
         libbpf.load_object(obj)
@@ -278,11 +278,11 @@ def _foreign(lab: Lab, interface: str, flags: int) -> Iterator[None]:
 
 
 def test_doctor_names_other_programs(healthy: Lab) -> None:
-    with _foreign(healthy, "p3", _BEFORE):
+    with _other_program(healthy, "p3", _BEFORE):
         found = _failing(healthy)
         assert found.keys() == {"hooks.other_programs"}
         assert found["hooks.other_programs"]["evidence"] == "in front of ours: lab_fault at ingress of p3"
-    with _foreign(healthy, "p3", 0):
+    with _other_program(healthy, "p3", 0):
         checks = {c["id"]: c for c in _json(healthy, "h0", "doctor")["checks"]}
         assert checks["hooks.other_programs"]["status"] == "WARN"
         assert checks["hooks.other_programs"]["evidence"] == "other programs at our hooks: lab_fault at ingress of p3"

@@ -1,4 +1,4 @@
-"""Every kind of traffic over every kind of encapsulation, and the edges of packet size."""
+"""Tests every kind of traffic over every encapsulation, and the limits of packet size."""
 
 import contextlib
 import fcntl
@@ -66,12 +66,12 @@ def test_mrc0_receives_what_arrives(mode: Lab) -> None:
         with contextlib.suppress(BlockingIOError):
             while seen.recv(1):
                 found += 1
-    # Behind generic XDP kernels may hand tc packets that have lost their Ethernet header: their NIC receives these.
+    # Behind generic XDP some kernels give tc packets without Ethernet header: their NIC receives these.
     assert found >= 100 or parameters.hook == "xdp-generic"
 
 
 def _tcp(lab: Lab, host: str) -> dict[str, int]:
-    """A host's TCP counters (RFC 4022)."""
+    """Returns a host's TCP counters (RFC 4022)."""
     with lab.inside(host):
         names, values = (
             line.split()[1:]
@@ -105,7 +105,7 @@ def test_single_acknowledgements_are_duplicated_but_not_the_last_of_a_connection
 
 
 def _pause(sock: socket.socket) -> None:
-    """Until all is acknowledged (SIOCOUTQ, tcp(7)), and a moment more: what comes next does not follow closely."""
+    """Waits until all is acknowledged (SIOCOUTQ, tcp(7)), and longer, so that the next packet does not follow soon."""
     until = time.monotonic() + 0.001
     wait_until(
         "acknowledged",
@@ -114,8 +114,8 @@ def _pause(sock: socket.socket) -> None:
 
 
 def test_every_ev_carries_its_share_and_nothing_is_lost(mode: Lab) -> None:
-    """The EVs of a plane equally, always; planes too, but in a transfer during which the machine holds up one of them:
-    that has less for so long (balance.h)."""
+    """The EVs of a plane carry equal shares. Planes do too, unless the machine delays one of them in a transfer: then
+    it has less for that time (balance.h)."""
     seen: list[list[int]] = []
     while not seen or (min(seen[-1]) <= 0.6 * np.mean(seen[-1]) and len(seen) < 5):
         before, _ = _counts(mode, "h0", "h2")
@@ -155,7 +155,7 @@ def guest(healthy: Lab) -> Iterator[str]:
     host = healthy.ns("h0")
 
     def ip(where: str | None, *arguments: str) -> None:
-        enter = ["nsenter", f"--net=/run/netns/{where}"] if where else []  # `ip -n` mounts a /sys of its own
+        enter = ["nsenter", f"--net=/run/netns/{where}"] if where else []  # `ip -n` would mount another /sys
         subprocess.run([*enter, "ip", *arguments], check=True)
 
     try:

@@ -1,4 +1,4 @@
-"""Tunnels over mrc0, as of a container network, and hosts that forward: to the kernel ours is a second tunnel."""
+"""Tests tunnels over mrc0, as of a container network, and forwarding hosts: for the kernel mrcd is a second tunnel."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from mrcd.net.drivers import TUNNELS as TUNNEL_OFFLOADS
 from mrcd.net.netlink import set_offload
 from tests.lab.conftest import TWO_HOSTS, wait_until
 
-LEAST = 1e8  # bit/s: bursts that arrive in pieces that do not fit together leave 1e7, by what is sent again
+LEAST = 1e8  # bit/s; bursts that arrive in wrong pieces reach 1e7, by retransmissions
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_bursts_of_a_tunnel_are_sprayed(small: Lab, kind: str) -> None:
 
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut by the NIC"])
 def test_bursts_of_vxlan_reach_the_nics_whole(small: Lab, cut: bool) -> None:
-    """The segments are those that the tunnel alone would have sent, if a NIC has the kernel cut them."""
+    """The segments are those that the tunnel alone would send, if the kernel segments for the NIC."""
     nics = small.fabric.config.interface_names(small.fabric.config.host("h0"))
 
     def offer(on: bool) -> None:
@@ -70,7 +70,7 @@ def test_bursts_of_vxlan_reach_the_nics_whole(small: Lab, cut: bool) -> None:
 
 
 def test_a_tunnel_keeps_its_checksums(small: Lab) -> None:
-    """Its bursts are cut at mrc0, so that each packet has its own; the receiver refuses none."""
+    """Its bursts are segmented at mrc0, so that each packet has its own checksum; the receiver refuses none."""
     assert make_tunnel(small, TUNNELS["VXLAN"] + " udpcsum")
     try:
         counted, sent, refused = sprayed(small), on_wires(small), csum_errors(small)
@@ -85,19 +85,19 @@ def test_a_tunnel_keeps_its_checksums(small: Lab) -> None:
 
 
 def csum_errors(lab: Lab) -> int:
-    """Datagrams that h1 has refused for their checksum."""
+    """Returns the datagrams that h1 refused for their checksum."""
     snmp = lab.exec("h1", ["cat", "/proc/net/snmp"], check=True).stdout.splitlines()
     names, values = (line.split() for line in snmp if line.startswith("Udp:"))
     return int(values[names.index("InCsumErrors")])
 
 
 def sprayed(lab: Lab) -> int:
-    """Packets that h0 has counted on its EVs to h1."""
+    """Returns the packets that h0 has counted on its EVs to h1."""
     return sum(int(p["tx_packets"]) for p in observe.paths(lab, "h0", "h1"))
 
 
 def on_wires(lab: Lab) -> int:
-    """Packets and bursts that h0's NICs have sent."""
+    """Returns the packets and bursts that h0's NICs have sent."""
     nics = lab.fabric.config.interface_names(lab.fabric.config.host("h0"))
     links = json.loads(lab.exec("h0", ["ip", "-s", "-j", "link"], check=True).stdout)
     return sum(int(link["stats64"]["tx"]["packets"]) for link in links if link["ifname"] in nics)

@@ -1,6 +1,6 @@
-"""Restarts, kills, upgrades and reloads under a UDP flow of 50,000 packets/s: nothing is lost, nothing reordered.
+"""Tests restarts, kills, upgrades and reloads under a UDP flow of 50,000 packets/s: no loss, no reordering.
 
-The same as `scripts/bench lifecycle`, which does each ten times.
+It runs `scripts/bench lifecycle` with one turn each, instead of ten.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""What is on the wire at a T1, against scapy and against the kernel's own encap.red.
+"""Tests the packets on the wire at a T1, against scapy and against the kernel's own encap.red.
 
-h0 ── T0 0 ══ T1 1 ══ T0 1 ── h2        captured at T1 1 of plane 0, where it comes from T0 0
+h0 ── T0 0 ══ T1 1 ══ T0 1 ── h2        captured at T1 1 of plane 0, on the port to T0 0
 """
 
 import socket
@@ -28,7 +28,7 @@ PAYLOAD = b"every path is somebody's only path " * 3
 
 @pytest.fixture(scope="module", params=["usid", "srh"])
 def fabric(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A lab with segment routing of either kind."""
+    """A lab with each kind of segment routing."""
     with a_lab("wire", encapsulation=request.param) as made:
         yield made
 
@@ -38,10 +38,10 @@ def _plan(lab: Lab) -> topology.Plan:
 
 
 class Tap:
-    """Frames that arrive at T1 1 of plane 0 from T0 0.
+    """Captures frames that arrive at T1 1 of plane 0 from T0 0.
 
-    By tcpdump, which copies packets as they come: a plain packet socket shares their memory with the
-    switch, and shows what the switch has made of them.
+    It uses tcpdump, which copies packets as they arrive. A plain packet socket shares their memory with the
+    switch, and shows the packets as the switch has changed them.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -59,9 +59,9 @@ class Tap:
         self._tcpdump.communicate()
 
     def frame_with(self, needle: bytes, kind: type[Packet] | None = None) -> Packet:
-        """The next frame that contains these bytes."""
+        """Returns the next frame that contains these bytes."""
         deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:  # probes keep coming, so a read ends
+        while time.monotonic() < deadline:  # probes keep arriving, so a read ends
             frame = self._packets.read_packet()
             if needle in bytes(frame) and (kind is None or kind in frame) and not _probe(frame):
                 return frame
@@ -69,7 +69,7 @@ class Tap:
 
 
 def _probe(frame: Packet) -> bool:
-    """One that rode on the datagram holds the datagram's beginning too."""
+    """Returns whether a frame is a probe; a piggybacked one also holds the datagram's beginning."""
     return MRC in frame and frame[MRC].type != DATA
 
 
@@ -85,7 +85,7 @@ def _send(lab: Lab, host: str, target: str, datagrams: int, tos: int = 0) -> Non
 
 
 def _behind_t0(frame: Packet, block_bits: int = 32) -> Packet:
-    """What T0 makes of a packet: RFC 9800 §4.1 shifts the uSIDs, RFC 8986 §4.1 takes the next segment."""
+    """Returns a packet as T0 changes it: RFC 9800 §4.1 shifts the uSIDs, RFC 8986 §4.1 takes the next segment."""
     ip6 = frame[IPv6].copy()
     ip6.hlim -= 1
     if IPv6ExtHdrSegmentRouting in ip6:
@@ -137,6 +137,6 @@ def test_packets_on_the_wire_have_the_headers_of_encap_red(fabric: Lab) -> None:
     assert ours[IPv6].hlim == kernel[IPv6].hlim
     assert (IPv6ExtHdrSegmentRouting in ours) == (IPv6ExtHdrSegmentRouting in kernel) == (len(path.segments) > 1)
     if IPv6ExtHdrSegmentRouting in ours:
-        # Apart from the first byte, which says what follows: UDP there, IPv6 here.
+        # Apart from the next header field: UDP there, IPv6 here.
         size = 8 + 16 * (len(path.segments) - 1)
         assert bytes(ours[IPv6ExtHdrSegmentRouting])[1:size] == bytes(kernel[IPv6ExtHdrSegmentRouting])[1:size]

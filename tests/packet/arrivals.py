@@ -1,4 +1,4 @@
-"""What comes in from the fabric, and the three things that may become of it: popped, untouched, dropped."""
+"""Builds packets from the fabric, and asserts that they are popped, passed unchanged, or dropped."""
 
 import pytest
 from scapy.layers.inet import UDP
@@ -13,23 +13,23 @@ both_hooks = pytest.mark.parametrize("hook", ["tc", "xdp"])
 
 
 def inner(version: int = 4, tos: int = 0, size: int = 100) -> Packet:
-    """A packet from host h2 to this one."""
+    """Returns a packet from host h2 to this one."""
     return datagram(H2, H0, version, size, tos)
 
 
 def udp_only(dst: str, size: int, port: int = 4797) -> Packet:
-    """UDP to our port with too little behind it for an MRC header."""
+    """Returns UDP to mrcd's port with too little payload for an MRC header."""
     head = Ether(src=wire_mac(0), dst=nic_mac(0)) / IPv6(src="fd10:0:0:1::3", dst=dst)
     return head / UDP(sport=0xC000, dport=port, chksum=0) / Raw(bytes(size))
 
 
 def popped(packet: Packet, plane: int = 0) -> bytes:
-    """What the stack gets to see of an inner packet."""
+    """Returns the bytes of an inner packet as the stack receives it."""
     return bytes(Ether(src=wire_mac(plane), dst=nic_mac(plane)) / packet)
 
 
 def untouched(bench: Bench, hook: Hook, frame: Packet | bytes, plane: int = 0) -> None:
-    """The packet is none of ours: it goes on as it is, and nothing is counted."""
+    """Asserts that the packet passes unchanged, and that nothing is counted."""
     before = bench.counted()
     assert bench.pop(hook, frame, plane) == ("pass", bytes(frame))
     assert bench.drops() == {}
@@ -37,7 +37,7 @@ def untouched(bench: Bench, hook: Hook, frame: Packet | bytes, plane: int = 0) -
 
 
 def dropped(bench: Bench, hook: Hook, frame: Packet | bytes, reason: str, plane: int = 0) -> None:
-    """The packet is dropped under exactly this reason, and nothing else is counted."""
+    """Asserts that the packet is dropped with exactly this reason, and nothing else is counted."""
     before = bench.counted()
     assert bench.pop(hook, frame, plane)[0] == "drop"
     assert bench.drops() == {reason: 1}

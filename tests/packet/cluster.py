@@ -1,4 +1,4 @@
-"""The cluster that the bench's host is one of, and the hardware addresses at its wires."""
+"""Defines the cluster of the bench's host, and the MAC addresses of its links."""
 
 from dataclasses import dataclass
 
@@ -21,8 +21,10 @@ H0, H1, H2, H5 = 0, 1, 2, 5
 
 @dataclass(frozen=True)
 class Setup:
-    """A cluster to load the programs for: encapsulation, width of a peer's table, T1s per plane, lines of [health],
-    more lines."""
+    """A cluster to load the programs for.
+
+    Encapsulation, width of a peer's table, T1s per plane, lines of [health], more lines.
+    """
 
     encapsulation: Encapsulation = "usid"
     health: str = ""
@@ -32,28 +34,28 @@ class Setup:
 
     @property
     def text(self) -> str:
-        """The configuration file."""
+        """Returns the configuration file."""
         fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {self.t1s}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
         hosts = dual(H0, 0, 0) + dual(H1, 0, 1) + dual(H2, 1, 0) + dual(H5, 1, 1)
         return f'{fabric}encapsulation = "{self.encapsulation}"\n{hosts}[health]\n{self.health}\n{self.more}'
 
     def plan(self, host: str = "h0") -> topology.Plan:
-        """What one of the hosts makes of it."""
+        """Returns the plan of one of the hosts."""
         return topology.plan(cluster_file.parse(self.text), host)
 
 
 def nic_mac(plane: int) -> str:
-    """MAC of this host's NIC."""
+    """Returns the MAC address of this host's NIC."""
     return f"02:00:00:00:00:{plane:02x}"
 
 
 def wire_mac(plane: int) -> str:
-    """MAC of the T0 at the other end."""
+    """Returns the MAC address of the T0 at the other end."""
     return f"02:00:00:00:01:{plane:02x}"
 
 
 def datagram(source: int, to: int, version: int = 4, size: int = 100, tos: int = 0) -> Packet:
-    """A UDP packet of one host's applications to another's; `size` bytes of data, `tos` or traffic class."""
+    """Returns a UDP packet between two hosts' applications: `size` bytes of data, `tos` or traffic class."""
     if version == 4:
         ip = IP(src=f"10.99.0.{source + 1}", dst=f"10.99.0.{to + 1}", tos=tos, id=7, ttl=63)
     else:

@@ -1,4 +1,4 @@
-"""The fixtures of this ring: the bench of rig.py, and for the tests of netlink the namespaces of witness.py."""
+"""Provides the fixtures of these tests: the bench of rig.py, and namespaces for the netlink tests (witness.py)."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from tests.packet.witness import alone, ifindex
 
 @pytest.fixture(scope="module")
 def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setup], Bench]]:
-    """A data plane per set-up, loaded when it is first asked for."""
+    """Returns a function that gives a data plane per set-up, loaded on first use."""
     if os.geteuid() != 0:
         pytest.skip("needs root: loads the programs, in a network namespace of their own")
     namespace = Path("/proc/thread-self/ns/net")
@@ -40,7 +40,7 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setu
 
 @pytest.fixture
 def bench(request: pytest.FixtureRequest, benches: Callable[[Setup], Bench]) -> Iterator[Bench]:
-    """Host h0, as if nothing had ever happened. Parametrised indirectly with a Setup or an encapsulation; else usid."""
+    """Host h0 in its initial state. Parametrised indirectly with a Setup or an encapsulation; by default usid."""
     param: Any = getattr(request, "param", "usid")
     with benches(param if isinstance(param, Setup) else Setup(param)).fresh() as b:
         yield b
@@ -48,7 +48,7 @@ def bench(request: pytest.FixtureRequest, benches: Callable[[Setup], Bench]) -> 
 
 @pytest.fixture
 def bpffs(tmp_path: Path) -> Iterator[Path]:
-    """A place for a BPF file system of the test's own, in a namespace of its own."""
+    """A mount point for a BPF file system of the test, in a namespace of its own."""
     libbpf.use_bcc()
     where = tmp_path / "bpf"
     namespace = Namespace()
@@ -60,14 +60,14 @@ def bpffs(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def ns() -> Iterator[Namespace]:
-    """The test runs in a namespace of its own; afterwards nothing of it is left."""
+    """A namespace in which the test runs; afterwards nothing of it is left."""
     with alone() as namespace:
         yield namespace
 
 
 @pytest.fixture
 def far(ns: Namespace) -> Iterator[Namespace]:
-    """The other side of a link."""
+    """A namespace for the other end of a link."""
     namespace = Namespace()
     try:
         namespace.ip("link", "set", "lo", "up")

@@ -1,4 +1,4 @@
-"""What not every kernel has, for tests that are about just that."""
+"""Marks for tests of features that some kernels lack."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Host h2 as its reports tell of it: what has arrived there of what this host sent."""
+"""Models host h2: what has arrived there, and the reports that it sends."""
 
 import random
 import time
@@ -23,24 +23,24 @@ GENERATION = 0xABCD0001
 BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # of bpf/judge.h and probe.h
 LAGGING = (EvState.SKIP, Reason.LAGGING)
 SETTLED_MS = 6
-"""Longer than any reordering window, which ends with probe_late_ms, 5; and than half of overdue_ms."""
+"""Longer than any reordering window (at most probe_late_ms, 5 ms), and than half of overdue_ms."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for a report, on its way."""
+    """A request for a report, in flight."""
 
     ev: int
     seq: int
     report_seq: int
     counts: tuple[tuple[int, int, int], ...] = ()
-    """What h2 had counted on each EV when it came there, if not what it has counted by now."""
+    """The counts of h2 when the request arrived; empty: its present counts."""
 
 
 class Reporter:
-    """A model of h2's counters, and of what it answers. Sweeps ask it for reports and for nothing else.
+    """A model of h2's counters and replies. Sweeps request reports from it, and send no other probes.
 
-    Times are those in this host's tables, so `Bench.age` moves all of them.
+    Times are those of this host's tables, so `Bench.age` moves all of them.
     """
 
     def __init__(self, bench: Bench, *, start: int = 0, probes: int = 0) -> None:
@@ -53,20 +53,20 @@ class Reporter:
         self.ce = [0] * self.evs
         self._probes_sent: list[int] = bench.tables.evs["probe_seq"][H2].tolist()
         for _ in range(self.chunks):
-            self.report()  # the first one says where counting begins
+            self.report()  # the first report sets the base of the counts
 
     def send(self, ev: int, packets: int = 1, *, arrive: int | None = None) -> None:
-        """As if so many had been pushed onto an EV a while ago, and those that `arrive` had arrived."""
+        """Counts `packets` as pushed onto an EV a while ago, of which `arrive` (all, if not given) arrived."""
         self.bench.ev(H2, ev)["tx_packets"] += packets
         self.packets[ev] += packets if arrive is None else arrive
 
     def send_all(self, packets: int = 1, *, lose: tuple[int, ...] = ()) -> None:
-        """The same on every EV; nothing arrives on those in `lose`."""
+        """Sends packets on every EV; none arrive on those in `lose`."""
         for ev in range(self.evs):
             self.send(ev, packets, arrive=0 if ev in lose else packets)
 
     def ask(self, *, arrives: bool = True) -> Asked:
-        """Ask for a report, on whichever EV is next."""
+        """Requests a report, on whichever EV is next."""
         bench, sent = self.bench, self.bench.tables.evs["probe_seq"]
         bench.reports(H2)["asked_ns"] = 0  # long ago
         bench.tables.path_stats["probe_after_ns"][H2] = NEVER  # EVs that fail are due at once
@@ -79,9 +79,9 @@ class Reporter:
         return Asked(int(ev), int(sent[H2, ev]), int(bench.reports(H2)["report_seq"]))
 
     def burst(self, ev: int, arrive: int | None = None) -> int:
-        """So many of the probes that were sent on an EV since the last call arrive, all of them if not said.
+        """Lets `arrive` of the probes sent on an EV since the last call arrive; all of them by default.
 
-        Returns how many were sent.
+        Returns the number of probes sent.
         """
         sent = (int(self.bench.ev(H2, ev)["probe_seq"]) - self._probes_sent[ev]) % 2**32
         self._probes_sent[ev] += sent
@@ -89,11 +89,11 @@ class Reporter:
         return sent
 
     def counts(self) -> tuple[tuple[int, int, int], ...]:
-        """What a request that comes in now will report: packets, probes, CE marks of each EV."""
+        """Returns packets, probes and CE marks of each EV, as a request that arrives now will report them."""
         return tuple(zip(self.packets, self.probes, self.ce, strict=True))
 
     def reply(self, asked: Asked, *, delay: int = 0, host: str = "h2", **probe: Any) -> Packet:
-        """The answer to a request as it comes back; `delay` is added to its time under way."""
+        """Returns the reply to a request; `delay` is added to its one-way time."""
         first = asked.report_seq % self.chunks * abi.REPORT_EVS
         counts = (asked.counts or self.counts())[first : first + abi.REPORT_EVS]
         fields = {
@@ -108,20 +108,20 @@ class Reporter:
         }
         records = [MRCCount(packets=p & 0xFFFFFFFF, probes=q & 0xFFFF, ce=c & 0xFFFF) for p, q, c in counts]
         content = MRCProbe(**fields) / MRCReport(records=records)
-        replied_ns = int(fields["tx_ns"]) + 10_000_000_000 + delay  # a clock of its own
+        replied_ns = int(fields["tx_ns"]) + 10_000_000_000 + delay  # h2 has a clock of its own
         return self.bench.arriving(host, asked.ev, Raw(bytes(content)), type=PROBE_REPLY, tx_ns=replied_ns)
 
     def settle(self, frame: Packet, reason: str | None = None) -> None:
-        """Take in a reply; it is dropped under `reason` if it must not count."""
+        """Delivers a reply; it is dropped with `reason` if one is given."""
         drops = self.bench.drops()
         plane = frame["MRC"].ev // (self.evs // PLANES)
-        assert self.bench.pop("tc", frame, plane)[0] == "drop"  # taken in
+        assert self.bench.pop("tc", frame, plane)[0] == "drop"  # consumed by mrc_pop
         if reason:
             drops[reason] = drops.get(reason, 0) + 1
         assert self.bench.drops() == drops
 
     def pass_through(self, chance: random.Random, loss: dict[int, float], packets: dict[int, int] | int = 10) -> None:
-        """A report's worth of traffic over paths that lose some of it: data, probe bursts and the request itself."""
+        """Sends traffic for one report over paths with random loss: data, probe bursts and the request itself."""
         for ev in range(self.evs):
             rate, sent = loss.get(ev, 0.0), packets if isinstance(packets, int) else packets[ev]
             self.send(ev, sent, arrive=sum(chance.random() >= rate for _ in range(sent)))
@@ -133,14 +133,14 @@ class Reporter:
             self.settle(self.reply(asked))
 
     def report(self, *, after_ms: int = SETTLED_MS, **probe: Any) -> Asked:
-        """Some time later ask, and have the answer at once."""
+        """Requests a report after some time, and delivers the reply at once."""
         self.bench.age(after_ms * MS)
         asked = self.ask()
         self.settle(self.reply(asked, **probe))
         return asked
 
     def quiet(self, reports: int = 2, *, after_ms: int = SETTLED_MS) -> None:
-        """Nothing more is sent, and the probe bursts arrive: losses that are known become sure."""
+        """Sends nothing more, and lets the probe bursts arrive: known losses become sure."""
         for _ in range(reports):
             for ev in range(self.evs):
                 self.burst(ev)
@@ -148,11 +148,11 @@ class Reporter:
 
 
 WINDOW = "loss_window_ms = 60000"
-"""Wide enough for any test that begins with `unfaded`."""
+"""A loss window that is wide enough for any test that begins with `unfaded`."""
 
 
 def unfaded(seconds: int = 3) -> None:
-    """Wait, if need be, until such windows will not fade for some time: they do each 30 s."""
+    """Waits, if necessary, until such windows will not fade for some seconds: they fade each 30 s."""
     half = 30_000 * MS
     until("the loss windows have faded", lambda: now() % half < half - seconds * 1000 * MS)
 
@@ -162,25 +162,25 @@ unfading = pytest.mark.parametrize("bench", [Setup(health=WINDOW)], indirect=Tru
 
 
 def patient(overdue_ms: int, reorder_us: int = 50) -> pytest.MarkDecorator:
-    """A host that takes its time, so that it does not matter how long a test takes."""
+    """Returns a mark for a host with long timeouts, so that the duration of the test does not matter."""
     health = f"overdue_ms = {overdue_ms}\nreorder_us = {reorder_us}"
     return pytest.mark.parametrize("bench", [Setup(health=health)], indirect=True, ids=[""])
 
 
 def others(*evs: int) -> list[int]:
-    """All EVs but these."""
+    """Returns all EVs but these."""
     return [e for e in EVERY if e not in evs]
 
 
 def state(bench: Bench, ev: int) -> tuple[EvState, Reason]:
-    """An EV's state and why it is in it."""
+    """Returns an EV's state and its reason."""
     record = bench.ev(H2, ev)
     skip = record["state"] == EvState.SKIP
     return EvState(record["state"]), Reason(record["skip_reason"] if skip else record["reason"])
 
 
 def lagging(bench: Bench, ev: int = 5) -> Reporter:
-    """Nothing of three packets on an EV has arrived."""
+    """Returns a reporter after three packets on an EV did not arrive."""
     r = Reporter(bench)
     r.send_all(3)
     r.report()
@@ -191,13 +191,13 @@ def lagging(bench: Bench, ev: int = 5) -> Reporter:
 
 
 def on_its_way(bench: Bench, ev: int) -> None:
-    """As if the probes on an EV had been sent so lately that nobody misses them."""
+    """Marks the probes on an EV as sent just now, so that they are not missing."""
     bench.path_stats(H2, ev)["probe_ns"] = now() + 10**12
     bench.path_stats(H2, ev)["noted_probes"] = 0
 
 
 def events(bench: Bench) -> list[tuple[int, str, str, str]]:
-    """The transitions since the last call: EV, state before, state after, reason."""
+    """Returns the transitions since the last call: EV, state before, state after, reason."""
     return [
         (int(e["ev"]), abi.EvState(e["before"]).name, abi.EvState(e["after"]).name, abi.Reason(e["reason"]).text)
         for e in bench.dataplane.events()
@@ -206,5 +206,5 @@ def events(bench: Bench) -> list[tuple[int, str, str, str]]:
 
 
 def now() -> int:
-    """CLOCK_MONOTONIC, as in the programs."""
+    """Returns CLOCK_MONOTONIC, which the programs use."""
     return time.monotonic_ns()

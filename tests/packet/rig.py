@@ -1,12 +1,12 @@
-"""One host's data plane on a bench: packet in, packet and verdict and counters out.
+"""Runs one host's data plane: packet in, packet, verdict and counters out.
 
-    m0 ══ m0p              the overlay interface: what is sent on m0 is pushed
-    m0b ══ m0bp            where a packet goes round, or what is popped is received
-    n0 ══ w0, n1 ══ w1, …  the plane NICs and what is plugged in there: the wire
+        m0 ══ m0p              the overlay interface: packets sent on m0 are pushed
+        m0b ══ m0bp            the timer packet circulates here, or popped packets are received
+        n0 ══ w0, n1 ══ w1, …  the plane NICs and their far ends: the wire
 
-Everything is in a network namespace without a name and in a BPF file system below a temporary
-directory. The programs run by BPF_PROG_TEST_RUN; where that cannot do (redirect, VLAN tags, bursts)
-they are attached and real packets go through the veths.
+Everything is in a network namespace without a name, and in a BPF file system below a temporary
+directory. The programs run by BPF_PROG_TEST_RUN; for redirects, VLAN tags and bursts, which that cannot show,
+they are attached, and real packets go through the veths.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ Xdp = Literal["xdp", "xdp-generic"]
 
 _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
-POPPED = (0x706F7064, 0x706F7065)  # of no burst, of one (bpf/deliver.h)
+POPPED = (0x706F7064, 0x706F7065)  # marks of a single packet and of a burst (bpf/deliver.h)
 NEVER = 2**62
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
@@ -61,7 +61,7 @@ _STAMPS = {
 
 
 def _fill(fd: int, keys: Sequence[int], value: bytes) -> None:
-    """Write the same value to these keys of an array map, by one call."""
+    """Writes the same value to these keys of an array map, by one call."""
     count = ctypes.c_uint32(len(keys))
     if keys:
         packed = struct.pack(f"{len(keys)}I", *keys)
@@ -71,9 +71,9 @@ def _fill(fd: int, keys: Sequence[int], value: bytes) -> None:
 
 
 class Bench:
-    """Host h0 of a small cluster: tables filled as mrcd fills them, every path GOOD, no probes of its own.
+    """Host h0 of a small cluster: tables filled as by mrcd, every path GOOD, no probes of its own.
 
-    Or any host at the other end of such a bench's wires: then w0, w1, … are its NICs.
+    With `wired_to` another host at the far end of that bench's wires: w0, w1, … are its NICs.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Bench:
             undo.callback(unmount, directory)
             self.dataplane = Dataplane(self.plan, directory)
             undo.callback(self.dataplane.close)
-            with self.namespace.inside():  # which the programs know
+            with self.namespace.inside():  # the programs are loaded in this namespace
                 self.dataplane.load()
             self.dataplane.commit()
             self.tables = Tables(self.dataplane.pins, writable=True)
@@ -110,7 +110,9 @@ class Bench:
         self._pristine = {name: self._table(name).copy() for name in names}
 
     def _interfaces(self) -> dict[str, int]:
-        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # or it talks
+        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text(
+            "1"
+        )  # otherwise interfaces send packets of their own
         lines = ["link add m0 type veth peer name m0p", "link add m0b type veth peer name m0bp"]
         for p in range(PLANES):
             lines.append(f"link add n{p} address {nic_mac(p)} type veth peer name w{p} address {wire_mac(p)}")
@@ -128,7 +130,7 @@ class Bench:
             plane["address"] = np.frombuffer(self.plan.addresses[p].packed, np.uint8)
             plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
         self.tables.node["plane_mask"] = ALL_PLANES
-        self.tables.node["ticked_ns"] = NEVER  # a daemon runs the tick: the timer packet need not
+        self.tables.node["ticked_ns"] = NEVER  # as if a daemon ran the tick, so the timer packet does not
         self.tables.clock["budget"] = 10**9
         install.write_peers(self.tables, self.plan, self.dataplane.refresh)
         for peer in self.plan.peers:
@@ -137,11 +139,11 @@ class Bench:
     def _table(self, name: str) -> Any:
         return getattr(self.tables, name)
 
-    # ---- its life ----
+    # ---- set-up and end ----
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Self]:
-        """A block inside the namespace, on one CPU, with the tables as if nothing had ever happened."""
+        """A block inside the namespace, on one CPU, with the tables in their initial state."""
         cpus = os.sched_getaffinity(0)
         for name, table in self._pristine.items():
             self._table(name)[...] = table
@@ -165,14 +167,14 @@ class Bench:
             os.sched_setaffinity(0, cpus)
 
     def events(self) -> NDArray[np.void]:
-        """All that the programs have told since the last call: the daemon takes some at a time."""
+        """Returns all events since the last call; the daemon's function returns some at a time."""
         parts = [self.dataplane.events()]
         while len(parts[-1]):
             parts.append(self.dataplane.events())
         return np.concatenate(parts)
 
     def set_rotations(self, plane: int) -> None:
-        """Every peer's next packet begins behind this plane, with slot 0; 0 = as if none had been sent to any."""
+        """Makes every peer's next packet start after this plane, with slot 0; 0: as before the first packet."""
         turns = np.zeros(libbpf.possible_cpus(), abi.ROTATION)
         turns["plane"] = plane
         self._fill("mrc_rotations", range(len(self.tables.peers)), turns.tobytes())
@@ -186,7 +188,7 @@ class Bench:
             _fill(fd, keys, value)
 
     def age(self, ns: int) -> None:
-        """As if so much time had passed since everything that happened, and nothing meanwhile."""
+        """Moves all recorded times `ns` into the past, as if nothing had happened meanwhile."""
         for table, names in _STAMPS.items():
             for name in names:
                 column = self._table(table)[name]
@@ -195,10 +197,12 @@ class Bench:
             self.tables.watches[name] -= np.uint32(ns // unit_ns % 2**32)
 
     def close(self) -> None:
-        """Take everything down, and see that nothing is left."""
+        """Removes everything, and asserts that nothing is left."""
         programs = [_program_id(fd) for fd in self.dataplane.programs().values()]
         with self.namespace.inside():
-            self.dataplane.detach_others(set())  # clsact filters stay as long as the interfaces, which may be another's
+            self.dataplane.detach_others(
+                set()
+            )  # clsact filters stay as long as the interfaces, which another bench may own
         self._undo.close()
         assert str(self._bpffs) not in Path("/proc/self/mountinfo").read_text()
         until("the programs are unloaded", lambda: not any(map(_program_exists, programs)))
@@ -206,28 +210,28 @@ class Bench:
     # ---- tables ----
 
     def ev(self, host_id: int, number: int) -> Any:
-        """The record of an EV, to be read and written."""
+        """Returns the record of an EV, readable and writable."""
         return self.tables.evs[host_id, number : number + 1].reshape(())
 
     def path_stats(self, host_id: int, number: int) -> Any:
-        """What became of the packets on an EV, to be read and written."""
+        """Returns the path statistics of an EV, readable and writable."""
         return self.tables.path_stats[host_id, number : number + 1].reshape(())
 
     def rx(self, host_id: int, number: int) -> Any:
-        """What has been received from a host by an EV: packets, bytes, CE marks."""
+        """Returns what was received from a host on an EV: packets, bytes, CE marks."""
         r = self.tables.rxs[host_id, number]
         return int(r["packets"]), int(r["bytes"]), int(r["ce"])
 
     def peer(self, host_id: int) -> Any:
-        """The record of a peer, to be read and written."""
+        """Returns the record of a peer, readable and writable."""
         return self.tables.peers[host_id : host_id + 1].reshape(())
 
     def reports(self, host_id: int) -> Any:
-        """The reports asked of a peer, to be read and written."""
+        """Returns the report state of a peer, readable and writable."""
         return self.tables.reports[host_id : host_id + 1].reshape(())
 
     def pace(self, host_id: int, **values: Any) -> Any:
-        """What is under way to a peer by plane (abi.PACE), a copy; after `values` have been written."""
+        """Writes `values`, and returns a copy of the packets in flight to a peer by plane (abi.PACE)."""
         fd, key = self.map_fd("mrc_paces"), struct.pack("I", host_id)
         record = np.frombuffer(libbpf.lookup_elem(fd, key, abi.PACE.itemsize) or b"", abi.PACE).copy()
         for name, value in values.items():
@@ -236,41 +240,41 @@ class Bench:
         return record[0]
 
     def set_state(self, host_id: int, state: EvState, *numbers: int) -> None:
-        """Put EVs in a state, as if they had always been in it."""
+        """Puts EVs in a state, without an event."""
         self.tables.evs["state"][host_id, list(numbers)] = state
         self.dataplane.refresh(host_id)
 
     def set_usable(self, host_id: int, number: int, usable: bool) -> None:
-        """Let the spray use an EV, or not."""
+        """Makes an EV usable for the spray, or not."""
         self.set_state(host_id, EvState.GOOD if usable else EvState.DENIED, number)
 
     def usable(self, host_id: int) -> list[int]:
-        """The EVs that the spray may use."""
+        """Returns the EVs that the spray may use."""
         words = self.tables.peers["usable"][host_id].tolist()
         return [ev for ev in range(EVS) if words[ev // 64] >> ev % 64 & 1]
 
     def drops(self) -> dict[str, int]:
-        """Dropped packets by reason, without the zeros."""
+        """Returns dropped packets by reason, without zeros."""
         return {reason: n for reason, n in self.tables.drops().items() if n}
 
     def counted(self) -> bytes:
-        """Everything that the programs write, to be compared with an earlier state."""
+        """Returns all that the programs write, to compare with an earlier state."""
         return b"".join(self._table(name).tobytes() for name in ("evs", "path_stats", "rxs", "peers", "reports"))
 
     # ---- packets ----
 
     def path(self, peer: int, number: int, source: str = "h0") -> topology.EV:
-        """An EV of some host's plan."""
+        """Returns an EV of a host's plan."""
         evs = next(p.evs for p in self._plans[source].peers if p.host.id == peer)
         return next(e for e in evs if e.ev == number)
 
     def sent(self, peer: int, number: int, payload: Packet, /, **mrc: Any) -> Packet:
-        """What this host ought to send to a peer by an EV, as scapy builds it."""
+        """Returns the packet that this host should send to a peer on an EV, as scapy builds it."""
         path = self.path(peer, number)
         return wire.outer(self.plan, path, payload, smac=nic_mac(path.plane), dmac=wire_mac(path.plane), mrc=mrc)
 
     def arriving(self, host: str, number: int, payload: Packet, /, *, vlan: int = 0, **mrc: Any) -> Packet:
-        """What a host has sent to this one by an EV, as it leaves the last switch."""
+        """Returns a packet of a host to this one on an EV, as it leaves the last switch."""
         path = self.path(self.plan.host.id, number, host)
         frame = wire.outer(
             self._plans[host],
@@ -290,13 +294,13 @@ class Bench:
     # ---- programs ----
 
     def push(self, packet: Packet) -> tuple[Verdict, bytes]:
-        """Run mrc_push on what the stack hands to mrc0: verdict and packet out."""
+        """Runs mrc_push on a packet of the stack at mrc0. Returns verdict and packet."""
         frame = bytes(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01") / packet)
         verdict, out = libbpf.run_program(self._program("mrc_push"), frame, room=1 << 13)
         return _TC[verdict], out
 
     def pop(self, hook: Hook, frame: Packet | bytes, plane: int = 0) -> tuple[Verdict, bytes]:
-        """Run what is attached at a plane NIC: mrc_pop, with mrc_pop_xdp before it if the hook is XDP."""
+        """Runs what is attached at a plane NIC: mrc_pop, after mrc_pop_xdp if the hook is XDP."""
         data, ifindex = bytes(frame), self.ifindex[f"n{plane}"]
         if hook == "xdp":
             verdict, data = self.pop_xdp(data, ifindex)
@@ -307,7 +311,7 @@ class Bench:
         return _TC[result], out
 
     def pop_xdp(self, frame: Packet | bytes, ifindex: int) -> tuple[Verdict, bytes]:
-        """Run mrc_pop_xdp alone. What it has popped bears its mark, which is no part of what it returns."""
+        """Runs mrc_pop_xdp alone. Returns the packet without the mark of a popped one."""
         data = bytes(frame)
         ctx = struct.pack("IIIIII", 0, len(data), 0, ifindex, 0, 0)  # struct xdp_md
         result, out = libbpf.run_program(self._program("mrc_pop_xdp"), data, ctx=ctx, room=1 << 13)
@@ -321,7 +325,7 @@ class Bench:
     # ---- real packets ----
 
     def attach_push(self, granularity: Granularity = "burst") -> Sender:
-        """Attach mrc_push; what the sender returned sends is pushed."""
+        """Attaches mrc_push; packets of the returned sender are pushed."""
         interface, point = ("m0", "egress") if granularity == "burst" else ("m0p", "ingress")
         others = {p.name for p in (self.dataplane.pins / "links").iterdir() if not p.name.startswith("push")}
         self.dataplane.detach_others({f"push-{point}", *others})
@@ -332,25 +336,25 @@ class Bench:
         return self._stack
 
     def attach_probe(self) -> None:
-        """Attach mrc_probe: from now on requests ride on what is pushed."""
+        """Attaches mrc_probe: packets that are pushed then carry requests."""
         self._attach("probe-egress", "mrc_probe", "m0p", "egress")
         self.tables.node["probe_ifindex"] = self.ifindex["m0p"]
 
     def attach_timer(self) -> Tap:
-        """Attach mrc_timer, behind mrc_probe. The tap returned sees what goes round."""
+        """Attaches mrc_timer, behind mrc_probe. Returns a tap that sees the timer packet."""
         self.attach_probe()
         self._attach("beat-ingress", "mrc_timer", "m0b", "ingress")
         self.tables.node["timer_ifindex"] = self.ifindex["m0bp"]
         return self.tap("m0b", "m0bp")
 
     def attach_unsent(self) -> None:
-        """Attach mrc_unsent."""
+        """Attaches mrc_unsent."""
         self.dataplane.attach(hooks.unsent_attachment())
 
     def attach_pop(self, plane: int, protocol: Protocol, xdp: Xdp | None = None) -> Tap:
-        """Attach mrc_pop; the tap returned sends from the wire and sees what is popped or passed.
+        """Attaches mrc_pop. Returns a tap that sends from the wire, and sees popped and passed packets.
 
-        What is attached stays until the bench is closed, so take one plane per kind of XDP.
+        Attached programs stay until the bench is closed, so use one plane per kind of XDP.
         """
         name, other = f"{self._side}{plane}", f"{'w' if self._side == 'n' else 'n'}{plane}"
         self._attach(f"pop-{name}", "mrc_pop", name, "ingress")
@@ -359,7 +363,7 @@ class Bench:
         return self.tap(name, other, ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
 
     def receive(self, protocol: Protocol, *, merging: bool = False) -> Tap:
-        """Have m0b receive what is popped. The tap returned sees it."""
+        """Makes m0b receive popped packets. Returns a tap that sees them."""
         macs = [self.namespace.json("link", "show", name)[0]["address"] for name in ("m0b", "m0bp")]
         self.tables.node["overlay_eth"] = [octet for mac in macs for octet in _octets(mac)]
         self.tables.node["merge_ifindex"] = self.ifindex["m0bp"] if merging else 0
@@ -370,11 +374,11 @@ class Bench:
         self.dataplane.attach(Attachment(name, program, interface, self.ifindex[interface], point))
 
     def wires(self) -> list[Tap]:
-        """A tap at the far end of each plane NIC: what this host sends."""
+        """Returns a tap at the far end of each plane NIC: it sees the packets of this host."""
         return [self.tap(f"w{p}", f"n{p}") for p in range(PLANES)]
 
     def tap(self, interface: str, other_end: str, protocol: int = ETH_P_ALL) -> Tap:
-        """A tap without anything in it. Taps are kept: the kernel takes its time to close them."""
+        """Returns an empty tap. Taps are kept, because closing them takes the kernel long."""
         tap = self._taps.get((interface, protocol))
         if tap is None:
             tap = self._taps[interface, protocol] = Tap(interface, other_end, protocol)

@@ -1,4 +1,4 @@
-"""mrc_pop answers probe requests: the reply is the request with this host's counts, by a path of its choice."""
+"""Tests how mrc_pop answers probe requests: the reply has this host's counts, and takes an EV of its choice."""
 
 import itertools
 import time
@@ -24,14 +24,14 @@ BALLAST = bytes(range(100, 100 + abi.BALLAST))
 
 
 def own(bench: Bench) -> dict[str, int]:
-    """What every probe says of this host."""
+    """Returns the fields that every probe of this host has."""
     return {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
 
 
 def request(
     bench: Bench, ev: int = 5, *, tail: bytes | None = None, sent_ns: int | None = None, vlan: int = 0, **probe: int
 ) -> Packet:
-    """A probe request of host h2 that has just arrived. What follows the probe is `tail`, or what `counts` needs."""
+    """Returns a probe request of host h2 that has just arrived, followed by `tail`, or by the room for `counts`."""
     sent_ns = now() if sent_ns is None else sent_ns
     fields = {"seq": 1, "plane_mask": 0xF, "generation": GENERATION, "tx_ns": sent_ns, **probe}
     if tail is None:
@@ -41,7 +41,7 @@ def request(
 
 
 def reflected(bench: Bench, ask: Packet) -> Packet:
-    """The reply to a request that asks for no report: every byte is as scapy builds it. Returns it dissected."""
+    """Asserts each byte of the reply to a request without a report. Returns it dissected."""
     mrc, content = ask[MRC], bytes(ask[MRC].payload)
     before = time.monotonic_ns()
     verdict, out = bench.pop("tc", ask, mrc.ev // SLOTS)
@@ -58,7 +58,7 @@ def reflected(bench: Bench, ask: Packet) -> Packet:
 
 
 def refused(bench: Bench, frame: Packet | bytes, reason: str, plane: int = 1) -> None:
-    """A probe that is dropped under this reason."""
+    """Asserts that a probe is dropped with this reason."""
     drops = bench.drops()
     assert bench.pop("tc", frame, plane)[0] == "drop"
     assert bench.drops() == {**drops, reason: drops.get(reason, 0) + 1}
@@ -97,7 +97,7 @@ def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) ->
     _, out = bench.pop("tc", request(bench, 5, first=first, counts=counts, report_seq=3), 1)
     reply = Ether(out)
     assert [(c.packets, c.probes, c.ce) for c in reply[MRCReport].records] == [
-        ((2**40 + 100 * ev) % 2**32, 7 * ev + (ev == 5), (ev - 1) % 2**16)  # this very request included
+        ((2**40 + 100 * ev) % 2**32, 7 * ev + (ev == 5), (ev - 1) % 2**16)  # this request included
         for ev in range(first, first + counts)
     ]
     assert (reply[MRCProbe].report_seq, reply[MRCProbe].first, reply[MRCProbe].counts) == (3, first, counts)
@@ -122,7 +122,7 @@ def test_a_request_does_not_count_as_data(bench: Bench) -> None:
 @pytest.mark.parametrize("counts", [0, EVS])
 @pytest.mark.parametrize("length", [0, 24, 88])
 def test_a_reply_may_need_an_srh_of_another_length(bench: Bench, length: int, counts: int) -> None:
-    """For the longest the request has brought the room along."""
+    """The request has the room for the longest SRH."""
     bench.tables.rxs["packets"][H2] = range(EVS)
     room = bytes(abi.SRH_MAX - int(bench.ev(H2, 5)["srh_len"]))
     bench.tables.evs["srh_len"][H2] = length
@@ -145,7 +145,7 @@ def test_replies_take_another_ev_of_the_plane_each_time(bench: Bench) -> None:
     assert sorted(ways) == [4, 4, 5, 5, 6, 6, 7, 7]
     assert all(a != b for a, b in itertools.pairwise(ways))
     ways = [reflected(bench, request(bench, ev))[IPv6].fl for ev in (4, 5, 6, 7)]
-    assert sorted(ways) == [4, 5, 6, 7]  # a sweep comes back by all of them
+    assert sorted(ways) == [4, 5, 6, 7]  # the replies to a sweep use all of them
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
@@ -175,7 +175,7 @@ def test_a_reply_ignores_the_plane_mask_of_the_peer(bench: Bench) -> None:
 
 
 def test_a_request_on_an_ev_without_a_mirror_is_not_answered(bench: Bench) -> None:
-    """The peer's table has a path that ours lacks, and nothing else is usable."""
+    """The peer has a path that this host lacks, and no other EV is usable."""
     bench.set_state(H2, EvState.DENIED, *range(EVS))
     bench.ev(H2, 5)["configured"] = 0
     refused(bench, request(bench, 5), "reply_failed")
@@ -254,7 +254,7 @@ def test_requests_for_a_report_of_missing_evs_are_dropped(bench: Bench, first: i
 
 @all_encapsulations
 def test_requests_truncated_at_any_length_are_dropped(bench: Bench) -> None:
-    """By the end of the packet."""
+    """The packet ends early."""
     whole = request(bench, counts=EVS)
     header = len(whole) - len(whole[MRC].payload)
     for length in range(header - len(MRC()), len(whole)):
@@ -266,7 +266,7 @@ def test_requests_truncated_at_any_length_are_dropped(bench: Bench) -> None:
 @pytest.mark.parametrize("kind", [PROBE_REQUEST, PROBE_REPLY])
 @pytest.mark.parametrize("padding", [0, 100])
 def test_probes_with_short_length_fields_are_dropped(bench: Bench, kind: int, padding: int) -> None:
-    """What lies behind the end of the UDP payload is no part of a probe."""
+    """Bytes behind the end of the UDP payload do not belong to the probe."""
     before, probe = bench.counted(), bytes(request(bench)[MRC].payload)
     for length in (0, 1, len(probe) - 1):
         frame = bytes(bench.arriving("h2", 5, Raw(probe[:length]), type=kind))
@@ -284,7 +284,7 @@ def test_requests_without_room_for_their_report_are_dropped(bench: Bench, counts
 
 
 def test_a_longer_probe_is_returned_whole(bench: Bench) -> None:
-    """Room for later versions: what follows comes back as it is."""
+    """Later versions may append fields: they are returned unchanged."""
     reflected(bench, request(bench, tail=bytes(range(24))))
     tail = BALLAST + bytes(8 * EVS) + b"more"
     _, out = bench.pop("tc", request(bench, counts=EVS, tail=tail), 1)
@@ -298,7 +298,7 @@ def test_requests_for_another_host_change_no_link_state(bench: Bench) -> None:
     assert bench.counted() == before
 
 
-# ---- of a tool ----
+# ---- diagnostic probes ----
 
 
 @all_encapsulations
@@ -315,7 +315,7 @@ def test_a_diagnostic_request_is_answered_and_counted_nowhere(bench: Bench) -> N
 
 @pytest.mark.parametrize("sender", ["h2", "h0"])
 def test_a_diagnostic_reply_changes_nothing(bench: Bench, sender: str) -> None:
-    """A reply of h2, and what this host sent and a switch turned round. Packet sockets are behind XDP, before tc."""
+    """A reply of h2, and a packet of this host that a switch returned. Packet sockets are behind XDP, before tc."""
     tables = ("peers", "evs", "path_stats", "reports", "rxs")
     before = {name: getattr(bench.tables, name).copy() for name in tables}
     content = Raw(bytes(MRCProbe(seq=1, generation=GENERATION, tx_ns=now())))

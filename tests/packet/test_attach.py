@@ -1,4 +1,4 @@
-"""Where programs are attached: TCX links, clsact filters where the kernel has no TCX, replaced in place."""
+"""Tests how programs are attached: TCX links, clsact filters where the kernel has no TCX, replaced in place."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=9) / Raw(b"by
 
 @pytest.fixture
 def push(bench: Bench) -> Iterator[Attachment]:
-    """mrc_push in burst granularity, attached by nobody yet."""
+    """Returns mrc_push in burst granularity, not attached yet."""
     bench.dataplane.detach_others(set())
     yield Attachment("push-egress", "mrc_push", "m0", bench.ifindex["m0"], "egress")
     bench.dataplane.detach_others(set())
@@ -41,7 +41,7 @@ def test_tcx_link_is_pinned_and_replaced_in_place(bench: Bench, push: Attachment
     pin = bench.dataplane.pins / "links" / "push-egress"
     inode = pin.stat().st_ino
     assert bench.dataplane.attach(push) == "tcx"
-    assert pin.stat().st_ino == inode  # the same link, another program
+    assert pin.stat().st_ino == inode  # the same link with another program
     assert bench.dataplane.detach_others(set()) == ["push-egress"]
     assert not pin.exists()
 
@@ -72,7 +72,7 @@ def test_filter_of_an_earlier_run_is_found_and_removed(
 
     monkeypatch.setattr(libbpf, "create_link", no_tcx)
     bench.dataplane.attach(push)
-    bench.dataplane._filters.clear()  # a new daemon knows nothing of it
+    bench.dataplane._filters.clear()  # a new daemon does not know the filter
     assert bench.dataplane.attached()
     bench.dataplane.detach_others(set(), [(bench.ifindex["m0"], "egress"), (bench.ifindex["n0"], "ingress")])
     assert _filters() == []

@@ -1,4 +1,4 @@
-"""Planes that are not alike: which take their turn, and how it becomes known what is under way on them."""
+"""Tests the balance over planes that differ in delay or rate: which are used, and how queues are measured."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP() / b"x"
 LAST = PLANES - 1
-CLOCK_NS = 10_000 * MS  # by which h2's clock is ahead, see Reporter.reply
+CLOCK_NS = 10_000 * MS  # offset of h2's clock, see Reporter.reply
 
 
 def planes(*others: int, last: int) -> list[int]:
-    """A value for each of MRC_MAX_PLANES planes: the last of the bench's, and the rest."""
+    """Returns a value for each of MRC_MAX_PLANES planes: `last` for the bench's last plane."""
     return [*others * LAST, last, *[0] * (8 - PLANES)][:8]
 
 
 def pushed(bench: Bench, packets: int) -> list[int]:
-    """Packets per plane of so many pushed."""
+    """Returns packets per plane, for a number of packets pushed."""
     before = bench.tables.evs["tx_packets"][H2].copy()
     for _ in range(packets):
         assert bench.push(PACKET)[0] == "redirect"
@@ -32,7 +32,7 @@ def pushed(bench: Bench, packets: int) -> list[int]:
 
 
 def waiting(bench: Bench, **values: object) -> None:
-    """There are queues, and packets take a millisecond each on all planes."""
+    """Sets queues: packets take a millisecond each on all planes."""
     bench.peer(H2)["queued"] = values.pop("queued", 1)
     bench.pace(H2, **{"pace_ns": planes(MS, last=MS), **values})
 
@@ -73,7 +73,7 @@ def test_a_plane_with_too_much_delay_is_unused_while_another_is_usable(bench: Be
 
 
 def test_no_packet_is_dropped_for_the_last_evs_of_a_plane_that_another_cpu_withdraws(bench: Bench) -> None:
-    """What a CPU sees that has read which planes are usable just before."""
+    """A CPU that read which planes are usable just before sees this."""
     waiting(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, *range(LAST * SLOTS, EVS))
     bench.peer(H2)["usable_planes"] = 1 << LAST
@@ -100,13 +100,13 @@ def test_reports_show_the_packets_in_flight(bench: Bench) -> None:
     r.report(after_ms=20)
     pace = bench.pace(H2)
     assert pace["sent"].tolist() == [0] * PLANES + [3] * (8 - PLANES)
-    # What was sent a while ago and has not come counts as lost, not as under way.
+    # Packets sent a while ago that have not arrived count as lost, not as in flight.
     assert pace["under_way"].sum() <= 4
     assert pace["pace_ns"].tolist()[:PLANES] == pytest.approx([20 * MS / 40] * LAST + [20 * MS / 42], rel=0.5)
 
 
 def test_delay_shows_queues(bench: Bench) -> None:
-    """And by how much planes differ: by two probes in a row, for one may have been held up by the host."""
+    """Also the difference between planes: two probes in a row, since the host may have delayed one."""
     r = Reporter(bench)
     for _ in range(PLANES):
         r.report()
@@ -120,7 +120,7 @@ def test_delay_shows_queues(bench: Bench) -> None:
     assert (asked.ev // SLOTS, bench.peer(H2)["queued"]) == (late, 1)
     assert 4 * MS < bench.peer(H2)["apart_ns"] < 5.5 * MS
     assert pace["late_ns"].argmax() == late
-    # What is so far away that it carries nothing hides no loss of the others'.
+    # A plane with so much delay that it carries nothing hides no loss of the others.
     bench.peer(H2)["apart_ns"] = 0
     bench.pace(H2, apart_now_ns=0, empty_ns=[12 * MS if p == late else 0 for p in range(8)])
     for turn in range(4 * PLANES):
@@ -131,7 +131,7 @@ def test_delay_shows_queues(bench: Bench) -> None:
 @pytest.mark.parametrize("bench", [Setup(evs=252)], indirect=True, ids=["252"])
 def test_a_plane_split_over_two_reports_is_as_fast_as_the_others(bench: Bench) -> None:
     r = Reporter(bench)
-    slots = [p * 63 + slot for p in range(PLANES) for slot in range(SLOTS)]  # of 126 to 129 both tell
+    slots = [p * 63 + slot for p in range(PLANES) for slot in range(SLOTS)]  # both reports contain EVs 126 to 129
     r.report()
     r.report()
     bench.pace(H2, paced_ns=now() + CLOCK_NS, paced=bench.pace(H2)["arrived"].sum(axis=0))
@@ -168,7 +168,7 @@ def test_only_one_plane_at_a_time_is_drained(bench: Bench) -> None:
 
 
 def late_replies(r: Reporter, delay: int, *evs: int) -> None:
-    """Answers to probes on these EVs, one after the other."""
+    """Delivers replies to probes on these EVs, one after the other."""
     for ev in evs:
         r.bench.ev(H2, ev)["probe_seq"] += 1
         asked = Asked(ev, int(r.bench.ev(H2, ev)["probe_seq"]), int(r.bench.reports(H2)["report_seq"]))
@@ -185,7 +185,7 @@ def test_an_unused_plane_does_not_count_as_slower(bench: Bench) -> None:
 
 
 def test_successive_replies_of_one_plane_do_not_set_the_minimum_delay(bench: Bench) -> None:
-    """Else what others are later than those would be missed before its time."""
+    """Otherwise packets that others delay would be missing too early."""
     r = Reporter(bench)
     r.report()
     late_replies(r, 5 * MS, *[*range(LAST * SLOTS, PLANES * SLOTS)] * 4)

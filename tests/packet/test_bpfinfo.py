@@ -1,4 +1,4 @@
-"""What the kernel says of links, maps and programs; the ring that is looked into without taking anything out."""
+"""Tests what mrcctl reads of links, maps and programs, and reading the ring buffer without consuming it."""
 
 import errno
 from typing import Any
@@ -72,7 +72,7 @@ def test_without_cap_sys_admin_programs_are_known_by_their_pins(bench: Bench, mo
     attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
     attach(bench, "pop-xdp-1", "mrc_pop_xdp", "n1", "xdp")
     told = {x["link"]: x["program"] for x in info.links(bench.dataplane.pins)}
-    monkeypatch.setattr(info, "program_name", lambda number: None)  # as the kernel answers then
+    monkeypatch.setattr(info, "program_name", lambda number: None)  # as without CAP_SYS_ADMIN
     try:
         assert {x["link"]: x["program"] for x in info.links(bench.dataplane.pins)} == told
         assert told == {"push-egress": "mrc_push", "pop-0": "mrc_pop", "pop-xdp-1": "mrc_pop_xdp"}
@@ -107,7 +107,7 @@ def test_all_maps_are_listed(bench: Bench) -> None:
 
 @pytest.mark.parametrize("prefixes", [0, 1, 4095, 4096, 4097, 9000])
 def test_prefixes_are_counted(bench: Bench, prefixes: int) -> None:
-    """By several thousand at once."""
+    """More than one batch of several thousand."""
     bench.dataplane.set_prefixes({prefix_key((n << 8).to_bytes(4, "big"), 24): H2 for n in range(prefixes)})
     assert bench.tables.fill()["prefixes"] == (prefixes, PREFIXES_MAX)
 
@@ -121,7 +121,7 @@ def test_no_pins_is_an_error_with_a_remedy(bench: Bench) -> None:
 def test_reading_the_ring_consumes_nothing(bench: Bench) -> None:
     assert bench.tables.fill()["events"][0] == 0
     for _ in range(2):
-        # More than one turn of the ring in all: records lie across its end, too.
+        # All records together are longer than the ring, so some lie across its end.
         for n in range(4000):
             state = EvState.DENIED if n % 2 == 0 else EvState.GOOD
             assert bench.dataplane.set_state(H2, 3, state, Reason.ADMIN, EvState)

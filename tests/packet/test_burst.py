@@ -1,4 +1,4 @@
-"""Bursts: a GSO packet stays one packet through push, wire and pop, and is counted as what it stands for."""
+"""Tests bursts: a GSO packet stays one packet through push, wire and pop, and is counted as its segments."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ SIZE = 1000
 
 
 def burst(version: int, payload: int, transport: Packet | None = None) -> Packet:
-    """One packet of many segments, to host h2."""
+    """Returns one packet of many segments, to host h2."""
     if version == 4:
         ip = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=2)
     else:
@@ -32,7 +32,7 @@ def burst(version: int, payload: int, transport: Packet | None = None) -> Packet
 
 
 def gso(packet: Packet) -> Gso:
-    """How the stack would describe such a packet."""
+    """Returns the GSO fields that the stack would give such a packet."""
     l4_at = len(ETHERNET) + (20 if IP in packet else 40)
     if UDP in packet:
         return Gso("udp", SIZE, l4_at)
@@ -76,7 +76,7 @@ def test_segments_are_counted(bench: Bench, version: int, transport: Packet, pay
 
 @pytest.fixture
 def receiver(bench: Bench, tmp_path: Path) -> Iterator[Bench]:
-    """Host h2 at the other end of the wires."""
+    """Returns host h2 at the other end of the wires."""
     other = Bench(tmp_path / "h2", bench.setup, host="h2", wired_to=bench)
     with other.fresh():
         yield other
@@ -86,10 +86,10 @@ def receiver(bench: Bench, tmp_path: Path) -> Iterator[Bench]:
 @pytest.mark.parametrize("version", [4, 6])
 @all_encapsulations
 def test_a_burst_arrives_whole(bench: Bench, receiver: Bench, version: int) -> None:
-    # No switch works on the destination here, nor on the SRH.
+    # No switch changes the destination or the SRH here.
     receiver.tables.planes["sid"][0] = bench.ev(H2, 0)["dst"]
     bench.tables.srhs["bytes"][:, 3] = 0
-    # Without DECAP_L3 a popped burst is of the outer protocol until mrc0 receives it, and here none does.
+    # Without DECAP_L3 a popped burst keeps the outer protocol until mrc0 receives it, and here mrc0 does not.
     protocol: Protocol = "ipv4" if version == 4 and features.kernel_has() & KernelHas.DECAP_L3 else "ipv6"
     stack, out = bench.attach_push(), receiver.attach_pop(0, protocol)
     packet = burst(version, 20 * SIZE)
@@ -102,7 +102,7 @@ def test_a_burst_arrives_whole(bench: Bench, receiver: Bench, version: int) -> N
 
 @pytest.mark.parametrize(("segments", "reason"), [(0, "glued"), (1, "glued"), (2, None)])
 def test_packets_merged_by_receive_offload_are_dropped(bench: Bench, segments: int, reason: str | None) -> None:
-    """Their inner packets could not be told apart any more."""
+    """Their inner packets could not be separated."""
     one = bytes(IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(SIZE - 28)))
     frame = bench.arriving("h2", 0, Raw(one * 2), segments=segments)
     wire = bench.attach_pop(0, "ipv4")
@@ -113,7 +113,7 @@ def test_packets_merged_by_receive_offload_are_dropped(bench: Bench, segments: i
 
 
 def test_xdp_counts_the_packets_of_a_burst_without_gso_size(bench: Bench) -> None:
-    """Generic XDP on a virtual link: no GSO to be seen, but more than fits the MTU."""
+    """Generic XDP on a virtual link: there is no GSO size, but the packet is longer than the MTU."""
     inner = IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(3 * SIZE))
     frame = bench.arriving("h2", 0, inner, segments=3)
     out = bytes(Ether(src=wire_mac(0), dst=nic_mac(0)) / inner)
@@ -136,7 +136,7 @@ def test_a_short_burst_of_udp_counts_as_its_packets(bench: Bench, version: int, 
 
 @pytest.mark.parametrize("hook", ["tc", "xdp"])
 def test_a_segment_that_the_kernel_cut_counts_once(bench: Bench, hook: Hook) -> None:
-    """Each has the header of the whole burst."""
+    """Each segment has the header of the whole burst."""
     inner = IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(SIZE))
     assert bench.pop(hook, bench.arriving("h2", 0, inner, segments=20))[0] == "pass"
     assert bench.rx(H2, 0) == (1, len(inner), 0)

@@ -1,4 +1,4 @@
-"""Policies: traffic that cannot bear reordering keeps its EV, by destination, port or DSCP."""
+"""Tests classes: traffic that does not tolerate reordering keeps its EV, by destination, port or DSCP."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ classes = pytest.mark.parametrize("bench", [CLASSES], indirect=True)
 
 
 def packet(sport: int = 1000, dport: int = 2000, dscp: int = 0, host: int = 3, version: int = 4) -> Packet:
-    """A UDP packet to host h2, or to another."""
+    """Returns a UDP packet to host h2, or to another."""
     ip = (
         IP(src="10.99.0.1", dst=f"10.99.0.{host}", tos=dscp << 2)
         if version == 4
@@ -52,14 +52,14 @@ def packet(sport: int = 1000, dport: int = 2000, dscp: int = 0, host: int = 3, v
 
 
 def ev(bench: Bench, what: Packet) -> int:
-    """The EV that a packet takes."""
+    """Returns the EV that a packet takes."""
     verdict, out = bench.push(what)
     assert verdict == "redirect", bench.drops()
     return int(Ether(out)[MRC].ev)
 
 
 def evs(bench: Bench, what: Packet, times: int = EVS) -> Counter[int]:
-    """EV → how many of so many packets alike."""
+    """Returns EV → packets, for a number of equal packets."""
     return Counter(ev(bench, what) for _ in range(times))
 
 
@@ -103,7 +103,7 @@ def test_a_pinned_flow_leaves_an_ev_that_has_failed_and_comes_back(bench: Bench)
 
 
 def _pinned(bench: Bench, flows: Iterable[int]) -> dict[int, int]:
-    """Flow → its EV."""
+    """Returns flow → its EV."""
     return {n: ev(bench, packet(sport=10_000 + n, dport=4791)) for n in flows}
 
 
@@ -121,7 +121,7 @@ def test_the_flows_of_a_failed_ev_are_spread_over_its_plane(bench: Bench, others
     moved = Counter(after[n] for n in mine)
     assert sorted(moved) == list(range(1 + others_dead, 4)), moved
     assert max(moved.values()) < 2 * min(moved.values()), moved
-    bench.set_usable(H2, 3, False)  # a third one's failure moves nobody else
+    bench.set_usable(H2, 3, False)  # the failure of a third EV moves no other flow
     stay = [n for n in after if after[n] != 3]
     assert _pinned(bench, stay) == {n: after[n] for n in stay}
 
@@ -170,7 +170,7 @@ def test_tcp_ports_count_and_others_have_none(bench: Bench) -> None:
 
 @classes
 def test_a_new_flow_label_does_not_move_a_pinned_flow(bench: Bench) -> None:
-    """As TCP does after a timeout, by which the kernel hashes it anew."""
+    """TCP changes the flow label after a timeout, so that the kernel hashes the flow again."""
     flow = [IPv6(src="fd00:99::1", dst="fd00:99::3", fl=fl) / TCP(sport=1000, dport=4791) for fl in range(16)]
     assert len({ev(bench, what / Raw(bytes(60))) for what in flow}) == 1
     assert len({ev(bench, packet(sport=sport, dport=4791, version=6)) for sport in range(1000, 1032)}) > EVS // 2

@@ -1,4 +1,4 @@
-"""Congestion is no failure: an EV with CE marks, or with more delay than the others, is passed over once."""
+"""Tests congestion, which is no failure: an EV with CE marks, or with more delay than others, is skipped once."""
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -15,7 +15,7 @@ PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP() / b"x"
 
 
 def spread(bench: Bench, packets: int) -> list[int]:
-    """Packets per EV of so many pushed."""
+    """Returns packets per EV, for a number of packets pushed."""
     before = bench.tables.evs["tx_packets"][H2].copy()
     for _ in range(packets):
         assert bench.push(PACKET)[0] == "redirect"
@@ -23,7 +23,7 @@ def spread(bench: Bench, packets: int) -> list[int]:
 
 
 def marked(bench: Bench, *evs: int) -> Reporter:
-    """A report has said of CE marks on these EVs."""
+    """Returns a reporter after a report with CE marks on these EVs."""
     r = Reporter(bench)
     for ev in evs:
         r.send(ev, 3)
@@ -38,7 +38,7 @@ def test_ce_marks_skip_an_ev_exactly_once(bench: Bench) -> None:
     assert (bench.path_stats(H2, 5)["skips"], bench.path_stats(H2, 5)["rx_ce"]) == (1, 2)
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in others(5))
     sent = spread(bench, EVS)
-    assert (sent[5], sum(sent[4:8]), sum(sent)) == (0, 4, EVS)  # its turn went to another of its plane
+    assert (sent[5], sum(sent[4:8]), sum(sent)) == (0, 4, EVS)  # another EV of its plane got its packet
     assert state(bench, 5)[0] == EvState.GOOD
     sent = spread(bench, 3 * EVS)
     assert sent[5] == 3
@@ -46,7 +46,7 @@ def test_ce_marks_skip_an_ev_exactly_once(bench: Bench) -> None:
 
 
 def test_further_reports_do_not_repeat_a_pending_skip(bench: Bench) -> None:
-    """They may follow each other faster than its turns do."""
+    """Reports may be more frequent than the packets on an EV."""
     bench.ev(H2, 5)["last_tx_ns"] = now()
     r = marked(bench, 5)
     for _ in range(3):
@@ -98,7 +98,7 @@ SKIP_DELAY_US = 1000
 
 
 def delayed(bench: Bench, us: int, *, rtt_ns: int = 1000) -> int:
-    """A reply that took so much longer than the others, with this for a usual round trip. Returns its EV."""
+    """Delivers a reply with `us` more delay than the others, after this usual round trip. Returns its EV."""
     r = Reporter(bench)
     r.report()
     bench.age(6 * MS)
@@ -133,7 +133,7 @@ def test_skips_for_delay_can_be_disabled(bench: Bench) -> None:
 
 
 def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench) -> None:
-    """Clocks drift, and routes change: what was more then is the least now."""
+    """Clocks drift and routes change, so the minimum delay is measured again."""
     r = Reporter(bench)
     bench.age(10_001 * MS)
     for _ in range(3):
@@ -144,7 +144,7 @@ def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench) -> None:
 
 
 def test_round_trips_are_smoothed(bench: Bench) -> None:
-    """An eighth per reply for the peer and for the EV, and their spread by a quarter (RFC 6298)."""
+    """An eighth per reply for the peer and for the EV, and their variation by a quarter (RFC 6298)."""
     r = Reporter(bench)
     for ev in EVERY:  # whichever is next
         bench.path_stats(H2, ev)["rtt_ns"] = 8_000_000

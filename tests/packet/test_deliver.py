@@ -1,4 +1,4 @@
-"""What was popped is received by mrc0: by whichever plane it came, with its flow's hash, merged where it should be."""
+"""Tests the delivery of popped packets on mrc0: from every plane, with the flow's hash, merged where required."""
 
 import ctypes
 import socket
@@ -23,7 +23,7 @@ from tests.packet.wires import SECONDS, Sender, Tap, until
 pytestmark = pytest.mark.root
 
 SEGMENTS = 20
-TC_PLANES = (0, 1)  # the others have XDP in some test, and keep it
+TC_PLANES = (0, 1)  # the others have XDP in some tests, and keep it
 _SCTP = 132
 versions = pytest.mark.parametrize("version", [4, 6])
 _TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
@@ -41,7 +41,7 @@ def protocol(version: int) -> Protocol:
 
 
 def ethernet(bench: Bench) -> Ether:
-    """The header with which m0b receives."""
+    """Returns the Ethernet header of packets that m0b receives."""
     mine, other = (bench.namespace.json("link", "show", name)[0]["address"] for name in ("m0b", "m0bp"))
     return Ether(src=other, dst=mine)
 
@@ -60,7 +60,7 @@ def test_popped_packets_of_every_plane_are_delivered(bench: Bench, version: int)
 
 @versions
 def test_delivered_packets_are_addressed_to_this_host(bench: Bench, version: int) -> None:
-    """The stack drops what is addressed to another station."""
+    """The stack drops packets to another station."""
     tap, received = bench.attach_pop(0, protocol(version)), bench.receive(protocol(version))
     tap.send(bench.arriving("h2", 0, datagram(H2, H0, version)))
     (frame,) = received.frames()
@@ -87,7 +87,7 @@ def test_packets_popped_by_xdp_are_delivered(bench: Bench, version: int) -> None
 
 @versions
 def test_packets_popped_by_generic_xdp_reach_the_stack(bench: Bench, version: int) -> None:
-    """Where the kernel hands tc a packet without its Ethernet header, by the NIC."""
+    """There the kernel gives tc packets without Ethernet header, received by the NIC."""
     tap, received = bench.attach_pop(3, protocol(version), "xdp-generic"), bench.receive(protocol(version))
     inner = datagram(H2, H0, version)
     tap.send(bench.arriving("h2", 12, inner))
@@ -97,7 +97,7 @@ def test_packets_popped_by_generic_xdp_reach_the_stack(bench: Bench, version: in
 
 @versions
 def test_other_packets_are_received_by_the_nic(bench: Bench, version: int) -> None:
-    """XDP or not: the host's other traffic."""
+    """The host's other traffic, with and without XDP."""
     hooks: list[tuple[int, Xdp | None]] = [(0, None), (2, "xdp")]
     for plane, xdp in hooks:
         tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
@@ -126,7 +126,7 @@ by_tc_or_xdp = pytest.mark.parametrize(("plane", "xdp"), [(0, None), (2, "xdp")]
 
 
 def of_length(packet: Packet, more: int) -> Packet:
-    """A datagram without a checksum, whose headers say that it is so much longer."""
+    """Returns a datagram without a checksum, whose headers claim a length of `more` bytes more."""
     found, length = packet.copy(), len(packet[UDP]) + more
     found[UDP].len, found[UDP].chksum = length, 0
     if IP in found:
@@ -150,7 +150,7 @@ def test_a_segment_of_a_tunnel_burst_gets_its_own_lengths(
 @versions
 @by_tc_or_xdp
 def test_a_malformed_datagram_is_not_repaired(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
-    """It is none of a burst's: the receiver drops what is shorter than it says."""
+    """It does not belong to a burst: the receiver drops packets shorter than their length fields."""
     tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
     inner = of_length(datagram(H2, H0, version), 3000)
     tap.send(bench.arriving("h2", 4 * plane, inner))
@@ -160,7 +160,7 @@ def test_a_malformed_datagram_is_not_repaired(bench: Bench, version: int, plane:
 @versions
 @by_tc_or_xdp
 def test_a_checksum_is_not_changed(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
-    """Bursts that have one are not left whole, so it is wrong, and the receiver has to see that."""
+    """Bursts with a checksum are not left whole, so the checksum is wrong, and the receiver must see that."""
     tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
     inner = of_length(datagram(H2, H0, version), 3000)
     inner[UDP].chksum = 0x1234
@@ -173,9 +173,9 @@ def test_a_checksum_is_not_changed(bench: Bench, version: int, plane: int, xdp: 
 
 
 def hashes(bench: Bench, *packets: Packet) -> list[int]:
-    """Six bits of the hash with which each is received: a socket filter tells them by how much it lets through.
+    """Returns six bits of each packet's hash, as a socket filter shows them by the length that it passes.
 
-    The planes by which they come differ, and so do their outer headers.
+    The planes of the packets differ, and so do their outer headers.
     """
     version = 4 if IP in packets[0] else 6
     taps = [bench.attach_pop(p, protocol(version)) for p in TC_PLANES]
@@ -196,7 +196,7 @@ def hashes(bench: Bench, *packets: Packet) -> list[int]:
 
 
 def with_ports(version: int, source: int, to: int, transport: type[Packet] = UDP) -> Packet:
-    """A packet of a flow."""
+    """Returns a packet of a flow."""
     ip = datagram(H2, H0, version).copy()
     ip.remove_payload()
     return ip / transport(sport=source, dport=to) / Raw(bytes(200))
@@ -240,7 +240,7 @@ def test_fragments_of_a_packet_have_one_hash(bench: Bench) -> None:
 
 @pytest.fixture
 def pair(bench: Bench, tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
-    """A host that sends packet by packet, and one at the other end of its wires."""
+    """Returns a host that sends packet by packet, and one at the other end of its wires."""
     other = Bench(tmp_path / "h2", bench.setup, host="h2", wired_to=bench)
     offloads = {"m0": dict.fromkeys((*_TSO, "tx-generic-segmentation"), False)}
     offloads |= {"m0bp": dict.fromkeys(_TSO, False), "m0b": {"rx-gro": True}}
@@ -295,7 +295,7 @@ def sent_by_peer(bench: Bench) -> int:
 
 
 def through(pair: tuple[Bench, Bench], granularity: Granularity, version: int) -> tuple[Sender, Tap]:
-    """What is sent on the one host, and received on the other by all planes."""
+    """Returns the sender of one host, and the tap of all packets delivered on the other."""
     sender, receiver = pair
     for plane in range(PLANES):
         receiver.attach_pop(plane, protocol(version))
@@ -303,7 +303,7 @@ def through(pair: tuple[Bench, Bench], granularity: Granularity, version: int) -
 
 
 def arrived(received: Tap, least: int) -> list[bytes]:
-    """What m0b has received, as soon as there are so many bytes of it."""
+    """Returns the bytes that m0b received, as soon as there are `least`."""
     found: list[bytes] = []
 
     def enough() -> bool:

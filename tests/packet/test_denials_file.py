@@ -1,4 +1,4 @@
-"""The file of denials on a disk that is really full."""
+"""Tests the file of denials on a full disk."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ MANY = [Denial(parse([f"ev:h{i}:{i}"]), 1.0, reason="x" * 100) for i in range(20
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two pages."""
+    """Returns a file system of two pages."""
     call("mount a tmpfs", libc.mount(b"none", os.fsencode(tmp_path), b"tmpfs", 0, b"size=8k"))
     yield tmp_path
     unmount(tmp_path)

@@ -1,4 +1,4 @@
-"""Twins: a TCP acknowledgement without data goes by two EVs, if none of its flow has gone for some time."""
+"""Tests duplicate ACKs: a TCP acknowledgement without data goes by two EVs, if its flow had none for some time."""
 
 from collections import Counter
 from itertools import count
@@ -23,20 +23,20 @@ IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
 IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 QUIET = "probe_late_ms = 10000"
 LONG = Setup(health=QUIET, more="[overlay]\ndup_ack_us = 1000000\n")
-PORTS = count(20000)  # each flow is seen for the first time
+PORTS = count(20000)  # source ports: each packet starts a new flow
 NOPS = [("NOP", None), ("NOP", None)]
-TIME, SACK = [*NOPS, ("Timestamp", (1, 2))], [*NOPS, ("SAck", (5, 9))]  # as TCPs write them
+TIME, SACK = [*NOPS, ("Timestamp", (1, 2))], [*NOPS, ("SAck", (5, 9))]  # option layouts of real TCPs
 
 long = pytest.mark.parametrize("bench", [LONG], indirect=True)
 
 
 def ack(ip: Packet = IPV4, payload: bytes = b"", **tcp: object) -> Packet:
-    """What TCP sends when it has nothing to say but how far it is, of a new flow."""
+    """Returns a pure acknowledgement of a new flow."""
     return ip / TCP(**{"sport": next(PORTS), "dport": 2, "flags": "A", "seq": 1, "ack": 5} | tcp) / Raw(payload)
 
 
 def ready(bench: Bench, granularity: Granularity = "burst") -> tuple[Sender, list[Tap]]:
-    """The stack's side and the wires, while no report is due."""
+    """Returns the sender at mrc0 and the wires, while no report is due."""
     stack, wires = bench.attach_push(granularity), bench.wires()
     bench.attach_probe()
     bench.reports(H2)["asked_ns"] = now()
@@ -44,7 +44,7 @@ def ready(bench: Bench, granularity: Granularity = "burst") -> tuple[Sender, lis
 
 
 def out(bench: Bench, side: tuple[Sender, list[Tap]], packet: Packet) -> list[int]:
-    """By which EVs a packet goes, whole and accounted for."""
+    """Sends a packet. Returns the EVs on which it goes out, whole and counted."""
     side[0].send(ETHERNET / packet)
     found = []
     for frame in [f for wire in side[1] for f in wire.frames()]:
@@ -137,7 +137,7 @@ def test_duplicate_acknowledgements_of_many_flows_are_rate_limited(bench: Bench)
     begin = now()
     for packet in packets:
         side[0].send(packet)
-    most = 1 + (now() - begin) // 20_000  # by one CPU
+    most = 1 + (now() - begin) // 20_000  # limit of one CPU
     sent = len([f for wire in side[1] for f in wire.frames()])
     assert 200 < sent <= 200 + most
     assert most < 200 or sent < 400
@@ -164,7 +164,7 @@ def test_without_a_usable_ev_the_packet_is_dropped_once(bench: Bench) -> None:
     side = ready(bench)
     for number in range(PLANES * SLOTS):
         bench.set_usable(H2, number, False)
-    with pytest.raises(OSError, match="No buffer space"):  # as the kernel tells who sends
+    with pytest.raises(OSError, match="No buffer space"):  # the sender sees this error
         side[0].send(ETHERNET / ack())
     assert [f for wire in side[1] for f in wire.frames()] == []
     assert bench.drops() == {"no_usable_ev": 1}

@@ -1,4 +1,4 @@
-"""What mrcctl preflight and doctor read of a real kernel: who is attached, what drivers tell, what it accepts."""
+"""Tests what mrcctl preflight and doctor read from a real kernel: attached programs, drivers, verifier."""
 
 import os
 import re
@@ -28,7 +28,7 @@ SETTINGS = settings(topology.plan(cluster_file.parse(EXAMPLE), "a"), features.ke
 
 @pytest.fixture
 def fault() -> Iterator[int]:
-    """Somebody else's program, not attached: its descriptor."""
+    """Returns the descriptor of another program, not attached."""
     obj = libbpf.open_object(lab_object("fault"))
     libbpf.load_object(obj)
     yield libbpf.program_fd(obj, "lab_fault")

@@ -1,4 +1,4 @@
-"""ICMPv6 errors of the fabric that quote a packet of ours are evidence against its EV, and against no other."""
+"""Tests ICMPv6 errors of the fabric: the quoted packet is evidence against its EV, and against no other."""
 
 import socket
 from typing import Any
@@ -33,7 +33,7 @@ ICMP_ERROR = (EvState.ASSUMED_BAD, Reason.ICMP_ERROR)
 
 
 def sent(bench: Bench, ev: int = 5, peer: int = H2, *, probe: bool = False, **mrc: int) -> Packet:
-    """A packet that this host has just sent by an EV, as the tables tell of it too."""
+    """Returns a packet that this host has just sent on an EV, as its tables show it."""
     record = bench.ev(peer, ev)
     record["tx_packets"], record["probe_seq"] = 100, 50
     content: Packet = MRCProbe(seq=50, tx_ns=now()) if probe else INNER
@@ -41,7 +41,7 @@ def sent(bench: Bench, ev: int = 5, peer: int = H2, *, probe: bool = False, **mr
 
 
 def error(bench: Bench, quoted: Packet | bytes, kind: Packet | None = None, plane: int = 1, vlan: int = 0) -> bytes:
-    """What a switch sends back for a packet that it cannot forward."""
+    """Returns the error of a switch that cannot forward a packet."""
     quote = bytes(quoted[IPv6]) if isinstance(quoted, Packet) else quoted
     frame = Ether(src=wire_mac(plane), dst=nic_mac(plane))
     if vlan:
@@ -51,13 +51,13 @@ def error(bench: Bench, quoted: Packet | bytes, kind: Packet | None = None, plan
 
 
 def passes(bench: Bench, frame: bytes, plane: int = 1) -> None:
-    """The stack gets it, as it is."""
+    """Asserts that the stack gets the frame unchanged."""
     assert bench.pop("tc", frame, plane) == ("pass", frame)
     assert bench.drops() == {}
 
 
 def changes_nothing(bench: Bench, frame: bytes, plane: int = 1) -> None:
-    """It goes to the stack, and says nothing to us."""
+    """Asserts that the frame goes to the stack and changes no state."""
     before = bench.counted()
     passes(bench, frame, plane)
     assert bench.counted() == before
@@ -108,7 +108,7 @@ def test_the_quoted_carrier_may_be_shifted(bench: Bench) -> None:
 
 @all_encapsulations
 def test_a_quote_may_end_with_the_mrc_header(bench: Bench) -> None:
-    """With an SRH that is shorter than the longest, a packet of which not all is at hand that might be asked for."""
+    """With a shorter SRH than the longest, the packet is shorter than the most bytes that are read."""
     frame = error(bench, sent(bench))
     passes(bench, frame[: len(frame) - len(INNER)])
     assert state(bench, 5) == ICMP_ERROR
@@ -117,7 +117,9 @@ def test_a_quote_may_end_with_the_mrc_header(bench: Bench) -> None:
 @all_encapsulations
 def test_a_shorter_quote_changes_nothing(bench: Bench) -> None:
     for length in range(54, len(error(bench, sent(bench))) - len(INNER)):
-        changes_nothing(bench, error(bench, sent(bench))[:length])  # a new one each: an old one changes nothing either
+        changes_nothing(
+            bench, error(bench, sent(bench))[:length]
+        )  # a new packet each time, since errors about old packets are ignored
     passes(bench, error(bench, sent(bench)))
     assert state(bench, 5) == ICMP_ERROR
 
@@ -137,7 +139,7 @@ def test_real_errors_are_handled_and_go_to_the_stack(bench: Bench, vlan: int) ->
     inlet = bench.attach_pop(1, "ipv6")
     quoted = sent(bench)
     inlet.send(error(bench, quoted, vlan=vlan))
-    # No interface here has that tag, so the stack thinks that it is another's.
+    # No interface here has that tag, so the stack sees a packet of another host.
     kind = socket.PACKET_OTHERHOST if vlan else socket.PACKET_HOST
     assert inlet.frames() == [Frame(error(bench, quoted), kind=kind)]
     assert state(bench, 5) == ICMP_ERROR
@@ -224,7 +226,7 @@ def test_errors_to_other_addresses_change_nothing(bench: Bench) -> None:
     frame = bytearray(error(bench, sent(bench)))
     frame[53] ^= 1  # the last byte of the destination
     changes_nothing(bench, bytes(frame))
-    changes_nothing(bench, error(bench, sent(bench)), plane=2)  # came in by another NIC
+    changes_nothing(bench, error(bench, sent(bench)), plane=2)  # arrives on another NIC
 
 
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
@@ -235,7 +237,7 @@ def test_a_quote_with_a_longer_srh_changes_nothing(bench: Bench, length: int) ->
     changes_nothing(bench, error(bench, bytes(quoted).ljust(1200, b"\0")))
 
 
-# ---- not too many ----
+# ---- rate limit ----
 
 
 def test_one_error_per_millisecond_and_peer_is_handled(bench: Bench) -> None:
@@ -266,10 +268,10 @@ def test_an_error_about_a_diagnostic_probe_fails_no_ev(bench: Bench) -> None:
 
 @pytest.mark.parametrize("probe", [False, True], ids=["data", "probe"])
 def test_an_error_from_the_peer_itself_fails_no_ev(bench: Bench, probe: bool) -> None:
-    """What it quotes got there: a host whose data plane has been taken down knows no way on."""
+    """The quoted packet arrived: a detached peer has no route for it."""
     frame = bytearray(error(bench, sent(bench, probe=probe)))
     frame[22:38] = bench.peer(H2)["address"][1].tobytes()
     changes_nothing(bench, bytes(frame))
-    frame[22:38] = bench.peer(H2)["address"][2].tobytes()  # by another plane it would not come
+    frame[22:38] = bench.peer(H2)["address"][2].tobytes()  # on another plane it would not arrive
     passes(bench, bytes(frame))
     assert state(bench, 5) == ICMP_ERROR

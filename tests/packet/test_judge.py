@@ -1,4 +1,4 @@
-"""Silence: an EV by which something is missing is left at once, and condemned when nothing arrives by it."""
+"""Tests silence: an EV with missing packets is left at once, and fails when nothing arrives on it."""
 
 import pytest
 from scapy.layers.l2 import Ether
@@ -42,7 +42,7 @@ def test_an_ev_with_missing_packets_is_left_with_the_first_report(bench: Bench, 
     assert (events(bench), bench.path_stats(H2, 5)["skips"], bench.ev(H2, 5)["flaps"]) == ([], 1, 0)
     assert (bench.path_stats(H2, 5)["deficit"], bench.path_stats(H2, 5)["lag_ns"] > 0) == (3 - arrive, True)
     assert (bench.tables.evs["state"][H2, others(5)] == EvState.GOOD).all()
-    # And it is tried: a probe burst on exactly this path, besides the request for the report.
+    # The EV gets a probe burst on exactly this path, beside the request for the report.
     found = [Ether(f.data) for wire in wires for f in wire.frames()]
     tried = [f for f in found if f[MRC].ev == 5]
     assert len(found) == BURST_PROBES + 1
@@ -52,12 +52,12 @@ def test_an_ev_with_missing_packets_is_left_with_the_first_report(bench: Bench, 
         tx_ns, seq = frame[MRC].tx_ns, frame[MRC].seq
         probe = MRCProbe(seq=seq, tx_ns=tx_ns, **own) / Raw(bytes(frame[MRC])[len(MRC() / MRCProbe()) :])
         assert bytes(frame) == bytes(bench.sent(H2, 5, probe, seq=seq, tx_ns=tx_ns))
-        assert len(frame[MRC]) == len(MRC() / MRCProbe())  # without the report that they were made of
+        assert len(frame[MRC]) == len(MRC() / MRCProbe())  # without the counts of the request that they are copies of
     assert (bench.ev(H2, 5)["probe_seq"], bench.drops()) == (BURST_PROBES, {})
 
 
 def bucket(value: int) -> int:
-    """Four per power of two."""
+    """Returns the histogram bucket of a value: four per power of two."""
     exponent = value.bit_length() - 1
     return value if value < 4 else (exponent - 1) * 4 + (value >> exponent - 2) % 4
 
@@ -82,11 +82,11 @@ def test_an_ev_fails_after_six_probe_bursts_without_an_arrival(bench: Bench) -> 
     silent = int(event["ns"]) - int(stats["arrived_ns"])
     assert (event["silent_ns"], silent > LOST_BURSTS * SETTLED_MS * MS) == (silent, True)
     assert 0 < event["lost_packets"] <= event["sent_packets"]
-    # From the last packet known to have arrived to now, and what was sent meanwhile.
+    # From the last packet known to have arrived until now, and the packets sent meanwhile.
     detection, after_good = bench.tables.histograms()[[Histogram.DETECTION, Histogram.AFTER_GOOD]]
     assert (detection.sum(), after_good.sum()) == (1, 1)
     assert (detection[bucket(silent)], after_good[bucket(3 + 3 * LOST_BURSTS)]) == (1, 1)
-    # The others went on as if nothing had been.
+    # The other EVs did not change.
     assert (bench.tables.evs["state"][H2, others(5)] == EvState.GOOD).all()
     assert not (bench.tables.evs["state"][H5] == EvState.ASSUMED_BAD).any()
 
@@ -106,7 +106,7 @@ def test_an_ev_fails_no_sooner_than_the_overdue_time(bench: Bench) -> None:
 
 @unfading
 def test_late_packets_are_subtracted_after_the_window_has_faded(bench: Bench) -> None:
-    """What is left of them in the window is taken back, though it had been sure."""
+    """They are subtracted from the window, although the loss was sure."""
     unfaded()
     r = lagging(bench)
     stats = bench.path_stats(H2, 5)
@@ -135,7 +135,7 @@ def test_one_arrival_resets_the_probe_bursts(bench: Bench) -> None:
         r.report(after_ms=10)
     r.burst(5, 1)
     r.report(after_ms=100)
-    assert bench.path_stats(H2, 5)["lost_bursts"] == 1  # the rest of what was held up may follow
+    assert bench.path_stats(H2, 5)["lost_bursts"] == 1  # further delayed packets may follow
     for n in range(2, LOST_BURSTS + 1):
         assert (state(bench, 5), events(bench)) == (LAGGING, [])
         r.burst(5, 0)
@@ -145,7 +145,7 @@ def test_one_arrival_resets_the_probe_bursts(bench: Bench) -> None:
 
 
 def test_reports_without_news_do_not_count_as_probe_bursts(bench: Bench) -> None:
-    """It takes probes that are missing, not many reports of one old loss, nor packets that came before."""
+    """Only missing probes count, not repeated reports of one old loss, nor earlier packets."""
     r = lagging(bench)
     for _ in range(LOST_BURSTS + 1):
         on_its_way(bench, 5)

@@ -1,4 +1,4 @@
-"""An EV by which something is missing is tried by probe bursts of probes, and goes on when one arrives whole."""
+"""Tests probe bursts: an EV with missing packets is probed by bursts, and returns when one arrives completely."""
 
 import pytest
 from scapy.layers.l2 import Dot1Q, Ether
@@ -55,7 +55,7 @@ def test_late_packets_return_the_ev_without_a_loss(bench: Bench) -> None:
 
 
 def test_arrivals_before_the_probe_burst_do_not_return_the_ev(bench: Bench) -> None:
-    """The probe burst may be on its way, or lost; that some of the packets came late says nothing of it."""
+    """The probe burst may be in flight or lost; late packets are no evidence about it."""
     r = lagging(bench)
     for _ in range(3):
         r.packets[5] += 1
@@ -95,7 +95,7 @@ def test_a_partial_probe_burst_does_not_change_the_ev(bench: Bench) -> None:
 
 @patient(10_000)
 def test_probe_bursts_are_repeated_at_intervals(bench: Bench) -> None:
-    """At most 16 probe bursts in the least time that a verdict takes."""
+    """At most 16 probe bursts in the shortest time of a verdict."""
     gap = 10_000 * MS // 16
     r = lagging(bench)
     r.burst(5, 0)
@@ -109,7 +109,7 @@ def test_probe_bursts_are_repeated_at_intervals(bench: Bench) -> None:
 
 @pytest.mark.parametrize("bench", [Setup(health="loss_samples = 100")], indirect=True, ids=[""])
 def test_probe_bursts_are_limited_to_two_percent_of_the_packets(bench: Bench) -> None:
-    """128 probes are free; then each whole probe burst takes 67 packets of data per probe, and one probe must do."""
+    """128 probes are free; then each whole burst takes 67 data packets per probe; otherwise one probe is sent."""
 
     def lag() -> int:
         r.report()  # the probe burst has arrived
@@ -120,13 +120,13 @@ def test_probe_bursts_are_limited_to_two_percent_of_the_packets(bench: Bench) ->
 
     r = lagging(bench)
     sizes = [r.burst(5)] + [lag() for _ in range(10)]
-    assert sizes == [BURST_PROBES] * 9 + [1] * 2  # the ninth by grace of the few packets that were sent
+    assert sizes == [BURST_PROBES] * 9 + [1] * 2  # the few packets sent pay for the ninth
     r.send_all(BURST_PROBES * 67 // len(EVERY) + 1)
     assert [lag() for _ in range(3)] == [BURST_PROBES, 1, 1]
 
 
 def test_many_lagging_evs_share_the_probes_of_a_report(bench: Bench) -> None:
-    """One probe burst's probes are divided among those that are tried with a report."""
+    """The probes of one burst are divided among the EVs that are probed with a report."""
     r = Reporter(bench)
     dead = tuple(EVERY[1 : BURSTS_AT_ONCE + 3])
     r.send_all(3, lose=dead)
@@ -145,7 +145,7 @@ def test_evs_that_keep_lagging_do_not_starve_the_others_of_probe_bursts(bench: B
     for _ in range(8):
         for ev in EVERY[1:]:
             burst = r.burst(ev, 0)
-            r.probes[ev] += burst - (burst > 0)  # almost whole
+            r.probes[ev] += burst - (burst > 0)  # one probe of each burst is lost
             tried |= {ev} if burst else set()
         r.report()
     assert tried == set(EVERY[1:])
@@ -156,12 +156,12 @@ def test_probe_bursts_on_a_vlan_plane_are_tagged(bench: Bench) -> None:
     r, wires = Reporter(bench), bench.wires()
     r.send_all(3, lose=(5, 9))
     bench.age(SETTLED_MS * MS)
-    bench.reports(H2)["cursor"] = 1  # asked for by plane 1
+    bench.reports(H2)["cursor"] = 1  # requested on plane 1
     asked = r.ask()
     inlet = bench.attach_pop(1, "ipv6")
     frame = Ether(bytes(r.reply(asked)))
     inlet.send(Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=100) / frame.payload)
-    assert inlet.frames() == []  # taken in
+    assert inlet.frames() == []  # consumed by mrc_pop
     found = [(f.vlan, Ether(f.data)[MRC].ev) for wire in wires for f in wire.frames()]
     assert found.count((100, 5)) == found.count((None, 9)) == BURST_PROBES // 2
     assert state(bench, 5) == state(bench, 9) == LAGGING

@@ -1,4 +1,4 @@
-"""The loss rule: more than the others lose, seen often enough; or, where the fabric trims, any loss that lasts."""
+"""Tests the loss rule: more than the others lose, often enough; or, where the fabric trims, any lasting loss."""
 
 import random
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 @pytest.fixture(autouse=True)
 def steady() -> None:
-    """No loss window fades in the midst of a test."""
+    """Makes sure that no loss window fades during a test."""
     unfaded()
 
 
@@ -22,12 +22,12 @@ LOSS = (EvState.ASSUMED_BAD, Reason.LOSS)
 
 
 def ruled(*lines: str) -> pytest.MarkDecorator:
-    """With these settings, and a loss window that is wide enough."""
+    """Returns a mark for these settings and a wide loss window."""
     return pytest.mark.parametrize("bench", [Setup(health="\n".join([WINDOW, *lines]))], indirect=True, ids=[""])
 
 
 def condemned(bench: Bench) -> list[int]:
-    """The EVs that the loss rule, and nothing else, has condemned since the last call."""
+    """Returns the EVs that the loss rule, and no other, has failed since the last call."""
     found = events(bench)
     assert {e[2:] for e in found} <= {("ASSUMED_BAD", "loss")}
     return sorted(e[0] for e in found)
@@ -62,7 +62,7 @@ def test_planes_that_lose_5_percent_are_found(bench: Bench, bad: list[int], seed
 @pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256)], indirect=True, ids=[""])
 @pytest.mark.parametrize("failed", [[], [65]], ids=["alone", "beside a failed EV"])
 def test_a_lossy_plane_is_compared_with_those_of_other_reports(bench: Bench, failed: list[int]) -> None:
-    """A report has room for two planes of four here: of these the lossy one has half of the EVs, or more."""
+    """A report has room for two of four planes here: at least half of its EVs are in the lossy plane."""
     r, chance = Reporter(bench), random.Random(1)
     bench.set_state(H2, EvState.DENIED, *failed)
     evs = [64 * plane + slot for plane in range(4) for slot in range(4)]
@@ -74,7 +74,7 @@ def test_a_lossy_plane_is_compared_with_those_of_other_reports(bench: Bench, fai
 
 @pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
 def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench) -> None:
-    """64 EVs of a plane lose 5 %: of each a loss or two are known, of the plane a hundred."""
+    """64 EVs of a plane lose 5 %: one or two losses are known of each, a hundred of the plane."""
     r, chance = Reporter(bench), random.Random(1)
     plane = [ev for ev in range(256) if ev // 64 == 2]
     for _ in range(16):
@@ -85,7 +85,7 @@ def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench) ->
 
 @pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
 def test_loss_of_all_planes_at_once_fails_no_plane(bench: Bench) -> None:
-    """Of two planes, each in a report of its own: one plane's losses are known to last a report earlier."""
+    """There are two planes, each in a report of its own: the losses of one are known a report earlier."""
     bench.set_state(H2, EvState.DENIED, *range(64, 128), *range(192, 256))
     r, used = Reporter(bench), [*range(64), *range(128, 192)]
     for ev in used:
@@ -124,7 +124,7 @@ def test_equal_loss_on_all_evs_fails_none(bench: Bench, rate: float, seed: int) 
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_loss_does_not_fail_the_last_ev_of_a_plane(bench: Bench, seed: int) -> None:
-    """It takes the whole share of its plane, and so has more losses per report than the others."""
+    """It gets the whole share of its plane, and so has more losses per report than the others."""
     r, chance = Reporter(bench), random.Random(seed)
     bench.set_state(H2, EvState.DENIED, 1, 2, 3)
     packets = {ev: 0 if ev in (1, 2, 3) else 1 for ev in EVERY} | {0: 4}
@@ -136,7 +136,7 @@ def test_equal_loss_does_not_fail_the_last_ev_of_a_plane(bench: Bench, seed: int
 
 @ruled()
 @pytest.mark.parametrize(("bad", "found"), [(8, 8), (9, 0)])
-def test_a_healthy_minority_does_not_make_the_majority_fail(bench: Bench, bad: int, found: int) -> None:
+def test_lossy_evs_fail_only_up_to_half_of_all_evs(bench: Bench, bad: int, found: int) -> None:
     r = Reporter(bench)
     for _ in range(15):
         r.send_all(10)
@@ -149,11 +149,11 @@ def test_a_healthy_minority_does_not_make_the_majority_fail(bench: Bench, bad: i
     assert condemned(bench) == EVERY[:found]
     path_stats = bench.tables.path_stats[H2]
     assert (path_stats["deficit"][:bad] == 15).all()
-    assert (path_stats["sure"][found:bad] >= 10).all()  # it begins anew with a verdict
+    assert (path_stats["sure"][found:bad] >= 10).all()  # a verdict resets it
 
 
 def lose_one_of(r: Reporter, packets: int, ev: int = 5) -> None:
-    """One packet of so many is lost on one path; the probes on it arrive."""
+    """Loses one of `packets` packets on one path; the probes on it arrive."""
     r.send_all(packets)
     r.packets[ev] -= 1
     r.burst(ev)
@@ -182,14 +182,14 @@ def test_a_verdict_takes_more_losses_with_fewer_evs(bench: Bench, denied: int, l
     r.quiet()
     assert (stats["sure"], condemned(bench)) == (losses - 1, [])
     lose_one_of(r, 30, 0)
-    assert (stats["window_losses"], condemned(bench)) == (losses, [])  # the last one may be late
+    assert (stats["window_losses"], condemned(bench)) == (losses, [])  # the last packet may be late
     r.quiet(1)
     assert state(bench, 0) == LOSS
     (event,) = bench.dataplane.events()
     assert (event["reason"], event["lost_packets"], event["lost_bursts"]) == (Reason.LOSS, losses, 0)
     assert 30 * losses < event["sent_packets"] <= 30 * losses + r.probes[0]  # with the probes
     assert bench.tables.histograms()[Histogram.DETECTION].sum() == 1
-    # Its window begins anew, but the accounts go on.
+    # Its window restarts, but the counts continue.
     window = ("window_tx", "window_lost", "window_samples", "window_losses", "unsure", "sure")
     assert [int(stats[n]) for n in window] == [0] * 6
     assert (stats["deficit"], stats["judged"]) == (losses, 30 * losses)
@@ -197,14 +197,14 @@ def test_a_verdict_takes_more_losses_with_fewer_evs(bench: Bench, denied: int, l
 
 @ruled()
 def test_the_loss_ratio_starts_at_the_first_loss(bench: Bench) -> None:
-    """An EV that begins to lose need not first lose as much of all that it carried before."""
+    """A new loss is not compared with all that the EV carried before."""
     r, stats = Reporter(bench), bench.path_stats(H2, 5)
     for _ in range(5):
         r.send_all(10_000)
         r.report()
     assert stats["window_tx"] >= 50_000
     lose_one_of(r, 20)
-    assert (20 <= stats["window_tx"] <= 21, stats["window_lost"]) == (True, 1)  # perhaps with the request
+    assert (20 <= stats["window_tx"] <= 21, stats["window_lost"]) == (True, 1)  # with or without the request
     for n in range(2, 11):
         lose_one_of(r, 20)
         assert stats["window_lost"] == n
@@ -251,7 +251,7 @@ def test_a_delayed_probe_burst_does_not_count_as_lost(bench: Bench) -> None:
     r.report(after_ms=300)
     assert condemned(bench) == []
     r.report(after_ms=500)
-    assert bench.path_stats(H2, 5)["sure"] >= 1 + late  # so many would do, if anything arrived
+    assert bench.path_stats(H2, 5)["sure"] >= 1 + late  # enough for a verdict, if any packet arrived
     assert condemned(bench) == []
     r.probes[5] += late
     r.packets[5] += 3
@@ -275,10 +275,10 @@ def test_the_loss_window_fades(bench: Bench) -> None:
     for periods in (1, 2, 3, 20):
         before = bench.path_stats(H2, 5).copy()
         bench.path_stats(H2, 5)["epoch"] -= periods
-        bench.path_stats(H2, 5)["unsure_ns"] = now() + 10**12  # nothing becomes sure meanwhile
+        bench.path_stats(H2, 5)["unsure_ns"] = now() + 10**12  # no loss becomes sure meanwhile
         asked = r.report()
         after = bench.path_stats(H2, 5)
-        shift = min(16, int(after["epoch"]) - int(before["epoch"]) + periods)  # it may have faded by itself, too
+        shift = min(16, int(after["epoch"]) - int(before["epoch"]) + periods)  # it may also have faded by itself
         probe = int(asked.ev == 5)
         for name, new in zip(names, (probe, 0, probe, 0), strict=True):
             assert after[name] == (before[name] >> shift) + new, (name, periods)
@@ -314,8 +314,8 @@ def test_with_trimming_one_lost_packet_is_enough(bench: Bench) -> None:
         r.burst(5)
         r.send_all(1000)
         r.report()
-    assert (state(bench, 5)[0], condemned(bench)) == (EvState.GOOD, [])  # it may be late
-    bench.path_stats(H2, 5)["epoch"] -= 10  # no window: a loss is remembered until it is judged
+    assert (state(bench, 5)[0], condemned(bench)) == (EvState.GOOD, [])  # the packet may be late
+    bench.path_stats(H2, 5)["epoch"] -= 10  # without a window a loss is kept until it is judged
     r.report(after_ms=1000)
     assert condemned(bench) == [5]
     assert bench.usable(H2) == others(5)

@@ -1,4 +1,4 @@
-"""Which reports count, and what of them: rounds, generations, wrapping counters, chunks."""
+"""Tests which reports count: sequence numbers, generations, wrapping counters, parts."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from tests.packet.rig import Bench
 
 pytestmark = [pytest.mark.root, pytest.mark.clock]
 
-_OF_THE_REPLY = ("reply_seq", "replies", "rtt_ns")  # what any reply changes, with a report or without
+_OF_THE_REPLY = ("reply_seq", "replies", "rtt_ns")  # fields that every reply changes, with or without a report
 
 
 def judged(bench: Bench) -> bytes:
-    """All that reports change: not the round trips, and when the peer was heard."""
+    """Returns all fields that reports change: without round trips and the time of the last arrival."""
     path_stats, evs, peers = (t.copy() for t in (bench.tables.path_stats, bench.tables.evs, bench.tables.peers))
     for name in _OF_THE_REPLY:
         path_stats[name] = 0
@@ -27,7 +27,7 @@ def judged(bench: Bench) -> bytes:
 
 
 def asked(bench: Bench) -> tuple[Reporter, Asked]:
-    """A report is under way that will condemn EV 5 to lag."""
+    """Returns a request in flight whose report will make EV 5 lag."""
     r = Reporter(bench)
     r.send_all(3, lose=(5,))
     bench.age(SETTLED_MS * MS)
@@ -35,12 +35,12 @@ def asked(bench: Bench) -> tuple[Reporter, Asked]:
 
 
 def counts_as(r: Reporter, frame: Packet) -> None:
-    """A report is judged."""
+    """Asserts that a report is judged."""
     r.settle(frame)
     assert (r.bench.ev(H2, 5)["state"], r.bench.path_stats(H2, 5)["deficit"]) == (EvState.SKIP, 3)
 
 
-# ---- rounds ----
+# ---- sequence numbers ----
 
 
 def test_a_lost_report_is_no_loss_of_data(bench: Bench) -> None:
@@ -98,7 +98,7 @@ def test_reports_in_the_order_they_were_asked_for_all_count(bench: Bench) -> Non
         r.send_all(2)
         bench.age(SETTLED_MS * MS)
         replies.append(r.reply(r.ask()))
-        # Times are moved in the tables, and so in what was asked for.
+        # Times are moved in the tables, so they are moved in the request too.
         replies = [aged(f, 0 if f is replies[-1] else SETTLED_MS * MS) for f in replies]
     for n, frame in enumerate(replies, 1):
         r.settle(frame)
@@ -107,7 +107,7 @@ def test_reports_in_the_order_they_were_asked_for_all_count(bench: Bench) -> Non
 
 
 def aged(frame: Packet, ns: int) -> Packet:
-    """A reply as `Bench.age` would have it."""
+    """Returns a reply with its time moved as `Bench.age` would."""
     content = bytearray(frame["MRC"].payload.load)
     content[24:32] = (int.from_bytes(content[24:32], "big") - ns).to_bytes(8, "big")
     copy = frame.copy()
@@ -116,7 +116,7 @@ def aged(frame: Packet, ns: int) -> Packet:
 
 
 def test_a_report_with_an_overwritten_sequence_number_is_ignored(bench: Bench) -> None:
-    """Its marks have been overwritten."""
+    """Its marks are overwritten."""
     r, a = asked(bench)
     for _ in range(abi.REPORTS_KEPT):
         r.ask()
@@ -169,7 +169,7 @@ def test_another_host_cannot_answer(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
     frame = r.reply(Asked(0, a.seq, a.report_seq), host="h1")
-    r.settle(frame, "unasked_reply")  # of h1 nobody has asked anything
+    r.settle(frame, "unasked_reply")  # no request went to h1
     frame["MRC"].sender = H2
     r.settle(frame, "wrong_source")
     assert judged(bench) == before
@@ -194,7 +194,7 @@ def test_a_truncated_report_changes_nothing(bench: Bench) -> None:
 
 
 def test_the_first_report_sets_the_base_of_the_counts(bench: Bench) -> None:
-    """This host has forgotten what it sent before, or the peer was there later."""
+    """This host has new tables, or the peer started later."""
     bench.tables.evs["tx_packets"][H2], bench.tables.evs["probe_seq"][H2] = 1000, 40
     r = Reporter(bench, start=12, probes=7)
     r.send_all(5)
@@ -225,7 +225,7 @@ def test_new_tables_of_the_peer_count_as_no_loss(bench: Bench, generation: int) 
     r.report()
     assert bench.path_stats(H2, 9)["deficit"] == 2
     r.generation, r.packets, r.probes = generation, [3] * EVS, [0] * EVS
-    r.send_all(10, lose=tuple(EVERY))  # what became of these nobody knows
+    r.send_all(10, lose=tuple(EVERY))  # the fate of these is unknown
     r.report()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     r.send_all(10)
@@ -251,7 +251,7 @@ def test_a_lagging_ev_returns_when_the_peer_restarts(bench: Bench) -> None:
 
 
 def test_new_tables_of_this_host_count_as_no_loss(bench: Bench) -> None:
-    """The peer goes on counting; here everything begins at zero."""
+    """The peer's counts continue; here all counts begin at zero."""
     bench.reports(H2)["report_seq"] = bench.reports(H2)["settled"] = 2**32 - 3
     r = Reporter(bench, start=10**6, probes=300)
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""New tables know the peers and paths that the old ones knew, whatever those were like."""
+"""Tests the migration of tables: new tables keep the peers and paths of the old ones, whatever their layout."""
 
 import ctypes
 import mmap
@@ -24,9 +24,9 @@ from tests.packet.cluster import ALL_PLANES, H1, H2, H5, Setup
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
 
 GOOD, BAD, DENIED = EvState.GOOD, EvState.ASSUMED_BAD, EvState.DENIED
-STATES = {0: GOOD, 1: BAD, 5: DENIED, 10: GOOD}  # slots of h2, 4 to a plane; the others are not probed yet
+STATES = {0: GOOD, 1: BAD, 5: DENIED, 10: GOOD}  # slots of h2, 4 per plane; the others are UNKNOWN
 
-# Tables of a version that never was: the same facts in other places.
+# Tables of an invented version: the same facts at other offsets.
 OTHER = """
 typedef unsigned char u8; typedef unsigned int u32; typedef unsigned long long u64;
 struct mrc_ev {

@@ -37,7 +37,7 @@ def test_the_veth_has_the_queues_and_rps_cpus_that_are_set(ns: Namespace, queues
     link, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues, rps={0, 1}))
     assert link.alias == made_with(queues, {0, 1})
     assert mask.read_text() == before
-    # /sys shows the network namespace of who has mounted it.
+    # sysfs shows the network namespace of the process that mounts it.
     show = "mount -t sysfs sysfs /sys; cd /sys/class/net; grep -H . mrc0*/queues/rx-*/rps_cpus; ls mrc0*/queues"
     done = subprocess.run(["unshare", "--mount", "sh", "-c", show], capture_output=True, text=True, check=True)
     masks = dict(line.split(":") for line in done.stdout.splitlines() if "rps_cpus" in line)
@@ -126,11 +126,11 @@ def test_an_mtu_that_the_kernel_refuses(ns: Namespace) -> None:
 # ---- offloads ----
 
 SEGMENTATION = ("tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation")
-GROUPS = {"generic-segmentation-offload": "tx-generic-segmentation"}  # ethtool's own word for it
+GROUPS = {"generic-segmentation-offload": "tx-generic-segmentation"}  # ethtool's name of the feature
 
 
 def features(ns: Namespace, name: str) -> dict[str, str]:
-    """Offloads as ethtool shows them: "on", "off", "off [fixed]", …"""
+    """Returns offloads as ethtool shows them: "on", "off", "off [fixed]", …"""
     with ns.inside():
         shown = subprocess.run(["ethtool", "-k", name], capture_output=True, text=True, check=True, timeout=10).stdout
     pairs = [line.strip().split(": ") for line in shown.splitlines()[1:]]
@@ -147,7 +147,7 @@ def test_only_the_requested_offloads_change(ns: Namespace) -> None:
         assert {now[f].split()[0] for f in SEGMENTATION} == {"off"}
         changed = {f for f in before if before[f] != now[f]}
         assert changed >= set(SEGMENTATION)
-        assert all("segmentation" in f for f in changed)  # the kernel takes their relatives along
+        assert all("segmentation" in f for f in changed)  # the kernel changes related features too
     assert features(ns, "mrc0p") == before
     set_offload("mrc0", dict.fromkeys(SEGMENTATION, True))
     assert features(ns, "mrc0") == before
@@ -174,11 +174,11 @@ def test_an_offload_that_the_driver_refuses_is_named(ns: Namespace) -> None:
         set_offload("lo", {"loopback": False})
 
 
-# ---- held back ----
+# ---- pacing ----
 
 
 def test_paced_packets_leave_one_by_one(ns: Namespace) -> None:
-    """A token bucket is made once, and anew for another rate or where somebody took it away."""
+    """A token bucket is made once, and again for another rate, or after it was removed."""
     ensure()
 
     def paced(packet: int) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""mrc_pop and mrc_pop_xdp: a packet of the fabric in, the inner packet out."""
+"""Tests mrc_pop and mrc_pop_xdp: a packet of the fabric in, the inner packet out."""
 
 import pytest
 from scapy.layers.inet import UDP
@@ -72,7 +72,7 @@ def test_checksum_flow_label_hop_limit_and_source_port_do_not_matter(bench: Benc
 
 @both_hooks
 def test_an_srh_is_popped_whatever_the_encapsulation(bench: Bench, hook: Hook) -> None:
-    """Loaded without SRH support of its own, the host still takes off what a peer has put on."""
+    """Loaded without SRH support, the host still removes the SRH of a peer."""
     frame = bench.arriving("h2", 0, inner())
     srh = IPv6ExtHdrSegmentRouting(nh=17, addresses=["5f00::1"], segleft=0, lastentry=0)
     head = Ether(src=frame.src, dst=frame.dst) / changed(frame, IPv6, nh=43, plen=None)[IPv6].copy()
@@ -138,13 +138,15 @@ def test_ecn_is_folded_into_the_inner_header(bench: Bench, hook: Hook, version: 
     for before, row in RFC6040.items():
         for outer_ecn, after in row.items():
             packet = inner(version, dscp << 2 | before)
-            frame = changed(bench.arriving("h2", 0, packet), IPv6, tc=0x28 | outer_ecn)  # another DSCP outside
-            marked += outer_ecn == CE and before != CE  # else the mark is older than the path
+            frame = changed(
+                bench.arriving("h2", 0, packet), IPv6, tc=0x28 | outer_ecn
+            )  # another DSCP in the outer header
+            marked += outer_ecn == CE and before != CE  # otherwise the packet was marked before the push
             verdict, out = bench.pop(hook, frame)
             if after is DROP:
                 assert verdict == "drop"
             else:  # scapy computes the IPv4 checksum
                 assert (verdict, out) == ("pass", popped(inner(version, dscp << 2 | after)))
     assert bench.drops() == {"ce_not_ect": 1}
-    # The one that was dropped did come by this path.
+    # The dropped packet arrived on this path, so it is counted.
     assert bench.rx(H2, 0) == (16, 16 * len(inner(version)), marked)

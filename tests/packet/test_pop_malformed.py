@@ -1,4 +1,4 @@
-"""mrc_pop and mrc_pop_xdp drop what is ours and wrong, and count the reason: headers, lengths, SRHs, inner packets."""
+"""Tests that mrc_pop and mrc_pop_xdp drop malformed packets with the reason: headers, lengths, SRHs, inner packets."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def test_packets_without_room_for_the_mrc_header_are_dropped(bench: Bench, hook:
 @both_hooks
 @all_encapsulations
 def test_packets_truncated_at_any_length_are_never_popped(bench: Bench, hook: Hook) -> None:
-    """As long as it cannot be told to be ours it is passed on as it is, then dropped, never popped."""
+    """A packet too short to be recognised passes unchanged; a longer one is dropped, never popped."""
     frame = bytes(bench.arriving("h2", 0, inner()))
     srh = bench.plan.overhead - IPV6 - L4
     told = ETHERNET + IPV6 + srh + 8
@@ -46,7 +46,7 @@ def test_packets_truncated_at_any_length_are_never_popped(bench: Bench, hook: Ho
 
 @all_encapsulations
 def test_frames_too_short_for_an_ip_header_pass(bench: Bench) -> None:
-    """Real ones, because BPF_PROG_TEST_RUN refuses them."""
+    """Real packets, because BPF_PROG_TEST_RUN refuses them."""
     wire, before = bench.attach_pop(0, "ipv6"), bench.counted()
     frame = bytes(bench.arriving("h2", 0, inner()))
     for length in range(ETHERNET, ETHERNET + IPV6):
@@ -63,7 +63,7 @@ def test_an_inner_packet_shorter_than_its_header_is_dropped(bench: Bench, hook: 
         assert bench.pop(hook, bench.arriving("h2", 0, Raw(packet[:length])))[0] == "drop"
         assert bench.drops() == {"truncated": length + 1}
     frame = bench.arriving("h2", 0, Raw(packet[:need]))
-    assert bench.pop(hook, frame)[0] == "pass"  # short by its own length field: the stack's to judge
+    assert bench.pop(hook, frame)[0] == "pass"  # short by its own length field: left to the stack
 
 
 @both_hooks
@@ -72,7 +72,7 @@ def test_an_inner_packet_that_is_not_ip_is_dropped(bench: Bench, hook: Hook, fir
     frame = bench.arriving("h2", 0, Raw(bytes([first]) + bytes(inner())[1:]))
     assert bench.pop(hook, frame)[0] == "drop"
     assert bench.drops() == {"bad_inner": 1}
-    assert bench.rx(H2, 0) == (1, 128, 0)  # it did come by this path
+    assert bench.rx(H2, 0) == (1, 128, 0)  # it arrived on this path
 
 
 Change = Callable[[Packet], Packet]
@@ -135,7 +135,7 @@ def test_packets_with_segments_left_are_not_popped(bench: Bench, hook: Hook, lef
 @both_hooks
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
 def test_no_wrong_srh_length_is_popped(bench: Bench, hook: Hook) -> None:
-    """The true one is 6 (× 8 bytes: three segments). No other leads to a pop."""
+    """The true length is 6 (× 8 bytes: three segments). No other leads to a pop."""
     before, drops = bench.counted(), 0
     for length in (n for n in range(256) if n != 6):
         frame = changed(bench.arriving("h2", 1, inner()), IPv6ExtHdrSegmentRouting, len=length)
@@ -143,7 +143,7 @@ def test_no_wrong_srh_length_is_popped(bench: Bench, hook: Hook) -> None:
         if length % 2 or length > 10:
             drops += 1
             assert verdict == "drop", length
-        else:  # what is then taken for UDP is not for our port
+        else:  # the bytes then read as UDP have another port
             assert (verdict, out) == ("pass", bytes(frame)), length
     assert bench.drops() == {"bad_srh": drops}
     assert bench.counted() == before
@@ -157,7 +157,7 @@ def test_padding_behind_the_packet_is_ignored(bench: Bench, hook: Hook) -> None:
 
 
 def test_malformed_packets_pass_xdp_and_are_counted_once(bench: Bench) -> None:
-    """What XDP cannot tell to be ours is mrc_pop's to judge."""
+    """mrc_pop judges what XDP cannot recognise."""
     frame = bytes(udp_only(str(bench.plan.sids[0]), 10))
     assert bench.pop_xdp(frame, bench.ifindex["n0"]) == ("pass", frame)
     assert bench.drops() == {}

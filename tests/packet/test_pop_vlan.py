@@ -1,4 +1,4 @@
-"""mrc_pop and mrc_pop_xdp where planes are VLANs: tags inline and beside the packet."""
+"""Tests mrc_pop and mrc_pop_xdp on VLAN planes: tags inline, and in the packet's metadata."""
 
 import pytest
 from scapy.layers.l2 import Dot1Q, Ether

@@ -1,4 +1,4 @@
-"""mrc_push: a packet of the stack in, the packet on the wire out."""
+"""Tests mrc_push: a packet of the stack in, the packet on the wire out."""
 
 import itertools
 import socket
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.root
 
 
 def to_h2(version: int = 4, size: int = 100, tos: int = 0) -> Packet:
-    """A packet to host h2."""
+    """Returns a packet to host h2."""
     return datagram(H0, H2, version, size, tos)
 
 
 def pushed(bench: Bench, packet: Packet) -> tuple[int, MRC]:
-    """Push a packet that must go out: its EV and MRC header, and every byte is as scapy builds it."""
+    """Pushes a packet that must go out, and asserts each byte. Returns its EV and MRC header."""
     before = time.monotonic_ns()
     verdict, out = bench.push(packet)
     assert verdict == "redirect"
@@ -38,12 +38,12 @@ def pushed(bench: Bench, packet: Packet) -> tuple[int, MRC]:
 
 
 def spread(bench: Bench, packets: int) -> Counter[int]:
-    """EV → packets, over a number of packets to h2."""
+    """Returns EV → packets, for a number of packets to h2."""
     return Counter(pushed(bench, to_h2())[0] for _ in range(packets))
 
 
 def per_plane(evs: Counter[int]) -> list[int]:
-    """Packets of each plane."""
+    """Returns the packets of each plane."""
     return [sum(n for ev, n in evs.items() if ev // SLOTS == plane) for plane in range(PLANES)]
 
 
@@ -132,7 +132,7 @@ def test_peers_have_rotations_of_their_own(bench: Bench) -> None:
 
 
 def test_first_packets_to_peers_use_different_planes(bench: Bench) -> None:
-    """And on slots, by their host ids: packets to many by turns fill all planes alike."""
+    """The first plane and slot depend on the host id, so that packets to many peers fill all planes alike."""
     bench.set_rotations(0)
     for host in (H1, H2, H5):
         first = host % PLANES * SLOTS + host // PLANES
@@ -140,7 +140,7 @@ def test_first_packets_to_peers_use_different_planes(bench: Bench) -> None:
         assert evs[:2] == [first, (first + SLOTS) % EVS]
         assert set(evs) == set(bench.usable(host))
     bench.set_rotations(0)
-    bench.tables.peers["slots"][H5] = 1  # a peer may have fewer EVs than there is room for
+    bench.tables.peers["slots"][H5] = 1  # a peer may have fewer EVs than its table row
     assert pushed(bench, datagram(H0, H5))[0] == H5 % PLANES * SLOTS
 
 
@@ -173,7 +173,7 @@ def test_the_sequence_wraps_but_the_counter_does_not(bench: Bench) -> None:
 
 
 def dropped(bench: Bench, packet: Packet, reason: str) -> None:
-    """The packet is dropped under exactly this reason, and nothing else is counted."""
+    """Asserts that the packet is dropped with exactly this reason, and nothing else is counted."""
     before = bench.counted()
     assert bench.push(packet)[0] == "drop"
     assert bench.drops() == {reason: 1}
@@ -218,7 +218,7 @@ def test_packets_without_a_usable_ev_are_dropped(bench: Bench) -> None:
     for ev in range(EVS):
         bench.set_usable(H2, ev, False)
     dropped(bench, to_h2(), "no_usable_ev")
-    pushed(bench, IP(src="10.99.0.1", dst="10.99.0.6") / UDP())  # other peers have theirs
+    pushed(bench, IP(src="10.99.0.1", dst="10.99.0.6") / UDP())  # other peers have usable EVs
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0xFFFF), (0b1111, 0), (0b0011, 0b1100)])
@@ -227,7 +227,7 @@ def test_packets_without_a_plane_with_both_links_are_dropped(bench: Bench, here:
     dropped(bench, to_h2(), "no_usable_ev")
 
 
-# ---- whose prefix ----
+# ---- prefixes ----
 
 
 def test_the_longest_prefix_wins(bench: Bench) -> None:
@@ -288,7 +288,7 @@ def test_a_change_of_the_trie_invalidates_the_destination_cache(bench: Bench, ve
 
 
 def test_two_destinations_in_one_cache_slot_are_distinguished(bench: Bench) -> None:
-    """As dst_slot() has it: the last 12 bits, and the 12 before them, folded."""
+    """The slot of dst_slot(): the last 12 bits of the address and the 12 before them, folded."""
     first, second = "10.99.0.3", "10.99.16.2"
     bench.dataplane.set_prefixes({prefix_key(socket.inet_aton(a), 32): h for a, h in ((first, H2), (second, H1))})
     sent = bench.tables.evs["tx_packets"].sum(axis=1)

@@ -1,4 +1,4 @@
-"""Deleted routes of mrcd are told of by the kernel, and nothing else is."""
+"""Tests that the kernel's messages about deleted routes of mrcd, and no others, are reported."""
 
 import select
 

@@ -1,4 +1,4 @@
-"""Selective acknowledgements of what was only overtaken: hidden while planes differ in delay, as long as that takes."""
+"""Tests SACK hiding: selective acknowledgements of reordered data are hidden while planes differ in delay."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.packet.wires import until
 pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 APART_NS = 2_000_000_000
-"""Planes that differ by longer than a test takes."""
+"""Planes whose delays differ by more than the duration of a test."""
 NOPS = [("NOP", None), ("NOP", None)]
 SACK = [*NOPS, ("SAck", (2000, 3000, 4000, 5000))]
 TIMESTAMP = [*NOPS, ("Timestamp", (7, 8))]
@@ -23,7 +23,7 @@ UNKNOWN = 253
 
 
 def ack(number: int = 1000, options: Any = SACK, version: int = 4, port: int = 5, source: int = 3) -> Packet:
-    """What h2's TCP has got, behind a gap."""
+    """Returns an acknowledgement of h2's TCP with SACK blocks behind a gap."""
     ip: Any = IP(src=f"10.99.0.{source}", dst="10.99.0.1")
     if version == 6:
         ip = IPv6(src=f"fd00:99::{source}", dst="fd00:99::1")
@@ -32,14 +32,14 @@ def ack(number: int = 1000, options: Any = SACK, version: int = 4, port: int = 5
 
 
 def seen(bench: Bench, packet: Packet, hook: Hook = "tc") -> bytes:
-    """What the stack gets to see of it, from the IP header on."""
+    """Returns the packet as the stack receives it, from the IP header on."""
     verdict, out = bench.pop(hook, bench.arriving("h2", 0, packet), 0)
     assert verdict == "pass"
     return out[14:]
 
 
 def veiled(packet: Packet) -> bytes:
-    """The packet with the option's kind changed, and a checksum that is right."""
+    """Returns the packet with the option's kind changed, and the right checksum."""
     raw = bytearray(bytes(packet))
     at = raw.index(b"\x01\x01\x05") + 2
     raw[at] = UNKNOWN
@@ -68,7 +68,7 @@ def test_planes_of_equal_delay_hide_no_sack_blocks(bench: Bench) -> None:
 
 
 def test_a_lasting_gap_is_shown(bench: Bench) -> None:
-    """Then the data is lost: 1.5 × 10 ms after the gap was first seen, not sooner."""
+    """The data is then lost: 1.5 × 10 ms after the gap was first seen, not sooner."""
     bench.peer(H2)["apart_ns"] = 10_000_000
     assert seen(bench, ack(1200)) == veiled(ack(1200))
     until("the option is shown", lambda: seen(bench, ack(1200)) == bytes(ack(1200)))
@@ -84,7 +84,7 @@ def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_flows_with_equal_ports_have_gaps_of_their_own(bench: Bench, version: int) -> None:
-    """Two hosts, or addresses of one, whose flows have the same ports: both have lost something."""
+    """Two hosts, or two addresses of one, whose flows have the same ports; both have a gap."""
     bench.peer(H2)["apart_ns"] = 10_000_000
     lost = [ack(1000 * n, version=version, source=n) for n in (3, 4)]
     shown: set[int] = set()
@@ -98,7 +98,7 @@ def test_flows_with_equal_ports_have_gaps_of_their_own(bench: Bench, version: in
 
 
 def test_flows_in_one_slot_hide_less(bench: Bench) -> None:
-    """And never what was lost for longer, by beginning each other's time anew."""
+    """They never hide a longer loss by resetting each other's time."""
     bench.peer(H2)["apart_ns"] = APART_NS
     packets = [ack(port=port) for port in range(1000, 1400)]
     shown = [seen(bench, p) == bytes(p) for p in packets]

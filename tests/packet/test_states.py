@@ -1,4 +1,4 @@
-"""States of EVs: how the daemon changes them, what is told of it, and which EVs are usable."""
+"""Tests the states of EVs: how the daemon sets them, the events, and the usable EVs."""
 
 import os
 import random
@@ -26,7 +26,7 @@ BY_SLOT = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLAN
 def set_state(
     bench: Bench, ev: int, state: EvState, reason: Reason = Reason.ADMIN, leave: Iterable[EvState] = ANY
 ) -> bool:
-    """As the daemon does."""
+    """Sets a state as the daemon does."""
     return bench.dataplane.set_state(H2, ev, state, reason, leave)
 
 
@@ -73,7 +73,7 @@ def test_the_state_of_an_unconfigured_ev_cannot_be_set(bench: Bench) -> None:
     assert not set_state(bench, 5, DENIED)
 
 
-# ---- what is told, and what is kept ----
+# ---- events, and what is kept ----
 
 
 def test_an_event_has_the_evidence(bench: Bench) -> None:
@@ -96,7 +96,7 @@ def test_an_event_has_the_evidence(bench: Bench) -> None:
         "reason": Reason.GREY_LOSS, "flaps": 1, "icmp_type": 0, "icmp_code": 0,
         "lost_bursts": 7, "lost_packets": 30, "sent_packets": 1000,
     }  # fmt: skip
-    # A fall begins these anew; how long it is ago is the hold-down's business.
+    # A failure resets these; the hold-down depends on its time.
     zero = ("window_tx", "window_lost", "window_samples", "window_losses", "unsure", "sure", "lag_ns", "good")
     assert not any(stats[name] for name in zero)
     assert stats["loss_ns"] == told["ns"]
@@ -147,7 +147,7 @@ def test_a_skip_is_no_event(bench: Bench) -> None:
     [(0, 0, 1), (1, 59_000, 2), (1, 61_000, 1), (5, 121_000, 4), (5, 10**7, 1), (254, 0, 255), (255, 0, 255)],
 )
 def test_flaps_are_forgotten_one_by_one(bench: Bench, flaps: int, well_ms: int, after: int) -> None:
-    """An EV that was well for hold_down_max_ms, a minute, forgets one."""
+    """An EV that was in use for hold_down_max_ms, a minute, loses one flap."""
     record = bench.ev(H2, 5)
     record["flaps"], record["state_since_ns"] = flaps, max(1, now() - well_ms * MS)
     assert set_state(bench, 5, ASSUMED_BAD, Reason.GREY_LOSS)
@@ -161,7 +161,10 @@ def test_flaps_are_forgotten_one_by_one(bench: Bench, flaps: int, well_ms: int, 
 
 
 def usable_by_rank(bench: Bench) -> list[int]:
-    """The rule again: the good ones; below the floor the least bad; a silent one only if there is no other."""
+    """Returns the usable EVs by the rule in Python.
+
+    The good ones; below the floor the least bad; a silent one only if there is no other.
+    """
     plane_mask = int(bench.tables.node["plane_mask"]) & int(bench.peer(H2)["plane_mask"])
     floor = max(1, int(bench.peer(H2)["floor"]))
 
@@ -249,15 +252,15 @@ def test_a_reply_updates_the_plane_mask_of_the_peer(bench: Bench) -> None:
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1, 2}
     wanted = int(bench.peer(H2)["wanted"])
     r.report(plane_mask=0b0111)
-    assert bench.peer(H2)["wanted"] == wanted  # nothing to be done
+    assert bench.peer(H2)["wanted"] == wanted  # nothing to do
     r.report()
     assert bench.usable(H2) == EVERY
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="takes two CPUs")
-@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])  # which takes longer to work out
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])  # a longer computation
 def test_two_cpus_set_states_at_once(bench: Bench) -> None:
-    """Nobody waits for anybody, and at the end the usable EVs are what they ought to be."""
+    """No CPU waits, and at the end the usable EVs are right."""
     rounds, two = 500, threading.Barrier(2)
     usable = bench.tables.peers["usable"][H2]
     wrong: list[int] = []
@@ -286,7 +289,7 @@ def test_two_cpus_set_states_at_once(bench: Bench) -> None:
 
 
 def spread(bench: Bench, packets: int) -> list[int]:
-    """Packets per EV of so many pushed."""
+    """Returns packets per EV, for a number of packets pushed."""
     before = bench.tables.evs["tx_packets"][H2].copy()
     for _ in range(packets):
         assert bench.push(IP(src="10.99.0.1", dst="10.99.0.3") / UDP())[0] == "redirect"
@@ -297,7 +300,7 @@ def spread(bench: Bench, packets: int) -> list[int]:
 def test_a_returning_ev_gets_packets_by_its_weight(bench: Bench, weight: int) -> None:
     bench.ev(H2, 5)["weight"] = weight
     sent = spread(bench, 64 * EVS)
-    # Of a plane's turns: a round takes three without it, four with it.
+    # Of the packets of a plane: a cycle has three without it, four with it.
     expected = 64 * SLOTS * (weight / 8) / (SLOTS - 1 + weight / 8)
     assert abs(sent[5] - expected) <= 1
     assert [sum(sent[p * SLOTS : p * SLOTS + SLOTS]) for p in range(PLANES)] == [64 * SLOTS] * PLANES
@@ -321,7 +324,7 @@ def test_a_returning_ev_alone_in_its_plane_gets_all_packets(bench: Bench) -> Non
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
 def test_weights_work_beyond_the_first_bitmap_word(bench: Bench) -> None:
-    """Four T1s, so slots 0 to 3 of 64 in each plane; each plane has a word."""
+    """Four T1s, so slots 0 to 3 of 64 in each plane; each plane has a bitmap word."""
     words = bench.tables.peers["usable"][H2]
     assert words.tolist() == [0xF] * PLANES
     assert set_state(bench, 130, DENIED)

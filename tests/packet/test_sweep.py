@@ -1,4 +1,4 @@
-"""mrc_sweep: requests on every EV of a peer that is due, and one more that asks for a report."""
+"""Tests mrc_sweep: a request on every EV of a peer that is due, and one more for a report."""
 
 import time
 
@@ -19,31 +19,31 @@ pytestmark = pytest.mark.root
 
 
 def own(bench: Bench) -> dict[str, int]:
-    """What every probe says of this host."""
+    """Returns the fields that every probe of this host has."""
     return {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
 
 
 def padded(bench: Bench, ev: int, content: Packet) -> Packet:
-    """A reply may need a longer SRH than its request has."""
+    """Returns a request with the room that a reply with a longer SRH needs."""
     if bench.setup.encapsulation != "srh":
         return content
     return content / Raw(bytes(abi.SRH_MAX - int(bench.ev(H2, ev)["srh_len"])))
 
 
 def requests(wires: list[Tap]) -> list[tuple[int, Frame]]:
-    """The requests found, each with its plane, plane by plane."""
+    """Returns the requests found, each with its plane, by plane."""
     found = [(plane, frame) for plane, wire in enumerate(wires) for frame in wire.frames()]
     assert all(Ether(f.data)[MRC].type == PROBE_REQUEST for _, f in found)
     return found
 
 
 def without_reports(found: list[tuple[int, Frame]]) -> list[tuple[int, Frame]]:
-    """Those that ask for no report."""
+    """Returns the requests without a report."""
     return [(plane, f) for plane, f in found if not Ether(f.data)[MRCProbe].counts]
 
 
 def report_of(found: list[tuple[int, Frame]]) -> Packet:
-    """The one that asks for a report."""
+    """Returns the request for a report."""
     (frame,) = (f for _, f in found if Ether(f.data)[MRCProbe].counts)
     return Ether(frame.data)
 
@@ -156,7 +156,7 @@ def test_reports_are_requested_on_usable_evs_in_order(bench: Bench) -> None:
 
 
 def test_without_a_working_usable_ev_reports_are_requested_on_the_others(bench: Bench) -> None:
-    """Planes 1 to 3 have healed, but are held down yet, when plane 0 fails: only reports can tell."""
+    """Planes 1 to 3 have healed, but are in hold-down, when plane 0 fails: only reports can show it."""
     wires = bench.wires()
     bench.set_state(H2, EvState.ASSUMED_BAD, *range(SLOTS, EVS))
     ways = set()
@@ -184,7 +184,7 @@ def test_report_requests_visit_all_evs_of_a_partly_filled_table(bench: Bench, an
 
 
 def test_without_a_usable_ev_no_report_is_requested(bench: Bench) -> None:
-    """But the paths are probed, or none could be found to have healed."""
+    """The paths are still probed, since otherwise none could heal."""
     wires = bench.wires()
     bench.peer(H2)["plane_mask"], bench.peer(H2)["usable"] = 0, 0
     assert bench.dataplane.sweep(H2) == EVS

@@ -1,4 +1,4 @@
-"""Tables over restarts: kept when they fit, made anew beside the old ones when they do not."""
+"""Tests tables over restarts: kept if they fit, otherwise made anew beside the old ones."""
 
 import contextlib
 import os
@@ -39,7 +39,7 @@ def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:
 
 
 def test_the_programs_load_with_the_most_planes(bpffs: Path) -> None:
-    """The verifier walks through the planes one by one: with all of them it must not give up."""
+    """The verifier walks the planes one by one, and must accept all of them."""
     fabric = (
         f"[cluster]\nplanes = {abi.MAX_PLANES}\nt0s = 2\nt1s = 32\nevs_per_peer = {cluster_file.MAX_EVS_PER_PEER}\n"
     )
@@ -134,7 +134,7 @@ def test_the_detached_status_outlives_the_tables(bpffs: Path) -> None:
 
 def test_only_fields_of_a_mrc_node_are_written(bpffs: Path) -> None:
     made = _start(bpffs)
-    for name in ("mrc_drops", "mrc_planes", "mrc_events"):  # what a link of that name may lead to
+    for name in ("mrc_drops", "mrc_planes", "mrc_events"):  # maps to which a link of that name may lead
         with pytest.raises(KernelError, match="is no mrc_node"):
             change_field(made.pins / name, "status", lambda status: status | 1)
     with pytest.raises(KernelError, match="has no field"):
@@ -150,10 +150,10 @@ def test_no_probe_is_answered_while_programs_with_other_tables_take_their_places
     before = Tables(first.pins, writable=True)
     old = int(before.node["generation"])
     with first.taking_places(before.node):
-        assert before.node["generation"] == 0  # none was attached: the first of them does not answer for the others
-    (first.pins / "clsact").mkdir()  # as if filters were
+        assert before.node["generation"] == 0  # none was attached: the first program must not answer alone
+    (first.pins / "clsact").mkdir()  # as if filters were attached
     with first.taking_places(before.node):
-        assert before.node["generation"] == old  # they are its own
+        assert before.node["generation"] == old  # the attached programs use these tables
     first.close()
     second = _start(bpffs, 32, commit=False)
     tables = Tables(second.tables, writable=True)
@@ -169,7 +169,7 @@ def test_no_probe_is_answered_while_programs_with_other_tables_take_their_places
     assert numbers()[0] == 0
     assert numbers()[1] != 0
     second.commit()
-    tables.node["generation"] = 0  # the daemon was killed meanwhile
+    tables.node["generation"] = 0  # as after a kill of the daemon in between
     with second.taking_places(tables.node):
         assert tables.node["generation"] == 0
     assert tables.node["generation"] != 0

@@ -1,4 +1,4 @@
-"""A flow has stopped: probes on every EV, by the programs alone, made of a packet that goes round."""
+"""Tests the timer packet: after a flow stops, the programs alone probe every EV, driven by a circulating packet."""
 
 import contextlib
 import itertools
@@ -38,34 +38,34 @@ BURST = (
 SWEEPS = 3
 BEAT = struct.Struct("3Q2I")  # struct mrc_timer
 TIMEOUT_MS = 2
-LOST_S = 0.021  # a beat that does not come for so long has ended
+LOST_S = 0.021  # a timer packet that does not return for this long has ended
 HURRIED = 257
-MOST_DEBT = 128 * 67  # data packets, for as many probes at once
+MOST_DEBT = 128 * 67  # data packets that pay for the most probes at once
 all_encapsulations = pytest.mark.parametrize("bench", [Setup(s) for s in ("usid", "srh", "ecmp")], indirect=True)
 
 
 class Stage:
-    """A host that sends, what goes round in it, and its wires."""
+    """A sending host, its timer packet, and its wires."""
 
     def __init__(self, bench: Bench, link: Link) -> None:
         self.bench, self.link, self.wires = bench, link, bench.wires()
         self.stack: Sender = bench.attach_push()
         self.timer_end: Tap = bench.attach_timer()
         self.asked: list[Frame] = []
-        self.ridden = 0  # the last round that traffic asked for
+        self.ridden = 0  # the last report that traffic requested
         self.sent: tuple[Packet, Gso | None] = SMALL, None
         self.woken = False
         self.length = hooks.timer_packet_bytes(bench.tables.evs.shape[1], bench.plan.needs_srh)
 
     def pace(self, interval_ns: int = abi.TIMER_NS) -> None:
-        """Have what goes round come this long apart."""
+        """Sets the interval of the timer packet."""
         run(lambda n: n.ensure_paced(self.link, self.length, interval_ns))
 
     def dense(self, packet: Packet = SMALL, gso: Gso | None = None, *, anew: bool = True) -> None:
-        """Enough traffic for a report to be asked for, long after the last; then nothing."""
+        """Sends enough traffic for a request for a report, long after the last one; then nothing."""
         self.sent = packet, gso
         if anew:
-            self.rest()  # what went round for the test before has ended
+            self.rest()  # the timer packet of the previous test has ended
         reports = self.bench.reports(H2)
         reports["asked_ns"] = now() + 1000 * MS
         for _ in range(8):
@@ -87,7 +87,7 @@ class Stage:
             yield
 
     def rest(self, quiet_s: float = LOST_S) -> int:
-        """Wait until nothing has come round for so long. Returns how often something has until then."""
+        """Waits until no timer packet has returned for `quiet_s`. Returns how often one did."""
         found, last = 0, time.monotonic()
 
         def quiet() -> bool:
@@ -100,11 +100,11 @@ class Stage:
         return found
 
     def passes(self, word: bytes = b"") -> int:
-        """How often something has come round since this was last asked; only what has this word in it."""
+        """Returns how often a timer packet has returned since the last call; only those with `word` in them."""
         return sum(f.data[12:14] == b"\x88\xb5" and word in f.data for f in self.timer_end.frames())
 
     def look(self) -> list[Frame]:
-        """The requests that have gone out since the traffic ended."""
+        """Returns the requests sent since the traffic ended."""
         for frame in (f for wire in self.wires for f in wire.frames()):
             seen = Ether(frame.data)
             assert seen[MRC].type in (DATA, PROBE_REQUEST)
@@ -113,21 +113,24 @@ class Stage:
         return self.asked
 
     def reports(self) -> list[Frame]:
-        """Those of them that ask for a report."""
+        """Returns those of them that request a report."""
         return [f for f in self.look() if Ether(f.data)[MRCProbe].counts]
 
     def stood_still(self) -> bool:
-        """Whether the alarm went off so late that what goes round counted as lost. Nothing else wakes the daemon."""
+        """Returns whether the idle timeout came so late that the timer packet counted as lost.
+
+        Nothing else wakes the daemon.
+        """
         asked_ns = int(self.bench.reports(H2)["asked_ns"])
         late = [int(e["ns"]) - asked_ns for e in self.bench.dataplane.events() if e["ns"] > asked_ns]
         assert all(ns > 15 * MS for ns in late), late
         return bool(late)
 
     def wait_until_swept(self) -> None:
-        """Until the last sweep's report is asked for, and what went before it on other planes has been seen too.
+        """Waits until the last sweep's report is requested, and the packets before it on other planes are seen.
 
-        Where the machine has stood still meanwhile nothing has come round in time, and the daemon is woken: then it is
-        tried once more.
+        If the machine paused meanwhile, no timer packet returned in time and the daemon was woken: then this tries once
+        more.
         """
 
         def swept() -> bool:
@@ -150,7 +153,7 @@ def stage(bench: Bench) -> Iterator[Stage]:
 
 
 def well_formed(bench: Bench, frame: Frame) -> int:
-    """A request as it should be, whatever it was made of. Returns its EV."""
+    """Asserts each field of a request, whatever packet it was made of. Returns its EV."""
     seen = Ether(frame.data)
     mrc, probe = seen[MRC], seen[MRCProbe]
     own = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
@@ -176,11 +179,11 @@ def test_after_a_flow_stops_every_ev_is_probed(stage: Stage, packet: Packet, gso
     assert sorted(seqs) == [int(stage.bench.reports(H2)["report_seq"]) - n for n in (2, 1, 0)]
     for frame in stage.reports():
         well_formed(stage.bench, frame)
-    assert not any(b"secret" in f.data for f in stage.asked)  # other peers are probed with it too
+    assert not any(b"secret" in f.data for f in stage.asked)  # it is also sent to other peers
     assert stage.bench.reports(H2)["debt"] == SWEEPS * EVS * 67
     assert {len(f.data) for f in stage.timer_end.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
     assert stage.bench.drops() == {}
-    assert len(stage.bench.dataplane.events()) == 0  # nobody needs to wake the daemon
+    assert len(stage.bench.dataplane.events()) == 0  # the daemon is not woken
 
 
 @pytest.mark.parametrize("bench", [Setup("srh", evs=256), Setup(evs=256)], ids=["srh", "usid"], indirect=True)
@@ -193,14 +196,16 @@ def test_the_timer_packet_fits_mrc0_at_the_smallest_mtu(stage: Stage) -> None:
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
 def test_an_early_timer_packet_ends_no_sweep(stage: Stage) -> None:
-    """After a rest some come at once, and a sweep may take long: the next is due half a beat after its end."""
-    stage.pace(abi.TIMER_NS // 4 + 5000)  # the second after a sweep's begin comes just when the next were due by that
+    """After a pause some return at once, and a sweep may take long: the next is due half an interval after its end."""
+    stage.pace(
+        abi.TIMER_NS // 4 + 5000
+    )  # the second packet after a sweep's start then returns just when the next would be due
     stage.dense()
     stage.wait_until_swept()
 
 
 def test_without_a_returning_timer_packet_the_daemon_is_woken(stage: Stage) -> None:
-    with stage.mtu(stage.length - 19):  # the kernel leaves room for Ethernet and a VLAN tag
+    with stage.mtu(stage.length - 19):  # the kernel allows for Ethernet and a VLAN tag
         stage.dense()
         until("an event", lambda: abi.EVENT_IDLE_TIMEOUT in stage.bench.dataplane.events()["ev"])
     assert (stage.look(), stage.passes()) == ([], 0)
@@ -236,8 +241,8 @@ def test_without_a_probe_budget_only_reports_are_requested(stage: Stage) -> None
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
 def test_without_a_host_budget_only_reports_are_requested_and_data_pays_later(stage: Stage) -> None:
-    """Where hundreds of flows stop at once, sweeps of all EVs would be a storm."""
-    left = Health().idle_probes // 8  # which is the tick's
+    """When hundreds of flows stop at once, sweeps of all EVs would flood the fabric."""
+    left = Health().idle_probes // 8  # reserved for the tick
     stage.dense()
     stage.bench.tables.clock["budget"] = left
     stage.wait_until_swept()
@@ -276,7 +281,7 @@ def test_the_timer_packet_ends_after_the_traffic(stage: Stage) -> None:
 
 
 def test_the_timer_packet_continues_while_a_peer_is_due_for_a_sweep(stage: Stage) -> None:
-    """Where hundreds of flows stop at once."""
+    """As when hundreds of flows stop at once."""
     stage.pace(10 * abi.TIMER_NS)
     stage.dense()
     asked_ns = int(stage.bench.reports(H2)["asked_ns"])
@@ -294,7 +299,7 @@ def test_the_timer_packet_continues_while_a_peer_is_due_for_a_sweep(stage: Stage
 def test_an_unpaced_timer_packet_does_not_spin(stage: Stage) -> None:
     subprocess.run(["tc", "qdisc", "del", "dev", "m0bp", "root"], check=True, timeout=10)
     stage.dense()
-    assert HURRIED <= stage.rest() < 20 * HURRIED  # a round that takes long is none too many
+    assert HURRIED <= stage.rest() < 20 * HURRIED  # a slow circulation does not count as hurried
 
 
 def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
@@ -318,10 +323,10 @@ def test_packets_of_the_kernel_pass_mrc_timer(stage: Stage) -> None:
 
 
 def test_other_packets_do_not_circulate(stage: Stage) -> None:
-    """Somebody else's packet of that type, and what went round for programs that were replaced."""
+    """Another program's packet of that type, and a timer packet of replaced programs."""
     stage.dense()
     until("it goes round", lambda: bool(stage.passes()))
-    stage.dense(anew=False)  # and goes on doing so
+    stage.dense(anew=False)  # and continues
     stage.timer_end.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"foreign" * 40))
     came: list[bytes] = []
 

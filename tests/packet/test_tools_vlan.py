@@ -1,6 +1,6 @@
-"""Packets of mrcctl's tools where planes are VLANs: as far as a kernel without VLAN interfaces can show it.
+"""Tests packets of mrcctl's tools on VLAN planes, as far as a kernel without VLAN interfaces can show it.
 
-A tool sends by the VLAN interface, which puts the tag on; here it is put on by hand. It listens at the NIC below.
+A tool sends through the VLAN interface, which adds the tag; here it is added by hand. It listens at the NIC below.
 """
 
 from ipaddress import IPv6Address
@@ -18,7 +18,9 @@ pytestmark = pytest.mark.root
 VLAN, EV = 100, 6  # of plane 1
 PROBES = {
     REQUEST: Probe(REQUEST, sender=H2, receiver=0, ev=EV, seq=9, token=77, ns=1),  # the peer's `mrcctl probe`
-    REPLY: Probe(REPLY, sender=0, receiver=0, ev=EV, seq=9, token=77, ns=1),  # turned round, as `mrcctl trace` has it
+    REPLY: Probe(
+        REPLY, sender=0, receiver=0, ev=EV, seq=9, token=77, ns=1
+    ),  # returned by a switch, as in `mrcctl trace`
 }
 
 

@@ -1,4 +1,4 @@
-"""Data that the queueing discipline of a plane's NIC drops is counted, and not held against its path."""
+"""Tests that data dropped by the queueing discipline of a plane's NIC is counted, and not as a loss of its path."""
 
 import socket
 import struct
@@ -34,7 +34,7 @@ NO_ROOM = ("bfifo", "limit", "700")  # bytes: longer packets are dropped
 
 @pytest.fixture
 def stack(bench: Bench) -> Iterator[Sender]:
-    """What it sends is pushed. The queue of plane 0's NIC has no room for long packets."""
+    """Returns a sender whose packets are pushed. The queue of plane 0's NIC has no room for long packets."""
     bench.attach_unsent()
     tc("add", *NO_ROOM)
     yield bench.attach_push()
@@ -46,7 +46,7 @@ def tc(what: str, *qdisc: str) -> None:
 
 
 def arrived(wires: list[Tap]) -> Counter[int]:
-    """EV → data packets that are on the wire."""
+    """Returns EV → data packets on the wire."""
     mrcs = [Ether(f.data)[MRC] for wire in wires for f in wire.frames()]
     return Counter(m.ev for m in mrcs if m.type == DATA)
 
@@ -65,7 +65,7 @@ def test_drops_of_a_nic_queue_are_no_loss_of_the_path(bench: Bench, wires: list[
         r.packets[ev] += n
     r.report()
     assert [ev for ev in range(EVS) if state(bench, ev) == LAGGING] == []
-    stack.send(ETHERNET / SMALL)  # but what is lost on the way is
+    stack.send(ETHERNET / SMALL)  # but a loss in the fabric is
     (lost,) = arrived(wires)
     r.report()
     assert state(bench, lost) == LAGGING
@@ -84,7 +84,7 @@ def test_a_burst_counts_its_packets(bench: Bench, wires: list[Tap], stack: Sende
 def test_drops_of_a_nic_without_a_link_are_a_loss_of_the_path(
     bench: Bench, wires: list[Tap], stack: Sender, end: str
 ) -> None:
-    """Else a path would be well by which nothing can be sent."""
+    """Otherwise a path would be healthy on which nothing can be sent."""
     before = bench.tables.unsent_packets()
     bench.namespace.ip("link", "set", end, "down")
     try:
@@ -127,12 +127,12 @@ def test_dropped_packets_of_other_programs_do_not_count(bench: Bench, wires: lis
     before, counted = bench.tables.unsent_packets(), bench.counted()
     out = Sender("n0")
     for what in (
-        bench.arriving("h2", 1, LARGE),  # another host's
+        bench.arriving("h2", 1, LARGE),  # of another host
         bench.sent(H2, 1, LARGE, version=9, tx_ns=now()),
         bench.sent(H2, 1, LARGE, type=2, tx_ns=now()),
         bench.sent(H2, 1, LARGE, ev=999, tx_ns=now()),
-        bench.sent(H2, 1, LARGE, tx_ns=now() - 10**10),  # made up by somebody who does not know this host's clock,
-        bench.sent(H2, 1, LARGE, tx_ns=now(), seq=77_777),  # or its counts
+        bench.sent(H2, 1, LARGE, tx_ns=now() - 10**10),  # forged without this host's clock,
+        bench.sent(H2, 1, LARGE, tx_ns=now(), seq=77_777),  # or without its counts
         bench.sent(H2, 1, LARGE, receiver=9999, tx_ns=now()),
         ETHERNET / LARGE,
     ):
@@ -141,6 +141,6 @@ def test_dropped_packets_of_other_programs_do_not_count(bench: Bench, wires: lis
     assert bench.tables.unsent_packets() == before
     assert bench.counted() == counted
     with pytest.raises(OSError, match="buffer"):
-        out.send(bench.sent(H2, 1, LARGE, tx_ns=now()))  # but this is
+        out.send(bench.sent(H2, 1, LARGE, tx_ns=now()))  # but this one counts
     out.close()
     assert bench.tables.unsent_packets()[0] == before[0] + 1

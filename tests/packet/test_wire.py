@@ -1,4 +1,4 @@
-"""mrcd.fabric.wire: the scapy layers by themselves. No root needed."""
+"""Tests mrcd.fabric.wire: the scapy layers by themselves. No root needed."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def bound() -> Iterator[None]:
     wire.bind()
 
 
-# The whole packet once, octet by octet, so that no test of the programs rests on scapy alone.
+# A whole packet, octet by octet, so that the tests of the programs do not depend on scapy alone.
 ETHERNET = "02 00 00 00 01 01  02 00 00 00 00 01  86 dd"
 UDP_MRC_INNER = """
     c0 06  12 bd  00 48  00 00                                          source port, 4797, 40 + 32, no checksum
@@ -46,7 +46,7 @@ SOURCE = "fd 10 00 00 00 01 00 00 00 00 00 00 00 00 00 01"
 
 
 def octets(text: str) -> bytes:
-    """Hexadecimal pairs in columns; prose after four blanks."""
+    """Parses hexadecimal pairs in columns; text after four blanks is ignored."""
     return bytes.fromhex("".join(line.strip().partition("    ")[0] for line in text.splitlines()))
 
 
@@ -56,7 +56,7 @@ def test_every_octet_of_a_usid_packet() -> None:
 
 
 def test_every_octet_of_an_srh_packet() -> None:
-    """H.Encaps.Red: four segments, the first only in the destination, the SRH backwards."""
+    """H.Encaps.Red: four segments, the first only in the destination, the SRH in reverse order."""
     first, *others = (
         f"5f 00 00 00 {usid} 00 00 00 00 00 00 00 00 00 00" for usid in ("48 00", "88 02", "48 01", "c4 00")
     )

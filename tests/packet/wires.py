@@ -1,4 +1,4 @@
-"""A network namespace, the wires in it, and what goes over them: frames and bursts, sent and seen."""
+"""Provides network namespaces, the wires in them, and frames and bursts: sent and received."""
 
 import contextlib
 import ctypes as ct
@@ -21,7 +21,7 @@ from scapy.packet import Packet
 from labkit.cluster.patience import patience
 from mrcd.errors import KernelError
 
-SECONDS = patience(15.0)  # the deadline of what is waited for: machines stand still
+SECONDS = patience(15.0)  # deadline of waits, long because machines pause
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 
 _CLONE_NEWNET = 0x40000000
@@ -34,7 +34,7 @@ libc = ct.CDLL(None, use_errno=True)
 
 
 def until(what: str, met: Callable[[], bool]) -> None:
-    """Wait for a condition, up to the deadline."""
+    """Waits for a condition, up to the deadline."""
     deadline = time.monotonic() + SECONDS
     while not met():
         assert time.monotonic() < deadline, f"still not so after {SECONDS} s: {what}"
@@ -45,18 +45,18 @@ def until(what: str, met: Callable[[], bool]) -> None:
 
 
 def call(what: str, result: int) -> None:
-    """Raise if a call of libc has failed."""
+    """Raises if a call of libc has failed."""
     if result:
         raise KernelError(what, ct.get_errno())
 
 
 def unmount(path: Path) -> None:
-    """A file system that a test had mounted there."""
+    """Unmounts a file system of a test."""
     call(f"unmount {path}", libc.umount2(os.fsencode(path), _MNT_DETACH))
 
 
 class Namespace:
-    """A network namespace without a name: gone as soon as nothing refers to it."""
+    """A network namespace without a name: it ends when nothing refers to it."""
 
     def __init__(self) -> None:
         with self._home():
@@ -76,22 +76,22 @@ class Namespace:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Run a block, and what it starts, in the namespace, then come back. Per thread."""
+        """Runs a block, and the processes it starts, in the namespace. Per thread."""
         with self._home():
             call("enter a network namespace", libc.setns(self.fd, _CLONE_NEWNET))
             yield
 
     def ip(self, *args: str) -> str:
-        """What iproute2 prints in there. Raises if it fails."""
+        """Returns the output of iproute2 in the namespace. Raises if it fails."""
         with self.inside():
             return subprocess.run(["ip", *args], capture_output=True, text=True, check=True, timeout=10).stdout
 
     def json(self, *args: str) -> Any:
-        """The same as data."""
+        """Returns iproute2's JSON as data."""
         return json.loads(self.ip("-j", *args) or "[]")
 
     def close(self) -> None:
-        """Let go of it, and see that nobody else holds it."""
+        """Closes the namespace, and asserts that no process is left in it."""
         os.close(self.fd)
         others = Path("/proc").glob("[0-9]*/ns/net")
         assert self.inode not in map(_inode, others), "a process is left in the namespace"
@@ -102,23 +102,23 @@ class Namespace:
 
 @dataclass(frozen=True)
 class Frame:
-    """What came in. The VLAN tag travels beside the bytes."""
+    """A received frame. The VLAN tag is beside the bytes."""
 
     data: bytes
     vlan: int | None = None
-    kind: int = socket.PACKET_HOST  # as the stack judges it: to this host, to another, …
+    kind: int = socket.PACKET_HOST  # as the stack classifies it: to this host, to another, …
 
 
 @dataclass(frozen=True)
 class Gso:
-    """What is to be cut into segments of `size` bytes of payload later; `l4_at` is where TCP or UDP begins."""
+    """A packet to be segmented later into `size` bytes of payload; `l4_at` is the offset of TCP or UDP."""
 
     kind: Literal["tcp4", "tcp6", "udp"]
     size: int
     l4_at: int
 
     def header(self, frame: bytes) -> bytes:
-        """struct virtio_net_hdr, with the checksum left to be computed too."""
+        """Returns the struct virtio_net_hdr, which also leaves the checksum to be computed."""
         needs_csum, kind = 1, {"tcp4": 1, "tcp6": 4, "udp": 5}[self.kind]
         if self.kind == "udp":
             l4_length, csum_at = 8, 6
@@ -128,7 +128,7 @@ class Gso:
 
 
 def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
-    """A copy of a frame in which one layer has other fields."""
+    """Returns a copy of a frame in which one layer has other fields."""
     copy = frame.copy()
     for name, value in fields.items():
         setattr(copy[layer], name, value)
@@ -136,13 +136,13 @@ def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
 
 
 class Sender:
-    """Puts frames on an interface, as they are."""
+    """Sends frames on an interface, unchanged."""
 
     def __init__(self, interface: str) -> None:
         self._out = _packet_socket(interface, 0)
 
     def send(self, frame: Packet | bytes, gso: Gso | None = None) -> None:
-        """Send a frame, or a whole burst."""
+        """Sends a frame, or a whole burst."""
         data = bytes(frame)
         if gso is not None:
             data = gso.header(data) + data
@@ -156,12 +156,12 @@ class Sender:
             pytest.skip("this kernel takes no bursts of UDP from packet sockets (Linux 6.2)")
 
     def close(self) -> None:
-        """Close the socket."""
+        """Closes the socket."""
         self._out.close()
 
 
 class Tap(Sender):
-    """Sends at one end of a veth and sees what comes in at the other.
+    """Sends at one end of a veth, and receives at the other.
 
     A tap for all protocols sees frames before tc ingress does, a tap for one protocol after it.
     """
@@ -176,9 +176,9 @@ class Tap(Sender):
         self._protocol = ETH_P_IPV6 if protocol == ETH_P_ALL else protocol
 
     def frames(self) -> list[Frame]:
-        """What came in since the last call: a last frame of our own is sent after it and waited for.
+        """Returns the frames since the last call: it sends a last frame itself, and waits for that.
 
-        It passes by the queueing discipline: where that paces the interface (tbf), its tokens are for what is tested.
+        It bypasses the queueing discipline: the tokens of a paced interface (tbf) are for the tested packets.
         """
         version = b"\x45" if self._protocol == ETH_P_IP else b"\x60"
         last = bytes(12) + struct.pack("!H", self._protocol) + version + bytes(47)
@@ -197,11 +197,11 @@ class Tap(Sender):
                 found.append(Frame(data, _tag(ancillary), address[2]))
 
     def clear_error(self) -> None:
-        """Forget that the interface was down for a while."""
+        """Clears the error of an interface that was down for a while."""
         self._in.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def close(self) -> None:
-        """Close both ends."""
+        """Closes both ends."""
         self._in.close()
         super().close()
 

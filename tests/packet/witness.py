@@ -1,4 +1,4 @@
-"""What Netlink does in a network namespace of its own, and what iproute2, the independent witness, sees there."""
+"""Runs Netlink in a network namespace of its own, and reads the result with iproute2, as an independent witness."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ as_root = [
 
 @contextlib.contextmanager
 def alone() -> Iterator[Namespace]:
-    """Run a block in a namespace of its own, where lo is up; then see that nothing of it is left."""
+    """Runs a block in a namespace of its own, where lo is up; then asserts that nothing of it is left."""
     before, sockets = _machine(), _sockets()
     namespace = Namespace()
     try:
@@ -45,7 +45,7 @@ def alone() -> Iterator[Namespace]:
 
 
 def _machine() -> tuple[str, list[str]]:
-    """Where this thread is, and the routes there that are mrcd's. (Links come and go with other tests.)"""
+    """Returns this thread's namespace, and mrcd's routes there. (Links come and go with other tests.)"""
     shown = [
         subprocess.run(
             ["ip", family, "route", "show", "proto", str(PROTOCOL)],
@@ -60,19 +60,19 @@ def _machine() -> tuple[str, list[str]]:
 
 
 def _sockets() -> int:
-    """Open sockets and namespaces of this process: either keeps a namespace alive."""
+    """Returns the open sockets and namespaces of this process: either keeps a namespace alive."""
     kept = 0
     for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # iterdir's own
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of iterdir itself
             kept += str(fd.readlink()).startswith(("socket:", "net:"))
     return kept
 
 
-# ---- what mrcd does ----
+# ---- mrcd's part ----
 
 
 def run(work: Callable[[Netlink], Awaitable[T]]) -> T:
-    """Do something with an open Netlink, in a bounded time."""
+    """Runs `work` with an open Netlink, in a bounded time."""
 
     async def bounded() -> T:
         async with asyncio.timeout(2 * SECONDS), Netlink() as netlink:
@@ -82,7 +82,7 @@ def run(work: Callable[[Netlink], Awaitable[T]]) -> T:
 
 
 async def eventually(what: str, check: Callable[[], Awaitable[object]], limit_s: float = SECONDS) -> None:
-    """Wait for a condition, up to a deadline."""
+    """Waits for a condition, up to a deadline."""
     deadline = time.monotonic() + limit_s
     while not await check():
         assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
@@ -90,19 +90,19 @@ async def eventually(what: str, check: Callable[[], Awaitable[object]], limit_s:
 
 
 def sync(*routes: Route) -> list[str]:
-    """Make these the routes that mrcd owns. Returns what was changed."""
+    """Makes these the routes of mrcd. Returns the changes."""
     return run(lambda n: sync_on(n, routes))
 
 
 async def sync_on(netlink: Netlink, routes: Sequence[Route]) -> list[str]:
-    """The same on an open socket."""
+    """Does the same on an open socket."""
     keeper = RouteKeeper(netlink)
     await keeper.look()
     return await keeper.want(RouteKeeper.FABRIC, routes) + await keeper.remove_others()
 
 
 def ensure(mtu: int = 9020, gso_max_size: int = 65455) -> tuple[int, int]:
-    """Make the overlay's veth. Returns the numbers of its ends."""
+    """Makes the overlay's veth. Returns the numbers of its ends."""
     a, b = run(lambda n: n.ensure_veth("mrc0", "mrc0p", mtu=mtu, gso_max_size=gso_max_size))
     assert (a.name, b.name) == ("mrc0", "mrc0p")
     assert (a.kind, b.kind) == ("veth", "veth")
@@ -111,15 +111,15 @@ def ensure(mtu: int = 9020, gso_max_size: int = 65455) -> tuple[int, int]:
     return a.ifindex, b.ifindex
 
 
-# ---- what iproute2 sees ----
+# ---- iproute2's view ----
 
 
 def ifindex(ns: Namespace, name: str) -> int:
-    """The number of an interface."""
+    """Returns the number of an interface."""
     return int(ns.json("link", "show", name)[0]["ifindex"])
 
 
 def mine(ns: Namespace, family: str = "-6") -> dict[str, Any]:
-    """What iproute2 shows of the routes with mrcd's protocol number: destination → route."""
+    """Returns iproute2's routes with mrcd's protocol number: destination → route."""
     routes = ns.json(family, "route", "show", "proto", str(PROTOCOL))
     return {f"{r['dst']} {r.get('metric')}": r for r in routes}

@@ -1,4 +1,4 @@
-"""What comes in an order, or at a moment, that one does not think of first."""
+"""Tests rare orders and times of reports."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 @unfading
 def test_a_report_older_than_the_newest_is_ignored(bench: Bench) -> None:
-    """Of two requests the second came to the peer first, and its report came back last: its counts are older."""
+    """The second of two requests arrives first, and its report returns last: its counts are older."""
     unfaded()
     r = Reporter(bench)
     r.send_all(3)
@@ -54,7 +54,7 @@ def test_reports_of_a_restarted_peer_are_accepted(bench: Bench) -> None:
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
 def test_lagging_evs_of_every_report_part_get_probe_bursts(bench: Bench) -> None:
     evs = bench.tables.evs
-    for ev in range(256):  # as many paths as there can be: each plane's first one, copied
+    for ev in range(256):  # the most paths: copies of each plane's first one
         evs[H2, ev] = evs[H2, ev // 64 * 64]
     bench.dataplane.refresh(H2)
     r = Reporter(bench)
@@ -66,7 +66,7 @@ def test_lagging_evs_of_every_report_part_get_probe_bursts(bench: Bench) -> None
     for _ in range(64):
         for ev in range(1, 256):
             burst = r.burst(ev, 0)
-            r.probes[ev] += burst - (burst > 0)  # almost whole: it goes on lagging
+            r.probes[ev] += burst - (burst > 0)  # one probe is lost, so it keeps lagging
             tried |= {ev} if burst else set()
         r.report()
     assert tried == set(range(1, 256))
@@ -74,7 +74,7 @@ def test_lagging_evs_of_every_report_part_get_probe_bursts(bench: Bench) -> None
 
 @pytest.mark.parametrize("bench", [Setup(evs=18)], indirect=True, ids=[""])
 def test_evs_outside_of_all_planes_are_not_used(bench: Bench) -> None:
-    """18 EVs over 4 planes: 4 each, and two that are no path."""
+    """18 EVs over 4 planes: 4 each, and two without a path."""
     usable = bench.tables.peers["usable"][H2]
     assert usable.tolist() == [0xFFFF, 0, 0, 0]
     for ev in range(4):
@@ -99,7 +99,7 @@ def test_a_failed_ev_is_not_marked_as_lagging(bench: Bench) -> None:
 
 
 def test_a_congested_ev_that_lags_is_left(bench: Bench) -> None:
-    """Another CPU may have said so between the judge's look and its exchange."""
+    """Another CPU may have marked it between the read and the exchange of the state."""
     r = Reporter(bench)
     r.send_all(3)
     r.report()

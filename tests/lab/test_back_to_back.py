@@ -1,4 +1,4 @@
-"""Two hosts back to back: the sprayed way, and the kernel's own where that is taken down."""
+"""Tests two hosts back to back: sprayed, and over the kernel's own SRv6 after detach."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def _pings(lab: Lab, version: int, count: int = 1) -> bool:
 @pytest.mark.parametrize("version", [4, 6])
 def test_back_to_back_hosts_spray_over_all_planes(back_to_back: Lab, version: int) -> None:
     before = {p["ev"]: p["tx_packets"] for p in mrcctl(back_to_back, "h0", "paths")}
-    cpus = os.cpu_count() or 1  # each has a rotation of its own: one of them gets to all EVs
+    cpus = os.cpu_count() or 1  # each CPU has a rotation of its own: one of them reaches all EVs
     assert _pings(back_to_back, version, 4 * cpus)
     after = {p["ev"]: p["tx_packets"] for p in mrcctl(back_to_back, "h0", "paths")}
     assert set(before) == {0, 1, 2, 3}
@@ -33,7 +33,7 @@ def test_back_to_back_hosts_spray_over_all_planes(back_to_back: Lab, version: in
 
 
 def test_detached_hosts_reach_each_other_over_kernel_srv6(back_to_back: Lab) -> None:
-    """Listed paths of one segment: the fallback's segment is that and a function."""
+    """With listed paths of one segment, the fallback's segment is that segment and a function."""
     mrcctl(back_to_back, "h0", "detach")
     try:
         for version in (4, 6):

@@ -1,4 +1,4 @@
-"""A host in adversity: a NIC that comes back as another, a lost BPF file system, a full disk, unknown programs."""
+"""Tests faults of a host: a NIC that returns as another, no BPF file system, a full disk, other programs."""
 
 import ctypes
 import json
@@ -43,7 +43,7 @@ def test_a_nic_that_returns_as_another_interface_is_used_again(small: Lab) -> No
     small.exec("h0", ["ip", "link", "del", "p1"], check=True)
     wait_until("plane 1 is down", lambda: not mrcctl(small, "h0", "status")["planes"][1]["up"])
     tcp_transfer(small, 4, size=1_000_000, target=1)
-    for spare in range(8):  # the numbers of interfaces are used again: take those that are free
+    for spare in range(8):  # the kernel reuses free interface numbers: occupy them
         small.exec("h0", ["ip", "link", "add", f"spare{spare}", "type", "ifb"], check=True)
     again = [line for line in render.create_links(fabric) if " name p1 netns " in line and small.ns("h0") in line]
     netns.batch(("ip",), again)
@@ -61,7 +61,7 @@ def test_a_nic_that_returns_as_another_interface_is_used_again(small: Lab) -> No
 
 
 def test_another_program_at_the_same_hook_keeps_its_place(small: Lab) -> None:
-    """TCX runs several: theirs keeps its place over a restart and a reload of ours."""
+    """TCX runs several programs: the other one keeps its place over a restart and a reload of mrcd."""
     obj = libbpf.open_object(fault_program.OBJECT)
     libbpf.load_object(obj)
     with small.inside("h0"):
@@ -69,7 +69,7 @@ def test_another_program_at_the_same_hook_keeps_its_place(small: Lab) -> None:
         link = libbpf.create_link(libbpf.program_fd(obj, fault_program.PROGRAM), index, libbpf.TCX_INGRESS)
 
     def programs() -> list[int]:
-        """Ids of what is attached there, in their order."""
+        """Returns the ids of the attached programs, in their order."""
         numbers, count, flags = (ctypes.c_uint32 * 8)(), ctypes.c_uint32(8), ctypes.c_uint32()
         with small.inside("h0"):
             result = libbpf.lib().bpf_prog_query(
@@ -92,7 +92,7 @@ def test_another_program_at_the_same_hook_keeps_its_place(small: Lab) -> None:
 
 
 def _start(lab: Lab, run_dir: Path, log: Path) -> "subprocess.Popen[bytes]":
-    """h0's mrcd by hand, with the lab's BPF file system."""
+    """Starts h0's mrcd by hand, with the lab's BPF file system."""
     with log.open("wb") as output:
         argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(lab.run_dir("h0") / "bpf")]
         child = lab.popen("h0", argv, stdout=output, stderr=output)
@@ -102,7 +102,7 @@ def _start(lab: Lab, run_dir: Path, log: Path) -> "subprocess.Popen[bytes]":
 
 
 def _deny_on_a_full_disk(lab: Lab, run_dir: Path) -> None:
-    """In force at once, with a warning; in the file as soon as there is room."""
+    """The denial is in force at once, with a warning, and in the file as soon as there is room."""
     control = ["mrcctl", "--run-dir", str(run_dir)]
     done = lab.exec("h0", [*control, "deny", "ev:0"], check=True)
     assert "not kept over a restart" in done.stderr
@@ -142,7 +142,7 @@ def test_a_full_disk_does_not_stop_the_daemon(small: Lab, tmp_path: Path) -> Non
 
 
 def test_a_missing_bpf_file_system_is_mounted_again(small: Lab, tmp_path: Path) -> None:
-    """With it go tables and links; a start makes all of them anew."""
+    """Tables and links go with it; a start makes all of them anew."""
     bpffs = small.run_dir("h0") / "bpf"
     _end(small)
     subprocess.run(["umount", bpffs], check=True)

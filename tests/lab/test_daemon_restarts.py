@@ -1,4 +1,4 @@
-"""Start, stop, kill, restart, detach: what forwards goes on."""
+"""Tests start, stop, kill, restart and detach: forwarding continues."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_detach_leaves_kernel_srv6_and_attach_resumes_spraying(healthy: Lab) -> 
 
 @pytest.fixture(scope="module")
 def away() -> Iterator[Lab]:
-    """A lab of its own: peers hold back longer, each time, the EVs to a host that vanishes."""
+    """A lab of its own: peers have longer hold-downs, each time, for the EVs to a host that vanishes."""
     with a_lab("away") as made:
         yield made
 
@@ -100,7 +100,7 @@ def test_detach_without_mrcd_leaves_kernel_srv6(away: Lab) -> None:
         done = away.exec("h0", ["mrcctl", "detach", "--force"], check=True)
         assert done.stdout == "detached, without mrcd: traffic takes the kernel's SRv6 routes, flow by flow\n"
         assert not list(links.iterdir())
-        for peer in ("h1", "h2"):  # one that has sent to it, and one that has not
+        for peer in ("h1", "h2"):  # h1 has sent to it, h2 has not
             assert {p["peer"]: p["status"] for p in mrcctl(away, peer, "peers")}["h0"] == "detached"
         status = json.loads(away.exec("h0", ["mrcctl", "status", "--json"], check=True).stdout)
         assert (status["attached"], status["push"], [p["hook"] for p in status["planes"]]) == (False, {}, [None] * 4)
@@ -117,7 +117,7 @@ def test_detach_without_mrcd_leaves_kernel_srv6(away: Lab) -> None:
     assert not mrcctl(away, "h0", "status")["attached"]
     assert away.exec("h0", ["mrcctl", "attach"], check=True).stdout == "attached\n"
     wait_until("all EVs are GOOD", lambda: all_good(away))
-    assert withdrawn(away, "h2") == left  # no path is to blame
+    assert withdrawn(away, "h2") == left  # no path has failed
 
 
 def test_detach_without_mrcd_and_pins_leaves_kernel_srv6(away: Lab) -> None:
@@ -126,7 +126,7 @@ def test_detach_without_mrcd_and_pins_leaves_kernel_srv6(away: Lab) -> None:
     assert "dev mrc0" in _route(away, "h0", "10.99.0.3")
     done = away.exec("h0", ["mrcctl", "detach", "--force"], check=True)
     assert done.stdout.startswith("detached, without mrcd")
-    assert "some peers may still spray to this host" in done.stdout  # nobody tells them
+    assert "some peers may still spray to this host" in done.stdout  # they get no message
     assert "encap seg6" in _route(away, "h0", "10.99.0.3")
     away.up()
     wait_until("all EVs are GOOD", lambda: all_good(away))
@@ -156,7 +156,7 @@ def test_a_new_mac_of_the_first_hop_is_used(healthy: Lab) -> None:
 
     def change(to: str) -> None:
         healthy.exec(t0, ["ip", "link", "set", "h0", "address", to], check=True)
-        # What the unsolicited advertisement of a real switch does to the host's neighbour table.
+        # As an unsolicited advertisement of a real switch changes the host's neighbour table.
         neighbour = ["ip", "-6", "neigh", "replace", "fe80::1", "dev", "p0", "lladdr", to, "nud", "reachable"]
         healthy.exec("h0", neighbour, check=True)
         wait_until("the plane follows", lambda: mrcctl(healthy, "h0", "status")["planes"][0]["gateway_mac"] == to)
@@ -265,7 +265,7 @@ def test_a_failed_start_with_other_tables_leaves_forwarding_alone(healthy: Lab) 
     wait_until("all EVs are GOOD", lambda: all_good(healthy))
 
 
-# NICs' programs take each other's place one after the other: here hundreds of bursts arrive in between.
+# The NICs' programs are replaced one after the other: here hundreds of bursts arrive in between.
 _SLOWLY = """
 import os, time
 from pathlib import Path
@@ -306,7 +306,7 @@ def test_new_tables_under_load_lose_nothing_and_count_no_loss(
             healthy.up()
             report = flow.report()
         assert report.longest_standstill_ms <= 300, report.bins
-        # Probes that the old tables sent are answered to the new ones, which know nothing of them.
+        # Probes of the old tables are answered to the new ones, which do not know them.
         assert mrcctl(healthy, "h0", "status")["drops"].keys() <= {"unasked_reply"}
         assert (tmp_path / "slowly").exists()
         # A packet that overtakes the first probe of the new tables, or is overtaken, shifts the base by one.
@@ -328,7 +328,7 @@ def test_one_bad_nic_does_not_stop_the_others(healthy: Lab) -> None:
         return bool(mrcctl(healthy, "h0", "status")["planes"][plane]["up"])
 
     try:
-        ip("link", "set", "p1", "mtu", "1000")  # too small for IPv6: the kernel takes it off the NIC
+        ip("link", "set", "p1", "mtu", "1000")  # too small for IPv6: the kernel removes it from the NIC
         ip("link", "set", "p2", "down")
         wait_until("planes 1 and 2 are down", lambda: not plane_up(1) and not plane_up(2))
         ip("link", "del", "mrc0")

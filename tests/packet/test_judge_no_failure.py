@@ -1,4 +1,4 @@
-"""Silence that is nobody's fault: nothing was lost, all lag alike, nothing is answered, or it is too early to tell."""
+"""Tests silence that fails no EV: nothing is lost, all EVs lag, nothing is answered, or it is too early."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_without_loss_no_ev_changes(bench: Bench) -> None:
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     path_stats = bench.tables.path_stats[H2]
     assert (path_stats["judged"] == sum(range(20))).all()
-    greeted = np.arange(EVS) == 0  # by the first probe, which is not judged
+    greeted = np.arange(EVS) == 0  # the EV of the first probe, which is not judged
     assert (path_stats["window_samples"] == 19 + bench.tables.evs["probe_seq"][H2] - greeted).all()
     for column in ("deficit", "missed", "window_lost", "window_losses", "unsure", "sure", "lag_ns", "loss_ns"):
         assert not path_stats[column].any(), column
@@ -45,7 +45,7 @@ def test_without_loss_no_ev_changes(bench: Bench) -> None:
 
 
 def test_an_idle_ev_is_not_suspected(bench: Bench) -> None:
-    """Nothing arrives by it, and nothing is missing."""
+    """Nothing arrives on it, and nothing is missing."""
     r = Reporter(bench)
     for _ in range(2 * LOST_BURSTS):
         for ev in others(5):
@@ -55,7 +55,7 @@ def test_an_idle_ev_is_not_suspected(bench: Bench) -> None:
 
 
 def test_when_all_evs_lag_none_fails(bench: Bench) -> None:
-    """The peer stood still until just before the request came: a floor stays in use, and nobody is condemned."""
+    """The peer paused until just before the request arrived: the floor stays in use, and no EV fails."""
     r = Reporter(bench)
     r.send_all(3, lose=tuple(EVERY))
     r.report()
@@ -63,7 +63,7 @@ def test_when_all_evs_lag_none_fails(bench: Bench) -> None:
     for _ in range(2 * EVS):
         assert bench.push(IP(src="10.99.0.1", dst="10.99.0.3") / UDP())[0] == "redirect"
     assert bench.tables.evs["tx_packets"][H2].tolist() == [3 + 8 * (ev in bench.usable(H2)) for ev in EVERY]
-    assert (bench.tables.evs["state"][H2, bench.usable(H2)[1:]] == EvState.SKIP).all()  # but for that of the request
+    assert (bench.tables.evs["state"][H2, bench.usable(H2)[1:]] == EvState.SKIP).all()  # all but the EV of the request
     r.packets = bench.tables.evs["tx_packets"][H2].tolist()
     for _ in range(1 + EVS // BURSTS_AT_ONCE):
         for ev in EVERY:
@@ -81,7 +81,7 @@ def test_no_ev_fails_while_nothing_is_answered(bench: Bench) -> None:
         r.ask(arrives=False)
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     assert (bench.tables.evs["state"][H2] == EvState.GOOD).all()
-    # Then it answers, and has everything but the probes: they were lost with a whole way back.
+    # Then it answers, and all but the probes have arrived: these were lost while the whole reverse direction was.
     r.packets = [n + 100 for n in r.packets]
     r.report()
     assert not bench.tables.path_stats["deficit"][H2].any()

@@ -1,4 +1,4 @@
-"""The accounts: what became of every packet is known exactly, whatever order packets and reports come in."""
+"""Tests the counts of lost packets: they are exact for any order of packets and reports."""
 
 import random
 from dataclasses import replace
@@ -16,19 +16,19 @@ pytestmark = [pytest.mark.root, pytest.mark.clock]
 
 MUTE = Setup(health="loss_samples = 1000\nloss_ratio = 1\noverdue_ms = 10000\nloss_window_ms = 60000")
 mute = pytest.mark.parametrize("bench", [MUTE], indirect=True, ids=[""])
-"""Nobody is condemned: these tests are of the counting."""
+"""No EV fails: these tests check the counts."""
 
 
 class Fabric:
-    """Traffic over h2's paths at random: some of it is lost, some of it is under way for some time."""
+    """Random traffic over h2's paths: some packets are lost, some are in flight for some time."""
 
     def __init__(self, bench: Bench, seed: int, *, longest: int) -> None:
         self.r = Reporter(bench)
         self.chance = random.Random(seed)
-        self.longest = longest  # turns that a packet is under way at most; more than one is beyond the window
+        self.longest = longest  # most steps that a packet is in flight; more than one is beyond the window
         self.lost = np.zeros(EVS, np.int64)
         self.sent = np.zeros(EVS, np.int64)
-        self._coming: list[tuple[int, int, str]] = []  # turns to go, EV, what
+        self._coming: list[tuple[int, int, str]] = []  # steps to go, EV, what
         self._turn = 0
 
     def _put(self, ev: int, what: str) -> None:
@@ -41,7 +41,7 @@ class Fabric:
             getattr(self.r, what)[ev] += 1
 
     def turn(self, loss: float) -> None:
-        """A reordering window of time: what was under way comes in, more is sent, a report may be asked for."""
+        """Advances by a reordering window: packets arrive, more are sent, a report may be requested."""
         self._turn += 1
         self.r.bench.age(SETTLED_MS * MS)
         self.r.bench.tables.evs["last_tx_ns"][H2] = 0
@@ -53,7 +53,7 @@ class Fabric:
             self.sent[ev] += sent
             self.lost[ev] += lost
             if sent:
-                self.r.bench.ev(H2, ev)["last_tx_ns"] = now() + 10**9  # only just
+                self.r.bench.ev(H2, ev)["last_tx_ns"] = now() + 10**9  # just now
             for _ in range(sent - lost):
                 self._put(ev, "packets")
             for _ in range(self.r.burst(ev, 0)):
@@ -72,7 +72,7 @@ class Fabric:
         self.r.settle(self.r.reply(replace(asked, counts=self.r.counts())))
 
     def drain(self) -> None:
-        """All that was under way comes in, and a report says so."""
+        """Lets all packets in flight arrive, and reports them."""
         self._arrive(all_of_it=True)
         self.r.bench.tables.evs["last_tx_ns"][H2] = 0
         self.r.report()
@@ -126,7 +126,7 @@ def test_counts_continue_over_generations_of_the_peer(bench: Bench, seed: int) -
 
 @mute
 def test_samples_and_losses_count_reports_and_probes(bench: Bench) -> None:
-    """Of data a report is one sample, whatever it knows of; of probes each is one."""
+    """For data a report is one sample, whatever it shows; for probes each probe is one."""
     unfaded()
     r = Reporter(bench)
     r.send(5, 100, arrive=60)
@@ -139,14 +139,14 @@ def test_samples_and_losses_count_reports_and_probes(bench: Bench) -> None:
     assert (stats["window_samples"], stats["window_losses"]) == (17, 5)
     assert (stats["window_tx"], stats["window_lost"]) == (116, 44)
     r.report()
-    assert (stats["window_samples"], stats["window_losses"]) == (17, 5)  # nothing new is no sample
+    assert (stats["window_samples"], stats["window_losses"]) == (17, 5)  # a report without news is no sample
 
 
-# ---- what the daemon goes by when it gives an EV back ----
+# ---- good reports, by which the daemon returns an EV ----
 
 
 def test_good_reports_in_a_row_are_counted(bench: Bench) -> None:
-    """They knew of new arrivals and of no new loss; others neither count nor begin anew."""
+    """They show new arrivals and no new loss; other reports neither count nor reset."""
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     good = bench.path_stats(H2, 5)["good"]
@@ -154,7 +154,7 @@ def test_good_reports_in_a_row_are_counted(bench: Bench) -> None:
     for n in range(1, 4):
         r.send(5)
         r.report()
-        r.report()  # of nothing new
+        r.report()  # without news
         assert good == n
     loss_ns = int(bench.path_stats(H2, 5)["loss_ns"])
     assert loss_ns == 0
@@ -169,12 +169,12 @@ def test_good_reports_in_a_row_are_counted(bench: Bench) -> None:
 
 
 def test_probes_are_good_reports_too(bench: Bench) -> None:
-    """Nothing else is sent on an EV that was left."""
+    """An EV that was left carries only probes."""
     r = Reporter(bench)
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     for n in range(1, 4):
         bench.path_stats(H2, 5)["probe_after_ns"] = 0
-        bench.reports(H2)["asked_ns"] = now() + 10**12  # not a report
+        bench.reports(H2)["asked_ns"] = now() + 10**12  # so that no report is due
         assert bench.dataplane.sweep(H2) == 1
         bench.path_stats(H2, 5)["probe_after_ns"] = 2**63
         assert r.burst(5) == 1

@@ -1,4 +1,4 @@
-"""What the fabric itself says of a path: that it has no route, that it is congested."""
+"""Tests what the fabric reports of a path: no route, or congestion."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from tests.lab.conftest import event_times, mrcctl, states, wait_until
 from tests.lab.flows import Flow, address
 
 EV = 6  # plane 1, T1 2
-T0 = "t0-1-0"  # of h0 and h1
+T0 = "t0-1-0"  # T0 of h0 and h1
 SHORT_MTU = 1300
 
 
@@ -19,7 +19,7 @@ def _path(lab: Lab) -> Any:
 
 
 def test_an_icmp_error_of_a_switch_fails_the_ev_at_once(healthy: Lab) -> None:
-    """Its error quotes the packet, which says the EV; nobody waits for silence to become sure."""
+    """Its error quotes the packet, which names the EV, so no timeout is needed."""
     show = ["ip", "-6", "route", "show", "dev", "t1-2", "5f00:0:8802::/48"]
     route = healthy.exec(T0, show, check=True).stdout.split()
     with Flow(healthy, 4):
@@ -40,7 +40,7 @@ def test_an_icmp_error_of_a_switch_fails_the_ev_at_once(healthy: Lab) -> None:
 
 
 def test_a_path_that_drops_long_packets_is_left_and_does_not_return(healthy: Lab) -> None:
-    """Short probes are answered there: without long ones it would return, and fall again, for ever."""
+    """It answers short probes: without long ones it would return, and fail again, without end."""
     link = f"ip link set dev t1-2 mtu {SHORT_MTU}".split()
     was = str(json.loads(healthy.exec(T0, ["ip", "-j", "link", "show", "dev", "t1-2"], check=True).stdout)[0]["mtu"])
     with Flow(healthy, 4):
@@ -49,7 +49,7 @@ def test_a_path_that_drops_long_packets_is_left_and_does_not_return(healthy: Lab
         try:
             wait_until("the EV is left", lambda: _path(healthy)["state"] == "ASSUMED_BAD")
             left = _path(healthy)
-            # It would be back after ten small probes and the hold-down, and then it would be left again.
+            # It would return after ten small probes and the hold-down, and then fail again.
             wait_until("two hold-downs pass", lambda: _path(healthy)["since_s"] > 2 * left["hold_down_s"] + 1)
             assert (_path(healthy)["state"], _path(healthy)["flaps"]) == ("ASSUMED_BAD", left["flaps"])
         finally:

@@ -1,4 +1,4 @@
-"""What mrcctl shows of a real host: with its daemon, and from the pinned tables while that is dead."""
+"""Tests what mrcctl shows of a real host: with its daemon, and from the pinned tables without it."""
 
 import json
 import os
@@ -23,18 +23,18 @@ def lab() -> Iterator[Lab]:
 
 
 def asked(lab: Lab, *arguments: str) -> Any:
-    """The JSON that mrcctl prints in h0, whole."""
+    """Returns the whole JSON that mrcctl prints in h0."""
     return json.loads(lab.exec("h0", ["mrcctl", *arguments, "--json"], check=True).stdout)
 
 
 def _dumped(lab: Lab, *arguments: str) -> dict[str, dict[str, Any]]:
-    """Table → field → value, of `mrcctl bpf dump`."""
+    """Returns table → field → value, of `mrcctl bpf dump`."""
     records = asked(lab, "bpf", "dump", *arguments)["records"]
     return {r["table"]: {f["field"]: f["value"] for f in r["fields"]} for r in records}
 
 
 def _left_under_traffic(lab: Lab, ev: int) -> bool:
-    """Without the daemon only traffic carries probes, so that there must be some for a verdict."""
+    """Returns whether an EV was left; sends traffic, since without the daemon only traffic carries probes."""
     tcp_transfer(lab, 4, target=1)
     return bool(mrcctl(lab, "h0", "paths")[ev]["state"] == "ASSUMED_BAD")
 
@@ -54,7 +54,7 @@ def test_status_shows_programs_and_links_of_the_kernel(lab: Lab) -> None:
         ("mrc_probe", "egress", "mrc0p"), ("mrc_timer", "ingress", "mrc0b"), ("mrc_unsent", "kfree_skb", None),
         ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
-    assert (status["receive"]["interface"], status["receive"]["merging"]) == ("mrc0", False)  # bursts come whole
+    assert (status["receive"]["interface"], status["receive"]["merging"]) == ("mrc0", False)  # bursts arrive whole
     programs = {p["program"]: p for p in asked(lab, "bpf", "progs")["programs"]}
     assert programs.keys() == {
         "mrc_push",
@@ -108,7 +108,7 @@ def test_without_the_daemon_mrcctl_reads_the_tables_and_the_ring(lab: Lab, tmp_p
         with tarfile.open(report) as archive:
             names = {n.partition("/")[2] for n in archive.getnames()}
         assert {"mrcd/paths.json", "mrcd/events.json", "config/mrcd.toml", "bpf/net.txt", "manifest.json"} <= names
-        lab.up(**TWO_HOSTS)  # starts the daemon: it finds in the ring what was only looked at
+        lab.up(**TWO_HOSTS)  # starts the daemon: the ring still has the events that mrcctl showed
         told = [e for e in mrcctl(lab, "h0", "events") if e["to"] == "ASSUMED_BAD"]
         assert [e["monotonic_ns"] for e in told] == [ours[0]["monotonic_ns"]]
     finally:
