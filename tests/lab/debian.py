@@ -59,7 +59,7 @@ class Root(Machine):
         return [str(self._directory / "root"), "-", self._host, " ".join(TARGETS)]
 
     def changed(self) -> set[str]:
-        """Returns the files that differ from those below the overlay, or are gone (whiteouts by mode), without caches."""
+        """Returns the files that differ from those below the overlay, or are gone (whiteouts), without caches."""
         found = self.run("find", "/srv/upper", "!", "-type", "d", "-printf", "%P\n").stdout.split()
         return {f for f in found if not f.startswith(("var/cache/", "var/log/", "var/lib/dpkg/", "var/lib/systemd/"))}
 

@@ -112,7 +112,7 @@ def test_struct(btf: Btf, name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [abi.EV, abi.RX], ids=["mrc_ev", "mrc_rx"])
-def test_what_each_packet_writes_is_in_one_cache_line(dtype: np.dtype[np.void]) -> None:
+def test_fields_written_per_packet_are_in_one_cache_line(dtype: np.dtype[np.void]) -> None:
     assert 64 % dtype.itemsize == 0
 
 
@@ -147,7 +147,7 @@ def test_maps(btf: Btf) -> None:
     assert names - mapped.keys() == pinned | FORGOTTEN | set(SCRATCH.values())
 
 
-def test_settings_are_all_there_is_in_rodata(btf: Btf) -> None:
+def test_rodata_has_the_settings_only(btf: Btf) -> None:
     """The loader writes the whole section at once."""
     (section,) = (t for t in btf.types.values() if t["kind"] == "DATASEC" and t["name"] == ".rodata")
     assert [btf.types[v["type_id"]]["name"] for v in section["vars"]] == ["settings"]
@@ -219,7 +219,7 @@ def test_the_longest_report_fits_the_least_mtu(btf: Btf) -> None:
     assert len(IPv6()) + srh + len(UDP()) + len(probe) <= least
 
 
-def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
+def test_overhead_is_the_length_of_the_headers(btf: Btf) -> None:
     assert topology._MRC == btf.named("STRUCT")["mrc_hdr"]["size"] == len(MRC())
     assert (len(IPv6()), len(UDP())) == (topology._IPV6, topology._UDP)
     for n in range(2, cluster_file.MAX_SEGMENTS + 1):
@@ -231,7 +231,7 @@ def test_overhead_is_what_the_headers_take(btf: Btf) -> None:
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
-def test_overhead_of_a_plan_is_what_scapy_builds(encapsulation: str) -> None:
+def test_overhead_of_a_plan_equals_that_of_scapy(encapsulation: str) -> None:
     text = f'[cluster]\nt0s = 2\nencapsulation = "{encapsulation}"\n{host(0)}{host(1, t0=1)}'
     plan = topology.plan(cluster_file.parse(text), "h0")
     inner = IP(src="10.99.0.1", dst="10.99.0.2") / Raw(b"x" * 100)

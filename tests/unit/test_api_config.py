@@ -51,7 +51,7 @@ def reload(directory: Path, body: bytes | None) -> tuple[int, dict[str, Any], li
 @pytest.mark.parametrize(
     ("body", "force"), [(None, False), (b"{}", False), (b'{"force": false}', False), (b'{"force": true}', True)]
 )
-def test_a_reload(tmp_path: Path, body: bytes | None, force: bool) -> None:
+def test_a_reload_passes_the_force_flag(tmp_path: Path, body: bytes | None, force: bool) -> None:
     assert reload(tmp_path, body) == (200, {}, [force])
 
 
@@ -66,7 +66,7 @@ def test_a_reload(tmp_path: Path, body: bytes | None, force: bool) -> None:
     ],
     ids=["cut off", "deep", "list", "text", "number"],
 )
-def test_a_body_that_says_something_else_reloads_nothing(tmp_path: Path, body: bytes, said: str) -> None:
+def test_an_invalid_body_reloads_nothing(tmp_path: Path, body: bytes, said: str) -> None:
     """It might have meant another thing than to reload by force."""
     status, answer, asked = reload(tmp_path, body)
     assert (status, answer["error"], answer["exit_code"], asked) == (400, said, 1, [])

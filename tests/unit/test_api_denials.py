@@ -84,7 +84,7 @@ def test_deny_drain_and_allow(host: Host, tmp_path: Path) -> None:
     ],
     ids=lambda x: str(x)[:40],
 )
-def test_what_cannot_be_asked(host: Host, tmp_path: Path, body: Any, message: str) -> None:
+def test_invalid_requests_are_refused(host: Host, tmp_path: Path, body: Any, message: str) -> None:
     (answer,) = asked(host, tmp_path, lambda c: c.post("/v1/deny", body))
     assert isinstance(answer, UsageError)
     assert message in str(answer)

@@ -62,14 +62,14 @@ def _fails_half_way(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("attached", "did"), [(True, ["all", "pop"]), (False, ["all", "detach", "pop"])])
-def test_an_attach_that_fails_leaves_a_host_detached_as_it_was(attached: bool, did: list[str]) -> None:
+def test_a_failed_attach_leaves_the_host_as_it_was(attached: bool, did: list[str]) -> None:
     host: Any = Host(_fails_half_way, attached=attached)
     with pytest.raises(KernelError, match="attach mrc_pop"):
         asyncio.run(attachment.attach(host))
     assert (host.did, host.detached) == (did, True)
 
 
-def test_what_refuses_to_be_undone_too_hides_no_reason() -> None:
+def test_a_failed_undo_does_not_hide_the_first_error() -> None:
     def refuse(_: Host) -> None:
         raise REFUSED
 
@@ -80,7 +80,7 @@ def test_what_refuses_to_be_undone_too_hides_no_reason() -> None:
     assert host.did == ["all", "pop", "anew"]
 
 
-def test_routes_that_could_not_be_written_are_tried_again() -> None:
+def test_failed_routes_are_written_again() -> None:
     host: Any = Host(lambda _: None, attached=True)
     host.events = SimpleNamespace(add=lambda kind, **_: host.did.append(kind))
     with pytest.raises(KernelError, match="add a route"):

@@ -50,7 +50,7 @@ def test_goals_stand_at_their_values_within_the_axis() -> None:
     assert near < far <= bars.WIDTH - bars.RIGHT
 
 
-def test_what_is_written() -> None:
+def test_the_labels_are_drawn() -> None:
     found = [t.text for t in ElementTree.fromstring(bars.draw(PICTURE)).iter(f"{SVG}text")]
     for words in (
         "a title",

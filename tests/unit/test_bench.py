@@ -18,7 +18,7 @@ from mrcd.errors import UsageError
 STAT = "cpu  100 20 300 4000 50 6 70 8 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n"
 
 
-def test_busy_is_neither_idle_nor_waiting_nor_stolen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_time_excludes_idle_iowait_and_steal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sysconf", lambda _: 100)
     used = cpu.parse(STAT)
     assert used.busy_s == pytest.approx(4.96)
@@ -29,7 +29,7 @@ def test_busy_is_neither_idle_nor_waiting_nor_stolen(monkeypatch: pytest.MonkeyP
     assert used.since(used).busy_ratio == used.since(used).stolen_ratio == 0
 
 
-def test_this_machine_has_been_busy() -> None:
+def test_this_machine_has_busy_time() -> None:
     assert 0 < cpu.read().busy_ratio < 1
 
 
@@ -64,7 +64,7 @@ def test_the_bounds_of_the_spread(granularity: str, counts: list[int], met: bool
 
 
 @pytest.mark.parametrize(("demotions", "skips", "said"), [(0, None, "0 demotions"), (2, 7, "2 demotions, 7 skips")])
-def test_calm_counts_demotions(demotions: int, skips: int | None, said: str) -> None:
+def test_false_demotions_are_counted(demotions: int, skips: int | None, said: str) -> None:
     case = {"requirement": "none", "demotions": demotions, "skips": skips}
     assert false_demotions.required(case) == {"requirement": "none", "met": demotions == 0, "measured": said}
 

@@ -74,7 +74,7 @@ def test_each_requirement_can_be_missed(index: int, other: dict[str, Any]) -> No
     assert [r["met"] for r in part.requirements(run(**other))] == [i != index for i in range(10)]
 
 
-def test_a_look_at_all_peers_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_of_all_peers_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = topology.plan(cluster_file.parse(emulated_peers.cluster_file(3)), emulated_peers.HOST)
 
     class Opened(Arrays):

@@ -27,7 +27,7 @@ def busy(**other: Any) -> dict[str, Any]:
     return {**known, **document, **other}
 
 
-def test_shares_are_of_the_windows_in_which_probes_ride() -> None:
+def test_shares_are_those_of_windows_with_piggybacked_probes() -> None:
     found = busy()
     assert found["packets_per_s"] == 100_000
     assert found["packets_ratio"] == 0.01
@@ -39,7 +39,7 @@ def test_shares_are_of_the_windows_in_which_probes_ride() -> None:
     )
 
 
-def test_a_push_that_was_quicker_with_probes_costs_nothing() -> None:
+def test_a_faster_push_with_probes_costs_nothing() -> None:
     assert control.summary([reading(700)], [reading(800)], HEADERS)["cpu_ratio"]["mrc_push"] == 0
 
 

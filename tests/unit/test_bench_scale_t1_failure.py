@@ -23,6 +23,6 @@ def died(**other: Any) -> dict[str, Any]:
         ({}, {"after_found_s": 0.021}, [True, True, False]),
     ],
 )
-def test_what_is_required(idle: dict[str, Any], busy: dict[str, Any], met: list[bool]) -> None:
+def test_a_dead_t1_must_be_left_in_time(idle: dict[str, Any], busy: dict[str, Any], met: list[bool]) -> None:
     found = t1_failure.requirements({"idle": died(**idle), "busy": died(**busy)}, 4096)
     assert [r["met"] for r in found] == met

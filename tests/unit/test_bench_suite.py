@@ -38,7 +38,7 @@ def test_a_part_that_fails_leaves_the_others_results() -> None:
 
 
 @pytest.mark.parametrize("error", [UsageError("no such cell"), BrokenPipeError(32, "Broken pipe")])
-def test_whatever_error_it_is(error: Exception) -> None:
+def test_any_error_of_a_part_is_reported(error: Exception) -> None:
     def late(lab: Lab, options: Options) -> dict[str, Any]:
         raise error
 
@@ -57,7 +57,7 @@ def test_a_wrong_option_ends_it_before_anything_is_measured() -> None:
         suite.measure(LAB, [Part("wrong", wrong, lambda d: []), GOOD], Options())
 
 
-def test_where_results_go_is_tried_before_the_work(tmp_path: Path) -> None:
+def test_the_result_directory_is_checked_before_the_run(tmp_path: Path) -> None:
     entry.check_writable(tmp_path / "a/b")
     assert not list((tmp_path / "a/b").iterdir())
     (tmp_path / "file").touch()
@@ -95,7 +95,7 @@ def test_pictures_are_of_parts_that_were_measured(tmp_path: Path) -> None:
     assert (tmp_path / "new/good.svg").read_text() == "<svg/>"
 
 
-def test_make_bench_measures_what_it_is_said_to() -> None:
+def test_make_bench_runs_the_documented_parts() -> None:
     every = ["throughput", "cost", "planes", "paper", "scale"]
     assert [p.name for p in cli.chosen_parts([])] == every
     assert [p.name for p in cli.chosen_parts(["all", "spread", "cost"])] == [*every, "spread"]
@@ -161,7 +161,7 @@ def test_costs_are_drawn_beside_the_first_case() -> None:
     assert drawn.count("at most") == 1  # of mrc_push alone
 
 
-def test_lateness_is_gathered_below_a_kilobyte_and_shares_make_one() -> None:
+def test_lateness_below_a_kilobyte_is_one_bucket_and_shares_sum_to_one() -> None:
     late = [50, *[1] * 10, 20, 20, *[0] * 19]
     way = {"median_ratio": 0.97, "min_ratio": 0.96, "max_ratio": 0.98, "median_bits_per_s": 776e6, "runs": [1]}
     ways = [way | {"name": "mrcd", "late_skbs": late, "congestion_control": "cubic"}]
@@ -180,7 +180,7 @@ def test_the_worst_ev_of_a_spread_is_drawn() -> None:
     assert "1.2 %" in pictures.spread({"runs": [run], "seconds": 5.0})
 
 
-def test_what_does_not_parse_is_told_and_defaults_do() -> None:
+def test_wrong_options_are_errors_and_defaults_are_valid() -> None:
     context = cli.bench.make_context("bench", ["planes"])
     assert context.params["parts"] == ("planes",)
     assert context.params["seconds"] is None

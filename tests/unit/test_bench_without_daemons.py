@@ -22,7 +22,7 @@ BACKOFF_NS = HEALTH.probe_backoff_ms * MS
 # ---- plan ----
 
 
-def test_every_fault_is_one_that_the_lab_knows_and_that_hits_both_directions() -> None:
+def test_every_fault_is_valid_in_the_lab_and_hits_both_directions() -> None:
     for number in range(8):
         for step in plan.steps(number, P.planes, P.t1):
             assert targets.parse(FABRIC, step.target).closers
@@ -70,7 +70,7 @@ def test_the_course_is_the_share_between_samples() -> None:
     assert faults.course(samples, 2 * S) == [(1, 0.125)]  # not from long before, nor where nothing was sent
 
 
-def test_a_hold_down_begins_anew_when_it_was_well_before() -> None:
+def test_a_loss_during_a_hold_down_restarts_it() -> None:
     hold = faults.Hold()
     for well_ns, good, lost in (
         (5, 0, 7),
@@ -90,7 +90,7 @@ def test_a_hold_down_begins_anew_when_it_was_well_before() -> None:
 
 
 @pytest.mark.parametrize(("due_s", "limit_s"), [(1, 5), (2, 5), (4, 5.1), (8, 9.1)])
-def test_the_time_to_be_back_follows_the_hold_down_where_that_is_longer(due_s: int, limit_s: float) -> None:
+def test_the_limit_for_a_return_includes_a_long_hold_down(due_s: int, limit_s: float) -> None:
     assert judge.limit_ns(due_s * S, BACKOFF_NS) == limit_s * S
 
 
@@ -134,7 +134,7 @@ def missed(found: Any) -> list[str]:
     return [r["requirement"].split(",")[0] for r in judge.requirements(found) if not r["met"]]
 
 
-def test_all_is_met_where_all_is_well() -> None:
+def test_a_run_without_failures_meets_all_requirements() -> None:
     assert missed(document()) == []
 
 
@@ -160,7 +160,7 @@ HELD = "each hold-down lasts as long as due"
         (fault(plan.NIC, returned(1, share=0.1), killed=False, leave_ns=None), []),  # the daemons were alive
     ],
 )
-def test_what_misses_a_bound(extra: Any, words: list[str]) -> None:
+def test_a_late_return_or_a_wrong_hold_down_misses_its_bound(extra: Any, words: list[str]) -> None:
     assert missed(document(extra)) == words
 
 
@@ -174,7 +174,7 @@ def test_what_misses_a_bound(extra: Any, words: list[str]) -> None:
         ({"ticks": {"h0": {"by_daemon": 0, "by_packet": 0}}}, ["no daemon runs at either end until the end"]),
     ],
 )
-def test_what_else_misses_a_bound(change: Any, words: list[str]) -> None:
+def test_a_wrong_demotion_or_a_living_daemon_misses_its_bound(change: Any, words: list[str]) -> None:
     assert missed(document(**change)) == words
 
 
@@ -187,7 +187,7 @@ def test_the_series_of_hold_downs() -> None:
 # ---- text, picture ----
 
 
-def test_the_tables_say_what_was_measured() -> None:
+def test_the_tables_show_the_measurements() -> None:
     slow = fault(plan.NIC, returned(1), leave_ns=4 * MS)
     said = "\n".join(text.lines(document(slow, wrong_demotions=["h0 → host 2 EV 6"], notes=["a note"])))
     for words in (
@@ -210,12 +210,12 @@ def test_the_picture_has_a_panel_per_fault() -> None:
     assert f"{plan.LOSS}: " not in drawn
 
 
-def test_an_empty_document_can_be_told() -> None:
+def test_an_empty_document_can_be_rendered() -> None:
     nothing = document() | {"faults": []}
     assert missed(nothing) == []
     assert text.lines(nothing)
     picture.picture(nothing)
 
 
-def test_it_is_a_part() -> None:
+def test_the_part_is_registered() -> None:
     assert [p.name for p in cli.chosen_parts(["alone"])] == ["alone"]

@@ -22,14 +22,14 @@ def says(links: list[dict[str, Any]], *, detached: bool = False, encapsulation: 
     return document["works"], document["how"]
 
 
-def test_all_attached() -> None:
+def test_a_host_with_all_programs_attached_forwards() -> None:
     assert says(ALL) == (True, "mrc_push at mrc0 and mrc_pop at 2 planes are pinned")
     assert says([PUSH, link("mrc_pop_xdp", 3), link("mrc_pop", 4)])[0]
     filters = [x | {"pinned": False} for x in ALL]
     assert says(filters) == (True, "mrc_push at mrc0 and mrc_pop at 2 planes are held by tc filters")
 
 
-def test_filters_whose_programs_the_kernel_does_not_tell() -> None:
+def test_filters_with_hidden_programs_count_as_missing() -> None:
     hidden = [x | {"program": None, "pinned": False} for x in ALL]
     assert says(hidden)[0]
     assert says(hidden[:1]) == (False, "mrc_pop is not attached to any plane")
@@ -42,14 +42,14 @@ def test_a_plane_without_pop_is_named() -> None:
     )  # fmt: skip
 
 
-def test_what_is_missing_or_gone_does_not_forward() -> None:
+def test_a_missing_or_removed_attachment_does_not_forward() -> None:
     assert says(ALL[1:]) == (False, "mrc_push is not attached")
     assert says([PUSH]) == (False, "mrc_pop is not attached to any plane")
     gone = link("mrc_push", 0)  # its interface was removed: the pin is there, the attachment is not
     assert says([gone, *ALL[1:]]) == (False, "mrc_push is not attached")
 
 
-def test_detached_is_plain_srv6_unless_there_is_none() -> None:
+def test_a_detached_host_forwards_over_kernel_srv6_except_with_ecmp() -> None:
     assert says([], detached=True)[0]
     assert not says([], detached=True, encapsulation="ecmp")[0]
 

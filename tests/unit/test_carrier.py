@@ -44,7 +44,7 @@ def daemon() -> Daemon:
     return found
 
 
-def test_the_plane_is_left_and_then_the_peers_are_told_once(daemon: Any) -> None:
+def test_a_lost_carrier_removes_the_plane_and_informs_the_peers_once(daemon: Any) -> None:
     daemon._lose(4)
     daemon._lose(4)
     assert int(daemon.tables.node["plane_mask"]) == 0b110
@@ -52,27 +52,27 @@ def test_the_plane_is_left_and_then_the_peers_are_told_once(daemon: Any) -> None
     assert daemon._left == 0b001  # the reconciliation that follows makes events of it
 
 
-def test_a_nic_takes_the_planes_of_its_vlans_along(daemon: Any) -> None:
+def test_a_lost_carrier_removes_all_vlan_planes_of_the_nic(daemon: Any) -> None:
     daemon._lose(5)
     assert int(daemon.tables.node["plane_mask"]) == 0b001
     assert daemon._left == 0b110
 
 
 @pytest.mark.parametrize("other", [1, 77])
-def test_other_links_are_no_planes(daemon: Any, other: int) -> None:
+def test_a_lost_carrier_of_another_link_changes_nothing(daemon: Any, other: int) -> None:
     daemon._lose(other)
     assert int(daemon.tables.node["plane_mask"]) == 0b111
     assert not daemon.told
 
 
-def test_a_plane_that_is_down_already_is_no_news(daemon: Any) -> None:
+def test_a_plane_that_is_already_down_changes_nothing(daemon: Any) -> None:
     daemon.tables.node["plane_mask"] = 0b110
     daemon._lose(4)
     assert not daemon.told
     assert daemon._left == 0
 
 
-def test_a_plane_that_is_back_before_links_are_looked_at_is_used_and_told_again(daemon: Any) -> None:
+def test_a_plane_that_returns_before_the_next_check_is_used_and_announced(daemon: Any) -> None:
     daemon._lose(4)  # programs that work out usable EVs now leave this plane out
     asyncio.run(daemon._use_ports(0b111))
     assert int(daemon.tables.node["plane_mask"]) == 0b111
@@ -82,9 +82,7 @@ def test_a_plane_that_is_back_before_links_are_looked_at_is_used_and_told_again(
     assert (daemon.told, daemon.refreshed) == ([0b110, 0b111], [7])  # nothing is new
 
 
-def test_what_is_told_while_first_hops_are_looked_up_is_not_forgotten(
-    daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_during_a_first_hop_lookup_are_not_lost(daemon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Reconciled(Exception):
         pass
 
@@ -105,7 +103,7 @@ def test_what_is_told_while_first_hops_are_looked_up_is_not_forgotten(
     assert seen == [repr(Reconciled())]
 
 
-def test_a_plane_that_is_lost_while_new_tables_are_filled_is_left_in_both(daemon: Any) -> None:
+def test_a_carrier_lost_during_a_migration_is_removed_in_both_tables(daemon: Any) -> None:
     """What is attached forwards by the old ones until the new plan is in force."""
     daemon._forwards_by = SimpleNamespace(node=daemon.tables.node.copy())
     daemon._lose(4)

@@ -163,7 +163,7 @@ def test_a_host_that_is_not_in_the_file_is_told_who_is() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["ten", "10.0.0.1/24"])
-def test_a_wrong_prefix_is_told_in_the_user_s_words(prefix: str) -> None:
+def test_a_wrong_prefix_is_quoted_as_written(prefix: str) -> None:
     with pytest.raises(ConfigError) as caught:
         cluster_file.parse(host(0, prefixes=f'["{prefix}"]'))
     assert "hosts[0].prefixes[0]: " in str(caught.value)
@@ -206,5 +206,5 @@ def test_contradictions_are_refused(text: str, word: str) -> None:
         cluster_file.parse(text)
 
 
-def test_configuration_errors_are_the_user_s() -> None:
+def test_configuration_errors_exit_with_code_1() -> None:
     assert issubclass(ConfigError, UsageError)

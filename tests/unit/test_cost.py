@@ -12,7 +12,7 @@ from labkit.places import REPOSITORY
 from mrcd.config import cluster_file
 
 
-def test_runs_are_taken_between_two_readings() -> None:
+def test_run_times_are_the_difference_of_two_readings() -> None:
     found = progstats.Runs(1500, 12).since(progstats.Runs(1000, 2))
     assert found == (500, 10)
     assert found.mean_ns == 50
@@ -37,32 +37,32 @@ def test_push_may_cost_little_more_at_the_full_table(of_all: float, busy: float,
 
 
 @pytest.mark.parametrize("peers", cache_misses.SETS)
-def test_packets_among_so_many_peers_go_to_each_once_before_one_is_sent_to_again(peers: int) -> None:
+def test_random_order_visits_each_peer_before_the_next_cycle(peers: int) -> None:
     order = cache_misses.among(range(1, 4096), peers)
     assert len(order) >= 4 * packet_sender.BATCH
     assert len(set(order)) == peers
     assert all(len(set(order[i : i + peers])) == peers for i in range(0, len(order), peers))
 
 
-def test_packets_in_runs_go_to_each_peer_in_a_row() -> None:
+def test_runs_send_all_packets_of_a_peer_in_a_row() -> None:
     order = cache_misses.in_runs([3, 1, 2])
     assert order == [3] * cache_misses.RUN + [1] * cache_misses.RUN + [2] * cache_misses.RUN
 
 
-def test_who_waits_for_one_line_costs_that_much_more_at_least() -> None:
+def test_the_least_cost_includes_one_wait_for_memory() -> None:
     found = cache_misses.floor([100.0, 200.0, 100.0], [10.0, 10.0, 20.0], [160.0, 210.0, 140.0])
     assert (found["wait_ns"], found["min_wait_ns"], found["max_wait_ns"]) == (150, 120, 200)
     assert found["least_ratio"] == pytest.approx(2.2)
 
 
-def test_every_call_that_is_counted_has_a_name() -> None:
+def test_every_counted_helper_call_has_a_name() -> None:
     text = (REPOSITORY / "scripts/labkit/bench/counted.h").read_text()
     body = text[text.index("enum {") : text.index("COUNT_MAX")]
     assert body.count("COUNT_") == len(helper_calls.COUNTED)
 
 
 @pytest.mark.parametrize("hosts", [2, 4096])
-def test_a_bare_host_s_cluster_is_valid_and_its_tables_have_a_row_for_each(hosts: int) -> None:
+def test_a_bare_host_has_a_valid_cluster_file_and_a_row_per_host(hosts: int) -> None:
     assert cluster_file.parse(bare_host.cluster(hosts, "usid")).max_peers == hosts
 
 
@@ -71,7 +71,7 @@ def test_addresses_of_many_hosts_are_different() -> None:
         assert len({bare_host.address(h, version) for h in range(4096)}) == 4096
 
 
-def test_packets_of_a_blast_arrive_at_the_addresses_named() -> None:
+def test_sent_packets_arrive_at_the_given_addresses() -> None:
     """Two receivers on loopback, in turn."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
         mine.bind(("127.0.0.1", 0))

@@ -20,7 +20,9 @@ def running(run_dir: Path, pins: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_nothing_is_pinned(mrcctl: Callable[..., Result], run_dir: Path, command: tuple[str, ...]) -> None:
+def test_without_pins_the_error_has_a_hint(
+    mrcctl: Callable[..., Result], run_dir: Path, command: tuple[str, ...]
+) -> None:
     running(run_dir, run_dir / "pins")
     result = mrcctl(*command)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -36,7 +38,7 @@ def test_a_broken_file_beside_the_socket(mrcctl: Callable[..., Result], run_dir:
     assert "\n  hint: " in result.stderr
 
 
-def test_what_is_there_is_no_bpf_object(mrcctl: Callable[..., Result], run_dir: Path) -> None:
+def test_a_pin_that_is_no_bpf_object_is_an_error(mrcctl: Callable[..., Result], run_dir: Path) -> None:
     (run_dir / "mrc_peers").write_text("")
     running(run_dir, run_dir)
     for command in COMMANDS:

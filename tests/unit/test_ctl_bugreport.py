@@ -43,7 +43,7 @@ def report(mrcctl: Callable[..., Result], path: Path, *args: str) -> tuple[dict[
     return json.loads(result.stdout), unpack(path)
 
 
-def test_everything_that_can_be_had(mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path) -> None:
+def test_a_report_has_all_available_files(mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path) -> None:
     daemon.answers["/v1/histograms"] = (200, [HISTOGRAM])
     daemon.answers["/v1/events"] = (200, {"events": [EVENT], "last_id": 1})
     config = tmp_path / "mrcd.toml"
@@ -77,7 +77,7 @@ def test_without_a_daemon_and_without_tables(mrcctl: Callable[..., Result], tmp_
 
 
 @pytest.mark.parametrize("answer", [b"{", [], "text", {"planes": 3}])
-def test_a_strange_daemon_does_not_stop_it(
+def test_invalid_answers_of_the_daemon_do_not_stop_the_report(
     mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path, answer: object
 ) -> None:
     for name in ("status", "peers", "paths", "events", "histograms", "version"):
@@ -86,7 +86,7 @@ def test_a_strange_daemon_does_not_stop_it(
     assert "network/hello.txt" in files
 
 
-def test_a_place_that_cannot_be_written(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
+def test_an_unwritable_archive_is_an_error(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
     result = mrcctl("bugreport", "-o", str(tmp_path / "nowhere" / "x.tar.gz"))
     assert result.exit_code == 2
     assert "No such file or directory\n  hint: name another place with --output FILE" in result.stderr

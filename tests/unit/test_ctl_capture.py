@@ -78,7 +78,7 @@ def test_a_report() -> None:
     assert words in decode.line(doc)
 
 
-def test_a_burst_of_which_the_beginning_is_kept() -> None:
+def test_a_truncated_burst_is_shown() -> None:
     whole = packet(IP(src="10.99.0.1", dst="10.99.0.2") / TCP() / Raw(bytes(60_000)), segments=42)
     doc = document(Ether(bytes(whole)[:2048]), length=len(whole))
     assert (doc["bytes"], doc["inner_bytes"]) == (len(whole), 60_040)
@@ -90,18 +90,18 @@ def test_segments_in_travel_order() -> None:
     assert decode.line(doc).endswith("to 5f00:0:4800:: srh 5f00:0:8801::,5f00:0:4801::,5f00:0:c401::")
 
 
-def test_the_tag_in_the_frame_or_beside_it() -> None:
+def test_a_vlan_tag_is_read_from_frame_or_metadata() -> None:
     assert document(packet(INNER, vlan=7))["vlan"] == 7
     assert document(packet(INNER), vlan=7)["vlan"] == 7
 
 
-def test_what_is_not_ours() -> None:
+def test_packets_of_other_programs_are_ignored() -> None:
     other = Ether() / IPv6(src="::1", dst="::2") / UDP(dport=53) / Raw(b"x")
     assert decode.packet(other, 0, outgoing=None, vlan=None, names={}, host_id=None) is None
 
 
 @pytest.mark.parametrize("cut", range(54, 150, 7))
-def test_packets_cut_short_are_shown_as_far_as_they_go(cut: int) -> None:
+def test_truncated_packets_are_shown_as_far_as_possible(cut: int) -> None:
     frame = Ether(bytes(packet(REPORT, type=PROBE_REPLY))[:cut])
     found = decode.packet(frame, 0, outgoing=None, vlan=None, names=NAMES, host_id=0)
     assert (found is None) == (MRC not in frame)
@@ -109,7 +109,7 @@ def test_packets_cut_short_are_shown_as_far_as_they_go(cut: int) -> None:
         assert decode.line(found)
 
 
-def test_a_tag_that_the_kernel_took_off_is_written_again() -> None:
+def test_a_tag_removed_by_the_kernel_is_written_to_the_file() -> None:
     frame = bytes(packet(INNER))
     whole = Ether(capture.tagged(Arrival(0, frame, 0, False, 7, len(frame))))
     assert (whole[Dot1Q].vlan, bytes(whole[IPv6])) == (7, frame[14:])
@@ -139,7 +139,7 @@ def test_the_daemon_gives_names_and_directions(mrcctl: Callable[..., Result], tm
     assert " out h0 > far EV 3 data " in mrcctl("capture", "-r", str(tmp_path / "x.pcap")).stdout
 
 
-def test_files_that_are_none(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
+def test_files_that_are_no_captures_are_errors(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no capture at all, but long enough for a header of one")
     (tmp_path / "empty").touch()
     (tmp_path / "short").write_bytes(struct.pack("IHH", 0xA1B2C3D4, 2, 4))

@@ -19,7 +19,7 @@ SAYS = {"bash": ["paths", "_mrcctl_completion"], "zsh": ["_mrcctl_completion"], 
 
 
 @pytest.mark.parametrize("shell", ASK)
-def test_in_the_shell(shell: str, tmp_path: Path) -> None:
+def test_completion_works_in_each_shell(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed here")
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "MRCD_RUN_DIR": str(tmp_path)}

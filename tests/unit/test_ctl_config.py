@@ -53,7 +53,7 @@ def test_a_difference_in_words(mrcctl: Callable[..., Result], file: Path) -> Non
     ]
 
 
-def test_another_file_than_the_daemons(mrcctl: Callable[..., Result], file: Path, tmp_path: Path) -> None:
+def test_a_file_other_than_the_daemons_is_compared(mrcctl: Callable[..., Result], file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text(TEXT.replace(*SETTING))
     document = json.loads(mrcctl("config", "diff", str(other), "--json").stdout)
@@ -68,7 +68,7 @@ def test_a_wrong_file_is_a_configuration_error(mrcctl: Callable[..., Result], fi
     assert "planets: unknown key" in result.stderr
 
 
-def test_what_ran_last_without_a_daemon(
+def test_without_a_daemon_the_last_running_file_is_compared(
     mrcctl: Callable[..., Result], file: Path, daemon: Daemon, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.stop()

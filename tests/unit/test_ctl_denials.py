@@ -61,7 +61,7 @@ def _answers(daemon: Daemon) -> None:
     daemon.answers["/v1/denials"] = (200, DENIALS)
 
 
-def test_deny_says_what_it_was_told(mrcctl: Mrcctl, daemon: Daemon) -> None:
+def test_deny_reports_target_reason_and_paths(mrcctl: Mrcctl, daemon: Daemon) -> None:
     result = mrcctl("deny", "t1:1:2", "--peer", "h2", "--for", "30m", "--reason", "fan tray", "--force")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == "t1:1:2 is denied: 1 EV to 1 peer\n  h2 EV 6 (plane 1, T1 2)\n"
@@ -77,7 +77,7 @@ def test_many_paths_are_not_all_shown(mrcctl: Mrcctl, daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("action", ["allow", "undrain"])
-def test_the_way_back(mrcctl: Mrcctl, daemon: Daemon, action: str) -> None:
+def test_allow_reports_the_paths_that_return(mrcctl: Mrcctl, daemon: Daemon, action: str) -> None:
     assert mrcctl(action, "t1:1:2").exit_code == 0
     body = {"target": ["t1:1:2"], "peer": None, "ev": None, "plane": None, "all": False}
     assert daemon.requests[-1] == ("POST", "/v1/allow", body)
@@ -120,7 +120,7 @@ def test_drain_waits_until_it_is_empty(mrcctl: Mrcctl, daemon: Daemon) -> None:
     assert (document["empty"], document["denial"]) == (True, DENIAL)
 
 
-def test_drain_says_what_is_not_empty(mrcctl: Mrcctl, daemon: Daemon) -> None:
+def test_drain_reports_evs_with_packets_in_flight(mrcctl: Mrcctl, daemon: Daemon) -> None:
     busy = DENIAL | {"empty": False, "in_flight_packets": 12, "unknown_evs": 1}
     daemon.answers["/v1/denials"] = (200, DENIALS | {"denials": [busy]})
     result = mrcctl("drain", "t1:1:2", "--wait", "0.05")
@@ -140,7 +140,7 @@ def test_denials(mrcctl: Mrcctl, daemon: Daemon) -> None:
     assert (result.stdout, result.stderr) == ("nothing is denied\n", "mrcctl: warning: not kept\n")
 
 
-def test_denials_without_the_daemon_are_the_files(mrcctl: Mrcctl, daemon: Daemon, run_dir: Path) -> None:
+def test_without_the_daemon_denials_come_from_the_file(mrcctl: Mrcctl, daemon: Daemon, run_dir: Path) -> None:
     daemon.stop()
     result = mrcctl("denials")
     assert result.exit_code == 2

@@ -47,7 +47,7 @@ def test_follow_table_has_one_heading(daemon: Daemon, spawn: Callable[..., "subp
         assert head.index(name) == first.index(one) == second.index(other)
 
 
-def test_follow_lives_through_a_restart(
+def test_follow_continues_after_a_daemon_restart(
     daemon: Daemon, run_dir: Path, spawn: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
     daemon.add(EVENT, {**EVENT, "id": 2, "monotonic_ns": 2000})
@@ -65,7 +65,7 @@ def test_follow_lives_through_a_restart(
         again.stop()
 
 
-def test_follow_ends_when_its_reader_has_gone(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:
+def test_follow_ends_when_its_reader_ends(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:
     """Though nothing happens that it would have to write: else it stays behind after `| grep -m1`."""
     daemon.add(EVENT)
     child = spawn("events", "--follow")
@@ -83,7 +83,7 @@ def test_follow_needs_a_daemon_to_begin_with(mrcctl: Callable[..., Result]) -> N
     assert "mrcd is not running" in result.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:
+def test_a_closed_stdout_is_no_error(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:
     daemon.answers["/v1/paths"] = (200, [PATH] * 5000)
     child = spawn("paths")
     assert child.stdout is not None

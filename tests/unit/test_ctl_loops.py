@@ -83,7 +83,7 @@ def test_the_carriers_of_each_hop(encapsulation: str) -> None:
     assert {(w.kind, w.receiver) for n, w in sent.items() if n.startswith("h1")} == {(2, 1)}
 
 
-def test_the_path_as_data_takes_it() -> None:
+def test_the_last_probe_takes_the_path_of_data() -> None:
     here, docs = plans()
     for path in docs:
         _, found = trace.plan(here, "h1", path, docs)
@@ -100,7 +100,7 @@ def test_a_witness_is_another_good_t1_of_the_same_plane() -> None:
     assert trace.witness(docs[:1] + docs[3:], docs[0], usids) is None
 
 
-def test_what_cannot_be_traced() -> None:
+def test_untraceable_paths_are_errors() -> None:
     here, docs = plans("ecmp")
     with pytest.raises(UsageError, match="with encapsulation ecmp"):
         trace.plan(here, "h1", docs[0], docs)
@@ -138,7 +138,7 @@ SINGLE = [
 
 
 @pytest.mark.parametrize(("broken", "suspects", "first"), SINGLE, ids=lambda x: str(x))
-def test_single_faults_are_told_apart_as_far_as_they_can_be(
+def test_single_faults_are_distinguished_where_possible(
     broken: set[str], suspects: list[str], first: str | None
 ) -> None:
     found = loops.plan(PATH, WITNESS)
@@ -149,13 +149,13 @@ def test_single_faults_are_told_apart_as_far_as_they_can_be(
 
 
 @pytest.mark.parametrize("broken", [b for b, s, _ in SINGLE if len(s) == 1], ids=str)
-def test_partial_loss_is_told_apart_too(broken: set[str]) -> None:
+def test_partial_losses_are_distinguished(broken: set[str]) -> None:
     found = loops.plan(PATH, WITNESS)
     said = loops.diagnose(PATH, found, lose(found, broken, 0.2, 200))
     assert set(said.suspects) == set(loops.diagnose(PATH, found, lose(found, broken)).suspects)
 
 
-def test_without_a_witness_less_is_told_apart() -> None:
+def test_without_a_second_t1_fewer_faults_are_distinguished() -> None:
     found = loops.plan(PATH, None)
     assert [t.name for t in found] == ["T0 0", "T1 2", "T0 1", "h1"]
     said = loops.diagnose(PATH, found, lose(found, {"T1 2"}))
@@ -169,7 +169,7 @@ def test_a_path_under_one_t0() -> None:
     assert loops.diagnose(path, found, lose(found, {"h1"})).first == "h1"
 
 
-def test_two_faults_are_not_taken_for_one() -> None:
+def test_two_faults_are_not_explained_as_one() -> None:
     found = loops.plan(PATH, WITNESS)
     said = loops.diagnose(PATH, found, lose(found, {"T0 0 → T1 2", "T0 1 → T1 0"}))
     assert (said.suspects, said.first) == ((), "T1 2")
@@ -177,7 +177,7 @@ def test_two_faults_are_not_taken_for_one() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_packet_is_no_fault(lost: int) -> None:
+def test_a_single_lost_packet_is_no_fault(lost: int) -> None:
     found = loops.plan(PATH, WITNESS)
     counts = {t.name: (20, 0) for t in found} | {"T1 2": (20, lost)}
     assert loops.diagnose(PATH, found, counts).text == "every hop answers"

@@ -65,7 +65,7 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
 
 
 @pytest.mark.usefixtures("pinned")
-def test_a_socket_that_nobody_serves_means_down(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_a_dead_socket_means_that_the_daemon_is_down(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     daemon.stop()
     result = mrcctl("peers", "--json")
     assert (result.exit_code, result.stderr) == (0, SAYS_SO)
@@ -89,7 +89,7 @@ def test_down_and_no_pins(mrcctl: Callable[..., Result], monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("args", [["deny", "--peer", "h2"], ["detach"], ["attach"], ["events", "-f"]], ids=" ".join)
 @pytest.mark.usefixtures("pinned")
-def test_what_needs_the_daemon_fails_without_it(mrcctl: Callable[..., Result], args: list[str]) -> None:
+def test_commands_that_need_the_daemon_fail_without_it(mrcctl: Callable[..., Result], args: list[str]) -> None:
     result = mrcctl(*args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("mrcctl: mrcd is not running (no socket ")

@@ -72,14 +72,14 @@ def test_every_byte_is_as_scapy_builds_it(encapsulation: str, size: int, room: i
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
-def test_what_is_built_is_read_again(encapsulation: str) -> None:
+def test_a_built_probe_is_parsed_to_the_same_fields(encapsulation: str) -> None:
     frame, _ = built(encapsulation)
     assert packets.read(frame, 4797) == PROBE
     assert packets.read(frame, 4798) is None
     assert all(packets.read(frame[:n], 4797) is None for n in range(len(frame)))
 
 
-def test_what_is_not_a_tools_is_not_read() -> None:
+def test_packets_without_the_diagnostic_flag_are_not_parsed() -> None:
     p = plan("usid")
     path = p.peers[0].evs[3]
     others = [
@@ -124,7 +124,7 @@ ETHER = Ether(src=SMAC, dst=DMAC)
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 @pytest.mark.parametrize("tag", [False, True])
 @pytest.mark.parametrize("diagnostic", [False, True])
-def test_ours_pass(encapsulation: str, tag: bool, diagnostic: bool) -> None:
+def test_diagnostic_packets_pass_the_filter(encapsulation: str, tag: bool, diagnostic: bool) -> None:
     _, theirs = built(encapsulation)
     if not diagnostic:
         theirs[MRC].flags = 0
@@ -134,7 +134,7 @@ def test_ours_pass(encapsulation: str, tag: bool, diagnostic: bool) -> None:
     assert passes(sockfilter.ours(4797, wire.DIAGNOSTIC), bytes(theirs)) is diagnostic
 
 
-def test_as_much_as_is_to_be_kept() -> None:
+def test_the_filter_keeps_the_requested_length() -> None:
     frame, _ = built("usid", 1500)
     assert kept(sockfilter.ours(4797, keep=200), frame) == frame[:200]
     assert kept(sockfilter.ours(4797), frame) == frame
@@ -151,5 +151,5 @@ def test_as_much_as_is_to_be_kept() -> None:
     ],
     ids=["ipv4", "dns", "tcp", "tagged ipv4", "short"],
 )
-def test_others_do_not(frame: Packet) -> None:
+def test_other_packets_do_not_pass_the_filter(frame: Packet) -> None:
     assert not passes(sockfilter.ours(4797), bytes(frame))

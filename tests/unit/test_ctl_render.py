@@ -10,7 +10,7 @@ from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS
     ("usable", "weight", "shown"),
     [(True, 1.0, "yes"), (True, 0.125, "1/8"), (True, 0.5, "1/2"), (False, 0.125, "no"), (True, None, "yes")],
 )
-def test_an_ev_that_has_just_returned_takes_some_of_its_turns(usable: bool, weight: float | None, shown: str) -> None:
+def test_a_returning_ev_is_shown_with_its_weight(usable: bool, weight: float | None, shown: str) -> None:
     heading, line = documents.paths([{**PATH, "usable": usable, "weight": weight}], colour=False)
     assert line[heading.index("USABLE") :].split()[0] == shown
 
@@ -65,7 +65,7 @@ def test_columns_that_have_no_room_are_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize("room", [80, 200])
-def test_what_is_shown_fits_the_terminal(room: int) -> None:
+def test_tables_fit_the_terminal(room: int) -> None:
     for lines in (
         documents.status(STATUS, colour=False, room=room),
         documents.peers([PEER], colour=False, room=room),

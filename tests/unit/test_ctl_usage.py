@@ -89,7 +89,7 @@ ONLINE = [
 ]
 
 
-def test_nothing_heavy_is_imported_for_what_the_daemon_answers(daemon: Daemon) -> None:
+def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
     """A command that takes 100 ms longer because of numpy is one that nobody runs in a loop."""
     daemon.answers |= {
         "/v1/histograms": (200, []),

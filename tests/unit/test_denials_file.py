@@ -16,7 +16,7 @@ ONE = Denial(parse(["t1:1:2"]), 10.0, 20.0, "fan tray", 0, drain=True)
 TWO = Denial(parse(["peer:h1", "plane:1"]), 11.0)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_denials_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "made" / "for it" / file.FILE
     assert file.read(path) is None
     for denials in ([ONE, TWO], [TWO], []):
@@ -42,7 +42,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     ],
     ids=lambda c: repr(c[:24]),
 )
-def test_a_file_that_is_not_ours_is_named_and_kept_aside(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_file_is_reported_and_renamed(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / file.FILE
     path.write_bytes(content)
     with pytest.raises(file.Unreadable, match=str(path)):
@@ -54,14 +54,14 @@ def test_a_file_that_is_not_ours_is_named_and_kept_aside(tmp_path: Path, content
     assert kept.read_bytes() == content
 
 
-def test_a_directory_in_its_place_is_said(tmp_path: Path) -> None:
+def test_a_directory_instead_of_the_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / file.FILE
     path.mkdir()
     with pytest.raises(file.Unreadable, match="Is a directory"):
         file.read(path)
 
 
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     """The kernel's own refusal, half-way through: no file may grow beyond 100 bytes."""
     path = tmp_path / file.FILE
     file.write(path, [TWO])
@@ -81,7 +81,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [file.FILE]
 
 
-def test_where_it_is() -> None:
+def test_the_path_of_the_denials_file() -> None:
     assert file.directory(Path("/run/mrcd")) == Path("/var/lib/mrcd")
     assert file.directory(Path("/run/other")) == Path("/run/other")
     assert file.directory(Path("/run/other"), Path("/x")) == Path("/x")

@@ -23,7 +23,7 @@ def link(kind: str | None = None) -> Link:
         ("ice", {}, "does not tell"),
     ],
 )
-def test_where_native_xdp_is_of_use(driver: str | None, offloads: dict[str, bool], reason: str) -> None:
+def test_native_xdp_is_used_where_it_helps(driver: str | None, offloads: dict[str, bool], reason: str) -> None:
     found = drivers.without_native_xdp(link(), Device(driver, offloads))
     assert reason in found
     assert bool(found) == bool(reason)
@@ -41,7 +41,7 @@ def test_where_native_xdp_is_of_use(driver: str | None, offloads: dict[str, bool
         ("macvlan", None, "xdp-generic", True),
     ],
 )
-def test_whose_checksums_are_trusted(kind: str | None, driver: str | None, point: str, trusted: bool) -> None:
+def test_drivers_with_trusted_checksums(kind: str | None, driver: str | None, point: str, trusted: bool) -> None:
     assert drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
     assert drivers.trusts_the_outer(link(kind), Device(driver), point) is trusted  # the kernel does not tell
     assert not drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: False}), point)
@@ -68,7 +68,9 @@ ON, OFF, BOTH = {UDP_TUNNEL: True}, {UDP_TUNNEL: False}, {UDP_TUNNEL: True, MANG
         ("new_nic", OFF, False, 4797, "cpu", ""),
     ],
 )
-def test_who_cuts_bursts(driver: str, offloads: dict[str, bool], srh: bool, port: int, where: str, remedy: str) -> None:
+def test_drivers_that_segment_bursts(
+    driver: str, offloads: dict[str, bool], srh: bool, port: int, where: str, remedy: str
+) -> None:
     found = drivers.cut(link(), Device(driver, offloads, CAN), srh=srh, udp_port=port)
     assert found.where == where
     assert remedy in found.remedy
@@ -84,7 +86,7 @@ def test_an_offload_that_cannot_be_switched_is_no_remedy() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bond", "macvlan", "vlan"])
-def test_who_cuts_below_another_interface_is_not_known(kind: str) -> None:
+def test_segmentation_below_a_stacked_interface_is_unknown(kind: str) -> None:
     assert drivers.cut(link(kind), Device(None, ON), srh=False, udp_port=4797).where == "unknown"
 
 
@@ -92,7 +94,7 @@ def test_a_virtual_link_leaves_bursts_whole() -> None:
     assert drivers.cut(link("veth"), Device(), srh=False, udp_port=4797).where == "whole"
 
 
-def test_which_nics_get_bursts_of_two_tunnels() -> None:
+def test_nics_that_get_bursts_of_two_tunnels() -> None:
     assert drivers.takes_nested(link("veth"), Device(None, ON))
     assert drivers.takes_nested(link(), Device("e1000e", {UDP_TUNNEL: False}))
     assert not drivers.takes_nested(link(), Device("ice", {"tx-gre-segmentation": True}))

@@ -96,7 +96,7 @@ def test_an_event_may_have_been_earlier() -> None:
         (Reason.ADMIN, {}),
     ],
 )
-def test_evidence_is_what_the_reason_has_use_for(reason: Reason, said: dict[str, object]) -> None:
+def test_an_event_has_the_evidence_of_its_reason(reason: Reason, said: dict[str, object]) -> None:
     record = np.zeros(1, abi.EVENT)
     record["reason"], record["lost_bursts"], record["silent_ns"] = reason, 3, 1_234_000
     record["icmp_type"], record["icmp_code"], record["lost_packets"], record["sent_packets"] = 1, 5, 7, 90
@@ -105,7 +105,7 @@ def test_evidence_is_what_the_reason_has_use_for(reason: Reason, said: dict[str,
     json.dumps(found)
 
 
-def test_a_path_by_which_nothing_ever_arrived_was_not_silent_since_a_moment() -> None:
+def test_a_path_without_arrivals_has_no_silent_time() -> None:
     record = np.zeros(1, abi.EVENT)
     record["reason"], record["lost_bursts"] = Reason.OVERDUE, 8
     assert events.evidence(record[0]) == {"silent_reports": 8}
@@ -182,11 +182,11 @@ def test_waiting_ends_with_nothing_when_nothing_happens() -> None:
     assert run(EventLog().after(0, 0.01)) == []
 
 
-def test_who_is_behind_does_not_wait() -> None:
+def test_a_client_that_is_behind_does_not_wait() -> None:
     assert ids(run(filled(3).after(1, 60))) == [2, 3]
 
 
-def test_numbers_of_an_earlier_daemon_s_life_mean_everything_is_new() -> None:
+def test_an_event_number_of_an_earlier_daemon_returns_all_events() -> None:
     assert ids(run(filled(3).after(500, 60))) == [1, 2, 3]
 
     async def waiting() -> list[int]:

@@ -265,7 +265,7 @@ def test_bad_evidence_from_the_paths(id: str, context: dict[str, Any], status: s
     ("xdp + tcx", Device("virtio_net", {"rx-checksum": True}), "PASS"),
     ("xdp-generic + tcx", Device("virtio_net", {"rx-checksum": True}), "FAIL"),
 ])  # fmt: skip
-def test_whose_checksums_xdp_would_pass_on(hook: str, device: Device, status: str) -> None:
+def test_xdp_with_unverified_checksums_is_reported(hook: str, device: Device, status: str) -> None:
     links = {"links": LINKS | {"p0": nic("p0", 2, kind=None)}}
     context = replace(WELL, machine=machine_with(**links, device=device), **hooked(hook, "configured"))
     found = outcome("nic.checksum", context)
@@ -273,20 +273,20 @@ def test_whose_checksums_xdp_would_pass_on(hook: str, device: Device, status: st
     assert ("ethtool -K p0 rx off" in found.fix) == (status == "FAIL")
 
 
-def test_xdp_that_is_configured_where_it_must_not_be_is_an_error() -> None:
+def test_configured_xdp_with_unverified_checksums_is_an_error() -> None:
     machine = machine_with(**bad_nic(kind="bond"))
     found = outcome("nic.xdp", replace(WELL, machine=machine, site=replace(SITE, hook="xdp")))
     assert (found.status, "p1 is a bond" in found.evidence, '"tc"' in found.fix) == ("FAIL", True, True)
 
 
-def test_an_ev_that_is_known_to_be_bad_says_nothing_of_the_mtu() -> None:
+def test_a_bad_ev_is_left_out_of_the_mtu_check() -> None:
     assert (
         outcome("paths.mtu", replace(WELL, **answers(small=(3, 0), full=(3, 0), state="ASSUMED_BAD"))).status == "PASS"
     )
 
 
 @pytest.mark.parametrize("over", [(3, 3), (3, 0)])
-def test_what_a_byte_more_does(over: tuple[int, int]) -> None:
+def test_one_byte_over_the_mtu_must_be_refused(over: tuple[int, int]) -> None:
     assert (
         f"a byte more passes on {1 if over[1] else 0}"
         in outcome("paths.mtu", replace(WELL, **answers(over=over))).evidence
@@ -300,7 +300,7 @@ def test_what_a_byte_more_does(over: tuple[int, int]) -> None:
         ("sysctl.rp_filter", {"ipv4/conf/p1/rp_filter": "1"}),
     ],
 )
-def test_what_mrcd_sets_itself_is_no_fault_before_it_runs(id: str, files: dict[str, str]) -> None:
+def test_settings_of_mrcd_are_no_fault_before_it_runs(id: str, files: dict[str, str]) -> None:
     machine = machine_with(files={f"/proc/sys/net/{k}": v for k, v in files.items()})
     found = outcome(id, Context(machine, SITE))
     assert (found.status, "mrcd" in found.evidence) == ("PASS", True)
@@ -312,7 +312,7 @@ def test_ecmp_needs_no_srv6() -> None:
     assert [outcome(i, context).status for i in ("kernel.seg6", "sysctl.seg6_enabled")] == ["PASS", "PASS"]
 
 
-def test_packet_granularity_pushes_elsewhere() -> None:
+def test_packet_granularity_checks_another_hook() -> None:
     places = {
         (2, "ingress"): ["mrc_pop"],
         (3, "ingress"): ["mrc_pop"],
@@ -350,7 +350,7 @@ def test_without_a_cluster_file_the_host_is_checked_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("error", [MachineError("no ioctl"), PermissionError(1, "Not permitted", "/x")], ids=str)
-def test_what_cannot_be_read_is_skipped_and_the_rest_goes_on(error: Exception) -> None:
+def test_unreadable_evidence_is_skipped_and_other_checks_run(error: Exception) -> None:
     context = replace(WELL, machine=machine_with(offloads=error))
     found = {d["id"]: d for d in examine(context)}
     assert found["nic.merging"]["status"] == "SKIP"
@@ -369,14 +369,14 @@ def test_the_text_shows_the_remedy() -> None:
     assert "\033[31mFAIL" in "\n".join(report.lines(document, colour=True))
 
 
-def test_small_helpers() -> None:
+def test_numbers_and_lists_are_formatted() -> None:
     assert [kernel.version(x) for x in ("6.18.44-fc", "5.4", "x")] == [(6, 18), (5, 4), (0, 0)]
     assert some(range(6)) == "0, 1, 2, 3 and 2 more"
     assert skip("x").fix == ""
 
 
 @pytest.mark.parametrize(("hosts", "evs", "chosen"), [(3, 16, None), (33, 256, None), (34, 256, 32), (4096, 256, 32)])
-def test_doctor_asks_for_as_many_paths_as_can_be_probed_in_a_while(hosts: int, evs: int, chosen: int | None) -> None:
+def test_doctor_limits_the_number_of_probed_paths(hosts: int, evs: int, chosen: int | None) -> None:
     peers = [{"peer": f"h{n}"} for n in range(1, hosts)]
     found = tools._some({"evs": {"GOOD": (hosts - 1) * evs - 5, "UNKNOWN": 5}}, peers)
     if chosen is None:

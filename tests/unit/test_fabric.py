@@ -73,7 +73,7 @@ def test_ends_of_a_link_know_each_other() -> None:
     assert len(set(macs)) == len(macs) == 2 * len(fabric.links)
 
 
-def test_cluster_file_says_what_was_asked_for() -> None:
+def test_the_cluster_file_has_the_requested_parameters() -> None:
     fabric = build("x", Parameters(hosts=3, planes=8, t1=64, mtu=1500, hook="tc", granularity="packet"))
     cluster = config.parse(fabric.toml)
     assert (cluster.cluster.t0s, cluster.cluster.t1s, cluster.cluster.evs_per_peer) == (2, 64, 256)
@@ -152,7 +152,7 @@ def test_a_lab_owns_exactly_its_namespaces() -> None:
 FABRIC = build("x", Parameters())
 
 
-def test_targets_meet_every_packet_once_and_never_in_a_host() -> None:
+def test_fault_programs_see_every_packet_once_and_never_in_a_host() -> None:
     nic = targets.parse(FABRIC, "nic:h3:1")
     assert nic.taps == ((PortRef("t0-1-1", "h3"), "ingress"), (PortRef("t0-1-1", "h3"), "egress"))
     link = targets.parse(FABRIC, "link:2:0:3")
@@ -189,7 +189,7 @@ def test_up_is_from_the_hosts_to_the_core() -> None:
     assert t0.taps == tuple((PortRef("t0-0-1", f"t1-{s}"), "ingress") for s in range(4))
 
 
-def test_a_t1_and_a_carrier_know_no_direction() -> None:
+def test_faults_of_a_t1_or_a_carrier_have_no_direction() -> None:
     with pytest.raises(UsageError, match="has no direction") as caught:
         targets.parse(FABRIC, "t1:0:2", "up")
     assert "link:0:T0:2" in (caught.value.hint or "")
@@ -253,6 +253,6 @@ def test_wrong_rate(text: str) -> None:
 @pytest.mark.parametrize(
     "wrong", [{}, {"drop": 20.0}, {"ce": -0.1}, {"down": True, "drop": 1.0}, {"down": True, "rate_bits_per_s": 10**6}]
 )
-def test_faults_that_make_no_sense(wrong: dict[str, float]) -> None:
+def test_invalid_faults_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Fault(**wrong)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_percentiles_are_measurements() -> None:
     assert stats.percentile([], 0.5) is None
 
 
-def test_what_never_came_is_longer_than_any_time() -> None:
+def test_never_is_longer_than_any_time() -> None:
     values = [*(float(n) for n in range(97)), None, None, None]
     found = stats.summary(values)
     assert found == {"count": 100, "never": 3, "p50": 49, "p99": None, "max": None}
@@ -74,7 +74,7 @@ def hit(name: str) -> set[tuple[str, str]]:
     return {(a, b) for a, b in pairs if kind.hits(PLACE, H[a], H[b], 1, 2 if H[a].t0 != H[b].t0 else None)}
 
 
-def test_whom_a_fault_hits() -> None:
+def test_the_pairs_that_a_fault_hits() -> None:
     forward = {("h0", "h2"), ("h0", "h3"), ("h1", "h2"), ("h1", "h3")}
     back = {(b, a) for a, b in forward}
     assert hit("t0-t1-link") == forward | back
@@ -102,7 +102,7 @@ def event(leave_ns: int | None, *, in_use: bool = True) -> Event:
     return Event(0, 0, 1, leave_ns, leave_ns, 3, 20, in_use)
 
 
-def test_faults_that_met_an_unused_path_say_nothing_about_leaving() -> None:
+def test_faults_on_unused_paths_are_left_out() -> None:
     found = events.summaries([event(5), event(0, in_use=False), event(None)])
     assert found["leave_ns"] == {"count": 2, "never": 1, "p50": 5, "p99": None, "max": None}
     assert found["lost_packets"]["count"] == 2
@@ -119,13 +119,13 @@ def test_faults_that_met_an_unused_path_say_nothing_about_leaving() -> None:
         ([], 40),
     ],
 )
-def test_how_long_nothing_arrived_after_a_fault(arrived: list[int], still_ms: int) -> None:
+def test_the_longest_time_without_arrivals_after_a_fault(arrived: list[int], still_ms: int) -> None:
     begin_ns = 77 * MS - 1  # in the bin before the first whole one
     assert events.still_ns({77 * MS + n * MS: 1 for n in arrived}, begin_ns) == still_ms * MS
 
 
 @pytest.mark.parametrize(("found", "done"), [([True] * 7, 7), ([False] * 7, 5), ([False, False, True] * 3, 9)])
-def test_what_is_never_found_ends_early(found: list[bool], done: int) -> None:
+def test_undetected_faults_end_the_run_early(found: list[bool], done: int) -> None:
     pace = events.Pace("x", 100)
     answers = [pace.goes_on(f) for f in found][:done]
     assert answers == [True] * (done - 1) + [done == len(found)]
@@ -146,7 +146,7 @@ def hole_of(found: dict[int, int], begin_ns: int, paused: Sequence[Pause] = ()) 
     return holes.hole(found, T - 100 * BIN_NS, begin_ns, begin_ns, T + 100 * BIN_NS, paused)
 
 
-def test_a_hole_in_the_first_20_ms_is_allowed() -> None:
+def test_a_gap_in_the_first_20_ms_is_allowed() -> None:
     found = hole_of(bins(0, 1, 2), T + 4 * MS)
     assert found["longest_zero_ms"] == 30
     assert found["longest_zero_after_ms"] == -4
@@ -155,7 +155,7 @@ def test_a_hole_in_the_first_20_ms_is_allowed() -> None:
     assert found["over"]
 
 
-def test_a_hole_that_lasts_is_late_and_not_over() -> None:
+def test_a_lasting_gap_is_late_and_not_over() -> None:
     found = hole_of(bins(*range(5, 100)), T)
     assert (found["longest_zero_ms"], found["below_half_ms"], found["late_zero_bins"]) == (950, 950, 95)
     assert not found["over"]
@@ -165,9 +165,7 @@ def test_a_hole_that_lasts_is_late_and_not_over() -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "met"), [((), (), True), ((), (50,), False), ((-9,), (50,), False)])
-def test_no_bin_may_be_empty_late_whatever_there_was_before(
-    before: tuple[int, ...], after: tuple[int, ...], met: bool
-) -> None:
+def test_a_late_empty_bin_misses_the_bound(before: tuple[int, ...], after: tuple[int, ...], met: bool) -> None:
     found = hole_of(bins(*before, *after), T - 2 * BIN_NS)
     assert holes.required({"bin_ms": 10.0, "blackholes": 1, **holes.summaries([found])})["met"] == met
 
@@ -181,7 +179,7 @@ def test_no_bin_may_be_empty_late_whatever_there_was_before(
         (Pause(1, T + 49 * BIN_NS, T + 52 * BIN_NS, 0), 0, False),  # packets kept it from running, perhaps ours
     ],
 )
-def test_a_bin_that_is_empty_because_the_machine_stood_still_is_told_apart(pause: Pause, still: int, met: bool) -> None:
+def test_empty_bins_in_pauses_of_the_machine_are_counted_apart(pause: Pause, still: int, met: bool) -> None:
     found = hole_of(bins(50), T - 2 * BIN_NS, [pause])
     assert (found["late_zero_bins"], found["late_still_bins"]) == (1, still)
     assert found["empty_bins"][0]["at_ms"] == 520
@@ -191,7 +189,7 @@ def test_a_bin_that_is_empty_because_the_machine_stood_still_is_told_apart(pause
     assert f"1 of 100 bins (1 %) in 1 blackholes, {still} of them the hypervisor's" in said["measured"]
 
 
-def test_bins_that_are_empty_without_a_fault_are_told_apart_too() -> None:
+def test_empty_bins_before_the_fault_are_counted_apart() -> None:
     pause = Pause(0, T - 50 * BIN_NS, T - 40 * BIN_NS, 9)
     found = holes.hole(bins(-50, -20, -9), T - 100 * BIN_NS, T - 10 * BIN_NS, T, T + 100 * BIN_NS, [pause])
     assert (found["before_zero_bins"], found["before_still_bins"], found["before_bins"]) == (2, 1, 90)
@@ -202,7 +200,7 @@ def test_bins_that_are_empty_without_a_fault_are_told_apart_too() -> None:
 # ---- witness ----
 
 
-def test_the_cpu_that_paused_longest_counts() -> None:
+def test_the_longest_pause_of_any_cpu_counts() -> None:
     found = [Pause(0, 0, 4, 1), Pause(0, 6, 20, 2), Pause(1, 2, 9, 1), Pause(2, 0, 99, 0)]
     assert pauses.stood_still_ns(found, 1, 10) == 7
     assert pauses.stood_still_ns(found, 30, 40) == 0
@@ -210,7 +208,7 @@ def test_the_cpu_that_paused_longest_counts() -> None:
     assert pauses.stood_still_ns([Pause(0, 0, 70 * MS, 1)], 0, 60 * MS) == 20 * MS  # no more than was stolen
 
 
-def test_what_a_witness_says() -> None:
+def test_output_of_the_pause_watcher_is_parsed() -> None:
     said = json.dumps({"pauses": [{"begin_ns": 5, "end_ns": 9, "stolen_ticks": 1}]})
     assert pauses.told(3, said) == [Pause(3, 5, 9, 1)]
     with pytest.raises(MachineError, match="not permitted"):
@@ -219,7 +217,7 @@ def test_what_a_witness_says() -> None:
         pauses.told(3, "")
 
 
-def test_a_witness_tells_when_it_could_not_look() -> None:
+def test_the_pause_watcher_reports_its_pauses() -> None:
     """Here because a signal stops it."""
     with pauses.PauseWatcher() as watch:
         children = list(watch.children.values())
@@ -243,7 +241,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_stolen_time_is_read_of_the_right_cpu() -> None:
+def test_steal_time_is_read_for_the_right_cpu() -> None:
     stat = b"cpu  1 2 3 4 5 6 7 80 9 0\ncpu1 1 2 3 4 5 6 7 81 9 0\ncpu10 1 2 3 4 5 6 7 82 9 0\nintr 5\n"
     assert [pause_watcher.stolen_ticks(stat, n) for n in (10, 1)] == [82, 81]
 
@@ -307,12 +305,12 @@ def test_the_requirements() -> None:
     assert found[0]["requirement"] == "mptcp can be measured"
 
 
-def test_loss_of_nothing_sent_is_not_met() -> None:
+def test_a_loss_bound_without_packets_is_not_met() -> None:
     run = {"what": "x", "seconds": 10.0, "loss_ratio": None, "lost_packets": 0, "sent_packets": 0}
     assert not loss.required(run)["met"]
 
 
-def test_the_tables_say_what_was_measured() -> None:
+def test_the_tables_show_the_measurements() -> None:
     said = "\n".join(text.lines(document()))
     for words in (
         "t1-blackhole",
@@ -328,7 +326,7 @@ def test_the_tables_say_what_was_measured() -> None:
         assert words in said
 
 
-def test_the_tables_say_how_often_a_flow_stood_still_by_itself() -> None:
+def test_the_tables_show_flows_that_stopped_without_a_fault() -> None:
     told = document()
     assert "started anew" not in "\n".join(text.lines(told))
     told["holes"][1]["restarts"] = 3
@@ -348,7 +346,7 @@ def test_the_picture_has_a_row_per_kind_and_a_mark_per_peer() -> None:
     assert "MPTCP" not in drawn
 
 
-def test_an_empty_document_can_be_told() -> None:
+def test_an_empty_document_can_be_rendered() -> None:
     nothing = document() | {"kinds": [], "loss": [], "holes": [], "failed": []}
     assert part.requirements(nothing) == []
     assert text.lines(nothing)[-1] == "a note"

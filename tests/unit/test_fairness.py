@@ -73,7 +73,7 @@ def look(loses_more: LosesMore, losses: list[int], samples: int) -> list[int]:
 
 
 @pytest.mark.parametrize("evs", [4, 8, 16, 64])
-def test_where_all_lose_alike_the_few_with_few_losses_are_no_measure(loses_more: LosesMore, evs: int) -> None:
+def test_equal_loss_is_not_compared_with_a_lucky_minority(loses_more: LosesMore, evs: int) -> None:
     """Leaving the accused out makes the others look better than they are, but not by so much."""
     chance = np.random.default_rng(evs)
     for mean in (0.5, 2, 5, 8, 9, 10, 11, 15, 40):
@@ -102,15 +102,15 @@ def test_where_all_lose_alike_the_few_with_few_losses_are_no_measure(loses_more:
     ],
     ids=str,
 )
-def test_who_loses_more(loses_more: LosesMore, losses: list[int], found: list[int]) -> None:
+def test_evs_that_lose_more_are_found(loses_more: LosesMore, losses: list[int], found: list[int]) -> None:
     assert look(loses_more, losses, 200) == found
 
 
-def test_who_was_looked_at_more_often_may_have_more_losses(loses_more: LosesMore) -> None:
+def test_evs_with_more_samples_may_have_more_losses(loses_more: LosesMore) -> None:
     assert loses_more(30, 100, 60, 1500, 16, LEAST)
     assert not loses_more(30, 200, 60, 1500, 16, LEAST)
     assert not loses_more(2**32 - 1, 2**32 - 1, 2**32 - 1, 1, 16, LEAST)
 
 
-def test_without_others_nobody_loses_more(loses_more: LosesMore) -> None:
+def test_a_single_ev_never_loses_more(loses_more: LosesMore) -> None:
     assert not loses_more(1000, 1000, 0, 0, 1, LEAST)

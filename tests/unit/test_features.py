@@ -6,7 +6,7 @@ from mrcd.loader.features import kernel_has, lacking
 from mrcd.tables.abi import KernelHas
 
 
-def test_names_count_whole(tmp_path: Path) -> None:
+def test_features_match_whole_names(tmp_path: Path) -> None:
     btf = tmp_path / "vmlinux"
     btf.write_bytes(b"\0x_bpf_cast_to_kern_ctx\0bpf_cast_to_kern_ctx_y\0BPF_F_ADJ_ROOM_DECAP_L3_IPV4\0")
     assert kernel_has(btf) == KernelHas.DECAP_L3
@@ -14,11 +14,11 @@ def test_names_count_whole(tmp_path: Path) -> None:
     assert kernel_has(btf) == KernelHas.DECAP_L3 | KernelHas.KERN_CTX
 
 
-def test_without_btf_nothing_is_there(tmp_path: Path) -> None:
+def test_without_btf_no_feature_is_found(tmp_path: Path) -> None:
     assert kernel_has(tmp_path / "vmlinux") == KernelHas(0)
 
 
-def test_what_is_lacking_is_named() -> None:
+def test_missing_features_are_named() -> None:
     everything = KernelHas.DECAP_L3 | KernelHas.KERN_CTX
     assert lacking(everything, can_steer=True) == []
     (words,) = lacking(everything, can_steer=False)

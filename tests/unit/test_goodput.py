@@ -46,7 +46,7 @@ def test_the_longest_hole_is_found_with_its_place() -> None:
     assert goodput.longest_hole(bins, BEGIN + 2 * S, BEGIN + 3 * S, RATE) == (BEGIN + 2 * S, S // 10)
 
 
-def test_a_trickle_is_still_a_hole_and_a_dip_is_none() -> None:
+def test_nearly_empty_bins_are_a_gap_and_a_dip_is_none() -> None:
     bins = flow(1.0)
     bins[BEGIN + 10 * BIN_NS] = int(FULL * 0.04)
     bins[BEGIN + 20 * BIN_NS] = int(FULL * 0.06)
@@ -57,7 +57,7 @@ def test_a_flow_without_holes_has_none() -> None:
     assert goodput.longest_hole(flow(1.0), BEGIN, BEGIN + S, RATE).length_ns == 0
 
 
-def test_a_flow_that_never_comes_back_is_a_hole_to_the_end() -> None:
+def test_a_flow_that_never_returns_is_a_gap_to_the_end() -> None:
     assert goodput.longest_hole(flow(1.0), BEGIN, BEGIN + 3 * S, RATE) == (BEGIN + S, 2 * S)
 
 

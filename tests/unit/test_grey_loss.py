@@ -75,7 +75,7 @@ class Flow:
 
 @pytest.mark.parametrize("n", [1, 7, 60])
 @pytest.mark.parametrize("p", [0.004, 0.0625, 0.5, 0.9])
-def test_the_tail_is_the_binomial_one(n: int, p: float) -> None:
+def test_the_tail_is_binomial(n: int, p: float) -> None:
     for k in range(-1, n + 2):
         exact = math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(max(k, 0), n + 1))
         assert grey_loss.tail(n, p, k) == pytest.approx(exact, rel=1e-9, abs=1e-300)
@@ -87,7 +87,7 @@ def test_the_tail_at_its_ends() -> None:
     assert grey_loss.tail(100_000, 1 / 16, 6250) == pytest.approx(0.5, abs=0.01)
 
 
-def test_the_threshold_of_the_docstring() -> None:
+def test_the_threshold_in_the_docstring_is_right() -> None:
     assert grey_loss.threshold(Health(), 16) == pytest.approx(5e-10, rel=0.02)
     assert grey_loss.tail(8, 1 / 16, 8) < grey_loss.threshold(Health(), 16) < grey_loss.tail(7, 1 / 16, 7)
 
@@ -97,7 +97,7 @@ def test_the_threshold_of_the_docstring() -> None:
 
 @pytest.mark.parametrize("evs", [4, 16])
 @pytest.mark.parametrize("losses", [0.02, 0.4])  # lossy slices, of all: rare, and not
-def test_chance_passes_no_more_often_than_the_threshold_allows(evs: int, losses: float) -> None:
+def test_false_alarms_stay_below_the_threshold(evs: int, losses: float) -> None:
     """All EVs lose alike. A hundred thousand comparisons at α = 1 % and 0.1 %."""
     rng = np.random.default_rng(evs)
     slices = np.array([200 + 30 * i for i in range(evs)])
@@ -114,16 +114,16 @@ def test_chance_passes_no_more_often_than_the_threshold_allows(evs: int, losses:
 
 
 @pytest.mark.parametrize("loss", [0.0005, 0.005, 0.01, 0.05])
-def test_nobody_is_blamed_when_all_lose_alike(loss: float) -> None:
+def test_equal_loss_raises_no_alarm(loss: float) -> None:
     for seed in range(3):
         assert Flow([loss] * 16, seed=seed).seconds(130) == []
 
 
-def test_nobody_is_blamed_for_real_but_small_differences() -> None:
+def test_small_differences_raise_no_alarm() -> None:
     assert Flow([0.01, 0.015, 0.02, 0.012] * 4).seconds(300) == []
 
 
-def test_a_loss_of_all_at_one_moment_is_not_that_of_an_ev_that_has_just_returned() -> None:
+def test_a_common_loss_does_not_fail_a_just_returned_ev() -> None:
     f = Flow([0.0] * 16)
     f.evs["state"][0, 3] = EvState.ASSUMED_BAD
     f.seconds(50)
@@ -148,7 +148,7 @@ def test_half_a_percent_among_healthy_evs_is_found_in_seconds(evs: int, packets:
     assert max(found) <= 8
 
 
-def test_an_alarm_says_which_and_why() -> None:
+def test_an_alarm_has_the_ev_and_the_evidence() -> None:
     f = Flow([0.0] * 5 + [0.01] + [0.0] * 10)
     (alarm,) = [a for _ in range(20) for a in f.second()][:1]
     assert (alarm.row, alarm.ev) == (0, 5)
@@ -169,14 +169,14 @@ def test_a_lossy_plane_is_found_though_its_evs_are_many() -> None:
     assert {a.ev for a in f.seconds(16)} == set(range(8))
 
 
-def test_an_ev_that_has_fallen_hides_nothing() -> None:
+def test_a_failed_ev_hides_no_other() -> None:
     f = Flow([0.3] + [0.005] + [0.0] * 14)
     f.second()
     f.evs["state"][0, 0] = EvState.ASSUMED_BAD
     assert {a.ev for a in f.seconds(10)} == {1}
 
 
-def test_what_it_lost_before_it_fell_is_not_held_against_an_ev_that_returned() -> None:
+def test_losses_before_a_failure_do_not_count_after_the_return() -> None:
     f = Flow([0.01] + [0.0] * 15)
     f.until_found(10)
     f.evs["state"][0, 0] = EvState.ASSUMED_BAD
@@ -186,7 +186,7 @@ def test_what_it_lost_before_it_fell_is_not_held_against_an_ev_that_returned() -
     assert f.seconds(100) == []
 
 
-def test_less_than_the_ratio_is_left_alone() -> None:
+def test_loss_below_the_ratio_raises_no_alarm() -> None:
     assert Flow([0.0001] + [0.0] * 15).seconds(300) == []
     assert Flow([0.0001] + [0.0] * 15, grey_ratio=0.00003).until_found(128) <= 128
 
@@ -195,7 +195,7 @@ def test_a_single_ev_cannot_stand_out() -> None:
     assert Flow([0.01]).seconds(100) == []
 
 
-def test_losses_that_were_taken_back_are_none() -> None:
+def test_revoked_losses_do_not_count() -> None:
     f = Flow([0.0] * 16)
     for _ in range(30):
         for _ in range(SLICES // 2):
@@ -206,7 +206,7 @@ def test_losses_that_were_taken_back_are_none() -> None:
         assert f.look() == []
 
 
-def test_a_hiccup_is_one_piece_of_evidence_however_many_packets_it_takes() -> None:
+def test_one_interruption_counts_once_for_any_number_of_packets() -> None:
     f = Flow([0.0] * 16)
     for _ in range(5):
         f.lose(4, 300)
@@ -259,7 +259,7 @@ class Watched(Arrays):
         return self.watch.look(self.now)
 
 
-def test_the_ev_that_loses_is_found() -> None:
+def test_the_lossy_ev_is_found() -> None:
     w = Watched()
     found: list[Alarm] = []
     for _ in range(4 * 20):
@@ -268,7 +268,7 @@ def test_the_ev_that_loses_is_found() -> None:
     assert found[0].evidence["lost_packets"] / found[0].evidence["sent_packets"] == pytest.approx(0.01, rel=0.1)
 
 
-def test_losses_that_are_lost_before_count_too() -> None:
+def test_losses_that_become_final_late_count() -> None:
     """What was missing on an EV becomes lost for good while others are missing."""
     w = Watched()
     found: list[Alarm] = []
@@ -307,7 +307,7 @@ def test_evs_are_not_read_while_there_is_no_traffic() -> None:
     assert w.read == [[1]]
 
 
-def test_losses_before_the_daemon_came_are_not_looked_at() -> None:
+def test_losses_before_the_daemon_started_do_not_count() -> None:
     w = Watched()
     w.reports["lossy"] = 5
     w.watch = grey_loss.Watch(Health(), cast(Tables, w), w.rows)
@@ -317,7 +317,7 @@ def test_losses_before_the_daemon_came_are_not_looked_at() -> None:
     assert looked == []
 
 
-def test_hosts_that_are_no_peers_are_not_looked_at() -> None:
+def test_rows_without_a_peer_are_not_read() -> None:
     w = Watched()
     w.traffic({0: 1})
     assert w.read == []

@@ -46,7 +46,7 @@ class Watched:
         return asyncio.run(self.log.after(0, 0))
 
 
-def test_what_a_peer_says_of_itself_is_told_once() -> None:
+def test_a_status_change_of_a_peer_is_reported_once() -> None:
     w = Watched()
     assert w.look() == [1, 2, 3]
     assert w.look() == []
@@ -60,7 +60,7 @@ def test_what_a_peer_says_of_itself_is_told_once() -> None:
     ]
 
 
-def test_a_plane_that_a_peer_has_lost_is_told() -> None:
+def test_a_plane_lost_by_a_peer_is_reported() -> None:
     w = Watched()
     w.look()
     w.arrays.peers["plane_mask"][3] = 0b01
@@ -68,7 +68,7 @@ def test_a_plane_that_a_peer_has_lost_is_told() -> None:
     assert (w.said()[-1]["peer"], w.said()[-1]["evidence"]) == ("h3", {"planes_up": [0]})
 
 
-def test_nothing_is_told_anew_under_another_plan() -> None:
+def test_a_new_plan_reports_nothing_again() -> None:
     w = Watched()
     w.look()
     w.arrays.watches["silent"][1] = 1
@@ -80,7 +80,7 @@ def test_nothing_is_told_anew_under_another_plan() -> None:
     assert len(w.said()) == told
 
 
-def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
+def test_routes_follow_the_usable_evs_at_intervals() -> None:
     w = Watched()
     w.look()
     assert not w.watch.routed(2).any()
@@ -100,7 +100,7 @@ def test_routes_follow_what_is_usable_but_not_every_moment() -> None:
     assert w.changed == []
 
 
-def test_silence_is_told_with_its_end_but_not_in_the_first_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_and_its_end_are_reported_after_a_grace_time(monkeypatch: pytest.MonkeyPatch) -> None:
     w = Watched()
     w.look()
     told = len(w.said())
@@ -118,7 +118,7 @@ def test_silence_is_told_with_its_end_but_not_in_the_first_moments(monkeypatch: 
     assert w.watch.silent == set()
 
 
-def test_words_of_peers_are_where_they_are_read() -> None:
+def test_the_fields_of_peers_are_at_the_offsets_that_are_read() -> None:
     """ports and status are a 64-bit word, the second; heard_ns is the ninth."""
     fields = abi.PEER.fields
     assert fields is not None

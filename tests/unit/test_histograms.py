@@ -28,7 +28,7 @@ def bucket_of(tmp_path_factory: pytest.TempPathFactory) -> "ctypes._NamedFuncPoi
     return function
 
 
-def test_every_bucket_begins_and_ends_where_the_programs_think(bucket_of: "ctypes._NamedFuncPointer") -> None:
+def test_bucket_bounds_equal_those_of_the_programs(bucket_of: "ctypes._NamedFuncPointer") -> None:
     last = bucket_of(LARGEST)
     assert last < abi.BUCKETS
     for b in range(last + 1):
@@ -61,7 +61,7 @@ def test_quantiles_are_bounds_from_above() -> None:
 
 
 @pytest.mark.parametrize("power", [0, 1, 2, 3, 10, 40, 63])
-def test_what_is_below_a_power_of_two_is_exact(power: int) -> None:
+def test_counts_below_a_power_of_two_are_exact(power: int) -> None:
     values = [0, 1, 2, 3, 4, 5, 7, 8, 1023, 1024, 2**40 - 1, 2**40, 2**63, LARGEST]
     assert histograms.below(counts(*values), power) == sum(v < 2**power for v in values)
 

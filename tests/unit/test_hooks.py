@@ -160,7 +160,7 @@ def test_checksums_are_verified_behind_configured_xdp(card: Card) -> None:
 
 
 @pytest.mark.parametrize("after", ["tc", None])
-def test_a_nic_gets_back_what_it_had(card: Card, after: Hook | None) -> None:
+def test_the_offload_of_a_nic_is_restored(card: Card, after: Hook | None) -> None:
     card.attach("xdp-generic")
     if after:
         card.attach(after)
@@ -169,7 +169,7 @@ def test_a_nic_gets_back_what_it_had(card: Card, after: Hook | None) -> None:
     assert card.on
 
 
-def test_what_was_off_stays_off(card: Card) -> None:
+def test_an_offload_that_was_off_stays_off(card: Card) -> None:
     card.on = False
     card.attach("xdp")
     card.attach("tc")
@@ -183,7 +183,7 @@ def test_a_refused_attach_changes_nothing(card: Card) -> None:
     assert not card.path.exists()
 
 
-def test_a_nic_that_cannot_be_switched_is_an_error_with_a_remedy(card: Card) -> None:
+def test_a_fixed_offload_is_an_error_with_a_hint(card: Card) -> None:
     card.fixed = True
     with pytest.raises(MachineError) as caught:
         card.attach("xdp")
@@ -192,7 +192,7 @@ def test_a_nic_that_cannot_be_switched_is_an_error_with_a_remedy(card: Card) -> 
     assert not card.path.exists()
 
 
-def test_somebody_who_switches_it_on_again_is_noticed(card: Card) -> None:
+def test_an_offload_that_is_enabled_again_is_reported(card: Card) -> None:
     document = card.attach("xdp")
     assert not hooks.is_unsafe({3: card.port()}, [document])
     card.on = True
@@ -234,7 +234,7 @@ def test_auto_falls_back_to_tc_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["xdp", "xdp-generic"])
-def test_what_is_configured_and_refused_is_an_error_with_a_remedy(wanted: Hook) -> None:
+def test_a_refused_configured_hook_is_an_error_with_a_hint(wanted: Hook) -> None:
     with pytest.raises(KernelError) as caught:
         attach(Recorder(wanted), wanted)
     assert "p3" in str(caught.value)
@@ -267,7 +267,7 @@ def test_push_sits_before_or_behind_segmentation(
     assert str(document["reason"]).startswith(granularity)
 
 
-def test_the_two_places_of_push_have_pins_of_their_own() -> None:
+def test_both_hooks_of_push_have_pins_of_their_own() -> None:
     """Changing the granularity attaches the one and removes the other."""
     names = {hooks.push_attachment(g, link("mrc0", 5), link("mrc0p", 6))[0].name for g in ("burst", "packet")}
     assert len(names) == 2
@@ -289,9 +289,7 @@ def test_requests_leave_by_the_other_end_of_mrc0_in_either_granularity() -> None
         ("burst", [], False),
     ],
 )
-def test_segments_are_merged_where_they_come_one_by_one(
-    granularity: Granularity, kinds: list[str | None], merged: bool
-) -> None:
+def test_single_segments_are_merged(granularity: Granularity, kinds: list[str | None], merged: bool) -> None:
     nics = [link(f"p{i}", i, kind=kind) for i, kind in enumerate(kinds)]
     assert hooks.merges(granularity, {i: Port(i, nic, nic) for i, nic in enumerate(nics)}) is merged
 
@@ -301,7 +299,7 @@ def test_a_vlan_is_as_virtual_as_the_nic_below() -> None:
     assert hooks.merges("burst", {0: Port(0, vlan, eth0)})
 
 
-def test_what_goes_round_has_a_veth_of_its_own() -> None:
+def test_the_timer_packet_has_a_veth_of_its_own() -> None:
     """Its length is what the queueing discipline is set to: the packet tests compare it with what is seen."""
     assert hooks.timer_attachment(link("mrc0b", 5)) == Attachment("beat-ingress", "mrc_timer", "mrc0b", 5, "ingress")
     lengths = [hooks.timer_packet_bytes(*of) for of in ((16, False), (16, True), (128, False), (256, False))]
@@ -386,7 +384,7 @@ def test_a_vlan_whose_nic_is_in_another_namespace_tags_by_itself() -> None:
     assert (port.physical, port.vlan) == (vlan, 0)
 
 
-def test_what_another_version_left_is_attached_too(tmp_path: Path) -> None:
+def test_programs_of_another_version_count_as_attached(tmp_path: Path) -> None:
     found, other = Links(tmp_path / "abi4"), tmp_path / "abi3" / "links"
     other.mkdir(parents=True)
     assert not found.attached()

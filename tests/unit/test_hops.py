@@ -54,7 +54,7 @@ def test_six_usids_fill_a_carrier() -> None:
     }  # fmt: skip
 
 
-def test_an_ecmp_path_is_any_way_to_an_address() -> None:
+def test_an_ecmp_path_is_only_an_address() -> None:
     (peer,) = cluster("ecmp").peers
     (only,) = hops(peer.evs[0].segments, BLOCK)
     assert (only.kind, only.usid, only.plane) == ("address", None, None)

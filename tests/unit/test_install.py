@@ -157,7 +157,7 @@ def test_writing_the_same_plan_again_changes_nothing(settings: str) -> None:
     assert snapshot(t) == before
 
 
-def test_another_peer_leaves_those_that_stay_alone() -> None:
+def test_a_new_peer_does_not_change_the_others() -> None:
     t = Arrays(4, 8)
     write(t, plan())
     live(t)
@@ -168,7 +168,7 @@ def test_another_peer_leaves_those_that_stay_alone() -> None:
     assert t.evs[3]["configured"].sum() == 4
 
 
-def test_a_peer_that_is_gone_leaves_nothing() -> None:
+def test_a_removed_peer_is_cleared() -> None:
     t = Arrays(3, 8)
     write(t, plan())
     live(t)
@@ -178,7 +178,7 @@ def test_a_peer_that_is_gone_leaves_nothing() -> None:
     assert (t.evs[1, 0]["tx_packets"], t.watches[1]["unanswered"]) == (7, 3)
 
 
-def test_a_host_that_takes_over_the_id_of_another_takes_none_of_its_counters() -> None:
+def test_a_new_host_with_an_old_id_starts_at_zero() -> None:
     """h2 was moved from T0 1 to T0 2: other paths, and another source address."""
     t = Arrays(3, 8)
     write(t, plan())
@@ -194,7 +194,7 @@ def test_a_host_that_takes_over_the_id_of_another_takes_none_of_its_counters() -
     assert (t.evs[1, 0]["tx_packets"], t.path_stats[1, 0]["judged"]) == (7, 6)
 
 
-def test_a_path_that_is_another_begins_anew_and_the_others_go_on() -> None:
+def test_a_changed_path_is_reset_and_the_others_are_kept() -> None:
     t = Arrays(3, 8)
     write(t, plan(paths=path(0, "5f00:0:1::") + path(1, "5f00:0:2::")))
     live(t)
@@ -204,7 +204,7 @@ def test_a_path_that_is_another_begins_anew_and_the_others_go_on() -> None:
     assert IPv6Address(t.evs[2, 4]["dst"].tobytes()) == IPv6Address("5f00:0:3::")
 
 
-def test_a_path_that_is_gone_is_not_configured() -> None:
+def test_a_removed_path_is_not_configured() -> None:
     t = Arrays(3, 8)
     write(t, plan())
     live(t)
@@ -311,7 +311,7 @@ def test_a_plane_needs_a_carrier_a_first_hop_and_a_nic() -> None:
     assert not t.planes["ifindex"].any()
 
 
-def test_a_first_hop_that_is_being_asked_again_stays_in_use() -> None:
+def test_a_first_hop_in_probe_state_stays_in_use() -> None:
     t = Arrays(1, 1)
     ports = both(lambda p: nic(f"p{p}", 10 + p))
     planes(t, ports, MACS)
@@ -371,7 +371,7 @@ def test_ipv6_prefixes_are_taken_as_they_are() -> None:
     assert pinned.prefix_key(address, 32) == np.uint32(32).tobytes() + address
 
 
-def test_a_peer_that_comes_back_finds_what_it_has_sent() -> None:
+def test_a_returning_peer_keeps_its_counters() -> None:
     t = Arrays(3, 8)
     write(t, plan())
     live(t)

@@ -50,7 +50,7 @@ def test_the_bound_is_of_the_median_ratio(attached: float, met: bool) -> None:
     assert "at most 1.1 times" in bound["requirement"]
 
 
-def test_lines_say_what_was_measured() -> None:
+def test_lines_show_the_measurements() -> None:
     found = job.lines(summary(*[(50, 40)] * 6) | {"withdrawals_without_a_fault": 0})
     rows = [line.split()[:4] for line in found if line.startswith((ATTACHED, DETACHED))]
     assert rows[:2] == [[ATTACHED, "6", "50.0", "50.0"], [DETACHED, "6", "40.0", "40.0"]]
@@ -68,7 +68,7 @@ def test_lines_say_what_was_measured() -> None:
         *[(DETACHED, 0, True), (DETACHED, 10**6, False)],
     ],
 )
-def test_the_data_must_take_the_way_that_is_measured(way: str, packets: float, right: bool) -> None:
+def test_data_on_the_wrong_way_is_an_error(way: str, packets: float, right: bool) -> None:
     if right:
         job.check(way, packets)
     else:

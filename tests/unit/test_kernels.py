@@ -55,16 +55,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_old_lists_of_apt_are_fetched_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_package_lists_are_updated(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     apt = Apt(OLD, NEW, serves=NEW)
     monkeypatch.setattr(packages, "_done", apt)
     assert packages.kernel("6.1").release == "6.1.0-60-amd64"
     assert apt.updates == 1
 
 
-def test_what_cannot_be_fetched_is_replaced_by_the_newest_that_was(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_fetched_kernel_replaces_an_unavailable_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for release in ("6.1.0-9-amd64", "6.1.0-56-amd64", "6.12.117+deb12-amd64", "6.1.0-60-amd64"):
         (cache / release / "lib/modules" / release).mkdir(parents=True)
         (cache / release / "complete").touch()
@@ -129,14 +127,14 @@ def test_tables_name_the_kernel_and_the_program_that_failed() -> None:
     assert lines[-1] == "FAILED 6.1: programs: mrc_push, least: why"
 
 
-def test_what_a_kernel_cannot_do_is_named_and_is_no_failure() -> None:
+def test_missing_kernel_features_are_listed_and_are_no_failure() -> None:
     cannot = {"part": "tunnels", "check": "GRE", "ok": True, "words": "no such device", "cell": matrix.NOT_HAD}
     lines = matrix.lines([Row("6.1", (*row("", ("tunnels", "VXLAN", True, -1)).checks, cannot))])
     assert lines[-2].split() == ["tunnels", "1", "of", "2"]
     assert lines[-1] == "not had 6.1: tunnels: GRE: no such device"
 
 
-def test_a_new_machine_shares_the_directories_that_pip_is_told_of_and_none_of_the_system() -> None:
+def test_a_new_machine_shares_the_directories_of_pip_and_none_of_the_system() -> None:
     file = "[global]\nfind-links = /opt/wheels\nextra-index-url = file:///srv/simple https://pypi.org/simple\n"
     environment = {"PIP_FIND_LINKS": "/mnt/more", "PIP_CERT": "/etc/ssl/certs/all.crt", "HOME": "/media/user/x"}
     assert fresh_debian.directories(environment, [file]) == ["/mnt", "/opt", "/srv"]

@@ -130,7 +130,7 @@ def test_only_evs_that_are_not_good_have_series(host: Host) -> None:
     assert since == pytest.approx(time.time() - 5, abs=2)
 
 
-def test_a_host_without_peers_is_told_of_too() -> None:
+def test_a_host_without_peers_has_metrics() -> None:
     alone = Host(f"[cluster]\nt0s = 2\nt1s = 4\nplanes = 4\nevs_per_peer = 16\n{cluster_files.host(0, t0=0, port=0)}")
     assert not alone.plan.peers
     assert alone.scrape()["mrc_evs_flapping"] == 0
@@ -146,7 +146,7 @@ def test_all_evs_on_request() -> None:
     assert mine["mrc_ev_rtt_seconds" + at] == 0.00003
 
 
-def test_flapping_is_forgotten_as_the_programs_forget(host: Host) -> None:
+def test_flaps_in_metrics_are_forgotten_as_in_the_programs(host: Host) -> None:
     now = time.monotonic_ns()
     for ev, state, flaps, ago_s in (
         (0, EvState.GOOD, 3, 10),  # hold_down_max_ms, 60 s, has not passed

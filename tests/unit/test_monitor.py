@@ -14,7 +14,7 @@ from tests.unit.played import Bench
 # ---- what the programs tell ----
 
 
-def test_transitions_are_told_with_their_evidence() -> None:
+def test_transitions_are_logged_with_their_evidence() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE, lost_bursts=8, silent_ns=1_500_000)
     b.monitor.listen()
@@ -25,7 +25,7 @@ def test_transitions_are_told_with_their_evidence() -> None:
     assert event["monotonic_ns"] == b.programs.now
 
 
-def test_a_return_is_told_with_its_probes_and_its_hold_down() -> None:
+def test_a_return_is_logged_with_its_probes_and_its_hold_down() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
     b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, lost_bursts=23, flaps=3)
@@ -35,7 +35,7 @@ def test_a_return_is_told_with_its_probes_and_its_hold_down() -> None:
     assert event["evidence"] == {"good_probes": 23, "hold_down_ms": 4000}
 
 
-def test_what_happened_before_the_daemon_came_is_told_too() -> None:
+def test_transitions_before_the_start_are_logged() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.LOSS, lost_packets=3, sent_packets=30)
     b.monitor = b.another()
@@ -44,7 +44,7 @@ def test_what_happened_before_the_daemon_came_is_told_too() -> None:
     assert b.said("daemon") == []
 
 
-def test_an_event_of_a_path_that_is_not_configured_any_more_is_not_told() -> None:
+def test_events_of_removed_paths_are_not_logged() -> None:
     b = Bench()
     b.programs.change(3, 7, EvState.GOOD, Reason.PROBED)
     b.programs.change(0, 0, EvState.GOOD, Reason.PROBED)
@@ -66,7 +66,7 @@ def test_lost_events_are_counted_once() -> None:
     assert [(e["reason"], e["evidence"]) for e in b.said("daemon")] == [("events_lost", {"evs": 2})]
 
 
-def test_events_that_were_lost_before_the_daemon_came_are_not_told() -> None:
+def test_events_lost_before_the_start_are_not_logged() -> None:
     b = Bench()
     b.programs.full = True
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
@@ -115,7 +115,7 @@ def test_a_grey_failure_that_a_program_left_first_keeps_the_program_s_reason() -
     assert [(e["to"], e["reason"]) for e in b.said()] == [("ASSUMED_BAD", "loss")]
 
 
-def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_peer_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "_PATIENCE_S", -1.0)
     b = Bench()
     count = len(b.said("peer"))
@@ -159,7 +159,7 @@ def play(b: Bench, work: Callable[["asyncio.Task[None]"], Coroutine[None, None, 
         asyncio.run(asyncio.wait_for(both(), 20))
 
 
-def test_the_tick_runs_when_the_programs_want_it() -> None:
+def test_the_tick_runs_at_the_time_that_it_returns() -> None:
     b = Bench()
     b.programs.tick_wait_s = 0.001
 
@@ -172,7 +172,7 @@ def test_the_tick_runs_when_the_programs_want_it() -> None:
     assert b.monitor.ticks.cumulative()[-1][1] == b.programs.ticks
 
 
-def test_a_tick_that_wants_the_next_one_at_once_leaves_others_a_moment() -> None:
+def test_a_tick_due_at_once_still_yields_to_other_tasks() -> None:
     b = Bench()
     b.programs.tick_wait_s = 0.0
     waits: list[float] = []
@@ -219,7 +219,7 @@ def test_a_transition_is_logged_at_once_and_runs_no_tick() -> None:
     assert b.programs.ticks == 1
 
 
-def test_where_others_may_share_what_failed_the_tick_is_run_before_all_is_logged() -> None:
+def test_a_shared_failure_runs_the_tick_before_all_events_are_logged() -> None:
     b = Bench()
     b.programs.tick_wait_s = 3600.0
     logged: list[int] = []
@@ -242,7 +242,7 @@ def test_where_others_may_share_what_failed_the_tick_is_run_before_all_is_logged
     assert logged[1] < logged[0] + 500
 
 
-def test_an_error_of_the_tick_is_logged_and_work_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_the_tick_is_logged_and_the_monitor_continues(caplog: pytest.LogCaptureFixture) -> None:
     b = Bench()
     tick, failures = b.programs.tick, iter([True])
 
@@ -263,7 +263,7 @@ def test_an_error_of_the_tick_is_logged_and_work_goes_on(caplog: pytest.LogCaptu
     assert message.endswith("; watching goes on")
 
 
-def test_an_unforeseen_exception_ends_the_work() -> None:
+def test_an_unexpected_exception_ends_the_monitor() -> None:
     b = Bench()
 
     def fail() -> float:
@@ -297,7 +297,7 @@ def test_the_monitor_lets_go_of_the_ring_buffer_when_it_is_cancelled() -> None:
 # ---- what peers are told ----
 
 
-def test_peers_are_announced_to_with_the_next_tick() -> None:
+def test_announcements_go_out_with_the_next_tick() -> None:
     b = Bench()
     b.programs.tick_wait_s = 3600.0
     b.arrays.watches["due_ns"] = 7
@@ -322,7 +322,7 @@ def test_an_announcement_before_the_work_begins_waits_for_the_first_tick() -> No
 # ---- another plan ----
 
 
-def test_what_was_known_of_peers_is_known_under_another_plan() -> None:
+def test_a_new_plan_keeps_the_state_of_peers() -> None:
     b = Bench()
     b.monitor.peerwatch.silent = {1, 2}
     before, b.monitor = b.monitor, b.another()
@@ -330,7 +330,7 @@ def test_what_was_known_of_peers_is_known_under_another_plan() -> None:
     assert b.monitor.peerwatch.silent == {1}
 
 
-def test_each_kind_of_look_has_its_own_interval() -> None:
+def test_each_check_has_its_own_interval() -> None:
     b = Bench()
     b.arrays.peers["plane_mask"][1] = 0b01
     b.look(50)

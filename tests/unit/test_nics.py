@@ -21,7 +21,7 @@ BOTH = {0, 1}
         (None, True),
     ],
 )
-def test_a_mrc0_that_was_made_otherwise(alias: str | None, warned: bool) -> None:
+def test_an_mrc0_made_with_other_settings_is_reported(alias: str | None, warned: bool) -> None:
     said, nothing = list[str](), cast(Any, None)
     nics = Nics(nothing, nothing, said.append, nothing)
     nics.mrc0 = cast(Any, SimpleNamespace(name="mrc0", alias=alias))

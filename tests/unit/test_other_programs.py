@@ -16,12 +16,14 @@ from mrcd.net import other_programs
         ([(3, None)], [("alone", 3, None)]),
     ],
 )
-def test_the_side_of_ours(there: list[other_programs.Found], found: list[tuple[str, int | None, str | None]]) -> None:
+def test_the_position_of_other_programs_is_found(
+    there: list[other_programs.Found], found: list[tuple[str, int | None, str | None]]
+) -> None:
     told = other_programs._documents("p0", "ingress", there, {7, 8})
     assert [(d["position"], d["program_id"], d["program"]) for d in told] == found
 
 
-def test_status_has_those_in_front_first_and_numbers_for_want_of_names() -> None:
+def test_status_lists_programs_in_front_first_and_numbers_unnamed_ones() -> None:
     told = other_programs._documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
     status = {"other_programs": told, "pins": {"directory": "/x", "lost": "nothing is pinned at /x"}}
     lines = documents.status(status, colour=False)

@@ -68,7 +68,7 @@ def test_a_loss_is_measurable_if_the_whole_interval_is_below_one(ratios: list[fl
 
 
 @pytest.mark.parametrize(("low", "said"), [(0.96, "a loss of 4 % is not excluded"), (1.0, None), (0.5, None)])
-def test_what_is_not_measurable_may_be_a_loss_all_the_same(low: float, said: str | None) -> None:
+def test_a_loss_that_is_not_excluded_is_reported(low: float, said: str | None) -> None:
     ratios = [low, 0.99, 0.99, 0.99, 0.99, 0.99 if low == 0.5 else 1.05]
     run = {"where": "direct", "granularity": "burst", "goodput_ratio": pairs.compare(ratios if low < 1 else [low] * 6)}
     measured = overhead.no_loss(run)["measured"]
@@ -112,7 +112,7 @@ def test_bytes_of_probes_and_data() -> None:
     ("requests", "reports", "rode"),
     [(17 * 3, 3, 0), (17 * 3 + 5, 3 + 5, 5), (17 * 3 + 64, 3, 0), (5, 5, 5), (0, 0, 0)],
 )
-def test_sweeps_are_told_from_what_rode(requests: int, reports: int, rode: int) -> None:
+def test_piggybacked_requests_are_separated_from_sweeps(requests: int, reports: int, rode: int) -> None:
     assert Counts(0, 0, requests, reports, 0, 0, 0).rode(EVS) == rode
 
 
@@ -169,7 +169,7 @@ def test_probes_are_on_again_however_it_ends(switch: Probing, error: BaseExcepti
     assert MADE[TARGET].closed
 
 
-def test_what_the_daemon_wrote_meanwhile_stays(switch: Probing) -> None:
+def test_a_value_written_by_the_daemon_is_kept(switch: Probing) -> None:
     with switch:
         switch.switch(False)
         MADE[TARGET].node["probe_ifindex"] = 9
@@ -285,7 +285,7 @@ def test_off_must_have_been_off() -> None:
         overhead.check_off(never, EVS)
 
 
-def test_lines_say_what_was_measured() -> None:
+def test_lines_show_the_measurements() -> None:
     measured = windows(6, on=9e9, off=10e9)
     facts = {"version": 4, "congestion_control": "cubic", "mss_bytes": 8968, "withdrawals_without_a_fault": 0}
     summary = overhead.summary(measured, Wire.of(FABRIC.config, SOURCE))

@@ -159,7 +159,7 @@ def test_a_million_evs_are_planned_without_making_an_object_of_each() -> None:
     assert made._kept == {}
 
 
-def test_a_plan_that_nobody_needs_any_more_is_gone_at_once() -> None:
+def test_an_unused_plan_is_freed_at_once() -> None:
     """The daemon looks for garbage among what is young alone, and a plan is large: nothing of it may hold itself."""
     c = cluster(SHAPES[2])
     made = plan(c, "h0")
@@ -182,7 +182,7 @@ def test_places_are_those_of_the_evs() -> None:
             }
 
 
-def test_few_peers_evs_are_kept_as_objects_and_those_asked_for_last() -> None:
+def test_ev_objects_are_kept_for_the_most_recent_peers() -> None:
     c = cluster(SHAPES[2])
     made = paths.Paths(c, c.host("h0"), [h for h in c.hosts if h.id] * 40)
     first = made.evs(0)
@@ -204,6 +204,6 @@ def test_few_peers_evs_are_kept_as_objects_and_those_asked_for_last() -> None:
         (3, 8192, 64), (2000, 8192, 2000),  # far too much
     ],
 )  # fmt: skip
-def test_tables_are_kept_while_they_are_enough(needed: int, have: int, rows: int) -> None:
+def test_tables_are_kept_while_they_are_large_enough(needed: int, have: int, rows: int) -> None:
     assert rows_for(needed, have) == rows
     assert rows_for(needed, rows) == rows  # the next start keeps them

@@ -32,7 +32,7 @@ def case(ratio: float, least: float) -> dict[str, Any]:
     return {"case": "some planes", "required_ratio": least, "ways": ways}
 
 
-def test_a_requirement_is_of_mrcds_median_with_mptcp_beside_it() -> None:
+def test_the_requirement_compares_the_median_of_mrcd_and_shows_mptcp() -> None:
     assert planes.required(case(0.5, 0.0)) == []
     (met,), (missed,) = planes.required(case(0.97, 0.97)), planes.required(case(0.969, 0.97))
     assert met["met"]
@@ -40,7 +40,7 @@ def test_a_requirement_is_of_mrcds_median_with_mptcp_beside_it() -> None:
     assert met["measured"] == "97 %; mptcp 50 %"
 
 
-def test_what_is_required_is_measured_five_times_and_all_of_it_in_the_long_form() -> None:
+def test_required_cases_run_five_times_and_all_cases_in_the_full_form() -> None:
     required, other = planes.CASES[0], next(c for c in planes.CASES if not c.least)
     short = [planes.number_of_runs(c, w, Options()) for c in (required, other) for w in (planes.MRCD, planes.MPTCP)]
     assert short == [5, 2, 1, 1]
@@ -60,7 +60,7 @@ def test_times(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", "ms", "-1ms", "5 ms", ""])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a time"):
         inject.parse_time(text)
 

@@ -46,14 +46,14 @@ def evs(text: str, plan: topology.Plan = PLAN) -> dict[str, list[int]]:
         ("t1:1:2 peer:h2", {}),
     ],
 )
-def test_what_a_target_means(text: str, expected: dict[str, list[int]]) -> None:
+def test_a_target_selects_its_evs(text: str, expected: dict[str, list[int]]) -> None:
     assert evs(text) == expected
     again = target(str(target(text)))
     assert again == target(text)
     policy.check(PLAN, again)
 
 
-def test_a_target_means_the_paths_of_a_later_configuration_too() -> None:
+def test_a_target_covers_paths_of_a_later_configuration() -> None:
     more = TEXT + host(9, t0=1)
     assert evs("t1:1:2", topology.plan(cluster_file.parse(more), "h0"))["h9"] == [6]
 
@@ -99,7 +99,7 @@ def test_listed_paths_go_by_the_switches_that_their_segments_name() -> None:
         ("ev:h2:1", "no path fits that choice"),
     ],
 )
-def test_what_cannot_be(text: str, message: str) -> None:
+def test_invalid_targets_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as e:
         policy.check(PLAN, target(text))
     assert "no path fits both" in message or e.value.hint
@@ -134,7 +134,7 @@ def test_with_ecmp_no_ev_belongs_to_a_t1() -> None:
         ("nic:h0:1", "plane:0", False),
     ],
 )
-def test_what_lies_within_a_target(wide: str, narrow: str, expected: bool) -> None:
+def test_a_target_contains_narrower_ones(wide: str, narrow: str, expected: bool) -> None:
     assert policy.covers(PLAN, target(wide), target(narrow)) is expected
     if expected:
         inner, outer = evs(narrow), evs(wide)
@@ -195,12 +195,12 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "30", "m", "-5m", "0s", "30m1h", "1.5h", "367d", "1e3s", "٣m", "9" * 400 + "d"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a time"):
         policy.duration_s(text)
 
 
-def test_what_is_left_of_its_time() -> None:
+def test_the_remaining_time_of_a_denial() -> None:
     d = Denial(Target(plane=1), since=1000.0, until=1600.0)
     assert [d.left_s(now) for now in (1000, 1200, 1600, 5000)] == [600, 400, 0, 0]
     assert d.left_s(10) == 600  # a clock that is not set yet
@@ -219,7 +219,7 @@ def test_a_reason_is_one_printable_line() -> None:
 GOOD: dict[str, Any] = policy.as_json(Denial(target("link:1:0:2 peer:h1"), 1.5, 9.5, "why", 1000, True, True))
 
 
-def test_json_and_back() -> None:
+def test_denials_survive_json() -> None:
     for d in (Denial(target("ev:h1:5"), 1.0), policy.from_json(GOOD)):
         assert policy.from_json(json.loads(json.dumps(policy.as_json(d)))) == d
 
@@ -243,12 +243,12 @@ def test_json_and_back() -> None:
     ],
     ids=str,
 )
-def test_json_that_is_not_ours(change: dict[str, Any]) -> None:
+def test_invalid_json_denials_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"denial|no target|which paths|one line"):
         policy.from_json(GOOD | change)
 
 
-def test_json_that_lacks_something() -> None:
+def test_incomplete_json_denials_are_refused() -> None:
     for key in GOOD:
         with pytest.raises(ValueError, match=key):
             policy.from_json({k: v for k, v in GOOD.items() if k != key})

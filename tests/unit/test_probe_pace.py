@@ -17,13 +17,15 @@ def test_small_clusters_probe_all_evs_in_every_idle_interval(peers: int, evs: in
     ("peers", "evs_per_peer", "window", "interval_ms"),
     [(8, 256, 49, 200), (64, 256, 16, 544), (64, 16, 16, 544), (4096, 256, 16, 34_816), (4096, 4, 4, 10_240)],
 )
-def test_many_peers_take_turns(peers: int, evs_per_peer: int, window: int, interval_ms: float) -> None:
+def test_idle_probes_of_many_peers_are_spread_over_time(
+    peers: int, evs_per_peer: int, window: int, interval_ms: float
+) -> None:
     found = probe_pace.pace(Health(), peers, peers * evs_per_peer, evs_per_peer)
     assert (found.window, found.interval_ns / MS) == (window, interval_ms)
     # Half of what is allowed, at most: the rest is for what is to be tried.
     assert peers * (found.window + 1) / (found.interval_ns / 1e9) <= Health().idle_probes / 2 * 1.13
 
 
-def test_who_is_asked_seldom_is_given_time_to_answer() -> None:
+def test_rarely_probed_peers_get_more_time_to_answer() -> None:
     assert probe_pace.silent_ns(probe_pace.Pace(0, 100 * MS), 3000 * MS) == 3000 * MS
     assert probe_pace.silent_ns(probe_pace.Pace(16, 14_000 * MS), 3000 * MS) == 42_000 * MS

@@ -18,13 +18,13 @@ NOW = 10**12
         *[(10_000, 101, None), (10_000, 10_000, None)],
     ],
 )
-def test_who_runs_the_tick(ticked_ms: int, packet_ms: int, by: str | None) -> None:
+def test_the_runner_of_the_tick_is_shown(ticked_ms: int, packet_ms: int, by: str | None) -> None:
     node, clock = np.zeros((), abi.NODE), np.zeros((), abi.CLOCK)
     node["ticked_ns"], clock["packet_due_ns"] = NOW - ticked_ms * MS, NOW - packet_ms * MS
     assert probe_budget.document(node, clock, {}, 4000, NOW)["tick_by"] == by
 
 
-def test_what_was_sent_and_what_is_left() -> None:
+def test_sent_probes_and_the_budget_are_shown() -> None:
     node, clock = np.zeros((), abi.NODE), np.zeros((), abi.CLOCK)
     clock["budget"], clock["by_daemon"], clock["by_packet"] = -7, 5, 6
     assert probe_budget.document(node, clock, {"idle": 3}, 100, NOW) == {

@@ -24,7 +24,7 @@ def test_rates_are_per_second_and_loss_is_of_what_was_sent_meanwhile() -> None:
     assert (idle["tx_packets_per_s"], idle["loss_ratio"]) == (0, 0.0)
 
 
-def test_counters_that_start_anew_and_new_paths_have_no_rate() -> None:
+def test_reset_counters_and_new_paths_have_no_rate() -> None:
     (fell,) = moved((path(5, 300), path(5, 20)))
     assert (fell["tx_packets_per_s"], fell["tx_bits_per_s"], fell["loss_ratio"]) == (None, None, None)
     (new,) = rates.per_second(Sample(0, []), Sample(1, [path(5, 20)]))
@@ -58,6 +58,6 @@ def test_a_peer_has_its_rates_and_the_usable_paths_of_each_plane() -> None:
     assert peer["planes"] == [{"plane": 0, "usable_evs": 1, "evs": 1}, {"plane": 1, "usable_evs": 1, "evs": 2}]
 
 
-def test_what_was_taken_for_lost_and_came_is_no_new_beginning() -> None:
+def test_a_revoked_loss_is_no_counter_reset() -> None:
     (row,) = rates.per_second(Sample(10.0, [path(0, 100, 5)]), Sample(12.0, [path(0, 300, 3)]))
     assert (row["tx_packets_per_s"], row["lost_packets_per_s"], row["loss_ratio"]) == (100, 0, 0.0)

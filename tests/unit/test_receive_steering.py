@@ -31,7 +31,7 @@ def test_lists(words: str, some: set[int]) -> None:
 
 
 @pytest.mark.parametrize("words", ["", "x", "auto", "1-", "-1", "3-1", "1,,2", "0-8192", "1 2", "99999999999"])
-def test_what_is_no_list(words: str) -> None:
+def test_invalid_cpu_lists_are_refused(words: str) -> None:
     with pytest.raises(ValueError, match='write "0-3,8", "all" or "none"'):
         cpu_list(words)
 
@@ -47,18 +47,18 @@ def test_what_is_no_list(words: str) -> None:
         ("8-9", {0, 1}, set()),
     ],
 )
-def test_chosen_of_those_that_there_are(words: str, there: set[int], chosen: set[int]) -> None:
+def test_cpus_are_chosen_from_the_existing_ones(words: str, there: set[int], chosen: set[int]) -> None:
     assert receive_steering.chosen(words, there) == chosen
 
 
-def test_those_of_this_machine(tmp_path: Path) -> None:
+def test_the_cpus_of_this_machine_are_read(tmp_path: Path) -> None:
     file = tmp_path / "online"
     file.write_text("0-3,5\n")
     assert receive_steering.online(file) == {0, 1, 2, 3, 5}
     assert 0 in receive_steering.online()
 
 
-def test_the_sysctl_is_put_back(tmp_path: Path) -> None:
+def test_the_sysctl_is_restored(tmp_path: Path) -> None:
     file = tmp_path / "rps_default_mask"
     file.write_text("c\n")
     assert receive_steering.can_steer(file)
@@ -67,7 +67,7 @@ def test_the_sysctl_is_put_back(tmp_path: Path) -> None:
     assert file.read_text() == "c"
 
 
-def test_none_is_put_back_in_short(tmp_path: Path) -> None:
+def test_an_empty_mask_is_restored_in_short_form(tmp_path: Path) -> None:
     """Old kernels cut long masks off, and do not take what they printed."""
     file = tmp_path / "rps_default_mask"
     file.write_text("00000000,00000000,\n")
@@ -76,7 +76,7 @@ def test_none_is_put_back_in_short(tmp_path: Path) -> None:
     assert file.read_text() == "0"
 
 
-def test_it_is_put_back_after_an_error(tmp_path: Path) -> None:
+def test_the_sysctl_is_restored_after_an_error(tmp_path: Path) -> None:
     file = tmp_path / "rps_default_mask"
     file.write_text("0\n")
     with pytest.raises(ZeroDivisionError), receive_steering.steering({0, 1}, file):
@@ -84,13 +84,13 @@ def test_it_is_put_back_after_an_error(tmp_path: Path) -> None:
     assert file.read_text() == "0"
 
 
-def test_no_cpus_no_sysctl(tmp_path: Path) -> None:
+def test_without_cpus_the_sysctl_is_not_written(tmp_path: Path) -> None:
     with receive_steering.steering(set(), tmp_path / "missing"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kernel_without_it_is_told_of(tmp_path: Path, caplog: LogCaptureFixture) -> None:
+def test_a_kernel_without_the_sysctl_is_reported(tmp_path: Path, caplog: LogCaptureFixture) -> None:
     assert not receive_steering.can_steer(tmp_path / "missing")
     with receive_steering.steering({0, 1}, tmp_path / "missing") as steered:
         done = True
@@ -98,7 +98,7 @@ def test_a_kernel_without_it_is_told_of(tmp_path: Path, caplog: LogCaptureFixtur
     assert "No such file or directory: received flows are handled where they come in" in caplog.text
 
 
-def test_what_an_interface_has(tmp_path: Path) -> None:
+def test_the_cpus_of_an_interface_are_read(tmp_path: Path) -> None:
     for queue, mask in (("rx-0", "3\n"), ("rx-1", "00000000,00000005\n")):
         (tmp_path / "lo/queues" / queue).mkdir(parents=True)
         (tmp_path / "lo/queues" / queue / "rps_cpus").write_text(mask)

@@ -28,7 +28,7 @@ def test_an_ev() -> None:
     assert not any(name.startswith("reserved") for name in found)
 
 
-def test_a_ledger() -> None:
+def test_path_statistics() -> None:
     record = np.zeros(1, abi.PATH_STATS)[0]
     record["probe_after_ns"], record["skips"] = NOW + 500_000_000, 7
     found = shown(record)
@@ -76,7 +76,7 @@ def test_a_plane() -> None:
     assert shown(record)["smac"] == ("02:00:00:00:00:ff", "")
 
 
-def test_values_that_no_enumeration_has_are_shown_all_the_same() -> None:
+def test_values_outside_of_an_enumeration_are_shown() -> None:
     record = np.zeros(1, abi.EV)[0]
     record["state"], record["reason"] = 77, 99
     assert (shown(record)["state"], shown(record)["reason"]) == ((77, "no such state"), (99, "no such reason"))

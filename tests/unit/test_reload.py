@@ -47,7 +47,7 @@ def test_a_stop_waits_for_programs_that_are_being_loaded(times: int) -> None:
 
 
 @pytest.mark.parametrize("fails", [1, 2], ids=["once", "going back too"])
-def test_where_going_back_fails_too_programs_are_attached_anew(fails: int) -> None:
+def test_a_failed_rollback_reattaches_the_programs(fails: int) -> None:
     asked: list[str] = []
 
     async def adopt(plan: str, *_: object) -> None:

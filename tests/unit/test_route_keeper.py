@@ -29,7 +29,7 @@ def route(n: int, oif: int = 1) -> Route:
     return Route(dst=f"10.0.0.{n}/32", metric=100, hops=(Hop(oif),))
 
 
-def test_what_nobody_wants_any_more_is_deleted_and_what_another_owner_wants_is_not() -> None:
+def test_unwanted_routes_are_deleted_except_those_of_another_owner() -> None:
     async def keep() -> list[str]:
         kernel = Kernel(route(8), route(1, 7))
         keeper = RouteKeeper(cast(Netlink, kernel))

@@ -94,7 +94,7 @@ def test_a_peer_s_prefixes_go_into_mrc0_and_fall_back_to_srv6() -> None:
     assert only(found, "10.98.0.0/24", 4000).source == "10.99.0.1"
 
 
-def test_many_peers_are_one_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_peers_share_one_neighbour_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     for most, gateway in ((2, None), (1, routes.BEHIND_MRC0)):  # there are two
         monkeypatch.setattr(routes, "NEIGHBOURS", most)
         for dst in ("fd00:99::3/128", "10.99.0.3/32"):
@@ -272,6 +272,6 @@ def test_own_addresses_are_the_full_length_prefixes(
         assert r.source == (v6 if ":" in r.dst else v4)
 
 
-def test_usable_speaks_of_ev_numbers_not_of_positions() -> None:
+def test_usable_evs_are_selected_by_number() -> None:
     assert [e.ev for e in peer(plan(), "h2").evs] == [0, 1, 128, 129]
     assert {r.metric for r in to_peer(plan(), "h2", usable={2: True, 3: True})} == {100}

@@ -41,7 +41,7 @@ def test_secrets_are_removed(text: str) -> None:
         '"bytes_key": 4, "bytes_value": 128',
     ],
 )
-def test_the_rest_stays(text: str) -> None:
+def test_text_without_secrets_is_kept(text: str) -> None:
     assert from_text(text) == (text, 0)
 
 

@@ -6,7 +6,7 @@ from mrcd.errors import MachineError
 from tests.unit.played import Bench
 
 
-def test_an_ev_is_denied_and_given_back() -> None:
+def test_an_ev_is_denied_and_allowed() -> None:
     b = Bench()
     assert b.monitor.changes.administer(1, 5, True, {"target": "t1:1:1", "why": "fan"})
     assert b.changed == [1]  # its routes
@@ -21,7 +21,7 @@ def test_an_ev_is_denied_and_given_back() -> None:
     assert (b.said()[-1]["to"], b.said()[-1]["evidence"]) == ("UNKNOWN", {})
 
 
-def test_a_state_that_changes_meanwhile_is_denied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrent_change_does_not_prevent_a_denial(monkeypatch: pytest.MonkeyPatch) -> None:
     b = Bench()
     once, set_state = iter([False]), b.programs.set_state
     monkeypatch.setattr(b.programs, "set_state", lambda *args: next(once, True) and set_state(*args))

@@ -23,7 +23,7 @@ def test_every_time_is_a_dot_inside() -> None:
     assert [x for x, _ in dots] == sorted(x for x, _ in dots)
 
 
-def test_what_never_came_is_told() -> None:
+def test_missing_measurements_are_counted_in_the_picture() -> None:
     found = [t.text for t in ElementTree.fromstring(strips.draw(PICTURE)).iter(f"{SVG}text")]
     for words in ("a title & more", "a <kind>", "6 faults", "1 not found", "wanted", "n", "1 µs", "100 ms", "10 s"):
         assert words in found

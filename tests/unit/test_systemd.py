@@ -33,7 +33,7 @@ def heard(s: socket.socket) -> list[str]:
         return found
 
 
-def test_without_systemd_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_systemd_no_message_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     systemd.notify("READY=1")
 
@@ -42,13 +42,15 @@ def test_without_systemd_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     ("usec", "pid", "wanted"),
     [("10000000", "", 10.0), ("10000000", "own", 10.0), ("10000000", "1", None), ("0", "", None), ("x", "", None)],
 )
-def test_the_watchdog_s_wish(usec: str, pid: str, wanted: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watchdog_interval_is_read(
+    usec: str, pid: str, wanted: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", usec)
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "own" else pid)
     assert systemd.watchdog_s() == wanted
 
 
-def test_ready_comes_when_all_is_settled(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_is_sent_when_all_first_hops_are_known(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "_PATIENCE_S", 3600)
 
     async def run() -> None:
@@ -70,7 +72,7 @@ def test_a_host_without_planes_is_ready_too(told: socket.socket, monkeypatch: py
     assert heard(told) == ["READY=1"]
 
 
-def test_the_watchdog_is_fed_thrice_in_its_time(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watchdog_is_fed_three_times_per_interval(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "60000")
     pauses: list[float] = []
 

@@ -54,7 +54,7 @@ def read_again(lines: list[str]) -> cluster_file.Config:
 
 
 @pytest.mark.parametrize("text", [EXAMPLE.read_text(), ODD], ids=["example", "odd"])
-def test_what_is_printed_means_what_was_read(text: str) -> None:
+def test_printed_toml_is_parsed_to_the_same_configuration(text: str) -> None:
     mine = plan(text)
     assert read_again(toml_text.lines(toml_text.given(mine.config), defaults=False)) == mine.config
     printed = toml_text.lines(toml_text.effective(mine.config), defaults=True)
@@ -63,14 +63,14 @@ def test_what_is_printed_means_what_was_read(text: str) -> None:
     assert (again.peers, again.interfaces) == (mine.peers, mine.interfaces)
 
 
-def test_what_is_left_to_mrcd_is_worked_out() -> None:
+def test_automatic_values_are_resolved() -> None:
     document = tomllib.loads("\n".join(toml_text.lines(toml_text.effective(plan(ODD).config), defaults=True)))
     assert (document["health"]["probe_packets"], document["health"]["probe_late_ms"]) == (64, 5)  # packet granularity
     assert document["cluster"]["udp_port"] == 4797
     assert document["interfaces"]["names"] == ['e"0', "e1"]
 
 
-def test_defaults_are_marked_and_what_was_said_is_not() -> None:
+def test_defaults_are_marked_and_set_values_are_not() -> None:
     printed = toml_text.lines(toml_text.effective(plan(ODD).config), defaults=True)
     assert "udp_port = 4797  # default" in printed
     assert "probe_packets = 64  # default" in printed
@@ -78,7 +78,7 @@ def test_defaults_are_marked_and_what_was_said_is_not() -> None:
     assert "loss_ratio = 0.5" in printed
 
 
-def test_only_what_was_said() -> None:
+def test_only_set_values_are_printed() -> None:
     document = tomllib.loads("\n".join(toml_text.lines(toml_text.given(plan(ODD).config), defaults=False)))
     assert document["health"] == {"grey_ratio": 1e-5, "loss_ratio": 0.5}
     assert "metrics" not in document

@@ -82,7 +82,7 @@ def test_a_carrier_holds_one_to_six_usids(count: int) -> None:
         topology.carrier(BLOCK, [1] * count)
 
 
-def test_what_a_switch_matches_on() -> None:
+def test_the_prefixes_of_switches() -> None:
     assert topology.usid_prefix(BLOCK, 0x8803) == IPv6Network("5f00:0:8803::/48")
     assert topology.usid_prefix(IPv6Network("fcbb:bb00::/32"), 1) == IPv6Network("fcbb:bb00:1::/48")
 
@@ -130,7 +130,7 @@ def test_across_t0s_an_ev_is_t0_t1_t0_host() -> None:
     assert [(e.plane, e.t1) for e in found] == list(itertools.product(range(4), range(4)))
 
 
-def test_under_one_t0_an_ev_is_t0_host() -> None:
+def test_an_ev_under_one_t0_is_t0_host() -> None:
     found = evs(cluster(), "h2", "h3")
     assert [str(e.segments[0]) for e in found] == [
         "5f00:0:4001:c001::", "5f00:0:4801:c401::", "5f00:0:5001:c801::", "5f00:0:5801:cc01::",

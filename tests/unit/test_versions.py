@@ -8,7 +8,7 @@ import mrcd
 _OF_ITS_OWN = re.compile(r"""^SCHEMA_VERSION\b[^=\n]*=|["']schema_version["']: *\d""", re.MULTILINE)
 
 
-def test_all_documents_are_of_one_schema_version() -> None:
+def test_all_documents_have_one_schema_version() -> None:
     """A reader of --json compares one number, whichever command has printed it."""
     sources = Path(mrcd.__file__).parent.rglob("*.py")
     assert [p.name for p in sources if _OF_ITS_OWN.search(p.read_text())] == ["versions.py"]

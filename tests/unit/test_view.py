@@ -62,7 +62,7 @@ def test_a_path_s_packets() -> None:
     assert (p["last_tx_s"], p["since_s"]) == (None, None)
 
 
-def test_since_when_an_ev_is_passed_over_is_not_when_its_last_event_was() -> None:
+def test_a_skipped_ev_has_its_own_start_time() -> None:
     host = Host()
     host.path_stats["lag_ns"][1, 5] = host.now - 2 * S
     known = {"state_since_ns": host.now - 90 * S}
@@ -83,17 +83,17 @@ def test_since_when_an_ev_is_passed_over_is_not_when_its_last_event_was() -> Non
         ({0: "h0", 1: "h1", 2: "h2", 9: "old"}, {3}),
     ],
 )
-def test_who_is_a_stranger(before: dict[int, str], replaced_hosts: set[int]) -> None:
+def test_unknown_hosts_are_found(before: dict[int, str], replaced_hosts: set[int]) -> None:
     assert view.replaced_hosts(before, Host().plan) == replaced_hosts
 
 
-def test_a_peer_that_does_not_exist_is_said_to_not_exist() -> None:
+def test_an_unknown_peer_is_an_error() -> None:
     with pytest.raises(UsageError, match="there is no peer 'h9'") as error:
         Host().view.paths(peer="h9")
     assert error.value.hint == "peers: h1, h2, h3"
 
 
-def test_a_plane_that_does_not_exist_is_said_to_not_exist() -> None:
+def test_an_unknown_plane_is_an_error() -> None:
     last = max(p["plane"] for p in Host().view.paths())
     with pytest.raises(UsageError, match=f"there is no plane {last + 1}") as error:
         Host().view.paths(plane=last + 1)
@@ -189,7 +189,7 @@ def test_peers_sum_up_what_is_configured() -> None:
         assert p["usable_evs"] == sum(0xA5 >> ev & 1 for ev in there)
 
 
-def test_more_lost_than_judged_cannot_be() -> None:
+def test_losses_never_exceed_judged_packets() -> None:
     """Read while the programs write."""
     h = Host()
     h.path_stats["judged"][1, 5] = 3
@@ -197,7 +197,7 @@ def test_more_lost_than_judged_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("make", ["link", "pipe", "nothing", "words"])
-def test_what_mrcd_has_left_is_read_as_it_is_or_not_at_all(tmp_path: Path, make: str) -> None:
+def test_files_of_mrcd_are_read_whole_or_ignored(tmp_path: Path, make: str) -> None:
     """Root reads what a user who is not root may replace."""
     left, secret = tmp_path / view.RUNNING_FILE, tmp_path / "secret"
     secret.write_text('{"config": {"hosts": []}}')
@@ -214,7 +214,7 @@ def test_what_mrcd_has_left_is_read_as_it_is_or_not_at_all(tmp_path: Path, make:
     assert view.hosts_before(tmp_path) == {}
 
 
-def test_what_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
+def test_links_out_of_the_directory_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "abi7").symlink_to("/nowhere")
     detach._leads_nowhere_else(tmp_path, tmp_path / "abi6")
     with pytest.raises(MachineError, match="abi7 is a symbolic link"):

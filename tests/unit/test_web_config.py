@@ -141,7 +141,7 @@ def test_client_certificates(directory: Path) -> None:
     serve(write(directory / "web.yml", text), session)
 
 
-def test_what_changes_is_read_again(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_files_are_read_again(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(directory / "web.yml", TLS + USERS)
     right, other = basic("prometheus", "secret"), basic("other", "secret")
 
@@ -176,7 +176,7 @@ _CLIENTS = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca
         (TLS + _CLIENTS, TLS + _CLIENTS),  # other authorities
     ],
 )
-def test_what_takes_a_restart_is_told_and_the_rest_is_taken_up(
+def test_changes_that_need_a_restart_are_logged_and_others_apply(
     directory: Path, caplog: pytest.LogCaptureFixture, before: str, after: str
 ) -> None:
     write(directory / "ca.pem", (directory / "client-cert.pem").read_text())
@@ -219,7 +219,7 @@ def test_tls_is_not_switched_while_it_runs(
         ("- 1\n", ["web.yml"]),
     ],
 )
-def test_faults_have_names(directory: Path, text: str, words: list[str]) -> None:
+def test_errors_name_the_key(directory: Path, text: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
         WebConfig(str(write(directory / "web.yml", text)))
     for word in ["web.yml", *words]:
