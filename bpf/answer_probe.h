@@ -14,7 +14,7 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 	__u32 plane_mask = bpf_ntohs(control->probe.plane_mask), status = bpf_ntohs(control->probe.status);
 
 	peer->heard_ns = bpf_ktime_get_ns();
-	if (overtaken(sent, peer->plane_mask_ns))
+	if (is_overtaken(sent, peer->plane_mask_ns))
 		return;
 	peer->plane_mask_ns = sent;
 	peer->generation = bpf_ntohl(control->probe.generation);

@@ -140,14 +140,14 @@ static inline __u32 grown16(__u16 now, __u16 before)
 	return grown & ((grown >> 15) - 1);
 }
 
-#define WAITING_NS 500000 /* more delay than this is a queue, or a longer way; less may be the hosts' */
+#define QUEUE_DELAY_NS 500000 /* more delay than this is a queue, or a longer way; less may be the hosts' */
 
 /* How long packets on an EV may take: the reordering window of all EVs; and, where this EV's delay exceeds the least of
  * the others by more than that, as much more, and a quarter, for queues grow while that is measured.
  */
-static inline __u64 arrival_window(__u64 window_ns, __u32 late_ns, __u32 least_ns)
+static inline __u64 arrival_window(__u64 window_ns, __u32 late_ns, __u32 least_extra_delay_ns)
 {
-	__u64 more = late_ns > least_ns ? late_ns - least_ns : 0;
+	__u64 more = late_ns > least_extra_delay_ns ? late_ns - least_extra_delay_ns : 0;
 
 	return more > window_ns ? window_ns + more + more / 4 : window_ns;
 }
@@ -172,14 +172,14 @@ static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns)
 	return planes;
 }
 
-#define MOST_PACE_NS 10000000 /* a packet takes no longer: 1 Mbit/s */
+#define PACE_MAX_NS 10000000 /* a packet takes no longer: 1 Mbit/s */
 
 /* Time per packet on a plane, smoothed (1/4), after so many arrived in so much time. Idle times say nothing. */
 static inline __u32 smoothed_pace(__u32 pace_ns, __u32 packets, __u64 ns)
 {
 	__u64 now = packets ? ns / packets : 0;
 
-	if (!now || now > MOST_PACE_NS)
+	if (!now || now > PACE_MAX_NS)
 		return pace_ns;
 	return pace_ns ? pace_ns - pace_ns / 4 + (__u32)now / 4 : (__u32)now;
 }
@@ -248,7 +248,7 @@ static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
 }
 
 #define FEW_EVS 8
-#define FAIR 5
+#define LOSS_RATIO_LIMIT 5
 
 /* Whether an EV loses more than the others of its peer do. Samples are reports that knew of new packets,
  * and single probes; `evs` are in use, the EV itself included. If all lose alike, an EV's losses are its
@@ -261,7 +261,7 @@ static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, _
 	__u32 base = evs < 3 ? 3 * least : evs < FEW_EVS ? 2 * least : least;
 
 	return losses >= base && others_samples &&
-	       (__u64)(losses - base) * others_samples >= (__u64)FAIR * others_losses * samples;
+	       (__u64)(losses - base) * others_samples >= (__u64)LOSS_RATIO_LIMIT * others_losses * samples;
 }
 
 #endif

@@ -63,7 +63,7 @@ static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner
 	return by_port ?: classes->dscp[inner->traffic_class >> 2];
 }
 
-static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 plane_mask, __u32 number)
+static __always_inline int is_ev_usable(const struct mrc_peer *peer, __u32 plane_mask, __u32 number)
 {
 	return plane_mask & (1u << (number / settings.evs_per_plane & 31)) && is_usable(peer, number);
 }
@@ -88,7 +88,7 @@ __noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 plane_mask, __u32 hash)
 		plane = hash % settings.planes;
 	}
 	for (i = 0; i < REHASHES; i++) {
-		if (usable_ev(peer, plane_mask, plane * settings.evs_per_plane + by_slot % peer->slots))
+		if (is_ev_usable(peer, plane_mask, plane * settings.evs_per_plane + by_slot % peer->slots))
 			return plane * settings.evs_per_plane + by_slot % peer->slots;
 		by_slot = rehash(by_slot);
 	}
@@ -110,13 +110,13 @@ static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u3
 		return choose_ev(peer, host_id, plane_mask, now, rotation, out);
 	number = *(volatile __u32 *)&f->number; /* once: another CPU may write another peer's, for a flow that shares it */
 	if (f->host_id != host_id || aged(now, f->ns, settings.flowlet_us * NS_PER_US) ||
-	    !usable_ev(peer, plane_mask, number)) {
+	    !is_ev_usable(peer, plane_mask, number)) {
 		if (!choose_ev(peer, host_id, plane_mask, now, rotation, out))
 			return 0;
 		f->number = out->plane * settings.evs_per_plane + out->slot;
 		f->host_id = host_id;
 	} else {
-		take_ev(number, out);
+		set_choice(number, out);
 	}
 	f->ns = now;
 	return 1;
@@ -151,7 +151,7 @@ static __always_inline int classed_ev(struct __sk_buff *skb, const struct inner 
 {
 	switch (policy) {
 	case MRC_POLICY_PINNED:
-		return take_ev(pinned_ev(peer, plane_mask, flow_hash(skb, inner->ip_proto, inner->l3_length)), out);
+		return set_choice(pinned_ev(peer, plane_mask, flow_hash(skb, inner->ip_proto, inner->l3_length)), out);
 	case MRC_POLICY_FLOWLET:
 		return flowlet_ev(peer, host_id, plane_mask, now, flow_hash(skb, inner->ip_proto, inner->l3_length),
 				  rotation, out);

@@ -103,7 +103,7 @@ struct skb_shared_info___kernel {
  * outer headers on its way, says too little; merged with its like (skb_gro_receive), it would seem to have less than its
  * length, and TCP would never open its window again (tcp_measure_rcv_mss). From a NIC there are none such.
  */
-static __always_inline int accounted_for(struct __sk_buff *skb)
+static __always_inline int has_valid_truesize(struct __sk_buff *skb)
 {
 	__u32 overhead = CACHE_ALIGN(bpf_core_type_size(struct sk_buff___kernel)) +
 			 CACHE_ALIGN(bpf_core_type_size(struct skb_shared_info___kernel));
@@ -125,10 +125,10 @@ static __always_inline int accounted_for(struct __sk_buff *skb)
 /* Whether a packet goes to mrc0 by way of its peer, which is no longer than a full one: veth drops what is. A burst is
  * merged already.
  */
-static __always_inline int to_be_merged(struct __sk_buff *skb, const struct mrc_node *self, const struct flow *f, int xdp)
+static __always_inline int should_merge(struct __sk_buff *skb, const struct mrc_node *self, const struct flow *f, int xdp)
 {
 	return self->merge_ifindex && (!xdp || self->merge_xdp) && f->ip_proto == IPPROTO_TCP && !skb->gso_size &&
-	       skb->len <= settings.inner_mtu + ETH_HLEN && accounted_for(skb);
+	       skb->len <= settings.inner_mtu + ETH_HLEN && has_valid_truesize(skb);
 }
 
 /* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it; `of_burst`: its sender left its burst whole. */
@@ -147,7 +147,7 @@ static __noinline int deliver(struct __sk_buff *skb, int xdp, int of_burst)
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
 	bpf_set_hash(skb, f.hash);
-	if (to_be_merged(skb, self, &f, xdp)) {
+	if (should_merge(skb, self, &f, xdp)) {
 		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
 		return bpf_redirect(self->merge_ifindex, 0);
 	}

@@ -17,15 +17,15 @@
 #include "send_probe.h"
 #include "sack_hiding.h"
 
-#define ACKS 4096 /* a power of two; flows that share one are taken for one */
-#define TCP_HEADER_MOST 60 /* bytes */
-#define TCP_ACK_ALONE 0x10 /* of the flags: no SYN, FIN, RST or PSH, and no echo of congestion */
+#define ACK_FLOWS 4096 /* a power of two; flows that share one are taken for one */
+#define TCP_HEADER_MAX 60 /* bytes */
+#define TCP_FLAGS_ACK 0x10 /* of the flags: no SYN, FIN, RST or PSH, and no echo of congestion */
 #define DUP_ACK_GAP_NS 20000 /* from one twin to the next of a CPU: of thousands of flows each ACK may go alone */
 
 /* When a flow last acknowledged anything. Index: low bits of its hash. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, ACKS);
+	__uint(max_entries, ACK_FLOWS);
 	__type(key, __u32);
 	__type(value, __u64);
 } mrc_acks SEC(".maps");
@@ -39,7 +39,7 @@ struct {
 } mrc_dup_acks SEC(".maps");
 
 /* Whether the connection goes on. A raw socket's may; of what is forwarded nobody knows. */
-static __always_inline int goes_on(struct __sk_buff *skb)
+static __always_inline int is_connection_open(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
 
@@ -52,17 +52,17 @@ static __always_inline int goes_on(struct __sk_buff *skb)
 }
 
 /* Whether this is an acknowledgement and nothing else. */
-static __always_inline int acknowledges(struct __sk_buff *skb, const struct inner *inner, struct tcphdr *tcp)
+static __always_inline int is_pure_ack(struct __sk_buff *skb, const struct inner *inner, struct tcphdr *tcp)
 {
 	__u32 at = ETH_HLEN + inner->l3_length;
 
 	return inner->ip_proto == IPPROTO_TCP && !inner->fragment && !skb->gso_size &&
-	       skb->len <= at + TCP_HEADER_MOST && !bpf_skb_load_bytes(skb, at, tcp, sizeof(*tcp)) &&
-	       skb->len == at + tcp->doff * 4 && ((__u8 *)tcp)[13] == TCP_ACK_ALONE;
+	       skb->len <= at + TCP_HEADER_MAX && !bpf_skb_load_bytes(skb, at, tcp, sizeof(*tcp)) &&
+	       skb->len == at + tcp->doff * 4 && ((__u8 *)tcp)[13] == TCP_FLAGS_ACK;
 }
 
 /* Whether an acknowledgement is to have a twin: none of its flow has gone for some time. */
-static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner *inner, const struct tcphdr *tcp,
+static __always_inline int should_duplicate(struct __sk_buff *skb, const struct inner *inner, const struct tcphdr *tcp,
 				      __u64 now)
 {
 	__u32 slot, zero = 0;
@@ -70,14 +70,14 @@ static __always_inline int goes_alone(struct __sk_buff *skb, const struct inner 
 
 	if (!settings.dup_ack_us)
 		return 0;
-	slot = bpf_get_hash_recalc(skb) & (ACKS - 1);
+	slot = bpf_get_hash_recalc(skb) & (ACK_FLOWS - 1);
 	ack = bpf_map_lookup_elem(&mrc_acks, &slot);
 	dup_ack = bpf_map_lookup_elem(&mrc_dup_acks, &zero);
 	if (!ack || !dup_ack)
 		return 0;
 	before = *(volatile __u64 *)ack;
 	*(volatile __u64 *)ack = now;
-	if (!aged(now, before, settings.dup_ack_us * NS_PER_US) || !aged(now, *dup_ack, DUP_ACK_GAP_NS) || !goes_on(skb) ||
+	if (!aged(now, before, settings.dup_ack_us * NS_PER_US) || !aged(now, *dup_ack, DUP_ACK_GAP_NS) || !is_connection_open(skb) ||
 	    sack_at(skb, ETH_HLEN + inner->l3_length, tcp))
 		return 0;
 	*dup_ack = now;

@@ -130,7 +130,7 @@ static __always_inline int make_headroom(struct __sk_buff *skb, const struct pus
 					BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
 						BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
 
-	return error == ALREADY ? nest(skb, length, p->plane->nests) : error;
+	return error == ERROR_EALREADY ? make_nested_headroom(skb, length, p->plane->nested_gso) : error;
 }
 
 /* Push: make room for the headers, count the packet on its EV, write them and send it. `segments`: packets that it will
@@ -144,7 +144,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 
 	p->payload = skb->len - ETH_HLEN;
 	error = make_headroom(skb, p);
-	if (error == ALREADY && at_mrc0)
+	if (error == ERROR_EALREADY && at_mrc0)
 		return TC_ACT_UNSPEC;
 	if (error)
 		return drop_skb(MRC_DROP_PUSH_FAILED);

@@ -52,7 +52,7 @@ static __always_inline struct mrc_hdr *quoted_header(struct cursor *c, struct ip
 }
 
 /* Whether the quoted packet was sent on this EV a moment ago. */
-static __always_inline int sent_lately(const struct mrc_hdr *mrc, const struct mrc_ev *ev, __u64 now)
+static __always_inline int is_recent(const struct mrc_hdr *mrc, const struct mrc_ev *ev, __u64 now)
 {
 	__u32 seq = bpf_ntohl(mrc->seq), newest = ev->tx_packets;
 
@@ -99,10 +99,10 @@ static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *
 	now = bpf_ktime_get_ns();
 	state = ev->state;
 	/* A peer that is down answers nothing, and its T0 says so of every EV: none is to blame. */
-	if (unanswered(reports))
+	if (is_report_window_full(reports))
 		return;
 	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, reports->icmp_ns, ICMP_GAP_NS) ||
-	    !sent_lately(mrc, ev, now))
+	    !is_recent(mrc, ev, now))
 		return;
 	reports->icmp_ns = now;
 	if (transit(host_id, number, state, MRC_EV_ASSUMED_BAD, ICMP_REASON(icmp->type, icmp->code)))

@@ -18,7 +18,7 @@
  */
 #define DAEMON_TIMEOUT_NS 4000000ULL
 #define TIMEOUT_SLACK_NS 1000000ULL
-#define BACKLOG 4096 /* bytes */
+#define EVENT_BACKLOG_MAX 4096 /* bytes */
 #define CLOCK_MONOTONIC 1
 
 struct mrc_idle_timer {
@@ -33,16 +33,16 @@ struct {
 } mrc_idle_timers SEC(".maps");
 
 #define TIMER_LOST_NS 20000000ULL /* a beat that does not come for so long has ended */
-#define IDLE_PEERS 256 /* peers */
-#define SWEEPS 3 /* where a flow has stopped */
+#define IDLE_QUEUE_PEERS 256 /* peers */
+#define IDLE_SWEEPS 3 /* where a flow has stopped */
 
 /* The packet of timer_packet.h. One. */
 struct mrc_timer {
 	__u64 ns; /* when it was last here; 0 = it has ended */
 	__u64 made_ns;
-	__u64 wanted_ns; /* when there was last dense traffic, a beat more or less */
+	__u64 dense_ns; /* when there was last dense traffic, a beat more or less */
 	__u32 id; /* its mark */
-	__u32 hurried; /* rounds in a row that took much less than a beat */
+	__u32 early_passes; /* rounds in a row that took much less than a beat */
 };
 
 MRC_ARRAY(mrc_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_timer);
@@ -56,7 +56,7 @@ struct mrc_idle_peer {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
-	__uint(max_entries, IDLE_PEERS);
+	__uint(max_entries, IDLE_QUEUE_PEERS);
 	__type(value, struct mrc_idle_peer);
 } mrc_idle_peers SEC(".maps");
 
@@ -68,7 +68,7 @@ static __always_inline struct mrc_timer *timer_packet(void)
 }
 
 /* Whether something goes round that will ask. */
-static __always_inline int timer_runs(__u64 now)
+static __always_inline int is_timer_running(__u64 now)
 {
 	struct mrc_timer *timer = timer_packet();
 
@@ -77,13 +77,13 @@ static __always_inline int timer_runs(__u64 now)
 
 static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idle_timer)
 {
-	struct mrc_idle_peer idle = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = SWEEPS };
+	struct mrc_idle_peer idle = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = IDLE_SWEEPS };
 	struct mrc_watch *watch;
 	struct mrc_event *event;
 
 	(void)map;
 	(void)idle_timer;
-	if (timer_runs(idle.due_ns) && !bpf_map_push_elem(&mrc_idle_peers, &idle, 0))
+	if (is_timer_running(idle.due_ns) && !bpf_map_push_elem(&mrc_idle_peers, &idle, 0))
 		return 0;
 	watch = watch_at(*host_id);
 	if (watch) {
@@ -91,7 +91,7 @@ static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idl
 		watch->due_ns = 0;
 	}
 	/* Nobody listens: leave the room to what is to be told later. */
-	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > BACKLOG)
+	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > EVENT_BACKLOG_MAX)
 		return 0;
 	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
 	if (!event)
@@ -112,7 +112,7 @@ static __always_inline void set_idle_timer(__u32 host_id, __u64 now)
 	if (wait < 2 * settings.probe_gap_us * NS_PER_US)
 		wait = 2 * settings.probe_gap_us * NS_PER_US;
 	wait += TIMEOUT_SLACK_NS;
-	if (wait < DAEMON_TIMEOUT_NS && !timer_runs(now))
+	if (wait < DAEMON_TIMEOUT_NS && !is_timer_running(now))
 		wait = DAEMON_TIMEOUT_NS;
 	if (!idle_timer)
 		return;

@@ -85,23 +85,23 @@ int mrc_push(struct __sk_buff *skb)
 	request.traffic_class = inner.traffic_class;
 	segments = wire_packets(skb, &inner);
 	choice.packets = segments;
-	if (rotation->unprobed < MRC_UNPROBED_MOST)
-		rotation->unprobed += segments & (MRC_UNPROBED_MOST - 1);
+	if (rotation->unprobed < MRC_UNPROBED_MAX)
+		rotation->unprobed += segments & (MRC_UNPROBED_MAX - 1);
 	rotation->unprobed_bytes += length;
 	/* Large packets wait a little: small ones may come back, which carry requests at less cost. So do acknowledgements,
 	 * where there is nothing else: the next says what a lost one said.
 	 */
-	ack = acknowledges(skb, &inner, &tcp);
+	ack = is_pure_ack(skb, &inner, &tcp);
 	if (!ack)
 		rotation->data = 1;
-	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !small(skb));
-	if (can_carry(&inner) &&
+	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !is_small(skb));
+	if (can_carry_probe(&inner) &&
 	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
 		keep_timer_packet(skb, self, request.now);
-	if (can_carry(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
+	if (can_carry_probe(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
-	if (ack && policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, &tcp, request.now))
-		send_clone(skb, self, ARMED_DUP_ACK, &request);
+	if (ack && policy <= MRC_POLICY_SPRAY && should_duplicate(skb, &inner, &tcp, request.now))
+		send_clone(skb, self, CLONE_DUP_ACK, &request);
 	if (!classed_ev(skb, &inner, policy, peer, host_id, linked_planes(self, peer), request.now, rotation, &choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
@@ -114,18 +114,18 @@ int mrc_probe(struct __sk_buff *skb)
 {
 	struct mrc_node *self = node();
 	__u32 zero = 0;
-	struct mrc_armed *mine = bpf_map_lookup_elem(&mrc_armed, &zero);
-	__u32 armed = mine ? mine->armed : 0;
+	struct mrc_clone_job *slot = bpf_map_lookup_elem(&mrc_clone_jobs, &zero);
+	__u32 job = slot ? slot->job : 0;
 	int verdict;
 
-	if (!mine || !self || !armed)
+	if (!slot || !self || !job)
 		return TC_ACT_UNSPEC; /* the kernel's own, of the interface */
-	mine->armed = 0;
-	if (armed == ARMED_DUP_ACK)
-		return push_dup_ack(skb, self, &mine->request);
-	if (armed == ARMED_TIMER)
+	slot->job = 0;
+	if (job == CLONE_DUP_ACK)
+		return push_dup_ack(skb, self, &slot->request);
+	if (job == CLONE_TIMER_PACKET)
 		return make_timer_packet(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->timer_ifindex, 0);
-	verdict = push_clone(skb, self, &mine->request);
+	verdict = push_clone(skb, self, &slot->request);
 	return verdict < 0 ? drop_skb(MRC_DROP_PROBE_FAILED) : verdict;
 }
 
@@ -135,7 +135,7 @@ int mrc_timer(struct __sk_buff *skb)
 {
 	if (skb->protocol != bpf_htons(TIMER_TYPE))
 		return TC_ACT_UNSPEC;
-	return timer(skb);
+	return handle_timer_packet(skb);
 }
 
 SEC("tc")
@@ -157,7 +157,7 @@ int mrc_pop(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	/* Some drivers leave the headers in fragments. A burst that others sent may have to be copied for that. */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end) {
-		if (foreign(skb))
+		if (is_other_traffic(skb))
 			return TC_ACT_UNSPEC;
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
 	}
@@ -166,7 +166,7 @@ int mrc_pop(struct __sk_buff *skb)
 	parsed = parse_outer(&c, &o, settings.udp_port);
 	if (parsed == PARSED_NOT_OURS) {
 		if (o.ip6 && o.ip6->nexthdr == IPPROTO_ICMPV6)
-			take_icmp(skb, vlan);
+			pop_icmp(skb, vlan);
 		return TC_ACT_UNSPEC;
 	}
 	plane = arrival_plane(o.ip6, skb->ifindex, vlan);
@@ -176,7 +176,7 @@ int mrc_pop(struct __sk_buff *skb)
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (parsed == PARSED_BAD_SRH)
 		return drop_skb(MRC_DROP_BAD_SRH);
-	if (for_a_tool(&o))
+	if (is_diagnostic_reply(&o))
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)
@@ -191,7 +191,7 @@ int mrc_pop(struct __sk_buff *skb)
 			return drop_skb(MRC_DROP_POP_FAILED);
 		if (verdict != TC_ACT_UNSPEC)
 			return verdict;
-		ask_back(skb, &a);
+		probe_on_arrival(skb, &a);
 		return deliver(skb, 0, of_burst);
 	}
 	if (vlan) {
@@ -228,7 +228,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		vlan = bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK;
 	/* Where the NIC has stripped the tag this finds no plane, and mrc_pop does the work. */
 	plane = arrival_plane(o.ip6, ctx->ingress_ifindex, vlan);
-	if (plane == NO_PLANE || for_a_tool(&o)) /* a packet socket comes behind this hook */
+	if (plane == NO_PLANE || is_diagnostic_reply(&o)) /* a packet socket comes behind this hook */
 		return XDP_PASS;
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)
@@ -237,7 +237,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	headers = o.length + (o.vlan ? sizeof(*o.vlan) : 0);
 	length -= ETH_HLEN + headers;
-	if (length <= SMALL && sack_hiding_ns(a.peer))
+	if (length <= SMALL_PACKET_MAX && sack_hiding_ns(a.peer))
 		return XDP_PASS; /* mrc_pop has a look at acknowledgements */
 	/* Generic XDP sees a burst that a virtual link left whole as one packet. A long one is told by its length. Of UDP a
 	 * burst may be short: only mrc_pop can tell it from a segment that the kernel cut.
@@ -296,8 +296,8 @@ int mrc_sweep(struct __sk_buff *skb)
 	s.first = skb->cb[0];
 	if (skb->cb[1] && skb->cb[1] < evs)
 		evs = skb->cb[1];
-	bpf_loop(evs, sweep_one, &s, 0);
-	if (!begin_swept_report(&s, peer, reports) ||
+	bpf_loop(evs, sweep_ev, &s, 0);
+	if (!begin_sweep_report(&s, peer, reports) ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(s.request.counts), 0))
 		return s.sent;
 	return s.sent + send_request(skb, s.node, &s.request);
@@ -317,7 +317,7 @@ int mrc_tick(struct __sk_buff *skb)
 	return tick(&t) / NS_PER_US;
 }
 
-#define STEER_REFRESH 0xffffffff /* for an EV: none, only work out the usable ones and the deadlines anew */
+#define REFRESH_ONLY 0xffffffff /* for an EV: none, only work out the usable ones and the deadlines anew */
 
 /* Run by BPF_PROG_TEST_RUN with the peer's host id as mark; cb: EV, new state, enum mrc_reason, and the
  * states that it may be in, as bits. Returns 1 if that has changed its state.
@@ -331,7 +331,7 @@ int mrc_set_states(struct __sk_buff *skb)
 
 	if (!peer)
 		return 0;
-	if (number == STEER_REFRESH) {
+	if (number == REFRESH_ONLY) {
 		bpf_loop(settings.evs_per_peer, find_deadline, &host_id, 0);
 		refresh_usable(peer, host_id);
 		return 0;

@@ -27,7 +27,7 @@ enum mrc_version { /* the same in the object's BTF, where the loader looks befor
 #define MRC_REPORTS_KEPT 4 /* reports of one EV that may be under way */
 #define MRC_REPORT_PARTS ((MRC_MAX_EVS_PER_PEER + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS)
 #define MRC_REPORT_SLOTS 8 /* reports of one peer that may be under way: a power of two */
-#define MRC_UNPROBED_MOST 0x8000 /* where mrc_rotation.unprobed stops */
+#define MRC_UNPROBED_MAX 0x8000 /* where mrc_rotation.unprobed stops */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
 #define MRC_DST_ENTRIES 4096 /* destinations that each CPU remembers: a power of two */
 #define MRC_TIMER_NS 1000000 /* between two beats, see timer_packet.h */
@@ -156,7 +156,7 @@ struct mrc_path_stats {
 	__u64 arrived_ns; /* when the newest packet that is known to have arrived was sent, or later */
 	__u64 lag_ns; /* since when it lags: something is missing; 0 = it does not */
 	__u64 loss_ns; /* when a loss was last noticed; while ASSUMED_BAD, when it was last not known to be well */
-	__u64 unsure_ns; /* when `unsure` was taken */
+	__u64 pending_losses_ns; /* when `unsure` was taken */
 	__u32 rtt_ns; /* smoothed, 1/8 per reply; below 4.3 s */
 	__u32 replies; /* to probes on this EV; a count */
 	/* second cache line */
@@ -176,8 +176,8 @@ struct mrc_path_stats {
 	__u32 window_lost; /* of these lost */
 	__u32 window_samples; /* in the loss window: reports that knew of new data packets, and probes judged */
 	__u16 window_losses; /* samples with a loss */
-	__u16 unsure; /* of these, known at unsure_ns */
-	__u16 sure; /* of these, known for some time: they will not come late */
+	__u16 pending_losses; /* of these, known at pending_losses_ns */
+	__u16 confirmed_losses; /* of these, known for some time: they will not come late */
 	__u16 backoff; /* probes in a row without an answer: each doubles the time to the next */
 	__u32 after_good; /* judged_tx when arrived_ns was last set */
 	__u16 lost_bursts; /* since it began to lag, reports that knew of lost probes and of no arrival */
@@ -189,7 +189,7 @@ struct mrc_path_stats {
 	__u32 noted_probes; /* the same of probe_seq */
 	__u32 mark_tx[MRC_REPORTS_KEPT]; /* of tx_packets, sent a reordering window before round i */
 	__u16 mark_probes[MRC_REPORTS_KEPT]; /* the same of probe_seq */
-	__u32 late_ns; /* its one-way delay beyond the least of the peer's EVs, smoothed, 1/4 per reply */
+	__u32 extra_delay_ns; /* its one-way delay beyond the least of the peer's EVs, smoothed, 1/4 per reply */
 	__u32 skips; /* how often the EV became SKIP; a count */
 	__u64 probe_after_ns; /* no probe is due on it before (back-off); 0 = at once */
 };
@@ -220,14 +220,14 @@ struct mrc_peer {
 	__u32 status; /* programs: MRC_STATUS_* of the peer */
 	__u64 usable[MRC_EV_WORDS]; /* programs: a bit per EV */
 	__u32 queued; /* programs: 1: some plane has a queue: look at its mrc_pace for each packet */
-	__u32 apart_ns; /* programs: by how much planes differed in delay, at most, lately; see mrc_pace.epoch */
+	__u32 plane_skew_ns; /* programs: by how much planes differed in delay, at most, lately; see mrc_pace.epoch */
 	__u32 floor; /* daemon: ev_min_active: no fewer usable EVs than this */
 	__u32 busy; /* programs: someone is at `usable` */
 	/* second cache line */
 	__u64 heard_ns; /* programs: when the newest probe or reply came */
 	__u64 plane_mask_ns; /* programs: the peer's clock in the packet that set ports and status */
 	__u32 generation; /* programs: of the peer's tables, from its newest probe */
-	__u32 wanted; /* programs: changes that the usable EVs were to follow; a count */
+	__u32 usable_changes; /* programs: changes that the usable EVs were to follow; a count */
 	__u32 usable_planes; /* programs: a bit per plane that has usable EVs */
 	__u32 dup_acks; /* programs: acknowledgements that went to it twice, see dup_ack.h; a count */
 	__u32 reserved[8];
@@ -238,20 +238,20 @@ _Static_assert(sizeof(struct mrc_peer) == 256, "mrc_peer is four cache lines");
 
 /* The reports asked of a peer. Same index. Programs only. */
 struct mrc_reports {
-	__u64 asked_ns; /* when the newest was asked for */
-	__u64 rtt_ns; /* smoothed over all EVs, 1/8 per reply; beside asked_ns: each packet looks at both */
+	__u64 requested_ns; /* when the newest was asked for */
+	__u64 rtt_ns; /* smoothed over all EVs, 1/8 per reply; beside requested_ns: each packet looks at both */
 	__u64 sent_ns[MRC_REPORT_SLOTS]; /* by the low bits of the round */
 	__u32 report_seq; /* newest asked for; a count */
-	__u32 settled; /* newest that came back */
+	__u32 applied_seq; /* newest that came back */
 	__u32 cursor; /* on which EV the next one travels */
 	__u32 busy; /* a CPU is judging a report */
 	__u64 rtt_var_ns; /* mean deviation, 1/4 per reply (RFC 6298 §2) */
 	__u64 min_delay; /* least one-way delay lately, by two clocks that do not agree: a difference mod 2^64 */
 	__u64 min_delay_ns; /* when it was measured */
 	__u64 icmp_ns; /* when an ICMPv6 error last changed a state */
-	__u64 told_ns; /* the peer's clock in the newest report judged */
-	__u32 debt; /* data packets that are to be judged until probe bursts may be sent again */
-	__u32 least_ns; /* least mrc_path_stats.late_ns lately: at once, and up by 1/8 per reply on each EV */
+	__u64 report_tx_ns; /* the peer's clock in the newest report judged */
+	__u32 unpaid_packets; /* data packets that are to be judged until probe bursts may be sent again */
+	__u32 least_extra_delay_ns; /* least mrc_path_stats.late_ns lately: at once, and up by 1/8 per reply on each EV */
 	__u32 judged; /* data packets judged on all EVs; a count */
 	__u32 lossy; /* reports by which an EV has lost more; a count */
 	__u32 traffic_class; /* of probes that ride on no packet: DSCP as the newest that did, ECT(0) */
@@ -310,7 +310,7 @@ struct mrc_plane {
 	__u16 vlan; /* daemon: VLAN id; 0 = untagged */
 	__u8 smac[6]; /* daemon */
 	__u8 dmac[6]; /* daemon: the T0's, from the neighbour table; all 0 = not resolved yet */
-	__u8 nests; /* daemon: 1 = bursts that have a tunnel already go to it whole (tunnel.h) */
+	__u8 nested_gso; /* daemon: 1 = bursts that have a tunnel already go to it whole (tunnel.h) */
 	__u8 reserved[5];
 	__u8 address[16]; /* daemon: outer source of what this host sends */
 	__u8 sid[16]; /* daemon: outer destination of what arrives */
@@ -370,7 +370,7 @@ _Static_assert(sizeof(struct mrc_dst_entry) == 32, "mrc_dst_entry never straddle
 struct mrc_rotation {
 	__u32 plane;
 	__u16 slot[MRC_MAX_PLANES];
-	__u16 unprobed; /* wire packets pushed since this CPU last asked for a report, or MRC_UNPROBED_MOST and more */
+	__u16 unprobed; /* wire packets pushed since this CPU last asked for a report, or MRC_UNPROBED_MAX and more */
 	__u8 turns; /* of EVs whose weight is not full */
 	__u8 data; /* 1 = more than acknowledgements was pushed since then */
 	__u32 unprobed_bytes; /* inner bytes pushed since then */
@@ -413,7 +413,7 @@ struct mrc_settings {
 	__u32 unanswered; /* sweeps in a row without a reply: the peer answers nothing */
 	__u32 idle_probes; /* probes per second that may be sent beyond those that traffic pays for */
 	__u32 peers; /* rows of the peers' tables */
-	__u32 shared_fate; /* 1 = carriers name the switches that a path crosses */
+	__u32 shared_links; /* 1 = carriers name the switches that a path crosses */
 	__u32 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that paused for so long may take another EV */
 	__u32 dup_ack_us; /* an acknowledgement goes twice if the flow's last is so old; 0 = none does */
@@ -454,7 +454,7 @@ enum mrc_histogram {
 /* Changes of state that are events. Index: enum mrc_ev_state that came × MRC_REASON_MAX + enum mrc_reason. */
 struct mrc_changes {
 	__u64 count; /* programs */
-	__u64 untold; /* programs: of these, the ring buffer had no room for */
+	__u64 lost_events; /* programs: of these, the ring buffer had no room for */
 };
 _Static_assert(sizeof(struct mrc_changes) == 16, "mrc_changes is 16 bytes");
 

@@ -21,9 +21,9 @@ static __always_inline void add_losses(struct plane_loss *sum, const struct plan
 	sum->lost += p->lost;
 	sum->samples += p->samples;
 	sum->losses += p->losses;
-	sum->known += p->known;
-	sum->used += p->used;
-	sum->hit += p->hit;
+	sum->known_losses += p->known_losses;
+	sum->evs += p->evs;
+	sum->lossy_evs += p->lossy_evs;
 }
 
 /* Note how the EVs of a report lose, and add what the report of the other part told, if that is not older than the loss
@@ -41,8 +41,8 @@ static __always_inline void add_other_part(struct part_loss *sum, __u32 host_id,
 	other = &all->part[!part];
 	if (aged(now, all->ns[!part], settings.loss_window_us * NS_PER_US))
 		return;
-	sum->innocent += other->innocent;
-	sum->accused += other->accused;
+	sum->below_limit += other->below_limit;
+	sum->above_limit += other->above_limit;
 	sum->samples += other->samples;
 	sum->losses += other->losses;
 }
@@ -54,7 +54,7 @@ _Static_assert(MRC_REPORT_PARTS == 2, "add_other_part");
 __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 {
 	struct mrc_plane_losses *all = bpf_map_lookup_elem(&mrc_plane_losses, &host_id);
-	__u32 zero = 0, planes = 0, used = 0, i;
+	__u32 zero = 0, planes = 0, evs = 0, i;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
 	__u64 now = bpf_ktime_get_ns();
 	struct plane_loss *sum, *own;
@@ -72,14 +72,14 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 		if (is_fresh)
 			add_losses(own, &all->of[!part][i]);
 		add_losses(sum, own);
-		used += own->used > 0;
+		evs += own->evs > 0;
 	}
 	for (i = 0; i < settings.planes && i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
 		/* Few samples of the others are no measure. */
-		if (2 * own->hit > own->used && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
+		if (2 * own->lossy_evs > own->evs && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
 		    (__u64)own->lost * 1000000 >= (__u64)settings.loss_ppm * own->sent &&
-		    loses_more(own->losses, own->samples, sum->known - own->known, sum->samples - own->samples, used,
+		    loses_more(own->losses, own->samples, sum->known_losses - own->known_losses, sum->samples - own->samples, evs,
 			       settings.loss_samples))
 			planes |= 1u << i;
 	}

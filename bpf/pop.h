@@ -37,7 +37,7 @@ static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifin
 }
 
 /* What a tool of this host asked for has come back: its packet socket has seen it, and nobody else wants it. */
-static __always_inline int for_a_tool(const struct outer *o)
+static __always_inline int is_diagnostic_reply(const struct outer *o)
 {
 	return o->mrc->version == MRC_WIRE_VERSION && o->mrc->flags & MRC_FLAG_DIAGNOSTIC &&
 	       o->mrc->type == MRC_PROBE_REPLY;
@@ -83,7 +83,7 @@ static __always_inline void count_arrival(const struct arrival *a, __u32 packets
 /* Ask for a report when a small packet has come from the peer, an acknowledgement mostly: what it answers
  * has been on its way for a round trip, and cloning it is cheap. Pushing asks where none comes in time.
  */
-static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival *a)
+static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct arrival *a)
 {
 	struct request request = { .host_id = a->host_id };
 	struct mrc_rotation *rotation = bpf_map_lookup_elem(&mrc_rotations, &request.host_id);
@@ -91,8 +91,8 @@ static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival
 	struct mrc_prefix key = {};
 	struct inner inner = {};
 
-	if (!rotation || !self || !small(skb) || rotation->unprobed < settings.probe_packets ||
-	    parse_inner(skb, &key, &inner) || !can_carry(&inner))
+	if (!rotation || !self || !is_small(skb) || rotation->unprobed < settings.probe_packets ||
+	    parse_inner(skb, &key, &inner) || !can_carry_probe(&inner))
 		return;
 	request.now = bpf_ktime_get_ns();
 	request.traffic_class = inner.traffic_class;
@@ -181,15 +181,15 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 /* An ICMPv6 packet: if it is an error that quotes a packet of ours, it counts against that one's EV. The
  * stack gets it all the same.
  */
-static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
+static __noinline int pop_icmp(struct __sk_buff *skb, __u16 vlan)
 {
-	__u32 wanted = ICMP_QUOTE + (settings.srh ? MRC_SRH_MAX : 0), number;
+	__u32 quote_length = ICMP_QUOTE + (settings.srh ? MRC_SRH_MAX : 0), number;
 	struct mrc_plane *plane;
 	struct ipv6hdr *ip6;
 	struct ethhdr *eth;
 	struct cursor c;
 
-	bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted);
+	bpf_skb_pull_data(skb, skb->len < quote_length ? skb->len : quote_length);
 	c.at = (void *)(long)skb->data;
 	c.end = (void *)(long)skb->data_end;
 	if (!TAKE(&c, eth) || !TAKE(&c, ip6))
@@ -202,7 +202,7 @@ static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
 }
 
 /* Whether an IPv6 packet is neither ours nor an error that may quote one, by what is at hand of it. */
-static __always_inline int foreign(struct __sk_buff *skb)
+static __always_inline int is_other_traffic(struct __sk_buff *skb)
 {
 	struct ipv6hdr *ip6 = (void *)(long)skb->data + ETH_HLEN;
 

@@ -27,15 +27,15 @@ struct plane_loss {
 	__u32 lost;
 	__u32 samples; /* as mrc_path_stats.window_samples */
 	__u32 losses; /* of these, with a loss that is sure; */
-	__u32 known; /* and all that are known of: what others lose must not be known later than what the plane does */
-	__u32 used; /* EVs in use that have samples */
-	__u32 hit; /* of these, with a loss that is sure */
+	__u32 known_losses; /* and all that are known of: what others lose must not be known later than what the plane does */
+	__u32 evs; /* EVs in use that have samples */
+	__u32 lossy_evs; /* of these, with a loss that is sure */
 };
 
 /* EVs in use, by the losses in their loss windows. */
 struct part_loss {
-	__u32 innocent; /* EVs with fewer losses than it takes to be looked at, */
-	__u32 accused; /* or enough of them; */
+	__u32 below_limit; /* EVs with fewer losses than it takes to be looked at, */
+	__u32 above_limit; /* or enough of them; */
 	__u32 samples; /* of the innocent ones, */
 	__u32 losses; /* and those with a loss */
 };
@@ -113,7 +113,7 @@ static __always_inline __u32 counts_bytes(const struct control *c)
 }
 
 /* Whether what the peer said at `said` by its clock was overtaken by what it said at `told`. */
-static __always_inline int overtaken(__u64 said, __u64 told)
+static __always_inline int is_overtaken(__u64 said, __u64 told)
 {
 	return said < told && told - said < REORDERED_NS;
 }

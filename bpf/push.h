@@ -73,16 +73,16 @@ static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct in
 	return (payload + skb->gso_size - 1) / skb->gso_size;
 }
 
-#define SMALL 512 /* bytes */
+#define SMALL_PACKET_MAX 512 /* bytes */
 
 /* An acknowledgement, mostly: cheap to clone. */
-static __always_inline int small(const struct __sk_buff *skb)
+static __always_inline int is_small(const struct __sk_buff *skb)
 {
-	return !skb->gso_size && skb->len <= SMALL;
+	return !skb->gso_size && skb->len <= SMALL_PACKET_MAX;
 }
 
 /* Whether a probe can be made of this packet: its checksum is in the ballast, wherever the NIC writes it. */
-static __always_inline int can_carry(const struct inner *inner)
+static __always_inline int can_carry_probe(const struct inner *inner)
 {
 	return inner->l3_length <= sizeof(struct ipv6hdr) &&
 	       (inner->ip_proto == IPPROTO_TCP || inner->ip_proto == IPPROTO_UDP);

@@ -33,9 +33,9 @@ struct {
 /* How long gaps are hidden from this host's TCP: one and a half times what planes to the peer differ; 0 = not at all. */
 static __always_inline __u64 sack_hiding_ns(const struct mrc_peer *peer)
 {
-	__u32 apart_ns = peer->apart_ns;
+	__u32 plane_skew_ns = peer->plane_skew_ns;
 
-	return apart_ns > WAITING_NS ? (__u64)apart_ns + apart_ns / 2 : 0;
+	return plane_skew_ns > QUEUE_DELAY_NS ? (__u64)plane_skew_ns + plane_skew_ns / 2 : 0;
 }
 
 /* Where in a TCP header a SACK option begins, or 0: behind the timestamp or alone, as TCPs write it. */

@@ -7,7 +7,7 @@
 
 #include "balance.h"
 
-#define TRIES 4 /* EVs of a plane that may pass before one is taken all the same */
+#define SKIPS_MAX 4 /* EVs of a plane that may pass before one is taken all the same */
 
 struct choice {
 	__u32 packets; /* that want to go, on the wire */
@@ -15,7 +15,7 @@ struct choice {
 	__u32 slot;
 };
 
-static __always_inline int take_ev(__u32 number, struct choice *out)
+static __always_inline int set_choice(__u32 number, struct choice *out)
 {
 	if (number == NO_SLOT)
 		return 0;
@@ -56,7 +56,7 @@ static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane,
 }
 
 /* Whether an EV lets its turn pass: a congested one does once, a returning one most times at first. */
-static __always_inline int passes(struct mrc_ev *ev, __u32 index, struct mrc_rotation *rotation)
+static __always_inline int skips_turn(struct mrc_ev *ev, __u32 index, struct mrc_rotation *rotation)
 {
 	if (ev->state == MRC_EV_SKIP) {
 		const struct mrc_path_stats *stats = path_stats_at(index);
@@ -68,20 +68,20 @@ static __always_inline int passes(struct mrc_ev *ev, __u32 index, struct mrc_rot
 }
 
 /* The next EV of this plane that does not let its turn pass, after one that did. */
-static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation *rotation,
+static __noinline __u32 next_unskipped_slot(struct mrc_peer *peer, struct mrc_rotation *rotation,
 				     __u32 host_id, __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
 	__u32 index, next, i;
 
-	for (i = 1; i < TRIES; i++) {
+	for (i = 1; i < SKIPS_MAX; i++) {
 		next = usable_slot(peer, plane, slot + 1);
 		if (next == NO_SLOT) /* another CPU has just withdrawn the last */
 			break;
 		slot = next;
 		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
 		ev = ev_at(index);
-		if (!ev || !passes(ev, index, rotation))
+		if (!ev || !skips_turn(ev, index, rotation))
 			break;
 	}
 	return slot;
@@ -113,7 +113,7 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, 
 /* Find the EV of the next packet, and have it fetched from memory meanwhile: of many EVs hardly one is in a cache when
  * its turn comes. A CPU waits for what it reads sooner than for what it writes, so this writes, where nobody reads.
  */
-static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id, __u32 plane_mask)
+static __noinline void prefetch_next_ev(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id, __u32 plane_mask)
 {
 	struct choice next;
 	struct mrc_ev *ev;
@@ -129,7 +129,7 @@ static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *ro
 /* Peers begin on different planes and EVs: else packets to many peers by turns would all take one plane, then all the
  * next, and one T1 of it. So do senders to the same peer.
  */
-static __noinline void begin_turns(const struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id)
+static __noinline void begin_rotation(const struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id)
 {
 	__u32 first = host_id + settings.host_id, i;
 
@@ -151,26 +151,26 @@ static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u6
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
 				     struct mrc_rotation *rotation, struct choice *out)
 {
-	__u32 plane, index, both = plane_mask;
+	__u32 plane, index, all_planes = plane_mask;
 	struct mrc_ev *ev;
 
 	if (!rotation->plane)
-		begin_turns(peer, rotation, host_id);
+		begin_rotation(peer, rotation, host_id);
 	if (peer->queued)
 		plane_mask = planes_in_pace(host_id, plane_mask & peer->usable_planes, out->packets);
 	/* The planes in pace may have lost their last EV since: another CPU withdraws EVs meanwhile. */
-	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) && !take_ev(any_usable(peer, both), out))
+	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) && !set_choice(any_usable(peer, all_planes), out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
-	if (ev && passes(ev, index, rotation))
-		out->slot = next_willing(peer, rotation, host_id, plane, out->slot);
+	if (ev && skips_turn(ev, index, rotation))
+		out->slot = next_unskipped_slot(peer, rotation, host_id, plane, out->slot);
 	if (peer->queued)
 		note_sent(host_id, plane, out->packets, now);
 	rotation->slot[plane] = out->slot + 1;
 	rotation->plane = plane + 1;
-	fetch_next(peer, rotation, host_id, plane_mask);
+	prefetch_next_ev(peer, rotation, host_id, plane_mask);
 	return 1;
 }
 

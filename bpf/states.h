@@ -9,7 +9,7 @@
 
 #include "arith.h"
 #include "loss.h"
-#include "share.h"
+#include "t1_failure.h"
 
 static __always_inline void observe(__u32 histogram, __u64 value)
 {
@@ -83,7 +83,7 @@ __noinline int rank_at(__u32 index, __u32 plane_mask)
 /* Usable EVs being worked out. Index: host id, whose mrc_peer.busy is held: on Linux 6.1 packets may interrupt a program
  * that the daemon runs, and bring another peer's report on the same CPU.
  */
-struct mrc_choosing {
+struct mrc_selection {
 	__u64 words[MRC_EV_WORDS];
 	__u32 planes;
 	__u32 host_id;
@@ -93,12 +93,12 @@ struct mrc_choosing {
 	__u32 count;
 };
 
-MRC_ARRAY(mrc_choosings, BPF_MAP_TYPE_ARRAY, 0, struct mrc_choosing);
+MRC_ARRAY(mrc_selections, BPF_MAP_TYPE_ARRAY, 0, struct mrc_selection);
 
 /* The EVs slot by slot over all planes, so that a few are of different planes. */
-static long choose_usable(__u64 cursor, void *context)
+static long select_usable(__u64 cursor, void *context)
 {
-	struct mrc_choosing *c = *(struct mrc_choosing **)context;
+	struct mrc_selection *c = *(struct mrc_selection **)context;
 	__u32 plane = cursor % settings.planes, slot = cursor / settings.planes;
 	__u32 number = plane * settings.evs_per_plane + slot;
 
@@ -117,7 +117,7 @@ static long choose_usable(__u64 cursor, void *context)
  */
 __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask)
 {
-	struct mrc_choosing *c = bpf_map_lookup_elem(&mrc_choosings, &host_id);
+	struct mrc_selection *c = bpf_map_lookup_elem(&mrc_selections, &host_id);
 	__u32 i;
 	int rank;
 
@@ -134,7 +134,7 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_ma
 				break;
 		}
 		c->rank = rank;
-		bpf_loop(settings.planes * settings.evs_per_plane, choose_usable, &c, 0);
+		bpf_loop(settings.planes * settings.evs_per_plane, select_usable, &c, 0);
 	}
 	*(volatile __u32 *)&peer->usable_planes &= c->planes; /* no plane is among these without an EV, not for a moment */
 	for (i = 0; i < MRC_EV_WORDS; i++)
@@ -153,14 +153,14 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 	if (!peer)
 		return 0;
 	serve_soon(host_id);
-	__sync_fetch_and_add(&peer->wanted, 1);
+	__sync_fetch_and_add(&peer->usable_changes, 1);
 	for (i = 0; self && i < 16; i++) {
-		seen = *(volatile __u32 *)&peer->wanted;
+		seen = *(volatile __u32 *)&peer->usable_changes;
 		if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
 			return 0;
 		write_usable(peer, host_id, linked_planes(self, peer));
 		__sync_lock_test_and_set(&peer->busy, 0);
-		if (*(volatile __u32 *)&peer->wanted == seen)
+		if (*(volatile __u32 *)&peer->usable_changes == seen)
 			break;
 	}
 	return 0;
@@ -192,14 +192,14 @@ __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 
 	if (!peer)
 		return 0;
-	seen = __sync_fetch_and_add(&peer->wanted, 1) + 1;
+	seen = __sync_fetch_and_add(&peer->usable_changes, 1) + 1;
 	if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
 		return 0;
 	spared = can_spare(peer, number);
 	if (spared)
 		__sync_fetch_and_and(&peer->usable[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
 	__sync_lock_test_and_set(&peer->busy, 0);
-	if (!spared || *(volatile __u32 *)&peer->wanted != seen)
+	if (!spared || *(volatile __u32 *)&peer->usable_changes != seen)
 		refresh_usable(peer, host_id);
 	return 0;
 }
@@ -213,7 +213,7 @@ static __always_inline __u8 flaps_after(const struct mrc_ev *ev, __u64 now)
 	return left < 255 ? left + 1 : 255;
 }
 
-static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why, __u64 now,
+static __always_inline void report_transition(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why, __u64 now,
 				 const struct mrc_ev *ev, const struct mrc_path_stats *stats)
 {
 	__u32 index = after * MRC_REASON_MAX + (why & 0xff);
@@ -225,7 +225,7 @@ static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u3
 	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
 	if (!event) { /* the daemon finds it in the tables */
 		if (changes)
-			changes->untold++;
+			changes->lost_events++;
 		return;
 	}
 	event->ns = now;
@@ -284,12 +284,12 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 	if (before == MRC_EV_ASSUMED_BAD && after == MRC_EV_GOOD)
 		observe(MRC_HISTOGRAM_REINSTATEMENT, now - ev->state_since_ns);
 	ev->state_since_ns = now;
-	tell(host_id, number, before, after, why, now, ev, stats);
+	report_transition(host_id, number, before, after, why, now, ev, stats);
 	begin_loss_window(stats);
 	stats->lag_ns = 0;
 	set_deadline(host_id, number);
 	if (after == MRC_EV_ASSUMED_BAD && (reason == MRC_REASON_OVERDUE || reason == MRC_REASON_ICMP_ERROR))
-		share_fate(host_id, number);
+		record_t1_failure(host_id, number);
 	return 1;
 }
 

@@ -12,7 +12,7 @@ struct sweep {
 	__u32 sent;
 };
 
-static long sweep_one(__u64 i, void *context)
+static long sweep_ev(__u64 i, void *context)
 {
 	struct sweep *s = context;
 	__u32 number = (s->first + i) % settings.evs_per_peer;
@@ -27,15 +27,15 @@ static long sweep_one(__u64 i, void *context)
 }
 
 /* Begin a round after a sweep, if it is time for one. Returns 1 if its report is to be asked for. */
-static __always_inline int begin_swept_report(struct sweep *s, struct mrc_peer *peer, struct mrc_reports *reports)
+static __always_inline int begin_sweep_report(struct sweep *s, struct mrc_peer *peer, struct mrc_reports *reports)
 {
-	__u64 asked_ns;
+	__u64 requested_ns;
 
 	s->request.now = bpf_ktime_get_ns();
 	s->request.number = report_ev(peer, s->request.host_id, reports, linked_planes(s->node, peer));
-	asked_ns = *(volatile __u64 *)&reports->asked_ns;
-	return s->request.number != NO_SLOT && aged(s->request.now, asked_ns, reordering_window(reports)) &&
-	       aged(s->request.now, asked_ns, reports->rtt_ns / 2) && begin_report(reports, &s->request, asked_ns);
+	requested_ns = *(volatile __u64 *)&reports->requested_ns;
+	return s->request.number != NO_SLOT && aged(s->request.now, requested_ns, reordering_window(reports)) &&
+	       aged(s->request.now, requested_ns, reports->rtt_ns / 2) && begin_report(reports, &s->request, requested_ns);
 }
 
 #endif

@@ -8,14 +8,14 @@
 #ifndef MRC_TICK_H
 #define MRC_TICK_H
 
-#include "fate.h"
+#include "neighbours.h"
 
 #define TICK_NS 20000000ULL /* between two ticks, in the least */
 #define TICK_PEERS 1024 /* peers at which a tick looks, at most */
-#define TICK_MOST_NS 200000ULL /* a tick serves no further peer after this time */
+#define TICK_MAX_NS 200000ULL /* a tick serves no further peer after this time */
 #define DAEMON_SILENT_NS 50000000ULL /* a daemon that runs no tick for so long is silent */
-#define UNCONFIGURED_NS 1000000000ULL
-#define DOUBTED_EVS 64 /* EVs in a sweep of a peer in doubt, at most */
+#define UNCONFIGURED_RECHECK_NS 1000000000ULL
+#define DOUBT_SWEEP_EVS 64 /* EVs in a sweep of a peer in doubt, at most */
 
 struct tick {
 	struct sweep sweep;
@@ -28,24 +28,24 @@ struct tick {
 	__u8 resizes; /* 1 = the packet can be made shorter and longer */
 };
 
-static __always_inline void due_by(struct tick *t, __u64 ns)
+static __always_inline void set_peer_due(struct tick *t, __u64 ns)
 {
 	if ((__s64)(ns - t->clock->due_ns) < 0)
 		t->clock->due_ns = ns;
 }
 
 /* The same, and have the next tick come in time for it. */
-static __always_inline void urgent_by(struct tick *t, __u64 ns)
+static __always_inline void set_peer_due_soon(struct tick *t, __u64 ns)
 {
-	__u64 wait_ns = aged(ns, t->clock->now_ns, TICK_REST_NS) ? ns - t->clock->now_ns : TICK_REST_NS;
+	__u64 wait_ns = aged(ns, t->clock->now_ns, TICK_RESUME_NS) ? ns - t->clock->now_ns : TICK_RESUME_NS;
 
-	due_by(t, ns);
+	set_peer_due(t, ns);
 	if (t->clock->wait_ns > wait_ns)
 		t->clock->wait_ns = wait_ns;
 }
 
 /* Take what was sent from the budget. */
-static __always_inline void pay(struct tick *t)
+static __always_inline void charge_budget(struct tick *t)
 {
 	t->probed |= t->sweep.sent != 0;
 	__sync_fetch_and_add(&t->clock->budget, -(__s64)t->sweep.sent);
@@ -62,17 +62,17 @@ static __always_inline int resize(const struct tick *t, __u32 counts)
 /* Probe an EV that answers small probes by one as long as the longest data packet: some paths lose only these. (The kernel
  * lets no program make the timer packet longer, which counts as encapsulated: what is made of it has a report's length.)
  */
-static __always_inline void retry(struct tick *t, const struct mrc_ev *ev, const struct mrc_path_stats *l, __u32 number)
+static __always_inline void retry_ev(struct tick *t, const struct mrc_ev *ev, const struct mrc_path_stats *stats, __u32 number)
 {
-	int longer = l->good && t->resizes && !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
+	int longer = stats->good && t->resizes && !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
 
 	t->sweep.request.kind = MRC_PROBE_RETRY;
-	sweep_one(number, &t->sweep);
+	sweep_ev(number, &t->sweep);
 	if (longer) {
 		t->sweep.sent *= budget_cost(t->sweep.skb->len);
 		resize(t, 0);
 	}
-	pay(t);
+	charge_budget(t);
 }
 
 static __always_inline void clear_deadline(struct mrc_watch *watch, __u32 number)
@@ -80,76 +80,76 @@ static __always_inline void clear_deadline(struct mrc_watch *watch, __u32 number
 	__sync_fetch_and_and(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
 }
 
-static __always_inline int sends_on(const struct mrc_ev *ev)
+static __always_inline int is_in_use(const struct mrc_ev *ev)
 {
 	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
 }
 
 /* An EV in use: raise its weight, or probe it while it lags, ever more seldom. When all is well it has no deadline any more. */
-static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
+static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	if (ev->weight < MRC_WEIGHT_FULL) {
 		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
-		due_by(t, t->clock->now_ns + settings.ramp_us * NS_PER_US / 6);
+		set_peer_due(t, t->clock->now_ns + settings.ramp_us * NS_PER_US / 6);
 	}
 	if (ev->weight < MRC_WEIGHT_FULL)
 		return;
-	if (!l->lag_ns) {
-		l->probe_after_ns = 0;
+	if (!stats->lag_ns) {
+		stats->probe_after_ns = 0;
 		clear_deadline(t->watch, number);
-		if (!sends_on(ev) || l->lag_ns) /* it changed meanwhile, and its bit may have been set before */
+		if (!is_in_use(ev) || stats->lag_ns) /* it changed meanwhile, and its bit may have been set before */
 			set_deadline(t->sweep.request.host_id, number);
 		return;
 	}
 	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
 		return; /* no report will tell of it */
-	if (aged(t->clock->now_ns, l->probe_after_ns, 0)) {
+	if (aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
-		sweep_one(number, &t->sweep);
-		pay(t);
-		l->probe_after_ns = t->clock->now_ns +
-				    backoff_ns(l->backoff / 4, settings.probe_interval_us / 4, settings.probe_backoff_us);
-		l->backoff += l->backoff < 100;
+		sweep_ev(number, &t->sweep);
+		charge_budget(t);
+		stats->probe_after_ns = t->clock->now_ns +
+				    backoff_ns(stats->backoff / 4, settings.probe_interval_us / 4, settings.probe_backoff_us);
+		stats->backoff += stats->backoff < 100;
 	}
-	urgent_by(t, l->probe_after_ns);
+	set_peer_due_soon(t, stats->probe_after_ns);
 }
 
 /* An EV that failed, is new or is denied: have it return if it was well for long enough, else probe it when that is due. */
-static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
+static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	__u32 host_id = t->sweep.request.host_id, state = ev->state;
-	__u64 hold_ns, well_ns = l->loss_ns > ev->state_since_ns ? l->loss_ns : ev->state_since_ns;
+	__u64 hold_ns, well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
 
 	if (state == MRC_EV_ASSUMED_BAD) {
 		hold_ns = hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms);
-		if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))) || l->lag_ns || !l->good) {
-			l->loss_ns = t->clock->now_ns;
-		} else if (l->good >= settings.good_probes && aged(t->clock->now_ns, well_ns, hold_ns)) {
+		if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))) || stats->lag_ns || !stats->good) {
+			stats->loss_ns = t->clock->now_ns;
+		} else if (stats->good >= settings.good_probes && aged(t->clock->now_ns, well_ns, hold_ns)) {
 			ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
-			l->probe_after_ns = 0;
+			stats->probe_after_ns = 0;
 			t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
 			return;
 		}
 	}
 	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
 		return; /* the sweeps in turn probe it */
-	if (!aged(t->clock->now_ns, l->probe_after_ns, 0)) {
-		due_by(t, l->probe_after_ns);
+	if (!aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
+		set_peer_due(t, stats->probe_after_ns);
 		return;
 	}
 	if (t->clock->budget <= settings.idle_probes / 8) { /* the rest is for the sweeps in turn */
 		/* Not each tick, for there may be thousands, and not all at once. */
-		due_by(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
+		set_peer_due(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
 		return;
 	}
-	if (l->good || l->reply_seq == ev->probe_seq)
-		l->backoff = 0;
-	retry(t, ev, l, number);
-	l->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
+	if (stats->good || stats->reply_seq == ev->probe_seq)
+		stats->backoff = 0;
+	retry_ev(t, ev, stats, number);
+	stats->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
 					      settings.probe_backoff_us * NS_PER_US :
-					      backoff_ns(l->backoff, settings.probe_interval_us, settings.probe_backoff_us));
-	l->backoff += l->backoff < 31;
-	due_by(t, l->probe_after_ns);
+					      backoff_ns(stats->backoff, settings.probe_interval_us, settings.probe_backoff_us));
+	stats->backoff += stats->backoff < 31;
+	set_peer_due(t, stats->probe_after_ns);
 }
 
 static long serve_next_ev(__u64 i, void *context)
@@ -157,19 +157,19 @@ static long serve_next_ev(__u64 i, void *context)
 	struct tick *t = context;
 	__u32 number = next_bit(t->watch->deadlines, t->clock->at, settings.evs_per_peer);
 	__u32 index = ev_index(t->sweep.request.host_id, number);
-	struct mrc_path_stats *l = path_stats_at(index);
+	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 
 	(void)i;
-	if (number == NO_SLOT || number >= settings.evs_per_peer || !l || !ev)
+	if (number == NO_SLOT || number >= settings.evs_per_peer || !stats || !ev)
 		return 1;
 	t->clock->at = number + 1;
 	if (!ev->configured)
 		clear_deadline(t->watch, number);
-	else if (sends_on(ev))
-		serve_used(t, ev, l, number);
+	else if (is_in_use(ev))
+		serve_used(t, ev, stats, number);
 	else
-		serve_unused(t, ev, l, number);
+		serve_unused(t, ev, stats, number);
 	return 0;
 }
 
@@ -177,18 +177,18 @@ static long serve_next_ev(__u64 i, void *context)
 static long find_deadline(__u64 number, void *context)
 {
 	__u32 host_id = *(__u32 *)context, index = ev_index(host_id, number);
-	const struct mrc_path_stats *l = path_stats_at(index);
+	const struct mrc_path_stats *stats = path_stats_at(index);
 	const struct mrc_ev *ev = ev_at(index);
 
-	if (!ev || !l)
+	if (!ev || !stats)
 		return 1;
-	if (ev->configured && (!sends_on(ev) || ev->weight < MRC_WEIGHT_FULL || l->lag_ns))
+	if (ev->configured && (!is_in_use(ev) || ev->weight < MRC_WEIGHT_FULL || stats->lag_ns))
 		set_deadline(host_id, number);
 	return 0;
 }
 
 /* Leave an EV in use whose plane has no link any more. */
-static long cut_one(__u64 number, void *context)
+static long leave_unlinked_ev(__u64 number, void *context)
 {
 	struct tick *t = context;
 	struct mrc_ev *ev = ev_at(ev_index(t->sweep.request.host_id, number));
@@ -197,7 +197,7 @@ static long cut_one(__u64 number, void *context)
 	if (!ev)
 		return 1;
 	state = ev->state;
-	if (!ev->configured || !sends_on(ev) || t->clock->linked & (1u << (ev->plane & 31)))
+	if (!ev->configured || !is_in_use(ev) || t->clock->linked & (1u << (ev->plane & 31)))
 		return 0;
 	reason = t->sweep.node->plane_mask & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN : MRC_REASON_LINK_DOWN;
 	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
@@ -205,14 +205,14 @@ static long cut_one(__u64 number, void *context)
 }
 
 /* Whether something that the peer should have answered by now has no answer. */
-static __always_inline int in_doubt(const struct tick *t, const struct mrc_reports *reports)
+static __always_inline int is_in_doubt(const struct tick *t, const struct mrc_reports *reports)
 {
-	__u64 late = reply_late_ns(reports);
+	__u64 late = reply_timeout_ns(reports);
 
 	if (t->detached || t->watch->silent)
 		return 0;
 	return t->watch->timed_out || (t->watch->unanswered && aged(t->clock->now_ns, t->watch->swept_ns, late)) ||
-	       (reports->report_seq != reports->settled && aged(t->clock->now_ns, reports->asked_ns, late));
+	       (reports->report_seq != reports->applied_seq && aged(t->clock->now_ns, reports->requested_ns, late));
 }
 
 /* A peer answers nothing when enough sweeps in a row had no reply, over some time: this host may have stood still. */
@@ -224,7 +224,7 @@ static __always_inline void judge_silence(const struct tick *t)
 }
 
 /* Whether a probe should have been answered by now, and was not: only a report tells whether it has arrived. */
-static __always_inline int is_one_missing(const struct mrc_watch *watch, __u64 now, __u64 late_ns)
+static __always_inline int is_probe_overdue(const struct mrc_watch *watch, __u64 now, __u64 late_ns)
 {
 	return watch->pending && !watch->silent && (__u32)(now / NS_PER_US) - watch->probed_us >= late_ns / NS_PER_US;
 }
@@ -242,15 +242,15 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 		early_ns = bpf_get_prandom_u32() % (t->sweep.node->idle_us ?: 1) * NS_PER_US;
 	}
 	t->sweep.first = watch->next < settings.evs_per_peer ? watch->next : 0;
-	bpf_loop(evs, sweep_one, &t->sweep, 0);
+	bpf_loop(evs, sweep_ev, &t->sweep, 0);
 	t->sweep.first = 0;
 	watch->next = (watch->next + evs) % settings.evs_per_peer;
 	watch->swept_ns = t->clock->now_ns - early_ns;
 	if (!t->sweep.sent || t->detached) {
-		pay(t);
+		charge_budget(t);
 		return;
 	}
-	pay(t);
+	charge_budget(t);
 	if (!watch->unanswered)
 		watch->unanswered_ms = t->clock->now_ns / NS_PER_MS;
 	if (watch->unanswered < 0xff)
@@ -260,54 +260,54 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 /* Probe a peer, whether it is in doubt or it is time to, and ask for a report if it was probed. */
 static __always_inline void probe_peer(struct tick *t, struct mrc_reports *reports)
 {
-	__u64 hurry_ns = settings.probe_interval_us * NS_PER_US / 4, idle_ns = t->sweep.node->idle_us * NS_PER_US;
-	__u32 evs = settings.evs_per_peer, missing = reports->report_seq - reports->settled;
-	__u64 late_ns = reply_late_ns(reports), doubt_ns;
+	__u64 doubt_interval_ns = settings.probe_interval_us * NS_PER_US / 4, idle_ns = t->sweep.node->idle_us * NS_PER_US;
+	__u32 evs = settings.evs_per_peer, missing = reports->report_seq - reports->applied_seq;
+	__u64 late_ns = reply_timeout_ns(reports), doubt_ns;
 
 
 	missing -= missing > 0; /* the first may be late */
-	doubt_ns = hurry_ns << (missing < 6 ? missing : 6);
-	if (in_doubt(t, reports)) {
+	doubt_ns = doubt_interval_ns << (missing < 6 ? missing : 6);
+	if (is_in_doubt(t, reports)) {
 		judge_silence(t);
 		/* Less and less often where sweeps are answered and reports are not. */
 		if (t->watch->timed_out || aged(t->clock->now_ns, t->watch->swept_ns, doubt_ns)) {
 			t->watch->timed_out = 0;
 			if (t->clock->budget > -(__s64)settings.idle_probes)
-				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBTED_EVS ? evs : DOUBTED_EVS);
+				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBT_SWEEP_EVS ? evs : DOUBT_SWEEP_EVS);
 		}
 		t->clock->active_ns = t->clock->now_ns;
-		urgent_by(t, t->clock->now_ns + hurry_ns);
-	} else if (is_one_missing(t->watch, t->clock->now_ns, late_ns)) {
+		set_peer_due_soon(t, t->clock->now_ns + doubt_interval_ns);
+	} else if (is_probe_overdue(t->watch, t->clock->now_ns, late_ns)) {
 		t->watch->pending = 0;
 		t->watch->announce = report_chunks();
 	} else if (t->watch->swept_ns && !aged(t->clock->now_ns, t->watch->swept_ns, idle_ns)) {
-		due_by(t, t->watch->swept_ns + idle_ns);
+		set_peer_due(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
 		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)
 			evs = t->sweep.node->idle_evs;
 		sweep_in_turn(t, MRC_PROBE_IDLE, evs);
-		due_by(t, t->clock->now_ns + idle_ns);
+		set_peer_due(t, t->clock->now_ns + idle_ns);
 	} else {
-		due_by(t, t->clock->now_ns + TICK_NS);
+		set_peer_due(t, t->clock->now_ns + TICK_NS);
 	}
 	/* When what was asked should have been answered; ticks are not hurried for that. */
 	if (!t->detached && !t->watch->silent &&
-	    (t->watch->pending || t->watch->unanswered || reports->report_seq != reports->settled))
-		due_by(t, t->clock->now_ns + late_ns);
+	    (t->watch->pending || t->watch->unanswered || reports->report_seq != reports->applied_seq))
+		set_peer_due(t, t->clock->now_ns + late_ns);
 	if (!(t->probed | t->watch->announce))
 		return;
 	if (!t->probed)
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
-	if (!begin_swept_report(&t->sweep, t->peer, reports)) {
+	if (!begin_sweep_report(&t->sweep, t->peer, reports)) {
 		if (t->watch->announce)
-			urgent_by(t, t->clock->now_ns + hurry_ns);
+			set_peer_due_soon(t, t->clock->now_ns + doubt_interval_ns);
 		return;
 	}
 	if (t->watch->announce && --t->watch->announce)
-		urgent_by(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
+		set_peer_due_soon(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
 	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, t->sweep.node, &t->sweep.request))
 		t->sweep.sent += report_cost(t->sweep.request.counts);
-	pay(t);
+	charge_budget(t);
 	t->sweep.request.counts = 0;
 	resize(t, 0);
 }
@@ -327,7 +327,7 @@ static __always_inline void serve(struct tick *t, struct mrc_reports *reports)
 	t->clock->linked = linked_planes(t->sweep.node, peer) & ((1u << settings.planes) - 1);
 	if (watch->linked != t->clock->linked) {
 		watch->linked = t->clock->linked;
-		bpf_loop(settings.evs_per_peer, cut_one, t, 0);
+		bpf_loop(settings.evs_per_peer, leave_unlinked_ev, t, 0);
 	}
 	if (watch->deadlines[0] | watch->deadlines[1] | watch->deadlines[2] | watch->deadlines[3]) {
 		t->clock->active_ns = t->clock->now_ns;
@@ -350,8 +350,8 @@ static long serve_next(__u64 i, void *context)
 
 	(void)i;
 	t->clock->now_ns = bpf_ktime_get_ns();
-	if (aged(t->clock->now_ns, t->clock->began_ns, TICK_MOST_NS)) {
-		t->clock->wait_ns = TICK_REST_NS;
+	if (aged(t->clock->now_ns, t->clock->began_ns, TICK_MAX_NS)) {
+		t->clock->wait_ns = TICK_RESUME_NS;
 		return 1;
 	}
 	if (host_id >= settings.peers)
@@ -363,7 +363,7 @@ static long serve_next(__u64 i, void *context)
 	if (!t->watch || !t->peer || !reports)
 		return 1;
 	if (aged(t->clock->now_ns, t->watch->due_ns, 0)) {
-		provisional_ns = t->clock->now_ns + UNCONFIGURED_NS;
+		provisional_ns = t->clock->now_ns + UNCONFIGURED_RECHECK_NS;
 		t->clock->due_ns = provisional_ns;
 		t->watch->due_ns = provisional_ns;
 		t->sweep.request.host_id = host_id;
@@ -382,7 +382,7 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 {
 	__u64 past = now - clock->refilled_ns, most = settings.idle_probes / 2 + 1, more;
 	__u64 spent, besides;
-	__u32 *sum = paid();
+	__u32 *sum = paid_probes();
 
 	more = (past < 1000000000ULL ? past : 1000000000ULL) * settings.idle_probes / 1000000000ULL;
 	if (!more || !sum)

@@ -14,9 +14,9 @@
 #define TIMER_TYPE 0x88b5 /* EtherType for local experiments (IEEE 802): should it get into the stack, nobody takes it */
 #define TIMER_IDLE_NS 100000000ULL /* after so long without dense traffic it ends, if no peer is left to be swept */
 #define ACTIVE_NS 3000000000ULL /* longer than any back-off: something is out of use, or was a moment ago */
-#define HURRIED_MOST 256 /* rounds: more than tbf lets through at once, after a rest */
-#define IDLE_PEERS_AT_ONCE 4
-#define SWEPT_AT_ONCE 64 /* EVs */
+#define EARLY_PASSES_MAX 256 /* rounds: more than tbf lets through at once, after a rest */
+#define IDLE_PEERS_PER_PASS 4
+#define IDLE_SWEEP_EVS 64 /* EVs */
 
 /* Headers, probe, and what becomes ballast and counts: as a request that rides on a burst. The checksum that a NIC may
  * yet write is in the ballast, or behind it. What follows the inner headers is cut off and comes back as zeros: it was
@@ -45,21 +45,21 @@ static __always_inline void keep_timer_packet(struct __sk_buff *skb, const struc
 
 	if (!timer || !self->timer_ifindex || !self->probe_ifindex)
 		return;
-	if (aged(now, timer->wanted_ns, MRC_TIMER_NS))
-		timer->wanted_ns = now;
+	if (aged(now, timer->dense_ns, MRC_TIMER_NS))
+		timer->dense_ns = now;
 	before = *(volatile __u64 *)&timer->made_ns;
 	if (!aged(now, timer->ns, TIMER_LOST_NS) || !aged(now, before, TIMER_LOST_NS) || encapsulated(skb) ||
 	    __sync_val_compare_and_swap(&timer->made_ns, before, now) != before)
 		return;
 	timer->id = bpf_get_prandom_u32() | 1; /* an older one that comes round after all ends */
-	send_clone(skb, self, ARMED_TIMER, 0);
+	send_clone(skb, self, CLONE_TIMER_PACKET, 0);
 }
 
 /* Sweep the peer whose turn it is, and have it swept again at the next beat: a request may be lost. */
 static long handle_idle_peer(__u64 i, void *context)
 {
 	struct sweep *s = context;
-	__u32 evs = settings.evs_per_peer < SWEPT_AT_ONCE ? settings.evs_per_peer : SWEPT_AT_ONCE;
+	__u32 evs = settings.evs_per_peer < IDLE_SWEEP_EVS ? settings.evs_per_peer : IDLE_SWEEP_EVS;
 	struct mrc_idle_peer idle;
 	struct mrc_reports *reports;
 	struct mrc_peer *peer;
@@ -76,25 +76,25 @@ static long handle_idle_peer(__u64 i, void *context)
 	}
 	reports = reports_at(idle.host_id);
 	peer = peer_at(idle.host_id);
-	if (!reports || !peer || !peer->configured || !aged(now, reports->asked_ns, MRC_TIMER_NS / 2))
+	if (!reports || !peer || !peer->configured || !aged(now, reports->requested_ns, MRC_TIMER_NS / 2))
 		return 0; /* it goes on: traffic asks again */
 	__builtin_memset(&s->request, 0, sizeof(s->request));
 	s->request.host_id = idle.host_id;
 	s->request.kind = MRC_PROBE_SUSPICION;
-	s->first = reports->report_seq * SWEPT_AT_ONCE;
+	s->first = reports->report_seq * IDLE_SWEEP_EVS;
 	s->sent = 0;
 	/* Where hundreds of flows stop at once, as a collective operation does, or pause each few milliseconds, the host's
 	 * budget is soon spent: then they are asked for reports, for which data packets have to pay later.
 	 */
 	is_paid = clock->budget > (__s64)(settings.idle_probes / 8);
-	is_trusted = reports->debt < BURST_PROBES_MOST * PACKETS_PER_PROBE;
+	is_trusted = reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE;
 	if (is_trusted && is_paid)
-		bpf_loop(evs, sweep_one, s, 0);
-	reports->debt += s->sent * PACKETS_PER_PROBE;
+		bpf_loop(evs, sweep_ev, s, 0);
+	reports->unpaid_packets += s->sent * PACKETS_PER_PROBE;
 	s->request.now = now;
-	if ((is_paid || is_trusted) && begin_swept_report(s, peer, reports) && send_request(s->skb, s->node, &s->request)) {
+	if ((is_paid || is_trusted) && begin_sweep_report(s, peer, reports) && send_request(s->skb, s->node, &s->request)) {
 		s->sent += report_cost(s->request.counts);
-		reports->debt += is_paid ? 0 : BURST_PROBES * PACKETS_PER_PROBE;
+		reports->unpaid_packets += is_paid ? 0 : BURST_PROBES * PACKETS_PER_PROBE;
 	}
 	if (is_paid)
 		__sync_fetch_and_add(&clock->budget, -(__s64)s->sent);
@@ -105,7 +105,7 @@ static long handle_idle_peer(__u64 i, void *context)
 }
 
 /* Whether the timer packet has work while there is no dense traffic. */
-static __always_inline int wanted_on(const struct mrc_node *self, const struct mrc_clock *clock, __u64 now)
+static __always_inline int timer_has_work(const struct mrc_node *self, const struct mrc_clock *clock, __u64 now)
 {
 	struct mrc_idle_peer waiting;
 
@@ -123,7 +123,7 @@ static __always_inline void tick_for_daemon(struct tick *t, __u64 now)
 }
 
 /* The packet has come round. */
-static __always_inline int timer(struct __sk_buff *skb)
+static __always_inline int handle_timer_packet(struct __sk_buff *skb)
 {
 	struct tick t = { .sweep = { .skb = skb, .node = node() }, .clock = tick_clock() };
 	struct mrc_node *self = t.sweep.node;
@@ -135,18 +135,18 @@ static __always_inline int timer(struct __sk_buff *skb)
 	if (!self || !timer || !t.clock || id != timer->id)
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	if (!self->timer_ifindex ||
-	    (aged(now, timer->wanted_ns, TIMER_IDLE_NS) && !wanted_on(self, t.clock, now))) {
+	    (aged(now, timer->dense_ns, TIMER_IDLE_NS) && !timer_has_work(self, t.clock, now))) {
 		timer->ns = 0; /* no alarm waits for it, and the next traffic begins another at once */
 		return TC_ACT_SHOT;
 	}
-	timer->hurried = aged(now, timer->ns, MRC_TIMER_NS / 4) ? 0 : timer->hurried + 1;
+	timer->early_passes = aged(now, timer->ns, MRC_TIMER_NS / 4) ? 0 : timer->early_passes + 1;
 	timer->ns = now;
-	if (timer->hurried > HURRIED_MOST) { /* nothing holds it back: try again when it counts as lost */
-		timer->hurried = 0;
+	if (timer->early_passes > EARLY_PASSES_MAX) { /* nothing holds it back: try again when it counts as lost */
+		timer->early_passes = 0;
 		return TC_ACT_SHOT;
 	}
 	skb->mark = 0; /* others may have rules for marks on the planes' NICs */
-	bpf_loop(IDLE_PEERS_AT_ONCE, handle_idle_peer, &t.sweep, 0);
+	bpf_loop(IDLE_PEERS_PER_PASS, handle_idle_peer, &t.sweep, 0);
 	tick_for_daemon(&t, now);
 	skb->mark = id;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))

@@ -15,8 +15,8 @@
 #include "maps.h"
 #include "parse.h"
 
-#define ALREADY (-114) /* -EALREADY */
-#define SPARE 4 /* bytes */
+#define ERROR_EALREADY (-114) /* -EALREADY */
+#define SPARE_BYTES 4 /* bytes */
 
 /* UAPI headers before Linux 6.3 lack them. */
 #ifndef BPF_F_ADJ_ROOM_DECAP_L3_IPV4
@@ -108,15 +108,15 @@ static __always_inline int can_be_cut(struct __sk_buff *skb)
 /* Make room for outer headers in front of a packet that is a tunnel's. `whole`: its NIC takes such bursts. Returns 0, or
  * ALREADY if this is a burst that has to be cut first, or another error.
  */
-__noinline int nest(struct __sk_buff *skb, __u32 length, __u32 whole)
+__noinline int make_nested_headroom(struct __sk_buff *skb, __u32 length, __u32 whole)
 {
 	if (skb->gso_size && !(whole && can_be_cut(skb)))
-		return ALREADY;
+		return ERROR_EALREADY;
 	if (!(settings.kernel_has & MRC_KERNEL_HAS_DECAP_L3) || skb->protocol == bpf_htons(ETH_P_IPV6))
 		return bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 	/* To take something off is the way to make it IPv6 to the kernel. */
-	return bpf_skb_adjust_room(skb, length + SPARE, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
-	       bpf_skb_adjust_room(skb, -SPARE, BPF_ADJ_ROOM_MAC,
+	return bpf_skb_adjust_room(skb, length + SPARE_BYTES, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	       bpf_skb_adjust_room(skb, -SPARE_BYTES, BPF_ADJ_ROOM_MAC,
 				   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_DECAP_L3_IPV6);
 }
 

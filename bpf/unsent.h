@@ -111,7 +111,7 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 	const struct skb_shared_info___unsent *shared;
 	__u32 plane, number, index, packets = 1;
 	const struct mrc_ev *ev;
-	struct mrc_path_stats *l;
+	struct mrc_path_stats *stats;
 	struct mrc_hdr mrc;
 	__u16 gso_size = 0;
 	__u64 *count;
@@ -124,15 +124,15 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 		return;
 	index = ev_index(bpf_ntohs(mrc.receiver), number);
 	ev = ev_at(index);
-	l = path_stats_at(index);
+	stats = path_stats_at(index);
 	count = bpf_map_lookup_elem(&mrc_unsent_packets, &plane);
 	/* What comes in by this NIC may be dropped, too, and look like a packet of this host. */
-	if (!ev || !l || !count || !sent_lately(&mrc, ev, bpf_ktime_get_ns()))
+	if (!ev || !stats || !count || !is_recent(&mrc, ev, bpf_ktime_get_ns()))
 		return;
 	shared = (const void *)(skb->head + skb->end);
 	if (!bpf_core_read(&gso_size, sizeof(gso_size), &shared->gso_size) && gso_size)
 		packets = bpf_ntohs(mrc.segments);
-	__sync_fetch_and_add(&l->offset, packets);
+	__sync_fetch_and_add(&stats->offset, packets);
 	*count += packets;
 }
 

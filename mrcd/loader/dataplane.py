@@ -311,7 +311,7 @@ class Dataplane(Links):
             "mrc_probes_sent": len(abi.ProbeKind),
             "mrc_unsent_packets": abi.MAX_PLANES,
             "mrc_idle_timers": peers,
-            "mrc_armed": 1,  # while programs are replaced one after the other, old and new share it
+            "mrc_clone_jobs": 1,  # while programs are replaced one after the other, old and new share it
             "mrc_planes": abi.MAX_PLANES,
             "mrc_node": 1,
             "mrc_rotations": peers,

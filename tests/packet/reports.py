@@ -68,7 +68,7 @@ class Reporter:
     def ask(self, *, arrives: bool = True) -> Asked:
         """Ask for a report, on whichever EV is next."""
         bench, sent = self.bench, self.bench.tables.evs["probe_seq"]
-        bench.reports(H2)["asked_ns"] = 0  # long ago
+        bench.reports(H2)["requested_ns"] = 0  # long ago
         bench.tables.path_stats["probe_after_ns"][H2] = NEVER  # EVs that fail are due at once
         before = sent[H2].copy()
         assert bench.dataplane.sweep(H2) == 1

@@ -5,17 +5,17 @@
  * by what these answer it judges the others there (fate.h). With an SRH, or without source routing, the destination does
  * not tell that: then nothing is shared.
  */
-#ifndef MRC_SHARE_H
-#define MRC_SHARE_H
+#ifndef MRC_T1_FAILURE_H
+#define MRC_T1_FAILURE_H
 
 #include "arith.h"
 #include "maps.h"
 
-#define SHARES 8 /* failures whose neighbours are being probed; a power of two */
-#define SHARE_AGAIN_NS 1000000000ULL /* the same T1 again after this, at the soonest: each neighbour's failure tells of it, */
-#define SHARES_MOST 4 /* and no more than this many in that time: where many T1s fail to some peers alone, it is their T0 */
+#define T1_FAILURES 8 /* failures whose neighbours are being probed; a power of two */
+#define T1_FAILURE_WINDOW_NS 1000000000ULL /* the same T1 again after this, at the soonest: each neighbour's failure tells of it, */
+#define T1_FAILURES_PER_WINDOW 4 /* and no more than this many in that time: where many T1s fail to some peers alone, it is their T0 */
 
-struct mrc_share {
+struct mrc_t1_failure {
 	__u64 carrier; /* the first 64 bits, as they are on the wire */
 	__u64 ns; /* when an EV with this carrier failed */
 	__u64 probed_ns; /* tick: when all first peers had been probed */
@@ -25,60 +25,60 @@ struct mrc_share {
 	__u32 begun; /* tick: `made` when its walk over the peers began */
 	__u32 next; /* tick: host id of the peer that is to be looked at next */
 	__u32 left; /* tick: peers that are to be looked at yet */
-	__u32 judges; /* tick: 0 = it probes the first peer under each T0, 1 = it judges all by these */
+	__u32 is_judging; /* tick: 0 = it probes the first peer under each T0, 1 = it judges all by these */
 	__u32 visited; /* tick: EV of the peer that is being looked at */
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SHARES);
+	__uint(max_entries, T1_FAILURES);
 	__type(key, __u32);
-	__type(value, struct mrc_share);
-} mrc_shares SEC(".maps");
+	__type(value, struct mrc_t1_failure);
+} mrc_t1_failures SEC(".maps");
 
-MRC_ARRAY(mrc_shares_made, BPF_MAP_TYPE_ARRAY, 0, __u32);
+MRC_ARRAY(mrc_t1_recorded, BPF_MAP_TYPE_ARRAY, 0, __u32);
 
-static __always_inline struct mrc_share *share_at(__u32 i)
+static __always_inline struct mrc_t1_failure *t1_failure_at(__u32 i)
 {
-	i &= SHARES - 1;
-	return bpf_map_lookup_elem(&mrc_shares, &i);
+	i &= T1_FAILURES - 1;
+	return bpf_map_lookup_elem(&mrc_t1_failures, &i);
 }
 
-static __always_inline int crosses(const struct mrc_ev *ev, __u64 carrier)
+static __always_inline int shares_links(const struct mrc_ev *ev, __u64 carrier)
 {
 	return ev->configured && !ev->srh_len && *(const __u64 *)ev->dst == carrier;
 }
 
 /* An EV was found dead: have the tick probe its neighbours. */
-__noinline int share_fate(__u32 host_id, __u32 number)
+__noinline int record_t1_failure(__u32 host_id, __u32 number)
 {
 	const struct mrc_ev *ev = ev_at(ev_index(host_id, number));
 	__u64 carrier, now = bpf_ktime_get_ns();
 	__u32 zero = 0, recent = 0, i, *made;
-	struct mrc_share *share;
+	struct mrc_t1_failure *failure;
 
-	if (!ev || ev->srh_len || !settings.shared_fate)
+	if (!ev || ev->srh_len || !settings.shared_links)
 		return 0;
 	carrier = *(const __u64 *)ev->dst;
-	for (i = 0; i < SHARES; i++) {
-		share = share_at(i);
-		if (!share || aged(now, share->ns, SHARE_AGAIN_NS))
+	for (i = 0; i < T1_FAILURES; i++) {
+		failure = t1_failure_at(i);
+		if (!failure || aged(now, failure->ns, T1_FAILURE_WINDOW_NS))
 			continue;
 		recent++;
-		if (share->carrier == carrier)
+		if (failure->carrier == carrier)
 			return 0;
 	}
-	if (recent >= SHARES_MOST)
+	if (recent >= T1_FAILURES_PER_WINDOW)
 		return 0;
-	made = bpf_map_lookup_elem(&mrc_shares_made, &zero);
-	share = made ? share_at(__sync_fetch_and_add(made, 1)) : 0;
-	if (!share)
+	made = bpf_map_lookup_elem(&mrc_t1_recorded, &zero);
+	failure = made ? t1_failure_at(__sync_fetch_and_add(made, 1)) : 0;
+	if (!failure)
 		return 0;
-	share->carrier = carrier;
-	share->ns = now;
-	share->number = number;
-	share->host_id = host_id;
-	__sync_fetch_and_add(&share->made, 1); /* last: the tick begins with it */
+	failure->carrier = carrier;
+	failure->ns = now;
+	failure->number = number;
+	failure->host_id = host_id;
+	__sync_fetch_and_add(&failure->made, 1); /* last: the tick begins with it */
 	return 0;
 }
 
