@@ -17,26 +17,6 @@
 #define DRAIN_INTERVAL_NS 1000000000ULL /* from one pause of a plane to the next, at least */
 #define BASE_DELAY_SPREAD_NS 10000000 /* a plane whose way is longer than another's by more carries nothing while that one does */
 
-/* What is under way to a peer, by plane. Index: host id. */
-struct mrc_pace {
-	__u32 plane_skew_now_ns; /* by how much planes differed in delay, at most, in this SKEW_PERIOD_NS, */
-	__u32 epoch; /* which is that */
-	__u64 sent_ns[MRC_MAX_PLANES]; /* while queued: when the newest packet was put on each plane */
-	__u64 drain_until_ns[MRC_MAX_PLANES]; /* until when the plane was, or is, left alone, to see how late it is without us */
-	__u64 paced_ns; /* the peer's clock when `paced` was taken */
-	__u32 paced[MRC_MAX_PLANES]; /* of `arrived`, of all parts */
-	/* Of each part of the EVs that a report tells of, by the newest; one plane's may be in both: */
-	__u32 arrived[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets, a count */
-	__u32 under_way[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets; */
-	__u32 sent[MRC_MAX_PLANES]; /* while queued: those sent since, about */
-	__u32 pace_ns[MRC_MAX_PLANES]; /* how long a packet takes, smoothed: 1/4 */
-	__u32 newest_delay_ns[MRC_MAX_PLANES]; /* how late the newest probe was */
-	__u32 extra_delay_ns[MRC_MAX_PLANES]; /* as mrc_path_stats.late_ns, of the plane's EVs together; and */
-	__u32 base_delay_ns[MRC_MAX_PLANES]; /* that of a plane on which nothing waits, as far as known */
-};
-
-MRC_ARRAY(mrc_paces, BPF_MAP_TYPE_ARRAY, 0, struct mrc_pace);
-
 static __always_inline struct mrc_pace *pace_at(__u32 host_id)
 {
 	return bpf_map_lookup_elem(&mrc_paces, &host_id);

@@ -5,35 +5,6 @@
 #include "push.h"
 #include "spray.h"
 
-/* Written by the daemon before the programs are attached; anew with each object. 0 = no word on it. */
-struct mrc_classes {
-	__u8 dscp[64]; /* enum mrc_policy by DSCP, */
-	__u8 ports[65536]; /* and by TCP or UDP port, at either end */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_classes);
-} mrc_classes SEC(".maps");
-
-#define FLOWLETS 8192 /* a power of two; flows that share one also share its pauses */
-
-/* Where the newest packet of a flow went. Index: low bits of the flow's hash. */
-struct mrc_flowlet {
-	__u64 ns; /* when */
-	__u32 host_id;
-	__u32 number; /* of the EV */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, FLOWLETS);
-	__type(key, __u32);
-	__type(value, struct mrc_flowlet);
-} mrc_flowlets SEC(".maps");
-
 static __always_inline __u32 port_number(__be16 port)
 {
 	__u32 number = bpf_ntohs(port);

@@ -17,26 +17,9 @@
 #include "send_probe.h"
 #include "sack_hiding.h"
 
-#define ACK_FLOWS 4096 /* a power of two; flows that share one are taken for one */
 #define TCP_HEADER_MAX 60 /* bytes */
 #define TCP_FLAGS_ACK 0x10 /* of the flags: no SYN, FIN, RST or PSH, and no echo of congestion */
 #define DUP_ACK_GAP_NS 20000 /* from one twin to the next of a CPU: of thousands of flows each ACK may go alone */
-
-/* When a flow last acknowledged anything. Index: low bits of its hash. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, ACK_FLOWS);
-	__type(key, __u32);
-	__type(value, __u64);
-} mrc_acks SEC(".maps");
-
-/* When a CPU last made a twin. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} mrc_dup_acks SEC(".maps");
 
 /* Whether the connection goes on. A raw socket's may; of what is forwarded nobody knows. */
 static __always_inline int is_connection_open(struct __sk_buff *skb)

@@ -21,44 +21,8 @@
 #define EVENT_BACKLOG_MAX 4096 /* bytes */
 #define CLOCK_MONOTONIC 1
 
-struct mrc_idle_timer {
-	struct bpf_timer timer;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_idle_timer);
-} mrc_idle_timers SEC(".maps");
-
 #define TIMER_LOST_NS 20000000ULL /* a beat that does not come for so long has ended */
-#define IDLE_QUEUE_PEERS 256 /* peers */
 #define IDLE_SWEEPS 3 /* where a flow has stopped */
-
-/* The packet of timer_packet.h. One. */
-struct mrc_timer {
-	__u64 ns; /* when it was last here; 0 = it has ended */
-	__u64 made_ns;
-	__u64 dense_ns; /* when there was last dense traffic, a beat more or less */
-	__u32 id; /* its mark */
-	__u32 early_passes; /* rounds in a row that took much less than a beat */
-};
-
-MRC_ARRAY(mrc_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_timer);
-
-/* Peers that the next beats are to sweep. */
-struct mrc_idle_peer {
-	__u64 due_ns;
-	__u32 host_id;
-	__u32 left; /* sweeps */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_QUEUE);
-	__uint(max_entries, IDLE_QUEUE_PEERS);
-	__type(value, struct mrc_idle_peer);
-} mrc_idle_peers SEC(".maps");
 
 static __always_inline struct mrc_timer *timer_packet(void)
 {

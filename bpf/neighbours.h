@@ -10,7 +10,6 @@
 
 #include "sweep.h"
 
-#define T0_VERDICTS 2048 /* T0s; a power of two */
 #define T0_PROBES 3 /* on the EV of the first peer under a T0: one may be lost */
 #define NEIGHBOURS_MAX_NS 4000000ULL /* of a tick: once per T1 and second, and then all peers at once */
 
@@ -23,24 +22,6 @@ enum t0_state {
 	T0_ALIVE,
 	T0_DEAD,
 };
-
-/* What the walk knows of the peers under one T0. Index: low bits of the T0's uSID. */
-struct mrc_t0_verdict {
-	__u32 walk; /* walk_id() the failure: other entries are of walks before */
-	__u32 host_id; /* of the peer that is probed */
-	__u16 number; /* of its EV */
-	__u16 t0; /* uSID */
-	__u32 verdict; /* enum fate */
-	__u32 seq; /* of the last probe on its EV, */
-	__u32 other_seq; /* and of that on the other EV */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, T0_VERDICTS);
-	__type(key, __u32);
-	__type(value, struct mrc_t0_verdict);
-} mrc_t0_verdicts SEC(".maps");
 
 /* The T0 at the far end of an EV, as the carrier has it behind the block and the T0 and T1 that are shared. */
 static __always_inline __u16 far_t0(const struct mrc_ev *ev)

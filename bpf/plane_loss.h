@@ -6,15 +6,6 @@
 
 #include "probe.h"
 
-/* What the EVs in use have lost, by the newest report of each part of the EVs. Index: host id. */
-struct mrc_plane_losses {
-	struct plane_loss of[MRC_REPORT_PARTS][MRC_MAX_PLANES];
-	struct part_loss part[MRC_REPORT_PARTS];
-	__u64 ns[MRC_REPORT_PARTS]; /* when the report came */
-};
-
-MRC_ARRAY(mrc_plane_losses, BPF_MAP_TYPE_ARRAY, 0, struct mrc_plane_losses);
-
 static __always_inline void add_losses(struct plane_loss *sum, const struct plane_loss *p)
 {
 	sum->sent += p->sent;

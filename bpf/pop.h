@@ -3,6 +3,7 @@
 #define MRC_POP_H
 
 #include "icmp.h"
+#include "piggyback.h"
 #include "push.h"
 #include "answer_probe.h"
 #include "apply_reply.h"

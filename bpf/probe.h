@@ -14,49 +14,6 @@
 
 #define REORDERED_NS 1000000000ULL /* older than this is not reordering but a restarted clock */
 
-struct control {
-	struct mrc_hdr mrc;
-	struct mrc_probe probe;
-};
-
-#define BURSTS_AT_ONCE 8 /* EVs that are tried per report */
-
-/* What the EVs in use of a plane have lost in their loss windows. */
-struct plane_loss {
-	__u32 sent; /* data packets and probes */
-	__u32 lost;
-	__u32 samples; /* as mrc_path_stats.window_samples */
-	__u32 losses; /* of these, with a loss that is sure; */
-	__u32 known_losses; /* and all that are known of: what others lose must not be known later than what the plane does */
-	__u32 evs; /* EVs in use that have samples */
-	__u32 lossy_evs; /* of these, with a loss that is sure */
-};
-
-/* EVs in use, by the losses in their loss windows. */
-struct part_loss {
-	__u32 below_limit; /* EVs with fewer losses than it takes to be looked at, */
-	__u32 above_limit; /* or enough of them; */
-	__u32 samples; /* of the innocent ones, */
-	__u32 losses; /* and those with a loss */
-};
-
-/* A report being read or written, and what it leads to. One per CPU. */
-struct mrc_scratch {
-	struct control control; /* of the probe that came: the stack has no room for it on Linux 6.1 */
-	struct mrc_count count[MRC_REPORT_EVS];
-	__u32 lagging[BURSTS_AT_ONCE]; /* EVs that lag and are to be probed */
-	__u32 under_way[MRC_MAX_PLANES]; /* data packets on each plane, */
-	__u32 arrived[MRC_MAX_PLANES]; /* and those that have come by it */
-	struct plane_loss loss[MRC_MAX_PLANES + 1]; /* of the EVs of the report; of all planes, and parts */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_scratch);
-} mrc_scratch SEC(".maps");
-
 /* So many packets and bytes pay for a request that rides on them, and for a third of one more out of the host's budget: so
  * that requests are 2 % of the packets in the long run, and 1 % of the bytes.
  */

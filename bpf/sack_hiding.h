@@ -9,26 +9,11 @@
 #include "balance.h"
 #include "push.h"
 
-#define SACK_GAPS 4096 /* a power of two; while one flow hides something, others that share its room hide nothing */
 #define TCP_OPTION_NOP 1
 #define TCP_OPTION_SACK 5
 #define TCP_OPTION_TIMESTAMP 8
 #define TCP_OPTION_UNKNOWN 253 /* for experiments (RFC 4727 §6) */
 #define TIMESTAMP_LENGTH 12 /* bytes, with the two NOPs before it */
-
-/* The newest gap of a flow. Index: low bits of the flow's hash. */
-struct mrc_sack_gap {
-	__u32 flow; /* its hash */
-	__u32 ack; /* where the gap begins, as in the TCP header */
-	__u64 ns; /* when it was first seen */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SACK_GAPS);
-	__type(key, __u32);
-	__type(value, struct mrc_sack_gap);
-} mrc_sack_gaps SEC(".maps");
 
 /* How long gaps are hidden from this host's TCP: one and a half times what planes to the peer differ; 0 = not at all. */
 static __always_inline __u64 sack_hiding_ns(const struct mrc_peer *peer)

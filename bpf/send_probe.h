@@ -6,36 +6,6 @@
 #include "probe.h"
 #include "spray.h"
 
-/* What is asked for, and on which EV. */
-struct request {
-	__u64 now;
-	__u32 host_id;
-	__u32 number; /* of the EV */
-	__u32 report_seq; /* of the report, if one is asked for */
-	__u16 kind; /* enum mrc_probe_kind */
-	__u16 traffic_class; /* of the packet on which it rides; of others the peer's, see mrc_reports */
-	__u16 first;
-	__u16 counts; /* 0 = no report, only a reply */
-};
-
-#define CLONE_REQUEST 1
-#define CLONE_TIMER_PACKET 2 /* see timer_packet.h */
-#define CLONE_DUP_ACK 3 /* see dup_ack.h */
-
-/* What the program that pushes leaves for mrc_probe, which it runs on a clone. One per CPU. */
-struct mrc_clone_job {
-	__u32 job; /* 0, or what to make of it */
-	__u32 reserved;
-	struct request request;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_clone_job);
-} mrc_clone_jobs SEC(".maps");
-
 /* Have mrc_probe make something of a clone of this packet, now; of a request if it is one, or a twin. */
 static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_node *self, __u32 job,
 				      const struct request *r)
@@ -155,130 +125,6 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 	return choice.plane * settings.evs_per_plane + choice.slot;
 }
 
-/* Whether traffic to this peer should carry a request now: after so many packets, but leaving time
- * between two; not while too many are under way; and now and then in any case.
- */
-static __always_inline int report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation,
-				      __u64 now, __u64 requested_ns, __u32 gap_us)
-{
-	__u64 late = settings.probe_late_us * NS_PER_US;
-
-	/* Never so many at once that the newest must be forgotten before it can have come back. */
-	if (late < reports->rtt_ns / 2)
-		late = reports->rtt_ns / 2;
-	if (aged(now, requested_ns, late) && aged(now, requested_ns, reordering_window(reports)))
-		return 1;
-	return rotation->unprobed >= settings.probe_packets &&
-	       aged(now, requested_ns, gap_us * NS_PER_US) &&
-	       aged(now, requested_ns, reordering_window(reports)) &&
-	       !is_report_window_full(reports);
-}
-
-#define KEPT_PACKET_MAX 512 /* bytes of a packet that stays behind the counts: a longer one would be sent twice for nothing */
-
-/* Whether make_room() leaves this packet as it is, behind so many counts. What is a tunnel's cannot be shortened. */
-static __always_inline int keeps_packet(struct __sk_buff *skb, __u32 counts)
-{
-	return !skb->gso_size && skb->len + probe_length(counts) <= settings.inner_mtu &&
-	       (skb->len <= KEPT_PACKET_MAX || encapsulated(skb));
-}
-
-#define PAID_PERCENT 150 /* traffic may pay for so much of idle_probes per second, */
-#define PAID_BURST 4 /* and for so many at once */
-
-/* What traffic has paid for since the tick last refilled the host's budget. */
-MRC_ARRAY(mrc_paid, BPF_MAP_TYPE_ARRAY, 0, __u32);
-
-static __always_inline __u32 *paid_probes(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&mrc_paid, &zero);
-}
-
-/* What traffic may pay for until now since then: to make requests and to read reports takes a CPU's time, too. */
-static __always_inline __u64 paid_most(const struct mrc_clock *clock, __u64 now)
-{
-	__s64 past = now - *(volatile __u64 *)&clock->refilled_ns;
-
-	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / 1000000000ULL : 0);
-}
-
-/* Whether a request may ride on this peer's traffic: the packets and bytes since the last pay for it, or the host's
- * budget does, of which an eighth is for the tick.
- */
-static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct mrc_rotation *rotation, __u64 now)
-{
-	__u32 first, counts = report_size(0, &first), *sum = paid_probes();
-	__u32 length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts) + (keeps_packet(skb, counts) ? skb->len : 0);
-	struct mrc_clock *clock = tick_clock();
-
-	if (!clock || !sum)
-		return 0;
-	if (rotation->unprobed >= PACKETS_PER_PROBE && rotation->unprobed_bytes >= BYTES_PER_PROBE_BYTE * length &&
-	    *(volatile __u32 *)sum < paid_most(clock, now)) {
-		__sync_fetch_and_add(sum, budget_cost(length));
-		return 1;
-	}
-	if (*(volatile __s64 *)&clock->budget <= (__s64)(settings.idle_probes / 8))
-		return 0;
-	__sync_fetch_and_add(&clock->budget, -(__s64)budget_cost(length));
-	return 1;
-}
-
-/* Whether make_room() will do with a clone of this packet: the kernel shortens none that is a tunnel's. */
-static __noinline int can_piggyback(struct __sk_buff *skb)
-{
-	__u32 first;
-
-	return keeps_packet(skb, report_size(0, &first)) || !encapsulated(skb);
-}
-
-/* Whether traffic to this peer is so dense that its end is to be noticed: many packets since the last report was asked for.
- * Where the budget has delayed that, they count by their rate: as if a report had been asked for in time.
- */
-static __always_inline int is_dense(const struct mrc_rotation *rotation, __u64 now, __u64 requested_ns)
-{
-	__u64 each_ns = settings.probe_late_us * NS_PER_US / (settings.probe_packets ?: 1);
-
-	return rotation->unprobed >= settings.probe_packets && (!rotation->denied || !aged(now, requested_ns, rotation->unprobed * each_ns));
-}
-
-/* Let a request ride on this packet, if one is due; it is not pushed yet, or popped already: mrc_probe makes
- * the request of a clone. Returns 1 if it did.
- */
-static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct mrc_node *self,
-				      struct mrc_peer *peer, struct mrc_rotation *rotation,
-				      struct request *r, __u32 gap_us)
-{
-	struct mrc_reports *reports = reports_at(r->host_id);
-	__u64 requested_ns;
-
-	if (!reports || !self->probe_ifindex)
-		return 0;
-	requested_ns = *(volatile __u64 *)&reports->requested_ns;
-	if (!report_due(reports, rotation, r->now, requested_ns, gap_us) || !can_piggyback(skb))
-		return 0;
-	r->number = report_ev(peer, r->host_id, reports, linked_planes(self, peer));
-	if (r->number == NO_SLOT)
-		return 0;
-	if (!can_pay_for_probe(skb, rotation, r->now)) {
-		rotation->denied = 1;
-		return 0;
-	}
-	if (!begin_report(reports, r, requested_ns))
-		return 0;
-	reports->traffic_class = r->traffic_class;
-	if (is_dense(rotation, r->now, requested_ns))
-		set_idle_timer(r->host_id, r->now);
-	rotation->unprobed = 0;
-	rotation->unprobed_bytes = 0;
-	rotation->denied = 0;
-	rotation->data = 0;
-	send_clone(skb, self, CLONE_REQUEST, r);
-	return 1;
-}
-
 static __always_inline void fill_request(struct control *c, const struct mrc_node *self,
 					 struct mrc_ev *ev, const struct request *r)
 {
@@ -365,6 +211,15 @@ static __always_inline int make_room_in_place(struct __sk_buff *skb, __u32 heade
 	return bpf_skb_change_tail(skb, ETH_HLEN + probe_length(counts) - sizeof(struct mrc_probe), 0) ||
 	       bpf_skb_adjust_room(skb, headers + sizeof(struct mrc_probe), BPF_ADJ_ROOM_MAC,
 				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
+}
+
+#define KEPT_PACKET_MAX 512 /* bytes of a packet that stays behind the counts: a longer one would be sent twice for nothing */
+
+/* Whether make_room() leaves this packet as it is, behind so many counts. What is a tunnel's cannot be shortened. */
+static __always_inline int keeps_packet(struct __sk_buff *skb, __u32 counts)
+{
+	return !skb->gso_size && skb->len + probe_length(counts) <= settings.inner_mtu &&
+	       (skb->len <= KEPT_PACKET_MAX || encapsulated(skb));
 }
 
 /* The same, but a small packet stays as it is, behind the counts: that is cheaper. A longer one may be a whole burst. */

@@ -80,21 +80,6 @@ __noinline int rank_at(__u32 index, __u32 plane_mask)
 	}
 }
 
-/* Usable EVs being worked out. Index: host id, whose mrc_peer.busy is held: on Linux 6.1 packets may interrupt a program
- * that the daemon runs, and bring another peer's report on the same CPU.
- */
-struct mrc_selection {
-	__u64 words[MRC_EV_WORDS];
-	__u32 planes;
-	__u32 host_id;
-	__u32 plane_mask;
-	__s32 rank; /* take these, */
-	__u32 most; /* up to this many EVs in all */
-	__u32 count;
-};
-
-MRC_ARRAY(mrc_selections, BPF_MAP_TYPE_ARRAY, 0, struct mrc_selection);
-
 /* The EVs slot by slot over all planes, so that a few are of different planes. */
 static long select_usable(__u64 cursor, void *context)
 {

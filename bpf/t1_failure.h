@@ -11,32 +11,8 @@
 #include "arith.h"
 #include "maps.h"
 
-#define T1_FAILURES 8 /* failures whose neighbours are being probed; a power of two */
 #define T1_FAILURE_WINDOW_NS 1000000000ULL /* the same T1 again after this, at the soonest: each neighbour's failure tells of it, */
 #define T1_FAILURES_PER_WINDOW 4 /* and no more than this many in that time: where many T1s fail to some peers alone, it is their T0 */
-
-struct mrc_t1_failure {
-	__u64 carrier; /* the first 64 bits, as they are on the wire */
-	__u64 ns; /* when an EV with this carrier failed */
-	__u64 probed_ns; /* tick: when all first peers had been probed */
-	__u32 number; /* EV that failed: in most peers the one with this number crosses the same T1 */
-	__u32 host_id; /* of the peer whose EV failed */
-	__u32 made; /* how often this was filled in; a count */
-	__u32 begun; /* tick: `made` when its walk over the peers began */
-	__u32 next; /* tick: host id of the peer that is to be looked at next */
-	__u32 left; /* tick: peers that are to be looked at yet */
-	__u32 is_judging; /* tick: 0 = it probes the first peer under each T0, 1 = it judges all by these */
-	__u32 visited; /* tick: EV of the peer that is being looked at */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, T1_FAILURES);
-	__type(key, __u32);
-	__type(value, struct mrc_t1_failure);
-} mrc_t1_failures SEC(".maps");
-
-MRC_ARRAY(mrc_t1_recorded, BPF_MAP_TYPE_ARRAY, 0, __u32);
 
 static __always_inline struct mrc_t1_failure *t1_failure_at(__u32 i)
 {

@@ -26,7 +26,7 @@ IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
 IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 COUNTS = abi.BALLAST + 8 * EVS
 EACH = 16
-KEPT = 512  # bytes of a packet that stays behind a request; KEPT_MOST of bpf/send_probe.h
+KEPT = 512  # bytes of a packet that stays behind a request; KEPT_PACKET_MAX of bpf/send_probe.h
 HEALTH = Health()
 ALONE = "[overlay]\ntwin_us = 0\n"  # without dup_acks (test_twin.py)
 CALM = f"probe_late_ms = 10000\nprobe_packets = {EACH}"
