@@ -1,9 +1,12 @@
-/* Planes that are not alike, where they are the limit. A packet takes, in turn, one of those planes on which it begins
- * to arrive before it would have arrived on the soonest: by what is under way on each, which the peer's reports tell,
- * and by how long that takes at the pace at which packets arrive there (J. Little, 1961). What a plane takes longer
- * when it is empty does not count. So a slow plane gets what it can carry, and the others the rest. Where nothing
- * waits, planes just take turns. But one that is further away than BASE_DELAY_SPREAD_NS is left out: TCP's timers, made for the others'
- * round trips, would take what is on it for lost.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Balances planes of unequal rate or delay, where they are the bottleneck.
+ *
+ * A packet takes, in turn, one of the planes on which it begins to arrive before it would have arrived on the fastest.
+ * That follows from the packets in flight on each plane, which the peer's reports tell, and from the time per packet at
+ * which they arrive there (J. Little, 1961). Only queueing delay counts; base delay is subtracted. So a slow plane
+ * carries what it can, and the others carry the rest. Without queues, the planes take turns. A plane whose base delay
+ * exceeds another's by more than BASE_DELAY_SPREAD_NS carries nothing: TCP's timers follow the round trips of the other
+ * planes, so TCP would take its packets for lost.
  */
 #ifndef MRC_BALANCE_H
 #define MRC_BALANCE_H
@@ -11,26 +14,30 @@
 #include "probe.h"
 #include "states.h"
 
-#define PACE_PERIOD_NS 8000000 /* paces are taken over so much time */
-#define PACE_PERIODS_MAX 8 /* after so many times that without a report they are taken anew */
+#define PACE_PERIOD_NS 8000000 /* the rate of each plane is measured over so much time */
+#define PACE_PERIODS_MAX 8 /* periods: after so many without a report the measurement begins anew */
+/* The skew is the maximum of this period and the one before, so old skew is forgotten. */
 #define SKEW_PERIOD_NS 100000000
-#define DRAIN_INTERVAL_NS 1000000000ULL /* from one pause of a plane to the next, at least */
-#define BASE_DELAY_SPREAD_NS 10000000 /* a plane whose way is longer than another's by more carries nothing while that one does */
+#define DRAIN_INTERVAL_NS 1000000000ULL /* least time between two drains of a plane: draining costs throughput */
+#define BASE_DELAY_SPREAD_NS 10000000 /* beyond this excess of base delay a plane carries nothing: see above */
 
 static __always_inline struct mrc_pace *pace_at(__u32 host_id)
 {
 	return bpf_map_lookup_elem(&mrc_paces, &host_id);
 }
 
-/* Those of the planes in `ports` whose way is longer than BASE_DELAY_SPREAD_NS more than the shortest, as bits; never all. */
+/* Return the planes of `plane_mask`, as bits, whose base delay exceeds the shortest by more than BASE_DELAY_SPREAD_NS;
+ * never all.
+ */
 static __always_inline __u32 distant_planes(const struct mrc_pace *p, __u32 plane_mask)
 {
-	__u64 least = ~0u, base_delay_ns, less; /* of 32 bits, so that differences have a sign */
+	__u64 least = ~0u, base_delay_ns, less; /* 32-bit values in 64 bits, so that differences have a sign */
 	__u32 planes = 0, i;
 
 	/* Without branches: the verifier would walk through all combinations of planes. */
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		base_delay_ns = p->base_delay_ns[i] | ((plane_mask >> i & 1) - 1u); /* endless, if not in `ports` */
+		/* Infinite, if not in `plane_mask`. */
+		base_delay_ns = p->base_delay_ns[i] | ((plane_mask >> i & 1) - 1u);
 		less = base_delay_ns - least;
 		least += less & -(less >> 63);
 	}
@@ -39,7 +46,9 @@ static __always_inline __u32 distant_planes(const struct mrc_pace *p, __u32 plan
 	return planes & plane_mask;
 }
 
-/* Which of the planes in `ports`, that have usable EVs, keep pace, as bits; at least one. `packets` want to go. */
+/* Return the planes of `plane_mask`, as bits, that may carry the next `packets`; at least one. All of them have usable
+ * EVs.
+ */
 __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
@@ -48,7 +57,7 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 
 	if (!p)
 		return plane_mask;
-	plane_mask &= (1u << settings.planes) - 1; /* which spares the verifier looking at planes that there are not */
+	plane_mask &= (1u << settings.planes) - 1; /* spares the verifier planes that do not exist */
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
 		quiet |= !aged(now, p->drain_until_ns[i], 0) << i;
 	plane_mask &= ~distant_planes(p, plane_mask);
@@ -56,7 +65,7 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 	for (i = 0; i < MRC_MAX_PLANES; i++)
 		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		pace_ns = p->pace_ns[i] ?: slowest; /* of a plane that is new nothing is known */
+		pace_ns = p->pace_ns[i] ?: slowest; /* a new plane has no measured rate yet */
 		n = p->under_way[0][i] + p->under_way[1][i] + p->sent[i];
 		wait_ns[i] = (__u64)n * pace_ns;
 		wait_ns[i] -= wait_ns[i] < p->base_delay_ns[i] ? wait_ns[i] : p->base_delay_ns[i];
@@ -68,8 +77,8 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 
-/* A report, made over there at `report_tx_ns`, has told of the EVs from `first` on: note by plane what of theirs was under
- * way and what has arrived, as added up in the scratch.
+/* Note, by plane, the packets in flight and arrived, as summed up in the scratch. The report tells of `counts` EVs from
+ * `first` on; the peer made it at `report_tx_ns` of its clock.
  */
 __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 report_tx_ns)
 {
@@ -94,15 +103,16 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 	p->paced_ns = report_tx_ns;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		arrived = p->arrived[0][i] + p->arrived[1][i];
-		if (past < PACE_PERIODS_MAX * PACE_PERIOD_NS) /* else there was a rest, or another clock */
+		/* Otherwise there was a pause, or the peer's clock changed. */
+		if (past < PACE_PERIODS_MAX * PACE_PERIOD_NS)
 			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past);
 		p->paced[i] = arrived;
 	}
 	return 0;
 }
 
-/* How late a probe on a plane was that was sent at `requested_ns`. Part of it may be the queue of what this host sends; so
- * now and then that is left to drain, for no longer than 1/32 of the time.
+/* Note the extra delay of a probe that was sent on a plane at `requested_ns`. Part of it can be the queue of this
+ * host's own packets. So the plane is left to drain now and then, for at most 1/32 of the time.
  */
 __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 late, __u64 requested_ns)
 {
@@ -122,21 +132,23 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 late, __u64 re
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
 		quiet |= !aged(now, p->drain_until_ns[i], 0);
 		if (!(peer->usable_planes & (1u << i)))
-			continue; /* nothing comes by it */
+			continue; /* the plane carries nothing */
 		most = p->extra_delay_ns[i] > most ? p->extra_delay_ns[i] : most;
 		least = p->extra_delay_ns[i] < least ? p->extra_delay_ns[i] : least;
 	}
-	/* One at a time: all at once would be none, and all but one a burden for that one. */
+	/* One plane at a time: draining all at once would leave none, and draining all but one would overload that one.
+	 */
 	if (!quiet && late > p->base_delay_ns[plane] + QUEUE_DELAY_NS && aged(now, p->drain_until_ns[plane], pause))
 		p->drain_until_ns[plane] = now + 2 * (__u64)late;
-	if (peer->queued != (most > QUEUE_DELAY_NS)) /* a line that all packets read */
+	if (peer->queued != (most > QUEUE_DELAY_NS)) /* conditional, because every packet reads this cache line */
 		peer->queued = most > QUEUE_DELAY_NS;
-	/* Two in a row: one may have been held up by the host. */
+	/* The lower of two in a row: the host may have delayed one. */
 	most = late < p->newest_delay_ns[plane] ? late : p->newest_delay_ns[plane];
 	p->newest_delay_ns[plane] = late;
 	most = most > least ? most - least : 0;
-	if (!(peer->usable_planes & (1u << plane)) || (p->base_delay_ns[plane] > least && p->base_delay_ns[plane] - least > BASE_DELAY_SPREAD_NS))
-		most = 0; /* nothing comes by it */
+	if (!(peer->usable_planes & (1u << plane)) ||
+	    (p->base_delay_ns[plane] > least && p->base_delay_ns[plane] - least > BASE_DELAY_SPREAD_NS))
+		most = 0; /* the plane carries nothing */
 	if (p->epoch != epoch) {
 		peer->plane_skew_ns = p->plane_skew_now_ns;
 		p->plane_skew_now_ns = 0;

@@ -1,4 +1,5 @@
-/* Traffic that cannot bear reordering: which policy a packet is under, and its EV if it is not sprayed. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Chooses EVs for traffic that cannot bear reordering: finds a packet's policy, and applies those that do not spray. */
 #ifndef MRC_CLASSES_H
 #define MRC_CLASSES_H
 
@@ -13,7 +14,7 @@ static __always_inline __u32 port_number(__be16 port)
 	return number & 0xffff;
 }
 
-/* The policy of a packet: its destination's, else its ports', else its DSCP's. */
+/* Return the policy of a packet: of its destination, else of its ports, else of its DSCP. */
 static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner *inner, __u32 by_prefix)
 {
 	__u32 zero = 0, by_port = 0;
@@ -39,11 +40,12 @@ static __always_inline int is_ev_usable(const struct mrc_peer *peer, __u32 plane
 	return plane_mask & (1u << (number / settings.evs_per_plane & 31)) && is_usable(peer, number);
 }
 
-#define REHASHES 4
+#define REHASHES 4 /* attempts to find a usable EV by hash, before the search goes in order */
 
-/* The EV of all packets of a flow, for as long as it is usable. The flows of one that is not are spread over the others
- * of its plane, each by its next hash that fits; so are those of a plane without any over the other planes. They stay
- * there whatever becomes of third EVs. Returns its number, or NO_SLOT. A function of its own: spraying pays nothing for it.
+/* Return the EV of all packets of a flow, or NO_SLOT. The EV stays the same while it is usable. The flows of an
+ * unusable EV spread over the other EVs of its plane, each by the next of its hashes that fits. The flows of a plane
+ * without usable EVs spread over the other planes in the same way. Remapped flows do not move when other EVs change.
+ * Not inlined, so that spraying pays nothing for it.
  */
 __noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 plane_mask, __u32 hash)
 {
@@ -68,8 +70,8 @@ __noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 plane_mask, __u32 hash)
 	return found.plane * settings.evs_per_plane + found.slot;
 }
 
-/* Stay on an EV until the flow pauses, for longer than packets on other EVs can take more: then nothing is
- * overtaken (Kandula et al., FLARE, 2007).
+/* Keep a flow on its EV until it pauses for longer than the delay of other EVs exceeds this one's: then no packet
+ * overtakes another (Kandula et al., FLARE, 2007).
  */
 static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now, __u32 hash,
 				      struct mrc_rotation *rotation, struct choice *out)
@@ -79,7 +81,8 @@ static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u3
 
 	if (!f)
 		return choose_ev(peer, host_id, plane_mask, now, rotation, out);
-	number = *(volatile __u32 *)&f->number; /* once: another CPU may write another peer's, for a flow that shares it */
+	/* One read: another CPU may write another peer's EV, for a flow that shares the entry. */
+	number = *(volatile __u32 *)&f->number;
 	if (f->host_id != host_id || aged(now, f->ns, settings.flowlet_us * NS_PER_US) ||
 	    !is_ev_usable(peer, plane_mask, number)) {
 		if (!choose_ev(peer, host_id, plane_mask, now, rotation, out))
@@ -93,12 +96,12 @@ static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u3
 	return 1;
 }
 
+/* 32-bit words of the IP headers. */
 #define V4_WORDS (sizeof(struct iphdr) / 4)
 #define V6_WORDS (sizeof(struct ipv6hdr) / 4)
-#define IS_PART 0x3fff /* of the second word of an IPv4 header: more fragments follow, or some came before */
 
-/* The hash of a packet's addresses and ports. The kernel's is the socket's, and goes by IPv6's flow label: TCP changes
- * both after a timeout. What has no ports, or is a fragment, is hashed by the kernel.
+/* Return a hash of a packet's addresses and ports. The kernel's own hash is the socket's, or follows the IPv6 flow
+ * label, and TCP changes both after a timeout. The kernel hashes fragments and packets without ports.
  */
 __noinline __u32 flow_hash(struct __sk_buff *skb, __u32 ip_proto, __u32 l3_length)
 {
@@ -107,7 +110,7 @@ __noinline __u32 flow_hash(struct __sk_buff *skb, __u32 ip_proto, __u32 l3_lengt
 	__u32 first = v4 ? 3 : 2, n = v4 ? V4_WORDS + 1 : V6_WORDS + 1, hash = 0, i;
 
 	if ((ip_proto != IPPROTO_TCP && ip_proto != IPPROTO_UDP) || l3_length != (n - 1) * 4 ||
-	    bpf_skb_load_bytes(skb, ETH_HLEN, words, n * 4) || (v4 && words[1] & bpf_htonl(IS_PART)))
+	    bpf_skb_load_bytes(skb, ETH_HLEN, words, n * 4) || (v4 && words[1] & bpf_htonl(IP_FRAGMENT)))
 		return bpf_get_hash_recalc(skb);
 	for (i = 2; i < V6_WORDS + 1; i++)
 		if (i >= first && i < n)
@@ -115,7 +118,7 @@ __noinline __u32 flow_hash(struct __sk_buff *skb, __u32 ip_proto, __u32 l3_lengt
 	return hash;
 }
 
-/* The EV for a packet. Returns 0 if there is none. */
+/* Choose the EV of a packet by its policy. Returns 0 if there is none. */
 static __always_inline int classed_ev(struct __sk_buff *skb, const struct inner *inner, __u32 policy,
 				      struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
 				      struct mrc_rotation *rotation, struct choice *out)

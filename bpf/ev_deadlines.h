@@ -1,20 +1,23 @@
-/* Serves the deadlines of a peer's EVs. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Serves the deadlines of a peer's EVs: returns healed EVs, raises weights on the ramp, retries failed EVs, leaves EVs
+ * without link.
+ */
 #ifndef MRC_EV_DEADLINES_H
 #define MRC_EV_DEADLINES_H
 
 #include "neighbours.h"
 
-#define TICK_NS 20000000ULL /* between two ticks, in the least */
+#define TICK_NS 20000000ULL /* longest time between two ticks */
 
 struct tick {
 	struct sweep sweep;
 	struct mrc_clock *clock;
 	struct mrc_watch *watch;
 	struct mrc_peer *peer;
-	__u8 changed; /* other EVs are usable than before */
+	__u8 changed; /* the peer's usable EVs must be computed again */
 	__u8 probed; /* the peer was probed in this tick */
-	__u8 detached; /* this host's data plane or the peer's: its answers say nothing */
-	__u8 resizes; /* 1 = the packet can be made shorter and longer */
+	__u8 detached; /* this host's data plane or the peer's is detached: missing answers say nothing */
+	__u8 resizes; /* 1 = the packet's length can be changed */
 };
 
 static __always_inline void set_peer_due(struct tick *t, __u64 ns)
@@ -33,7 +36,7 @@ static __always_inline void set_peer_due_soon(struct tick *t, __u64 ns)
 		t->clock->wait_ns = wait_ns;
 }
 
-/* Take what was sent from the budget. */
+/* Charge the probes just sent to the host's budget. */
 static __always_inline void charge_budget(struct tick *t)
 {
 	t->probed |= t->sweep.sent != 0;
@@ -41,19 +44,22 @@ static __always_inline void charge_budget(struct tick *t)
 	t->sweep.sent = 0;
 }
 
-/* Bytes of the packet from which a request is made. */
+/* Set the length of the packet that requests are made of, for a report of `counts` EVs. */
 static __always_inline int resize(const struct tick *t, __u32 counts)
 {
 	return t->resizes &&
 	       bpf_skb_change_tail(t->sweep.skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts), 0);
 }
 
-/* Probe an EV that answers small probes by one as long as the longest data packet: some paths lose only these. (The kernel
- * lets no program make the timer packet longer, which counts as encapsulated: what is made of it has a report's length.)
+/* Probe an EV that is not in use. If it answers small probes, send one as long as the longest data packet: some paths
+ * lose only these. The kernel refuses to lengthen the timer packet, which counts as encapsulated, so its probes have a
+ * report's length.
  */
-static __always_inline void retry_ev(struct tick *t, const struct mrc_ev *ev, const struct mrc_path_stats *stats, __u32 number)
+static __always_inline void retry_ev(struct tick *t, const struct mrc_ev *ev, const struct mrc_path_stats *stats,
+				     __u32 number)
 {
-	int longer = stats->good && t->resizes && !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
+	int longer = stats->good && t->resizes &&
+		!bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
 
 	t->sweep.request.kind = MRC_PROBE_RETRY;
 	sweep_ev(number, &t->sweep);
@@ -74,7 +80,9 @@ static __always_inline int is_in_use(const struct mrc_ev *ev)
 	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
 }
 
-/* An EV in use: raise its weight, or probe it while it lags, ever more seldom. When all is well it has no deadline any more. */
+/* Serve an EV in use: raise its weight, or probe it while it lags, less and less often. Clears the deadline when the EV
+ * neither lags nor ramps up.
+ */
 static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	if (ev->weight < MRC_WEIGHT_FULL) {
@@ -86,24 +94,26 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 	if (!stats->lag_ns) {
 		stats->probe_after_ns = 0;
 		clear_deadline(t->watch, number);
-		if (!is_in_use(ev) || stats->lag_ns) /* it changed meanwhile, and its bit may have been set before */
+		/* It changed meanwhile, and its bit may have been set before it was cleared here. */
+		if (!is_in_use(ev) || stats->lag_ns)
 			set_deadline(t->sweep.request.host_id, number);
 		return;
 	}
 	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
-		return; /* no report will tell of it */
+		return; /* no report can tell of it */
 	if (aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
 		sweep_ev(number, &t->sweep);
 		charge_budget(t);
 		stats->probe_after_ns = t->clock->now_ns +
-				    backoff_ns(stats->backoff / 4, settings.probe_interval_us / 4, settings.probe_backoff_us);
+				    backoff_ns(stats->backoff / 4, settings.probe_interval_us / 4,
+					       settings.probe_backoff_us);
 		stats->backoff += stats->backoff < 100;
 	}
 	set_peer_due_soon(t, stats->probe_after_ns);
 }
 
-/* An EV that failed, is new or is denied: have it return if it was well for long enough, else probe it when that is due. */
+/* Serve an EV that failed, is new or is denied: return it after its hold-down, else probe it when a probe is due. */
 static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	__u32 host_id = t->sweep.request.host_id, state = ev->state;
@@ -121,13 +131,13 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		}
 	}
 	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
-		return; /* the sweeps in turn probe it */
+		return; /* the sweeps probe it */
 	if (!aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
 		set_peer_due(t, stats->probe_after_ns);
 		return;
 	}
-	if (t->clock->budget <= settings.idle_probes / 8) { /* the rest is for the sweeps in turn */
-		/* Not each tick, for there may be thousands, and not all at once. */
+	if (t->clock->budget <= settings.idle_probes / 8) { /* the rest is reserved for the sweeps */
+		/* Not in each tick, because thousands of EVs can wait, and not all in the same tick. */
 		set_peer_due(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
 		return;
 	}
@@ -136,7 +146,8 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 	retry_ev(t, ev, stats, number);
 	stats->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
 					      settings.probe_backoff_us * NS_PER_US :
-					      backoff_ns(stats->backoff, settings.probe_interval_us, settings.probe_backoff_us));
+					      backoff_ns(stats->backoff, settings.probe_interval_us,
+							 settings.probe_backoff_us));
 	stats->backoff += stats->backoff < 31;
 	set_peer_due(t, stats->probe_after_ns);
 }
@@ -162,7 +173,7 @@ static long serve_next_ev(__u64 i, void *context)
 	return 0;
 }
 
-/* Have the tick look after an EV that is not in full use. */
+/* Give an EV a deadline if it is not in full use. */
 static long find_deadline(__u64 number, void *context)
 {
 	__u32 host_id = *(__u32 *)context, index = ev_index(host_id, number);
@@ -176,7 +187,7 @@ static long find_deadline(__u64 number, void *context)
 	return 0;
 }
 
-/* Leave an EV in use whose plane has no link any more. */
+/* Leave an EV in use if its plane has lost its link. */
 static long leave_unlinked_ev(__u64 number, void *context)
 {
 	struct tick *t = context;
@@ -188,7 +199,8 @@ static long leave_unlinked_ev(__u64 number, void *context)
 	state = ev->state;
 	if (!ev->configured || !is_in_use(ev) || t->clock->linked & (1u << (ev->plane & 31)))
 		return 0;
-	reason = t->sweep.node->plane_mask & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN : MRC_REASON_LINK_DOWN;
+	reason = t->sweep.node->plane_mask & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN :
+		MRC_REASON_LINK_DOWN;
 	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
 	return 0;
 }

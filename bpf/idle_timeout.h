@@ -1,10 +1,11 @@
-/* What no packet tells: that a flow has stopped.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Notices that a flow has stopped, by a timer per peer.
  *
- * The last acknowledgement of a burst may have been lost on a path that died in that moment. Then both ends are
- * silent until TCP's timers run out, and its first try may take a dead path again, for nothing was sent in between
- * that would have told of it. So a timer per peer, set anew with every report that dense traffic asks for, goes
- * off when that ends. Programs that a timer runs cannot send: the next beats ask instead (timer_packet.h), or the daemon,
- * where nothing paces them.
+ * The last ACK of a burst can be lost on a path that fails in that moment. Then both ends are silent until TCP's timers
+ * expire. Their first retransmission can take the failed path again, because nothing was sent meanwhile that could have
+ * shown the failure. So each report that dense traffic requests restarts a timer of the peer, and the timer expires
+ * when that traffic ends. A timer callback cannot send packets: the timer packet sends the probes instead
+ * (timer_packet.h), or the daemon, where no timer packet circulates.
  */
 #ifndef MRC_IDLE_TIMEOUT_H
 #define MRC_IDLE_TIMEOUT_H
@@ -12,17 +13,18 @@
 #include "arith.h"
 #include "maps.h"
 
-/* After even traffic would have asked again, but before TCP's first try: Linux looks for reordered packets that are lost
- * (RFC 8985 §6.2) a timer tick after an acknowledgement, 4 ms with 250 per second, and sends the tail loss probe (§7)
- * two round trips and two ticks after the last packet. The daemon need not be woken for the first of these.
+/* The timeout comes after steady traffic would have requested the next report, but before TCP's first reaction. Linux
+ * starts to look for lost reordered packets (RFC 8985 §6.2) one jiffy after an ACK, 4 ms at HZ=250. It sends the tail
+ * loss probe (§7) two round trips and two jiffies after the last packet. The daemon is not woken in time for the first
+ * of these, so its timeout is longer.
  */
 #define DAEMON_TIMEOUT_NS 4000000ULL
-#define TIMEOUT_SLACK_NS 1000000ULL
-#define EVENT_BACKLOG_MAX 4096 /* bytes */
-#define CLOCK_MONOTONIC 1
+#define TIMEOUT_SLACK_NS 1000000ULL /* added to the time in which steady traffic would request a report */
+#define EVENT_BACKLOG_MAX 4096 /* bytes of unread events */
+#define CLOCK_MONOTONIC 1 /* clockid_t */
 
-#define TIMER_LOST_NS 20000000ULL /* a beat that does not come for so long has ended */
-#define IDLE_SWEEPS 3 /* where a flow has stopped */
+#define TIMER_LOST_NS 20000000ULL /* the timer packet is lost if it does not pass for so long */
+#define IDLE_SWEEPS 3 /* of a peer after an idle timeout */
 
 static __always_inline struct mrc_timer *timer_packet(void)
 {
@@ -31,7 +33,7 @@ static __always_inline struct mrc_timer *timer_packet(void)
 	return bpf_map_lookup_elem(&mrc_timers, &zero);
 }
 
-/* Whether something goes round that will ask. */
+/* Return 1 if the timer packet circulates. */
 static __always_inline int is_timer_running(__u64 now)
 {
 	struct mrc_timer *timer = timer_packet();
@@ -54,7 +56,7 @@ static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idl
 		watch->timed_out = 1;
 		watch->due_ns = 0;
 	}
-	/* Nobody listens: leave the room to what is to be told later. */
+	/* Nobody reads the events: keep the room for state transitions. */
 	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > EVENT_BACKLOG_MAX)
 		return 0;
 	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
@@ -80,7 +82,7 @@ static __always_inline void set_idle_timer(__u32 host_id, __u64 now)
 		wait = DAEMON_TIMEOUT_NS;
 	if (!idle_timer)
 		return;
-	bpf_timer_init(&idle_timer->timer, &mrc_idle_timers, CLOCK_MONOTONIC); /* refused but for the first time */
+	bpf_timer_init(&idle_timer->timer, &mrc_idle_timers, CLOCK_MONOTONIC); /* fails on all calls but the first */
 	bpf_timer_set_callback(&idle_timer->timer, on_idle_timeout);
 	bpf_timer_start(&idle_timer->timer, wait, 0);
 }

@@ -1,11 +1,11 @@
-/* Judging paths by the peer's reports.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Judges paths by the peer's reports.
  *
- * RACK across paths, by counts: if a report that was asked for later came back, and of what was sent on
- * an EV before something has not arrived by then, the EV lags, and is left at once (SKIP): it may be
- * dead. probe bursts of probes on it decide: when one arrives whole the EV is given back; when nothing
- * arrives, several times and over some time, it is ASSUMED_BAD. What arrives in part, of data or of
- * probes, is for the loss rule. A host, a peer or a machine that stands still sends no reports, so it
- * demotes nobody.
+ * This is RACK across paths, by counts. Suppose that a report was requested after some packets of an EV, and they have
+ * not arrived by then: the EV lags. Traffic leaves it at once (SKIP), because it may be dead, and probe bursts test it.
+ * When a burst arrives whole, the EV becomes GOOD again. When nothing arrives, several times and over some time, it
+ * becomes ASSUMED_BAD. Partial arrival, of data or probes, is left to the loss rule. A host, peer or virtual machine
+ * that stands still sends no reports, so no EV is demoted for it.
  */
 #ifndef MRC_JUDGE_H
 #define MRC_JUDGE_H
@@ -14,10 +14,12 @@
 #include "loss.h"
 #include "plane_loss.h"
 
-#define LOST_BURSTS 6 /* reports that know of lost probes and no arrival make a lagging EV ASSUMED_BAD; */
-#define BURSTS_PER_PERIOD 16 /* probe bursts, at most, in the least time that it takes */
-#define CONGESTED_NS 1000000000ULL /* so long after the last packet nobody knows of congestion */
-#define BURST_PROBES 16 /* probes, divided among the EVs that are tried at once */
+/* Reports with lost probes and no arrival after which a lagging EV is ASSUMED_BAD; fewer can be chance on a lossy path.
+ */
+#define LOST_BURSTS 6
+#define BURSTS_PER_PERIOD 16 /* probe bursts, at most, per overdue_us */
+#define CONGESTED_NS 1000000000ULL /* a congestion mark expires so long after the EV's last packet */
+#define BURST_PROBES 16 /* probes per report, divided among the lagging EVs */
 
 struct judging {
 	struct mrc_reports *reports;
@@ -31,16 +33,18 @@ struct judging {
 	__u32 judged; /* data packets */
 	__u16 first;
 	__u16 counts;
-	__u16 from; /* where the round begins: each report with others, so that all are tried in their turn */
-	__u8 slot; /* of the marks */
+	__u16 from; /* first EV to look at: rotates with each report, so that all lagging EVs get bursts */
+	__u8 slot; /* index of the report's marks */
 	__u8 bursts; /* EVs in scratch->lagging */
-	__u8 changed; /* other EVs are usable than before */
+	__u8 changed; /* the usable EVs must be computed again */
 	__u8 delayed; /* the EV of the request has more delay than the others */
-	__u8 lossy; /* some EV has lost more */
-	__u8 lossy_planes; /* as bits */
+	__u8 lossy; /* some EV has a new loss */
+	__u8 lossy_planes; /* a bit per plane */
 };
 
-/* New tables over there, or the first report ever: what they count says nothing of before. */
+/* Begin a generation: the peer's tables are new, or this is its first report. Its counts do not include earlier
+ * packets.
+ */
 static __always_inline void begin_generation(struct mrc_path_stats *stats, const struct mrc_ev *ev,
 					     const struct mrc_count *count, __u32 generation, __u64 now)
 {
@@ -60,7 +64,7 @@ static __always_inline void begin_generation(struct mrc_path_stats *stats, const
 	begin_loss_window(stats);
 }
 
-/* A lagging EV: leave it, try it, and condemn it after enough of that. */
+/* Handle a lagging EV: leave it, have it probed, and mark it ASSUMED_BAD when enough bursts are lost. */
 static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	__u32 state = ev->state;
@@ -70,16 +74,17 @@ static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct
 	} else if (state != MRC_EV_SKIP) {
 		return;
 	} else if (ev->skip_reason != MRC_REASON_LAGGING) {
-		ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
+		ev->skip_reason = MRC_REASON_LAGGING; /* it was SKIP by congestion */
 		j->changed = 1;
 	}
 	if (stats->lost_bursts >= LOST_BURSTS && aged(j->now, stats->lag_ns, settings.overdue_us * NS_PER_US)) {
 		j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE);
 		return;
 	}
-	if ((stats->lag_ns == j->now || aged(j->now, stats->probe_ns, j->burst_gap_ns + stats->extra_delay_ns + stats->extra_delay_ns / 4)) &&
+	if ((stats->lag_ns == j->now ||
+	     aged(j->now, stats->probe_ns, j->burst_gap_ns + stats->extra_delay_ns + stats->extra_delay_ns / 4)) &&
 	    j->bursts < BURSTS_AT_ONCE) {
-		stats->burst_end = ev->probe_seq + 1; /* send_burst_probe says how many more */
+		stats->burst_end = ev->probe_seq + 1; /* send_burst_probe() sets the final value */
 		j->scratch->lagging[j->bursts++ & (BURSTS_AT_ONCE - 1)] = number;
 	}
 }
@@ -104,90 +109,94 @@ static __always_inline void clear_lag(struct judging *j, struct mrc_ev *ev, stru
 		j->changed |= transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_LAGGING);
 }
 
-/* What a report tells of an EV that was not known before. */
+/* The difference that a report makes for one EV. */
 struct ev_delta {
-	__u32 packets; /* the peer's counts */
+	__u32 packets; /* data packets, by the peer's count */
 	__u16 probes;
-	__u16 missed; /* probes lost, as far as known */
-	__u32 deficit; /* data packets lost, as far as known */
-	__u32 mark; /* data packets that the report can know of */
-	int has_arrivals; /* something has come by it since the report before */
-	int has_new_loss; /* something more is missing */
+	__u16 missed; /* probes known to be lost */
+	__u32 deficit; /* data packets known to be lost */
+	__u32 mark; /* data packets that the report can account for */
+	int has_arrivals; /* packets have arrived since the previous report */
+	int has_new_loss; /* more packets are missing than before */
 };
 
-/* More arrived than was sent: packets were on their way when the generation began. */
-static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_path_stats *stats, const struct ev_delta *n)
+/* Correct the offsets if more packets arrived than were sent: those were in flight when the generation began. */
+static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_path_stats *stats,
+					 const struct ev_delta *delta)
 {
-	if ((__s32)((__u32)ev->tx_packets - stats->offset - n->packets) < 0)
-		stats->offset = (__u32)ev->tx_packets - n->packets;
-	if ((__s16)((__u16)ev->probe_seq - stats->probe_offset - n->probes) < 0) {
-		stats->probe_offset = (__u16)ev->probe_seq - n->probes;
-		stats->rx_probes = n->probes;
+	if ((__s32)((__u32)ev->tx_packets - stats->offset - delta->packets) < 0)
+		stats->offset = (__u32)ev->tx_packets - delta->packets;
+	if ((__s16)((__u16)ev->probe_seq - stats->probe_offset - delta->probes) < 0) {
+		stats->probe_offset = (__u16)ev->probe_seq - delta->probes;
+		stats->rx_probes = delta->probes;
 		stats->missed = 0;
 	}
 }
 
-static __always_inline void read_delta(struct ev_delta *n, const struct mrc_ev *ev, const struct mrc_path_stats *stats, __u32 slot)
+static __always_inline void read_delta(struct ev_delta *delta, const struct mrc_ev *ev,
+				       const struct mrc_path_stats *stats, __u32 slot)
 {
-	n->mark = stats->mark_tx[slot & (MRC_REPORTS_KEPT - 1)];
-	n->deficit = known_lost(stats->deficit, n->mark - stats->offset - n->packets,
-				(__u32)ev->tx_packets - stats->offset - n->packets);
-	n->missed = known_lost(stats->missed,
-			       (__s16)((__u16)stats->mark_probes[slot & (MRC_REPORTS_KEPT - 1)] - stats->probe_offset - n->probes),
-			       (__s16)((__u16)ev->probe_seq - stats->probe_offset - n->probes));
-	n->has_arrivals = n->packets != stats->rx || n->probes != stats->rx_probes;
-	n->has_new_loss = n->deficit > stats->deficit || n->missed > stats->missed;
+	delta->mark = stats->mark_tx[slot & (MRC_REPORTS_KEPT - 1)];
+	delta->deficit = known_lost(stats->deficit, delta->mark - stats->offset - delta->packets,
+				(__u32)ev->tx_packets - stats->offset - delta->packets);
+	delta->missed = known_lost(stats->missed,
+			       (__s16)((__u16)stats->mark_probes[slot & (MRC_REPORTS_KEPT - 1)] - stats->probe_offset -
+				       delta->probes),
+			       (__s16)((__u16)ev->probe_seq - stats->probe_offset - delta->probes));
+	delta->has_arrivals = delta->packets != stats->rx || delta->probes != stats->rx_probes;
+	delta->has_new_loss = delta->deficit > stats->deficit || delta->missed > stats->missed;
 }
 
-/* Enter it into the loss window. */
-static __always_inline void add_samples(struct judging *j, struct mrc_path_stats *stats, const struct ev_delta *n)
+/* Add the difference to the loss window. */
+static __always_inline void add_samples(struct judging *j, struct mrc_path_stats *stats, const struct ev_delta *delta)
 {
-	__u32 judged = (__s32)(n->mark - stats->judged_tx) > 0 ? n->mark - stats->judged_tx : 0;
+	__u32 judged = (__s32)(delta->mark - stats->judged_tx) > 0 ? delta->mark - stats->judged_tx : 0;
 
-	if (n->has_new_loss && !stats->window_lost)
-		begin_loss_window(stats); /* the ratio is of what was sent since the first loss */
+	if (delta->has_new_loss && !stats->window_lost)
+		begin_loss_window(stats); /* the ratio is of the packets since the first loss */
 	if (judged) {
 		stats->judged += judged;
-		stats->judged_tx = n->mark;
+		stats->judged_tx = delta->mark;
 		add_window_sample(stats, judged, 1);
 		j->judged += judged;
 	}
-	judged = grown16(n->probes + n->missed, stats->rx_probes + stats->missed);
+	judged = grown16(delta->probes + delta->missed, stats->rx_probes + stats->missed);
 	add_window_sample(stats, judged, judged);
-	if (n->deficit > stats->deficit)
-		add_window_losses(stats, n->deficit - stats->deficit, 1);
-	else if (n->deficit < stats->deficit)
-		remove_window_losses(stats, stats->deficit - n->deficit);
-	if (n->missed > stats->missed)
-		add_window_losses(stats, n->missed - stats->missed, n->missed - stats->missed);
-	else if (n->missed < stats->missed)
-		remove_window_losses(stats, stats->missed - n->missed);
+	if (delta->deficit > stats->deficit)
+		add_window_losses(stats, delta->deficit - stats->deficit, 1);
+	else if (delta->deficit < stats->deficit)
+		remove_window_losses(stats, stats->deficit - delta->deficit);
+	if (delta->missed > stats->missed)
+		add_window_losses(stats, delta->missed - stats->missed, delta->missed - stats->missed);
+	else if (delta->missed < stats->missed)
+		remove_window_losses(stats, stats->missed - delta->missed);
 }
 
-/* Enter it into the rest of the path statistics: what arrived, and whether the EV lags. */
-static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number,
-				  const struct ev_delta *n)
+/* Update the other path statistics: arrivals, losses, and whether the EV lags. */
+static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats,
+					      __u32 number, const struct ev_delta *delta)
 {
-	if (n->has_new_loss) {
+	if (delta->has_new_loss) {
 		stats->loss_ns = j->now;
 		stats->good = 0;
-		stats->lost_bursts += !n->has_arrivals && n->missed > stats->missed;
+		stats->lost_bursts += !delta->has_arrivals && delta->missed > stats->missed;
 	}
-	stats->deficit = n->deficit;
-	stats->missed = n->missed;
-	stats->rx = n->packets;
-	stats->rx_probes = n->probes;
-	if (n->has_arrivals) {
+	stats->deficit = delta->deficit;
+	stats->missed = delta->missed;
+	stats->rx = delta->packets;
+	stats->rx_probes = delta->probes;
+	if (delta->has_arrivals) {
 		stats->arrived_ns = j->requested_ns;
-		stats->after_good = n->mark;
-		stats->lost_bursts = stats->lost_bursts > 1; /* the rest of what was held up may follow */
-		if (!n->has_new_loss && stats->good < 0xffff)
+		stats->after_good = delta->mark;
+		stats->lost_bursts = stats->lost_bursts > 1; /* the rest of a delayed burst may follow */
+		if (!delta->has_new_loss && stats->good < 0xffff)
 			stats->good++;
-		/* Given back when the whole probe burst is accounted for, and nothing of it is new among the lost. */
-		if (!n->has_new_loss && stats->lag_ns && (__s16)(n->probes + stats->probe_offset + n->missed - stats->burst_end) >= 0)
+		/* The EV stops lagging when the whole burst is accounted for and none of it is newly lost. */
+		if (!delta->has_new_loss && stats->lag_ns &&
+		    (__s16)(delta->probes + stats->probe_offset + delta->missed - stats->burst_end) >= 0)
 			clear_lag(j, ev, stats, number);
 	}
-	if (!n->has_new_loss || (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP))
+	if (!delta->has_new_loss || (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP))
 		return;
 	if (!stats->lag_ns) {
 		stats->lag_ns = j->now;
@@ -196,10 +205,13 @@ static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *
 		stats->probe_after_ns = 0;
 		set_deadline(j->host_id, number);
 	}
-	stats->burst_end = ev->probe_seq + BURST_PROBES; /* no probe burst yet, or one that has lost some: the rest says nothing */
+	/* No burst was sent yet, or a part of one is lost: the rest of it proves nothing. */
+	stats->burst_end = ev->probe_seq + BURST_PROBES;
 }
 
-/* Add an EV in use to its plane's. Where nothing arrives all may be late. */
+/* Add the loss window of an EV in use to its plane's sums. An EV without arrivals does not count: its packets may all
+ * be late.
+ */
 static __always_inline void add_to_plane(struct judging *j, const struct mrc_ev *ev, const struct mrc_path_stats *stats)
 {
 	struct plane_loss *p = &j->scratch->loss[ev->plane & (MRC_MAX_PLANES - 1)];
@@ -220,7 +232,7 @@ static long judge_ev(__u64 i, void *context)
 	struct judging *j = context;
 	__u32 at = (j->from + i) % j->counts, number = j->first + at, index = ev_index(j->host_id, number);
 	struct mrc_count *count = &j->scratch->count[at & (MRC_REPORT_EVS - 1)];
-	struct ev_delta n = { .packets = bpf_ntohl(count->packets), .probes = bpf_ntohs(count->probes) };
+	struct ev_delta delta = { .packets = bpf_ntohl(count->packets), .probes = bpf_ntohs(count->probes) };
 	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 	int was;
@@ -234,22 +246,23 @@ static long judge_ev(__u64 i, void *context)
 		return 0;
 	}
 	fade_window(stats, j->now);
-	/* Congested, and no turn came in which it could have been passed over: that is no news any more. */
+	/* The EV was congested, and carried no packet since that could have been skipped. The mark is too old. */
 	if (ev->state == MRC_EV_SKIP && !stats->lag_ns && aged(j->now, ev->last_tx_ns, CONGESTED_NS))
 		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
-	move_offsets(ev, stats, &n);
-	read_delta(&n, ev, stats, j->slot);
+	move_offsets(ev, stats, &delta);
+	read_delta(&delta, ev, stats, j->slot);
 	j->scratch->under_way[ev->plane & (MRC_MAX_PLANES - 1)] +=
-		(__u32)ev->tx_packets - stats->offset - n.packets - n.deficit;
-	j->scratch->arrived[ev->plane & (MRC_MAX_PLANES - 1)] += n.packets;
-	add_samples(j, stats, &n);
-	j->lossy |= n.has_new_loss;
-	update_path_stats(j, ev, stats, number, &n);
+		(__u32)ev->tx_packets - stats->offset - delta.packets - delta.deficit;
+	j->scratch->arrived[ev->plane & (MRC_MAX_PLANES - 1)] += delta.packets;
+	add_samples(j, stats, &delta);
+	j->lossy |= delta.has_new_loss;
+	update_path_stats(j, ev, stats, number, &delta);
 	if (stats->lag_ns)
 		suspect(j, ev, stats, number);
 	note_ce(j, ev, stats, number, bpf_ntohs(count->ce));
 	if (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP) {
-		j->changed |= rank_at(index, ~0u) != was; /* it may be the least bad now, or not any more */
+		/* Its rank changed: it may be the least bad EV now, or no longer. */
+		j->changed |= rank_at(index, ~0u) != was;
 		return 0;
 	}
 	confirm_losses(stats, j->now);
@@ -264,10 +277,11 @@ static long judge_ev(__u64 i, void *context)
 	return 0;
 }
 
-/* Whether the loss rule condemns an EV: any loss that is sure, or a ratio of its packets, if it is not as
- * with most of the others; or that of its plane. Where nothing arrives all may be late.
+/* Return 1 if the loss rule fails an EV: by any confirmed loss (loss_any), by its plane's losses, or by its loss ratio
+ * if most other EVs do not lose alike. An EV without arrivals does not count: its packets may all be late.
  */
-static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ev *ev, const struct mrc_path_stats *stats)
+static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ev *ev,
+					  const struct mrc_path_stats *stats)
 {
 	if (stats->lost_bursts)
 		return 0;
@@ -281,7 +295,7 @@ static __always_inline int loses_too_much(const struct judging *j, const struct 
 			  j->evs.below_limit + j->evs.above_limit, settings.loss_samples);
 }
 
-/* The loss rule, where all EVs are known. */
+/* Apply the loss rule to an EV, after all EVs of the report are judged. */
 static long judge_loss(__u64 i, void *context)
 {
 	struct judging *j = context;
@@ -298,13 +312,13 @@ static long judge_loss(__u64 i, void *context)
 	return 0;
 }
 
-/* Judge all EVs of a report, of which the counts are in the scratch. */
+/* Judge all EVs of a report; its counts are in the scratch. */
 static __always_inline void judge_report(struct judging *j, const struct control *c)
 {
-	__u32 n = bpf_ntohs(c->probe.counts), report_seq = bpf_ntohl(c->probe.report_seq);
+	__u32 counts = bpf_ntohs(c->probe.counts), report_seq = bpf_ntohl(c->probe.report_seq);
 
 	j->first = bpf_ntohs(c->probe.first);
-	j->counts = n;
+	j->counts = counts;
 	j->from = report_seq / report_chunks() * BURSTS_AT_ONCE;
 	j->slot = report_seq / report_chunks();
 	j->generation = bpf_ntohl(c->probe.generation);
@@ -314,15 +328,15 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	__builtin_memset(j->scratch->under_way, 0, sizeof(j->scratch->under_way));
 	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
 	__builtin_memset(j->scratch->loss, 0, sizeof(j->scratch->loss));
-	bpf_loop(n, judge_ev, j, 0);
-	note_planes(j->host_id, j->first, n, j->reports->report_tx_ns);
+	bpf_loop(counts, judge_ev, j, 0);
+	note_planes(j->host_id, j->first, counts, j->reports->report_tx_ns);
 	j->reports->judged += j->judged;
 	j->reports->lossy += j->lossy;
 	j->reports->unpaid_packets -= j->judged < j->reports->unpaid_packets ? j->judged : j->reports->unpaid_packets;
 	add_other_part(&j->evs, j->host_id, j->first != 0, j->now);
 	j->lossy_planes = lossy_planes(j->host_id, j->first != 0);
 	if (j->evs.above_limit || j->lossy_planes)
-		bpf_loop(n, judge_loss, j, 0);
+		bpf_loop(counts, judge_loss, j, 0);
 }
 
 #endif

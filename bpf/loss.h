@@ -1,4 +1,5 @@
-/* The loss window of an EV: losses of the last moments, which fade. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Keeps the loss window of an EV: recent losses, halved twice per period. */
 #ifndef MRC_LOSS_H
 #define MRC_LOSS_H
 
@@ -15,7 +16,7 @@ static __always_inline void begin_loss_window(struct mrc_path_stats *stats)
 	stats->pending_losses = 0;
 }
 
-/* Packets that were counted as lost have come after all. */
+/* Remove losses: packets that counted as lost have arrived late. */
 static __always_inline void remove_window_losses(struct mrc_path_stats *stats, __u32 found)
 {
 	__u32 left = stats->window_lost > found ? stats->window_lost - found : 0, losses;
@@ -37,7 +38,7 @@ static __always_inline void add_window_losses(struct mrc_path_stats *stats, __u3
 	stats->window_losses += losses;
 }
 
-/* Losses that have been known for some time are sure: late packets would have come. */
+/* Confirm the losses that have been known for half of overdue_us: late packets would have arrived by now. */
 static __always_inline void confirm_losses(struct mrc_path_stats *stats, __u64 now)
 {
 	if (!aged(now, stats->pending_losses_ns, settings.overdue_us * NS_PER_US / 2))
@@ -59,7 +60,7 @@ static __always_inline void fade_window(struct mrc_path_stats *stats, __u64 now)
 	__u32 shift = past < 16 ? past : 16;
 
 	stats->epoch = epoch;
-	if (!shift || settings.loss_any) /* any loss is remembered until it is judged */
+	if (!shift || settings.loss_any) /* loss_any keeps every loss until it is judged */
 		return;
 	stats->window_tx >>= shift;
 	stats->window_lost >>= shift;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Declares all maps of the programs and the settings, and looks up entries of the shared tables.
  *
- * A map with max_entries 1 and the flags argument of MRC_ARRAY gets its size from the loader (mrcd/loader/dataplane.py).
+ * A map with max_entries 1 and the flags argument of MRC_ARRAY gets its size from the loader
+ * (mrcd/loader/dataplane.py).
  */
 #ifndef MRC_MAPS_H
 #define MRC_MAPS_H
@@ -73,11 +74,13 @@ MRC_ARRAY(mrc_paces, BPF_MAP_TYPE_ARRAY, 0, struct mrc_pace);
 MRC_ARRAY(mrc_plane_losses, BPF_MAP_TYPE_ARRAY, 0, struct mrc_plane_losses);
 MRC_ARRAY(mrc_selections, BPF_MAP_TYPE_ARRAY, 0, struct mrc_selection);
 MRC_ARRAY(mrc_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_timer);
-MRC_ARRAY(mrc_paid, BPF_MAP_TYPE_ARRAY, 0, __u32); /* probes that traffic has paid for since the last refill; one entry */
+/* Probes that traffic has paid for since the last refill; one entry. */
+MRC_ARRAY(mrc_paid, BPF_MAP_TYPE_ARRAY, 0, __u32);
 MRC_ARRAY(mrc_t1_recorded, BPF_MAP_TYPE_ARRAY, 0, __u32); /* T1 failures recorded, a count; one entry */
 MRC_FIXED_ARRAY(mrc_classes, BPF_MAP_TYPE_ARRAY, 1, struct mrc_classes);
 MRC_FIXED_ARRAY(mrc_flowlets, BPF_MAP_TYPE_ARRAY, FLOWLETS, struct mrc_flowlet);
-MRC_FIXED_ARRAY(mrc_acks, BPF_MAP_TYPE_ARRAY, ACK_FLOWS, __u64); /* time of a flow's newest ACK; index: low bits of its hash */
+/* Time of a flow's newest ACK; index: low bits of its hash. */
+MRC_FIXED_ARRAY(mrc_acks, BPF_MAP_TYPE_ARRAY, ACK_FLOWS, __u64);
 MRC_FIXED_ARRAY(mrc_dup_acks, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u64); /* time of the CPU's newest duplicate ACK */
 MRC_FIXED_ARRAY(mrc_sack_gaps, BPF_MAP_TYPE_ARRAY, SACK_GAPS, struct mrc_sack_gap);
 MRC_FIXED_ARRAY(mrc_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct mrc_scratch);

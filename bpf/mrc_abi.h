@@ -2,7 +2,8 @@
 /* Defines the tables that the programs share with the daemon. Packets are in mrc_wire.h, events in mrc_events.h.
  *
  * Each field's comment says who writes it. mrcd/tables/abi.py repeats these structures for Python, and
- * tests/unit/test_abi.py compares the two by BTF. Integers are in host byte order; times are CLOCK_MONOTONIC nanoseconds.
+ * tests/unit/test_abi.py compares the two by BTF. Integers are in host byte order; times are CLOCK_MONOTONIC
+ * nanoseconds.
  */
 #ifndef MRC_ABI_H
 #define MRC_ABI_H
@@ -27,7 +28,7 @@ enum mrc_version { /* the versions as BTF: the loader reads them from an object 
 #define MRC_UNPROBED_MAX 0x8000 /* mrc_rotation.unprobed stops here, before its 16 bits wrap */
 #define MRC_WEIGHT_FULL 8 /* mrc_ev.weight of an EV that takes every turn */
 #define MRC_DST_ENTRIES 4096 /* destinations that each CPU caches: a power of two */
-#define MRC_TIMER_NS 1000000 /* interval of the timer packet (timer_packet.h): below TCP's shortest timer */
+#define MRC_TIMER_NS 1000000 /* interval of the timer packet (timer_packet.h): shorter than TCP's timers */
 #define MRC_MERGE_QUEUES 16 /* queues of mrc0, at most; each merges segments on one CPU (deliver.h) */
 
 /* One path to one peer and the packets sent on it: all that mrc_push reads of it, except an SRH. Index: host id of the
@@ -52,8 +53,8 @@ struct mrc_ev {
 };
 _Static_assert(sizeof(struct mrc_ev) == 64, "mrc_ev is one cache line");
 
-/* Path statistics: arrivals and losses on an EV by the peer's reports. Same index as mrc_ev. The programs write them. The
- * daemon writes zeros where another path takes the EV's place.
+/* Path statistics: arrivals and losses on an EV by the peer's reports. Same index as mrc_ev. The programs write them.
+ * The daemon writes zeros where another path takes the EV's place.
  */
 struct mrc_path_stats {
 	__u64 lost_before; /* data packets lost in earlier generations of the peer's tables */
@@ -107,7 +108,8 @@ struct mrc_rx {
 	__u64 bytes; /* programs: inner bytes */
 	__u32 ce; /* programs: CE marks; a count */
 	__u32 probes; /* programs: probe requests; a count */
-	__u64 reserved; /* so no record straddles cache lines, and at most two share one: each EV has its own RX queue */
+	/* So no record straddles cache lines, and at most two share one: each EV has its own RX queue. */
+	__u64 reserved;
 };
 _Static_assert(sizeof(struct mrc_rx) == 32, "mrc_rx is half a cache line");
 
@@ -165,7 +167,8 @@ struct mrc_reports {
 };
 _Static_assert(sizeof(struct mrc_reports) == 160, "mrc_reports has no padding");
 
-/* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, unless the field says daemon. */
+/* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, unless the field says daemon.
+ */
 struct mrc_watch {
 	__u64 due_ns; /* when the tick serves the peer next; daemon: 0 = at once */
 	__u64 swept_ns; /* time of its newest sweep, which probes EVs in turn; 0 = never */
@@ -225,7 +228,8 @@ _Static_assert(sizeof(struct mrc_plane) == 56, "mrc_plane is 56 bytes");
 
 /* This host. One entry. */
 struct mrc_node {
-	__u32 generation; /* daemon: random per set of tables; 0 = programs are still being attached, answer no probes */
+	/* Daemon: random per set of tables; 0 = programs are still being attached, answer no probes. */
+	__u32 generation;
 	__u32 plane_mask; /* daemon: planes with carrier and a resolved first hop */
 	__u32 status; /* daemon: MRC_STATUS_* */
 	__u32 probe_ifindex; /* daemon: interface with mrc_probe at its egress; 0 = none */
@@ -273,7 +277,8 @@ _Static_assert(sizeof(struct mrc_dst_entry) == 32, "mrc_dst_entry never straddle
 struct mrc_rotation {
 	__u32 plane; /* the next */
 	__u16 slot[MRC_MAX_PLANES]; /* the next EV of each plane */
-	__u16 unprobed; /* wire packets pushed since this CPU last requested a report; at most MRC_UNPROBED_MAX and one burst */
+	/* Wire packets pushed since this CPU last requested a report; at most MRC_UNPROBED_MAX and one burst. */
+	__u16 unprobed;
 	__u8 turns; /* of EVs whose weight is not full; wraps */
 	__u8 data; /* 1 = since then the CPU pushed more than ACKs */
 	__u32 unprobed_bytes; /* inner bytes pushed since then */
@@ -281,7 +286,9 @@ struct mrc_rotation {
 };
 _Static_assert(sizeof(struct mrc_rotation) == 32, "mrc_rotation never straddles two cache lines");
 
-/* Kernel features that not every supported kernel has: bits of mrc_settings.kernel_has. The loader tests for the feature. */
+/* Kernel features that not every supported kernel has: bits of mrc_settings.kernel_has. The loader tests for the
+ * feature.
+ */
 enum mrc_kernel_has {
 	MRC_KERNEL_HAS_KERN_CTX = 0x1, /* the kfunc bpf_cast_to_kern_ctx: Linux 6.2 */
 	MRC_KERNEL_HAS_DECAP_L3 = 0x2, /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6: Linux 6.3 */

@@ -75,7 +75,9 @@ enum mrc_histogram {
 	MRC_HISTOGRAM_MAX,
 };
 
-/* Why a program dropped a packet. It is the verdict's reason, the counter's index, the metric's label and mrcctl's text. */
+/* Why a program dropped a packet. It is the verdict's reason, the counter's index, the metric's label and mrcctl's
+ * text.
+ */
 enum mrc_drop {
 	MRC_DROP_NONE = 0,
 	MRC_DROP_NOT_IP, /* push: neither IPv4 nor IPv6 */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Defines the tables that only the programs use. maps.h declares the maps; the header of each table's job uses it.
  *
- * The loader creates these tables anew with each object, so their layout may change without a new ABI version. Times are
- * CLOCK_MONOTONIC nanoseconds.
+ * The loader creates these tables anew with each object, so their layout may change without a new ABI version. Times
+ * are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef MRC_STATE_H
 #define MRC_STATE_H
@@ -29,7 +29,8 @@ struct mrc_pace {
 	__u32 plane_skew_now_ns; /* largest delay difference between planes in this period of SKEW_PERIOD_NS */
 	__u32 epoch; /* number of this period */
 	__u64 sent_ns[MRC_MAX_PLANES]; /* time of the newest packet on each plane; kept while mrc_peer.queued */
-	__u64 drain_until_ns[MRC_MAX_PLANES]; /* until then the plane carries nothing, so its base delay can be measured */
+	/* Until then the plane carries nothing, so its base delay can be measured. */
+	__u64 drain_until_ns[MRC_MAX_PLANES];
 	__u64 paced_ns; /* the peer's clock when `paced` was taken */
 	__u32 paced[MRC_MAX_PLANES]; /* sum of `arrived` over all parts */
 	/* By the newest report of each part of the EVs. One plane's EVs can be in both parts. */
@@ -55,8 +56,9 @@ struct mrc_flowlet {
 	__u32 number; /* of the EV */
 };
 
-/* Work area for the usable EVs of a peer. Index: host id, while the CPU holds mrc_peer.busy. It is per peer, not per CPU:
- * on Linux 6.1 a packet can interrupt a program that the daemon runs, and bring another peer's report to the same CPU.
+/* Work area for the usable EVs of a peer. Index: host id, while the CPU holds mrc_peer.busy. It is per peer, not per
+ * CPU: on Linux 6.1 a packet can interrupt a program that the daemon runs, and bring another peer's report to the same
+ * CPU.
  */
 struct mrc_selection {
 	__u64 words[MRC_EV_WORDS]; /* the EVs selected, a bit each */
@@ -172,7 +174,8 @@ struct mrc_t1_failure {
 	__u32 begun; /* tick: `made` when the walk began */
 	__u32 next; /* tick: host id of the next peer */
 	__u32 left; /* tick: peers still to visit */
-	__u32 is_judging; /* tick: 0 = first walk, which probes a peer under each T0; 1 = second walk, which judges all */
+	/* Tick: 0 = first walk, which probes a peer under each T0; 1 = second walk, which judges all. */
+	__u32 is_judging;
 	__u32 visited; /* tick: EV of the peer that is being visited */
 };
 

@@ -1,20 +1,24 @@
-/* Judges the EVs that cross the same switches as one that was found dead (share.h), by a few probes.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Judges the EVs of all peers that cross the same T1 as a failed EV (t1_failure.h), by a few probes.
  *
- * A T1 that died takes an EV of every peer with it, or one link of it an EV of all peers under one T0. So the tick walks
- * over the peers twice. First it probes, of the peers under each T0, one: on its EV by that T1, and on another EV of that
- * plane. When the replies should be there, it leaves the EVs of all peers under a T0 where the first was not
- * answered and the second was. Where neither was, nobody knows, and each peer is probed by itself.
+ * A dead T1 takes one EV of every peer with it. A dead link of a T1 takes one EV of every peer under one T0. So the
+ * tick walks over the peers twice. The first walk probes one peer under each T0: on its EV through that T1, and on
+ * another EV of the plane. The second walk begins when the replies are due. If the first EV did not answer and the
+ * other did, it leaves the EVs of all peers under that T0. If neither answered, nothing is known of the T0, and each of
+ * its peers is probed.
  */
 #ifndef MRC_NEIGHBOURS_H
 #define MRC_NEIGHBOURS_H
 
 #include "sweep.h"
 
-#define T0_PROBES 3 /* on the EV of the first peer under a T0: one may be lost */
-#define NEIGHBOURS_MAX_NS 4000000ULL /* of a tick: once per T1 and second, and then all peers at once */
+#define T0_PROBES 3 /* on the EV of the first peer under a T0; three, because one may be lost */
+/* Of one tick: longer than TICK_MAX_NS, but once per T1 and second, and then for all peers at once. */
+#define NEIGHBOURS_MAX_NS 4000000ULL
 
-#define TICK_RESUME_NS 1000000ULL /* between two ticks, if one had no time for all that was due */
-#define REPLY_TIMEOUT_MIN_NS 2000000ULL /* a reply is missing after this, or after four round trips */
+#define TICK_RESUME_NS 1000000ULL /* to the next tick, if this one ran out of time */
+/* A reply is missing after this time, or after four round trips if that is longer. */
+#define REPLY_TIMEOUT_MIN_NS 2000000ULL
 
 enum t0_state {
 	T0_OPEN = 0, /* not judged yet */
@@ -23,7 +27,9 @@ enum t0_state {
 	T0_DEAD,
 };
 
-/* The T0 at the far end of an EV, as the carrier has it behind the block and the T0 and T1 that are shared. */
+/* Return the uSID of the T0 at the far end of an EV. In the carrier it follows the block and the uSIDs of the near T0
+ * and the T1.
+ */
 static __always_inline __u16 far_t0(const struct mrc_ev *ev)
 {
 	return *(const __u16 *)(ev->dst + sizeof(__u64));
@@ -41,7 +47,7 @@ static __always_inline __u32 walk_id(const struct mrc_t1_failure *failure)
 	return (__u32)failure->ns | 1;
 }
 
-/* An EV of the same plane by another T1. */
+/* Return the EV of the same plane through the next T1. */
 static __always_inline __u32 next_t1_ev(__u32 number)
 {
 	__u32 slot = number % settings.evs_per_plane;
@@ -56,7 +62,7 @@ static __always_inline __u32 probe_seq_of(__u32 host_id, __u32 number)
 	return ev ? ev->probe_seq : 0;
 }
 
-/* Probes on an EV, up to the one with this sequence, since the newest that was answered. */
+/* Return how many probes on an EV, up to sequence number `seq`, were sent after the newest answered one. */
 static __always_inline __s32 unanswered_on(__u32 host_id, __u32 number, __u32 seq)
 {
 	const struct mrc_path_stats *stats = path_stats_at(ev_index(host_id, number));
@@ -64,25 +70,27 @@ static __always_inline __s32 unanswered_on(__u32 host_id, __u32 number, __u32 se
 	return stats ? (__s32)(seq - stats->reply_seq) : 0;
 }
 
-/* The probes on the first peer under a T0 are sent. */
-static __always_inline void note_probes(struct mrc_t0_verdict *f, __u32 sent)
+/* Note which probes were sent to the first peer under a T0. */
+static __always_inline void note_probes(struct mrc_t0_verdict *entry, __u32 sent)
 {
-	f->seq = probe_seq_of(f->host_id, f->number);
-	f->other_seq = probe_seq_of(f->host_id, next_t1_ev(f->number));
-	f->verdict = sent == T0_PROBES + 1 && next_t1_ev(f->number) != f->number ? T0_OPEN : T0_UNKNOWN;
+	entry->seq = probe_seq_of(entry->host_id, entry->number);
+	entry->other_seq = probe_seq_of(entry->host_id, next_t1_ev(entry->number));
+	entry->verdict = sent == T0_PROBES + 1 && next_t1_ev(entry->number) != entry->number ? T0_OPEN : T0_UNKNOWN;
 }
 
-/* What the answers of the peer that was probed tell. */
-static __always_inline __u32 judge_t0(const struct mrc_t0_verdict *f)
+/* Return the state of a T0, by the answers of the peer that was probed. */
+static __always_inline __u32 judge_t0(const struct mrc_t0_verdict *entry)
 {
-	__s32 missing = unanswered_on(f->host_id, f->number, f->seq);
+	__s32 missing = unanswered_on(entry->host_id, entry->number, entry->seq);
 
-	if (unanswered_on(f->host_id, next_t1_ev(f->number), f->other_seq) > 0)
+	if (unanswered_on(entry->host_id, next_t1_ev(entry->number), entry->other_seq) > 0)
 		return T0_UNKNOWN;
 	return missing >= T0_PROBES ? T0_DEAD : missing > 0 ? T0_UNKNOWN : T0_ALIVE;
 }
 
-/* The EV of a peer that crosses the same T1 as the one that failed, or NO_SLOT. Most peers have it at the same number. */
+/* Return the EV of a peer that crosses the failed T1, if it is in use, or NO_SLOT. Most peers have it at the same
+ * number.
+ */
 __noinline __u32 shared_ev(__u32 host_id, __u32 failure_number)
 {
 	const struct mrc_t1_failure *failure = t1_failure_at(failure_number);
@@ -101,13 +109,13 @@ __noinline __u32 shared_ev(__u32 host_id, __u32 failure_number)
 	return NO_SLOT;
 }
 
-/* How long a reply may take. */
+/* Return the time after which a reply is missing. */
 static __always_inline __u64 reply_timeout_ns(const struct mrc_reports *reports)
 {
 	return 4 * reports->rtt_ns > REPLY_TIMEOUT_MIN_NS ? 4 * reports->rtt_ns : REPLY_TIMEOUT_MIN_NS;
 }
 
-/* The failure whose neighbours are being visited. */
+/* Return the failure in hand. */
 static __always_inline struct mrc_t1_failure *current_failure(void)
 {
 	const struct mrc_clock *clock = tick_clock();
@@ -115,7 +123,7 @@ static __always_inline struct mrc_t1_failure *current_failure(void)
 	return clock ? t1_failure_at(clock->at) : 0;
 }
 
-/* Probe an EV of a neighbour, and at last another one of that plane. */
+/* Probe the EV of a neighbour, and last another EV of its plane. */
 static long probe_neighbour(__u64 i, void *context)
 {
 	const struct mrc_t1_failure *failure = current_failure();
@@ -128,37 +136,40 @@ static long probe_neighbour(__u64 i, void *context)
 	return 0;
 }
 
-/* First, probe the peers that are to tell; then leave the EV of a peer, or probe it where nothing is known of its T0. */
+/* Return how many probes a peer needs. In the first walk: those of the first peer under each T0. In the second walk:
+ * one where nothing is known of the T0; and the EV is left where the T0's link is dead.
+ */
 static __always_inline __u32 probes_needed(const struct mrc_t1_failure *failure, struct mrc_peer *peer, __u32 host_id,
 					   const struct mrc_ev *ev)
 {
 	__u32 state = ev->state;
 	__u16 t0 = far_t0(ev);
-	struct mrc_t0_verdict *f = t0_verdict_at(t0);
-	int is_known = f && f->walk == walk_id(failure) && f->t0 == t0;
+	struct mrc_t0_verdict *entry = t0_verdict_at(t0);
+	int is_known = entry && entry->walk == walk_id(failure) && entry->t0 == t0;
 
-	if (!f)
+	if (!entry)
 		return 0;
 	if (!failure->is_judging) {
 		if (is_known)
 			return 0;
-		f->walk = walk_id(failure);
-		f->t0 = t0;
-		f->host_id = host_id;
-		f->number = failure->visited;
-		f->verdict = T0_OPEN;
+		entry->walk = walk_id(failure);
+		entry->t0 = t0;
+		entry->host_id = host_id;
+		entry->number = failure->visited;
+		entry->verdict = T0_OPEN;
 		return T0_PROBES + 1;
 	}
 	if (!is_known)
 		return 1;
-	if (f->verdict == T0_OPEN)
-		f->verdict = judge_t0(f);
-	if (f->verdict == T0_DEAD && transit(host_id, failure->visited, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE))
+	if (entry->verdict == T0_OPEN)
+		entry->verdict = judge_t0(entry);
+	if (entry->verdict == T0_DEAD &&
+	    transit(host_id, failure->visited, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE))
 		drop_usable(peer, host_id, failure->visited);
-	return f->verdict == T0_UNKNOWN;
+	return entry->verdict == T0_UNKNOWN;
 }
 
-/* Visit the next peer that may share the fate of an EV that failed; look soon whether its probes were answered. */
+/* Visit the next peer that may share the failed link. In the second walk, have the tick look soon for the answers. */
 static long visit_neighbour(__u64 i, void *context)
 {
 	struct sweep *s = context;
@@ -166,7 +177,7 @@ static long visit_neighbour(__u64 i, void *context)
 	struct mrc_clock *clock = tick_clock();
 	__u32 host_id, probes, before = s->sent;
 	struct mrc_watch *watch;
-	struct mrc_t0_verdict *f;
+	struct mrc_t0_verdict *entry;
 	struct mrc_peer *peer;
 	struct mrc_ev *ev;
 	__u64 soon_ns;
@@ -195,9 +206,9 @@ static long visit_neighbour(__u64 i, void *context)
 	if (!probes)
 		return 0;
 	bpf_loop(probes, probe_neighbour, s, 0);
-	f = failure->is_judging ? 0 : t0_verdict_at(far_t0(ev));
-	if (f)
-		note_probes(f, s->sent - before);
+	entry = failure->is_judging ? 0 : t0_verdict_at(far_t0(ev));
+	if (entry)
+		note_probes(entry, s->sent - before);
 	soon_ns = clock->now_ns + REPLY_TIMEOUT_MIN_NS;
 	if (failure->is_judging && (__s64)(watch->due_ns - soon_ns) > 0)
 		watch->due_ns = soon_ns;
@@ -211,7 +222,7 @@ static __always_inline void begin_walk(struct mrc_t1_failure *failure, __u32 is_
 	failure->left = settings.peers - 1;
 }
 
-/* Judge the neighbours of EVs that were found dead, whatever the budget says: once per T1 and second (share.h). */
+/* Visit the neighbours of failed EVs. The budget does not limit that, but t1_failure.h does: once per T1 and second. */
 static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clock *clock)
 {
 	const struct mrc_reports *reports;
@@ -232,7 +243,8 @@ static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clo
 			continue;
 		clock->wait_ns = TICK_RESUME_NS;
 		reports = reports_at(failure->host_id);
-		if (failure->is_judging && reports && !aged(clock->began_ns, failure->probed_ns, reply_timeout_ns(reports)))
+		if (failure->is_judging && reports &&
+		    !aged(clock->began_ns, failure->probed_ns, reply_timeout_ns(reports)))
 			break;
 		clock->at = i;
 		sweep->sent = 0;
@@ -244,7 +256,7 @@ static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clo
 			failure->probed_ns = bpf_ktime_get_ns();
 			begin_walk(failure, 1);
 		}
-		break; /* the others in the ticks to come: T0s are judged for one failure at a time */
+		break; /* one failure at a time: the T0 verdicts belong to one walk */
 	}
 }
 

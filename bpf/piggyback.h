@@ -1,18 +1,19 @@
-/* Piggybacks probe requests on traffic: decides when a packet carries one, and pays for it. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Piggybacks probe requests on traffic: decides when a packet carries one, and what pays for it. */
 #ifndef MRC_PIGGYBACK_H
 #define MRC_PIGGYBACK_H
 
 #include "send_probe.h"
 
-/* Whether traffic to this peer should carry a request now: after so many packets, but leaving time
- * between two; not while too many are under way; and now and then in any case.
+/* Return 1 if traffic to this peer should carry a request now: after probe_packets packets, no sooner than gap_us after
+ * the previous one, and not while too many reports are in flight; and after probe_late_us in any case.
  */
-static __always_inline int report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation,
-				      __u64 now, __u64 requested_ns, __u32 gap_us)
+static __always_inline int report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation, __u64 now,
+				      __u64 requested_ns, __u32 gap_us)
 {
 	__u64 late = settings.probe_late_us * NS_PER_US;
 
-	/* Never so many at once that the newest must be forgotten before it can have come back. */
+	/* Never so many that the newest is forgotten before its reply can return. */
 	if (late < reports->rtt_ns / 2)
 		late = reports->rtt_ns / 2;
 	if (aged(now, requested_ns, late) && aged(now, requested_ns, reordering_window(reports)))
@@ -23,8 +24,8 @@ static __always_inline int report_due(const struct mrc_reports *reports, const s
 	       !is_report_window_full(reports);
 }
 
-#define PAID_PERCENT 150 /* traffic may pay for so much of idle_probes per second, */
-#define PAID_BURST 4 /* and for so many at once */
+#define PAID_PERCENT 150 /* traffic can pay for at most this share of idle_probes per second */
+#define PAID_BURST 4 /* and for so many requests at once */
 
 static __always_inline __u32 *paid_probes(void)
 {
@@ -33,7 +34,9 @@ static __always_inline __u32 *paid_probes(void)
 	return bpf_map_lookup_elem(&mrc_paid, &zero);
 }
 
-/* What traffic may pay for until now since then: to make requests and to read reports takes a CPU's time, too. */
+/* Return how many requests traffic may pay for up to now since the last refill. The limit exists because requests and
+ * reports take CPU time, too.
+ */
 static __always_inline __u64 paid_most(const struct mrc_clock *clock, __u64 now)
 {
 	__s64 past = now - *(volatile __u64 *)&clock->refilled_ns;
@@ -41,13 +44,14 @@ static __always_inline __u64 paid_most(const struct mrc_clock *clock, __u64 now)
 	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / 1000000000ULL : 0);
 }
 
-/* Whether a request may ride on this peer's traffic: the packets and bytes since the last pay for it, or the host's
- * budget does, of which an eighth is for the tick.
+/* Return 1 if a request may ride on this packet, and pay for it. The packets and bytes since the last request pay, or
+ * else the host's budget does, of which an eighth is reserved for the tick.
  */
 static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct mrc_rotation *rotation, __u64 now)
 {
 	__u32 first, counts = report_size(0, &first), *sum = paid_probes();
-	__u32 length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts) + (keeps_packet(skb, counts) ? skb->len : 0);
+	__u32 length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts) +
+		(keeps_packet(skb, counts) ? skb->len : 0);
 	struct mrc_clock *clock = tick_clock();
 
 	if (!clock || !sum)
@@ -63,7 +67,9 @@ static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct
 	return 1;
 }
 
-/* Whether make_room() will do with a clone of this packet: the kernel shortens none that is a tunnel's. */
+/* Return 1 if make_room() can make a request of a clone of this packet: the kernel does not shorten encapsulated
+ * packets.
+ */
 static __noinline int can_piggyback(struct __sk_buff *skb)
 {
 	__u32 first;
@@ -71,22 +77,22 @@ static __noinline int can_piggyback(struct __sk_buff *skb)
 	return keeps_packet(skb, report_size(0, &first)) || !encapsulated(skb);
 }
 
-/* Whether traffic to this peer is so dense that its end is to be noticed: many packets since the last report was asked for.
- * Where the budget has delayed that, they count by their rate: as if a report had been asked for in time.
+/* Return 1 if traffic to this peer is so dense that its end is to be noticed: probe_packets packets since the last
+ * request. Where the budget delayed that request, the packet rate decides, as if the request had been sent in time.
  */
 static __always_inline int is_dense(const struct mrc_rotation *rotation, __u64 now, __u64 requested_ns)
 {
 	__u64 each_ns = settings.probe_late_us * NS_PER_US / (settings.probe_packets ?: 1);
 
-	return rotation->unprobed >= settings.probe_packets && (!rotation->denied || !aged(now, requested_ns, rotation->unprobed * each_ns));
+	return rotation->unprobed >= settings.probe_packets &&
+	       (!rotation->denied || !aged(now, requested_ns, rotation->unprobed * each_ns));
 }
 
-/* Let a request ride on this packet, if one is due; it is not pushed yet, or popped already: mrc_probe makes
+/* Let a request ride on this packet, if one is due. The packet is not pushed yet, or already popped; mrc_probe makes
  * the request of a clone. Returns 1 if it did.
  */
-static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct mrc_node *self,
-				      struct mrc_peer *peer, struct mrc_rotation *rotation,
-				      struct request *r, __u32 gap_us)
+static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct mrc_node *self, struct mrc_peer *peer,
+					   struct mrc_rotation *rotation, struct request *r, __u32 gap_us)
 {
 	struct mrc_reports *reports = reports_at(r->host_id);
 	__u64 requested_ns;

@@ -1,5 +1,6 @@
-/* Finds planes that lose, by the sums of their EVs: where there are many EVs, each alone has too few losses for a verdict in
- * the loss window. A NIC's cable is one such case.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Finds lossy planes by the sums of their EVs. With many EVs, each alone has too few losses in the loss window for a
+ * verdict. A bad cable at a NIC is such a case.
  */
 #ifndef MRC_PLANE_LOSS_H
 #define MRC_PLANE_LOSS_H
@@ -17,8 +18,8 @@ static __always_inline void add_losses(struct plane_loss *sum, const struct plan
 	sum->lossy_evs += p->lossy_evs;
 }
 
-/* Note how the EVs of a report lose, and add what the report of the other part told, if that is not older than the loss
- * window: where a report has room for one plane of two, a lossy plane would have nothing to be compared with.
+/* Store the losses of a report's part of the EVs, and add those of the other part, unless they are older than the loss
+ * window. A report may have room for one plane of two, and a lossy plane needs another one to be compared with.
  */
 static __always_inline void add_other_part(struct part_loss *sum, __u32 host_id, __u32 part, __u64 now)
 {
@@ -39,8 +40,8 @@ static __always_inline void add_other_part(struct part_loss *sum, __u32 host_id,
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "add_other_part");
 
-/* The planes that lose as much as the loss rule condemns, of which most EVs have losses, and which lose more
- * than the other planes do; as bits. A report of one part of the EVs has been added up in the scratch.
+/* Return the lossy planes, as bits: they exceed the loss rule's ratio, most of their EVs have losses, and they lose
+ * more than the other planes. The scratch holds the sums of one part of the EVs.
  */
 __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 {
@@ -67,10 +68,11 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 	}
 	for (i = 0; i < settings.planes && i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
-		/* Few samples of the others are no measure. */
+		/* A comparison needs enough samples of the other planes. */
 		if (2 * own->lossy_evs > own->evs && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
 		    (__u64)own->lost * 1000000 >= (__u64)settings.loss_ppm * own->sent &&
-		    loses_more(own->losses, own->samples, sum->known_losses - own->known_losses, sum->samples - own->samples, evs,
+		    loses_more(own->losses, own->samples, sum->known_losses - own->known_losses,
+			       sum->samples - own->samples, evs,
 			       settings.loss_samples))
 			planes |= 1u << i;
 	}

@@ -1,4 +1,5 @@
-/* Asking a peer what has arrived: when, on which EV, and how the request comes into being. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Sends probe requests: marks what was sent before a report, chooses the EV, and builds the packet. */
 #ifndef MRC_SEND_PROBE_H
 #define MRC_SEND_PROBE_H
 
@@ -6,9 +7,10 @@
 #include "probe.h"
 #include "spray.h"
 
-/* Have mrc_probe make something of a clone of this packet, now; of a request if it is one, or a twin. */
+/* Have mrc_probe do `job` on a clone of this packet, at once. `r` is the request, or the duplicate ACK's destination.
+ */
 static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_node *self, __u32 job,
-				      const struct request *r)
+				       const struct request *r)
 {
 	__u32 zero = 0;
 	struct mrc_clone_job *slot = bpf_map_lookup_elem(&mrc_clone_jobs, &zero);
@@ -22,7 +24,7 @@ static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_n
 	slot->job = 0;
 }
 
-/* Sent at least this long before a report was asked for: not on its way any more. */
+/* Return the reordering window: packets sent longer ago than this have arrived or are lost. */
 static __always_inline __u64 reordering_window(const struct mrc_reports *reports)
 {
 	__u64 window = reports->rtt_var_ns / 2, least = settings.reorder_us * NS_PER_US;
@@ -36,7 +38,7 @@ static __always_inline __u64 reordering_window(const struct mrc_reports *reports
 struct marking {
 	__u64 now;
 	__u64 window;
-	__u32 least_extra_delay_ns; /* mrc_reports.least_extra_delay_ns */
+	__u32 least_extra_delay_ns; /* as mrc_reports.least_extra_delay_ns */
 	__u32 index;
 	__u32 slot;
 };
@@ -55,8 +57,8 @@ static long mark_ev(__u64 i, void *context)
 	tx = *(volatile __u64 *)&ev->tx_packets;
 	probes = *(volatile __u32 *)&ev->probe_seq;
 	window = arrival_window(m->window, stats->extra_delay_ns, m->least_extra_delay_ns);
-	/* What was noted is older than the window, unless this EV's is longer than reports are apart: then it is kept
-	 * until it is, and what was there at the report before has not become younger.
+	/* The note is normally older than the window, and becomes the mark. Where this EV's window exceeds the interval
+	 * of reports, the note stays until it is old enough, and the previous report's mark is used again.
 	 */
 	if (aged(m->now, stats->noted_ns, window)) {
 		noted_tx = stats->noted_tx;
@@ -73,14 +75,14 @@ static long mark_ev(__u64 i, void *context)
 	return 0;
 }
 
-/* As many rounds are under way as may be. */
+/* Return 1 if no further report can be in flight. */
 static __always_inline int is_report_window_full(const struct mrc_reports *reports)
 {
 	return reports->report_seq - reports->applied_seq >= reports_kept();
 }
 
-/* Begin a round: note what has been sent on each EV. `requested_ns` is when the last was begun. Returns 1 if
- * this CPU is to ask for the report.
+/* Begin a report: mark what has been sent on each EV. `requested_ns` is when the previous one was requested. Returns 1
+ * if this CPU is to send the request.
  */
 static __noinline int begin_report(struct mrc_reports *reports, struct request *r, __u64 requested_ns)
 {
@@ -90,7 +92,7 @@ static __noinline int begin_report(struct mrc_reports *reports, struct request *
 	if (__sync_val_compare_and_swap(&reports->requested_ns, requested_ns, r->now) != requested_ns)
 		return 0;
 	r->report_seq = __sync_fetch_and_add(&reports->report_seq, 1) + 1;
-	/* Not over the marks by which another CPU may be judging; is_newest_report() looks from the other side. */
+	/* Another CPU may read the oldest marks; is_newest_report() guards the other side. */
 	if (reports->busy && is_report_window_full(reports))
 		return 0;
 	r->counts = report_size(r->report_seq, &first);
@@ -104,17 +106,19 @@ static __noinline int begin_report(struct mrc_reports *reports, struct request *
 	return 1;
 }
 
-/* The EV on which the next report is asked for: usable ones in turn over the planes. While none comes
- * back, every other one by any path: the usable ones may be dead, and only reports tell that others are not.
+/* Return the EV for the next request: usable EVs in turn over the planes. While no report returns, every other request
+ * takes any EV: the usable ones may be dead, and only reports tell that others are not.
  */
-static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_reports *reports, __u32 plane_mask)
+static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_reports *reports,
+				       __u32 plane_mask)
 {
 	__u32 cursor = reports->cursor++, slot;
 	struct choice choice = {};
 	const struct mrc_ev *ev;
 
 	if (cursor & 1 && is_report_window_full(reports)) {
-		slot = cursor / 2 % settings.planes * settings.evs_per_plane + cursor / 2 / settings.planes % peer->slots;
+		slot = cursor / 2 % settings.planes * settings.evs_per_plane +
+			cursor / 2 / settings.planes % peer->slots;
 		ev = ev_at(ev_index(host_id, slot));
 		if (ev && ev->configured && plane_mask & (1u << (ev->plane & 31)))
 			return slot;
@@ -125,14 +129,15 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 	return choice.plane * settings.evs_per_plane + choice.slot;
 }
 
-static __always_inline void fill_request(struct control *c, const struct mrc_node *self,
-					 struct mrc_ev *ev, const struct request *r)
+static __always_inline void fill_request(struct control *c, const struct mrc_node *self, struct mrc_ev *ev,
+					 const struct request *r)
 {
 	struct mrc_path_stats *stats = path_stats_at(ev_index(r->host_id, r->number));
 	__u32 seq;
 
 	if (stats)
-		stats->probe_ns = r->now; /* before the count: who reads that must not think it old */
+		/* Before the count: a reader of the new count must not take it for an old one. */
+		stats->probe_ns = r->now;
 	seq = __sync_fetch_and_add(&ev->probe_seq, 1) + 1;
 	c->mrc.version = MRC_WIRE_VERSION;
 	c->mrc.type = MRC_PROBE_REQUEST;
@@ -152,7 +157,7 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
 }
 
-/* Whether the answers to probes of an EV count: of those that lag or have failed none is expected. */
+/* Return 1 if probes on an EV should be answered: it neither lags nor has failed. */
 static __always_inline int is_answer_expected(__u32 host_id, __u32 number, const struct mrc_ev *ev)
 {
 	const struct mrc_path_stats *stats = path_stats_at(ev_index(host_id, number));
@@ -160,7 +165,7 @@ static __always_inline int is_answer_expected(__u32 host_id, __u32 number, const
 	return stats && !stats->lag_ns && (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP);
 }
 
-/* A probe that asks for no report is sent. */
+/* Note a probe without report as pending, if an answer is expected. */
 static __always_inline void note_pending(__u32 host_id, __u32 number, const struct mrc_ev *ev, __u64 now)
 {
 	struct mrc_watch *watch = watch_at(host_id);
@@ -171,15 +176,16 @@ static __always_inline void note_pending(__u32 host_id, __u32 number, const stru
 	watch->probed_us = now / NS_PER_US;
 }
 
-/* The traffic class of a probe in the DSCP class of some packet: queues that mark are not to drop it. */
+/* Return the traffic class of a probe: the DSCP of `traffic_class`, and ECT(0), so that AQM marks the probe rather than
+ * drops it.
+ */
 static __always_inline __u8 probe_class(__u32 traffic_class)
 {
 	return (traffic_class & ~ECN_MASK) | ECN_ECT0;
 }
 
-/* Make the skb a request and send a clone of it. Returns 1 if it went out. */
-static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self,
-					const struct request *r)
+/* Write a request into the skb and send a clone of it. Returns 1 if it was sent. */
+static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
 	const struct mrc_reports *reports;
 	struct control control = {};
@@ -205,7 +211,7 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 	return sent;
 }
 
-/* Make room for headers and probe in front of a clone's packet, in whose place ballast and counts come. */
+/* Make room for headers and probe in front of a clone; ballast and counts replace the packet. */
 static __always_inline int make_room_in_place(struct __sk_buff *skb, __u32 headers, __u32 counts)
 {
 	return bpf_skb_change_tail(skb, ETH_HLEN + probe_length(counts) - sizeof(struct mrc_probe), 0) ||
@@ -213,29 +219,29 @@ static __always_inline int make_room_in_place(struct __sk_buff *skb, __u32 heade
 				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
 }
 
-#define KEPT_PACKET_MAX 512 /* bytes of a packet that stays behind the counts: a longer one would be sent twice for nothing */
+#define KEPT_PACKET_MAX 512 /* bytes: a longer packet is cut off, because sending it twice costs more than cutting */
 
-/* Whether make_room() leaves this packet as it is, behind so many counts. What is a tunnel's cannot be shortened. */
+/* Return 1 if make_room() keeps this packet behind the counts. Encapsulated packets cannot be shortened. */
 static __always_inline int keeps_packet(struct __sk_buff *skb, __u32 counts)
 {
 	return !skb->gso_size && skb->len + probe_length(counts) <= settings.inner_mtu &&
 	       (skb->len <= KEPT_PACKET_MAX || encapsulated(skb));
 }
 
-/* The same, but a small packet stays as it is, behind the counts: that is cheaper. A longer one may be a whole burst. */
+/* The same, but keep a small packet behind the counts, which is cheaper. A longer one may be a whole burst. */
 static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32 counts)
 {
 	__u64 encap = BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	__u32 content = probe_length(counts);
 
 	if (keeps_packet(skb, counts))
-		/* What was popped counts as encapsulated still: the kernel makes it no outer packet again. */
+		/* A popped packet still counts as encapsulated: the kernel does not make it an outer packet again. */
 		return bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, encap) &&
 		       bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, 0);
 	return make_room_in_place(skb, headers, counts);
 }
 
-/* Make a clone of a packet, not pushed yet or popped already, the request that rides on it. */
+/* Make a clone the request that rides on its packet, and send it. The packet is not pushed yet, or already popped. */
 static __always_inline int push_clone(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
 	struct control control = {};

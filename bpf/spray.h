@@ -1,16 +1,17 @@
-/* Which EV the next packet takes: the planes in turn, and in each plane its usable EVs in turn. A
- * plane keeps its share of the traffic as long as it has one usable EV, and no longer queue than the others
- * (balance.h), so the replacement of a failed EV always comes from the same plane.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Chooses the EV of the next packet: the planes in turn, and in each plane its usable EVs in turn. A plane keeps its
+ * share of the traffic while it has a usable EV, and no longer queue than the others (balance.h). So a failed EV is
+ * always replaced from its own plane.
  */
 #ifndef MRC_SPRAY_H
 #define MRC_SPRAY_H
 
 #include "balance.h"
 
-#define SKIPS_MAX 4 /* EVs of a plane that may pass before one is taken all the same */
+#define SKIPS_MAX 4 /* EVs of a plane skipped in a row, at most: bounds the search */
 
 struct choice {
-	__u32 packets; /* that want to go, on the wire */
+	__u32 packets; /* of this burst, on the wire */
 	__u32 plane;
 	__u32 slot;
 };
@@ -24,7 +25,7 @@ static __always_inline int set_choice(__u32 number, struct choice *out)
 	return 1;
 }
 
-/* The first usable slot of a plane at or after `from`, or NO_SLOT. */
+/* Return the first usable slot of a plane at or after `from`, or NO_SLOT. */
 __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 from)
 {
 	if (!peer || plane >= settings.planes)
@@ -32,7 +33,7 @@ __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 fro
 	return next_slot(peer->usable, plane * settings.evs_per_plane, settings.evs_per_plane, from);
 }
 
-/* The number of a usable EV of any of the planes, or NO_SLOT. */
+/* Return the number of a usable EV of any of the planes, or NO_SLOT. */
 __noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask)
 {
 	__u32 plane, slot;
@@ -45,8 +46,8 @@ __noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask)
 	return NO_SLOT;
 }
 
-/* As usable_slot. Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a
- * CPU cannot guess where each packet is another peer's.
+/* The same as usable_slot(), but faster: `from` itself is nearly always usable. One bit tells that, without branches
+ * that depend on the slot number. A CPU cannot predict those where each packet goes to another peer.
  */
 static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane, __u32 from)
 {
@@ -55,7 +56,7 @@ static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane,
 	return is_usable(peer, plane * settings.evs_per_plane + from) ? from : usable_slot(peer, plane, from);
 }
 
-/* Whether an EV lets its turn pass: a congested one does once, a returning one most times at first. */
+/* Return 1 if an EV skips its turn: a congested EV once, an EV on its ramp most times at first. */
 static __always_inline int skips_turn(struct mrc_ev *ev, __u32 index, struct mrc_rotation *rotation)
 {
 	if (ev->state == MRC_EV_SKIP) {
@@ -67,16 +68,16 @@ static __always_inline int skips_turn(struct mrc_ev *ev, __u32 index, struct mrc
 	return ev->weight < MRC_WEIGHT_FULL && rotation->turns++ % MRC_WEIGHT_FULL >= ev->weight;
 }
 
-/* The next EV of this plane that does not let its turn pass, after one that did. */
-static __noinline __u32 next_unskipped_slot(struct mrc_peer *peer, struct mrc_rotation *rotation,
-				     __u32 host_id, __u32 plane, __u32 slot)
+/* Return the slot of the next EV of this plane that takes its turn, after one that skipped it. */
+static __noinline __u32 next_unskipped_slot(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
+					    __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
 	__u32 index, next, i;
 
 	for (i = 1; i < SKIPS_MAX; i++) {
 		next = usable_slot(peer, plane, slot + 1);
-		if (next == NO_SLOT) /* another CPU has just withdrawn the last */
+		if (next == NO_SLOT) /* another CPU has just withdrawn the last usable EV */
 			break;
 		slot = next;
 		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
@@ -87,8 +88,8 @@ static __noinline __u32 next_unskipped_slot(struct mrc_peer *peer, struct mrc_ro
 	return slot;
 }
 
-/* The first of the planes, in turn from `plane` on, that has a usable EV: that at or after slots[plane], or
- * `slot` if there are no slots. Returns 0 if none has.
+/* Find the first plane, in turn from `plane` on, that has a usable EV: at or after slots[plane], or after `slot` if
+ * `slots` is NULL. Returns 0 if no plane has one.
  */
 static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, __u32 plane, const __u16 *slots,
 				       __u32 slot, struct choice *out)
@@ -110,24 +111,26 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, 
 	return 0;
 }
 
-/* Find the EV of the next packet, and have it fetched from memory meanwhile: of many EVs hardly one is in a cache when
- * its turn comes. A CPU waits for what it reads sooner than for what it writes, so this writes, where nobody reads.
+/* Find the EV of the next packet, and prefetch its record: with many EVs it is rarely in a cache when its turn comes.
+ * BPF has no prefetch instruction. A write to a byte that nobody reads does the same, because a CPU does not wait for
+ * writes.
  */
-static __noinline void prefetch_next_ev(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id, __u32 plane_mask)
+static __noinline void prefetch_next_ev(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
+					__u32 plane_mask)
 {
 	struct choice next;
 	struct mrc_ev *ev;
 
 	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, &next))
 		return;
-	rotation->slot[next.plane & (MRC_MAX_PLANES - 1)] = next.slot; /* so far it need not be looked for again */
+	rotation->slot[next.plane & (MRC_MAX_PLANES - 1)] = next.slot; /* spares the next packet this search */
 	ev = ev_at(ev_index(host_id, next.plane * settings.evs_per_plane + next.slot));
 	if (ev)
 		*(volatile __u8 *)&ev->reserved = 0;
 }
 
-/* Peers begin on different planes and EVs: else packets to many peers by turns would all take one plane, then all the
- * next, and one T1 of it. So do senders to the same peer.
+/* Begin on a plane and EV that depend on both hosts. Otherwise alternating packets to many peers would all take the
+ * same plane and T1; so would packets of many senders to one peer.
  */
 static __noinline void begin_rotation(const struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id)
 {
@@ -144,7 +147,7 @@ static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u6
 
 	if (!pace)
 		return;
-	pace->sent[plane & (MRC_MAX_PLANES - 1)] += packets; /* about: other CPUs add to it too */
+	pace->sent[plane & (MRC_MAX_PLANES - 1)] += packets; /* approximate: other CPUs add to it, too */
 	pace->sent_ns[plane & (MRC_MAX_PLANES - 1)] = now;
 }
 
@@ -158,8 +161,9 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 		begin_rotation(peer, rotation, host_id);
 	if (peer->queued)
 		plane_mask = planes_in_pace(host_id, plane_mask & peer->usable_planes, out->packets);
-	/* The planes in pace may have lost their last EV since: another CPU withdraws EVs meanwhile. */
-	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) && !set_choice(any_usable(peer, all_planes), out))
+	/* The planes in pace may have lost their last usable EV since: other CPUs withdraw EVs meanwhile. */
+	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) &&
+	    !set_choice(any_usable(peer, all_planes), out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);

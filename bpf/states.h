@@ -1,8 +1,9 @@
-/* The states of EVs, and which EVs are usable.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Changes the states of EVs, and computes which EVs are usable.
  *
- * A state changes by one compare-and-exchange; who wins writes the rest and tells the daemon through the
- * ring buffer. The caller then has the peer's usable EVs worked out anew, once for all changes of a report.
- * Nobody waits for anybody.
+ * A state changes by one compare-and-exchange. The CPU that succeeds writes the other fields and sends the event to the
+ * daemon. The caller then has the peer's usable EVs computed again, once for all changes of a report. No CPU waits for
+ * another.
  */
 #ifndef MRC_STATES_H
 #define MRC_STATES_H
@@ -20,7 +21,7 @@ static __always_inline void observe(__u32 histogram, __u64 value)
 		(*count)++;
 }
 
-/* An EV has a deadline: have the tick serve it now. */
+/* Set an EV's deadline bit, and have the tick serve it at once. */
 static __always_inline void set_deadline(__u32 host_id, __u32 number)
 {
 	struct mrc_watch *watch = watch_at(host_id);
@@ -31,7 +32,7 @@ static __always_inline void set_deadline(__u32 host_id, __u32 number)
 	watch->due_ns = 0;
 }
 
-/* Have the tick serve a peer now. */
+/* Have the tick serve a peer at once. */
 static __always_inline void serve_soon(__u32 host_id)
 {
 	struct mrc_watch *watch = watch_at(host_id);
@@ -40,23 +41,23 @@ static __always_inline void serve_soon(__u32 host_id)
 		watch->due_ns = 0;
 }
 
-/* Planes that have a link at both ends. */
+/* Return the planes that have a link at both ends, as bits. */
 static __always_inline __u32 linked_planes(const struct mrc_node *node, const struct mrc_peer *peer)
 {
 	return node->plane_mask & peer->plane_mask;
 }
 
-/* How much an EV is wanted. Lower is better. */
+/* Preference among EVs; lower is better. */
 enum rank {
 	RANK_GOOD = 1,
 	RANK_UNKNOWN,
 	RANK_LAGGING,
 	RANK_LOSSY, /* failed, but packets arrive */
 	RANK_SILENT, /* failed, and nothing arrives */
-	RANK_NEVER, /* denied, or no such path, or no link */
+	RANK_NEVER, /* denied, no such path, or no link */
 };
 
-/* Functions that are not static are looked at by the verifier once, not at each place of call. */
+/* Return an EV's rank. A global function: the verifier checks it once, not at each call. */
 __noinline int rank_at(__u32 index, __u32 plane_mask)
 {
 	const struct mrc_path_stats *stats = path_stats_at(index);
@@ -80,7 +81,9 @@ __noinline int rank_at(__u32 index, __u32 plane_mask)
 	}
 }
 
-/* The EVs slot by slot over all planes, so that a few are of different planes. */
+/* Select an EV if it has the wanted rank. EVs come slot by slot over all planes, so that a few EVs are of different
+ * planes.
+ */
 static long select_usable(__u64 cursor, void *context)
 {
 	struct mrc_selection *c = *(struct mrc_selection **)context;
@@ -97,8 +100,8 @@ static long select_usable(__u64 cursor, void *context)
 	return 0;
 }
 
-/* The good EVs; while these are fewer than the floor, the least bad of the others. An EV by which
- * nothing arrives is taken only if there is no other.
+/* Compute and store the usable EVs: the good ones, and while these are fewer than the floor, the best of the others. An
+ * EV without arrivals is taken only if there is no other.
  */
 __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask)
 {
@@ -121,7 +124,8 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_ma
 		c->rank = rank;
 		bpf_loop(settings.planes * settings.evs_per_plane, select_usable, &c, 0);
 	}
-	*(volatile __u32 *)&peer->usable_planes &= c->planes; /* no plane is among these without an EV, not for a moment */
+	/* At no moment may a plane be listed without a usable EV. */
+	*(volatile __u32 *)&peer->usable_planes &= c->planes;
 	for (i = 0; i < MRC_EV_WORDS; i++)
 		if (peer->usable[i] != c->words[i])
 			*(volatile __u64 *)&peer->usable[i] = c->words[i];
@@ -129,7 +133,7 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_ma
 	return 0;
 }
 
-/* Work out the usable EVs after a change. Who finds another CPU at it leaves: that one looks again. */
+/* Compute the usable EVs after a change. If another CPU is computing them, it notices usable_changes and repeats. */
 __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 {
 	struct mrc_node *self = node();
@@ -160,7 +164,7 @@ static __always_inline __u32 count_bits(const __u64 *words)
 	return count;
 }
 
-/* Whether an EV is neither the last usable one of its plane, nor one of the last that the floor allows. */
+/* Return 1 if an EV can be withdrawn: it is not the last usable one of its plane, and the floor allows it. */
 static __always_inline int can_spare(const struct mrc_peer *peer, __u32 number)
 {
 	__u32 first = number / settings.evs_per_plane * settings.evs_per_plane;
@@ -169,7 +173,7 @@ static __always_inline int can_spare(const struct mrc_peer *peer, __u32 number)
 	       next_slot(peer->usable, first, settings.evs_per_plane, number - first + 1) != number - first;
 }
 
-/* Take an EV that has failed from the usable ones: quicker than to work them out anew, which is done where few are left. */
+/* Withdraw a failed EV. This is faster than refresh_usable(), which runs only where few EVs are left. */
 __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 {
 	__u32 seen;
@@ -189,7 +193,7 @@ __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 	return 0;
 }
 
-/* Falls that are not forgotten: one per period of being well. */
+/* Return the flaps after a failure: one more, less one for each hold_down_max_ms of service. */
 static __always_inline __u8 flaps_after(const struct mrc_ev *ev, __u64 now)
 {
 	__u64 well = (now - ev->state_since_ns) / ((settings.hold_down_max_ms ?: 1) * 1000000ULL);
@@ -198,8 +202,8 @@ static __always_inline __u8 flaps_after(const struct mrc_ev *ev, __u64 now)
 	return left < 255 ? left + 1 : 255;
 }
 
-static __always_inline void report_transition(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why, __u64 now,
-				 const struct mrc_ev *ev, const struct mrc_path_stats *stats)
+static __always_inline void report_transition(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why,
+					      __u64 now, const struct mrc_ev *ev, const struct mrc_path_stats *stats)
 {
 	__u32 index = after * MRC_REASON_MAX + (why & 0xff);
 	struct mrc_changes *changes = bpf_map_lookup_elem(&mrc_transitions, &index);
@@ -208,7 +212,7 @@ static __always_inline void report_transition(__u32 host_id, __u32 number, __u32
 	if (changes)
 		changes->count++;
 	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
-	if (!event) { /* the daemon finds it in the tables */
+	if (!event) { /* the daemon finds the state in the tables */
 		if (changes)
 			changes->lost_events++;
 		return;
@@ -231,9 +235,9 @@ static __always_inline void report_transition(__u32 host_id, __u32 number, __u32
 
 #define ICMP_REASON(type, code) ((type) << 16 | (code) << 8 | MRC_REASON_ICMP_ERROR)
 
-/* Change the state of an EV, if it is `before`. `why` is an enum mrc_reason, or ICMP_REASON. Returns 1 if
- * that was so: then the usable EVs are to be worked out anew, unless it is a congested one, which is
- * passed over in its turn.
+/* Change the state of an EV, if it is `before`. `why` is an enum mrc_reason or ICMP_REASON(). Returns 1 if the state
+ * changed: then the caller must have the usable EVs computed again, except after changes between GOOD and congested
+ * SKIP, which mrc_push handles.
  */
 __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why)
 {

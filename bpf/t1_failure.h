@@ -1,9 +1,9 @@
-/* Shared fate: EVs of other peers that cross the same T0 and T1 as one that was found dead.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Records failed T1s, so that the tick probes the EVs of other peers that share the links (neighbours.h).
  *
- * A uSID carrier names the switches in travel order, so two EVs cross the same NIC link, T0 and T1 if the first 64 bits of
- * their carriers are alike: the block, and two uSIDs. When one fails, the tick probes one peer under each T0 at once, and
- * by what these answer it judges the others there (fate.h). With an SRH, or without source routing, the destination does
- * not tell that: then nothing is shared.
+ * A uSID carrier names the switches in travel order. Two EVs cross the same NIC link, T0 and T1 if the first 64 bits of
+ * their carriers are equal: the block and two uSIDs. With an SRH, or without source routing, the destination does not
+ * tell the switches, and nothing is recorded.
  */
 #ifndef MRC_T1_FAILURE_H
 #define MRC_T1_FAILURE_H
@@ -11,8 +11,10 @@
 #include "arith.h"
 #include "maps.h"
 
-#define T1_FAILURE_WINDOW_NS 1000000000ULL /* the same T1 again after this, at the soonest: each neighbour's failure tells of it, */
-#define T1_FAILURES_PER_WINDOW 4 /* and no more than this many in that time: where many T1s fail to some peers alone, it is their T0 */
+/* Least time between two records of the same T1: each neighbour's failure reports it again. */
+#define T1_FAILURE_WINDOW_NS 1000000000ULL
+/* Records in that time, at most: if many T1s fail towards some peers, their T0 has failed. */
+#define T1_FAILURES_PER_WINDOW 4
 
 static __always_inline struct mrc_t1_failure *t1_failure_at(__u32 i)
 {
@@ -25,7 +27,7 @@ static __always_inline int shares_links(const struct mrc_ev *ev, __u64 carrier)
 	return ev->configured && !ev->srh_len && *(const __u64 *)ev->dst == carrier;
 }
 
-/* An EV was found dead: have the tick probe its neighbours. */
+/* Record the T1 of a failed EV. */
 __noinline int record_t1_failure(__u32 host_id, __u32 number)
 {
 	const struct mrc_ev *ev = ev_at(ev_index(host_id, number));
@@ -54,7 +56,7 @@ __noinline int record_t1_failure(__u32 host_id, __u32 number)
 	failure->ns = now;
 	failure->number = number;
 	failure->host_id = host_id;
-	__sync_fetch_and_add(&failure->made, 1); /* last: the tick begins with it */
+	__sync_fetch_and_add(&failure->made, 1); /* last: the tick begins when it sees this change */
 	return 0;
 }
 

@@ -1,9 +1,10 @@
-/* Serves the deadlines of all peers: probes of idle and of failed EVs, return after the hold-down, the ramp, links that
- * went, and peers that answer nothing.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Serves the deadlines of all peers: sweeps of idle peers, deadlines of EVs (ev_deadlines.h), links that went down, and
+ * silent peers.
  *
  * Each peer has a time at which it is due (mrc_watch.due_ns), and a bit for each EV that has a deadline. A tick serves
- * the peers that are due, from a cursor on, until its time is over; the next one goes on there. The daemon runs it
- * (mrc_tick); while the daemon is silent, the timer packet does (timer_packet.h).
+ * the peers that are due, from a cursor on, until its time is over; the next tick continues there. The daemon runs the
+ * tick (mrc_tick). While the daemon is silent, the timer packet runs it (timer_packet.h).
  */
 #ifndef MRC_TICK_H
 #define MRC_TICK_H
@@ -11,13 +12,14 @@
 #include "ev_deadlines.h"
 #include "piggyback.h"
 
-#define TICK_PEERS 1024 /* peers at which a tick looks, at most */
-#define TICK_MAX_NS 200000ULL /* a tick serves no further peer after this time */
-#define DAEMON_SILENT_NS 50000000ULL /* a daemon that runs no tick for so long is silent */
-#define UNCONFIGURED_RECHECK_NS 1000000000ULL
-#define DOUBT_SWEEP_EVS 64 /* EVs in a sweep of a peer in doubt, at most */
+#define TICK_PEERS 1024 /* peers per tick, at most: bounds a tick in which no peer is due */
+#define TICK_MAX_NS 200000ULL /* a tick serves no further peer after this time: it delays packets on its CPU */
+#define DAEMON_SILENT_NS 50000000ULL /* a daemon that has run no tick for so long is silent: two ticks are missing */
+#define UNCONFIGURED_RECHECK_NS 1000000000ULL /* a row without a peer is looked at again after this time */
+/* EVs in a sweep of a peer with overdue answers: a sample is enough to tell whether it is alive. */
+#define DOUBT_SWEEP_EVS 64
 
-/* Whether something that the peer should have answered by now has no answer. */
+/* Return 1 if an answer of the peer is overdue. */
 static __always_inline int is_in_doubt(const struct tick *t, const struct mrc_reports *reports)
 {
 	__u64 late = reply_timeout_ns(reports);
@@ -28,7 +30,9 @@ static __always_inline int is_in_doubt(const struct tick *t, const struct mrc_re
 	       (reports->report_seq != reports->applied_seq && aged(t->clock->now_ns, reports->requested_ns, late));
 }
 
-/* A peer answers nothing when enough sweeps in a row had no reply, over some time: this host may have stood still. */
+/* Mark the peer silent if enough sweeps in a row had no reply. They must span some time, because this host may have
+ * stood still.
+ */
 static __always_inline void judge_silence(const struct tick *t)
 {
 	if (t->watch->unanswered >= settings.unanswered &&
@@ -36,20 +40,23 @@ static __always_inline void judge_silence(const struct tick *t)
 		t->watch->silent = 1;
 }
 
-/* Whether a probe should have been answered by now, and was not: only a report tells whether it has arrived. */
-static __always_inline int is_probe_overdue(const struct mrc_watch *watch, __u64 now, __u64 late_ns)
+/* Return 1 if the answer to a probe is overdue. Only a report can tell whether the probe arrived. */
+static __always_inline int is_probe_overdue(const struct mrc_watch *watch, __u64 now, __u64 timeout_ns)
 {
-	return watch->pending && !watch->silent && (__u32)(now / NS_PER_US) - watch->probed_us >= late_ns / NS_PER_US;
+	return watch->pending && !watch->silent &&
+	       (__u32)(now / NS_PER_US) - watch->probed_us >= timeout_ns / NS_PER_US;
 }
 
-/* Probe EVs in their turn. */
+/* Probe the peer's next EVs in turn. */
 static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 {
 	struct mrc_watch *watch = t->watch;
 	__u64 early_ns = 0;
 
 	t->sweep.request.kind = kind;
-	/* Peers begin at different EVs and end their first turn at different times, so that each T1 is probed all the time. */
+	/* Peers begin at different EVs, and their first sweeps count as older by a random time. So every T1 is probed
+	 * all the time.
+	 */
 	if (!watch->swept_ns) {
 		watch->next = t->sweep.request.host_id * evs % settings.evs_per_peer;
 		early_ns = bpf_get_prandom_u32() % (t->sweep.node->idle_us ?: 1) * NS_PER_US;
@@ -70,27 +77,27 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 		watch->unanswered++;
 }
 
-/* Probe a peer, whether it is in doubt or it is time to, and ask for a report if it was probed. */
+/* Sweep a peer if answers are overdue or a sweep is due, and request a report if it was probed. */
 static __always_inline void probe_peer(struct tick *t, struct mrc_reports *reports)
 {
-	__u64 doubt_interval_ns = settings.probe_interval_us * NS_PER_US / 4, idle_ns = t->sweep.node->idle_us * NS_PER_US;
+	__u64 retry_interval_ns = settings.probe_interval_us * NS_PER_US / 4;
+	__u64 idle_ns = t->sweep.node->idle_us * NS_PER_US;
 	__u32 evs = settings.evs_per_peer, missing = reports->report_seq - reports->applied_seq;
-	__u64 late_ns = reply_timeout_ns(reports), doubt_ns;
+	__u64 timeout_ns = reply_timeout_ns(reports), doubt_ns;
 
-
-	missing -= missing > 0; /* the first may be late */
-	doubt_ns = doubt_interval_ns << (missing < 6 ? missing : 6);
+	missing -= missing > 0; /* the first one may be late */
+	doubt_ns = retry_interval_ns << (missing < 6 ? missing : 6);
 	if (is_in_doubt(t, reports)) {
 		judge_silence(t);
-		/* Less and less often where sweeps are answered and reports are not. */
+		/* Less and less often, where the peer answers sweeps but not reports. */
 		if (t->watch->timed_out || aged(t->clock->now_ns, t->watch->swept_ns, doubt_ns)) {
 			t->watch->timed_out = 0;
 			if (t->clock->budget > -(__s64)settings.idle_probes)
 				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBT_SWEEP_EVS ? evs : DOUBT_SWEEP_EVS);
 		}
 		t->clock->active_ns = t->clock->now_ns;
-		set_peer_due_soon(t, t->clock->now_ns + doubt_interval_ns);
-	} else if (is_probe_overdue(t->watch, t->clock->now_ns, late_ns)) {
+		set_peer_due_soon(t, t->clock->now_ns + retry_interval_ns);
+	} else if (is_probe_overdue(t->watch, t->clock->now_ns, timeout_ns)) {
 		t->watch->pending = 0;
 		t->watch->announce = report_chunks();
 	} else if (t->watch->swept_ns && !aged(t->clock->now_ns, t->watch->swept_ns, idle_ns)) {
@@ -103,21 +110,21 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_reports *repor
 	} else {
 		set_peer_due(t, t->clock->now_ns + TICK_NS);
 	}
-	/* When what was asked should have been answered; ticks are not hurried for that. */
+	/* Look again when the answers are due. This does not hurry the tick. */
 	if (!t->detached && !t->watch->silent &&
 	    (t->watch->pending || t->watch->unanswered || reports->report_seq != reports->applied_seq))
-		set_peer_due(t, t->clock->now_ns + late_ns);
+		set_peer_due(t, t->clock->now_ns + timeout_ns);
 	if (!(t->probed | t->watch->announce))
 		return;
 	if (!t->probed)
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
 	if (!begin_sweep_report(&t->sweep, t->peer, reports)) {
 		if (t->watch->announce)
-			set_peer_due_soon(t, t->clock->now_ns + doubt_interval_ns);
+			set_peer_due_soon(t, t->clock->now_ns + retry_interval_ns);
 		return;
 	}
 	if (t->watch->announce && --t->watch->announce)
-		set_peer_due_soon(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
+		set_peer_due_soon(t, t->clock->now_ns + timeout_ns); /* for the next part of the EVs */
 	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, t->sweep.node, &t->sweep.request))
 		t->sweep.sent += report_cost(t->sweep.request.counts);
 	charge_budget(t);
@@ -182,14 +189,14 @@ static long serve_next(__u64 i, void *context)
 		t->sweep.request.host_id = host_id;
 		if (t->peer->configured)
 			serve(t, reports);
-		/* Unless somebody wants it served again at once. */
+		/* If due_ns has changed, another CPU wants the peer served at once. */
 		__sync_val_compare_and_swap(&t->watch->due_ns, provisional_ns, t->clock->due_ns);
 	}
 	return 0;
 }
 
-/* Where traffic pays for more than an idle host may send, a third of that may be sent besides, or half of what an idle one
- * sends.
+/* Refill the host's budget. Where traffic pays for more probes than an idle host may send, the budget grows by a third
+ * of what traffic paid, or by half of an idle host's share, whichever is less.
  */
 static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 {
@@ -206,12 +213,12 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 	clock->budget += more > spent + besides ? more - spent : besides;
 	if (clock->budget > (__s64)most)
 		clock->budget = most;
-	if (clock->budget < -(__s64)settings.idle_probes) /* what suspicion spent beyond a second's worth is forgiven */
+	if (clock->budget < -(__s64)settings.idle_probes) /* forgive what suspicion has spent beyond a second's worth */
 		clock->budget = -(__s64)settings.idle_probes;
 }
 
-/* One tick, of which the packet, `node` and `clock` are set; the packet has headers and room for a probe. Returns after
- * how many ns the next one is due.
+/* Run one tick and return the time to the next in ns. `node`, `clock` and the packet are set; the packet has outer
+ * headers and room for a probe.
  */
 static __always_inline __u64 tick(struct tick *t)
 {
@@ -224,10 +231,10 @@ static __always_inline __u64 tick(struct tick *t)
 	t->clock->began_ns = bpf_ktime_get_ns();
 	refill(clock, t->clock->began_ns);
 	visit_neighbours(&t->sweep, clock);
-	if (settings.peers <= TICK_PEERS) /* where the budget is short, it is not always the same who come too late */
+	if (settings.peers <= TICK_PEERS) /* random, so that a short budget does not always miss the same peers */
 		clock->cursor = bpf_get_prandom_u32() % (settings.peers ?: 1);
 	bpf_loop(peers, serve_next, t, 0);
-	if (settings.peers > TICK_PEERS) /* forward, for a tick may have had time for a few only */
+	if (settings.peers > TICK_PEERS) /* a small random step forward: a tick may have had time for few peers only */
 		clock->cursor += bpf_get_prandom_u32() % 64;
 	__sync_lock_test_and_set(&clock->busy, 0);
 	return t->clock->wait_ns;
