@@ -50,8 +50,9 @@ static __always_inline void note_extra_delay(struct mrc_reports *reports, const 
 	stats->extra_delay_ns += late / 4 - stats->extra_delay_ns / 4;
 	note_plane_delay(host_id, ev->plane, late, requested_ns);
 	/* Up slowly, because the replies of one plane's EVs come in a row. */
-	reports->least_extra_delay_ns += reports->least_extra_delay_ns > late ? late - reports->least_extra_delay_ns :
-						      (late - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
+	reports->least_extra_delay_ns += reports->least_extra_delay_ns > late ?
+						 late - reports->least_extra_delay_ns :
+						 (late - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
 }
 
 /* Note that the peer has answered: it is not silent, and one expected answer fewer is pending. */

@@ -9,6 +9,7 @@
 
 #define TICK_NS 20000000ULL /* longest time between two ticks */
 
+/* A tick: the work area of one run. */
 struct tick {
 	struct sweep sweep;
 	struct mrc_clock *clock;
@@ -20,6 +21,7 @@ struct tick {
 	__u8 resizes; /* 1 = the packet's length can be changed */
 };
 
+/* Have the peer served by `ns` at the latest. */
 static __always_inline void set_peer_due(struct tick *t, __u64 ns)
 {
 	if ((__s64)(ns - t->clock->due_ns) < 0)
@@ -59,7 +61,7 @@ static __always_inline void retry_ev(struct tick *t, const struct mrc_ev *ev, co
 				     __u32 number)
 {
 	int longer = stats->good && t->resizes &&
-		!bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
+		     !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
 
 	t->sweep.request.kind = MRC_PROBE_RETRY;
 	sweep_ev(number, &t->sweep);
@@ -105,9 +107,8 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
 		sweep_ev(number, &t->sweep);
 		charge_budget(t);
-		stats->probe_after_ns = t->clock->now_ns +
-				    backoff_ns(stats->backoff / 4, settings.probe_interval_us / 4,
-					       settings.probe_backoff_us);
+		stats->probe_after_ns = t->clock->now_ns + backoff_ns(stats->backoff / 4, settings.probe_interval_us / 4,
+								      settings.probe_backoff_us);
 		stats->backoff += stats->backoff < 100;
 	}
 	set_peer_due_soon(t, stats->probe_after_ns);
@@ -144,14 +145,15 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 	if (stats->good || stats->reply_seq == ev->probe_seq)
 		stats->backoff = 0;
 	retry_ev(t, ev, stats, number);
-	stats->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
-					      settings.probe_backoff_us * NS_PER_US :
-					      backoff_ns(stats->backoff, settings.probe_interval_us,
-							 settings.probe_backoff_us));
+	stats->probe_after_ns = t->clock->now_ns +
+				(state == MRC_EV_DENIED ? settings.probe_backoff_us * NS_PER_US :
+							  backoff_ns(stats->backoff, settings.probe_interval_us,
+								     settings.probe_backoff_us));
 	stats->backoff += stats->backoff < 31;
 	set_peer_due(t, stats->probe_after_ns);
 }
 
+/* Serve the next EV that has a deadline. */
 static long serve_next_ev(__u64 i, void *context)
 {
 	struct tick *t = context;
@@ -200,7 +202,7 @@ static long leave_unlinked_ev(__u64 number, void *context)
 	if (!ev->configured || !is_in_use(ev) || t->clock->linked & (1u << (ev->plane & 31)))
 		return 0;
 	reason = t->sweep.node->plane_mask & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN :
-		MRC_REASON_LINK_DOWN;
+									 MRC_REASON_LINK_DOWN;
 	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
 	return 0;
 }

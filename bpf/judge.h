@@ -14,25 +14,24 @@
 #include "loss.h"
 #include "plane_loss.h"
 
-/* Reports with lost probes and no arrival after which a lagging EV is ASSUMED_BAD; fewer can be chance on a lossy path.
- */
-#define LOST_BURSTS 6
+#define LOST_BURSTS 6 /* reports with lost probes and no arrival; after so many a lagging EV is ASSUMED_BAD */
 #define BURSTS_PER_PERIOD 16 /* probe bursts, at most, per overdue_us */
 #define CONGESTED_NS 1000000000ULL /* a congestion mark expires so long after the EV's last packet */
 #define BURST_PROBES 16 /* probes per report, divided among the lagging EVs */
 
+/* A report that is being judged. */
 struct judging {
 	struct mrc_reports *reports;
 	struct mrc_scratch *scratch;
 	__u64 now;
-	__u64 requested_ns;
-	__u64 burst_gap_ns;
+	__u64 requested_ns; /* when the request was sent */
+	__u64 burst_gap_ns; /* least time between two bursts on an EV */
 	__u32 host_id;
-	__u32 generation;
+	__u32 generation; /* of the peer's tables */
 	struct part_loss evs; /* EVs in use: of this report, then of all */
 	__u32 judged; /* data packets */
-	__u16 first;
-	__u16 counts;
+	__u16 first; /* EV of the first count */
+	__u16 counts; /* EVs in the report */
 	__u16 from; /* first EV to look at: rotates with each report, so that all lagging EVs get bursts */
 	__u8 slot; /* index of the report's marks */
 	__u8 bursts; /* EVs in scratch->lagging */
@@ -89,6 +88,7 @@ static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct
 	}
 }
 
+/* Note new CE marks: the EV skips one turn. */
 static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number,
 				    __u16 ce)
 {
@@ -102,6 +102,7 @@ static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct
 		transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 }
 
+/* The EV does not lag any more: give it traffic again. */
 static __always_inline void clear_lag(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	stats->lag_ns = 0;
@@ -133,16 +134,17 @@ static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_pat
 	}
 }
 
+/* Compare the peer's counts with what was sent before the report's marks. */
 static __always_inline void read_delta(struct ev_delta *delta, const struct mrc_ev *ev,
 				       const struct mrc_path_stats *stats, __u32 slot)
 {
 	delta->mark = stats->mark_tx[slot & (MRC_REPORTS_KEPT - 1)];
 	delta->deficit = known_lost(stats->deficit, delta->mark - stats->offset - delta->packets,
-				(__u32)ev->tx_packets - stats->offset - delta->packets);
+				    (__u32)ev->tx_packets - stats->offset - delta->packets);
 	delta->missed = known_lost(stats->missed,
-			       (__s16)((__u16)stats->mark_probes[slot & (MRC_REPORTS_KEPT - 1)] - stats->probe_offset -
-				       delta->probes),
-			       (__s16)((__u16)ev->probe_seq - stats->probe_offset - delta->probes));
+				   (__s16)((__u16)stats->mark_probes[slot & (MRC_REPORTS_KEPT - 1)] -
+					   stats->probe_offset - delta->probes),
+				   (__s16)((__u16)ev->probe_seq - stats->probe_offset - delta->probes));
 	delta->has_arrivals = delta->packets != stats->rx || delta->probes != stats->rx_probes;
 	delta->has_new_loss = delta->deficit > stats->deficit || delta->missed > stats->missed;
 }
@@ -227,6 +229,7 @@ static __always_inline void add_to_plane(struct judging *j, const struct mrc_ev 
 	p->lossy_evs += stats->confirmed_losses > 0;
 }
 
+/* Judge an EV by its counts in the report. */
 static long judge_ev(__u64 i, void *context)
 {
 	struct judging *j = context;
@@ -319,8 +322,8 @@ static __always_inline void judge_report(struct judging *j, const struct control
 
 	j->first = bpf_ntohs(c->probe.first);
 	j->counts = counts;
-	j->from = report_seq / report_chunks() * BURSTS_AT_ONCE;
-	j->slot = report_seq / report_chunks();
+	j->from = report_seq / report_parts() * BURSTS_AT_ONCE;
+	j->slot = report_seq / report_parts();
 	j->generation = bpf_ntohl(c->probe.generation);
 	j->burst_gap_ns = settings.overdue_us * NS_PER_US / BURSTS_PER_PERIOD;
 	j->reports->applied_seq = report_seq;

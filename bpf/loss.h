@@ -54,6 +54,7 @@ static __always_inline void add_window_sample(struct mrc_path_stats *stats, __u3
 	stats->window_samples += samples;
 }
 
+/* Halve the loss window once for each half-period since the last call. */
 static __always_inline void fade_window(struct mrc_path_stats *stats, __u64 now)
 {
 	__u16 epoch = now / (settings.loss_window_us * NS_PER_US / 2 ?: 1), past = epoch - stats->epoch;

@@ -8,7 +8,7 @@
 /* Return 1 if traffic to this peer should carry a request now: after probe_packets packets, no sooner than gap_us after
  * the previous one, and not while too many reports are in flight; and after probe_late_us in any case.
  */
-static __always_inline int report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation, __u64 now,
+static __always_inline int is_report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation, __u64 now,
 				      __u64 requested_ns, __u32 gap_us)
 {
 	__u64 late = settings.probe_late_us * NS_PER_US;
@@ -37,7 +37,7 @@ static __always_inline __u32 *paid_probes(void)
 /* Return how many requests traffic may pay for up to now since the last refill. The limit exists because requests and
  * reports take CPU time, too.
  */
-static __always_inline __u64 paid_most(const struct mrc_clock *clock, __u64 now)
+static __always_inline __u64 paid_max(const struct mrc_clock *clock, __u64 now)
 {
 	__s64 past = now - *(volatile __u64 *)&clock->refilled_ns;
 
@@ -51,13 +51,13 @@ static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct
 {
 	__u32 first, counts = report_size(0, &first), *sum = paid_probes();
 	__u32 length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts) +
-		(keeps_packet(skb, counts) ? skb->len : 0);
+		       (keeps_packet(skb, counts) ? skb->len : 0);
 	struct mrc_clock *clock = tick_clock();
 
 	if (!clock || !sum)
 		return 0;
 	if (rotation->unprobed >= PACKETS_PER_PROBE && rotation->unprobed_bytes >= BYTES_PER_PROBE_BYTE * length &&
-	    *(volatile __u32 *)sum < paid_most(clock, now)) {
+	    *(volatile __u32 *)sum < paid_max(clock, now)) {
 		__sync_fetch_and_add(sum, budget_cost(length));
 		return 1;
 	}
@@ -100,7 +100,7 @@ static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct m
 	if (!reports || !self->probe_ifindex)
 		return 0;
 	requested_ns = *(volatile __u64 *)&reports->requested_ns;
-	if (!report_due(reports, rotation, r->now, requested_ns, gap_us) || !can_piggyback(skb))
+	if (!is_report_due(reports, rotation, r->now, requested_ns, gap_us) || !can_piggyback(skb))
 		return 0;
 	r->number = report_ev(peer, r->host_id, reports, linked_planes(self, peer));
 	if (r->number == NO_SLOT)

@@ -78,7 +78,7 @@ static __always_inline int is_overtaken(__u64 sent_ns, __u64 newest_ns)
 	return sent_ns < newest_ns && newest_ns - sent_ns < REORDERED_NS;
 }
 
-static __always_inline __u32 report_chunks(void)
+static __always_inline __u32 report_parts(void)
 {
 	return (settings.evs_per_peer + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS ?: 1;
 }
@@ -86,13 +86,13 @@ static __always_inline __u32 report_chunks(void)
 /* Return how many reports can be in flight: as many as there are marks for. */
 static __always_inline __u32 reports_kept(void)
 {
-	return MRC_REPORTS_KEPT * report_chunks();
+	return MRC_REPORTS_KEPT * report_parts();
 }
 
 /* Return the EVs in a report, and set `first` to the first of them: the parts of the EVs take turns. */
 static __always_inline __u32 report_size(__u32 report_seq, __u32 *first)
 {
-	*first = report_seq % report_chunks() * MRC_REPORT_EVS;
+	*first = report_seq % report_parts() * MRC_REPORT_EVS;
 	return settings.evs_per_peer - *first < MRC_REPORT_EVS ? settings.evs_per_peer - *first : MRC_REPORT_EVS;
 }
 

@@ -100,7 +100,7 @@ static __noinline int begin_report(struct mrc_reports *reports, struct request *
 	m.window = reordering_window(reports);
 	m.least_extra_delay_ns = reports->least_extra_delay_ns;
 	m.index = ev_index(r->host_id, r->first);
-	m.slot = r->report_seq / report_chunks();
+	m.slot = r->report_seq / report_parts();
 	bpf_loop(r->counts, mark_ev, &m, 0);
 	reports->sent_ns[r->report_seq & (MRC_REPORT_SLOTS - 1)] = r->now;
 	return 1;

@@ -22,6 +22,7 @@ static __always_inline struct mrc_t1_failure *t1_failure_at(__u32 i)
 	return bpf_map_lookup_elem(&mrc_t1_failures, &i);
 }
 
+/* Return 1 if an EV crosses the NIC link, T0 and T1 that a carrier begins with. */
 static __always_inline int shares_links(const struct mrc_ev *ev, __u64 carrier)
 {
 	return ev->configured && !ev->srh_len && *(const __u64 *)ev->dst == carrier;

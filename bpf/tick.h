@@ -99,7 +99,7 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_reports *repor
 		set_peer_due_soon(t, t->clock->now_ns + retry_interval_ns);
 	} else if (is_probe_overdue(t->watch, t->clock->now_ns, timeout_ns)) {
 		t->watch->pending = 0;
-		t->watch->announce = report_chunks();
+		t->watch->announce = report_parts();
 	} else if (t->watch->swept_ns && !aged(t->clock->now_ns, t->watch->swept_ns, idle_ns)) {
 		set_peer_due(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
@@ -132,6 +132,7 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_reports *repor
 	resize(t, 0);
 }
 
+/* Serve a peer that is due: its links, its EVs' deadlines, its probes. */
 static __always_inline void serve(struct tick *t, struct mrc_reports *reports)
 {
 	struct mrc_peer *peer = t->peer;
