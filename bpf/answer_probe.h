@@ -38,11 +38,13 @@ static __always_inline __u32 reply_ev(struct mrc_peer *peer, const struct contro
 	return slot == NO_SLOT ? number : plane * settings.evs_per_plane + slot;
 }
 
+/* Counts being written for a report. */
 struct counting {
 	struct mrc_scratch *scratch;
 	__u32 index;
 };
 
+/* Copy the receive counts of an EV. */
 static long count_ev(__u64 i, void *context)
 {
 	struct counting *c = context;
@@ -67,6 +69,7 @@ static __always_inline int report_fits(const struct control *c, __u32 room)
 	       room >= sizeof(c->probe) + MRC_BALLAST + counts * sizeof(struct mrc_count);
 }
 
+/* Write the report's counts into the reply, at offset `at`. Returns 0 or an error. */
 static __always_inline int write_counts(struct __sk_buff *skb, const struct control *c, __u32 host_id, __u32 at)
 {
 	__u32 zero = 0, bytes = counts_bytes(c);

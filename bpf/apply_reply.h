@@ -7,7 +7,12 @@
 
 /* Probes in unpaid bursts: further EVs get one probe each until judged data packets have paid. */
 #define BURST_PROBES_MAX 128
+#define DELAY_MEMORY_NS 10000000000ULL /* clocks drift and routes change, so an older minimum says nothing */
+#define EXTRA_DELAY_MAX_NS 50000000 /* a longer delay is clipped: the reordering window must not grow without bound */
+#define PROBES_OUTSTANDING_MAX 65536 /* on one EV: the sequence number of an older probe is ambiguous */
+#define REPLY_AGE_MAX_NS 5000000000ULL /* an older reply says nothing of the path now */
 
+/* Note a round trip in the histogram, and smooth it into the EV's and the peer's. */
 static __always_inline void note_rtt(struct mrc_reports *reports, struct mrc_path_stats *stats, __u64 rtt, __u32 plane)
 {
 	__u64 off = rtt > reports->rtt_ns ? rtt - reports->rtt_ns : reports->rtt_ns - rtt;
@@ -25,8 +30,6 @@ static __always_inline void note_rtt(struct mrc_reports *reports, struct mrc_pat
 	reports->rtt_ns += rtt / 8 - reports->rtt_ns / 8;
 }
 
-#define DELAY_MEMORY_NS 10000000000ULL /* clocks drift and routes change, so an older minimum says nothing */
-
 /* Return the one-way delay beyond the least of the peer's EVs. The two hosts' clocks differ, so only differences have a
  * meaning.
  */
@@ -39,8 +42,7 @@ static __always_inline __u64 queueing_delay(struct mrc_reports *reports, __u64 d
 	return delay - reports->min_delay;
 }
 
-#define EXTRA_DELAY_MAX_NS 50000000 /* a longer delay is clipped: the reordering window must not grow without bound */
-
+/* Smooth a probe's extra delay into its EV's and its plane's, and update the least of the peer. */
 static __always_inline void note_extra_delay(struct mrc_reports *reports, const struct mrc_ev *ev,
 					     struct mrc_path_stats *stats, __u32 host_id, __u64 delay,
 					     __u64 requested_ns)
@@ -69,9 +71,6 @@ static __always_inline void note_answer(__u32 host_id, int is_expected)
 	if (watch->pending && is_expected)
 		watch->pending--;
 }
-
-#define PROBES_OUTSTANDING_MAX 65536 /* on one EV: the sequence number of an older probe is ambiguous */
-#define REPLY_AGE_MAX_NS 5000000000ULL
 
 /* Apply what a reply says of the EV that its request travelled on. Changes nothing if no such request was sent. */
 static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct judging *j, __u32 number)
@@ -129,6 +128,7 @@ static __always_inline int is_newest_report(const struct control *c, const struc
 	       !is_overtaken(bpf_be64_to_cpu(c->mrc.tx_ns), j->reports->report_tx_ns);
 }
 
+/* Probe bursts to send. */
 struct bursts {
 	struct __sk_buff *skb;
 	struct mrc_node *node;
@@ -137,6 +137,7 @@ struct bursts {
 	__u32 each; /* probes per EV */
 };
 
+/* Send one probe of a burst. */
 static long send_burst_probe(__u64 i, void *context)
 {
 	struct bursts *v = context;

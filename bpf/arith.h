@@ -18,6 +18,14 @@
 #define NO_SLOT 0xffffffffu /* no EV or slot has this number */
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
+#define NS_PER_S 1000000000ULL
+#define PPM 1000000 /* parts per million in one */
+
+#define QUEUE_DELAY_NS 500000 /* more extra delay than this is a queue or a longer path; less may come from the hosts */
+#define NEVER_NS (~0ULL) /* no waiting time is this long */
+#define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
+#define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
+#define LOSS_RATIO_LIMIT 5 /* times the loss ratio of the other EVs, beyond the base: rules out chance */
 
 /* Return the inner ECN field after decapsulation (RFC 6040 §4.2, figure 4), or ECN_INVALID if the packet must be
  * dropped.
@@ -148,8 +156,6 @@ static inline __u32 grown16(__u16 now, __u16 before)
 	return grown & ((grown >> 15) - 1);
 }
 
-#define QUEUE_DELAY_NS 500000 /* more extra delay than this is a queue or a longer path; less may come from the hosts */
-
 /* Return how long packets on an EV may take to arrive: `window_ns`, the reordering window of all EVs. Where the EV's
  * extra delay exceeds the least of the others by more than that, add the excess and a quarter of it, because queues
  * grow while they are measured.
@@ -160,8 +166,6 @@ static inline __u64 arrival_window(__u64 window_ns, __u32 extra_delay_ns, __u32 
 
 	return more > window_ns ? window_ns + more + more / 4 : window_ns;
 }
-
-#define NEVER_NS (~0ULL) /* no waiting time is this long */
 
 /* Return the planes, as bits, on which a packet begins to arrive no later than it ends to arrive on the fastest plane,
  * plus 1/16. `wait_ns`: time for the packets in flight, per plane; NEVER_NS excludes the plane. `burst_ns`: time for
@@ -180,8 +184,6 @@ static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns)
 			planes |= 1u << i;
 	return planes;
 }
-
-#define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
 
 /* Return the smoothed time per packet of a plane (1/4), after `packets` arrived in `ns`. Idle times do not count. */
 static inline __u32 smoothed_pace(__u32 pace_ns, __u32 packets, __u64 ns)
@@ -241,7 +243,7 @@ static inline __u64 hold_down_ns(__u32 flaps, __u32 first_ms, __u32 most_ms)
 	__u32 shift = flaps > 1 ? flaps - 1 : 0;
 	__u64 ms = (__u64)first_ms << (shift < 31 ? shift : 31);
 
-	return (ms < most_ms ? ms : most_ms) * 1000000ULL;
+	return (ms < most_ms ? ms : most_ms) * NS_PER_MS;
 }
 
 /* Return the turns, out of MRC_WEIGHT_FULL, that an EV takes this long after its return: 1, 2, 4, then all. */
@@ -259,9 +261,6 @@ static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
 
 	return (us < most_us ? us : most_us) * NS_PER_US;
 }
-
-#define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
-#define LOSS_RATIO_LIMIT 5 /* times the loss ratio of the other EVs, beyond the base: rules out chance */
 
 /* Return 1 if an EV loses more than the other EVs of its peer. Samples are reports with new packets, and single probes.
  * `evs` is the number of EVs in use, this one included. If all EVs lose alike, an EV's losses are its share of all

@@ -6,6 +6,11 @@
 #include "push.h"
 #include "spray.h"
 
+#define REHASHES 4 /* attempts to find a usable EV by hash, before the search goes in order */
+/* 32-bit words of the IP headers. */
+#define V4_WORDS (sizeof(struct iphdr) / 4)
+#define V6_WORDS (sizeof(struct ipv6hdr) / 4)
+
 static __always_inline __u32 port_number(__be16 port)
 {
 	__u32 number = bpf_ntohs(port);
@@ -39,8 +44,6 @@ static __always_inline int is_ev_usable(const struct mrc_peer *peer, __u32 plane
 {
 	return plane_mask & (1u << (number / settings.evs_per_plane & 31)) && is_usable(peer, number);
 }
-
-#define REHASHES 4 /* attempts to find a usable EV by hash, before the search goes in order */
 
 /* Return the EV of all packets of a flow, or NO_SLOT. The EV stays the same while it is usable. The flows of an
  * unusable EV spread over the other EVs of its plane, each by the next of its hashes that fits. The flows of a plane
@@ -95,10 +98,6 @@ static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u3
 	f->ns = now;
 	return 1;
 }
-
-/* 32-bit words of the IP headers. */
-#define V4_WORDS (sizeof(struct iphdr) / 4)
-#define V6_WORDS (sizeof(struct ipv6hdr) / 4)
 
 /* Return a hash of a packet's addresses and ports. The kernel's own hash is the socket's, or follows the IPv6 flow
  * label, and TCP changes both after a timeout. The kernel hashes fragments and packets without ports.

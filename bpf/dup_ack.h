@@ -2,8 +2,8 @@
 /* Duplicates isolated TCP ACKs: the ACK and its clone take two EVs.
  *
  * Where bursts arrive faster than the application reads them, TCP acknowledges all packets in flight by one ACK. If
- * that ACK is lost, both ends are silent until the sender's timers expire, because of 52 bytes on a path that nobody
- * knew to be bad. So an ACK that comes some time after the flow's previous one is duplicated. Of ACKs in close
+ * that ACK is lost, both ends are silent until the sender's timers expire, because of 52 bytes on a path that was
+ * not known to be bad. So an ACK that comes some time after the flow's previous one is duplicated. Of ACKs in close
  * sequence, the next one repeats what the lost one said.
  *
  * Linux handles the duplicate as follows. During loss recovery it is one more duplicate ACK, and has no effect (RFC
@@ -64,8 +64,7 @@ static __always_inline int should_duplicate(struct __sk_buff *skb, const struct 
 	before = *(volatile __u64 *)ack;
 	*(volatile __u64 *)ack = now;
 	if (!aged(now, before, settings.dup_ack_us * NS_PER_US) || !aged(now, *dup_ack, DUP_ACK_GAP_NS) ||
-	    !is_connection_open(skb) ||
-	    sack_at(skb, ETH_HLEN + inner->l3_length, tcp))
+	    !is_connection_open(skb) || sack_at(skb, ETH_HLEN + inner->l3_length, tcp))
 		return 0;
 	*dup_ack = now;
 	return 1;
@@ -85,8 +84,7 @@ static __always_inline int push_dup_ack(struct __sk_buff *skb, const struct mrc_
 	if (!peer || !rotation || parse_inner(skb, &key, &inner) ||
 	    !choose_ev(peer, r->host_id, linked_planes(self, peer), r->now, rotation, &choice) ||
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
-		/* No drop is counted here: the ACK itself meets the same reason next, and counts it. */
-		return TC_ACT_SHOT;
+		return TC_ACT_SHOT; /* the ACK itself is dropped next, for the same reason, and counted */
 	p.traffic_class = inner.traffic_class;
 	verdict = push_data(skb, &p, r->host_id, 1, r->now, 0);
 	if (verdict == TC_ACT_REDIRECT)

@@ -107,7 +107,8 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
 		sweep_ev(number, &t->sweep);
 		charge_budget(t);
-		stats->probe_after_ns = t->clock->now_ns + backoff_ns(stats->backoff / 4, settings.probe_interval_us / 4,
+		stats->probe_after_ns = t->clock->now_ns + backoff_ns(stats->backoff / 4,
+								      settings.probe_interval_us / 4,
 								      settings.probe_backoff_us);
 		stats->backoff += stats->backoff < 100;
 	}
@@ -137,7 +138,7 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		set_peer_due(t, stats->probe_after_ns);
 		return;
 	}
-	if (t->clock->budget <= settings.idle_probes / 8) { /* the rest is reserved for the sweeps */
+	if (t->clock->budget <= budget_reserve()) { /* the rest is reserved for the sweeps */
 		/* Not in each tick, because thousands of EVs can wait, and not all in the same tick. */
 		set_peer_due(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
 		return;

@@ -154,7 +154,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	mrc.sender = bpf_htons(settings.host_id);
 	mrc.receiver = bpf_htons(host_id);
 	mrc.ev = bpf_htons(p->path_ev);
-	p->ev->last_tx_ns = now; /* before the count: a reader of the new count must not take it for an old one */
+	p->ev->last_tx_ns = now; /* before the count: a reader must not take the new count for old */
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);

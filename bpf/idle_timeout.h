@@ -15,8 +15,8 @@
 
 /* The timeout comes after steady traffic would have requested the next report, but before TCP's first reaction. Linux
  * starts to look for lost reordered packets (RFC 8985 §6.2) one jiffy after an ACK, 4 ms at HZ=250. It sends the tail
- * loss probe (§7) two round trips and two jiffies after the last packet. The daemon is not woken in time for the first
- * of these, so its timeout is longer.
+ * loss probe (§7) two round trips and two jiffies after the last packet. The daemon need not be woken for the first of
+ * these, so its timeout is longer.
  */
 #define DAEMON_TIMEOUT_NS 4000000ULL
 #define TIMEOUT_SLACK_NS 1000000ULL /* added to the time in which steady traffic would request a report */
@@ -41,6 +41,7 @@ static __always_inline int is_timer_running(__u64 now)
 	return timer && !aged(now, timer->ns, TIMER_LOST_NS);
 }
 
+/* Handle an idle timeout: queue the peer for the timer packet, or else have the daemon's tick sweep it. */
 static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idle_timer)
 {
 	struct mrc_idle_peer idle = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = IDLE_SWEEPS };
@@ -70,6 +71,7 @@ static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idl
 	return 0;
 }
 
+/* Restart the idle timer of a peer. */
 static __always_inline void set_idle_timer(__u32 host_id, __u64 now)
 {
 	struct mrc_idle_timer *idle_timer = bpf_map_lookup_elem(&mrc_idle_timers, &host_id);

@@ -292,7 +292,7 @@ static __always_inline int loses_too_much(const struct judging *j, const struct 
 		return stats->confirmed_losses;
 	if (j->lossy_planes >> (ev->plane & (MRC_MAX_PLANES - 1)) & 1)
 		return 1;
-	return (__u64)stats->window_lost * 1000000 >= (__u64)settings.loss_ppm * stats->window_tx &&
+	return (__u64)stats->window_lost * PPM >= (__u64)settings.loss_ppm * stats->window_tx &&
 	       j->evs.below_limit >= j->evs.above_limit &&
 	       loses_more(stats->confirmed_losses, stats->window_samples, j->evs.losses, j->evs.samples,
 			  j->evs.below_limit + j->evs.above_limit, settings.loss_samples);

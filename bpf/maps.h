@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Declares all maps of the programs and the settings, and looks up entries of the shared tables.
  *
- * A map with max_entries 1 and the flags argument of MRC_ARRAY gets its size from the loader
- * (mrcd/loader/dataplane.py).
+ * mrcd/loader/dataplane.py sets the sizes that the configuration determines.
  */
 #ifndef MRC_MAPS_H
 #define MRC_MAPS_H
@@ -40,13 +39,13 @@ MRC_ARRAY(mrc_peers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_peer);
 MRC_ARRAY(mrc_reports, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_reports);
 MRC_ARRAY(mrc_watches, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_watch);
 MRC_ARRAY(mrc_clock, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_clock);
-MRC_ARRAY(mrc_probes_sent, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
-MRC_ARRAY(mrc_unsent_packets, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
+MRC_ARRAY(mrc_probes_sent, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64); /* index: enum mrc_probe_kind */
+MRC_ARRAY(mrc_unsent_packets, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64); /* index: plane */
 MRC_ARRAY(mrc_planes, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_plane);
 MRC_ARRAY(mrc_node, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_node);
 MRC_ARRAY(mrc_rotations, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_rotation);
-MRC_ARRAY(mrc_drops, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
-MRC_ARRAY(mrc_histograms, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
+MRC_ARRAY(mrc_drops, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64); /* index: enum mrc_drop */
+MRC_ARRAY(mrc_histograms, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64); /* index: see enum mrc_histogram */
 MRC_ARRAY(mrc_transitions, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_changes);
 
 /* Size: set by the loader; a full page at least. */
@@ -64,7 +63,7 @@ struct {
 	__type(value, __u32);
 } mrc_prefixes SEC(".maps");
 
-MRC_FIXED_ARRAY(mrc_idle_timers, BPF_MAP_TYPE_ARRAY, 1, struct mrc_idle_timer); /* size: set by the loader */
+MRC_ARRAY(mrc_idle_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_idle_timer);
 MRC_FIXED_ARRAY(mrc_clone_jobs, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct mrc_clone_job); /* old and new programs share it */
 
 /* ---- created anew with each object (mrc_state.h) ----------------------------------------- */
@@ -73,10 +72,10 @@ MRC_ARRAY(mrc_dst_cache, BPF_MAP_TYPE_ARRAY, 0, struct mrc_dst_entry);
 MRC_ARRAY(mrc_paces, BPF_MAP_TYPE_ARRAY, 0, struct mrc_pace);
 MRC_ARRAY(mrc_plane_losses, BPF_MAP_TYPE_ARRAY, 0, struct mrc_plane_losses);
 MRC_ARRAY(mrc_selections, BPF_MAP_TYPE_ARRAY, 0, struct mrc_selection);
-MRC_ARRAY(mrc_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_timer);
-/* Probes that traffic has paid for since the last refill; one entry. */
-MRC_ARRAY(mrc_paid, BPF_MAP_TYPE_ARRAY, 0, __u32);
-MRC_ARRAY(mrc_t1_recorded, BPF_MAP_TYPE_ARRAY, 0, __u32); /* T1 failures recorded, a count; one entry */
+/* Probes that traffic has paid for since the last refill. */
+MRC_FIXED_ARRAY(mrc_paid, BPF_MAP_TYPE_ARRAY, 1, __u32);
+MRC_FIXED_ARRAY(mrc_t1_recorded, BPF_MAP_TYPE_ARRAY, 1, __u32); /* T1 failures recorded; a count */
+MRC_FIXED_ARRAY(mrc_timers, BPF_MAP_TYPE_ARRAY, 1, struct mrc_timer);
 MRC_FIXED_ARRAY(mrc_classes, BPF_MAP_TYPE_ARRAY, 1, struct mrc_classes);
 MRC_FIXED_ARRAY(mrc_flowlets, BPF_MAP_TYPE_ARRAY, FLOWLETS, struct mrc_flowlet);
 /* Time of a flow's newest ACK; index: low bits of its hash. */
@@ -87,6 +86,7 @@ MRC_FIXED_ARRAY(mrc_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct mrc_scratch);
 MRC_FIXED_ARRAY(mrc_t1_failures, BPF_MAP_TYPE_ARRAY, T1_FAILURES, struct mrc_t1_failure);
 MRC_FIXED_ARRAY(mrc_t0_verdicts, BPF_MAP_TYPE_ARRAY, T0_VERDICTS, struct mrc_t0_verdict);
 
+/* Peers that the timer packet is to sweep. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, IDLE_QUEUE_PEERS);
@@ -112,7 +112,7 @@ static __always_inline struct mrc_peer *peer_at(__u32 host_id)
 	return bpf_map_lookup_elem(&mrc_peers, &host_id);
 }
 
-/* Whether an EV is one of the usable ones. */
+/* Return 1 if an EV is usable. */
 static __always_inline int is_usable(const struct mrc_peer *peer, __u32 number)
 {
 	return peer->usable[(number / 64) & (MRC_EV_WORDS - 1)] >> (number % 64) & 1;

@@ -19,8 +19,8 @@
  *      (timer_packet.h), which reacts to stopped flows (idle_timeout.h). The receiver answers with its counts
  *      (answer_probe.h).
  *   7. Verdict. The sender applies the reply (apply_reply.h) and judges each EV (judge.h), by its loss window (loss.h)
- *      and its plane's (plane_loss.h). The EV's state changes, and with it the usable EVs (states.h). A failed EV has its
- *      neighbours on the same T1 probed (t1_failure.h, neighbours.h). It returns after a hold-down (ev_deadlines.h).
+ *      and its plane's (plane_loss.h). The EV's state changes, and with it the usable EVs (states.h). The neighbours of a
+ *      failed EV on the same T1 are probed (t1_failure.h, neighbours.h). It returns after a hold-down (ev_deadlines.h).
  *
  * Programs and where they are attached:
  *
@@ -28,8 +28,8 @@
  *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, a duplicate ACK or the timer packet
  *   mrc_timer       tc ingress of mrc0b: handles each pass of the timer packet
  *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7
- *   mrc_pop_xdp     XDP of the plane NICs: step 4 for data, before the kernel makes an skb; mrc_pop delivers the packet,
- *                   and handles probes
+ *   mrc_pop_xdp     XDP of the plane NICs: step 4 for data, before the kernel makes an skb; mrc_pop delivers the
+ *                   packet, and handles probes
  *   mrc_unsent      raw tracepoint skb:kfree_skb: corrects path statistics
  *   mrc_sweep       run by `mrcctl detach` without the daemon: sends probe requests on the EVs of a peer
  *   mrc_set_states  run by the daemon: changes the state of an EV
@@ -73,6 +73,9 @@ const struct {
 	enum mrc_probe_kind probe_kind;
 } mrc_btf SEC("btf");
 
+#define REFRESH_ONLY 0xffffffff /* as EV number: change no state, only compute usable EVs and deadlines again */
+
+/* Push a packet of mrc0. */
 SEC("tc")
 int mrc_push(struct __sk_buff *skb)
 {
@@ -133,6 +136,7 @@ int mrc_push(struct __sk_buff *skb)
 	return push_data(skb, &p, host_id, segments, request.now, skb->ifindex == self->overlay_ifindex);
 }
 
+/* Do the job that send_clone() has left for this clone. */
 SEC("tc")
 int mrc_probe(struct __sk_buff *skb)
 {
@@ -162,6 +166,7 @@ int mrc_timer(struct __sk_buff *skb)
 	return handle_timer_packet(skb);
 }
 
+/* Pop a packet of a plane NIC, or handle the probe in it. */
 SEC("tc")
 int mrc_pop(struct __sk_buff *skb)
 {
@@ -179,8 +184,8 @@ int mrc_pop(struct __sk_buff *skb)
 		return deliver(skb, 1, mark == POPPED_OF_BURST);
 	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
-	/* Some drivers leave the headers in fragments. Pulling them can copy a burst, so other programs' traffic is
-	 * excluded.
+	/* Some drivers leave the headers in fragments. Pulling them can copy a burst, so packets that are not mrcd's are
+	 * left alone.
 	 */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end) {
 		if (is_other_traffic(skb))
@@ -230,6 +235,7 @@ int mrc_pop(struct __sk_buff *skb)
 	return pop_control(skb, &o, &a);
 }
 
+/* Pop a data packet of a plane NIC, and leave all others to mrc_pop. */
 SEC("xdp.frags")
 int mrc_pop_xdp(struct xdp_md *ctx)
 {
@@ -342,8 +348,6 @@ int mrc_tick(struct __sk_buff *skb)
 	t.clock->by_daemon++;
 	return tick(&t) / NS_PER_US;
 }
-
-#define REFRESH_ONLY 0xffffffff /* as EV number: change no state, only compute usable EVs and deadlines again */
 
 /* Change the state of an EV. The daemon runs it by BPF_PROG_TEST_RUN, with the peer's host id as mark. cb[0]: EV or
  * REFRESH_ONLY; cb[1]: new state; cb[2]: enum mrc_reason; cb[3]: states that it may be in, as bits. Returns 1 if the

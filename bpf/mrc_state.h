@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Defines the tables that only the programs use. maps.h declares the maps; the header of each table's job uses it.
  *
- * The loader creates these tables anew with each object, so their layout may change without a new ABI version. Times
- * are CLOCK_MONOTONIC nanoseconds.
+ * The loader creates the maps of these structures anew with each object, so their layout may change without a new ABI
+ * version. Only mrc_idle_timers and mrc_clone_jobs are pinned. Times are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef MRC_STATE_H
 #define MRC_STATE_H

@@ -5,11 +5,14 @@
 
 #include "send_probe.h"
 
+#define PAID_PERCENT 150 /* traffic can pay for at most this share of idle_probes per second */
+#define PAID_BURST 4 /* and for so many requests at once */
+
 /* Return 1 if traffic to this peer should carry a request now: after probe_packets packets, no sooner than gap_us after
  * the previous one, and not while too many reports are in flight; and after probe_late_us in any case.
  */
-static __always_inline int is_report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation, __u64 now,
-				      __u64 requested_ns, __u32 gap_us)
+static __always_inline int is_report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation,
+					 __u64 now, __u64 requested_ns, __u32 gap_us)
 {
 	__u64 late = settings.probe_late_us * NS_PER_US;
 
@@ -23,9 +26,6 @@ static __always_inline int is_report_due(const struct mrc_reports *reports, cons
 	       aged(now, requested_ns, reordering_window(reports)) &&
 	       !is_report_window_full(reports);
 }
-
-#define PAID_PERCENT 150 /* traffic can pay for at most this share of idle_probes per second */
-#define PAID_BURST 4 /* and for so many requests at once */
 
 static __always_inline __u32 *paid_probes(void)
 {
@@ -41,7 +41,7 @@ static __always_inline __u64 paid_max(const struct mrc_clock *clock, __u64 now)
 {
 	__s64 past = now - *(volatile __u64 *)&clock->refilled_ns;
 
-	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / 1000000000ULL : 0);
+	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / NS_PER_S : 0);
 }
 
 /* Return 1 if a request may ride on this packet, and pay for it. The packets and bytes since the last request pay, or
@@ -61,7 +61,7 @@ static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct
 		__sync_fetch_and_add(sum, budget_cost(length));
 		return 1;
 	}
-	if (*(volatile __s64 *)&clock->budget <= (__s64)(settings.idle_probes / 8))
+	if (*(volatile __s64 *)&clock->budget <= (__s64)budget_reserve())
 		return 0;
 	__sync_fetch_and_add(&clock->budget, -(__s64)budget_cost(length));
 	return 1;

@@ -70,7 +70,7 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 		own = &scratch->loss[i];
 		/* A comparison needs enough samples of the other planes. */
 		if (2 * own->lossy_evs > own->evs && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
-		    (__u64)own->lost * 1000000 >= (__u64)settings.loss_ppm * own->sent &&
+		    (__u64)own->lost * PPM >= (__u64)settings.loss_ppm * own->sent &&
 		    loses_more(own->losses, own->samples, sum->known_losses - own->known_losses,
 			       sum->samples - own->samples, evs,
 			       settings.loss_samples))

@@ -10,6 +10,11 @@
 #include "apply_reply.h"
 #include "sack_hiding.h"
 
+#define NO_PLANE MRC_MAX_PLANES /* no plane has this number */
+/* Bytes up to the end of a quoted MRC header, without SRHs. */
+#define ICMP_QUOTE                                                                                 \
+	(ETH_HLEN + 2 * sizeof(struct ipv6hdr) + sizeof(struct icmp6) + sizeof(struct outer_l4))
+
 /* The sender and path of a packet with MRC headers. */
 struct arrival {
 	struct mrc_peer *peer;
@@ -17,8 +22,6 @@ struct arrival {
 	__u32 ev;
 	__u32 plane;
 };
-
-#define NO_PLANE MRC_MAX_PLANES
 
 /* Return the plane on which a packet to this host arrived, or NO_PLANE. */
 static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifindex, __u16 vlan)
@@ -173,9 +176,6 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 		learn_status(a->peer, a->host_id, c);
 	return answer_probe(skb, c, a->peer, a->host_id, a->ev, a->plane, class);
 }
-
-#define ICMP_QUOTE                                                                                 \
-	(ETH_HLEN + 2 * sizeof(struct ipv6hdr) + sizeof(struct icmp6) + sizeof(struct outer_l4))
 
 /* Pass an ICMPv6 packet to handle_icmp(). The stack receives it in any case. */
 static __noinline int pop_icmp(struct __sk_buff *skb, __u16 vlan)

@@ -22,6 +22,12 @@
 
 #define BUDGET_BYTES 512 /* a longer request costs the budget more than one */
 
+/* Return the part of the host's budget that is reserved for more urgent probes: an eighth. */
+static __always_inline __u32 budget_reserve(void)
+{
+	return settings.idle_probes / 8;
+}
+
 /* Return the bytes after the MRC header. They include room for an SRH, because a reply may need a longer one than its
  * request.
  */
@@ -78,6 +84,7 @@ static __always_inline int is_overtaken(__u64 sent_ns, __u64 newest_ns)
 	return sent_ns < newest_ns && newest_ns - sent_ns < REORDERED_NS;
 }
 
+/* Return how many reports cover all EVs. */
 static __always_inline __u32 report_parts(void)
 {
 	return (settings.evs_per_peer + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS ?: 1;

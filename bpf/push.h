@@ -6,6 +6,8 @@
 #include "drop.h"
 #include "parse.h"
 
+#define SMALL_PACKET_MAX 512 /* bytes; cheap to clone */
+
 struct inner {
 	__u32 l3_length; /* of the IP header, bytes */
 	__u8 ip_proto;
@@ -70,8 +72,6 @@ static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct in
 	payload = skb->len - ETH_HLEN - inner->l3_length - l4_length;
 	return (payload + skb->gso_size - 1) / skb->gso_size;
 }
-
-#define SMALL_PACKET_MAX 512 /* bytes; cheap to clone */
 
 /* Return 1 for a small packet, usually an ACK. */
 static __always_inline int is_small(const struct __sk_buff *skb)

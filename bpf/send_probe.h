@@ -7,8 +7,9 @@
 #include "probe.h"
 #include "spray.h"
 
-/* Have mrc_probe do `job` on a clone of this packet, at once. `r` is the request, or the duplicate ACK's destination.
- */
+#define KEPT_PACKET_MAX 512 /* bytes: a longer packet is cut off, or it would be sent twice for nothing */
+
+/* Have mrc_probe do `job` on a clone of this packet, at once. `r`: the request, or the duplicate ACK's destination. */
 static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_node *self, __u32 job,
 				       const struct request *r)
 {
@@ -35,14 +36,16 @@ static __always_inline __u64 reordering_window(const struct mrc_reports *reports
 	return window > least ? window : least;
 }
 
+/* The marks of a report. */
 struct marking {
 	__u64 now;
-	__u64 window;
+	__u64 window; /* reordering window, ns */
 	__u32 least_extra_delay_ns; /* as mrc_reports.least_extra_delay_ns */
-	__u32 index;
-	__u32 slot;
+	__u32 index; /* of the report's first EV */
+	__u32 slot; /* of the marks */
 };
 
+/* Mark what was sent on an EV at least a reordering window ago. */
 static long mark_ev(__u64 i, void *context)
 {
 	struct marking *m = context;
@@ -118,7 +121,7 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 
 	if (cursor & 1 && is_report_window_full(reports)) {
 		slot = cursor / 2 % settings.planes * settings.evs_per_plane +
-			cursor / 2 / settings.planes % peer->slots;
+		       cursor / 2 / settings.planes % peer->slots;
 		ev = ev_at(ev_index(host_id, slot));
 		if (ev && ev->configured && plane_mask & (1u << (ev->plane & 31)))
 			return slot;
@@ -129,6 +132,7 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 	return choice.plane * settings.evs_per_plane + choice.slot;
 }
 
+/* Fill in a request, and count it on its EV. */
 static __always_inline void fill_request(struct control *c, const struct mrc_node *self, struct mrc_ev *ev,
 					 const struct request *r)
 {
@@ -136,8 +140,7 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	__u32 seq;
 
 	if (stats)
-		/* Before the count: a reader of the new count must not take it for an old one. */
-		stats->probe_ns = r->now;
+		stats->probe_ns = r->now; /* before the count: a reader must not take the new count for old */
 	seq = __sync_fetch_and_add(&ev->probe_seq, 1) + 1;
 	c->mrc.version = MRC_WIRE_VERSION;
 	c->mrc.type = MRC_PROBE_REQUEST;
@@ -218,8 +221,6 @@ static __always_inline int make_room_in_place(struct __sk_buff *skb, __u32 heade
 	       bpf_skb_adjust_room(skb, headers + sizeof(struct mrc_probe), BPF_ADJ_ROOM_MAC,
 				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
 }
-
-#define KEPT_PACKET_MAX 512 /* bytes: a longer packet is cut off, because sending it twice costs more than cutting */
 
 /* Return 1 if make_room() keeps this packet behind the counts. Encapsulated packets cannot be shortened. */
 static __always_inline int keeps_packet(struct __sk_buff *skb, __u32 counts)

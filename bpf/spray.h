@@ -10,12 +10,14 @@
 
 #define SKIPS_MAX 4 /* EVs of a plane skipped in a row, at most: bounds the search */
 
+/* The EV that a packet takes. */
 struct choice {
 	__u32 packets; /* of this burst, on the wire */
 	__u32 plane;
-	__u32 slot;
+	__u32 slot; /* of the EV, in its plane */
 };
 
+/* Set the choice to an EV number. Returns 0 if it is NO_SLOT. */
 static __always_inline int set_choice(__u32 number, struct choice *out)
 {
 	if (number == NO_SLOT)
@@ -112,7 +114,7 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, 
 }
 
 /* Find the EV of the next packet, and prefetch its record: with many EVs it is rarely in a cache when its turn comes.
- * BPF has no prefetch instruction. A write to a byte that nobody reads does the same, because a CPU does not wait for
+ * BPF has no prefetch instruction. A write to a byte that is never read does the same, because a CPU does not wait for
  * writes.
  */
 static __noinline void prefetch_next_ev(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
@@ -141,6 +143,7 @@ static __noinline void begin_rotation(const struct mrc_peer *peer, struct mrc_ro
 		rotation->slot[i] = first / settings.planes % (peer->slots ?: 1);
 }
 
+/* Note packets on a plane that has a queue. */
 static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u64 now)
 {
 	struct mrc_pace *pace = pace_at(host_id);
@@ -151,6 +154,7 @@ static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u6
 	pace->sent_ns[plane & (MRC_MAX_PLANES - 1)] = now;
 }
 
+/* Choose the EV of the next packet, and advance the rotation. Returns 0 if there is none. */
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
 				     struct mrc_rotation *rotation, struct choice *out)
 {

@@ -12,6 +12,9 @@
 #include "loss.h"
 #include "t1_failure.h"
 
+#define REFRESH_TRIES 16 /* bounds the time for which one program follows changes by other CPUs */
+
+/* Count a value in a histogram. */
 static __always_inline void observe(__u32 histogram, __u64 value)
 {
 	__u32 index = histogram * MRC_BUCKETS + bucket_of(value);
@@ -143,7 +146,7 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 		return 0;
 	serve_soon(host_id);
 	__sync_fetch_and_add(&peer->usable_changes, 1);
-	for (i = 0; self && i < 16; i++) {
+	for (i = 0; self && i < REFRESH_TRIES; i++) {
 		seen = *(volatile __u32 *)&peer->usable_changes;
 		if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
 			return 0;
@@ -196,12 +199,13 @@ __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 /* Return the flaps after a failure: one more, less one for each hold_down_max_ms of service. */
 static __always_inline __u8 flaps_after(const struct mrc_ev *ev, __u64 now)
 {
-	__u64 well = (now - ev->state_since_ns) / ((settings.hold_down_max_ms ?: 1) * 1000000ULL);
+	__u64 well = (now - ev->state_since_ns) / ((settings.hold_down_max_ms ?: 1) * NS_PER_MS);
 	__u32 left = ev->flaps > well ? ev->flaps - well : 0;
 
 	return left < 255 ? left + 1 : 255;
 }
 
+/* Count a transition and send its event to the daemon. */
 static __always_inline void report_transition(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why,
 					      __u64 now, const struct mrc_ev *ev, const struct mrc_path_stats *stats)
 {
@@ -233,6 +237,7 @@ static __always_inline void report_transition(__u32 host_id, __u32 number, __u32
 	bpf_ringbuf_submit(event, 0);
 }
 
+/* MRC_REASON_ICMP_ERROR with the error's type and code above it. */
 #define ICMP_REASON(type, code) ((type) << 16 | (code) << 8 | MRC_REASON_ICMP_ERROR)
 
 /* Change the state of an EV, if it is `before`. `why` is an enum mrc_reason or ICMP_REASON(). Returns 1 if the state

@@ -7,14 +7,16 @@
 
 #include "send_probe.h"
 
+/* A sweep of a peer. */
 struct sweep {
-	struct __sk_buff *skb;
+	struct __sk_buff *skb; /* the packet of which requests are made */
 	struct mrc_node *node;
 	struct request request;
-	__u32 first;
-	__u32 sent;
+	__u32 first; /* EV to begin with */
+	__u32 sent; /* requests */
 };
 
+/* Probe the i-th EV of a sweep, if a probe on it is due. */
 static long sweep_ev(__u64 i, void *context)
 {
 	struct sweep *s = context;

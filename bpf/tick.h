@@ -205,7 +205,7 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 	__u64 spent, besides;
 	__u32 *sum = paid_probes();
 
-	more = (past < 1000000000ULL ? past : 1000000000ULL) * settings.idle_probes / 1000000000ULL;
+	more = (past < NS_PER_S ? past : NS_PER_S) * settings.idle_probes / NS_PER_S;
 	if (!more || !sum)
 		return; /* keep the fraction */
 	spent = __sync_lock_test_and_set(sum, 0);

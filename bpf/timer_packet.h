@@ -92,7 +92,7 @@ static long handle_idle_peer(__u64 i, void *context)
 	 * host's budget is soon spent. Those peers get requests for reports only, and data packets must pay for them
 	 * later.
 	 */
-	is_paid = clock->budget > (__s64)(settings.idle_probes / 8);
+	is_paid = clock->budget > (__s64)budget_reserve();
 	is_trusted = reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE;
 	if (is_trusted && is_paid)
 		bpf_loop(evs, sweep_ev, s, 0);

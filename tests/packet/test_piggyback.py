@@ -382,7 +382,10 @@ def test_requests_take_usable_evs_in_turn(ridden: Ridden, bench: Bench) -> None:
     bench.set_usable(H2, 4, False)
     found = []
     for _ in range(EVS):
-        bench.reports(H2)["requested_ns"], bench.reports(H2)["applied_seq"] = 0, bench.reports(H2)["report_seq"]  # answered
+        bench.reports(H2)["requested_ns"], bench.reports(H2)["applied_seq"] = (
+            0,
+            bench.reports(H2)["report_seq"],
+        )  # answered
         (frame,) = ridden.send(CARRIERS[0])[1]
         found.append(request(bench, frame, CARRIERS[0]).ev)
     expected = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
