@@ -1,10 +1,7 @@
 """Names of the interfaces that mrcd makes beside overlay.interface.
 
-None begins with that name: NCCL_SOCKET_IFNAME=mrc0 matches by prefix, and would take them for interfaces of the overlay.
+None begins with that name: NCCL_SOCKET_IFNAME=mrc0 matches by prefix, and would use them too.
 """
-
-LONGEST_NAME = 13
-"""Characters of overlay.interface: with a prefix of two it is as long as the kernel allows (IFNAMSIZ, 15)."""
 
 
 def peer_of(interface: str) -> str:
