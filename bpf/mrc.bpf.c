@@ -26,7 +26,7 @@
  *
  *   mrc_push        tc egress of mrc0 (burst mode), tc ingress of mrc0's peer (packet mode): steps 1 to 3
  *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, a duplicate ACK or the timer packet
- *   mrc_timer       tc ingress of mrc0b: handles each pass of the timer packet
+ *   mrc_timer       tc ingress of tmrc0: handles each pass of the timer packet
  *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7
  *   mrc_pop_xdp     XDP of the plane NICs: step 4 for data, before the kernel makes an skb; mrc_pop delivers the
  *                   packet, and handles probes

@@ -2,7 +2,7 @@
 /* Circulates a timer packet, of which probes can be made when no other packet comes.
  *
  * Timer callbacks cannot send packets. So while any traffic is dense, a packet of this host circulates through a veth
- * pair made for it (mrc0b), paced to MRC_TIMER_NS by a queueing discipline (tbf). Where a flow has stopped
+ * pair made for it (tmrc0), paced to MRC_TIMER_NS by a queueing discipline (tbf). Where a flow has stopped
  * (idle_timeout.h), each pass sends probes made of it: on the peer's EVs, and for a report. So a failed path is known
  * before TCP retransmits, even without the daemon.
  */
