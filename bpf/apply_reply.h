@@ -15,7 +15,7 @@
 /* Note a round trip in the histogram, and smooth it into the EV's and the peer's. */
 static __always_inline void note_rtt(struct mrc_reports *reports, struct mrc_path_stats *stats, __u64 rtt, __u32 plane)
 {
-	__u64 off = rtt > reports->rtt_ns ? rtt - reports->rtt_ns : reports->rtt_ns - rtt;
+	__u64 deviation = rtt > reports->rtt_ns ? rtt - reports->rtt_ns : reports->rtt_ns - rtt;
 
 	observe(MRC_HISTOGRAM_RTT + (plane & (MRC_MAX_PLANES - 1)), rtt);
 	if (rtt > 0xffffffff)
@@ -26,7 +26,7 @@ static __always_inline void note_rtt(struct mrc_reports *reports, struct mrc_pat
 		reports->rtt_var_ns = rtt / 2;
 		return;
 	}
-	reports->rtt_var_ns += off / 4 - reports->rtt_var_ns / 4;
+	reports->rtt_var_ns += deviation / 4 - reports->rtt_var_ns / 4;
 	reports->rtt_ns += rtt / 8 - reports->rtt_ns / 8;
 }
 
@@ -47,14 +47,14 @@ static __always_inline void note_extra_delay(struct mrc_reports *reports, const 
 					     struct mrc_path_stats *stats, __u32 host_id, __u64 delay,
 					     __u64 requested_ns)
 {
-	__u32 late = delay < EXTRA_DELAY_MAX_NS ? delay : EXTRA_DELAY_MAX_NS;
+	__u32 extra_ns = delay < EXTRA_DELAY_MAX_NS ? delay : EXTRA_DELAY_MAX_NS;
 
-	stats->extra_delay_ns += late / 4 - stats->extra_delay_ns / 4;
-	note_plane_delay(host_id, ev->plane, late, requested_ns);
+	stats->extra_delay_ns += extra_ns / 4 - stats->extra_delay_ns / 4;
+	note_plane_delay(host_id, ev->plane, extra_ns, requested_ns);
 	/* Up slowly, because the replies of one plane's EVs come in a row. */
-	reports->least_extra_delay_ns += reports->least_extra_delay_ns > late ?
-						 late - reports->least_extra_delay_ns :
-						 (late - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
+	reports->least_extra_delay_ns += reports->least_extra_delay_ns > extra_ns ?
+						 extra_ns - reports->least_extra_delay_ns :
+						 (extra_ns - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
 }
 
 /* Note that the peer has answered: it is not silent, and one expected answer fewer is pending. */

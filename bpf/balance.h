@@ -31,18 +31,18 @@ static __always_inline struct mrc_pace *pace_at(__u32 host_id)
  */
 static __always_inline __u32 distant_planes(const struct mrc_pace *p, __u32 plane_mask)
 {
-	__u64 least = ~0u, base_delay_ns, less; /* 32-bit values in 64 bits, so that differences have a sign */
+	__u64 least_ns = ~0u, base_delay_ns, less_ns; /* 32-bit values in 64 bits, so that differences have a sign */
 	__u32 planes = 0, i;
 
 	/* Without branches: the verifier would walk through all combinations of planes. */
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		/* Infinite, if not in `plane_mask`. */
 		base_delay_ns = p->base_delay_ns[i] | ((plane_mask >> i & 1) - 1u);
-		less = base_delay_ns - least;
-		least += less & -(less >> 63);
+		less_ns = base_delay_ns - least_ns;
+		least_ns += less_ns & -(less_ns >> 63);
 	}
 	for (i = 0; i < MRC_MAX_PLANES; i++)
-		planes |= (least + BASE_DELAY_SPREAD_NS - p->base_delay_ns[i]) >> 63 << i;
+		planes |= (least_ns + BASE_DELAY_SPREAD_NS - p->base_delay_ns[i]) >> 63 << i;
 	return planes & plane_mask;
 }
 
@@ -53,15 +53,15 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = bpf_ktime_get_ns();
-	__u32 quiet = 0, slowest = 0, pace_ns, i, n;
+	__u32 draining = 0, slowest = 0, pace_ns, i, n;
 
 	if (!p)
 		return plane_mask;
 	plane_mask &= (1u << settings.planes) - 1; /* spares the verifier planes that do not exist */
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
-		quiet |= !aged(now, p->drain_until_ns[i], 0) << i;
+		draining |= !aged(now, p->drain_until_ns[i], 0) << i;
 	plane_mask &= ~distant_planes(p, plane_mask);
-	plane_mask = plane_mask & ~quiet ?: plane_mask;
+	plane_mask = plane_mask & ~draining ?: plane_mask;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
 		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
@@ -83,7 +83,7 @@ _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 report_tx_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u32 zero = 0, i, begin, arrived, half = first != 0;
+	__u32 zero = 0, i, begin, arrived, part = first != 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
 	__u64 past;
 
@@ -93,8 +93,8 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 		begin = i * settings.evs_per_plane;
 		if (i >= settings.planes || begin >= first + counts || begin + settings.evs_per_plane <= first)
 			continue;
-		p->arrived[half][i] = scratch->arrived[i];
-		p->under_way[half][i] = scratch->under_way[i];
+		p->arrived[part][i] = scratch->arrived[i];
+		p->under_way[part][i] = scratch->under_way[i];
 		p->sent[i] = 0;
 	}
 	past = report_tx_ns - p->paced_ns;
@@ -114,50 +114,51 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 /* Note the extra delay of a probe that was sent on a plane at `requested_ns`. Part of it can be the queue of this
  * host's own packets. So the plane is left to drain now and then, for at most 1/32 of the time.
  */
-__noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 late, __u64 requested_ns)
+__noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u64 requested_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u64 now = bpf_ktime_get_ns(), pause = 64 * (__u64)late;
-	__u32 i, most = 0, least = ~0u, epoch = now / SKEW_PERIOD_NS, quiet = 0;
+	__u64 now = bpf_ktime_get_ns(), pause = 64 * (__u64)delay_ns;
+	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, draining = 0;
 	struct mrc_peer *peer = peer_at(host_id);
 
 	plane &= MRC_MAX_PLANES - 1;
 	if (!p || !peer)
 		return 0;
-	p->extra_delay_ns[plane] += late / 4 - p->extra_delay_ns[plane] / 4;
+	p->extra_delay_ns[plane] += delay_ns / 4 - p->extra_delay_ns[plane] / 4;
 	if (pause < DRAIN_INTERVAL_NS)
 		pause = DRAIN_INTERVAL_NS;
-	if (late < p->base_delay_ns[plane] || aged(requested_ns, p->sent_ns[plane], late))
-		p->base_delay_ns[plane] = late;
+	if (delay_ns < p->base_delay_ns[plane] || aged(requested_ns, p->sent_ns[plane], delay_ns))
+		p->base_delay_ns[plane] = delay_ns;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
-		quiet |= !aged(now, p->drain_until_ns[i], 0);
+		draining |= !aged(now, p->drain_until_ns[i], 0);
 		if (!(peer->usable_planes & (1u << i)))
 			continue; /* the plane carries nothing */
-		most = p->extra_delay_ns[i] > most ? p->extra_delay_ns[i] : most;
-		least = p->extra_delay_ns[i] < least ? p->extra_delay_ns[i] : least;
+		most_ns = p->extra_delay_ns[i] > most_ns ? p->extra_delay_ns[i] : most_ns;
+		least_ns = p->extra_delay_ns[i] < least_ns ? p->extra_delay_ns[i] : least_ns;
 	}
 	/* One plane at a time: draining all at once would leave none, and draining all but one would overload that one.
 	 */
-	if (!quiet && late > p->base_delay_ns[plane] + QUEUE_DELAY_NS && aged(now, p->drain_until_ns[plane], pause))
-		p->drain_until_ns[plane] = now + 2 * (__u64)late;
-	if (peer->queued != (most > QUEUE_DELAY_NS)) /* conditional, because every packet reads this cache line */
-		peer->queued = most > QUEUE_DELAY_NS;
+	if (!draining && delay_ns > p->base_delay_ns[plane] + QUEUE_DELAY_NS &&
+	    aged(now, p->drain_until_ns[plane], pause))
+		p->drain_until_ns[plane] = now + 2 * (__u64)delay_ns;
+	if (peer->queued != (most_ns > QUEUE_DELAY_NS)) /* conditional, because every packet reads this cache line */
+		peer->queued = most_ns > QUEUE_DELAY_NS;
 	/* The lower of two in a row: the host may have delayed one. */
-	most = late < p->newest_delay_ns[plane] ? late : p->newest_delay_ns[plane];
-	p->newest_delay_ns[plane] = late;
-	most = most > least ? most - least : 0;
+	most_ns = delay_ns < p->newest_delay_ns[plane] ? delay_ns : p->newest_delay_ns[plane];
+	p->newest_delay_ns[plane] = delay_ns;
+	most_ns = most_ns > least_ns ? most_ns - least_ns : 0;
 	if (!(peer->usable_planes & (1u << plane)) ||
-	    (p->base_delay_ns[plane] > least && p->base_delay_ns[plane] - least > BASE_DELAY_SPREAD_NS))
-		most = 0; /* the plane carries nothing */
+	    (p->base_delay_ns[plane] > least_ns && p->base_delay_ns[plane] - least_ns > BASE_DELAY_SPREAD_NS))
+		most_ns = 0; /* the plane carries nothing */
 	if (p->epoch != epoch) {
 		peer->plane_skew_ns = p->plane_skew_now_ns;
 		p->plane_skew_now_ns = 0;
 		p->epoch = epoch;
 	}
-	if (most > p->plane_skew_now_ns)
-		p->plane_skew_now_ns = most;
-	if (most > peer->plane_skew_ns)
-		peer->plane_skew_ns = most;
+	if (most_ns > p->plane_skew_now_ns)
+		p->plane_skew_now_ns = most_ns;
+	if (most_ns > peer->plane_skew_ns)
+		peer->plane_skew_ns = most_ns;
 	return 0;
 }
 

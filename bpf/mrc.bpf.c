@@ -19,8 +19,9 @@
  *      (timer_packet.h), which reacts to stopped flows (idle_timeout.h). The receiver answers with its counts
  *      (answer_probe.h).
  *   7. Verdict. The sender applies the reply (apply_reply.h) and judges each EV (judge.h), by its loss window (loss.h)
- *      and its plane's (plane_loss.h). The EV's state changes, and with it the usable EVs (states.h). The neighbours of a
- *      failed EV on the same T1 are probed (t1_failure.h, neighbours.h). It returns after a hold-down (ev_deadlines.h).
+ *      and its plane's (plane_loss.h). The EV's state changes, and with it the usable EVs (states.h). The neighbours of
+ *      a failed EV on the same T1 are probed (t1_failure.h, neighbours.h). The EV returns after a hold-down
+ *      (ev_deadlines.h).
  *
  * Programs and where they are attached:
  *
@@ -184,8 +185,8 @@ int mrc_pop(struct __sk_buff *skb)
 		return deliver(skb, 1, mark == POPPED_OF_BURST);
 	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
-	/* Some drivers leave the headers in fragments. Pulling them can copy a burst, so packets that are not mrcd's are
-	 * left alone.
+	/* Some drivers leave the headers in fragments. Pulling them can copy a burst, so packets that are not mrcd's
+	 * are left alone.
 	 */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end) {
 		if (is_other_traffic(skb))

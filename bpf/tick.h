@@ -22,12 +22,14 @@
 /* Return 1 if an answer of the peer is overdue. */
 static __always_inline int is_in_doubt(const struct tick *t, const struct mrc_reports *reports)
 {
-	__u64 late = reply_timeout_ns(reports);
+	__u64 timeout_ns = reply_timeout_ns(reports);
 
 	if (t->detached || t->watch->silent)
 		return 0;
-	return t->watch->timed_out || (t->watch->unanswered && aged(t->clock->now_ns, t->watch->swept_ns, late)) ||
-	       (reports->report_seq != reports->applied_seq && aged(t->clock->now_ns, reports->requested_ns, late));
+	return t->watch->timed_out ||
+	       (t->watch->unanswered && aged(t->clock->now_ns, t->watch->swept_ns, timeout_ns)) ||
+	       (reports->report_seq != reports->applied_seq &&
+		aged(t->clock->now_ns, reports->requested_ns, timeout_ns));
 }
 
 /* Mark the peer silent if enough sweeps in a row had no reply. They must span some time, because this host may have
@@ -202,7 +204,7 @@ static long serve_next(__u64 i, void *context)
 static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 {
 	__u64 past = now - clock->refilled_ns, most = settings.idle_probes / 2 + 1, more;
-	__u64 spent, besides;
+	__u64 spent, extra;
 	__u32 *sum = paid_probes();
 
 	more = (past < NS_PER_S ? past : NS_PER_S) * settings.idle_probes / NS_PER_S;
@@ -210,8 +212,8 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 		return; /* keep the fraction */
 	spent = __sync_lock_test_and_set(sum, 0);
 	clock->refilled_ns = now;
-	besides = spent / 3 < more / 2 ? spent / 3 : more / 2;
-	clock->budget += more > spent + besides ? more - spent : besides;
+	extra = spent / 3 < more / 2 ? spent / 3 : more / 2;
+	clock->budget += more > spent + extra ? more - spent : extra;
 	if (clock->budget > (__s64)most)
 		clock->budget = most;
 	if (clock->budget < -(__s64)settings.idle_probes) /* forgive what suspicion has spent beyond a second's worth */

@@ -1,4 +1,4 @@
-"""Python's view of bpf/mrc_abi.h: the same names, as numpy records and enumerations.
+"""Python's view of bpf/mrc_abi.h and mrc_events.h: the same names, as numpy records and enumerations.
 
 A test compares every offset, size and enumerator with the BTF of the compiled object.
 """

@@ -20,7 +20,7 @@ MS = 1_000_000
 NEVER = 2**62
 EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
-BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # of bpf/judge.h and probe.h
+BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # bpf/judge.h, mrc_state.h
 LAGGING = (EvState.SKIP, Reason.LAGGING)
 SETTLED_MS = 6
 """Longer than any reordering window, which ends with probe_late_ms, 5; and than half of overdue_ms."""

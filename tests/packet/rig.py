@@ -39,7 +39,7 @@ from mrcd.tables.pinned import Tables
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
-ACKS = 4096  # entries of mrc_acks (bpf/dup_ack.h)
+ACKS = 4096  # entries of mrc_acks (bpf/mrc_state.h)
 
 Hook = Literal["tc", "xdp"]
 Verdict = Literal["pass", "drop", "redirect"]

@@ -98,8 +98,8 @@ def test_an_event_brings_the_evidence(bench: Bench) -> None:
         "lost_bursts": 7, "lost_packets": 30, "sent_packets": 1000,
     }  # fmt: skip
     # A fall begins these anew; how long it is ago is the hold-down's business.
-    zero = ("window_tx", "window_lost", "window_samples", "window_losses", "lag_ns", "good")
-    zero += ("pending_losses", "confirmed_losses")
+    window = ("window_tx", "window_lost", "window_samples", "window_losses", "pending_losses", "confirmed_losses")
+    zero = (*window, "lag_ns", "good")
     assert not any(stats[name] for name in zero)
     assert stats["loss_ns"] == told["ns"]
     detection, after_good = bench.tables.histograms()[[Histogram.DETECTION, Histogram.AFTER_GOOD]]
