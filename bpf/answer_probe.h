@@ -82,8 +82,7 @@ static __always_inline int write_counts(struct __sk_buff *skb, const struct cont
 	return bpf_skb_store_bytes(skb, at, counting.scratch->count, bytes, 0);
 }
 
-/* Turn a request into its reply and send it. The request arrived on EV `number` of `plane`, with traffic class `class`.
- */
+/* Turn a request into its reply and send it. The request arrived on EV `number` of `plane`, with this traffic class. */
 static __always_inline int answer_probe(struct __sk_buff *skb, struct control *c, struct mrc_peer *peer, __u32 host_id,
 					__u32 number, __u32 plane, __u8 class)
 {

@@ -47,14 +47,14 @@ static __always_inline void note_extra_delay(struct mrc_reports *reports, const 
 					     struct mrc_path_stats *stats, __u32 host_id, __u64 delay,
 					     __u64 requested_ns)
 {
-	__u32 extra_ns = delay < EXTRA_DELAY_MAX_NS ? delay : EXTRA_DELAY_MAX_NS;
+	__u32 late_ns = delay < EXTRA_DELAY_MAX_NS ? delay : EXTRA_DELAY_MAX_NS;
 
-	stats->extra_delay_ns += extra_ns / 4 - stats->extra_delay_ns / 4;
-	note_plane_delay(host_id, ev->plane, extra_ns, requested_ns);
+	stats->extra_delay_ns += late_ns / 4 - stats->extra_delay_ns / 4;
+	note_plane_delay(host_id, ev->plane, late_ns, requested_ns);
 	/* Up slowly, because the replies of one plane's EVs come in a row. */
-	reports->least_extra_delay_ns += reports->least_extra_delay_ns > extra_ns ?
-						 extra_ns - reports->least_extra_delay_ns :
-						 (extra_ns - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
+	reports->least_extra_delay_ns += reports->least_extra_delay_ns > late_ns ?
+						 late_ns - reports->least_extra_delay_ns :
+						 (late_ns - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
 }
 
 /* Note that the peer has answered: it is not silent, and one expected answer fewer is pending. */

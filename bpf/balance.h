@@ -136,8 +136,7 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 		most_ns = p->extra_delay_ns[i] > most_ns ? p->extra_delay_ns[i] : most_ns;
 		least_ns = p->extra_delay_ns[i] < least_ns ? p->extra_delay_ns[i] : least_ns;
 	}
-	/* One plane at a time: draining all at once would leave none, and draining all but one would overload that one.
-	 */
+	/* One plane at a time: draining all would leave none, and draining all but one would overload that one. */
 	if (!draining && delay_ns > p->base_delay_ns[plane] + QUEUE_DELAY_NS &&
 	    aged(now, p->drain_until_ns[plane], pause))
 		p->drain_until_ns[plane] = now + 2 * (__u64)delay_ns;

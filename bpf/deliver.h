@@ -15,7 +15,7 @@
 #include "tunnel.h"
 
 #define POPPED 0x706f7064 /* "popd": unlikely as metadata of another program */
-#define POPPED_OF_BURST (POPPED + 1)
+#define POPPED_OF_BURST (POPPED + 1) /* the same, of a UDP burst */
 
 /* The mark that mrc_pop_xdp leaves for mrc_pop: XDP metadata in front of the packet. It is the same for all TCP
  * packets, because GRO merges none whose metadata differ.
@@ -24,6 +24,7 @@ struct popped {
 	__u32 mark; /* POPPED; or POPPED_OF_BURST: UDP, and the sender left the burst whole */
 };
 
+/* Mark a packet as popped, for mrc_pop. */
 static __always_inline void mark_popped(struct xdp_md *ctx, __u32 mark)
 {
 	struct popped *p;

@@ -27,8 +27,7 @@ enum {
 	ICMP6_PORT = 4, /* code of ICMP6_UNREACHABLE */
 };
 
-/* Parse the quoted packet up to the MRC header. Returns that header and sets `out` to the IPv6 header, or returns NULL.
- */
+/* Parse the quoted packet up to the MRC header. Returns that header and sets `out` to the IPv6 header, or NULL. */
 static __always_inline struct mrc_hdr *quoted_header(struct cursor *c, struct ipv6hdr **out)
 {
 	__u8 ip_proto;

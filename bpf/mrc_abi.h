@@ -167,8 +167,7 @@ struct mrc_reports {
 };
 _Static_assert(sizeof(struct mrc_reports) == 160, "mrc_reports has no padding");
 
-/* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, unless the field says daemon.
- */
+/* The deadlines of a peer, which the tick serves (tick.h). Index: host id. Programs only, unless marked daemon. */
 struct mrc_watch {
 	__u64 due_ns; /* when the tick serves the peer next; daemon: 0 = at once */
 	__u64 swept_ns; /* time of its newest sweep, which probes EVs in turn; 0 = never */

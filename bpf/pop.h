@@ -48,6 +48,7 @@ static __always_inline int is_diagnostic_reply(const struct outer *o)
 	       o->mrc->type == MRC_PROBE_REPLY;
 }
 
+/* Verify the MRC header and the outer source, and fill in the arrival. Returns 0 or a drop reason. */
 static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane, struct arrival *a)
 {
 	if (o->mrc->version != MRC_WIRE_VERSION)
@@ -71,6 +72,7 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 	return MRC_DROP_NONE;
 }
 
+/* Count data packets that arrived on an EV. */
 static __always_inline void count_arrival(const struct arrival *a, __u32 packets, __u32 bytes, int ce)
 {
 	__u32 index = ev_index(a->host_id, a->ev);
@@ -118,6 +120,7 @@ static __always_inline int lengths_agree(const struct outer *o, __u32 skb_length
 	       udp >= sizeof(struct outer_l4);
 }
 
+/* Count a data packet and remove its outer headers. Returns TC_ACT_UNSPEC, or TC_ACT_SHOT if it was dropped. */
 static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o, const struct arrival *a)
 {
 	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length;
