@@ -54,7 +54,7 @@ static __always_inline void note_extra_delay(struct mrc_reports *reports, const 
 	/* Up slowly, because the replies of one plane's EVs come in a row. */
 	reports->least_extra_delay_ns += reports->least_extra_delay_ns > late_ns ?
 						 late_ns - reports->least_extra_delay_ns :
-						 (late_ns - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
+						(late_ns - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
 }
 
 /* Note that the peer has answered: it is not silent, and one expected answer fewer is pending. */
