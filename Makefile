@@ -167,7 +167,7 @@ uninstall: ## remove the installed files; same PREFIX, SYSCONFDIR and DESTDIR; t
 	rm -f $(TREE)/bin/mrcd $(TREE)/bin/mrcctl $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))
 	-rmdir -p --ignore-fail-on-non-empty $(sort $(TREE)/bin/ $(dir $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))))
 	$(if $(DESTDIR),,rm -rf /run/mrcd /sys/fs/bpf/mrcd)
-	$(if $(DESTDIR),,@echo "These stay until the next boot: mrc0 and mrc0b (ip link del) and routes (ip route flush proto 77, and with ip -6)")
+	$(if $(DESTDIR),,@echo "These stay until the next boot: mrc0 and tmrc0 (ip link del) and routes (ip route flush proto 77, and with ip -6)")
 
 .PHONY: deb
 deb: set-up ## build a Debian package with the files of `install`, in build/

@@ -91,7 +91,7 @@ class TablesCollector(Collector):
         for plane in planes:
             up.add_metric([str(plane)], int(daemon.tables.node["plane_mask"]) >> plane & 1)
         yield up
-        hooks = {h["plane"]: h for h in daemon.view.hooks if "plane" in h}
+        hooks = {h["plane"]: h for h in daemon.programs.hooks if "plane" in h}
         info = InfoMetricFamily("mrc_hook", "Where packets are received on a plane.", labels=["plane"])
         fallback = GaugeMetricFamily(
             "mrc_hook_fallback",
@@ -156,7 +156,7 @@ class TablesCollector(Collector):
         yield transitions
         yield CounterMetricFamily(
             "mrc_events_lost", "Of these, changes that were not told: the ring buffer was full.",
-            value=float(changes["untold"].sum()),
+            value=float(changes["lost_events"].sum()),
         )  # fmt: skip
         attached = not is_detached(tables.node)
         yield GaugeMetricFamily("mrc_attached", "1 if this host sprays.", value=float(attached))

@@ -110,5 +110,5 @@ def traffic(bench: Bench) -> TrafficWithProbes:
     """Traffic with probes on the bench, just after a request for a report: none is due."""
     stack, wires = bench.attach_push(), bench.wires()
     bench.attach_probe()
-    bench.reports(H2)["asked_ns"] = now()
+    bench.reports(H2)["requested_ns"] = now()
     return TrafficWithProbes(bench, stack, wires)

@@ -20,7 +20,7 @@ IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
 IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 COUNTS_BYTES = abi.BALLAST + 8 * EVS
 PACKETS_PER_REQUEST = 16
-KEPT_BYTES = 512  # a packet up to this length follows its request whole; KEPT_MOST of bpf/send_probe.h
+KEPT_BYTES = 512  # a packet up to this length follows its request whole; KEPT_PACKET_MAX of bpf/piggyback.h
 HEALTH = Health()
 NO_DUP_ACKS = "[overlay]\ndup_ack_us = 0\n"  # duplicate ACKs are tested in test_dup_ack.py
 NO_TIMER_PROBES = f"probe_late_ms = 10000\nprobe_packets = {PACKETS_PER_REQUEST}"
@@ -42,7 +42,7 @@ class TrafficWithProbes:
 
     def make_probe_due(self) -> None:
         """Makes a request due, on EV 0."""
-        self.bench.reports(H2)["asked_ns"], self.bench.reports(H2)["cursor"] = 0, 0
+        self.bench.reports(H2)["requested_ns"], self.bench.reports(H2)["cursor"] = 0, 0
 
     def send(self, packet: Packet, gso: Gso | None = None) -> tuple[list[Frame], list[Frame]]:
         """Sends a packet through mrc0. Returns the data packets and the requests on the wires."""

@@ -46,12 +46,14 @@ def test_late_packets_return_the_ev_without_a_loss(bench: Bench) -> None:
     unfaded()
     r = lagging(bench)
     stats = bench.path_stats(H2, 5)
-    assert (stats["window_losses"], stats["unsure"]) == (1, 1)
+    assert (stats["window_losses"], stats["pending_losses"]) == (1, 1)
     r.packets[5] += 3
     r.burst(5)
     r.report()
     assert state(bench, 5)[0] == EvState.GOOD
-    assert [int(stats[n]) for n in ("deficit", "window_lost", "window_losses", "unsure", "sure")] == [0] * 5
+    assert [
+        int(stats[n]) for n in ("deficit", "window_lost", "window_losses", "pending_losses", "confirmed_losses")
+    ] == [0] * 5
 
 
 def test_arrivals_before_the_probe_burst_do_not_return_the_ev(bench: Bench) -> None:

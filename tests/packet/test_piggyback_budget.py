@@ -39,7 +39,7 @@ def test_without_budget_67_packets_and_134_bytes_per_byte_pay_for_a_request(
         bench.age(MS)
         if traffic.send(packet)[1]:
             found.append(n)
-        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     each = max(67, -(-134 * request_bytes // len(packet)))
     assert found == list(range(each, 800, each))
     assert bench.tables.clock["budget"] == HEALTH.idle_probes // 8
@@ -81,7 +81,7 @@ def test_requests_paid_by_traffic_are_limited_between_ticks(traffic: TrafficWith
     packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
     for _ in range(6 * 67):
         bench.age(MS)
-        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
         traffic.send(packet)
     assert bench.reports(H2)["report_seq"] == 4
 

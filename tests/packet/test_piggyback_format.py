@@ -40,7 +40,7 @@ def test_a_request_is_made_of_a_packet(traffic: TrafficWithProbes, bench: Bench,
     mrc = assert_request(bench, asked[0], packet)
     assert (mrc.ev, mrc.seq, mrc[MRCProbe].report_seq) == (0, 1, 1)
     assert bench.reports(H2)["report_seq"] == 1
-    assert bench.reports(H2)["asked_ns"] == bench.reports(H2)["sent_ns"][1] == mrc.tx_ns
+    assert bench.reports(H2)["requested_ns"] == bench.reports(H2)["sent_ns"][1] == mrc.tx_ns
     assert (bench.ev(H2, 0)["probe_seq"], bench.path_stats(H2, 0)["probe_ns"]) == (1, mrc.tx_ns)
     # The request is made before its packet is counted as sent.
     assert (bench.ev(H2, 0)["tx_packets"], bench.path_stats(H2, 0)["noted_tx"]) == (1, 0)
@@ -139,7 +139,7 @@ def test_without_a_probe_interface_there_are_no_requests(traffic: TrafficWithPro
 def test_a_request_that_cannot_be_made_is_counted_and_its_packet_goes_on(
     traffic: TrafficWithProbes, bench: Bench
 ) -> None:
-    bench.reports(H2)["asked_ns"], bench.reports(H2)["cursor"] = 0, 1
+    bench.reports(H2)["requested_ns"], bench.reports(H2)["cursor"] = 0, 1
     bench.ev(H2, 4)["configured"] = 0
     sent, asked = traffic.send(CARRIERS[0])
     assert (len(sent), asked, bench.drops()) == (1, [], {"probe_failed": 1})

@@ -34,7 +34,7 @@ def requests_on_receipt(traffic: TrafficWithProbes, inlet: Tap, packet: Packet, 
 
 def push_packets(traffic: TrafficWithProbes, packets: int) -> None:
     """Pushes `packets` packets after a request for a report; none of them carries a request."""
-    traffic.bench.reports(H2)["asked_ns"] = now()
+    traffic.bench.reports(H2)["requested_ns"] = now()
     for _ in range(packets):
         assert not traffic.send(CARRIERS[0])[1]
 

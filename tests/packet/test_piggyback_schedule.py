@@ -39,7 +39,7 @@ def test_one_packet_in_sixteen_carries_a_request(traffic: TrafficWithProbes, ben
 @without_timer_probes
 def test_only_packets_to_the_same_peer_count(traffic: TrafficWithProbes, bench: Bench) -> None:
     other = IP(src="10.99.0.1", dst="10.99.0.6") / UDP() / b"x"
-    bench.reports(H5)["asked_ns"] = now()
+    bench.reports(H5)["requested_ns"] = now()
     for _ in range(PACKETS_PER_REQUEST - 1):
         bench.age(MS)
         assert not traffic.send(CARRIERS[0])[1]
@@ -108,10 +108,10 @@ def test_unanswered_reports_are_limited(traffic: TrafficWithProbes, bench: Bench
         bench.age(MS)
         asked += len(traffic.send(CARRIERS[0])[1])
     assert asked == abi.REPORTS_KEPT * chunks
-    bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+    bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     assert len(traffic.send(CARRIERS[0])[1]) == 1
     # After a long time one more is sent: all earlier ones may be lost.
-    bench.reports(H2)["settled"] -= 100
+    bench.reports(H2)["applied_seq"] -= 100
     assert not traffic.send(CARRIERS[0])[1]
     bench.age(10_000 * MS)
     assert len(traffic.send(CARRIERS[0])[1]) == 1
@@ -120,7 +120,7 @@ def test_unanswered_reports_are_limited(traffic: TrafficWithProbes, bench: Bench
 @pytest.mark.clock  # all is sent within a second
 @without_timer_probes
 def test_a_request_of_another_cpu_in_the_near_future_delays_the_next(traffic: TrafficWithProbes, bench: Bench) -> None:
-    bench.reports(H2)["asked_ns"] = now() + 1000 * MS
+    bench.reports(H2)["requested_ns"] = now() + 1000 * MS
     for _ in range(2 * PACKETS_PER_REQUEST):
         assert not traffic.send(CARRIERS[0])[1]
     assert bench.reports(H2)["report_seq"] == 0
@@ -131,7 +131,8 @@ def test_requests_visit_usable_evs_in_order(traffic: TrafficWithProbes, bench: B
     bench.set_usable(H2, 4, False)
     found = []
     for _ in range(EVS):
-        bench.reports(H2)["asked_ns"], bench.reports(H2)["settled"] = 0, bench.reports(H2)["report_seq"]  # answered
+        bench.reports(H2)["requested_ns"] = 0
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]  # answered
         (frame,) = traffic.send(CARRIERS[0])[1]
         found.append(assert_request(bench, frame, CARRIERS[0]).ev)
     expected = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
@@ -140,7 +141,7 @@ def test_requests_visit_usable_evs_in_order(traffic: TrafficWithProbes, bench: B
 
 @without_timer_probes
 def test_a_burst_counts_as_its_wire_packets(traffic: TrafficWithProbes, bench: Bench) -> None:
-    bench.reports(H2)["asked_ns"] = now() - MS
+    bench.reports(H2)["requested_ns"] = now() - MS
     burst = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes((PACKETS_PER_REQUEST - 1) * 1000))
     sent, asked = traffic.send(burst, Gso("tcp4", 1000, 34))
     assert (len(sent), len(asked)) == (1, 0)

@@ -55,7 +55,7 @@ def test_sack_blocks_are_hidden_while_planes_differ_in_delay(
     bench: Bench, version: int, options: Any, hook: Hook
 ) -> None:
     packet = ack(options=options, version=version)
-    bench.peer(H2)["apart_ns"] = APART_NS
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
     assert seen(bench, packet, hook) == veiled(packet)
     assert seen(bench, packet, hook) == veiled(packet)
     assert bench.rx(H2, 0)[0] == 2
@@ -63,20 +63,20 @@ def test_sack_blocks_are_hidden_while_planes_differ_in_delay(
 
 
 def test_planes_of_equal_delay_hide_no_sack_blocks(bench: Bench) -> None:
-    bench.peer(H2)["apart_ns"] = 500_000
+    bench.peer(H2)["plane_skew_ns"] = 500_000
     assert seen(bench, ack()) == bytes(ack())
 
 
 def test_a_lasting_gap_is_shown(bench: Bench) -> None:
     """The data is then lost: 1.5 × 10 ms after the gap was first seen, not sooner."""
-    bench.peer(H2)["apart_ns"] = 10_000_000
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
     assert seen(bench, ack(1200)) == veiled(ack(1200))
     until("the option is shown", lambda: seen(bench, ack(1200)) == bytes(ack(1200)))
     assert seen(bench, ack(1500)) == veiled(ack(1500))  # the next gap
 
 
 def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
-    bench.peer(H2)["apart_ns"] = 10_000_000
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
     until("the option is shown", lambda: seen(bench, ack()) == bytes(ack()))
     assert seen(bench, ack(port=77)) == veiled(ack(port=77))
     assert seen(bench, ack()) == bytes(ack())
@@ -85,7 +85,7 @@ def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
 @pytest.mark.parametrize("version", [4, 6])
 def test_flows_with_equal_ports_have_gaps_of_their_own(bench: Bench, version: int) -> None:
     """Two hosts, or two addresses of one, whose flows have the same ports; both have a gap."""
-    bench.peer(H2)["apart_ns"] = 10_000_000
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
     lost = [ack(1000 * n, version=version, source=n) for n in (3, 4)]
     shown: set[int] = set()
 
@@ -99,7 +99,7 @@ def test_flows_with_equal_ports_have_gaps_of_their_own(bench: Bench, version: in
 
 def test_flows_in_one_slot_hide_less(bench: Bench) -> None:
     """They never hide a longer loss by resetting each other's time."""
-    bench.peer(H2)["apart_ns"] = APART_NS
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
     packets = [ack(port=port) for port in range(1000, 1400)]
     shown = [seen(bench, p) == bytes(p) for p in packets]
     assert 0 < sum(shown) < 100
@@ -112,6 +112,6 @@ OTHERS: list[Any] = [[], TIMESTAMP, NOPS * 2, [("MSS", 1400), *SACK]]
 @pytest.mark.parametrize("options", OTHERS, ids=["none", "timestamp", "nops", "mss"])
 @pytest.mark.parametrize("version", [4, 6])
 def test_other_packets_pass_unchanged(bench: Bench, version: int, options: Any) -> None:
-    bench.peer(H2)["apart_ns"] = APART_NS
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
     packet = ack(options=options, version=version)
     assert seen(bench, packet) == popped(packet)[14:]

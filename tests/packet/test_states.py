@@ -79,7 +79,8 @@ def test_the_state_of_an_unconfigured_ev_cannot_be_set(bench: Bench) -> None:
 def test_an_event_has_the_evidence(bench: Bench) -> None:
     stats = bench.path_stats(H2, 5)
     for name, value in {
-        "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12, "unsure": 11, "sure": 10,
+        "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12,
+        "pending_losses": 11, "confirmed_losses": 10,
         "lost_bursts": 7, "good": 9,
     }.items():  # fmt: skip
         stats[name] = value
@@ -97,7 +98,16 @@ def test_an_event_has_the_evidence(bench: Bench) -> None:
         "lost_bursts": 7, "lost_packets": 30, "sent_packets": 1000,
     }  # fmt: skip
     # A failure resets these; the hold-down depends on its time.
-    zero = ("window_tx", "window_lost", "window_samples", "window_losses", "unsure", "sure", "lag_ns", "good")
+    zero = (
+        "window_tx",
+        "window_lost",
+        "window_samples",
+        "window_losses",
+        "pending_losses",
+        "confirmed_losses",
+        "lag_ns",
+        "good",
+    )
     assert not any(stats[name] for name in zero)
     assert stats["loss_ns"] == told["ns"]
     detection, after_good = bench.tables.histograms()[[Histogram.DETECTION, Histogram.AFTER_GOOD]]
@@ -250,9 +260,9 @@ def test_a_reply_updates_the_plane_mask_of_the_peer(bench: Bench) -> None:
     r = Reporter(bench)
     r.report(plane_mask=0b0111)
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1, 2}
-    wanted = int(bench.peer(H2)["wanted"])
+    wanted = int(bench.peer(H2)["usable_changes"])
     r.report(plane_mask=0b0111)
-    assert bench.peer(H2)["wanted"] == wanted  # nothing to do
+    assert bench.peer(H2)["usable_changes"] == wanted  # nothing to do
     r.report()
     assert bench.usable(H2) == EVERY
 

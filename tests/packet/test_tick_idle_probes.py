@@ -136,7 +136,7 @@ def test_an_unanswered_probe_makes_the_next_tick_request_a_report(bench: Bench, 
         assert len(probe_requests(wires)[0]) == EVS
         for ev in range(EVS - lost):
             reply(bench, ev, tx_ns=now())
-        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
         run_tick(bench, 10)
         assert probe_requests(wires) == ([], [H2] * lost)
 
@@ -147,12 +147,12 @@ def test_reports_of_256_evs_are_requested_in_two_parts(bench: Bench, wires: list
     bench.tables.node["idle_us"] = 3_600_000_000
     run_tick(bench)
     probe_requests(wires)
-    bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+    bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     bench.tables.watches["unanswered"][H2] = 0
     parts = []
     for _ in range(4):
         run_tick(bench, 10)
         frames = [Ether(f.data)[MRCProbe] for wire in wires for f in wire.frames()]
         parts += [f.first for f in frames if f.counts]
-        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     assert sorted(parts) == [0, abi.REPORT_EVS]

@@ -96,7 +96,7 @@ def test_a_change_of_this_host_is_announced_with_one_probe_per_peer(bench: Bench
 def test_a_detached_host_sends_idle_probes_only(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 5)
     h2_bench.tables.node["status"] = abi.STATUS_DETACHED
-    h2_bench.reports(H2)["report_seq"], h2_bench.reports(H2)["asked_ns"] = 1, now() - 3 * MS
+    h2_bench.reports(H2)["report_seq"], h2_bench.reports(H2)["requested_ns"] = 1, now() - 3 * MS
     run_ticks(h2_bench, 100)
     assert probe_requests(wires) == ([], [])
     h2_bench.tables.watches["swept_ns"][H2] = h2_bench.tables.watches["due_ns"][H2] = 0

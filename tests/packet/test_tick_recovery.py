@@ -75,7 +75,7 @@ def test_probe_intervals_of_a_failed_ev_double_up_to_one_second(h2_bench: Bench,
     at, elapsed = [], 0
     for _ in range(400):
         run_tick(h2_bench, 10)
-        h2_bench.reports(H2)["settled"], h2_bench.tables.watches["unanswered"][H2] = (
+        h2_bench.reports(H2)["applied_seq"], h2_bench.tables.watches["unanswered"][H2] = (
             h2_bench.reports(H2)["report_seq"],
             0,
         )

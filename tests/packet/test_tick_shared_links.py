@@ -39,14 +39,14 @@ def probes_of_other_peers(bench: Bench, wires: list[Tap], answered: Collection[i
 
     def is_decided() -> bool:
         bench.dataplane.tick()
-        shares = SHARE.iter_unpack(libbpf.lookup_all(bench.map_fd("mrc_shares"), 8, SHARE.size))
+        shares = SHARE.iter_unpack(libbpf.lookup_all(bench.map_fd("mrc_t1_failures"), 8, SHARE.size))
         return all(made == begun and not left for *_, made, begun, _, left, _, _ in shares)
 
     until("the shared failure is decided", is_decided)
     return [p for p in plain if p[0] != H2]
 
 
-SHARE = struct.Struct("3Q8I")  # struct mrc_share
+SHARE = struct.Struct("3Q8I")  # struct mrc_t1_failure
 
 
 def h5_state(bench: Bench, ev: int) -> tuple[EvState, Reason]:

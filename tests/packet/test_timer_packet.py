@@ -67,13 +67,13 @@ class Stage:
         if anew:
             self.rest()  # the timer packet of the previous test has ended
         reports = self.bench.reports(H2)
-        reports["asked_ns"] = now() + 1000 * MS
+        reports["requested_ns"] = now() + 1000 * MS
         for _ in range(8):
             self.stack.send(ETHERNET / packet, gso)
         self.look()
         self.asked.clear()
         self.ridden = int(reports["report_seq"]) + 1
-        reports["asked_ns"] = 0
+        reports["requested_ns"] = 0
         self.stack.send(ETHERNET / packet, gso)
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ class Stage:
 
         Nothing else wakes the daemon.
         """
-        asked_ns = int(self.bench.reports(H2)["asked_ns"])
+        asked_ns = int(self.bench.reports(H2)["requested_ns"])
         late = [int(e["ns"]) - asked_ns for e in self.bench.dataplane.events() if e["ns"] > asked_ns]
         assert all(ns > 15 * MS for ns in late), late
         return bool(late)
@@ -180,7 +180,7 @@ def test_after_a_flow_stops_every_ev_is_probed(stage: Stage, packet: Packet, gso
     for frame in stage.reports():
         well_formed(stage.bench, frame)
     assert not any(b"secret" in f.data for f in stage.asked)  # it is also sent to other peers
-    assert stage.bench.reports(H2)["debt"] == SWEEPS * EVS * 67
+    assert stage.bench.reports(H2)["unpaid_packets"] == SWEEPS * EVS * 67
     assert {len(f.data) for f in stage.timer_end.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
     assert stage.bench.drops() == {}
     assert len(stage.bench.dataplane.events()) == 0  # the daemon is not woken
@@ -232,11 +232,11 @@ def test_sweeps_follow_the_idle_timeout_one_timer_interval_apart(stage: Stage) -
 
 
 def test_without_a_probe_budget_only_reports_are_requested(stage: Stage) -> None:
-    stage.bench.reports(H2)["debt"] = MOST_DEBT
+    stage.bench.reports(H2)["unpaid_packets"] = MOST_DEBT
     stage.dense()
     stage.wait_until_swept()
     assert len(stage.asked) == SWEEPS
-    assert stage.bench.reports(H2)["debt"] == MOST_DEBT
+    assert stage.bench.reports(H2)["unpaid_packets"] == MOST_DEBT
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
@@ -248,12 +248,12 @@ def test_without_a_host_budget_only_reports_are_requested_and_data_pays_later(st
     stage.wait_until_swept()
     assert len(stage.asked) == SWEEPS
     assert stage.bench.tables.clock["budget"] == left
-    assert stage.bench.reports(H2)["debt"] == SWEEPS * BURST_PROBES * 67
+    assert stage.bench.reports(H2)["unpaid_packets"] == SWEEPS * BURST_PROBES * 67
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
 def test_without_budget_and_data_nothing_is_requested(stage: Stage) -> None:
-    stage.bench.reports(H2)["debt"] = MOST_DEBT
+    stage.bench.reports(H2)["unpaid_packets"] = MOST_DEBT
     stage.dense()
     stage.bench.tables.clock["budget"] = 0
     stage.rest()
@@ -284,7 +284,7 @@ def test_the_timer_packet_continues_while_a_peer_is_due_for_a_sweep(stage: Stage
     """As when hundreds of flows stop at once."""
     stage.pace(10 * abi.TIMER_NS)
     stage.dense()
-    asked_ns = int(stage.bench.reports(H2)["asked_ns"])
+    asked_ns = int(stage.bench.reports(H2)["requested_ns"])
     until("the alarm has gone off", lambda: now() - asked_ns > 3 * TIMEOUT_MS * MS)
     beat = stage.bench.map_fd("mrc_timers")
     assert libbpf.map_info(beat)[1] == BEAT.size

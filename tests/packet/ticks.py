@@ -60,7 +60,7 @@ def record_arrivals(bench: Bench, *evs: int, reports: int = 1) -> None:
     path_stats, sent = bench.tables.path_stats, bench.tables.evs["probe_seq"]
     path_stats["good"][H2, list(evs)] += reports
     path_stats["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
-    bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+    bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     bench.tables.watches["unanswered"][H2] = 0
 
 
@@ -92,4 +92,4 @@ def with_deadlines(bench: Bench) -> list[int]:
 def record_all_answers(bench: Bench) -> None:
     """Writes the tables as after all peers answered all requests."""
     bench.tables.watches["unanswered"] = bench.tables.watches["pending"] = 0
-    bench.tables.reports["settled"] = bench.tables.reports["report_seq"]
+    bench.tables.reports["applied_seq"] = bench.tables.reports["report_seq"]

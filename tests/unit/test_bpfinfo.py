@@ -29,7 +29,7 @@ def test_a_host_with_all_programs_attached_forwards() -> None:
     assert says(filters) == (True, "mrc_push at mrc0 and mrc_pop at 2 planes are held by tc filters")
 
 
-def test_filters_with_hidden_programs_count_as_missing() -> None:
+def test_filters_with_hidden_programs_are_recognised_by_their_hook() -> None:
     hidden = [x | {"program": None, "pinned": False} for x in ALL]
     assert says(hidden)[0]
     assert says(hidden[:1]) == (False, "mrc_pop is not attached to any plane")

@@ -206,5 +206,5 @@ def test_contradictions_are_refused(text: str, word: str) -> None:
         cluster_file.parse(text)
 
 
-def test_configuration_errors_exit_with_code_1() -> None:
+def test_a_configuration_error_is_a_usage_error() -> None:
     assert issubclass(ConfigError, UsageError)

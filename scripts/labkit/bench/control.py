@@ -86,7 +86,7 @@ def document(hosts: Mapping[str, Sent], wires: Mapping[str, Wire], seconds: floa
     """Returns packets per second by kind, and the control packets' share of all packets and of all bytes. Pure.
 
     Bytes are an upper bound: every request for a report counts as if a small packet followed it
-    (bpf/send_probe.h), of the mean packet length of the host that sends the shortest packets.
+    (bpf/piggyback.h), of the mean packet length of the host that sends the shortest packets.
     """
     kept = min((s.data_bytes / s.data_packets for s in hosts.values() if s.data_packets), default=0.0)
     data_bytes = control_bytes = 0.0

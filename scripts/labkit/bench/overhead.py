@@ -128,7 +128,7 @@ def check_off(windows: Sequence[Document], evs: int) -> None:
     if not usual or most > _LEFT * usual:
         raise MachineError(
             f"switching probes off did not work: {most:.0f}/s piggybacked in a window without, {usual:.0f}/s with",
-            hint="does mrc_node.probe_ifindex still enable them? see bpf/send_probe.h",
+            hint="does mrc_node.probe_ifindex still enable them? see bpf/piggyback.h",
         )
 
 

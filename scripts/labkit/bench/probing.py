@@ -54,7 +54,7 @@ class Wire(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, host: str) -> "Wire":
-        """Returns the lengths by bpf/mrc_abi.h. Without an SRH, for which every probe reserves room."""
+        """Returns the lengths by bpf/mrc_wire.h. Without an SRH, for which every probe reserves room."""
         headers = _ETHERNET + plan(config, host).overhead
         probe = headers + _PROBE
         counts = min(config.cluster.evs_per_peer, abi.REPORT_EVS)
