@@ -1,4 +1,4 @@
-"""The programs and the smallest lab on Debian's kernels, in virtual machines. The whole matrix: `make test-kernels`."""
+"""Tests the programs and the smallest lab on Debian's kernels, in virtual machines. `make test-kernels` tests more."""
 
 import os
 import shutil

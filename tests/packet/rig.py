@@ -1,8 +1,8 @@
 """Runs one host's data plane: packet in, packet, verdict and counters out.
 
-        m0 ══ m0p              the overlay interface: packets sent on m0 are pushed
-        m0b ══ m0bp            the timer packet circulates here, or popped packets are received
-        n0 ══ w0, n1 ══ w1, …  the plane NICs and their far ends: the wire
+    m0 ══ m0p              the overlay interface: packets sent on m0 are pushed
+    m0b ══ m0bp            the timer packet circulates here, or popped packets are received
+    n0 ══ w0, n1 ══ w1, …  the plane NICs and their far ends: the wire
 
 Everything is in a network namespace without a name, and in a BPF file system below a temporary
 directory. The programs run by BPF_PROG_TEST_RUN; for redirects, VLAN tags and bursts, which that cannot show,

@@ -1,4 +1,4 @@
-"""The tables as plain arrays, and the text of a cluster whose paths they may hold."""
+"""Provides the tables as plain arrays, and the text of a cluster whose paths they may hold."""
 
 import numpy as np
 from numpy.typing import NDArray

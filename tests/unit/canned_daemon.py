@@ -1,4 +1,4 @@
-"""A stand-in for mrcd: a small HTTP server on a unix socket, and the canned documents that it serves."""
+"""Stands in for mrcd: a small HTTP server on a unix socket, and the fixed documents that it serves."""
 
 import json
 import threading
@@ -147,7 +147,7 @@ VERSION = {"version": "0.1.0", "abi_version": ABI_VERSION, "wire_version": 2, "s
 
 
 class Daemon(ThreadingMixIn, UnixStreamServer):
-    """Serves `answers` by path, keeps `requests`; /v1/events is a real long poll over `events`."""
+    """Serves `answers` by path, and keeps `requests`; /v1/events is a real long poll over `events`."""
 
     daemon_threads = True
 
@@ -172,7 +172,7 @@ class Daemon(ThreadingMixIn, UnixStreamServer):
             self.news.notify_all()
 
     def stop(self) -> None:
-        """As kill -9 does it: the socket file stays, connections break."""
+        """Ends like kill -9: the socket file stays, connections break."""
         self.shutdown()
         self.server_close()
         with self.news:
@@ -203,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/v1/events" and document is None:
             document = daemon.poll(int(given["after"]), float(given["wait"]))
             if document is None:
-                return  # killed: no answer at all
+                return  # killed: no answer
         content = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.send_response(code)
         self.send_header("Content-Length", str(len(content)))

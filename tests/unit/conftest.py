@@ -1,4 +1,4 @@
-"""The fixtures of the tests of mrcctl: the daemon of canned_daemon.py, and mrcctl in this process and as its own."""
+"""Provides the fixtures of mrcctl's tests: the daemon of canned_daemon.py, and mrcctl in this process or its own."""
 
 import os
 import subprocess
@@ -33,13 +33,13 @@ def mrcctl(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
 
 @pytest.fixture
 def spawn(run_dir: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """mrcctl as a process of its own, for what CliRunner cannot show."""
+    """Runs mrcctl as a process of its own, for what CliRunner cannot show."""
     children: list[subprocess.Popen[str]] = []
 
     def start(*args: str) -> "subprocess.Popen[str]":
         child = subprocess.Popen(
             [sys.executable, "-c", "from mrcd.ctl.entry import main; main()", *args],
-            # Unbuffered, Python would forget what a pipe did not take, and never meet the broken pipe.
+            # Without PYTHONUNBUFFERED Python would drop what a pipe does not take, and never see the broken pipe.
             env={**os.environ, "MRCD_RUN_DIR": str(run_dir), "PYTHONUNBUFFERED": ""},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What must hold of every SVG that is drawn."""
+"""Checks that hold for every SVG that is drawn."""
 
 import re
 
@@ -6,7 +6,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def assert_coloured(drawn: str) -> None:
-    """Every class that is used has a colour for light and for dark."""
+    """Asserts that every used class has a colour for light and for dark."""
     light, dark = drawn[drawn.index("<style>") : drawn.index("</style>")].split("@media (prefers-color-scheme:dark)")
     for name in {word for classes in re.findall(r'class="([^"]+)"', drawn) for word in classes.split()}:
         assert f".{name}{{" in light, name

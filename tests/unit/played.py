@@ -1,4 +1,4 @@
-"""The programs, played over plain arrays, and a monitor of them: mrc_tick, mrc_set_states, the ring buffer."""
+"""Emulates the programs over plain arrays, with a monitor of them: mrc_tick, mrc_set_states, the ring buffer."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ MS = 1_000_000
 
 
 class Programs:
-    """mrc_tick and mrc_set_states, and the ring buffer, over the arrays."""
+    """mrc_tick, mrc_set_states and the ring buffer, over the arrays."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
@@ -46,7 +46,7 @@ class Programs:
         return True
 
     def change(self, host_id: int, ev: int, state: EvState, reason: Reason, **evidence: int) -> None:
-        """A transition, by whichever program."""
+        """Makes a transition, as any program does."""
         evs, changes = self.arrays.evs, self.arrays.changes
         record = np.zeros(1, abi.EVENT)
         record["ns"], record["host_id"], record["ev"], record["reason"] = self.now, host_id, ev, reason
@@ -62,7 +62,7 @@ class Programs:
             self._tell(record)
 
     def stall(self, host_id: int) -> None:
-        """A flow to a peer has stopped."""
+        """Reports an idle timeout of a flow to a peer."""
         record = np.zeros(1, abi.EVENT)
         record["host_id"], record["ev"] = host_id, abi.EVENT_IDLE_TIMEOUT
         self._tell(record)
@@ -84,7 +84,7 @@ class Programs:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """A block in which the event loop is woken by events."""
+        """A block in which events wake the event loop."""
         self._events_fd = os.eventfd(0, os.EFD_NONBLOCK)
         try:
             yield
@@ -94,7 +94,7 @@ class Programs:
 
 
 class Bench:
-    """A monitor of h0, with all its EVs good."""
+    """A monitor of h0, with all its EVs GOOD."""
 
     def __init__(self) -> None:
         self.arrays = Arrays(4, 8)
@@ -112,12 +112,12 @@ class Bench:
         self.changed.clear()
 
     def another(self) -> Monitor:
-        """A monitor over the same tables and programs."""
+        """Returns another monitor over the same tables and programs."""
         shown, dataplane = cast(pinned.Tables, self.arrays), cast(Dataplane, self.programs)
         return Monitor(self.plan, shown, dataplane, self.log, self.changed.append)
 
     def look(self, ms: int = 100) -> None:
-        """Time passes, then the monitor looks."""
+        """Advances the time, then runs the monitor once."""
         self.programs.now += ms * MS
         self.monitor.look(self.programs.now)
 

@@ -1,4 +1,4 @@
-"""Python's view of the ABI against the compiled object: every struct, field, enumerator, map and constant."""
+"""Tests Python's view of the ABI against the compiled object: every struct, field, enumerator, map and constant."""
 
 import ctypes
 import json
@@ -73,7 +73,7 @@ def btf() -> Btf:
 
 # ---- tables ----
 
-# Struct → map: what a program has no room for on its stack; nothing in it outlives a run.
+# Struct → map: data that does not fit on a program's stack; it does not outlive a run.
 # with the object
 FORGOTTEN = {
     "mrc_dst_cache",
@@ -95,7 +95,7 @@ SCRATCH = {"mrc_clone_job": "mrc_clone_jobs", "mrc_scratch": "mrc_scratch", "mrc
 
 
 def numpy_fields(dtype: np.dtype[np.void]) -> dict[str, Field]:
-    """The same of a numpy record."""
+    """Returns the same fields of a numpy record."""
     assert dtype.fields is not None
     found = {}
     for name, (field, offset, *_) in dtype.fields.items():
@@ -134,7 +134,7 @@ def test_maps(btf: Btf) -> None:
     (section,) = (t for t in btf.types.values() if t["kind"] == "DATASEC" and t["name"] == ".maps")
     mapped, names = {}, set()
     for var in (btf.types[v["type_id"]] for v in section["vars"]):
-        # Numbers are the length of an array that a member points to, types what it points to.
+        # Numbers are the length of an array that a member points to; types are those of what it points to.
         members = {
             m["name"]: btf.types[btf.types[m["type_id"]]["type_id"]] for m in btf.plain(var["type_id"])["members"]
         }
@@ -189,7 +189,7 @@ def test_types_of_packets(btf: Btf) -> None:
 
 
 def test_versions(btf: Btf) -> None:
-    """What the loader looks at before it touches anything."""
+    """The loader checks these before anything else."""
     versions = enumerators(btf, "mrc_version", "MRC_VERSION_")
     assert versions == {"ABI": abi.ABI_VERSION, "WIRE": abi.WIRE_VERSION}
 
@@ -211,10 +211,10 @@ def test_layer(btf: Btf, name: str) -> None:
 
 
 def test_the_longest_report_fits_the_least_mtu(btf: Btf) -> None:
-    """So any evs_per_peer goes with any mtu."""
+    """So every evs_per_peer works with every mtu."""
     probe = MRC(type=wire.PROBE_REQUEST) / MRCProbe(counts=abi.REPORT_EVS)
     probe /= MRCReport(records=[MRCCount() for _ in range(abi.REPORT_EVS)])
-    srh = 2 * topology.srh_bytes(cluster_file.MAX_SEGMENTS)  # its own, and room for the reply's
+    srh = 2 * topology.srh_bytes(cluster_file.MAX_SEGMENTS)  # the request's own, and room for the reply's
     (least,) = (m.ge for m in cluster_file.Cluster.model_fields["mtu"].metadata if hasattr(m, "ge"))
     assert len(IPv6()) + srh + len(UDP()) + len(probe) <= least
 
@@ -245,7 +245,7 @@ def test_overhead_of_a_plan_equals_that_of_scapy(encapsulation: str) -> None:
 
 @pytest.fixture(scope="module")
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The constants of the header, which BTF does not show, by the host's compiler."""
+    """Returns the constants of the header, which BTF does not show, from the host compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
     more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL"
     more += " BUCKETS DST_ENTRIES"

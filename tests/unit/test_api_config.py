@@ -1,4 +1,4 @@
-"""POST /v1/reload over a real unix socket: what a body may say."""
+"""Tests POST /v1/reload over a real unix socket: valid and invalid bodies."""
 
 import asyncio
 from pathlib import Path
@@ -15,19 +15,19 @@ from mrcd.daemon.reload import Reloader
 
 
 class Asked:
-    """Of a reloader: how it was asked."""
+    """Stands in for a reloader, and records its calls."""
 
     def __init__(self) -> None:
         self.force: list[bool] = []
 
     async def reload(self, *, force: bool) -> dict[str, Any]:
-        """Nothing."""
+        """Does nothing."""
         self.force.append(force)
         return {}
 
 
 def reload(directory: Path, body: bytes | None) -> tuple[int, dict[str, Any], list[bool]]:
-    """Status and answer, and how the reloader was asked."""
+    """Returns status and answer, and the recorded calls."""
     asked, path = Asked(), str(directory / "s")
 
     async def scenario() -> tuple[int, dict[str, Any]]:
@@ -67,6 +67,6 @@ def test_a_reload_passes_the_force_flag(tmp_path: Path, body: bytes | None, forc
     ids=["cut off", "deep", "list", "text", "number"],
 )
 def test_an_invalid_body_reloads_nothing(tmp_path: Path, body: bytes, said: str) -> None:
-    """It might have meant another thing than to reload by force."""
+    """It may have meant something else than a forced reload."""
     status, answer, asked = reload(tmp_path, body)
     assert (status, answer["error"], answer["exit_code"], asked) == (400, said, 1, [])

@@ -1,4 +1,4 @@
-"""The part of the API that denies, over a real unix socket: who asks, and what cannot be asked."""
+"""Tests the API of denials over a real unix socket: valid and invalid requests."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def asked(host: Host, directory: Path, *requests: Callable[[Client], Json]) -> list[Json]:
-    """What the requests are answered, one after the other; errors too."""
+    """Returns the answers to the requests, one after the other; errors too."""
 
     def ask(request: Callable[[Client], Json]) -> Json:
         try:

@@ -1,4 +1,4 @@
-"""A document of the API that is asked for during a reload is made of the new tables."""
+"""Tests that a document requested during a reload is made of the new tables."""
 
 import asyncio
 import json

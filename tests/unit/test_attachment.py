@@ -1,4 +1,4 @@
-"""An attach that fails leaves a host as it was; what the kernel lacks then is looked at again."""
+"""Tests that a failed attach leaves the host as it was, and that missing routes are written later."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ REFUSED = KernelError("attach mrc_pop", 16)
 
 
 class Host:
-    """A detached daemon; `attach` is what becomes of its programs."""
+    """A detached daemon; `attach` decides the fate of its programs."""
 
     def __init__(self, attach: Callable[["Host"], None], *, attached: bool) -> None:
         self.attach, self.is_attached = attach, attached

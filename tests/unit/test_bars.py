@@ -1,4 +1,4 @@
-"""labkit.plot.bars: medians and histograms → SVG."""
+"""Tests labkit.plot.bars: medians and histograms → SVG."""
 
 import re
 from xml.etree import ElementTree
@@ -21,7 +21,7 @@ PICTURE = Picture("a title", "s", [SECTION, HISTOGRAM], ["a note"])
 
 
 def rects(root: ElementTree.Element) -> list[ElementTree.Element]:
-    return [r for r in root.iter(f"{SVG}rect") if list(r)]  # those with a title are data
+    return [r for r in root.iter(f"{SVG}rect") if list(r)]  # rectangles with a title are data
 
 
 def number(element: ElementTree.Element, name: str) -> float:

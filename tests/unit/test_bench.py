@@ -1,4 +1,4 @@
-"""mrcd.bench and its tools: a flow's two ends, CPU time, evenness."""
+"""Tests labkit.bench and its tools: a flow's two ends, CPU time, evenness."""
 
 import json
 import subprocess
@@ -87,7 +87,7 @@ def test_a_lab_has_one_user_at_a_time() -> None:
 
 
 def test_two_ends_of_a_flow_agree() -> None:
-    """Over loopback: what is received is told in bins, the sender's TCP in samples; closing stdin ends both."""
+    """Over loopback: the receiver reports bins, the sender's TCP samples; closing stdin ends both."""
     pipe = subprocess.PIPE
     program = [sys.executable, "-I", str(flow.PROGRAM)]
     with subprocess.Popen([*program, "tcp", "receive", "127.0.0.1", str(BIN_NS)], stdin=pipe, stdout=pipe) as receiver:

@@ -102,8 +102,8 @@ def test_the_picture_shows_each_measure_as_a_share_of_what_is_allowed() -> None:
     lines = [e.get("points", "").split() for e in root.iter() if e.tag.endswith("polyline")]
     assert len(lines) == 7
     assert all(len(points) == 2 for points in lines)
-    goals = [float(e.get("y1", 0)) for e in root.iter() if "goal" in (e.get("class") or "")][1:]  # but for the legend's
+    goals = [float(e.get("y1", 0)) for e in root.iter() if "goal" in (e.get("class") or "")][1:]  # without the legend's
     idle = [points for points in lines if float(points[1].split(",")[1]) == goals[0]]
-    assert len(idle) == 1  # at what is allowed, and at 75 % of it with fewer EVs
+    assert len(idle) == 1  # at the bound, and at 75 % of it with fewer EVs
     assert float(idle[0][0].split(",")[1]) > goals[0]
     assert "1,048,576" in drawn

@@ -1,4 +1,4 @@
-"""What probes take of traffic and CPU: shares of counters, and what is required of them."""
+"""Tests the shares of probes in traffic and CPU, and their requirements."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ HEADERS = 94
 
 
 def reading(push_ns: int = 1000, probes: int = 1000) -> control.Reading:
-    """Of a second: 100,000 packets of 1,000 bytes in bursts of eight."""
+    """Returns a second of 100,000 packets of 1,000 bytes in bursts of eight."""
     runs = {"mrc_tick": Runs(10**7, 50), "mrc_timer": Runs(10**6, 1000), "mrc_pop": Runs(2 * 10**6, probes)}
     runs["mrc_push"] = Runs(12_500 * push_ns, 12_500)
     kinds = {"traffic": probes - 100, "suspicion": 0, "retry": 0, "idle": 100}
@@ -21,7 +21,7 @@ def reading(push_ns: int = 1000, probes: int = 1000) -> control.Reading:
 
 
 def busy(**other: Any) -> dict[str, Any]:
-    """A run with 256 busy peers."""
+    """Returns a run with 256 busy peers."""
     document = control.summary([reading(), reading()], [reading(800, 50)], HEADERS)
     known = {"peers": 256, "asked_packets_per_s": 256_000, "burst_packets": 8, "floor_probes_per_s": FLOOR}
     return {**known, **document, **other}

@@ -1,4 +1,4 @@
-"""How long a T1 that died is used: what is required of it."""
+"""Tests the requirements on the time in which a dead T1 is left."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from labkit.bench.scale import t1_failure
 
 
 def died(**other: Any) -> dict[str, Any]:
-    """A T1 that died."""
+    """Returns the result for a T1 that died."""
     requests = {"traffic": 0, "suspicion": 500, "retry": 4500, "idle": 5000}
     return {"all_s": 1.9, "after_first_s": 0.019, "after_found_s": 0.01, "requests": requests, "taken_s": 2.0, **other}
 

@@ -1,4 +1,4 @@
-"""labkit.bench.whole and cli: several parts in one run, one table of bounds, one document."""
+"""Tests labkit.bench.suite and cli: several parts in one run, one table of bounds, one document."""
 
 from pathlib import Path
 from typing import Any

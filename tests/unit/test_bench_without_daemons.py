@@ -41,7 +41,7 @@ def test_a_t1_dies_three_times_in_each_round_and_all_t1s_in_turn() -> None:
 
 
 def test_no_hold_down_is_longer_than_four_times_the_first() -> None:
-    """A fall is forgotten for each minute in use (bpf/states.h); the next fault waits for the hold-down of the last."""
+    """A flap is forgotten per minute in use (bpf/states.h); the next fault waits for the hold-down of the last."""
     fallen: dict[tuple[int, int], tuple[int, float]] = {}  # path: flaps, in use since
     for number in range(60):
         now = number * plan.ROUND_S
@@ -67,7 +67,7 @@ def test_no_hold_down_is_longer_than_four_times_the_first() -> None:
 
 def test_the_course_is_the_share_between_samples() -> None:
     samples = [(0, 0.0, 0.0), (S, 10.0, 10.0), (2 * S, 10.0, 20.0), (3 * S, 10.0, 20.0), (4 * S, 11.0, 28.0)]
-    assert faults.course(samples, 2 * S) == [(1, 0.125)]  # not from long before, nor where nothing was sent
+    assert faults.course(samples, 2 * S) == [(1, 0.125)]  # not long before the fault, nor where nothing was sent
 
 
 def test_a_loss_during_a_hold_down_restarts_it() -> None:
@@ -95,7 +95,7 @@ def test_the_limit_for_a_return_includes_a_long_hold_down(due_s: int, limit_s: f
 
 
 def returned(due_s: int, **change: Any) -> Return:
-    """An EV that came back as it should."""
+    """Returns an EV that came back in time."""
     usual = {"well_ns": 100 * MS, "hold_ns": due_s * S + 10 * MS, "back_ns": due_s * S + 110 * MS, "share": 1.0}
     return Return("h0", "h2", 5, due_s, due_s * S, **(usual | change))
 
@@ -130,7 +130,7 @@ def document(*extra: Any, **change: Any) -> Any:
 
 
 def missed(found: Any) -> list[str]:
-    """The first words of what was not met."""
+    """Returns the first words of the requirements that were not met."""
     return [r["requirement"].split(",")[0] for r in judge.requirements(found) if not r["met"]]
 
 

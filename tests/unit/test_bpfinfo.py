@@ -1,4 +1,4 @@
-"""What the attachments mean for a host without its daemon; records of a ring that nobody has read."""
+"""Tests whether attachments forward without the daemon, and unread records of the ring buffer."""
 
 import struct
 from typing import Any
@@ -45,7 +45,7 @@ def test_a_plane_without_pop_is_named() -> None:
 def test_a_missing_or_removed_attachment_does_not_forward() -> None:
     assert says(ALL[1:]) == (False, "mrc_push is not attached")
     assert says([PUSH]) == (False, "mrc_pop is not attached to any plane")
-    gone = link("mrc_push", 0)  # its interface was removed: the pin is there, the attachment is not
+    gone = link("mrc_push", 0)  # its interface was removed: the pin exists, the attachment does not
     assert says([gone, *ALL[1:]]) == (False, "mrc_push is not attached")
 
 

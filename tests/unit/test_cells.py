@@ -1,4 +1,4 @@
-"""labkit.bench's matrix of throughput: which cells there are, and what is required of them."""
+"""Tests the throughput matrix of labkit.bench: its cells and their requirements."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""labkit.plot.chart: data → SVG."""
+"""Tests labkit.plot.chart: data → SVG."""
 
 import math
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""`mrcd --check`: validates, prints the plan, changes nothing; errors are one message and an exit code."""
+"""Tests `mrcd --check`: it validates, prints the plan, and changes nothing; errors are one message and an exit code."""
 
 import json
 import socket
@@ -32,7 +32,7 @@ def run(*args: object) -> Result:
 
 
 def spawn(*args: object) -> "subprocess.Popen[str]":
-    """The command as a process of its own: what a user and a script see of it."""
+    """Runs the command as a process of its own, as a user or a script sees it."""
     command_line = [sys.executable, "-c", "from mrcd.main import main; main()", *map(str, args)]
     return subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -51,7 +51,7 @@ def plan(file: Path, *args: str) -> dict[str, Any]:
     return document
 
 
-# ---- what it prints ----
+# ---- output ----
 
 
 def test_the_plan_for_reading(file: Path) -> None:
@@ -128,7 +128,7 @@ def test_file_and_host_may_come_from_the_environment(file: Path) -> None:
 
 
 def test_checking_changes_nothing(file: Path, tmp_path: Path) -> None:
-    """No lock, no socket, no mounts, no pins: it may run beside the daemon, and without its rights."""
+    """No lock, socket, mounts or pins: it may run beside the daemon, and without its rights."""
     run_dir, bpffs = tmp_path / "run", tmp_path / "bpf"
     mounts = Path("/proc/self/mounts").read_text()
     result = run("--config", file, "--host", "h0", "--check", "--run-dir", run_dir, "--bpffs", bpffs)
@@ -167,7 +167,7 @@ def test_a_wrong_file_is_one_message_on_stderr(file: Path, damage: str, words: l
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str]:
-    """main() in this process. Returns its exit code and what it wrote to stderr; stdout must be empty."""
+    """Runs main() in this process. Returns its exit code and stderr; stdout must be empty."""
     monkeypatch.setattr(sys, "argv", ["mrcd", *map(str, args)])
     with pytest.raises(SystemExit) as caught:
         main()

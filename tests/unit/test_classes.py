@@ -1,4 +1,4 @@
-"""[[classes]] in the cluster file, and what the programs are told of them."""
+"""Tests [[classes]] in the cluster file, and the settings that the programs get."""
 
 import time
 from typing import Any
@@ -64,7 +64,7 @@ def test_of_two_classes_around_a_destination_the_first_holds() -> None:
 
 
 def test_many_classes_in_a_large_cluster_do_not_hold_up_the_daemon() -> None:
-    """It is worked out in the event loop. A comparison of each host with each class took minutes."""
+    """It runs in the event loop. A comparison of each host with each class took minutes."""
     many, hosts = 200, range(1000)
     text = "[cluster]\nt0s = 63\nevs_per_peer = 4\n"
     for n in hosts:

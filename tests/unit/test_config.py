@@ -1,4 +1,4 @@
-"""The cluster file at the edge: what is accepted, limits, overlaps, and files that are damaged or missing."""
+"""Tests the cluster file: accepted values, limits, overlaps, and damaged or missing files."""
 
 import itertools
 from ipaddress import IPv4Network, IPv6Address, IPv6Network
@@ -13,7 +13,7 @@ from tests.cluster_files import TWO, host
 EXAMPLE = Path(__file__).parents[2] / "scripts" / "deploy" / "mrcd.toml"
 
 
-# ---- what is accepted ----
+# ---- accepted values ----
 
 
 def test_hosts_alone_make_a_usable_file() -> None:
@@ -26,7 +26,7 @@ def test_hosts_alone_make_a_usable_file() -> None:
     assert c.interface_names(c.host("h0")) == ["p0", "p1", "p2", "p3"]
     assert c.interfaces.gateway == IPv6Address("fe80::1")
     assert c.hook(c.host("h0")) == "auto"
-    assert c.metrics.address == "127.0.0.1:9479"  # loopback unless asked
+    assert c.metrics.address == "127.0.0.1:9479"  # loopback by default
     assert c.host("h1").prefixes == [IPv4Network("10.99.0.2/32")]
 
 
@@ -136,7 +136,7 @@ def test_a_host_s_numbers_fit_their_places_in_addresses_and_packets(key: str, lo
 
 
 def test_overlapping_prefixes_are_found_wherever_they_stand() -> None:
-    """Against the definition: any two of them that share an address, in any order of the hosts."""
+    """Against the definition: any two that share an address, in any order of the hosts."""
     pool = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.2.0.0/16", "11.0.0.0/8", "fd00::/16", "fd00:1::/32"]
     for chosen in itertools.permutations(pool, 3):
         text = "".join(host(i, prefixes=f'["{p}"]') for i, p in enumerate(chosen))
@@ -199,11 +199,11 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
         cluster_file.load(file)
 
 
-# ---- no text at all makes a traceback ----
+# ---- no text causes a traceback ----
 
 
 def test_a_damaged_file_is_an_error_message_or_still_valid() -> None:
-    """Every line of the example left out, doubled, cut off, or with its value made something else."""
+    """Removes, doubles and truncates every line of the example, and changes the type of its value."""
     lines = EXAMPLE.read_text().splitlines()
     values = ["-1", "0", '"x"', "[]", "{}", "true", "1.5", "99999999999999999999", '["a", 1]', "1979-05-27"]
     faults = []

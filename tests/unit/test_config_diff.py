@@ -1,4 +1,4 @@
-"""What tells two cluster files apart, and which of it a daemon may go over to as it runs."""
+"""Tests the differences of two cluster files, and which of them a running daemon can apply."""
 
 import re
 
@@ -91,7 +91,7 @@ def test_what_only_other_hosts_see_of_it() -> None:
         ("overdue_ms = 10", "overdue_ms = 11", "health.overdue_ms", True),
         ("overdue_ms = 10", "hold_down_ms = 2000", "health.hold_down_ms", True),
         ("overdue_ms = 10", "idle_interval_ms = 2000", "health.idle_interval_ms", False),  # a table has it
-        ("overdue_ms = 10", "grey_ratio = 0.002", "health.grey_ratio", False),  # the daemon's own business
+        ("overdue_ms = 10", "grey_ratio = 0.002", "health.grey_ratio", False),  # used by the daemon only
         ("metric = 100", "metric = 101", "overlay.metric", False),
         ("t1s = 3", 't1s = 3\ngranularity = "packet"', "cluster.granularity", True),
         ("t1s = 3", "t1s = 3\nmtu = 9000", "cluster.mtu", True),
@@ -166,7 +166,7 @@ def test_another_label_of_a_path_is_a_difference() -> None:
     ],
 )
 def test_what_is_opened_at_the_start_takes_a_restart(new: str, said: str, hint: str) -> None:
-    """A reload that seemed to switch TLS on would leave the numbers open to all."""
+    """A reload that seemed to enable TLS would leave the metrics open to all."""
     found = difference(("metric = 100", new))
     with pytest.raises(UsageError, match=re.escape(f"{said} takes a restart; nothing was changed")) as refused:
         found.check(detached=True, force=True)

@@ -1,4 +1,4 @@
-"""Faults of a cluster file: every kind of error names its place and a remedy."""
+"""Tests errors in a cluster file: each names its place and has a hint."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from mrcd.config import cluster_file
 from mrcd.errors import ConfigError, UsageError
 from tests.cluster_files import TWO, host, path
 
-# ---- errors: (text, words that the message must have) ----
+# ---- errors: (text, words of the message) ----
 
 SYNTAX = {
     "open bracket": ("[cluster\n", ["not valid TOML", "toml.io"]),
@@ -141,7 +141,7 @@ def test_an_error_names_the_file_the_place_and_a_remedy(text: str, words: list[s
     assert caught.value.hint
 
 
-# ---- and all of them at once, in the user's words ----
+# ---- all errors at once, in the user's words ----
 
 
 def test_all_faults_of_a_file_are_told_at_once() -> None:

@@ -1,4 +1,4 @@
-"""labkit.bench.control: what the programs have counted → the share of control packets."""
+"""Tests labkit.bench.control: the programs' counters → the share of control packets."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def test_packets_and_bytes_are_of_all_hosts() -> None:
     assert found["replies_per_s"] == 11
     assert found["duplicate_acks_per_s"] == 1.5
     assert found["packets_ratio"] == 46 / 1146
-    # Reports keep an acknowledgement of 50 bytes; h0's requests were all answered, half of h2's.
+    # An acknowledgement of 50 bytes follows each report; h0's requests were all answered, half of h2's.
     asked, data = 2 * (10 * 130 + 10 * 350) + 1.5 * 4 * 350, 1_005_000 + 1100 * 100
     assert found["bytes_ratio"] == asked / (data + asked)
 

@@ -1,4 +1,4 @@
-"""labkit.bench.cost and its tools, as far as they are pure."""
+"""Tests the pure parts of labkit.bench.cost and its tools."""
 
 import socket
 import struct
@@ -31,7 +31,7 @@ def test_push_may_cost_little_more_at_the_full_table(of_all: float, busy: float,
         ("mrc_push", BUSY_ONES): [x * busy for x in one],
         ("mrc_push", ALL): [x * every for x in one],
         ("mrc_pop", ONE): one,
-        ("mrc_pop", ALL): [x * 9 for x in one],  # of which nothing is required
+        ("mrc_pop", ALL): [x * 9 for x in one],  # has no requirement
     }
     assert [r["met"] for r in cost.required(costs)] == met
 

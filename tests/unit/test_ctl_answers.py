@@ -1,4 +1,4 @@
-"""What mrcctl shows of the daemon's answers: documents, tables, texts."""
+"""Tests what mrcctl shows of the daemon's answers: documents, tables, texts."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, PATH, PEER, STA
 
 
 def rows(name: str, docs: list[dict[str, Any]], source: str = "daemon") -> dict[str, Any]:
-    """A list of the daemon's as mrcctl prints it."""
+    """Returns a list of the daemon as mrcctl prints it."""
     return {"schema_version": 2, "source": source, name: docs}
 
 
@@ -40,7 +40,7 @@ def test_paths_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     cells = "h2 5 1 1 GOOD yes 90 s 1.23M 1.85G 67 0.00543 0 3 31.2 - - 5f00:0:4800:8801:4801:c800:: -"
     assert " ".join(good.split()) == cells
     assert bad.endswith("0.2 s      1.5 s  5f00:0:4800:8801:4801:c800::  loss")
-    # Aligned: texts begin under their heading, numbers end under it.
+    # Aligned: texts begin below their heading, numbers end below it.
     for name, cell in (("STATE", "GOOD"), ("CARRIER", "5f00")):
         assert head.index(name) == good.index(cell)
     for name, cell in (("TX pkts", "1.23M"), ("RTT µs", "31.2")):

@@ -1,4 +1,4 @@
-"""`mrcctl bpf` where nothing is pinned, or not what is expected."""
+"""Tests `mrcctl bpf` without pins, or with unexpected ones."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`mrcctl bugreport`: what is in the archive, without secrets, whatever is missing on the machine."""
+"""Tests `mrcctl bugreport`: the files of the archive, without secrets, whatever is missing on the machine."""
 
 import json
 import stat
@@ -29,7 +29,7 @@ def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unpack(path: Path) -> dict[str, str]:
-    """The files of the archive by their name below its one directory."""
+    """Returns the files of the archive by name, below its one directory."""
     with tarfile.open(path) as archive:
         members = archive.getmembers()
         assert len({m.name.split("/")[0] for m in members}) == 1

@@ -1,4 +1,4 @@
-"""mrcctl capture: packets as documents and as lines, files in and out, usage."""
+"""Tests mrcctl capture: packets as documents and as lines, files in and out, usage."""
 
 import json
 import struct
@@ -35,7 +35,7 @@ REPORT = MRCProbe(seq=7, plane_mask=0b101, report_seq=6, first=2, counts=2, tx_n
 
 
 def packet(payload: Packet, ev: int = 3, encapsulation: str = "usid", vlan: int = 0, **mrc: Any) -> Packet:
-    """What h0 sends to h1."""
+    """Returns a packet of h0 to h1."""
     text = f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nencapsulation = "{encapsulation}"\n'
     plan = topology.plan(cluster_file.parse(text + host(0) + host(1, t0=1)), "h0")
     path = plan.peers[0].evs[ev]
@@ -188,14 +188,14 @@ def test_wrong_names_and_sizes(mrcctl: Callable[..., Result], daemon: Daemon, ar
 
 
 def test_a_daemon_of_another_version_is_named(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    done = mrcctl("probe", "h2")  # this status has no udp_port
+    done = mrcctl("probe", "h2")  # this daemon's status has no udp_port
     assert (done.exit_code, "Traceback" in done.stderr) == (2, False)
     assert done.stderr.startswith("mrcctl: mrcd's status is not as this mrcctl knows it: KeyError")
     assert daemon.requests
 
 
 def test_the_kernel_s_routes_are_not_read(tmp_path: Path) -> None:
-    """A host of a large cluster has thousands, and scapy would take seconds for them."""
+    """A host of a large cluster has thousands of routes, and scapy would take seconds for them."""
     wrpcap(str(tmp_path / "some.pcap"), [packet(INNER)])
     code = (
         "import contextlib\nfrom mrcd.ctl.main import cli\n"

@@ -1,4 +1,4 @@
-"""`mrcctl completion`: the scripts do what they should in the shells themselves."""
+"""Tests `mrcctl completion`: the scripts work in the shells themselves."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# In each shell: take the script, ask for what follows "mrcctl pat", print it.
+# In each shell: load the script, complete "mrcctl pat", print the result.
 ASK = {
     "bash": "source <(mrcctl completion bash); COMP_WORDS=(mrcctl pat); COMP_CWORD=1; _mrcctl_completion mrcctl\n"
     'echo "${COMPREPLY[@]}"; complete -p mrcctl',

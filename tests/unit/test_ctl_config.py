@@ -1,4 +1,4 @@
-"""`mrcctl config diff | show` and `mrcctl reload`: what they ask of the daemon, what they print, how they fail."""
+"""Tests `mrcctl config diff | show` and `mrcctl reload`: requests to the daemon, output, errors."""
 
 import json
 import tomllib
@@ -26,7 +26,7 @@ def running(file: Path) -> dict[str, object]:
 
 @pytest.fixture
 def file(daemon: Daemon, tmp_path: Path) -> Path:
-    """The cluster file, and a daemon that runs what it says."""
+    """The cluster file, and a daemon that runs it."""
     path = tmp_path / "cluster.toml"
     path.write_text(TEXT)
     daemon.answers["/v1/config"] = (200, running(path))
@@ -83,7 +83,7 @@ def test_without_a_daemon_the_last_running_file_is_compared(
 
 
 def test_show_what_runs(mrcctl: Callable[..., Result], file: Path) -> None:
-    file.unlink()  # it is of what runs, not of the file
+    file.unlink()  # the output is of the running configuration, not of the file
     brief = tomllib.loads(mrcctl("config", "show").stdout)
     whole = tomllib.loads(mrcctl("config", "show", "--effective").stdout)
     assert brief["cluster"] == {"planes": 2, "t0s": 2, "t1s": 3, "evs_per_peer": 8}

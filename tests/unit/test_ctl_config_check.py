@@ -1,4 +1,4 @@
-"""`mrcctl config check`: what it tells of a file, and all of its faults at once."""
+"""Tests `mrcctl config check`: its output, and all errors at once."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""mrcctl deny, drain, allow, undrain, denials: what they ask for, and what they make of the answers."""
+"""Tests mrcctl deny, drain, allow, undrain and denials: requests, and output for the answers."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_a_refusal_is_an_error_with_a_remedy(mrcctl: Mrcctl, daemon: Daemon) -> 
         assert (result.exit_code, json.loads(result.stdout)) == (2, refused)
     daemon.answers["/v1/allow"] = (200, refused)
     assert "mrcctl denials" in mrcctl("allow", "ev:h2:5").stderr
-    # Something was taken back, of something else within it.
+    # A denial was ended, of another target within it.
     daemon.answers["/v1/allow"] = (200, refused | {"ended": ["t1:1:3"]})
     assert mrcctl("allow", "plane:1").exit_code == 0
 
@@ -168,7 +168,7 @@ def test_status_and_paths_say_who_is_denied_and_why(mrcctl: Mrcctl, daemon: Daem
 
 
 def complete(monkeypatch: pytest.MonkeyPatch, mrcctl: Mrcctl, *words: str) -> list[str]:
-    """As bash asks: words broken at colons, joined by line feeds."""
+    """Completes as bash does: words broken at colons, joined by line feeds."""
     monkeypatch.setenv("_MRCCTL_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "\n".join(words))
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
@@ -190,7 +190,7 @@ def test_completion_of_targets(mrcctl: Mrcctl, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_bash_itself_completes_words_with_colons(daemon: Daemon, run_dir: Path) -> None:
-    """An interactive bash on a terminal; what it types by itself after TAB comes back as echo."""
+    """Uses an interactive bash on a terminal; the text that it completes after TAB comes back as echo."""
     daemon.answers["/v1/paths"] = (200, [PATH, PATH | {"plane": 0, "ev": 1, "t1": 3}])
     child, terminal = pty.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""mrcctl as a process of its own: following events over restarts, and a reader that goes away."""
+"""Tests mrcctl as a process of its own: following events over restarts, and a reader that closes the pipe."""
 
 import json
 import signal
@@ -66,7 +66,7 @@ def test_follow_continues_after_a_daemon_restart(
 
 
 def test_follow_ends_when_its_reader_ends(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:
-    """Though nothing happens that it would have to write: else it stays behind after `| grep -m1`."""
+    """It ends although it has nothing to write; otherwise it would stay after `| grep -m1`."""
     daemon.add(EVENT)
     child = spawn("events", "--follow")
     lines(child.stdout, 2)

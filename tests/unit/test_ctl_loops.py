@@ -1,4 +1,4 @@
-"""mrcctl trace by itself: the carriers that turn round, and what patterns of loss say."""
+"""Tests mrcctl trace without a network: the carriers of loopback probes, and the diagnosis from patterns of loss."""
 
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
@@ -26,7 +26,7 @@ BLOCK = IPv6Network("5f00::/32")
 
 
 def plans(encapsulation: str = "usid") -> tuple[Here, list[dict[str, Any]]]:
-    """Host h0's own side, and its paths to h1, as the API tells."""
+    """Returns host h0's own data, and its paths to h1, as the API gives them."""
     text = (
         f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 3\nevs_per_peer = 6\nencapsulation = "{encapsulation}"\n'
         + host(0)
@@ -78,7 +78,7 @@ def test_the_carriers_of_each_hop(encapsulation: str) -> None:
     else:
         assert "T1 1 from the far T0, T1 0" not in sent
         assert max(longest.values()) == 6
-    # What the switches are to hand back is a reply to ourselves; only the far host is asked.
+    # The switches return a reply to this host itself; only the far host gets a request.
     assert {(w.kind, w.receiver) for n, w in sent.items() if not n.startswith("h1")} == {(3, 0)}
     assert {(w.kind, w.receiver) for n, w in sent.items() if n.startswith("h1")} == {(2, 1)}
 
@@ -114,7 +114,7 @@ def test_untraceable_paths_are_errors() -> None:
 
 
 def lose(found: list[Turn], parts: set[str], ratio: float = 1.0, sent: int = 20) -> dict[str, tuple[int, int]]:
-    """What is counted where each passage of `parts` loses this share."""
+    """Returns the counts if each passage of `parts` loses this share."""
     counts = {}
     for t in found:
         times = sum(n for part, n in t.passes.items() if part in parts)
@@ -133,7 +133,7 @@ SINGLE = [
     ({"T1 2 → T0 1", "T0 1 → T1 2"}, ["T1 2 – T0 1, both ways"], "T0 1"),
     ({"h1"}, ["T0 1 → h1", "h1 → T0 1", "T0 1 – h1, both ways", "h1"], "h1"),
     ({"h0 → T0 0"}, ["h0 → T0 0", "T0 0 → h0", "h0 – T0 0, both ways", "T0 0"], "T0 0"),
-    ({"T0 0 → T1 0"}, ["T0 0 → T1 0", "T1 0 → T0 1"], None),  # the witness's own
+    ({"T0 0 → T1 0"}, ["T0 0 → T1 0", "T1 0 → T0 1"], None),  # the other T1's own
 ]
 
 

@@ -1,4 +1,4 @@
-"""mrcctl where the daemon is down, hangs or answers strangely."""
+"""Tests mrcctl while the daemon is down, hangs or answers invalidly."""
 
 import json
 import os
@@ -133,7 +133,7 @@ def test_errors_of_the_daemon(
 
 
 def test_a_daemon_that_hangs(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    # The long poll of an event that never comes stands in for it.
+    # The long poll of an event that never comes stands for a hanging daemon.
     daemon.poll = lambda after, wait: Daemon.poll(daemon, after, 60)  # type: ignore[method-assign]
     result = mrcctl("events", "--timeout", "0.05")
     assert result.exit_code == 2

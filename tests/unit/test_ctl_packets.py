@@ -1,4 +1,4 @@
-"""The packets of mrcctl's tools against scapy and the ABI, and the filter of their sockets, run in the kernel."""
+"""Tests the packets of mrcctl's tools against scapy and the ABI, and their socket filter in the kernel."""
 
 import ctypes
 import socket
@@ -33,7 +33,7 @@ def plan(encapsulation: str) -> topology.Plan:
 
 
 def built(encapsulation: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
-    """A probe by EV 3, ours and scapy's."""
+    """Returns a probe on EV 3, built by mrcctl and by scapy."""
     p = plan(encapsulation)
     path = p.peers[0].evs[3]
     mine = packets.build(
@@ -100,12 +100,12 @@ def test_the_least_size() -> None:
 
 
 def passes(code: bytes, frame: bytes) -> bool:
-    """Whether the filter lets a frame through whole."""
+    """Returns whether the filter passes a whole frame."""
     return kept(code, frame) == frame
 
 
 def kept(code: bytes, frame: bytes) -> bytes:
-    """What the kernel does with a frame: the program sits on a socket that gets it as a datagram."""
+    """Returns the part of a frame that the kernel keeps: a socket with the filter gets it as a datagram."""
     inside, outside = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with inside, outside:
         kept = ctypes.create_string_buffer(code)
@@ -114,7 +114,7 @@ def kept(code: bytes, frame: bytes) -> bytes:
         try:
             outside.send(frame)
             return inside.recv(1 << 16)
-        except (BlockingIOError, PermissionError):  # refused to the sender, of this kind of socket
+        except (BlockingIOError, PermissionError):  # this kind of socket reports the drop to the sender
             return b""
 
 

@@ -1,4 +1,4 @@
-"""mrcd.ctl.render: numbers, shares and durations as text, and colour."""
+"""Tests mrcd.ctl.render: numbers, shares and durations as text, and colour."""
 
 import pytest
 

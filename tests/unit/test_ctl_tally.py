@@ -1,4 +1,4 @@
-"""Loss and round trips, as ping counts them."""
+"""Tests loss and round trips, which are counted as ping does."""
 
 from mrcd.ctl.tally import Tally
 

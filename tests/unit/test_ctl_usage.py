@@ -1,4 +1,4 @@
-"""How mrcctl is called: usage errors, help, completion, and a quick start."""
+"""Tests the command line of mrcctl: usage errors, help, completion, and a quick start."""
 
 import os
 import resource
@@ -90,7 +90,7 @@ ONLINE = [
 
 
 def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
-    """A command that takes 100 ms longer because of numpy is one that nobody runs in a loop."""
+    """numpy would add 100 ms to each command, too much for use in a loop."""
     daemon.answers |= {
         "/v1/histograms": (200, []),
         "/v1/events": (200, {"events": [EVENT], "last_id": 1}),
@@ -113,7 +113,7 @@ def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
 
 
 def test_an_early_ctrl_c_is_no_traceback() -> None:
-    """It comes while the modules are read."""
+    """The interrupt comes during the imports."""
     code = (
         "import os, signal, sys\n"
         "from mrcd.ctl.entry import main\n"
@@ -129,7 +129,7 @@ def test_an_early_ctrl_c_is_no_traceback() -> None:
 
 
 def test_an_answer_takes_little_more_than_python_and_click(daemon: Daemon) -> None:
-    """In CPU time, by turns, the best of some: other tests may be running beside this one."""
+    """CPU time, by turns, the best of several: other tests may run at the same time."""
     daemon.answers["/v1/paths"] = (200, [PATH] * 256)
     env = {**os.environ, "MRCD_RUN_DIR": str(daemon.run_dir)}
 

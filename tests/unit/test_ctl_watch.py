@@ -1,4 +1,4 @@
-"""`watch` and `top`: in a terminal, in a pipe, over the daemon's end; the terminal is given back as it was."""
+"""Tests `watch` and `top`: in a terminal, in a pipe, over the daemon's end; the terminal is restored."""
 
 import fcntl
 import json
@@ -30,7 +30,7 @@ WATCH = [sys.executable, "-c", "from mrcd.ctl.entry import main; main()", "watch
 
 
 class Terminal:
-    """A command in a terminal of 24 lines and 80 columns."""
+    """Runs a command in a terminal of 24 lines and 80 columns."""
 
     def __init__(self, run_dir: Path, *argv: str, errors: int | None = subprocess.PIPE) -> None:
         self.ours, self._theirs = pty.openpty()

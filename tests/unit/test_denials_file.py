@@ -1,4 +1,4 @@
-"""The file of denials: whole or not at all, and never a reason not to start."""
+"""Tests the file of denials: written whole or not at all, and never an obstacle to a start."""
 
 import errno
 import json
@@ -62,7 +62,7 @@ def test_a_directory_instead_of_the_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    """The kernel's own refusal, half-way through: no file may grow beyond 100 bytes."""
+    """The kernel refuses half-way through: no file may grow beyond 100 bytes."""
     path = tmp_path / file.FILE
     file.write(path, [TWO])
     before = path.read_bytes()

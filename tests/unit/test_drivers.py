@@ -1,4 +1,4 @@
-"""What is concluded from a driver and its offloads; the facts are those of docs/hardware.md."""
+"""Tests conclusions from a driver and its offloads; the facts are those of docs/hardware.md."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_drivers_that_segment_bursts(
 
 
 def test_an_offload_that_cannot_be_switched_is_no_remedy() -> None:
-    """Of a virtio_net whose host offers none, say: the kernel lists every offload of every NIC."""
+    """For example a virtio_net whose host offers none: the kernel lists every offload of every NIC."""
     for driver, offloads in (("virtio_net", OFF), ("ixgbe", ON)):
         found = drivers.cut(link(), Device(driver, offloads), srh=False, udp_port=4797)
         assert (found.where, found.remedy) == ("cpu", "")

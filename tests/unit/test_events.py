@@ -1,4 +1,4 @@
-"""The event log: numbers, bounds, waiting, and the sentence that goes to the log."""
+"""Tests the event log: numbers, limits, waiting, and the sentence in the log."""
 
 import asyncio
 import json

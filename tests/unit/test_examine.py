@@ -1,4 +1,4 @@
-"""The checks of mrcctl preflight and doctor: each with good evidence and with bad."""
+"""Tests the checks of mrcctl preflight and doctor: each with good evidence and with bad."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,7 +46,7 @@ FILES = {f"/proc/sys/net/{k}": v for k, v in SYSCTLS.items()} | {
 
 
 def nic(name: str, ifindex: int, **other: Any) -> Link:
-    """A plane NIC as it should be; virtual unless `kind` says otherwise."""
+    """Returns a healthy plane NIC; virtual unless `kind` says otherwise."""
     fields: dict[str, Any] = {"kind": "veth", "up": True, "mtu": 9100, "vlan": 0, "lower": None} | other
     return Link(name, ifindex, "02:00:00:00:00:01", enabled=True, noarp=False, **fields)
 
@@ -68,7 +68,7 @@ HOOKS = {
 
 
 class FakeMachine:
-    """Evidence from tables: a machine on which all is well, but for what a test puts in its place."""
+    """Gives evidence from tables: of a healthy machine, except for the values that a test replaces."""
 
     def __init__(self, **other: Any) -> None:
         self.files: Mapping[str, str | None] = FILES | other.pop("files", {})

@@ -1,4 +1,4 @@
-"""The lab's fabric as data: a packet walked through it by hand arrives where mrcd's plan says."""
+"""Tests the lab's fabric as data: a packet walked through it arrives where mrcd's plan says."""
 
 from collections.abc import Iterator
 from ipaddress import IPv6Address, IPv6Network
@@ -15,12 +15,12 @@ from mrcd.fabric import topology
 
 
 def peers(fabric: Fabric) -> dict[PortRef, PortRef]:
-    """Each end of each link → the other end."""
+    """Returns each end of each link → the other end."""
     return {a: b for k in fabric.links for a, b in ((k.upper, k.lower), (k.lower, k.upper))}
 
 
 def walk(fabric: Fabric, start: PortRef, segments: tuple[IPv6Address, ...]) -> Iterator[PortRef]:
-    """The ports at which a packet arrives, by the rules of End and NEXT-C-SID (RFC 9800 §4.1.1)."""
+    """Yields the ports at which a packet arrives, by the rules of End and NEXT-C-SID (RFC 9800 §4.1.1)."""
     other = peers(fabric)
     at = other[start]
     dst, left = int(segments[0]), list(segments[1:])

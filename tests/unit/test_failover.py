@@ -1,4 +1,4 @@
-"""labkit.bench.failover: what is pure in it."""
+"""Tests the pure parts of labkit.bench.failover."""
 
 import json
 import signal
@@ -69,7 +69,7 @@ def test_every_kind_is_a_fault_that_the_lab_knows() -> None:
 
 
 def hit(name: str) -> set[tuple[str, str]]:
-    """The pairs whose path through the place is hit."""
+    """Returns the pairs whose path crosses the place."""
     kind, pairs = BY_NAME[name], [(a, b) for a in H for b in H if a != b]
     return {(a, b) for a, b in pairs if kind.hits(PLACE, H[a], H[b], 1, 2 if H[a].t0 != H[b].t0 else None)}
 
@@ -137,12 +137,12 @@ T = 1000 * BIN_NS
 
 
 def bins(*empty: int, rate: int = 1000) -> dict[int, int]:
-    """100 bins of 10 ms before T and 100 after, but for some after T."""
+    """Returns 100 bins of 10 ms before T and 100 after, without those in `empty` after T."""
     return {T + n * BIN_NS: rate for n in range(-100, 100) if n not in empty}
 
 
 def hole_of(found: dict[int, int], begin_ns: int, paused: Sequence[Pause] = ()) -> dict[str, Any]:
-    """A blackhole from `begin_ns` on, the fault having been put in at once."""
+    """Returns the result of a blackhole from `begin_ns` on, without a delay of the command."""
     return holes.hole(found, T - 100 * BIN_NS, begin_ns, begin_ns, T + 100 * BIN_NS, paused)
 
 
@@ -218,7 +218,7 @@ def test_output_of_the_pause_watcher_is_parsed() -> None:
 
 
 def test_the_pause_watcher_reports_its_pauses() -> None:
-    """Here because a signal stops it."""
+    """A signal stops the watcher here."""
     with pauses.PauseWatcher() as watch:
         children = list(watch.children.values())
         for child in children:
@@ -237,7 +237,7 @@ def test_the_pause_watcher_reports_its_pauses() -> None:
 
 
 def _state(pid: int) -> str:
-    """Of a process, as proc_pid_stat(5) has it."""
+    """Returns the state of a process (proc_pid_stat(5))."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

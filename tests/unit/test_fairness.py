@@ -1,4 +1,4 @@
-"""loses_more() of bpf/arith.h, by the host's compiler: how often it takes chance for a failure, and what it finds."""
+"""Tests loses_more() of bpf/arith.h, built by the host compiler: its false alarms, and its detections."""
 
 import ctypes
 import math
@@ -36,20 +36,20 @@ def loses_more(tmp_path_factory: pytest.TempPathFactory) -> LosesMore:
 
 
 def accused(loses_more: LosesMore, total: int, evs: int, samples: int) -> int:
-    """Of so many losses over all EVs, alike in samples, how many make one of them stand out."""
+    """Returns how many of `total` losses, with equal samples, make one EV stand out."""
     return next(
         (k for k in range(total + 1) if loses_more(k, samples, total - k, samples * (evs - 1), evs, LEAST)), total + 1
     )
 
 
 def tail(n: int, share: float, least: int) -> float:
-    """P(X ≥ least), X binomial."""
+    """Returns P(X ≥ least) of a binomial X."""
     return math.fsum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(least, n + 1))
 
 
 @pytest.mark.parametrize("evs", [2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 64, 128])
 def test_chance_is_taken_for_failure_less_than_once_in_10_to_the_8(loses_more: LosesMore, evs: int) -> None:
-    """Given the losses of all, one EV's are binomial with its share: the worst case over all totals."""
+    """Given all losses, those of one EV are binomial with its share: the worst case over all totals."""
     worst = max(tail(total, 1 / evs, accused(loses_more, total, evs, 1000)) for total in range(1, 400))
     assert 0 < worst < CLAIM
 
@@ -60,7 +60,7 @@ def test_of_two_evs_one_seems_worse_once_in_10_to_the_9(loses_more: LosesMore) -
 
 
 def look(loses_more: LosesMore, losses: list[int], samples: int) -> list[int]:
-    """The EVs that judge.h condemns: compared with those that have few losses, if these are not the fewer."""
+    """Returns the EVs that judge.h fails: compared with those with few losses, unless these are the fewer."""
     innocent = [n for n in losses if n < LEAST]
     if len(innocent) < len(losses) - len(innocent):
         return []
@@ -74,7 +74,7 @@ def look(loses_more: LosesMore, losses: list[int], samples: int) -> list[int]:
 
 @pytest.mark.parametrize("evs", [4, 8, 16, 64])
 def test_equal_loss_is_not_compared_with_a_lucky_minority(loses_more: LosesMore, evs: int) -> None:
-    """Leaving the accused out makes the others look better than they are, but not by so much."""
+    """Without the suspects the others look better than they are, but not by that much."""
     chance = np.random.default_rng(evs)
     for mean in (0.5, 2, 5, 8, 9, 10, 11, 15, 40):
         for losses in chance.binomial(500, mean / 500, (3000, evs)).tolist():

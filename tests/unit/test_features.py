@@ -1,4 +1,4 @@
-"""What the kernel has, by the names in its BTF."""
+"""Tests the detection of kernel features by names in BTF."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""labkit.measure.goodput: bytes per bin → goodput, holes."""
+"""Tests labkit.measure.goodput: bytes per bin → goodput, gaps."""
 
 from labkit.measure import goodput
 from labkit.measure.goodput import BIN_NS, WIDE_NS
@@ -10,7 +10,7 @@ FULL = int(RATE / 8 * BIN_NS / S)
 
 
 def flow(seconds: float, *holes: tuple[float, float]) -> dict[int, int]:
-    """8 Gbit/s from BEGIN on, with nothing in the holes (seconds after BEGIN)."""
+    """Returns 8 Gbit/s from BEGIN on, with nothing in the gaps (seconds after BEGIN)."""
     starts = range(BEGIN, BEGIN + int(seconds * S), BIN_NS)
     return {t: FULL for t in starts if not any(a <= (t - BEGIN) / S < b for a, b in holes)}
 

@@ -1,4 +1,4 @@
-"""The grey test: what it finds, how fast, and how often it is wrong."""
+"""Tests the grey-loss test: its detections, its speed, and its false alarms."""
 
 import math
 from typing import Any, cast
@@ -21,7 +21,7 @@ ROW = np.array([0])
 
 
 class Flow:
-    """One busy peer: each second 50 slices and so many packets on every EV, of which some are lost."""
+    """One busy peer: each second 50 slices with packets on every EV, of which some are lost."""
 
     def __init__(self, loss: list[float], *, seed: int = 0, packets: int = 4000, **h: float) -> None:
         self.rng = np.random.default_rng(seed)
@@ -269,7 +269,7 @@ def test_the_lossy_ev_is_found() -> None:
 
 
 def test_losses_that_become_final_late_count() -> None:
-    """What was missing on an EV becomes lost for good while others are missing."""
+    """A packet missing on an EV becomes finally lost while others are missing."""
     w = Watched()
     found: list[Alarm] = []
     for _ in range(4 * 20):

@@ -1,4 +1,4 @@
-"""What is known of each peer as a whole: events are told once, and rows whose routes are old are named."""
+"""Tests the state of peers as wholes: events are reported once, and rows with old routes are named."""
 
 import asyncio
 from typing import Any, cast

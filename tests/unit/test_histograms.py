@@ -1,4 +1,4 @@
-"""The kernel's histograms: buckets against bpf/arith.h, what is read from them, and the bars."""
+"""Tests the kernel's histograms: buckets against bpf/arith.h, quantiles, and the bars."""
 
 import ctypes
 import random
@@ -41,7 +41,7 @@ def test_bucket_bounds_equal_those_of_the_programs(bucket_of: "ctypes._NamedFunc
 
 
 def counts(*values: int) -> NDArray[np.uint64]:
-    """A histogram of these values."""
+    """Returns a histogram of these values."""
     found = np.zeros(abi.BUCKETS, np.uint64)
     for value in values:
         found[next(b for b in range(abi.BUCKETS) if histograms.highest(b) >= value)] += 1

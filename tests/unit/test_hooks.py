@@ -1,4 +1,4 @@
-"""Where the programs are attached, and why there."""
+"""Tests where the programs are attached, and the reason."""
 
 import os
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_the_reason_names_the_kind() -> None:
 
 
 class Recorder:
-    """Stands for the data plane: what is attached, and which points the driver refuses."""
+    """Stands in for the data plane: records the attachments, and refuses some points as a driver does."""
 
     def __init__(self, *refused: str) -> None:
         self.attached: list[Attachment] = []
@@ -118,7 +118,7 @@ class Recorder:
 
 
 class Card:
-    """Stands for the offloads of a NIC, p3."""
+    """Stands in for the offloads of a NIC, p3."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(offloads, "set_offload", self._set)
@@ -268,7 +268,7 @@ def test_push_sits_before_or_behind_segmentation(
 
 
 def test_both_hooks_of_push_have_pins_of_their_own() -> None:
-    """Changing the granularity attaches the one and removes the other."""
+    """A change of the granularity attaches one and removes the other."""
     names = {hooks.push_attachment(g, link("mrc0", 5), link("pmrc0", 6))[0].name for g in ("burst", "packet")}
     assert len(names) == 2
 
@@ -300,7 +300,7 @@ def test_a_vlan_is_as_virtual_as_the_nic_below() -> None:
 
 
 def test_the_timer_packet_has_a_veth_of_its_own() -> None:
-    """Its length is what the queueing discipline is set to: the packet tests compare it with what is seen."""
+    """Its length sets the queueing discipline: the packet tests compare it with the real length."""
     assert hooks.timer_attachment(link("tmrc0", 5)) == Attachment("timer-ingress", "mrc_timer", "tmrc0", 5, "ingress")
     lengths = [hooks.timer_packet_bytes(*of) for of in ((16, False), (16, True), (128, False), (256, False))]
     assert lengths == [318, 406, 1214, 1214]

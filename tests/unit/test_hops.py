@@ -1,4 +1,4 @@
-"""What uSIDs mean: topology's numbering backwards, for every path that it plans."""
+"""Tests the meaning of uSIDs: topology's numbering read backwards, for every planned path."""
 
 from ipaddress import IPv6Address, IPv6Network
 

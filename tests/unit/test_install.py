@@ -1,4 +1,4 @@
-"""Writing a plan into tables: bytes by the RFCs, and what survives a change of the configuration."""
+"""Tests the writing of a plan into tables: bytes by the RFCs, and what survives a change of the configuration."""
 
 from collections.abc import Callable
 from ipaddress import IPv6Address
@@ -26,7 +26,7 @@ def write(arrays: Arrays, plan: Plan, refresh: Callable[[int], None] = lambda ro
 
 
 def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "") -> Plan:
-    """The plan of h0 among hosts name:t0:port, whose ids are their numbers."""
+    """Returns the plan of h0 among hosts name:t0:port, whose ids are their numbers."""
     text = f"[cluster]\nplanes = 2\nt0s = 4\nt1s = 2\nevs_per_peer = 8\n{settings}\n"
     for host in hosts.split():
         name, t0, port = host.split(":")
@@ -125,7 +125,7 @@ def test_segments_are_a_destination_and_an_srh() -> None:
 
 
 def live(t: Arrays) -> None:
-    """As if it had run for long: everything that programs, judge and administrators write is something."""
+    """Fills the tables as after a long run: every field of programs, judge and administrators has a value."""
     configured, here = t.evs["configured"] != 0, t.peers["configured"] != 0
     for field in ("probe_seq", "state_since_ns", "tx_packets", "tx_bytes", "last_tx_ns"):
         t.evs[field][configured] = 7
@@ -216,7 +216,7 @@ def test_a_removed_path_is_not_configured() -> None:
 
 
 def test_a_path_leaves_the_rotation_before_it_is_forgotten() -> None:
-    """The programs choose anew while it is not configured any more, but has its address yet."""
+    """The programs select another EV while it is not configured any more but still has its address."""
     t = Arrays(3, 8)
     write(t, plan())
     live(t)

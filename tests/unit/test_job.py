@@ -1,4 +1,4 @@
-"""labkit.bench.job: turns of both ways → the ratio and its bound; what a rank says."""
+"""Tests labkit.bench.job: turns of both ways → the ratio and its bound; a rank's output."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which kernel package is the newest, and what the matrix prints."""
+"""Tests the choice of the newest kernel package, and the output of the matrix."""
 
 import subprocess
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_the_newest_is_by_number_and_neither_cloud_nor_rt() -> None:
 
 
 class Apt:
-    """Stands for apt: the packages that it knows before and after an update of its lists, and whether it has them."""
+    """Stands in for apt: its packages before and after an update of its lists, and whether it can download."""
 
     def __init__(self, before: str, after: str, *, serves: str = "") -> None:
         self.known, self._after, self._serves = before, after, serves

@@ -1,4 +1,4 @@
-"""What Prometheus gets, made from tables; how many series that are; and that the README lists them all."""
+"""Tests the metrics: their values from tables, the number of series, and the list in the documentation."""
 
 import re
 import time
@@ -32,7 +32,7 @@ RECEIVED = {"packets": 70, "bytes": 7000}
 
 
 class Host(Arrays):
-    """h0's tables: all EVs GOOD, and what the programs would have counted on EV 5 to h1."""
+    """h0's tables: all EVs GOOD, and counts of the programs on EV 5 to h1."""
 
     def __init__(self, text: str = TEXT, peers: int = 4, evs: int = 8) -> None:
         super().__init__(peers, evs)
@@ -199,7 +199,7 @@ def test_histograms_are_cumulative_at_powers_of_two(host: Host) -> None:
 
 @pytest.mark.parametrize("planes", [4, abi.MAX_PLANES])
 def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
-    """When everything is broken at once, and every transition has happened for every reason."""
+    """Everything is broken at once, and every transition has happened for every reason."""
     hosts = "".join(cluster_files.host(i, t0=i % 8, port=i // 8) for i in range(65))
     host = Host(f"[cluster]\nt0s = 8\nt1s = 64\nplanes = {planes}\nevs_per_peer = 256\n{hosts}", 65, 256)
     assert len(host.plan.peers) == 64
@@ -221,7 +221,7 @@ ROW = re.compile(r"^\| `(mrc_\w+)` \| (\w+) \| ([\w, `]*) \| (.+) \|$", re.M)
 
 
 def test_the_readme_lists_all_metrics() -> None:
-    """Name, type, labels; the last column is for people."""
+    """Name, type, labels; the last column is prose."""
     host = Host(TEXT + "\n[metrics]\nper_ev = true\n")
     host.evs["state"][1, 0] = EvState.SKIP
     found = {}

@@ -1,4 +1,4 @@
-"""The monitor over tables and programs that are played: what it logs, and when it runs the tick."""
+"""Tests the monitor over emulated tables and programs: what it logs, and when it runs the tick."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from mrcd.health import grey_loss, monitor, peers
 from mrcd.tables.abi import EvState, Reason
 from tests.unit.played import Bench
 
-# ---- what the programs tell ----
+# ---- events of the programs ----
 
 
 def test_transitions_are_logged_with_their_evidence() -> None:
@@ -75,11 +75,11 @@ def test_events_lost_before_the_start_are_not_logged() -> None:
     assert b.said("daemon") == []
 
 
-# ---- what the daemon decides ----
+# ---- decisions of the daemon ----
 
 
 def lose_on(b: Bench, ev: int) -> None:
-    """A second of traffic to h1 that loses 1 % on one EV, with looks."""
+    """Sends a second of traffic to h1 that loses 1 % on one EV, with checks."""
     for _ in range(20):
         b.arrays.path_stats["judged"][1] += 100
         b.arrays.path_stats["deficit"][1, ev] += 1
@@ -145,7 +145,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def play(b: Bench, work: Callable[["asyncio.Task[None]"], Coroutine[None, None, None]]) -> None:
-    """Run the monitor while `work` does something; its parameter is the monitor's task."""
+    """Runs the monitor while `work` does something; its parameter is the monitor's task."""
 
     async def both() -> None:
         running = asyncio.create_task(b.monitor.run())
@@ -294,7 +294,7 @@ def test_the_monitor_lets_go_of_the_ring_buffer_when_it_is_cancelled() -> None:
     assert b.programs.ticks == ticks
 
 
-# ---- what peers are told ----
+# ---- announcements to peers ----
 
 
 def test_announcements_go_out_with_the_next_tick() -> None:

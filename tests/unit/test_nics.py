@@ -1,4 +1,4 @@
-"""mrcd.net.nics: the warning about a mrc0 that was made with other queues or CPUs."""
+"""Tests the warning of mrcd.net.nics about an mrc0 made with other queues or CPUs."""
 
 import re
 from types import SimpleNamespace

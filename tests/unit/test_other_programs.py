@@ -1,4 +1,4 @@
-"""Whose programs are at a hook, and on which side of ours."""
+"""Tests the list of other programs at a hook, and their position relative to mrcd's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""labkit.bench.overhead and its tools: the statistics of pairs, the switch, what counters say."""
+"""Tests labkit.bench.overhead and its tools: statistics of pairs, the switch, counters."""
 
 import random
 from pathlib import Path
@@ -25,7 +25,7 @@ ROW = {h: FABRIC.config.host(h).id for h in (SOURCE, TARGET)}
 
 
 @pytest.mark.parametrize(
-    # The tables of the sign test: how many pairs lie outside on each side, and the confidence.
+    # The tables of the sign test: number of pairs outside on each side, and the confidence.
     ("n", "outside", "confidence"),
     [(6, 0, 0.96875), (8, 0, 0.9921875), (9, 1, 0.9609375), (20, 5, 0.9586105), (80, 30, 0.9670074)],
 )
@@ -252,7 +252,7 @@ def test_probes_per_data_packet() -> None:
     assert target["requests_ratio"] == 0.1017
     assert both["probes_ratio"] == pytest.approx(4 * 1017 / 110_000)
     assert source["requests_per_s"] == 1017
-    # 16 requests of 126 bytes, 1001 with 16 counts, each of which may keep an acknowledgement of 52; and the replies.
+    # 16 requests of 126 bytes, 1001 with 16 counts, each followed by an acknowledgement of 52; and the replies.
     probes = 2 * (16 * 126 + 1001 * (126 + 64 + 16 * 8 + 52))
     assert source["probe_bytes_ratio"] == pytest.approx(probes / (800_000_000 + 100_000 * 94))
     assert off["probes"][0]["requests_ratio"] == 0.00017
@@ -280,7 +280,7 @@ def test_off_must_have_been_off() -> None:
         bad[n] = window(n, True, 10e9, requests) | {"probing": False}
         with pytest.raises(MachineError, match="did not work"):
             overhead.check_off(bad, EVS)
-    never = [w | {"hosts": good[1]["hosts"]} for w in good]  # on has never been on
+    never = [w | {"hosts": good[1]["hosts"]} for w in good]  # the windows with probes have none
     with pytest.raises(MachineError, match="did not work"):
         overhead.check_off(never, EVS)
 

@@ -1,4 +1,4 @@
-"""What is shipped: metadata, commands, the object's place, the example configuration, the unit, the scripts."""
+"""Tests the package: metadata, commands, the object's place, the example configuration, the unit, the scripts."""
 
 import re
 import subprocess
@@ -66,7 +66,7 @@ def test_the_example_configuration_is_valid() -> None:
 
 
 def test_the_example_shows_the_defaults() -> None:
-    """`# key = value` in the example is a default: taking the mark away changes nothing."""
+    """`# key = value` in the example is a default: uncommenting it changes nothing."""
     text = (DEPLOY / "mrcd.toml").read_text()
     shown = re.sub(r"(?m)^# (\w+ = )", r"\1", text)
     assert shown.count("\n# ") < text.count("\n# ")
@@ -79,7 +79,7 @@ def test_the_unit_leaves_the_data_plane_alone() -> None:
     lines = (DEPLOY / "mrcd.service").read_text().splitlines()
     for line in ("Type=notify", "KillMode=process", "Restart=on-failure"):
         assert line in lines
-    # Else it would be emptied at every stop, and with it what mrcctl reads while mrcd is down.
+    # Otherwise it would be emptied at every stop, with the files that mrcctl reads while mrcd is down.
     assert "RuntimeDirectoryPreserve=yes" in lines
 
 

@@ -1,4 +1,4 @@
-"""labkit.plot.panels: courses → SVG."""
+"""Tests labkit.plot.panels: courses → SVG."""
 
 from xml.etree import ElementTree
 

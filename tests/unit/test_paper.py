@@ -1,4 +1,4 @@
-"""labkit.bench.paper: what is pure in it, and the paper's points."""
+"""Tests the pure parts of labkit.bench.paper, and the paper's points."""
 
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def test_what_the_planes_can_carry() -> None:
     assert course.line_bits_per_s(Parameters(), 8968) is None
 
 
-# ---- requirements, words, picture ----
+# ---- requirements, text, picture ----
 
 
 def step(hole_ms: float, paper_ms: float | None, *, error: float = 0.0, lowest: float = 0.9) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The arithmetic over many EVs at once, against a reference that goes one by one; and how large tables become."""
+"""Tests the computation of many EVs at once against a reference of single EVs, and the sizes of tables."""
 
 import gc
 import hashlib
@@ -46,13 +46,13 @@ SHAPES = [
 
 
 def cluster(settings: str, paths: str = "") -> Config:
-    """Hosts under three T0s, with ids that are not their places."""
+    """Returns hosts under three T0s, with ids that differ from their positions."""
     hosts = "".join(host(i, id=i * 7919 % 60_000, t0=i % 3 * 200, port=i * 40) for i in range(9))
     return cluster_file.parse(f"[cluster]\nt0s = 512\n{settings}\n{hosts}{paths}")
 
 
 def reference(c: Config, me: Host, other: Host) -> tuple[EV, ...]:
-    """The EVs to a host, one by one."""
+    """Returns the EVs to a host, one by one."""
     explicit = [p for p in c.paths if p.source == me.name and p.peer == other.name]
     k, width, evs = c.cluster, c.cluster.evs_per_plane, []
     if explicit:
@@ -133,7 +133,7 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 @pytest.mark.parametrize("t0", [0, 1])
 def test_a_single_peer_under_the_same_t0_or_another(encapsulation: str, t0: int) -> None:
-    """No peer is of the other kind."""
+    """There is no peer of the other kind."""
     text = f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nencapsulation = "{encapsulation}"\n'
     c = cluster_file.parse(text + host(0) + host(1, t0=t0))
     plan = topology.plan(c, "h0")
@@ -160,7 +160,7 @@ def test_a_million_evs_are_planned_without_making_an_object_of_each() -> None:
 
 
 def test_an_unused_plan_is_freed_at_once() -> None:
-    """The daemon looks for garbage among what is young alone, and a plan is large: nothing of it may hold itself."""
+    """The daemon collects only young garbage, and a plan is large, so it must have no reference cycle."""
     c = cluster(SHAPES[2])
     made = plan(c, "h0")
     assert all(p.evs for p in made.peers[:40])  # what is kept for next time is part of it

@@ -1,4 +1,4 @@
-"""labkit.bench.planes and labkit.order: shares of what limited planes carry, and how late data comes."""
+"""Tests labkit.bench.planes and labkit.measure.order: shares of limited planes, and lateness of data."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Targets → EVs, what one word means of another, the floor, time, and the state file's form of it. Pure."""
+"""Tests denials without I/O: targets → EVs, containment of targets, the floor, time, and JSON."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""How often quiet peers are probed, and on how many of their EVs each time."""
+"""Tests how often idle peers are probed, and on how many EVs each time."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_idle_probes_of_many_peers_are_spread_over_time(
 ) -> None:
     found = probe_pace.pace(Health(), peers, peers * evs_per_peer, evs_per_peer)
     assert (found.window, found.interval_ns / MS) == (window, interval_ms)
-    # Half of what is allowed, at most: the rest is for what is to be tried.
+    # At most half of the budget: the rest is for retries.
     assert peers * (found.window + 1) / (found.interval_ns / 1e9) <= Health().idle_probes / 2 * 1.13
 
 

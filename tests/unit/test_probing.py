@@ -1,4 +1,4 @@
-"""Who runs the tick, and what was probed."""
+"""Tests the display of the tick's runner and of the probes."""
 
 import numpy as np
 import pytest

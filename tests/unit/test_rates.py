@@ -1,4 +1,4 @@
-"""What moved between two looks: rates, the busiest and the worst paths."""
+"""Tests the differences of two readings: rates, the busiest and the worst paths."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.unit.canned_daemon import PATH, PEER
 
 
 def path(ev: int, sent: int = 0, lost: int = 0, **other: Any) -> dict[str, Any]:
-    """EV `ev` after so many packets of 1000 bytes."""
+    """Returns EV `ev` after `sent` packets of 1000 bytes."""
     return {**PATH, "ev": ev, "tx_packets": sent, "tx_bytes": sent * 1000, "lost_packets": lost, **other}
 
 

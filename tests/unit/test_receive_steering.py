@@ -1,4 +1,4 @@
-"""Which CPUs, by names, lists and masks; and the sysctl under which interfaces are made."""
+"""Tests the choice of CPUs, by names, lists and masks; and the sysctl for new interfaces."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def test_the_sysctl_is_restored(tmp_path: Path) -> None:
 
 
 def test_an_empty_mask_is_restored_in_short_form(tmp_path: Path) -> None:
-    """Old kernels cut long masks off, and do not take what they printed."""
+    """Old kernels truncate long masks, and do not accept their own output."""
     file = tmp_path / "rps_default_mask"
     file.write_text("00000000,00000000,\n")
     with receive_steering.steering({0}, file):

@@ -1,4 +1,4 @@
-"""Records with field names and meanings."""
+"""Tests records with field names and meanings."""
 
 import numpy as np
 

@@ -15,13 +15,13 @@ from mrcd.loader.dataplane import Dataplane
 
 
 class Slow:
-    """A data plane that takes its time to load."""
+    """A data plane that loads slowly."""
 
     def __init__(self) -> None:
         self.began, self.go_on, self.loaded = threading.Event(), threading.Event(), False
 
     def load(self) -> None:
-        """Until it is let."""
+        """Waits until it is released."""
         self.began.set()
         assert self.go_on.wait(10)
         self.loaded = True

@@ -1,4 +1,4 @@
-"""Whose routes are whose, over a kernel that is played."""
+"""Tests the ownership of routes, over an emulated kernel."""
 
 import asyncio
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""The routes of a plan, against addresses computed by hand."""
+"""Tests the routes of a plan, against addresses computed by hand."""
 
 from collections.abc import Mapping
 from ipaddress import IPv6Address
@@ -25,7 +25,7 @@ MRC0 = nic(99, "mrc0")
 
 
 def plan(settings: str = "", *, own: str = '"10.99.0.1/32", "fd00:99::1/128"', paths: str = "") -> Plan:
-    """h0 and h1 under T0 0, h2 under T0 1; 2 planes × 2 T1s."""
+    """Returns the plan of h0, with h1 under T0 0 and h2 under T0 1; 2 planes × 2 T1s."""
     hosts = [
         host(0, prefixes=f"[{own}]"),
         host(1),
@@ -213,7 +213,7 @@ def test_fabric_routes() -> None:
 
 
 def test_local_sids_are_where_the_peers_fallback_ends() -> None:
-    """Shifted hop by hop (RFC 9800 §4.1.1), what a peer sends arrives as one of h2's local SIDs."""
+    """Shifted hop by hop (RFC 9800 §4.1.1), a peer's packet arrives at one of h2's local SIDs."""
     p = plan()
     there = topology.plan(p.config, "h2")
     local = {r.dst for r in routes.fabric_routes(there, NICS) if r.local}

@@ -1,4 +1,4 @@
-"""Prometheus' own word on the rules: syntax, and what fires when."""
+"""Tests the rules by Prometheus' own tools: syntax, and alerts."""
 
 import re
 import shutil

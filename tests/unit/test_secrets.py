@@ -1,4 +1,4 @@
-"""Secrets are taken out of reports; what is none stays."""
+"""Tests that secrets are removed from reports, and other text is kept."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the programs are told of the configuration: units, and what is chosen where nothing is set."""
+"""Tests the settings that the programs get from the configuration: units and defaults."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Changes of state that are asked for, over programs that are played."""
+"""Tests requested changes of state, over emulated programs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""labkit.plot.strips: times → SVG."""
+"""Tests labkit.plot.strips: times → SVG."""
 
 from xml.etree import ElementTree
 

@@ -1,4 +1,4 @@
-"""What systemd is told, and when."""
+"""Tests the messages to systemd, and their times."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The configuration printed as TOML means the same when it is read again."""
+"""Tests that the configuration printed as TOML means the same when it is read again."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""uSIDs, carriers and EVs against addresses computed by hand, and what both ends of a pair must agree on."""
+"""Tests uSIDs, carriers and EVs against addresses computed by hand, and what both ends of a pair must agree on."""
 
 import itertools
 from ipaddress import IPv6Address, IPv6Network
@@ -15,7 +15,7 @@ BLOCK = IPv6Network("5f00::/32")
 
 
 def cluster(settings: str = "", places: str = "0:0 0:1 1:0 1:1", paths: str = "") -> cluster_file.Config:
-    """A cluster of hosts h0, h1, … at `places`: T0:port each."""
+    """Returns a cluster of hosts h0, h1, … at `places`: T0:port each."""
     hosts = ""
     for i, place in enumerate(places.split()):
         t0, port = place.split(":")
@@ -208,7 +208,7 @@ def test_pairs_and_planes_choose_different_t1s_and_use_all_of_them() -> None:
     for plane in range(4):
         used = [t1 for (_, _, p), t1s in chosen.items() if p == plane for t1 in t1s]
         assert set(used) == set(range(64))
-        # 66 pairs × 8 of 64: 8.25 on the average. Far from it, some links would carry the cluster's traffic.
+        # 66 pairs × 8 of 64: 8.25 on average. With a large deviation some links would carry the cluster's traffic.
         assert max(used.count(t1) for t1 in range(64)) <= 3 * 8.25
 
 

@@ -1,4 +1,4 @@
-"""What the versions promise."""
+"""Tests the versions of documents."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,6 @@ _OF_ITS_OWN = re.compile(r"""^SCHEMA_VERSION\b[^=\n]*=|["']schema_version["']: *
 
 
 def test_all_documents_have_one_schema_version() -> None:
-    """A reader of --json compares one number, whichever command has printed it."""
+    """A reader of --json checks one number, for every command."""
     sources = Path(mrcd.__file__).parent.rglob("*.py")
     assert [p.name for p in sources if _OF_ITS_OWN.search(p.read_text())] == ["versions.py"]

@@ -1,4 +1,4 @@
-"""The documents that users see, made from tables."""
+"""Tests the documents that users see, made from tables."""
 
 import json
 import os
@@ -32,7 +32,7 @@ ARRIVED = {"judged": 900, "lost_before": 5, "deficit": 4, "rtt_ns": 30_000, "rep
 
 
 class Host(Arrays):
-    """h0's tables, with what the programs would have counted on EV 5 to h1."""
+    """h0's tables, with counts of the programs on EV 5 to h1."""
 
     def __init__(self) -> None:
         super().__init__(4, 8)
@@ -48,7 +48,7 @@ class Host(Arrays):
                 table[name][1, 5] = value
 
     def path(self, **fields: int) -> dict[str, Any]:
-        """The document of EV 5 to h1, after its record was given other values."""
+        """Returns the document of EV 5 to h1, after its record got other values."""
         for name, value in fields.items():
             table = self.evs if name in abi.EV.names else self.path_stats  # type: ignore[operator]
             table[name][1, 5] = value
@@ -129,12 +129,12 @@ def test_the_next_probe() -> None:
 def test_the_hold_down_that_is_left() -> None:
     h = Host()
     known = {"state_since_ns": h.now - 60 * S, "loss_ns": h.now - S, "good": 4}
-    assert h.path(**known)["hold_down_s"] is None  # in use
+    assert h.path(**known)["hold_down_s"] is None  # the EV is in use
     assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == pytest.approx(3, abs=0.5)  # the third flap: 4 s
     assert h.path(loss_ns=h.now - 60 * S)["hold_down_s"] == 0
     assert h.path(state_since_ns=h.now - 2 * S)["hold_down_s"] == pytest.approx(2, abs=0.5)
     for unwell in ({"good": 0}, {"good": 4, "lag_ns": h.now}):
-        assert h.path(**unwell)["hold_down_s"] == 4  # it does not get less
+        assert h.path(**unwell)["hold_down_s"] == 4  # it does not decrease
 
 
 def test_the_weight_is_a_share() -> None:
@@ -159,7 +159,7 @@ def test_a_peer_sums_up_its_evs() -> None:
 
 
 def test_peers_sum_up_what_is_configured() -> None:
-    """Against sums EV by EV, of tables full of anything."""
+    """Compares with sums EV by EV, of tables with random contents."""
     h, random = Host(), np.random.default_rng(4)
     for table in (h.evs, h.path_stats):
         for name in table.dtype.names or ():
@@ -190,7 +190,7 @@ def test_peers_sum_up_what_is_configured() -> None:
 
 
 def test_losses_never_exceed_judged_packets() -> None:
-    """Read while the programs write."""
+    """The programs write while this reads."""
     h = Host()
     h.path_stats["judged"][1, 5] = 3
     assert (h.path()["lost_packets"], h.path()["rx_packets"]) == (3, 0)
@@ -198,7 +198,7 @@ def test_losses_never_exceed_judged_packets() -> None:
 
 @pytest.mark.parametrize("make", ["link", "pipe", "nothing", "words"])
 def test_files_of_mrcd_are_read_whole_or_ignored(tmp_path: Path, make: str) -> None:
-    """Root reads what a user who is not root may replace."""
+    """Root reads files that a user who is not root may replace."""
     left, secret = tmp_path / view.RUNNING_FILE, tmp_path / "secret"
     secret.write_text('{"config": {"hosts": []}}')
     if make == "link":
@@ -229,6 +229,6 @@ def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     found = host.view._receive()
     assert found == {"interface": "mrc0", "rps_cpus": "0-1", "merging": False}
     assert documents._receive(found) == "mrc0, a flow on one of the CPUs 0-1 (RPS)"
-    for known in (None, set[int]()):  # /sys is another namespace's; somebody has switched it off
+    for known in (None, set[int]()):  # sysfs of another namespace; RPS disabled
         monkeypatch.setattr(receive_steering, "steered", lambda _, known=known: known)
         assert host.view._receive()["rps_cpus"] is None

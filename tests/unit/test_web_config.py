@@ -1,4 +1,4 @@
-"""TLS and passwords of the metrics endpoint, over a real socket with a certificate made by openssl."""
+"""Tests TLS and passwords of the metrics endpoint, over a real socket with a certificate made by openssl."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ TLS = "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"
 
 
 def certificate(directory: Path, name: str = "cert") -> Path:
-    """A self-signed certificate for 127.0.0.1; its key is beside it."""
+    """Returns a self-signed certificate for 127.0.0.1; its key is beside it."""
     key = directory / name.replace("cert", "key")
     subprocess.run(
         [
@@ -58,7 +58,7 @@ Session = Callable[[ClientSession, str, WebConfig], Awaitable[None]]
 
 
 def serve(path: Path, session: Session) -> None:
-    """Run a session with the endpoint that a web configuration file describes."""
+    """Runs a session with the endpoint of a web configuration file."""
 
     async def run() -> None:
         config = WebConfig(str(path))
@@ -79,19 +79,19 @@ def serve(path: Path, session: Session) -> None:
 
 
 def basic(name: str, password: str) -> str:
-    """An Authorization header (RFC 7617)."""
+    """Returns an Authorization header (RFC 7617)."""
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
 async def get(client: ClientSession, url: str, auth: str | None = None, **how: Any) -> tuple[int, str]:
-    """Status and text of an answer, on a connection of its own."""
+    """Returns status and text of an answer, on a connection of its own."""
     headers = {"Connection": "close"} | ({"Authorization": auth} if auth else {})
     async with client.get(url, headers=headers, **how) as answer:
         return answer.status, await answer.text()
 
 
 def write(path: Path, text: str) -> Path:
-    """Write it, so that it is seen to be another one however coarse the clock of the file system is."""
+    """Writes it with a new modification time, for any clock resolution of the file system."""
     path.write_text(text)
     os.utime(path, ns=(time.time_ns(), time.time_ns()))
     return path

@@ -1,4 +1,4 @@
-"""Documents are made in threads, and not during a reload."""
+"""Tests that documents are made in threads, and not during a reload."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from mrcd.view.workers import Readers
 
 
 class Slow:
-    """A document that takes until `go_on` is set."""
+    """A document that waits until `go_on` is set."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -48,7 +48,7 @@ def test_a_request_during_a_reload_waits_for_its_end() -> None:
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_reload_waits_for_the_threads_that_read(cancelled: bool) -> None:
-    """A request may be cancelled; its thread reads on."""
+    """A request may be cancelled; its thread continues to read."""
 
     async def ask() -> None:
         readers, slow = open_readers(), Slow()

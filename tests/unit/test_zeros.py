@@ -1,4 +1,4 @@
-"""Arrays of zeros that take memory when they are written."""
+"""Tests arrays of zeros that take memory only when they are written."""
 
 import mmap
 from pathlib import Path
