@@ -60,9 +60,9 @@ class Fabric:
                 if self.chance.random() >= loss:
                     self._put(ev, "probes")
         if self.chance.random() < 0.7:
-            self._ask(loss)
+            self._request_report(loss)
 
-    def _ask(self, loss: float) -> None:
+    def _request_report(self, loss: float) -> None:
         asked = self.r.ask(arrives=False)
         if self.chance.random() < loss:
             return

@@ -37,8 +37,8 @@ def test_without_loss_no_ev_changes(bench: Bench) -> None:
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     path_stats = bench.tables.path_stats[H2]
     assert (path_stats["judged"] == sum(range(20))).all()
-    greeted = np.arange(EVS) == 0  # the EV of the first probe, which is not judged
-    assert (path_stats["window_samples"] == 19 + bench.tables.evs["probe_seq"][H2] - greeted).all()
+    first_probe = np.arange(EVS) == 0  # the EV of the first probe, which is not judged
+    assert (path_stats["window_samples"] == 19 + bench.tables.evs["probe_seq"][H2] - first_probe).all()
     for column in (
         "deficit",
         "missed",

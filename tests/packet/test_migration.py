@@ -75,7 +75,7 @@ def _known(tables: Tables, width: int) -> dict[int, EvState]:
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
-def test_tables_of_another_size_know_the_states(bpffs: Path, encapsulation: Encapsulation) -> None:
+def test_tables_of_another_size_keep_the_states(bpffs: Path, encapsulation: Encapsulation) -> None:
     first = Dataplane(_plan(encapsulation), bpffs)
     first.load()
     first.commit()
@@ -113,7 +113,7 @@ def test_tables_of_another_size_know_the_states(bpffs: Path, encapsulation: Enca
 
 
 def _other_tables(directory: Path, source: Path) -> dict[str, np.ndarray]:
-    """Make and pin the tables of OTHER. Returns them, mapped, to be filled."""
+    """Makes and pins the tables of OTHER. Returns them, mapped and writable."""
     source.write_text(OTHER)
     clang = shutil.which("clang-19") or shutil.which("clang")
     if clang is None:
@@ -164,7 +164,7 @@ def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp
     second.close()
 
 
-def test_tables_that_tell_nothing_are_no_hindrance(bpffs: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_old_tables_do_not_prevent_a_start(bpffs: Path, caplog: pytest.LogCaptureFixture) -> None:
     second = Dataplane(_plan(), bpffs)
     old = second.pins.parent / "abi1"
     old.mkdir()

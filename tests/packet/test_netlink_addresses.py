@@ -1,4 +1,4 @@
-"""Addresses of this host's interfaces: added, kept in order, removed where they are mrcd's."""
+"""Tests the addresses of this host's interfaces: added, kept in order, and removed where they are mrcd's."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_addresses_are_added_once_and_others_stay(ns: Namespace) -> None:
     assert len(shown()) == 4
 
 
-def test_addresses_of_ours_that_are_not_wanted_any_more_go(ns: Namespace) -> None:
+def test_unwanted_addresses_of_mrcd_are_removed(ns: Namespace) -> None:
     mrc0, _ = ensure()
     run(lambda n: n.sync_addresses(mrc0, ["10.99.0.1", "10.98.0.1", "fd00:99::1"], lambda _: False))
     run(lambda n: n.sync_addresses(mrc0, ["10.99.0.2"], lambda a: a.startswith("10.99.")))
@@ -62,6 +62,6 @@ def test_an_address_of_another_interface_does_not_count(ns: Namespace, nics: tup
         assert "tentative" not in shown["fd10::1"]  # usable at once, without duplicate address detection
 
 
-def test_an_address_on_an_interface_that_is_gone(ns: Namespace) -> None:
+def test_an_address_on_a_removed_interface_is_an_error(ns: Namespace) -> None:
     with pytest.raises(KernelError, match=r"add address fd10::1: .*ENODEV"):
         run(lambda n: n.sync_addresses(4711, ["fd10::1"], lambda _: False))

@@ -1,4 +1,4 @@
-"""Links: how they are described, and that changes of them, of neighbours and of addresses are seen."""
+"""Tests the description of links, and the events of links, neighbours and addresses."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ def test_a_vlan_interface_is_described() -> None:
     assert link.up
 
 
-def test_up_needs_both_the_will_and_the_carrier(ns: Namespace) -> None:
+def test_a_link_is_up_only_when_enabled_and_with_carrier(ns: Namespace) -> None:
     ns.ip("link", "add", "p0", "type", "veth", "peer", "name", "q0")
     for p, q, enabled, up in (
         ("down", "down", False, False),
@@ -67,7 +67,7 @@ def test_up_needs_both_the_will_and_the_carrier(ns: Namespace) -> None:
 def test_changes_of_links_neighbours_and_addresses_are_seen(
     ns: Namespace, change: tuple[str, ...], up: bool | None
 ) -> None:
-    """And of a link, whether it has a carrier: `up` is None for what is no event of one, or of one that is gone."""
+    """`up` says whether a link has a carrier; None: not an event of a link, or the link is gone."""
     ns.ip("link", "add", "p0", "type", "veth", "peer", "name", "q0")
     for name in ("p0", "q0"):  # nothing that comes by itself
         ns.ip("link", "set", name, "addrgenmode", "none")

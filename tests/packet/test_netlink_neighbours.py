@@ -1,4 +1,4 @@
-"""First hops: the kernel resolves them and keeps them resolved, and mrcd reads where they are."""
+"""Tests first hops: the kernel resolves them and keeps them resolved, and mrcd reads their MAC addresses."""
 
 import subprocess
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_the_kernel_resolves_a_first_hop_and_keeps_it(ns: Namespace, plane: int)
     assert "managed" in ns.ip("-d", "-6", "neigh", "show", "dev", "p0")
 
 
-def test_a_first_hop_that_is_not_there_yet_is_found_when_it_comes(ns: Namespace, far: Namespace, plane: int) -> None:
+def test_a_first_hop_that_appears_later_is_found(ns: Namespace, far: Namespace, plane: int) -> None:
     far.ip("link", "set", "t0", "down")
 
     async def work(n: Netlink) -> None:
@@ -75,7 +75,7 @@ def test_a_first_hop_that_was_replaced_is_followed(ns: Namespace, far: Namespace
     run(work)
 
 
-def test_neighbours_are_asked_for_by_address(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_neighbours_are_read_by_address(ns: Namespace, nics: tuple[int, int]) -> None:
     ns.ip("neigh", "add", "fe80::9", "lladdr", "02:00:00:00:00:09", "dev", "p0")
     ns.ip("neigh", "add", GATEWAY, "lladdr", "02:00:00:00:00:01", "dev", "p0")
     ns.ip("neigh", "add", GATEWAY, "lladdr", "02:00:00:00:00:02", "dev", "p1", "nud", "stale")

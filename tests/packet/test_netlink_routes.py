@@ -1,4 +1,4 @@
-"""Every shape of a route that mrcd writes, as iproute2 sees it and as it is read back."""
+"""Tests every shape of route that mrcd writes, as iproute2 shows it and as mrcd reads it back."""
 
 import socket
 
@@ -46,7 +46,9 @@ def test_ipv4_falls_back_over_srv6_too(ns: Namespace, nics: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize(("family", "dst", "gateway"), [("-4", "10.99.0.3", None), ("-6", "fd00:99::3", GATEWAY)])
-def test_a_single_hop(ns: Namespace, nics: tuple[int, int], family: str, dst: str, gateway: str | None) -> None:
+def test_a_route_with_a_single_hop(
+    ns: Namespace, nics: tuple[int, int], family: str, dst: str, gateway: str | None
+) -> None:
     length = 32 if family == "-4" else 128
     sync(Route(f"{dst}/{length}", 4000, (Hop(nics[1], gateway, ("5f00:0:1::", "5f00:0:2::")),)))
     route = mine(ns, family)[f"{dst} 4000"]
@@ -124,7 +126,7 @@ def variants(nics: tuple[int, int], dst: str) -> list[Route]:
 
 
 @pytest.mark.parametrize("dst", ["10.99.0.3/32", "10.98.0.0/24", "fd00:99::3/128", "fd00:98::/64"])
-def test_any_route_can_become_any_other_and_is_then_left_alone(ns: Namespace, nics: tuple[int, int], dst: str) -> None:
+def test_any_route_can_be_changed_into_any_other(ns: Namespace, nics: tuple[int, int], dst: str) -> None:
     shapes = variants(nics, dst)
 
     # Each followed by each other one, once: an Eulerian circuit.
@@ -155,7 +157,7 @@ def test_a_default_route_is_a_prefix_like_others(ns: Namespace, nics: tuple[int,
 
 
 @pytest.mark.parametrize(("dst", "gateway"), [("10.99.0.3/32", None), ("fd00:99::3/128", GATEWAY)])
-def test_the_widest_route_that_a_computed_plan_has(
+def test_the_route_with_the_most_hops_is_written(
     ns: Namespace, nics: tuple[int, int], dst: str, gateway: str | None
 ) -> None:
     """256 EVs of four segments each: 31 kB of attributes, and the kernel's dumps have room for 32."""
@@ -179,14 +181,14 @@ def test_the_widest_route_that_a_computed_plan_has(
     run(work)
 
 
-def test_a_first_dump_that_would_be_cut_short_is_whole(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_a_large_first_dump_is_read_whole(ns: Namespace, nics: tuple[int, int]) -> None:
     hops = tuple(Hop(nics[0], None, (f"5f00:0:4000:{0x8000 + i:x}:4001:c000:e004:0",)) for i in range(128))
     wanted = [Route("10.99.0.3/32", 4000, hops), Route("10.99.0.9/32", 4000, hops[:1])]
     sync(*wanted)
     assert sync(*wanted) == []
 
 
-def test_plain_encap_is_not_taken_for_encap_red(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_plain_encap_differs_from_encap_red(ns: Namespace, nics: tuple[int, int]) -> None:
     """An SRH on every packet instead of on none: it must be replaced."""
     encap = ("encap", "seg6", "mode", "encap", "segs", "5f00:0:1::")
     ns.ip("-6", "route", "add", "fd00:99::3/128", *encap, "via", GATEWAY, "dev", "p0", "metric", "4000",
@@ -197,9 +199,7 @@ def test_plain_encap_is_not_taken_for_encap_red(ns: Namespace, nics: tuple[int, 
 
 
 @pytest.mark.parametrize(("dst", "shown"), [("fd00:99::3/128", "-6"), ("10.99.0.3/32", "-4")])
-def test_the_least_retransmission_timeout_is_locked_or_tcp_would_not_heed_it(
-    ns: Namespace, nics: tuple[int, int], dst: str, shown: str
-) -> None:
+def test_rto_min_is_locked_so_that_tcp_uses_it(ns: Namespace, nics: tuple[int, int], dst: str, shown: str) -> None:
     route = Route(dst, 100, (Hop(nics[0]),), 9020, 300, rto_min_ms=40)
     sync(route)
     assert "rto_min lock 40ms" in ns.ip(shown, "route", "show", dst)

@@ -1,4 +1,4 @@
-"""Routes are reconciled: what is wanted is written, what is mrcd's and not wanted removed, the rest left alone."""
+"""Tests the reconciliation of routes: missing ones are written, unwanted ones of mrcd removed, others kept."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def test_only_what_differs_is_written(ns: Namespace, nics: tuple[int, int]) -> N
     assert len(sync()) == 3
 
 
-def test_other_people_s_routes_stay(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_routes_of_other_programs_stay(ns: Namespace, nics: tuple[int, int]) -> None:
     foreign = [
         ("-4", "10.99.0.3/32", "dev", "p1", "metric", "50", "proto", "static"),
         ("-4", "10.97.0.0/24", "dev", "p1", "proto", "186"),
@@ -66,14 +66,14 @@ def test_removing_a_route_spares_another_one_to_the_same_place(ns: Namespace, ni
     assert (left["dev"], left["protocol"]) == ("p1", "static")
 
 
-def test_a_foreign_route_of_the_same_place_is_not_overwritten(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_a_route_of_another_program_is_not_overwritten(ns: Namespace, nics: tuple[int, int]) -> None:
     ns.ip("-6", "route", "add", "5f00:0:4000::/48", "dev", "p1", "metric", "1024", "proto", "static")
     with pytest.raises(KernelError, match="EEXIST"):
         sync(Route("5f00:0:4000::/48", 1024, (Hop(nics[0]),)))
     assert [r["dev"] for r in ns.json("-6", "route", "show", "proto", "static")] == ["p1"]
 
 
-def test_what_an_earlier_daemon_left_is_found_and_removed(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_routes_of_an_earlier_daemon_are_removed(ns: Namespace, nics: tuple[int, int]) -> None:
     ns.ip("-6", "route", "add", "fd00:99::77/128", "dev", "p0", "metric", "100", "proto", str(PROTOCOL))
     ns.ip("-4", "route", "add", "10.99.0.77/32", "dev", "p0", "metric", "100", "proto", str(PROTOCOL))
     for i in (1, 2):
@@ -86,7 +86,7 @@ def test_what_an_earlier_daemon_left_is_found_and_removed(ns: Namespace, nics: t
     assert mine(ns, "-6") == mine(ns, "-4") == {}
 
 
-def test_a_route_that_the_kernel_refuses_is_an_error_that_names_it(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_a_refused_route_is_named_in_the_error(ns: Namespace, nics: tuple[int, int]) -> None:
     with pytest.raises(KernelError) as caught:
         sync(Route("fd00:99::3/128", 100, (Hop(4711),)))
     assert "fd00:99::3/128" in str(caught.value)
@@ -94,7 +94,7 @@ def test_a_route_that_the_kernel_refuses_is_an_error_that_names_it(ns: Namespace
     assert caught.value.exit_code == 2
 
 
-def test_routes_that_vanished_with_their_interface_come_back(ns: Namespace, nics: tuple[int, int]) -> None:
+def test_routes_lost_with_their_interface_are_restored(ns: Namespace, nics: tuple[int, int]) -> None:
     route = Route("fd00:99::3/128", 100, (Hop(nics[0]),), 9020)
     sync(route)
     ns.ip("link", "set", "p0", "down")

@@ -1,4 +1,4 @@
-"""The overlay's veth: made once, put right when meddled with, nobody else's taken; and offloads."""
+"""Tests the overlay's veth: made once, repaired after changes, never another program's; and offloads."""
 
 import json
 import subprocess
@@ -50,7 +50,7 @@ def test_the_veth_has_the_queues_and_rps_cpus_that_are_set(ns: Namespace, queues
 
 
 @pytest.mark.parametrize("queues", [1, 3])
-def test_the_bench_sets_rps_and_puts_it_back(ns: Namespace, queues: int) -> None:
+def test_the_bench_sets_and_restores_rps(ns: Namespace, queues: int) -> None:
     run(lambda n: n.ensure_veth("mrc0", "pmrc0", mtu=9020, gso_max_size=65455, queues=queues))
     with ns.inside():
         before = netns.swap_rps({"mrc0": "3", "pmrc0": "1"})
@@ -111,14 +111,14 @@ def test_an_existing_interface_of_another_program_is_refused(ns: Namespace, fore
     assert ns.json("-d", "link", "show") == before
 
 
-def test_halves_of_two_pairs_are_not_mrcd_s_veth(ns: Namespace) -> None:
+def test_ends_of_two_different_veths_are_refused(ns: Namespace) -> None:
     ns.ip("link", "add", "mrc0", "type", "veth", "peer", "name", "a")
     ns.ip("link", "add", "pmrc0", "type", "veth", "peer", "name", "b")
     with pytest.raises(MachineError, match="mrc0 exists"):
         ensure()
 
 
-def test_an_mtu_that_the_kernel_refuses(ns: Namespace) -> None:
+def test_a_refused_mtu_is_an_error(ns: Namespace) -> None:
     with pytest.raises(KernelError, match="MTU 70000"):
         ensure(mtu=70000)
 

@@ -38,7 +38,7 @@ def seen(bench: Bench, packet: Packet, hook: Hook = "tc") -> bytes:
     return out[14:]
 
 
-def veiled(packet: Packet) -> bytes:
+def with_sack_hidden(packet: Packet) -> bytes:
     """Returns the packet with the option's kind changed, and the right checksum."""
     raw = bytearray(bytes(packet))
     at = raw.index(b"\x01\x01\x05") + 2
@@ -56,8 +56,8 @@ def test_sack_blocks_are_hidden_while_planes_differ_in_delay(
 ) -> None:
     packet = ack(options=options, version=version)
     bench.peer(H2)["plane_skew_ns"] = APART_NS
-    assert seen(bench, packet, hook) == veiled(packet)
-    assert seen(bench, packet, hook) == veiled(packet)
+    assert seen(bench, packet, hook) == with_sack_hidden(packet)
+    assert seen(bench, packet, hook) == with_sack_hidden(packet)
     assert bench.rx(H2, 0)[0] == 2
     assert bench.drops() == {}
 
@@ -70,15 +70,15 @@ def test_planes_of_equal_delay_hide_no_sack_blocks(bench: Bench) -> None:
 def test_a_lasting_gap_is_shown(bench: Bench) -> None:
     """The data is then lost: 1.5 × 10 ms after the gap was first seen, not sooner."""
     bench.peer(H2)["plane_skew_ns"] = 10_000_000
-    assert seen(bench, ack(1200)) == veiled(ack(1200))
+    assert seen(bench, ack(1200)) == with_sack_hidden(ack(1200))
     until("the option is shown", lambda: seen(bench, ack(1200)) == bytes(ack(1200)))
-    assert seen(bench, ack(1500)) == veiled(ack(1500))  # the next gap
+    assert seen(bench, ack(1500)) == with_sack_hidden(ack(1500))  # the next gap
 
 
 def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
     bench.peer(H2)["plane_skew_ns"] = 10_000_000
     until("the option is shown", lambda: seen(bench, ack()) == bytes(ack()))
-    assert seen(bench, ack(port=77)) == veiled(ack(port=77))
+    assert seen(bench, ack(port=77)) == with_sack_hidden(ack(port=77))
     assert seen(bench, ack()) == bytes(ack())
 
 

@@ -66,13 +66,13 @@ def test_a_lagging_ev_is_probed_until_its_lag_ends(h2_bench: Bench, wires: list[
 
 def test_a_peer_that_answers_nothing_is_silent_and_keeps_its_evs(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.tables.watches["swept_ns"][H2] = 0
-    begun, played = now(), 0
+    begun, elapsed_ms = now(), 0
     tick_h2_now(h2_bench)
     while not h2_bench.tables.watches["silent"][H2]:
         run_tick(h2_bench, 5)
-        played += 5
-    assert played + (now() - begun) / MS >= 2 * INTERVAL_MS
-    assert played <= 200
+        elapsed_ms += 5
+    assert elapsed_ms + (now() - begun) / MS >= 2 * INTERVAL_MS
+    assert elapsed_ms <= 200
     assert (events(h2_bench), h2_bench.usable(H2)) == ([], EVERY)
     probe_requests(wires)
     run_ticks(h2_bench, 200)

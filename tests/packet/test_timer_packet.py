@@ -36,7 +36,7 @@ BURST = (
     Gso("tcp4", 1000, 34),
 )
 SWEEPS = 3
-BEAT = struct.Struct("3Q2I")  # struct mrc_timer
+TIMER = struct.Struct("3Q2I")  # struct mrc_timer
 TIMEOUT_MS = 2
 LOST_S = 0.021  # a timer packet that does not return for this long has ended
 HURRIED = 257
@@ -52,7 +52,7 @@ class Stage:
         self.stack: Sender = bench.attach_push()
         self.timer_end: Tap = bench.attach_timer()
         self.asked: list[Frame] = []
-        self.ridden = 0  # the last report that traffic requested
+        self.piggybacked_seq = 0  # the last report that traffic requested
         self.sent: tuple[Packet, Gso | None] = SMALL, None
         self.woken = False
         self.length = hooks.timer_packet_bytes(bench.tables.evs.shape[1], bench.plan.needs_srh)
@@ -72,7 +72,7 @@ class Stage:
             self.stack.send(ETHERNET / packet, gso)
         self.look()
         self.asked.clear()
-        self.ridden = int(reports["report_seq"]) + 1
+        self.piggybacked_seq = int(reports["report_seq"]) + 1
         reports["requested_ns"] = 0
         self.stack.send(ETHERNET / packet, gso)
 
@@ -108,7 +108,7 @@ class Stage:
         for frame in (f for wire in self.wires for f in wire.frames()):
             seen = Ether(frame.data)
             assert seen[MRC].type in (DATA, PROBE_REQUEST)
-            if seen[MRC].type == PROBE_REQUEST and seen[MRCProbe].report_seq != self.ridden:
+            if seen[MRC].type == PROBE_REQUEST and seen[MRCProbe].report_seq != self.piggybacked_seq:
                 self.asked.append(frame)
         return self.asked
 
@@ -121,8 +121,8 @@ class Stage:
 
         Nothing else wakes the daemon.
         """
-        asked_ns = int(self.bench.reports(H2)["requested_ns"])
-        late = [int(e["ns"]) - asked_ns for e in self.bench.dataplane.events() if e["ns"] > asked_ns]
+        requested_ns = int(self.bench.reports(H2)["requested_ns"])
+        late = [int(e["ns"]) - requested_ns for e in self.bench.dataplane.events() if e["ns"] > requested_ns]
         assert all(ns > 15 * MS for ns in late), late
         return bool(late)
 
@@ -239,7 +239,7 @@ def test_without_a_probe_budget_only_reports_are_requested(stage: Stage) -> None
     assert stage.bench.reports(H2)["unpaid_packets"] == MOST_DEBT
 
 
-@pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
+@pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late timeout"])
 def test_without_a_host_budget_only_reports_are_requested_and_data_pays_later(stage: Stage) -> None:
     """When hundreds of flows stop at once, sweeps of all EVs would flood the fabric."""
     left = Health().idle_probes // 8  # reserved for the tick
@@ -251,7 +251,7 @@ def test_without_a_host_budget_only_reports_are_requested_and_data_pays_later(st
     assert stage.bench.reports(H2)["unpaid_packets"] == SWEEPS * BURST_PROBES * 67
 
 
-@pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
+@pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late timeout"])
 def test_without_budget_and_data_nothing_is_requested(stage: Stage) -> None:
     stage.bench.reports(H2)["unpaid_packets"] = MOST_DEBT
     stage.dense()
@@ -284,14 +284,14 @@ def test_the_timer_packet_continues_while_a_peer_is_due_for_a_sweep(stage: Stage
     """As when hundreds of flows stop at once."""
     stage.pace(10 * abi.TIMER_NS)
     stage.dense()
-    asked_ns = int(stage.bench.reports(H2)["requested_ns"])
-    until("the alarm has gone off", lambda: now() - asked_ns > 3 * TIMEOUT_MS * MS)
-    beat = stage.bench.map_fd("mrc_timers")
-    assert libbpf.map_info(beat)[1] == BEAT.size
-    before = libbpf.lookup_elem(beat, bytes(4), BEAT.size)
+    requested_ns = int(stage.bench.reports(H2)["requested_ns"])
+    until("the idle timeout has expired", lambda: now() - requested_ns > 3 * TIMEOUT_MS * MS)
+    timers = stage.bench.map_fd("mrc_timers")
+    assert libbpf.map_info(timers)[1] == TIMER.size
+    before = libbpf.lookup_elem(timers, bytes(4), TIMER.size)
     assert before is not None
-    came_ns, made_ns, _, mark, hurried = BEAT.unpack(before)
-    libbpf.update_elem(beat, bytes(4), BEAT.pack(came_ns, made_ns, asked_ns - 1000 * MS, mark, hurried))
+    came_ns, made_ns, _, mark, hurried = TIMER.unpack(before)
+    libbpf.update_elem(timers, bytes(4), TIMER.pack(came_ns, made_ns, requested_ns - 1000 * MS, mark, hurried))
     stage.wait_until_swept()
     stage.rest()
 

@@ -74,5 +74,5 @@ def test_every_class_has_a_colour_for_light_and_for_dark() -> None:
 
 
 @pytest.mark.parametrize("section", [Section("t", "w", "u", []), Histogram("t", "w", [], []), SECTION])
-def test_nothing_measured_still_makes_a_picture(section: Section | Histogram) -> None:
+def test_a_picture_without_measurements_is_valid(section: Section | Histogram) -> None:
     ElementTree.fromstring(bars.draw(Picture("t", "s", [section])))

@@ -1,4 +1,4 @@
-"""labkit.bench.without_daemons: what is pure in it."""
+"""Tests the pure parts of labkit.bench.without_daemons."""
 
 from typing import Any
 

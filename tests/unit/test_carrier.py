@@ -1,5 +1,4 @@
-"""A plane whose link has lost its carrier is left with the event itself; a neighbour that is as it was is
-no event."""
+"""Tests that the event of a lost carrier takes the plane out of use, and that an unchanged neighbour is no event."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -74,7 +73,7 @@ def test_a_plane_is_left_once_when_its_link_has_no_carrier(host: Host) -> None:
     assert host.logged() == [(0, "link_down")]
 
 
-def test_a_nic_takes_the_planes_of_its_vlans_along(host: Host) -> None:
+def test_a_lost_carrier_removes_all_vlan_planes_of_the_nic(host: Host) -> None:
     assert host.lose(5)
     assert host.mask == 0b001
     assert host.use(0b001)
@@ -82,7 +81,7 @@ def test_a_nic_takes_the_planes_of_its_vlans_along(host: Host) -> None:
 
 
 @pytest.mark.parametrize("other", [1, 77])
-def test_other_links_are_no_planes(host: Host, other: int) -> None:
+def test_a_lost_carrier_of_another_link_changes_nothing(host: Host, other: int) -> None:
     assert not host.lose(other)
     assert host.mask == 0b111
 
@@ -103,13 +102,13 @@ def test_a_plane_that_is_back_before_links_are_read_is_used_and_peers_are_told_a
 
 
 def test_a_plane_that_is_lost_while_new_tables_are_filled_is_left_in_both(host: Host) -> None:
-    """What is attached forwards by the old tables until the new plan is in force."""
+    """The attached programs use the old tables until the new plan is in force."""
     attached = host.another_table()
     assert host.lose(4, attached)
     assert [host.mask, int(attached.node["plane_mask"])] == [0b110, 0b110]
 
 
-def test_changes_while_first_hops_are_looked_up_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_during_a_first_hop_lookup_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     class Reconciled(Exception):
         pass
 
@@ -225,7 +224,7 @@ def test_a_neighbour_that_is_not_resolved_or_is_gone_has_no_mac(
     event: str, state: int, mac: str | None, told: str | None
 ) -> None:
     class Message(dict[str, Any]):
-        """What pyroute2 makes of one: attributes by get, the header by its keys."""
+        """A message as pyroute2 returns it: attributes by get, the header by its keys."""
 
         def get(self, name: str, default: Any = None) -> Any:
             return {"NDA_DST": FIRST_HOP, "NDA_LLADDR": mac}.get(name, default)

@@ -234,7 +234,7 @@ def test_help_as_a_process() -> None:
     assert "--check" in out
 
 
-def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:
     file = tmp_path / "big.toml"
     hosts = "".join(host(i, t0=i) for i in range(40))
     file.write_text("[cluster]\nt0s = 40\nt1s = 16\n" + hosts)

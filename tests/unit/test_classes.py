@@ -29,13 +29,13 @@ def test_ports_ranges_and_dscps() -> None:
     assert [d for d in range(64) if told["dscp"][d] == PINNED] == [0, 63]
 
 
-def test_the_first_class_that_names_a_port_holds() -> None:
+def test_the_first_class_with_a_port_wins() -> None:
     text = '[[classes]]\npolicy = "flowlet"\nports = [50]\n[[classes]]\npolicy = "pinned"\nports = ["49-51"]\n'
     assert settings.classes(plan(text))["ports"][49:52].tolist() == [PINNED, FLOWLET, PINNED]
 
 
 @pytest.mark.parametrize(("text", "on"), [("ports = [50]", 1), ("dscp = [1]", 1), ('prefixes = ["10.99.0.3/32"]', 0)])
-def test_packets_are_looked_into_only_where_a_class_asks_for_it(text: str, on: int) -> None:
+def test_packets_are_parsed_only_if_a_class_needs_it(text: str, on: int) -> None:
     assert settings.settings(plan(f'[[classes]]\npolicy = "pinned"\n{text}\n'))["classes"] == on
 
 
@@ -53,7 +53,7 @@ def test_a_class_of_destinations_covers_the_hosts_prefixes_within_it_and_may_be_
     assert len(found) == len(install.prefixes(plan(""))) + 1
 
 
-def test_of_two_classes_around_a_destination_the_first_holds() -> None:
+def test_the_first_of_two_overlapping_destination_classes_wins() -> None:
     wide, narrow = ('[[classes]]\npolicy = "{}"\nprefixes = ["{}"]\n'.format(*c) for c in (
         ("flowlet", "10.100.2.0/24"), ("pinned", "10.100.2.128/25"),
     ))  # fmt: skip
@@ -63,7 +63,7 @@ def test_of_two_classes_around_a_destination_the_first_holds() -> None:
         assert value(found, bytes([10, 100, 2, 128]), 25) == (2, policy)
 
 
-def test_many_classes_in_a_large_cluster_do_not_hold_up_the_daemon() -> None:
+def test_many_classes_in_a_large_cluster_are_computed_fast() -> None:
     """It runs in the event loop. A comparison of each host with each class took minutes."""
     many, hosts = 200, range(1000)
     text = "[cluster]\nt0s = 63\nevs_per_peer = 4\n"
@@ -91,13 +91,13 @@ def test_many_classes_in_a_large_cluster_do_not_hold_up_the_daemon() -> None:
         ('policy = "pinned"\nprefixes = ["192.0.2.0/24"]', "192.0.2.0/24 is not within any host's prefixes"),
     ],
 )
-def test_what_is_no_class(text: str, words: str) -> None:
+def test_invalid_classes_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         cluster_file.parse(f"{CLUSTER}[[classes]]\n{text}\n")
     assert words in str(caught.value)
 
 
-def test_the_effective_configuration_says_them_again() -> None:
+def test_the_effective_configuration_has_the_classes() -> None:
     text = '[[classes]]\npolicy = "pinned"\nports = [1, "5-6"]\n'
     shown = "\n".join(toml_text.lines(toml_text.effective(plan(text).config), defaults=True))
     assert cluster_file.parse(shown).classes == plan(text).config.classes

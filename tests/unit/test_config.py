@@ -117,13 +117,13 @@ def test_a_loss_ratio_is_a_ratio(key: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1.0", "nan", "inf"])
-def test_some_false_alarms_are_the_price_of_any_alarm(value: str) -> None:
+def test_grey_false_alarms_of_zero_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match=r"health\.grey_false_alarms"):
         cluster_file.parse(f"[health]\ngrey_false_alarms = {value}\n" + TWO)
 
 
 @pytest.mark.parametrize(("key", "low", "high"), [("id", 0, 65534), ("port", 0, 1023), ("t0", 0, 511)])
-def test_a_host_s_numbers_fit_their_places_in_addresses_and_packets(key: str, low: int, high: int) -> None:
+def test_numbers_of_hosts_have_limits(key: str, low: int, high: int) -> None:
     for value in (low, high):
         text = "[cluster]\nt0s = 512\n" + host(7, **{key: value})
         assert getattr(cluster_file.parse(text).hosts[0], key) == value
@@ -180,19 +180,19 @@ def test_a_fault_in_a_file_names_the_file(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{file}: cluster.planes: ")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         cluster_file.load(tmp_path / "none.toml")
     assert f"{tmp_path}/none.toml: No such file" in str(caught.value)
     assert "--config" in str(caught.value)
 
 
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
+def test_a_directory_instead_of_a_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
         cluster_file.load(tmp_path)
 
 
-def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+def test_a_binary_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "mrcd.toml"
     file.write_bytes(b'[cluster]\nname = "\xff\xfe"\n')
     with pytest.raises(ConfigError, match=r"not UTF-8 text: .* at byte 18"):
@@ -226,6 +226,6 @@ def test_a_damaged_file_is_an_error_message_or_still_valid() -> None:
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "1" * 5000], ids=["nested", "digits"])
-def test_text_that_the_toml_parser_gives_up_on(text: str) -> None:
+def test_text_that_overloads_the_toml_parser_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError, match="not valid TOML"):
         cluster_file.parse(text)

@@ -78,7 +78,7 @@ def test_evs_added_removed_and_changed() -> None:
     assert moved.peers == (PeerChange("h2", 0, 0, 6),)
 
 
-def test_what_only_other_hosts_see_of_it() -> None:
+def test_differences_that_only_other_hosts_see() -> None:
     """A host's own prefix: its peers route to it, and it has the address."""
     found = difference(("10.99.0.1/32", "10.99.7.1/32"))
     assert found.hosts_changed == (("h0", ("prefixes",)),)
@@ -120,7 +120,7 @@ def test_settings(old: str, new: str, key: str, programs: bool) -> None:
     ],
     ids=lambda c: c[1].splitlines()[-1],
 )
-def test_what_all_hosts_must_know_alike_is_refused_while_packets_fly(change: tuple[str, str]) -> None:
+def test_cluster_wide_settings_are_refused_while_attached(change: tuple[str, str]) -> None:
     found = difference(change)
     key = "cluster." + change[1].splitlines()[-1].split(" = ")[0]
     assert found.agreed == [key]
@@ -165,7 +165,7 @@ def test_another_label_of_a_path_is_a_difference() -> None:
         ),
     ],
 )
-def test_what_is_opened_at_the_start_takes_a_restart(new: str, said: str, hint: str) -> None:
+def test_settings_read_at_the_start_need_a_restart(new: str, said: str, hint: str) -> None:
     """A reload that seemed to enable TLS would leave the metrics open to all."""
     found = difference(("metric = 100", new))
     with pytest.raises(UsageError, match=re.escape(f"{said} takes a restart; nothing was changed")) as refused:

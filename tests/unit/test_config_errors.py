@@ -144,14 +144,14 @@ def test_an_error_names_the_file_the_place_and_a_remedy(text: str, words: list[s
 # ---- all errors at once, in the user's words ----
 
 
-def test_all_faults_of_a_file_are_told_at_once() -> None:
+def test_all_errors_of_a_file_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         cluster_file.parse('[cluster]\nplanes = 9\nmtu = 1\ncolour = "red"\n' + host(0, id=-1, prefixes="[]"))
     for place in ("cluster.planes", "cluster.mtu", "cluster.colour", "hosts[0].id", "hosts[0].prefixes"):
         assert f"{place}: " in str(caught.value)
 
 
-def test_a_host_that_is_not_in_the_file_is_told_who_is() -> None:
+def test_an_unknown_host_error_lists_the_known_hosts() -> None:
     c = cluster_file.parse("".join(host(i) for i in range(7)))
     with pytest.raises(ConfigError) as caught:
         c.host("gpu9")

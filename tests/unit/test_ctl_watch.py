@@ -121,7 +121,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_is_continued(daemon: Daemon, ru
         terminal.close()
 
 
-def test_lives_through_the_daemons_end(watched: Terminal, daemon: Daemon, run_dir: Path) -> None:
+def test_watch_continues_after_the_daemon_ends(watched: Terminal, daemon: Daemon, run_dir: Path) -> None:
     daemon.stop()
     watched.until("NO ANSWER, below is the last look")
     watched.until("mrcd is not running, and no usable")
@@ -182,9 +182,7 @@ def test_lines_of_json(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert (first["worst"][0]["tx_packets_per_s"], second["worst"][0]["tx_packets_per_s"]) == (None, 0)
 
 
-def test_where_paths_are_many_only_those_out_of_use_are_asked_for(
-    mrcctl: Callable[..., Result], daemon: Daemon
-) -> None:
+def test_with_many_paths_only_those_out_of_use_are_requested(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     many = {"UNKNOWN": 1_000_000, "GOOD": 48_000, "SKIP": 0, "ASSUMED_BAD": 1, "DENIED": 0}
     daemon.answers["/v1/status"] = (200, {**STATUS, "evs": many})
     daemon.answers["/v1/paths"] = (200, [BAD_PATH])
@@ -203,14 +201,14 @@ def test_in_a_pipe_no_escape_codes(mrcctl: Callable[..., Result], daemon: Daemon
     assert "\033" not in result.stdout
 
 
-def test_watch_without_anything_to_look_at(mrcctl: Callable[..., Result]) -> None:
+def test_watch_without_a_daemon_or_tables_is_an_error(mrcctl: Callable[..., Result]) -> None:
     result = mrcctl("watch", "-c", "1")
     assert result.exit_code == 2
     assert result.stderr.startswith("mrcctl: mrcd is not running, and no usable ")
 
 
 @pytest.mark.parametrize("answer", [[], {"peers": 1}, "text", None])
-def test_a_strange_answer_is_no_traceback(mrcctl: Callable[..., Result], daemon: Daemon, answer: object) -> None:
+def test_an_invalid_answer_causes_no_traceback(mrcctl: Callable[..., Result], daemon: Daemon, answer: object) -> None:
     for path in ("/v1/status", "/v1/peers", "/v1/paths"):
         daemon.answers[path] = (200, answer)
     for command in (("watch", "-c", "1"), ("top", "-i", "0.1"), ("status",), ("peers",), ("paths", "--decode")):

@@ -1,4 +1,4 @@
-"""mrcd.demo: what a recording shows, and how it is told."""
+"""Tests labkit.demo: the report of a recording, and its texts."""
 
 import copy
 import dataclasses
@@ -81,7 +81,7 @@ def without(r: Recording, host: str, ev: int, to: str) -> Recording:
     return dataclasses.replace(r, events=events)
 
 
-def test_a_good_run_keeps_every_promise(document: dict[str, Any]) -> None:
+def test_a_good_run_meets_every_requirement(document: dict[str, Any]) -> None:
     assert report.kept(document)
     assert [p["promise"] for p in document["promises"] if not p["kept"]] == []
     assert document["unexpected_withdrawals"] == []
@@ -102,21 +102,21 @@ def test_the_times_of_a_fault(document: dict[str, Any]) -> None:
     assert cut["hole_begin_s"] is None
 
 
-def test_an_ev_that_is_not_withdrawn_breaks_the_promise() -> None:
+def test_an_ev_that_is_not_withdrawn_misses_the_requirement() -> None:
     assert len(broken(without(recording(), "h0", 6, "ASSUMED_BAD"))) == 2
 
 
-def test_an_ev_that_is_withdrawn_late_breaks_the_promise() -> None:
+def test_an_ev_that_is_withdrawn_late_misses_the_requirement() -> None:
     r = without(recording(), "h2", 6, "ASSUMED_BAD")
     r.events["h2"].append(event(4.3, "h0", 6, "ASSUMED_BAD"))
     assert [b.split()[0] for b in broken(r)] == ["t1:1:2"]
 
 
-def test_an_ev_that_does_not_return_breaks_the_promise() -> None:
+def test_an_ev_that_does_not_return_misses_the_requirement() -> None:
     assert broken(without(recording(), "h0", 13, "GOOD")) == ["nic:h0:3 every EV is GOOD again within 5 s of healing"]
 
 
-def test_an_ev_withdrawn_without_a_fault_is_told() -> None:
+def test_an_ev_withdrawn_without_a_fault_is_reported() -> None:
     r = copy.deepcopy(recording())
     r.events["h0"].append(event(2.0, "h2", 0, "ASSUMED_BAD", "loss"))
     told = report.build(r)["unexpected_withdrawals"]
@@ -124,7 +124,7 @@ def test_an_ev_withdrawn_without_a_fault_is_told() -> None:
     assert len(broken(r)) == 1
 
 
-def test_a_flow_that_stands_still_breaks_the_promise() -> None:
+def test_a_flow_that_stops_misses_the_requirement() -> None:
     r = recording()
     stalled = {t: n for t, n in r.bins.items() if not at(6) <= t < at(6.6)}
     assert len(broken(dataclasses.replace(r, bins=stalled))) == 2  # both faults are there then
@@ -141,7 +141,7 @@ def test_the_document_is_plain_json(document: dict[str, Any]) -> None:
     assert json.loads(json.dumps(document)) == document
 
 
-def test_the_summary_tells_what_matters(document: dict[str, Any]) -> None:
+def test_the_summary_shows_faults_and_requirements(document: dict[str, Any]) -> None:
     lines = "\n".join(text.summary(document, colour=False))
     for words in ("90 ms", "1.10 s", "200 ms", "EVS h0→h2", "cubic", "kept", "20.0"):
         assert words in lines
@@ -178,7 +178,7 @@ def test_the_picture_shows_faults_and_states(document: dict[str, Any]) -> None:
         (FAULTS[1], "h0", {"peer": "h2", "plane": 0, "t1": 3}, False),
     ],
 )
-def test_which_evs_a_fault_hits(fault: Fault, host: str, path: dict[str, Any], hit: bool) -> None:
+def test_a_fault_hits_the_paths_through_its_target(fault: Fault, host: str, path: dict[str, Any], hit: bool) -> None:
     assert fault.hits(host, path) is hit
 
 

@@ -1,4 +1,4 @@
-"""Denials over tables and programs that are played, and clocks that are set by hand."""
+"""Tests denials over emulated tables and programs, with clocks set by the test."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from mrcd.tables import abi, pinned
 from mrcd.tables.abi import EvState
 from mrcd.view.documents import in_flight
 from tests.unit.arrays import TEXT
-from tests.unit.played import Bench
+from tests.unit.emulated_programs import Bench
 
 ALL = set(range(8))
 
@@ -124,7 +124,7 @@ def test_allow_of_what_is_not_denied_explains(host: Host) -> None:
     assert host.denied() == {4, 5, 6, 7}
 
 
-def test_allow_takes_back_what_lies_within(host: Host) -> None:
+def test_allow_ends_the_denials_within_its_target(host: Host) -> None:
     host.deny("t1:1:2")
     host.deny("ev:h1:5")
     host.deny("t1:0:0")
@@ -145,7 +145,7 @@ def test_an_ev_under_two_denials_waits_for_both(host: Host) -> None:
     assert host.denied(1) == set()
 
 
-def test_a_denial_is_refused_whole_where_a_peer_would_be_short(host: Host) -> None:
+def test_a_denial_below_the_floor_of_a_peer_is_refused_whole(host: Host) -> None:
     host.bench.arrays.peers["floor"] = 2
     answer = host.deny("peer:h1")
     assert (answer["changed"], answer["refused"]) == (0, 8)
@@ -158,7 +158,7 @@ def test_a_denial_is_refused_whole_where_a_peer_would_be_short(host: Host) -> No
     assert host.control.brief()[0]["forced"]
 
 
-def test_a_switch_by_which_no_path_goes_may_be_denied(host: Host) -> None:
+def test_a_switch_without_paths_can_be_denied(host: Host) -> None:
     answer = host.deny("t1:1:2 peer:h2")
     assert (answer["changed"], answer["refused"]) == (0, 0)
     assert "none of this host's paths" in answer["message"]
@@ -166,7 +166,7 @@ def test_a_switch_by_which_no_path_goes_may_be_denied(host: Host) -> None:
     host.allow("t1:1:2 peer:h2")
 
 
-def test_there_is_an_end_to_how_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_denials_is_limited(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "DENIALS_MAX", 2)
     host.deny("t1:0:0")
     host.deny("t1:0:1")
@@ -175,7 +175,9 @@ def test_there_is_an_end_to_how_many(host: Host, monkeypatch: pytest.MonkeyPatch
         host.deny("t1:0:2")
 
 
-def test_what_the_kernel_refuses_half_way_is_told_and_tried_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_denial_that_the_kernel_refuses_is_reported_and_tried_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs, set_state = host.bench.programs, host.bench.programs.set_state
 
     def refuse(row: int, *rest: Any) -> bool:
@@ -208,7 +210,7 @@ def test_a_denial_ends_by_itself(host: Host) -> None:
     assert [str(d.target) for d in file.read(host.path) or []] == ["t1:1:3"]
 
 
-def test_a_wall_clock_that_is_set_neither_shortens_nor_lengthens_it(host: Host) -> None:
+def test_a_changed_wall_clock_does_not_change_the_end_of_a_denial(host: Host) -> None:
     host.deny("t1:1:2", for_s=60)
     host.wall += 86_400
     host.later(59)
@@ -218,7 +220,7 @@ def test_a_wall_clock_that_is_set_neither_shortens_nor_lengthens_it(host: Host) 
     assert host.denied() == set()
 
 
-def test_the_task_ends_it(host: Host) -> None:
+def test_the_task_ends_a_denial(host: Host) -> None:
     async def scenario() -> None:
         task = asyncio.create_task(host.control.run())
         await asyncio.sleep(0)  # it waits, without an end
@@ -238,7 +240,7 @@ def test_the_task_ends_it(host: Host) -> None:
 # ---- restarts ----
 
 
-def test_a_restart_keeps_it(host: Host) -> None:
+def test_a_restart_keeps_a_denial(host: Host) -> None:
     host.deny("t1:1:2", for_s=60, reason="fan", uid=3)
     host.wall, host.clock = host.wall + 20, 7.0  # the host was started anew
     host.bench.arrays.evs["state"][:] = EvState.GOOD  # with new tables
@@ -250,7 +252,7 @@ def test_a_restart_keeps_it(host: Host) -> None:
     assert host.denied() == set()
 
 
-def test_what_is_over_meanwhile_is_given_back_at_the_start(host: Host) -> None:
+def test_denials_that_ended_while_the_daemon_was_down_are_lifted_at_the_start(host: Host) -> None:
     host.deny("t1:1:2", for_s=60)
     host.wall += 61
     host.again()
@@ -258,7 +260,7 @@ def test_what_is_over_meanwhile_is_given_back_at_the_start(host: Host) -> None:
     assert host.told()[-1] == "expired"
 
 
-def test_paths_that_come_later_fall_under_it(host: Host) -> None:
+def test_new_paths_are_denied_too(host: Host) -> None:
     host.deny("t1:1:2")
     moved = TEXT.replace("id = 2\nt0 = 0\nport = 1", "id = 2\nt0 = 1\nport = 9")  # under the other T0
     plan = topology.plan(cluster_file.parse(moved), "h0")
@@ -270,7 +272,7 @@ def test_paths_that_come_later_fall_under_it(host: Host) -> None:
     assert host.denied(2) == {6}
 
 
-def test_too_few_paths_left_at_the_start_is_said_and_kept(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_below_the_floor_warns_and_keeps_the_denial(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     host.deny("peer:h1", force=True)
     host.again()
     assert host.denied() == ALL
@@ -278,7 +280,7 @@ def test_too_few_paths_left_at_the_start_is_said_and_kept(host: Host, caplog: py
     assert host.told()[-1] == "below_floor"
 
 
-def test_a_file_that_cannot_be_read_is_kept_aside_and_frees_nothing(host: Host) -> None:
+def test_an_unreadable_file_is_renamed_and_allows_nothing(host: Host) -> None:
     host.deny("plane:1")
     host.deny("ev:h1:2")
     host.path.write_bytes(b"\0" * 100)
@@ -294,7 +296,7 @@ def test_a_file_that_cannot_be_read_is_kept_aside_and_frees_nothing(host: Host) 
     assert host.denied(1) == set()
 
 
-def test_an_ev_that_was_denied_before_there_was_a_file_stays_so(host: Host) -> None:
+def test_an_ev_denied_before_the_first_file_stays_denied(host: Host) -> None:
     host.bench.arrays.evs["state"][1, 3] = EvState.DENIED
     host.again()
     assert host.targets == ["peer:h1 ev:3"]
@@ -319,7 +321,7 @@ def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
     return fill
 
 
-def test_what_cannot_be_kept_is_in_force_with_a_warning(host: Host, full: Callable[[bool], None]) -> None:
+def test_a_denial_that_cannot_be_written_is_in_force_with_a_warning(host: Host, full: Callable[[bool], None]) -> None:
     full(True)
     answer = host.deny("t1:1:2")
     assert (answer["changed"], answer["saved"]) == (2, False)
@@ -351,7 +353,7 @@ def test_in_flight() -> None:
     assert known.tolist() == [True, True, True, True, False, True]
 
 
-def test_empty_is_when_all_is_accounted_for(host: Host) -> None:
+def test_an_ev_is_empty_when_all_its_packets_are_accounted_for(host: Host) -> None:
     arrays = host.bench.arrays
     arrays.path_stats["generation"], arrays.evs["tx_packets"], arrays.path_stats["rx"] = 1, 50, 50
     arrays.path_stats["judged"] = 100

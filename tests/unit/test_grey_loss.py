@@ -37,7 +37,7 @@ class Flow:
         return self.grey.look(ROW, self.evs, self.now)
 
     def lose(self, ev: int, packets: int) -> None:
-        """What becomes known in a slice; negative: they have come after all."""
+        """Returns the losses that become known in a slice; negative: late arrivals."""
         self.path_stats["deficit"][:, ev] += np.uint32(packets % 2**32)
 
     def slice(self) -> None:

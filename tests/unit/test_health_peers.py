@@ -36,7 +36,7 @@ class Watched:
         return PeerWatch(self.plan, cast(pinned.Tables, self.arrays), self.log, self.changed.append)
 
     def look(self, seconds: float = 0.1) -> list[int]:
-        """Let time pass, then look. Returns the rows whose routes may be others now."""
+        """Advances the time, then checks the peers. Returns the rows whose routes may have changed."""
         self.changed.clear()
         self.now += int(seconds * SECOND)
         self.watch.look(ROWS, self.now)

@@ -88,7 +88,7 @@ def test_xdp_is_refused_where_other_interfaces_are_below(wanted: Hook) -> None:
         ("tc", None, []),
         ("tc", "veth", []),
         ("xdp", None, ["xdp"]),
-        ("xdp", "veth", ["xdp"]),  # who asks for it gets it
+        ("xdp", "veth", ["xdp"]),  # configured, so attached
         ("xdp-generic", None, ["xdp-generic"]),
         ("xdp-generic", "veth", ["xdp-generic"]),
     ],

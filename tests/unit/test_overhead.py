@@ -29,7 +29,7 @@ ROW = {h: FABRIC.config.host(h).id for h in (SOURCE, TARGET)}
     ("n", "outside", "confidence"),
     [(6, 0, 0.96875), (8, 0, 0.9921875), (9, 1, 0.9609375), (20, 5, 0.9586105), (80, 30, 0.9670074)],
 )
-def test_the_interval_is_the_sign_tests(n: int, outside: int, confidence: float) -> None:
+def test_the_interval_is_that_of_the_sign_test(n: int, outside: int, confidence: float) -> None:
     ratios = [float(i) for i in range(n)]
     random.Random(1).shuffle(ratios)
     found = pairs.compare(ratios)
@@ -150,7 +150,7 @@ def interfaces() -> list[int]:
 
 
 @pytest.mark.parametrize("error", [None, MachineError("x"), KeyboardInterrupt()])
-def test_probes_are_on_again_however_it_ends(switch: Probing, error: BaseException | None) -> None:
+def test_probes_are_enabled_again_after_any_end(switch: Probing, error: BaseException | None) -> None:
     def use() -> None:
         with switch:
             switch.switch(False)
@@ -272,7 +272,7 @@ def test_the_bound_on_requests(ratio: float | None, met: bool) -> None:
     assert overhead.few_probes(run)["met"] is met
 
 
-def test_off_must_have_been_off() -> None:
+def test_windows_without_probes_are_verified() -> None:
     good = windows(6, on=9e9, off=10e9)
     overhead.check_off(good, EVS)
     for n, requests in ((1, 150), (10, 1000)):  # in one window alone

@@ -58,12 +58,12 @@ def test_a_bin_is_a_step() -> None:
     assert xs[-1] == panels.WIDTH - panels.RIGHT
 
 
-def test_what_lies_outside_is_left_out() -> None:
+def test_values_outside_are_left_out() -> None:
     dots = [c for c in drawn().iter(f"{SVG}circle") if c.get("class") == "peer"]
     assert len(dots) == 3 + 2 + 2  # legend, course, sizes
 
 
-def test_axes_legend_and_faults_are_told() -> None:
+def test_axes_legend_and_faults_have_labels() -> None:
     found = [t.text for t in drawn().iter(f"{SVG}text")]
     for words in (
         "a title & more",
@@ -96,6 +96,6 @@ def test_every_class_has_a_colour_for_light_and_for_dark() -> None:
     assert_coloured(panels.draw(PICTURE))
 
 
-def test_nothing_measured_still_makes_a_picture() -> None:
+def test_a_picture_without_measurements_is_valid() -> None:
     empty = Panel("t", "w", "x", "y", 0.0, 1.0, [Series([], "ours", "steps"), Series([], "theirs", "joined", "l")])
     ElementTree.fromstring(panels.draw(Picture("t", "s", ("a", "b", "c"), [empty])))

@@ -39,7 +39,7 @@ def test_the_papers_holes_are_samples_at_zero() -> None:
     assert theirs[0]["lowest_sample_ratio"] > 0.9
 
 
-def test_figure_16_says_what_loss_costs() -> None:
+def test_figure_16_has_the_cost_of_loss() -> None:
     found = figures.messages()
     assert found["MRC1@1%"][-1] == (16386e6, 151.2e9)
     assert len(found["MRC1@0"]) == len(found["MRC1@0.1%"]) == 14
@@ -50,7 +50,7 @@ def test_the_worst_link_flaps_13_times_a_minute() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "x,z\n1,2\n", "x,y\n", "x,y\n1,2,3\n", "x,y\n1,two\n", "x,y\n1,\xb5\n"])
-def test_a_damaged_file_is_told(tmp_path: Path, content: str | None) -> None:
+def test_a_damaged_file_is_an_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "f.csv").write_bytes(content.encode("latin-1"))
     with pytest.raises(MachineError, match=r"f\.csv"):
@@ -118,13 +118,13 @@ def test_a_plane_that_does_not_return_is_no_plateau() -> None:
     assert up["settled_ms"] == 0  # at the level that it has
 
 
-def test_a_flow_that_stands_still_is_judged_too() -> None:
+def test_a_stopped_flow_is_judged() -> None:
     found = plateaus.judged([0.0] * 300, BIN, PHASES, 3.0, 0.2)
     assert [s["level_ratio"] for s in found] == [0, 0]
     assert [s["settled_ms"] for s in found] == [None, None]
 
 
-def test_what_happens_without_a_fault() -> None:
+def test_bins_before_any_fault_are_measured() -> None:
     found = plateaus.undisturbed(bins((400, 40), (0, 2), (400, 58), (0, 99)), BIN, 1.0, 0.2)
     assert found["hole_ms"] == pytest.approx(20)
     assert found["lowest_sample_ratio"] == pytest.approx(0.9 / 0.98)
@@ -143,7 +143,7 @@ def test_messages_are_cut_from_the_flows_beginning() -> None:
     assert speeds == pytest.approx((8e6, 110e3 * 8 / 0.105, 12e6))
 
 
-def test_what_the_planes_can_carry() -> None:
+def test_the_capacity_of_the_planes() -> None:
     p = Parameters(rate_bits_per_s=200_000_000)
     assert course.line_bits_per_s(p, 8968) == pytest.approx(800e6 * 8968 / 9114)
     assert course.line_bits_per_s(Parameters(), 8968) is None
@@ -234,11 +234,11 @@ def test_runs_become_medians_and_the_one_in_the_middle_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("values", "median"), [([1, 3], 2), ([3, 1, None], 3), ([1, None], None), ([None, None, 4], None), ([], None)]
 )
-def test_what_never_came_is_later_than_all_else(values: list[float | None], median: float | None) -> None:
+def test_missing_values_sort_last(values: list[float | None], median: float | None) -> None:
     assert medians.middle(values) == median
 
 
-def test_the_short_form_repeats_what_has_a_bound() -> None:
+def test_the_short_form_repeats_experiments_with_a_bound() -> None:
     short, full = Options(), Options(full=True)
     assert [part.number_of_runs(n, short) for n in part.EXPERIMENTS] == [5, 5, 3, 1, 0, 0]
     assert [part.number_of_runs(n, full) for n in part.EXPERIMENTS] == [5, 5, 5, 1, 1, 1]
@@ -248,7 +248,7 @@ def test_the_short_form_repeats_what_has_a_bound() -> None:
     assert part.number_of_runs("9b-worst", Options(pairs=2)) == 0
 
 
-def test_what_the_papers_samples_can_hide() -> None:
+def test_the_gap_that_a_sample_can_hide() -> None:
     *_, (down, _) = [plateaus.papers(*planes.paper_9b())]
     assert down["hole_ms"] == 0
     assert down["most_hidden_ms"] == pytest.approx(110, abs=3)  # half of a sample of 220 ms at half of the level

@@ -1,5 +1,8 @@
-"""Who is cancelled while programs are loaded lets the loading end: the object would be freed below it. Where going back
-fails too, what is missing is looked after again."""
+"""Tests cancellation during a reload, and a failed rollback.
+
+A cancelled load of programs runs to its end, because the object must not be freed below it. If the rollback fails
+too, what is missing is restored later.
+"""
 
 import asyncio
 import threading

@@ -3,7 +3,7 @@
 import pytest
 
 from mrcd.errors import MachineError
-from tests.unit.played import Bench
+from tests.unit.emulated_programs import Bench
 
 
 def test_an_ev_is_denied_and_allowed() -> None:

@@ -40,5 +40,5 @@ def test_every_class_has_a_colour_for_light_and_for_dark() -> None:
 
 
 @pytest.mark.parametrize(("picture"), [Picture("t", "s", []), Picture("t", "s", [Row("r", "w", [], None, None, "")])])
-def test_nothing_measured_still_makes_a_picture(picture: Picture) -> None:
+def test_a_picture_without_measurements_is_valid(picture: Picture) -> None:
     ElementTree.fromstring(strips.draw(picture))
