@@ -39,9 +39,9 @@ class Cli(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run, print what went wrong, exit."""
         if "_MRCCTL_COMPLETE" in os.environ:
-            from mrcd.ctl import complete
+            from mrcd.ctl import bash_completion
 
-            complete.register()
+            bash_completion.register()
         try:
             kwargs["standalone_mode"] = False
             code = super().main(*args, **kwargs)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrcd.ctl.render import (
+from mrcd.ctl.terminal.render import (
     NOTHING,
     Column,
     Document,

@@ -6,9 +6,9 @@ Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or 
 import click
 
 import mrcd
-from mrcd.ctl import bpf, bugreport, completion, configs, denials, look, tools, watch
 from mrcd.ctl.base import Cli, Options, common, emit
 from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, look, measure, watch
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ for _command in (
     *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
     *(denials.deny, denials.allow, denials.drain, denials.undrain, denials.denials),
-    *(tools.probe, tools.trace, tools.capture, tools.preflight, tools.doctor),
+    *(measure.probe, measure.trace, measure.capture, measure.preflight, measure.doctor),
 ):
     cli.add_command(_command)
 
@@ -55,7 +55,7 @@ def detach(options: Options, force: bool) -> None:
             raise DaemonDown(
                 str(down.args[0]), hint=f"{down.hint}; or take all down without it: `mrcctl detach --force`"
             ) from None
-        from mrcd.ctl.detach import without_mrcd
+        from mrcd.ctl.commands.offline_detach import without_mrcd
 
         document = without_mrcd(options.run_dir)
     _say(options, document)
@@ -69,5 +69,5 @@ def attach(options: Options) -> None:
     _say(options, options.client.post("/v1/attach", {}))
 
 
-cli.add_command(configs.config)
-cli.add_command(configs.reload)
+cli.add_command(config.config)
+cli.add_command(config.reload)

@@ -217,8 +217,8 @@ class Paths:
             ("mrc_tx_bytes", "Inner bytes sent to the peer.", evs["tx_bytes"]),
             ("mrc_rx_packets", "Data packets received from the peer.", rxs["packets"]),
             ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"]),
-            ("mrc_settled_tx_packets", "Data packets sent to the peer and judged.", self._judged),
-            ("mrc_settled_rx_packets", "Of the judged, data packets that the peer received.", self._arrived),
+            ("mrc_judged_tx_packets", "Data packets sent to the peer and judged.", self._judged),
+            ("mrc_judged_rx_packets", "Of the judged, data packets that the peer received.", self._arrived),
             ("mrc_peer_ce_packets", "CE marks that the peer saw.", path_stats["rx_ce"]),
             ("mrc_probes_sent", "Probe requests sent.", evs["probe_seq"]),
             ("mrc_probe_replies", "Probe replies received.", path_stats["replies"]),
@@ -226,8 +226,8 @@ class Paths:
         ):
             yield self.by_peer(CounterMetricFamily(name, text, labels=["peer"]), values.sum(axis=1, dtype=np.uint64))
         for name, text, values in (
-            ("mrc_plane_settled_tx_packets", "Data packets put on the plane and judged.", self._judged),
-            ("mrc_plane_settled_rx_packets", "Of the judged, data packets that peers received.", self._arrived),
+            ("mrc_plane_judged_tx_packets", "Data packets put on the plane and judged.", self._judged),
+            ("mrc_plane_judged_rx_packets", "Of the judged, data packets that peers received.", self._arrived),
         ):
             sums = self._per_plane(values).sum(axis=0)
             yield self._by_plane(CounterMetricFamily(name, text, labels=["plane"]), sums)
@@ -290,8 +290,8 @@ class Paths:
         """Series for every EV."""
         labels = ["peer", "plane", "ev"]
         tx = CounterMetricFamily("mrc_ev_tx_packets", "Data packets put on the EV.", labels=labels)
-        settled = CounterMetricFamily("mrc_ev_settled_tx_packets", "Of these, judged.", labels=labels)
-        arrived = CounterMetricFamily("mrc_ev_settled_rx_packets", "Of the judged, received.", labels=labels)
+        settled = CounterMetricFamily("mrc_ev_judged_tx_packets", "Of these, judged.", labels=labels)
+        arrived = CounterMetricFamily("mrc_ev_judged_rx_packets", "Of the judged, received.", labels=labels)
         rtt = GaugeMetricFamily("mrc_ev_rtt_seconds", "Smoothed round trip of the EV's probes.", labels=labels)
         values: Iterable[tuple[CounterMetricFamily | GaugeMetricFamily, NDArray[np.generic]]] = (
             (tx, self._evs["tx_packets"]),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.ctl import collect
+from mrcd.ctl.bug_report import collect
 from tests.unit.canned_daemon import EVENT, HISTOGRAM, STATUS, Daemon
 
 COMMANDS = (

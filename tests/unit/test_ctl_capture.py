@@ -17,8 +17,8 @@ from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap, wrpcapng
 
 from mrcd.config import cluster_file
-from mrcd.ctl import capture, decode
-from mrcd.ctl.rawsocket import Arrival
+from mrcd.ctl.packets import capture, decode
+from mrcd.ctl.packets.raw_socket import Arrival
 from mrcd.fabric import topology, wire
 from mrcd.fabric.wire import MRC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.versions import SCHEMA_VERSION

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl import loops, trace
-from mrcd.ctl.exchange import Here, Nic
-from mrcd.ctl.loops import Node, Turn
+from mrcd.ctl.packets import loops, trace
+from mrcd.ctl.packets.exchange import Here, Nic
+from mrcd.ctl.packets.loops import Node, Turn
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host

@@ -1,8 +1,9 @@
-"""mrcd.ctl.render: numbers, shares and durations as text, and colour."""
+"""mrcd.ctl.terminal.render: numbers, shares and durations as text, and colour."""
 
 import pytest
 
-from mrcd.ctl import documents, render
+from mrcd.ctl import documents
+from mrcd.ctl.terminal import render
 from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS
 
 

@@ -1,6 +1,6 @@
 """Loss and round trips, as ping counts them."""
 
-from mrcd.ctl.tally import Tally
+from mrcd.ctl.packets.tally import Tally
 
 
 def test_nothing_sent() -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.ctl import frame
-from mrcd.ctl.render import cut
+from mrcd.ctl.terminal import live
+from mrcd.ctl.terminal.render import cut
 from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, STATUS, Daemon
 
 LEFT = "\033[?1049l"
@@ -138,9 +138,9 @@ def test_lives_through_the_daemons_end(watched: Terminal, daemon: Daemon, run_di
 
 def test_a_frame_fits_the_screen() -> None:
     document = look() | {"worst": [row(ev) for ev in range(40)], "wrong_paths": 40}
-    lines = frame.lines(document, [EVENT] * 30, colour=True, columns=80, height=24)
+    lines = live.lines(document, [EVENT] * 30, colour=True, columns=80, height=24)
     assert len(lines) <= 24
-    plain = frame.lines(document, [EVENT] * 30, colour=False, columns=80, height=24)
+    plain = live.lines(document, [EVENT] * 30, colour=False, columns=80, height=24)
     assert max(map(len, plain)) <= 80
     assert sum("ASSUMED_BAD" in line for line in plain) > 6
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.ctl import tools
+from mrcd.ctl.commands import measure
 from mrcd.ctl.examine import command, kernel, report  # importing the command registers the checks
 from mrcd.ctl.examine.result import CHECKS, Answers, Context, Outcome, Site, examine, skip, some
 from mrcd.errors import MachineError
@@ -378,7 +378,7 @@ def test_small_helpers() -> None:
 @pytest.mark.parametrize(("hosts", "evs", "chosen"), [(3, 16, None), (33, 256, None), (34, 256, 32), (4096, 256, 32)])
 def test_doctor_asks_for_as_many_paths_as_can_be_probed_in_a_while(hosts: int, evs: int, chosen: int | None) -> None:
     peers = [{"peer": f"h{n}"} for n in range(1, hosts)]
-    found = tools._some({"evs": {"GOOD": (hosts - 1) * evs - 5, "UNKNOWN": 5}}, peers)
+    found = measure._some({"evs": {"GOOD": (hosts - 1) * evs - 5, "UNKNOWN": 5}}, peers)
     if chosen is None:
         assert found == [None]
     else:

@@ -95,8 +95,8 @@ def test_counters(host: Host) -> None:
         "ev_min_active": 2,
     }.items():
         assert series[f'mrc_{name}{{peer="h1"}}'] == value
-    assert series['mrc_plane_settled_tx_packets_total{plane="1"}'] == 900
-    assert series['mrc_plane_settled_rx_packets_total{plane="1"}'] == 891
+    assert series['mrc_plane_judged_tx_packets_total{plane="1"}'] == 900
+    assert series['mrc_plane_judged_rx_packets_total{plane="1"}'] == 891
     assert series['mrc_ev_transitions_total{reason="loss",to="ASSUMED_BAD"}'] == 5
     assert series['mrc_ev_transitions_total{reason="grey_loss",to="ASSUMED_BAD"}'] == 0
     assert series["mrc_events_lost_total"] == 3
@@ -142,7 +142,7 @@ def test_all_evs_on_request() -> None:
     assert len(mine) == 4 * (8 + 2 + 8)  # h2 is under the same T0: one path in each plane
     at = '{ev="5",peer="h1",plane="1"}'
     assert mine["mrc_ev_tx_packets_total" + at] == 1000
-    assert (mine["mrc_ev_settled_tx_packets_total" + at], mine["mrc_ev_settled_rx_packets_total" + at]) == (900, 891)
+    assert (mine["mrc_ev_judged_tx_packets_total" + at], mine["mrc_ev_judged_rx_packets_total" + at]) == (900, 891)
     assert mine["mrc_ev_rtt_seconds" + at] == 0.00003
 
 

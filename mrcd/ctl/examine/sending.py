@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mrcd.ctl import packets, probe
 from mrcd.ctl.examine.result import Answers
-from mrcd.ctl.exchange import Exchange, Way, here
+from mrcd.ctl.packets import probe, probe_packet
+from mrcd.ctl.packets.exchange import Exchange, Way, here
 
 _COUNT = 3
 _PER_SECOND = 5000  # probes
@@ -27,7 +27,7 @@ def answers(
     ways = {(p["peer"], p["ev"]): probe.way(p, ids[p["peer"]], size=0, room=room) for p in paths}
     if not ways:
         return []
-    least = max(packets.size_of(w.segments, w.room) for w in ways.values())
+    least = max(probe_packet.size_of(w.segments, w.room) for w in ways.values())
     if local.mtu < least:
         return []
     small = [_keyed(w, key, 0) for key, w in ways.items()]

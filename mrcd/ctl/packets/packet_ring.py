@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 
-from mrcd.ctl import rawsocket
-from mrcd.ctl.rawsocket import Arrival
+from mrcd.ctl.packets import raw_socket
+from mrcd.ctl.packets.raw_socket import Arrival
 from mrcd.errors import KernelError, MachineError
 
 _SOL_PACKET, _RX_RING, _STATISTICS, _VERSION, _TPACKET_V3 = 263, 5, 6, 10, 2
@@ -69,13 +69,13 @@ class _Ring:
     def __init__(self, key: int, interface: str, code: bytes) -> None:
         self._key, self._next = key, 0
         # Bound to no protocol yet: nothing comes before the ring is there.
-        self.socket = rawsocket.open_socket(interface, 0, code)
+        self.socket = raw_socket.open_socket(interface, 0, code)
         request = struct.pack("IIIIIII", _BLOCK, _BLOCKS, _FRAME, _BLOCK * _BLOCKS // _FRAME, _RETIRE_MS, 0, 0)
         try:
             self.socket.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V3)
             self.socket.setsockopt(_SOL_PACKET, _RX_RING, request)
             self._area = mmap.mmap(self.socket.fileno(), _BLOCK * _BLOCKS)
-            self.socket.bind((interface, rawsocket.ETH_P_ALL))
+            self.socket.bind((interface, raw_socket.ETH_P_ALL))
         except OSError as e:
             self.socket.close()
             raise KernelError(f"make a ring for the packets of {interface}", e.errno or 0) from None

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mrcd.ctl.base import Options, common, emit
-from mrcd.ctl.render import Document, count
+from mrcd.ctl.terminal.render import Document, count
 from mrcd.errors import MachineError
 from mrcd.versions import SCHEMA_VERSION
 
@@ -35,7 +35,7 @@ def bugreport(options: Options, output: Path | None, config: Path | None) -> Non
     import tarfile
     import time
 
-    from mrcd.ctl.collect import Report, gather
+    from mrcd.ctl.bug_report.collect import Report, gather
 
     name = f"mrcd-bugreport-{socket.gethostname()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     path = output or Path(f"{name}.tar.gz")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import mrcd
-from mrcd.ctl import secrets
 from mrcd.ctl.base import Options
+from mrcd.ctl.bug_report import secrets
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.offline import open_view, pins
 from mrcd.errors import MrcdError

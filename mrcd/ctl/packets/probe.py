@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Any
 
-from mrcd.ctl import packets
-from mrcd.ctl.exchange import Exchange, Here, Way, here
-from mrcd.ctl.render import Column, microseconds, percent, table, text
+from mrcd.ctl.packets import probe_packet
+from mrcd.ctl.packets.exchange import Exchange, Here, Way, here
+from mrcd.ctl.terminal.render import Column, microseconds, percent, table, text
 from mrcd.errors import UsageError, no_peer
 from mrcd.versions import SCHEMA_VERSION
 
@@ -29,18 +29,18 @@ def choose(docs: Sequence[Mapping[str, Any]], peer: str, ev: int | None) -> list
 
 def room(docs: Sequence[Mapping[str, Any]]) -> int:
     """Bytes that a request brings along, so that its reply may have a longer SRH."""
-    return packets.SRH_MAX if any(len(p["segments"]) > 1 for p in docs) else 0
+    return probe_packet.SRH_MAX if any(len(p["segments"]) > 1 for p in docs) else 0
 
 
 def way(path: Mapping[str, Any], host_id: int, *, size: int, room: int) -> Way:
     """The request on a path: a document of GET /v1/paths, the peer's id."""
     segments = tuple(IPv6Address(s) for s in path["segments"])
-    return Way(path["ev"], path["plane"], packets.REQUEST, host_id, path["ev"], segments, size, room)
+    return Way(path["ev"], path["plane"], probe_packet.REQUEST, host_id, path["ev"], segments, size, room)
 
 
 def check_size(size: int, ways: Sequence[Way], mtu: int) -> None:
     """Raises UsageError if packets cannot have that size: bytes from the IPv6 header on."""
-    least = max(packets.size_of(w.segments, w.room) for w in ways)
+    least = max(probe_packet.size_of(w.segments, w.room) for w in ways)
     if size and not least <= size <= 65_535:
         raise UsageError(
             f"--size {size}: packets of these paths have {least} to 65535 bytes",
@@ -92,7 +92,7 @@ def document(
         "schema_version": SCHEMA_VERSION,
         "host": local.name,
         "peer": peer,
-        "size_bytes": max(max(packets.size_of(w.segments, w.room), w.size) for w in ways),
+        "size_bytes": max(max(probe_packet.size_of(w.segments, w.room), w.size) for w in ways),
         "evs": evs,
         "sent": sent,
         "received": received,

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from mrcd.ctl import render
 from mrcd.ctl.base import Options, common, emit
 from mrcd.ctl.client import DaemonDown
+from mrcd.ctl.terminal import render
 
 DEFAULT_FILE = Path("/etc/mrcd/mrcd.toml")  # as mrcd's
 
@@ -26,7 +26,7 @@ def config() -> None:
 @click.pass_obj
 def check(options: Options, file: Path, host: str | None) -> None:
     """Validate a cluster file and sum it up; nothing is changed, mrcd need not run."""
-    from mrcd.ctl.check import summary
+    from mrcd.ctl.commands.config_documents import summary
 
     emit(options, summary(file, host), render.plan)
 
@@ -37,7 +37,7 @@ def check(options: Options, file: Path, host: str | None) -> None:
 @click.pass_obj
 def diff(options: Options, file: Path | None) -> None:
     """What a reload would change: hosts, EVs, settings; FILE is the one that mrcd reads unless given."""
-    from mrcd.ctl.check import difference
+    from mrcd.ctl.commands.config_documents import difference
 
     running = _running(options)
     emit(options, difference(running, file or Path(running["file"])), difference_lines)
@@ -51,7 +51,7 @@ def diff(options: Options, file: Path | None) -> None:
 @click.pass_obj
 def show(options: Options, file: Path | None, effective: bool, host: str | None) -> None:
     """Print the configuration that runs, or FILE's, as TOML: what is not default, or all of it."""
-    from mrcd.ctl.check import shown
+    from mrcd.ctl.commands.config_documents import shown
 
     document = shown(file, host, effective) if file else shown(_running(options), None, effective)
     emit(options, document, shown_lines)
@@ -77,7 +77,7 @@ def _running(options: Options) -> dict[str, Any]:
     try:
         document: dict[str, Any] = options.client.get("/v1/config")
     except DaemonDown as down:
-        from mrcd.ctl.check import left_behind
+        from mrcd.ctl.commands.config_documents import left_behind
 
         document = left_behind(options.run_dir, down)
         document["file"] = os.environ.get("MRCD_CONFIG") or str(DEFAULT_FILE)

@@ -16,9 +16,9 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 from scapy.utils import PcapReader, RawPcapWriter
 
-from mrcd.ctl import decode, rawsocket, ring, sockfilter
 from mrcd.ctl.client import understood
-from mrcd.ctl.rawsocket import Arrival
+from mrcd.ctl.packets import decode, packet_ring, raw_socket, socket_filter
+from mrcd.ctl.packets.raw_socket import Arrival
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import wire
 
@@ -43,7 +43,7 @@ def known(status: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> Known:
     with understood():
         names = {int(p["host_id"]): str(p["peer"]) for p in peers} | {int(status["host_id"]): str(status["host"])}
         interfaces = {
-            p["plane"]: rawsocket.name_of(p["ifindex"], p["interface"]) for p in status["planes"] if p["ifindex"]
+            p["plane"]: raw_socket.name_of(p["ifindex"], p["interface"]) for p in status["planes"] if p["ifindex"]
         }
         return Known(status["host_id"], status["udp_port"], names, interfaces)
 
@@ -57,7 +57,9 @@ def live(about: Known, plane: int | None, keep: int, lost: Callable[[int], None]
         there = ", ".join(map(str, about.interfaces)) or "none"
         raise UsageError(f"there is no plane {plane}", hint=f"planes: {there}")
     chosen = {name: p for p, name in about.interfaces.items() if plane in (None, p)}
-    with ring.Rings([(p, name) for name, p in chosen.items()], sockfilter.ours(about.udp_port, keep=keep)) as taps:
+    with packet_ring.Rings(
+        [(p, name) for name, p in chosen.items()], socket_filter.ours(about.udp_port, keep=keep)
+    ) as taps:
         try:
             while True:
                 found = taps.wait(_POLL_S)

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from mrcd.ctl import render
 from mrcd.ctl.base import F, Options, colours, common, emit
-from mrcd.ctl.choices import target_argument
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.options import ev_option, peer_option, plane_option
+from mrcd.ctl.target_argument import target_argument
+from mrcd.ctl.terminal import render
 from mrcd.errors import DaemonError, UsageError
 
 _POLL_S = 0.02

@@ -9,7 +9,7 @@ import click
 from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.offline import envelope, pins
 from mrcd.ctl.options import complete_peer, wide_option
-from mrcd.ctl.render import Column, Document, count, duration, table, text
+from mrcd.ctl.terminal.render import Column, Document, count, duration, table, text
 from mrcd.errors import UsageError
 
 if TYPE_CHECKING:

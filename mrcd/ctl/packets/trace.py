@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from mrcd.ctl import loops, packets, probe
-from mrcd.ctl.exchange import Exchange, Here, Way, here
-from mrcd.ctl.loops import Node, Turn
-from mrcd.ctl.render import Column, table, text
+from mrcd.ctl.packets import loops, probe, probe_packet
+from mrcd.ctl.packets.exchange import Exchange, Here, Way, here
+from mrcd.ctl.packets.loops import Node, Turn
+from mrcd.ctl.terminal.render import Column, table, text
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
 
@@ -53,7 +53,7 @@ def ways(local: Here, path: Doc, docs: Sequence[Doc], found: Sequence[Turn], pee
     for t in found:
         usids = [*t.usids, last] if t.answered else t.usids
         segments = loops.segments(block, usids, one_each=local.encapsulation == "srh")
-        to, what = (peer_id, packets.REQUEST) if t.answered else (local.host_id, packets.REPLY)
+        to, what = (peer_id, probe_packet.REQUEST) if t.answered else (local.host_id, probe_packet.REPLY)
         made.append(Way(t.name, plane, what, to, ev, segments, 0, room))
     return made
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mrcd.ctl import frame, rates
 from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.offline import open_view, read
 from mrcd.ctl.options import peer_option, wide_option
+from mrcd.ctl.terminal import live, rates
 from mrcd.errors import DaemonError, MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
 
@@ -49,7 +49,7 @@ class Looker:
         self._after: int | None = None  # number of the newest event seen
 
     def look(self) -> dict[str, Any]:
-        """A document of this moment (frame.py). Raises MrcdError if neither daemon nor tables can say anything."""
+        """A document of this moment (live.py). Raises MrcdError if neither daemon nor tables can say anything."""
         try:
             source, status, peers, paths, events = "daemon", *self._ask()
             self._view = None
@@ -74,7 +74,7 @@ class Looker:
             "error": None,
             "status": {k: status.get(k) for k in _STATUS}
             | {"planes_up": [p["plane"] for p in status.get("planes") or [] if p.get("up")]},
-            "peers": frame.peers(
+            "peers": live.peers(
                 [p for p in peers if self._peer in (None, p["peer"])],
                 {r["peer"]: r for r in of_peers},
                 {} if some else rates.usable_by_plane(moved),
@@ -144,17 +144,17 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
         screen = None
         for n, document in enumerate(_frames(Looker(options, peer))):
             if full and screen is None:
-                from mrcd.ctl.screen import Screen
+                from mrcd.ctl.terminal.screen import Screen
 
                 screen = stack.enter_context(Screen())
             if screen:
                 recent = [*recent, *document["events"]][-_EVENTS:]
                 columns, height = screen.size
-                screen.draw(frame.lines(document, recent, colour=colours(), columns=columns, height=height))
+                screen.draw(live.lines(document, recent, colour=colours(), columns=columns, height=height))
             elif options.json:
                 click.echo(json.dumps(document, ensure_ascii=False))
             else:
-                click.echo("\n".join([*frame.lines(document, document["events"], colour=False), ""]))
+                click.echo("\n".join([*live.lines(document, document["events"], colour=False), ""]))
             sys.stdout.flush()
             if count is not None and n + 1 >= count:
                 break
@@ -199,4 +199,4 @@ def top(options: Options, interval: float, lines: int, peer: str | None, wide: b
         "busiest": rates.busiest(moved, lines),
         "worst": rates.worst(moved, lines),
     }
-    emit(options, document, frame.top, colour=colours(), room=room(wide))
+    emit(options, document, live.top, colour=colours(), room=room(wide))

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrcd.ctl.render import count
+from mrcd.ctl.terminal.render import count
 
 _WIDTH = 40  # of the longest bar, characters
 _EIGHTHS = " ▏▎▍▌▋▊▉"

@@ -89,7 +89,7 @@ def probe(options: Options, peer: str, ev: int | None, count: int, size: int, in
     The peer's mrc_pop answers, over a usable EV of its own choice in the same plane. Neither host counts these
     probes or judges an EV by them. Exit code 2 if nothing came back.
     """
-    from mrcd.ctl import probe as work
+    from mrcd.ctl.packets import probe as work
 
     status, peers, paths = _asked(options, _only(peer))
     document = work.run(
@@ -114,7 +114,7 @@ def trace(options: Options, peer: str, ev: int, count: int, interval: float, wai
     both, a switch, or the far host; and what cannot be told apart. No switch has to answer anything. Not with
     encapsulation ecmp, where no packet can be told its way. Exit code 2 if nothing came back.
     """
-    from mrcd.ctl import trace as work
+    from mrcd.ctl.packets import trace as work
 
     status, peers, paths = _asked(options, _only(peer))
     document = work.run(status, peers, paths, peer, ev=ev, count=count, interval_s=interval / 1000, wait_s=wait)
@@ -148,7 +148,7 @@ def capture(
     from scapy.config import conf
 
     conf.route_autoload = conf.route6_autoload = False  # thousands take seconds, and nobody asks for them
-    from mrcd.ctl import capture as work
+    from mrcd.ctl.packets import capture as work
 
     if source is not None and (target is not None or seconds is not None):
         raise UsageError("-r reads a file: it takes neither -w nor --seconds", hint="see `mrcctl capture --help`")

@@ -8,10 +8,10 @@ from ipaddress import IPv6Address
 from socket import socket
 from typing import Any
 
-from mrcd.ctl import packets, rawsocket, sockfilter
 from mrcd.ctl.client import understood
-from mrcd.ctl.packets import Probe
-from mrcd.ctl.tally import Tally
+from mrcd.ctl.packets import probe_packet, raw_socket, socket_filter
+from mrcd.ctl.packets.probe_packet import Probe
+from mrcd.ctl.packets.tally import Tally
 from mrcd.errors import KernelError
 
 
@@ -80,8 +80,8 @@ class _Plane:
         self.smac = b""
         if self.why is None:
             try:
-                self.out = rawsocket.open_socket(nic.interface)
-                self.smac = rawsocket.hardware_address(self.out)
+                self.out = raw_socket.open_socket(nic.interface)
+                self.smac = raw_socket.hardware_address(self.out)
             except KernelError as e:
                 if e.errno != errno.ENODEV:
                     raise
@@ -98,14 +98,14 @@ class Exchange:
     def __init__(self, here: Here, planes: Sequence[int]) -> None:
         self._here = here
         self._planes = {p: _Plane(here.nics[p]) for p in dict.fromkeys(planes)}
-        self._token = rawsocket.random_token()
+        self._token = raw_socket.random_token()
         self._sent: dict[int, tuple[Hashable, int, int]] = {}  # seq → way, CLOCK_MONOTONIC, CLOCK_REALTIME
         self._answered: set[int] = set()
         self._seq = 0
         # Several VLANs may share a NIC, and what arrives is seen there.
-        names = {rawsocket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
-        code = sockfilter.ours(here.udp_port, packets.DIAGNOSTIC)
-        self._taps = rawsocket.Taps([(p, name) for name, p in names.items()], code)
+        names = {raw_socket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
+        code = socket_filter.ours(here.udp_port, probe_packet.DIAGNOSTIC)
+        self._taps = raw_socket.Taps([(p, name) for name, p in names.items()], code)
 
     def __enter__(self) -> "Exchange":
         return self
@@ -144,7 +144,7 @@ class Exchange:
         self._seq += 1
         now = time.monotonic_ns()
         probe = Probe(way.kind, self._here.host_id, way.receiver, way.ev, self._seq, self._token, now)
-        frame = packets.build(
+        frame = probe_packet.build(
             probe,
             way.segments,
             source=plane.nic.address,
@@ -165,8 +165,8 @@ class Exchange:
 
     def _collect(self, tallies: dict[Hashable, Tally], timeout_s: float) -> None:
         for arrival in self._taps.wait(timeout_s):
-            probe = None if arrival.outgoing else packets.read(arrival.data, self._here.udp_port)
-            if probe is None or probe.token != self._token or probe.kind != packets.REPLY:
+            probe = None if arrival.outgoing else probe_packet.read(arrival.data, self._here.udp_port)
+            if probe is None or probe.token != self._token or probe.kind != probe_packet.REPLY:
                 continue
             found = self._sent.get(probe.seq)
             if found is None or found[0] not in tallies:

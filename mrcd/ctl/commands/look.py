@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 import click
 
 import mrcd
-from mrcd.ctl import bars, documents
+from mrcd.ctl import documents
 from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.client import DaemonDown, Json, follow_events
 from mrcd.ctl.offline import envelope, open_view, pins_gone, read
 from mrcd.ctl.options import STATES, StateType, peer_option, plane_option, wide_option
-from mrcd.ctl.reader import leave_with_reader
+from mrcd.ctl.terminal import bars
+from mrcd.ctl.terminal.reader import leave_with_reader
 from mrcd.errors import DaemonError
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 

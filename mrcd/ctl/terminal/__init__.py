@@ -1,0 +1,1 @@
+"""Text for terminals: tables, histograms, the live view, the full screen."""
