@@ -93,7 +93,7 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
         "    1  p1         down  tcx  -                  -        -\n"
         "pop         plane 0: veth is a virtual interface: tc keeps its bursts whole, XDP would cut them\n"
         "pop         plane 1: FALLBACK: native XDP refused: Operation not supported (EOPNOTSUPP)\n"
-        "unsent      plane 1: 1234 packets dropped by this host's queueing discipline, not held against paths\n"
+        "unsent      plane 1: 1234 packets dropped by this host's queueing discipline, not counted as path loss\n"
     )
 
 

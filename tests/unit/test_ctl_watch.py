@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.ctl.terminal import live
+from mrcd.ctl.documents import live
 from mrcd.ctl.terminal.render import cut
 from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, STATUS, Daemon
 

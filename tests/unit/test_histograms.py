@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mrcd.ctl.terminal import bars
+from mrcd.ctl.documents import histograms as bars
 from mrcd.tables import abi, histograms
 from mrcd.tables.histograms import Durations
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from mrcd.ctl.terminal import live, rates
-from mrcd.ctl.terminal.rates import Sample
+from mrcd.ctl.documents.rates import Sample
+
+from mrcd.ctl.documents import live, rates
 from tests.unit.canned_daemon import PATH, PEER
 
 

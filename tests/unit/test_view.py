@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl import documents
 from mrcd.ctl.commands import offline_detach
+from mrcd.ctl.documents.status import _receive
 from mrcd.daemon import install
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
@@ -228,8 +228,8 @@ def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receive_steering, "steered", lambda _: {0, 1})
     install.write_receiver(cast(pinned.Tables, host), end, end, merging=False, xdp_too=False)
     found = host.view._receive()
-    assert found == {"interface": "mrc0", "rps_cpus": "0-1", "merging": False}
-    assert documents._receive(found) == "mrc0, a flow on one of the CPUs 0-1 (RPS)"
+    assert found == {"interface": "mrc0", "rps_cpus": "0-1", "gro": False}
+    assert _receive(found) == "mrc0, flows spread over CPUs 0-1 (RPS)"
     for known in (None, set[int]()):  # /sys is another namespace's; somebody has switched it off
         monkeypatch.setattr(receive_steering, "steered", lambda _, known=known: known)
         assert host.view._receive()["rps_cpus"] is None

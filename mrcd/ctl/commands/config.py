@@ -8,7 +8,7 @@ import click
 
 from mrcd.ctl.base import Options, common, emit
 from mrcd.ctl.client import DaemonDown
-from mrcd.ctl.terminal import render
+from mrcd.ctl.documents.answers import plan_lines
 
 DEFAULT_FILE = Path("/etc/mrcd/mrcd.toml")  # as mrcd's
 
@@ -28,7 +28,7 @@ def check(options: Options, file: Path, host: str | None) -> None:
     """Validate a cluster file and sum it up; nothing is changed, mrcd need not run."""
     from mrcd.ctl.commands.config_documents import summary
 
-    emit(options, summary(file, host), render.plan)
+    emit(options, summary(file, host), plan_lines)
 
 
 @config.command(short_help="What a reload would change.")

@@ -11,6 +11,7 @@ import click
 
 from mrcd.ctl.base import F, Options, colours, common, emit
 from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.documents.answers import changed_lines
 from mrcd.ctl.options import ev_option, peer_option, plane_option
 from mrcd.ctl.target_argument import target_argument
 from mrcd.ctl.terminal import render
@@ -57,7 +58,7 @@ def _post(options: Options, path: str, body: dict[str, Any], hint: str) -> Json:
     if answer.get("refused") and not answer.get("changed") and not answer.get("ended"):
         if not options.json:
             raise DaemonError(answer["message"], hint=hint)
-        emit(options, answer, render.changed)
+        emit(options, answer, changed_lines)
         sys.exit(DaemonError.exit_code)
     return answer
 
@@ -76,7 +77,7 @@ def deny(options: Options, /, **given: Any) -> None:
 
     They are still probed. It outlives restarts, and paths that come later fall under it too.
     """
-    emit(options, _post(options, "/v1/deny", _chosen("deny", given), _FLOOR), render.changed)
+    emit(options, _post(options, "/v1/deny", _chosen("deny", given), _FLOOR), changed_lines)
 
 
 @click.command(short_help="The same, and wait until nothing is under way there.", epilog=_EPILOG)
@@ -104,7 +105,7 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
             break
         time.sleep(_POLL_S)
     answer |= {"denial": found, "empty": found["empty"], "waited_s": round(waited, 3)}
-    emit(options, answer, lambda d: [*render.changed(d), *_emptied(d)])
+    emit(options, answer, lambda d: [*changed_lines(d), *_emptied(d)])
     if not found["empty"]:
         raise DaemonError(
             f"{found['target']} is not empty after {wait:g} s: {found['in_flight_packets']} packets are not accounted "
@@ -123,7 +124,7 @@ def _emptied(answer: Json) -> list[str]:
 
 
 def _allow(options: Options, action: str, given: dict[str, Any]) -> None:
-    emit(options, _post(options, "/v1/allow", _chosen(action, given), _OTHERS), render.changed)
+    emit(options, _post(options, "/v1/allow", _chosen(action, given), _OTHERS), changed_lines)
 
 
 _all = click.option("--all", is_flag=True, help="Everything that is denied.")

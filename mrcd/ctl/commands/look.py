@@ -10,12 +10,16 @@ from datetime import UTC, datetime, timedelta
 import click
 
 import mrcd
-from mrcd.ctl import documents
 from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.client import DaemonDown, Json, follow_events
+from mrcd.ctl.documents import histograms as bars
+from mrcd.ctl.documents.events import event_lines
+from mrcd.ctl.documents.paths import hop_lines, path_lines
+from mrcd.ctl.documents.peers import peer_lines
+from mrcd.ctl.documents.status import brief_lines, status_lines
+from mrcd.ctl.documents.version import version_lines
 from mrcd.ctl.offline import envelope, open_view, pins_gone, read
 from mrcd.ctl.options import STATES, StateType, peer_option, plane_option, wide_option
-from mrcd.ctl.terminal import bars
 from mrcd.ctl.terminal.reader import leave_with_reader
 from mrcd.errors import DaemonError
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
@@ -57,7 +61,7 @@ def status(options: Options, brief: bool, wide: bool) -> None:
     """
     document, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
     _complete(options, document)
-    emit(options, document, documents.brief if brief else documents.status, colour=colours(), room=room(wide))
+    emit(options, document, brief_lines if brief else status_lines, colour=colours(), room=room(wide))
 
 
 @click.command(short_help="The other hosts: EVs, traffic, loss.")
@@ -67,7 +71,7 @@ def status(options: Options, brief: bool, wide: bool) -> None:
 def peers(options: Options, wide: bool) -> None:
     """The other hosts: reachable, EVs by state, traffic, loss."""
     found, source = read(options, lambda daemon: daemon.get("/v1/peers"), lambda view: view.peers())
-    _table(options, "peers", envelope("peers", found, source), documents.peers, wide)
+    _table(options, "peers", envelope("peers", found, source), peer_lines, wide)
 
 
 @click.command(short_help="Every EV: state, traffic, loss, round-trip time.")
@@ -89,7 +93,7 @@ def paths(options: Options, peer: str | None, plane: int | None, state: str | No
         lambda daemon: daemon.get("/v1/paths", peer=peer, plane=plane, state=state, decode=int(decode) or None),
         lambda view: view.paths(peer=peer, plane=plane, state=state, decode=decode),
     )
-    lines = documents.decoded if decode else documents.paths
+    lines = hop_lines if decode else path_lines
     _table(options, "paths", envelope("paths", found, source), lines, wide)
 
 
@@ -149,7 +153,7 @@ def events(options: Options, since: datetime | None, follow: bool, peer: str | N
             _say("mrcd is not running; only what happened since, from the pinned tables (before: its log)")
         document = envelope("events", found, source)
         document["events"] = [e for e in document["events"] if _wanted(e, since, peer)]
-        _table(options, "events", document, documents.events, wide)
+        _table(options, "events", document, event_lines, wide)
         return
     leave_with_reader()
     heading = not options.json
@@ -158,7 +162,7 @@ def events(options: Options, since: datetime | None, follow: bool, peer: str | N
         if options.json:
             lines = [json.dumps({"schema_version": SCHEMA_VERSION, **e}, ensure_ascii=False) for e in fresh]
         else:
-            lines = documents.events(fresh, colour=colours(), heading=heading, room=room(wide)) if fresh else []
+            lines = event_lines(fresh, colour=colours(), heading=heading, room=room(wide)) if fresh else []
             heading = heading and not fresh
         if lines:
             click.echo("\n".join(lines), color=True)
@@ -188,6 +192,6 @@ def version(options: Options) -> None:
         "daemon": daemon,
         "error": str(error.args[0]) if error else None,
     }
-    emit(options, document, documents.version)
+    emit(options, document, version_lines)
     if error:
         raise error

@@ -14,9 +14,9 @@ import click
 
 from mrcd.ctl.base import Options, colours, common, emit, room
 from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.documents import live, rates
 from mrcd.ctl.offline import open_view, read
 from mrcd.ctl.options import peer_option, wide_option
-from mrcd.ctl.terminal import live, rates
 from mrcd.errors import DaemonError, MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
 

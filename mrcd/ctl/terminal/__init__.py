@@ -1,1 +1,1 @@
-"""Text for terminals: tables, histograms, the live view, the full screen."""
+"""Text for terminals: number formats, tables, the full screen, and the end of a pipe."""

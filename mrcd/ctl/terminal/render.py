@@ -1,6 +1,6 @@
-"""Numbers, tables and facts → text for people. Pure: nothing here prints, asks the terminal or the clock.
+"""Formats numbers, tables and facts for people. Pure: nothing here prints, or reads the terminal or the clock.
 
-Numbers are rounded here and only here; whoever needs them exactly takes `--json`.
+Numbers are rounded only here; `--json` prints them exactly.
 """
 
 import textwrap
@@ -26,41 +26,39 @@ _COLOURS = {
     "unreachable": _RED,
 }
 NOTHING = "-"
-# Of the paths that a deny or allow was about.
-_PATHS_SHOWN = 16
 
 
 # ---- numbers ---------------------------------------------------------------------------------
 
 
 def count(value: float | None) -> str:
-    """1234 → 1234, 123456 → 123k, 1234567 → 1.23M."""
+    """Return a count in at most four digits: 1234 → 1234, 123456 → 123k, 1234567 → 1.23M."""
     if value is None:
         return NOTHING
     if abs(value) < 10_000:
         return text(value)
     for unit in "kMGT":
         value /= 1000
-        # 999.5 and up would be rounded to four digits: the next unit says it in three.
+        # 999.5 and more would round to four digits; the next unit needs three.
         if abs(value) < 999.5:
             return f"{value:.3g}{unit}"
     return f"{value:.0f}T"
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio in percent, with what matters of it: 0, 0.002, 12.3."""
+    """Return a ratio in percent with three significant digits: 0, 0.002, 12.3."""
     if ratio is None:
         return NOTHING
     return "0" if ratio == 0 else f"{100 * ratio:.3g}" if ratio < 0.9995 else "100"
 
 
 def microseconds(ns: float | None) -> str:
-    """Nanoseconds in µs, one decimal; a path that was never measured has no round-trip time."""
+    """Return nanoseconds in µs with one decimal; "-" for a path without a measured round-trip time."""
     return f"{ns / 1000:.1f}" if ns else NOTHING
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the unit that suits them: 0.3 s, 42 s, 5 min, 3.2 h, 12 d."""
+    """Return seconds in a readable unit: 0.3 s, 42 s, 5 min, 3.2 h, 12 d."""
     if seconds is None:
         return NOTHING
     if seconds < 9.95:
@@ -72,7 +70,7 @@ def duration(seconds: float | None) -> str:
 
 
 def text(value: object) -> str:
-    """Any other value of a document as one cell."""
+    """Return any other value of a document as one cell."""
     if value is None or value == "" or value == []:
         return NOTHING
     if isinstance(value, bool):
@@ -87,9 +85,9 @@ def text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading with the unit in it; numbers stand to the right. `width` is the least, in characters.
+    """A table column. `right` aligns numbers; `width` is the least width in characters.
 
-    Where there is no room for all columns those of the highest `rank` are left out first; 0 always stays.
+    A narrow terminal drops the columns of the highest `rank` first; it never drops rank 0.
     """
 
     heading: str
@@ -107,9 +105,9 @@ def table(
     room: int | None = None,
     note: bool = True,
 ) -> list[str]:
-    """Aligned lines. The last column is not padded, so long texts there cost no room above.
+    """Return aligned lines. The last column is not padded, so a long text there does not widen other lines.
 
-    `room` is the width of the terminal, characters; None shows all columns. A last line names those left out,
+    `room` is the terminal's width in characters; None shows all columns. A last line names the dropped columns,
     unless `note` is False.
     """
     cells = [list(row) for row in rows]
@@ -131,7 +129,7 @@ def table(
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int | None) -> list[int]:
-    """The columns to show, by index."""
+    """Return the indices of the columns that fit."""
     shown = list(range(len(columns)))
     while room is not None and sum(widths[i] + 2 for i in shown) - 2 > room:
         most = max(shown, key=lambda i: (columns[i].rank, i))
@@ -142,23 +140,23 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int | None)
 
 
 def facts(pairs: Iterable[tuple[str, str]], room: int | None) -> list[str]:
-    """Names with what is to be said of each, folded where the terminal ends."""
+    """Return names with their values, folded at the terminal's width."""
     lines = []
-    for name, said in pairs:
-        # Colour codes take no room: a folded line may end a little early.
-        folded = textwrap.wrap(said, max(20, (room or 10_000) - 12), break_long_words=False, break_on_hyphens=False)
+    for name, value in pairs:
+        # textwrap counts invisible colour codes, so a folded line may end early.
+        folded = textwrap.wrap(value, max(20, (room or 10_000) - 12), break_long_words=False, break_on_hyphens=False)
         lines += [f"{name if not n else '':<12}{part}" for n, part in enumerate(folded or [""])]
     return lines
 
 
 def paint(cell: str, colour: bool) -> str:
-    """A cell in the colour of its text, if it has one."""
+    """Return a cell with the ANSI colour of its text, if it has one."""
     code = _COLOURS.get(cell)
     return f"\033[{code}m{cell}\033[0m" if colour and code else cell
 
 
 def cut(line: str, columns: int) -> str:
-    """A line that fits: longer ones end in …; colour codes take no room."""
+    """Return a line cut to `columns` characters, with … at the cut. Colour codes count as zero width."""
     room, out = columns, []
     for code, text in _parts(line):
         if code:
@@ -173,7 +171,7 @@ def cut(line: str, columns: int) -> str:
 
 
 def _parts(line: str) -> Iterator[tuple[str, str]]:
-    """Colour codes, and the text between them."""
+    """Yield (colour code, "") and ("", text) in order."""
     while line:
         before, escape, rest = line.partition("\033[")
         if before:
@@ -182,44 +180,3 @@ def _parts(line: str) -> Iterator[tuple[str, str]]:
             return
         code, m, line = rest.partition("m")
         yield f"\033[{code}{m}", ""
-
-
-# ---- answers -------------------------------------------------------------------------------
-
-
-def changed(doc: Document) -> list[str]:
-    """POST /v1/deny and /v1/allow: the message, and the paths that it is about."""
-    shown = list(doc.get("paths") or [])[:_PATHS_SHOWN]
-    lines = [text(doc.get("message")), *(f"  {where(p)}" for p in shown)]
-    if len(doc.get("paths") or []) > len(shown):
-        lines.append(f"  and {len(doc['paths']) - len(shown)} more (all with --json)")
-    return lines
-
-
-def plan(doc: Document) -> list[str]:
-    """The summary of `config check`."""
-    low, high = doc["evs"]["min"], doc["evs"]["max"]
-    evs = text(low) if low == high else f"{low} to {high}"
-    pairs = [
-        ("cluster", f"{doc['cluster']}: {doc['hosts']} hosts, {doc['planes']} planes"),
-        ("fabric", f"in each plane {doc['t0s']} T0s, {doc['t1s']} T1s"),
-        ("paths", f"{evs} EVs per peer (at most {doc['evs_per_peer']})"),
-        ("data plane", f"encapsulation {doc['encapsulation']}, granularity {doc['granularity']}"),
-        ("MTU", f"planes {doc['mtu']}, inner {doc['inner_mtu']} bytes"),
-        ("seen from", f"{doc['host']}: {', '.join(doc['interfaces'])}"),
-    ]
-    return [f"{doc['file']}: valid", *(f"  {name:<12}{value}" for name, value in pairs)]
-
-
-# ---- parts ---------------------------------------------------------------------------------
-
-
-def where(doc: Document) -> str:
-    """What an event or a path is about: h2 EV 5 (plane 1, T1 1)."""
-    parts = [str(doc["peer"])] if doc.get("peer") is not None else []
-    if doc.get("ev") is not None:
-        parts.append(f"EV {doc['ev']}")
-    place = ", ".join(f"{name} {doc[k]}" for k, name in (("plane", "plane"), ("t1", "T1")) if doc.get(k) is not None)
-    if place:
-        parts.append(f"({place})" if parts else place)
-    return " ".join(parts)

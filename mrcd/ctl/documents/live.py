@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrcd.ctl.documents import plain_states, sentence, share
+from mrcd.ctl.documents.parts import plain_states, sentence, share
 from mrcd.ctl.terminal.render import Column, Document, count, cut, duration, microseconds, paint, percent, table, text
 
 _ALL = 10_000
