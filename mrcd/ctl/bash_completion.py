@@ -1,4 +1,4 @@
-"""Completion of words with colons, which bash takes for several."""
+"""Completes words with colons in bash, which splits them at each colon (COMP_WORDBREAKS)."""
 
 import os
 
@@ -6,36 +6,36 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 
 class ColonBash(BashComplete):
-    """bash breaks words at colons (COMP_WORDBREAKS): put them together, and answer with what follows the last."""
+    """Joins the parts of a word before completion, and answers with the part behind the last colon."""
 
-    _known = ""  # of the word, to the left of what bash wants completed
+    _prefix = ""  # the part of the word that bash keeps, up to its last colon
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the one to be completed, and that."""
+        """Return the complete words, and the incomplete one."""
         at = int(os.environ["COMP_CWORD"])
-        # click's script joins them by line feeds; what is quoted may hold blanks.
+        # click's script joins words by line feeds, because quoted words may contain blanks.
         raw = os.environ["COMP_WORDS"]
         words = [" ".join(split_arg_string(w)) for w in raw.split("\n" if "\n" in raw else " ")[: at + 1]]
         words += [""] * (at + 1 - len(words))
-        glued: list[str] = []
+        joined: list[str] = []
         broken = joins = False
         for word in words:
-            if glued and (word == ":" or joins):
-                glued[-1] += word
+            if joined and (word == ":" or joins):
+                joined[-1] += word
                 broken = True
             else:
-                glued.append(word)
+                joined.append(word)
                 broken = False
             joins = word == ":"
-        self._known = glued[-1].rpartition(":")[0] + ":" if broken else ""
-        return glued[1:-1], glued[-1]
+        self._prefix = joined[-1].rpartition(":")[0] + ":" if broken else ""
+        return joined[1:-1], joined[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """As bash wants it."""
-        item.value = str(item.value).removeprefix(self._known)
+        """Return a completion without the part that bash keeps."""
+        item.value = str(item.value).removeprefix(self._prefix)
         return super().format_completion(item)
 
 
 def register() -> None:
-    """Have click use it."""
+    """Replace click's completion for bash by this one."""
     add_completion_class(ColonBash)

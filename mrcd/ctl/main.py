@@ -1,4 +1,4 @@
-"""The commands of mrcctl.
+"""Registers the commands of mrcctl.
 
 Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or the machine refused.
 """
@@ -12,7 +12,7 @@ from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, look,
 
 
 def main() -> None:
-    """Entry point."""
+    """Run mrcctl."""
     cli(prog_name="mrcctl")
 
 
@@ -23,7 +23,7 @@ def main() -> None:
 @click.version_option(mrcd.__version__, prog_name="mrcctl", message="%(prog)s %(version)s")
 @common
 def cli() -> None:
-    """Look at this host's MRC paths and deny them.
+    """Show and control this host's MRC paths.
 
     Exit codes: 0 done; 1 wrong usage or configuration; 2 mrcd, the kernel or the machine refused.
     """

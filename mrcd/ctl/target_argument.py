@@ -1,4 +1,4 @@
-"""What deny, drain and their way back are about: the argument TARGET, and its completion in a shell."""
+"""Defines the argument TARGET of deny, drain, allow and undrain, and completes it in a shell."""
 
 import click
 
@@ -6,17 +6,17 @@ from mrcd.ctl.base import F, Options
 from mrcd.ctl.client import Client
 from mrcd.errors import MrcdError
 
-_PATIENCE_S = 0.5
+_TIMEOUT_S = 0.5
 
 
 def target_argument(command: F) -> F:
-    """TARGET…: words of mrcd/policy.py."""
+    """Add TARGET…, the words that mrcd/denials/policy.py parses."""
     return click.argument("target", nargs=-1, metavar="[TARGET]...", shell_complete=_complete_target)(command)
 
 
 def _complete_target(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Switches, planes, peers and NICs that this host's paths go by; of `allow` and `undrain`, what is denied."""
-    client = Client(ctx.ensure_object(Options).run_dir, _PATIENCE_S)
+    """Return switches, planes, peers and NICs of this host's paths; for `allow` and `undrain`, denied targets."""
+    client = Client(ctx.ensure_object(Options).run_dir, _TIMEOUT_S)
     words: set[str] = set()
     try:
         if ctx.info_name in ("allow", "undrain"):

@@ -35,7 +35,7 @@ def file(daemon: Daemon, tmp_path: Path) -> Path:
 
 def test_no_difference(mrcctl: Callable[..., Result], file: Path) -> None:
     result = mrcctl("config", "diff")
-    assert (result.exit_code, result.stdout) == (0, "no difference: the file says what runs\n")
+    assert (result.exit_code, result.stdout) == (0, "no difference: the file equals the running configuration\n")
     assert json.loads(mrcctl("config", "diff", "--json").stdout)["changed"] is False
 
 

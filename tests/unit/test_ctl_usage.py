@@ -16,7 +16,7 @@ from tests.unit.canned_daemon import EVENT, PATH, Daemon
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["deny"], "deny what?"),
+        (["deny"], "deny needs a target"),
         (["allow", "--json"], "allow what?"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["paths", "--state", "WELL"], "Invalid value for '--state'"),

@@ -25,7 +25,10 @@ def test_status_has_those_in_front_first_and_numbers_for_want_of_names() -> None
     told = other_programs._documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
     status = {"other_programs": told, "pins": {"directory": "/x", "lost": "nothing is pinned at /x"}}
     lines = status_lines(status, colour=False)
-    assert "other BPF   program 3 at ingress of p0 (RUNS BEFORE MRCD'S); theirs at ingress of p0 (runs after mrcd's)" in lines
+    assert (
+        "other BPF   program 3 at ingress of p0 (RUNS BEFORE MRCD'S); theirs at ingress of p0 (runs after mrcd's)"
+        in lines
+    )
     assert "pins        nothing is pinned at /x: see `mrcctl doctor`" in lines
     (brief,) = brief_lines(status, colour=False)
     assert brief.endswith("pins lost  other programs 2")

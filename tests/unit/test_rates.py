@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from mrcd.ctl.documents.rates import Sample
-
 from mrcd.ctl.documents import live, rates
+from mrcd.ctl.documents.rates import Sample
 from tests.unit.canned_daemon import PATH, PEER
 
 

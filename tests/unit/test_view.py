@@ -211,15 +211,15 @@ def test_what_mrcd_has_left_is_read_as_it_is_or_not_at_all(tmp_path: Path, make:
     with pytest.raises(MachineError, match=f"no usable {left}"):
         view.open_pinned(tmp_path)
     with pytest.raises(MachineError, match=f"no usable {left}"):
-        offline_detach._Left.read(left)
+        offline_detach._Running.read(left)
     assert view.hosts_before(tmp_path) == {}
 
 
 def test_what_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "abi7").symlink_to("/nowhere")
-    offline_detach._leads_nowhere_else(tmp_path, tmp_path / "abi6")
+    offline_detach._refuse_links(tmp_path, tmp_path / "abi6")
     with pytest.raises(MachineError, match="abi7 is a symbolic link"):
-        offline_detach._leads_nowhere_else(tmp_path, tmp_path / "abi7")
+        offline_detach._refuse_links(tmp_path, tmp_path / "abi7")
 
 
 def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:

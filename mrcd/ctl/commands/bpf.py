@@ -1,4 +1,4 @@
-"""`mrcctl bpf`: what is in the kernel, read from the pins. None of it asks the daemon."""
+"""Defines `mrcctl bpf` (maps, progs, dump), which reads the pinned maps and programs without the daemon."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from mrcd.tables.pinned import Tables
 
 
-@click.group(short_help="Maps, programs and records in the kernel.")
+@click.group(short_help="Show maps, programs and records in the kernel.")
 @common
 def bpf() -> None:
-    """Maps, programs and records in the kernel, from the pins; mrcd need not run."""
+    """Show pinned maps, programs and records of the kernel. Works without mrcd."""
 
 
 @bpf.command(name="maps")
@@ -27,7 +27,7 @@ def bpf() -> None:
 @common
 @click.pass_obj
 def maps_(options: Options, wide: bool) -> None:
-    """The pinned maps: sizes, memory, how full."""
+    """List the pinned maps with sizes, memory and use."""
     from mrcd.bpf import info
 
     where, _ = pins(options.run_dir)
@@ -57,15 +57,15 @@ def _maps(document: Document, *, colour: bool, room: int | None) -> list[str]:
     return table(columns, rows, colour=colour, room=room)
 
 
-@bpf.command(short_help="The loaded programs, and where they are attached.")
+@bpf.command(short_help="List the loaded programs and their hooks.")
 @wide_option
 @common
 @click.pass_obj
 def progs(options: Options, wide: bool) -> None:
-    """The loaded programs that use the pinned maps, and where they are attached.
+    """List the loaded programs that use the pinned maps, and their hooks.
 
-    RUNS and the time of a run count while `sysctl kernel.bpf_stats_enabled=1`. A program without a hook is
-    run by mrcd itself, or left by one that died.
+    RUNS and ns/RUN count while `sysctl kernel.bpf_stats_enabled=1`. mrcd itself runs a program without a hook, or a
+    dead mrcd left it.
     """
     from mrcd.bpf import info
 
@@ -100,7 +100,7 @@ def _programs(document: Document, *, colour: bool, room: int | None) -> list[str
 
 
 def _hooks(hooks: Sequence[Document]) -> str:
-    """tcx ingress p0,p1; xdp p0."""
+    """Return hooks with their interfaces: tcx ingress p0,p1; xdp p0."""
     by_point: dict[str, list[str]] = {}
     for hook in hooks:
         point = hook["type"] if hook["type"] == hook["point"] else f"{hook['type']} {hook['point']}"
@@ -111,16 +111,16 @@ def _hooks(hooks: Sequence[Document]) -> str:
 # ---- records ---------------------------------------------------------------------------------
 
 
-@bpf.command(short_help="Records of a peer or an EV, with field names.")
+@bpf.command(short_help="Print records of this host, a peer or an EV.")
 @click.argument("peer", required=False, shell_complete=complete_peer)
 @click.argument("ev", required=False, type=click.IntRange(min=0))
 @common
 @click.pass_obj
 def dump(options: Options, peer: str | None, ev: int | None) -> None:
-    """Records of the tables, with field names and what the numbers mean.
+    """Print records of the tables with field names and the meaning of numbers.
 
-    With PEER (a name or a host id) its records; with PEER and EV those of that path; without, this host's.
-    Field by field they are explained in bpf/mrc_abi.h.
+    With PEER (a name or a host id) the peer's records; with PEER and EV those of that path; without, this host's.
+    bpf/mrc_abi.h explains each field.
     """
     where, names = pins(options.run_dir)
     tables = _tables(where)
@@ -183,10 +183,10 @@ def _record(name: str, index: int, record: Any, peer: str | None = None, ev: int
 def _records(document: Document) -> list[str]:
     lines: list[str] = []
     for record in document["records"]:
-        whose = f"  {record['peer']}" if record["peer"] is not None else ""
-        whose += f" EV {record['ev']}" if record["ev"] is not None else ""
+        owner = f"  {record['peer']}" if record["peer"] is not None else ""
+        owner += f" EV {record['ev']}" if record["ev"] is not None else ""
         index = "" if record["index"] is None else f"[{record['index']}]"
-        lines += [f"{record['table']}{index}{whose}", *_fields(record["fields"]), ""]
+        lines += [f"{record['table']}{index}{owner}", *_fields(record["fields"]), ""]
     return lines[:-1]
 
 
@@ -194,7 +194,7 @@ def _fields(fields: Sequence[Document]) -> list[str]:
     lines = []
     for field in fields:
         shown, meaning = _shown(field["value"]), field["meaning"]
-        if field["field"] in ("usable", "deadlines"):  # the bits themselves say nothing to people
+        if field["field"] in ("usable", "deadlines"):  # the meaning is readable, the bits are not
             shown, meaning = meaning, ""
         lines.append(f"  {field['field']:<16} {shown}" + (f"  ({meaning})" if meaning else ""))
     return lines

@@ -1,4 +1,4 @@
-"""`mrcctl bugreport`: everything that someone else needs to find out what is wrong, in one file."""
+"""Defines `mrcctl bugreport`, which writes one archive with everything needed to find a fault."""
 
 from pathlib import Path
 
@@ -10,25 +10,23 @@ from mrcd.errors import MachineError
 from mrcd.versions import SCHEMA_VERSION
 
 
-@click.command(short_help="All that is needed to find a fault, in one archive.")
+@click.command(short_help="Write an archive with everything needed to find a fault.")
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The archive; mrcd-bugreport-HOST-TIME.tar.gz here unless given.",
+    help="The archive; default mrcd-bugreport-HOST-TIME.tar.gz.",
 )
-@click.option(
-    "--config", type=click.Path(path_type=Path), metavar="FILE", help="The cluster file, if not the usual one."
-)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="The cluster file; default mrcd's.")
 @common
 @click.pass_obj
 def bugreport(options: Options, output: Path | None, config: Path | None) -> None:
-    """Gather status, paths, events, configuration, kernel, interfaces, sysctls, BPF and logs into one archive.
+    """Write status, paths, events, configuration, kernel, interfaces, sysctls, BPF and logs into one archive.
 
-    Changes nothing and works while mrcd is down. Values of keys that are called key, password, secret,
-    token and the like are removed; addresses, host names and MACs are not. manifest.json lists what is
-    inside, how it was had, and what could not be had. --timeout holds for each command.
+    Changes nothing and works while mrcd is down. Values of keys named key, password, secret, token and the like are
+    removed; addresses, host names and MACs are not. manifest.json lists each file, its source, and every file that
+    is missing. --timeout applies to each command that is run.
     """
     import os
     import socket
@@ -41,7 +39,7 @@ def bugreport(options: Options, output: Path | None, config: Path | None) -> Non
     path = output or Path(f"{name}.tar.gz")
     part = path.with_name(path.name + ".part")
     try:
-        # Never readable by others: what is not called a secret may be one.
+        # For its owner only: a secret under another name is not removed.
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
@@ -54,7 +52,7 @@ def bugreport(options: Options, output: Path | None, config: Path | None) -> Non
             raise
     except OSError as e:
         raise MachineError(
-            f"{e.filename or path}: {e.strerror}", hint="name another place with --output FILE"
+            f"{e.filename or path}: {e.strerror}", hint="choose another file with --output FILE"
         ) from None
     missing = [f"{m['wanted']}: {m['error']}" for m in report.manifest if m["file"] is None]
     document = {
@@ -71,6 +69,6 @@ def bugreport(options: Options, output: Path | None, config: Path | None) -> Non
 def _summary(document: Document) -> list[str]:
     lines = [
         f"{document['file']}: {document['files']} files, {count(document['bytes'])} bytes",
-        f"  {document['secrets_removed']} secrets removed; host names, addresses and MACs are still in it",
+        f"  {document['secrets_removed']} secrets removed; host names, addresses and MACs remain",
     ]
     return lines + [f"  missing  {m}" for m in document["missing"]]

@@ -1,4 +1,4 @@
-"""`mrcctl completion`: the script that a shell sources."""
+"""Defines `mrcctl completion`, which prints the script that a shell sources."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the shell's completion script.
 
-    For this shell alone: source <(mrcctl completion bash). For good: write it to
+    For the current shell: source <(mrcctl completion bash). For all shells: write it to
     /etc/bash_completion.d/mrcctl, to _mrcctl in a directory of zsh's $fpath, or to
     ~/.config/fish/completions/mrcctl.fish.
     """

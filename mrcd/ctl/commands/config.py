@@ -1,4 +1,4 @@
-"""`mrcctl config` and `mrcctl reload`: the cluster file, what runs of it, and going over to it."""
+"""Defines `mrcctl config` (check, diff, show) and `mrcctl reload`."""
 
 import os
 from pathlib import Path
@@ -10,33 +10,33 @@ from mrcd.ctl.base import Options, common, emit
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.documents.answers import plan_lines
 
-DEFAULT_FILE = Path("/etc/mrcd/mrcd.toml")  # as mrcd's
+DEFAULT_FILE = Path("/etc/mrcd/mrcd.toml")  # the default of mrcd --config
 
 
 @click.group()
 @common
 def config() -> None:
-    """The cluster file: check it, and compare it with what runs."""
+    """Check the cluster file, and compare it with the running configuration."""
 
 
-@config.command(short_help="Validate a cluster file and sum it up.")
+@config.command(short_help="Validate a cluster file and print a summary.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--host", metavar="NAME", help="Seen from this host; from the one it runs on unless given.")
+@click.option("--host", metavar="NAME", help="Check as this host; default: the machine mrcctl runs on.")
 @common
 @click.pass_obj
 def check(options: Options, file: Path, host: str | None) -> None:
-    """Validate a cluster file and sum it up; nothing is changed, mrcd need not run."""
+    """Validate a cluster file and print a summary. Changes nothing and works without mrcd."""
     from mrcd.ctl.commands.config_documents import summary
 
     emit(options, summary(file, host), plan_lines)
 
 
-@config.command(short_help="What a reload would change.")
+@config.command(short_help="Show what a reload would change.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @common
 @click.pass_obj
 def diff(options: Options, file: Path | None) -> None:
-    """What a reload would change: hosts, EVs, settings; FILE is the one that mrcd reads unless given."""
+    """Show the hosts, EVs and settings that a reload would change. FILE defaults to mrcd's cluster file."""
     from mrcd.ctl.commands.config_documents import difference
 
     running = _running(options)
@@ -45,26 +45,26 @@ def diff(options: Options, file: Path | None) -> None:
 
 @config.command(short_help="Print the configuration.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--effective", is_flag=True, help="With all defaults filled in.")
-@click.option("--host", metavar="NAME", help="With FILE: seen from this host.")
+@click.option("--effective", is_flag=True, help="Include all defaults.")
+@click.option("--host", metavar="NAME", help="With FILE: as this host sees it.")
 @common
 @click.pass_obj
 def show(options: Options, file: Path | None, effective: bool, host: str | None) -> None:
-    """Print the configuration that runs, or FILE's, as TOML: what is not default, or all of it."""
+    """Print the running configuration, or FILE's, as TOML. --effective adds the values that equal their defaults."""
     from mrcd.ctl.commands.config_documents import shown
 
     document = shown(file, host, effective) if file else shown(_running(options), None, effective)
     emit(options, document, shown_lines)
 
 
-@click.command(short_help="Go over to what the cluster file says now.")
-@click.option("--force", is_flag=True, help="Even if packets are lost until all hosts have the file.")
+@click.command(short_help="Read the cluster file again and apply its changes.")
+@click.option("--force", is_flag=True, help="Apply even if packets are lost until all hosts have the file.")
 @common
 @click.pass_obj
 def reload(options: Options, force: bool) -> None:
-    """Have mrcd read its cluster file again and apply the difference, without losing a packet.
+    """Have mrcd read its cluster file again and apply the changes, without losing a packet.
 
-    A file that is wrong, or that this machine refuses, changes nothing. See `mrcctl config diff` before.
+    An invalid file, or one that this machine refuses, changes nothing. `mrcctl config diff` shows the changes first.
     """
     document = options.client.post("/v1/reload", {"force": force})
     emit(
@@ -73,7 +73,7 @@ def reload(options: Options, force: bool) -> None:
 
 
 def _running(options: Options) -> dict[str, Any]:
-    """What /v1/config says, or what the last mrcd left."""
+    """Return the document of /v1/config, or the configuration that the last mrcd saved."""
     try:
         document: dict[str, Any] = options.client.get("/v1/config")
     except DaemonDown as down:
@@ -81,7 +81,7 @@ def _running(options: Options) -> dict[str, Any]:
 
         document = left_behind(options.run_dir, down)
         document["file"] = os.environ.get("MRCD_CONFIG") or str(DEFAULT_FILE)
-        click.echo("mrcctl: mrcd is not running; from what ran last", err=True)
+        click.echo("mrcctl: mrcd is not running; showing its last configuration", err=True)
     return document
 
 
@@ -89,9 +89,9 @@ def _running(options: Options) -> dict[str, Any]:
 
 
 def difference_lines(document: dict[str, Any]) -> list[str]:
-    """The document of diff.py: what is added, removed and changed, then what that takes."""
+    """Return the lines of a difference: additions, removals, changes, then the steps that a reload takes."""
     if not document["changed"]:
-        return ["no difference: the file says what runs"]
+        return ["no difference: the file equals the running configuration"]
     hosts = document["hosts"]
     found = [f"+ host {name}" for name in hosts["added"]]
     found += [f"- host {name}" for name in hosts["removed"]]
@@ -108,8 +108,8 @@ def _word(value: object) -> str:
 
 
 def shown_lines(document: dict[str, Any]) -> list[str]:
-    """TOML."""
+    """Return the configuration as TOML."""
     from mrcd.config import toml_text
 
-    of = f"# {document['file'] or 'what runs'}, as {document['host']} takes it"
-    return [of, *toml_text.lines(document["config"], defaults=document["effective"])]
+    title = f"# {document['file'] or 'running configuration'}, as {document['host']} sees it"
+    return [title, *toml_text.lines(document["config"], defaults=document["effective"])]

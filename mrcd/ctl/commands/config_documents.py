@@ -1,4 +1,4 @@
-"""Behind `mrcctl config`: what a cluster file amounts to. Imports pydantic, so it is imported late."""
+"""Makes the documents of `mrcctl config check`, `diff` and `show`. Imports pydantic, so commands import it late."""
 
 import json
 import socket
@@ -18,13 +18,13 @@ from mrcd.view.documents import RUNNING_FILE
 
 
 def summary(file: Path, host: str | None) -> dict[str, Any]:
-    """Validate the file and sum it up as `host` sees it: shapes as printed by --json, sizes in bytes.
+    """Validate the file and return its summary as `host` sees it; sizes are bytes.
 
-    Without `host` it is this machine if the file names it, else the file's first. Raises UsageError, ConfigError.
+    The default host is this machine if the file names it, else the file's first. Raises UsageError, ConfigError.
     """
     config = load(file)
     seen_from = _seen_from(config, host)
-    # Explicit paths can be at fault at their sources only: look from there too.
+    # Listed paths are checked at their sources only, so plan for each of these hosts too.
     for source in {p.source for p in config.paths} - {seen_from}:
         plan(config, source)
     mine = plan(config, seen_from)
@@ -50,14 +50,14 @@ def summary(file: Path, host: str | None) -> dict[str, Any]:
 
 
 def _seen_from(config: Config, host: str | None) -> str:
-    """The host named, or this machine if the file names it, else the file's first."""
+    """Return the given host, else this machine if the file names it, else the file's first host."""
     names = [h.name for h in config.hosts]
     here = socket.gethostname()
     return host or (here if here in names else names[0])
 
 
 def left_behind(run_dir: Path, down: DaemonDown) -> dict[str, Any]:
-    """What the last mrcd wrote down of its configuration: {"host", "config"}. Raises `down` if there is nothing."""
+    """Return {"host", "config"} as the last mrcd saved them. Raises `down` if there is no such file."""
     try:
         document = json.loads((run_dir / RUNNING_FILE).read_text())
         return {"host": document["host"], "config": document["config"]}
@@ -70,13 +70,13 @@ def _plan_of(running: dict[str, Any]) -> Plan:
         return plan(Config.model_validate(running["config"]), running["host"])
     except (ValidationError, KeyError) as e:
         raise DaemonError(
-            f"the configuration that runs is of another version of mrcd: {type(e).__name__}",
-            hint="use the mrcctl that belongs to the mrcd that runs; see `mrcctl version`",
+            f"another version of mrcd made the running configuration: {type(e).__name__}",
+            hint="use the mrcctl of the running mrcd's version; see `mrcctl version`",
         ) from None
 
 
 def difference(running: dict[str, Any], file: Path) -> dict[str, Any]:
-    """From the configuration that runs to a file: the document of diff.py, with "file" and "host".
+    """Return the changes from the running configuration to a file (mrcd/daemon/config_diff.py).
 
     Raises UsageError, ConfigError.
     """
@@ -86,8 +86,10 @@ def difference(running: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def shown(source: Path | dict[str, Any], host: str | None, effective: bool) -> dict[str, Any]:
-    """A file, or what runs, as {"schema_version", "file", "host", "effective", "config"}; "file" is None for what
-    runs. Raises UsageError, ConfigError."""
+    """Return a file, or the running configuration, as {"schema_version", "file", "host", "effective", "config"}.
+
+    "file" is None for the running configuration. Raises UsageError, ConfigError.
+    """
     if isinstance(source, Path):
         config = load(source)
         mine = plan(config, _seen_from(config, host))

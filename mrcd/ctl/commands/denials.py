@@ -1,4 +1,8 @@
-"""deny, drain, and the way back: which paths this host may send by."""
+"""Defines `mrcctl deny`, `drain`, `allow`, `undrain` and `denials`.
+
+deny and allow post to the daemon, which decides and applies them (mrcd/denials/control.py). drain also polls
+/v1/denials until no packet is in flight.
+"""
 
 import contextlib
 import os
@@ -19,39 +23,40 @@ from mrcd.errors import DaemonError, UsageError
 
 _POLL_S = 0.02
 _EPILOG = (
-    "A target is words that must all fit a path: t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1, nic:HOST:PLANE, plane:N, "
-    "peer:NAME, ev:N, ev:PEER:N. It steers what this host sends; what others send is theirs to deny."
+    "A target is one or more of t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1, nic:HOST:PLANE, plane:N, peer:NAME, "
+    "ev:N and ev:PEER:N; a path must match all of them. A denial affects packets that this host sends, not those of "
+    "other hosts."
 )
 
 
-def _what(command: F) -> F:
-    """Which paths."""
+def _target_options(command: F) -> F:
+    """Add the options that name paths."""
     return target_argument(peer_option(ev_option(plane_option(command))))
 
 
-def _how(command: F) -> F:
-    """What deny and drain take besides."""
+def _denial_options(command: F) -> F:
+    """Add the other options of deny and drain."""
     for option in (
-        click.option("--force", is_flag=True, help="Even if peers are left with fewer than ev_min_active usable EVs."),
-        click.option("--reason", metavar="TEXT", help="Why, for whoever asks status, paths or events."),
-        click.option("--for", "for_", metavar="TIME", help="End by itself after 90s, 30m, 1h30m or 2d."),
+        click.option("--force", is_flag=True, help="Deny even if a peer keeps fewer than ev_min_active usable EVs."),
+        click.option("--reason", metavar="TEXT", help="A reason, shown by status, paths and events."),
+        click.option("--for", "for_", metavar="TIME", help="End after this time: 90s, 30m, 1h30m or 2d."),
     ):
         command = option(command)
     return command
 
 
 def _chosen(action: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The request's body, of the command's arguments."""
+    """Return the body of the request, made of the command's arguments."""
     body = {k.rstrip("_"): v for k, v in given.items()} | {"target": list(given["target"])}
     if not (body["target"] or body.get("all")) and all(body[k] is None for k in ("peer", "ev", "plane")):
-        raise UsageError(f"{action} what? it takes a target", hint=f"see `mrcctl {action} --help`")
+        raise UsageError(f"{action} needs a target", hint=f"see `mrcctl {action} --help`")
     if body.get("all") and (body["target"] or any(body[k] is not None for k in ("peer", "ev", "plane"))):
-        raise UsageError("a target, or --all: not both", hint=f"see `mrcctl {action} --help`")
+        raise UsageError("--all and a target exclude each other", hint=f"see `mrcctl {action} --help`")
     return body
 
 
 def _post(options: Options, path: str, body: dict[str, Any], hint: str) -> Json:
-    """Ask for it; a refusal ends here."""
+    """Return the daemon's answer; print its warning. A refusal prints its message and ends mrcctl."""
     answer = options.client.post(path, body)
     if answer.get("warning"):
         click.echo(f"mrcctl: warning: {answer['warning']}", err=True)
@@ -63,43 +68,43 @@ def _post(options: Options, path: str, body: dict[str, Any], hint: str) -> Json:
     return answer
 
 
-_FLOOR = "--force does it all the same"
-_OTHERS = "`mrcctl denials` shows all"
+_FORCE_HINT = "--force denies it nevertheless"
+_ALLOW_HINT = "`mrcctl denials` lists all denials"
 
 
-@click.command(short_help="Use no path by a switch, link, plane, peer or EV.", epilog=_EPILOG)
-@_what
-@_how
+@click.command(short_help="Stop sending on the paths of a switch, link, plane, peer or EV.", epilog=_EPILOG)
+@_target_options
+@_denial_options
 @common
 @click.pass_obj
 def deny(options: Options, /, **given: Any) -> None:
-    """Send nothing by the paths of a target until it is allowed again.
+    """Send no data on the paths of a target until it is allowed again.
 
-    They are still probed. It outlives restarts, and paths that come later fall under it too.
+    The paths are still probed. A denial survives restarts, and also covers paths of later configurations.
     """
-    emit(options, _post(options, "/v1/deny", _chosen("deny", given), _FLOOR), changed_lines)
+    emit(options, _post(options, "/v1/deny", _chosen("deny", given), _FORCE_HINT), changed_lines)
 
 
-@click.command(short_help="The same, and wait until nothing is under way there.", epilog=_EPILOG)
-@_what
-@_how
+@click.command(short_help="Deny, and wait until no packet is in flight there.", epilog=_EPILOG)
+@_target_options
+@_denial_options
 @click.option(
     "--wait", type=click.FloatRange(min=0, max=86_400), default=10.0, metavar="SECONDS", show_default=True,
-    help="Wait so long for it to be empty.",
+    help="Wait at most so long for packets in flight.",
 )  # fmt: skip
 @common
 @click.pass_obj
 def drain(options: Options, /, wait: float, **given: Any) -> None:
-    """Deny the paths of a target, and wait until all that was sent by them has arrived, or is known to be lost.
+    """Deny the paths of a target, and wait until all packets sent on them have arrived or are known to be lost.
 
-    New packets take other paths at once, so nothing is lost by it.
+    New packets take other paths at once, so draining loses no packet.
     """
-    answer = _post(options, "/v1/deny", _chosen("drain", given) | {"drain": True}, _FLOOR)
+    answer = _post(options, "/v1/deny", _chosen("drain", given) | {"drain": True}, _FORCE_HINT)
     began = time.monotonic()
     while True:
         found = next((d for d in options.client.get("/v1/denials")["denials"] if d["target"] == answer["target"]), None)
         if found is None:
-            raise DaemonError(f"{answer['target']} is not denied any more: somebody took it back, or its time is over")
+            raise DaemonError(f"{answer['target']} is no longer denied: it was allowed or has expired")
         waited = time.monotonic() - began
         if found["empty"] or waited >= wait:
             break
@@ -108,9 +113,9 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
     emit(options, answer, lambda d: [*changed_lines(d), *_emptied(d)])
     if not found["empty"]:
         raise DaemonError(
-            f"{found['target']} is not empty after {wait:g} s: {found['in_flight_packets']} packets are not accounted "
-            f"for, on EVs of which {found['unknown_evs']} have never been heard of",
-            hint="no new ones enter it; a peer that is down cannot tell. `mrcctl denials` shows how it goes on",
+            f"{found['target']} is not empty after {wait:g} s: {found['in_flight_packets']} packets may be in flight, "
+            f"and the peers have sent no report about {found['unreported_evs']} of its EVs",
+            hint="no new packets enter it, but a peer that is down sends no report; watch `mrcctl denials`",
         )
 
 
@@ -119,42 +124,42 @@ def _emptied(answer: Json) -> list[str]:
     if not found["empty"]:
         return []
     lost = found["lost_packets"]
-    said = "" if lost is None else f", {lost} packets lost"
-    return [f"empty after {answer['waited_s']:.2f} s{said}" if found["evs"] else "empty"]
+    lost_text = "" if lost is None else f", {lost} packets lost"
+    return [f"empty after {answer['waited_s']:.2f} s{lost_text}" if found["evs"] else "empty"]
 
 
 def _allow(options: Options, action: str, given: dict[str, Any]) -> None:
-    emit(options, _post(options, "/v1/allow", _chosen(action, given), _OTHERS), changed_lines)
+    emit(options, _post(options, "/v1/allow", _chosen(action, given), _ALLOW_HINT), changed_lines)
 
 
-_all = click.option("--all", is_flag=True, help="Everything that is denied.")
+_all = click.option("--all", is_flag=True, help="Allow everything.")
 
 
-@click.command(short_help="Take back `deny` or `drain`.", epilog=_EPILOG)
-@_what
+@click.command(short_help="End denials.", epilog=_EPILOG)
+@_target_options
 @_all
 @common
 @click.pass_obj
 def allow(options: Options, /, **given: Any) -> None:
-    """Take back what denies a target, or something within it: the EVs are probed and used again."""
+    """End the denials of a target and of targets within it. The EVs are probed, then used again."""
     _allow(options, "allow", given)
 
 
-@click.command(short_help="Take back `drain`: the same as `allow`.", epilog=_EPILOG)
-@_what
+@click.command(short_help="End denials; the same as `allow`.", epilog=_EPILOG)
+@_target_options
 @_all
 @common
 @click.pass_obj
 def undrain(options: Options, /, **given: Any) -> None:
-    """Take back what denies a target, or something within it: the EVs are probed and used again."""
+    """End the denials of a target and of targets within it. The EVs are probed, then used again."""
     _allow(options, "undrain", given)
 
 
-@click.command(short_help="What is denied, by whom, until when and why.")
+@click.command(short_help="List denials: target, user, end, reason.")
 @common
 @click.pass_obj
 def denials(options: Options) -> None:
-    """What is denied, by whom, until when and why; and whether anything is still under way there."""
+    """List denials with their user, end and reason, and the packets still in flight on their paths."""
     try:
         document = options.client.get("/v1/denials")
     except DaemonDown as down:
@@ -167,7 +172,7 @@ def denials(options: Options) -> None:
 
 def _from_file(run_dir: Path, down: DaemonDown) -> Json:
     from mrcd.denials import (
-        file,  # only now: they take longer to import than mrcctl to answer
+        file,  # a late import: it takes longer than mrcctl takes to answer
         policy,
     )
 
@@ -193,8 +198,8 @@ def _table(document: Json, *, colour: bool) -> list[str]:
         return ["nothing is denied"]
     columns = [
         *map(render.Column, ("TARGET", "ACTION")),
-        *(render.Column(h, True) for h in ("EVS", "UNDER WAY pkts", "LOST pkts")),
-        *map(render.Column, ("EMPTY", "SINCE (UTC)", "LEFT", "BY", "REASON")),
+        *(render.Column(h, True) for h in ("EVS", "IN FLIGHT pkts", "LOST pkts")),
+        *map(render.Column, ("EMPTY", "SINCE (UTC)", "ENDS IN", "USER", "REASON")),
     ]
     rows = [
         [

@@ -1,4 +1,4 @@
-"""The commands that look: status, peers, paths, events, histograms, version."""
+"""Defines `mrcctl status`, `peers`, `paths`, `histograms`, `events` and `version`."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def _table(options: Options, name: str, document: Json, lines: Callable[..., lis
 
 
 def _complete(options: Options, document: Json) -> None:
-    """What mrcd, in mounts of its own and with few capabilities, may not see itself."""
+    """Add what mrcd cannot see, because it has its own mounts and few capabilities."""
     pins = document.get("pins") or {}
     if pins and not pins.get("lost") and pins_gone(pins.get("directory")):
         pins["lost"] = f"nothing is pinned at {pins['directory']}"
@@ -49,44 +49,44 @@ def _complete(options: Options, document: Json) -> None:
             f["program"] = program_name(f["program_id"])
 
 
-@click.command(short_help="Host, planes, peers and EVs at a glance.")
+@click.command(short_help="Show the host, its planes, peers and EVs.")
 @click.option("--brief", "-b", is_flag=True, help="One line.")
 @wide_option
 @common
 @click.pass_obj
 def status(options: Options, brief: bool, wide: bool) -> None:
-    """Host, daemon, hooks, planes, peers and EVs at a glance.
+    """Show the host, daemon, hooks, planes, peers and EVs.
 
-    `forwarding without the daemon` says whether programs and routes would go on if mrcd died now.
+    `forwarding without the daemon` says whether programs and routes would keep working if mrcd died now.
     """
     document, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
     _complete(options, document)
     emit(options, document, brief_lines if brief else status_lines, colour=colours(), room=room(wide))
 
 
-@click.command(short_help="The other hosts: EVs, traffic, loss.")
+@click.command(short_help="List the other hosts: EVs, traffic, loss.")
 @wide_option
 @common
 @click.pass_obj
 def peers(options: Options, wide: bool) -> None:
-    """The other hosts: reachable, EVs by state, traffic, loss."""
+    """List the other hosts: reachability, EVs by state, traffic, loss."""
     found, source = read(options, lambda daemon: daemon.get("/v1/peers"), lambda view: view.peers())
     _table(options, "peers", envelope("peers", found, source), peer_lines, wide)
 
 
-@click.command(short_help="Every EV: state, traffic, loss, round-trip time.")
+@click.command(short_help="List EVs: state, traffic, loss, round-trip time.")
 @peer_option
 @plane_option
 @click.option("--state", type=StateType(STATES), help="Only EVs in this state.")
-@click.option("--decode", is_flag=True, help="Say what each uSID of the carriers means.")
+@click.option("--decode", is_flag=True, help="Show the meaning of each uSID of the carriers.")
 @wide_option
 @common
 @click.pass_obj
 def paths(options: Options, peer: str | None, plane: int | None, state: str | None, decode: bool, wide: bool) -> None:
-    """Every EV: state and since when, traffic, loss, round-trip time.
+    """List EVs: state, time in that state, traffic, loss, round-trip time.
 
-    With --decode the hops of its carrier: T0 3 → T1 2 → T0 7 → host port 1. Paths that the configuration
-    lists one by one are read by mrcd's numbering, too, which their fabric need not share.
+    --decode shows the hops of the carrier: T0 3 → T1 2 → T0 7 → host port 1. Hops of paths that the cluster file
+    lists in [[paths]] may be wrong, because their uSIDs need not follow mrcd's numbering.
     """
     found, source = read(
         options,
@@ -97,11 +97,11 @@ def paths(options: Options, peer: str | None, plane: int | None, state: str | No
     _table(options, "paths", envelope("paths", found, source), lines, wide)
 
 
-@click.command(short_help="Detection times, round trips: how they spread.")
+@click.command(short_help="Show histograms of detection times and round trips.")
 @common
 @click.pass_obj
 def histograms(options: Options) -> None:
-    """How long it took to leave failed EVs, what was sent meanwhile, and the probes' round trips."""
+    """Show the times to detect failed EVs, the packets sent meanwhile, and the probes' round trips."""
     found, source = read(options, lambda daemon: daemon.get("/v1/histograms"), lambda view: view.histograms())
     emit(options, envelope("histograms", found, source), lambda d: bars.histograms(d["histograms"]))
 
@@ -110,7 +110,7 @@ def histograms(options: Options) -> None:
 
 
 def _moment(ctx: click.Context, param: click.Parameter, given: str | None) -> datetime | None:
-    """A moment: an age such as 90s, 10m, 2h, 7d, or an ISO 8601 time, in UTC unless it says otherwise."""
+    """Return the moment of an age (90s, 10m, 2h, 7d) or of an ISO 8601 time, which is UTC unless it has an offset."""
     if given is None:
         return None
     age = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", given.strip())
@@ -125,24 +125,26 @@ def _moment(ctx: click.Context, param: click.Parameter, given: str | None) -> da
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _wanted(event: Json, since: datetime | None, peer: str | None) -> bool:
+def _is_wanted(event: Json, since: datetime | None, peer: str | None) -> bool:
     return (peer is None or event.get("peer") == peer) and (
         since is None or datetime.fromisoformat(event["time"]) >= since
     )
 
 
-@click.command(short_help="What changed, with reason and evidence.")
-@click.option("--since", callback=_moment, metavar="AGE|TIME", help="Only newer ones: 10m, 2h, 2030-01-02T03:04 (UTC).")
-@click.option("--follow", "-f", is_flag=True, help="Go on with new events as they happen; JSON is one event per line.")
+@click.command(short_help="List changes with reason and evidence.")
+@click.option(
+    "--since", callback=_moment, metavar="AGE|TIME", help="Only newer ones: 10m, 2h, 2030-01-02T03:04 (UTC)."
+)
+@click.option("--follow", "-f", is_flag=True, help="Print new events as they happen; JSON is one event per line.")
 @peer_option
 @wide_option
 @common
 @click.pass_obj
 def events(options: Options, since: datetime | None, follow: bool, peer: str | None, wide: bool) -> None:
-    """What changed, with reason and evidence.
+    """List changes with reason and evidence.
 
-    mrcd remembers the newest 10,000; all are in its log (`journalctl -u mrcd`). While it is down: what the
-    programs have told since, which is kept for its next start.
+    mrcd remembers the newest 10,000 events; its log has all (`journalctl -u mrcd`). While mrcd is down, the events
+    that the eBPF programs have written since are listed; its next start reads them too.
     """
     if not follow:
         source = "daemon"
@@ -150,15 +152,15 @@ def events(options: Options, since: datetime | None, follow: bool, peer: str | N
             found = options.client.get("/v1/events", after=0, wait=0)["events"]
         except DaemonDown as down:
             found, source = open_view(options.run_dir, down).unread_events(), "tables"
-            _say("mrcd is not running; only what happened since, from the pinned tables (before: its log)")
+            _say("mrcd is not running; events since it stopped, from the pinned tables (earlier ones: its log)")
         document = envelope("events", found, source)
-        document["events"] = [e for e in document["events"] if _wanted(e, since, peer)]
+        document["events"] = [e for e in document["events"] if _is_wanted(e, since, peer)]
         _table(options, "events", document, event_lines, wide)
         return
     leave_with_reader()
     heading = not options.json
     for batch in follow_events(options.client, _say):
-        fresh = [e for e in batch if _wanted(e, since, peer)]
+        fresh = [e for e in batch if _is_wanted(e, since, peer)]
         if options.json:
             lines = [json.dumps({"schema_version": SCHEMA_VERSION, **e}, ensure_ascii=False) for e in fresh]
         else:
@@ -173,9 +175,9 @@ def events(options: Options, since: datetime | None, follow: bool, peer: str | N
 @common
 @click.pass_obj
 def version(options: Options) -> None:
-    """Versions of mrcctl and of the mrcd that runs.
+    """Print the versions of mrcctl and of the running mrcd.
 
-    Exit code 2 if one runs, or may, and does not say.
+    Exit code 2 if mrcd may be running but does not answer.
     """
     daemon = error = None
     try:

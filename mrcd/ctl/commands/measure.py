@@ -1,4 +1,7 @@
-"""The commands of mrcctl that measure: probe, trace, capture, preflight, doctor. What they do is imported late."""
+"""Defines `mrcctl probe`, `trace`, `capture`, `preflight` and `doctor`.
+
+Each command imports its work from packets/ or examine/ when it runs.
+"""
 
 import random
 import sys
@@ -15,15 +18,14 @@ from mrcd.ctl.options import complete_peer, peer_option
 from mrcd.errors import DaemonError, MrcdError, UsageError
 
 MAX_COUNT = 1_000_000
-MOST_EVS = 8192  # that doctor probes: a quarter of a minute
+MOST_EVS = 8192  # doctor probes no more, which takes 15 s
 
-
+# (status, peers) → names of the peers whose paths are needed; None means all peers
 Choice = Callable[[Json, Json], Sequence[str | None]]
 
 
-def _asked(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
-    """Status, peers, and the paths to those that are chosen by these, None being all at once; of the pinned tables if
-    the daemon is down."""
+def _documents(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
+    """Return status, peers, and the paths to the chosen peers, from the daemon or else from the pinned tables."""
 
     def ask(status: Json, peers: Json, paths: Callable[[str | None], Json]) -> tuple[Json, Json, Json]:
         return status, peers, [path for peer in choose(status, peers) for path in paths(peer)]
@@ -36,16 +38,16 @@ def _asked(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
     return found  # type: ignore[no-any-return]
 
 
-def _only(peer: str) -> Choice:
+def _one(peer: str) -> Choice:
     return lambda status, peers: [peer]
 
 
-def _nobody(status: Json, peers: Json) -> Sequence[str | None]:
+def _none(status: Json, peers: Json) -> Sequence[str | None]:
     return []
 
 
 def _some(status: Json, peers: Json) -> Sequence[str | None]:
-    """All, or as many at random as have MOST_EVS."""
+    """Choose all peers, or random ones with MOST_EVS EVs in total."""
     with understood():
         evs = sum(status["evs"].values())
         if evs <= MOST_EVS:
@@ -54,44 +56,46 @@ def _some(status: Json, peers: Json) -> Sequence[str | None]:
 
 
 def _count(default: int, what: str) -> Callable[[F], F]:
-    """--count."""
+    """Add --count."""
     limits = click.IntRange(1, MAX_COUNT)
     return click.option("--count", "-c", type=limits, metavar="N", default=default, show_default=True, help=what)
 
 
 def _pace(command: Any) -> Any:
-    """--interval and --wait."""
+    """Add --interval and --wait."""
     for option in (
         click.option(
             "--wait", type=click.FloatRange(0, 3600), default=1.0, metavar="SECONDS", show_default=True,
-            help="How long to wait for the last answers.",
+            help="Wait so long for the last answers.",
         ),
         click.option(
             "--interval", type=click.FloatRange(0.1, 60_000), default=10.0, metavar="MS", show_default=True,
-            help="Between two packets on the same way.",
+            help="Time between two packets on the same path.",
         ),
     ):  # fmt: skip
         command = option(command)
     return command
 
 
-@click.command(short_help="Loss and round-trip time of EVs, measured now.")
+@click.command(short_help="Measure loss and round-trip time of EVs.")
 @click.argument("peer", shell_complete=complete_peer)
-@click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; all of the peer's unless given.")
+@click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; default all EVs of the peer.")
 @_count(10, "Probes per EV.")
-@click.option("--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Of the outer IPv6 packet.")
+@click.option(
+    "--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Outer IPv6 packet."
+)
 @_pace
 @common
 @click.pass_obj
 def probe(options: Options, peer: str, ev: int | None, count: int, size: int, interval: float, wait: float) -> None:
-    """Probe the EVs to PEER, as ping does: loss, and least, mean, greatest and spread of the round trips.
+    """Probe the EVs to PEER: loss, and minimum, mean, maximum and deviation of the round-trip times, as ping does.
 
-    The peer's mrc_pop answers, over a usable EV of its own choice in the same plane. Neither host counts these
-    probes or judges an EV by them. Exit code 2 if nothing came back.
+    The peer's mrc_pop answers on a usable EV of its own choice in the same plane. These diagnostic probes change no
+    counter and no EV state on either host. Exit code 2 if nothing came back.
     """
     from mrcd.ctl.packets import probe as work
 
-    status, peers, paths = _asked(options, _only(peer))
+    status, peers, paths = _documents(options, _one(peer))
     document = work.run(
         status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
     )
@@ -100,7 +104,7 @@ def probe(options: Options, peer: str, ev: int | None, count: int, size: int, in
         sys.exit(DaemonError.exit_code)
 
 
-@click.command(short_help="An EV hop by hop, and where it breaks.")
+@click.command(short_help="Trace an EV hop by hop and locate a fault.")
 @click.argument("peer", shell_complete=complete_peer)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", required=True, help="The EV.")
 @_count(20, "Packets per hop.")
@@ -108,28 +112,31 @@ def probe(options: Options, peer: str, ev: int | None, count: int, size: int, in
 @common
 @click.pass_obj
 def trace(options: Options, peer: str, ev: int, count: int, interval: float, wait: float) -> None:
-    """Trace an EV to PEER: packets that turn round at each switch and come back, and a probe to the far host.
+    """Trace an EV to PEER with loopback probes, which each switch forwards back to this host, and a probe to PEER.
 
-    The loss of each and cross-checks by another T1 of the plane say what is broken: a link, in one direction or
-    both, a switch, or the far host; and what cannot be told apart. No switch has to answer anything. Not with
-    encapsulation ecmp, where no packet can be told its way. Exit code 2 if nothing came back.
+    The loss of each, and cross-checks through another T1 of the plane, locate a fault: a link in one or both
+    directions, a switch, or the far host. Parts that the packets cannot distinguish are listed together. No switch
+    CPU has to answer. encapsulation ecmp has no trace, because its packets cannot name their path. Exit code 2 if
+    nothing came back.
     """
     from mrcd.ctl.packets import trace as work
 
-    status, peers, paths = _asked(options, _only(peer))
+    status, peers, paths = _documents(options, _one(peer))
     document = work.run(status, peers, paths, peer, ev=ev, count=count, interval_s=interval / 1000, wait_s=wait)
     emit(options, document, work.lines, colour=colours())
     if not any(r["received"] for r in document["hops"]):
         sys.exit(DaemonError.exit_code)
 
 
-@click.command(short_help="Decode MRC packets, live or from a file.")
+@click.command(short_help="Print MRC packets, live or from a file.")
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after so many packets.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop after this time.")
 @click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")
 @click.option("-r", "source", type=click.Path(path_type=Path), metavar="FILE", help="Read a pcap or pcapng file.")
 @click.option("-w", "target", type=click.Path(path_type=Path), metavar="FILE", help="Write pcap; '-' is stdout.")
-@click.option("--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so much of a packet; all with -w.")
+@click.option(
+    "--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so much of a packet; default all with -w."
+)
 @common
 @click.pass_obj
 def capture(
@@ -141,38 +148,38 @@ def capture(
     target: Path | None,
     snap: int | None,
 ) -> None:
-    """Show a line for each packet of mrcd on the plane NICs, in and out; with --json a document for each.
+    """Print a line for each packet of mrcd that a plane NIC sends or receives; with --json a document for each.
 
-    Bursts are shown as the NIC gets them: one packet of many segments. Times are UTC.
+    A burst is one packet of many segments, as the NIC gets it. Times are UTC.
     """
     from scapy.config import conf
 
-    conf.route_autoload = conf.route6_autoload = False  # thousands take seconds, and nobody asks for them
+    conf.route_autoload = conf.route6_autoload = False  # scapy would read all routes; thousands take seconds
     from mrcd.ctl.packets import capture as work
 
     if source is not None and (target is not None or seconds is not None):
         raise UsageError("-r reads a file: it takes neither -w nor --seconds", hint="see `mrcctl capture --help`")
     try:
-        status, peers, _ = _asked(options, _nobody)
+        status, peers, _ = _documents(options, _none)
         about = work.known(status, peers)
     except DaemonDown:
         if source is None:
             raise
-        about = work.Known()  # names and direction are not known here
+        about = work.Known()  # without mrcd, packets are printed without names and direction
     if source is not None:
-        said = work.from_file(source, about, count=count, plane=plane, as_json=options.json)
+        summary = work.from_file(source, about, count=count, plane=plane, as_json=options.json)
     else:
-        said = work.from_wire(
+        summary = work.from_wire(
             about, count=count, seconds=seconds, plane=plane, as_json=options.json, to=target, keep=snap
         )
-    click.echo(f"mrcctl: {said}", err=True)
+    click.echo(f"mrcctl: {summary}", err=True)
 
 
 _CONFIG = click.option(
     "--config", "file", type=click.Path(path_type=Path), envvar="MRCD_CONFIG", metavar="FILE", help="The cluster file."
 )
 _HOST = click.option(
-    "--host", envvar="MRCD_HOST", metavar="NAME", help="This host's name in it; its hostname if not given."
+    "--host", envvar="MRCD_HOST", metavar="NAME", help="This host's name in the file; default its hostname."
 )
 
 
@@ -184,36 +191,36 @@ def _finish(options: Options, document: Json) -> None:
         sys.exit(MrcdError.exit_code)
 
 
-@click.command(short_help="Is this machine fit for mrcd? Changes nothing.")
+@click.command(short_help="Check whether this machine can run mrcd.")
 @_CONFIG
 @_HOST
 @common
 @click.pass_obj
 def preflight(options: Options, file: Path | None, host: str | None) -> None:
-    """Check, before mrcd is installed, what it needs of this machine: kernel, NICs, settings. Changes nothing.
+    """Check whether the kernel, NICs and settings of this machine can run mrcd. Changes nothing; mrcd need not run.
 
-    Without a cluster file only what needs none is checked. Exit code 0 if all is well or worth a warning, 2 if
-    something is not.
+    Without a cluster file the checks that need one are skipped. Exit code 0 if no check failed (warnings included),
+    2 otherwise.
     """
     from mrcd.ctl.examine import command
 
     _finish(options, command.preflight(file, host))
 
 
-@click.command(short_help="What is wrong with mrcd on this host?")
+@click.command(short_help="Check a host on which mrcd runs.")
 @peer_option
 @common
 @click.pass_obj
 def doctor(options: Options, peer: str | None) -> None:
-    """Check a host on which mrcd runs: what preflight checks, what is attached, what every EV really carries.
+    """Check a host on which mrcd runs: the checks of preflight, the attached programs, and each EV.
 
-    Sends probes that no verdict sees, among them some of full size on each EV; where there are more than 8,192 EVs,
-    on those of some peers, at random each time. Exit code 0 if all is well or worth a warning, 2 if something is not.
+    Sends diagnostic probes, which change no EV state, in three sizes on each EV. With more than 8,192 EVs it probes
+    those of random peers. Exit code 0 if no check failed (warnings included), 2 otherwise.
     """
     from mrcd.ctl.examine import command
 
     try:
-        documents, down = _asked(options, _only(peer) if peer else _some), None
+        documents, down = _documents(options, _one(peer) if peer else _some), None
     except DaemonDown as e:
         documents, down = None, e
     _finish(options, command.doctor(options.run_dir, documents, down))

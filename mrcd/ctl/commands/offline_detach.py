@@ -1,6 +1,6 @@
-"""Taking down what a mrcd that does not run has left: routes into mrc0, and programs, of whichever version.
+"""Detaches the data plane while mrcd is down: removes routes into mrc0, then the programs of every version.
 
-As the daemon does it (switch.py), and by the same means: peers are told with probes, if the tables are this version's.
+It follows the daemon's order (mrcd/daemon/attachment.py). Probes tell the peers, if the tables have this version.
 """
 
 import asyncio
@@ -31,9 +31,11 @@ _NOWHERE = Path(os.devnull, "pins")
 
 
 @dataclass(frozen=True)
-class _Left:
-    """The keys of the file beside mrcd's socket without which nothing can be detached. The rest of its configuration
-    is not checked here: a package may have been upgraded since that mrcd started."""
+class _Running:
+    """The keys of running.json that a detach needs.
+
+    The rest of its configuration is not checked: the package may have been upgraded since that mrcd started.
+    """
 
     pins: Path
     interface: str
@@ -42,8 +44,8 @@ class _Left:
     file: os.stat_result
 
     @classmethod
-    def read(cls, path: Path) -> "_Left":
-        """Raises MachineError."""
+    def read(cls, path: Path) -> "_Running":
+        """Read running.json. Raises MachineError."""
         try:
             document, file = documents.read_running(path)
             config = document["config"]
@@ -55,7 +57,7 @@ class _Left:
             raise MachineError(f"no usable {path}: {why}", hint="mrcd has not run on this host yet") from None
 
     def plan(self) -> Plan:
-        """Raises MrcdError if another version wrote it, whose configuration is none of this."""
+        """Return the plan. Raises MrcdError if another version wrote a configuration that this one cannot read."""
         try:
             return documents.plan_in(self.document)
         except (ValueError, KeyError, TypeError) as e:
@@ -63,48 +65,57 @@ class _Left:
 
 
 def without_mrcd(run_dir: Path) -> dict[str, Any]:
-    """Tell the peers, remove the routes into mrc0, wait until peers spray no more to this host, and detach all
-    programs. The tables stay, and with them the word that this host is detached. Raises MachineError."""
+    """Tell the peers, remove the routes into mrc0, wait until peers stop spraying to this host, detach all programs.
+
+    The tables stay, and keep the status "detached". Raises MachineError.
+    """
     if os.geteuid() != 0:
-        raise MachineError("mrcd is not running, and to detach without it is for root", hint="start it, or be root")
-    left = _Left.read(run_dir / documents.RUNNING_FILE)
-    home = left.pins.parent
+        raise MachineError(
+            "mrcd is not running; only root can detach without it", hint="start mrcd, or run mrcctl as root"
+        )
+    running = _Running.read(run_dir / documents.RUNNING_FILE)
+    home = running.pins.parent
     with contextlib.ExitStack() as stack:
         lock = -1
         versions: list[Path] = []
-        _leads_nowhere_else(home)  # what mrcd, which is not root, has written may name anything
+        _refuse_links(home)  # running.json is written by mrcd, which is not root, so it may name any path
         if in_bpffs(home):
             stack.callback(os.close, lock := locked(home))
             versions = sorted(p for p in home.glob("abi*") if p.is_dir())
             for path in versions:
-                _leads_nowhere_else(path, path / "links", path / "mrc_node")
+                _refuse_links(path, path / "links", path / "mrc_node")
         attached = any(Links(p).attached() for p in versions)
         for path in versions:
-            with contextlib.suppress(KernelError):  # there is none
+            with contextlib.suppress(KernelError):  # the map does not exist
                 change_field(path / "mrc_node", "status", lambda status: status | abi.STATUS_DETACHED)
-        unrouted, hooks = asyncio.run(_unroute(left))
-        quiet = _wait_quiet(left, lock) if attached else not unrouted  # who sprays cannot be told
-        for path in versions or [_NOWHERE]:  # filters are held by nothing that is pinned
+        unrouted, hooks = asyncio.run(_unroute(running))
+        quiet = (
+            _wait_quiet(running, lock) if attached else not unrouted
+        )  # nothing counts
+        for path in versions or [_NOWHERE]:  # clsact filters exist without pins
             Links(path).detach_others(set(), hooks)
         ReceiveChecksums(run_dir / FILE).restore()
-        _forget_hooks(run_dir / documents.RUNNING_FILE, left)
-    return {"attached": False, "message": _message(left, attached, unrouted, quiet)}
+        _forget_hooks(run_dir / documents.RUNNING_FILE, running)
+    return {"attached": False, "message": _message(running, attached, unrouted, quiet)}
 
 
-def _message(left: _Left, attached: bool, unrouted: int, quiet: bool) -> str:
+def _message(running: _Running, attached: bool, unrouted: int, quiet: bool) -> str:
     if not attached and not unrouted:
         return "nothing is attached"
     text = "detached, without mrcd: "
-    text += "this host is cut off" if left.ecmp else "traffic takes the kernel's SRv6 routes, flow by flow"
+    text += "this host is cut off" if running.ecmp else "traffic takes the kernel's SRv6 routes, flow by flow"
     return text if quiet else text + "; some peers may still spray to this host, and what they send is lost"
 
 
-async def _unroute(left: _Left) -> tuple[int, list[tuple[int, Point]]]:
-    """Leave the fallback routes alone in charge. Returns how many routes were removed, and where filters may be."""
+async def _unroute(running: _Running) -> tuple[int, list[tuple[int, Point]]]:
+    """Remove the routes into mrc0, so that the fallback routes apply.
+
+    Returns the number of removed routes, and the hooks where filters may be.
+    """
     removed = 0
     async with Netlink() as netlink:
         links = await netlink.links()
-        ends = [links[n] for n in (left.interface, left.interface + "p") if n in links]
+        ends = [links[n] for n in (running.interface, running.interface + "p") if n in links]
         into = {end.ifindex for end in ends}
         for route in (await netlink.routes()).values():
             if into & {hop.oif for hop in route.hops}:
@@ -113,42 +124,44 @@ async def _unroute(left: _Left) -> tuple[int, list[tuple[int, Point]]]:
     return removed, tc_hooks(ends, links.values())
 
 
-def _wait_quiet(left: _Left, lock: int) -> bool:
-    """Tell all peers until no sprayed packet comes; False if they keep coming, or cannot be told."""
+def _wait_quiet(running: _Running, lock: int) -> bool:
+    """Tell all peers until no sprayed packet arrives. Returns False if that fails, or peers cannot be told."""
     with contextlib.ExitStack() as stack:
         try:
-            plan = left.plan()
-            tables = Tables(left.pins, writable=False)
+            plan = running.plan()
+            tables = Tables(running.pins, writable=False)
             stack.callback(tables.close)
             libbpf.use_bcc()
-            dataplane = Dataplane(plan, left.pins.parents[1], lock=lock)
+            dataplane = Dataplane(plan, running.pins.parents[1], lock=lock)
             stack.callback(dataplane.close)
             dataplane.load()
             if dataplane.fresh:
                 dataplane.forget_staged()
-                raise MachineError("the tables are others than this version's")
+                raise MachineError("the pinned tables have another version")
             window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
             peers = [p.host.id for p in plan.peers]
             return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
         except (MrcdError, OSError):
-            time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # many ask meanwhile, and are told
+            time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # the programs tell each peer that sends a probe meanwhile
             return False
 
 
-def _leads_nowhere_else(*paths: Path) -> None:
-    """A BPF file system has symbolic links, too."""
+def _refuse_links(*paths: Path) -> None:
+    """Raise MachineError if a path is a symbolic link; a BPF file system may contain them."""
     for path in paths:
         if path.is_symlink():
             raise MachineError(f"{path} is a symbolic link", hint="remove it; nothing was changed")
 
 
-def _forget_hooks(path: Path, left: _Left) -> None:
-    """Nothing is attached any more: `mrcctl status` tells by this file. It stays its owner's, who may not have root
-    write elsewhere."""
+def _forget_hooks(path: Path, running: _Running) -> None:
+    """Write running.json without hooks, which `mrcctl status` shows. The file keeps its owner and mode.
+
+    O_EXCL keeps root from writing through a file that the owner has put there.
+    """
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, left.file.st_mode & 0o777)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, running.file.st_mode & 0o777)
     with os.fdopen(descriptor, "w") as f:
-        os.fchown(descriptor, left.file.st_uid, left.file.st_gid)
-        json.dump(left.document | {"hooks": []}, f)
+        os.fchown(descriptor, running.file.st_uid, running.file.st_gid)
+        json.dump(running.document | {"hooks": []}, f)
     new.rename(path)

@@ -1,4 +1,4 @@
-"""`mrcctl watch` and `mrcctl top`: what moves, live or once."""
+"""Defines `mrcctl watch` and `mrcctl top`, which show rates of peers and paths."""
 
 import json
 import os
@@ -23,9 +23,9 @@ from mrcd.versions import SCHEMA_VERSION
 if TYPE_CHECKING:
     from mrcd.view.documents import View
 
-_EVENTS = 20  # of those before the first frame
-_PATHS = 20  # with something wrong, per frame
-_MOST_PATHS = 16_384  # more are 10 MB at each look
+_EVENTS = 20  # earlier events in the first frame
+_PATHS = 20  # bad paths per frame
+_MOST_PATHS = 16_384  # more take over 10 MB per frame
 _STATUS = ("host", "cluster", "attached", "daemon", "evs", "usable_evs", "drops")
 
 _interval = click.option(
@@ -35,12 +35,12 @@ _interval = click.option(
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Time between two samples.",
 )
 
 
-class Looker:
-    """Looks at the host again and again, lives through the daemon's end and return."""
+class Sampler:
+    """Samples this host's documents repeatedly, also while the daemon stops and returns."""
 
     def __init__(self, options: Options, peer: str | None) -> None:
         self._options, self._peer = options, peer
@@ -48,8 +48,8 @@ class Looker:
         self._before: tuple[rates.Sample, rates.Sample] | None = None  # paths, peers
         self._after: int | None = None  # number of the newest event seen
 
-    def look(self) -> dict[str, Any]:
-        """A document of this moment (live.py). Raises MrcdError if neither daemon nor tables can say anything."""
+    def sample(self) -> dict[str, Any]:
+        """Return the document of this moment (documents/live.py). Raises MrcdError without daemon and tables."""
         try:
             source, status, peers, paths, events = "daemon", *self._ask()
             self._view = None
@@ -60,11 +60,11 @@ class Looker:
             source, status, peers, events = "tables", view.status(), view.peers(), []
             paths = self._paths(status, view.paths)
         if not isinstance(status, dict) or not all(isinstance(x, list) for x in (peers, paths)):
-            raise DaemonError("mrcd's answer is not what mrcctl knows", hint="see `mrcctl version`: are both the same?")
+            raise DaemonError("this mrcctl does not understand mrcd's answer", hint="compare with `mrcctl version`")
         now, before = time.monotonic(), self._before
         self._before = rates.Sample(now, paths), rates.Sample(now, peers)
         moved, of_peers = (rates.per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True))
-        if before is None:  # nothing to compare with yet
+        if before is None:  # the first sample has no rates
             moved = [r | dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s")) for r in moved]
         wrong, some = rates.worst(moved, len(moved)), self._partial(status)
         return {
@@ -89,7 +89,7 @@ class Looker:
         client = self._options.client
         status = client.get("/v1/status")
         last = int((status.get("last_event") or {}).get("id") or 0) if isinstance(status, dict) else 0
-        if self._after is None or last < self._after:  # the first look, or a daemon that counts anew
+        if self._after is None or last < self._after:  # the first sample, or a daemon that restarted its numbers
             self._after = max(0, last - _EVENTS)
         events = client.get("/v1/events", after=self._after, wait=0)["events"] if last > self._after else []
         self._after = max((e["id"] for e in events), default=self._after)
@@ -97,7 +97,7 @@ class Looker:
         return status, client.get("/v1/peers"), paths, events
 
     def _partial(self, status: Json) -> bool:
-        """Whether there are so many paths that only those out of use are looked at."""
+        """Return whether there are so many paths that only those out of use are read."""
         return self._peer is None and sum((status.get("evs") or {}).values()) > _MOST_PATHS
 
     def _paths(self, status: Json, ask: Callable[..., Json]) -> Json:
@@ -106,7 +106,7 @@ class Looker:
         found: list[Json] = []
         for state, n in _out_of_use(status).items():
             if 0 < n <= _MOST_PATHS - len(found):
-                with suppress(UsageError):  # a plane has died since: more than are told at once
+                with suppress(UsageError):  # a plane has failed since: the daemon refuses so many at once
                     found += ask(state=state)
         return found
 
@@ -115,34 +115,34 @@ def _out_of_use(status: Json) -> dict[str, int]:
     return {state: n for state, n in status["evs"].items() if state != "GOOD"}
 
 
-def _frames(looker: Looker) -> Iterator[dict[str, Any]]:
-    """What is to be seen now, each time anew. Only the first look may fail; later ones say so and go on."""
-    document = looker.look()
+def _frames(sampler: Sampler) -> Iterator[dict[str, Any]]:
+    """Yield a document per sample. Only the first sample may raise; a later error is part of the document."""
+    document = sampler.sample()
     while True:
         yield document
         try:
-            document = looker.look()
+            document = sampler.sample()
         except MrcdError as e:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             document = document | {"time": now, "source": None, "error": str(e.args[0]), "events": []}
 
 
-@click.command(short_help="Peers, traffic, bad paths and events, live.")
+@click.command(short_help="Show peers, traffic, bad paths and events, live.")
 @_interval
-@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after so many looks.")
+@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after so many samples.")
 @peer_option
 @common
 @click.pass_obj
 def watch(options: Options, interval: float, count: int | None, peer: str | None) -> None:
-    """Peers, traffic, bad paths and events, live; `q` ends it.
+    """Show peers, traffic, bad paths and events, live; `q` ends it.
 
-    In a terminal the whole screen; elsewhere one look below the other. With --json a document per line.
+    A terminal shows one sample on the whole screen; a pipe or file gets all samples. --json prints one per line.
     """
     full = sys.stdout.isatty() and not options.json and os.environ.get("TERM") != "dumb"
     recent: list[Json] = []
     with ExitStack() as stack:
         screen = None
-        for n, document in enumerate(_frames(Looker(options, peer))):
+        for n, document in enumerate(_frames(Sampler(options, peer))):
             if full and screen is None:
                 from mrcd.ctl.terminal.screen import Screen
 
@@ -165,7 +165,7 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
                 time.sleep(interval)
 
 
-@click.command(short_help="The busiest paths, and the worst.")
+@click.command(short_help="Show the busiest and the worst paths.")
 @_interval
 @click.option(
     "--lines", "-n", type=click.IntRange(min=1), default=10, metavar="N", show_default=True, help="Paths of each kind."
@@ -175,9 +175,9 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
 @common
 @click.pass_obj
 def top(options: Options, interval: float, lines: int, peer: str | None, wide: bool) -> None:
-    """The busiest paths, and the worst: out of use or losing packets, by what moves between two looks.
+    """Show the busiest paths, and those that are out of use or lose packets, between two samples.
 
-    `watch` shows the same again and again.
+    `watch` repeats this.
     """
     samples = []
     for last in (False, True):

@@ -1,4 +1,4 @@
-"""Sending a tool's packets and waiting for what comes back: the one loop of probe, trace and doctor."""
+"""Sends diagnostic probes and collects the replies, for probe, trace and doctor."""
 
 import errno
 import time
@@ -17,7 +17,7 @@ from mrcd.errors import KernelError
 
 @dataclass(frozen=True)
 class Nic:
-    """A plane NIC of this host; `gateway` is the first hop's MAC, None if it is not resolved."""
+    """A plane NIC of this host. `gateway` is the first hop's MAC; None if it is not resolved."""
 
     plane: int
     interface: str
@@ -29,7 +29,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class Here:
-    """This host, as GET /v1/status tells."""
+    """This host, as GET /v1/status describes it."""
 
     name: str
     host_id: int
@@ -40,7 +40,7 @@ class Here:
 
 
 def here(status: Mapping[str, Any]) -> Here:
-    """Read GET /v1/status. Raises DaemonError if it is not of this version."""
+    """Return this host from GET /v1/status. Raises DaemonError if another version made the document."""
     with understood():
         nics = {
             p["plane"]: Nic(
@@ -57,8 +57,8 @@ def here(status: Mapping[str, Any]) -> Here:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way there and back. A request is answered by the receiver; a reply comes back as it is, to its sender."""
+class Route:
+    """A kind of packet to send. The receiver answers a REQUEST; switches forward a REPLY back to its sender."""
 
     key: Hashable
     plane: int
@@ -66,26 +66,26 @@ class Way:
     receiver: int
     ev: int
     segments: tuple[IPv6Address, ...]
-    size: int = 0  # bytes from the IPv6 header on, at the least
-    room: int = 0  # for a longer SRH on the way back
+    size: int = 0  # least bytes, from the IPv6 header on
+    room: int = 0  # bytes for a longer SRH of the reply
 
 
 class _Plane:
-    """A plane NIC to send by."""
+    """The socket of a plane NIC, or the reason why it cannot send."""
 
     def __init__(self, nic: Nic) -> None:
         self.nic = nic
         self.out: socket | None = None
-        self.why: str | None = None if nic.gateway else "no first hop"
+        self.error: str | None = None if nic.gateway else "no first hop"
         self.smac = b""
-        if self.why is None:
+        if self.error is None:
             try:
                 self.out = raw_socket.open_socket(nic.interface)
                 self.smac = raw_socket.hardware_address(self.out)
             except KernelError as e:
                 if e.errno != errno.ENODEV:
                     raise
-                self.why = "no interface"
+                self.error = "no interface"
 
     def close(self) -> None:
         if self.out is not None:
@@ -93,16 +93,16 @@ class _Plane:
 
 
 class Exchange:
-    """Sends by some planes of this host. Use as a context manager. Raises MachineError: sockets are for root."""
+    """Sends on some planes of this host. Use as a context manager. Raises MachineError unless root."""
 
     def __init__(self, here: Here, planes: Sequence[int]) -> None:
         self._here = here
         self._planes = {p: _Plane(here.nics[p]) for p in dict.fromkeys(planes)}
         self._token = raw_socket.random_token()
-        self._sent: dict[int, tuple[Hashable, int, int]] = {}  # seq → way, CLOCK_MONOTONIC, CLOCK_REALTIME
+        self._sent: dict[int, tuple[Hashable, int, int]] = {}  # seq → key of the route, CLOCK_MONOTONIC, CLOCK_REALTIME
         self._answered: set[int] = set()
         self._seq = 0
-        # Several VLANs may share a NIC, and what arrives is seen there.
+        # Replies are captured at the physical NIC, which several VLANs may share.
         names = {raw_socket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
         code = socket_filter.ours(here.udp_port, probe_packet.DIAGNOSTIC)
         self._taps = raw_socket.Taps([(p, name) for name, p in names.items()], code)
@@ -115,51 +115,51 @@ class Exchange:
         for p in self._planes.values():
             p.close()
 
-    def run(self, ways: Sequence[Way], count: int, interval_s: float, wait_s: float) -> dict[Hashable, Tally]:
-        """`count` packets on each way, `interval_s` apart; then wait for answers, `wait_s` at the most."""
-        tallies = {w.key: Tally() for w in ways}
-        gap = interval_s / max(1, len(ways))
+    def run(self, routes: Sequence[Route], count: int, interval_s: float, wait_s: float) -> dict[Hashable, Tally]:
+        """Send `count` packets on each route, `interval_s` apart; wait at most `wait_s` for answers. Returns the counts."""
+        tallies = {r.key: Tally() for r in routes}
+        gap = interval_s / max(1, len(routes))
         due = time.monotonic()
         for _ in range(count):
-            for way in ways:
+            for route in routes:
                 self._take(tallies, due)
-                self._send(way, tallies[way.key])
-                due = max(due + gap, time.monotonic() - interval_s)  # what is late is not made up for in one go
+                self._send(route, tallies[route.key])
+                due = max(due + gap, time.monotonic() - interval_s)  # after a delay, do not send all late packets at once
         last = time.monotonic() + wait_s
         while any(t.lost for t in tallies.values()) and time.monotonic() < last:
             self._collect(tallies, last - time.monotonic())
         return tallies
 
     def _take(self, tallies: dict[Hashable, Tally], until: float) -> None:
-        """Collect what comes before the next is due, and what is there already."""
+        """Collect the replies that have arrived, and those that arrive before `until`."""
         self._collect(tallies, 0)
         while (rest := until - time.monotonic()) > 0:
             self._collect(tallies, rest)
 
-    def _send(self, way: Way, tally: Tally) -> None:
-        plane = self._planes[way.plane]
+    def _send(self, route: Route, tally: Tally) -> None:
+        plane = self._planes[route.plane]
         if plane.out is None or plane.nic.gateway is None:
-            tally.refused = plane.why
+            tally.send_error = plane.error
             return
         self._seq += 1
         now = time.monotonic_ns()
-        probe = Probe(way.kind, self._here.host_id, way.receiver, way.ev, self._seq, self._token, now)
+        probe = Probe(route.kind, self._here.host_id, route.receiver, route.ev, self._seq, self._token, now)
         frame = probe_packet.build(
             probe,
-            way.segments,
+            route.segments,
             source=plane.nic.address,
             smac=plane.smac,
             dmac=plane.nic.gateway,
             udp_port=self._here.udp_port,
-            size=way.size,
-            room=way.room,
+            size=route.size,
+            room=route.room,
         )
-        self._sent[self._seq] = way.key, time.monotonic_ns(), time.time_ns()
+        self._sent[self._seq] = route.key, time.monotonic_ns(), time.time_ns()
         try:
             plane.out.send(frame)
         except OSError as e:
             del self._sent[self._seq]
-            tally.refused = "longer than the MTU of the NIC" if e.errno == errno.EMSGSIZE else e.strerror
+            tally.send_error = "longer than the MTU of the NIC" if e.errno == errno.EMSGSIZE else e.strerror
         else:
             tally.sent += 1
 
@@ -177,4 +177,4 @@ class Exchange:
                 continue
             self._answered.add(probe.seq)
             rtt, most = arrival.ns - sent_real, time.monotonic_ns() - sent
-            tallies[key].rtts.append(rtt if 0 < rtt <= most else most)  # unless that clock was set meanwhile
+            tallies[key].rtts.append(rtt if 0 < rtt <= most else most)  # CLOCK_REALTIME may have been set meanwhile

@@ -1,8 +1,8 @@
-"""`mrcctl probe`: loss and round trips of each EV, by probes that the health of the EVs does not see.
+"""Measures loss and round trips of EVs with diagnostic probes, for `mrcctl probe`.
 
-A request travels the EV as its data does. The peer's mrc_pop answers it, by a usable EV of its own choice in the
-same plane, as it answers mrcd's: what is lost here was lost on the EV itself, as far as the peer's own paths are
-well. The packets carry MRC_FLAG_DIAGNOSTIC, so neither host counts them or judges by them.
+A request takes the EV as its data does. The peer's mrc_pop answers it on a usable EV of its own choice in the same
+plane. So a loss happened on the EV itself, unless a path of the peer has failed. MRC_FLAG_DIAGNOSTIC keeps both hosts
+from counting the packets or changing EV states by them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 def choose(docs: Sequence[Mapping[str, Any]], peer: str, ev: int | None) -> list[Mapping[str, Any]]:
-    """The paths to probe, of GET /v1/paths?peer=. Raises UsageError if there are none."""
+    """Return the paths to probe from GET /v1/paths?peer=. Raises UsageError if there are none."""
     found = [p for p in docs if p["peer"] == peer and (ev is None or p["ev"] == ev)]
     if not found:
         what = f"{peer} has no EV {ev}" if ev is not None else f"there is no path to a peer {peer!r}"
@@ -28,18 +28,18 @@ def choose(docs: Sequence[Mapping[str, Any]], peer: str, ev: int | None) -> list
 
 
 def room(docs: Sequence[Mapping[str, Any]]) -> int:
-    """Bytes that a request brings along, so that its reply may have a longer SRH."""
+    """Return the bytes that a request reserves for a longer SRH of its reply."""
     return probe_packet.SRH_MAX if any(len(p["segments"]) > 1 for p in docs) else 0
 
 
 def way(path: Mapping[str, Any], host_id: int, *, size: int, room: int) -> Way:
-    """The request on a path: a document of GET /v1/paths, the peer's id."""
+    """Return the request for a path of GET /v1/paths to the peer with this id."""
     segments = tuple(IPv6Address(s) for s in path["segments"])
     return Way(path["ev"], path["plane"], probe_packet.REQUEST, host_id, path["ev"], segments, size, room)
 
 
 def check_size(size: int, ways: Sequence[Way], mtu: int) -> None:
-    """Raises UsageError if packets cannot have that size: bytes from the IPv6 header on."""
+    """Raise UsageError if packets cannot have that size, in bytes from the IPv6 header on."""
     least = max(probe_packet.size_of(w.segments, w.room) for w in ways)
     if size and not least <= size <= 65_535:
         raise UsageError(
@@ -49,7 +49,7 @@ def check_size(size: int, ways: Sequence[Way], mtu: int) -> None:
 
 
 def host_id(peers: Sequence[Mapping[str, Any]], peer: str) -> int:
-    """The id of a peer, of GET /v1/peers. Raises UsageError if there is none of that name."""
+    """Return the id of a peer in GET /v1/peers. Raises UsageError if no peer has that name."""
     ids = {p["peer"]: int(p["host_id"]) for p in peers}
     if peer not in ids:
         raise no_peer(peer, ids)
@@ -68,7 +68,7 @@ def run(
     interval_s: float,
     wait_s: float,
 ) -> Document:
-    """Probe, and sum up: the document of --json. Raises UsageError, MachineError."""
+    """Send the probes and return the document of --json. Raises UsageError, MachineError."""
     number, local = host_id(peers, peer), here(status)
     chosen = choose(docs, peer, ev)
     ways = [way(p, number, size=size, room=room(docs)) for p in chosen]
@@ -81,7 +81,7 @@ def run(
 def document(
     local: Here, peer: str, chosen: Sequence[Mapping[str, Any]], ways: Sequence[Way], tallies: Mapping[Any, Any]
 ) -> Document:
-    """What --json prints."""
+    """Return the document that --json prints."""
     evs = [
         {"ev": p["ev"], "plane": p["plane"], "t1": p["t1"], "state": p["state"], "carrier": p["carrier"]}
         | tallies[w.key].document()
@@ -105,7 +105,7 @@ RTTS = ("RTT min", "avg", "max", "mdev µs")
 
 
 def counted(doc: Mapping[str, Any]) -> list[str]:
-    """The cells under COUNTS and RTTS."""
+    """Return the cells below COUNTS and RTTS."""
     rtts = [microseconds(doc[f"rtt_{k}_ns"]) for k in ("min", "avg", "max", "mdev")]
     if doc["received"]:
         rtts[3] = microseconds(doc["rtt_mdev_ns"]) if doc["rtt_mdev_ns"] else "0.0"
@@ -113,7 +113,7 @@ def counted(doc: Mapping[str, Any]) -> list[str]:
 
 
 def lines(doc: Mapping[str, Any], *, colour: bool) -> list[str]:
-    """The document as a table and a sentence."""
+    """Return the document as a table and a summary."""
     columns = [*(Column(h, True) for h in ("EV", "PLANE", "T1")), Column("STATE")]
     columns += [*(Column(h, True) for h in (*COUNTS, *RTTS)), Column("CARRIER"), Column("")]
     rows = [
@@ -128,4 +128,4 @@ def lines(doc: Mapping[str, Any], *, colour: bool) -> list[str]:
 
 
 def _unsent(doc: Mapping[str, Any]) -> str:
-    return f"not sent: {doc['not_sent']}" if doc["not_sent"] else ""
+    return f"not sent: {doc['send_error']}" if doc["send_error"] else ""

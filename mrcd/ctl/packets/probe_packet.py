@@ -1,6 +1,6 @@
-"""The packets of mrcctl's tools: probe requests that count nowhere, and packets that come back by themselves. Pure.
+"""Builds and parses diagnostic probes: requests that a peer answers, and loopback probes. Pure.
 
-Written and read by struct: scapy (mrcd/wire.py), which takes a second to import, is the oracle of the tests.
+It uses struct, because scapy takes a second to import. The tests compare it with scapy (mrcd/fabric/wire.py).
 """
 
 import struct
@@ -10,22 +10,22 @@ from ipaddress import IPv6Address
 
 WIRE_VERSION = 2
 REQUEST, REPLY = 2, 3  # enum mrc_type
-DIAGNOSTIC = 0x2  # MRC_FLAG_DIAGNOSTIC: no program counts it, none judges by it
+DIAGNOSTIC = 0x2  # MRC_FLAG_DIAGNOSTIC: no program counts the packet or changes an EV state by it
 SPORT_BASE = 0xC000
 HOP_LIMIT = 64
-_ECT_0 = 2  # RFC 3168 §5: queues that mark are not to drop it
-SRH_MAX = 88  # of a path: MRC_SRH_MAX
+_ECT_0 = 2  # RFC 3168 §5: a queue may mark it instead of dropping it
+SRH_MAX = 88  # bytes: MRC_SRH_MAX
 
 _ETH, _IPV6, _UDP_HEADER = 14, 40, 8
 _MRC = struct.Struct("!BBBxHHIHHQ8x")
 _PROBE = struct.Struct("!IHHIIHH4xQ")
 _IPPROTO_ROUTING, _IPPROTO_UDP, _SRH_TYPE = 43, 17, 4
-HEADERS = _IPV6 + _UDP_HEADER + _MRC.size + _PROBE.size  # bytes of the least packet without an SRH, from IPv6 on
+HEADERS = _IPV6 + _UDP_HEADER + _MRC.size + _PROBE.size  # bytes of the smallest packet without an SRH, from the IPv6 header on
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a tool's packet says. `token` tells this run's packets from those of others; `ns` is CLOCK_MONOTONIC."""
+    """The fields of a diagnostic probe. `token` identifies this run's packets; `ns` is CLOCK_MONOTONIC."""
 
     kind: int
     sender: int
@@ -37,7 +37,7 @@ class Probe:
 
 
 def srh(segments: Sequence[IPv6Address]) -> bytes:
-    """The reduced SRH behind a packet to the first of these segments (RFC 8754 §2); empty for a single one."""
+    """Return the reduced SRH of a packet to the first of these segments (RFC 8754 §2); empty for one segment."""
     others = segments[:0:-1]
     if not others:
         return b""
@@ -56,10 +56,10 @@ def build(
     size: int = 0,
     room: int = 0,
 ) -> bytes:
-    """An Ethernet frame that travels as data of this EV does: same flow label, ports and headers.
+    """Return an Ethernet frame with the flow label, ports and headers of the EV's data.
 
-    `size` bytes from the IPv6 header on, at the least; `room` bytes are kept behind the probe for the SRH
-    of the way back.
+    `size` is the least number of bytes from the IPv6 header on. `room` bytes behind the probe leave space for the
+    SRH of the reply.
     """
     routing = srh(segments)
     mrc = _MRC.pack(
@@ -89,12 +89,12 @@ def build(
 
 
 def size_of(segments: Sequence[IPv6Address], room: int = 0) -> int:
-    """Bytes of the least packet by these segments, from the IPv6 header on."""
+    """Return the bytes of the smallest packet over these segments, from the IPv6 header on."""
     return HEADERS + len(srh(segments)) + room
 
 
 def read(frame: bytes, udp_port: int) -> Probe | None:
-    """A tool's packet in an Ethernet frame without a VLAN tag; None if it is anything else."""
+    """Return the diagnostic probe in an Ethernet frame without a VLAN tag; None for any other frame."""
     at = _ETH + _IPV6
     if len(frame) < at or frame[12:14] != b"\x86\xdd":
         return None

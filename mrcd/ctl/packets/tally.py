@@ -1,4 +1,4 @@
-"""Probes sent and answered: loss and round trips, as ping counts them. Pure."""
+"""Counts probes sent and answered, and computes loss and round-trip times as ping does. Pure."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,30 +7,30 @@ from typing import Any
 
 @dataclass
 class Tally:
-    """Of one way there and back. Times in ns."""
+    """The counts of one route. Times are ns."""
 
     sent: int = 0
     duplicates: int = 0
-    refused: str | None = None  # why the kernel did not send, the last time it did not
+    send_error: str | None = None  # the last error of a send that failed
     rtts: list[int] = field(default_factory=list)
 
     @property
     def received(self) -> int:
-        """Answers, each once."""
+        """The number of probes answered."""
         return len(self.rtts)
 
     @property
     def lost(self) -> int:
-        """Probes without an answer."""
+        """The number of probes without an answer."""
         return self.sent - self.received
 
     @property
     def loss_ratio(self) -> float | None:
-        """0 to 1; None if nothing was sent."""
+        """The loss from 0 to 1; None if nothing was sent."""
         return self.lost / self.sent if self.sent else None
 
     def document(self) -> dict[str, Any]:
-        """As printed by --json. mdev is the standard deviation, as ping's."""
+        """Return the document of --json. mdev is the standard deviation, as ping names it."""
         n = self.received
         mean = sum(self.rtts) / n if n else 0.0
         variance = sum((r - mean) ** 2 for r in self.rtts) / n if n else 0.0
@@ -44,5 +44,5 @@ class Tally:
             "rtt_avg_ns": round(mean) if n else None,
             "rtt_max_ns": max(self.rtts) if n else None,
             "rtt_mdev_ns": round(math.sqrt(variance)) if n else None,
-            "not_sent": self.refused,
+            "send_error": self.send_error,
         }
