@@ -5,9 +5,7 @@ import signal
 
 def main() -> None:
     """Run mrcctl; the entry point of setup.cfg."""
-    handled = (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )  # nohup ignores SIGINT
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nohup ignores SIGINT
     if handled:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from mrcd.ctl.main import main as commands

@@ -71,9 +71,7 @@ def write(path: Path, denials: list[Denial]) -> None:
             raise
         _sync(path.parent)
     except OSError as e:
-        raise KernelError(
-            f"write {path}", e.errno or 0, hint="check disk space and directory permissions"
-        ) from None
+        raise KernelError(f"write {path}", e.errno or 0, hint="check disk space and directory permissions") from None
 
 
 def _sync(directory_: Path) -> None:

@@ -70,7 +70,7 @@ def test_probes_have_the_size_that_was_asked_for(healthy: Lab) -> None:
     document = _json(healthy, "h0", "probe", "h2", "--ev", "0", "--size", "9100", "--count", "3")
     assert (document["size_bytes"], document["received"]) == (9100, 3)
     refused = _json(healthy, "h0", "probe", "h2", "--ev", "0", "--size", "9101", "--count", "3", code=2)
-    assert (refused["sent"], refused["evs"][0]["not_sent"]) == (0, "longer than the MTU of the NIC")
+    assert (refused["sent"], refused["evs"][0]["send_error"]) == (0, "longer than the MTU of the NIC")
 
 
 # ---- trace ----

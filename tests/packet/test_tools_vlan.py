@@ -57,7 +57,7 @@ def test_what_comes_back_in_a_vlan_is_seen_at_the_nic_below(bench: Bench) -> Non
     bench.tables.planes["vlan"][1] = VLAN
     inlet, before = bench.attach_pop(1, "ipv6"), bench.counted()
     port = bench.config.cluster.udp_port
-    with raw_socket.Taps([(1, "n1")], socket_filter.ours(port, DIAGNOSTIC)) as taps:
+    with raw_socket.Taps([(1, "n1")], socket_filter.mrc_packets(port, DIAGNOSTIC)) as taps:
         inlet.send(_tagged(bench, PROBES[REPLY], bench.plan.addresses[1]))
         arrivals = [a for a in taps.wait(2) if not a.outgoing]
     ((arrival, probe),) = [(a, probe_packet.read(a.data, port)) for a in arrivals]

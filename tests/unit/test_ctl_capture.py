@@ -146,7 +146,7 @@ def test_files_that_are_none(mrcctl: Callable[..., Result], tmp_path: Path) -> N
     for name in ("text", "empty", "short", "missing"):
         done = mrcctl("capture", "-r", str(tmp_path / name))
         assert (done.exit_code, done.stdout) == (1, ""), name
-        assert done.stderr.startswith(f"mrcctl: {tmp_path / name}: no capture that can be read: "), done.stderr
+        assert done.stderr.startswith(f"mrcctl: {tmp_path / name}: not a readable capture: "), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -130,14 +130,14 @@ def test_ours_pass(encapsulation: str, tag: bool, diagnostic: bool) -> None:
         theirs[MRC].flags = 0
     if tag:
         theirs = ETHER / Dot1Q(vlan=7) / theirs[IPv6]
-    assert passes(socket_filter.ours(4797), bytes(theirs))
-    assert passes(socket_filter.ours(4797, wire.DIAGNOSTIC), bytes(theirs)) is diagnostic
+    assert passes(socket_filter.mrc_packets(4797), bytes(theirs))
+    assert passes(socket_filter.mrc_packets(4797, wire.DIAGNOSTIC), bytes(theirs)) is diagnostic
 
 
 def test_as_much_as_is_to_be_kept() -> None:
     frame, _ = built("usid", 1500)
-    assert kept(socket_filter.ours(4797, keep=200), frame) == frame[:200]
-    assert kept(socket_filter.ours(4797), frame) == frame
+    assert kept(socket_filter.mrc_packets(4797, keep=200), frame) == frame[:200]
+    assert kept(socket_filter.mrc_packets(4797), frame) == frame
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_as_much_as_is_to_be_kept() -> None:
     ids=["ipv4", "dns", "tcp", "tagged ipv4", "short"],
 )
 def test_others_do_not(frame: Packet) -> None:
-    assert not passes(socket_filter.ours(4797), bytes(frame))
+    assert not passes(socket_filter.mrc_packets(4797), bytes(frame))

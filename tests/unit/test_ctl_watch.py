@@ -123,7 +123,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_is_continued(daemon: Daemon, ru
 
 def test_lives_through_the_daemons_end(watched: Terminal, daemon: Daemon, run_dir: Path) -> None:
     daemon.stop()
-    watched.until("NO ANSWER, below is the last look")
+    watched.until("NO ANSWER, below is the last sample")
     watched.until("mrcd is not running, and no usable")
     (run_dir / "mrcd.sock").unlink()
     again = Daemon(run_dir)
@@ -226,7 +226,7 @@ def test_top(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert (document["paths"], document["busiest"], document["interval_s"] >= 0.1) == (2, [], True)
     assert [p["ev"] for p in document["worst"]] == [6]
     lines = mrcctl("top", "-i", "0.1").stdout.splitlines()
-    assert lines[1] == "no path carries anything"
+    assert lines[1] == "no path carries traffic"
     assert " ".join(lines[-1].split()) == "h2 6 1 - ASSUMED_BAD no 90 s 0 0 0 0 - loss"
     daemon.answers["/v1/paths"] = (200, [PATH])
     assert mrcctl("top", "-i", "0.1").stdout.splitlines()[-1] == "none"

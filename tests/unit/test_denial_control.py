@@ -185,9 +185,7 @@ def test_what_the_kernel_refuses_half_way_is_told_and_tried_again(host: Host, mo
         return set_state(row, *rest)
 
     monkeypatch.setattr(programs, "set_state", refuse)
-    with pytest.raises(
-        MachineError, match=r"t1:1:2: kept, but not applied to the tables: .*ENOMEM.* each second"
-    ):
+    with pytest.raises(MachineError, match=r"t1:1:2: kept, but not applied to the tables: .*ENOMEM.* each second"):
         host.deny("t1:1:2")
     assert host.control.document()["pending"]
     assert (host.denied(1), host.denied(3), host.targets) == ({6}, set(), ["t1:1:2"])

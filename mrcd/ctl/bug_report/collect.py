@@ -1,26 +1,18 @@
-"""What `mrcctl bugreport` gathers. Nothing here stops at a failure: what could not be had is listed in the report."""
+"""Collects the files of `mrcctl bugreport`. A file that cannot be collected is listed with its error."""
 
-import io
 import json
 import os
 import subprocess
-import tarfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import mrcd
 from mrcd.ctl.base import Options
-from mrcd.ctl.bug_report import secrets
+from mrcd.ctl.bug_report.archive import MOST_BYTES, Report
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.offline import open_view, pins
 from mrcd.errors import MrcdError
-from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
-_LARGEST = 4 << 20  # bytes of one file; of logs the end is kept
 _SYSCTLS = (
     *(
         "net.ipv4.ip_forward",
@@ -65,60 +57,8 @@ _FILES = ("version", "cmdline", "net/softnet_stat", "interrupts", "meminfo", "ne
 _LOGS = ("mrcd.log",)
 
 
-@dataclass
-class Report:
-    """The archive while it grows. Every entry is in the manifest, with what went wrong."""
-
-    archive: tarfile.TarFile
-    root: str
-    manifest: list[dict[str, Any]] = field(default_factory=list)
-    removed: int = 0
-
-    def add(self, name: str, content: str, *, how: str, error: str | None = None) -> None:
-        """One file, without secrets; the end of it if it is long."""
-        content, removed = secrets.from_text(content)
-        self._write(name, content, how, error, removed)
-
-    def add_document(self, name: str, document: Any, *, how: str) -> None:
-        """One JSON document, without secrets."""
-        document, removed = secrets.from_document(document)
-        self._write(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n", how, None, removed)
-
-    def miss(self, name: str, how: str, why: str) -> None:
-        """Something that could not be had."""
-        self.manifest.append({"file": None, "wanted": name, "how": how, "error": why, "secrets_removed": 0})
-
-    def _write(self, name: str, content: str, how: str, error: str | None, removed: int) -> None:
-        data = content.encode(errors="replace")
-        cut = max(0, len(data) - _LARGEST)
-        entry = tarfile.TarInfo(f"{self.root}/{name}")
-        entry.size, entry.mtime, entry.mode = len(data) - cut, int(time.time()), 0o600
-        self.archive.addfile(entry, io.BytesIO(data[cut:]))
-        self.removed += removed
-        self.manifest.append(
-            {"file": name, "how": how, "error": error, "secrets_removed": removed, "bytes_cut_at_the_beginning": cut}
-        )
-
-    def close(self) -> None:
-        """The manifest is the last file."""
-        document = {
-            "schema_version": SCHEMA_VERSION,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "mrcctl": mrcd.__version__,
-            "abi_version": ABI_VERSION,
-            "wire_version": WIRE_VERSION,
-            "uid": os.geteuid(),
-            "secrets_removed": self.removed,
-            "files": self.manifest,
-        }
-        data = (json.dumps(secrets.from_document(document)[0], indent=2) + "\n").encode()
-        entry = tarfile.TarInfo(f"{self.root}/manifest.json")
-        entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
-        self.archive.addfile(entry, io.BytesIO(data))
-
-
 def gather(options: Options, report: Report, config: Path | None) -> None:
-    """Everything, in an order that has the most telling first."""
+    """Collect all files into the report, the most informative first."""
     interfaces = _documents(options, report)
     for path in [config] if config else _configurations():
         _file(report, f"config/{path.name}", path)
@@ -135,12 +75,12 @@ def gather(options: Options, report: Report, config: Path | None) -> None:
 
 
 def _configurations() -> list[Path]:
-    """The cluster file, where mrcd looks for it."""
+    """Return the cluster file that mrcd reads."""
     return [Path(os.environ.get("MRCD_CONFIG") or "/etc/mrcd/mrcd.toml")]
 
 
 def _documents(options: Options, report: Report) -> list[str]:
-    """What mrcd says, or the pinned tables without it. Returns the interfaces it uses."""
+    """Add the documents of mrcd, or of the pinned tables. Returns the names of the plane NICs."""
     client, view = options.client, None
     wanted: list[tuple[str, str, Callable[[Any], Any]]] = [
         ("status", "/v1/status", lambda v: v.status()),
@@ -158,9 +98,9 @@ def _documents(options: Options, report: Report) -> list[str]:
                 document = client.get(path)
             except DaemonDown as down:
                 view = view or open_view(options.run_dir, down)
-                document, how = from_tables(view), "the pinned tables: mrcd is not running"
+                document, how = from_tables(view), "the pinned tables, because mrcd is not running"
             if document is None:
-                report.miss(f"mrcd/{name}.json", how, "only mrcd knows")
+                report.miss(f"mrcd/{name}.json", how, "only a running mrcd has it")
                 continue
             report.add_document(f"mrcd/{name}.json", document, how=how)
             if name == "status":
@@ -168,7 +108,7 @@ def _documents(options: Options, report: Report) -> list[str]:
         except MrcdError as e:
             report.miss(f"mrcd/{name}.json", how, str(e.args[0]))
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            report.miss(f"mrcd/{name}.json", how, f"not what mrcctl knows: {e!r}")
+            report.miss(f"mrcd/{name}.json", how, f"this mrcctl does not understand the document: {e!r}")
     return interfaces
 
 
@@ -177,8 +117,8 @@ def _pinned(options: Options, report: Report) -> None:
         from mrcd.bpf import info
 
         where, _ = pins(options.run_dir)
-        for name, ask in (("maps", info.maps), ("links", info.links), ("programs", info.programs)):
-            report.add_document(f"mrcd/bpf-{name}.json", ask(where), how=f"the pins at {where}")
+        for name, read in (("maps", info.maps), ("links", info.links), ("programs", info.programs)):
+            report.add_document(f"mrcd/bpf-{name}.json", read(where), how=f"the pins at {where}")
     except MrcdError as e:
         report.miss("mrcd/bpf-*.json", "the pins", str(e.args[0]))
 
@@ -203,7 +143,7 @@ def _command(report: Report, name: str, argv: Sequence[str], timeout: float) -> 
     except FileNotFoundError:
         report.miss(name, how, f"{argv[0]} is not installed")
     except subprocess.TimeoutExpired:
-        report.miss(name, how, f"not done within {timeout:g} s")
+        report.miss(name, how, f"not finished within {timeout:g} s")
     except OSError as e:
         report.miss(name, how, e.strerror or str(e))
     else:
@@ -214,8 +154,8 @@ def _command(report: Report, name: str, argv: Sequence[str], timeout: float) -> 
 def _file(report: Report, name: str, path: Path, *, as_json: bool = False) -> None:
     try:
         with path.open("rb") as file:
-            if path.is_file() and path.stat().st_size > _LARGEST:
-                file.seek(-_LARGEST, os.SEEK_END)
+            if path.is_file() and path.stat().st_size > MOST_BYTES:
+                file.seek(-MOST_BYTES, os.SEEK_END)
             text = file.read().decode(errors="replace")
     except OSError as e:
         report.miss(name, str(path), e.strerror or str(e))

@@ -1,14 +1,14 @@
-"""Taking secrets out of what is to be handed on. Pure."""
+"""Removes secrets from texts and documents. Pure."""
 
 import re
 from typing import Any
 
 REMOVED = "REMOVED"
-# Whole words of a key, however they are joined: tls_key, api-token, PASSWORD; not keyboard, not monkey.
+# Matches whole words of a key (tls_key, api-token, PASSWORD), not parts of words (keyboard, monkey).
 _WORDS = "keys?|passw(?:or)?d|passphrase|secrets?|tokens?|credentials?|psk|bearer|authorization"
 _NAME = rf"(?:[A-Za-z0-9]+[_-])*(?:{_WORDS})(?:[_-][A-Za-z0-9]+)*"
 _IS_SECRET = re.compile(_NAME, re.IGNORECASE)
-# key = "value", key: value, key=value; what follows up to the end of a quoted text, list or word.
+# key = "value", key: value, key=value. The value ends with its quoted text, list or word.
 _PAIR = re.compile(
     rf"""(?P<key>(?<![A-Za-z0-9_-])"?{_NAME}"?\s*[=:]\s*)
     (?P<value>\"\"\"(?s:.*?)\"\"\"|'''(?s:.*?)'''|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]]*\]|\{{[^}}]*\}}|(?:(?:Basic|Bearer)\s+)?[^\s,;}}]+)""",
@@ -18,7 +18,7 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIV
 _URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 
 
-_COUNT = re.compile(r"\d{1,9}")  # of keys: the size of a map's, a number of keys
+_COUNT = re.compile(r"\d{1,9}")  # not secrets: the size of a map's keys, a number of keys
 
 
 def _of_pair(match: re.Match[str]) -> str:
@@ -27,9 +27,9 @@ def _of_pair(match: re.Match[str]) -> str:
 
 
 def from_text(text: str) -> tuple[str, int]:
-    """Text (TOML, logs, command lines) without the values of secret keys, private keys and passwords in URLs.
+    """Remove the values of secret keys, private keys and passwords in URLs from TOML, logs and command lines.
 
-    Returns it and how many were removed. What is not named as a secret is not found.
+    Returns the text and the number of secrets removed. A secret under a key with another name is not found.
     """
     before = text.count(REMOVED)
     text = _PEM.sub(REMOVED, text)
@@ -39,7 +39,7 @@ def from_text(text: str) -> tuple[str, int]:
 
 
 def from_document(document: Any) -> tuple[Any, int]:
-    """A JSON document without the values of secret keys, and how many there were."""
+    """Return a JSON document without the values of secret keys, and the number of values removed."""
     if isinstance(document, dict):
         found, removed = {}, 0
         for key, value in document.items():

@@ -33,7 +33,8 @@ def bugreport(options: Options, output: Path | None, config: Path | None) -> Non
     import tarfile
     import time
 
-    from mrcd.ctl.bug_report.collect import Report, gather
+    from mrcd.ctl.bug_report.archive import Report
+    from mrcd.ctl.bug_report.collect import gather
 
     name = f"mrcd-bugreport-{socket.gethostname()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     path = output or Path(f"{name}.tar.gz")

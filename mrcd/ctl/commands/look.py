@@ -132,9 +132,7 @@ def _is_wanted(event: Json, since: datetime | None, peer: str | None) -> bool:
 
 
 @click.command(short_help="List changes with reason and evidence.")
-@click.option(
-    "--since", callback=_moment, metavar="AGE|TIME", help="Only newer ones: 10m, 2h, 2030-01-02T03:04 (UTC)."
-)
+@click.option("--since", callback=_moment, metavar="AGE|TIME", help="Only newer ones: 10m, 2h, 2030-01-02T03:04 (UTC).")
 @click.option("--follow", "-f", is_flag=True, help="Print new events as they happen; JSON is one event per line.")
 @peer_option
 @wide_option

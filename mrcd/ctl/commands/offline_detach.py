@@ -89,9 +89,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
             with contextlib.suppress(KernelError):  # the map does not exist
                 change_field(path / "mrc_node", "status", lambda status: status | abi.STATUS_DETACHED)
         unrouted, hooks = asyncio.run(_unroute(running))
-        quiet = (
-            _wait_quiet(running, lock) if attached else not unrouted
-        )  # nothing counts
+        quiet = _wait_quiet(running, lock) if attached else not unrouted  # nothing counts
         for path in versions or [_NOWHERE]:  # clsact filters exist without pins
             Links(path).detach_others(set(), hooks)
         ReceiveChecksums(run_dir / FILE).restore()

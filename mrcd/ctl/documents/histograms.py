@@ -1,4 +1,4 @@
-"""The programs' histograms as bars. Pure, as render.py."""
+"""Renders GET /v1/histograms as bar charts. Pure."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -6,10 +6,10 @@ from typing import Any
 
 from mrcd.ctl.terminal.render import count
 
-_WIDTH = 40  # of the longest bar, characters
+_WIDTH = 40  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _TITLES = {
-    "detection": "Detection: from the last packet known to have arrived on an EV to ASSUMED_BAD",
+    "detection": "Detection: from the last packet known to have arrived on an EV to its state ASSUMED_BAD",
     "after_good": "After good: data packets put on an EV in that time",
     "reinstatement": "Reinstatement: from ASSUMED_BAD to GOOD",
     "rtt": "Round trips of probes",
@@ -17,7 +17,7 @@ _TITLES = {
 
 
 def value(number: float | None, unit: str) -> str:
-    """A time in the unit that suits it, or a count."""
+    """Return a time in a readable unit, or a count."""
     if number is None:
         return "-"
     if unit != "ns":
@@ -29,7 +29,7 @@ def value(number: float | None, unit: str) -> str:
 
 
 def histograms(docs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """GET /v1/histograms: a picture for each, a line per power of two."""
+    """Return a bar chart per histogram, with one line per power of two."""
     lines: list[str] = []
     for doc in docs:
         plane = "" if doc["plane"] is None else f", plane {doc['plane']}"
@@ -45,7 +45,7 @@ def _summary(doc: Mapping[str, Any]) -> str:
 
 
 def _bars(doc: Mapping[str, Any]) -> list[str]:
-    """The buckets of each power of two together; those between the first and the last are shown though empty."""
+    """Return a bar per power of two from the first to the last that is not empty."""
     powers = {
         power: sum(b["count"] for b in some)
         for power, some in itertools.groupby(doc["buckets"], lambda b: int(b["from"]).bit_length())
@@ -55,7 +55,7 @@ def _bars(doc: Mapping[str, Any]) -> list[str]:
     most = max(powers.values())
     rows = []
     for power in range(min(powers), max(powers) + 1):
-        # Times are so fine that the bound itself does not matter; counts are not.
+        # A bucket excludes its upper bound: show counts less one. One nanosecond does not matter for times.
         low, high = (1 << power) >> 1, (1 << power) - (doc["unit"] != "ns")
         rows.append((value(low, doc["unit"]), value(high, doc["unit"]), powers.get(power, 0)))
     widths = [max(len(r[i]) for r in rows) for i in (0, 1)]
@@ -65,6 +65,6 @@ def _bars(doc: Mapping[str, Any]) -> list[str]:
 
 
 def _bar(ratio: float) -> str:
-    """A bar of that length, in eighths of a character; never quite nothing for something."""
+    """Return a bar in eighths of a character; at least one eighth for any ratio above 0."""
     eighths = round(ratio * _WIDTH * 8) or (1 if ratio else 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

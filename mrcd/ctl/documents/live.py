@@ -1,4 +1,4 @@
-"""What `watch` and `top` show: documents of rates → lines. Pure, as render.py."""
+"""Renders the live views of `mrcctl watch` and `mrcctl top`. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def peers(
     moved: Mapping[str, Mapping[str, Any]],
     planes: Mapping[str, Mapping[int, tuple[int, int]]],
 ) -> list[dict[str, Any]]:
-    """GET /v1/peers with their rates by name, and rates.usable_by_plane: the part that a live view needs."""
+    """Return what a live view needs of GET /v1/peers, their rates by name, and rates.usable_by_plane."""
     rows = []
     for p in docs:
         mine = moved.get(p["peer"], {})
@@ -39,7 +39,7 @@ def lines(
     columns: int | None = None,
     height: int | None = None,
 ) -> list[str]:
-    """One look. `recent` events; `columns` and `height` of the terminal, None where nothing limits them."""
+    """Return one sample as lines. `columns` and `height` are the terminal's; None is no limit."""
     room, free = columns, (height or _ALL) - 5
     out = _head(document, colour)
     shown = max(1, free // 3)
@@ -50,7 +50,7 @@ def lines(
     left = (height or _ALL) - len(out) - 2
     wrong = document["worst"][: max(1, left // 2 - 2)] if height else document["worst"]
     what = "out of use" if document["partial"] else "out of use or losing packets"
-    note = " (too many to list all, or those that lose packets: --peer NAME)" if document["partial"] else ""
+    note = " (too many paths to list those that lose packets: --peer NAME)" if document["partial"] else ""
     out += ["", f"paths {what}: {document['wrong_paths']}{note}"]
     if wrong:
         out += _paths(wrong, colour, room)
@@ -65,9 +65,9 @@ def _head(document: Document, colour: bool) -> list[str]:
     status = document["status"]
     daemon = status.get("daemon") or {}
     if document["error"]:
-        running = "NO ANSWER, below is the last look"
+        running = "NO ANSWER, below is the last sample"
     elif document["source"] == "tables":
-        running = "mrcd is not running: from the pinned tables"
+        running = "mrcd is not running: read from the pinned tables"
     else:
         running = f"mrcd {text(daemon.get('version'))} up {duration(daemon.get('uptime_s'))}"
     attached = paint("attached" if status.get("attached") else "detached", colour)
@@ -111,7 +111,7 @@ def _paths(rows: Sequence[Document], colour: bool, room: int | None, note: bool 
         Column("PEER"),
         *(Column(h, True) for h in ("EV", "PLANE", "T1")),
         *map(Column, ("STATE", "USABLE")),
-        Column("SINCE", True),
+        Column("IN STATE", True),
         Column("TX Mbit/s", True),
         Column("TX pkts/s", True, rank=3),
         Column("LOST pkts/s", True, rank=2),
@@ -141,9 +141,9 @@ def _paths(rows: Sequence[Document], colour: bool, room: int | None, note: bool 
 
 
 def top(document: Document, *, colour: bool, room: int | None = None) -> list[str]:
-    """The document of `mrcctl top`."""
+    """Return the document of `mrcctl top` as lines."""
     out = [f"busiest of {document['paths']} paths, over {duration(document['interval_s'])}"]
-    out += _paths(document["busiest"], colour, room, True) if document["busiest"] else ["no path carries anything"]
+    out += _paths(document["busiest"], colour, room, True) if document["busiest"] else ["no path carries traffic"]
     out += ["", "out of use, or losing packets"]
     return out + (_paths(document["worst"], colour, room, True) if document["worst"] else ["none"])
 

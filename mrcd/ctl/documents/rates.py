@@ -1,4 +1,4 @@
-"""What moved between two looks at paths or peers: rates, the busiest, the worst. Pure."""
+"""Computes rates between two samples of paths or peers, and picks the busiest and the worst. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 Document = Mapping[str, Any]
 
-# How bad a state is, for the order of paths.
+# Sort order of states; the worst is highest.
 _BADNESS = {"ASSUMED_BAD": 3, "DENIED": 2, "UNKNOWN": 2, "SKIP": 1, "GOOD": 0}
 _KEPT = ("peer", "ev", "plane", "t1", "label", "state", "reason", "usable", "weight", "since_s", "rtt_ns")
 _COUNTED = ("tx_packets", "tx_bytes", "lost_packets")
@@ -14,17 +14,17 @@ _COUNTED = ("tx_packets", "tx_bytes", "lost_packets")
 
 @dataclass(frozen=True)
 class Sample:
-    """The paths, or the peers, at one moment, seconds of any clock that does not jump."""
+    """The paths or the peers at one moment, in seconds of a monotonic clock."""
 
     at_s: float
     rows: Sequence[Document]
 
 
 def per_second(before: Sample, after: Sample) -> list[dict[str, Any]]:
-    """Each path, or peer, of `after` with what it moved per second since `before`.
+    """Return each path or peer of `after` with its rates since `before`.
 
-    tx_packets_per_s, tx_bits_per_s (inner bytes), lost_packets_per_s; loss_ratio: lost of sent, in this time;
-    None for a path that is new, or whose counters started anew.
+    The rates are tx_packets_per_s, tx_bits_per_s (inner bytes), lost_packets_per_s, and loss_ratio (lost of sent). They
+    are None for a new path, or one whose counters were reset.
     """
     seconds = max(1e-6, after.at_s - before.at_s)
     known = {(p["peer"], p.get("ev")): p for p in before.rows}
@@ -33,7 +33,9 @@ def per_second(before: Sample, after: Sample) -> list[dict[str, Any]]:
         old = known.get((path["peer"], path.get("ev")))
         moved = {k: path.get(k, 0) - old.get(k, 0) for k in _COUNTED} if old else {}
         fresh = bool(moved) and moved["tx_packets"] >= 0 and moved["tx_bytes"] >= 0
-        sent, lost = (moved["tx_packets"], max(0, moved["lost_packets"])) if fresh else (0, 0)  # some came after all
+        sent, lost = (
+            (moved["tx_packets"], max(0, moved["lost_packets"])) if fresh else (0, 0)
+        )  # a late packet reduces the loss
         rows.append(
             {k: path.get(k) for k in _KEPT}
             | {
@@ -47,13 +49,13 @@ def per_second(before: Sample, after: Sample) -> list[dict[str, Any]]:
 
 
 def busiest(rows: Sequence[Document], most: int) -> list[Document]:
-    """The paths that carry most, without those that carry nothing."""
+    """Return the paths with the most traffic, without idle ones."""
     used = [r for r in rows if r["tx_bits_per_s"]]
     return sorted(used, key=lambda r: -r["tx_bits_per_s"])[:most]
 
 
 def worst(rows: Sequence[Document], most: int) -> list[Document]:
-    """The paths with something wrong: out of use, or losing packets; the worst first, by state, loss, delay."""
+    """Return the paths that are out of use or lose packets, the worst first by state, loss, delay."""
     wrong = [r for r in rows if _BADNESS.get(r["state"], 3) or r["loss_ratio"] or not r["usable"]]
     return sorted(wrong, key=_badness, reverse=True)[:most]
 
@@ -63,7 +65,7 @@ def _badness(row: Document) -> tuple[int, float, int]:
 
 
 def usable_by_plane(rows: Sequence[Document]) -> dict[str, dict[int, tuple[int, int]]]:
-    """How many of the paths to each peer are usable: peer → plane → (usable, all)."""
+    """Return the number of usable paths and of all paths: peer → plane → (usable, all)."""
     found: dict[str, dict[int, tuple[int, int]]] = {}
     for row in rows:
         planes = found.setdefault(row["peer"], {})

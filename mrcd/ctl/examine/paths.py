@@ -84,7 +84,7 @@ def answer(c: Context) -> Outcome:
     news = [a for a in silent if a.state in _IN_USE]
     if news:
         a = news[0]
-        why = f": {a.not_sent}" if a.not_sent else ""
+        why = f": {a.small_error}" if a.small_error else ""
         return fail(
             f"no answer on EVs in use: {some([_name(x) for x in news])}{why}", f"mrcctl trace {a.peer} --ev {a.ev}"
         )
@@ -108,9 +108,9 @@ def path_mtu(c: Context) -> Outcome:
     short = [a for a in able if not a.full[1]]
     if short:
         a = short[0]
-        if a.full_not_sent:
+        if a.full_error:
             return fail(
-                f"{some([_name(x) for x in short])}: packets of {c.site.mtu} bytes are {a.full_not_sent}", "see nic.mtu"
+                f"{some([_name(x) for x in short])}: packets of {c.site.mtu} bytes are {a.full_error}", "see nic.mtu"
             )
         return fail(
             f"packets of {c.site.mtu} bytes vanish where short ones do not: {some([_name(x) for x in short])}",

@@ -75,8 +75,8 @@ class Answers:
     small: tuple[int, int]  # sent, received
     full: tuple[int, int]
     over: tuple[int, int]
-    not_sent: str | None = None  # why small ones could not be sent
-    full_not_sent: str | None = None
+    small_error: str | None = None  # the error of a small probe that could not be sent
+    full_error: str | None = None
 
 
 @dataclass(frozen=True)

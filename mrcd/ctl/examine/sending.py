@@ -8,7 +8,7 @@ from typing import Any
 
 from mrcd.ctl.examine.result import Answers
 from mrcd.ctl.packets import probe, probe_packet
-from mrcd.ctl.packets.exchange import Exchange, Way, here
+from mrcd.ctl.packets.exchange import Exchange, Route, here
 
 _COUNT = 3
 _PER_SECOND = 5000  # probes
@@ -24,15 +24,15 @@ def answers(
     """Probe every EV: least size, the planes' MTU, one byte more. Raises MachineError."""
     local, room = here(status), probe.room(paths)
     ids = {p["peer"]: int(p["host_id"]) for p in peers}
-    ways = {(p["peer"], p["ev"]): probe.way(p, ids[p["peer"]], size=0, room=room) for p in paths}
-    if not ways:
+    routes = {(p["peer"], p["ev"]): probe.route(p, ids[p["peer"]], size=0, room=room) for p in paths}
+    if not routes:
         return []
-    least = max(probe_packet.size_of(w.segments, w.room) for w in ways.values())
+    least = max(probe_packet.size_of(r.segments, r.room) for r in routes.values())
     if local.mtu < least:
         return []
-    small = [_keyed(w, key, 0) for key, w in ways.items()]
-    large = [_keyed(w, key, size) for key, w in ways.items() for size in (local.mtu, local.mtu + 1)]
-    with Exchange(local, [w.plane for w in small]) as exchange:
+    small = [_keyed(r, key, 0) for key, r in routes.items()]
+    large = [_keyed(r, key, size) for key, r in routes.items() for size in (local.mtu, local.mtu + 1)]
+    with Exchange(local, [r.plane for r in small]) as exchange:
         found = exchange.run(small, _COUNT, max(_LEAST_S, len(small) / _PER_SECOND), _WAIT_S)
         found |= exchange.run(large, _COUNT, max(_LEAST_S, len(large) / _PER_SECOND), _WAIT_S)
 
@@ -49,15 +49,15 @@ def answers(
             counts(p["peer"], p["ev"], 0),
             counts(p["peer"], p["ev"], local.mtu),
             counts(p["peer"], p["ev"], local.mtu + 1),
-            found[p["peer"], p["ev"], 0].refused,
-            found[p["peer"], p["ev"], local.mtu].refused,
+            found[p["peer"], p["ev"], 0].send_error,
+            found[p["peer"], p["ev"], local.mtu].send_error,
         )
         for p in paths
     ]
 
 
-def _keyed(way: Way, key: tuple[str, int], size: int) -> Way:
-    return replace(way, key=(*key, size), size=size)
+def _keyed(route: Route, key: tuple[str, int], size: int) -> Route:
+    return replace(route, key=(*key, size), size=size)
 
 
 def overlay(status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""`mrcctl capture`: the packets of mrcd, live from the plane NICs or from a file. Imports scapy: imported late."""
+"""Captures mrcd's packets from the plane NICs or reads them from a file, for `mrcctl capture`.
+
+It imports scapy, which takes a second, so the command imports it late.
+"""
 
 import itertools
 import json
@@ -23,23 +26,23 @@ from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import wire
 
 _POLL_S = 0.2
-_ETHERNET = 1  # the link type of the file
-_SNAPSHOT = 262_144  # bytes: all of a packet
-_SHOWN = 2048  # bytes: all that a line or a document tells of, the longest report included
+_ETHERNET = 1  # link type in the pcap header
+_SNAPSHOT = 262_144  # bytes: whole packets
+_SHOWN = 2048  # bytes: enough for a line or a document, even of the longest report
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of this host and its peers; nothing of it has to be."""
+    """What is known about this host and its peers. Every field has a default for an unknown host."""
 
     host_id: int | None = None
     udp_port: int = wire.UDP_PORT
     names: Mapping[int, str] = field(default_factory=dict)
-    interfaces: Mapping[int, str] = field(default_factory=dict)  # plane → where its packets pass
+    interfaces: Mapping[int, str] = field(default_factory=dict)  # plane → the interface that its packets pass
 
 
 def known(status: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> Known:
-    """Of GET /v1/status and /v1/peers."""
+    """Return this host and its peers from GET /v1/status and /v1/peers."""
     with understood():
         names = {int(p["host_id"]): str(p["peer"]) for p in peers} | {int(status["host_id"]): str(status["host"])}
         interfaces = {
@@ -49,55 +52,55 @@ def known(status: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> Known:
 
 
 def live(about: Known, plane: int | None, keep: int, lost: Callable[[int], None]) -> Iterator[Arrival | None]:
-    """Frames of the planes as they pass, without an end; None now and then while there are none.
+    """Yield frames of the planes without an end, and None every 0.2 s without frames.
 
-    `keep`: bytes of each. `lost` is told at the end how many found no room. Raises UsageError, MachineError.
+    `keep` is the number of bytes kept of each. At the end `lost` is called with the number of frames that the ring
+    could not hold. Raises UsageError, MachineError.
     """
     if plane is not None and plane not in about.interfaces:
-        there = ", ".join(map(str, about.interfaces)) or "none"
-        raise UsageError(f"there is no plane {plane}", hint=f"planes: {there}")
+        planes = ", ".join(map(str, about.interfaces)) or "none"
+        raise UsageError(f"there is no plane {plane}", hint=f"planes: {planes}")
     chosen = {name: p for p, name in about.interfaces.items() if plane in (None, p)}
-    with packet_ring.Rings(
-        [(p, name) for name, p in chosen.items()], socket_filter.ours(about.udp_port, keep=keep)
-    ) as taps:
+    code = socket_filter.mrc_packets(about.udp_port, keep=keep)
+    with packet_ring.Rings([(p, name) for name, p in chosen.items()], code) as rings:
         try:
             while True:
-                found = taps.wait(_POLL_S)
+                found = rings.wait(_POLL_S)
                 yield from found
                 if not found:
                     yield None
         finally:
-            lost(taps.lost())
+            lost(rings.lost())
 
 
 def tagged(arrival: Arrival) -> bytes:
-    """A frame as it was on the wire: with the tag that the kernel has taken off."""
+    """Return a frame as it was on the wire, with the VLAN tag that the kernel has removed."""
     if arrival.vlan is None:
         return arrival.data
     return arrival.data[:12] + struct.pack("!HH", 0x8100, arrival.vlan) + arrival.data[12:]
 
 
 def stored(path: Path) -> Iterator[tuple[Packet, int]]:
-    """The packets of a pcap or pcapng file, each with its time, ns. Raises UsageError if it is none."""
+    """Yield the packets of a pcap or pcapng file with their times in ns. Raises UsageError for any other file."""
     try:
         with PcapReader(str(path)) as reader:
             for packet in reader:
                 yield packet, int(packet.time * 10**9)
     except (OSError, Scapy_Exception, EOFError) as e:
-        why = e.strerror if isinstance(e, OSError) and e.strerror else str(e) or "it ends too early"
-        hint = "pcap or pcapng, as tcpdump -w writes"
-        raise UsageError(f"{path}: no capture that can be read: {why}", hint=hint) from None
+        why = e.strerror if isinstance(e, OSError) and e.strerror else str(e) or "the file is truncated"
+        hint = "-r reads pcap and pcapng, which `tcpdump -w` writes"
+        raise UsageError(f"{path}: not a readable capture: {why}", hint=hint) from None
 
 
-class Out:
-    """Where packets go: lines, JSON lines, or a file; counts them."""
+class Printer:
+    """Prints packets as lines or JSON lines, and counts them."""
 
     def __init__(self, about: Known, *, as_json: bool, plane: int | None) -> None:
         self._about, self._json, self._plane = about, as_json, plane
         self.shown = 0
 
     def show(self, frame: Packet, ns: int, arrival: Arrival | None = None) -> None:
-        """Print a packet, if it is one of ours and of the plane."""
+        """Print a packet if it is an MRC packet of the chosen plane."""
         doc = decode.packet(
             frame,
             ns,
@@ -115,15 +118,15 @@ class Out:
 
 
 def from_file(path: Path, about: Known, *, count: int | None, plane: int | None, as_json: bool) -> str:
-    """Print what a file holds. Returns a sentence about it."""
+    """Print the MRC packets of a file. Returns a summary."""
     wire.bind(about.udp_port)
-    out, read = Out(about, as_json=as_json, plane=plane), 0
+    printer, read = Printer(about, as_json=as_json, plane=plane), 0
     for packet, ns in stored(path):
         read += 1
-        out.show(packet, ns)
-        if out.shown == count:
+        printer.show(packet, ns)
+        if printer.shown == count:
             break
-    return f"{out.shown} of {read} packets are MRC" + (f" of plane {plane}" if plane is not None else "")
+    return f"{printer.shown} of {read} packets are MRC" + (f" of plane {plane}" if plane is not None else "")
 
 
 def from_wire(
@@ -136,15 +139,16 @@ def from_wire(
     to: Path | None,
     keep: int | None,
 ) -> str:
-    """Print, or write to a file, what passes, until `count`, the end of the time, or an interrupt.
+    """Print live packets, or write them to a file, until `count`, the end of the time, or an interrupt.
 
-    `keep`: bytes of each packet; None is all in a file, and what is shown otherwise. Raises UsageError, MachineError.
+    `keep` is the number of bytes kept of each packet; None keeps all in a file, else what a line shows. Returns a
+    summary. Raises UsageError, MachineError.
     """
     wire.bind(about.udp_port)
     if not about.interfaces:
-        raise MachineError("no plane NIC is known", hint="mrcd must have run here; `mrcctl status` shows them")
+        raise MachineError("no plane NIC is known", hint="start mrcd; `mrcctl status` lists the plane NICs")
     lost: list[int] = []
-    out, end = Out(about, as_json=as_json, plane=None), time.monotonic() + seconds if seconds else None
+    printer, end = Printer(about, as_json=as_json, plane=None), time.monotonic() + seconds if seconds else None
     writer, taken = _writer(to), 0
     frames = live(about, plane, keep or (_SHOWN if to is None else _SNAPSHOT), lost.append)
     try:
@@ -155,7 +159,7 @@ def from_wire(
                 continue
             taken += 1
             if writer is None:
-                out.show(Ether(arrival.data), arrival.ns, arrival)
+                printer.show(Ether(arrival.data), arrival.ns, arrival)
             else:
                 data = tagged(arrival)
                 writer.write_packet(
@@ -176,7 +180,7 @@ def from_wire(
     return (
         f"{taken} packet{'s' * (taken != 1)}"
         + (f" in {to}" if to and str(to) != "-" else "")
-        + (f"; {missed} more found no room" if missed else "")
+        + (f"; {missed} more were lost because the ring was full" if missed else "")
     )
 
 

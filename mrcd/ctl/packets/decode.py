@@ -1,4 +1,4 @@
-"""A packet of mrcd → a document, and a line of it as tcpdump would print. Pure. Imports scapy: imported late."""
+"""Decodes an MRC packet into a document, and a document into a line of text. Pure. Imports scapy, so import it late."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,10 +25,10 @@ def packet(
     host_id: int | None,
     length: int | None = None,
 ) -> Document | None:
-    """What a frame says; None if it is not MRC. `ns`: CLOCK_REALTIME; `names`: host id → name, those known.
+    """Return a frame as a document; None if it is not an MRC packet.
 
-    `length` is the frame's on the wire, if less of it is there. `outgoing` is None where nobody has noted it: then who
-    sent it tells, if `host_id` is known.
+    `ns` is CLOCK_REALTIME; `names` maps known host ids to names. `length` is the length on the wire of a frame that was
+    cut. If `outgoing` is None, as for a file, the sender id gives the direction, provided `host_id` is known.
     """
     if MRC not in frame or IPv6 not in frame:
         return None
@@ -70,7 +70,7 @@ def packet(
 
 
 def _srh(frame: Packet) -> list[str] | None:
-    """Segments in travel order, those that are left and those that were passed."""
+    """Return all segments in travel order, passed ones included."""
     if IPv6ExtHdrSegmentRouting not in frame:
         return None
     return [str(a) for a in reversed(frame[IPv6ExtHdrSegmentRouting].addresses)]
@@ -94,15 +94,15 @@ def _probe(frame: Packet) -> Document | None:
         "report_seq": int(p.report_seq),
         "first": int(p.first),
         "counts": int(p.counts),
-        "asked_ns": int(p.tx_ns),
+        "request_ns": int(p.tx_ns),
         "report": counts,
     }
 
 
 def line(doc: Mapping[str, Any]) -> str:
-    """One line: time (UTC), plane, direction, who to whom, EV, type, and what is in it."""
-    who = [doc[f"{k}_name"] or f"host {doc[k]}" for k in ("sender", "receiver")]
-    words = [doc["time"][11:26], f"plane {doc['plane']}", f"{doc['direction'] or '-':<3}", f"{who[0]} > {who[1]}"]
+    """Return a packet in one line: time (UTC), plane, direction, sender and receiver, EV, type, content."""
+    hosts = [doc[f"{k}_name"] or f"host {doc[k]}" for k in ("sender", "receiver")]
+    words = [doc["time"][11:26], f"plane {doc['plane']}", f"{doc['direction'] or '-':<3}", f"{hosts[0]} > {hosts[1]}"]
     words += [f"EV {doc['ev']}", doc["type"], f"seq {doc['seq']}"]
     if doc["segments"] != 1:
         words.append(f"× {doc['segments']}")
@@ -126,7 +126,7 @@ def line(doc: Mapping[str, Any]) -> str:
 
 
 def _counts(report: list[Mapping[str, int]]) -> str:
-    """What has arrived, EV by EV: packets, and CE marks where there are any."""
+    """Return the packets received on each EV, with CE marks if there are any."""
     return "arrived " + " ".join(
         f"{c['ev']}:{c['packets']}+{c['probes']}" + (f"ce{c['ce']}" if c["ce"] else "") for c in report
     )

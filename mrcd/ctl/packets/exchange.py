@@ -104,7 +104,7 @@ class Exchange:
         self._seq = 0
         # Replies are captured at the physical NIC, which several VLANs may share.
         names = {raw_socket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
-        code = socket_filter.ours(here.udp_port, probe_packet.DIAGNOSTIC)
+        code = socket_filter.mrc_packets(here.udp_port, probe_packet.DIAGNOSTIC)
         self._taps = raw_socket.Taps([(p, name) for name, p in names.items()], code)
 
     def __enter__(self) -> "Exchange":
@@ -116,7 +116,7 @@ class Exchange:
             p.close()
 
     def run(self, routes: Sequence[Route], count: int, interval_s: float, wait_s: float) -> dict[Hashable, Tally]:
-        """Send `count` packets on each route, `interval_s` apart; wait at most `wait_s` for answers. Returns the counts."""
+        """Send `count` packets on each route, `interval_s` apart, then wait at most `wait_s`. Returns counts by route."""
         tallies = {r.key: Tally() for r in routes}
         gap = interval_s / max(1, len(routes))
         due = time.monotonic()
@@ -124,7 +124,7 @@ class Exchange:
             for route in routes:
                 self._take(tallies, due)
                 self._send(route, tallies[route.key])
-                due = max(due + gap, time.monotonic() - interval_s)  # after a delay, do not send all late packets at once
+                due = max(due + gap, time.monotonic() - interval_s)  # late packets are not sent all at once
         last = time.monotonic() + wait_s
         while any(t.lost for t in tallies.values()) and time.monotonic() < last:
             self._collect(tallies, last - time.monotonic())

@@ -1,7 +1,8 @@
-"""What passes interfaces, copied by the kernel at that moment into a ring that is shared with us (TPACKET_V3).
+"""Captures frames through a ring that the kernel shares with this process (TPACKET_V3).
 
-A plain packet socket keeps a reference: where hosts and switches share a kernel, as in the lab, it shows what the
-next switch has made of a packet. And a burst of packets finds more room here.
+The kernel copies a frame into the ring when it passes. A plain packet socket only keeps a reference; in the lab, where
+hosts and switches share a kernel, it would show the frame as the next switch has changed it. The ring also has more
+space for bursts.
 """
 
 import contextlib
@@ -17,13 +18,13 @@ from mrcd.ctl.packets.raw_socket import Arrival
 from mrcd.errors import KernelError, MachineError
 
 _SOL_PACKET, _RX_RING, _STATISTICS, _VERSION, _TPACKET_V3 = 263, 5, 6, 10, 2
-_BLOCK, _BLOCKS = 1 << 18, 32  # bytes; a block holds a whole burst
-_FRAME = 1 << 11  # bytes: checked by the kernel, and of no use to it here
-_RETIRE_MS = 20  # a block that is not full is handed over after this
+_BLOCK, _BLOCKS = 1 << 18, 32  # bytes, blocks; a block holds a whole burst
+_FRAME = 1 << 11  # bytes: the kernel requires it, and TPACKET_V3 ignores it
+_RETIRE_MS = 20  # the kernel hands over a block that is not full after this
 _USER, _VLAN_VALID = 0x1, 0x10
-_STATUS_AT, _FIRST_AT = 8, 16  # in struct tpacket_block_desc: status; packets; offset of the first
+_STATUS_AT, _FIRST_AT = 8, 16  # in struct tpacket_block_desc: status, packets, offset of the first
 _HEADER = struct.Struct("IIIIIIHHII")  # struct tpacket3_hdr, up to the tag
-_LINK_AT = 48  # where struct sockaddr_ll follows it
+_LINK_AT = 48  # offset of struct sockaddr_ll
 _KIND_AT = _LINK_AT + 10
 
 
@@ -31,7 +32,7 @@ class Rings:
     """A ring for each interface. Use as a context manager."""
 
     def __init__(self, interfaces: Iterable[tuple[int, str]], code: bytes) -> None:
-        """`interfaces`: a number to know each by, and its name; `code` as of sockfilter.py. Raises MachineError."""
+        """`interfaces` has a key and a name for each; `code` is a filter of socket_filter.py. Raises MachineError."""
         self._rings: dict[int, _Ring] = {}
         self._poll = select.poll()
         try:
@@ -50,25 +51,25 @@ class Rings:
         self.close()
 
     def close(self) -> None:
-        """Let go of the interfaces."""
+        """Close the rings."""
         for ring in self._rings.values():
             ring.close()
 
     def wait(self, timeout_s: float) -> list[Arrival]:
-        """What has come, or comes first, in so many seconds; empty if nothing does. In the order of time."""
+        """Return the frames that have arrived, by time; without any, wait for the first, at most `timeout_s`."""
         self._poll.poll(max(0, timeout_s) * 1000)
         found = [a for ring in self._rings.values() for a in ring.take()]
         return sorted(found, key=lambda a: a.ns)
 
     def lost(self) -> int:
-        """Frames that found no room since the last call."""
+        """Return the number of frames lost to a full ring since the last call."""
         return sum(ring.lost() for ring in self._rings.values())
 
 
 class _Ring:
     def __init__(self, key: int, interface: str, code: bytes) -> None:
         self._key, self._next = key, 0
-        # Bound to no protocol yet: nothing comes before the ring is there.
+        # Bound to no protocol yet, so that no frame arrives before the ring exists.
         self.socket = raw_socket.open_socket(interface, 0, code)
         request = struct.pack("IIIIIII", _BLOCK, _BLOCKS, _FRAME, _BLOCK * _BLOCKS // _FRAME, _RETIRE_MS, 0, 0)
         try:
@@ -81,7 +82,7 @@ class _Ring:
             raise KernelError(f"make a ring for the packets of {interface}", e.errno or 0) from None
 
     def take(self) -> Iterator[Arrival]:
-        """The packets of the blocks that the kernel has handed over, and the blocks back."""
+        """Yield the frames of the blocks that the kernel has handed over, and return the blocks to it."""
         for _ in range(_BLOCKS):
             block = self._next * _BLOCK
             status, packets, first = struct.unpack_from("III", self._area, block + _STATUS_AT)

@@ -10,7 +10,7 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from mrcd.ctl.packets import probe_packet
-from mrcd.ctl.packets.exchange import Exchange, Here, Way, here
+from mrcd.ctl.packets.exchange import Exchange, Here, Route, here
 from mrcd.ctl.terminal.render import Column, microseconds, percent, table, text
 from mrcd.errors import UsageError, no_peer
 from mrcd.versions import SCHEMA_VERSION
@@ -32,15 +32,15 @@ def room(docs: Sequence[Mapping[str, Any]]) -> int:
     return probe_packet.SRH_MAX if any(len(p["segments"]) > 1 for p in docs) else 0
 
 
-def way(path: Mapping[str, Any], host_id: int, *, size: int, room: int) -> Way:
+def route(path: Mapping[str, Any], host_id: int, *, size: int, room: int) -> Route:
     """Return the request for a path of GET /v1/paths to the peer with this id."""
     segments = tuple(IPv6Address(s) for s in path["segments"])
-    return Way(path["ev"], path["plane"], probe_packet.REQUEST, host_id, path["ev"], segments, size, room)
+    return Route(path["ev"], path["plane"], probe_packet.REQUEST, host_id, path["ev"], segments, size, room)
 
 
-def check_size(size: int, ways: Sequence[Way], mtu: int) -> None:
+def check_size(size: int, routes: Sequence[Route], mtu: int) -> None:
     """Raise UsageError if packets cannot have that size, in bytes from the IPv6 header on."""
-    least = max(probe_packet.size_of(w.segments, w.room) for w in ways)
+    least = max(probe_packet.size_of(r.segments, r.room) for r in routes)
     if size and not least <= size <= 65_535:
         raise UsageError(
             f"--size {size}: packets of these paths have {least} to 65535 bytes",
@@ -71,28 +71,28 @@ def run(
     """Send the probes and return the document of --json. Raises UsageError, MachineError."""
     number, local = host_id(peers, peer), here(status)
     chosen = choose(docs, peer, ev)
-    ways = [way(p, number, size=size, room=room(docs)) for p in chosen]
-    check_size(size, ways, local.mtu)
-    with Exchange(local, [w.plane for w in ways]) as exchange:
-        tallies = exchange.run(ways, count, interval_s, wait_s)
-    return document(local, peer, chosen, ways, tallies)
+    routes = [route(p, number, size=size, room=room(docs)) for p in chosen]
+    check_size(size, routes, local.mtu)
+    with Exchange(local, [r.plane for r in routes]) as exchange:
+        tallies = exchange.run(routes, count, interval_s, wait_s)
+    return document(local, peer, chosen, routes, tallies)
 
 
 def document(
-    local: Here, peer: str, chosen: Sequence[Mapping[str, Any]], ways: Sequence[Way], tallies: Mapping[Any, Any]
+    local: Here, peer: str, chosen: Sequence[Mapping[str, Any]], routes: Sequence[Route], tallies: Mapping[Any, Any]
 ) -> Document:
     """Return the document that --json prints."""
     evs = [
         {"ev": p["ev"], "plane": p["plane"], "t1": p["t1"], "state": p["state"], "carrier": p["carrier"]}
-        | tallies[w.key].document()
-        for p, w in zip(chosen, ways, strict=True)
+        | tallies[r.key].document()
+        for p, r in zip(chosen, routes, strict=True)
     ]
     sent, received = sum(e["sent"] for e in evs), sum(e["received"] for e in evs)
     return {
         "schema_version": SCHEMA_VERSION,
         "host": local.name,
         "peer": peer,
-        "size_bytes": max(max(probe_packet.size_of(w.segments, w.room), w.size) for w in ways),
+        "size_bytes": max(max(probe_packet.size_of(r.segments, r.room), r.size) for r in routes),
         "evs": evs,
         "sent": sent,
         "received": received,

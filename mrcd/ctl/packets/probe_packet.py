@@ -20,7 +20,7 @@ _ETH, _IPV6, _UDP_HEADER = 14, 40, 8
 _MRC = struct.Struct("!BBBxHHIHHQ8x")
 _PROBE = struct.Struct("!IHHIIHH4xQ")
 _IPPROTO_ROUTING, _IPPROTO_UDP, _SRH_TYPE = 43, 17, 4
-HEADERS = _IPV6 + _UDP_HEADER + _MRC.size + _PROBE.size  # bytes of the smallest packet without an SRH, from the IPv6 header on
+HEADERS = _IPV6 + _UDP_HEADER + _MRC.size + _PROBE.size  # bytes from IPv6 on, without an SRH
 
 
 @dataclass(frozen=True)

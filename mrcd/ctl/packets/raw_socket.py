@@ -1,4 +1,4 @@
-"""Packet sockets at the plane NICs: frames out, and what comes in, before tc ingress has seen it."""
+"""Opens packet sockets at the plane NICs, which send frames and receive them before tc ingress."""
 
 import ctypes as ct
 import errno
@@ -18,12 +18,12 @@ _SOL_PACKET, _PACKET_AUXDATA = 263, 8
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 26, 33, 35
 _TP_STATUS_VLAN_VALID = 1 << 4
 _BUFFER = 1 << 24  # bytes
-_LONGEST = 1 << 17
+_LONGEST = 1 << 17  # bytes of a frame
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A frame. `vlan` is the tag that the kernel took off, `ns` CLOCK_REALTIME by the kernel."""
+    """A captured frame. `vlan` is the tag that the kernel removed; `ns` is the kernel's CLOCK_REALTIME."""
 
     key: int
     data: bytes
@@ -34,14 +34,14 @@ class Arrival:
 
 
 def open_socket(interface: str, protocol: int = 0, code: bytes = b"") -> socket.socket:
-    """A packet socket at an interface; with `code` (sockfilter.py) it takes only what that lets through.
+    """Return a packet socket at an interface; with `code` (socket_filter.py) it receives accepted packets only.
 
     Raises MachineError if there is no such interface or the kernel refuses.
     """
     try:
         s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
     except PermissionError:
-        raise MachineError("packet sockets are for root", hint="run it as root, or with CAP_NET_RAW") from None
+        raise MachineError("only root may open packet sockets", hint="run mrcctl as root or with CAP_NET_RAW") from None
     try:
         if code:
             kept = ct.create_string_buffer(code)
@@ -59,10 +59,10 @@ def open_socket(interface: str, protocol: int = 0, code: bytes = b"") -> socket.
 
 
 class Taps:
-    """What passes some interfaces. Use as a context manager."""
+    """Receives the frames that pass some interfaces. Use as a context manager."""
 
     def __init__(self, interfaces: Iterable[tuple[int, str]], code: bytes) -> None:
-        """`interfaces`: a number to know each by, and its name; `code` as of sockfilter.py."""
+        """`interfaces` has a key and a name for each; `code` is a filter of socket_filter.py."""
         self._sockets: dict[int, tuple[int, socket.socket]] = {}
         self._poll = select.poll()
         try:
@@ -81,22 +81,22 @@ class Taps:
         self.close()
 
     def close(self) -> None:
-        """Let go of the interfaces."""
+        """Close the sockets."""
         for _, s in self._sockets.values():
             s.close()
 
     def wait(self, timeout_s: float) -> list[Arrival]:
-        """What has come, or comes first, in so many seconds; empty if nothing does."""
+        """Return the frames that have arrived; without any, wait for the first, at most `timeout_s`."""
         found = []
         for fd, _ in self._poll.poll(max(0, timeout_s) * 1000):
             key, s = self._sockets[fd]
-            for _ in range(256):  # then the others have their turn
+            for _ in range(256):  # then read the other sockets
                 try:
                     data, ancillary, _, address = s.recvmsg(_LONGEST, 256)
                 except BlockingIOError:
                     break
                 except OSError as e:
-                    if e.errno == errno.ENETDOWN:  # said once, when the interface goes down
+                    if e.errno == errno.ENETDOWN:  # reported once, when the interface goes down
                         break
                     raise
                 found.append(_arrival(key, data, ancillary, address[2]))
@@ -116,7 +116,7 @@ def _arrival(key: int, data: bytes, ancillary: list[tuple[int, int, bytes]], kin
 
 
 def name_of(ifindex: int, otherwise: str) -> str:
-    """The interface of that number; `otherwise` if there is none any more."""
+    """Return the name of an interface; `otherwise` if it no longer exists."""
     try:
         return socket.if_indextoname(ifindex)
     except OSError:
@@ -124,10 +124,10 @@ def name_of(ifindex: int, otherwise: str) -> str:
 
 
 def hardware_address(s: socket.socket) -> bytes:
-    """The MAC address of the interface that a packet socket is bound to."""
+    """Return the MAC address of the interface that a packet socket is bound to."""
     return bytes(s.getsockname()[4][:6])
 
 
 def random_token() -> int:
-    """A number that no other run has."""
+    """Return a random 32-bit number that identifies this run's packets."""
     return int.from_bytes(os.urandom(4), "big")

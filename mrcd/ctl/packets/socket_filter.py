@@ -1,22 +1,22 @@
-"""Classic BPF for packet sockets: only what is ours is copied to the tool. Pure.
+"""Assembles classic BPF filters, so that packet sockets receive MRC packets only. Pure.
 
-A tag, if it is still in the frame, and an SRH are stepped over; everything else in front of UDP is not ours.
+A filter accepts an IPv6 UDP packet with an optional VLAN tag and an optional SRH before UDP, and no other header.
 """
 
 import struct
 from collections.abc import Sequence
 
-_LDH, _LDB, _LDH_X, _LDB_X, _LDX = 0x28, 0x30, 0x48, 0x50, 0x01  # load: absolute, behind X, into X
+_LDH, _LDB, _LDH_X, _LDB_X, _LDX = 0x28, 0x30, 0x48, 0x50, 0x01  # load: absolute, relative to X, into X
 _MUL, _ADD, _ADD_X, _TAX = 0x24, 0x04, 0x0C, 0x07
 _JA, _JEQ, _JSET, _RET = 0x05, 0x15, 0x45, 0x06
-_ALL = 0x40000  # bytes: more than any frame has
+_ALL = 0x40000  # bytes: more than the longest frame
 
-# (operation, constant, label if it is true, label if it is not), or a label; None: the next
+# (operation, constant, label if true, label if false), or a label; None is the next line
 _Line = tuple[int, int, str | None, str | None] | str
 
 
 def assemble(lines: Sequence[_Line]) -> bytes:
-    """An array of struct sock_filter."""
+    """Return the lines as an array of struct sock_filter."""
     labels: dict[str, int] = {}
     operations: list[tuple[int, int, str | None, str | None]] = []
     for line in lines:
@@ -33,10 +33,10 @@ def assemble(lines: Sequence[_Line]) -> bytes:
     return code
 
 
-def ours(udp_port: int, flag: int = 0, keep: int = _ALL) -> bytes:
-    """Packets to the UDP port of MRC over IPv6; with `flag`, only those with that bit in mrc_hdr.flags.
+def mrc_packets(udp_port: int, flag: int = 0, keep: int = _ALL) -> bytes:
+    """Return a filter for packets to MRC's UDP port; with `flag`, only those with that bit in mrc_hdr.flags.
 
-    `keep`: bytes of a frame that are passed on.
+    `keep` is the number of bytes of a frame that the socket receives.
     """
     lines: list[_Line] = [
         (_LDX, 0, None, None),
@@ -50,9 +50,9 @@ def ours(udp_port: int, flag: int = 0, keep: int = _ALL) -> bytes:
         (_LDB_X, 20, None, None),
         (_JEQ, 17, "udp", None),
         (_JEQ, 43, None, "no"),
-        (_LDB_X, 54, None, None),  # what follows the routing header
+        (_LDB_X, 54, None, None),  # next header after the routing header
         (_JEQ, 17, None, "no"),
-        (_LDB_X, 55, None, None),  # its length
+        (_LDB_X, 55, None, None),  # length of the routing header
         (_MUL, 8, None, None),
         (_ADD, 8, None, None),
         (_ADD_X, 0, None, None),

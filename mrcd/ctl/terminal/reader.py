@@ -1,4 +1,4 @@
-"""The other end of the pipe: who only writes now and then must notice that it has gone without writing."""
+"""Ends mrcctl when the reader of its pipe exits, even if mrcctl writes nothing for a long time."""
 
 import os
 import select
@@ -6,14 +6,14 @@ import stat
 import sys
 import threading
 
-_BROKEN_PIPE = 141  # 128 + SIGPIPE, as where a write meets it
+_BROKEN_PIPE = 141  # 128 + SIGPIPE, the exit code of a failed write
 
 
 def leave_with_reader() -> None:
-    """End this process as soon as the reader of its standard output, if that is a pipe, has gone (`| grep -m1`)."""
+    """End this process as soon as the reader of its standard output closes the pipe (`| grep -m1`)."""
     try:
         fd = sys.stdout.fileno()
-    except (OSError, ValueError):  # none of the kernel's
+    except (OSError, ValueError):  # stdout has no file descriptor
         return
     if stat.S_ISFIFO(os.fstat(fd).st_mode):
         threading.Thread(target=_wait, args=(fd,), daemon=True).start()
@@ -21,6 +21,6 @@ def leave_with_reader() -> None:
 
 def _wait(fd: int) -> None:
     gone = select.poll()
-    gone.register(fd, 0)  # of itself it tells of POLLERR: nobody can read any more
+    gone.register(fd, 0)  # poll always reports POLLERR, which means that no reader is left
     gone.poll()
     os._exit(_BROKEN_PIPE)

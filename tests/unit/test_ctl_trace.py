@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl.packets import loops, trace
+from mrcd.ctl.packets import diagnosis, trace, trace_probes
 from mrcd.ctl.packets.exchange import Here, Nic
-from mrcd.ctl.packets.loops import Node, Turn
+from mrcd.ctl.packets.trace_probes import Node, TraceProbe
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
@@ -52,9 +52,9 @@ def plans(encapsulation: str = "usid") -> tuple[Here, list[dict[str, Any]]]:
 
 def test_uSIDs_of_segments() -> None:
     full = IPv6Address("5f00:0:4000:8001:4001:8001:4000:c000")
-    assert loops.usids_of([full]) == [0x4000, 0x8001, 0x4001, 0x8001, 0x4000, 0xC000]
-    assert loops.usids_of([IPv6Address("5f00:0:4000::"), IPv6Address("5f00:0:c000::")]) == [0x4000, 0xC000]
-    assert loops.usids_of([IPv6Address("5f00::")]) == []
+    assert trace_probes.usids_of([full]) == [0x4000, 0x8001, 0x4001, 0x8001, 0x4000, 0xC000]
+    assert trace_probes.usids_of([IPv6Address("5f00:0:4000::"), IPv6Address("5f00:0:c000::")]) == [0x4000, 0xC000]
+    assert trace_probes.usids_of([IPv6Address("5f00::")]) == []
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh"])
@@ -62,8 +62,8 @@ def test_the_carriers_of_each_hop(encapsulation: str) -> None:
     here, docs = plans(encapsulation)
     path = docs[4]  # plane 1, T1 1
     nodes, found = trace.plan(here, "h1", path, docs)
-    sent = {str(w.key): w for w in trace.ways(here, path, docs, found, 1)}
-    usids = {name: [f"{u:04x}" for u in loops.usids_of(w.segments)] for name, w in sent.items()}
+    sent = {str(w.key): w for w in trace.routes(here, path, docs, found, 1)}
+    usids = {name: [f"{u:04x}" for u in trace_probes.usids_of(w.segments)] for name, w in sent.items()}
     assert [n.name for n in nodes] == ["h0", "T0 0", "T1 1", "T0 1", "h1"]
     assert usids["T0 0"] == ["4800", "c400"]
     assert usids["T1 1"] == ["4800", "8801", "4800", "c400"]
@@ -87,13 +87,13 @@ def test_the_path_as_data_takes_it() -> None:
     here, docs = plans()
     for path in docs:
         _, found = trace.plan(here, "h1", path, docs)
-        ways = {w.key: w for w in trace.ways(here, path, docs, found, 1)}
+        ways = {w.key: w for w in trace.routes(here, path, docs, found, 1)}
         assert [str(s) for s in ways["h1"].segments] == path["segments"]
 
 
 def test_a_witness_is_another_good_t1_of_the_same_plane() -> None:
     _, docs = plans()
-    usids = loops.usids_of([IPv6Address(docs[0]["segments"][0])])
+    usids = trace_probes.usids_of([IPv6Address(docs[0]["segments"][0])])
     assert trace.witness(docs, docs[0], usids) == Node("T1 1", 0x8001)
     docs[1]["state"] = "ASSUMED_BAD"
     assert trace.witness(docs, docs[0], usids) == Node("T1 2", 0x8002)
@@ -105,15 +105,15 @@ def test_what_cannot_be_traced() -> None:
     with pytest.raises(UsageError, match="with encapsulation ecmp"):
         trace.plan(here, "h1", docs[0], docs)
     with pytest.raises(UsageError, match="this one is another: 4000 · 8000"):
-        loops.path_nodes([0x4000, 0x8000], "h0", 0xC000, "h1")
+        trace_probes.path_nodes([0x4000, 0x8000], "h0", 0xC000, "h1")
     with pytest.raises(UsageError, match="no uSIDs"):
-        loops.path_nodes([], "h0", 0xC000, "h1")
+        trace_probes.path_nodes([], "h0", 0xC000, "h1")
 
 
 # ---- diagnosis ----
 
 
-def lose(found: list[Turn], parts: set[str], ratio: float = 1.0, sent: int = 20) -> dict[str, tuple[int, int]]:
+def lose(found: list[TraceProbe], parts: set[str], ratio: float = 1.0, sent: int = 20) -> dict[str, tuple[int, int]]:
     """What is counted where each passage of `parts` loses this share."""
     counts = {}
     for t in found:
@@ -141,8 +141,8 @@ SINGLE = [
 def test_single_faults_are_told_apart_as_far_as_they_can_be(
     broken: set[str], suspects: list[str], first: str | None
 ) -> None:
-    found = loops.plan(PATH, WITNESS)
-    said = loops.diagnose(PATH, found, lose(found, broken))
+    found = trace_probes.plan(PATH, WITNESS)
+    said = diagnosis.diagnose(PATH, found, lose(found, broken))
     assert (list(said.suspects), said.first) == (suspects, first)
     assert ("cannot tell apart" in said.text) == (len(suspects) > 1)
     assert ("do not pass it" in said.text) == (first is None)
@@ -150,39 +150,39 @@ def test_single_faults_are_told_apart_as_far_as_they_can_be(
 
 @pytest.mark.parametrize("broken", [b for b, s, _ in SINGLE if len(s) == 1], ids=str)
 def test_partial_loss_is_told_apart_too(broken: set[str]) -> None:
-    found = loops.plan(PATH, WITNESS)
-    said = loops.diagnose(PATH, found, lose(found, broken, 0.2, 200))
-    assert set(said.suspects) == set(loops.diagnose(PATH, found, lose(found, broken)).suspects)
+    found = trace_probes.plan(PATH, WITNESS)
+    said = diagnosis.diagnose(PATH, found, lose(found, broken, 0.2, 200))
+    assert set(said.suspects) == set(diagnosis.diagnose(PATH, found, lose(found, broken)).suspects)
 
 
 def test_without_a_witness_less_is_told_apart() -> None:
-    found = loops.plan(PATH, None)
+    found = trace_probes.plan(PATH, None)
     assert [t.name for t in found] == ["T0 0", "T1 2", "T0 1", "h1"]
-    said = loops.diagnose(PATH, found, lose(found, {"T1 2"}))
+    said = diagnosis.diagnose(PATH, found, lose(found, {"T1 2"}))
     assert set(said.suspects) == {"T0 0 → T1 2", "T0 0 – T1 2, both ways", "T1 2"}
 
 
 def test_a_path_under_one_t0() -> None:
     path = [ME, T0, PEER]
-    found = loops.plan(path, WITNESS)
+    found = trace_probes.plan(path, WITNESS)
     assert [t.name for t in found] == ["T0 0", "h1"]
-    assert loops.diagnose(path, found, lose(found, {"h1"})).first == "h1"
+    assert diagnosis.diagnose(path, found, lose(found, {"h1"})).first == "h1"
 
 
 def test_two_faults_are_not_taken_for_one() -> None:
-    found = loops.plan(PATH, WITNESS)
-    said = loops.diagnose(PATH, found, lose(found, {"T0 0 → T1 2", "T0 1 → T1 0"}))
+    found = trace_probes.plan(PATH, WITNESS)
+    said = diagnosis.diagnose(PATH, found, lose(found, {"T0 0 → T1 2", "T0 1 → T1 0"}))
     assert (said.suspects, said.first) == ((), "T1 2")
     assert "more than one thing is broken. The first hop that fails is T1 2, behind T0 0" in said.text
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_packet_is_no_fault(lost: int) -> None:
-    found = loops.plan(PATH, WITNESS)
+    found = trace_probes.plan(PATH, WITNESS)
     counts = {t.name: (20, 0) for t in found} | {"T1 2": (20, lost)}
-    assert loops.diagnose(PATH, found, counts).text == "every hop answers"
+    assert diagnosis.diagnose(PATH, found, counts).text == "every hop answers"
 
 
 def test_nothing_sent_is_no_verdict() -> None:
-    found = loops.plan(PATH, WITNESS)
-    assert loops.diagnose(PATH, found, {t.name: (0, 0) for t in found}).suspects == ()
+    found = trace_probes.plan(PATH, WITNESS)
+    assert diagnosis.diagnose(PATH, found, {t.name: (0, 0) for t in found}).suspects == ()
