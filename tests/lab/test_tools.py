@@ -281,11 +281,13 @@ def test_doctor_names_programs_of_others(healthy: Lab) -> None:
     with _foreign(healthy, "p3", _BEFORE):
         found = _failing(healthy)
         assert found.keys() == {"hooks.other_programs"}
-        assert found["hooks.other_programs"]["evidence"] == "in front of ours: lab_fault at ingress of p3"
+        assert found["hooks.other_programs"]["evidence"] == "before mrcd's program: lab_fault at ingress of p3"
     with _foreign(healthy, "p3", 0):
         checks = {c["id"]: c for c in _json(healthy, "h0", "doctor")["checks"]}
         assert checks["hooks.other_programs"]["status"] == "WARN"
-        assert checks["hooks.other_programs"]["evidence"] == "other programs at our hooks: lab_fault at ingress of p3"
+        assert (
+            checks["hooks.other_programs"]["evidence"] == "other programs at mrcd's hooks: lab_fault at ingress of p3"
+        )
 
 
 def test_doctor_finds_a_blackhole(healthy: Lab) -> None:

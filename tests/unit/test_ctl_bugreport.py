@@ -89,7 +89,7 @@ def test_a_strange_daemon_does_not_stop_it(
 def test_a_place_that_cannot_be_written(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
     result = mrcctl("bugreport", "-o", str(tmp_path / "nowhere" / "x.tar.gz"))
     assert result.exit_code == 2
-    assert "No such file or directory\n  hint: name another place with --output FILE" in result.stderr
+    assert "No such file or directory\n  hint: choose another file with --output FILE" in result.stderr
 
 
 def test_long_logs_lose_their_beginning(

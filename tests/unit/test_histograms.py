@@ -83,7 +83,7 @@ def test_documents() -> None:
     docs = histograms.documents(every(), 2)
     assert [(d["histogram"], d["plane"], d["unit"], d["count"]) for d in docs] == [
         ("detection", None, "ns", 3),
-        ("after_good", None, "packets", 2),
+        ("packets_before_detection", None, "packets", 2),
         ("reinstatement", None, "ns", 0),
         ("rtt", 0, "ns", 0),
         ("rtt", 1, "ns", 1),

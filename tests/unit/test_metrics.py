@@ -181,8 +181,8 @@ def test_histograms_are_cumulative_at_powers_of_two(host: Host) -> None:
     assert series['mrc_detection_seconds_bucket{le="0.002097152"}'] == 2
     assert series['mrc_detection_seconds_bucket{le="+Inf"}'] == series["mrc_detection_seconds_count"] == 2
     assert series["mrc_detection_seconds_sum"] == pytest.approx(2 * 1.125 * 2**20 / 1e9, rel=0.01)
-    assert [series[f'mrc_packets_after_good_bucket{{le="{le}"}}'] for le in ("0.0", "1.0", "3.0")] == [1, 1, 5]
-    assert series["mrc_packets_after_good_sum"] == 12
+    assert [series[f'mrc_packets_before_detection_bucket{{le="{le}"}}'] for le in ("0.0", "1.0", "3.0")] == [1, 1, 5]
+    assert series["mrc_packets_before_detection_sum"] == 12
     assert series['mrc_rtt_seconds_bucket{le="6.5536e-05",plane="1"}'] == 5
     assert series['mrc_rtt_seconds_bucket{le="+Inf",plane="0"}'] == 0
     assert series['mrc_reinstatement_seconds_bucket{le="1.073741824"}'] == 0

@@ -10,7 +10,7 @@ _WIDTH = 40  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _TITLES = {
     "detection": "Detection: from the last packet known to have arrived on an EV to its state ASSUMED_BAD",
-    "after_good": "After good: data packets put on an EV in that time",
+    "packets_before_detection": "Packets before detection: data packets sent on a failed EV in that time",
     "reinstatement": "Reinstatement: from ASSUMED_BAD to GOOD",
     "rtt": "Round trips of probes",
 }

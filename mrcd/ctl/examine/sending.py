@@ -1,4 +1,4 @@
-"""What doctor sends: probes of three sizes on each EV, and datagrams of two sizes to each peer through mrc0."""
+"""Sends the packets of doctor: probes of three sizes per EV, and datagrams of two sizes to each peer through mrc0."""
 
 import errno
 import socket
@@ -21,7 +21,7 @@ _HEADERS = {4: 28, 6: 48}
 def answers(
     status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], paths: Sequence[Mapping[str, Any]]
 ) -> list[Answers]:
-    """Probe every EV: least size, the planes' MTU, one byte more. Raises MachineError."""
+    """Probe every EV with the smallest size, the planes' MTU, and a byte more. Raises MachineError."""
     local, room = here(status), probe.room(paths)
     ids = {p["peer"]: int(p["host_id"]) for p in peers}
     routes = {(p["peer"], p["ev"]): probe.route(p, ids[p["peer"]], size=0, room=room) for p in paths}
@@ -61,9 +61,9 @@ def _keyed(route: Route, key: tuple[str, int], size: int) -> Route:
 
 
 def overlay(status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Peer → what is wrong with packets of the inner MTU and a byte more; empty if nothing is.
+    """Send datagrams of the inner MTU and a byte more. Returns peer → problem; the text is empty if there is none.
 
-    Only peers to which packets are sprayed. They get a datagram to the discard port.
+    Only peers to which this host sprays get them, at the discard port.
     """
     if not status["attached"]:
         return {}
@@ -87,9 +87,9 @@ def _datagrams(address: str, mtu: int) -> str:
         try:
             s.sendto(bytes(full), (address, _DISCARD))
         except OSError as e:
-            return f"a packet of {mtu} bytes, the inner MTU, is refused: {e.strerror}"
+            return f"the kernel refuses a packet of {mtu} bytes, the inner MTU: {e.strerror}"
         try:
             s.sendto(bytes(full + 1), (address, _DISCARD))
         except OSError as e:
             return "" if e.errno == errno.EMSGSIZE else f"a packet of {mtu + 1} bytes: {e.strerror}"
-        return f"a packet of {mtu + 1} bytes, more than the inner MTU, is taken, and will be lost"
+        return f"the kernel accepts a packet of {mtu + 1} bytes, more than the inner MTU, which will be lost"

@@ -116,7 +116,7 @@ class Exchange:
             p.close()
 
     def run(self, routes: Sequence[Route], count: int, interval_s: float, wait_s: float) -> dict[Hashable, Tally]:
-        """Send `count` packets on each route, `interval_s` apart, then wait at most `wait_s`. Returns counts by route."""
+        """Send `count` packets per route, `interval_s` apart, then wait at most `wait_s`. Returns counts by route."""
         tallies = {r.key: Tally() for r in routes}
         gap = interval_s / max(1, len(routes))
         due = time.monotonic()
