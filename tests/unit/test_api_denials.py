@@ -70,8 +70,8 @@ def test_deny_drain_and_allow(host: Host, tmp_path: Path) -> None:
     [
         ([], "not a JSON object"),
         ({}, "the target is missing"),
-        ({"target": "t1:1:2"}, "not a list of words"),
-        ({"target": [1]}, "not a list of words"),
+        ({"target": "t1:1:2"}, "must be a list of strings"),
+        ({"target": [1]}, "must be a list of strings"),
         ({"target": ["t1"]}, "is not a target"),
         ({"peer": 1}, "peer must be text"),
         ({"plane": "1"}, "plane must be a number"),

@@ -162,7 +162,7 @@ def test_version(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     daemon.answers["/v1/version"] = (200, VERSION | {"version": mrcd.__version__})
     assert mrcctl("version").stdout == f"{ours} {same}\nmrcd {mrcd.__version__} {same}\n"
     daemon.answers["/v1/version"] = (200, VERSION | {"version": "0.0.9"})
-    assert mrcctl("version").stdout.splitlines()[2].startswith("they differ: `systemctl restart mrcd`")
+    assert mrcctl("version").stdout.splitlines()[2].startswith("the versions differ: `systemctl restart mrcd`")
     document = json.loads(mrcctl("version", "--json").stdout)
     assert (document.pop("daemon"), document.pop("error")) == (VERSION | {"version": "0.0.9"}, None)
     assert document == {"schema_version": 2, "mrcctl": mrcd.__version__, "abi_version": ABI_VERSION, "wire_version": 2}

@@ -190,7 +190,7 @@ def test_wrong_names_and_sizes(mrcctl: Callable[..., Result], daemon: Daemon, ar
 def test_a_daemon_of_another_version_is_named(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     done = mrcctl("probe", "h2")  # this status has no udp_port
     assert (done.exit_code, "Traceback" in done.stderr) == (2, False)
-    assert done.stderr.startswith("mrcctl: mrcd's status is not as this mrcctl knows it: KeyError")
+    assert done.stderr.startswith("mrcctl: this mrcctl does not understand mrcd's status: KeyError")
     assert daemon.requests
 
 

@@ -96,7 +96,7 @@ def test_show_what_runs(mrcctl: Callable[..., Result], file: Path) -> None:
 def test_show_a_file(mrcctl: Callable[..., Result], file: Path) -> None:
     result = mrcctl("config", "show", "--effective", "--host", "h2", str(file))
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == f"# {file}, as h2 takes it"
+    assert result.stdout.splitlines()[0] == f"# {file}, as h2 sees it"
 
 
 def test_reload(mrcctl: Callable[..., Result], daemon: Daemon, file: Path) -> None:

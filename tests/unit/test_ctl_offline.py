@@ -61,7 +61,7 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
     assert (json.loads(result.stdout)["paths"], result.stderr) == ([PATH], SAYS_SO)
     result = mrcctl("events", "--json")
     assert json.loads(result.stdout) == tables | {"events": [EVENT | {"id": None}]}
-    assert result.stderr.startswith("mrcctl: mrcd is not running; only what happened since")
+    assert result.stderr.startswith("mrcctl: mrcd is not running; events since it stopped")
 
 
 @pytest.mark.usefixtures("pinned")

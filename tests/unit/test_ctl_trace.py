@@ -104,7 +104,7 @@ def test_what_cannot_be_traced() -> None:
     here, docs = plans("ecmp")
     with pytest.raises(UsageError, match="with encapsulation ecmp"):
         trace.plan(here, "h1", docs[0], docs)
-    with pytest.raises(UsageError, match="this one is another: 4000 · 8000"):
+    with pytest.raises(UsageError, match="this path is 4000 · 8000"):
         trace_probes.path_nodes([0x4000, 0x8000], "h0", 0xC000, "h1")
     with pytest.raises(UsageError, match="no uSIDs"):
         trace_probes.path_nodes([], "h0", 0xC000, "h1")
@@ -144,7 +144,7 @@ def test_single_faults_are_told_apart_as_far_as_they_can_be(
     found = trace_probes.plan(PATH, WITNESS)
     said = diagnosis.diagnose(PATH, found, lose(found, broken))
     assert (list(said.suspects), said.first) == (suspects, first)
-    assert ("cannot tell apart" in said.text) == (len(suspects) > 1)
+    assert ("cannot distinguish" in said.text) == (len(suspects) > 1)
     assert ("do not pass it" in said.text) == (first is None)
 
 
@@ -173,7 +173,7 @@ def test_two_faults_are_not_taken_for_one() -> None:
     found = trace_probes.plan(PATH, WITNESS)
     said = diagnosis.diagnose(PATH, found, lose(found, {"T0 0 → T1 2", "T0 1 → T1 0"}))
     assert (said.suspects, said.first) == ((), "T1 2")
-    assert "more than one thing is broken. The first hop that fails is T1 2, behind T0 0" in said.text
+    assert "there are several. The first hop that fails is T1 2, behind T0 0" in said.text
 
 
 @pytest.mark.parametrize("lost", [0, 1])

@@ -17,7 +17,7 @@ from tests.unit.canned_daemon import EVENT, PATH, Daemon
     ("args", "message"),
     [
         (["deny"], "deny needs a target"),
-        (["allow", "--json"], "allow what?"),
+        (["allow", "--json"], "allow needs a target"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["paths", "--state", "WELL"], "Invalid value for '--state'"),
         (["paths", "--plane", "-1"], "Invalid value for '--plane'"),

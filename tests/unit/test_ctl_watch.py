@@ -123,7 +123,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_is_continued(daemon: Daemon, ru
 
 def test_lives_through_the_daemons_end(watched: Terminal, daemon: Daemon, run_dir: Path) -> None:
     daemon.stop()
-    watched.until("NO ANSWER, below is the last sample")
+    watched.until("NO ANSWER; last sample below")
     watched.until("mrcd is not running, and no usable")
     (run_dir / "mrcd.sock").unlink()
     again = Daemon(run_dir)
@@ -190,7 +190,7 @@ def test_where_paths_are_many_only_those_out_of_use_are_asked_for(
     daemon.answers["/v1/paths"] = (200, [BAD_PATH])
     shown = mrcctl("watch", "-c", "1").stdout
     assert [given for _, path, given in daemon.requests if path == "/v1/paths"] == [{"state": "ASSUMED_BAD"}]
-    assert "paths out of use: 1000001 (too many to list all, or those that lose packets: --peer NAME)" in shown
+    assert "paths out of use: 1000001 (too many paths to list those that lose packets: --peer NAME)" in shown
     assert shown.splitlines()[-2].split()[:5] == ["h2", "6", "1", "-", "ASSUMED_BAD"]
     daemon.requests.clear()
     assert mrcctl("watch", "-c", "1", "--peer", "h2").exit_code == 0

@@ -162,7 +162,7 @@ def test_a_denial_is_refused_whole_where_a_peer_would_be_short(host: Host) -> No
 def test_a_switch_by_which_no_path_goes_may_be_denied(host: Host) -> None:
     answer = host.deny("t1:1:2 peer:h2")
     assert (answer["changed"], answer["refused"]) == (0, 0)
-    assert "none of this host's paths" in answer["message"]
+    assert "no path of this host uses it now" in answer["message"]
     assert host.control.document()["denials"][0]["empty"]
     host.allow("t1:1:2 peer:h2")
 

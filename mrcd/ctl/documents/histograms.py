@@ -9,7 +9,7 @@ from mrcd.ctl.terminal.render import count
 _WIDTH = 40  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _TITLES = {
-    "detection": "Detection: from the last packet known to have arrived on an EV to its state ASSUMED_BAD",
+    "detection": "Detection: from the last packet known to have arrived on an EV to ASSUMED_BAD",
     "packets_before_detection": "Packets before detection: data packets sent on a failed EV in that time",
     "reinstatement": "Reinstatement: from ASSUMED_BAD to GOOD",
     "rtt": "Round trips of probes",

@@ -65,7 +65,7 @@ def _head(document: Document, colour: bool) -> list[str]:
     status = document["status"]
     daemon = status.get("daemon") or {}
     if document["error"]:
-        running = "NO ANSWER, below is the last sample"
+        running = "NO ANSWER; last sample below"
     elif document["source"] == "tables":
         running = "mrcd is not running: read from the pinned tables"
     else:
