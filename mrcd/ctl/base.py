@@ -135,7 +135,7 @@ def colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def room(wide: bool = False) -> int | None:
+def terminal_width(wide: bool = False) -> int | None:
     """Return the terminal's columns; None without a limit, that is without a terminal or with --wide."""
     return None if wide or not sys.stdout.isatty() else shutil.get_terminal_size().columns
 

@@ -43,17 +43,17 @@ def _say(options: Options, document: Json) -> None:
 
 
 @cli.command(short_help="Take the data plane down.")
-@click.option("--force", is_flag=True, help="Even if mrcd advises against it, or does not run; mrc_pop goes too.")
+@click.option("--force", is_flag=True, help="Detach even if mrcd refuses or is down; removes mrc_pop too.")
 @common
 @click.pass_obj
 def detach(options: Options, force: bool) -> None:
-    """Take the data plane down; traffic goes on over the kernel's own SRv6 routes, flow by flow."""
+    """Take the data plane down. The kernel's own SRv6 routes then carry the traffic, each flow on one path."""
     try:
         document = options.client.post("/v1/detach", {"force": force})
     except DaemonDown as down:
         if not force:
             raise DaemonDown(
-                str(down.args[0]), hint=f"{down.hint}; or take all down without it: `mrcctl detach --force`"
+                str(down.args[0]), hint=f"{down.hint}; or detach without mrcd: `mrcctl detach --force`"
             ) from None
         from mrcd.ctl.commands.offline_detach import without_mrcd
 

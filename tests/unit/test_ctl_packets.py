@@ -32,18 +32,18 @@ def plan(encapsulation: str) -> topology.Plan:
     return topology.plan(cluster_file.parse(text), "h0")
 
 
-def built(encapsulation: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
+def built(encapsulation: str, size: int = 0, reserved: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
     """A probe by EV 3, ours and scapy's."""
     p = plan(encapsulation)
     path = p.peers[0].evs[3]
     mine = probe_packet.build(
         probe, path.segments, source=p.addresses[path.plane], smac=_octets(SMAC), dmac=_octets(DMAC), udp_port=4797,
-        size=size, room=room,
+        size=size, reserved=reserved,
     )  # fmt: skip
     content = MRCProbe(seq=probe.seq, report_seq=probe.token, tx_ns=probe.ns)
     fields = {"type": probe.kind, "seq": probe.seq, "tx_ns": probe.ns, "flags": wire.DIAGNOSTIC}
     least = bytes(wire.outer(p, path, content, smac=SMAC, dmac=DMAC, mrc=fields))
-    padding = bytes(max(room, size - (len(least) - 14)))
+    padding = bytes(max(reserved, size - (len(least) - 14)))
     return mine, wire.outer(p, path, content / Raw(padding), smac=SMAC, dmac=DMAC, mrc=fields)
 
 
@@ -63,9 +63,9 @@ def test_the_numbers_are_those_of_the_abi() -> None:
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
-@pytest.mark.parametrize(("size", "room"), [(0, 0), (0, 88), (1500, 0), (1500, 88), (60, 0)])
-def test_every_byte_is_as_scapy_builds_it(encapsulation: str, size: int, room: int) -> None:
-    mine, theirs = built(encapsulation, size, room)
+@pytest.mark.parametrize(("size", "reserved"), [(0, 0), (0, 88), (1500, 0), (1500, 88), (60, 0)])
+def test_every_byte_is_as_scapy_builds_it(encapsulation: str, size: int, reserved: int) -> None:
+    mine, theirs = built(encapsulation, size, reserved)
     assert mine == bytes(theirs)
     if size == 1500:
         assert len(mine) == 14 + 1500

@@ -56,27 +56,27 @@ def test_duration(value: float | None, shown: str) -> None:
 def test_columns_that_have_no_room_are_left_out_and_named() -> None:
     columns = [render.Column("A"), render.Column("BBBB", rank=1), render.Column("CCCC", True, rank=2)]
     rows = [["a", "b", "c"]]
-    assert render.table(columns, rows, colour=False, room=13) == ["A  BBBB  CCCC", "a  b        c"]
-    assert render.table(columns, rows, colour=False, room=12) == [
+    assert render.table(columns, rows, colour=False, width=13) == ["A  BBBB  CCCC", "a  b        c"]
+    assert render.table(columns, rows, colour=False, width=12) == [
         "A  BBBB",
         "a  b",
         "(no room for",
         " CCCC: see",
         " --wide)",
     ]
-    assert render.table(columns, rows, colour=False, room=1, note=False) == ["A", "a"]
+    assert render.table(columns, rows, colour=False, width=1, note=False) == ["A", "a"]
     assert len(render.table(columns, rows, colour=False)) == 2
 
 
-@pytest.mark.parametrize("room", [80, 200])
-def test_what_is_shown_fits_the_terminal(room: int) -> None:
+@pytest.mark.parametrize("width", [80, 200])
+def test_what_is_shown_fits_the_terminal(width: int) -> None:
     for lines in (
-        status_lines(STATUS, colour=False, room=room),
-        peer_lines([PEER], colour=False, room=room),
-        path_lines([PATH, BAD_PATH], colour=False, room=room),
-        event_lines([EVENT], colour=False, room=room),
+        status_lines(STATUS, colour=False, width=width),
+        peer_lines([PEER], colour=False, width=width),
+        path_lines([PATH, BAD_PATH], colour=False, width=width),
+        event_lines([EVENT], colour=False, width=width),
     ):
-        assert max(map(len, lines)) <= room, lines
+        assert max(map(len, lines)) <= width, lines
 
 
 def test_colour_changes_nothing_but_colour() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.ctl.packets import diagnosis, trace, trace_probes
-from mrcd.ctl.packets.exchange import Here, Nic
+from mrcd.ctl.packets.exchange import LocalHost, Nic
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
@@ -25,7 +25,7 @@ WITNESS = Node("T1 0", 0x8800)
 BLOCK = IPv6Network("5f00::/32")
 
 
-def plans(encapsulation: str = "usid") -> tuple[Here, list[dict[str, Any]]]:
+def plans(encapsulation: str = "usid") -> tuple[LocalHost, list[dict[str, Any]]]:
     """Host h0's own side, and its paths to h1, as the API tells."""
     text = (
         f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 3\nevs_per_peer = 6\nencapsulation = "{encapsulation}"\n'
@@ -47,7 +47,7 @@ def plans(encapsulation: str = "usid") -> tuple[Here, list[dict[str, Any]]]:
         }
         for e in plan.peers[0].evs
     ]
-    return Here("h0", 0, encapsulation, 4797, 9100, nics), docs
+    return LocalHost("h0", 0, encapsulation, 4797, 9100, nics), docs
 
 
 def test_uSIDs_of_segments() -> None:

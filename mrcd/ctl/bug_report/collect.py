@@ -67,7 +67,7 @@ def gather(options: Options, report: Report, config: Path | None) -> None:
     for name in _LOGS:
         if (options.run_dir / name).exists():
             _file(report, f"daemon/{name}", options.run_dir / name)
-    for name, argv in (*_COMMANDS, *_of_interfaces(interfaces)):
+    for name, argv in (*_COMMANDS, *_ethtool_commands(interfaces)):
         _command(report, name, argv, options.timeout)
     for name in _FILES:
         _file(report, f"kernel/{name.replace('/', '-')}.txt", Path("/proc", name))
@@ -116,14 +116,14 @@ def _pinned(options: Options, report: Report) -> None:
     try:
         from mrcd.bpf import info
 
-        where, _ = pins(options.run_dir)
+        directory, _ = pins(options.run_dir)
         for name, read in (("maps", info.maps), ("links", info.links), ("programs", info.programs)):
-            report.add_document(f"mrcd/bpf-{name}.json", read(where), how=f"the pins at {where}")
+            report.add_document(f"mrcd/bpf-{name}.json", read(directory), how=f"the pins at {directory}")
     except MrcdError as e:
         report.miss("mrcd/bpf-*.json", "the pins", str(e.args[0]))
 
 
-def _of_interfaces(interfaces: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+def _ethtool_commands(interfaces: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     kinds = (("driver", "-i"), ("offloads", "-k"), ("statistics", "-S"), ("channels", "-l"), ("rings", "-g"))
     return [(f"network/{nic}-{name}.txt", ("ethtool", flag, nic)) for nic in interfaces for name, flag in kinds]
 

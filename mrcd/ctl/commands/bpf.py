@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, room
+from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.offline import envelope, pins
 from mrcd.ctl.options import complete_peer, wide_option
 from mrcd.ctl.terminal.render import Column, Document, count, duration, table, text
@@ -30,21 +30,21 @@ def maps_(options: Options, wide: bool) -> None:
     """List the pinned maps with sizes, memory and use."""
     from mrcd.bpf import info
 
-    where, _ = pins(options.run_dir)
-    used = _fill(where)
-    rows = [{**m, "used": used.get(m["map"])} for m in info.maps(where)]
-    emit(options, envelope("maps", rows, "tables"), _maps, colour=colours(), room=room(wide))
+    directory, _ = pins(options.run_dir)
+    used = _fill(directory)
+    rows = [{**m, "used": used.get(m["map"])} for m in info.maps(directory)]
+    emit(options, envelope("maps", rows, "tables"), _maps, colour=colours(), width=terminal_width(wide))
 
 
-def _fill(where: Path) -> dict[str, int]:
-    tables = _tables(where)
+def _fill(directory: Path) -> dict[str, int]:
+    tables = _tables(directory)
     fill = tables.fill()
     tables.close()
     names = {"peers": "mrc_peers", "evs": "mrc_evs", "prefixes": "mrc_prefixes", "events": "mrc_events"}
     return {name: fill[key][0] for key, name in names.items()}
 
 
-def _maps(document: Document, *, colour: bool, room: int | None) -> list[str]:
+def _maps(document: Document, *, colour: bool, width: int | None) -> list[str]:
     columns = [
         Column("MAP"),
         Column("ID", True, rank=2),
@@ -54,7 +54,7 @@ def _maps(document: Document, *, colour: bool, room: int | None) -> list[str]:
     ]
     keys = ("map", "id", "type", "key_bytes", "value_bytes", "entries", "used")
     rows = [[*(text(m[k]) for k in keys), count(m["memory_bytes"]), m["pin"]] for m in document["maps"]]
-    return table(columns, rows, colour=colour, room=room)
+    return table(columns, rows, colour=colour, width=width)
 
 
 @bpf.command(short_help="List the loaded programs and their hooks.")
@@ -69,12 +69,12 @@ def progs(options: Options, wide: bool) -> None:
     """
     from mrcd.bpf import info
 
-    where, _ = pins(options.run_dir)
-    document = envelope("programs", info.programs(where), "tables") | {"links": info.links(where)}
-    emit(options, document, _programs, colour=colours(), room=room(wide))
+    directory, _ = pins(options.run_dir)
+    document = envelope("programs", info.programs(directory), "tables") | {"links": info.links(directory)}
+    emit(options, document, _programs, colour=colours(), width=terminal_width(wide))
 
 
-def _programs(document: Document, *, colour: bool, room: int | None) -> list[str]:
+def _programs(document: Document, *, colour: bool, width: int | None) -> list[str]:
     columns = [
         Column("PROGRAM"),
         Column("ID", True),
@@ -96,7 +96,7 @@ def _programs(document: Document, *, colour: bool, room: int | None) -> list[str
         ]
         for p in document["programs"]
     ]
-    return table(columns, rows, colour=colour, room=room)
+    return table(columns, rows, colour=colour, width=width)
 
 
 def _hooks(hooks: Sequence[Document]) -> str:
@@ -122,31 +122,31 @@ def dump(options: Options, peer: str | None, ev: int | None) -> None:
     With PEER (a name or a host id) the peer's records; with PEER and EV those of that path; without, this host's.
     bpf/mrc_abi.h explains each field.
     """
-    where, names = pins(options.run_dir)
-    tables = _tables(where)
+    directory, names = pins(options.run_dir)
+    tables = _tables(directory)
     if peer is None:
-        rows = _of_host(tables)
+        rows = _host_records(tables)
     else:
         row = _row(peer, names, len(tables.peers))
-        rows = _of_peer(tables, row, peer) if ev is None else _of_ev(tables, row, peer, ev)
+        rows = _peer_records(tables, row, peer) if ev is None else _ev_records(tables, row, peer, ev)
     emit(options, envelope("records", rows, "tables"), _records)
 
 
-def _tables(where: Path) -> "Tables":
+def _tables(directory: Path) -> "Tables":
     from mrcd.tables.pinned import Tables  # numpy
 
-    return Tables(where, writable=False)
+    return Tables(directory, writable=False)
 
 
 def _row(peer: str, names: dict[str, int], size: int) -> int:
     row = names.get(peer, int(peer) if peer.isascii() and peer.isdigit() else None)
     if row is None or not 0 <= row < size:
-        some = ", ".join(list(names)[:10])
-        raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {some}" if some else "give its host id")
+        examples = ", ".join(list(names)[:10])
+        raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {examples}" if examples else "use its host id")
     return row
 
 
-def _of_host(tables: "Tables") -> list[dict[str, Any]]:
+def _host_records(tables: "Tables") -> list[dict[str, Any]]:
     rows = [_record("mrc_node", 0, tables.node[()]), _record("mrc_clock", 0, tables.clock[()])]
     rows += [
         _record("mrc_planes", p, tables.planes[p]) for p in range(len(tables.planes)) if tables.planes[p]["ifindex"]
@@ -155,12 +155,12 @@ def _of_host(tables: "Tables") -> list[dict[str, Any]]:
     return [*rows, {"table": "mrc_drops", "index": None, "peer": None, "ev": None, "fields": drops}]
 
 
-def _of_peer(tables: "Tables", row: int, peer: str) -> list[dict[str, Any]]:
+def _peer_records(tables: "Tables", row: int, peer: str) -> list[dict[str, Any]]:
     found = {"mrc_peers": tables.peers[row], "mrc_reports": tables.reports[row], "mrc_watches": tables.watches[row]}
     return [_record(name, row, record, peer) for name, record in found.items()]
 
 
-def _of_ev(tables: "Tables", row: int, peer: str, ev: int) -> list[dict[str, Any]]:
+def _ev_records(tables: "Tables", row: int, peer: str, ev: int) -> list[dict[str, Any]]:
     width = tables.evs.shape[1]
     if ev >= width:
         raise UsageError(f"there is no EV {ev}: the tables have {width} per peer", hint="`mrcctl paths` lists them")

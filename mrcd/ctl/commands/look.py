@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 import mrcd
-from mrcd.ctl.base import Options, colours, common, emit, room
+from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json, follow_events
 from mrcd.ctl.documents import histograms as bars
 from mrcd.ctl.documents.events import event_lines
@@ -32,7 +32,7 @@ def _say(message: str) -> None:
 
 
 def _table(options: Options, name: str, document: Json, lines: Callable[..., list[str]], wide: bool) -> None:
-    emit(options, document, lambda d, **style: lines(d[name], **style), colour=colours(), room=room(wide))
+    emit(options, document, lambda d, **style: lines(d[name], **style), colour=colours(), width=terminal_width(wide))
 
 
 def _complete(options: Options, document: Json) -> None:
@@ -61,7 +61,7 @@ def status(options: Options, brief: bool, wide: bool) -> None:
     """
     document, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
     _complete(options, document)
-    emit(options, document, brief_lines if brief else status_lines, colour=colours(), room=room(wide))
+    emit(options, document, brief_lines if brief else status_lines, colour=colours(), width=terminal_width(wide))
 
 
 @click.command(short_help="List the other hosts: EVs, traffic, loss.")
@@ -162,7 +162,7 @@ def events(options: Options, since: datetime | None, follow: bool, peer: str | N
         if options.json:
             lines = [json.dumps({"schema_version": SCHEMA_VERSION, **e}, ensure_ascii=False) for e in fresh]
         else:
-            lines = event_lines(fresh, colour=colours(), heading=heading, room=room(wide)) if fresh else []
+            lines = event_lines(fresh, colour=colours(), heading=heading, width=terminal_width(wide)) if fresh else []
             heading = heading and not fresh
         if lines:
             click.echo("\n".join(lines), color=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, room
+from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.documents import live, rates
 from mrcd.ctl.offline import open_view, read
@@ -199,4 +199,4 @@ def top(options: Options, interval: float, lines: int, peer: str | None, wide: b
         "busiest": rates.busiest(moved, lines),
         "worst": rates.worst(moved, lines),
     }
-    emit(options, document, live.top, colour=colours(), room=room(wide))
+    emit(options, document, live.top, colour=colours(), width=terminal_width(wide))

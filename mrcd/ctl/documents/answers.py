@@ -1,6 +1,6 @@
 """Renders the answers to commands: POST /v1/deny, POST /v1/allow and `mrcctl config check`."""
 
-from mrcd.ctl.documents.parts import where
+from mrcd.ctl.documents.parts import location
 from mrcd.ctl.terminal.render import Document, text
 
 _PATHS_SHOWN = 16  # of the paths that a deny or an allow changed
@@ -9,7 +9,7 @@ _PATHS_SHOWN = 16  # of the paths that a deny or an allow changed
 def changed_lines(doc: Document) -> list[str]:
     """Return the message of a deny or an allow, and the paths that it changed."""
     shown = list(doc.get("paths") or [])[:_PATHS_SHOWN]
-    lines = [text(doc.get("message")), *(f"  {where(p)}" for p in shown)]
+    lines = [text(doc.get("message")), *(f"  {location(p)}" for p in shown)]
     if len(doc.get("paths") or []) > len(shown):
         lines.append(f"  and {len(doc['paths']) - len(shown)} more (all with --json)")
     return lines

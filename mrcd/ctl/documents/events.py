@@ -6,9 +6,9 @@ from mrcd.ctl.documents.parts import moment
 from mrcd.ctl.terminal.render import NOTHING, Column, Document, table, text
 
 
-def event_lines(docs: Sequence[Document], *, colour: bool, heading: bool = True, room: int | None = None) -> list[str]:
+def event_lines(docs: Sequence[Document], *, colour: bool, heading: bool = True, width: int | None = None) -> list[str]:
     """Return one line per event. Fixed least widths align the batches of `events --follow`."""
-    narrow = room is not None and room < 120
+    narrow = width is not None and width < 120
     columns = [
         Column("TIME (UTC)", width=23),
         Column("KIND", width=6, rank=3 * narrow),
@@ -29,7 +29,7 @@ def event_lines(docs: Sequence[Document], *, colour: bool, heading: bool = True,
         ]
         for e in docs
     ]
-    return table(columns, rows, colour=colour, heading=heading, room=room)
+    return table(columns, rows, colour=colour, heading=heading, width=width)
 
 
 def _evidence(evidence: object) -> str:

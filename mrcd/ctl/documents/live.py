@@ -40,11 +40,11 @@ def lines(
     height: int | None = None,
 ) -> list[str]:
     """Return one sample as lines. `columns` and `height` are the terminal's; None is no limit."""
-    room, free = columns, (height or _ALL) - 5
+    width, free = columns, (height or _ALL) - 5
     out = _head(document, colour)
     shown = max(1, free // 3)
     rows = sorted(document["peers"], key=lambda p: (bool(p["reachable"]), -(p["tx_bits_per_s"] or 0)))
-    out += ["", *_peers(rows[:shown], colour, room)]
+    out += ["", *_peers(rows[:shown], colour, width)]
     if len(rows) > shown:
         out.append(f"and {len(rows) - shown} more peers")
     left = (height or _ALL) - len(out) - 2
@@ -53,7 +53,7 @@ def lines(
     note = " (too many paths to list those that lose packets: --peer NAME)" if document["partial"] else ""
     out += ["", f"paths {what}: {document['wrong_paths']}{note}"]
     if wrong:
-        out += _paths(wrong, colour, room)
+        out += _paths(wrong, colour, width)
     left = (height or _ALL) - len(out) - 2
     newest = list(recent)[-max(0, left) :] if left > 0 else []
     if newest:
@@ -82,7 +82,7 @@ def _head(document: Document, colour: bool) -> list[str]:
     ]
 
 
-def _peers(rows: Sequence[Document], colour: bool, room: int | None) -> list[str]:
+def _peers(rows: Sequence[Document], colour: bool, width: int | None) -> list[str]:
     headings = ("EVS USABLE", "TX Mbit/s", "TX pkts/s", "LOST pkts/s", "RTT µs")
     columns = [
         Column("PEER"),
@@ -103,10 +103,10 @@ def _peers(rows: Sequence[Document], colour: bool, room: int | None) -> list[str
         ]
         for p in rows
     ]
-    return table(columns, cells, colour=colour, room=room, note=False)
+    return table(columns, cells, colour=colour, width=width, note=False)
 
 
-def _paths(rows: Sequence[Document], colour: bool, room: int | None, note: bool = False) -> list[str]:
+def _paths(rows: Sequence[Document], colour: bool, width: int | None, note: bool = False) -> list[str]:
     columns = [
         Column("PEER"),
         *(Column(h, True) for h in ("EV", "PLANE", "T1")),
@@ -137,15 +137,15 @@ def _paths(rows: Sequence[Document], colour: bool, room: int | None, note: bool 
         ]
         for r in rows
     ]
-    return table(columns, cells, colour=colour, room=room, note=note)
+    return table(columns, cells, colour=colour, width=width, note=note)
 
 
-def top(document: Document, *, colour: bool, room: int | None = None) -> list[str]:
+def top(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return the document of `mrcctl top` as lines."""
     out = [f"busiest of {document['paths']} paths, over {duration(document['interval_s'])}"]
-    out += _paths(document["busiest"], colour, room, True) if document["busiest"] else ["no path carries traffic"]
+    out += _paths(document["busiest"], colour, width, True) if document["busiest"] else ["no path carries traffic"]
     out += ["", "out of use, or losing packets"]
-    return out + (_paths(document["worst"], colour, room, True) if document["worst"] else ["none"])
+    return out + (_paths(document["worst"], colour, width, True) if document["worst"] else ["none"])
 
 
 def _megabits(bits: float | None) -> str:

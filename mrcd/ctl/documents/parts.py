@@ -8,7 +8,7 @@ from mrcd.ctl.terminal.render import NOTHING, Document, duration, text
 STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 
 
-def where(doc: Document) -> str:
+def location(doc: Document) -> str:
     """Return the place of an event or a path: h2 EV 5 (plane 1, T1 1)."""
     parts = [str(doc["peer"])] if doc.get("peer") is not None else []
     if doc.get("ev") is not None:
@@ -44,7 +44,7 @@ def moment(iso: object) -> str:
 def sentence(event: Mapping[str, Any]) -> str:
     """Return an event in one line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue."""
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
-    subject = where(event) or f"{text(event.get('kind'))} {_denied_target(event) or ''}".rstrip()
+    subject = location(event) or f"{text(event.get('kind'))} {_denied_target(event) or ''}".rstrip()
     return f"{moment(event.get('time'))} UTC {subject}: {change}{text(event.get('reason'))}"
 
 

@@ -6,7 +6,7 @@ from mrcd.ctl.documents.parts import denial, share
 from mrcd.ctl.terminal.render import Column, Document, count, duration, microseconds, percent, table, text
 
 
-def path_lines(docs: Sequence[Document], *, colour: bool, room: int | None = None) -> list[str]:
+def path_lines(docs: Sequence[Document], *, colour: bool, width: int | None = None) -> list[str]:
     """Return one line per EV with its state, traffic and loss."""
     if not docs:
         return ["no paths"]
@@ -50,10 +50,10 @@ def path_lines(docs: Sequence[Document], *, colour: bool, room: int | None = Non
         ]
         for p in docs
     ]
-    return table(columns, rows, colour=colour, room=room)
+    return table(columns, rows, colour=colour, width=width)
 
 
-def hop_lines(docs: Sequence[Document], *, colour: bool, room: int | None = None) -> list[str]:
+def hop_lines(docs: Sequence[Document], *, colour: bool, width: int | None = None) -> list[str]:
     """Return one line per EV with the meaning of each uSID of its carrier (GET /v1/paths?decode=1)."""
     if not docs:
         return ["no paths"]
@@ -72,7 +72,7 @@ def hop_lines(docs: Sequence[Document], *, colour: bool, room: int | None = None
         ]
         for p in docs
     ]
-    return table(columns, rows, colour=colour, room=room)
+    return table(columns, rows, colour=colour, width=width)
 
 
 def hop(doc: Document, plane: object) -> str:

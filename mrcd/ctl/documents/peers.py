@@ -6,7 +6,7 @@ from mrcd.ctl.documents.parts import plain_states
 from mrcd.ctl.terminal.render import Column, Document, count, duration, microseconds, percent, table, text
 
 
-def peer_lines(docs: Sequence[Document], *, colour: bool, room: int | None = None) -> list[str]:
+def peer_lines(docs: Sequence[Document], *, colour: bool, width: int | None = None) -> list[str]:
     """Return one line per peer."""
     if not docs:
         return ["no peers"]
@@ -43,4 +43,4 @@ def peer_lines(docs: Sequence[Document], *, colour: bool, room: int | None = Non
         ]
         for p in docs
     ]
-    return table(columns, rows, colour=colour, room=room)
+    return table(columns, rows, colour=colour, width=width)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from mrcd.ctl.documents.parts import STATES, denial, plain_states, sentence, where
+from mrcd.ctl.documents.parts import STATES, denial, location, plain_states, sentence
 from mrcd.ctl.terminal.render import Column, Document, count, duration, facts, paint, table, text
 
 _DENIALS_SHOWN = 4
 
 
-def status_lines(doc: Document, *, colour: bool, room: int | None = None) -> list[str]:
+def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return the facts about this host, then its planes."""
     peers, push = doc.get("peers") or {}, doc.get("push") or {}
     state = paint("attached" if doc.get("attached") else "detached", colour)
@@ -43,14 +43,14 @@ def status_lines(doc: Document, *, colour: bool, room: int | None = None) -> lis
         pairs.append(("last change", _transition(doc["last_transition"])))
     if doc.get("last_event"):
         pairs.append(("last event", sentence(doc["last_event"])))
-    lines = facts(pairs, room)
+    lines = facts(pairs, width)
     planes = doc.get("planes") or []
     if planes:
-        lines += ["", *_planes(planes, colour, room), *facts(_reasons(planes), room)]
+        lines += ["", *_planes(planes, colour, width), *facts(_reasons(planes), width)]
     return lines
 
 
-def brief_lines(doc: Document, *, colour: bool, room: int | None = None) -> list[str]:
+def brief_lines(doc: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return the most important facts about this host in one line."""
     daemon, peers, planes = doc.get("daemon") or {}, doc.get("peers") or {}, doc.get("planes") or []
     alone = doc.get("forwarding_without_daemon") or {}
@@ -140,10 +140,10 @@ def _other_programs(docs: Sequence[Document]) -> str:
 
 
 def _transition(doc: Document) -> str:
-    return f"{duration(doc.get('since_s'))} ago: {where(doc)} → {text(doc.get('state'))}, {text(doc.get('reason'))}"
+    return f"{duration(doc.get('since_s'))} ago: {location(doc)} → {text(doc.get('state'))}, {text(doc.get('reason'))}"
 
 
-def _planes(planes: Sequence[Document], colour: bool, room: int | None) -> list[str]:
+def _planes(planes: Sequence[Document], colour: bool, width: int | None) -> list[str]:
     columns = [
         Column("PLANE", True),
         *map(Column, ("INTERFACE", "LINK", "POP")),
@@ -163,7 +163,7 @@ def _planes(planes: Sequence[Document], colour: bool, room: int | None) -> list[
         ]
         for p in planes
     ]
-    return table(columns, rows, colour=colour, room=room)
+    return table(columns, rows, colour=colour, width=width)
 
 
 _SEGMENTED_BY = {

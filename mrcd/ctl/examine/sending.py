@@ -8,7 +8,7 @@ from typing import Any
 
 from mrcd.ctl.examine.result import Answers
 from mrcd.ctl.packets import probe, probe_packet
-from mrcd.ctl.packets.exchange import Exchange, Route, here
+from mrcd.ctl.packets.exchange import Exchange, Route, local_host
 
 _COUNT = 3
 _PER_SECOND = 5000  # probes
@@ -22,12 +22,12 @@ def answers(
     status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], paths: Sequence[Mapping[str, Any]]
 ) -> list[Answers]:
     """Probe every EV with the smallest size, the planes' MTU, and a byte more. Raises MachineError."""
-    local, room = here(status), probe.room(paths)
+    local, reserved = local_host(status), probe.reserved_bytes(paths)
     ids = {p["peer"]: int(p["host_id"]) for p in peers}
-    routes = {(p["peer"], p["ev"]): probe.route(p, ids[p["peer"]], size=0, room=room) for p in paths}
+    routes = {(p["peer"], p["ev"]): probe.route(p, ids[p["peer"]], size=0, reserved=reserved) for p in paths}
     if not routes:
         return []
-    least = max(probe_packet.size_of(r.segments, r.room) for r in routes.values())
+    least = max(probe_packet.size_of(r.segments, r.reserved) for r in routes.values())
     if local.mtu < least:
         return []
     small = [_keyed(r, key, 0) for key, r in routes.items()]

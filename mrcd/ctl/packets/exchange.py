@@ -28,7 +28,7 @@ class Nic:
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalHost:
     """This host, as GET /v1/status describes it."""
 
     name: str
@@ -39,7 +39,7 @@ class Here:
     nics: Mapping[int, Nic]
 
 
-def here(status: Mapping[str, Any]) -> Here:
+def local_host(status: Mapping[str, Any]) -> LocalHost:
     """Return this host from GET /v1/status. Raises DaemonError if another version made the document."""
     with understood():
         nics = {
@@ -53,7 +53,9 @@ def here(status: Mapping[str, Any]) -> Here:
             )
             for p in status["planes"]
         }
-        return Here(status["host"], status["host_id"], status["encapsulation"], status["udp_port"], status["mtu"], nics)
+        return LocalHost(
+            status["host"], status["host_id"], status["encapsulation"], status["udp_port"], status["mtu"], nics
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Route:
     ev: int
     segments: tuple[IPv6Address, ...]
     size: int = 0  # least bytes, from the IPv6 header on
-    room: int = 0  # bytes for a longer SRH of the reply
+    reserved: int = 0  # bytes for a longer SRH of the reply
 
 
 class _Plane:
@@ -95,16 +97,16 @@ class _Plane:
 class Exchange:
     """Sends on some planes of this host. Use as a context manager. Raises MachineError unless root."""
 
-    def __init__(self, here: Here, planes: Sequence[int]) -> None:
-        self._here = here
-        self._planes = {p: _Plane(here.nics[p]) for p in dict.fromkeys(planes)}
+    def __init__(self, host: LocalHost, planes: Sequence[int]) -> None:
+        self._host = host
+        self._planes = {p: _Plane(host.nics[p]) for p in dict.fromkeys(planes)}
         self._token = raw_socket.random_token()
         self._sent: dict[int, tuple[Hashable, int, int]] = {}  # seq → key of the route, CLOCK_MONOTONIC, CLOCK_REALTIME
         self._answered: set[int] = set()
         self._seq = 0
         # Replies are captured at the physical NIC, which several VLANs may share.
         names = {raw_socket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
-        code = socket_filter.mrc_packets(here.udp_port, probe_packet.DIAGNOSTIC)
+        code = socket_filter.mrc_packets(host.udp_port, probe_packet.DIAGNOSTIC)
         self._taps = raw_socket.Taps([(p, name) for name, p in names.items()], code)
 
     def __enter__(self) -> "Exchange":
@@ -143,16 +145,16 @@ class Exchange:
             return
         self._seq += 1
         now = time.monotonic_ns()
-        probe = Probe(route.kind, self._here.host_id, route.receiver, route.ev, self._seq, self._token, now)
+        probe = Probe(route.kind, self._host.host_id, route.receiver, route.ev, self._seq, self._token, now)
         frame = probe_packet.build(
             probe,
             route.segments,
             source=plane.nic.address,
             smac=plane.smac,
             dmac=plane.nic.gateway,
-            udp_port=self._here.udp_port,
+            udp_port=self._host.udp_port,
             size=route.size,
-            room=route.room,
+            reserved=route.reserved,
         )
         self._sent[self._seq] = route.key, time.monotonic_ns(), time.time_ns()
         try:
@@ -165,7 +167,7 @@ class Exchange:
 
     def _collect(self, tallies: dict[Hashable, Tally], timeout_s: float) -> None:
         for arrival in self._taps.wait(timeout_s):
-            probe = None if arrival.outgoing else probe_packet.read(arrival.data, self._here.udp_port)
+            probe = None if arrival.outgoing else probe_packet.read(arrival.data, self._host.udp_port)
             if probe is None or probe.token != self._token or probe.kind != probe_packet.REPLY:
                 continue
             found = self._sent.get(probe.seq)

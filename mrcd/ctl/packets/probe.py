@@ -10,7 +10,7 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from mrcd.ctl.packets import probe_packet
-from mrcd.ctl.packets.exchange import Exchange, Here, Route, here
+from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
 from mrcd.ctl.terminal.render import Column, microseconds, percent, table, text
 from mrcd.errors import UsageError, no_peer
 from mrcd.versions import SCHEMA_VERSION
@@ -27,20 +27,20 @@ def choose(docs: Sequence[Mapping[str, Any]], peer: str, ev: int | None) -> list
     return found
 
 
-def room(docs: Sequence[Mapping[str, Any]]) -> int:
+def reserved_bytes(docs: Sequence[Mapping[str, Any]]) -> int:
     """Return the bytes that a request reserves for a longer SRH of its reply."""
     return probe_packet.SRH_MAX if any(len(p["segments"]) > 1 for p in docs) else 0
 
 
-def route(path: Mapping[str, Any], host_id: int, *, size: int, room: int) -> Route:
+def route(path: Mapping[str, Any], host_id: int, *, size: int, reserved: int) -> Route:
     """Return the request for a path of GET /v1/paths to the peer with this id."""
     segments = tuple(IPv6Address(s) for s in path["segments"])
-    return Route(path["ev"], path["plane"], probe_packet.REQUEST, host_id, path["ev"], segments, size, room)
+    return Route(path["ev"], path["plane"], probe_packet.REQUEST, host_id, path["ev"], segments, size, reserved)
 
 
 def check_size(size: int, routes: Sequence[Route], mtu: int) -> None:
     """Raise UsageError if packets cannot have that size, in bytes from the IPv6 header on."""
-    least = max(probe_packet.size_of(r.segments, r.room) for r in routes)
+    least = max(probe_packet.size_of(r.segments, r.reserved) for r in routes)
     if size and not least <= size <= 65_535:
         raise UsageError(
             f"--size {size}: packets of these paths have {least} to 65535 bytes",
@@ -69,9 +69,9 @@ def run(
     wait_s: float,
 ) -> Document:
     """Send the probes and return the document of --json. Raises UsageError, MachineError."""
-    number, local = host_id(peers, peer), here(status)
+    number, local = host_id(peers, peer), local_host(status)
     chosen = choose(docs, peer, ev)
-    routes = [route(p, number, size=size, room=room(docs)) for p in chosen]
+    routes = [route(p, number, size=size, reserved=reserved_bytes(docs)) for p in chosen]
     check_size(size, routes, local.mtu)
     with Exchange(local, [r.plane for r in routes]) as exchange:
         tallies = exchange.run(routes, count, interval_s, wait_s)
@@ -79,7 +79,11 @@ def run(
 
 
 def document(
-    local: Here, peer: str, chosen: Sequence[Mapping[str, Any]], routes: Sequence[Route], tallies: Mapping[Any, Any]
+    local: LocalHost,
+    peer: str,
+    chosen: Sequence[Mapping[str, Any]],
+    routes: Sequence[Route],
+    tallies: Mapping[Any, Any],
 ) -> Document:
     """Return the document that --json prints."""
     evs = [
@@ -92,7 +96,7 @@ def document(
         "schema_version": SCHEMA_VERSION,
         "host": local.name,
         "peer": peer,
-        "size_bytes": max(max(probe_packet.size_of(r.segments, r.room), r.size) for r in routes),
+        "size_bytes": max(max(probe_packet.size_of(r.segments, r.reserved), r.size) for r in routes),
         "evs": evs,
         "sent": sent,
         "received": received,

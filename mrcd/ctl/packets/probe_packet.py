@@ -54,11 +54,11 @@ def build(
     dmac: bytes,
     udp_port: int,
     size: int = 0,
-    room: int = 0,
+    reserved: int = 0,
 ) -> bytes:
     """Return an Ethernet frame with the flow label, ports and headers of the EV's data.
 
-    `size` is the least number of bytes from the IPv6 header on. `room` bytes behind the probe leave space for the
+    `size` is the least number of bytes from the IPv6 header on. `reserved` bytes behind the probe leave space for the
     SRH of the reply.
     """
     routing = srh(segments)
@@ -74,7 +74,7 @@ def build(
         probe.ns,
     )
     body = mrc + _PROBE.pack(probe.seq & 0xFFFFFFFF, 0, 0, 0, probe.token, 0, 0, probe.ns)
-    body += bytes(max(room, size - HEADERS - len(routing)))
+    body += bytes(max(reserved, size - HEADERS - len(routing)))
     length = _UDP_HEADER + len(body)
     udp = struct.pack("!HHHH", SPORT_BASE + probe.ev, udp_port, length, 0)  # no checksum: RFC 6935
     ip6 = struct.pack(
@@ -88,9 +88,9 @@ def build(
     return dmac + smac + b"\x86\xdd" + ip6 + routing + udp + body
 
 
-def size_of(segments: Sequence[IPv6Address], room: int = 0) -> int:
+def size_of(segments: Sequence[IPv6Address], reserved: int = 0) -> int:
     """Return the bytes of the smallest packet over these segments, from the IPv6 header on."""
-    return HEADERS + len(srh(segments)) + room
+    return HEADERS + len(srh(segments)) + reserved
 
 
 def read(frame: bytes, udp_port: int) -> Probe | None:

@@ -5,7 +5,7 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 from mrcd.ctl.packets import diagnosis, probe, probe_packet, trace_probes
-from mrcd.ctl.packets.exchange import Exchange, Here, Route, here
+from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
 from mrcd.ctl.terminal.render import Column, table, text
 from mrcd.errors import UsageError
@@ -27,7 +27,7 @@ def witness(docs: Sequence[Doc], path: Doc, usids: Sequence[int]) -> Node | None
     return Node(f"T1 {min(found)[2] & 0x7FF}", min(found)[2]) if found else None
 
 
-def plan(local: Here, peer: str, path: Doc, docs: Sequence[Doc]) -> tuple[list[Node], list[TraceProbe]]:
+def plan(local: LocalHost, peer: str, path: Doc, docs: Sequence[Doc]) -> tuple[list[Node], list[TraceProbe]]:
     """Return the nodes of an EV's path, and its probes. Raises UsageError if the path cannot be traced."""
     if local.encapsulation == "ecmp":
         raise UsageError(
@@ -43,9 +43,9 @@ def plan(local: Here, peer: str, path: Doc, docs: Sequence[Doc]) -> tuple[list[N
     return nodes, found
 
 
-def routes(local: Here, path: Doc, docs: Sequence[Doc], found: Sequence[TraceProbe], peer_id: int) -> list[Route]:
+def routes(local: LocalHost, path: Doc, docs: Sequence[Doc], found: Sequence[TraceProbe], peer_id: int) -> list[Route]:
     """Return the packet to send for each probe."""
-    plane, ev, room = path["plane"], path["ev"], probe.room(docs)
+    plane, ev, reserved = path["plane"], path["ev"], probe.reserved_bytes(docs)
     sid = local.nics[plane].sid
     block = IPv6Network((int(sid) >> 96 << 96, 32))
     made = []
@@ -54,7 +54,7 @@ def routes(local: Here, path: Doc, docs: Sequence[Doc], found: Sequence[TracePro
         usids = [*t.usids, last] if t.is_answered else t.usids
         segments = trace_probes.segments(block, usids, one_each=local.encapsulation == "srh")
         to, what = (peer_id, probe_packet.REQUEST) if t.is_answered else (local.host_id, probe_packet.REPLY)
-        made.append(Route(t.name, plane, what, to, ev, segments, 0, room))
+        made.append(Route(t.name, plane, what, to, ev, segments, 0, reserved))
     return made
 
 
@@ -70,7 +70,7 @@ def run(
     wait_s: float,
 ) -> Document:
     """Send the probes and return the document of --json. Raises UsageError, MachineError."""
-    number, local = probe.host_id(peers, peer), here(status)
+    number, local = probe.host_id(peers, peer), local_host(status)
     path = probe.choose(docs, peer, ev)[0]
     nodes, found = plan(local, peer, path, docs)
     sending = routes(local, path, docs, found, number)

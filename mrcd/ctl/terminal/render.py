@@ -102,17 +102,17 @@ def table(
     *,
     colour: bool,
     heading: bool = True,
-    room: int | None = None,
+    width: int | None = None,
     note: bool = True,
 ) -> list[str]:
     """Return aligned lines. The last column is not padded, so a long text there does not widen other lines.
 
-    `room` is the terminal's width in characters; None shows all columns. A last line names the dropped columns,
+    `width` is the terminal's width in characters; None shows all columns. A last line names the dropped columns,
     unless `note` is False.
     """
     cells = [list(row) for row in rows]
     widths = [max(c.width, len(c.heading), *(len(r[i]) for r in cells), 0) for i, c in enumerate(columns)]
-    shown = _fitting(columns, widths, room)
+    shown = _fitting(columns, widths, width)
     lines = [[c.heading for c in columns], *cells] if heading else cells
     out = []
     for n, line in enumerate(lines):
@@ -124,14 +124,14 @@ def table(
         out.append("  ".join(padded).rstrip())
     hidden = [c.heading for i, c in enumerate(columns) if i not in shown]
     if hidden and heading and note:
-        out += textwrap.wrap(f"(no room for {', '.join(hidden)}: see --wide)", room or 80, subsequent_indent=" ")
+        out += textwrap.wrap(f"(no room for {', '.join(hidden)}: see --wide)", width or 80, subsequent_indent=" ")
     return out
 
 
-def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int | None) -> list[int]:
+def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
     """Return the indices of the columns that fit."""
     shown = list(range(len(columns)))
-    while room is not None and sum(widths[i] + 2 for i in shown) - 2 > room:
+    while width is not None and sum(widths[i] + 2 for i in shown) - 2 > width:
         most = max(shown, key=lambda i: (columns[i].rank, i))
         if not columns[most].rank:
             break
@@ -139,12 +139,12 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int | None)
     return shown
 
 
-def facts(pairs: Iterable[tuple[str, str]], room: int | None) -> list[str]:
+def facts(pairs: Iterable[tuple[str, str]], width: int | None) -> list[str]:
     """Return names with their values, folded at the terminal's width."""
     lines = []
     for name, value in pairs:
         # textwrap counts invisible colour codes, so a folded line may end early.
-        folded = textwrap.wrap(value, max(20, (room or 10_000) - 12), break_long_words=False, break_on_hyphens=False)
+        folded = textwrap.wrap(value, max(20, (width or 10_000) - 12), break_long_words=False, break_on_hyphens=False)
         lines += [f"{name if not n else '':<12}{part}" for n, part in enumerate(folded or [""])]
     return lines
 
@@ -157,16 +157,16 @@ def paint(cell: str, colour: bool) -> str:
 
 def cut(line: str, columns: int) -> str:
     """Return a line cut to `columns` characters, with … at the cut. Colour codes count as zero width."""
-    room, out = columns, []
+    width, out = columns, []
     for code, text in _parts(line):
         if code:
             out.append(code)
-        elif len(text) > room:
-            out.append(text[: max(0, room - 1)] + "…" if room else "")
-            room = 0
+        elif len(text) > width:
+            out.append(text[: max(0, width - 1)] + "…" if width else "")
+            width = 0
         else:
             out.append(text)
-            room -= len(text)
+            width -= len(text)
     return "".join(out)
 
 
