@@ -47,12 +47,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         status = 400 if isinstance(e, UsageError) else 500
         return _error(str(e.args[0]), e.hint, e.exit_code, status)
     except web.HTTPException as e:
-        return _error(
-            f"{request.method} {request.path}: {e.reason}",
-            "mrcctl and mrcd may have different versions: see `mrcctl version`",
-            2,
-            e.status,
-        )
+        hint = "mrcctl and mrcd may have different versions: see `mrcctl version`"
+        return _error(f"{request.method} {request.path}: {e.reason}", hint, 2, e.status)
     except Exception as e:
         log.exception("%s %s", request.method, request.path)
         return _error(f"internal error: {e}", "mrcd's log has the traceback; please report it", 2, 500)

@@ -125,10 +125,8 @@ class TablesCollector(Collector):
 
     def _ticks(self) -> Iterator[Metric]:
         """Yield the durations of the daemon's ticks."""
-        ticks, text = (
-            self._daemon.monitor.ticks,
-            "Duration of the daemon's ticks: the programs' tick, then checks of losses and peers.",
-        )
+        ticks = self._daemon.monitor.ticks
+        text = "Duration of the daemon's ticks: the programs' tick, then checks of losses and peers."
         buckets = [(str(bound), float(count)) for bound, count in ticks.cumulative()]
         yield HistogramMetricFamily("mrc_tick_seconds", text, buckets=buckets, sum_value=ticks.sum_s)
         yield GaugeMetricFamily("mrc_tick_longest_seconds", "Duration of the longest tick.", value=ticks.longest_s)

@@ -137,7 +137,7 @@ def test_lives_through_the_daemons_end(watched: Terminal, daemon: Daemon, run_di
 
 
 def test_a_frame_fits_the_screen() -> None:
-    document = look() | {"worst": [row(ev) for ev in range(40)], "wrong_paths": 40}
+    document = look() | {"worst": [row(ev) for ev in range(40)], "bad_paths": 40}
     lines = live.lines(document, [EVENT] * 30, colour=True, columns=80, height=24)
     assert len(lines) <= 24
     plain = live.lines(document, [EVENT] * 30, colour=False, columns=80, height=24)

@@ -90,7 +90,8 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
             with contextlib.suppress(KernelError):  # the map does not exist
                 change_field(path / "mrc_node", "status", lambda status: status | abi.STATUS_DETACHED)
         unrouted, hooks = asyncio.run(_unroute(running))
-        quiet = _wait_quiet(running, lock) if attached else not unrouted  # nothing counts
+        # Without attached programs nothing counts sprayed packets: then assume that peers with routes spray.
+        quiet = _wait_quiet(running, lock) if attached else not unrouted
         for path in versions or [_NOWHERE]:  # clsact filters exist without pins
             Links(path).detach_others(set(), hooks)
         ReceiveChecksums(run_dir / FILE).restore()

@@ -51,7 +51,7 @@ class Sampler:
     def sample(self) -> dict[str, Any]:
         """Return the document of this moment (documents/live.py). Raises MrcdError without daemon and tables."""
         try:
-            source, status, peers, paths, events = "daemon", *self._ask()
+            source, status, peers, paths, events = "daemon", *self._request()
             self._view = None
         except DaemonDown as down:
             self._after = None
@@ -63,10 +63,13 @@ class Sampler:
             raise DaemonError("this mrcctl does not understand mrcd's answer", hint="compare with `mrcctl version`")
         now, before = time.monotonic(), self._before
         self._before = rates.Sample(now, paths), rates.Sample(now, peers)
-        moved, of_peers = (rates.per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True))
+        path_rates, peer_rates = (
+            rates.per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True)
+        )
         if before is None:  # the first sample has no rates
-            moved = [r | dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s")) for r in moved]
-        wrong, some = rates.worst(moved, len(moved)), self._partial(status)
+            unknown = dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s"))
+            path_rates = [r | unknown for r in path_rates]
+        bad, is_partial = rates.worst(path_rates, len(path_rates)), self._is_partial(status)
         return {
             "schema_version": SCHEMA_VERSION,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -76,16 +79,16 @@ class Sampler:
             | {"planes_up": [p["plane"] for p in status.get("planes") or [] if p.get("up")]},
             "peers": live.peers(
                 [p for p in peers if self._peer in (None, p["peer"])],
-                {r["peer"]: r for r in of_peers},
-                {} if some else rates.usable_by_plane(moved),
+                {r["peer"]: r for r in peer_rates},
+                {} if is_partial else rates.usable_by_plane(path_rates),
             ),
-            "wrong_paths": sum(_out_of_use(status).values()) if some else len(wrong),
-            "partial": some,
-            "worst": wrong[:_PATHS],
+            "bad_paths": sum(_out_of_use(status).values()) if is_partial else len(bad),
+            "partial": is_partial,
+            "worst": bad[:_PATHS],
             "events": events,
         }
 
-    def _ask(self) -> tuple[Json, Json, Json, list[Json]]:
+    def _request(self) -> tuple[Json, Json, Json, list[Json]]:
         client = self._options.client
         status = client.get("/v1/status")
         last = int((status.get("last_event") or {}).get("id") or 0) if isinstance(status, dict) else 0
@@ -96,12 +99,12 @@ class Sampler:
         paths = self._paths(status, partial(client.get, "/v1/paths"))
         return status, client.get("/v1/peers"), paths, events
 
-    def _partial(self, status: Json) -> bool:
+    def _is_partial(self, status: Json) -> bool:
         """Return whether there are so many paths that only those out of use are read."""
         return self._peer is None and sum((status.get("evs") or {}).values()) > _MOST_PATHS
 
     def _paths(self, status: Json, ask: Callable[..., Json]) -> Json:
-        if not isinstance(status, dict) or not self._partial(status):
+        if not isinstance(status, dict) or not self._is_partial(status):
             return ask(peer=self._peer)
         found: list[Json] = []
         for state, n in _out_of_use(status).items():

@@ -51,7 +51,7 @@ def lines(
     wrong = document["worst"][: max(1, left // 2 - 2)] if height else document["worst"]
     what = "out of use" if document["partial"] else "out of use or losing packets"
     note = " (too many paths to list those that lose packets: --peer NAME)" if document["partial"] else ""
-    out += ["", f"paths {what}: {document['wrong_paths']}{note}"]
+    out += ["", f"paths {what}: {document['bad_paths']}{note}"]
     if wrong:
         out += _paths(wrong, colour, width)
     left = (height or _ALL) - len(out) - 2

@@ -33,9 +33,8 @@ def per_second(before: Sample, after: Sample) -> list[dict[str, Any]]:
         old = known.get((path["peer"], path.get("ev")))
         moved = {k: path.get(k, 0) - old.get(k, 0) for k in _COUNTED} if old else {}
         fresh = bool(moved) and moved["tx_packets"] >= 0 and moved["tx_bytes"] >= 0
-        sent, lost = (
-            (moved["tx_packets"], max(0, moved["lost_packets"])) if fresh else (0, 0)
-        )  # a late packet reduces the loss
+        # The count of lost packets falls when a packet believed lost arrives.
+        sent, lost = (moved["tx_packets"], max(0, moved["lost_packets"])) if fresh else (0, 0)
         rows.append(
             {k: path.get(k) for k in _KEPT}
             | {

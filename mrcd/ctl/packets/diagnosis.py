@@ -52,10 +52,8 @@ def diagnose(path: Sequence[Node], probes: Sequence[TraceProbe], counts: Mapping
     faults = _faults(path, probes)
     likely = {name: _likelihood(parts, probes, counts) for name, parts in faults.items()}
     best = max(likely.values())
-    if (
-        best
-        < sum(_fit(*counts[t.name], counts[t.name][1] / max(1, counts[t.name][0])) for t in probes) - _MISFIT_MARGIN
-    ):
+    perfect = sum(_fit(*counts[t.name], counts[t.name][1] / max(1, counts[t.name][0])) for t in probes)
+    if best < perfect - _MISFIT_MARGIN:
         return Diagnosis(names, first, (), first is not None, _unexplained(hops, first, lost))
     suspects = [name for name, value in likely.items() if value >= best - _SUSPECT_MARGIN]
     forward = {link(a, b) for a, b in itertools.pairwise(path)} | {n.name for n in path[1:]}

@@ -77,9 +77,8 @@ def run(
     with Exchange(local, [path["plane"]]) as exchange:
         tallies = exchange.run(sending, count, interval_s, wait_s)
     results = {r.key: tallies[r.key].document() for r in sending}
-    verdict = diagnosis.diagnose(
-        nodes, found, {t.name: (results[t.name]["sent"], results[t.name]["lost"]) for t in found}
-    )
+    counts = {t.name: (results[t.name]["sent"], results[t.name]["lost"]) for t in found}
+    verdict = diagnosis.diagnose(nodes, found, counts)
     error = next((r["send_error"] for r in results.values() if r["send_error"] and not r["sent"]), None)
     rows = [
         {
