@@ -78,7 +78,7 @@ static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct
 	if (!ev || !l || !ev->configured)
 		return MRC_DROP_BAD_EV;
 	if (ev->probe_seq - seq >= ASKED_LATELY || j->now - j->asked_ns > ANSWERED_WITHIN_NS)
-		return MRC_DROP_UNASKED_REPLY;
+		return MRC_DROP_UNSOLICITED_REPLY;
 	if ((__s32)(seq - l->reply_seq) <= 0)
 		return MRC_DROP_NONE; /* overtaken: replies come back by different EVs */
 	l->reply_seq = seq;

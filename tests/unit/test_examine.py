@@ -187,7 +187,7 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("nic.xdp", bad_nic(kind="bond"), "PASS", "p1: bond has other interfaces below it", ""),
         ("nic.segmentation", {**bad_nic(kind=None), "device": NEW}, "SKIP", "p1: new is in no table", ""),
         ("nic.merging", {"offloads": {"rx-gro-list": True}}, "FAIL", "rx-gro-list is on at p0", "ethtool -K p0"),
-        ("nic.merging", {"offloads": {"rx-udp-gro-forwarding": True}}, "FAIL", "glued", "rx-udp-gro-forwarding off"),
+        ("nic.merging", {"offloads": {"rx-udp-gro-forwarding": True}}, "FAIL", "merged", "rx-udp-gro-forwarding off"),
         ("nic.segmentation", {**bad_nic(kind=None), "device": CUTS_NOT}, "WARN", "segments bursts: p1", "ethtool -K"),
         ("nic.queues", {"receive_queues": {0: 10**6, 1: 0, 2: 0}}, "WARN", "queue 0 of p0's 3 has 100 %", "rx-flow"),
         ("nic.first_hop", {"neighbours": {2: "02:00:00:00:00:02"}}, "FAIL", "resolved on p1", "ip neigh show dev p1"),

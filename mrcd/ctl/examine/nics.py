@@ -145,7 +145,7 @@ def merging(c: Context) -> Outcome:
         bad += [(n.name, f) for f in _MERGING_OFFLOADS if features.get(f)]
     if bad:
         return fail(
-            f"{some([f'{f} is on at {n}' for n, f in bad])}: merged packets are dropped (drop reason `glued`)",
+            f"{some([f'{f} is on at {n}' for n, f in bad])}: merged packets are dropped (drop reason `merged`)",
             f"ethtool -K {bad[0][0]} rx-udp-gro-forwarding off rx-gro-list off",
         )
     return passed("no offload merges UDP packets")

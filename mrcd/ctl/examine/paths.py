@@ -12,7 +12,7 @@ _MISMATCHES = {
     "wrong_plane": "cables are swapped",
     "bad_version": "the hosts run different versions of mrcd",
     "bad_ev": "evs_per_peer differs between the hosts",
-    "glued": "a NIC merges packets: see nic.merging",
+    "merged": "a NIC merges packets: see nic.merging",
 }
 
 
