@@ -75,7 +75,7 @@ class DenialControl:
         if unrecorded:
             self._adopt(unrecorded)
         for target in self.denials:
-            self.denials.tell("restored", target)
+            self.denials.add_event("restored", target)
 
     async def _load(self) -> set[tuple[int, int]]:
         """Read the file. Returns the EVs that its denials cover, including denials that have expired since."""
@@ -142,7 +142,7 @@ class DenialControl:
             self._enforcement.keep_evs(target, evs)
             self._wake.set()
             self.denials.save()
-            self.denials.tell("drain" if drain else "deny", target)
+            self.denials.add_event("drain" if drain else "deny", target)
             denied, _ = await self._apply(target)
             message = answers.deny_message(target, is_new=before is None, for_s=for_s, evs=evs)
             return answers.changed(plan, target, denied, message) | self.denials.saved()
@@ -180,7 +180,7 @@ class DenialControl:
             raise MachineError(message, hint="`mrcctl denials` and `mrcctl paths` show the progress") from None
 
     def _end(self, target: Target, reason: str, uid: int | None = None) -> None:
-        self.denials.tell(reason, target, uid)
+        self.denials.add_event(reason, target, uid)
         self.denials.remove(target)
         self._enforcement.forget(target)
 
@@ -215,15 +215,15 @@ class DenialControl:
                 await asyncio.wait_for(self._wake.wait(), None if math.isinf(wait_s) else max(wait_s, 0))
             self._wake.clear()
             try:
-                await self.look()
+                await self.update()
             except MrcdError as e:
                 log.error("%s; trying again", e)
                 await asyncio.sleep(_RETRY_S)
 
-    async def look(self) -> None:
+    async def update(self) -> None:
         """End expired denials; save and apply what failed before. Raises MrcdError."""
         async with self._lock:
-            expired = self.denials.over()
+            expired = self.denials.expired()
             for t in expired:
                 self._end(t, "expired")
             if expired or self.denials.unsaved:

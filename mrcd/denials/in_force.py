@@ -1,4 +1,4 @@
-"""Holds the denials in force: saves them, adds their events, tells when they expire."""
+"""Holds the denials in force: saves them, adds their events, and knows when they expire."""
 
 import logging
 import math
@@ -61,7 +61,7 @@ class Denials:
         """Return the seconds until the next denial ends; inf if none ends."""
         return min(map(self.left_s, self._all), default=math.inf)
 
-    def over(self) -> list[Target]:
+    def expired(self) -> list[Target]:
         """Return the targets of expired denials."""
         return [t for t in self._all if self.left_s(t) <= 0]
 
@@ -106,7 +106,7 @@ class Denials:
 
     # ---- events ----
 
-    def tell(self, reason: str, target: Target, uid: int | None = None) -> None:
+    def add_event(self, reason: str, target: Target, uid: int | None = None) -> None:
         """Add an event about a denial in force. `uid` is the user who ends it."""
         d, left = self._all[target], self.left_s(target)
         evidence: dict[str, Any] = {"target": str(target)}

@@ -59,7 +59,7 @@ class Host:
     def later(self, seconds: float) -> None:
         self.wall += seconds
         self.clock += seconds
-        self.run(self.control.look())
+        self.run(self.control.update())
 
     def denied(self, row: int = 1) -> set[int]:
         evs = self.bench.arrays.evs[row]

@@ -31,7 +31,7 @@ class Diagnosis:
 def failing(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     """Return the probes that fail, from the packets sent and lost of each.
 
-    A probe fails if it lost at least two packets, and at least a quarter of the worst probe's loss ratio.
+    A probe fails if it lost two packets (or its only one), and at least a quarter of the worst loss ratio.
     """
     shares = {name: lost / sent for name, (sent, lost) in counts.items() if sent}
     worst = max(shares.values(), default=0.0)
