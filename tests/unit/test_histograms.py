@@ -105,7 +105,7 @@ def test_bars() -> None:
         f"  4.19 ms – 8.39 ms  {' ' * 40}  0",
         f"  8.39 ms – 16.8 ms  {'█' * 20:<40}  1",
         "",
-        "After good: data packets put on an EV in that time",
+        "Packets before detection: data packets sent on a failed EV in that time",
         "  2: p50 ≤ 0, p99 ≤ 5, max ≤ 5",
         f"  0 – 0  {'█' * 40}  1",
         f"  1 – 1  {' ' * 40}  0",
