@@ -61,11 +61,11 @@ def detach(options: Options, force: bool) -> None:
     _say(options, document)
 
 
-@cli.command(short_help="Put the data plane back up.")
+@cli.command(short_help="Attach the data plane again.")
 @common
 @click.pass_obj
 def attach(options: Options) -> None:
-    """Put the data plane back up."""
+    """Attach the data plane again."""
     _say(options, options.client.post("/v1/attach", {}))
 
 

@@ -220,7 +220,7 @@ class EvMetrics:
             ("mrc_tx_bytes", "Inner bytes sent to the peer.", evs["tx_bytes"]),
             ("mrc_rx_packets", "Data packets received from the peer.", rxs["packets"]),
             ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"]),
-            ("mrc_judged_tx_packets", "Data packets sent to the peer whose arrival or loss is known.", self._judged),
+            ("mrc_judged_tx_packets", "Data packets sent to the peer and judged: arrived or lost.", self._judged),
             ("mrc_judged_rx_packets", "Judged data packets that the peer received.", self._arrived),
             ("mrc_peer_ce_packets", "Packets with CE marks that the peer received.", path_stats["rx_ce"]),
             ("mrc_probes_sent", "Probe requests sent.", evs["probe_seq"]),
@@ -231,7 +231,7 @@ class EvMetrics:
         for name, text, values in (
             (
                 "mrc_plane_judged_tx_packets",
-                "Data packets sent on the plane whose arrival or loss is known.",
+                "Data packets sent on the plane and judged: arrived or lost.",
                 self._judged,
             ),
             ("mrc_plane_judged_rx_packets", "Judged data packets that peers received.", self._arrived),
@@ -300,7 +300,7 @@ class EvMetrics:
         labels = ["peer", "plane", "ev"]
         tx = CounterMetricFamily("mrc_ev_tx_packets", "Data packets sent on the EV.", labels=labels)
         judged = CounterMetricFamily(
-            "mrc_ev_judged_tx_packets", "Data packets sent whose arrival or loss is known.", labels=labels
+            "mrc_ev_judged_tx_packets", "Data packets sent on the EV and judged: arrived or lost.", labels=labels
         )
         arrived = CounterMetricFamily("mrc_ev_judged_rx_packets", "Judged data packets that arrived.", labels=labels)
         rtt = GaugeMetricFamily("mrc_ev_rtt_seconds", "Smoothed round-trip time of the EV's probes.", labels=labels)
@@ -322,7 +322,9 @@ _HISTOGRAMS = {
         "mrc_detection_seconds", "Time from the last known arrival on an EV to ASSUMED_BAD.", range(14, 38),
     ),
     "packets_before_detection": (
-        "mrc_packets_before_detection", "Data packets sent on a failed EV in that time.", range(25),
+        "mrc_packets_before_detection",
+        "Data packets sent on an EV from its last known arrival to ASSUMED_BAD.",
+        range(25),
     ),
     "reinstatement": ("mrc_reinstatement_seconds", "Time from ASSUMED_BAD to GOOD.", range(28, 44)),
     "rtt": ("mrc_rtt_seconds", "Round-trip times of probes.", range(10, 35)),

@@ -94,7 +94,7 @@ def command_page(command: click.Command, name: str, section: int, also: str) -> 
     if below:
         page += [".SH COMMANDS", "Each command also takes the options above."]
     for child, inner in below:
-        page += [f".SS {text(inner.command_path)}", usage(child, inner), *paragraphs(child.help)]
+        page += [f".SS {text(inner.command_path)}", usage(child, inner), ".PP", *paragraphs(child.help)]
         child.params = [p for p in child.params if p.name not in general]
         child.add_help_option = False
         page += options(child, inner)

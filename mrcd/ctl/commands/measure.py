@@ -81,7 +81,9 @@ def _pace(command: Any) -> Any:
 @click.argument("peer", shell_complete=complete_peer)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; default all EVs of the peer.")
 @_count(10, "Probes per EV.")
-@click.option("--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Outer IPv6 packet.")
+@click.option(
+    "--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Size of the outer IPv6 packet."
+)
 @_pace
 @common
 @click.pass_obj
