@@ -159,7 +159,7 @@ class TablesCollector(Collector):
         yield transitions
         yield CounterMetricFamily(
             "mrc_events_lost", "State changes without an event, because the ring buffer was full.",
-            value=float(changes["untold"].sum()),
+            value=float(changes["lost_events"].sum()),
         )  # fmt: skip
         attached = not is_detached(tables.node)
         yield GaugeMetricFamily("mrc_attached", "1 if the data plane of this host is attached.", value=float(attached))
