@@ -215,6 +215,14 @@ def test_what_mrcd_has_left_is_read_as_it_is_or_not_at_all(tmp_path: Path, make:
     assert view.hosts_before(tmp_path) == {}
 
 
+@pytest.mark.parametrize("key", ["encapsulation", "steering"])
+def test_detach_reads_the_configuration_of_a_former_version(tmp_path: Path, key: str) -> None:
+    config = {"overlay": {"interface": "mrc0"}, "cluster": {key: "ecmp"}}
+    path = tmp_path / view.RUNNING_FILE
+    path.write_text(json.dumps({"pins": "/bpf/mrcd/abi2", "config": config}))
+    assert offline_detach._Running.read(path).ecmp
+
+
 def test_what_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "abi7").symlink_to("/nowhere")
     offline_detach._refuse_links(tmp_path, tmp_path / "abi6")

@@ -51,7 +51,8 @@ class _Running:
             document, file = documents.read_running(path)
             config = document["config"]
             overlay, cluster = config["overlay"], config["cluster"]
-            ecmp = cluster["encapsulation"] == "ecmp"
+            key = "encapsulation" if "encapsulation" in cluster else "steering"  # the former name
+            ecmp = cluster[key] == "ecmp"
             return cls(Path(document["pins"]), str(overlay["interface"]), ecmp, document, file)
         except (OSError, ValueError, KeyError, TypeError) as e:
             why = e.strerror if isinstance(e, OSError) else repr(e)
@@ -115,7 +116,9 @@ async def _unroute(running: _Running) -> tuple[int, list[tuple[int, Point]]]:
     removed = 0
     async with Netlink() as netlink:
         links = await netlink.links()
-        ends = [links[n] for n in (running.interface, peer_of(running.interface)) if n in links]
+        former_peer = running.interface + "p"  # its name before it was peer_of()
+        names = (running.interface, peer_of(running.interface), former_peer)
+        ends = [links[n] for n in names if n in links]
         into = {end.ifindex for end in ends}
         for route in (await netlink.routes()).values():
             if into & {hop.oif for hop in route.hops}:
