@@ -54,7 +54,7 @@ def test_status_shows_programs_and_links_of_the_kernel(lab: Lab) -> None:
         ("mrc_probe", "egress", "pmrc0"), ("mrc_timer", "ingress", "tmrc0"), ("mrc_unsent", "kfree_skb", None),
         ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
-    assert (status["receive"]["interface"], status["receive"]["merging"]) == ("mrc0", False)  # bursts arrive whole
+    assert (status["receive"]["interface"], status["receive"]["gro"]) == ("mrc0", False)  # bursts arrive whole
     programs = {p["program"]: p for p in asked(lab, "bpf", "progs")["programs"]}
     assert programs.keys() == {
         "mrc_push",

@@ -160,7 +160,7 @@ def test_reports_with_another_send_time_are_ignored(bench: Bench, off: int) -> N
 def test_a_report_from_the_future_is_dropped(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
-    r.settle(r.reply(a, tx_ns=now() + 10**12), "unasked_reply")
+    r.settle(r.reply(a, tx_ns=now() + 10**12), "unsolicited_reply")
     assert judged(bench) == before
     counts_as(r, r.reply(a))
 
@@ -169,7 +169,7 @@ def test_another_host_cannot_answer(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
     frame = r.reply(Asked(0, a.seq, a.report_seq), host="h1")
-    r.settle(frame, "unasked_reply")  # no request went to h1
+    r.settle(frame, "unsolicited_reply")  # no request went to h1
     frame["MRC"].sender = H2
     r.settle(frame, "wrong_source")
     assert judged(bench) == before
