@@ -141,13 +141,13 @@ def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
         with Ping(host) as ping:
             ip(host, "h0", "-6", "addr", "flush", "dev", "p0")
             wait_until(
-                "a link-local address, without which nobody can be asked for the first hop",
+                "a link-local address, which the lookup of the first hop needs",
                 lambda: "fe80::4d:ff:fe00:2" in addresses(host, "p0"),
                 5,
             )
             assert status(host)["planes"][0]["address"] in addresses(host, "p0")
             ip(host, "h0", "-6", "neigh", "flush", "dev", "p0")
-            wait_until("the first hop is resolved anew", lambda: _first_hop(host), 10)
+            wait_until("the first hop is resolved again", lambda: _first_hop(host), 10)
     finally:  # the address that the lab's T0 has for this host
         ip(host, "h0", "-6", "addr", "replace", "fe80::2/64", "dev", "p0", "nodad")
     assert ping.lost == []

@@ -61,10 +61,10 @@ class Stage:
         """Sets the interval of the timer packet."""
         run(lambda n: n.ensure_paced(self.link, self.length, interval_ns))
 
-    def dense(self, packet: Packet = SMALL, gso: Gso | None = None, *, anew: bool = True) -> None:
+    def dense(self, packet: Packet = SMALL, gso: Gso | None = None, *, restart: bool = True) -> None:
         """Sends enough traffic for a request for a report, long after the last one; then nothing."""
         self.sent = packet, gso
-        if anew:
+        if restart:
             self.rest()  # the timer packet of the previous test has ended
         reports = self.bench.reports(H2)
         reports["requested_ns"] = now() + 1000 * MS
@@ -218,7 +218,7 @@ def test_traffic_restarts_an_ended_timer_packet_at_once(stage: Stage) -> None:
     stage.bench.tables.node["timer_ifindex"] = 0
     stage.rest(0.003)
     stage.bench.tables.node["timer_ifindex"] = stage.bench.ifindex["m0bp"]
-    stage.dense(anew=False)
+    stage.dense(restart=False)
     until("it goes round again", lambda: stage.passes() > 0)
 
 
@@ -326,7 +326,7 @@ def test_other_packets_do_not_circulate(stage: Stage) -> None:
     """Another program's packet of that type, and a timer packet of replaced programs."""
     stage.dense()
     until("it goes round", lambda: bool(stage.passes()))
-    stage.dense(anew=False)  # and continues
+    stage.dense(restart=False)  # and continues
     stage.timer_end.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"foreign" * 40))
     came: list[bytes] = []
 
@@ -335,5 +335,5 @@ def test_other_packets_do_not_circulate(stage: Stage) -> None:
         foreign = [n for n, data in enumerate(came) if b"foreign" in data]
         return bool(foreign) and len(came) - foreign[0] > 3
 
-    until("its own has come round again and again after it", its_own_went_on)
+    until("the own timer packet has returned several times after it", its_own_went_on)
     assert sum(b"foreign" in data for data in came) == 1

@@ -152,7 +152,7 @@ HELD = "each hold-down lasts as long as due"
         (fault(plan.NIC, returned(1, hold_ns=S + 101 * MS)), [HELD]),
         (fault(plan.NIC, returned(1, share=0.89)), [AFTER]),
         (fault(plan.NIC, returned(1, again=True)), [AFTER]),
-        (fault(plan.AGAIN, returned(2), number=1), ["when a T1 dies again and again"]),
+        (fault(plan.AGAIN, returned(2), number=1), ["when a T1 dies repeatedly"]),
         (fault(plan.NIC, returned(1), leave_ns=None), ["out of use after the last packet that arrived"]),
         (fault(plan.THIRD, returned(4), leave_ns=3 * MS + 1, number=9), ["out of use after the first drop"]),
         (fault(plan.LOSS, returned(1), leave_ns=19 * MS), []),

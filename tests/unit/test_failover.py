@@ -226,7 +226,7 @@ def test_the_pause_watcher_reports_its_pauses() -> None:
             assert json.loads(child.stdout.readline())["looks"]
         for child in children:
             child.send_signal(signal.SIGSTOP)
-        until("they stand still", lambda: all(_state(child.pid) == "T" for child in children))
+        until("they are stopped", lambda: all(_state(child.pid) == "T" for child in children))
         begin = time.monotonic_ns()
         until("for as long as is to be told", lambda: time.monotonic_ns() - begin >= 50 * MS)
         for child in children:
@@ -328,7 +328,7 @@ def test_the_tables_show_the_measurements() -> None:
 
 def test_the_tables_show_flows_that_stopped_without_a_fault() -> None:
     told = document()
-    assert "started anew" not in "\n".join(text.lines(told))
+    assert "were restarted" not in "\n".join(text.lines(told))
     told["holes"][1]["restarts"] = 3
     assert "kernel-ecmp: 3 more flows stopped for 2 s" in "\n".join(text.lines(told))
 

@@ -274,7 +274,7 @@ def test_both_hooks_of_push_have_pins_of_their_own() -> None:
 
 
 def test_requests_leave_by_the_other_end_of_mrc0_in_either_granularity() -> None:
-    """mrc_push may sit at its ingress: the hook for what rides along is another."""
+    """mrc_push may be at its ingress: piggybacked probes leave through its egress."""
     assert hooks.probe_attachment(link("pmrc0", 6)) == Attachment("probe-egress", "mrc_probe", "pmrc0", 6, "egress")
 
 

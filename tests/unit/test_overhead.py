@@ -109,11 +109,11 @@ def test_bytes_of_probes_and_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requests", "reports", "rode"),
+    ("requests", "reports", "piggybacked"),
     [(17 * 3, 3, 0), (17 * 3 + 5, 3 + 5, 5), (17 * 3 + 64, 3, 0), (5, 5, 5), (0, 0, 0)],
 )
-def test_piggybacked_requests_are_separated_from_sweeps(requests: int, reports: int, rode: int) -> None:
-    assert Counts(0, 0, requests, reports, 0, 0, 0).rode(EVS) == rode
+def test_piggybacked_requests_are_separated_from_sweeps(requests: int, reports: int, piggybacked: int) -> None:
+    assert Counts(0, 0, requests, reports, 0, 0, 0).piggybacked(EVS) == piggybacked
 
 
 # ---- the switch ----

@@ -59,7 +59,8 @@ _LISTEN_S = 0.5
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.2),
-    help=f"of a run  [default: throughput {throughput.SHORT_S}, --full {throughput.FULL_S}; planes {planes.SECONDS}]",
+    help=f"length of a run  [default: throughput {throughput.SHORT_S}, --full {throughput.FULL_S}; "
+    f"planes {planes.SECONDS}]",
 )
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
 @click.option(
@@ -78,7 +79,7 @@ _LISTEN_S = 0.5
     type=click.FloatRange(min=0.1),
     default=Options.minutes,
     show_default=True,
-    help="calm, alone: length, without daemons",
+    help="calm: length of each case; alone: time without daemons",
 )
 @click.option(
     "--case", "cases", type=click.Choice(false_demotions.CASES), multiple=True, help="calm: only this case; repeatable"

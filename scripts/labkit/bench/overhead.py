@@ -133,7 +133,7 @@ def check_off(windows: Sequence[Document], evs: int) -> None:
 
 
 def _rode_per_s(window: Document, evs: int) -> float:
-    return sum(Counts(**c).rode(evs) for c in window["hosts"].values()) / _seconds(window)
+    return sum(Counts(**c).piggybacked(evs) for c in window["hosts"].values()) / _seconds(window)
 
 
 def _seconds(window: Document) -> float:

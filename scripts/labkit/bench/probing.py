@@ -31,7 +31,7 @@ class Counts(NamedTuple):
         """Returns the counts from `before` to this reading."""
         return Counts(*(now - then for now, then in zip(self, before, strict=True)))
 
-    def rode(self, evs: int) -> float:
+    def piggybacked(self, evs: int) -> float:
         """Returns the least number of piggybacked requests, by the reports.
 
         A sweep asks for one report at most, and sends a request on each of the peer's `evs` EVs besides. Probe bursts

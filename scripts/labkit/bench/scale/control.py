@@ -70,7 +70,7 @@ def _run(emulated: EmulatedPeers, peers: int) -> Document:
     progress(f"scale: {peers} busy peers, {RATE:,} packets/s to each: probes")
     tables = Tables(emulated.pins, writable=True)
     rows = np.flatnonzero(tables.peers["configured"])[:peers]
-    rides = int(tables.node["probe_ifindex"])
+    probe_ifindex = int(tables.node["probe_ifindex"])
     found: dict[bool, list[Reading]] = {True: [], False: []}
     try:
         with contextlib.ExitStack() as stack:
@@ -80,13 +80,13 @@ def _run(emulated: EmulatedPeers, peers: int) -> Document:
             time.sleep(_WARM_UP_S)
             for turn in range(2 * _PAIRS):
                 riding = (turn + 1) // 2 % 2 == 0
-                tables.node["probe_ifindex"] = rides if riding else 0
+                tables.node["probe_ifindex"] = probe_ifindex if riding else 0
                 time.sleep(_SETTLE_S)
                 before = _read(emulated, tables, rows, programs)
                 time.sleep(_WINDOW_S)
                 found[riding].append(_read(emulated, tables, rows, programs).since(before))
     finally:
-        tables.node["probe_ifindex"] = rides
+        tables.node["probe_ifindex"] = probe_ifindex
         tables.close()
     text = emulated_peers.cluster_file(emulated.peers)
     parsed = cluster_file.parse(text)

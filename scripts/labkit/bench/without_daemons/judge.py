@@ -110,11 +110,11 @@ def _back(dead: Sequence[Document], backoff_ns: int) -> Document:
         f"{duration(backoff_ns)} (the longest pause between two probes) and {duration(SLACK_NS)}",
         bool(came) and not late,
         f"{len(came) - len(late)} of {len(came)}; longest {duration(most)}, hold-downs up to {duration(longest)}; "
-        f"{over} after more than {duration(BACK_NS)}; {anew(dead)}",
+        f"{over} after more than {duration(BACK_NS)}; {restarted_hold_downs(dead)}",
     )
 
 
-def anew(faults: Sequence[Document]) -> str:
+def restarted_hold_downs(faults: Sequence[Document]) -> str:
     """Returns the number of hold-downs restarted by a loss after healing, and the loss without a fault."""
     came = returns_of(faults)
     began = [r for r in came if r["began_anew"]]
@@ -139,7 +139,7 @@ def _doubles(dead: Sequence[Document]) -> Document:
     due = [s["due_ns"] for s in found]
     held = "; ".join(", ".join(duration(h) for h in s["hold_ns"]) for s in found[:4])
     met = bool(due) and all(b == 2 * a for d in due for a, b in pairwise(d))
-    return requirement("when a T1 dies again and again, each hold-down is twice the one before", met, held or "none")
+    return requirement("when a T1 dies repeatedly, each hold-down is twice the one before", met, held or "none")
 
 
 def _share(dead: Sequence[Document]) -> Document:
