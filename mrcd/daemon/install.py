@@ -152,7 +152,7 @@ def prefixes(plan: Plan) -> dict[bytes, int]:
             named.setdefault(n, (len(named), abi.Policy[k.policy.upper()]))
     lengths = {(n.version, n.prefixlen) for n in named}
     networks = [(n, p.host.id) for p in plan.peers for n in p.host.prefixes]
-    networks += [(n, owner) for n in named if (owner := plan.config.owner(n).id) != plan.host.id]
+    networks += [(n, owner) for n in named if (owner := plan.config.host_of(n).id) != plan.host.id]
     found = {}
     for n, host_id in networks:
         wider = [n.supernet(new_prefix=length) for v, length in lengths if v == n.version and length <= n.prefixlen]
