@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mrcd.bpf import btf, libbpf
 from mrcd.bpf.object_file import object_path
-from mrcd.bpf.pins import Held, ensure_bpffs, locked, remove, version_of
+from mrcd.bpf.pins import PinDescriptors, ensure_bpffs, locked, remove, version_of
 from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.loader import features
@@ -82,7 +82,7 @@ class Dataplane(Links):
         if self.lost():
             self.pin_what_is_lost()
         new = Dataplane(plan, self._bpffs, lock=self._lock)
-        new._held = Held(self._held)
+        new._held = PinDescriptors(self._held)
         new._filters = dict(self._filters)
         return new
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from mrcd.bpf import libbpf
-from mrcd.bpf.pins import Held
+from mrcd.bpf.pins import PinDescriptors
 from mrcd.errors import KernelError
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic", "tracepoint"]
@@ -41,7 +41,7 @@ class Links:
         self._filtered = pins / "clsact"  # a mark: filters are attached, which nothing pins
         self._programs: dict[str, int] = {}  # descriptors
         self._filters: dict[str, Attachment] = {}  # attached by clsact: nothing pins these
-        self._held = Held()  # links
+        self._held = PinDescriptors()  # links
         self.changed = False  # something was attached, or replaced
 
     def attach(self, wanted: Attachment) -> str:
@@ -59,7 +59,7 @@ class Links:
             return "tracepoint"
         fd = libbpf.create_link(program, 0, libbpf.RAW_TRACEPOINT)
         self._drop(wanted.name)
-        self._held.hold(wanted.name, fd)
+        self._held.add(wanted.name, fd)
         self._pin_link(wanted.name)
         return "tracepoint"
 
@@ -84,7 +84,7 @@ class Links:
             with contextlib.suppress(*_NOT_THERE):  # as for links: `lost` tells
                 self._filtered.mkdir(exist_ok=True)
             return "clsact"
-        self._held.hold(wanted.name, fd)
+        self._held.add(wanted.name, fd)
         self._pin_link(wanted.name)
         return "xdp" if xdp else "tcx"
 
@@ -100,11 +100,11 @@ class Links:
                 same = libbpf.link_ifindex(fd) == wanted.ifindex
             if same:
                 path.unlink()
-                self._held.let_go(path.name)
+                self._held.discard(path.name)
 
     def _replace(self, path: Path, wanted: Attachment, prog_fd: int) -> bool:
         if wanted.name not in self._held:  # an earlier daemon's
-            self._held.hold(wanted.name, libbpf.get(path))
+            self._held.add(wanted.name, libbpf.get(path))
         fd = self._held[wanted.name]
         if libbpf.link_ifindex(fd) == wanted.ifindex:
             try:
@@ -120,7 +120,7 @@ class Links:
         """Let a link go, which detaches it."""
         with contextlib.suppress(*_NOT_THERE):
             (self._links / name).unlink()
-        self._held.let_go(name)
+        self._held.discard(name)
 
     def _create(self, wanted: Attachment, prog_fd: int) -> int:
         if wanted.point == "xdp":

@@ -113,14 +113,14 @@ class TablesCollector(Collector):
             for name, (metric, text, _) in _HISTOGRAMS.items()
         }
         counts = self._daemon.tables.histograms()
-        for index, name, unit, plane in histograms.each(len(self._daemon.plan.interfaces)):
+        for index, name, unit, plane in histograms.histograms_in_use(len(self._daemon.plan.interfaces)):
             mine, scale = counts[index], 1e9 if unit == "ns" else 1
             # A bucket includes its bound; times are so fine that one more nanosecond does not matter.
             bounds = [(2**p / 1e9 if unit == "ns" else 2**p - 1, p) for p in _HISTOGRAMS[name][2]]
-            buckets = [(str(float(bound)), float(histograms.below(mine, p))) for bound, p in bounds]
+            buckets = [(str(float(bound)), float(histograms.count_below(mine, p))) for bound, p in bounds]
             buckets.append(("+Inf", float(mine.sum())))
             labels = [] if plane is None else [str(plane)]
-            made[name].add_metric(labels, buckets, histograms.about(mine) / scale)
+            made[name].add_metric(labels, buckets, histograms.approximate_sum(mine) / scale)
         yield from made.values()
 
     def _ticks(self) -> Iterator[Metric]:

@@ -135,7 +135,7 @@ def test_the_word_of_the_administrator_outlives_the_tables(bpffs: Path) -> None:
 def test_no_field_is_written_but_of_a_mrc_node(bpffs: Path) -> None:
     made = _start(bpffs)
     for name in ("mrc_drops", "mrc_planes", "mrc_events"):  # what a link of that name may lead to
-        with pytest.raises(KernelError, match="is no mrc_node"):
+        with pytest.raises(KernelError, match="is not an mrc_node"):
             change_field(made.pins / name, "status", lambda status: status | 1)
     with pytest.raises(KernelError, match="has no field"):
         change_field(made.pins / "mrc_node", "colour", lambda colour: colour)

@@ -15,7 +15,7 @@ from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 
 from mrcd.bpf import libbpf
 from mrcd.bpf.object_file import object_path
-from mrcd.bpf.verify import INSTRUCTIONS_MOST, verify
+from mrcd.bpf.verify import MAX_INSTRUCTIONS, verify
 from mrcd.ctl.examine import netdev
 from mrcd.errors import MachineError, MrcdError
 from mrcd.loader import features
@@ -199,7 +199,7 @@ class Machine:
             if v.error:
                 return False, f"{v.program}: {v.error}".replace("\n", "; ")
         most = max(verdicts, key=lambda v: v.instructions)
-        return True, f"{most.instructions} of {INSTRUCTIONS_MOST} instructions verified at most, for {most.program}"
+        return True, f"{most.instructions} of {MAX_INSTRUCTIONS} instructions verified at most, for {most.program}"
 
     def try_seg6(self) -> tuple[bool | None, str]:
         """Add SRv6 routes in a network namespace that is gone afterwards. None: it cannot be tried."""
