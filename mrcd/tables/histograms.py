@@ -81,7 +81,7 @@ def histograms_in_use(planes: int) -> Iterator[tuple[int, str, str, int | None]]
 
 
 def documents(counts: NDArray[np.uint64], planes: int) -> list[dict[str, Any]]:
-    """Returns a document per histogram of (HISTOGRAMS, BUCKETS) counts. Values have `unit`; quantiles are upper bounds."""
+    """Returns a document per histogram of (HISTOGRAMS, BUCKETS) counts. Quantiles are upper bounds."""
     found = []
     for index, name, unit, plane in histograms_in_use(planes):
         row = counts[index]
