@@ -125,7 +125,7 @@ def _wait_quiet(left: _Left, lock: int) -> bool:
             stack.callback(dataplane.close)
             dataplane.load()
             if dataplane.fresh:
-                dataplane.forget_staged()
+                dataplane.remove_staged()
                 raise MachineError("the tables are others than this version's")
             window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
             peers = [p.host.id for p in plan.peers]

@@ -262,7 +262,7 @@ class Daemon:
             return
         ports, keep = self.nics.ports, set[str]()
         wanted = self.plan.config.hook(self.plan.host)
-        with self.dataplane.taking_places(self.tables.node):
+        with self.dataplane.replacing_programs(self.tables.node):
             for port in ports.values():
                 first = min(p for p, other in ports.items() if other.physical.ifindex == port.physical.ifindex)
                 used, document = hooks.attach_pop(self.dataplane, wanted, port, first, self.checksums)

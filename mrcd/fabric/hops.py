@@ -44,15 +44,15 @@ def _segment(n: int, address: IPv6Address, block: IPv6Network) -> Iterator[Hop]:
     if address not in block:
         yield Hop(n, address, None, "address")
         return
-    rest = int(address) & _REST
+    rest = int(address) & _BELOW_BLOCK
     while usid := rest >> 80:  # the end of a carrier is 0 (RFC 9800 §4.1)
         destination = IPv6Address(int(block.network_address) | rest)
-        kind, plane, number = _meaning(usid)
+        kind, plane, number = _decode(usid)
         yield Hop(n, destination, usid, kind, plane, number)
-        rest = rest << 16 & _REST
+        rest = rest << 16 & _BELOW_BLOCK
 
 
-def _meaning(usid: int) -> tuple[Literal["t0", "t1", "host", "other"], int | None, int | None]:
+def _decode(usid: int) -> tuple[Literal["t0", "t1", "host", "other"], int | None, int | None]:
     top = usid >> 14
     if top == 0b01:
         return "t0", usid >> 11 & 7, usid & 0x7FF
