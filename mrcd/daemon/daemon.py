@@ -111,7 +111,7 @@ class Daemon:
         self._dirty &= self.peers.keys()
         for row in gone:
             if in_force:  # nobody is to send to hosts that are no more
-                _log_changes(await self._routes.want(row, ()))
+                _log_changes(await self._routes.set_routes(row, ()))
             self._routes.forget(row)
         install.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
         for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
@@ -300,7 +300,7 @@ class Daemon:
         """Those of some peers; `_dirty` says whether there are more."""
         if self._look_at_routes:
             self._look_at_routes, self._tidy = False, True
-            await self._routes.look()
+            await self._routes.read_routes()
         rows = list(itertools.islice(self._dirty, _AT_ONCE))
         self._dirty.difference_update(rows)
         await self.write_routes(rows)
@@ -311,7 +311,7 @@ class Daemon:
     async def write_routes(self, rows: Iterable[int]) -> None:
         """Make the routes of these peers what they should be."""
         nics = self.nics.enabled()
-        _log_changes(await self._routes.want(RouteKeeper.FABRIC, self._fabric))
+        _log_changes(await self._routes.set_routes(RouteKeeper.FABRIC, self._fabric))
         for n, row in enumerate(rows):
             if n % _AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -319,7 +319,7 @@ class Daemon:
             mrc0 = self.nics.mrc0 if self.monitor.peerwatch.sprayed(row) else None
             usable = documents.usable_evs(peer, self.monitor.peerwatch.routed(row))
             wanted = routes.peer_routes(self.plan, peer, nics, usable, mrc0)
-            _log_changes(await self._routes.want(row, wanted))
+            _log_changes(await self._routes.set_routes(row, wanted))
 
     def _note_settled(self) -> None:
         """Until a peer has answered, its traffic takes the fallback routes."""

@@ -9,15 +9,10 @@ _NAMES = {
     KernelHas.KERN_CTX: b"bpf_cast_to_kern_ctx",
     KernelHas.DECAP_L3: b"BPF_F_ADJ_ROOM_DECAP_L3_IPV4",
 }
-
-
 _EFFECTS_OF_ABSENCE = {
-    KernelHas.KERN_CTX: "bpf_cast_to_kern_ctx (6.2): the kernel segments bursts of tunnels at mrc0",
-    KernelHas.DECAP_L3: "BPF_F_ADJ_ROOM_DECAP_L3 (6.3): the kernel segments bursts of tunnels at mrc0; UDP bursts are not "
-    "forwarded",
+    KernelHas.KERN_CTX: "bpf_cast_to_kern_ctx (6.2): tunnels' bursts are segmented at mrc0",
+    KernelHas.DECAP_L3: "BPF_F_ADJ_ROOM_DECAP_L3 (6.3): tunnels' bursts are segmented at mrc0, UDP ones not forwarded",
 }
-
-
 _NO_RPS = "rps_default_mask (6.3): flows stay on the CPU that receives them (no RPS); rps_cpus has no effect"
 
 

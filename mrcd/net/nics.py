@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.loader.links import Point
-from mrcd.net import drivers, hooks, receive_steering, routes
+from mrcd.net import drivers, hooks, routes, rps
 from mrcd.net.messages import Link, Neighbour
 from mrcd.net.netlink import Netlink, made_with, set_offload
 from mrcd.tables import abi
@@ -49,9 +49,9 @@ class Nics:
     async def look(self) -> None:
         """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
-        there = receive_steering.online()
-        queues = min(len(there), abi.MERGE_QUEUES)
-        rps = receive_steering.chosen(overlay.rps_cpus, there) if receive_steering.can_steer() else set()
+        online = rps.online_cpus()
+        queues = min(len(online), abi.MERGE_QUEUES)
+        rps_cpus = rps.select_cpus(overlay.rps_cpus, online) if rps.has_default_mask() else set()
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
@@ -59,9 +59,9 @@ class Nics:
             mtu=mtu,
             gso_max_size=longest,
             queues=queues,
-            rps=rps,
+            rps_cpus=rps_cpus,
         )
-        self._warn_if_made_otherwise(queues, rps)
+        self._warn_if_made_otherwise(queues, rps_cpus)
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         wanted = {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst)
@@ -139,9 +139,9 @@ class Nics:
 
     # ---- a look ----
 
-    def _warn_if_made_otherwise(self, queues: int, rps: set[int]) -> None:
+    def _warn_if_made_otherwise(self, queues: int, rps_cpus: set[int]) -> None:
         """Warn if mrc0 has other queues or RPS CPUs than a new one would have: both are set when it is made."""
-        name, alias, wanted = self.mrc0.name, self.mrc0.alias, made_with(queues, rps)
+        name, alias, wanted = self.mrc0.name, self.mrc0.alias, made_with(queues, rps_cpus)
         if alias != wanted:
             self._warn(
                 f"{name} was made with other queues or CPUs ({alias or 'no alias'}, and not {wanted}): "

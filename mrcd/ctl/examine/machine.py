@@ -19,7 +19,7 @@ from mrcd.bpf.verify import MAX_INSTRUCTIONS, verify
 from mrcd.ctl.examine import netdev
 from mrcd.errors import MachineError, MrcdError
 from mrcd.loader import features
-from mrcd.net import drivers, other_programs, receive_steering
+from mrcd.net import drivers, other_programs, rps
 from mrcd.net.drivers import Device
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
@@ -163,7 +163,7 @@ class Machine:
 
     def kernel_lacks(self) -> list[str]:
         """What features.py looks for and this kernel has not, in words."""
-        return features.lacking(features.kernel_has(), can_steer=receive_steering.can_steer())
+        return features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
 
     def feature(self, name: str) -> bool | None:
         """Whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None if only root can ask."""
