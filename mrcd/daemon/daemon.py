@@ -127,7 +127,7 @@ class Daemon:
         if shrinks:  # mrc0's veth drops what is longer, and peers yet send it
             self._forwards_by.node["merge_ifindex"] = 0
         await self._reconcile(merging=not shrinks)
-        await self.nics.release(left)
+        await self.nics.remove_addresses(left)
         if shrinks:  # first let packets be as small as the new programs want them
             await self.write_routes(set(self.peers))
         self.attach_programs()
@@ -174,11 +174,11 @@ class Daemon:
 
     async def _reconcile(self, *, merging: bool = True) -> None:
         """Interfaces, addresses, first hops: actual state to desired state."""
-        await self.nics.look()
-        self.view.cuts = hooks.cuts(self.plan, self.nics.ports)
+        await self.nics.reconcile()
+        self.view.cuts = hooks.segmentations(self.plan, self.nics.ports)
         self._write_receiver(merging=merging)
         bitmap = (
-            install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs) & ~self.nics.lost_planes()
+            install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs) & ~self.nics.lost_plane_mask()
         )
         self._fabric = routes.fabric_routes(self.plan, self.nics.enabled())
         await self._use_ports(bitmap)
@@ -199,8 +199,8 @@ class Daemon:
     def _lose(self, ifindex: int) -> None:
         """A link has no carrier: not one packet more on its plane, and the peers are told. The rest comes with
         everything else that is looked at then, which takes its time and waits for more of the same flock of events."""
-        self.nics.lose(ifindex)
-        ports, lost = int(self.tables.node["plane_mask"]), self.nics.lost_planes()
+        self.nics.note_carrier_lost(ifindex)
+        ports, lost = int(self.tables.node["plane_mask"]), self.nics.lost_plane_mask()
         if ports & lost:
             self._left |= ports & lost
             for tables in (self.tables, self._forwards_by):
@@ -231,7 +231,7 @@ class Daemon:
                 nic = self.plan.interfaces[plane]
                 port = self.nics.ports.get(plane)
                 reason = "link_up" if up else "no_interface" if port is None else "link_down"
-                if port is not None and port.nic.up and not up and not self.nics.lost_planes() & bit:
+                if port is not None and port.nic.up and not up and not self.nics.lost_plane_mask() & bit:
                     reason = "first_hop_unresolved"
                 self.events.add(
                     "plane",
@@ -350,10 +350,10 @@ class Daemon:
             try:
                 async for change in self.netlink.watch():
                     looking = self.netlink_lock.locked()  # what is known may be of before this change, or of after
-                    if change.neighbour and not looking and self.nics.knows(change.neighbour):
+                    if change.neighbour and not looking and self.nics.is_known(change.neighbour):
                         continue
                     if change.ifindex and change.up:
-                        self.nics.regain(change.ifindex)
+                        self.nics.note_carrier_back(change.ifindex)
                     elif change.ifindex:
                         self._lose(change.ifindex)
                     self._relink |= change.neighbour is None

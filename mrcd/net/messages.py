@@ -182,7 +182,7 @@ def _hop_request(hop: Hop) -> dict[str, Any]:
 
 
 def read_route(msg: Any) -> Route:
-    """Returns the route in an RTM_NEWROUTE message, without encapsulations that mrcd does not use and unlocked metrics."""
+    """Returns the route in an RTM_NEWROUTE message, without unlocked metrics and encapsulations of others."""
     metrics = msg.get("RTA_METRICS")
     multipath = msg.get("RTA_MULTIPATH")
     parts = multipath if multipath else [msg]

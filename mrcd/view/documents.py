@@ -28,7 +28,7 @@ from mrcd.health.hold_down import hold_down_ns
 from mrcd.health.probe_pace import pace, silent_ns
 from mrcd.loader import features
 from mrcd.net import other_programs, rps
-from mrcd.net.drivers import Cut
+from mrcd.net.drivers import Segmentation
 from mrcd.tables import histograms
 from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
@@ -52,7 +52,7 @@ class View:
         self._kernel_lacks = features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
-        self.cuts: Mapping[int, Cut] = {}  # plane → who cuts its bursts, as far as known
+        self.cuts: Mapping[int, Segmentation] = {}  # plane → who cuts its bursts, as far as known
 
     def status(self) -> Document:
         """This host: links, peers, EVs by state, drops."""

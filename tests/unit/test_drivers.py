@@ -19,7 +19,7 @@ def link(kind: str | None = None) -> Link:
         ("mlx5_core", {RX_CHECKSUM: True}, "ethtool -K p0 rx off"),
         ("vmxnet3", {RX_CHECKSUM: False}, "loses what XDP says"),
         ("e1000e", {}, "no native XDP"),
-        (None, {RX_CHECKSUM: True}, "this driver vouches"),
+        (None, {RX_CHECKSUM: True}, "this driver verifies"),
         ("ice", {}, "does not tell"),
     ],
 )
@@ -42,9 +42,9 @@ def test_where_native_xdp_is_of_use(driver: str | None, offloads: dict[str, bool
     ],
 )
 def test_whose_checksums_are_trusted(kind: str | None, driver: str | None, point: str, trusted: bool) -> None:
-    assert drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
-    assert drivers.trusts_the_outer(link(kind), Device(driver), point) is trusted  # the kernel does not tell
-    assert not drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: False}), point)
+    assert drivers.trusts_outer_checksum(link(kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
+    assert drivers.trusts_outer_checksum(link(kind), Device(driver), point) is trusted  # the kernel does not tell
+    assert not drivers.trusts_outer_checksum(link(kind), Device(driver, {RX_CHECKSUM: False}), point)
 
 
 CAN = frozenset({UDP_TUNNEL, MANGLE_ID})
@@ -69,7 +69,7 @@ ON, OFF, BOTH = {UDP_TUNNEL: True}, {UDP_TUNNEL: False}, {UDP_TUNNEL: True, MANG
     ],
 )
 def test_who_cuts_bursts(driver: str, offloads: dict[str, bool], srh: bool, port: int, where: str, remedy: str) -> None:
-    found = drivers.cut(link(), Device(driver, offloads, CAN), srh=srh, udp_port=port)
+    found = drivers.segmentation(link(), Device(driver, offloads, CAN), srh=srh, udp_port=port)
     assert found.where == where
     assert remedy in found.remedy
     assert bool(found.remedy) == bool(remedy)
@@ -79,20 +79,20 @@ def test_who_cuts_bursts(driver: str, offloads: dict[str, bool], srh: bool, port
 def test_an_offload_that_cannot_be_switched_is_no_remedy() -> None:
     """Of a virtio_net whose host offers none, say: the kernel lists every offload of every NIC."""
     for driver, offloads in (("virtio_net", OFF), ("ixgbe", ON)):
-        found = drivers.cut(link(), Device(driver, offloads), srh=False, udp_port=4797)
+        found = drivers.segmentation(link(), Device(driver, offloads), srh=False, udp_port=4797)
         assert (found.where, found.remedy) == ("cpu", "")
 
 
 @pytest.mark.parametrize("kind", ["bond", "macvlan", "vlan"])
 def test_who_cuts_below_another_interface_is_not_known(kind: str) -> None:
-    assert drivers.cut(link(kind), Device(None, ON), srh=False, udp_port=4797).where == "unknown"
+    assert drivers.segmentation(link(kind), Device(None, ON), srh=False, udp_port=4797).where == "unknown"
 
 
 def test_a_virtual_link_leaves_bursts_whole() -> None:
-    assert drivers.cut(link("veth"), Device(), srh=False, udp_port=4797).where == "whole"
+    assert drivers.segmentation(link("veth"), Device(), srh=False, udp_port=4797).where == "whole"
 
 
 def test_which_nics_get_bursts_of_two_tunnels() -> None:
-    assert drivers.takes_nested(link("veth"), Device(None, ON))
-    assert drivers.takes_nested(link(), Device("e1000e", {UDP_TUNNEL: False}))
-    assert not drivers.takes_nested(link(), Device("ice", {"tx-gre-segmentation": True}))
+    assert drivers.accepts_nested_tunnels(link("veth"), Device(None, ON))
+    assert drivers.accepts_nested_tunnels(link(), Device("e1000e", {UDP_TUNNEL: False}))
+    assert not drivers.accepts_nested_tunnels(link(), Device("ice", {"tx-gre-segmentation": True}))

@@ -1,12 +1,9 @@
 """Checks the structure of mrcd/: packages import downwards only, without circles, and stay small."""
 
 import ast
-import graphlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 MRCD = Path(__file__).parents[2] / "mrcd"
 LAYERS = (

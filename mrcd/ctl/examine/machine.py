@@ -113,7 +113,7 @@ class Machine:
 
     def device(self, link: Link) -> Device:
         """A NIC's driver and its offloads."""
-        return drivers.read(link)
+        return drivers.read_device(link)
 
     def offloads(self, name: str) -> dict[str, bool]:
         """Offloads by their ethtool names."""
