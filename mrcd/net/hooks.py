@@ -189,7 +189,7 @@ def unsent_attachment() -> Attachment:
 
 def timer_attachment(timer: Link) -> Attachment:
     """Returns the attachment of mrc_timer, where the paced timer packet arrives."""
-    return Attachment("beat-ingress", "mrc_timer", timer.name, timer.ifindex, "ingress")
+    return Attachment("timer-ingress", "mrc_timer", timer.name, timer.ifindex, "ingress")
 
 
 def timer_packet_bytes(evs_per_peer: int, srh: bool) -> int:

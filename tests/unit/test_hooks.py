@@ -303,7 +303,7 @@ def test_a_vlan_is_as_virtual_as_the_nic_below() -> None:
 
 def test_what_goes_round_has_a_veth_of_its_own() -> None:
     """Its length is what the queueing discipline is set to: the packet tests compare it with what is seen."""
-    assert hooks.timer_attachment(link("mrc0b", 5)) == Attachment("beat-ingress", "mrc_timer", "mrc0b", 5, "ingress")
+    assert hooks.timer_attachment(link("mrc0b", 5)) == Attachment("timer-ingress", "mrc_timer", "mrc0b", 5, "ingress")
     lengths = [hooks.timer_packet_bytes(*of) for of in ((16, False), (16, True), (128, False), (256, False))]
     assert lengths == [318, 406, 1214, 1214]
 
