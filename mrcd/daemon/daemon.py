@@ -98,7 +98,7 @@ class Daemon:
         if self._monitoring:
             self._monitoring.cancel()
             await asyncio.wait({self._monitoring})
-            self.monitor.listen()  # events of the plan before, by the names that peers had
+            self.monitor.log_events()  # events of the plan before, by the names that peers had
         shrinks = plan.inner_mtu < self.plan.inner_mtu
         self.nics.follow(plan)
         left = set(self.plan.interfaces) - set(plan.interfaces)
@@ -316,8 +316,8 @@ class Daemon:
             if n % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             peer = self.peers[row]
-            mrc0 = self.nics.mrc0 if self.monitor.peerwatch.sprayed(row) else None
-            usable = documents.usable_evs(peer, self.monitor.peerwatch.routed(row))
+            mrc0 = self.nics.mrc0 if self.monitor.peerwatch.can_spray(row) else None
+            usable = documents.usable_evs(peer, self.monitor.peerwatch.usable_for_routes(row))
             wanted = routes.peer_routes(self.plan, peer, nics, usable, mrc0)
             _log_changes(await self._routes.set_routes(row, wanted))
 
@@ -326,7 +326,7 @@ class Daemon:
         if self.settled.is_set() or not int(self.tables.node["plane_mask"]):
             return
         rows = np.fromiter(self.peers, np.int64)
-        if self.detached or not len(rows) or self.monitor.peerwatch.sprayed(rows).any():
+        if self.detached or not len(rows) or self.monitor.peerwatch.can_spray(rows).any():
             self.settled.set()
 
     def _mark(self, row: int) -> None:

@@ -138,12 +138,12 @@ class DenialControl:
         for n, (row, ev) in enumerate(wrong, 1):
             deny = (row, ev) in self._means
             evidence = self._evidence(self._means[row, ev]) if deny else {}
-            if self._monitor.changes.administer(row, ev, deny, evidence):
+            if self._monitor.changes.set_denied(row, ev, deny, evidence):
                 changed[not deny].append((row, ev))
             if n % _AT_ONCE == 0:
-                self._monitor.listen()
+                self._monitor.log_events()
                 await asyncio.sleep(0)
-        self._monitor.listen()
+        self._monitor.log_events()
         self._pending = False
         return changed
 

@@ -96,7 +96,7 @@ class Dataplane(Links):
                 hint="another version of mrcd built the object: run `make build`, or reinstall; nothing was changed",
             )
         maps = libbpf.maps_of(self._obj)
-        self._finish_commit()
+        _finish_commit(self.pins)
         peers = self._shape("mrc_peers")
         sizes = table_sizes(self.plan, peers.entries if peers else 0)
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
@@ -142,18 +142,9 @@ class Dataplane(Links):
         for name, m in maps.items():
             (self.tables / name).unlink(missing_ok=True)
             libbpf.pin(libbpf.map_fd(m), self.tables / name)
-        node = np.zeros((), abi.NODE)
-        nodes = [self.pins / "mrc_node", *sorted(self.pins.parent.glob("abi*/mrc_node"), key=version_of, reverse=True)]
-        for path in [p for p in nodes if p.exists()][:1]:
-            self.replaced = path.parent
-            try:
-                old = read_node(path)
-                for field in ("plane_mask", "status"):
-                    node[field] = old[field]
-            except (KernelError, ValueError) as e:  # an administrator's `detach` must not be lost
-                node["status"] = abi.STATUS_DETACHED
-                log.warning("%s: this host may have been detached; run `mrcctl attach` to attach it", e)
-        node["generation"], node["epoch"] = _random_number(), _random_number()
+        previous = _previous_node(self.pins)
+        self.replaced = previous.parent if previous else self.replaced
+        node = _new_node(previous)
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), struct.pack("I", 0), node.tobytes())
 
     def take_over(self, tables: Tables, replaced_hosts: AbstractSet[int] = frozenset()) -> Iterator[int]:
@@ -201,7 +192,7 @@ class Dataplane(Links):
         """Makes these tables the pinned ones: all attached programs use them now."""
         if self.tables != self.pins:
             self.tables.rename(self.pins / "commit")  # after an interruption here, the next start finishes the commit
-            self._finish_commit()
+            _finish_commit(self.pins)
             self.tables = self.pins
         self.remove_staged()
         for other in self.pins.parent.glob("abi*"):  # attachments and tables of another version
@@ -257,13 +248,6 @@ class Dataplane(Links):
         if staged.exists():  # a start has failed
             for path in staged.iterdir():
                 path.unlink()
-            staged.rmdir()
-
-    def _finish_commit(self) -> None:
-        staged = self.pins / "commit"
-        if staged.exists():
-            for path in staged.iterdir():
-                path.rename(self.pins / path.name)
             staged.rmdir()
 
     def _shape(self, name: str) -> btf.Shape | None:
@@ -350,6 +334,36 @@ class Dataplane(Links):
         """Returns the events since the last call, as abi.EVENT; after a start also those that no daemon has read."""
         assert self._ring is not None
         return np.frombuffer(b"".join(self._ring.records()), abi.EVENT)
+
+
+def _finish_commit(pins: Path) -> None:
+    """Moves the pins of committed tables to their final place, also after an interrupted commit."""
+    staged = pins / "commit"
+    if staged.exists():
+        for path in staged.iterdir():
+            path.rename(pins / path.name)
+        staged.rmdir()
+
+
+def _previous_node(pins: Path) -> Path | None:
+    """Returns the pin of the present mrc_node, else that of the newest ABI version; None if there is none."""
+    others = sorted(pins.parent.glob("abi*/mrc_node"), key=version_of, reverse=True)
+    return next((path for path in (pins / "mrc_node", *others) if path.exists()), None)
+
+
+def _new_node(previous: Path | None) -> NDArray[np.void]:
+    """Returns a new mrc_node with the plane mask and the status of the previous one."""
+    node = np.zeros((), abi.NODE)
+    if previous:
+        try:
+            old = read_node(previous)
+            for field in ("plane_mask", "status"):
+                node[field] = old[field]
+        except (KernelError, ValueError) as e:  # an administrator's `detach` must not be lost
+            node["status"] = abi.STATUS_DETACHED
+            log.warning("%s: this host may have been detached; run `mrcctl attach` to attach it", e)
+    node["generation"], node["epoch"] = _random_number(), _random_number()
+    return node
 
 
 def _random_number() -> int:

@@ -17,10 +17,10 @@ def link(kind: str | None = None) -> Link:
         ("virtio_net", {RX_CHECKSUM: True}, ""),  # its host vouches for nothing while XDP is on
         ("mlx5_core", {RX_CHECKSUM: False}, ""),
         ("mlx5_core", {RX_CHECKSUM: True}, "ethtool -K p0 rx off"),
-        ("vmxnet3", {RX_CHECKSUM: False}, "loses what XDP says"),
+        ("vmxnet3", {RX_CHECKSUM: False}, "drops XDP metadata"),
         ("e1000e", {}, "no native XDP"),
         (None, {RX_CHECKSUM: True}, "this driver verifies"),
-        ("ice", {}, "does not tell"),
+        ("ice", {}, "does not report"),
     ],
 )
 def test_where_native_xdp_is_of_use(driver: str | None, offloads: dict[str, bool], reason: str) -> None:

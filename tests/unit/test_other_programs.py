@@ -16,7 +16,7 @@ from mrcd.net import other_programs
         ([(3, None)], [("alone", 3, None)]),
     ],
 )
-def test_the_side_of_ours(there: list[other_programs.Found], found: list[tuple[str, int | None, str | None]]) -> None:
+def test_the_side_of_ours(there: list[other_programs.Program], found: list[tuple[str, int | None, str | None]]) -> None:
     told = other_programs._documents("p0", "ingress", there, {7, 8})
     assert [(d["position"], d["program_id"], d["program"]) for d in told] == found
 
