@@ -39,7 +39,7 @@ class PinDescriptors:
     """Open descriptors of pinned objects by pin name. They keep the objects alive if the pins are removed."""
 
     def __init__(self, source: "PinDescriptors | None" = None) -> None:
-        """`source`: descriptors to duplicate."""
+        """Duplicates the descriptors of `source`, if given."""
         self._fds: dict[str, int] = {name: os.dup(fd) for name, fd in source._fds.items()} if source else {}
 
     def __getitem__(self, name: str) -> int:

@@ -341,11 +341,11 @@ def load(path: Path) -> Config:
 
 
 def _explain(fault: dict[str, object]) -> str:
+    """Returns a fault of pydantic as text with its place in the file."""
     loc = fault["loc"]
     assert isinstance(loc, tuple)
-    parts = [
-        p for p in loc if isinstance(p, int) or p.isidentifier()
-    ]  # without the names that pydantic adds for validators and unions
+    # pydantic's own names of validators and unions are no identifiers.
+    parts = [p for p in loc if isinstance(p, int) or p.isidentifier()]
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
     if fault["type"] == "extra_forbidden":
         return f"{place}: unknown key; remove it or check its spelling"

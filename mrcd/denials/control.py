@@ -23,7 +23,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
 from mrcd.tables.abi import EvState
-from mrcd.tables.columns import settled
+from mrcd.tables.columns import judged_and_lost
 from mrcd.tables.pinned import Tables
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.documents import in_flight
@@ -293,7 +293,7 @@ class DenialControl:
             "in_flight_packets": int(flight.sum()),
             "unknown_evs": int((~known).sum()),  # of which the peer has not told
             "empty": bool((denied & known & quiet & (flight == 0)).all()),
-            "lost_packets": None if lost is None else max(0, int(settled(path_stats)[1].sum()) - lost),
+            "lost_packets": None if lost is None else max(0, int(judged_and_lost(path_stats)[1].sum()) - lost),
         }
 
     def brief(self) -> list[Document]:
@@ -311,7 +311,7 @@ class DenialControl:
 
     def _lost_on(self, at: Found) -> int:
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
-        return int(settled(self._tables.path_stats[rows, evs])[1].sum())
+        return int(judged_and_lost(self._tables.path_stats[rows, evs])[1].sum())
 
     # ---- in time ----
 

@@ -59,7 +59,7 @@ class EventLog:
             "evidence": evidence or {},
         }
         self._events.append(event)
-        level = logging.DEBUG if reason == Reason.PROBED.text else logging.INFO  # there may be a million
+        level = logging.DEBUG if reason == Reason.PROBED.text else logging.INFO  # a start may log a million of these
         if log.isEnabledFor(level):
             log.log(level, "%s", log_line(event))
         self._new.set()

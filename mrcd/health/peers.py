@@ -106,7 +106,7 @@ class PeerWatch:
             self._changed(row)
 
     def _note_silence(self, silent: set[int], heard: set[int]) -> None:
-        """Logs the peers that have stopped to answer, and those that answer again."""
+        """Logs the peers that have stopped answering, and those that answer again."""
         if time.monotonic() - self._started > _GRACE_S:
             for row in silent - self.silent:
                 self._events.add("peer", peer=self.names[row], reason="no_replies", after="unreachable")

@@ -35,5 +35,5 @@ def pace(settings: Health, peers: int, evs: int, evs_per_peer: int) -> Pace:
 
 
 def silent_ns(pace: Pace, least_ns: int) -> int:
-    """Returns after which silence a peer counts as unreachable: three intervals, at least `least_ns`."""
+    """Returns the silence after which a peer is unreachable: three intervals, at least `least_ns`."""
     return max(least_ns, 3 * pace.interval_ns)

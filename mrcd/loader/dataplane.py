@@ -74,7 +74,7 @@ class Dataplane(Links):
         if self.missing_pin():
             self.restore_pins()
         new = Dataplane(plan, self._bpffs, lock=self._lock)
-        new._held = PinDescriptors(self._held)
+        new._link_fds = PinDescriptors(self._link_fds)
         new._filters = dict(self._filters)
         return new
 
@@ -217,7 +217,7 @@ class Dataplane(Links):
             return f"{self.pins.parent}: {e.strerror}"
         if not os.path.samestat(locked_directory, directory):
             return f"{self.pins.parent} was replaced by another directory"
-        wanted = [self.tables / n for n in table_sizes(self.plan)] + [self._links / n for n in self._held]
+        wanted = [self.tables / n for n in table_sizes(self.plan)] + [self._links / n for n in self._link_fds]
         return next((f"{path} does not exist" for path in wanted if not path.exists()), "")
 
     def restore_pins(self) -> None:
@@ -227,7 +227,7 @@ class Dataplane(Links):
         """
         ensure_bpffs(self._bpffs)
         try:
-            for directory in (self._links, self.tables, *([self._filtered] if self._filters else [])):
+            for directory in (self._links, self.tables, *([self._clsact_mark] if self._filters else [])):
                 directory.mkdir(parents=True, exist_ok=True)
             if not os.path.samestat(os.fstat(self._lock), self.pins.parent.stat()):
                 lock = locked(self.pins.parent)
@@ -239,8 +239,8 @@ class Dataplane(Links):
         for name in table_sizes(self.plan):
             if not (self.tables / name).exists():
                 libbpf.pin(libbpf.map_fd(maps[name]), self.tables / name)
-        for name in self._held:
-            self._held.pin(name, self._links)
+        for name in self._link_fds:
+            self._link_fds.pin(name, self._links)
 
     def remove_staged(self) -> None:
         """Removes new tables that were not committed."""
@@ -265,7 +265,7 @@ class Dataplane(Links):
         if self._obj:
             libbpf.close_object(self._obj)
             self._obj = 0
-        self._held.close()
+        self._link_fds.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

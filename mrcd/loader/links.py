@@ -41,10 +41,10 @@ class Links:
     def __init__(self, pins: Path) -> None:
         self.pins = pins
         self._links = pins / "links"
-        self._filtered = pins / "clsact"  # exists if clsact filters, which have no pins, are attached
+        self._clsact_mark = pins / "clsact"  # exists if clsact filters, which have no pins, are attached
         self._programs: dict[str, int] = {}  # descriptors, by program name
         self._filters: dict[str, Attachment] = {}  # attached by clsact, without a pin
-        self._held = PinDescriptors()  # links
+        self._link_fds = PinDescriptors()  # links
         self.changed = False  # a program was attached or replaced
 
     def attach(self, wanted: Attachment) -> str:
@@ -59,12 +59,14 @@ class Links:
         Linux 6.1 refuses a program that is attached already (EEXIST).
         """
         program = self._programs[wanted.program]
-        if wanted.name in self._held and libbpf.link_program(self._held[wanted.name]) == libbpf.program_id(program):
+        if wanted.name in self._link_fds and libbpf.link_program(self._link_fds[wanted.name]) == libbpf.program_id(
+            program
+        ):
             self._pin_link(wanted.name)
             return "tracepoint"
         fd = libbpf.create_link(program, 0, libbpf.RAW_TRACEPOINT)
-        self._drop(wanted.name)
-        self._held.add(wanted.name, fd)
+        self._detach(wanted.name)
+        self._link_fds.add(wanted.name, fd)
         self._pin_link(wanted.name)
         return "tracepoint"
 
@@ -72,7 +74,7 @@ class Links:
         path = self._links / wanted.name
         prog_fd = self._programs[wanted.program]
         xdp = wanted.point.startswith("xdp")
-        if (wanted.name in self._held or path.exists()) and self._replace(path, wanted, prog_fd):
+        if (wanted.name in self._link_fds or path.exists()) and self._replace(path, wanted, prog_fd):
             self._pin_link(wanted.name)
             return "xdp" if xdp else "tcx"
         if xdp:
@@ -87,15 +89,15 @@ class Links:
             )
             self._filters[wanted.name] = wanted
             with contextlib.suppress(*_PIN_MISSING):  # as for links: missing_pin() reports it
-                self._filtered.mkdir(exist_ok=True)
+                self._clsact_mark.mkdir(exist_ok=True)
             return "clsact"
-        self._held.add(wanted.name, fd)
+        self._link_fds.add(wanted.name, fd)
         self._pin_link(wanted.name)
         return "xdp" if xdp else "tcx"
 
     def _pin_link(self, name: str) -> None:
         with contextlib.suppress(KernelError):  # the program runs without the pin; missing_pin() reports it
-            self._held.pin(name, self._links)
+            self._link_fds.pin(name, self._links)
 
     def _leave_other_mode(self, wanted: Attachment) -> None:
         """Detaches mrcd's XDP program in another mode: an interface has one XDP program, and a link keeps its mode.
@@ -107,12 +109,12 @@ class Links:
                 same = libbpf.link_ifindex(fd) == wanted.ifindex
             if same:
                 path.unlink()
-                self._held.discard(path.name)
+                self._link_fds.discard(path.name)
 
     def _replace(self, path: Path, wanted: Attachment, prog_fd: int) -> bool:
-        if wanted.name not in self._held:  # attached by an earlier daemon
-            self._held.add(wanted.name, libbpf.get(path))
-        fd = self._held[wanted.name]
+        if wanted.name not in self._link_fds:  # attached by an earlier daemon
+            self._link_fds.add(wanted.name, libbpf.get(path))
+        fd = self._link_fds[wanted.name]
         if libbpf.link_ifindex(fd) == wanted.ifindex:
             try:
                 libbpf.update_link(fd, prog_fd)
@@ -120,14 +122,14 @@ class Links:
             except KernelError as e:
                 if e.errno != errno.ENOLINK:
                     raise
-        self._drop(wanted.name)  # its interface is gone, or exists again with another ifindex
+        self._detach(wanted.name)  # its interface is gone, or exists again with another ifindex
         return False
 
-    def _drop(self, name: str) -> None:
+    def _detach(self, name: str) -> None:
         """Removes a link's pin and descriptor, which detaches the program."""
         with contextlib.suppress(*_PIN_MISSING):
             (self._links / name).unlink()
-        self._held.discard(name)
+        self._link_fds.discard(name)
 
     def _create(self, wanted: Attachment, prog_fd: int) -> int:
         if wanted.point == "xdp":
@@ -140,13 +142,13 @@ class Links:
     def attached(self) -> bool:
         """Returns whether a program of mrcd, of any ABI version, is attached."""
         others = (path for what in ("links/*", "clsact") for path in self.pins.parent.glob(f"abi*/{what}"))
-        return bool(self._filters) or any(self._linked()) or self._filtered.exists() or any(others)
+        return bool(self._filters) or any(self._linked()) or self._clsact_mark.exists() or any(others)
 
     def _linked(self) -> set[str]:
         """Returns the names of the attached links, with and without a pin."""
         with contextlib.suppress(*_PIN_MISSING):
-            return {*self._held, *(p.name for p in self._links.iterdir())}
-        return set(self._held)
+            return {*self._link_fds, *(p.name for p in self._links.iterdir())}
+        return set(self._link_fds)
 
     def has_push(self) -> bool:
         """Returns whether mrc_push is attached, by this run or an earlier one."""
@@ -159,17 +161,17 @@ class Links:
         """
         removed = sorted(self._linked() - keep)
         for name in removed:
-            self._drop(name)
+            self._detach(name)
         kept = {(a.ifindex, a.point) for name, a in self._filters.items() if name in keep}
         for name in self._filters.keys() - keep:
             removed.append(name)
             a = self._filters.pop(name)
             libbpf.detach_clsact(a.ifindex, _tc_point(a), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
-        if self._filtered.exists() or not self.pins.exists():  # without pins, filters may exist anywhere
+        if self._clsact_mark.exists() or not self.pins.exists():  # without pins, filters may exist anywhere
             for ifindex, point in set(hooks) - kept:
                 tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS
                 libbpf.detach_clsact(ifindex, tc_point, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
             if not self._filters:
                 with contextlib.suppress(*_PIN_MISSING):
-                    self._filtered.rmdir()
+                    self._clsact_mark.rmdir()
         return removed

@@ -22,7 +22,7 @@ from mrcd import __version__
 from mrcd.daemon.daemon import Daemon
 from mrcd.tables import histograms
 from mrcd.tables.abi import ABI_VERSION, EvState, Reason
-from mrcd.tables.columns import Columns, ev_bits, medians, settled
+from mrcd.tables.columns import Columns, ev_bits, judged_and_lost, medians
 from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
 
@@ -178,7 +178,7 @@ class Paths:
         self._evs = Columns(tables.evs, self.rows, used)
         self._ledgers = Columns(tables.path_stats, self.rows, used)
         self._rxs = Columns(tables.rxs, self.rows, used)
-        self._judged, lost = settled(self._ledgers)
+        self._judged, lost = judged_and_lost(self._ledgers)
         self._arrived = self._judged - lost
         self._configured = self._evs["configured"] != 0
 

@@ -112,7 +112,7 @@ class Netlink:
             link = links[end]
             if link.mtu == mtu and link.noarp and link.up and link.gso_max_size == gso_max_size:
                 continue
-            # Without a link-local address the kernel sends no router solicitations.
+            # Without a link-local address the kernel sends no router solicitations: only the host's own traffic.
             spec = {"attrs": [("AF_INET6", {"attrs": [("IFLA_INET6_ADDR_GEN_MODE", 1)]})]}
             no_address = self._ipr.link("set", index=link.ifindex, IFLA_AF_SPEC=spec)
             await self._do(f"switch off IPv6 address generation of {end}", no_address)

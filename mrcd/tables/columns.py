@@ -29,7 +29,7 @@ def ev_bits(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return np.unpackbits(octets, axis=1, bitorder="little")
 
 
-def settled(path_stats: Any) -> tuple[Any, Any]:
+def judged_and_lost(path_stats: Any) -> tuple[Any, Any]:
     """Returns the judged data packets of EVs and the lost ones among them, over all generations of the peer's tables.
 
     `path_stats` are abi.PATH_STATS. The programs write meanwhile: `judged` is read once and is the upper limit of
