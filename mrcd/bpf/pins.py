@@ -45,10 +45,6 @@ class PinDescriptors:
     def __getitem__(self, name: str) -> int:
         return self._fds[name]
 
-    def get(self, name: str) -> int | None:
-        """Returns a descriptor; None if there is none of that name."""
-        return self._fds.get(name)
-
     def __contains__(self, name: object) -> bool:
         return name in self._fds
 

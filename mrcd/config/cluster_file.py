@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from mrcd.config.checks import cpu_list, distinct, port_range, unique
+from mrcd.config.devices import peer_of, timer_of, timer_peer_of
 from mrcd.config.health import Health as Health
 from mrcd.config.prefixes import Address6, Network, Network6, no_overlap
 from mrcd.config.section import Granularity as Granularity
@@ -148,17 +149,17 @@ class Overlay(Section):
     @property
     def peer(self) -> str:
         """Returns the name of the other end of the veth pair."""
-        return self.interface + "p"
+        return peer_of(self.interface)
 
     @property
     def timer(self) -> str:
         """Returns the name of the veth on which the timer packet circulates (bpf/timer_packet.h)."""
-        return self.interface + "b"
+        return timer_of(self.interface)
 
     @property
     def timer_peer(self) -> str:
         """Returns the name of the other end of the timer's veth, whose tbf qdisc paces the timer packet."""
-        return self.interface + "bp"
+        return timer_peer_of(self.interface)
 
     @property
     def interfaces(self) -> tuple[str, ...]:

@@ -59,9 +59,8 @@ class Links:
         Linux 6.1 refuses a program that is attached already (EEXIST).
         """
         program = self._programs[wanted.program]
-        if wanted.name in self._link_fds and libbpf.link_program(self._link_fds[wanted.name]) == libbpf.program_id(
-            program
-        ):
+        own_id = libbpf.program_id(program)
+        if wanted.name in self._link_fds and libbpf.link_program(self._link_fds[wanted.name]) == own_id:
             self._pin_link(wanted.name)
             return "tracepoint"
         fd = libbpf.create_link(program, 0, libbpf.RAW_TRACEPOINT)
