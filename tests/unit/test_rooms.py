@@ -26,6 +26,7 @@ def imports_of(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"relative import in line {node.lineno}"
             qualified = [(f"{node.module}.{alias.name}", str(node.module)) for alias in node.names]
             names = [name if name in FILES else module for name, module in qualified]
         yield from (name for name in names if name.startswith("mrcd."))
