@@ -19,8 +19,8 @@ after two seconds.
 The EV must also lose at least `grey_ratio` of its packets, and _MIN_FACTOR times the median loss ratio of the peer's
 EVs: a real but small difference is no reason to stop using a path.
 
-Only EVs that were in use over the whole window are compared. So the losses of a failed EV do not hide others, and an EV
-that returned during a disturbance is not compared with the time before it.
+Only EVs that were in use over the whole window are compared. So the losses of a failed EV do not hide those of others.
+An EV that returned during a disturbance is not compared with the time before it.
 """
 
 import math
