@@ -91,6 +91,10 @@ def enumerator(obj: int, enum: str, name: str) -> int | None:
     return None
 
 
+_FORMER_NAMES = {"ports": "plane_mask", "ports_ns": "plane_mask_ns", "relapses": "flaps"}
+"""Former field name → present name. An upgrade reads tables of ABI versions before 9 once."""
+
+
 def values(map_fd: int) -> np.dtype[np.void] | None:
     """Returns the layout of a map's values as a structured dtype with the names and offsets of the C struct.
 
@@ -104,7 +108,10 @@ def values(map_fd: int) -> np.dtype[np.void] | None:
         found = _dtype(types, type_id)
     finally:
         libbpf.lib().btf__free(ct.c_void_p(types))
-    return found if found.names else None
+    if not found.names:
+        return None
+    found.names = tuple(_FORMER_NAMES.get(name, name) for name in found.names)
+    return found
 
 
 def _type(types: int, number: int) -> tuple[int, _Type]:

@@ -1,4 +1,4 @@
-"""Defines mrcd's packets as scapy layers (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_abi.h).
+"""Defines mrcd's packets as scapy layers (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_wire.h).
 
 They dissect captures, and build the packets that the programs should send. No other module of mrcd imports scapy,
 which takes a second.

@@ -86,4 +86,4 @@ class Listener:
             self._events.add("daemon", reason="events_lost", evidence={"evs": self._lost_events - before})
 
     def _count_lost_events(self) -> int:
-        return int(self._tables.transitions()["untold"].sum())
+        return int(self._tables.transitions()["lost_events"].sum())

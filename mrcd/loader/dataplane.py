@@ -112,7 +112,7 @@ class Dataplane(Links):
                     libbpf.reuse_map(maps[name], fd)
         # These caches are not pinned: they are soon filled again.
         libbpf.set_map_size(maps["mrc_dst_cache"], libbpf.possible_cpus() * abi.DST_ENTRIES)
-        for name in ("mrc_paces", "mrc_choosings", "mrc_plane_losses"):
+        for name in ("mrc_paces", "mrc_selections", "mrc_plane_losses"):
             libbpf.set_map_size(maps[name], sizes["mrc_peers"])
         try:
             libbpf.load_object(self._obj)

@@ -38,7 +38,7 @@ def table_sizes(plan: Plan, existing_rows: int = 0) -> dict[str, int]:
         "mrc_probes_sent": len(abi.ProbeKind),
         "mrc_unsent_packets": abi.MAX_PLANES,
         "mrc_idle_timers": peers,
-        "mrc_armed": 1,  # pinned, because old and new programs share it while they are replaced one after the other
+        "mrc_clone_jobs": 1,  # pinned: old and new programs share it while they are replaced one by one
         "mrc_planes": abi.MAX_PLANES,
         "mrc_node": 1,
         "mrc_rotations": peers,

@@ -156,7 +156,7 @@ class TablesCollector(Collector):
         yield transitions
         yield CounterMetricFamily(
             "mrc_events_lost", "Of these, changes that were not told: the ring buffer was full.",
-            value=float(changes["untold"].sum()),
+            value=float(changes["lost_events"].sum()),
         )  # fmt: skip
         attached = not is_detached(tables.node)
         yield GaugeMetricFamily("mrc_attached", "1 if this host sprays.", value=float(attached))

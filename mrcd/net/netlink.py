@@ -1,8 +1,9 @@
 """Writes links, addresses, routes and neighbours by netlink, and verifies each write.
 
-mrcd's routes have its routing protocol number, which distinguishes them from routes of other programs. Callers add missing
-objects and delete those of mrcd that are not wanted; they leave all others alone. After a write, this module reads the
-object back, because netlink accepts and ignores attributes that the kernel does not know. A difference is an error.
+mrcd's routes have a routing protocol number of their own, which distinguishes them from routes of other programs.
+Callers add missing objects and delete those of mrcd that are not wanted; they leave all others alone. After a write,
+this module reads the object back, because netlink accepts and ignores attributes that the kernel does not know. A
+difference is an error.
 """
 
 import errno

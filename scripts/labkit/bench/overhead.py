@@ -128,7 +128,7 @@ def check_off(windows: Sequence[Document], evs: int) -> None:
     if not usual or most > _LEFT * usual:
         raise MachineError(
             f"switching probes off did not work: {most:.0f}/s rode on traffic in a window without, {usual:.0f}/s with",
-            hint="is mrc_node.probe_ifindex still what makes them ride? see bpf/send_probe.h",
+            hint="is mrc_node.probe_ifindex still what makes them ride? see bpf/piggyback.h",
         )
 
 
