@@ -83,7 +83,7 @@ static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct
 	if (!ev || !stats || !ev->configured)
 		return MRC_DROP_BAD_EV;
 	if (ev->probe_seq - seq >= PROBES_OUTSTANDING_MAX || j->now - j->requested_ns > REPLY_AGE_MAX_NS)
-		return MRC_DROP_UNASKED_REPLY;
+		return MRC_DROP_UNSOLICITED_REPLY;
 	if ((__s32)(seq - stats->reply_seq) <= 0)
 		return MRC_DROP_NONE; /* overtaken: replies return on different EVs */
 	stats->reply_seq = seq;

@@ -96,9 +96,9 @@ enum mrc_drop {
 	MRC_DROP_WRONG_SOURCE, /* pop: not the sender's address on this plane */
 	MRC_DROP_BAD_INNER, /* pop: the inner packet is neither IPv4 nor IPv6 */
 	MRC_DROP_CE_NOT_ECT, /* pop: CE outside, Not-ECT inside (RFC 6040 §4.2) */
-	MRC_DROP_GLUED, /* pop: receive offload merged packets of the fabric */
+	MRC_DROP_MERGED, /* pop: receive offload merged packets of the fabric */
 	MRC_DROP_POP_FAILED, /* pop: the kernel refused to remove the headers */
-	MRC_DROP_UNASKED_REPLY, /* pop: answers no outstanding probe */
+	MRC_DROP_UNSOLICITED_REPLY, /* pop: answers no outstanding probe */
 	MRC_DROP_REPLY_FAILED, /* pop: a probe could not be answered */
 	MRC_DROP_BAD_PROBE, /* pop: a report of EVs that do not exist */
 	MRC_DROP_WRONG_RECEIVER, /* pop: addressed to another host id */

@@ -132,7 +132,7 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 
 	if (skb->gso_size) {
 		if (segments < 2)
-			return drop_skb(MRC_DROP_GLUED);
+			return drop_skb(MRC_DROP_MERGED);
 		packets = segments;
 	}
 	length = skb->len - ETH_HLEN - o->length;

@@ -74,7 +74,7 @@ def approximate_sum(counts: Counts) -> float:
 def histograms_in_use(planes: int) -> Iterator[tuple[int, str, str, int | None]]:
     """Yields index, name, unit and plane of every histogram in use."""
     yield Histogram.DETECTION, "detection", "ns", None
-    yield Histogram.AFTER_GOOD, "after_good", "packets", None
+    yield Histogram.AFTER_GOOD, "packets_before_detection", "packets", None
     yield Histogram.REINSTATEMENT, "reinstatement", "ns", None
     for plane in range(planes):
         yield Histogram.RTT + plane, "rtt", "ns", plane

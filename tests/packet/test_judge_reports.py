@@ -160,7 +160,7 @@ def test_reports_of_another_time_say_nothing(bench: Bench, off: int) -> None:
 def test_a_report_from_the_future_is_nobodys(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
-    r.settle(r.reply(a, tx_ns=now() + 10**12), "unasked_reply")
+    r.settle(r.reply(a, tx_ns=now() + 10**12), "unsolicited_reply")
     assert judged(bench) == before
     counts_as(r, r.reply(a))
 
@@ -169,7 +169,7 @@ def test_another_host_cannot_answer(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
     frame = r.reply(Asked(0, a.seq, a.report_seq), host="h1")
-    r.settle(frame, "unasked_reply")  # of h1 nobody has asked anything
+    r.settle(frame, "unsolicited_reply")  # of h1 nobody has asked anything
     frame["MRC"].sender = H2
     r.settle(frame, "wrong_source")
     assert judged(bench) == before

@@ -24,7 +24,7 @@ from labkit.measure.evorder import EvOrder, Seen
 from labkit.places import REPOSITORY
 from labkit.traffic.stream import Result, Stream
 from mrcd.bpf.object_file import OVERRIDE
-from mrcd.ctl.render import Column, count, table
+from mrcd.ctl.terminal.render import Column, count, table
 from mrcd.errors import MachineError
 
 TIMES = 10

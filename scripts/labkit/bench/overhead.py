@@ -24,7 +24,7 @@ from labkit.entry import progress
 from labkit.measure import goodput
 from labkit.traffic.flow import Flow
 from mrcd.config.cluster_file import Granularity
-from mrcd.ctl.render import Column, count, percent, table
+from mrcd.ctl.terminal.render import Column, count, percent, table
 from mrcd.errors import MachineError, UsageError
 
 # Drawn from 240 measured pairs (median ratio 0.966): 80 pairs call that measurable every second time, 160 in 88 of 100.
