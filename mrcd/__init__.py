@@ -1,3 +1,3 @@
-"""mrcd: the path behaviour of MRC (Multipath Reliable Connection) for every flow of a host."""
+"""mrcd gives every TCP and UDP flow of a host the path behaviour of MRC (Multipath Reliable Connection)."""
 
 __version__ = "0.1.0"

@@ -1,10 +1,10 @@
-"""Every error a user can meet.
+"""Defines the exceptions that mrcd and mrcctl show to users, with their exit codes.
 
-MrcdError                 carries a message and, where one is known, a remedy (`hint`)
+MrcdError                 has a message and, if one is known, a remedy (`hint`)
 ├── UsageError            the command line or the configuration is wrong        exit code 1
 │   └── ConfigError
 └── MachineError          the daemon, the kernel or the machine refused         exit code 2
-    ├── KernelError       carries errno and the kernel's own word for it
+    ├── KernelError       has errno and the kernel's text for it
     └── DaemonError       the daemon is down, or answered with an error
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 
 class MrcdError(Exception):
-    """An error with a message for the user and, where one is known, the next step to take."""
+    """An error with a message for the user and, if one is known, the next step (`hint`)."""
 
     exit_code = 2
 
@@ -29,7 +29,7 @@ class MrcdError(Exception):
 
 
 class UsageError(MrcdError):
-    """The user asked for something that cannot be: wrong arguments, wrong names."""
+    """The user gave wrong arguments or an unknown name."""
 
     exit_code = 1
 
@@ -39,7 +39,7 @@ class ConfigError(UsageError):
 
 
 class MachineError(MrcdError):
-    """The machine refused: kernel, daemon or files."""
+    """The kernel, the daemon or the file system refused an operation."""
 
 
 class KernelError(MachineError):
@@ -56,7 +56,7 @@ class DaemonError(MachineError):
 
 
 def no_peer(name: str, peers: Iterable[str]) -> UsageError:
-    """There is none of that name; some of those that there are."""
+    """Returns an error for an unknown peer name. Its hint lists up to ten known peers."""
     some = ", ".join(itertools.islice(peers, 10))
     return UsageError(f"there is no peer {name!r}", hint=f"peers: {some}")
 

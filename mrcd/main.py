@@ -1,4 +1,4 @@
-"""The command `mrcd`: check a configuration, or run the daemon."""
+"""Implements the command `mrcd`: checks a configuration, or runs the daemon."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
-_RELOAD_S = 5.0
+_RELOAD_TIMEOUT_S = 5.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,18 +40,18 @@ _RELOAD_S = 5.0
 @click.option("--host", envvar="MRCD_HOST", help="This host's name in the cluster file.  [default: its hostname]")
 @click.option(
     "--run-dir", type=click.Path(path_type=Path), default=DEFAULT_RUN_DIR, envvar="MRCD_RUN_DIR",
-    show_default=True, help="Where the control socket lives.",
+    show_default=True, help="Directory of the control socket.",
 )  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(path_type=Path), envvar=["MRCD_STATE_DIR", "STATE_DIRECTORY"],
-    help="Where denials outlive a restart.  [default: /var/lib/mrcd, or another --run-dir]",
+    help="Directory in which denials are kept over a restart.  [default: /var/lib/mrcd, or another --run-dir]",
 )  # fmt: skip
 @click.option(
     "--bpffs", type=click.Path(path_type=Path, readable=False), default=DEFAULT_BPFFS, show_default=True,
-    help="The BPF file system for the pins; mounted if it is not.",
+    help="The BPF file system for the pins; mrcd mounts it if it is not mounted.",
 )  # fmt: skip
-@click.option("--check", is_flag=True, help="Validate the file, print this host's plan, change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --check: the plan as JSON.")
+@click.option("--check", is_flag=True, help="Validate the file and print this host's plan; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --check: print the plan as JSON.")
 @click.option("--verbose", "-v", is_flag=True, help="Log route changes too.")
 @click.version_option(__version__, message="mrcd %(version)s")
 def mrcd(
@@ -64,26 +64,27 @@ def mrcd(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """The daemon of mrcd: installs paths, watches them, withdraws what fails.
+    """Run the daemon: install paths, watch them, and withdraw those that fail.
 
-    Stopping it leaves the data plane forwarding; `mrcctl detach` takes that down.
+    The data plane keeps forwarding when the daemon stops; `mrcctl detach` takes it down.
     """
     plan = topology.plan(cluster_file.load(config_path), host or socket.gethostname())
     if check:
         click.echo(json.dumps(plan_document(plan), indent=2) if as_json else plan_text(plan))
         return
-    stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "  # the journal has its own
+    stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "  # the journal adds its own time
     logging.getLogger("mrcd").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
-    # Nothing fast waits for this process: on a full host it must not hold up packets, nor ksoftirqd.
+    # No deadline depends on this process. On a busy host it must not delay packets or ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
-    faulthandler.enable()  # systemd's watchdog ends a daemon that hangs by SIGABRT: the log then shows where
-    with _only_one(run_dir):
+    faulthandler.enable()  # systemd's watchdog sends SIGABRT to a daemon that hangs: the log then shows the stacks
+    with _locked_run_dir(run_dir):
         asyncio.run(_serve(config_path, plan, run_dir, bpffs, state_dir))
 
 
 async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None) -> None:
-    from mrcd.api.server import Servers  # bcc, aiohttp and the rest only where the daemon really runs
+    # Imported here so that --check does not load bcc and aiohttp.
+    from mrcd.api.server import Servers
     from mrcd.daemon.daemon import running
     from mrcd.daemon.reload import Reloader
 
@@ -91,7 +92,7 @@ async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: P
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # ignored until the daemon can reload
     metrics = plan.config.metrics
     async with (
         running(plan, run_dir, bpffs, state_dir) as daemon,
@@ -99,39 +100,42 @@ async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: P
     ):
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         work = asyncio.create_task(daemon.run())
-        beat = asyncio.create_task(report(daemon.settled))
+        watchdog = asyncio.create_task(report(daemon.settled))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")
         stopping.cancel()
         if not work.done():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RELOAD_S), daemon.admin_lock:
-                    pass  # a reload that has begun goes to its end: half of one would stay in the tables
-        beat.cancel()
+                async with asyncio.timeout(_RELOAD_TIMEOUT_S), daemon.admin_lock:
+                    pass  # waits for a running reload: an interrupted one would leave the tables half changed
+        watchdog.cancel()
         if work.done():
             work.result()
         work.cancel()
-        await asyncio.gather(work, beat, return_exceptions=True)
-    log.info("stopped; the data plane goes on")
+        await asyncio.gather(work, watchdog, return_exceptions=True)
+    log.info("stopped; the data plane keeps forwarding")
 
 
-def _only_one(run_dir: Path) -> IO[str]:
-    """Hold the host's lock; a second daemon would fight over tables and routes."""
+def _locked_run_dir(run_dir: Path) -> IO[str]:
+    """Locks the run directory: two daemons would overwrite each other's routes. Returns the open lock."""
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock = (run_dir / "mrcd.lock").open("a+")
     except OSError as e:
-        raise MachineError(f"{run_dir}: {e.strerror}", hint="run as root, or name a directory with --run-dir") from None
+        raise MachineError(
+            f"{run_dir}: {e.strerror}", hint="run as root, or name a writable directory with --run-dir"
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.seek(0)
         pid = lock.read().strip()
         raise MachineError(
-            f"mrcd already runs here (pid {pid or 'unknown'})", hint="stop it first: two would fight over the routes"
+            f"mrcd already runs on this host (pid {pid or 'unknown'})",
+            hint="stop it first: two daemons would overwrite each other's routes",
         ) from None
-    with contextlib.suppress(OSError):  # a full disk: whoever comes second is not told who was first
+    with contextlib.suppress(OSError):  # on a full disk the error of a second daemon lacks the pid
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
@@ -139,7 +143,7 @@ def _only_one(run_dir: Path) -> IO[str]:
 
 
 def plan_document(plan: topology.Plan) -> dict[str, object]:
-    """What this host would install."""
+    """Returns what this host would install, as a document for JSON."""
     return {
         "schema_version": SCHEMA_VERSION,
         "host": plan.host.name,
@@ -166,7 +170,7 @@ def plan_document(plan: topology.Plan) -> dict[str, object]:
 
 
 def plan_text(plan: topology.Plan) -> str:
-    """The same for reading."""
+    """Returns what this host would install, as text."""
     c = plan.config.cluster
     lines = [
         f"host {plan.host.name} (id {plan.host.id}) of cluster {c.name}: "
@@ -186,7 +190,7 @@ def plan_text(plan: topology.Plan) -> str:
 
 
 def main() -> None:
-    """Entry point: errors as one message, exit 1 for usage and configuration, 2 for the machine."""
+    """Runs the command. Prints an error as one message; exits with 1 for usage and configuration, 2 for the machine."""
     try:
         code = mrcd(standalone_mode=False)
     except click.exceptions.Abort:
@@ -197,11 +201,11 @@ def main() -> None:
     except MrcdError as e:
         click.echo(f"mrcd: {e}", err=True)
         code = e.exit_code
-    except Exception as e:  # exit 2, so that systemd starts it again
+    except Exception as e:  # exit code 2 makes systemd restart the daemon
         while isinstance(e, ExceptionGroup):
             e = e.exceptions[0]
         log.debug("", exc_info=e)
         what = e if isinstance(e, MrcdError) else f"unexpected {type(e).__name__}: {e}"
-        click.echo(f"mrcd: {what}\n  hint: --verbose logs where; the data plane goes on", err=True)
+        click.echo(f"mrcd: {what}\n  hint: --verbose logs the traceback; the data plane keeps forwarding", err=True)
         code = 2
     sys.exit(code or 0)

@@ -1,4 +1,7 @@
-"""Versions of what outlives one program or crosses its border. Here, so that mrcctl need not import numpy for them."""
+"""Defines the versions of the tables, the packets and the JSON documents.
+
+They are separate from mrcd.tables.abi so that mrcctl can read them without importing numpy.
+"""
 
 ABI_VERSION = 9  # tables: MRC_ABI_VERSION in bpf/mrc_abi.h
 WIRE_VERSION = 2  # packets: MRC_WIRE_VERSION in bpf/mrc_wire.h

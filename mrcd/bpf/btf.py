@@ -1,6 +1,6 @@
-"""What tables are like: by an object before it is loaded, and by the kernel, of those that another version has pinned.
+"""Reads the shapes and value layouts of maps, from an object before it is loaded and from the kernel.
 
-The layout of their values is BTF's.
+The layouts come from BTF, so tables that another version of mrcd has pinned can be read too.
 """
 
 import ctypes as ct
@@ -11,11 +11,11 @@ import numpy as np
 from mrcd.bpf import libbpf
 
 _INT, _ARRAY, _STRUCT, _ENUM = 1, 3, 4, 6
-_NAMES_FOR_OTHERS = (8, 9, 10, 11)  # typedef, volatile, const, restrict
+_ALIASES = (8, 9, 10, 11)  # typedef, volatile, const, restrict
 
 
 class Shape(NamedTuple):
-    """What must agree for a pinned table to be used again."""
+    """The properties that must be equal for a pinned table to be used again."""
 
     kind: int  # enum bpf_map_type
     key_size: int  # bytes
@@ -25,7 +25,7 @@ class Shape(NamedTuple):
 
 
 class _Type(ct.Structure):
-    """struct btf_type; what belongs to its kind follows."""
+    """struct btf_type; data that depends on its kind follows."""
 
     _fields_ = [("name_off", ct.c_uint32), ("info", ct.c_uint32), ("size", ct.c_uint32)]
 
@@ -39,40 +39,44 @@ class _Type(ct.Structure):
 
 
 class _Member(ct.Structure):
-    """struct btf_member; struct btf_enum has the number in the place of the type."""
+    """struct btf_member."""
 
     _fields_ = [("name_off", ct.c_uint32), ("type", ct.c_uint32), ("offset", ct.c_uint32)]
 
 
 class _Enumerator(ct.Structure):
+    """struct btf_enum."""
+
     _fields_ = [("name_off", ct.c_uint32), ("value", ct.c_int32)]
 
 
 class _Array(ct.Structure):
+    """struct btf_array."""
+
     _fields_ = [("type", ct.c_uint32), ("index_type", ct.c_uint32), ("length", ct.c_uint32)]
 
 
 def map_shape(fd: int) -> Shape:
-    """The shape of a map that exists."""
+    """Returns the shape of an existing map."""
     info = libbpf.info(fd)
     return Shape(info.type, info.key_size, info.value_size, info.max_entries, info.map_flags)
 
 
 def value_type(fd: int) -> tuple[int, int]:
-    """Ids of a map's BTF and, in it, of its values' type; 0 if it has none."""
+    """Returns the id of a map's BTF and the id of its values' type there; 0 if it has none."""
     info = libbpf.info(fd)
     return info.btf_id, info.btf_value_type_id
 
 
 def declared_shape(m: int, entries: int) -> Shape:
-    """The shape that a map of an object will have with so many entries."""
+    """Returns the shape that a map of an object will have with `entries` entries."""
     of = (getattr(libbpf.lib(), f"bpf_map__{what}")(ct.c_void_p(m)) for what in ("type", "key_size", "value_size"))
     kind, key_size, value_size = of
     return Shape(kind, key_size, value_size, entries, libbpf.lib().bpf_map__map_flags(ct.c_void_p(m)))
 
 
 def enumerator(obj: int, enum: str, name: str) -> int | None:
-    """The value of an enumerator in the BTF of an opened object; None if it has no such thing."""
+    """Returns the value of an enumerator in the BTF of an opened object; None if the object does not have it."""
     types = libbpf.lib().bpf_object__btf(ct.c_void_p(obj))
     if not types:
         return None
@@ -87,13 +91,15 @@ def enumerator(obj: int, enum: str, name: str) -> int | None:
     return None
 
 
-_FORMER = {"ports": "plane_mask", "ports_ns": "plane_mask_ns", "relapses": "flaps"}
-"""Fields of tables before ABI version 9 → their names now: an upgrade reads such tables once."""
+_FORMER_NAMES = {"ports": "plane_mask", "ports_ns": "plane_mask_ns", "relapses": "flaps"}
+"""Former field name → present name. An upgrade reads tables of ABI versions before 9 once."""
 
 
 def values(map_fd: int) -> np.dtype[np.void] | None:
-    """The layout of a map's values: a structured dtype with the names and offsets of the C struct; None if the
-    kernel does not know it."""
+    """Returns the layout of a map's values as a structured dtype with the names and offsets of the C struct.
+
+    None if the kernel has no BTF for it.
+    """
     btf_id, type_id = value_type(map_fd)
     if not btf_id or not type_id:
         return None
@@ -104,7 +110,7 @@ def values(map_fd: int) -> np.dtype[np.void] | None:
         libbpf.lib().btf__free(ct.c_void_p(types))
     if not found.names:
         return None
-    found.names = tuple(_FORMER.get(name, name) for name in found.names)
+    found.names = tuple(_FORMER_NAMES.get(name, name) for name in found.names)
     return found
 
 
@@ -119,10 +125,10 @@ def _name(types: int, offset: int) -> str:
 
 
 def _dtype(types: int, number: int) -> np.dtype[np.void]:
-    """Unsigned numbers, arrays and structs of these; anything else as so many bytes."""
+    """Returns the dtype of unsigned numbers, and of arrays and structs of these; other types become plain bytes."""
     address, found = _type(types, number)
-    if found.kind in _NAMES_FOR_OTHERS:
-        return _dtype(types, found.size)  # their `size` is the type that they name
+    if found.kind in _ALIASES:
+        return _dtype(types, found.size)  # the field `size` of an alias holds the id of its type
     if found.kind in (_INT, _ENUM):
         return np.dtype(f"u{found.size}")
     behind = address + ct.sizeof(_Type)

@@ -1,6 +1,7 @@
-"""What the kernel says of pinned maps and links, and of the programs that use them.
+"""Lists pinned maps and links, and the programs that use these maps, as documents.
 
-Documents of plain values: the daemon's status has them, and mrcctl without a daemon. No numpy, no bcc.
+The daemon's status contains these documents; mrcctl makes them itself if no daemon runs. So this module needs neither
+numpy nor bcc.
 """
 
 import ctypes as ct
@@ -18,7 +19,7 @@ from mrcd.errors import KernelError, MachineError
 
 Document = dict[str, Any]
 
-# enum bpf_map_type, bpf_prog_type, bpf_link_type: those that mrcd uses; others are shown by number.
+# enum bpf_map_type, bpf_prog_type, bpf_link_type: the ones that mrcd uses. Others are shown by number.
 _MAP_TYPES = {2: "array", 6: "percpu_array", 11: "lpm_trie", 27: "ringbuf"}
 _PROGRAM_TYPES = {3: "sched_cls", 6: "xdp", 26: "tracing"}
 _TRACEPOINT = "raw_tracepoint"
@@ -64,7 +65,7 @@ class ProgramInfo(ct.Structure):
 
 
 def maps(pins: Path) -> list[Document]:
-    """A document per pinned map; sizes in bytes, `memory_bytes` by the kernel's own account. Raises MrcdError."""
+    """Returns a document per pinned map; sizes in bytes, `memory_bytes` as the kernel counts it. Raises MrcdError."""
     found = []
     for path in _files(pins):
         with libbpf.opened(path) as fd:
@@ -102,9 +103,10 @@ def _fdinfo(fd: int) -> dict[str, str]:
 
 
 def links(pins: Path) -> list[Document]:
-    """A document per pinned link, and per clsact filter of ours, which nothing pins.
+    """Returns a document per pinned link, and per clsact filter of mrcd, which has no pin.
 
-    `interface` is None if it is of another network namespace, or of none; `attached` False once it is gone.
+    `interface` is None if the link has none or it is in another network namespace. `attached` is False if the
+    interface is gone.
     """
     found = []
     for path in _files(pins / "links"):
@@ -114,7 +116,7 @@ def links(pins: Path) -> list[Document]:
         except KernelError as e:
             if e.errno != errno.ENOENT:
                 raise
-            continue  # detached since the directory was read
+            continue  # removed after the directory was read
         kind = _LINK_TYPES.get(info.type, str(info.type))
         xdp = "xdp-generic" if path.name.startswith("pop-xdp-generic") else "xdp"
         found.append(
@@ -135,14 +137,14 @@ def links(pins: Path) -> list[Document]:
 
 
 def _program_of(pin: str) -> str:
-    """What mrcd attaches under that name. The kernel tells programs' names to CAP_SYS_ADMIN alone."""
+    """Returns the program that mrcd attaches under a pin's name: only CAP_SYS_ADMIN can read it from the kernel."""
     if pin.startswith("pop"):
         return "mrc_pop_xdp" if pin.startswith("pop-xdp") else "mrc_pop"
     return f"mrc_{pin.partition('-')[0]}"
 
 
 def _filters() -> list[Document]:
-    """Our filters at clsact. They hold themselves, as long as their interface lives."""
+    """Returns a document per clsact filter of mrcd. Such a filter stays attached as long as its interface exists."""
     found = []
     for ifindex, interface in socket.if_nameindex():
         for point, number in (("ingress", libbpf.TC_INGRESS), ("egress", libbpf.TC_EGRESS)):
@@ -176,25 +178,25 @@ def _name(ifindex: int) -> str | None:
 
 
 def programs(pins: Path) -> list[Document]:
-    """A document per loaded program that uses one of the pinned maps, whoever loaded it.
+    """Returns a document per loaded program that uses one of the pinned maps, whichever process loaded it.
 
-    `hooks` are from links(); empty for programs that the daemon runs itself, and for what a dead
-    version has left. `run_time_ns` and `runs` count while kernel.bpf_stats_enabled is 1.
+    `hooks` come from links(). The list is empty for programs that the daemon runs itself, and for programs left by a
+    version that no longer runs. `run_time_ns` and `runs` count only while kernel.bpf_stats_enabled is 1.
     """
-    ours = {m["id"]: m["map"] for m in maps(pins)}
-    where: dict[int, list[Document]] = {}
+    pinned = {m["id"]: m["map"] for m in maps(pins)}
+    hooks: dict[int, list[Document]] = {}
     for link in links(pins):
         if link["attached"]:
             hook = {key: link[key] for key in ("type", "point", "interface")}
-            where.setdefault(link["program_id"], []).append(hook)
+            hooks.setdefault(link["program_id"], []).append(hook)
     found = []
     for number in _program_ids():
         try:
             info, used = _program(number)
         except KernelError:
-            continue  # gone meanwhile
-        mine = sorted(ours[m] for m in used if m in ours)
-        if mine:
+            continue  # unloaded meanwhile
+        used_maps = sorted(pinned[m] for m in used if m in pinned)
+        if used_maps:
             loaded_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - info.load_time / 1e9)
             found.append(
                 {
@@ -208,8 +210,8 @@ def programs(pins: Path) -> list[Document]:
                     "verified_instructions": info.verified_insns,
                     "runs": info.run_cnt,
                     "run_time_ns": info.run_time_ns,
-                    "hooks": where.get(info.id, []),
-                    "maps": mine,
+                    "hooks": hooks.get(info.id, []),
+                    "maps": used_maps,
                 }
             )
     return sorted(found, key=lambda p: (p["program"], p["id"]))
@@ -219,12 +221,12 @@ def _program_ids() -> Iterator[int]:
     number = ct.c_uint32(0)
     while (result := libbpf.lib().bpf_prog_get_next_id(number, ct.byref(number))) == 0:
         yield number.value
-    if result != -errno.ENOENT:  # which says that this was the last
+    if result != -errno.ENOENT:  # ENOENT marks the end of the list
         libbpf.check("list the programs", result, hint="run as root, or with CAP_SYS_ADMIN")
 
 
 def _program(number: int) -> tuple[ProgramInfo, list[int]]:
-    """A program and the ids of its maps. Raises KernelError if there is none."""
+    """Returns a program's data and the ids of its maps. Raises KernelError if the program does not exist."""
     fd = libbpf.check(f"open program {number}", libbpf.lib().bpf_prog_get_fd_by_id(ct.c_uint32(number)))
     try:
         ids = (ct.c_uint32 * _MAPS_OF_A_PROGRAM)()
@@ -236,32 +238,32 @@ def _program(number: int) -> tuple[ProgramInfo, list[int]]:
 
 
 def program_name(number: int) -> str | None:
-    """None if it is gone, or this process may not know."""
+    """Returns a program's name; None if the program is unloaded, or this process may not read it."""
     try:
         return bytes(_program(number)[0].name).decode(errors="replace")
     except KernelError:
         return None
 
 
-# ---- what follows from it ----
+# ---- forwarding without the daemon ----
 
 
 def without_daemon(
     found: Iterable[Document], planes: dict[int, int], *, detached: bool, encapsulation: str
 ) -> Document:
-    """Whether this host's traffic would go on if the daemon died now: {"works", "how"}. Pure.
+    """Returns whether this host forwards traffic if the daemon dies, and how: {"works", "how"}. Pure.
 
-    `found` as of links(), `planes` plane → ifindex (0: the NIC is missing).
+    `found` is the result of links(); `planes` maps a plane to its ifindex, 0 if the NIC is missing.
     """
     if detached:
         if encapsulation == "ecmp":
             return {
                 "works": False,
-                "how": "detached, and with encapsulation ecmp there are no SRv6 routes to fall back to",
+                "how": "detached, and encapsulation ecmp has no SRv6 routes to fall back to",
             }
-        return {"works": True, "how": "detached: the kernel's SRv6 routes, flow by flow"}
+        return {"works": True, "how": "detached: the kernel's SRv6 routes forward, one path per flow"}
     alive = [link for link in found if link["attached"]]
-    # Of a filter whose program the kernel does not tell: pop is at the plane NICs, push nowhere else.
+    # If the kernel does not give a filter's program: mrc_pop is at the plane NICs, mrc_push is at other interfaces.
     nics = set(planes.values())
     push = [x for x in alive if x["program"] == "mrc_push" or (not x["program"] and x["ifindex"] not in nics)]
     pops = {x["ifindex"] for x in alive if str(x["program"] or "mrc_pop").startswith("mrc_pop")}

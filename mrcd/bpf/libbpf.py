@@ -1,7 +1,8 @@
-"""The few libbpf calls that mrcd needs, with errors as exceptions.
+"""Wraps the libbpf calls that mrcd needs; a failed call raises KernelError.
 
-The daemon reaches libbpf through bcc (`bcc.libbcc.lib` resolves the libbpf that bcc links). mrcctl
-must start fast and bcc maps all of LLVM, so it opens the same library by its own name.
+The daemon calls libbpf through bcc: `bcc.libbcc.lib` is a handle of the libbpf that bcc links. That is all that bcc
+is used for; nothing is compiled at run time. mrcctl opens libbpf.so itself, because bcc maps LLVM (70 MB) and mrcctl
+must start fast.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ XDP_FLAGS_DRV_MODE = 1 << 2
 TC_INGRESS = 1
 TC_EGRESS = 2
 TC_REPLACE = 1
-CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # by which our filters are known
+CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # identifies the filters of mrcd
 
 
 _PRINT = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
@@ -49,18 +50,18 @@ _POINTERS = (
 )
 _lib: Any = None
 _log: list[str] = []
-_LONGEST = 1 << 20  # bytes of one message: the verifier's log is one
-_WORDS = 12  # lines that are shown
+_MAX_MESSAGE = 1 << 20  # bytes; the verifier's log is one message
+_LINES_KEPT = 12  # the last lines of a message
 _DEBUG = 2  # enum libbpf_print_level
 
 
 def _print(level: int, fmt: bytes, args: int) -> int:
-    """Keep what libbpf says, to be shown only if the call fails. The verifier's reason is at the end of a long log."""
+    """Stores libbpf's messages for the error of a failed call. The verifier's reason is at the end of its long log."""
     if level >= _DEBUG:
-        return 0  # a thousand lines at each load, none of which says what is wrong
-    text = ct.create_string_buffer(_LONGEST)
-    _libc.vsnprintf(text, ct.c_size_t(_LONGEST), fmt, ct.c_void_p(args))
-    _log.extend(text.value.decode(errors="replace").rstrip().splitlines()[-_WORDS:])
+        return 0  # a thousand lines at each load, none of which is an error
+    text = ct.create_string_buffer(_MAX_MESSAGE)
+    _libc.vsnprintf(text, ct.c_size_t(_MAX_MESSAGE), fmt, ct.c_void_p(args))
+    _log.extend(text.value.decode(errors="replace").rstrip().splitlines()[-_LINES_KEPT:])
     return 0
 
 
@@ -69,7 +70,7 @@ _libc = ct.CDLL(None, use_errno=True)
 
 
 def use(lib: Any) -> None:
-    """Make every function of this module go to that library handle."""
+    """Makes all functions of this module use a library handle."""
     global _lib
     for name in _POINTERS:
         getattr(lib, name).restype = ct.c_void_p
@@ -79,7 +80,7 @@ def use(lib: Any) -> None:
 
 
 def lib() -> Any:
-    """The library handle: bcc's if the daemon has chosen it with use_bcc, else libbpf.so itself."""
+    """Returns the library handle: bcc's after use_bcc(), else that of libbpf.so."""
     if _lib is None:
         try:
             use(ct.CDLL("libbpf.so.1", use_errno=True))
@@ -89,7 +90,7 @@ def lib() -> Any:
 
 
 def use_bcc() -> None:
-    """Load, attach and pin through bcc's binding to libbpf."""
+    """Makes all functions of this module use bcc's binding to libbpf."""
     try:
         from bcc import libbcc
     except ImportError as e:
@@ -101,7 +102,7 @@ def use_bcc() -> None:
 
 
 def check(what: str, result: int | None, *, hint: str | None = None) -> int:
-    """Raise KernelError if a libbpf call failed (negative, or a null pointer), with libbpf's last words."""
+    """Returns a libbpf call's result. Raises KernelError with libbpf's messages if it is negative or a null pointer."""
     if result is None:
         code = ct.get_errno() or errno.EINVAL
     elif result < 0:
@@ -109,31 +110,31 @@ def check(what: str, result: int | None, *, hint: str | None = None) -> int:
     else:
         _log.clear()
         return result
-    words = [line for line in _log if line][-_WORDS:]
+    messages = [line for line in _log if line][-_LINES_KEPT:]
     _log.clear()
-    raise KernelError("\n  ".join([what, *words]), code, hint=hint)
+    raise KernelError("\n  ".join([what, *messages]), code, hint=hint)
 
 
 # ---- objects ----
 
 
 def open_object(path: Path) -> int:
-    """Open a compiled object. Returns a `struct bpf_object *`."""
+    """Opens a compiled object. Returns a `struct bpf_object *`."""
     return check(f"open {path.name}", lib().bpf_object__open_file(os.fsencode(path), None))
 
 
 def load_object(obj: int) -> None:
-    """Create the maps that were not given, verify and load the programs."""
+    """Creates the maps that are not reused; verifies and loads the programs."""
     check("load the programs", lib().bpf_object__load(ct.c_void_p(obj)))
 
 
 def close_object(obj: int) -> None:
-    """Free the object and every descriptor that it holds."""
+    """Frees an object, and closes every descriptor that it owns."""
     lib().bpf_object__close(ct.c_void_p(obj))
 
 
 def maps_of(obj: int) -> dict[str, int]:
-    """The maps of an object: name → `struct bpf_map *`."""
+    """Returns the maps of an object: name → `struct bpf_map *`."""
     found: dict[str, int] = {}
     m = lib().bpf_object__next_map(ct.c_void_p(obj), None)
     while m:
@@ -143,36 +144,36 @@ def maps_of(obj: int) -> dict[str, int]:
 
 
 def program_fd(obj: int, name: str) -> int:
-    """The descriptor of a loaded program (owned by the object)."""
+    """Returns the descriptor of a loaded program, which the object owns."""
     prog = lib().bpf_object__find_program_by_name(ct.c_void_p(obj), name.encode())
     check(f"find program {name}", prog)
     return check(f"program {name}", lib().bpf_program__fd(ct.c_void_p(prog)))
 
 
 def set_map_size(m: int, entries: int) -> None:
-    """Entries of a map that is not created yet."""
+    """Sets the entries of a map before it is created."""
     check("size a map", lib().bpf_map__set_max_entries(ct.c_void_p(m), ct.c_uint32(entries)))
 
 
 def set_initial_value(m: int, value: bytes) -> None:
-    """Contents of a global data section (.rodata), before loading."""
+    """Sets the contents of a global data section (.rodata) before the object is loaded."""
     check("set the settings", lib().bpf_map__set_initial_value(ct.c_void_p(m), value, ct.c_size_t(len(value))))
 
 
 def initial_size(m: int) -> int:
-    """Bytes of a global data section."""
+    """Returns the size of a global data section in bytes."""
     size = ct.c_size_t()
     check("find the settings", lib().bpf_map__initial_value(ct.c_void_p(m), ct.byref(size)))
     return size.value
 
 
 def reuse_map(m: int, fd: int) -> None:
-    """Use an existing map instead of creating one; the caller may close `fd`."""
+    """Makes an object use an existing map instead of a new one; the caller may close `fd`."""
     check("reuse a pinned map", lib().bpf_map__reuse_fd(ct.c_void_p(m), fd))
 
 
 def map_fd(m: int) -> int:
-    """The descriptor of a created map (owned by the object)."""
+    """Returns the descriptor of a created map, which the object owns."""
     return check("map", lib().bpf_map__fd(ct.c_void_p(m)))
 
 
@@ -180,18 +181,18 @@ def map_fd(m: int) -> int:
 
 
 def pin(fd: int, path: Path) -> None:
-    """Pin a map, program or link."""
+    """Pins a map, program or link."""
     check(f"pin {path}", lib().bpf_obj_pin(fd, os.fsencode(path)))
 
 
 def get(path: Path) -> int:
-    """Open a pin; the caller closes the descriptor."""
+    """Opens a pin. Returns a descriptor that the caller closes."""
     return check(f"open the pin {path}", lib().bpf_obj_get(os.fsencode(path)))
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """The descriptor of a pin, in a block."""
+    """Opens a pin for a block, and yields its descriptor."""
     fd = get(path)
     try:
         yield fd
@@ -200,35 +201,35 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def fill(info: Info, fd: int) -> Info:
-    """Have the kernel say what it knows of a program, map or link; returns `info`."""
+    """Fills `info` with the kernel's data on a program, map or link, and returns it."""
     size = ct.c_uint32(ct.sizeof(info))
-    check("ask the kernel about a BPF object", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
+    check("read the kernel's data on a BPF object", lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size)))
     return info
 
 
 def info(fd: int) -> MapInfo:
-    """What the kernel says of a map."""
+    """Returns the kernel's data on a map."""
     return fill(MapInfo(), fd)
 
 
 def map_info(fd: int) -> tuple[int, int, int]:
-    """Key size, value size (bytes) and entries of a map."""
+    """Returns key size and value size (bytes) and entries of a map."""
     found = info(fd)
     return found.key_size, found.value_size, found.max_entries
 
 
 def link_ifindex(fd: int) -> int:
-    """The interface that a link is attached to; 0 once the interface is gone."""
+    """Returns the ifindex that a link is attached to; 0 if the interface is gone."""
     return int(fill(LinkInfo(), fd).ifindex)
 
 
 def link_program(fd: int) -> int:
-    """The id of the program that a link attaches."""
+    """Returns the id of the program that a link attaches."""
     return int(fill(LinkInfo(), fd).prog_id)
 
 
 def program_id(fd: int) -> int:
-    """The id of a loaded program."""
+    """Returns the id of a loaded program."""
     return int(fill(ProgramHead(), fd).id)
 
 
@@ -236,18 +237,18 @@ def program_id(fd: int) -> int:
 
 
 def create_link(prog_fd: int, ifindex: int, attach_type: int, flags: int = 0) -> int:
-    """Attach a program by a link (TCX, XDP, or a raw tracepoint, of no interface); the caller pins and closes it."""
+    """Attaches a program by a link: TCX, XDP, or a raw tracepoint (ifindex 0). The caller pins and closes the link."""
     opts = LinkCreateOpts(sz=ct.sizeof(LinkCreateOpts), flags=flags)
     return check("attach", lib().bpf_link_create(prog_fd, ifindex, attach_type, ct.byref(opts)))
 
 
 def update_link(link_fd: int, prog_fd: int) -> None:
-    """Replace the program of a link, without a gap."""
+    """Replaces the program of a link atomically."""
     check("replace a program", lib().bpf_link_update(link_fd, prog_fd, None))
 
 
 def attach_clsact(prog_fd: int, ifindex: int, point: int, handle: int, priority: int) -> None:
-    """Attach, or replace, by a clsact filter: kernels without TCX."""
+    """Attaches or replaces a program by a clsact filter, for kernels without TCX."""
     hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     result = lib().bpf_tc_hook_create(ct.byref(hook))
     if result != -errno.EEXIST:
@@ -257,7 +258,7 @@ def attach_clsact(prog_fd: int, ifindex: int, point: int, handle: int, priority:
 
 
 def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
-    """Remove our filter, leaving the qdisc and foreign filters; no error if it is not there."""
+    """Removes mrcd's filter, but not the qdisc or other filters. No error if the filter does not exist."""
     hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
     result = lib().bpf_tc_detach(ct.byref(hook), ct.byref(opts))
@@ -267,7 +268,7 @@ def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
 
 
 def query_clsact(ifindex: int, point: int, handle: int, priority: int) -> int | None:
-    """The id of the program in our filter; None if there is no such filter."""
+    """Returns the id of the program in mrcd's filter; None if there is no such filter."""
     hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
     found = lib().bpf_tc_query(ct.byref(hook), ct.byref(opts)) == 0
@@ -277,16 +278,16 @@ def query_clsact(ifindex: int, point: int, handle: int, priority: int) -> int | 
 
 # ---- elements ----
 
-_AT_ONCE = 4096
+_KEYS_PER_CALL = 4096
 
 
 def update_elem(fd: int, key: bytes, value: bytes) -> None:
-    """Write one element."""
+    """Writes an element."""
     check("write a map element", lib().bpf_map_update_elem(fd, key, value, ct.c_uint64(0)))
 
 
 def lookup_elem(fd: int, key: bytes, size: int) -> bytes | None:
-    """Read one element of `size` bytes (per-CPU maps: 8-byte aligned value × possible CPUs); None if absent."""
+    """Returns an element; None if it does not exist. `size` in bytes: of per-CPU maps, 8-byte aligned value × CPUs."""
     value = ct.create_string_buffer(size)
     result = lib().bpf_map_lookup_elem(fd, key, value)
     if result == -errno.ENOENT:
@@ -296,12 +297,12 @@ def lookup_elem(fd: int, key: bytes, size: int) -> bytes | None:
 
 
 def lookup_all(fd: int, entries: int, value_size: int) -> bytes:
-    """Read a whole array map by one call; `value_size` as in lookup_elem. Values in the order of the keys."""
+    """Returns all values of an array map in the order of its keys, with one call; `value_size` as in lookup_elem."""
     keys_out = (ct.c_uint32 * entries)()
     values = ct.create_string_buffer(entries * value_size)
     count, position = ct.c_uint32(entries), ct.c_uint32()
     result = lib().bpf_map_lookup_batch(fd, None, ct.byref(position), keys_out, values, ct.byref(count), None)
-    if result != -errno.ENOENT:  # which says that this was the end
+    if result != -errno.ENOENT:  # ENOENT marks the end of the map
         check("read a map", result)
     if count.value != entries:
         raise KernelError("read a map", errno.ENODATA)
@@ -309,14 +310,14 @@ def lookup_all(fd: int, entries: int, value_size: int) -> bytes:
 
 
 def delete_elem(fd: int, key: bytes) -> None:
-    """Delete one element; no error if it is not there."""
+    """Deletes an element; no error if it does not exist."""
     result = lib().bpf_map_delete_elem(fd, key)
     if result != -errno.ENOENT:
         check("delete a map element", result)
 
 
 def keys(fd: int, size: int) -> Iterator[bytes]:
-    """All keys of a map, one by one. It must not be changed meanwhile."""
+    """Yields the keys of a map, which must not change meanwhile."""
     last: bytes | None = None
     buffer = ct.create_string_buffer(size)
     while lib().bpf_map_get_next_key(fd, last, buffer) == 0:
@@ -326,28 +327,34 @@ def keys(fd: int, size: int) -> Iterator[bytes]:
 
 
 def count_keys(fd: int, size: int, value_size: int) -> int:
-    """How many keys a map has that is no array, some thousands by one call; nearly, if it is changed meanwhile."""
-    keys_out, values = ct.create_string_buffer(_AT_ONCE * size), ct.create_string_buffer(_AT_ONCE * value_size)
+    """Returns the number of keys of a map that is not an array; approximate if the map changes meanwhile.
+
+    Each call reads some thousands of keys.
+    """
+    keys_out, values = (
+        ct.create_string_buffer(_KEYS_PER_CALL * size),
+        ct.create_string_buffer(_KEYS_PER_CALL * value_size),
+    )
     position, last, found, result = ct.create_string_buffer(size), None, 0, 0
     while result == 0:
-        count = ct.c_uint32(_AT_ONCE)
+        count = ct.c_uint32(_KEYS_PER_CALL)
         result = lib().bpf_map_lookup_batch(fd, last, position, keys_out, values, ct.byref(count), None)
-        if result != -errno.ENOENT:  # which says that this was the end
+        if result != -errno.ENOENT:  # ENOENT marks the end of the map
             check("count a map's keys", result)
         found, last = found + count.value, position
     return found
 
 
 def possible_cpus() -> int:
-    """Columns of a per-CPU map."""
+    """Returns the number of possible CPUs: the values of each key of a per-CPU map."""
     return check("count the CPUs", lib().libbpf_num_possible_cpus())
 
 
 def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: int = 0) -> tuple[int, bytes]:
-    """Run a program once on `data` in this network namespace.
+    """Runs a program once on the packet `data` in this network namespace (BPF_PROG_TEST_RUN).
 
-    `ctx` is the beginning of a struct __sk_buff or xdp_md; `room` bytes are kept for the packet that
-    comes out. Returns the program's verdict and that packet.
+    `ctx` is the beginning of a struct __sk_buff or xdp_md; `room` is the largest size of the resulting packet. Returns
+    the program's verdict and that packet.
     """
     out = ct.create_string_buffer(room) if room else None
     opts = TestRunOpts(sz=ct.sizeof(TestRunOpts))
@@ -365,11 +372,11 @@ def run_program(prog_fd: int, data: bytes, *, ctx: bytes | None = None, room: in
 
 
 class Ring:
-    """The one consumer of a ring buffer map. Never blocks; `fileno()` is readable when there is something."""
+    """The only consumer of a ring buffer map. It never blocks; `fileno()` is readable if there are records."""
 
     def __init__(self, map_fd: int) -> None:
         self._records: list[bytes] = []
-        self._callback = _SAMPLE(self._take)  # libbpf keeps its address only
+        self._callback = _SAMPLE(self._take)  # kept here, because libbpf stores its address only
         self._ring = check("open the ring buffer", lib().ring_buffer__new(map_fd, self._callback, None, None))
 
     def _take(self, _context: int | None, data: int, size: int) -> int:
@@ -377,17 +384,17 @@ class Ring:
         return 0
 
     def fileno(self) -> int:
-        """An epoll descriptor."""
+        """Returns an epoll descriptor."""
         return check("ring buffer", lib().ring_buffer__epoll_fd(ct.c_void_p(self._ring)))
 
     def records(self) -> list[bytes]:
-        """Returns what came since the last call, in order."""
+        """Returns the records that were written since the last call, in order."""
         check("read the ring buffer", lib().ring_buffer__consume(ct.c_void_p(self._ring)))
         found, self._records = self._records, []
         return found
 
     def close(self) -> None:
-        """Let go of it; what was not read stays for the next consumer."""
+        """Frees the consumer; unread records stay for the next one."""
         if self._ring:
             lib().ring_buffer__free(ct.c_void_p(self._ring))
             self._ring = 0

@@ -1,4 +1,4 @@
-"""Pins in a BPF file system: what holds tables and links when nobody else does."""
+"""Manages pins in a BPF file system, which keep tables and links alive when no process has them open."""
 
 import ctypes as ct
 import fcntl
@@ -14,7 +14,7 @@ BPFFS_MAGIC = 0xCAFE4A11
 
 
 def in_bpffs(path: Path) -> bool:
-    """Whether `path` is there, in a BPF file system."""
+    """Returns whether `path` exists and is in a BPF file system."""
     buffer = ct.create_string_buffer(256)
     if ct.CDLL(None).statfs(os.fsencode(path), buffer) != 0:
         return False
@@ -23,7 +23,7 @@ def in_bpffs(path: Path) -> bool:
 
 
 def ensure_bpffs(path: Path) -> None:
-    """Mount a BPF file system at `path` unless one is there."""
+    """Mounts a BPF file system at `path` if none is mounted there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -35,12 +35,12 @@ def ensure_bpffs(path: Path) -> None:
         raise KernelError(f"mount a BPF file system at {path}", ct.get_errno())
 
 
-class Held:
-    """Descriptors of what is pinned, by the pins' names: it lives on if somebody takes the pins away."""
+class PinDescriptors:
+    """Open descriptors of pinned objects by pin name. They keep the objects alive if the pins are removed."""
 
-    def __init__(self, of: "Held | None" = None) -> None:
-        """`of`: another's; these are copies."""
-        self._fds: dict[str, int] = {name: os.dup(fd) for name, fd in of._fds.items()} if of else {}
+    def __init__(self, source: "PinDescriptors | None" = None) -> None:
+        """Duplicates the descriptors of `source`, if given."""
+        self._fds: dict[str, int] = {name: os.dup(fd) for name, fd in source._fds.items()} if source else {}
 
     def __getitem__(self, name: str) -> int:
         return self._fds[name]
@@ -51,30 +51,33 @@ class Held:
     def __iter__(self) -> Iterator[str]:
         return iter(self._fds)
 
-    def hold(self, name: str, fd: int) -> None:
-        """Take over a descriptor."""
-        self.let_go(name)
+    def add(self, name: str, fd: int) -> None:
+        """Takes ownership of a descriptor, and closes the one that had its name."""
+        self.discard(name)
         self._fds[name] = fd
 
-    def let_go(self, name: str) -> None:
-        """No error if it is not held."""
+    def discard(self, name: str) -> None:
+        """Closes a descriptor; no error if there is none of that name."""
         fd = self._fds.pop(name, -1)
         if fd >= 0:
             os.close(fd)
 
     def pin(self, name: str, directory: Path) -> None:
-        """Pin it again, unless it is pinned there."""
+        """Pins an object in a directory, if that has no such pin."""
         if not (directory / name).exists():
             libbpf.pin(self._fds[name], directory / name)
 
     def close(self) -> None:
-        """Let go of all."""
+        """Closes all descriptors."""
         for name in list(self._fds):
-            self.let_go(name)
+            self.discard(name)
 
 
 def locked(directory: Path) -> int:
-    """Hold the pins: two daemons would fight over them. Nobody but root may open the directory."""
+    """Locks a directory of pins: two daemons would overwrite each other's. Returns the descriptor of the lock.
+
+    Only root can open the directory afterwards. Raises MachineError if another process has the lock.
+    """
     directory.chmod(0o700)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -86,13 +89,13 @@ def locked(directory: Path) -> int:
 
 
 def version_of(pin: Path) -> int:
-    """The ABI version that a table's directory is named after."""
+    """Returns the ABI version in the name of a pin's directory; 0 if it has none."""
     number = pin.parent.name.removeprefix("abi")
     return int(number) if number.isdigit() else 0
 
 
 def remove(directory: Path) -> None:
-    """A directory of pins with all that is in it."""
+    """Removes a directory of pins with all pins in it."""
     for path in directory.iterdir():
         if path.is_dir():
             remove(path)

@@ -1,6 +1,6 @@
-"""Looking into a ring buffer map without taking anything out of it (linux/bpf.h, BPF_MAP_TYPE_RINGBUF).
+"""Reads a ring buffer map without consuming its records (linux/bpf.h, BPF_MAP_TYPE_RINGBUF).
 
-What nobody has read is kept for the next daemon; mrcctl may show it meanwhile.
+Unread records stay for the next daemon; mrcctl can show them meanwhile.
 """
 
 import mmap
@@ -15,19 +15,19 @@ _POSITION = struct.Struct("Q")
 
 
 def fill(fd: int) -> tuple[int, int]:
-    """Bytes that nobody has read, and bytes there are."""
-    _, used, size = _look(fd)
+    """Returns the unread bytes, and the size of the ring in bytes."""
+    _, used, size = _read(fd)
     return used, size
 
 
 def unread(fd: int) -> list[bytes]:
-    """The records that nobody has read, oldest first. Those of a moment ago may be missing."""
-    data, used, _ = _look(fd)
+    """Returns the unread records, oldest first. Records that are being written are missing."""
+    data, used, _ = _read(fd)
     return records(data[:used])
 
 
 def records(data: bytes) -> list[bytes]:
-    """The records in a stretch of the ring, up to one that is being written. Pure."""
+    """Returns the records in a part of the ring, up to one that is being written. Pure."""
     found, at = [], 0
     while at + _HEADER <= len(data):
         (word,) = struct.unpack_from("I", data, at)
@@ -40,12 +40,12 @@ def records(data: bytes) -> list[bytes]:
     return found
 
 
-def _look(fd: int) -> tuple[bytes, int, int]:
-    """The unread bytes, how many they are, and the size of the ring."""
+def _read(fd: int) -> tuple[bytes, int, int]:
+    """Returns the unread data, its length, and the size of the ring in bytes."""
     size = libbpf.map_info(fd)[2]
     with (
         mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ) as consumer,
-        # The kernel maps the data twice in a row: no record is cut in two.
+        # The kernel maps the data twice in a row, so that no record is split at the end.
         mmap.mmap(fd, _PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE) as producer,
     ):
         (start,) = _POSITION.unpack_from(consumer)

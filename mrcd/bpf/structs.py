@@ -1,4 +1,4 @@
-"""Structures that libbpf and the bpf() call take and fill, as far as libbpf.py uses them."""
+"""Defines the structures of libbpf and bpf(2) that mrcd passes and reads."""
 
 import ctypes as ct
 
@@ -72,13 +72,13 @@ class TestRunOpts(ct.Structure):
 
 
 class ProgramHead(ct.Structure):
-    """The beginning of struct bpf_prog_info, which is all that is asked for."""
+    """The beginning of struct bpf_prog_info."""
 
     _fields_ = [("type", ct.c_uint32), ("id", ct.c_uint32)]
 
 
 class LinkInfo(ct.Structure):
-    """struct bpf_link_info of XDP and TCX links, which has room to grow."""
+    """struct bpf_link_info of XDP and TCX links, with room for later fields."""
 
     _fields_ = [
         *((name, ct.c_uint32) for name in ("type", "id", "prog_id", "_pad", "ifindex", "attach_type")),

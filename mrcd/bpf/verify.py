@@ -1,4 +1,4 @@
-"""Loads each program of the object alone and reports the kernel's verdict and the verifier's work."""
+"""Loads each program of an object alone, and reports whether the verifier accepts it and how much it verified."""
 
 import ctypes as ct
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from mrcd.bpf import libbpf
 from mrcd.bpf.info import ProgramInfo
 from mrcd.errors import KernelError
 
-INSTRUCTIONS_MOST = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS of include/linux/bpf.h, since Linux 5.2
+MAX_INSTRUCTIONS = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS of include/linux/bpf.h, since Linux 5.2
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the kernel says of one program."""
+    """The verifier's result for one program."""
 
     program: str
-    instructions: int  # that the verifier walked through; 0 if it refused
-    error: str = ""  # the kernel's and the verifier's words; empty: it loads
+    instructions: int  # that the verifier processed; 0 if it rejected the program
+    error: str = ""  # messages of the kernel and the verifier; empty if the program loads
 
 
 def programs_of(obj: int) -> dict[str, int]:
-    """The programs of an opened object: name → `struct bpf_program *`."""
+    """Returns the programs of an opened object: name → `struct bpf_program *`."""
     found: dict[str, int] = {}
     program = libbpf.lib().bpf_object__next_program(ct.c_void_p(obj), None)
     while program:
@@ -31,7 +31,7 @@ def programs_of(obj: int) -> dict[str, int]:
 
 
 def verify(path: Path, settings: bytes) -> list[Verdict]:
-    """One verdict per program of the object, in its order. `settings`: the programs' constants (mrcd/settings.py)."""
+    """Returns a verdict per program, in the object's order. `settings`: its .rodata, by loader/settings.py."""
     obj = libbpf.open_object(path)
     try:
         names = list(programs_of(obj))

@@ -1,1 +1,1 @@
-"""The cluster file: reads and checks it, and writes it back with its defaults."""
+"""Reads and validates the cluster file, and prints it with its defaults."""

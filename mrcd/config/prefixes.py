@@ -1,4 +1,4 @@
-"""Prefixes and addresses of the cluster file: how they may be written, and that no two hosts' overlap."""
+"""Parses prefixes and addresses of the cluster file, and checks that prefixes of two hosts do not overlap."""
 
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-_V4_MAPPED = IPv6Network("::ffff:0:0/96")  # how the overlay trie keeps IPv4
+_V4_MAPPED = IPv6Network("::ffff:0:0/96")  # the overlay trie stores IPv4 as IPv4-mapped addresses
 
 
 def _network(value: object) -> IPv4Network | IPv6Network:
@@ -42,26 +42,27 @@ Address6 = Annotated[IPv6Address, BeforeValidator(_address6)]
 
 
 def no_overlap(prefixes: Iterable[tuple[Network, str]], reserved: Sequence[IPv6Network]) -> None:
-    """No two hosts' prefixes may overlap; one host's may, its own address in the network behind it.
+    """Raises ValueError if prefixes of two hosts overlap, or a prefix overlaps one of `reserved`.
 
-    `prefixes` are each with the name of its host. Raises ValueError.
+    `prefixes` are pairs of (prefix, name of its host). Prefixes of one host may overlap: its own address usually lies
+    in the network behind it.
     """
-    owned = sorted(prefixes, key=lambda x: (x[0].version, int(x[0].network_address), x[0].prefixlen))
-    around: list[tuple[Any, str]] = []  # the prefixes that contain the one at hand, widest first
-    for n, owner in owned:
+    ordered = sorted(prefixes, key=lambda x: (x[0].version, int(x[0].network_address), x[0].prefixlen))
+    around: list[tuple[Any, str]] = []  # the prefixes that contain the current one, widest first
+    for n, host in ordered:
         while around and not (around[-1][0].version == n.version and around[-1][0].overlaps(n)):
             around.pop()
-        for other, other_destination in around:
-            if other_destination != owner:
+        for other, other_host in around:
+            if other_host != host:
                 raise ValueError(
-                    f"hosts: prefix {other} of {other_destination} overlaps {n} of {owner}; give each host its own"
+                    f"hosts: prefix {other} of {other_host} overlaps {n} of {host}; give each host its own"
                 )
-        around.append((n, owner))
-    for n, owner in owned:
+        around.append((n, host))
+    for n, host in ordered:
         if n.version == 6 and n.overlaps(_V4_MAPPED):
             raise ValueError(
-                f"hosts: prefix {n} of {owner} overlaps {_V4_MAPPED}, which stands for IPv4 here; write IPv4"
+                f"hosts: prefix {n} of {host} overlaps {_V4_MAPPED}, which is reserved for IPv4; write it as IPv4"
             )
         for r in reserved:
             if n.version == 6 and r.overlaps(n):
-                raise ValueError(f"hosts: prefix {n} of {owner} overlaps the fabric's own {r}; use another prefix")
+                raise ValueError(f"hosts: prefix {n} of {host} overlaps the fabric's own {r}; use another prefix")

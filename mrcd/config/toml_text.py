@@ -1,4 +1,4 @@
-"""A configuration as TOML that says the same, with every default filled in. Pure."""
+"""Prints a configuration as TOML, with every default filled in or with none. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ _DEFAULT = "  # default"
 
 
 def effective(config: Config) -> dict[str, Any]:
-    """The whole configuration as one host takes it: what is left to mrcd is worked out where that is one value.
+    """Returns the whole configuration in the shape of the cluster file. Values that mrcd computes are filled in.
 
-    Shape of the cluster file; a key whose value depends on the peer (ev_min_active) or the host is None if unset.
+    A key whose value depends on the peer (ev_min_active) or on the host is None if it is not set.
     """
     document = config.model_dump(mode="json")
     granularity = config.cluster.granularity
@@ -24,17 +24,17 @@ def effective(config: Config) -> dict[str, Any]:
 
 
 def given(config: Config) -> dict[str, Any]:
-    """Only what is not as it would be without a word."""
+    """Returns the keys that differ from their defaults."""
     return config.model_dump(mode="json", exclude_defaults=True)
 
 
 def lines(document: dict[str, Any], defaults: bool) -> list[str]:
-    """A document of `effective` or `given` as TOML. `defaults`: values that are those of an empty file say so."""
-    plain = _plain() if defaults else {}
+    """Returns a document of `effective` or `given` as lines of TOML. `defaults`: mark the values that are defaults."""
+    default_document = _default_document() if defaults else {}
     found: list[str] = []
     for section, keys in document.items():
         if isinstance(keys, dict):
-            found += ["", f"[{section}]", *_keys(keys, plain.get(section, {}))]
+            found += ["", f"[{section}]", *_keys(keys, default_document.get(section, {}))]
     for section, entries in document.items():
         if isinstance(entries, list):
             for entry in entries:
@@ -42,18 +42,18 @@ def lines(document: dict[str, Any], defaults: bool) -> list[str]:
     return found[1:]
 
 
-def _plain() -> dict[str, Any]:
-    """What every key outside [[hosts]], [[paths]] and [[classes]] is without a word in the file."""
+def _default_document() -> dict[str, Any]:
+    """Returns the default of every key outside [[hosts]], [[paths]] and [[classes]]."""
     empty = Config.model_construct(hosts=[])
     return empty.model_dump(mode="json", exclude={"hosts", "paths", "classes"})
 
 
-def _keys(keys: dict[str, Any], plain: dict[str, Any]) -> Iterator[str]:
+def _keys(keys: dict[str, Any], default_keys: dict[str, Any]) -> Iterator[str]:
     for key, value in keys.items():
-        unsaid = key in plain and (plain[key] == value or plain[key] in (None, []))
+        is_default = key in default_keys and (default_keys[key] == value or default_keys[key] in (None, []))
         if value is not None:
-            yield f"{key} = {_value(value)}{_DEFAULT if unsaid else ''}"
-        elif plain:
+            yield f"{key} = {_value(value)}{_DEFAULT if is_default else ''}"
+        elif default_keys:
             yield f"# {key} is not set"
 
 
@@ -63,6 +63,6 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, str):
-        # TOML's basic strings escape as JSON's do, and DEL besides.
+        # TOML's basic strings have JSON's escapes; TOML escapes DEL too.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -47,7 +47,7 @@ class AttachedPrograms:
             return
         keep = set[str]()
         wanted = plan.config.hook(plan.host)
-        with dataplane.taking_places(node):
+        with dataplane.replacing_programs(node):
             for port in nics.ports.values():
                 first = min(p for p, other in nics.ports.items() if other.physical.ifindex == port.physical.ifindex)
                 used, document = hooks.attach_pop(dataplane, wanted, port, first, self._checksums)

@@ -15,7 +15,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
     """Stop spraying, here and by telling the peers; leave by plain SRv6. `force` takes mrc_pop away too,
     after the peers have had time to notice."""
     async with daemon.admin_lock:
-        if daemon.detached and not daemon.dataplane.pushes() and not (force and daemon.dataplane.attached()):
+        if daemon.detached and not daemon.dataplane.has_push() and not (force and daemon.dataplane.attached()):
             return "already detached"
         if daemon.plan.config.cluster.encapsulation == "ecmp" and not force:
             raise UsageError(

@@ -10,8 +10,8 @@ from mrcd.config.cluster_file import Config, Host
 from mrcd.config.devices import timer_of
 from mrcd.errors import UsageError
 from mrcd.fabric.topology import Plan
-from mrcd.loader.dataplane import Dataplane
 from mrcd.loader.settings import classes, settings
+from mrcd.loader.table_sizes import table_sizes
 from mrcd.versions import SCHEMA_VERSION
 
 # What a packet's sender and its receiver must know alike: EVs' numbers, addresses, headers.
@@ -136,7 +136,7 @@ def _said(value: object) -> str:
 def compare(before: Plan, after: Plan) -> Difference:
     """From the plan that runs to another one of the same host."""
     old, new = ({h.name: h for h in p.config.hosts} for p in (before, after))
-    tables = (have := Dataplane.sizes(before)) != Dataplane.sizes(after, have["mrc_peers"])
+    tables = (have := table_sizes(before)) != table_sizes(after, have["mrc_peers"])
     return Difference(
         settings=_settings(before.config, after.config),
         hosts_added=tuple(n for n in new if n not in old),

@@ -94,7 +94,7 @@ class Daemon:
         if self._monitoring:
             self._monitoring.cancel()
             await asyncio.wait({self._monitoring})
-            self.monitor.listen()  # events of the plan before, by the names that peers had
+            self.monitor.log_events()  # events of the plan before, by the names that peers had
         shrinks = plan.inner_mtu < self.plan.inner_mtu
         self.nics.follow(plan)
         left = set(self.plan.interfaces) - set(plan.interfaces)
@@ -121,7 +121,7 @@ class Daemon:
         if shrinks:  # mrc0's veth drops what is longer, and peers yet send it
             self._forwards_by.node["merge_ifindex"] = 0
         await self._reconcile(merging=not shrinks)
-        await self.nics.release(left)
+        await self.nics.remove_addresses(left)
         if shrinks:  # packets must be as small as the new programs want them before these are attached
             await self.write_routes()
         self.attach_programs()
@@ -166,10 +166,11 @@ class Daemon:
 
     async def _reconcile(self, *, merging: bool = True) -> None:
         """Bring interfaces, addresses and first hops from their actual to their desired state."""
-        await self.nics.look()
-        self.view.cuts = hooks.cuts(self.plan, self.nics.ports)
+        await self.nics.reconcile()
+        self.view.cuts = hooks.segmentations(self.plan, self.nics.ports)
         self._write_receiver(merging=merging)
-        mask = install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs) & ~self.nics.lost_planes()
+        mask = install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs)
+        mask &= ~self.nics.lost_plane_mask()
         self._routes.use_fabric(routes.fabric_routes(self.plan, self.nics.enabled()))
         if self._planes.use(mask, self.plan, self.nics, self.tables):
             self.monitor.announce()
@@ -192,7 +193,7 @@ class Daemon:
 
     def _lose(self, ifindex: int) -> None:
         """Leave the planes of a link without a carrier, and tell the peers. `_reconcile` does the rest later."""
-        self.nics.lose(ifindex)
+        self.nics.note_carrier_lost(ifindex)
         if self._planes.leave_lost(self.nics, (self.tables, self._forwards_by)):
             self.monitor.announce()
 
@@ -218,8 +219,8 @@ class Daemon:
 
     def _routes_of(self, row: int) -> Sequence[Route]:
         peer = self.peers[row]
-        mrc0 = self.nics.mrc0 if self.monitor.peerwatch.sprayed(row) else None
-        usable = documents.usable_evs(peer, self.monitor.peerwatch.routed(row))
+        mrc0 = self.nics.mrc0 if self.monitor.peerwatch.can_spray(row) else None
+        usable = documents.usable_evs(peer, self.monitor.peerwatch.usable_for_routes(row))
         return routes.peer_routes(self.plan, peer, self.nics.enabled(), usable, mrc0)
 
     async def _write_changed_routes(self) -> bool:
@@ -232,7 +233,7 @@ class Daemon:
         if self.settled.is_set() or not int(self.tables.node["plane_mask"]):
             return
         rows = np.fromiter(self.peers, np.int64)
-        if self.detached or not len(rows) or self.monitor.peerwatch.sprayed(rows).any():
+        if self.detached or not len(rows) or self.monitor.peerwatch.can_spray(rows).any():
             self.settled.set()
 
     # ---- work ----

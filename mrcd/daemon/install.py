@@ -118,7 +118,7 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
             continue
         mac = macs.get(port.nic.ifindex)
         record["vlan"] = port.vlan
-        record["nested_gso"] = drivers.takes_nested(port.physical, port.device)
+        record["nested_gso"] = drivers.accepts_nested_tunnels(port.physical, port.device)
         record["smac"] = _mac(port.nic.mac)
         record["address"] = np.frombuffer(plan.addresses[plane].packed, np.uint8)
         record["sid"] = np.frombuffer(plan.sids[plane].packed, np.uint8)
@@ -152,7 +152,7 @@ def prefixes(plan: Plan) -> dict[bytes, int]:
             named.setdefault(n, (len(named), abi.Policy[k.policy.upper()]))
     lengths = {(n.version, n.prefixlen) for n in named}
     networks = [(n, p.host.id) for p in plan.peers for n in p.host.prefixes]
-    networks += [(n, owner) for n in named if (owner := plan.config.owner(n).id) != plan.host.id]
+    networks += [(n, owner) for n in named if (owner := plan.config.host_of(n).id) != plan.host.id]
     found = {}
     for n, host_id in networks:
         wider = [n.supernet(new_prefix=length) for v, length in lengths if v == n.version and length <= n.prefixlen]

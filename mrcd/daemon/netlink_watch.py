@@ -38,10 +38,10 @@ class NetlinkWatch:
             try:
                 async for change in netlink.watch():
                     # While the host is being reconciled, what is known may be older than this change, or newer.
-                    if change.neighbour and not self._lock.locked() and nics().knows(change.neighbour):
+                    if change.neighbour and not self._lock.locked() and nics().is_known(change.neighbour):
                         continue
                     if change.ifindex and change.up:
-                        nics().regain(change.ifindex)
+                        nics().note_carrier_back(change.ifindex)
                     elif change.ifindex:
                         lose(change.ifindex)
                     self._links_due |= change.neighbour is None

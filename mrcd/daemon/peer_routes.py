@@ -50,22 +50,22 @@ class PeerRoutes:
     async def drop(self, row: int, *, delete: bool) -> None:
         """Forget a peer, and delete its routes, if `delete`; else `write_changed` deletes them at its end."""
         if delete:
-            _log(await self._keeper.want(row, ()))
+            _log(await self._keeper.set_routes(row, ()))
         self._keeper.forget(row)
 
     async def write(self, rows: Iterable[int]) -> None:
         """Write the routes of these peers now."""
-        _log(await self._keeper.want(RouteKeeper.FABRIC, self._fabric))
+        _log(await self._keeper.set_routes(RouteKeeper.FABRIC, self._fabric))
         for n, row in enumerate(rows):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            _log(await self._keeper.want(row, self._routes_of(row)))
+            _log(await self._keeper.set_routes(row, self._routes_of(row)))
 
     async def write_changed(self) -> bool:
         """Write those of up to AT_ONCE marked peers. Returns whether there are more."""
         if self._read_kernel:
             self._read_kernel, self._remove_others = False, True
-            await self._keeper.look()
+            await self._keeper.read_routes()
         rows = list(itertools.islice(self._changed, AT_ONCE))
         self._changed.difference_update(rows)
         await self.write(rows)

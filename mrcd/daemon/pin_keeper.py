@@ -21,12 +21,12 @@ async def keep_pins(
     while True:
         await asyncio.sleep(_INTERVAL_S)
         async with lock:
-            lost = dataplane().lost()
+            lost = dataplane().missing_pin()
             if not lost:
                 last_error = ""
                 continue
             try:
-                dataplane().pin_what_is_lost()
+                dataplane().restore_pins()
             except MrcdError as e:
                 if e.args[0] != last_error:
                     last_error = str(e.args[0])

@@ -17,7 +17,7 @@ class PlaneMask:
 
     def leave_lost(self, nics: Nics, tables: Sequence[Tables]) -> bool:
         """Leave the planes whose link has no carrier. Returns whether any was in use. `use` logs them later."""
-        mask, lost = int(tables[0].node["plane_mask"]), nics.lost_planes()
+        mask, lost = int(tables[0].node["plane_mask"]), nics.lost_plane_mask()
         if not mask & lost:
             return False
         self._left |= mask & lost
@@ -53,4 +53,4 @@ def _reason(plane: int, nics: Nics, *, is_up: bool) -> str:
         return "link_up"
     if port is None:
         return "no_interface"
-    return "first_hop_unresolved" if port.nic.up and not nics.lost_planes() >> plane & 1 else "link_down"
+    return "first_hop_unresolved" if port.nic.up and not nics.lost_plane_mask() >> plane & 1 else "link_down"

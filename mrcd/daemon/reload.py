@@ -103,8 +103,8 @@ class Reloader:
                     try:
                         if tables is not old_tables:
                             if new.tables == new.pins:  # committed
-                                old.pin_again()
-                            if new.changed:  # until all NICs count in the old ones again: Dataplane.taking_places
+                                old.repin_tables()
+                            if new.changed:  # until all NICs count in the old ones again: Dataplane.replacing_programs
                                 tables.node["generation"] = old_tables.node["generation"] = 0
                         await daemon.adopt(before, old, old_tables)
                         if tables is not old_tables:

@@ -13,7 +13,7 @@ from mrcd.denials.policy import Target
 from mrcd.fabric.topology import Plan
 from mrcd.health.monitor import Monitor
 from mrcd.tables.abi import EvState
-from mrcd.tables.columns import settled
+from mrcd.tables.columns import judged_and_lost
 from mrcd.tables.pinned import Tables
 from mrcd.view.documents import in_flight
 
@@ -96,12 +96,12 @@ class Enforcement:
         for n, (row, ev) in enumerate(wrong, 1):
             deny = (row, ev) in target_by_ev
             evidence = self._evidence(target_by_ev[row, ev]) if deny else {}
-            if self._monitor.changes.administer(row, ev, deny, evidence):
+            if self._monitor.changes.set_denied(row, ev, deny, evidence):
                 changed[not deny].append((row, ev))
             if n % _EVS_PER_STEP == 0:
-                self._monitor.listen()
+                self._monitor.log_events()
                 await asyncio.sleep(0)
-        self._monitor.listen()
+        self._monitor.log_events()
         self.is_pending = False
         return changed
 
@@ -142,7 +142,7 @@ class Enforcement:
             "in_flight_packets": int(flight.sum()),
             "unreported_evs": int((~known).sum()),  # the peer has sent no report about them
             "empty": bool((denied & known & quiet & (flight == 0)).all()),
-            "lost_packets": None if before is None else max(0, int(settled(path_stats)[1].sum()) - before),
+            "lost_packets": None if before is None else max(0, int(judged_and_lost(path_stats)[1].sum()) - before),
         }
 
     def explain(self, paths: list[Document], denials: list[Document]) -> list[Document]:
@@ -156,7 +156,7 @@ class Enforcement:
 
     def _lost_on(self, at: Evs) -> int:
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
-        return int(settled(self._tables.path_stats[rows, evs])[1].sum())
+        return int(judged_and_lost(self._tables.path_stats[rows, evs])[1].sum())
 
 
 def _selected(plan: Plan, target: Target) -> Evs:

@@ -1,1 +1,1 @@
-"""The fabric in numbers: hosts, switches, uSIDs, EVs, packets. Pure."""
+"""Computes the uSIDs, EVs and addresses of the fabric, and describes mrcd's packets. Pure."""

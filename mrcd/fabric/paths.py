@@ -1,6 +1,7 @@
-"""The EVs of a host to its peers as arrays: a cluster has a million, of which as objects only a few are ever wanted.
+"""Computes the EVs of a host to its peers, as arrays. Pure arithmetic.
 
-EV = plane × evs_per_plane + slot, on every host alike, because EVs travel in packets. Pure arithmetic.
+A cluster has up to a million EVs; objects are made only for the few that are requested. EV = plane × evs_per_plane +
+slot, and is the same on every host because packets carry it.
 """
 
 import hashlib
@@ -17,9 +18,9 @@ from mrcd.errors import ConfigError
 from mrcd.fabric import srv6
 from mrcd.tables.abi import SRH_MAX
 
-_USIDS = 4  # of the longest computed path: T0, T1, T0, host
+_USIDS = 4  # the longest computed path: T0, T1, T0, host
 _NO_T1 = -1
-_OBJECTS_KEPT = 32  # peers whose EVs are kept as objects, for those who come again soon
+_OBJECTS_KEPT = 32  # peers whose EV objects are cached
 
 Ints = NDArray[np.int64]
 
@@ -41,11 +42,11 @@ class EV:
 
 @dataclass(frozen=True)
 class Block:
-    """What tables say of the EVs of some peers.
+    """The table contents for the EVs of some peers.
 
     configured, plane, srh_len   (peers, evs)
-    dst                          (peers, evs, 16): carrier, or first segment
-    srh                          (peers, evs, SRH_MAX), of which srh_len bytes count; None where no path has one
+    dst                          (peers, evs, 16): uSID carrier, or first segment
+    srh                          (peers, evs, SRH_MAX), of which srh_len bytes are used; None if no path has an SRH
     """
 
     configured: NDArray[np.bool_]
@@ -56,9 +57,9 @@ class Block:
 
 
 class Paths:
-    """The EVs of `me` to the hosts `others`, which are meant by their place in that list.
+    """The EVs of the host `me` to the hosts `others`. A peer is given by its index in `others`.
 
-    Raises ConfigError where there is no path, or more explicit ones than a plane has EVs.
+    Raises ConfigError if a host has no path, or more explicit paths than a plane has EVs.
     """
 
     def __init__(self, config: Config, me: Host, others: Sequence[Host]) -> None:
@@ -70,20 +71,20 @@ class Paths:
         self._ports = np.array([h.port for h in others], np.int64)
         self._near = self._t0s == me.t0
         far = c.evs_per_plane if c.encapsulation == "ecmp" else min(c.t1s, c.evs_per_plane)
-        self._slots = np.where(self._near, 1, far)  # in use, of each plane
+        self._slots = np.where(self._near, 1, far)  # slots in use in each plane
         self._explicit = self._explicit_evs(config.paths)
         self.counts: Ints = self._slots * c.planes
-        """EVs of each peer."""
+        """Number of EVs of each peer."""
         self.counts[list(self._explicit)] = [len(evs) for evs in self._explicit.values()]
         none = np.flatnonzero(self.counts == 0)
         if len(none):
             raise ConfigError(
-                f"there is no path {me.name} → {others[none[0]].name}: they sit under different T0s, and t1s = 0",
-                hint="set t1s, or list paths for this pair too",
+                f"there is no path {me.name} → {others[none[0]].name}: they are under different T0s, and t1s = 0",
+                hint="set t1s, or add [[paths]] for this pair",
             )
         # No functools.cache on methods: its reference cycle would keep an old plan until a full garbage collection.
         self._thinned: dict[int, NDArray[np.int16]] = {}
-        self._kept: dict[int, tuple[EV, ...]] = {}  # the one that was asked for last is the last
+        self._kept: dict[int, tuple[EV, ...]] = {}  # in the order of use, the most recent last
 
     def _explicit_evs(self, paths: Iterable[Path_]) -> dict[int, tuple[EV, ...]]:
         places = {h.name: i for i, h in enumerate(self._hosts)}
@@ -105,7 +106,7 @@ class Paths:
 
     @cached_property
     def most_segments(self) -> int:
-        """Of the longest path; 1 if there is none."""
+        """Returns the segments of the longest path; 1 if there is no path."""
         listed = [len(e.segments) for evs in self._explicit.values() for e in evs]
         computed = np.delete(self._near, list(self._explicit))
         if self._c.encapsulation != "srh" or not len(computed):
@@ -113,36 +114,36 @@ class Paths:
         return max([2 if computed.all() else _USIDS, *listed])
 
     def per_plane(self, peer: int) -> list[int]:
-        """EVs of a peer on each plane."""
+        """Returns the number of a peer's EVs on each plane."""
         if peer not in self._explicit:
             return [int(self._slots[peer])] * self.shape[0]
         return [sum(e.plane == plane for e in self._explicit[peer]) for plane in range(self.shape[0])]
 
     def numbers(self, peer: int) -> Ints:
-        """The numbers of a peer's EVs, ascending."""
+        """Returns the numbers of a peer's EVs, ascending."""
         if peer in self._explicit:
             return np.array([e.ev for e in self._explicit[peer]], np.int64)
         planes, width = self.shape
         return np.asarray((np.arange(planes)[:, None] * width + np.arange(self._slots[peer])).ravel())
 
     def is_explicit(self, peer: int) -> bool:
-        """Whether a peer's paths are listed in the file, not computed."""
+        """Returns whether the cluster file lists a peer's paths."""
         return peer in self._explicit
 
-    # ---- one by one ----
+    # ---- EVs as objects ----
 
     def evs(self, peer: int) -> tuple[EV, ...]:
-        """All EVs of one peer, ordered by their number."""
+        """Returns all EVs of a peer, ordered by their number."""
         found = self._kept.pop(peer, None)
         if found is None:
             found = self.some(peer, range(self._c.evs_per_peer))
             for oldest in list(self._kept)[: max(0, len(self._kept) - _OBJECTS_KEPT + 1)]:
-                self._kept.pop(oldest, None)  # a thread may have been quicker
+                self._kept.pop(oldest, None)  # default, because another thread may have removed it
         self._kept[peer] = found
         return found
 
     def place(self, peer: int, number: int) -> tuple[int, int | None] | None:
-        """Plane and T1 of a peer's EV, by its number: less work than the EV. None if it has none of that number."""
+        """Returns plane and T1 of a peer's EV without making the EV; None if the peer has no EV of that number."""
         if peer in self._explicit:
             return next(((e.plane, e.t1) for e in self._explicit[peer] if e.ev == number), None)
         (planes, width), (plane, slot) = self.shape, divmod(number, self.shape[1])
@@ -153,10 +154,10 @@ class Paths:
         return plane, slot if self._c.t1s <= width else int(self._thin(peer)[plane, slot])
 
     def some(self, peer: int, numbers: Iterable[int]) -> tuple[EV, ...]:
-        """Those of a peer's EVs that have one of these numbers, in their order."""
+        """Returns the EVs of a peer that have these numbers, in the order of `numbers`."""
         if peer in self._explicit:
-            mine = {e.ev: e for e in self._explicit[peer]}
-            return tuple(mine[n] for n in numbers if n in mine)
+            by_number = {e.ev: e for e in self._explicit[peer]}
+            return tuple(by_number[n] for n in numbers if n in by_number)
         c, host, which = self._c, self._hosts[peer], np.array([peer])
         t1s, usids = self._t1s(which)[0].tolist(), self._usids(which)[0].tolist()
         slots, (planes, width) = int(self._slots[peer]), self.shape
@@ -176,10 +177,10 @@ class Paths:
             evs.append(EV(host.name, host.id, number, plane, slot, None if t1 == _NO_T1 else t1, segments, path))
         return tuple(evs)
 
-    # ---- many at once ----
+    # ---- EVs as arrays ----
 
     def addresses(self, which: Ints) -> NDArray[np.uint8]:
-        """The addresses of some peers on the planes, (peers, planes, 16)."""
+        """Returns the addresses of some peers on the planes, (peers, planes, 16)."""
         words = np.zeros((len(which), self.shape[0], 8), ">u2")
         words[..., :2] = _prefix(self._c.underlay)
         words[..., 2] = np.arange(self.shape[0])
@@ -189,11 +190,11 @@ class Paths:
         return words.view(np.uint8)
 
     def _t1s(self, which: Ints) -> NDArray[np.int64]:
-        """The T1 of each slot, or _NO_T1, (peers, planes, slots).
+        """Returns the T1 of each slot, or _NO_T1, (peers, planes, slots).
 
-        More T1s than slots are thinned by a hash of (pair, plane): both directions of a pair choose the
-        same T1s, so the mirror of an EV is the EV of the same number, and different pairs choose
-        different ones, as MRC's random T1s within a plane do (paper §2).
+        If there are more T1s than slots, a hash of (pair, plane) selects some. Both directions of a pair select the
+        same T1s, so the mirror of an EV has the same number. Different pairs select different T1s, as MRC's random T1s
+        within a plane are different (paper §2).
         """
         found = np.full((len(which), *self.shape), _NO_T1, np.int64)
         if self._c.encapsulation == "ecmp":
@@ -207,25 +208,25 @@ class Paths:
         return found
 
     def _thin(self, peer: int) -> NDArray[np.int16]:
-        """The T1s chosen for a pair, (planes, slots)."""
+        """Returns the T1s selected for a pair, (planes, slots)."""
         found = self._thinned.get(peer)
         if found is not None:
             return found
         low, high = sorted((self._me.id, self._hosts[peer].id))
         rows = []
         for plane in range(self.shape[0]):
-            begun = hashlib.blake2b(f"{low}-{high}-{plane}-".encode(), digest_size=8)
+            prefix = hashlib.blake2b(f"{low}-{high}-{plane}-".encode(), digest_size=8)
             ranks = []
             for t1 in range(self._c.t1s):
-                one = begun.copy()
-                one.update(b"%d" % t1)
-                ranks.append((one.digest(), t1))
+                ranked = prefix.copy()
+                ranked.update(b"%d" % t1)
+                ranks.append((ranked.digest(), t1))
             rows.append(sorted(t1 for _, t1 in sorted(ranks)[: self.shape[1]]))
         found = self._thinned[peer] = np.array(rows, np.int16)
         return found
 
     def _usids(self, which: Ints) -> NDArray[np.int64]:
-        """The uSIDs of each slot, in travel order, 0 behind the last, (peers, planes, slots, 4)."""
+        """Returns the uSIDs of each slot in travel order, filled up with 0, (peers, planes, slots, 4)."""
         found = np.zeros((len(which), *self.shape, _USIDS), np.int64)
         if self._c.encapsulation == "ecmp":
             return found
@@ -241,7 +242,7 @@ class Paths:
         return np.asarray(found * used[:, None, :, None])
 
     def block(self, which: Ints, evs: int) -> Block:
-        """What tables are to say of the EVs of some peers; tables with `evs` columns, evs_per_peer or more."""
+        """Returns the table contents for the EVs of some peers. The tables have `evs` columns, evs_per_peer or more."""
         c, n, (planes, width) = self._c, len(which), self.shape
         all_evs = (n, evs)
         made = Block(
@@ -269,7 +270,7 @@ class Paths:
         return made
 
     def _carriers(self, usids: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Packed behind the block: (…, uSIDs) → (…, 16)."""
+        """Returns the carriers with these uSIDs behind the block: (…, uSIDs) → (…, 16)."""
         words = np.zeros((*usids.shape[:-1], 8), ">u2")
         words[..., :2] = _prefix(self._c.block)
         words[..., 2 : 2 + usids.shape[-1]] = usids
@@ -278,7 +279,7 @@ class Paths:
     def _fill_srhs(
         self, srh: NDArray[np.uint8], srh_len: NDArray[np.uint8], usids: NDArray[np.int64], near: NDArray[np.bool_]
     ) -> None:
-        """The SRHs of one-uSID segments; the list runs backwards, and leaves the first out."""
+        """Fills in the SRHs of segments with one uSID each; the list is in reverse order, without the first segment."""
         for rows, segments in ((near, 2), (~near, _USIDS)):
             size = srv6.srh_bytes(segments)
             backwards = self._carriers(usids[rows][..., segments - 1 : 0 : -1, None])
@@ -300,5 +301,5 @@ class Paths:
 
 
 def _prefix(network: IPv6Network) -> NDArray[np.uint16]:
-    """A /32 as two words."""
+    """Returns the first 32 bits of a prefix as two words."""
     return np.frombuffer(network.network_address.packed[:4], ">u2")

@@ -1,4 +1,4 @@
-"""SRv6 in numbers: uSIDs, carriers, the hosts' addresses, the SRH. Pure arithmetic.
+"""Computes uSIDs, carriers, the hosts' addresses and SRHs. Pure arithmetic.
 
 The numbering of 16-bit uSIDs (RFC 9800 NEXT-C-SID behind a 32-bit block), one function per kind:
 
@@ -7,8 +7,8 @@ The numbering of 16-bit uSIDs (RFC 9800 NEXT-C-SID behind a 32-bit block), one f
     host    110pp p   ii iiii iiii  0xc000 | plane << 10 | port of its T0
     local   111…                    0xe000 and up: functions of the node itself (RFC 9800 LIB)
 
-As in MRC the plane is part of every uSID, the T1's number is the T0's uplink, and the host's is the
-T0's downlink, so that an EV's address is arithmetic and a fault can be named by its link.
+As in MRC, the plane is part of every uSID. The T1's number is the uplink of the T0, and the host's number is the
+T0's downlink. So an EV's address can be computed, and a fault can be named by its link.
 """
 
 from collections.abc import Sequence
@@ -24,22 +24,22 @@ _UDP, _SRH_TYPE, _SRH_HEADER = 17, 4, 8
 
 
 def t0_usid(plane: Any, t0: Any) -> Any:
-    """uSID of a T0 switch; of many, if given arrays."""
+    """Returns the uSID of a T0 switch; an array of uSIDs for arrays."""
     return 0x4000 | plane << 11 | t0
 
 
 def t1_usid(plane: Any, t1: Any) -> Any:
-    """uSID of a T1 switch; of many, if given arrays."""
+    """Returns the uSID of a T1 switch; an array of uSIDs for arrays."""
     return 0x8000 | plane << 11 | t1
 
 
 def host_usid(plane: Any, port: Any) -> Any:
-    """uSID of a host NIC: meaningful at its T0 only; of many, if given arrays."""
+    """Returns the uSID of a host NIC, which is valid at its T0 only; an array of uSIDs for arrays."""
     return 0xC000 | plane << 10 | port
 
 
 def carrier(block: IPv6Network, usids: Sequence[int]) -> IPv6Address:
-    """Pack uSIDs behind the block (RFC 9800 §4.1): at most six, in travel order."""
+    """Returns the carrier of up to six uSIDs in travel order: they follow the block (RFC 9800 §4.1)."""
     if not 1 <= len(usids) <= 6:
         raise ValueError(f"a carrier holds 1 to 6 uSIDs, not {len(usids)}")
     value = int(block.network_address)
@@ -49,35 +49,35 @@ def carrier(block: IPv6Network, usids: Sequence[int]) -> IPv6Address:
 
 
 def usid_prefix(block: IPv6Network, usid: int) -> IPv6Network:
-    """The /48 by which a switch matches a uSID."""
+    """Returns the /48 prefix by which a switch matches a uSID."""
     return IPv6Network((carrier(block, [usid]), 48))
 
 
 def plane_address(underlay: IPv6Network, plane: int, host: Host) -> IPv6Address:
-    """A host's address on a plane: underlay : plane : T0 :: host id + 1."""
+    """Returns a host's address on a plane: underlay : plane : T0 :: host id + 1."""
     return IPv6Address(int(underlay.network_address) | plane << 80 | host.t0 << 64 | (host.id + 1))
 
 
 def plane_network(underlay: IPv6Network, plane: int, t0: int | None = None) -> IPv6Network:
-    """All addresses of a plane (/48), or of one T0 in it (/64)."""
+    """Returns the prefix of a plane (/48), or of one T0 in it (/64)."""
     value = int(underlay.network_address) | plane << 80
     return IPv6Network((value, 48)) if t0 is None else IPv6Network((value | t0 << 64, 64))
 
 
 def srh_bytes(segments: int) -> int:
-    """Size of the reduced SRH (RFC 8754, H.Encaps.Red): the first segment is in the destination."""
+    """Returns the bytes of a reduced SRH (RFC 8754, H.Encaps.Red): the destination holds the first segment."""
     return 0 if segments <= 1 else _SRH_HEADER + 16 * (segments - 1)
 
 
 def srh_header(segments: int) -> bytes:
-    """The SRH's fixed part (RFC 8754 §2) for so many segments, two at least, the first of which it leaves out."""
+    """Returns the fixed part (RFC 8754 §2) of a reduced SRH for `segments` segments, two at least."""
     return bytes([_UDP, 2 * (segments - 1), _SRH_TYPE, segments - 1, segments - 2, 0, 0, 0])
 
 
 def reduced_srh(segments: Sequence[IPv6Address]) -> bytes:
-    """The SRH of H.Encaps.Red (RFC 8986 §5.2): without the first segment, which is the destination.
+    """Returns the SRH of H.Encaps.Red (RFC 8986 §5.2), without the first segment, which is the destination.
 
-    Layout by RFC 8754 §2; the list runs backwards. Empty for a single segment.
+    The layout is that of RFC 8754 §2, with the segment list in reverse order. Empty for a single segment.
     """
     if len(segments) == 1:
         return b""

@@ -1,6 +1,6 @@
-"""Fabric → uSIDs → EVs. Pure arithmetic: the same file gives the same tables on every host.
+"""Computes what a host installs from the cluster file: its addresses, peers and EVs. Pure arithmetic.
 
-The numbering is srv6.py's, the arithmetic over many EVs paths.py's.
+srv6.py defines the numbering; paths.py computes the EVs of many peers at once.
 """
 
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ _IPV6, _UDP, _MRC = 40, 8, 32
 
 @dataclass(frozen=True)
 class Peer:
-    """Another host. `number` is its place among the peers; what else it has is made when it is asked for."""
+    """Another host. `number` is its index among the peers. Its addresses and EVs are computed when they are read."""
 
     host: Host
     number: int
@@ -43,85 +43,85 @@ class Peer:
 
     @property
     def addresses(self) -> tuple[IPv6Address, ...]:
-        """Its addresses on the planes."""
+        """Returns its addresses on the planes."""
         (found,) = self._paths.addresses(np.array([self.number]))
         return tuple(IPv6Address(a.tobytes()) for a in found)
 
     @property
     def evs(self) -> tuple[EV, ...]:
-        """The EVs to it, ordered by their number. Made anew now and then: `==` holds, `is` does not."""
+        """Returns the EVs to it, ordered by their number. Two calls may return different, equal objects."""
         return self._paths.evs(self.number)
 
     def some_evs(self, numbers: list[int]) -> tuple[EV, ...]:
-        """Those of its EVs that have one of these numbers: less work than all."""
+        """Returns its EVs that have these numbers. This costs less than `evs`."""
         return self._paths.some(self.number, numbers)
 
     def place(self, number: int) -> tuple[int, int | None] | None:
-        """Plane and T1 of one of its EVs; None if it has none of that number."""
+        """Returns plane and T1 of one of its EVs; None if it has no EV of that number."""
         return self._paths.place(self.number, number)
 
     @property
     def ev_count(self) -> int:
-        """How many EVs there are to it."""
+        """Returns the number of EVs to it."""
         return int(self._paths.counts[self.number])
 
     @property
     def evs_per_plane(self) -> list[int]:
-        """The same by plane."""
+        """Returns the number of EVs to it, per plane."""
         return self._paths.per_plane(self.number)
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The numbers of its EVs, ascending."""
+        """Returns the numbers of its EVs, ascending."""
         return self._paths.numbers(self.number)
 
     @property
     def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The same as (planes, slots)."""
+        """Returns the planes and the slots of its EVs, ordered by their number."""
         planes, slots = np.divmod(self.numbers, self._paths.shape[1])
         return planes, slots
 
     @property
     def explicit(self) -> bool:
-        """Whether its paths are listed in the file, not computed."""
+        """Returns whether the cluster file lists its paths."""
         return self._paths.is_explicit(self.number)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one host installs."""
+    """Everything that one host installs."""
 
     config: Config
     host: Host
     interfaces: tuple[str, ...]
     addresses: tuple[IPv6Address, ...]
-    sids: tuple[IPv6Address, ...]  # the destination of packets that arrive, per plane
+    sids: tuple[IPv6Address, ...]  # destination of arriving packets, per plane
     peers: tuple[Peer, ...]
     paths: Paths = field(repr=False, compare=False)
 
     @property
     def overhead(self) -> int:
-        """Bytes in front of the inner packet on the longest path."""
+        """Returns the bytes of the outer headers on the longest path."""
         return _IPV6 + srh_bytes(self.paths.most_segments) + _UDP + _MRC
 
     @property
     def inner_mtu(self) -> int:
-        """Largest inner packet: the planes' MTU less the overhead."""
+        """Returns the largest size of an inner packet: the planes' MTU less the overhead."""
         return self.config.cluster.mtu - self.overhead
 
     @property
     def needs_srh(self) -> bool:
-        """Whether some path does."""
+        """Returns whether any path needs an SRH."""
         return self.paths.most_segments > 1
 
     @property
     def ev_count(self) -> int:
-        """EVs to all peers."""
+        """Returns the number of EVs to all peers."""
         return int(self.paths.counts.sum())
 
 
 def plan(config: Config, host_name: str) -> Plan:
-    """Compute everything that one host installs. Raises ConfigError if the host is not in the file."""
+    """Returns everything that a host installs. Raises ConfigError if the host is not in the file."""
     me = config.host(host_name)
     c = config.cluster
     addresses = tuple(plane_address(c.underlay, p, me) for p in range(c.planes))

@@ -1,7 +1,7 @@
-"""The packets of mrcd in scapy's words (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_wire.h).
+"""Defines mrcd's packets as scapy layers (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_wire.h).
 
-Dissecting captures, and building what the programs ought to send. No other module of mrcd imports
-scapy, which takes a second.
+They dissect captures, and build the packets that the programs should send. No other module of mrcd imports scapy,
+which takes a second.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ TYPES = {DATA: "data", PROBE_REQUEST: "probe request", PROBE_REPLY: "probe reply
 
 
 class MRC(Packet):  # type: ignore[misc]
-    """struct mrc_hdr: behind UDP, in front of an inner IP packet or a probe."""
+    """struct mrc_hdr: follows UDP, and precedes an inner IP packet or a probe."""
 
     name = "MRC"
     fields_desc = (
@@ -55,7 +55,7 @@ class MRC(Packet):  # type: ignore[misc]
     )
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
-        """An inner IP packet by its version, or a probe by the type."""
+        """Returns the class of the payload: a probe by the type, or an inner IP packet by its version."""
         if self.type in (PROBE_REQUEST, PROBE_REPLY):
             return MRCProbe
         version = payload[0] >> 4 if self.type == DATA and payload else 0
@@ -63,7 +63,7 @@ class MRC(Packet):  # type: ignore[misc]
         return found
 
     def mysummary(self) -> str:
-        """One line of a packet list."""
+        """Returns one line for a packet list."""
         kind = TYPES.get(self.type, f"type {self.type}")
         text = f"MRC {kind} from host {self.sender} to {self.receiver} EV {self.ev}"
         if self.type == DATA:
@@ -71,13 +71,13 @@ class MRC(Packet):  # type: ignore[misc]
         return text
 
     def _do_summary(self) -> tuple[int, str, list[Any]]:
-        """Scapy shows the innermost layer that has something to say; the path is worth its place too."""
+        """Returns the summary of this layer and the inner one: scapy would show the innermost layer only."""
         _, inner, needed = self.payload._do_summary()
         return 1, f"{self.mysummary()} / {inner}" if inner else self.mysummary(), needed
 
 
 class MRCProbe(Packet):  # type: ignore[misc]
-    """struct mrc_probe: behind MRC in requests and replies; a report follows if `counts` is not 0."""
+    """struct mrc_probe: follows MRC in requests and replies. A report follows if `counts` is not 0."""
 
     name = "MRC probe"
     fields_desc = (
@@ -93,28 +93,28 @@ class MRCProbe(Packet):  # type: ignore[misc]
     )
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
-        """A report, or padding."""
+        """Returns the class of the payload: a report, or padding."""
         found: type[Packet] = MRCReport if self.counts else Padding
         return found
 
     def mysummary(self) -> str:
-        """One line of a packet list."""
+        """Returns one line for a packet list."""
         return f"probe {self.seq}"
 
 
 class MRCCount(Packet):  # type: ignore[misc]
-    """struct mrc_count: what has arrived on one EV."""
+    """struct mrc_count: the packets that have arrived on one EV."""
 
     name = "MRC count"
     fields_desc = (IntField("packets", 0), ShortField("probes", 0), ShortField("ce", 0))
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """The next count follows."""
+        """Returns the bytes as padding: the next count follows."""
         return b"", s
 
 
 class MRCReport(Packet):  # type: ignore[misc]
-    """Behind a probe that asks for a report, or brings one: ballast, then a count per EV."""
+    """Follows a probe that requests or carries a report: ballast, then a count per EV."""
 
     name = "MRC report"
     fields_desc = (
@@ -123,18 +123,18 @@ class MRCReport(Packet):  # type: ignore[misc]
     )
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """Nothing follows a report but padding."""
+        """Returns the remaining bytes as padding: nothing follows a report."""
         return b"", s
 
     def mysummary(self) -> str:
-        """One line of a packet list."""
+        """Returns one line for a packet list."""
         probe = self.underlayer
         which = f" {probe.report_seq} from EV {probe.first}" if isinstance(probe, MRCProbe) else ""
         return f"report{which}: {len(self.records)} EVs"
 
 
 def bind(udp_port: int = UDP_PORT) -> None:
-    """Take UDP packets to this port, and to no other, as MRC; set the port where MRC is put on UDP."""
+    """Makes scapy dissect UDP packets to this port, and no other, as MRC, and use this port for MRC over UDP."""
     for rule in [r for r, layer in UDP.payload_guess if layer is MRC]:
         split_layers(UDP, MRC, **rule)
     bind_layers(UDP, MRC, dport=udp_port)
@@ -146,11 +146,11 @@ bind()
 def outer(
     plan: Plan, path: EV, payload: Packet, *, smac: str, dmac: str, vlan: int = 0, mrc: dict[str, Any] | None = None
 ) -> Packet:
-    """What the host of `plan` puts on the wire to send an IP packet or an MRCProbe by `path`.
+    """Returns the frame in which the host of `plan` sends an IP packet or an MRCProbe on `path`.
 
-    `mrc` sets fields of the MRC header; the type has to be named for probe replies only. Headers as
-    in H.Encaps.Red (RFC 8986 §5.2): the first segment is the destination, the SRH holds the others
-    backwards, DSCP and ECN are the inner packet's (RFC 6040 §4.1), the UDP checksum is zero.
+    `mrc` sets fields of the MRC header; the type is necessary for probe replies only. The headers are those of
+    H.Encaps.Red (RFC 8986 §5.2): the first segment is the destination, and the SRH holds the others in reverse order.
+    DSCP and ECN are the inner packet's (RFC 6040 §4.1); the UDP checksum is zero.
     """
     kind = PROBE_REQUEST if isinstance(payload, MRCProbe) else DATA
     header = MRC(**{"type": kind, "sender": plan.host.id, "receiver": path.peer_id, "ev": path.ev, **(mrc or {})})
@@ -172,7 +172,7 @@ def outer(
 
 
 def _traffic_class(payload: Packet) -> int:
-    """DSCP and ECN of an IP packet; for probes ECT(0): queues that mark are not to drop them."""
+    """Returns DSCP and ECN of an IP packet. Probes have ECT(0), so that marking queues do not drop them."""
     if isinstance(payload, IP):
         return int(payload.tos)
     return int(payload.tc) if isinstance(payload, IPv6) else ECT_0

@@ -1,1 +1,1 @@
-"""What Python decides about EVs and peers (the programs decide all that has a deadline), and the event log."""
+"""Logs events, watches peers, and detects grey loss. The eBPF programs make all decisions with a deadline."""

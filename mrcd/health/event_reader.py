@@ -1,4 +1,4 @@
-"""Logs the events that the programs put into the ring buffer."""
+"""Reads the programs' events from the ring buffer, and logs them."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from mrcd.tables.abi import EvState, Reason
 from mrcd.tables.pinned import Tables
 
 _MS = 1_000_000
-_SHARED = (Reason.OVERDUE, Reason.ICMP_ERROR)  # as transit() of bpf/states.h
+_SHARED_REASONS = (Reason.OVERDUE, Reason.ICMP_ERROR)  # the same as in transit() of bpf/states.h
 
 
 class Listener:
-    """Reads the ring buffer of a data plane. `peers` by their rows."""
+    """Reads the ring buffer of a data plane. `peers`: table row → peer."""
 
     def __init__(
         self, settings: Health, peers: Mapping[int, Peer], tables: Tables, dataplane: Dataplane, events: EventLog
@@ -28,27 +28,28 @@ class Listener:
         self._settings, self._peers, self._tables = settings, peers, tables
         self._dataplane, self._events = dataplane, events
         self._unlogged: deque[np.void] = deque()
-        self.why: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}  # what the programs do not know
+        # (row, EV) → evidence that the daemon adds to the next event of that reason
+        self.added_evidence: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}
         self.drain()
-        self._untold = self._count_untold()
+        self._lost_events = self._count_lost_events()
 
     def drain(self, most: int | None = None) -> bool:
-        """Read the ring buffer and log what it told, `most` events at most.
+        """Reads the ring buffer, and logs up to `most` events.
 
-        Returns whether the tick has work: a flow has stopped, or a path has failed whose switches others cross too.
+        Returns whether the tick has work: a flow has stopped, or a path has failed that shares switches with others.
         """
         found = self._dataplane.events()
-        stalled = found["ev"] == abi.EVENT_IDLE_TIMEOUT
+        is_idle_timeout = found["ev"] == abi.EVENT_IDLE_TIMEOUT
         reasons = found["reason"][found["after"] == EvState.ASSUMED_BAD]
-        is_shared = any((reasons == reason).any() for reason in _SHARED)
-        self._unlogged.extend(found[~stalled])
+        is_shared = any((reasons == reason).any() for reason in _SHARED_REASONS)
+        self._unlogged.extend(found[~is_idle_timeout])
         for _ in range(len(self._unlogged) if most is None else min(most, len(self._unlogged))):
             self._log(self._unlogged.popleft())
-        return is_shared or bool(stalled.any())
+        return is_shared or bool(is_idle_timeout.any())
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are events that `drain` has read and not logged."""
+        """Returns whether drain() has read events that are not logged yet."""
         return bool(self._unlogged)
 
     def _log(self, record: np.void) -> None:
@@ -56,9 +57,9 @@ class Listener:
         reason = Reason(int(record["reason"]))
         peer = self._peers.get(row)
         place = peer.place(number) if peer else None
-        if peer is None or place is None:  # of a configuration before this one
+        if peer is None or place is None:  # the event belongs to an earlier configuration
             return
-        known, said = self.why.pop((row, number), (reason, {}))
+        added_for, added = self.added_evidence.pop((row, number), (reason, {}))
         self._events.add(
             "ev",
             peer=peer.host.name,
@@ -68,7 +69,7 @@ class Listener:
             before=EvState(int(record["before"])).name,
             after=EvState(int(record["after"])).name,
             reason=reason.text,
-            evidence={**self._evidence(record, reason), **(said if known is reason else {})},
+            evidence={**self._evidence(record, reason), **(added if added_for is reason else {})},
             monotonic_ns=int(record["ns"]),
         )
 
@@ -79,10 +80,10 @@ class Listener:
         return found
 
     def find_lost(self) -> None:
-        """Log that there were changes of state for which the ring buffer had no room."""
-        before, self._untold = self._untold, self._count_untold()
-        if self._untold > before:
-            self._events.add("daemon", reason="events_lost", evidence={"evs": self._untold - before})
+        """Logs how many state changes had no room in the ring buffer since the last call."""
+        before, self._lost_events = self._lost_events, self._count_lost_events()
+        if self._lost_events > before:
+            self._events.add("daemon", reason="events_lost", evidence={"evs": self._lost_events - before})
 
-    def _count_untold(self) -> int:
+    def _count_lost_events(self) -> int:
         return int(self._tables.transitions()["lost_events"].sum())

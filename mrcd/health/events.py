@@ -1,4 +1,4 @@
-"""What happened and why: a bounded log that mrcctl can read and follow."""
+"""Keeps a bounded log of events with their reasons, which mrcctl can read and follow."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ log = logging.getLogger("mrcd.health.events")
 
 KEPT = 10_000
 ICMP_ERRORS = {1: "destination unreachable", 2: "packet too big for a link of the path", 3: "hop limit exceeded"}
-"""Types of ICMPv6 errors (RFC 4443 §3)."""
+"""Texts of the ICMPv6 error types (RFC 4443 §3)."""
 
 
 class EventLog:
-    """The newest events, numbered from 1; older ones are forgotten."""
+    """The newest events, numbered from 1; older ones are dropped."""
 
     def __init__(self) -> None:
         self._events: deque[dict[str, Any]] = deque(maxlen=KEPT)
@@ -41,7 +41,7 @@ class EventLog:
         evidence: dict[str, Any] | None = None,
         monotonic_ns: int | None = None,
     ) -> None:
-        """Record an event and log it as one line. `monotonic_ns`: when it was, if not now."""
+        """Records an event, and logs it as one line. `monotonic_ns`: its time, if it is not now."""
         self._last_id += 1
         now_ns = time.monotonic_ns()
         event = {
@@ -59,25 +59,27 @@ class EventLog:
             "evidence": evidence or {},
         }
         self._events.append(event)
-        level = logging.DEBUG if reason == Reason.PROBED.text else logging.INFO  # a million, where peers are many
+        level = logging.DEBUG if reason == Reason.PROBED.text else logging.INFO  # a start may log a million of these
         if log.isEnabledFor(level):
-            log.log(level, "%s", sentence(event))
+            log.log(level, "%s", log_line(event))
         self._new.set()
         self._new = asyncio.Event()
 
     @property
     def last(self) -> dict[str, Any] | None:
-        """The newest event."""
+        """Returns the newest event."""
         return self._events[-1] if self._events else None
 
     @property
     def last_id(self) -> int:
-        """The number of the newest event; 0 if there was none."""
+        """Returns the number of the newest event; 0 if there was none."""
         return self._last_id
 
     async def after(self, last_id: int, wait_s: float) -> list[dict[str, Any]]:
-        """Events newer than `last_id`, waiting for one if there is none. Numbers of another daemon's
-        life are beyond ours: then everything is new."""
+        """Returns the events newer than `last_id`; waits up to `wait_s` seconds for one if there is none.
+
+        A number above `last_id` of this log comes from an earlier daemon: then all events are new.
+        """
         if last_id > self._last_id:
             last_id = 0
         new = self._new
@@ -90,13 +92,13 @@ class EventLog:
 
 
 def utc(monotonic_ns: int) -> str:
-    """A moment of CLOCK_MONOTONIC as ISO 8601, in UTC."""
+    """Returns a time of CLOCK_MONOTONIC as ISO 8601 in UTC."""
     ago = timedelta(microseconds=(time.monotonic_ns() - monotonic_ns) // 1000)
     return (datetime.now(UTC) - ago).isoformat(timespec="milliseconds")
 
 
 def of_record(record: np.void, ev: EV) -> dict[str, Any]:
-    """A struct mrc_event about `ev` as an event of the log, which has given it no number yet."""
+    """Returns a struct mrc_event about `ev` as an event that has no number yet."""
     return {
         "id": None,
         "time": utc(int(record["ns"])),
@@ -114,7 +116,7 @@ def of_record(record: np.void, ev: EV) -> dict[str, Any]:
 
 
 def evidence(record: np.void) -> dict[str, int | float | str]:
-    """What a struct mrc_event says for its reason, in the units that the names end with."""
+    """Returns the evidence for the reason of a struct mrc_event. The names end with their units."""
     found: dict[str, int | float | str] = {}
     reason = Reason(int(record["reason"]))
     if reason is Reason.OVERDUE:
@@ -131,15 +133,16 @@ def evidence(record: np.void) -> dict[str, int | float | str]:
     return found
 
 
-def sentence(event: dict[str, Any]) -> str:
-    """One line of log: who, from what to what, why, by which evidence."""
-    who = [f"plane {event['plane']}" if event["kind"] == "plane" else event["kind"]]
+def log_line(event: dict[str, Any]) -> str:
+    """Returns an event as one line: object, state change, reason, evidence."""
+    subject = [f"plane {event['plane']}" if event["kind"] == "plane" else event["kind"]]
     if event["peer"] is not None:
-        who.append(f"{event['peer']}" + (f"/{event['ev']}" if event["ev"] is not None else ""))
+        subject.append(f"{event['peer']}" + (f"/{event['ev']}" if event["ev"] is not None else ""))
     if event["plane"] is not None and event["kind"] != "plane":
-        who.append(f"plane {event['plane']}")
+        subject.append(f"plane {event['plane']}")
     if event["t1"] is not None:
-        who.append(f"T1 {event['t1']}")
+        subject.append(f"T1 {event['t1']}")
     change = " → ".join(x for x in (event["from"], event["to"]) if x)
     evidence = ", ".join(f"{k} {v}" for k, v in event["evidence"].items())
-    return f"{' '.join(who)}: {change + ': ' if change else ''}{event['reason']}{f' ({evidence})' if evidence else ''}"
+    reason = f"{event['reason']} ({evidence})" if evidence else event["reason"]
+    return f"{' '.join(subject)}: {change + ': ' if change else ''}{reason}"

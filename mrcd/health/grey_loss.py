@@ -1,21 +1,26 @@
-"""Grey failures: an EV that loses a little, for long, while the others do not. A pure test over the tables.
+"""Detects grey failures: EVs with a small, lasting loss that the peer's other EVs do not have. Pure.
 
-Time is cut into slices, one for each time that the daemon looks at a peer; a slice counts for an EV that
-carried packets in it, and is lossy if some of them were lost. (Not packets: those that a hiccup takes are
-lost together, and are one piece of evidence.) Hypothesis: all of a peer's EVs lose alike, so given N lossy
-slices over all EVs, those of one EV are binomial (N, its share of all slices). (Exact for rare losses; where
-many slices are lossy the true spread is less, so the test errs on the side of no alarm.) An EV is accused
-if as many as it has, or more, come with a probability below
+The unit of evidence is a slice: the time between two reads of a peer's counters. A slice counts for an EV that carried
+packets in it. It is lossy if some of these packets were lost. Packets are no such unit: one disturbance loses many
+packets together, and is one piece of evidence.
 
-    α = false alarms per peer and year / (EVs of the peer × windows × looks per year)
+The null hypothesis is that all EVs of a peer lose alike. Given N lossy slices over all EVs, the number of one EV is
+then binomial (N, its share of all slices). This is exact for rare losses. If many slices are lossy, the true variance
+is smaller, so the test raises too few alarms rather than too many.
 
-(Bonferroni: with 16 EVs, four windows, a look per second and one false alarm per year α = 5e-10, which eight
-lossy slices of one of 16 EVs and none elsewhere pass; 0.5 % loss at 1,000 packets/s shows after two
-seconds). Besides, it must lose `grey_ratio` of its packets, and _FAIR times what the peer's EVs usually
-lose, by the median: differences that are real but small are no reason to leave a path.
+The test raises an alarm for an EV if its number of lossy slices, or a larger one, has a probability below
 
-Only EVs in use count, and only those that were in use over the whole window: the losses of one that
-has fallen hide nothing, and one that returned into a bad moment is not compared with the calm before.
+    α = false alarms per peer and year / (EVs of the peer × windows × tests per year)
+
+This is a Bonferroni correction. With 16 EVs, four windows, a test per second and one false alarm per year, α is 5e-10.
+Eight lossy slices of one of 16 EVs, and none of the others, pass that limit. A loss of 0.5 % at 1,000 packets/s shows
+after two seconds.
+
+The EV must also lose at least `grey_ratio` of its packets, and _MIN_FACTOR times the median loss ratio of the peer's
+EVs: a real but small difference is no reason to stop using a path.
+
+Only EVs that were in use over the whole window are compared. So the losses of a failed EV do not hide those of others.
+An EV that returned during a disturbance is not compared with the time before it.
 """
 
 import math
@@ -25,18 +30,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Health
-from mrcd.health.hold_down import Bools, Ints, Records, some
+from mrcd.health.hold_down import Bools, Ints, Records, select_rows
 from mrcd.tables import zeros
 from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 
 WINDOWS_S = (1, 4, 16, 64)
-LOOK_S = 1.0
-_LOOKS_PER_YEAR = 365.25 * 86_400 / LOOK_S
-_FAIR = 3.0
-_FORGET_NS = WINDOWS_S[-1] * 1_000_000_000  # a peer without a new loss for so long has nothing to be found
-_SCAN_NS = 250_000_000  # between two looks for peers that have lost: with thousands it takes most of a millisecond
-_LEAST = 2  # lossy slices: one proves nothing
+TEST_INTERVAL_S = 1.0
+_TESTS_PER_YEAR = 365.25 * 86_400 / TEST_INTERVAL_S
+_MIN_FACTOR = 3.0
+_FORGET_NS = WINDOWS_S[-1] * 1_000_000_000  # after this time without a loss, no window of a peer has losses
+_SCAN_NS = 250_000_000  # between two scans for lossy peers: a scan of thousands takes most of a millisecond
+_MIN_LOSSY = 2  # slices: one lossy slice is not evidence
 Counts = NDArray[np.uint32]
 
 _COUNTS = ("slices", "lossy", "sent", "lost")
@@ -52,18 +57,18 @@ class Alarm:
 
 
 def tail(n: int, p: float, k: int) -> float:
-    """Probability of k or more of n, each with probability p: the exact binomial tail."""
+    """Returns the probability of k or more of n events, each with probability p: the exact binomial tail."""
     if k <= 0:
         return 1.0
     if k > n or p <= 0:
         return 0.0
     if p >= 1:
         return 1.0
-    if k <= n * p:  # below the mean: the other side is the shorter sum
+    if k <= n * p:  # below the mean, the sum of the other tail is shorter
         return 1.0 - tail(n, 1.0 - p, n - k + 1)
     log = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * math.log(p) + (n - k) * math.log1p(-p)
     term = total = math.exp(log)
-    for i in range(k, n):  # each term from the one before; they fall at least geometrically
+    for i in range(k, n):  # each term follows from the previous one; they decrease at least geometrically
         term *= (n - i) / (i + 1) * p / (1 - p)
         total += term
         if term < total * 1e-16:
@@ -72,27 +77,27 @@ def tail(n: int, p: float, k: int) -> float:
 
 
 def threshold(settings: Health, evs: int) -> float:
-    """α for each of a peer's `evs` EVs in each window of each look."""
-    return settings.grey_false_alarms / (evs * len(WINDOWS_S) * _LOOKS_PER_YEAR)
+    """Returns α for a test of one of a peer's `evs` EVs in one window."""
+    return settings.grey_false_alarms / (evs * len(WINDOWS_S) * _TESTS_PER_YEAR)
 
 
 class Watch:
-    """Looks at the EVs of those peers of which the programs say that they have lost packets lately.
+    """Tests the EVs of peers that have lost packets lately, by the programs' per-peer counters.
 
-    While a peer loses nothing there is nothing to find, and none of its EVs is read.
+    It reads no EVs of a peer without losses.
     """
 
     def __init__(self, settings: Health, tables: Tables, rows: Ints) -> None:
-        """`rows`: the host's peers."""
+        """Starts with the present counters. `rows`: the table rows of the peers."""
         self._tables, self._rows = tables, rows
         self._grey = Grey(settings, *tables.evs.shape)
         self._judged, self._lossy = (tables.reports[name][rows].copy() for name in ("judged", "lossy"))
-        self._lossy_ns = np.full(len(rows), -_FORGET_NS, np.int64)  # when each was last found to have lost more
-        self._suspects = np.zeros(0, np.int64)  # of the rows, those that have lost lately
+        self._lossy_ns = np.full(len(rows), -_FORGET_NS, np.int64)  # when each peer's loss was last seen to grow
+        self._suspects = np.zeros(0, np.int64)  # indexes of `rows` with losses lately
         self._scanned_ns = -_SCAN_NS
 
-    def look(self, now: int) -> list[Alarm]:
-        """Return the EVs that lose more than their share; `now` is CLOCK_MONOTONIC in ns."""
+    def find_alarms(self, now: int) -> list[Alarm]:
+        """Returns the EVs that lose more than their share; `now` is CLOCK_MONOTONIC in ns."""
         if now - self._scanned_ns >= _SCAN_NS:
             self._scanned_ns = now
             lossy = self._tables.reports["lossy"][self._rows]
@@ -102,76 +107,78 @@ class Watch:
         if not len(self._suspects):
             return []
         judged = self._tables.reports["judged"][self._rows[self._suspects]]
-        at = self._suspects[judged != self._judged[self._suspects]]
+        changed = self._suspects[judged != self._judged[self._suspects]]
         self._judged[self._suspects] = judged
-        if not len(at):
+        if not len(changed):
             return []
-        rows, path_stats = self._rows[at], self._tables.path_stats
+        rows, path_stats = self._rows[changed], self._tables.path_stats
         sent = path_stats["judged"][rows].astype(np.uint32)
         lost = path_stats["lost_before"][rows].astype(np.uint32) + path_stats["deficit"][rows]
-        self._grey.slice(rows, sent, lost)
-        return self._grey.look(rows, self._tables.evs[rows], now)
+        self._grey.add_slice(rows, sent, lost)
+        return self._grey.test(rows, self._tables.evs[rows], now)
 
 
 class Grey:
-    """Remembers counts, now and where each window began: ([windows,] peers, evs_per_peer)."""
+    """Keeps the counts of EVs, now and at the start of each window: ([windows,] peers, evs_per_peer)."""
 
     def __init__(self, settings: Health, peers: int, evs: int) -> None:
         shape = (len(WINDOWS_S), peers, evs)
         self._s = settings
         self._now = {name: zeros.zeros(shape[1:], np.uint32) for name in _COUNTS}
         self._then = {name: zeros.zeros(shape, np.uint32) for name in _COUNTS}
-        self._begun_ns = zeros.zeros(shape[:2], np.int64)  # 0: not yet
-        self._in_use_ns = zeros.zeros(shape[1:], np.int64)  # since when; 0: it is not
-        self._looked_ns = np.zeros(peers, np.int64)
+        self._begun_ns = zeros.zeros(shape[:2], np.int64)  # start of the current window; 0 before the first
+        self._in_use_ns = zeros.zeros(shape[1:], np.int64)  # since when an EV is in use; 0 if it is not
+        self._tested_ns = np.zeros(peers, np.int64)
 
-    def slice(self, rows: Ints, sent: Counts, lost: Counts) -> None:
-        """A slice of the peers `rows` has passed. Packets judged, and lost of these, (rows, evs_per_peer): low bits are
-        enough, for no window holds more."""
+    def add_slice(self, rows: Ints, sent: Counts, lost: Counts) -> None:
+        """Ends a slice of the peers `rows`.
+
+        `sent` are the judged packets, and `lost` the lost ones among them, (rows, evs_per_peer). The low 32 bits of the
+        counters suffice, because no window holds more packets.
+        """
         lossy = _grown(lost, self._now["lost"][rows]) > 0
         self._now["slices"][rows] += (sent != self._now["sent"][rows]) | lossy
         self._now["lossy"][rows] += lossy
         self._now["sent"][rows], self._now["lost"][rows] = sent, lost
 
-    def look(self, rows: Ints, evs: Records, now: int) -> list[Alarm]:
-        """What the slices of those peers say that were not looked at for LOOK_S; `evs`: abi.EV, (rows,
-        evs_per_peer)."""
-        due = now - self._looked_ns[rows] >= LOOK_S * 1e9
+    def test(self, rows: Ints, evs: Records, now: int) -> list[Alarm]:
+        """Returns alarms for peers that were not tested for TEST_INTERVAL_S. `evs`: abi.EV, (rows, evs_per_peer)."""
+        due = now - self._tested_ns[rows] >= TEST_INTERVAL_S * 1e9
         if not due.any():
             return []
-        rows, evs = rows[due], some(evs, due)
+        rows, evs = rows[due], select_rows(evs, due)
         state = evs["state"]
         in_use = (evs["configured"] != 0) & ((state == EvState.GOOD) | (state == EvState.SKIP))
-        entered = evs["state_since_ns"].astype(np.int64) > self._looked_ns[rows, None]
+        entered = evs["state_since_ns"].astype(np.int64) > self._tested_ns[rows, None]
         since = self._in_use_ns[rows]
         since = np.where(in_use, np.where((since == 0) | entered, now, since), 0)
-        self._in_use_ns[rows], self._looked_ns[rows] = since, now
+        self._in_use_ns[rows], self._tested_ns[rows] = since, now
         alarms: dict[tuple[int, int], Alarm] = {}
         for w, seconds in enumerate(WINDOWS_S):
             begun = self._begun_ns[w, rows]
-            # In each window what was in use all the time since it began.
-            for alarm in self._window(w, rows, in_use & (since <= begun[:, None]), now - begun):
+            # Each window compares the EVs that were in use since it began.
+            for alarm in self._test_window(w, rows, in_use & (since <= begun[:, None]), now - begun):
                 alarms.setdefault((alarm.row, alarm.ev), alarm)
-            over = rows[now - begun >= (seconds - LOOK_S / 2) * 1e9]
-            self._begun_ns[w, over] = now
+            ended = rows[now - begun >= (seconds - TEST_INTERVAL_S / 2) * 1e9]
+            self._begun_ns[w, ended] = now
             for name, counts in self._now.items():
-                self._then[name][w, over] = counts[over]
+                self._then[name][w, ended] = counts[ended]
         return list(alarms.values())
 
-    def _window(self, w: int, rows: Ints, compared: Bools, age_ns: Ints) -> list[Alarm]:
-        some = (self._grown(w, rows, "lossy") * compared).sum(axis=1) >= _LEAST
-        if not some.any():
+    def _test_window(self, w: int, rows: Ints, compared: Bools, age_ns: Ints) -> list[Alarm]:
+        is_lossy = (self._grown(w, rows, "lossy") * compared).sum(axis=1) >= _MIN_LOSSY
+        if not is_lossy.any():
             return []
-        rows, compared, age_ns = rows[some], compared[some], age_ns[some]
+        rows, compared, age_ns = rows[is_lossy], compared[is_lossy], age_ns[is_lossy]
         slices, sent, lost = (self._grown(w, rows, name) for name in ("slices", "sent", "lost"))
-        # A loss may be taken back: its packets have come after all.
+        # A loss can be revoked, if its packets arrive after all.
         lossy = np.minimum(self._grown(w, rows, "lossy"), lost)
         compared = compared & (slices > 0) & (sent > 0)
         ratio = np.where(compared, lost / np.maximum(sent, 1), np.inf)
         count = compared.sum(axis=1)
         middle = np.maximum(count - 1, 0) // 2
         usual = np.take_along_axis(np.sort(ratio, axis=1), middle[:, None], axis=1)
-        stand_out = compared & (lossy >= _LEAST) & (ratio >= self._s.grey_ratio) & (ratio >= _FAIR * usual)
+        stand_out = compared & (lossy >= _MIN_LOSSY) & (ratio >= self._s.grey_ratio) & (ratio >= _MIN_FACTOR * usual)
         found = []
         for i, e in zip(*np.nonzero(stand_out), strict=True):
             share = slices[i, e] / slices[i, compared[i]].sum()
@@ -191,5 +198,5 @@ class Grey:
 
 
 def _grown(now: NDArray[np.uint32], before: NDArray[np.uint32]) -> Ints:
-    """How much a wrapping count has grown; one that was taken back has not."""
+    """Returns the growth of a wrapping counter; 0 if it has decreased, because a loss was revoked."""
     return np.maximum((now - before).view(np.int32), 0).astype(np.int64)

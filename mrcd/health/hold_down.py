@@ -1,6 +1,6 @@
-"""The hold-down of failed EVs, and the types of what the daemon reads of peers' EVs. Pure.
+"""Computes the hold-down of failed EVs, and defines array types of this package. Pure.
 
-The programs have every deadline: see bpf/tick.h.
+The programs serve every deadline: see bpf/tick.h.
 """
 
 from typing import Any
@@ -18,13 +18,13 @@ Records = NDArray[np.void]  # of abi.EV or abi.PATH_STATS
 
 
 def hold_down_ns(settings: Health, flaps: NDArray[Any] | int) -> Ints:
-    """Return how long an EV must have been without loss to return: doubles with each flap up to the cap."""
+    """Returns how long an EV must be without loss before it returns: doubles with each flap, up to a limit."""
     doubled = settings.hold_down_ms * 2.0 ** np.clip(np.asarray(flaps, np.int64) - 1, 0, 40)
     return np.asarray(np.minimum(doubled, settings.hold_down_max_ms) * _MS, np.int64)
 
 
-def some(records: Records, which: Bools) -> Records:
-    """Copies of some rows of contiguous records: word by word, for numpy copies records field by field."""
+def select_rows(records: Records, which: Bools) -> Records:
+    """Returns copies of some rows of contiguous records. Copies words, because numpy copies records field by field."""
     if which.all():
         return records
     return records.view(np.uint64)[which].view(records.dtype)

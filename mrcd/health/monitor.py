@@ -1,7 +1,7 @@
-"""Runs the tick, logs what the programs tell, and judges grey loss.
+"""Runs the tick, logs the programs' events, and tests for grey loss.
 
-The programs have every deadline (bpf/tick.h), and change every state themselves. This may stand still for a second:
-while it does, the timer packet runs the tick (bpf/timer_packet.h).
+The programs serve every deadline (bpf/tick.h), and change every state themselves. This process may stop for a second:
+meanwhile the timer packet runs the tick (bpf/timer_packet.h).
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from mrcd.tables.pinned import Tables
 
 log = logging.getLogger("mrcd.health.monitor")
 
-_LOOK_NS = 50_000_000  # between two slices of the grey-loss test
-_PEERS_NS = 100_000_000  # between two looks at what peers say of themselves: their routes follow it
-_LOST_NS = 1_000_000_000  # between two looks for lost events
-_LEAST_S = 0.001
-_URGENT_S = 0.005  # a tick that is to come sooner does not wait for the looks, for so long:
-_PATIENCE_NS = 500_000_000
+_SLICE_NS = 50_000_000  # between two slices of the grey-loss test
+_PEERS_NS = 100_000_000  # between two checks of the peers, on which their routes depend
+_LOST_NS = 1_000_000_000  # between two checks for lost events
+_MIN_WAIT_S = 0.001
+_URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
+_MAX_DELAY_NS = 500_000_000  # but not for longer than this
 _EVENTS_AT_ONCE = 8  # less than a millisecond
 
 
 class Monitor:
-    """Watches this host's EVs. `changed` is called with a row whose routes may be others now."""
+    """Watches this host's EVs. `changed` is called with a peer's row when its routes may have to change."""
 
     def __init__(
         self, plan: Plan, tables: Tables, dataplane: Dataplane, events: EventLog, changed: Callable[[int], None]
@@ -47,19 +47,19 @@ class Monitor:
         self.peerwatch = PeerWatch(plan, tables, events, changed)
         self.changes = StateChanges(tables, dataplane, self._listener, self.peerwatch.names, changed)
         self._grey = grey_loss.Watch(plan.config.health, tables, self._rows)
-        self._looked_ns = self._peers_ns = self._lost_ns = 0
+        self._checked_ns = dict.fromkeys((_SLICE_NS, _PEERS_NS, _LOST_NS), 0)  # interval → time of the last check
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.TimerHandle | None = None
         self.ticks = Durations()
-        self._hears_again = False
+        self._has_next_read = False  # another call of _read_events is scheduled
         self._is_hurried = False  # the next tick is the event loop's next call
-        self._said = ""  # the error of the last tick
+        self._last_error = ""  # of the last tick
 
     async def run(self) -> None:
-        """Work until cancelled, or until something unforeseen is raised."""
+        """Runs until it is cancelled. Raises any exception other than MrcdError."""
         self._loop = loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._dataplane.events_fd(), self._hear)
+        loop.add_reader(self._dataplane.events_fd(), self._read_events)
         self._next = loop.call_soon(self._work)  # type: ignore[assignment]
         try:
             await self._failed
@@ -70,72 +70,77 @@ class Monitor:
                 self._next.cancel()
 
     def _work(self) -> None:
-        """Run the tick, look at what is to be looked at, and come back when the programs want the next tick."""
+        """Runs the tick and the checks that are due, and schedules itself for the next tick."""
         assert self._loop
         self._is_hurried = False
-        wait_s, begun, said = _LOOK_NS / 1e9, time.perf_counter(), ""
+        wait_s, begun, error = _SLICE_NS / 1e9, time.perf_counter(), ""
         try:
             try:
                 wait_s = self._dataplane.tick()
             except MrcdError as e:
-                said = str(e)
+                error = str(e)
             try:
                 now = time.monotonic_ns()
-                if wait_s >= _URGENT_S or now - self._looked_ns >= _PATIENCE_NS:
-                    self.look(now)
+                if wait_s >= _URGENT_S or now - self._checked_ns[_SLICE_NS] >= _MAX_DELAY_NS:
+                    self.check(now)
             except MrcdError as e:
-                said = str(e)
+                error = str(e)
         except Exception as e:
             self._failed.set_exception(e)
             return
-        if said and said != self._said:  # what fails may fail in each tick
-            log.error("%s; watching goes on", said)
-        self._said = said
+        if error and error != self._last_error:  # the same error may occur in each tick
+            log.error("%s; mrcd continues to watch paths", error)
+        self._last_error = error
         self.ticks.add(time.perf_counter() - begun)
-        self._next = self._loop.call_later(max(wait_s, _LEAST_S), self._work)
+        self._next = self._loop.call_later(max(wait_s, _MIN_WAIT_S), self._work)
 
     def _work_now(self) -> None:
-        if self._loop and self._next and not self._is_hurried:  # else each event would put it behind the next event
+        # A second call would put the tick behind the next event.
+        if self._loop and self._next and not self._is_hurried:
             self._is_hurried = True
             self._next.cancel()
             self._next = self._loop.call_later(0, self._work)
 
-    def listen(self) -> None:
-        """Log all that the programs tell; where the tick has work, run it at once."""
+    def log_events(self) -> None:
+        """Logs all events of the programs. Runs the tick at once if it has work."""
         if self._listener.drain():
             self._work_now()
 
-    def _hear(self) -> None:
-        """The same, some events at a time: thousands of paths may fail at once, and the tick must not wait for that."""
+    def _read_events(self) -> None:
+        """Logs some events at a time: thousands of paths may fail at once, and the tick must not wait for them."""
         if self._listener.drain(_EVENTS_AT_ONCE):
             self._work_now()
-        if self._loop and self._listener.is_behind and not self._hears_again:
-            self._hears_again = True
-            self._loop.call_soon(self._hear_again)
+        if self._loop and self._listener.is_behind and not self._has_next_read:
+            self._has_next_read = True
+            self._loop.call_soon(self._read_next_events)
 
-    def _hear_again(self) -> None:
-        self._hears_again = False
-        self._hear()
+    def _read_next_events(self) -> None:
+        self._has_next_read = False
+        self._read_events()
 
-    def look(self, now: int) -> None:
-        """Look at what is due of losses, peers and lost events; `now` is CLOCK_MONOTONIC in ns. Raises KernelError."""
-        if now - self._looked_ns >= _LOOK_NS:
-            self._looked_ns = now
-            for alarm in self._grey.look(now):
-                self.changes.accuse(alarm)
-        if now - self._peers_ns >= _PEERS_NS:
-            self._peers_ns = now
-            self.peerwatch.look(self._rows, now)
-        if now - self._lost_ns >= _LOST_NS:
-            self._lost_ns = now
+    def check(self, now: int) -> None:
+        """Checks losses, peers and lost events, as far as due. `now` is CLOCK_MONOTONIC in ns. Raises KernelError."""
+        if self._begin_if_due(_SLICE_NS, now):
+            for alarm in self._grey.find_alarms(now):
+                self.changes.report_grey_loss(alarm)
+        if self._begin_if_due(_PEERS_NS, now):
+            self.peerwatch.check(self._rows, now)
+        if self._begin_if_due(_LOST_NS, now):
             self._listener.find_lost()
 
+    def _begin_if_due(self, interval_ns: int, now: int) -> bool:
+        """Returns whether the check of an interval is due; if it is, records its time."""
+        is_due = now - self._checked_ns[interval_ns] >= interval_ns
+        if is_due:
+            self._checked_ns[interval_ns] = now
+        return is_due
+
     def announce(self) -> None:
-        """Have all peers probed soon: probes carry this host's port status."""
+        """Makes the programs probe all peers soon, because probes carry this host's port status."""
         self._tables.watches["announce"][self._rows] = 1
         self._tables.watches["due_ns"][self._rows] = 0
         self._work_now()
 
     def follow(self, before: "Monitor", replaced_hosts: AbstractSet[int]) -> None:
-        """Know of the peers what an earlier plan's monitor knew, but for hosts that are new."""
+        """Takes over what the monitor of an earlier plan knew of the peers, except of `replaced_hosts`."""
         self.peerwatch.follow(before.peerwatch, replaced_hosts)

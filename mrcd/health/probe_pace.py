@@ -1,8 +1,8 @@
-"""How often quiet peers are looked at, and on how many of their EVs they are probed each time. Pure.
+"""Computes how often peers without traffic are probed, and on how many of their EVs each time. Pure.
 
-In a small cluster all EVs of a quiet peer are probed in every idle interval. Where that would be more probes than
-[health] idle_probes allows, peers take turns, and each time some of a peer's EVs are probed, in their turn. What
-carries traffic needs none of it: its packets carry the probes.
+In a small cluster, all EVs of such a peer are probed in every idle interval. If that exceeds [health] idle_probes,
+peers are probed less often, and only some of a peer's EVs each time, in rotation. EVs with traffic need no such probes,
+because probes are piggybacked on their packets.
 """
 
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from dataclasses import dataclass
 from mrcd.config.cluster_file import Health
 
 _MS = 1_000_000
-_LEAST_WINDOW = 16  # EVs: fewer are not worth the look at the peer
+_MIN_WINDOW = 16  # EVs: fewer are not worth the cost of handling the peer
 
 
 @dataclass(frozen=True)
 class Pace:
-    """`window` EVs of a quiet peer, 0 = all, each `interval_ns`."""
+    """The tick probes `window` EVs of a peer without traffic (0: all) every `interval_ns`."""
 
     window: int
     interval_ns: int
 
 
 def pace(settings: Health, peers: int, evs: int, evs_per_peer: int) -> Pace:
-    """The pace for so many peers, with so many EVs in all, `evs_per_peer` each at most.
+    """Returns the pace for `peers` peers with `evs` EVs together, and at most `evs_per_peer` each.
 
-    Half of the probes allowed are for these rounds, the rest for what is to be tried besides.
+    Half of the allowed probes are for this rotation; the rest is for retries and suspected EVs.
     """
     interval_ns = settings.idle_interval_ms * _MS
-    allowed = settings.idle_probes * settings.idle_interval_ms // 1000  # in an interval
-    if evs + peers <= allowed:  # each time one more, which asks for a report
+    allowed = settings.idle_probes * settings.idle_interval_ms // 1000  # probes per interval
+    if evs + peers <= allowed:  # each peer needs one more request, for a report
         return Pace(0, interval_ns)
-    window = min(max(allowed // peers - 1, _LEAST_WINDOW), evs_per_peer)
+    window = min(max(allowed // peers - 1, _MIN_WINDOW), evs_per_peer)
     return Pace(window, max(interval_ns, peers * (window + 1) * 2_000_000_000 // settings.idle_probes))
 
 
 def silent_ns(pace: Pace, least_ns: int) -> int:
-    """A peer that was not heard for so long, `least_ns` at least, is not reachable."""
+    """Returns the silence after which a peer is unreachable: three intervals, at least `least_ns`."""
     return max(least_ns, 3 * pace.interval_ns)

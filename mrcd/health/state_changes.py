@@ -1,4 +1,4 @@
-"""Changes EVs' states for administrators and for the grey-loss test; the programs carry them out."""
+"""Changes EVs' states for administrators and for the grey-loss test, through the programs."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,8 +15,10 @@ _IN_USE = (EvState.GOOD, EvState.SKIP)
 
 
 class StateChanges:
-    """`names` are the peers' by row; `changed` is called with the row of a peer when an administrator has changed the
-    state of one of its EVs."""
+    """Changes states through `dataplane`.
+
+    `names`: row → peer name. `changed` is called with a peer's row after an administrator has changed one of its EVs.
+    """
 
     def __init__(
         self,
@@ -29,22 +31,24 @@ class StateChanges:
         self._tables, self._dataplane, self._listener = tables, dataplane, listener
         self._names, self._changed = names, changed
 
-    def accuse(self, alarm: Alarm) -> None:
-        """Leave an EV that loses more than its share, if it is in use still. Raises KernelError."""
+    def report_grey_loss(self, alarm: Alarm) -> None:
+        """Sets an EV with grey loss to ASSUMED_BAD, if it is still in use. Raises KernelError."""
         self._set_state(alarm.row, alarm.ev, _IN_USE, EvState.ASSUMED_BAD, Reason.GREY_LOSS, alarm.evidence)
 
-    def administer(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:
-        """Deny an EV, or give it back: then it is probed before it carries traffic again. False if it was so
-        already. What it told is in the log after Monitor.listen. Raises MachineError."""
+    def set_denied(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:
+        """Denies an EV, or allows it: then it is probed before it carries traffic again. Raises MachineError.
+
+        Returns False if the EV was in that state already. Monitor.log_events() logs the event.
+        """
         leave, after = (_ALLOWED, EvState.DENIED) if deny else ((EvState.DENIED,), EvState.UNKNOWN)
-        for _ in range(_TRIES):  # a program may change the state at the same moment
+        for _ in range(_TRIES):  # a program may change the state at the same time
             if self._set_state(row, ev, leave, after, Reason.ADMIN, evidence):
                 self._changed(row)
                 return True
             if (self._tables.evs["state"][row, ev] == EvState.DENIED) == deny:
                 return False
         name = self._names.get(row, f"host {row}")
-        raise MachineError(f"{name} EV {ev}: the programs do not take {after.name}", hint="see mrcd's log")
+        raise MachineError(f"{name} EV {ev}: the programs did not set the state {after.name}", hint="see mrcd's log")
 
     def _set_state(
         self,
@@ -55,8 +59,8 @@ class StateChanges:
         reason: Reason,
         evidence: Mapping[str, object],
     ) -> bool:
-        """False if the EV's state has changed meanwhile: then that is the newer word."""
+        """Changes an EV's state if it is one of `leave`. Returns False if it is not: that state is newer."""
         if not self._dataplane.set_state(row, ev, after, reason, leave):
             return False
-        self._listener.why[row, ev] = reason, evidence
+        self._listener.added_evidence[row, ev] = reason, evidence
         return True

@@ -1,1 +1,1 @@
-"""Loads, pins, attaches and replaces the programs."""
+"""Loads, pins, attaches and replaces the eBPF programs."""

@@ -1,8 +1,7 @@
-"""Load, pin, attach and replace the programs.
+"""Loads the eBPF object, pins its tables, and replaces the programs and tables of an earlier run.
 
-Everything that forwards is pinned below one directory named after the ABI version, so it outlives
-the daemon. Starting again replaces programs in place (bpf_link_update) and keeps the tables; only
-`detach` takes anything down.
+Programs and tables are pinned below one directory named after the ABI version, so they forward without the daemon. A
+restart replaces the programs in place (bpf_link_update) and keeps the tables. Only `mrcctl detach` detaches anything.
 """
 
 import contextlib
@@ -19,22 +18,20 @@ from numpy.typing import NDArray
 
 from mrcd.bpf import btf, libbpf
 from mrcd.bpf.object_file import object_path
-from mrcd.bpf.pins import Held, ensure_bpffs, locked, remove, version_of
+from mrcd.bpf.pins import PinDescriptors, ensure_bpffs, locked, remove, version_of
 from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.loader import features
 from mrcd.loader.links import Links
-from mrcd.loader.migration import carry
+from mrcd.loader.migration import migrate
 from mrcd.loader.settings import classes, settings
+from mrcd.loader.table_sizes import table_sizes
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState, Reason
 from mrcd.tables.pinned import Tables, change_field, read_node
 
 log = logging.getLogger(__name__)
 
-PREFIXES_MAX = 65536
-_LEAST_PEERS, _PEERS_STEP = 64, 8  # rows of the peers' tables
-_EVENTS_BYTES = 256 * 1024  # 5,000 events
 _NO_EV = 0xFFFFFFFF
 _PROGRAMS = (
     *("mrc_push", "mrc_probe", "mrc_timer", "mrc_pop", "mrc_pop_xdp", "mrc_unsent"),
@@ -43,56 +40,51 @@ _PROGRAMS = (
 
 
 def pin_directory(bpffs: Path) -> Path:
-    """Where this ABI's maps and links are pinned."""
+    """Returns the directory of this ABI version's maps and links."""
     return bpffs / "mrcd" / f"abi{abi.ABI_VERSION}"
 
 
-def rows_for(needed: int, have: int) -> int:
-    """Rows of the peers' tables. Other tables mean counters from zero: what is there (`have`, 0 = nothing) is kept
-    while it is enough and not far too much; what grows takes room for an eighth more. Memory is for the EVs of
-    all rows, so new tables are hardly larger than needed.
-    """
-    if needed <= have <= 2 * max(needed, _LEAST_PEERS):
-        return have
-    wanted = needed + needed // 8 if 0 < have < needed else needed
-    return max(_LEAST_PEERS, -(-wanted // _PEERS_STEP) * _PEERS_STEP)
-
-
 class Dataplane(Links):
-    """The loaded object. Descriptors live as long as this; pins live on."""
+    """The loaded object. close() closes its descriptors; the pins stay."""
 
     def __init__(self, plan: Plan, bpffs: Path, *, lock: int | None = None, program: Path | None = None) -> None:
-        """`lock`: a descriptor of the lock on the pins, of a data plane that this one is to follow.
-        `program`: another object than mrcd's own, with the same tables."""
+        """Makes a data plane that is not loaded yet.
+
+        `lock`: a descriptor of the lock on the pins, if this data plane succeeds another one.
+        `program`: an object with the same tables to load instead of mrcd's own.
+        """
         self.plan = plan
         self._bpffs = bpffs
         self._program = program
         super().__init__(pin_directory(bpffs))
-        self.tables = self.pins  # where the tables in use are pinned
+        self.tables = self.pins  # directory of the tables in use
         self._obj = 0
         self._ring: libbpf.Ring | None = None
-        self.fresh = False  # the counters started at zero
-        self.replaced: Path | None = None  # where the tables are pinned in whose place these come
+        self.fresh = False  # the tables are new, and their counters start at zero
+        self.replaced: Path | None = None  # directory of the tables that these replace
         ensure_bpffs(bpffs)
         self._links.mkdir(parents=True, exist_ok=True)
         self._lock = locked(self.pins.parent) if lock is None else os.dup(lock)
 
     def successor(self, plan: Plan) -> "Dataplane":
-        """One for another plan, not loaded yet, that takes over what this one has attached; close this one then."""
-        if self.lost():
-            self.pin_what_is_lost()
+        """Returns a data plane for another plan, not loaded yet, that takes over this one's attachments.
+
+        The caller closes this one afterwards.
+        """
+        if self.missing_pin():
+            self.restore_pins()
         new = Dataplane(plan, self._bpffs, lock=self._lock)
-        new._held = Held(self._held)
+        new._link_fds = PinDescriptors(self._link_fds)
         new._filters = dict(self._filters)
         return new
 
     def load(self) -> None:
-        """Load the object on top of the pinned tables.
+        """Loads the object with the pinned tables.
 
-        If a table must have another size all are made anew, beside the old ones: what is attached
-        forwards with its own tables until `commit`, which comes when everything is attached.
+        If a table needs another size, all tables are created anew beside the old ones. The attached programs use the
+        old tables until commit(), which the caller calls when all new programs are attached.
 
-        Raises MachineError if the object is of another version, before anything is touched.
+        Raises MachineError if the object has another version; nothing is changed then.
         """
         path = self._program or object_path()
         self._obj = libbpf.open_object(path)
@@ -100,25 +92,25 @@ class Dataplane(Links):
         if found_abi != abi.ABI_VERSION:
             self.close()
             raise MachineError(
-                f"{path} has tables of ABI version {found_abi or 'unknown'}, this mrcd knows {abi.ABI_VERSION}",
-                hint="the object is from another version: run `make build`, or reinstall; nothing was changed",
+                f"{path} has tables of ABI version {found_abi or 'unknown'}, this mrcd needs {abi.ABI_VERSION}",
+                hint="another version of mrcd built the object: run `make build`, or reinstall; nothing was changed",
             )
         maps = libbpf.maps_of(self._obj)
-        self._finish_commit()
+        _finish_commit(self.pins)
         peers = self._shape("mrc_peers")
-        sizes = self.sizes(self.plan, peers.entries if peers else 0)
+        sizes = table_sizes(self.plan, peers.entries if peers else 0)
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
         libbpf.set_initial_value(rodata, self._settings(libbpf.initial_size(rodata), sizes["mrc_peers"]))
         found = {name: self._shape(name) for name in sizes}
         self.fresh = found != {name: btf.declared_shape(maps[name], entries) for name, entries in sizes.items()}
         if self.fresh and any(found.values()):
-            log.warning("tables have other sizes than before: counters start at zero")
+            log.warning("the tables need other sizes than before: their counters start at zero")
         for name, entries in sizes.items():
             libbpf.set_map_size(maps[name], entries)
             if not self.fresh:
                 with libbpf.opened(self.pins / name) as fd:
                     libbpf.reuse_map(maps[name], fd)
-        # Not pinned: these are soon full anew.
+        # These caches are not pinned: they are soon filled again.
         libbpf.set_map_size(maps["mrc_dst_cache"], libbpf.possible_cpus() * abi.DST_ENTRIES)
         for name in ("mrc_paces", "mrc_selections", "mrc_plane_losses"):
             libbpf.set_map_size(maps[name], sizes["mrc_peers"])
@@ -136,7 +128,7 @@ class Dataplane(Links):
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
 
     def program(self, name: str) -> int:
-        """The descriptor of a loaded program; it is closed with this."""
+        """Returns the descriptor of a loaded program, which close() closes."""
         return self._programs[name]
 
     def programs(self) -> dict[str, int]:
@@ -148,49 +140,47 @@ class Dataplane(Links):
         return libbpf.map_fd(libbpf.maps_of(self._obj)[name])
 
     def global_data(self) -> int:
-        """The descriptor of the programs' global variables, if they have any; it is closed with this."""
+        """Returns the descriptor of the programs' global variables (.bss), which close() closes."""
         return libbpf.map_fd(next(m for name, m in libbpf.maps_of(self._obj).items() if name.endswith(".bss")))
 
     def _pin_new(self, maps: dict[str, int]) -> None:
-        """Pin new tables beside the old ones. What is known of paths and peers is taken over later (carry.py)."""
+        """Pins new tables beside the old ones. take_over() copies the states of paths and peers later."""
         self.tables = self.pins / "next"
         self.tables.mkdir(exist_ok=True)
         for name, m in maps.items():
             (self.tables / name).unlink(missing_ok=True)
             libbpf.pin(libbpf.map_fd(m), self.tables / name)
-        node = np.zeros((), abi.NODE)
-        nodes = [self.pins / "mrc_node", *sorted(self.pins.parent.glob("abi*/mrc_node"), key=version_of, reverse=True)]
-        for path in [p for p in nodes if p.exists()][:1]:
-            self.replaced = path.parent
-            try:
-                old = read_node(path)
-                for field in ("plane_mask", "status"):
-                    node[field] = old[field]
-            except (KernelError, ValueError) as e:  # an administrator's word must not be forgotten
-                node["status"] = abi.STATUS_DETACHED
-                log.warning("%s: this host may have been detached; `mrcctl attach` brings it back", e)
-        node["generation"], node["epoch"] = _number(), _number()
+        previous = _previous_node(self.pins)
+        self.replaced = previous.parent if previous else self.replaced
+        node = _new_node(previous)
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), struct.pack("I", 0), node.tobytes())
 
     def take_over(self, tables: Tables, replaced_hosts: AbstractSet[int] = frozenset()) -> Iterator[int]:
-        """Fill new tables, which have the peers and their paths, with the states of the tables before, but for the rows
-        in `replaced_hosts`. Yields each row when it is filled: paths with SRHs are compared one by one."""
+        """Copies the states in the previous tables to new tables, except for the rows in `replaced_hosts`.
+
+        `tables` already hold the peers and their paths. Yields each row after it is filled, because the work is long:
+        paths with SRHs are compared one by one.
+        """
         if not self.fresh or self.replaced is None or self.tables == self.pins:
             return
         try:
-            for row in carry(self.replaced, tables, replaced_hosts):
+            for row in migrate(self.replaced, tables, replaced_hosts):
                 self.refresh(row)
                 yield row
         except MrcdError as e:
-            log.warning("%s; all paths are probed anew", e.args[0])
+            log.warning("%s; all paths are probed again before use", e.args[0])
 
     @contextlib.contextmanager
-    def taking_places(self, node: NDArray[np.void]) -> Iterator[None]:
-        """A block in which programs are attached and detached, one after the other, `node` being of these tables. Where
-        others were attached with other tables none answers a probe meanwhile: each would report what its own tables
-        have counted, and what the other NICs' have would look lost. Nor does one where none was attached: the peers
-        would send to the other NICs, too. Where it fails half-way that stays so, until another block mends it."""
-        number = int(node["generation"])
+    def replacing_programs(self, node: NDArray[np.void]) -> Iterator[None]:
+        """Opens a block in which programs are attached and detached one after the other. `node` is in these tables.
+
+        If programs with other tables are attached, no program answers probes in the block. Each would report the
+        counts of its own tables only, and the peers would take packets at the other NICs for lost. If no program is
+        attached, none answers either, because the peers would send to NICs without a program.
+
+        After a failure half-way, probes stay unanswered until a later block succeeds.
+        """
+        generation = int(node["generation"])
         other = self.replaced / "mrc_node" if self.replaced and self.tables != self.pins else None
         before = change_field(other, "generation", lambda _: 0) if other else 0
         if other or not self.attached():
@@ -202,47 +192,50 @@ class Dataplane(Links):
             if not self.changed:
                 if other:
                     change_field(other, "generation", lambda _: before)
-                node["generation"] = number
+                node["generation"] = generation
             raise
-        node["generation"] = number or _number()
+        node["generation"] = generation or _random_number()
 
     def commit(self) -> None:
-        """The programs attached now use these tables: new ones take the place of the old."""
+        """Makes these tables the pinned ones: all attached programs use them now."""
         if self.tables != self.pins:
-            self.tables.rename(self.pins / "commit")  # from here on it will be finished, by the next start if need be
-            self._finish_commit()
+            self.tables.rename(self.pins / "commit")  # after an interruption here, the next start finishes the commit
+            _finish_commit(self.pins)
             self.tables = self.pins
-        self.forget_staged()
-        for other in self.pins.parent.glob("abi*"):  # what another version left attached, and its tables
+        self.remove_staged()
+        for other in self.pins.parent.glob("abi*"):  # attachments and tables of another version
             if other != self.pins:
                 remove(other)
 
-    def pin_again(self) -> None:
-        """Have these tables pinned, after a successor's have taken their place in vain."""
+    def repin_tables(self) -> None:
+        """Pins these tables again, after a successor replaced their pins and failed."""
         maps = libbpf.maps_of(self._obj)
-        for name in self.sizes(self.plan):
+        for name in table_sizes(self.plan):
             (self.pins / name).unlink(missing_ok=True)
             libbpf.pin(libbpf.map_fd(maps[name]), self.pins / name)
 
-    # ---- pins that somebody else took away ----
+    # ---- pins that another program removed ----
 
-    def lost(self) -> str:
-        """What is not pinned any more of what should be; empty if all is."""
-        here = os.fstat(self._lock)
+    def missing_pin(self) -> str:
+        """Returns the first pin that is missing, with the reason; empty if all pins exist."""
+        locked_directory = os.fstat(self._lock)
         try:
-            there = self.pins.parent.stat()
+            directory = self.pins.parent.stat()
         except OSError as e:
             return f"{self.pins.parent}: {e.strerror}"
-        if not os.path.samestat(here, there):
-            return f"{self.pins.parent} is another directory than it was"
-        wanted = [self.tables / n for n in self.sizes(self.plan)] + [self._links / n for n in self._held]
-        return next((f"{path}: not there" for path in wanted if not path.exists()), "")
+        if not os.path.samestat(locked_directory, directory):
+            return f"{self.pins.parent} was replaced by another directory"
+        wanted = [self.tables / n for n in table_sizes(self.plan)] + [self._links / n for n in self._link_fds]
+        return next((f"{path} does not exist" for path in wanted if not path.exists()), "")
 
-    def pin_what_is_lost(self) -> None:
-        """Pin it again, in a BPF file system that is mounted if need be. Raises MachineError, KernelError."""
+    def restore_pins(self) -> None:
+        """Pins everything again that has lost its pin; mounts a BPF file system if none is mounted.
+
+        Raises MachineError, KernelError.
+        """
         ensure_bpffs(self._bpffs)
         try:
-            for directory in (self._links, self.tables, *([self._filtered] if self._filters else [])):
+            for directory in (self._links, self.tables, *([self._clsact_mark] if self._filters else [])):
                 directory.mkdir(parents=True, exist_ok=True)
             if not os.path.samestat(os.fstat(self._lock), self.pins.parent.stat()):
                 lock = locked(self.pins.parent)
@@ -251,43 +244,36 @@ class Dataplane(Links):
         except OSError as e:
             raise MachineError(f"{e.filename}: {e.strerror}") from None
         maps = libbpf.maps_of(self._obj)
-        for name in self.sizes(self.plan):
+        for name in table_sizes(self.plan):
             if not (self.tables / name).exists():
                 libbpf.pin(libbpf.map_fd(maps[name]), self.tables / name)
-        for name in self._held:
-            self._held.pin(name, self._links)
+        for name in self._link_fds:
+            self._link_fds.pin(name, self._links)
 
-    def forget_staged(self) -> None:
-        """Remove new tables that were not committed."""
+    def remove_staged(self) -> None:
+        """Removes new tables that were not committed."""
         staged = self.pins / "next"
-        if staged.exists():  # of a start that failed
+        if staged.exists():  # a start has failed
             for path in staged.iterdir():
                 path.unlink()
             staged.rmdir()
 
-    def _finish_commit(self) -> None:
-        staged = self.pins / "commit"
-        if staged.exists():
-            for path in staged.iterdir():
-                path.rename(self.pins / path.name)
-            staged.rmdir()
-
     def _shape(self, name: str) -> btf.Shape | None:
-        """What a pinned table is like; None if there is none."""
+        """Returns the shape of a pinned table; None if there is none."""
         if not (self.pins / name).exists():
             return None
         with libbpf.opened(self.pins / name) as fd:
             return btf.map_shape(fd)
 
     def close(self) -> None:
-        """Let go of the object; what is pinned goes on."""
+        """Closes the object and its descriptors; pinned programs keep forwarding."""
         if self._ring is not None:
             self._ring.close()
             self._ring = None
         if self._obj:
             libbpf.close_object(self._obj)
             self._obj = 0
-        self._held.close()
+        self._link_fds.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -297,94 +283,99 @@ class Dataplane(Links):
         value = settings(self.plan, features.kernel_has(), peers, netns).tobytes()
         if len(value) != size:
             raise MachineError(
-                f"the object's settings have {size} bytes, mrcd knows {len(value)}",
-                hint="the object is from another version: run `make build`, or reinstall",
+                f"the object's settings have {size} bytes, this mrcd needs {len(value)}",
+                hint="another version of mrcd built the object: run `make build`, or reinstall",
             )
         return value
-
-    @staticmethod
-    def sizes(plan: Plan, rows: int = 0) -> dict[str, int]:
-        """Entries of every table that a plan needs, where the peers' tables have so many rows; 0 = there are none."""
-        peers = rows_for(plan.config.max_peers, rows)
-        evs = plan.config.cluster.evs_per_peer
-        return {
-            "mrc_evs": peers * evs,
-            "mrc_path_stats": peers * evs,
-            "mrc_rxs": peers * evs,
-            "mrc_srhs": peers * evs if plan.needs_srh else 1,
-            "mrc_peers": peers,
-            "mrc_reports": peers,
-            "mrc_watches": peers,
-            "mrc_clock": 1,
-            "mrc_probes_sent": len(abi.ProbeKind),
-            "mrc_unsent_packets": abi.MAX_PLANES,
-            "mrc_idle_timers": peers,
-            "mrc_clone_jobs": 1,  # while programs are replaced one after the other, old and new share it
-            "mrc_planes": abi.MAX_PLANES,
-            "mrc_node": 1,
-            "mrc_rotations": peers,
-            "mrc_drops": len(abi.Drop),
-            "mrc_histograms": abi.HISTOGRAMS * abi.BUCKETS,
-            "mrc_transitions": len(EvState) * len(Reason),
-            "mrc_events": _EVENTS_BYTES,
-            "mrc_prefixes": PREFIXES_MAX,
-        }
 
     # ---- prefixes ----
 
     def set_prefixes(self, wanted: dict[bytes, int]) -> None:
-        """Make the overlay trie hold exactly `wanted`: key of struct mrc_prefix → host id and policy."""
+        """Makes the overlay trie hold exactly `wanted`: key of struct mrc_prefix → host id and policy."""
         for key, host_id in wanted.items():
             libbpf.update_elem(self._prefix_fd, key, struct.pack("I", host_id))
         for key in [k for k in libbpf.keys(self._prefix_fd, abi.PREFIX.itemsize) if k not in wanted]:
             libbpf.delete_elem(self._prefix_fd, key)
-        # Now the programs may not go by what they remember of it.
-        only = struct.pack("I", 0)
-        node = np.frombuffer(libbpf.lookup_elem(self._node_fd, only, abi.NODE.itemsize) or b"", abi.NODE).copy()
-        node["epoch"] = _number()
-        libbpf.update_elem(self._node_fd, only, node.tobytes())
+        # A new epoch makes the programs discard cached results of the trie.
+        key = struct.pack("I", 0)
+        node = np.frombuffer(libbpf.lookup_elem(self._node_fd, key, abi.NODE.itemsize) or b"", abi.NODE).copy()
+        node["epoch"] = _random_number()
+        libbpf.update_elem(self._node_fd, key, node.tobytes())
 
     # ---- programs that the daemon runs ----
 
-    _SOME_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)
+    _DUMMY_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)
 
     def sweep(self, host_id: int, first: int = 0, count: int = 0) -> int:
-        """Send a probe request on every EV of a peer that is not to be passed over, or on those of the `count` from
-        `first` on, round after the last; and one that asks for a report. Returns how many went out."""
-        return libbpf.run_program(self._programs["mrc_sweep"], self._SOME_PACKET, ctx=_context(host_id, first, count))[
-            0
-        ]
+        """Sends a probe request on every EV of a peer that needs one, and one request for a report.
+
+        `count`, if not 0, limits the EVs to those from `first` on; after the last EV follows the first. Returns the
+        number of requests sent.
+        """
+        context = _context(host_id, first, count)
+        return libbpf.run_program(self._programs["mrc_sweep"], self._DUMMY_PACKET, ctx=context)[0]
 
     def tick(self) -> float:
-        """Serve the deadlines of all peers. Returns after how many seconds it is to be called again."""
-        return libbpf.run_program(self._programs["mrc_tick"], self._SOME_PACKET)[0] / 1e6
+        """Runs the tick, which serves the due deadlines of all peers. Returns the seconds until the next tick."""
+        return libbpf.run_program(self._programs["mrc_tick"], self._DUMMY_PACKET)[0] / 1e6
 
     def set_state(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: Iterable[EvState]) -> bool:
-        """Change the state of an EV if it is in one of `leave`; False if it is not. The ring buffer tells of it."""
+        """Changes the state of an EV and reports an event, if its state is one of `leave`. Returns whether it was."""
         return bool(self._set_state(host_id, ev, state, reason, sum(1 << s for s in set(leave))))
 
     def refresh(self, host_id: int) -> None:
-        """Have a peer's usable EVs and deadlines worked out anew: links, floor or paths are others."""
+        """Recomputes a peer's usable EVs and deadlines after a change of links, ev_min_active or paths."""
         self._set_state(host_id, _NO_EV, 0, 0, 0)
 
     def _set_state(self, host_id: int, *words: int) -> int:
-        return libbpf.run_program(self._programs["mrc_set_states"], self._SOME_PACKET, ctx=_context(host_id, *words))[0]
+        context = _context(host_id, *words)
+        return libbpf.run_program(self._programs["mrc_set_states"], self._DUMMY_PACKET, ctx=context)[0]
 
     # ---- events ----
 
     def events_fd(self) -> int:
-        """Readable when there are events."""
+        """Returns a descriptor that is readable if there are events."""
         assert self._ring is not None
         return self._ring.fileno()
 
     def events(self) -> NDArray[np.void]:
-        """What the programs told since the last call, as abi.EVENT; after a start also what nobody read before."""
+        """Returns the events since the last call, as abi.EVENT; after a start also those that no daemon has read."""
         assert self._ring is not None
         return np.frombuffer(b"".join(self._ring.records()), abi.EVENT)
 
 
-def _number() -> int:
-    """Another one each time, of 32 bits and never 0."""
+def _finish_commit(pins: Path) -> None:
+    """Moves the pins of committed tables to their final place, also after an interrupted commit."""
+    staged = pins / "commit"
+    if staged.exists():
+        for path in staged.iterdir():
+            path.rename(pins / path.name)
+        staged.rmdir()
+
+
+def _previous_node(pins: Path) -> Path | None:
+    """Returns the pin of the present mrc_node, else that of the newest ABI version; None if there is none."""
+    others = sorted(pins.parent.glob("abi*/mrc_node"), key=version_of, reverse=True)
+    return next((path for path in (pins / "mrc_node", *others) if path.exists()), None)
+
+
+def _new_node(previous: Path | None) -> NDArray[np.void]:
+    """Returns a new mrc_node with the plane mask and the status of the previous one."""
+    node = np.zeros((), abi.NODE)
+    if previous:
+        try:
+            old = read_node(previous)
+            for field in ("plane_mask", "status"):
+                node[field] = old[field]
+        except (KernelError, ValueError) as e:  # an administrator's `detach` must not be lost
+            node["status"] = abi.STATUS_DETACHED
+            log.warning("%s: this host may have been detached; run `mrcctl attach` to attach it", e)
+    node["generation"], node["epoch"] = _random_number(), _random_number()
+    return node
+
+
+def _random_number() -> int:
+    """Returns a random number of 32 bits that is not 0."""
     return secrets.randbelow(2**32 - 1) + 1
 
 
@@ -392,5 +383,5 @@ _CONTEXT = struct.Struct("12I5I")
 
 
 def _context(mark: int, *words: int) -> bytes:
-    """The beginning of struct __sk_buff: mark is its third word, cb[] the 13th and the four after it."""
+    """Returns the beginning of struct __sk_buff: mark is its third word, cb[] are the 13th to the 17th."""
     return _CONTEXT.pack(0, 0, mark, *[0] * 9, *words, *[0] * (5 - len(words)))

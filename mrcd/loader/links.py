@@ -1,4 +1,4 @@
-"""What is attached: links, which are pinned, and filters where the kernel has no TCX; replaced in place."""
+"""Attaches programs by pinned links, or by clsact filters if the kernel has no TCX, and replaces them in place."""
 
 import contextlib
 import errno
@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Literal
 
 from mrcd.bpf import libbpf
-from mrcd.bpf.pins import Held
+from mrcd.bpf.pins import PinDescriptors
 from mrcd.errors import KernelError
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic", "tracepoint"]
 
-_NOT_THERE = FileNotFoundError, NotADirectoryError  # somebody took the BPF file system away
+_PIN_MISSING = FileNotFoundError, NotADirectoryError  # another program has unmounted the BPF file system
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """One program at one hook. `name` is the pin's, stable over restarts and renamed interfaces. The object says which
-    tracepoint is a program's, which is of no interface."""
+    """One program at one hook.
+
+    `name` is the name of the pin: it stays the same over restarts and when interfaces are renamed. A program at a
+    tracepoint has no interface; the object names its tracepoint.
+    """
 
     name: str
     program: str
@@ -33,33 +36,36 @@ def _tc_point(attachment: Attachment) -> int:
 
 
 class Links:
-    """The attachments of one data plane, by name."""
+    """The attachments of one data plane, by pin name."""
 
     def __init__(self, pins: Path) -> None:
         self.pins = pins
         self._links = pins / "links"
-        self._filtered = pins / "clsact"  # a mark: filters are attached, which nothing pins
-        self._programs: dict[str, int] = {}  # descriptors
-        self._filters: dict[str, Attachment] = {}  # attached by clsact: nothing pins these
-        self._held = Held()  # links
-        self.changed = False  # something was attached, or replaced
+        self._clsact_mark = pins / "clsact"  # exists if clsact filters, which have no pins, are attached
+        self._programs: dict[str, int] = {}  # descriptors, by program name
+        self._filters: dict[str, Attachment] = {}  # attached by clsact, without a pin
+        self._link_fds = PinDescriptors()  # links
+        self.changed = False  # a program was attached or replaced
 
     def attach(self, wanted: Attachment) -> str:
-        """Attach, or replace in place. Returns how: "tcx", "clsact", "xdp" or "tracepoint"."""
+        """Attaches a program, or replaces it in place. Returns the method: "tcx", "clsact", "xdp" or "tracepoint"."""
         how = self._trace(wanted) if wanted.point == "tracepoint" else self._attach(wanted)
         self.changed = True
         return how
 
     def _trace(self, wanted: Attachment) -> str:
-        """No program is replaced at a tracepoint: the new one is there before the old one goes. Linux 6.1 refuses
-        a program that is there already (EEXIST)."""
+        """Attaches a program to a tracepoint before the old program is detached: no link replaces programs there.
+
+        Linux 6.1 refuses a program that is attached already (EEXIST).
+        """
         program = self._programs[wanted.program]
-        if wanted.name in self._held and libbpf.link_program(self._held[wanted.name]) == libbpf.program_id(program):
+        own_id = libbpf.program_id(program)
+        if wanted.name in self._link_fds and libbpf.link_program(self._link_fds[wanted.name]) == own_id:
             self._pin_link(wanted.name)
             return "tracepoint"
         fd = libbpf.create_link(program, 0, libbpf.RAW_TRACEPOINT)
-        self._drop(wanted.name)
-        self._held.hold(wanted.name, fd)
+        self._detach(wanted.name)
+        self._link_fds.add(wanted.name, fd)
         self._pin_link(wanted.name)
         return "tracepoint"
 
@@ -67,7 +73,7 @@ class Links:
         path = self._links / wanted.name
         prog_fd = self._programs[wanted.program]
         xdp = wanted.point.startswith("xdp")
-        if (wanted.name in self._held or path.exists()) and self._replace(path, wanted, prog_fd):
+        if (wanted.name in self._link_fds or path.exists()) and self._replace(path, wanted, prog_fd):
             self._pin_link(wanted.name)
             return "xdp" if xdp else "tcx"
         if xdp:
@@ -81,31 +87,33 @@ class Links:
                 prog_fd, wanted.ifindex, _tc_point(wanted), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY
             )
             self._filters[wanted.name] = wanted
-            with contextlib.suppress(*_NOT_THERE):  # as for links: `lost` tells
-                self._filtered.mkdir(exist_ok=True)
+            with contextlib.suppress(*_PIN_MISSING):  # as for links: missing_pin() reports it
+                self._clsact_mark.mkdir(exist_ok=True)
             return "clsact"
-        self._held.hold(wanted.name, fd)
+        self._link_fds.add(wanted.name, fd)
         self._pin_link(wanted.name)
         return "xdp" if xdp else "tcx"
 
     def _pin_link(self, name: str) -> None:
-        with contextlib.suppress(KernelError):  # it forwards all the same; `lost` tells, until it can be pinned
-            self._held.pin(name, self._links)
+        with contextlib.suppress(KernelError):  # the program runs without the pin; missing_pin() reports it
+            self._link_fds.pin(name, self._links)
 
     def _leave_other_mode(self, wanted: Attachment) -> None:
-        """An interface has one XDP program, and a link keeps its mode: ours in another mode goes first.
-        Meanwhile mrc_pop at tc does the work."""
-        for path in self.pins.parent.glob("abi*/links/pop-xdp*"):  # another version's too
+        """Detaches mrcd's XDP program in another mode: an interface has one XDP program, and a link keeps its mode.
+
+        Meanwhile mrc_pop at tc pops the packets.
+        """
+        for path in self.pins.parent.glob("abi*/links/pop-xdp*"):  # also of another ABI version
             with libbpf.opened(path) as fd:
                 same = libbpf.link_ifindex(fd) == wanted.ifindex
             if same:
                 path.unlink()
-                self._held.let_go(path.name)
+                self._link_fds.discard(path.name)
 
     def _replace(self, path: Path, wanted: Attachment, prog_fd: int) -> bool:
-        if wanted.name not in self._held:  # an earlier daemon's
-            self._held.hold(wanted.name, libbpf.get(path))
-        fd = self._held[wanted.name]
+        if wanted.name not in self._link_fds:  # attached by an earlier daemon
+            self._link_fds.add(wanted.name, libbpf.get(path))
+        fd = self._link_fds[wanted.name]
         if libbpf.link_ifindex(fd) == wanted.ifindex:
             try:
                 libbpf.update_link(fd, prog_fd)
@@ -113,14 +121,14 @@ class Links:
             except KernelError as e:
                 if e.errno != errno.ENOLINK:
                     raise
-        self._drop(wanted.name)  # its interface is gone, or came back as another one
+        self._detach(wanted.name)  # its interface is gone, or exists again with another ifindex
         return False
 
-    def _drop(self, name: str) -> None:
-        """Let a link go, which detaches it."""
-        with contextlib.suppress(*_NOT_THERE):
+    def _detach(self, name: str) -> None:
+        """Removes a link's pin and descriptor, which detaches the program."""
+        with contextlib.suppress(*_PIN_MISSING):
             (self._links / name).unlink()
-        self._held.let_go(name)
+        self._link_fds.discard(name)
 
     def _create(self, wanted: Attachment, prog_fd: int) -> int:
         if wanted.point == "xdp":
@@ -131,38 +139,38 @@ class Links:
         return libbpf.create_link(prog_fd, wanted.ifindex, kind)
 
     def attached(self) -> bool:
-        """Whether anything of ours is attached, by another version too."""
+        """Returns whether a program of mrcd, of any ABI version, is attached."""
         others = (path for what in ("links/*", "clsact") for path in self.pins.parent.glob(f"abi*/{what}"))
-        return bool(self._filters) or any(self._linked()) or self._filtered.exists() or any(others)
+        return bool(self._filters) or any(self._linked()) or self._clsact_mark.exists() or any(others)
 
     def _linked(self) -> set[str]:
-        """Names of what is attached by links, pinned or not."""
-        with contextlib.suppress(*_NOT_THERE):
-            return {*self._held, *(p.name for p in self._links.iterdir())}
-        return set(self._held)
+        """Returns the names of the attached links, with and without a pin."""
+        with contextlib.suppress(*_PIN_MISSING):
+            return {*self._link_fds, *(p.name for p in self._links.iterdir())}
+        return set(self._link_fds)
 
-    def pushes(self) -> bool:
-        """Whether mrc_push is attached, by this run or an earlier one."""
+    def has_push(self) -> bool:
+        """Returns whether mrc_push is attached, by this run or an earlier one."""
         return any(name.startswith("push") for name in (*self._linked(), *self._filters))
 
     def detach_others(self, keep: set[str], hooks: Iterable[tuple[int, Point]] = ()) -> list[str]:
-        """Remove every attachment of ours that is not in `keep`. Returns the names removed.
+        """Removes every attachment of mrcd that is not in `keep`. Returns the names of those removed.
 
-        `hooks` (ifindex, point) are searched for clsact filters of an earlier run, which nothing pins.
+        `hooks` (ifindex, point) are searched for clsact filters of an earlier run, which have no pins.
         """
         removed = sorted(self._linked() - keep)
         for name in removed:
-            self._drop(name)
+            self._detach(name)
         kept = {(a.ifindex, a.point) for name, a in self._filters.items() if name in keep}
         for name in self._filters.keys() - keep:
             removed.append(name)
             a = self._filters.pop(name)
             libbpf.detach_clsact(a.ifindex, _tc_point(a), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
-        if self._filtered.exists() or not self.pins.exists():  # without pins nothing says that there are none
+        if self._clsact_mark.exists() or not self.pins.exists():  # without pins, filters may exist anywhere
             for ifindex, point in set(hooks) - kept:
                 tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS
                 libbpf.detach_clsact(ifindex, tc_point, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
             if not self._filters:
-                with contextlib.suppress(*_NOT_THERE):
-                    self._filtered.rmdir()
+                with contextlib.suppress(*_PIN_MISSING):
+                    self._clsact_mark.rmdir()
         return removed

@@ -1,9 +1,10 @@
-"""What new tables take over from those in whose place they come: what is known of peers and paths.
+"""Copies the states of peers and paths from old tables to the new tables that replace them.
 
-Tables are made anew when their size is another, or their ABI version. Then counters start at zero, on both
-ends, but a path that had failed or was denied is the same path, and one that was good need not wait to be
-probed. A path is known by where it leads, not by its number; the old records are read by the layout that the
-kernel knows of them (BTF), so they may be another version's.
+A new size or a new ABI version needs new tables. Their counters start at zero on both ends. A path keeps its state: a
+failed or denied path stays so, and a good path carries traffic without another probe.
+
+A path is identified by its addresses, not by its number. The old records are read by the kernel's BTF, so they may
+have the layout of another version.
 """
 
 import mmap
@@ -27,18 +28,18 @@ _PATH = ("configured", "dst", "plane", "srh_len")
 Records = NDArray[np.void]
 
 
-def carry(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozenset()) -> Iterator[int]:
-    """Copy what is known from the tables pinned at `old` into `tables`, which are filled and not in use yet.
-    An address may be another host's now: that of `replaced_hosts`, rows of the new tables.
+def migrate(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozenset()) -> Iterator[int]:
+    """Copies states from the tables pinned at `old` to `tables`, which hold the plan and are not in use yet.
 
-    Yields the row of each peer that was known, when it is copied. Raises MachineError if the old tables cannot be read.
+    Rows in `replaced_hosts` are not copied: another host has their address now. Yields the row of each peer after it is
+    copied. Raises MachineError if the old tables cannot be read.
     """
     with ExitStack() as opened:
         peers, evs, srhs = (opened.enter_context(_mapped(old / f"mrc_{name}")) for name in ("peers", "evs", "srhs"))
         missing = {"configured", "address", *_PEER} - set(peers.dtype.names or ())
         missing |= {*_PATH, *_EV} - set(evs.dtype.names or ())
         if missing or len(evs) % len(peers):
-            raise MachineError(f"the tables at {old} do not tell {', '.join(sorted(missing)) or 'peer from peer'}")
+            raise MachineError(f"the tables at {old} lack {', '.join(sorted(missing)) or 'equal rows per peer'}")
         width = len(evs) // len(peers)
         known = {peers[row]["address"].tobytes(): row for row in np.flatnonzero(peers["configured"]).tolist()}
         for row in np.flatnonzero(tables.peers["configured"]).tolist():
@@ -48,37 +49,40 @@ def carry(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozense
             for name in _PEER:
                 tables.peers[name][row] = peers[name][before]
             old_evs = evs[before * width : (before + 1) * width]
-            if not _carry_as_they_are(tables.evs[row], old_evs):
-                _carry_paths(tables, row, _paths(old_evs, srhs, before * width))
+            if not _copy_unchanged(tables.evs[row], old_evs):
+                _copy_matching(tables, row, _paths(old_evs, srhs, before * width))
             yield row
 
 
-def _carry_as_they_are(evs: Records, old: Records) -> bool:
-    """Where a peer's EVs are the same paths in the same places, told without looking at each. False if not."""
+def _copy_unchanged(evs: Records, old: Records) -> bool:
+    """Copies all EVs of a peer at once if they are the same paths under the same numbers. Returns whether they are."""
     if len(evs) != len(old) or evs["srh_len"].any() or any((evs[name] != old[name]).any() for name in _PATH):
         return False
-    there = evs["configured"] != 0
+    configured = evs["configured"] != 0
     for name in _EV:
-        evs[name] = np.where(there, old[name], evs[name])
+        evs[name] = np.where(configured, old[name], evs[name])
     evs["state"][evs["state"] == EvState.SKIP] = EvState.GOOD
     return True
 
 
-def _carry_paths(tables: Tables, row: int, was: dict[tuple[bytes, int], Records]) -> None:
+def _copy_matching(tables: Tables, row: int, old_paths: dict[tuple[bytes, int], Records]) -> None:
+    """Copies the EVs of a peer one by one to the EVs with the same path."""
     width = tables.evs.shape[1]
     for key, record in _paths(tables.evs[row], tables.srhs, row * width).items():
-        old = was.get(key)
+        old = old_paths.get(key)
         if old is None:
             continue
         for name in _EV:
             record[name] = old[name]
-        if old["state"] == EvState.SKIP:  # for a while only, by what was counted
+        if old["state"] == EvState.SKIP:  # SKIP is temporary, and depends on counters that start again
             record["state"] = EvState.GOOD
 
 
 def _paths(evs: Records, srhs: Records, first: int) -> dict[tuple[bytes, int], Records]:
-    """The configured records of a peer by their path: destination, SRH and plane, and which one of these it is
-    (without source routing, several EVs differ by their number alone)."""
+    """Returns a peer's configured records by path (destination, SRH and plane) and index among records of that path.
+
+    Without source routing, several EVs have the same path and differ by their number only.
+    """
     found: dict[tuple[bytes, int], Records] = {}
     count: dict[bytes, int] = {}
     for i in np.flatnonzero(evs["configured"]).tolist():
@@ -93,11 +97,11 @@ def _paths(evs: Records, srhs: Records, first: int) -> dict[tuple[bytes, int], R
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[Records]:
-    """A pinned table of any version, to be read."""
+    """Maps a pinned table of any version for reading, and yields its records."""
     with libbpf.opened(path) as fd:
         shape, dtype = btf.map_shape(fd), btf.values(fd)
         if dtype is None or dtype.itemsize != shape.value_size:
-            raise MachineError(f"the kernel does not know the layout of {path}")
+            raise MachineError(f"{path}: the kernel has no BTF for its layout")
         size = -(-shape.entries * shape.value_size // mmap.PAGESIZE) * mmap.PAGESIZE
         area = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-    yield np.frombuffer(area, dtype=dtype, count=shape.entries)  # unmapped with the last view of it
+    yield np.frombuffer(area, dtype=dtype, count=shape.entries)  # the area is unmapped with its last view

@@ -1,4 +1,4 @@
-"""What the programs know of the configuration, fixed when they are loaded. Pure."""
+"""Converts the configuration to the constants of the eBPF programs, which are fixed when they are loaded. Pure."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +8,11 @@ from mrcd.tables import abi
 
 
 def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) -> NDArray[np.void]:
-    """A plan as struct mrc_settings. `kernel_has`: bits of abi.KernelHas, see mrcd/features.py; `peers`: rows of the
-    peers' tables, 0 = no more than the plan needs; `netns`: the inode number of the NICs' network namespace."""
+    """Returns a plan as struct mrc_settings.
+
+    `kernel_has`: bits of abi.KernelHas, see features.py. `peers`: rows of the peers' tables; 0 for the plan's own
+    number. `netns`: the inode number of the NICs' network namespace.
+    """
     c, h = plan.config.cluster, plan.config.health
     value = np.zeros((), abi.SETTINGS)
     for name, number in {
@@ -51,7 +54,7 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) ->
 
 
 def classes(plan: Plan) -> NDArray[np.void]:
-    """The policies of ports and DSCPs as struct mrc_classes: where two classes name one, the first holds."""
+    """Returns the policies of ports and DSCPs as struct mrc_classes. If two classes match, the first one applies."""
     value = np.zeros((), abi.CLASSES)
     for k in reversed(plan.config.classes):
         value["dscp"][list(k.dscp)] = abi.Policy[k.policy.upper()]

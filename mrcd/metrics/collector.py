@@ -22,7 +22,7 @@ from mrcd import __version__
 from mrcd.daemon.daemon import Daemon
 from mrcd.tables import histograms
 from mrcd.tables.abi import ABI_VERSION, EvState, Reason
-from mrcd.tables.columns import Columns, ev_bits, medians, settled
+from mrcd.tables.columns import Columns, ev_bits, judged_and_lost, medians
 from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
 
@@ -113,14 +113,14 @@ class TablesCollector(Collector):
             for name, (metric, text, _) in _HISTOGRAMS.items()
         }
         counts = self._daemon.tables.histograms()
-        for index, name, unit, plane in histograms.each(len(self._daemon.plan.interfaces)):
+        for index, name, unit, plane in histograms.histograms_in_use(len(self._daemon.plan.interfaces)):
             mine, scale = counts[index], 1e9 if unit == "ns" else 1
             # Prometheus includes the bound in a bucket and the kernel does not; for times 1 ns does not matter.
             bounds = [(2**p / 1e9 if unit == "ns" else 2**p - 1, p) for p in _HISTOGRAMS[name][2]]
-            buckets = [(str(float(bound)), float(histograms.below(mine, p))) for bound, p in bounds]
+            buckets = [(str(float(bound)), float(histograms.count_below(mine, p))) for bound, p in bounds]
             buckets.append(("+Inf", float(mine.sum())))
             labels = [] if plane is None else [str(plane)]
-            made[name].add_metric(labels, buckets, histograms.about(mine) / scale)
+            made[name].add_metric(labels, buckets, histograms.approximate_sum(mine) / scale)
         yield from made.values()
 
     def _ticks(self) -> Iterator[Metric]:
@@ -181,7 +181,7 @@ class EvMetrics:
         self._evs = Columns(tables.evs, self.rows, used)
         self._path_stats = Columns(tables.path_stats, self.rows, used)
         self._rxs = Columns(tables.rxs, self.rows, used)
-        self._judged, lost = settled(self._path_stats)
+        self._judged, lost = judged_and_lost(self._path_stats)
         self._arrived = self._judged - lost
         self._configured = self._evs["configured"] != 0
 

@@ -1,1 +1,1 @@
-"""Interfaces, addresses, routes, hooks and sysctls of this host."""
+"""Configures this host's interfaces, addresses, routes, sysctls and tc/XDP hooks."""

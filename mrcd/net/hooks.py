@@ -1,4 +1,4 @@
-"""Where the programs are attached on this host, and why there."""
+"""Chooses the hooks of the programs on this host's interfaces, attaches mrc_pop, and sets sysctls."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.loader.dataplane import Dataplane
 from mrcd.loader.links import Attachment, Point
 from mrcd.net import drivers
-from mrcd.net.drivers import Cut, Device
+from mrcd.net.drivers import Device, Segmentation
 from mrcd.net.messages import Link
 from mrcd.net.offloads import ReceiveChecksums
 from mrcd.tables import abi
@@ -24,7 +24,7 @@ _HEADERS = 14 + 40 + 8 + 32 + 32  # bytes: Ethernet, IPv6, UDP, struct mrc_hdr, 
 
 @dataclass(frozen=True)
 class Port:
-    """A plane NIC: `nic` has the address and the neighbours, `physical` sends and receives."""
+    """A plane NIC: `nic` has the address and the neighbours; `physical` sends and receives."""
 
     plane: int
     nic: Link
@@ -33,19 +33,21 @@ class Port:
 
     @property
     def vlan(self) -> int:
-        """VLAN id; 0 if untagged."""
+        """Returns the VLAN id; 0 if untagged."""
         return self.nic.vlan if self.physical is not self.nic else 0
 
 
-def _unread(_: Link) -> Device:
+def _unknown_device(_: Link) -> Device:
     return Device()
 
 
 def ports(
-    interfaces: tuple[str, ...], links: dict[str, Link], read: Callable[[Link], Device] = _unread
+    interfaces: tuple[str, ...], links: dict[str, Link], read_device: Callable[[Link], Device] = _unknown_device
 ) -> dict[int, Port]:
-    """The plane NICs that exist. A VLAN interface is served on the NIC below it, if that is here. `read` asks
-    the driver."""
+    """Returns the existing plane NICs by plane. A VLAN interface uses the NIC below it if that is in this namespace.
+
+    `read_device` reads the driver of a NIC.
+    """
     by_index = {link.ifindex: link for link in links.values()}
     found = {}
     for plane, name in enumerate(interfaces):
@@ -53,12 +55,12 @@ def ports(
         if nic is None:
             continue
         physical = by_index.get(nic.lower, nic) if nic.vlan and nic.lower is not None else nic
-        found[plane] = Port(plane, nic, physical, read(physical))
+        found[plane] = Port(plane, nic, physical, read_device(physical))
     return found
 
 
 def tc_hooks(overlay: Iterable[Link], links: Iterable[Link]) -> list[tuple[int, Point]]:
-    """Where a run may have left filters: at both hooks of mrc0's ends, and where any interface receives."""
+    """Returns where a run may have left filters: at both hooks of mrc0's ends, and at ingress of any interface."""
     both: tuple[Point, ...] = ("egress", "ingress")
     return [(link.ifindex, point) for link in overlay for point in both] + [
         (link.ifindex, "ingress") for link in links if link.kind != "loopback"
@@ -66,10 +68,10 @@ def tc_hooks(overlay: Iterable[Link], links: Iterable[Link]) -> list[tuple[int, 
 
 
 def choose(wanted: Hook, link: Link, device: Device) -> tuple[list[Point], str]:
-    """The XDP points to try for mrc_pop, best first, and the reason if there is none.
+    """Returns the XDP points to try for mrc_pop, best first, and the reason if there is none.
 
-    tc ingress is always there too: it reflects and settles probes, and pops what XDP leaves. Raises MachineError if XDP
-    is configured where it would make the kernel believe damaged packets.
+    mrc_pop is always at tc ingress too: there it answers probes, applies reports, and pops what XDP passes on. Raises
+    MachineError if XDP is configured where it would make the kernel accept damaged packets.
     """
     if wanted == "auto":
         reason = drivers.without_native_xdp(link, device)
@@ -78,7 +80,7 @@ def choose(wanted: Hook, link: Link, device: Device) -> tuple[list[Point], str]:
         return [], "configured"
     if drivers.is_stacked(link):
         raise MachineError(
-            f"{link.name} is a {link.kind}: NICs below it may vouch for checksums, which XDP would pass on",
+            f"{link.name} is a {link.kind}: NICs below it may mark checksums as verified, and XDP would keep the mark",
             hint='set hook = "auto" or "tc" for this host in the configuration',
         )
     return [wanted], ""
@@ -87,9 +89,9 @@ def choose(wanted: Hook, link: Link, device: Device) -> tuple[list[Point], str]:
 def attach_pop(
     dataplane: Dataplane, wanted: Hook, port: Port, first: int, checksums: ReceiveChecksums
 ) -> tuple[set[str], dict[str, object]]:
-    """Attach mrc_pop for one plane. Returns the pins it uses and a document for `mrcctl status`.
+    """Attaches mrc_pop for one plane. Returns the pins that it uses, and a document for `mrcctl status`.
 
-    `first` is the lowest plane on the same physical NIC: several VLANs share their attachments.
+    `first` is the lowest plane on the same physical NIC: several VLANs share one attachment.
     """
     link = port.physical
     device = checksums.before(link.name, port.device)
@@ -100,11 +102,11 @@ def attach_pop(
     document: dict[str, object] = {"plane": port.plane, "hook": how, "hook_reason": reason or None, "fallback": False}
     for point in points:
         was_off = link.name in checksums
-        if drivers.trusts_the_outer(link, device, point):
+        if drivers.trusts_outer_checksum(link, device, point):
             checksums.switch_off(link.name)
-            if drivers.trusts_the_outer(link, port.device, point):
-                words = "off now, so that checksums behind XDP are verified"
-                log.warning("%s: %s is %s", link.name, drivers.RX_CHECKSUM, words)
+            if drivers.trusts_outer_checksum(link, port.device, point):
+                text = "%s: switched %s off, so that the kernel verifies the checksums of packets that XDP pops"
+                log.warning(text, link.name, drivers.RX_CHECKSUM)
         xdp = Attachment(f"pop-{point}-{first}", "mrc_pop_xdp", link.name, link.ifindex, point)
         try:
             dataplane.attach(xdp)
@@ -127,7 +129,7 @@ def attach_pop(
 
 
 def with_xdp(ports: dict[int, Port], documents: Iterable[Mapping[str, object]]) -> dict[str, tuple[Port, str]]:
-    """The physical NICs where attach_pop has attached mrc_pop_xdp, by name, and at which point. Pure."""
+    """Returns the physical NICs to which attach_pop attached mrc_pop_xdp: name → (port, point). Pure."""
     found = {}
     for d in documents:
         port = ports.get(cast(int, d.get("plane", -1)))
@@ -137,81 +139,85 @@ def with_xdp(ports: dict[int, Port], documents: Iterable[Mapping[str, object]]) 
 
 
 def is_unsafe(ports: dict[int, Port], documents: Iterable[Mapping[str, object]]) -> bool:
-    """Whether a NIC vouches for checksums again where mrc_pop_xdp is attached: somebody has switched that on. Pure."""
-    there = with_xdp(ports, documents).values()
-    return any(drivers.trusts_the_outer(port.physical, port.device, point) for port, point in there)
+    """Returns whether rx-checksum is on again at a NIC with mrc_pop_xdp: another program has switched it on. Pure."""
+    nics = with_xdp(ports, documents).values()
+    return any(drivers.trusts_outer_checksum(port.physical, port.device, point) for port, point in nics)
 
 
-def cuts(plan: Plan, ports: dict[int, Port]) -> dict[int, Cut]:
-    """Plane → who cuts the bursts that leave by it; empty where there are none."""
+def segmentations(plan: Plan, ports: dict[int, Port]) -> dict[int, Segmentation]:
+    """Returns by plane where its bursts are segmented; empty in packet granularity, which has no bursts."""
     c = plan.config.cluster
     if c.granularity == "packet":
         return {}
     found = ((p, port.physical, port.device) for p, port in ports.items())
-    return {p: drivers.cut(link, device, srh=plan.needs_srh, udp_port=c.udp_port) for p, link, device in found}
+    return {p: drivers.segmentation(link, device, srh=plan.needs_srh, udp_port=c.udp_port) for p, link, device in found}
 
 
 def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tuple[Attachment, dict[str, object]]:
-    """Where mrc_push sits: it sees bursts before, or wire packets after, the kernel's segmentation."""
+    """Returns mrc_push's attachment, before the kernel's segmentation (burst) or after it (packet), and a document."""
     if granularity == "burst":
         a = Attachment("push-egress", "mrc_push", mrc0.name, mrc0.ifindex, "egress")
         reason = "burst: a GSO burst stays whole on one EV"
     else:
         a = Attachment("push-ingress", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
-        reason = "packet: every wire packet takes its own EV"
+        reason = "packet: each wire packet gets its own EV"
     return a, {"hook": f"tc {a.point} {a.interface}", "reason": reason}
 
 
 def tunnels_attachment(mrc0_peer: Link) -> Attachment:
-    """Where mrc_push sees, packet by packet, the bursts of tunnels over mrc0, which it does not take whole. It is where
-    all packets of packet granularity are seen, and has that name: a filter of one hook is replaced, never two."""
+    """Returns mrc_push's attachment for bursts of tunnels over mrc0, which it can encapsulate only packet by packet.
+
+    It is the attachment of packet granularity, and has the same name, so that a hook never has two filters of mrcd.
+    """
     return Attachment("push-ingress", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
 
 
 def merges(granularity: Granularity, ports: dict[int, Port]) -> bool:
-    """Whether mrc0 is to merge what TCP sent: where it comes packet by packet. A veth leaves bursts whole."""
+    """Returns whether mrc0 must merge TCP segments (GRO). A veth delivers whole bursts, a physical NIC packets."""
     return granularity == "packet" or any(port.physical.kind != "veth" for port in ports.values())
 
 
 def probe_attachment(mrc0_peer: Link) -> Attachment:
-    """Where mrc_push sends what is to become a probe: behind its own hook, whichever that is."""
+    """Returns the attachment of mrc_probe, to which mrc_push redirects the packets that become probes."""
     return Attachment("probe-egress", "mrc_probe", mrc0_peer.name, mrc0_peer.ifindex, "egress")
 
 
 def unsent_attachment() -> Attachment:
-    """Where the kernel says that it drops a packet, of any interface."""
+    """Returns the attachment of mrc_unsent, at the tracepoint of dropped packets of all interfaces."""
     return Attachment("unsent", "mrc_unsent", "", 0, "tracepoint")
 
 
 def timer_attachment(timer: Link) -> Attachment:
-    """Where what goes round comes from the end that holds it back."""
+    """Returns the attachment of mrc_timer, where the paced timer packet arrives."""
     return Attachment("timer-ingress", "mrc_timer", timer.name, timer.ifindex, "ingress")
 
 
 def timer_packet_bytes(evs_per_peer: int, srh: bool) -> int:
-    """The length of what goes round (bpf/timer_packet.h): a request with room for counts, and for any SRH."""
+    """Returns the length of the timer packet (bpf/timer_packet.h): a request with room for counts and any SRH."""
     return _HEADERS + abi.BALLAST + 8 * min(evs_per_peer, abi.REPORT_EVS) + abi.SRH_MAX * srh
 
 
 def prepare_sysctls(port: Port, root: Path = Path("/proc/sys/net")) -> None:
-    """SRv6 on, and no strict reverse path filter, on a plane NIC. seg6_enabled must be 1 on `all` and there."""
+    """Enables SRv6 on a plane NIC, and disables a strict reverse path filter. seg6_enabled must be 1 on `all` too."""
     names = sorted({port.nic.name, port.physical.name})
     for name in ["all", *names]:
         _write(root / "ipv6/conf" / name / "seg6_enabled", "1")
     for name in names:
-        loosen(name, root)
+        loosen_rp_filter(name, root)
 
 
-def loosen(interface: str, root: Path = Path("/proc/sys/net")) -> None:
-    """No strict reverse path filter (RFC 3704) on an interface: what is popped is received by mrc0 while its source may
-    be routed by a NIC, as the fallback routes are, and the other way round."""
+def loosen_rp_filter(interface: str, root: Path = Path("/proc/sys/net")) -> None:
+    """Replaces a strict reverse path filter (RFC 3704) of an interface with a loose one.
+
+    mrc0 receives popped packets whose source may be routed through a NIC by a fallback route, and vice versa.
+    """
     path = root / "ipv4/conf" / interface / "rp_filter"
     if "1" in (_read(root / "ipv4/conf/all/rp_filter"), _read(path)):
         _write(path, "2")
 
 
 def enable_ipv6(interface: str, root: Path = Path("/proc/sys/net")) -> None:
-    """An interface made where IPv6 is off by default takes no IPv6 address."""
+    """Enables IPv6 on an interface, because it gets no IPv6 address if the host disables IPv6 by default."""
     _write(root / "ipv6/conf" / interface / "disable_ipv6", "0")
 
 

@@ -1,7 +1,6 @@
-"""Links and routes, and how netlink's messages say them. Pure: dictionaries of pyroute2 in and out.
+"""Converts links, neighbours and routes from and to pyroute2's netlink messages. Pure.
 
-Segments are given in travel order. pyroute2 (0.9) writes them backwards, drops the encapsulation of next hops that it
-builds itself, and turns modes that it does not know into others: here attributes are written one by one.
+Segments are in travel order. pyroute2_patches.py has the workarounds for pyroute2.
 """
 
 import socket
@@ -9,21 +8,15 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
-from pyroute2.netlink.rtnl.rtmsg import rtmsg_base
+from mrcd.net.pyroute2_patches import ENCAP_SEG6, event_of, seg6_hop_attributes, seg6_segments
 
-PROTOCOL = 77  # rtm_protocol of what mrcd owns; `ip route show proto 77`
+PROTOCOL = 77  # rtm_protocol of mrcd's routes: `ip route show proto 77`
 TABLE_MAIN, TABLE_LOCAL = 254, 255
-_ENCAP_SEG6, _ENCAP_SEG6LOCAL = 5, 7
-_ENCAP_RED = 3  # SEG6_IPTUN_MODE_ENCAP_RED
+_ENCAP_SEG6LOCAL = 7  # LWTUNNEL_ENCAP_SEG6_LOCAL
 _SCOPE_LINK = 253
 _RTAX_RTO_MIN = 13
 _IFF_UP, _IFF_NOARP, _IFF_LOWER_UP = 0x1, 0x80, 0x10000
 _NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # REACHABLE STALE DELAY PROBE NOARP PERMANENT
-
-# pyroute2 turns a mode it does not know into plain "encap" without a word.
-_srh = rtmsg_base.seg6_encap_info.ipv6_sr_hdr
-_srh.encapmodes["encap.red"] = _ENCAP_RED
-_srh.r_encapmodes[_ENCAP_RED] = "encap.red"
 
 
 @dataclass(frozen=True)
@@ -34,10 +27,10 @@ class Link:
     ifindex: int
     mac: str
     enabled: bool  # administratively up
-    up: bool  # and with carrier
+    up: bool  # administratively up, and with carrier
     mtu: int
-    kind: str | None  # None: a real NIC
-    lower: int | None  # ifindex below a VLAN interface, or of a veth's peer, if in this namespace
+    kind: str | None  # None: a physical NIC
+    lower: int | None  # ifindex of the NIC below a VLAN interface, or of a veth's peer, if it is in this namespace
     vlan: int  # 0: untagged
     noarp: bool
     gso_max_size: int = 0
@@ -46,7 +39,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Hop:
-    """A next hop; `segments` in travel order make it a seg6 encap.red hop."""
+    """A next hop. If it has `segments`, in travel order, it is a seg6 encap.red hop."""
 
     oif: int
     gateway: str | None = None
@@ -55,7 +48,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Route:
-    """A route that mrcd owns. `local` is a seg6local action: "End.DT6" or "End.DX4"."""
+    """A route of mrcd. `local` is a seg6local action: "End.DT6" or "End.DX4"."""
 
     dst: str
     metric: int
@@ -68,17 +61,17 @@ class Route:
 
     @property
     def family(self) -> int:
-        """Address family of the destination."""
+        """Returns the address family of the destination."""
         return socket.AF_INET6 if ":" in self.dst else socket.AF_INET
 
     @property
     def key(self) -> tuple[str, int]:
-        """What makes two routes the same place in the table."""
+        """Returns what identifies the route in the table: destination and metric."""
         return self.dst, self.metric
 
 
 class Neighbour(NamedTuple):
-    """A neighbour on an interface. `mac` is None while it is not resolved, and when it is gone."""
+    """A neighbour on an interface. `mac` is None if it is not resolved, or deleted."""
 
     ifindex: int
     address: str
@@ -86,10 +79,10 @@ class Neighbour(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Something has changed in the kernel.
+    """A change of a link, a neighbour or an address in the kernel.
 
-    `neighbour`: it has to do with this one alone; neighbours change their state all the time, and rarely their address.
-    `ifindex`, `up`: the link that changed, 0 if it was something else, and whether it has a carrier.
+    `neighbour`: the neighbour that changed; None for other changes. Its state changes often, its address rarely.
+    `ifindex`, `up`: the link that changed, 0 for other changes, and whether it has a carrier.
     """
 
     neighbour: Neighbour | None = None
@@ -98,7 +91,7 @@ class Change(NamedTuple):
 
 
 def read_link(msg: Any) -> Link:
-    """Of RTM_NEWLINK."""
+    """Returns the link in an RTM_NEWLINK message."""
     info = msg.get("IFLA_LINKINFO")
     kind = info.get("IFLA_INFO_KIND") if info else None
     vlan, lower = 0, None
@@ -124,18 +117,13 @@ def read_link(msg: Any) -> Link:
 
 
 def read_neighbour(msg: Any) -> Neighbour:
-    """Of RTM_NEWNEIGH, RTM_DELNEIGH."""
-    there = msg["state"] & _NUD_USABLE and event_of(msg) != "RTM_DELNEIGH"
-    return Neighbour(msg["ifindex"], msg.get("NDA_DST") or "", msg.get("NDA_LLADDR") or None if there else None)
-
-
-def event_of(msg: Any) -> str:
-    """What a message is: "RTM_NEWLINK". Its get() would find the number in IFLA_EVENT, where a link has that."""
-    return str(dict.get(msg, "event", ""))
+    """Returns the neighbour in an RTM_NEWNEIGH or RTM_DELNEIGH message."""
+    is_resolved = msg["state"] & _NUD_USABLE and event_of(msg) != "RTM_DELNEIGH"
+    return Neighbour(msg["ifindex"], msg.get("NDA_DST") or "", msg.get("NDA_LLADDR") or None if is_resolved else None)
 
 
 def read_change(msg: Any) -> Change:
-    """Of what the kernel tells of links, neighbours and addresses."""
+    """Returns the change in a notification about links, neighbours or addresses."""
     event = event_of(msg)
     if "NEIGH" in event:
         return Change(neighbour=read_neighbour(msg))
@@ -149,7 +137,7 @@ def _up(flags: int) -> bool:
 
 
 def route_request(route: Route) -> dict[str, Any]:
-    """The attributes of RTM_NEWROUTE, as pyroute2 takes them."""
+    """Returns pyroute2's arguments for an RTM_NEWROUTE request."""
     spec: dict[str, Any] = {
         "family": route.family,
         "dst": route.dst,
@@ -158,18 +146,18 @@ def route_request(route: Route) -> dict[str, Any]:
         "table": TABLE_MAIN,
     }
     if route.family == socket.AF_INET and not any(h.gateway and ":" not in h.gateway for h in route.hops):
-        spec["scope"] = _SCOPE_LINK  # the destinations may be others' gateways
-    asked = {"mtu": route.mtu, "reordering": route.reordering, "rto_min": route.rto_min_ms}
-    metrics = {k: v for k, v in asked.items() if v}
+        spec["scope"] = _SCOPE_LINK  # destinations with scope link may be the gateways of other routes
+    wanted = {"mtu": route.mtu, "reordering": route.reordering, "rto_min": route.rto_min_ms}
+    metrics = {k: v for k, v in wanted.items() if v}
     if metrics:
-        # TCP heeds a route's rto_min only where it is locked (dst_metric_locked in tcp_rto_min).
+        # TCP uses a route's rto_min only if it is locked (dst_metric_locked in tcp_rto_min).
         spec["metrics"] = metrics | ({"lock": 1 << _RTAX_RTO_MIN} if route.rto_min_ms else {})
     if route.source:
         spec["prefsrc"] = route.source
     if route.local:
         spec["oif"] = route.hops[0].oif
         action: dict[str, Any] = {"type": "seg6local", "action": route.local}
-        # For addresses of the host itself: table local. Any next hop: the inner destination.
+        # End.DT6 looks up the host's own addresses in table local. nh4 0.0.0.0 means the inner destination.
         action |= {"table": TABLE_LOCAL} if route.local == "End.DT6" else {"nh4": "0.0.0.0"}
         spec["encap"] = action
     elif any(h.segments for h in route.hops) or len(route.hops) > 1:
@@ -178,7 +166,7 @@ def route_request(route: Route) -> dict[str, Any]:
         hop = route.hops[0]
         spec["oif"] = hop.oif
         if hop.gateway and (":" in hop.gateway) != (":" in route.dst):
-            spec["via"] = {"family": socket.AF_INET6, "addr": hop.gateway}  # IPv4 by an IPv6 gateway
+            spec["via"] = {"family": socket.AF_INET6, "addr": hop.gateway}  # IPv4 through an IPv6 gateway
         elif hop.gateway:
             spec["gateway"] = hop.gateway
     return spec
@@ -189,15 +177,12 @@ def _hop_request(hop: Hop) -> dict[str, Any]:
     if hop.gateway:
         attrs.append(("RTA_GATEWAY", hop.gateway))
     if hop.segments:
-        # The kernel's array runs backwards: the last segment first (RFC 8754 §2).
-        srh = {"mode": "encap.red", "segs": list(reversed(hop.segments))}
-        attrs.append(("RTA_ENCAP_TYPE", _ENCAP_SEG6))
-        attrs.append(("RTA_ENCAP", {"attrs": [("SEG6_IPTUNNEL_SRH", srh)]}))
+        attrs += seg6_hop_attributes(hop.segments)
     return {"oif": hop.oif, "hops": 0, "attrs": attrs}
 
 
 def read_route(msg: Any) -> Route:
-    """Of RTM_NEWROUTE. What mrcd does not write (other encapsulations, unlocked metrics) is left out."""
+    """Returns the route in an RTM_NEWROUTE message, without unlocked metrics and encapsulations of others."""
     metrics = msg.get("RTA_METRICS")
     multipath = msg.get("RTA_MULTIPATH")
     parts = multipath if multipath else [msg]
@@ -220,16 +205,14 @@ def read_route(msg: Any) -> Route:
 def _hop(part: Any) -> Hop:
     oif = part["oif"] if "oif" in part else part.get("RTA_OIF")
     segments: tuple[str, ...] = ()
-    if part.get("RTA_ENCAP_TYPE") == _ENCAP_SEG6:
-        srh = part.get("RTA_ENCAP").get("SEG6_IPTUNNEL_SRH")
-        if srh["encapmode"] == _ENCAP_RED:
-            segments = tuple(reversed(srh["segs"]))
+    if part.get("RTA_ENCAP_TYPE") == ENCAP_SEG6:
+        segments = seg6_segments(part.get("RTA_ENCAP").get("SEG6_IPTUNNEL_SRH"))
     via = part.get("RTA_VIA")
     hop = Hop(oif=oif, gateway=via["addr"] if via else part.get("RTA_GATEWAY"), segments=segments)
     return replace(hop, gateway=None) if hop.gateway in ("0.0.0.0", "::") else hop
 
 
 def _locked_rto_min(metrics: Any) -> int:
-    """A route's least retransmission timeout, ms; 0 if it is not locked, for then it means nothing."""
+    """Returns a route's least retransmission timeout in ms; 0 if it is not locked, because TCP ignores it then."""
     locked = (metrics.get("RTAX_LOCK") or 0) & (1 << _RTAX_RTO_MIN)
     return (metrics.get("RTAX_RTO_MIN") or 0) if locked else 0

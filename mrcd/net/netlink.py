@@ -1,9 +1,9 @@
-"""Every netlink write of mrcd, and its reading back.
+"""Writes links, addresses, routes and neighbours by netlink, and verifies each write.
 
-Segments are given in travel order. Objects that mrcd owns carry its routing protocol number, so
-reconciling can tell them from everybody else's: what is wanted and missing is written, what is
-owned and not wanted is removed, the rest is left alone. Then the kernel is asked again, and an
-answer that differs is an error: netlink accepts and ignores attributes that it does not know.
+mrcd's routes have a routing protocol number of their own, which distinguishes them from routes of other programs.
+Callers add missing objects and delete those of mrcd that are not wanted; they leave all others alone. After a write,
+this module reads the object back, because netlink accepts and ignores attributes that the kernel does not know. A
+difference is an error.
 """
 
 import errno
@@ -20,26 +20,26 @@ from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
 
 from mrcd.errors import KernelError, MachineError
-from mrcd.net import receive_steering
+from mrcd.net import rps
 from mrcd.net.messages import (
     PROTOCOL,
     TABLE_MAIN,
     Change,
     Link,
     Route,
-    event_of,
     read_change,
     read_link,
     read_neighbour,
     read_route,
     route_request,
 )
+from mrcd.net.pyroute2_patches import event_of
 
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
-_ALIAS_MOST = 254  # characters
-_ETHERNET = 14  # bytes
+_MAX_ALIAS = 254  # characters
+_ETHERNET = 14  # bytes of the header
 _EVENTS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 
@@ -49,12 +49,12 @@ class Netlink:
 
     def __init__(self) -> None:
         self._ipr = AsyncIPRoute()
-        self._echo = AsyncIPRoute(nlm_echo=True)  # the kernel answers a write with what it made of it
+        self._echo = AsyncIPRoute(nlm_echo=True)  # the kernel answers a write with the object that it made
 
     async def __aenter__(self) -> "Netlink":
         await self._ipr.setup_endpoint()
         await self._echo.setup_endpoint()
-        await self.links()  # a socket's first dump has little room, and what is too long for it is lost silently
+        await self.links()  # the buffer of a socket's first dump is small; longer messages are lost silently
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -70,7 +70,7 @@ class Netlink:
     # ---- links ----
 
     async def links(self) -> dict[str, Link]:
-        """All interfaces by name."""
+        """Returns all interfaces by name."""
         return {link.name: link async for link in self._links()}
 
     async def _links(self) -> AsyncIterator[Link]:
@@ -78,12 +78,19 @@ class Netlink:
             yield read_link(msg)
 
     async def ensure_veth(
-        self, name: str, peer: str, *, mtu: int, gso_max_size: int, queues: int = 1, rps: AbstractSet[int] = frozenset()
+        self,
+        name: str,
+        peer: str,
+        *,
+        mtu: int,
+        gso_max_size: int,
+        queues: int = 1,
+        rps_cpus: AbstractSet[int] = frozenset(),
     ) -> tuple[Link, Link]:
-        """A veth pair without neighbour discovery, up, with that MTU. Returns both ends.
+        """Makes sure that a veth pair exists, without neighbour discovery, up, and with an MTU. Returns both ends.
 
-        `queues`, of each end and direction, and `rps`, the CPUs for received flows, are for a pair that is made now;
-        its alias tells of them (`made_with`).
+        `queues` (per end and direction) and `rps_cpus` (the CPUs for received flows) apply only to a pair that is
+        created now; its alias records them (see made_with()).
         """
         links = await self.links()
         mine, other = links.get(name), links.get(peer)
@@ -93,22 +100,23 @@ class Netlink:
                 hint="remove or rename it, or set overlay.interface in the configuration",
             )
         if name not in links:
-            many = {"num_tx_queues": queues, "num_rx_queues": queues}  # of each end: it would have one for each CPU
-            # Addresses of their own: those that the kernel makes up, udev would replace a moment later.
-            far = {"ifname": peer, "address": _mac(peer), **many}
-            add = self._ipr.link("add", ifname=name, address=_mac(name), kind="veth", peer=far, **many)
-            with receive_steering.steering(rps) as steered:
+            counts = {"num_tx_queues": queues, "num_rx_queues": queues}  # per end; the default is one per CPU
+            # Fixed MAC addresses, because udev soon replaces those that the kernel generates.
+            other_end = {"ifname": peer, "address": _mac(peer), **counts}
+            add = self._ipr.link("add", ifname=name, address=_mac(name), kind="veth", peer=other_end, **counts)
+            with rps.default_cpus(rps_cpus) as applied_cpus:
                 await self._do(f"create the veth pair {name}–{peer}", add)
             links = await self.links()
-            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, steered))
-            await self._do(f"name {name}", alias)
+            alias = self._ipr.link("set", index=links[name].ifindex, ifalias=made_with(queues, applied_cpus))
+            await self._do(f"set the alias of {name}", alias)
         for end in (peer, name):
             link = links[end]
             if link.mtu == mtu and link.noarp and link.up and link.gso_max_size == gso_max_size:
                 continue
-            # No router solicitations, no link-local address: nothing but the host's own traffic.
+            # Without a link-local address the kernel sends no router solicitations: only the host's own traffic.
             spec = {"attrs": [("AF_INET6", {"attrs": [("IFLA_INET6_ADDR_GEN_MODE", 1)]})]}
-            await self._do(f"silence {end}", self._ipr.link("set", index=link.ifindex, IFLA_AF_SPEC=spec))
+            no_address = self._ipr.link("set", index=link.ifindex, IFLA_AF_SPEC=spec)
+            await self._do(f"switch off IPv6 address generation of {end}", no_address)
             setting = self._ipr.link(
                 "set",
                 index=link.ifindex,
@@ -122,45 +130,47 @@ class Netlink:
         links = await self.links()
         for end in (name, peer):
             if not links[end].noarp or links[end].mtu != mtu:
-                raise MachineError(f"{end} did not take its settings (MTU {mtu}, no ARP)")
+                raise MachineError(f"{end} does not have the settings that were written (MTU {mtu}, no ARP)")
         return links[name], links[peer]
 
     async def ensure_paced(self, link: Link, packet: int, interval_ns: int) -> None:
-        """Have packets of `packet` bytes leave an interface `interval_ns` apart: a token bucket (tbf) as its root.
+        """Paces packets of `packet` bytes to leave an interface `interval_ns` apart, by a root token bucket (tbf).
 
-        What its MTU is long may leave at once after a rest: the kernel warns of less. Raises KernelError.
+        After a pause, one MTU may leave at once, because the kernel warns of a smaller burst. Raises KernelError.
         """
         rate, burst = packet * 1_000_000_000 // interval_ns, link.mtu + _ETHERNET + packet
         if [rate] == [q async for q in self._token_buckets(link.ifindex)]:
             return
-        # pyroute2: a rate in bytes per second
+        # pyroute2 takes the rate in bytes per second.
         pace = self._ipr.tc("replace", "tbf", index=link.ifindex, rate=rate, burst=burst, limit=4 * burst)
         await self._do(f"pace {link.name} (tbf)", pace)
         if [rate] != (found := [q async for q in self._token_buckets(link.ifindex)]):
-            raise MachineError(f"{link.name} was paced at {rate} bytes/s, but the kernel has {found or 'nothing'}")
+            raise MachineError(f"{link.name}: wrote tbf with {rate} bytes/s, but the kernel has {found or 'none'}")
 
     async def _token_buckets(self, ifindex: int) -> AsyncIterator[int]:
-        """The rates of an interface's root tbf, bytes per second: one or none."""
+        """Yields the rate of an interface's root tbf in bytes per second, if it has one."""
         async for msg in await self._ipr.tc("dump", index=ifindex):
             if msg["index"] == ifindex and msg["parent"] == rtnl.TC_H_ROOT and msg.get("TCA_KIND") == "tbf":
                 yield msg.get("TCA_OPTIONS").get("TCA_TBF_PARMS")["rate"]
 
     # ---- addresses ----
 
-    async def sync_addresses(self, ifindex: int, wanted: Sequence[str], ours: Callable[[str], bool]) -> set[str]:
-        """Add the addresses (/32 or /128) that the interface lacks, delete those that are `ours` and not wanted.
-        Returns what it had."""
+    async def sync_addresses(self, ifindex: int, wanted: Sequence[str], is_ours: Callable[[str], bool]) -> set[str]:
+        """Adds the wanted addresses (/32 or /128) that are missing; deletes those that `is_ours` but are not wanted.
+
+        Returns the addresses that it had before.
+        """
         have = await self._addresses(ifindex)
-        for address in sorted(a for a in have.keys() - set(wanted) if ours(a)):
+        for address in sorted(a for a in have.keys() - set(wanted) if is_ours(a)):
             full = 128 if ":" in address else 32
             if have[address] != full:
-                continue  # not as mrcd writes them: somebody else's
+                continue  # another program's: mrcd writes full prefixes only
             delete = self._ipr.addr("del", index=ifindex, address=address, prefixlen=full)
             await self._do(f"delete address {address}", delete)
         missing = [address for address in wanted if address not in have]
         for address in missing:
             full = 128 if ":" in address else 32
-            # The address is computed from the host id, and usable at once.
+            # No duplicate detection: the host id makes the address unique, and it must be usable at once.
             flags = {"flags": _IFA_F_NODAD} if full == 128 else {}
             add = self._ipr.addr("add", index=ifindex, address=address, prefixlen=full, **flags)
             await self._do(f"add address {address}", add)
@@ -169,7 +179,7 @@ class Netlink:
         return set(have)
 
     async def add_link_local(self, ifindex: int, mac: str) -> str:
-        """Give an interface the link-local address of its MAC (RFC 4291, appendix A). Returns it."""
+        """Adds the link-local address of an interface's MAC (RFC 4291, appendix A). Returns the address."""
         octets = bytes.fromhex(mac.replace(":", ""))
         last = bytes([octets[0] ^ 2, *octets[1:3], 0xFF, 0xFE, *octets[3:]])
         address = str(IPv6Address(b"\xfe\x80" + bytes(6) + last))
@@ -178,7 +188,7 @@ class Netlink:
         return address
 
     async def _addresses(self, ifindex: int) -> dict[str, int]:
-        """Address → prefix length."""
+        """Returns an interface's addresses: address → prefix length."""
         return {
             msg.get("IFA_LOCAL") or msg.get("IFA_ADDRESS"): msg["prefixlen"]
             async for msg in await self._ipr.addr("dump", index=ifindex)
@@ -187,7 +197,7 @@ class Netlink:
     # ---- routes ----
 
     async def routes(self) -> dict[tuple[str, int], Route]:
-        """The routes that mrcd owns, by (destination, metric)."""
+        """Returns mrcd's routes by (destination, metric)."""
         found = {}
         for family in (socket.AF_INET, socket.AF_INET6):
             async for msg in await self._ipr.route("dump", family=family):
@@ -197,33 +207,33 @@ class Netlink:
         return found
 
     async def write_route(self, route: Route, verb: str) -> None:
-        """Add or replace a route, and compare it with what the kernel says that it has now."""
+        """Adds or replaces a route, and compares it with the kernel's answer. Raises KernelError, MachineError."""
         try:
             answers = await self._echo.route(verb, **route_request(route))
         except NetlinkError as e:
-            hint = "somebody else's route is in its place: remove that, or set other metrics in [overlay]"
+            hint = "another program has this route: remove that, or set other metrics in [overlay]"
             raise KernelError(
                 f"write route {route.dst} metric {route.metric}", e.code, hint=hint if e.code == errno.EEXIST else None
             ) from None
-        made = [read_route(msg) for msg in answers if event_of(msg) == "RTM_NEWROUTE"]
-        if route not in made:
-            raise MachineError(f"route {route.dst} was written, but the kernel has {made or 'nothing'}, not {route}")
+        written = [read_route(msg) for msg in answers if event_of(msg) == "RTM_NEWROUTE"]
+        if route not in written:
+            raise MachineError(f"route {route.dst}: {route} was written, but the kernel has {written or 'none'}")
 
     async def delete_route(self, route: Route) -> None:
-        """Delete a route; no error if it is gone already."""
+        """Deletes a route; no error if it does not exist."""
         spec = {"family": route.family, "dst": route.dst, "priority": route.metric, "proto": PROTOCOL}
         if route.family == socket.AF_INET:
-            spec["scope"] = _SCOPE_NOWHERE  # any: IPv4 deletes only where the scope fits
+            spec["scope"] = _SCOPE_NOWHERE  # matches any scope: otherwise IPv4 deletes only routes of the given scope
         try:
             await self._ipr.route("del", **spec)
         except NetlinkError as e:
-            if e.code != errno.ESRCH:  # gone with its interface meanwhile
+            if e.code != errno.ESRCH:  # the kernel deleted it with its interface
                 raise KernelError(f"delete route {route.dst}", e.code) from None
 
     # ---- neighbours ----
 
     async def keep_resolved(self, ifindex: int, gateway: str) -> None:
-        """Have the kernel resolve a first hop and keep it resolved: nothing else sends to it."""
+        """Makes the kernel resolve a first hop and keep it resolved: no other traffic would make it do so."""
         add = self._ipr.neigh(
             "replace",
             family=socket.AF_INET6,
@@ -236,58 +246,58 @@ class Netlink:
         await self._do(f"resolve the first hop {gateway}", add)
 
     async def neighbours(self, gateway: str) -> dict[int, str]:
-        """Link-layer addresses of a first hop: ifindex → MAC, resolved ones only."""
+        """Returns the MACs of a first hop by ifindex, for the interfaces on which it is resolved."""
         found = {}
         async for msg in await self._ipr.neigh("dump", family=socket.AF_INET6):
-            one = read_neighbour(msg)
-            if one.address == gateway and one.mac:
-                found[one.ifindex] = one.mac
+            neighbour = read_neighbour(msg)
+            if neighbour.address == gateway and neighbour.mac:
+                found[neighbour.ifindex] = neighbour.mac
         return found
 
     # ---- events ----
 
     async def watch(self) -> AsyncIterator[Change]:
-        """Yields when listening, then for every event of a link, a neighbour or an address."""
+        """Yields once after subscribing, then for every change of a link, a neighbour or an address."""
         async with AsyncIPRoute() as monitor:
             await monitor.bind(_EVENTS)
-            yield Change()  # what happened before is for the caller to look up
+            yield Change()  # the caller reads the state from before the subscription
             while True:
                 try:
                     async for msg in monitor.get():
                         yield read_change(msg)
                 except NetlinkError as e:
-                    if e.code != errno.ENOBUFS:  # events were lost: the caller looks everything up anyway
+                    if e.code != errno.ENOBUFS:  # events were lost: the caller reads the whole state again
                         raise KernelError("watch links and neighbours", e.code) from None
                     yield Change()
 
 
 def _mac(interface: str) -> str:
-    """Of one end of a veth: locally administered, and seen by nobody else. Pure."""
+    """Returns a locally administered MAC for one end of a veth, which no other host sees. Pure."""
     return "02:6d:72:" + crc32(interface.encode()).to_bytes(4, "big")[1:].hex(":")
 
 
-def made_with(queues: int, rps: AbstractSet[int]) -> str:
-    """What is fixed when the overlay's veth is made, in its alias."""
-    text = f"mrcd: {queues} {'queue' if queues == 1 else 'queues'}, RPS on {receive_steering.words(rps) or 'none'}"
-    return text[:_ALIAS_MOST]
+def made_with(queues: int, rps_cpus: AbstractSet[int]) -> str:
+    """Returns the alias of the overlay's veth, which records the settings that are fixed at its creation."""
+    text = f"mrcd: {queues} {'queue' if queues == 1 else 'queues'}, RPS on {rps.format_cpus(rps_cpus) or 'none'}"
+    return text[:_MAX_ALIAS]
 
 
 def set_offload(interface: str, features: dict[str, bool]) -> None:
-    """Switch offloads by their ethtool names, e.g. {"tx-generic-segmentation": False}."""
+    """Switches offloads by their ethtool names, e.g. {"tx-generic-segmentation": False}. Raises MachineError."""
     try:
         tool = IoctlEthtool(interface)
-        have = tool.get_features()
-        wanted = {name: on for name, on in features.items() if name in have}
-        if all(have[name] == on for name, on in wanted.items()):
+        offloads = tool.get_features()
+        wanted = {name: on for name, on in features.items() if name in offloads}
+        if all(offloads[name] == on for name, on in wanted.items()):
             return
         for name, on in wanted.items():
-            have[name] = on
-        tool.set_features(have)
+            offloads[name] = on
+        tool.set_features(offloads)
         now = tool.get_features()
     except NotSupportedError:
-        raise MachineError(f"{interface} does not let its offloads be set: {', '.join(features)}") from None
+        raise MachineError(f"{interface}: the driver cannot set offloads: {', '.join(features)}") from None
     except OSError as e:
         raise KernelError(f"set the offloads of {interface}", e.errno or errno.EINVAL) from None
     for name, on in wanted.items():
         if now[name] != on:
-            raise MachineError(f"{interface} keeps {name} {'off' if on else 'on'}; the driver does not allow it")
+            raise MachineError(f"{interface}: the driver keeps {name} {'off' if on else 'on'}")

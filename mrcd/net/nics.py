@@ -1,4 +1,4 @@
-"""The host's interfaces, as the plan wants them: mrc0, the planes' NICs, their addresses and first hops."""
+"""Configures the host's interfaces by the plan: mrc0, the plane NICs, their addresses and first hops."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.loader.links import Point
-from mrcd.net import drivers, hooks, receive_steering, routes
+from mrcd.net import drivers, hooks, routes, rps
 from mrcd.net.messages import Link, Neighbour
 from mrcd.net.netlink import Netlink, made_with, set_offload
 from mrcd.tables import abi
@@ -21,37 +21,40 @@ _SEGMENTATION = (*_TSO, "tx-udp-segmentation")
 
 
 class Nics:
-    """What `look` found last. `look_again` is called when that should be done once more, `warn` with words for the
-    operator, again and again."""
+    """The interfaces as the last reconcile() found them.
+
+    `reconcile_later` is called if reconcile() must run again. `warn` is called with a text for the operator at each
+    reconcile().
+    """
 
     def __init__(
-        self, plan: Plan, netlink: Netlink, warn: Callable[[str], None], look_again: Callable[[], None]
+        self, plan: Plan, netlink: Netlink, warn: Callable[[str], None], reconcile_later: Callable[[], None]
     ) -> None:
         self.plan = plan
         self.mrc0: Link
         self.mrc0_peer: Link
-        self.timer: tuple[Link, Link] | None = None  # a veth, whose second end holds back what it sends
-        self.merging = False  # mrc0 merges what mrc0_peer sends it
-        self.ports: dict[int, hooks.Port] = {}  # plane → where it is attached; those that can be used
-        self.macs: dict[int, str] = {}  # ifindex → first hop
-        self._netlink, self._warn, self._look_again = netlink, warn, look_again
+        self.timer: tuple[Link, Link] | None = None  # a veth pair; the second end paces the timer packet
+        self.merging = False  # mrc0 merges the segments from mrc0_peer (GRO)
+        self.ports: dict[int, hooks.Port] = {}  # plane → its NIC; only usable planes
+        self.macs: dict[int, str] = {}  # ifindex → MAC of the first hop
+        self._netlink, self._warn, self._reconcile_later = netlink, warn, reconcile_later
         self._links: dict[str, Link] = {}
-        self._lost: set[int] = set()  # ifindexes that have no carrier, by events since links were looked at
-        self._bare: set[int] = set()  # interfaces without a link-local address
-        self._former: set[str] = set()  # addresses of this host by a plan before this one
+        self._without_carrier: set[int] = set()  # ifindexes that lost their carrier since the links were read
+        self._without_link_local: set[int] = set()  # ifindexes
+        self._former_addresses: set[str] = set()  # of this host in earlier plans
 
     def follow(self, plan: Plan) -> None:
-        """Another plan; `look` does the rest."""
-        self._former |= own_addresses(self.plan)
-        self._former -= own_addresses(plan)
+        """Adopts another plan, which the next reconcile() applies."""
+        self._former_addresses |= own_addresses(self.plan)
+        self._former_addresses -= own_addresses(plan)
         self.plan = plan
 
-    async def look(self) -> None:
-        """Actual state to desired state. Raises MrcdError where that cannot be; a NIC that is bad is only left out."""
+    async def reconcile(self) -> None:
+        """Configures the interfaces by the plan. Leaves out NICs that fail; raises MrcdError for other failures."""
         c, overlay = self.plan.config.cluster, self.plan.config.overlay
-        there = receive_steering.online()
-        queues = min(len(there), abi.MERGE_QUEUES)
-        rps = receive_steering.chosen(overlay.rps_cpus, there) if receive_steering.can_steer() else set()
+        online = rps.online_cpus()
+        queues = min(len(online), abi.MERGE_QUEUES)
+        rps_cpus = rps.select_cpus(overlay.rps_cpus, online) if rps.has_default_mask() else set()
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
@@ -59,100 +62,103 @@ class Nics:
             mtu=mtu,
             gso_max_size=longest,
             queues=queues,
-            rps=rps,
+            rps_cpus=rps_cpus,
         )
-        self._warn_if_made_otherwise(queues, rps)
+        self._warn_if_made_otherwise(queues, rps_cpus)
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         wanted = {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst)
-        wanted |= dict.fromkeys(drivers.TUNNELS, False)  # mrc0 cuts what mrc_push leaves: see bpf/tunnel.h
+        # Without these offloads the kernel segments the bursts that mrc_push passes on (bpf/tunnel.h).
+        wanted |= dict.fromkeys(drivers.TUNNELS, False)
         set_offload(self.mrc0.name, wanted)
         hooks.enable_ipv6(self.mrc0.name)
-        hooks.loosen(self.mrc0.name)
-        await self._netlink.sync_addresses(self.mrc0.ifindex, routes.own_addresses(self.plan), self._is_a_peers)
-        self._lost.clear()
+        hooks.loosen_rp_filter(self.mrc0.name)
+        addresses = routes.own_addresses(self.plan)
+        await self._netlink.sync_addresses(self.mrc0.ifindex, addresses, self._has_moved)
+        self._without_carrier.clear()
         self._links = links = await self._netlink.links()
-        self.ports = hooks.ports(self.plan.interfaces, links, drivers.read)
+        self.ports = hooks.ports(self.plan.interfaces, links, drivers.read_device)
         for missing in set(range(c.planes)) - self.ports.keys():
-            self._warn(f"plane {missing}: there is no interface {self.plan.interfaces[missing]}")
+            self._warn(f"plane {missing}: interface {self.plan.interfaces[missing]} does not exist")
         if not self.ports:
             raise MachineError(
                 f"none of the plane NICs {', '.join(self.plan.interfaces)} exists",
-                hint="name them in [interfaces] names, or in the host's interfaces",
+                hint="set [interfaces] names, or the host's interfaces, in the cluster file",
             )
         self._merge(hooks.merges(c.granularity, self.ports))
         self.macs = await self._first_hops()
         for plane, port in list(self.ports.items()):
             if port.nic.mtu < c.mtu:
-                short = f"{port.nic.name} has MTU {port.nic.mtu}, less than the planes' {c.mtu}"
-                self._warn(f"{short}: full packets are lost")
+                mtus = f"its MTU {port.nic.mtu} is less than cluster.mtu {c.mtu}"
+                self._warn(f"{port.nic.name}: {mtus}, so full packets are lost")
             try:
                 await self._prepare(plane, port)
             except MrcdError as e:
-                self._warn(f"plane {plane} is left out: {e}")
+                self._warn(f"plane {plane} is not used: {e}")
                 del self.ports[plane]  # one bad NIC must not stop the others
-                asyncio.get_running_loop().call_later(RETRY_S, self._look_again)
+                asyncio.get_running_loop().call_later(RETRY_S, self._reconcile_later)
 
-    def knows(self, neighbour: Neighbour) -> bool:
-        """Whether this is no news since the last look: as it was, or of no first hop."""
+    def is_known(self, neighbour: Neighbour) -> bool:
+        """Returns whether a neighbour is not a first hop, or has the MAC that the last reconcile() found."""
         first_hop = neighbour.address == str(self.plan.config.interfaces.gateway)
         return not first_hop or self.macs.get(neighbour.ifindex) == neighbour.mac
 
     async def first_hops_changed(self) -> bool:
-        """Whether they are others than at the last look."""
+        """Returns whether the first hops differ from those of the last reconcile()."""
         return await self._first_hops() != self.macs
 
-    async def release(self, names: Iterable[str]) -> None:
-        """NICs that are no plane's any more keep no address of this host's."""
+    async def remove_addresses(self, names: Iterable[str]) -> None:
+        """Removes this host's addresses from NICs that belong to no plane any more."""
         for nic in (self._links[name] for name in names if name in self._links):
             await self._netlink.sync_addresses(nic.ifindex, [], own_addresses(self.plan).__contains__)
 
-    # ---- carriers, by events ----
+    # ---- carrier changes ----
 
-    def lose(self, ifindex: int) -> None:
-        """A link has no carrier."""
-        self._lost.add(ifindex)
+    def note_carrier_lost(self, ifindex: int) -> None:
+        """Records that a link has no carrier."""
+        self._without_carrier.add(ifindex)
 
-    def regain(self, ifindex: int) -> None:
-        """It has one again."""
-        self._lost.discard(ifindex)
+    def note_carrier_back(self, ifindex: int) -> None:
+        """Records that a link has a carrier again."""
+        self._without_carrier.discard(ifindex)
 
-    def lost_planes(self) -> int:
-        """The planes that lost theirs since the last look, as bits."""
-        lost = (p for p, port in self.ports.items() if self._lost & {port.nic.ifindex, port.physical.ifindex})
-        return sum(1 << p for p in lost)
+    def lost_plane_mask(self) -> int:
+        """Returns the mask of the planes that lost their carrier since the last reconcile()."""
+        lost = self._without_carrier
+        planes = (p for p, port in self.ports.items() if lost & {port.nic.ifindex, port.physical.ifindex})
+        return sum(1 << p for p in planes)
 
     # ---- for routes and programs ----
 
     def enabled(self) -> dict[int, Link]:
-        """Plane → NIC, those that can have routes: the kernel refuses them on one that is down."""
+        """Returns the NICs by plane that can have routes: the kernel refuses routes on a NIC that is down."""
         return {p: port.nic for p, port in self.ports.items() if port.nic.enabled}
 
     def interfaces(self) -> set[int]:
-        """Where programs are attached: ifindexes change when an interface goes and comes back."""
+        """Returns the ifindexes with programs. An ifindex changes if an interface is deleted and created again."""
         own = {self.mrc0.ifindex, *(end.ifindex for end in self.timer or ())}
         return {port.physical.ifindex for port in self.ports.values()} | own
 
     def tc_hooks(self) -> list[tuple[int, Point]]:
-        """Where an earlier run may have left filters."""
+        """Returns the hooks where an earlier run may have left filters."""
         return hooks.tc_hooks((self.mrc0, self.mrc0_peer), self._links.values())
 
-    # ---- a look ----
+    # ---- parts of reconcile() ----
 
-    def _warn_if_made_otherwise(self, queues: int, rps: set[int]) -> None:
-        """Warn if mrc0 has other queues or RPS CPUs than a new one would have: both are set when it is made."""
-        name, alias, wanted = self.mrc0.name, self.mrc0.alias, made_with(queues, rps)
+    def _warn_if_made_otherwise(self, queues: int, rps_cpus: set[int]) -> None:
+        """Warns if mrc0 has other queues or RPS CPUs than a new one would have: both are fixed when it is created."""
+        name, alias, wanted = self.mrc0.name, self.mrc0.alias, made_with(queues, rps_cpus)
         if alias != wanted:
             self._warn(
-                f"{name} was made with other queues or CPUs ({alias or 'no alias'}, and not {wanted}): "
-                f"in a quiet moment `ip link del {name}`, and it is made anew"
+                f"{name} was created with other queues or CPUs ({alias or 'no alias'}, and not {wanted}): "
+                f"run `ip link del {name}` when traffic is low; mrcd creates it again"
             )
 
     async def _first_hops(self) -> dict[int, str]:
         return await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))
 
     async def _pace(self, mtu: int, longest: int) -> None:
-        """What goes round is held back on its way; without that it does not go round."""
+        """Makes the veth of the timer packet, and paces it. If that fails, there is no timer packet."""
         overlay = self.plan.config.overlay
         packet = hooks.timer_packet_bytes(self.plan.config.cluster.evs_per_peer, self.plan.needs_srh)
         try:
@@ -163,54 +169,59 @@ class Nics:
             self.timer = timer, peer
         except MrcdError as e:
             self.timer = None
-            self._warn(f"{e}: while mrcd is dead, nobody probes where a flow has stopped")
+            self._warn(f"{e}: while mrcd is not running, paths of flows that have stopped are not probed")
 
     def _merge(self, wanted: bool) -> None:
-        """Have mrc0 merge what its peer sends it (GRO): a veth does if its other end cannot send long segments."""
+        """Switches GRO of mrc0: a veth merges segments if its other end cannot send long ones (TSO off)."""
         try:
             set_offload(self.mrc0_peer.name, dict.fromkeys(_TSO, not wanted))
             set_offload(self.mrc0.name, {"rx-gro": wanted})
             self.merging = wanted
         except MrcdError as e:
             self.merging = False
-            self._warn(f"{e}: TCP gets its segments one by one")
+            self._warn(f"{e}: TCP receives its segments one by one")
 
     async def _prepare(self, plane: int, port: hooks.Port) -> None:
-        """One NIC: sysctls, its address, its first hop."""
+        """Configures the sysctls, the address and the first hop of a NIC."""
         hooks.prepare_sysctls(port)
         wanted = [str(self.plan.addresses[plane])]
-        had = await self._netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
+        previous = await self._netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
         if port.nic.up:
-            await self._ensure_link_local(port.nic, had)
+            await self._ensure_link_local(port.nic, previous)
         if port.nic.up and port.nic.ifindex not in self.macs:
             await self._netlink.keep_resolved(port.nic.ifindex, str(self.plan.config.interfaces.gateway))
 
-    async def _ensure_link_local(self, nic: Link, had: set[str]) -> None:
-        """Without such an address the kernel cannot ask for the first hop. It makes one when the link comes up, so
-        only where there is still none at a second look somebody has taken it away."""
-        if any(IPv6Address(a).is_link_local for a in had if ":" in a):
-            self._bare.discard(nic.ifindex)
-        elif nic.ifindex in self._bare:
-            self._bare.discard(nic.ifindex)
+    async def _ensure_link_local(self, nic: Link, addresses: set[str]) -> None:
+        """Adds a link-local address if a NIC has had none in two calls: the kernel needs one to resolve the first hop.
+
+        The kernel makes the address when the link comes up, so at the first call it may only be late.
+        """
+        if any(IPv6Address(a).is_link_local for a in addresses if ":" in a):
+            self._without_link_local.discard(nic.ifindex)
+        elif nic.ifindex in self._without_link_local:
+            self._without_link_local.discard(nic.ifindex)
             address = await self._netlink.add_link_local(nic.ifindex, nic.mac)
             log.warning(
-                "%s had no link-local address, without which its first hop is lost: added %s", nic.name, address
+                "%s had no link-local address, so the kernel could not resolve its first hop: added %s",
+                nic.name,
+                address,
             )
         else:
-            self._bare.add(nic.ifindex)
-            asyncio.get_running_loop().call_later(RETRY_S, self._look_again)
+            self._without_link_local.add(nic.ifindex)
+            asyncio.get_running_loop().call_later(RETRY_S, self._reconcile_later)
 
-    def _is_a_peers(self, address: str) -> bool:
-        """An overlay address that has moved to another host."""
+    def _has_moved(self, address: str) -> bool:
+        """Returns whether an overlay address belongs to a peer, or to this host in an earlier plan only."""
         a = ip_address(address)
         moved = any(a in n for p in self.plan.peers for n in p.host.prefixes if n.version == a.version)
-        return moved or address in self._former
+        return moved or address in self._former_addresses
 
     def _in_underlay(self, address: str) -> bool:
+        """Returns whether an address is in the underlay, or belonged to this host in an earlier plan."""
         inside = ":" in address and IPv6Address(address) in self.plan.config.cluster.underlay
-        return inside or address in self._former
+        return inside or address in self._former_addresses
 
 
 def own_addresses(plan: Plan) -> set[str]:
-    """Of the host itself, on mrc0 and on the planes."""
+    """Returns the host's own addresses on mrc0 and on the planes."""
     return {*routes.own_addresses(plan), *map(str, plan.addresses)}

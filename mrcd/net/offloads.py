@@ -1,7 +1,7 @@
 """Switches rx-checksum off on NICs where XDP pops packets, and on again afterwards.
 
-The names are on record in the run directory: a restart of mrcd must not forget what it has changed, and `mrcctl detach
---force` undoes it without mrcd.
+A file in the run directory records the names of these NICs. So a restarted mrcd knows what it has changed, and
+`mrcctl detach --force` can restore it without mrcd.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from mrcd.net.netlink import set_offload
 FILE = "rx-checksum.json"  # in the run directory
 log = logging.getLogger("mrcd")
 
-_NAME_MOST = 15  # characters of an interface's name
+_MAX_NAME = 15  # characters of an interface's name
 
 
 class ReceiveChecksums:
@@ -33,19 +33,19 @@ class ReceiveChecksums:
         return name in self._names
 
     def before(self, name: str, device: Device) -> Device:
-        """A NIC as it was before mrcd changed it."""
+        """Returns a NIC's device data as they were before mrcd changed rx-checksum."""
         if name not in self._names:
             return device
         return replace(device, offloads={**device.offloads, RX_CHECKSUM: True})
 
     def switch_off(self, name: str) -> None:
-        """Switch a NIC's off. Raises MachineError, KernelError."""
-        known = name in self._names
-        self._record(self._names | {name})  # first: whatever happens next, it is undone
+        """Switches rx-checksum of a NIC off. Raises MachineError, KernelError."""
+        is_recorded = name in self._names
+        self._record(self._names | {name})  # first, so that a failure afterwards can be undone
         try:
             set_offload(name, {RX_CHECKSUM: False})
         except MrcdError as e:
-            if not known:
+            if not is_recorded:
                 self._record(self._names - {name})
             hint = 'set hook = "auto" or "tc" for this host in the configuration'
             if isinstance(e, KernelError):
@@ -53,18 +53,18 @@ class ReceiveChecksums:
             raise MachineError(e.args[0], hint=hint) from None
 
     def restore(self, keep: AbstractSet[str] = frozenset()) -> None:
-        """Switch them on again, but those of `keep`: nothing is popped by XDP at the others any more."""
+        """Switches rx-checksum on again, except on the NICs in `keep`, where XDP still pops packets."""
         for name in sorted(self._names - keep):
             try:
                 set_offload(name, {RX_CHECKSUM: True})
-                log.info("%s: %s is on again", name, RX_CHECKSUM)
+                log.info("%s: switched %s on again", name, RX_CHECKSUM)
             except MrcdError as e:
                 log.warning("%s: %s stays off: %s", name, RX_CHECKSUM, e.args[0])
         if self._names - keep:
             self._record(self._names & keep)
 
     def forget(self, name: str) -> None:
-        """Switch one on again, if mrcd has switched it off."""
+        """Switches rx-checksum of a NIC on again, if mrcd has switched it off."""
         self.restore(self._names - {name})
 
     def _record(self, names: AbstractSet[str]) -> None:
@@ -79,14 +79,14 @@ class ReceiveChecksums:
             else:
                 self._path.unlink(missing_ok=True)
         except OSError as e:
-            log.warning("%s: %s: a restart will not know whose %s was on", self._path, e.strerror, RX_CHECKSUM)
+            log.warning("%s: %s: a restart of mrcd will not restore %s", self._path, e.strerror, RX_CHECKSUM)
 
 
 def _read(path: Path) -> frozenset[str]:
-    """Root reads what a user who is not may replace: by a link, or a pipe."""
+    """Returns the recorded names. Follows no link and opens no pipe: another user may have replaced the file."""
     with contextlib.suppress(OSError, ValueError):
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as f:
             names = json.load(f)
         if isinstance(names, list):
-            return frozenset(n for n in names if isinstance(n, str) and 0 < len(n) <= _NAME_MOST)
+            return frozenset(n for n in names if isinstance(n, str) and 0 < len(n) <= _MAX_NAME)
     return frozenset()

@@ -1,4 +1,4 @@
-"""Programs of others at the hooks where mrcd's are: those in front of ours may keep packets from it."""
+"""Lists other programs at the hooks of mrcd's programs: one that runs earlier may keep packets from mrcd."""
 
 import asyncio
 import contextlib
@@ -12,47 +12,47 @@ from mrcd.errors import KernelError
 
 Document = dict[str, Any]
 Hook = tuple[int, str]  # ifindex; "xdp", "ingress" or "egress"
-Found = tuple[int, str | None]  # id of a program, 0 if it has none; its name, if the hook tells
+Program = tuple[int, str | None]  # its id, 0 if it has none; its name, if the hook reports it
 
 _PARENTS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 _TCX = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}
-_MOST = 64
+_MAX_PROGRAMS = 64
 
 
 def at(hooks: Iterable[Hook], ours: set[int]) -> list[Document]:
-    """A document per program at these hooks that is not one of `ours`, by id. Raises KernelError.
+    """Returns a document per program at these hooks whose id is not in `ours`. Raises KernelError.
 
-    `position`: "before" ours or "after" it, by the order in which the kernel runs them; "alone" where ours is not.
+    `position`: the kernel runs the program "before" or "after" mrcd's; "alone" if mrcd has no program there.
     """
     found = []
     for ifindex, point in dict.fromkeys(hooks):
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # the interface was deleted meanwhile
             interface = socket.if_indextoname(ifindex)
             found += _documents(interface, point, programs(ifindex, point), ours)
     return found
 
 
-def _documents(interface: str, point: str, there: Sequence[Found], ours: set[int]) -> list[Document]:
-    """Pure."""
-    mine = next((i for i, (number, _) in enumerate(there) if number in ours), None)
+def _documents(interface: str, point: str, attached: Sequence[Program], ours: set[int]) -> list[Document]:
+    """Returns the documents of one hook. Pure."""
+    our_index = next((i for i, (number, _) in enumerate(attached) if number in ours), None)
     return [
         {
             "interface": interface,
             "point": point,
-            "position": "alone" if mine is None else "before" if i < mine else "after",
+            "position": "alone" if our_index is None else "before" if i < our_index else "after",
             "program_id": number or None,
             "program": name,
         }
-        for i, (number, name) in enumerate(there)
+        for i, (number, name) in enumerate(attached)
         if number not in ours
     ]
 
 
-def programs(ifindex: int, point: str) -> list[Found]:
-    """What is at a hook, in the order in which it runs. Raises KernelError, OSError."""
+def programs(ifindex: int, point: str) -> list[Program]:
+    """Returns the programs at a hook in the order in which they run. Raises KernelError, OSError."""
     if point == "xdp":
         number = ct.c_uint32()
-        libbpf.check("ask for the XDP program", libbpf.lib().bpf_xdp_query_id(ifindex, 0, ct.byref(number)))
+        libbpf.check("query the XDP program", libbpf.lib().bpf_xdp_query_id(ifindex, 0, ct.byref(number)))
         return [(number.value, None)] if number.value else []
     first: list[int] = []
     with contextlib.suppress(KernelError):  # a kernel without TCX
@@ -61,15 +61,15 @@ def programs(ifindex: int, point: str) -> list[Found]:
 
 
 def tcx(ifindex: int, point: str) -> list[int]:
-    """Ids of the programs at a TCX hook, which run before filters. Raises KernelError where there is no TCX."""
-    numbers, count, flags = (ct.c_uint32 * _MOST)(), ct.c_uint32(_MOST), ct.c_uint32()
+    """Returns the ids of the programs at a TCX hook, which run before filters. Raises KernelError without TCX."""
+    numbers, count, flags = (ct.c_uint32 * _MAX_PROGRAMS)(), ct.c_uint32(_MAX_PROGRAMS), ct.c_uint32()
     result = libbpf.lib().bpf_prog_query(ifindex, _TCX[point], 0, ct.byref(flags), numbers, ct.byref(count))
-    libbpf.check("ask which programs are attached", result)
+    libbpf.check("query the attached TCX programs", result)
     return [n for n in list(numbers)[: count.value] if n]
 
 
-async def _filters(ifindex: int, point: str) -> list[Found]:
-    """Filters of clsact, in the order of their priorities. Other kinds than bpf are named by their kind."""
+async def _filters(ifindex: int, point: str) -> list[Program]:
+    """Returns the clsact filters in the order of their priorities. A filter that is not bpf is named by its kind."""
     from pyroute2 import AsyncIPRoute
 
     found: dict[tuple[int, int, str], None] = {}
@@ -80,7 +80,7 @@ async def _filters(ifindex: int, point: str) -> list[Found]:
                 continue
             name, number = f"a {kind} filter", 0
             if kind == "bpf" and options is not None:
-                # PROGRAM:[ID] if libbpf has attached it, FILE:[SECTION] if tc has.
+                # libbpf names a filter PROGRAM:[ID], tc names it FILE:[SECTION].
                 name = str(options.get("TCA_BPF_NAME")).partition(":[")[0]
                 number = int(options.get("TCA_BPF_ID") or 0)
             found[msg["info"] >> 16, number, name] = None

@@ -1,7 +1,7 @@
-"""Keeps the routes that mrcd owns as they are wanted.
+"""Reconciles mrcd's routes with the wanted ones.
 
-The kernel's routes are read once and then known from what was written, until `look` reads them again: the kernel
-deletes routes with their interface.
+The kernel's routes are read once; later writes update this copy. read_routes() reads them again, which is necessary
+because the kernel deletes routes together with their interface.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,47 +13,49 @@ Key = tuple[str, int]  # destination, metric
 
 
 class RouteKeeper:
-    """Every route belongs to an owner: a peer's row, or FABRIC. Methods raise KernelError, MachineError, and one caller
-    has them at a time."""
+    """The wanted routes by group: a group is a peer's row, or FABRIC.
+
+    Methods raise KernelError and MachineError. Only one may run at a time.
+    """
 
     FABRIC = -1
 
     def __init__(self, netlink: Netlink) -> None:
         self._netlink = netlink
-        self._have: dict[Key, Route] = {}
+        self._existing: dict[Key, Route] = {}
         self._wanted: dict[int, Sequence[Route]] = {}
 
-    async def look(self) -> None:
-        """Read what the kernel has."""
-        self._have = await self._netlink.routes()
+    async def read_routes(self) -> None:
+        """Reads mrcd's routes from the kernel."""
+        self._existing = await self._netlink.routes()
 
-    async def want(self, owner: int, routes: Sequence[Route]) -> list[str]:
-        """Make these an owner's routes, instead of those before. Returns what was changed, for the log."""
+    async def set_routes(self, group: int, routes: Sequence[Route]) -> list[str]:
+        """Replaces the routes of a group. Returns the changes as lines for the log."""
         keys = {r.key for r in routes}
-        gone = [r.key for r in self._wanted.get(owner, ()) if r.key not in keys]
-        self._wanted[owner] = routes
+        obsolete = [r.key for r in self._wanted.get(group, ()) if r.key not in keys]
+        self._wanted[group] = routes
         changes = []
         for route in routes:
-            before = self._have.get(route.key)
+            before = self._existing.get(route.key)
             if before != route:
                 await self._netlink.write_route(route, "replace" if before else "add")
-                self._have[route.key] = route
+                self._existing[route.key] = route
                 changes.append(f"{'replaced' if before else 'added'} {route.dst} metric {route.metric}")
-        return changes + await self._delete(gone)
+        return changes + await self._delete(obsolete)
 
-    def forget(self, owner: int) -> None:
-        """Drops an owner; `remove_others` deletes its routes."""
-        self._wanted.pop(owner, None)
+    def forget(self, group: int) -> None:
+        """Removes a group; remove_others() deletes its routes."""
+        self._wanted.pop(group, None)
 
     async def remove_others(self) -> list[str]:
-        """Deletes routes without an owner: an earlier daemon's, or those of removed peers. Returns what was changed."""
+        """Deletes routes without a group: of an earlier daemon, or of removed peers. Returns lines for the log."""
         wanted = {r.key for routes in self._wanted.values() for r in routes}
-        return await self._delete([key for key in self._have if key not in wanted])
+        return await self._delete([key for key in self._existing if key not in wanted])
 
     async def _delete(self, keys: Iterable[Key]) -> list[str]:
         changes = []
         for key in keys:
-            route = self._have.pop(key, None)
+            route = self._existing.pop(key, None)
             if route is not None:
                 await self._netlink.delete_route(route)
                 changes.append(f"removed {route.dst} metric {route.metric}")

@@ -1,7 +1,7 @@
-"""Routes of mrcd that somebody deletes: `ip route flush`, or a network manager that clears what it does not know.
+"""Notices when another program deletes mrcd's routes, such as `ip route flush` or a network manager.
 
-A socket of its own with a filter in the kernel: a host may have a hundred thousand routes of others, which come and
-go, and mrcd's own writes are told of too.
+It uses a socket of its own with a socket filter in the kernel: a host may have a hundred thousand routes of other
+programs that change, and the kernel also reports mrcd's own writes.
 """
 
 import asyncio
@@ -17,32 +17,32 @@ from mrcd.net.messages import PROTOCOL
 
 _SO_ATTACH_FILTER = 26
 _LOAD_16, _LOAD_8, _IS, _RETURN = 0x28, 0x30, 0x15, 0x06
-_TYPE_AT, _PROTOCOL_AT = 4, 16 + 5  # in struct nlmsghdr, and in struct rtmsg behind it
-_LONGEST = 1 << 16
-_TOGETHER_S = 1.0
+_TYPE_AT, _PROTOCOL_AT = 4, 16 + 5  # offsets of nlmsg_type, and of rtm_protocol in the struct rtmsg that follows
+_MAX_MESSAGE = 1 << 16
+_BATCH_S = 1.0  # routes are deleted many at a time
 
 
 def _filter() -> bytes:
-    """Only RTM_DELROUTE of mrcd's protocol, as struct sock_filter; it loads numbers in network byte order."""
-    lines = (
+    """Returns a filter (struct sock_filter) for RTM_DELROUTE of mrcd's protocol. It loads in network byte order."""
+    instructions = (
         (_LOAD_16, 0, 0, _TYPE_AT),
         (_IS, 0, 3, socket.htons(rtnl.RTM_DELROUTE)),
         (_LOAD_8, 0, 0, _PROTOCOL_AT),
         (_IS, 0, 1, PROTOCOL),
-        (_RETURN, 0, 0, _LONGEST),
+        (_RETURN, 0, 0, _MAX_MESSAGE),
         (_RETURN, 0, 0, 0),
     )
-    return b"".join(struct.pack("HBBI", *line) for line in lines)
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
 
 
 class RouteWatch:
-    """Readable when a route of mrcd has been deleted, by whomever. Use as a context manager. Raises OSError."""
+    """A socket that is readable when a route of mrcd was deleted. Use as a context manager. Raises OSError."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
         code = _filter()
-        kept = ct.create_string_buffer(code)
-        program = struct.pack("HP", len(code) // 8, ct.addressof(kept))
+        buffer = ct.create_string_buffer(code)
+        program = struct.pack("HP", len(code) // 8, ct.addressof(buffer))
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
         self._socket.bind((0, rtnl.RTMGRP_IPV4_ROUTE | rtnl.RTMGRP_IPV6_ROUTE))
 
@@ -53,15 +53,15 @@ class RouteWatch:
         self._socket.close()
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Returns the socket's descriptor."""
         return self._socket.fileno()
 
     def drain(self) -> int:
-        """Forget what was told. Returns how many routes were deleted; what was lost counts as one."""
+        """Reads all notifications. Returns the number of deleted routes; lost notifications count as one."""
         count = 0
         while True:
             try:
-                self._socket.recv(_LONGEST)
+                self._socket.recv(_MAX_MESSAGE)
             except BlockingIOError:
                 return count
             except OSError as e:
@@ -70,18 +70,18 @@ class RouteWatch:
             count += 1
 
 
-async def watch_routes(look_again: Callable[[], None]) -> None:
-    """Calls `look_again` when routes of mrcd were deleted, at most once a second, until cancelled."""
-    told = asyncio.Event()
+async def watch_routes(on_deleted: Callable[[], None]) -> None:
+    """Calls `on_deleted` when routes of mrcd were deleted, at most once a second, until cancelled."""
+    deleted = asyncio.Event()
     with RouteWatch() as watch:
         loop = asyncio.get_running_loop()
         while True:
-            loop.add_reader(watch, told.set)
+            loop.add_reader(watch, deleted.set)
             try:
-                await told.wait()
+                await deleted.wait()
             finally:
                 loop.remove_reader(watch)
-            told.clear()
-            await asyncio.sleep(_TOGETHER_S)  # they are deleted in flocks
+            deleted.clear()
+            await asyncio.sleep(_BATCH_S)
             watch.drain()
-            look_again()
+            on_deleted()

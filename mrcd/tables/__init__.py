@@ -1,1 +1,1 @@
-"""The maps that programs and Python share: their layout (abi) and the pinned maps as numpy arrays."""
+"""Maps the tables that the eBPF programs and Python share, and defines their layout (abi)."""

@@ -1,6 +1,8 @@
-"""Python's view of bpf/mrc_abi.h and mrc_events.h: the same names, as numpy records and enumerations.
+"""Defines the structs and enums of bpf/mrc_abi.h and bpf/mrc_events.h as numpy dtypes and Python enums.
 
 A test compares every offset, size and enumerator with the BTF of the compiled object.
+
+Long because it mirrors these headers, field for field.
 """
 
 from enum import IntEnum, IntFlag
@@ -65,12 +67,12 @@ class Reason(IntEnum):
 
     @property
     def text(self) -> str:
-        """The word that users see, in logs, mrcctl and metrics."""
+        """Returns the name that logs, mrcctl and metrics show."""
         return self.name.lower()
 
 
 class Histogram(IntEnum):
-    """enum mrc_histogram; RTT is plane 0's, and one for each further plane follows"""
+    """enum mrc_histogram; RTT is that of plane 0, the other planes' follow it"""
 
     DETECTION = 0
     AFTER_GOOD = 1
@@ -110,7 +112,7 @@ class Drop(IntEnum):
 
     @property
     def text(self) -> str:
-        """The word that users see, in logs, mrcctl and metrics."""
+        """Returns the name that logs, mrcctl and metrics show."""
         return self.name.lower()
 
 
@@ -124,12 +126,12 @@ class ProbeKind(IntEnum):
 
     @property
     def text(self) -> str:
-        """The word that users see."""
+        """Returns the name that mrcctl and metrics show."""
         return self.name.lower()
 
 
 class KernelHas(IntFlag):
-    """enum mrc_kernel_has: what not every kernel can do"""
+    """enum mrc_kernel_has: features that not every kernel has"""
 
     KERN_CTX = 0x1
     DECAP_L3 = 0x2
@@ -427,4 +429,4 @@ MAPS: dict[str, np.dtype] = {
     "mrc_planes": PLANE,
     "mrc_node": NODE,
 }
-"""The tables that are mapped into memory, by map name."""
+"""Dtypes of the maps that Python maps into memory, by map name."""

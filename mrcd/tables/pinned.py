@@ -1,4 +1,4 @@
-"""The pinned tables as numpy arrays: no system call and no copy per entry."""
+"""Maps the pinned tables as numpy arrays, so that an entry needs neither a system call nor a copy."""
 
 import contextlib
 import errno
@@ -17,13 +17,15 @@ from mrcd.tables import abi
 
 
 class Tables:
-    """Views of the mapped tables; the arrays change as the programs count.
+    """Arrays over the mapped tables. Their contents change while the programs count.
 
     evs   (peers, evs_per_peer) abi.EV        path_stats (peers, evs_per_peer) abi.PATH_STATS
     peers (peers,) abi.PEER                   rxs     (peers, evs_per_peer) abi.RX
     node  () abi.NODE                         reports  (peers,) abi.REPORTS
     planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
     watches (peers,) abi.WATCH                clock   () abi.CLOCK
+
+    Many attributes because each pinned table is one.
     """
 
     def __init__(self, pins: Path, *, writable: bool) -> None:
@@ -51,14 +53,14 @@ class Tables:
     def _map(self, name: str, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
         if not path.exists():
-            raise MachineError(f"no table is pinned at {path}", hint="start mrcd; it makes the tables")
+            raise MachineError(f"no table is pinned at {path}", hint="start mrcd; it creates the tables")
         with libbpf.opened(path) as fd:
             _, value_size, entries = libbpf.map_info(fd)
             dtype = abi.MAPS[name]
             if value_size != dtype.itemsize:
                 raise MachineError(
                     f"table {name} has entries of {value_size} bytes, this version knows {dtype.itemsize}",
-                    hint="the tables are of another version of mrcd; use the mrcctl that belongs to it",
+                    hint="another version of mrcd made the tables; use the mrcctl of that version",
                 )
             access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
             area = mmap.mmap(fd, _pages(entries * value_size), flags=mmap.MAP_SHARED, prot=access)
@@ -66,7 +68,7 @@ class Tables:
         return np.frombuffer(area, dtype=dtype, count=entries)
 
     def drops(self) -> dict[str, int]:
-        """Dropped packets by reason, over all CPUs."""
+        """Returns the dropped packets by reason, summed over all CPUs."""
         cpus = libbpf.possible_cpus()
         found = {}
         for reason in abi.Drop:
@@ -76,25 +78,25 @@ class Tables:
         return found
 
     def probes_sent(self) -> dict[str, int]:
-        """Probe requests by kind, over all CPUs."""
+        """Returns the probe requests sent, by kind, summed over all CPUs."""
         raw = libbpf.lookup_all(self._probes_sent, len(abi.ProbeKind), 8 * libbpf.possible_cpus())
         counts = np.frombuffer(raw, np.uint64).reshape(len(abi.ProbeKind), -1).sum(axis=1).tolist()
         return {kind.text: count for kind, count in zip(abi.ProbeKind, counts, strict=True)}
 
     def unsent_packets(self) -> list[int]:
-        """Data packets that each plane's NIC, or its queueing discipline, dropped before they were on the wire."""
+        """Returns per plane the data packets that the NIC or its queueing discipline dropped before transmission."""
         raw = libbpf.lookup_all(self._unsent, abi.MAX_PLANES, 8 * libbpf.possible_cpus())
         return [int(n) for n in np.frombuffer(raw, np.uint64).reshape(abi.MAX_PLANES, -1).sum(axis=1)]
 
     def histograms(self) -> NDArray[np.uint64]:
-        """Counts over all CPUs, (abi.HISTOGRAMS, abi.BUCKETS)."""
+        """Returns the counts, summed over all CPUs, (abi.HISTOGRAMS, abi.BUCKETS)."""
         entries = abi.HISTOGRAMS * abi.BUCKETS
         raw = libbpf.lookup_all(self._histograms, entries, 8 * libbpf.possible_cpus())
         counts = np.frombuffer(raw, np.uint64).reshape(abi.HISTOGRAMS, abi.BUCKETS, -1)
         return np.asarray(counts.sum(axis=2, dtype=np.uint64))
 
     def fill(self) -> dict[str, tuple[int, int]]:
-        """Entries in use, and entries there are, by what they hold; of events: bytes that nobody has read yet."""
+        """Returns pairs of (entries in use, capacity) by the kind of entry; for events, unread bytes and capacity."""
         _, value_size, size = libbpf.map_info(self._prefixes)
         return {
             "peers": (int((self.peers["configured"] != 0).sum()), self.peers.size),
@@ -104,11 +106,11 @@ class Tables:
         }
 
     def unread_events(self) -> NDArray[np.void]:
-        """What the programs have told and nobody has read yet, as abi.EVENT; it stays unread."""
+        """Returns the unread events of the ring buffer as abi.EVENT, without consuming them."""
         return np.frombuffer(b"".join(ring_buffer.unread(self._events)), abi.EVENT)
 
     def transitions(self) -> NDArray[np.void]:
-        """Changes of state over all CPUs as abi.CHANGES, (EvState that came, Reason)."""
+        """Returns the state changes as abi.CHANGES, (new EvState, Reason), summed over all CPUs."""
         shape = (len(abi.EvState), len(abi.Reason))
         cpus = libbpf.possible_cpus()
         raw = libbpf.lookup_all(self._transitions, shape[0] * shape[1], abi.CHANGES.itemsize * cpus)
@@ -119,12 +121,12 @@ class Tables:
         return found
 
     def close(self) -> None:
-        """Unmap. The arrays must not be used afterwards."""
+        """Unmaps the tables. The arrays must not be used afterwards."""
         for name in ("peers", "evs", "path_stats", "rxs", "reports", "srhs", "planes", "node", "watches", "clock"):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
         for area in self._maps:
-            with contextlib.suppress(BufferError):  # a caller still holds a view: freed with it
+            with contextlib.suppress(BufferError):  # a caller still has a view, which unmaps the area when it is freed
                 area.close()
         self._maps.clear()
         for fd in (
@@ -140,7 +142,7 @@ class Tables:
 
 
 def is_detached(record: np.void | NDArray[np.void]) -> bool:
-    """Whether an administrator has taken a data plane down: this host's (mrc_node), or a peer's (mrc_peer)."""
+    """Returns whether an administrator has detached the data plane of a host (mrc_node) or a peer (mrc_peer)."""
     return bool(int(record["status"]) & abi.STATUS_DETACHED)
 
 
@@ -149,13 +151,13 @@ _ONLY_KEY = struct.pack("I", 0)
 
 
 def read_node(pin: Path) -> NDArray[np.void]:
-    """Return a copy of a pinned mrc_node of any version, with the fields that BTF names. Raises KernelError."""
+    """Returns a copy of a pinned mrc_node of any version, with the fields of its BTF. Raises KernelError."""
     with libbpf.opened(pin) as fd:
         return _node(fd, pin)
 
 
 def change_field(pin: Path, field: str, change: Callable[[int], int]) -> int:
-    """Change a field of a pinned mrc_node of any version. Returns the value before; raises KernelError."""
+    """Changes a field of a pinned mrc_node of any version. Returns the previous value; raises KernelError."""
     with libbpf.opened(pin) as fd:
         node = _node(fd, pin)
         if field not in (node.dtype.names or ()):
@@ -170,7 +172,7 @@ def _node(fd: int, pin: Path) -> NDArray[np.void]:
     found = libbpf.info(fd)
     layout = btf.values(fd) if (found.type, found.name) == (_ARRAY, b"mrc_node") else None
     if layout is None or layout.itemsize != found.value_size:
-        raise KernelError(f"{pin} is no mrc_node", errno.EINVAL)
+        raise KernelError(f"{pin} is not an mrc_node", errno.EINVAL)
     return np.frombuffer(libbpf.lookup_elem(fd, _ONLY_KEY, found.value_size) or b"", layout)[0:1].reshape(()).copy()
 
 
@@ -179,7 +181,7 @@ def _pages(size: int) -> int:
 
 
 def prefix_key(address: bytes, prefixlen: int) -> bytes:
-    """Key of the overlay trie for a network address of 4 or 16 bytes."""
+    """Returns the key of the overlay trie for a network address of 4 or 16 bytes."""
     if len(address) == 4:
         address, prefixlen = bytes(10) + b"\xff\xff" + address, prefixlen + 96
     return struct.pack("I", prefixlen) + address

@@ -1,4 +1,4 @@
-"""Records of the tables as fields with names, values and what they mean, for `mrcctl bpf dump`. Pure."""
+"""Converts table records to fields with name, value and meaning, for `mrcctl bpf dump`. Pure."""
 
 from ipaddress import IPv6Address
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from mrcd.tables.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 
-# CLOCK_MONOTONIC of this host; lag_ns and sent_ns too. Others ending in _ns are durations, or a peer's clock.
+# Times by this host's CLOCK_MONOTONIC. Other fields that end with _ns are durations, or times by a peer's clock.
 _MOMENTS = {
     *("state_since_ns", "probe_after_ns", "probe_ns", "last_tx_ns", "arrived_ns", "lag_ns", "loss_ns"),
     *("pending_losses_ns", "heard_ns", "requested_ns", "sent_ns", "min_delay_ns", "icmp_ns", "ticked_ns"),
@@ -22,17 +22,17 @@ _ZERO = {"probe_after_ns": "at once", "due_ns": "at once", "lag_ns": "does not l
 
 
 def fields(record: np.void, now_ns: int) -> list[dict[str, Any]]:
-    """Each field that is not reserved: {"field", "value", "meaning"}.
+    """Returns the fields that are not reserved: {"field", "value", "meaning"}.
 
-    Values are numbers as they stand in the table, lists of these, and text for addresses and other bytes;
-    `meaning` is "" where the number says all. `now_ns` is CLOCK_MONOTONIC.
+    A value is the number in the table, a list of numbers, or text for addresses and other bytes. `meaning` is "" if
+    the value explains itself. `now_ns` is CLOCK_MONOTONIC.
     """
     names = [n for n in record.dtype.names or () if not n.startswith("reserved")]
     return [{"field": n, "value": value(n, record[n]), "meaning": _meaning(n, record[n], now_ns)} for n in names]
 
 
 def value(name: str, raw: Any) -> Any:
-    """A field's value as JSON has it."""
+    """Returns a field's value as a value of JSON."""
     array = np.asarray(raw)
     if name in _ADDRESSES:
         rows = array.reshape(-1, 16)
@@ -47,7 +47,7 @@ def value(name: str, raw: Any) -> Any:
 
 def _meaning(name: str, raw: Any, now_ns: int) -> str:
     if np.asarray(raw).ndim:
-        return _of_evs(raw) if name in _EVS else ""
+        return _ev_ranges(raw) if name in _EVS else ""
     number = int(raw)
     if name == "state":
         return EvState(number).name if number in set(EvState) else "no such state"
@@ -73,14 +73,14 @@ def _moment(name: str, ns: int, now_ns: int) -> str:
     return f"{seconds:.3f} s ago" if seconds >= 0 else f"in {-seconds:.3f} s"
 
 
-def _of_evs(words: Any) -> str:
-    """mrc_peer.usable or mrc_watch.deadlines: a bit per EV."""
+def _ev_ranges(words: Any) -> str:
+    """Returns the EVs whose bits are set in mrc_peer.usable or mrc_watch.deadlines."""
     numbers = [64 * w + bit for w, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1]
     return f"EVs {_ranges(numbers)}" if numbers else "none"
 
 
 def _ranges(numbers: list[int]) -> str:
-    """0,1,2,5 → 0-2,5."""
+    """Returns numbers as ranges: 0,1,2,5 → 0-2,5."""
     parts: list[list[int]] = []
     for n in numbers:
         if parts and parts[-1][1] == n - 1:

@@ -1,4 +1,4 @@
-"""Allocates large arrays of zeros that take memory only where they are written."""
+"""Allocates large arrays of zeros that use memory only for pages that are written."""
 
 import math
 import mmap
@@ -12,7 +12,7 @@ def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Returns an array of zeros in 4 KB pages.
 
     numpy asks for huge pages (madvise(2)), so that the first write to a row takes 2 MB. The counts of the grey-loss
-    test (grey.py) are 90 MB for a million EVs, and only the rows of lossy peers are ever written.
+    test (health/grey_loss.py) have 90 MB for a million EVs, and only the rows of lossy peers are written.
     """
     kind, count = np.dtype(dtype), math.prod(shape)
     if not count:

@@ -27,8 +27,8 @@ from mrcd.health import events
 from mrcd.health.hold_down import hold_down_ns
 from mrcd.health.probe_pace import pace, silent_ns
 from mrcd.loader import features
-from mrcd.net import other_programs, receive_steering
-from mrcd.net.drivers import Cut
+from mrcd.net import other_programs, rps
+from mrcd.net.drivers import Segmentation
 from mrcd.tables import histograms
 from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
@@ -49,10 +49,10 @@ class View:
         self._tables = tables
         self._plan = plan_
         self._pins = pins
-        self._kernel_lacks = features.lacking(features.kernel_has(), can_steer=receive_steering.can_steer())
+        self._kernel_lacks = features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
-        self.cuts: Mapping[int, Cut] = {}  # plane → who cuts its bursts, as far as known
+        self.cuts: Mapping[int, Segmentation] = {}  # plane → who cuts its bursts, as far as known
 
     def status(self) -> Document:
         """This host: links, peers, EVs by state, drops."""
@@ -120,7 +120,7 @@ class View:
         received = int(node["overlay_ifindex"]) > 0
         return {
             "interface": interface if received else None,
-            "rps_cpus": receive_steering.words(receive_steering.steered(interface) or ()) or None,
+            "rps_cpus": rps.format_cpus(rps.cpus_of(interface) or ()) or None,
             "gro": received and int(node["merge_ifindex"]) > 0,
         }
 

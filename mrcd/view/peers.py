@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
 from mrcd.tables.abi import EvState
-from mrcd.tables.columns import Columns, ev_bits, medians, settled
+from mrcd.tables.columns import Columns, ev_bits, judged_and_lost, medians
 from mrcd.tables.pinned import Tables, is_detached
 
 Document = dict[str, Any]
@@ -30,7 +30,8 @@ def documents(
         return found
 
     answered = configured & (path_stats["replies"] > 0)  # before the times: one that answers meanwhile has had none yet
-    state, rtts, (judged, lost_packets) = evs["state"], medians(path_stats["rtt_ns"], answered), settled(path_stats)
+    state, rtts = evs["state"], medians(path_stats["rtt_ns"], answered)
+    judged, lost_packets = judged_and_lost(path_stats)
     states = np.stack([(configured & (state == s)).sum(axis=1) for s in EvState], axis=1)
     columns = {
         "usable_evs": total(ev_bits(records["usable"])[:, used]),

@@ -220,7 +220,7 @@ def test_a_reload_that_the_kernel_refuses_half_way_is_undone(file: File, more: s
             done = lab.exec("h0", ["mrcctl", "reload"])
             result = stream.finish()
         assert done.returncode == 2
-        assert "somebody else's route" in done.stderr
+        assert "another program has this route" in done.stderr
         assert _running(lab) == running
         assert lab.exec("h0", routes, check=True).stdout == before
         assert mrcctl(lab, "h0", "status")["inner_mtu"] == 9020

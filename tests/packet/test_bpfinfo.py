@@ -7,8 +7,8 @@ import pytest
 
 from mrcd.bpf import info, libbpf
 from mrcd.errors import KernelError, MachineError
-from mrcd.loader.dataplane import PREFIXES_MAX
 from mrcd.loader.links import Attachment
+from mrcd.loader.table_sizes import PREFIXES_MAX
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState, Reason
 from mrcd.tables.pinned import prefix_key

@@ -171,10 +171,10 @@ def test_unreadable_old_tables_do_not_prevent_a_start(bpffs: Path, caplog: pytes
     _pin_array(old / "mrc_node", 16, 1)
     second.load()
     assert read_node(second.tables / "mrc_node")["status"] == abi.STATUS_DETACHED
-    assert "may have been detached; `mrcctl attach`" in caplog.text
+    assert "may have been detached; run `mrcctl attach`" in caplog.text
     new = _filled(second)
     list(second.take_over(new))
-    assert "all paths are probed anew" in caplog.text
+    assert "all paths are probed again before use" in caplog.text
     new.close()
     second.commit()
     assert not old.exists()
@@ -223,7 +223,7 @@ def test_an_object_of_another_version_is_refused_before_anything_is_touched(
     assert len(before) > 10
     monkeypatch.setattr(abi, "ABI_VERSION", abi.ABI_VERSION + 1)  # a daemon of the next version, this object
     second = Dataplane(_plan(), bpffs)
-    with pytest.raises(MachineError, match=f"ABI version {abi.ABI_VERSION - 1}, this mrcd knows") as refused:
+    with pytest.raises(MachineError, match=f"ABI version {abi.ABI_VERSION - 1}, this mrcd needs") as refused:
         second.load()
     assert "reinstall" in (refused.value.hint or "")
     assert pins() == before

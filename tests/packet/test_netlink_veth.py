@@ -8,7 +8,7 @@ import pytest
 
 from labkit.cluster import netns
 from mrcd.errors import KernelError, MachineError
-from mrcd.net import receive_steering
+from mrcd.net import rps
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink, made_with, set_offload
 from tests.packet.wires import Namespace
@@ -34,7 +34,7 @@ def test_the_veth_has_the_queues_and_rps_cpus_that_are_set(ns: Namespace, queues
         pytest.skip("this kernel has no rps_default_mask (Linux 6.3)")
     before = mask.read_text()
     veth = {"mtu": 9020, "gso_max_size": 65455}
-    link, _ = run(lambda n: n.ensure_veth("mrc0", "pmrc0", **veth, queues=queues, rps={0, 1}))
+    link, _ = run(lambda n: n.ensure_veth("mrc0", "pmrc0", **veth, queues=queues, rps_cpus={0, 1}))
     assert link.alias == made_with(queues, {0, 1})
     assert mask.read_text() == before
     # sysfs shows the network namespace of the process that mounts it.
@@ -42,10 +42,10 @@ def test_the_veth_has_the_queues_and_rps_cpus_that_are_set(ns: Namespace, queues
     done = subprocess.run(["unshare", "--mount", "sh", "-c", show], capture_output=True, text=True, check=True)
     masks = dict(line.split(":") for line in done.stdout.splitlines() if "rps_cpus" in line)
     files = {f"{name}/queues/rx-{i}/rps_cpus" for name in ("mrc0", "pmrc0") for i in range(queues)}
-    assert {file: receive_steering.of_mask(text) for file, text in masks.items()} == {file: {0, 1} for file in files}
+    assert {file: rps.parse_mask(text) for file, text in masks.items()} == {file: {0, 1} for file in files}
     assert done.stdout.split().count(f"tx-{queues - 1}") == 2
     assert f"tx-{queues}" not in done.stdout
-    again, _ = run(lambda n: n.ensure_veth("mrc0", "pmrc0", **veth, queues=queues + 1, rps={0}))
+    again, _ = run(lambda n: n.ensure_veth("mrc0", "pmrc0", **veth, queues=queues + 1, rps_cpus={0}))
     assert again == link
 
 
@@ -54,12 +54,12 @@ def test_the_bench_sets_and_restores_rps(ns: Namespace, queues: int) -> None:
     run(lambda n: n.ensure_veth("mrc0", "pmrc0", mtu=9020, gso_max_size=65455, queues=queues))
     with ns.inside():
         before = netns.swap_rps({"mrc0": "3", "pmrc0": "1"})
-        assert {name: receive_steering.of_mask(mask) for name, mask in before.items()} == {
+        assert {name: rps.parse_mask(mask) for name, mask in before.items()} == {
             "mrc0": set(),
             "pmrc0": set(),
         }
         there = netns.swap_rps(before)
-        assert {name: receive_steering.of_mask(mask) for name, mask in there.items()} == {"mrc0": {0, 1}, "pmrc0": {0}}
+        assert {name: rps.parse_mask(mask) for name, mask in there.items()} == {"mrc0": {0, 1}, "pmrc0": {0}}
         assert netns.swap_rps(before) == before
         with pytest.raises(MachineError, match="set rps_cpus of none0"):
             netns.swap_rps({"none0": "1"})

@@ -134,8 +134,8 @@ def test_the_detached_status_outlives_the_tables(bpffs: Path) -> None:
 
 def test_only_fields_of_a_mrc_node_are_written(bpffs: Path) -> None:
     made = _start(bpffs)
-    for name in ("mrc_drops", "mrc_planes", "mrc_events"):  # maps to which a link of that name may lead
-        with pytest.raises(KernelError, match="is no mrc_node"):
+    for name in ("mrc_drops", "mrc_planes", "mrc_events"):  # what a link of that name may lead to
+        with pytest.raises(KernelError, match="is not an mrc_node"):
             change_field(made.pins / name, "status", lambda status: status | 1)
     with pytest.raises(KernelError, match="has no field"):
         change_field(made.pins / "mrc_node", "colour", lambda colour: colour)
@@ -149,28 +149,28 @@ def test_no_probe_is_answered_while_programs_with_other_tables_take_their_places
     first = _start(bpffs)
     before = Tables(first.pins, writable=True)
     old = int(before.node["generation"])
-    with first.taking_places(before.node):
-        assert before.node["generation"] == 0  # none was attached: the first program must not answer alone
-    (first.pins / "clsact").mkdir()  # as if filters were attached
-    with first.taking_places(before.node):
-        assert before.node["generation"] == old  # the attached programs use these tables
+    with first.replacing_programs(before.node):
+        assert before.node["generation"] == 0  # none was attached: the first of them does not answer for the others
+    (first.pins / "clsact").mkdir()  # as if filters were
+    with first.replacing_programs(before.node):
+        assert before.node["generation"] == old  # they are its own
     first.close()
     second = _start(bpffs, 32, commit=False)
     tables = Tables(second.tables, writable=True)
     new = int(tables.node["generation"])
     for changed in (False, True):
-        with contextlib.suppress(KernelError), second.taking_places(tables.node):
+        with contextlib.suppress(KernelError), second.replacing_programs(tables.node):
             assert numbers() == [0, 0]
             second.changed = changed
             raise KernelError("attach", 22)
         assert numbers() == ([0, 0] if changed else [old, new])
-    with second.taking_places(tables.node):
+    with second.replacing_programs(tables.node):
         assert numbers() == [0, 0]
     assert numbers()[0] == 0
     assert numbers()[1] != 0
     second.commit()
-    tables.node["generation"] = 0  # as after a kill of the daemon in between
-    with second.taking_places(tables.node):
+    tables.node["generation"] = 0  # the daemon was killed meanwhile
+    with second.replacing_programs(tables.node):
         assert tables.node["generation"] == 0
     assert tables.node["generation"] != 0
     for each in (before, tables, second):

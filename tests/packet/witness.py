@@ -97,8 +97,8 @@ def sync(*routes: Route) -> list[str]:
 async def sync_on(netlink: Netlink, routes: Sequence[Route]) -> list[str]:
     """Does the same on an open socket."""
     keeper = RouteKeeper(netlink)
-    await keeper.look()
-    return await keeper.want(RouteKeeper.FABRIC, routes) + await keeper.remove_others()
+    await keeper.read_routes()
+    return await keeper.set_routes(RouteKeeper.FABRIC, routes) + await keeper.remove_others()
 
 
 def ensure(mtu: int = 9020, gso_max_size: int = 65455) -> tuple[int, int]:

@@ -100,7 +100,7 @@ STATUS = {
             "interface": "p0",
             "ifindex": 3,
             "hook": "tcx",
-            "hook_reason": "veth is a virtual interface: tc keeps its bursts whole, XDP would cut them",
+            "hook_reason": "veth is a virtual interface: tc keeps its bursts whole, XDP would segment them",
             "up": True,
             "gateway_mac": "02:00:00:00:00:01",
             "address": "fd10::1",

@@ -119,7 +119,7 @@ class Bench:
     def look(self, ms: int = 100) -> None:
         """Advances the time, then runs the monitor once."""
         self.programs.now += ms * MS
-        self.monitor.look(self.programs.now)
+        self.monitor.check(self.programs.now)
 
     def said(self, kind: str = "ev") -> list[dict[str, Any]]:
         return [e for e in asyncio.run(self.log.after(0, 0)) if e["kind"] == kind]

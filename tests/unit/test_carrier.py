@@ -49,7 +49,7 @@ class Host:
         return int(self.tables.node["plane_mask"])
 
     def lose(self, ifindex: int, *more: Any) -> bool:
-        self.nics.lose(ifindex)
+        self.nics.note_carrier_lost(ifindex)
         return self.planes.leave_lost(self.nics, (self.tables, *more))
 
     def use(self, mask: int) -> bool:
@@ -126,7 +126,7 @@ def test_events_during_a_first_hop_lookup_are_not_lost(monkeypatch: pytest.Monke
             yield Change(Neighbour(4, FIRST_HOP, MAC))
             await asyncio.Event().wait()
 
-        nics: Any = SimpleNamespace(first_hops_changed=no_new_first_hop, knows=lambda _: False)
+        nics: Any = SimpleNamespace(first_hops_changed=no_new_first_hop, is_known=lambda _: False)
         netlink: Any = SimpleNamespace(watch=changes)
         failed = asyncio.Event()
 

@@ -85,9 +85,9 @@ def test_many_classes_in_a_large_cluster_are_computed_fast() -> None:
         ('policy = "pinned"', "a class needs prefixes, ports or dscp"),
         ('policy = "sticky"\ndscp = [1]', "'spray', 'flowlet' or 'pinned'"),
         ('policy = "pinned"\ndscp = [64]', "less than or equal to 63"),
-        ('policy = "pinned"\nports = [0]', "0 is no port"),
-        ('policy = "pinned"\nports = ["7-5"]', "'7-5' is no port"),
-        ('policy = "pinned"\nports = ["http"]', "'http' is no port"),
+        ('policy = "pinned"\nports = [0]', "0 is not a port"),
+        ('policy = "pinned"\nports = ["7-5"]', "'7-5' is not a port"),
+        ('policy = "pinned"\nports = ["http"]', "'http' is not a port"),
         ('policy = "pinned"\nprefixes = ["192.0.2.0/24"]', "192.0.2.0/24 is not within any host's prefixes"),
     ],
 )

@@ -195,10 +195,10 @@ def test_values_of_another_type_are_refused(text: str) -> None:
         ('[overlay]\ninterface = "p1"\n' + TWO, "overlay interface"),
         ('[overlay]\ninterface = "abcdefghijklmn"\n' + TWO, "overlay.interface"),
         ('[overlay]\nrps_cpus = "0-"\n' + TWO, 'write "0-3,8", "all" or "none"'),
-        ('[overlay]\nrps_cpus = "auto"\n' + TWO, """'auto' is no CPU; write "0-3,8", "all" or "none\""""),
+        ('[overlay]\nrps_cpus = "auto"\n' + TWO, """'auto' is not a CPU; write "0-3,8", "all" or "none\""""),
         ('[overlay]\nrps_cpus = ""\n' + TWO, 'write "0-3,8", "all" or "none"'),
         (TWO + path(peer='"h0"'), "both source and peer"),
-        (host(0, prefixes='["::ffff:10.0.0.0/104"]'), "stands for IPv4"),
+        (host(0, prefixes='["::ffff:10.0.0.0/104"]'), "is reserved for IPv4"),
     ],
 )
 def test_contradictions_are_refused(text: str, word: str) -> None:

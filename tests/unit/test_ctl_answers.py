@@ -91,7 +91,7 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
         "PLANE  INTERFACE  LINK  POP  GATEWAY            ADDRESS  SID\n"
         "    0  p0         up    tcx  02:00:00:00:00:01  fd10::1  5f00:0:c000::\n"
         "    1  p1         down  tcx  -                  -        -\n"
-        "pop         plane 0: veth is a virtual interface: tc keeps its bursts whole, XDP would cut them\n"
+        "pop         plane 0: veth is a virtual interface: tc keeps its bursts whole, XDP would segment them\n"
         "pop         plane 1: FALLBACK: native XDP refused: Operation not supported (EOPNOTSUPP)\n"
         "unsent      plane 1: 1234 packets dropped by this host's queueing discipline, not counted as path loss\n"
     )

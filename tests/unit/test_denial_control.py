@@ -66,7 +66,7 @@ class Host:
         return set(np.flatnonzero((evs["state"] == EvState.DENIED) & (evs["configured"] != 0)).tolist())
 
     def told(self) -> list[str]:
-        self.bench.monitor.listen()
+        self.bench.monitor.log_events()
         return [e["reason"] for e in self.bench.said("denial")]
 
     @property

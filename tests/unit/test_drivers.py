@@ -17,10 +17,10 @@ def link(kind: str | None = None) -> Link:
         ("virtio_net", {RX_CHECKSUM: True}, ""),  # its host vouches for nothing while XDP is on
         ("mlx5_core", {RX_CHECKSUM: False}, ""),
         ("mlx5_core", {RX_CHECKSUM: True}, "ethtool -K p0 rx off"),
-        ("vmxnet3", {RX_CHECKSUM: False}, "loses what XDP says"),
+        ("vmxnet3", {RX_CHECKSUM: False}, "drops XDP metadata"),
         ("e1000e", {}, "no native XDP"),
-        (None, {RX_CHECKSUM: True}, "this driver vouches"),
-        ("ice", {}, "does not tell"),
+        (None, {RX_CHECKSUM: True}, "this driver verifies"),
+        ("ice", {}, "does not report"),
     ],
 )
 def test_native_xdp_is_used_where_it_helps(driver: str | None, offloads: dict[str, bool], reason: str) -> None:
@@ -42,9 +42,9 @@ def test_native_xdp_is_used_where_it_helps(driver: str | None, offloads: dict[st
     ],
 )
 def test_drivers_with_trusted_checksums(kind: str | None, driver: str | None, point: str, trusted: bool) -> None:
-    assert drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
-    assert drivers.trusts_the_outer(link(kind), Device(driver), point) is trusted  # the kernel does not tell
-    assert not drivers.trusts_the_outer(link(kind), Device(driver, {RX_CHECKSUM: False}), point)
+    assert drivers.trusts_outer_checksum(link(kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
+    assert drivers.trusts_outer_checksum(link(kind), Device(driver), point) is trusted  # the kernel does not tell
+    assert not drivers.trusts_outer_checksum(link(kind), Device(driver, {RX_CHECKSUM: False}), point)
 
 
 CAN = frozenset({UDP_TUNNEL, MANGLE_ID})
@@ -71,7 +71,7 @@ ON, OFF, BOTH = {UDP_TUNNEL: True}, {UDP_TUNNEL: False}, {UDP_TUNNEL: True, MANG
 def test_drivers_that_segment_bursts(
     driver: str, offloads: dict[str, bool], srh: bool, port: int, where: str, remedy: str
 ) -> None:
-    found = drivers.cut(link(), Device(driver, offloads, CAN), srh=srh, udp_port=port)
+    found = drivers.segmentation(link(), Device(driver, offloads, CAN), srh=srh, udp_port=port)
     assert found.where == where
     assert remedy in found.remedy
     assert bool(found.remedy) == bool(remedy)
@@ -81,20 +81,20 @@ def test_drivers_that_segment_bursts(
 def test_an_offload_that_cannot_be_switched_is_no_remedy() -> None:
     """For example a virtio_net whose host offers none: the kernel lists every offload of every NIC."""
     for driver, offloads in (("virtio_net", OFF), ("ixgbe", ON)):
-        found = drivers.cut(link(), Device(driver, offloads), srh=False, udp_port=4797)
+        found = drivers.segmentation(link(), Device(driver, offloads), srh=False, udp_port=4797)
         assert (found.where, found.remedy) == ("cpu", "")
 
 
 @pytest.mark.parametrize("kind", ["bond", "macvlan", "vlan"])
 def test_segmentation_below_a_stacked_interface_is_unknown(kind: str) -> None:
-    assert drivers.cut(link(kind), Device(None, ON), srh=False, udp_port=4797).where == "unknown"
+    assert drivers.segmentation(link(kind), Device(None, ON), srh=False, udp_port=4797).where == "unknown"
 
 
 def test_a_virtual_link_leaves_bursts_whole() -> None:
-    assert drivers.cut(link("veth"), Device(), srh=False, udp_port=4797).where == "whole"
+    assert drivers.segmentation(link("veth"), Device(), srh=False, udp_port=4797).where == "whole"
 
 
 def test_nics_that_get_bursts_of_two_tunnels() -> None:
-    assert drivers.takes_nested(link("veth"), Device(None, ON))
-    assert drivers.takes_nested(link(), Device("e1000e", {UDP_TUNNEL: False}))
-    assert not drivers.takes_nested(link(), Device("ice", {"tx-gre-segmentation": True}))
+    assert drivers.accepts_nested_tunnels(link("veth"), Device(None, ON))
+    assert drivers.accepts_nested_tunnels(link(), Device("e1000e", {UDP_TUNNEL: False}))
+    assert not drivers.accepts_nested_tunnels(link(), Device("ice", {"tx-gre-segmentation": True}))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mrcd.health import events
-from mrcd.health.events import EventLog, sentence
+from mrcd.health.events import EventLog, log_line
 from mrcd.tables import abi
 from mrcd.tables.abi import Reason
 
@@ -236,14 +236,14 @@ NOTHING: dict[str, Any] = dict.fromkeys(EV)
     ],
 )
 def test_sentence(event: dict[str, Any], text: str) -> None:
-    assert sentence(event) == text
+    assert log_line(event) == text
 
 
 def test_a_sentence_about_a_plane_or_a_peer() -> None:
     plane = {**NOTHING, "kind": "plane", "plane": 0, "from": "up", "to": "down", "reason": "link_down", "evidence": {}}
-    assert sentence(plane).endswith("plane 0: up → down: link_down")
+    assert log_line(plane).endswith("plane 0: up → down: link_down")
     peer = {**NOTHING, "kind": "peer", "peer": "h1", "to": "detached", "reason": "port_status", "evidence": {}}
-    assert sentence(peer) == "peer h1: detached: port_status"
+    assert log_line(peer) == "peer h1: detached: port_status"
 
 
 def test_an_event_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -254,4 +254,4 @@ def test_an_event_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> No
 
 def test_sentence_about_a_plane() -> None:
     event = dict.fromkeys(("peer", "ev", "t1")) | {"kind": "plane", "plane": 0, "from": "up", "to": "down"}
-    assert sentence(event | {"reason": "link_down", "evidence": {}}) == "plane 0: up → down: link_down"
+    assert log_line(event | {"reason": "link_down", "evidence": {}}) == "plane 0: up → down: link_down"

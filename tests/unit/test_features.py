@@ -20,7 +20,7 @@ def test_without_btf_no_feature_is_found(tmp_path: Path) -> None:
 
 def test_missing_features_are_named() -> None:
     everything = KernelHas.DECAP_L3 | KernelHas.KERN_CTX
-    assert lacking(everything, can_steer=True) == []
-    (words,) = lacking(everything, can_steer=False)
+    assert lacking(everything, has_rps=True) == []
+    (words,) = lacking(everything, has_rps=False)
     assert "no RPS" in words
-    assert len(lacking(KernelHas(0), can_steer=False)) == 3
+    assert len(lacking(KernelHas(0), has_rps=False)) == 3

@@ -34,7 +34,7 @@ class Flow:
         self.look()
 
     def look(self) -> list[Alarm]:
-        return self.grey.look(ROW, self.evs, self.now)
+        return self.grey.test(ROW, self.evs, self.now)
 
     def lose(self, ev: int, packets: int) -> None:
         """Returns the losses that become known in a slice; negative: late arrivals."""
@@ -52,7 +52,7 @@ class Flow:
     def cut(self) -> None:
         """A slice ends here."""
         sent, lost = self.path_stats["judged"], self.path_stats["lost_before"] + self.path_stats["deficit"]
-        self.grey.slice(ROW, sent.astype(np.uint32), lost.astype(np.uint32))
+        self.grey.add_slice(ROW, sent.astype(np.uint32), lost.astype(np.uint32))
 
     def second(self) -> list[Alarm]:
         """Traffic of a second, then a look."""
@@ -240,13 +240,13 @@ class Watched(Arrays):
         self.rows = np.array([1, 2])
         self.watch = grey_loss.Watch(Health(), cast(Tables, self), self.rows)
         self.read: list[list[int]] = []  # rows of which EVs were read, by look
-        sliced = self.watch._grey.slice
+        sliced = self.watch._grey.add_slice
 
         def noted(rows: NDArray[np.int64], *args: Any) -> None:
             self.read.append(rows.tolist())
             sliced(rows, *args)
 
-        self.watch._grey.slice = noted  # type: ignore[method-assign,assignment]
+        self.watch._grey.add_slice = noted  # type: ignore[method-assign,assignment]
 
     def traffic(self, lossy: dict[int, int] | None = None) -> list[Alarm]:
         """50 ms of traffic to all peers, then a look. `lossy`: row → EV that loses one of 100 packets."""
@@ -256,7 +256,7 @@ class Watched(Arrays):
         for row, ev in (lossy or {}).items():
             self.path_stats["deficit"][row, ev] += 1
             self.reports["lossy"][row] += 1
-        return self.watch.look(self.now)
+        return self.watch.find_alarms(self.now)
 
 
 def test_the_lossy_ev_is_found() -> None:
@@ -302,8 +302,8 @@ def test_evs_are_not_read_while_there_is_no_traffic() -> None:
     w.reports["judged"][1] += 1
     w.read.clear()
     w.now += S
-    w.watch.look(w.now)
-    w.watch.look(w.now + S)
+    w.watch.find_alarms(w.now)
+    w.watch.find_alarms(w.now + S)
     assert w.read == [[1]]
 
 
@@ -312,7 +312,7 @@ def test_losses_before_the_daemon_started_do_not_count() -> None:
     w.reports["lossy"] = 5
     w.watch = grey_loss.Watch(Health(), cast(Tables, w), w.rows)
     looked: list[object] = []
-    w.watch._grey.slice = lambda *args: looked.append(args)  # type: ignore[method-assign]
+    w.watch._grey.add_slice = lambda *args: looked.append(args)  # type: ignore[method-assign]
     w.traffic()
     assert looked == []
 
@@ -326,9 +326,9 @@ def test_rows_without_a_peer_are_not_read() -> None:
 def test_counts_of_lossy_reports_wrap() -> None:
     w = Watched()
     w.reports["lossy"], w.reports["judged"] = 2**32 - 1, 2**32 - 100
-    w.watch.look(w.now)
+    w.watch.find_alarms(w.now)
     w.read.clear()
     w.reports["lossy"][1] = 0
     w.reports["judged"] += 800
-    w.watch.look(w.now + 70 * S)
+    w.watch.find_alarms(w.now + 70 * S)
     assert w.read == [[1]]

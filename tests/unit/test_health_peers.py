@@ -39,7 +39,7 @@ class Watched:
         """Advances the time, then checks the peers. Returns the rows whose routes may have changed."""
         self.changed.clear()
         self.now += int(seconds * SECOND)
-        self.watch.look(ROWS, self.now)
+        self.watch.check(ROWS, self.now)
         return self.changed
 
     def said(self) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def test_a_new_plan_reports_nothing_again() -> None:
 def test_routes_follow_the_usable_evs_at_intervals() -> None:
     w = Watched()
     w.look()
-    assert not w.watch.routed(2).any()
+    assert not w.watch.usable_for_routes(2).any()
     w.arrays.peers["usable"][2, 0] = 0b0111
     w.look()
     w.arrays.peers["usable"][2, 0] = 0  # an EV came for a moment
@@ -95,7 +95,7 @@ def test_routes_follow_the_usable_evs_at_intervals() -> None:
     assert w.changed == []
     w.look()
     assert w.changed == [2]
-    assert w.watch.routed(2)[0] == 0b0111
+    assert w.watch.usable_for_routes(2)[0] == 0b0111
     w.look()
     assert w.changed == []
 
@@ -107,7 +107,7 @@ def test_silence_and_its_end_are_reported_after_a_grace_time(monkeypatch: pytest
     w.arrays.watches["silent"][[1, 2]] = 1
     w.look()
     assert (len(w.said()), w.watch.silent) == (told, set())
-    monkeypatch.setattr(peers, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(peers, "_GRACE_S", -1.0)
     w.arrays.watches["silent"][2] = 0
     w.look()
     w.look()
@@ -133,6 +133,6 @@ def test_the_fields_of_peers_are_at_the_offsets_that_are_read() -> None:
 def test_traffic_is_sprayed_to_peers_that_are_attached_and_were_heard(encapsulation: str, sprayed: list[bool]) -> None:
     w = Watched(encapsulation)
     w.arrays.peers["heard_ns"][1], w.arrays.peers["status"][3] = 0, abi.STATUS_DETACHED
-    assert w.watch.sprayed(ROWS).tolist() == sprayed == [bool(w.watch.sprayed(row)) for row in (1, 2, 3)]
+    assert w.watch.can_spray(ROWS).tolist() == sprayed == [bool(w.watch.can_spray(row)) for row in (1, 2, 3)]
     w.arrays.node["status"] = abi.STATUS_DETACHED
-    assert not w.watch.sprayed(ROWS).any()
+    assert not w.watch.can_spray(ROWS).any()

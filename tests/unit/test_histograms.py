@@ -63,12 +63,12 @@ def test_quantiles_are_bounds_from_above() -> None:
 @pytest.mark.parametrize("power", [0, 1, 2, 3, 10, 40, 63])
 def test_counts_below_a_power_of_two_are_exact(power: int) -> None:
     values = [0, 1, 2, 3, 4, 5, 7, 8, 1023, 1024, 2**40 - 1, 2**40, 2**63, LARGEST]
-    assert histograms.below(counts(*values), power) == sum(v < 2**power for v in values)
+    assert histograms.count_below(counts(*values), power) == sum(v < 2**power for v in values)
 
 
 def test_the_sum_is_about_right() -> None:
     values = [random.Random(i).randrange(1, 10**7) for i in range(300)]
-    assert histograms.about(counts(*values)) == pytest.approx(sum(values), rel=0.125)
+    assert histograms.approximate_sum(counts(*values)) == pytest.approx(sum(values), rel=0.125)
 
 
 def every() -> NDArray[np.uint64]:

@@ -330,7 +330,7 @@ def prepare(root: Path, *names: str) -> None:
 def test_mrc0_is_loose_where_filters_are_strict(tmp_path: Path) -> None:
     for i, (everywhere, own, after) in enumerate([("0", "0", "0"), ("1", "0", "2"), ("0", "1", "2"), ("2", "0", "0")]):
         root = sysctls(tmp_path / str(i), {"all": everywhere, "p0": own})
-        hooks.loosen("p0", root)
+        hooks.loosen_rp_filter("p0", root)
         assert read(root, "ipv4", "rp_filter") == {"all": everywhere, "default": "0", "p0": after, "p1": "0"}
 
 

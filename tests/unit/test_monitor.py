@@ -17,7 +17,7 @@ from tests.unit.emulated_programs import Bench
 def test_transitions_are_logged_with_their_evidence() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE, lost_bursts=8, silent_ns=1_500_000)
-    b.monitor.listen()
+    b.monitor.log_events()
     (event,) = b.said()
     assert (event["peer"], event["ev"], event["plane"], event["t1"]) == ("h1", 5, 1, 1)
     assert (event["from"], event["to"], event["reason"]) == ("GOOD", "ASSUMED_BAD", "overdue")
@@ -29,7 +29,7 @@ def test_a_return_is_logged_with_its_probes_and_its_hold_down() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
     b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, lost_bursts=23, flaps=3)
-    b.monitor.listen()
+    b.monitor.log_events()
     event = b.said()[-1]
     assert (event["from"], event["to"], event["reason"]) == ("ASSUMED_BAD", "GOOD", "healed")
     assert event["evidence"] == {"good_probes": 23, "hold_down_ms": 4000}
@@ -48,7 +48,7 @@ def test_events_of_removed_paths_are_not_logged() -> None:
     b = Bench()
     b.programs.change(3, 7, EvState.GOOD, Reason.PROBED)
     b.programs.change(0, 0, EvState.GOOD, Reason.PROBED)
-    b.monitor.listen()
+    b.monitor.log_events()
     assert len(b.said()) == 1
 
 
@@ -59,7 +59,7 @@ def test_lost_events_are_counted_once() -> None:
     b.programs.change(1, 5, EvState.GOOD, Reason.HEALED)
     b.programs.full = False
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.LOSS)
-    b.monitor.listen()
+    b.monitor.log_events()
     b.look(1000)
     b.look(1000)
     assert len(b.said()) == 1
@@ -92,7 +92,7 @@ def test_a_grey_failure_is_left_with_the_evidence_of_the_test() -> None:
     b = Bench()
     for _ in range(4):
         lose_on(b, 2)
-    b.monitor.listen()
+    b.monitor.log_events()
     (event,) = b.said()
     assert (event["peer"], event["ev"], event["to"], event["reason"]) == ("h1", 2, "ASSUMED_BAD", "grey_loss")
     assert event["evidence"].keys() == {"lost_packets", "sent_packets", "window_s", "usual_loss_ratio"}
@@ -111,12 +111,12 @@ def test_a_grey_failure_that_a_program_left_first_keeps_the_program_s_reason() -
     b.programs.set_state = left_first  # type: ignore[method-assign,assignment]
     for _ in range(4):
         lose_on(b, 2)
-    b.monitor.listen()
+    b.monitor.log_events()
     assert [(e["to"], e["reason"]) for e in b.said()] == [("ASSUMED_BAD", "loss")]
 
 
 def test_a_silent_peer_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(peers, "_GRACE_S", -1.0)
     b = Bench()
     count = len(b.said("peer"))
     b.arrays.watches["silent"][[1, 3]] = 1
@@ -190,7 +190,7 @@ def test_a_tick_due_at_once_still_yields_to_other_tasks() -> None:
         await until(lambda: len(waits) >= 3)
 
     play(b, work)
-    assert set(waits) == {monitor._LEAST_S}
+    assert set(waits) == {monitor._MIN_WAIT_S}
 
 
 def test_a_flow_that_stops_runs_the_tick_at_once() -> None:
@@ -260,7 +260,7 @@ def test_an_error_of_the_tick_is_logged_and_the_monitor_continues(caplog: pytest
         play(b, work)
     (message,) = caplog.messages
     assert "run mrc_tick" in message
-    assert message.endswith("; watching goes on")
+    assert message.endswith("; mrcd continues to watch paths")
 
 
 def test_an_unexpected_exception_ends_the_monitor() -> None:

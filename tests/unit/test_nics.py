@@ -28,6 +28,6 @@ def test_an_mrc0_made_with_other_settings_is_reported(alias: str | None, warned:
     nics._warn_if_made_otherwise(2, BOTH)
     assert len(said) == warned
     for text in said:
-        pattern = r"mrc0 was made with other queues or CPUs \((.*), and not (.*)\): .* `ip link del mrc0`.*"
+        pattern = r"mrc0 was created with other queues or CPUs \((.*), and not (.*)\): .* `ip link del mrc0`.*"
         assert (found := re.fullmatch(pattern, text))
         assert found.groups() == (alias or "no alias", made_with(2, BOTH))

@@ -17,7 +17,7 @@ from mrcd.net import other_programs
     ],
 )
 def test_the_position_of_other_programs_is_found(
-    there: list[other_programs.Found], found: list[tuple[str, int | None, str | None]]
+    there: list[other_programs.Program], found: list[tuple[str, int | None, str | None]]
 ) -> None:
     told = other_programs._documents("p0", "ingress", there, {7, 8})
     assert [(d["position"], d["program_id"], d["program"]) for d in told] == found

@@ -14,7 +14,7 @@ from mrcd.config.cluster_file import Config, Host
 from mrcd.daemon import install
 from mrcd.fabric import paths, srv6, topology
 from mrcd.fabric.topology import EV, Peer, plan
-from mrcd.loader.dataplane import rows_for
+from mrcd.loader.table_sizes import rows_for
 from mrcd.tables import abi, pinned
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays

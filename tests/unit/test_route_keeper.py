@@ -33,13 +33,13 @@ def test_unwanted_routes_are_deleted_except_those_of_another_owner() -> None:
     async def keep() -> list[str]:
         kernel = Kernel(route(8), route(1, 7))
         keeper = RouteKeeper(cast(Netlink, kernel))
-        await keeper.look()
-        await keeper.want(1, [route(1), route(2)])
-        await keeper.want(2, [route(3)])
+        await keeper.read_routes()
+        await keeper.set_routes(1, [route(1), route(2)])
+        await keeper.set_routes(2, [route(3)])
         keeper.forget(1)
-        await keeper.want(4, [route(2)])
-        await keeper.want(4, [route(2), route(5)])
-        await keeper.look()
+        await keeper.set_routes(4, [route(2)])
+        await keeper.set_routes(4, [route(2), route(5)])
+        await keeper.read_routes()
         changes = await keeper.remove_others()
         assert kernel.have.keys() == {route(n).key for n in (2, 3, 5)}
         assert await keeper.remove_others() == []

@@ -96,7 +96,7 @@ def test_a_peer_s_prefixes_go_into_mrc0_and_fall_back_to_srv6() -> None:
 
 def test_many_peers_share_one_neighbour_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     for most, gateway in ((2, None), (1, routes.BEHIND_MRC0)):  # there are two
-        monkeypatch.setattr(routes, "NEIGHBOURS", most)
+        monkeypatch.setattr(routes, "MAX_NEIGHBOURS", most)
         for dst in ("fd00:99::3/128", "10.99.0.3/32"):
             assert only(to_peer(plan(), "h2"), dst, 100).hops == (Hop(99, gateway),)
 

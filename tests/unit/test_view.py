@@ -18,7 +18,7 @@ from mrcd.ctl.documents.status import _receive
 from mrcd.daemon import install
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
-from mrcd.net import receive_steering
+from mrcd.net import rps
 from mrcd.tables import abi, pinned
 from mrcd.tables.abi import EvState, Reason
 from mrcd.view import documents as view
@@ -233,11 +233,11 @@ def test_links_out_of_the_directory_are_not_followed(tmp_path: Path) -> None:
 def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     end: Any = SimpleNamespace(mac="02:00:00:00:00:01", ifindex=5)
-    monkeypatch.setattr(receive_steering, "steered", lambda _: {0, 1})
+    monkeypatch.setattr(rps, "cpus_of", lambda _: {0, 1})
     install.write_receiver(cast(pinned.Tables, host), end, end, merging=False, xdp_too=False)
     found = host.view._receive()
     assert found == {"interface": "mrc0", "rps_cpus": "0-1", "gro": False}
     assert _receive(found) == "mrc0, flows spread over CPUs 0-1 (RPS)"
-    for known in (None, set[int]()):  # sysfs of another namespace; RPS disabled
-        monkeypatch.setattr(receive_steering, "steered", lambda _, known=known: known)
+    for known in (None, set[int]()):  # /sys is another namespace's; somebody has switched it off
+        monkeypatch.setattr(rps, "cpus_of", lambda _, known=known: known)
         assert host.view._receive()["rps_cpus"] is None

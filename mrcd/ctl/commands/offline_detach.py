@@ -139,7 +139,7 @@ def _wait_quiet(running: _Running, lock: int) -> bool:
             stack.callback(dataplane.close)
             dataplane.load()
             if dataplane.fresh:
-                dataplane.forget_staged()
+                dataplane.remove_staged()
                 raise MachineError("the pinned tables have another version")
             window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
             peers = [p.host.id for p in plan.peers]

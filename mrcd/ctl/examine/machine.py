@@ -15,11 +15,11 @@ from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 
 from mrcd.bpf import libbpf
 from mrcd.bpf.object_file import object_path
-from mrcd.bpf.verify import INSTRUCTIONS_MOST, verify
+from mrcd.bpf.verify import MAX_INSTRUCTIONS, verify
 from mrcd.ctl.examine import netdev
 from mrcd.errors import MachineError, MrcdError
 from mrcd.loader import features
-from mrcd.net import drivers, other_programs, receive_steering
+from mrcd.net import drivers, other_programs, rps
 from mrcd.net.drivers import Device
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
@@ -113,7 +113,7 @@ class Machine:
 
     def device(self, link: Link) -> Device:
         """Return a NIC's driver and its offloads."""
-        return drivers.read(link)
+        return drivers.read_device(link)
 
     def offloads(self, name: str) -> dict[str, bool]:
         """Return the offloads by their ethtool names."""
@@ -163,7 +163,7 @@ class Machine:
 
     def kernel_lacks(self) -> list[str]:
         """Return the missing kernel features of mrcd/loader/features.py, in words."""
-        return features.lacking(features.kernel_has(), can_steer=receive_steering.can_steer())
+        return features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
 
     def feature(self, name: str) -> bool | None:
         """Return whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None unless root."""
@@ -201,7 +201,7 @@ class Machine:
             if v.error:
                 return False, f"{v.program}: {v.error}".replace("\n", "; ")
         most = max(verdicts, key=lambda v: v.instructions)
-        return True, f"{most.instructions} of {INSTRUCTIONS_MOST} instructions verified at most, for {most.program}"
+        return True, f"{most.instructions} of {MAX_INSTRUCTIONS} instructions verified at most, for {most.program}"
 
     def try_seg6(self) -> tuple[bool | None, str]:
         """Add SRv6 routes in a temporary network namespace. Returns success and errors; None: not possible."""

@@ -3,7 +3,8 @@
 from mrcd.config.devices import peer_of, timer_of
 from mrcd.ctl.examine.result import Context, Outcome, Site, check, fail, passed, skip, some, warn
 from mrcd.errors import MachineError
-from mrcd.net.drivers import cut, trusts_the_outer
+from mrcd.net import drivers
+from mrcd.net.drivers import trusts_outer_checksum
 from mrcd.net.hooks import Port, choose, ports
 from mrcd.net.messages import Link
 
@@ -110,7 +111,7 @@ def checksum(c: Context) -> Outcome:
         port.physical.name
         for port in _ports(c)
         if (point := points.get(port.nic.name, "")).startswith("xdp")
-        and trusts_the_outer(port.physical, port.device, point)
+        and trusts_outer_checksum(port.physical, port.device, point)
     ]
     if unsafe:
         return fail(
@@ -160,7 +161,7 @@ def segmentation(c: Context) -> Outcome:
     by_cpu: dict[tuple[str, str], list[str]] = {}
     unknown: dict[str, list[str]] = {}
     for port in _ports(c):
-        found = cut(port.physical, port.device, srh=site.srh, udp_port=site.udp_port)
+        found = drivers.segmentation(port.physical, port.device, srh=site.srh, udp_port=site.udp_port)
         if found.where == "cpu":
             by_cpu.setdefault((found.reason, found.remedy), []).append(port.nic.name)
         elif found.where == "unknown":

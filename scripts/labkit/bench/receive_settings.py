@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from labkit.bench.candidates import OURS, pair
 from labkit.cluster import netns
 from labkit.cluster.api import Lab
-from mrcd.net import receive_steering
+from mrcd.net import rps
 from mrcd.net.netlink import set_offload
 
 EQUAL, DEFAULT = "equal", "default"
@@ -44,7 +44,7 @@ def interfaces(lab: Lab, host: str, candidate: str) -> list[str]:
 def _equal(lab: Lab, host: str, candidate: str) -> Iterator[None]:
     names = interfaces(lab, host, candidate)
     with lab.inside(host):
-        before = netns.swap_rps(dict.fromkeys(names, receive_steering.mask(receive_steering.online())))
+        before = netns.swap_rps(dict.fromkeys(names, rps.format_mask(rps.online_cpus())))
     try:
         with lab.inside(host):
             _set_gro(candidate, names, True)

@@ -92,11 +92,11 @@ def look_s(pins: Path, plan: Plan) -> float:
     rows, taken = np.array([p.host.id for p in plan.peers], np.int64), []
     peerwatch = PeerWatch(plan, tables, EventLog(), lambda row: None)
     losses = grey_loss.Watch(plan.config.health, tables, rows)
-    peerwatch.look(rows, time.monotonic_ns())  # the first check reports each peer's news, once
+    peerwatch.check(rows, time.monotonic_ns())  # what is new of each peer is told once
     for _ in range(3):
         begun = time.perf_counter()
-        peerwatch.look(rows, time.monotonic_ns())
-        losses.look(time.monotonic_ns())
+        peerwatch.check(rows, time.monotonic_ns())
+        losses.find_alarms(time.monotonic_ns())
         taken.append(time.perf_counter() - begun)
     tables.close()
     return sorted(taken)[1]

@@ -6,7 +6,7 @@ import pytest
 from _pytest.logging import LogCaptureFixture
 
 from mrcd.config.checks import cpu_list
-from mrcd.net import receive_steering
+from mrcd.net import rps
 
 MASKS = [
     (set(), "00000000"),
@@ -18,8 +18,8 @@ MASKS = [
 
 @pytest.mark.parametrize(("some", "mask"), MASKS)
 def test_masks(some: set[int], mask: str) -> None:
-    assert receive_steering.mask(some) == mask
-    assert receive_steering.of_mask(mask + "\n") == some
+    assert rps.format_mask(some) == mask
+    assert rps.parse_mask(mask + "\n") == some
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_masks(some: set[int], mask: str) -> None:
 )
 def test_lists(words: str, some: set[int]) -> None:
     assert cpu_list(words) == some
-    assert cpu_list(receive_steering.words(some)) == some
+    assert cpu_list(rps.format_cpus(some)) == some
 
 
 @pytest.mark.parametrize("words", ["", "x", "auto", "1-", "-1", "3-1", "1,,2", "0-8192", "1 2", "99999999999"])
@@ -48,21 +48,21 @@ def test_invalid_cpu_lists_are_refused(words: str) -> None:
     ],
 )
 def test_cpus_are_chosen_from_the_existing_ones(words: str, there: set[int], chosen: set[int]) -> None:
-    assert receive_steering.chosen(words, there) == chosen
+    assert rps.select_cpus(words, there) == chosen
 
 
 def test_the_cpus_of_this_machine_are_read(tmp_path: Path) -> None:
     file = tmp_path / "online"
     file.write_text("0-3,5\n")
-    assert receive_steering.online(file) == {0, 1, 2, 3, 5}
-    assert 0 in receive_steering.online()
+    assert rps.online_cpus(file) == {0, 1, 2, 3, 5}
+    assert 0 in rps.online_cpus()
 
 
 def test_the_sysctl_is_restored(tmp_path: Path) -> None:
     file = tmp_path / "rps_default_mask"
     file.write_text("c\n")
-    assert receive_steering.can_steer(file)
-    with receive_steering.steering({0, 1}, file) as steered:
+    assert rps.has_default_mask(file)
+    with rps.default_cpus({0, 1}, file) as steered:
         assert (steered, file.read_text()) == ({0, 1}, "00000003")
     assert file.read_text() == "c"
 
@@ -71,7 +71,7 @@ def test_an_empty_mask_is_restored_in_short_form(tmp_path: Path) -> None:
     """Old kernels truncate long masks, and do not accept their own output."""
     file = tmp_path / "rps_default_mask"
     file.write_text("00000000,00000000,\n")
-    with receive_steering.steering({0}, file):
+    with rps.default_cpus({0}, file):
         pass
     assert file.read_text() == "0"
 
@@ -79,23 +79,23 @@ def test_an_empty_mask_is_restored_in_short_form(tmp_path: Path) -> None:
 def test_the_sysctl_is_restored_after_an_error(tmp_path: Path) -> None:
     file = tmp_path / "rps_default_mask"
     file.write_text("0\n")
-    with pytest.raises(ZeroDivisionError), receive_steering.steering({0, 1}, file):
+    with pytest.raises(ZeroDivisionError), rps.default_cpus({0, 1}, file):
         _ = 1 // 0
     assert file.read_text() == "0"
 
 
 def test_without_cpus_the_sysctl_is_not_written(tmp_path: Path) -> None:
-    with receive_steering.steering(set(), tmp_path / "missing"):
+    with rps.default_cpus(set(), tmp_path / "missing"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kernel_without_the_sysctl_is_reported(tmp_path: Path, caplog: LogCaptureFixture) -> None:
-    assert not receive_steering.can_steer(tmp_path / "missing")
-    with receive_steering.steering({0, 1}, tmp_path / "missing") as steered:
+    assert not rps.has_default_mask(tmp_path / "missing")
+    with rps.default_cpus({0, 1}, tmp_path / "missing") as steered:
         done = True
     assert (done, steered) == (True, set())
-    assert "No such file or directory: received flows are handled where they come in" in caplog.text
+    assert "No such file or directory: received flows stay on the CPU that receives them" in caplog.text
 
 
 def test_the_cpus_of_an_interface_are_read(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_cpus_of_an_interface_are_read(tmp_path: Path) -> None:
         (tmp_path / "lo/queues" / queue).mkdir(parents=True)
         (tmp_path / "lo/queues" / queue / "rps_cpus").write_text(mask)
     (tmp_path / "lo/ifindex").write_text("1\n")
-    assert receive_steering.steered("lo", tmp_path) == {0, 1, 2}
-    assert receive_steering.steered("other", tmp_path) is None
+    assert rps.cpus_of("lo", tmp_path) == {0, 1, 2}
+    assert rps.cpus_of("other", tmp_path) is None
     (tmp_path / "lo/ifindex").write_text("7\n")  # one of that name, of another network namespace
-    assert receive_steering.steered("lo", tmp_path) is None
+    assert rps.cpus_of("lo", tmp_path) is None
