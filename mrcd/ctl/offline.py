@@ -15,7 +15,7 @@ from mrcd.versions import ABI_VERSION, SCHEMA_VERSION
 if TYPE_CHECKING:
     from mrcd.view.documents import View
 
-_RUNNING = "running.json"  # a copy of mrcd.view.documents.RUNNING_FILE, whose module imports numpy
+_RUNNING = "running.json"  # a copy of mrcd.view.running_file.RUNNING_FILE, whose module imports numpy
 _BPFFS = Path("/sys/fs/bpf")
 
 

@@ -32,7 +32,7 @@ from mrcd.net.netlink import Netlink
 from mrcd.net.nics import Nics
 from mrcd.net.route_watch import watch_routes
 from mrcd.tables.pinned import Tables, is_detached
-from mrcd.view import documents
+from mrcd.view import documents, paths, running_file
 from mrcd.view.workers import Readers
 
 log = logging.getLogger("mrcd")
@@ -100,8 +100,8 @@ class Daemon:
         left = set(self.plan.interfaces) - set(plan.interfaces)
         self.plan, self.dataplane, self.tables = plan, dataplane, tables
         dataplane.plan = plan
-        before = {row: p.host.name for row, p in self.peers.items()} or documents.hosts_before(self.run_dir)
-        replaced_hosts = documents.replaced_hosts(before, plan)
+        before = {row: p.host.name for row, p in self.peers.items()} or running_file.hosts_before(self.run_dir)
+        replaced_hosts = running_file.replaced_hosts(before, plan)
         gone = self.peers.keys() - {p.host.id for p in plan.peers} | self.peers.keys() & replaced_hosts
         self.peers = {p.host.id: p for p in plan.peers}
         self._routes.keep_only(self.peers.keys())
@@ -147,7 +147,7 @@ class Daemon:
     def save_running(self) -> None:
         """Write what mrcctl needs while no daemon runs; nothing else needs the file."""
         try:
-            documents.save_running(self.run_dir, self.plan, self.dataplane.pins, self.programs.hooks)
+            running_file.save_running(self.run_dir, self.plan, self.dataplane.pins, self.programs.hooks)
         except OSError as e:
             self._warn(f"{self.run_dir}: {e.strerror}: without mrcd, mrcctl will not know what has changed since")
 
@@ -220,7 +220,7 @@ class Daemon:
     def _routes_of(self, row: int) -> Sequence[Route]:
         peer = self.peers[row]
         mrc0 = self.nics.mrc0 if self.monitor.peerwatch.can_spray(row) else None
-        usable = documents.usable_evs(peer, self.monitor.peerwatch.usable_for_routes(row))
+        usable = paths.usable_evs(peer, self.monitor.peerwatch.usable_for_routes(row))
         return routes.peer_routes(self.plan, peer, self.nics.enabled(), usable, mrc0)
 
     async def _write_changed_routes(self) -> bool:

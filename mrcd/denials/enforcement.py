@@ -15,7 +15,7 @@ from mrcd.health.monitor import Monitor
 from mrcd.tables.abi import EvState
 from mrcd.tables.columns import judged_and_lost
 from mrcd.tables.pinned import Tables
-from mrcd.view.documents import in_flight
+from mrcd.view.paths import in_flight
 
 _EVS_PER_STEP = 256  # EVs changed before the event loop serves other tasks
 _SEND_NS = 5_000_000  # a CPU that has chosen an EV sends its packet within this time

@@ -4,13 +4,9 @@ Made from the mapped tables and the plan alone, so that mrcctl can answer withou
 """
 
 import contextlib
-import functools
-import json
-import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from ipaddress import IPv6Address
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +15,20 @@ from numpy.typing import NDArray
 
 from mrcd import __version__
 from mrcd.bpf import info
-from mrcd.config.cluster_file import Config
-from mrcd.errors import MachineError, UsageError, no_peer
-from mrcd.fabric.hops import hops
-from mrcd.fabric.topology import EV, Peer, Plan, plan
+from mrcd.errors import MachineError
+from mrcd.fabric.topology import EV, Plan
 from mrcd.health import events
-from mrcd.health.hold_down import hold_down_ns
 from mrcd.health.probe_pace import pace, silent_ns
 from mrcd.loader import features
 from mrcd.net import other_programs, rps
 from mrcd.net.drivers import Segmentation
 from mrcd.tables import histograms
-from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
+from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED, EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
-from mrcd.view import peers, probe_budget
+from mrcd.view import paths, peers, probe_budget, running_file
 
-RUNNING_FILE = "running.json"
 _UNREACHABLE_NS = 3_000_000_000
-MOST_PATHS = 65_536  # in one answer: some 40 MB
 
 Document = dict[str, Any]
 
@@ -200,9 +191,6 @@ class View:
             )
         return rows
 
-    def _usable(self, peer: Peer) -> dict[int, bool]:
-        return usable_evs(peer, self._tables.peers[peer.host.id]["usable"])
-
     def peers(self) -> list[Document]:
         """A document per peer."""
         return peers.documents(self._tables, self._plan, self._reachable)
@@ -210,87 +198,11 @@ class View:
     def paths(
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
     ) -> list[Document]:
-        """A document per EV, filtered; with the hops of its carrier if they are to be decoded.
+        """A document per EV, filtered; with the hops of its carrier if `decode`.
 
         Raises UsageError if there is no such peer or plane, or there are more than MOST_PATHS.
         """
-        names = [p.host.name for p in self._plan.peers]
-        if peer is not None and peer not in names:
-            raise no_peer(peer, names)
-        planes = self._plan.config.cluster.planes
-        if plane is not None and plane >= planes:
-            raise UsageError(f"there is no plane {plane}", hint=f"planes: 0 to {planes - 1}")
-        chosen = list(self._chosen(peer, plane, state))
-        count = sum(len(numbers) for _, numbers in chosen)
-        if count > MOST_PATHS:
-            raise UsageError(f"that would be {count:,} paths", hint="name a peer, or a plane and a state")
-        now, block = time.monotonic_ns(), self._plan.config.cluster.block
-        found = []
-        for p, numbers in chosen:
-            usable = self._usable(p)
-            for e in p.some_evs(numbers):
-                document = self._path(e, usable[e.ev], now)
-                if decode:
-                    document["hops"] = [h.document() for h in hops(e.segments, block)]
-                found.append(document)
-        return found
-
-    def _chosen(self, peer: str | None, plane: int | None, state: str | None) -> Iterator[tuple[Peer, list[int]]]:
-        """Peers, and of each the numbers of EVs."""
-        wanted = None if state is None else EvState.__members__.get(state.upper(), -1)
-        for p in self._plan.peers:
-            if peer is not None and p.host.name != peer:
-                continue
-            numbers = p.numbers if plane is None else p.numbers[p.places[0] == plane]
-            if wanted is not None:
-                numbers = numbers[self._tables.evs["state"][p.host.id, numbers] == wanted]
-            if len(numbers):
-                yield p, numbers.tolist()
-
-    def _path(self, e: EV, usable: bool, now: int) -> Document:
-        row = _values(self._tables.evs[e.peer_id, e.ev])
-        stats = _values(self._tables.path_stats[e.peer_id, e.ev])
-        state = EvState(row["state"])
-        sent = stats["judged"]
-        lost = min(stats["lost_before"] + stats["deficit"], sent)
-        # GOOD to SKIP and back is no event: only of a lagging one it is known since when.
-        since = stats["lag_ns"] if state is EvState.SKIP else row["state_since_ns"]
-        sent_at = row["last_tx_ns"]
-        segments = _texts(e.segments)
-        return {
-            "peer": e.peer,
-            "ev": e.ev,
-            "plane": e.plane,
-            "slot": e.slot,
-            "t1": e.t1,
-            "carrier": segments[0],
-            "segments": list(segments),
-            "label": e.label,
-            "state": state.name,
-            "reason": Reason(row["skip_reason" if state is EvState.SKIP else "reason"]).text,
-            "since_s": (now - since) / 1e9 if since else None,
-            "usable": usable,
-            "weight": row["weight"] / WEIGHT_FULL,
-            "tx_packets": row["tx_packets"],
-            "tx_bytes": row["tx_bytes"],
-            "last_tx_s": (now - sent_at) / 1e9 if sent_at else None,
-            "rx_packets": sent - lost,
-            "lost_packets": lost,
-            "loss_ratio": lost / sent if sent else 0.0,
-            "rtt_ns": stats["rtt_ns"] if stats["replies"] else None,
-            "ce_packets": stats["rx_ce"],
-            "skips": stats["skips"],
-            "flaps": row["flaps"],
-            "next_probe_s": max(0, stats["probe_after_ns"] - now) / 1e9 if state in _PROBED else None,
-            "hold_down_s": self._hold_down_s(row, stats, now) if state is EvState.ASSUMED_BAD else None,
-        }
-
-    def _hold_down_s(self, ev: Mapping[str, int], stats: Mapping[str, int], now: int) -> float:
-        """How long an EV must yet be well to return."""
-        held = int(hold_down_ns(self._plan.config.health, ev["flaps"]))
-        well = stats["good"] > 0 and not stats["lag_ns"]
-        begun = max(ev["state_since_ns"], stats["loss_ns"]) if well else now
-        return max(0, begun + held - now) / 1e9
+        return paths.documents(self._tables, self._plan, peer, plane, state, decode)
 
     def unread_events(self) -> list[Document]:
         """What the programs have told since the daemon stopped, oldest first; the next one will read it too."""
@@ -302,55 +214,10 @@ class View:
         return histograms.documents(self._tables.histograms(), len(self._plan.interfaces))
 
 
-_PROBED = (EvState.UNKNOWN, EvState.ASSUMED_BAD, EvState.DENIED)
-
-
-def _values(record: np.void) -> dict[str, Any]:
-    """A record's fields as Python's own numbers: asking numpy for each is ten times as slow."""
-    return dict(zip(record.dtype.names or (), record.item(), strict=True))
-
-
-@functools.lru_cache(4096)
-def _texts(segments: tuple[IPv6Address, ...]) -> tuple[str, ...]:
-    return tuple(str(s) for s in segments)
-
-
 def unreachable_ns(plan_: Plan) -> int:
     """A peer that was not heard for so long is not reachable. Where peers are many, they are asked more seldom."""
     c = plan_.config
     return silent_ns(pace(c.health, len(plan_.peers), plan_.ev_count, c.cluster.evs_per_peer), _UNREACHABLE_NS)
-
-
-def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:
-    """Whether each EV of a peer carries traffic, by EV, from mrc_peer.usable: (words,), a bit per EV."""
-    bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")
-    return dict(zip(peer.numbers.tolist(), bits[peer.numbers].astype(bool).tolist(), strict=True))
-
-
-def in_flight(evs: NDArray[np.void], path_stats: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Packets that were sent and are not accounted for yet, and whether that is known at all, per EV; from
-    abi.EV and abi.PATH_STATS. Known losses are accounted for."""
-    tx = evs["tx_packets"] & np.uint64(0xFFFFFFFF)
-    told = path_stats["offset"].astype(np.uint64) + path_stats["rx"] + path_stats["deficit"]
-    out = ((tx - told) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32).astype(np.int64)
-    known = (path_stats["generation"] != 0) | (evs["tx_packets"] == 0)
-    return np.where(known, np.maximum(out, 0), tx.astype(np.int64)), np.asarray(known)
-
-
-def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) -> None:
-    """Leave beside the socket what mrcctl needs to read the tables without the daemon."""
-    document = json.dumps({"host": plan_.host.name, "pins": str(pins), "hooks": hooks})
-    new = run_dir / (RUNNING_FILE + ".new")
-    new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
-    new.rename(run_dir / RUNNING_FILE)
-
-
-def read_running(path: Path) -> tuple[Any, os.stat_result]:
-    """What mrcd has left, and whose file it is. Root reads what a user who is not may replace: by a link, or a pipe.
-    Raises OSError, ValueError.
-    """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as f:
-        return json.load(f), os.fstat(f.fileno())
 
 
 def pins_lost(pins: Path) -> str | None:
@@ -361,34 +228,12 @@ def pins_lost(pins: Path) -> str | None:
     return None
 
 
-def hosts_before(run_dir: Path) -> dict[int, str]:
-    """The names of all hosts by id, in the file by which the daemon ran last; none if that is not known."""
-    try:
-        hosts = read_running(run_dir / RUNNING_FILE)[0]["config"]["hosts"]
-        return {int(h["id"]): str(h["name"]) for h in hosts}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def replaced_hosts(before: Mapping[int, str], plan_: Plan) -> set[int]:
-    """Peers' ids of which it is not known that they have been these hosts', or that were others', from the names
-    before; without any none is."""
-    names = set(before.values())
-    ids = ((p.host.id, p.host.name) for p in plan_.peers)
-    return {i for i, name in ids if names and (before[i] != name if i in before else name not in names)}
-
-
-def plan_in(document: Document) -> Plan:
-    """Of what mrcd has left. Raises ValueError, KeyError, TypeError, ConfigError."""
-    return plan(Config.model_validate(document["config"]), document["host"])
-
-
 def open_pinned(run_dir: Path) -> View:
     """The view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
-    path = run_dir / RUNNING_FILE
+    path = run_dir / running_file.RUNNING_FILE
     try:
-        document, _ = read_running(path)
-        found, hooks, pins = plan_in(document), document["hooks"], Path(document["pins"])
+        document, _ = running_file.read_running(path)
+        found, hooks, pins = running_file.plan_in(document), document["hooks"], Path(document["pins"])
     except (OSError, ValueError, KeyError, TypeError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(

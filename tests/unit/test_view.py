@@ -22,6 +22,7 @@ from mrcd.net import rps
 from mrcd.tables import abi, pinned
 from mrcd.tables.abi import EvState, Reason
 from mrcd.view import documents as view
+from mrcd.view import paths, running_file
 from tests.unit.arrays import TEXT, Arrays
 
 S = 10**9
@@ -85,7 +86,7 @@ def test_a_skipped_ev_has_its_own_start_time() -> None:
     ],
 )
 def test_unknown_hosts_are_found(before: dict[int, str], replaced_hosts: set[int]) -> None:
-    assert view.replaced_hosts(before, Host().plan) == replaced_hosts
+    assert running_file.replaced_hosts(before, Host().plan) == replaced_hosts
 
 
 def test_an_unknown_peer_is_an_error() -> None:
@@ -148,7 +149,7 @@ def test_usable_evs_are_bits_by_ev() -> None:
     words = np.zeros(abi.EV_WORDS, np.uint64)
     words[0] = 1 << 5
     (peer,) = (p for p in h.plan.peers if p.host.name == "h1")
-    assert [ev for ev, on in view.usable_evs(peer, words).items() if on] == [5]
+    assert [ev for ev, on in paths.usable_evs(peer, words).items() if on] == [5]
     h.peers["usable"][1] = words
     assert h.path()["usable"]
     assert next(p for p in h.view.peers() if p["peer"] == "h1")["usable_evs"] == 1
@@ -200,7 +201,7 @@ def test_losses_never_exceed_judged_packets() -> None:
 @pytest.mark.parametrize("make", ["link", "pipe", "nothing", "words"])
 def test_files_of_mrcd_are_read_whole_or_ignored(tmp_path: Path, make: str) -> None:
     """Root reads files that a user who is not root may replace."""
-    left, secret = tmp_path / view.RUNNING_FILE, tmp_path / "secret"
+    left, secret = tmp_path / running_file.RUNNING_FILE, tmp_path / "secret"
     secret.write_text('{"config": {"hosts": []}}')
     if make == "link":
         left.symlink_to(secret)
@@ -212,13 +213,13 @@ def test_files_of_mrcd_are_read_whole_or_ignored(tmp_path: Path, make: str) -> N
         view.open_pinned(tmp_path)
     with pytest.raises(MachineError, match=f"no usable {left}"):
         offline_detach._Running.read(left)
-    assert view.hosts_before(tmp_path) == {}
+    assert running_file.hosts_before(tmp_path) == {}
 
 
 @pytest.mark.parametrize("key", ["encapsulation", "steering"])
 def test_detach_reads_the_configuration_of_a_former_version(tmp_path: Path, key: str) -> None:
     config = {"overlay": {"interface": "mrc0"}, "cluster": {key: "ecmp"}}
-    path = tmp_path / view.RUNNING_FILE
+    path = tmp_path / running_file.RUNNING_FILE
     path.write_text(json.dumps({"pins": "/bpf/mrcd/abi2", "config": config}))
     assert offline_detach._Running.read(path).ecmp
 

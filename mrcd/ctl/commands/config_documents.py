@@ -14,7 +14,7 @@ from mrcd.daemon.config_diff import compare
 from mrcd.errors import DaemonError
 from mrcd.fabric.topology import Plan, plan
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view.documents import RUNNING_FILE
+from mrcd.view.running_file import RUNNING_FILE
 
 
 def summary(file: Path, host: str | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from mrcd.net.netlink import Netlink
 from mrcd.net.offloads import FILE, ReceiveChecksums
 from mrcd.tables import abi
 from mrcd.tables.pinned import Tables, change_field
-from mrcd.view import documents
+from mrcd.view import running_file
 
 _NOWHERE = Path(os.devnull, "pins")
 
@@ -48,7 +48,7 @@ class _Running:
     def read(cls, path: Path) -> "_Running":
         """Read running.json. Raises MachineError."""
         try:
-            document, file = documents.read_running(path)
+            document, file = running_file.read_running(path)
             config = document["config"]
             overlay, cluster = config["overlay"], config["cluster"]
             key = "encapsulation" if "encapsulation" in cluster else "steering"  # the former name
@@ -61,7 +61,7 @@ class _Running:
     def plan(self) -> Plan:
         """Return the plan. Raises MrcdError if another version wrote a configuration that this one cannot read."""
         try:
-            return documents.plan_in(self.document)
+            return running_file.plan_in(self.document)
         except (ValueError, KeyError, TypeError) as e:
             raise MachineError(f"another version's configuration: {e!r}") from None
 
@@ -75,7 +75,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
         raise MachineError(
             "mrcd is not running; only root can detach without it", hint="start mrcd, or run mrcctl as root"
         )
-    running = _Running.read(run_dir / documents.RUNNING_FILE)
+    running = _Running.read(run_dir / running_file.RUNNING_FILE)
     home = running.pins.parent
     with contextlib.ExitStack() as stack:
         lock = -1
@@ -96,7 +96,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
         for path in versions or [_NOWHERE]:  # clsact filters exist without pins
             Links(path).detach_others(set(), hooks)
         ReceiveChecksums(run_dir / FILE).restore()
-        _forget_hooks(run_dir / documents.RUNNING_FILE, running)
+        _forget_hooks(run_dir / running_file.RUNNING_FILE, running)
     return {"attached": False, "message": _message(running, attached, unrouted, quiet)}
 
 

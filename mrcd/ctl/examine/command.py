@@ -17,7 +17,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.loader import features
 from mrcd.loader.settings import settings
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view.documents import RUNNING_FILE
+from mrcd.view.running_file import RUNNING_FILE
 
 _MODULES = (kernel, nics, sysctls, paths)  # their import registers the checks
 

@@ -10,7 +10,7 @@ from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
 from mrcd.ctl.client import Client
 from mrcd.errors import MachineError
-from mrcd.view.documents import RUNNING_FILE
+from mrcd.view.running_file import RUNNING_FILE
 
 TIMEOUT_S = patience(10.0)
 Document = dict[str, Any]
