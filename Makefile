@@ -77,10 +77,11 @@ test-nics: set-up ## mrcd on two virtual machines by each of three network cards
 	@$(IN_VENV) scripts/kernels nics $(NICS)
 
 .PHONY: lint
-lint: set-up ## ruff (rules and format) and mypy (strict)
+lint: set-up ## ruff (rules and format), mypy (strict) and reuse (licences)
 	@$(PYTHON) -m ruff check . $(PYTHON_SCRIPTS)
 	@$(PYTHON) -m ruff format --check . $(PYTHON_SCRIPTS)
 	@$(PYTHON) -m mypy
+	@$(PYTHON) -m reuse lint --lines
 
 .PHONY: bench
 bench: set-up ## throughput, cost, planes, the paper's experiments, scale (15 minutes; BENCH="paper --full" for parts)
