@@ -169,7 +169,7 @@ uninstall: ## remove what `install` installed; same PREFIX, SYSCONFDIR and DESTD
 	rm -f $(TREE)/bin/mrcd $(TREE)/bin/mrcctl $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))
 	-rmdir -p --ignore-fail-on-non-empty $(sort $(TREE)/bin/ $(dir $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$f)))))
 	$(if $(DESTDIR),,rm -rf /run/mrcd /sys/fs/bpf/mrcd)
-	$(if $(DESTDIR),,@echo "What is left until the next boot: mrc0 and mrc0b (ip link del) and routes (ip route flush proto 77 - and ip -6)")
+	$(if $(DESTDIR),,@echo "What is left until the next boot: mrc0 and tmrc0 (ip link del) and routes (ip route flush proto 77 - and ip -6)")
 
 .PHONY: deb
 deb: set-up ## a Debian package of what `install` installs, in build/

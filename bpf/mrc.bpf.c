@@ -4,7 +4,7 @@
  *              outer headers on, redirect to the plane's NIC
  *   mrc_probe  tc egress of mrc0's peer: make the clone of a packet that mrc_push or mrc_pop sends there the probe
  *              request that rides on it, or what beats (timer_packet.h), or push it too (dup_ack.h)
- *   mrc_timer   tc ingress of mrc0b: a packet that goes round, with which peers are probed where a flow has stopped
+ *   mrc_timer   tc ingress of tmrc0: a packet that goes round, with which peers are probed where a flow has stopped
  *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, on to mrc0 and into the stack;
  *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
  *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; mrc_pop hands on what it popped, and gets

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mrcd.config.checks import cpu_list, distinct, port_range, unique
+from mrcd.config.devices import peer_of, timer_of, timer_peer_of
 from mrcd.config.prefixes import Address6, Network, Network6, no_overlap
 from mrcd.errors import ConfigError
 
@@ -247,17 +248,17 @@ class Overlay(_Model):
     @property
     def peer(self) -> str:
         """The other end of the interface."""
-        return self.interface + "p"
+        return peer_of(self.interface)
 
     @property
     def timer(self) -> str:
         """Another veth, on which a packet goes round (bpf/timer_packet.h)."""
-        return self.interface + "b"
+        return timer_of(self.interface)
 
     @property
     def timer_peer(self) -> str:
         """Its other end, which holds back what it sends."""
-        return self.interface + "bp"
+        return timer_peer_of(self.interface)
 
     @property
     def interfaces(self) -> tuple[str, ...]:

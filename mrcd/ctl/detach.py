@@ -14,6 +14,7 @@ from typing import Any
 
 from mrcd.bpf import libbpf
 from mrcd.bpf.pins import in_bpffs, locked
+from mrcd.config.devices import peer_of
 from mrcd.daemon.attachment import QUIET_MS, QUIET_TRIES, wait_quiet
 from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.fabric.topology import Plan
@@ -104,7 +105,7 @@ async def _unroute(left: _Left) -> tuple[int, list[tuple[int, Point]]]:
     removed = 0
     async with Netlink() as netlink:
         links = await netlink.links()
-        ends = [links[n] for n in (left.interface, left.interface + "p") if n in links]
+        ends = [links[n] for n in (left.interface, peer_of(left.interface)) if n in links]
         into = {end.ifindex for end in ends}
         for route in (await netlink.routes()).values():
             if into & {hop.oif for hop in route.hops}:

@@ -26,13 +26,11 @@ async def detach(daemon: Daemon, force: bool) -> str:
         daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
         daemon.monitor.announce()
         async with daemon.netlink_lock:
-            await daemon.write_routes(set(daemon.peers))  # before push goes: if this fails, detach again
+            await daemon.write_routes()  # before push goes: if this fails, detach again
             daemon.attach_programs()  # all but push
         quiet = await wait_quiet(daemon.tables, daemon.monitor.announce) if force else True
         if force:
-            daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
-            daemon.checksums.restore()
-            daemon.view.hooks.clear()
+            daemon.programs.remove(daemon.dataplane, daemon.nics)
         daemon.save_running()
         daemon.events.add("daemon", reason="admin", before=before, after="detached")
         text = "detached: traffic takes the kernel's SRv6 routes, flow by flow"
@@ -67,7 +65,7 @@ async def attach(daemon: Daemon) -> str:
             daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
             try:
                 if not popped:  # mrc_pop had been taken away by force
-                    daemon.dataplane.detach_others(set(), daemon.nics.tc_hooks())
+                    daemon.programs.remove(daemon.dataplane, daemon.nics)
                 daemon.attach_programs()
             except MrcdError:
                 daemon.attach_anew()
@@ -76,7 +74,7 @@ async def attach(daemon: Daemon) -> str:
         daemon.monitor.announce()
         daemon.events.add("daemon", reason="admin", before="detached", after="attached")
         try:
-            await daemon.write_routes(set(daemon.peers))
+            await daemon.write_routes()
         except MrcdError:
             daemon.look_at_routes()  # it is attached: what could not be written is tried again
             raise

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mrcd.config.cluster_file import Config, Host
+from mrcd.config.devices import timer_of
 from mrcd.errors import UsageError
 from mrcd.fabric.topology import Plan
 from mrcd.loader.dataplane import Dataplane
@@ -91,7 +92,9 @@ class Difference:
         for s in self.settings:
             if s.key in _FIXED:
                 then = (
-                    f", then `ip link del {s.before}; ip link del {s.before}b`" if s.key == "overlay.interface" else ""
+                    f", then `ip link del {s.before}; ip link del {timer_of(s.before)}`"
+                    if s.key == "overlay.interface"
+                    else ""
                 )
                 if s.key == "overlay.rps_cpus":
                     then = ", then `ip link del` the overlay's interface: mrcd makes it anew"

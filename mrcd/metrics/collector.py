@@ -91,7 +91,7 @@ class TablesCollector(Collector):
         for plane in planes:
             up.add_metric([str(plane)], int(daemon.tables.node["plane_mask"]) >> plane & 1)
         yield up
-        hooks = {h["plane"]: h for h in daemon.view.hooks if "plane" in h}
+        hooks = {h["plane"]: h for h in daemon.programs.hooks if "plane" in h}
         info = InfoMetricFamily("mrc_hook", "Where packets are received on a plane.", labels=["plane"])
         fallback = GaugeMetricFamily(
             "mrc_hook_fallback",

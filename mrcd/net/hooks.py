@@ -185,7 +185,7 @@ def unsent_attachment() -> Attachment:
 
 def timer_attachment(timer: Link) -> Attachment:
     """Where what goes round comes from the end that holds it back."""
-    return Attachment("beat-ingress", "mrc_timer", timer.name, timer.ifindex, "ingress")
+    return Attachment("timer-ingress", "mrc_timer", timer.name, timer.ifindex, "ingress")
 
 
 def timer_packet_bytes(evs_per_peer: int, srh: bool) -> int:

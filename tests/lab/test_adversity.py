@@ -151,7 +151,7 @@ def test_a_bpf_file_system_that_is_gone_is_mounted_again(small: Lab, tmp_path: P
     try:
         assert os.path.ismount(bpffs)
         links = {p.name for p in (pin_directory(bpffs) / "links").iterdir()}
-        assert links == {"push-egress", "push-ingress", "probe-egress", "beat-ingress", "unsent", "pop-0", "pop-1"}
+        assert links == {"push-egress", "push-ingress", "probe-egress", "timer-ingress", "unsent", "pop-0", "pop-1"}
         wait_until("all EVs are GOOD", lambda: all_good(small), 20)
         tcp_transfer(small, 4, size=1_000_000, target=1)
     finally:

@@ -332,7 +332,7 @@ def test_one_bad_nic_does_not_stop_the_others(healthy: Lab) -> None:
         ip("link", "set", "p2", "down")
         wait_until("planes 1 and 2 are down", lambda: not plane_up(1) and not plane_up(2))
         ip("link", "del", "mrc0")
-        ip("link", "del", "mrc0b")
+        ip("link", "del", "tmrc0")
         healthy.exec("h2", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.4"], check=True)
         wait_until(
             "h0 pushes again", lambda: healthy.exec("h0", ["ping", "-c1", "-W1", "10.99.0.3"]).returncode == 0, 10

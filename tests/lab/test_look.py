@@ -50,8 +50,8 @@ def test_status_and_what_the_kernel_says(lab: Lab) -> None:
     assert (status["last_transition"]["peer"], status["last_transition"]["state"]) == ("h1", "GOOD")
     links = {(x["program"], x["point"], x["interface"]) for x in status["links"]}
     assert links == {
-        ("mrc_push", "egress", "mrc0"), ("mrc_push", "ingress", "mrc0p"),
-        ("mrc_probe", "egress", "mrc0p"), ("mrc_timer", "ingress", "mrc0b"), ("mrc_unsent", "kfree_skb", None),
+        ("mrc_push", "egress", "mrc0"), ("mrc_push", "ingress", "pmrc0"),
+        ("mrc_probe", "egress", "pmrc0"), ("mrc_timer", "ingress", "tmrc0"), ("mrc_unsent", "kfree_skb", None),
         ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
     assert (status["receive"]["interface"], status["receive"]["merging"]) == ("mrc0", False)  # bursts come whole

@@ -336,7 +336,7 @@ class Bench:
     def attach_timer(self) -> Tap:
         """Attach mrc_timer, behind mrc_probe. The tap returned sees what goes round."""
         self.attach_probe()
-        self._attach("beat-ingress", "mrc_timer", "m0b", "ingress")
+        self._attach("timer-ingress", "mrc_timer", "m0b", "ingress")
         self.tables.node["timer_ifindex"] = self.ifindex["m0bp"]
         return self._tap("m0b", "m0bp")
 

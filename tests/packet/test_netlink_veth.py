@@ -19,7 +19,7 @@ pytestmark = as_root
 
 def test_the_overlay_s_veth(ns: Namespace) -> None:
     ensure()
-    for name, other in (("mrc0", "mrc0p"), ("mrc0p", "mrc0")):
+    for name, other in (("mrc0", "pmrc0"), ("pmrc0", "mrc0")):
         (link,) = ns.json("-d", "link", "show", name)
         assert link["link"] == other
         assert {"UP", "LOWER_UP", "NOARP"} <= set(link["flags"])
@@ -34,32 +34,32 @@ def test_its_queues_and_on_which_cpus_what_it_receives_is_handled(ns: Namespace,
         pytest.skip("this kernel has no rps_default_mask (Linux 6.3)")
     before = mask.read_text()
     veth = {"mtu": 9020, "gso_max_size": 65455}
-    link, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues, rps={0, 1}))
+    link, _ = run(lambda n: n.ensure_veth("mrc0", "pmrc0", **veth, queues=queues, rps={0, 1}))
     assert link.alias == made_with(queues, {0, 1})
     assert mask.read_text() == before
     # /sys shows the network namespace of who has mounted it.
     show = "mount -t sysfs sysfs /sys; cd /sys/class/net; grep -H . mrc0*/queues/rx-*/rps_cpus; ls mrc0*/queues"
     done = subprocess.run(["unshare", "--mount", "sh", "-c", show], capture_output=True, text=True, check=True)
     masks = dict(line.split(":") for line in done.stdout.splitlines() if "rps_cpus" in line)
-    files = {f"{name}/queues/rx-{i}/rps_cpus" for name in ("mrc0", "mrc0p") for i in range(queues)}
+    files = {f"{name}/queues/rx-{i}/rps_cpus" for name in ("mrc0", "pmrc0") for i in range(queues)}
     assert {file: receive_steering.of_mask(text) for file, text in masks.items()} == {file: {0, 1} for file in files}
     assert done.stdout.split().count(f"tx-{queues - 1}") == 2
     assert f"tx-{queues}" not in done.stdout
-    again, _ = run(lambda n: n.ensure_veth("mrc0", "mrc0p", **veth, queues=queues + 1, rps={0}))
+    again, _ = run(lambda n: n.ensure_veth("mrc0", "pmrc0", **veth, queues=queues + 1, rps={0}))
     assert again == link
 
 
 @pytest.mark.parametrize("queues", [1, 3])
 def test_the_bench_sets_rps_and_puts_it_back(ns: Namespace, queues: int) -> None:
-    run(lambda n: n.ensure_veth("mrc0", "mrc0p", mtu=9020, gso_max_size=65455, queues=queues))
+    run(lambda n: n.ensure_veth("mrc0", "pmrc0", mtu=9020, gso_max_size=65455, queues=queues))
     with ns.inside():
-        before = netns.swap_rps({"mrc0": "3", "mrc0p": "1"})
+        before = netns.swap_rps({"mrc0": "3", "pmrc0": "1"})
         assert {name: receive_steering.of_mask(mask) for name, mask in before.items()} == {
             "mrc0": set(),
-            "mrc0p": set(),
+            "pmrc0": set(),
         }
         there = netns.swap_rps(before)
-        assert {name: receive_steering.of_mask(mask) for name, mask in there.items()} == {"mrc0": {0, 1}, "mrc0p": {0}}
+        assert {name: receive_steering.of_mask(mask) for name, mask in there.items()} == {"mrc0": {0, 1}, "pmrc0": {0}}
         assert netns.swap_rps(before) == before
         with pytest.raises(MachineError, match="set rps_cpus of none0"):
             netns.swap_rps({"none0": "1"})
@@ -74,13 +74,13 @@ def test_the_veth_is_made_once(ns: Namespace) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [("mrc0", "down"), ("mrc0p", "down"), ("mrc0", "mtu", "1400"), ("mrc0p", "mtu", "1400"), ("mrc0", "arp", "on")],
+    [("mrc0", "down"), ("pmrc0", "down"), ("mrc0", "mtu", "1400"), ("pmrc0", "mtu", "1400"), ("mrc0", "arp", "on")],
 )
 def test_a_veth_that_was_meddled_with_is_put_right(ns: Namespace, change: tuple[str, ...]) -> None:
     first = ensure()
     ns.ip("link", "set", *change)
     assert ensure() == first
-    for name in ("mrc0", "mrc0p"):
+    for name in ("mrc0", "pmrc0"):
         (link,) = ns.json("link", "show", name)
         assert link["mtu"] == 9020
         assert {"UP", "LOWER_UP", "NOARP"} <= set(link["flags"])
@@ -89,14 +89,14 @@ def test_a_veth_that_was_meddled_with_is_put_right(ns: Namespace, change: tuple[
 def test_another_mtu_is_taken_over(ns: Namespace) -> None:
     first = ensure()
     assert ensure(mtu=8964, gso_max_size=65399) == first
-    for name in ("mrc0", "mrc0p"):
+    for name in ("mrc0", "pmrc0"):
         (link,) = ns.json("-d", "link", "show", name)
         assert (link["mtu"], link["gso_max_size"]) == (8964, 65399)
 
 
 @pytest.mark.parametrize(
     "foreign",
-    [["mrc0 type bridge"], ["mrc0 type bridge", "mrc0p type bridge"], ["mrc0 type veth peer name other"]],
+    [["mrc0 type bridge"], ["mrc0 type bridge", "pmrc0 type bridge"], ["mrc0 type veth peer name other"]],
     ids=["bridge", "bridges", "veth"],
 )
 def test_an_interface_of_that_name_that_is_somebody_else_s_is_refused(ns: Namespace, foreign: list[str]) -> None:
@@ -113,7 +113,7 @@ def test_an_interface_of_that_name_that_is_somebody_else_s_is_refused(ns: Namesp
 
 def test_halves_of_two_pairs_are_not_mrcd_s_veth(ns: Namespace) -> None:
     ns.ip("link", "add", "mrc0", "type", "veth", "peer", "name", "a")
-    ns.ip("link", "add", "mrc0p", "type", "veth", "peer", "name", "b")
+    ns.ip("link", "add", "pmrc0", "type", "veth", "peer", "name", "b")
     with pytest.raises(MachineError, match="mrc0 exists"):
         ensure()
 
@@ -148,7 +148,7 @@ def test_offloads_are_switched_and_nothing_else(ns: Namespace) -> None:
         changed = {f for f in before if before[f] != now[f]}
         assert changed >= set(SEGMENTATION)
         assert all("segmentation" in f for f in changed)  # the kernel takes their relatives along
-    assert features(ns, "mrc0p") == before
+    assert features(ns, "pmrc0") == before
     set_offload("mrc0", dict.fromkeys(SEGMENTATION, True))
     assert features(ns, "mrc0") == before
 
@@ -183,11 +183,11 @@ def test_packets_leave_one_by_one(ns: Namespace) -> None:
 
     def paced(packet: int) -> tuple[str, int]:
         async def work(n: Netlink) -> None:
-            await n.ensure_paced((await n.links())["mrc0p"], packet, 1_000_000)
+            await n.ensure_paced((await n.links())["pmrc0"], packet, 1_000_000)
 
         run(work)
         shown = subprocess.run(
-            ["tc", "-j", "qdisc", "show", "dev", "mrc0p"], capture_output=True, check=True, timeout=10
+            ["tc", "-j", "qdisc", "show", "dev", "pmrc0"], capture_output=True, check=True, timeout=10
         )
         (found,) = json.loads(shown.stdout)
         assert found["kind"] == "tbf"
@@ -197,7 +197,7 @@ def test_packets_leave_one_by_one(ns: Namespace) -> None:
     assert first[1] == 318_000
     assert paced(318) == first
     assert paced(406)[1] == 406_000
-    subprocess.run(["tc", "qdisc", "del", "dev", "mrc0p", "root"], check=True, timeout=10)
+    subprocess.run(["tc", "qdisc", "del", "dev", "pmrc0", "root"], check=True, timeout=10)
     assert paced(406)[1] == 406_000
 
 

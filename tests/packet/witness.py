@@ -103,8 +103,8 @@ async def sync_on(netlink: Netlink, routes: Sequence[Route]) -> list[str]:
 
 def ensure(mtu: int = 9020, gso_max_size: int = 65455) -> tuple[int, int]:
     """Make the overlay's veth. Returns the numbers of its ends."""
-    a, b = run(lambda n: n.ensure_veth("mrc0", "mrc0p", mtu=mtu, gso_max_size=gso_max_size))
-    assert (a.name, b.name) == ("mrc0", "mrc0p")
+    a, b = run(lambda n: n.ensure_veth("mrc0", "pmrc0", mtu=mtu, gso_max_size=gso_max_size))
+    assert (a.name, b.name) == ("mrc0", "pmrc0")
     assert (a.kind, b.kind) == ("veth", "veth")
     assert a.up
     assert b.up

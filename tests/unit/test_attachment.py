@@ -25,8 +25,9 @@ class Host:
         self.admin_lock, self.netlink_lock = asyncio.Lock(), asyncio.Lock()
         self.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
         self.tables.node["status"] = abi.STATUS_DETACHED
-        self.dataplane = SimpleNamespace(attached=lambda: self.is_attached, detach_others=self.detach_others)
-        self.nics = SimpleNamespace(tc_hooks=list)
+        self.dataplane = SimpleNamespace(attached=lambda: self.is_attached)
+        self.nics = SimpleNamespace()
+        self.programs = SimpleNamespace(remove=self.remove)
         told = SimpleNamespace(announce=lambda: self.did.append("announce"))
         self.monitor, self.peers = told, {7: None}
         self.attach_anew = lambda: self.did.append("anew")
@@ -36,8 +37,8 @@ class Host:
     def detached(self) -> bool:
         return bool(int(self.tables.node["status"]) & abi.STATUS_DETACHED)
 
-    def detach_others(self, keep: set[str], hooks: list[Any]) -> None:
-        assert (keep, hooks) == (set(), [])
+    def remove(self, dataplane: Any, nics: Any) -> None:
+        assert (dataplane, nics) == (self.dataplane, self.nics)
         self.is_attached = False
         self.did.append("detach")
 
@@ -48,8 +49,7 @@ class Host:
     def save_running(self) -> None:
         self.did.append("save")
 
-    async def write_routes(self, rows: set[int]) -> None:
-        assert rows == {7}
+    async def write_routes(self) -> None:
         self.did.append("routes")
         if self.did.count("routes") == 1:
             raise KernelError("add a route", 17)

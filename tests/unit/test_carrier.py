@@ -4,13 +4,14 @@ no event."""
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from mrcd.daemon.daemon import Daemon
+from mrcd.daemon.netlink_watch import NetlinkWatch
+from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.health.events import EventLog
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Change, Link, Neighbour, read_change, read_neighbour
@@ -24,92 +25,128 @@ def link(ifindex: int) -> Link:
     return Link(ifindex=ifindex, **words, **numbers)
 
 
-@pytest.fixture
-def daemon() -> Daemon:
+class Host:
     """Three planes: two NICs, and a VLAN on the second of them."""
-    found: Any = object.__new__(Daemon)
-    found._left, found.told = 0, []
-    found.plan = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(planes=3)), interfaces=("a", "b", "c"))
-    found.events = EventLog()
-    found.peers, found.refreshed = {7: None}, []
-    found.dataplane = SimpleNamespace(refresh=found.refreshed.append)
-    found._dirty, found._wake = set(), asyncio.Event()
-    found.nics = Nics(found.plan, found, found.told, found.told)  # it does nothing but count carriers here
-    found.nics.ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
-    found.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
-    found.tables.node["plane_mask"] = 0b111
-    found._forwards_by = found.tables
-    found.monitor = SimpleNamespace(announce=lambda: found.told.append(int(found.tables.node["plane_mask"])))
-    assert isinstance(found, Daemon)
-    return found
+
+    def __init__(self) -> None:
+        cluster = SimpleNamespace(planes=3)
+        self.plan: Any = SimpleNamespace(config=SimpleNamespace(cluster=cluster), interfaces=("a", "b", "c"))
+        self.events = EventLog()
+        self.planes = PlaneMask(self.events)
+        self.nics = Nics(
+            cast(Any, self.plan), cast(Any, None), print, lambda: None
+        )  # it does nothing but count carriers here
+        self.nics.ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
+        self.tables = self.another_table()
+
+    @staticmethod
+    def another_table() -> Any:
+        tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
+        tables.node["plane_mask"] = 0b111
+        return tables
+
+    @property
+    def mask(self) -> int:
+        return int(self.tables.node["plane_mask"])
+
+    def lose(self, ifindex: int, *more: Any) -> bool:
+        self.nics.lose(ifindex)
+        return self.planes.leave_lost(self.nics, (self.tables, *more))
+
+    def use(self, mask: int) -> bool:
+        return self.planes.use(mask, self.plan, self.nics, self.tables)
+
+    def logged(self) -> list[tuple[int | None, str]]:
+        return [(e["plane"], e["reason"]) for e in asyncio.run(self.events.after(0, 0))]
 
 
-def test_the_plane_is_left_and_then_the_peers_are_told_once(daemon: Any) -> None:
-    daemon._lose(4)
-    daemon._lose(4)
-    assert int(daemon.tables.node["plane_mask"]) == 0b110
-    assert daemon.told == [0b110]
-    assert daemon._left == 0b001  # the reconciliation that follows makes events of it
+@pytest.fixture
+def host() -> Host:
+    return Host()
 
 
-def test_a_nic_takes_the_planes_of_its_vlans_along(daemon: Any) -> None:
-    daemon._lose(5)
-    assert int(daemon.tables.node["plane_mask"]) == 0b001
-    assert daemon._left == 0b110
+def test_a_plane_is_left_once_when_its_link_has_no_carrier(host: Host) -> None:
+    assert host.lose(4)
+    assert host.mask == 0b110
+    assert not host.lose(4)
+    assert host.logged() == []
+    assert host.use(0b110)  # the reconciliation that follows logs it
+    assert host.logged() == [(0, "link_down")]
+
+
+def test_a_nic_takes_the_planes_of_its_vlans_along(host: Host) -> None:
+    assert host.lose(5)
+    assert host.mask == 0b001
+    assert host.use(0b001)
+    assert host.logged() == [(1, "link_down"), (2, "link_down")]
 
 
 @pytest.mark.parametrize("other", [1, 77])
-def test_other_links_are_no_planes(daemon: Any, other: int) -> None:
-    daemon._lose(other)
-    assert int(daemon.tables.node["plane_mask"]) == 0b111
-    assert not daemon.told
+def test_other_links_are_no_planes(host: Host, other: int) -> None:
+    assert not host.lose(other)
+    assert host.mask == 0b111
 
 
-def test_a_plane_that_is_down_already_is_no_news(daemon: Any) -> None:
-    daemon.tables.node["plane_mask"] = 0b110
-    daemon._lose(4)
-    assert not daemon.told
-    assert daemon._left == 0
+def test_a_plane_that_is_down_already_is_not_left_again(host: Host) -> None:
+    host.tables.node["plane_mask"] = 0b110
+    assert not host.lose(4)
+    assert not host.use(0b110)
+    assert host.logged() == []
 
 
-def test_a_plane_that_is_back_before_links_are_looked_at_is_used_and_told_again(daemon: Any) -> None:
-    daemon._lose(4)  # programs that work out usable EVs now leave this plane out
-    asyncio.run(daemon._use_ports(0b111))
-    assert int(daemon.tables.node["plane_mask"]) == 0b111
-    assert daemon.told == [0b110, 0b111]
-    assert daemon.refreshed == [7]
-    asyncio.run(daemon._use_ports(0b111))
-    assert (daemon.told, daemon.refreshed) == ([0b110, 0b111], [7])  # nothing is new
+def test_a_plane_that_is_back_before_links_are_read_is_used_and_peers_are_told_again(host: Host) -> None:
+    assert host.lose(4)  # programs that work out usable EVs now leave this plane out
+    assert host.use(0b111)
+    assert host.mask == 0b111
+    assert host.logged() == []
+    assert not host.use(0b111)  # nothing has changed
 
 
-def test_what_is_told_while_first_hops_are_looked_up_is_not_forgotten(
-    daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plane_that_is_lost_while_new_tables_are_filled_is_left_in_both(host: Host) -> None:
+    """What is attached forwards by the old tables until the new plan is in force."""
+    attached = host.another_table()
+    assert host.lose(4, attached)
+    assert [host.mask, int(attached.node["plane_mask"])] == [0b110, 0b110]
+
+
+def test_changes_while_first_hops_are_looked_up_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     class Reconciled(Exception):
         pass
 
-    async def nothing_new() -> bool:
-        daemon._relink = True  # as an event of a link does meanwhile
-        return False
+    async def work() -> None:
+        watch = NetlinkWatch(asyncio.Lock())
 
-    async def reconcile() -> None:
-        raise Reconciled
+        async def no_new_first_hop() -> bool:
+            watch.look_again()  # as an event of a link does meanwhile
+            return False
 
-    daemon._relink, daemon._reneighbour, daemon.netlink_lock = False, True, asyncio.Lock()
-    daemon._look_again = list
-    monkeypatch.setattr(daemon.nics, "first_hops_changed", nothing_new)
+        async def reconcile() -> None:
+            raise Reconciled
+
+        async def changes() -> AsyncIterator[Change]:
+            yield Change(Neighbour(4, FIRST_HOP, MAC))
+            await asyncio.Event().wait()
+
+        nics: Any = SimpleNamespace(first_hops_changed=no_new_first_hop, knows=lambda _: False)
+        netlink: Any = SimpleNamespace(watch=changes)
+        failed = asyncio.Event()
+
+        def fail(_: str, what: str) -> None:
+            seen.append(what)
+            failed.set()
+
+        monkeypatch.setattr("mrcd.daemon.netlink_watch.log.error", fail)
+        tasks = [
+            asyncio.create_task(watch.watch(netlink, lambda: nics, print)),
+            asyncio.create_task(watch.follow(lambda: nics, reconcile, cast(Any, None))),
+        ]
+        await asyncio.wait_for(failed.wait(), 10)
+        for task in tasks:
+            task.cancel()
+
     seen: list[str] = []
-    monkeypatch.setattr("mrcd.daemon.daemon.log.error", lambda _, what: seen.append(what))
-    daemon._reconcile = reconcile
-    asyncio.run(daemon._follow())
-    assert seen == [repr(Reconciled())]
-
-
-def test_a_plane_that_is_lost_while_new_tables_are_filled_is_left_in_both(daemon: Any) -> None:
-    """What is attached forwards by the old ones until the new plan is in force."""
-    daemon._forwards_by = SimpleNamespace(node=daemon.tables.node.copy())
-    daemon._lose(4)
-    assert [int(t.node["plane_mask"]) for t in (daemon.tables, daemon._forwards_by)] == [0b110, 0b110]
+    asyncio.run(work())
+    assert seen[0] == repr(Reconciled())
 
 
 FIRST_HOP, MAC = "fe80::1", "02:00:00:00:00:05"
@@ -127,30 +164,51 @@ FIRST_HOP, MAC = "fe80::1", "02:00:00:00:00:05"
         (Neighbour(4, "fe80::2", MAC), False, False),
         (None, False, True),
     ],
-    ids=["as it was", "while looking", "another", "lost", "lost as before", "found", "no first hop", "no neighbour"],
+    ids=["as before", "while looking", "another", "lost", "lost as before", "found", "no first hop", "no neighbour"],
 )
-def test_only_first_hops_that_are_others_than_before_are_looked_up(
-    daemon: Any, neighbour: Neighbour | None, looking: bool, news: bool
+def test_only_first_hops_that_have_changed_are_looked_up(
+    host: Host, neighbour: Neighbour | None, looking: bool, news: bool
 ) -> None:
-    async def watch() -> AsyncIterator[Change]:
+    async def changes() -> AsyncIterator[Change]:
         yield Change(neighbour)
-        watching[0].cancel()
-        await asyncio.sleep(0)
+        noted.set()
+        await asyncio.Event().wait()
+
+    async def looked_up() -> bool:
+        calls.append("first hops")
+        return False
+
+    async def reconcile() -> None:
+        calls.append("links")
+
+    async def write_changed() -> bool:
+        calls.append("routes")
+        return False
 
     async def work() -> None:
+        lock = asyncio.Lock()
+        watch = NetlinkWatch(lock)
+        netlink: Any = SimpleNamespace(watch=changes)
         if looking:
-            await daemon.netlink_lock.acquire()
-        watching.append(asyncio.create_task(daemon._watch()))
-        await asyncio.wait(watching)
+            await lock.acquire()
+        tasks = [asyncio.create_task(watch.watch(netlink, lambda: host.nics, print))]
+        await asyncio.wait_for(noted.wait(), 10)
+        if looking:
+            lock.release()
+        tasks.append(asyncio.create_task(watch.follow(lambda: host.nics, reconcile, write_changed)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
 
-    watching: list[asyncio.Task[None]] = []
-    daemon._relink = daemon._reneighbour = False
-    daemon.netlink_lock, daemon.netlink = asyncio.Lock(), SimpleNamespace(watch=watch)
-    daemon.plan.config.interfaces = SimpleNamespace(gateway=FIRST_HOP)
-    daemon.nics.macs = {4: MAC}
+    calls: list[str] = []
+    noted = asyncio.Event()
+    host.plan.config.interfaces = SimpleNamespace(gateway=FIRST_HOP)
+    host.nics.macs = {4: MAC}
+    host.nics.first_hops_changed = looked_up  # type: ignore[method-assign]
     asyncio.run(work())
-    assert (daemon._reneighbour, daemon._wake.is_set()) == (news, news)
-    assert daemon._relink is (neighbour is None)
+    links = ["links"] if neighbour is None else []
+    assert calls == (["first hops", *links, "routes"] if news else [])
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_another_label_of_a_path_is_a_difference() -> None:
         (
             'interface = "mrc1"',
             "overlay.interface mrc0 → mrc1",
-            "`systemctl restart mrcd`, then `ip link del mrc0; ip link del mrc0b`",
+            "`systemctl restart mrcd`, then `ip link del mrc0; ip link del tmrc0`",
         ),
         (
             'rps_cpus = "none"',

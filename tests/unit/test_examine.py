@@ -51,7 +51,7 @@ def nic(name: str, ifindex: int, **other: Any) -> Link:
     return Link(name, ifindex, "02:00:00:00:00:01", enabled=True, noarp=False, **fields)
 
 
-LINKS = {x.name: x for x in (nic("p0", 2), nic("p1", 3), nic("mrc0", 4, mtu=9020), nic("mrc0p", 5, mtu=9020))}
+LINKS = {x.name: x for x in (nic("p0", 2), nic("p1", 3), nic("mrc0", 4, mtu=9020), nic("pmrc0", 5, mtu=9020))}
 TUNNEL = "tx-udp_tnl-segmentation"
 CUTS = Device("i40e", {TUNNEL: True, "rx-checksum": False})
 CUTS_NOT = Device("i40e", {TUNNEL: False}, frozenset({TUNNEL}))
@@ -143,7 +143,7 @@ def bad_nic(**other: Any) -> dict[str, Any]:
 
 
 def hooks(**other: list[str]) -> dict[str, Any]:
-    places = {"p0": (2, "ingress"), "p0_xdp": (2, "xdp"), "mrc0": (4, "egress"), "mrc0p": (5, "ingress")}
+    places = {"p0": (2, "ingress"), "p0_xdp": (2, "xdp"), "mrc0": (4, "egress"), "pmrc0": (5, "ingress")}
     return {"hooks": HOOKS | {places[k]: v for k, v in other.items()}}
 
 
@@ -195,7 +195,7 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("hooks.other_programs", hooks(p0=["mrc_pop", "cil"]), "WARN", "cil at ingress of p0", "bpftool net show"),
         ("hooks.other_programs", hooks(p0_xdp=["xdpcap"]), "FAIL", "xdpcap at xdp of p0", "ip link set dev p0 xdp off"),
         ("hooks.other_programs", {"hooks": {(2, "ingress"): ["cil"]}}, "WARN", "cil at ingress of p0", "bpftool"),
-        ("hooks.ours", hooks(mrc0p=[]), "FAIL", "mrc_push at ingress of mrc0p", "restart mrcd"),
+        ("hooks.ours", hooks(pmrc0=[]), "FAIL", "mrc_push at ingress of pmrc0", "restart mrcd"),
         ("hooks.ours", hooks(mrc0=[]), "FAIL", "mrc_push at egress of mrc0", "restart mrcd"),
         ("sysctl.seg6_enabled", sysctl(ipv6__conf__p1__seg6_enabled="0"), "FAIL", "off on p1", "sysctl -w"),
         ("sysctl.seg6_enabled", sysctl(ipv6__conf__all__seg6_enabled=None), "FAIL", "no seg6_enabled for", "SEG6"),

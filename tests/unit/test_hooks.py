@@ -256,12 +256,12 @@ def test_pop_is_attached_below_a_vlan() -> None:
 
 @pytest.mark.parametrize(
     ("granularity", "interface", "ifindex", "point"),
-    [("burst", "mrc0", 5, "egress"), ("packet", "mrc0p", 6, "ingress")],
+    [("burst", "mrc0", 5, "egress"), ("packet", "pmrc0", 6, "ingress")],
 )
 def test_push_sits_before_or_behind_segmentation(
     granularity: Granularity, interface: str, ifindex: int, point: str
 ) -> None:
-    a, document = hooks.push_attachment(granularity, link("mrc0", 5), link("mrc0p", 6))
+    a, document = hooks.push_attachment(granularity, link("mrc0", 5), link("pmrc0", 6))
     assert (a.program, a.interface, a.ifindex, a.point) == ("mrc_push", interface, ifindex, point)
     assert document["hook"] == f"tc {point} {interface}"
     assert str(document["reason"]).startswith(granularity)
@@ -269,13 +269,13 @@ def test_push_sits_before_or_behind_segmentation(
 
 def test_the_two_places_of_push_have_pins_of_their_own() -> None:
     """Changing the granularity attaches the one and removes the other."""
-    names = {hooks.push_attachment(g, link("mrc0", 5), link("mrc0p", 6))[0].name for g in ("burst", "packet")}
+    names = {hooks.push_attachment(g, link("mrc0", 5), link("pmrc0", 6))[0].name for g in ("burst", "packet")}
     assert len(names) == 2
 
 
 def test_requests_leave_by_the_other_end_of_mrc0_in_either_granularity() -> None:
     """mrc_push may sit at its ingress: the hook for what rides along is another."""
-    assert hooks.probe_attachment(link("mrc0p", 6)) == Attachment("probe-egress", "mrc_probe", "mrc0p", 6, "egress")
+    assert hooks.probe_attachment(link("pmrc0", 6)) == Attachment("probe-egress", "mrc_probe", "pmrc0", 6, "egress")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_vlan_is_as_virtual_as_the_nic_below() -> None:
 
 def test_what_goes_round_has_a_veth_of_its_own() -> None:
     """Its length is what the queueing discipline is set to: the packet tests compare it with what is seen."""
-    assert hooks.timer_attachment(link("mrc0b", 5)) == Attachment("beat-ingress", "mrc_timer", "mrc0b", 5, "ingress")
+    assert hooks.timer_attachment(link("tmrc0", 5)) == Attachment("timer-ingress", "mrc_timer", "tmrc0", 5, "ingress")
     lengths = [hooks.timer_packet_bytes(*of) for of in ((16, False), (16, True), (128, False), (256, False))]
     assert lengths == [318, 406, 1214, 1214]
 

@@ -43,6 +43,7 @@ class Host(Arrays):
         for table, fields in ((self.evs, SENT), (self.path_stats, ARRIVED), (self.rxs, RECEIVED)):
             for name, value in fields.items():
                 table[name][1, 5] = value
+        self.programs: Any = SimpleNamespace(hooks=[])
         self.view = documents.View(shown, self.plan, [], Path("/nowhere"))
         self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
 
@@ -59,7 +60,14 @@ class Host(Arrays):
         """One scrape, with what the process says of itself."""
         registry = CollectorRegistry()
         monitor = SimpleNamespace(ticks=Durations())
-        daemon = SimpleNamespace(plan=self.plan, tables=self, view=self.view, monitor=monitor, started=time.monotonic())
+        daemon = SimpleNamespace(
+            plan=self.plan,
+            tables=self,
+            view=self.view,
+            monitor=monitor,
+            programs=self.programs,
+            started=time.monotonic(),
+        )
         registry.register(TablesCollector(cast(Daemon, daemon)))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -161,7 +169,7 @@ def test_flapping_is_forgotten_as_the_programs_forget(host: Host) -> None:
 
 
 def test_hooks(host: Host) -> None:
-    host.view.hooks = [
+    host.programs.hooks[:] = [
         {"plane": 0, "hook": "xdp + tcx", "hook_reason": "native", "fallback": False},
         {"plane": 1, "hook": "tcx", "hook_reason": "native XDP refused: …", "fallback": True},
         {"hook": "tc egress mrc0"},

@@ -1,5 +1,6 @@
 """Checks of the plane NICs: link, MTU, what the driver can, offloads, queues, first hops, who else is attached."""
 
+from mrcd.config.devices import peer_of, timer_of
 from mrcd.ctl.examine.result import Context, Outcome, Site, check, fail, passed, skip, some, warn
 from mrcd.errors import MachineError
 from mrcd.net.drivers import cut, trusts_the_outer
@@ -226,9 +227,9 @@ def _points(c: Context) -> list[tuple[str, int, str, str]]:
             (physical.name, physical.ifindex, "ingress", "mrc_pop"),
         ]
     own = [
-        (site.overlay + "p", "ingress", "mrc_push"),
-        (site.overlay + "p", "egress", "mrc_probe"),
-        (site.overlay + "b", "ingress", "mrc_timer"),
+        (peer_of(site.overlay), "ingress", "mrc_push"),
+        (peer_of(site.overlay), "egress", "mrc_probe"),
+        (timer_of(site.overlay), "ingress", "mrc_timer"),
     ]
     if site.granularity == "burst":
         own.append((site.overlay, "egress", "mrc_push"))

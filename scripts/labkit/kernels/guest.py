@@ -43,6 +43,7 @@ HALF = verify.INSTRUCTIONS_MOST // 2  # head room: no program may need more
 PATIENCE_S = patience(15.0)
 _RATE = 200  # packets per second, while daemons come and go
 _ARRIVED = 0.9  # of UDP's packets
+_UDP_RATE = "2M"  # bit/s: a socket holds what comes while an emulated CPU pauses for half a second
 _LEAST = 1e6  # bit/s of TCP: less are single packets, sent again and again
 _EMPTY_MOST = 9 if EMULATED else 3  # intervals of 100 ms without a byte while a T1 dies; an emulated CPU stands still
 EVERY_DEVICE = "LAB_EVERY_DEVICE"  # in the environment: this kernel has all modules, so no tunnel may be missing
@@ -245,7 +246,7 @@ def _reach(say: Say, part: str, it: Lab, target: str, *, seconds: int) -> None:
     observe.wait_until_good(it, ("h0", target), PATIENCE_S)
     _ping(say, part, it, target, "over all EVs")
     for version in (4, 6):
-        for kind, more in (("TCP", []), ("UDP", ["-u", "-b", "5M", "-l", "1000"])):
+        for kind, more in (("TCP", []), ("UDP", ["-u", "-b", _UDP_RATE, "-l", "1000"])):
             goodput, words = iperf3(it, target, version, seconds, more)
             say(part, f"iperf3 {kind} over IPv{version}", goodput > _LEAST, words, bits_per_second=goodput)
     drops = {k: n for k, n in observe.client(it, "h0").get("/v1/status")["drops"].items() if n}

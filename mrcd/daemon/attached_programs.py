@@ -1,0 +1,87 @@
+"""Attaches the programs to this host's interfaces, in an order that loses nothing."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mrcd.fabric.topology import Plan
+from mrcd.loader.dataplane import Dataplane
+from mrcd.net import hooks, offloads
+from mrcd.net.nics import Nics
+from mrcd.tables.pinned import Tables, is_detached
+
+
+class AttachedPrograms:
+    """What is attached where."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.hooks: list[dict[str, Any]] = []
+        """A document per NIC, and one of mrc_push."""
+        self._checksums = offloads.ReceiveChecksums(run_dir / offloads.FILE)
+        self._interfaces: set[int] | None = None  # ifindexes when the last attach was complete
+
+    def are_complete(self, nics: Nics) -> bool:
+        """Whether all are attached to the interfaces that there are now, and to none that must not have them."""
+        return nics.interfaces() == self._interfaces and not hooks.is_unsafe(nics.ports, self.hooks)
+
+    def expire(self) -> None:
+        """Have `are_complete` return False: those of another plan may be attached, or some that answer no probe."""
+        self._interfaces = None
+
+    def attach(self, plan: Plan, dataplane: Dataplane, nics: Nics, tables: Iterable[Tables]) -> None:
+        """Attach pop before push: this host can receive before it asks any peer to answer.
+
+        `tables`: the plan's, and those of the programs that are attached now. A detached host has no push; its pop
+        stays for peers that have not noticed yet, unless it was removed by force. Piggybacked requests need mrc_probe
+        while mrc_push is attached. Raises MrcdError.
+        """
+        tables = tuple(tables)
+        node = tables[0].node
+        self.hooks.clear()
+        for one in tables:  # what is attached makes clones for what is attached next
+            one.node["probe_ifindex"] = one.node["timer_ifindex"] = 0
+        self._interfaces = None  # until the last step has succeeded
+        if is_detached(node) and not dataplane.attached():
+            self._checksums.restore()
+            self._interfaces = nics.interfaces()
+            return
+        keep = set[str]()
+        wanted = plan.config.hook(plan.host)
+        with dataplane.taking_places(node):
+            for port in nics.ports.values():
+                first = min(p for p, other in nics.ports.items() if other.physical.ifindex == port.physical.ifindex)
+                used, document = hooks.attach_pop(dataplane, wanted, port, first, self._checksums)
+                keep |= used
+                self.hooks.append(document)
+            if not is_detached(node):
+                keep |= self._attach_push(plan, dataplane, nics, tables[0])
+            dataplane.detach_others(keep, nics.tc_hooks())
+        self._checksums.restore(hooks.with_xdp(nics.ports, self.hooks).keys())
+        self._interfaces = nics.interfaces()
+
+    def _attach_push(self, plan: Plan, dataplane: Dataplane, nics: Nics, tables: Tables) -> set[str]:
+        """Attach what sends. Returns the names of the links."""
+        probe, unsent = hooks.probe_attachment(nics.mrc0_peer), hooks.unsent_attachment()
+        others = [unsent]
+        dataplane.attach(probe)
+        tables.node["probe_ifindex"] = nics.mrc0_peer.ifindex
+        if nics.timer:
+            end, peer = nics.timer
+            timer = hooks.timer_attachment(end)
+            dataplane.attach(timer)
+            tables.node["timer_ifindex"] = peer.ifindex
+            others.append(timer)
+        dataplane.attach(unsent)
+        push, document = hooks.push_attachment(plan.config.cluster.granularity, nics.mrc0, nics.mrc0_peer)
+        self.hooks.append(document | {"how": dataplane.attach(push)})
+        if push.point == "egress":
+            tunnels = hooks.tunnels_attachment(nics.mrc0_peer)
+            dataplane.attach(tunnels)
+            others.append(tunnels)
+        return {probe.name, push.name, *(a.name for a in others)}
+
+    def remove(self, dataplane: Dataplane, nics: Nics) -> None:
+        """Detach everything, mrc_pop too."""
+        dataplane.detach_others(set(), nics.tc_hooks())
+        self._checksums.restore()
+        self.hooks.clear()

@@ -1,0 +1,90 @@
+"""Follows the kernel's links and neighbours, and has the host reconciled when they change."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from mrcd.errors import MrcdError
+from mrcd.net.netlink import Netlink
+from mrcd.net.nics import RETRY_S, Nics
+
+log = logging.getLogger("mrcd")
+
+_SETTLE_S = 0.05  # netlink events come in bursts: reconcile once for each burst
+_WATCH_AGAIN_S = 1.0
+
+
+class NetlinkWatch:
+    """What is due since the last look at links and neighbours."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock = lock  # held while the host is reconciled, or another plan is adopted
+        self._wake = asyncio.Event()
+        self._links_due = False  # links or addresses may have changed
+        self._neighbours_due = False  # first hops may have changed
+
+    def wake(self) -> None:
+        """Have `run` follow again: something was marked."""
+        self._wake.set()
+
+    def look_again(self) -> None:
+        """Have all interfaces read again."""
+        self._links_due = True
+        self._wake.set()
+
+    async def watch(self, netlink: Netlink, nics: Callable[[], Nics], lose: Callable[[int], None]) -> None:
+        """Note changes, until cancelled. `lose` is called at once for a link that has no carrier."""
+        while True:
+            try:
+                async for change in netlink.watch():
+                    # While the host is being reconciled, what is known may be older than this change, or newer.
+                    if change.neighbour and not self._lock.locked() and nics().knows(change.neighbour):
+                        continue
+                    if change.ifindex and change.up:
+                        nics().regain(change.ifindex)
+                    elif change.ifindex:
+                        lose(change.ifindex)
+                    self._links_due |= change.neighbour is None
+                    self._neighbours_due = True
+                    self._wake.set()
+            except MrcdError as e:
+                log.error("%s; watching links anew", e)
+            except Exception:  # as of a message that pyroute2 cannot read
+                log.exception("watching links anew")
+            await asyncio.sleep(_WATCH_AGAIN_S)
+
+    async def follow(
+        self,
+        nics: Callable[[], Nics],
+        reconcile: Callable[[], Awaitable[None]],
+        write_changed: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Reconcile when something is due, until cancelled. `write_changed` returns whether it has more to write."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not await self._follow_once(nics(), reconcile, write_changed):
+                await asyncio.sleep(_SETTLE_S)
+
+    async def _follow_once(
+        self, nics: Nics, reconcile: Callable[[], Awaitable[None]], write_changed: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Returns whether there is more to do at once."""
+        async with self._lock:
+            try:
+                if self._neighbours_due:
+                    self._neighbours_due = False
+                    if await nics.first_hops_changed():  # not |=, which would forget what comes meanwhile
+                        self._links_due = True
+                if self._links_due:
+                    self._links_due = False
+                    await reconcile()
+                if await write_changed():
+                    self._wake.set()
+                    return True
+            except Exception as e:  # interfaces come and go meanwhile: look again, whatever it was
+                log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
+                log.debug("", exc_info=e)
+                self._links_due = False
+                asyncio.get_running_loop().call_later(RETRY_S, self.look_again)
+        return False

@@ -1,0 +1,80 @@
+"""Writes the routes of peers; those that have changed first."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from mrcd.net.messages import Route
+from mrcd.net.netlink import Netlink
+from mrcd.net.route_keeper import RouteKeeper
+
+log = logging.getLogger("mrcd")
+
+AT_ONCE = 256
+"""Peers. With more, a start does not wait for their routes, and the event loop serves others in between."""
+
+
+class PeerRoutes:
+    """The routes of all peers, and those of the fabric. Methods raise KernelError and MachineError."""
+
+    def __init__(self, netlink: Netlink, routes_of: Callable[[int], Sequence[Route]], wake: Callable[[], None]) -> None:
+        self._keeper = RouteKeeper(netlink)
+        self._routes_of = routes_of  # a peer's row → the routes that it should have
+        self._wake = wake
+        self._fabric: list[Route] = []
+        self._changed: set[int] = set()  # rows whose routes must be written
+        self._read_kernel = True  # somebody else may have changed the kernel's routes
+        self._remove_others = False  # when no row is left, delete routes that belong to nobody
+
+    def mark(self, row: int) -> None:
+        """Have the routes of a peer written soon."""
+        self._changed.add(row)
+        self._wake()
+
+    def mark_all(self, rows: Iterable[int]) -> None:
+        """Have the kernel's routes read again, and those of these peers written soon."""
+        self._changed |= set(rows)
+        self._read_kernel = True
+        self._wake()
+
+    def use_fabric(self, routes: list[Route]) -> None:
+        """Set the routes of the fabric; they are written with the next peers'."""
+        self._fabric = routes
+
+    def keep_only(self, rows: AbstractSet[int]) -> None:
+        """Leave out peers that are not in the plan any more."""
+        self._changed &= rows
+
+    async def drop(self, row: int, *, delete: bool) -> None:
+        """Forget a peer, and delete its routes, if `delete`; else `write_changed` deletes them at its end."""
+        if delete:
+            _log(await self._keeper.want(row, ()))
+        self._keeper.forget(row)
+
+    async def write(self, rows: Iterable[int]) -> None:
+        """Write the routes of these peers now."""
+        _log(await self._keeper.want(RouteKeeper.FABRIC, self._fabric))
+        for n, row in enumerate(rows):
+            if n % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            _log(await self._keeper.want(row, self._routes_of(row)))
+
+    async def write_changed(self) -> bool:
+        """Write those of up to AT_ONCE marked peers. Returns whether there are more."""
+        if self._read_kernel:
+            self._read_kernel, self._remove_others = False, True
+            await self._keeper.look()
+        rows = list(itertools.islice(self._changed, AT_ONCE))
+        self._changed.difference_update(rows)
+        await self.write(rows)
+        if self._remove_others and not self._changed:
+            self._remove_others = False
+            _log(await self._keeper.remove_others())
+        return bool(self._changed)
+
+
+def _log(changes: Iterable[str]) -> None:
+    for change in changes:
+        log.debug("route %s", change)

@@ -1,0 +1,56 @@
+"""Tells the programs on which planes this host can send, and the event log when that changes."""
+
+from collections.abc import Sequence
+
+from mrcd.fabric.topology import Plan
+from mrcd.health.events import EventLog
+from mrcd.net.nics import Nics
+from mrcd.tables.pinned import Tables
+
+
+class PlaneMask:
+    """The planes that have a carrier and a first hop that resolves, as bits of mrc_node.plane_mask."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self._left = 0  # planes without a carrier that `use` has not logged yet
+
+    def leave_lost(self, nics: Nics, tables: Sequence[Tables]) -> bool:
+        """Leave the planes whose link has no carrier. Returns whether any was in use. `use` logs them later."""
+        mask, lost = int(tables[0].node["plane_mask"]), nics.lost_planes()
+        if not mask & lost:
+            return False
+        self._left |= mask & lost
+        for one in tables:
+            one.node["plane_mask"] = int(one.node["plane_mask"]) & ~lost
+        return True
+
+    def use(self, mask: int, plan: Plan, nics: Nics, tables: Tables) -> bool:
+        """Use these planes. Returns whether peers must be told: a plane that was left and is back is news to them."""
+        left, self._left = self._left, 0
+        before = int(tables.node["plane_mask"]) | left
+        tables.node["plane_mask"] = mask
+        if not left and mask == before:
+            return False
+        for plane in range(plan.config.cluster.planes):
+            bit = 1 << plane
+            if (before ^ mask) & bit:
+                is_up = bool(mask & bit)
+                self._events.add(
+                    "plane",
+                    plane=plane,
+                    reason=_reason(plane, nics, is_up=is_up),
+                    before="down" if is_up else "up",
+                    after="up" if is_up else "down",
+                    evidence={"interface": plan.interfaces[plane]},
+                )
+        return True
+
+
+def _reason(plane: int, nics: Nics, *, is_up: bool) -> str:
+    port = nics.ports.get(plane)
+    if is_up:
+        return "link_up"
+    if port is None:
+        return "no_interface"
+    return "first_hop_unresolved" if port.nic.up and not nics.lost_planes() >> plane & 1 else "link_down"
