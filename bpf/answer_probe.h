@@ -1,12 +1,13 @@
-/* Answering a peer's probes: the reply goes back with what has arrived here, and with this host's status. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Answers a peer's probes: the reply carries this host's receive counts and its status. */
 #ifndef MRC_ANSWER_PROBE_H
 #define MRC_ANSWER_PROBE_H
 
 #include "probe.h"
 #include "spray.h"
 
-/* What every probe says of its sender: links, status, generation. An older probe that was overtaken
- * on another path must not undo a newer one.
+/* Read the sender's status from a probe: links, status bits, generation. An older probe that a newer one overtook on
+ * another path must not undo the newer one's news.
  */
 static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, const struct control *control)
 {
@@ -14,11 +15,11 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 	__u32 plane_mask = bpf_ntohs(control->probe.plane_mask), status = bpf_ntohs(control->probe.status);
 
 	peer->heard_ns = bpf_ktime_get_ns();
-	if (overtaken(sent, peer->plane_mask_ns))
+	if (is_overtaken(sent, peer->plane_mask_ns))
 		return;
 	peer->plane_mask_ns = sent;
 	peer->generation = bpf_ntohl(control->probe.generation);
-	if (peer->status != status) /* a line that all packets read */
+	if (peer->status != status) /* conditional, because every packet reads this cache line */
 		peer->status = status;
 	if (peer->plane_mask == plane_mask)
 		return;
@@ -26,11 +27,10 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 	refresh_usable(peer, host_id);
 }
 
-/* The reply goes back on a usable EV in the same plane, another one for each probe, so that a
- * failure on one way back is not charged to one way forth; without any, on the mirror of the path.
+/* Return the EV for the reply: a usable EV of the same plane, another one for each probe, so that a failure on one
+ * reverse path is not charged to one forward path. Without a usable EV: the EV that mirrors the request's path.
  */
-static __always_inline __u32 reply_ev(struct mrc_peer *peer, const struct control *request,
-				      __u32 plane, __u32 number)
+static __always_inline __u32 reply_ev(struct mrc_peer *peer, const struct control *request, __u32 plane, __u32 number)
 {
 	__u32 cursor = (bpf_ntohl(request->probe.seq) + number) % peer->slots;
 	__u32 slot = usable_slot(peer, plane, cursor);
@@ -38,11 +38,13 @@ static __always_inline __u32 reply_ev(struct mrc_peer *peer, const struct contro
 	return slot == NO_SLOT ? number : plane * settings.evs_per_plane + slot;
 }
 
+/* Counts being written for a report. */
 struct counting {
 	struct mrc_scratch *scratch;
 	__u32 index;
 };
 
+/* Copy the receive counts of an EV. */
 static long count_ev(__u64 i, void *context)
 {
 	struct counting *c = context;
@@ -58,7 +60,7 @@ static long count_ev(__u64 i, void *context)
 	return 0;
 }
 
-/* Whether a report names EVs that there are, and the packet has room for it. */
+/* Return 1 if the EVs of the requested report exist and the packet has room for their counts. */
 static __always_inline int report_fits(const struct control *c, __u32 room)
 {
 	__u32 first = bpf_ntohs(c->probe.first), counts = bpf_ntohs(c->probe.counts);
@@ -67,8 +69,8 @@ static __always_inline int report_fits(const struct control *c, __u32 room)
 	       room >= sizeof(c->probe) + MRC_BALLAST + counts * sizeof(struct mrc_count);
 }
 
-static __always_inline int write_counts(struct __sk_buff *skb, const struct control *c, __u32 host_id,
-					__u32 at)
+/* Write the report's counts into the reply, at offset `at`. Returns 0 or an error. */
+static __always_inline int write_counts(struct __sk_buff *skb, const struct control *c, __u32 host_id, __u32 at)
 {
 	__u32 zero = 0, bytes = counts_bytes(c);
 	struct counting counting = { .index = ev_index(host_id, bpf_ntohs(c->probe.first)) };
@@ -80,9 +82,9 @@ static __always_inline int write_counts(struct __sk_buff *skb, const struct cont
 	return bpf_skb_store_bytes(skb, at, counting.scratch->count, bytes, 0);
 }
 
-/* Make a request the reply to it. `number` and `plane` are the EV's by which it came, `class` is its traffic class. */
-static __always_inline int answer_probe(struct __sk_buff *skb, struct control *c, struct mrc_peer *peer,
-				   __u32 host_id, __u32 number, __u32 plane, __u8 class)
+/* Turn a request into its reply and send it. The request arrived on EV `number` of `plane`, with this traffic class. */
+static __always_inline int answer_probe(struct __sk_buff *skb, struct control *c, struct mrc_peer *peer, __u32 host_id,
+					__u32 number, __u32 plane, __u8 class)
 {
 	__u32 index = ev_index(host_id, number), at;
 	struct mrc_rx *rx = bpf_map_lookup_elem(&mrc_rxs, &index);
@@ -93,9 +95,11 @@ static __always_inline int answer_probe(struct __sk_buff *skb, struct control *c
 		return drop_skb(MRC_DROP_REPLY_FAILED);
 	if (!(c->mrc.flags & MRC_FLAG_DIAGNOSTIC))
 		__sync_fetch_and_add(&rx->probes, 1);
-	if (!self->generation) /* other NICs do not answer yet, or count in other tables: theirs would look lost */
+	/* Other NICs do not answer yet, or count in other tables: their packets would look lost. */
+	if (!self->generation)
 		return TC_ACT_SHOT;
-	p.traffic_class = (class & ~ECN_MASK) | ECN_ECT0; /* in the same queues, which may mark it and not drop it */
+	/* The request's queues, which may mark the reply but not drop it. */
+	p.traffic_class = (class & ~ECN_MASK) | ECN_ECT0;
 	c->mrc.type = MRC_PROBE_REPLY;
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(host_id);

@@ -1,31 +1,38 @@
-/* What comes of a reply: round trips, a report for the judge, and probe bursts of probes on EVs that lag. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Applies replies to probes: notes round trips, has the report judged, and sends probe bursts on EVs that lag. */
 #ifndef MRC_APPLY_REPLY_H
 #define MRC_APPLY_REPLY_H
 
 #include "judge.h"
 
-#define BURST_PROBES_MOST 128 /* probes of probe bursts at once, which data packets have to pay for later */
+/* Probes in unpaid bursts: further EVs get one probe each until judged data packets have paid. */
+#define BURST_PROBES_MAX 128
+#define DELAY_MEMORY_NS 10000000000ULL /* clocks drift and routes change, so an older minimum says nothing */
+#define EXTRA_DELAY_MAX_NS 50000000 /* a longer delay is clipped: the reordering window must not grow without bound */
+#define PROBES_OUTSTANDING_MAX 65536 /* on one EV: the sequence number of an older probe is ambiguous */
+#define REPLY_AGE_MAX_NS 5000000000ULL /* an older reply says nothing of the path now */
 
-static __always_inline void note_rtt(struct mrc_reports *reports, struct mrc_path_stats *l, __u64 rtt, __u32 plane)
+/* Note a round trip in the histogram, and smooth it into the EV's and the peer's. */
+static __always_inline void note_rtt(struct mrc_reports *reports, struct mrc_path_stats *stats, __u64 rtt, __u32 plane)
 {
-	__u64 off = rtt > reports->rtt_ns ? rtt - reports->rtt_ns : reports->rtt_ns - rtt;
+	__u64 deviation = rtt > reports->rtt_ns ? rtt - reports->rtt_ns : reports->rtt_ns - rtt;
 
 	observe(MRC_HISTOGRAM_RTT + (plane & (MRC_MAX_PLANES - 1)), rtt);
 	if (rtt > 0xffffffff)
 		rtt = 0xffffffff;
-	l->rtt_ns = l->rtt_ns ? l->rtt_ns - l->rtt_ns / 8 + rtt / 8 : rtt;
+	stats->rtt_ns = stats->rtt_ns ? stats->rtt_ns - stats->rtt_ns / 8 + rtt / 8 : rtt;
 	if (!reports->rtt_ns) {
 		reports->rtt_ns = rtt;
 		reports->rtt_var_ns = rtt / 2;
 		return;
 	}
-	reports->rtt_var_ns += off / 4 - reports->rtt_var_ns / 4;
+	reports->rtt_var_ns += deviation / 4 - reports->rtt_var_ns / 4;
 	reports->rtt_ns += rtt / 8 - reports->rtt_ns / 8;
 }
 
-#define DELAY_MEMORY_NS 10000000000ULL /* clocks drift, and routes change */
-
-/* One-way delay, more than the least of the peer's EVs. Two clocks: only differences mean something. */
+/* Return the one-way delay beyond the least of the peer's EVs. The two hosts' clocks differ, so only differences have a
+ * meaning.
+ */
 static __always_inline __u64 queueing_delay(struct mrc_reports *reports, __u64 delay, __u64 now)
 {
 	if ((__s64)(delay - reports->min_delay) < 0 || aged(now, reports->min_delay_ns, DELAY_MEMORY_NS)) {
@@ -35,21 +42,22 @@ static __always_inline __u64 queueing_delay(struct mrc_reports *reports, __u64 d
 	return delay - reports->min_delay;
 }
 
-#define LATE_MOST_NS 50000000 /* longer is not waited for */
-
-static __always_inline void note_late(struct mrc_reports *reports, const struct mrc_ev *ev, struct mrc_path_stats *l,
-				      __u32 host_id, __u64 delay, __u64 asked_ns)
+/* Smooth a probe's extra delay into its EV's and its plane's, and update the least of the peer. */
+static __always_inline void note_extra_delay(struct mrc_reports *reports, const struct mrc_ev *ev,
+					     struct mrc_path_stats *stats, __u32 host_id, __u64 delay,
+					     __u64 requested_ns)
 {
-	__u32 late = delay < LATE_MOST_NS ? delay : LATE_MOST_NS;
+	__u32 late_ns = delay < EXTRA_DELAY_MAX_NS ? delay : EXTRA_DELAY_MAX_NS;
 
-	l->late_ns += late / 4 - l->late_ns / 4;
-	note_plane_late(host_id, ev->plane, late, asked_ns);
-	/* Slowly, for the answers of one plane's EVs come in a row. */
-	reports->least_ns += reports->least_ns > late ? late - reports->least_ns :
-						      (late - reports->least_ns) / (8 * settings.evs_per_peer);
+	stats->extra_delay_ns += late_ns / 4 - stats->extra_delay_ns / 4;
+	note_plane_delay(host_id, ev->plane, late_ns, requested_ns);
+	/* Up slowly, because the replies of one plane's EVs come in a row. */
+	reports->least_extra_delay_ns += reports->least_extra_delay_ns > late_ns ?
+						 late_ns - reports->least_extra_delay_ns :
+						(late_ns - reports->least_extra_delay_ns) / (8 * settings.evs_per_peer);
 }
 
-/* The peer answers. */
+/* Note that the peer has answered: it is not silent, and one expected answer fewer is pending. */
 static __always_inline void note_answer(__u32 host_id, int is_expected)
 {
 	struct mrc_watch *watch = watch_at(host_id);
@@ -64,63 +72,63 @@ static __always_inline void note_answer(__u32 host_id, int is_expected)
 		watch->pending--;
 }
 
-#define ASKED_LATELY 65536 /* probes on an EV */
-#define ANSWERED_WITHIN_NS 5000000000ULL
-
-/* What a reply says of the EV by which its request went. Changes nothing if nobody asked for it. */
+/* Apply what a reply says of the EV that its request travelled on. Changes nothing if no such request was sent. */
 static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct judging *j, __u32 number)
 {
 	__u32 index = ev_index(j->host_id, number), seq = bpf_ntohl(c->probe.seq);
-	struct mrc_path_stats *l = path_stats_at(index);
+	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
-	__u64 rtt = j->now - j->asked_ns, delay;
+	__u64 rtt = j->now - j->requested_ns, delay;
 
-	if (!ev || !l || !ev->configured)
+	if (!ev || !stats || !ev->configured)
 		return MRC_DROP_BAD_EV;
-	if (ev->probe_seq - seq >= ASKED_LATELY || j->now - j->asked_ns > ANSWERED_WITHIN_NS)
-		return MRC_DROP_UNASKED_REPLY;
-	if ((__s32)(seq - l->reply_seq) <= 0)
-		return MRC_DROP_NONE; /* overtaken: replies come back by different EVs */
-	l->reply_seq = seq;
-	l->replies++;
-	if (l->backoff > 1) { /* it was silent: from now on it is probed as often as any that failed */
-		l->backoff = 0;
-		l->probe_after_ns = 0;
+	if (ev->probe_seq - seq >= PROBES_OUTSTANDING_MAX || j->now - j->requested_ns > REPLY_AGE_MAX_NS)
+		return MRC_DROP_UNSOLICITED_REPLY;
+	if ((__s32)(seq - stats->reply_seq) <= 0)
+		return MRC_DROP_NONE; /* overtaken: replies return on different EVs */
+	stats->reply_seq = seq;
+	stats->replies++;
+	if (stats->backoff > 1) { /* the EV was silent: from now on it gets probes as often as any failed EV */
+		stats->backoff = 0;
+		stats->probe_after_ns = 0;
 		serve_soon(j->host_id);
 	}
-	if (ev->state == MRC_EV_UNKNOWN && aged(j->asked_ns, ev->state_since_ns, 0))
+	if (ev->state == MRC_EV_UNKNOWN && aged(j->requested_ns, ev->state_since_ns, 0))
 		j->changed |= transit(j->host_id, number, MRC_EV_UNKNOWN, MRC_EV_GOOD, MRC_REASON_PROBED);
-	delay = queueing_delay(j->reports, bpf_be64_to_cpu(c->mrc.tx_ns) - j->asked_ns, j->now);
+	delay = queueing_delay(j->reports, bpf_be64_to_cpu(c->mrc.tx_ns) - j->requested_ns, j->now);
 	j->delayed = settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
 		     rtt > 2 * j->reports->rtt_ns;
-	note_rtt(j->reports, l, rtt, ev->plane);
-	if (j->reports->min_delay_ns != j->now) /* the least of all, or just the first after the memory's end: no news */
-		note_late(j->reports, ev, l, j->host_id, delay, j->asked_ns);
+	note_rtt(j->reports, stats, rtt, ev->plane);
+	/* A new minimum is no measurement: it may be the first reply after DELAY_MEMORY_NS. */
+	if (j->reports->min_delay_ns != j->now)
+		note_extra_delay(j->reports, ev, stats, j->host_id, delay, j->requested_ns);
 	return MRC_DROP_NONE;
 }
 
-/* Whether this is the report that was asked for in its round. */
-static __always_inline int was_asked_for(const struct control *c, const struct judging *j)
+/* Return 1 if the reply carries the report that was requested under its sequence number. */
+static __always_inline int is_requested_report(const struct control *c, const struct judging *j)
 {
 	__u32 report_seq = bpf_ntohl(c->probe.report_seq), first, counts = report_size(report_seq, &first);
 
-	return (__s32)(j->reports->report_seq - report_seq) >= 0 && j->reports->report_seq - report_seq < MRC_REPORT_SLOTS &&
-	       j->reports->sent_ns[report_seq & (MRC_REPORT_SLOTS - 1)] == j->asked_ns &&
+	return (__s32)(j->reports->report_seq - report_seq) >= 0 &&
+	       j->reports->report_seq - report_seq < MRC_REPORT_SLOTS &&
+	       j->reports->sent_ns[report_seq & (MRC_REPORT_SLOTS - 1)] == j->requested_ns &&
 	       bpf_ntohs(c->probe.first) == first && bpf_ntohs(c->probe.counts) == counts;
 }
 
-/* Whether it is newer than those that came back: asked for later, and made later, for requests overtake each
- * other too; and its marks are kept. Asked while this CPU holds `busy`.
+/* Return 1 if the report is newer than all that were applied, and its marks still exist. It must be both requested
+ * later and made later, because requests overtake each other, too. The caller holds `busy`.
  */
-static __always_inline int report_is_new(const struct control *c, const struct judging *j)
+static __always_inline int is_newest_report(const struct control *c, const struct judging *j)
 {
 	__u32 report_seq = bpf_ntohl(c->probe.report_seq);
 
-	return (__s32)(report_seq - j->reports->settled) > 0 &&
+	return (__s32)(report_seq - j->reports->applied_seq) > 0 &&
 	       j->reports->report_seq - report_seq < reports_kept() &&
-	       !overtaken(bpf_be64_to_cpu(c->mrc.tx_ns), j->reports->told_ns);
+	       !is_overtaken(bpf_be64_to_cpu(c->mrc.tx_ns), j->reports->report_tx_ns);
 }
 
+/* Probe bursts to send. */
 struct bursts {
 	struct __sk_buff *skb;
 	struct mrc_node *node;
@@ -129,25 +137,27 @@ struct bursts {
 	__u32 each; /* probes per EV */
 };
 
+/* Send one probe of a burst. */
 static long send_burst_probe(__u64 i, void *context)
 {
 	struct bursts *v = context;
-	struct mrc_path_stats *l;
+	struct mrc_path_stats *stats;
 	struct mrc_ev *ev;
 	__u32 index;
 
-	v->request.now = bpf_ktime_get_ns(); /* a probe burst takes longer than a packet may take to arrive */
+	/* Now, not earlier: sending a burst can take longer than a packet takes to arrive. */
+	v->request.now = bpf_ktime_get_ns();
 	v->request.number = v->scratch->lagging[i / (v->each ?: 1) & (BURSTS_AT_ONCE - 1)];
 	send_request(v->skb, v->node, &v->request);
 	index = ev_index(v->request.host_id, v->request.number);
 	ev = ev_at(index);
-	l = path_stats_at(index);
-	if (ev && l)
-		l->burst_end = ev->probe_seq;
+	stats = path_stats_at(index);
+	if (ev && stats)
+		stats->burst_end = ev->probe_seq;
 	return 0;
 }
 
-/* Probes on EVs that lag, made of the reply that made it known. */
+/* Send probes on the EVs that lag. They are made of the reply that showed the lag. */
 static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *j)
 {
 	struct bursts v = { .skb = skb, .node = node(), .scratch = j->scratch };
@@ -157,21 +167,25 @@ static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *
 	v.request.kind = MRC_PROBE_SUSPICION;
 	if (!v.node)
 		return;
-	/* Where many paths lose, many are tried: with one probe each after a while, or while the host's budget is spent. */
+	/* Where many paths lose packets, bursts on all cost too much. Later EVs get one probe each, as does every EV
+	 * while the host's budget is spent.
+	 */
 	v.each = 1;
 	clock = tick_clock();
-	if (j->reports->debt < BURST_PROBES_MOST * PACKETS_PER_PROBE && clock && clock->budget > 0) {
+	if (j->reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE && clock && clock->budget > 0) {
 		v.each = BURST_PROBES / j->bursts;
-		j->reports->debt += v.each * j->bursts * PACKETS_PER_PROBE;
+		j->reports->unpaid_packets += v.each * j->bursts * PACKETS_PER_PROBE;
 	}
-	/* Virtual links hand over replies that count as encapsulated: those stay as long as they are. */
+	/* On virtual links the reply counts as encapsulated, and the kernel does not shorten it. Then the probes keep
+	 * its length.
+	 */
 	bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0);
 	bpf_loop(v.each * j->bursts, send_burst_probe, &v, 0);
 }
 
-/* A reply came back; `at` is where its probe begins. */
-static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, const struct control *c,
-					    struct mrc_peer *peer, __u32 host_id, __u32 number, __u32 at)
+/* Apply a reply; its probe begins at offset `at`. */
+static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, const struct control *c, struct mrc_peer *peer,
+						 __u32 host_id, __u32 number, __u32 at)
 {
 	__u32 zero = 0, bytes = counts_bytes(c);
 	struct judging j = { .host_id = host_id };
@@ -183,7 +197,7 @@ static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, const st
 	if (!j.reports || !j.scratch)
 		return MRC_DROP_BAD_PROBE;
 	j.now = bpf_ktime_get_ns();
-	j.asked_ns = bpf_be64_to_cpu(c->probe.tx_ns);
+	j.requested_ns = bpf_be64_to_cpu(c->probe.tx_ns);
 	if (c->probe.counts) {
 		OPAQUE(bytes);
 		if (bytes < sizeof(struct mrc_count) || bytes > sizeof(j.scratch->count))
@@ -197,9 +211,11 @@ static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, const st
 		return reason;
 	ev = ev_at(ev_index(host_id, number));
 	note_answer(host_id, !c->probe.counts && ev && is_answer_expected(host_id, number, ev));
-	/* Else another CPU is at one, or a newer one has overtaken it: this one can be spared. */
-	if (bytes && was_asked_for(c, &j) && !__sync_lock_test_and_set(&j.reports->busy, 1)) {
-		if (report_is_new(c, &j))
+	/* Otherwise another CPU applies a report, or a newer report has overtaken this one. Skipping it loses nothing:
+	 * counts are cumulative.
+	 */
+	if (bytes && is_requested_report(c, &j) && !__sync_lock_test_and_set(&j.reports->busy, 1)) {
+		if (is_newest_report(c, &j))
 			judge_report(&j, c);
 		__sync_lock_test_and_set(&j.reports->busy, 0);
 	}

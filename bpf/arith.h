@@ -1,21 +1,35 @@
-/* Pure arithmetic, without BPF helpers: unit tests compile it with the host's compiler. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Computes what the programs decide by numbers alone. It calls no BPF helper, so unit tests compile it with the host's
+ * compiler.
+ */
 #ifndef MRC_ARITH_H
 #define MRC_ARITH_H
 
 #include "mrc_abi.h"
 
+/* The ECN field (RFC 3168 §5). */
 #define ECN_NOT_ECT 0
 #define ECN_ECT1 1
 #define ECN_ECT0 2
 #define ECN_CE 3
 #define ECN_MASK 3
-#define ECN_INVALID (-1)
+#define ECN_INVALID (-1) /* the combination must be dropped */
 
-#define NO_SLOT 0xffffffffu
+#define NO_SLOT 0xffffffffu /* no EV or slot has this number */
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
+#define NS_PER_S 1000000000ULL
+#define PPM 1000000 /* parts per million in one */
 
-/* The inner ECN field after decapsulation (RFC 6040 §4.2, figure 4), or ECN_INVALID: drop. */
+#define QUEUE_DELAY_NS 500000 /* more extra delay than this is a queue or a longer path; less may come from the hosts */
+#define NEVER_NS (~0ULL) /* no waiting time is this long */
+#define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
+#define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
+#define LOSS_RATIO_LIMIT 5 /* times the loss ratio of the other EVs, beyond the base: rules out chance */
+
+/* Return the inner ECN field after decapsulation (RFC 6040 §4.2, figure 4), or ECN_INVALID if the packet must be
+ * dropped.
+ */
 static inline int ecn_decapsulated(__u8 inner, __u8 outer)
 {
 	if (outer == ECN_CE)
@@ -25,7 +39,7 @@ static inline int ecn_decapsulated(__u8 inner, __u8 outer)
 	return inner;
 }
 
-/* One's complement checksum after a 16-bit word of the header changed (RFC 1624, eqn. 3). */
+/* Return the one's complement checksum after a 16-bit word of the header changed (RFC 1624, eqn. 3). */
 static inline __u16 csum_replace16(__u16 csum, __u16 from, __u16 to)
 {
 	__u32 sum = (__u16)~csum + (__u32)(__u16)~from + to;
@@ -35,18 +49,20 @@ static inline __u16 csum_replace16(__u16 csum, __u16 from, __u16 to)
 	return (__u16)~sum;
 }
 
-/* Another hash of the same flow, as even as the first (the finaliser of MurmurHash3, Appleby, 2011). */
+/* Return another hash of the same flow, as evenly distributed as the first (the finaliser of MurmurHash3, Appleby,
+ * 2011).
+ */
 static inline __u32 rehash(__u32 hash)
 {
 	hash ^= hash >> 16;
 	hash *= 0x85ebca6b;
 	hash ^= hash >> 13;
 	hash *= 0xc2b2ae35;
-	return (hash ^ hash >> 16) + 1; /* 0 must not stay 0 */
+	return (hash ^ hash >> 16) + 1; /* 0 must not map to 0 */
 }
 
-/* Where a CPU remembers whose an address is. Neighbouring addresses get slots of their own: the last word of the
- * address, in network byte order, counts as it is.
+/* Return an address's slot in a CPU's destination cache. Neighbouring addresses get different slots, because the last
+ * word of the address enters unhashed.
  */
 static inline __u32 dst_slot(const __u32 *address)
 {
@@ -56,7 +72,7 @@ static inline __u32 dst_slot(const __u32 *address)
 	return (last ^ last >> 12 ^ rest >> 20) & (MRC_DST_ENTRIES - 1);
 }
 
-/* The lowest bit set of a word that is not 0. */
+/* Return the number of the lowest bit set in a word that is not 0. */
 static inline __u32 lowest_bit(__u64 word)
 {
 	__u32 bit = 0;
@@ -84,7 +100,7 @@ static inline __u32 lowest_bit(__u64 word)
 	return bit + !(word & 1);
 }
 
-/* The first bit set of those from `from` to before `end`; NO_SLOT if none is. */
+/* Return the first bit set from `from` on and before `end`, or NO_SLOT. */
 static inline __u32 next_bit(const __u64 *words, __u32 from, __u32 end)
 {
 	__u32 word = from / 64, bit, i;
@@ -102,8 +118,8 @@ static inline __u32 next_bit(const __u64 *words, __u32 from, __u32 end)
 	return NO_SLOT;
 }
 
-/* The first usable slot at or after `from` of a plane, wrapping once; NO_SLOT if none is. `usable` has a bit per EV, the
- * plane `slots` from bit `first` on.
+/* Return the first usable slot of a plane at or after `from`, wrapping once, or NO_SLOT. `usable` has a bit per EV; the
+ * plane's `slots` bits begin at bit `first`.
  */
 static inline __u32 next_slot(const __u64 *usable, __u32 first, __u32 slots, __u32 from)
 {
@@ -117,9 +133,9 @@ static inline __u32 next_slot(const __u64 *usable, __u32 first, __u32 slots, __u
 	return bit == NO_SLOT ? NO_SLOT : bit - first;
 }
 
-/* Packets known to be lost, from what was known before. At least those are that were sent so long ago that
- * they must have arrived, and have not; at most all that were sent and have not. In between it stays as
- * it was: what has arrived may have been sent later.
+/* Return the packets known to be lost, from the number known before. `least` is sent minus arrived, for packets sent so
+ * long ago that they must have arrived. `most` is the same for all packets sent. Between the two the number stays: an
+ * arrived packet may have been sent later than the mark.
  */
 static inline __u32 known_lost(__u32 before, __s32 least, __s32 most)
 {
@@ -130,8 +146,8 @@ static inline __u32 known_lost(__u32 before, __s32 least, __s32 most)
 	return before;
 }
 
-/* How much a wrapping count has grown; 0 if it has shrunk: two CPUs of the peer made reports at once, and dated
- * them the other way round. (Without a branch: the verifier walks through each.)
+/* Return the growth of a wrapping count, or 0 if it shrank. It shrinks where two CPUs of the peer made reports at once
+ * and dated them the other way round. It has no branch, because the verifier walks through each.
  */
 static inline __u32 grown16(__u16 now, __u16 before)
 {
@@ -140,23 +156,20 @@ static inline __u32 grown16(__u16 now, __u16 before)
 	return grown & ((grown >> 15) - 1);
 }
 
-#define WAITING_NS 500000 /* more delay than this is a queue, or a longer way; less may be the hosts' */
-
-/* How long packets on an EV may take: the reordering window of all EVs; and, where this EV's delay exceeds the least of
- * the others by more than that, as much more, and a quarter, for queues grow while that is measured.
+/* Return how long packets on an EV may take to arrive: `window_ns`, the reordering window of all EVs. Where the EV's
+ * extra delay exceeds the least of the others by more than that, add the excess and a quarter of it, because queues
+ * grow while they are measured.
  */
-static inline __u64 arrival_window(__u64 window_ns, __u32 late_ns, __u32 least_ns)
+static inline __u64 arrival_window(__u64 window_ns, __u32 extra_delay_ns, __u32 least_extra_delay_ns)
 {
-	__u64 more = late_ns > least_ns ? late_ns - least_ns : 0;
+	__u64 more = extra_delay_ns > least_extra_delay_ns ? extra_delay_ns - least_extra_delay_ns : 0;
 
 	return more > window_ns ? window_ns + more + more / 4 : window_ns;
 }
 
-#define NEVER_NS (~0ULL)
-
-/* The planes on which a packet would begin to arrive before it has arrived on the soonest, as bits; and a little
- * later. `wait_ns` is how long what is under way takes, NEVER_NS: not this plane; `burst_ns` how long a burst like
- * this takes on each.
+/* Return the planes, as bits, on which a packet begins to arrive no later than it ends to arrive on the fastest plane,
+ * plus 1/16. `wait_ns`: time for the packets in flight, per plane; NEVER_NS excludes the plane. `burst_ns`: time for
+ * this burst.
  */
 static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns)
 {
@@ -172,19 +185,17 @@ static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns)
 	return planes;
 }
 
-#define MOST_PACE_NS 10000000 /* a packet takes no longer: 1 Mbit/s */
-
-/* Time per packet on a plane, smoothed (1/4), after so many arrived in so much time. Idle times say nothing. */
+/* Return the smoothed time per packet of a plane (1/4), after `packets` arrived in `ns`. Idle times do not count. */
 static inline __u32 smoothed_pace(__u32 pace_ns, __u32 packets, __u64 ns)
 {
 	__u64 now = packets ? ns / packets : 0;
 
-	if (!now || now > MOST_PACE_NS)
+	if (!now || now > PACE_MAX_NS)
 		return pace_ns;
 	return pace_ns ? pace_ns - pace_ns / 4 + (__u32)now / 4 : (__u32)now;
 }
 
-/* Histogram bucket of a value: four per power of two, 0 to 3 each alone. */
+/* Return the histogram bucket of a value: four buckets per power of two; 0 to 3 have one each. */
 static inline __u32 bucket_of(__u64 value)
 {
 	__u32 exponent = 0;
@@ -216,22 +227,26 @@ static inline __u32 bucket_of(__u64 value)
 	return (exponent - 1) * 4 + ((value >> (exponent - 2)) & 3);
 }
 
-/* Whether `then` is at least `age` ago. Another CPU may have dated it a little later than `now`. */
+/* Return 1 if `then` is at least `age` before `now`. Differences are signed, because another CPU can have stored a
+ * `then` later than `now`.
+ */
 static inline int aged(__u64 now, __u64 then, __u64 age)
 {
 	return (__s64)(now - then) >= (__s64)age;
 }
 
-/* How long an EV must be well before it returns, after so many flaps: doubles with each, up to a cap. */
+/* Return how long an EV must work before it returns, after this many flaps: `first_ms`, doubled per further flap, at
+ * most `most_ms`.
+ */
 static inline __u64 hold_down_ns(__u32 flaps, __u32 first_ms, __u32 most_ms)
 {
 	__u32 shift = flaps > 1 ? flaps - 1 : 0;
 	__u64 ms = (__u64)first_ms << (shift < 31 ? shift : 31);
 
-	return (ms < most_ms ? ms : most_ms) * 1000000ULL;
+	return (ms < most_ms ? ms : most_ms) * NS_PER_MS;
 }
 
-/* Turns out of MRC_WEIGHT_FULL that an EV takes so long after its return: 1, 2, 4, then all. */
+/* Return the turns, out of MRC_WEIGHT_FULL, that an EV takes this long after its return: 1, 2, 4, then all. */
 static inline __u32 ramp_weight(__u64 elapsed_ns, __u64 ramp_ns)
 {
 	__u64 step = ramp_ns ? elapsed_ns * 3 / ramp_ns : 3;
@@ -239,7 +254,7 @@ static inline __u32 ramp_weight(__u64 elapsed_ns, __u64 ramp_ns)
 	return step < 3 ? 1u << step : MRC_WEIGHT_FULL;
 }
 
-/* Time to the next probe of an EV, of whose newest probes in a row so many have no answer. */
+/* Return the time to the next probe of an EV whose newest `unanswered` probes in a row have no answer. */
 static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
 {
 	__u64 us = (__u64)first_us << (unanswered < 31 ? unanswered : 31);
@@ -247,21 +262,18 @@ static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
 	return (us < most_us ? us : most_us) * NS_PER_US;
 }
 
-#define FEW_EVS 8
-#define FAIR 5
-
-/* Whether an EV loses more than the others of its peer do. Samples are reports that knew of new packets,
- * and single probes; `evs` are in use, the EV itself included. If all lose alike, an EV's losses are its
- * share of all: that it has this many more by chance happens in less than one of 10^8 looks, if `least`
- * is 10 or more (binomial tail; tests/unit/test_fairness.py works it out).
+/* Return 1 if an EV loses more than the other EVs of its peer. Samples are reports with new packets, and single probes.
+ * `evs` is the number of EVs in use, this one included. If all EVs lose alike, an EV's losses are its share of all
+ * losses. By chance it exceeds that share by so much in less than one of 10^8 looks, if `least` is 10 or more (binomial
+ * tail; computed by tests/unit/test_fairness.py).
  */
-static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_samples,
-			     __u32 evs, __u32 least)
+static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_samples, __u32 evs,
+			     __u32 least)
 {
 	__u32 base = evs < 3 ? 3 * least : evs < FEW_EVS ? 2 * least : least;
 
 	return losses >= base && others_samples &&
-	       (__u64)(losses - base) * others_samples >= (__u64)FAIR * others_losses * samples;
+	       (__u64)(losses - base) * others_samples >= (__u64)LOSS_RATIO_LIMIT * others_losses * samples;
 }
 
 #endif

@@ -1,9 +1,12 @@
-/* Planes that are not alike, where they are the limit. A packet takes, in turn, one of those planes on which it begins
- * to arrive before it would have arrived on the soonest: by what is under way on each, which the peer's reports tell,
- * and by how long that takes at the pace at which packets arrive there (J. Little, 1961). What a plane takes longer
- * when it is empty does not count. So a slow plane gets what it can carry, and the others the rest. Where nothing
- * waits, planes just take turns. But one that is further away than FAR_NS is left out: TCP's timers, made for the others'
- * round trips, would take what is on it for lost.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Balances planes of unequal rate or delay, where they are the bottleneck.
+ *
+ * A packet takes, in turn, one of the planes on which it begins to arrive before it would have arrived on the fastest.
+ * That follows from the packets in flight on each plane, which the peer's reports tell, and from the time per packet at
+ * which they arrive there (J. Little, 1961). Only queueing delay counts; base delay is subtracted. So a slow plane
+ * carries what it can, and the others carry the rest. Without queues, the planes take turns. A plane whose base delay
+ * exceeds another's by more than BASE_DELAY_SPREAD_NS carries nothing: TCP's timers follow the round trips of the other
+ * planes, so TCP would take its packets for lost.
  */
 #ifndef MRC_BALANCE_H
 #define MRC_BALANCE_H
@@ -11,75 +14,61 @@
 #include "probe.h"
 #include "states.h"
 
-#define PACE_NS 8000000 /* paces are taken over so much time */
-#define IDLE_PACES 8 /* after so many times that without a report they are taken anew */
-#define APART_NS 100000000
-#define QUIET_NS 1000000000ULL /* from one pause of a plane to the next, at least */
-#define FAR_NS 10000000 /* a plane whose way is longer than another's by more carries nothing while that one does */
-
-/* What is under way to a peer, by plane. Index: host id. */
-struct mrc_pace {
-	__u32 apart_now_ns; /* by how much planes differed in delay, at most, in this APART_NS, */
-	__u32 epoch; /* which is that */
-	__u64 sent_ns[MRC_MAX_PLANES]; /* while queued: when the newest packet was put on each plane */
-	__u64 quiet_ns[MRC_MAX_PLANES]; /* until when the plane was, or is, left alone, to see how late it is without us */
-	__u64 paced_ns; /* the peer's clock when `paced` was taken */
-	__u32 paced[MRC_MAX_PLANES]; /* of `arrived`, of all parts */
-	/* Of each part of the EVs that a report tells of, by the newest; one plane's may be in both: */
-	__u32 arrived[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets, a count */
-	__u32 under_way[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets; */
-	__u32 sent[MRC_MAX_PLANES]; /* while queued: those sent since, about */
-	__u32 pace_ns[MRC_MAX_PLANES]; /* how long a packet takes, smoothed: 1/4 */
-	__u32 newest_ns[MRC_MAX_PLANES]; /* how late the newest probe was */
-	__u32 late_ns[MRC_MAX_PLANES]; /* as mrc_path_stats.late_ns, of the plane's EVs together; and */
-	__u32 empty_ns[MRC_MAX_PLANES]; /* that of a plane on which nothing waits, as far as known */
-};
-
-MRC_ARRAY(mrc_paces, BPF_MAP_TYPE_ARRAY, 0, struct mrc_pace);
+#define PACE_PERIOD_NS 8000000 /* the rate of each plane is measured over so much time */
+#define PACE_PERIODS_MAX 8 /* periods: after so many without a report the measurement begins anew */
+/* The skew is the maximum of this period and the one before, so old skew is forgotten. */
+#define SKEW_PERIOD_NS 100000000
+#define DRAIN_INTERVAL_NS 1000000000ULL /* least time between two drains of a plane: draining costs throughput */
+#define BASE_DELAY_SPREAD_NS 10000000 /* beyond this excess of base delay a plane carries nothing: see above */
 
 static __always_inline struct mrc_pace *pace_at(__u32 host_id)
 {
 	return bpf_map_lookup_elem(&mrc_paces, &host_id);
 }
 
-/* Those of the planes in `ports` whose way is longer than FAR_NS more than the shortest, as bits; never all. */
-static __always_inline __u32 far_planes(const struct mrc_pace *p, __u32 plane_mask)
+/* Return the planes of `plane_mask`, as bits, whose base delay exceeds the shortest by more than BASE_DELAY_SPREAD_NS;
+ * never all.
+ */
+static __always_inline __u32 distant_planes(const struct mrc_pace *p, __u32 plane_mask)
 {
-	__u64 least = ~0u, empty_ns, less; /* of 32 bits, so that differences have a sign */
+	__u64 least_ns = ~0u, base_delay_ns, less_ns; /* 32-bit values in 64 bits, so that differences have a sign */
 	__u32 planes = 0, i;
 
 	/* Without branches: the verifier would walk through all combinations of planes. */
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		empty_ns = p->empty_ns[i] | ((plane_mask >> i & 1) - 1u); /* endless, if not in `ports` */
-		less = empty_ns - least;
-		least += less & -(less >> 63);
+		/* Infinite, if not in `plane_mask`. */
+		base_delay_ns = p->base_delay_ns[i] | ((plane_mask >> i & 1) - 1u);
+		less_ns = base_delay_ns - least_ns;
+		least_ns += less_ns & -(less_ns >> 63);
 	}
 	for (i = 0; i < MRC_MAX_PLANES; i++)
-		planes |= (least + FAR_NS - p->empty_ns[i]) >> 63 << i;
+		planes |= (least_ns + BASE_DELAY_SPREAD_NS - p->base_delay_ns[i]) >> 63 << i;
 	return planes & plane_mask;
 }
 
-/* Which of the planes in `ports`, that have usable EVs, keep pace, as bits; at least one. `packets` want to go. */
+/* Return the planes of `plane_mask`, as bits, that may carry the next `packets`; at least one. All of them have usable
+ * EVs.
+ */
 __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = bpf_ktime_get_ns();
-	__u32 quiet = 0, slowest = 0, pace_ns, i, n;
+	__u32 draining = 0, slowest = 0, pace_ns, i, n;
 
 	if (!p)
 		return plane_mask;
-	plane_mask &= (1u << settings.planes) - 1; /* which spares the verifier looking at planes that there are not */
+	plane_mask &= (1u << settings.planes) - 1; /* spares the verifier planes that do not exist */
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
-		quiet |= !aged(now, p->quiet_ns[i], 0) << i;
-	plane_mask &= ~far_planes(p, plane_mask);
-	plane_mask = plane_mask & ~quiet ?: plane_mask;
+		draining |= !aged(now, p->drain_until_ns[i], 0) << i;
+	plane_mask &= ~distant_planes(p, plane_mask);
+	plane_mask = plane_mask & ~draining ?: plane_mask;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
 		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		pace_ns = p->pace_ns[i] ?: slowest; /* of a plane that is new nothing is known */
+		pace_ns = p->pace_ns[i] ?: slowest; /* a new plane has no measured rate yet */
 		n = p->under_way[0][i] + p->under_way[1][i] + p->sent[i];
 		wait_ns[i] = (__u64)n * pace_ns;
-		wait_ns[i] -= wait_ns[i] < p->empty_ns[i] ? wait_ns[i] : p->empty_ns[i];
+		wait_ns[i] -= wait_ns[i] < p->base_delay_ns[i] ? wait_ns[i] : p->base_delay_ns[i];
 		burst_ns[i] = (__u64)packets * pace_ns;
 		if (!(plane_mask & (1u << i)))
 			wait_ns[i] = NEVER_NS;
@@ -88,13 +77,13 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 
-/* A report, made over there at `told_ns`, has told of the EVs from `first` on: note by plane what of theirs was under
- * way and what has arrived, as added up in the scratch.
+/* Note, by plane, the packets in flight and arrived, as summed up in the scratch. The report tells of `counts` EVs from
+ * `first` on; the peer made it at `report_tx_ns` of its clock.
  */
-__noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 told_ns)
+__noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 report_tx_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u32 zero = 0, i, begin, arrived, half = first != 0;
+	__u32 zero = 0, i, begin, arrived, part = first != 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
 	__u64 past;
 
@@ -104,68 +93,71 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 told_
 		begin = i * settings.evs_per_plane;
 		if (i >= settings.planes || begin >= first + counts || begin + settings.evs_per_plane <= first)
 			continue;
-		p->arrived[half][i] = scratch->arrived[i];
-		p->under_way[half][i] = scratch->under_way[i];
+		p->arrived[part][i] = scratch->arrived[i];
+		p->under_way[part][i] = scratch->under_way[i];
 		p->sent[i] = 0;
 	}
-	past = told_ns - p->paced_ns;
-	if (past < PACE_NS)
+	past = report_tx_ns - p->paced_ns;
+	if (past < PACE_PERIOD_NS)
 		return 0;
-	p->paced_ns = told_ns;
+	p->paced_ns = report_tx_ns;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		arrived = p->arrived[0][i] + p->arrived[1][i];
-		if (past < IDLE_PACES * PACE_NS) /* else there was a rest, or another clock */
+		/* Otherwise there was a pause, or the peer's clock changed. */
+		if (past < PACE_PERIODS_MAX * PACE_PERIOD_NS)
 			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past);
 		p->paced[i] = arrived;
 	}
 	return 0;
 }
 
-/* How late a probe on a plane was that was sent at `asked_ns`. Part of it may be the queue of what this host sends; so
- * now and then that is left to drain, for no longer than 1/32 of the time.
+/* Note the extra delay of a probe that was sent on a plane at `requested_ns`. Part of it can be the queue of this
+ * host's own packets. So the plane is left to drain now and then, for at most 1/32 of the time.
  */
-__noinline int note_plane_late(__u32 host_id, __u32 plane, __u32 late, __u64 asked_ns)
+__noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u64 requested_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u64 now = bpf_ktime_get_ns(), pause = 64 * (__u64)late;
-	__u32 i, most = 0, least = ~0u, epoch = now / APART_NS, quiet = 0;
+	__u64 now = bpf_ktime_get_ns(), pause = 64 * (__u64)delay_ns;
+	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, draining = 0;
 	struct mrc_peer *peer = peer_at(host_id);
 
 	plane &= MRC_MAX_PLANES - 1;
 	if (!p || !peer)
 		return 0;
-	p->late_ns[plane] += late / 4 - p->late_ns[plane] / 4;
-	if (pause < QUIET_NS)
-		pause = QUIET_NS;
-	if (late < p->empty_ns[plane] || aged(asked_ns, p->sent_ns[plane], late))
-		p->empty_ns[plane] = late;
+	p->extra_delay_ns[plane] += delay_ns / 4 - p->extra_delay_ns[plane] / 4;
+	if (pause < DRAIN_INTERVAL_NS)
+		pause = DRAIN_INTERVAL_NS;
+	if (delay_ns < p->base_delay_ns[plane] || aged(requested_ns, p->sent_ns[plane], delay_ns))
+		p->base_delay_ns[plane] = delay_ns;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
-		quiet |= !aged(now, p->quiet_ns[i], 0);
+		draining |= !aged(now, p->drain_until_ns[i], 0);
 		if (!(peer->usable_planes & (1u << i)))
-			continue; /* nothing comes by it */
-		most = p->late_ns[i] > most ? p->late_ns[i] : most;
-		least = p->late_ns[i] < least ? p->late_ns[i] : least;
+			continue; /* the plane carries nothing */
+		most_ns = p->extra_delay_ns[i] > most_ns ? p->extra_delay_ns[i] : most_ns;
+		least_ns = p->extra_delay_ns[i] < least_ns ? p->extra_delay_ns[i] : least_ns;
 	}
-	/* One at a time: all at once would be none, and all but one a burden for that one. */
-	if (!quiet && late > p->empty_ns[plane] + WAITING_NS && aged(now, p->quiet_ns[plane], pause))
-		p->quiet_ns[plane] = now + 2 * (__u64)late;
-	if (peer->queued != (most > WAITING_NS)) /* a line that all packets read */
-		peer->queued = most > WAITING_NS;
-	/* Two in a row: one may have been held up by the host. */
-	most = late < p->newest_ns[plane] ? late : p->newest_ns[plane];
-	p->newest_ns[plane] = late;
-	most = most > least ? most - least : 0;
-	if (!(peer->usable_planes & (1u << plane)) || (p->empty_ns[plane] > least && p->empty_ns[plane] - least > FAR_NS))
-		most = 0; /* nothing comes by it */
+	/* One plane at a time: draining all would leave none, and draining all but one would overload that one. */
+	if (!draining && delay_ns > p->base_delay_ns[plane] + QUEUE_DELAY_NS &&
+	    aged(now, p->drain_until_ns[plane], pause))
+		p->drain_until_ns[plane] = now + 2 * (__u64)delay_ns;
+	if (peer->queued != (most_ns > QUEUE_DELAY_NS)) /* conditional, because every packet reads this cache line */
+		peer->queued = most_ns > QUEUE_DELAY_NS;
+	/* The lower of two in a row: the host may have delayed one. */
+	most_ns = delay_ns < p->newest_delay_ns[plane] ? delay_ns : p->newest_delay_ns[plane];
+	p->newest_delay_ns[plane] = delay_ns;
+	most_ns = most_ns > least_ns ? most_ns - least_ns : 0;
+	if (!(peer->usable_planes & (1u << plane)) ||
+	    (p->base_delay_ns[plane] > least_ns && p->base_delay_ns[plane] - least_ns > BASE_DELAY_SPREAD_NS))
+		most_ns = 0; /* the plane carries nothing */
 	if (p->epoch != epoch) {
-		peer->apart_ns = p->apart_now_ns;
-		p->apart_now_ns = 0;
+		peer->plane_skew_ns = p->plane_skew_now_ns;
+		p->plane_skew_now_ns = 0;
 		p->epoch = epoch;
 	}
-	if (most > p->apart_now_ns)
-		p->apart_now_ns = most;
-	if (most > peer->apart_ns)
-		peer->apart_ns = most;
+	if (most_ns > p->plane_skew_now_ns)
+		p->plane_skew_now_ns = most_ns;
+	if (most_ns > peer->plane_skew_ns)
+		peer->plane_skew_ns = most_ns;
 	return 0;
 }
 

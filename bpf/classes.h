@@ -1,38 +1,15 @@
-/* Traffic that cannot bear reordering: which policy a packet is under, and its EV if it is not sprayed. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Chooses EVs for traffic that cannot bear reordering: finds a packet's policy, and applies those that do not spray. */
 #ifndef MRC_CLASSES_H
 #define MRC_CLASSES_H
 
 #include "push.h"
 #include "spray.h"
 
-/* Written by the daemon before the programs are attached; anew with each object. 0 = no word on it. */
-struct mrc_classes {
-	__u8 dscp[64]; /* enum mrc_policy by DSCP, */
-	__u8 ports[65536]; /* and by TCP or UDP port, at either end */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_classes);
-} mrc_classes SEC(".maps");
-
-#define FLOWLETS 8192 /* a power of two; flows that share one also share its pauses */
-
-/* Where the newest packet of a flow went. Index: low bits of the flow's hash. */
-struct mrc_flowlet {
-	__u64 ns; /* when */
-	__u32 host_id;
-	__u32 number; /* of the EV */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, FLOWLETS);
-	__type(key, __u32);
-	__type(value, struct mrc_flowlet);
-} mrc_flowlets SEC(".maps");
+#define REHASHES 4 /* attempts to find a usable EV by hash, before the search goes in order */
+/* 32-bit words of the IP headers. */
+#define V4_WORDS (sizeof(struct iphdr) / 4)
+#define V6_WORDS (sizeof(struct ipv6hdr) / 4)
 
 static __always_inline __u32 port_number(__be16 port)
 {
@@ -42,7 +19,7 @@ static __always_inline __u32 port_number(__be16 port)
 	return number & 0xffff;
 }
 
-/* The policy of a packet: its destination's, else its ports', else its DSCP's. */
+/* Return the policy of a packet: of its destination, else of its ports, else of its DSCP. */
 static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner *inner, __u32 by_prefix)
 {
 	__u32 zero = 0, by_port = 0;
@@ -63,16 +40,15 @@ static __always_inline __u32 policy_of(struct __sk_buff *skb, const struct inner
 	return by_port ?: classes->dscp[inner->traffic_class >> 2];
 }
 
-static __always_inline int usable_ev(const struct mrc_peer *peer, __u32 plane_mask, __u32 number)
+static __always_inline int is_ev_usable(const struct mrc_peer *peer, __u32 plane_mask, __u32 number)
 {
 	return plane_mask & (1u << (number / settings.evs_per_plane & 31)) && is_usable(peer, number);
 }
 
-#define REHASHES 4
-
-/* The EV of all packets of a flow, for as long as it is usable. The flows of one that is not are spread over the others
- * of its plane, each by its next hash that fits; so are those of a plane without any over the other planes. They stay
- * there whatever becomes of third EVs. Returns its number, or NO_SLOT. A function of its own: spraying pays nothing for it.
+/* Return the EV of all packets of a flow, or NO_SLOT. The EV stays the same while it is usable. The flows of an
+ * unusable EV spread over the other EVs of its plane, each by the next of its hashes that fits. The flows of a plane
+ * without usable EVs spread over the other planes in the same way. Remapped flows do not move when other EVs change.
+ * Not inlined, so that spraying pays nothing for it.
  */
 __noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 plane_mask, __u32 hash)
 {
@@ -88,7 +64,7 @@ __noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 plane_mask, __u32 hash)
 		plane = hash % settings.planes;
 	}
 	for (i = 0; i < REHASHES; i++) {
-		if (usable_ev(peer, plane_mask, plane * settings.evs_per_plane + by_slot % peer->slots))
+		if (is_ev_usable(peer, plane_mask, plane * settings.evs_per_plane + by_slot % peer->slots))
 			return plane * settings.evs_per_plane + by_slot % peer->slots;
 		by_slot = rehash(by_slot);
 	}
@@ -97,8 +73,8 @@ __noinline __u32 pinned_ev(struct mrc_peer *peer, __u32 plane_mask, __u32 hash)
 	return found.plane * settings.evs_per_plane + found.slot;
 }
 
-/* Stay on an EV until the flow pauses, for longer than packets on other EVs can take more: then nothing is
- * overtaken (Kandula et al., FLARE, 2007).
+/* Keep a flow on its EV until it pauses for longer than the delay of other EVs exceeds this one's: then no packet
+ * overtakes another (Kandula et al., FLARE, 2007).
  */
 static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now, __u32 hash,
 				      struct mrc_rotation *rotation, struct choice *out)
@@ -108,26 +84,23 @@ static __always_inline int flowlet_ev(struct mrc_peer *peer, __u32 host_id, __u3
 
 	if (!f)
 		return choose_ev(peer, host_id, plane_mask, now, rotation, out);
-	number = *(volatile __u32 *)&f->number; /* once: another CPU may write another peer's, for a flow that shares it */
+	/* One read: another CPU may write another peer's EV, for a flow that shares the entry. */
+	number = *(volatile __u32 *)&f->number;
 	if (f->host_id != host_id || aged(now, f->ns, settings.flowlet_us * NS_PER_US) ||
-	    !usable_ev(peer, plane_mask, number)) {
+	    !is_ev_usable(peer, plane_mask, number)) {
 		if (!choose_ev(peer, host_id, plane_mask, now, rotation, out))
 			return 0;
 		f->number = out->plane * settings.evs_per_plane + out->slot;
 		f->host_id = host_id;
 	} else {
-		take_ev(number, out);
+		set_choice(number, out);
 	}
 	f->ns = now;
 	return 1;
 }
 
-#define V4_WORDS (sizeof(struct iphdr) / 4)
-#define V6_WORDS (sizeof(struct ipv6hdr) / 4)
-#define IS_PART 0x3fff /* of the second word of an IPv4 header: more fragments follow, or some came before */
-
-/* The hash of a packet's addresses and ports. The kernel's is the socket's, and goes by IPv6's flow label: TCP changes
- * both after a timeout. What has no ports, or is a fragment, is hashed by the kernel.
+/* Return a hash of a packet's addresses and ports. The kernel's own hash is the socket's, or follows the IPv6 flow
+ * label, and TCP changes both after a timeout. The kernel hashes fragments and packets without ports.
  */
 __noinline __u32 flow_hash(struct __sk_buff *skb, __u32 ip_proto, __u32 l3_length)
 {
@@ -136,7 +109,7 @@ __noinline __u32 flow_hash(struct __sk_buff *skb, __u32 ip_proto, __u32 l3_lengt
 	__u32 first = v4 ? 3 : 2, n = v4 ? V4_WORDS + 1 : V6_WORDS + 1, hash = 0, i;
 
 	if ((ip_proto != IPPROTO_TCP && ip_proto != IPPROTO_UDP) || l3_length != (n - 1) * 4 ||
-	    bpf_skb_load_bytes(skb, ETH_HLEN, words, n * 4) || (v4 && words[1] & bpf_htonl(IS_PART)))
+	    bpf_skb_load_bytes(skb, ETH_HLEN, words, n * 4) || (v4 && words[1] & bpf_htonl(IP_FRAGMENT)))
 		return bpf_get_hash_recalc(skb);
 	for (i = 2; i < V6_WORDS + 1; i++)
 		if (i >= first && i < n)
@@ -144,14 +117,14 @@ __noinline __u32 flow_hash(struct __sk_buff *skb, __u32 ip_proto, __u32 l3_lengt
 	return hash;
 }
 
-/* The EV for a packet. Returns 0 if there is none. */
+/* Choose the EV of a packet by its policy. Returns 0 if there is none. */
 static __always_inline int classed_ev(struct __sk_buff *skb, const struct inner *inner, __u32 policy,
 				      struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
 				      struct mrc_rotation *rotation, struct choice *out)
 {
 	switch (policy) {
 	case MRC_POLICY_PINNED:
-		return take_ev(pinned_ev(peer, plane_mask, flow_hash(skb, inner->ip_proto, inner->l3_length)), out);
+		return set_choice(pinned_ev(peer, plane_mask, flow_hash(skb, inner->ip_proto, inner->l3_length)), out);
 	case MRC_POLICY_FLOWLET:
 		return flowlet_ev(peer, host_id, plane_mask, now, flow_hash(skb, inner->ip_proto, inner->l3_length),
 				  rotation, out);

@@ -1,9 +1,10 @@
-/* What becomes of a packet whose outer headers are off: mrc0 receives it, by whichever plane it came.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Delivers popped packets: mrc0 receives them, whichever plane they arrived on.
  *
- * A flow's packets come in by every NIC, and by every queue of each, for these go by the outer headers. Behind mrc0 the
- * kernel has them together again: on one CPU, by the hash that they get here (RPS, overlay.rps_cpus), and as
- * long segments: mrc0's veth merges what goes through it (GRO), and the NIC what XDP has popped in burst granularity,
- * where a burst stays on one EV. And TCP finds its cached route, which it keeps per interface.
+ * The packets of a flow arrive on every NIC and every queue, because NICs hash the outer headers. Behind mrc0 they meet
+ * again. RPS puts them on one CPU by the hash that is set here (overlay.rps_cpus). GRO merges TCP segments: mrc0's veth
+ * does, or the NIC after mrc_pop_xdp in burst mode, where a burst stays on one EV. TCP also finds its cached route
+ * again, which it keeps per interface.
  */
 #ifndef MRC_DELIVER_H
 #define MRC_DELIVER_H
@@ -13,18 +14,17 @@
 #include "states.h"
 #include "tunnel.h"
 
-#define IP_FRAGMENT 0x3fff /* of iphdr.frag_off: the offset, and that more follow */
+#define POPPED 0x706f7064 /* "popd": unlikely as metadata of another program */
+#define POPPED_OF_BURST (POPPED + 1) /* the same, of a UDP burst */
 
-#define POPPED 0x706f7064
-#define POPPED_OF_BURST (POPPED + 1)
-
-/* What mrc_pop_xdp tells mrc_pop of a packet that it has popped: XDP metadata, in front of the packet. The same for all of
- * TCP: the NIC merges none that differ in it.
+/* The mark that mrc_pop_xdp leaves for mrc_pop: XDP metadata in front of the packet. It is the same for all TCP
+ * packets, because GRO merges none whose metadata differ.
  */
 struct popped {
-	__u32 mark; /* POPPED; POPPED_OF_BURST: of UDP, and its sender left its burst whole */
+	__u32 mark; /* POPPED; or POPPED_OF_BURST: UDP, and the sender left the burst whole */
 };
 
+/* Mark a packet as popped, for mrc_pop. */
 static __always_inline void mark_popped(struct xdp_md *ctx, __u32 mark)
 {
 	struct popped *p;
@@ -37,7 +37,7 @@ static __always_inline void mark_popped(struct xdp_md *ctx, __u32 mark)
 	p->mark = mark;
 }
 
-/* Returns how mrc_pop_xdp has marked a packet; 0: it has not popped it. */
+/* Return the mark of mrc_pop_xdp, or 0 if it has not popped the packet. */
 static __always_inline __u32 popped_by_xdp(struct __sk_buff *skb)
 {
 	struct popped *p = (void *)(long)skb->data_meta;
@@ -47,15 +47,15 @@ static __always_inline __u32 popped_by_xdp(struct __sk_buff *skb)
 	return p->mark;
 }
 
-/* A popped packet's flow. */
+/* Flow of a popped packet. */
 struct flow {
 	__u32 hash;
 	__u8 ip_proto;
 };
 
-/* By source address, and ports if there are any: the destination is this host. All fragments of a packet are alike.
- * Returns -1 if there is no IP header where it should be: on the way from generic XDP a packet may lose its Ethernet
- * header (see restore_ethernet).
+/* Hash a packet's flow by source address and ports; the destination is this host. All fragments of a packet get the
+ * same hash. Returns -1 if no IP header is where it should be: generic XDP can lose the Ethernet header (see
+ * restore_ethernet).
  */
 static __always_inline int parse_flow(struct __sk_buff *skb, struct flow *f)
 {
@@ -99,11 +99,11 @@ struct skb_shared_info___kernel {
 
 #define CACHE_ALIGN(n) (((n) + 63) & ~63u)
 
-/* Whether an skb says how much memory it has. One that a socket of this machine sent, and that had to make room for
- * outer headers on its way, says too little; merged with its like (skb_gro_receive), it would seem to have less than its
- * length, and TCP would never open its window again (tcp_measure_rcv_mss). From a NIC there are none such.
+/* Return 1 if an skb's truesize covers its memory. It is too small in an skb that a socket of this machine sent and
+ * that needed more headroom for outer headers. Merged (skb_gro_receive), such skbs would account for less than their
+ * length, and TCP would never open its window again (tcp_measure_rcv_mss). Skbs from a NIC are correct.
  */
-static __always_inline int accounted_for(struct __sk_buff *skb)
+static __always_inline int has_valid_truesize(struct __sk_buff *skb)
 {
 	__u32 overhead = CACHE_ALIGN(bpf_core_type_size(struct sk_buff___kernel)) +
 			 CACHE_ALIGN(bpf_core_type_size(struct skb_shared_info___kernel));
@@ -114,7 +114,7 @@ static __always_inline int accounted_for(struct __sk_buff *skb)
 		k = bpf_cast_to_kern_ctx(skb);
 		return k->truesize >= k->end + k->data_len + overhead;
 	}
-	/* The context is the kernel's sk_buff, which can be read there at the price of a call for each field. */
+	/* The context is the kernel's sk_buff. Reading it costs a call for each field. */
 	if (bpf_core_read(&truesize, sizeof(truesize), &k->truesize) ||
 	    bpf_core_read(&end, sizeof(end), &k->end) ||
 	    bpf_core_read(&data_len, sizeof(data_len), &k->data_len))
@@ -122,16 +122,17 @@ static __always_inline int accounted_for(struct __sk_buff *skb)
 	return truesize >= end + data_len + overhead;
 }
 
-/* Whether a packet goes to mrc0 by way of its peer, which is no longer than a full one: veth drops what is. A burst is
- * merged already.
+/* Return 1 if a packet shall pass mrc0's peer, where GRO merges it. Longer packets may not: veth drops what exceeds its
+ * MTU. Bursts need not: they are merged already.
  */
-static __always_inline int to_be_merged(struct __sk_buff *skb, const struct mrc_node *self, const struct flow *f, int xdp)
+static __always_inline int should_merge(struct __sk_buff *skb, const struct mrc_node *self, const struct flow *f,
+					int xdp)
 {
 	return self->merge_ifindex && (!xdp || self->merge_xdp) && f->ip_proto == IPPROTO_TCP && !skb->gso_size &&
-	       skb->len <= settings.inner_mtu + ETH_HLEN && accounted_for(skb);
+	       skb->len <= settings.inner_mtu + ETH_HLEN && has_valid_truesize(skb);
 }
 
-/* Hand a popped packet on; `xdp`: mrc_pop_xdp has popped it; `of_burst`: its sender left its burst whole. */
+/* Deliver a popped packet. `xdp`: mrc_pop_xdp has popped it. `of_burst`: its sender left its burst whole. */
 static __noinline int deliver(struct __sk_buff *skb, int xdp, int of_burst)
 {
 	struct mrc_node *self = node();
@@ -147,11 +148,11 @@ static __noinline int deliver(struct __sk_buff *skb, int xdp, int of_burst)
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(eth, self->overlay_eth, sizeof(self->overlay_eth));
 	bpf_set_hash(skb, f.hash);
-	if (to_be_merged(skb, self, &f, xdp)) {
+	if (should_merge(skb, self, &f, xdp)) {
 		skb->queue_mapping = f.hash % MRC_MERGE_QUEUES + 1;
 		return bpf_redirect(self->merge_ifindex, 0);
 	}
-	skb->queue_mapping = 0; /* a NIC's queue; mrc0 may have no such */
+	skb->queue_mapping = 0; /* the NIC's queue number; mrc0 can have fewer queues */
 	return bpf_redirect(self->overlay_ifindex, BPF_F_INGRESS);
 }
 

@@ -1,4 +1,5 @@
-/* Counted drops: the reason is the counter. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Drops packets and counts them; the drop reason is the counter's index. */
 #ifndef MRC_DROP_H
 #define MRC_DROP_H
 

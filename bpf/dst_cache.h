@@ -1,5 +1,6 @@
-/* Whose a destination is. The trie is walked bit by bit, through the deeper the more prefixes there are, and each step
- * may wait for memory: so each CPU remembers what it found, in a table of its own.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Looks up destinations, with a cache per CPU. The trie walks bit by bit, and deeper the more prefixes there are. Each
+ * step can miss the CPU's caches, so each CPU keeps its newest results in a table of its own.
  */
 #ifndef MRC_DST_CACHE_H
 #define MRC_DST_CACHE_H
@@ -8,7 +9,7 @@
 #include "maps.h"
 #include "parse.h"
 
-/* What the trie says of an address, by its key: the host id and the policy. Returns 0 if it has none. */
+/* Look up the host id and policy of an address in the trie. Returns 0 if the trie has no entry. */
 static __always_inline int find_destination(struct mrc_prefix *key, struct mrc_node *self, __u32 *value)
 {
 	__u32 index = bpf_get_smp_processor_id() * MRC_DST_ENTRIES + dst_slot((const __u32 *)key->address);
@@ -19,7 +20,8 @@ static __always_inline int find_destination(struct mrc_prefix *key, struct mrc_n
 		*value = entry->value;
 		return 1;
 	}
-	epoch = __sync_fetch_and_add(&self->epoch, 0); /* before the trie is read, on every architecture */
+	/* Read before the trie, on every architecture: a change in between makes the entry stale. */
+	epoch = __sync_fetch_and_add(&self->epoch, 0);
 	found = bpf_map_lookup_elem(&mrc_prefixes, key);
 	if (!found)
 		return 0;

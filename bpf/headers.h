@@ -1,4 +1,5 @@
-/* The outer headers: writing them in front of a packet and taking them off. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Writes the outer headers in front of a packet, and removes them. */
 #ifndef MRC_HEADERS_H
 #define MRC_HEADERS_H
 
@@ -8,7 +9,7 @@
 #include "tunnel.h"
 #include "verifier.h"
 
-/* Ethernet and IPv6; then an SRH, if any; then the rest. */
+/* Ethernet and IPv6 headers. An SRH follows, if there is one, then UDP and MRC. */
 #define OUTER_L3 (ETH_HLEN + sizeof(struct ipv6hdr))
 
 struct outer_l4 {
@@ -17,29 +18,29 @@ struct outer_l4 {
 };
 _Static_assert(sizeof(struct outer_l4) == 40, "no padding between UDP and MRC");
 
-/* What the outer headers of a packet say. */
+/* A packet to be pushed. */
 struct push {
 	const struct mrc_plane *plane;
 	struct mrc_ev *ev; /* the path */
-	__u32 index; /* of the path, in the tables */
-	__u32 path_ev; /* EV of the path: flow label and source port */
-	__u32 payload; /* bytes behind the MRC header */
+	__u32 index; /* the EV's index in the tables */
+	__u32 path_ev; /* number of the EV, for flow label and source port */
+	__u32 payload; /* bytes after the MRC header */
 	__u8 traffic_class;
 };
 
-/* Bytes of a path's SRH, bounded for the verifier. */
+/* Return the bytes of a path's SRH, bounded for the verifier. */
 static __always_inline __u32 srh_length(const struct mrc_ev *path)
 {
 	return settings.srh ? path->srh_len & 0x7f : 0;
 }
 
-/* Bytes of the outer headers of a path, from IPv6 to MRC. */
+/* Return the bytes of a path's outer headers, from IPv6 to MRC. */
 static __always_inline __u32 outer_length(const struct mrc_ev *path)
 {
 	return sizeof(struct ipv6hdr) + srh_length(path) + sizeof(struct outer_l4);
 }
 
-/* Begin to push: by the path of an EV. Returns -1 if there is none. */
+/* Select the path of an EV for a push. Returns -1 if there is none. */
 static __always_inline int push_by(struct push *p, __u32 host_id, __u32 number)
 {
 	p->index = ev_index(host_id, number);
@@ -77,11 +78,10 @@ static __always_inline void write_udp(struct udphdr *udp, const struct push *p)
 	udp->check = 0; /* RFC 6935, RFC 6936 */
 }
 
-/* Write everything into room that is already there, the Ethernet header included; `mrc` is ready.
- * Returns 0, or -1 if the packet is too short or not writable.
+/* Write all outer headers, including Ethernet, into existing room; `mrc` is complete. Returns 0, or -1 if the packet is
+ * too short or not writable.
  */
-static __always_inline int write_outer(struct __sk_buff *skb, const struct push *p,
-				       const struct mrc_hdr *mrc)
+static __always_inline int write_outer(struct __sk_buff *skb, const struct push *p, const struct mrc_hdr *mrc)
 {
 	struct outer_l4 *l4;
 	struct ethhdr *eth;
@@ -112,7 +112,7 @@ static __always_inline int write_outer(struct __sk_buff *skb, const struct push 
 	return 0;
 }
 
-/* Put the plane's VLAN tag on, if it has one, and hand the packet to its NIC. */
+/* Add the plane's VLAN tag, if it has one, and redirect the packet to its NIC. */
 static __always_inline int send_skb(struct __sk_buff *skb, const struct mrc_plane *plane)
 {
 	if (plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), plane->vlan))
@@ -120,8 +120,8 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct mrc_plan
 	return bpf_redirect(plane->ifindex, 0);
 }
 
-/* Make room for the outer headers of a path. Returns 0, or ALREADY if this is a burst that has to be cut first, or another
- * error.
+/* Make room for a path's outer headers. Returns 0, ERROR_EALREADY if the packet is a burst that must be segmented
+ * first, or another error.
  */
 static __always_inline int make_headroom(struct __sk_buff *skb, const struct push *p)
 {
@@ -130,11 +130,12 @@ static __always_inline int make_headroom(struct __sk_buff *skb, const struct pus
 					BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
 						BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
 
-	return error == ALREADY ? nest(skb, length, p->plane->nests) : error;
+	return error == ERROR_EALREADY ? make_nested_headroom(skb, length, p->plane->nested_gso) : error;
 }
 
-/* Push: make room for the headers, count the packet on its EV, write them and send it. `segments`: packets that it will
- * be on the wire. A burst that has to be cut first goes on to mrc0, which does: its packets come back by mrc0's peer.
+/* Push a data packet: make room, count it on its EV, write the headers and send it. `segments`: its packets on the
+ * wire. `at_mrc0`: a burst that must be segmented first passes to mrc0, which segments it; its packets return through
+ * mrc0's peer.
  */
 static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u32 host_id, __u32 segments, __u64 now,
 				     int at_mrc0)
@@ -144,7 +145,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 
 	p->payload = skb->len - ETH_HLEN;
 	error = make_headroom(skb, p);
-	if (error == ALREADY && at_mrc0)
+	if (error == ERROR_EALREADY && at_mrc0)
 		return TC_ACT_UNSPEC;
 	if (error)
 		return drop_skb(MRC_DROP_PUSH_FAILED);
@@ -153,7 +154,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	mrc.sender = bpf_htons(settings.host_id);
 	mrc.receiver = bpf_htons(host_id);
 	mrc.ev = bpf_htons(p->path_ev);
-	p->ev->last_tx_ns = now; /* before the count: who reads that must not think it old */
+	p->ev->last_tx_ns = now; /* before the count: a reader must not take the new count for old */
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);
@@ -163,7 +164,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	return send_skb(skb, p->plane);
 }
 
-/* Take `length` bytes of outer headers, from IPv6 on, off; the caller writes the Ethernet type. Returns 0, or an error. */
+/* Remove `length` bytes of outer headers, from IPv6 on; the caller writes the Ethernet type. Returns 0 or an error. */
 static __always_inline int take_headers_off(struct __sk_buff *skb, __u32 length, __u16 inner_proto)
 {
 	int ip4 = inner_proto == bpf_htons(ETH_P_IP);
@@ -172,9 +173,9 @@ static __always_inline int take_headers_off(struct __sk_buff *skb, __u32 length,
 		return bpf_skb_adjust_room(skb, -(__s32)length, BPF_ADJ_ROOM_MAC,
 					   BPF_F_ADJ_ROOM_FIXED_GSO | (ip4 ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 :
 									     BPF_F_ADJ_ROOM_DECAP_L3_IPV6));
-	/* Without these flags an IPv6 packet must leave 40 bytes, more than a small IPv4 packet has. As an IPv4 packet,
-	 * which bpf_skb_change_proto makes of it by taking the first 20 bytes, it need not. A burst is long enough, and
-	 * mrc0 learns its protocol from the Ethernet header.
+	/* Without these flags the kernel requires 40 bytes behind the headers of an IPv6 packet, more than a small IPv4
+	 * packet has. bpf_skb_change_proto avoids that: it makes the packet IPv4 by removing the first 20 bytes. A
+	 * burst is long enough, and mrc0 takes its protocol from the Ethernet header.
 	 */
 	if (ip4 && !skb->gso_size) {
 		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
@@ -184,11 +185,11 @@ static __always_inline int take_headers_off(struct __sk_buff *skb, __u32 length,
 	return bpf_skb_adjust_room(skb, -(__s32)length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
-/* Fold the outer ECN field into the inner header (RFC 6040). Returns 0 or a drop reason; `ce` is
- * set if the fabric has marked the packet: a mark that was there before is not this path's.
+/* Merge the outer ECN field into the inner header (RFC 6040). Returns 0 or a drop reason. Sets `ce` if the fabric has
+ * marked the packet; a mark that was there before does not count.
  */
-static __always_inline enum mrc_drop merge_ecn(const struct ipv6hdr *ip6, void *inner, void *end,
-					       __u16 *inner_proto, int *ce)
+static __always_inline enum mrc_drop merge_ecn(const struct ipv6hdr *ip6, void *inner, void *end, __u16 *inner_proto,
+					       int *ce)
 {
 	__u8 outer_ecn = traffic_class(ip6) & ECN_MASK;
 	__u8 *version = inner;

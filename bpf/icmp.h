@@ -1,15 +1,17 @@
-/* ICMPv6 errors from the fabric (RFC 4443 §3) that quote a packet of ours: evidence against the EV by
- * which it went. Anybody can send one, so the quoted packet must be one that was sent a moment ago: its
- * sequence and its time are not known to who has not seen it.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Handles ICMPv6 errors of the fabric (RFC 4443 §3) that quote a packet of this host: they count against the packet's
+ * EV. Anybody can forge such an error. So the quoted packet must be a recent one: an attacker off the path does not
+ * know its sequence number and time.
  */
 #ifndef MRC_ICMP_H
 #define MRC_ICMP_H
 
 #include "send_probe.h"
 
-#define ICMP_FRESH_NS 1000000000ULL /* how old the quoted packet may be */
-#define ICMP_FRESH_PACKETS 65536 /* how many may have been sent on the EV since */
-#define ICMP_GAP_NS 1000000ULL /* per peer, between two that change something */
+#define ICMP_FRESH_NS 1000000000ULL /* age of the quoted packet, at most */
+#define ICMP_FRESH_PACKETS 65536 /* packets sent on the EV since the quoted one, at most */
+/* Per peer, least time between two errors that change a state: limits what a forged burst can do. */
+#define ICMP_GAP_NS 1000000ULL
 
 struct icmp6 {
 	__u8 type;
@@ -25,7 +27,7 @@ enum {
 	ICMP6_PORT = 4, /* code of ICMP6_UNREACHABLE */
 };
 
-/* The quoted packet, up to our header. Returns its headers, or NULL. */
+/* Parse the quoted packet up to the MRC header. Returns that header and sets `out` to the IPv6 header, or NULL. */
 static __always_inline struct mrc_hdr *quoted_header(struct cursor *c, struct ipv6hdr **out)
 {
 	__u8 ip_proto;
@@ -51,8 +53,8 @@ static __always_inline struct mrc_hdr *quoted_header(struct cursor *c, struct ip
 	return mrc;
 }
 
-/* Whether the quoted packet was sent on this EV a moment ago. */
-static __always_inline int sent_lately(const struct mrc_hdr *mrc, const struct mrc_ev *ev, __u64 now)
+/* Return 1 if the quoted packet was sent on this EV lately. */
+static __always_inline int is_recent(const struct mrc_hdr *mrc, const struct mrc_ev *ev, __u64 now)
 {
 	__u32 seq = bpf_ntohl(mrc->seq), newest = ev->tx_packets;
 
@@ -63,9 +65,9 @@ static __always_inline int sent_lately(const struct mrc_hdr *mrc, const struct m
 	return newest - seq - 1 < ICMP_FRESH_PACKETS && now - bpf_be64_to_cpu(mrc->tx_ns) < ICMP_FRESH_NS;
 }
 
-/* `c` stands behind an IPv6 header, `outer`, that is addressed to this host on `plane`. */
+/* Handle an ICMPv6 message. `c` is behind the IPv6 header `outer`, which is addressed to this host on `plane`. */
 static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *outer, const struct mrc_plane *plane,
-				      __u32 plane_number)
+					__u32 plane_number)
 {
 	__u32 host_id, number, state;
 	struct mrc_reports *reports;
@@ -77,7 +79,8 @@ static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *
 	__u64 now;
 
 	if (!TAKE(c, icmp) || icmp->type < ICMP6_UNREACHABLE || icmp->type > ICMP6_TIME_EXCEEDED ||
-	    (icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT)) /* what arrived there */
+	    /* No listener: the packet reached its host. */
+	    (icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT))
 		return;
 	mrc = quoted_header(c, &ip6);
 	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->flags & MRC_FLAG_DIAGNOSTIC ||
@@ -93,16 +96,16 @@ static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *
 	ev = ev_at(ev_index(host_id, number));
 	if (!peer || !peer->configured || !reports || !ev || !ev->configured)
 		return;
-	/* The peer's own word: it got there. Without mrc_pop its kernel knows no way on. */
+	/* The peer itself sent the error, so the path works. Without mrc_pop its kernel has no route for the packet. */
 	if (same_address(&outer->saddr, peer->address[plane_number & (MRC_MAX_PLANES - 1)]))
 		return;
 	now = bpf_ktime_get_ns();
 	state = ev->state;
-	/* A peer that is down answers nothing, and its T0 says so of every EV: none is to blame. */
-	if (unanswered(reports))
+	/* A peer that is down answers nothing, and its T0 sends errors for every EV. No path has failed then. */
+	if (is_report_window_full(reports))
 		return;
 	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, reports->icmp_ns, ICMP_GAP_NS) ||
-	    !sent_lately(mrc, ev, now))
+	    !is_recent(mrc, ev, now))
 		return;
 	reports->icmp_ns = now;
 	if (transit(host_id, number, state, MRC_EV_ASSUMED_BAD, ICMP_REASON(icmp->type, icmp->code)))

@@ -1,10 +1,11 @@
-/* What no packet tells: that a flow has stopped.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Notices that a flow has stopped, by a timer per peer.
  *
- * The last acknowledgement of a burst may have been lost on a path that died in that moment. Then both ends are
- * silent until TCP's timers run out, and its first try may take a dead path again, for nothing was sent in between
- * that would have told of it. So a timer per peer, set anew with every report that dense traffic asks for, goes
- * off when that ends. Programs that a timer runs cannot send: the next beats ask instead (timer_packet.h), or the daemon,
- * where nothing paces them.
+ * The last ACK of a burst can be lost on a path that fails in that moment. Then both ends are silent until TCP's timers
+ * expire. Their first retransmission can take the failed path again, because nothing was sent meanwhile that could have
+ * shown the failure. So each report that dense traffic requests restarts a timer of the peer, and the timer expires
+ * when that traffic ends. A timer callback cannot send packets: the timer packet sends the probes instead
+ * (timer_packet.h), or the daemon, where no timer packet circulates.
  */
 #ifndef MRC_IDLE_TIMEOUT_H
 #define MRC_IDLE_TIMEOUT_H
@@ -12,53 +13,18 @@
 #include "arith.h"
 #include "maps.h"
 
-/* After even traffic would have asked again, but before TCP's first try: Linux looks for reordered packets that are lost
- * (RFC 8985 §6.2) a timer tick after an acknowledgement, 4 ms with 250 per second, and sends the tail loss probe (§7)
- * two round trips and two ticks after the last packet. The daemon need not be woken for the first of these.
+/* The timeout comes after steady traffic would have requested the next report, but before TCP's first reaction. Linux
+ * starts to look for lost reordered packets (RFC 8985 §6.2) one jiffy after an ACK, 4 ms at HZ=250. It sends the tail
+ * loss probe (§7) two round trips and two jiffies after the last packet. The daemon need not be woken for the first of
+ * these, so its timeout is longer.
  */
 #define DAEMON_TIMEOUT_NS 4000000ULL
-#define TIMEOUT_SLACK_NS 1000000ULL
-#define BACKLOG 4096 /* bytes */
-#define CLOCK_MONOTONIC 1
+#define TIMEOUT_SLACK_NS 1000000ULL /* added to the time in which steady traffic would request a report */
+#define EVENT_BACKLOG_MAX 4096 /* bytes of unread events */
+#define CLOCK_MONOTONIC 1 /* clockid_t */
 
-struct mrc_idle_timer {
-	struct bpf_timer timer;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_idle_timer);
-} mrc_idle_timers SEC(".maps");
-
-#define TIMER_LOST_NS 20000000ULL /* a beat that does not come for so long has ended */
-#define IDLE_PEERS 256 /* peers */
-#define SWEEPS 3 /* where a flow has stopped */
-
-/* The packet of timer_packet.h. One. */
-struct mrc_timer {
-	__u64 ns; /* when it was last here; 0 = it has ended */
-	__u64 made_ns;
-	__u64 wanted_ns; /* when there was last dense traffic, a beat more or less */
-	__u32 id; /* its mark */
-	__u32 hurried; /* rounds in a row that took much less than a beat */
-};
-
-MRC_ARRAY(mrc_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_timer);
-
-/* Peers that the next beats are to sweep. */
-struct mrc_idle_peer {
-	__u64 due_ns;
-	__u32 host_id;
-	__u32 left; /* sweeps */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_QUEUE);
-	__uint(max_entries, IDLE_PEERS);
-	__type(value, struct mrc_idle_peer);
-} mrc_idle_peers SEC(".maps");
+#define TIMER_LOST_NS 20000000ULL /* the timer packet is lost if it does not pass for so long */
+#define IDLE_SWEEPS 3 /* of a peer after an idle timeout */
 
 static __always_inline struct mrc_timer *timer_packet(void)
 {
@@ -67,31 +33,32 @@ static __always_inline struct mrc_timer *timer_packet(void)
 	return bpf_map_lookup_elem(&mrc_timers, &zero);
 }
 
-/* Whether something goes round that will ask. */
-static __always_inline int timer_runs(__u64 now)
+/* Return 1 if the timer packet circulates. */
+static __always_inline int is_timer_running(__u64 now)
 {
 	struct mrc_timer *timer = timer_packet();
 
 	return timer && !aged(now, timer->ns, TIMER_LOST_NS);
 }
 
+/* Handle an idle timeout: queue the peer for the timer packet, or else have the daemon's tick sweep it. */
 static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idle_timer)
 {
-	struct mrc_idle_peer idle = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = SWEEPS };
+	struct mrc_idle_peer idle = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = IDLE_SWEEPS };
 	struct mrc_watch *watch;
 	struct mrc_event *event;
 
 	(void)map;
 	(void)idle_timer;
-	if (timer_runs(idle.due_ns) && !bpf_map_push_elem(&mrc_idle_peers, &idle, 0))
+	if (is_timer_running(idle.due_ns) && !bpf_map_push_elem(&mrc_idle_peers, &idle, 0))
 		return 0;
 	watch = watch_at(*host_id);
 	if (watch) {
 		watch->timed_out = 1;
 		watch->due_ns = 0;
 	}
-	/* Nobody listens: leave the room to what is to be told later. */
-	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > BACKLOG)
+	/* Nobody reads the events: keep the room for state transitions. */
+	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > EVENT_BACKLOG_MAX)
 		return 0;
 	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
 	if (!event)
@@ -104,6 +71,7 @@ static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idl
 	return 0;
 }
 
+/* Restart the idle timer of a peer. */
 static __always_inline void set_idle_timer(__u32 host_id, __u64 now)
 {
 	struct mrc_idle_timer *idle_timer = bpf_map_lookup_elem(&mrc_idle_timers, &host_id);
@@ -112,11 +80,11 @@ static __always_inline void set_idle_timer(__u32 host_id, __u64 now)
 	if (wait < 2 * settings.probe_gap_us * NS_PER_US)
 		wait = 2 * settings.probe_gap_us * NS_PER_US;
 	wait += TIMEOUT_SLACK_NS;
-	if (wait < DAEMON_TIMEOUT_NS && !timer_runs(now))
+	if (wait < DAEMON_TIMEOUT_NS && !is_timer_running(now))
 		wait = DAEMON_TIMEOUT_NS;
 	if (!idle_timer)
 		return;
-	bpf_timer_init(&idle_timer->timer, &mrc_idle_timers, CLOCK_MONOTONIC); /* refused but for the first time */
+	bpf_timer_init(&idle_timer->timer, &mrc_idle_timers, CLOCK_MONOTONIC); /* fails on all calls but the first */
 	bpf_timer_set_callback(&idle_timer->timer, on_idle_timeout);
 	bpf_timer_start(&idle_timer->timer, wait, 0);
 }

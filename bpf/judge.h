@@ -1,11 +1,11 @@
-/* Judging paths by the peer's reports.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Judges paths by the peer's reports.
  *
- * RACK across paths, by counts: if a report that was asked for later came back, and of what was sent on
- * an EV before something has not arrived by then, the EV lags, and is left at once (SKIP): it may be
- * dead. probe bursts of probes on it decide: when one arrives whole the EV is given back; when nothing
- * arrives, several times and over some time, it is ASSUMED_BAD. What arrives in part, of data or of
- * probes, is for the loss rule. A host, a peer or a machine that stands still sends no reports, so it
- * demotes nobody.
+ * This is RACK across paths, by counts. Suppose that a report was requested after some packets of an EV, and they have
+ * not arrived by then: the EV lags. Traffic leaves it at once (SKIP), because it may be dead, and probe bursts test it.
+ * When a burst arrives whole, the EV becomes GOOD again. When nothing arrives, several times and over some time, it
+ * becomes ASSUMED_BAD. Partial arrival, of data or probes, is left to the loss rule. A host, peer or virtual machine
+ * that stands still sends no reports, so no EV is demoted for it.
  */
 #ifndef MRC_JUDGE_H
 #define MRC_JUDGE_H
@@ -14,54 +14,57 @@
 #include "loss.h"
 #include "plane_loss.h"
 
-#define LOST_BURSTS 6 /* reports that know of lost probes and no arrival make a lagging EV ASSUMED_BAD; */
-#define BURSTS_PER_PERIOD 16 /* probe bursts, at most, in the least time that it takes */
-#define CONGESTED_NS 1000000000ULL /* so long after the last packet nobody knows of congestion */
-#define BURST_PROBES 16 /* probes, divided among the EVs that are tried at once */
+#define LOST_BURSTS 6 /* reports with lost probes and no arrival; after so many a lagging EV is ASSUMED_BAD */
+#define BURSTS_PER_PERIOD 16 /* probe bursts, at most, per overdue_us */
+#define CONGESTED_NS 1000000000ULL /* a congestion mark expires so long after the EV's last packet */
+#define BURST_PROBES 16 /* probes per report, divided among the lagging EVs */
 
+/* A report that is being judged. */
 struct judging {
 	struct mrc_reports *reports;
 	struct mrc_scratch *scratch;
 	__u64 now;
-	__u64 asked_ns;
-	__u64 burst_gap_ns;
+	__u64 requested_ns; /* when the request was sent */
+	__u64 burst_gap_ns; /* least time between two bursts on an EV */
 	__u32 host_id;
-	__u32 generation;
+	__u32 generation; /* of the peer's tables */
 	struct part_loss evs; /* EVs in use: of this report, then of all */
 	__u32 judged; /* data packets */
-	__u16 first;
-	__u16 counts;
-	__u16 from; /* where the round begins: each report with others, so that all are tried in their turn */
-	__u8 slot; /* of the marks */
+	__u16 first; /* EV of the first count */
+	__u16 counts; /* EVs in the report */
+	__u16 from; /* first EV to look at: rotates with each report, so that all lagging EVs get bursts */
+	__u8 slot; /* index of the report's marks */
 	__u8 bursts; /* EVs in scratch->lagging */
-	__u8 changed; /* other EVs are usable than before */
+	__u8 changed; /* the usable EVs must be computed again */
 	__u8 delayed; /* the EV of the request has more delay than the others */
-	__u8 lossy; /* some EV has lost more */
-	__u8 lossy_planes; /* as bits */
+	__u8 lossy; /* some EV has a new loss */
+	__u8 lossy_planes; /* a bit per plane */
 };
 
-/* New tables over there, or the first report ever: what they count says nothing of before. */
-static __always_inline void begin_generation(struct mrc_path_stats *l, const struct mrc_ev *ev,
+/* Begin a generation: the peer's tables are new, or this is its first report. Its counts do not include earlier
+ * packets.
+ */
+static __always_inline void begin_generation(struct mrc_path_stats *stats, const struct mrc_ev *ev,
 					     const struct mrc_count *count, __u32 generation, __u64 now)
 {
-	l->lost_before += l->deficit;
-	l->deficit = 0;
-	l->missed = 0;
-	l->rx = bpf_ntohl(count->packets);
-	l->rx_probes = bpf_ntohs(count->probes);
-	l->ce = bpf_ntohs(count->ce);
-	l->offset = (__u32)ev->tx_packets - l->rx;
-	l->probe_offset = (__u16)ev->probe_seq - l->rx_probes;
-	l->judged_tx = ev->tx_packets;
-	l->after_good = l->judged_tx;
-	l->arrived_ns = now;
-	l->lag_ns = 0;
-	l->generation = generation;
-	begin_loss_window(l);
+	stats->lost_before += stats->deficit;
+	stats->deficit = 0;
+	stats->missed = 0;
+	stats->rx = bpf_ntohl(count->packets);
+	stats->rx_probes = bpf_ntohs(count->probes);
+	stats->ce = bpf_ntohs(count->ce);
+	stats->offset = (__u32)ev->tx_packets - stats->rx;
+	stats->probe_offset = (__u16)ev->probe_seq - stats->rx_probes;
+	stats->judged_tx = ev->tx_packets;
+	stats->after_good = stats->judged_tx;
+	stats->arrived_ns = now;
+	stats->lag_ns = 0;
+	stats->generation = generation;
+	begin_loss_window(stats);
 }
 
-/* A lagging EV: leave it, try it, and condemn it after enough of that. */
-static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
+/* Handle a lagging EV: leave it, have it probed, and mark it ASSUMED_BAD when enough bursts are lost. */
+static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	__u32 state = ev->state;
 
@@ -70,259 +73,273 @@ static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct
 	} else if (state != MRC_EV_SKIP) {
 		return;
 	} else if (ev->skip_reason != MRC_REASON_LAGGING) {
-		ev->skip_reason = MRC_REASON_LAGGING; /* it was congested */
+		ev->skip_reason = MRC_REASON_LAGGING; /* it was SKIP by congestion */
 		j->changed = 1;
 	}
-	if (l->lost_bursts >= LOST_BURSTS && aged(j->now, l->lag_ns, settings.overdue_us * NS_PER_US)) {
+	if (stats->lost_bursts >= LOST_BURSTS && aged(j->now, stats->lag_ns, settings.overdue_us * NS_PER_US)) {
 		j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE);
 		return;
 	}
-	if ((l->lag_ns == j->now || aged(j->now, l->probe_ns, j->burst_gap_ns + l->late_ns + l->late_ns / 4)) &&
+	if ((stats->lag_ns == j->now ||
+	     aged(j->now, stats->probe_ns, j->burst_gap_ns + stats->extra_delay_ns + stats->extra_delay_ns / 4)) &&
 	    j->bursts < BURSTS_AT_ONCE) {
-		l->burst_end = ev->probe_seq + 1; /* send_burst_probe says how many more */
+		stats->burst_end = ev->probe_seq + 1; /* send_burst_probe() sets the final value */
 		j->scratch->lagging[j->bursts++ & (BURSTS_AT_ONCE - 1)] = number;
 	}
 }
 
-static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number,
+/* Note new CE marks: the EV skips one turn. */
+static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number,
 				    __u16 ce)
 {
-	__u32 marked = grown16(ce, l->ce);
+	__u32 marked = grown16(ce, stats->ce);
 
 	if (!marked)
 		return;
-	l->ce = ce;
-	l->rx_ce += marked;
+	stats->ce = ce;
+	stats->rx_ce += marked;
 	if (ev->state == MRC_EV_GOOD)
 		transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 }
 
-static __always_inline void clear_lag(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
+/* The EV does not lag any more: give it traffic again. */
+static __always_inline void clear_lag(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
-	l->lag_ns = 0;
+	stats->lag_ns = 0;
 	if (ev->state == MRC_EV_SKIP)
 		j->changed |= transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_LAGGING);
 }
 
-/* What a report tells of an EV that was not known before. */
-struct news {
-	__u32 packets; /* the peer's counts */
+/* The difference that a report makes for one EV. */
+struct ev_delta {
+	__u32 packets; /* data packets, by the peer's count */
 	__u16 probes;
-	__u16 missed; /* probes lost, as far as known */
-	__u32 deficit; /* data packets lost, as far as known */
-	__u32 mark; /* data packets that the report can know of */
-	int arrived; /* something has come by it since the report before */
-	int grew; /* something more is missing */
+	__u16 missed; /* probes known to be lost */
+	__u32 deficit; /* data packets known to be lost */
+	__u32 mark; /* data packets that the report can account for */
+	int has_arrivals; /* packets have arrived since the previous report */
+	int has_new_loss; /* more packets are missing than before */
 };
 
-/* More arrived than was sent: packets were on their way when the generation began. */
-static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_path_stats *l, const struct news *n)
+/* Correct the offsets if more packets arrived than were sent: those were in flight when the generation began. */
+static __always_inline void move_offsets(const struct mrc_ev *ev, struct mrc_path_stats *stats,
+					 const struct ev_delta *delta)
 {
-	if ((__s32)((__u32)ev->tx_packets - l->offset - n->packets) < 0)
-		l->offset = (__u32)ev->tx_packets - n->packets;
-	if ((__s16)((__u16)ev->probe_seq - l->probe_offset - n->probes) < 0) {
-		l->probe_offset = (__u16)ev->probe_seq - n->probes;
-		l->rx_probes = n->probes;
-		l->missed = 0;
+	if ((__s32)((__u32)ev->tx_packets - stats->offset - delta->packets) < 0)
+		stats->offset = (__u32)ev->tx_packets - delta->packets;
+	if ((__s16)((__u16)ev->probe_seq - stats->probe_offset - delta->probes) < 0) {
+		stats->probe_offset = (__u16)ev->probe_seq - delta->probes;
+		stats->rx_probes = delta->probes;
+		stats->missed = 0;
 	}
 }
 
-static __always_inline void read_news(struct news *n, const struct mrc_ev *ev, const struct mrc_path_stats *l, __u32 slot)
+/* Compare the peer's counts with what was sent before the report's marks. */
+static __always_inline void read_delta(struct ev_delta *delta, const struct mrc_ev *ev,
+				       const struct mrc_path_stats *stats, __u32 slot)
 {
-	n->mark = l->mark_tx[slot & (MRC_REPORTS_KEPT - 1)];
-	n->deficit = known_lost(l->deficit, n->mark - l->offset - n->packets,
-				(__u32)ev->tx_packets - l->offset - n->packets);
-	n->missed = known_lost(l->missed,
-			       (__s16)((__u16)l->mark_probes[slot & (MRC_REPORTS_KEPT - 1)] - l->probe_offset - n->probes),
-			       (__s16)((__u16)ev->probe_seq - l->probe_offset - n->probes));
-	n->arrived = n->packets != l->rx || n->probes != l->rx_probes;
-	n->grew = n->deficit > l->deficit || n->missed > l->missed;
+	delta->mark = stats->mark_tx[slot & (MRC_REPORTS_KEPT - 1)];
+	delta->deficit = known_lost(stats->deficit, delta->mark - stats->offset - delta->packets,
+				    (__u32)ev->tx_packets - stats->offset - delta->packets);
+	delta->missed = known_lost(stats->missed,
+				   (__s16)((__u16)stats->mark_probes[slot & (MRC_REPORTS_KEPT - 1)] -
+					   stats->probe_offset - delta->probes),
+				   (__s16)((__u16)ev->probe_seq - stats->probe_offset - delta->probes));
+	delta->has_arrivals = delta->packets != stats->rx || delta->probes != stats->rx_probes;
+	delta->has_new_loss = delta->deficit > stats->deficit || delta->missed > stats->missed;
 }
 
-/* Enter it into the loss window. */
-static __always_inline void take_samples(struct judging *j, struct mrc_path_stats *l, const struct news *n)
+/* Add the difference to the loss window. */
+static __always_inline void add_samples(struct judging *j, struct mrc_path_stats *stats, const struct ev_delta *delta)
 {
-	__u32 judged = (__s32)(n->mark - l->judged_tx) > 0 ? n->mark - l->judged_tx : 0;
+	__u32 judged = (__s32)(delta->mark - stats->judged_tx) > 0 ? delta->mark - stats->judged_tx : 0;
 
-	if (n->grew && !l->window_lost)
-		begin_loss_window(l); /* the ratio is of what was sent since the first loss */
+	if (delta->has_new_loss && !stats->window_lost)
+		begin_loss_window(stats); /* the ratio is of the packets since the first loss */
 	if (judged) {
-		l->judged += judged;
-		l->judged_tx = n->mark;
-		sample(l, judged, 1);
+		stats->judged += judged;
+		stats->judged_tx = delta->mark;
+		add_window_sample(stats, judged, 1);
 		j->judged += judged;
 	}
-	judged = grown16(n->probes + n->missed, l->rx_probes + l->missed);
-	sample(l, judged, judged);
-	if (n->deficit > l->deficit)
-		lose(l, n->deficit - l->deficit, 1);
-	else if (n->deficit < l->deficit)
-		unlose(l, l->deficit - n->deficit);
-	if (n->missed > l->missed)
-		lose(l, n->missed - l->missed, n->missed - l->missed);
-	else if (n->missed < l->missed)
-		unlose(l, l->missed - n->missed);
+	judged = grown16(delta->probes + delta->missed, stats->rx_probes + stats->missed);
+	add_window_sample(stats, judged, judged);
+	if (delta->deficit > stats->deficit)
+		add_window_losses(stats, delta->deficit - stats->deficit, 1);
+	else if (delta->deficit < stats->deficit)
+		remove_window_losses(stats, stats->deficit - delta->deficit);
+	if (delta->missed > stats->missed)
+		add_window_losses(stats, delta->missed - stats->missed, delta->missed - stats->missed);
+	else if (delta->missed < stats->missed)
+		remove_window_losses(stats, stats->missed - delta->missed);
 }
 
-/* Enter it into the rest of the path statistics: what arrived, and whether the EV lags. */
-static __always_inline void enter(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number,
-				  const struct news *n)
+/* Update the other path statistics: arrivals, losses, and whether the EV lags. */
+static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats,
+					      __u32 number, const struct ev_delta *delta)
 {
-	if (n->grew) {
-		l->loss_ns = j->now;
-		l->good = 0;
-		l->lost_bursts += !n->arrived && n->missed > l->missed;
+	if (delta->has_new_loss) {
+		stats->loss_ns = j->now;
+		stats->good = 0;
+		stats->lost_bursts += !delta->has_arrivals && delta->missed > stats->missed;
 	}
-	l->deficit = n->deficit;
-	l->missed = n->missed;
-	l->rx = n->packets;
-	l->rx_probes = n->probes;
-	if (n->arrived) {
-		l->arrived_ns = j->asked_ns;
-		l->after_good = n->mark;
-		l->lost_bursts = l->lost_bursts > 1; /* the rest of what was held up may follow */
-		if (!n->grew && l->good < 0xffff)
-			l->good++;
-		/* Given back when the whole probe burst is accounted for, and nothing of it is new among the lost. */
-		if (!n->grew && l->lag_ns && (__s16)(n->probes + l->probe_offset + n->missed - l->burst_end) >= 0)
-			clear_lag(j, ev, l, number);
+	stats->deficit = delta->deficit;
+	stats->missed = delta->missed;
+	stats->rx = delta->packets;
+	stats->rx_probes = delta->probes;
+	if (delta->has_arrivals) {
+		stats->arrived_ns = j->requested_ns;
+		stats->after_good = delta->mark;
+		stats->lost_bursts = stats->lost_bursts > 1; /* the rest of a delayed burst may follow */
+		if (!delta->has_new_loss && stats->good < 0xffff)
+			stats->good++;
+		/* The EV stops lagging when the whole burst is accounted for and none of it is newly lost. */
+		if (!delta->has_new_loss && stats->lag_ns &&
+		    (__s16)(delta->probes + stats->probe_offset + delta->missed - stats->burst_end) >= 0)
+			clear_lag(j, ev, stats, number);
 	}
-	if (!n->grew || (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP))
+	if (!delta->has_new_loss || (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP))
 		return;
-	if (!l->lag_ns) {
-		l->lag_ns = j->now;
-		l->lost_bursts = 0;
-		l->backoff = 0;
-		l->probe_after_ns = 0;
+	if (!stats->lag_ns) {
+		stats->lag_ns = j->now;
+		stats->lost_bursts = 0;
+		stats->backoff = 0;
+		stats->probe_after_ns = 0;
 		set_deadline(j->host_id, number);
 	}
-	l->burst_end = ev->probe_seq + BURST_PROBES; /* no probe burst yet, or one that has lost some: the rest says nothing */
+	/* No burst was sent yet, or a part of one is lost: the rest of it proves nothing. */
+	stats->burst_end = ev->probe_seq + BURST_PROBES;
 }
 
-/* Add an EV in use to its plane's. Where nothing arrives all may be late. */
-static __always_inline void add_to_plane(struct judging *j, const struct mrc_ev *ev, const struct mrc_path_stats *l)
+/* Add the loss window of an EV in use to its plane's sums. An EV without arrivals does not count: its packets may all
+ * be late.
+ */
+static __always_inline void add_to_plane(struct judging *j, const struct mrc_ev *ev, const struct mrc_path_stats *stats)
 {
 	struct plane_loss *p = &j->scratch->loss[ev->plane & (MRC_MAX_PLANES - 1)];
 
-	if (!l->window_samples || l->lost_bursts)
+	if (!stats->window_samples || stats->lost_bursts)
 		return;
-	p->sent += l->window_tx;
-	p->lost += l->window_lost;
-	p->samples += l->window_samples;
-	p->losses += l->sure;
-	p->known += l->window_losses;
-	p->used++;
-	p->hit += l->sure > 0;
+	p->sent += stats->window_tx;
+	p->lost += stats->window_lost;
+	p->samples += stats->window_samples;
+	p->losses += stats->confirmed_losses;
+	p->known_losses += stats->window_losses;
+	p->evs++;
+	p->lossy_evs += stats->confirmed_losses > 0;
 }
 
+/* Judge an EV by its counts in the report. */
 static long judge_ev(__u64 i, void *context)
 {
 	struct judging *j = context;
 	__u32 at = (j->from + i) % j->counts, number = j->first + at, index = ev_index(j->host_id, number);
 	struct mrc_count *count = &j->scratch->count[at & (MRC_REPORT_EVS - 1)];
-	struct news n = { .packets = bpf_ntohl(count->packets), .probes = bpf_ntohs(count->probes) };
-	struct mrc_path_stats *l = path_stats_at(index);
+	struct ev_delta delta = { .packets = bpf_ntohl(count->packets), .probes = bpf_ntohs(count->probes) };
+	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 	int was;
 
-	if (!ev || !l || !ev->configured)
+	if (!ev || !stats || !ev->configured)
 		return 0;
 	was = rank_at(index, ~0u);
-	if (l->generation != j->generation) {
-		clear_lag(j, ev, l, number);
-		begin_generation(l, ev, count, j->generation, j->now);
+	if (stats->generation != j->generation) {
+		clear_lag(j, ev, stats, number);
+		begin_generation(stats, ev, count, j->generation, j->now);
 		return 0;
 	}
-	fade(l, j->now);
-	/* Congested, and no turn came in which it could have been passed over: that is no news any more. */
-	if (ev->state == MRC_EV_SKIP && !l->lag_ns && aged(j->now, ev->last_tx_ns, CONGESTED_NS))
+	fade_window(stats, j->now);
+	/* The EV was congested, and carried no packet since that could have been skipped. The mark is too old. */
+	if (ev->state == MRC_EV_SKIP && !stats->lag_ns && aged(j->now, ev->last_tx_ns, CONGESTED_NS))
 		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
-	move_offsets(ev, l, &n);
-	read_news(&n, ev, l, j->slot);
+	move_offsets(ev, stats, &delta);
+	read_delta(&delta, ev, stats, j->slot);
 	j->scratch->under_way[ev->plane & (MRC_MAX_PLANES - 1)] +=
-		(__u32)ev->tx_packets - l->offset - n.packets - n.deficit;
-	j->scratch->arrived[ev->plane & (MRC_MAX_PLANES - 1)] += n.packets;
-	take_samples(j, l, &n);
-	j->lossy |= n.grew;
-	enter(j, ev, l, number, &n);
-	if (l->lag_ns)
-		suspect(j, ev, l, number);
-	note_ce(j, ev, l, number, bpf_ntohs(count->ce));
+		(__u32)ev->tx_packets - stats->offset - delta.packets - delta.deficit;
+	j->scratch->arrived[ev->plane & (MRC_MAX_PLANES - 1)] += delta.packets;
+	add_samples(j, stats, &delta);
+	j->lossy |= delta.has_new_loss;
+	update_path_stats(j, ev, stats, number, &delta);
+	if (stats->lag_ns)
+		suspect(j, ev, stats, number);
+	note_ce(j, ev, stats, number, bpf_ntohs(count->ce));
 	if (ev->state != MRC_EV_GOOD && ev->state != MRC_EV_SKIP) {
-		j->changed |= rank_at(index, ~0u) != was; /* it may be the least bad now, or not any more */
+		/* Its rank changed: it may be the least bad EV now, or no longer. */
+		j->changed |= rank_at(index, ~0u) != was;
 		return 0;
 	}
-	make_sure(l, j->now);
-	add_to_plane(j, ev, l);
-	if (l->sure >= (settings.loss_any ? 1 : settings.loss_samples)) {
-		j->evs.accused++;
+	confirm_losses(stats, j->now);
+	add_to_plane(j, ev, stats);
+	if (stats->confirmed_losses >= (settings.loss_any ? 1 : settings.loss_samples)) {
+		j->evs.above_limit++;
 	} else {
-		j->evs.innocent++;
-		j->evs.samples += l->window_samples;
-		j->evs.losses += l->window_losses;
+		j->evs.below_limit++;
+		j->evs.samples += stats->window_samples;
+		j->evs.losses += stats->window_losses;
 	}
 	return 0;
 }
 
-/* Whether the loss rule condemns an EV: any loss that is sure, or a ratio of its packets, if it is not as
- * with most of the others; or that of its plane. Where nothing arrives all may be late.
+/* Return 1 if the loss rule fails an EV: by any confirmed loss (loss_any), by its plane's losses, or by its loss ratio
+ * if most other EVs do not lose alike. An EV without arrivals does not count: its packets may all be late.
  */
-static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ev *ev, const struct mrc_path_stats *l)
+static __always_inline int loses_too_much(const struct judging *j, const struct mrc_ev *ev,
+					  const struct mrc_path_stats *stats)
 {
-	if (l->lost_bursts)
+	if (stats->lost_bursts)
 		return 0;
 	if (settings.loss_any)
-		return l->sure;
+		return stats->confirmed_losses;
 	if (j->lossy_planes >> (ev->plane & (MRC_MAX_PLANES - 1)) & 1)
 		return 1;
-	return (__u64)l->window_lost * 1000000 >= (__u64)settings.loss_ppm * l->window_tx &&
-	       j->evs.innocent >= j->evs.accused &&
-	       loses_more(l->sure, l->window_samples, j->evs.losses, j->evs.samples,
-			  j->evs.innocent + j->evs.accused, settings.loss_samples);
+	return (__u64)stats->window_lost * PPM >= (__u64)settings.loss_ppm * stats->window_tx &&
+	       j->evs.below_limit >= j->evs.above_limit &&
+	       loses_more(stats->confirmed_losses, stats->window_samples, j->evs.losses, j->evs.samples,
+			  j->evs.below_limit + j->evs.above_limit, settings.loss_samples);
 }
 
-/* The loss rule, where all EVs are known. */
+/* Apply the loss rule to an EV, after all EVs of the report are judged. */
 static long judge_loss(__u64 i, void *context)
 {
 	struct judging *j = context;
 	__u32 number = j->first + i, index = ev_index(j->host_id, number), state;
-	struct mrc_path_stats *l = path_stats_at(index);
+	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 
-	if (!ev || !l || !ev->configured)
+	if (!ev || !stats || !ev->configured)
 		return 0;
 	state = ev->state;
-	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !loses_too_much(j, ev, l))
+	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !loses_too_much(j, ev, stats))
 		return 0;
 	j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_LOSS);
 	return 0;
 }
 
-/* Judge all EVs of a report, of which the counts are in the scratch. */
+/* Judge all EVs of a report; its counts are in the scratch. */
 static __always_inline void judge_report(struct judging *j, const struct control *c)
 {
-	__u32 n = bpf_ntohs(c->probe.counts), report_seq = bpf_ntohl(c->probe.report_seq);
+	__u32 counts = bpf_ntohs(c->probe.counts), report_seq = bpf_ntohl(c->probe.report_seq);
 
 	j->first = bpf_ntohs(c->probe.first);
-	j->counts = n;
-	j->from = report_seq / report_chunks() * BURSTS_AT_ONCE;
-	j->slot = report_seq / report_chunks();
+	j->counts = counts;
+	j->from = report_seq / report_parts() * BURSTS_AT_ONCE;
+	j->slot = report_seq / report_parts();
 	j->generation = bpf_ntohl(c->probe.generation);
 	j->burst_gap_ns = settings.overdue_us * NS_PER_US / BURSTS_PER_PERIOD;
-	j->reports->settled = report_seq;
-	j->reports->told_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
+	j->reports->applied_seq = report_seq;
+	j->reports->report_tx_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
 	__builtin_memset(j->scratch->under_way, 0, sizeof(j->scratch->under_way));
 	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
 	__builtin_memset(j->scratch->loss, 0, sizeof(j->scratch->loss));
-	bpf_loop(n, judge_ev, j, 0);
-	note_planes(j->host_id, j->first, n, j->reports->told_ns);
+	bpf_loop(counts, judge_ev, j, 0);
+	note_planes(j->host_id, j->first, counts, j->reports->report_tx_ns);
 	j->reports->judged += j->judged;
 	j->reports->lossy += j->lossy;
-	j->reports->debt -= j->judged < j->reports->debt ? j->judged : j->reports->debt;
+	j->reports->unpaid_packets -= j->judged < j->reports->unpaid_packets ? j->judged : j->reports->unpaid_packets;
 	add_other_part(&j->evs, j->host_id, j->first != 0, j->now);
 	j->lossy_planes = lossy_planes(j->host_id, j->first != 0);
-	if (j->evs.accused || j->lossy_planes)
-		bpf_loop(n, judge_loss, j, 0);
+	if (j->evs.above_limit || j->lossy_planes)
+		bpf_loop(counts, judge_loss, j, 0);
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* The loss window of an EV: losses of the last moments, which fade. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Keeps the loss window of an EV: recent losses, halved twice per period. */
 #ifndef MRC_LOSS_H
 #define MRC_LOSS_H
 
@@ -11,62 +12,63 @@ static __always_inline void begin_loss_window(struct mrc_path_stats *stats)
 	stats->window_lost = 0;
 	stats->window_samples = 0;
 	stats->window_losses = 0;
-	stats->sure = 0;
-	stats->unsure = 0;
+	stats->confirmed_losses = 0;
+	stats->pending_losses = 0;
 }
 
-/* Packets that were counted as lost have come after all. */
-static __always_inline void unlose(struct mrc_path_stats *l, __u32 found)
+/* Remove losses: packets that counted as lost have arrived late. */
+static __always_inline void remove_window_losses(struct mrc_path_stats *stats, __u32 found)
 {
-	__u32 left = l->window_lost > found ? l->window_lost - found : 0, losses;
+	__u32 left = stats->window_lost > found ? stats->window_lost - found : 0, losses;
 
-	if (!l->window_lost)
+	if (!stats->window_lost)
 		return;
-	losses = (__u64)l->window_losses * left / l->window_lost;
-	l->window_losses = losses;
-	l->window_lost = left;
-	if (l->unsure > losses)
-		l->unsure = losses;
-	if (l->sure > losses)
-		l->sure = losses;
+	losses = (__u64)stats->window_losses * left / stats->window_lost;
+	stats->window_losses = losses;
+	stats->window_lost = left;
+	if (stats->pending_losses > losses)
+		stats->pending_losses = losses;
+	if (stats->confirmed_losses > losses)
+		stats->confirmed_losses = losses;
 }
 
-static __always_inline void lose(struct mrc_path_stats *l, __u32 lost, __u32 losses)
+static __always_inline void add_window_losses(struct mrc_path_stats *stats, __u32 lost, __u32 losses)
 {
-	l->window_lost += lost;
-	l->window_losses += losses;
+	stats->window_lost += lost;
+	stats->window_losses += losses;
 }
 
-/* Losses that have been known for some time are sure: late packets would have come. */
-static __always_inline void make_sure(struct mrc_path_stats *l, __u64 now)
+/* Confirm the losses that have been known for half of overdue_us: late packets would have arrived by now. */
+static __always_inline void confirm_losses(struct mrc_path_stats *stats, __u64 now)
 {
-	if (!aged(now, l->unsure_ns, settings.overdue_us * NS_PER_US / 2))
+	if (!aged(now, stats->pending_losses_ns, settings.overdue_us * NS_PER_US / 2))
 		return;
-	l->sure = l->unsure;
-	l->unsure = l->window_losses;
-	l->unsure_ns = now;
+	stats->confirmed_losses = stats->pending_losses;
+	stats->pending_losses = stats->window_losses;
+	stats->pending_losses_ns = now;
 }
 
-static __always_inline void sample(struct mrc_path_stats *l, __u32 packets, __u32 samples)
+static __always_inline void add_window_sample(struct mrc_path_stats *stats, __u32 packets, __u32 samples)
 {
-	l->window_tx += packets;
-	l->window_samples += samples;
+	stats->window_tx += packets;
+	stats->window_samples += samples;
 }
 
-static __always_inline void fade(struct mrc_path_stats *l, __u64 now)
+/* Halve the loss window once for each half-period since the last call. */
+static __always_inline void fade_window(struct mrc_path_stats *stats, __u64 now)
 {
-	__u16 epoch = now / (settings.loss_window_us * NS_PER_US / 2 ?: 1), past = epoch - l->epoch;
+	__u16 epoch = now / (settings.loss_window_us * NS_PER_US / 2 ?: 1), past = epoch - stats->epoch;
 	__u32 shift = past < 16 ? past : 16;
 
-	l->epoch = epoch;
-	if (!shift || settings.loss_any) /* any loss is remembered until it is judged */
+	stats->epoch = epoch;
+	if (!shift || settings.loss_any) /* loss_any keeps every loss until it is judged */
 		return;
-	l->window_tx >>= shift;
-	l->window_lost >>= shift;
-	l->window_samples >>= shift;
-	l->window_losses >>= shift;
-	l->unsure >>= shift;
-	l->sure >>= shift;
+	stats->window_tx >>= shift;
+	stats->window_lost >>= shift;
+	stats->window_samples >>= shift;
+	stats->window_losses >>= shift;
+	stats->pending_losses >>= shift;
+	stats->confirmed_losses >>= shift;
 }
 
 #endif

@@ -1,11 +1,16 @@
-/* The tables, and the settings that the loader fixes. Sizes of 1 are set at load. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Declares all maps of the programs and the settings, and looks up entries of the shared tables.
+ *
+ * mrcd/loader/dataplane.py sets the sizes that the configuration determines.
+ */
 #ifndef MRC_MAPS_H
 #define MRC_MAPS_H
 
-#include "mrc_abi.h"
+#include "mrc_state.h"
 
 const volatile struct mrc_settings settings;
 
+/* An array or per-CPU array; the loader sets its size. */
 #define MRC_ARRAY(name, kind, flags, value_type)                                                   \
 	struct {                                                                                   \
 		__uint(type, kind);                                                                \
@@ -15,6 +20,17 @@ const volatile struct mrc_settings settings;
 		__type(value, value_type);                                                         \
 	} name SEC(".maps")
 
+/* The same with a fixed size. */
+#define MRC_FIXED_ARRAY(name, kind, entries, value_type)                                           \
+	struct {                                                                                   \
+		__uint(type, kind);                                                                \
+		__uint(max_entries, entries);                                                      \
+		__type(key, __u32);                                                                \
+		__type(value, value_type);                                                         \
+	} name SEC(".maps")
+
+/* ---- pinned: shared with the daemon, kept over upgrades (mrc_abi.h, mrc_events.h) -------- */
+
 MRC_ARRAY(mrc_evs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_ev);
 MRC_ARRAY(mrc_path_stats, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_path_stats);
 MRC_ARRAY(mrc_rxs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rx);
@@ -23,21 +39,22 @@ MRC_ARRAY(mrc_peers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_peer);
 MRC_ARRAY(mrc_reports, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_reports);
 MRC_ARRAY(mrc_watches, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_watch);
 MRC_ARRAY(mrc_clock, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_clock);
-MRC_ARRAY(mrc_probes_sent, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
-MRC_ARRAY(mrc_unsent_packets, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
+MRC_ARRAY(mrc_probes_sent, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64); /* index: enum mrc_probe_kind */
+MRC_ARRAY(mrc_unsent_packets, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64); /* index: plane */
 MRC_ARRAY(mrc_planes, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_plane);
 MRC_ARRAY(mrc_node, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_node);
-MRC_ARRAY(mrc_dst_cache, BPF_MAP_TYPE_ARRAY, 0, struct mrc_dst_entry);
 MRC_ARRAY(mrc_rotations, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_rotation);
-MRC_ARRAY(mrc_drops, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
-MRC_ARRAY(mrc_histograms, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64);
+MRC_ARRAY(mrc_drops, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64); /* index: enum mrc_drop */
+MRC_ARRAY(mrc_histograms, BPF_MAP_TYPE_PERCPU_ARRAY, 0, __u64); /* index: see enum mrc_histogram */
 MRC_ARRAY(mrc_transitions, BPF_MAP_TYPE_PERCPU_ARRAY, 0, struct mrc_changes);
 
+/* Size: set by the loader; a full page at least. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } mrc_events SEC(".maps");
 
+/* The overlay trie: destination prefix → host id and policy. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -45,6 +62,38 @@ struct {
 	__type(key, struct mrc_prefix);
 	__type(value, __u32);
 } mrc_prefixes SEC(".maps");
+
+MRC_ARRAY(mrc_idle_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_idle_timer);
+MRC_FIXED_ARRAY(mrc_clone_jobs, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct mrc_clone_job); /* old and new programs share it */
+
+/* ---- created anew with each object (mrc_state.h) ----------------------------------------- */
+
+MRC_ARRAY(mrc_dst_cache, BPF_MAP_TYPE_ARRAY, 0, struct mrc_dst_entry);
+MRC_ARRAY(mrc_paces, BPF_MAP_TYPE_ARRAY, 0, struct mrc_pace);
+MRC_ARRAY(mrc_plane_losses, BPF_MAP_TYPE_ARRAY, 0, struct mrc_plane_losses);
+MRC_ARRAY(mrc_selections, BPF_MAP_TYPE_ARRAY, 0, struct mrc_selection);
+/* Probes that traffic has paid for since the last refill. */
+MRC_FIXED_ARRAY(mrc_paid, BPF_MAP_TYPE_ARRAY, 1, __u32);
+MRC_FIXED_ARRAY(mrc_t1_recorded, BPF_MAP_TYPE_ARRAY, 1, __u32); /* T1 failures recorded; a count */
+MRC_FIXED_ARRAY(mrc_timers, BPF_MAP_TYPE_ARRAY, 1, struct mrc_timer);
+MRC_FIXED_ARRAY(mrc_classes, BPF_MAP_TYPE_ARRAY, 1, struct mrc_classes);
+MRC_FIXED_ARRAY(mrc_flowlets, BPF_MAP_TYPE_ARRAY, FLOWLETS, struct mrc_flowlet);
+/* Time of a flow's newest ACK; index: low bits of its hash. */
+MRC_FIXED_ARRAY(mrc_acks, BPF_MAP_TYPE_ARRAY, ACK_FLOWS, __u64);
+MRC_FIXED_ARRAY(mrc_dup_acks, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u64); /* time of the CPU's newest duplicate ACK */
+MRC_FIXED_ARRAY(mrc_sack_gaps, BPF_MAP_TYPE_ARRAY, SACK_GAPS, struct mrc_sack_gap);
+MRC_FIXED_ARRAY(mrc_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct mrc_scratch);
+MRC_FIXED_ARRAY(mrc_t1_failures, BPF_MAP_TYPE_ARRAY, T1_FAILURES, struct mrc_t1_failure);
+MRC_FIXED_ARRAY(mrc_t0_verdicts, BPF_MAP_TYPE_ARRAY, T0_VERDICTS, struct mrc_t0_verdict);
+
+/* Peers that the timer packet is to sweep. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, IDLE_QUEUE_PEERS);
+	__type(value, struct mrc_idle_peer);
+} mrc_idle_peers SEC(".maps");
+
+/* ---- look-ups ---------------------------------------------------------------------------- */
 
 static __always_inline struct mrc_node *node(void)
 {
@@ -63,7 +112,7 @@ static __always_inline struct mrc_peer *peer_at(__u32 host_id)
 	return bpf_map_lookup_elem(&mrc_peers, &host_id);
 }
 
-/* Whether an EV is one of the usable ones. */
+/* Return 1 if an EV is usable. */
 static __always_inline int is_usable(const struct mrc_peer *peer, __u32 number)
 {
 	return peer->usable[(number / 64) & (MRC_EV_WORDS - 1)] >> (number % 64) & 1;

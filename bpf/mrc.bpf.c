@@ -1,18 +1,42 @@
-/* The programs of mrcd.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The programs of mrcd. Each one parses, looks up and acts; the headers do the work.
  *
- *   mrc_push   tc egress of mrc0 (burst), tc ingress of its peer (packet): choose an EV, put the
- *              outer headers on, redirect to the plane's NIC
- *   mrc_probe  tc egress of mrc0's peer: make the clone of a packet that mrc_push or mrc_pop sends there the probe
- *              request that rides on it, or what beats (timer_packet.h), or push it too (dup_ack.h)
- *   mrc_timer   tc ingress of tmrc0: a packet that goes round, with which peers are probed where a flow has stopped
- *   mrc_pop    tc ingress of the plane NICs: account, take the headers off, on to mrc0 and into the stack;
- *              reflect probe requests, judge the paths by the replies, heed ICMPv6 errors
- *   mrc_pop_xdp  the data half of mrc_pop, before the kernel makes an skb; mrc_pop hands on what it popped, and gets
- *              the probes
- *   mrc_unsent  where the kernel drops a packet: what a queueing discipline of this host drops is not held against its path
- *   mrc_sweep  run by `mrcctl detach` without the daemon: one packet in, probe requests on the EVs of a peer out
- *   mrc_set_states  run by the daemon: change the state of an EV
- *   mrc_tick   run by the daemon: serve the deadlines of all peers (tick.h)
+ * The way of a packet, step by step, with the header of each step:
+ *
+ *   1. Choose. mrc_push reads the inner packet (push.h), finds the peer of its destination (dst_cache.h) and the policy
+ *      of its traffic (classes.h), and takes the next EV of the next plane (spray.h). Queues shift the choice of the
+ *      plane (balance.h).
+ *   2. Push. It makes room and writes the outer headers (headers.h), also around packets that have a tunnel already
+ *      (tunnel.h). An isolated ACK is duplicated (dup_ack.h). A packet can carry a probe request (piggyback.h).
+ *   3. Wire. IPv6, perhaps an SRH, UDP, MRC header, inner packet (mrc_wire.h). The switches forward by uSID. Their
+ *      ICMPv6 errors count against the EV (icmp.h); drops by this host's own queueing disciplines do not (unsent.h).
+ *   4. Pop. mrc_pop_xdp or mrc_pop parses and verifies the outer headers (parse.h, pop.h) and removes them (headers.h).
+ *      mrc0 receives the inner packet (deliver.h). SACK blocks may be hidden from TCP first (sack_hiding.h).
+ *   5. Count. The receiver counts the arrival per sender and EV (pop.h, struct mrc_rx); a drop is counted by its reason
+ *      (drop.h).
+ *   6. Report. The sender marks what it has sent and requests the counts (send_probe.h). The request rides on traffic
+ *      (piggyback.h). Without traffic, a sweep sends it (sweep.h), for the tick (tick.h) or the timer packet
+ *      (timer_packet.h), which reacts to stopped flows (idle_timeout.h). The receiver answers with its counts
+ *      (answer_probe.h).
+ *   7. Verdict. The sender applies the reply (apply_reply.h) and judges each EV (judge.h), by its loss window (loss.h)
+ *      and its plane's (plane_loss.h). The EV's state changes, and with it the usable EVs (states.h). The neighbours of
+ *      a failed EV on the same T1 are probed (t1_failure.h, neighbours.h). The EV returns after a hold-down
+ *      (ev_deadlines.h).
+ *
+ * Programs and where they are attached:
+ *
+ *   mrc_push        tc egress of mrc0 (burst mode), tc ingress of mrc0's peer (packet mode): steps 1 to 3
+ *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, a duplicate ACK or the timer packet
+ *   mrc_timer       tc ingress of tmrc0: handles each pass of the timer packet
+ *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7
+ *   mrc_pop_xdp     XDP of the plane NICs: step 4 for data, before the kernel makes an skb; mrc_pop delivers the
+ *                   packet, and handles probes
+ *   mrc_unsent      raw tracepoint skb:kfree_skb: corrects path statistics
+ *   mrc_sweep       run by `mrcctl detach` without the daemon: sends probe requests on the EVs of a peer
+ *   mrc_set_states  run by the daemon: changes the state of an EV
+ *   mrc_tick        run by the daemon: serves the deadlines of all peers
+ *
+ * Shared by all: maps.h (maps), mrc_abi.h, mrc_events.h and mrc_state.h (their entries), arith.h, probe.h, verifier.h.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -31,8 +55,8 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* What no table holds but Python's view repeats: here it is in the object's BTF, for the test that
- * compares the two. libbpf leaves sections alone that it does not know.
+/* Types that no map holds but mrcd/tables/abi.py repeats. They are here so that the object's BTF has them for
+ * tests/unit/test_abi.py. libbpf ignores sections that it does not know.
  */
 const struct {
 	struct mrc_hdr hdr;
@@ -50,6 +74,9 @@ const struct {
 	enum mrc_probe_kind probe_kind;
 } mrc_btf SEC("btf");
 
+#define REFRESH_ONLY 0xffffffff /* as EV number: change no state, only compute usable EVs and deadlines again */
+
+/* Push a packet of mrc0. */
 SEC("tc")
 int mrc_push(struct __sk_buff *skb)
 {
@@ -85,59 +112,62 @@ int mrc_push(struct __sk_buff *skb)
 	request.traffic_class = inner.traffic_class;
 	segments = wire_packets(skb, &inner);
 	choice.packets = segments;
-	if (rotation->unprobed < MRC_UNPROBED_MOST)
-		rotation->unprobed += segments & (MRC_UNPROBED_MOST - 1);
+	if (rotation->unprobed < MRC_UNPROBED_MAX)
+		rotation->unprobed += segments & (MRC_UNPROBED_MAX - 1);
 	rotation->unprobed_bytes += length;
-	/* Large packets wait a little: small ones may come back, which carry requests at less cost. So do acknowledgements,
-	 * where there is nothing else: the next says what a lost one said.
+	/* Large packets wait for twice the gap: a small packet from the peer may come, on which a request costs less.
+	 * So do ACKs, unless ACKs are all there is: a later ACK makes up for a lost one.
 	 */
-	ack = acknowledges(skb, &inner, &tcp);
+	ack = is_pure_ack(skb, &inner, &tcp);
 	if (!ack)
 		rotation->data = 1;
-	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !small(skb));
-	if (can_carry(&inner) &&
+	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !is_small(skb));
+	if (can_carry_probe(&inner) &&
 	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
 		keep_timer_packet(skb, self, request.now);
-	if (can_carry(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
-		request.now = bpf_ktime_get_ns(); /* this packet comes after the request */
-	if (ack && policy <= MRC_POLICY_SPRAY && goes_alone(skb, &inner, &tcp, request.now))
-		send_clone(skb, self, ARMED_DUP_ACK, &request);
-	if (!classed_ev(skb, &inner, policy, peer, host_id, linked_planes(self, peer), request.now, rotation, &choice) ||
+	if (can_carry_probe(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
+		request.now = bpf_ktime_get_ns(); /* this packet is sent after the request */
+	if (ack && policy <= MRC_POLICY_SPRAY && should_duplicate(skb, &inner, &tcp, request.now))
+		send_clone(skb, self, CLONE_DUP_ACK, &request);
+	if (!classed_ev(skb, &inner, policy, peer, host_id, linked_planes(self, peer), request.now, rotation,
+			&choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
 	return push_data(skb, &p, host_id, segments, request.now, skb->ifindex == self->overlay_ifindex);
 }
 
+/* Do the job that send_clone() has left for this clone. */
 SEC("tc")
 int mrc_probe(struct __sk_buff *skb)
 {
 	struct mrc_node *self = node();
 	__u32 zero = 0;
-	struct mrc_armed *mine = bpf_map_lookup_elem(&mrc_armed, &zero);
-	__u32 armed = mine ? mine->armed : 0;
+	struct mrc_clone_job *slot = bpf_map_lookup_elem(&mrc_clone_jobs, &zero);
+	__u32 job = slot ? slot->job : 0;
 	int verdict;
 
-	if (!mine || !self || !armed)
-		return TC_ACT_UNSPEC; /* the kernel's own, of the interface */
-	mine->armed = 0;
-	if (armed == ARMED_DUP_ACK)
-		return push_dup_ack(skb, self, &mine->request);
-	if (armed == ARMED_TIMER)
+	if (!slot || !self || !job)
+		return TC_ACT_UNSPEC; /* a packet that the kernel sends on this interface */
+	slot->job = 0;
+	if (job == CLONE_DUP_ACK)
+		return push_dup_ack(skb, self, &slot->request);
+	if (job == CLONE_TIMER_PACKET)
 		return make_timer_packet(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->timer_ifindex, 0);
-	verdict = push_clone(skb, self, &mine->request);
+	verdict = push_clone(skb, self, &slot->request);
 	return verdict < 0 ? drop_skb(MRC_DROP_PROBE_FAILED) : verdict;
 }
 
-/* Whatever else comes here is none of ours. */
+/* All packets but the timer packet belong to the kernel. */
 SEC("tc")
 int mrc_timer(struct __sk_buff *skb)
 {
 	if (skb->protocol != bpf_htons(TIMER_TYPE))
 		return TC_ACT_UNSPEC;
-	return timer(skb);
+	return handle_timer_packet(skb);
 }
 
+/* Pop a packet of a plane NIC, or handle the probe in it. */
 SEC("tc")
 int mrc_pop(struct __sk_buff *skb)
 {
@@ -155,9 +185,11 @@ int mrc_pop(struct __sk_buff *skb)
 		return deliver(skb, 1, mark == POPPED_OF_BURST);
 	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
 		return TC_ACT_UNSPEC;
-	/* Some drivers leave the headers in fragments. A burst that others sent may have to be copied for that. */
+	/* Some drivers leave the headers in fragments. Pulling them can copy a burst, so packets that are not mrcd's
+	 * are left alone.
+	 */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end) {
-		if (foreign(skb))
+		if (is_other_traffic(skb))
 			return TC_ACT_UNSPEC;
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
 	}
@@ -166,7 +198,7 @@ int mrc_pop(struct __sk_buff *skb)
 	parsed = parse_outer(&c, &o, settings.udp_port);
 	if (parsed == PARSED_NOT_OURS) {
 		if (o.ip6 && o.ip6->nexthdr == IPPROTO_ICMPV6)
-			take_icmp(skb, vlan);
+			pop_icmp(skb, vlan);
 		return TC_ACT_UNSPEC;
 	}
 	plane = arrival_plane(o.ip6, skb->ifindex, vlan);
@@ -176,14 +208,14 @@ int mrc_pop(struct __sk_buff *skb)
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (parsed == PARSED_BAD_SRH)
 		return drop_skb(MRC_DROP_BAD_SRH);
-	if (for_a_tool(&o))
+	if (is_diagnostic_reply(&o))
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)
 		return drop_skb(reason);
 	if (!lengths_agree(&o, skb->len, skb->gso_size))
 		return drop_skb(MRC_DROP_TRUNCATED);
-	/* The tag is beside the packet here, so taking it off moves nothing but the pointers. */
+	/* The VLAN tag is in the skb, not in the packet, so removing it moves only pointers. */
 	if (o.mrc->type == MRC_DATA) {
 		int of_burst = bpf_ntohs(o.mrc->segments) > 1, verdict = pop_data(skb, &o, &a);
 
@@ -191,7 +223,7 @@ int mrc_pop(struct __sk_buff *skb)
 			return drop_skb(MRC_DROP_POP_FAILED);
 		if (verdict != TC_ACT_UNSPEC)
 			return verdict;
-		ask_back(skb, &a);
+		probe_on_arrival(skb, &a);
 		return deliver(skb, 0, of_burst);
 	}
 	if (vlan) {
@@ -204,6 +236,7 @@ int mrc_pop(struct __sk_buff *skb)
 	return pop_control(skb, &o, &a);
 }
 
+/* Pop a data packet of a plane NIC, and leave all others to mrc_pop. */
 SEC("xdp.frags")
 int mrc_pop_xdp(struct xdp_md *ctx)
 {
@@ -217,7 +250,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	int ce = 0;
 	__u16 vlan = 0, inner_proto = 0;
 
-	if (bpf_xdp_adjust_meta(ctx, 0)) /* the driver lets no mark be set: mrc_pop does the work */
+	if (bpf_xdp_adjust_meta(ctx, 0)) /* the driver supports no metadata: mrc_pop does the work */
 		return XDP_PASS;
 	c.at = (void *)(long)ctx->data;
 	c.end = (void *)(long)ctx->data_end;
@@ -226,9 +259,9 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (o.vlan)
 		vlan = bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK;
-	/* Where the NIC has stripped the tag this finds no plane, and mrc_pop does the work. */
+	/* If the NIC has stripped the tag, no plane is found, and mrc_pop does the work. */
 	plane = arrival_plane(o.ip6, ctx->ingress_ifindex, vlan);
-	if (plane == NO_PLANE || for_a_tool(&o)) /* a packet socket comes behind this hook */
+	if (plane == NO_PLANE || is_diagnostic_reply(&o)) /* the tool's packet socket comes behind this hook */
 		return XDP_PASS;
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)
@@ -237,10 +270,10 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	headers = o.length + (o.vlan ? sizeof(*o.vlan) : 0);
 	length -= ETH_HLEN + headers;
-	if (length <= SMALL && sack_hiding_ns(a.peer))
-		return XDP_PASS; /* mrc_pop has a look at acknowledgements */
-	/* Generic XDP sees a burst that a virtual link left whole as one packet. A long one is told by its length. Of UDP a
-	 * burst may be short: only mrc_pop can tell it from a segment that the kernel cut.
+	if (length <= SMALL_PACKET_MAX && sack_hiding_ns(a.peer))
+		return XDP_PASS; /* mrc_pop reads ACKs */
+	/* Generic XDP sees a burst that a virtual link left whole as one packet. A long one shows by its length. A
+	 * short one can only be UDP, and only mrc_pop can tell it from a segment that the kernel cut.
 	 */
 	if (o.mrc->segments != bpf_htons(1) && length <= settings.inner_mtu && is_udp(o.mrc + 1, c.end))
 		return XDP_PASS;
@@ -266,7 +299,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* At the raw tracepoint skb:kfree_skb: an skb, the place that drops it, and enum skb_drop_reason. */
+/* Raw tracepoint skb:kfree_skb. Arguments: skb, the caller's address, and enum skb_drop_reason. */
 SEC("tp_btf/kfree_skb")
 int mrc_unsent(__u64 *ctx)
 {
@@ -276,9 +309,9 @@ int mrc_unsent(__u64 *ctx)
 
 /* ---- run by the daemon ------------------------------------------------------------------ */
 
-/* Run by BPF_PROG_TEST_RUN with the peer's host id as mark and any packet of some size; cb: the EV to begin
- * with, and of how many EVs from there on, round after the last; 0 = of all. Requests on those that are due,
- * and one more that asks for a report. Returns the number of requests sent.
+/* Sweep a peer. `mrcctl detach` runs it by BPF_PROG_TEST_RUN, with the peer's host id as mark and any packet of
+ * sufficient size. cb[0]: first EV; cb[1]: number of EVs, wrapping around; 0 = all. Sends requests on the EVs that are
+ * due, and one for a report. Returns the number of requests sent.
  */
 SEC("tc")
 int mrc_sweep(struct __sk_buff *skb)
@@ -296,14 +329,14 @@ int mrc_sweep(struct __sk_buff *skb)
 	s.first = skb->cb[0];
 	if (skb->cb[1] && skb->cb[1] < evs)
 		evs = skb->cb[1];
-	bpf_loop(evs, sweep_one, &s, 0);
-	if (!begin_swept_report(&s, peer, reports) ||
+	bpf_loop(evs, sweep_ev, &s, 0);
+	if (!begin_sweep_report(&s, peer, reports) ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(s.request.counts), 0))
 		return s.sent;
 	return s.sent + send_request(skb, s.node, &s.request);
 }
 
-/* Run by BPF_PROG_TEST_RUN with any packet of some size. Returns after how many us it is to be run again. */
+/* Run a tick, by BPF_PROG_TEST_RUN with any packet of sufficient size. Returns the time to the next in µs. */
 SEC("tc")
 int mrc_tick(struct __sk_buff *skb)
 {
@@ -317,10 +350,9 @@ int mrc_tick(struct __sk_buff *skb)
 	return tick(&t) / NS_PER_US;
 }
 
-#define STEER_REFRESH 0xffffffff /* for an EV: none, only work out the usable ones and the deadlines anew */
-
-/* Run by BPF_PROG_TEST_RUN with the peer's host id as mark; cb: EV, new state, enum mrc_reason, and the
- * states that it may be in, as bits. Returns 1 if that has changed its state.
+/* Change the state of an EV. The daemon runs it by BPF_PROG_TEST_RUN, with the peer's host id as mark. cb[0]: EV or
+ * REFRESH_ONLY; cb[1]: new state; cb[2]: enum mrc_reason; cb[3]: states that it may be in, as bits. Returns 1 if the
+ * state changed.
  */
 SEC("tc")
 int mrc_set_states(struct __sk_buff *skb)
@@ -331,7 +363,7 @@ int mrc_set_states(struct __sk_buff *skb)
 
 	if (!peer)
 		return 0;
-	if (number == STEER_REFRESH) {
+	if (number == REFRESH_ONLY) {
 		bpf_loop(settings.evs_per_peer, find_deadline, &host_id, 0);
 		refresh_usable(peer, host_id);
 		return 0;

@@ -1,5 +1,6 @@
-/* Cursor parsers: each takes what it names, moves the cursor behind it, and returns NULL when the
- * packet ends before that. They serve XDP and tc alike.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Parses packet headers for XDP and tc alike. TAKE gives the next header and moves the cursor behind it, or gives NULL
+ * if the packet ends before.
  */
 #ifndef MRC_PARSE_H
 #define MRC_PARSE_H
@@ -13,8 +14,10 @@
 
 #include "mrc_abi.h"
 
-#define VLAN_VID_MASK 0x0fff
-#define NEXTHDR_ROUTING 43
+#define VLAN_VID_MASK 0x0fff /* in a tag control information field */
+#define NEXTHDR_ROUTING 43 /* RFC 8200 §4.4 */
+#define IP_OFFSET 0x1fff /* in iphdr.frag_off: fragment offset */
+#define IP_FRAGMENT 0x3fff /* in iphdr.frag_off: more-fragments bit and fragment offset */
 #define SRH_TYPE 4 /* RFC 8754 §2 */
 
 struct vlan_tag {
@@ -37,6 +40,7 @@ struct cursor {
 	void *end;
 };
 
+/* Give the header at the cursor and move the cursor behind it; NULL if the packet ends before. */
 #define TAKE(cursor, out)                                                                          \
 	({                                                                                         \
 		(out) = (cursor)->at;                                                              \
@@ -44,21 +48,21 @@ struct cursor {
 						      ((cursor)->at = (out) + 1, (out));           \
 	})
 
-/* The outer headers of a packet that may be ours. `mrc` is NULL unless all were found. */
+/* The outer headers of a packet that may be mrcd's. `mrc` is NULL unless all were found. */
 struct outer {
 	struct ethhdr *eth;
 	struct vlan_tag *vlan; /* NULL if untagged */
 	struct ipv6hdr *ip6;
-	struct srh *srh; /* NULL if none */
+	struct srh *srh; /* NULL if there is none */
 	struct udphdr *udp;
 	struct mrc_hdr *mrc;
-	__u32 length; /* from the IPv6 header to the end of the MRC header, bytes */
+	__u32 length; /* bytes from the IPv6 header to the end of the MRC header */
 };
 
 enum parsed {
-	PARSED_NOT_OURS, /* leave it to the stack */
+	PARSED_NOT_OURS, /* pass it to the stack */
 	PARSED_OURS,
-	PARSED_TRUNCATED, /* our UDP port, but no room for our header */
+	PARSED_TRUNCATED, /* it has mrcd's UDP port, but no room for the MRC header */
 	PARSED_BAD_SRH,
 };
 
@@ -110,17 +114,17 @@ static __always_inline int same_address(const void *a, const void *b)
 	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
 }
 
-/* Whether an inner packet is UDP, by its IP header; of one that is cut short: no. */
+/* Return 1 if an inner packet is UDP by its IP header; 0 if the header is truncated. */
 static __always_inline int is_udp(const void *inner, const void *end)
 {
-	const struct iphdr *ip = inner; /* an IPv6 header is longer, and its next header is within this length */
+	const struct iphdr *ip = inner; /* an IPv6 header is longer, but its next-header field is within this length */
 
 	if ((void *)(ip + 1) > end)
 		return 0;
 	return (ip->version == 4 ? ip->protocol : ((const struct ipv6hdr *)inner)->nexthdr) == IPPROTO_UDP;
 }
 
-/* Traffic class of an IPv6 header: its 8 bits straddle two bytes. */
+/* Return the traffic class of an IPv6 header: its 8 bits straddle two bytes. */
 static __always_inline __u8 traffic_class(const struct ipv6hdr *ip6)
 {
 	return ip6->priority << 4 | ip6->flow_lbl[0] >> 4;

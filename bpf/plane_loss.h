@@ -1,19 +1,11 @@
-/* Finds planes that lose, by the sums of their EVs: where there are many EVs, each alone has too few losses for a verdict in
- * the loss window. A NIC's cable is one such case.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Finds lossy planes by the sums of their EVs. With many EVs, each alone has too few losses in the loss window for a
+ * verdict. A bad cable at a NIC is such a case.
  */
 #ifndef MRC_PLANE_LOSS_H
 #define MRC_PLANE_LOSS_H
 
 #include "probe.h"
-
-/* What the EVs in use have lost, by the newest report of each part of the EVs. Index: host id. */
-struct mrc_plane_losses {
-	struct plane_loss of[MRC_REPORT_PARTS][MRC_MAX_PLANES];
-	struct part_loss part[MRC_REPORT_PARTS];
-	__u64 ns[MRC_REPORT_PARTS]; /* when the report came */
-};
-
-MRC_ARRAY(mrc_plane_losses, BPF_MAP_TYPE_ARRAY, 0, struct mrc_plane_losses);
 
 static __always_inline void add_losses(struct plane_loss *sum, const struct plane_loss *p)
 {
@@ -21,13 +13,13 @@ static __always_inline void add_losses(struct plane_loss *sum, const struct plan
 	sum->lost += p->lost;
 	sum->samples += p->samples;
 	sum->losses += p->losses;
-	sum->known += p->known;
-	sum->used += p->used;
-	sum->hit += p->hit;
+	sum->known_losses += p->known_losses;
+	sum->evs += p->evs;
+	sum->lossy_evs += p->lossy_evs;
 }
 
-/* Note how the EVs of a report lose, and add what the report of the other part told, if that is not older than the loss
- * window: where a report has room for one plane of two, a lossy plane would have nothing to be compared with.
+/* Store the losses of a report's part of the EVs, and add those of the other part, unless they are older than the loss
+ * window. A report may have room for one plane of two, and a lossy plane needs another one to be compared with.
  */
 static __always_inline void add_other_part(struct part_loss *sum, __u32 host_id, __u32 part, __u64 now)
 {
@@ -41,20 +33,20 @@ static __always_inline void add_other_part(struct part_loss *sum, __u32 host_id,
 	other = &all->part[!part];
 	if (aged(now, all->ns[!part], settings.loss_window_us * NS_PER_US))
 		return;
-	sum->innocent += other->innocent;
-	sum->accused += other->accused;
+	sum->below_limit += other->below_limit;
+	sum->above_limit += other->above_limit;
 	sum->samples += other->samples;
 	sum->losses += other->losses;
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "add_other_part");
 
-/* The planes that lose as much as the loss rule condemns, of which most EVs have losses, and which lose more
- * than the other planes do; as bits. A report of one part of the EVs has been added up in the scratch.
+/* Return the lossy planes, as bits: they exceed the loss rule's ratio, most of their EVs have losses, and they lose
+ * more than the other planes. The scratch holds the sums of one part of the EVs.
  */
 __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 {
 	struct mrc_plane_losses *all = bpf_map_lookup_elem(&mrc_plane_losses, &host_id);
-	__u32 zero = 0, planes = 0, used = 0, i;
+	__u32 zero = 0, planes = 0, evs = 0, i;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
 	__u64 now = bpf_ktime_get_ns();
 	struct plane_loss *sum, *own;
@@ -72,14 +64,15 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 		if (is_fresh)
 			add_losses(own, &all->of[!part][i]);
 		add_losses(sum, own);
-		used += own->used > 0;
+		evs += own->evs > 0;
 	}
 	for (i = 0; i < settings.planes && i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
-		/* Few samples of the others are no measure. */
-		if (2 * own->hit > own->used && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
-		    (__u64)own->lost * 1000000 >= (__u64)settings.loss_ppm * own->sent &&
-		    loses_more(own->losses, own->samples, sum->known - own->known, sum->samples - own->samples, used,
+		/* A comparison needs enough samples of the other planes. */
+		if (2 * own->lossy_evs > own->evs && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
+		    (__u64)own->lost * PPM >= (__u64)settings.loss_ppm * own->sent &&
+		    loses_more(own->losses, own->samples, sum->known_losses - own->known_losses,
+			       sum->samples - own->samples, evs,
 			       settings.loss_samples))
 			planes |= 1u << i;
 	}

@@ -1,14 +1,21 @@
-/* What mrc_pop does with an outer packet: verify, count, take the headers off, hand probes on. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Pops outer packets: verifies, counts, removes the headers, and passes probes on. */
 #ifndef MRC_POP_H
 #define MRC_POP_H
 
 #include "icmp.h"
+#include "piggyback.h"
 #include "push.h"
 #include "answer_probe.h"
 #include "apply_reply.h"
 #include "sack_hiding.h"
 
-/* A packet with our headers: whose is it, and by which path did it come? */
+#define NO_PLANE MRC_MAX_PLANES /* no plane has this number */
+/* Bytes up to the end of a quoted MRC header, without SRHs. */
+#define ICMP_QUOTE                                                                                 \
+	(ETH_HLEN + 2 * sizeof(struct ipv6hdr) + sizeof(struct icmp6) + sizeof(struct outer_l4))
+
+/* The sender and path of a packet with MRC headers. */
 struct arrival {
 	struct mrc_peer *peer;
 	__u32 host_id;
@@ -16,9 +23,7 @@ struct arrival {
 	__u32 plane;
 };
 
-#define NO_PLANE MRC_MAX_PLANES
-
-/* The plane by which a packet that is addressed to this host came in, or NO_PLANE. */
+/* Return the plane on which a packet to this host arrived, or NO_PLANE. */
 static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifindex, __u16 vlan)
 {
 	struct mrc_plane *plane = 0;
@@ -36,15 +41,15 @@ static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifin
 	return NO_PLANE;
 }
 
-/* What a tool of this host asked for has come back: its packet socket has seen it, and nobody else wants it. */
-static __always_inline int for_a_tool(const struct outer *o)
+/* Return 1 for a reply to a diagnostic probe: the tool's packet socket has read it already. */
+static __always_inline int is_diagnostic_reply(const struct outer *o)
 {
 	return o->mrc->version == MRC_WIRE_VERSION && o->mrc->flags & MRC_FLAG_DIAGNOSTIC &&
 	       o->mrc->type == MRC_PROBE_REPLY;
 }
 
-static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane,
-						    struct arrival *a)
+/* Verify the MRC header and the outer source, and fill in the arrival. Returns 0 or a drop reason. */
+static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane, struct arrival *a)
 {
 	if (o->mrc->version != MRC_WIRE_VERSION)
 		return MRC_DROP_BAD_VERSION;
@@ -67,6 +72,7 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 	return MRC_DROP_NONE;
 }
 
+/* Count data packets that arrived on an EV. */
 static __always_inline void count_arrival(const struct arrival *a, __u32 packets, __u32 bytes, int ce)
 {
 	__u32 index = ev_index(a->host_id, a->ev);
@@ -80,10 +86,10 @@ static __always_inline void count_arrival(const struct arrival *a, __u32 packets
 		__sync_fetch_and_add(&rx->ce, packets);
 }
 
-/* Ask for a report when a small packet has come from the peer, an acknowledgement mostly: what it answers
- * has been on its way for a round trip, and cloning it is cheap. Pushing asks where none comes in time.
+/* Request a report when a small packet has come from the peer, usually an ACK. The packets that it acknowledges were
+ * sent a round trip ago, and a small packet is cheap to clone. mrc_push requests one if no such packet comes in time.
  */
-static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival *a)
+static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct arrival *a)
 {
 	struct request request = { .host_id = a->host_id };
 	struct mrc_rotation *rotation = bpf_map_lookup_elem(&mrc_rotations, &request.host_id);
@@ -91,16 +97,16 @@ static __always_inline void ask_back(struct __sk_buff *skb, const struct arrival
 	struct mrc_prefix key = {};
 	struct inner inner = {};
 
-	if (!rotation || !self || !small(skb) || rotation->unprobed < settings.probe_packets ||
-	    parse_inner(skb, &key, &inner) || !can_carry(&inner))
+	if (!rotation || !self || !is_small(skb) || rotation->unprobed < settings.probe_packets ||
+	    parse_inner(skb, &key, &inner) || !can_carry_probe(&inner))
 		return;
 	request.now = bpf_ktime_get_ns();
 	request.traffic_class = inner.traffic_class;
 	piggyback_probe(skb, self, a->peer, rotation, &request, settings.probe_gap_us);
 }
 
-/* Outer lengths agree with each other. A whole burst may be longer than a 16-bit length can say,
- * and its lengths are rewritten only where it is cut, so theirs is not checked.
+/* Return 1 if the outer lengths agree. A whole burst is not checked: it can exceed 16 bits, and only segmentation
+ * rewrites its lengths.
  */
 static __always_inline int lengths_agree(const struct outer *o, __u32 skb_length, int burst)
 {
@@ -114,8 +120,8 @@ static __always_inline int lengths_agree(const struct outer *o, __u32 skb_length
 	       udp >= sizeof(struct outer_l4);
 }
 
-static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o,
-				    const struct arrival *a)
+/* Count a data packet and remove its outer headers. Returns TC_ACT_UNSPEC, or TC_ACT_SHOT if it was dropped. */
+static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o, const struct arrival *a)
 {
 	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length;
 	__u64 hide_ns;
@@ -126,7 +132,7 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 
 	if (skb->gso_size) {
 		if (segments < 2)
-			return drop_skb(MRC_DROP_GLUED);
+			return drop_skb(MRC_DROP_MERGED);
 		packets = segments;
 	}
 	length = skb->len - ETH_HLEN - o->length;
@@ -146,9 +152,8 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	return TC_ACT_UNSPEC;
 }
 
-/* Probes: the header is verified, what follows it is not yet. */
-static __always_inline int pop_control(struct __sk_buff *skb, const struct outer *o,
-				       const struct arrival *a)
+/* Handle a probe. Its MRC header is verified; the rest is not yet. */
+static __always_inline int pop_control(struct __sk_buff *skb, const struct outer *o, const struct arrival *a)
 {
 	__u32 zero = 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
@@ -170,26 +175,21 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 		learn_status(a->peer, a->host_id, c);
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	}
-	if (!(c->mrc.flags & MRC_FLAG_DIAGNOSTIC)) /* a tool knows nothing of its host's status */
+	if (!(c->mrc.flags & MRC_FLAG_DIAGNOSTIC)) /* a tool does not know its host's status */
 		learn_status(a->peer, a->host_id, c);
 	return answer_probe(skb, c, a->peer, a->host_id, a->ev, a->plane, class);
 }
 
-#define ICMP_QUOTE                                                                                 \
-	(ETH_HLEN + 2 * sizeof(struct ipv6hdr) + sizeof(struct icmp6) + sizeof(struct outer_l4))
-
-/* An ICMPv6 packet: if it is an error that quotes a packet of ours, it counts against that one's EV. The
- * stack gets it all the same.
- */
-static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
+/* Pass an ICMPv6 packet to handle_icmp(). The stack receives it in any case. */
+static __noinline int pop_icmp(struct __sk_buff *skb, __u16 vlan)
 {
-	__u32 wanted = ICMP_QUOTE + (settings.srh ? MRC_SRH_MAX : 0), number;
+	__u32 quote_length = ICMP_QUOTE + (settings.srh ? MRC_SRH_MAX : 0), number;
 	struct mrc_plane *plane;
 	struct ipv6hdr *ip6;
 	struct ethhdr *eth;
 	struct cursor c;
 
-	bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted);
+	bpf_skb_pull_data(skb, skb->len < quote_length ? skb->len : quote_length);
 	c.at = (void *)(long)skb->data;
 	c.end = (void *)(long)skb->data_end;
 	if (!TAKE(&c, eth) || !TAKE(&c, ip6))
@@ -201,8 +201,10 @@ static __noinline int take_icmp(struct __sk_buff *skb, __u16 vlan)
 	return 0;
 }
 
-/* Whether an IPv6 packet is neither ours nor an error that may quote one, by what is at hand of it. */
-static __always_inline int foreign(struct __sk_buff *skb)
+/* Return 1 if an IPv6 packet is neither mrcd's nor an error that could quote an mrcd packet, as far as its linear part
+ * tells.
+ */
+static __always_inline int is_other_traffic(struct __sk_buff *skb)
 {
 	struct ipv6hdr *ip6 = (void *)(long)skb->data + ETH_HLEN;
 
@@ -210,9 +212,9 @@ static __always_inline int foreign(struct __sk_buff *skb)
 	       ip6->nexthdr != NEXTHDR_ROUTING && ip6->nexthdr != IPPROTO_ICMPV6;
 }
 
-/* Behind generic XDP, kernels up to 6.18 at least hand tc a copy of the packet that has forgotten the
- * length of its Ethernet header, and so begins at the IP header. Give it one, without addresses, if
- * it is for this host; the stack knows the true one of all others.
+/* Restore the Ethernet header. Behind generic XDP, kernels up to at least 6.18 give tc a copy of the packet without the
+ * length of its Ethernet header, so it begins at the IP header. A packet for this host gets a header without addresses;
+ * all others stay as they are, because the stack knows their true header.
  */
 static __always_inline int restore_ethernet(struct __sk_buff *skb, __u16 vlan)
 {

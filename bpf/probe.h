@@ -1,70 +1,36 @@
-/* Probes: asking peers what has arrived (send_probe.h), answering them (answer_probe.h), judging by what they say
- * (apply_reply.h). Here is what these have in common.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Defines what all probe code shares: sending (send_probe.h, piggyback.h), answering (answer_probe.h) and applying
+ * replies (apply_reply.h).
  *
- * The sender counts data packets per EV, the receiver counts what came by it. A report brings the
- * receiver's counts of all EVs back: sent minus received is the loss on each path, whatever order
- * packets arrived in, and a path on which nothing arrives is seen without a probe on it. What was
- * sent too shortly before the report was asked for may be on its way yet: that is left out. (A probe per EV, each
- * in its turn, needs as many times more of them for the same delay as there are EVs.)
+ * The sender counts data packets per EV, and the receiver counts arrivals per EV. A report returns the receiver's
+ * counts of all EVs. Sent minus received is the loss on each path, in whatever order packets arrived. A path without
+ * arrivals shows without a probe on it. Packets sent too shortly before the request may still be in flight, and are
+ * left out. Single probes per EV would take as many more probes for the same delay as there are EVs.
  */
 #ifndef MRC_PROBE_H
 #define MRC_PROBE_H
 
 #include "headers.h"
 
-#define REORDERED_NS 1000000000ULL /* older than this is not reordering but a restarted clock */
+#define REORDERED_NS 1000000000ULL /* an older timestamp is no reordering: the peer's clock has restarted */
 
-struct control {
-	struct mrc_hdr mrc;
-	struct mrc_probe probe;
-};
-
-#define BURSTS_AT_ONCE 8 /* EVs that are tried per report */
-
-/* What the EVs in use of a plane have lost in their loss windows. */
-struct plane_loss {
-	__u32 sent; /* data packets and probes */
-	__u32 lost;
-	__u32 samples; /* as mrc_path_stats.window_samples */
-	__u32 losses; /* of these, with a loss that is sure; */
-	__u32 known; /* and all that are known of: what others lose must not be known later than what the plane does */
-	__u32 used; /* EVs in use that have samples */
-	__u32 hit; /* of these, with a loss that is sure */
-};
-
-/* EVs in use, by the losses in their loss windows. */
-struct part_loss {
-	__u32 innocent; /* EVs with fewer losses than it takes to be looked at, */
-	__u32 accused; /* or enough of them; */
-	__u32 samples; /* of the innocent ones, */
-	__u32 losses; /* and those with a loss */
-};
-
-/* A report being read or written, and what it leads to. One per CPU. */
-struct mrc_scratch {
-	struct control control; /* of the probe that came: the stack has no room for it on Linux 6.1 */
-	struct mrc_count count[MRC_REPORT_EVS];
-	__u32 lagging[BURSTS_AT_ONCE]; /* EVs that lag and are to be probed */
-	__u32 under_way[MRC_MAX_PLANES]; /* data packets on each plane, */
-	__u32 arrived[MRC_MAX_PLANES]; /* and those that have come by it */
-	struct plane_loss loss[MRC_MAX_PLANES + 1]; /* of the EVs of the report; of all planes, and parts */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_scratch);
-} mrc_scratch SEC(".maps");
-
-/* So many packets and bytes pay for a request that rides on them, and for a third of one more out of the host's budget: so
- * that requests are 2 % of the packets in the long run, and 1 % of the bytes.
+/* Traffic pays for a piggybacked request by so many packets and bytes. It also adds a third of a request to the host's
+ * budget. So requests are 2 % of the packets in the long run, and 1 % of the bytes.
  */
 #define PACKETS_PER_PROBE 67
 #define BYTES_PER_PROBE_BYTE 134
-#define BUDGET_BYTES 512 /* longer requests take more than one from the host's budget */
 
-/* Bytes behind the MRC header. Room for any SRH: a reply may need a longer one than its request. */
+#define BUDGET_BYTES 512 /* a longer request costs the budget more than one */
+
+/* Return the part of the host's budget that is reserved for more urgent probes: an eighth. */
+static __always_inline __u32 budget_reserve(void)
+{
+	return settings.idle_probes / 8;
+}
+
+/* Return the bytes after the MRC header. They include room for an SRH, because a reply may need a longer one than its
+ * request.
+ */
 static __always_inline __u32 probe_length(__u32 counts)
 {
 	__u32 length = sizeof(struct mrc_probe) + (settings.srh ? MRC_SRH_MAX : 0);
@@ -72,25 +38,25 @@ static __always_inline __u32 probe_length(__u32 counts)
 	return counts ? length + MRC_BALLAST + counts * sizeof(struct mrc_count) : length;
 }
 
-/* What a request of this length on the wire takes from the host's budget. */
+/* Return what a request of this length on the wire costs the host's budget. */
 static __always_inline __u32 budget_cost(__u32 length)
 {
 	return 1 + length / BUDGET_BYTES;
 }
 
-/* The same of one that asks for a report of so many EVs, and carries nothing else. */
+/* Return the cost of a request for a report of `counts` EVs that carries nothing else. */
 static __always_inline __u32 report_cost(__u32 counts)
 {
 	return budget_cost(OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts));
 }
 
-/* Where a probe's content begins: behind the outer headers of its path. */
+/* Return the offset of a probe: behind the outer headers of its path. */
 static __always_inline __u32 probe_at(const struct mrc_ev *path)
 {
 	return ETH_HLEN + outer_length(path);
 }
 
-/* Write headers and probe over whatever is in the skb, which has their length already. */
+/* Write headers and probe over the skb's contents; the skb has their length already. */
 static __always_inline int write_control(struct __sk_buff *skb, struct push *p, const struct control *c)
 {
 	__u32 at = probe_at(p->ev);
@@ -103,7 +69,7 @@ static __always_inline int write_control(struct __sk_buff *skb, struct push *p, 
 	return bpf_skb_store_bytes(skb, at, &c->probe, sizeof(c->probe), 0);
 }
 
-/* Bytes of the counts of a report, or 0 if there are too many. */
+/* Return the bytes of a report's counts, or 0 if there are too many. */
 static __always_inline __u32 counts_bytes(const struct control *c)
 {
 	__u32 bytes = bpf_ntohs(c->probe.counts) * sizeof(struct mrc_count);
@@ -112,27 +78,28 @@ static __always_inline __u32 counts_bytes(const struct control *c)
 	return bytes <= MRC_REPORT_EVS * sizeof(struct mrc_count) ? bytes : 0;
 }
 
-/* Whether what the peer said at `said` by its clock was overtaken by what it said at `told`. */
-static __always_inline int overtaken(__u64 said, __u64 told)
+/* Return 1 if a packet sent at `sent_ns` was overtaken by one sent at `newest_ns`, both by the peer's clock. */
+static __always_inline int is_overtaken(__u64 sent_ns, __u64 newest_ns)
 {
-	return said < told && told - said < REORDERED_NS;
+	return sent_ns < newest_ns && newest_ns - sent_ns < REORDERED_NS;
 }
 
-static __always_inline __u32 report_chunks(void)
+/* Return how many reports cover all EVs. */
+static __always_inline __u32 report_parts(void)
 {
 	return (settings.evs_per_peer + MRC_REPORT_EVS - 1) / MRC_REPORT_EVS ?: 1;
 }
 
-/* Rounds that may be under way: as many as there are marks for. */
+/* Return how many reports can be in flight: as many as there are marks for. */
 static __always_inline __u32 reports_kept(void)
 {
-	return MRC_REPORTS_KEPT * report_chunks();
+	return MRC_REPORTS_KEPT * report_parts();
 }
 
-/* EVs in the report of a round, from EV `first` on: chunks take turns. */
+/* Return the EVs in a report, and set `first` to the first of them: the parts of the EVs take turns. */
 static __always_inline __u32 report_size(__u32 report_seq, __u32 *first)
 {
-	*first = report_seq % report_chunks() * MRC_REPORT_EVS;
+	*first = report_seq % report_parts() * MRC_REPORT_EVS;
 	return settings.evs_per_peer - *first < MRC_REPORT_EVS ? settings.evs_per_peer - *first : MRC_REPORT_EVS;
 }
 

@@ -1,22 +1,22 @@
-/* What mrc_push wants to know of an inner packet. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Reads the inner headers of a packet to be pushed. */
 #ifndef MRC_PUSH_H
 #define MRC_PUSH_H
 
 #include "drop.h"
 #include "parse.h"
 
-#define IP_OFFSET 0x1fff /* of iphdr.frag_off */
+#define SMALL_PACKET_MAX 512 /* bytes; cheap to clone */
 
 struct inner {
 	__u32 l3_length; /* of the IP header, bytes */
 	__u8 ip_proto;
 	__u8 traffic_class;
-	__u8 fragment; /* 1 = not the first of its packet: there are no ports */
+	__u8 fragment; /* 1 = not the first fragment: it has no ports */
 };
 
-/* Read the inner IP header: the destination as a key of the trie, and what the outer one copies. */
-static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct mrc_prefix *key,
-						 struct inner *inner)
+/* Read the inner IP header: the destination as a trie key, and the fields that the outer header copies. */
+static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct mrc_prefix *key, struct inner *inner)
 {
 	struct cursor c = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct ethhdr *eth;
@@ -52,7 +52,7 @@ static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct m
 	return MRC_DROP_NOT_IP;
 }
 
-/* Packets that this skb will be on the wire. */
+/* Return how many packets an skb will be on the wire. */
 static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct inner *inner)
 {
 	__u32 l4_length = sizeof(struct udphdr), payload;
@@ -61,7 +61,7 @@ static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct in
 		return 1;
 	if (skb->gso_segs)
 		return skb->gso_segs;
-	/* The stack has not counted them yet (forwarded from a virtual machine). */
+	/* A packet forwarded from a virtual machine: the stack has not counted its segments. */
 	if (inner->ip_proto == IPPROTO_TCP) {
 		struct tcphdr tcp;
 
@@ -73,16 +73,14 @@ static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct in
 	return (payload + skb->gso_size - 1) / skb->gso_size;
 }
 
-#define SMALL 512 /* bytes */
-
-/* An acknowledgement, mostly: cheap to clone. */
-static __always_inline int small(const struct __sk_buff *skb)
+/* Return 1 for a small packet, usually an ACK. */
+static __always_inline int is_small(const struct __sk_buff *skb)
 {
-	return !skb->gso_size && skb->len <= SMALL;
+	return !skb->gso_size && skb->len <= SMALL_PACKET_MAX;
 }
 
-/* Whether a probe can be made of this packet: its checksum is in the ballast, wherever the NIC writes it. */
-static __always_inline int can_carry(const struct inner *inner)
+/* Return 1 if a probe can ride on this packet: its checksum must lie in the ballast, wherever the NIC writes it. */
+static __always_inline int can_carry_probe(const struct inner *inner)
 {
 	return inner->l3_length <= sizeof(struct ipv6hdr) &&
 	       (inner->ip_proto == IPPROTO_TCP || inner->ip_proto == IPPROTO_UDP);

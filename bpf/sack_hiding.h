@@ -1,7 +1,10 @@
-/* What TCP need not know yet. Where planes differ in delay, data overtakes other data by as much, and the peer's
- * selective acknowledgements (RFC 2018) say so at once. Linux' RACK (RFC 8985) takes what was overtaken for lost after
- * a quarter of the least round trip, a whole one at most. So while the first gap in what a peer's TCP has got is no
- * older than planes differ, the option is made one that nobody knows. What is acknowledged in sequence stays.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Hides SACK blocks for gaps younger than the delay skew between planes.
+ *
+ * Where planes differ in delay, data overtakes other data, and the peer's selective acknowledgements (RFC 2018) report
+ * it at once. Linux' RACK (RFC 8985) takes overtaken data for lost after a quarter of the least round trip, or a whole
+ * one at most. So while the first gap in the peer's received data is younger than the skew, the SACK option becomes an
+ * unknown option. Cumulative acknowledgements stay.
  */
 #ifndef MRC_SACK_HIDING_H
 #define MRC_SACK_HIDING_H
@@ -9,36 +12,24 @@
 #include "balance.h"
 #include "push.h"
 
-#define SACK_GAPS 4096 /* a power of two; while one flow hides something, others that share its room hide nothing */
+/* TCP option kinds. */
 #define TCP_OPTION_NOP 1
 #define TCP_OPTION_SACK 5
 #define TCP_OPTION_TIMESTAMP 8
-#define TCP_OPTION_UNKNOWN 253 /* for experiments (RFC 4727 §6) */
+#define TCP_OPTION_UNKNOWN 253 /* for experiments (RFC 4727 §6): TCP ignores it */
 #define TIMESTAMP_LENGTH 12 /* bytes, with the two NOPs before it */
 
-/* The newest gap of a flow. Index: low bits of the flow's hash. */
-struct mrc_sack_gap {
-	__u32 flow; /* its hash */
-	__u32 ack; /* where the gap begins, as in the TCP header */
-	__u64 ns; /* when it was first seen */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SACK_GAPS);
-	__type(key, __u32);
-	__type(value, struct mrc_sack_gap);
-} mrc_sack_gaps SEC(".maps");
-
-/* How long gaps are hidden from this host's TCP: one and a half times what planes to the peer differ; 0 = not at all. */
+/* Return how long gaps are hidden from this host's TCP: 1.5 times the delay skew between planes; 0 = never. */
 static __always_inline __u64 sack_hiding_ns(const struct mrc_peer *peer)
 {
-	__u32 apart_ns = peer->apart_ns;
+	__u32 plane_skew_ns = peer->plane_skew_ns;
 
-	return apart_ns > WAITING_NS ? (__u64)apart_ns + apart_ns / 2 : 0;
+	return plane_skew_ns > QUEUE_DELAY_NS ? (__u64)plane_skew_ns + plane_skew_ns / 2 : 0;
 }
 
-/* Where in a TCP header a SACK option begins, or 0: behind the timestamp or alone, as TCPs write it. */
+/* Return the offset of a SACK option in a TCP header, or 0. It is behind the timestamp option or alone, as TCP stacks
+ * write it.
+ */
 static __always_inline __u32 sack_at(struct __sk_buff *skb, __u32 at, const struct tcphdr *tcp)
 {
 	__u32 length = tcp->doff * 4, option = sizeof(*tcp);
@@ -54,7 +45,7 @@ static __always_inline __u32 sack_at(struct __sk_buff *skb, __u32 at, const stru
 	return kind[0] == TCP_OPTION_NOP && kind[1] == TCP_OPTION_NOP && kind[2] == TCP_OPTION_SACK ? option + 2 : 0;
 }
 
-/* Hash of the flow of an acknowledgement, by the low words of both addresses and the ports. */
+/* Return the hash of an ACK's flow, by the low words of both addresses and the ports. */
 static __always_inline __u32 flow_of_ack(struct __sk_buff *skb, const struct mrc_prefix *key, const struct tcphdr *tcp)
 {
 	__u32 from = offsetof(struct iphdr, saddr), source = 0;
@@ -65,7 +56,7 @@ static __always_inline __u32 flow_of_ack(struct __sk_buff *skb, const struct mrc
 	return (*(__u32 *)tcp ^ *(__u32 *)&key->address[12] ^ source * 0x85ebca6bu) * 0x9e3779b1u;
 }
 
-/* Hide the option in a packet that has been popped, if its gap is younger than `window_ns`. */
+/* Hide the SACK option of a popped packet, if its gap is younger than `window_ns`. Returns 1 if it did. */
 __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 {
 	struct mrc_prefix key = {};
@@ -91,7 +82,7 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (gap->flow != flow && !aged(now, gap->ns, window_ns))
-		return 0; /* or each would begin the other's time anew */
+		return 0; /* the flows would otherwise restart each other's window */
 	if (gap->flow != flow || gap->ack != tcp.ack_seq) {
 		gap->flow = flow;
 		gap->ack = tcp.ack_seq;

@@ -1,4 +1,5 @@
-/* Asking a peer what has arrived: when, on which EV, and how the request comes into being. */
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Sends probe requests: marks what was sent before a report, chooses the EV, and builds the packet. */
 #ifndef MRC_SEND_PROBE_H
 #define MRC_SEND_PROBE_H
 
@@ -6,53 +7,25 @@
 #include "probe.h"
 #include "spray.h"
 
-/* What is asked for, and on which EV. */
-struct request {
-	__u64 now;
-	__u32 host_id;
-	__u32 number; /* of the EV */
-	__u32 report_seq; /* of the report, if one is asked for */
-	__u16 kind; /* enum mrc_probe_kind */
-	__u16 traffic_class; /* of the packet on which it rides; of others the peer's, see mrc_reports */
-	__u16 first;
-	__u16 counts; /* 0 = no report, only a reply */
-};
+#define KEPT_PACKET_MAX 512 /* bytes: a longer packet is cut off, or it would be sent twice for nothing */
 
-#define ARMED_REQUEST 1
-#define ARMED_TIMER 2 /* see timer_packet.h */
-#define ARMED_DUP_ACK 3 /* see dup_ack.h */
-
-/* What the program that pushes leaves for mrc_probe, which it runs on a clone. One per CPU. */
-struct mrc_armed {
-	__u32 armed; /* 0, or what to make of it */
-	__u32 reserved;
-	struct request request;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mrc_armed);
-} mrc_armed SEC(".maps");
-
-/* Have mrc_probe make something of a clone of this packet, now; of a request if it is one, or a twin. */
-static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_node *self, __u32 armed,
-				      const struct request *r)
+/* Have mrc_probe do `job` on a clone of this packet, at once. `r`: the request, or the duplicate ACK's destination. */
+static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_node *self, __u32 job,
+				       const struct request *r)
 {
 	__u32 zero = 0;
-	struct mrc_armed *push_clone = bpf_map_lookup_elem(&mrc_armed, &zero);
+	struct mrc_clone_job *slot = bpf_map_lookup_elem(&mrc_clone_jobs, &zero);
 
-	if (!push_clone || !self->probe_ifindex)
+	if (!slot || !self->probe_ifindex)
 		return;
 	if (r)
-		push_clone->request = *r;
-	push_clone->armed = armed;
+		slot->request = *r;
+	slot->job = job;
 	bpf_clone_redirect(skb, self->probe_ifindex, 0);
-	push_clone->armed = 0;
+	slot->job = 0;
 }
 
-/* Sent at least this long before a report was asked for: not on its way any more. */
+/* Return the reordering window: packets sent longer ago than this have arrived or are lost. */
 static __always_inline __u64 reordering_window(const struct mrc_reports *reports)
 {
 	__u64 window = reports->rtt_var_ns / 2, least = settings.reorder_us * NS_PER_US;
@@ -63,88 +36,92 @@ static __always_inline __u64 reordering_window(const struct mrc_reports *reports
 	return window > least ? window : least;
 }
 
+/* The marks of a report. */
 struct marking {
 	__u64 now;
-	__u64 window;
-	__u32 least_ns; /* mrc_reports.least_ns */
-	__u32 index;
-	__u32 slot;
+	__u64 window; /* reordering window, ns */
+	__u32 least_extra_delay_ns; /* as mrc_reports.least_extra_delay_ns */
+	__u32 index; /* of the report's first EV */
+	__u32 slot; /* of the marks */
 };
 
+/* Mark what was sent on an EV at least a reordering window ago. */
 static long mark_ev(__u64 i, void *context)
 {
 	struct marking *m = context;
 	const struct mrc_ev *ev = ev_at(m->index + i);
-	struct mrc_path_stats *l = path_stats_at(m->index + i);
+	struct mrc_path_stats *stats = path_stats_at(m->index + i);
 	__u32 tx, probes, noted_tx, slot = m->slot & (MRC_REPORTS_KEPT - 1);
 	__u16 noted_probes;
 	__u64 window;
 
-	if (!ev || !l)
+	if (!ev || !stats)
 		return 1;
 	tx = *(volatile __u64 *)&ev->tx_packets;
 	probes = *(volatile __u32 *)&ev->probe_seq;
-	window = arrival_window(m->window, l->late_ns, m->least_ns);
-	/* What was noted is older than the window, unless this EV's is longer than reports are apart: then it is kept
-	 * until it is, and what was there at the report before has not become younger.
+	window = arrival_window(m->window, stats->extra_delay_ns, m->least_extra_delay_ns);
+	/* The note is normally older than the window, and becomes the mark. Where this EV's window exceeds the interval
+	 * of reports, the note stays until it is old enough, and the previous report's mark is used again.
 	 */
-	if (aged(m->now, l->noted_ns, window)) {
-		noted_tx = l->noted_tx;
-		noted_probes = l->noted_probes;
-		l->noted_tx = tx;
-		l->noted_probes = probes;
-		l->noted_ns = m->now;
+	if (aged(m->now, stats->noted_ns, window)) {
+		noted_tx = stats->noted_tx;
+		noted_probes = stats->noted_probes;
+		stats->noted_tx = tx;
+		stats->noted_probes = probes;
+		stats->noted_ns = m->now;
 	} else {
-		noted_tx = l->mark_tx[(slot - 1) & (MRC_REPORTS_KEPT - 1)];
-		noted_probes = l->mark_probes[(slot - 1) & (MRC_REPORTS_KEPT - 1)];
+		noted_tx = stats->mark_tx[(slot - 1) & (MRC_REPORTS_KEPT - 1)];
+		noted_probes = stats->mark_probes[(slot - 1) & (MRC_REPORTS_KEPT - 1)];
 	}
-	l->mark_tx[slot] = aged(m->now, ev->last_tx_ns, window) ? tx : noted_tx;
-	l->mark_probes[slot] = aged(m->now, l->probe_ns, window) ? probes : noted_probes;
+	stats->mark_tx[slot] = aged(m->now, ev->last_tx_ns, window) ? tx : noted_tx;
+	stats->mark_probes[slot] = aged(m->now, stats->probe_ns, window) ? probes : noted_probes;
 	return 0;
 }
 
-/* As many rounds are under way as may be. */
-static __always_inline int unanswered(const struct mrc_reports *reports)
+/* Return 1 if no further report can be in flight. */
+static __always_inline int is_report_window_full(const struct mrc_reports *reports)
 {
-	return reports->report_seq - reports->settled >= reports_kept();
+	return reports->report_seq - reports->applied_seq >= reports_kept();
 }
 
-/* Begin a round: note what has been sent on each EV. `asked_ns` is when the last was begun. Returns 1 if
- * this CPU is to ask for the report.
+/* Begin a report: mark what has been sent on each EV. `requested_ns` is when the previous one was requested. Returns 1
+ * if this CPU is to send the request.
  */
-static __noinline int begin_report(struct mrc_reports *reports, struct request *r, __u64 asked_ns)
+static __noinline int begin_report(struct mrc_reports *reports, struct request *r, __u64 requested_ns)
 {
 	struct marking m = { .now = r->now };
 	__u32 first;
 
-	if (__sync_val_compare_and_swap(&reports->asked_ns, asked_ns, r->now) != asked_ns)
+	if (__sync_val_compare_and_swap(&reports->requested_ns, requested_ns, r->now) != requested_ns)
 		return 0;
 	r->report_seq = __sync_fetch_and_add(&reports->report_seq, 1) + 1;
-	/* Not over the marks by which another CPU may be judging; report_is_new() looks from the other side. */
-	if (reports->busy && unanswered(reports))
+	/* Another CPU may read the oldest marks; is_newest_report() guards the other side. */
+	if (reports->busy && is_report_window_full(reports))
 		return 0;
 	r->counts = report_size(r->report_seq, &first);
 	r->first = first;
 	m.window = reordering_window(reports);
-	m.least_ns = reports->least_ns;
+	m.least_extra_delay_ns = reports->least_extra_delay_ns;
 	m.index = ev_index(r->host_id, r->first);
-	m.slot = r->report_seq / report_chunks();
+	m.slot = r->report_seq / report_parts();
 	bpf_loop(r->counts, mark_ev, &m, 0);
 	reports->sent_ns[r->report_seq & (MRC_REPORT_SLOTS - 1)] = r->now;
 	return 1;
 }
 
-/* The EV on which the next report is asked for: usable ones in turn over the planes. While none comes
- * back, every other one by any path: the usable ones may be dead, and only reports tell that others are not.
+/* Return the EV for the next request: usable EVs in turn over the planes. While no report returns, every other request
+ * takes any EV: the usable ones may be dead, and only reports tell that others are not.
  */
-static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_reports *reports, __u32 plane_mask)
+static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_reports *reports,
+				       __u32 plane_mask)
 {
 	__u32 cursor = reports->cursor++, slot;
 	struct choice choice = {};
 	const struct mrc_ev *ev;
 
-	if (cursor & 1 && unanswered(reports)) {
-		slot = cursor / 2 % settings.planes * settings.evs_per_plane + cursor / 2 / settings.planes % peer->slots;
+	if (cursor & 1 && is_report_window_full(reports)) {
+		slot = cursor / 2 % settings.planes * settings.evs_per_plane +
+		       cursor / 2 / settings.planes % peer->slots;
 		ev = ev_at(ev_index(host_id, slot));
 		if (ev && ev->configured && plane_mask & (1u << (ev->plane & 31)))
 			return slot;
@@ -155,138 +132,15 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 	return choice.plane * settings.evs_per_plane + choice.slot;
 }
 
-/* Whether traffic to this peer should carry a request now: after so many packets, but leaving time
- * between two; not while too many are under way; and now and then in any case.
- */
-static __always_inline int report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation,
-				      __u64 now, __u64 asked_ns, __u32 gap_us)
+/* Fill in a request, and count it on its EV. */
+static __always_inline void fill_request(struct control *c, const struct mrc_node *self, struct mrc_ev *ev,
+					 const struct request *r)
 {
-	__u64 late = settings.probe_late_us * NS_PER_US;
-
-	/* Never so many at once that the newest must be forgotten before it can have come back. */
-	if (late < reports->rtt_ns / 2)
-		late = reports->rtt_ns / 2;
-	if (aged(now, asked_ns, late) && aged(now, asked_ns, reordering_window(reports)))
-		return 1;
-	return rotation->unprobed >= settings.probe_packets &&
-	       aged(now, asked_ns, gap_us * NS_PER_US) &&
-	       aged(now, asked_ns, reordering_window(reports)) &&
-	       !unanswered(reports);
-}
-
-#define KEPT_MOST 512 /* bytes of a packet that stays behind the counts: a longer one would be sent twice for nothing */
-
-/* Whether make_room() leaves this packet as it is, behind so many counts. What is a tunnel's cannot be shortened. */
-static __always_inline int keeps(struct __sk_buff *skb, __u32 counts)
-{
-	return !skb->gso_size && skb->len + probe_length(counts) <= settings.inner_mtu &&
-	       (skb->len <= KEPT_MOST || encapsulated(skb));
-}
-
-#define PAID_PERCENT 150 /* traffic may pay for so much of idle_probes per second, */
-#define PAID_BURST 4 /* and for so many at once */
-
-/* What traffic has paid for since the tick last refilled the host's budget. */
-MRC_ARRAY(mrc_paid, BPF_MAP_TYPE_ARRAY, 0, __u32);
-
-static __always_inline __u32 *paid(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&mrc_paid, &zero);
-}
-
-/* What traffic may pay for until now since then: to make requests and to read reports takes a CPU's time, too. */
-static __always_inline __u64 paid_most(const struct mrc_clock *clock, __u64 now)
-{
-	__s64 past = now - *(volatile __u64 *)&clock->refilled_ns;
-
-	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / 1000000000ULL : 0);
-}
-
-/* Whether a request may ride on this peer's traffic: the packets and bytes since the last pay for it, or the host's
- * budget does, of which an eighth is for the tick.
- */
-static __always_inline int may_probe(struct __sk_buff *skb, const struct mrc_rotation *rotation, __u64 now)
-{
-	__u32 first, counts = report_size(0, &first), *sum = paid();
-	__u32 length = OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts) + (keeps(skb, counts) ? skb->len : 0);
-	struct mrc_clock *clock = tick_clock();
-
-	if (!clock || !sum)
-		return 0;
-	if (rotation->unprobed >= PACKETS_PER_PROBE && rotation->unprobed_bytes >= BYTES_PER_PROBE_BYTE * length &&
-	    *(volatile __u32 *)sum < paid_most(clock, now)) {
-		__sync_fetch_and_add(sum, budget_cost(length));
-		return 1;
-	}
-	if (*(volatile __s64 *)&clock->budget <= (__s64)(settings.idle_probes / 8))
-		return 0;
-	__sync_fetch_and_add(&clock->budget, -(__s64)budget_cost(length));
-	return 1;
-}
-
-/* Whether make_room() will do with a clone of this packet: the kernel shortens none that is a tunnel's. */
-static __noinline int can_piggyback(struct __sk_buff *skb)
-{
-	__u32 first;
-
-	return keeps(skb, report_size(0, &first)) || !encapsulated(skb);
-}
-
-/* Whether traffic to this peer is so dense that its end is to be noticed: many packets since the last report was asked for.
- * Where the budget has delayed that, they count by their rate: as if a report had been asked for in time.
- */
-static __always_inline int is_dense(const struct mrc_rotation *rotation, __u64 now, __u64 asked_ns)
-{
-	__u64 each_ns = settings.probe_late_us * NS_PER_US / (settings.probe_packets ?: 1);
-
-	return rotation->unprobed >= settings.probe_packets && (!rotation->denied || !aged(now, asked_ns, rotation->unprobed * each_ns));
-}
-
-/* Let a request ride on this packet, if one is due; it is not pushed yet, or popped already: mrc_probe makes
- * the request of a clone. Returns 1 if it did.
- */
-static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct mrc_node *self,
-				      struct mrc_peer *peer, struct mrc_rotation *rotation,
-				      struct request *r, __u32 gap_us)
-{
-	struct mrc_reports *reports = reports_at(r->host_id);
-	__u64 asked_ns;
-
-	if (!reports || !self->probe_ifindex)
-		return 0;
-	asked_ns = *(volatile __u64 *)&reports->asked_ns;
-	if (!report_due(reports, rotation, r->now, asked_ns, gap_us) || !can_piggyback(skb))
-		return 0;
-	r->number = report_ev(peer, r->host_id, reports, linked_planes(self, peer));
-	if (r->number == NO_SLOT)
-		return 0;
-	if (!may_probe(skb, rotation, r->now)) {
-		rotation->denied = 1;
-		return 0;
-	}
-	if (!begin_report(reports, r, asked_ns))
-		return 0;
-	reports->traffic_class = r->traffic_class;
-	if (is_dense(rotation, r->now, asked_ns))
-		set_idle_timer(r->host_id, r->now);
-	rotation->unprobed = 0;
-	rotation->unprobed_bytes = 0;
-	rotation->denied = 0;
-	rotation->data = 0;
-	send_clone(skb, self, ARMED_REQUEST, r);
-	return 1;
-}
-
-static __always_inline void fill_request(struct control *c, const struct mrc_node *self,
-					 struct mrc_ev *ev, const struct request *r)
-{
-	struct mrc_path_stats *l = path_stats_at(ev_index(r->host_id, r->number));
+	struct mrc_path_stats *stats = path_stats_at(ev_index(r->host_id, r->number));
 	__u32 seq;
 
-	if (l)
-		l->probe_ns = r->now; /* before the count: who reads that must not think it old */
+	if (stats)
+		stats->probe_ns = r->now; /* before the count: a reader must not take the new count for old */
 	seq = __sync_fetch_and_add(&ev->probe_seq, 1) + 1;
 	c->mrc.version = MRC_WIRE_VERSION;
 	c->mrc.type = MRC_PROBE_REQUEST;
@@ -306,15 +160,15 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
 }
 
-/* Whether the answers to probes of an EV count: of those that lag or have failed none is expected. */
+/* Return 1 if probes on an EV should be answered: it neither lags nor has failed. */
 static __always_inline int is_answer_expected(__u32 host_id, __u32 number, const struct mrc_ev *ev)
 {
-	const struct mrc_path_stats *l = path_stats_at(ev_index(host_id, number));
+	const struct mrc_path_stats *stats = path_stats_at(ev_index(host_id, number));
 
-	return l && !l->lag_ns && (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP);
+	return stats && !stats->lag_ns && (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP);
 }
 
-/* A probe that asks for no report is sent. */
+/* Note a probe without report as pending, if an answer is expected. */
 static __always_inline void note_pending(__u32 host_id, __u32 number, const struct mrc_ev *ev, __u64 now)
 {
 	struct mrc_watch *watch = watch_at(host_id);
@@ -325,15 +179,16 @@ static __always_inline void note_pending(__u32 host_id, __u32 number, const stru
 	watch->probed_us = now / NS_PER_US;
 }
 
-/* The traffic class of a probe in the DSCP class of some packet: queues that mark are not to drop it. */
+/* Return the traffic class of a probe: the DSCP of `traffic_class`, and ECT(0), so that AQM marks the probe rather than
+ * drops it.
+ */
 static __always_inline __u8 probe_class(__u32 traffic_class)
 {
 	return (traffic_class & ~ECN_MASK) | ECN_ECT0;
 }
 
-/* Make the skb a request and send a clone of it. Returns 1 if it went out. */
-static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self,
-					const struct request *r)
+/* Write a request into the skb and send a clone of it. Returns 1 if it was sent. */
+static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
 	const struct mrc_reports *reports;
 	struct control control = {};
@@ -359,7 +214,7 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 	return sent;
 }
 
-/* Make room for headers and probe in front of a clone's packet, in whose place ballast and counts come. */
+/* Make room for headers and probe in front of a clone; ballast and counts replace the packet. */
 static __always_inline int make_room_in_place(struct __sk_buff *skb, __u32 headers, __u32 counts)
 {
 	return bpf_skb_change_tail(skb, ETH_HLEN + probe_length(counts) - sizeof(struct mrc_probe), 0) ||
@@ -367,20 +222,27 @@ static __always_inline int make_room_in_place(struct __sk_buff *skb, __u32 heade
 				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP);
 }
 
-/* The same, but a small packet stays as it is, behind the counts: that is cheaper. A longer one may be a whole burst. */
+/* Return 1 if make_room() keeps this packet behind the counts. Encapsulated packets cannot be shortened. */
+static __always_inline int keeps_packet(struct __sk_buff *skb, __u32 counts)
+{
+	return !skb->gso_size && skb->len + probe_length(counts) <= settings.inner_mtu &&
+	       (skb->len <= KEPT_PACKET_MAX || encapsulated(skb));
+}
+
+/* The same, but keep a small packet behind the counts, which is cheaper. A longer one may be a whole burst. */
 static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32 counts)
 {
 	__u64 encap = BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	__u32 content = probe_length(counts);
 
-	if (keeps(skb, counts))
-		/* What was popped counts as encapsulated still: the kernel makes it no outer packet again. */
+	if (keeps_packet(skb, counts))
+		/* A popped packet still counts as encapsulated: the kernel does not make it an outer packet again. */
 		return bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, encap) &&
 		       bpf_skb_adjust_room(skb, headers + content, BPF_ADJ_ROOM_MAC, 0);
 	return make_room_in_place(skb, headers, counts);
 }
 
-/* Make a clone of a packet, not pushed yet or popped already, the request that rides on it. */
+/* Make a clone the request that rides on its packet, and send it. The packet is not pushed yet, or already popped. */
 static __always_inline int push_clone(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
 	struct control control = {};

@@ -1,21 +1,24 @@
-/* Which EV the next packet takes: the planes in turn, and in each plane its usable EVs in turn. A
- * plane keeps its share of the traffic as long as it has one usable EV, and no longer queue than the others
- * (balance.h), so the replacement of a failed EV always comes from the same plane.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Chooses the EV of the next packet: the planes in turn, and in each plane its usable EVs in turn. A plane keeps its
+ * share of the traffic while it has a usable EV, and no longer queue than the others (balance.h). So a failed EV is
+ * always replaced from its own plane.
  */
 #ifndef MRC_SPRAY_H
 #define MRC_SPRAY_H
 
 #include "balance.h"
 
-#define TRIES 4 /* EVs of a plane that may pass before one is taken all the same */
+#define SKIPS_MAX 4 /* EVs of a plane skipped in a row, at most: bounds the search */
 
+/* The EV that a packet takes. */
 struct choice {
-	__u32 packets; /* that want to go, on the wire */
+	__u32 packets; /* of this burst, on the wire */
 	__u32 plane;
-	__u32 slot;
+	__u32 slot; /* of the EV, in its plane */
 };
 
-static __always_inline int take_ev(__u32 number, struct choice *out)
+/* Set the choice to an EV number. Returns 0 if it is NO_SLOT. */
+static __always_inline int set_choice(__u32 number, struct choice *out)
 {
 	if (number == NO_SLOT)
 		return 0;
@@ -24,7 +27,7 @@ static __always_inline int take_ev(__u32 number, struct choice *out)
 	return 1;
 }
 
-/* The first usable slot of a plane at or after `from`, or NO_SLOT. */
+/* Return the first usable slot of a plane at or after `from`, or NO_SLOT. */
 __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 from)
 {
 	if (!peer || plane >= settings.planes)
@@ -32,7 +35,7 @@ __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 fro
 	return next_slot(peer->usable, plane * settings.evs_per_plane, settings.evs_per_plane, from);
 }
 
-/* The number of a usable EV of any of the planes, or NO_SLOT. */
+/* Return the number of a usable EV of any of the planes, or NO_SLOT. */
 __noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask)
 {
 	__u32 plane, slot;
@@ -45,8 +48,8 @@ __noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask)
 	return NO_SLOT;
 }
 
-/* As usable_slot. Nearly always `from` itself is usable: one bit tells, without branches that go by its number, which a
- * CPU cannot guess where each packet is another peer's.
+/* The same as usable_slot(), but faster: `from` itself is nearly always usable. One bit tells that, without branches
+ * that depend on the slot number. A CPU cannot predict those where each packet goes to another peer.
  */
 static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane, __u32 from)
 {
@@ -55,8 +58,8 @@ static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane,
 	return is_usable(peer, plane * settings.evs_per_plane + from) ? from : usable_slot(peer, plane, from);
 }
 
-/* Whether an EV lets its turn pass: a congested one does once, a returning one most times at first. */
-static __always_inline int passes(struct mrc_ev *ev, __u32 index, struct mrc_rotation *rotation)
+/* Return 1 if an EV skips its turn: a congested EV once, an EV on its ramp most times at first. */
+static __always_inline int skips_turn(struct mrc_ev *ev, __u32 index, struct mrc_rotation *rotation)
 {
 	if (ev->state == MRC_EV_SKIP) {
 		const struct mrc_path_stats *stats = path_stats_at(index);
@@ -67,28 +70,28 @@ static __always_inline int passes(struct mrc_ev *ev, __u32 index, struct mrc_rot
 	return ev->weight < MRC_WEIGHT_FULL && rotation->turns++ % MRC_WEIGHT_FULL >= ev->weight;
 }
 
-/* The next EV of this plane that does not let its turn pass, after one that did. */
-static __noinline __u32 next_willing(struct mrc_peer *peer, struct mrc_rotation *rotation,
-				     __u32 host_id, __u32 plane, __u32 slot)
+/* Return the slot of the next EV of this plane that takes its turn, after one that skipped it. */
+static __noinline __u32 next_unskipped_slot(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
+					    __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
 	__u32 index, next, i;
 
-	for (i = 1; i < TRIES; i++) {
+	for (i = 1; i < SKIPS_MAX; i++) {
 		next = usable_slot(peer, plane, slot + 1);
-		if (next == NO_SLOT) /* another CPU has just withdrawn the last */
+		if (next == NO_SLOT) /* another CPU has just withdrawn the last usable EV */
 			break;
 		slot = next;
 		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
 		ev = ev_at(index);
-		if (!ev || !passes(ev, index, rotation))
+		if (!ev || !skips_turn(ev, index, rotation))
 			break;
 	}
 	return slot;
 }
 
-/* The first of the planes, in turn from `plane` on, that has a usable EV: that at or after slots[plane], or
- * `slot` if there are no slots. Returns 0 if none has.
+/* Find the first plane, in turn from `plane` on, that has a usable EV: at or after slots[plane], or after `slot` if
+ * `slots` is NULL. Returns 0 if no plane has one.
  */
 static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, __u32 plane, const __u16 *slots,
 				       __u32 slot, struct choice *out)
@@ -110,26 +113,28 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, 
 	return 0;
 }
 
-/* Find the EV of the next packet, and have it fetched from memory meanwhile: of many EVs hardly one is in a cache when
- * its turn comes. A CPU waits for what it reads sooner than for what it writes, so this writes, where nobody reads.
+/* Find the EV of the next packet, and prefetch its record: with many EVs it is rarely in a cache when its turn comes.
+ * BPF has no prefetch instruction. A write to a byte that is never read does the same, because a CPU does not wait for
+ * writes.
  */
-static __noinline void fetch_next(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id, __u32 plane_mask)
+static __noinline void prefetch_next_ev(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
+					__u32 plane_mask)
 {
 	struct choice next;
 	struct mrc_ev *ev;
 
 	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, &next))
 		return;
-	rotation->slot[next.plane & (MRC_MAX_PLANES - 1)] = next.slot; /* so far it need not be looked for again */
+	rotation->slot[next.plane & (MRC_MAX_PLANES - 1)] = next.slot; /* spares the next packet this search */
 	ev = ev_at(ev_index(host_id, next.plane * settings.evs_per_plane + next.slot));
 	if (ev)
 		*(volatile __u8 *)&ev->reserved = 0;
 }
 
-/* Peers begin on different planes and EVs: else packets to many peers by turns would all take one plane, then all the
- * next, and one T1 of it. So do senders to the same peer.
+/* Begin on a plane and EV that depend on both hosts. Otherwise alternating packets to many peers would all take the
+ * same plane and T1; so would packets of many senders to one peer.
  */
-static __noinline void begin_turns(const struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id)
+static __noinline void begin_rotation(const struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id)
 {
 	__u32 first = host_id + settings.host_id, i;
 
@@ -138,39 +143,42 @@ static __noinline void begin_turns(const struct mrc_peer *peer, struct mrc_rotat
 		rotation->slot[i] = first / settings.planes % (peer->slots ?: 1);
 }
 
+/* Note packets on a plane that has a queue. */
 static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u64 now)
 {
 	struct mrc_pace *pace = pace_at(host_id);
 
 	if (!pace)
 		return;
-	pace->sent[plane & (MRC_MAX_PLANES - 1)] += packets; /* about: other CPUs add to it too */
+	pace->sent[plane & (MRC_MAX_PLANES - 1)] += packets; /* approximate: other CPUs add to it, too */
 	pace->sent_ns[plane & (MRC_MAX_PLANES - 1)] = now;
 }
 
+/* Choose the EV of the next packet, and advance the rotation. Returns 0 if there is none. */
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
 				     struct mrc_rotation *rotation, struct choice *out)
 {
-	__u32 plane, index, both = plane_mask;
+	__u32 plane, index, all_planes = plane_mask;
 	struct mrc_ev *ev;
 
 	if (!rotation->plane)
-		begin_turns(peer, rotation, host_id);
+		begin_rotation(peer, rotation, host_id);
 	if (peer->queued)
 		plane_mask = planes_in_pace(host_id, plane_mask & peer->usable_planes, out->packets);
-	/* The planes in pace may have lost their last EV since: another CPU withdraws EVs meanwhile. */
-	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) && !take_ev(any_usable(peer, both), out))
+	/* The planes in pace may have lost their last usable EV since: other CPUs withdraw EVs meanwhile. */
+	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) &&
+	    !set_choice(any_usable(peer, all_planes), out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
-	if (ev && passes(ev, index, rotation))
-		out->slot = next_willing(peer, rotation, host_id, plane, out->slot);
+	if (ev && skips_turn(ev, index, rotation))
+		out->slot = next_unskipped_slot(peer, rotation, host_id, plane, out->slot);
 	if (peer->queued)
 		note_sent(host_id, plane, out->packets, now);
 	rotation->slot[plane] = out->slot + 1;
 	rotation->plane = plane + 1;
-	fetch_next(peer, rotation, host_id, plane_mask);
+	prefetch_next_ev(peer, rotation, host_id, plane_mask);
 	return 1;
 }
 

@@ -1,16 +1,20 @@
-/* The states of EVs, and which EVs are usable.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Changes the states of EVs, and computes which EVs are usable.
  *
- * A state changes by one compare-and-exchange; who wins writes the rest and tells the daemon through the
- * ring buffer. The caller then has the peer's usable EVs worked out anew, once for all changes of a report.
- * Nobody waits for anybody.
+ * A state changes by one compare-and-exchange. The CPU that succeeds writes the other fields and sends the event to the
+ * daemon. The caller then has the peer's usable EVs computed again, once for all changes of a report. No CPU waits for
+ * another.
  */
 #ifndef MRC_STATES_H
 #define MRC_STATES_H
 
 #include "arith.h"
 #include "loss.h"
-#include "share.h"
+#include "t1_failure.h"
 
+#define REFRESH_TRIES 16 /* bounds the time for which one program follows changes by other CPUs */
+
+/* Count a value in a histogram. */
 static __always_inline void observe(__u32 histogram, __u64 value)
 {
 	__u32 index = histogram * MRC_BUCKETS + bucket_of(value);
@@ -20,7 +24,7 @@ static __always_inline void observe(__u32 histogram, __u64 value)
 		(*count)++;
 }
 
-/* An EV has a deadline: have the tick serve it now. */
+/* Set an EV's deadline bit, and have the tick serve it at once. */
 static __always_inline void set_deadline(__u32 host_id, __u32 number)
 {
 	struct mrc_watch *watch = watch_at(host_id);
@@ -31,7 +35,7 @@ static __always_inline void set_deadline(__u32 host_id, __u32 number)
 	watch->due_ns = 0;
 }
 
-/* Have the tick serve a peer now. */
+/* Have the tick serve a peer at once. */
 static __always_inline void serve_soon(__u32 host_id)
 {
 	struct mrc_watch *watch = watch_at(host_id);
@@ -40,23 +44,23 @@ static __always_inline void serve_soon(__u32 host_id)
 		watch->due_ns = 0;
 }
 
-/* Planes that have a link at both ends. */
+/* Return the planes that have a link at both ends, as bits. */
 static __always_inline __u32 linked_planes(const struct mrc_node *node, const struct mrc_peer *peer)
 {
 	return node->plane_mask & peer->plane_mask;
 }
 
-/* How much an EV is wanted. Lower is better. */
+/* Preference among EVs; lower is better. */
 enum rank {
 	RANK_GOOD = 1,
 	RANK_UNKNOWN,
 	RANK_LAGGING,
 	RANK_LOSSY, /* failed, but packets arrive */
 	RANK_SILENT, /* failed, and nothing arrives */
-	RANK_NEVER, /* denied, or no such path, or no link */
+	RANK_NEVER, /* denied, no such path, or no link */
 };
 
-/* Functions that are not static are looked at by the verifier once, not at each place of call. */
+/* Return an EV's rank. A global function: the verifier checks it once, not at each call. */
 __noinline int rank_at(__u32 index, __u32 plane_mask)
 {
 	const struct mrc_path_stats *stats = path_stats_at(index);
@@ -80,25 +84,12 @@ __noinline int rank_at(__u32 index, __u32 plane_mask)
 	}
 }
 
-/* Usable EVs being worked out. Index: host id, whose mrc_peer.busy is held: on Linux 6.1 packets may interrupt a program
- * that the daemon runs, and bring another peer's report on the same CPU.
+/* Select an EV if it has the wanted rank. EVs come slot by slot over all planes, so that a few EVs are of different
+ * planes.
  */
-struct mrc_choosing {
-	__u64 words[MRC_EV_WORDS];
-	__u32 planes;
-	__u32 host_id;
-	__u32 plane_mask;
-	__s32 rank; /* take these, */
-	__u32 most; /* up to this many EVs in all */
-	__u32 count;
-};
-
-MRC_ARRAY(mrc_choosings, BPF_MAP_TYPE_ARRAY, 0, struct mrc_choosing);
-
-/* The EVs slot by slot over all planes, so that a few are of different planes. */
-static long choose_usable(__u64 cursor, void *context)
+static long select_usable(__u64 cursor, void *context)
 {
-	struct mrc_choosing *c = *(struct mrc_choosing **)context;
+	struct mrc_selection *c = *(struct mrc_selection **)context;
 	__u32 plane = cursor % settings.planes, slot = cursor / settings.planes;
 	__u32 number = plane * settings.evs_per_plane + slot;
 
@@ -112,12 +103,12 @@ static long choose_usable(__u64 cursor, void *context)
 	return 0;
 }
 
-/* The good EVs; while these are fewer than the floor, the least bad of the others. An EV by which
- * nothing arrives is taken only if there is no other.
+/* Compute and store the usable EVs: the good ones, and while these are fewer than the floor, the best of the others. An
+ * EV without arrivals is taken only if there is no other.
  */
 __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask)
 {
-	struct mrc_choosing *c = bpf_map_lookup_elem(&mrc_choosings, &host_id);
+	struct mrc_selection *c = bpf_map_lookup_elem(&mrc_selections, &host_id);
 	__u32 i;
 	int rank;
 
@@ -134,9 +125,10 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_ma
 				break;
 		}
 		c->rank = rank;
-		bpf_loop(settings.planes * settings.evs_per_plane, choose_usable, &c, 0);
+		bpf_loop(settings.planes * settings.evs_per_plane, select_usable, &c, 0);
 	}
-	*(volatile __u32 *)&peer->usable_planes &= c->planes; /* no plane is among these without an EV, not for a moment */
+	/* At no moment may a plane be listed without a usable EV. */
+	*(volatile __u32 *)&peer->usable_planes &= c->planes;
 	for (i = 0; i < MRC_EV_WORDS; i++)
 		if (peer->usable[i] != c->words[i])
 			*(volatile __u64 *)&peer->usable[i] = c->words[i];
@@ -144,7 +136,7 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_ma
 	return 0;
 }
 
-/* Work out the usable EVs after a change. Who finds another CPU at it leaves: that one looks again. */
+/* Compute the usable EVs after a change. If another CPU is computing them, it notices usable_changes and repeats. */
 __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 {
 	struct mrc_node *self = node();
@@ -153,14 +145,14 @@ __noinline int refresh_usable(struct mrc_peer *peer, __u32 host_id)
 	if (!peer)
 		return 0;
 	serve_soon(host_id);
-	__sync_fetch_and_add(&peer->wanted, 1);
-	for (i = 0; self && i < 16; i++) {
-		seen = *(volatile __u32 *)&peer->wanted;
+	__sync_fetch_and_add(&peer->usable_changes, 1);
+	for (i = 0; self && i < REFRESH_TRIES; i++) {
+		seen = *(volatile __u32 *)&peer->usable_changes;
 		if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
 			return 0;
 		write_usable(peer, host_id, linked_planes(self, peer));
 		__sync_lock_test_and_set(&peer->busy, 0);
-		if (*(volatile __u32 *)&peer->wanted == seen)
+		if (*(volatile __u32 *)&peer->usable_changes == seen)
 			break;
 	}
 	return 0;
@@ -175,7 +167,7 @@ static __always_inline __u32 count_bits(const __u64 *words)
 	return count;
 }
 
-/* Whether an EV is neither the last usable one of its plane, nor one of the last that the floor allows. */
+/* Return 1 if an EV can be withdrawn: it is not the last usable one of its plane, and the floor allows it. */
 static __always_inline int can_spare(const struct mrc_peer *peer, __u32 number)
 {
 	__u32 first = number / settings.evs_per_plane * settings.evs_per_plane;
@@ -184,7 +176,7 @@ static __always_inline int can_spare(const struct mrc_peer *peer, __u32 number)
 	       next_slot(peer->usable, first, settings.evs_per_plane, number - first + 1) != number - first;
 }
 
-/* Take an EV that has failed from the usable ones: quicker than to work them out anew, which is done where few are left. */
+/* Withdraw a failed EV. This is faster than refresh_usable(), which runs only where few EVs are left. */
 __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 {
 	__u32 seen;
@@ -192,29 +184,30 @@ __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 
 	if (!peer)
 		return 0;
-	seen = __sync_fetch_and_add(&peer->wanted, 1) + 1;
+	seen = __sync_fetch_and_add(&peer->usable_changes, 1) + 1;
 	if (__sync_val_compare_and_swap(&peer->busy, 0, 1))
 		return 0;
 	spared = can_spare(peer, number);
 	if (spared)
 		__sync_fetch_and_and(&peer->usable[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
 	__sync_lock_test_and_set(&peer->busy, 0);
-	if (!spared || *(volatile __u32 *)&peer->wanted != seen)
+	if (!spared || *(volatile __u32 *)&peer->usable_changes != seen)
 		refresh_usable(peer, host_id);
 	return 0;
 }
 
-/* Falls that are not forgotten: one per period of being well. */
+/* Return the flaps after a failure: one more, less one for each hold_down_max_ms of service. */
 static __always_inline __u8 flaps_after(const struct mrc_ev *ev, __u64 now)
 {
-	__u64 well = (now - ev->state_since_ns) / ((settings.hold_down_max_ms ?: 1) * 1000000ULL);
+	__u64 well = (now - ev->state_since_ns) / ((settings.hold_down_max_ms ?: 1) * NS_PER_MS);
 	__u32 left = ev->flaps > well ? ev->flaps - well : 0;
 
 	return left < 255 ? left + 1 : 255;
 }
 
-static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why, __u64 now,
-				 const struct mrc_ev *ev, const struct mrc_path_stats *stats)
+/* Count a transition and send its event to the daemon. */
+static __always_inline void report_transition(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why,
+					      __u64 now, const struct mrc_ev *ev, const struct mrc_path_stats *stats)
 {
 	__u32 index = after * MRC_REASON_MAX + (why & 0xff);
 	struct mrc_changes *changes = bpf_map_lookup_elem(&mrc_transitions, &index);
@@ -223,9 +216,9 @@ static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u3
 	if (changes)
 		changes->count++;
 	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
-	if (!event) { /* the daemon finds it in the tables */
+	if (!event) { /* the daemon finds the state in the tables */
 		if (changes)
-			changes->untold++;
+			changes->lost_events++;
 		return;
 	}
 	event->ns = now;
@@ -244,11 +237,12 @@ static __always_inline void tell(__u32 host_id, __u32 number, __u32 before, __u3
 	bpf_ringbuf_submit(event, 0);
 }
 
+/* MRC_REASON_ICMP_ERROR with the error's type and code above it. */
 #define ICMP_REASON(type, code) ((type) << 16 | (code) << 8 | MRC_REASON_ICMP_ERROR)
 
-/* Change the state of an EV, if it is `before`. `why` is an enum mrc_reason, or ICMP_REASON. Returns 1 if
- * that was so: then the usable EVs are to be worked out anew, unless it is a congested one, which is
- * passed over in its turn.
+/* Change the state of an EV, if it is `before`. `why` is an enum mrc_reason or ICMP_REASON(). Returns 1 if the state
+ * changed: then the caller must have the usable EVs computed again, except after changes between GOOD and congested
+ * SKIP, which mrc_push handles.
  */
 __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, __u32 why)
 {
@@ -284,12 +278,12 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 	if (before == MRC_EV_ASSUMED_BAD && after == MRC_EV_GOOD)
 		observe(MRC_HISTOGRAM_REINSTATEMENT, now - ev->state_since_ns);
 	ev->state_since_ns = now;
-	tell(host_id, number, before, after, why, now, ev, stats);
+	report_transition(host_id, number, before, after, why, now, ev, stats);
 	begin_loss_window(stats);
 	stats->lag_ns = 0;
 	set_deadline(host_id, number);
 	if (after == MRC_EV_ASSUMED_BAD && (reason == MRC_REASON_OVERDUE || reason == MRC_REASON_ICMP_ERROR))
-		share_fate(host_id, number);
+		record_t1_failure(host_id, number);
 	return 1;
 }
 

@@ -1,221 +1,40 @@
-/* Serves the deadlines of all peers: probes of idle and of failed EVs, return after the hold-down, the ramp, links that
- * went, and peers that answer nothing.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Serves the deadlines of all peers: sweeps of idle peers, deadlines of EVs (ev_deadlines.h), links that went down, and
+ * silent peers.
  *
  * Each peer has a time at which it is due (mrc_watch.due_ns), and a bit for each EV that has a deadline. A tick serves
- * the peers that are due, from a cursor on, until its time is over; the next one goes on there. The daemon runs it
- * (mrc_tick); while the daemon is silent, the timer packet does (timer_packet.h).
+ * the peers that are due, from a cursor on, until its time is over; the next tick continues there. The daemon runs the
+ * tick (mrc_tick). While the daemon is silent, the timer packet runs it (timer_packet.h).
  */
 #ifndef MRC_TICK_H
 #define MRC_TICK_H
 
-#include "fate.h"
+#include "ev_deadlines.h"
+#include "piggyback.h"
 
-#define TICK_NS 20000000ULL /* between two ticks, in the least */
-#define TICK_PEERS 1024 /* peers at which a tick looks, at most */
-#define TICK_MOST_NS 200000ULL /* a tick serves no further peer after this time */
-#define DAEMON_SILENT_NS 50000000ULL /* a daemon that runs no tick for so long is silent */
-#define UNCONFIGURED_NS 1000000000ULL
-#define DOUBTED_EVS 64 /* EVs in a sweep of a peer in doubt, at most */
+#define TICK_PEERS 1024 /* peers per tick, at most: bounds a tick in which no peer is due */
+#define TICK_MAX_NS 200000ULL /* a tick serves no further peer after this time: it delays packets on its CPU */
+#define DAEMON_SILENT_NS 50000000ULL /* a daemon that has run no tick for so long is silent: two ticks are missing */
+#define UNCONFIGURED_RECHECK_NS 1000000000ULL /* a row without a peer is looked at again after this time */
+/* EVs in a sweep of a peer with overdue answers: a sample is enough to tell whether it is alive. */
+#define DOUBT_SWEEP_EVS 64
 
-struct tick {
-	struct sweep sweep;
-	struct mrc_clock *clock;
-	struct mrc_watch *watch;
-	struct mrc_peer *peer;
-	__u8 changed; /* other EVs are usable than before */
-	__u8 probed; /* the peer was probed in this tick */
-	__u8 detached; /* this host's data plane or the peer's: its answers say nothing */
-	__u8 resizes; /* 1 = the packet can be made shorter and longer */
-};
-
-static __always_inline void due_by(struct tick *t, __u64 ns)
+/* Return 1 if an answer of the peer is overdue. */
+static __always_inline int is_in_doubt(const struct tick *t, const struct mrc_reports *reports)
 {
-	if ((__s64)(ns - t->clock->due_ns) < 0)
-		t->clock->due_ns = ns;
-}
-
-/* The same, and have the next tick come in time for it. */
-static __always_inline void urgent_by(struct tick *t, __u64 ns)
-{
-	__u64 wait_ns = aged(ns, t->clock->now_ns, TICK_REST_NS) ? ns - t->clock->now_ns : TICK_REST_NS;
-
-	due_by(t, ns);
-	if (t->clock->wait_ns > wait_ns)
-		t->clock->wait_ns = wait_ns;
-}
-
-/* Take what was sent from the budget. */
-static __always_inline void pay(struct tick *t)
-{
-	t->probed |= t->sweep.sent != 0;
-	__sync_fetch_and_add(&t->clock->budget, -(__s64)t->sweep.sent);
-	t->sweep.sent = 0;
-}
-
-/* Bytes of the packet from which a request is made. */
-static __always_inline int resize(const struct tick *t, __u32 counts)
-{
-	return t->resizes &&
-	       bpf_skb_change_tail(t->sweep.skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts), 0);
-}
-
-/* Probe an EV that answers small probes by one as long as the longest data packet: some paths lose only these. (The kernel
- * lets no program make the timer packet longer, which counts as encapsulated: what is made of it has a report's length.)
- */
-static __always_inline void retry(struct tick *t, const struct mrc_ev *ev, const struct mrc_path_stats *l, __u32 number)
-{
-	int longer = l->good && t->resizes && !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
-
-	t->sweep.request.kind = MRC_PROBE_RETRY;
-	sweep_one(number, &t->sweep);
-	if (longer) {
-		t->sweep.sent *= budget_cost(t->sweep.skb->len);
-		resize(t, 0);
-	}
-	pay(t);
-}
-
-static __always_inline void clear_deadline(struct mrc_watch *watch, __u32 number)
-{
-	__sync_fetch_and_and(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
-}
-
-static __always_inline int sends_on(const struct mrc_ev *ev)
-{
-	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
-}
-
-/* An EV in use: raise its weight, or probe it while it lags, ever more seldom. When all is well it has no deadline any more. */
-static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
-{
-	if (ev->weight < MRC_WEIGHT_FULL) {
-		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
-		due_by(t, t->clock->now_ns + settings.ramp_us * NS_PER_US / 6);
-	}
-	if (ev->weight < MRC_WEIGHT_FULL)
-		return;
-	if (!l->lag_ns) {
-		l->probe_after_ns = 0;
-		clear_deadline(t->watch, number);
-		if (!sends_on(ev) || l->lag_ns) /* it changed meanwhile, and its bit may have been set before */
-			set_deadline(t->sweep.request.host_id, number);
-		return;
-	}
-	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
-		return; /* no report will tell of it */
-	if (aged(t->clock->now_ns, l->probe_after_ns, 0)) {
-		t->sweep.request.kind = MRC_PROBE_SUSPICION;
-		sweep_one(number, &t->sweep);
-		pay(t);
-		l->probe_after_ns = t->clock->now_ns +
-				    backoff_ns(l->backoff / 4, settings.probe_interval_us / 4, settings.probe_backoff_us);
-		l->backoff += l->backoff < 100;
-	}
-	urgent_by(t, l->probe_after_ns);
-}
-
-/* An EV that failed, is new or is denied: have it return if it was well for long enough, else probe it when that is due. */
-static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *l, __u32 number)
-{
-	__u32 host_id = t->sweep.request.host_id, state = ev->state;
-	__u64 hold_ns, well_ns = l->loss_ns > ev->state_since_ns ? l->loss_ns : ev->state_since_ns;
-
-	if (state == MRC_EV_ASSUMED_BAD) {
-		hold_ns = hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms);
-		if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))) || l->lag_ns || !l->good) {
-			l->loss_ns = t->clock->now_ns;
-		} else if (l->good >= settings.good_probes && aged(t->clock->now_ns, well_ns, hold_ns)) {
-			ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
-			l->probe_after_ns = 0;
-			t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
-			return;
-		}
-	}
-	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
-		return; /* the sweeps in turn probe it */
-	if (!aged(t->clock->now_ns, l->probe_after_ns, 0)) {
-		due_by(t, l->probe_after_ns);
-		return;
-	}
-	if (t->clock->budget <= settings.idle_probes / 8) { /* the rest is for the sweeps in turn */
-		/* Not each tick, for there may be thousands, and not all at once. */
-		due_by(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
-		return;
-	}
-	if (l->good || l->reply_seq == ev->probe_seq)
-		l->backoff = 0;
-	retry(t, ev, l, number);
-	l->probe_after_ns = t->clock->now_ns + (state == MRC_EV_DENIED ?
-					      settings.probe_backoff_us * NS_PER_US :
-					      backoff_ns(l->backoff, settings.probe_interval_us, settings.probe_backoff_us));
-	l->backoff += l->backoff < 31;
-	due_by(t, l->probe_after_ns);
-}
-
-static long serve_next_ev(__u64 i, void *context)
-{
-	struct tick *t = context;
-	__u32 number = next_bit(t->watch->deadlines, t->clock->at, settings.evs_per_peer);
-	__u32 index = ev_index(t->sweep.request.host_id, number);
-	struct mrc_path_stats *l = path_stats_at(index);
-	struct mrc_ev *ev = ev_at(index);
-
-	(void)i;
-	if (number == NO_SLOT || number >= settings.evs_per_peer || !l || !ev)
-		return 1;
-	t->clock->at = number + 1;
-	if (!ev->configured)
-		clear_deadline(t->watch, number);
-	else if (sends_on(ev))
-		serve_used(t, ev, l, number);
-	else
-		serve_unused(t, ev, l, number);
-	return 0;
-}
-
-/* Have the tick look after an EV that is not in full use. */
-static long find_deadline(__u64 number, void *context)
-{
-	__u32 host_id = *(__u32 *)context, index = ev_index(host_id, number);
-	const struct mrc_path_stats *l = path_stats_at(index);
-	const struct mrc_ev *ev = ev_at(index);
-
-	if (!ev || !l)
-		return 1;
-	if (ev->configured && (!sends_on(ev) || ev->weight < MRC_WEIGHT_FULL || l->lag_ns))
-		set_deadline(host_id, number);
-	return 0;
-}
-
-/* Leave an EV in use whose plane has no link any more. */
-static long cut_one(__u64 number, void *context)
-{
-	struct tick *t = context;
-	struct mrc_ev *ev = ev_at(ev_index(t->sweep.request.host_id, number));
-	__u32 state, reason;
-
-	if (!ev)
-		return 1;
-	state = ev->state;
-	if (!ev->configured || !sends_on(ev) || t->clock->linked & (1u << (ev->plane & 31)))
-		return 0;
-	reason = t->sweep.node->plane_mask & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN : MRC_REASON_LINK_DOWN;
-	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
-	return 0;
-}
-
-/* Whether something that the peer should have answered by now has no answer. */
-static __always_inline int in_doubt(const struct tick *t, const struct mrc_reports *reports)
-{
-	__u64 late = reply_late_ns(reports);
+	__u64 timeout_ns = reply_timeout_ns(reports);
 
 	if (t->detached || t->watch->silent)
 		return 0;
-	return t->watch->timed_out || (t->watch->unanswered && aged(t->clock->now_ns, t->watch->swept_ns, late)) ||
-	       (reports->report_seq != reports->settled && aged(t->clock->now_ns, reports->asked_ns, late));
+	return t->watch->timed_out ||
+	       (t->watch->unanswered && aged(t->clock->now_ns, t->watch->swept_ns, timeout_ns)) ||
+	       (reports->report_seq != reports->applied_seq &&
+		aged(t->clock->now_ns, reports->requested_ns, timeout_ns));
 }
 
-/* A peer answers nothing when enough sweeps in a row had no reply, over some time: this host may have stood still. */
+/* Mark the peer silent if enough sweeps in a row had no reply. They must span some time, because this host may have
+ * stood still.
+ */
 static __always_inline void judge_silence(const struct tick *t)
 {
 	if (t->watch->unanswered >= settings.unanswered &&
@@ -223,95 +42,99 @@ static __always_inline void judge_silence(const struct tick *t)
 		t->watch->silent = 1;
 }
 
-/* Whether a probe should have been answered by now, and was not: only a report tells whether it has arrived. */
-static __always_inline int is_one_missing(const struct mrc_watch *watch, __u64 now, __u64 late_ns)
+/* Return 1 if the answer to a probe is overdue. Only a report can tell whether the probe arrived. */
+static __always_inline int is_probe_overdue(const struct mrc_watch *watch, __u64 now, __u64 timeout_ns)
 {
-	return watch->pending && !watch->silent && (__u32)(now / NS_PER_US) - watch->probed_us >= late_ns / NS_PER_US;
+	return watch->pending && !watch->silent &&
+	       (__u32)(now / NS_PER_US) - watch->probed_us >= timeout_ns / NS_PER_US;
 }
 
-/* Probe EVs in their turn. */
+/* Probe the peer's next EVs in turn. */
 static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 {
 	struct mrc_watch *watch = t->watch;
 	__u64 early_ns = 0;
 
 	t->sweep.request.kind = kind;
-	/* Peers begin at different EVs and end their first turn at different times, so that each T1 is probed all the time. */
+	/* Peers begin at different EVs, and their first sweeps count as older by a random time. So every T1 is probed
+	 * all the time.
+	 */
 	if (!watch->swept_ns) {
 		watch->next = t->sweep.request.host_id * evs % settings.evs_per_peer;
 		early_ns = bpf_get_prandom_u32() % (t->sweep.node->idle_us ?: 1) * NS_PER_US;
 	}
 	t->sweep.first = watch->next < settings.evs_per_peer ? watch->next : 0;
-	bpf_loop(evs, sweep_one, &t->sweep, 0);
+	bpf_loop(evs, sweep_ev, &t->sweep, 0);
 	t->sweep.first = 0;
 	watch->next = (watch->next + evs) % settings.evs_per_peer;
 	watch->swept_ns = t->clock->now_ns - early_ns;
 	if (!t->sweep.sent || t->detached) {
-		pay(t);
+		charge_budget(t);
 		return;
 	}
-	pay(t);
+	charge_budget(t);
 	if (!watch->unanswered)
 		watch->unanswered_ms = t->clock->now_ns / NS_PER_MS;
 	if (watch->unanswered < 0xff)
 		watch->unanswered++;
 }
 
-/* Probe a peer, whether it is in doubt or it is time to, and ask for a report if it was probed. */
+/* Sweep a peer if answers are overdue or a sweep is due, and request a report if it was probed. */
 static __always_inline void probe_peer(struct tick *t, struct mrc_reports *reports)
 {
-	__u64 hurry_ns = settings.probe_interval_us * NS_PER_US / 4, idle_ns = t->sweep.node->idle_us * NS_PER_US;
-	__u32 evs = settings.evs_per_peer, missing = reports->report_seq - reports->settled;
-	__u64 late_ns = reply_late_ns(reports), doubt_ns;
+	__u64 retry_interval_ns = settings.probe_interval_us * NS_PER_US / 4;
+	__u64 idle_ns = t->sweep.node->idle_us * NS_PER_US;
+	__u32 evs = settings.evs_per_peer, missing = reports->report_seq - reports->applied_seq;
+	__u64 timeout_ns = reply_timeout_ns(reports), doubt_ns;
 
-
-	missing -= missing > 0; /* the first may be late */
-	doubt_ns = hurry_ns << (missing < 6 ? missing : 6);
-	if (in_doubt(t, reports)) {
+	missing -= missing > 0; /* the first one may be late */
+	doubt_ns = retry_interval_ns << (missing < 6 ? missing : 6);
+	if (is_in_doubt(t, reports)) {
 		judge_silence(t);
-		/* Less and less often where sweeps are answered and reports are not. */
+		/* Less and less often, where the peer answers sweeps but not reports. */
 		if (t->watch->timed_out || aged(t->clock->now_ns, t->watch->swept_ns, doubt_ns)) {
 			t->watch->timed_out = 0;
 			if (t->clock->budget > -(__s64)settings.idle_probes)
-				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBTED_EVS ? evs : DOUBTED_EVS);
+				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBT_SWEEP_EVS ? evs : DOUBT_SWEEP_EVS);
 		}
 		t->clock->active_ns = t->clock->now_ns;
-		urgent_by(t, t->clock->now_ns + hurry_ns);
-	} else if (is_one_missing(t->watch, t->clock->now_ns, late_ns)) {
+		set_peer_due_soon(t, t->clock->now_ns + retry_interval_ns);
+	} else if (is_probe_overdue(t->watch, t->clock->now_ns, timeout_ns)) {
 		t->watch->pending = 0;
-		t->watch->announce = report_chunks();
+		t->watch->announce = report_parts();
 	} else if (t->watch->swept_ns && !aged(t->clock->now_ns, t->watch->swept_ns, idle_ns)) {
-		due_by(t, t->watch->swept_ns + idle_ns);
+		set_peer_due(t, t->watch->swept_ns + idle_ns);
 	} else if (t->clock->budget > 0) {
 		if (t->sweep.node->idle_evs && t->sweep.node->idle_evs < evs)
 			evs = t->sweep.node->idle_evs;
 		sweep_in_turn(t, MRC_PROBE_IDLE, evs);
-		due_by(t, t->clock->now_ns + idle_ns);
+		set_peer_due(t, t->clock->now_ns + idle_ns);
 	} else {
-		due_by(t, t->clock->now_ns + TICK_NS);
+		set_peer_due(t, t->clock->now_ns + TICK_NS);
 	}
-	/* When what was asked should have been answered; ticks are not hurried for that. */
+	/* Look again when the answers are due. This does not hurry the tick. */
 	if (!t->detached && !t->watch->silent &&
-	    (t->watch->pending || t->watch->unanswered || reports->report_seq != reports->settled))
-		due_by(t, t->clock->now_ns + late_ns);
+	    (t->watch->pending || t->watch->unanswered || reports->report_seq != reports->applied_seq))
+		set_peer_due(t, t->clock->now_ns + timeout_ns);
 	if (!(t->probed | t->watch->announce))
 		return;
 	if (!t->probed)
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
-	if (!begin_swept_report(&t->sweep, t->peer, reports)) {
+	if (!begin_sweep_report(&t->sweep, t->peer, reports)) {
 		if (t->watch->announce)
-			urgent_by(t, t->clock->now_ns + hurry_ns);
+			set_peer_due_soon(t, t->clock->now_ns + retry_interval_ns);
 		return;
 	}
 	if (t->watch->announce && --t->watch->announce)
-		urgent_by(t, t->clock->now_ns + late_ns); /* the next part of the EVs */
+		set_peer_due_soon(t, t->clock->now_ns + timeout_ns); /* for the next part of the EVs */
 	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, t->sweep.node, &t->sweep.request))
 		t->sweep.sent += report_cost(t->sweep.request.counts);
-	pay(t);
+	charge_budget(t);
 	t->sweep.request.counts = 0;
 	resize(t, 0);
 }
 
+/* Serve a peer that is due: its links, its EVs' deadlines, its probes. */
 static __always_inline void serve(struct tick *t, struct mrc_reports *reports)
 {
 	struct mrc_peer *peer = t->peer;
@@ -327,7 +150,7 @@ static __always_inline void serve(struct tick *t, struct mrc_reports *reports)
 	t->clock->linked = linked_planes(t->sweep.node, peer) & ((1u << settings.planes) - 1);
 	if (watch->linked != t->clock->linked) {
 		watch->linked = t->clock->linked;
-		bpf_loop(settings.evs_per_peer, cut_one, t, 0);
+		bpf_loop(settings.evs_per_peer, leave_unlinked_ev, t, 0);
 	}
 	if (watch->deadlines[0] | watch->deadlines[1] | watch->deadlines[2] | watch->deadlines[3]) {
 		t->clock->active_ns = t->clock->now_ns;
@@ -350,8 +173,8 @@ static long serve_next(__u64 i, void *context)
 
 	(void)i;
 	t->clock->now_ns = bpf_ktime_get_ns();
-	if (aged(t->clock->now_ns, t->clock->began_ns, TICK_MOST_NS)) {
-		t->clock->wait_ns = TICK_REST_NS;
+	if (aged(t->clock->now_ns, t->clock->began_ns, TICK_MAX_NS)) {
+		t->clock->wait_ns = TICK_RESUME_NS;
 		return 1;
 	}
 	if (host_id >= settings.peers)
@@ -363,42 +186,42 @@ static long serve_next(__u64 i, void *context)
 	if (!t->watch || !t->peer || !reports)
 		return 1;
 	if (aged(t->clock->now_ns, t->watch->due_ns, 0)) {
-		provisional_ns = t->clock->now_ns + UNCONFIGURED_NS;
+		provisional_ns = t->clock->now_ns + UNCONFIGURED_RECHECK_NS;
 		t->clock->due_ns = provisional_ns;
 		t->watch->due_ns = provisional_ns;
 		t->sweep.request.host_id = host_id;
 		if (t->peer->configured)
 			serve(t, reports);
-		/* Unless somebody wants it served again at once. */
+		/* If due_ns has changed, another CPU wants the peer served at once. */
 		__sync_val_compare_and_swap(&t->watch->due_ns, provisional_ns, t->clock->due_ns);
 	}
 	return 0;
 }
 
-/* Where traffic pays for more than an idle host may send, a third of that may be sent besides, or half of what an idle one
- * sends.
+/* Refill the host's budget. Where traffic pays for more probes than an idle host may send, the budget grows by a third
+ * of what traffic paid, or by half of an idle host's share, whichever is less.
  */
 static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 {
 	__u64 past = now - clock->refilled_ns, most = settings.idle_probes / 2 + 1, more;
-	__u64 spent, besides;
-	__u32 *sum = paid();
+	__u64 spent, extra;
+	__u32 *sum = paid_probes();
 
-	more = (past < 1000000000ULL ? past : 1000000000ULL) * settings.idle_probes / 1000000000ULL;
+	more = (past < NS_PER_S ? past : NS_PER_S) * settings.idle_probes / NS_PER_S;
 	if (!more || !sum)
 		return; /* keep the fraction */
 	spent = __sync_lock_test_and_set(sum, 0);
 	clock->refilled_ns = now;
-	besides = spent / 3 < more / 2 ? spent / 3 : more / 2;
-	clock->budget += more > spent + besides ? more - spent : besides;
+	extra = spent / 3 < more / 2 ? spent / 3 : more / 2;
+	clock->budget += more > spent + extra ? more - spent : extra;
 	if (clock->budget > (__s64)most)
 		clock->budget = most;
-	if (clock->budget < -(__s64)settings.idle_probes) /* what suspicion spent beyond a second's worth is forgiven */
+	if (clock->budget < -(__s64)settings.idle_probes) /* forgive what suspicion has spent beyond a second's worth */
 		clock->budget = -(__s64)settings.idle_probes;
 }
 
-/* One tick, of which the packet, `node` and `clock` are set; the packet has headers and room for a probe. Returns after
- * how many ns the next one is due.
+/* Run one tick and return the time to the next in ns. `node`, `clock` and the packet are set; the packet has outer
+ * headers and room for a probe.
  */
 static __always_inline __u64 tick(struct tick *t)
 {
@@ -411,10 +234,10 @@ static __always_inline __u64 tick(struct tick *t)
 	t->clock->began_ns = bpf_ktime_get_ns();
 	refill(clock, t->clock->began_ns);
 	visit_neighbours(&t->sweep, clock);
-	if (settings.peers <= TICK_PEERS) /* where the budget is short, it is not always the same who come too late */
+	if (settings.peers <= TICK_PEERS) /* random, so that a short budget does not always miss the same peers */
 		clock->cursor = bpf_get_prandom_u32() % (settings.peers ?: 1);
 	bpf_loop(peers, serve_next, t, 0);
-	if (settings.peers > TICK_PEERS) /* forward, for a tick may have had time for a few only */
+	if (settings.peers > TICK_PEERS) /* a small random step forward: a tick may have had time for few peers only */
 		clock->cursor += bpf_get_prandom_u32() % 64;
 	__sync_lock_test_and_set(&clock->busy, 0);
 	return t->clock->wait_ns;

@@ -1,9 +1,10 @@
-/* A clock that can send: for what is to be asked when no packet comes.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Circulates a timer packet, of which probes can be made when no other packet comes.
  *
- * Programs that a timer runs cannot send. So while there is dense traffic to anybody, a packet of this host's own goes
- * round between the ends of a veth made for it, held back there by the queueing discipline (tbf) for MRC_TIMER_NS. Where a
- * flow has stopped (idle_timeout.h) probes are made of it: on every EV, and for a report. So a path that has died in that
- * moment is known before TCP tries again, with the daemon dead too.
+ * Timer callbacks cannot send packets. So while any traffic is dense, a packet of this host circulates through a veth
+ * pair made for it (tmrc0), paced to MRC_TIMER_NS by a queueing discipline (tbf). Where a flow has stopped
+ * (idle_timeout.h), each pass sends probes made of it: on the peer's EVs, and for a report. So a failed path is known
+ * before TCP retransmits, even without the daemon.
  */
 #ifndef MRC_TIMER_PACKET_H
 #define MRC_TIMER_PACKET_H
@@ -11,21 +12,25 @@
 #include "apply_reply.h"
 #include "tick.h"
 
-#define TIMER_TYPE 0x88b5 /* EtherType for local experiments (IEEE 802): should it get into the stack, nobody takes it */
-#define TIMER_IDLE_NS 100000000ULL /* after so long without dense traffic it ends, if no peer is left to be swept */
-#define ACTIVE_NS 3000000000ULL /* longer than any back-off: something is out of use, or was a moment ago */
-#define HURRIED_MOST 256 /* rounds: more than tbf lets through at once, after a rest */
-#define IDLE_PEERS_AT_ONCE 4
-#define SWEPT_AT_ONCE 64 /* EVs */
+/* EtherType for local experiments (IEEE 802): no protocol takes the packet if it reaches the stack. */
+#define TIMER_TYPE 0x88b5
+/* The packet ends after so long without dense traffic, if no peer is left to sweep. */
+#define TIMER_IDLE_NS 100000000ULL
+#define ACTIVE_NS 3000000000ULL /* longer than any back-off: within it, some EV is or was out of use */
+#define EARLY_PASSES_MAX 256 /* more than tbf lets through at once after a pause */
+#define IDLE_PEERS_PER_PASS 4 /* peers swept per pass: bounds the time of a pass */
+#define IDLE_SWEEP_EVS 64 /* EVs per peer and pass: bounds the time of a pass */
 
-/* Headers, probe, and what becomes ballast and counts: as a request that rides on a burst. The checksum that a NIC may
- * yet write is in the ballast, or behind it. What follows the inner headers is cut off and comes back as zeros: it was
- * for another peer than those that are probed. Room for any SRH is there once: what the request's leaves is the reply's.
+/* Make a clone the timer packet: headers, probe, and room for ballast and counts, as in a request that rides on a
+ * burst. The checksum that a NIC may still write lands in the ballast or behind it. The clone's payload is cut off and
+ * comes back as zeros, because it belongs to another peer than the probed ones. Room for an SRH is there once: what the
+ * request leaves of it is the reply's.
  */
 static __always_inline int make_timer_packet(struct __sk_buff *skb)
 {
 	__u32 least = ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr), first;
-	__u32 longer = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr); /* the kernel keeps where a checksum goes */
+	/* The kernel does not cut off the place of a pending checksum. */
+	__u32 longer = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
 	struct mrc_timer *timer = timer_packet();
 	__be16 type = bpf_htons(TIMER_TYPE);
 
@@ -37,7 +42,7 @@ static __always_inline int make_timer_packet(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Have the packet go round; begin with a clone of this one, if it does not or is lost. */
+/* Keep the timer packet circulating: make it of a clone of this packet, if it does not circulate or is lost. */
 static __always_inline void keep_timer_packet(struct __sk_buff *skb, const struct mrc_node *self, __u64 now)
 {
 	struct mrc_timer *timer = timer_packet();
@@ -45,21 +50,21 @@ static __always_inline void keep_timer_packet(struct __sk_buff *skb, const struc
 
 	if (!timer || !self->timer_ifindex || !self->probe_ifindex)
 		return;
-	if (aged(now, timer->wanted_ns, MRC_TIMER_NS))
-		timer->wanted_ns = now;
+	if (aged(now, timer->dense_ns, MRC_TIMER_NS))
+		timer->dense_ns = now;
 	before = *(volatile __u64 *)&timer->made_ns;
 	if (!aged(now, timer->ns, TIMER_LOST_NS) || !aged(now, before, TIMER_LOST_NS) || encapsulated(skb) ||
 	    __sync_val_compare_and_swap(&timer->made_ns, before, now) != before)
 		return;
-	timer->id = bpf_get_prandom_u32() | 1; /* an older one that comes round after all ends */
-	send_clone(skb, self, ARMED_TIMER, 0);
+	timer->id = bpf_get_prandom_u32() | 1; /* an older timer packet that reappears ends at its next pass */
+	send_clone(skb, self, CLONE_TIMER_PACKET, 0);
 }
 
-/* Sweep the peer whose turn it is, and have it swept again at the next beat: a request may be lost. */
+/* Sweep the next idle peer, and queue it for another sweep, because a request can be lost. */
 static long handle_idle_peer(__u64 i, void *context)
 {
 	struct sweep *s = context;
-	__u32 evs = settings.evs_per_peer < SWEPT_AT_ONCE ? settings.evs_per_peer : SWEPT_AT_ONCE;
+	__u32 evs = settings.evs_per_peer < IDLE_SWEEP_EVS ? settings.evs_per_peer : IDLE_SWEEP_EVS;
 	struct mrc_idle_peer idle;
 	struct mrc_reports *reports;
 	struct mrc_peer *peer;
@@ -72,29 +77,31 @@ static long handle_idle_peer(__u64 i, void *context)
 		return 1;
 	if (!aged(now, idle.due_ns, 0)) {
 		bpf_map_push_elem(&mrc_idle_peers, &idle, 0);
-		return 0; /* others may be due */
+		return 0; /* other peers may be due */
 	}
 	reports = reports_at(idle.host_id);
 	peer = peer_at(idle.host_id);
-	if (!reports || !peer || !peer->configured || !aged(now, reports->asked_ns, MRC_TIMER_NS / 2))
-		return 0; /* it goes on: traffic asks again */
+	if (!reports || !peer || !peer->configured || !aged(now, reports->requested_ns, MRC_TIMER_NS / 2))
+		return 0; /* the flow continues, and its traffic requests reports */
 	__builtin_memset(&s->request, 0, sizeof(s->request));
 	s->request.host_id = idle.host_id;
 	s->request.kind = MRC_PROBE_SUSPICION;
-	s->first = reports->report_seq * SWEPT_AT_ONCE;
+	s->first = reports->report_seq * IDLE_SWEEP_EVS;
 	s->sent = 0;
-	/* Where hundreds of flows stop at once, as a collective operation does, or pause each few milliseconds, the host's
-	 * budget is soon spent: then they are asked for reports, for which data packets have to pay later.
+	/* Hundreds of flows can stop at once, as in a collective operation, or pause every few milliseconds. Then the
+	 * host's budget is soon spent. Those peers get requests for reports only, and data packets must pay for them
+	 * later.
 	 */
-	is_paid = clock->budget > (__s64)(settings.idle_probes / 8);
-	is_trusted = reports->debt < BURST_PROBES_MOST * PACKETS_PER_PROBE;
+	is_paid = clock->budget > (__s64)budget_reserve();
+	is_trusted = reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE;
 	if (is_trusted && is_paid)
-		bpf_loop(evs, sweep_one, s, 0);
-	reports->debt += s->sent * PACKETS_PER_PROBE;
+		bpf_loop(evs, sweep_ev, s, 0);
+	reports->unpaid_packets += s->sent * PACKETS_PER_PROBE;
 	s->request.now = now;
-	if ((is_paid || is_trusted) && begin_swept_report(s, peer, reports) && send_request(s->skb, s->node, &s->request)) {
+	if ((is_paid || is_trusted) && begin_sweep_report(s, peer, reports) &&
+	    send_request(s->skb, s->node, &s->request)) {
 		s->sent += report_cost(s->request.counts);
-		reports->debt += is_paid ? 0 : BURST_PROBES * PACKETS_PER_PROBE;
+		reports->unpaid_packets += is_paid ? 0 : BURST_PROBES * PACKETS_PER_PROBE;
 	}
 	if (is_paid)
 		__sync_fetch_and_add(&clock->budget, -(__s64)s->sent);
@@ -104,8 +111,8 @@ static long handle_idle_peer(__u64 i, void *context)
 	return 0;
 }
 
-/* Whether the timer packet has work while there is no dense traffic. */
-static __always_inline int wanted_on(const struct mrc_node *self, const struct mrc_clock *clock, __u64 now)
+/* Return 1 if the timer packet has work without dense traffic. */
+static __always_inline int timer_has_work(const struct mrc_node *self, const struct mrc_clock *clock, __u64 now)
 {
 	struct mrc_idle_peer waiting;
 
@@ -113,7 +120,7 @@ static __always_inline int wanted_on(const struct mrc_node *self, const struct m
 	       (aged(now, self->ticked_ns, DAEMON_SILENT_NS) && !aged(now, clock->active_ns, ACTIVE_NS));
 }
 
-/* Run the tick in place of a daemon that is silent. */
+/* Run the tick in place of a silent daemon. */
 static __always_inline void tick_for_daemon(struct tick *t, __u64 now)
 {
 	if (!aged(now, t->sweep.node->ticked_ns, DAEMON_SILENT_NS) || !aged(now, t->clock->packet_due_ns, 0))
@@ -122,31 +129,34 @@ static __always_inline void tick_for_daemon(struct tick *t, __u64 now)
 	t->clock->packet_due_ns = now + tick(t);
 }
 
-/* The packet has come round. */
-static __always_inline int timer(struct __sk_buff *skb)
+/* Handle a pass of the timer packet. */
+static __always_inline int handle_timer_packet(struct __sk_buff *skb)
 {
 	struct tick t = { .sweep = { .skb = skb, .node = node() }, .clock = tick_clock() };
 	struct mrc_node *self = t.sweep.node;
 	struct mrc_timer *timer = timer_packet();
 	__be16 type = bpf_htons(TIMER_TYPE);
 	__u64 now = bpf_ktime_get_ns();
-	__u32 id = skb->mark; /* another CPU may make the next one meanwhile: two must not have the same */
+	/* Read first: another CPU may make the next timer packet meanwhile, and two must not have the same id. */
+	__u32 id = skb->mark;
 
 	if (!self || !timer || !t.clock || id != timer->id)
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	if (!self->timer_ifindex ||
-	    (aged(now, timer->wanted_ns, TIMER_IDLE_NS) && !wanted_on(self, t.clock, now))) {
-		timer->ns = 0; /* no alarm waits for it, and the next traffic begins another at once */
+	    (aged(now, timer->dense_ns, TIMER_IDLE_NS) && !timer_has_work(self, t.clock, now))) {
+		/* No idle timeout waits for it now, and the next dense traffic makes another one at once. */
+		timer->ns = 0;
 		return TC_ACT_SHOT;
 	}
-	timer->hurried = aged(now, timer->ns, MRC_TIMER_NS / 4) ? 0 : timer->hurried + 1;
+	timer->early_passes = aged(now, timer->ns, MRC_TIMER_NS / 4) ? 0 : timer->early_passes + 1;
 	timer->ns = now;
-	if (timer->hurried > HURRIED_MOST) { /* nothing holds it back: try again when it counts as lost */
-		timer->hurried = 0;
+	/* Nothing paces it: make another one when this one counts as lost. */
+	if (timer->early_passes > EARLY_PASSES_MAX) {
+		timer->early_passes = 0;
 		return TC_ACT_SHOT;
 	}
-	skb->mark = 0; /* others may have rules for marks on the planes' NICs */
-	bpf_loop(IDLE_PEERS_AT_ONCE, handle_idle_peer, &t.sweep, 0);
+	skb->mark = 0; /* other programs may have rules for marks on the planes' NICs */
+	bpf_loop(IDLE_PEERS_PER_PASS, handle_idle_peer, &t.sweep, 0);
 	tick_for_daemon(&t, now);
 	skb->mark = id;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))

@@ -1,10 +1,11 @@
-/* Packets that are a tunnel's before they are pushed: VXLAN, Geneve, GRE or IPIP over mrc0, and popped packets that this
- * host forwards, which the kernel still takes for a tunnel's where a virtual link has brought them whole.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Pushes packets that have a tunnel already: VXLAN, Geneve, GRE or IPIP over mrc0. Forwarded popped packets belong to
+ * them, where a virtual link brought them whole: the kernel still takes these for encapsulated.
  *
- * The kernel takes one tunnel per packet: bpf_skb_adjust_room adds no second one, and what it knows of the first stays.
- * A burst of VXLAN or Geneve can be cut all the same: everything up to the Ethernet header in the tunnel is copied in front
- * of each segment, and the lengths of the outermost IP and UDP headers are written anew. The tunnel's own lengths remain
- * those of the burst, until the packet is popped.
+ * The kernel supports one tunnel per packet: bpf_skb_adjust_room adds no second one, and the packet keeps the offsets
+ * of the first. Bursts of VXLAN and Geneve can be segmented all the same. The kernel copies everything up to the inner
+ * Ethernet header in front of each segment, and rewrites the lengths in the outermost IP and UDP headers. The tunnel's
+ * own lengths remain those of the burst until the packet is popped.
  */
 #ifndef MRC_TUNNEL_H
 #define MRC_TUNNEL_H
@@ -15,8 +16,8 @@
 #include "maps.h"
 #include "parse.h"
 
-#define ALREADY (-114) /* -EALREADY */
-#define SPARE 4 /* bytes */
+#define ERROR_EALREADY (-114) /* -EALREADY */
+#define SPARE_BYTES 4 /* bytes; added and removed again */
 
 /* UAPI headers before Linux 6.3 lack them. */
 #ifndef BPF_F_ADJ_ROOM_DECAP_L3_IPV4
@@ -24,7 +25,7 @@
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
 #endif
 
-/* The kernel's own view of an skb; libbpf finds out where it has these fields. */
+/* The kernel's struct sk_buff; libbpf relocates these fields. */
 struct sk_buff___kernel {
 	__u32 data_len;
 	__u32 truesize;
@@ -34,9 +35,9 @@ struct sk_buff___kernel {
 	__u8 encapsulation : 1;
 } __attribute__((preserve_access_index));
 
-extern void *bpf_cast_to_kern_ctx(void *) __ksym __weak; /* kernel 6.2 and later */
+extern void *bpf_cast_to_kern_ctx(void *) __ksym __weak; /* Linux 6.2 and later */
 
-/* Whether the kernel takes a packet for a tunnel's. */
+/* Return 1 if the kernel takes a packet for encapsulated. */
 __noinline int encapsulated(struct __sk_buff *skb)
 {
 	const struct sk_buff___kernel *k = (void *)skb;
@@ -48,8 +49,8 @@ __noinline int encapsulated(struct __sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD_PROBED(k, encapsulation);
 }
 
-/* Give a popped segment of UDP that has the lengths of its burst its own. Its checksum is none: bursts that have one are cut
- * before they are pushed (can_be_cut).
+/* Write the lengths of a popped UDP segment that has those of its burst. It has no checksum, because bursts with one
+ * are segmented before they are pushed (can_be_cut).
  */
 static __noinline void restore_lengths(struct __sk_buff *skb)
 {
@@ -78,8 +79,8 @@ static __noinline void restore_lengths(struct __sk_buff *skb)
 	bpf_skb_store_bytes(skb, ETH_HLEN + l3 + offsetof(struct udphdr, len), &own, sizeof(own), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Whether the kernel can cut a burst that is a tunnel's once it has outer headers. A tunnel's own checksum would stay that
- * of the burst: mrc0 cuts bursts that have one, and the kernel gives each packet its own.
+/* Return 1 if the kernel can segment an encapsulated burst that has outer headers. It would not update the tunnel's own
+ * checksum. So bursts with one are segmented by mrc0, where the kernel computes a checksum for each packet.
  */
 static __always_inline int can_be_cut(struct __sk_buff *skb)
 {
@@ -96,7 +97,7 @@ static __always_inline int can_be_cut(struct __sk_buff *skb)
 		return 0;
 	k = bpf_cast_to_kern_ctx(skb);
 	if (k->inner_network_header == k->network_header)
-		return 1; /* popped: what the kernel knows was true of it before, and is again */
+		return 1; /* popped: the kernel's offsets were right before the pop, and are right again */
 	ip_proto = ((struct ipv6hdr *)ip)->nexthdr;
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
 		ip_proto = ip->protocol;
@@ -105,18 +106,18 @@ static __always_inline int can_be_cut(struct __sk_buff *skb)
 	return ip_proto == IPPROTO_UDP && !bpf_skb_load_bytes(skb, ETH_HLEN + l3, &udp, sizeof(udp)) && !udp.check;
 }
 
-/* Make room for outer headers in front of a packet that is a tunnel's. `whole`: its NIC takes such bursts. Returns 0, or
- * ALREADY if this is a burst that has to be cut first, or another error.
+/* Make room for outer headers in front of an encapsulated packet. `whole`: the NIC takes such bursts. Returns 0,
+ * ERROR_EALREADY if the packet is a burst that must be segmented first, or another error.
  */
-__noinline int nest(struct __sk_buff *skb, __u32 length, __u32 whole)
+__noinline int make_nested_headroom(struct __sk_buff *skb, __u32 length, __u32 whole)
 {
 	if (skb->gso_size && !(whole && can_be_cut(skb)))
-		return ALREADY;
+		return ERROR_EALREADY;
 	if (!(settings.kernel_has & MRC_KERNEL_HAS_DECAP_L3) || skb->protocol == bpf_htons(ETH_P_IPV6))
 		return bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
-	/* To take something off is the way to make it IPv6 to the kernel. */
-	return bpf_skb_adjust_room(skb, length + SPARE, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
-	       bpf_skb_adjust_room(skb, -SPARE, BPF_ADJ_ROOM_MAC,
+	/* Only a removal lets a program tell the kernel that the packet is IPv6. */
+	return bpf_skb_adjust_room(skb, length + SPARE_BYTES, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	       bpf_skb_adjust_room(skb, -SPARE_BYTES, BPF_ADJ_ROOM_MAC,
 				   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_DECAP_L3_IPV6);
 }
 

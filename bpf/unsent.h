@@ -1,5 +1,6 @@
-/* Takes packets that a queueing discipline of this host drops out of the accounts of their paths. mrc_push has counted such a
- * packet as sent; here the path's statistics are changed as if the peer had received it.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Corrects path statistics for packets that a queueing discipline of this host drops. mrc_push has counted such a
+ * packet as sent. This file changes the statistics as if the peer had received it.
  */
 #ifndef MRC_UNSENT_H
 #define MRC_UNSENT_H
@@ -11,7 +12,7 @@
 #define NIC_UP 1 /* IFF_UP of net_device.flags */
 #define NIC_NO_CARRIER (1 << 2) /* __LINK_STATE_NOCARRIER of net_device.state */
 
-/* What the kernel knows of a packet that it drops; libbpf finds out where it has these fields. */
+/* The kernel's structures; libbpf relocates these fields. */
 struct ns_common___kernel {
 	__u32 inum;
 } __attribute__((preserve_access_index));
@@ -57,8 +58,9 @@ enum skb_drop_reason___kernel { /* QDISC_DROP since Linux 5.18, the others since
 	(bpf_core_enum_value_exists(enum skb_drop_reason___kernel, name##___kernel) &&             \
 	 reason == bpf_core_enum_value(enum skb_drop_reason___kernel, name##___kernel))
 
-/* Only a queueing discipline is believed: some drivers free what they have sent as if they dropped it, a veth drops what its far
- * end does not take, and clones of what was sent are dropped where a capture or a socket has no room for them.
+/* Return 1 for a drop by a queueing discipline. Other drops prove nothing. Some drivers free sent packets as if they
+ * dropped them. A veth drops what its far end does not take. Clones of sent packets are dropped where a capture or a
+ * socket has no room.
  */
 static __always_inline int is_queue_drop(__u32 reason)
 {
@@ -69,7 +71,9 @@ static __always_inline int is_queue_drop(__u32 reason)
 	       IS_REASON(reason, SKB_DROP_REASON_FQ_FLOW_LIMIT);
 }
 
-/* Whether an EV's packets leave by this NIC, and it has a link. Without a link all is dropped: then the path is to be left. */
+/* Return 1 if an EV's packets leave through this NIC, and it has a link. Without a link all packets are dropped, and
+ * the path must fail.
+ */
 static __always_inline int leaves_by(const struct net_device___unsent *dev, __u32 plane_number)
 {
 	const struct mrc_plane *plane = plane_at(plane_number);
@@ -78,7 +82,7 @@ static __always_inline int leaves_by(const struct net_device___unsent *dev, __u3
 	       dev->flags & NIC_UP && !(dev->state & NIC_NO_CARRIER);
 }
 
-/* Read the headers of a dropped packet, which begin at `data`. Returns 0 if it is data that this host has pushed. */
+/* Read the headers of a dropped packet, which begin at `data`. Returns 0 if it is a data packet of this host. */
 static __always_inline int read_unsent(const unsigned char *data, __u32 length, struct mrc_hdr *mrc)
 {
 	__u32 at = OUTER_L3;
@@ -87,7 +91,8 @@ static __always_inline int read_unsent(const unsigned char *data, __u32 length, 
 	__u8 ip_proto;
 	struct srh srh;
 
-	if (length < OUTER_L3 + sizeof(l4) || bpf_probe_read_kernel(&ip6, sizeof(ip6), data + ETH_HLEN) || ip6.version != 6)
+	if (length < OUTER_L3 + sizeof(l4) || bpf_probe_read_kernel(&ip6, sizeof(ip6), data + ETH_HLEN) ||
+	    ip6.version != 6)
 		return -1;
 	ip_proto = ip6.nexthdr;
 	if (ip_proto == NEXTHDR_ROUTING) {
@@ -104,14 +109,14 @@ static __always_inline int read_unsent(const unsigned char *data, __u32 length, 
 	return 0;
 }
 
-/* The kernel drops a packet: raw tracepoint skb:kfree_skb, of an skb, the place, and enum skb_drop_reason. */
+/* Note a packet that the kernel drops: the arguments of the raw tracepoint skb:kfree_skb. */
 static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u32 reason)
 {
 	const struct net_device___unsent *dev = skb->dev;
 	const struct skb_shared_info___unsent *shared;
 	__u32 plane, number, index, packets = 1;
 	const struct mrc_ev *ev;
-	struct mrc_path_stats *l;
+	struct mrc_path_stats *stats;
 	struct mrc_hdr mrc;
 	__u16 gso_size = 0;
 	__u64 *count;
@@ -124,15 +129,15 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 		return;
 	index = ev_index(bpf_ntohs(mrc.receiver), number);
 	ev = ev_at(index);
-	l = path_stats_at(index);
+	stats = path_stats_at(index);
 	count = bpf_map_lookup_elem(&mrc_unsent_packets, &plane);
-	/* What comes in by this NIC may be dropped, too, and look like a packet of this host. */
-	if (!ev || !l || !count || !sent_lately(&mrc, ev, bpf_ktime_get_ns()))
+	/* Packets that arrive on this NIC can be dropped, too, and look like packets of this host. */
+	if (!ev || !stats || !count || !is_recent(&mrc, ev, bpf_ktime_get_ns()))
 		return;
 	shared = (const void *)(skb->head + skb->end);
 	if (!bpf_core_read(&gso_size, sizeof(gso_size), &shared->gso_size) && gso_size)
 		packets = bpf_ntohs(mrc.segments);
-	__sync_fetch_and_add(&l->offset, packets);
+	__sync_fetch_and_add(&stats->offset, packets);
 	*count += packets;
 }
 

@@ -1,9 +1,10 @@
-/* The lab's crowd: thousands of peers that are not there.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Plays thousands of peers for one host of the lab.
  *
- * Attached by scripts/labkit/crowd.py at tc ingress of what one host's plane NICs are plugged into. It counts what
- * that host sends to each peer by each EV, as the peer's mrc_pop would, answers probe requests with these counts as
- * the peer would, at once and by the way they came, and swallows data. Nothing is lost but by an EV number that is dead for all; nobody
- * sends by himself.
+ * scripts/labkit/cluster/crowd.py attaches it at tc ingress of the far ends of one host's plane NICs. It counts the
+ * host's packets per peer and EV, as the peer's mrc_pop would. It answers probe requests with these counts at once, on
+ * the reverse path, and swallows data. Packets are lost only on an EV number that is dead for all peers. No peer sends
+ * data or requests of its own.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -13,8 +14,8 @@
 #include "../parse.h"
 #include "../verifier.h"
 
-#define CROWD_HOSTS 4128 /* ids below; as labkit.crowd.HOSTS_MOST */
-#define CROWD_PER_T0 32 /* host id n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.crowd.HOSTS_PER_T0 */
+#define CROWD_HOSTS 4128 /* host ids are below; as labkit.cluster.crowd.HOSTS_MOST */
+#define CROWD_PER_T0 32 /* host id n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.cluster.crowd.HOSTS_PER_T0 */
 #define CROWD_EVS MRC_MAX_EVS_PER_PEER
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -31,7 +32,7 @@ struct {
 	__type(value, struct arrivals);
 } arrivals SEC(".maps");
 
-/* An EV number by which nothing arrives, to any peer: a T1 that forwards nothing. One above it; 0 = there is none. */
+/* EV number + 1 on which nothing arrives, at any peer, as behind a dead T1; 0 = none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -39,7 +40,7 @@ struct {
 	__type(value, __u32);
 } dead SEC(".maps");
 
-/* What has come from that host, as it was sent: before anything of it is lost. */
+/* Packets from that host, counted before any is lost. */
 struct seen {
 	__u64 data_bursts;
 	__u64 data_packets; /* a burst counts its segments */
@@ -110,7 +111,7 @@ static __always_inline int write_counts(struct __sk_buff *skb, __u32 host_id, __
 	return bpf_skb_store_bytes(skb, sizeof(struct outer_packet) + MRC_BALLAST, c.scratch->count, bytes, 0);
 }
 
-/* From host `host_id` to the one that sent the request. */
+/* Turn a request into the reply of host `host_id`. */
 static __always_inline void turn_round(struct outer_packet *p, __u32 host_id)
 {
 	struct in6_addr requester = p->ip6.saddr;

@@ -1,8 +1,10 @@
-/* The lab's witness of order: does what a host sends on an EV leave the fabric whole, and as it was sent?
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Checks the packet order on each EV: whether the packets of a host leave the fabric complete and in the order sent.
  *
- * Attached by scripts/labkit/evorder.py at the switch ports before one host. Looks at the data packets of one
- * sender and changes nothing. A packet's mrc_hdr.seq says how many were sent on its EV before it, so each must
- * go on where the last has ended. Two CPUs may count at once only if the sender sends from two.
+ * scripts/labkit/measure/evorder.py attaches it at the switch ports before one host. It reads the data packets of one
+ * sender and changes nothing. mrc_hdr.seq is the number of packets sent on the EV before, so each packet must continue
+ * where the previous one ended. The counts are not atomic; two CPUs count the same EV only if the sender sends from
+ * two.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -23,14 +25,14 @@ const volatile struct {
 	__u32 udp_port;
 } settings;
 
-/* Written by the program, read by scripts/labkit/evorder.py. The unit of all is a wire packet. */
+/* Written by the program, read by scripts/labkit/measure/evorder.py. All counts are wire packets. */
 struct evorder {
 	__u64 packets; /* seen */
-	__u64 reordered; /* came after one that was sent later */
-	__u64 missing; /* were jumped over; less those that came late */
-	__u32 next; /* the sequence number that is to come */
-	__u16 begun; /* `next` is known */
-	__u16 hop_limit; /* of the last packet's outer header: by it a lab tells builds of the programs apart */
+	__u64 reordered; /* arrived after a packet that was sent later */
+	__u64 missing; /* gaps in the sequence, less those that late packets filled */
+	__u32 next; /* the next sequence number expected */
+	__u16 begun; /* 1 = `next` is known */
+	__u16 hop_limit; /* of the last packet's outer header: the lab tells builds of the programs apart by it */
 };
 _Static_assert(sizeof(struct evorder) == 32, "labkit.evorder.EV");
 
@@ -66,7 +68,7 @@ int lab_evorder(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	seq = bpf_ntohl(h.mrc.seq);
 	segments = bpf_ntohs(h.mrc.segments);
-	/* A burst may have been cut on its way: then each of its packets says the same of all of them. */
+	/* If a burst was segmented on its way, each of its packets carries the values of the whole burst. */
 	if (!skb->gso_size && segments > 1)
 		return TC_ACT_UNSPEC;
 	ahead = seq - ev->next;

@@ -1,9 +1,10 @@
-/* The lab's faults: a switch port that loses, damages or marks packets, and says nothing.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Injects faults at a switch port of the lab: silently drops, damages or CE-marks packets, or delays them.
  *
- * Attached by scripts/lab at tc ingress (or egress) of switch ports. Only what is being forwarded
- * suffers: neighbour discovery and link-local traffic pass, so links stay up and neighbours stay
- * resolved. The unit is an skb: a GSO super-packet is lost or marked as a whole, and damaged in one
- * byte. What passes is handed on (TC_ACT_UNSPEC), because several faults may sit on one port.
+ * scripts/lab attaches it at tc ingress or egress of switch ports. It affects only forwarded packets: neighbour
+ * discovery and link-local traffic pass, so links stay up and neighbours stay resolved. The unit is an skb: a GSO
+ * super-packet is dropped or marked as a whole, and damaged in one byte. Passing packets continue (TC_ACT_UNSPEC),
+ * because several faults can share one port.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -14,11 +15,11 @@
 
 #define ND_FIRST 133 /* router solicitation (RFC 4861 §4) */
 #define ND_LAST 137 /* redirect */
-#define ECN_FIELD 0x30 /* of an IPv6 header's second byte: the two low bits of the traffic class */
+#define ECN_FIELD 0x30 /* in an IPv6 header's second byte: the two low bits of the traffic class */
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Written by scripts/labkit/tap.py; probabilities in parts of 2^32, so 2^32 is always. */
+/* Written by scripts/labkit/faults/tap.py. Probabilities are in parts of 2^32; 2^32 = always. */
 struct fault_settings {
 	__u64 drop;
 	__u64 ce;
@@ -26,13 +27,13 @@ struct fault_settings {
 };
 _Static_assert(sizeof(struct fault_settings) == 24, "labkit.tap.SETTINGS");
 
-/* Written by the program, shared by all ports of one fault. */
+/* Written by the program; all ports of one fault share it. */
 struct fault_counters {
-	__u64 passed; /* skbs that were subject to the fault and got through, marked, damaged or not */
+	__u64 passed; /* skbs that were subject to the fault and passed, marked or damaged or not */
 	__u64 dropped; /* skbs */
 	__u64 marked; /* skbs */
 	__u64 damaged; /* skbs */
-	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0: none yet */
+	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0 = none yet */
 };
 _Static_assert(sizeof(struct fault_counters) == 40, "labkit.tap.COUNTERS");
 
@@ -50,7 +51,7 @@ struct {
 	__type(value, struct fault_counters);
 } counters SEC(".maps");
 
-/* Written by scripts/labkit/delay.py: ifindex of the device to which the relay listens. */
+/* Written by scripts/labkit/faults/delay.py: ifindex of the device to which the relay listens. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -63,7 +64,7 @@ static __always_inline int chance(__u64 parts)
 	return bpf_get_prandom_u32() < parts;
 }
 
-/* fe80::/10 and ff02::/16, the addresses that no switch forwards */
+/* Return 1 for fe80::/10 and ff02::/16, which no switch forwards. */
 static __always_inline int link_local(const struct in6_addr *a)
 {
 	__u16 head = bpf_ntohs(a->s6_addr16[0]);
@@ -71,7 +72,7 @@ static __always_inline int link_local(const struct in6_addr *a)
 	return (head & 0xffc0) == 0xfe80 || (head & 0xff0f) == 0xff02;
 }
 
-/* The IPv6 header of a packet on its way through the switch, or NULL: leave it alone. */
+/* Return the IPv6 header of a packet that the switch forwards, or NULL: then leave the packet alone. */
 static __always_inline struct ipv6hdr *forwarded(struct __sk_buff *skb)
 {
 	struct cursor c;
@@ -81,7 +82,7 @@ static __always_inline struct ipv6hdr *forwarded(struct __sk_buff *skb)
 
 	if (skb->protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
-	/* In one piece and ours alone, so that it can be read and marked. */
+	/* Make the headers linear and private, so that they can be read and written. */
 	if (bpf_skb_pull_data(skb, sizeof(*eth) + sizeof(*ip6) + sizeof(*icmp_type)))
 		return 0;
 	c = (struct cursor){ (void *)(long)skb->data, (void *)(long)skb->data_end };
@@ -94,7 +95,9 @@ static __always_inline struct ipv6hdr *forwarded(struct __sk_buff *skb)
 	return ip6;
 }
 
-/* Not ECT → as it is; ECT(0), ECT(1) → CE, as a congested switch does (RFC 3168 §5). */
+/* Mark a packet as a congested switch does (RFC 3168 §5): ECT(0) and ECT(1) become CE, Not-ECT stays. Returns 1 if it
+ * was marked.
+ */
 static __always_inline int mark_ce(struct ipv6hdr *ip6)
 {
 	__u8 *second = (__u8 *)ip6 + 1;
@@ -105,7 +108,7 @@ static __always_inline int mark_ce(struct ipv6hdr *ip6)
 	return 1;
 }
 
-/* Flip a bit of the packet's last byte, as a switch with bad memory does: frame checks find nothing. */
+/* Flip a bit of the packet's last byte, as a switch with bad memory does: no frame check notices it. */
 static __always_inline int damage(struct __sk_buff *skb)
 {
 	__u32 last = skb->len - 1;
@@ -144,7 +147,7 @@ int lab_fault(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* A slow link: at tc egress, hand what is being forwarded to the relay, which sends it later. */
+/* Delay packets, at tc egress: redirect forwarded packets to the relay, which sends them later. */
 SEC("tc")
 int lab_delay(struct __sk_buff *skb)
 {

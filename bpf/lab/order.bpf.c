@@ -1,8 +1,8 @@
-/* The lab's measure of reordering: by how many bytes TCP data comes late, as a histogram (RFC 4737 §4.3, in bytes).
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Measures reordering: by how many bytes TCP data arrives late, as a histogram (RFC 4737 §4.3, in bytes).
  *
- * Attached by scripts/lab at tc ingress of a receiving host's mrc0, and of its NICs for traffic that is not mrcd's: it
- * sees packets, or bursts left whole or merged, in the order in which TCP does. One flow at a time: that of the newest
- * SYN.
+ * scripts/lab attaches it at tc ingress of a receiving host's mrc0, or of its NICs for other traffic. It sees packets
+ * in the order in which TCP sees them, including whole and merged bursts. It measures one flow, that of the newest SYN.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -12,13 +12,13 @@
 
 #include "../parse.h"
 
-#define BUCKETS 32 /* 0: in order; n: late by less than 2^n bytes, and not by less than 2^(n-1) */
+#define BUCKETS 32 /* 0: in order; n: late by less than 2^n bytes, and at least 2^(n-1) */
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 struct order {
-	__u32 next; /* the highest sequence number that has come, and one more */
-	__u32 ports; /* of the flow, as in its TCP header; 0: none yet */
+	__u32 next; /* highest sequence number received, plus one */
+	__u32 ports; /* of the flow, as in its TCP header; 0 = none yet */
 	__u64 late[BUCKETS]; /* skbs with data */
 };
 _Static_assert(sizeof(struct order) == 264, "labkit.order.ORDER");
@@ -30,7 +30,7 @@ struct {
 	__type(value, struct order);
 } orders SEC(".maps");
 
-/* The TCP header of an inner packet, and how much data follows it; NULL: there is none. */
+/* Return the TCP header of an inner packet and set `bytes` to its payload's length, or return NULL. */
 static __always_inline struct tcphdr *data_segment(struct __sk_buff *skb, __u32 *bytes)
 {
 	struct cursor c = { (void *)(long)skb->data, (void *)(long)skb->data_end };

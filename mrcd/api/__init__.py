@@ -1,1 +1,1 @@
-"""The control API: HTTP and JSON on a Unix socket."""
+"""Serves the control API: HTTP and JSON on a unix socket."""

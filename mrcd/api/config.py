@@ -1,4 +1,4 @@
-"""The configuration in the control API: what runs, and going over to what the file says now."""
+"""Serves the running configuration, and reloads the cluster file on request."""
 
 import json
 
@@ -11,23 +11,23 @@ from mrcd.versions import SCHEMA_VERSION
 
 
 class ConfigApi:
-    """The handlers, over one daemon."""
+    """The handlers of one daemon."""
 
     def __init__(self, daemon: Daemon, reloader: Reloader) -> None:
         self._daemon, self._reloader = daemon, reloader
 
     def routes(self) -> list[web.RouteDef]:
-        """What they answer to."""
+        """Return the routes of the handlers."""
         return [web.get("/v1/config", self.config), web.post("/v1/reload", self.reload)]
 
     async def config(self, _: web.Request) -> web.Response:
-        """The configuration in force, with its defaults."""
+        """Return the running configuration with all defaults."""
         plan, file = self._daemon.plan, str(self._reloader.path)
         head = json.dumps({"schema_version": SCHEMA_VERSION, "file": file, "host": plan.host.name})
         text = f'{head[:-1]}, "config": {plan.config.model_dump_json()}}}'
         return web.Response(text=text, content_type="application/json")
 
     async def reload(self, request: web.Request) -> web.Response:
-        """Read the file again."""
+        """Reload the cluster file."""
         body = await incoming.body(request) if request.can_read_body else {}
         return web.json_response(await self._reloader.reload(force=incoming.flag(body, "force")))

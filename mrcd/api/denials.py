@@ -1,4 +1,4 @@
-"""The part of the control API by which administrators deny paths and take that back."""
+"""Serves deny, allow and the list of denials. control.py in mrcd/denials carries them out."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ _FLAGS = ("force", "drain", "all")
 
 
 class DenialsApi:
-    """Handlers over one daemon's denials."""
+    """The handlers of one daemon's denials."""
 
     def __init__(self, denials: DenialControl) -> None:
         self._denials = denials
 
     def routes(self) -> list[web.RouteDef]:
-        """What they answer to."""
+        """Return the routes of the handlers."""
         return [
             web.get("/v1/denials", self.denials),
             web.post("/v1/deny", self.deny),
@@ -29,45 +29,45 @@ class DenialsApi:
         ]
 
     async def denials(self, _: web.Request) -> web.Response:
-        """What is denied, until when and why; what of it is still under way."""
+        """Return the denials with their ends and reasons, and the packets in flight on their EVs."""
         return web.json_response(self._denials.document())
 
     async def deny(self, request: web.Request) -> web.Response:
-        """Take paths out of use: "target", or "peer", "ev" and "plane"; "for", "reason", "force", "drain"."""
-        asked = await _asked(request)
-        target = _target(asked)
+        """Deny paths. Keys: "target", or "peer", "ev" and "plane"; "for", "reason", "force", "drain"."""
+        parsed = await _parsed(request)
+        target = _target(parsed)
         answer = await self._denials.deny(
             target,
-            for_s=None if asked.get("for") is None else policy.duration_s(asked["for"]),
-            reason=policy.checked_reason(asked.get("reason") or ""),
+            for_s=None if parsed.get("for") is None else policy.duration_s(parsed["for"]),
+            reason=policy.checked_reason(parsed.get("reason") or ""),
             uid=incoming.uid(request),
-            drain=asked["drain"],
-            force=asked["force"],
+            drain=parsed["drain"],
+            force=parsed["force"],
         )
         return web.json_response(answer)
 
     async def allow(self, request: web.Request) -> web.Response:
-        """Take denials back: of a target as for `deny`, or "all"."""
-        asked = await _asked(request)
-        target = None if asked["all"] else _target(asked)
+        """End denials of a target, with the keys of `deny`, or of "all"."""
+        parsed = await _parsed(request)
+        target = None if parsed["all"] else _target(parsed)
         return web.json_response(await self._denials.allow(target, incoming.uid(request)))
 
 
-async def _asked(request: web.Request) -> dict[str, Any]:
+async def _parsed(request: web.Request) -> dict[str, Any]:
     body = await incoming.body(request)
     for names, kind, what in ((_NUMBERS, int, "a number"), (("peer", "for", "reason"), str, "text")):
         for name in names:
             if not (body.get(name) is None or type(body[name]) is kind):
-                raise UsageError(f"{name} is not {what}")
+                raise UsageError(f"{name} must be {what}")
     words = body.get("target")
     if not (words is None or (isinstance(words, list) and all(type(w) is str for w in words))):
-        raise UsageError("target is not a list of words")
+        raise UsageError("target must be a list of strings")
     if not all(type(body.get(name, False)) is bool for name in _FLAGS):
-        raise UsageError(f"{', '.join(_FLAGS)} are true or false")
+        raise UsageError(f"{', '.join(_FLAGS)} must be true or false")
     return body | {name: body.get(name, False) for name in _FLAGS}
 
 
-def _target(asked: dict[str, Any]) -> Target:
-    words = list(asked.get("target") or [])
-    words += [f"{k}:{asked[k]}" for k in ("peer", "ev", "plane") if asked.get(k) is not None]
+def _target(parsed: dict[str, Any]) -> Target:
+    words = list(parsed.get("target") or [])
+    words += [f"{k}:{parsed[k]}" for k in ("peer", "ev", "plane") if parsed.get(k) is not None]
     return policy.parse(words)

@@ -1,4 +1,4 @@
-"""What a request of the control API says: its body, and who sent it."""
+"""Reads the body and the user of a request of the control API."""
 
 import socket
 import struct
@@ -10,7 +10,7 @@ from mrcd.errors import UsageError
 
 
 async def body(request: web.Request) -> dict[str, Any]:
-    """The JSON object in a request. Raises UsageError."""
+    """Return the JSON object in a request. Raises UsageError."""
     try:
         document = await request.json()
     except (ValueError, LookupError, RecursionError):
@@ -21,16 +21,15 @@ async def body(request: web.Request) -> dict[str, Any]:
 
 
 def flag(document: dict[str, Any], name: str) -> bool:
-    """A key that is true or false, or not there. Raises UsageError: of any other value it is not known what it asks."""
+    """Return a key that is true or false; false without it. Raises UsageError for any other value."""
     value = document.get(name, False)
     if type(value) is not bool:
-        raise UsageError(f"{name} is neither true nor false: {value!r}")
+        raise UsageError(f"{name} must be true or false, not {value!r}")
     return value
 
 
 def uid(request: web.Request) -> int | None:
-    """The user at the other end of the unix socket, by the kernel's word (SO_PEERCRED in unix(7)); None if it has
-    none."""
+    """Return the user at the other end of the unix socket (SO_PEERCRED in unix(7)); None if it is unknown."""
     transport = request.transport
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or sock.family != socket.AF_UNIX:

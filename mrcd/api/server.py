@@ -1,6 +1,7 @@
-"""The control API: HTTP and JSON on a unix socket, version 1. mrcctl is its user.
+"""Serves the control API for mrcctl: HTTP and JSON on a unix socket, version 1.
 
-Errors are {"error", "hint", "exit_code"}; no exception reaches the client. Worker threads make large documents.
+Errors are {"error", "hint", "exit_code"}; no exception reaches the client. Worker threads make large documents, so
+that the event loop is never blocked.
 """
 
 import asyncio
@@ -39,17 +40,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors as documents."""
+    """Turn exceptions into error documents."""
     try:
         return await handler(request)
     except MrcdError as e:
         status = 400 if isinstance(e, UsageError) else 500
         return _error(str(e.args[0]), e.hint, e.exit_code, status)
     except web.HTTPException as e:
-        return _error(f"{request.method} {request.path}: {e.reason}", "is mrcctl of the same version?", 2, e.status)
+        hint = "mrcctl and mrcd may have different versions: see `mrcctl version`"
+        return _error(f"{request.method} {request.path}: {e.reason}", hint, 2, e.status)
     except Exception as e:
         log.exception("%s %s", request.method, request.path)
-        return _error(f"internal error: {e}", "the daemon's log has the details; please report it", 2, 500)
+        return _error(f"internal error: {e}", "mrcd's log has the traceback; please report it", 2, 500)
 
 
 def _error(message: str, hint: str | None, exit_code: int, status: int) -> web.Response:
@@ -57,13 +59,13 @@ def _error(message: str, hint: str | None, exit_code: int, status: int) -> web.R
 
 
 class Api:
-    """The handlers, over one daemon."""
+    """The handlers of one daemon."""
 
     def __init__(self, daemon: Daemon, reloader: Reloader) -> None:
         self._daemon, self._reloader = daemon, reloader
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Return the application with all routes."""
         app = web.Application(middlewares=[errors])
         app.add_routes(
             [
@@ -82,7 +84,7 @@ class Api:
         return app
 
     async def version(self, _: web.Request) -> web.Response:
-        """Versions of the daemon, its tables and its packets."""
+        """Return the versions of the daemon, its tables and its packets."""
         return web.json_response(
             {
                 "version": __version__,
@@ -93,7 +95,7 @@ class Api:
         )
 
     async def status(self, _: web.Request) -> web.Response:
-        """This host."""
+        """Return the document of this host."""
         document = await self._daemon.readers.read(lambda: self._daemon.view.status())
         uptime = time.monotonic() - self._daemon.started
         document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
@@ -102,11 +104,11 @@ class Api:
         return web.json_response(document)
 
     async def peers(self, _: web.Request) -> web.Response:
-        """All peers."""
+        """Return a document per peer."""
         return await self._document(lambda: self._daemon.view.peers())
 
     async def paths(self, request: web.Request) -> web.Response:
-        """EVs, by ?peer=, ?plane=, ?state=; with their hops by ?decode=1."""
+        """Return a document per EV, filtered by ?peer=, ?plane=, ?state=; ?decode=1 adds their hops."""
         peer = request.query.get("peer")
         state = request.query.get("state")
         if state is not None and state.upper() not in EvState.__members__:
@@ -114,32 +116,32 @@ class Api:
         plane = _number(request.query.get("plane"), "plane")
         decode = bool(_number(request.query.get("decode"), "decode"))
         daemon, denials = self._daemon, self._daemon.denials
-        brief = denials.brief()  # here, in the loop: no denial comes or goes meanwhile
+        brief = denials.brief()  # read in the event loop, where no denial changes meanwhile
         return await self._document(lambda: denials.explain(daemon.view.paths(peer, plane, state, decode), brief))
 
     async def events(self, request: web.Request) -> web.Response:
-        """Events newer than ?after=, waiting up to ?wait= seconds for one."""
+        """Return events newer than ?after=; without any, wait up to ?wait= seconds for one."""
         after = _number(request.query.get("after"), "after") or 0
         try:
             wait = min(float(request.query.get("wait", "0")), _LONGEST_WAIT_S)
         except ValueError:
-            raise UsageError("wait is not a number of seconds") from None
+            raise UsageError("wait must be a number of seconds") from None
         found = await self._daemon.events.after(after, wait)
         last_id = found[-1]["id"] if found else min(after, self._daemon.events.last_id)
         return web.json_response({"events": found, "last_id": last_id})
 
     async def histograms(self, _: web.Request) -> web.Response:
-        """Detection times, packets after the last known arrival, round trips."""
+        """Return the histograms of detection times, packets before detection, reinstatement and round trips."""
         return await self._document(lambda: self._daemon.view.histograms())
 
     async def detach(self, request: web.Request) -> web.Response:
-        """Take the data plane down."""
+        """Detach the data plane."""
         body = await incoming.body(request)
         message = await attachment.detach(self._daemon, incoming.flag(body, "force"))
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
     async def attach(self, _: web.Request) -> web.Response:
-        """Bring the data plane up."""
+        """Attach the data plane."""
         message = await attachment.attach(self._daemon)
         return web.json_response({"attached": not self._daemon.detached, "message": message})
 
@@ -152,7 +154,7 @@ def _number(text: str | None, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise UsageError(f"{name} is not a number: {text!r}")
+        raise UsageError(f"{name} must be a number, not {text!r}")
     return int(text)
 
 
@@ -169,7 +171,7 @@ class Servers:
         control = Api(self._daemon, self._reloader).application()
         self._runner = web.AppRunner(control, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        # A socket left by a dead daemon is replaced; a living one holds the lock that main() took.
+        # Replace the socket of a dead daemon. A running one would hold the lock that main() has taken.
         self._path.unlink(missing_ok=True)
         old = os.umask(0o117)
         try:
@@ -187,7 +189,7 @@ class Servers:
 
 
 def _share(path: Path) -> None:
-    """Let the group mrcd, where there is one, use the socket; only root may give it away."""
+    """Give the socket to the group mrcd, if it exists; only root can."""
     if os.geteuid() == 0:
         with contextlib.suppress(KeyError):
             os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)

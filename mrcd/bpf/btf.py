@@ -87,6 +87,10 @@ def enumerator(obj: int, enum: str, name: str) -> int | None:
     return None
 
 
+_FORMER = {"ports": "plane_mask", "ports_ns": "plane_mask_ns", "relapses": "flaps"}
+"""Fields of tables before ABI version 9 → their names now: an upgrade reads such tables once."""
+
+
 def values(map_fd: int) -> np.dtype[np.void] | None:
     """The layout of a map's values: a structured dtype with the names and offsets of the C struct; None if the
     kernel does not know it."""
@@ -98,7 +102,10 @@ def values(map_fd: int) -> np.dtype[np.void] | None:
         found = _dtype(types, type_id)
     finally:
         libbpf.lib().btf__free(ct.c_void_p(types))
-    return found if found.names else None
+    if not found.names:
+        return None
+    found.names = tuple(_FORMER.get(name, name) for name in found.names)
+    return found
 
 
 def _type(types: int, number: int) -> tuple[int, _Type]:

@@ -1,5 +1,9 @@
-"""mrcctl: look at a host's data plane and steer it, through the daemon's socket.
+"""mrcctl: shows and controls a host's data plane through the daemon's socket.
 
-Kept apart from the daemon's modules so that it starts fast: bcc, numpy, pydantic and aiohttp are never
-imported at the top of a module here.
+main.py registers the commands of commands/. Those get documents from the daemon (client.py) or from the pinned
+tables (offline.py), and print them as JSON or through documents/ and terminal/. packets/ sends, captures and decodes
+packets; examine/ has the checks of preflight and doctor; bug_report/ collects the archive of bugreport.
+
+mrcctl starts fast because the modules of commands/, and those that they import at their top, never import bcc,
+numpy, pydantic, aiohttp or scapy. A command imports such modules when it runs.
 """

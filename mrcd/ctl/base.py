@@ -1,4 +1,4 @@
-"""What all commands of mrcctl share: their options, how they print, and how they fail."""
+"""Defines the options, the output and the error handling that all commands of mrcctl share."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Options:
-    """What every command takes."""
+    """The options of every command."""
 
     run_dir: Path = field(default_factory=lambda: Path(os.environ.get("MRCD_RUN_DIR") or "/run/mrcd"))
     timeout: float = 5.0
@@ -29,19 +29,19 @@ class Options:
 
     @property
     def client(self) -> Client:
-        """A client of this host's daemon."""
+        """Return a client of this host's daemon."""
         return Client(self.run_dir, self.timeout)
 
 
 class Cli(click.Group):
-    """Every way to fail ends in one line, a hint where there is one, and an exit code of ours; never in a traceback."""
+    """A command group that reports every failure as one line, a hint and an exit code, never as a traceback."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run, print what went wrong, exit."""
+        """Run the command, print its error, exit."""
         if "_MRCCTL_COMPLETE" in os.environ:
-            from mrcd.ctl import complete
+            from mrcd.ctl import bash_completion
 
-            complete.register()
+            bash_completion.register()
         try:
             kwargs["standalone_mode"] = False
             code = super().main(*args, **kwargs)
@@ -53,7 +53,7 @@ class Cli(click.Group):
             _complain(UsageError(_plain(e.format_message()), hint=f"see `{command} --help`"))
         except click.ClickException as e:
             _complain(UsageError(e.format_message()))
-        except click.Abort:  # what click makes of KeyboardInterrupt outside of invoke
+        except click.Abort:  # click raises it for a KeyboardInterrupt outside of invoke
             sys.exit(130)
         except MrcdError as e:
             _complain(e)
@@ -61,17 +61,17 @@ class Cli(click.Group):
             sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; deal with what is not an error of ours."""
+        """Run the command; turn all other exceptions into MrcdError or an exit code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
         except KeyboardInterrupt:
-            sys.exit(130)  # 128 + SIGINT, as of any other tool
+            sys.exit(130)  # 128 + SIGINT, as other tools do
         except OSError as e:
             if e.errno != errno.EPIPE:
                 raise MrcdError(f"{e.filename or 'mrcctl'}: {e.strerror}") from None
-            # The reader (`| head`) has seen enough. Python's flush at exit must not find the broken pipe again.
+            # The reader (`| head`) has gone. Redirect stdout, or Python's flush at exit meets the broken pipe again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)  # 128 + SIGPIPE
         except (MrcdError, click.exceptions.Exit, click.ClickException, click.Abort):
@@ -81,14 +81,14 @@ class Cli(click.Group):
                 raise
             raise MrcdError(
                 f"internal error: {type(e).__name__}: {e}",
-                hint="are mrcctl and mrcd of the same version? MRCD_DEBUG=1 shows where it happened",
+                hint="compare the versions with `mrcctl version`; MRCD_DEBUG=1 shows the traceback",
             ) from e
 
 
 def _plain(message: str) -> str:
-    """click's message without the words that it has for itself: `a valid integer range` is a whole number."""
-    for theirs, ours in (("a valid integer range", "a whole number"), ("a valid float range", "a number")):
-        message = message.replace(theirs, ours)
+    """Return click's message with plain words for its types: `a valid integer range` becomes a whole number."""
+    for click_words, plain_words in (("a valid integer range", "a whole number"), ("a valid float range", "a number")):
+        message = message.replace(click_words, plain_words)
     return message.rstrip(".")
 
 
@@ -107,7 +107,7 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 def common(command: F) -> F:
-    """The options of every command, which may stand before or after its name; the later one counts."""
+    """Add the options of every command. They may stand before or after its name; the later one counts."""
     for option in (
         click.option("--json", is_flag=True, expose_value=False, callback=_store, help="Print JSON."),
         click.option(
@@ -116,14 +116,14 @@ def common(command: F) -> F:
             metavar="SECONDS",
             expose_value=False,
             callback=_store,
-            help="How long to wait for mrcd; 5 unless given.",
+            help="Wait so long for an answer of mrcd; default 5.",
         ),
         click.option(
             "--run-dir",
             type=click.Path(path_type=Path),
             expose_value=False,
             callback=_store,
-            help="Where mrcd's socket is; $MRCD_RUN_DIR or /run/mrcd unless given.",
+            help="Directory of mrcd's socket; default $MRCD_RUN_DIR or /run/mrcd.",
         ),
     ):
         command = option(command)
@@ -131,21 +131,21 @@ def common(command: F) -> F:
 
 
 def colours() -> bool:
-    """Only for eyes: a terminal whose owner has not asked for none (no-color.org)."""
+    """Return whether to colour the output: a terminal, and neither NO_COLOR (no-color.org) nor TERM=dumb."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def room(wide: bool = False) -> int | None:
-    """Columns of the terminal; None where lines may be as long as they like: no terminal, or --wide."""
+def terminal_width(wide: bool = False) -> int | None:
+    """Return the terminal's columns; None without a limit, that is without a terminal or with --wide."""
     return None if wide or not sys.stdout.isatty() else shutil.get_terminal_size().columns
 
 
 def emit(options: Options, document: Json, lines: Callable[..., list[str]], **style: Any) -> None:
-    """Print a document as JSON, which says its schema's version, or as the text that `lines` makes of it."""
+    """Print a document as JSON with its schema version, or as the text that `lines` makes of it."""
     if options.json:
         if isinstance(document, dict):
             document = {"schema_version": SCHEMA_VERSION} | document
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
-        # color=True: the decision has been made, click must not make it again.
+        # color=True: `lines` has already decided about colours; click must not remove them.
         click.echo("\n".join(lines(document, **style)), color=True)

@@ -1,4 +1,4 @@
-"""The daemon's HTTP API, over its unix socket."""
+"""Requests documents from the daemon's HTTP API over its unix socket."""
 
 import contextlib
 import json
@@ -12,15 +12,15 @@ from urllib.parse import urlencode
 
 from mrcd.errors import DaemonError, UsageError
 
-# What a request or an answer is made of: JSON. Its shape is the business of the one who renders it.
+# A JSON document. The module that renders it knows its keys.
 Json = Any
 
 _START = "start it with `systemctl start mrcd`, or `mrcd --config FILE`"
-_OTHER_VERSION = "are mrcctl and mrcd of the same version? see `mrcctl version`"
+_OTHER_VERSION = "mrcctl and mrcd may have different versions: see `mrcctl version`"
 
 
 class DaemonDown(DaemonError):
-    """Nobody answers on the socket, or whoever did is gone: mrcd is not running."""
+    """mrcd is not running: nothing answers on its socket, or the connection broke."""
 
 
 class _UnixConnection(HTTPConnection):
@@ -35,14 +35,16 @@ class _UnixConnection(HTTPConnection):
 
 
 class Client:
-    """One request per connection to the mrcd whose socket is in `run_dir`."""
+    """Sends requests to the mrcd whose socket is in `run_dir`; one connection per request."""
 
     def __init__(self, run_dir: Path, timeout: float) -> None:
         self.socket_path = run_dir / "mrcd.sock"
         self.timeout = timeout
 
     def get(self, path: str, *, wait: float | None = None, **query: object) -> Json:
-        """GET; queries that are None are left out. `wait`: seconds that the daemon may hold the answer back.
+        """Return the document of a GET. Queries that are None are left out.
+
+        `wait` is the number of seconds that the daemon may wait for an event before it answers.
 
         Raises DaemonDown, DaemonError, or UsageError if the daemon says so.
         """
@@ -51,7 +53,7 @@ class Client:
         return self._request("GET", target, None, self.timeout + (wait or 0))
 
     def post(self, path: str, body: Json) -> Json:
-        """POST a JSON document. Raises as `get` does."""
+        """Return the answer to a POST of a JSON document. Raises as `get` does."""
         return self._request("POST", path, json.dumps(body), self.timeout)
 
     def _request(self, method: str, target: str, body: str | None, timeout: float) -> Json:
@@ -68,10 +70,10 @@ class Client:
             ) from None
         except PermissionError:
             raise DaemonError(
-                f"{self.socket_path}: permission denied", hint="run mrcctl as root, or be in the group mrcd"
+                f"{self.socket_path}: permission denied", hint="run mrcctl as root or as a member of the group mrcd"
             ) from None
         except (ConnectionError, IncompleteRead) as e:
-            # Refused: a socket file without a daemon. Reset, or closed before the end of the answer: it has just died.
+            # Refused: a socket file without a daemon. Reset, or a short answer: the daemon has just died.
             why = e.strerror if isinstance(e, OSError) and e.strerror else e
             raise DaemonDown(f"mrcd is not running ({self.socket_path}: {why})", hint=_START) from None
         except FileNotFoundError:
@@ -90,7 +92,7 @@ class Client:
 
 
 def _decode(response: HTTPResponse, content: bytes) -> Json:
-    """The answer's document, or the error that it reports."""
+    """Return the document of an answer, or raise the error that it reports."""
     try:
         document = json.loads(content)
     except ValueError:
@@ -105,37 +107,36 @@ def _decode(response: HTTPResponse, content: bytes) -> Json:
 
 @contextlib.contextmanager
 def understood() -> Iterator[None]:
-    """Reading a document of the daemon's, which may be of another version: then raises DaemonError."""
+    """Turn errors about missing or wrong keys into DaemonError: the daemon may have another version."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as e:
-        said = f"mrcd's status is not as this mrcctl knows it: {type(e).__name__}: {e}"
-        raise DaemonError(said, hint=_OTHER_VERSION) from None
+        message = f"this mrcctl does not understand mrcd's status: {type(e).__name__}: {e}"
+        raise DaemonError(message, hint=_OTHER_VERSION) from None
 
 
-# Seconds: how long the daemon may hold the answer back while nothing happens; how often to look for a daemon.
-_HOLD = 10.0
-_RETRY = 0.5
+_HOLD_S = 10.0  # the daemon may wait so long for an event before it answers
+_RETRY_S = 0.5  # between two tries to reach a daemon that is down
 
 
 def follow_events(client: Client, say: Callable[[str], None]) -> Iterator[list[Json]]:
-    """The events that the daemon remembers, then new ones as they happen, in batches; does not end by itself.
+    """Yield the events that the daemon remembers, then new events in batches, without an end.
 
-    Lives through a restart of the daemon, which may number its events anew: what was seen before is told
-    by the events' time, CLOCK_MONOTONIC of this machine. Raises DaemonDown if there is no daemon at first.
+    A restarted daemon may number its events from the start again. Events seen before are then recognised by their
+    time, CLOCK_MONOTONIC of this machine. Raises DaemonDown if the daemon is down at the first request.
     """
     after, newest_ns, seen_ns = 0, -1, -1
     started = down = False
     while True:
         try:
-            batch = client.get("/v1/events", after=after, wait=_HOLD)
+            batch = client.get("/v1/events", after=after, wait=_HOLD_S)
         except DaemonDown as e:
             if not started:
                 raise
             if not down:
                 say(f"{e.args[0]}; waiting for it")
             down, after, seen_ns = True, 0, newest_ns
-            time.sleep(_RETRY)
+            time.sleep(_RETRY_S)
             continue
         started, down = True, False
         if batch["last_id"] < after:  # restarted between two requests

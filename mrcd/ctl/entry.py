@@ -1,11 +1,11 @@
-"""The first moments of mrcctl: ^C ends it at once while its modules are read, without a traceback."""
+"""Starts mrcctl. Until its modules are imported, ^C ends the process at once, without a traceback."""
 
 import signal
 
 
 def main() -> None:
-    """Entry point."""
-    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, as below nohup
+    """Run mrcctl; the entry point of setup.cfg."""
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nohup ignores SIGINT
     if handled:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from mrcd.ctl.main import main as commands

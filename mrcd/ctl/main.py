@@ -1,4 +1,4 @@
-"""The commands of mrcctl.
+"""Registers the commands of mrcctl.
 
 Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or the machine refused.
 """
@@ -6,13 +6,13 @@ Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or 
 import click
 
 import mrcd
-from mrcd.ctl import bpf, bugreport, completion, configs, denials, look, tools, watch
 from mrcd.ctl.base import Cli, Options, common, emit
 from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, look, measure, watch
 
 
 def main() -> None:
-    """Entry point."""
+    """Run mrcctl."""
     cli(prog_name="mrcctl")
 
 
@@ -23,7 +23,7 @@ def main() -> None:
 @click.version_option(mrcd.__version__, prog_name="mrcctl", message="%(prog)s %(version)s")
 @common
 def cli() -> None:
-    """Look at this host's MRC paths and deny them.
+    """Show and control this host's MRC paths.
 
     Exit codes: 0 done; 1 wrong usage or configuration; 2 mrcd, the kernel or the machine refused.
     """
@@ -33,7 +33,7 @@ for _command in (
     *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
     *(denials.deny, denials.allow, denials.drain, denials.undrain, denials.denials),
-    *(tools.probe, tools.trace, tools.capture, tools.preflight, tools.doctor),
+    *(measure.probe, measure.trace, measure.capture, measure.preflight, measure.doctor),
 ):
     cli.add_command(_command)
 
@@ -43,31 +43,31 @@ def _say(options: Options, document: Json) -> None:
 
 
 @cli.command(short_help="Take the data plane down.")
-@click.option("--force", is_flag=True, help="Even if mrcd advises against it, or does not run; mrc_pop goes too.")
+@click.option("--force", is_flag=True, help="Detach even if mrcd refuses or is down; removes mrc_pop too.")
 @common
 @click.pass_obj
 def detach(options: Options, force: bool) -> None:
-    """Take the data plane down; traffic goes on over the kernel's own SRv6 routes, flow by flow."""
+    """Take the data plane down. The kernel's own SRv6 routes then carry the traffic, each flow on one path."""
     try:
         document = options.client.post("/v1/detach", {"force": force})
     except DaemonDown as down:
         if not force:
             raise DaemonDown(
-                str(down.args[0]), hint=f"{down.hint}; or take all down without it: `mrcctl detach --force`"
+                str(down.args[0]), hint=f"{down.hint}; or detach without mrcd: `mrcctl detach --force`"
             ) from None
-        from mrcd.ctl.detach import without_mrcd
+        from mrcd.ctl.commands.offline_detach import without_mrcd
 
         document = without_mrcd(options.run_dir)
     _say(options, document)
 
 
-@cli.command(short_help="Put the data plane back up.")
+@cli.command(short_help="Attach the data plane again.")
 @common
 @click.pass_obj
 def attach(options: Options) -> None:
-    """Put the data plane back up."""
+    """Attach the data plane again."""
     _say(options, options.client.post("/v1/attach", {}))
 
 
-cli.add_command(configs.config)
-cli.add_command(configs.reload)
+cli.add_command(config.config)
+cli.add_command(config.reload)

@@ -1,4 +1,4 @@
-"""What can be said without the daemon: the tables are pinned in the kernel and go on counting."""
+"""Reads documents from the tables pinned in the kernel while the daemon is down."""
 
 import json
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from mrcd.versions import ABI_VERSION, SCHEMA_VERSION
 if TYPE_CHECKING:
     from mrcd.view.documents import View
 
-_RUNNING = "running.json"  # as mrcd.view.RUNNING_FILE, which comes with numpy
+_RUNNING = "running.json"  # a copy of mrcd.view.documents.RUNNING_FILE, whose module imports numpy
 _BPFFS = Path("/sys/fs/bpf")
 
 
 def open_view(run_dir: Path, down: DaemonDown) -> "View":
-    """The pinned tables of the daemon that is down. Raises DaemonDown if they cannot be read either."""
+    """Return the view of the pinned tables. Raises DaemonDown if they cannot be read either."""
     try:
-        # Only now: numpy alone takes longer to import than mrcctl to answer.
+        # A late import: numpy alone takes longer to import than mrcctl takes to answer.
         from mrcd.view.documents import open_pinned
 
         return open_pinned(run_dir)
@@ -39,9 +39,9 @@ def read(
     *,
     quiet: bool = False,
 ) -> tuple[Json, str]:
-    """Ask the daemon; if it is down, the pinned tables, and say so unless `quiet`.
+    """Return a document and its source, "daemon" or "tables".
 
-    Returns the document, and whose it is: "daemon" or "tables".
+    The pinned tables are read if the daemon is down; a note on stderr says so unless `quiet`.
     """
     try:
         return from_daemon(options.client), "daemon"
@@ -54,17 +54,20 @@ def read(
 
 
 def envelope(name: str, rows: Json, source: str) -> dict[str, Json]:
-    """A list as mrcctl prints it: {"schema_version", "source", name: […]}. Raises DaemonError if it is none."""
+    """Return a list as mrcctl prints it: {"schema_version", "source", name: […]}.
+
+    Raises DaemonError if `rows` is no list of objects.
+    """
     if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
         raise DaemonError(
             f"mrcd's {name} are not a list of objects",
-            hint="are mrcctl and mrcd of the same version? see `mrcctl version`",
+            hint="mrcctl and mrcd may have different versions: see `mrcctl version`",
         )
     return {"schema_version": SCHEMA_VERSION, "source": source, name: rows}
 
 
 def pins_gone(directory: object) -> bool:
-    """Whether there are no pins in the mounts of this process; those of the daemon may be others."""
+    """Return whether the pins are missing in the mounts of this process; the daemon may have other mounts."""
     try:
         return not Path(str(directory), "links").exists()
     except PermissionError:
@@ -72,9 +75,9 @@ def pins_gone(directory: object) -> bool:
 
 
 def pins(run_dir: Path) -> tuple[Path, dict[str, int]]:
-    """Where this host's maps are pinned, and its peers' host ids by name; works with and without the daemon.
+    """Return the directory of the pinned maps, and the peers' host ids by name. Needs no daemon.
 
-    Without the file that mrcd leaves beside its socket: the default place, and no names. Raises MachineError.
+    If mrcd has left no file beside its socket, the default directory and no names. Raises MachineError.
     """
     path = run_dir / _RUNNING
     try:
@@ -84,7 +87,7 @@ def pins(run_dir: Path) -> tuple[Path, dict[str, int]]:
     except FileNotFoundError:
         found, names = _BPFFS / "mrcd" / f"abi{ABI_VERSION}", {}
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise MachineError(f"{path}: {e}", hint="`systemctl restart mrcd` writes it anew") from None
+        raise MachineError(f"{path}: {e}", hint="`systemctl restart mrcd` writes it again") from None
     try:
         there = found.is_dir()
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Options that several commands take, with the completion of their values."""
+"""Defines the options that several commands take, and completes their values in a shell."""
 
 import click
 
@@ -10,15 +10,15 @@ STATES = ["UNKNOWN", "GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
 
 
 class StateType(click.Choice[str]):
-    """An EV state; small letters do too. (click's own way of it would show the states in small letters.)"""
+    """An EV state in any case. click's `case_sensitive=False` would show the states in lower case."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The state in capitals."""
+        """Return the state in upper case."""
         return super().convert(value.upper(), param, ctx)
 
 
 def complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of peers, if a daemon can be asked; a shell that waits for TAB is not told of errors."""
+    """Return the names of peers; none if the daemon does not answer, because completion shows no errors."""
     options = ctx.ensure_object(Options)
     try:
         names = [str(p["peer"]) for p in Client(options.run_dir, timeout=0.5).get("/v1/peers")]
@@ -28,20 +28,20 @@ def complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 
 
 def peer_option(command: F) -> F:
-    """--peer."""
+    """Add --peer."""
     return click.option("--peer", metavar="NAME", shell_complete=complete_peer, help="Only this peer.")(command)
 
 
 def plane_option(command: F) -> F:
-    """--plane."""
+    """Add --plane."""
     return click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")(command)
 
 
 def ev_option(command: F) -> F:
-    """--ev."""
-    return click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only the EV of this number.")(command)
+    """Add --ev."""
+    return click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only EVs of this number.")(command)
 
 
 def wide_option(command: F) -> F:
-    """--wide."""
-    return click.option("--wide", "-w", is_flag=True, help="All columns, though the terminal is narrow.")(command)
+    """Add --wide."""
+    return click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")(command)

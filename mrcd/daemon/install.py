@@ -118,7 +118,7 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
             continue
         mac = macs.get(port.nic.ifindex)
         record["vlan"] = port.vlan
-        record["nests"] = drivers.takes_nested(port.physical, port.device)
+        record["nested_gso"] = drivers.takes_nested(port.physical, port.device)
         record["smac"] = _mac(port.nic.mac)
         record["address"] = np.frombuffer(plan.addresses[plane].packed, np.uint8)
         record["sid"] = np.frombuffer(plan.sids[plane].packed, np.uint8)

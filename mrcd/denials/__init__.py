@@ -1,1 +1,1 @@
-"""Paths that an administrator has taken out of use."""
+"""Denials: paths that an administrator has taken out of use. control.py describes the way of a denial."""

@@ -1,7 +1,15 @@
-"""The administrator's hand: denials in force, kept in a file, put into the tables, ended in their time.
+"""Carries out deny and allow: checks a request, keeps it, applies it to the tables, ends it in time.
 
-The decisions are policy.py's. What is in force is said by the denials alone: the tables are made to agree with
-them at the start, when paths change, and when a denial comes or goes.
+A denial passes these modules, in this order:
+
+1. `api/denials.py` reads the request; `policy.parse` makes a Target of its words.
+2. `DenialControl.deny` here has policy.py check the target and the floor of each peer.
+3. `in_force.py` enters the denial, saves it (file.py) and adds an event.
+4. `enforcement.py` sets the state of each covered EV to DENIED; the eBPF programs choose no such EV.
+5. `answers.py` makes the document that the API returns.
+
+The denials alone say which EVs are denied. The tables are made to agree at the start, when paths change, and when a
+denial comes or goes.
 """
 
 import asyncio
@@ -9,40 +17,31 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from mrcd.denials import policy
+from mrcd.denials import answers, policy
+from mrcd.denials.enforcement import Document, Enforcement, Evs, by_row
 from mrcd.denials.in_force import Denials
 from mrcd.denials.policy import Denial, Target
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
-from mrcd.tables.abi import EvState
-from mrcd.tables.columns import settled
 from mrcd.tables.pinned import Tables
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view.documents import in_flight
 
 log = logging.getLogger("mrcd.denials.control")
 
-_AGAIN_S = 1.0  # after what did not work
-_SAVE_AGAIN_S = 10.0
-_AT_ONCE = 256  # EVs; then the event loop serves others
-_QUIET_NS = 5_000_000  # a CPU that had chosen an EV has sent its packet by then
-_PEERS_NAMED = 10
-
-Document = dict[str, Any]
-Found = list[tuple[int, int]]  # (row, EV)
+_RETRY_S = 1.0
+_SAVE_RETRY_S = 10.0
 
 
 class DenialControl:
-    """One host's denials, and what they mean. `follow` gives it the paths, at the start and whenever they are others;
-    all else comes after that. `wall` and `clock` are those of denials.py."""
+    """One host's denials. `follow` sets the paths; call it before any other method.
+
+    `wall` and `clock` are the clocks of `Denials`.
+    """
 
     def __init__(
         self,
@@ -52,134 +51,61 @@ class DenialControl:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.denials = Denials(path, events, wall, clock)
+        self._enforcement = Enforcement(self.denials)
         self._events = events
-        self._lost: dict[Target, int] = {}  # packets lost on its EVs, when it began
-        self._means: dict[tuple[int, int], Target] = {}  # (row, EV) → one of the denials that it falls under
-        self._pending = False  # the tables do not agree with them yet
-        self._started = False
-        self._known: dict[Target, Found] = {}  # what the denials mean
+        self._is_started = False
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
 
     # ---- the paths ----
 
     async def follow(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
-        """These are the paths now: they fall under the denials. The first time, take up what was in force before."""
+        """Apply the denials to these paths. The first call also reads the denials of the previous run."""
         async with self._lock:
-            self._plan, self._tables, self._monitor = plan, tables, monitor
-            self._names = {p.host.id: p.host.name for p in plan.peers}
-            self._known.clear()
-            if not self._started:
-                await self._take_up()
-                self._started = True
-            await self._apply()
-        self._warn_below()
+            self._enforcement.follow(plan, tables, monitor)
+            if not self._is_started:
+                await self._restore()
+                self._is_started = True
+            await self._enforcement.apply()
+        self._warn_below_floor()
 
-    async def _take_up(self) -> None:
-        known = await self._load()
-        stray = [at for at in self._denied() if at not in known]
-        if stray:
-            self._adopt(stray)
+    async def _restore(self) -> None:
+        covered = await self._load()
+        unrecorded = [at for at in self._enforcement.denied_in_tables() if at not in covered]
+        if unrecorded:
+            self._adopt(unrecorded)
         for target in self.denials:
-            self.denials.tell("restored", target)
-
-    async def _selected(self, target: Target) -> Found:
-        """Returns the EVs that a target means now. Made in a thread: it takes 5 s with thousands of peers."""
-        found = self._known.get(target)
-        if found is None:
-            found = await asyncio.to_thread(_selected, self._plan, target)
-            if target in self.denials:
-                self._known[target] = found
-        return found
+            self.denials.add_event("restored", target)
 
     async def _load(self) -> set[tuple[int, int]]:
-        """Read the file. Returns the EVs of which it knows, by denials that have ended meanwhile too."""
-        known: set[tuple[int, int]] = set()
+        """Read the file. Returns the EVs that its denials cover, including denials that have expired since."""
+        covered: set[tuple[int, int]] = set()
         for d in self.denials.read():
-            known |= set(await self._selected(d.target))
+            covered |= set(await self._enforcement.evs(d.target))
             if d.left_s(self.denials.wall()):
                 self.denials.enter(d)
             else:
                 self._events.add("denial", reason="expired", evidence={"target": str(d.target)})
-        return known
+        return covered
 
-    def _adopt(self, stray: Found) -> None:
-        """EVs that an earlier run has denied, of which no record is left: nobody has said that they may be used."""
-        for target in policy.described(self._plan, _by_row(stray)):
+    def _adopt(self, unrecorded: Evs) -> None:
+        """Enter denials for EVs that an earlier run denied and no record names: nobody has allowed them."""
+        for target in policy.described(self._enforcement.plan, by_row(unrecorded)):
             reason = "found denied at the start, without a record"
             self.denials.enter(Denial(target, self.denials.wall(), reason=reason))
         self.denials.save()
 
-    def _end(self, target: Target, why: str, uid: int | None = None) -> None:
-        self.denials.tell(why, target, uid)
-        self.denials.remove(target)
-        for kept in (self._lost, self._known):
-            kept.pop(target, None)
-
-    def _denied(self) -> Found:
-        evs = self._tables.evs
-        at = np.argwhere((evs["configured"] != 0) & (evs["state"] == EvState.DENIED))
-        return [(row, ev) for row, ev in at.tolist()]
-
-    async def _apply(self) -> tuple[Found, Found]:
-        """Make the tables agree with the denials. Returns what is denied now, and what is not any more."""
-        self._pending = True
-        means: dict[tuple[int, int], Target] = {}
-        for target in self.denials:
-            for at in await self._selected(target):
-                means.setdefault(at, target)
-        self._means = means
-        evs = self._tables.evs
-        wanted = np.zeros(evs.shape, np.bool_)
-        for at in means:
-            wanted[at] = True
-        wrong = np.argwhere((evs["configured"] != 0) & (wanted != (evs["state"] == EvState.DENIED))).tolist()
-        changed: tuple[Found, Found] = ([], [])
-        for n, (row, ev) in enumerate(wrong, 1):
-            deny = (row, ev) in self._means
-            evidence = self._evidence(self._means[row, ev]) if deny else {}
-            if self._monitor.changes.administer(row, ev, deny, evidence):
-                changed[not deny].append((row, ev))
-            if n % _AT_ONCE == 0:
-                self._monitor.listen()
-                await asyncio.sleep(0)
-        self._monitor.listen()
-        self._pending = False
-        return changed
-
-    async def _apply_or_say(self, target: Target | None) -> tuple[Found, Found]:
-        try:
-            return await self._apply()
-        except MrcdError as e:
-            what = f"{target or 'everything'}: kept, but not done: {e.args[0]}; mrcd tries again each second"
-            raise MachineError(what, hint="`mrcctl denials` and `mrcctl paths` show how far it is") from None
-
-    def _evidence(self, target: Target) -> dict[str, str]:
-        reason = self.denials[target].reason
-        return {"target": str(target)} | ({"why": reason} if reason else {})
-
-    def _standings(self, rows: Iterable[int]) -> dict[int, policy.Standing]:
-        found = {}
-        for row in rows:
-            evs = self._tables.evs[row]
-            state, there = evs["state"], evs["configured"] != 0
-            well = there & ((state == EvState.GOOD) | (state == EvState.SKIP))
-            masks = (there, there & (state == EvState.DENIED), well)
-            sets = (frozenset(np.flatnonzero(m).tolist()) for m in masks)
-            found[row] = policy.Standing(self._names[row], int(self._tables.peers[row]["floor"]), *sets)
-        return found
-
-    def _warn_below(self) -> None:
-        """What was in force may leave too few of the paths that there are now: that is kept, and said."""
-        standings = self._standings({row for row, _ in self._means}).values()
-        low = [s for s in standings if len(s.evs - s.denied) < s.floor]
+    def _warn_below_floor(self) -> None:
+        """Warn where restored denials leave too few of the present paths. They stay in force."""
+        low = self._enforcement.below_floor()
         if low:
-            said = ", ".join(f"{s.peer} {len(s.evs - s.denied)} of {len(s.evs)} EVs" for s in low[:_PEERS_NAMED])
-            more = f" and {len(low) - _PEERS_NAMED} more peers" if len(low) > _PEERS_NAMED else ""
-            log.warning("denials leave %s%s, less than ev_min_active: see `mrcctl denials`", said, more)
-            self._events.add("denial", reason="below_floor", evidence={"peers": len(low), "left": said + more})
+            named = low[: answers.PEERS_NAMED]
+            text = ", ".join(f"{s.peer} {len(s.evs - s.denied)} of {len(s.evs)} EVs" for s in named)
+            more = f" and {len(low) - len(named)} more peers" if len(low) > len(named) else ""
+            log.warning("denials leave %s%s, less than ev_min_active: see `mrcctl denials`", text, more)
+            self._events.add("denial", reason="below_floor", evidence={"peers": len(low), "remaining_evs": text + more})
 
-    # ---- what administrators ask for ----
+    # ---- requests ----
 
     async def deny(
         self,
@@ -191,177 +117,116 @@ class DenialControl:
         drain: bool = False,
         force: bool = False,
     ) -> Document:
-        """Put a denial into force, or give one that is there another end and reason. All or nothing: refused where a
-        peer would fall below its floor. Raises UsageError for what cannot be."""
+        """Put a denial into force, or change the end and reason of the target's present one.
+
+        Without `force` the whole denial is refused if a peer would fall below its floor. Raises UsageError if the
+        target cannot exist, MachineError if the tables refuse.
+        """
         async with self._lock:
-            policy.check(self._plan, target)
-            meant = await self._selected(target)
-            rows = _by_row(meant)
-            standings = self._standings(rows)
-            short = [] if force else policy.short((standings[row], evs) for row, evs in rows.items())
+            plan = self._enforcement.plan
+            policy.check(plan, target)
+            evs = await self._enforcement.evs(target)
+            rows = by_row(evs)
+            standings = self._enforcement.standings(rows)
+            short = [] if force else policy.short((standings[row], numbers) for row, numbers in rows.items())
             if short:
-                return self._refused(target, short, len(meant))
+                return answers.refused(plan, target, short, len(evs)) | self.denials.saved()
             before = self.denials.get(target)
             if before is None and len(self.denials) >= policy.DENIALS_MAX:
                 raise UsageError(f"{policy.DENIALS_MAX} denials are in force", hint="deny wider targets")
             now = self.denials.wall()
             until = None if for_s is None else now + for_s
             reason = reason or (before.reason if before else "")
-            self._lost.setdefault(target, self._lost_on(meant))
+            self._enforcement.keep_losses(target, evs)
             self.denials.enter(Denial(target, now, until, reason, uid, drain, force))
-            self._known[target] = meant
+            self._enforcement.keep_evs(target, evs)
             self._wake.set()
             self.denials.save()
-            self.denials.tell("drain" if drain else "deny", target)
-            done, _ = await self._apply_or_say(target)
-            state = f"{target} {'is' if before is None else 'stays'} denied"
-            state += f" for {_duration(for_s)}: " if for_s else ": "
-            return self._answer(target, done, state + (_evs(len(meant), len(rows)) if meant else _NO_PATH))
+            self.denials.add_event("drain" if drain else "deny", target)
+            denied, _ = await self._apply(target)
+            message = answers.deny_message(target, is_new=before is None, for_s=for_s, evs=evs)
+            return answers.changed(plan, target, denied, message) | self.denials.saved()
 
     async def allow(self, target: Target | None, uid: int | None = None) -> Document:
-        """End the denials of a target and of all that lies within it (None: all). Raises UsageError for what cannot
-        be."""
+        """End the denials of a target and those within it; None ends all. Raises UsageError, MachineError."""
         async with self._lock:
-            ended = [t for t in self.denials if target is None or policy.covers(self._plan, target, t)]
+            plan = self._enforcement.plan
+            ended = [t for t in self.denials if target is None or policy.covers(plan, target, t)]
             if target is not None and not ended:
-                policy.check(self._plan, target)
+                policy.check(plan, target)
             for t in ended:
                 self._end(t, "allow", uid)
             if ended:
                 self._wake.set()
                 self.denials.save()
-            _, done = await self._apply_or_say(target)
-            asked = [] if target is None else await self._selected(target)
-            others = list(dict.fromkeys(self._means[at] for at in asked if at in self._means))
-            kept = sum(at in self._means for at in asked)
-            if ended:
-                message = f"not denied any more: {', '.join(map(str, ended))}"
-            elif others:
-                message = f"{target} is not denied by that name"
-            else:
-                message = "nothing is denied" if target is None else f"{target} is not denied: nothing to take back"
-            if others:
-                names = ", ".join(f"`mrcctl allow {t}`" for t in others[:_PEERS_NAMED])
-                message += f"; {_evs(kept)} of {target} still denied by another word: {names}"
-            return self._answer(target, done, message) | {
+            _, allowed = await self._apply(target)
+            evs = [] if target is None else await self._enforcement.evs(target)
+            covering = [by for row, ev in evs if (by := self._enforcement.target_of(row, ev)) is not None]
+            others = list(dict.fromkeys(covering))
+            message = answers.allow_message(target, ended, others, len(covering))
+            answer = answers.changed(plan, target, allowed, message) | self.denials.saved()
+            return answer | {
                 "ended": [str(t) for t in ended],
-                "refused": kept,
+                "refused": len(covering),
                 "denied_by": [str(t) for t in others],
             }
 
-    def _refused(self, target: Target, short: list[policy.Short], refused: int) -> Document:
-        named = "; ".join(map(str, short[:_PEERS_NAMED]))
-        more = f"; and {len(short) - _PEERS_NAMED} more" if len(short) > _PEERS_NAMED else ""
-        message = f"{target} is not denied: too few usable EVs would be left, for {named}{more}"
-        peers = [{"peer": s.peer, "left_evs": s.left, "evs": s.evs, "ev_min_active": s.floor} for s in short]
-        return self._answer(target, [], message) | {"refused": refused, "peers_below": peers}
+    async def _apply(self, target: Target | None) -> tuple[Evs, Evs]:
+        try:
+            return await self._enforcement.apply()
+        except MrcdError as e:
+            subject = target or "all denials"
+            message = f"{subject}: kept, but not applied to the tables: {e.args[0]}; mrcd tries again each second"
+            raise MachineError(message, hint="`mrcctl denials` and `mrcctl paths` show the progress") from None
 
-    def _answer(self, target: Target | None, changed: Found, message: str) -> Document:
-        rows = _by_row(changed)
-        found = ((p, ev, p.place(ev)) for p in self._plan.peers for ev in rows.get(p.host.id, ()))
-        paths = [{"peer": p.host.name, "ev": ev, "plane": at[0], "t1": at[1]} for p, ev, at in found if at]
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "target": None if target is None else str(target),
-            "changed": len(changed),
-            "refused": 0,
-            "message": message,
-            "paths": paths,
-        } | self.denials.saved()
+    def _end(self, target: Target, reason: str, uid: int | None = None) -> None:
+        self.denials.add_event(reason, target, uid)
+        self.denials.remove(target)
+        self._enforcement.forget(target)
 
-    # ---- what is in force ----
+    # ---- documents ----
 
     def document(self) -> Document:
-        """GET /v1/denials."""
+        """Return the document of GET /v1/denials."""
         return {
             "schema_version": SCHEMA_VERSION,
-            "denials": [self._document(target) for target in self.denials],
-            "pending": self._pending,  # the tables do not agree yet
+            "denials": [self.denials.brief(t) | self._enforcement.traffic(t) for t in self.denials],
+            "pending": self._enforcement.is_pending,
             "file": str(self.denials.path),
         } | self.denials.saved()
 
-    def _document(self, target: Target) -> Document:
-        at = self._known.get(target, [])
-        rows, evs = np.array(at, np.int64).reshape(-1, 2).T
-        records, path_stats = self._tables.evs[rows, evs], self._tables.path_stats[rows, evs]
-        flight, known = in_flight(records, path_stats)
-        quiet = time.monotonic_ns() - records["last_tx_ns"].astype(np.int64) > _QUIET_NS
-        denied = records["state"] == EvState.DENIED
-        lost = self._lost.get(target)
-        return self.denials.brief(target) | {
-            "evs": len(at),
-            "in_flight_packets": int(flight.sum()),
-            "unknown_evs": int((~known).sum()),  # of which the peer has not told
-            "empty": bool((denied & known & quiet & (flight == 0)).all()),
-            "lost_packets": None if lost is None else max(0, int(settled(path_stats)[1].sum()) - lost),
-        }
-
     def brief(self) -> list[Document]:
-        """The denials alone, for GET /v1/status."""
+        """Return the denials without their traffic, for GET /v1/status."""
         return [self.denials.brief(target) for target in self.denials]
 
     def explain(self, paths: list[Document], denials: list[Document]) -> list[Document]:
-        """Say of each document of GET /v1/paths by which of the denials, as of `brief`, the EV is denied."""
-        rows = {name: row for row, name in self._names.items()}
-        said = {d["target"]: d for d in denials}
-        for path in paths:
-            target = self._means.get((rows.get(path["peer"], -1), path["ev"]))
-            path["denial"] = said.get(str(target))
-        return paths
-
-    def _lost_on(self, at: Found) -> int:
-        rows, evs = np.array(at, np.int64).reshape(-1, 2).T
-        return int(settled(self._tables.path_stats[rows, evs])[1].sum())
+        """Add to each document of GET /v1/paths the denial that covers the EV, out of `denials`, or None."""
+        return self._enforcement.explain(paths, denials)
 
     # ---- in time ----
 
     async def run(self) -> None:
-        """End denials in their time; try again what did not work. Does not end by itself."""
+        """End expired denials and retry failed writes, forever."""
         while True:
-            again = _AGAIN_S if self._pending else _SAVE_AGAIN_S if self.denials.unsaved else math.inf
-            wait = min(again, self.denials.next_end_s())
+            is_pending = self._enforcement.is_pending
+            retry_s = _RETRY_S if is_pending else _SAVE_RETRY_S if self.denials.unsaved else math.inf
+            wait_s = min(retry_s, self.denials.next_end_s())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), None if math.isinf(wait) else max(wait, 0))
+                await asyncio.wait_for(self._wake.wait(), None if math.isinf(wait_s) else max(wait_s, 0))
             self._wake.clear()
             try:
-                await self.look()
+                await self.update()
             except MrcdError as e:
                 log.error("%s; trying again", e)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
 
-    async def look(self) -> None:
-        """End what is over by now; put right what is not yet as it should be."""
+    async def update(self) -> None:
+        """End expired denials; save and apply what failed before. Raises MrcdError."""
         async with self._lock:
-            over = self.denials.over()
-            for t in over:
+            expired = self.denials.expired()
+            for t in expired:
                 self._end(t, "expired")
-            if over or self.denials.unsaved:
+            if expired or self.denials.unsaved:
                 self.denials.save()
-            if over or self._pending:
-                await self._apply()
-
-
-_NO_PATH = "none of this host's paths goes by it now; those that come will be denied"
-
-
-def _selected(plan: Plan, target: Target) -> Found:
-    return [(row, ev) for row, evs in policy.selected(plan, target).items() for ev in evs]
-
-
-def _by_row(at: Found) -> policy.Rows:
-    rows: policy.Rows = {}
-    for row, ev in at:
-        rows.setdefault(row, []).append(ev)
-    return rows
-
-
-def _evs(count: int, peers: int | None = None) -> str:
-    text = f"{count} EV{'s' * (count != 1)}"
-    return text if peers is None else f"{text} to {peers} peer{'s' * (peers != 1)}"
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g} {unit}"
-    return f"{seconds:g} s"
+            if expired or self._enforcement.is_pending:
+                await self._enforcement.apply()

@@ -1,4 +1,7 @@
-"""The file in which denials outlive the daemon and the host: one JSON document, replaced whole or not at all."""
+"""Reads and writes the JSON file that keeps denials over restarts of the daemon and the host.
+
+A write replaces the whole file by a rename, so a reader never sees half of it.
+"""
 
 import contextlib
 import json
@@ -9,7 +12,7 @@ from pathlib import Path
 from mrcd.denials.policy import Denial, as_json, from_json
 from mrcd.errors import KernelError, MachineError
 
-_FORMAT = 1  # of the file; what mrcctl prints has a version of its own
+_FORMAT = 1  # version of this file; the documents of the API have SCHEMA_VERSION
 FILE = "denials.json"
 DEFAULT_DIR = Path("/var/lib/mrcd")
 _DEFAULT_RUN_DIR = Path("/run/mrcd")
@@ -17,17 +20,19 @@ _MOST_BYTES = 4 << 20
 
 
 class Unreadable(MachineError):
-    """The file is there, and is not what `write` makes."""
+    """The file exists, but its content is not what `write` makes."""
 
 
 def directory(run_dir: Path, given: Path | None = None) -> Path:
-    """Where the file is: /var/lib/mrcd unless one is named, or beside the socket of another run directory:
-    several daemons on one machine must not share it."""
+    """Return the directory of the file: the one given, else /var/lib/mrcd.
+
+    With another run directory than /run/mrcd it is that one: several daemons on a machine must not share the file.
+    """
     return given or (DEFAULT_DIR if run_dir == _DEFAULT_RUN_DIR else run_dir)
 
 
 def read(path: Path) -> list[Denial] | None:
-    """The denials; None if there is no file. Raises Unreadable."""
+    """Return the denials; None if there is no file. Raises Unreadable."""
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -48,7 +53,7 @@ def read(path: Path) -> list[Denial] | None:
 
 
 def write(path: Path, denials: list[Denial]) -> None:
-    """Replace the file. Raises KernelError; then the old file is as it was."""
+    """Replace the file. Raises KernelError and then leaves the old file unchanged."""
     new = path.with_name(path.name + ".new")
     document = {"schema_version": _FORMAT, "denials": [as_json(d) for d in denials]}
     try:
@@ -66,11 +71,11 @@ def write(path: Path, denials: list[Denial]) -> None:
             raise
         _sync(path.parent)
     except OSError as e:
-        raise KernelError(f"write {path}", e.errno or 0, hint="make room or mend the directory") from None
+        raise KernelError(f"write {path}", e.errno or 0, hint="check disk space and directory permissions") from None
 
 
 def _sync(directory_: Path) -> None:
-    """A rename is on the disk when its directory is."""
+    """Write the directory to the disk: only then does a rename survive a power failure."""
     fd = os.open(directory_, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -79,7 +84,7 @@ def _sync(directory_: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Keep a file that cannot be read under another name. Raises KernelError."""
+    """Rename an unreadable file and return its new path. Raises KernelError."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     kept = path.with_name(f"{path.name}.unreadable-{stamp}")
     try:

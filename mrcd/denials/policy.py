@@ -1,7 +1,7 @@
-"""What an administrator wants unused: targets → EVs, until when, and what that leaves. Pure.
+"""Selects the EVs of a denial's target, checks targets, and computes which peers fall below their floor. Pure.
 
-A denial is kept as it was said, not as the EVs that it meant at the time: paths that come later, by another
-configuration, fall under it too. A target is words that must all fit a path:
+A denial keeps its target, not the EVs that the target covered at the time. So it also covers the paths of a later
+configuration. A target is a list of words; a path must match all of them:
 
     plane:P        a plane                          t1:P:S        the T1 number S of plane P
     peer:NAME      everything to a peer             t0:P:T        the T0 number T of plane P
@@ -25,7 +25,7 @@ Rows = dict[int, list[int]]  # row (host id of the peer) → EVs
 REASON_MAX = 200  # characters
 DENIALS_MAX = 1000
 LONGEST_S = 366 * 86_400
-_LAST = 1e11  # Unix time, s: far, and datetime can still say it
+_LAST = 1e11  # Unix time, s: the year 5138, which datetime can still format
 
 _FORMS = "t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1, nic:HOST:PLANE, plane:N, peer:NAME, ev:N or ev:PEER:N"
 _PLACE = {
@@ -40,7 +40,7 @@ _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9
 
 @dataclass(frozen=True)
 class Place:
-    """A switch, a link or a NIC; numbers that its kind does not have are -1."""
+    """A switch, a link or a NIC. A number that its kind does not have is -1."""
 
     kind: str
     plane: int
@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Target:
-    """The paths that fit everything that is given."""
+    """A set of paths: those that match every field that is not None."""
 
     place: Place | None = None
     peer: str | None = None
@@ -65,7 +65,7 @@ class Target:
 
     @property
     def words(self) -> list[str]:
-        """As `parse` takes them."""
+        """The words from which `parse` makes this target."""
         given = [("plane", self.plane), ("peer", self.peer), ("ev", self.ev)]
         return [str(self.place)] * bool(self.place) + [f"{k}:{v}" for k, v in given if v is not None]
 
@@ -75,19 +75,21 @@ class Target:
 
 @dataclass(frozen=True)
 class Denial:
-    """One standing order. Times are Unix times in seconds; `until` is None for one without an end."""
+    """A target that is denied. Times are Unix times in seconds; `until` is None for a denial without an end."""
 
     target: Target
     since: float
     until: float | None = None
     reason: str = ""
-    uid: int | None = None  # who asked; None: nobody that is known
-    drain: bool = False  # asked for by `drain`
+    uid: int | None = None  # the user who asked for it; None: unknown
+    drain: bool = False  # made by `mrcctl drain`
     forced: bool = False
 
     def left_s(self, now: float) -> float:
-        """Seconds that it is still in force. By a clock that stands before `since` it has its whole time left:
-        a machine's clock may be wrong for a while after it has started."""
+        """Return the seconds until the end; inf without one.
+
+        If `now` is before `since`, the whole time is left: a machine's clock may be wrong shortly after a boot.
+        """
         if self.until is None:
             return math.inf
         return max(0.0, min(self.until - now, self.until - self.since))
@@ -97,20 +99,20 @@ class Denial:
 
 
 def parse(words: Iterable[str]) -> Target:
-    """A target from its words, in any order. Raises UsageError."""
+    """Return the target that these words name, in any order. Raises UsageError."""
     found: dict[str, Any] = {}
     for word in words:
         for name, value in _read(word).items():
             if found.setdefault(name, value) != value:
                 raise UsageError(
-                    f"{found[name]} and {value}: no path fits both",
-                    hint="all words together name one target; deny several targets one by one",
+                    f"{found[name]} and {value}: no path matches both",
+                    hint="all words together name one target; deny several targets with several commands",
                 )
     target = Target(**found)
     if not found:
-        raise UsageError("say which paths", hint=_FORMS)
+        raise UsageError("the target is missing", hint=_FORMS)
     if target.place and target.plane not in (None, target.place.plane):
-        raise UsageError(f"{target.place} is not in plane {target.plane}: no path fits both")
+        raise UsageError(f"{target.place} is not in plane {target.plane}: no path matches both")
     return target
 
 
@@ -126,23 +128,23 @@ def _read(word: str) -> dict[str, Any]:
     peer, _, number = rest.rpartition(":")
     if kind == "ev" and peer and _NUMBER.fullmatch(number):
         return {"peer": peer, "ev": int(number)}
-    raise UsageError(f"{word!r} names no target", hint=_FORMS)
+    raise UsageError(f"{word!r} is not a target", hint=_FORMS)
 
 
 def duration_s(text: str) -> float:
-    """Seconds of "90s", "30m", "1h30m", "2d". Raises UsageError."""
+    """Return the seconds in "90s", "30m", "1h30m" or "2d". Raises UsageError."""
     match = _DURATION.fullmatch(text.strip().lower())
     parts = match.groups() if match and text.strip() else ()
     seconds = sum(int(n) * size for n, size in zip(parts, (86_400, 3600, 60, 1), strict=False) if n)
     if not 0 < seconds <= LONGEST_S:
-        raise UsageError(f"{text!r} is not a time", hint="like 90s, 30m, 1h30m or 2d; at most 366d")
+        raise UsageError(f"{text!r} is not a duration", hint="write 90s, 30m, 1h30m or 2d; at most 366d")
     return float(seconds)
 
 
 def checked_reason(text: str) -> str:
-    """A reason that is fit to be shown. Raises UsageError."""
+    """Return a reason without surrounding blanks. Raises UsageError if it is too long or not printable."""
     if len(text) > REASON_MAX or not text.isprintable():
-        raise UsageError(f"a reason is one line of at most {REASON_MAX} printable characters")
+        raise UsageError(f"the reason must be one line of at most {REASON_MAX} printable characters")
     return text.strip()
 
 
@@ -150,7 +152,7 @@ def checked_reason(text: str) -> str:
 
 
 def selected(plan: Plan, target: Target) -> Rows:
-    """The EVs that a target means now; rows without any are left out."""
+    """Return the EVs that a target covers now, by row. Rows without such EVs are left out."""
     found: Rows = {}
     for peer in plan.peers:
         if target.peer in (None, peer.host.name):
@@ -184,7 +186,7 @@ def _goes_by(plan: Plan, peer: Peer, e: EV, place: Place) -> bool:
 
 
 def _hops(plan: Plan, peer: Peer, e: EV) -> list[int]:
-    """The switches that a listed path goes by, as uSIDs, with both ends' T0s, which it need not name."""
+    """Return the switches on a listed path as uSIDs. Adds the T0s of both ends, which the list may omit."""
     block = plan.config.cluster.block
     words = [int(s) >> (80 - 16 * i) & 0xFFFF for s in e.segments if s in block for i in range(6)]
     usids = [u for u in words if 0x4000 <= u < 0xC000]
@@ -195,8 +197,10 @@ def _hops(plan: Plan, peer: Peer, e: EV) -> list[int]:
 
 
 def check(plan: Plan, target: Target) -> None:
-    """Whether there can be such paths. A switch that none of this host's paths uses is right: paths may come.
-    Raises UsageError."""
+    """Raise UsageError if no path can ever match the target.
+
+    A switch that no path of this host uses is accepted, because later paths may use it.
+    """
     c = plan.config.cluster
     names = [p.host.name for p in plan.peers]
     if target.peer is not None and target.peer not in names:
@@ -208,7 +212,7 @@ def check(plan: Plan, target: Target) -> None:
     if place is not None:
         _check_place(plan, place)
     if target.ev is not None and not selected(plan, target):
-        raise UsageError("no path fits that choice", hint="`mrcctl paths` lists them")
+        raise UsageError(f"no path matches {target}", hint="`mrcctl paths` lists them")
 
 
 def _check_place(plan: Plan, place: Place) -> None:
@@ -228,14 +232,14 @@ def _check_place(plan: Plan, place: Place) -> None:
 
 
 def covers(plan: Plan, wide: Target, narrow: Target) -> bool:
-    """Whether every path that could fit `narrow` fits `wide` too, by what the words mean."""
-    return _said(plan, wide) <= _said(plan, narrow) | _implied(plan, narrow)
+    """Return whether every path that could match `narrow` also matches `wide`."""
+    return _conditions(plan, wide) <= _conditions(plan, narrow) | _implied(plan, narrow)
 
 
-def _said(plan: Plan, t: Target) -> set[tuple[str, object]]:
+def _conditions(plan: Plan, t: Target) -> set[tuple[str, object]]:
     given = {"peer": t.peer, "plane": t.plane, "ev": t.ev, "place": t.place}
     if t.place and t.place.kind == "nic" and t.place.host == plan.host.name:
-        given |= {"plane": t.place.plane, "place": None}  # the own NIC is the plane
+        given |= {"plane": t.place.plane, "place": None}  # all paths of a plane use this host's NIC in it
     return {(k, v) for k, v in given.items() if v is not None}
 
 
@@ -257,7 +261,7 @@ def _implied(plan: Plan, t: Target) -> set[tuple[str, object]]:
 
 
 def described(plan: Plan, rows: Mapping[int, Iterable[int]]) -> list[Target]:
-    """Targets that mean exactly these EVs now, in few words: of denials of which only the EVs are known."""
+    """Return few targets that together cover exactly these EVs now, for denials whose targets are unknown."""
     left = {(row, ev) for row, evs in rows.items() for ev in evs}
     every = {p.host.name: {(p.host.id, e.ev): e.plane for e in p.evs} for p in plan.peers}
     wide = [Target(plane=p) for p in range(plan.config.cluster.planes)]
@@ -302,10 +306,10 @@ class Standing:
 
 
 def short(peers: Iterable[tuple[Standing, Iterable[int]]]) -> list[Short]:
-    """Which peers would fall below their floor if these EVs were denied too.
+    """Return the peers that would fall below their floor if these EVs were denied too.
 
-    Both what is well now and what could be is held against it. What is below already may go on losing
-    EVs that carry nothing: denying a switch that has failed must not need force.
+    Two sets must stay at the floor: the EVs that are well now, and all that are not denied. A set from which the
+    denial takes nothing is not checked, so that denying a failed switch needs no force.
     """
     found = []
     for p, wanted in peers:
@@ -320,13 +324,13 @@ def short(peers: Iterable[tuple[Standing, Iterable[int]]]) -> list[Short]:
 
 
 def as_json(d: Denial) -> dict[str, Any]:
-    """For the state file."""
+    """Return a denial as the file keeps it."""
     plain = {"since": d.since, "until": d.until, "reason": d.reason, "uid": d.uid}
     return {"target": d.target.words, "drain": d.drain, "forced": d.forced} | plain
 
 
 def from_json(document: Any) -> Denial:
-    """Back again. Raises ValueError for anything that `as_json` would not have made."""
+    """Return the denial of a document made by `as_json`. Raises ValueError for any other document."""
     if not isinstance(document, dict):
         raise ValueError("a denial is not an object")
     try:
@@ -337,19 +341,19 @@ def from_json(document: Any) -> Denial:
             (document["drain"], (bool,)), (document["forced"], (bool,)), (words, (list,)),
         ]  # fmt: skip
         if not all(type(value) in types for value, types in kinds) or not all(type(w) is str for w in words):
-            raise ValueError("a denial has fields of other kinds")
+            raise ValueError("a denial has a field of the wrong type")
         if not all(0 <= t < _LAST for t in (since, until or 0)):
-            raise ValueError("a denial's times are no times")
+            raise ValueError("a denial has a time out of range")
         target = parse(words)
         return Denial(target, since, until, checked_reason(reason), uid, document["drain"], document["forced"])
     except KeyError as e:
-        raise ValueError(f"a denial has no {e}") from None
+        raise ValueError(f"a denial lacks the field {e}") from None
     except UsageError as e:
         raise ValueError(e.args[0]) from None
 
 
 def brief(d: Denial, left_s: float) -> dict[str, Any]:
-    """A denial as JSON. Times are UTC."""
+    """Return a denial as the API shows it. Times are UTC."""
     return {
         "target": str(d.target),
         "action": "drain" if d.drain else "deny",

@@ -29,7 +29,7 @@ __all__ = [
     "srh_bytes", "t0_usid", "t1_usid", "usid_prefix",
 ]  # fmt: skip
 
-# Bytes in front of the inner packet, by encapsulation: IPv6 + [SRH] + UDP + MRC (bpf/mrc_abi.h)
+# Bytes in front of the inner packet, by encapsulation: IPv6 + [SRH] + UDP + MRC (bpf/mrc_wire.h)
 _IPV6, _UDP, _MRC = 40, 8, 32
 
 

@@ -1,4 +1,4 @@
-"""The packets of mrcd in scapy's words (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_abi.h).
+"""The packets of mrcd in scapy's words (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_wire.h).
 
 Dissecting captures, and building what the programs ought to send. No other module of mrcd imports
 scapy, which takes a second.

@@ -85,4 +85,4 @@ class Listener:
             self._events.add("daemon", reason="events_lost", evidence={"evs": self._untold - before})
 
     def _count_untold(self) -> int:
-        return int(self._tables.transitions()["untold"].sum())
+        return int(self._tables.transitions()["lost_events"].sum())

@@ -103,5 +103,5 @@ class PeerWatch:
                 self._events.add("peer", peer=self.names[row], reason="no_replies", after="unreachable")
             self.silent |= silent
         for row in heard & self.silent:
-            self._events.add("peer", peer=self.names[row], reason="answers", after="reachable")
+            self._events.add("peer", peer=self.names[row], reason="replies", after="reachable")
         self.silent -= heard

@@ -120,7 +120,7 @@ class Dataplane(Links):
                     libbpf.reuse_map(maps[name], fd)
         # Not pinned: these are soon full anew.
         libbpf.set_map_size(maps["mrc_dst_cache"], libbpf.possible_cpus() * abi.DST_ENTRIES)
-        for name in ("mrc_paces", "mrc_choosings", "mrc_plane_losses"):
+        for name in ("mrc_paces", "mrc_selections", "mrc_plane_losses"):
             libbpf.set_map_size(maps[name], sizes["mrc_peers"])
         try:
             libbpf.load_object(self._obj)
@@ -311,7 +311,7 @@ class Dataplane(Links):
             "mrc_probes_sent": len(abi.ProbeKind),
             "mrc_unsent_packets": abi.MAX_PLANES,
             "mrc_idle_timers": peers,
-            "mrc_armed": 1,  # while programs are replaced one after the other, old and new share it
+            "mrc_clone_jobs": 1,  # while programs are replaced one after the other, old and new share it
             "mrc_planes": abi.MAX_PLANES,
             "mrc_node": 1,
             "mrc_rotations": peers,

@@ -39,7 +39,7 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) ->
         "unanswered": h.unanswered,
         "idle_probes": h.idle_probes,
         "peers": peers or plan.config.max_peers,
-        "shared_fate": c.encapsulation == "usid",
+        "shared_links": c.encapsulation == "usid",
         "classes": any(k.ports or k.dscp for k in plan.config.classes),
         "flowlet_us": plan.config.overlay.flowlet_us,
         "dup_ack_us": plan.config.overlay.dup_ack_us,

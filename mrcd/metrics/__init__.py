@@ -1,1 +1,1 @@
-"""Prometheus metrics and their endpoint."""
+"""Serves Prometheus metrics."""

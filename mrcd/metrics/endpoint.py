@@ -1,4 +1,4 @@
-"""The metrics endpoint: GET /metrics, by TLS and with a password if the web configuration says so."""
+"""Serves GET /metrics, with TLS and passwords if the web configuration sets them."""
 
 from collections.abc import Awaitable, Callable
 
@@ -18,7 +18,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def application(
     registry: CollectorRegistry, web_config: WebConfig | None, run: Callable[[Callable[[], bytes]], Awaitable[bytes]]
 ) -> web.Application:
-    """The route, behind the password. `run` makes the text."""
+    """Return the application with its one route, behind the password. `run` encodes the metrics in a worker thread."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -39,7 +39,7 @@ def application(
 
 
 class Endpoint:
-    """The server."""
+    """The HTTP server of the metrics."""
 
     def __init__(self, daemon: Daemon, settings: Metrics) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class Endpoint:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self) -> None:
-        """Listen. Raises MachineError."""
+        """Start to listen. Raises MachineError."""
         await self._runner.setup()
         host, _, port = self._settings.address.rpartition(":")
         context = self._web_config.tls if self._web_config else None
@@ -62,9 +62,9 @@ class Endpoint:
             await self.stop()
             raise MachineError(
                 f"metrics address {self._settings.address}: {e.strerror or e}",
-                hint="set [metrics] address to a free one",
+                hint="set [metrics] address to a free address and port",
             ) from None
 
     async def stop(self) -> None:
-        """Close."""
+        """Stop listening."""
         await self._runner.cleanup()

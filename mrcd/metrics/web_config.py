@@ -1,8 +1,8 @@
-"""TLS and basic authentication of the metrics endpoint, from a web configuration file of Prometheus' exporters.
+"""Configures TLS and basic authentication from a web configuration file of Prometheus' exporters.
 
-The keys are those of https://prometheus.io/docs/prometheus/latest/configuration/https/ that are listed in the
-models below; others are errors, as a key that is ignored would be a door left open. The file is read again when it
-or the certificate has changed.
+The models below have the keys of https://prometheus.io/docs/prometheus/latest/configuration/https/ that mrcd supports.
+Other keys are errors, because an ignored key could leave the endpoint unprotected. The file is read again when it or
+the certificate has changed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mrcd.errors import ConfigError
 
-log = logging.getLogger("mrcd.metrics.collector")
+log = logging.getLogger("mrcd.metrics.web_config")
 
 _Hash = Annotated[str, Field(pattern=r"^\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}$")]
 
@@ -48,7 +48,7 @@ class File(_Model):
 
 
 class WebConfig:
-    """The settings in force. `tls` is None where the endpoint is plain HTTP."""
+    """The settings in force. `tls` is None for plain HTTP."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -58,9 +58,9 @@ class WebConfig:
         self.tls = self._context(self._tls) if self._tls else None
         self._at_start = self._fixed(self._tls)
         self._users = file.basic_auth_users
-        self._known: set[bytes] = set()  # of right passwords: bcrypt is slow on purpose
+        self._known: set[bytes] = set()  # hashes of accepted credentials, because bcrypt is slow
         self._one_at_a_time = asyncio.Lock()
-        self._nobody = bcrypt.hashpw(b"", bcrypt.gensalt(10)).decode()  # an unknown user takes as long as a known one
+        self._nobody = bcrypt.hashpw(b"", bcrypt.gensalt(10)).decode()  # makes unknown users as slow as known ones
         self._salt = os.urandom(16)
         self._stamp = self._stamps(self._files())
 
@@ -72,7 +72,7 @@ class WebConfig:
             text = self._path.read_text(encoding="utf-8")
             return File.model_validate(yaml.safe_load(text) or {})
         except (OSError, UnicodeDecodeError) as e:
-            raise ConfigError(f"{self._path}: {e}", hint="[metrics] web_config names it") from None
+            raise ConfigError(f"{self._path}: {e}", hint="[metrics] web_config names this file") from None
         except yaml.YAMLError as e:
             raise ConfigError(f"{self._path}: not valid YAML: {' '.join(str(e).split())}") from None
         except ValidationError as e:
@@ -80,7 +80,7 @@ class WebConfig:
             raise ConfigError(
                 f"{self._path}: {faults}",
                 hint="tls_server_config (cert_file, key_file, client_auth_type, client_ca_file, min_version) and "
-                "basic_auth_users (name: bcrypt hash) are what mrcd knows",
+                "basic_auth_users (name: bcrypt hash) are the supported keys",
             ) from None
 
     def _context(self, tls: Tls) -> ssl.SSLContext:
@@ -103,11 +103,11 @@ class WebConfig:
         except (OSError, ssl.SSLError) as e:
             raise ConfigError(
                 f"{self._path}: certificate {tls.cert_file} with key {tls.key_file}: {e.strerror or e}",
-                hint="both must be PEM files that belong together and that mrcd's user may read",
+                hint="both must be matching PEM files that mrcd's user may read",
             ) from None
 
     def _fixed(self, tls: Tls | None) -> tuple[str, str, bytes | None] | None:
-        """What a context has from its beginning: the rest can be read again."""
+        """Return the settings that an SSL context cannot change later."""
         if tls is None:
             return None
         ca = tls.client_ca_file if tls.client_auth_type != "NoClientCert" else None
@@ -135,7 +135,7 @@ class WebConfig:
         return found
 
     def refresh(self) -> None:
-        """Read the file and the certificate again if they are others than before; if they are wrong, keep what was."""
+        """Read a changed file or certificate again. With an error in it, the old settings stay in force."""
         stamp = self._stamps(self._files())
         if stamp == self._stamp:
             return
@@ -143,24 +143,24 @@ class WebConfig:
         try:
             file = self._read()
             if (file.tls_server_config is None) != (self.tls is None):
-                raise ConfigError(f"{self._path}: switching TLS on or off takes a restart of mrcd")
+                raise ConfigError(f"{self._path}: turning TLS on or off needs a restart of mrcd")
             if self.tls is not None and file.tls_server_config is not None:
                 self._load(self.tls, file.tls_server_config)
                 self._tls = file.tls_server_config
         except ConfigError as e:
-            log.error("%s; the metrics endpoint goes on as before", e)
+            log.error("%s; the metrics endpoint keeps its old settings", e)
             return
         self._users, self._known = file.basic_auth_users, set()
         self._stamp = self._stamps(self._files())
         if self._fixed(self._tls) == self._at_start:
             log.info("%s: read again", self._path)
         else:
-            log.error("%s: read again, but min_version and what is asked of clients take a restart of mrcd", self._path)
+            log.error("%s: read again, but changes of min_version and client_* need a restart of mrcd", self._path)
 
     # ---- passwords ----
 
     async def allows(self, authorization: str | None) -> bool:
-        """Whether an Authorization header (RFC 7617), or none, is enough."""
+        """Return whether an Authorization header (RFC 7617), or None, gives access."""
         if not self._users:
             return True
         scheme, _, credentials = (authorization or "").partition(" ")
@@ -177,7 +177,7 @@ class WebConfig:
         key = hashlib.sha256(self._salt + f"{name}\0{wanted}\0{password}".encode()).digest()
         if key in self._known:
             return True
-        async with self._one_at_a_time:  # guesses wait for each other, not the loop for them
+        async with self._one_at_a_time:  # one check at a time, in a thread, so that guesses do not block the loop
             right = await asyncio.to_thread(_matches, password, wanted or self._nobody)
         if not right or wanted is None or users is not self._users:
             return False
@@ -188,5 +188,5 @@ class WebConfig:
 def _matches(password: str, wanted: str) -> bool:
     try:
         return bcrypt.checkpw(password.encode(), wanted.encode())
-    except ValueError:  # longer than bcrypt takes, or with a zero byte
+    except ValueError:  # longer than bcrypt supports, or with a zero byte
         return False

@@ -1,4 +1,4 @@
-"""Python's view of bpf/mrc_abi.h: the same names, as numpy records and enumerations.
+"""Python's view of bpf/mrc_abi.h and mrc_events.h: the same names, as numpy records and enumerations.
 
 A test compares every offset, size and enumerator with the BTF of the compiled object.
 """
@@ -101,9 +101,9 @@ class Drop(IntEnum):
     WRONG_SOURCE = 14
     BAD_INNER = 15
     CE_NOT_ECT = 16
-    GLUED = 17
+    MERGED = 17
     POP_FAILED = 18
-    UNASKED_REPLY = 19
+    UNSOLICITED_REPLY = 19
     REPLY_FAILED = 20
     BAD_PROBE = 21
     WRONG_RECEIVER = 22
@@ -164,7 +164,7 @@ PATH_STATS = np.dtype(
         ("arrived_ns", _u64),
         ("lag_ns", _u64),
         ("loss_ns", _u64),
-        ("unsure_ns", _u64),
+        ("pending_losses_ns", _u64),
         ("rtt_ns", _u32),
         ("replies", _u32),
         ("deficit", _u32),
@@ -183,8 +183,8 @@ PATH_STATS = np.dtype(
         ("window_lost", _u32),
         ("window_samples", _u32),
         ("window_losses", _u16),
-        ("unsure", _u16),
-        ("sure", _u16),
+        ("pending_losses", _u16),
+        ("confirmed_losses", _u16),
         ("backoff", _u16),
         ("after_good", _u32),
         ("lost_bursts", _u16),
@@ -195,7 +195,7 @@ PATH_STATS = np.dtype(
         ("noted_probes", _u32),
         ("mark_tx", _u32, REPORTS_KEPT),
         ("mark_probes", _u16, REPORTS_KEPT),
-        ("late_ns", _u32),
+        ("extra_delay_ns", _u32),
         ("skips", _u32),
         ("probe_after_ns", _u64),
     ]
@@ -210,13 +210,13 @@ PEER = np.dtype(
         ("status", _u32),
         ("usable", _u64, EV_WORDS),
         ("queued", _u32),
-        ("apart_ns", _u32),
+        ("plane_skew_ns", _u32),
         ("floor", _u32),
         ("busy", _u32),
         ("heard_ns", _u64),
         ("plane_mask_ns", _u64),
         ("generation", _u32),
-        ("wanted", _u32),
+        ("usable_changes", _u32),
         ("usable_planes", _u32),
         ("dup_acks", _u32),
         ("reserved", _u32, 8),
@@ -225,20 +225,20 @@ PEER = np.dtype(
 )
 REPORTS = np.dtype(
     [
-        ("asked_ns", _u64),
+        ("requested_ns", _u64),
         ("rtt_ns", _u64),
         ("sent_ns", _u64, REPORT_SLOTS),
         ("report_seq", _u32),
-        ("settled", _u32),
+        ("applied_seq", _u32),
         ("cursor", _u32),
         ("busy", _u32),
         ("rtt_var_ns", _u64),
         ("min_delay", _u64),
         ("min_delay_ns", _u64),
         ("icmp_ns", _u64),
-        ("told_ns", _u64),
-        ("debt", _u32),
-        ("least_ns", _u32),
+        ("report_tx_ns", _u64),
+        ("unpaid_packets", _u32),
+        ("least_extra_delay_ns", _u32),
         ("judged", _u32),
         ("lossy", _u32),
         ("traffic_class", _u32),
@@ -285,7 +285,7 @@ PLANE = np.dtype(
         ("vlan", _u16),
         ("smac", _u8, 6),
         ("dmac", _u8, 6),
-        ("nests", _u8),
+        ("nested_gso", _u8),
         ("reserved", _u8, 5),
         ("address", _u8, 16),
         ("sid", _u8, 16),
@@ -349,7 +349,7 @@ SETTINGS = np.dtype(
         ("unanswered", _u32),
         ("idle_probes", _u32),
         ("peers", _u32),
-        ("shared_fate", _u32),
+        ("shared_links", _u32),
         ("classes", _u32),
         ("flowlet_us", _u32),
         ("dup_ack_us", _u32),
@@ -359,19 +359,19 @@ SETTINGS = np.dtype(
 )
 PACE = np.dtype(
     [
-        ("apart_now_ns", _u32),
+        ("plane_skew_now_ns", _u32),
         ("epoch", _u32),
         ("sent_ns", _u64, MAX_PLANES),
-        ("quiet_ns", _u64, MAX_PLANES),
+        ("drain_until_ns", _u64, MAX_PLANES),
         ("paced_ns", _u64),
         ("paced", _u32, MAX_PLANES),
         ("arrived", _u32, (2, MAX_PLANES)),
         ("under_way", _u32, (2, MAX_PLANES)),
         ("sent", _u32, MAX_PLANES),
         ("pace_ns", _u32, MAX_PLANES),
-        ("newest_ns", _u32, MAX_PLANES),
-        ("late_ns", _u32, MAX_PLANES),
-        ("empty_ns", _u32, MAX_PLANES),
+        ("newest_delay_ns", _u32, MAX_PLANES),
+        ("extra_delay_ns", _u32, MAX_PLANES),
+        ("base_delay_ns", _u32, MAX_PLANES),
     ]
 )
 CLASSES = np.dtype([("dscp", _u8, 64), ("ports", _u8, 65536)])
@@ -392,7 +392,7 @@ EVENT = np.dtype(
         ("sent_packets", _u32),
     ]
 )
-CHANGES = np.dtype([("count", _u64), ("untold", _u64)])
+CHANGES = np.dtype([("count", _u64), ("lost_events", _u64)])
 
 STRUCTS: dict[str, np.dtype] = {
     "mrc_ev": EV,

@@ -72,7 +72,7 @@ def about(counts: Counts) -> float:
 def each(planes: int) -> Iterator[tuple[int, str, str, int | None]]:
     """Index, name, unit and plane of every histogram in use."""
     yield Histogram.DETECTION, "detection", "ns", None
-    yield Histogram.AFTER_GOOD, "after_good", "packets", None
+    yield Histogram.AFTER_GOOD, "packets_before_detection", "packets", None
     yield Histogram.REINSTATEMENT, "reinstatement", "ns", None
     for plane in range(planes):
         yield Histogram.RTT + plane, "rtt", "ns", plane

@@ -9,8 +9,8 @@ from mrcd.tables.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
 
 # CLOCK_MONOTONIC of this host; lag_ns and sent_ns too. Others ending in _ns are durations, or a peer's clock.
 _MOMENTS = {
-    *("state_since_ns", "probe_after_ns", "probe_ns", "last_tx_ns", "arrived_ns", "lag_ns", "loss_ns", "unsure_ns"),
-    *("heard_ns", "asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "ticked_ns"),
+    *("state_since_ns", "probe_after_ns", "probe_ns", "last_tx_ns", "arrived_ns", "lag_ns", "loss_ns"),
+    *("pending_losses_ns", "heard_ns", "requested_ns", "sent_ns", "min_delay_ns", "icmp_ns", "ticked_ns"),
     *("due_ns", "swept_ns", "packet_due_ns", "active_ns", "refilled_ns", "began_ns", "now_ns"),
 }
 _DURATIONS = {"rtt_ns", "rtt_var_ns", "wait_ns"}

@@ -121,7 +121,7 @@ class View:
         return {
             "interface": interface if received else None,
             "rps_cpus": receive_steering.words(receive_steering.steered(interface) or ()) or None,
-            "merging": received and int(node["merge_ifindex"]) > 0,
+            "gro": received and int(node["merge_ifindex"]) > 0,
         }
 
     def _other_programs(self, ours: set[int]) -> list[Document]:

@@ -1,6 +1,7 @@
-"""manpages.py DIRECTORY: write mrcd.8, mrcctl.1, mrcd.toml.5 from the commands' help and the configuration's models.
+"""Writes mrcd.8, mrcctl.1 and mrcd.toml.5 into a directory: manpages.py DIRECTORY.
 
-So they say what the commands say; nothing here knows an option or a key by name.
+The text comes from the commands' help, the configuration's models and the example file. No option or key is named
+here, so that the pages always match the commands.
 """
 
 import os
@@ -25,25 +26,25 @@ EXAMPLE = Path(__file__).with_name("mrcd.toml")
 
 
 def text(words: str) -> str:
-    """Plain words as roff: no character of theirs is taken for markup."""
+    """Return plain text as roff, with markup characters escaped."""
     lines = words.replace("\\", r"\e").replace("-", r"\-").split("\n")
     return "\n".join(r"\&" + line if line.startswith((".", "'")) else line for line in lines)
 
 
 def bold(words: str) -> str:
-    """In bold."""
+    """Return text in bold."""
     return rf"\fB{text(words)}\fR"
 
 
 def heading(name: str, section: int, what: str) -> list[str]:
-    """Title and NAME."""
+    """Return the title and the section NAME."""
     day = datetime.fromtimestamp(float(os.environ.get("SOURCE_DATE_EPOCH") or time.time()), UTC).date()
     title = f'.TH {text(name.upper())} {section} {day} "mrcd {mrcd.__version__}" "mrcd"'
     return [title, ".SH NAME", rf"{text(name)} \- {text(what)}"]
 
 
 def paragraphs(help_text: str | None) -> Iterator[str]:
-    """A command's help as paragraphs; \\b marks one whose lines are to stay as they are (click)."""
+    """Yield a command's help as paragraphs. As in click, \\b starts one whose lines are not refilled."""
     for number, part in enumerate(re.split(r"\n\s*\n", (help_text or "").strip())):
         if number:
             yield ".PP"
@@ -54,7 +55,7 @@ def paragraphs(help_text: str | None) -> Iterator[str]:
 
 
 def options(command: click.Command, context: click.Context) -> Iterator[str]:
-    """A paragraph for each option and each argument that has something to say."""
+    """Yield a paragraph for each option, and each argument with help."""
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None:
@@ -62,13 +63,13 @@ def options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def usage(command: click.Command, context: click.Context) -> str:
-    """The command with its arguments."""
+    """Return the command with its arguments."""
     pieces = " ".join(command.collect_usage_pieces(context))
     return rf"{bold(context.command_path)} {text(pieces)}"
 
 
 def leaves(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
-    """A command's subcommands, and theirs."""
+    """Yield all subcommands without subcommands of their own, with their contexts."""
     if not isinstance(command, click.Group):
         return
     for name in command.list_commands(context):
@@ -83,7 +84,7 @@ def leaves(command: click.Command, context: click.Context) -> Iterator[tuple[cli
 
 
 def command_page(command: click.Command, name: str, section: int, also: str) -> list[str]:
-    """A page for a command with all its subcommands."""
+    """Return the page of a command with all its subcommands."""
     context = click.Context(command, info_name=name)
     first = (command.help or "").strip().partition("\n")[0].rstrip(".")
     page = [*heading(name, section, first), ".SH SYNOPSIS", usage(command, context)]
@@ -91,9 +92,9 @@ def command_page(command: click.Command, name: str, section: int, also: str) -> 
     general = {str(p.name) for p in command.get_params(context)}
     below = list(leaves(command, context))
     if below:
-        page += [".SH COMMANDS", "The options above may stand behind each of these as well."]
+        page += [".SH COMMANDS", "Each command also takes the options above."]
     for child, inner in below:
-        page += [f".SS {text(inner.command_path)}", usage(child, inner), *paragraphs(child.help)]
+        page += [f".SS {text(inner.command_path)}", usage(child, inner), ".PP", *paragraphs(child.help)]
         child.params = [p for p in child.params if p.name not in general]
         child.add_help_option = False
         page += options(child, inner)
@@ -101,7 +102,7 @@ def command_page(command: click.Command, name: str, section: int, also: str) -> 
 
 
 def kind(annotation: Any) -> str:
-    """A type in words."""
+    """Return a type in words."""
     inner = [a for a in get_args(annotation) if a is not type(None)]
     if str(annotation).startswith("typing.Literal"):
         return " | ".join(f'"{a}"' for a in inner)
@@ -113,7 +114,7 @@ def kind(annotation: Any) -> str:
 
 
 def bounds(field: FieldInfo) -> str:
-    """The least and the greatest value, where there are such."""
+    """Return the least and the greatest value, if a field has them."""
     pieces = [m for a in (field.annotation, *get_args(field.annotation)) for m in getattr(a, "__metadata__", ())]
     found = {
         name: getattr(m, name) for m in [*field.metadata, *unfold(pieces)] for name in ("ge", "le") if hasattr(m, name)
@@ -124,12 +125,12 @@ def bounds(field: FieldInfo) -> str:
 
 
 def unfold(pieces: list[Any]) -> list[Any]:
-    """The constraints in Field(…) annotations."""
+    """Return the constraints in Field(…) annotations."""
     return [m for p in pieces for m in getattr(p, "metadata", [p])]
 
 
 def comments(section: str) -> dict[str, str]:
-    """What the example file says of a section's keys: behind a key, above it, or in the list above the first host."""
+    """Return the example file's comments by key of a section: behind a key, above it, or in the list above a header."""
     found: dict[str, str] = {}
     above: list[str] = []
     here = ""
@@ -141,18 +142,18 @@ def comments(section: str) -> dict[str, str]:
         for match in filter(None, listed):
             found |= dict.fromkeys(match[1].split(", "), match[2])
         if key and here == section:
-            said = [key[2]] if key[2] else above
-            if said:
-                found.setdefault(key[1], " ".join(said))
+            lines = [key[2]] if key[2] else above
+            if lines:
+                found.setdefault(key[1], " ".join(lines))
         above = [*above, line.removeprefix("# ").strip()] if line.startswith("# ") and not key else []
     return found
 
 
 def keys(section: str, model: type[BaseModel]) -> Iterator[str]:
-    """A paragraph for each key."""
-    said = comments(section)
+    """Yield a paragraph for each key."""
+    comment_by_key = comments(section)
     for name, field in model.model_fields.items():
-        words = field.description or said.get(name, "")
+        words = field.description or comment_by_key.get(name, "")
         default = (
             "required" if field.is_required() else f"default {shown(field.get_default(call_default_factory=True))}"
         )
@@ -162,7 +163,7 @@ def keys(section: str, model: type[BaseModel]) -> Iterator[str]:
 
 
 def shown(value: Any) -> str:
-    """A default as it would be written."""
+    """Return a default as it is written in TOML."""
     if value is None or value == []:
         return "unset"
     if isinstance(value, bool):
@@ -171,7 +172,7 @@ def shown(value: Any) -> str:
 
 
 def model_of(field: FieldInfo) -> type[BaseModel]:
-    """The model of a section, or of the items of a list of them."""
+    """Return the model of a section, or of the items of a list of sections."""
     inner = [
         a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type) and issubclass(a, BaseModel)
     ]
@@ -179,13 +180,13 @@ def model_of(field: FieldInfo) -> type[BaseModel]:
 
 
 def configuration_page() -> list[str]:
-    """mrcd.toml(5)."""
+    """Return the page mrcd.toml(5)."""
     page = heading("mrcd.toml", 5, "the cluster file of mrcd")
     page += [".SH DESCRIPTION"]
     page += paragraphs(
-        "One TOML file for all hosts of a cluster, /etc/mrcd/mrcd.toml unless mrcd is told another; a host finds "
-        "itself in it by its hostname. Unknown keys, overlapping prefixes and the like are errors, and "
-        "`mrcctl config check FILE` lists all faults of a file at once."
+        "One TOML file for all hosts of a cluster, by default /etc/mrcd/mrcd.toml. A host finds itself in it by its "
+        "hostname. Unknown keys and overlapping prefixes are errors. `mrcctl config check FILE` lists all errors of a "
+        "file at once."
     )
     for name, field in Config.model_fields.items():
         many = "list" in str(field.annotation)
@@ -196,7 +197,7 @@ def configuration_page() -> list[str]:
 
 
 def main(directory: Path) -> None:
-    """Write all three."""
+    """Write the three pages."""
     pages = {
         "mrcd.8": command_page(daemon, "mrcd", 8, "mrcctl(1), mrcd.toml(5)"),
         "mrcctl.1": command_page(cli, "mrcctl", 1, "mrcd(8), mrcd.toml(5)"),

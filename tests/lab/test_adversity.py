@@ -105,7 +105,7 @@ def _deny_on_a_full_disk(lab: Lab, run_dir: Path) -> None:
     """In force at once, with a warning; in the file as soon as there is room."""
     control = ["mrcctl", "--run-dir", str(run_dir)]
     done = lab.exec("h0", [*control, "deny", "ev:0"], check=True)
-    assert "not kept over a restart" in done.stderr
+    assert "a restart would lose the denials" in done.stderr
     assert "No space left on device" in done.stderr
     denied = json.loads(lab.exec("h0", [*control, "paths", "--state", "DENIED", "--json"], check=True).stdout)
     assert [p["ev"] for p in denied["paths"]] == [0]

@@ -307,7 +307,7 @@ def test_other_tables_under_load_lose_nothing_and_look_like_no_loss(
             report = flow.report()
         assert report.longest_standstill_ms <= 300, report.bins
         # Probes that the old tables sent are answered to the new ones, which know nothing of them.
-        assert mrcctl(healthy, "h0", "status")["drops"].keys() <= {"unasked_reply"}
+        assert mrcctl(healthy, "h0", "status")["drops"].keys() <= {"unsolicited_reply"}
         assert (tmp_path / "slowly").exists()
         # A packet that overtakes the first probe of the new tables, or is overtaken, shifts the base by one.
         lost = [p["lost_packets"] for p in mrcctl(healthy, "h2", "paths", "--peer", "h0")]

@@ -54,7 +54,7 @@ def test_status_and_what_the_kernel_says(lab: Lab) -> None:
         ("mrc_probe", "egress", "pmrc0"), ("mrc_timer", "ingress", "tmrc0"), ("mrc_unsent", "kfree_skb", None),
         ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
-    assert (status["receive"]["interface"], status["receive"]["merging"]) == ("mrc0", False)  # bursts come whole
+    assert (status["receive"]["interface"], status["receive"]["gro"]) == ("mrc0", False)  # bursts come whole
     programs = {p["program"]: p for p in asked(lab, "bpf", "progs")["programs"]}
     assert programs.keys() == {
         "mrc_push",

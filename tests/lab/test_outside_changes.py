@@ -356,7 +356,7 @@ def _xdp(ifindex: int) -> int:
         os.close(program)
 
 
-@pytest.mark.parametrize(("flags", "words"), [(_BEFORE, "IN FRONT OF OURS"), (0, "behind ours")])
+@pytest.mark.parametrize(("flags", "words"), [(_BEFORE, "RUNS BEFORE MRCD'S"), (0, "runs after mrcd's")])
 def test_status_names_programs_of_others(host: Lab, stranger: int, flags: int, words: str) -> None:
     with host.inside("h0"):
         link = libbpf.create_link(stranger, socket.if_nametoindex("p1"), libbpf.TCX_INGRESS, flags)

@@ -70,7 +70,7 @@ def test_probes_have_the_size_that_was_asked_for(healthy: Lab) -> None:
     document = _json(healthy, "h0", "probe", "h2", "--ev", "0", "--size", "9100", "--count", "3")
     assert (document["size_bytes"], document["received"]) == (9100, 3)
     refused = _json(healthy, "h0", "probe", "h2", "--ev", "0", "--size", "9101", "--count", "3", code=2)
-    assert (refused["sent"], refused["evs"][0]["not_sent"]) == (0, "longer than the MTU of the NIC")
+    assert (refused["sent"], refused["evs"][0]["send_error"]) == (0, "longer than the MTU of the NIC")
 
 
 # ---- trace ----
@@ -281,11 +281,13 @@ def test_doctor_names_programs_of_others(healthy: Lab) -> None:
     with _foreign(healthy, "p3", _BEFORE):
         found = _failing(healthy)
         assert found.keys() == {"hooks.other_programs"}
-        assert found["hooks.other_programs"]["evidence"] == "in front of ours: lab_fault at ingress of p3"
+        assert found["hooks.other_programs"]["evidence"] == "before mrcd's program: lab_fault at ingress of p3"
     with _foreign(healthy, "p3", 0):
         checks = {c["id"]: c for c in _json(healthy, "h0", "doctor")["checks"]}
         assert checks["hooks.other_programs"]["status"] == "WARN"
-        assert checks["hooks.other_programs"]["evidence"] == "other programs at our hooks: lab_fault at ingress of p3"
+        assert (
+            checks["hooks.other_programs"]["evidence"] == "other programs at mrcd's hooks: lab_fault at ingress of p3"
+        )
 
 
 def test_doctor_finds_a_blackhole(healthy: Lab) -> None:

@@ -55,7 +55,7 @@ def test_udp_arrives_whole(mode: Lab, version: int) -> None:
 def test_mrc0_receives_what_arrives(mode: Lab) -> None:
     parameters = mode.fabric.parameters
     status = mrcctl(mode, "h2", "status")["receive"]
-    assert (status["interface"], status["merging"]) == ("mrc0", parameters.granularity == "packet")
+    assert (status["interface"], status["gro"]) == ("mrc0", parameters.granularity == "packet")
     with mode.inside("h2"):
         seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         seen.bind(("mrc0", ETH_P_IP))

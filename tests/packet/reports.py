@@ -20,7 +20,7 @@ MS = 1_000_000
 NEVER = 2**62
 EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
-BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # of bpf/judge.h and probe.h
+BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # bpf/judge.h, mrc_state.h
 LAGGING = (EvState.SKIP, Reason.LAGGING)
 SETTLED_MS = 6
 """Longer than any reordering window, which ends with probe_late_ms, 5; and than half of overdue_ms."""
@@ -68,7 +68,7 @@ class Reporter:
     def ask(self, *, arrives: bool = True) -> Asked:
         """Ask for a report, on whichever EV is next."""
         bench, sent = self.bench, self.bench.tables.evs["probe_seq"]
-        bench.reports(H2)["asked_ns"] = 0  # long ago
+        bench.reports(H2)["requested_ns"] = 0  # long ago
         bench.tables.path_stats["probe_after_ns"][H2] = NEVER  # EVs that fail are due at once
         before = sent[H2].copy()
         assert bench.dataplane.sweep(H2) == 1

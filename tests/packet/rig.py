@@ -39,7 +39,7 @@ from mrcd.tables.pinned import Tables
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
-ACKS = 4096  # entries of mrc_acks (bpf/dup_ack.h)
+ACKS = 4096  # entries of mrc_acks (bpf/mrc_state.h)
 
 Hook = Literal["tc", "xdp"]
 Verdict = Literal["pass", "drop", "redirect"]
@@ -53,10 +53,10 @@ NEVER = 2**62
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
     "evs": ("state_since_ns", "last_tx_ns"),
-    "path_stats": ("arrived_ns", "lag_ns", "loss_ns", "unsure_ns", "probe_ns", "noted_ns", "probe_after_ns"),
+    "path_stats": ("arrived_ns", "lag_ns", "loss_ns", "pending_losses_ns", "probe_ns", "noted_ns", "probe_after_ns"),
     "watches": ("due_ns", "swept_ns"),
     "clock": ("packet_due_ns", "active_ns", "refilled_ns"),
-    "reports": ("asked_ns", "sent_ns", "min_delay_ns", "icmp_ns", "told_ns"),
+    "reports": ("requested_ns", "sent_ns", "min_delay_ns", "icmp_ns", "report_tx_ns"),
 }
 
 
@@ -153,7 +153,7 @@ class Bench:
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         own = libbpf.maps_of(self.dataplane._obj)
         sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8)}
-        sizes |= {"mrc_shares": (8, 56), "mrc_fates": (2048, 24), "mrc_paid": (1, 4)}
+        sizes |= {"mrc_t1_failures": (8, 56), "mrc_t0_verdicts": (2048, 24), "mrc_paid": (1, 4)}
         for name, (entries, size) in sizes.items():
             _fill(libbpf.map_fd(own[name]), range(entries), bytes(size))
         self.events()

@@ -61,12 +61,12 @@ def test_a_plane_of_half_the_rate_gets_half(bench: Bench) -> None:
 
 
 def test_a_longer_way_is_no_queue(bench: Bench) -> None:
-    waiting(bench, under_way=[planes(0, last=5), [0] * 8], empty_ns=planes(0, last=5 * MS))
+    waiting(bench, under_way=[planes(0, last=5), [0] * 8], base_delay_ns=planes(0, last=5 * MS))
     assert pushed(bench, 4 * PLANES) == [4] * PLANES
 
 
 def test_a_plane_too_far_away_is_left_out_while_another_is_there(bench: Bench) -> None:
-    waiting(bench, empty_ns=planes(0, last=11 * MS))
+    waiting(bench, base_delay_ns=planes(0, last=11 * MS))
     assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
     bench.set_state(H2, EvState.DENIED, *range(LAST * SLOTS))
     assert pushed(bench, 4) == [0] * LAST + [4]
@@ -81,7 +81,7 @@ def test_no_packet_is_dropped_for_the_last_evs_of_a_plane_that_another_cpu_withd
 
 
 def test_a_plane_that_is_to_drain_is_left_alone(bench: Bench) -> None:
-    waiting(bench, quiet_ns=planes(0, last=now() + 1000 * MS))
+    waiting(bench, drain_until_ns=planes(0, last=now() + 1000 * MS))
     assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
 
 
@@ -110,22 +110,22 @@ def test_delay_makes_queues_known(bench: Bench) -> None:
     r = Reporter(bench)
     for _ in range(PLANES):
         r.report()
-    assert (bench.peer(H2)["queued"], bench.peer(H2)["apart_ns"]) == (0, 0)
+    assert (bench.peer(H2)["queued"], bench.peer(H2)["plane_skew_ns"]) == (0, 0)
     for turn in range(2 * PLANES):
         asked = r.report(delay=(5 * MS if (turn % PLANES) == LAST else 0))
         if turn == PLANES - 1:
             late = asked.ev // SLOTS
-            assert bench.peer(H2)["apart_ns"] < 500_000
+            assert bench.peer(H2)["plane_skew_ns"] < 500_000
     pace = bench.pace(H2)
     assert (asked.ev // SLOTS, bench.peer(H2)["queued"]) == (late, 1)
-    assert 4 * MS < bench.peer(H2)["apart_ns"] < 5.5 * MS
-    assert pace["late_ns"].argmax() == late
+    assert 4 * MS < bench.peer(H2)["plane_skew_ns"] < 5.5 * MS
+    assert pace["extra_delay_ns"].argmax() == late
     # What is so far away that it carries nothing hides no loss of the others'.
-    bench.peer(H2)["apart_ns"] = 0
-    bench.pace(H2, apart_now_ns=0, empty_ns=[12 * MS if p == late else 0 for p in range(8)])
+    bench.peer(H2)["plane_skew_ns"] = 0
+    bench.pace(H2, plane_skew_now_ns=0, base_delay_ns=[12 * MS if p == late else 0 for p in range(8)])
     for turn in range(4 * PLANES):
         r.report(delay=(12 * MS if (turn % PLANES) == LAST else 0))
-    assert bench.peer(H2)["apart_ns"] < 500_000
+    assert bench.peer(H2)["plane_skew_ns"] < 500_000
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=252)], indirect=True, ids=["252"])
@@ -164,7 +164,7 @@ def test_one_plane_at_a_time_is_left_alone(bench: Bench) -> None:
     bench.pace(H2, sent_ns=[now() + 10_000 * MS] * 8)
     for _ in range(2 * PLANES):
         r.report(delay=40 * MS)
-    assert (bench.pace(H2)["quiet_ns"] > now()).sum() == 1
+    assert (bench.pace(H2)["drain_until_ns"] > now()).sum() == 1
 
 
 def late_replies(r: Reporter, delay: int, *evs: int) -> None:
@@ -181,7 +181,7 @@ def test_a_plane_that_is_not_in_use_hides_nothing(bench: Bench) -> None:
     last = range(LAST * SLOTS, PLANES * SLOTS)
     bench.set_state(H2, EvState.DENIED, *last)
     late_replies(r, 5 * MS, *last)
-    assert (bench.peer(H2)["queued"], bench.peer(H2)["apart_ns"]) == (0, 0)
+    assert (bench.peer(H2)["queued"], bench.peer(H2)["plane_skew_ns"]) == (0, 0)
 
 
 def test_answers_of_one_plane_in_a_row_are_not_the_least(bench: Bench) -> None:
@@ -189,9 +189,9 @@ def test_answers_of_one_plane_in_a_row_are_not_the_least(bench: Bench) -> None:
     r = Reporter(bench)
     r.report()
     late_replies(r, 5 * MS, *[*range(LAST * SLOTS, PLANES * SLOTS)] * 4)
-    assert bench.reports(H2)["least_ns"] < 5 * MS / 5
+    assert bench.reports(H2)["least_extra_delay_ns"] < 5 * MS / 5
     late_replies(r, 5 * MS, *[*range(EVS)] * 30)
-    assert bench.reports(H2)["least_ns"] > 4 * MS
+    assert bench.reports(H2)["least_extra_delay_ns"] > 4 * MS
 
 
 def sent_now(r: Reporter, ev: int, packets: int) -> None:
@@ -204,7 +204,7 @@ def test_what_is_on_a_longer_way_is_not_missed_before_its_time(bench: Bench, mor
     r = Reporter(bench)
 
     def report() -> None:
-        bench.path_stats(H2, 5)["late_ns"] = 100 * MS  # and a quarter
+        bench.path_stats(H2, 5)["extra_delay_ns"] = 100 * MS  # and a quarter
         r.report(after_ms=7)
 
     report()

@@ -100,8 +100,8 @@ def test_a_burst_arrives_whole(bench: Bench, receiver: Bench, version: int) -> N
     assert bench.drops() == receiver.drops() == {}
 
 
-@pytest.mark.parametrize(("segments", "reason"), [(0, "glued"), (1, "glued"), (2, None)])
-def test_packets_glued_together_by_receive_offload_are_dropped(bench: Bench, segments: int, reason: str | None) -> None:
+@pytest.mark.parametrize(("segments", "reason"), [(0, "merged"), (1, "merged"), (2, None)])
+def test_packets_merged_by_receive_offload_are_dropped(bench: Bench, segments: int, reason: str | None) -> None:
     """Their inner packets could not be told apart any more."""
     one = bytes(IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(SIZE - 28)))
     frame = bench.arriving("h2", 0, Raw(one * 2), segments=segments)

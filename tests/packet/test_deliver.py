@@ -13,7 +13,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.config.cluster_file import Granularity
-from mrcd.ctl.sockfilter import assemble
+from mrcd.ctl.packets.socket_filter import assemble
 from mrcd.net.netlink import set_offload
 from tests.packet.cluster import H0, H2, PLANES, Setup, datagram, nic_mac, wire_mac
 from tests.packet.rig import Bench, Protocol, Xdp

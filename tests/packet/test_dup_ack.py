@@ -39,7 +39,7 @@ def ready(bench: Bench, granularity: Granularity = "burst") -> tuple[Sender, lis
     """The stack's side and the wires, while no report is due."""
     stack, wires = bench.attach_push(granularity), bench.wires()
     bench.attach_probe()
-    bench.reports(H2)["asked_ns"] = now()
+    bench.reports(H2)["requested_ns"] = now()
     return stack, wires
 
 
@@ -146,7 +146,7 @@ def test_of_many_flows_not_every_one_has_a_twin(bench: Bench) -> None:
 @long
 def test_a_request_rides_on_one_that_has_a_twin(bench: Bench) -> None:
     side, packet = ready(bench), ack()
-    bench.reports(H2)["asked_ns"] = 0
+    bench.reports(H2)["requested_ns"] = 0
     side[0].send(ETHERNET / packet)
     kinds = Counter(int(Ether(f.data)[MRC].type) for wire in side[1] for f in wire.frames())
     assert (kinds, bench.drops()) == ({DATA: 2, PROBE_REQUEST: 1}, {})

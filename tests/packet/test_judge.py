@@ -112,18 +112,18 @@ def test_packets_that_come_after_the_window_has_faded_are_no_losses_either(bench
     stats = bench.path_stats(H2, 5)
     late = r.burst(5, 0)
     r.report()
-    assert stats["window_losses"] == stats["unsure"] == 1 + late
+    assert stats["window_losses"] == stats["pending_losses"] == 1 + late
     later = r.burst(5, 0)
     stats["epoch"] -= 1
     r.report()
     left = (1 + late) // 2
-    assert (stats["window_losses"], stats["sure"]) == (left + later, left)
+    assert (stats["window_losses"], stats["confirmed_losses"]) == (left + later, left)
     r.probes[5] += late + later
     r.packets[5] += 3
     r.burst(5)
     r.report()
     assert (stats["deficit"], stats["missed"]) == (0, 0)
-    assert [int(stats[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
+    assert [int(stats[n]) for n in ("window_lost", "window_losses", "pending_losses", "confirmed_losses")] == [0] * 4
     assert events(bench) == []
 
 

@@ -174,7 +174,7 @@ def test_probes_are_good_reports_too(bench: Bench) -> None:
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     for n in range(1, 4):
         bench.path_stats(H2, 5)["probe_after_ns"] = 0
-        bench.reports(H2)["asked_ns"] = now() + 10**12  # not a report
+        bench.reports(H2)["requested_ns"] = now() + 10**12  # not a report
         assert bench.dataplane.sweep(H2) == 1
         bench.path_stats(H2, 5)["probe_after_ns"] = 2**63
         assert r.burst(5) == 1

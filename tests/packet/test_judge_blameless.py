@@ -39,7 +39,16 @@ def test_where_nothing_is_lost_nothing_happens(bench: Bench) -> None:
     assert (path_stats["judged"] == sum(range(20))).all()
     greeted = np.arange(EVS) == 0  # by the first probe, which is not judged
     assert (path_stats["window_samples"] == 19 + bench.tables.evs["probe_seq"][H2] - greeted).all()
-    for column in ("deficit", "missed", "window_lost", "window_losses", "unsure", "sure", "lag_ns", "loss_ns"):
+    for column in (
+        "deficit",
+        "missed",
+        "window_lost",
+        "window_losses",
+        "pending_losses",
+        "confirmed_losses",
+        "lag_ns",
+        "loss_ns",
+    ):
         assert not path_stats[column].any(), column
     assert not bench.tables.histograms()[: Histogram.RTT].any()
 

@@ -46,12 +46,14 @@ def test_packets_that_come_late_give_it_back_without_a_loss(bench: Bench) -> Non
     unfaded()
     r = lagging(bench)
     stats = bench.path_stats(H2, 5)
-    assert (stats["window_losses"], stats["unsure"]) == (1, 1)
+    assert (stats["window_losses"], stats["pending_losses"]) == (1, 1)
     r.packets[5] += 3
     r.burst(5)
     r.report()
     assert state(bench, 5)[0] == EvState.GOOD
-    assert [int(stats[n]) for n in ("deficit", "window_lost", "window_losses", "unsure", "sure")] == [0] * 5
+    assert [
+        int(stats[n]) for n in ("deficit", "window_lost", "window_losses", "pending_losses", "confirmed_losses")
+    ] == [0] * 5
 
 
 def test_what_arrives_before_the_volley_does_not_give_it_back(bench: Bench) -> None:

@@ -149,7 +149,7 @@ def test_the_fewer_are_no_measure_for_the_others(bench: Bench, bad: int, found: 
     assert condemned(bench) == EVERY[:found]
     path_stats = bench.tables.path_stats[H2]
     assert (path_stats["deficit"][:bad] == 15).all()
-    assert (path_stats["sure"][found:bad] >= 10).all()  # it begins anew with a verdict
+    assert (path_stats["confirmed_losses"][found:bad] >= 10).all()  # it begins anew with a verdict
 
 
 def lose_one_of(r: Reporter, packets: int, ev: int = 5) -> None:
@@ -180,7 +180,7 @@ def test_it_takes_so_many_losses_and_more_with_few_evs(bench: Bench, denied: int
         lose_one_of(r, 30, 0)
         assert stats["window_losses"] == n
     r.quiet()
-    assert (stats["sure"], condemned(bench)) == (losses - 1, [])
+    assert (stats["confirmed_losses"], condemned(bench)) == (losses - 1, [])
     lose_one_of(r, 30, 0)
     assert (stats["window_losses"], condemned(bench)) == (losses, [])  # the last one may be late
     r.quiet(1)
@@ -190,7 +190,7 @@ def test_it_takes_so_many_losses_and_more_with_few_evs(bench: Bench, denied: int
     assert 30 * losses < event["sent_packets"] <= 30 * losses + r.probes[0]  # with the probes
     assert bench.tables.histograms()[Histogram.DETECTION].sum() == 1
     # Its window begins anew, but the accounts go on.
-    window = ("window_tx", "window_lost", "window_samples", "window_losses", "unsure", "sure")
+    window = ("window_tx", "window_lost", "window_samples", "window_losses", "pending_losses", "confirmed_losses")
     assert [int(stats[n]) for n in window] == [0] * 6
     assert (stats["deficit"], stats["judged"]) == (losses, 30 * losses)
 
@@ -219,7 +219,7 @@ def test_less_than_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
         lose_one_of(r, 100)
     r.quiet()
     assert condemned(bench) == []
-    assert (bench.path_stats(H2, 5)["window_losses"], bench.path_stats(H2, 5)["sure"]) == (40, 40)
+    assert (bench.path_stats(H2, 5)["window_losses"], bench.path_stats(H2, 5)["confirmed_losses"]) == (40, 40)
 
 
 @ruled("overdue_ms = 10000")
@@ -229,11 +229,11 @@ def test_what_has_just_been_noticed_may_be_late(bench: Bench) -> None:
     stats = bench.path_stats(H2, 5)
     for _ in range(20):
         lose_one_of(r, 10)  # 6 ms apart
-    assert (stats["window_losses"], stats["unsure"], stats["sure"]) == (20, 1, 0)
+    assert (stats["window_losses"], stats["pending_losses"], stats["confirmed_losses"]) == (20, 1, 0)
     for age_ms, known in ((3000, (21, 1, 0)), (2000, (22, 22, 1)), (3000, (23, 22, 1))):
         bench.age(age_ms * MS)
         lose_one_of(r, 10)
-        assert (stats["window_losses"], stats["unsure"], stats["sure"]) == known
+        assert (stats["window_losses"], stats["pending_losses"], stats["confirmed_losses"]) == known
         assert condemned(bench) == []
     bench.age(2000 * MS)
     lose_one_of(r, 10)
@@ -251,7 +251,7 @@ def test_a_volley_that_is_held_up_is_not_taken_for_losses(bench: Bench) -> None:
     r.report(after_ms=300)
     assert condemned(bench) == []
     r.report(after_ms=500)
-    assert bench.path_stats(H2, 5)["sure"] >= 1 + late  # so many would do, if anything arrived
+    assert bench.path_stats(H2, 5)["confirmed_losses"] >= 1 + late  # so many would do, if anything arrived
     assert condemned(bench) == []
     r.probes[5] += late
     r.packets[5] += 3
@@ -260,7 +260,7 @@ def test_a_volley_that_is_held_up_is_not_taken_for_losses(bench: Bench) -> None:
     r.report()
     stats = bench.path_stats(H2, 5)
     assert (state(bench, 5)[0], condemned(bench)) == (EvState.GOOD, [])
-    assert [int(stats[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
+    assert [int(stats[n]) for n in ("window_lost", "window_losses", "pending_losses", "confirmed_losses")] == [0] * 4
 
 
 @ruled()
@@ -270,19 +270,19 @@ def test_the_window_fades(bench: Bench) -> None:
         lose_one_of(r, 100)
     r.burst(5)
     r.report()
-    assert (bench.path_stats(H2, 5)["unsure"], bench.path_stats(H2, 5)["sure"]) == (8, 8)
+    assert (bench.path_stats(H2, 5)["pending_losses"], bench.path_stats(H2, 5)["confirmed_losses"]) == (8, 8)
     names = ("window_tx", "window_lost", "window_samples", "window_losses")
     for periods in (1, 2, 3, 20):
         before = bench.path_stats(H2, 5).copy()
         bench.path_stats(H2, 5)["epoch"] -= periods
-        bench.path_stats(H2, 5)["unsure_ns"] = now() + 10**12  # nothing becomes sure meanwhile
+        bench.path_stats(H2, 5)["pending_losses_ns"] = now() + 10**12  # nothing becomes sure meanwhile
         asked = r.report()
         after = bench.path_stats(H2, 5)
         shift = min(16, int(after["epoch"]) - int(before["epoch"]) + periods)  # it may have faded by itself, too
         probe = int(asked.ev == 5)
         for name, new in zip(names, (probe, 0, probe, 0), strict=True):
             assert after[name] == (before[name] >> shift) + new, (name, periods)
-        for name in ("unsure", "sure"):
+        for name in ("pending_losses", "confirmed_losses"):
             assert after[name] == before[name] >> shift, (name, periods)
     assert bench.path_stats(H2, 5)["deficit"] == 8
 
@@ -295,12 +295,12 @@ def test_packets_that_come_late_are_no_losses(bench: Bench) -> None:
         assert bench.path_stats(H2, 5)["window_lost"] == n + 1
     r.packets[5] += 9
     r.report()
-    assert bench.path_stats(H2, 5)["sure"] == 0
+    assert bench.path_stats(H2, 5)["confirmed_losses"] == 0
     for _ in range(9):
         lose_one_of(r, 10)
     r.quiet()
     assert condemned(bench) == []
-    assert [int(bench.path_stats(H2, 5)[n]) for n in ("deficit", "window_losses", "sure")] == [9, 9, 9]
+    assert [int(bench.path_stats(H2, 5)[n]) for n in ("deficit", "window_losses", "confirmed_losses")] == [9, 9, 9]
 
 
 # ---- any loss ----
@@ -326,10 +326,10 @@ def test_with_trimming_one_that_is_sure_does_not_make_others_so(bench: Bench) ->
     r = Reporter(bench)
     lose_one_of(r, 100)
     bench.age(5000 * MS)
-    bench.path_stats(H2, 9)["unsure_ns"] = now()
+    bench.path_stats(H2, 9)["pending_losses_ns"] = now()
     lose_one_of(r, 100, 9)
     assert condemned(bench) == [5]
-    assert (bench.path_stats(H2, 9)["window_losses"], bench.path_stats(H2, 9)["sure"]) == (1, 0)
+    assert (bench.path_stats(H2, 9)["window_losses"], bench.path_stats(H2, 9)["confirmed_losses"]) == (1, 0)
     r.quiet(2, after_ms=5000)
     assert condemned(bench) == [9]
 
@@ -343,7 +343,7 @@ def test_with_trimming_what_comes_late_is_no_loss(bench: Bench) -> None:
     r.packets[5] += 1
     r.report()
     stats = bench.path_stats(H2, 5)
-    assert [int(stats[n]) for n in ("window_lost", "window_losses", "unsure", "sure")] == [0] * 4
+    assert [int(stats[n]) for n in ("window_lost", "window_losses", "pending_losses", "confirmed_losses")] == [0] * 4
     for _ in range(3):
         r.send_all(3)
         r.report(after_ms=1000)

@@ -45,7 +45,7 @@ def test_a_report_that_was_made_before_the_newest_says_nothing(bench: Bench) -> 
 
 def test_a_peer_whose_clock_began_anew_is_believed(bench: Bench) -> None:
     r = Reporter(bench)
-    bench.reports(H2)["told_ns"] = now() + 3600 * 1000 * MS
+    bench.reports(H2)["report_tx_ns"] = now() + 3600 * 1000 * MS
     r.send(5, 2)
     r.report()
     assert bench.path_stats(H2, 5)["judged"] == 2
@@ -89,7 +89,7 @@ def test_an_ev_that_has_fallen_does_not_lag_besides(bench: Bench) -> None:
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     for arrive in (0, 1):
         bench.path_stats(H2, 5)["probe_after_ns"] = 0
-        bench.reports(H2)["asked_ns"] = now() + 10**12  # this sweep asks for no report
+        bench.reports(H2)["requested_ns"] = now() + 10**12  # this sweep asks for no report
         bench.dataplane.sweep(H2)
         bench.path_stats(H2, 5)["probe_after_ns"] = NEVER
         r.burst(5, arrive)

@@ -145,7 +145,7 @@ def test_reports_other_than_the_one_asked_for_say_nothing(bench: Bench, forged: 
     before = judged(bench)
     r.settle(r.reply(a, **forged) / Raw(bytes(64)))
     assert judged(bench) == before
-    assert bench.reports(H2)["settled"] == a.report_seq - 1
+    assert bench.reports(H2)["applied_seq"] == a.report_seq - 1
 
 
 @pytest.mark.parametrize("off", [-1, 1, -(10**9)])
@@ -160,7 +160,7 @@ def test_reports_of_another_time_say_nothing(bench: Bench, off: int) -> None:
 def test_a_report_from_the_future_is_nobodys(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
-    r.settle(r.reply(a, tx_ns=now() + 10**12), "unasked_reply")
+    r.settle(r.reply(a, tx_ns=now() + 10**12), "unsolicited_reply")
     assert judged(bench) == before
     counts_as(r, r.reply(a))
 
@@ -169,7 +169,7 @@ def test_another_host_cannot_answer(bench: Bench) -> None:
     r, a = asked(bench)
     before = judged(bench)
     frame = r.reply(Asked(0, a.seq, a.report_seq), host="h1")
-    r.settle(frame, "unasked_reply")  # of h1 nobody has asked anything
+    r.settle(frame, "unsolicited_reply")  # of h1 nobody has asked anything
     frame["MRC"].sender = H2
     r.settle(frame, "wrong_source")
     assert judged(bench) == before
@@ -252,14 +252,14 @@ def test_an_ev_that_lags_when_the_peer_begins_anew_is_given_back(bench: Bench) -
 
 def test_our_own_new_tables_are_no_loss(bench: Bench) -> None:
     """The peer goes on counting; here everything begins at zero."""
-    bench.reports(H2)["report_seq"] = bench.reports(H2)["settled"] = 2**32 - 3
+    bench.reports(H2)["report_seq"] = bench.reports(H2)["applied_seq"] = 2**32 - 3
     r = Reporter(bench, start=10**6, probes=300)
     for _ in range(6):
         r.send_all(4)
         r.report()
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     assert (bench.tables.path_stats["judged"][H2] == 24).all()
-    assert bench.reports(H2)["report_seq"] == bench.reports(H2)["settled"] == 4
+    assert bench.reports(H2)["report_seq"] == bench.reports(H2)["applied_seq"] == 4
 
 
 # ---- counters wrap ----

@@ -31,10 +31,10 @@ OTHER = """
 typedef unsigned char u8; typedef unsigned int u32; typedef unsigned long long u64;
 struct mrc_ev {
 	u64 extra; u32 state; u8 srh_len; u8 plane; u8 configured; u8 reason;
-	u8 dst[16]; u64 state_since_ns; u8 weight; u8 flaps; u8 pad[6];
+	u8 dst[16]; u64 state_since_ns; u8 weight; u8 relapses; u8 pad[6];
 };
 struct mrc_peer {
-	u8 address[8][16]; u64 plane_mask_ns; u64 heard_ns; u32 status; u32 generation; u32 ports; u32 configured;
+	u8 address[8][16]; u64 ports_ns; u64 heard_ns; u32 status; u32 generation; u32 ports; u32 configured;
 };
 struct mrc_srh { u8 bytes[88]; };
 struct mrc_node { u64 extra; u32 status, colour, generation, ports; };

@@ -26,7 +26,7 @@ IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
 IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 COUNTS = abi.BALLAST + 8 * EVS
 EACH = 16
-KEPT = 512  # bytes of a packet that stays behind a request; KEPT_MOST of bpf/send_probe.h
+KEPT = 512  # bytes of a packet that stays behind a request; KEPT_PACKET_MAX of bpf/send_probe.h
 HEALTH = Health()
 ALONE = "[overlay]\ntwin_us = 0\n"  # without dup_acks (test_twin.py)
 CALM = f"probe_late_ms = 10000\nprobe_packets = {EACH}"
@@ -47,7 +47,7 @@ class Ridden:
 
     def due(self) -> None:
         """As if nothing had been asked for a long time, and never anything on EVs other than 0."""
-        self.bench.reports(H2)["asked_ns"], self.bench.reports(H2)["cursor"] = 0, 0
+        self.bench.reports(H2)["requested_ns"], self.bench.reports(H2)["cursor"] = 0, 0
 
     def send(self, packet: Packet, gso: Gso | None = None) -> tuple[list[Frame], list[Frame]]:
         """What goes out for a packet of the stack: data and requests."""
@@ -68,7 +68,7 @@ def ridden(bench: Bench) -> Ridden:
     """Nothing is due yet: the last report was asked for just now."""
     stack, wires = bench.attach_push(), bench.wires()
     bench.attach_probe()
-    bench.reports(H2)["asked_ns"] = now()
+    bench.reports(H2)["requested_ns"] = now()
     return Ridden(bench, stack, wires)
 
 
@@ -127,7 +127,7 @@ def test_a_request_rides_on_a_packet(ridden: Ridden, bench: Bench, packet: Packe
     mrc = request(bench, asked[0], packet)
     assert (mrc.ev, mrc.seq, mrc[MRCProbe].round) == (0, 1, 1)
     assert bench.reports(H2)["report_seq"] == 1
-    assert bench.reports(H2)["asked_ns"] == bench.reports(H2)["sent_ns"][1] == mrc.tx_ns
+    assert bench.reports(H2)["requested_ns"] == bench.reports(H2)["sent_ns"][1] == mrc.tx_ns
     assert (bench.ev(H2, 0)["probe_seq"], bench.path_stats(H2, 0)["probe_ns"]) == (1, mrc.tx_ns)
     # The packet itself was not sent yet when the request was made of it.
     assert (bench.ev(H2, 0)["tx_packets"], bench.path_stats(H2, 0)["noted_tx"]) == (1, 0)
@@ -227,7 +227,7 @@ def test_without_budget_67_packets_and_134_bytes_per_byte_pay_for_a_request(
         bench.age(MS)
         if ridden.send(packet)[1]:
             found.append(n)
-        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     each = max(67, -(-134 * request_bytes // len(packet)))
     assert found == list(range(each, 800, each))
     assert bench.tables.clock["budget"] == HEALTH.idle_probes // 8
@@ -267,7 +267,7 @@ def test_traffic_pays_for_no_more_than_a_few_at_once(ridden: Ridden, bench: Benc
     packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
     for _ in range(6 * 67):
         bench.age(MS)
-        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
         ridden.send(packet)
     assert bench.reports(H2)["report_seq"] == 4
 
@@ -295,7 +295,7 @@ def set_paid(bench: Bench, number: int) -> None:
 @quiet
 def test_traffic_to_others_does_not_count(ridden: Ridden, bench: Bench) -> None:
     other = IP(src="10.99.0.1", dst="10.99.0.6") / UDP() / b"x"
-    bench.reports(H5)["asked_ns"] = now()
+    bench.reports(H5)["requested_ns"] = now()
     for _ in range(EACH - 1):
         bench.age(MS)
         assert not ridden.send(CARRIERS[0])[1]
@@ -359,10 +359,10 @@ def test_so_many_may_be_under_way_and_no_more(ridden: Ridden, bench: Bench, chun
         bench.age(MS)
         asked += len(ridden.send(CARRIERS[0])[1])
     assert asked == abi.REPORTS_KEPT * chunks
-    bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+    bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     assert len(ridden.send(CARRIERS[0])[1]) == 1
     # And now and then in any case: all of them may have been lost.
-    bench.reports(H2)["settled"] -= 100
+    bench.reports(H2)["applied_seq"] -= 100
     assert not ridden.send(CARRIERS[0])[1]
     bench.age(10_000 * MS)
     assert len(ridden.send(CARRIERS[0])[1]) == 1
@@ -371,7 +371,7 @@ def test_so_many_may_be_under_way_and_no_more(ridden: Ridden, bench: Bench, chun
 @pytest.mark.clock  # all is sent within a second
 @quiet
 def test_another_cpu_that_asked_a_little_later_is_believed(ridden: Ridden, bench: Bench) -> None:
-    bench.reports(H2)["asked_ns"] = now() + 1000 * MS
+    bench.reports(H2)["requested_ns"] = now() + 1000 * MS
     for _ in range(2 * EACH):
         assert not ridden.send(CARRIERS[0])[1]
     assert bench.reports(H2)["report_seq"] == 0
@@ -382,7 +382,10 @@ def test_requests_take_usable_evs_in_turn(ridden: Ridden, bench: Bench) -> None:
     bench.set_usable(H2, 4, False)
     found = []
     for _ in range(EVS):
-        bench.reports(H2)["asked_ns"], bench.reports(H2)["settled"] = 0, bench.reports(H2)["report_seq"]  # answered
+        bench.reports(H2)["requested_ns"], bench.reports(H2)["applied_seq"] = (
+            0,
+            bench.reports(H2)["report_seq"],
+        )  # answered
         (frame,) = ridden.send(CARRIERS[0])[1]
         found.append(request(bench, frame, CARRIERS[0]).ev)
     expected = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
@@ -406,7 +409,7 @@ def received(ridden: Ridden, inlet: Tap, packet: Packet, **mrc: int) -> list[Fra
 
 def pushed(ridden: Ridden, packets: int) -> None:
     """So many have been pushed since the last report was asked for."""
-    ridden.bench.reports(H2)["asked_ns"] = now()
+    ridden.bench.reports(H2)["requested_ns"] = now()
     for _ in range(packets):
         assert not ridden.send(CARRIERS[0])[1]
 
@@ -469,7 +472,7 @@ def test_without_a_place_to_make_them_there_are_none(ridden: Ridden, bench: Benc
 
 @quiet
 def test_a_request_that_cannot_be_made_is_counted_and_its_packet_goes_on(ridden: Ridden, bench: Bench) -> None:
-    bench.reports(H2)["asked_ns"], bench.reports(H2)["cursor"] = 0, 1
+    bench.reports(H2)["requested_ns"], bench.reports(H2)["cursor"] = 0, 1
     bench.ev(H2, 4)["configured"] = 0
     sent, asked = ridden.send(CARRIERS[0])
     assert (len(sent), asked, bench.drops()) == (1, [], {"probe_failed": 1})
@@ -501,7 +504,7 @@ def test_what_the_kernel_itself_sends_by_that_interface_passes(bench: Bench) -> 
 
 @quiet
 def test_a_burst_counts_as_the_packets_that_it_is_on_the_wire(ridden: Ridden, bench: Bench) -> None:
-    bench.reports(H2)["asked_ns"] = now() - MS
+    bench.reports(H2)["requested_ns"] = now() - MS
     burst = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes((EACH - 1) * 1000))
     sent, asked = ridden.send(burst, Gso("tcp4", 1000, 34))
     assert (len(sent), len(asked)) == (1, 0)

@@ -53,7 +53,7 @@ def veiled(packet: Packet) -> bytes:
 @pytest.mark.parametrize("options", [SACK, TIMESTAMP + SACK], ids=["sack", "timestamp"])
 def test_it_is_hidden_while_planes_differ(bench: Bench, version: int, options: Any, hook: Hook) -> None:
     packet = ack(options=options, version=version)
-    bench.peer(H2)["apart_ns"] = APART_NS
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
     assert seen(bench, packet, hook) == veiled(packet)
     assert seen(bench, packet, hook) == veiled(packet)
     assert bench.rx(H2, 0)[0] == 2
@@ -61,20 +61,20 @@ def test_it_is_hidden_while_planes_differ(bench: Bench, version: int, options: A
 
 
 def test_planes_that_are_alike_hide_nothing(bench: Bench) -> None:
-    bench.peer(H2)["apart_ns"] = 500_000
+    bench.peer(H2)["plane_skew_ns"] = 500_000
     assert seen(bench, ack()) == bytes(ack())
 
 
 def test_a_gap_that_stays_is_shown(bench: Bench) -> None:
     """Then the data is lost: 1.5 × 10 ms after the gap was first seen, not sooner."""
-    bench.peer(H2)["apart_ns"] = 10_000_000
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
     assert seen(bench, ack(1200)) == veiled(ack(1200))
     until("the option is shown", lambda: seen(bench, ack(1200)) == bytes(ack(1200)))
     assert seen(bench, ack(1500)) == veiled(ack(1500))  # the next gap
 
 
 def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
-    bench.peer(H2)["apart_ns"] = 10_000_000
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
     until("the option is shown", lambda: seen(bench, ack()) == bytes(ack()))
     assert seen(bench, ack(port=77)) == veiled(ack(port=77))
     assert seen(bench, ack()) == bytes(ack())
@@ -83,7 +83,7 @@ def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
 @pytest.mark.parametrize("version", [4, 6])
 def test_ports_alone_are_no_flow(bench: Bench, version: int) -> None:
     """Two hosts, or addresses of one, whose flows have the same ports: both have lost something."""
-    bench.peer(H2)["apart_ns"] = 10_000_000
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
     lost = [ack(1000 * n, version=version, source=n) for n in (3, 4)]
     shown: set[int] = set()
 
@@ -97,7 +97,7 @@ def test_ports_alone_are_no_flow(bench: Bench, version: int) -> None:
 
 def test_flows_that_share_a_room_hide_less(bench: Bench) -> None:
     """And never what was lost for longer, by beginning each other's time anew."""
-    bench.peer(H2)["apart_ns"] = APART_NS
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
     packets = [ack(port=port) for port in range(1000, 1400)]
     shown = [seen(bench, p) == bytes(p) for p in packets]
     assert 0 < sum(shown) < 100
@@ -110,6 +110,6 @@ OTHERS: list[Any] = [[], TIMESTAMP, NOPS * 2, [("MSS", 1400), *SACK]]
 @pytest.mark.parametrize("options", OTHERS, ids=["none", "timestamp", "nops", "mss"])
 @pytest.mark.parametrize("version", [4, 6])
 def test_other_packets_stay_as_they_are(bench: Bench, version: int, options: Any) -> None:
-    bench.peer(H2)["apart_ns"] = APART_NS
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
     packet = ack(options=options, version=version)
     assert seen(bench, packet) == popped(packet)[14:]

@@ -79,7 +79,8 @@ def test_an_ev_that_is_not_configured_cannot_be_steered(bench: Bench) -> None:
 def test_an_event_brings_the_evidence(bench: Bench) -> None:
     stats = bench.path_stats(H2, 5)
     for name, value in {
-        "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12, "unsure": 11, "sure": 10,
+        "window_tx": 1000, "window_lost": 30, "window_samples": 200, "window_losses": 12,
+        "pending_losses": 11, "confirmed_losses": 10,
         "lost_bursts": 7, "good": 9,
     }.items():  # fmt: skip
         stats[name] = value
@@ -97,7 +98,8 @@ def test_an_event_brings_the_evidence(bench: Bench) -> None:
         "lost_bursts": 7, "lost_packets": 30, "sent_packets": 1000,
     }  # fmt: skip
     # A fall begins these anew; how long it is ago is the hold-down's business.
-    zero = ("window_tx", "window_lost", "window_samples", "window_losses", "unsure", "sure", "lag_ns", "good")
+    window = ("window_tx", "window_lost", "window_samples", "window_losses", "pending_losses", "confirmed_losses")
+    zero = (*window, "lag_ns", "good")
     assert not any(stats[name] for name in zero)
     assert stats["loss_ns"] == told["ns"]
     detection, after_good = bench.tables.histograms()[[Histogram.DETECTION, Histogram.AFTER_GOOD]]
@@ -247,9 +249,9 @@ def test_a_reply_brings_the_peers_links(bench: Bench) -> None:
     r = Reporter(bench)
     r.report(plane_mask=0b0111)
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1, 2}
-    wanted = int(bench.peer(H2)["wanted"])
+    wanted = int(bench.peer(H2)["usable_changes"])
     r.report(plane_mask=0b0111)
-    assert bench.peer(H2)["wanted"] == wanted  # nothing to be done
+    assert bench.peer(H2)["usable_changes"] == wanted  # nothing to be done
     r.report()
     assert bench.usable(H2) == EVERY
 

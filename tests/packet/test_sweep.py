@@ -70,7 +70,7 @@ def test_a_sweep_asks_on_every_ev_and_for_a_report(bench: Bench) -> None:
     content = padded(bench, ev, probe / MRCReport(records=[MRCCount()] * EVS))
     assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=2, tx_ns=tx_ns))
     rounds = bench.reports(H2)
-    assert (rounds["report_seq"], rounds["asked_ns"], rounds["sent_ns"][1]) == (1, tx_ns, tx_ns)
+    assert (rounds["report_seq"], rounds["requested_ns"], rounds["sent_ns"][1]) == (1, tx_ns, tx_ns)
     assert bench.tables.evs["probe_seq"][H2].tolist() == [1 + (n == ev) for n in range(EVS)]
     assert not bench.tables.evs["probe_seq"][[H1, H5]].any()
     assert not bench.tables.evs["tx_packets"].any()
@@ -127,9 +127,9 @@ def test_the_window_is_half_the_spread_of_round_trips_up_to_the_gap(
     rounds = bench.reports(H2)
     rounds["rtt_var_ns"] = spread_ms * MS
     if window_ms:
-        rounds["asked_ns"] = now() - (window_ms // 2) * MS
+        rounds["requested_ns"] = now() - (window_ms // 2) * MS
         assert bench.dataplane.sweep(H2) == EVS
-    rounds["asked_ns"] = now() - window_ms * MS - MS
+    rounds["requested_ns"] = now() - window_ms * MS - MS
     assert bench.dataplane.sweep(H2) == EVS + 1
 
 
@@ -143,7 +143,7 @@ def test_reports_are_asked_for_on_usable_evs_in_turn(bench: Bench) -> None:
             bench.age(10 * MS)
             assert bench.dataplane.sweep(H2) == 1
             found.append(report_of(requests(wires))[MRC].ev)
-            bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]  # answered
+            bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]  # answered
         return found
 
     assert ways(EVS) == [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
@@ -177,7 +177,7 @@ def test_reports_take_turns_where_a_peer_has_fewer_evs_than_its_table_is_wide(be
         bench.dataplane.sweep(H2)
         ways.append(report_of(requests(wires))[MRC].ev)
         if answered:
-            bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+            bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     counts = [ways.count(64 * plane + slot) for plane in range(PLANES) for slot in range(SLOTS)]
     assert sum(counts) == 4 * EVS
     assert max(counts) - min(counts) <= (0 if answered else 4), counts

@@ -89,7 +89,7 @@ def arrive(bench: Bench, *evs: int, reports: int = 1) -> None:
     path_stats, sent = bench.tables.path_stats, bench.tables.evs["probe_seq"]
     path_stats["good"][H2, list(evs)] += reports
     path_stats["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
-    bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+    bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     bench.tables.watches["unanswered"][H2] = 0
 
 
@@ -141,7 +141,7 @@ def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]
 def answered(bench: Bench) -> None:
     """All peers have answered all that was asked."""
     bench.tables.watches["unanswered"] = bench.tables.watches["pending"] = 0
-    bench.tables.reports["settled"] = bench.tables.reports["report_seq"]
+    bench.tables.reports["applied_seq"] = bench.tables.reports["report_seq"]
 
 
 def test_each_sweep_takes_the_next_evs_where_peers_are_many(bench: Bench, wires: list[Tap]) -> None:
@@ -235,7 +235,7 @@ def test_a_report_is_asked_for_where_a_probe_had_no_answer(bench: Bench, wires: 
         assert len(asked(wires)[0]) == EVS
         for ev in range(EVS - lost):
             reply(bench, ev, tx_ns=now())
-        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
         tick(bench, 10)
         assert asked(wires) == ([], [H2] * lost)
 
@@ -246,14 +246,14 @@ def test_where_a_report_has_no_room_for_all_evs_it_is_asked_for_in_parts(bench: 
     bench.tables.node["idle_us"] = 3_600_000_000
     tick(bench)
     asked(wires)
-    bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+    bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     bench.tables.watches["unanswered"][H2] = 0
     parts = []
     for _ in range(4):
         tick(bench, 10)
         frames = [Ether(f.data)[MRCProbe] for wire in wires for f in wire.frames()]
         parts += [f.first for f in frames if f.counts]
-        bench.reports(H2)["settled"] = bench.reports(H2)["report_seq"]
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     assert sorted(parts) == [0, abi.REPORT_EVS]
 
 
@@ -297,7 +297,7 @@ def test_probes_of_a_failed_ev_become_rarer_and_never_end(h2: Bench, wires: list
     at, elapsed = [], 0
     for _ in range(400):
         tick(h2, 10)
-        h2.reports(H2)["settled"], h2.tables.watches["unanswered"][H2] = h2.reports(H2)["report_seq"], 0
+        h2.reports(H2)["applied_seq"], h2.tables.watches["unanswered"][H2] = h2.reports(H2)["report_seq"], 0
         elapsed += 10
         at += [elapsed] * len(asked(wires)[0])
     gaps = np.diff(at).tolist()
@@ -506,14 +506,14 @@ def neighbours(bench: Bench, wires: list[Tap], answered: Collection[int] = ()) -
 
     def judged() -> bool:
         bench.dataplane.tick()
-        shares = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_shares"])
+        shares = libbpf.map_fd(libbpf.maps_of(bench.dataplane._obj)["mrc_t1_failures"])
         return all(made == begun and not left for *_, made, begun, _, left, _, _ in SHARE.iter_unpack(read_all(shares)))
 
     until("the neighbours are judged", judged)
     return [p for p in plain if p[0] != H2]
 
 
-SHARE = struct.Struct("3Q8I")  # struct mrc_share
+SHARE = struct.Struct("3Q8I")  # struct mrc_t1_failure
 
 
 def read_all(shares: int) -> bytes:
@@ -631,7 +631,7 @@ def test_where_destinations_do_not_name_the_switches_nothing_is_shared(h2: Bench
 
 @pytest.mark.clock
 def test_a_report_that_does_not_come_back_makes_sweeps_frequent(h2: Bench, wires: list[Tap]) -> None:
-    h2.reports(H2)["report_seq"], h2.reports(H2)["asked_ns"] = 1, now() - 3 * MS
+    h2.reports(H2)["report_seq"], h2.reports(H2)["requested_ns"] = 1, now() - 3 * MS
     h2.tables.watches["due_ns"][H2] = 0
     assert tick(h2, 10) == DOUBT_S
     plain, reports = asked(wires)
@@ -731,7 +731,7 @@ def test_news_of_this_host_is_announced_by_one_probe(bench: Bench, wires: list[T
 def test_a_detached_host_only_tells_its_peers(h2: Bench, wires: list[Tap]) -> None:
     fall(h2, 5)
     h2.tables.node["status"] = abi.STATUS_DETACHED
-    h2.reports(H2)["report_seq"], h2.reports(H2)["asked_ns"] = 1, now() - 3 * MS
+    h2.reports(H2)["report_seq"], h2.reports(H2)["requested_ns"] = 1, now() - 3 * MS
     live(h2, 100)
     assert asked(wires) == ([], [])
     h2.tables.watches["swept_ns"][H2] = h2.tables.watches["due_ns"][H2] = 0

@@ -67,13 +67,13 @@ class Stage:
         if anew:
             self.rest()  # what went round for the test before has ended
         reports = self.bench.reports(H2)
-        reports["asked_ns"] = now() + 1000 * MS
+        reports["requested_ns"] = now() + 1000 * MS
         for _ in range(8):
             self.stack.send(ETHERNET / packet, gso)
         self.look()
         self.asked.clear()
         self.ridden = int(reports["report_seq"]) + 1
-        reports["asked_ns"] = 0
+        reports["requested_ns"] = 0
         self.stack.send(ETHERNET / packet, gso)
 
     @contextlib.contextmanager
@@ -118,7 +118,7 @@ class Stage:
 
     def stood_still(self) -> bool:
         """Whether the alarm went off so late that what goes round counted as lost. Nothing else wakes the daemon."""
-        asked_ns = int(self.bench.reports(H2)["asked_ns"])
+        asked_ns = int(self.bench.reports(H2)["requested_ns"])
         late = [int(e["ns"]) - asked_ns for e in self.bench.dataplane.events() if e["ns"] > asked_ns]
         assert all(ns > 15 * MS for ns in late), late
         return bool(late)
@@ -177,7 +177,7 @@ def test_where_a_flow_has_stopped_every_ev_is_probed(stage: Stage, packet: Packe
     for frame in stage.reports():
         well_formed(stage.bench, frame)
     assert not any(b"secret" in f.data for f in stage.asked)  # other peers are probed with it too
-    assert stage.bench.reports(H2)["debt"] == SWEEPS * EVS * 67
+    assert stage.bench.reports(H2)["unpaid_packets"] == SWEEPS * EVS * 67
     assert {len(f.data) for f in stage.timer_end.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
     assert stage.bench.drops() == {}
     assert len(stage.bench.dataplane.events()) == 0  # nobody needs to wake the daemon
@@ -227,11 +227,11 @@ def test_no_sooner_than_the_alarm_and_a_beat_apart(stage: Stage) -> None:
 
 
 def test_what_has_no_budget_left_is_only_asked_for_reports(stage: Stage) -> None:
-    stage.bench.reports(H2)["debt"] = MOST_DEBT
+    stage.bench.reports(H2)["unpaid_packets"] = MOST_DEBT
     stage.dense()
     stage.wait_until_swept()
     assert len(stage.asked) == SWEEPS
-    assert stage.bench.reports(H2)["debt"] == MOST_DEBT
+    assert stage.bench.reports(H2)["unpaid_packets"] == MOST_DEBT
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
@@ -243,12 +243,12 @@ def test_where_the_hosts_budget_is_spent_only_reports_are_asked_for_and_data_pay
     stage.wait_until_swept()
     assert len(stage.asked) == SWEEPS
     assert stage.bench.tables.clock["budget"] == left
-    assert stage.bench.reports(H2)["debt"] == SWEEPS * BURST_PROBES * 67
+    assert stage.bench.reports(H2)["unpaid_packets"] == SWEEPS * BURST_PROBES * 67
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_late_ms = 40")], indirect=True, ids=["late alarm"])
 def test_where_budget_and_data_are_spent_nothing_is_asked(stage: Stage) -> None:
-    stage.bench.reports(H2)["debt"] = MOST_DEBT
+    stage.bench.reports(H2)["unpaid_packets"] = MOST_DEBT
     stage.dense()
     stage.bench.tables.clock["budget"] = 0
     stage.rest()
@@ -279,7 +279,7 @@ def test_it_goes_on_while_a_peer_is_left_to_be_swept(stage: Stage) -> None:
     """Where hundreds of flows stop at once."""
     stage.pace(10 * abi.TIMER_NS)
     stage.dense()
-    asked_ns = int(stage.bench.reports(H2)["asked_ns"])
+    asked_ns = int(stage.bench.reports(H2)["requested_ns"])
     until("the alarm has gone off", lambda: now() - asked_ns > 3 * TIMEOUT_MS * MS)
     beat = libbpf.map_fd(libbpf.maps_of(stage.bench.dataplane._obj)["mrc_timers"])
     assert libbpf.map_info(beat)[1] == BEAT.size

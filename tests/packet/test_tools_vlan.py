@@ -8,8 +8,8 @@ from ipaddress import IPv6Address
 import pytest
 from scapy.layers.l2 import Dot1Q, Ether
 
-from mrcd.ctl import packets, rawsocket, sockfilter
-from mrcd.ctl.packets import DIAGNOSTIC, REPLY, REQUEST, Probe
+from mrcd.ctl.packets import probe_packet, raw_socket, socket_filter
+from mrcd.ctl.packets.probe_packet import DIAGNOSTIC, REPLY, REQUEST, Probe
 from tests.packet.cluster import H2, nic_mac, wire_mac
 from tests.packet.rig import Bench
 
@@ -24,7 +24,7 @@ PROBES = {
 
 def _tagged(bench: Bench, probe: Probe, source: IPv6Address) -> Ether:
     frame = Ether(
-        packets.build(
+        probe_packet.build(
             probe,
             [bench.plan.sids[1]],
             source=source,
@@ -42,7 +42,7 @@ def test_a_request_in_a_vlan_is_answered_in_it_and_counts_nowhere(bench: Bench) 
     peer = next(p for p in bench.plan.peers if p.host.id == H2)
     inlet.send(_tagged(bench, PROBES[REQUEST], peer.addresses[1]))
     found = [
-        (n, f.vlan, packets.read(f.data, bench.config.cluster.udp_port))
+        (n, f.vlan, probe_packet.read(f.data, bench.config.cluster.udp_port))
         for n, w in enumerate(wires)
         for f in w.frames()
     ]
@@ -57,9 +57,9 @@ def test_what_comes_back_in_a_vlan_is_seen_at_the_nic_below(bench: Bench) -> Non
     bench.tables.planes["vlan"][1] = VLAN
     inlet, before = bench.attach_pop(1, "ipv6"), bench.counted()
     port = bench.config.cluster.udp_port
-    with rawsocket.Taps([(1, "n1")], sockfilter.ours(port, DIAGNOSTIC)) as taps:
+    with raw_socket.Taps([(1, "n1")], socket_filter.mrc_packets(port, DIAGNOSTIC)) as taps:
         inlet.send(_tagged(bench, PROBES[REPLY], bench.plan.addresses[1]))
         arrivals = [a for a in taps.wait(2) if not a.outgoing]
-    ((arrival, probe),) = [(a, packets.read(a.data, port)) for a in arrivals]
+    ((arrival, probe),) = [(a, probe_packet.read(a.data, port)) for a in arrivals]
     assert (arrival.key, arrival.vlan, probe) == (1, VLAN, PROBES[REPLY])
     assert (bench.counted(), bench.drops()) == (before, {})

@@ -57,7 +57,7 @@ class Programs:
         evs["state_since_ns"][host_id, ev] = self.now
         changes["count"][state, reason] += 1
         if self.full:
-            changes["untold"][state, reason] += 1
+            changes["lost_events"][state, reason] += 1
         else:
             self._tell(record)
 

@@ -85,13 +85,13 @@ FORGOTTEN = {
     "mrc_plane_losses",
     "mrc_sack_gaps",
     "mrc_acks",
-    "mrc_shares",
-    "mrc_fates",
+    "mrc_t1_failures",
+    "mrc_t0_verdicts",
     "mrc_paid",
-    "mrc_shares_made",
+    "mrc_t1_recorded",
     "mrc_dup_acks",
 }
-SCRATCH = {"mrc_armed": "mrc_armed", "mrc_scratch": "mrc_scratch", "mrc_choosing": "mrc_choosings"}
+SCRATCH = {"mrc_clone_job": "mrc_clone_jobs", "mrc_scratch": "mrc_scratch", "mrc_selection": "mrc_selections"}
 
 
 def numpy_fields(dtype: np.dtype[np.void]) -> dict[str, Field]:
@@ -121,9 +121,9 @@ def test_no_struct_and_no_enum_is_left_out(btf: Btf) -> None:
         "mrc_idle_timer",
         "mrc_timer",
         "mrc_idle_peer",
-        "mrc_share",
+        "mrc_t1_failure",
         "mrc_plane_losses",
-        "mrc_fate",
+        "mrc_t0_verdict",
         "mrc_flowlet",
         "mrc_sack_gap",
     }

@@ -61,8 +61,8 @@ def test_a_reload(tmp_path: Path, body: bytes | None, force: bool) -> None:
         (b"{", "the request's body is not JSON"),
         (b"[" * 100_000, "the request's body is not JSON"),
         (b"[true]", "the request's body is not a JSON object"),
-        (b'{"force": "no"}', "force is neither true nor false: 'no'"),
-        (b'{"force": 0}', "force is neither true nor false: 0"),
+        (b'{"force": "no"}', "force must be true or false, not 'no'"),
+        (b'{"force": 0}', "force must be true or false, not 0"),
     ],
     ids=["cut off", "deep", "list", "text", "number"],
 )

@@ -12,7 +12,7 @@ from labkit.bench.control import Control, Sent
 from labkit.bench.probing import Wire
 from labkit.cluster import observe
 from labkit.cluster.fabric import Parameters, build
-from mrcd.ctl.render import NOTHING
+from mrcd.ctl.terminal.render import NOTHING
 from mrcd.tables import abi
 
 WIRE = Wire(headers=100, probe=130, report=300)

@@ -93,7 +93,7 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
         "    1  p1         down  tcx  -                  -        -\n"
         "pop         plane 0: veth is a virtual interface: tc keeps its bursts whole, XDP would cut them\n"
         "pop         plane 1: FALLBACK: native XDP refused: Operation not supported (EOPNOTSUPP)\n"
-        "unsent      plane 1: 1234 packets dropped by this host's queueing discipline, not held against paths\n"
+        "unsent      plane 1: 1234 packets dropped by this host's queueing discipline, not counted as path loss\n"
     )
 
 
@@ -162,7 +162,7 @@ def test_version(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     daemon.answers["/v1/version"] = (200, VERSION | {"version": mrcd.__version__})
     assert mrcctl("version").stdout == f"{ours} {same}\nmrcd {mrcd.__version__} {same}\n"
     daemon.answers["/v1/version"] = (200, VERSION | {"version": "0.0.9"})
-    assert mrcctl("version").stdout.splitlines()[2].startswith("they differ: `systemctl restart mrcd`")
+    assert mrcctl("version").stdout.splitlines()[2].startswith("the versions differ: `systemctl restart mrcd`")
     document = json.loads(mrcctl("version", "--json").stdout)
     assert (document.pop("daemon"), document.pop("error")) == (VERSION | {"version": "0.0.9"}, None)
     assert document == {"schema_version": 2, "mrcctl": mrcd.__version__, "abi_version": ABI_VERSION, "wire_version": 2}

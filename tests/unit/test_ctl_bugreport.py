@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.ctl import collect
+from mrcd.ctl.bug_report import archive, collect
 from tests.unit.canned_daemon import EVENT, HISTOGRAM, STATUS, Daemon
 
 COMMANDS = (
@@ -24,7 +24,7 @@ COMMANDS = (
 @pytest.fixture(autouse=True)
 def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "_COMMANDS", COMMANDS)
-    monkeypatch.setattr(collect, "_of_interfaces", lambda interfaces: ())
+    monkeypatch.setattr(collect, "_ethtool_commands", lambda interfaces: ())
     monkeypatch.delenv("MRCD_CONFIG", raising=False)
 
 
@@ -61,7 +61,7 @@ def test_everything_that_can_be_had(mrcctl: Callable[..., Result], daemon: Daemo
     assert said["secrets_removed"] == 2
     missing = {line.split(": ")[0]: line.split(": ")[1] for line in said["missing"]}
     assert missing["network/absent.txt"] == "no-such-program is not installed"
-    assert missing["network/slow.txt"] == "not done within 0.3 s"
+    assert missing["network/slow.txt"] == "not finished within 0.3 s"
     manifest = json.loads(files["manifest.json"])
     assert {m["file"] for m in manifest["files"]} - {None} == files.keys() - {"manifest.json"}
     (fails,) = (m for m in manifest["files"] if m["file"] == "network/fails.txt")
@@ -89,13 +89,14 @@ def test_a_strange_daemon_does_not_stop_it(
 def test_a_place_that_cannot_be_written(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
     result = mrcctl("bugreport", "-o", str(tmp_path / "nowhere" / "x.tar.gz"))
     assert result.exit_code == 2
-    assert "No such file or directory\n  hint: name another place with --output FILE" in result.stderr
+    assert "No such file or directory\n  hint: choose another file with --output FILE" in result.stderr
 
 
 def test_long_logs_lose_their_beginning(
     mrcctl: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect, "_LARGEST", 100)
+    monkeypatch.setattr(archive, "MOST_BYTES", 100)
+    monkeypatch.setattr(collect, "MOST_BYTES", 100)
     (tmp_path / "mrcd.log").write_text("".join(f"line {n:03}\n" for n in range(100)))
     _, files = report(mrcctl, tmp_path / "report.tar.gz")
     assert len(files["daemon/mrcd.log"]) == 100

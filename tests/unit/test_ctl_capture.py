@@ -17,8 +17,8 @@ from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap, wrpcapng
 
 from mrcd.config import cluster_file
-from mrcd.ctl import capture, decode
-from mrcd.ctl.rawsocket import Arrival
+from mrcd.ctl.packets import capture, decode
+from mrcd.ctl.packets.raw_socket import Arrival
 from mrcd.fabric import topology, wire
 from mrcd.fabric.wire import MRC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.versions import SCHEMA_VERSION
@@ -146,7 +146,7 @@ def test_files_that_are_none(mrcctl: Callable[..., Result], tmp_path: Path) -> N
     for name in ("text", "empty", "short", "missing"):
         done = mrcctl("capture", "-r", str(tmp_path / name))
         assert (done.exit_code, done.stdout) == (1, ""), name
-        assert done.stderr.startswith(f"mrcctl: {tmp_path / name}: no capture that can be read: "), done.stderr
+        assert done.stderr.startswith(f"mrcctl: {tmp_path / name}: not a readable capture: "), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_wrong_names_and_sizes(mrcctl: Callable[..., Result], daemon: Daemon, ar
 def test_a_daemon_of_another_version_is_named(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     done = mrcctl("probe", "h2")  # this status has no udp_port
     assert (done.exit_code, "Traceback" in done.stderr) == (2, False)
-    assert done.stderr.startswith("mrcctl: mrcd's status is not as this mrcctl knows it: KeyError")
+    assert done.stderr.startswith("mrcctl: this mrcctl does not understand mrcd's status: KeyError")
     assert daemon.requests
 
 

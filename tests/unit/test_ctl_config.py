@@ -35,7 +35,7 @@ def file(daemon: Daemon, tmp_path: Path) -> Path:
 
 def test_no_difference(mrcctl: Callable[..., Result], file: Path) -> None:
     result = mrcctl("config", "diff")
-    assert (result.exit_code, result.stdout) == (0, "no difference: the file says what runs\n")
+    assert (result.exit_code, result.stdout) == (0, "no difference: the file equals the running configuration\n")
     assert json.loads(mrcctl("config", "diff", "--json").stdout)["changed"] is False
 
 
@@ -96,7 +96,7 @@ def test_show_what_runs(mrcctl: Callable[..., Result], file: Path) -> None:
 def test_show_a_file(mrcctl: Callable[..., Result], file: Path) -> None:
     result = mrcctl("config", "show", "--effective", "--host", "h2", str(file))
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == f"# {file}, as h2 takes it"
+    assert result.stdout.splitlines()[0] == f"# {file}, as h2 sees it"
 
 
 def test_reload(mrcctl: Callable[..., Result], daemon: Daemon, file: Path) -> None:

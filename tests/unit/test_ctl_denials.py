@@ -40,7 +40,7 @@ DENIAL: dict[str, Any] = {
     "forced": False,
     "evs": 1,
     "in_flight_packets": 0,
-    "unknown_evs": 0,
+    "unreported_evs": 0,
     "empty": True,
     "lost_packets": 0,
 }
@@ -92,7 +92,7 @@ def test_a_refusal_is_an_error_with_a_remedy(mrcctl: Mrcctl, daemon: Daemon) -> 
         daemon.answers["/v1/deny"] = (200, refused)
         result = mrcctl(action, "--peer", "h2")
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr == "mrcctl: too few would be left\n  hint: --force does it all the same\n"
+        assert result.stderr == "mrcctl: too few would be left\n  hint: --force denies it nevertheless\n"
         result = mrcctl(action, "--peer", "h2", "--json")
         assert (result.exit_code, json.loads(result.stdout)) == (2, refused)
     daemon.answers["/v1/allow"] = (200, refused)
@@ -121,14 +121,14 @@ def test_drain_waits_until_it_is_empty(mrcctl: Mrcctl, daemon: Daemon) -> None:
 
 
 def test_drain_says_what_is_not_empty(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    busy = DENIAL | {"empty": False, "in_flight_packets": 12, "unknown_evs": 1}
+    busy = DENIAL | {"empty": False, "in_flight_packets": 12, "unreported_evs": 1}
     daemon.answers["/v1/denials"] = (200, DENIALS | {"denials": [busy]})
     result = mrcctl("drain", "t1:1:2", "--wait", "0.05")
     assert result.exit_code == 2
-    assert "t1:1:2 is not empty after 0.05 s: 12 packets are not accounted for" in result.stderr
+    assert "t1:1:2 is not empty after 0.05 s: 12 packets may be in flight" in result.stderr
     assert len([r for r in daemon.requests if r[1] == "/v1/denials"]) > 1
     daemon.answers["/v1/denials"] = (200, DENIALS | {"denials": []})
-    assert "not denied any more" in mrcctl("drain", "t1:1:2").stderr
+    assert "no longer denied" in mrcctl("drain", "t1:1:2").stderr
 
 
 def test_denials(mrcctl: Mrcctl, daemon: Daemon) -> None:

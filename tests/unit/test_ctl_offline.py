@@ -61,7 +61,7 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
     assert (json.loads(result.stdout)["paths"], result.stderr) == ([PATH], SAYS_SO)
     result = mrcctl("events", "--json")
     assert json.loads(result.stdout) == tables | {"events": [EVENT | {"id": None}]}
-    assert result.stderr.startswith("mrcctl: mrcd is not running; only what happened since")
+    assert result.stderr.startswith("mrcctl: mrcd is not running; events since it stopped")
 
 
 @pytest.mark.usefixtures("pinned")
@@ -152,7 +152,7 @@ def test_to_detach_without_the_daemon_is_for_root(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     result = mrcctl("detach", "--force")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("mrcctl: mrcd is not running, and to detach without it is for root\n  hint: ")
+    assert result.stderr.startswith("mrcctl: mrcd is not running; only root can detach without it\n  hint: ")
 
 
 def test_to_detach_where_mrcd_has_never_run(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:

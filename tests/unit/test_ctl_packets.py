@@ -12,15 +12,15 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.config import cluster_file
-from mrcd.ctl import packets, sockfilter
-from mrcd.ctl.packets import Probe
+from mrcd.ctl.packets import probe_packet, socket_filter
+from mrcd.ctl.packets.probe_packet import Probe
 from mrcd.fabric import topology, wire
 from mrcd.fabric.wire import MRC, MRCProbe
 from mrcd.tables import abi
 from tests.cluster_files import host
 
 SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"
-PROBE = Probe(packets.REQUEST, 0, 1, 3, 77, 0xDEADBEEF, 12345)
+PROBE = Probe(probe_packet.REQUEST, 0, 1, 3, 77, 0xDEADBEEF, 12345)
 
 
 def plan(encapsulation: str) -> topology.Plan:
@@ -32,18 +32,18 @@ def plan(encapsulation: str) -> topology.Plan:
     return topology.plan(cluster_file.parse(text), "h0")
 
 
-def built(encapsulation: str, size: int = 0, room: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
+def built(encapsulation: str, size: int = 0, reserved: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
     """A probe by EV 3, ours and scapy's."""
     p = plan(encapsulation)
     path = p.peers[0].evs[3]
-    mine = packets.build(
+    mine = probe_packet.build(
         probe, path.segments, source=p.addresses[path.plane], smac=_octets(SMAC), dmac=_octets(DMAC), udp_port=4797,
-        size=size, room=room,
+        size=size, reserved=reserved,
     )  # fmt: skip
     content = MRCProbe(seq=probe.seq, report_seq=probe.token, tx_ns=probe.ns)
     fields = {"type": probe.kind, "seq": probe.seq, "tx_ns": probe.ns, "flags": wire.DIAGNOSTIC}
     least = bytes(wire.outer(p, path, content, smac=SMAC, dmac=DMAC, mrc=fields))
-    padding = bytes(max(room, size - (len(least) - 14)))
+    padding = bytes(max(reserved, size - (len(least) - 14)))
     return mine, wire.outer(p, path, content / Raw(padding), smac=SMAC, dmac=DMAC, mrc=fields)
 
 
@@ -52,20 +52,20 @@ def _octets(mac: str) -> bytes:
 
 
 def test_the_numbers_are_those_of_the_abi() -> None:
-    assert (packets.WIRE_VERSION, packets.SPORT_BASE, packets.SRH_MAX) == (
+    assert (probe_packet.WIRE_VERSION, probe_packet.SPORT_BASE, probe_packet.SRH_MAX) == (
         abi.WIRE_VERSION,
         abi.SPORT_BASE,
         abi.SRH_MAX,
     )
-    assert (packets.REQUEST, packets.REPLY) == (wire.PROBE_REQUEST, wire.PROBE_REPLY)
-    assert (packets.DIAGNOSTIC, packets.HOP_LIMIT) == (wire.DIAGNOSTIC, wire.HOP_LIMIT)
-    assert MRC(flags=packets.DIAGNOSTIC).flags == "diagnostic"
+    assert (probe_packet.REQUEST, probe_packet.REPLY) == (wire.PROBE_REQUEST, wire.PROBE_REPLY)
+    assert (probe_packet.DIAGNOSTIC, probe_packet.HOP_LIMIT) == (wire.DIAGNOSTIC, wire.HOP_LIMIT)
+    assert MRC(flags=probe_packet.DIAGNOSTIC).flags == "diagnostic"
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
-@pytest.mark.parametrize(("size", "room"), [(0, 0), (0, 88), (1500, 0), (1500, 88), (60, 0)])
-def test_every_byte_is_as_scapy_builds_it(encapsulation: str, size: int, room: int) -> None:
-    mine, theirs = built(encapsulation, size, room)
+@pytest.mark.parametrize(("size", "reserved"), [(0, 0), (0, 88), (1500, 0), (1500, 88), (60, 0)])
+def test_every_byte_is_as_scapy_builds_it(encapsulation: str, size: int, reserved: int) -> None:
+    mine, theirs = built(encapsulation, size, reserved)
     assert mine == bytes(theirs)
     if size == 1500:
         assert len(mine) == 14 + 1500
@@ -74,9 +74,9 @@ def test_every_byte_is_as_scapy_builds_it(encapsulation: str, size: int, room: i
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 def test_what_is_built_is_read_again(encapsulation: str) -> None:
     frame, _ = built(encapsulation)
-    assert packets.read(frame, 4797) == PROBE
-    assert packets.read(frame, 4798) is None
-    assert all(packets.read(frame[:n], 4797) is None for n in range(len(frame)))
+    assert probe_packet.read(frame, 4797) == PROBE
+    assert probe_packet.read(frame, 4798) is None
+    assert all(probe_packet.read(frame[:n], 4797) is None for n in range(len(frame)))
 
 
 def test_what_is_not_a_tools_is_not_read() -> None:
@@ -87,13 +87,13 @@ def test_what_is_not_a_tools_is_not_read() -> None:
         wire.outer(p, path, Raw(bytes(100)), smac=SMAC, dmac=DMAC, mrc={"flags": wire.DIAGNOSTIC}),  # data
         wire.outer(p, path, MRCProbe(seq=1), smac=SMAC, dmac=DMAC, mrc={"flags": wire.DIAGNOSTIC, "version": 1}),
     ]
-    assert [packets.read(bytes(o), 4797) for o in others] == [None] * 3
+    assert [probe_packet.read(bytes(o), 4797) for o in others] == [None] * 3
 
 
 def test_the_least_size() -> None:
     for segments in (1, 2, 6):
         path = [IPv6Address(i) for i in range(segments)]
-        assert packets.size_of(path) == 40 + topology.srh_bytes(segments) + 8 + 32 + 32
+        assert probe_packet.size_of(path) == 40 + topology.srh_bytes(segments) + 8 + 32 + 32
 
 
 # ---- the filter ----
@@ -130,14 +130,14 @@ def test_ours_pass(encapsulation: str, tag: bool, diagnostic: bool) -> None:
         theirs[MRC].flags = 0
     if tag:
         theirs = ETHER / Dot1Q(vlan=7) / theirs[IPv6]
-    assert passes(sockfilter.ours(4797), bytes(theirs))
-    assert passes(sockfilter.ours(4797, wire.DIAGNOSTIC), bytes(theirs)) is diagnostic
+    assert passes(socket_filter.mrc_packets(4797), bytes(theirs))
+    assert passes(socket_filter.mrc_packets(4797, wire.DIAGNOSTIC), bytes(theirs)) is diagnostic
 
 
 def test_as_much_as_is_to_be_kept() -> None:
     frame, _ = built("usid", 1500)
-    assert kept(sockfilter.ours(4797, keep=200), frame) == frame[:200]
-    assert kept(sockfilter.ours(4797), frame) == frame
+    assert kept(socket_filter.mrc_packets(4797, keep=200), frame) == frame[:200]
+    assert kept(socket_filter.mrc_packets(4797), frame) == frame
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_as_much_as_is_to_be_kept() -> None:
     ids=["ipv4", "dns", "tcp", "tagged ipv4", "short"],
 )
 def test_others_do_not(frame: Packet) -> None:
-    assert not passes(sockfilter.ours(4797), bytes(frame))
+    assert not passes(socket_filter.mrc_packets(4797), bytes(frame))

@@ -1,8 +1,12 @@
-"""mrcd.ctl.render: numbers, shares and durations as text, and colour."""
+"""mrcd.ctl.terminal.render: numbers, shares and durations as text, and colour."""
 
 import pytest
 
-from mrcd.ctl import documents, render
+from mrcd.ctl.documents.events import event_lines
+from mrcd.ctl.documents.paths import path_lines
+from mrcd.ctl.documents.peers import peer_lines
+from mrcd.ctl.documents.status import status_lines
+from mrcd.ctl.terminal import render
 from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS
 
 
@@ -11,7 +15,7 @@ from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS
     [(True, 1.0, "yes"), (True, 0.125, "1/8"), (True, 0.5, "1/2"), (False, 0.125, "no"), (True, None, "yes")],
 )
 def test_an_ev_that_has_just_returned_takes_some_of_its_turns(usable: bool, weight: float | None, shown: str) -> None:
-    heading, line = documents.paths([{**PATH, "usable": usable, "weight": weight}], colour=False)
+    heading, line = path_lines([{**PATH, "usable": usable, "weight": weight}], colour=False)
     assert line[heading.index("USABLE") :].split()[0] == shown
 
 
@@ -52,32 +56,32 @@ def test_duration(value: float | None, shown: str) -> None:
 def test_columns_that_have_no_room_are_left_out_and_named() -> None:
     columns = [render.Column("A"), render.Column("BBBB", rank=1), render.Column("CCCC", True, rank=2)]
     rows = [["a", "b", "c"]]
-    assert render.table(columns, rows, colour=False, room=13) == ["A  BBBB  CCCC", "a  b        c"]
-    assert render.table(columns, rows, colour=False, room=12) == [
+    assert render.table(columns, rows, colour=False, width=13) == ["A  BBBB  CCCC", "a  b        c"]
+    assert render.table(columns, rows, colour=False, width=12) == [
         "A  BBBB",
         "a  b",
         "(no room for",
         " CCCC: see",
         " --wide)",
     ]
-    assert render.table(columns, rows, colour=False, room=1, note=False) == ["A", "a"]
+    assert render.table(columns, rows, colour=False, width=1, note=False) == ["A", "a"]
     assert len(render.table(columns, rows, colour=False)) == 2
 
 
-@pytest.mark.parametrize("room", [80, 200])
-def test_what_is_shown_fits_the_terminal(room: int) -> None:
+@pytest.mark.parametrize("width", [80, 200])
+def test_what_is_shown_fits_the_terminal(width: int) -> None:
     for lines in (
-        documents.status(STATUS, colour=False, room=room),
-        documents.peers([PEER], colour=False, room=room),
-        documents.paths([PATH, BAD_PATH], colour=False, room=room),
-        documents.events([EVENT], colour=False, room=room),
+        status_lines(STATUS, colour=False, width=width),
+        peer_lines([PEER], colour=False, width=width),
+        path_lines([PATH, BAD_PATH], colour=False, width=width),
+        event_lines([EVENT], colour=False, width=width),
     ):
-        assert max(map(len, lines)) <= room, lines
+        assert max(map(len, lines)) <= width, lines
 
 
 def test_colour_changes_nothing_but_colour() -> None:
-    plain = documents.paths([PATH, BAD_PATH], colour=False)
-    coloured = documents.paths([PATH, BAD_PATH], colour=True)
+    plain = path_lines([PATH, BAD_PATH], colour=False)
+    coloured = path_lines([PATH, BAD_PATH], colour=True)
     assert "\033[32mGOOD\033[0m" in coloured[1]
     assert "\033[31mASSUMED_BAD\033[0m" in coloured[2]
     for code in ("\033[32m", "\033[31m", "\033[0m"):

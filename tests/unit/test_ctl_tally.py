@@ -1,12 +1,12 @@
 """Loss and round trips, as ping counts them."""
 
-from mrcd.ctl.tally import Tally
+from mrcd.ctl.packets.tally import Tally
 
 
 def test_nothing_sent() -> None:
-    assert Tally(refused="no first hop").document() == {
+    assert Tally(send_error="no first hop").document() == {
         "sent": 0, "received": 0, "lost": 0, "duplicates": 0, "loss_ratio": None, "rtt_min_ns": None,
-        "rtt_avg_ns": None, "rtt_max_ns": None, "rtt_mdev_ns": None, "not_sent": "no first hop",
+        "rtt_avg_ns": None, "rtt_max_ns": None, "rtt_mdev_ns": None, "send_error": "no first hop",
     }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from tests.unit.canned_daemon import EVENT, PATH, Daemon
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["deny"], "deny what?"),
-        (["allow", "--json"], "allow what?"),
+        (["deny"], "deny needs a target"),
+        (["allow", "--json"], "allow needs a target"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["paths", "--state", "WELL"], "Invalid value for '--state'"),
         (["paths", "--plane", "-1"], "Invalid value for '--plane'"),

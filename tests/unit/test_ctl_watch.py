@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.ctl import frame
-from mrcd.ctl.render import cut
+from mrcd.ctl.documents import live
+from mrcd.ctl.terminal.render import cut
 from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, STATUS, Daemon
 
 LEFT = "\033[?1049l"
@@ -123,7 +123,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_is_continued(daemon: Daemon, ru
 
 def test_lives_through_the_daemons_end(watched: Terminal, daemon: Daemon, run_dir: Path) -> None:
     daemon.stop()
-    watched.until("NO ANSWER, below is the last look")
+    watched.until("NO ANSWER; last sample below")
     watched.until("mrcd is not running, and no usable")
     (run_dir / "mrcd.sock").unlink()
     again = Daemon(run_dir)
@@ -137,10 +137,10 @@ def test_lives_through_the_daemons_end(watched: Terminal, daemon: Daemon, run_di
 
 
 def test_a_frame_fits_the_screen() -> None:
-    document = look() | {"worst": [row(ev) for ev in range(40)], "wrong_paths": 40}
-    lines = frame.lines(document, [EVENT] * 30, colour=True, columns=80, height=24)
+    document = look() | {"worst": [row(ev) for ev in range(40)], "bad_paths": 40}
+    lines = live.lines(document, [EVENT] * 30, colour=True, columns=80, height=24)
     assert len(lines) <= 24
-    plain = frame.lines(document, [EVENT] * 30, colour=False, columns=80, height=24)
+    plain = live.lines(document, [EVENT] * 30, colour=False, columns=80, height=24)
     assert max(map(len, plain)) <= 80
     assert sum("ASSUMED_BAD" in line for line in plain) > 6
 
@@ -190,7 +190,7 @@ def test_where_paths_are_many_only_those_out_of_use_are_asked_for(
     daemon.answers["/v1/paths"] = (200, [BAD_PATH])
     shown = mrcctl("watch", "-c", "1").stdout
     assert [given for _, path, given in daemon.requests if path == "/v1/paths"] == [{"state": "ASSUMED_BAD"}]
-    assert "paths out of use: 1000001 (too many to list all, or those that lose packets: --peer NAME)" in shown
+    assert "paths out of use: 1000001 (too many paths to list those that lose packets: --peer NAME)" in shown
     assert shown.splitlines()[-2].split()[:5] == ["h2", "6", "1", "-", "ASSUMED_BAD"]
     daemon.requests.clear()
     assert mrcctl("watch", "-c", "1", "--peer", "h2").exit_code == 0
@@ -226,7 +226,7 @@ def test_top(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert (document["paths"], document["busiest"], document["interval_s"] >= 0.1) == (2, [], True)
     assert [p["ev"] for p in document["worst"]] == [6]
     lines = mrcctl("top", "-i", "0.1").stdout.splitlines()
-    assert lines[1] == "no path carries anything"
+    assert lines[1] == "no path carries traffic"
     assert " ".join(lines[-1].split()) == "h2 6 1 - ASSUMED_BAD no 90 s 0 0 0 0 - loss"
     daemon.answers["/v1/paths"] = (200, [PATH])
     assert mrcctl("top", "-i", "0.1").stdout.splitlines()[-1] == "none"

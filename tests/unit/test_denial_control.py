@@ -12,7 +12,8 @@ import pytest
 from mrcd.config import cluster_file
 from mrcd.daemon import install
 from mrcd.denials import file, policy
-from mrcd.denials.control import DenialControl, Document
+from mrcd.denials.control import DenialControl
+from mrcd.denials.enforcement import Document
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.health.monitor import Monitor
@@ -58,7 +59,7 @@ class Host:
     def later(self, seconds: float) -> None:
         self.wall += seconds
         self.clock += seconds
-        self.run(self.control.look())
+        self.run(self.control.update())
 
     def denied(self, row: int = 1) -> set[int]:
         evs = self.bench.arrays.evs[row]
@@ -90,7 +91,7 @@ def test_deny_and_allow(host: Host) -> None:
     (said,) = host.control.brief()
     assert (said["reason"], said["uid"], said["remaining_s"], said["action"]) == ("fan tray", 1000, None, "deny")
     told = [e for e in host.bench.said() if e["to"] == "DENIED"]
-    assert [e["evidence"] for e in told] == [{"target": "t1:1:2", "why": "fan tray"}] * 2
+    assert [e["evidence"] for e in told] == [{"target": "t1:1:2", "denial_reason": "fan tray"}] * 2
     answer = host.allow("t1:1:2")
     assert (answer["changed"], answer["ended"], answer["refused"]) == (2, ["t1:1:2"], 0)
     assert host.bench.arrays.evs["state"][1, 6] == EvState.UNKNOWN  # probed before it is used
@@ -113,14 +114,14 @@ def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
 def test_allow_of_what_is_not_denied_explains(host: Host) -> None:
     answer = host.allow("t1:1:2")
     assert (answer["changed"], answer["refused"]) == (0, 0)
-    assert answer["message"] == "t1:1:2 is not denied: nothing to take back"
+    assert answer["message"] == "t1:1:2 is not denied: nothing to allow"
     assert host.allow()["message"] == "nothing is denied"
     with pytest.raises(UsageError, match="no peer 'h9'"):
         host.allow("peer:h9")
     host.deny("plane:1")
     answer = host.allow("ev:h1:5")
     assert (answer["changed"], answer["refused"], answer["denied_by"]) == (0, 1, ["plane:1"])
-    assert "1 EV of peer:h1 ev:5 still denied by another word: `mrcctl allow plane:1`" in answer["message"]
+    assert "other denials still cover 1 EV of peer:h1 ev:5: `mrcctl allow plane:1`" in answer["message"]
     assert host.denied() == {4, 5, 6, 7}
 
 
@@ -161,7 +162,7 @@ def test_a_denial_is_refused_whole_where_a_peer_would_be_short(host: Host) -> No
 def test_a_switch_by_which_no_path_goes_may_be_denied(host: Host) -> None:
     answer = host.deny("t1:1:2 peer:h2")
     assert (answer["changed"], answer["refused"]) == (0, 0)
-    assert "none of this host's paths" in answer["message"]
+    assert "no path of this host uses it now" in answer["message"]
     assert host.control.document()["denials"][0]["empty"]
     host.allow("t1:1:2 peer:h2")
 
@@ -184,7 +185,7 @@ def test_what_the_kernel_refuses_half_way_is_told_and_tried_again(host: Host, mo
         return set_state(row, *rest)
 
     monkeypatch.setattr(programs, "set_state", refuse)
-    with pytest.raises(MachineError, match=r"t1:1:2: kept, but not done: .*ENOMEM.* again each second"):
+    with pytest.raises(MachineError, match=r"t1:1:2: kept, but not applied to the tables: .*ENOMEM.* each second"):
         host.deny("t1:1:2")
     assert host.control.document()["pending"]
     assert (host.denied(1), host.denied(3), host.targets) == ({6}, set(), ["t1:1:2"])
@@ -323,7 +324,7 @@ def test_what_cannot_be_kept_is_in_force_with_a_warning(host: Host, full: Callab
     full(True)
     answer = host.deny("t1:1:2")
     assert (answer["changed"], answer["saved"]) == (2, False)
-    assert "not kept over a restart" in answer["warning"]
+    assert "a restart would lose the denials" in answer["warning"]
     assert "(EEXIST)" in answer["warning"]
     assert host.denied() == {6}
     assert not host.control.document()["saved"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.ctl import tools
+from mrcd.ctl.commands import measure
 from mrcd.ctl.examine import command, kernel, report  # importing the command registers the checks
 from mrcd.ctl.examine.result import CHECKS, Answers, Context, Outcome, Site, examine, skip, some
 from mrcd.errors import MachineError
@@ -166,37 +166,37 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("kernel.jit", sysctl(core__bpf_jit_enable="0"), "WARN", "interpreted", "bpf_jit_enable=1"),
         ("kernel.jit", sysctl(core__bpf_jit_enable=None), "SKIP", "namespace", ""),
         ("bpffs.mounted", {"files": {"/proc/mounts": ""}}, "FAIL", "nothing is pinned in /bpf", "restart mrcd"),
-        ("bpffs.mounted", {"files": {"/bpf/mrcd/abi2": None}}, "FAIL", "what forwards ends", "mrcctl detach;"),
+        ("bpffs.mounted", {"files": {"/bpf/mrcd/abi2": None}}, "FAIL", "forwarding ends", "mrcctl detach;"),
         ("kernel.idle", idle("0"), "WARN", "halt at once", f"echo 200000 > {HALT_POLL}"),
         ("kernel.idle", idle("50000"), "PASS", "poll for up to 50 us", ""),
-        ("kernel.idle", idle("0", "menu"), "PASS", "as haltpoll", ""),
-        ("kernel.idle", {"files": {IDLE_DRIVER: "none"}}, "SKIP", "leaves it to others", ""),
+        ("kernel.idle", idle("0", "menu"), "PASS", "driver haltpoll", ""),
+        ("kernel.idle", {"files": {IDLE_DRIVER: "none"}}, "SKIP", "no cpuidle driver", ""),
         ("clock.source", {"files": {CLOCK: "hpet"}}, "WARN", "hpet", "tsc"),
         ("clock.synchronised", {"clock_synchronised": False}, "WARN", "not synchronised", "chrony"),
-        ("clock.synchronised", {"clock_synchronised": None}, "SKIP", "not tell", ""),
+        ("clock.synchronised", {"clock_synchronised": None}, "SKIP", "not show", ""),
         ("software.libbpf", {"library": "no such file"}, "FAIL", "no such file", "apt install libbpf1"),
         ("software.bcc", {"module": False}, "FAIL", "missing", "python3-bpfcc"),
         ("nic.present", {"links": {"p0": LINKS["p0"]}}, "FAIL", "no interface p1; this machine has p0", "[interfaces]"),
         ("nic.link", bad_nic(up=False), "FAIL", "p1", "ip link set dev p1 up"),
         ("nic.mtu", bad_nic(mtu=9099), "FAIL", "p1 is 9099", "ip link set dev p1 mtu 9100"),
-        ("nic.xdp", {**bad_nic(kind=None), "xdp_features": 0x3}, "WARN", "takes no fragments, so not MTU 9100", "3498"),
+        ("nic.xdp", {**bad_nic(kind=None), "xdp_features": 0x3}, "WARN", "has no fragments", "3498"),
         ("nic.xdp", {**bad_nic(kind=None), "xdp_features": 0}, "WARN", "no native XDP", "another NIC"),
-        ("nic.xdp", {**bad_nic(kind=None), "xdp_features": None}, "SKIP", "not tell", ""),
+        ("nic.xdp", {**bad_nic(kind=None), "xdp_features": None}, "SKIP", "not show", ""),
         ("nic.xdp", {**bad_nic(kind=None), "device": VOUCHES}, "PASS", "tc on p0: veth", ""),
         ("nic.xdp", {**bad_nic(kind=None), "device": VOUCHES}, "PASS", "p1: i40e vouches for checksums", ""),
         ("nic.xdp", bad_nic(kind="bond"), "PASS", "p1: bond has other interfaces below it", ""),
         ("nic.segmentation", {**bad_nic(kind=None), "device": NEW}, "SKIP", "p1: new is in no table", ""),
         ("nic.merging", {"offloads": {"rx-gro-list": True}}, "FAIL", "rx-gro-list is on at p0", "ethtool -K p0"),
-        ("nic.merging", {"offloads": {"rx-udp-gro-forwarding": True}}, "FAIL", "glued", "rx-udp-gro-forwarding off"),
-        ("nic.segmentation", {**bad_nic(kind=None), "device": CUTS_NOT}, "WARN", "CPU cuts bursts: p1", "ethtool -K"),
+        ("nic.merging", {"offloads": {"rx-udp-gro-forwarding": True}}, "FAIL", "merged", "rx-udp-gro-forwarding off"),
+        ("nic.segmentation", {**bad_nic(kind=None), "device": CUTS_NOT}, "WARN", "segments bursts: p1", "ethtool -K"),
         ("nic.queues", {"receive_queues": {0: 10**6, 1: 0, 2: 0}}, "WARN", "queue 0 of p0's 3 has 100 %", "rx-flow"),
         ("nic.first_hop", {"neighbours": {2: "02:00:00:00:00:02"}}, "FAIL", "resolved on p1", "ip neigh show dev p1"),
-        ("hooks.other_programs", hooks(p0=["cil", "mrc_pop"]), "FAIL", "front of ours: cil at ingress", "p0 ingress"),
+        ("hooks.other_programs", hooks(p0=["cil", "mrc_pop"]), "FAIL", "before mrcd's program: cil", "p0 ingress"),
         ("hooks.other_programs", hooks(p0=["mrc_pop", "cil"]), "WARN", "cil at ingress of p0", "bpftool net show"),
         ("hooks.other_programs", hooks(p0_xdp=["xdpcap"]), "FAIL", "xdpcap at xdp of p0", "ip link set dev p0 xdp off"),
         ("hooks.other_programs", {"hooks": {(2, "ingress"): ["cil"]}}, "WARN", "cil at ingress of p0", "bpftool"),
-        ("hooks.ours", hooks(pmrc0=[]), "FAIL", "mrc_push at ingress of pmrc0", "restart mrcd"),
-        ("hooks.ours", hooks(mrc0=[]), "FAIL", "mrc_push at egress of mrc0", "restart mrcd"),
+        ("hooks.mrcd", hooks(pmrc0=[]), "FAIL", "mrc_push at ingress of pmrc0", "restart mrcd"),
+        ("hooks.mrcd", hooks(mrc0=[]), "FAIL", "mrc_push at egress of mrc0", "restart mrcd"),
         ("sysctl.seg6_enabled", sysctl(ipv6__conf__p1__seg6_enabled="0"), "FAIL", "off on p1", "sysctl -w"),
         ("sysctl.seg6_enabled", sysctl(ipv6__conf__all__seg6_enabled=None), "FAIL", "no seg6_enabled for", "SEG6"),
         ("sysctl.rp_filter", sysctl(ipv4__conf__p1__rp_filter="1"), "FAIL", "strict on p1", "conf.p1.rp_filter=2"),
@@ -233,23 +233,23 @@ def answers(**other: Any) -> dict[str, Any]:
     ("id", "context", "status", "evidence"),
     [
         ("daemon.running", {"status": None, "down": "mrcd is not running"}, "FAIL", "mrcd is not running"),
-        ("daemon.running", {"status": {**STATUS, "daemon": {"running": False}}}, "FAIL", "do not come back"),
+        ("daemon.running", {"status": {**STATUS, "daemon": {"running": False}}}, "FAIL", "do not return to use"),
         ("daemon.attached", {"status": {**STATUS, "attached": False}}, "WARN", "detached"),
         ("peers.reachable", {"peers": [PEERS[0], {"peer": "h2", "reachable": False}]}, "WARN", "not heard: h2"),
         ("peers.reachable", {"peers": [{"peer": "h2", "reachable": False}]}, "FAIL", "none of 1 peers"),
-        ("drops.misfit", {"status": {**STATUS, "drops": {"wrong_plane": 9}}}, "WARN", "9 packets wrong_plane"),
+        ("drops.mismatch", {"status": {**STATUS, "drops": {"wrong_plane": 9}}}, "WARN", "9 packets wrong_plane"),
         ("nic.hook", hooked(None, None), "FAIL", "not attached to p0"),
         ("nic.hook", hooked("tcx", "native XDP refused: x"), "WARN", "refused on p0"),
         ("paths.answer", answers(small=(3, 0)), "FAIL", "on EVs in use: h1 EV 1"),
-        ("paths.answer", answers(small=(0, 0), not_sent="no first hop"), "FAIL", "h1 EV 1: no first hop"),
+        ("paths.answer", answers(small=(0, 0), small_error="no first hop"), "FAIL", "h1 EV 1: no first hop"),
         ("paths.answer", answers(small=(3, 0), state="ASSUMED_BAD"), "WARN", "1 of 2 EVs to 1 of 2 peers, which"),
         ("paths.answer", {"answers": []}, "SKIP", "no probes"),
-        ("paths.mtu", answers(full=(3, 0)), "FAIL", "packets of 9100 bytes vanish where short ones do not: h1 EV 1"),
-        ("paths.mtu", answers(full=(0, 0), full_not_sent="longer than the MTU of the NIC"), "FAIL", "longer than"),
+        ("paths.mtu", answers(full=(3, 0)), "FAIL", "packets of 9100 bytes are lost where short ones are not: h1 EV 1"),
+        ("paths.mtu", answers(full=(0, 0), full_error="longer than the MTU of the NIC"), "FAIL", "longer than"),
         ("paths.mtu", {"answers": [replace(a, small=(3, 0)) for a in ANSWERS]}, "SKIP", "no EV in use"),
         ("overlay.mtu", {"overlay": {"h1": "", "h2": "it is lost"}}, "FAIL", "to h2: it is lost"),
-        ("overlay.mtu", {"overlay": {}}, "SKIP", "no peer is sprayed to"),
-        ("hooks.ours", {"status": {**STATUS, "attached": False}}, "SKIP", "detached"),
+        ("overlay.mtu", {"overlay": {}}, "SKIP", "sprays to no peer"),
+        ("hooks.mrcd", {"status": {**STATUS, "attached": False}}, "SKIP", "detached"),
     ],
 )  # fmt: skip
 def test_bad_evidence_from_the_paths(id: str, context: dict[str, Any], status: str, evidence: str) -> None:
@@ -321,8 +321,8 @@ def test_packet_granularity_pushes_elsewhere() -> None:
         (4, "ingress"): ["mrc_timer"],
     }
     context = replace(WELL, machine=machine_with(hooks=places), site=replace(SITE, granularity="packet"))
-    assert outcome("hooks.ours", context).status == "PASS"
-    assert outcome("hooks.ours", replace(context, site=SITE)).status == "FAIL"
+    assert outcome("hooks.mrcd", context).status == "PASS"
+    assert outcome("hooks.mrcd", replace(context, site=SITE)).status == "FAIL"
 
 
 def test_vlans_share_the_hooks_of_their_nic() -> None:
@@ -330,7 +330,7 @@ def test_vlans_share_the_hooks_of_their_nic() -> None:
     links = LINKS | vlans | {"eth0": nic("eth0", 9, kind=None)}
     machine = machine_with(links=links, hooks={**HOOKS, (9, "ingress"): ["other", "mrc_pop"]})
     found = outcome("hooks.other_programs", replace(WELL, machine=machine))
-    assert found.evidence == "in front of ours: other at ingress of eth0"
+    assert found.evidence == "before mrcd's program: other at ingress of eth0"
 
 
 # ---- all together ----
@@ -339,7 +339,7 @@ def test_vlans_share_the_hooks_of_their_nic() -> None:
 def test_each_command_runs_its_own_checks() -> None:
     ids = {now: [d["id"] for d in examine(replace(WELL, installed=now))] for now in (False, True)}
     assert {"kernel.programs", "kernel.seg6"} == set(ids[False]) - set(ids[True])
-    assert {"daemon.running", "paths.mtu", "hooks.ours", "nic.first_hop"} <= set(ids[True]) - set(ids[False])
+    assert {"daemon.running", "paths.mtu", "hooks.mrcd", "nic.first_hop"} <= set(ids[True]) - set(ids[False])
     assert len(BY_ID) == len(CHECKS)
 
 
@@ -378,7 +378,7 @@ def test_small_helpers() -> None:
 @pytest.mark.parametrize(("hosts", "evs", "chosen"), [(3, 16, None), (33, 256, None), (34, 256, 32), (4096, 256, 32)])
 def test_doctor_asks_for_as_many_paths_as_can_be_probed_in_a_while(hosts: int, evs: int, chosen: int | None) -> None:
     peers = [{"peer": f"h{n}"} for n in range(1, hosts)]
-    found = tools._some({"evs": {"GOOD": (hosts - 1) * evs - 5, "UNKNOWN": 5}}, peers)
+    found = measure._some({"evs": {"GOOD": (hosts - 1) * evs - 5, "UNKNOWN": 5}}, peers)
     if chosen is None:
         assert found == [None]
     else:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mrcd.ctl import bars
+from mrcd.ctl.documents import histograms as bars
 from mrcd.tables import abi, histograms
 from mrcd.tables.histograms import Durations
 
@@ -83,7 +83,7 @@ def test_documents() -> None:
     docs = histograms.documents(every(), 2)
     assert [(d["histogram"], d["plane"], d["unit"], d["count"]) for d in docs] == [
         ("detection", None, "ns", 3),
-        ("after_good", None, "packets", 2),
+        ("packets_before_detection", None, "packets", 2),
         ("reinstatement", None, "ns", 0),
         ("rtt", 0, "ns", 0),
         ("rtt", 1, "ns", 1),
@@ -105,7 +105,7 @@ def test_bars() -> None:
         f"  4.19 ms – 8.39 ms  {' ' * 40}  0",
         f"  8.39 ms – 16.8 ms  {'█' * 20:<40}  1",
         "",
-        "After good: data packets put on an EV in that time",
+        "Packets before detection: data packets sent on a failed EV in that time",
         "  2: p50 ≤ 0, p99 ≤ 5, max ≤ 5",
         f"  0 – 0  {'█' * 40}  1",
         f"  1 – 1  {' ' * 40}  0",

@@ -135,7 +135,7 @@ def live(t: Arrays) -> None:
         t.path_stats[field][configured] = 6
     for field in ("packets", "bytes", "ce", "probes"):
         t.rxs[field][here] = 9
-    for field in ("generation", "plane_mask", "status", "heard_ns", "plane_mask_ns", "wanted"):
+    for field in ("generation", "plane_mask", "status", "heard_ns", "plane_mask_ns", "usable_changes"):
         t.peers[field][here] = 5
     t.peers["usable"][here] = 0xFF
     t.reports["report_seq"][here] = 4

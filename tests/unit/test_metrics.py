@@ -93,8 +93,8 @@ def test_counters(host: Host) -> None:
         "tx_bytes_total": 99_000,
         "rx_packets_total": 70,
         "rx_bytes_total": 7000,
-        "settled_tx_packets_total": 900,
-        "settled_rx_packets_total": 891,
+        "judged_tx_packets_total": 900,
+        "judged_rx_packets_total": 891,
         "probes_sent_total": 40,
         "probe_replies_total": 39,
         "peer_ce_packets_total": 6,
@@ -103,8 +103,8 @@ def test_counters(host: Host) -> None:
         "ev_min_active": 2,
     }.items():
         assert series[f'mrc_{name}{{peer="h1"}}'] == value
-    assert series['mrc_plane_settled_tx_packets_total{plane="1"}'] == 900
-    assert series['mrc_plane_settled_rx_packets_total{plane="1"}'] == 891
+    assert series['mrc_plane_judged_tx_packets_total{plane="1"}'] == 900
+    assert series['mrc_plane_judged_rx_packets_total{plane="1"}'] == 891
     assert series['mrc_ev_transitions_total{reason="loss",to="ASSUMED_BAD"}'] == 5
     assert series['mrc_ev_transitions_total{reason="grey_loss",to="ASSUMED_BAD"}'] == 0
     assert series["mrc_events_lost_total"] == 3
@@ -150,7 +150,7 @@ def test_all_evs_on_request() -> None:
     assert len(mine) == 4 * (8 + 2 + 8)  # h2 is under the same T0: one path in each plane
     at = '{ev="5",peer="h1",plane="1"}'
     assert mine["mrc_ev_tx_packets_total" + at] == 1000
-    assert (mine["mrc_ev_settled_tx_packets_total" + at], mine["mrc_ev_settled_rx_packets_total" + at]) == (900, 891)
+    assert (mine["mrc_ev_judged_tx_packets_total" + at], mine["mrc_ev_judged_rx_packets_total" + at]) == (900, 891)
     assert mine["mrc_ev_rtt_seconds" + at] == 0.00003
 
 
@@ -189,8 +189,8 @@ def test_histograms_are_cumulative_at_powers_of_two(host: Host) -> None:
     assert series['mrc_detection_seconds_bucket{le="0.002097152"}'] == 2
     assert series['mrc_detection_seconds_bucket{le="+Inf"}'] == series["mrc_detection_seconds_count"] == 2
     assert series["mrc_detection_seconds_sum"] == pytest.approx(2 * 1.125 * 2**20 / 1e9, rel=0.01)
-    assert [series[f'mrc_packets_after_good_bucket{{le="{le}"}}'] for le in ("0.0", "1.0", "3.0")] == [1, 1, 5]
-    assert series["mrc_packets_after_good_sum"] == 12
+    assert [series[f'mrc_packets_before_detection_bucket{{le="{le}"}}'] for le in ("0.0", "1.0", "3.0")] == [1, 1, 5]
+    assert series["mrc_packets_before_detection_sum"] == 12
     assert series['mrc_rtt_seconds_bucket{le="6.5536e-05",plane="1"}'] == 5
     assert series['mrc_rtt_seconds_bucket{le="+Inf",plane="0"}'] == 0
     assert series['mrc_reinstatement_seconds_bucket{le="1.073741824"}'] == 0

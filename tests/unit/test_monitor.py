@@ -128,7 +128,7 @@ def test_a_peer_that_answers_nothing_is_told_once(monkeypatch: pytest.MonkeyPatc
     assert [(e["peer"], e["to"], e["reason"]) for e in b.said("peer")[count:]] == [
         ("h1", "unreachable", "no_replies"),
         ("h3", "unreachable", "no_replies"),
-        ("h3", "reachable", "answers"),
+        ("h3", "reachable", "replies"),
     ]
     assert b.monitor.peerwatch.silent == {1}
 

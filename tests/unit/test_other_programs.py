@@ -2,7 +2,7 @@
 
 import pytest
 
-from mrcd.ctl import documents
+from mrcd.ctl.documents.status import brief_lines, status_lines
 from mrcd.net import other_programs
 
 
@@ -24,8 +24,11 @@ def test_the_side_of_ours(there: list[other_programs.Found], found: list[tuple[s
 def test_status_has_those_in_front_first_and_numbers_for_want_of_names() -> None:
     told = other_programs._documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
     status = {"other_programs": told, "pins": {"directory": "/x", "lost": "nothing is pinned at /x"}}
-    lines = documents.status(status, colour=False)
-    assert "not ours    program 3 at ingress of p0 (IN FRONT OF OURS); theirs at ingress of p0 (behind ours)" in lines
+    lines = status_lines(status, colour=False)
+    assert (
+        "other BPF   program 3 at ingress of p0 (RUNS BEFORE MRCD'S); theirs at ingress of p0 (runs after mrcd's)"
+        in lines
+    )
     assert "pins        nothing is pinned at /x: see `mrcctl doctor`" in lines
-    (brief,) = documents.brief(status, colour=False)
+    (brief,) = brief_lines(status, colour=False)
     assert brief.endswith("pins lost  other programs 2")

@@ -78,16 +78,16 @@ def test_listed_paths_go_by_the_switches_that_their_segments_name() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "say which paths"),
-        ("t1:1", "'t1:1' names no target"),
-        ("t2:1:1", "names no target"),
-        ("ev:x", "names no target"),
-        ("peer:", "names no target"),
-        ("plane:-1", "names no target"),
-        ("plane:²", "names no target"),
-        ("t1:0:1 t1:0:2", "no path fits both"),
-        ("peer:h1 peer:h2", "no path fits both"),
-        ("t1:0:1 plane:1", "no path fits both"),
+        ("", "the target is missing"),
+        ("t1:1", "'t1:1' is not a target"),
+        ("t2:1:1", "is not a target"),
+        ("ev:x", "is not a target"),
+        ("peer:", "is not a target"),
+        ("plane:-1", "is not a target"),
+        ("plane:²", "is not a target"),
+        ("t1:0:1 t1:0:2", "no path matches both"),
+        ("peer:h1 peer:h2", "no path matches both"),
+        ("t1:0:1 plane:1", "no path matches both"),
         ("peer:h9", "no peer 'h9'"),
         ("plane:2", "no plane 2"),
         ("t1:2:0", "no plane 2"),
@@ -95,14 +95,14 @@ def test_listed_paths_go_by_the_switches_that_their_segments_name() -> None:
         ("link:0:2:1", "no T0 2"),
         ("t0:0:7", "no T0 7"),
         ("nic:h9:0", "no host 'h9'"),
-        ("ev:9", "no path fits that choice"),
-        ("ev:h2:1", "no path fits that choice"),
+        ("ev:9", "no path matches"),
+        ("ev:h2:1", "no path matches"),
     ],
 )
 def test_what_cannot_be(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as e:
         policy.check(PLAN, target(text))
-    assert "no path fits both" in message or e.value.hint
+    assert "no path matches both" in message or e.value.hint
 
 
 def test_with_ecmp_no_ev_belongs_to_a_t1() -> None:
@@ -196,7 +196,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "30", "m", "-5m", "0s", "30m1h", "1.5h", "367d", "1e3s", "٣m", "9" * 400 + "d"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a time"):
+    with pytest.raises(UsageError, match="is not a duration"):
         policy.duration_s(text)
 
 
@@ -244,7 +244,7 @@ def test_json_and_back() -> None:
     ids=str,
 )
 def test_json_that_is_not_ours(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"denial|no target|which paths|one line"):
+    with pytest.raises(ValueError, match=r"denial|not a target|target is missing|one line"):
         policy.from_json(GOOD | change)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mrcd.ctl.secrets import from_document, from_text
+from mrcd.ctl.bug_report.secrets import from_document, from_text
 
 
 @pytest.mark.parametrize(

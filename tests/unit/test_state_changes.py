@@ -8,11 +8,11 @@ from tests.unit.played import Bench
 
 def test_an_ev_is_denied_and_given_back() -> None:
     b = Bench()
-    assert b.monitor.changes.administer(1, 5, True, {"target": "t1:1:1", "why": "fan"})
+    assert b.monitor.changes.administer(1, 5, True, {"target": "t1:1:1", "denial_reason": "fan"})
     assert b.changed == [1]  # its routes
     b.monitor.listen()
     assert [(e["to"], e["reason"], e["evidence"]) for e in b.said()] == [
-        ("DENIED", "admin", {"target": "t1:1:1", "why": "fan"})
+        ("DENIED", "admin", {"target": "t1:1:1", "denial_reason": "fan"})
     ]
     assert not b.monitor.changes.administer(1, 5, True, {})
     assert b.monitor.changes.administer(1, 5, False, {})

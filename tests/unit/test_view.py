@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl import detach, documents
+from mrcd.ctl.commands import offline_detach
+from mrcd.ctl.documents.status import _receive
 from mrcd.daemon import install
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
@@ -210,15 +211,23 @@ def test_what_mrcd_has_left_is_read_as_it_is_or_not_at_all(tmp_path: Path, make:
     with pytest.raises(MachineError, match=f"no usable {left}"):
         view.open_pinned(tmp_path)
     with pytest.raises(MachineError, match=f"no usable {left}"):
-        detach._Left.read(left)
+        offline_detach._Running.read(left)
     assert view.hosts_before(tmp_path) == {}
+
+
+@pytest.mark.parametrize("key", ["encapsulation", "steering"])
+def test_detach_reads_the_configuration_of_a_former_version(tmp_path: Path, key: str) -> None:
+    config = {"overlay": {"interface": "mrc0"}, "cluster": {key: "ecmp"}}
+    path = tmp_path / view.RUNNING_FILE
+    path.write_text(json.dumps({"pins": "/bpf/mrcd/abi2", "config": config}))
+    assert offline_detach._Running.read(path).ecmp
 
 
 def test_what_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "abi7").symlink_to("/nowhere")
-    detach._leads_nowhere_else(tmp_path, tmp_path / "abi6")
+    offline_detach._refuse_links(tmp_path, tmp_path / "abi6")
     with pytest.raises(MachineError, match="abi7 is a symbolic link"):
-        detach._leads_nowhere_else(tmp_path, tmp_path / "abi7")
+        offline_detach._refuse_links(tmp_path, tmp_path / "abi7")
 
 
 def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,8 +236,8 @@ def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receive_steering, "steered", lambda _: {0, 1})
     install.write_receiver(cast(pinned.Tables, host), end, end, merging=False, xdp_too=False)
     found = host.view._receive()
-    assert found == {"interface": "mrc0", "rps_cpus": "0-1", "merging": False}
-    assert documents._receive(found) == "mrc0, a flow on one of the CPUs 0-1 (RPS)"
+    assert found == {"interface": "mrc0", "rps_cpus": "0-1", "gro": False}
+    assert _receive(found) == "mrc0, flows spread over CPUs 0-1 (RPS)"
     for known in (None, set[int]()):  # /sys is another namespace's; somebody has switched it off
         monkeypatch.setattr(receive_steering, "steered", lambda _, known=known: known)
         assert host.view._receive()["rps_cpus"] is None

@@ -159,7 +159,7 @@ def test_what_changes_is_read_again(directory: Path, caplog: pytest.LogCaptureFi
         for wrong in ("basic_auth_users: 7\n", USERS, ":"):  # no such users, no TLS any more, no YAML
             write(path, wrong)
             assert (await get(client, url, ssl=new, auth=other))[0] == 200
-        assert caplog.text.count("goes on as before") == 3
+        assert caplog.text.count("keeps its old settings") == 3
 
     serve(path, session)
 
@@ -185,7 +185,7 @@ def test_what_takes_a_restart_is_told_and_the_rest_is_taken_up(
         write(directory / "ca.pem", (directory / "cert.pem").read_text())
     write(directory / "web.yml", after + USERS)
     config.refresh()
-    assert "take a restart of mrcd" in caplog.text
+    assert "need a restart of mrcd" in caplog.text
     assert config._users
     caplog.clear()
     config.refresh()  # nothing is new
@@ -202,7 +202,7 @@ def test_tls_is_not_switched_while_it_runs(
     config = WebConfig(str(write(directory / "web.yml", before)))
     write(directory / "web.yml", after)
     config.refresh()
-    assert "switching TLS on or off takes a restart of mrcd; the metrics endpoint goes on as before" in caplog.text
+    assert "turning TLS on or off needs a restart of mrcd; the metrics endpoint keeps its old settings" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,4 @@
-"""`mrcctl preflight` and `mrcctl doctor`: small checks of a machine read through machine.py. Imported late."""
+"""The checks of `mrcctl preflight` and `mrcctl doctor`, which read the machine through machine.py.
+
+It imports numpy and bcc, so the commands import it late.
+"""

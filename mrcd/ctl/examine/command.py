@@ -1,4 +1,4 @@
-"""Gather what the checks need, run them, make the document of --json."""
+"""Collects the data of the checks, runs them and makes the document of --json."""
 
 import json
 import socket
@@ -19,9 +19,9 @@ from mrcd.loader.settings import settings
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.documents import RUNNING_FILE
 
-_MODULES = (kernel, nics, sysctls, paths)  # importing them registers their checks
+_MODULES = (kernel, nics, sysctls, paths)  # their import registers the checks
 
-# With this the verifier looks at all of the code: settings are constants to it.
+# The verifier sees settings as constants and skips dead code. With these settings no code is dead.
 EXAMPLE = """
 [cluster]
 encapsulation = "srh"
@@ -41,7 +41,7 @@ prefixes = ["10.0.0.2/32"]
 
 
 def site(plan: Plan, pins: str | None = None) -> Site:
-    """What a plan wants of its host. `pins`: where its tables are, if mrcd runs."""
+    """Return what a plan requires of its host. `pins` is the directory of its tables, if mrcd runs."""
     c, overlay = plan.config.cluster, plan.config.overlay
     return Site(
         plan.host.name,
@@ -62,7 +62,7 @@ def site(plan: Plan, pins: str | None = None) -> Site:
 
 
 def preflight(file: Path | None, host: str | None) -> Document:
-    """The checks before mrcd is installed. Raises UsageError, ConfigError."""
+    """Return the document of `mrcctl preflight`. Raises UsageError, ConfigError."""
     plan = topology.plan(cluster_file.load(file), host or socket.gethostname()) if file else None
     example = plan or topology.plan(cluster_file.parse(EXAMPLE), "a")
     machine = Machine(settings(example, features.kernel_has()).tobytes())
@@ -70,7 +70,7 @@ def preflight(file: Path | None, host: str | None) -> Document:
 
 
 def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
-    """The checks of a host on which mrcd runs. `documents`: status, peers, paths; None if they cannot be had.
+    """Return the document of `mrcctl doctor`. `documents` are status, peers and paths; None without them.
 
     Raises MachineError if mrcd has never run here.
     """
@@ -92,7 +92,7 @@ def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
 
 
 def running(run_dir: Path) -> Site:
-    """What mrcd has left beside its socket of what it runs. Raises MachineError."""
+    """Return what the running configuration, saved beside mrcd's socket, requires. Raises MachineError."""
     path = run_dir / RUNNING_FILE
     try:
         found = json.loads(path.read_text())
@@ -102,7 +102,7 @@ def running(run_dir: Path) -> Site:
     except (OSError, ValueError, KeyError, MrcdError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
-            f"no usable {path}: {why}", hint="mrcd has not run on this host yet: `mrcctl preflight` needs none"
+            f"no usable {path}: {why}", hint="mrcd has not run on this host yet; `mrcctl preflight` works without it"
         ) from None
 
 

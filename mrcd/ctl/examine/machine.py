@@ -1,4 +1,4 @@
-"""The machine as the checks read it: files, netlink, ethtool, bpf(2). Nothing here changes anything that stays."""
+"""Reads this machine for the checks: files, netlink, ethtool, bpf(2). It changes nothing permanently."""
 
 import asyncio
 import ctypes as ct
@@ -31,7 +31,7 @@ _QUEUE = re.compile(r"rx[_-]?(?:queue[_-]?)?(\d+)[_.-](?:packets|pkts|xdp_packet
 _TIME_ERROR = 5  # adjtimex(2)
 _UNKNOWN_SPEED = (0, 0xFFFF, 0xFFFFFFFF)
 
-_SEG6_TRIAL = (
+_SEG6_TEST = (
     "ip link set lo up && ip -6 route add 5f00:0:1::/48 encap seg6 mode encap segs 5f00:0:2:: dev lo"
     " && ip link add v0 type veth peer name v1 && ip link set v0 up"
     " && ip -6 route add 5f00:0:2::/64 encap seg6local action End.DT6 table 255 dev v0"
@@ -39,44 +39,44 @@ _SEG6_TRIAL = (
 
 
 class _MapOpts(ct.Structure):
-    """The beginning of struct bpf_map_create_opts."""
+    """The first fields of struct bpf_map_create_opts."""
 
     _fields_ = [("sz", ct.c_size_t), ("_btf", ct.c_uint32 * 5), ("map_flags", ct.c_uint32), ("_rest", ct.c_byte * 40)]
 
 
 class _ProgInfo(ct.Structure):
-    """The beginning of struct bpf_prog_info."""
+    """The first fields of struct bpf_prog_info."""
 
     _fields_ = [("_before", ct.c_byte * 64), ("name", ct.c_char * 16), ("_rest", ct.c_byte * 176)]
 
 
 class Machine:
-    """This machine, in this network namespace. `settings`: of the programs, for the trial (mrcd/settings.py)."""
+    """This machine in this network namespace. `settings` configure the programs for `try_programs`."""
 
     def __init__(self, settings: bytes = b"") -> None:
         self._settings = settings
 
     def text(self, path: str) -> str | None:
-        """A file, stripped; None if it is not there or cannot be read."""
+        """Return a file without surrounding blanks; None if it is missing or unreadable."""
         try:
             return Path(path).read_text().strip()
         except OSError:
             return None
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether a file exists."""
         return Path(path).exists()
 
     def uname(self) -> tuple[str, str]:
-        """Release and build of the kernel."""
+        """Return the release and the build of the kernel."""
         return platform.release(), platform.version()
 
     def module(self, name: str) -> bool:
-        """Whether Python finds a module. It is not imported."""
+        """Return whether Python finds a module. It is not imported."""
         return importlib.util.find_spec(name) is not None
 
     def library(self, name: str) -> str:
-        """Why a shared library cannot be loaded; empty if it can."""
+        """Return why a shared library cannot be loaded; empty if it can."""
         try:
             ct.CDLL(name)
         except OSError as e:
@@ -84,7 +84,7 @@ class Machine:
         return ""
 
     def clock_synchronised(self) -> bool | None:
-        """Whether something keeps CLOCK_REALTIME right; None if the kernel does not say."""
+        """Return whether CLOCK_REALTIME is synchronised; None if the kernel does not know."""
         state = ct.CDLL(None, use_errno=True).adjtimex(ct.create_string_buffer(256))
         return None if state < 0 else bool(state != _TIME_ERROR)
 
@@ -99,11 +99,11 @@ class Machine:
         return asyncio.run(ask())
 
     def links(self) -> dict[str, Link]:
-        """All interfaces by name."""
+        """Return all interfaces by name."""
         return self._links
 
     def neighbours(self, gateway: str) -> dict[int, str]:
-        """Where a first hop is resolved: ifindex → MAC."""
+        """Return the MACs of a resolved first hop by ifindex."""
 
         async def ask() -> dict[int, str]:
             async with Netlink() as netlink:
@@ -112,19 +112,19 @@ class Machine:
         return asyncio.run(ask())
 
     def device(self, link: Link) -> Device:
-        """A NIC's driver and its offloads."""
+        """Return a NIC's driver and its offloads."""
         return drivers.read(link)
 
     def offloads(self, name: str) -> dict[str, bool]:
-        """Offloads by their ethtool names."""
+        """Return the offloads by their ethtool names."""
         try:
             features = IoctlEthtool(name).get_features()
             return {key: bool(features[key]) for key in features.keys()}  # noqa: SIM118 - not a dictionary
         except (EthtoolError, OSError) as e:
-            raise MachineError(f"{name} does not tell its offloads: {e}") from None
+            raise MachineError(f"ethtool cannot read the offloads of {name}: {e}") from None
 
     def speed_mbit(self, name: str) -> int | None:
-        """Link speed; None if the driver does not know."""
+        """Return the link speed; None if the driver does not know it."""
         try:
             found = IoctlEthtool(name).get_cmd()
         except (EthtoolError, OSError):
@@ -133,7 +133,7 @@ class Machine:
         return None if speed in _UNKNOWN_SPEED else speed
 
     def receive_queues(self, name: str) -> dict[int, int]:
-        """Packets by receive queue, as far as the driver counts them."""
+        """Return the packets by receive queue; empty if the driver does not count them."""
         link = self._links.get(name)
         counted = netdev.receive_queues(link.ifindex) if link else {}
         if counted:
@@ -150,23 +150,23 @@ class Machine:
         return found
 
     def xdp_features(self, ifindex: int) -> int | None:
-        """NETDEV_XDP_ACT_* of a driver; None if the kernel cannot be asked."""
+        """Return the NETDEV_XDP_ACT_* bits of a driver; None if the kernel has no such query."""
         return netdev.xdp_features(ifindex)
 
     # ---- programs ----
 
     def programs(self, ifindex: int, where: str) -> list[str]:
-        """Names of the programs at a hook ("xdp", "ingress", "egress"), in the order in which they run."""
+        """Return the names of the programs at a hook ("xdp", "ingress", "egress") in the order in which they run."""
         if os.geteuid():
-            raise MachineError("only root may see which programs are attached")
+            raise MachineError("only root may list attached programs")
         return [name or _program(number) for number, name in other_programs.programs(ifindex, where)]
 
     def kernel_lacks(self) -> list[str]:
-        """What features.py looks for and this kernel has not, in words."""
+        """Return the missing kernel features of mrcd/loader/features.py, in words."""
         return features.lacking(features.kernel_has(), can_steer=receive_steering.can_steer())
 
     def feature(self, name: str) -> bool | None:
-        """Whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None if only root can ask."""
+        """Return whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None unless root."""
         if os.geteuid():
             return None
         lib = libbpf.lib()
@@ -176,7 +176,7 @@ class Machine:
             return bool(lib.libbpf_probe_bpf_helper(_SCHED_CLS, _TIMER_INIT, None) == 1)
         if name == "mmapable":
             opts = _MapOpts(sz=ct.sizeof(_MapOpts), map_flags=_F_MMAPABLE)
-            fd = lib.bpf_map_create(_ARRAY, b"mrc_trial", 4, 8, 1, ct.byref(opts))
+            fd = lib.bpf_map_create(_ARRAY, b"mrc_test", 4, 8, 1, ct.byref(opts))
             if fd >= 0:
                 os.close(fd)
             return bool(fd >= 0)
@@ -187,8 +187,10 @@ class Machine:
         return True
 
     def try_programs(self) -> tuple[bool | None, str]:
-        """Have the kernel verify each program, without a pin or an attachment; what it says of the first that it
-        refuses. None: it cannot be tried."""
+        """Have the kernel verify each program without pinning or attaching it.
+
+        Returns whether it accepts all, and the verifier's words on the first refused one. None: not possible.
+        """
         if os.geteuid():
             return None, "only root can load programs"
         try:
@@ -202,10 +204,10 @@ class Machine:
         return True, f"{most.instructions} of {INSTRUCTIONS_MOST} instructions verified at most, for {most.program}"
 
     def try_seg6(self) -> tuple[bool | None, str]:
-        """Add SRv6 routes in a network namespace that is gone afterwards. None: it cannot be tried."""
+        """Add SRv6 routes in a temporary network namespace. Returns success and errors; None: not possible."""
         if os.geteuid() or not shutil.which("unshare") or not shutil.which("ip"):
             return None, "only root, with unshare and iproute2, can try SRv6 routes"
-        done = subprocess.run(["unshare", "-n", "sh", "-c", _SEG6_TRIAL], capture_output=True, text=True, timeout=10)
+        done = subprocess.run(["unshare", "-n", "sh", "-c", _SEG6_TEST], capture_output=True, text=True, timeout=10)
         return done.returncode == 0, "; ".join(done.stderr.split("\n")).strip("; ")
 
 

@@ -1,4 +1,4 @@
-"""What drivers can do with XDP (kernel 6.3) and what they count by queue (6.10): generic netlink family `netdev`."""
+"""Queries drivers' XDP features (kernel 6.3) and queue counters (6.10) through the generic netlink family `netdev`."""
 
 import socket
 import struct
@@ -15,24 +15,24 @@ _ERROR, _DONE = 2, 3
 
 
 def xdp_features(ifindex: int) -> int | None:
-    """NETDEV_XDP_ACT_* bits of an interface; None if the kernel cannot be asked."""
-    for found in _ask(_DEV_GET, _REQUEST, {_IFINDEX: ifindex}):
+    """Return the NETDEV_XDP_ACT_* bits of an interface; None if the kernel has no such query."""
+    for found in _query(_DEV_GET, _REQUEST, {_IFINDEX: ifindex}):
         if _XDP_FEATURES in found:
             return found[_XDP_FEATURES]
     return None
 
 
 def receive_queues(ifindex: int) -> dict[int, int]:
-    """Packets by receive queue; empty if the driver does not tell."""
+    """Return the packets by receive queue; empty if the driver does not count them."""
     return {
         q[_QUEUE_ID]: q[_RX_PACKETS]
-        for q in _ask(_QSTATS_GET, _DUMP, {_IFINDEX: ifindex, _SCOPE: _BY_QUEUE})
+        for q in _query(_QSTATS_GET, _DUMP, {_IFINDEX: ifindex, _SCOPE: _BY_QUEUE})
         if q.get(_QUEUE_TYPE) == _RECEIVE and {_QUEUE_ID, _RX_PACKETS} <= q.keys()
     }
 
 
-def _ask(command: int, flags: int, attributes: dict[int, int]) -> list[dict[int, int]]:
-    """The answers' attributes that are numbers; none if the kernel knows no such thing."""
+def _query(command: int, flags: int, attributes: dict[int, int]) -> list[dict[int, int]]:
+    """Return the numeric attributes of each answer; empty if the kernel lacks the command."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_GENERIC) as s:
             s.settimeout(2.0)

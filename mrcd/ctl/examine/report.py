@@ -1,4 +1,4 @@
-"""The findings as text. Pure."""
+"""Renders the results of checks as text. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,15 +7,15 @@ _COLOURS = {"PASS": "32", "WARN": "33", "FAIL": "31", "SKIP": "2"}
 
 
 def lines(doc: Mapping[str, Any], *, colour: bool) -> list[str]:
-    """A line per check, a second one with the remedy where there is one; then the sum."""
+    """Return a line per check, a second line with its fix if it has one, and the totals."""
     width = max((len(c["id"]) for c in doc["checks"]), default=0)
     out = []
     for c in doc["checks"]:
         out.append(f"{_paint(c['status'], colour)}  {c['id']:<{width}}  {c['evidence']}")
         if c["fix"]:
             out.append(f"{'':<4}  {'':<{width}}  fix: {c['fix']}")
-    said = ", ".join(f"{n} {status}" for status, n in doc["summary"].items() if n)
-    return [*out, "", f"{doc['command']}: {said or 'nothing was checked'}"]
+    totals = ", ".join(f"{n} {status}" for status, n in doc["summary"].items() if n)
+    return [*out, "", f"{doc['command']}: {totals or 'nothing was checked'}"]
 
 
 def _paint(status: str, colour: bool) -> str:

@@ -1,4 +1,4 @@
-"""What a check is, what it looks at and what it says. Pure."""
+"""Defines checks, their input and their outcomes, and runs them. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """`evidence` is one sentence of what was seen; `fix` a command, or what to do, where something is wrong."""
+    """The result of a check. `evidence` says what was found; `fix` is a command or an action, if something is wrong."""
 
     status: Status
     evidence: str
@@ -25,28 +25,28 @@ class Outcome:
 
 
 def passed(evidence: str) -> Outcome:
-    """All is well."""
+    """Return a PASS."""
     return Outcome("PASS", evidence)
 
 
 def warn(evidence: str, fix: str) -> Outcome:
-    """It works, but not as well as it could."""
+    """Return a WARN: mrcd works, but worse than it could."""
     return Outcome("WARN", evidence, fix)
 
 
 def fail(evidence: str, fix: str) -> Outcome:
-    """It does not work, or loses packets."""
+    """Return a FAIL: mrcd does not work, or loses packets."""
     return Outcome("FAIL", evidence, fix)
 
 
-def skip(why: str) -> Outcome:
-    """It cannot be told, for this reason."""
-    return Outcome("SKIP", why)
+def skip(reason: str) -> Outcome:
+    """Return a SKIP: the check cannot run, for this reason."""
+    return Outcome("SKIP", reason)
 
 
 @dataclass(frozen=True)
 class Site:
-    """What the cluster file wants of this host."""
+    """What the cluster file requires of this host."""
 
     host: str
     interfaces: tuple[str, ...]
@@ -57,16 +57,16 @@ class Site:
     overlay: str = "mrc0"
     gateway: str = "fe80::1"
     reordering: int = 300
-    networks: tuple[str, ...] = ()  # prefixes behind this host, that are not its own addresses
-    pins: str | None = None  # where its tables are pinned
-    srh: bool = False  # its packets have one
+    networks: tuple[str, ...] = ()  # prefixes behind this host, without its own addresses
+    pins: str | None = None  # directory of the pinned tables
+    srh: bool = False  # whether its packets have an SRH
     udp_port: int = 4797
     hook: Hook = "auto"
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back of the probes on one EV: small ones, ones as long as the planes' MTU, ones a byte longer."""
+    """The probes sent and received on one EV: small ones, ones of the planes' MTU, ones a byte longer."""
 
     peer: str
     ev: int
@@ -75,13 +75,13 @@ class Answers:
     small: tuple[int, int]  # sent, received
     full: tuple[int, int]
     over: tuple[int, int]
-    not_sent: str | None = None  # why small ones could not be sent
-    full_not_sent: str | None = None
+    small_error: str | None = None  # the error of a small probe that could not be sent
+    full_error: str | None = None
 
 
 @dataclass(frozen=True)
 class Context:
-    """What checks look at. `installed`: mrcd runs here (doctor). The rest is empty before that."""
+    """The input of checks. `installed`: mrcd runs here (doctor); else the later fields are empty."""
 
     machine: "Machine"
     site: Site | None = None
@@ -89,7 +89,7 @@ class Context:
     status: Mapping[str, Any] | None = None
     peers: Sequence[Mapping[str, Any]] = ()
     answers: Sequence[Answers] = ()
-    overlay: Mapping[str, str] = field(default_factory=dict)  # peer → what is wrong with full packets into mrc0
+    overlay: Mapping[str, str] = field(default_factory=dict)  # peer → the problem with full packets into mrc0
     down: str | None = None  # why mrcd does not answer
 
 
@@ -98,7 +98,7 @@ Function = Callable[[Context], Outcome]
 
 @dataclass(frozen=True)
 class Check:
-    """A check by its id."""
+    """A registered check."""
 
     id: str
     when: When
@@ -110,7 +110,7 @@ CHECKS: list[Check] = []
 
 
 def check(id: str, when: When = "both", *, site: bool = False) -> Callable[[Function], Function]:
-    """Register a check. With `site` it is skipped where no cluster file is known."""
+    """Register a check. With `site` it is skipped without a cluster file."""
 
     def add(function: Function) -> Function:
         CHECKS.append(Check(id, when, site, function))
@@ -120,7 +120,7 @@ def check(id: str, when: When = "both", *, site: bool = False) -> Callable[[Func
 
 
 def examine(context: Context) -> list[Document]:
-    """Run the checks that apply, each for itself: one that cannot read what it needs is skipped."""
+    """Run the checks that apply. A check that cannot read its data is skipped; the others still run."""
     now = "doctor" if context.installed else "preflight"
     found = []
     for c in CHECKS:
@@ -131,13 +131,13 @@ def examine(context: Context) -> list[Document]:
 
 def _run(c: Check, context: Context) -> Outcome:
     if c.needs_site and context.site is None:
-        return skip("no cluster file: name it with --config FILE")
+        return skip("needs a cluster file: name it with --config FILE")
     try:
         return c.function(context)
     except MrcdError as e:
-        return skip(f"cannot be told: {e.args[0]}")
+        return skip(f"not known: {e.args[0]}")
     except OSError as e:
-        return skip(f"cannot be told: {e.filename or ''}: {e.strerror or e}")
+        return skip(f"not known: {e.filename or ''}: {e.strerror or e}")
 
 
 def _document(c: Check, outcome: Outcome) -> Document:
@@ -150,6 +150,6 @@ def _document(c: Check, outcome: Outcome) -> Document:
 
 
 def some(things: Sequence[object], most: int = 4) -> str:
-    """A list that stays short."""
+    """Return a list as text, at most `most` items of it."""
     words = [str(t) for t in things[:most]]
     return ", ".join(words) + (f" and {len(things) - most} more" if len(things) > most else "")

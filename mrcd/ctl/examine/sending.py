@@ -1,4 +1,4 @@
-"""What doctor sends: probes of three sizes on each EV, and datagrams of two sizes to each peer through mrc0."""
+"""Sends the packets of doctor: probes of three sizes per EV, and datagrams of two sizes to each peer through mrc0."""
 
 import errno
 import socket
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mrcd.ctl import packets, probe
 from mrcd.ctl.examine.result import Answers
-from mrcd.ctl.exchange import Exchange, Way, here
+from mrcd.ctl.packets import probe, probe_packet
+from mrcd.ctl.packets.exchange import Exchange, Route, local_host
 
 _COUNT = 3
 _PER_SECOND = 5000  # probes
@@ -21,18 +21,18 @@ _HEADERS = {4: 28, 6: 48}
 def answers(
     status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], paths: Sequence[Mapping[str, Any]]
 ) -> list[Answers]:
-    """Probe every EV: least size, the planes' MTU, one byte more. Raises MachineError."""
-    local, room = here(status), probe.room(paths)
+    """Probe every EV with the smallest size, the planes' MTU, and a byte more. Raises MachineError."""
+    local, reserved = local_host(status), probe.reserved_bytes(paths)
     ids = {p["peer"]: int(p["host_id"]) for p in peers}
-    ways = {(p["peer"], p["ev"]): probe.way(p, ids[p["peer"]], size=0, room=room) for p in paths}
-    if not ways:
+    routes = {(p["peer"], p["ev"]): probe.route(p, ids[p["peer"]], size=0, reserved=reserved) for p in paths}
+    if not routes:
         return []
-    least = max(packets.size_of(w.segments, w.room) for w in ways.values())
+    least = max(probe_packet.size_of(r.segments, r.reserved) for r in routes.values())
     if local.mtu < least:
         return []
-    small = [_keyed(w, key, 0) for key, w in ways.items()]
-    large = [_keyed(w, key, size) for key, w in ways.items() for size in (local.mtu, local.mtu + 1)]
-    with Exchange(local, [w.plane for w in small]) as exchange:
+    small = [_keyed(r, key, 0) for key, r in routes.items()]
+    large = [_keyed(r, key, size) for key, r in routes.items() for size in (local.mtu, local.mtu + 1)]
+    with Exchange(local, [r.plane for r in small]) as exchange:
         found = exchange.run(small, _COUNT, max(_LEAST_S, len(small) / _PER_SECOND), _WAIT_S)
         found |= exchange.run(large, _COUNT, max(_LEAST_S, len(large) / _PER_SECOND), _WAIT_S)
 
@@ -49,21 +49,21 @@ def answers(
             counts(p["peer"], p["ev"], 0),
             counts(p["peer"], p["ev"], local.mtu),
             counts(p["peer"], p["ev"], local.mtu + 1),
-            found[p["peer"], p["ev"], 0].refused,
-            found[p["peer"], p["ev"], local.mtu].refused,
+            found[p["peer"], p["ev"], 0].send_error,
+            found[p["peer"], p["ev"], local.mtu].send_error,
         )
         for p in paths
     ]
 
 
-def _keyed(way: Way, key: tuple[str, int], size: int) -> Way:
-    return replace(way, key=(*key, size), size=size)
+def _keyed(route: Route, key: tuple[str, int], size: int) -> Route:
+    return replace(route, key=(*key, size), size=size)
 
 
 def overlay(status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Peer → what is wrong with packets of the inner MTU and a byte more; empty if nothing is.
+    """Send datagrams of the inner MTU and a byte more. Returns peer → problem; the text is empty if there is none.
 
-    Only peers to which packets are sprayed. They get a datagram to the discard port.
+    Only peers to which this host sprays get them, at the discard port.
     """
     if not status["attached"]:
         return {}
@@ -87,9 +87,9 @@ def _datagrams(address: str, mtu: int) -> str:
         try:
             s.sendto(bytes(full), (address, _DISCARD))
         except OSError as e:
-            return f"a packet of {mtu} bytes, the inner MTU, is refused: {e.strerror}"
+            return f"the kernel refuses a packet of {mtu} bytes, the inner MTU: {e.strerror}"
         try:
             s.sendto(bytes(full + 1), (address, _DISCARD))
         except OSError as e:
             return "" if e.errno == errno.EMSGSIZE else f"a packet of {mtu + 1} bytes: {e.strerror}"
-        return f"a packet of {mtu + 1} bytes, more than the inner MTU, is taken, and will be lost"
+        return f"the kernel accepts a packet of {mtu + 1} bytes, more than the inner MTU, which will be lost"

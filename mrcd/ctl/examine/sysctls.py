@@ -1,11 +1,11 @@
-"""Checks of the settings below /proc/sys that SRv6, popped packets and sprayed TCP flows depend on."""
+"""Checks the sysctls that SRv6, popped packets and sprayed TCP flows depend on."""
 
 from mrcd.ctl.examine.nics import nics
 from mrcd.ctl.examine.result import Context, Outcome, check, fail, passed, skip, some, warn
 
 _NET = "/proc/sys/net"
-_ROUND_TRIP_S = 200e-6  # of a busy fabric
-_UDP_BUFFER = 1 << 20  # bytes: a burst of some hundred packets on each plane
+_ROUND_TRIP_S = 200e-6  # round-trip time of a busy fabric
+_UDP_BUFFER = 1 << 20  # bytes: some hundred packets on each plane
 
 
 def _number(c: Context, path: str) -> int | None:
@@ -15,28 +15,28 @@ def _number(c: Context, path: str) -> int | None:
 
 @check("sysctl.seg6_enabled", site=True)
 def seg6_enabled(c: Context) -> Outcome:
-    """SRv6 must be on for all interfaces and for each plane NIC."""
+    """Checks that SRv6 is on for `all` and for each plane NIC."""
     if c.site is not None and c.site.encapsulation == "ecmp":
         return passed("not needed with encapsulation ecmp")
     names = ["all", *(n.name for n in nics(c))]
     values = {n: _number(c, f"ipv6/conf/{n}/seg6_enabled") for n in names}
     unknown = [n for n, v in values.items() if v is None]
     if unknown:
-        return fail(f"there is no seg6_enabled for {some(unknown)}", "a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y")
+        return fail(f"there is no seg6_enabled for {some(unknown)}", "use a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y")
     off = [n for n, v in values.items() if v != 1]
     if not off:
         return passed("seg6_enabled is 1 on all and on the plane NICs")
     if not c.installed:
-        return passed(f"seg6_enabled is off on {some(off)}: mrcd switches it on")
+        return passed(f"seg6_enabled is off on {some(off)}: mrcd turns it on")
     return fail(
-        f"seg6_enabled is off on {some(off)}: what peers send by plain SRv6 is dropped",
+        f"seg6_enabled is off on {some(off)}: packets that peers send by plain SRv6 are dropped",
         f"sysctl -w net.ipv6.conf.{off[0]}.seg6_enabled=1",
     )
 
 
 @check("sysctl.rp_filter", site=True)
 def rp_filter(c: Context) -> Outcome:
-    """A peer's packets come in by mrc0 or a plane NIC, while it is routed by the other: a strict filter drops them."""
+    """Checks for strict reverse path filters: they drop packets that arrive on mrc0 or a NIC that has no route back."""
     assert c.site is not None
     everywhere = _number(c, "ipv4/conf/all/rp_filter") or 0
     names = [*(n.name for n in nics(c)), *([c.site.overlay] if c.installed else [])]
@@ -44,7 +44,7 @@ def rp_filter(c: Context) -> Outcome:
     if not strict:
         return passed("no strict reverse path filter on " + ("mrc0 and " if c.installed else "") + "the plane NICs")
     if not c.installed:
-        return passed(f"rp_filter is strict on {some(strict)}: mrcd makes it loose")
+        return passed(f"rp_filter is strict on {some(strict)}: mrcd sets it to loose")
     return fail(
         f"rp_filter is strict on {some(strict)}: sprayed IPv4 packets are dropped there",
         f"sysctl -w net.ipv4.conf.{strict[0]}.rp_filter=2",
@@ -53,7 +53,7 @@ def rp_filter(c: Context) -> Outcome:
 
 @check("sysctl.forwarding", site=True)
 def forwarding(c: Context) -> Outcome:
-    """Networks behind the host, of containers mostly, are reached only by a host that forwards."""
+    """Checks that the host forwards, if networks lie behind it (often containers)."""
     assert c.site is not None
     off = [
         key
@@ -71,10 +71,10 @@ def forwarding(c: Context) -> Outcome:
 
 @check("tcp.sack")
 def sack(c: Context) -> Outcome:
-    """Without it TCP takes reordering for loss."""
+    """Checks for TCP SACK: without it TCP takes reordering for loss."""
     value = _number(c, "ipv4/tcp_sack")
     if value is None:
-        return skip("there is no tcp_sack here")
+        return skip("the kernel has no tcp_sack")
     if value == 0:
         return fail("tcp_sack is 0: sprayed flows will collapse", "sysctl -w net.ipv4.tcp_sack=1")
     return passed("tcp_sack is on")
@@ -82,24 +82,25 @@ def sack(c: Context) -> Outcome:
 
 @check("tcp.recovery")
 def recovery(c: Context) -> Outcome:
-    """RACK (RFC 8985), with a reordering window that adapts."""
+    """Checks for RACK (RFC 8985) with an adaptive reordering window."""
     value = _number(c, "ipv4/tcp_recovery")
     if value is None:
-        return skip("there is no tcp_recovery here")
+        return skip("the kernel has no tcp_recovery")
     if not value & 1 or value & 2:
-        why = "RACK is off" if not value & 1 else "RACK's reordering window does not adapt"
+        problem = "RACK is off" if not value & 1 else "RACK's reordering window does not adapt"
         return warn(
-            f"tcp_recovery is {value}: {why}, so reordering costs retransmissions", "sysctl -w net.ipv4.tcp_recovery=1"
+            f"tcp_recovery is {value}: {problem}, so reordering costs retransmissions",
+            "sysctl -w net.ipv4.tcp_recovery=1",
         )
     return passed(f"RACK is on (tcp_recovery = {value})")
 
 
 @check("tcp.reordering")
 def reordering(c: Context) -> Outcome:
-    """How much reordering TCP lets itself be taught."""
+    """Checks that TCP may learn as much reordering as the routes allow."""
     most, wanted = _number(c, "ipv4/tcp_max_reordering"), c.site.reordering if c.site else 300
     if most is None:
-        return skip("there is no tcp_max_reordering here")
+        return skip("the kernel has no tcp_max_reordering")
     if most < wanted:
         return warn(
             f"tcp_max_reordering is {most}, less than the routes' reordering metric {wanted}",
@@ -110,10 +111,10 @@ def reordering(c: Context) -> Outcome:
 
 @check("tcp.buffers", site=True)
 def buffers(c: Context) -> Outcome:
-    """A flow may fill all planes: its buffers must hold what is on its way, twice."""
+    """Checks that TCP buffers hold twice the bandwidth-delay product of all planes."""
     speeds = [s for s in (c.machine.speed_mbit(n.name) for n in nics(c)) if s]
     if not speeds:
-        return skip("the NICs do not tell their speed")
+        return skip("the NICs do not report their speed")
     need = int(sum(speeds) * 1e6 / 8 * _ROUND_TRIP_S * 2)
     small = {
         key: value
@@ -124,18 +125,18 @@ def buffers(c: Context) -> Outcome:
         key, value = next(iter(small.items()))
         low = (c.machine.text(f"{_NET}/ipv4/{key}") or "4096 131072").split()[:2]
         return warn(
-            f"{key} ends at {value} bytes; {sum(speeds) / 1000:g} Gbit/s over 200 µs and back want {need}",
+            f"the maximum of {key} is {value} bytes; {sum(speeds) / 1000:g} Gbit/s with 200 µs round trips need {need}",
             f'sysctl -w net.ipv4.{key}="{" ".join(low)} {need}"',
         )
-    return passed(f"tcp_rmem and tcp_wmem suffice for {sum(speeds) / 1000:g} Gbit/s")
+    return passed(f"tcp_rmem and tcp_wmem are large enough for {sum(speeds) / 1000:g} Gbit/s")
 
 
 @check("udp.buffers")
 def udp_buffers(c: Context) -> Outcome:
-    """What an application may ask for."""
+    """Checks the largest socket buffers that an application may set."""
     values = {k: _number(c, f"core/{k}") for k in ("rmem_max", "wmem_max")}
     if None in values.values():
-        return skip("rmem_max is seen in the machine's first network namespace only")
+        return skip("only the initial network namespace shows rmem_max")
     small = [k for k, v in values.items() if v is not None and v < _UDP_BUFFER]
     if small:
         return warn(

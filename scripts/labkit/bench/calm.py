@@ -16,7 +16,7 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import goodput
 from labkit.traffic.flow import Flow
-from mrcd.ctl.render import percent
+from mrcd.ctl.terminal.render import percent
 
 STALL_S = 0.5
 STALLS_PER_MINUTE = 2

@@ -13,7 +13,7 @@ from labkit.bench.probing import Wire
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
-from mrcd.ctl.render import count, percent
+from mrcd.ctl.terminal.render import count, percent
 from mrcd.tables import abi
 from mrcd.tables.pinned import Tables
 

@@ -30,7 +30,7 @@ from labkit.measure import progstats
 from labkit.traffic.flow import Flow
 from mrcd.bpf import libbpf
 from mrcd.config.cluster_file import Encapsulation
-from mrcd.ctl.render import Column, table
+from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
 
 HOSTS = 4096  # × 256 EVs: the full table

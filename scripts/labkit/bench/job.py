@@ -32,7 +32,7 @@ from labkit.cluster.observe import Document
 from labkit.cluster.patience import patience
 from labkit.entry import progress
 from labkit.places import end_program
-from mrcd.ctl.render import Column, count, percent, table
+from mrcd.ctl.terminal.render import Column, count, percent, table
 from mrcd.errors import MachineError
 
 PAIRS = 8

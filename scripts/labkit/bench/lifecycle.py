@@ -24,7 +24,7 @@ from labkit.measure.evorder import EvOrder, Seen
 from labkit.places import REPOSITORY
 from labkit.traffic.stream import Result, Stream
 from mrcd.bpf.object_file import OVERRIDE
-from mrcd.ctl.render import Column, count, table
+from mrcd.ctl.terminal.render import Column, count, table
 from mrcd.errors import MachineError
 
 TIMES = 10
@@ -42,12 +42,12 @@ def another_build() -> Iterator[Path]:
         root = Path(name)
         shutil.copytree(REPOSITORY / "bpf", root / "bpf")
         shutil.copy(REPOSITORY / "Makefile", root)
-        header = root / "bpf/mrc_abi.h"
+        header = root / "bpf/mrc_wire.h"
         text = header.read_text()
         header.write_text(text.replace("#define MRC_HOP_LIMIT 64", "#define MRC_HOP_LIMIT 63"))
         if header.read_text() == text:
             raise MachineError(
-                "bpf/mrc_abi.h defines no MRC_HOP_LIMIT of 64: there is nothing to change for another build"
+                "bpf/mrc_wire.h defines no MRC_HOP_LIMIT of 64: there is nothing to change for another build"
             )
         argv = ["make", "-s", "-C", name, "build/mrc.bpf.o"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)

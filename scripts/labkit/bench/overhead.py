@@ -24,7 +24,7 @@ from labkit.entry import progress
 from labkit.measure import goodput
 from labkit.traffic.flow import Flow
 from mrcd.config.cluster_file import Granularity
-from mrcd.ctl.render import Column, count, percent, table
+from mrcd.ctl.terminal.render import Column, count, percent, table
 from mrcd.errors import MachineError, UsageError
 
 # Drawn from 240 measured pairs (median ratio 0.966): 80 pairs call that measurable every second time, 160 in 88 of 100.
@@ -128,7 +128,7 @@ def check_off(windows: Sequence[Document], evs: int) -> None:
     if not usual or most > _LEFT * usual:
         raise MachineError(
             f"switching probes off did not work: {most:.0f}/s rode on traffic in a window without, {usual:.0f}/s with",
-            hint="is mrc_node.probe_ifindex still what makes them ride? see bpf/send_probe.h",
+            hint="is mrc_node.probe_ifindex still what makes them ride? see bpf/piggyback.h",
         )
 
 

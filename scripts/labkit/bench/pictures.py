@@ -10,7 +10,7 @@ from labkit.bench.receive import EQUAL, SETTINGS, WORDS
 from labkit.cluster.observe import Document
 from labkit.plot import bars
 from labkit.plot.bars import Bar, Goal, Histogram, Section
-from mrcd.ctl.render import percent
+from mrcd.ctl.terminal.render import percent
 
 _GBIT = 1e9
 

@@ -20,7 +20,7 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import goodput, order
 from labkit.traffic.flow import Ends, Flow, Protocol
-from mrcd.ctl.render import Column, percent, table
+from mrcd.ctl.terminal.render import Column, percent, table
 
 RUNS = 5  # of what is required; of the rest, unless all is wanted:
 CONTEXT_RUNS = 2

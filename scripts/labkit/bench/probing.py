@@ -51,7 +51,7 @@ class Wire(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, host: str) -> "Wire":
-        """By bpf/mrc_abi.h. Without an SRH, for which every probe keeps room."""
+        """By bpf/mrc_wire.h. Without an SRH, for which every probe keeps room."""
         headers = _ETHERNET + plan(config, host).overhead
         probe = headers + _PROBE
         counts = min(config.cluster.evs_per_peer, abi.REPORT_EVS)

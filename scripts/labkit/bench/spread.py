@@ -10,7 +10,7 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import evspread, goodput
 from labkit.traffic.flow import Flow
-from mrcd.ctl.render import Column, count, percent, table
+from mrcd.ctl.terminal.render import Column, count, percent, table
 
 SECONDS = 5.0
 # granularity → (counter, worst deviation from the mean that is allowed)

@@ -21,7 +21,7 @@ from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
-from mrcd.ctl.render import Column, count, percent, table
+from mrcd.ctl.terminal.render import Column, count, percent, table
 from mrcd.net.netlink import set_offload
 
 PAIRS = 8  # seven minutes; with 6, medians of one hour were 1.01 and 1.06

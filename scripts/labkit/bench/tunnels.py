@@ -21,7 +21,7 @@ from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.traffic.flow import Ends
-from mrcd.ctl.render import Column, percent, table
+from mrcd.ctl.terminal.render import Column, percent, table
 from mrcd.net.drivers import TUNNELS as TUNNEL_OFFLOADS
 from mrcd.net.netlink import set_offload
 

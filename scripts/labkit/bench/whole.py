@@ -9,7 +9,7 @@ from labkit.bench.part import Options, Part
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress, save
-from mrcd.ctl.render import Column, table
+from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MrcdError, UsageError
 
 _STOLEN = 0.005  # less is not worth a word

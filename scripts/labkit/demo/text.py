@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from labkit.cluster.observe import Document
-from mrcd.ctl.render import Column, count, percent, table
+from mrcd.ctl.terminal.render import Column, count, percent, table
 
 _INKS = {"kept": 32, "BROKEN": 31}  # ANSI green and red
 

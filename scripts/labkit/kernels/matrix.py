@@ -17,7 +17,7 @@ from labkit.entry import progress
 from labkit.kernels import guest, machine
 from labkit.kernels.packages import Kernel
 from labkit.places import REPOSITORY
-from mrcd.ctl.render import Column, table
+from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
 
 NOT_HAD = "not had"  # the cell of what a kernel cannot do

@@ -9,7 +9,7 @@ from labkit.bench.failover.kinds import BLACKHOLE, HEAVY_LOSS
 from labkit.bench.failover.stats import duration
 from labkit.bench.part import requirement
 from labkit.cluster.observe import Document
-from mrcd.ctl.render import percent
+from mrcd.ctl.terminal.render import percent
 
 BACK_NS = 5_000_000_000
 SLACK_NS = 100_000_000  # ticks are 20 ms apart

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from labkit.bench.alone import judge
 from labkit.bench.failover.stats import duration
 from labkit.cluster.observe import Document
-from mrcd.ctl.render import Column, percent, table
+from mrcd.ctl.terminal.render import Column, percent, table
 
 _HEADINGS = (
     *("FAULTS", "UNFOUND", "LEAVE p50", "p99", "MAX", "WITH mrcd p50", "MAX", "OF"),

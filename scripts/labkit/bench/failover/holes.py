@@ -22,7 +22,7 @@ from labkit.entry import progress
 from labkit.measure import goodput
 from labkit.measure.goodput import Bins
 from labkit.traffic.flow import Ends, Flow, Protocol
-from mrcd.ctl.render import percent
+from mrcd.ctl.terminal.render import percent
 from mrcd.errors import MachineError
 
 MRCD, MPTCP, ECMP = "hole", "mptcp", "kernel-ecmp"

@@ -12,7 +12,7 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import goodput
 from labkit.traffic.flow import Flow
-from mrcd.ctl.render import percent
+from mrcd.ctl.terminal.render import percent
 
 SECONDS = 10.0
 BOUND = 0.0007

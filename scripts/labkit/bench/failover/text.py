@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from labkit.bench.failover.holes import GRACE_NS, STOOD_STILL_NS, empty_bins
 from labkit.bench.failover.stats import duration
 from labkit.cluster.observe import Document
-from mrcd.ctl.render import Column, count, percent, table
+from mrcd.ctl.terminal.render import Column, count, percent, table
 
 _MS = 1e6
 

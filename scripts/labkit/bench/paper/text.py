@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from labkit.cluster.observe import Document
-from mrcd.ctl.render import Column, percent, table
+from mrcd.ctl.terminal.render import Column, percent, table
 
 
 def lines(document: Document) -> list[str]:

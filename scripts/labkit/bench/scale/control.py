@@ -27,7 +27,7 @@ from labkit.measure import progstats
 from labkit.measure.progstats import Runs
 from labkit.places import end_program
 from mrcd.config import cluster_file
-from mrcd.ctl.render import Column, table
+from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
 from mrcd.tables.pinned import Tables
 

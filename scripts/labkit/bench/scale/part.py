@@ -13,7 +13,7 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.config import cluster_file
 from mrcd.ctl.client import Client
-from mrcd.ctl.render import Column, table
+from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
 

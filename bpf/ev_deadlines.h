@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Serves the deadlines of a peer's EVs: returns healed EVs, raises weights on the ramp, retries failed EVs, leaves EVs
+ * without link.
+ */
+#ifndef MRC_EV_DEADLINES_H
+#define MRC_EV_DEADLINES_H
+
+#include "neighbours.h"
+
+#define TICK_NS 20000000ULL /* longest time between two ticks */
+
+/* A tick: the work area of one run. */
+struct tick {
+	struct sweep sweep;
+	struct mrc_clock *clock;
+	struct mrc_watch *watch;
+	struct mrc_peer *peer;
+	__u8 changed; /* the peer's usable EVs must be computed again */
+	__u8 probed; /* the peer was probed in this tick */
+	__u8 detached; /* this host's data plane or the peer's is detached: missing answers say nothing */
+	__u8 resizes; /* 1 = the packet's length can be changed */
+};
+
+/* Have the peer served by `ns` at the latest. */
+static __always_inline void set_peer_due(struct tick *t, __u64 ns)
+{
+	if ((__s64)(ns - t->clock->due_ns) < 0)
+		t->clock->due_ns = ns;
+}
+
+/* The same, and have the next tick come in time for it. */
+static __always_inline void set_peer_due_soon(struct tick *t, __u64 ns)
+{
+	__u64 wait_ns = aged(ns, t->clock->now_ns, TICK_RESUME_NS) ? ns - t->clock->now_ns : TICK_RESUME_NS;
+
+	set_peer_due(t, ns);
+	if (t->clock->wait_ns > wait_ns)
+		t->clock->wait_ns = wait_ns;
+}
+
+/* Charge the probes just sent to the host's budget. */
+static __always_inline void charge_budget(struct tick *t)
+{
+	t->probed |= t->sweep.sent != 0;
+	__sync_fetch_and_add(&t->clock->budget, -(__s64)t->sweep.sent);
+	t->sweep.sent = 0;
+}
+
+/* Set the length of the packet that requests are made of, for a report of `counts` EVs. */
+static __always_inline int resize(const struct tick *t, __u32 counts)
+{
+	return t->resizes &&
+	       bpf_skb_change_tail(t->sweep.skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(counts), 0);
+}
+
+/* Probe an EV that is not in use. If it answers small probes, send one as long as the longest data packet: some paths
+ * lose only these. The kernel refuses to lengthen the timer packet, which counts as encapsulated, so its probes have a
+ * report's length.
+ */
+static __always_inline void retry_ev(struct tick *t, const struct mrc_ev *ev, const struct mrc_path_stats *stats,
+				     __u32 number)
+{
+	int longer = stats->good && t->resizes &&
+		     !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
+
+	t->sweep.request.kind = MRC_PROBE_RETRY;
+	sweep_ev(number, &t->sweep);
+	if (longer) {
+		t->sweep.sent *= budget_cost(t->sweep.skb->len);
+		resize(t, 0);
+	}
+	charge_budget(t);
+}
+
+static __always_inline void clear_deadline(struct mrc_watch *watch, __u32 number)
+{
+	__sync_fetch_and_and(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
+}
+
+static __always_inline int is_in_use(const struct mrc_ev *ev)
+{
+	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
+}
+
+/* Serve an EV in use: raise its weight, or probe it while it lags, less and less often. Clears the deadline when the EV
+ * neither lags nor ramps up.
+ */
+static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
+{
+	if (ev->weight < MRC_WEIGHT_FULL) {
+		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
+		set_peer_due(t, t->clock->now_ns + settings.ramp_us * NS_PER_US / 6);
+	}
+	if (ev->weight < MRC_WEIGHT_FULL)
+		return;
+	if (!stats->lag_ns) {
+		stats->probe_after_ns = 0;
+		clear_deadline(t->watch, number);
+		/* It changed meanwhile, and its bit may have been set before it was cleared here. */
+		if (!is_in_use(ev) || stats->lag_ns)
+			set_deadline(t->sweep.request.host_id, number);
+		return;
+	}
+	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
+		return; /* no report can tell of it */
+	if (aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
+		t->sweep.request.kind = MRC_PROBE_SUSPICION;
+		sweep_ev(number, &t->sweep);
+		charge_budget(t);
+		stats->probe_after_ns = t->clock->now_ns + backoff_ns(stats->backoff / 4,
+								      settings.probe_interval_us / 4,
+								      settings.probe_backoff_us);
+		stats->backoff += stats->backoff < 100;
+	}
+	set_peer_due_soon(t, stats->probe_after_ns);
+}
+
+/* Serve an EV that failed, is new or is denied: return it after its hold-down, else probe it when a probe is due. */
+static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
+{
+	__u32 host_id = t->sweep.request.host_id, state = ev->state;
+	__u64 hold_ns, well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
+
+	if (state == MRC_EV_ASSUMED_BAD) {
+		hold_ns = hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms);
+		if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))) || stats->lag_ns || !stats->good) {
+			stats->loss_ns = t->clock->now_ns;
+		} else if (stats->good >= settings.good_probes && aged(t->clock->now_ns, well_ns, hold_ns)) {
+			ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
+			stats->probe_after_ns = 0;
+			t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
+			return;
+		}
+	}
+	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
+		return; /* the sweeps probe it */
+	if (!aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
+		set_peer_due(t, stats->probe_after_ns);
+		return;
+	}
+	if (t->clock->budget <= budget_reserve()) { /* the rest is reserved for the sweeps */
+		/* Not in each tick, because thousands of EVs can wait, and not all in the same tick. */
+		set_peer_due(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
+		return;
+	}
+	if (stats->good || stats->reply_seq == ev->probe_seq)
+		stats->backoff = 0;
+	retry_ev(t, ev, stats, number);
+	stats->probe_after_ns = t->clock->now_ns +
+				(state == MRC_EV_DENIED ? settings.probe_backoff_us * NS_PER_US :
+							  backoff_ns(stats->backoff, settings.probe_interval_us,
+								     settings.probe_backoff_us));
+	stats->backoff += stats->backoff < 31;
+	set_peer_due(t, stats->probe_after_ns);
+}
+
+/* Serve the next EV that has a deadline. */
+static long serve_next_ev(__u64 i, void *context)
+{
+	struct tick *t = context;
+	__u32 number = next_bit(t->watch->deadlines, t->clock->at, settings.evs_per_peer);
+	__u32 index = ev_index(t->sweep.request.host_id, number);
+	struct mrc_path_stats *stats = path_stats_at(index);
+	struct mrc_ev *ev = ev_at(index);
+
+	(void)i;
+	if (number == NO_SLOT || number >= settings.evs_per_peer || !stats || !ev)
+		return 1;
+	t->clock->at = number + 1;
+	if (!ev->configured)
+		clear_deadline(t->watch, number);
+	else if (is_in_use(ev))
+		serve_used(t, ev, stats, number);
+	else
+		serve_unused(t, ev, stats, number);
+	return 0;
+}
+
+/* Give an EV a deadline if it is not in full use. */
+static long find_deadline(__u64 number, void *context)
+{
+	__u32 host_id = *(__u32 *)context, index = ev_index(host_id, number);
+	const struct mrc_path_stats *stats = path_stats_at(index);
+	const struct mrc_ev *ev = ev_at(index);
+
+	if (!ev || !stats)
+		return 1;
+	if (ev->configured && (!is_in_use(ev) || ev->weight < MRC_WEIGHT_FULL || stats->lag_ns))
+		set_deadline(host_id, number);
+	return 0;
+}
+
+/* Leave an EV in use if its plane has lost its link. */
+static long leave_unlinked_ev(__u64 number, void *context)
+{
+	struct tick *t = context;
+	struct mrc_ev *ev = ev_at(ev_index(t->sweep.request.host_id, number));
+	__u32 state, reason;
+
+	if (!ev)
+		return 1;
+	state = ev->state;
+	if (!ev->configured || !is_in_use(ev) || t->clock->linked & (1u << (ev->plane & 31)))
+		return 0;
+	reason = t->sweep.node->plane_mask & (1u << (ev->plane & 31)) ? MRC_REASON_PEER_LINK_DOWN :
+									 MRC_REASON_LINK_DOWN;
+	t->changed |= transit(t->sweep.request.host_id, number, state, MRC_EV_ASSUMED_BAD, reason);
+	return 0;
+}
+
+#endif

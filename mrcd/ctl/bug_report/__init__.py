@@ -1,0 +1,1 @@
+"""Collects the files of `mrcctl bugreport` and removes secrets from them."""

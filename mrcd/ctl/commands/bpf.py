@@ -1,0 +1,209 @@
+"""Defines `mrcctl bpf` (maps, progs, dump), which reads the pinned maps and programs without the daemon."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.offline import envelope, pins
+from mrcd.ctl.options import complete_peer, wide_option
+from mrcd.ctl.terminal.render import Column, Document, count, duration, table, text
+from mrcd.errors import UsageError
+
+if TYPE_CHECKING:
+    from mrcd.tables.pinned import Tables
+
+
+@click.group(short_help="Show maps, programs and records in the kernel.")
+@common
+def bpf() -> None:
+    """Show pinned maps, programs and records of the kernel. Works without mrcd."""
+
+
+@bpf.command(name="maps")
+@wide_option
+@common
+@click.pass_obj
+def maps_(options: Options, wide: bool) -> None:
+    """List the pinned maps with sizes, memory and use."""
+    from mrcd.bpf import info
+
+    directory, _ = pins(options.run_dir)
+    used = _fill(directory)
+    rows = [{**m, "used": used.get(m["map"])} for m in info.maps(directory)]
+    emit(options, envelope("maps", rows, "tables"), _maps, colour=colours(), width=terminal_width(wide))
+
+
+def _fill(directory: Path) -> dict[str, int]:
+    tables = _tables(directory)
+    fill = tables.fill()
+    tables.close()
+    names = {"peers": "mrc_peers", "evs": "mrc_evs", "prefixes": "mrc_prefixes", "events": "mrc_events"}
+    return {name: fill[key][0] for key, name in names.items()}
+
+
+def _maps(document: Document, *, colour: bool, width: int | None) -> list[str]:
+    columns = [
+        Column("MAP"),
+        Column("ID", True, rank=2),
+        Column("TYPE"),
+        *(Column(h, True) for h in ("KEY bytes", "VALUE bytes", "ENTRIES", "USED", "MEMORY bytes")),
+        Column("PIN", rank=1),
+    ]
+    keys = ("map", "id", "type", "key_bytes", "value_bytes", "entries", "used")
+    rows = [[*(text(m[k]) for k in keys), count(m["memory_bytes"]), m["pin"]] for m in document["maps"]]
+    return table(columns, rows, colour=colour, width=width)
+
+
+@bpf.command(short_help="List the loaded programs and their hooks.")
+@wide_option
+@common
+@click.pass_obj
+def progs(options: Options, wide: bool) -> None:
+    """List the loaded programs that use the pinned maps, and their hooks.
+
+    RUNS and ns/RUN count while `sysctl kernel.bpf_stats_enabled=1`. mrcd itself runs a program without a hook, or a
+    dead mrcd left it.
+    """
+    from mrcd.bpf import info
+
+    directory, _ = pins(options.run_dir)
+    document = envelope("programs", info.programs(directory), "tables") | {"links": info.links(directory)}
+    emit(options, document, _programs, colour=colours(), width=terminal_width(wide))
+
+
+def _programs(document: Document, *, colour: bool, width: int | None) -> list[str]:
+    columns = [
+        Column("PROGRAM"),
+        Column("ID", True),
+        Column("TYPE"),
+        Column("TAG", rank=4),
+        Column("LOADED", True),
+        *(Column(h, True, rank=r) for h, r in (("INSNS", 3), ("JITED bytes", 5), ("RUNS", 1), ("ns/RUN", 2))),
+        Column("HOOKS"),
+    ]
+    rows = [
+        [
+            *(text(p[k]) for k in ("program", "id", "type", "tag")),
+            duration(p["loaded_s"]),
+            text(p["verified_instructions"]),
+            text(p["jited_bytes"]),
+            count(p["runs"]),
+            count(round(p["run_time_ns"] / p["runs"]) if p["runs"] else None),
+            _hooks(p["hooks"]),
+        ]
+        for p in document["programs"]
+    ]
+    return table(columns, rows, colour=colour, width=width)
+
+
+def _hooks(hooks: Sequence[Document]) -> str:
+    """Return hooks with their interfaces: tcx ingress p0,p1; xdp p0."""
+    by_point: dict[str, list[str]] = {}
+    for hook in hooks:
+        point = hook["type"] if hook["type"] == hook["point"] else f"{hook['type']} {hook['point']}"
+        by_point.setdefault(point, []).append(text(hook["interface"]))
+    return "; ".join(f"{point} {','.join(interfaces)}" for point, interfaces in by_point.items()) or "-"
+
+
+# ---- records ---------------------------------------------------------------------------------
+
+
+@bpf.command(short_help="Print records of this host, a peer or an EV.")
+@click.argument("peer", required=False, shell_complete=complete_peer)
+@click.argument("ev", required=False, type=click.IntRange(min=0))
+@common
+@click.pass_obj
+def dump(options: Options, peer: str | None, ev: int | None) -> None:
+    """Print records of the tables with field names and the meaning of numbers.
+
+    With PEER (a name or a host id) the peer's records; with PEER and EV those of that path; without, this host's.
+    bpf/mrc_abi.h explains each field.
+    """
+    directory, names = pins(options.run_dir)
+    tables = _tables(directory)
+    if peer is None:
+        rows = _host_records(tables)
+    else:
+        row = _row(peer, names, len(tables.peers))
+        rows = _peer_records(tables, row, peer) if ev is None else _ev_records(tables, row, peer, ev)
+    emit(options, envelope("records", rows, "tables"), _records)
+
+
+def _tables(directory: Path) -> "Tables":
+    from mrcd.tables.pinned import Tables  # numpy
+
+    return Tables(directory, writable=False)
+
+
+def _row(peer: str, names: dict[str, int], size: int) -> int:
+    row = names.get(peer, int(peer) if peer.isascii() and peer.isdigit() else None)
+    if row is None or not 0 <= row < size:
+        examples = ", ".join(list(names)[:10])
+        raise UsageError(f"there is no peer {peer!r}", hint=f"peers: {examples}" if examples else "use its host id")
+    return row
+
+
+def _host_records(tables: "Tables") -> list[dict[str, Any]]:
+    rows = [_record("mrc_node", 0, tables.node[()]), _record("mrc_clock", 0, tables.clock[()])]
+    rows += [
+        _record("mrc_planes", p, tables.planes[p]) for p in range(len(tables.planes)) if tables.planes[p]["ifindex"]
+    ]
+    drops = [{"field": k, "value": v, "meaning": ""} for k, v in tables.drops().items()]
+    return [*rows, {"table": "mrc_drops", "index": None, "peer": None, "ev": None, "fields": drops}]
+
+
+def _peer_records(tables: "Tables", row: int, peer: str) -> list[dict[str, Any]]:
+    found = {"mrc_peers": tables.peers[row], "mrc_reports": tables.reports[row], "mrc_watches": tables.watches[row]}
+    return [_record(name, row, record, peer) for name, record in found.items()]
+
+
+def _ev_records(tables: "Tables", row: int, peer: str, ev: int) -> list[dict[str, Any]]:
+    width = tables.evs.shape[1]
+    if ev >= width:
+        raise UsageError(f"there is no EV {ev}: the tables have {width} per peer", hint="`mrcctl paths` lists them")
+    found = {"mrc_evs": tables.evs, "mrc_path_stats": tables.path_stats, "mrc_rxs": tables.rxs}
+    rows = [_record(name, row * width + ev, records[row, ev], peer, ev) for name, records in found.items()]
+    if tables.evs[row, ev]["srh_len"]:
+        rows.append(_record("mrc_srhs", row * width + ev, tables.srhs[row * width + ev], peer, ev))
+    return rows
+
+
+def _record(name: str, index: int, record: Any, peer: str | None = None, ev: int | None = None) -> dict[str, Any]:
+    import time
+
+    from mrcd.tables.records import fields
+
+    found = fields(record, time.monotonic_ns())
+    return {"table": name, "index": index, "peer": peer, "ev": ev, "fields": found}
+
+
+def _records(document: Document) -> list[str]:
+    lines: list[str] = []
+    for record in document["records"]:
+        owner = f"  {record['peer']}" if record["peer"] is not None else ""
+        owner += f" EV {record['ev']}" if record["ev"] is not None else ""
+        index = "" if record["index"] is None else f"[{record['index']}]"
+        lines += [f"{record['table']}{index}{owner}", *_fields(record["fields"]), ""]
+    return lines[:-1]
+
+
+def _fields(fields: Sequence[Document]) -> list[str]:
+    lines = []
+    for field in fields:
+        shown, meaning = _shown(field["value"]), field["meaning"]
+        if field["field"] in ("usable", "deadlines"):  # the meaning is readable, the bits are not
+            shown, meaning = meaning, ""
+        lines.append(f"  {field['field']:<16} {shown}" + (f"  ({meaning})" if meaning else ""))
+    return lines
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    used = len(value)
+    while used > 1 and value[used - 1] in (0, "::"):
+        used -= 1
+    return ", ".join(str(v) for v in value[:used]) + (", …" if used < len(value) else "")

@@ -1,0 +1,115 @@
+"""Defines `mrcctl config` (check, diff, show) and `mrcctl reload`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mrcd.ctl.base import Options, common, emit
+from mrcd.ctl.client import DaemonDown
+from mrcd.ctl.documents.answers import plan_lines
+
+DEFAULT_FILE = Path("/etc/mrcd/mrcd.toml")  # the default of mrcd --config
+
+
+@click.group()
+@common
+def config() -> None:
+    """Check the cluster file, and compare it with the running configuration."""
+
+
+@config.command(short_help="Validate a cluster file and print a summary.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--host", metavar="NAME", help="Check as this host; default: the machine mrcctl runs on.")
+@common
+@click.pass_obj
+def check(options: Options, file: Path, host: str | None) -> None:
+    """Validate a cluster file and print a summary. Changes nothing and works without mrcd."""
+    from mrcd.ctl.commands.config_documents import summary
+
+    emit(options, summary(file, host), plan_lines)
+
+
+@config.command(short_help="Show what a reload would change.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@common
+@click.pass_obj
+def diff(options: Options, file: Path | None) -> None:
+    """Show the hosts, EVs and settings that a reload would change. FILE defaults to mrcd's cluster file."""
+    from mrcd.ctl.commands.config_documents import difference
+
+    running = _running(options)
+    emit(options, difference(running, file or Path(running["file"])), difference_lines)
+
+
+@config.command(short_help="Print the configuration.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--effective", is_flag=True, help="Include all defaults.")
+@click.option("--host", metavar="NAME", help="With FILE: as this host sees it.")
+@common
+@click.pass_obj
+def show(options: Options, file: Path | None, effective: bool, host: str | None) -> None:
+    """Print the running configuration, or FILE's, as TOML. --effective adds the values that equal their defaults."""
+    from mrcd.ctl.commands.config_documents import shown
+
+    document = shown(file, host, effective) if file else shown(_running(options), None, effective)
+    emit(options, document, shown_lines)
+
+
+@click.command(short_help="Read the cluster file again and apply its changes.")
+@click.option("--force", is_flag=True, help="Apply even if packets are lost until all hosts have the file.")
+@common
+@click.pass_obj
+def reload(options: Options, force: bool) -> None:
+    """Have mrcd read its cluster file again and apply the changes, without losing a packet.
+
+    An invalid file, or one that this machine refuses, changes nothing. `mrcctl config diff` shows the changes first.
+    """
+    document = options.client.post("/v1/reload", {"force": force})
+    emit(
+        options, document, lambda d: [*difference_lines(d), str(d["message"])] if d["changed"] else [str(d["message"])]
+    )
+
+
+def _running(options: Options) -> dict[str, Any]:
+    """Return the document of /v1/config, or the configuration that the last mrcd saved."""
+    try:
+        document: dict[str, Any] = options.client.get("/v1/config")
+    except DaemonDown as down:
+        from mrcd.ctl.commands.config_documents import left_behind
+
+        document = left_behind(options.run_dir, down)
+        document["file"] = os.environ.get("MRCD_CONFIG") or str(DEFAULT_FILE)
+        click.echo("mrcctl: mrcd is not running; showing its last configuration", err=True)
+    return document
+
+
+# ---- for reading -----------------------------------------------------------------------------
+
+
+def difference_lines(document: dict[str, Any]) -> list[str]:
+    """Return the lines of a difference: additions, removals, changes, then the steps that a reload takes."""
+    if not document["changed"]:
+        return ["no difference: the file equals the running configuration"]
+    hosts = document["hosts"]
+    found = [f"+ host {name}" for name in hosts["added"]]
+    found += [f"- host {name}" for name in hosts["removed"]]
+    found += [f"~ host {h['host']}: {', '.join(h['keys'])}" for h in hosts["changed"]]
+    for p in document["evs"]:
+        counts = [f"{p[what]} {what}" for what in ("added", "removed", "changed") if p[what]]
+        found.append(f"~ EVs to {p['peer']}: {', '.join(counts)}")
+    found += [f"~ {s['key']}: {_word(s['before'])} → {_word(s['after'])}" for s in document["settings"]]
+    return found + [f"  {step}" for step in document["steps"]]
+
+
+def _word(value: object) -> str:
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def shown_lines(document: dict[str, Any]) -> list[str]:
+    """Return the configuration as TOML."""
+    from mrcd.config import toml_text
+
+    title = f"# {document['file'] or 'running configuration'}, as {document['host']} sees it"
+    return [title, *toml_text.lines(document["config"], defaults=document["effective"])]

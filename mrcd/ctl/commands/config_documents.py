@@ -1,0 +1,104 @@
+"""Makes the documents of `mrcctl config check`, `diff` and `show`. Imports pydantic, so commands import it late."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mrcd.config import toml_text
+from mrcd.config.cluster_file import Config, load
+from mrcd.ctl.client import DaemonDown
+from mrcd.daemon.config_diff import compare
+from mrcd.errors import DaemonError
+from mrcd.fabric.topology import Plan, plan
+from mrcd.versions import SCHEMA_VERSION
+from mrcd.view.documents import RUNNING_FILE
+
+
+def summary(file: Path, host: str | None) -> dict[str, Any]:
+    """Validate the file and return its summary as `host` sees it; sizes are bytes.
+
+    The default host is this machine if the file names it, else the file's first. Raises UsageError, ConfigError.
+    """
+    config = load(file)
+    seen_from = _seen_from(config, host)
+    # Listed paths are checked at their sources only, so plan for each of these hosts too.
+    for source in {p.source for p in config.paths} - {seen_from}:
+        plan(config, source)
+    mine = plan(config, seen_from)
+    evs = [p.ev_count for p in mine.peers] or [0]
+    c = config.cluster
+    return {
+        "valid": True,
+        "file": str(file),
+        "cluster": c.name,
+        "hosts": len(config.hosts),
+        "planes": c.planes,
+        "t0s": c.t0s,
+        "t1s": c.t1s,
+        "evs_per_peer": c.evs_per_peer,
+        "evs": {"min": min(evs), "max": max(evs)},
+        "encapsulation": c.encapsulation,
+        "granularity": c.granularity,
+        "mtu": c.mtu,
+        "inner_mtu": mine.inner_mtu,
+        "host": seen_from,
+        "interfaces": list(mine.interfaces),
+    }
+
+
+def _seen_from(config: Config, host: str | None) -> str:
+    """Return the given host, else this machine if the file names it, else the file's first host."""
+    names = [h.name for h in config.hosts]
+    here = socket.gethostname()
+    return host or (here if here in names else names[0])
+
+
+def left_behind(run_dir: Path, down: DaemonDown) -> dict[str, Any]:
+    """Return {"host", "config"} as the last mrcd saved them. Raises `down` if there is no such file."""
+    try:
+        document = json.loads((run_dir / RUNNING_FILE).read_text())
+        return {"host": document["host"], "config": document["config"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise down from None
+
+
+def _plan_of(running: dict[str, Any]) -> Plan:
+    try:
+        return plan(Config.model_validate(running["config"]), running["host"])
+    except (ValidationError, KeyError) as e:
+        raise DaemonError(
+            f"another version of mrcd made the running configuration: {type(e).__name__}",
+            hint="use the mrcctl of the running mrcd's version; see `mrcctl version`",
+        ) from None
+
+
+def difference(running: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return the changes from the running configuration to a file (mrcd/daemon/config_diff.py).
+
+    Raises UsageError, ConfigError.
+    """
+    before = _plan_of(running)
+    after = plan(load(file), before.host.name)
+    return compare(before, after).document() | {"file": str(file), "host": before.host.name}
+
+
+def shown(source: Path | dict[str, Any], host: str | None, effective: bool) -> dict[str, Any]:
+    """Return a file, or the running configuration, as {"schema_version", "file", "host", "effective", "config"}.
+
+    "file" is None for the running configuration. Raises UsageError, ConfigError.
+    """
+    if isinstance(source, Path):
+        config = load(source)
+        mine = plan(config, _seen_from(config, host))
+    else:
+        mine = _plan_of(source)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "file": str(source) if isinstance(source, Path) else None,
+        "host": mine.host.name,
+        "effective": effective,
+        "config": toml_text.effective(mine.config) if effective else toml_text.given(mine.config),
+    }

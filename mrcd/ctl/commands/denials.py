@@ -1,0 +1,224 @@
+"""Defines `mrcctl deny`, `drain`, `allow`, `undrain` and `denials`.
+
+deny and allow post to the daemon, which decides and applies them (mrcd/denials/control.py). drain also polls
+/v1/denials until no packet is in flight.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mrcd.ctl.base import F, Options, colours, common, emit
+from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.documents.answers import changed_lines
+from mrcd.ctl.options import ev_option, peer_option, plane_option
+from mrcd.ctl.target_argument import target_argument
+from mrcd.ctl.terminal import render
+from mrcd.errors import DaemonError, UsageError
+
+_POLL_S = 0.02
+_EPILOG = (
+    "A target is one or more of t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1, nic:HOST:PLANE, plane:N, peer:NAME, "
+    "ev:N and ev:PEER:N; a path must match all of them. A denial affects packets that this host sends, not those of "
+    "other hosts."
+)
+
+
+def _target_options(command: F) -> F:
+    """Add the options that name paths."""
+    return target_argument(peer_option(ev_option(plane_option(command))))
+
+
+def _denial_options(command: F) -> F:
+    """Add the other options of deny and drain."""
+    for option in (
+        click.option("--force", is_flag=True, help="Deny even if a peer keeps fewer than ev_min_active usable EVs."),
+        click.option("--reason", metavar="TEXT", help="A reason, shown by status, paths and events."),
+        click.option("--for", "for_", metavar="TIME", help="End after this time: 90s, 30m, 1h30m or 2d."),
+    ):
+        command = option(command)
+    return command
+
+
+def _chosen(action: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of the request, made of the command's arguments."""
+    body = {k.rstrip("_"): v for k, v in given.items()} | {"target": list(given["target"])}
+    if not (body["target"] or body.get("all")) and all(body[k] is None for k in ("peer", "ev", "plane")):
+        raise UsageError(f"{action} needs a target", hint=f"see `mrcctl {action} --help`")
+    if body.get("all") and (body["target"] or any(body[k] is not None for k in ("peer", "ev", "plane"))):
+        raise UsageError("--all and a target exclude each other", hint=f"see `mrcctl {action} --help`")
+    return body
+
+
+def _post(options: Options, path: str, body: dict[str, Any], hint: str) -> Json:
+    """Return the daemon's answer; print its warning. A refusal prints its message and ends mrcctl."""
+    answer = options.client.post(path, body)
+    if answer.get("warning"):
+        click.echo(f"mrcctl: warning: {answer['warning']}", err=True)
+    if answer.get("refused") and not answer.get("changed") and not answer.get("ended"):
+        if not options.json:
+            raise DaemonError(answer["message"], hint=hint)
+        emit(options, answer, changed_lines)
+        sys.exit(DaemonError.exit_code)
+    return answer
+
+
+_FORCE_HINT = "--force denies it nevertheless"
+_ALLOW_HINT = "`mrcctl denials` lists all denials"
+
+
+@click.command(short_help="Stop sending on the paths of a switch, link, plane, peer or EV.", epilog=_EPILOG)
+@_target_options
+@_denial_options
+@common
+@click.pass_obj
+def deny(options: Options, /, **given: Any) -> None:
+    """Send no data on the paths of a target until it is allowed again.
+
+    The paths are still probed. A denial survives restarts, and also covers paths of later configurations.
+    """
+    emit(options, _post(options, "/v1/deny", _chosen("deny", given), _FORCE_HINT), changed_lines)
+
+
+@click.command(short_help="Deny, and wait until no packet is in flight there.", epilog=_EPILOG)
+@_target_options
+@_denial_options
+@click.option(
+    "--wait", type=click.FloatRange(min=0, max=86_400), default=10.0, metavar="SECONDS", show_default=True,
+    help="Wait at most so long for packets in flight.",
+)  # fmt: skip
+@common
+@click.pass_obj
+def drain(options: Options, /, wait: float, **given: Any) -> None:
+    """Deny the paths of a target, and wait until all packets sent on them have arrived or are known to be lost.
+
+    New packets take other paths at once, so draining loses no packet.
+    """
+    answer = _post(options, "/v1/deny", _chosen("drain", given) | {"drain": True}, _FORCE_HINT)
+    began = time.monotonic()
+    while True:
+        found = next((d for d in options.client.get("/v1/denials")["denials"] if d["target"] == answer["target"]), None)
+        if found is None:
+            raise DaemonError(f"{answer['target']} is no longer denied: it was allowed or has expired")
+        waited = time.monotonic() - began
+        if found["empty"] or waited >= wait:
+            break
+        time.sleep(_POLL_S)
+    answer |= {"denial": found, "empty": found["empty"], "waited_s": round(waited, 3)}
+    emit(options, answer, lambda d: [*changed_lines(d), *_emptied(d)])
+    if not found["empty"]:
+        raise DaemonError(
+            f"{found['target']} is not empty after {wait:g} s: {found['in_flight_packets']} packets may be in flight, "
+            f"and the peers have sent no report about {found['unreported_evs']} of its EVs",
+            hint="no new packets enter it, but a peer that is down sends no report; watch `mrcctl denials`",
+        )
+
+
+def _emptied(answer: Json) -> list[str]:
+    found = answer["denial"]
+    if not found["empty"]:
+        return []
+    lost = found["lost_packets"]
+    lost_text = "" if lost is None else f", {lost} packets lost"
+    return [f"empty after {answer['waited_s']:.2f} s{lost_text}" if found["evs"] else "empty"]
+
+
+def _allow(options: Options, action: str, given: dict[str, Any]) -> None:
+    emit(options, _post(options, "/v1/allow", _chosen(action, given), _ALLOW_HINT), changed_lines)
+
+
+_all = click.option("--all", is_flag=True, help="Allow everything.")
+
+
+@click.command(short_help="End denials.", epilog=_EPILOG)
+@_target_options
+@_all
+@common
+@click.pass_obj
+def allow(options: Options, /, **given: Any) -> None:
+    """End the denials of a target and of targets within it. The EVs are probed, then used again."""
+    _allow(options, "allow", given)
+
+
+@click.command(short_help="End denials; the same as `allow`.", epilog=_EPILOG)
+@_target_options
+@_all
+@common
+@click.pass_obj
+def undrain(options: Options, /, **given: Any) -> None:
+    """End the denials of a target and of targets within it. The EVs are probed, then used again."""
+    _allow(options, "undrain", given)
+
+
+@click.command(short_help="List denials: target, user, end, reason.")
+@common
+@click.pass_obj
+def denials(options: Options) -> None:
+    """List denials with their user, end and reason, and the packets still in flight on their paths."""
+    try:
+        document = options.client.get("/v1/denials")
+    except DaemonDown as down:
+        document = _from_file(options.run_dir, down)
+        click.echo(f"mrcctl: mrcd is not running; from {document['file']}", err=True)
+    if document["warning"]:
+        click.echo(f"mrcctl: warning: {document['warning']}", err=True)
+    emit(options, document, _table, colour=colours())
+
+
+def _from_file(run_dir: Path, down: DaemonDown) -> Json:
+    from mrcd.denials import (
+        file,  # a late import: it takes longer than mrcctl takes to answer
+        policy,
+    )
+
+    given = os.environ.get("MRCD_STATE_DIR")
+    path = file.directory(run_dir, Path(given) if given else None) / file.FILE
+    try:
+        found = file.read(path)
+    except file.Unreadable as e:
+        raise DaemonDown(f"mrcd is not running, and {e.args[0]}", hint=down.hint) from None
+    if found is None:
+        raise DaemonDown(f"mrcd is not running, and there is no {path}", hint=down.hint)
+    left = [(d, d.left_s(time.time())) for d in found]
+    document = [policy.brief(d, s) for d, s in left]
+    return {"denials": document, "pending": False} | {
+        "file": str(path),
+        "saved": True,
+        "warning": None,
+    }
+
+
+def _table(document: Json, *, colour: bool) -> list[str]:
+    if not document["denials"]:
+        return ["nothing is denied"]
+    columns = [
+        *map(render.Column, ("TARGET", "ACTION")),
+        *(render.Column(h, True) for h in ("EVS", "IN FLIGHT pkts", "LOST pkts")),
+        *map(render.Column, ("EMPTY", "SINCE (UTC)", "ENDS IN", "USER", "REASON")),
+    ]
+    rows = [
+        [
+            *(render.text(d.get(k)) for k in ("target", "action", "evs", "in_flight_packets", "lost_packets", "empty")),
+            d["since"].removesuffix("+00:00"),
+            render.duration(d["remaining_s"]),
+            _user(d["uid"]),
+            render.text(d["reason"]),
+        ]
+        for d in document["denials"]
+    ]
+    return render.table(columns, rows, colour=colour)
+
+
+def _user(uid: int | None) -> str:
+    if uid is None:
+        return render.text(None)
+    import pwd
+
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return f"uid {uid}"

@@ -1,0 +1,226 @@
+"""Defines `mrcctl probe`, `trace`, `capture`, `preflight` and `doctor`.
+
+Each command imports its work from packets/ or examine/ when it runs.
+"""
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mrcd.ctl.base import F, Options, colours, common, emit
+from mrcd.ctl.client import DaemonDown, Json, understood
+from mrcd.ctl.offline import read
+from mrcd.ctl.options import complete_peer, peer_option
+from mrcd.errors import DaemonError, MrcdError, UsageError
+
+MAX_COUNT = 1_000_000
+MOST_EVS = 8192  # doctor probes no more, which takes 15 s
+
+# (status, peers) → names of the peers whose paths are needed; None means all peers
+Choice = Callable[[Json, Json], Sequence[str | None]]
+
+
+def _documents(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
+    """Return status, peers, and the paths to the chosen peers, from the daemon or else from the pinned tables."""
+
+    def ask(status: Json, peers: Json, paths: Callable[[str | None], Json]) -> tuple[Json, Json, Json]:
+        return status, peers, [path for peer in choose(status, peers) for path in paths(peer)]
+
+    found, _ = read(
+        options,
+        lambda d: ask(d.get("/v1/status"), d.get("/v1/peers"), lambda peer: d.get("/v1/paths", peer=peer)),
+        lambda view: ask(view.status(), view.peers(), lambda peer: view.paths(peer=peer)),
+    )
+    return found  # type: ignore[no-any-return]
+
+
+def _one(peer: str) -> Choice:
+    return lambda status, peers: [peer]
+
+
+def _none(status: Json, peers: Json) -> Sequence[str | None]:
+    return []
+
+
+def _some(status: Json, peers: Json) -> Sequence[str | None]:
+    """Choose all peers, or random ones with MOST_EVS EVs in total."""
+    with understood():
+        evs = sum(status["evs"].values())
+        if evs <= MOST_EVS:
+            return [None]
+        return random.sample([str(p["peer"]) for p in peers], max(1, len(peers) * MOST_EVS // evs))
+
+
+def _count(default: int, what: str) -> Callable[[F], F]:
+    """Add --count."""
+    limits = click.IntRange(1, MAX_COUNT)
+    return click.option("--count", "-c", type=limits, metavar="N", default=default, show_default=True, help=what)
+
+
+def _pace(command: Any) -> Any:
+    """Add --interval and --wait."""
+    for option in (
+        click.option(
+            "--wait", type=click.FloatRange(0, 3600), default=1.0, metavar="SECONDS", show_default=True,
+            help="Wait so long for the last answers.",
+        ),
+        click.option(
+            "--interval", type=click.FloatRange(0.1, 60_000), default=10.0, metavar="MS", show_default=True,
+            help="Time between two packets on the same path.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(short_help="Measure loss and round-trip time of EVs.")
+@click.argument("peer", shell_complete=complete_peer)
+@click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; default all EVs of the peer.")
+@_count(10, "Probes per EV.")
+@click.option(
+    "--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Size of the outer IPv6 packet."
+)
+@_pace
+@common
+@click.pass_obj
+def probe(options: Options, peer: str, ev: int | None, count: int, size: int, interval: float, wait: float) -> None:
+    """Probe the EVs to PEER: loss, and minimum, mean, maximum and deviation of the round-trip times, as ping does.
+
+    The peer's mrc_pop answers on a usable EV of its own choice in the same plane. These diagnostic probes change no
+    counter and no EV state on either host. Exit code 2 if nothing came back.
+    """
+    from mrcd.ctl.packets import probe as work
+
+    status, peers, paths = _documents(options, _one(peer))
+    document = work.run(
+        status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
+    )
+    emit(options, document, work.lines, colour=colours())
+    if not document["received"]:
+        sys.exit(DaemonError.exit_code)
+
+
+@click.command(short_help="Trace an EV hop by hop and locate a fault.")
+@click.argument("peer", shell_complete=complete_peer)
+@click.option("--ev", type=click.IntRange(min=0), metavar="N", required=True, help="The EV.")
+@_count(20, "Packets per hop.")
+@_pace
+@common
+@click.pass_obj
+def trace(options: Options, peer: str, ev: int, count: int, interval: float, wait: float) -> None:
+    """Trace an EV to PEER with loopback probes, which each switch forwards back to this host, and a probe to PEER.
+
+    The loss of each, and cross-checks through another T1 of the plane, locate a fault: a link in one or both
+    directions, a switch, or the far host. Parts that the packets cannot distinguish are listed together. No switch
+    CPU has to answer. encapsulation ecmp has no trace, because its packets cannot name their path. Exit code 2 if
+    nothing came back.
+    """
+    from mrcd.ctl.packets import trace as work
+
+    status, peers, paths = _documents(options, _one(peer))
+    document = work.run(status, peers, paths, peer, ev=ev, count=count, interval_s=interval / 1000, wait_s=wait)
+    emit(options, document, work.lines, colour=colours())
+    if not any(r["received"] for r in document["hops"]):
+        sys.exit(DaemonError.exit_code)
+
+
+@click.command(short_help="Print MRC packets, live or from a file.")
+@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after so many packets.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop after this time.")
+@click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")
+@click.option("-r", "source", type=click.Path(path_type=Path), metavar="FILE", help="Read a pcap or pcapng file.")
+@click.option("-w", "target", type=click.Path(path_type=Path), metavar="FILE", help="Write pcap; '-' is stdout.")
+@click.option(
+    "--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so much of a packet; default all with -w."
+)
+@common
+@click.pass_obj
+def capture(
+    options: Options,
+    count: int | None,
+    seconds: float | None,
+    plane: int | None,
+    source: Path | None,
+    target: Path | None,
+    snap: int | None,
+) -> None:
+    """Print a line for each packet of mrcd that a plane NIC sends or receives; with --json a document for each.
+
+    A burst is one packet of many segments, as the NIC gets it. Times are UTC.
+    """
+    from scapy.config import conf
+
+    conf.route_autoload = conf.route6_autoload = False  # scapy would read all routes; thousands take seconds
+    from mrcd.ctl.packets import capture as work
+
+    if source is not None and (target is not None or seconds is not None):
+        raise UsageError("-r reads a file: it takes neither -w nor --seconds", hint="see `mrcctl capture --help`")
+    try:
+        status, peers, _ = _documents(options, _none)
+        about = work.known(status, peers)
+    except DaemonDown:
+        if source is None:
+            raise
+        about = work.Known()  # without mrcd, packets are printed without names and direction
+    if source is not None:
+        summary = work.from_file(source, about, count=count, plane=plane, as_json=options.json)
+    else:
+        summary = work.from_wire(
+            about, count=count, seconds=seconds, plane=plane, as_json=options.json, to=target, keep=snap
+        )
+    click.echo(f"mrcctl: {summary}", err=True)
+
+
+_CONFIG = click.option(
+    "--config", "file", type=click.Path(path_type=Path), envvar="MRCD_CONFIG", metavar="FILE", help="The cluster file."
+)
+_HOST = click.option(
+    "--host", envvar="MRCD_HOST", metavar="NAME", help="This host's name in the file; default its hostname."
+)
+
+
+def _finish(options: Options, document: Json) -> None:
+    from mrcd.ctl.examine import report
+
+    emit(options, document, report.lines, colour=colours())
+    if document["summary"]["FAIL"]:
+        sys.exit(MrcdError.exit_code)
+
+
+@click.command(short_help="Check whether this machine can run mrcd.")
+@_CONFIG
+@_HOST
+@common
+@click.pass_obj
+def preflight(options: Options, file: Path | None, host: str | None) -> None:
+    """Check whether the kernel, NICs and settings of this machine can run mrcd. Changes nothing; mrcd need not run.
+
+    Without a cluster file the checks that need one are skipped. Exit code 0 if no check failed (warnings included),
+    2 otherwise.
+    """
+    from mrcd.ctl.examine import command
+
+    _finish(options, command.preflight(file, host))
+
+
+@click.command(short_help="Check a host on which mrcd runs.")
+@peer_option
+@common
+@click.pass_obj
+def doctor(options: Options, peer: str | None) -> None:
+    """Check a host on which mrcd runs: the checks of preflight, the attached programs, and each EV.
+
+    Sends diagnostic probes, which change no EV state, in three sizes on each EV. With more than 8,192 EVs it probes
+    those of random peers. Exit code 0 if no check failed (warnings included), 2 otherwise.
+    """
+    from mrcd.ctl.examine import command
+
+    try:
+        documents, down = _documents(options, _one(peer) if peer else _some), None
+    except DaemonDown as e:
+        documents, down = None, e
+    _finish(options, command.doctor(options.run_dir, documents, down))

@@ -1,0 +1,170 @@
+"""Detaches the data plane while mrcd is down: removes routes into mrc0, then the programs of every version.
+
+It follows the daemon's order (mrcd/daemon/attachment.py). Probes tell the peers, if the tables have this version.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrcd.bpf import libbpf
+from mrcd.bpf.pins import in_bpffs, locked
+from mrcd.config.devices import peer_of
+from mrcd.daemon.attachment import QUIET_MS, QUIET_TRIES, wait_quiet
+from mrcd.errors import KernelError, MachineError, MrcdError
+from mrcd.fabric.topology import Plan
+from mrcd.health.probe_pace import pace
+from mrcd.loader.dataplane import Dataplane
+from mrcd.loader.links import Links, Point
+from mrcd.net.hooks import tc_hooks
+from mrcd.net.netlink import Netlink
+from mrcd.net.offloads import FILE, ReceiveChecksums
+from mrcd.tables import abi
+from mrcd.tables.pinned import Tables, change_field
+from mrcd.view import documents
+
+_NOWHERE = Path(os.devnull, "pins")
+
+
+@dataclass(frozen=True)
+class _Running:
+    """The keys of running.json that a detach needs.
+
+    The rest of its configuration is not checked: the package may have been upgraded since that mrcd started.
+    """
+
+    pins: Path
+    interface: str
+    ecmp: bool
+    document: dict[str, Any]
+    file: os.stat_result
+
+    @classmethod
+    def read(cls, path: Path) -> "_Running":
+        """Read running.json. Raises MachineError."""
+        try:
+            document, file = documents.read_running(path)
+            config = document["config"]
+            overlay, cluster = config["overlay"], config["cluster"]
+            key = "encapsulation" if "encapsulation" in cluster else "steering"  # the former name
+            ecmp = cluster[key] == "ecmp"
+            return cls(Path(document["pins"]), str(overlay["interface"]), ecmp, document, file)
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            why = e.strerror if isinstance(e, OSError) else repr(e)
+            raise MachineError(f"no usable {path}: {why}", hint="mrcd has not run on this host yet") from None
+
+    def plan(self) -> Plan:
+        """Return the plan. Raises MrcdError if another version wrote a configuration that this one cannot read."""
+        try:
+            return documents.plan_in(self.document)
+        except (ValueError, KeyError, TypeError) as e:
+            raise MachineError(f"another version's configuration: {e!r}") from None
+
+
+def without_mrcd(run_dir: Path) -> dict[str, Any]:
+    """Tell the peers, remove the routes into mrc0, wait until peers stop spraying to this host, detach all programs.
+
+    The tables stay, and keep the status "detached". Raises MachineError.
+    """
+    if os.geteuid() != 0:
+        raise MachineError(
+            "mrcd is not running; only root can detach without it", hint="start mrcd, or run mrcctl as root"
+        )
+    running = _Running.read(run_dir / documents.RUNNING_FILE)
+    home = running.pins.parent
+    with contextlib.ExitStack() as stack:
+        lock = -1
+        versions: list[Path] = []
+        _refuse_links(home)  # running.json is written by mrcd, which is not root, so it may name any path
+        if in_bpffs(home):
+            stack.callback(os.close, lock := locked(home))
+            versions = sorted(p for p in home.glob("abi*") if p.is_dir())
+            for path in versions:
+                _refuse_links(path, path / "links", path / "mrc_node")
+        attached = any(Links(p).attached() for p in versions)
+        for path in versions:
+            with contextlib.suppress(KernelError):  # the map does not exist
+                change_field(path / "mrc_node", "status", lambda status: status | abi.STATUS_DETACHED)
+        unrouted, hooks = asyncio.run(_unroute(running))
+        # Without attached programs nothing counts sprayed packets: then assume that peers with routes spray.
+        quiet = _wait_quiet(running, lock) if attached else not unrouted
+        for path in versions or [_NOWHERE]:  # clsact filters exist without pins
+            Links(path).detach_others(set(), hooks)
+        ReceiveChecksums(run_dir / FILE).restore()
+        _forget_hooks(run_dir / documents.RUNNING_FILE, running)
+    return {"attached": False, "message": _message(running, attached, unrouted, quiet)}
+
+
+def _message(running: _Running, attached: bool, unrouted: int, quiet: bool) -> str:
+    if not attached and not unrouted:
+        return "nothing is attached"
+    text = "detached, without mrcd: "
+    text += "this host is cut off" if running.ecmp else "traffic takes the kernel's SRv6 routes, flow by flow"
+    return text if quiet else text + "; some peers may still spray to this host, and what they send is lost"
+
+
+async def _unroute(running: _Running) -> tuple[int, list[tuple[int, Point]]]:
+    """Remove the routes into mrc0, so that the fallback routes apply.
+
+    Returns the number of removed routes, and the hooks where filters may be.
+    """
+    removed = 0
+    async with Netlink() as netlink:
+        links = await netlink.links()
+        former_peer = running.interface + "p"  # its name before it was peer_of()
+        names = (running.interface, peer_of(running.interface), former_peer)
+        ends = [links[n] for n in names if n in links]
+        into = {end.ifindex for end in ends}
+        for route in (await netlink.routes()).values():
+            if into & {hop.oif for hop in route.hops}:
+                await netlink.delete_route(route)
+                removed += 1
+    return removed, tc_hooks(ends, links.values())
+
+
+def _wait_quiet(running: _Running, lock: int) -> bool:
+    """Tell all peers until no sprayed packet arrives. Returns False if that fails, or peers cannot be told."""
+    with contextlib.ExitStack() as stack:
+        try:
+            plan = running.plan()
+            tables = Tables(running.pins, writable=False)
+            stack.callback(tables.close)
+            libbpf.use_bcc()
+            dataplane = Dataplane(plan, running.pins.parents[1], lock=lock)
+            stack.callback(dataplane.close)
+            dataplane.load()
+            if dataplane.fresh:
+                dataplane.forget_staged()
+                raise MachineError("the pinned tables have another version")
+            window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
+            peers = [p.host.id for p in plan.peers]
+            return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
+        except (MrcdError, OSError):
+            time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # the programs tell each peer that sends a probe meanwhile
+            return False
+
+
+def _refuse_links(*paths: Path) -> None:
+    """Raise MachineError if a path is a symbolic link; a BPF file system may contain them."""
+    for path in paths:
+        if path.is_symlink():
+            raise MachineError(f"{path} is a symbolic link", hint="remove it; nothing was changed")
+
+
+def _forget_hooks(path: Path, running: _Running) -> None:
+    """Write running.json without hooks, which `mrcctl status` shows. The file keeps its owner and mode.
+
+    O_EXCL keeps root from writing through a file that the owner has put there.
+    """
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, running.file.st_mode & 0o777)
+    with os.fdopen(descriptor, "w") as f:
+        os.fchown(descriptor, running.file.st_uid, running.file.st_gid)
+        json.dump(running.document | {"hooks": []}, f)
+    new.rename(path)

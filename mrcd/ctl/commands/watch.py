@@ -1,0 +1,205 @@
+"""Defines `mrcctl watch` and `mrcctl top`, which show rates of peers and paths."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.documents import live, rates
+from mrcd.ctl.offline import open_view, read
+from mrcd.ctl.options import peer_option, wide_option
+from mrcd.errors import DaemonError, MrcdError, UsageError
+from mrcd.versions import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from mrcd.view.documents import View
+
+_EVENTS = 20  # earlier events in the first frame
+_PATHS = 20  # bad paths per frame
+_MOST_PATHS = 16_384  # more take over 10 MB per frame
+_STATUS = ("host", "cluster", "attached", "daemon", "evs", "usable_evs", "drops")
+
+_interval = click.option(
+    "--interval",
+    "-i",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two samples.",
+)
+
+
+class Sampler:
+    """Samples this host's documents repeatedly, also while the daemon stops and returns."""
+
+    def __init__(self, options: Options, peer: str | None) -> None:
+        self._options, self._peer = options, peer
+        self._view: View | None = None
+        self._before: tuple[rates.Sample, rates.Sample] | None = None  # paths, peers
+        self._after: int | None = None  # number of the newest event seen
+
+    def sample(self) -> dict[str, Any]:
+        """Return the document of this moment (documents/live.py). Raises MrcdError without daemon and tables."""
+        try:
+            source, status, peers, paths, events = "daemon", *self._request()
+            self._view = None
+        except DaemonDown as down:
+            self._after = None
+            self._view = self._view or open_view(self._options.run_dir, down)
+            view = self._view
+            source, status, peers, events = "tables", view.status(), view.peers(), []
+            paths = self._paths(status, view.paths)
+        if not isinstance(status, dict) or not all(isinstance(x, list) for x in (peers, paths)):
+            raise DaemonError("this mrcctl does not understand mrcd's answer", hint="compare with `mrcctl version`")
+        now, before = time.monotonic(), self._before
+        self._before = rates.Sample(now, paths), rates.Sample(now, peers)
+        path_rates, peer_rates = (
+            rates.per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True)
+        )
+        if before is None:  # the first sample has no rates
+            unknown = dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s"))
+            path_rates = [r | unknown for r in path_rates]
+        bad, is_partial = rates.worst(path_rates, len(path_rates)), self._is_partial(status)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "source": source,
+            "error": None,
+            "status": {k: status.get(k) for k in _STATUS}
+            | {"planes_up": [p["plane"] for p in status.get("planes") or [] if p.get("up")]},
+            "peers": live.peers(
+                [p for p in peers if self._peer in (None, p["peer"])],
+                {r["peer"]: r for r in peer_rates},
+                {} if is_partial else rates.usable_by_plane(path_rates),
+            ),
+            "bad_paths": sum(_out_of_use(status).values()) if is_partial else len(bad),
+            "partial": is_partial,
+            "worst": bad[:_PATHS],
+            "events": events,
+        }
+
+    def _request(self) -> tuple[Json, Json, Json, list[Json]]:
+        client = self._options.client
+        status = client.get("/v1/status")
+        last = int((status.get("last_event") or {}).get("id") or 0) if isinstance(status, dict) else 0
+        if self._after is None or last < self._after:  # the first sample, or a daemon that restarted its numbers
+            self._after = max(0, last - _EVENTS)
+        events = client.get("/v1/events", after=self._after, wait=0)["events"] if last > self._after else []
+        self._after = max((e["id"] for e in events), default=self._after)
+        paths = self._paths(status, partial(client.get, "/v1/paths"))
+        return status, client.get("/v1/peers"), paths, events
+
+    def _is_partial(self, status: Json) -> bool:
+        """Return whether there are so many paths that only those out of use are read."""
+        return self._peer is None and sum((status.get("evs") or {}).values()) > _MOST_PATHS
+
+    def _paths(self, status: Json, ask: Callable[..., Json]) -> Json:
+        if not isinstance(status, dict) or not self._is_partial(status):
+            return ask(peer=self._peer)
+        found: list[Json] = []
+        for state, n in _out_of_use(status).items():
+            if 0 < n <= _MOST_PATHS - len(found):
+                with suppress(UsageError):  # a plane has failed since: the daemon refuses so many at once
+                    found += ask(state=state)
+        return found
+
+
+def _out_of_use(status: Json) -> dict[str, int]:
+    return {state: n for state, n in status["evs"].items() if state != "GOOD"}
+
+
+def _frames(sampler: Sampler) -> Iterator[dict[str, Any]]:
+    """Yield a document per sample. Only the first sample may raise; a later error is part of the document."""
+    document = sampler.sample()
+    while True:
+        yield document
+        try:
+            document = sampler.sample()
+        except MrcdError as e:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            document = document | {"time": now, "source": None, "error": str(e.args[0]), "events": []}
+
+
+@click.command(short_help="Show peers, traffic, bad paths and events, live.")
+@_interval
+@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after so many samples.")
+@peer_option
+@common
+@click.pass_obj
+def watch(options: Options, interval: float, count: int | None, peer: str | None) -> None:
+    """Show peers, traffic, bad paths and events, live; `q` ends it.
+
+    A terminal shows one sample on the whole screen; a pipe or file gets all samples. --json prints one per line.
+    """
+    full = sys.stdout.isatty() and not options.json and os.environ.get("TERM") != "dumb"
+    recent: list[Json] = []
+    with ExitStack() as stack:
+        screen = None
+        for n, document in enumerate(_frames(Sampler(options, peer))):
+            if full and screen is None:
+                from mrcd.ctl.terminal.screen import Screen
+
+                screen = stack.enter_context(Screen())
+            if screen:
+                recent = [*recent, *document["events"]][-_EVENTS:]
+                columns, height = screen.size
+                screen.draw(live.lines(document, recent, colour=colours(), columns=columns, height=height))
+            elif options.json:
+                click.echo(json.dumps(document, ensure_ascii=False))
+            else:
+                click.echo("\n".join([*live.lines(document, document["events"], colour=False), ""]))
+            sys.stdout.flush()
+            if count is not None and n + 1 >= count:
+                break
+            if screen:
+                if screen.wait(interval):
+                    break
+            else:
+                time.sleep(interval)
+
+
+@click.command(short_help="Show the busiest and the worst paths.")
+@_interval
+@click.option(
+    "--lines", "-n", type=click.IntRange(min=1), default=10, metavar="N", show_default=True, help="Paths of each kind."
+)
+@peer_option
+@wide_option
+@common
+@click.pass_obj
+def top(options: Options, interval: float, lines: int, peer: str | None, wide: bool) -> None:
+    """Show the busiest paths, and those that are out of use or lose packets, between two samples.
+
+    `watch` repeats this.
+    """
+    samples = []
+    for last in (False, True):
+        found, source = read(
+            options,
+            lambda daemon: daemon.get("/v1/paths", peer=peer),
+            lambda view: view.paths(peer=peer),
+            quiet=last,
+        )
+        samples.append(rates.Sample(time.monotonic(), found))
+        if not last:
+            time.sleep(interval)
+    moved = rates.per_second(*samples)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "source": source,
+        "interval_s": round(samples[1].at_s - samples[0].at_s, 3),
+        "paths": len(moved),
+        "busiest": rates.busiest(moved, lines),
+        "worst": rates.worst(moved, lines),
+    }
+    emit(options, document, live.top, colour=colours(), width=terminal_width(wide))

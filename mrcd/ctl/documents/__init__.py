@@ -1,0 +1,1 @@
+"""Renders the API's documents as text: one module per document. Pure: nothing here prints or reads a clock."""

@@ -1,0 +1,159 @@
+"""Renders the live views of `mrcctl watch` and `mrcctl top`. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrcd.ctl.documents.parts import plain_states, sentence, share
+from mrcd.ctl.terminal.render import Column, Document, count, cut, duration, microseconds, paint, percent, table, text
+
+_ALL = 10_000
+
+
+def peers(
+    docs: Sequence[Document],
+    moved: Mapping[str, Mapping[str, Any]],
+    planes: Mapping[str, Mapping[int, tuple[int, int]]],
+) -> list[dict[str, Any]]:
+    """Return what a live view needs of GET /v1/peers, their rates by name, and rates.usable_by_plane."""
+    rows = []
+    for p in docs:
+        mine = moved.get(p["peer"], {})
+        rows.append(
+            {
+                **{k: p.get(k) for k in ("peer", "status", "reachable", "usable_evs", "evs", "loss_ratio", "rtt_ns")},
+                **{k: mine.get(k) for k in ("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s")},
+                "planes": [
+                    {"plane": plane, "usable_evs": usable, "evs": every}
+                    for plane, (usable, every) in sorted(planes.get(p["peer"], {}).items())
+                ],
+            }
+        )
+    return rows
+
+
+def lines(
+    document: Document,
+    recent: Sequence[Document],
+    *,
+    colour: bool,
+    columns: int | None = None,
+    height: int | None = None,
+) -> list[str]:
+    """Return one sample as lines. `columns` and `height` are the terminal's; None is no limit."""
+    width, free = columns, (height or _ALL) - 5
+    out = _head(document, colour)
+    shown = max(1, free // 3)
+    rows = sorted(document["peers"], key=lambda p: (bool(p["reachable"]), -(p["tx_bits_per_s"] or 0)))
+    out += ["", *_peers(rows[:shown], colour, width)]
+    if len(rows) > shown:
+        out.append(f"and {len(rows) - shown} more peers")
+    left = (height or _ALL) - len(out) - 2
+    wrong = document["worst"][: max(1, left // 2 - 2)] if height else document["worst"]
+    what = "out of use" if document["partial"] else "out of use or losing packets"
+    note = " (too many paths to list those that lose packets: --peer NAME)" if document["partial"] else ""
+    out += ["", f"paths {what}: {document['bad_paths']}{note}"]
+    if wrong:
+        out += _paths(wrong, colour, width)
+    left = (height or _ALL) - len(out) - 2
+    newest = list(recent)[-max(0, left) :] if left > 0 else []
+    if newest:
+        out += ["", *(sentence(e) for e in newest)]
+    return [cut(line, columns) for line in out] if columns else out
+
+
+def _head(document: Document, colour: bool) -> list[str]:
+    status = document["status"]
+    daemon = status.get("daemon") or {}
+    if document["error"]:
+        running = "NO ANSWER; last sample below"
+    elif document["source"] == "tables":
+        running = "mrcd is not running: read from the pinned tables"
+    else:
+        running = f"mrcd {text(daemon.get('version'))} up {duration(daemon.get('uptime_s'))}"
+    attached = paint("attached" if status.get("attached") else "detached", colour)
+    evs = status.get("evs") or {}
+    drops = sum((status.get("drops") or {}).values())
+    host = f"{text(status.get('host'))} of {text(status.get('cluster'))}"
+    return [
+        f"{host}  {text(document['time'])[:19]} UTC  {attached}  {running}",
+        f"EVs {text(status.get('usable_evs'))} of {sum(evs.values())} usable: {plain_states(evs)}  "
+        f"planes up {text(status.get('planes_up'))}  drops {count(drops)}",
+        *([document["error"]] if document["error"] else []),
+    ]
+
+
+def _peers(rows: Sequence[Document], colour: bool, width: int | None) -> list[str]:
+    headings = ("EVS USABLE", "TX Mbit/s", "TX pkts/s", "LOST pkts/s", "RTT µs")
+    columns = [
+        Column("PEER"),
+        Column("STATUS"),
+        *(Column(h, True, rank=2 if h == "TX pkts/s" else 0) for h in headings),
+        Column("USABLE BY PLANE", rank=1),
+    ]
+    cells = [
+        [
+            text(p["peer"]),
+            text(p["status"]) if p["reachable"] else "unreachable",
+            f"{text(p['usable_evs'])}/{text(p['evs'])}",
+            _megabits(p["tx_bits_per_s"]),
+            _rate(p["tx_packets_per_s"]),
+            _rate(p["lost_packets_per_s"]),
+            microseconds(p["rtt_ns"]),
+            " ".join(f"{x['usable_evs']}/{x['evs']}" for x in p["planes"]),
+        ]
+        for p in rows
+    ]
+    return table(columns, cells, colour=colour, width=width, note=False)
+
+
+def _paths(rows: Sequence[Document], colour: bool, width: int | None, note: bool = False) -> list[str]:
+    columns = [
+        Column("PEER"),
+        *(Column(h, True) for h in ("EV", "PLANE", "T1")),
+        *map(Column, ("STATE", "USABLE")),
+        Column("IN STATE", True),
+        Column("TX Mbit/s", True),
+        Column("TX pkts/s", True, rank=3),
+        Column("LOST pkts/s", True, rank=2),
+        Column("LOSS %", True),
+        Column("RTT µs", True, rank=1),
+        Column("REASON"),
+    ]
+    cells = [
+        [
+            text(r["peer"]),
+            text(r["ev"]),
+            text(r["plane"]),
+            text(r["label"] if r["t1"] is None else r["t1"]),
+            text(r["state"]),
+            share(r["usable"], r["weight"]),
+            duration(r["since_s"]),
+            _megabits(r["tx_bits_per_s"]),
+            _rate(r["tx_packets_per_s"]),
+            _rate(r["lost_packets_per_s"]),
+            percent(r["loss_ratio"]),
+            microseconds(r["rtt_ns"]),
+            text(r["reason"]),
+        ]
+        for r in rows
+    ]
+    return table(columns, cells, colour=colour, width=width, note=note)
+
+
+def top(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
+    """Return the document of `mrcctl top` as lines."""
+    out = [f"busiest of {document['paths']} paths, over {duration(document['interval_s'])}"]
+    out += _paths(document["busiest"], colour, width, True) if document["busiest"] else ["no path carries traffic"]
+    out += ["", "out of use, or losing packets"]
+    return out + (_paths(document["worst"], colour, width, True) if document["worst"] else ["none"])
+
+
+def _megabits(bits: float | None) -> str:
+    if bits is None:
+        return text(None)
+    megabits = bits / 1e6
+    return f"{megabits:.0f}" if megabits >= 100 else f"{megabits:.3g}"
+
+
+def _rate(value: float | None) -> str:
+    return count(None if value is None else round(value) if value >= 10 else round(value, 1))

@@ -1,0 +1,52 @@
+"""Renders the parts that several documents share: places, states, denials, moments, events in one line."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mrcd.ctl.terminal.render import NOTHING, Document, duration, text
+
+STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
+
+
+def location(doc: Document) -> str:
+    """Return the place of an event or a path: h2 EV 5 (plane 1, T1 1)."""
+    parts = [str(doc["peer"])] if doc.get("peer") is not None else []
+    if doc.get("ev") is not None:
+        parts.append(f"EV {doc['ev']}")
+    place = ", ".join(f"{name} {doc[k]}" for k, name in (("plane", "plane"), ("t1", "T1")) if doc.get(k) is not None)
+    if place:
+        parts.append(f"({place})" if parts else place)
+    return " ".join(parts)
+
+
+def plain_states(counts: Document) -> str:
+    """Return EV counts by state without colour: 15 GOOD, 1 ASSUMED_BAD."""
+    return ", ".join(f"{counts[s]} {s}" for s in STATES if counts.get(s)) or NOTHING
+
+
+def share(usable: object, weight: float | None) -> str:
+    """Return whether an EV carries traffic: yes, no, or 1/4 while a returning EV ramps up."""
+    return f"1/{1 / weight:.0f}" if usable and weight and weight < 1 else text(usable)
+
+
+def denial(doc: Document) -> str:
+    """Return a denial in one line: deny t1:1:2 for another 28 min (maintenance)."""
+    left = f" for another {duration(doc['remaining_s'])}" if doc.get("remaining_s") is not None else ""
+    reason = f" ({doc['reason']})" if doc.get("reason") else ""
+    return f"{doc['action']} {doc['target']}{left}{reason}"
+
+
+def moment(iso: object) -> str:
+    """Return an ISO 8601 time without its UTC suffix, because the heading names UTC."""
+    return text(iso).removesuffix("Z").removesuffix("+00:00")
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """Return an event in one line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue."""
+    change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
+    subject = location(event) or f"{text(event.get('kind'))} {_denied_target(event) or ''}".rstrip()
+    return f"{moment(event.get('time'))} UTC {subject}: {change}{text(event.get('reason'))}"
+
+
+def _denied_target(event: Document) -> object:
+    return (event.get("evidence") or {}).get("target") if event.get("kind") == "denial" else None

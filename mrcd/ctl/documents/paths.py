@@ -1,0 +1,90 @@
+"""Renders GET /v1/paths as a table: one line per EV, either its health or its hops."""
+
+from collections.abc import Sequence
+
+from mrcd.ctl.documents.parts import denial, share
+from mrcd.ctl.terminal.render import Column, Document, count, duration, microseconds, percent, table, text
+
+
+def path_lines(docs: Sequence[Document], *, colour: bool, width: int | None = None) -> list[str]:
+    """Return one line per EV with its state, traffic and loss."""
+    if not docs:
+        return ["no paths"]
+    columns = [
+        Column("PEER"),
+        *(Column(h, True) for h in ("EV", "PLANE", "T1")),
+        *map(Column, ("STATE", "USABLE")),
+        Column("IN STATE", True, rank=1),
+        Column("TX pkts", True, rank=6),
+        Column("TX bytes", True, rank=11),
+        Column("LOST pkts", True, rank=5),
+        Column("LOSS %", True),
+        Column("CE pkts", True, rank=10),
+        Column("SKIPS", True, rank=9),
+        Column("RTT µs", True),
+        Column("NEXT PROBE", True, rank=7),
+        Column("HOLD-DOWN", True, rank=4),
+        Column("CARRIER", rank=8),
+        Column("REASON", rank=2),
+    ]
+    rows = [
+        [
+            text(p.get("peer")),
+            text(p.get("ev")),
+            text(p.get("plane")),
+            text(p.get("label") if p.get("t1") is None else p["t1"]),
+            text(p.get("state")),
+            share(p.get("usable"), p.get("weight")),
+            duration(p.get("since_s")),
+            count(p.get("tx_packets")),
+            count(p.get("tx_bytes")),
+            count(p.get("lost_packets")),
+            percent(p.get("loss_ratio")),
+            count(p.get("ce_packets")),
+            count(p.get("skips")),
+            microseconds(p.get("rtt_ns")),
+            duration(p.get("next_probe_s")),
+            duration(p.get("hold_down_s")),
+            text(p.get("carrier")),
+            _reason(p),
+        ]
+        for p in docs
+    ]
+    return table(columns, rows, colour=colour, width=width)
+
+
+def hop_lines(docs: Sequence[Document], *, colour: bool, width: int | None = None) -> list[str]:
+    """Return one line per EV with the meaning of each uSID of its carrier (GET /v1/paths?decode=1)."""
+    if not docs:
+        return ["no paths"]
+    columns = [
+        Column("PEER"),
+        *(Column(h, True) for h in ("EV", "PLANE")),
+        Column("STATE"),
+        Column("HOPS"),
+        Column("CARRIER", rank=1),
+    ]
+    rows = [
+        [
+            *(text(p.get(k)) for k in ("peer", "ev", "plane", "state")),
+            " → ".join(hop(h, p.get("plane")) for h in p.get("hops") or []),
+            text(p.get("segments")),
+        ]
+        for p in docs
+    ]
+    return table(columns, rows, colour=colour, width=width)
+
+
+def hop(doc: Document, plane: object) -> str:
+    """Return one hop: T0 3. The hop's plane is named only where it differs from `plane`, the path's."""
+    kind, number = doc.get("kind"), text(doc.get("number"))
+    if kind == "address":
+        return f"any way to {text(doc.get('destination'))}"
+    if kind not in ("t0", "t1", "host"):
+        return f"uSID {text(doc.get('usid'))}"
+    words = f"host port {number}" if kind == "host" else f"{str(kind).upper()} {number}"
+    return words if doc.get("plane") == plane else f"{words} (of plane {text(doc.get('plane'))})"
+
+
+def _reason(path: Document) -> str:
+    return denial(path["denial"]) if path.get("denial") else text(path.get("reason"))

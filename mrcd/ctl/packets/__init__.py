@@ -1,0 +1,1 @@
+"""Sends, captures and decodes mrcd's packets: probe, trace, capture, and the probes of doctor."""

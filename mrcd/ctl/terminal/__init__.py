@@ -1,0 +1,1 @@
+"""Text for terminals: number formats, tables, the full screen, and the end of a pipe."""

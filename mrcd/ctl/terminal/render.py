@@ -1,0 +1,182 @@
+"""Formats numbers, tables and facts for people. Pure: nothing here prints, or reads the terminal or the clock.
+
+Numbers are rounded only here; `--json` prints them exactly.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# A document of the API: what json.loads gives.
+Document = Mapping[str, Any]
+
+# ANSI colours of whole cells, by their text.
+_GREEN, _RED, _YELLOW, _FAINT = "32", "31", "33", "2"
+_COLOURS = {
+    "GOOD": _GREEN,
+    "SKIP": _YELLOW,
+    "ASSUMED_BAD": _RED,
+    "DENIED": _YELLOW,
+    "UNKNOWN": _FAINT,
+    "attached": _GREEN,
+    "detached": _YELLOW,
+    "up": _GREEN,
+    "down": _RED,
+    "unreachable": _RED,
+}
+NOTHING = "-"
+
+
+# ---- numbers ---------------------------------------------------------------------------------
+
+
+def count(value: float | None) -> str:
+    """Return a count in at most four digits: 1234 → 1234, 123456 → 123k, 1234567 → 1.23M."""
+    if value is None:
+        return NOTHING
+    if abs(value) < 10_000:
+        return text(value)
+    for unit in "kMGT":
+        value /= 1000
+        # 999.5 and more would round to four digits; the next unit needs three.
+        if abs(value) < 999.5:
+            return f"{value:.3g}{unit}"
+    return f"{value:.0f}T"
+
+
+def percent(ratio: float | None) -> str:
+    """Return a ratio in percent with three significant digits: 0, 0.002, 12.3."""
+    if ratio is None:
+        return NOTHING
+    return "0" if ratio == 0 else f"{100 * ratio:.3g}" if ratio < 0.9995 else "100"
+
+
+def microseconds(ns: float | None) -> str:
+    """Return nanoseconds in µs with one decimal; "-" for a path without a measured round-trip time."""
+    return f"{ns / 1000:.1f}" if ns else NOTHING
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds in a readable unit: 0.3 s, 42 s, 5 min, 3.2 h, 12 d."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    for unit, size, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < limit:
+            return f"{seconds / size:.1f} h" if unit == "h" else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def text(value: object) -> str:
+    """Return any other value of a document as one cell."""
+    if value is None or value == "" or value == []:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(str(v) for v in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# ---- tables ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table column. `right` aligns numbers; `width` is the least width in characters.
+
+    A narrow terminal drops the columns of the highest `rank` first; it never drops rank 0.
+    """
+
+    heading: str
+    right: bool = False
+    width: int = 0
+    rank: int = 0
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str]],
+    *,
+    colour: bool,
+    heading: bool = True,
+    width: int | None = None,
+    note: bool = True,
+) -> list[str]:
+    """Return aligned lines. The last column is not padded, so a long text there does not widen other lines.
+
+    `width` is the terminal's width in characters; None shows all columns. A last line names the dropped columns,
+    unless `note` is False.
+    """
+    cells = [list(row) for row in rows]
+    widths = [max(c.width, len(c.heading), *(len(r[i]) for r in cells), 0) for i, c in enumerate(columns)]
+    shown = _fitting(columns, widths, width)
+    lines = [[c.heading for c in columns], *cells] if heading else cells
+    out = []
+    for n, line in enumerate(lines):
+        padded = []
+        for i in shown:
+            blank = " " * (widths[i] - len(line[i]))
+            painted = line[i] if heading and n == 0 else paint(line[i], colour)
+            padded.append(blank + painted if columns[i].right else painted + blank)
+        out.append("  ".join(padded).rstrip())
+    hidden = [c.heading for i, c in enumerate(columns) if i not in shown]
+    if hidden and heading and note:
+        out += textwrap.wrap(f"(no room for {', '.join(hidden)}: see --wide)", width or 80, subsequent_indent=" ")
+    return out
+
+
+def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
+    """Return the indices of the columns that fit."""
+    shown = list(range(len(columns)))
+    while width is not None and sum(widths[i] + 2 for i in shown) - 2 > width:
+        most = max(shown, key=lambda i: (columns[i].rank, i))
+        if not columns[most].rank:
+            break
+        shown.remove(most)
+    return shown
+
+
+def facts(pairs: Iterable[tuple[str, str]], width: int | None) -> list[str]:
+    """Return names with their values, folded at the terminal's width."""
+    lines = []
+    for name, value in pairs:
+        # textwrap counts invisible colour codes, so a folded line may end early.
+        folded = textwrap.wrap(value, max(20, (width or 10_000) - 12), break_long_words=False, break_on_hyphens=False)
+        lines += [f"{name if not n else '':<12}{part}" for n, part in enumerate(folded or [""])]
+    return lines
+
+
+def paint(cell: str, colour: bool) -> str:
+    """Return a cell with the ANSI colour of its text, if it has one."""
+    code = _COLOURS.get(cell)
+    return f"\033[{code}m{cell}\033[0m" if colour and code else cell
+
+
+def cut(line: str, columns: int) -> str:
+    """Return a line cut to `columns` characters, with … at the cut. Colour codes count as zero width."""
+    width, out = columns, []
+    for code, text in _parts(line):
+        if code:
+            out.append(code)
+        elif len(text) > width:
+            out.append(text[: max(0, width - 1)] + "…" if width else "")
+            width = 0
+        else:
+            out.append(text)
+            width -= len(text)
+    return "".join(out)
+
+
+def _parts(line: str) -> Iterator[tuple[str, str]]:
+    """Yield (colour code, "") and ("", text) in order."""
+    while line:
+        before, escape, rest = line.partition("\033[")
+        if before:
+            yield "", before
+        if not escape:
+            return
+        code, m, line = rest.partition("m")
+        yield f"\033[{code}{m}", ""

@@ -1,0 +1,73 @@
+"""Makes the documents that answer POST /v1/deny and POST /v1/allow. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mrcd.denials import policy
+from mrcd.denials.enforcement import Evs, by_row
+from mrcd.denials.policy import Target
+from mrcd.fabric.topology import Plan
+from mrcd.versions import SCHEMA_VERSION
+
+PEERS_NAMED = 10
+
+Document = dict[str, Any]
+
+
+def changed(plan: Plan, target: Target | None, evs: Evs, message: str) -> Document:
+    """Return the document of a deny or an allow that changed these EVs."""
+    rows = by_row(evs)
+    places = ((p, ev, p.place(ev)) for p in plan.peers for ev in rows.get(p.host.id, ()))
+    paths = [{"peer": p.host.name, "ev": ev, "plane": at[0], "t1": at[1]} for p, ev, at in places if at]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "target": None if target is None else str(target),
+        "changed": len(evs),
+        "refused": 0,
+        "message": message,
+        "paths": paths,
+    }
+
+
+def refused(plan: Plan, target: Target, short: Sequence[policy.Short], ev_count: int) -> Document:
+    """Return the document of a deny that would leave peers below their floors."""
+    named = "; ".join(map(str, short[:PEERS_NAMED]))
+    more = f"; and {len(short) - PEERS_NAMED} more" if len(short) > PEERS_NAMED else ""
+    message = f"{target} is not denied: too few usable EVs would be left, for {named}{more}"
+    peers = [{"peer": s.peer, "left_evs": s.left, "evs": s.evs, "ev_min_active": s.floor} for s in short]
+    return changed(plan, target, [], message) | {"refused": ev_count, "peers_below": peers}
+
+
+def deny_message(target: Target, *, is_new: bool, for_s: float | None, evs: Evs) -> str:
+    """Return the message of a deny that was accepted."""
+    state = f"{target} {'is' if is_new else 'stays'} denied"
+    state += f" for {_duration(for_s)}: " if for_s else ": "
+    if not evs:
+        return state + "no path of this host uses it now; later ones will be denied"
+    return state + _evs(len(evs), len(by_row(evs)))
+
+
+def allow_message(target: Target | None, ended: Sequence[Target], others: Sequence[Target], still_denied: int) -> str:
+    """Return the message of an allow. `others` are denials that still cover `still_denied` EVs of the target."""
+    if ended:
+        message = f"no longer denied: {', '.join(map(str, ended))}"
+    elif others:
+        message = f"no denial has the target {target}"
+    else:
+        message = "nothing is denied" if target is None else f"{target} is not denied: nothing to allow"
+    if others:
+        names = ", ".join(f"`mrcctl allow {t}`" for t in others[:PEERS_NAMED])
+        message += f"; other denials still cover {_evs(still_denied)} of {target}: {names}"
+    return message
+
+
+def _evs(count: int, peers: int | None = None) -> str:
+    text = f"{count} EV{'s' * (count != 1)}"
+    return text if peers is None else f"{text} to {peers} peer{'s' * (peers != 1)}"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"
