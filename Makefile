@@ -76,10 +76,11 @@ test-nics: set-up ## check mrcd on two virtual machines by three network cards: 
 	@$(IN_VENV) scripts/kernels nics $(NICS)
 
 .PHONY: lint
-lint: set-up ## run ruff (rules and format) and mypy (strict)
+lint: set-up ## run ruff (rules and format), mypy (strict) and reuse (licences)
 	@$(PYTHON) -m ruff check . $(PYTHON_SCRIPTS)
 	@$(PYTHON) -m ruff format --check . $(PYTHON_SCRIPTS)
 	@$(PYTHON) -m mypy
+	@$(PYTHON) -m reuse lint --lines
 
 .PHONY: bench
 bench: set-up ## measure throughput, cost, planes, the paper's experiments, scale (15 minutes; BENCH="paper --full" for parts)

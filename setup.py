@@ -1,6 +1,6 @@
-"""setup.cfg describes the package. This adds one step to it: `pip install .` compiles what goes inside.
+"""Compiles the eBPF object before `pip install .` collects the package, which setup.cfg describes.
 
-Without it a wheel from a fresh clone would carry no eBPF object, and only a running host would notice.
+Without this step a wheel from a fresh clone would carry no eBPF object, and only a running host would notice.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Tests the metrics: their values from tables, the number of series, and the list in the documentation."""
+"""What Prometheus gets, made from tables; how many series that are; and that docs/metrics.md lists them all."""
 
 import re
 import time
@@ -24,7 +24,7 @@ from mrcd.view import documents
 from tests import cluster_files
 from tests.unit.arrays import TEXT, Arrays
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/metrics.md"
 S = 10**9
 SENT = {"tx_packets": 1000, "tx_bytes": 99_000, "probe_seq": 40}
 ARRIVED = {"judged": 900, "lost_before": 5, "deficit": 4, "rtt_ns": 30_000, "replies": 39, "rx_ce": 6, "skips": 7}
@@ -220,8 +220,8 @@ def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
 ROW = re.compile(r"^\| `(mrc_\w+)` \| (\w+) \| ([\w, `]*) \| (.+) \|$", re.M)
 
 
-def test_the_readme_lists_all_metrics() -> None:
-    """Name, type, labels; the last column is prose."""
+def test_the_page_lists_all_metrics() -> None:
+    """Name, type, labels; the last column is for people."""
     host = Host(TEXT + "\n[metrics]\nper_ev = true\n")
     host.evs["state"][1, 0] = EvState.SKIP
     found = {}
@@ -230,5 +230,5 @@ def test_the_readme_lists_all_metrics() -> None:
             name = family.name + {"counter": "_total"}.get(family.type, "")
             labels = {label for s in family.samples for label in s.labels} - {"le"}
             found[name] = (family.type, labels)
-    listed = {m[1]: (m[2], set(re.findall(r"\w+", m[3]))) for m in ROW.finditer(README.read_text(encoding="utf-8"))}
+    listed = {m[1]: (m[2], set(re.findall(r"\w+", m[3]))) for m in ROW.finditer(PAGE.read_text(encoding="utf-8"))}
     assert listed == found

@@ -1,0 +1,230 @@
+"""Checks README.md and docs/: links, paths, commands, and lists that repeat what the code says."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from pydantic import BaseModel
+
+from labkit.bench.cli import bench
+from labkit.cluster.cli import lab
+from labkit.demo.cli import demo
+from labkit.kernels.cli import kernels
+from mrcd.config.cluster_file import Config
+from mrcd.ctl.main import cli
+from mrcd.main import mrcd
+from mrcd.tables.abi import ABI_VERSION, WIRE_VERSION, Drop
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [README, *DOCS]
+README_LINES = 120
+
+COMMANDS: dict[str, click.Command] = {
+    "mrcctl": cli,
+    "mrcd": mrcd,
+    "scripts/lab": lab,
+    "scripts/bench": bench,
+    "scripts/demo": demo,
+    "scripts/kernels": kernels,
+}
+PASSED_ON = {"BENCH": "scripts/bench", "KERNELS": "scripts/kernels test", "NICS": "scripts/kernels nics"}  # by make
+SHELL_ENDS = {"&&", "||", "|", ";", "&", ">", "2>"}
+
+FENCE = re.compile(r"^```.*?$\n(.*?)^```$", re.M | re.S)
+SPAN = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.M)
+PATH = re.compile(r"(?:bpf|mrcd|scripts|tests|docs|LICENSES|\.ci)/[\w./-]*")
+BARE_FILE = re.compile(r"[\w-]+(?:\.bpf\.c|\.h|\.py)")
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def blocks(page: Path) -> list[str]:
+    """The code blocks of a page."""
+    return FENCE.findall(page.read_text(encoding="utf-8"))
+
+
+def spans(page: Path) -> list[str]:
+    """The text in backticks of a page, outside its code blocks; a line break counts as a space."""
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    if page.name == "changes.md":
+        prose = re.sub(r"^\|[^|]*\|", "|", prose, flags=re.M)  # the first column has names that are no more
+    return [" ".join(s.split()) for s in SPAN.findall(prose)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings in links: lower case, spaces as dashes, no punctuation."""
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in HEADING.findall(prose)}
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of each command line of a page: in code blocks, a line; in prose, what is in backticks."""
+    lines = [line for block in blocks(page) for line in block.splitlines()] + spans(page)
+    for line in lines:
+        try:
+            words = shlex.split(line.replace("…", "").replace(";", " ; ").rstrip(), comments=True)
+        except ValueError:  # a drawing, or half a sentence
+            continue
+        rest: list[str] = []
+        for word in [*words, ";"]:
+            if word in SHELL_ENDS or (word == "--" and rest[:1] and rest[0] in COMMANDS):
+                if rest:
+                    yield rest
+                rest = []
+            else:
+                rest.append(word)
+
+
+def complaint(words: list[str]) -> str | None:
+    """Why a command line cannot be one of ours; None if it can. Placeholders (N, FILE, [--peer P]) count as values."""
+    command, context = COMMANDS[words[0]], None
+    arguments = [w.strip("[]") for w in words[1:]]
+    arguments = [w for w in arguments if w]
+    context = click.Context(command, info_name=words[0])
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        found = command.get_command(context, arguments[0])
+        if found is None:
+            return None if arguments[0].isupper() else f"no command {arguments[0]!r}"
+        command, context, arguments = found, click.Context(found, parent=context), arguments[1:]
+    known = {name for p in command.get_params(context) for name in (*p.opts, *p.secondary_opts)}
+    unknown = [w.partition("=")[0] for w in arguments if w.startswith("-") and w.partition("=")[0] not in known]
+    if unknown:
+        return f"no option {unknown[0]}"
+    choices = [
+        p.type.choices for p in command.params if isinstance(p, click.Argument) and isinstance(p.type, click.Choice)
+    ]
+    if choices and arguments and not arguments[0].startswith("-") and not re.search("[A-Z|]", arguments[0]):
+        wrong = [] if arguments[0] in choices[0] else [arguments[0]]
+        return f"no value {wrong[0]!r}" if wrong else None
+    return None
+
+
+def make_complaint(words: list[str]) -> str | None:
+    """The same for make: targets and variables of the Makefile."""
+    text = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", text, re.M))
+    variables = set(re.findall(r"^([A-Z_]+) *\??:?=", text, re.M))
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if name not in (variables if equals else targets):
+            return f"no {'variable' if equals else 'target'} {name!r}"
+        if name in PASSED_ON and (why := complaint([*PASSED_ON[name].split(), *value.split()])):
+            return why
+    return None
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda p: p.name)
+def test_a_page_opens_with_its_readers(page: Path) -> None:
+    title, empty, first, *_ = page.read_text(encoding="utf-8").splitlines()
+    assert title.startswith("# ")
+    assert not empty
+    assert re.match(r"For [a-z]", first), first
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda p: p.name)
+def test_the_readme_links_every_page(page: Path) -> None:
+    assert f"](docs/{page.name})" in README.read_text(encoding="utf-8")
+
+
+@each_page
+def test_relative_links_resolve(page: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+://", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+@each_page
+def test_paths_in_backticks_exist(page: Path) -> None:
+    for span in spans(page):
+        word = span.partition(" ")[0]
+        if PATH.fullmatch(word):
+            assert (ROOT / word).exists(), span
+        elif page.name in ("architecture.md", "hacking.md") and BARE_FILE.fullmatch(span):
+            assert any(ROOT.glob(f"[bmst]*/**/{span}")), span
+
+
+@each_page
+def test_paths_in_drawings_exist(page: Path) -> None:
+    for block in blocks(page):
+        for word in re.findall(r"(?<![\w./-])(?:bpf|mrcd|scripts|tests|docs)/[\w./-]+\.\w+", block):
+            assert (ROOT / word).exists(), word
+        if page.name == "architecture.md":
+            for word in re.findall(r"(?<![\w/])\w+\.py\b", block):
+                assert any((ROOT / "mrcd").rglob(word)), word
+
+
+@each_page
+def test_commands_exist(page: Path) -> None:
+    for words in commands(page):
+        if words[0] in COMMANDS:
+            assert complaint(words) is None, f"{' '.join(words)}: {complaint(words)}"
+        elif words[0] == "make":
+            assert make_complaint(words) is None, f"{' '.join(words)}: {make_complaint(words)}"
+        elif words[0].startswith("scripts/"):
+            assert (ROOT / words[0]).exists(), words
+
+
+def test_the_table_of_mrcctl_is_complete() -> None:
+    """Each command of mrcctl has a row, and each row has only commands and options that there are."""
+    rows = re.findall(r"^\| (`[a-z].*?) \| ", (ROOT / "docs/mrcctl.md").read_text(encoding="utf-8"), re.M)
+    listed = set()
+    for row in rows:
+        code = row.replace(r"\|", "|").split("`")[1::2]
+        options = [w for c in code for w in shlex.split(c) if not re.match("[a-z]", w)] if len(code) == 2 else []
+        for c in code:
+            words = shlex.split(c)
+            if not re.match("[a-z]", words[0]) or words[0] not in cli.commands:
+                continue
+            listed.add(words[0])
+            assert complaint(["mrcctl", *words, *options]) is None, complaint(["mrcctl", *words, *options])
+    assert listed == set(cli.commands)
+
+
+def keys(model: type[BaseModel]) -> Iterator[str]:
+    """Every key of a model of the cluster file, and of the models within."""
+    for name, field in model.model_fields.items():
+        yield name
+        inner = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        for kind in inner:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from keys(kind)
+
+
+def test_every_key_of_the_cluster_file_is_listed() -> None:
+    text = (ROOT / "docs/cluster-file.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(\w+)`", text)) | set(re.findall(r"`\[+(\w+)\]+`", text))
+    assert set(keys(Config)) <= listed
+
+
+def test_every_drop_reason_is_listed() -> None:
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (?:push|pop) \|", text, re.M)
+    assert rows == [d.name.lower() for d in Drop if d.name not in ("NONE", "MAX")]
+
+
+def test_every_alert_is_listed() -> None:
+    rules = (ROOT / "scripts/deploy/prometheus/alerts.yml").read_text(encoding="utf-8")
+    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    found = [(a, s) for a, s in re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", rules, re.S)]
+    assert re.findall(r"^\| `(\w+)` \|[^|]+\| (\w+) \|", text, re.M)[-len(found) :] == found
+
+
+def test_versions_are_today() -> None:
+    assert f"`/sys/fs/bpf/mrcd/abi{ABI_VERSION}`" in (ROOT / "docs/host-changes.md").read_text(encoding="utf-8")
+    assert f"| 1 | `version` | {WIRE_VERSION}; " in (ROOT / "docs/wire-format.md").read_text(encoding="utf-8")
