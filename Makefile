@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 # `make help` lists the targets. On a new machine start with `make demo` or `make test`: both run the set-up.
 
 .DEFAULT_GOAL := build

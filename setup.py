@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Compiles the eBPF object before `pip install .` collects the package, which setup.cfg describes.
 
 Without this step a wheel from a fresh clone would carry no eBPF object, and only a running host would notice.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the exceptions that mrcd and mrcctl show to users, with their exit codes.
 
 MrcdError                 has a message and, if one is known, a remedy (`hint`)

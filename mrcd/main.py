@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Implements the command `mrcd`: checks a configuration, or runs the daemon."""
 
 import asyncio

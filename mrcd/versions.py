@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the versions of the tables, the packets and the JSON documents.
 
 They are separate from mrcd.tables.abi so that mrcctl can read them without importing numpy.

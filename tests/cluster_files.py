@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Builds cluster files as text, from a table per host and path."""
 
 

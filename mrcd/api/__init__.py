@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Serves the control API: HTTP and JSON on a unix socket."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Serves the running configuration, and reloads the cluster file on request."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Serves deny, allow and the list of denials. control.py in mrcd/denials carries them out."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads the body and the user of a request of the control API."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Serves the control API for mrcctl: HTTP and JSON on a unix socket, version 1.
 
 Errors are {"error", "hint", "exit_code"}; no exception reaches the client. Worker threads make large documents, so

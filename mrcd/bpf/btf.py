@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads the shapes and value layouts of maps, from an object before it is loaded and from the kernel.
 
 The layouts come from BTF, so tables that another version of mrcd has pinned can be read too.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Lists pinned maps and links, and the programs that use these maps, as documents.
 
 The daemon's status contains these documents; mrcctl makes them itself if no daemon runs. So this module needs neither

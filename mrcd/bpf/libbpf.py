@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Wraps the libbpf calls that mrcd needs; a failed call raises KernelError.
 
 The daemon calls libbpf through bcc: `bcc.libbcc.lib` is a handle of the libbpf that bcc links. That is all that bcc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Finds the compiled eBPF object, which is in the package mrcd."""
 
 import os

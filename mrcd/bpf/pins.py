@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Manages pins in a BPF file system, which keep tables and links alive when no process has them open."""
 
 import ctypes as ct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads a ring buffer map without consuming its records (linux/bpf.h, BPF_MAP_TYPE_RINGBUF).
 
 Unread records stay for the next daemon; mrcctl can show them meanwhile.

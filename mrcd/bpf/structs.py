@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the structures of libbpf and bpf(2) that mrcd passes and reads."""
 
 import ctypes as ct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Loads each program of an object alone, and reports whether the verifier accepts it and how much it verified."""
 
 import ctypes as ct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks values of the cluster file beyond their types. Pure."""
 
 _MAX_CPUS = 8192  # NR_CPUS of the largest kernels

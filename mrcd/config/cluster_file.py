@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads and validates the cluster file: one TOML document for all hosts of a cluster.
 
 Every fault is an error that names its place in the file and a remedy: unknown keys, overlapping prefixes, two hosts

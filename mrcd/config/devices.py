@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Derives the names of mrcd's other interfaces from overlay.interface.
 
 None of them begins with that name: NCCL_SOCKET_IFNAME=mrc0 matches by prefix, and NCCL would use them too.

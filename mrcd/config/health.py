@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the section [health]: when an EV is taken out of use, and when it returns."""
 
 from typing import Annotated, Literal, Self

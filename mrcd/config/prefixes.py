@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Parses prefixes and addresses of the cluster file, and checks that prefixes of two hosts do not overlap."""
 
 from collections.abc import Iterable, Sequence

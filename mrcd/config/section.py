@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the base class of the cluster file's sections."""
 
 from typing import Literal

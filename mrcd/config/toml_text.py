@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Prints a configuration as TOML, with every default filled in or with none. Pure."""
 
 import json

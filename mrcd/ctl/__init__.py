@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """mrcctl: shows and controls a host's data plane through the daemon's socket.
 
 main.py registers the commands of commands/. Those get documents from the daemon (client.py) or from the pinned

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the options, the output and the error handling that all commands of mrcctl share."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Completes words with colons in bash, which splits them at each colon (COMP_WORDBREAKS)."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Requests documents from the daemon's HTTP API over its unix socket."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Starts mrcctl. Until its modules are imported, ^C ends the process at once, without a traceback."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads documents from the tables pinned in the kernel while the daemon is down."""
 
 import json

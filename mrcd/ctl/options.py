@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the options that several commands take, and completes their values in a shell."""
 
 import click

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the argument TARGET of deny, drain, allow and undrain, and completes it in a shell."""
 
 import click

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Attaches the programs to this host's interfaces, in an order that loses nothing."""
 
 from collections.abc import Iterable

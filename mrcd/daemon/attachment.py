@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Taking the data plane down and bringing it up again, when an administrator says so."""
 
 import asyncio

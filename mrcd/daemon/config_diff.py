@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """What tells two cluster files apart, as one host sees them. Pure."""
 
 from collections.abc import Iterator

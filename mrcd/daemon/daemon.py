@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """The daemon: reconciles what the cluster file wants with what the kernel has.
 
 Forwarding does not need it. It may be started, stopped or killed under load; what it installs stays

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Write a plan into the tables. What is the same path as before keeps its counters and its state."""
 
 from collections.abc import Callable

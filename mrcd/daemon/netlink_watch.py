@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Follows the kernel's links and neighbours, and has the host reconciled when they change."""
 
 import asyncio

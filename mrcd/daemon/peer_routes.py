@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Writes the routes of peers; those that have changed first."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Pins again what somebody has unpinned: until then only the daemon holds the tables and links."""
 
 import asyncio

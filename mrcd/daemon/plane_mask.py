@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tells the programs on which planes this host can send, and the event log when that changes."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Another cluster file under a running data plane: the difference is applied, and nothing else is touched.
 
 A file that is wrong, or that the machine refuses, changes nothing. What the programs know of the file is fixed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """What mrcd tells systemd (sd_notify(3)), if it listens."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Makes the documents that answer POST /v1/deny and POST /v1/allow. Pure."""
 
 from collections.abc import Sequence

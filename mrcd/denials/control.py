@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Carries out deny and allow: checks a request, keeps it, applies it to the tables, ends it in time.
 
 A denial passes these modules, in this order:

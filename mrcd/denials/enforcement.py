@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Writes the denials in force into the EV tables, so that the eBPF programs stop or resume using EVs."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads and writes the JSON file that keeps denials over restarts of the daemon and the host.
 
 A write replaces the whole file by a rename, so a reader never sees half of it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Holds the denials in force: saves them, adds their events, and knows when they expire."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Selects the EVs of a denial's target, checks targets, and computes which peers fall below their floor. Pure.
 
 A denial keeps its target, not the EVs that the target covered at the time. So it also covers the paths of a later

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes the uSIDs, EVs and addresses of the fabric, and describes mrcd's packets. Pure."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Decodes the uSIDs of a path to switches and hosts: the inverse of the numbering in srv6.py. Pure."""
 
 from collections.abc import Iterable, Iterator

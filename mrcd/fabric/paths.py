@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes the EVs of a host to its peers, as arrays. Pure arithmetic.
 
 A cluster has up to a million EVs; objects are made only for the few that are requested. EV = plane × evs_per_plane +

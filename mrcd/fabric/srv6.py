@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes uSIDs, carriers, the hosts' addresses and SRHs. Pure arithmetic.
 
 The numbering of 16-bit uSIDs (RFC 9800 NEXT-C-SID behind a 32-bit block), one function per kind:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes what a host installs from the cluster file: its addresses, peers and EVs. Pure arithmetic.
 
 srv6.py defines the numbering; paths.py computes the EVs of many peers at once.

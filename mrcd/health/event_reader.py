@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads the programs' events from the ring buffer, and logs them."""
 
 from collections import deque

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Keeps a bounded log of events with their reasons, which mrcctl can read and follow."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Detects grey failures: EVs with a small, lasting loss that the peer's other EVs do not have. Pure.
 
 The unit of evidence is a slice: the time between two reads of a peer's counters. A slice counts for an EV that carried

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes the hold-down of failed EVs, and defines array types of this package. Pure.
 
 The programs serve every deadline: see bpf/tick.h.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs the tick, logs the programs' events, and tests for grey loss.
 
 The programs serve every deadline (bpf/tick.h), and change every state themselves. This process may stop for a second:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Watches peers: their status in probes, whether they answer, and whether their routes match their usable EVs.
 
 Rows are host ids, as in the tables.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes how often peers without traffic are probed, and on how many of their EVs each time. Pure.
 
 In a small cluster, all EVs of such a peer are probed in every idle interval. If that exceeds [health] idle_probes,

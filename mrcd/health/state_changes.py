@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Changes EVs' states for administrators and for the grey-loss test, through the programs."""
 
 from collections.abc import Callable, Mapping

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Loads, pins, attaches and replaces the eBPF programs."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Loads the eBPF object, pins its tables, and replaces the programs and tables of an earlier run.
 
 Programs and tables are pinned below one directory named after the ABI version, so they forward without the daemon. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Detects BPF features of the running kernel by names in its type information (BTF), not by its version."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Attaches programs by pinned links, or by clsact filters if the kernel has no TCX, and replaces them in place."""
 
 import contextlib

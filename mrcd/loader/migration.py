@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Copies the states of peers and paths from old tables to the new tables that replace them.
 
 A new size or a new ABI version needs new tables. Their counters start at zero on both ends. A path keeps its state: a

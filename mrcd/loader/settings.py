@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Converts the configuration to the constants of the eBPF programs, which are fixed when they are loaded. Pure."""
 
 import numpy as np

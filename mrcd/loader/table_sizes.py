@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes the entries of each table from a plan. Pure."""
 
 from mrcd.fabric.topology import Plan

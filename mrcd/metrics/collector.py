@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads Prometheus metrics from the tables at scrape time; the counters live in the kernel.
 
 Two families have peers × planes series; the others have a series per peer or per plane. An EV has a series of its own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Serves GET /metrics, with TLS and passwords if the web configuration sets them."""
 
 from collections.abc import Awaitable, Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Configures TLS and basic authentication from a web configuration file of Prometheus' exporters.
 
 The models below have the keys of https://prometheus.io/docs/prometheus/latest/configuration/https/ that mrcd supports.

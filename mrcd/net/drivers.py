@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Describes NIC drivers: native XDP, checksums, and segmentation of encapsulated bursts.
 
 docs/hardware.md has the source of each fact.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Chooses the hooks of the programs on this host's interfaces, attaches mrc_pop, and sets sysctls."""
 
 import logging

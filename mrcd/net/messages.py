@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Converts links, neighbours and routes from and to pyroute2's netlink messages. Pure.
 
 Segments are in travel order. pyroute2_patches.py has the workarounds for pyroute2.

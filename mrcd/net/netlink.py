@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Writes links, addresses, routes and neighbours by netlink, and verifies each write.
 
 mrcd's routes have a routing protocol number of their own, which distinguishes them from routes of other programs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Configures the host's interfaces by the plan: mrc0, the plane NICs, their addresses and first hops."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Switches rx-checksum off on NICs where XDP pops packets, and on again afterwards.
 
 A file in the run directory records the names of these NICs. So a restarted mrcd knows what it has changed, and

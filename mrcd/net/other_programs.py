@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Lists other programs at the hooks of mrcd's programs: one that runs earlier may keep packets from mrcd."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Works around defects of pyroute2 (0.9). Each function names the behaviour of pyroute2 that it replaces.
 
 Importing this module adds the seg6 mode encap.red to pyroute2.

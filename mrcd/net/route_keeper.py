@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reconciles mrcd's routes with the wanted ones.
 
 The kernel's routes are read once; later writes update this copy. read_routes() reads them again, which is necessary

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Notices when another program deletes mrcd's routes, such as `ip route flush` or a network manager.
 
 It uses a socket of its own with a socket filter in the kernel: a host may have a hundred thousand routes of other

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes the routes of a host from its plan and its links. Pure; netlink.py writes them.
 
 overlay    peer's prefix → mrc0                while the peer's data plane is attached

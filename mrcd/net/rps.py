@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Configures receive packet steering (RPS): the CPUs on which the kernel processes received packets."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the structs and enums of bpf/mrc_abi.h and bpf/mrc_events.h as numpy dtypes and Python enums.
 
 A test compares every offset, size and enumerator with the BTF of the compiled object.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads single fields of all EVs of many peers from the tables, as arrays. Pure."""
 
 from typing import Any

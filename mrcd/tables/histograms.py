@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Evaluates the programs' histograms, and collects the daemon's own durations in one. Pure.
 
 The programs' histograms have four linear buckets per power of two (bucket_of() in bpf/arith.h).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Maps the pinned tables as numpy arrays, so that an entry needs neither a system call nor a copy."""
 
 import contextlib

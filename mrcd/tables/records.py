@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Converts table records to fields with name, value and meaning, for `mrcctl bpf dump`. Pure."""
 
 from ipaddress import IPv6Address

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Allocates large arrays of zeros that use memory only for pages that are written."""
 
 import math

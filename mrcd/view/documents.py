@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """What users see of the tables: the documents of the API, of mrcctl and of the metrics.
 
 Made from the mapped tables and the plan alone, so that mrcctl can answer without the daemon.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Makes the documents of GET /v1/paths: one per EV."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Makes the documents of GET /v1/peers, from arrays over all peers."""
 
 import time

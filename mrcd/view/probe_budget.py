@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tells who runs the tick, and which probes were sent out of which budget. Pure."""
 
 from collections.abc import Mapping

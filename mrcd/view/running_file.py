@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """The file that mrcd leaves beside its socket: mrcctl reads the pinned tables by it while no daemon runs."""
 
 import json

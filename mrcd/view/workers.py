@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Makes documents from the tables in worker threads, and never during a reload.
 
 A document of a large cluster takes up to some seconds, in which the event loop still answers others. A reload

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Writes mrcd.8, mrcctl.1 and mrcd.toml.5 into a directory: manpages.py DIRECTORY.
 
 The text comes from the commands' help, the configuration's models and the example file. No option or key is named

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """The lab: a cluster of hosts and SRv6 switches in network namespaces on one machine, and what runs in it.
 
 cluster     builds the fabric, starts the daemons, and offers class Lab (api) and `scripts/lab` (cli)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs the commands of scripts/demo, scripts/bench and scripts/kernels: exit codes, interrupts, files, own labs."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Finds the files of the lab in the repository."""
 
 from pathlib import Path

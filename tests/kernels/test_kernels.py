@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the programs and the smallest lab on Debian's kernels, in virtual machines. `make test-kernels` tests more."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Provides labs for the end-to-end tests: real namespaces, real daemons, the kernel's own SRv6 as switches."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the Debian package on a machine of its own: install, start, upgrade, remove, purge. `make test-deb` runs this.
 
 The machine's root is this one's behind a temporary overlay (so dpkg knows the packages of this machine); systemd

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Generates traffic for the tests: payloads that are checked byte for byte, and long TCP flows in bins."""
 
 import hashlib

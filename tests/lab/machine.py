@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Boots a machine for the systemd unit: systemd as PID 1 in namespaces, with the files of `make install`.
 
 Its network is that of a lab's host; its /etc, /run, /usr/local, /var/lib, cgroups and BPF file system are its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs a real Prometheus server over a lab: the hosts' endpoints are in namespaces, so a relay serves each."""
 
 import http.client

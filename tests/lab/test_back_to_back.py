@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests two hosts back to back: sprayed, and over the kernel's own SRv6 after detach."""
 
 import os

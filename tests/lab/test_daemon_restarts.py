@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests start, stop, kill, restart and detach: forwarding continues."""
 
 import json

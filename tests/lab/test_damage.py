@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests packets whose content a switch damages: no application gets one, whichever program removes the headers."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests a slow link of the lab: its packets arrive later, in its direction only."""
 
 import pytest

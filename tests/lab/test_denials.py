@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests deny, drain and allow in a fabric: no packet is lost, denials persist, and end in time."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that broken paths are left, healed paths return, and healthy ones do not change."""
 
 from labkit.cluster.api import Lab

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that when nearly everything is broken, only the rest is used, and traffic continues."""
 
 from labkit.cluster.api import Lab

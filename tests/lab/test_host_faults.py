@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests faults of a host: a NIC that returns as another, no BPF file system, a full disk, other programs."""
 
 import ctypes

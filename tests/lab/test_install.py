@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests which files `make install` puts into a DESTDIR, and which `make uninstall` leaves."""
 
 import re

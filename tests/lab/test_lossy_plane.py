@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests a NIC's cable that loses a little: its plane is left, and no other EV, for any number of EVs."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests MPTCP as the benchmarks use it beside mrcd."""
 
 from collections.abc import Iterator

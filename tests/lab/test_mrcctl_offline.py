@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests what mrcctl shows of a real host: with its daemon, and from the pinned tables without it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests outside changes to a host on which mrcd runs: addresses, interfaces, pins and programs come and go."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests what the fabric reports of a path: no route, or congestion."""
 
 import json

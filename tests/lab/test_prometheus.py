@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests every query of the dashboard, and the rules, with a Prometheus server that scraped a lab under faults."""
 
 import json

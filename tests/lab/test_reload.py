@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests another cluster file under traffic: the difference is applied, without loss of packets, states or counters."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the unit under a real systemd as PID 1: its rights, and forwarding while it starts, stops, hangs and fails."""
 
 import re

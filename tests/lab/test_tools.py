@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrcctl probe, trace, capture and doctor on the kernel's own SRv6, with faults made by hand."""
 
 import contextlib

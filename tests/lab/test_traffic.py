@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests every kind of traffic over every encapsulation, and the limits of packet size."""
 
 import contextlib

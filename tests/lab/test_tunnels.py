@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests tunnels over mrc0, as of a container network, and forwarding hosts: for the kernel mrcd is a second tunnel."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests restarts, kills, upgrades and reloads under a UDP flow of 50,000 packets/s: no loss, no reordering.
 
 It runs `scripts/bench lifecycle` with one turn each, instead of ten.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the packets on the wire at a T1, against scapy and against the kernel's own encap.red.
 
 h0 ── T0 0 ══ T1 1 ══ T0 1 ── h2        captured at T1 1 of plane 0, on the port to T0 0

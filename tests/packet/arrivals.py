@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Builds packets from the fabric, and asserts that they are popped, passed unchanged, or dropped."""
 
 import pytest

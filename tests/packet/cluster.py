@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines the cluster of the bench's host, and the MAC addresses of its links."""
 
 from dataclasses import dataclass

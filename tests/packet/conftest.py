@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Provides the fixtures of these tests: the bench of rig.py, and namespaces for the netlink tests (witness.py)."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Marks for tests of features that some kernels lack."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends traffic whose packets carry probe requests, and checks the requests byte by byte."""
 
 from dataclasses import dataclass

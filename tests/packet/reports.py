@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Models host h2: what has arrived there, and the reports that it sends."""
 
 import random

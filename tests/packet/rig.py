@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs one host's data plane: packet in, packet, verdict and counters out.
 
     m0 ══ m0p              the overlay interface: packets sent on m0 are pushed

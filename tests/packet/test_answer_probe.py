@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests how mrc_pop answers probe requests: the reply has this host's counts, and takes an EV of its choice."""
 
 import itertools

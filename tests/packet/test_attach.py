@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests how programs are attached: TCX links, clsact filters where the kernel has no TCX, replaced in place."""
 
 import errno

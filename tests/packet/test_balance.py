@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the balance over planes that differ in delay or rate: which are used, and how queues are measured."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests what mrcctl reads of links, maps and programs, and reading the ring buffer without consuming it."""
 
 import errno

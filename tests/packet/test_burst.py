@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests bursts: a GSO packet stays one packet through push, wire and pop, and is counted as its segments."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests classes: traffic that does not tolerate reordering keeps its EV, by destination, port or DSCP."""
 
 from collections import Counter

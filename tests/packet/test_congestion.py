@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests congestion, which is no failure: an EV with CE marks, or with more delay than others, is skipped once."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the delivery of popped packets on mrc0: from every plane, with the flow's hash, merged where required."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the file of denials on a full disk."""
 
 import errno

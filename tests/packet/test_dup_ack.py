@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests duplicate ACKs: a TCP acknowledgement without data goes by two EVs, if its flow had none for some time."""
 
 from collections import Counter

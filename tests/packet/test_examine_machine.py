@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests what mrcctl preflight and doctor read from a real kernel: attached programs, drivers, verifier."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests ICMPv6 errors of the fabric: the quoted packet is evidence against its EV, and against no other."""
 
 import socket

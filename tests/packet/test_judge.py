@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests silence: an EV with missing packets is left at once, and fails when nothing arrives on it."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests probe bursts: an EV with missing packets is probed by bursts, and returns when one arrives completely."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the counts of lost packets: they are exact for any order of packets and reports."""
 
 import random

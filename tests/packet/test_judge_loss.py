@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the loss rule: more than the others lose, often enough; or, where the fabric trims, any lasting loss."""
 
 import random

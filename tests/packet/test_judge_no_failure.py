@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests silence that fails no EV: nothing is lost, all EVs lag, nothing is answered, or it is too early."""
 
 import numpy as np

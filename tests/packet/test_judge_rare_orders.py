@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests rare orders and times of reports."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests which reports count: sequence numbers, generations, wrapping counters, parts."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the migration of tables: new tables keep the peers and paths of the old ones, whatever their layout."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the addresses of this host's interfaces: added, kept in order, and removed where they are mrcd's."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the description of links, and the events of links, neighbours and addresses."""
 
 import asyncio

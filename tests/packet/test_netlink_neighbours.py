@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests first hops: the kernel resolves them and keeps them resolved, and mrcd reads their MAC addresses."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests every shape of route that mrcd writes, as iproute2 shows it and as mrcd reads it back."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the reconciliation of routes: missing ones are written, unwanted ones of mrcd removed, others kept."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the overlay's veth: made once, repaired after changes, never another program's; and offloads."""
 
 import json
@@ -38,7 +39,8 @@ def test_the_veth_has_the_queues_and_rps_cpus_that_are_set(ns: Namespace, queues
     assert link.alias == made_with(queues, {0, 1})
     assert mask.read_text() == before
     # sysfs shows the network namespace of the process that mounts it.
-    show = "mount -t sysfs sysfs /sys; cd /sys/class/net; grep -H . mrc0/queues/rx-*/rps_cpus pmrc0/queues/rx-*/rps_cpus; ls mrc0/queues pmrc0/queues"
+    queues_of = "for end in mrc0 pmrc0; do grep -H . $end/queues/rx-*/rps_cpus; ls $end/queues; done"
+    show = f"mount -t sysfs sysfs /sys; cd /sys/class/net; {queues_of}"
     done = subprocess.run(["unshare", "--mount", "sh", "-c", show], capture_output=True, text=True, check=True)
     masks = dict(line.split(":") for line in done.stdout.splitlines() if "rps_cpus" in line)
     files = {f"{name}/queues/rx-{i}/rps_cpus" for name in ("mrc0", "pmrc0") for i in range(queues)}

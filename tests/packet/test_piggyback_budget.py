@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests what pays for piggybacked probe requests: the traffic, or the budget of the host."""
 
 import struct

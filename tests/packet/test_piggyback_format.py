@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the bytes of piggybacked probe requests, and of the packets that carry them."""
 
 import socket

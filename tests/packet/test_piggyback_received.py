@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests piggybacked probe requests that are made of received packets."""
 
 import pytest

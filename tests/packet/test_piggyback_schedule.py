@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests when a packet that is pushed carries a probe request, and on which EV."""
 
 import pytest

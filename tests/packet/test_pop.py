@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_pop and mrc_pop_xdp: a packet of the fabric in, the inner packet out."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that mrc_pop and mrc_pop_xdp drop malformed packets with the reason: headers, lengths, SRHs, inner packets."""
 
 from collections.abc import Callable

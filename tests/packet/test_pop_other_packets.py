@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that mrc_pop and mrc_pop_xdp pass other protocols, addresses, UDP ports and routing headers unchanged."""
 
 from ipaddress import IPv6Address

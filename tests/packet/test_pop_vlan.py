@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_pop and mrc_pop_xdp on VLAN planes: tags inline, and in the packet's metadata."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_push: a packet of the stack in, the packet on the wire out."""
 
 import itertools

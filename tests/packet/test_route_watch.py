@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that the kernel's messages about deleted routes of mrcd, and no others, are reported."""
 
 import select

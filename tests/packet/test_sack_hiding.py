@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests SACK hiding: selective acknowledgements of reordered data are hidden while planes differ in delay."""
 
 from typing import Any

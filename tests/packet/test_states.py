@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the states of EVs: how the daemon sets them, the events, and the usable EVs."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_sweep: a request on every EV of a peer that is due, and one more for a report."""
 
 import time

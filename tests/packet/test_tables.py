@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests tables over restarts: kept if they fit, otherwise made anew beside the old ones."""
 
 import contextlib

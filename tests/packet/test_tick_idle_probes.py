@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_tick: probes of idle peers, their budget and their reports."""
 
 from collections import Counter
@@ -45,6 +46,7 @@ def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]
     assert probe_requests(wires) == (plain, reports)
 
 
+@pytest.mark.clock
 def test_each_limited_sweep_continues_with_the_next_evs(bench: Bench, wires: list[Tap]) -> None:
     postpone(bench, H1, H5)
     bench.tables.node["idle_evs"] = 6
@@ -71,6 +73,7 @@ def test_idle_probes_stay_within_the_budget(bench: Bench, wires: list[Tap]) -> N
 
 
 @pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
+@pytest.mark.clock
 def test_an_idle_timeout_sweeps_at_once_even_beyond_the_budget(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.clock["budget"], bench.tables.clock["refilled_ns"] = -50, now()
     bench.tables.watches["timed_out"][H2] = 1

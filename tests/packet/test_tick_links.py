@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_tick: link changes at both ends, announcements, and a detached host."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_tick: probes of new and failed EVs, the return after the hold-down, and the ramp."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_tick: a failed EV makes other peers' EVs through the same links be probed at once."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_tick: missing reports, lagging EVs, and silent peers."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the timer packet: after a flow stops, the programs alone probe every EV, driven by a circulating packet."""
 
 import contextlib

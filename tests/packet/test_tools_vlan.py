@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests packets of mrcctl's tools on VLAN planes, as far as a kernel without VLAN interfaces can show it.
 
 A tool sends through the VLAN interface, which adds the tag; here it is added by hand. It listens at the NIC below.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that data dropped by the queueing discipline of a plane's NIC is counted, and not as a loss of its path."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrcd.fabric.wire: the scapy layers by themselves. No root needed."""
 
 from collections.abc import Iterator

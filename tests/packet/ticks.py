@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs mrc_tick on the bench with simulated time, and reads the probes that it sends."""
 
 from scapy.layers.l2 import Ether

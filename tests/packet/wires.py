@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Provides network namespaces, the wires in them, and frames and bursts: sent and received."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs Netlink in a network namespace of its own, and reads the result with iproute2, as an independent witness."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Provides the tables as plain arrays, and the text of a cluster whose paths they may hold."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Stands in for mrcd: a small HTTP server on a unix socket, and the fixed documents that it serves."""
 
 import json

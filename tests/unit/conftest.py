@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Provides the fixtures of mrcctl's tests: the daemon of canned_daemon.py, and mrcctl in this process or its own."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks that hold for every SVG that is drawn."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Emulates the programs over plain arrays, with a monitor of them: mrc_tick, mrc_set_states, the ring buffer."""
 
 import asyncio

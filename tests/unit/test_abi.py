@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests Python's view of the ABI against the compiled object: every struct, field, enumerator, map and constant."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests POST /v1/reload over a real unix socket: valid and invalid bodies."""
 
 import asyncio

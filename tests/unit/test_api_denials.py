@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the API of denials over a real unix socket: valid and invalid requests."""
 
 import asyncio

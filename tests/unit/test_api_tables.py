@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that a document requested during a reload is made of the new tables."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests bpf/arith.h, built by the host compiler, against the RFCs and plain Python."""
 
 import ctypes

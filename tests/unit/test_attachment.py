@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that a failed attach leaves the host as it was, and that missing routes are written later."""
 
 import asyncio

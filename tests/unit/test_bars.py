@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.plot.bars: medians and histograms → SVG."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.bench and its tools: a flow's two ends, CPU time, evenness."""
 
 import json

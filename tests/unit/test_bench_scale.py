@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the scale benchmark without a daemon: its cluster file, requirements and tables."""
 
 from pathlib import Path

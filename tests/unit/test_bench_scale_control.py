@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the shares of probes in traffic and CPU, and their requirements."""
 
 from typing import Any

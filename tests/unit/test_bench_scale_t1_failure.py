@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the requirements on the time in which a dead T1 is left."""
 
 from typing import Any

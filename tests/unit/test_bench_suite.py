@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.bench.suite and cli: several parts in one run, one table of bounds, one document."""
 
 from pathlib import Path

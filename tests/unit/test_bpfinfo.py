@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests whether attachments forward without the daemon, and unread records of the ring buffer."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that the event of a lost carrier takes the plane out of use, and that an unchanged neighbour is no event."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the throughput matrix of labkit.bench: its cells and their requirements."""
 
 import itertools

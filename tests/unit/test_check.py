@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests `mrcd --check`: it validates, prints the plan, and changes nothing; errors are one message and an exit code."""
 
 import json

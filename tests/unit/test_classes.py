@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests [[classes]] in the cluster file, and the settings that the programs get."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the cluster file: accepted values, limits, overlaps, and damaged or missing files."""
 
 import itertools

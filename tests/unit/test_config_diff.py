@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the differences of two cluster files, and which of them a running daemon can apply."""
 
 import re

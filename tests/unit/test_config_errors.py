@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests errors in a cluster file: each names its place and has a hint."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.bench.control: the programs' counters → the share of control packets."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests what mrcctl shows of the daemon's answers: documents, tables, texts."""
 
 import json

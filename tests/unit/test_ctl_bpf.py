@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests `mrcctl bpf` without pins, or with unexpected ones."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests `mrcctl bugreport`: the files of the archive, without secrets, whatever is missing on the machine."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrcctl capture: packets as documents and as lines, files in and out, usage."""
 
 import json

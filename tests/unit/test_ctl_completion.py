@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests `mrcctl completion`: the scripts work in the shells themselves."""
 
 import os

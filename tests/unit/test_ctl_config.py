@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests `mrcctl config diff | show` and `mrcctl reload`: requests to the daemon, output, errors."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests `mrcctl config check`: its output, and all errors at once."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrcctl deny, drain, allow, undrain and denials: requests, and output for the answers."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrcctl as a process of its own: following events over restarts, and a reader that closes the pipe."""
 
 import json

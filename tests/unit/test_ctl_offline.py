@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrcctl while the daemon is down, hangs or answers invalidly."""
 
 import json

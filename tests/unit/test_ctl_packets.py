@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the packets of mrcctl's tools against scapy and the ABI, and their socket filter in the kernel."""
 
 import ctypes

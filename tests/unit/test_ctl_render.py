@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrcd.ctl.terminal.render: numbers, shares and durations as text, and colour."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests loss and round trips, which are counted as ping does."""
 
 from mrcd.ctl.packets.tally import Tally

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests mrcctl trace without a network: the carriers of loopback probes, and the diagnosis from patterns of loss."""
 
 from ipaddress import IPv6Address, IPv6Network

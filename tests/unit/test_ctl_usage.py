@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the command line of mrcctl: usage errors, help, completion, and a quick start."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests `watch` and `top`: in a terminal, in a pipe, over the daemon's end; the terminal is restored."""
 
 import fcntl

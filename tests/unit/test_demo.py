@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.demo: the report of a recording, and its texts."""
 
 import copy

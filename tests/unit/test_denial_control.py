@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests denials over emulated tables and programs, with clocks set by the test."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the file of denials: written whole or not at all, and never an obstacle to a start."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks README.md and docs/: links, paths, commands, and lists that repeat what the code says."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests conclusions from a driver and its offloads; the facts are those of docs/hardware.md."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the event log: numbers, limits, waiting, and the sentence in the log."""
 
 import asyncio

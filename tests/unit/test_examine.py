@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the checks of mrcctl preflight and doctor: each with good evidence and with bad."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the lab's fabric as data: a packet walked through it arrives where mrcd's plan says."""
 
 from collections.abc import Iterator

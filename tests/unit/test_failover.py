@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the pure parts of labkit.bench.failover."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests loses_more() of bpf/arith.h, built by the host compiler: its false alarms, and its detections."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the detection of kernel features by names in BTF."""
 
 from pathlib import Path

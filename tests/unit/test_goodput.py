@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.measure.goodput: bytes per bin → goodput, gaps."""
 
 from labkit.measure import goodput

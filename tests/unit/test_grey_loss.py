@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the grey-loss test: its detections, its speed, and its false alarms."""
 
 import math

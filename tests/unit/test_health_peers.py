@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the state of peers as wholes: events are reported once, and rows with old routes are named."""
 
 import asyncio

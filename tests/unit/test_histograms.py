@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the kernel's histograms: buckets against bpf/arith.h, quantiles, and the bars."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests where the programs are attached, and the reason."""
 
 import os

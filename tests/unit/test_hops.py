@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the meaning of uSIDs: topology's numbering read backwards, for every planned path."""
 
 from ipaddress import IPv6Address, IPv6Network

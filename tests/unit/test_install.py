@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the writing of a plan into tables: bytes by the RFCs, and what survives a change of the configuration."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.bench.job: turns of both ways → the ratio and its bound; a rank's output."""
 
 import subprocess

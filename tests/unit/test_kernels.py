@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the choice of the newest kernel package, and the output of the matrix."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """What Prometheus gets, made from tables; how many series that are; and that docs/metrics.md lists them all."""
 
 import re

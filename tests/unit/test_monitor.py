@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the monitor over emulated tables and programs: what it logs, and when it runs the tick."""
 
 import asyncio

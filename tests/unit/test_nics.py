@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the warning of mrcd.net.nics about an mrc0 made with other queues or CPUs."""
 
 import re

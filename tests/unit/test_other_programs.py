@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the list of other programs at a hook, and their position relative to mrcd's."""
 
 import pytest

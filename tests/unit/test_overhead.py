@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.bench.overhead and its tools: statistics of pairs, the switch, counters."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the package: metadata, commands, the object's place, the example configuration, the unit, the scripts."""
 
 import re

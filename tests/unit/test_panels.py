@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.plot.panels: courses → SVG."""
 
 from xml.etree import ElementTree

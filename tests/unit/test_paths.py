@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the computation of many EVs at once against a reference of single EVs, and the sizes of tables."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.bench.planes and labkit.measure.order: shares of limited planes, and lateness of data."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests denials without I/O: targets → EVs, containment of targets, the floor, time, and JSON."""
 
 import json

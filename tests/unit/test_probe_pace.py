@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests how often idle peers are probed, and on how many EVs each time."""
 
 import pytest

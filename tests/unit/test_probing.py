@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the display of the tick's runner and of the probes."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the differences of two readings: rates, the busiest and the worst paths."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests records with field names and meanings."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests cancellation during a reload, and a failed rollback.
 
 A cancelled load of programs runs to its end, because the object must not be freed below it. If the rollback fails

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks the structure of mrcd/: packages import downwards only, without circles; files and classes stay small."""
 
 import ast

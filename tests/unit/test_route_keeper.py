@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the ownership of routes, over an emulated kernel."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the routes of a plan, against addresses computed by hand."""
 
 from collections.abc import Mapping

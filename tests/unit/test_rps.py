@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the choice of CPUs, by names, lists and masks; and the sysctl for new interfaces."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the rules by Prometheus' own tools: syntax, and alerts."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that secrets are removed from reports, and other text is kept."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the settings that the programs get from the configuration: units and defaults."""
 
 import pytest

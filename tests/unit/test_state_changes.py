@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests requested changes of state, over emulated programs."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.plot.strips: times → SVG."""
 
 from xml.etree import ElementTree

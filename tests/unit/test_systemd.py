@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests the messages to systemd, and their times."""
 
 import asyncio

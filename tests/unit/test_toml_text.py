@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that the configuration printed as TOML means the same when it is read again."""
 
 import tomllib

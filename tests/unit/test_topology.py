@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests uSIDs, carriers and EVs against addresses computed by hand, and what both ends of a pair must agree on."""
 
 import itertools

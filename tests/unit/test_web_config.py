@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests TLS and passwords of the metrics endpoint, over a real socket with a certificate made by openssl."""
 
 import asyncio

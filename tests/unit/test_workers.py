@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests that documents are made in threads, and not during a reload."""
 
 import asyncio

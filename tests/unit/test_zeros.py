@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Tests arrays of zeros that take memory only when they are written."""
 
 import mmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Writes the archive of `mrcctl bugreport`: removes secrets from each file and lists it in a manifest."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Collects the files of `mrcctl bugreport`. A file that cannot be collected is listed with its error."""
 
 import json

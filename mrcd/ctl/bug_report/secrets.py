@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Removes secrets from texts and documents. Pure."""
 
 import re

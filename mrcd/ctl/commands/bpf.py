@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl bpf` (maps, progs, dump), which reads the pinned maps and programs without the daemon."""
 
 from collections.abc import Sequence

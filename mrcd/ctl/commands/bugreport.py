@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl bugreport`, which writes one archive with everything needed to find a fault."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl completion`, which prints the script that a shell sources."""
 
 import click

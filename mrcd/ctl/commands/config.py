@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl config` (check, diff, show) and `mrcctl reload`."""
 
 import os

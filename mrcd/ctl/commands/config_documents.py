@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Makes the documents of `mrcctl config check`, `diff` and `show`. Imports pydantic, so commands import it late."""
 
 import json

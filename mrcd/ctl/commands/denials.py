@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl deny`, `drain`, `allow`, `undrain` and `denials`.
 
 deny and allow post to the daemon, which decides and applies them (mrcd/denials/control.py). drain also polls

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl status`, `peers`, `paths`, `histograms`, `events` and `version`."""
 
 import json

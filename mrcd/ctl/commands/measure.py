@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl probe`, `trace`, `capture`, `preflight` and `doctor`.
 
 Each command imports its work from packets/ or examine/ when it runs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Detaches the data plane while mrcd is down: removes routes into mrc0, then the programs of every version.
 
 It follows the daemon's order (mrcd/daemon/attachment.py). Probes tell the peers, if the tables have this version.

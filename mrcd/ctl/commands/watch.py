@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl watch` and `mrcctl top`, which show rates of peers and paths."""
 
 import json

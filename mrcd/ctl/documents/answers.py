@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the answers to commands: POST /v1/deny, POST /v1/allow and `mrcctl config check`."""
 
 from mrcd.ctl.documents.parts import location

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the events of GET /v1/events as a table."""
 
 from collections.abc import Mapping, Sequence

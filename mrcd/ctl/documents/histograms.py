@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders GET /v1/histograms as bar charts. Pure."""
 
 import itertools

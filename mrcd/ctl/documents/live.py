@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the live views of `mrcctl watch` and `mrcctl top`. Pure."""
 
 from collections.abc import Mapping, Sequence

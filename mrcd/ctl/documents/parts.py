@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the parts that several documents share: places, states, denials, moments, events in one line."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders GET /v1/paths as a table: one line per EV, either its health or its hops."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders GET /v1/peers as a table."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes rates between two samples of paths or peers, and picks the busiest and the worst. Pure."""
 
 from collections.abc import Mapping, Sequence

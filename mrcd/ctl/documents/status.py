@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders GET /v1/status: facts about the host, then a table of its planes; or all of it in one line."""
 
 from collections.abc import Sequence

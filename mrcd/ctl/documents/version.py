@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the document of `mrcctl version`."""
 
 from mrcd.ctl.terminal.render import Document, text

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Collects the data of the checks, runs them and makes the document of --json."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks the kernel, its settings, and the libraries that mrcd needs."""
 
 import re

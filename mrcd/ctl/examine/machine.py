@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads this machine for the checks: files, netlink, ethtool, bpf(2). It changes nothing permanently."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Queries drivers' XDP features (kernel 6.3) and queue counters (6.10) through the generic netlink family `netdev`."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks the plane NICs: link, MTU, driver features, offloads, queues, first hops, attached programs."""
 
 from mrcd.config.devices import peer_of, timer_of

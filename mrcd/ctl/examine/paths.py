@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks a running mrcd: the daemon, its peers, and the probes on each EV."""
 
 from collections import Counter

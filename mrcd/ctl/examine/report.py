@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the results of checks as text. Pure."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines checks, their input and their outcomes, and runs them. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence

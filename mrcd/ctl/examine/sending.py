@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends the packets of doctor: probes of three sizes per EV, and datagrams of two sizes to each peer through mrc0."""
 
 import errno

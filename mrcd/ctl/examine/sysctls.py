@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks the sysctls that SRv6, popped packets and sprayed TCP flows depend on."""
 
 from mrcd.ctl.examine.nics import nics

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Captures mrcd's packets from the plane NICs or reads them from a file, for `mrcctl capture`.
 
 It imports scapy, which takes a second, so the command imports it late.

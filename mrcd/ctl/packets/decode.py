@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Decodes an MRC packet into a document, and a document into a line of text. Pure. Imports scapy, so import it late."""
 
 from collections.abc import Mapping

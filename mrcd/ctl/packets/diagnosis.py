@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Locates a fault from the losses of trace probes. Pure.
 
 A single fault makes a known set of probes lose packets. Each possible fault gets the likelihood of the losses seen;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends diagnostic probes and collects the replies, for probe, trace and doctor."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Captures frames through a ring that the kernel shares with this process (TPACKET_V3).
 
 The kernel copies a frame into the ring when it passes. A plain packet socket only keeps a reference; in the lab, where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures loss and round trips of EVs with diagnostic probes, for `mrcctl probe`.
 
 A request takes the EV as its data does. The peer's mrc_pop answers it on a usable EV of its own choice in the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Builds and parses diagnostic probes: requests that a peer answers, and loopback probes. Pure.
 
 It uses struct, because scapy takes a second to import. The tests compare it with scapy (mrcd/fabric/wire.py).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Opens packet sockets at the plane NICs, which send frames and receive them before tc ingress."""
 
 import ctypes as ct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Assembles classic BPF filters, so that packet sockets receive MRC packets only. Pure.
 
 A filter accepts an IPv6 UDP packet with an optional VLAN tag and an optional SRH before UDP, and no other header.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Counts probes sent and answered, and computes loss and round-trip times as ping does. Pure."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Traces an EV hop by hop and locates its fault, for `mrcctl trace`. trace_probes.py explains the packets."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Plans the packets of `mrcctl trace`: loopback probes for the hops of a path, and cross-checks. Pure.
 
 A switch forwards to the next uSID of the carrier, which may name the host that sent it. So the carrier T0 · own host

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Ends mrcctl when the reader of its pipe exits, even if mrcctl writes nothing for a long time."""
 
 import os

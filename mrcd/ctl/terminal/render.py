@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Formats numbers, tables and facts for people. Pure: nothing here prints, or reads the terminal or the clock.
 
 Numbers are rounded only here; `--json` prints them exactly.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws on the full screen of a terminal, and restores the terminal at the end, also after a signal."""
 
 import contextlib

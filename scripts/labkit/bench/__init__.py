@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """The benchmarks: one module or package per part, each measuring against a stated requirement.
 
 part              defines a part

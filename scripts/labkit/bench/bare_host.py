@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs one host's data plane without a daemon, with tables of any size, in a network namespace of its own.
 
     m0 ══ m0p              the overlay interface: packets routed there are pushed

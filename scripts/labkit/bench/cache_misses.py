@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends packets to more peers than a CPU's caches hold, and measures one wait for memory.
 
 The wait is measured in place: for each packet a program looks up one EV of the full table and waits for it, once

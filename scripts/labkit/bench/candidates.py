@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Lists the ways from h0 to h2 (h1 with two hosts) that are compared. Each has addresses of its own, which select it.
 
 mrcd         the overlay addresses: sprayed over all EVs

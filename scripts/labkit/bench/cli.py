@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """`scripts/bench`: the command line."""
 
 import json

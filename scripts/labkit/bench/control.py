@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Counts the control packets of some hosts: probe requests by kind and replies, beside their data.
 
 The programs count all of them, over all peers of these hosts. A duplicate ACK (bpf/dup_ack.h) counts as a data packet;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures the time of a packet in each program: the kernel's run-time statistics, helper calls, program sizes.
 
 The overhead of the statistics is the time of an empty program, attached in front for the same packets.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Before any header of the programs: count every call of a helper, by which. The programs are otherwise the same.
  *
  * A look-up in an array is no call once the verifier has rewritten it, so nothing outside can count it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures how busy the machine is, all processes and interrupts together (/proc/stat, proc(5))."""
 
 import os

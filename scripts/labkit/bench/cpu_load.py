@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Makes the machine's CPUs too busy: permanently, or all at once for a moment."""
 
 import contextlib

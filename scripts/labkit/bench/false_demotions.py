@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures false demotions under stress: a TCP flow on paths that are equally good. No EV may become ASSUMED_BAD.
 
 busy     every CPU is overcommitted

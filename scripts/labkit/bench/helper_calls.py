@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Counts helper calls per packet, in the programs themselves.
 
 build/counted.bpf.o is built from the same source, with every call of a helper counted in a global variable

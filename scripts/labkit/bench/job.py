@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures a training job: the time of a step of four gloo ranks with mrcd attached and detached, by turns.
 
 One rank per host of the lab, two under each T0; a step is an all-reduce. The ranks keep their connections over all

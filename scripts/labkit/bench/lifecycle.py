@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures loss and reordering of one UDP flow under restarts, kills, upgrades of the object, and reloads."""
 
 import os

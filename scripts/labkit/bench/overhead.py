@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures the cost of probes: one TCP flow, with and without piggybacked probes, by turns.
 
 A pair is two windows of the flow, one with probes and one without. The order alternates from pair to pair

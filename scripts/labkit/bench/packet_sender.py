@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends many packets by few system calls: UDP to many hosts, or given frames.
 
 Packets are made once and sent repeatedly; each call of sendmmsg(2) sends a batch, and the next call the next batch.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Compares two ways that were measured in pairs: do they differ? Pure.
 
 The interval of the median is the inverted sign test: it holds every ratio that the test would not reject

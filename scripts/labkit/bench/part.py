@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Defines a part of the benchmark, and its options."""
 
 from collections.abc import Callable

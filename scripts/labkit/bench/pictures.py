@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws the documents of throughput, cost, spread and planes. Pure."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures how much of limited planes one TCP flow uses: all alike, one slower, or one of half the rate.
 
 Every link of the lab has a rate (tbf). Shares are of what the planes together can carry after headers. MPTCP with

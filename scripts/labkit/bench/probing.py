@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Counts the probes between two hosts in the kernel's tables, and turns them off and on there."""
 
 from collections.abc import Iterable

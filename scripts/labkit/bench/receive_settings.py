@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sets a candidate's receive settings: RPS over all CPUs and GRO for every candidate, or each one's own default.
 
 They are set on the interfaces by which a host's stack receives a candidate's packets: mrc0 for mrcd, the planes' NICs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures one candidate under one load: goodput at the receiver, CPU of the whole machine."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures how evenly one TCP flow fills the EVs: bytes per EV in burst granularity, packets in packet granularity."""
 
 import time

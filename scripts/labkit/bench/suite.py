@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs several parts, one after the other: one document, one table of all bounds, a picture for each part."""
 
 import time

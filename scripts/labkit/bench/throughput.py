@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, by turns.
 
 A round measures the candidates of a cell right after each other; every second round has the other order, so that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures goodput through VXLAN over mrc0, and beside it the same VXLAN over a plain route, host to host, by turns.
 
 Two VXLAN networks of the same MTU: one ends at the addresses that mrcd serves, the other at addresses on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Builds a cluster on one machine: namespaces, links, switches, processes.
 
 fabric           pure: parameters → namespaces, links, addresses, routes as data

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Controls a lab from programs: tests, demo, bench.
 
 lab = Lab("test1")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Brings a lab up and down.
 
 `up` makes the namespaces, their sysctls (before any interface, so that each interface starts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """`scripts/lab`: the command line. Every command calls api.Lab."""
 
 import json

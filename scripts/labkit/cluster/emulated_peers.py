@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs one real mrcd with real NICs whose peers are emulated by one program (bpf/lab/echo.bpf.c).
 
     h0: mrcd, mrc0, p0 … p3 ══ veth ══ q0 … q3: t0-0-0, where the program answers probes for all peers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes the whole fabric as data from the parameters. Pure: nothing here touches the machine.
 
 406 lines: one data model, which is easier to check in one place.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Changes the machine's network for the lab: namespaces, batches, sysctls and mounts.
 
 A network namespace is entered with setns(2) alone. `ip netns exec` would also mount a new /sys, which

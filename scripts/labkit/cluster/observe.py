@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads the daemons' documents, as `mrcctl … --json` prints them, through the same client."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Scales deadlines: LAB_PATIENCE is a factor for machines with an emulated CPU."""
 
 import os

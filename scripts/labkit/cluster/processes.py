@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Records processes that the lab starts, by pid and start time, and ends exactly those.
 
 A record is a small file "PID START\\n", START being field 22 of /proc/PID/stat (clock ticks after

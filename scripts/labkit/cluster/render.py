@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the fabric's data as lines for `ip -batch` and `tc -batch`, and as sysctls. Pure.
 
 Every line uses `replace` or `set`, so that configuring a node twice, or again after one of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Keeps the state of a lab between two commands, in /run/mrcd-lab/NAME.
 
     lab.json             parameters, and whether `up` got to its end

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """The demo: a TCP flow over every path of a fabric in which things break and heal.
 
 scenario    the faults and their times, as data

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """`scripts/demo`: the command line."""
 
 import contextlib

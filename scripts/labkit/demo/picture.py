@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws the demo's document. Pure."""
 
 from labkit.cluster.observe import Document

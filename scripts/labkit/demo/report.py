@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reports a recording as one document of plain numbers, which `--json` prints. Pure.
 
 Units are in the names: `_s` are seconds since the recording began, `_ms` durations. A time that

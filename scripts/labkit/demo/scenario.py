@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Lists the demo's faults as data. Times are seconds since the recording began."""
 
 import re

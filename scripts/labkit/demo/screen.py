@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Shows the running demo: redrawn in place on a terminal, otherwise one line per second."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the demo's document as tables. Pure; numbers are rounded here."""
 
 import re

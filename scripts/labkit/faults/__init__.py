@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Breaks links and switches, and heals them.
 
 targets         pure: `t1:0:2` → the ports that a fault there touches

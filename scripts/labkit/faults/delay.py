@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Delays the packets of a port by a relay, since the kernel may have no netem.
 
 At tc egress of the port the program lab_delay (bpf/lab/fault.bpf.c) redirects forwarded packets to a tap device.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Controls the fault program (bpf/lab/fault.bpf.c): attach it inactive, start it at one instant, count, detach it.
 
 A fault's pins live in one directory of the lab's bpffs: `settings` and `counters`, and per port one TCX

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Makes faults, and heals them.
 
 A fault combines four effects: packets dropped, damaged or marked (the fault program, on switch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Maps the name of a fault's target, and a direction, to the ports that the fault touches. Pure.
 
 t1:P:S       the T1 number S of plane P          link:P:T:S   the link between T0 T and T1 S

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Attaches the lab's own programs at tc: by a TCX link, or by a clsact filter where the kernel has no TCX."""
 
 import errno

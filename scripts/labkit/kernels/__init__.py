@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks the programs, the packet tests and a small lab on other kernels and network cards, in virtual machines.
 
 matrix         a row per kernel, a column per check

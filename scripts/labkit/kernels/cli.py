@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """`scripts/kernels`: the command line."""
 
 import os

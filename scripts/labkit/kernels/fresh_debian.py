@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Boots a new Debian in a virtual machine and follows the README there: clone, `make demo`.
 
 debootstrap installs the system in a directory, with a kernel of Debian's packages; mke2fs makes a disk of it, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs the checks of one kernel, on that kernel, and writes a line of JSON for each to $LAB_RESULTS/checks.
 
 python -m labkit.kernels.guest PART…, in the guest of machine.py, or on the machine itself.

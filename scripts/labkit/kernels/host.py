@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs a virtual machine that stays up: the guest agent runs commands in it, QMP pulls its cables.
 
 with host.booted(kernel, directory, "h0", nics) as h0:      # in the network namespace that has the taps

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Boots a kernel in qemu, by virtme-ng, and runs one command in it as root.
 
 The machine's root file system is the guest's too, read-only, by 9p. What Python reads comes from a squashfs image

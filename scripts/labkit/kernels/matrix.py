@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs the checks of each kernel in a machine of its own, as many at once as there are CPUs, and makes the table."""
 
 import json

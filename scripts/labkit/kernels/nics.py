@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Checks a network card: mrcd on two machines with it, in a fabric of two planes."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs a TCP flow at a fixed rate between the two machines, and measures its pauses.
 
 A flow at full speed takes all of an emulated CPU, and pauses by itself for half a second.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Fetches kernels from the distribution's packages into build/kernels: the newest of each series."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs two virtual machines as the two hosts of a lab, whose switches are namespaces of this machine.
 
 machine h0 ── tap0 ┐ namespace h0        ┌ T0 ┐

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Counts reordering and loss per EV at the last switch ports before a host (bpf/lab/evorder.bpf.c).
 
 with EvOrder(lab, "h0", "h2") as order:

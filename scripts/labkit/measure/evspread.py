@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures how evenly a flow's traffic is spread over the EVs, by the EVs' own counters."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes goodput from bytes per bin. Pure.
 
 Bins are {start in CLOCK_MONOTONIC ns: bytes}, aligned to multiples of their width; empty ones are absent.

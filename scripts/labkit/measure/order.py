@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures how far TCP data arrives out of order in a host (program lab_order, bpf/lab/order.bpf.c)."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads the kernel's statistics of loaded programs: run time (kernel.bpf_stats_enabled) and size."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws sections of bars, each with an axis of its own, and histograms. Pure: data → SVG.
 
 title, subtitle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws goodput over time, with faults marked and a strip of the EVs' states below. Pure: data → SVG.
 
       title, subtitle

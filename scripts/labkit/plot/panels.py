@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws several panels, one above the other: our courses as lines, others' points as dots. Pure: data → SVG.
 
 title, subtitle

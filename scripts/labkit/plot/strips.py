@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws times on a logarithmic axis: a strip of dots per row, one per measurement. Pure: data → SVG.
 
  title, subtitle

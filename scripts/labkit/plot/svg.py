@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws what all pictures share: colours, text, and the document around them. Pure: data → SVG.
 
 Readable on light and dark: a picture has its own background, and uses the dark one where the reader prefers that.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends TCP, UDP and training traffic between hosts of the lab.
 
 flow, datagrams, stream   a TCP flow, UDP at full speed, numbered UDP at a fixed rate

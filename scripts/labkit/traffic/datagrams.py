@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends UDP packets between two hosts of the lab at full speed: a Flow without congestion control.
 
 with Datagrams(lab, ends, 1400) as stream:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends UDP packets to many addresses in turn until stdin closes. A program of its own, run inside the host.
 
     emulated_peers_load.py RATE BURST ADDRESS…    RATE packets per second to each address, BURST of them in each message

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends or receives one stream of UDP packets. A program of its own, run inside a host (datagrams.py starts it).
 
     floodend.py PAYLOAD receive ADDRESS BIN_NS     counts packets in bins; ends when its stdin closes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs a TCP (or MPTCP) flow between two hosts of the lab, and measures its goodput at the receiver.
 
 with Flow(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3")) as flow:

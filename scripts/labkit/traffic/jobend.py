@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs one rank of a training job. A program of its own, run inside a host of the lab (bench/job.py starts it).
 
     jobend.py RANK RANKS STORE ADDRESS BYTES

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reports when a CPU could not run this program. One per CPU, run as a program of its own (failover/pauses.py).
 
     pause_watcher.py CPU       reads the clock each millisecond until its stdin closes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Forwards traffic between two hosts through a third one, which pops every packet and pushes it again."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends a UDP flow of numbered packets between two hosts of the lab at a fixed rate, and counts lost numbers.
 
 with Stream(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3"), rate=50_000) as stream:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends or receives one TCP flow. A program of its own, run inside a host of the lab (flow.py starts it).
 
     tcpend.py PROTOCOL receive ADDRESS BIN_NS       discards the data, and prints the bytes per bin

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sends or receives a UDP flow of numbered packets. A program of its own, run inside a host (stream.py starts it).
 
     udpend.py receive ADDRESS                            until its stdin closes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """The failover benchmark: how long a broken path is still used, and what that costs a flow.
 
 kinds     pure: the faults, the EVs that they hit, the requirements

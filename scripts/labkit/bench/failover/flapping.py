@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs a T1 that fails and returns as often as the worst link of the paper: 13 times a minute."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures the gap that a blackhole leaves in the goodput of a flow, in bins of 10 ms: mrcd and its alternatives.
 
 Each time: a new flow, its usual goodput, then one T1 on its way forwards nothing until the end. A flow that stops

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Lists the kinds of faults as data, with the EVs that each hits and its requirements. Pure."""
 
 from collections.abc import Iterator

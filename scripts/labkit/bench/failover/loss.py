@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures the loss of a flow of ten seconds over a lossy path, by both ends' counters."""
 
 import time

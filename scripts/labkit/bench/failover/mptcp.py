@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Sets up MPTCP between h0 and h2: one subflow per plane, between the hosts' own addresses there (RFC 8684)."""
 
 from pathlib import Path

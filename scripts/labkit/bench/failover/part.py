@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs the part in a lab of the default shape: with short hold-downs for many faults, then with the defaults."""
 
 from labkit.bench.failover import events, flapping, holes, loss, mptcp, picture, stats, text

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Watches for pauses of the machine: a program of highest priority per CPU reports when it could not run."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws the failover document. Pure."""
 
 from labkit.bench.failover.kinds import BLACKHOLE

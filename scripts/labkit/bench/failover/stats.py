@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes percentiles of times of which some never came, requirements on them, and texts. Pure."""
 
 import math

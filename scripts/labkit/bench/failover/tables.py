@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Maps the pinned tables of a lab's hosts: reading the programs' state costs a memory read.
 
 They exist with and without a daemon. Their times are CLOCK_MONOTONIC ns, taken by the programs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """The paper's failure experiments, repeated with one TCP flow over planes of limited rate, beside the paper's points.
 
 figures   pure but for reading: the paper's points, scaled, and aligned with a course of our own

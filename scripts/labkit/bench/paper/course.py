@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Records what one or several flows from h0 to h2 receive, in bins of 10 ms, under faults."""
 
 import contextlib

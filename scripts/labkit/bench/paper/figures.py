@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Reads the paper's points, scales them to their usual level, and moves them to the times of a course of our own.
 
 Pure but for reading.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs experiments 12/13 and 16: one EV, or every path, drops packets at random."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Combines several runs of one experiment into one document: medians, and the middle run for the picture. Pure."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs the part: the experiments by turns, in labs of 4 planes × 4 T1s with limited links."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws the paper document. Pure."""
 
 from labkit.bench.paper.text import gone

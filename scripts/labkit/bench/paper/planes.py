@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs experiments 19b and 9b: planes of one host leave and return."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Computes levels, errors and gaps from goodput in regular bins and the times of planes leaving and returning. Pure."""
 
 import math

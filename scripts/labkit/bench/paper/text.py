@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the paper document as lines. Pure."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """`scripts/bench scale`: memory and time of a table of many peers.
 
 bounds      the requirements

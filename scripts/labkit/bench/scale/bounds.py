@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """States the requirements with 1,048,576 EVs."""
 
 LOOK_S = 0.05  # a check of all peers, with a tick

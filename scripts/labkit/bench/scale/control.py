@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures the share of probes in packets, bytes and CPU while many peers are busy.
 
 mrcd counts requests by kind, and data; the far end of the NICs counts requests with their bytes. CPU is the kernel's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs the part: one host among 1, 64, 1,024 and 4,096 peers of 256 EVs, which answer probes (emulated_peers.py)."""
 
 import time

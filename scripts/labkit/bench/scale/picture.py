@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws the scale document: each measure, by the number of EVs, as a share of its bound. Pure."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures one running daemon from /proc, from its metrics, and by requests."""
 
 import os

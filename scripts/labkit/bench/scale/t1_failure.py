@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Measures how long idle peers use a T1 that died: it is one EV of each."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """The benchmark without daemons: both ends of two flows lose their daemons for good, and then paths fail and heal.
 
 plan      pure: the order and the places of the faults

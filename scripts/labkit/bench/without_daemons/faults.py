@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Makes a fault under two flows, waits until the paths are left, heals it, and waits until they carry their share.
 
 Times are the kernel's: see failover/events.py. Nothing here uses a daemon.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Summarises the faults by name, and states the requirements. Pure."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Runs the part: rounds of faults with the daemons, then kills both, and runs rounds until the time is over."""
 
 import contextlib

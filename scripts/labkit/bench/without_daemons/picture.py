@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Draws the document as panels: the traffic of the paths that a fault hit, over time, a line per fault. Pure."""
 
 from statistics import median

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Plans the faults: rounds of seven, each round at other places. Pure."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause
 """Renders the document as tables. Pure."""
 
 from collections.abc import Iterator
