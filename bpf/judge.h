@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Judges paths by the peer's reports.
  *
- * This is RACK across paths, by counts. Suppose that a report was requested after some packets of an EV, and they have
- * not arrived by then: the EV lags. Traffic leaves it at once (SKIP), because it may be dead, and probe bursts test it.
- * When a burst arrives whole, the EV becomes GOOD again. When nothing arrives, several times and over some time, it
- * becomes ASSUMED_BAD. Partial arrival, of data or probes, is left to the loss rule. A host, peer or virtual machine
- * that stands still sends no reports, so no EV is demoted for it.
+ * As in RACK (RFC 8985), later arrivals tell that earlier packets are late; here across paths, by counts, and without
+ * sending anything again. Suppose that a report was requested after some packets of an EV, and they have not arrived
+ * by then: the EV lags. Traffic leaves it at once (SKIP), because it may be dead, and probe bursts test it. When a
+ * burst arrives whole, the EV becomes GOOD again. When nothing arrives, several times and over some time, it becomes
+ * ASSUMED_BAD. Partial arrival, of data or probes, is left to the loss rule. A host, peer or virtual machine that
+ * stands still sends no reports, so no EV is demoted for it.
  */
 #ifndef MRC_JUDGE_H
 #define MRC_JUDGE_H

@@ -48,7 +48,7 @@ struct mrc_ev {
 	__u32 probe_seq; /* programs: probes sent; a count */
 	__u8 reason; /* programs: enum mrc_reason of the newest change */
 	__u8 skip_reason; /* programs: enum mrc_reason of the newest change to SKIP */
-	__u8 flaps; /* programs: failures not yet forgotten; each doubles the hold-down */
+	__u8 flaps; /* programs: failures not yet forgotten; each after the first doubles the hold-down */
 	__u8 reserved; /* always 0; mrc_push writes it to prefetch the cache line */
 };
 _Static_assert(sizeof(struct mrc_ev) == 64, "mrc_ev is one cache line");

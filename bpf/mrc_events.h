@@ -30,7 +30,7 @@ enum mrc_reason {
 	MRC_REASON_ICMP_ERROR, /* a switch reported that it cannot forward a packet of the EV */
 	MRC_REASON_LINK_DOWN, /* this host's link on the plane */
 	MRC_REASON_PEER_LINK_DOWN, /* the peer's link on the plane, by its port status */
-	MRC_REASON_HEALED, /* good probes over the whole hold-down */
+	MRC_REASON_HEALED, /* good reports over the whole hold-down */
 	MRC_REASON_ADMIN, /* denied or allowed by an administrator */
 	MRC_REASON_CONGESTED, /* SKIP: CE marks, or more delay than the other EVs have */
 	MRC_REASON_LAGGING, /* SKIP: its packets are overdue, and probes test it */

@@ -72,10 +72,13 @@ class Health(Section):
         default=10, description="consecutive reports with arrivals and without loss after which an EV returns"
     )
     hold_down_ms: Annotated[int, Field(ge=1, le=3_600_000)] = Field(
-        default=1000, description="time without loss after which an EV returns; doubles with each flap"
+        default=1000,
+        description="how long probes must arrive without loss before an EV returns; doubles with each flap after "
+        "the first",
     )
     hold_down_max_ms: Annotated[int, Field(ge=1, le=86_400_000)] = Field(
-        default=60_000, description="upper limit of the hold-down; after this time without loss, one flap is forgotten"
+        default=60_000,
+        description="upper limit of the hold-down; for each such time in use, the next failure forgets one flap",
     )
     ramp_ms: Annotated[int, Field(ge=0, le=60_000)] = Field(
         default=400,

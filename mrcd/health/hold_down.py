@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Computes the hold-down of failed EVs, and defines array types of this package. Pure.
 
-The programs serve every deadline: see bpf/tick.h.
+The programs serve every deadline: see bpf/ev_deadlines.h.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ Records = NDArray[np.void]  # of abi.EV or abi.PATH_STATS
 
 
 def hold_down_ns(settings: Health, flaps: NDArray[Any] | int) -> Ints:
-    """Returns how long an EV must be without loss before it returns: doubles with each flap, up to a limit."""
+    """Returns how long probes must arrive without loss before an EV returns: doubles with each flap after the first."""
     doubled = settings.hold_down_ms * 2.0 ** np.clip(np.asarray(flaps, np.int64) - 1, 0, 40)
     return np.asarray(np.minimum(doubled, settings.hold_down_max_ms) * _MS, np.int64)
 
