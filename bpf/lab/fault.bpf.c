@@ -25,7 +25,7 @@ struct fault_settings {
 	__u64 ce;
 	__u64 damage;
 };
-_Static_assert(sizeof(struct fault_settings) == 24, "labkit.tap.SETTINGS");
+_Static_assert(sizeof(struct fault_settings) == 24, "labkit.faults.fault_program.SETTINGS");
 
 /* Written by the program; all ports of one fault share it. */
 struct fault_counters {
@@ -35,7 +35,7 @@ struct fault_counters {
 	__u64 damaged; /* skbs */
 	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0 = none yet */
 };
-_Static_assert(sizeof(struct fault_counters) == 40, "labkit.tap.COUNTERS");
+_Static_assert(sizeof(struct fault_counters) == 40, "labkit.faults.fault_program.COUNTERS");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -30,7 +30,6 @@ TC_EGRESS = 2
 TC_REPLACE = 1
 CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # identifies the filters of mrcd
 
-
 _PRINT = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
 _SAMPLE = ct.CFUNCTYPE(ct.c_int, ct.c_void_p, ct.c_void_p, ct.c_size_t)
 

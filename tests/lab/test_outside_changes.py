@@ -339,7 +339,7 @@ _BEFORE = 1 << 3  # BPF_F_BEFORE
 
 
 @pytest.fixture
-def stranger(host: Lab) -> Iterator[int]:
+def other_program(host: Lab) -> Iterator[int]:
     """Returns another program at tc that passes everything."""
     obj = libbpf.open_object(lab_object("fault"))
     libbpf.load_object(obj)
@@ -358,9 +358,9 @@ def _xdp(ifindex: int) -> int:
 
 
 @pytest.mark.parametrize(("flags", "words"), [(_BEFORE, "RUNS BEFORE MRCD'S"), (0, "runs after mrcd's")])
-def test_status_names_other_tc_programs(host: Lab, stranger: int, flags: int, words: str) -> None:
+def test_status_names_other_tc_programs(host: Lab, other_program: int, flags: int, words: str) -> None:
     with host.inside("h0"):
-        link = libbpf.create_link(stranger, socket.if_nametoindex("p1"), libbpf.TCX_INGRESS, flags)
+        link = libbpf.create_link(other_program, socket.if_nametoindex("p1"), libbpf.TCX_INGRESS, flags)
     try:
         (found,) = status(host)["other_programs"]
         text = host.exec("h0", ["mrcctl", "status"], check=True).stdout
@@ -374,10 +374,10 @@ def test_status_names_other_tc_programs(host: Lab, stranger: int, flags: int, wo
     assert status(host)["other_programs"] == []
 
 
-def test_status_names_other_xdp_programs_and_filters(host: Lab, stranger: int) -> None:
+def test_status_names_other_xdp_programs_and_filters(host: Lab, other_program: int) -> None:
     with host.inside("h0"):
         subprocess.run(["tc", "qdisc", "add", "dev", "mrc0", "clsact"], check=True)
-        libbpf.attach_clsact(stranger, socket.if_nametoindex("mrc0"), libbpf.TC_EGRESS, 77, 77)
+        libbpf.attach_clsact(other_program, socket.if_nametoindex("mrc0"), libbpf.TC_EGRESS, 77, 77)
         xdp = _xdp(socket.if_nametoindex("p0"))
     try:
         found = {(f["point"], f["interface"]): (f["program"], f["position"]) for f in status(host)["other_programs"]}

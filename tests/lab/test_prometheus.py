@@ -95,7 +95,7 @@ def test_every_query_of_the_dashboard_has_data(server: Prometheus, title: str, q
 def test_dashboard_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     rows = [p["title"] for p in DASHBOARD["panels"] if p["type"] == "row"]
-    assert rows == ["Fleet", "Host", "Failover", "Self"]
+    assert rows == ["Fleet", "Host", "Failover", "mrcd"]
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}

@@ -121,7 +121,7 @@ STATUS = {
     "peers": {"total": 3, "reachable": 3, "unreachable": 0, "detached": 0},
     "evs": {"UNKNOWN": 0, "GOOD": 35, "SKIP": 0, "ASSUMED_BAD": 1, "DENIED": 0},
     "usable_evs": 35,
-    "drops": {"TOO_BIG": 3},
+    "drops": {"too_big": 3},
     "last_event": EVENT,
     "probing": {
         "tick_by": "daemon",

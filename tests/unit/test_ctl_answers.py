@@ -82,7 +82,7 @@ def test_status_text(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
         "push        tc egress mrc0 by tcx\n"
         "peers       3 of 3 reachable\n"
         "EVs         35 of 36 usable: 35 GOOD, 1 ASSUMED_BAD\n"
-        "drops       TOO_BIG 3\n"
+        "drops       too_big 3\n"
         "probes      the daemon runs the tick; sent: 1200 traffic, 30 suspicion, 4 retry, 51k idle; "
         "budget 4000/s, 1999 left\n"
         "tables      peers 3 of 64, unread events 0 of 262144 bytes\n"
