@@ -38,15 +38,15 @@ vpath %.bpf.c bpf bpf/lab
 build/%.bpf.o: %.bpf.c Makefile
 	@mkdir -p build
 	@test -n "$(CLANG)" || { echo "make: no clang found"; echo "  hint: run 'make set-up'"; exit 1; } >&2
-	$(CLANG) $(BPF_CFLAGS) -MMD -MP -MF build/$*.bpf.d -c $< -o $@
+	$(CLANG) $(BPF_CFLAGS) -MMD -MP -MF build/$*.dep -c $< -o $@
 
 # The same programs with counted helper calls, for `scripts/bench cost`.
 COUNTED := scripts/labkit/bench/counted.h
 build/counted.bpf.o: bpf/mrc.bpf.c $(COUNTED) Makefile
 	@mkdir -p build
-	$(CLANG) $(BPF_CFLAGS) -include $(COUNTED) -MMD -MP -MF build/counted.bpf.d -c $< -o $@
+	$(CLANG) $(BPF_CFLAGS) -include $(COUNTED) -MMD -MP -MF build/counted.dep -c $< -o $@
 
--include $(wildcard build/*.bpf.d)
+-include $(wildcard build/*.dep)
 
 # The object is beside the modules, for a checkout (editable install) and for `pip install .`.
 mrcd/mrc.bpf.o: build/mrc.bpf.o

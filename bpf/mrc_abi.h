@@ -13,7 +13,7 @@
 #include "mrc_events.h"
 #include "mrc_wire.h"
 
-#define MRC_ABI_VERSION 9 /* of the tables: it names the directory of the pins */
+#define MRC_ABI_VERSION 10 /* of the tables: it names the directory of the pins */
 
 enum mrc_version { /* the versions as BTF: the loader reads them from an object before it changes anything */
 	MRC_VERSION_ABI = MRC_ABI_VERSION,

@@ -34,7 +34,7 @@ struct evorder {
 	__u16 begun; /* 1 = `next` is known */
 	__u16 hop_limit; /* of the last packet's outer header: the lab tells builds of the programs apart by it */
 };
-_Static_assert(sizeof(struct evorder) == 32, "labkit.evorder.EV");
+_Static_assert(sizeof(struct evorder) == 32, "labkit.measure.evorder.EV");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -342,6 +342,10 @@ def load(path: Path) -> Config:
     return parse(text, str(path))
 
 
+_RENAMED = {"steering": "encapsulation", "twin_us": "dup_ack_us"}
+"""Keys that had other names (docs/changes.md)."""
+
+
 def _explain(fault: dict[str, object]) -> str:
     """Returns a fault of pydantic as text with its place in the file."""
     loc = fault["loc"]
@@ -350,6 +354,8 @@ def _explain(fault: dict[str, object]) -> str:
     parts = [p for p in loc if isinstance(p, int) or p.isidentifier()]
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
     if fault["type"] == "extra_forbidden":
+        if (now := _RENAMED.get(str(loc[-1]))) is not None:
+            return f"{place}: this key is called {now} now; rename it"
         return f"{place}: unknown key; remove it or check its spelling"
     message = str(fault["msg"]).removeprefix("Value error, ")
     return f"{place}: {message}" if place else message

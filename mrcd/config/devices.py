@@ -18,3 +18,11 @@ def timer_of(interface: str) -> str:
 def timer_peer_of(interface: str) -> str:
     """Returns the name of the end that paces the timer packet."""
     return "tp" + interface
+
+
+def former_names(interface: str) -> tuple[tuple[tuple[str, str], tuple[str, str]], ...]:
+    """Returns the veth pairs that an earlier mrcd may have left: their names then, and their names now."""
+    return (
+        ((interface, interface + "p"), (interface, peer_of(interface))),
+        ((interface + "b", interface + "bp"), (timer_of(interface), timer_peer_of(interface))),
+    )

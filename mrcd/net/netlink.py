@@ -78,6 +78,24 @@ class Netlink:
         async for msg in await self._ipr.link("dump"):
             yield read_link(msg)
 
+    async def rename_veth(self, former: tuple[str, str], names: tuple[str, str]) -> None:
+        """Renames the ends of a veth pair, if there is one of the former names. `ensure_veth` sets them up again."""
+        links = await self.links()
+        ends = [links.get(name) for name in former]
+        if not (ends[0] and ends[1]) or ends[0].kind != "veth" or ends[0].lower != ends[1].ifindex:
+            return
+        for end, name in zip(ends, names, strict=True):
+            if end is None or end.name == name or name in links:
+                continue
+            try:
+                await self._do(f"rename {end.name} to {name}", self._ipr.link("set", index=end.ifindex, ifname=name))
+            except KernelError as e:
+                if e.errno != errno.EBUSY:
+                    raise
+                # Before Linux 6.2 only an interface that is down can be renamed.
+                await self._do(f"set {end.name} down", self._ipr.link("set", index=end.ifindex, state="down"))
+                await self._do(f"rename {end.name} to {name}", self._ipr.link("set", index=end.ifindex, ifname=name))
+
     async def ensure_veth(
         self,
         name: str,

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address, ip_address
 
+from mrcd.config.devices import former_names
 from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.loader.links import Point
@@ -57,6 +58,8 @@ class Nics:
         queues = min(len(online), abi.MERGE_QUEUES)
         rps_cpus = rps.select_cpus(overlay.rps_cpus, online) if rps.has_default_mask() else set()
         mtu, longest = self.plan.inner_mtu, overlay.burst_bytes - self.plan.overhead
+        for former, names in former_names(overlay.interface):
+            await self._netlink.rename_veth(former, names)
         self.mrc0, self.mrc0_peer = await self._netlink.ensure_veth(
             overlay.interface,
             overlay.peer,

@@ -238,7 +238,8 @@ def open_pinned(run_dir: Path) -> View:
     except (OSError, ValueError, KeyError, TypeError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
-            f"no usable {path}: {why}", hint="mrcd has not run on this host yet; start it with `systemctl start mrcd`"
+            f"no usable {path}: {why}",
+            hint="mrcd has not run on this host yet, or another version has; start it with `systemctl start mrcd`",
         ) from None
     tables = Tables(pins, writable=False)
     if len(tables.peers) < found.config.max_peers or tables.evs.shape[1] != found.config.cluster.evs_per_peer:

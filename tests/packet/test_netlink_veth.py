@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cluster import netns
+from mrcd.config.devices import former_names
 from mrcd.errors import KernelError, MachineError
 from mrcd.net import rps
 from mrcd.net.messages import Link
@@ -49,6 +50,36 @@ def test_the_veth_has_the_queues_and_rps_cpus_that_are_set(ns: Namespace, queues
     assert f"tx-{queues}" not in done.stdout
     again, _ = run(lambda n: n.ensure_veth("mrc0", "pmrc0", **veth, queues=queues + 1, rps_cpus={0}))
     assert again == link
+
+
+@pytest.mark.parametrize("up", ["up", "down"])
+def test_interfaces_of_an_earlier_version_get_their_present_names(ns: Namespace, up: str) -> None:
+    for former, peer in (("mrc0", "mrc0p"), ("mrc0b", "mrc0bp")):
+        ns.ip("link", "add", former, "type", "veth", "peer", "name", peer)
+        for end in (former, peer):
+            ns.ip("link", "set", end, up)
+
+    async def names(n: Netlink) -> dict[str, int]:
+        return {name: link.ifindex for name, link in (await n.links()).items() if "mrc0" in name}
+
+    async def rename(n: Netlink) -> None:
+        for former, now in former_names("mrc0"):
+            await n.rename_veth(former, now)
+
+    before = run(names)
+    run(rename)
+    after = run(names)
+    present = {"mrc0": "mrc0", "mrc0p": "pmrc0", "mrc0b": "tmrc0", "mrc0bp": "tpmrc0"}
+    assert after == {present[name]: ifindex for name, ifindex in before.items()}
+    run(rename)  # nothing is left to rename
+    link, peer_link = run(lambda n: n.ensure_veth("mrc0", "pmrc0", mtu=9020, gso_max_size=65455))
+    assert (link.ifindex, peer_link.ifindex, peer_link.up) == (before["mrc0"], before["mrc0p"], True)
+
+
+def test_an_interface_of_another_with_a_former_name_is_not_renamed(ns: Namespace) -> None:
+    ns.ip("link", "add", "mrc0p", "type", "veth", "peer", "name", "other")
+    run(lambda n: n.rename_veth(*former_names("mrc0")[0]))
+    assert "mrc0p" in run(lambda n: n.links())
 
 
 @pytest.mark.parametrize("queues", [1, 3])

@@ -25,6 +25,7 @@ UNKNOWN_KEYS = {
     "metrics": ("[metrics]\nport = 9479\n" + TWO, ["metrics.port: unknown key"]),
     "second host": (host(0) + host(1, more='prefix = "x"'), ["hosts[1].prefix: unknown key"]),
     "path": (TWO + path(via='"x"'), ["paths[0].via: unknown key"]),
+    "former name": ('[cluster]\nsteering = "srh"\n' + TWO, ["cluster.steering: this key is called encapsulation now"]),
 }
 WRONG_TYPES = {
     "word for a number": ('[cluster]\nplanes = "four"\n' + TWO, ["cluster.planes", "integer"]),

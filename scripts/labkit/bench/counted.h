@@ -6,7 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-/* In the order of COUNTED in calls.py. */
+/* In the order of COUNTED in helper_calls.py. */
 enum {
 	COUNT_LOOKUP,
 	COUNT_TIME,
