@@ -58,7 +58,7 @@ static __always_inline int should_duplicate(struct __sk_buff *skb, const struct 
 		return 0;
 	slot = bpf_get_hash_recalc(skb) & (ACK_FLOWS - 1);
 	ack = bpf_map_lookup_elem(&mrc_acks, &slot);
-	dup_ack = bpf_map_lookup_elem(&mrc_dup_acks, &zero);
+	dup_ack = bpf_map_lookup_elem(&mrc_dup_ack_times, &zero);
 	if (!ack || !dup_ack)
 		return 0;
 	before = *(volatile __u64 *)ack;

@@ -122,6 +122,7 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 	__u64 hold_ns, well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
 
 	if (state == MRC_EV_ASSUMED_BAD) {
+		/* A packet that was in flight when the EV failed can still make it lag. */
 		hold_ns = hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms);
 		if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))) || stats->lag_ns || !stats->good) {
 			stats->loss_ns = t->clock->now_ns;

@@ -50,7 +50,7 @@ struct mrc_event {
 	__u8 flaps;
 	__u8 icmp_type; /* of the ICMPv6 error */
 	__u8 icmp_code;
-	__u32 lost_bursts; /* as mrc_path_stats.lost_bursts; with MRC_REASON_HEALED: as mrc_path_stats.good */
+	__u32 reports; /* as mrc_path_stats.lost_bursts; with MRC_REASON_HEALED: as mrc_path_stats.good */
 	__u64 silent_ns; /* since the newest packet on the EV that is known to have arrived */
 	__u32 lost_packets; /* in the loss window */
 	__u32 sent_packets; /* in the loss window */

@@ -44,7 +44,7 @@ struct mrc_hdr {
 	__be16 segments; /* wire packets in this burst; 1 unless the sender left a GSO packet whole */
 	__be16 receiver; /* host id */
 	__be64 tx_ns; /* the sender's clock */
-	__be64 auth; /* reserved for an authentication tag; always 0 */
+	__be64 auth; /* reserved for an authentication tag; sent as 0, not looked at */
 };
 _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
 

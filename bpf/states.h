@@ -230,7 +230,7 @@ static __always_inline void report_transition(__u32 host_id, __u32 number, __u32
 	event->flaps = ev->flaps;
 	event->icmp_type = why >> 16;
 	event->icmp_code = why >> 8;
-	event->lost_bursts = (why & 0xff) == MRC_REASON_HEALED ? stats->good : stats->lost_bursts;
+	event->reports = (why & 0xff) == MRC_REASON_HEALED ? stats->good : stats->lost_bursts;
 	event->silent_ns = stats->arrived_ns ? now - stats->arrived_ns : 0;
 	event->lost_packets = stats->window_lost;
 	event->sent_packets = stats->window_tx;

@@ -121,11 +121,11 @@ def evidence(record: np.void) -> dict[str, int | float | str]:
     found: dict[str, int | float | str] = {}
     reason = Reason(int(record["reason"]))
     if reason is Reason.OVERDUE:
-        found = {"silent_reports": int(record["lost_bursts"])}
+        found = {"silent_reports": int(record["reports"])}
     elif reason is Reason.LOSS:
         found = {"lost_packets": int(record["lost_packets"]), "sent_packets": int(record["sent_packets"])}
     elif reason is Reason.HEALED:
-        found = {"good_probes": int(record["lost_bursts"])}
+        found = {"good_probes": int(record["reports"])}
     elif reason is Reason.ICMP_ERROR:
         kind = int(record["icmp_type"])
         found = {"icmp": ICMP_ERRORS.get(kind, "unknown"), "icmp_type": kind, "icmp_code": int(record["icmp_code"])}

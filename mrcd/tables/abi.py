@@ -389,7 +389,7 @@ EVENT = np.dtype(
         ("flaps", _u8),
         ("icmp_type", _u8),
         ("icmp_code", _u8),
-        ("lost_bursts", _u32),
+        ("reports", _u32),
         ("silent_ns", _u64),
         ("lost_packets", _u32),
         ("sent_packets", _u32),

@@ -77,7 +77,7 @@ def test_an_ev_fails_after_six_probe_bursts_without_an_arrival(bench: Bench) -> 
     assert (record["flaps"], stats["good"], stats["lag_ns"]) == (1, 0, 0)
     (event,) = bench.dataplane.events()
     assert (event["host_id"], event["ev"], event["before"], event["after"]) == (H2, 5, LAGGING[0], OVERDUE[0])
-    assert (event["reason"], event["lost_bursts"], event["flaps"]) == (Reason.OVERDUE, LOST_BURSTS, 1)
+    assert (event["reason"], event["reports"], event["flaps"]) == (Reason.OVERDUE, LOST_BURSTS, 1)
     assert (event["icmp_type"], event["icmp_code"]) == (0, 0)
     assert (record["state_since_ns"], stats["loss_ns"]) == (event["ns"], event["ns"])
     silent = int(event["ns"]) - int(stats["arrived_ns"])

@@ -187,7 +187,7 @@ def test_a_verdict_takes_more_losses_with_fewer_evs(bench: Bench, denied: int, l
     r.quiet(1)
     assert state(bench, 0) == LOSS
     (event,) = bench.dataplane.events()
-    assert (event["reason"], event["lost_packets"], event["lost_bursts"]) == (Reason.LOSS, losses, 0)
+    assert (event["reason"], event["lost_packets"], event["reports"]) == (Reason.LOSS, losses, 0)
     assert 30 * losses < event["sent_packets"] <= 30 * losses + r.probes[0]  # with the probes
     assert bench.tables.histograms()[Histogram.DETECTION].sum() == 1
     # Its window restarts, but the counts continue.

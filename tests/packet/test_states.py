@@ -96,7 +96,7 @@ def test_an_event_has_the_evidence(bench: Bench) -> None:
     assert told == {
         "ns": bench.ev(H2, 5)["state_since_ns"], "host_id": H2, "ev": 5, "before": GOOD, "after": ASSUMED_BAD,
         "reason": Reason.GREY_LOSS, "flaps": 1, "icmp_type": 0, "icmp_code": 0,
-        "lost_bursts": 7, "lost_packets": 30, "sent_packets": 1000,
+        "reports": 7, "lost_packets": 30, "sent_packets": 1000,
     }  # fmt: skip
     # A failure resets these; the hold-down depends on its time.
     zero = (

@@ -147,7 +147,7 @@ def test_a_failed_ev_returns_after_a_hold_down_that_doubles_up_to_its_cap(h2_ben
     run_tick(h2_bench, 200)
     assert state(h2_bench, 5) == (GOOD, Reason.HEALED)
     (event,) = (e for e in h2_bench.events() if e["after"] == GOOD)
-    assert (event["reason"], event["lost_bursts"]) == (Reason.HEALED, HEALTH.good_probes)
+    assert (event["reason"], event["reports"]) == (Reason.HEALED, HEALTH.good_probes)
     assert h2_bench.usable(H2) == EVERY
 
 

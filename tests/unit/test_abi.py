@@ -90,7 +90,7 @@ FORGOTTEN = {
     "mrc_t0_verdicts",
     "mrc_paid",
     "mrc_t1_recorded",
-    "mrc_dup_acks",
+    "mrc_dup_ack_times",
 }
 SCRATCH = {"mrc_clone_job": "mrc_clone_jobs", "mrc_scratch": "mrc_scratch", "mrc_selection": "mrc_selections"}
 

@@ -99,7 +99,7 @@ def test_an_event_may_have_been_earlier() -> None:
 )
 def test_an_event_has_the_evidence_of_its_reason(reason: Reason, said: dict[str, object]) -> None:
     record = np.zeros(1, abi.EVENT)
-    record["reason"], record["lost_bursts"], record["silent_ns"] = reason, 3, 1_234_000
+    record["reason"], record["reports"], record["silent_ns"] = reason, 3, 1_234_000
     record["icmp_type"], record["icmp_code"], record["lost_packets"], record["sent_packets"] = 1, 5, 7, 90
     found = events.evidence(record[0])
     assert found == said
@@ -108,7 +108,7 @@ def test_an_event_has_the_evidence_of_its_reason(reason: Reason, said: dict[str,
 
 def test_a_path_without_arrivals_has_no_silent_time() -> None:
     record = np.zeros(1, abi.EVENT)
-    record["reason"], record["lost_bursts"] = Reason.OVERDUE, 8
+    record["reason"], record["reports"] = Reason.OVERDUE, 8
     assert events.evidence(record[0]) == {"silent_reports": 8}
 
 

@@ -234,7 +234,7 @@ def answers(**other: Any) -> dict[str, Any]:
     ("id", "context", "status", "evidence"),
     [
         ("daemon.running", {"status": None, "down": "mrcd is not running"}, "FAIL", "mrcd is not running"),
-        ("daemon.running", {"status": {**STATUS, "daemon": {"running": False}}}, "FAIL", "do not return to use"),
+        ("daemon.running", {"status": {**STATUS, "daemon": {"running": False}}}, "FAIL", "are not followed"),
         ("daemon.attached", {"status": {**STATUS, "attached": False}}, "WARN", "detached"),
         ("peers.reachable", {"peers": [PEERS[0], {"peer": "h2", "reachable": False}]}, "WARN", "not heard: h2"),
         ("peers.reachable", {"peers": [{"peer": "h2", "reachable": False}]}, "FAIL", "none of 1 peers"),

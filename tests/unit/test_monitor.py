@@ -17,7 +17,7 @@ from tests.unit.emulated_programs import Bench
 
 def test_transitions_are_logged_with_their_evidence() -> None:
     b = Bench()
-    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE, lost_bursts=8, silent_ns=1_500_000)
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE, reports=8, silent_ns=1_500_000)
     b.monitor.log_events()
     (event,) = b.said()
     assert (event["peer"], event["ev"], event["plane"], event["t1"]) == ("h1", 5, 1, 1)
@@ -29,7 +29,7 @@ def test_transitions_are_logged_with_their_evidence() -> None:
 def test_a_return_is_logged_with_its_probes_and_its_hold_down() -> None:
     b = Bench()
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
-    b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, lost_bursts=23, flaps=3)
+    b.programs.change(1, 5, EvState.GOOD, Reason.HEALED, reports=23, flaps=3)
     b.monitor.log_events()
     event = b.said()[-1]
     assert (event["from"], event["to"], event["reason"]) == ("ASSUMED_BAD", "GOOD", "healed")

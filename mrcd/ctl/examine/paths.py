@@ -25,7 +25,7 @@ def running(c: Context) -> Outcome:
     daemon = c.status["daemon"]
     if not daemon["running"]:
         return fail(
-            "mrcd is not running: failed EVs do not return to use",
+            "mrcd is not running: changes of links, routes and configuration are not followed",
             "systemctl start mrcd; journalctl -u mrcd",
         )
     return passed(f"mrcd {daemon['version']}, pid {daemon['pid']}")
