@@ -21,7 +21,7 @@ def test_every_emulated_peer_has_256_evs_and_the_address_that_the_program_answer
     assert len(plan.peers) == peers < emulated_peers.HOSTS_MOST
     assert plan.ev_count == peers * emulated_peers.EVS
     for peer in (plan.peers[0], plan.peers[-1]):
-        # bpf/lab/echo.bpf.c: turn_round()
+        # bpf/lab/echo.bpf.c: make_reply()
         t0 = 1 + (peer.host.id - 1) // emulated_peers.HOSTS_PER_T0
         assert [str(a) for a in peer.addresses][2] == str(plan.addresses[2])[: len("fd10:0:2")] + f":{t0:x}::" + (
             f"{peer.host.id + 1:x}"
