@@ -52,9 +52,9 @@ _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
 #define MRC_STATUS_DETACHED 0x1 /* the host detaches its data plane: send to it by plain SRv6 */
 
 /* Follows mrc_hdr in probe requests and replies. A request can include one for a report: the receiver's counts for
- * up to MRC_REPORT_EVS EVs of the requester. Then `counts` records of struct mrc_count follow, MRC_BALLAST bytes behind this
- * structure. The gap is there because a piggybacked request is made of a packet's clone, and the NIC can still write
- * that packet's checksum into it. A request and its reply have the same length.
+ * up to MRC_REPORT_EVS EVs of the requester. Then `counts` records of struct mrc_count follow, MRC_BALLAST bytes behind
+ * this structure. The gap is there because a piggybacked request is made of a packet's clone, and the NIC can still
+ * write that packet's checksum into it. A request and its reply have the same length.
  */
 struct mrc_probe {
 	__be32 seq; /* of the probes on this EV; echoed */
