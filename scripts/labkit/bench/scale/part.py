@@ -59,16 +59,16 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     )
     progress(f"scale: {peers} peers: idle for {idle_for_s:g} s")
     before = probe.scrape(emulated)[2]
-    asked = emulated.seen().requests
+    requests = emulated.seen().requests
     run["idle_cpu_ratio"] = probe.cpu_ratio(pid, idle_for_s)
-    run["idle_requests_per_s"] = (emulated.seen().requests - asked) / idle_for_s
+    run["idle_requests_per_s"] = (emulated.seen().requests - requests) / idle_for_s
     run["own"] = _own(probe.scrape(emulated)[2], before)
     run["idle_memory"] = probe.memory(pid)
     run["control"] = control.measure(emulated)
     if peers >= _FATE_PEERS:
         run["fate"] = t1_failure.measure(emulated)
-    run["asked"] = _asked(emulated, peers)
-    run["own_while_asked"] = _own(probe.scrape(emulated)[2])
+    run["answers"] = _time_answers(emulated, peers)
+    run["own_while_answering"] = _own(probe.scrape(emulated)[2])
     run["busy_peers"] = min(BUSY, peers)
     progress(f"scale: {peers} peers: {run['busy_peers']} of them busy, for {_BUSY_S:g} s")
     run |= _busy(emulated, run["busy_peers"])
@@ -96,7 +96,7 @@ def _wait_until_quiet(pid: int) -> None:
             return
 
 
-def _asked(emulated: EmulatedPeers, peers: int) -> Document:
+def _time_answers(emulated: EmulatedPeers, peers: int) -> Document:
     """Returns the answer times in seconds: medians of three."""
     timed: dict[str, Callable[[], tuple[float, int]]] = {
         "scrape": lambda: probe.scrape(emulated)[:2],
@@ -108,8 +108,8 @@ def _asked(emulated: EmulatedPeers, peers: int) -> Document:
     if peers <= 64:
         timed["paths"] = lambda: probe.command_s(emulated, ["paths"])
     found = {}
-    for name, ask in timed.items():
-        seconds, size = sorted(ask() for _ in range(3))[1]
+    for name, request in timed.items():
+        seconds, size = sorted(request() for _ in range(3))[1]
         found[name] = {"s": seconds, "bytes": size}
     return found
 
@@ -155,7 +155,7 @@ def requirements(run: Document) -> list[Document]:
     tick, look = run["own"]["tick"]["mean_s"], run["look_s"]
     daemon, kernel, idle = run["memory"]["own_bytes"], run["kernel_bytes"], run["idle_cpu_ratio"]
     slowest = max(run["start_s"], run["restart_s"])
-    scrape, paths = (run["asked"][name]["s"] for name in ("scrape", "paths_of_a_peer"))
+    scrape, paths = (run["answers"][name]["s"] for name in ("scrape", "paths_of_a_peer"))
     bounds = (
         (
             f"a tick with its check of all peers takes {_ms(LOOK_S)} at most",
@@ -226,7 +226,7 @@ def lines(document: Document) -> list[str]:
     ]
     names = ("scrape", "status", "peers", "paths_of_a_peer", "paths_not_good", "paths")
     rows = [
-        [str(r["peers"]), *(f"{r['asked'][n]['s']:.2f}" if n in r["asked"] else "–" for n in names)]
+        [str(r["peers"]), *(f"{r['answers'][n]['s']:.2f}" if n in r["answers"] else "–" for n in names)]
         for r in document["runs"]
     ]
     columns = ("SCRAPE", "status", "peers", "paths --peer", "paths --state", "paths")
