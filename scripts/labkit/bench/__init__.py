@@ -31,7 +31,7 @@ packet_sender     sends many packets by few system calls
 helper_calls      helper calls per packet, counted by the programs
 cache_misses      packets to more peers than a CPU's caches hold
 control           counts probe requests and replies, beside the data
-probing           counts the probes between two hosts; turns them off and on
+probing           counts the probes between two hosts; switches them off and on
 cpu, cpu_load     measures how busy the machine is; makes its CPUs too busy
 pictures          pure: documents of throughput, cost, spread and planes → pictures
 """

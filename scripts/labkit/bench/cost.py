@@ -335,7 +335,8 @@ def lines(document: Document) -> list[str]:
         for c in d["cases"]
     ]
     said = [
-        f"Cost per run, ns: UDP packets of {d['packet_bytes']} bytes, {len(d['cases'][0]['rounds'])} rounds by turns; "
+        f"Cost per run, ns: UDP packets of {d['packet_bytes']} bytes, "
+        f"{len(d['cases'][0]['rounds'])} interleaved rounds; "
         f"the statistics' own {d['statistics_ns']:.0f} ns subtracted",
         *_table(("PROGRAM", "CASE"), ("MEDIAN", "MIN", "MAX", "BY ONE PEER"), rows),
         f"full table: {d['hosts']} hosts × {d['evs_per_peer']} EVs; all peers: each packet to another peer, at random",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures a training job: the time of a step of four gloo ranks with mrcd attached and detached, by turns.
+"""Measures a training job: the time of a step of four gloo ranks with mrcd attached and detached, alternately.
 
 One rank per host of the lab, two under each T0; a step is an all-reduce. The ranks keep their connections over all
 turns: after `detach` these use the kernel's SRv6 routes, one path per flow; after `attach` they are sprayed again. A
