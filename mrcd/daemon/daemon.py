@@ -42,7 +42,7 @@ log = logging.getLogger("mrcd")
 class Daemon:
     """One host's control plane over its pinned data plane.
 
-    It has many attributes because it connects the other parts, which get them as arguments.
+    Many attributes because this class connects the other parts, which get them as arguments.
     """
 
     def __init__(self, plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None = None) -> None:
