@@ -84,7 +84,7 @@ class Difference:
         if self.labels:
             found.append("paths are shown with other labels")
         if self.agreed:
-            found.append(f"all hosts must know {', '.join(self.agreed)} alike: detached first, or with --force")
+            found.append(f"{', '.join(self.agreed)} must be equal on all hosts: detach first, or use --force")
         found += [f"{s.key} takes a restart" for s in self.settings if s.key in _FIXED]
         return found
 
@@ -105,7 +105,7 @@ class Difference:
                 )
         if self.agreed and not (detached or force):
             raise UsageError(
-                f"all hosts must know {', '.join(self.agreed)} alike, and what is under way would be lost; "
+                f"{', '.join(self.agreed)} must be equal on all hosts, and packets in flight would be lost; "
                 "nothing was changed",
                 hint="`mrcctl detach` on every host, then `mrcctl reload`, then `mrcctl attach`; or `mrcctl reload "
                 "--force`, and packets are lost until all hosts have the new file",

@@ -67,7 +67,7 @@ class Reloader:
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
         document = difference.document() | {"file": str(self.path), "host": plan.host.name}
         if not difference.anything:
-            return document | {"message": "nothing to change: the file says what runs"}
+            return document | {"message": "nothing to change: the file equals the running configuration"}
         difference.check(detached=daemon.detached, force=force)
         await self._check_interfaces(plan)
         await self._apply(plan, difference)
