@@ -3,7 +3,7 @@
 
 mrcd counts requests by kind, and data; the far end of the NICs counts requests with their bytes. CPU is the kernel's
 run time of the programs: mrc_tick and mrc_timer only send probes; mrc_pop sees only replies, since these peers send
-nothing else. Windows with and without piggybacked probes alternate; their difference is what probes cost in
+nothing else. Windows with and without piggybacked probes alternate; their difference is the cost of probes in
 mrc_push. mrc_probe runs within mrc_push, so its time is included.
 """
 

@@ -20,7 +20,7 @@ from mrcd.fabric import topology
 
 SIZES, SHORT_SIZES = (1, 64, 1024, 4096), (1, 4096)
 BUSY = 256  # peers
-_FATE_PEERS = 1024  # with fewer peers, all their EVs are probed in each idle interval
+_T1_FAILURE_PEERS = 1024  # with fewer peers, all their EVs are probed in each idle interval
 PER_PEER_S = 100  # packets per second to each busy peer
 _IDLE_S, _SHORT_IDLE_S, _BUSY_S = 75.0, 38.0, 10.0  # idle probes reach all 4,096 peers in 35 s
 _WARM_UP_S = 5.0
@@ -65,8 +65,8 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     run["own"] = _own(probe.scrape(emulated)[2], before)
     run["idle_memory"] = probe.memory(pid)
     run["control"] = control.measure(emulated)
-    if peers >= _FATE_PEERS:
-        run["fate"] = t1_failure.measure(emulated)
+    if peers >= _T1_FAILURE_PEERS:
+        run["t1_failure"] = t1_failure.measure(emulated)
     run["answers"] = _time_answers(emulated, peers)
     run["own_while_answering"] = _own(probe.scrape(emulated)[2])
     run["busy_peers"] = min(BUSY, peers)
@@ -170,7 +170,7 @@ def requirements(run: Document) -> list[Document]:
         (f"`paths --peer` takes {PATHS_S * _MS:g} ms at most", paths <= PATHS_S, _ms(paths)),
     )
     found = [requirement(f"{words}, {at}", met, measured) for words, met, measured in bounds]
-    found += t1_failure.requirements(run["fate"], run["peers"]) if "fate" in run else []
+    found += t1_failure.requirements(run["t1_failure"], run["peers"]) if "t1_failure" in run else []
     return found + control.requirements(run["control"])
 
 
