@@ -6,8 +6,8 @@ turns: after `detach` these use the kernel's SRv6 routes, one path per flow; aft
 pair is a turn of each; every second pair has the other order, so that drift favours neither. Packets are received
 with RPS over all CPUs and GRO both ways, on the interfaces that receive them: mrc0, or the planes' NICs.
 
-A third way is attached without piggybacked probes and without duplicate ACKs (probing.py): the difference to
-attached is their cost.
+The third case is attached without piggybacked probes and without duplicate ACKs (probing.py). Its difference to the
+attached case is their cost.
 """
 
 import contextlib
