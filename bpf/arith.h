@@ -147,7 +147,7 @@ static inline __u32 known_lost(__u32 before, __s32 least, __s32 most)
 }
 
 /* Return the growth of a wrapping count, or 0 if it shrank. It shrinks where two CPUs of the peer made reports at once
- * and dated them the other way round. It has no branch, because the verifier walks through each.
+ * and dated them in the other order. It has no branch, because the verifier walks through each.
  */
 static inline __u32 grown16(__u16 now, __u16 before)
 {

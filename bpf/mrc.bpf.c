@@ -14,8 +14,8 @@
  *      mrc0 receives the inner packet (deliver.h). SACK blocks may be hidden from TCP first (sack_hiding.h).
  *   5. Count. The receiver counts the arrival per sender and EV (pop.h, struct mrc_rx); a drop is counted by its reason
  *      (drop.h).
- *   6. Report. The sender marks what it has sent and requests the counts (send_probe.h). The request rides on traffic
- *      (piggyback.h). Without traffic, a sweep sends it (sweep.h), for the tick (tick.h) or the timer packet
+ *   6. Report. The sender marks what it has sent and requests the counts (send_probe.h). The request is piggybacked on
+ *      traffic (piggyback.h). Without traffic, a sweep sends it (sweep.h), for the tick (tick.h) or the timer packet
  *      (timer_packet.h), which reacts to stopped flows (idle_timeout.h). The receiver answers with its counts
  *      (answer_probe.h).
  *   7. Verdict. The sender applies the reply (apply_reply.h) and judges each EV (judge.h), by its loss window (loss.h)

@@ -162,7 +162,7 @@ struct mrc_reports {
 	__u32 least_extra_delay_ns; /* least recent mrc_path_stats.extra_delay_ns: down at once, up slowly */
 	__u32 judged; /* data packets judged on all EVs; a count */
 	__u32 lossy; /* reports with a new loss on some EV; a count */
-	__u32 traffic_class; /* of probes without a packet to ride on: DSCP of the newest piggybacked probe, ECT(0) */
+	__u32 traffic_class; /* of probes that are not piggybacked: DSCP of the newest piggybacked probe, ECT(0) */
 	__u32 reserved;
 };
 _Static_assert(sizeof(struct mrc_reports) == 160, "mrc_reports has no padding");

@@ -77,9 +77,9 @@ struct request {
 	__u64 now;
 	__u32 host_id;
 	__u32 number; /* of the EV */
-	__u32 report_seq; /* of the report, if the request asks for one */
+	__u32 report_seq; /* of the report, if one is requested */
 	__u16 kind; /* enum mrc_probe_kind */
-	__u16 traffic_class; /* of the packet that it rides on; other requests use mrc_reports.traffic_class */
+	__u16 traffic_class; /* of the packet under a piggybacked request; others use mrc_reports.traffic_class */
 	__u16 first; /* EV of the report's first count */
 	__u16 counts; /* EVs in the report; 0 = no report */
 };

@@ -51,19 +51,19 @@ _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
 /* Status of the host that sent a probe: bits of mrc_probe.status and mrc_node.status. */
 #define MRC_STATUS_DETACHED 0x1 /* the host detaches its data plane: send to it by plain SRv6 */
 
-/* Follows mrc_hdr in probe requests and replies. A request can ask for a report: the receiver's counts for up to
- * MRC_REPORT_EVS EVs of the requester. Then `counts` records of struct mrc_count follow, MRC_BALLAST bytes behind this
- * structure. The gap is there because a piggybacked request is made of a packet's clone, and the NIC can still write
- * that packet's checksum into it. A request and its reply have the same length.
+/* Follows mrc_hdr in probe requests and replies. A request can include one for a report: the receiver's counts for
+ * up to MRC_REPORT_EVS EVs of the requester. Then `counts` records of struct mrc_count follow, MRC_BALLAST bytes behind
+ * this structure. The gap is there because a piggybacked request is made of a packet's clone, and the NIC can still
+ * write that packet's checksum into it. A request and its reply have the same length.
  */
 struct mrc_probe {
 	__be32 seq; /* of the probes on this EV; echoed */
 	__be16 plane_mask; /* port status: planes on which this packet's sender has a working link */
 	__be16 status; /* MRC_STATUS_* of this packet's sender */
 	__be32 generation; /* of the tables of this packet's sender */
-	__be32 report_seq; /* of the reports that this requester asked this peer for; echoed */
+	__be32 report_seq; /* of the reports that this requester requested from this peer; echoed */
 	__be16 first; /* the EV of the first count; echoed */
-	__be16 counts; /* EVs in the report; 0 = the request asks for none; echoed */
+	__be16 counts; /* EVs in the report; 0 = no report is requested; echoed */
 	__be32 reserved;
 	__be64 tx_ns; /* requester's clock at the request; echoed */
 };

@@ -44,8 +44,8 @@ static __always_inline __u64 paid_max(const struct mrc_clock *clock, __u64 now)
 	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / NS_PER_S : 0);
 }
 
-/* Return 1 if a request may ride on this packet, and pay for it. The packets and bytes since the last request pay, or
- * else the host's budget does, of which an eighth is reserved for the tick.
+/* Return 1 if a request may be piggybacked on this packet, and pay for it. The packets and bytes since the last request
+ * pay, or else the host's budget does, of which an eighth is reserved for the tick.
  */
 static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct mrc_rotation *rotation, __u64 now)
 {
@@ -88,7 +88,7 @@ static __always_inline int is_dense(const struct mrc_rotation *rotation, __u64 n
 	       (!rotation->denied || !aged(now, requested_ns, rotation->unprobed * each_ns));
 }
 
-/* Let a request ride on this packet, if one is due. The packet is not pushed yet, or already popped; mrc_probe makes
+/* Piggyback a request on this packet, if one is due. The packet is not pushed yet, or already popped; mrc_probe makes
  * the request of a clone. Returns 1 if it did.
  */
 static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct mrc_node *self, struct mrc_peer *peer,

@@ -79,7 +79,7 @@ static __always_inline int is_small(const struct __sk_buff *skb)
 	return !skb->gso_size && skb->len <= SMALL_PACKET_MAX;
 }
 
-/* Return 1 if a probe can ride on this packet: its checksum must lie in the ballast, wherever the NIC writes it. */
+/* Return 1 if this packet can carry a probe: its checksum must lie in the ballast, wherever the NIC writes it. */
 static __always_inline int can_carry_probe(const struct inner *inner)
 {
 	return inner->l3_length <= sizeof(struct ipv6hdr) &&

@@ -242,7 +242,7 @@ static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32
 	return make_room_in_place(skb, headers, counts);
 }
 
-/* Make a clone the request that rides on its packet, and send it. The packet is not pushed yet, or already popped. */
+/* Make a clone the request piggybacked on its packet, and send it. The packet is not pushed yet, or already popped. */
 static __always_inline int push_clone(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
 	struct control control = {};

@@ -21,7 +21,7 @@
 #define IDLE_PEERS_PER_PASS 4 /* peers swept per pass: bounds the time of a pass */
 #define IDLE_SWEEP_EVS 64 /* EVs per peer and pass: bounds the time of a pass */
 
-/* Make a clone the timer packet: headers, probe, and room for ballast and counts, as in a request that rides on a
+/* Make a clone the timer packet: headers, probe, and room for ballast and counts, as in a request piggybacked on a
  * burst. The checksum that a NIC may still write lands in the ballast or behind it. The clone's payload is cut off and
  * comes back as zeros, because it belongs to another peer than the probed ones. Room for an SRH is there once: what the
  * request leaves of it is the reply's.

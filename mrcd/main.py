@@ -101,7 +101,7 @@ async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: P
     ):
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         work = asyncio.create_task(daemon.run())
-        watchdog = asyncio.create_task(report(daemon.settled))
+        watchdog = asyncio.create_task(report(daemon.routed))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")

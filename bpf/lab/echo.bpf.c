@@ -112,7 +112,7 @@ static __always_inline int write_counts(struct __sk_buff *skb, __u32 host_id, __
 }
 
 /* Turn a request into the reply of host `host_id`. */
-static __always_inline void turn_round(struct outer_packet *p, __u32 host_id)
+static __always_inline void make_reply(struct outer_packet *p, __u32 host_id)
 {
 	struct in6_addr requester = p->ip6.saddr;
 	__u8 mac[ETH_ALEN];
@@ -177,7 +177,7 @@ int echo(struct __sk_buff *skb)
 	__sync_fetch_and_add(&a->probes, 1);
 	first = bpf_ntohs(p->probe.first);
 	counts = bpf_ntohs(p->probe.counts);
-	turn_round(p, host_id);
+	make_reply(p, host_id);
 	if (counts && (first + counts > CROWD_EVS || write_counts(skb, host_id, first, counts)))
 		return TC_ACT_SHOT;
 	return bpf_redirect(skb->ifindex, 0);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Serves deny, allow and the list of denials. control.py in mrcd/denials carries them out."""
+"""Serves deny, allow and the list of denials. mrcd/denials/control.py applies them."""
 
 from typing import Any
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The daemon: reconciles what the cluster file wants with what the kernel has."""
+"""Reconciles the kernel's state with the cluster file: the daemon, its reloads, and attach and detach."""

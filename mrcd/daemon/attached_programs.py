@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Attaches the programs to this host's interfaces, in an order that loses nothing."""
+"""Attaches the programs to this host's interfaces, in an order that loses no packet."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ from mrcd.tables.pinned import Tables, is_detached
 
 
 class AttachedPrograms:
-    """What is attached where."""
+    """The programs that are attached to this host's interfaces."""
 
     def __init__(self, run_dir: Path) -> None:
         self.hooks: list[dict[str, Any]] = []
@@ -22,24 +22,24 @@ class AttachedPrograms:
         self._interfaces: set[int] | None = None  # ifindexes when the last attach was complete
 
     def are_complete(self, nics: Nics) -> bool:
-        """Whether all are attached to the interfaces that there are now, and to none that must not have them."""
+        """Whether the programs are attached to all present interfaces that need them, and to no unsafe one."""
         return nics.interfaces() == self._interfaces and not hooks.is_unsafe(nics.ports, self.hooks)
 
     def expire(self) -> None:
-        """Have `are_complete` return False: those of another plan may be attached, or some that answer no probe."""
+        """Have `are_complete` return False: programs of another plan may be attached, or only some of this one's."""
         self._interfaces = None
 
     def attach(self, plan: Plan, dataplane: Dataplane, nics: Nics, tables: Iterable[Tables]) -> None:
-        """Attach pop before push: this host can receive before it asks any peer to answer.
+        """Attach mrc_pop before mrc_push: this host can receive before it sends requests.
 
-        `tables`: the plan's, and those of the programs that are attached now. A detached host has no push; its pop
-        stays for peers that have not noticed yet, unless it was removed by force. Piggybacked requests need mrc_probe
-        while mrc_push is attached. Raises MrcdError.
+        `tables`: the plan's, and those of the programs that are attached now. A detached host has no
+        mrc_push; its mrc_pop stays for peers that have not noticed yet, unless it was removed by force. Piggybacked
+        requests need mrc_probe while mrc_push is attached. Raises MrcdError.
         """
         tables = tuple(tables)
         node = tables[0].node
         self.hooks.clear()
-        for one in tables:  # what is attached makes clones for what is attached next
+        for one in tables:  # no clones until the programs that receive them are attached
             one.node["probe_ifindex"] = one.node["timer_ifindex"] = 0
         self._interfaces = None  # until the last step has succeeded
         if is_detached(node) and not dataplane.attached():
@@ -61,7 +61,7 @@ class AttachedPrograms:
         self._interfaces = nics.interfaces()
 
     def _attach_push(self, plan: Plan, dataplane: Dataplane, nics: Nics, tables: Tables) -> set[str]:
-        """Attach what sends. Returns the names of the links."""
+        """Attach the programs that send. Returns the names of the links."""
         probe, unsent = hooks.probe_attachment(nics.mrc0_peer), hooks.unsent_attachment()
         others = [unsent]
         dataplane.attach(probe)
@@ -82,7 +82,7 @@ class AttachedPrograms:
         return {probe.name, push.name, *(a.name for a in others)}
 
     def remove(self, dataplane: Dataplane, nics: Nics) -> None:
-        """Detach everything, mrc_pop too."""
+        """Detach all programs, including mrc_pop."""
         dataplane.detach_others(set(), nics.tc_hooks())
         self._checksums.restore()
         self.hooks.clear()

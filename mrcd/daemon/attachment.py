@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Taking the data plane down and bringing it up again, when an administrator says so."""
+"""Detaches and attaches the data plane, for `mrcctl detach` and `mrcctl attach`."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,8 +13,10 @@ QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to sto
 
 
 async def detach(daemon: Daemon, force: bool) -> str:
-    """Stop spraying, here and by telling the peers; leave by plain SRv6. `force` takes mrc_pop away too,
-    after the peers have had time to notice."""
+    """Stop spraying on this host and on its peers: traffic takes the kernel's SRv6 routes. Returns a message.
+
+    `force` also detaches mrc_pop, after the peers have had time to notice.
+    """
     async with daemon.admin_lock:
         if daemon.detached and not daemon.dataplane.has_push() and not (force and daemon.dataplane.attached()):
             return "already detached"
@@ -27,8 +29,8 @@ async def detach(daemon: Daemon, force: bool) -> str:
         daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
         daemon.monitor.announce()
         async with daemon.netlink_lock:
-            await daemon.write_routes()  # before push goes: if this fails, detach again
-            daemon.attach_programs()  # all but push
+            await daemon.write_routes()  # before mrc_push is detached: if this fails, the command can be repeated
+            daemon.attach_programs()  # all but mrc_push
         quiet = await wait_quiet(daemon.tables, daemon.monitor.announce) if force else True
         if force:
             daemon.programs.remove(daemon.dataplane, daemon.nics)
@@ -40,11 +42,11 @@ async def detach(daemon: Daemon, force: bool) -> str:
         return text if quiet else text + "; some peers still spray to this host, and what they send is lost"
 
 
-async def wait_quiet(tables: Tables, tell: Callable[[], object]) -> bool:
-    """Tell the peers until no sprayed packet arrives for a while; False if they keep coming."""
+async def wait_quiet(tables: Tables, announce: Callable[[], object]) -> bool:
+    """Announce the status until no sprayed packet arrives for QUIET_MS. Returns False if packets keep arriving."""
     last = -1
     for _ in range(QUIET_TRIES):
-        tell()
+        announce()
         await asyncio.sleep(QUIET_MS / 1000)
         count = int(tables.rxs["packets"].sum())
         if count == last:
@@ -54,7 +56,7 @@ async def wait_quiet(tables: Tables, tell: Callable[[], object]) -> bool:
 
 
 async def attach(daemon: Daemon) -> str:
-    """Bring the data plane up again."""
+    """Attach the data plane again. Returns a message."""
     async with daemon.admin_lock, daemon.netlink_lock:
         if not daemon.detached:
             return "already attached"
@@ -65,7 +67,7 @@ async def attach(daemon: Daemon) -> str:
         except BaseException:
             daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
             try:
-                if not popped:  # mrc_pop had been taken away by force
+                if not popped:  # `detach` with force had removed mrc_pop
                     daemon.programs.remove(daemon.dataplane, daemon.nics)
                 daemon.attach_programs()
             except MrcdError:
@@ -77,6 +79,6 @@ async def attach(daemon: Daemon) -> str:
         try:
             await daemon.write_routes()
         except MrcdError:
-            daemon.look_at_routes()  # it is attached: what could not be written is tried again
+            daemon.look_at_routes()  # the programs stay attached; failed routes are tried again
             raise
         return "attached"

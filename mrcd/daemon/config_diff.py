@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What tells two cluster files apart, as one host sees them. Pure."""
+"""Compares two cluster files for one host, and decides how a reload applies the difference. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from mrcd.loader.settings import classes, settings
 from mrcd.loader.table_sizes import table_sizes
 from mrcd.versions import SCHEMA_VERSION
 
-# What a packet's sender and its receiver must know alike: EVs' numbers, addresses, headers.
+# Keys that must be equal at a packet's sender and receiver: they define EV numbers, addresses and headers.
 AGREED = (
     *("cluster.block", "cluster.underlay", "cluster.planes", "cluster.evs_per_peer"),
     *("cluster.encapsulation", "cluster.udp_port"),
@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class PeerChange:
-    """How many EVs to a peer are new, gone, or lead another way."""
+    """The number of EVs to a peer that are new, removed, or on another path."""
 
     peer: str
     added: int
@@ -45,7 +45,7 @@ class PeerChange:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a reload changes. Hosts are names; `peers` are those that are in both files."""
+    """The changes of a reload. Hosts are names; `peers` are those that are in both files."""
 
     settings: tuple[Setting, ...]
     hosts_added: tuple[str, ...]
@@ -53,8 +53,8 @@ class Difference:
     hosts_changed: tuple[tuple[str, tuple[str, ...]], ...]  # name, keys
     peers: tuple[PeerChange, ...]
     labels: bool  # of paths to this host's peers
-    programs: bool  # to be loaded anew, and replaced in place
-    tables: bool  # to be made anew, which needs the programs too
+    programs: bool  # must be loaded again, and replaced in place
+    tables: bool  # must be created again; then the programs too
 
     @property
     def anything(self) -> bool:
@@ -71,11 +71,11 @@ class Difference:
 
     @property
     def agreed(self) -> list[str]:
-        """Keys that are others, and which all hosts must know alike."""
+        """Changed keys that must be equal on all hosts."""
         return [s.key for s in self.settings if s.key in AGREED]
 
     def steps(self) -> list[str]:
-        """What it takes, in words."""
+        """Return the steps of a reload, as text."""
         found = []
         if self.programs:
             found.append("the programs are loaded anew with their settings, and replaced in place")
@@ -84,12 +84,12 @@ class Difference:
         if self.labels:
             found.append("paths are shown with other labels")
         if self.agreed:
-            found.append(f"all hosts must know {', '.join(self.agreed)} alike: detached first, or with --force")
+            found.append(f"{', '.join(self.agreed)} must be equal on all hosts: detach first, or use --force")
         found += [f"{s.key} takes a restart" for s in self.settings if s.key in _FIXED]
         return found
 
     def check(self, *, detached: bool, force: bool) -> None:
-        """Raises UsageError if the daemon must not go over to the new file as it runs."""
+        """Raises UsageError if a running daemon must not load the new file."""
         for s in self.settings:
             if s.key in _FIXED:
                 then = (
@@ -105,14 +105,14 @@ class Difference:
                 )
         if self.agreed and not (detached or force):
             raise UsageError(
-                f"all hosts must know {', '.join(self.agreed)} alike, and what is under way would be lost; "
+                f"{', '.join(self.agreed)} must be equal on all hosts, and packets in flight would be lost; "
                 "nothing was changed",
                 hint="`mrcctl detach` on every host, then `mrcctl reload`, then `mrcctl attach`; or `mrcctl reload "
                 "--force`, and packets are lost until all hosts have the new file",
             )
 
     def document(self) -> dict[str, Any]:
-        """As `mrcctl config diff --json` prints it."""
+        """Return the document of `mrcctl config diff --json`."""
         return {
             "schema_version": SCHEMA_VERSION,
             "changed": self.anything,
@@ -135,7 +135,7 @@ def _said(value: object) -> str:
 
 
 def compare(before: Plan, after: Plan) -> Difference:
-    """From the plan that runs to another one of the same host."""
+    """Return the difference from the running plan to another one of the same host."""
     old, new = ({h.name: h for h in p.config.hosts} for p in (before, after))
     tables = (have := table_sizes(before)) != table_sizes(after, have["mrc_peers"])
     return Difference(
@@ -151,7 +151,7 @@ def compare(before: Plan, after: Plan) -> Difference:
 
 
 def _constants(plan: Plan, rows: int) -> bytes:
-    """What the programs are loaded with, where the peers' tables have so many rows."""
+    """Return the constants that the programs are loaded with, for peer tables of `rows` rows."""
     return settings(plan, peers=rows).tobytes() + classes(plan).tobytes()
 
 
@@ -173,7 +173,7 @@ def _keys(before: Host, after: Host) -> tuple[str, ...]:
 
 
 def _labels(plan: Plan) -> dict[tuple[str, int], str]:
-    """Only paths that are listed have some."""
+    """Return the labels of paths listed in the file, by peer and EV."""
     return {(e.peer, e.ev): e.label for p in plan.peers if p.explicit for e in p.evs if e.label}
 
 

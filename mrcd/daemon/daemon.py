@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The daemon: reconciles what the cluster file wants with what the kernel has.
+"""Reconciles the kernel's state with the cluster file: interfaces, tables, programs and routes.
 
-Forwarding does not need it. It may be started, stopped or killed under load; what it installs stays
-until `mrcctl detach`.
+Packets are forwarded without the daemon. It may be started, stopped or killed under load: everything that it
+installs stays until `mrcctl detach`.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ log = logging.getLogger("mrcd")
 class Daemon:
     """One host's control plane over its pinned data plane.
 
-    Many attributes because this is the one place where the parts meet: each is passed on as an argument.
+    Many attributes because this class connects the other parts, which get them as arguments.
     """
 
     def __init__(self, plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None = None) -> None:
@@ -55,41 +55,41 @@ class Daemon:
         self.programs = AttachedPrograms(run_dir)
         self.peers: dict[int, Peer] = {}
         self.netlink_lock = asyncio.Lock()
-        self.admin_lock = asyncio.Lock()  # taken before the other
+        self.admin_lock = asyncio.Lock()  # taken before netlink_lock
         self.readers = Readers()
-        self.settled = asyncio.Event()  # a peer could be sprayed to, and routes were made of it, since this daemon came
+        self.routed = asyncio.Event()  # set when a peer has routes to mrc0, or none needs any
         self.nics: Nics
         self.tables: Tables
         self.view: documents.View
         self.monitor: Monitor
-        self._forwards_by: Tables  # what is attached; others only while another plan is being adopted
+        self._forwards_by: Tables  # of the attached programs; other than `tables` only while a plan is being adopted
         self._planes = PlaneMask(self.events)
         self._watch = NetlinkWatch(self.netlink_lock)
         self._warned: set[str] = set()
-        self._adopted = asyncio.Event()  # not while another plan is being adopted
+        self._adopted = asyncio.Event()  # cleared while another plan is being adopted
         self._monitoring: asyncio.Task[None] | None = None
 
     # ---- start, and another plan ----
 
     async def start(self, netlink: Netlink) -> None:
-        """Bring the host to what the plan wants."""
+        """Load the programs and put the plan in force."""
         self.netlink, self._routes = netlink, PeerRoutes(netlink, self._routes_of, self._watch.wake)
         self.nics = Nics(self.plan, netlink, self._warn, self._watch.look_again)
         libbpf.use_bcc()
         self.dataplane.load()
         self._forwards_by = tables = Tables(self.dataplane.tables, writable=True)
         await self.adopt(self.plan, self.dataplane, tables)
-        self._note_settled()
-        what = "tables are new" if self.dataplane.fresh else "carries on with the tables it found"
+        self._note_routed()
+        what = "tables are new" if self.dataplane.fresh else "tables of the last run are used"
         self.events.add("daemon", reason="started", after="detached" if self.detached else "attached")
         log.info("%s: %d peers, %d EVs; %s", self.plan.host.name, len(self.peers), self.plan.ev_count, what)
 
     async def adopt(self, plan: Plan, dataplane: Dataplane, tables: Tables) -> None:
         """Put a plan in force, in an order that loses nothing; `dataplane` is loaded for it, with `tables`.
 
-        What is attached meanwhile forwards by the plan before. Requests for documents wait.
+        Meanwhile the attached programs forward by the plan before. Requests for documents wait.
         """
-        in_force = self._adopted.is_set()  # and not one that was refused half-way
+        in_force = self._adopted.is_set()  # false at the start, and if the last plan failed half-way
         self._adopted.clear()
         await self.readers.stop()
         if self._monitoring:
@@ -107,7 +107,7 @@ class Daemon:
         self.peers = {p.host.id: p for p in plan.peers}
         self._routes.keep_only(self.peers.keys())
         for row in gone:
-            await self._routes.drop(row, delete=in_force)  # nothing is sent to removed hosts from here on
+            await self._routes.drop(row, delete=in_force)  # from here on nothing is sent to removed hosts
         install.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
         for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
             if n % AT_ONCE == 0:
@@ -119,11 +119,11 @@ class Daemon:
             monitor.follow(self.monitor, replaced_hosts)
         self.monitor = monitor
         await self.denials.follow(plan, tables, self.monitor)
-        if shrinks:  # mrc0's veth drops what is longer, and peers yet send it
+        if shrinks:  # peers still send longer packets, which the veth would drop on the way through GRO
             self._forwards_by.node["merge_ifindex"] = 0
         await self._reconcile(merging=not shrinks)
         await self.nics.remove_addresses(left)
-        if shrinks:  # packets must be as small as the new programs want them before these are attached
+        if shrinks:  # packets must fit the new programs before these are attached
             await self.write_routes()
         self.attach_programs()
         self._write_receiver(merging=True)
@@ -136,7 +136,7 @@ class Daemon:
         self.resume()
 
     def resume(self) -> None:
-        """Watch the paths; where adopting has failed, by whatever it got to."""
+        """Run the monitor and serve documents again, after a plan was adopted or has failed half-way."""
         self._adopted.set()
         self.readers.go_on()
 
@@ -146,14 +146,14 @@ class Daemon:
         self._watch.look_again()
 
     def save_running(self) -> None:
-        """Write what mrcctl needs while no daemon runs; nothing else needs the file."""
+        """Write running.json, which mrcctl reads while no daemon runs."""
         try:
             running_file.save_running(self.run_dir, self.plan, self.dataplane.pins, self.programs.hooks)
         except OSError as e:
-            self._warn(f"{self.run_dir}: {e.strerror}: without mrcd, mrcctl will not know what has changed since")
+            self._warn(f"{self.run_dir}: {e.strerror}: while mrcd is down, mrcctl will show the configuration before")
 
     async def close(self) -> None:
-        """Close tables and programs; the data plane goes on."""
+        """Close tables and programs; the data plane keeps forwarding."""
         await self.readers.stop()
         self.tables.close()
         self.dataplane.close()
@@ -180,7 +180,7 @@ class Daemon:
                 self._routes.mark(row)
 
     async def _reconcile_links(self) -> None:
-        """The same after links have changed, and what depends on interfaces: hooks and routes."""
+        """Reconcile after links have changed, also hooks and routes, which depend on interfaces."""
         await self._reconcile()
         if not self.programs.are_complete(self.nics):
             self.attach_programs()
@@ -193,25 +193,25 @@ class Daemon:
         install.write_receiver(self.tables, nics.mrc0, nics.mrc0_peer, merging=merging, xdp_too=packet)
 
     def _lose(self, ifindex: int) -> None:
-        """Leave the planes of a link without a carrier, and tell the peers. `_reconcile` does the rest later."""
+        """Leave the planes of a link without a carrier, and tell the peers. `_reconcile` does the rest."""
         self.nics.note_carrier_lost(ifindex)
         if self._planes.leave_lost(self.nics, (self.tables, self._forwards_by)):
             self.monitor.announce()
 
     def _warn(self, text: str) -> None:
-        """Log a warning once; reconciling comes with every netlink event."""
+        """Log a warning once, although every netlink event repeats its cause."""
         if text not in self._warned:
             self._warned.add(text)
             log.warning("%s", text)
 
     def attach_programs(self) -> None:
-        """Attach what this host's state wants attached. Raises MrcdError."""
+        """Attach the programs that this host needs in its state, and detach others. Raises MrcdError."""
         self.programs.attach(self.plan, self.dataplane, self.nics, (self.tables, self._forwards_by))
 
     # ---- routes ----
 
     def look_at_routes(self) -> None:
-        """Have the kernel's routes read again, and all peers' written where they differ."""
+        """Have the kernel's routes read again soon, and those of all peers written where they differ."""
         self._routes.mark_all(self.peers)
 
     async def write_routes(self) -> None:
@@ -226,21 +226,21 @@ class Daemon:
 
     async def _write_changed_routes(self) -> bool:
         has_more = await self._routes.write_changed()
-        self._note_settled()
+        self._note_routed()
         return has_more
 
-    def _note_settled(self) -> None:
-        """Until a peer has answered, its traffic takes the fallback routes."""
-        if self.settled.is_set() or not int(self.tables.node["plane_mask"]):
+    def _note_routed(self) -> None:
+        """Set `routed` if a peer has answered: before that, its traffic takes the fallback routes."""
+        if self.routed.is_set() or not int(self.tables.node["plane_mask"]):
             return
         rows = np.fromiter(self.peers, np.int64)
         if self.detached or not len(rows) or self.monitor.peerwatch.can_spray(rows).any():
-            self.settled.set()
+            self.routed.set()
 
     # ---- work ----
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run all tasks of the daemon until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.run_netlink())
             group.create_task(self._watch_paths())
@@ -259,7 +259,7 @@ class Daemon:
             watching.cancel()
 
     async def _watch_paths(self) -> None:
-        """Run the monitor, and another one when another plan is adopted."""
+        """Run the monitor, and a new one after each adopted plan."""
         while True:
             await self._adopted.wait()
             if not self._adopted.is_set():
@@ -275,7 +275,7 @@ class Daemon:
 
 @contextlib.asynccontextmanager
 async def running(plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None = None) -> AsyncIterator[Daemon]:
-    """A started daemon; closed on exit."""
+    """Starts a daemon, and closes it on exit."""
     async with Netlink() as netlink:
         daemon = Daemon(plan, run_dir, bpffs, state_dir)
         await daemon.start(netlink)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Write a plan into the tables. What is the same path as before keeps its counters and its state."""
+"""Writes a plan into the tables. A path that is in both the old and the new plan keeps its counters and its state."""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -25,19 +25,19 @@ _POLICY_SHIFT = 16
 def write_peers(
     tables: Tables, plan: Plan, refresh: Callable[[int], None], replaced_hosts: AbstractSet[int] = frozenset()
 ) -> list[int]:
-    """Configure peers and EVs. Returns the rows (host ids) of which some path is new or another.
+    """Configure peers and EVs. Returns the rows (host ids) with new or changed paths.
 
-    `refresh` has the programs work out a row's usable EVs: a path leaves the rotation before it is forgotten.
-    `replaced_hosts`: rows of hosts whose id was another's; nothing of what that one said is true of them.
+    `refresh` has the programs compute a row's usable EVs: a path leaves the rotation before its record is erased.
+    `replaced_hosts`: rows whose host id belonged to another host before; their records are erased.
     """
     wanted = {p.host.id for p in plan.peers} - replaced_hosts
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.path_stats, tables.reports, tables.watches):
-                table[row] = np.zeros((), table.dtype)  # not what it was received from: its base is over there
+                table[row] = np.zeros((), table.dtype)  # not rxs: the sender compares these counts with earlier reports
     rows = np.array([p.host.id for p in plan.peers], np.int64)
-    turns = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
-    tables.node["idle_us"], tables.node["idle_evs"] = turns.interval_ns // 1000, turns.window
+    probe_pace = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
+    tables.node["idle_us"], tables.node["idle_evs"] = probe_pace.interval_ns // 1000, probe_pace.window
     changed = []
     for start in range(0, len(rows), _AT_ONCE):
         which = np.arange(start, min(start + _AT_ONCE, len(rows)))
@@ -61,7 +61,7 @@ def _write_some(
         peer["floor"] = plan.config.cluster.ev_min_active or default_floor(int(plan.paths.counts[which[i]]))
         peer["slots"] = 1 + (np.flatnonzero(wanted.configured[i]) % plan.config.cluster.evs_per_plane).max()
         if not peer["configured"]:
-            peer["plane_mask"] = _ALL_PLANES  # until the peer says otherwise
+            peer["plane_mask"] = _ALL_PLANES  # until the peer has sent its plane mask
             peer["configured"] = 1
         if stale[i].any():
             tables.evs["configured"][row, stale[i]] = 0
@@ -71,7 +71,7 @@ def _write_some(
         if new[i].any():
             if wanted.srh is not None:
                 _srhs(tables)[row, new[i]] = wanted.srh[i, new[i]]
-            tables.evs[row, new[i]] = records[i, new[i]]  # each in one piece: the programs may be using it
+            tables.evs[row, new[i]] = records[i, new[i]]  # one write per EV: the programs may be reading it
         if stale[i].any() or new[i].any():
             changed.append(row)
         refresh(row)
@@ -79,23 +79,23 @@ def _write_some(
 
 
 def default_floor(evs: int) -> int:
-    """`ev_min_active` when the configuration is silent: a quarter of the peer's EVs, at least one."""
+    """Return the default of `ev_min_active`: a quarter of the peer's EVs, at least one."""
     return max(1, evs // 4)
 
 
 def _are(tables: Tables, rows: NDArray[np.int64], wanted: Block) -> NDArray[np.bool_]:
-    """Which EVs of the tables are the paths that are wanted, (peers, evs_per_peer)."""
+    """Return which EVs of the tables have the same path as in `wanted`, (peers, evs_per_peer)."""
     same: NDArray[np.bool_] = (tables.evs["dst"][rows] == wanted.dst).all(axis=2)
     for name, column in (("plane", wanted.plane), ("srh_len", wanted.srh_len)):
         same &= tables.evs[name][rows] == column
     if wanted.srh is not None:
-        beyond = np.arange(abi.SRH_MAX) >= wanted.srh_len[..., None]  # whatever a longer one has left there
+        beyond = np.arange(abi.SRH_MAX) >= wanted.srh_len[..., None]  # bytes of a longer SRH before
         same &= ((_srhs(tables)[rows] == wanted.srh) | beyond).all(axis=2)
     return same
 
 
 def _records(wanted: Block) -> NDArray[np.void]:
-    """As abi.EV."""
+    """Return the wanted EVs as records of abi.EV."""
     made = np.zeros(wanted.configured.shape, abi.EV)
     made["dst"], made["plane"], made["srh_len"] = wanted.dst, wanted.plane, wanted.srh_len
     made["weight"], made["configured"] = abi.WEIGHT_FULL, wanted.configured
@@ -103,14 +103,16 @@ def _records(wanted: Block) -> NDArray[np.void]:
 
 
 def _srhs(tables: Tables) -> NDArray[np.uint8]:
-    """(peers, evs_per_peer, SRH_MAX)"""
+    """Return the SRHs of all EVs, (peers, evs_per_peer, SRH_MAX)."""
     return np.asarray(tables.srhs["bytes"].reshape(*tables.evs.shape, abi.SRH_MAX))
 
 
 def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[int, str]) -> int:
-    """Configure this host's NICs. `macs`: ifindex → first hop's MAC. Returns the bitmap of the planes
-    that can send: carrier, and a resolved first hop."""
-    bitmap = 0
+    """Configure this host's NICs. `macs`: ifindex → first hop's MAC.
+
+    Returns the plane mask of the planes that can send: those with a carrier and a resolved first hop.
+    """
+    plane_mask = 0
     for plane in range(plan.config.cluster.planes):
         record = tables.planes[plane : plane + 1].reshape(())
         port = ports.get(plane)
@@ -127,13 +129,15 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
             record["dmac"] = _mac(mac)
         record["ifindex"] = port.physical.ifindex
         if port.nic.up and port.physical.up and record["dmac"].any():
-            bitmap |= 1 << plane
-    return bitmap
+            plane_mask |= 1 << plane
+    return plane_mask
 
 
 def write_receiver(tables: Tables, mrc0: Link, mrc0_peer: Link, *, merging: bool, xdp_too: bool) -> None:
-    """What receives popped packets: mrc0, from its peer. `merging`: TCP's segments get there to be merged; `xdp_too`:
-    also those that XDP has popped."""
+    """Configure mrc0, which receives popped packets from its veth peer.
+
+    `merging`: TCP segments pass GRO on the way; `xdp_too`: also those that XDP has popped.
+    """
     node = tables.node
     node["overlay_eth"] = np.concatenate([_mac(mrc0.mac), _mac(mrc0_peer.mac)])
     node["merge_xdp"] = merging and xdp_too
@@ -146,14 +150,14 @@ def _mac(text: str) -> NDArray[np.uint8]:
 
 
 def prefixes(plan: Plan) -> dict[bytes, int]:
-    """The overlay trie: key of struct mrc_prefix → host id, and the policy of a class of that destination above it."""
-    named: dict[Network, tuple[int, abi.Policy]] = {}  # which comes first holds
+    """Return the overlay trie: key of struct mrc_prefix → host id, and above it the policy of a class that matches."""
+    named: dict[Network, tuple[int, abi.Policy]] = {}  # network → position, policy: the first class wins
     for k in plan.config.classes:
         for n in k.prefixes:
             named.setdefault(n, (len(named), abi.Policy[k.policy.upper()]))
     lengths = {(n.version, n.prefixlen) for n in named}
     networks = [(n, p.host.id) for p in plan.peers for n in p.host.prefixes]
-    networks += [(n, owner) for n in named if (owner := plan.config.host_of(n).id) != plan.host.id]
+    networks += [(n, host) for n in named if (host := plan.config.host_of(n).id) != plan.host.id]
     found = {}
     for n, host_id in networks:
         wider = [n.supernet(new_prefix=length) for v, length in lengths if v == n.version and length <= n.prefixlen]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Follows the kernel's links and neighbours, and has the host reconciled when they change."""
+"""Watches the kernel's links and neighbours by netlink, and reconciles the host when they change."""
 
 import asyncio
 import logging
@@ -11,12 +11,12 @@ from mrcd.net.nics import RETRY_S, Nics
 
 log = logging.getLogger("mrcd")
 
-_SETTLE_S = 0.05  # netlink events come in bursts: reconcile once for each burst
+_BURST_S = 0.05  # netlink events come in bursts: reconcile once for each burst
 _WATCH_AGAIN_S = 1.0
 
 
 class NetlinkWatch:
-    """What is due since the last look at links and neighbours."""
+    """Collects changes of links and neighbours until the host is reconciled."""
 
     def __init__(self, lock: asyncio.Lock) -> None:
         self._lock = lock  # held while the host is reconciled, or another plan is adopted
@@ -25,7 +25,7 @@ class NetlinkWatch:
         self._neighbours_due = False  # first hops may have changed
 
     def wake(self) -> None:
-        """Have `run` follow again: something was marked."""
+        """Have `follow` reconcile again: a row was marked."""
         self._wake.set()
 
     def look_again(self) -> None:
@@ -38,7 +38,7 @@ class NetlinkWatch:
         while True:
             try:
                 async for change in netlink.watch():
-                    # While the host is being reconciled, what is known may be older than this change, or newer.
+                    # During a reconciliation, the known neighbours may be older or newer than this change.
                     if change.neighbour and not self._lock.locked() and nics().is_known(change.neighbour):
                         continue
                     if change.ifindex and change.up:
@@ -50,7 +50,7 @@ class NetlinkWatch:
                     self._wake.set()
             except MrcdError as e:
                 log.error("%s; watching links anew", e)
-            except Exception:  # as of a message that pyroute2 cannot read
+            except Exception:  # such as from a message that pyroute2 cannot parse
                 log.exception("watching links anew")
             await asyncio.sleep(_WATCH_AGAIN_S)
 
@@ -65,7 +65,7 @@ class NetlinkWatch:
             await self._wake.wait()
             self._wake.clear()
             if not await self._follow_once(nics(), reconcile, write_changed):
-                await asyncio.sleep(_SETTLE_S)
+                await asyncio.sleep(_BURST_S)
 
     async def _follow_once(
         self, nics: Nics, reconcile: Callable[[], Awaitable[None]], write_changed: Callable[[], Awaitable[bool]]
@@ -75,7 +75,7 @@ class NetlinkWatch:
             try:
                 if self._neighbours_due:
                     self._neighbours_due = False
-                    if await nics.first_hops_changed():  # not |=, which would forget what comes meanwhile
+                    if await nics.first_hops_changed():  # not |=: that would overwrite a change noted during the await
                         self._links_due = True
                 if self._links_due:
                     self._links_due = False
@@ -83,7 +83,7 @@ class NetlinkWatch:
                 if await write_changed():
                     self._wake.set()
                     return True
-            except Exception as e:  # interfaces come and go meanwhile: look again, whatever it was
+            except Exception as e:  # an interface may have disappeared meanwhile: retry after any error
                 log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
                 log.debug("", exc_info=e)
                 self._links_due = False

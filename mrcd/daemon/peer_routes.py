@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Writes the routes of peers; those that have changed first."""
+"""Writes the routes of peers, in batches; changed ones first."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ from mrcd.net.route_keeper import RouteKeeper
 log = logging.getLogger("mrcd")
 
 AT_ONCE = 256
-"""Peers. With more, a start does not wait for their routes, and the event loop serves others in between."""
+"""Peers per batch: the event loop serves other tasks between batches. With more peers, a start does not wait."""
 
 
 class PeerRoutes:
@@ -26,7 +26,7 @@ class PeerRoutes:
         self._wake = wake
         self._fabric: list[Route] = []
         self._changed: set[int] = set()  # rows whose routes must be written
-        self._read_kernel = True  # somebody else may have changed the kernel's routes
+        self._read_kernel = True  # another program may have changed the kernel's routes
         self._remove_others = False  # when no row is left, delete routes that belong to nobody
 
     def mark(self, row: int) -> None:
@@ -49,7 +49,7 @@ class PeerRoutes:
         self._changed &= rows
 
     async def drop(self, row: int, *, delete: bool) -> None:
-        """Forget a peer, and delete its routes, if `delete`; else `write_changed` deletes them at its end."""
+        """Forget a peer. Deletes its routes if `delete`; otherwise `write_changed` does when no row is left."""
         if delete:
             _log(await self._keeper.set_routes(row, ()))
         self._keeper.forget(row)

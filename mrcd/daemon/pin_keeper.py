@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Pins again what somebody has unpinned: until then only the daemon holds the tables and links."""
+"""Restores pins of tables and links that another program has removed: without a pin, they end with the daemon."""
 
 import asyncio
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tells the programs on which planes this host can send, and the event log when that changes."""
+"""Writes the plane mask, the planes on which this host can send, and logs its changes as events."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from mrcd.tables.pinned import Tables
 
 
 class PlaneMask:
-    """The planes that have a carrier and a first hop that resolves, as bits of mrc_node.plane_mask."""
+    """The planes with a carrier and a resolved first hop, as bits of mrc_node.plane_mask."""
 
     def __init__(self, events: EventLog) -> None:
         self._events = events
@@ -27,7 +27,7 @@ class PlaneMask:
         return True
 
     def use(self, mask: int, plan: Plan, nics: Nics, tables: Tables) -> bool:
-        """Use these planes. Returns whether peers must be told: a plane that was left and is back is news to them."""
+        """Use these planes. Returns whether peers must be told, also if a plane was left and is back already."""
         left, self._left = self._left, 0
         before = int(tables.node["plane_mask"]) | left
         tables.node["plane_mask"] = mask

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Another cluster file under a running data plane: the difference is applied, and nothing else is touched.
+"""Reloads the cluster file under a running data plane: applies the difference, and changes nothing else.
 
-A file that is wrong, or that the machine refuses, changes nothing. What the programs know of the file is fixed
-when they are loaded, so where that is other they are loaded anew and take each other's place at their hooks;
-tables of the same sizes stay, with all states and counters.
+An invalid file, or one that the kernel refuses, changes nothing. The programs' constants are fixed when they are
+loaded. If these change, new programs are loaded and replace the old ones in place. Tables of the same sizes stay, with
+all states and counters.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = logging.getLogger("mrcd.daemon.reload")
 
 
 class Reloader:
-    """Reads the file again when asked to. One per daemon."""
+    """Reloads the file on request. One per daemon."""
 
     def __init__(self, daemon: Daemon, path: Path) -> None:
         self.path = path
@@ -34,10 +34,10 @@ class Reloader:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def reload(self, *, force: bool = False) -> dict[str, Any]:
-        """Go over to what the file says now. Returns the difference as a document, with a message.
+        """Apply the file. Returns the difference as a document, with a message.
 
-        Raises UsageError for a file that is wrong or needs more than this, MachineError if the machine refuses;
-        the configuration that runs goes on then.
+        Raises UsageError for an invalid file, or one that a reload cannot apply; MachineError if the kernel refuses.
+        The running configuration stays in force then.
         """
         try:
             async with self._daemon.admin_lock:
@@ -48,7 +48,7 @@ class Reloader:
             raise
 
     def on_signal(self) -> None:
-        """SIGHUP: the same, and what goes wrong is in the log."""
+        """Reload on SIGHUP, and log errors."""
         task = asyncio.get_running_loop().create_task(self._try())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -67,10 +67,10 @@ class Reloader:
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
         document = difference.document() | {"file": str(self.path), "host": plan.host.name}
         if not difference.anything:
-            return document | {"message": "nothing to change: the file says what runs"}
+            return document | {"message": "nothing to change: the file equals the running configuration"}
         difference.check(detached=daemon.detached, force=force)
         await self._check_interfaces(plan)
-        await self._go_over(plan, difference)
+        await self._apply(plan, difference)
         daemon.events.add("daemon", reason="reloaded", evidence=_summary(difference))
         log.info("reloaded %s", self.path)
         done = [s for s in difference.steps() if not difference.agreed]
@@ -85,8 +85,8 @@ class Reloader:
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
 
-    async def _go_over(self, plan: Plan, difference: config_diff.Difference) -> None:
-        """All or nothing: what fails half-way is undone."""
+    async def _apply(self, plan: Plan, difference: config_diff.Difference) -> None:
+        """Put the plan in force, or restore the one before if that fails."""
         daemon = self._daemon
         before, old, old_tables = daemon.plan, daemon.dataplane, daemon.tables
         new, tables = old, old_tables
@@ -105,7 +105,7 @@ class Reloader:
                         if tables is not old_tables:
                             if new.tables == new.pins:  # committed
                                 old.repin_tables()
-                            if new.changed:  # until all NICs count in the old ones again: Dataplane.replacing_programs
+                            if new.changed:  # until all NICs use the old tables again: see Dataplane.replacing_programs
                                 tables.node["generation"] = old_tables.node["generation"] = 0
                         await daemon.adopt(before, old, old_tables)
                         if tables is not old_tables:
@@ -129,8 +129,10 @@ class Reloader:
 
 
 async def _load(dataplane: Dataplane) -> None:
-    """Loads the programs in a thread: the verifier takes seconds. Waits for the thread even when cancelled, as the
-    daemon stops: the object must not be closed while it is being loaded."""
+    """Loads the programs in a thread, because the verifier takes seconds.
+
+    If the daemon stops, this is cancelled, but still waits: the object must not be closed while it is being loaded.
+    """
     loading = asyncio.get_running_loop().run_in_executor(None, dataplane.load)  # no task, which would be cancelled too
     try:
         await asyncio.shield(loading)
@@ -141,7 +143,7 @@ async def _load(dataplane: Dataplane) -> None:
 
 
 def _summary(d: config_diff.Difference) -> dict[str, Any]:
-    """For the log of events, where one line is enough."""
+    """Return the difference in numbers, for the event log."""
     found = {
         "settings": len(d.settings),
         "hosts_added": len(d.hosts_added),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What mrcd tells systemd (sd_notify(3)), if it listens."""
+"""Reports readiness and liveness to systemd (sd_notify(3)), if it started mrcd."""
 
 import asyncio
 import contextlib
@@ -18,19 +18,21 @@ def notify(state: str) -> None:
 
 
 def watchdog_s() -> float | None:
-    """How often systemd wants to hear from this process at least; None if it does not (sd_watchdog_enabled(3))."""
+    """Return the seconds within which systemd expects a message; None without a watchdog (sd_watchdog_enabled(3))."""
     usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not usec.isdigit() or int(usec) == 0 or (pid and pid != str(os.getpid())):
         return None
     return int(usec) / 1e6
 
 
-async def report(settled: asyncio.Event) -> None:
-    """READY=1 when all is settled: before, what waits for it would meet planes whose first hop is not resolved yet, and
-    peers that have not been heard. A host that has none is no reason to hold up a boot. From then on feed the watchdog,
-    from the loop that does the work, so that a loop that hangs is noticed."""
+async def report(routed: asyncio.Event) -> None:
+    """Send READY=1 when `routed` is set, or after _PATIENCE_S; then feed the watchdog.
+
+    A unit that starts after mrcd finds resolved first hops, and peers that have answered. A host without an answering
+    peer must not delay the boot. The event loop of the daemon feeds the watchdog, so systemd notices if it hangs.
+    """
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(settled.wait(), _PATIENCE_S)
+        await asyncio.wait_for(routed.wait(), _PATIENCE_S)
     notify("READY=1")
     every = watchdog_s()
     while every is not None:

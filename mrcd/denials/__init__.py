@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Denials: paths that an administrator has taken out of use. control.py describes the way of a denial."""
+"""Takes paths out of use for an administrator, by denials. control.py describes how a denial is processed."""

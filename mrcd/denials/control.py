@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Carries out deny and allow: checks a request, keeps it, applies it to the tables, ends it in time.
+"""Carries out deny and allow: checks a request, keeps it, applies it to the tables, ends it when it expires.
 
 A denial passes these modules, in this order:
 
@@ -9,8 +9,8 @@ A denial passes these modules, in this order:
 4. `enforcement.py` sets the state of each covered EV to DENIED; the eBPF programs choose no such EV.
 5. `answers.py` makes the document that the API returns.
 
-The denials alone say which EVs are denied. The tables are made to agree at the start, when paths change, and when a
-denial comes or goes.
+The list of denials decides which EVs are denied. The tables are updated from it at the start, when paths change, and
+when a denial begins or ends.
 """
 
 import asyncio

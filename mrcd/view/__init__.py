@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The documents that users see, made from the tables."""
+"""Makes the documents of the API, of mrcctl and of the metrics from the tables."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What users see of the tables: the documents of the API, of mrcctl and of the metrics.
+"""Makes the documents of the API, of mrcctl and of the metrics.
 
-Made from the mapped tables and the plan alone, so that mrcctl can answer without the daemon.
+They need only the mapped tables and the plan, so that mrcctl can make them without the daemon.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ Document = dict[str, Any]
 
 
 class View:
-    """Documents over one host's tables."""
+    """Makes the documents of one host."""
 
     def __init__(self, tables: Tables, plan_: Plan, hooks: list[Document], pins: Path) -> None:
         self._tables = tables
@@ -44,10 +44,10 @@ class View:
         self._kernel_lacks = features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
-        self.cuts: Mapping[int, Segmentation] = {}  # plane → who cuts its bursts, as far as known
+        self.cuts: Mapping[int, Segmentation] = {}  # plane → where its bursts are segmented, as far as known
 
     def status(self) -> Document:
-        """This host: links, peers, EVs by state, drops."""
+        """Return the status of this host: links, peers, EVs by state, drops."""
         c = self._plan.config.cluster
         rows = np.array([p.host.id for p in self._plan.peers], np.int64)
         records = self._tables.peers[rows]
@@ -107,7 +107,7 @@ class View:
         }
 
     def _receive(self) -> Document:
-        """What becomes of popped packets."""
+        """Return how this host processes popped packets: interface, RPS, GRO."""
         node, interface = self._tables.node, self._plan.config.overlay.interface
         received = int(node["overlay_ifindex"]) > 0
         return {
@@ -117,7 +117,7 @@ class View:
         }
 
     def _other_programs(self, ours: set[int]) -> list[Document]:
-        """Programs of others at our hooks; the kernel tells their names to root alone."""
+        """Return the programs of others at mrcd's hooks. Only root can read their names."""
         overlay, hooks = self._plan.config.overlay, list[other_programs.Hook]()
         for plane in self._tables.planes[: len(self._plan.interfaces)]:
             if plane["ifindex"]:
@@ -134,7 +134,7 @@ class View:
         return found
 
     def _last_transition(self) -> Document | None:
-        """The EV that changed its state last; GOOD to SKIP and back is no change."""
+        """Return the EV with the newest change of state. GOOD to SKIP and back is no change."""
         since = np.where(self._tables.evs["configured"] != 0, self._tables.evs["state_since_ns"], 0)
         row, ev = (int(i) for i in np.unravel_index(int(since.argmax()), since.shape))
         e = self._ev(row, ev)
@@ -152,7 +152,7 @@ class View:
         }
 
     def _reachable(self, heard_ns: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which peers were heard lately."""
+        """Return which peers have answered lately."""
         return np.asarray((heard_ns > 0) & (time.monotonic_ns() - heard_ns.astype(np.int64) < self._unreachable_ns))
 
     def _states(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -161,13 +161,13 @@ class View:
         return np.bincount(self._tables.evs["state"][rows][configured], minlength=len(EvState))
 
     def _ev(self, row: int, number: int) -> EV | None:
-        """The EV of that place in the tables, if it is one of the plan's."""
+        """Return the EV of this row and number, if the plan has it."""
         evs = (e for p in self._plan.peers if p.host.id == row for e in p.some_evs([number]))
         return next(evs, None)
 
     def _planes(self) -> list[Document]:
         rows = []
-        ports, unsent = int(self._tables.node["plane_mask"]), self._tables.unsent_packets()
+        plane_mask, unsent = int(self._tables.node["plane_mask"]), self._tables.unsent_packets()
         hooks = {h["plane"]: h for h in self.hooks if "plane" in h}
         for i, interface in enumerate(self._plan.interfaces):
             row = self._tables.planes[i]
@@ -183,7 +183,7 @@ class View:
                     "fallback": bool(hook.get("fallback")),
                     "bursts": self.cuts[i].where if i in self.cuts else None,
                     "bursts_reason": self.cuts[i].reason if i in self.cuts else None,
-                    "up": bool(ports & (1 << i)),
+                    "up": bool(plane_mask & (1 << i)),
                     "unsent_packets": unsent[i],
                     "gateway_mac": mac.hex(":") if any(mac) else None,
                     "address": str(self._plan.addresses[i]),
@@ -193,36 +193,36 @@ class View:
         return rows
 
     def peers(self) -> list[Document]:
-        """A document per peer."""
+        """Return a document per peer."""
         return peers.documents(self._tables, self._plan, self._reachable)
 
     def paths(
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
     ) -> list[Document]:
-        """A document per EV, filtered; with the hops of its carrier if `decode`.
+        """Return a document per EV, filtered; with the hops of its carrier if `decode`.
 
         Raises UsageError if there is no such peer or plane, or there are more than MOST_PATHS.
         """
         return paths.documents(self._tables, self._plan, peer, plane, state, decode)
 
     def unread_events(self) -> list[Document]:
-        """What the programs have told since the daemon stopped, oldest first; the next one will read it too."""
+        """Return the programs' events since the daemon stopped, oldest first. They stay for the next daemon."""
         records = [(self._ev(int(r["host_id"]), int(r["ev"])), r) for r in self._tables.unread_events()]
         return [events.of_record(r, e) for e, r in records if e is not None and r["ev"] != EVENT_IDLE_TIMEOUT]
 
     def histograms(self) -> list[Document]:
-        """A document per histogram of the programs."""
+        """Return a document per histogram of the programs."""
         return histograms.documents(self._tables.histograms(), len(self._plan.interfaces))
 
 
 def unreachable_ns(plan_: Plan) -> int:
-    """A peer that was not heard for so long is not reachable. Where peers are many, they are asked more seldom."""
+    """Return the silence after which a peer is unreachable. With many peers it is longer: each is probed less often."""
     c = plan_.config
     return silent_ns(pace(c.health, len(plan_.peers), plan_.ev_count, c.cluster.evs_per_peer), _UNREACHABLE_NS)
 
 
 def pins_lost(pins: Path) -> str | None:
-    """What is to be said of pins that are gone; None if they are there, or cannot be seen."""
+    """Return a message if the pins are gone; None if they exist, or cannot be read."""
     with contextlib.suppress(PermissionError):
         if not (pins / "links").exists():
             return f"nothing is pinned at {pins}"
@@ -230,7 +230,7 @@ def pins_lost(pins: Path) -> str | None:
 
 
 def open_pinned(run_dir: Path) -> View:
-    """The view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
+    """Return a view of the pinned tables, without the daemon. Raises MrcdError if there are none."""
     path = run_dir / running_file.RUNNING_FILE
     try:
         document, _ = running_file.read_running(path)

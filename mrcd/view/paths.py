@@ -25,7 +25,7 @@ Document = dict[str, Any]
 def documents(
     tables: Tables, plan: Plan, peer: str | None, plane: int | None, state: str | None, decode: bool
 ) -> list[Document]:
-    """A document per EV, filtered; with the hops of its carrier if `decode`.
+    """Return a document per EV, filtered; with the hops of its carrier if `decode`.
 
     Raises UsageError if there is no such peer or plane, or there are more than MOST_PATHS.
     """
@@ -54,7 +54,7 @@ def documents(
 def _chosen(
     tables: Tables, plan: Plan, peer: str | None, plane: int | None, state: str | None
 ) -> Iterator[tuple[Peer, list[int]]]:
-    """Peers, and of each the numbers of EVs."""
+    """Yield the chosen peers, each with the numbers of its chosen EVs."""
     wanted = None if state is None else EvState.__members__.get(state.upper(), -1)
     for p in plan.peers:
         if peer is not None and p.host.name != peer:
@@ -106,7 +106,7 @@ def _path(tables: Tables, plan: Plan, e: EV, usable: bool, now: int) -> Document
 
 
 def _hold_down_s(plan: Plan, ev: Mapping[str, int], stats: Mapping[str, int], now: int) -> float:
-    """How long an EV must yet be well to return."""
+    """Return the remaining time without loss after which an EV returns."""
     held = int(hold_down_ns(plan.config.health, ev["flaps"]))
     well = stats["good"] > 0 and not stats["lag_ns"]
     begun = max(ev["state_since_ns"], stats["loss_ns"]) if well else now
@@ -117,7 +117,7 @@ _PROBED = (EvState.UNKNOWN, EvState.ASSUMED_BAD, EvState.DENIED)
 
 
 def _values(record: np.void) -> dict[str, Any]:
-    """A record's fields as Python's own numbers: asking numpy for each is ten times as slow."""
+    """Return a record's fields as Python numbers: reading each through numpy is ten times as slow."""
     return dict(zip(record.dtype.names or (), record.item(), strict=True))
 
 
@@ -127,14 +127,16 @@ def _texts(segments: tuple[IPv6Address, ...]) -> tuple[str, ...]:
 
 
 def usable_evs(peer: Peer, words: NDArray[np.uint64]) -> dict[int, bool]:
-    """Whether each EV of a peer carries traffic, by EV, from mrc_peer.usable: (words,), a bit per EV."""
+    """Return whether each EV of a peer carries traffic, from mrc_peer.usable: (words,), a bit per EV."""
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")
     return dict(zip(peer.numbers.tolist(), bits[peer.numbers].astype(bool).tolist(), strict=True))
 
 
 def in_flight(evs: NDArray[np.void], path_stats: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Packets that were sent and are not accounted for yet, and whether that is known at all, per EV; from
-    abi.EV and abi.PATH_STATS. Known losses are accounted for."""
+    """Return the packets in flight per EV, and whether their number is known; from abi.EV and abi.PATH_STATS.
+
+    Known losses are not in flight.
+    """
     tx = evs["tx_packets"] & np.uint64(0xFFFFFFFF)
     told = path_stats["offset"].astype(np.uint64) + path_stats["rx"] + path_stats["deficit"]
     out = ((tx - told) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32).astype(np.int64)

@@ -19,7 +19,7 @@ Document = dict[str, Any]
 def documents(
     tables: Tables, plan: Plan, reachable: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 ) -> list[Document]:
-    """In the plan's order. `reachable` tells it of mrc_peer.heard_ns, (peers,)."""
+    """Return a document per peer, in the plan's order. `reachable` computes a bool from mrc_peer.heard_ns, (peers,)."""
     now, planes = time.monotonic_ns(), range(len(plan.interfaces))
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     used = slice(0, len(planes) * plan.config.cluster.evs_per_plane)

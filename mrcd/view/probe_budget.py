@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tells who runs the tick, and which probes were sent out of which budget. Pure."""
+"""Reports what runs the tick (daemon or timer packet), the probe budget, and the probes sent by kind. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _LATE_NS = 100_000_000  # the timer packet comes each millisecond, and a busy CP
 def document(
     node: NDArray[np.void], clock: NDArray[np.void], sent: Mapping[str, int], per_second: int, now: int
 ) -> dict[str, Any]:
-    """Return who runs the tick, and the probe requests sent by kind.
+    """Return what runs the tick, the probe budget, and the probe requests sent by kind.
 
     `node` and `clock` are the tables' records, `now` is CLOCK_MONOTONIC in ns, `per_second` is [health] idle_probes.
     """

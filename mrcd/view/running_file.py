@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The file that mrcd leaves beside its socket: mrcctl reads the pinned tables by it while no daemon runs."""
+"""Writes and reads running.json, beside the socket: mrcctl needs it to read the pinned tables without the daemon."""
 
 import json
 import os
@@ -16,7 +16,7 @@ Document = dict[str, Any]
 
 
 def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) -> None:
-    """Leave beside the socket what mrcctl needs to read the tables without the daemon."""
+    """Write the host's name, its configuration, its hooks and the directory of the pins, by a rename."""
     document = json.dumps({"host": plan_.host.name, "pins": str(pins), "hooks": hooks})
     new = run_dir / (RUNNING_FILE + ".new")
     new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
@@ -24,15 +24,17 @@ def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) 
 
 
 def read_running(path: Path) -> tuple[Any, os.stat_result]:
-    """What mrcd has left, and whose file it is. Root reads what a user who is not may replace: by a link, or a pipe.
-    Raises OSError, ValueError.
+    """Return the document, and the stat of its file for checks of its owner. Raises OSError, ValueError.
+
+    Symbolic links are refused and pipes do not block, because a user without privileges may have replaced the file
+    that root reads.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as f:
         return json.load(f), os.fstat(f.fileno())
 
 
 def hosts_before(run_dir: Path) -> dict[int, str]:
-    """The names of all hosts by id, in the file by which the daemon ran last; none if that is not known."""
+    """Return the names of all hosts by id in the configuration of the last run; empty if that is unknown."""
     try:
         hosts = read_running(run_dir / RUNNING_FILE)[0]["config"]["hosts"]
         return {int(h["id"]): str(h["name"]) for h in hosts}
@@ -41,13 +43,15 @@ def hosts_before(run_dir: Path) -> dict[int, str]:
 
 
 def replaced_hosts(before: Mapping[int, str], plan_: Plan) -> set[int]:
-    """Peers' ids of which it is not known that they have been these hosts', or that were others', from the names
-    before; without any none is."""
+    """Return the ids of peers that are not the same hosts as before; empty if no host is known from before.
+
+    Such an id had another name before, or neither the id nor the name was known.
+    """
     names = set(before.values())
     ids = ((p.host.id, p.host.name) for p in plan_.peers)
     return {i for i, name in ids if names and (before[i] != name if i in before else name not in names)}
 
 
 def plan_in(document: Document) -> Plan:
-    """Of what mrcd has left. Raises ValueError, KeyError, TypeError, ConfigError."""
+    """Return the plan of a document of read_running(). Raises ValueError, KeyError, TypeError, ConfigError."""
     return plan(Config.model_validate(document["config"]), document["host"])

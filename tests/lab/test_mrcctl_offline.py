@@ -23,14 +23,14 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-def asked(lab: Lab, *arguments: str) -> Any:
+def json_of(lab: Lab, *arguments: str) -> Any:
     """Returns the whole JSON that mrcctl prints in h0."""
     return json.loads(lab.exec("h0", ["mrcctl", *arguments, "--json"], check=True).stdout)
 
 
 def _dumped(lab: Lab, *arguments: str) -> dict[str, dict[str, Any]]:
     """Returns table → field → value, of `mrcctl bpf dump`."""
-    records = asked(lab, "bpf", "dump", *arguments)["records"]
+    records = json_of(lab, "bpf", "dump", *arguments)["records"]
     return {r["table"]: {f["field"]: f["value"] for f in r["fields"]} for r in records}
 
 
@@ -41,7 +41,7 @@ def _left_under_traffic(lab: Lab, ev: int) -> bool:
 
 
 def test_status_shows_programs_and_links_of_the_kernel(lab: Lab) -> None:
-    status = asked(lab, "status")
+    status = json_of(lab, "status")
     assert status["daemon"]["running"]
     assert status["forwarding_without_daemon"] == {
         "works": True,
@@ -56,7 +56,7 @@ def test_status_shows_programs_and_links_of_the_kernel(lab: Lab) -> None:
         ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
     assert (status["receive"]["interface"], status["receive"]["gro"]) == ("mrc0", False)  # bursts arrive whole
-    programs = {p["program"]: p for p in asked(lab, "bpf", "progs")["programs"]}
+    programs = {p["program"]: p for p in json_of(lab, "bpf", "progs")["programs"]}
     assert programs.keys() == {
         "mrc_push",
         "mrc_probe",
@@ -69,12 +69,12 @@ def test_status_shows_programs_and_links_of_the_kernel(lab: Lab) -> None:
         "mrc_tick",
     }
     assert [h["interface"] for h in programs["mrc_pop"]["hooks"]] == ["p0", "p1"]
-    maps = {m["map"]: m for m in asked(lab, "bpf", "maps")["maps"]}
+    maps = {m["map"]: m for m in json_of(lab, "bpf", "maps")["maps"]}
     assert (maps["mrc_evs"]["used"], maps["mrc_evs"]["type"], maps["mrc_evs"]["memory_bytes"] > 0) == (4, "array", True)
 
 
 def test_mrcctl_shows_hops_and_table_records(lab: Lab) -> None:
-    for path in asked(lab, "paths", "--decode")["paths"]:
+    for path in json_of(lab, "paths", "--decode")["paths"]:
         assert [(h["kind"], h["number"]) for h in path["hops"]] == [
             ("t0", 0), ("t1", path["t1"]), ("t0", 1), ("host", 0),
         ]  # fmt: skip
@@ -91,7 +91,7 @@ def test_without_the_daemon_mrcctl_reads_the_tables_and_the_ring(lab: Lab, tmp_p
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     wait_until("mrcd is gone", lambda: lab.daemon_pid("h0") is None)
-    assert asked(lab, "events") == {"schema_version": 2, "source": "tables", "events": []}
+    assert json_of(lab, "events") == {"schema_version": 2, "source": "tables", "events": []}
     lab.fail("t1:1:1")
     try:
         wait_until("EV 3 is left", lambda: _left_under_traffic(lab, 3))
@@ -102,7 +102,7 @@ def test_without_the_daemon_mrcctl_reads_the_tables_and_the_ring(lab: Lab, tmp_p
         assert (document["last_transition"]["ev"], document["last_transition"]["state"]) == (3, "ASSUMED_BAD")
         ours = [e for e in mrcctl(lab, "h0", "events") if e["to"] == "ASSUMED_BAD"]
         assert [(e["peer"], e["ev"], e["t1"], e["id"]) for e in ours] == [("h1", 3, 1, None)]
-        look = asked(lab, "watch", "--count", "1")
+        look = json_of(lab, "watch", "--count", "1")
         assert (look["source"], [p["ev"] for p in look["worst"]]) == ("tables", [3])
         report = tmp_path / "report.tar.gz"
         lab.exec("h0", ["mrcctl", "bugreport", "-o", str(report)], check=True)

@@ -23,7 +23,7 @@ from mrcd.loader.dataplane import pin_directory
 from tests.lab.conftest import a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import tcp_transfer
 
-NAME = "hands"
+NAME = "outside"
 
 
 @pytest.fixture(scope="module")
@@ -285,10 +285,10 @@ def test_removed_pins_are_restored_without_loss(host: Lab, how: str) -> None:
 
 def test_pins_that_cannot_be_restored_are_reported_and_a_detached_restart_repairs_them(host: Lab) -> None:
     """A file replaces the BPF file system: as for a service whose user may not mount one."""
-    bpffs, aside = _bpffs(host), _bpffs(host).with_name("aside")
+    bpffs, moved = _bpffs(host), _bpffs(host).with_name("moved")
     with Ping(host) as ping:
         subprocess.run(["umount", "-l", bpffs], check=True)
-        bpffs.rename(aside)
+        bpffs.rename(moved)
         bpffs.write_text("")
         wait_until("it is said", lambda: "pins_lost" in reasons(host), 5)
         told = status(host)
@@ -309,7 +309,7 @@ def test_pins_that_cannot_be_restored_are_reported_and_a_detached_restart_repair
         wait_until("mrcd of h0 is gone", lambda: host.daemon_pid("h0") is None)
         assert "no table is pinned" in host.exec("h0", ["mrcctl", "status"]).stderr
         bpffs.unlink()
-        aside.rename(bpffs)
+        moved.rename(bpffs)
         with _started(host):
             assert status(host)["attached"]
             wait_until("all EVs are GOOD", lambda: all_good(host), 20)

@@ -55,8 +55,8 @@ class TrafficWithProbes:
         found = [f for wire in self.wires for f in wire.frames()]
         kinds = [Ether(f.data)[MRC].type for f in found]
         assert set(kinds) <= {DATA, PROBE_REQUEST}
-        sent, asked = ([f for f, k in zip(found, kinds, strict=True) if k == kind] for kind in (DATA, PROBE_REQUEST))
-        return sent, asked
+        sent, requests = ([f for f, k in zip(found, kinds, strict=True) if k == kind] for kind in (DATA, PROBE_REQUEST))
+        return sent, requests
 
 
 without_timer_probes = pytest.mark.parametrize("bench", [no_timer_probes()], indirect=True, ids=["usid"])

@@ -23,12 +23,12 @@ EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
 BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # bpf/judge.h, mrc_state.h
 LAGGING = (EvState.SKIP, Reason.LAGGING)
-SETTLED_MS = 6
+PAST_REORDERING_MS = 6
 """Longer than any reordering window (at most probe_late_ms, 5 ms), and than half of overdue_ms."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReportRequest:
     """A request for a report, in flight."""
 
     ev: int
@@ -66,7 +66,7 @@ class Reporter:
         for ev in range(self.evs):
             self.send(ev, packets, arrive=0 if ev in lose else packets)
 
-    def ask(self, *, arrives: bool = True) -> Asked:
+    def request_report(self, *, arrives: bool = True) -> ReportRequest:
         """Requests a report, on whichever EV is next."""
         bench, sent = self.bench, self.bench.tables.evs["probe_seq"]
         bench.reports(H2)["requested_ns"] = 0  # long ago
@@ -77,7 +77,7 @@ class Reporter:
         self._probes_sent[ev] += 1
         if arrives:
             self.probes[ev] += 1
-        return Asked(int(ev), int(sent[H2, ev]), int(bench.reports(H2)["report_seq"]))
+        return ReportRequest(int(ev), int(sent[H2, ev]), int(bench.reports(H2)["report_seq"]))
 
     def burst(self, ev: int, arrive: int | None = None) -> int:
         """Lets `arrive` of the probes sent on an EV since the last call arrive; all of them by default.
@@ -93,26 +93,26 @@ class Reporter:
         """Returns packets, probes and CE marks of each EV, as a request that arrives now will report them."""
         return tuple(zip(self.packets, self.probes, self.ce, strict=True))
 
-    def reply(self, asked: Asked, *, delay: int = 0, host: str = "h2", **probe: Any) -> Packet:
+    def reply(self, request: ReportRequest, *, delay: int = 0, host: str = "h2", **probe: Any) -> Packet:
         """Returns the reply to a request; `delay` is added to its one-way time."""
-        first = asked.report_seq % self.chunks * abi.REPORT_EVS
-        counts = (asked.counts or self.counts())[first : first + abi.REPORT_EVS]
+        first = request.report_seq % self.chunks * abi.REPORT_EVS
+        counts = (request.counts or self.counts())[first : first + abi.REPORT_EVS]
         fields = {
-            "seq": asked.seq,
+            "seq": request.seq,
             "plane_mask": ALL_PLANES,
             "generation": self.generation,
-            "report_seq": asked.report_seq,
+            "report_seq": request.report_seq,
             "first": first,
             "counts": len(counts),
-            "tx_ns": int(self.bench.reports(H2)["sent_ns"][asked.report_seq % abi.REPORT_SLOTS]),
+            "tx_ns": int(self.bench.reports(H2)["sent_ns"][request.report_seq % abi.REPORT_SLOTS]),
             **probe,
         }
         records = [MRCCount(packets=p & 0xFFFFFFFF, probes=q & 0xFFFF, ce=c & 0xFFFF) for p, q, c in counts]
         content = MRCProbe(**fields) / MRCReport(records=records)
         replied_ns = int(fields["tx_ns"]) + 10_000_000_000 + delay  # h2 has a clock of its own
-        return self.bench.arriving(host, asked.ev, Raw(bytes(content)), type=PROBE_REPLY, tx_ns=replied_ns)
+        return self.bench.arriving(host, request.ev, Raw(bytes(content)), type=PROBE_REPLY, tx_ns=replied_ns)
 
-    def settle(self, frame: Packet, reason: str | None = None) -> None:
+    def deliver(self, frame: Packet, reason: str | None = None) -> None:
         """Delivers a reply; it is dropped with `reason` if one is given."""
         drops = self.bench.drops()
         plane = frame["MRC"].ev // (self.evs // PLANES)
@@ -127,20 +127,20 @@ class Reporter:
             rate, sent = loss.get(ev, 0.0), packets if isinstance(packets, int) else packets[ev]
             self.send(ev, sent, arrive=sum(chance.random() >= rate for _ in range(sent)))
             self.probes[ev] += sum(chance.random() >= rate for _ in range(self.burst(ev, 0)))
-        self.bench.age(SETTLED_MS * MS)
-        asked = self.ask(arrives=False)
-        if chance.random() >= loss.get(asked.ev, 0.0):
-            self.probes[asked.ev] += 1
-            self.settle(self.reply(asked))
+        self.bench.age(PAST_REORDERING_MS * MS)
+        request = self.request_report(arrives=False)
+        if chance.random() >= loss.get(request.ev, 0.0):
+            self.probes[request.ev] += 1
+            self.deliver(self.reply(request))
 
-    def report(self, *, after_ms: int = SETTLED_MS, **probe: Any) -> Asked:
+    def report(self, *, after_ms: int = PAST_REORDERING_MS, **probe: Any) -> ReportRequest:
         """Requests a report after some time, and delivers the reply at once."""
         self.bench.age(after_ms * MS)
-        asked = self.ask()
-        self.settle(self.reply(asked, **probe))
-        return asked
+        request = self.request_report()
+        self.deliver(self.reply(request, **probe))
+        return request
 
-    def quiet(self, reports: int = 2, *, after_ms: int = SETTLED_MS) -> None:
+    def quiet(self, reports: int = 2, *, after_ms: int = PAST_REORDERING_MS) -> None:
         """Sends nothing more, and lets the probe bursts arrive: known losses become sure."""
         for _ in range(reports):
             for ev in range(self.evs):

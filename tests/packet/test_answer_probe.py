@@ -41,11 +41,11 @@ def request(
     return bench.arriving("h2", ev, content, type=PROBE_REQUEST, seq=fields["seq"], tx_ns=sent_ns, vlan=vlan)
 
 
-def reflected(bench: Bench, ask: Packet) -> Packet:
+def answered(bench: Bench, frame: Packet) -> Packet:
     """Asserts each byte of the reply to a request without a report. Returns it dissected."""
-    mrc, content = ask[MRC], bytes(ask[MRC].payload)
+    mrc, content = frame[MRC], bytes(frame[MRC].payload)
     before = time.monotonic_ns()
-    verdict, out = bench.pop("tc", ask, mrc.ev // SLOTS)
+    verdict, out = bench.pop("tc", frame, mrc.ev // SLOTS)
     assert verdict == "redirect"
     reply = Ether(out)
     assert before <= reply[MRC].tx_ns <= time.monotonic_ns()
@@ -72,7 +72,7 @@ def refused(bench: Bench, frame: Packet | bytes, reason: str, plane: int = 1) ->
 def test_a_request_is_answered_with_the_right_bytes(bench: Bench) -> None:
     bench.tables.node["status"] = abi.STATUS_DETACHED
     for ev in range(EVS):
-        reply = reflected(bench, request(bench, ev, seq=2**32 - 1, report_seq=77))
+        reply = answered(bench, request(bench, ev, seq=2**32 - 1, report_seq=77))
         assert (reply[MRC].ev, reply[MRC].sender, reply[MRC].receiver) == (ev, 0, H2)
         assert (reply[MRC].seq, reply[MRCProbe].seq, reply[MRCProbe].report_seq) == (2**32 - 1, 2**32 - 1, 77)
         assert bench.tables.rxs["probes"][H2, ev] == 1
@@ -82,9 +82,9 @@ def test_a_request_is_answered_with_the_right_bytes(bench: Bench) -> None:
 
 @pytest.mark.parametrize("traffic_class", [0, 3, 0xB8, 0xBB])
 def test_a_reply_copies_the_dscp_of_its_request_and_is_ect(bench: Bench, traffic_class: int) -> None:
-    ask = request(bench, 5)
-    ask[IPv6].tc = traffic_class
-    _, out = bench.pop("tc", ask, 1)
+    frame = request(bench, 5)
+    frame[IPv6].tc = traffic_class
+    _, out = bench.pop("tc", frame, 1)
     assert Ether(out)[IPv6].tc == traffic_class & ~3 | ECT_0
 
 
@@ -128,9 +128,9 @@ def test_a_reply_may_need_an_srh_of_another_length(bench: Bench, length: int, co
     room = bytes(abi.SRH_MAX - int(bench.ev(H2, 5)["srh_len"]))
     bench.tables.evs["srh_len"][H2] = length
     tail = BALLAST + bytes(8 * counts) + room if counts else room
-    ask = request(bench, 5, counts=counts, tail=tail)
-    verdict, out = bench.pop("tc", ask, 1)
-    assert (verdict, len(out), bench.drops()) == ("redirect", len(bytes(ask)), {})
+    frame = request(bench, 5, counts=counts, tail=tail)
+    verdict, out = bench.pop("tc", frame, 1)
+    assert (verdict, len(out), bench.drops()) == ("redirect", len(bytes(frame)), {})
     ip6 = IPv6(out[14:54])
     at = 54 + length + 8
     assert (ip6.plen, ip6.nh) == (len(out) - 54, 43 if length else 17)
@@ -142,10 +142,10 @@ def test_a_reply_may_need_an_srh_of_another_length(bench: Bench, length: int, co
 
 
 def test_replies_take_another_ev_of_the_plane_each_time(bench: Bench) -> None:
-    ways = [reflected(bench, request(bench, 5, seq=seq))[IPv6].fl for seq in range(8)]
+    ways = [answered(bench, request(bench, 5, seq=seq))[IPv6].fl for seq in range(8)]
     assert sorted(ways) == [4, 4, 5, 5, 6, 6, 7, 7]
     assert all(a != b for a, b in itertools.pairwise(ways))
-    ways = [reflected(bench, request(bench, ev))[IPv6].fl for ev in (4, 5, 6, 7)]
+    ways = [answered(bench, request(bench, ev))[IPv6].fl for ev in (4, 5, 6, 7)]
     assert sorted(ways) == [4, 5, 6, 7]  # the replies to a sweep use all of them
 
 
@@ -153,26 +153,26 @@ def test_replies_take_another_ev_of_the_plane_each_time(bench: Bench) -> None:
 def test_replies_visit_all_evs_of_a_peer_with_a_partly_filled_table(bench: Bench) -> None:
     ways = []
     for seq in range(8):
-        ask = request(bench, 65, seq=seq)
-        ways.append(Ether(bench.pop("tc", ask, 1)[1])[IPv6].fl)
+        frame = request(bench, 65, seq=seq)
+        ways.append(Ether(bench.pop("tc", frame, 1)[1])[IPv6].fl)
     assert sorted(ways) == [64, 64, 65, 65, 66, 66, 67, 67]
 
 
 def test_replies_use_usable_evs_only(bench: Bench) -> None:
     bench.set_usable(H2, 5, False)
     bench.set_usable(H2, 7, False)
-    ways = {reflected(bench, request(bench, 5, seq=seq))[IPv6].fl for seq in range(8)}
+    ways = {answered(bench, request(bench, 5, seq=seq))[IPv6].fl for seq in range(8)}
     assert ways == {4, 6}
 
 
 def test_without_a_usable_ev_the_reply_takes_the_mirror_of_the_path(bench: Bench) -> None:
     bench.set_state(H2, EvState.DENIED, *range(EVS))
     for ev in range(EVS):
-        assert reflected(bench, request(bench, ev))[IPv6].fl == ev
+        assert answered(bench, request(bench, ev))[IPv6].fl == ev
 
 
 def test_a_reply_ignores_the_plane_mask_of_the_peer(bench: Bench) -> None:
-    assert reflected(bench, request(bench, 5, plane_mask=0))[IPv6].fl == 5
+    assert answered(bench, request(bench, 5, plane_mask=0))[IPv6].fl == 5
 
 
 def test_a_request_on_an_ev_without_a_mirror_is_not_answered(bench: Bench) -> None:
@@ -194,14 +194,14 @@ def test_xdp_leaves_probes_to_tc(bench: Bench, kind: int) -> None:
 def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: int) -> None:
     bench.tables.planes["vlan"][1] = vlan
     inlet, wires = bench.attach_pop(1, "ipv6"), bench.wires()
-    ask = request(bench, 5, vlan=vlan, seq=2, counts=EVS)
-    inlet.send(ask)
+    sent = request(bench, 5, vlan=vlan, seq=2, counts=EVS)
+    inlet.send(sent)
     found = [wire.frames() for wire in wires]
     assert [len(frames) for frames in found] == [0, 1, 0, 0]
     (frame,) = found[1]
     reply = Ether(frame.data)
     assert frame.vlan == (vlan or None)
-    probe = MRCProbe(seq=2, tx_ns=ask[MRC].tx_ns, counts=EVS, **own(bench))
+    probe = MRCProbe(seq=2, tx_ns=sent[MRC].tx_ns, counts=EVS, **own(bench))
     report = MRCReport(ballast=BALLAST, records=[MRCCount(probes=int(ev == 5)) for ev in range(EVS)])
     fields = {"type": PROBE_REPLY, "ev": 5, "seq": 2, "tx_ns": reply[MRC].tx_ns}
     assert frame.data == bytes(bench.sent(H2, reply[IPv6].fl, probe / report, **fields))
@@ -213,7 +213,7 @@ def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: 
 
 def test_port_status_is_learned_from_requests(bench: Bench) -> None:
     before = time.monotonic_ns()
-    reflected(bench, request(bench, plane_mask=0b0101, status=abi.STATUS_DETACHED))
+    answered(bench, request(bench, plane_mask=0b0101, status=abi.STATUS_DETACHED))
     peer = bench.peer(H2)
     assert (peer["plane_mask"], peer["status"], peer["generation"]) == (0b0101, abi.STATUS_DETACHED, GENERATION)
     assert before <= peer["heard_ns"] <= time.monotonic_ns()
@@ -223,22 +223,22 @@ def test_port_status_is_learned_from_requests(bench: Bench) -> None:
 
 def test_an_older_probe_does_not_replace_newer_link_state(bench: Bench) -> None:
     at = now()
-    reflected(bench, request(bench, 5, sent_ns=at, plane_mask=0b0001, status=1, generation=9))
+    answered(bench, request(bench, 5, sent_ns=at, plane_mask=0b0001, status=1, generation=9))
     heard = int(bench.peer(H2)["heard_ns"])
-    reflected(bench, request(bench, 6, sent_ns=at - 1000, plane_mask=0b1111, status=0, generation=8))
+    answered(bench, request(bench, 6, sent_ns=at - 1000, plane_mask=0b1111, status=0, generation=8))
     peer = bench.peer(H2)
     assert (peer["plane_mask"], peer["status"], peer["generation"]) == (0b0001, 1, 9)
     assert peer["heard_ns"] > heard
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0}
-    reflected(bench, request(bench, 7, sent_ns=at + 1, plane_mask=0b0011, status=0, generation=9))
+    answered(bench, request(bench, 7, sent_ns=at + 1, plane_mask=0b0011, status=0, generation=9))
     assert (peer["plane_mask"], peer["status"]) == (0b0011, 0)
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 1}
 
 
 def test_link_state_of_a_restarted_peer_is_accepted(bench: Bench) -> None:
     at = now()
-    reflected(bench, request(bench, 5, sent_ns=at, plane_mask=0b0001))
-    reflected(bench, request(bench, 5, sent_ns=at - 10**10, plane_mask=0b0111, generation=GENERATION + 1))
+    answered(bench, request(bench, 5, sent_ns=at, plane_mask=0b0001))
+    answered(bench, request(bench, 5, sent_ns=at - 10**10, plane_mask=0b0111, generation=GENERATION + 1))
     assert (bench.peer(H2)["plane_mask"], bench.peer(H2)["generation"]) == (0b0111, GENERATION + 1)
 
 
@@ -286,7 +286,7 @@ def test_requests_without_room_for_their_report_are_dropped(bench: Bench, counts
 
 def test_a_longer_probe_is_returned_whole(bench: Bench) -> None:
     """Later versions may append fields: they are returned unchanged."""
-    reflected(bench, request(bench, tail=bytes(range(24))))
+    answered(bench, request(bench, tail=bytes(range(24))))
     tail = BALLAST + bytes(8 * EVS) + b"more"
     _, out = bench.pop("tc", request(bench, counts=EVS, tail=tail), 1)
     assert out.endswith(b"more")
@@ -305,9 +305,9 @@ def test_requests_for_another_host_change_no_link_state(bench: Bench) -> None:
 @all_encapsulations
 def test_a_diagnostic_request_is_answered_and_counted_nowhere(bench: Bench) -> None:
     before = bench.tables.peers[H2].copy()
-    ask = request(bench, 5, plane_mask=0, status=abi.STATUS_DETACHED, report_seq=77)
-    ask[MRC].flags = DIAGNOSTIC
-    reply = reflected(bench, ask)
+    frame = request(bench, 5, plane_mask=0, status=abi.STATUS_DETACHED, report_seq=77)
+    frame[MRC].flags = DIAGNOSTIC
+    reply = answered(bench, frame)
     assert (reply[MRC].flags, reply[MRCProbe].report_seq) == (DIAGNOSTIC, 77)
     assert not bench.tables.rxs["probes"].any()
     assert bench.tables.peers[H2] == before  # heard_ns, plane_mask, status, generation

@@ -8,7 +8,7 @@ from scapy.layers.inet import IP, UDP
 
 from mrcd.tables.abi import EvState
 from tests.packet.cluster import EVS, H2, PLANES, SLOTS, Setup
-from tests.packet.reports import LAGGING, MS, Asked, Reporter, now, state
+from tests.packet.reports import LAGGING, MS, Reporter, ReportRequest, now, state
 from tests.packet.rig import Bench
 
 pytestmark = [pytest.mark.root, pytest.mark.clock]
@@ -113,12 +113,12 @@ def test_delay_shows_queues(bench: Bench) -> None:
         r.report()
     assert (bench.peer(H2)["queued"], bench.peer(H2)["plane_skew_ns"]) == (0, 0)
     for turn in range(2 * PLANES):
-        asked = r.report(delay=(5 * MS if (turn % PLANES) == LAST else 0))
+        request = r.report(delay=(5 * MS if (turn % PLANES) == LAST else 0))
         if turn == PLANES - 1:
-            late = asked.ev // SLOTS
+            late = request.ev // SLOTS
             assert bench.peer(H2)["plane_skew_ns"] < 500_000
     pace = bench.pace(H2)
-    assert (asked.ev // SLOTS, bench.peer(H2)["queued"]) == (late, 1)
+    assert (request.ev // SLOTS, bench.peer(H2)["queued"]) == (late, 1)
     assert 4 * MS < bench.peer(H2)["plane_skew_ns"] < 5.5 * MS
     assert pace["extra_delay_ns"].argmax() == late
     # A plane with so much delay that it carries nothing hides no loss of the others.
@@ -172,8 +172,8 @@ def late_replies(r: Reporter, delay: int, *evs: int) -> None:
     """Delivers replies to probes on these EVs, one after the other."""
     for ev in evs:
         r.bench.ev(H2, ev)["probe_seq"] += 1
-        asked = Asked(ev, int(r.bench.ev(H2, ev)["probe_seq"]), int(r.bench.reports(H2)["report_seq"]))
-        r.settle(r.reply(asked, delay=delay, counts=0))
+        request = ReportRequest(ev, int(r.bench.ev(H2, ev)["probe_seq"]), int(r.bench.reports(H2)["report_seq"]))
+        r.deliver(r.reply(request, delay=delay, counts=0))
 
 
 def test_an_unused_plane_does_not_count_as_slower(bench: Bench) -> None:

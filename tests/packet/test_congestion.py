@@ -103,10 +103,10 @@ def delayed(bench: Bench, us: int, *, rtt_ns: int = 1000) -> int:
     r = Reporter(bench)
     r.report()
     bench.age(6 * MS)
-    asked = r.ask()
+    request = r.request_report()
     bench.reports(H2)["rtt_ns"] = rtt_ns
-    r.settle(r.reply(asked, delay=us * 1000))
-    return asked.ev
+    r.deliver(r.reply(request, delay=us * 1000))
+    return request.ev
 
 
 def test_an_ev_with_more_delay_than_the_others_is_skipped(bench: Bench) -> None:
@@ -138,9 +138,9 @@ def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench) -> None:
     r = Reporter(bench)
     bench.age(10_001 * MS)
     for _ in range(3):
-        asked = r.ask()
+        request = r.request_report()
         bench.reports(H2)["rtt_ns"] = 1000
-        r.settle(r.reply(asked, delay=50 * MS))
+        r.deliver(r.reply(request, delay=50 * MS))
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
 
 
@@ -151,11 +151,11 @@ def test_round_trips_are_smoothed(bench: Bench) -> None:
         bench.path_stats(H2, ev)["rtt_ns"] = 8_000_000
     bench.reports(H2)["rtt_ns"], bench.reports(H2)["rtt_var_ns"] = 16_000_000, 4_000_000
     bench.age(6 * MS)
-    asked = r.ask()
+    request = r.request_report()
     bench.age(800 * MS)  # under way
-    r.settle(r.reply(asked))
-    rtt8 = int(bench.path_stats(H2, asked.ev)["rtt_ns"]) - 7_000_000
-    rounds = bench.reports(H2)
+    r.deliver(r.reply(request))
+    rtt8 = int(bench.path_stats(H2, request.ev)["rtt_ns"]) - 7_000_000
+    reports = bench.reports(H2)
     assert rtt8 >= 100 * MS
-    assert rounds["rtt_ns"] == 14_000_000 + rtt8
-    assert abs(int(rounds["rtt_var_ns"]) - (3_000_000 + (8 * rtt8 - 16_000_000) // 4)) <= 2
+    assert reports["rtt_ns"] == 14_000_000 + rtt8
+    assert abs(int(reports["rtt_var_ns"]) - (3_000_000 + (8 * rtt8 - 16_000_000) // 4)) <= 2

@@ -13,7 +13,7 @@ from tests.packet.reports import (
     EVERY,
     LAGGING,
     MS,
-    SETTLED_MS,
+    PAST_REORDERING_MS,
     Reporter,
     events,
     lagging,
@@ -158,11 +158,11 @@ def test_probe_bursts_on_a_vlan_plane_are_tagged(bench: Bench) -> None:
     bench.tables.planes["vlan"][1] = 100
     r, wires = Reporter(bench), bench.wires()
     r.send_all(3, lose=(5, 9))
-    bench.age(SETTLED_MS * MS)
+    bench.age(PAST_REORDERING_MS * MS)
     bench.reports(H2)["cursor"] = 1  # requested on plane 1
-    asked = r.ask()
+    request = r.request_report()
     inlet = bench.attach_pop(1, "ipv6")
-    frame = Ether(bytes(r.reply(asked)))
+    frame = Ether(bytes(r.reply(request)))
     inlet.send(Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=100) / frame.payload)
     assert inlet.frames() == []  # consumed by mrc_pop
     found = [(f.vlan, Ether(f.data)[MRC].ev) for wire in wires for f in wire.frames()]

@@ -10,7 +10,7 @@ import pytest
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState, Reason
 from tests.packet.cluster import EVS, H2, Setup
-from tests.packet.reports import EVERY, MS, SETTLED_MS, Reporter, events, now, unfaded
+from tests.packet.reports import EVERY, MS, PAST_REORDERING_MS, Reporter, events, now, unfaded
 from tests.packet.rig import Bench
 
 pytestmark = [pytest.mark.root, pytest.mark.clock]
@@ -44,7 +44,7 @@ class Fabric:
     def turn(self, loss: float) -> None:
         """Advances by a reordering window: packets arrive, more are sent, a report may be requested."""
         self._turn += 1
-        self.r.bench.age(SETTLED_MS * MS)
+        self.r.bench.age(PAST_REORDERING_MS * MS)
         self.r.bench.tables.evs["last_tx_ns"][H2] = 0
         self._arrive()
         for ev in EVERY:
@@ -64,13 +64,13 @@ class Fabric:
             self._request_report(loss)
 
     def _request_report(self, loss: float) -> None:
-        asked = self.r.ask(arrives=False)
+        request = self.r.request_report(arrives=False)
         if self.chance.random() < loss:
             return
-        self.r.probes[asked.ev] += 1
+        self.r.probes[request.ev] += 1
         if self.chance.random() < loss:
             return
-        self.r.settle(self.r.reply(replace(asked, counts=self.r.counts())))
+        self.r.deliver(self.r.reply(replace(request, counts=self.r.counts())))
 
     def drain(self) -> None:
         """Lets all packets in flight arrive, and reports them."""
@@ -201,7 +201,7 @@ def test_each_report_in_flight_has_marks_of_its_own(bench: Bench) -> None:
     r = Reporter(bench)
     for n in range(1, abi.REPORTS_KEPT + 1):
         r.send(5, 10)
-        bench.age(SETTLED_MS * MS)
-        asked = r.ask()
-        assert bench.path_stats(H2, 5)["mark_tx"][asked.report_seq % abi.REPORTS_KEPT] == 10 * n
+        bench.age(PAST_REORDERING_MS * MS)
+        request = r.request_report()
+        assert bench.path_stats(H2, 5)["mark_tx"][request.report_seq % abi.REPORTS_KEPT] == 10 * n
     assert sorted(bench.path_stats(H2, 5)["mark_tx"]) == [10, 20, 30, 40]

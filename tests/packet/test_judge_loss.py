@@ -277,10 +277,10 @@ def test_the_loss_window_fades(bench: Bench) -> None:
         before = bench.path_stats(H2, 5).copy()
         bench.path_stats(H2, 5)["epoch"] -= periods
         bench.path_stats(H2, 5)["pending_losses_ns"] = now() + 10**12  # no loss becomes sure meanwhile
-        asked = r.report()
+        request = r.report()
         after = bench.path_stats(H2, 5)
         shift = min(16, int(after["epoch"]) - int(before["epoch"]) + periods)  # it may also have faded by itself
-        probe = int(asked.ev == 5)
+        probe = int(request.ev == 5)
         for name, new in zip(names, (probe, 0, probe, 0), strict=True):
             assert after[name] == (before[name] >> shift) + new, (name, periods)
         for name in ("pending_losses", "confirmed_losses"):

@@ -88,7 +88,7 @@ def test_no_ev_fails_while_nothing_is_answered(bench: Bench) -> None:
     for _ in range(20):
         r.send_all(5, lose=tuple(EVERY))
         bench.age(1000 * MS)
-        r.ask(arrives=False)
+        r.request_report(arrives=False)
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     assert (bench.tables.evs["state"][H2] == EvState.GOOD).all()
     # Then it answers, and all but the probes have arrived: these were lost while the whole reverse direction was.

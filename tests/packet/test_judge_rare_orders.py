@@ -11,7 +11,7 @@ from tests.packet.reports import (
     EVERY,
     MS,
     NEVER,
-    SETTLED_MS,
+    PAST_REORDERING_MS,
     Reporter,
     now,
     state,
@@ -30,14 +30,14 @@ def test_a_report_older_than_the_newest_is_ignored(bench: Bench) -> None:
     r = Reporter(bench)
     r.send_all(3)
     r.report()
-    bench.age(SETTLED_MS * MS)
-    first, second = r.ask(arrives=False), r.ask(arrives=False)
+    bench.age(PAST_REORDERING_MS * MS)
+    first, second = r.request_report(arrives=False), r.request_report(arrives=False)
     r.probes[second.ev] += 1
     second = replace(second, counts=r.counts())
     r.probes[first.ev] += 1
     r.ce[7] += 2
-    r.settle(r.reply(first, delay=50 * MS))
-    r.settle(r.reply(second))
+    r.deliver(r.reply(first, delay=50 * MS))
+    r.deliver(r.reply(second))
     assert max(bench.tables.path_stats["window_samples"][H2]) == 2
     assert not bench.tables.path_stats["deficit"][H2].any()
     r.report(after_ms=60)
@@ -90,7 +90,7 @@ def test_a_failed_ev_is_not_marked_as_lagging(bench: Bench) -> None:
     bench.set_state(H2, EvState.ASSUMED_BAD, 5)
     for arrive in (0, 1):
         bench.path_stats(H2, 5)["probe_after_ns"] = 0
-        bench.reports(H2)["requested_ns"] = now() + 10**12  # this sweep asks for no report
+        bench.reports(H2)["requested_ns"] = now() + 10**12  # this sweep requests no report
         bench.dataplane.sweep(H2)
         bench.path_stats(H2, 5)["probe_after_ns"] = NEVER
         r.burst(5, arrive)

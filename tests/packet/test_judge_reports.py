@@ -10,7 +10,18 @@ from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
 from tests.packet.cluster import ALL_PLANES, EVS, H2, SLOTS, Setup
-from tests.packet.reports import EVERY, GENERATION, LOST_BURSTS, MS, SETTLED_MS, Asked, Reporter, events, now, others
+from tests.packet.reports import (
+    EVERY,
+    GENERATION,
+    LOST_BURSTS,
+    MS,
+    PAST_REORDERING_MS,
+    Reporter,
+    ReportRequest,
+    events,
+    now,
+    others,
+)
 from tests.packet.rig import Bench
 
 pytestmark = [pytest.mark.root, pytest.mark.clock]
@@ -27,17 +38,17 @@ def judged(bench: Bench) -> bytes:
     return bytes(path_stats.tobytes() + evs.tobytes() + peers.tobytes())
 
 
-def asked(bench: Bench) -> tuple[Reporter, Asked]:
+def lagging_request(bench: Bench) -> tuple[Reporter, ReportRequest]:
     """Returns a request in flight whose report will make EV 5 lag."""
     r = Reporter(bench)
     r.send_all(3, lose=(5,))
-    bench.age(SETTLED_MS * MS)
-    return r, r.ask()
+    bench.age(PAST_REORDERING_MS * MS)
+    return r, r.request_report()
 
 
 def counts_as(r: Reporter, frame: Packet) -> None:
     """Asserts that a report is judged."""
-    r.settle(frame)
+    r.deliver(frame)
     assert (r.bench.ev(H2, 5)["state"], r.bench.path_stats(H2, 5)["deficit"]) == (EvState.SKIP, 3)
 
 
@@ -48,10 +59,10 @@ def test_a_lost_report_is_no_loss_of_data(bench: Bench) -> None:
     r = Reporter(bench)
     for n in range(12):
         r.send_all(2)
-        bench.age(SETTLED_MS * MS)
-        a = r.ask()
+        bench.age(PAST_REORDERING_MS * MS)
+        a = r.request_report()
         if n % 4 == 3:
-            r.settle(r.reply(a))
+            r.deliver(r.reply(a))
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     assert (bench.tables.path_stats["judged"][H2] == 24).all()
     assert not bench.tables.path_stats["deficit"][H2].any()
@@ -59,50 +70,50 @@ def test_a_lost_report_is_no_loss_of_data(bench: Bench) -> None:
 
 def test_a_lost_request_is_a_loss_on_its_path(bench: Bench) -> None:
     r = Reporter(bench)
-    bench.age(SETTLED_MS * MS)
-    lost = r.ask(arrives=False)
+    bench.age(PAST_REORDERING_MS * MS)
+    lost = r.request_report(arrives=False)
     r.report()
     assert bench.tables.path_stats["missed"][H2].tolist() == [int(ev == lost.ev) for ev in EVERY]
 
 
 def test_a_report_counts_once(bench: Bench) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     frame = r.reply(a)
     counts_as(r, frame)
     before = bench.tables.path_stats.tobytes()
-    r.settle(frame)
+    r.deliver(frame)
     assert bench.tables.path_stats.tobytes() == before
 
 
 def test_an_overtaken_report_is_ignored(bench: Bench) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     old = r.reply(a)
     r.packets[5] += 3
     r.report()
     before = judged(bench)
-    r.settle(old)
+    r.deliver(old)
     assert judged(bench) == before
     assert bench.usable(H2) == EVERY
 
 
 def test_a_report_counts_although_a_later_probe_on_its_ev_was_answered(bench: Bench) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     bench.path_stats(H2, a.ev)["reply_seq"] = bench.ev(H2, a.ev)["probe_seq"] = a.seq + 5
     counts_as(r, r.reply(a))
     assert bench.path_stats(H2, a.ev)["reply_seq"] == a.seq + 5
 
 
-def test_reports_in_the_order_they_were_asked_for_all_count(bench: Bench) -> None:
+def test_reports_in_the_order_they_were_requested_all_count(bench: Bench) -> None:
     r = Reporter(bench)
     replies = []
     for _ in range(abi.REPORTS_KEPT):
         r.send_all(2)
-        bench.age(SETTLED_MS * MS)
-        replies.append(r.reply(r.ask()))
+        bench.age(PAST_REORDERING_MS * MS)
+        replies.append(r.reply(r.request_report()))
         # Times are moved in the tables, so they are moved in the request too.
-        replies = [aged(f, 0 if f is replies[-1] else SETTLED_MS * MS) for f in replies]
+        replies = [aged(f, 0 if f is replies[-1] else PAST_REORDERING_MS * MS) for f in replies]
     for n, frame in enumerate(replies, 1):
-        r.settle(frame)
+        r.deliver(frame)
         assert bench.path_stats(H2, 5)["judged"] == 2 * n
     assert not bench.tables.path_stats["deficit"][H2].any()
 
@@ -118,11 +129,11 @@ def aged(frame: Packet, ns: int) -> Packet:
 
 def test_a_report_with_an_overwritten_sequence_number_is_ignored(bench: Bench) -> None:
     """Its marks are overwritten."""
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     for _ in range(abi.REPORTS_KEPT):
-        r.ask()
+        r.request_report()
     before = judged(bench)
-    r.settle(r.reply(a))
+    r.deliver(r.reply(a))
     assert judged(bench) == before
 
 
@@ -142,42 +153,42 @@ def test_a_report_with_an_overwritten_sequence_number_is_ignored(bench: Bench) -
     ids=str,
 )
 def test_reports_that_differ_from_the_request_are_ignored(bench: Bench, forged: dict[str, Any]) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     before = judged(bench)
-    r.settle(r.reply(a, **forged) / Raw(bytes(64)))
+    r.deliver(r.reply(a, **forged) / Raw(bytes(64)))
     assert judged(bench) == before
     assert bench.reports(H2)["applied_seq"] == a.report_seq - 1
 
 
 @pytest.mark.parametrize("off", [-1, 1, -(10**9)])
 def test_reports_with_another_send_time_are_ignored(bench: Bench, off: int) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     sent_ns = int(bench.reports(H2)["sent_ns"][a.report_seq % abi.REPORT_SLOTS])
     before = judged(bench)
-    r.settle(r.reply(a, tx_ns=sent_ns + off))
+    r.deliver(r.reply(a, tx_ns=sent_ns + off))
     assert judged(bench) == before
 
 
 def test_a_report_from_the_future_is_dropped(bench: Bench) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     before = judged(bench)
-    r.settle(r.reply(a, tx_ns=now() + 10**12), "unsolicited_reply")
+    r.deliver(r.reply(a, tx_ns=now() + 10**12), "unsolicited_reply")
     assert judged(bench) == before
     counts_as(r, r.reply(a))
 
 
 def test_another_host_cannot_answer(bench: Bench) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     before = judged(bench)
-    frame = r.reply(Asked(0, a.seq, a.report_seq), host="h1")
-    r.settle(frame, "unsolicited_reply")  # no request went to h1
+    frame = r.reply(ReportRequest(0, a.seq, a.report_seq), host="h1")
+    r.deliver(frame, "unsolicited_reply")  # no request went to h1
     frame["MRC"].sender = H2
-    r.settle(frame, "wrong_source")
+    r.deliver(frame, "wrong_source")
     assert judged(bench) == before
 
 
 def test_a_truncated_report_changes_nothing(bench: Bench) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     whole = bytes(r.reply(a))
     before = bench.counted()
     short = bytes(r.reply(a)["MRC"].payload)
@@ -240,7 +251,7 @@ def test_new_tables_of_the_peer_count_as_no_loss(bench: Bench, generation: int) 
 
 
 def test_a_lagging_ev_returns_when_the_peer_restarts(bench: Bench) -> None:
-    r, a = asked(bench)
+    r, a = lagging_request(bench)
     counts_as(r, r.reply(a))
     r.generation, r.packets, r.probes = 7, [0] * EVS, [0] * EVS
     r.report()
@@ -342,8 +353,8 @@ def test_a_report_of_the_other_part_is_ignored(bench: Bench) -> None:
     r = Reporter(bench)
     for ev in WIDE:
         r.send(ev, 2, arrive=0)
-    bench.age(SETTLED_MS * MS)
-    a = r.ask()
+    bench.age(PAST_REORDERING_MS * MS)
+    a = r.request_report()
     before = judged(bench)
     counts = [MRCCount(packets=2)] * abi.REPORT_EVS
     fields = {
@@ -356,5 +367,5 @@ def test_a_report_of_the_other_part_is_ignored(bench: Bench) -> None:
     tx_ns = int(bench.reports(H2)["sent_ns"][a.report_seq % abi.REPORT_SLOTS])
     other = (a.report_seq + 1) % 2 * abi.REPORT_EVS
     content = MRCProbe(first=other, tx_ns=tx_ns, **fields) / MRCReport(records=counts)
-    r.settle(bench.arriving("h2", a.ev, Raw(bytes(content)), type=PROBE_REPLY, tx_ns=tx_ns + 10**10))
+    r.deliver(bench.arriving("h2", a.ev, Raw(bytes(content)), type=PROBE_REPLY, tx_ns=tx_ns + 10**10))
     assert judged(bench) == before

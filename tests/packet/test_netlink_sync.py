@@ -31,14 +31,14 @@ def test_only_what_differs_is_written(ns: Namespace, nics: tuple[int, int]) -> N
 
 
 def test_routes_of_other_programs_stay(ns: Namespace, nics: tuple[int, int]) -> None:
-    foreign = [
+    unowned = [
         ("-4", "10.99.0.3/32", "dev", "p1", "metric", "50", "proto", "static"),
         ("-4", "10.97.0.0/24", "dev", "p1", "proto", "186"),
         ("-6", "fd00:99::3/128", "dev", "p1", "metric", "50", "proto", "static"),
         ("-6", "5f00:0:8000::/48", "via", GATEWAY, "dev", "p1", "proto", "bgp"),
         ("-6", "fd00:97::/64", "dev", "p0", "proto", str(PROTOCOL), "table", "100"),  # ours is table main alone
     ]
-    for family, *route in foreign:
+    for family, *route in unowned:
         ns.ip(family, "route", "add", *route)
 
     def others() -> list[Any]:
@@ -51,7 +51,7 @@ def test_routes_of_other_programs_stay(ns: Namespace, nics: tuple[int, int]) -> 
         return [r for r in shown if r.get("protocol") != str(PROTOCOL) or r.get("table") == "100"]
 
     before = others()
-    assert len(before) >= len(foreign)
+    assert len(before) >= len(unowned)
     hop = (Hop(nics[0]),)
     sync(Route("10.99.0.3/32", 100, hop), Route("fd00:99::3/128", 100, hop), Route("5f00:0:4000::/48", 1024, hop))
     assert others() == before

@@ -128,12 +128,12 @@ def test_a_new_mtu_is_set(ns: Namespace) -> None:
 
 
 @pytest.mark.parametrize(
-    "foreign",
+    "links",
     [["mrc0 type bridge"], ["mrc0 type bridge", "pmrc0 type bridge"], ["mrc0 type veth peer name other"]],
     ids=["bridge", "bridges", "veth"],
 )
-def test_an_existing_interface_of_another_program_is_refused(ns: Namespace, foreign: list[str]) -> None:
-    for link in foreign:
+def test_an_existing_interface_of_another_program_is_refused(ns: Namespace, links: list[str]) -> None:
+    for link in links:
         ns.ip("link", "add", *link.split())
     before = ns.json("-d", "link", "show")
     with pytest.raises(MachineError) as caught:

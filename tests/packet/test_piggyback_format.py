@@ -35,10 +35,10 @@ pytestmark = pytest.mark.root
 @pytest.mark.parametrize("packet", CARRIERS, ids=lambda p: f"{p.summary().split()[0]}{len(p)}")
 def test_a_request_is_made_of_a_packet(traffic: TrafficWithProbes, bench: Bench, packet: Packet) -> None:
     traffic.make_probe_due()
-    sent, asked = traffic.send(packet)
-    assert (len(sent), len(asked), bench.drops()) == (1, 1, {})
+    sent, requests = traffic.send(packet)
+    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
     assert_data(bench, sent[0], packet)
-    mrc = assert_request(bench, asked[0], packet)
+    mrc = assert_request(bench, requests[0], packet)
     assert (mrc.ev, mrc.seq, mrc[MRCProbe].report_seq) == (0, 1, 1)
     assert bench.reports(H2)["report_seq"] == 1
     assert bench.reports(H2)["requested_ns"] == bench.reports(H2)["sent_ns"][1] == mrc.tx_ns
@@ -61,8 +61,8 @@ def test_packets_whose_checksum_is_outside_the_ballast_carry_no_request(
     traffic: TrafficWithProbes, bench: Bench, packet: Packet
 ) -> None:
     traffic.make_probe_due()
-    sent, asked = traffic.send(packet)
-    assert (len(sent), asked) == (1, [])
+    sent, requests = traffic.send(packet)
+    assert (len(sent), requests) == (1, [])
     assert_data(bench, sent[0], packet)
     assert len(traffic.send(CARRIERS[0])[1]) == 1  # the next suitable packet carries the request
 
@@ -94,16 +94,16 @@ def test_the_nic_writes_the_checksum_of_a_burst_into_the_ballast(
 ) -> None:
     traffic.make_probe_due()
     with tap_with_offloads(0) as tap:
-        sent, asked = traffic.send(packet, gso)
-        assert (len(sent), len(asked), bench.drops()) == (1, 1, {})
+        sent, requests = traffic.send(packet, gso)
+        assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
         assert_data(bench, sent[0], packet, segments=3)
-        assert_request(bench, asked[0], packet, burst=True)
-        while (seen := tap.recv(1 << 16))[10:] != asked[0].data:
+        assert_request(bench, requests[0], packet, burst=True)
+        while (seen := tap.recv(1 << 16))[10:] != requests[0].data:
             pass
     flags, kind, _, _, start, offset = struct.unpack("BBHHHH", seen[:10])
     assert kind == 0  # not a burst
     assert flags & 1
-    ballast = len(asked[0].data) - len(Ether(asked[0].data)[MRCReport])
+    ballast = len(requests[0].data) - len(Ether(requests[0].data)[MRCReport])
     assert ballast <= start + offset <= ballast + abi.BALLAST - 2
 
 
@@ -112,19 +112,19 @@ def test_the_nic_writes_the_checksum_of_a_burst_into_the_ballast(
 def test_a_burst_as_long_as_a_request_carries_one(traffic: TrafficWithProbes, bench: Bench, extra: int) -> None:
     packet = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(COUNTS_BYTES - 40 + extra))
     traffic.make_probe_due()
-    sent, asked = traffic.send(packet, Gso("tcp4", 100, 34))
-    assert (len(sent), len(asked), bench.drops()) == (1, 1, {})
+    sent, requests = traffic.send(packet, Gso("tcp4", 100, 34))
+    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
     assert_data(bench, sent[0], packet, segments=2)
-    assert_request(bench, asked[0], packet, burst=True)
+    assert_request(bench, requests[0], packet, burst=True)
 
 
 @all_encapsulations
 def test_requests_on_a_vlan_plane_are_tagged(traffic: TrafficWithProbes, bench: Bench) -> None:
     bench.tables.planes["vlan"][0] = 100
     traffic.make_probe_due()
-    sent, asked = traffic.send(CARRIERS[1])
-    assert [f.vlan for f in sent + asked] == [100, 100]
-    assert_request(bench, asked[0], CARRIERS[1])
+    sent, requests = traffic.send(CARRIERS[1])
+    assert [f.vlan for f in sent + requests] == [100, 100]
+    assert_request(bench, requests[0], CARRIERS[1])
     assert_data(bench, sent[0], CARRIERS[1])
 
 
@@ -132,8 +132,8 @@ def test_requests_on_a_vlan_plane_are_tagged(traffic: TrafficWithProbes, bench: 
 def test_without_a_probe_interface_there_are_no_requests(traffic: TrafficWithProbes, bench: Bench) -> None:
     bench.tables.node["probe_ifindex"] = 0
     traffic.make_probe_due()
-    sent, asked = traffic.send(CARRIERS[0])
-    assert (len(sent), asked, bench.reports(H2)["report_seq"]) == (1, [], 0)
+    sent, requests = traffic.send(CARRIERS[0])
+    assert (len(sent), requests, bench.reports(H2)["report_seq"]) == (1, [], 0)
 
 
 @without_timer_probes
@@ -142,8 +142,8 @@ def test_a_request_that_cannot_be_made_is_counted_and_its_packet_goes_on(
 ) -> None:
     bench.reports(H2)["requested_ns"], bench.reports(H2)["cursor"] = 0, 1
     bench.ev(H2, 4)["configured"] = 0
-    sent, asked = traffic.send(CARRIERS[0])
-    assert (len(sent), asked, bench.drops()) == (1, [], {"probe_failed": 1})
+    sent, requests = traffic.send(CARRIERS[0])
+    assert (len(sent), requests, bench.drops()) == (1, [], {"probe_failed": 1})
     assert_data(bench, sent[0], CARRIERS[0])
 
 
@@ -153,10 +153,10 @@ def test_packets_carry_requests_in_packet_granularity(bench: Bench, packet: Pack
     traffic = TrafficWithProbes(bench, bench.attach_push("packet"), bench.wires())
     bench.attach_probe()
     traffic.make_probe_due()
-    sent, asked = traffic.send(packet)
-    assert (len(sent), len(asked), bench.drops()) == (1, 1, {})
+    sent, requests = traffic.send(packet)
+    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
     assert_data(bench, sent[0], packet)
-    assert_request(bench, asked[0], packet)
+    assert_request(bench, requests[0], packet)
 
 
 def test_packets_of_the_kernel_pass_mrc_probe_unchanged(bench: Bench) -> None:

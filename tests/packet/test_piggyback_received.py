@@ -28,9 +28,9 @@ def requests_on_receipt(traffic: TrafficWithProbes, inlet: Tap, packet: Packet, 
     inlet.send(traffic.bench.arriving("h2", 5, packet, **mrc))
     (frame,) = inlet.frames()
     assert frame.data == bytes(Ether(src=wire_mac(1), dst=nic_mac(1)) / packet)
-    sent, asked = traffic.sent_packets()
+    sent, requests = traffic.sent_packets()
     assert sent == []
-    return asked
+    return requests
 
 
 def push_packets(traffic: TrafficWithProbes, packets: int) -> None:

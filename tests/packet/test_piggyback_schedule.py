@@ -104,11 +104,11 @@ def test_requests_are_a_reordering_window_apart(traffic: TrafficWithProbes, benc
     ids=["a chunk", "two"],
 )
 def test_unanswered_reports_are_limited(traffic: TrafficWithProbes, bench: Bench, chunks: int) -> None:
-    asked = 0
+    requests = 0
     for _ in range(PACKETS_PER_REQUEST * (abi.REPORTS_KEPT * chunks + 3)):
         bench.age(MS)
-        asked += len(traffic.send(CARRIERS[0])[1])
-    assert asked == abi.REPORTS_KEPT * chunks
+        requests += len(traffic.send(CARRIERS[0])[1])
+    assert requests == abi.REPORTS_KEPT * chunks
     bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     assert len(traffic.send(CARRIERS[0])[1]) == 1
     # After a long time one more is sent: all earlier ones may be lost.
@@ -144,8 +144,8 @@ def test_requests_visit_usable_evs_in_order(traffic: TrafficWithProbes, bench: B
 def test_a_burst_counts_as_its_wire_packets(traffic: TrafficWithProbes, bench: Bench) -> None:
     bench.reports(H2)["requested_ns"] = now() - MS
     burst = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes((PACKETS_PER_REQUEST - 1) * 1000))
-    sent, asked = traffic.send(burst, Gso("tcp4", 1000, 34))
-    assert (len(sent), len(asked)) == (1, 0)
+    sent, requests = traffic.send(burst, Gso("tcp4", 1000, 34))
+    assert (len(sent), len(requests)) == (1, 0)
     assert int(bench.ev(H2, Ether(sent[0].data)[MRC].ev)["tx_packets"]) == PACKETS_PER_REQUEST - 1
-    sent, asked = traffic.send(IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(100)))
-    assert (len(sent), len(asked)) == (1, 1)
+    sent, requests = traffic.send(IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(100)))
+    assert (len(sent), len(requests)) == (1, 1)

@@ -101,7 +101,7 @@ def test_real_packets_are_popped_once(bench: Bench, protocol: Protocol, plane: i
 
 @pytest.mark.parametrize(("plane", "xdp"), XDP_PLANES)
 @all_encapsulations
-def test_real_probes_are_reflected_behind_xdp(bench: Bench, plane: int, xdp: Xdp | None) -> None:
+def test_real_probes_are_answered_behind_xdp(bench: Bench, plane: int, xdp: Xdp | None) -> None:
     inlet, wires = bench.attach_pop(plane, "ipv6", xdp), bench.wires()
     inlet.send(bench.arriving("h2", plane * SLOTS, MRCProbe(seq=1), type=PROBE_REQUEST))
     (frame,) = wires[plane].frames()

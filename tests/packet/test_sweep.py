@@ -50,7 +50,7 @@ def report_of(found: list[tuple[int, Frame]]) -> Packet:
 
 
 @all_encapsulations
-def test_a_sweep_asks_on_every_ev_and_for_a_report(bench: Bench) -> None:
+def test_a_sweep_sends_requests_on_every_ev_and_for_a_report(bench: Bench) -> None:
     wires = bench.wires()
     bench.tables.node["status"] = abi.STATUS_DETACHED
     before = time.monotonic_ns()
@@ -70,8 +70,8 @@ def test_a_sweep_asks_on_every_ev_and_for_a_report(bench: Bench) -> None:
     probe = MRCProbe(seq=2, tx_ns=tx_ns, report_seq=1, first=0, counts=EVS, **own(bench))
     content = padded(bench, ev, probe / MRCReport(records=[MRCCount()] * EVS))
     assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=2, tx_ns=tx_ns))
-    rounds = bench.reports(H2)
-    assert (rounds["report_seq"], rounds["requested_ns"], rounds["sent_ns"][1]) == (1, tx_ns, tx_ns)
+    reports = bench.reports(H2)
+    assert (reports["report_seq"], reports["requested_ns"], reports["sent_ns"][1]) == (1, tx_ns, tx_ns)
     assert bench.tables.evs["probe_seq"][H2].tolist() == [1 + (n == ev) for n in range(EVS)]
     assert not bench.tables.evs["probe_seq"][[H1, H5]].any()
     assert not bench.tables.evs["tx_packets"].any()
@@ -109,7 +109,7 @@ def test_evs_that_are_not_due_are_not_probed(bench: Bench) -> None:
 
 
 @patient(1000, reorder_us=1_000_000)
-def test_no_report_is_asked_for_within_the_reordering_window_of_the_last(bench: Bench) -> None:
+def test_no_report_is_requested_within_the_reordering_window_of_the_last(bench: Bench) -> None:
     assert [bench.dataplane.sweep(H2) for _ in range(3)] == [EVS + 1, EVS, EVS]
     assert bench.reports(H2)["report_seq"] == 1
     bench.age(1000 * MS)
@@ -125,12 +125,12 @@ GAP = Setup(health="probe_gap_us = 1000000\nprobe_late_ms = 10000\nloss_window_m
 def test_the_window_is_half_the_spread_of_round_trips_up_to_the_gap(
     bench: Bench, spread_ms: int, window_ms: int
 ) -> None:
-    rounds = bench.reports(H2)
-    rounds["rtt_var_ns"] = spread_ms * MS
+    reports = bench.reports(H2)
+    reports["rtt_var_ns"] = spread_ms * MS
     if window_ms:
-        rounds["requested_ns"] = now() - (window_ms // 2) * MS
+        reports["requested_ns"] = now() - (window_ms // 2) * MS
         assert bench.dataplane.sweep(H2) == EVS
-    rounds["requested_ns"] = now() - window_ms * MS - MS
+    reports["requested_ns"] = now() - window_ms * MS - MS
     assert bench.dataplane.sweep(H2) == EVS + 1
 
 
@@ -217,7 +217,7 @@ def test_a_sweep_of_an_unknown_peer_sends_nothing(bench: Bench, host_id: int) ->
 
 
 @pytest.mark.parametrize(
-    ("first", "count", "asked"),
+    ("first", "count", "evs"),
     [
         (0, 0, range(EVS)),
         (3, 4, range(3, 7)),
@@ -226,10 +226,10 @@ def test_a_sweep_of_an_unknown_peer_sends_nothing(bench: Bench, host_id: int) ->
         (2**32 - 1, 1, [EVS - 1]),
     ],
 )
-def test_a_sweep_can_be_limited_to_some_evs(bench: Bench, first: int, count: int, asked: range | list[int]) -> None:
+def test_a_sweep_can_be_limited_to_some_evs(bench: Bench, first: int, count: int, evs: range | list[int]) -> None:
     wires = bench.wires()
-    assert bench.dataplane.sweep(H2, first, count) == len(asked) + 1
-    assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == list(asked)
+    assert bench.dataplane.sweep(H2, first, count) == len(evs) + 1
+    assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == list(evs)
 
 
 @all_encapsulations

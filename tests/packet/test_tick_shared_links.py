@@ -107,7 +107,7 @@ def test_a_silent_peer_is_not_probed_for_shared_failures(h2_bench: Bench, wires:
 
 
 @pytest.mark.clock
-def test_without_any_answer_every_peer_is_probed_and_asked_for_a_report(h2_bench: Bench, wires: list[Tap]) -> None:
+def test_without_any_answer_a_probe_and_a_report_request_go_to_every_peer(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     probes_of_other_peers(h2_bench, wires)
     assert h5_state(h2_bench, 6)[0] == GOOD

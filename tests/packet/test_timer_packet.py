@@ -52,7 +52,7 @@ class Stage:
         self.bench, self.link, self.wires = bench, link, bench.wires()
         self.stack: Sender = bench.attach_push()
         self.timer_end: Tap = bench.attach_timer()
-        self.asked: list[Frame] = []
+        self.requests: list[Frame] = []
         self.piggybacked_seq = 0  # the last report that traffic requested
         self.sent: tuple[Packet, Gso | None] = SMALL, None
         self.woken = False
@@ -72,7 +72,7 @@ class Stage:
         for _ in range(8):
             self.stack.send(ETHERNET / packet, gso)
         self.look()
-        self.asked.clear()
+        self.requests.clear()
         self.piggybacked_seq = int(reports["report_seq"]) + 1
         reports["requested_ns"] = 0
         self.stack.send(ETHERNET / packet, gso)
@@ -97,7 +97,7 @@ class Stage:
                 found, last = found + came, time.monotonic()
             return time.monotonic() - last > quiet_s
 
-        until("nothing goes round", quiet)
+        until("no timer packet circulates", quiet)
         return found
 
     def passes(self, word: bytes = b"") -> int:
@@ -110,8 +110,8 @@ class Stage:
             seen = Ether(frame.data)
             assert seen[MRC].type in (DATA, PROBE_REQUEST)
             if seen[MRC].type == PROBE_REQUEST and seen[MRCProbe].report_seq != self.piggybacked_seq:
-                self.asked.append(frame)
-        return self.asked
+                self.requests.append(frame)
+        return self.requests
 
     def reports(self) -> list[Frame]:
         """Returns those of them that request a report."""
@@ -140,7 +140,7 @@ class Stage:
                 self.dense(*self.sent)
             return len(self.reports()) == SWEEPS
 
-        until("three reports are asked for", swept)
+        until("three reports are requested", swept)
         self.look()
 
 
@@ -174,13 +174,13 @@ def well_formed(bench: Bench, frame: Frame) -> int:
 def test_after_a_flow_stops_every_ev_is_probed(stage: Stage, packet: Packet, gso: Gso | None) -> None:
     stage.dense(packet, gso)
     stage.wait_until_swept()
-    evs = Counter(well_formed(stage.bench, f) for f in stage.asked if not Ether(f.data)[MRCProbe].counts)
+    evs = Counter(well_formed(stage.bench, f) for f in stage.requests if not Ether(f.data)[MRCProbe].counts)
     assert evs == dict.fromkeys(range(EVS), SWEEPS)
     seqs = [Ether(f.data)[MRCProbe].report_seq for f in stage.reports()]
     assert sorted(seqs) == [int(stage.bench.reports(H2)["report_seq"]) - n for n in (2, 1, 0)]
     for frame in stage.reports():
         well_formed(stage.bench, frame)
-    assert not any(b"secret" in f.data for f in stage.asked)  # it is also sent to other peers
+    assert not any(b"secret" in f.data for f in stage.requests)  # it is also sent to other peers
     assert stage.bench.reports(H2)["unpaid_packets"] == SWEEPS * EVS * 67
     assert {len(f.data) for f in stage.timer_end.frames() if f.data[12:14] == b"\x88\xb5"} == {stage.length}
     assert stage.bench.drops() == {}
@@ -215,12 +215,12 @@ def test_without_a_returning_timer_packet_the_daemon_is_woken(stage: Stage) -> N
 def test_traffic_restarts_an_ended_timer_packet_at_once(stage: Stage) -> None:
     stage.dense()
     begun = time.monotonic()
-    until("it has gone round for a while", lambda: stage.passes() > 0 and time.monotonic() - begun > LOST_S)
+    until("it has circulated for a while", lambda: stage.passes() > 0 and time.monotonic() - begun > LOST_S)
     stage.bench.tables.node["timer_ifindex"] = 0
     stage.rest(0.003)
     stage.bench.tables.node["timer_ifindex"] = stage.bench.ifindex["m0bp"]
     stage.dense(restart=False)
-    until("it goes round again", lambda: stage.passes() > 0)
+    until("it circulates again", lambda: stage.passes() > 0)
 
 
 def test_sweeps_follow_the_idle_timeout_one_timer_interval_apart(stage: Stage) -> None:
@@ -236,7 +236,7 @@ def test_without_a_probe_budget_only_reports_are_requested(stage: Stage) -> None
     stage.bench.reports(H2)["unpaid_packets"] = MOST_DEBT
     stage.dense()
     stage.wait_until_swept()
-    assert len(stage.asked) == SWEEPS
+    assert len(stage.requests) == SWEEPS
     assert stage.bench.reports(H2)["unpaid_packets"] == MOST_DEBT
 
 
@@ -247,7 +247,7 @@ def test_without_a_host_budget_only_reports_are_requested_and_data_pays_later(st
     stage.dense()
     stage.bench.tables.clock["budget"] = left
     stage.wait_until_swept()
-    assert len(stage.asked) == SWEEPS
+    assert len(stage.requests) == SWEEPS
     assert stage.bench.tables.clock["budget"] == left
     assert stage.bench.reports(H2)["unpaid_packets"] == SWEEPS * BURST_PROBES * 67
 
@@ -265,7 +265,7 @@ def test_evs_in_backoff_are_not_probed(stage: Stage) -> None:
     stage.bench.tables.path_stats["probe_after_ns"][H2, 1:] = 2**63
     stage.dense()
     stage.wait_until_swept()
-    assert [Ether(f.data)[MRC].ev for f in stage.asked if not Ether(f.data)[MRCProbe].counts] == [0] * SWEEPS
+    assert [Ether(f.data)[MRC].ev for f in stage.requests if not Ether(f.data)[MRCProbe].counts] == [0] * SWEEPS
 
 
 def test_the_timer_packet_ends_after_the_traffic(stage: Stage) -> None:
@@ -277,7 +277,7 @@ def test_the_timer_packet_ends_after_the_traffic(stage: Stage) -> None:
         seen.extend([time.monotonic()] * bool(came))
         return bool(seen) and time.monotonic() - seen[-1] > 0.2
 
-    until("nothing goes round", ended)
+    until("no timer packet circulates", ended)
     assert 0.05 < seen[-1] - int(stage.bench.reports(H2)["sent_ns"].max()) / 1e9 < 1
 
 
@@ -326,15 +326,15 @@ def test_packets_of_the_kernel_pass_mrc_timer(stage: Stage) -> None:
 def test_other_packets_do_not_circulate(stage: Stage) -> None:
     """Another program's packet of that type, and a timer packet of replaced programs."""
     stage.dense()
-    until("it goes round", lambda: bool(stage.passes()))
+    until("it circulates", lambda: bool(stage.passes()))
     stage.dense(restart=False)  # and continues
-    stage.timer_end.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"foreign" * 40))
+    stage.timer_end.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"unknown" * 40))
     came: list[bytes] = []
 
-    def its_own_went_on() -> bool:
+    def own_packet_circulates() -> bool:
         came.extend(f.data for f in stage.timer_end.frames() if f.data[12:14] == b"\x88\xb5")
-        foreign = [n for n, data in enumerate(came) if b"foreign" in data]
-        return bool(foreign) and len(came) - foreign[0] > 3
+        unknown = [n for n, data in enumerate(came) if b"unknown" in data]
+        return bool(unknown) and len(came) - unknown[0] > 3
 
-    until("the own timer packet has returned several times after it", its_own_went_on)
-    assert sum(b"foreign" in data for data in came) == 1
+    until("the own timer packet has returned several times after it", own_packet_circulates)
+    assert sum(b"unknown" in data for data in came) == 1

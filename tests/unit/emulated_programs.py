@@ -62,7 +62,7 @@ class Programs:
         else:
             self._tell(record)
 
-    def stall(self, host_id: int) -> None:
+    def add_idle_timeout(self, host_id: int) -> None:
         """Reports an idle timeout of a flow to a peer."""
         record = np.zeros(1, abi.EVENT)
         record["host_id"], record["ev"] = host_id, abi.EVENT_IDLE_TIMEOUT

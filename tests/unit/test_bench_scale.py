@@ -21,7 +21,7 @@ def test_every_emulated_peer_has_256_evs_and_the_address_that_the_program_answer
     assert len(plan.peers) == peers < emulated_peers.HOSTS_MOST
     assert plan.ev_count == peers * emulated_peers.EVS
     for peer in (plan.peers[0], plan.peers[-1]):
-        # bpf/lab/echo.bpf.c: turn_round()
+        # bpf/lab/echo.bpf.c: make_reply()
         t0 = 1 + (peer.host.id - 1) // emulated_peers.HOSTS_PER_T0
         assert [str(a) for a in peer.addresses][2] == str(plan.addresses[2])[: len("fd10:0:2")] + f":{t0:x}::" + (
             f"{peer.host.id + 1:x}"
@@ -31,7 +31,7 @@ def test_every_emulated_peer_has_256_evs_and_the_address_that_the_program_answer
 
 def run(**other: Any) -> dict[str, Any]:
     times = {"count": 9.0, "mean_s": 0.01, "longest_s": 0.012}
-    asked = {name: {"s": 0.1, "bytes": 9} for name in ("scrape", "status", "paths_of_a_peer")}
+    answers = {name: {"s": 0.1, "bytes": 9} for name in ("scrape", "status", "paths_of_a_peer")}
     found: dict[str, Any] = {
         "peers": 4096,
         "evs": 1_048_576,
@@ -43,7 +43,7 @@ def run(**other: Any) -> dict[str, Any]:
         "busy_peers": 256,
         "busy_cpu_ratio": 0.3,
         "memory": {"own_bytes": 200_000_000, "pss_bytes": 500_000_000},
-        "asked": asked,
+        "answers": answers,
         "reload": {name: {"s": 1.5} for name in ("same", "programs", "fewer", "more")},
         "own": {"tick": times},
         "own_after_all": {"tick": times},
@@ -67,8 +67,8 @@ def test_all_requirements_can_be_met() -> None:
         (3, {"start_s": 10.1}),
         (3, {"restart_s": 10.1}),
         (4, {"idle_cpu_ratio": 0.0101}),
-        (5, {"asked": run()["asked"] | {"scrape": {"s": 1.1, "bytes": 9}}}),
-        (6, {"asked": run()["asked"] | {"paths_of_a_peer": {"s": 0.151, "bytes": 9}}}),
+        (5, {"answers": run()["answers"] | {"scrape": {"s": 1.1, "bytes": 9}}}),
+        (6, {"answers": run()["answers"] | {"paths_of_a_peer": {"s": 0.151, "bytes": 9}}}),
     ],
 )
 def test_each_requirement_can_be_missed(index: int, other: dict[str, Any]) -> None:

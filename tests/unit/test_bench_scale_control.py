@@ -24,7 +24,7 @@ def reading(push_ns: int = 1000, probes: int = 1000) -> control.Reading:
 def busy(**other: Any) -> dict[str, Any]:
     """Returns a run with 256 busy peers."""
     document = control.summary([reading(), reading()], [reading(800, 50)], HEADERS)
-    known = {"peers": 256, "asked_packets_per_s": 256_000, "burst_packets": 8, "floor_probes_per_s": FLOOR}
+    known = {"peers": 256, "wanted_packets_per_s": 256_000, "burst_packets": 8, "floor_probes_per_s": FLOOR}
     return {**known, **document, **other}
 
 

@@ -43,22 +43,22 @@ def test_a_t1_dies_three_times_in_each_round_and_all_t1s_in_turn() -> None:
 
 def test_no_hold_down_is_longer_than_four_times_the_first() -> None:
     """A flap is forgotten per minute in use (bpf/states.h); the next fault waits for the hold-down of the last."""
-    fallen: dict[tuple[int, int], tuple[int, float]] = {}  # path: flaps, in use since
+    flapped: dict[tuple[int, int], tuple[int, float]] = {}  # path: flaps, in use since
     for number in range(60):
         now = number * plan.ROUND_S
         for i, step in enumerate(plan.steps(number, P.planes, P.t1)):
-            falls = []
+            hit = []
             for path in ((plane, t1) for plane in range(P.planes) for t1 in range(P.t1)):
                 if step.kind.hits(step.place, HOSTS["h0"], HOSTS["h2"], *path):
-                    flaps, since = fallen.get(path, (0, now))
+                    flaps, since = flapped.get(path, (0, now))
                     forgotten = int((now - since) * 1000 / HEALTH.hold_down_max_ms)
-                    falls.append((path, max(0, flaps - forgotten) + 1))
-            worst = max(flaps for _, flaps in falls)
+                    hit.append((path, max(0, flaps - forgotten) + 1))
+            worst = max(flaps for _, flaps in hit)
             assert worst <= 3, (number, step.target)
             if 1 <= i <= 3:
                 assert worst == i  # the T1 that dies three times
-            for path, flaps in falls:
-                fallen[path] = flaps, now + 2.5 + 2 ** (flaps - 1)
+            for path, flaps in hit:
+                flapped[path] = flaps, now + 2.5 + 2 ** (flaps - 1)
             now += 4.8 + 2 ** (worst - 1)
         assert now <= (number + 1) * plan.ROUND_S + 1
 

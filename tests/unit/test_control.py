@@ -32,8 +32,8 @@ def test_packets_and_bytes_are_of_all_hosts() -> None:
     assert found["duplicate_acks_per_s"] == 1.5
     assert found["packets_ratio"] == 46 / 1146
     # An acknowledgement of 50 bytes follows each report; h0's requests were all answered, half of h2's.
-    asked, data = 2 * (10 * 130 + 10 * 350) + 1.5 * 4 * 350, 1_005_000 + 1100 * 100
-    assert found["bytes_ratio"] == asked / (data + asked)
+    requested, data = 2 * (10 * 130 + 10 * 350) + 1.5 * 4 * 350, 1_005_000 + 1100 * 100
+    assert found["bytes_ratio"] == requested / (data + requested)
 
 
 def test_nothing_sent_has_no_share() -> None:

@@ -130,7 +130,7 @@ def test_an_early_ctrl_c_is_no_traceback() -> None:
 
 
 def test_an_answer_takes_little_more_than_python_and_click(daemon: Daemon) -> None:
-    """CPU time, by turns, the best of several: other tests may run at the same time."""
+    """CPU time, alternately, the best of several: other tests may run at the same time."""
     daemon.answers["/v1/paths"] = (200, [PATH] * 256)
     env = {**os.environ, "MRCD_RUN_DIR": str(daemon.run_dir)}
 

@@ -143,8 +143,8 @@ def test_names_that_could_leave_their_directory_are_refused(name: str) -> None:
 def test_a_lab_owns_exactly_its_namespaces() -> None:
     assert owns("a", "mrc-a-h0")
     assert owns("a", "mrc-a-t1-0-12")
-    for foreign in ("mrc-ab-h0", "mrc-a-t0-h0", "mrc-a-t0-t0-1-2", "mrc-a-h0-h0", "mrc-a-x", "a-h0"):
-        assert not owns("a", foreign)
+    for name in ("mrc-ab-h0", "mrc-a-t0-h0", "mrc-a-t0-t0-1-2", "mrc-a-h0-h0", "mrc-a-x", "a-h0"):
+        assert not owns("a", name)
     assert owns("a-t0", "mrc-a-t0-t0-1-2")
 
 

@@ -200,7 +200,7 @@ def test_a_flow_that_stops_runs_the_tick_at_once() -> None:
 
     async def work(running: "asyncio.Task[None]") -> None:
         await until(lambda: b.programs.ticks == 1)
-        b.programs.stall(1)
+        b.programs.add_idle_timeout(1)
         await until(lambda: b.programs.ticks == 2)
 
     play(b, work)

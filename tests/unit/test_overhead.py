@@ -210,7 +210,7 @@ def test_counts_are_of_the_peer_and_of_the_others(switch: Probing) -> None:
 
 def window(n: int, on: bool, bits_per_s: float, requests: int = 1000) -> dict[str, Any]:
     sweeps = Counts(0, 0, 17, 1, 17, 34, 0)
-    riding = Counts(0, 0, requests, requests, requests, 0, 0) if on else Counts(0, 0, 0, 0, 0, 0, 0)
+    piggybacked = Counts(0, 0, requests, requests, requests, 0, 0) if on else Counts(0, 0, 0, 0, 0, 0, 0)
     data = Counts(100_000, 800_000_000, 0, 0, 0, 0, 0)
     acks = Counts(10_000, 520_000, 0, 0, 0, 0, 0)
     return {
@@ -223,8 +223,8 @@ def window(n: int, on: bool, bits_per_s: float, requests: int = 1000) -> dict[st
         "bits_per_s": bits_per_s,
         "cpu_s_per_gbit": 2e9 / bits_per_s,
         "hosts": {
-            SOURCE: probing.total([sweeps, riding, data])._asdict(),
-            TARGET: probing.total([sweeps, riding, acks])._asdict(),
+            SOURCE: probing.total([sweeps, piggybacked, data])._asdict(),
+            TARGET: probing.total([sweeps, piggybacked, acks])._asdict(),
         },
     }
 
@@ -246,7 +246,7 @@ def test_ratios_are_with_by_without_in_either_order() -> None:
 def test_probes_per_data_packet() -> None:
     on, off = overhead.summary(windows(6, on=9e9, off=10e9), Wire.of(FABRIC.config, SOURCE))["settings"]
     source, target, both = on["probes"]
-    assert [p["asked_by"] for p in on["probes"]] == [SOURCE, TARGET, overhead.BOTH]
+    assert [p["requester"] for p in on["probes"]] == [SOURCE, TARGET, overhead.BOTH]
     assert source["requests_ratio"] == source["replies_ratio"] == 0.01017
     assert source["probes_ratio"] == 0.02034
     assert source["all_requests_ratio"] == 0.01051
@@ -263,7 +263,7 @@ def test_probes_per_data_packet() -> None:
 def test_the_bound_on_requests(ratio: float | None, met: bool) -> None:
     rest = {"requests_ratio": 0.01, "probes_ratio": 0.02}
     probes = [
-        {"asked_by": h, "all_requests_ratio": r, **rest} for h, r in ((SOURCE, ratio), (TARGET, 9.0), ("both", 9.0))
+        {"requester": h, "all_requests_ratio": r, **rest} for h, r in ((SOURCE, ratio), (TARGET, 9.0), ("both", 9.0))
     ]
     run = {
         "where": "lab",

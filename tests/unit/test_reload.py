@@ -72,5 +72,5 @@ def test_a_failed_rollback_reattaches_the_programs(fails: int) -> None:
     )
     difference: Any = SimpleNamespace(programs=False)
     with pytest.raises(MachineError, match="not after" if fails == 1 else "not before"):
-        asyncio.run(reload.Reloader(daemon, Path())._go_over(cast(Any, "after"), difference))
+        asyncio.run(reload.Reloader(daemon, Path())._apply(cast(Any, "after"), difference))
     assert asked == ["after", "before", *(["attach"] if fails == 2 else []), "resume"]

@@ -55,12 +55,12 @@ def test_ready_is_sent_when_all_first_hops_are_known(told: socket.socket, monkey
     monkeypatch.setattr(systemd, "_PATIENCE_S", 3600)
 
     async def run() -> None:
-        settled = asyncio.Event()
-        task = asyncio.create_task(systemd.report(settled))
+        routed = asyncio.Event()
+        task = asyncio.create_task(systemd.report(routed))
         for _ in range(10):
             await asyncio.sleep(0)
         assert heard(told) == []
-        settled.set()
+        routed.set()
         await task
 
     asyncio.run(run())
@@ -83,11 +83,11 @@ def test_the_watchdog_is_fed_three_times_per_interval(told: socket.socket, monke
             raise asyncio.CancelledError
 
     async def run() -> None:
-        settled = asyncio.Event()
-        settled.set()
+        routed = asyncio.Event()
+        routed.set()
         monkeypatch.setattr("mrcd.daemon.systemd.asyncio.sleep", sleep)
         with contextlib.suppress(asyncio.CancelledError):
-            await systemd.report(settled)
+            await systemd.report(routed)
 
     asyncio.run(run())
     assert heard(told) == ["READY=1", *["WATCHDOG=1"] * 3]

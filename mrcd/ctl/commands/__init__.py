@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The commands of mrcctl: arguments, options and help. Each module imports its slow parts when a command runs."""
+"""Defines the commands of mrcctl: arguments, options and help. Slow modules are imported when a command runs."""

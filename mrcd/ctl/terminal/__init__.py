@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Text for terminals: number formats, tables, the full screen, and the end of a pipe."""
+"""Prints text on terminals: number formats, tables, the full screen, and the end of a pipe."""

@@ -4,7 +4,7 @@
     m0 ══ m0p              the overlay interface: packets routed there are pushed
     n0 ══ w0, n1 ══ w1, …  the plane NICs and their far ends: frames for mrc_pop are sent on w0
 
-Every host id but its own is a peer, and every path GOOD. Packets that leave a NIC end at its far end.
+Every other host id is a peer, and every path is GOOD. Packets that leave a NIC end at its far end.
 """
 
 import contextlib

@@ -7,7 +7,7 @@ kernel       the kernel's own seg6 encap.red over one path: a route like mrcd's 
 kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash
 plain        the hosts' addresses on plane 0: no encapsulation
 mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plane
-All of one IP version have the same inner MTU.
+All candidates of one IP version have the same inner MTU.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines the cells of the throughput matrix, and the requirements of each. Pure.
 
-A cell is a place, a granularity, an IP version and a load; the candidates are measured in it by turns.
+A cell is a place, a granularity, an IP version and a load; the candidates are measured in it alternately.
 """
 
 import itertools

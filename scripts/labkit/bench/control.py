@@ -27,7 +27,7 @@ class Sent(NamedTuple):
     data_packets: int  # as on the wire: a burst counts its segments
     data_bytes: int  # inner
     requests: tuple[int, ...]  # by kind, in the order of abi.ProbeKind
-    reports: int  # those of the requests that ask for a report
+    reports: int  # those of the requests that include one for a report
     replies: int  # received replies
     duplicates: int  # those of the data packets that are duplicate ACKs
 
@@ -94,8 +94,8 @@ def document(hosts: Mapping[str, Sent], wires: Mapping[str, Wire], seconds: floa
     for host, sent in hosts.items():
         wire, requests = wires[host], sum(sent.requests)
         data_bytes += sent.data_bytes + sent.data_packets * wire.headers
-        asked = requests * wire.probe + sent.reports * (wire.report + kept - wire.probe)
-        control_bytes += asked * (1 + sent.replies / requests) if requests else 0.0
+        requested = requests * wire.probe + sent.reports * (wire.report + kept - wire.probe)
+        control_bytes += requested * (1 + sent.replies / requests) if requests else 0.0
     data = sum(s.data_packets for s in hosts.values())
     kinds = {k: sum(s.requests[i] for s in hosts.values()) for i, k in enumerate(_KINDS)}
     replies = sum(s.replies for s in hosts.values())

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Measures the time of a packet in each program: the kernel's run-time statistics, helper calls, program sizes.
 
-The overhead of the statistics is the time of an empty program, attached in front for the same packets.
-Measured with one peer and with the full table: packets to (or from) one host, and to all others in random order, so
-that most table entries miss the CPU's caches; and, as in clusters, to fewer peers at a time, or in a flow's bursts
-(cache_misses.py). Windows alternate. Packets are real: from UDP sockets before mrc_push,
-frames at a NIC before mrc_pop; one TCP flow between two hosts back to back, with and without probes.
+The overhead of the statistics is the time of an empty program, which is attached in front for the same packets.
+
+Cases: one peer; a full table with packets to one peer; and the same with packets to all peers in random order, so that
+most table entries miss the CPU's caches. cache_misses.py adds cases as in clusters: fewer peers at a time, or bursts
+of a flow. The windows of the cases alternate.
+
+mrc_push gets packets of UDP sockets, mrc_pop gets frames sent to a NIC. In a further case one TCP flow runs between
+two hosts without switches, with and without probes.
 """
 
 import contextlib
@@ -335,7 +338,8 @@ def lines(document: Document) -> list[str]:
         for c in d["cases"]
     ]
     said = [
-        f"Cost per run, ns: UDP packets of {d['packet_bytes']} bytes, {len(d['cases'][0]['rounds'])} rounds by turns; "
+        f"Cost per run, ns: UDP packets of {d['packet_bytes']} bytes, "
+        f"{len(d['cases'][0]['rounds'])} interleaved rounds; "
         f"the statistics' own {d['statistics_ns']:.0f} ns subtracted",
         *_table(("PROGRAM", "CASE"), ("MEDIAN", "MIN", "MAX", "BY ONE PEER"), rows),
         f"full table: {d['hosts']} hosts × {d['evs_per_peer']} EVs; all peers: each packet to another peer, at random",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Makes the machine's CPUs too busy: permanently, or all at once for a moment."""
+"""Overloads the machine's CPUs: permanently, or all at once for a moment."""
 
 import contextlib
 import os

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures a training job: the time of a step of four gloo ranks with mrcd attached and detached, by turns.
+"""Measures a training job: the time of a step of four gloo ranks with mrcd attached and detached, alternately.
 
 One rank per host of the lab, two under each T0; a step is an all-reduce. The ranks keep their connections over all
 turns: after `detach` these use the kernel's SRv6 routes, one path per flow; after `attach` they are sprayed again. A
 pair is a turn of each; every second pair has the other order, so that drift favours neither. Packets are received
 with RPS over all CPUs and GRO both ways, on the interfaces that receive them: mrc0, or the planes' NICs.
 
-A third way is attached without piggybacked probes and without duplicate ACKs (probing.py): the difference to
-attached is their cost.
+The third case is attached without piggybacked probes and without duplicate ACKs (probing.py). Its difference to the
+attached case is their cost.
 """
 
 import contextlib

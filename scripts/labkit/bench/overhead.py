@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures the cost of probes: one TCP flow, with and without piggybacked probes, by turns.
+"""Measures the cost of probes: one TCP flow, with and without piggybacked probes, alternately.
 
 A pair is two windows of the flow, one with probes and one without. The order alternates from pair to pair
 (on off, off on, on off, …), so that drift favours neither. Where pairs meet, two windows have the same setting:
@@ -124,7 +124,9 @@ def _with_goodput(window: Document, flow: Flow) -> Document:
 
 def check_off(windows: Sequence[Document], evs: int) -> None:
     """Checks by the counters that probes were off when they should be. Raises MachineError. Pure."""
-    switched_on, switched_off = ([_rode_per_s(w, evs) for w in windows if w["probing"] is on] for on in (True, False))
+    switched_on, switched_off = (
+        [_piggybacked_per_s(w, evs) for w in windows if w["probing"] is on] for on in (True, False)
+    )
     usual, most = median(switched_on), max(switched_off)
     if not usual or most > _LEFT * usual:
         raise MachineError(
@@ -133,7 +135,7 @@ def check_off(windows: Sequence[Document], evs: int) -> None:
         )
 
 
-def _rode_per_s(window: Document, evs: int) -> float:
+def _piggybacked_per_s(window: Document, evs: int) -> float:
     return sum(Counts(**c).piggybacked(evs) for c in window["hosts"].values()) / _seconds(window)
 
 
@@ -172,16 +174,17 @@ def _setting(on: bool, windows: Sequence[Document], wire: Wire) -> Document:
         "retransmitted_segments_per_s": sum(w["retransmitted_segments"] for w in windows) / seconds,
         "seconds": seconds,
         "probes": [
-            _probes(asker, c, seconds, wire, kept) for asker, c in [*hosts.items(), (BOTH, total(hosts.values()))]
+            _probes(requester, c, seconds, wire, kept)
+            for requester, c in [*hosts.items(), (BOTH, total(hosts.values()))]
         ],
     }
 
 
-def _probes(asker: str, c: Counts, seconds: float, wire: Wire, kept: float) -> Document:
+def _probes(requester: str, c: Counts, seconds: float, wire: Wire, kept: float) -> Document:
     """Returns the probes of one host to the other and the received replies; or of both hosts together."""
     packets, data = c.data_packets, wire.data_bytes(c)
     return {
-        "asked_by": asker,
+        "requester": requester,
         **c._asdict(),
         "data_packets_per_s": packets / seconds,
         "requests_per_s": c.requests / seconds,
@@ -201,7 +204,7 @@ def few_probes(run: Document) -> Document:
     source, *_, both = setting["probes"]
     ratio = source["all_requests_ratio"]
     return requirement(
-        f"{source['asked_by']} sends at most {MOST_REQUESTS:.0%} as many probe requests, to all peers, as data "
+        f"{source['requester']} sends at most {MOST_REQUESTS:.0%} as many probe requests, to all peers, as data "
         f"packets: {name(run)}",
         ratio is not None and ratio <= MOST_REQUESTS,
         f"{percent(ratio)} % (to the flow's peer {percent(source['requests_ratio'])} %, with the replies "
@@ -229,7 +232,7 @@ def lines(document: Document) -> list[str]:
     found = [
         f"Overhead of probes piggybacked on the packets of one TCP flow, "
         f"{runs[0]['congestion_control']}, links of MTU {document['mtu_bytes']} bytes, "
-        f"windows of {document['seconds']:g} s in turns",
+        f"windows of {document['seconds']:g} s, alternating",
         *_costs(runs),
         "",
         *_on_the_wire(runs),
@@ -276,7 +279,7 @@ def _on_the_wire(runs: list[Document]) -> list[str]:
         [
             name(r),
             _word(s),
-            p["asked_by"],
+            p["requester"],
             *(count(p[f"{k}_per_s"]) for k in ("data_packets", "requests", "reports")),
             *(percent(p[f"{k}_ratio"]) for k in ("requests", "replies", "probes", "probe_bytes")),
         ]
@@ -284,7 +287,7 @@ def _on_the_wire(runs: list[Document]) -> list[str]:
         for s in r["settings"]
         for p in s["probes"]
     ]
-    first = map(Column, ("WHERE", "PROBES", "ASKED BY"))
+    first = map(Column, ("WHERE", "PROBES", "REQUESTER"))
     return table([*first, *(Column(h, True) for h in headings)], rows, colour=False)
 
 

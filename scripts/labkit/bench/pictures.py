@@ -23,8 +23,8 @@ def throughput(document: Document) -> str:
         bars.Picture(
             title="Throughput beside what a host has without mrcd",
             subtitle=(
-                f"medians of up to {runs} runs of {document['seconds']:g} s by turns, lines from minimum to maximum; "
-                "CPU of all processes and interrupts"
+                f"medians of up to {runs} interleaved runs of {document['seconds']:g} s, lines from minimum to "
+                "maximum; CPU of all processes and interrupts"
             ),
             sections=[_cell(c) for c in document["cells"]],
             notes=[

@@ -65,7 +65,7 @@ class _Way(NamedTuple):
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """Measures each case by turns over mrcd and over MPTCP."""
+    """Measures each case alternately over mrcd and over MPTCP."""
     options = replace(options, seconds=options.seconds or SECONDS)
     cases = []
     rate = None

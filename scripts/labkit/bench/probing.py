@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Counts the probes between two hosts in the kernel's tables, and turns them off and on there."""
+"""Counts the probes between two hosts in the kernel's tables, and switches them off and on there."""
 
 from collections.abc import Iterable
 from types import TracebackType
@@ -23,7 +23,7 @@ class Counts(NamedTuple):
     data_packets: int  # as on the wire: a burst counts its segments
     data_bytes: int  # inner
     requests: int  # probe requests: piggybacked, of sweeps, and in probe bursts
-    reports: int  # those of the requests that ask for a report: nearly all piggybacked
+    reports: int  # those of the requests for a report: nearly all piggybacked
     replies: int  # received replies
     requests_elsewhere: int  # to its other peers, which have no traffic: sweeps
     skips: int  # times that EVs were passed over: congested, or lagging
@@ -35,7 +35,7 @@ class Counts(NamedTuple):
     def piggybacked(self, evs: int) -> float:
         """Returns the least number of piggybacked requests, by the reports.
 
-        A sweep asks for one report at most, and sends a request on each of the peer's `evs` EVs besides. Probe bursts
+        A sweep requests one report at most, and sends a request on each of the peer's `evs` EVs besides. Probe bursts
         count as sweeps.
         """
         return max(0.0, self.reports - (self.requests - self.reports) / evs)
@@ -67,12 +67,12 @@ class Wire(NamedTuple):
 
     def probe_bytes(self, c: Counts, kept: float) -> float:
         """Returns the most bytes of requests and replies: as if a packet of `kept` bytes followed every report."""
-        asked = c.requests * self.probe + c.reports * (self.report + kept - self.probe)
-        return asked * (1 + c.replies / c.requests) if c.requests else 0.0
+        requested = c.requests * self.probe + c.reports * (self.report + kept - self.probe)
+        return requested * (1 + c.replies / c.requests) if c.requests else 0.0
 
 
 class Probing:
-    """Turns piggybacked probes of some hosts off and on. At the end they are on again. Counts need two hosts.
+    """Switches piggybacked probes of some hosts off and on. At the end they are on again. Counts need two hosts.
 
     The switch is mrc_node.probe_ifindex: with 0 there the programs piggyback no request and send no duplicate ACK, so
     the cost of duplicate ACKs counts as the probes' cost. The daemon writes it only when it attaches its programs;

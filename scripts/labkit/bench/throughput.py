@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, by turns.
+"""Measures goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, alternately.
 
 A round measures the candidates of a cell right after each other; every second round has the other order, so that
 drift favours none. The ratio of two in one round is a pair. Every candidate is measured with the same receive
@@ -169,7 +169,7 @@ def _summary(cell: Cell, c: Candidate, settings: str, runs: Sequence[Document]) 
 def lines(document: Document) -> list[str]:
     """Returns a table per cell, and the ratios."""
     found = [
-        f"Throughput: goodput and CPU of all processes and interrupts, {document['seconds']:g} s per run, by turns",
+        f"Throughput: goodput and CPU of all processes and interrupts, {document['seconds']:g} s per run, interleaved",
         *(f"  RECEIVE {settings}: {receive_settings.WORDS[settings]}" for settings in receive_settings.SETTINGS),
     ]
     for cell in document["cells"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures goodput through VXLAN over mrc0, and beside it the same VXLAN over a plain route, host to host, by turns.
+"""Measures goodput through VXLAN over mrc0, and beside it the same VXLAN over a plain route, host to host, alternately.
 
 Two VXLAN networks of the same MTU: one ends at the addresses that mrcd serves, the other at addresses on
 plane 0. Both are without UDP checksums (RFC 7348, RFC 6935): with them, the default, mrcd has bursts cut
@@ -169,7 +169,7 @@ def lines(document: Document) -> list[str]:
     first = Column("WHERE"), Column("CANDIDATE")
     return [
         f"VXLAN: goodput and CPU of one TCP flow through it, host to host, links of MTU {document['mtu_bytes']} bytes, "
-        f"{document['seconds']:g} s per run, by turns",
+        f"{document['seconds']:g} s per run, interleaved",
         "  whole: NICs (veth) that take tunnels' bursts; cut: the same without, the kernel cuts them",
         f"  {receive_settings.WORDS[receive_settings.EQUAL]}",
         *table([*first, *(Column(h, True) for h in headings), Column("WHAT")], rows, colour=False),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Computes the whole fabric as data from the parameters. Pure: nothing here touches the machine.
 
-406 lines: one data model, which is easier to check in one place.
+Long because one data model is easier to check in one place.
 
     h0 p0 ─── h0 ┌────────┐ t1-0 ── t0-0 ┌────────┐
                  │ t0-P-0 ├──────────────┤ t1-P-0 ├── …        one such fabric per plane P

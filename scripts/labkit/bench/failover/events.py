@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Breaks a path, sees it left, and heals it, repeatedly under one TCP flow from h0 to h2.
+"""Breaks a path, waits until it is left, and heals it; repeatedly, under one TCP flow from h0 to h2.
 
 Times are the kernel's: the fault program stamps the first drop; mrcd's programs stamp the last data packet on an
 EV and its change of state. Polling here only decides when to continue.

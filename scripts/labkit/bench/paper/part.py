@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs the part: the experiments by turns, in labs of 4 planes × 4 T1s with limited links."""
+"""Runs the part: the experiments alternately, in labs of 4 planes × 4 T1s with limited links."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def measure(lab: Lab, options: Options) -> Document:
-    """Runs the chosen experiments by turns. One that fails does not discard the others' results."""
+    """Runs the chosen experiments alternately. One that fails does not discard the others' results."""
     parameters = Parameters(rate_bits_per_s=RATE_BITS_PER_S)
     wanted = {name: number_of_runs(name, options) for name in EXPERIMENTS}
     runs: dict[str, list[Document]] = {name: [] for name, number in wanted.items() if number}

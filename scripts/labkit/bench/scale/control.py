@@ -3,7 +3,7 @@
 
 mrcd counts requests by kind, and data; the far end of the NICs counts requests with their bytes. CPU is the kernel's
 run time of the programs: mrc_tick and mrc_timer only send probes; mrc_pop sees only replies, since these peers send
-nothing else. Windows with and without piggybacked probes alternate; their difference is what probes cost in
+nothing else. Windows with and without piggybacked probes alternate; their difference is the cost of probes in
 mrc_push. mrc_probe runs within mrc_push, so its time is included.
 """
 
@@ -79,13 +79,13 @@ def _run(emulated: EmulatedPeers, peers: int) -> Document:
             stack.enter_context(progstats.counting())
             stack.enter_context(sending(emulated, peers))
             time.sleep(_WARM_UP_S)
-            for turn in range(2 * _PAIRS):
-                riding = (turn + 1) // 2 % 2 == 0
-                tables.node["probe_ifindex"] = probe_ifindex if riding else 0
+            for window in range(2 * _PAIRS):
+                piggybacked = (window + 1) // 2 % 2 == 0
+                tables.node["probe_ifindex"] = probe_ifindex if piggybacked else 0
                 time.sleep(_SETTLE_S)
                 before = _read(emulated, tables, rows, programs)
                 time.sleep(_WINDOW_S)
-                found[riding].append(_read(emulated, tables, rows, programs).since(before))
+                found[piggybacked].append(_read(emulated, tables, rows, programs).since(before))
     finally:
         tables.node["probe_ifindex"] = probe_ifindex
         tables.close()
@@ -93,7 +93,7 @@ def _run(emulated: EmulatedPeers, peers: int) -> Document:
     parsed = cluster_file.parse(text)
     return {
         "peers": peers,
-        "asked_packets_per_s": peers * RATE,
+        "wanted_packets_per_s": peers * RATE,
         "burst_packets": BURSTS[peers],
         "floor_probes_per_s": parsed.health.idle_probes,
         "headers_bytes": Wire.of(parsed, emulated_peers.HOST).headers,
@@ -135,26 +135,26 @@ def _read(emulated: EmulatedPeers, tables: Tables, rows: NDArray[np.int64], prog
     )
 
 
-def summary(riding: list[Reading], without: list[Reading], headers: int) -> Document:
+def summary(piggybacked: list[Reading], without: list[Reading], headers: int) -> Document:
     """Returns rates and shares of the windows with piggybacked probes; of the others only mrc_push's time. Pure."""
-    seconds = sum(r.s for r in riding)
-    packets, inner = sum(r.packets for r in riding), sum(r.bytes for r in riding)
-    requests, asked_bytes = (sum(getattr(r.seen, n) for r in riding) for n in ("requests", "request_bytes"))
-    cpu = {name: sum(r.runs[name].ns for r in riding) / 1e9 / seconds for name in PROGRAMS}
-    push = [mean(r.runs["mrc_push"].mean_ns or 0.0 for r in some) for some in (riding, without)]
-    pushes = sum(r.runs["mrc_push"].number for r in riding) / seconds
+    seconds = sum(r.s for r in piggybacked)
+    packets, inner = sum(r.packets for r in piggybacked), sum(r.bytes for r in piggybacked)
+    requests, request_bytes = (sum(getattr(r.seen, n) for r in piggybacked) for n in ("requests", "request_bytes"))
+    cpu = {name: sum(r.runs[name].ns for r in piggybacked) / 1e9 / seconds for name in PROGRAMS}
+    push = [mean(r.runs["mrc_push"].mean_ns or 0.0 for r in some) for some in (piggybacked, without)]
+    pushes = sum(r.runs["mrc_push"].number for r in piggybacked) / seconds
     cpu["mrc_push"] = max(0.0, (push[0] - push[1]) * pushes / 1e9)
     data_bytes = inner + packets * headers
     return {
         "packets_per_s": packets / seconds,
         "bytes_per_s": data_bytes / seconds,
-        "requests_per_s": {kind: sum(r.probes[kind] for r in riding) / seconds for kind in riding[0].probes},
+        "requests_per_s": {kind: sum(r.probes[kind] for r in piggybacked) / seconds for kind in piggybacked[0].probes},
         "seen_requests_per_s": requests / seconds,
-        "seen_packets_per_s": sum(r.seen.data_packets for r in riding) / seconds,
-        "replies_per_s": sum(r.runs["mrc_pop"].number for r in riding) / seconds,
-        "packets_ratio": sum(sum(r.probes.values()) for r in riding) / packets if packets else None,
-        "bytes_ratio": asked_bytes / data_bytes if data_bytes else None,
-        "push_ns": {"riding": push[0], "without": push[1]},
+        "seen_packets_per_s": sum(r.seen.data_packets for r in piggybacked) / seconds,
+        "replies_per_s": sum(r.runs["mrc_pop"].number for r in piggybacked) / seconds,
+        "packets_ratio": sum(sum(r.probes.values()) for r in piggybacked) / packets if packets else None,
+        "bytes_ratio": request_bytes / data_bytes if data_bytes else None,
+        "push_ns": {"with_piggybacked": push[0], "without": push[1]},
         "cpu_ratio": cpu,
         "cpu_ratio_all": sum(cpu.values()),
     }
@@ -189,7 +189,7 @@ def lines(runs: list[Document]) -> list[str]:
     rows = [
         [
             str(r["peers"]),
-            f"{r['packets_per_s']:,.0f} of {r['asked_packets_per_s']:,}",
+            f"{r['packets_per_s']:,.0f} of {r['wanted_packets_per_s']:,}",
             str(r["burst_packets"]),
             *(f"{r['requests_per_s'][k]:,.0f}" for k in kinds),
             *("–" if r[k] is None else f"{r[k]:.2%}" for k in ("packets_ratio", "bytes_ratio")),

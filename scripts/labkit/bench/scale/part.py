@@ -20,7 +20,7 @@ from mrcd.fabric import topology
 
 SIZES, SHORT_SIZES = (1, 64, 1024, 4096), (1, 4096)
 BUSY = 256  # peers
-_FATE_PEERS = 1024  # with fewer peers, all their EVs are probed in each idle interval
+_T1_FAILURE_PEERS = 1024  # with fewer peers, all their EVs are probed in each idle interval
 PER_PEER_S = 100  # packets per second to each busy peer
 _IDLE_S, _SHORT_IDLE_S, _BUSY_S = 75.0, 38.0, 10.0  # idle probes reach all 4,096 peers in 35 s
 _WARM_UP_S = 5.0
@@ -59,16 +59,16 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     )
     progress(f"scale: {peers} peers: idle for {idle_for_s:g} s")
     before = probe.scrape(emulated)[2]
-    asked = emulated.seen().requests
+    requests = emulated.seen().requests
     run["idle_cpu_ratio"] = probe.cpu_ratio(pid, idle_for_s)
-    run["idle_requests_per_s"] = (emulated.seen().requests - asked) / idle_for_s
+    run["idle_requests_per_s"] = (emulated.seen().requests - requests) / idle_for_s
     run["own"] = _own(probe.scrape(emulated)[2], before)
     run["idle_memory"] = probe.memory(pid)
     run["control"] = control.measure(emulated)
-    if peers >= _FATE_PEERS:
-        run["fate"] = t1_failure.measure(emulated)
-    run["asked"] = _asked(emulated, peers)
-    run["own_while_asked"] = _own(probe.scrape(emulated)[2])
+    if peers >= _T1_FAILURE_PEERS:
+        run["t1_failure"] = t1_failure.measure(emulated)
+    run["answers"] = _time_answers(emulated, peers)
+    run["own_while_answering"] = _own(probe.scrape(emulated)[2])
     run["busy_peers"] = min(BUSY, peers)
     progress(f"scale: {peers} peers: {run['busy_peers']} of them busy, for {_BUSY_S:g} s")
     run |= _busy(emulated, run["busy_peers"])
@@ -96,7 +96,7 @@ def _wait_until_quiet(pid: int) -> None:
             return
 
 
-def _asked(emulated: EmulatedPeers, peers: int) -> Document:
+def _time_answers(emulated: EmulatedPeers, peers: int) -> Document:
     """Returns the answer times in seconds: medians of three."""
     timed: dict[str, Callable[[], tuple[float, int]]] = {
         "scrape": lambda: probe.scrape(emulated)[:2],
@@ -108,8 +108,8 @@ def _asked(emulated: EmulatedPeers, peers: int) -> Document:
     if peers <= 64:
         timed["paths"] = lambda: probe.command_s(emulated, ["paths"])
     found = {}
-    for name, ask in timed.items():
-        seconds, size = sorted(ask() for _ in range(3))[1]
+    for name, request in timed.items():
+        seconds, size = sorted(request() for _ in range(3))[1]
         found[name] = {"s": seconds, "bytes": size}
     return found
 
@@ -155,7 +155,7 @@ def requirements(run: Document) -> list[Document]:
     tick, look = run["own"]["tick"]["mean_s"], run["look_s"]
     daemon, kernel, idle = run["memory"]["own_bytes"], run["kernel_bytes"], run["idle_cpu_ratio"]
     slowest = max(run["start_s"], run["restart_s"])
-    scrape, paths = (run["asked"][name]["s"] for name in ("scrape", "paths_of_a_peer"))
+    scrape, paths = (run["answers"][name]["s"] for name in ("scrape", "paths_of_a_peer"))
     bounds = (
         (
             f"a tick with its check of all peers takes {_ms(LOOK_S)} at most",
@@ -170,7 +170,7 @@ def requirements(run: Document) -> list[Document]:
         (f"`paths --peer` takes {PATHS_S * _MS:g} ms at most", paths <= PATHS_S, _ms(paths)),
     )
     found = [requirement(f"{words}, {at}", met, measured) for words, met, measured in bounds]
-    found += t1_failure.requirements(run["fate"], run["peers"]) if "fate" in run else []
+    found += t1_failure.requirements(run["t1_failure"], run["peers"]) if "t1_failure" in run else []
     return found + control.requirements(run["control"])
 
 
@@ -226,7 +226,7 @@ def lines(document: Document) -> list[str]:
     ]
     names = ("scrape", "status", "peers", "paths_of_a_peer", "paths_not_good", "paths")
     rows = [
-        [str(r["peers"]), *(f"{r['asked'][n]['s']:.2f}" if n in r["asked"] else "–" for n in names)]
+        [str(r["peers"]), *(f"{r['answers'][n]['s']:.2f}" if n in r["answers"] else "–" for n in names)]
         for r in document["runs"]
     ]
     columns = ("SCRAPE", "status", "peers", "paths --peer", "paths --state", "paths")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures how long idle peers use a T1 that died: it is one EV of each."""
+"""Measures how long a failed T1 stays in use for idle peers: one EV to each of them passes it."""
 
 import time
 

@@ -85,8 +85,8 @@ class Fault:
     returns: list[Return]  # of the EVs of the flows,
     idle: list[Return]  # and of the left EVs to other peers of the two hosts
     idle_evs: int  # EVs to other peers that it hit
-    calm_sent: int  # data packets of the flows on all EVs while the share was measured, without a fault;
-    calm_lost: int  # those of them known as lost
+    faultless_sent: int  # data packets of the flows on all EVs while the share was measured, without a fault;
+    faultless_lost: int  # those of them known as lost
     course: list[tuple[float, float]] = field(default_factory=list)  # s after the begin, share of the EVs hit
 
     def as_json(self) -> Document:
@@ -168,7 +168,7 @@ class Run(Stage):
         arrived = {w: int(self.cluster.of_path_stats(w, hit.evs[w], "arrived_ns").max()) for w in WAYS}
         skips = {w: int(self.cluster.of_path_stats(w, hit.evs[w], "skips").sum()) - n for w, n in skips.items()}
         reasons = {w: sorted({Reason(r).name for r in self.cluster.of_evs(w, hit.evs[w], "reason")}) for w in WAYS}
-        fallen = self._fallen(hit)
+        left_evs = self._left_evs(hit)
         healed = self.lab.heal(step.target)[0]
         healed_ns = int(healed["monotonic_ns"])
         self._excuse(hit.cells, time.monotonic_ns() + _EXCUSED_NS)
@@ -177,9 +177,9 @@ class Run(Stage):
             begin_ns = arrived[pair] if kind.down else int(healed["first_drop_ns"] or broken.command_ns)
             leave, bad = (max(0, t - begin_ns) if left[pair] else None for t in times[pair])
             ways.append(Way(*pair, hit.evs[pair], begin_ns, leave, bad, skips[pair], reasons[pair]))
-        self._follow(fallen, healed_ns)
-        returns = [r for r in fallen if (r.source, r.peer) in WAYS]
-        calm_sent, calm_lost = self._measure_shares(returns)
+        self._follow(left_evs, healed_ns)
+        returns = [r for r in left_evs if (r.source, r.peer) in WAYS]
+        faultless_sent, faultless_lost = self._measure_shares(returns)
         return Fault(
             kind.name,
             step.target,
@@ -190,10 +190,10 @@ class Run(Stage):
             int(healed["dropped_skbs"]),
             ways,
             returns,
-            [r for r in fallen if (r.source, r.peer) not in WAYS],
+            [r for r in left_evs if (r.source, r.peer) not in WAYS],
             sum(len(hit.evs[p]) for p in self._pairs if p not in WAYS),
-            calm_sent,
-            calm_lost,
+            faultless_sent,
+            faultless_lost,
             course([(t, *self._split(hit, sent)) for t, sent in self._samples], broken.command_ns),
         )
 
@@ -203,7 +203,7 @@ class Run(Stage):
     def _newest(self, pair: Pair, hit: _Hit, name: str) -> int:
         return self.cluster.newest(pair, hit.evs[pair], name)
 
-    def _fallen(self, hit: _Hit) -> list[Return]:
+    def _left_evs(self, hit: _Hit) -> list[Return]:
         """Returns the EVs that have been left, of all pairs."""
         found = []
         for pair, evs in hit.evs.items():
@@ -213,10 +213,10 @@ class Run(Stage):
                 found.append(Return(*pair, int(ev), int(flaps), due_ns))
         return found
 
-    def _follow(self, fallen: Sequence[Return], healed_ns: int) -> None:
+    def _follow(self, left_evs: Sequence[Return], healed_ns: int) -> None:
         """Records when the hold-down of each begins and when it returns, until all are back or time is over."""
-        waiting = [(r, Hold()) for r in fallen]
-        until = time.monotonic() + _BACK_WITHIN_S + max((r.due_ns / _S for r in fallen), default=0.0)
+        waiting = [(r, Hold()) for r in left_evs]
+        until = time.monotonic() + _BACK_WITHIN_S + max((r.due_ns / _S for r in left_evs), default=0.0)
         while waiting and time.monotonic() < until:
             self.look()
             for r, hold in list(waiting):

@@ -120,7 +120,7 @@ def restarted_hold_downs(faults: Sequence[Document]) -> str:
     came = returns_of(faults)
     began = [r for r in came if r["began_anew"]]
     lost = sum(r["lost_meanwhile"] > 0 for r in began)
-    sent, gone = (sum(f[k] for f in faults) for k in ("calm_sent", "calm_lost"))
+    sent, gone = (sum(f[k] for f in faults) for k in ("faultless_sent", "faultless_lost"))
     share = f"{percent(gone / sent)} % of packets" if sent else "unknown"
     return f"{len(began)} hold-downs restarted, {lost} of them by confirmed losses; loss without a fault: {share}"
 
