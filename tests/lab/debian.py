@@ -112,6 +112,7 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
         *("/usr/share/man/man8/mrcd.8", "/usr/share/man/man1/mrcctl.1", "/usr/share/man/man5/mrcd.toml.5"),
         *("/usr/share/bash-completion/completions/mrcctl", "/usr/share/zsh/site-functions/_mrcctl"),
         *("/usr/share/fish/vendor_completions.d/mrcctl.fish", "/etc/mrcd/mrcd.toml.example"),
+        "/usr/share/doc/mrcd/copyright",
         *("/usr/share/mrcd/alerts.yml", "/usr/share/mrcd/recording.yml", "/usr/share/mrcd/dashboard.json"),
     ):
         machine.run("test", "-s", path)
