@@ -127,7 +127,7 @@ def test_a_full_disk_does_not_stop_the_daemon(small: Lab, tmp_path: Path) -> Non
             (run_dir / "filler").write_bytes(bytes(1 << 20))
         child = _start(small, run_dir, tmp_path / "log")
         try:
-            assert "mrcctl will not know" in (tmp_path / "log").read_text()
+            assert "mrcctl will show the configuration before" in (tmp_path / "log").read_text()
             tcp_transfer(small, 4, size=1_000_000, target=1)
             status = small.exec("h0", ["mrcctl", "--run-dir", str(run_dir), "status", "--json"], check=True)
             assert json.loads(status.stdout)["daemon"]["running"]
