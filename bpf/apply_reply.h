@@ -167,8 +167,8 @@ static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *
 	v.request.kind = MRC_PROBE_SUSPICION;
 	if (!v.node)
 		return;
-	/* Where many paths lose packets, bursts on all cost too much. Later EVs get one probe each, as does every EV
-	 * while the host's budget is spent.
+	/* Bursts on many lossy paths would cost too much. Once the bound is reached, or the host's budget is spent, an EV
+	 * gets one probe.
 	 */
 	v.each = 1;
 	clock = tick_clock();

@@ -2,8 +2,8 @@
 /* Balances planes of unequal rate or delay, where they are the bottleneck.
  *
  * A packet takes, in turn, one of the planes on which it begins to arrive before it would have arrived on the fastest.
- * That follows from the packets in flight on each plane, which the peer's reports tell, and from the time per packet at
- * which they arrive there (J. Little, 1961). Only queueing delay counts; base delay is subtracted. So a slow plane
+ * The time of arrival follows from two figures of each plane: its packets in flight, from the peer's reports, and its
+ * time per packet (J. Little, 1961). Only queueing delay counts; base delay is subtracted. So a slow plane
  * carries what it can, and the others carry the rest. Without queues, the planes take turns. A plane whose base delay
  * exceeds another's by more than BASE_DELAY_SPREAD_NS carries nothing: TCP's timers follow the round trips of the other
  * planes, so TCP would take its packets for lost.

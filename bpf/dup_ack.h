@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Duplicates isolated TCP ACKs: the ACK and its clone take two EVs.
  *
- * Where bursts arrive faster than the application reads them, TCP acknowledges all packets in flight by one ACK. If
+ * TCP acknowledges all packets in flight by one ACK if bursts arrive faster than the application reads them. If
  * that ACK is lost, both ends are silent until the sender's timers expire, because of 52 bytes on a path that was
  * not known to be bad. So an ACK that comes some time after the flow's previous one is duplicated. Of ACKs in close
  * sequence, the next one repeats what the lost one said.

@@ -96,7 +96,7 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 	if (!stats->lag_ns) {
 		stats->probe_after_ns = 0;
 		clear_deadline(t->watch, number);
-		/* It changed meanwhile, and its bit may have been set before it was cleared here. */
+		/* The EV changed meanwhile, and its bit may have been set before it was cleared here. */
 		if (!is_in_use(ev) || stats->lag_ns)
 			set_deadline(t->sweep.request.host_id, number);
 		return;

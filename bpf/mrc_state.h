@@ -84,7 +84,7 @@ struct request {
 	__u16 counts; /* EVs in the report; 0 = no report */
 };
 
-/* What mrc_probe makes of a clone. */
+/* Jobs of mrc_probe: the packet that it makes of a clone. */
 #define CLONE_REQUEST 1
 #define CLONE_TIMER_PACKET 2 /* timer_packet.h */
 #define CLONE_DUP_ACK 3 /* dup_ack.h */
@@ -179,7 +179,7 @@ struct mrc_t1_failure {
 	__u32 visited; /* tick: EV of the peer that is being visited */
 };
 
-/* What the walk knows of the links from the failed T1 to one T0. Index: low bits of the T0's uSID. */
+/* Verdict of a walk on the links from the failed T1 to one T0. Index: low bits of the T0's uSID. */
 struct mrc_t0_verdict {
 	__u32 walk; /* walk_id() of the failure; an entry of another walk is stale */
 	__u32 host_id; /* of the peer that was probed */

@@ -30,7 +30,7 @@ Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
 
 
 class Cluster(Section):
-    """What all hosts and switches of the cluster have in common."""
+    """The settings that all hosts and switches of the cluster share."""
 
     name: str = "mrc"
     block: Network6 = Field(

@@ -40,7 +40,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Segmentation:
-    """Where a burst is segmented into wire packets: "nic", "cpu", not on this host ("whole"), or "unknown"."""
+    """Where a burst becomes wire packets: in the "nic", on the "cpu", not on this host ("whole"), or "unknown"."""
 
     where: str
     reason: str

@@ -41,7 +41,7 @@ def test_an_icmp_error_of_a_switch_fails_the_ev_at_once(healthy: Lab) -> None:
 
 
 def test_a_path_that_drops_long_packets_is_left_and_does_not_return(healthy: Lab) -> None:
-    """It answers short probes: without long ones it would return, and fail again, without end."""
+    """Such a path answers short probes: without long ones it would return, and fail again, without end."""
     link = f"ip link set dev t1-2 mtu {SHORT_MTU}".split()
     was = str(json.loads(healthy.exec(T0, ["ip", "-j", "link", "show", "dev", "t1-2"], check=True).stdout)[0]["mtu"])
     with Flow(healthy, 4):
@@ -50,7 +50,7 @@ def test_a_path_that_drops_long_packets_is_left_and_does_not_return(healthy: Lab
         try:
             wait_until("the EV is left", lambda: _path(healthy)["state"] == "ASSUMED_BAD")
             left = _path(healthy)
-            # It would return after ten small probes and the hold-down, and then fail again.
+            # The EV would return after ten small probes and the hold-down, and then fail again.
             wait_until("two hold-downs pass", lambda: _path(healthy)["since_s"] > 2 * left["hold_down_s"] + 1)
             assert (_path(healthy)["state"], _path(healthy)["flaps"]) == ("ASSUMED_BAD", left["flaps"])
         finally:

@@ -151,7 +151,7 @@ def test_a_segment_of_a_tunnel_burst_gets_its_own_lengths(
 @versions
 @by_tc_or_xdp
 def test_a_malformed_datagram_is_not_repaired(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
-    """It does not belong to a burst: the receiver drops packets shorter than their length fields."""
+    """A short packet is not part of a burst: the receiver drops packets shorter than their length fields."""
     tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
     inner = of_length(datagram(H2, H0, version), 3000)
     tap.send(bench.arriving("h2", 4 * plane, inner))

@@ -125,7 +125,7 @@ def test_equal_loss_on_all_evs_fails_none(bench: Bench, rate: float, seed: int) 
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_loss_does_not_fail_the_last_ev_of_a_plane(bench: Bench, seed: int) -> None:
-    """It gets the whole share of its plane, and so has more losses per report than the others."""
+    """The last EV gets the whole share of its plane, and so has more losses per report than the others."""
     r, chance = Reporter(bench), random.Random(seed)
     bench.set_state(H2, EvState.DENIED, 1, 2, 3)
     packets = {ev: 0 if ev in (1, 2, 3) else 1 for ev in EVERY} | {0: 4}

@@ -26,7 +26,7 @@ from tests.packet.ticks import (
 )
 from tests.packet.wires import Tap
 
-pytestmark = [pytest.mark.root, pytest.mark.clock]
+pytestmark = pytest.mark.root
 
 
 @pytest.mark.parametrize("before", [GOOD, SKIP])

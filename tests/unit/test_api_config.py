@@ -68,6 +68,6 @@ def test_a_reload_passes_the_force_flag(tmp_path: Path, body: bytes | None, forc
     ids=["cut off", "deep", "list", "text", "number"],
 )
 def test_an_invalid_body_reloads_nothing(tmp_path: Path, body: bytes, said: str) -> None:
-    """It may have meant something else than a forced reload."""
+    """A body that is not understood may mean something else than a forced reload."""
     status, answer, asked = reload(tmp_path, body)
     assert (status, answer["error"], answer["exit_code"], asked) == (400, said, 1, [])

@@ -65,7 +65,7 @@ def test_the_first_of_two_overlapping_destination_classes_wins() -> None:
 
 
 def test_many_classes_in_a_large_cluster_are_computed_fast() -> None:
-    """It runs in the event loop. A comparison of each host with each class took minutes."""
+    """The check runs in the event loop. A comparison of each host with each class took minutes."""
     many, hosts = 200, range(1000)
     text = "[cluster]\nt0s = 63\nevs_per_peer = 4\n"
     for n in hosts:

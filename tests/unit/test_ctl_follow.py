@@ -59,7 +59,7 @@ def test_follow_continues_after_a_daemon_restart(
     (run_dir / "mrcd.sock").unlink()
     again = Daemon(run_dir)
     try:
-        # It remembers an old event under a number of its own, and has a new one.
+        # The daemon remembers an old event under a number of its own, and has a new one.
         again.add({**EVENT, "monotonic_ns": 2000}, {**EVENT, "id": 2, "monotonic_ns": 3000})
         assert json.loads(lines(child.stdout, 1)[0])["monotonic_ns"] == 3000
     finally:
@@ -67,7 +67,7 @@ def test_follow_continues_after_a_daemon_restart(
 
 
 def test_follow_ends_when_its_reader_ends(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:
-    """It ends although it has nothing to write; otherwise it would stay after `| grep -m1`."""
+    """The command ends although it has nothing to write; otherwise it would stay after `| grep -m1`."""
     daemon.add(EVENT)
     child = spawn("events", "--follow")
     lines(child.stdout, 2)

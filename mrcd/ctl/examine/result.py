@@ -47,7 +47,7 @@ def skip(reason: str) -> Outcome:
 
 @dataclass(frozen=True)
 class Site:
-    """What the cluster file requires of this host."""
+    """The requirements of the cluster file on this host."""
 
     host: str
     interfaces: tuple[str, ...]

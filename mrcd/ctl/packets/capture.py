@@ -34,7 +34,7 @@ _SHOWN = 2048  # bytes: enough for a line or a document, even of the longest rep
 
 @dataclass(frozen=True)
 class Known:
-    """What is known about this host and its peers. Every field has a default for an unknown host."""
+    """Names and numbers of this host and its peers, for decoding. Every field has a default for an unknown host."""
 
     host_id: int | None = None
     udp_port: int = wire.UDP_PORT
