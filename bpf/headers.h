@@ -154,7 +154,10 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	mrc.sender = bpf_htons(settings.host_id);
 	mrc.receiver = bpf_htons(host_id);
 	mrc.ev = bpf_htons(p->path_ev);
-	p->ev->last_tx_ns = now; /* before the count: a reader must not take the new count for old */
+	/* Just before the count: a reader must not take the new count for old. And by the clock again: the hypervisor may
+	 * have stopped this CPU since `now`.
+	 */
+	p->ev->last_tx_ns = bpf_ktime_get_ns();
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);

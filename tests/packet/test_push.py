@@ -329,3 +329,9 @@ def test_a_vlan_plane_gets_its_tag_and_the_others_none(bench: Bench) -> None:
         assert frame.vlan == (100 if plane == 2 else None)
         tx_ns = Ether(frame.data)[MRC].tx_ns
         assert frame.data == bytes(bench.sent(H2, plane * SLOTS, packet, tx_ns=tx_ns))
+
+
+def test_a_packet_is_not_dated_before_a_pause_of_the_cpu(bench: Bench) -> None:
+    """A CPU can be stopped between the choice of the EV and the count: the other CPUs must not take the count for old."""
+    ev, mrc = pushed(bench, to_h2())
+    assert mrc.tx_ns < bench.ev(H2, ev)["last_tx_ns"] <= time.monotonic_ns()
