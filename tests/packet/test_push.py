@@ -332,6 +332,6 @@ def test_a_vlan_plane_gets_its_tag_and_the_others_none(bench: Bench) -> None:
 
 
 def test_a_packet_is_not_dated_before_a_pause_of_the_cpu(bench: Bench) -> None:
-    """A CPU can be stopped between the choice of the EV and the count: the other CPUs must not take the count for old."""
+    """If a CPU stops between the choice of the EV and the count, the other CPUs must not take the count for old."""
     ev, mrc = pushed(bench, to_h2())
     assert mrc.tx_ns < bench.ev(H2, ev)["last_tx_ns"] <= time.monotonic_ns()

@@ -29,7 +29,6 @@ from tests.packet.wires import Tap
 pytestmark = pytest.mark.root
 
 
-@pytest.mark.clock
 def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.node["idle_us"] = 10_000_000
     assert run_tick(bench) == TICK_S
@@ -46,7 +45,6 @@ def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]
     assert probe_requests(wires) == (plain, reports)
 
 
-@pytest.mark.clock
 def test_each_limited_sweep_continues_with_the_next_evs(bench: Bench, wires: list[Tap]) -> None:
     postpone(bench, H1, H5)
     bench.tables.node["idle_evs"] = 6
@@ -73,7 +71,6 @@ def test_idle_probes_stay_within_the_budget(bench: Bench, wires: list[Tap]) -> N
 
 
 @pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
-@pytest.mark.clock
 def test_an_idle_timeout_sweeps_at_once_even_beyond_the_budget(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.clock["budget"], bench.tables.clock["refilled_ns"] = -50, now()
     bench.tables.watches["timed_out"][H2] = 1
@@ -104,7 +101,6 @@ def test_a_tick_probes_nothing_without_peers_or_while_another_cpu_runs_it(
     assert probe_requests(wires) == ([], [])
 
 
-@pytest.mark.clock
 def test_probes_are_counted_by_kind(bench: Bench) -> None:
     before = probes_by_kind(bench)
     postpone(bench, H1, H5)
