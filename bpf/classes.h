@@ -3,7 +3,7 @@
 #ifndef MRC_CLASSES_H
 #define MRC_CLASSES_H
 
-#include "push.h"
+#include "inner.h"
 #include "spray.h"
 
 #define REHASHES 4 /* attempts to find a usable EV by hash, before the search goes in order */

@@ -3,7 +3,7 @@
  *
  * The way of a packet, step by step, with the header of each step:
  *
- *   1. Choose. mrc_push reads the inner packet (push.h), finds the peer of its destination (dst_cache.h) and the policy
+ *   1. Choose. mrc_push reads the inner packet (inner.h), finds the peer of its destination (dst_cache.h) and the policy
  *      of its traffic (classes.h), and takes the next EV of the next plane (spray.h). Queues shift the choice of the
  *      plane (balance.h).
  *   2. Push. It makes room and writes the outer headers (headers.h), also around packets that have a tunnel already

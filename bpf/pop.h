@@ -5,7 +5,7 @@
 
 #include "icmp.h"
 #include "piggyback.h"
-#include "push.h"
+#include "inner.h"
 #include "answer_probe.h"
 #include "apply_reply.h"
 #include "sack_hiding.h"

@@ -10,7 +10,7 @@
 #define MRC_SACK_HIDING_H
 
 #include "balance.h"
-#include "push.h"
+#include "inner.h"
 
 /* TCP option kinds. */
 #define TCP_OPTION_NOP 1

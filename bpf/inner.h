@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Reads the inner headers of a packet to be pushed. */
-#ifndef MRC_PUSH_H
-#define MRC_PUSH_H
+/* Reads the inner headers of a packet that is not pushed yet, or already popped. */
+#ifndef MRC_INNER_H
+#define MRC_INNER_H
 
 #include "drop.h"
 #include "parse.h"
