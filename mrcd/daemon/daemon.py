@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from mrcd.bpf import libbpf
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
 from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
@@ -108,11 +108,11 @@ class Daemon:
         self._routes.keep_only(self.peers.keys())
         for row in gone:
             await self._routes.drop(row, delete=in_force)  # from here on nothing is sent to removed hosts
-        install.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
+        write_tables.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
         for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
-        dataplane.set_prefixes(install.prefixes(plan))
+        dataplane.set_prefixes(write_tables.prefixes(plan))
         self.view = documents.View(tables, plan, self.programs.hooks, dataplane.pins)
         monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
         if self._monitoring:
@@ -170,7 +170,7 @@ class Daemon:
         await self.nics.reconcile()
         self.view.cuts = hooks.segmentations(self.plan, self.nics.ports)
         self._write_receiver(merging=merging)
-        mask = install.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs)
+        mask = write_tables.write_planes(self.tables, self.plan, self.nics.ports, self.nics.macs)
         mask &= ~self.nics.lost_plane_mask()
         self._routes.use_fabric(routes.fabric_routes(self.plan, self.nics.enabled()))
         if self._planes.use(mask, self.plan, self.nics, self.tables):
@@ -190,7 +190,7 @@ class Daemon:
     def _write_receiver(self, *, merging: bool) -> None:
         nics, packet = self.nics, self.plan.config.cluster.granularity == "packet"
         merging = merging and nics.merging
-        install.write_receiver(self.tables, nics.mrc0, nics.mrc0_peer, merging=merging, xdp_too=packet)
+        write_tables.write_receiver(self.tables, nics.mrc0, nics.mrc0_peer, merging=merging, xdp_too=packet)
 
     def _lose(self, ifindex: int) -> None:
         """Leave the planes of a link without a carrier, and tell the peers. `_reconcile` does the rest."""

@@ -31,7 +31,7 @@ from scapy.packet import Packet
 from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Granularity
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.fabric import topology, wire
 from mrcd.loader.dataplane import Dataplane
 from mrcd.loader.links import Attachment
@@ -138,7 +138,7 @@ class Bench:
         self.tables.node["plane_mask"] = ALL_PLANES
         self.tables.node["ticked_ns"] = NEVER  # as if a daemon ran the tick, so the timer packet does not
         self.tables.clock["budget"] = 10**9
-        install.write_peers(self.tables, self.plan, self.dataplane.refresh)
+        write_tables.write_peers(self.tables, self.plan, self.dataplane.refresh)
         for peer in self.plan.peers:
             self.set_state(peer.host.id, EvState.GOOD, *(ev.ev for ev in peer.evs))
 
@@ -164,7 +164,7 @@ class Bench:
         for name, (entries, size) in sizes.items():
             _fill(self.map_fd(name), range(entries), bytes(size))
         self.events()
-        self.dataplane.set_prefixes(install.prefixes(self.plan))
+        self.dataplane.set_prefixes(write_tables.prefixes(self.plan))
         try:
             os.sched_setaffinity(0, {min(self.cpus)})  # each CPU has a rotation of its own
             with self.namespace.inside():

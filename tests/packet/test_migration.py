@@ -13,7 +13,7 @@ import pytest
 
 from mrcd.bpf import btf, libbpf
 from mrcd.config.cluster_file import Encapsulation
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
 from mrcd.loader.dataplane import Dataplane
@@ -56,7 +56,7 @@ def _plan(encapsulation: Encapsulation = "usid", evs: int = 16) -> topology.Plan
 def _filled(dataplane: Dataplane) -> Tables:
     tables = Tables(dataplane.tables, writable=True)
     tables.node["plane_mask"] = ALL_PLANES
-    install.write_peers(tables, dataplane.plan, dataplane.refresh)
+    write_tables.write_peers(tables, dataplane.plan, dataplane.refresh)
     return tables
 
 
@@ -97,7 +97,7 @@ def test_tables_of_another_size_keep_the_states(bpffs: Path, encapsulation: Enca
     other = Tables(second.tables, writable=True)  # as if nothing had been taken over, and another host were h2
     other.evs[H2] = np.zeros((), abi.EV)
     other.peers[H2] = np.zeros((), abi.PEER)
-    install.write_peers(other, second.plan, second.refresh)
+    write_tables.write_peers(other, second.plan, second.refresh)
     list(second.take_over(other, {H2}))
     assert _known(other, 8) == {}
     assert (other.peers[H2]["heard_ns"], other.peers[H2]["generation"]) == (0, 0)

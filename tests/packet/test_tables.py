@@ -9,7 +9,7 @@ import pytest
 
 from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.errors import KernelError, MachineError
 from mrcd.fabric import topology
 from mrcd.loader.dataplane import Dataplane
@@ -181,7 +181,7 @@ def test_no_probe_is_answered_while_programs_with_other_tables_take_their_places
 def test_unread_events_survive_a_restart(bpffs: Path) -> None:
     first = _start(bpffs)
     tables = Tables(first.pins, writable=True)
-    install.write_peers(tables, first.plan, first.refresh)
+    write_tables.write_peers(tables, first.plan, first.refresh)
     assert first.set_state(2, 5, EvState.GOOD, Reason.PROBED, [EvState.UNKNOWN])
     tables.close()
     first.close()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.config import cluster_file
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.fabric import topology
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
@@ -101,7 +101,7 @@ class Bench:
         self.arrays = Arrays(4, 8)
         self.plan = topology.plan(cluster_file.parse(TEXT), "h0")
         shown = cast(pinned.Tables, self.arrays)
-        install.write_peers(shown, self.plan, lambda row: None)
+        write_tables.write_peers(shown, self.plan, lambda row: None)
         self.arrays.evs["state"][self.arrays.evs["configured"] != 0] = EvState.GOOD
         self.arrays.node["plane_mask"] = 0b11
         self.arrays.peers["heard_ns"] = 1

@@ -8,7 +8,7 @@ import pytest
 
 from labkit.cluster.fabric import Parameters, cluster_text
 from mrcd.config import cluster_file, toml_text
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from mrcd.loader import settings
@@ -47,11 +47,11 @@ def value(found: dict[bytes, int], address: bytes, length: int) -> Any:
 
 def test_a_class_of_destinations_covers_the_hosts_prefixes_within_it_and_may_be_part_of_one() -> None:
     text = '[[classes]]\npolicy = "pinned"\nprefixes = ["10.99.0.3/32", "10.100.2.128/25"]\n'
-    found = install.prefixes(plan(text))
+    found = write_tables.prefixes(plan(text))
     assert value(found, bytes([10, 99, 0, 3]), 32) == (2, PINNED)
     assert value(found, bytes([10, 100, 2, 128]), 25) == (2, PINNED)
     assert value(found, bytes([10, 100, 2, 0]), 24) == (2, abi.Policy.NONE)
-    assert len(found) == len(install.prefixes(plan(""))) + 1
+    assert len(found) == len(write_tables.prefixes(plan(""))) + 1
 
 
 def test_the_first_of_two_overlapping_destination_classes_wins() -> None:
@@ -59,7 +59,7 @@ def test_the_first_of_two_overlapping_destination_classes_wins() -> None:
         ("flowlet", "10.100.2.0/24"), ("pinned", "10.100.2.128/25"),
     ))  # fmt: skip
     for text, policy in ((wide + narrow, FLOWLET), (narrow + wide, PINNED)):
-        found = install.prefixes(plan(text))
+        found = write_tables.prefixes(plan(text))
         assert value(found, bytes([10, 100, 2, 0]), 24) == (2, FLOWLET)
         assert value(found, bytes([10, 100, 2, 128]), 25) == (2, policy)
 
@@ -74,7 +74,7 @@ def test_many_classes_in_a_large_cluster_are_computed_fast() -> None:
     parsed = cluster_file.parse(f'{text}[[classes]]\npolicy = "pinned"\nprefixes = [{wanted}]\n')
     large = topology.plan(parsed, "h0")
     began = time.process_time()
-    found = install.prefixes(large)
+    found = write_tables.prefixes(large)
     assert time.process_time() - began < 2
     assert len(found) == len(hosts) - 1 + many
     assert value(found, bytes([10, 3, 249, 7]), 32) == (999, PINNED)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.denials import file, policy
 from mrcd.denials.control import DenialControl
 from mrcd.denials.enforcement import Document
@@ -266,7 +266,7 @@ def test_new_paths_are_denied_too(host: Host) -> None:
     host.deny("t1:1:2")
     moved = TEXT.replace("id = 2\nt0 = 0\nport = 1", "id = 2\nt0 = 1\nport = 9")  # under the other T0
     plan = topology.plan(cluster_file.parse(moved), "h0")
-    install.write_peers(host.tables, plan, lambda row: None)
+    write_tables.write_peers(host.tables, plan, lambda row: None)
     dataplane = cast(Dataplane, host.bench.programs)
     monitor = Monitor(plan, host.tables, dataplane, host.bench.log, host.bench.changed.append)
     assert host.denied(2) == set()

@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mrcd.config import cluster_file
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.daemon.daemon import Daemon
 from mrcd.fabric import topology
 from mrcd.metrics.collector import MOST_EV_SERIES, TablesCollector
@@ -39,7 +39,7 @@ class Host(Arrays):
         super().__init__(peers, evs)
         self.plan = topology.plan(cluster_file.parse(text), "h0")
         shown = cast(pinned.Tables, self)
-        install.write_peers(shown, self.plan, lambda row: None)
+        write_tables.write_peers(shown, self.plan, lambda row: None)
         self.evs["state"][self.evs["configured"] != 0] = EvState.GOOD
         for table, fields in ((self.evs, SENT), (self.path_stats, ARRIVED), (self.rxs, RECEIVED)):
             for name, value in fields.items():

@@ -12,7 +12,7 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Config, Host
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.fabric import paths, srv6, topology
 from mrcd.fabric.topology import EV, Peer, plan
 from mrcd.loader.table_sizes import rows_for
@@ -115,7 +115,7 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
     for c in explicit_too(settings):
         plan = topology.plan(c, "h0")
         t = Arrays(max(h.id for h in c.hosts) + 1, c.cluster.evs_per_peer)
-        install.write_peers(cast(pinned.Tables, t), plan, lambda row: None)
+        write_tables.write_peers(cast(pinned.Tables, t), plan, lambda row: None)
         assert np.flatnonzero(t.peers["configured"]).tolist() == sorted(p.host.id for p in plan.peers)
         for peer in plan.peers:
             wanted = {e.ev: e for e in reference(c, plan.host, peer.host)}
@@ -128,7 +128,7 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
                 assert (record["plane"], record["srh_len"], record["weight"]) == (e.plane, len(srh), abi.WEIGHT_FULL)
                 stored = t.srhs["bytes"][row * c.cluster.evs_per_peer + number]
                 assert stored[: len(srh)].tobytes() == srh
-        assert install.write_peers(cast(pinned.Tables, t), plan, lambda row: None) == []
+        assert write_tables.write_peers(cast(pinned.Tables, t), plan, lambda row: None) == []
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
@@ -141,7 +141,7 @@ def test_a_single_peer_under_the_same_t0_or_another(encapsulation: str, t0: int)
     (peer,) = plan.peers
     wanted = reference(c, plan.host, peer.host)
     t = Arrays(2, 4)
-    install.write_peers(cast(pinned.Tables, t), plan, lambda row: None)
+    write_tables.write_peers(cast(pinned.Tables, t), plan, lambda row: None)
     assert np.flatnonzero(t.evs["configured"][1]).tolist() == [e.ev for e in wanted]
     assert t.evs["dst"][1][[e.ev for e in wanted]].tobytes() == b"".join(e.segments[0].packed for e in wanted)
 

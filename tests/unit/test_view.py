@@ -16,7 +16,7 @@ import pytest
 from mrcd.config import cluster_file
 from mrcd.ctl.commands import offline_detach
 from mrcd.ctl.documents.status import _receive
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.net import rps
@@ -40,7 +40,7 @@ class Host(Arrays):
     def __init__(self) -> None:
         super().__init__(4, 8)
         self.plan = topology.plan(cluster_file.parse(TEXT), "h0")
-        install.write_peers(cast(pinned.Tables, self), self.plan, lambda row: None)
+        write_tables.write_peers(cast(pinned.Tables, self), self.plan, lambda row: None)
         self.view = view.View(cast(pinned.Tables, self), self.plan, [], Path("/nowhere"))
         self.now = time.monotonic_ns()
         for table, fields in (
@@ -236,7 +236,7 @@ def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     end: Any = SimpleNamespace(mac="02:00:00:00:00:01", ifindex=5)
     monkeypatch.setattr(rps, "cpus_of", lambda _: {0, 1})
-    install.write_receiver(cast(pinned.Tables, host), end, end, merging=False, xdp_too=False)
+    write_tables.write_receiver(cast(pinned.Tables, host), end, end, merging=False, xdp_too=False)
     found = host.view._receive()
     assert found == {"interface": "mrc0", "rps_cpus": "0-1", "gro": False}
     assert _receive(found) == "mrc0, flows spread over CPUs 0-1 (RPS)"

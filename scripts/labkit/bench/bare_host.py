@@ -29,7 +29,7 @@ from labkit.measure import progstats
 from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Encapsulation
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.fabric import topology, wire
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables.pinned import Tables, prefix_key
@@ -117,7 +117,7 @@ class BareHost:
         self.tables.node["plane_mask"] = (1 << PLANES) - 1
         self.tables.node["overlay_ifindex"] = self.ifindex["m0"]
         last = self.hosts - 1
-        install.write_peers(self.tables, self.plan, self.dataplane.refresh)
+        write_tables.write_peers(self.tables, self.plan, self.dataplane.refresh)
         self.tables.evs["state"][last] = 1  # GOOD
         self.dataplane.refresh(last)
         for name in ("evs", "peers"):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scapy.layers.inet6 import IPv6ExtHdrSegmentRouting
 
 from mrcd.config import cluster_file
-from mrcd.daemon import install
+from mrcd.daemon import write_tables
 from mrcd.fabric import srv6, topology
 from mrcd.fabric.topology import Plan
 from mrcd.net.hooks import Port
@@ -23,7 +23,7 @@ from tests.unit.arrays import Arrays
 
 
 def write(arrays: Arrays, plan: Plan, refresh: Callable[[int], None] = lambda row: None) -> list[int]:
-    return install.write_peers(cast(pinned.Tables, arrays), plan, refresh)
+    return write_tables.write_peers(cast(pinned.Tables, arrays), plan, refresh)
 
 
 def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "") -> Plan:
@@ -108,7 +108,7 @@ def test_the_floor_is_the_configured_one() -> None:
     t = Arrays(3, 8)
     write(t, plan("ev_min_active = 3"))
     assert t.peers["floor"].tolist() == [0, 3, 3]
-    assert [install.default_floor(n) for n in (0, 1, 3, 4, 7, 8, 16, 256)] == [1, 1, 1, 1, 1, 2, 4, 64]
+    assert [write_tables.default_floor(n) for n in (0, 1, 3, 4, 7, 8, 16, 256)] == [1, 1, 1, 1, 1, 2, 4, 64]
 
 
 def test_segments_are_a_destination_and_an_srh() -> None:
@@ -284,7 +284,7 @@ def both(make: Callable[[int], Link]) -> dict[int, Port]:
 
 
 def planes(t: Arrays, ports: dict[int, Port], macs: dict[int, str], settings: str = "") -> int:
-    return install.write_planes(cast(pinned.Tables, t), plan(settings), ports, macs)
+    return write_tables.write_planes(cast(pinned.Tables, t), plan(settings), ports, macs)
 
 
 MACS = {10: "02:aa:00:00:00:01", 11: "02:aa:00:00:00:02"}
@@ -345,7 +345,7 @@ def test_with_ecmp_packets_arrive_at_the_plane_address() -> None:
 
 
 def test_prefixes_of_all_peers_and_none_of_this_host() -> None:
-    found = install.prefixes(plan())
+    found = write_tables.prefixes(plan())
     assert sorted(set(found.values())) == [1, 2]
     assert len(found) == 4
     # struct mrc_prefix: length in host byte order, then the address; IPv4 as ::ffff:a.b.c.d
@@ -386,7 +386,7 @@ def test_another_host_with_the_same_id_and_paths_is_not_known() -> None:
     t = Arrays(3, 8)
     write(t, p)
     live(t)
-    install.write_peers(cast(pinned.Tables, t), p, lambda row: None, {1})
+    write_tables.write_peers(cast(pinned.Tables, t), p, lambda row: None, {1})
     fresh = Arrays(3, 8)
     write(fresh, p)
     for name in ("peers", "evs", "path_stats", "reports", "watches"):
