@@ -66,7 +66,7 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		pace_ns = p->pace_ns[i] ?: slowest; /* a new plane has no measured rate yet */
-		n = p->under_way[0][i] + p->under_way[1][i] + p->sent[i];
+		n = p->in_flight[0][i] + p->in_flight[1][i] + p->sent[i];
 		wait_ns[i] = (__u64)n * pace_ns;
 		wait_ns[i] -= wait_ns[i] < p->base_delay_ns[i] ? wait_ns[i] : p->base_delay_ns[i];
 		burst_ns[i] = (__u64)packets * pace_ns;
@@ -94,7 +94,7 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 		if (i >= settings.planes || begin >= first + counts || begin + settings.evs_per_plane <= first)
 			continue;
 		p->arrived[part][i] = scratch->arrived[i];
-		p->under_way[part][i] = scratch->under_way[i];
+		p->in_flight[part][i] = scratch->in_flight[i];
 		p->sent[i] = 0;
 	}
 	past = report_tx_ns - p->paced_ns;

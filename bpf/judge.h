@@ -255,7 +255,7 @@ static long judge_ev(__u64 i, void *context)
 		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
 	move_offsets(ev, stats, &delta);
 	read_delta(&delta, ev, stats, j->slot);
-	j->scratch->under_way[ev->plane & (MRC_MAX_PLANES - 1)] +=
+	j->scratch->in_flight[ev->plane & (MRC_MAX_PLANES - 1)] +=
 		(__u32)ev->tx_packets - stats->offset - delta.packets - delta.deficit;
 	j->scratch->arrived[ev->plane & (MRC_MAX_PLANES - 1)] += delta.packets;
 	add_samples(j, stats, &delta);
@@ -329,7 +329,7 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->burst_gap_ns = settings.overdue_us * NS_PER_US / BURSTS_PER_PERIOD;
 	j->reports->applied_seq = report_seq;
 	j->reports->report_tx_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
-	__builtin_memset(j->scratch->under_way, 0, sizeof(j->scratch->under_way));
+	__builtin_memset(j->scratch->in_flight, 0, sizeof(j->scratch->in_flight));
 	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
 	__builtin_memset(j->scratch->loss, 0, sizeof(j->scratch->loss));
 	bpf_loop(counts, judge_ev, j, 0);

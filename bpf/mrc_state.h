@@ -35,7 +35,7 @@ struct mrc_pace {
 	__u32 paced[MRC_MAX_PLANES]; /* sum of `arrived` over all parts */
 	/* By the newest report of each part of the EVs. One plane's EVs can be in both parts. */
 	__u32 arrived[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets, a count */
-	__u32 under_way[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets in flight */
+	__u32 in_flight[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets in flight */
 	__u32 sent[MRC_MAX_PLANES]; /* data packets since that report, approximately; kept while mrc_peer.queued */
 	__u32 pace_ns[MRC_MAX_PLANES]; /* time per packet, smoothed, 1/4 */
 	__u32 newest_delay_ns[MRC_MAX_PLANES]; /* extra delay of the newest probe */
@@ -149,7 +149,7 @@ struct mrc_scratch {
 	struct control control; /* of the probe that arrived */
 	struct mrc_count count[MRC_REPORT_EVS]; /* of the report that is read or written */
 	__u32 lagging[BURSTS_AT_ONCE]; /* EVs that lag and get a probe burst */
-	__u32 under_way[MRC_MAX_PLANES]; /* data packets in flight on each plane */
+	__u32 in_flight[MRC_MAX_PLANES]; /* data packets in flight on each plane */
 	__u32 arrived[MRC_MAX_PLANES]; /* data packets that have arrived on it */
 	struct plane_loss loss[MRC_MAX_PLANES + 1]; /* by plane; last: the sum of all planes */
 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Plays thousands of peers for one host of the lab.
+/* Emulates thousands of peers for one host of the lab.
  *
- * scripts/labkit/cluster/emulated_peers.py attaches it at tc ingress of the far ends of one host's plane NICs. It counts
- * the host's packets per peer and EV, as the peer's mrc_pop would. It answers probe requests with these counts at once,
- * on the reverse path, and swallows data. Packets are lost only on an EV number that is dead for all peers. No peer
- * sends data or requests of its own.
+ * scripts/labkit/cluster/emulated_peers.py attaches it at tc ingress of the far ends of one host's plane NICs. It
+ * counts the host's packets per peer and EV, as the peer's mrc_pop would. It answers probe requests with these counts
+ * at once, on the reverse path, and swallows data. Packets are lost only on an EV number that is dead for all peers.
+ * No peer sends data or requests of its own.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -14,9 +14,8 @@
 #include "../parse.h"
 #include "../verifier.h"
 
-#define CROWD_HOSTS 4128 /* host ids are below; as labkit.cluster.emulated_peers.HOSTS_MOST */
-#define CROWD_PER_T0 32 /* host n ≥ 1 is under T0 1 + (n - 1) / this; as labkit.cluster.emulated_peers.HOSTS_PER_T0 */
-#define CROWD_EVS MRC_MAX_EVS_PER_PEER
+#define HOSTS_MOST 4128 /* host ids are below; as in labkit.cluster.emulated_peers */
+#define HOSTS_PER_T0 32 /* host n ≥ 1 is under T0 1 + (n - 1) / this; as in labkit.cluster.emulated_peers */
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -27,7 +26,7 @@ struct arrivals {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CROWD_HOSTS * CROWD_EVS);
+	__uint(max_entries, HOSTS_MOST * MRC_MAX_EVS_PER_PEER);
 	__type(key, __u32);
 	__type(value, struct arrivals);
 } arrivals SEC(".maps");
@@ -98,7 +97,7 @@ static long count_ev(__u64 i, void *context)
 static __always_inline int write_counts(struct __sk_buff *skb, __u32 host_id, __u32 first, __u32 counts)
 {
 	__u32 zero = 0, bytes = counts * sizeof(struct mrc_count);
-	struct counting c = { .index = host_id * CROWD_EVS + first };
+	struct counting c = { .index = host_id * MRC_MAX_EVS_PER_PEER + first };
 
 	c.scratch = bpf_map_lookup_elem(&scratches, &zero);
 	OPAQUE(bytes);
@@ -121,7 +120,7 @@ static __always_inline void make_reply(struct outer_packet *p, __u32 host_id)
 	__builtin_memcpy(p->eth.h_source, p->eth.h_dest, ETH_ALEN);
 	__builtin_memcpy(p->eth.h_dest, mac, ETH_ALEN);
 	p->ip6.daddr = requester;
-	p->ip6.saddr.s6_addr16[3] = bpf_htons(1 + (host_id - 1) / CROWD_PER_T0);
+	p->ip6.saddr.s6_addr16[3] = bpf_htons(1 + (host_id - 1) / HOSTS_PER_T0);
 	p->ip6.saddr.s6_addr16[7] = bpf_htons(host_id + 1);
 	p->mrc.type = MRC_PROBE_REPLY;
 	p->mrc.receiver = p->mrc.sender;
@@ -165,10 +164,10 @@ int echo(struct __sk_buff *skb)
 	count_arrival(p, skb->len);
 	host_id = bpf_ntohs(p->mrc.receiver);
 	number = bpf_ntohs(p->mrc.ev);
-	index = host_id * CROWD_EVS + number;
+	index = host_id * MRC_MAX_EVS_PER_PEER + number;
 	a = bpf_map_lookup_elem(&arrivals, &index);
 	dead_number = bpf_map_lookup_elem(&dead, &zero);
-	if (!a || number >= CROWD_EVS || (dead_number && *dead_number == number + 1))
+	if (!a || number >= MRC_MAX_EVS_PER_PEER || (dead_number && *dead_number == number + 1))
 		return TC_ACT_SHOT;
 	if (p->mrc.type != MRC_PROBE_REQUEST) {
 		__sync_fetch_and_add(&a->packets, p->mrc.type == MRC_DATA ? bpf_ntohs(p->mrc.segments) : 0);
@@ -178,7 +177,7 @@ int echo(struct __sk_buff *skb)
 	first = bpf_ntohs(p->probe.first);
 	counts = bpf_ntohs(p->probe.counts);
 	make_reply(p, host_id);
-	if (counts && (first + counts > CROWD_EVS || write_counts(skb, host_id, first, counts)))
+	if (counts && (first + counts > MRC_MAX_EVS_PER_PEER || write_counts(skb, host_id, first, counts)))
 		return TC_ACT_SHOT;
 	return bpf_redirect(skb->ifindex, 0);
 }

@@ -369,7 +369,7 @@ PACE = np.dtype(
         ("paced_ns", _u64),
         ("paced", _u32, MAX_PLANES),
         ("arrived", _u32, (2, MAX_PLANES)),
-        ("under_way", _u32, (2, MAX_PLANES)),
+        ("in_flight", _u32, (2, MAX_PLANES)),
         ("sent", _u32, MAX_PLANES),
         ("pace_ns", _u32, MAX_PLANES),
         ("newest_delay_ns", _u32, MAX_PLANES),

@@ -39,16 +39,16 @@ def waiting(bench: Bench, **values: object) -> None:
 
 
 def test_without_queues_planes_are_used_in_order(bench: Bench) -> None:
-    waiting(bench, queued=0, under_way=[planes(0, last=9), [0] * 8])
+    waiting(bench, queued=0, in_flight=[planes(0, last=9), [0] * 8])
     assert pushed(bench, 4 * PLANES) == [4] * PLANES
     assert bench.pace(H2)["sent"].tolist() == [0] * 8
 
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_a_plane_with_a_queue_is_skipped_until_the_others_have_one_as_long(bench: Bench, half: int) -> None:
-    under_way = [[0] * 8, [0] * 8]
-    under_way[half] = planes(0, last=4)
-    waiting(bench, under_way=under_way)
+    in_flight = [[0] * 8, [0] * 8]
+    in_flight[half] = planes(0, last=4)
+    waiting(bench, in_flight=in_flight)
     assert pushed(bench, 3 * LAST) == [3] * LAST + [0]
     assert pushed(bench, 4 * PLANES)[LAST] in (3, 4)
     assert sum(bench.pace(H2)["sent"].tolist()) == 3 * LAST + 4 * PLANES
@@ -62,7 +62,7 @@ def test_a_plane_of_half_the_rate_gets_half(bench: Bench) -> None:
 
 
 def test_base_delay_does_not_count_as_a_queue(bench: Bench) -> None:
-    waiting(bench, under_way=[planes(0, last=5), [0] * 8], base_delay_ns=planes(0, last=5 * MS))
+    waiting(bench, in_flight=[planes(0, last=5), [0] * 8], base_delay_ns=planes(0, last=5 * MS))
     assert pushed(bench, 4 * PLANES) == [4] * PLANES
 
 
@@ -87,7 +87,7 @@ def test_a_draining_plane_gets_no_packets(bench: Bench) -> None:
 
 
 def test_a_plane_without_usable_evs_gets_no_packets(bench: Bench) -> None:
-    waiting(bench, under_way=[planes(50, last=0), [0] * 8])
+    waiting(bench, in_flight=[planes(50, last=0), [0] * 8])
     bench.set_state(H2, EvState.DENIED, *range(LAST * SLOTS, PLANES * SLOTS))
     assert pushed(bench, LAST) == [1] * LAST + [0]
 
@@ -102,7 +102,7 @@ def test_reports_show_the_packets_in_flight(bench: Bench) -> None:
     pace = bench.pace(H2)
     assert pace["sent"].tolist() == [0] * PLANES + [3] * (8 - PLANES)
     # Packets sent a while ago that have not arrived count as lost, not as in flight.
-    assert pace["under_way"].sum() <= 4
+    assert pace["in_flight"].sum() <= 4
     assert pace["pace_ns"].tolist()[:PLANES] == pytest.approx([20 * MS / 40] * LAST + [20 * MS / 42], rel=0.5)
 
 
@@ -147,7 +147,7 @@ def test_a_plane_split_over_two_reports_is_as_fast_as_the_others(bench: Bench) -
 
 
 def test_a_plane_without_measurements_does_not_get_all_packets(bench: Bench) -> None:
-    waiting(bench, pace_ns=planes(MS, last=0), under_way=[planes(2, last=2), [0] * 8])
+    waiting(bench, pace_ns=planes(MS, last=0), in_flight=[planes(2, last=2), [0] * 8])
     assert pushed(bench, 2 * PLANES) == [2] * PLANES
 
 

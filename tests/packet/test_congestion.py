@@ -152,7 +152,7 @@ def test_round_trips_are_smoothed(bench: Bench) -> None:
     bench.reports(H2)["rtt_ns"], bench.reports(H2)["rtt_var_ns"] = 16_000_000, 4_000_000
     bench.age(6 * MS)
     request = r.request_report()
-    bench.age(800 * MS)  # under way
+    bench.age(800 * MS)  # in flight
     r.deliver(r.reply(request))
     rtt8 = int(bench.path_stats(H2, request.ev)["rtt_ns"]) - 7_000_000
     reports = bench.reports(H2)

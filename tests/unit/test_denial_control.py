@@ -340,7 +340,7 @@ def test_a_denial_that_cannot_be_written_is_in_force_with_a_warning(host: Host, 
     assert host.allow()["warning"] is None
 
 
-# ---- what is under way ----
+# ---- what is in flight ----
 
 
 def test_in_flight() -> None:

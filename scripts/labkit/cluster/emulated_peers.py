@@ -40,7 +40,7 @@ def cluster_file(peers: int, settings: str = "") -> str:
     t0s = 1 + -(-peers // HOSTS_PER_T0)
     places = [(0, 0), *((1 + n // HOSTS_PER_T0, n % HOSTS_PER_T0) for n in range(peers))]
     hosts = (fabric.host_table(n, t0, port, [f"{address(n)}/32"]) for n, (t0, port) in enumerate(places))
-    head = f'[cluster]\nname = "crowd"\nplanes = {PLANES}\nt0s = {t0s}\nt1s = {T1S}\nevs_per_peer = {EVS}\nmtu = 9100\n'
+    head = f'[cluster]\nname = "peers"\nplanes = {PLANES}\nt0s = {t0s}\nt1s = {T1S}\nevs_per_peer = {EVS}\nmtu = 9100\n'
     return "\n".join([head, settings, *hosts])
 
 

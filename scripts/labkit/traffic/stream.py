@@ -77,7 +77,7 @@ class Stream:
         return int(self._hear(self._sender)["sent"])
 
     def finish(self) -> Result:
-        """Stops the sender, waits for packets under way, and counts."""
+        """Stops the sender, waits for packets in flight, and counts."""
         sender, receiver = self._last(self._sender), self._last(self._receiver)
         missing = [(int(a), int(b)) for a, b in receiver["missing"]]
         if receiver["highest"] + 1 < sender["sent"]:

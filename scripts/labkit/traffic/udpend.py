@@ -22,7 +22,7 @@ BUFFER = 64 << 20
 READ = 1 << 16
 TICK_S = 0.001
 NUMBER = struct.Struct("!Q")
-QUIET_S = 0.5  # packets under way arrive within this time
+QUIET_S = 0.5  # packets in flight arrive within this time
 
 
 def say(**facts: object) -> None:

@@ -80,7 +80,7 @@ class Broken(NamedTuple):
 
 
 def missing(cluster: Cluster, *pairs: Pair) -> Missing:
-    """Returns the missing packets; exact while nothing is under way."""
+    """Returns the missing packets; exact while nothing is in flight."""
     return {(p, ev): cluster.missing(p, [ev]) for p in pairs for ev in range(len(cluster.sent(p)))}
 
 
@@ -155,7 +155,7 @@ class Stage:
         kind, pair, evs = broken.kind, broken.kind.timed, broken.evs
         last_ns = self.cluster.newest(pair, evs, "last_tx_ns")
         verdict_ns = self.cluster.newest(pair, evs, "state_since_ns")
-        # Compared with the last moment when these EVs were quiet, since in between packets are under way.
+        # Compared with the last moment when these EVs were quiet, since in between packets are in flight.
         now = {(pair, ev): self.cluster.missing(pair, [ev]) for ev in evs}
         lost = sum(n - self._quiet[at] for at, n in now.items())
         self._quiet |= now
@@ -208,7 +208,7 @@ class Stage:
         self.until(lambda: False, self._random.uniform(0, _JITTER_S))
 
     def _wait_until_quiet(self, pair: Pair, evs: list[int]) -> None:
-        """Waits until nothing is under way on these EVs, for a limited time."""
+        """Waits until nothing is in flight on these EVs, for a limited time."""
         end = time.monotonic() + _QUIET_WITHIN_S
         while time.monotonic() < end:
             before = self.cluster.sent(pair, evs), self.cluster.received(pair, evs)

@@ -115,7 +115,7 @@ class Cluster:
         return found.copy() if evs is None else found[list(evs)]
 
     def missing(self, pair: tuple[str, str], evs: Sequence[int] | None = None) -> int:
-        """Returns packets sent and not received since the counters began; exact while nothing is under way."""
+        """Returns packets sent and not received since the counters began; exact while nothing is in flight."""
         return int(self.sent(pair, evs).sum()) - int(self.received(pair, evs).sum())
 
     def _field(self, pair: tuple[str, str], name: str) -> NDArray[Any]:

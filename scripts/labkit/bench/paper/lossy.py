@@ -41,7 +41,7 @@ def one_ev(lab: Lab, flows: int, full: bool) -> Document:
             counters = c.heal(EV_TARGET)[1]
         time.sleep(_QUIET_S)
         sent = int(cluster.sent(course.FLOW).sum()) - sent
-        # Read while nothing is under way, so for the whole flow: losses before the fault are included.
+        # Read while nothing is in flight, so for the whole flow: losses before the fault are included.
         on_ev, elsewhere = (cluster.missing(course.FLOW, e) - n for e, n in zip((evs, others), before, strict=True))
     happened = [e for e in observe.events(lab, SOURCE, newest) if e["kind"] == "ev" and e["peer"] == TARGET]
     begin_ns = counters["first_drop_ns"]
