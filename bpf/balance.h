@@ -18,7 +18,7 @@
 #define PACE_PERIODS_MAX 8 /* periods: after so many without a report the measurement begins anew */
 /* The skew is the maximum of this period and the one before, so old skew is forgotten. */
 #define SKEW_PERIOD_NS 100000000
-#define DRAIN_INTERVAL_NS 1000000000ULL /* least time between two drains of a plane: draining costs throughput */
+#define PAUSE_INTERVAL_NS 1000000000ULL /* least time between two pauses of a plane: they cost throughput */
 #define BASE_DELAY_SPREAD_NS 10000000 /* beyond this excess of base delay a plane carries nothing: see above */
 
 static __always_inline struct mrc_pace *pace_at(__u32 host_id)
@@ -53,15 +53,15 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = bpf_ktime_get_ns();
-	__u32 draining = 0, slowest = 0, pace_ns, i, n;
+	__u32 paused = 0, slowest = 0, pace_ns, i, n;
 
 	if (!p)
 		return plane_mask;
 	plane_mask &= (1u << settings.planes) - 1; /* spares the verifier planes that do not exist */
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
-		draining |= !aged(now, p->drain_until_ns[i], 0) << i;
+		paused |= !aged(now, p->paused_until_ns[i], 0) << i;
 	plane_mask &= ~distant_planes(p, plane_mask);
-	plane_mask = plane_mask & ~draining ?: plane_mask;
+	plane_mask = plane_mask & ~paused ?: plane_mask;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
 		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
@@ -112,34 +112,34 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 }
 
 /* Note the extra delay of a probe that was sent on a plane at `requested_ns`. Part of it can be the queue of this
- * host's own packets. So the plane is left to drain now and then, for at most 1/32 of the time.
+ * host's own packets. So the plane is paused now and then until its queue is empty, for at most 1/32 of the time.
  */
 __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u64 requested_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u64 now = bpf_ktime_get_ns(), pause = 64 * (__u64)delay_ns;
-	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, draining = 0;
+	__u64 now = bpf_ktime_get_ns(), interval = 64 * (__u64)delay_ns;
+	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, paused = 0;
 	struct mrc_peer *peer = peer_at(host_id);
 
 	plane &= MRC_MAX_PLANES - 1;
 	if (!p || !peer)
 		return 0;
 	p->extra_delay_ns[plane] += delay_ns / 4 - p->extra_delay_ns[plane] / 4;
-	if (pause < DRAIN_INTERVAL_NS)
-		pause = DRAIN_INTERVAL_NS;
+	if (interval < PAUSE_INTERVAL_NS)
+		interval = PAUSE_INTERVAL_NS;
 	if (delay_ns < p->base_delay_ns[plane] || aged(requested_ns, p->sent_ns[plane], delay_ns))
 		p->base_delay_ns[plane] = delay_ns;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
-		draining |= !aged(now, p->drain_until_ns[i], 0);
+		paused |= !aged(now, p->paused_until_ns[i], 0);
 		if (!(peer->usable_planes & (1u << i)))
 			continue; /* the plane carries nothing */
 		most_ns = p->extra_delay_ns[i] > most_ns ? p->extra_delay_ns[i] : most_ns;
 		least_ns = p->extra_delay_ns[i] < least_ns ? p->extra_delay_ns[i] : least_ns;
 	}
-	/* One plane at a time: draining all would leave none, and draining all but one would overload that one. */
-	if (!draining && delay_ns > p->base_delay_ns[plane] + QUEUE_DELAY_NS &&
-	    aged(now, p->drain_until_ns[plane], pause))
-		p->drain_until_ns[plane] = now + 2 * (__u64)delay_ns;
+	/* One plane at a time: a pause of all would leave none, and a pause of all but one would overload that one. */
+	if (!paused && delay_ns > p->base_delay_ns[plane] + QUEUE_DELAY_NS &&
+	    aged(now, p->paused_until_ns[plane], interval))
+		p->paused_until_ns[plane] = now + 2 * (__u64)delay_ns;
 	if (peer->queued != (most_ns > QUEUE_DELAY_NS)) /* conditional, because every packet reads this cache line */
 		peer->queued = most_ns > QUEUE_DELAY_NS;
 	/* The lower of two in a row: the host may have delayed one. */

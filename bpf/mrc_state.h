@@ -30,7 +30,7 @@ struct mrc_pace {
 	__u32 epoch; /* number of this period */
 	__u64 sent_ns[MRC_MAX_PLANES]; /* time of the newest packet on each plane; kept while mrc_peer.queued */
 	/* Until then the plane carries nothing, so its base delay can be measured. */
-	__u64 drain_until_ns[MRC_MAX_PLANES];
+	__u64 paused_until_ns[MRC_MAX_PLANES];
 	__u64 paced_ns; /* the peer's clock when `paced` was taken */
 	__u32 paced[MRC_MAX_PLANES]; /* sum of `arrived` over all parts */
 	/* By the newest report of each part of the EVs. One plane's EVs can be in both parts. */

@@ -365,7 +365,7 @@ PACE = np.dtype(
         ("plane_skew_now_ns", _u32),
         ("epoch", _u32),
         ("sent_ns", _u64, MAX_PLANES),
-        ("drain_until_ns", _u64, MAX_PLANES),
+        ("paused_until_ns", _u64, MAX_PLANES),
         ("paced_ns", _u64),
         ("paced", _u32, MAX_PLANES),
         ("arrived", _u32, (2, MAX_PLANES)),

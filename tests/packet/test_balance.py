@@ -81,8 +81,8 @@ def test_no_packet_is_dropped_for_the_last_evs_of_a_plane_that_another_cpu_withd
     assert sum(pushed(bench, 1)) == 1
 
 
-def test_a_draining_plane_gets_no_packets(bench: Bench) -> None:
-    waiting(bench, drain_until_ns=planes(0, last=now() + 1000 * MS))
+def test_a_paused_plane_gets_no_packets(bench: Bench) -> None:
+    waiting(bench, paused_until_ns=planes(0, last=now() + 1000 * MS))
     assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
 
 
@@ -159,13 +159,13 @@ def test_idle_times_do_not_change_the_pace(bench: Bench) -> None:
     assert bench.pace(H2)["pace_ns"].tolist() == [MS // 100] * 8
 
 
-def test_only_one_plane_at_a_time_is_drained(bench: Bench) -> None:
+def test_only_one_plane_at_a_time_is_paused(bench: Bench) -> None:
     r = Reporter(bench)
     r.report()
     bench.pace(H2, sent_ns=[now() + 10_000 * MS] * 8)
     for _ in range(2 * PLANES):
         r.report(delay=40 * MS)
-    assert (bench.pace(H2)["drain_until_ns"] > now()).sum() == 1
+    assert (bench.pace(H2)["paused_until_ns"] > now()).sum() == 1
 
 
 def late_replies(r: Reporter, delay: int, *evs: int) -> None:
