@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Delivers popped packets: mrc0 receives them, whichever plane they arrived on.
  *
- * The packets of a flow arrive on every NIC and every queue, because NICs hash the outer headers. Behind mrc0 they meet
- * again. RPS puts them on one CPU by the hash that is set here (overlay.rps_cpus). GRO merges TCP segments: mrc0's veth
- * does, or the NIC after mrc_pop_xdp in burst mode, where a burst stays on one EV. TCP also finds its cached route
- * again, which it keeps per interface.
+ * The packets of a flow arrive on every NIC and every queue, because NICs hash the outer headers. Behind mrc0 they
+ * meet again. RPS puts them on one CPU by the hash that is set here (overlay.rps_cpus). GRO merges TCP segments:
+ * mrc0's veth does, or the NIC after mrc_pop_xdp in burst granularity, where a burst stays on one EV. TCP also finds
+ * its cached route again, which it keeps per interface.
  */
 #ifndef MRC_DELIVER_H
 #define MRC_DELIVER_H

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Duplicates isolated TCP ACKs: the ACK and its clone take two EVs.
+/* Sends isolated TCP ACKs twice: the ACK and its copy, which is made of a clone, take two EVs.
  *
  * TCP acknowledges all packets in flight by one ACK if bursts arrive faster than the application reads them. If
- * that ACK is lost, both ends are silent until the sender's timers expire, because of 52 bytes on a path that was
- * not known to be bad. So an ACK that comes some time after the flow's previous one is duplicated. Of ACKs in close
+ * that ACK is lost, neither end sends a packet until the sender's timers expire, because of 52 bytes on a path that was
+ * not known to be bad. So mrc_push copies an ACK that comes some time after the flow's previous one. Of ACKs in close
  * sequence, the next one repeats what the lost one said.
  *
- * Linux handles the duplicate as follows. During loss recovery it is one more duplicate ACK, and has no effect (RFC
- * 6675 counts SACKed data). After a tail loss probe it says that the original packet had arrived, too (RFC 8985 §7.4),
- * so the window is not cut. After a timeout it says that the loss was real (RFC 5682 §2.1, step 2), unless timestamps
- * tell otherwise. Two kinds of ACK are not duplicated. One is any ACK that TCP counts as a duplicate (RFC 2883), thus
- * any with a SACK option. The other is the last ACK of a connection: the other end has closed it, and would answer with
- * a reset.
+ * "Duplicate ACK" is TCP's word for an ACK that repeats the previous ACK number (RFC 5681 §2). Linux handles the copy
+ * as follows. During loss recovery it is one more duplicate ACK, and has no effect (RFC 6675 counts SACKed data).
+ * After a tail loss probe it says that the original packet had arrived, too (RFC 8985 §7.4), so the window is not cut.
+ * After a timeout it says that the loss was real (RFC 5682 §2.1, step 2), unless timestamps tell otherwise. Two kinds
+ * of ACK are not copied. One is any ACK that TCP counts as a duplicate ACK (RFC 2883), thus any with a SACK option.
+ * The other is the last ACK of a connection: the other end has closed it, and would answer with a reset.
  */
 #ifndef MRC_DUP_ACK_H
 #define MRC_DUP_ACK_H
@@ -21,7 +21,7 @@
 
 #define TCP_HEADER_MAX 60 /* bytes */
 #define TCP_FLAGS_ACK 0x10 /* TCP flags of a pure ACK: no SYN, FIN, RST, PSH, ECE or CWR */
-/* Least time between two duplicates of a CPU: with thousands of flows every ACK can be isolated. */
+/* Least time between two ACK copies of a CPU: with thousands of flows every ACK can be isolated. */
 #define DUP_ACK_GAP_NS 20000
 
 /* Return 1 if the connection stays open, or if the socket is not TCP's. Forwarded packets have no socket: 0. */
@@ -47,7 +47,7 @@ static __always_inline int is_pure_ack(struct __sk_buff *skb, const struct inner
 	       skb->len == at + tcp->doff * 4 && ((__u8 *)tcp)[13] == TCP_FLAGS_ACK;
 }
 
-/* Return 1 if an ACK is to be duplicated: its flow has sent none for some time. */
+/* Return 1 if an ACK is to be sent twice: its flow has sent none for some time. */
 static __always_inline int should_duplicate(struct __sk_buff *skb, const struct inner *inner, const struct tcphdr *tcp,
 					    __u64 now)
 {
@@ -70,7 +70,7 @@ static __always_inline int should_duplicate(struct __sk_buff *skb, const struct 
 	return 1;
 }
 
-/* Push the duplicate, a clone of the ACK. */
+/* Push the ACK copy, a clone of the ACK. */
 static __always_inline int push_dup_ack(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
 	struct mrc_rotation *rotation = bpf_map_lookup_elem(&mrc_rotations, &r->host_id);

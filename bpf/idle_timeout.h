@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Notices that a flow has stopped, by a timer per peer.
  *
- * The last ACK of a burst can be lost on a path that fails in that moment. Then both ends are silent until TCP's timers
- * expire. Their first retransmission can take the failed path again, because nothing was sent meanwhile that could have
- * shown the failure. So each report that dense traffic requests restarts a timer of the peer, and the timer expires
- * when that traffic ends. A timer callback cannot send packets: the timer packet sends the probes instead
+ * The last ACK of a burst can be lost on a path that fails in that moment. Then neither end sends a packet until TCP's
+ * timers expire. Their first retransmission can take the failed path again, because nothing was sent meanwhile that
+ * could have shown the failure. So each report that dense traffic requests restarts a timer of the peer, and the timer
+ * expires when that traffic ends. A timer callback cannot send packets: the timer packet sends the probes instead
  * (timer_packet.h), or the daemon, where no timer packet circulates.
  */
 #ifndef MRC_IDLE_TIMEOUT_H

@@ -80,7 +80,7 @@ MRC_FIXED_ARRAY(mrc_classes, BPF_MAP_TYPE_ARRAY, 1, struct mrc_classes);
 MRC_FIXED_ARRAY(mrc_flowlets, BPF_MAP_TYPE_ARRAY, FLOWLETS, struct mrc_flowlet);
 /* Time of a flow's newest ACK; index: low bits of its hash. */
 MRC_FIXED_ARRAY(mrc_acks, BPF_MAP_TYPE_ARRAY, ACK_FLOWS, __u64);
-MRC_FIXED_ARRAY(mrc_dup_ack_times, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u64); /* time of the CPU's newest duplicate ACK */
+MRC_FIXED_ARRAY(mrc_dup_ack_times, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u64); /* time of the CPU's newest ACK copy */
 MRC_FIXED_ARRAY(mrc_sack_gaps, BPF_MAP_TYPE_ARRAY, SACK_GAPS, struct mrc_sack_gap);
 MRC_FIXED_ARRAY(mrc_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct mrc_scratch);
 MRC_FIXED_ARRAY(mrc_t1_failures, BPF_MAP_TYPE_ARRAY, T1_FAILURES, struct mrc_t1_failure);

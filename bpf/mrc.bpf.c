@@ -3,11 +3,11 @@
  *
  * The way of a packet, step by step, with the header of each step:
  *
- *   1. Choose. mrc_push reads the inner packet (inner.h), finds the peer of its destination (dst_cache.h) and the policy
- *      of its traffic (classes.h), and takes the next EV of the next plane (spray.h). Queues shift the choice of the
- *      plane (balance.h).
+ *   1. Choose. mrc_push reads the inner packet (inner.h), finds the peer of its destination (dst_cache.h) and the
+ *      policy of its traffic (classes.h), and takes the next EV of the next plane (spray.h). Queues shift the choice of
+ *      the plane (balance.h).
  *   2. Push. It makes room and writes the outer headers (headers.h), also around packets that have a tunnel already
- *      (tunnel.h). An isolated ACK is duplicated (dup_ack.h). A packet can carry a probe request (piggyback.h).
+ *      (tunnel.h). An isolated ACK is sent twice (dup_ack.h). A packet can carry a probe request (piggyback.h).
  *   3. Wire. IPv6, perhaps an SRH, UDP, MRC header, inner packet (mrc_wire.h). The switches forward by uSID. Their
  *      ICMPv6 errors count against the EV (icmp.h); drops by this host's own queueing disciplines do not (unsent.h).
  *   4. Pop. mrc_pop_xdp or mrc_pop parses and verifies the outer headers (parse.h, pop.h) and removes them (headers.h).
@@ -25,8 +25,9 @@
  *
  * Programs and where they are attached:
  *
- *   mrc_push        tc egress of mrc0 (burst mode), tc ingress of mrc0's peer (packet mode): steps 1 to 3
- *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, a duplicate ACK or the timer packet
+ *   mrc_push        tc egress of mrc0 in burst granularity, tc ingress of mrc0's peer in both: steps 1 to 3. In burst
+ *                   granularity only segments of bursts that mrc0 had to segment first come there (tunnel.h)
+ *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, an ACK copy or the timer packet
  *   mrc_timer       tc ingress of tmrc0: handles each pass of the timer packet
  *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7
  *   mrc_pop_xdp     XDP of the plane NICs: step 4 for data, before the kernel makes an skb; mrc_pop delivers the

@@ -129,7 +129,7 @@ struct mrc_peer {
 	__u64 usable[MRC_EV_WORDS]; /* programs: a bit per EV */
 	__u32 queued; /* programs: 1 = some plane has a queue, so each packet reads mrc_pace */
 	__u32 plane_skew_ns; /* programs: largest recent delay difference between planes; see mrc_pace.epoch */
-	__u32 floor; /* daemon: ev_min_active: never fewer usable EVs than this */
+	__u32 floor; /* daemon: ev_min_active: while fewer EVs are good, others are usable too (states.h) */
 	__u32 busy; /* programs: 1 = a CPU writes `usable` */
 	/* second cache line */
 	__u64 heard_ns; /* programs: time of the newest probe or reply */
@@ -189,7 +189,7 @@ enum mrc_probe_kind {
 	MRC_PROBE_TRAFFIC = 0, /* piggybacked on a packet of a flow */
 	MRC_PROBE_SUSPICION, /* something is missing on an EV, or a flow has stopped */
 	MRC_PROBE_RETRY, /* the EV has failed, is new or is denied */
-	MRC_PROBE_IDLE, /* an EV in use, in its turn */
+	MRC_PROBE_IDLE, /* each EV of a peer in its turn, with and without traffic */
 	MRC_PROBE_KINDS,
 };
 
@@ -308,7 +308,7 @@ struct mrc_settings {
 	__u32 probe_late_us; /* and in any case after this time */
 	__u32 reorder_us; /* least reordering window */
 	__u32 overdue_us; /* an EV that lags for so long becomes ASSUMED_BAD */
-	__u32 skip_delay_us; /* an EV with so much more delay than the others becomes SKIP; 0 = never */
+	__u32 skip_delay_us; /* an EV becomes SKIP by so much more delay, if the round trip is long too; 0 = never */
 	__u32 loss_any; /* 1 = any confirmed loss is a failure */
 	__u32 loss_ppm; /* otherwise: loss ratio over the window that is a failure, parts per million, */
 	__u32 loss_samples; /* in at least this many samples; in twice or three times as many where EVs are few */
@@ -325,7 +325,7 @@ struct mrc_settings {
 	__u32 shared_links; /* 1 = carriers name the switches of a path, so shared links are known */
 	__u32 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that pauses for so long may take another EV */
-	__u32 dup_ack_us; /* an ACK is duplicated if the flow's previous ACK is this old; 0 = never */
+	__u32 dup_ack_us; /* an ACK is sent twice if the flow's previous ACK is this old; 0 = never */
 	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
 	__u32 netns; /* inode number of the NICs' network namespace */
 };

@@ -82,10 +82,10 @@ enum mrc_drop {
 	MRC_DROP_NONE = 0,
 	MRC_DROP_NOT_IP, /* push: neither IPv4 nor IPv6 */
 	MRC_DROP_NO_PEER, /* push: no peer owns the destination */
-	MRC_DROP_NO_USABLE_EV, /* push: every plane is down, here or at the peer */
+	MRC_DROP_NO_USABLE_EV, /* push: each EV is denied, or its plane is down here or at the peer */
 	MRC_DROP_TOO_BIG, /* push: longer than the inner MTU */
 	MRC_DROP_PUSH_FAILED, /* push: the kernel refused to make room */
-	MRC_DROP_PROBE_FAILED, /* push: a packet's clone could not be made a probe */
+	MRC_DROP_PROBE_FAILED, /* probe: a packet's clone could not be made a probe */
 	MRC_DROP_TRUNCATED, /* pop: shorter than its headers say */
 	MRC_DROP_BAD_VERSION, /* pop: another wire version */
 	MRC_DROP_BAD_TYPE, /* pop: unknown type */

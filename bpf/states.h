@@ -56,7 +56,7 @@ enum rank {
 	RANK_UNKNOWN,
 	RANK_LAGGING,
 	RANK_LOSSY, /* failed, but packets arrive */
-	RANK_SILENT, /* failed, and nothing arrives */
+	RANK_SILENT, /* failed, and nothing arrives: the EV is silent */
 	RANK_NEVER, /* denied, no such path, or no link */
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Serves the deadlines of all peers: sweeps of idle peers, deadlines of EVs (ev_deadlines.h), links that went down, and
+/* Serves the deadlines of all peers: sweeps, deadlines of EVs (ev_deadlines.h), links that went down, and
  * silent peers.
  *
  * Each peer has a time at which it is due (mrc_watch.due_ns), and a bit for each EV that has a deadline. A tick serves
