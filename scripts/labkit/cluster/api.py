@@ -140,7 +140,9 @@ class Lab:
         if drop is None:
             drop = 0.0 if ce or damage or rate is not None or delay is not None or down else 1.0
         bits, late = inject.parse_rate(rate) if rate is not None else None, inject.parse_time(delay) if delay else 0.0
-        fault = Fault(drop, ce, bits, down, direction, late, damage)
+        fault = Fault(
+            drop=drop, ce=ce, damage=damage, rate_bits_per_s=bits, delay_s=late, down=down, direction=direction
+        )
         with self.state.changing() as fabric:
             return inject.fail(self.state, fabric, target, fault)
 

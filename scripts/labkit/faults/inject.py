@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes faults, and heals them.
 
-A fault combines four effects: packets dropped, damaged or marked (the fault program, on switch
-ports), a rate (tbf on the sending ends of each link), a delay (a relay there), the link down. All but the last may
-be limited to one direction (targets.py). The state of each port follows from the whole set of active faults,
-so faults on different targets may overlap; a second fault on the same target replaces the first.
+A fault has one or more of six effects: packets dropped, damaged or marked (the fault program, on switch ports), a rate
+(tbf on the sending ends of each link), a delay (a relay there), and the link down, which excludes the others. All but
+the last may be limited to one direction (targets.py). The state of each port follows from the whole set of active
+faults, so faults on different targets may overlap; a second fault on the same target replaces the first.
 """
 
 import re
