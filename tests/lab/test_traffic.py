@@ -82,7 +82,7 @@ def _tcp(lab: Lab, host: str) -> dict[str, int]:
     return dict(zip(names, map(int, values), strict=True))
 
 
-def test_single_acknowledgements_are_duplicated_but_not_the_last_of_a_connection(mode: Lab) -> None:
+def test_single_acknowledgements_are_copied_but_not_the_last_of_a_connection(mode: Lab) -> None:
     before = {h: _tcp(mode, h) for h in ("h0", "h2")}
     with mode.inside("h2"):
         listener = socket.create_server((address(2, 4), 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests duplicate ACKs: a TCP acknowledgement without data goes by two EVs, if its flow had none for some time."""
+"""Tests ACK copies: a TCP acknowledgement without data goes by two EVs, if its flow had none for some time."""
 
 from collections import Counter
 from itertools import count
@@ -63,7 +63,7 @@ def out(bench: Bench, side: tuple[Sender, list[Tap]], packet: Packet) -> list[in
 )
 @pytest.mark.parametrize("granularity", ["burst", "packet"])
 @pytest.mark.parametrize("packet", [ack(), ack(IPV6), ack(options=TIME)], ids=["ipv4", "ipv6", "timestamp"])
-def test_a_single_acknowledgement_is_duplicated_on_another_plane(
+def test_a_single_acknowledgement_is_copied_to_another_plane(
     bench: Bench, granularity: Granularity, packet: Packet
 ) -> None:
     packet[TCP].sport = next(PORTS)
@@ -84,7 +84,7 @@ def test_an_acknowledgement_soon_after_another_is_sent_once(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ndup_ack_us = 1\n")], indirect=True)
-def test_an_acknowledgement_long_after_another_is_duplicated_again(bench: Bench) -> None:
+def test_an_acknowledgement_long_after_another_is_copied_again(bench: Bench) -> None:
     side, packet = ready(bench), ack()
     assert [len(out(bench, side, packet)) for _ in range(3)] == [2, 2, 2]
 
@@ -95,26 +95,26 @@ def test_an_acknowledgement_long_after_another_is_duplicated_again(bench: Bench)
     [
         *(ack(flags=flags) for flags in ("S", "SA", "FA", "RA", "PA", "EA")),
         ack(payload=b"x"),
-        ack(options=SACK),  # TCP counts duplicates of these
+        ack(options=SACK),  # TCP counts these as duplicate ACKs
         ack(IPV6, options=TIME + SACK),
         IPV4 / UDP(sport=1, dport=2),
         IP(src="10.99.0.1", dst="10.99.0.3", frag=1, proto=6) / Raw(bytes(ack()[TCP])),
     ],
     ids=["syn", "syn-ack", "fin", "rst", "psh", "ece", "data", "sack", "sack6", "udp", "fragment"],
 )
-def test_other_packets_are_not_duplicated(bench: Bench, packet: Packet) -> None:
+def test_other_packets_are_not_copied(bench: Bench, packet: Packet) -> None:
     assert len(out(bench, ready(bench), packet)) == 1
 
 
 @long
-def test_without_a_probe_interface_no_acknowledgement_is_duplicated(bench: Bench) -> None:
+def test_without_a_probe_interface_no_acknowledgement_is_copied(bench: Bench) -> None:
     side = ready(bench)
     bench.tables.node["probe_ifindex"] = 0
     assert len(out(bench, side, ack())) == 1
 
 
 @pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ndup_ack_us = 0\n")], indirect=True)
-def test_dup_ack_us_of_0_disables_duplicate_acknowledgements(bench: Bench) -> None:
+def test_dup_ack_us_of_0_disables_acknowledgement_copies(bench: Bench) -> None:
     assert len(out(bench, ready(bench), ack())) == 1
 
 
@@ -127,13 +127,13 @@ def test_dup_ack_us_of_0_disables_duplicate_acknowledgements(bench: Bench) -> No
     indirect=True,
     ids=["pinned", "flowlet"],
 )
-def test_acknowledgements_of_pinned_and_flowlet_classes_are_not_duplicated(bench: Bench) -> None:
+def test_acknowledgements_of_pinned_and_flowlet_classes_are_not_copied(bench: Bench) -> None:
     assert len(out(bench, ready(bench), ack())) == 1
 
 
 @long
 @pytest.mark.clock
-def test_duplicate_acknowledgements_of_many_flows_are_rate_limited(bench: Bench) -> None:
+def test_acknowledgement_copies_of_many_flows_are_rate_limited(bench: Bench) -> None:
     side, packets = ready(bench), [bytes(ETHERNET / ack()) for _ in range(200)]
     begin = now()
     for packet in packets:
@@ -145,7 +145,7 @@ def test_duplicate_acknowledgements_of_many_flows_are_rate_limited(bench: Bench)
 
 
 @long
-def test_a_duplicated_acknowledgement_can_carry_a_request(bench: Bench) -> None:
+def test_a_copied_acknowledgement_can_carry_a_request(bench: Bench) -> None:
     side, packet = ready(bench), ack()
     bench.reports(H2)["requested_ns"] = 0
     side[0].send(ETHERNET / packet)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Counts the control packets of some hosts: probe requests by kind and replies, beside their data.
 
-The programs count all of them, over all peers of these hosts. A duplicate ACK (bpf/dup_ack.h) counts as a data packet;
-the number of duplicates is given too.
+The programs count all of them, over all peers of these hosts. An ACK copy (bpf/dup_ack.h) counts as a data packet;
+the number of copies is given too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
     requests: tuple[int, ...]  # by kind, in the order of abi.ProbeKind
     reports: int  # those of the requests that include one for a report
     replies: int  # received replies
-    duplicates: int  # those of the data packets that are duplicate ACKs
+    duplicates: int  # those of the data packets that are ACK copies
 
     def since(self, before: "Sent") -> "Sent":
         """Returns the counts from `before` to this reading."""
@@ -130,7 +130,7 @@ def words(found: Document) -> str:
     return (
         f"control packets are {percent(found['packets_ratio'])} % of all packets, and at most "
         f"{percent(found['bytes_ratio'])} % of all bytes; per second: data {data}, requests ({kinds}), "
-        f"replies {replies}, duplicate acknowledgements {twice}"
+        f"replies {replies}, copied ACKs {twice}"
     )
 
 

@@ -6,7 +6,7 @@ turns: after `detach` these use the kernel's SRv6 routes, one path per flow; aft
 pair is a turn of each; every second pair has the other order, so that drift favours neither. Packets are received
 with RPS over all CPUs and GRO both ways, on the interfaces that receive them: mrc0, or the planes' NICs.
 
-The third case is attached without piggybacked probes and without duplicate ACKs (probing.py). Its difference to the
+The third case is attached without piggybacked probes and without ACK copies (probing.py). Its difference to the
 attached case is their cost.
 """
 

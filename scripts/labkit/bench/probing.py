@@ -74,8 +74,8 @@ class Wire(NamedTuple):
 class Probing:
     """Switches piggybacked probes of some hosts off and on. At the end they are on again. Counts need two hosts.
 
-    The switch is mrc_node.probe_ifindex: with 0 there the programs piggyback no request and send no duplicate ACK, so
-    the cost of duplicate ACKs counts as the probes' cost. The daemon writes it only when it attaches its programs;
+    The switch is mrc_node.probe_ifindex: with 0 there the programs piggyback no request and send no ACK copy, so
+    the cost of ACK copies counts as the probes' cost. The daemon writes it only when it attaches its programs;
     the tick's probes and replies continue. If the daemon wrote it meanwhile, its value is kept, and `confirm` raises
     MachineError.
     """

@@ -20,7 +20,7 @@ _LABELS = {
     "drop-20": "T1 drops 20 %",
     "drop-1": "T1 drops 1 %",
     "drop-0.5": "T1 drops 0.5 %",
-    "drop-20-no-dup-acks": "T1 drops 20 %, no duplicate ACKs",
+    "drop-20-no-dup-acks": "T1 drops 20 %, no ACK copies",
     "flapping": "T1 flaps 13 times a minute",
 }
 _PEERS = {"mptcp": "MPTCP", "kernel-ecmp": "the kernel's seg6 multipath"}
