@@ -77,7 +77,9 @@ class TablesCollector(Collector):
             (heard > 0) & (now - heard < unreachable_ns(self._daemon.plan)),
         )
         yield paths.by_peer(
-            GaugeMetricFamily("mrc_ev_min_active", "The floor: least number of usable EVs.", labels=["peer"]),
+            GaugeMetricFamily(
+                "mrc_ev_min_active", "The floor: while fewer EVs are good, others stay usable too.", labels=["peer"]
+            ),
             records["floor"],
         )
         yield paths.by_peer(
@@ -149,7 +151,7 @@ class TablesCollector(Collector):
         changes = tables.transitions()
         transitions = CounterMetricFamily(
             "mrc_ev_transitions",
-            "EV state changes except to and from SKIP.",
+            "EV state changes except between GOOD and SKIP.",
             labels=["to", "reason"],
         )
         for state in EvState:

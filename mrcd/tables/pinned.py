@@ -85,7 +85,7 @@ class Tables:
         return {kind.text: count for kind, count in zip(abi.ProbeKind, counts, strict=True)}
 
     def unsent_packets(self) -> list[int]:
-        """Returns per plane the data packets that the NIC or its queueing discipline dropped before transmission."""
+        """Returns per plane the data packets that a queueing discipline of this host dropped."""
         raw = libbpf.lookup_all(self._unsent, abi.MAX_PLANES, 8 * libbpf.possible_cpus())
         return [int(n) for n in np.frombuffer(raw, np.uint64).reshape(abi.MAX_PLANES, -1).sum(axis=1)]
 
