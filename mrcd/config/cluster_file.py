@@ -46,7 +46,9 @@ class Cluster(Section):
     t1s: Annotated[int, Field(ge=0, le=512)] = 4
     evs_per_peer: Annotated[int, Field(ge=1, le=MAX_EVS_PER_PEER)] = 256
     ev_min_active: Annotated[int, Field(ge=1, le=MAX_EVS_PER_PEER)] | None = Field(
-        default=None, description="the fewest usable EVs that are kept per peer; a quarter of the peer's EVs if unset"
+        default=None,
+        description="while fewer EVs of a peer are good, the best of the others stay usable up to this number, if "
+        "anything arrives on them; a quarter of the peer's EVs if unset",
     )
     encapsulation: Encapsulation = "usid"
     granularity: Granularity = "burst"

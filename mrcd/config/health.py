@@ -14,7 +14,7 @@ class Health(Section):
     """When an EV is taken out of use, and when it returns. The name of a time ends with its unit.
 
     A peer reports how many packets have arrived on every EV. While traffic flows, the eBPF programs request these
-    reports and judge each EV by them. A periodic tick in the kernel probes the EVs of peers without traffic.
+    reports and judge each EV by them. Besides, a periodic tick in the kernel probes all EVs in turn.
 
     Many attributes because each threshold and interval of path health is a key of its own.
     """
@@ -25,12 +25,12 @@ class Health(Section):
         "answered are probed four times as often",
     )
     idle_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = Field(
-        default=100, description="interval between probes of all EVs of a peer without traffic"
+        default=100, description="interval between probes of each EV, with and without traffic"
     )
     idle_probes: Annotated[int, Field(ge=100, le=100_000_000)] = Field(
         default=4000,
-        description="most probes per second to all peers without traffic together; if these are too few for all EVs in "
-        "every idle interval, mrcd probes some peers, and some of their EVs, at a time",
+        description="probes per second that a host may send however little traffic it has; if these are too few for "
+        "all EVs in every idle interval, mrcd probes some peers, and some of their EVs, at a time",
     )
     probe_packets: Annotated[int, Field(ge=1, le=32_768)] | None = Field(
         default=None,
@@ -54,7 +54,9 @@ class Health(Section):
         "arrive",
     )
     skip_delay_us: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
-        default=1000, description="an EV is skipped once if its delay exceeds that of the others by this; 0: never"
+        default=1000,
+        description="an EV is skipped once if its delay exceeds that of the others by this, and the round trip is more "
+        "than twice the peer's usual one; 0: never",
     )
     loss_rule: LossRule = Field(
         default="ratio",
@@ -65,7 +67,7 @@ class Health(Section):
     loss_samples: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=10,
         description="samples with loss that the window must have (samples are reports with new packets, and probes); "
-        "twice as many if fewer than 8 EVs are in use",
+        "twice as many if fewer than 8 EVs are in use, three times if fewer than 3",
     )
     loss_window_ms: Annotated[int, Field(ge=10, le=60_000)] = 200
     good_probes: Annotated[int, Field(ge=1, le=1000)] = Field(

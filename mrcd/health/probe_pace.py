@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Computes how often peers without traffic are probed, and on how many of their EVs each time. Pure.
+"""Computes how often the tick sweeps each peer, and on how many of its EVs each time. Pure.
 
-In a small cluster, all EVs of such a peer are probed in every idle interval. If that exceeds [health] idle_probes,
-peers are probed less often, and only some of a peer's EVs each time, in rotation. EVs with traffic need no such probes,
-because probes are piggybacked on their packets.
+In a small cluster, a sweep probes all EVs of a peer, in every idle interval. If that exceeds [health] idle_probes,
+the tick sweeps a peer less often, and probes only some of its EVs each time, in rotation. Peers with traffic are swept
+too; the probes that are piggybacked on their packets do not count here.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _MIN_WINDOW = 16  # EVs: fewer are not worth the cost of handling the peer
 
 @dataclass(frozen=True)
 class Pace:
-    """The tick probes `window` EVs of a peer without traffic (0: all) every `interval_ns`."""
+    """The tick probes `window` EVs of a peer (0: all) every `interval_ns`."""
 
     window: int
     interval_ns: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests mrc_tick: probes of idle peers, their budget and their reports."""
+"""Tests mrc_tick: idle probes, their budget and their reports."""
 
 from collections import Counter
 

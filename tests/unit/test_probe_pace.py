@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests how often idle peers are probed, and on how many EVs each time."""
+"""Tests how often peers are swept, and on how many EVs each time."""
 
 import pytest
 
