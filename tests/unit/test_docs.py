@@ -170,6 +170,28 @@ def test_paths_in_drawings_exist(page: Path) -> None:
                 assert any((ROOT / "mrcd").rglob(word)), word
 
 
+def test_functions_in_drawings_exist() -> None:
+    found = [
+        (path, name.strip())
+        for block in blocks(ROOT / "docs/architecture.md")
+        for path, names in re.findall(r"([\w./-]+\.(?:c|h|py)): (\w+(?:, \w+)*)", block)
+        for name in names.split(",")
+    ]
+    assert found
+    for path, name in found:
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8")), f"{path}: {name}"
+
+
+def test_headers_include_only_later_ones_of_the_table() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    order = [h for row in re.findall(r"^\| (`\w+\.h`.*?) \|", text, re.M) for h in re.findall(r"`(\w+\.h)`", row)]
+    headers = {h.name: h for h in (ROOT / "bpf").glob("*.h")}
+    assert sorted(order) == sorted(headers)
+    for place, name in enumerate(order):
+        included = re.findall(r'^#include "(.+)"', headers[name].read_text(encoding="utf-8"), re.M)
+        assert set(included) <= set(order[place + 1 :]), name
+
+
 @each_page
 def test_commands_exist(page: Path) -> None:
     for words in commands(page):
@@ -215,7 +237,7 @@ def test_every_key_of_the_cluster_file_is_listed() -> None:
 
 def test_every_drop_reason_is_listed() -> None:
     text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (?:push|pop) \|", text, re.M)
+    rows = re.findall(r"^\| `(\w+)` \| (?:push|probe|pop) \|", text, re.M)
     assert rows == [d.name.lower() for d in Drop if d.name not in ("NONE", "MAX")]
 
 
