@@ -91,8 +91,8 @@ class Health(Section):
     )
     unanswered: Annotated[int, Field(ge=2, le=100)] = Field(
         default=4,
-        description="the peer is unreachable after so many probes in a row of all its EVs without a reply; its EVs "
-        "keep their states",
+        description="the peer is silent after so many sweeps of its EVs in a row without a reply; its EVs keep their "
+        "states",
     )
     grey_ratio: Annotated[float, Field(ge=0.000001, le=1)] = Field(
         default=0.001,
