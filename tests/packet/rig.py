@@ -94,6 +94,7 @@ class Bench:
         self._taps: dict[tuple[str, int], Tap] = {}
         self._stack: Sender | None = None
         self.cpus = os.sched_getaffinity(0)
+        self._remembered: tuple[list[NDArray[Any]], int] | None = None  # recorded times, and when they were read
         with contextlib.ExitStack() as undo:
             self.namespace: Namespace = wired_to.namespace if wired_to else Namespace()
             if wired_to:
@@ -151,6 +152,7 @@ class Bench:
     def fresh(self) -> Iterator[Self]:
         """A block inside the namespace, on one CPU, with the tables in their initial state."""
         cpus = os.sched_getaffinity(0)
+        self._remembered = None
         for name, table in self._pristine.items():
             self._table(name)[...] = table
         zero = bytes(libbpf.possible_cpus())
@@ -195,16 +197,34 @@ class Bench:
 
     def age(self, ns: int) -> None:
         """Moves all recorded times `ns` into the past, as if nothing had happened meanwhile."""
+        self._stand_still()
         for table, name, unit_ns in _STAMPS:
             column = self._table(table)[name]
             self._table(table)[name] = np.where(column > 0, column - _units(column, ns // unit_ns), column)
+        if self._remembered is not None:
+            self._remember()
 
-    @contextlib.contextmanager
-    def standing_time(self) -> Iterator[None]:
-        """A block that takes no time, by all recorded times that it does not change."""
-        before = [self._table(table)[name].copy() for table, name, _ in _STAMPS]
-        begin = time.monotonic_ns()
-        yield
+    def tick(self) -> float:
+        """Runs the tick, as if no time had passed since the last one, nor passed in it, but what age() adds.
+
+        This holds for all recorded times that nobody changed meanwhile. On an emulated CPU a tick, or the test between
+        two ticks, takes longer than the deadlines. Returns the seconds until the next tick.
+        """
+        self._stand_still()
+        self._remember()
+        wait_s = self.dataplane.tick()
+        self._stand_still()
+        self._remember()
+        return wait_s
+
+    def _remember(self) -> None:
+        self._remembered = [self._table(table)[name].copy() for table, name, _ in _STAMPS], time.monotonic_ns()
+
+    def _stand_still(self) -> None:
+        """Moves the times that are as they were remembered by the time since then."""
+        if self._remembered is None:
+            return
+        before, begin = self._remembered
         elapsed = time.monotonic_ns() - begin
         for (table, name, unit_ns), old in zip(_STAMPS, before, strict=True):
             column = self._table(table)[name]

@@ -331,6 +331,7 @@ def test_a_vlan_plane_gets_its_tag_and_the_others_none(bench: Bench) -> None:
         assert frame.data == bytes(bench.sent(H2, plane * SLOTS, packet, tx_ns=tx_ns))
 
 
+@pytest.mark.clock
 def test_a_packet_is_not_dated_before_a_pause_of_the_cpu(bench: Bench) -> None:
     """If a CPU stops between the choice of the EV and the count, the other CPUs must not take the count for old."""
     ev, mrc = pushed(bench, to_h2())

@@ -57,7 +57,6 @@ def test_each_limited_sweep_continues_with_the_next_evs(bench: Bench, wires: lis
     assert Counter(seen) == Counter(3 * EVERY)
 
 
-@pytest.mark.clock
 @pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
 def test_idle_probes_stay_within_the_budget(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.node["idle_us"] = 1000

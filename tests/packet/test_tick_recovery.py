@@ -70,7 +70,6 @@ def test_a_reply_to_a_probe_sent_before_the_ev_was_allowed_is_ignored(h2_bench: 
 # ---- failed EVs ----
 
 
-@pytest.mark.clock
 def test_probe_intervals_of_a_failed_ev_double_up_to_one_second(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 5)
     at, elapsed = [], 0

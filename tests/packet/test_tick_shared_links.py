@@ -39,7 +39,7 @@ def probes_of_other_peers(bench: Bench, wires: list[Tap], answered: Collection[i
         bench.path_stats(H5, ev)["reply_seq"] = bench.ev(H5, ev)["probe_seq"]
 
     def is_decided() -> bool:
-        bench.dataplane.tick()
+        bench.tick()
         shares = SHARE.iter_unpack(libbpf.lookup_all(bench.map_fd("mrc_t1_failures"), 8, SHARE.size))
         return all(made == begun and not left for *_, made, begun, _, left, _, _ in shares)
 
