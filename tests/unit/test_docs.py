@@ -18,11 +18,8 @@ from mrcd.config.cluster_file import Config
 from mrcd.ctl.main import cli
 from mrcd.main import mrcd
 from mrcd.tables.abi import ABI_VERSION, WIRE_VERSION, Drop
+from tests.pages import DOCS, PAGES, README, ROOT, blocks, prose, spans, synopses
 
-ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [README, *DOCS]
 README_LINES = 120
 
 COMMANDS: dict[str, click.Command] = {
@@ -36,8 +33,6 @@ COMMANDS: dict[str, click.Command] = {
 PASSED_ON = {"BENCH": "scripts/bench", "KERNELS": "scripts/kernels test", "NICS": "scripts/kernels nics"}  # by make
 SHELL_ENDS = {"&&", "||", "|", ";", "&", ">", "2>"}
 
-FENCE = re.compile(r"^```.*?$\n(.*?)^```$", re.M | re.S)
-SPAN = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.M)
 PATH = re.compile(r"(?:bpf|mrcd|scripts|tests|docs|LICENSES|\.ci)/[\w./-]*")
@@ -46,28 +41,14 @@ BARE_FILE = re.compile(r"[\w-]+(?:\.bpf\.c|\.h|\.py)")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 
 
-def blocks(page: Path) -> list[str]:
-    """The code blocks of a page."""
-    return FENCE.findall(page.read_text(encoding="utf-8"))
-
-
-def spans(page: Path) -> list[str]:
-    """The text in backticks of a page, outside its code blocks; a line break counts as a space."""
-    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
-    if page.name == "changes.md":
-        prose = re.sub(r"^\|[^|]*\|", "|", prose, flags=re.M)  # the first column has names that are no more
-    return [" ".join(s.split()) for s in SPAN.findall(prose)]
-
-
 def anchors(page: Path) -> set[str]:
     """The names of a page's headings in links: lower case, spaces as dashes, no punctuation."""
-    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in HEADING.findall(prose)}
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in HEADING.findall(prose(page))}
 
 
 def commands(page: Path) -> Iterator[list[str]]:
     """The words of each command line of a page: in code blocks, a line; in prose, what is in backticks."""
-    lines = [line for block in blocks(page) for line in block.splitlines()] + spans(page)
+    lines = [line for _, block in blocks(page) for line in block.splitlines()] + spans(page)
     for line in lines:
         try:
             words = shlex.split(line.replace("…", "").replace(";", " ; ").rstrip(), comments=True)
@@ -139,8 +120,15 @@ def test_the_readme_links_every_page(page: Path) -> None:
 
 
 @each_page
+def test_code_blocks_name_their_language(page: Path) -> None:
+    """tests/lab/test_docs_commands.py runs those in sh."""
+    assert page.read_text(encoding="utf-8").count("\n```") == 2 * len(blocks(page))
+    assert {language for language, _ in blocks(page)} <= {"sh", "text", "toml", "yaml"}
+
+
+@each_page
 def test_relative_links_resolve(page: Path) -> None:
-    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+    for link in LINK.findall(prose(page)):
         if re.match(r"[a-z]+://", link):
             continue
         name, _, anchor = link.partition("#")
@@ -162,7 +150,7 @@ def test_paths_in_backticks_exist(page: Path) -> None:
 
 @each_page
 def test_paths_in_drawings_exist(page: Path) -> None:
-    for block in blocks(page):
+    for _, block in blocks(page):
         for word in re.findall(r"(?<![\w./-])(?:bpf|mrcd|scripts|tests|docs)/[\w./-]+\.\w+", block):
             assert (ROOT / word).exists(), word
         if page.name == "architecture.md":
@@ -173,7 +161,7 @@ def test_paths_in_drawings_exist(page: Path) -> None:
 def test_functions_in_drawings_exist() -> None:
     found = [
         (path, name.strip())
-        for block in blocks(ROOT / "docs/architecture.md")
+        for _, block in blocks(ROOT / "docs/architecture.md")
         for path, names in re.findall(r"([\w./-]+\.(?:c|h|py)): (\w+(?:, \w+)*)", block)
         for name in names.split(",")
     ]
@@ -205,10 +193,9 @@ def test_commands_exist(page: Path) -> None:
 
 def test_the_table_of_mrcctl_is_complete() -> None:
     """Each command of mrcctl has a row, and each row has only commands and options that there are."""
-    rows = re.findall(r"^\| (`[a-z].*?) \| ", (ROOT / "docs/mrcctl.md").read_text(encoding="utf-8"), re.M)
     listed = set()
-    for row in rows:
-        code = row.replace(r"\|", "|").split("`")[1::2]
+    for row in synopses():
+        code = row.split("`")[1::2]
         options = [w for c in code for w in shlex.split(c) if not re.match("[a-z]", w)] if len(code) == 2 else []
         for c in code:
             words = shlex.split(c)

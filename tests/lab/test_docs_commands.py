@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Runs the commands of README.md and docs/ in a lab: shell blocks, prose, and the table of mrcctl's commands."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from labkit.cluster.api import Lab
+from tests.lab.conftest import wait_until
+from tests.pages import PAGES, ROOT, shell_commands, spans, synopses
+
+PROGRAMS = {"mrcd", "mrcctl", "make", "scripts/lab", "scripts/bench", "scripts/demo", "scripts/kernels"} | {
+    *("apt", "apt-get", "bpftool", "ethtool", "grep", "ip", "iperf3", "journalctl", "ls", "man", "promtool"),
+    *("reuse", "systemctl", "systemd-analyze", "systemd-sysusers", "tcpdump"),
+}
+"""In prose, words in backticks that begin with one of these are a command."""
+SECONDS = 30
+
+NOT_RUN = {
+    r"apt": "changes the packages of this machine",
+    r"ethtool -L": "a veth of the lab has one queue",
+    r"ethtool --show-tunnels": "a veth has no table of tunnels",
+    r"install -D": "writes to /etc",
+    r"ip link del mrc0": "takes a restart of mrcd: tests/lab/test_daemon_restarts.py",
+    r"ip link set down": "names a command without its interface",
+    r"ip route … encap seg6": "names a command without its addresses",
+    r"journalctl": "needs systemd",
+    r"make bench": "takes minutes",
+    r"make deb": "takes half a minute; make test-deb does it",
+    r"make demo": "takes a minute",
+    r"make install": "writes to /usr/local: tests/lab/test_install.py has a directory of its own",
+    r"make lint": "takes half a minute",
+    r"make set-up": "installs packages",
+    r"make test": "runs this test",
+    r"make uninstall": "removes files: tests/lab/test_install.py has a directory of its own",
+    r"man ": "the pages are not installed: tests/lab/test_install.py",
+    r"mrcctl detach; systemctl": "needs systemd; mrcctl detach alone is run",
+    r"mrcctl paths --json \| jq": "make set-up does not install jq",
+    r"mrcd --state-dir": "names an option",
+    r"promtool": "names a command without its file: tests/unit/test_rules.py",
+    r"reuse lint": "make lint does it",
+    r"scripts/bench \w": "takes minutes",
+    r"scripts/kernels": "takes minutes, in virtual machines",
+    r"systemctl": "needs systemd: tests/lab/test_service.py has a machine of its own",
+    r"systemd-sysusers": "adds a user to this machine",
+}
+"""How the commands begin that are not run, and why."""
+
+SYNOPSES = {
+    "`status [--brief]`": "mrcctl status --brief",
+    "`peers`": "mrcctl peers",
+    "`paths [--peer P] [--plane N] [--state S]`": "mrcctl paths --peer h2 --plane 1 --state GOOD",
+    "`paths --decode`": "mrcctl paths --decode",
+    "`watch [-i SECONDS]`": "mrcctl watch -i 0.5",
+    "`top [-i SECONDS]`": "mrcctl top -i 0.5",
+    "`events [--since 10m] [--follow]`": "mrcctl events --since 10m --follow",
+    "`histograms`": "mrcctl histograms",
+    "`bpf maps`, `bpf progs`, `bpf dump [PEER [EV]]`": "mrcctl bpf maps && mrcctl bpf progs && mrcctl bpf dump h2 1",
+    "`bugreport [-o FILE]`": "mrcctl bugreport -o report.tar.gz",
+    "`deny`, `drain` `TARGET… [--for 30m] [--reason TEXT] [--force]`": (
+        "mrcctl deny t1:1:2 --for 30m --reason test --force && mrcctl drain nic:h2:0 --for 30m --reason test --force"
+    ),
+    "`allow`, `undrain` `TARGET… | --all`": "mrcctl allow t1:1:2 && mrcctl undrain --all",
+    "`denials`": "mrcctl denials",
+    "`probe PEER [--ev N] [--count N] [--size BYTES]`": "mrcctl probe h2 --ev 1 --count 3 --size 1000",
+    "`trace PEER --ev N`": "mrcctl trace h2 --ev 1",
+    "`capture [--plane N] [--count N] [-r FILE | -w FILE]`": (
+        "mrcctl capture --plane 1 --count 3 -w packets.pcap && mrcctl capture -r packets.pcap --count 3"
+    ),
+    "`preflight [--config FILE]`": "mrcctl preflight --config cluster.toml",
+    "`doctor [--peer P]`": "mrcctl doctor --peer h2",
+    "`detach`, `attach`": "mrcctl detach && mrcctl attach",
+    "`config check FILE`, `config diff [FILE]`, `config show [--effective]`": (
+        "mrcctl config check cluster.toml && mrcctl config diff cluster.toml && mrcctl config show --effective"
+    ),
+    "`reload [--force]`": "mrcctl reload --force",
+    "`version`, `completion bash|zsh|fish`": (
+        "mrcctl version && mrcctl completion bash && mrcctl completion zsh && mrcctl completion fish"
+    ),
+}
+"""What is run for each row of the table in docs/mrcctl.md."""
+
+NAMES = [
+    (r"\bNIC\b", "p0"),
+    (r"\bFILE\b", "cluster.toml"),
+    (r"\bNAME\b", "h0"),
+    (r"--peer P\b", "--peer h2"),
+    (r"\bCOMMAND\b", "paths"),
+    (r"^ethtool -k$", "ethtool -k p0"),
+    (r"^mrcctl config check --json", "mrcctl config check cluster.toml --json"),
+    (r"^mrcctl deny --force$", "mrcctl deny t1:1:2 --force"),
+    (r"^mrcctl probe\b", "mrcctl probe h2"),
+    (r"^mrcctl trace\b", "mrcctl trace h2 --ev 1"),
+    (r"^scripts/lab fail$", "scripts/lab fail t1:1:2"),
+    (r"^systemd-analyze security$", "systemd-analyze security --offline=true scripts/deploy/mrcd.service"),
+    (r"(iperf3 -c \S+).*", r"\1 -t 1"),
+    (r"^(scripts/lab \w+)", r"\1 --name pytest"),
+]
+"""Placeholders and what stands for them; the arguments that prose leaves out; the name of the test's lab."""
+
+AFTERWARDS = {
+    "ethtool -K p0 rx off": "ethtool -K p0 rx on",
+    "mrcctl deny t1:1:2 --force": "mrcctl allow --all",
+    "mrcctl detach": "mrcctl attach",
+    "scripts/lab fail": "scripts/lab heal --name pytest --all",
+}
+"""How commands begin that leave the lab changed, and what ends that."""
+
+ENDLESS = re.compile(r"^tcpdump|mrcctl (capture|watch)( --json| -i \S+)?$|--follow$")
+SERVER = "scripts/lab exec --name pytest h2 -- iperf3 -s"
+DOWN = "scripts/lab down --name pytest"
+
+
+def documented() -> list[str]:
+    """Returns the commands in the order of the pages."""
+    found = []
+    for page in PAGES:
+        found += shell_commands(page)
+        found += [span for span in spans(page) if " " in span and span.partition(" ")[0] in PROGRAMS]
+    return found + synopses()
+
+
+def with_names(command: str) -> str:
+    """Returns what is run for a command of the pages."""
+    if command in SYNOPSES:
+        return SYNOPSES[command]
+    for pattern, name in NAMES:
+        command = re.sub(pattern, name, command)
+    return command
+
+
+def to_run() -> list[str]:
+    """Returns each command to run once: SERVER first, because clients need it, and DOWN last."""
+    chosen = [with_names(c) for c in documented() if not any(re.match(beginning, c) for beginning in NOT_RUN)]
+    return sorted(dict.fromkeys(chosen), key=lambda c: (c != SERVER, c == DOWN))
+
+
+@pytest.fixture(scope="module")
+def directory(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a working directory with the lab's cluster file as cluster.toml."""
+    made = tmp_path_factory.mktemp("docs")
+    shutil.copy(lab.state.cluster_file, made / "cluster.toml")
+    return made
+
+
+def run(lab: Lab, directory: Path, command: str) -> tuple[int, str]:
+    """Runs a command of the repository in its root, any other in h0; returns its exit status and what it prints.
+
+    An endless command is ended when it has printed something; its status is 0.
+    """
+    argv = ["timeout", "--signal=INT", str(SECONDS), "bash", "-c", command]
+    with tempfile.TemporaryFile("w+", errors="replace") as out:  # no pipe: SERVER would hold it open
+        if command.startswith(("scripts/", "make ", "grep ", "export ", "systemd-analyze ")):
+            child = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        else:
+            child = lab.popen("h0", argv, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        if ENDLESS.search(command):
+            wait_until(f"{command} prints", lambda: os.fstat(out.fileno()).st_size or child.poll() is not None)
+            with pytest.raises(subprocess.TimeoutExpired):  # else it printed an error and ended
+                child.wait(0.5)
+            child.terminate()
+            child.wait(SECONDS)
+        status = 0 if ENDLESS.search(command) else child.wait(SECONDS + 10)
+        out.seek(0)
+        return status, out.read()
+
+
+@pytest.mark.parametrize("command", to_run())
+def test_the_command_works(lab: Lab, directory: Path, command: str) -> None:
+    status, printed = run(lab, directory, f"{command} &" if command == SERVER else command)
+    for beginning, ending in AFTERWARDS.items():
+        if command.startswith(beginning):
+            assert run(lab, directory, ending)[0] == 0, ending
+    assert status == 0, f"exit status {status}\n{printed}"
+    assert "Traceback" not in printed
+    if command == SERVER:
+        wait_until("iperf3 listens", lambda: lab.exec("h2", ["ss", "-Htln", "sport = 5201"]).stdout)
+
+
+def test_every_row_of_the_table_of_mrcctl_is_run() -> None:
+    assert set(SYNOPSES) == set(synopses())
+
+
+@pytest.mark.parametrize("beginning", NOT_RUN)
+def test_every_command_that_is_not_run_is_in_the_docs(beginning: str) -> None:
+    assert any(re.match(beginning, c) for c in documented())
