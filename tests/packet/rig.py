@@ -17,7 +17,6 @@ import os
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -54,16 +53,13 @@ _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
 POPPED = (0x706F7064, 0x706F7065)  # marks of a single packet and of a burst (bpf/deliver.h)
 NEVER = 2**62
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
-_TIMES_NS = {
+_STAMPS = {
     "evs": ("state_since_ns", "last_tx_ns"),
     "path_stats": ("arrived_ns", "lag_ns", "loss_ns", "pending_losses_ns", "probe_ns", "noted_ns", "probe_after_ns"),
     "watches": ("due_ns", "swept_ns"),
     "clock": ("packet_due_ns", "active_ns", "refilled_ns"),
     "reports": ("requested_ns", "sent_ns", "min_delay_ns", "icmp_ns", "report_tx_ns"),
 }
-_STAMPS = [(table, name, 1) for table, names in _TIMES_NS.items() for name in names]
-_STAMPS += [("watches", "unanswered_ms", 1_000_000), ("watches", "probed_us", 1000)]  # low bits
-"""Times that the programs record: table, field, nanoseconds per unit."""
 
 
 def _fill(fd: int, keys: Sequence[int], value: bytes) -> None:
@@ -94,7 +90,6 @@ class Bench:
         self._taps: dict[tuple[str, int], Tap] = {}
         self._stack: Sender | None = None
         self.cpus = os.sched_getaffinity(0)
-        self._remembered: tuple[list[NDArray[Any]], int] | None = None  # recorded times, and when they were read
         with contextlib.ExitStack() as undo:
             self.namespace: Namespace = wired_to.namespace if wired_to else Namespace()
             if wired_to:
@@ -152,7 +147,6 @@ class Bench:
     def fresh(self) -> Iterator[Self]:
         """A block inside the namespace, on one CPU, with the tables in their initial state."""
         cpus = os.sched_getaffinity(0)
-        self._remembered = None
         for name, table in self._pristine.items():
             self._table(name)[...] = table
         zero = bytes(libbpf.possible_cpus())
@@ -197,39 +191,12 @@ class Bench:
 
     def age(self, ns: int) -> None:
         """Moves all recorded times `ns` into the past, as if nothing had happened meanwhile."""
-        self._stand_still()
-        for table, name, unit_ns in _STAMPS:
-            column = self._table(table)[name]
-            self._table(table)[name] = np.where(column > 0, column - _units(column, ns // unit_ns), column)
-        if self._remembered is not None:
-            self._remember()
-
-    def tick(self) -> float:
-        """Runs the tick, as if no time had passed since the last one, nor passed in it, but what age() adds.
-
-        This holds for all recorded times that nobody changed meanwhile. On an emulated CPU a tick, or the test between
-        two ticks, takes longer than the deadlines. Returns the seconds until the next tick.
-        """
-        self._stand_still()
-        self._remember()
-        wait_s = self.dataplane.tick()
-        self._stand_still()
-        self._remember()
-        return wait_s
-
-    def _remember(self) -> None:
-        self._remembered = [self._table(table)[name].copy() for table, name, _ in _STAMPS], time.monotonic_ns()
-
-    def _stand_still(self) -> None:
-        """Moves the times that are as they were remembered by the time since then."""
-        if self._remembered is None:
-            return
-        before, begin = self._remembered
-        elapsed = time.monotonic_ns() - begin
-        for (table, name, unit_ns), old in zip(_STAMPS, before, strict=True):
-            column = self._table(table)[name]
-            kept = (column > 0) & (column == old)
-            self._table(table)[name] = np.where(kept, column + _units(column, elapsed // unit_ns), column)
+        for table, names in _STAMPS.items():
+            for name in names:
+                column = self._table(table)[name]
+                self._table(table)[name] = np.where(column > 0, column - np.uint64(ns), column)
+        for name, unit_ns in (("unanswered_ms", 1_000_000), ("probed_us", 1000)):  # low bits
+            self.tables.watches[name] -= np.uint32(ns // unit_ns % 2**32)
 
     def close(self) -> None:
         """Removes everything, and asserts that nothing is left."""
@@ -417,11 +384,6 @@ class Bench:
             self._undo.callback(tap.close)
         tap.frames()
         return tap
-
-
-def _units(column: NDArray[Any], number: int) -> Any:
-    """Returns a number in the column's type, of which it may hold the low bits only."""
-    return column.dtype.type(number % 2 ** (8 * column.itemsize))
 
 
 def _octets(mac: str) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests mrc_tick: idle probes, their budget and their reports."""
+"""Tests mrc_tick: probes of idle peers, their budget and their reports."""
 
 from collections import Counter
 
@@ -29,6 +29,7 @@ from tests.packet.wires import Tap
 pytestmark = pytest.mark.root
 
 
+@pytest.mark.clock
 def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.node["idle_us"] = 10_000_000
     assert run_tick(bench) == TICK_S
@@ -45,6 +46,7 @@ def test_quiet_peers_are_swept_each_idle_interval(bench: Bench, wires: list[Tap]
     assert probe_requests(wires) == (plain, reports)
 
 
+@pytest.mark.clock
 def test_each_limited_sweep_continues_with_the_next_evs(bench: Bench, wires: list[Tap]) -> None:
     postpone(bench, H1, H5)
     bench.tables.node["idle_evs"] = 6
@@ -57,6 +59,7 @@ def test_each_limited_sweep_continues_with_the_next_evs(bench: Bench, wires: lis
     assert Counter(seen) == Counter(3 * EVERY)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
 def test_idle_probes_stay_within_the_budget(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.node["idle_us"] = 1000
@@ -70,6 +73,7 @@ def test_idle_probes_stay_within_the_budget(bench: Bench, wires: list[Tap]) -> N
 
 
 @pytest.mark.parametrize("bench", [Setup(health="idle_probes = 100")], indirect=True, ids=[""])
+@pytest.mark.clock
 def test_an_idle_timeout_sweeps_at_once_even_beyond_the_budget(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.clock["budget"], bench.tables.clock["refilled_ns"] = -50, now()
     bench.tables.watches["timed_out"][H2] = 1
@@ -100,6 +104,7 @@ def test_a_tick_probes_nothing_without_peers_or_while_another_cpu_runs_it(
     assert probe_requests(wires) == ([], [])
 
 
+@pytest.mark.clock
 def test_probes_are_counted_by_kind(bench: Bench) -> None:
     before = probes_by_kind(bench)
     postpone(bench, H1, H5)
@@ -115,6 +120,7 @@ def test_probes_are_counted_by_kind(bench: Bench) -> None:
     assert probes_by_kind(bench)[ProbeKind.IDLE.text] > before.get(ProbeKind.IDLE.text, 0)
 
 
+@pytest.mark.clock
 def test_first_sweeps_of_peers_start_at_different_evs(bench: Bench, wires: list[Tap]) -> None:
     """Different starts keep every T1 covered by the probes to some peer at any time."""
     bench.tables.node["idle_evs"] = 3
@@ -124,6 +130,7 @@ def test_first_sweeps_of_peers_start_at_different_evs(bench: Bench, wires: list[
     assert {ev for p, ev in plain if p == H5} == {15, 0, 1}
 
 
+@pytest.mark.clock
 def test_an_unanswered_probe_makes_the_next_tick_request_a_report(bench: Bench, wires: list[Tap]) -> None:
     """The report requested with the sweep is too early to show the missing probe."""
     postpone(bench, H1, H5)
@@ -140,6 +147,7 @@ def test_an_unanswered_probe_makes_the_next_tick_request_a_report(bench: Bench, 
         assert probe_requests(wires) == ([], [H2] * lost)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
 def test_reports_of_256_evs_are_requested_in_two_parts(bench: Bench, wires: list[Tap]) -> None:
     postpone(bench, H1, H5)

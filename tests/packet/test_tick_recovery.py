@@ -70,6 +70,7 @@ def test_a_reply_to_a_probe_sent_before_the_ev_was_allowed_is_ignored(h2_bench: 
 # ---- failed EVs ----
 
 
+@pytest.mark.clock
 def test_probe_intervals_of_a_failed_ev_double_up_to_one_second(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 5)
     at, elapsed = [], 0
@@ -123,6 +124,7 @@ def test_an_answering_failed_ev_is_probed_with_full_size_packets(h2_bench: Bench
     assert len(retried(h2_bench, wires)) < 300
 
 
+@pytest.mark.clock
 def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.dataplane.set_state(H2, 5, DENIED, Reason.ADMIN, EvState)
     for _ in range(150):

@@ -39,7 +39,7 @@ def probes_of_other_peers(bench: Bench, wires: list[Tap], answered: Collection[i
         bench.path_stats(H5, ev)["reply_seq"] = bench.ev(H5, ev)["probe_seq"]
 
     def is_decided() -> bool:
-        bench.tick()
+        bench.dataplane.tick()
         shares = SHARE.iter_unpack(libbpf.lookup_all(bench.map_fd("mrc_t1_failures"), 8, SHARE.size))
         return all(made == begun and not left for *_, made, begun, _, left, _, _ in shares)
 
@@ -64,11 +64,13 @@ def other_requests(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
 EXPECTED_PROBES = [(H5, 6)] * 3 + [(H5, 7)]  # none to h1, which is under the same T0 as this host
 
 
+@pytest.mark.clock
 def test_a_failure_probes_a_peer_under_each_t0_and_a_control_ev(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     assert probes_of_other_peers(h2_bench, wires) == EXPECTED_PROBES
 
 
+@pytest.mark.clock
 def test_an_ev_that_misses_its_probes_fails_when_the_control_ev_answers(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     probes_of_other_peers(h2_bench, wires, [7])
@@ -77,6 +79,7 @@ def test_an_ev_that_misses_its_probes_fails_when_the_control_ev_answers(h2_bench
     assert probes_by_kind(h2_bench)["retry"] > 0
 
 
+@pytest.mark.clock
 def test_an_ev_that_answers_its_probes_stays_in_use(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     probes_of_other_peers(h2_bench, wires, [6, 7])
@@ -84,6 +87,7 @@ def test_an_ev_that_answers_its_probes_stays_in_use(h2_bench: Bench, wires: list
     assert other_requests(wires) == ([], [])
 
 
+@pytest.mark.clock
 def test_probes_sent_after_the_check_do_not_count_as_missing(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     run_tick(h2_bench)
@@ -94,6 +98,7 @@ def test_probes_sent_after_the_check_do_not_count_as_missing(h2_bench: Bench, wi
     assert h5_state(h2_bench, 6)[0] == GOOD
 
 
+@pytest.mark.clock
 def test_a_silent_peer_is_not_probed_for_shared_failures(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.tables.watches["silent"][H5] = 1
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
@@ -101,6 +106,7 @@ def test_a_silent_peer_is_not_probed_for_shared_failures(h2_bench: Bench, wires:
     assert h5_state(h2_bench, 6)[0] == GOOD
 
 
+@pytest.mark.clock
 def test_without_any_answer_a_probe_and_a_report_request_go_to_every_peer(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     probes_of_other_peers(h2_bench, wires)
@@ -109,6 +115,7 @@ def test_without_any_answer_a_probe_and_a_report_request_go_to_every_peer(h2_ben
     assert other_requests(wires) == ([(H5, 6)], [H5])
 
 
+@pytest.mark.clock
 def test_the_shared_path_is_found_under_another_ev_number(h2_bench: Bench, wires: list[Tap]) -> None:
     six, four = h2_bench.ev(H5, 6)["dst"].copy(), h2_bench.ev(H5, 4)["dst"].copy()
     h2_bench.ev(H5, 4)["dst"], h2_bench.ev(H5, 6)["dst"] = six, four
@@ -117,6 +124,7 @@ def test_the_shared_path_is_found_under_another_ev_number(h2_bench: Bench, wires
     assert h5_state(h2_bench, 4) == (ASSUMED_BAD, Reason.OVERDUE)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("least", [EVS - 1, EVS])
 def test_a_shared_failure_takes_a_dead_ev_out_of_use_even_at_the_floor(
     h2_bench: Bench, wires: list[Tap], least: int

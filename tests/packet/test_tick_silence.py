@@ -25,6 +25,7 @@ from tests.packet.wires import Tap
 pytestmark = pytest.mark.root
 
 
+@pytest.mark.clock
 def test_a_missing_report_makes_sweeps_frequent(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.reports(H2)["report_seq"], h2_bench.reports(H2)["requested_ns"] = 1, now() - 3 * MS
     h2_bench.tables.watches["due_ns"][H2] = 0
@@ -45,6 +46,7 @@ def test_a_missing_report_makes_sweeps_frequent(h2_bench: Bench, wires: list[Tap
     assert probe_requests(wires) == ([], [])
 
 
+@pytest.mark.clock
 def test_a_lagging_ev_is_probed_until_its_lag_ends(h2_bench: Bench, wires: list[Tap]) -> None:
     r = Reporter(h2_bench)
     r.send_all(3)

@@ -281,6 +281,7 @@ def test_the_timer_packet_ends_after_the_traffic(stage: Stage) -> None:
     assert 0.05 < seen[-1] - int(stage.bench.reports(H2)["sent_ns"].max()) / 1e9 < 1
 
 
+@pytest.mark.clock
 def test_the_timer_packet_continues_while_a_peer_is_due_for_a_sweep(stage: Stage) -> None:
     """As when hundreds of flows stop at once."""
     stage.pace(10 * abi.TIMER_NS)
