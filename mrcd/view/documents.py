@@ -27,7 +27,7 @@ from mrcd.tables import histograms
 from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED, EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
-from mrcd.view import paths, peers, probe_budget, running_file
+from mrcd.view import keys, paths, peers, probe_budget, running_file
 
 _UNREACHABLE_NS = 3_000_000_000
 
@@ -209,6 +209,11 @@ class View:
         """Return the programs' events since the daemon stopped, oldest first. They stay for the next daemon."""
         records = [(self._ev(int(r["host_id"]), int(r["ev"])), r) for r in self._tables.unread_events()]
         return [events.of_record(r, e) for e, r in records if e is not None and r["ev"] != EVENT_IDLE_TIMEOUT]
+
+    def keys(self) -> Document:
+        """Return the mode of authentication, and the secrets in use by peer."""
+        names = {p.host.id: p.host.name for p in self._plan.peers}
+        return keys.document(self._tables.auths, self._tables.peers, names)
 
     def histograms(self) -> list[Document]:
         """Return a document per histogram of the programs."""

@@ -30,6 +30,9 @@ class FakeView:
     ) -> list[dict[str, Any]]:
         return [PATH] if (peer, plane, state) == ("h2", 1, "GOOD") else [BAD_PATH]
 
+    def keys(self) -> dict[str, Any]:
+        return {"mode": "off", "accepted": [], "peers": []}
+
     def unread_events(self) -> list[dict[str, Any]]:
         return [EVENT | {"id": None}]
 

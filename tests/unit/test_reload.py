@@ -69,8 +69,10 @@ def test_a_failed_rollback_reattaches_the_programs(fails: int) -> None:
         adopt=adopt,
         attach_anew=lambda: asked.append("attach"),
         resume=lambda: asked.append("resume"),
+        keyring=SimpleNamespace(wanted=()),
+        use_secrets=lambda plan, secrets: None,
     )
     difference: Any = SimpleNamespace(programs=False)
     with pytest.raises(MachineError, match="not after" if fails == 1 else "not before"):
-        asyncio.run(reload.Reloader(daemon, Path())._apply(cast(Any, "after"), difference))
+        asyncio.run(reload.Reloader(daemon, Path())._apply(cast(Any, "after"), difference, ()))
     assert asked == ["after", "before", *(["attach"] if fails == 2 else []), "resume"]

@@ -6,9 +6,11 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
+from pathlib import Path
 from socket import socket
 from typing import Any
 
+from mrcd.auth.tag import Signer
 from mrcd.ctl.client import understood
 from mrcd.ctl.packets import probe_packet, raw_socket, socket_filter
 from mrcd.ctl.packets.probe_packet import Probe
@@ -38,6 +40,7 @@ class LocalHost:
     udp_port: int
     mtu: int
     nics: Mapping[int, Nic]
+    pins: Path | None = None  # of the tables with the keys
 
 
 def local_host(status: Mapping[str, Any]) -> LocalHost:
@@ -55,7 +58,13 @@ def local_host(status: Mapping[str, Any]) -> LocalHost:
             for p in status["planes"]
         }
         return LocalHost(
-            status["host"], status["host_id"], status["encapsulation"], status["udp_port"], status["mtu"], nics
+            status["host"],
+            status["host_id"],
+            status["encapsulation"],
+            status["udp_port"],
+            status["mtu"],
+            nics,
+            None if status["pins"]["lost"] else Path(status["pins"]["directory"]),
         )
 
 
@@ -100,6 +109,7 @@ class Exchange:
 
     def __init__(self, host: LocalHost, planes: Sequence[int]) -> None:
         self._host = host
+        self._signer = Signer(host.pins) if host.pins else None
         self._planes = {p: _Plane(host.nics[p]) for p in dict.fromkeys(planes)}
         self._token = raw_socket.random_token()
         self._sent: dict[int, tuple[Hashable, int, int]] = {}  # seq → key of the route, CLOCK_MONOTONIC, CLOCK_REALTIME
@@ -115,6 +125,8 @@ class Exchange:
 
     def __exit__(self, *exc: object) -> None:
         self._taps.close()
+        if self._signer:
+            self._signer.close()
         for p in self._planes.values():
             p.close()
 
@@ -147,6 +159,7 @@ class Exchange:
         self._seq += 1
         now = time.monotonic_ns()
         probe = Probe(route.kind, self._host.host_id, route.receiver, route.ev, self._seq, self._token, now)
+        key_id, key = self._signer.key(route.receiver) if self._signer else (0, b"")
         frame = probe_packet.build(
             probe,
             route.segments,
@@ -156,6 +169,8 @@ class Exchange:
             udp_port=self._host.udp_port,
             size=route.size,
             reserved=route.reserved,
+            key_id=key_id,
+            key=key,
         )
         self._sent[self._seq] = route.key, time.monotonic_ns(), time.time_ns()
         try:
