@@ -29,6 +29,7 @@ class Keyring:
         self._mode_written: abi.AuthMode | None = None
         self._slots: list[Secret | None] = [None] * abi.KEY_IDS
         self._retired: list[float] = [0.0] * abi.KEY_IDS  # when each slot's secret left the file; 0 = it has not
+        self._has_looked = False  # at the keys of the daemon before
 
     def use(self, mode: abi.AuthMode, secrets: Sequence[Secret]) -> None:
         """Makes these the mode and the secrets, which follow() puts into force. The newest secret is the last."""
@@ -51,6 +52,9 @@ class Keyring:
         the rows may have changed, so all keys are written again.
         """
         now = time.monotonic()
+        if not self._has_looked:
+            self._slots = [self._held(auths[rows], slot, rows) for slot in range(abi.KEY_IDS)]
+            self._has_looked = True
         if self.mode is abi.AuthMode.OFF:  # before the keys go: without them a tagged packet would be dropped
             self._write_mode(auths, rows, anew=anew)
         for slot, secret in enumerate(self._slots):
@@ -72,10 +76,35 @@ class Keyring:
             others[rows] = False
             auths[others] = np.zeros((), abi.AUTH)
             for slot, secret in enumerate(self._slots):
-                if secret is not None:
+                if secret is not None and secret.secret:
                     self._write(auths, rows, slot, secret)
         self._choose(auths, peers, rows)
         self._write_mode(auths, rows, anew=anew)
+
+    def _held(self, records: NDArray[np.void], slot: int, rows: NDArray[np.int64]) -> Secret | None:
+        """Returns the secret in a slot of the table, which the daemon before has written; without its value if unknown.
+
+        So a restart neither moves a key that is in use nor keeps one whose secret has left the file.
+        """
+        used = np.flatnonzero(records["rx_id"][:, slot] | records["tx_id"][:, slot])
+        if not len(used):
+            return None
+        record, row = records[used[0]], int(rows[used[0]])
+        key_id = int(record["rx_id"][slot] or record["tx_id"][slot])
+        for secret in self.wanted:
+            mine, its = self._keys(secret, row)
+            if (
+                secret.key_id == key_id
+                and (record["tx_key"][slot] == mine).all()
+                and (record["rx_key"][slot] == its).all()
+            ):
+                return secret
+        return Secret(key_id, b"")
+
+    def _keys(self, secret: Secret, row: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Returns the keys of packets to a peer and from it."""
+        to, back = pair_key(secret.secret, self._host_id, row), pair_key(secret.secret, row, self._host_id)
+        return as_words(to), as_words(back)
 
     def _write_mode(self, auths: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> None:
         if anew or self._mode_written is not self.mode:
@@ -84,8 +113,7 @@ class Keyring:
 
     def _write(self, auths: NDArray[np.void], rows: NDArray[np.int64], slot: int, secret: Secret) -> None:
         for row in rows.tolist():
-            mine, its = pair_key(secret.secret, self._host_id, row), pair_key(secret.secret, row, self._host_id)
-            auths["tx_key"][row, slot], auths["rx_key"][row, slot] = as_words(mine), as_words(its)
+            auths["tx_key"][row, slot], auths["rx_key"][row, slot] = self._keys(secret, row)
         auths["tx_id"][rows, slot] = auths["rx_id"][rows, slot] = secret.key_id
 
     def _choose(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64]) -> None:
@@ -102,3 +130,14 @@ class Keyring:
     def _first_slot(self) -> int:
         """Returns the slot of the oldest secret, for peers that have not told what they accept."""
         return next((self._slots.index(s) for s in self.wanted if s in self._slots), 0)
+
+
+def cut_off(held: Sequence[Secret], secrets: Sequence[Secret], accepted: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Returns which peers would share no secret with this host if it had `secrets` instead of those it has held.
+
+    `accepted` (peers, KEY_IDS) are the ids that the peers accept; a peer that accepts none sends without tags, and is
+    not cut off. An id that names another secret now is not shared, because the peer has the former one.
+    """
+    changed = {h.key_id for h in held for s in secrets if h.key_id == s.key_id and h != s}
+    shared = [s.key_id for s in secrets if s.key_id not in changed]
+    return np.asarray(accepted.any(axis=1) & ~np.isin(accepted, shared).any(axis=1))

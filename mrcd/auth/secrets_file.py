@@ -41,12 +41,25 @@ def new(key_id: int) -> Secret:
     return Secret(key_id, secrets.token_bytes(SECRET_BYTES))
 
 
-def write(path: Path, found: Sequence[Secret]) -> None:
-    """Writes a secrets file, which only its owner may read; a reader sees the old file or the new one."""
+def write(path: Path, found: Sequence[Secret], *, replace: bool = True) -> None:
+    """Writes a secrets file, which only its owner may read; a reader sees the old file or the new one.
+
+    Raises FileExistsError if there is a file and it is not to be replaced, or another OSError.
+    """
     text = "".join(f"{s.key_id} {s.secret.hex()}\n" for s in found)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:  # mode 0600
-        file.write(text)
-    Path(file.name).replace(path)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    made = Path(name)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        if replace:
+            made.replace(path)
+        else:
+            path.hardlink_to(made)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[Secret, ...]:

@@ -144,7 +144,7 @@ class Overlay(Section):
     )
 
     source_check: Literal["strict", "off"] = Field(
-        default="off",
+        default="strict",
         description="strict: a host sends only from its own prefixes, and receives only what a peer sends from the "
         "peer's prefixes to its own; off: for hosts that route for others",
     )

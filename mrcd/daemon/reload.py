@@ -13,18 +13,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mrcd.auth import secrets_file
+from mrcd.auth.keyring import cut_off
 from mrcd.auth.secrets_file import Secret
 from mrcd.config import cluster_file
 from mrcd.daemon import config_diff
 from mrcd.daemon.daemon import Daemon, read_secrets
-from mrcd.errors import MachineError, MrcdError
+from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks
+from mrcd.tables import abi
 from mrcd.tables.pinned import Tables
 
 log = logging.getLogger("mrcd.daemon.reload")
+_MOST_NAMES = 10  # of peers, in one message
 
 
 class Reloader:
@@ -69,6 +75,8 @@ class Reloader:
         secrets = await asyncio.to_thread(read_secrets, plan)
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
         document = difference.document() | {"file": str(self.path), "host": plan.host.name}
+        if not force:
+            self._check_secrets(plan, secrets)
         if not difference.anything and secrets != daemon.keyring.wanted:
             daemon.use_secrets(plan, secrets)
             ids = " and ".join(map(str, daemon.keyring.ids))
@@ -84,6 +92,25 @@ class Reloader:
         log.info("reloaded %s", self.path)
         done = [s for s in difference.steps() if not difference.agreed]
         return document | {"message": "; ".join(["reloaded", *done])}
+
+    def _check_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
+        """Raises UsageError if reachable peers would share no secret with this host any more."""
+        daemon = self._daemon
+        if not secrets:  # mode off: peers in mode permissive go on
+            return
+        names = {p.host.id: p.host.name for p in daemon.plan.peers}
+        stay = [p.host for p in plan.peers if names.get(p.host.id) == p.host.name]
+        records = daemon.tables.peers[np.array([h.id for h in stay], np.int64)]
+        lost = cut_off(daemon.keyring.wanted, secrets, records["key_ids"][:, : abi.KEY_IDS])
+        lost &= daemon.view.reachable(records["heard_ns"])
+        found = [h.name for h, is_lost in zip(stay, lost.tolist(), strict=True) if is_lost]
+        if found:
+            raise UsageError(
+                f"{', '.join(found[:_MOST_NAMES])}{', …' if len(found) > _MOST_NAMES else ''} would be cut off: no "
+                f"secret in {secrets_file.path_of(plan.config.auth.secret_file)} is in use there; nothing was changed",
+                hint="first put the new file on these peers, with the old secret and the new one under a new id, and "
+                "run `mrcctl keys rotate` there; or `mrcctl reload --force`",
+            )
 
     async def _check_interfaces(self, plan: Plan) -> None:
         async with self._daemon.netlink_lock:  # the kernel refuses a second dump on one socket

@@ -13,11 +13,10 @@ from tests.packet.rig import Bench, Hook
 pytestmark = pytest.mark.root
 
 EV, PLANE = 5, 1
-STRICT, OFF = (Setup(more=f'[overlay]\nsource_check = "{value}"') for value in ("strict", "off"))
+OFF = Setup(more='[overlay]\nsource_check = "off"')
 HOSTS = {4: "10.99.0.{}", 6: "fd00:99::{}"}  # host n has n + 1
 STRANGER = {4: "192.0.2.9", 6: "2001:db8::9"}
 versions = pytest.mark.parametrize("version", [4, 6])
-checked = pytest.mark.parametrize("bench", [STRICT], indirect=True, ids=["strict"])
 unchecked = pytest.mark.parametrize("bench", [OFF], indirect=True, ids=["off"])
 
 
@@ -28,7 +27,6 @@ def packet(version: int, source: int | None, target: int | None) -> Packet:
     return ip / UDP(sport=1000, dport=2000) / Raw(bytes(100))
 
 
-@checked
 @both_hooks
 @versions
 def test_a_packet_of_the_peer_to_this_host_is_delivered(bench: Bench, hook: Hook, version: int) -> None:
@@ -37,7 +35,6 @@ def test_a_packet_of_the_peer_to_this_host_is_delivered(bench: Bench, hook: Hook
     assert bench.drops() == {}
 
 
-@checked
 @both_hooks
 @versions
 @pytest.mark.parametrize(
@@ -68,7 +65,6 @@ def test_without_the_check_every_packet_is_delivered(bench: Bench, hook: Hook, v
     assert bench.pop(hook, bench.arriving("h2", EV, inner), PLANE) == ("pass", popped(inner, PLANE))
 
 
-@checked
 @versions
 @pytest.mark.parametrize("source", [1, 2, None])
 def test_a_source_of_another_host_is_not_pushed(bench: Bench, version: int, source: int | None) -> None:

@@ -25,6 +25,29 @@ def test_a_written_file_is_read_back_and_closed_to_others(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["secrets"]
 
 
+def test_a_file_is_replaced_only_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    first, second = [secrets_file.new(1)], [secrets_file.new(2)]
+    secrets_file.write(path, first, replace=False)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        secrets_file.write(path, second, replace=False)
+    assert secrets_file.read(path) == tuple(first)
+    secrets_file.write(path, second)
+    assert secrets_file.read(path) == tuple(second)
+    assert [p.name for p in tmp_path.iterdir()] == ["secrets"]
+
+
+def test_a_failed_write_leaves_no_secret_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mrcd.auth.secrets_file.os.fsync", fsync)
+    with pytest.raises(OSError, match="No space left"):
+        secrets_file.write(tmp_path / "secrets", [secrets_file.new(1)])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_comments_and_empty_lines_are_allowed() -> None:
     text = f"# of cluster a\n\n  1 {HEX}  # old\n2\t{HEX.upper()}\n"
     assert secrets_file.parse(text.encode(), "f") == (Secret(1, bytes.fromhex(HEX)), Secret(2, bytes.fromhex(HEX)))

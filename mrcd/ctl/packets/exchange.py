@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Sends diagnostic probes and collects the replies, for probe, trace and doctor."""
+"""Sends diagnostic probes and collects the replies, for probe, trace and doctor.
+
+Where packets are authenticated, probes and replies are tagged like those of the programs. A loopback probe comes back
+to the host that sent it, which has no key of its own, so it has no tag.
+"""
 
 import errno
 import time
@@ -109,16 +113,16 @@ class Exchange:
 
     def __init__(self, host: LocalHost, planes: Sequence[int]) -> None:
         self._host = host
-        self._signer = Signer(host.pins) if host.pins else None
         self._planes = {p: _Plane(host.nics[p]) for p in dict.fromkeys(planes)}
         self._token = raw_socket.random_token()
-        self._sent: dict[int, tuple[Hashable, int, int]] = {}  # seq → key of the route, CLOCK_MONOTONIC, CLOCK_REALTIME
+        self._sent: dict[int, tuple[Route, int, int]] = {}  # seq → route, CLOCK_MONOTONIC, CLOCK_REALTIME
         self._answered: set[int] = set()
         self._seq = 0
         # Replies are captured at the physical NIC, which several VLANs may share.
         names = {raw_socket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
         code = socket_filter.mrc_packets(host.udp_port, probe_packet.DIAGNOSTIC)
         self._taps = raw_socket.Taps([(p, name) for name, p in names.items()], code)
+        self._signer = Signer(host.pins) if host.pins else None
 
     def __enter__(self) -> "Exchange":
         return self
@@ -172,7 +176,7 @@ class Exchange:
             key_id=key_id,
             key=key,
         )
-        self._sent[self._seq] = route.key, time.monotonic_ns(), time.time_ns()
+        self._sent[self._seq] = route, time.monotonic_ns(), time.time_ns()
         try:
             plane.out.send(frame)
         except OSError as e:
@@ -187,12 +191,22 @@ class Exchange:
             if probe is None or probe.token != self._token or probe.kind != probe_packet.REPLY:
                 continue
             found = self._sent.get(probe.seq)
-            if found is None or found[0] not in tallies:
+            if found is None or found[0].key not in tallies or not self._is_reply(probe, found[0]):
                 continue
-            key, sent, sent_real = found
+            route, sent, sent_real = found
+            tally = tallies[route.key]
             if probe.seq in self._answered:
-                tallies[key].duplicates += 1
+                tally.duplicates += 1
                 continue
             self._answered.add(probe.seq)
             rtt, most = arrival.ns - sent_real, time.monotonic_ns() - sent
-            tallies[key].rtts.append(rtt if 0 < rtt <= most else most)  # CLOCK_REALTIME may have been set meanwhile
+            tally.rtts.append(rtt if 0 < rtt <= most else most)  # CLOCK_REALTIME may have been set meanwhile
+
+    def _is_reply(self, probe: Probe, route: Route) -> bool:
+        """Return whether a reply came from the host that a route leads to, as far as packets are authenticated."""
+        tagged = probe.tagged
+        if (probe.sender, probe.receiver) != (route.receiver, self._host.host_id):
+            return False
+        if self._signer is None or route.receiver == self._host.host_id:
+            return True
+        return self._signer.is_believed(probe.sender, tagged.key_id, tagged.message, tagged.tag)

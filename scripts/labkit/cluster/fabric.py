@@ -59,7 +59,7 @@ class Parameters:
     granularity: config.Granularity = "burst"
     encapsulation: config.Encapsulation = "usid"
     hook: config.Hook = "auto"
-    auth: Mode = "off"  # [auth] mode
+    auth: Mode = "required"  # [auth] mode
     daemon: bool = True
     health: dict[str, float] = field(default_factory=dict)  # non-default keys of the cluster file's [health]
     overlay: dict[str, float] = field(default_factory=dict)  # non-default keys of its [overlay]
