@@ -40,8 +40,8 @@ static __always_inline void add_other_part(struct part_loss *sum, __u32 host_id,
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "add_other_part");
 
-/* Return the lossy planes, as bits: they exceed the loss rule's ratio, most of their EVs have losses, and they lose
- * more than the other planes. The scratch holds the sums of one part of the EVs.
+/* Return the lossy planes, as bits: they exceed the loss rule's ratio, their EVs lose alike, and they lose more than
+ * the other planes. The scratch holds the sums of one part of the EVs.
  */
 __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 {
@@ -69,7 +69,8 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 	for (i = 0; i < settings.planes && i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
 		/* A comparison needs enough samples of the other planes. */
-		if (2 * own->lossy_evs > own->evs && 4 * (__u64)(sum->samples - own->samples) >= own->samples &&
+		if (is_plane_wide(own->losses, own->lossy_evs, own->evs) &&
+		    4 * (__u64)(sum->samples - own->samples) >= own->samples &&
 		    (__u64)own->lost * PPM >= (__u64)settings.loss_ppm * own->sent &&
 		    loses_more(own->losses, own->samples, sum->known_losses - own->known_losses,
 			       sum->samples - own->samples, evs,

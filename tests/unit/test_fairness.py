@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests loses_more() of bpf/arith.h, built by the host compiler: its false alarms, and its detections."""
+"""Tests loses_more() and is_plane_wide() of bpf/arith.h: their false alarms, and their detections."""
 
 import ctypes
 import math
@@ -17,6 +17,10 @@ int wrapped(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_sampl
 {
 	return loses_more(losses, samples, others_losses, others_samples, evs, least);
 }
+int wide(__u32 losses, __u32 lossy_evs, __u32 evs)
+{
+	return is_plane_wide(losses, lossy_evs, evs);
+}
 """
 LEAST = 10  # Health.loss_samples
 CLAIM = 1e-8  # per look, as the comment says
@@ -25,15 +29,26 @@ LosesMore = Callable[[int, int, int, int, int, int], int]
 
 
 @pytest.fixture(scope="module")
-def loses_more(tmp_path_factory: pytest.TempPathFactory) -> LosesMore:
+def built(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     directory = tmp_path_factory.mktemp("fairness")
     (directory / "fairness.c").write_text(WRAPPER)
     command = ["cc", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{BPF}", "fairness.c", "-o", "it.so"]
     subprocess.run(command, check=True, cwd=directory)
-    lib = ctypes.CDLL(str(directory / "it.so"))
-    lib.wrapped.argtypes = [ctypes.c_uint32] * 6
-    found: LosesMore = lib.wrapped
+    return ctypes.CDLL(str(directory / "it.so"))
+
+
+@pytest.fixture(scope="module")
+def loses_more(built: ctypes.CDLL) -> LosesMore:
+    built.wrapped.argtypes = [ctypes.c_uint32] * 6
+    found: LosesMore = built.wrapped
     return found
+
+
+@pytest.fixture(scope="module")
+def is_plane_wide(built: ctypes.CDLL) -> Callable[[list[int]], int]:
+    """Takes the losses of each EV of a plane."""
+    built.wide.argtypes = [ctypes.c_uint32] * 3
+    return lambda losses: built.wide(sum(losses), sum(n > 0 for n in losses), len(losses))
 
 
 def accused(loses_more: LosesMore, total: int, evs: int, samples: int) -> int:
@@ -115,3 +130,31 @@ def test_evs_with_more_samples_may_have_more_losses(loses_more: LosesMore) -> No
 
 def test_a_single_ev_never_loses_more(loses_more: LosesMore) -> None:
     assert not loses_more(1000, 1000, 0, 0, 1, LEAST)
+
+
+@pytest.mark.parametrize("evs", [4, 16, 96, 256])
+def test_a_plane_whose_evs_lose_alike_is_found(is_plane_wide: Callable[[list[int]], int], evs: int) -> None:
+    """Many EVs need less than one loss each; few need some more, so that most have one."""
+    chance = np.random.default_rng(evs)
+    for total in (32, 64, 512):
+        if total >= evs * 2 or evs >= 96:
+            found = [is_plane_wide(losses) for losses in chance.multinomial(total, [1 / evs] * evs, 3000).tolist()]
+            assert np.mean(found) > 0.85, total
+
+
+@pytest.mark.parametrize("failed", [1, 2, 4, 8, 12, 15])
+def test_the_losses_of_some_failed_evs_are_not_their_planes(
+    is_plane_wide: Callable[[list[int]], int], failed: int
+) -> None:
+    chance = np.random.default_rng(failed)
+    for total in (10, 16, 24, 31, 64):
+        for losses in chance.multinomial(total, [1 / failed] * failed, 3000).tolist():
+            assert not is_plane_wide(losses + [0] * (96 - failed)), total
+
+
+def test_sixteen_failed_evs_of_many_seldom_look_like_their_plane(is_plane_wide: Callable[[list[int]], int]) -> None:
+    """They must lose about one packet each, all of them: an even spread that chance rarely makes."""
+    chance = np.random.default_rng(16)
+    for total in range(16, 64):
+        looks = chance.multinomial(total, [1 / 16] * 16, 3000).tolist()
+        assert np.mean([is_plane_wide(losses + [0] * 80) for losses in looks]) < 0.15, total
