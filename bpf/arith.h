@@ -25,7 +25,7 @@
 #define NEVER_NS (~0ULL) /* no waiting time is this long */
 #define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
 #define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
-#define PLANE_WIDE_EVS 16 /* so many EVs with about one loss each: fewer failed EVs cannot look so */
+#define PLANE_WIDE_EVS 24 /* with fewer lossy EVs, a few that failed could look like all */
 #define LOSS_RATIO_LIMIT 5 /* times the loss ratio of the other EVs, beyond the base: rules out chance */
 
 /* Return the inner ECN field after decapsulation (RFC 6040 §4.2, figure 4), or ECN_INVALID if the packet must be
@@ -277,12 +277,15 @@ static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, _
 	       (__u64)(losses - base) * others_samples >= (__u64)LOSS_RATIO_LIMIT * others_losses * samples;
 }
 
-/* Return 1 if the losses of a plane lie on its EVs alike: most of its `evs` EVs have one, or many have, with little more
- * than one each. With many EVs, a loss window holds less than one loss per EV.
+/* Return 1 if the losses of a plane lie on its EVs alike: most of its `evs` EVs have one, or as many as if each loss took
+ * an EV at random. With many EVs, a loss window holds less than one loss per EV. Of n losses, about n^2 / (2 evs) then
+ * meet an EV that has one already; where a quarter of the EVs failed, four times as many
+ * (tests/unit/test_fairness.py).
  */
 static inline int is_plane_wide(__u32 losses, __u32 lossy_evs, __u32 evs)
 {
-	return 2 * lossy_evs > evs || (lossy_evs >= PLANE_WIDE_EVS && 2 * lossy_evs > losses);
+	return 2 * lossy_evs > evs || (lossy_evs >= PLANE_WIDE_EVS && losses < evs &&
+				       2 * (losses - lossy_evs) * evs <= losses * losses);
 }
 
 #endif
