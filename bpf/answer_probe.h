@@ -19,6 +19,8 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 		return;
 	peer->plane_mask_ns = sent;
 	peer->generation = bpf_ntohl(control->probe.generation);
+	peer->key_ids[0] = control->probe.key_ids[0];
+	peer->key_ids[1] = control->probe.key_ids[1];
 	if (peer->status != status) /* conditional, because every packet reads this cache line */
 		peer->status = status;
 	if (peer->plane_mask == plane_mask)
@@ -69,24 +71,33 @@ static __always_inline int report_fits(const struct control *c, __u32 room)
 	       room >= sizeof(c->probe) + MRC_BALLAST + counts * sizeof(struct mrc_count);
 }
 
-/* Write the report's counts into the reply, at offset `at`. Returns 0 or an error. */
-static __always_inline int write_counts(struct __sk_buff *skb, const struct control *c, __u32 host_id, __u32 at)
+/* Write the report's counts into `scratch`. */
+static __always_inline void make_report(const struct control *c, struct mrc_scratch *scratch, __u32 host_id)
 {
-	__u32 zero = 0, bytes = counts_bytes(c);
-	struct counting counting = { .index = ev_index(host_id, bpf_ntohs(c->probe.first)) };
+	struct counting counting = { .index = ev_index(host_id, bpf_ntohs(c->probe.first)), .scratch = scratch };
 
-	counting.scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
-	if (!counting.scratch || bytes < sizeof(struct mrc_count))
+	bpf_loop(counts_bytes(c) / sizeof(struct mrc_count), count_ev, &counting, 0);
+}
+
+/* Write the report's counts into the reply, at offset `at`. Returns 0 or an error. */
+static __always_inline int write_counts(struct __sk_buff *skb, const struct control *c,
+					const struct mrc_scratch *scratch, __u32 at)
+{
+	__u32 bytes = counts_bytes(c);
+
+	OPAQUE(bytes);
+	if (bytes < sizeof(struct mrc_count) || bytes > sizeof(scratch->count))
 		return -1;
-	bpf_loop(bytes / sizeof(struct mrc_count), count_ev, &counting, 0);
-	return bpf_skb_store_bytes(skb, at, counting.scratch->count, bytes, 0);
+	OPAQUE(bytes);
+	return bpf_skb_store_bytes(skb, at, scratch->count, bytes, 0);
 }
 
 /* Turn a request into its reply and send it. The request arrived on EV `number` of `plane`, with this traffic class. */
-static __always_inline int answer_probe(struct __sk_buff *skb, struct control *c, struct mrc_peer *peer, __u32 host_id,
-					__u32 number, __u32 plane, __u8 class)
+static __always_inline int answer_probe(struct __sk_buff *skb, struct mrc_scratch *scratch, struct mrc_peer *peer,
+					__u32 host_id, __u32 number, __u32 plane, __u8 class)
 {
 	__u32 index = ev_index(host_id, number), at;
+	struct control *c = &scratch->control;
 	struct mrc_rx *rx = bpf_map_lookup_elem(&mrc_rxs, &index);
 	struct mrc_node *self = node();
 	struct push p = {};
@@ -107,15 +118,17 @@ static __always_inline int answer_probe(struct __sk_buff *skb, struct control *c
 	c->probe.plane_mask = bpf_htons(self->plane_mask);
 	c->probe.status = bpf_htons(self->status);
 	c->probe.generation = bpf_htonl(self->generation);
-	if (write_control(skb, &p, c))
-		return drop_skb(MRC_DROP_REPLY_FAILED);
+	announce_keys(&c->probe, host_id);
 	at = probe_at(p.ev);
 	if (c->probe.counts) {
 		if (!report_fits(c, skb->len - at))
 			return drop_skb(MRC_DROP_BAD_PROBE);
-		if (write_counts(skb, c, host_id, at + sizeof(c->probe) + MRC_BALLAST))
-			return drop_skb(MRC_DROP_REPLY_FAILED);
+		make_report(c, scratch, host_id);
 	}
+	tag_reply(scratch, host_id);
+	if (write_control(skb, &p, c) ||
+	    (c->probe.counts && write_counts(skb, c, scratch, at + sizeof(c->probe) + MRC_BALLAST)))
+		return drop_skb(MRC_DROP_REPLY_FAILED);
 	return send_skb(skb, p.plane);
 }
 

@@ -183,18 +183,50 @@ static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *
 	bpf_loop(v.each * j->bursts, send_burst_probe, &v, 0);
 }
 
-/* Apply a reply; its probe begins at offset `at`. */
-static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, const struct control *c, struct mrc_peer *peer,
-						 __u32 host_id, __u32 number, __u32 at)
+/* Check the tag of the reply in `scratch`, whose counts are loaded, and that it answers a request of a moment ago for the
+ * first time.
+ */
+static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __u32 host_id, __u32 number, __u64 now)
 {
-	__u32 zero = 0, bytes = counts_bytes(c);
-	struct judging j = { .host_id = host_id };
+	const struct control *c = &scratch->control;
+	__u64 requested_ns = bpf_be64_to_cpu(c->probe.tx_ns);
+	struct mrc_auth *auth = auth_at(host_id);
+	struct mrc_replay *replay = replay_at(host_id, number);
+	const struct mrc_ev *ev = ev_at(ev_index(host_id, number));
+	__u32 seq = bpf_ntohl(c->probe.seq);
+	enum mrc_drop reason;
+	const __u64 *key;
+
+	if (!auth || !replay || !ev)
+		return MRC_DROP_BAD_PROBE;
+	key = receiving_key(auth, c->mrc.key_id, &reason);
+	if (!key)
+		return reason;
+	if (reply_tag(key, scratch) != c->mrc.auth)
+		return MRC_DROP_BAD_TAG;
+	if (now - requested_ns > AGE_MAX_NS)
+		return MRC_DROP_STALE;
+	/* Of tables before these: its number must not become the newest. */
+	if (ev->probe_seq - seq >= PROBES_OUTSTANDING_MAX)
+		return MRC_DROP_UNSOLICITED_REPLY;
+	if (!is_first(&replay->replies, seq, 0))
+		return MRC_DROP_REPLAYED;
+	learn_clock(auth, bpf_be64_to_cpu(c->mrc.tx_ns), requested_ns, now);
+	return MRC_DROP_NONE;
+}
+
+/* Apply the reply in `scratch`; its probe begins at offset `at`. */
+static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, struct mrc_scratch *scratch,
+						 struct mrc_peer *peer, __u32 host_id, __u32 number, __u32 at)
+{
+	const struct control *c = &scratch->control;
+	__u32 bytes = counts_bytes(c);
+	struct judging j = { .host_id = host_id, .scratch = scratch };
 	const struct mrc_ev *ev;
 	enum mrc_drop reason;
 
 	j.reports = reports_at(host_id);
-	j.scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
-	if (!j.reports || !j.scratch)
+	if (!j.reports)
 		return MRC_DROP_BAD_PROBE;
 	j.now = bpf_ktime_get_ns();
 	j.requested_ns = bpf_be64_to_cpu(c->probe.tx_ns);
@@ -206,6 +238,9 @@ static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, const st
 		if (bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST, j.scratch->count, bytes))
 			return MRC_DROP_BAD_PROBE;
 	}
+	reason = check_reply(scratch, host_id, number, j.now);
+	if (reason)
+		return reason;
 	reason = apply_to_ev(c, &j, number);
 	if (reason)
 		return reason;

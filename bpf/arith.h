@@ -236,6 +236,26 @@ static inline int aged(__u64 now, __u64 then, __u64 age)
 	return (__s64)(now - then) >= (__s64)age;
 }
 
+/* Return the newest sequence numbers seen, after `seq` arrived: bits 0 to 31 the newest number; bits 32 to 47 which of
+ * the 16 numbers up to it have arrived, the newest in bit 32; bits 48 to 63 the low bits of the tables' generation, in
+ * which numbers begin anew. Returns `seen` itself if the number has arrived before, or is too old to tell.
+ */
+static inline __u64 seen_after(__u64 seen, __u32 seq, __u16 generation)
+{
+	__u32 newer = seq - (__u32)seen, older = (__u32)seen - seq;
+	__u64 arrived = seen >> 32 & 0xffff;
+
+	if (!arrived || seen >> 48 != generation)
+		return (__u64)generation << 48 | 1ULL << 32 | seq;
+	if ((__s32)newer > 0)
+		arrived = ((newer < 16 ? arrived << newer : 0) | 1) & 0xffff;
+	else if (older < 16)
+		arrived |= 1ULL << older;
+	else
+		return seen;
+	return (__u64)generation << 48 | arrived << 32 | ((__s32)newer > 0 ? seq : (__u32)seen);
+}
+
 /* Return how long an EV must work before it returns, after this many flaps: `first_ms`, doubled per further flap, at
  * most `most_ms`.
  */

@@ -4,6 +4,7 @@
 #define MRC_HEADERS_H
 
 #include "arith.h"
+#include "auth.h"
 #include "drop.h"
 #include "parse.h"
 #include "tunnel.h"
@@ -162,6 +163,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);
 	mrc.tx_ns = bpf_cpu_to_be64(now);
+	tag_data(&mrc, host_id);
 	if (write_outer(skb, p, &mrc))
 		return drop_skb(MRC_DROP_PUSH_FAILED);
 	return send_skb(skb, p->plane);

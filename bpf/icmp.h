@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Handles ICMPv6 errors of the fabric (RFC 4443 §3) that quote a packet of this host: they count against the packet's
- * EV. Anybody can forge such an error. So the quoted packet must be a recent one: an attacker off the path does not
- * know its sequence number and time.
+ * EV. Anybody can forge such an error. So the quoted packet must be a recent one, and bear the tag that this host made.
  */
 #ifndef MRC_ICMP_H
 #define MRC_ICMP_H
@@ -65,6 +64,31 @@ static __always_inline int is_recent(const struct mrc_hdr *mrc, const struct mrc
 	return newest - seq - 1 < ICMP_FRESH_PACKETS && now - bpf_be64_to_cpu(mrc->tx_ns) < ICMP_FRESH_NS;
 }
 
+/* Return 1 if this host tagged the quoted packet, or tags none. `c` is behind the quoted MRC header. */
+static __always_inline int is_own(struct cursor *c, const struct mrc_hdr *quoted, __u32 host_id)
+{
+	const struct mrc_auth *auth = auth_at(host_id);
+	__u32 zero = 0;
+	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+	struct mrc_probe *probe;
+	const __u64 *key;
+
+	if (!auth || !scratch)
+		return 0;
+	if (auth->mode == MRC_AUTH_OFF)
+		return 1;
+	key = key_of(auth->tx_id, auth->tx_key, quoted->key_id);
+	if (!key)
+		return 0;
+	scratch->control.mrc = *quoted;
+	if (quoted->type == MRC_DATA)
+		return data_tag(key, &scratch->control.mrc) == scratch->control.mrc.auth;
+	if (!TAKE(c, probe))
+		return 0;
+	scratch->control.probe = *probe;
+	return probe_tag(key, &scratch->control) == scratch->control.mrc.auth;
+}
+
 /* Handle an ICMPv6 message. `c` is behind the IPv6 header `outer`, which is addressed to this host on `plane`. */
 static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *outer, const struct mrc_plane *plane,
 					__u32 plane_number)
@@ -105,7 +129,7 @@ static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *
 	if (is_report_window_full(reports))
 		return;
 	if ((state != MRC_EV_GOOD && state != MRC_EV_SKIP) || !aged(now, reports->icmp_ns, ICMP_GAP_NS) ||
-	    !is_recent(mrc, ev, now))
+	    !is_recent(mrc, ev, now) || !is_own(c, mrc, host_id))
 		return;
 	reports->icmp_ns = now;
 	if (transit(host_id, number, state, MRC_EV_ASSUMED_BAD, ICMP_REASON(icmp->type, icmp->code)))

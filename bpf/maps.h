@@ -36,6 +36,8 @@ MRC_ARRAY(mrc_path_stats, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_path_st
 MRC_ARRAY(mrc_rxs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_rx);
 MRC_ARRAY(mrc_srhs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_srh);
 MRC_ARRAY(mrc_peers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_peer);
+MRC_ARRAY(mrc_auths, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_auth);
+MRC_ARRAY(mrc_replays, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_replay);
 MRC_ARRAY(mrc_reports, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_reports);
 MRC_ARRAY(mrc_watches, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_watch);
 MRC_ARRAY(mrc_clock, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_clock);
@@ -131,6 +133,18 @@ static __always_inline struct mrc_ev *ev_at(__u32 index)
 static __always_inline struct mrc_path_stats *path_stats_at(__u32 index)
 {
 	return bpf_map_lookup_elem(&mrc_path_stats, &index);
+}
+
+static __always_inline struct mrc_auth *auth_at(__u32 host_id)
+{
+	return bpf_map_lookup_elem(&mrc_auths, &host_id);
+}
+
+static __always_inline struct mrc_replay *replay_at(__u32 host_id, __u32 number)
+{
+	__u32 index = ev_index(host_id, number);
+
+	return bpf_map_lookup_elem(&mrc_replays, &index);
 }
 
 static __always_inline struct mrc_watch *watch_at(__u32 host_id)

@@ -13,7 +13,7 @@
 #include "mrc_events.h"
 #include "mrc_wire.h"
 
-#define MRC_ABI_VERSION 10 /* of the tables: it names the directory of the pins */
+#define MRC_ABI_VERSION 11 /* of the tables: it names the directory of the pins */
 
 enum mrc_version { /* the versions as BTF: the loader reads them from an object before it changes anything */
 	MRC_VERSION_ABI = MRC_ABI_VERSION,
@@ -138,11 +138,48 @@ struct mrc_peer {
 	__u32 usable_changes; /* programs: changes after which `usable` must be computed again; a count */
 	__u32 usable_planes; /* programs: a bit per plane that has usable EVs */
 	__u32 dup_acks; /* programs: ACKs sent to the peer twice (dup_ack.h); a count */
-	__u32 reserved[8];
+	__u8 key_ids[4]; /* programs: keys that the peer accepts, by its newest probe; MRC_KEY_IDS of them */
+	__u32 reserved[7];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
 _Static_assert(sizeof(struct mrc_peer) == 256, "mrc_peer is four cache lines");
+
+/* What a packet of a peer needs to be believed. */
+enum mrc_auth_mode {
+	MRC_AUTH_OFF = 0, /* tags are neither made nor looked at */
+	MRC_AUTH_PERMISSIVE, /* packets without a tag are accepted, and counted; those with a wrong tag are dropped */
+	MRC_AUTH_REQUIRED, /* packets without a tag are dropped */
+};
+
+/* The keys shared with a peer, and its clock (auth.h). Index: host id. A key is 16 bytes. A key in use is never
+ * overwritten: the daemon writes the other one.
+ */
+struct mrc_auth {
+	/* first cache line: sending */
+	__u32 tx_slot; /* daemon: which key of `tx_key` is used */
+	__u8 tx_id[4]; /* daemon: ids of the MRC_KEY_IDS keys; 0 = no tag is made */
+	__u64 tx_key[MRC_KEY_IDS][2]; /* daemon */
+	__u64 sending_reserved[3];
+	/* second cache line: receiving */
+	__u8 mode; /* daemon: enum mrc_auth_mode */
+	__u8 rx_id[3]; /* daemon: ids of the MRC_KEY_IDS keys that are accepted; 0 = none */
+	__u32 reserved;
+	__u64 rx_key[MRC_KEY_IDS][2]; /* daemon */
+	__u64 clock_ns; /* programs: the peer's clock minus this host's, plus the delay of its packets; 0 = unknown */
+	__u64 untagged; /* programs: packets accepted without a tag; a count */
+	__u64 receiving_reserved;
+};
+_Static_assert(sizeof(struct mrc_auth) == 128, "mrc_auth is two cache lines");
+
+/* The newest probes that arrived on an EV, so that none is believed twice. Same index as mrc_rx. Programs only. Format:
+ * seen_after() in arith.h.
+ */
+struct mrc_replay {
+	__u64 requests;
+	__u64 replies;
+};
+_Static_assert(sizeof(struct mrc_replay) == 16, "mrc_replay never straddles two cache lines");
 
 /* The reports requested from a peer. Index: host id. Programs only. */
 struct mrc_reports {
@@ -328,7 +365,8 @@ struct mrc_settings {
 	__u32 dup_ack_us; /* an ACK is sent twice if the flow's previous ACK is this old; 0 = never */
 	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
 	__u32 netns; /* inode number of the NICs' network namespace */
+	__u32 source_check; /* 1 = inner packets must be of their hosts (owner.h) */
 };
-_Static_assert(sizeof(struct mrc_settings) == 124, "mrc_settings is 124 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 128, "mrc_settings is 128 bytes");
 
 #endif

@@ -16,6 +16,7 @@
 #define MRC_HOP_LIMIT 64 /* of the outer IPv6 header */
 #define MRC_SPORT_BASE 0xc000 /* UDP source port = base + EV: the dynamic ports (RFC 6335 §6) */
 #define MRC_REPORT_EVS 128 /* EVs, at most, in one probe reply: the longest report fits the least MTU */
+#define MRC_KEY_IDS 2 /* keys that a host accepts at once: the present one, and the next or the previous */
 #define MRC_BALLAST 64 /* bytes between a probe and its counts; see struct mrc_probe */
 
 enum mrc_type {
@@ -37,14 +38,15 @@ struct mrc_hdr {
 	__u8 version; /* MRC_WIRE_VERSION */
 	__u8 type; /* enum mrc_type */
 	__u8 flags; /* MRC_FLAG_*; a reply echoes them */
-	__u8 reserved;
+	__u8 key_id; /* key of `auth`: mrc_auth.tx_id of the sender; 0 = not tagged */
 	__be16 sender; /* host id */
 	__be16 ev; /* of the sender's EVs to the receiver; in a reply: the EV that was probed */
 	__be32 seq; /* data: wire packets sent on this EV before this one; probes: mrc_probe.seq */
 	__be16 segments; /* wire packets in this burst; 1 unless the sender left a GSO packet whole */
 	__be16 receiver; /* host id */
 	__be64 tx_ns; /* the sender's clock */
-	__be64 auth; /* reserved for an authentication tag; sent as 0, not looked at */
+	/* Tag: SipHash-2-4 of the 24 bytes before it; in probes also of struct mrc_probe and the counts (auth.h). */
+	__u64 auth; /* in the byte order of SipHash: little-endian */
 };
 _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
 
@@ -64,7 +66,8 @@ struct mrc_probe {
 	__be32 report_seq; /* of the reports that this requester requested from this peer; echoed */
 	__be16 first; /* the EV of the first count; echoed */
 	__be16 counts; /* EVs in the report; 0 = no report is requested; echoed */
-	__be32 reserved;
+	__u8 key_ids[MRC_KEY_IDS]; /* keys that this packet's sender accepts from the receiver; 0 = none */
+	__be16 reserved;
 	__be64 tx_ns; /* requester's clock at the request; echoed */
 };
 _Static_assert(sizeof(struct mrc_probe) == 32, "mrc_probe is 32 bytes on the wire");

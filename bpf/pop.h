@@ -11,9 +11,10 @@
 #include "sack_hiding.h"
 
 #define NO_PLANE MRC_MAX_PLANES /* no plane has this number */
-/* Bytes up to the end of a quoted MRC header, without SRHs. */
+/* Bytes up to the end of a quoted probe, without SRHs. */
 #define ICMP_QUOTE                                                                                 \
-	(ETH_HLEN + 2 * sizeof(struct ipv6hdr) + sizeof(struct icmp6) + sizeof(struct outer_l4))
+	(ETH_HLEN + 2 * sizeof(struct ipv6hdr) + sizeof(struct icmp6) + sizeof(struct outer_l4) +  \
+	 sizeof(struct mrc_probe))
 
 /* The sender and path of a packet with MRC headers. */
 struct arrival {
@@ -48,7 +49,7 @@ static __always_inline int is_diagnostic_reply(const struct outer *o)
 	       o->mrc->type == MRC_PROBE_REPLY;
 }
 
-/* Verify the MRC header and the outer source, and fill in the arrival. Returns 0 or a drop reason. */
+/* Verify the MRC header, the outer source, and the tag of data, and fill in the arrival. Returns 0 or a drop reason. */
 static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane, struct arrival *a)
 {
 	if (o->mrc->version != MRC_WIRE_VERSION)
@@ -69,6 +70,12 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 		return MRC_DROP_WRONG_PLANE;
 	if (!same_address(&o->ip6->saddr, a->peer->address[a->plane & (MRC_MAX_PLANES - 1)]))
 		return MRC_DROP_WRONG_SOURCE;
+	if (o->mrc->type == MRC_DATA) {
+		struct mrc_auth *auth = auth_at(a->host_id);
+		struct mrc_hdr mrc = *o->mrc;
+
+		return auth ? check_data(auth, &mrc) : MRC_DROP_UNKNOWN_SENDER;
+	}
 	return MRC_DROP_NONE;
 }
 
@@ -98,7 +105,7 @@ static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct
 	struct inner inner = {};
 
 	if (!rotation || !self || !is_small(skb) || rotation->unprobed < settings.probe_packets ||
-	    parse_inner(skb, &key, &inner) || !can_carry_probe(&inner))
+	    parse_inner(skb, &key, 0, &inner) || !can_carry_probe(&inner))
 		return;
 	request.now = bpf_ktime_get_ns();
 	request.traffic_class = inner.traffic_class;
@@ -138,6 +145,8 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	length = skb->len - ETH_HLEN - o->length;
 	reason = merge_ecn(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce);
 	count_arrival(a, packets, length, ce);
+	if (!reason)
+		reason = check_owners(o->mrc + 1, (void *)(long)skb->data_end, a->host_id);
 	if (reason)
 		return drop_skb(reason);
 	if (take_headers_off(skb, o->length, inner_proto))
@@ -152,12 +161,45 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	return TC_ACT_UNSPEC;
 }
 
+/* Check the tag of a request, and that it is new. */
+static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scratch, const struct arrival *a)
+{
+	const struct control *c = &scratch->control;
+	__u32 generation = bpf_ntohl(c->probe.generation);
+	__u64 tx_ns = bpf_be64_to_cpu(c->mrc.tx_ns), now;
+	struct mrc_replay *replay = replay_at(a->host_id, a->ev);
+	struct mrc_auth *auth = auth_at(a->host_id);
+	enum mrc_drop reason;
+	const __u64 *key;
+
+	if (!auth || !replay)
+		return MRC_DROP_BAD_PROBE;
+	key = receiving_key(auth, c->mrc.key_id, &reason);
+	if (!key)
+		return reason;
+	if (probe_tag(key, c) != c->mrc.auth)
+		return MRC_DROP_BAD_TAG;
+	if (c->mrc.flags & MRC_FLAG_DIAGNOSTIC) /* it is only answered */
+		return MRC_DROP_NONE;
+	now = bpf_ktime_get_ns();
+	if (!is_new(auth, tx_ns, now)) {
+		/* The peer's clock may have restarted: the reply to a request of this host will tell. */
+		if (aged(now, a->peer->heard_ns, NS_PER_S))
+			request_report(a->host_id);
+		return MRC_DROP_STALE;
+	}
+	if (generation != a->peer->generation && is_overtaken(tx_ns, a->peer->plane_mask_ns))
+		return MRC_DROP_STALE;
+	return is_first(&replay->requests, bpf_ntohl(c->probe.seq), generation) ? MRC_DROP_NONE : MRC_DROP_REPLAYED;
+}
+
 /* Handle a probe. Its MRC header is verified; the rest is not yet. */
 static __always_inline int pop_control(struct __sk_buff *skb, const struct outer *o, const struct arrival *a)
 {
 	__u32 zero = 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
 	__u8 class = traffic_class(o->ip6);
+	enum mrc_drop reason;
 	struct control *c;
 
 	if (!scratch)
@@ -168,16 +210,19 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 	    bpf_skb_load_bytes(skb, ETH_HLEN + o->length, &c->probe, sizeof(c->probe)))
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (c->mrc.type == MRC_PROBE_REPLY) {
-		enum mrc_drop reason = apply_reply(skb, c, a->peer, a->host_id, a->ev, ETH_HLEN + o->length);
+		reason = apply_reply(skb, scratch, a->peer, a->host_id, a->ev, ETH_HLEN + o->length);
 
 		if (reason)
 			return drop_skb(reason);
 		learn_status(a->peer, a->host_id, c);
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	}
+	reason = check_request(scratch, a);
+	if (reason)
+		return drop_skb(reason);
 	if (!(c->mrc.flags & MRC_FLAG_DIAGNOSTIC)) /* a tool does not know its host's status */
 		learn_status(a->peer, a->host_id, c);
-	return answer_probe(skb, c, a->peer, a->host_id, a->ev, a->plane, class);
+	return answer_probe(skb, scratch, a->peer, a->host_id, a->ev, a->plane, class);
 }
 
 /* Pass an ICMPv6 packet to handle_icmp(). The stack receives it in any case. */

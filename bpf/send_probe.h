@@ -158,6 +158,8 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	c->probe.first = bpf_htons(r->first);
 	c->probe.counts = bpf_htons(r->counts);
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
+	announce_keys(&c->probe, r->host_id);
+	tag_request(c, r->host_id);
 }
 
 /* Return 1 if probes on an EV should be answered: it neither lags nor has failed. */

@@ -44,6 +44,17 @@ static __always_inline void serve_soon(__u32 host_id)
 		watch->due_ns = 0;
 }
 
+/* Have the tick request a report from a peer at once. */
+static __always_inline void request_report(__u32 host_id)
+{
+	struct mrc_watch *watch = watch_at(host_id);
+
+	if (!watch)
+		return;
+	watch->announce = 1;
+	watch->due_ns = 0;
+}
+
 /* Return the planes that have a link at both ends, as bits. */
 static __always_inline __u32 linked_planes(const struct mrc_node *node, const struct mrc_peer *peer)
 {

@@ -76,6 +76,7 @@ class Api:
                 web.get("/v1/paths", self.paths),
                 web.get("/v1/events", self.events),
                 web.get("/v1/histograms", self.histograms),
+                web.get("/v1/keys", self.keys),
                 *DenialsApi(self._daemon.denials).routes(),
                 *ConfigApi(self._daemon, self._reloader).routes(),
                 web.post("/v1/detach", self.detach),
@@ -134,6 +135,11 @@ class Api:
     async def histograms(self, _: web.Request) -> web.Response:
         """Return the histograms of detection times, packets before detection, reinstatement and round trips."""
         return await self._document(lambda: self._daemon.view.histograms())
+
+    async def keys(self, _: web.Request) -> web.Response:
+        """Return the mode of authentication, and the secrets in use by peer; `newest` is that of the file."""
+        ids = self._daemon.keyring.ids
+        return await self._document(lambda: self._daemon.view.keys() | {"newest": ids[-1] if ids else None})
 
     async def detach(self, request: web.Request) -> web.Response:
         """Detach the data plane."""

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from mrcd.config.auth import Auth
 from mrcd.config.checks import cpu_list, distinct, port_range, unique
 from mrcd.config.devices import peer_of, timer_of, timer_peer_of
 from mrcd.config.health import Health as Health
@@ -142,6 +143,11 @@ class Overlay(Section):
         "acknowledgements by less",
     )
 
+    source_check: Literal["strict", "off"] = Field(
+        default="strict",
+        description="strict: a host sends only from its own prefixes, and receives only what a peer sends from the "
+        "peer's prefixes to its own; off: for hosts that route for others",
+    )
     rps_cpus: str = Field(
         default="all",
         description="the CPUs for received flows (receive packet steering): each flow stays on one of them, whichever "
@@ -245,6 +251,7 @@ class Config(Section):
     interfaces: Interfaces = Interfaces()
     overlay: Overlay = Overlay()
     health: Health = Health()
+    auth: Auth = Auth()
     metrics: Metrics = Metrics()
     hosts: Annotated[list[Host], Field(min_length=1)]
     paths: list[Path_] = Field(default_factory=list)

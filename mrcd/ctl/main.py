@@ -9,7 +9,7 @@ import click
 import mrcd
 from mrcd.ctl.base import Cli, Options, common, emit
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, look, measure, watch
+from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, keys, look, measure, watch
 
 
 def main() -> None:
@@ -35,6 +35,7 @@ for _command in (
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
     *(denials.deny, denials.allow, denials.drain, denials.undrain, denials.denials),
     *(measure.probe, measure.trace, measure.capture, measure.preflight, measure.doctor),
+    keys.keys,
 ):
     cli.add_command(_command)
 

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mrcd.auth import secrets_file
+from mrcd.auth.keyring import Keyring
+from mrcd.auth.secrets_file import Secret
 from mrcd.bpf import libbpf
 from mrcd.daemon import write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
@@ -32,11 +35,13 @@ from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.nics import Nics
 from mrcd.net.route_watch import watch_routes
+from mrcd.tables import abi
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.view import documents, paths, running_file
 from mrcd.view.workers import Readers
 
 log = logging.getLogger("mrcd")
+_KEYS_S = 0.1  # between two looks at the keys that the peers accept
 
 
 class Daemon:
@@ -57,6 +62,7 @@ class Daemon:
         self.netlink_lock = asyncio.Lock()
         self.admin_lock = asyncio.Lock()  # taken before netlink_lock
         self.readers = Readers()
+        self.keyring = Keyring(plan.host.id)
         self.routed = asyncio.Event()  # set when a peer has routes to mrc0, or none needs any
         self.nics: Nics
         self.tables: Tables
@@ -75,6 +81,7 @@ class Daemon:
         """Load the programs and put the plan in force."""
         self.netlink, self._routes = netlink, PeerRoutes(netlink, self._routes_of, self._watch.wake)
         self.nics = Nics(self.plan, netlink, self._warn, self._watch.look_again)
+        self.use_secrets(self.plan, read_secrets(self.plan))
         libbpf.use_bcc()
         self.dataplane.load()
         self._forwards_by = tables = Tables(self.dataplane.tables, writable=True)
@@ -109,6 +116,7 @@ class Daemon:
         for row in gone:
             await self._routes.drop(row, delete=in_force)  # from here on nothing is sent to removed hosts
         write_tables.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
+        self._follow_keys(anew=True)
         for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -237,6 +245,26 @@ class Daemon:
         if self.detached or not len(rows) or self.monitor.peerwatch.can_spray(rows).any():
             self.routed.set()
 
+    # ---- keys ----
+
+    def use_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
+        """Have packets authenticated as `plan` says, by these secrets, from the next moment on."""
+        self.keyring.use(abi.AuthMode[plan.config.auth.mode.upper()], secrets)
+
+    def _follow_keys(self, *, anew: bool = False) -> None:
+        before = self.keyring.settled
+        if not anew and before and self.keyring.mode is abi.AuthMode.OFF:
+            return
+        self.keyring.follow(self.tables.auths, self.tables.peers, np.fromiter(self.peers, np.int64), anew=anew)
+        if not before and self.keyring.settled and not anew:
+            self.monitor.announce()  # the peers learn at once which keys they may use
+
+    async def _watch_keys(self) -> None:
+        while True:
+            if self._adopted.is_set():
+                self._follow_keys()
+            await asyncio.sleep(_KEYS_S)
+
     # ---- work ----
 
     async def run(self) -> None:
@@ -244,6 +272,7 @@ class Daemon:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.run_netlink())
             group.create_task(self._watch_paths())
+            group.create_task(self._watch_keys())
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running),
@@ -271,6 +300,12 @@ class Daemon:
                 self._monitoring.cancel()
             if not self._monitoring.cancelled():
                 self._monitoring.result()
+
+
+def read_secrets(plan: Plan) -> tuple[Secret, ...]:
+    """Returns the secrets that a plan needs, the newest last. Raises ConfigError."""
+    auth = plan.config.auth
+    return () if auth.mode == "off" else secrets_file.read(secrets_file.path_of(auth.secret_file))
 
 
 @contextlib.asynccontextmanager

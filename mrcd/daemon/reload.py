@@ -9,20 +9,28 @@ all states and counters.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mrcd.auth import secrets_file
+from mrcd.auth.keyring import cut_off
+from mrcd.auth.secrets_file import Secret
 from mrcd.config import cluster_file
 from mrcd.daemon import config_diff
-from mrcd.daemon.daemon import Daemon
-from mrcd.errors import MachineError, MrcdError
+from mrcd.daemon.daemon import Daemon, read_secrets
+from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks
+from mrcd.tables import abi
 from mrcd.tables.pinned import Tables
 
 log = logging.getLogger("mrcd.daemon.reload")
+_MOST_NAMES = 10  # of peers, in one message
 
 
 class Reloader:
@@ -64,17 +72,45 @@ class Reloader:
     async def _reload(self, force: bool) -> dict[str, Any]:
         daemon, before = self._daemon, self._daemon.plan
         plan = await asyncio.to_thread(lambda: topology.plan(cluster_file.load(self.path), before.host.name))
+        secrets = await asyncio.to_thread(read_secrets, plan)
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
         document = difference.document() | {"file": str(self.path), "host": plan.host.name}
+        if not force:
+            self._check_secrets(plan, secrets)
+        if not difference.anything and secrets != daemon.keyring.wanted:
+            daemon.use_secrets(plan, secrets)
+            ids = " and ".join(map(str, daemon.keyring.ids))
+            daemon.events.add("daemon", reason="reloaded", evidence={"secrets": daemon.keyring.ids})
+            log.info("reloaded the secrets: %s", ids)
+            return document | {"changed": True, "message": f"reloaded the secrets: this host accepts {ids}"}
         if not difference.anything:
             return document | {"message": "nothing to change: the file equals the running configuration"}
         difference.check(detached=daemon.detached, force=force)
         await self._check_interfaces(plan)
-        await self._apply(plan, difference)
+        await self._apply(plan, difference, secrets)
         daemon.events.add("daemon", reason="reloaded", evidence=_summary(difference))
         log.info("reloaded %s", self.path)
         done = [s for s in difference.steps() if not difference.agreed]
         return document | {"message": "; ".join(["reloaded", *done])}
+
+    def _check_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
+        """Raises UsageError if reachable peers would share no secret with this host any more."""
+        daemon = self._daemon
+        if not secrets:  # mode off: peers in mode permissive go on
+            return
+        names = {p.host.id: p.host.name for p in daemon.plan.peers}
+        stay = [p.host for p in plan.peers if names.get(p.host.id) == p.host.name]
+        records = daemon.tables.peers[np.array([h.id for h in stay], np.int64)]
+        lost = cut_off(daemon.keyring.wanted, secrets, records["key_ids"][:, : abi.KEY_IDS])
+        lost &= daemon.view.reachable(records["heard_ns"])
+        found = [h.name for h, is_lost in zip(stay, lost.tolist(), strict=True) if is_lost]
+        if found:
+            raise UsageError(
+                f"{', '.join(found[:_MOST_NAMES])}{', …' if len(found) > _MOST_NAMES else ''} would be cut off: no "
+                f"secret in {secrets_file.path_of(plan.config.auth.secret_file)} is in use there; nothing was changed",
+                hint="first put the new file on these peers, with the old secret and the new one under a new id, and "
+                "run `mrcctl keys rotate` there; or `mrcctl reload --force`",
+            )
 
     async def _check_interfaces(self, plan: Plan) -> None:
         async with self._daemon.netlink_lock:  # the kernel refuses a second dump on one socket
@@ -85,10 +121,11 @@ class Reloader:
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
 
-    async def _apply(self, plan: Plan, difference: config_diff.Difference) -> None:
+    async def _apply(self, plan: Plan, difference: config_diff.Difference, secrets: Sequence[Secret]) -> None:
         """Put the plan in force, or restore the one before if that fails."""
         daemon = self._daemon
         before, old, old_tables = daemon.plan, daemon.dataplane, daemon.tables
+        former_secrets = daemon.keyring.wanted
         new, tables = old, old_tables
         try:
             if difference.programs:
@@ -98,6 +135,7 @@ class Reloader:
                 tables = Tables(new.tables, writable=True)
             async with daemon.netlink_lock:
                 try:
+                    daemon.use_secrets(plan, secrets)
                     await daemon.adopt(plan, new, tables)
                 except Exception as e:
                     log.error("%s; going back to the configuration before", e.args[0] if e.args else repr(e))
@@ -107,6 +145,7 @@ class Reloader:
                                 old.repin_tables()
                             if new.changed:  # until all NICs use the old tables again: see Dataplane.replacing_programs
                                 tables.node["generation"] = old_tables.node["generation"] = 0
+                        daemon.use_secrets(before, former_secrets)
                         await daemon.adopt(before, old, old_tables)
                         if tables is not old_tables:
                             tables.close()

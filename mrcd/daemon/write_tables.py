@@ -156,7 +156,7 @@ def prefixes(plan: Plan) -> dict[bytes, int]:
         for n in k.prefixes:
             named.setdefault(n, (len(named), abi.Policy[k.policy.upper()]))
     lengths = {(n.version, n.prefixlen) for n in named}
-    networks = [(n, p.host.id) for p in plan.peers for n in p.host.prefixes]
+    networks = [(n, host.id) for host in (plan.host, *(p.host for p in plan.peers)) for n in host.prefixes]
     networks += [(n, host) for n in named if (host := plan.config.host_of(n).id) != plan.host.id]
     found = {}
     for n, host_id in networks:

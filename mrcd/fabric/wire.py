@@ -10,6 +10,7 @@ from typing import Any
 from scapy.fields import (
     ByteEnumField,
     ByteField,
+    FieldListField,
     FlagsField,
     IntField,
     LongField,
@@ -45,7 +46,7 @@ class MRC(Packet):  # type: ignore[misc]
         ByteField("version", abi.WIRE_VERSION),
         ByteEnumField("type", DATA, TYPES),
         FlagsField("flags", 0, 8, ["retransmission", "diagnostic", *(f"bit{i}" for i in range(2, 8))]),
-        ByteField("reserved", 0),
+        ByteField("key_id", 0),
         ShortField("sender", 0),
         ShortField("ev", 0),
         IntField("seq", 0),
@@ -89,7 +90,8 @@ class MRCProbe(Packet):  # type: ignore[misc]
         IntField("report_seq", 0),
         ShortField("first", 0),
         ShortField("counts", 0),
-        IntField("reserved", 0),
+        FieldListField("key_ids", [0, 0], ByteField("", 0), count_from=lambda _: abi.KEY_IDS),
+        ShortField("reserved", 0),
         LongField("tx_ns", 0),
     )
 

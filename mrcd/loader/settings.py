@@ -49,6 +49,7 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) ->
         "dup_ack_us": plan.config.overlay.dup_ack_us,
         "kernel_has": kernel_has,
         "netns": netns,
+        "source_check": plan.config.overlay.source_check == "strict",
     }.items():
         value[name] = number
     return value

@@ -33,6 +33,8 @@ def table_sizes(plan: Plan, existing_rows: int = 0) -> dict[str, int]:
         "mrc_rxs": peers * evs,
         "mrc_srhs": peers * evs if plan.needs_srh else 1,
         "mrc_peers": peers,
+        "mrc_auths": peers,
+        "mrc_replays": peers * evs,
         "mrc_reports": peers,
         "mrc_watches": peers,
         "mrc_clock": 1,

@@ -27,7 +27,7 @@ from mrcd.tables.columns import Columns, ev_bits, judged_and_lost, medians
 from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
 
-MOST_EV_SERIES = 350
+MOST_EV_SERIES = 280
 
 _FLAPPING = 3  # flaps
 _WORST_FIRST = (EvState.ASSUMED_BAD, EvState.DENIED, EvState.SKIP, EvState.UNKNOWN)
@@ -86,6 +86,21 @@ class TablesCollector(Collector):
             CounterMetricFamily("mrc_dup_acks", "TCP ACKs sent to the peer on a second path too.", labels=["peer"]),
             records["dup_acks"],
         )
+        yield from self._authentication(paths)
+
+    def _authentication(self, paths: "EvMetrics") -> Iterator[Metric]:
+        """Yield the mode of authentication, and the untagged packets of peers that have sent any."""
+        info = InfoMetricFamily("mrc_auth_mode", "Whether packets are authenticated: off, permissive or required.")
+        info.add_metric([], {"mode": self._daemon.plan.config.auth.mode})
+        yield info
+        counts = self._daemon.tables.auths["untagged"][paths.rows]
+        untagged = CounterMetricFamily(
+            "mrc_untagged_packets", "Packets accepted from the peer without a tag.", labels=["peer"]
+        )
+        for peer, count in zip(self._daemon.plan.peers, counts.tolist(), strict=True):
+            if count:
+                untagged.add_metric([peer.host.name], count)
+        yield untagged
 
     def _planes(self) -> Iterator[Metric]:
         daemon = self._daemon

@@ -29,6 +29,7 @@ WEIGHT_FULL = 8
 DST_ENTRIES = 4096
 BUCKETS = 256
 STATUS_DETACHED = 0x1
+KEY_IDS = 2
 
 
 class EvState(IntEnum):
@@ -110,11 +111,27 @@ class Drop(IntEnum):
     REPLY_FAILED = 20
     BAD_PROBE = 21
     WRONG_RECEIVER = 22
+    UNTAGGED = 23
+    UNKNOWN_KEY = 24
+    BAD_TAG = 25
+    STALE = 26
+    REPLAYED = 27
+    WRONG_INNER_SOURCE = 28
+    WRONG_INNER_DESTINATION = 29
+    FOREIGN_SOURCE = 30
 
     @property
     def text(self) -> str:
         """Returns the name that logs, mrcctl and metrics show."""
         return self.name.lower()
+
+
+class AuthMode(IntEnum):
+    """enum mrc_auth_mode"""
+
+    OFF = 0
+    PERMISSIVE = 1
+    REQUIRED = 2
 
 
 class ProbeKind(IntEnum):
@@ -222,10 +239,27 @@ PEER = np.dtype(
         ("usable_changes", _u32),
         ("usable_planes", _u32),
         ("dup_acks", _u32),
-        ("reserved", _u32, 8),
+        ("key_ids", _u8, 4),
+        ("reserved", _u32, 7),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )
+AUTH = np.dtype(
+    [
+        ("tx_slot", _u32),
+        ("tx_id", _u8, 4),
+        ("tx_key", _u64, (KEY_IDS, 2)),
+        ("sending_reserved", _u64, 3),
+        ("mode", _u8),
+        ("rx_id", _u8, 3),
+        ("reserved", _u32),
+        ("rx_key", _u64, (KEY_IDS, 2)),
+        ("clock_ns", _u64),
+        ("untagged", _u64),
+        ("receiving_reserved", _u64),
+    ]
+)
+REPLAY = np.dtype([("requests", _u64), ("replies", _u64)])
 REPORTS = np.dtype(
     [
         ("requested_ns", _u64),
@@ -358,6 +392,7 @@ SETTINGS = np.dtype(
         ("dup_ack_us", _u32),
         ("kernel_has", _u32),
         ("netns", _u32),
+        ("source_check", _u32),
     ]
 )
 PACE = np.dtype(
@@ -403,6 +438,8 @@ STRUCTS: dict[str, np.dtype] = {
     "mrc_rx": RX,
     "mrc_srh": SRH,
     "mrc_peer": PEER,
+    "mrc_auth": AUTH,
+    "mrc_replay": REPLAY,
     "mrc_reports": REPORTS,
     "mrc_watch": WATCH,
     "mrc_clock": CLOCK,
@@ -424,6 +461,8 @@ MAPS: dict[str, np.dtype] = {
     "mrc_rxs": RX,
     "mrc_srhs": SRH,
     "mrc_peers": PEER,
+    "mrc_auths": AUTH,
+    "mrc_replays": REPLAY,
     "mrc_reports": REPORTS,
     "mrc_watches": WATCH,
     "mrc_clock": CLOCK,

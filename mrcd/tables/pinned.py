@@ -25,6 +25,7 @@ class Tables:
     node  () abi.NODE                         reports  (peers,) abi.REPORTS
     planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
     watches (peers,) abi.WATCH                clock   () abi.CLOCK
+    auths  (peers,) abi.AUTH                  replays (peers, evs_per_peer) abi.REPLAY
 
     Many attributes because each pinned table is one.
     """
@@ -37,6 +38,8 @@ class Tables:
         self.evs = self._map("mrc_evs", writable).reshape(n, -1)
         self.path_stats = self._map("mrc_path_stats", writable).reshape(n, -1)
         self.rxs = self._map("mrc_rxs", writable).reshape(n, -1)
+        self.auths = self._map("mrc_auths", writable)
+        self.replays = self._map("mrc_replays", writable).reshape(n, -1)
         self.reports = self._map("mrc_reports", writable)
         self.srhs = self._map("mrc_srhs", writable)
         self.planes = self._map("mrc_planes", writable)
@@ -123,7 +126,10 @@ class Tables:
 
     def close(self) -> None:
         """Unmaps the tables. The arrays must not be used afterwards."""
-        for name in ("peers", "evs", "path_stats", "rxs", "reports", "srhs", "planes", "node", "watches", "clock"):
+        for name in (
+            *("peers", "evs", "path_stats", "rxs", "auths", "replays", "reports", "srhs"),
+            *("planes", "node", "watches", "clock"),
+        ):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
         for area in self._maps:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.tables.abi import STATUS_DETACHED, WEIGHT_FULL, EvState, Reason
+from mrcd.tables.abi import STATUS_DETACHED, WEIGHT_FULL, AuthMode, EvState, Reason
 
 # Times by this host's CLOCK_MONOTONIC. Other fields that end with _ns are durations, or times by a peer's clock.
 _MOMENTS = {
@@ -19,21 +19,24 @@ _ADDRESSES = {"dst", "address", "sid"}
 _MACS = {"smac", "dmac"}
 _PLANES = {"plane_mask", "usable_planes", "linked"}
 _EVS = {"usable", "deadlines"}
+_KEYS = {"tx_key", "rx_key"}  # secret
 _ZERO = {"probe_after_ns": "at once", "due_ns": "at once", "lag_ns": "does not lag"}
 
 
 def fields(record: np.void, now_ns: int) -> list[dict[str, Any]]:
     """Returns the fields that are not reserved: {"field", "value", "meaning"}.
 
-    A value is the number in the table, a list of numbers, or text for addresses and other bytes. `meaning` is "" if
-    the value explains itself. `now_ns` is CLOCK_MONOTONIC.
+    A value is the number in the table, a list of numbers, or text for addresses and other bytes; of a key it is None.
+    `meaning` is "" if the value explains itself. `now_ns` is CLOCK_MONOTONIC.
     """
-    names = [n for n in record.dtype.names or () if not n.startswith("reserved")]
+    names = [n for n in record.dtype.names or () if not n.endswith("reserved")]
     return [{"field": n, "value": value(n, record[n]), "meaning": _meaning(n, record[n], now_ns)} for n in names]
 
 
 def value(name: str, raw: Any) -> Any:
-    """Returns a field's value as a value of JSON."""
+    """Returns a field's value as a value of JSON; None for a key, which nobody may see."""
+    if name in _KEYS:
+        return None
     array = np.asarray(raw)
     if name in _ADDRESSES:
         rows = array.reshape(-1, 16)
@@ -47,6 +50,8 @@ def value(name: str, raw: Any) -> Any:
 
 
 def _meaning(name: str, raw: Any, now_ns: int) -> str:
+    if name in _KEYS:
+        return "never shown"
     if np.asarray(raw).ndim:
         return _ev_ranges(raw) if name in _EVS else ""
     number = int(raw)
@@ -54,6 +59,8 @@ def _meaning(name: str, raw: Any, now_ns: int) -> str:
         return EvState(number).name if number in set(EvState) else "no such state"
     if name in ("reason", "skip_reason"):
         return Reason(number).text if number in set(Reason) else "no such reason"
+    if name == "mode":
+        return AuthMode(number).name.lower() if number in set(AuthMode) else "no such mode"
     if name == "weight":
         return f"{number} of {WEIGHT_FULL} turns"
     if name == "status":

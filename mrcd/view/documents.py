@@ -27,7 +27,7 @@ from mrcd.tables import histograms
 from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED, EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
-from mrcd.view import paths, peers, probe_budget, running_file
+from mrcd.view import keys, paths, peers, probe_budget, running_file
 
 _UNREACHABLE_NS = 3_000_000_000
 
@@ -51,7 +51,7 @@ class View:
         c = self._plan.config.cluster
         rows = np.array([p.host.id for p in self._plan.peers], np.int64)
         records = self._tables.peers[rows]
-        reachable = self._reachable(records["heard_ns"])
+        reachable = self.reachable(records["heard_ns"])
         gone = (records["heard_ns"] > 0) & (records["status"] & STATUS_DETACHED != 0)
         states = self._states(rows)
         node = self._tables.node
@@ -151,7 +151,7 @@ class View:
             "since_s": (time.monotonic_ns() - int(since[row, ev])) / 1e9,
         }
 
-    def _reachable(self, heard_ns: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def reachable(self, heard_ns: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return which peers have answered lately."""
         return np.asarray((heard_ns > 0) & (time.monotonic_ns() - heard_ns.astype(np.int64) < self._unreachable_ns))
 
@@ -194,7 +194,7 @@ class View:
 
     def peers(self) -> list[Document]:
         """Return a document per peer."""
-        return peers.documents(self._tables, self._plan, self._reachable)
+        return peers.documents(self._tables, self._plan, self.reachable)
 
     def paths(
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
@@ -209,6 +209,12 @@ class View:
         """Return the programs' events since the daemon stopped, oldest first. They stay for the next daemon."""
         records = [(self._ev(int(r["host_id"]), int(r["ev"])), r) for r in self._tables.unread_events()]
         return [events.of_record(r, e) for e, r in records if e is not None and r["ev"] != EVENT_IDLE_TIMEOUT]
+
+    def keys(self) -> Document:
+        """Return the mode of authentication, and the secrets in use by peer."""
+        names = {p.host.id: p.host.name for p in self._plan.peers}
+        reachable = self.reachable(self._tables.peers["heard_ns"][np.array(list(names), np.int64)])
+        return keys.document(self._tables.auths, self._tables.peers, names, reachable, self._plan.config.auth.mode)
 
     def histograms(self) -> list[Document]:
         """Return a document per histogram of the programs."""

@@ -34,6 +34,7 @@ NOT_RUN = {
     r"make deb": "takes half a minute; make test-deb does it",
     r"make demo": "takes a minute",
     r"make install": "writes to /usr/local: tests/lab/test_install.py has a directory of its own",
+    r"mrcctl keys generate": "writes to /etc",
     r"make lint": "takes half a minute",
     r"make set-up": "installs packages",
     r"make test": "runs this test",
@@ -54,6 +55,7 @@ NOT_RUN = {
 SYNOPSES = {
     "`status [--brief]`": "mrcctl status --brief",
     "`peers`": "mrcctl peers",
+    "`keys status`, `keys rotate [--wait SECONDS]`, `keys generate [--add] [FILE]`": "mrcctl keys status",
     "`paths [--peer P] [--plane N] [--state S]`": "mrcctl paths --peer h2 --plane 1 --state GOOD",
     "`paths --decode`": "mrcctl paths --decode",
     "`watch [-i SECONDS]`": "mrcctl watch -i 0.5",

@@ -108,7 +108,8 @@ class Bench:
             undo.callback(self.tables.close)
             self._configure()
             self._undo = undo.pop_all()
-        names = ("evs", "path_stats", "rxs", "srhs", "peers", "reports", "watches", "clock", "planes", "node")
+        names = ["evs", "path_stats", "rxs", "srhs", "peers", "auths", "replays", "reports"]
+        names += ["watches", "clock", "planes", "node"]
         self._pristine = {name: self._table(name).copy() for name in names}
 
     def _interfaces(self) -> dict[str, int]:

@@ -217,6 +217,7 @@ def test_flows_have_different_hashes(bench: Bench, version: int, transport: type
 
 
 @versions
+@pytest.mark.parametrize("bench", [Setup(more='[overlay]\nsource_check = "off"')], indirect=True, ids=[""])
 def test_sources_without_ports_have_different_hashes(bench: Bench, version: int) -> None:
     packets = []
     for n in range(64):

@@ -20,6 +20,7 @@ class Arrays:
         self.evs = np.zeros((peers, evs), abi.EV)
         self.path_stats = np.zeros((peers, evs), abi.PATH_STATS)
         self.rxs = np.zeros((peers, evs), abi.RX)
+        self.auths = np.zeros(peers, abi.AUTH)
         self.reports = np.zeros(peers, abi.REPORTS)
         self.srhs = np.zeros(peers * evs, abi.SRH)
         self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)

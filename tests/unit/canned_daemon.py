@@ -144,6 +144,21 @@ STATUS = {
         "since_s": 12.0,
     },
 }
+KEYS = {
+    "mode": "required",
+    "accepted": [1, 2],
+    "newest": 2,
+    "peers": [
+        {
+            "peer": "h2",
+            "reachable": True,
+            "sent_with": 2,
+            "accepted_by_peer": [1, 2],
+            "untagged_packets": 0,
+            "clock_known": True,
+        }
+    ],
+}
 VERSION = {"version": "0.1.0", "abi_version": ABI_VERSION, "wire_version": 2, "schema_version": 2}
 
 
@@ -159,6 +174,7 @@ class Daemon(ThreadingMixIn, UnixStreamServer):
             "/v1/status": (200, STATUS),
             "/v1/peers": (200, [PEER]),
             "/v1/paths": (200, [PATH, BAD_PATH]),
+            "/v1/keys": (200, KEYS),
         }
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
         self.events: list[dict[str, Any]] = []

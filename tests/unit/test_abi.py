@@ -204,8 +204,9 @@ LAYERS: dict[str, type[Packet]] = {"mrc_hdr": MRC, "mrc_probe": MRCProbe, "mrc_c
 def test_layer(btf: Btf, name: str) -> None:
     offset, fields = 0, {}
     for field in LAYERS[name].fields_desc:
-        fields[field.name] = (offset, int(field.sz), False, ())
-        offset += int(field.sz)
+        size, shape = (abi.KEY_IDS, (abi.KEY_IDS,)) if field.name == "key_ids" else (int(field.sz), ())
+        fields[field.name] = (offset, size // (shape or (1,))[0], False, shape)
+        offset += size
     struct = btf.named("STRUCT")[name]
     assert list(fields.items()) == list(btf.fields(struct).items())
     assert len(bytes(LAYERS[name]())) == struct["size"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests bpf/arith.h, built by the host compiler, against the RFCs and plain Python."""
+"""Tests bpf/arith.h and bpf/siphash.h, built by the host compiler, against the RFCs, a library and plain Python."""
 
 import ctypes
 import random
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import IP
 from scapy.utils import checksum
+from siphash24 import siphash24
 
 from mrcd.config.cluster_file import Health
 from mrcd.health import hold_down
@@ -18,6 +19,7 @@ from mrcd.tables import abi
 BPF = Path(__file__).parents[2] / "bpf"
 WRAPPER = """
 #include "arith.h"
+#include "siphash.h"
 int wrapped_ecn(__u8 inner, __u8 outer) { return ecn_decapsulated(inner, outer); }
 __u16 wrapped_csum(__u16 csum, __u16 from, __u16 to) { return csum_replace16(csum, from, to); }
 __u32 wrapped_bit(__u64 word) { return lowest_bit(word); }
@@ -33,6 +35,16 @@ __u64 wrapped_hold(__u32 flaps, __u32 first, __u32 most) { return hold_down_ns(f
 __u32 wrapped_ramp(__u64 elapsed, __u64 ramp) { return ramp_weight(elapsed, ramp); }
 __u64 wrapped_backoff(__u32 unanswered, __u32 first, __u32 most) { return backoff_ns(unanswered, first, most); }
 int wrapped_aged(__u64 now, __u64 then, __u64 age) { return aged(now, then, age); }
+__u64 wrapped_seen(__u64 seen, __u32 seq, __u16 generation) { return seen_after(seen, seq, generation); }
+__u64 wrapped_siphash(const __u64 *key, const __u64 *words, __u32 count)
+{
+	struct siphash s;
+
+	siphash_begin(&s, key);
+	for (__u32 i = 0; i < count; i++)
+		siphash_word(&s, words[i]);
+	return siphash_end(&s, 8 * count);
+}
 """
 NO_SLOT = 0xFFFFFFFF
 WORDS = 4
@@ -55,6 +67,8 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_lost.argtypes, lib.wrapped_lost.restype = [u32, ctypes.c_int32, ctypes.c_int32], u32
     lib.wrapped_bucket.argtypes, lib.wrapped_bucket.restype = [u64], u32
     lib.wrapped_aged.argtypes = [u64, u64, u64]
+    lib.wrapped_seen.argtypes, lib.wrapped_seen.restype = [u64, u32, u16], u64
+    lib.wrapped_siphash.argtypes, lib.wrapped_siphash.restype = [ctypes.c_char_p, ctypes.c_char_p, u32], u64
     lib.wrapped_grown.argtypes, lib.wrapped_grown.restype = [u16, u16], u32
     lib.wrapped_pace.argtypes, lib.wrapped_pace.restype = [ctypes.POINTER(u64), ctypes.POINTER(u64)], u32
     lib.wrapped_smoothed.argtypes, lib.wrapped_smoothed.restype = [u32, u32, u64], u32
@@ -348,3 +362,39 @@ def test_the_weight_of_an_ev_doubles_with_each_third_of_the_ramp(arith: ctypes.C
 
 def test_without_a_ramp_the_weight_is_full_at_once(arith: ctypes.CDLL) -> None:
     assert arith.wrapped_ramp(0, 0) == abi.WEIGHT_FULL
+
+
+@pytest.mark.parametrize("words", [0, 1, 3, 7, 135])
+def test_siphash_is_that_of_the_library(arith: ctypes.CDLL, words: int) -> None:
+    chance = random.Random(words)
+    for _ in range(20):
+        key, message = chance.randbytes(16), chance.randbytes(8 * words)
+        assert arith.wrapped_siphash(key, message, words).to_bytes(8, "little") == siphash24(message, key=key).digest()
+
+
+def test_siphash_has_the_value_of_its_paper(arith: ctypes.CDLL) -> None:
+    """Appendix A, for a message of 8 bytes: from the vectors of its reference code."""
+    assert arith.wrapped_siphash(bytes(range(16)), bytes(range(8)), 1) == 0x93F5F5799A932462
+
+
+@pytest.mark.parametrize("start", [0, 1, 2**31 - 5, 2**32 - 8])
+def test_no_number_is_seen_twice_and_none_is_missed(arith: ctypes.CDLL, start: int) -> None:
+    chance = random.Random(start)
+    seen, accepted, newest = 0, set(), -1
+    for n in range(2000):
+        number = max(0, n + chance.randrange(-20, 3))
+        after = arith.wrapped_seen(seen, (start + number) % 2**32, 9)
+        if after != seen:
+            assert number not in accepted
+            accepted.add(number)
+        else:
+            assert number in accepted or newest - number >= 16
+        seen, newest = after, max(newest, number)
+
+
+def test_numbers_begin_anew_with_a_generation(arith: ctypes.CDLL) -> None:
+    seen = arith.wrapped_seen(arith.wrapped_seen(0, 5000, 1), 5001, 1)
+    assert arith.wrapped_seen(seen, 5000, 1) == seen
+    anew = arith.wrapped_seen(seen, 1, 2)
+    assert anew != seen
+    assert arith.wrapped_seen(anew, 1, 2) == anew

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from mrcd.auth import secrets_file
 from mrcd.ctl.bug_report import archive, collect
-from tests.unit.canned_daemon import EVENT, HISTOGRAM, STATUS, Daemon
+from tests.unit.canned_daemon import EVENT, HISTOGRAM, KEYS, STATUS, Daemon
 
 COMMANDS = (
     ("network/hello.txt", ("echo", "token=hunter2 and more")),
@@ -47,6 +48,7 @@ def report(mrcctl: Callable[..., Result], path: Path, *args: str) -> tuple[dict[
 def test_a_report_has_all_available_files(mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path) -> None:
     daemon.answers["/v1/histograms"] = (200, [HISTOGRAM])
     daemon.answers["/v1/events"] = (200, {"events": [EVENT], "last_id": 1})
+    daemon.answers["/v1/keys"] = (200, KEYS)
     config = tmp_path / "mrcd.toml"
     config.write_text('[cluster]\nname = "lab"\n[auth]\nkeys = { h0 = "hunter2" }\n')
     path = tmp_path / "report.tar.gz"
@@ -54,6 +56,7 @@ def test_a_report_has_all_available_files(mrcctl: Callable[..., Result], daemon:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(files["mrcd/status.json"]) == STATUS
     assert json.loads(files["mrcd/events.json"])["events"] == [EVENT]
+    assert json.loads(files["mrcd/keys.json"]) == KEYS
     assert files["config/mrcd.toml"] == '[cluster]\nname = "lab"\n[auth]\nkeys = "REMOVED"\n'
     assert files["network/hello.txt"] == 'token="REMOVED" and more\n'
     assert files["network/fails.txt"] == "said\n"
@@ -69,6 +72,18 @@ def test_a_report_has_all_available_files(mrcctl: Callable[..., Result], daemon:
     assert (fails["how"], fails["error"]) == ("sh -c echo said; exit 3", "exit status 3")
 
 
+def test_a_report_never_has_a_secret(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
+    """Not even where a secrets file is named instead of the cluster file, or its lines are in the log."""
+    path = tmp_path / "secrets"
+    made = secrets_file.new(1)
+    secrets_file.write(path, [made])
+    (tmp_path / "mrcd.log").write_text(f"line 1 is {path.read_text()}")
+    _, files = report(mrcctl, tmp_path / "report.tar.gz", "--config", str(path))
+    assert files["config/secrets"] == "1 REMOVED\n"
+    assert files["daemon/mrcd.log"] == "line 1 is 1 REMOVED\n"
+    assert not [name for name, text in files.items() if made.secret.hex() in text]
+
+
 def test_without_a_daemon_and_without_tables(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
     said, files = report(mrcctl, tmp_path / "report.tar.gz", "--config", str(tmp_path / "none.toml"))
     missing = " ".join(said["missing"])
@@ -81,7 +96,7 @@ def test_without_a_daemon_and_without_tables(mrcctl: Callable[..., Result], tmp_
 def test_invalid_answers_of_the_daemon_do_not_stop_the_report(
     mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path, answer: object
 ) -> None:
-    for name in ("status", "peers", "paths", "events", "histograms", "version"):
+    for name in ("status", "peers", "paths", "events", "histograms", "keys", "version"):
         daemon.answers[f"/v1/{name}"] = (200, answer)
     _, files = report(mrcctl, tmp_path / "report.tar.gz")
     assert "network/hello.txt" in files

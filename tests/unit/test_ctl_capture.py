@@ -182,7 +182,10 @@ def test_usage(mrcctl: Callable[..., Result], args: list[str], code: int, messag
 )
 def test_wrong_names_and_sizes(mrcctl: Callable[..., Result], daemon: Daemon, args: list[str], message: str) -> None:
     plane = {**STATUS["planes"][0], "plane": 1}
-    daemon.answers["/v1/status"] = (200, {**STATUS, "planes": [plane], "udp_port": 4797, "mtu": 9100})
+    daemon.answers["/v1/status"] = (
+        200,
+        {**STATUS, "planes": [plane], "udp_port": 4797, "mtu": 9100} | {"pins": {"lost": "gone"}},
+    )
     done = mrcctl(*args)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith(f"mrcctl: {message}"), done.stderr

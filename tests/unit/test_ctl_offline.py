@@ -15,7 +15,7 @@ from click.testing import Result
 import mrcd
 from mrcd.errors import MachineError
 from mrcd.versions import ABI_VERSION
-from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS, Daemon
+from tests.unit.canned_daemon import BAD_PATH, EVENT, KEYS, PATH, PEER, STATUS, Daemon
 
 
 class FakeView:
@@ -29,6 +29,9 @@ class FakeView:
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
     ) -> list[dict[str, Any]]:
         return [PATH] if (peer, plane, state) == ("h2", 1, "GOOD") else [BAD_PATH]
+
+    def keys(self) -> dict[str, Any]:
+        return KEYS | {"newest": None}
 
     def unread_events(self) -> list[dict[str, Any]]:
         return [EVENT | {"id": None}]
@@ -60,6 +63,10 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
     assert json.loads(mrcctl("paths", "--json").stdout) == tables | {"paths": [BAD_PATH]}
     result = mrcctl("paths", "--json", "--peer", "h2", "--plane", "1", "--state", "GOOD")
     assert (json.loads(result.stdout)["paths"], result.stderr) == ([PATH], SAYS_SO)
+    assert json.loads(mrcctl("keys", "status", "--json").stdout) == tables | KEYS | {"newest": None}
+    result = mrcctl("keys", "status")
+    assert (result.exit_code, result.stderr) == (0, SAYS_SO)
+    assert result.stdout.startswith("1 of 1 peers use secret 2\n")
     result = mrcctl("events", "--json")
     assert json.loads(result.stdout) == tables | {"events": [EVENT | {"id": None}]}
     assert result.stderr.startswith("mrcctl: mrcd is not running; events since it stopped")
@@ -88,7 +95,9 @@ def test_down_and_no_pins(mrcctl: Callable[..., Result], monkeypatch: pytest.Mon
     )
 
 
-@pytest.mark.parametrize("args", [["deny", "--peer", "h2"], ["detach"], ["attach"], ["events", "-f"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "args", [["deny", "--peer", "h2"], ["detach"], ["attach"], ["events", "-f"], ["keys", "rotate"]], ids=" ".join
+)
 @pytest.mark.usefixtures("pinned")
 def test_commands_that_need_the_daemon_fail_without_it(mrcctl: Callable[..., Result], args: list[str]) -> None:
     result = mrcctl(*args)

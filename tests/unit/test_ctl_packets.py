@@ -11,10 +11,11 @@ from scapy.layers.inet import UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
+from siphash24 import siphash24
 
 from mrcd.config import cluster_file
 from mrcd.ctl.packets import probe_packet, socket_filter
-from mrcd.ctl.packets.probe_packet import Probe
+from mrcd.ctl.packets.probe_packet import Probe, Tagged
 from mrcd.fabric import topology, wire
 from mrcd.fabric.wire import MRC, MRCProbe
 from mrcd.tables import abi
@@ -33,16 +34,18 @@ def plan(encapsulation: str) -> topology.Plan:
     return topology.plan(cluster_file.parse(text), "h0")
 
 
-def built(encapsulation: str, size: int = 0, reserved: int = 0, probe: Probe = PROBE) -> tuple[bytes, Packet]:
-    """Returns a probe on EV 3, built by mrcctl and by scapy."""
+def built(
+    encapsulation: str, size: int = 0, reserved: int = 0, probe: Probe = PROBE, key_id: int = 0, key: bytes = b""
+) -> tuple[bytes, Packet]:
+    """Returns a probe on EV 3, built by mrcctl and by scapy, which makes no tag."""
     p = plan(encapsulation)
     path = p.peers[0].evs[3]
     mine = probe_packet.build(
         probe, path.segments, source=p.addresses[path.plane], smac=_octets(SMAC), dmac=_octets(DMAC), udp_port=4797,
-        size=size, reserved=reserved,
+        size=size, reserved=reserved, key_id=key_id, key=key,
     )  # fmt: skip
     content = MRCProbe(seq=probe.seq, report_seq=probe.token, tx_ns=probe.ns)
-    fields = {"type": probe.kind, "seq": probe.seq, "tx_ns": probe.ns, "flags": wire.DIAGNOSTIC}
+    fields = {"type": probe.kind, "seq": probe.seq, "tx_ns": probe.ns, "flags": wire.DIAGNOSTIC, "key_id": key_id}
     least = bytes(wire.outer(p, path, content, smac=SMAC, dmac=DMAC, mrc=fields))
     padding = bytes(max(reserved, size - (len(least) - 14)))
     return mine, wire.outer(p, path, content / Raw(padding), smac=SMAC, dmac=DMAC, mrc=fields)
@@ -78,6 +81,20 @@ def test_a_built_probe_is_parsed_to_the_same_fields(encapsulation: str) -> None:
     assert probe_packet.read(frame, 4797) == PROBE
     assert probe_packet.read(frame, 4798) is None
     assert all(probe_packet.read(frame[:n], 4797) is None for n in range(len(frame)))
+
+
+@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
+@pytest.mark.parametrize("size", [0, 1500])
+def test_a_tag_is_over_the_header_and_the_probe(encapsulation: str, size: int) -> None:
+    key = bytes(range(16))
+    mine, theirs = built(encapsulation, size, key_id=7, key=key)
+    header, content = bytes(theirs[MRC])[:24], bytes(theirs[MRCProbe])[:32]
+    found = siphash24(header + content, key=key).digest()
+    theirs[MRC].auth = int.from_bytes(found, "big")  # the bytes in their order
+    assert mine == bytes(theirs)
+    probe = probe_packet.read(mine, 4797)
+    assert probe is not None
+    assert probe.tagged == Tagged(7, header + content, found)
 
 
 def test_packets_without_the_diagnostic_flag_are_not_parsed() -> None:

@@ -86,7 +86,8 @@ def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], mo
 
 ONLINE = [
     *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "version"),
-    *("watch --json -c 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh"),
+    *("watch --json -c 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh", "keys status"),
+    *("keys status --json", "keys rotate"),
 ]
 
 
@@ -97,11 +98,13 @@ def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
         "/v1/events": (200, {"events": [EVENT], "last_id": 1}),
         "/v1/deny": (200, {"message": "done", "changed": 1}),
         "/v1/attach": (200, {"message": "done"}),
+        "/v1/reload": (200, {"message": "done", "changed": False}),
     }
     code = (
         "import contextlib, os, sys\n"
         "from mrcd.ctl.main import cli\n"
         "heavy = {'bcc', 'pydantic', 'aiohttp', 'numpy', 'scapy', 'pyroute2', 'rich', 'asyncio', 'subprocess'}\n"
+        "heavy |= {'siphash24', 'cryptography'}\n"
         f"for command in {ONLINE!r}:\n"
         "    with contextlib.redirect_stdout(open(os.devnull, 'w')):\n"
         "        try: cli(command.split())\n"

@@ -112,6 +112,18 @@ def test_counters(host: Host) -> None:
     assert np.isnan(series['mrc_peer_rtt_seconds{peer="h2"}'])
 
 
+def test_authentication(host: Host) -> None:
+    series = host.scrape()
+    assert series['mrc_auth_mode_info{mode="off"}'] == 1
+    assert not [k for k in series if k.startswith("mrc_untagged")]
+    host.auths["untagged"][2] = 9
+    assert {k: v for k, v in host.scrape().items() if k.startswith("mrc_untagged")} == {
+        'mrc_untagged_packets_total{peer="h2"}': 9
+    }
+    text = TEXT + '\n[auth]\nmode = "permissive"\n'
+    assert Host(text).scrape()['mrc_auth_mode_info{mode="permissive"}'] == 1
+
+
 def test_states_and_usable_evs(host: Host) -> None:
     host.evs["state"][1, [0, 1]] = EvState.DENIED
     host.peers["usable"][1, 0] = 0b1011 << 4
@@ -207,6 +219,7 @@ def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
     host.evs["state"] = EvState.UNKNOWN
     host.evs["state"][:, :3] = EvState.ASSUMED_BAD
     host.changes["count"] = 1
+    host.auths["untagged"] = 1
     began = time.process_time()
     series = host.scrape()
     assert time.process_time() - began < 0.5  # of CPU, 0.03 as a rule; the daemon's loop waits for it
@@ -225,6 +238,7 @@ def test_the_page_lists_all_metrics() -> None:
     """Name, type, labels; the last column is for people."""
     host = Host(TEXT + "\n[metrics]\nper_ev = true\n")
     host.evs["state"][1, 0] = EvState.SKIP
+    host.auths["untagged"][1] = 1
     found = {}
     for family in text_string_to_metric_families(host.text()):
         if family.name.startswith("mrc_"):

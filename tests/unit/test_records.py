@@ -86,3 +86,21 @@ def test_values_outside_of_an_enumeration_are_shown() -> None:
 def test_every_record_of_the_tables_can_be_shown() -> None:
     for dtype in abi.MAPS.values():
         assert shown(np.zeros(1, dtype)[0])
+
+
+def test_a_key_is_not_shown() -> None:
+    record = np.zeros(1, abi.AUTH)[0]
+    record["tx_key"] = record["rx_key"] = 0x1122334455667788
+    record["mode"], record["rx_id"] = abi.AuthMode.REQUIRED, (1, 2, 0)
+    found = shown(record)
+    assert found["tx_key"] == found["rx_key"] == (None, "never shown")
+    assert found["mode"] == (2, "required")
+    assert found["rx_id"] == ("010200", "")
+    assert not any("reserved" in name for name in found)
+    assert str(0x1122334455667788) not in str(found)
+
+
+def test_every_key_field_of_the_tables_is_known() -> None:
+    """A field with a key needs a name in mrcd/tables/records.py."""
+    named = {name for dtype in abi.MAPS.values() for name in dtype.names or () if name.endswith("key")}
+    assert named == {"tx_key", "rx_key"}

@@ -1,21 +1,31 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests cancellation during a reload, and a failed rollback.
+"""Tests which secrets a reload refuses, cancellation during a reload, and a failed rollback.
 
 A cancelled load of programs runs to its end, because the object must not be freed below it. If the rollback fails
-too, what is missing is restored later.
+too, what is missing is restored later. New secrets that would cut off reachable peers are refused.
 """
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from mrcd.auth import secrets_file
+from mrcd.auth.keyring import Keyring
+from mrcd.auth.secrets_file import Secret
+from mrcd.config import cluster_file
 from mrcd.daemon import reload
-from mrcd.errors import MachineError
+from mrcd.errors import MachineError, UsageError
+from mrcd.fabric import topology
 from mrcd.loader.dataplane import Dataplane
+from mrcd.tables import abi
+from mrcd.tables.pinned import Tables
+from mrcd.view import documents
+from tests.unit.arrays import TEXT, Arrays
 
 
 class Slow:
@@ -69,8 +79,107 @@ def test_a_failed_rollback_reattaches_the_programs(fails: int) -> None:
         adopt=adopt,
         attach_anew=lambda: asked.append("attach"),
         resume=lambda: asked.append("resume"),
+        keyring=SimpleNamespace(wanted=()),
+        use_secrets=lambda plan, secrets: None,
     )
     difference: Any = SimpleNamespace(programs=False)
     with pytest.raises(MachineError, match="not after" if fails == 1 else "not before"):
-        asyncio.run(reload.Reloader(daemon, Path())._apply(cast(Any, "after"), difference))
+        asyncio.run(reload.Reloader(daemon, Path())._apply(cast(Any, "after"), difference, ()))
     assert asked == ["after", "before", *(["attach"] if fails == 2 else []), "resume"]
+
+
+# ---- new secrets ----
+
+A, B = secrets_file.new(1), secrets_file.new(2)
+
+
+class Running:
+    """The daemon of h0, which has loaded a file with secret 1; h1 and h2 accept it and are heard, h3 is not."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self.secrets = directory / "mrcd.toml", directory / "secrets"
+        self.write(A)
+        tables = Arrays(4, 8)
+        tables.peers["key_ids"][1:, 0] = 1
+        tables.peers["heard_ns"][1:3] = time.monotonic_ns()
+        self.key_ids, self.used, self.said = tables.peers["key_ids"], list[tuple[Secret, ...]](), list[str]()
+        plan = topology.plan(cluster_file.load(self.path), "h0")
+        keyring = Keyring(0)
+        keyring.use(abi.AuthMode.REQUIRED, (A,))
+        self.daemon: Any = SimpleNamespace(
+            plan=plan,
+            tables=tables,
+            view=documents.View(cast(Tables, tables), plan, [], Path("/nowhere")),
+            keyring=keyring,
+            admin_lock=asyncio.Lock(),
+            events=SimpleNamespace(add=lambda kind, reason, **_: self.said.append(reason)),
+            use_secrets=lambda plan, secrets: self.used.append(secrets),
+        )
+
+    def write(self, *secrets: Secret, mode: str = "required") -> None:
+        """Writes the two files of the host."""
+        secrets_file.write(self.secrets, secrets)
+        self.path.write_text(f'{TEXT}\n[auth]\nmode = "{mode}"\nsecret_file = "{self.secrets}"\n')
+
+    def reload(self, *, force: bool = False) -> str:
+        """Reloads the files, and returns the message."""
+        answer = asyncio.run(reload.Reloader(self.daemon, self.path).reload(force=force))
+        return str(answer["message"])
+
+
+def test_secrets_that_cut_reachable_peers_off_are_refused(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    host.write(B)
+    with pytest.raises(UsageError) as caught:
+        host.reload()
+    assert caught.value.args[0] == (
+        f"h1, h2 would be cut off: no secret in {tmp_path}/secrets is in use there; nothing was changed"
+    )
+    assert "reload --force" in str(caught.value.hint)
+    assert (host.used, host.said) == ([], ["reload_refused"])
+    for secret in (A, B):
+        assert secret.secret.hex() not in str(caught.value)
+
+
+def test_secrets_that_cut_peers_off_are_used_with_force(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    host.write(B)
+    assert host.reload(force=True).startswith("reloaded the secrets")
+    assert (host.used, host.said) == ([(B,)], ["reloaded"])
+
+
+@pytest.mark.parametrize("secrets", [(A, B), (B, A)])
+def test_a_new_secret_beside_the_old_one_is_used(tmp_path: Path, secrets: tuple[Secret, ...]) -> None:
+    host = Running(tmp_path)
+    host.write(*secrets)
+    host.reload()
+    assert host.used == [secrets]
+
+
+def test_the_old_secret_may_go_when_all_reachable_peers_have_the_new_one(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    host.write(B)
+    host.key_ids[1, 1] = 2
+    with pytest.raises(UsageError, match="h2 would be cut off"):
+        host.reload()
+    host.key_ids[2, 1] = 2
+    host.reload()
+    assert host.used == [(B,)]
+
+
+def test_another_secret_with_the_same_id_is_refused(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    host.write(secrets_file.new(1))
+    with pytest.raises(UsageError, match="h1, h2 would be cut off"):
+        host.reload()
+
+
+def test_peers_that_leave_or_are_replaced_are_not_cut_off(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    plan = topology.plan(cluster_file.parse(TEXT.replace('"h1"', '"new"').replace('"h2"', '"h4"')), "h0")
+    reload.Reloader(host.daemon, host.path)._check_secrets(plan, (B,))
+
+
+def test_authentication_may_be_turned_off(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    reload.Reloader(host.daemon, host.path)._check_secrets(host.daemon.plan, ())

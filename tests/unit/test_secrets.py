@@ -21,6 +21,7 @@ from mrcd.ctl.bug_report.secrets import from_document, from_text
         "http://admin:hunter2@10.0.0.1/metrics",
         "-----BEGIN EC PRIVATE KEY-----\nhunter2\n-----END EC PRIVATE KEY-----",
         "-----BEGIN PRIVATE KEY-----\nhunter2",
+        'secret_file = "hunter2"',
     ],
 )
 def test_secrets_are_removed(text: str) -> None:
@@ -40,14 +41,32 @@ def test_secrets_are_removed(text: str) -> None:
         "evidence: silent_reports 6",
         "http://127.0.0.1:9479/metrics",
         '"bytes_key": 4, "bytes_value": 128',
+        'secret_file = "/etc/mrcd/secrets"',
+        '"secret_file": "/etc/mrcd/secrets"',
     ],
 )
 def test_text_without_secrets_is_kept(text: str) -> None:
     assert from_text(text) == (text, 0)
 
 
+@pytest.mark.parametrize("line", ["7 {}", "7\t{}  # old", "bad line 3: 7 {}", '"{}"'])
+def test_the_secrets_of_a_secrets_file_are_removed(line: str) -> None:
+    secret = "0123456789abcDEF" * 4
+    clean, removed = from_text(line.format(secret))
+    assert (clean, removed) == (line.format("REMOVED"), 1)
+    for kept in (secret[:-1], secret + "0", secret[:-1] + "g"):
+        assert from_text(kept) == (kept, 0)
+
+
+def test_a_secret_in_place_of_its_file_is_removed() -> None:
+    secret = "0123456789abcDEF" * 4
+    assert from_text(f'secret_file = "{secret}"')[0] == 'secret_file = "REMOVED"'
+    assert from_document({"secret_file": secret}) == ({"secret_file": "REMOVED"}, 1)
+
+
 def test_documents_at_any_depth() -> None:
-    assert from_document({"key_bytes": 4}) == ({"key_bytes": 4}, 0)
+    for kept in ({"key_bytes": 4}, {"auth": {"secret_file": "/etc/mrcd/secrets"}}):
+        assert from_document(kept) == (kept, 0)
     document = {"host": "h0", "auth": {"keys": {"h1": "hunter2"}}, "log": ["password=hunter2", 7, None], "token": None}
     clean, removed = from_document(document)
     assert clean == {"host": "h0", "auth": {"keys": "REMOVED"}, "log": ['password="REMOVED"', 7, None], "token": None}

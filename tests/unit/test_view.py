@@ -232,6 +232,18 @@ def test_links_out_of_the_directory_are_not_followed(tmp_path: Path) -> None:
         offline_detach._refuse_links(tmp_path, tmp_path / "abi7")
 
 
+def test_keys_of_peers_that_are_heard() -> None:
+    host = Host()
+    host.auths["mode"][1:], host.auths["tx_id"][1:, :2], host.auths["rx_id"][1:, :2] = 2, (1, 2), (1, 2)
+    host.auths["tx_slot"][2] = 1
+    host.peers["heard_ns"][[1, 2]] = host.now, host.now - 60 * S
+    found = host.view.keys()
+    assert (found["mode"], found["accepted"], found["newest"]) == ("required", [1, 2], None)
+    assert [(p["peer"], p["reachable"], p["sent_with"]) for p in found["peers"]] == [
+        ("h1", True, 1), ("h2", False, 2), ("h3", False, 1),
+    ]  # fmt: skip
+
+
 def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     end: Any = SimpleNamespace(mac="02:00:00:00:00:01", ifindex=5)

@@ -344,10 +344,10 @@ def test_with_ecmp_packets_arrive_at_the_plane_address() -> None:
 # ---- the overlay trie ----
 
 
-def test_prefixes_of_all_peers_and_none_of_this_host() -> None:
+def test_prefixes_of_all_hosts() -> None:
     found = write_tables.prefixes(plan())
-    assert sorted(set(found.values())) == [1, 2]
-    assert len(found) == 4
+    assert sorted(set(found.values())) == [0, 1, 2]
+    assert len(found) == 6
     # struct mrc_prefix: length in host byte order, then the address; IPv4 as ::ffff:a.b.c.d
     assert found[np.uint32(128).tobytes() + IPv6Address("::ffff:10.99.0.3").packed] == 2
     assert found[np.uint32(128).tobytes() + IPv6Address("fd00:99::2").packed] == 1

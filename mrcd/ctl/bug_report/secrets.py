@@ -16,25 +16,33 @@ _PAIR = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_HEX = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])")  # as in a secrets file, and some hashes
 _URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 
 
 _COUNT = re.compile(r"\d{1,9}")  # not secrets: the size of a map's keys, a number of keys
 
 
+def _is_path(key: str, value: object) -> bool:
+    """Return whether a pair says where a secret is: secret_file = "/etc/mrcd/secrets"."""
+    return key.rstrip('"=: \t').endswith("_file") and isinstance(value, str) and value.lstrip("\"'").startswith("/")
+
+
 def _of_pair(match: re.Match[str]) -> str:
     counted = "key" in match["key"].lower() and _COUNT.fullmatch(match["value"])
-    return match[0] if counted else f'{match["key"]}"{REMOVED}"'
+    return match[0] if counted or _is_path(match["key"], match["value"]) else f'{match["key"]}"{REMOVED}"'
 
 
 def from_text(text: str) -> tuple[str, int]:
     """Remove the values of secret keys, private keys and passwords in URLs from TOML, logs and command lines.
 
-    Returns the text and the number of secrets removed. A secret under a key with another name is not found.
+    Returns the text and the number of secrets removed. A secret under a key with another name is not found, unless it
+    has the form of one in a secrets file.
     """
     before = text.count(REMOVED)
     text = _PEM.sub(REMOVED, text)
     text = _PAIR.sub(_of_pair, text)
+    text = _HEX.sub(REMOVED, text)
     text = _URL.sub(REMOVED, text)
     return text, text.count(REMOVED) - before
 
@@ -44,7 +52,8 @@ def from_document(document: Any) -> tuple[Any, int]:
     if isinstance(document, dict):
         found, removed = {}, 0
         for key, value in document.items():
-            if _IS_SECRET.fullmatch(str(key)) and value is not None and not isinstance(value, int):
+            is_secret = _IS_SECRET.fullmatch(str(key)) and not _is_path(str(key), value)
+            if is_secret and value is not None and not isinstance(value, int):
                 found[key], n = REMOVED, 1
             else:
                 found[key], n = from_document(value)

@@ -120,7 +120,8 @@ def _hooks(hooks: Sequence[Document]) -> str:
 def dump(options: Options, peer: str | None, ev: int | None) -> None:
     """Print records of the tables with field names and the meaning of numbers.
 
-    With PEER (a name or a host id) the peer's records; with PEER and EV those of that path; without, this host's.
+    With PEER (a name or a host id) the peer's records; with PEER and EV those of that path; without, this host's. Keys
+    are never shown.
     bpf/mrc_abi.h explains each field.
     """
     directory, names = pins(options.run_dir)
@@ -157,7 +158,12 @@ def _host_records(tables: "Tables") -> list[dict[str, Any]]:
 
 
 def _peer_records(tables: "Tables", row: int, peer: str) -> list[dict[str, Any]]:
-    found = {"mrc_peers": tables.peers[row], "mrc_reports": tables.reports[row], "mrc_watches": tables.watches[row]}
+    found = {
+        "mrc_peers": tables.peers[row],
+        "mrc_auths": tables.auths[row],
+        "mrc_reports": tables.reports[row],
+        "mrc_watches": tables.watches[row],
+    }
     return [_record(name, row, record, peer) for name, record in found.items()]
 
 
@@ -195,7 +201,8 @@ def _fields(fields: Sequence[Document]) -> list[str]:
     lines = []
     for field in fields:
         shown, meaning = _shown(field["value"]), field["meaning"]
-        if field["field"] in ("usable", "deadlines"):  # the meaning is readable, the bits are not
+        # The meaning of a bitmap is readable, the bits are not. A key has no value here.
+        if field["value"] is None or field["field"] in ("usable", "deadlines"):
             shown, meaning = meaning, ""
         lines.append(f"  {field['field']:<16} {shown}" + (f"  ({meaning})" if meaning else ""))
     return lines

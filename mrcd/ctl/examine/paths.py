@@ -13,6 +13,9 @@ _MISMATCHES = {
     "wrong_plane": "cables are swapped",
     "bad_version": "the hosts run different versions of mrcd",
     "bad_ev": "evs_per_peer differs between the hosts",
+    "untagged": "[auth] mode differs between the hosts, or packets are forged: docs/security.md",
+    "unknown_key": "the hosts have no secret in common: `mrcctl keys status` on both",
+    "bad_tag": "the hosts have different secrets under one id, or packets are forged: docs/security.md",
     "merged": "a NIC merges packets: see nic.merging",
 }
 

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Sends diagnostic probes and collects the replies, for probe, trace and doctor."""
+"""Sends diagnostic probes and collects the replies, for probe, trace and doctor.
+
+Where packets are authenticated, probes and replies are tagged like those of the programs. A loopback probe comes back
+to the host that sent it, which has no key of its own, so it has no tag.
+"""
 
 import errno
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
+from pathlib import Path
 from socket import socket
 from typing import Any
 
+from mrcd.auth.tag import Signer
 from mrcd.ctl.client import understood
 from mrcd.ctl.packets import probe_packet, raw_socket, socket_filter
 from mrcd.ctl.packets.probe_packet import Probe
@@ -38,6 +44,7 @@ class LocalHost:
     udp_port: int
     mtu: int
     nics: Mapping[int, Nic]
+    pins: Path | None = None  # of the tables with the keys
 
 
 def local_host(status: Mapping[str, Any]) -> LocalHost:
@@ -55,7 +62,13 @@ def local_host(status: Mapping[str, Any]) -> LocalHost:
             for p in status["planes"]
         }
         return LocalHost(
-            status["host"], status["host_id"], status["encapsulation"], status["udp_port"], status["mtu"], nics
+            status["host"],
+            status["host_id"],
+            status["encapsulation"],
+            status["udp_port"],
+            status["mtu"],
+            nics,
+            None if status["pins"]["lost"] else Path(status["pins"]["directory"]),
         )
 
 
@@ -102,19 +115,22 @@ class Exchange:
         self._host = host
         self._planes = {p: _Plane(host.nics[p]) for p in dict.fromkeys(planes)}
         self._token = raw_socket.random_token()
-        self._sent: dict[int, tuple[Hashable, int, int]] = {}  # seq → key of the route, CLOCK_MONOTONIC, CLOCK_REALTIME
+        self._sent: dict[int, tuple[Route, int, int]] = {}  # seq → route, CLOCK_MONOTONIC, CLOCK_REALTIME
         self._answered: set[int] = set()
         self._seq = 0
         # Replies are captured at the physical NIC, which several VLANs may share.
         names = {raw_socket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
         code = socket_filter.mrc_packets(host.udp_port, probe_packet.DIAGNOSTIC)
         self._taps = raw_socket.Taps([(p, name) for name, p in names.items()], code)
+        self._signer = Signer(host.pins) if host.pins else None
 
     def __enter__(self) -> "Exchange":
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._taps.close()
+        if self._signer:
+            self._signer.close()
         for p in self._planes.values():
             p.close()
 
@@ -147,6 +163,7 @@ class Exchange:
         self._seq += 1
         now = time.monotonic_ns()
         probe = Probe(route.kind, self._host.host_id, route.receiver, route.ev, self._seq, self._token, now)
+        key_id, key = self._signer.key(route.receiver) if self._signer else (0, b"")
         frame = probe_packet.build(
             probe,
             route.segments,
@@ -156,8 +173,10 @@ class Exchange:
             udp_port=self._host.udp_port,
             size=route.size,
             reserved=route.reserved,
+            key_id=key_id,
+            key=key,
         )
-        self._sent[self._seq] = route.key, time.monotonic_ns(), time.time_ns()
+        self._sent[self._seq] = route, time.monotonic_ns(), time.time_ns()
         try:
             plane.out.send(frame)
         except OSError as e:
@@ -172,12 +191,22 @@ class Exchange:
             if probe is None or probe.token != self._token or probe.kind != probe_packet.REPLY:
                 continue
             found = self._sent.get(probe.seq)
-            if found is None or found[0] not in tallies:
+            if found is None or found[0].key not in tallies or not self._is_reply(probe, found[0]):
                 continue
-            key, sent, sent_real = found
+            route, sent, sent_real = found
+            tally = tallies[route.key]
             if probe.seq in self._answered:
-                tallies[key].duplicates += 1
+                tally.duplicates += 1
                 continue
             self._answered.add(probe.seq)
             rtt, most = arrival.ns - sent_real, time.monotonic_ns() - sent
-            tallies[key].rtts.append(rtt if 0 < rtt <= most else most)  # CLOCK_REALTIME may have been set meanwhile
+            tally.rtts.append(rtt if 0 < rtt <= most else most)  # CLOCK_REALTIME may have been set meanwhile
+
+    def _is_reply(self, probe: Probe, route: Route) -> bool:
+        """Return whether a reply came from the host that a route leads to, as far as packets are authenticated."""
+        tagged = probe.tagged
+        if (probe.sender, probe.receiver) != (route.receiver, self._host.host_id):
+            return False
+        if self._signer is None or route.receiver == self._host.host_id:
+            return True
+        return self._signer.is_believed(probe.sender, tagged.key_id, tagged.message, tagged.tag)

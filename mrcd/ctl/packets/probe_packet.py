@@ -6,8 +6,10 @@ It uses struct, because scapy takes a second to import. The tests compare it wit
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address
+
+from mrcd.auth.tag import TAG_BYTES, tag
 
 WIRE_VERSION = 2
 REQUEST, REPLY = 2, 3  # enum mrc_type
@@ -18,10 +20,19 @@ _ECT_0 = 2  # RFC 3168 §5: a queue may mark it instead of dropping it
 SRH_MAX = 88  # bytes: MRC_SRH_MAX
 
 _ETH, _IPV6, _UDP_HEADER = 14, 40, 8
-_MRC = struct.Struct("!BBBxHHIHHQ8x")
+_MRC = struct.Struct("!BBBBHHIHHQ")
 _PROBE = struct.Struct("!IHHIIHH4xQ")
 _IPPROTO_ROUTING, _IPPROTO_UDP, _SRH_TYPE = 43, 17, 4
-HEADERS = _IPV6 + _UDP_HEADER + _MRC.size + _PROBE.size  # bytes from IPv6 on, without an SRH
+HEADERS = _IPV6 + _UDP_HEADER + _MRC.size + TAG_BYTES + _PROBE.size  # bytes from IPv6 on, without an SRH
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """What tells the sender of a packet: the id of a key, the bytes under the tag, and the tag."""
+
+    key_id: int = 0
+    message: bytes = b""
+    tag: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,7 @@ class Probe:
     seq: int
     token: int
     ns: int
+    tagged: Tagged = field(default=Tagged(), compare=False)  # of a packet that was read
 
 
 def srh(segments: Sequence[IPv6Address]) -> bytes:
@@ -56,17 +68,20 @@ def build(
     udp_port: int,
     size: int = 0,
     reserved: int = 0,
+    key_id: int = 0,
+    key: bytes = b"",
 ) -> bytes:
     """Return an Ethernet frame with the flow label, ports and headers of the EV's data.
 
-    `size` is the least number of bytes from the IPv6 header on. `reserved` bytes behind the probe leave space for the
-    SRH of the reply.
+    It is tagged with `key`, unless `key_id` is 0. `size` is the least number of bytes from the IPv6 header on.
+    `reserved` bytes behind the probe leave space for the SRH of the reply.
     """
     routing = srh(segments)
     mrc = _MRC.pack(
         WIRE_VERSION,
         probe.kind,
         DIAGNOSTIC,
+        key_id,
         probe.sender,
         probe.ev,
         probe.seq & 0xFFFFFFFF,
@@ -74,7 +89,8 @@ def build(
         probe.receiver,
         probe.ns,
     )
-    body = mrc + _PROBE.pack(probe.seq & 0xFFFFFFFF, 0, 0, 0, probe.token, 0, 0, probe.ns)
+    fixed = _PROBE.pack(probe.seq & 0xFFFFFFFF, 0, 0, 0, probe.token, 0, 0, probe.ns)
+    body = mrc + (tag(key, mrc + fixed) if key_id else bytes(TAG_BYTES)) + fixed
     body += bytes(max(reserved, size - HEADERS - len(routing)))
     length = _UDP_HEADER + len(body)
     udp = struct.pack("!HHHH", SPORT_BASE + probe.ev, udp_port, length, 0)  # no checksum: RFC 6935
@@ -102,13 +118,16 @@ def read(frame: bytes, udp_port: int) -> Probe | None:
     protocol = frame[_ETH + 6]
     if protocol == _IPPROTO_ROUTING and len(frame) >= at + 8:
         protocol, at = frame[at], at + 8 + 8 * frame[at + 1]
-    if protocol != _IPPROTO_UDP or len(frame) < at + _UDP_HEADER + _MRC.size + _PROBE.size:
+    if protocol != _IPPROTO_UDP or len(frame) < at + HEADERS - _IPV6:
         return None
     if frame[at + 2 : at + 4] != udp_port.to_bytes(2, "big"):
         return None
     at += _UDP_HEADER
-    version, kind, flags, sender, ev, _, _, receiver, _ = _MRC.unpack_from(frame, at)
+    version, kind, flags, key_id, sender, ev, _, _, receiver, _ = _MRC.unpack_from(frame, at)
     if version != WIRE_VERSION or kind not in (REQUEST, REPLY) or not flags & DIAGNOSTIC:
         return None
-    seq, _, _, _, token, _, _, ns = _PROBE.unpack_from(frame, at + _MRC.size)
-    return Probe(kind, sender, receiver, ev, seq, token, ns)
+    tag_at = at + _MRC.size
+    fixed_at = tag_at + TAG_BYTES
+    seq, _, _, _, token, _, _, ns = _PROBE.unpack_from(frame, fixed_at)
+    message = frame[at:tag_at] + frame[fixed_at : fixed_at + _PROBE.size]  # the probe has no counts
+    return Probe(kind, sender, receiver, ev, seq, token, ns, Tagged(key_id, message, frame[tag_at:fixed_at]))

@@ -126,7 +126,7 @@ class BareHost:
         if len(self.tables.srhs) > 1:
             rows = self.tables.srhs.reshape(-1, EVS)
             rows[1:last] = rows[last]
-        keys = (_key(host, version) for host in range(1, self.hosts) for version in (4, 6))
+        keys = (_key(host, version) for host in range(self.hosts) for version in (4, 6))
         self.dataplane.set_prefixes(dict(keys))
 
     def set_vlan(self, tagged: bool) -> None:

@@ -63,7 +63,7 @@ class Case:
     bare: BareHost
     interface: str
     point: int
-    send: Callable[[int], None]
+    send: Callable[[int], object]
     before: Callable[[], None] = lambda: None
 
     @contextlib.contextmanager
@@ -173,7 +173,7 @@ def _vlan(b: BareHost, tagged: bool) -> Callable[[], None]:
     return lambda: b.set_vlan(tagged)
 
 
-def _udp(stack: contextlib.ExitStack, b: BareHost, version: int, peers: list[int]) -> Callable[[int], None]:
+def _udp(stack: contextlib.ExitStack, b: BareHost, version: int, peers: list[int]) -> Callable[[int], object]:
     headers = 28 if version == 4 else 48
     # To one host as many addresses as to all hosts, so that the sockets cost the same.
     targets = [bare_host.address(p, version) for p in (peers if len(peers) > 1 else peers * packet_sender.BATCH)]
@@ -185,7 +185,7 @@ def _udp(stack: contextlib.ExitStack, b: BareHost, version: int, peers: list[int
 
 def _frames(
     stack: contextlib.ExitStack, b: BareHost, version: int, senders: list[int], *, vlan: bool, ce: bool
-) -> Callable[[int], None]:
+) -> Callable[[int], object]:
     """Returns a sender of frames of these hosts, on the EVs of plane 0: in turn (one host) or at random."""
     template = b.frame(version, SIZE, vlan=vlan, ce=ce)
     chance = random.Random(2)

@@ -36,7 +36,7 @@ def require() -> None:
         raise MachineError(f"{OBJECT} is missing: the programs that count their calls", hint="make build")
 
 
-def per_packet(bare: BareHost, send: Callable[[int], None], packets: int) -> Document:
+def per_packet(bare: BareHost, send: Callable[[int], object], packets: int) -> Document:
     """Returns the mean calls per packet of all attached programs, while `packets` packets are sent."""
     fd = bare.dataplane.global_data()
     before = _read(fd)

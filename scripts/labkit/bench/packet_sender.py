@@ -40,8 +40,8 @@ class PacketSender:
             self._batches.append(messages)
         self._turn = itertools.cycle(self._batches)
 
-    def send(self, packets: int) -> None:
-        """Sends at least `packets` packets. Raises KernelError."""
+    def send(self, packets: int) -> int:
+        """Sends at least `packets` packets. Returns how many. Raises KernelError."""
         left = packets
         while left > 0:
             messages = next(self._turn)
@@ -49,6 +49,7 @@ class PacketSender:
             if sent < 0:
                 raise KernelError("send many packets", ct.get_errno())
             left -= sent
+        return packets - left
 
     def close(self) -> None:
         """Closes the socket."""

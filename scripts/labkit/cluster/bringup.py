@@ -21,6 +21,7 @@ from labkit.cluster.patience import patience
 from labkit.cluster.state import BASE, State
 from labkit.faults import inject
 from labkit.places import REPOSITORY
+from mrcd.auth import secrets_file
 from mrcd.errors import MachineError
 
 VENV = REPOSITORY / ".venv"
@@ -125,6 +126,7 @@ def _build(state: State, fabric: Fabric) -> None:
     try:
         state.write(p, "building")
         state.cluster_file.write_text(fabric.toml, encoding="utf-8")
+        secrets_file.write(state.secrets, [secrets_file.new(1)])
         for path in _mounts(state, fabric):
             netns.mount_bpffs(path)
         netns.batch(("ip",), (f"netns add {n}" for n in fabric.namespaces.values()))
@@ -210,6 +212,7 @@ def environment(state: State, host: str | None) -> dict[str, str]:
             "MRCD_RUN_DIR": str(state.run_dir(host)),
             "MRCD_CONFIG": str(state.cluster_file),
             "MRCD_HOST": host,
+            "CREDENTIALS_DIRECTORY": str(state.root),
         }
     return env
 

@@ -69,6 +69,7 @@ def lab() -> None:
 @click.option("--granularity", type=click.Choice(["burst", "packet"]), default="burst", show_default=True)
 @click.option("--encapsulation", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
 @click.option("--hook", type=click.Choice(["auto", "xdp", "xdp-generic", "tc"]), default="auto", show_default=True)
+@click.option("--auth", type=click.Choice(["off", "permissive", "required"]), default="required", show_default=True)
 @click.option("--health", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [health]; repeatable")
 @click.option(
     "--overlay", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [overlay]; repeatable"

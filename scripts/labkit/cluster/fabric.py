@@ -30,6 +30,7 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal, NamedTuple, Self
 
 from mrcd.config import cluster_file as config
+from mrcd.config.auth import Mode
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
 
@@ -38,6 +39,7 @@ LOWER = "fe80::2"
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 NODE = r"(?:h\d+|t0-\d+-\d+|t1-\d+-\d+)"
+SECRETS = "secrets"  # a file in the directory of the lab
 MAX_HOSTS = 254  # 10.99.0.1 to 10.99.0.254
 MAX_T1S = 256  # one byte of the MAC address
 
@@ -57,6 +59,7 @@ class Parameters:
     granularity: config.Granularity = "burst"
     encapsulation: config.Encapsulation = "usid"
     hook: config.Hook = "auto"
+    auth: Mode = "required"  # [auth] mode
     daemon: bool = True
     health: dict[str, float] = field(default_factory=dict)  # non-default keys of the cluster file's [health]
     overlay: dict[str, float] = field(default_factory=dict)  # non-default keys of its [overlay]
@@ -234,6 +237,10 @@ def cluster_text(name: str, p: Parameters) -> str:
         f"encapsulation = {json.dumps(p.encapsulation)}",
         f"granularity = {json.dumps(p.granularity)}",
         f"mtu = {p.mtu}",
+        "",
+        "[auth]",
+        f"mode = {json.dumps(p.auth)}",
+        f"secret_file = {json.dumps(SECRETS)}",
         "",
         "[interfaces]",
         f"hook = {json.dumps(p.hook)}",

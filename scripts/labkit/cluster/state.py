@@ -3,6 +3,7 @@
 
     lab.json             parameters, and whether `up` got to its end
     mrcd.toml            the cluster file
+    secrets              the secrets of [auth]
     faults/SLUG.json     one file per active fault
     bpf/                 bpffs: the fault programs' links and maps
     exec/PID             commands started by `lab exec`
@@ -44,6 +45,11 @@ class State:
     def cluster_file(self) -> Path:
         """Returns the TOML file that every mrcd of the lab reads."""
         return self.root / "mrcd.toml"
+
+    @property
+    def secrets(self) -> Path:
+        """Returns the file of the secrets that all hosts share."""
+        return self.root / fabric.SECRETS
 
     @property
     def pins(self) -> Path:

@@ -21,20 +21,24 @@ def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[End
 
     Yields the ends of such flows, IPv4 first. Packets of the target go back directly.
     To the source these addresses belong to the relay: only its daemon gets a cluster file in which the containers'
-    prefixes of both are exchanged.
+    prefixes of both are exchanged. None of the three checks the owners of inner packets meanwhile.
     """
     own, middle, far = (_containers(lab.fabric.config, h) for h in (source, relay, target))
     file = lab.state.cluster_file
-    text = other = file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
+    routed = other = _unchecked(text)
     for a, b in zip(middle, far, strict=True):
         other = other.replace(f'"{a}"', "?").replace(f'"{b}"', f'"{a}"').replace("?", f'"{b}"')
     addresses = {h: [str(p.network_address + 1) for p in prefixes] for h, prefixes in ((source, own), (target, far))}
     with contextlib.ExitStack() as undo:
-        undo.callback(_reload, lab, source)
+        for host in (source, relay, target):
+            undo.callback(_reload, lab, host)
         undo.callback(file.write_text, text, encoding="utf-8")
         file.write_text(other, encoding="utf-8")
         _reload(lab, source)
-        file.write_text(text, encoding="utf-8")  # restarted daemons of the others read this file
+        file.write_text(routed, encoding="utf-8")  # restarted daemons of the others read this file
+        _reload(lab, relay)
+        _reload(lab, target)
         for host, found in addresses.items():
             for address in found:
                 lab.exec(host, ["ip", "address", "add", address, "dev", "lo", "nodad"], check=True)
@@ -58,6 +62,13 @@ def _wait_for(lab: Lab, ends: Ends) -> None:
                 f"{ends.target_address} does not answer for {_ROUTES_WITHIN_S:g} s", hint="scripts/lab status"
             )
         time.sleep(0.02)
+
+
+def _unchecked(text: str) -> str:
+    """Returns a cluster file in which hosts may route for others."""
+    setting = 'source_check = "off"'
+    head, found, rest = text.partition("[overlay]\n")
+    return f"{head}{found}{setting}\n{rest}" if found else f"{text}\n[overlay]\n{setting}\n"
 
 
 def _containers(cluster: cluster_file.Config, host: str) -> list[IPv4Network | IPv6Network]:

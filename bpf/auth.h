@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Makes and checks the tags of packets: who sent a packet, and that it is new.
+ *
+ * Each ordered pair of hosts has a key of its own (mrcd/auth/keys.py), so no third host can make a tag, and no packet
+ * can be reflected. A tag covers the MRC header, and in probes everything that is believed. It does not cover an inner
+ * packet: a burst has one header for many packets. The outer source must be the sender's address on the EV's plane
+ * (pop.h), so the tag covers the source, too.
+ *
+ * A recorded packet is refused in three ways. Its time must be near the peer's clock, which only a reply tells: that is
+ * as new as the request that it answers. A probe is believed once. Data within AGE_MAX_NS is delivered again.
+ */
+#ifndef MRC_AUTH_H
+#define MRC_AUTH_H
+
+#include <stddef.h>
+
+#include <bpf/bpf_endian.h>
+
+#include "arith.h"
+#include "drop.h"
+#include "siphash.h"
+
+#define TAGGED_BYTES offsetof(struct mrc_hdr, auth)
+#define AGE_MAX_NS 500000000LL /* hosts and virtual machines can stand still for so long */
+#define AHEAD_MAX_NS 100000000LL /* a packet can come so much sooner than the one that told the clock */
+#define CLOCK_ERROR_NS 10000000ULL /* a smaller change of the clock is delay */
+#define SEEN_TRIES 4
+#define CLOCK_RTT_MAX_NS 100000000ULL /* a reply that took longer does not tell the clock */
+
+_Static_assert(TAGGED_BYTES == 24, "add_header() reads three words");
+_Static_assert(sizeof(struct mrc_probe) == 32, "add_probe() reads four words");
+
+/* Add the words of a header to a tag. */
+static __always_inline void add_header(struct siphash *s, const struct mrc_hdr *mrc)
+{
+	const __u64 *words = (const void *)mrc;
+
+	siphash_word(s, words[0]);
+	siphash_word(s, words[1]);
+	siphash_word(s, words[2]);
+}
+
+/* Return the tag of a data packet. */
+static __always_inline __u64 data_tag(const __u64 *key, const struct mrc_hdr *mrc)
+{
+	struct siphash s;
+
+	siphash_begin(&s, key);
+	add_header(&s, mrc);
+	return siphash_read(siphash_end(&s, TAGGED_BYTES));
+}
+
+/* Add the words of a probe to a tag. */
+static __always_inline void add_probe(struct siphash *s, const struct mrc_probe *probe)
+{
+	const __u64 *words = (const void *)probe;
+
+	siphash_word(s, words[0]);
+	siphash_word(s, words[1]);
+	siphash_word(s, words[2]);
+	siphash_word(s, words[3]);
+}
+
+/* Return the tag of a probe without counts. */
+static __always_inline __u64 probe_tag(const __u64 *key, const struct control *c)
+{
+	struct siphash s;
+
+	siphash_begin(&s, key);
+	add_header(&s, &c->mrc);
+	add_probe(&s, &c->probe);
+	return siphash_read(siphash_end(&s, TAGGED_BYTES + sizeof(c->probe)));
+}
+
+/* A report under a tag. */
+struct tagging {
+	struct siphash s;
+	const struct mrc_scratch *scratch;
+};
+
+static long add_count(__u64 i, void *context)
+{
+	struct tagging *t = context;
+
+	siphash_word(&t->s, *(const __u64 *)&t->scratch->count[i & (MRC_REPORT_EVS - 1)]);
+	return 0;
+}
+
+/* Return the tag of the reply in `scratch`. */
+static __noinline __u64 reply_tag(const __u64 *key, const struct mrc_scratch *scratch)
+{
+	const struct control *c = &scratch->control;
+	struct tagging t = { .scratch = scratch };
+	__u32 counts = bpf_ntohs(c->probe.counts);
+
+	siphash_begin(&t.s, key);
+	add_header(&t.s, &c->mrc);
+	add_probe(&t.s, &c->probe);
+	bpf_loop(counts, add_count, &t, 0);
+	return siphash_read(siphash_end(&t.s, TAGGED_BYTES + sizeof(c->probe) + counts * sizeof(struct mrc_count)));
+}
+
+/* Return the key that this host sends with, and write its id into the header; NULL if packets are not tagged. */
+static __always_inline const __u64 *sending_key(const struct mrc_auth *auth, struct mrc_hdr *mrc)
+{
+	__u32 slot = auth->tx_slot & (MRC_KEY_IDS - 1);
+
+	mrc->key_id = auth->tx_id[slot];
+	return mrc->key_id ? auth->tx_key[slot] : 0;
+}
+
+/* Tag a complete data header. */
+static __always_inline void tag_data(struct mrc_hdr *mrc, __u32 host_id)
+{
+	const struct mrc_auth *auth = auth_at(host_id);
+	const __u64 *key = auth ? sending_key(auth, mrc) : 0;
+
+	if (key)
+		mrc->auth = data_tag(key, mrc);
+}
+
+/* Tell the peer which keys it may use. */
+static __always_inline void announce_keys(struct mrc_probe *probe, __u32 host_id)
+{
+	const struct mrc_auth *auth = auth_at(host_id);
+
+	probe->key_ids[0] = auth ? auth->rx_id[0] : 0;
+	probe->key_ids[1] = auth ? auth->rx_id[1] : 0;
+}
+
+/* Tag a complete request. */
+static __always_inline void tag_request(struct control *c, __u32 host_id)
+{
+	const struct mrc_auth *auth = auth_at(host_id);
+	const __u64 *key = auth ? sending_key(auth, &c->mrc) : 0;
+
+	c->mrc.auth = key ? probe_tag(key, c) : 0;
+}
+
+/* Tag the complete reply in `scratch`. */
+static __always_inline void tag_reply(struct mrc_scratch *scratch, __u32 host_id)
+{
+	const struct mrc_auth *auth = auth_at(host_id);
+	const __u64 *key = auth ? sending_key(auth, &scratch->control.mrc) : 0;
+
+	scratch->control.mrc.auth = key ? reply_tag(key, scratch) : 0;
+}
+
+/* Return the key of this id among two, or NULL. */
+static __always_inline const __u64 *key_of(const __u8 *ids, const __u64 (*keys)[2], __u8 id)
+{
+	if (!id)
+		return 0;
+	return ids[0] == id ? keys[0] : ids[1] == id ? keys[1] : 0;
+}
+
+/* Return the key under which a packet of the peer must be tagged, or NULL: then `reason` says whether to drop it. */
+static __always_inline const __u64 *receiving_key(struct mrc_auth *auth, __u8 id, enum mrc_drop *reason)
+{
+	const __u64 *key;
+
+	*reason = MRC_DROP_NONE;
+	if (auth->mode == MRC_AUTH_OFF)
+		return 0;
+	key = key_of(auth->rx_id, auth->rx_key, id);
+	if (key)
+		return key;
+	if (id)
+		*reason = MRC_DROP_UNKNOWN_KEY;
+	else if (auth->mode == MRC_AUTH_REQUIRED)
+		*reason = MRC_DROP_UNTAGGED;
+	else
+		__sync_fetch_and_add(&auth->untagged, 1);
+	return 0;
+}
+
+/* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet is new. */
+static __always_inline int is_new(const struct mrc_auth *auth, __u64 tx_ns, __u64 now)
+{
+	__u64 clock_ns = auth->clock_ns;
+	__s64 age = now + clock_ns - tx_ns;
+
+	return !clock_ns || (age < AGE_MAX_NS && age > -AHEAD_MAX_NS);
+}
+
+/* Check the tag and the age of a data packet. `mrc` is a copy of its header. */
+static __always_inline enum mrc_drop check_data(struct mrc_auth *auth, const struct mrc_hdr *mrc)
+{
+	enum mrc_drop reason;
+	const __u64 *key = receiving_key(auth, mrc->key_id, &reason);
+
+	if (!key)
+		return reason;
+	if (data_tag(key, mrc) != mrc->auth)
+		return MRC_DROP_BAD_TAG;
+	return is_new(auth, bpf_be64_to_cpu(mrc->tx_ns), bpf_ktime_get_coarse_ns()) ? MRC_DROP_NONE : MRC_DROP_STALE;
+}
+
+/* Learn the peer's clock from a reply: it was sent `tx_ns` by that clock, its request `requested_ns` by this host's. */
+static __always_inline void learn_clock(struct mrc_auth *auth, __u64 tx_ns, __u64 requested_ns, __u64 now)
+{
+	__u64 clock_ns = tx_ns - requested_ns, error = clock_ns - auth->clock_ns;
+
+	if (now - requested_ns > CLOCK_RTT_MAX_NS)
+		return;
+	if (!auth->clock_ns || error + CLOCK_ERROR_NS > 2 * CLOCK_ERROR_NS)
+		auth->clock_ns = clock_ns ?: 1;
+}
+
+/* Note that a probe has arrived. Returns 1 if it is the first time. */
+static __always_inline int is_first(__u64 *seen, __u32 seq, __u16 generation)
+{
+	__u64 before, after;
+	int i;
+
+	for (i = 0; i < SEEN_TRIES; i++) { /* other CPUs may note others meanwhile */
+		before = *(volatile __u64 *)seen;
+		after = seen_after(before, seq, generation);
+		if (after == before)
+			return 0;
+		if (__sync_val_compare_and_swap(seen, before, after) == before)
+			return 1;
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Writes the keys of all peers into the programs' table, and changes from one secret to the next without a loss.
+
+A host accepts all secrets of its file, and tells its peers so in its probes. It sends to a peer with the newest secret
+that the peer accepts. So the order in which hosts get a new file does not matter. Each secret has a slot of the table
+(mrc_auth). A slot is used again only when packets under the former secret have arrived.
+"""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.auth.pair_keys import as_words, pair_key
+from mrcd.auth.secrets_file import Secret
+from mrcd.tables import abi
+
+RETIREMENT_S = 0.3  # packets under a former secret are accepted for so long: longer than they are on the way
+
+
+class Keyring:
+    """The secrets of one host, by slot of the table."""
+
+    def __init__(self, host_id: int) -> None:
+        self._host_id = host_id
+        self.mode = abi.AuthMode.OFF
+        self.wanted: tuple[Secret, ...] = ()  # the newest last
+        self._mode_written: abi.AuthMode | None = None
+        self._slots: list[Secret | None] = [None] * abi.KEY_IDS
+        self._retired: list[float] = [0.0] * abi.KEY_IDS  # when each slot's secret left the file; 0 = it has not
+        self._has_looked = False  # at the keys of the daemon before
+
+    def use(self, mode: abi.AuthMode, secrets: Sequence[Secret]) -> None:
+        """Makes these the mode and the secrets, which follow() puts into force. The newest secret is the last."""
+        self.mode, self.wanted = mode, tuple(secrets) if mode is not abi.AuthMode.OFF else ()
+
+    @property
+    def ids(self) -> list[int]:
+        """Returns the ids of the secrets, the newest last."""
+        return [s.key_id for s in self.wanted]
+
+    @property
+    def settled(self) -> bool:
+        """Returns whether the table holds exactly the secrets that are wanted."""
+        return {s for s in self._slots if s} == set(self.wanted)
+
+    def follow(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> None:
+        """Brings the table to the wanted mode and secrets, and each peer to the newest secret that it accepts.
+
+        `auths` (peers,) abi.AUTH is changed; `peers` (peers,) abi.PEER is read. `rows`: host ids of the peers. `anew`:
+        the rows may have changed, so all keys are written again.
+        """
+        now = time.monotonic()
+        if not self._has_looked:
+            self._slots = [self._held(auths[rows], slot, rows) for slot in range(abi.KEY_IDS)]
+            self._has_looked = True
+        if self.mode is abi.AuthMode.OFF:  # before the keys go: without them a tagged packet would be dropped
+            self._write_mode(auths, rows, anew=anew)
+        for slot, secret in enumerate(self._slots):
+            if secret is not None and secret not in self.wanted:
+                self._retired[slot] = self._retired[slot] or now
+                if now - self._retired[slot] >= RETIREMENT_S or self.mode is abi.AuthMode.OFF:
+                    auths["rx_id"][:, slot] = auths["tx_id"][:, slot] = 0
+                    self._slots[slot] = None
+                    self._retired[slot] = 0.0
+            elif secret is not None:
+                self._retired[slot] = 0.0
+        for secret in self.wanted:
+            if secret not in self._slots and None in self._slots:
+                slot = self._slots.index(None)
+                self._slots[slot] = secret
+                self._write(auths, rows, slot, secret)
+        if anew:
+            others = np.ones(len(auths), bool)
+            others[rows] = False
+            auths[others] = np.zeros((), abi.AUTH)
+            for slot, secret in enumerate(self._slots):
+                if secret is not None and secret.secret:
+                    self._write(auths, rows, slot, secret)
+        self._choose(auths, peers, rows)
+        self._write_mode(auths, rows, anew=anew)
+
+    def _held(self, records: NDArray[np.void], slot: int, rows: NDArray[np.int64]) -> Secret | None:
+        """Returns the secret in a slot of the table, which the daemon before has written; without its value if unknown.
+
+        So a restart neither moves a key that is in use nor keeps one whose secret has left the file.
+        """
+        used = np.flatnonzero(records["rx_id"][:, slot] | records["tx_id"][:, slot])
+        if not len(used):
+            return None
+        record, row = records[used[0]], int(rows[used[0]])
+        key_id = int(record["rx_id"][slot] or record["tx_id"][slot])
+        for secret in self.wanted:
+            mine, its = self._keys(secret, row)
+            if (
+                secret.key_id == key_id
+                and (record["tx_key"][slot] == mine).all()
+                and (record["rx_key"][slot] == its).all()
+            ):
+                return secret
+        return Secret(key_id, b"")
+
+    def _keys(self, secret: Secret, row: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Returns the keys of packets to a peer and from it."""
+        to, back = pair_key(secret.secret, self._host_id, row), pair_key(secret.secret, row, self._host_id)
+        return as_words(to), as_words(back)
+
+    def _write_mode(self, auths: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> None:
+        if anew or self._mode_written is not self.mode:
+            auths["mode"][rows] = self.mode
+            self._mode_written = self.mode
+
+    def _write(self, auths: NDArray[np.void], rows: NDArray[np.int64], slot: int, secret: Secret) -> None:
+        for row in rows.tolist():
+            auths["tx_key"][row, slot], auths["rx_key"][row, slot] = self._keys(secret, row)
+        auths["tx_id"][rows, slot] = auths["rx_id"][rows, slot] = secret.key_id
+
+    def _choose(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64]) -> None:
+        """Has this host send to each peer with the newest secret that both have."""
+        accepted = peers["key_ids"][rows, : abi.KEY_IDS]
+        chosen = np.full(len(rows), self._first_slot())
+        for secret in self.wanted:  # the newest last
+            if secret in self._slots:
+                chosen = np.where((accepted == secret.key_id).any(axis=1), self._slots.index(secret), chosen)
+        changed = auths["tx_slot"][rows] != chosen
+        if changed.any():
+            auths["tx_slot"][rows[changed]] = chosen[changed]
+
+    def _first_slot(self) -> int:
+        """Returns the slot of the oldest secret, for peers that have not told what they accept."""
+        return next((self._slots.index(s) for s in self.wanted if s in self._slots), 0)
+
+
+def cut_off(held: Sequence[Secret], secrets: Sequence[Secret], accepted: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Returns which peers would share no secret with this host if it had `secrets` instead of those it has held.
+
+    `accepted` (peers, KEY_IDS) are the ids that the peers accept; a peer that accepts none sends without tags, and is
+    not cut off. An id that names another secret now is not shared, because the peer has the former one.
+    """
+    changed = {h.key_id for h in held for s in secrets if h.key_id == s.key_id and h != s}
+    shared = [s.key_id for s in secrets if s.key_id not in changed]
+    return np.asarray(accepted.any(axis=1) & ~np.isin(accepted, shared).any(axis=1))

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests authentication between real daemons: a forger moves no path, and new secrets and modes lose no packet."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from labkit.bench import candidates, packet_sender
+from labkit.bench.auth import attacks
+from labkit.bench.auth.attacks import Side
+from labkit.cluster import observe
+from labkit.cluster.api import Lab
+from labkit.cluster.bringup import environment
+from labkit.traffic.stream import Stream
+from mrcd.auth import secrets_file
+from mrcd.tables.abi import AuthMode
+from mrcd.tables.pinned import Tables
+from tests.lab.conftest import a_lab, mrcctl, out_of_use, wait_until
+
+RATE = 20_000  # packets per second
+H0, H2 = 0, 2
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """A lab with the two ends of the flow, and a host beside each."""
+    with a_lab("auth", hosts=4, hosts_per_t0=2, planes=2, t1=2) as made:
+        yield made
+
+
+def auth_of(lab: Lab, host: str, peer: int) -> tuple[AuthMode, int, int]:
+    """Returns a host's mode, the id of the secret with which it sends to a peer, and the peer's untagged packets."""
+    tables = Tables(observe.pins(lab, host), writable=False)
+    auth = tables.auths[peer]
+    found = AuthMode(auth["mode"]), int(auth["tx_id"][int(auth["tx_slot"])]), int(auth["untagged"])
+    del auth
+    tables.close()
+    return found
+
+
+def uses(lab: Lab, host: str, peer: int, key_id: int) -> bool:
+    """Returns whether a host sends to a peer with this secret."""
+    return auth_of(lab, host, peer)[1] == key_id
+
+
+def has_sent(stream: Stream, packets: int) -> bool:
+    """Returns whether a stream has sent so many packets."""
+    return stream.mark() >= packets
+
+
+def reload(lab: Lab) -> None:
+    """Has every daemon read its files."""
+    for host in lab.fabric.hosts:
+        observe.client(lab, host).post("/v1/reload", {})
+
+
+def attack(lab: Lab, name: str) -> dict[str, int]:
+    """Sends one of the forgeries of bench/auth to h2 in h0's name. Returns h2's drops by reason."""
+    side = Side(lab, "h0", "h2", "h1")
+    frames = next(a.frames for a in attacks.forged(side, ()) if a.name == name)
+    before = mrcctl(lab, "h2", "status")["drops"]
+    with lab.inside("h1"):
+        sender = packet_sender.frames("p0", frames * 50)
+    sender.send(1000)
+    sender.close()
+    wait_until("the forgeries are counted", lambda: mrcctl(lab, "h2", "status")["drops"] != before)
+    after = mrcctl(lab, "h2", "status")["drops"]
+    return {reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)}
+
+
+@pytest.mark.parametrize("name", ["forged request", "forged reply", "forged data"])
+def test_a_forger_in_the_fabric_moves_no_path(lab: Lab, name: str) -> None:
+    seen = {h: len(mrcctl(lab, h, "events")) for h in ("h0", "h2")}
+    assert set(attack(lab, name)) == {"untagged"}
+    assert out_of_use(lab) == []
+    assert {h: len(mrcctl(lab, h, "events")) for h in seen} == seen
+
+
+def test_new_secrets_lose_no_packet(lab: Lab) -> None:
+    held = [secrets_file.read(lab.state.secrets)[-1]]
+    with Stream(lab, candidates.overlay(lab, 4), rate=RATE) as stream:
+        for _ in range(3):
+            held = [held[-1], secrets_file.new(held[-1].key_id + 1)]
+            secrets_file.write(lab.state.secrets, held)
+            reload(lab)
+            for host, peer in (("h0", H2), ("h2", H0)):
+                wait_until(f"{host} uses the new secret", partial(uses, lab, host, peer, held[-1].key_id))
+        result = stream.finish()
+    assert (result.lost(), result.twice) == (0, 0)
+
+
+def test_modes_change_under_traffic_without_loss(lab: Lab) -> None:
+    text = lab.state.cluster_file.read_text()
+    with Stream(lab, candidates.overlay(lab, 4), rate=RATE) as stream:
+        for mode in ("permissive", "off", "permissive", "required"):
+            lab.state.cluster_file.write_text(text.replace('mode = "required"', f'mode = "{mode}"'))
+            reload(lab)
+            assert auth_of(lab, "h2", H0)[0] is AuthMode[mode.upper()]
+            wait_until("packets are sent", partial(has_sent, stream, stream.mark() + RATE // 4))
+        result = stream.finish()
+    assert (result.lost(), result.twice) == (0, 0)
+
+
+def test_a_host_with_another_secret_is_not_believed(lab: Lab, tmp_path: Path) -> None:
+    other = tmp_path / "h3"
+    other.mkdir()
+    secrets_file.write(other / "secrets", [secrets_file.new(secrets_file.read(lab.state.secrets)[-1].key_id)])
+    pid = lab.daemon_pid("h3")
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    wait_until("h3's daemon ends", lambda: lab.daemon_pid("h3") is None)
+    kept = tmp_path / "kept"
+    shutil.copy(lab.state.secrets, kept)
+    try:
+        shutil.copy(other / "secrets", lab.state.secrets)
+        assert environment(lab.state, "h3")["CREDENTIALS_DIRECTORY"] == str(lab.state.root)
+        lab.up(hosts=4, hosts_per_t0=2, planes=2, t1=2)
+        wait_until("h0 drops its packets", lambda: mrcctl(lab, "h0", "status")["drops"].get("bad_tag"))
+        wait_until(
+            "h0 finds it unreachable",
+            lambda: [p["peer"] for p in mrcctl(lab, "h0", "peers") if not p["reachable"]] == ["h3"],
+        )
+    finally:
+        shutil.copy(kept, lab.state.secrets)
+    observe.client(lab, "h3").post("/v1/reload", {"force": True})  # h3 may have heard a peer just before
+    wait_until("h3 is back", lambda: all(p["reachable"] for p in mrcctl(lab, "h0", "peers")))
+
+
+def test_an_open_secrets_file_is_refused(lab: Lab) -> None:
+    lab.state.secrets.chmod(0o644)
+    try:
+        done = lab.exec("h0", ["mrcctl", "reload"])
+        assert done.returncode == 1
+        assert "open to other users (mode 0644)" in done.stderr
+        assert "chmod 600" in done.stderr
+    finally:
+        lab.state.secrets.chmod(0o600)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests `mrcctl keys`: what it shows of the daemon's answers, how it waits, and the files that it makes."""
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+
+from mrcd.auth import secrets_file
+from mrcd.config.auth import Auth
+from mrcd.ctl.commands import keys as commands
+from mrcd.tables import abi
+from mrcd.view import keys
+from tests.cluster_files import host
+from tests.unit.canned_daemon import Daemon
+
+Mrcctl = Callable[..., Result]
+
+
+def peer(name: str, sent_with: int | None, *accepted: int, untagged: int = 0, reachable: bool = True) -> dict[str, Any]:
+    return {
+        "peer": name,
+        "reachable": reachable,
+        "sent_with": sent_with,
+        "accepted_by_peer": list(accepted),
+        "untagged_packets": untagged,
+        "clock_known": True,
+    }
+
+
+def answer(*peers: dict[str, Any], mode: str = "required", accepted: tuple[int, ...] = (1, 2)) -> dict[str, Any]:
+    return {"mode": mode, "accepted": list(accepted), "newest": accepted[-1] if accepted else None, "peers": peers}
+
+
+RELOADED = (200, {"message": "reloaded the secrets: this host accepts 1 and 2", "changed": True})
+
+
+def test_the_view_makes_the_document_without_any_key() -> None:
+    auths, peers = np.zeros(4, abi.AUTH), np.zeros(4, abi.PEER)
+    auths["mode"][1], auths["rx_id"][1, :2], auths["tx_id"][1, :2] = abi.AuthMode.PERMISSIVE, (1, 2), (1, 2)
+    auths["tx_slot"][1], auths["untagged"][1], auths["clock_ns"][1] = 1, 9, 77
+    auths["tx_key"], auths["rx_key"] = 0x1122334455667788, 0x1122334455667788
+    peers["key_ids"][1, :2] = 2, 0
+    found = keys.document(auths, peers, {1: "h1", 2: "h2"}, np.array([True, False]), "off")
+    assert found["mode"] == "permissive"
+    assert found["accepted"] == [1, 2]
+    assert found["peers"][0] == peer("h1", 2, 2, untagged=9)
+    assert (found["peers"][1]["sent_with"], found["peers"][1]["reachable"]) == (None, False)
+    assert not found["peers"][1]["clock_known"]
+    assert str(0x1122334455667788) not in json.dumps(found)
+
+
+def test_a_host_without_peers_has_the_mode_of_its_file() -> None:
+    found = keys.document(np.zeros(4, abi.AUTH), np.zeros(4, abi.PEER), {}, np.zeros(0, bool), "required")
+    assert found == {"mode": "required", "accepted": [], "newest": None, "peers": []}
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (answer(*(peer(f"h{i}", 2, 1, 2) for i in range(1, 13))), "all 12 peers use secret 2"),
+        (answer(peer("h1", 2, 1, 2)), "h1 uses secret 2"),
+        (answer(peer("h1", 2, 1, 2), peer("h2", 1, 1)), "1 of 2 reachable peers without secret 2: h2"),
+        (
+            answer(peer("h1", 2, 1, 2), peer("h2", 2, 2), peer("h3", 1, 1, reachable=False)),
+            "all 2 reachable peers use secret 2; unreachable: h3",
+        ),
+        (
+            answer(*(peer(f"h{i}", 1, 1) for i in range(1, 9))),
+            "8 of 8 reachable peers without secret 2: h1, h2, h3, h4, h5, …",
+        ),
+        (answer(peer("h1", 2), peer("h2", 2, 1)), "2 of 2 reachable peers without secret 2: h1, h2"),
+        (answer(peer("h1", 1, 1, reachable=False)), "no peer is reachable; unreachable: h1"),
+        (
+            answer(peer("h1", 2, 1, 2), peer("h2", 2, 2, untagged=7), mode="permissive"),
+            "all 2 peers use secret 2; packets without a tag were accepted from h2",
+        ),
+        (answer(peer("h1", None, 1), mode="off", accepted=()), "packets are not authenticated: [auth] mode is off"),
+        (answer(), "this host has no peers"),
+        (
+            answer(peer("h1", 1, 1), peer("h2", 2, 2), peer("h3", None)) | {"newest": None},
+            "1 of 3 peers use no secret, 1 of 3 peers use secret 1, 1 of 3 peers use secret 2",
+        ),
+    ],
+)
+def test_status_begins_with_a_verdict(mrcctl: Mrcctl, daemon: Daemon, document: dict[str, Any], said: str) -> None:
+    daemon.answers["/v1/keys"] = (200, document)
+    done = mrcctl("keys", "status")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == said
+    shown = json.loads(mrcctl("keys", "status", "--json").stdout)
+    assert shown == {"schema_version": 2, "source": "daemon", **document, "peers": list(document["peers"])}
+
+
+def test_status_is_a_table_of_peers(mrcctl: Mrcctl, daemon: Daemon) -> None:
+    waiting = peer("h2", 1, 1, untagged=12_345, reachable=False) | {"clock_known": False}
+    daemon.answers["/v1/keys"] = (200, answer(peer("h1", 2, 1, 2), waiting, mode="permissive"))
+    assert mrcctl("keys", "status").stdout.splitlines()[1:] == [
+        "",
+        "mode        permissive",
+        "secrets     1 and 2; 2 is the newest",
+        "",
+        "PEER  STATUS       SENT WITH  PEER ACCEPTS  UNTAGGED pkts  CLOCK",
+        "h1    reachable            2  1,2                       0  known",
+        "h2    unreachable          1  1                     12.3k  unknown",
+    ]
+
+
+def test_rotate_reloads_and_waits_for_the_reachable_peers(mrcctl: Mrcctl, daemon: Daemon) -> None:
+    daemon.answers |= {
+        "/v1/reload": RELOADED,
+        "/v1/keys": (200, answer(peer("h1", 2, 1, 2), peer("gone", 1, reachable=False))),
+    }
+    done = mrcctl("keys", "rotate")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == "reloaded the secrets: this host accepts 1 and 2; h1 uses secret 2; unreachable: gone\n"
+    assert daemon.requests == [("POST", "/v1/reload", {}), ("GET", "/v1/keys", {})]
+    document = json.loads(mrcctl("keys", "rotate", "--json").stdout)
+    assert (document["newest"], document["peers"][0]["sent_with"]) == (2, 2)
+
+
+def test_rotate_shows_progress_until_all_peers_have_it(
+    mrcctl: Mrcctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pause of the command, another peer has the new secret."""
+    daemon.answers["/v1/reload"] = RELOADED
+    peers = [peer("h1", 1, 1), peer("h2", 1, 1), peer("h3", 1, 1)]
+    daemon.answers["/v1/keys"] = (200, answer(*peers))
+    pauses = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) % 2 == 0:
+            peers[len(pauses) // 2 - 1] = peer(f"h{len(pauses) // 2}", 2, 1, 2)
+            daemon.answers["/v1/keys"] = (200, answer(*peers))
+
+    monkeypatch.setattr("mrcd.ctl.commands.keys.time.sleep", sleep)
+    done = mrcctl("keys", "rotate")
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "mrcctl: waiting for 3 of 3 peers to have secret 2: h1, h2, h3",
+        "mrcctl: waiting for 2 of 3 peers to have secret 2: h2, h3",
+        "mrcctl: waiting for 1 of 3 peers to have secret 2: h3",
+    ]
+    assert done.stdout.endswith("; all 3 peers use secret 2\n")
+    assert len(pauses) == 6
+
+
+def test_rotate_names_the_peers_that_do_not_have_the_new_secret(mrcctl: Mrcctl, daemon: Daemon) -> None:
+    daemon.answers |= {
+        "/v1/reload": RELOADED,
+        "/v1/keys": (200, answer(peer("h1", 2, 1, 2), *(peer(f"h{i}", 1, 1) for i in range(2, 10)))),
+    }
+    done = mrcctl("keys", "rotate", "--wait", "0")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "; after 0 s secret 2 is not in use to h2, h3, h4, h5, h6, h7, h8, h9\n  hint: " in done.stderr
+
+
+def test_rotate_without_authentication_says_so(mrcctl: Mrcctl, daemon: Daemon) -> None:
+    daemon.answers |= {
+        "/v1/reload": (200, {"message": "nothing to change", "changed": False}),
+        "/v1/keys": (200, answer(mode="off", accepted=())),
+    }
+    done = mrcctl("keys", "rotate")
+    assert done.exit_code == 1
+    assert "[auth] mode is off" in done.stderr
+
+
+def test_rotate_passes_on_why_a_reload_is_refused(mrcctl: Mrcctl, daemon: Daemon) -> None:
+    refused = {"error": "h1: no secret in /f is one that the peer has", "hint": "put it there", "exit_code": 1}
+    daemon.answers["/v1/reload"] = (400, refused)
+    done = mrcctl("keys", "rotate")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "mrcctl: h1: no secret in /f is one that the peer has\n  hint: put it there\n"
+
+
+# ---- files ----
+
+
+@pytest.fixture(autouse=True)
+def no_cluster_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MRCD_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+
+
+def test_the_default_is_that_of_the_cluster_file(
+    mrcctl: Mrcctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert str(commands.DEFAULT) == Auth().secret_file
+    assert commands._default() == commands.DEFAULT
+    config = tmp_path / "mrcd.toml"
+    monkeypatch.setenv("MRCD_CONFIG", str(config))
+    config.write_text(f'[auth]\nsecret_file = "{tmp_path}/mine"\n{host(0)}')
+    assert mrcctl("keys", "generate").exit_code == 0
+    assert len(secrets_file.read(tmp_path / "mine")) == 1
+
+
+def test_a_credential_of_systemd_is_no_default(mrcctl: Mrcctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "mrcd.toml"
+    monkeypatch.setenv("MRCD_CONFIG", str(config))
+    config.write_text(f'[auth]\nsecret_file = "mrc-secrets"\n{host(0)}')
+    done = mrcctl("keys", "generate")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "[auth] secret_file 'mrc-secrets' is a systemd credential, not a path" in done.stderr
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert mrcctl("keys", "generate").exit_code == 0
+    assert (tmp_path / "mrc-secrets").exists()
+
+
+def test_generate_makes_a_closed_file_once(mrcctl: Mrcctl, tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    done = mrcctl("keys", "generate", str(path))
+    assert done.exit_code == 0
+    (secret,) = secrets_file.read(path)
+    assert (secret.key_id, stat.S_IMODE(path.stat().st_mode)) == (1, 0o600)
+    assert secret.secret.hex() not in done.output
+    assert done.stdout.startswith(f"{path} holds secret 1; copy it to all hosts")
+    again = mrcctl("keys", "generate", str(path))
+    assert again.exit_code == 1
+    assert "exists; nothing was changed" in again.stderr
+    assert secrets_file.read(path) == (secret,)
+
+
+def test_generate_add_keeps_the_newest_two(mrcctl: Mrcctl, tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    for ids in ([1], [1, 2], [2, 3]):
+        done = mrcctl("keys", "generate", *(["--add"] if len(ids) > 1 else []), "--json", str(path))
+        assert json.loads(done.stdout)["ids"] == ids
+        assert not [s for s in secrets_file.read(path) if s.secret.hex() in done.output]
+        assert [s.key_id for s in secrets_file.read(path)] == ids
+
+
+def test_generate_add_goes_on_after_the_last_id(mrcctl: Mrcctl, tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    secrets_file.write(path, [secrets_file.new(255)])
+    assert mrcctl("keys", "generate", "--add", str(path)).exit_code == 0
+    assert [s.key_id for s in secrets_file.read(path)] == [255, 1]
+
+
+def test_generate_add_needs_a_file(mrcctl: Mrcctl, tmp_path: Path) -> None:
+    done = mrcctl("keys", "generate", "--add", str(tmp_path / "none"))
+    assert done.exit_code == 1
+    assert "none: No such file or directory" in done.stderr
+    assert list(tmp_path.glob("none*")) == []
+
+
+def test_generate_in_a_missing_directory_says_so(mrcctl: Mrcctl, tmp_path: Path) -> None:
+    done = mrcctl("keys", "generate", str(tmp_path / "none" / "secrets"))
+    assert done.exit_code == 2
+    assert "No such file or directory" in done.stderr

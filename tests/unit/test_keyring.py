@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests which secret is used for which peer, while secrets and modes change in any order, and tags by these keys."""
+
+import errno
+import hashlib
+import hmac
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+from numpy.typing import NDArray
+
+from mrcd.auth import secrets_file
+from mrcd.auth.keyring import Keyring, cut_off
+from mrcd.auth.pair_keys import as_words, pair_key
+from mrcd.auth.secrets_file import Secret
+from mrcd.auth.tag import Signer, tag
+from mrcd.errors import KernelError, MachineError
+from mrcd.tables import abi
+from mrcd.tables.abi import AuthMode
+
+A, B, C = (secrets_file.new(n) for n in (1, 2, 3))
+ROWS = np.array([1, 2])
+
+
+class Host:
+    """A host's keyring and table, among peers 1 and 2."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.auths: NDArray[np.void] = np.zeros(4, abi.AUTH)
+        self.peers: NDArray[np.void] = np.zeros(4, abi.PEER)
+        self.ring = Keyring(number)
+
+    def use(self, mode: AuthMode, *secrets: Secret, anew: bool = False) -> None:
+        self.ring.use(mode, secrets)
+        self.follow(anew=anew)
+
+    def follow(self, *, anew: bool = False) -> None:
+        self.ring.follow(self.auths, self.peers, ROWS, anew=anew)
+
+    def tell(self, row: int, *ids: int) -> None:
+        """The peer of this row says which secrets it accepts."""
+        self.peers["key_ids"][row] = [*ids, *[0] * (4 - len(ids))]
+
+    def sends_with(self, row: int) -> int:
+        auth = self.auths[row]
+        return int(auth["tx_id"][int(auth["tx_slot"])])
+
+    def accepted(self, row: int = 1) -> set[int]:
+        return {int(i) for i in self.auths["rx_id"][row][: abi.KEY_IDS] if i}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr("mrcd.auth.keyring.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_a_pairs_key_is_that_of_rfc_5869() -> None:
+    """HKDF-Expand for one block is HMAC of the context and a 1 (§2.3)."""
+    context = b"mrcd packets 1" + bytes([1, 2, 3, 4]) + b"\x01"
+    wanted = hmac.digest(A.secret, context, hashlib.sha256)[:16]
+    assert pair_key(A.secret, 0x0102, 0x0304) == wanted
+
+
+def test_the_library_makes_the_known_answer_of_rfc_5869() -> None:
+    """Appendix A.1, the step that pair_key() uses."""
+    prk = bytes.fromhex("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")
+    okm = "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
+    assert HKDFExpand(SHA256(), 42, bytes(range(0xF0, 0xFA))).derive(prk).hex() == okm
+
+
+def test_keys_differ_by_pair_direction_and_secret() -> None:
+    pairs = list(itertools.permutations(range(4), 2))
+    keys = {pair_key(s.secret, *pair) for s in (A, B) for pair in pairs}
+    assert len(keys) == 2 * len(pairs)
+
+
+def test_the_tag_is_that_of_the_papers_reference_code() -> None:
+    assert int.from_bytes(tag(bytes(range(16)), bytes(range(15))), "little") == 0xA129CA6149BE45E5
+
+
+def test_the_first_secret_is_used_at_once_in_both_directions() -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A)
+    assert (host.accepted(), host.sends_with(1), host.auths["mode"][1]) == ({1}, 1, AuthMode.REQUIRED)
+    assert (host.auths["tx_key"][1, 0] == as_words(pair_key(A.secret, 0, 1))).all()
+    assert (host.auths["rx_key"][1, 0] == as_words(pair_key(A.secret, 1, 0))).all()
+    assert not host.auths["tx_key"][3].any()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["mine", "first", "second"])))
+def test_a_new_secret_is_used_when_both_have_it_in_any_order(order: tuple[str, ...]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A)
+    host.tell(1, 1)
+    host.tell(2, 1)
+    have: set[str] = set()
+    for step in order:
+        have.add(step)
+        if step == "mine":
+            host.use(AuthMode.REQUIRED, A, B)
+        else:
+            host.tell(1 if step == "first" else 2, 1, 2)
+        host.follow()
+        for row, name in ((1, "first"), (2, "second")):
+            assert host.sends_with(row) == (2 if {"mine", name} <= have else 1)
+    assert host.accepted() == {1, 2}
+
+
+def test_a_former_secret_is_accepted_until_its_packets_have_arrived(clock: list[float]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    host.tell(1, 1, 2)
+    host.use(AuthMode.REQUIRED, B)
+    assert (host.accepted(), host.ring.settled) == ({1, 2}, False)
+    clock[0] += 1
+    host.follow()
+    assert (host.accepted(), host.sends_with(1), host.ring.settled) == ({2}, 2, True)
+
+
+def test_one_secret_replaces_another_at_once(clock: list[float]) -> None:
+    """Both slots are taken: the third secret waits until the first one's packets have arrived."""
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    host.tell(1, 1, 2)
+    host.use(AuthMode.REQUIRED, B, C)
+    assert host.accepted() == {1, 2}
+    clock[0] += 1
+    host.follow()
+    assert host.accepted() == {2, 3}
+    host.tell(1, 2, 3)
+    host.follow()
+    assert host.sends_with(1) == 3
+
+
+def test_a_secret_that_comes_back_stays(clock: list[float]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    host.use(AuthMode.REQUIRED, B)
+    host.use(AuthMode.REQUIRED, A, B)
+    clock[0] += 10
+    host.follow()
+    assert host.accepted() == {1, 2}
+
+
+def test_off_takes_the_keys_away_and_no_tag_is_made() -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A)
+    host.use(AuthMode.OFF)
+    assert (host.accepted(), host.sends_with(1), host.auths["mode"][1]) == (set(), 0, AuthMode.OFF)
+    assert host.ring.settled
+
+
+def test_other_rows_lose_their_keys() -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A)
+    host.auths[3] = host.auths[1]
+    host.auths["clock_ns"][1] = 5
+    host.follow(anew=True)
+    assert not host.auths[3].tobytes().strip(b"\0")
+    assert host.auths["clock_ns"][1] == 5
+    assert host.sends_with(1) == 1
+
+
+# ---- a daemon that starts finds the table of the one before ----
+
+
+def restarted(host: Host, mode: AuthMode, *secrets: Secret) -> Host:
+    """Returns the host with another keyring, at its start."""
+    host.ring = Keyring(0)
+    host.use(mode, *secrets, anew=True)
+    return host
+
+
+def test_a_restart_does_not_move_the_keys_in_use(clock: list[float]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    host.tell(1, 1, 2)
+    host.use(AuthMode.REQUIRED, B, C)
+    clock[0] += 1
+    host.follow()
+    host.tell(1, 2, 3)
+    host.follow()
+    before = host.auths.copy()
+    assert before["tx_id"][1, :2].tolist() == [3, 2]  # another order than that of the file
+    restarted(host, AuthMode.REQUIRED, B, C)
+    assert (host.auths == before).all()
+    assert host.ring.settled
+
+
+def test_a_secret_that_left_the_file_while_no_daemon_ran_is_not_accepted(clock: list[float]) -> None:
+    host = Host()
+    for kept in (A, B):
+        host.use(AuthMode.REQUIRED, A, B)
+        host.tell(1, 1, 2)
+        host.follow()
+        restarted(host, AuthMode.REQUIRED, kept)
+        assert (host.sends_with(1), host.ring.settled) == (kept.key_id, False)
+        clock[0] += 1
+        host.follow()
+        assert (host.accepted(), host.sends_with(1), host.ring.settled) == ({kept.key_id}, kept.key_id, True)
+
+
+def test_a_secret_that_has_another_value_since_the_restart_is_replaced(clock: list[float]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A)
+    other = secrets_file.new(1)
+    restarted(host, AuthMode.REQUIRED, other)
+    clock[0] += 1
+    host.follow()
+    assert host.accepted() == {1}
+    slot = host.auths["rx_id"][1].tolist().index(1)
+    assert (host.auths["rx_key"][1, slot] == as_words(pair_key(other.secret, 1, 0))).all()
+    assert (host.auths["tx_id"][1, :2] != 0).sum() == 1
+
+
+def test_a_restart_with_mode_off_makes_no_tags() -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    restarted(host, AuthMode.OFF)
+    assert (host.accepted(), host.sends_with(1), host.auths["mode"][1]) == (set(), 0, AuthMode.OFF)
+
+
+# ---- the rule by which a reload is refused ----
+
+
+OTHER_A = Secret(1, B.secret)
+
+
+@pytest.mark.parametrize(
+    ("held", "secrets", "accepted", "is_cut_off"),
+    [
+        ((A,), (A, B), [1, 0], False),  # a new secret beside the old one
+        ((A, B), (B,), [1, 2], False),  # the peer has both
+        ((A, B), (B, C), [2, 0], False),
+        ((A,), (B,), [1, 2], False),
+        ((A,), (B,), [1, 0], True),
+        ((A, B), (B,), [1, 0], True),
+        ((A, B), (C,), [1, 2], True),
+        ((A,), (OTHER_A,), [1, 0], True),  # another secret with the same id
+        ((A,), (OTHER_A, C), [1, 3], False),
+        ((), (B,), [1, 0], True),  # authentication is turned on
+        ((), (A,), [1, 0], False),
+        ((), (A,), [0, 0], False),  # the peer does not authenticate yet
+        ((A,), (B,), [0, 0], False),
+    ],
+)
+def test_a_peer_without_a_common_secret_is_cut_off(
+    held: tuple[Secret, ...], secrets: tuple[Secret, ...], accepted: list[int], is_cut_off: bool
+) -> None:
+    assert cut_off(held, secrets, np.array([accepted, [1, 3]], np.uint8)).tolist()[0] is is_cut_off
+
+
+def test_nobody_is_cut_off_from_a_host_without_peers() -> None:
+    assert cut_off((A,), (B,), np.zeros((0, 2), np.uint8)).tolist() == []
+
+
+# ---- mrcctl reads the keys in the table ----
+
+
+MESSAGE = bytes(range(56))
+
+
+@pytest.fixture
+def signed(monkeypatch: pytest.MonkeyPatch) -> tuple[Host, Signer]:
+    """A host that has two secrets, and a signer that reads its table."""
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    monkeypatch.setattr("mrcd.auth.tag.libbpf.get", lambda path: 7)
+    monkeypatch.setattr("mrcd.auth.tag.libbpf.map_info", lambda fd: (4, abi.AUTH.itemsize, 4))
+    monkeypatch.setattr(
+        "mrcd.auth.tag.libbpf.lookup_elem",
+        lambda fd, key, size: host.auths[key[0]].tobytes() if key[0] < len(host.auths) else None,
+    )
+    return host, Signer(Path("pins"))
+
+
+def test_the_signer_reads_the_sending_key(signed: tuple[Host, Signer]) -> None:
+    """Its offsets are those of struct mrc_auth."""
+    host, signer = signed
+    host.tell(1, 1, 2)
+    host.follow()
+    assert signer.key(1) == (2, pair_key(B.secret, 0, 1))
+    assert signer.key(2) == (1, pair_key(A.secret, 0, 2))
+    assert signer.key(3) == signer.key(9) == (0, b"")
+    host.use(AuthMode.OFF)
+    assert signer.key(1) == (0, b"")
+
+
+@pytest.mark.parametrize(("secret", "key_id"), [(A, 1), (B, 2)])
+def test_the_signer_believes_the_receiving_keys_only(signed: tuple[Host, Signer], secret: Secret, key_id: int) -> None:
+    _, signer = signed
+    good = tag(pair_key(secret.secret, 1, 0), MESSAGE)
+    assert signer.is_believed(1, key_id, MESSAGE, good)
+    assert not signer.is_believed(1, key_id, MESSAGE[:-1] + b"x", good)
+    assert not signer.is_believed(1, 3 - key_id, MESSAGE, good)
+    assert not signer.is_believed(2, key_id, MESSAGE, good)  # of another host
+    assert not signer.is_believed(1, key_id, MESSAGE, tag(pair_key(secret.secret, 0, 1), MESSAGE))  # reflected
+    assert not signer.is_believed(1, 9, MESSAGE, good)
+
+
+@pytest.mark.parametrize("mode", list(AuthMode))
+def test_the_signer_believes_untagged_packets_by_the_mode(signed: tuple[Host, Signer], mode: AuthMode) -> None:
+    host, signer = signed
+    host.use(mode, A, B)
+    assert signer.is_believed(1, 0, MESSAGE, bytes(8)) is (mode is not AuthMode.REQUIRED)
+    assert signer.is_believed(1, 1, MESSAGE, bytes(8)) is (mode is AuthMode.OFF)
+
+
+def test_the_signer_refuses_tables_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    monkeypatch.setattr("mrcd.auth.tag.libbpf.get", lambda path: reader)
+    monkeypatch.setattr("mrcd.auth.tag.libbpf.map_info", lambda fd: (4, 96, 4))
+    with pytest.raises(MachineError, match="has entries of 96 bytes, this version knows 128"):
+        Signer(Path("pins"))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reader)
+
+
+def test_the_signer_without_tables_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(path: Path) -> int:
+        raise KernelError(f"open the pin {path}", errno.ENOENT)
+
+    monkeypatch.setattr("mrcd.auth.tag.libbpf.get", get)
+    with pytest.raises(MachineError, match="no table is pinned at pins/mrc_auths"):
+        Signer(Path("pins"))
