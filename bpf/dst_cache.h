@@ -9,6 +9,22 @@
 #include "maps.h"
 #include "parse.h"
 
+/* Fill in the trie key of an IPv4 address. */
+static __always_inline void key_of_ip4(struct mrc_prefix *key, const __be32 *address)
+{
+	key->prefixlen = 128;
+	__builtin_memset(key->address, 0, 10);
+	__builtin_memset(key->address + 10, 0xff, 2);
+	__builtin_memcpy(key->address + 12, address, 4);
+}
+
+/* Fill in the trie key of an IPv6 address. */
+static __always_inline void key_of_ip6(struct mrc_prefix *key, const struct in6_addr *address)
+{
+	key->prefixlen = 128;
+	__builtin_memcpy(key->address, address, 16);
+}
+
 /* Look up the host id and policy of an address in the trie. Returns 0 if the trie has no entry. */
 static __always_inline int find_destination(struct mrc_prefix *key, struct mrc_node *self, __u32 *value)
 {

@@ -81,7 +81,7 @@ static __always_inline int push_dup_ack(struct __sk_buff *skb, const struct mrc_
 	struct push p = {};
 	int verdict;
 
-	if (!peer || !rotation || parse_inner(skb, &key, 0, &inner) ||
+	if (!peer || !rotation || parse_inner(skb, &key, &inner) ||
 	    !choose_ev(peer, r->host_id, linked_planes(self, peer), r->now, rotation, &choice) ||
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return TC_ACT_SHOT; /* the ACK itself is dropped next, for the same reason, and counted */

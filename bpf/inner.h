@@ -4,7 +4,7 @@
 #define MRC_INNER_H
 
 #include "drop.h"
-#include "owner.h"
+#include "dst_cache.h"
 #include "parse.h"
 
 #define SMALL_PACKET_MAX 512 /* bytes; cheap to clone */
@@ -16,9 +16,8 @@ struct inner {
 	__u8 fragment; /* 1 = not the first fragment: it has no ports */
 };
 
-/* Read the inner IP header: destination and source (unless NULL) as trie keys, and what the outer header copies. */
-static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct mrc_prefix *key,
-						 struct mrc_prefix *source, struct inner *inner)
+/* Read the inner IP header: the destination as a trie key, and the fields that the outer header copies. */
+static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct mrc_prefix *key, struct inner *inner)
 {
 	struct cursor c = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct ethhdr *eth;
@@ -31,8 +30,6 @@ static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct m
 		if (!TAKE(&c, ip))
 			return MRC_DROP_NOT_IP;
 		key_of_ip4(key, &ip->daddr);
-		if (source)
-			key_of_ip4(source, &ip->saddr);
 		inner->traffic_class = ip->tos;
 		inner->ip_proto = ip->protocol;
 		inner->l3_length = ip->ihl * 4;
@@ -45,8 +42,6 @@ static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct m
 		if (!TAKE(&c, ip6))
 			return MRC_DROP_NOT_IP;
 		key_of_ip6(key, &ip6->daddr);
-		if (source)
-			key_of_ip6(source, &ip6->saddr);
 		inner->traffic_class = traffic_class(ip6);
 		inner->ip_proto = ip6->nexthdr;
 		inner->l3_length = sizeof(*ip6);

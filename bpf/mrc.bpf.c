@@ -52,6 +52,7 @@
 #include "dst_cache.h"
 #include "pop.h"
 #include "dup_ack.h"
+#include "source_check.h"
 #include "unsent.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -82,7 +83,7 @@ SEC("tc")
 int mrc_push(struct __sk_buff *skb)
 {
 	struct inner inner = {};
-	struct mrc_prefix key = {}, source = {};
+	struct mrc_prefix key = {};
 	struct choice choice = {};
 	struct request request = {};
 	struct push p = {};
@@ -94,7 +95,7 @@ int mrc_push(struct __sk_buff *skb)
 	__u32 segments, length, gap_us, entry, host_id, policy;
 	enum mrc_drop reason;
 
-	reason = parse_inner(skb, &key, settings.source_check ? &source : 0, &inner);
+	reason = parse_inner(skb, &key, &inner);
 	if (reason)
 		return drop_skb(reason);
 	if (!self || !find_destination(&key, self, &entry))
@@ -102,7 +103,7 @@ int mrc_push(struct __sk_buff *skb)
 	host_id = entry & MRC_DST_HOST;
 	if (host_id == settings.host_id)
 		return drop_skb(MRC_DROP_NO_PEER);
-	if (settings.source_check && owner(&source) != settings.host_id)
+	if (!is_own_source(skb))
 		return drop_skb(MRC_DROP_FOREIGN_SOURCE);
 	peer = peer_at(host_id);
 	rotation = bpf_map_lookup_elem(&mrc_rotations, &host_id);
@@ -291,7 +292,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	reason = merge_ecn(o.ip6, o.mrc + 1, c.end, &inner_proto, &ce);
 	count_arrival(&a, packets, length, ce);
 	if (!reason)
-		reason = check_owners(o.mrc + 1, c.end, a.host_id);
+		reason = check_hosts(o.mrc + 1, c.end, inner_proto, a.peer, a.host_id, packets);
 	if (reason)
 		return drop_xdp(reason);
 	if (bpf_xdp_adjust_head(ctx, headers))

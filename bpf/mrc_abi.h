@@ -139,7 +139,8 @@ struct mrc_peer {
 	__u32 usable_planes; /* programs: a bit per plane that has usable EVs */
 	__u32 dup_acks; /* programs: ACKs sent to the peer twice (dup_ack.h); a count */
 	__u8 key_ids[4]; /* programs: keys that the peer accepts, by its newest probe; MRC_KEY_IDS of them */
-	__u32 reserved[7];
+	__u32 refused; /* programs: packets that arrived with foreign inner addresses (source_check.h); a count */
+	__u32 reserved[6];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
@@ -365,7 +366,7 @@ struct mrc_settings {
 	__u32 dup_ack_us; /* an ACK is sent twice if the flow's previous ACK is this old; 0 = never */
 	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
 	__u32 netns; /* inode number of the NICs' network namespace */
-	__u32 source_check; /* 1 = inner packets must be of their hosts (owner.h) */
+	__u32 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */
 };
 _Static_assert(sizeof(struct mrc_settings) == 128, "mrc_settings is 128 bytes");
 

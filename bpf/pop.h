@@ -9,6 +9,7 @@
 #include "answer_probe.h"
 #include "apply_reply.h"
 #include "sack_hiding.h"
+#include "source_check.h"
 
 #define NO_PLANE MRC_MAX_PLANES /* no plane has this number */
 /* Bytes up to the end of a quoted probe, without SRHs. */
@@ -105,7 +106,7 @@ static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct
 	struct inner inner = {};
 
 	if (!rotation || !self || !is_small(skb) || rotation->unprobed < settings.probe_packets ||
-	    parse_inner(skb, &key, 0, &inner) || !can_carry_probe(&inner))
+	    parse_inner(skb, &key, &inner) || !can_carry_probe(&inner))
 		return;
 	request.now = bpf_ktime_get_ns();
 	request.traffic_class = inner.traffic_class;
@@ -146,7 +147,8 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	reason = merge_ecn(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce);
 	count_arrival(a, packets, length, ce);
 	if (!reason)
-		reason = check_owners(o->mrc + 1, (void *)(long)skb->data_end, a->host_id);
+		reason = check_hosts(o->mrc + 1, (void *)(long)skb->data_end, inner_proto, a->peer, a->host_id,
+				     packets);
 	if (reason)
 		return drop_skb(reason);
 	if (take_headers_off(skb, o->length, inner_proto))

@@ -67,7 +67,7 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 	__be16 from, to;
 	__u64 now;
 
-	if (parse_inner(skb, &key, 0, &inner) || inner.ip_proto != IPPROTO_TCP || inner.fragment)
+	if (parse_inner(skb, &key, &inner) || inner.ip_proto != IPPROTO_TCP || inner.fragment)
 		return 0;
 	at = ETH_HLEN + inner.l3_length;
 	if (bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)))

@@ -240,7 +240,8 @@ PEER = np.dtype(
         ("usable_planes", _u32),
         ("dup_acks", _u32),
         ("key_ids", _u8, 4),
-        ("reserved", _u32, 7),
+        ("refused", _u32),
+        ("reserved", _u32, 6),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )

@@ -103,7 +103,7 @@ def test_all_maps_are_listed(bench: Bench) -> None:
     assert maps["mrc_events"]["type"] == "ringbuf"
     fill = bench.tables.fill()
     assert fill["evs"] == (sum(len(p.evs) for p in bench.plan.peers), bench.tables.evs.size)
-    assert fill["prefixes"][0] == sum(len(p.host.prefixes) for p in bench.plan.peers)
+    assert fill["prefixes"][0] == sum(len(h.prefixes) for h in bench.config.hosts)
 
 
 @pytest.mark.parametrize("prefixes", [0, 1, 4095, 4096, 4097, 9000])

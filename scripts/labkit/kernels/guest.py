@@ -99,7 +99,13 @@ def variants() -> dict[str, bytes]:
     """Returns the settings to verify the programs with, which are constants to the verifier."""
     small = settings(topology.plan(cluster_file.parse(EXAMPLE.replace('"srh"', '"usid"')), "a"), features.kernel_has())
     large = settings(topology.plan(cluster_file.parse(EXAMPLE), "a"), features.kernel_has())
-    for name, number in {"classes": 1, "planes": 8, "evs_per_peer": 256, "evs_per_plane": 32}.items():
+    for name, number in {
+        "classes": 1,
+        "source_check": 1,
+        "planes": 8,
+        "evs_per_peer": 256,
+        "evs_per_plane": 32,
+    }.items():
         large[name] = number
     return {"least": small.tobytes(), "all features": large.tobytes()}
 

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests `source_check`: which inner sources and destinations are pushed, and which are delivered."""
+
+import contextlib
+import ipaddress
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd.daemon import write_tables
+from mrcd.tables.pinned import prefix_key
+from tests.packet.arrivals import both_hooks, popped
+from tests.packet.cluster import H0, H1, H2, Setup
+from tests.packet.rig import Bench, Hook
+from tests.packet.wires import Gso
+
+pytestmark = pytest.mark.root
+
+EV, PLANE = 5, 1
+SIZE = 1000
+STRICT, OFF = (Setup(more=f'[overlay]\nsource_check = "{value}"') for value in ("strict", "off"))
+HOSTS = {4: "10.99.0.{}", 6: "fd00:99::{}"}  # host n has n + 1
+STRANGER = {4: "192.0.2.9", 6: "2001:db8::9"}
+versions = pytest.mark.parametrize("version", [4, 6])
+checked = pytest.mark.parametrize("bench", [STRICT], indirect=True, ids=["strict"])
+unchecked = pytest.mark.parametrize("bench", [OFF], indirect=True, ids=["off"])
+
+
+def packet(version: int, source: int | str | None, target: int | str | None, size: int = 100) -> Packet:
+    """Returns a packet between two hosts or addresses; None is an address of no host."""
+    src, dst = (
+        STRANGER[version] if h is None else HOSTS[version].format(h + 1) if isinstance(h, int) else h
+        for h in (source, target)
+    )
+    ip = IP(src=src, dst=dst, id=7) if version == 4 else IPv6(src=src, dst=dst)
+    return ip / UDP(sport=1000, dport=2000) / Raw(bytes(size))
+
+
+def give(bench: Bench, prefixes: dict[str, int]) -> None:
+    """Gives hosts prefixes besides those of the cluster file."""
+    networks = {ipaddress.ip_network(text): host_id for text, host_id in prefixes.items()}
+    more = {prefix_key(n.network_address.packed, n.prefixlen): host_id for n, host_id in networks.items()}
+    bench.dataplane.set_prefixes(write_tables.prefixes(bench.plan) | more)
+
+
+def refused(bench: Bench) -> dict[int, int]:
+    """Returns the packets refused by host id of the peer, without zeros."""
+    return {row: n for row, n in enumerate(bench.tables.peers["refused"].tolist()) if n}
+
+
+@checked
+@both_hooks
+@versions
+def test_a_packet_of_the_peer_to_this_host_is_delivered(bench: Bench, hook: Hook, version: int) -> None:
+    inner = packet(version, 2, 0)
+    assert bench.pop(hook, bench.arriving("h2", EV, inner), PLANE) == ("pass", popped(inner, PLANE))
+    assert bench.drops() == {}
+    assert refused(bench) == {}
+
+
+@checked
+@both_hooks
+@versions
+@pytest.mark.parametrize(
+    ("source", "target", "reason"),
+    [
+        (1, 0, "wrong_inner_source"),
+        (None, 0, "wrong_inner_source"),
+        (0, 0, "wrong_inner_source"),
+        (2, 1, "wrong_inner_destination"),
+        (2, None, "wrong_inner_destination"),
+        (2, 2, "wrong_inner_destination"),
+    ],
+)
+def test_a_packet_of_another_host_is_dropped(
+    bench: Bench, hook: Hook, version: int, source: int | None, target: int | None, reason: str
+) -> None:
+    frame = bench.arriving("h2", EV, packet(version, source, target))
+    assert bench.pop(hook, frame, PLANE)[0] == "drop"
+    assert bench.drops() == {reason: 1}
+    assert bench.rx(H2, EV)[0] == 1  # it has arrived: its path works
+    assert refused(bench) == {H2: 1}
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [Setup("srh", more=STRICT.more), Setup("ecmp", more=STRICT.more)],
+    indirect=True,
+    ids=["srh", "ecmp"],
+)
+@both_hooks
+@pytest.mark.parametrize(("source", "verdict"), [(2, "pass"), (1, "drop")])
+def test_the_inner_header_is_found_behind_all_outer_headers(
+    bench: Bench, hook: Hook, source: int, verdict: str
+) -> None:
+    assert bench.pop(hook, bench.arriving("h2", EV, packet(4, source, 0)), PLANE)[0] == verdict
+
+
+@checked
+@both_hooks
+@versions
+def test_addresses_within_wide_prefixes_belong_to_their_host(bench: Bench, hook: Hook, version: int) -> None:
+    """Those of containers, for example. The longest prefix counts."""
+    ours, theirs, part = (
+        ("10.100.0.0/24", "10.100.2.0/24", "10.100.2.128/25")
+        if version == 4
+        else ("fd00:100::/64", "fd00:100:0:2::/64", "fd00:100:0:2:8000::/65")
+    )
+    give(bench, {ours: H0, theirs: H2, part: H1})
+    our, their, other = (str(ipaddress.ip_network(text)[9]) for text in (ours, theirs, part))
+    inner = packet(version, their, our)
+    for _ in range(2):  # the second time by the destination cache
+        assert bench.pop(hook, bench.arriving("h2", EV, inner), PLANE) == ("pass", popped(inner, PLANE))
+        assert bench.push(packet(version, our, their))[0] == "redirect"
+    assert bench.drops() == {}
+    assert bench.pop(hook, bench.arriving("h2", EV, packet(version, other, our)), PLANE)[0] == "drop"
+    assert bench.drops() == {"wrong_inner_source": 1}
+
+
+@checked
+@both_hooks
+@versions
+def test_a_change_of_the_prefixes_applies_at_once(bench: Bench, hook: Hook, version: int) -> None:
+    """The destination cache holds the answers of before."""
+    frame, prefix = bench.arriving("h2", EV, packet(version, 2, 0)), 32 if version == 4 else 128
+    assert bench.pop(hook, frame, PLANE)[0] == "pass"
+    give(bench, {f"{HOSTS[version].format(3)}/{prefix}": H1})
+    assert bench.pop(hook, frame, PLANE)[0] == "drop"
+    give(bench, {f"{HOSTS[version].format(1)}/{prefix}": H1})
+    assert bench.pop(hook, frame, PLANE)[0] == "drop"
+    assert bench.push(packet(version, 0, 2))[0] == "drop"
+    assert bench.drops() == {"wrong_inner_source": 1, "wrong_inner_destination": 1, "foreign_source": 1}
+    give(bench, {})
+    assert bench.pop(hook, frame, PLANE)[0] == "pass"
+    assert bench.push(packet(version, 0, 2))[0] == "redirect"
+
+
+@checked
+@both_hooks
+@pytest.mark.parametrize(
+    ("version", "source", "target", "reason"),
+    [
+        (6, "fe80::1", 0, "wrong_inner_source"),
+        (6, 2, "ff02::1", "wrong_inner_destination"),
+        (4, "169.254.0.1", 0, "wrong_inner_source"),
+        (4, 2, "224.0.0.1", "wrong_inner_destination"),
+        (4, "0.0.0.0", 0, "wrong_inner_source"),
+    ],
+)
+def test_link_local_and_multicast_addresses_belong_to_no_host(
+    bench: Bench, hook: Hook, version: int, source: int | str, target: int | str, reason: str
+) -> None:
+    assert bench.pop(hook, bench.arriving("h2", EV, packet(version, source, target)), PLANE)[0] == "drop"
+    assert bench.drops() == {reason: 1}
+
+
+@checked
+@both_hooks
+@pytest.mark.parametrize("length", [1, 19])
+def test_an_inner_header_that_is_too_short_is_truncated(bench: Bench, hook: Hook, length: int) -> None:
+    frame = bench.arriving("h2", EV, Raw(bytes(packet(4, 1, 0))[:length]))
+    assert bench.pop(hook, frame, PLANE)[0] == "drop"
+    assert bench.drops() == {"truncated": 1}
+    assert refused(bench) == {}
+
+
+@checked
+@versions
+@pytest.mark.parametrize("source", [1, 2])
+def test_a_burst_is_checked_as_one_packet_and_counted_as_its_packets(bench: Bench, version: int, source: int) -> None:
+    inner = packet(version, source, 0, 3 * SIZE)
+    frame = bench.arriving("h2", 0, inner, segments=3)
+    wire = bench.attach_pop(0, "ipv4" if version == 4 else "ipv6")
+    wire.send(frame, Gso("udp", 32 + len(inner) - 2 * SIZE, 54))
+    assert len(wire.frames()) == (1 if source == 2 else 0)
+    assert bench.drops() == ({} if source == 2 else {"wrong_inner_source": 1})
+    assert refused(bench) == ({} if source == 2 else {H2: 3})
+    assert bench.rx(H2, 0) == (3, len(inner), 0)
+
+
+@checked
+@versions
+@pytest.mark.parametrize("source", [1, 2])
+def test_xdp_checks_a_burst_without_gso_size(bench: Bench, version: int, source: int) -> None:
+    frame = bench.arriving("h2", EV, packet(version, source, 0, 3 * SIZE), segments=3)
+    assert bench.pop_xdp(frame, bench.ifindex[f"n{PLANE}"])[0] == ("pass" if source == 2 else "drop")
+    assert refused(bench) == ({} if source == 2 else {H2: 3})
+
+
+@both_hooks
+@versions
+@unchecked
+def test_without_the_check_every_packet_is_delivered(bench: Bench, hook: Hook, version: int) -> None:
+    inner = packet(version, None, 1)
+    assert bench.pop(hook, bench.arriving("h2", EV, inner), PLANE) == ("pass", popped(inner, PLANE))
+
+
+@checked
+@versions
+@pytest.mark.parametrize("source", [1, 2, None])
+def test_a_source_of_another_host_is_not_pushed(bench: Bench, version: int, source: int | None) -> None:
+    assert bench.push(packet(version, source, 2))[0] == "drop"
+    assert bench.drops() == {"foreign_source": 1}
+
+
+@checked
+@pytest.mark.parametrize(
+    ("version", "source", "target", "reason"),
+    [
+        (6, "fe80::1", 2, "foreign_source"),
+        (6, "::", 2, "foreign_source"),
+        (4, "0.0.0.0", 2, "foreign_source"),
+        (6, "fe80::1", "ff02::1", "no_peer"),
+        (4, None, None, "no_peer"),
+    ],
+)
+def test_the_destination_is_looked_up_first(
+    bench: Bench, version: int, source: int | str | None, target: int | str | None, reason: str
+) -> None:
+    """So the messages of a neighbour or multicast protocol are still counted as before."""
+    assert bench.push(packet(version, source, target))[0] == "drop"
+    assert bench.drops() == {reason: 1}
+
+
+@checked
+@versions
+@pytest.mark.parametrize("source", [0, 1])
+def test_a_burst_is_pushed_from_an_own_source_only(bench: Bench, version: int, source: int) -> None:
+    stack, wires = bench.attach_push(), bench.wires()
+    ethernet, burst = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01"), packet(version, source, 2, 3 * SIZE)
+    with contextlib.suppress(OSError):  # ENOBUFS, if it is dropped
+        stack.send(ethernet / burst, Gso("udp", SIZE, 14 + (20 if version == 4 else 40)))
+    assert sum(len(wire.frames()) for wire in wires) == (1 if source == 0 else 0)
+    assert bench.drops() == ({} if source == 0 else {"foreign_source": 1})
+
+
+@versions
+@unchecked
+def test_without_the_check_every_source_is_pushed(bench: Bench, version: int) -> None:
+    assert bench.push(packet(version, None, 2))[0] == "redirect"
+
+
+@versions
+def test_a_destination_of_this_host_is_no_peer(bench: Bench, version: int) -> None:
+    assert bench.push(packet(version, 0, 0))[0] == "drop"
+    assert bench.drops() == {"no_peer": 1}
