@@ -86,6 +86,15 @@ class TablesCollector(Collector):
             CounterMetricFamily("mrc_dup_acks", "TCP ACKs sent to the peer on a second path too.", labels=["peer"]),
             records["dup_acks"],
         )
+        refused = CounterMetricFamily(
+            "mrc_peer_refused_packets",
+            "Packets refused for their inner addresses; only peers that have sent some.",
+            labels=["peer"],
+        )
+        for peer, count in zip(self._daemon.plan.peers, records["refused"].tolist(), strict=True):
+            if count:
+                refused.add_metric([peer.host.name], count)
+        yield refused
         yield from self._authentication(paths)
 
     def _authentication(self, paths: "EvMetrics") -> Iterator[Metric]:

@@ -46,6 +46,7 @@ def documents(
         "heard_ns": records["heard_ns"].tolist(),
         "plane_mask": records["plane_mask"].tolist(),
         "dup_acks": records["dup_acks"].tolist(),
+        "refused": records["refused"].tolist(),
     }
     found = []
     for i, peer in enumerate(plan.peers):
@@ -68,6 +69,7 @@ def documents(
                 "loss_ratio": lost / sent if sent else 0.0,
                 "rtt_ns": None if np.isnan(c["rtt_ns"]) else int(c["rtt_ns"]),
                 "dup_acks": c["dup_acks"],
+                "refused_packets": c["refused"],
                 "heard_s": (now - heard) / 1e9 if heard else None,
                 "prefixes": [str(p) for p in peer.host.prefixes],
             }

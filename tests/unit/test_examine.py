@@ -240,6 +240,7 @@ def answers(**other: Any) -> dict[str, Any]:
         ("peers.reachable", {"peers": [{"peer": "h2", "reachable": False}]}, "FAIL", "none of 1 peers"),
         ("drops.mismatch", {"status": {**STATUS, "drops": {"wrong_plane": 9}}}, "WARN", "9 packets wrong_plane"),
         ("drops.mismatch", {"status": {**STATUS, "drops": {"unknown_key": 9}}}, "WARN", "9 packets unknown_key"),
+        ("drops.mismatch", {"status": {**STATUS, "drops": {"wrong_inner_source": 2}}}, "WARN", "wrong_inner_source"),
         ("nic.hook", hooked(None, None), "FAIL", "not attached to p0"),
         ("nic.hook", hooked("tcx", "native XDP refused: x"), "WARN", "refused on p0"),
         ("paths.answer", answers(small=(3, 0)), "FAIL", "on EVs in use: h1 EV 1"),

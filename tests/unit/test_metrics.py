@@ -124,6 +124,13 @@ def test_authentication(host: Host) -> None:
     assert Host(text).scrape()['mrc_auth_mode_info{mode="permissive"}'] == 1
 
 
+def test_only_peers_with_refused_packets_have_a_series(host: Host) -> None:
+    name = 'mrc_peer_refused_packets_total{peer="h1"}'
+    assert not [series for series in host.scrape() if series.startswith("mrc_peer_refused")]
+    host.peers["refused"][1] = 6
+    assert [(series, n) for series, n in host.scrape().items() if series.startswith("mrc_peer_refused")] == [(name, 6)]
+
+
 def test_states_and_usable_evs(host: Host) -> None:
     host.evs["state"][1, [0, 1]] = EvState.DENIED
     host.peers["usable"][1, 0] = 0b1011 << 4
@@ -239,6 +246,7 @@ def test_the_page_lists_all_metrics() -> None:
     host = Host(TEXT + "\n[metrics]\nper_ev = true\n")
     host.evs["state"][1, 0] = EvState.SKIP
     host.auths["untagged"][1] = 1
+    host.peers["refused"][1] = 1
     found = {}
     for family in text_string_to_metric_families(host.text()):
         if family.name.startswith("mrc_"):

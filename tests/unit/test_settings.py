@@ -11,8 +11,8 @@ from tests.cluster_files import host
 HOSTS = host(0, id=3) + host(1, id=4, t0=1)
 
 
-def known(cluster: str = "", health: str = "", peers: int = 0) -> dict[str, int]:
-    text = f"[cluster]\nt0s = 2\nplanes = 2\nevs_per_peer = 9\n{cluster}\n[health]\n{health}\n{HOSTS}"
+def known(cluster: str = "", health: str = "", peers: int = 0, more: str = "") -> dict[str, int]:
+    text = f"[cluster]\nt0s = 2\nplanes = 2\nevs_per_peer = 9\n{cluster}\n[health]\n{health}\n{HOSTS}{more}"
     record = settings.settings(topology.plan(cluster_file.parse(text), "h1"), peers=peers)
     return {name: int(record[name]) for name in record.dtype.names or ()}
 
@@ -52,6 +52,11 @@ def test_the_rows_of_the_peers_tables() -> None:
 )
 def test_reports_by_granularity(granularity: str, health: str, packets: int) -> None:
     assert known(f'granularity = "{granularity}"', health)["probe_packets"] == packets
+
+
+@pytest.mark.parametrize(("value", "on"), [("strict", 1), ("off", 0)])
+def test_inner_addresses_are_checked_unless_that_is_off(value: str, on: int) -> None:
+    assert known(more=f'[overlay]\nsource_check = "{value}"')["source_check"] == on
 
 
 def test_the_loss_rule() -> None:

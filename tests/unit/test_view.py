@@ -161,6 +161,12 @@ def test_a_peer_sums_up_its_evs() -> None:
     assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["rtt_ns"]) == (1000, 891, 9, 30_000)
 
 
+def test_a_peer_names_its_refused_packets() -> None:
+    h = Host()
+    h.peers["refused"][1] = 6
+    assert {p["peer"]: p["refused_packets"] for p in h.view.peers()} == {"h1": 6, "h2": 0, "h3": 0}
+
+
 def test_peers_sum_up_what_is_configured() -> None:
     """Compares with sums EV by EV, of tables with random contents."""
     h, random = Host(), np.random.default_rng(4)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the writing of a plan into tables: bytes by the RFCs, and what survives a change of the configuration."""
 
+import ipaddress
 from collections.abc import Callable
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, IPv6Network
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
 from mrcd.tables import abi, pinned
 from mrcd.tables.abi import EvState, Reason
-from tests.cluster_files import dual
+from tests.cluster_files import dual, host
 from tests.unit.arrays import Arrays
 
 
@@ -26,13 +27,13 @@ def write(arrays: Arrays, plan: Plan, refresh: Callable[[int], None] = lambda ro
     return write_tables.write_peers(cast(pinned.Tables, arrays), plan, refresh)
 
 
-def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "") -> Plan:
-    """Returns the plan of h0 among hosts name:t0:port, whose ids are their numbers."""
+def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "", name: str = "h0") -> Plan:
+    """Returns the plan of a host among hosts name:t0:port, whose ids are their numbers."""
     text = f"[cluster]\nplanes = 2\nt0s = 4\nt1s = 2\nevs_per_peer = 8\n{settings}\n"
-    for host in hosts.split():
-        name, t0, port = host.split(":")
-        text += dual(int(name[1:]), int(t0), int(port))
-    return topology.plan(cluster_file.parse(text + paths), "h0")
+    for entry in hosts.split():
+        who, t0, port = entry.split(":")
+        text += dual(int(who[1:]), int(t0), int(port))
+    return topology.plan(cluster_file.parse(text + paths), name)
 
 
 def path(plane: int, *segments: str) -> str:
@@ -344,13 +345,52 @@ def test_with_ecmp_packets_arrive_at_the_plane_address() -> None:
 # ---- the overlay trie ----
 
 
-def test_prefixes_of_all_hosts() -> None:
-    found = write_tables.prefixes(plan())
-    assert sorted(set(found.values())) == [0, 1, 2]
-    assert len(found) == 6
-    # struct mrc_prefix: length in host byte order, then the address; IPv4 as ::ffff:a.b.c.d
-    assert found[np.uint32(128).tobytes() + IPv6Address("::ffff:10.99.0.3").packed] == 2
-    assert found[np.uint32(128).tobytes() + IPv6Address("fd00:99::2").packed] == 1
+def key(text: str) -> bytes:
+    """Returns the trie's key of a prefix: its length in host byte order, then the address; IPv4 as ::ffff:a.b.c.d."""
+    network = ipaddress.ip_network(text)
+    if isinstance(network, IPv6Network):
+        return np.uint32(network.prefixlen).tobytes() + network.network_address.packed
+    return np.uint32(network.prefixlen + 96).tobytes() + bytes(10) + b"\xff\xff" + network.network_address.packed
+
+
+@pytest.mark.parametrize("name", ["h0", "h2"])
+def test_the_trie_holds_the_prefixes_of_all_hosts_and_of_this_one(name: str) -> None:
+    """On every host the same: source_check asks whose an address is, wherever the packet comes from."""
+    assert write_tables.prefixes(plan(name=name)) == {
+        key("10.99.0.1/32"): 0,
+        key("fd00:99::1/128"): 0,
+        key("10.99.0.2/32"): 1,
+        key("fd00:99::2/128"): 1,
+        key("10.99.0.3/32"): 2,
+        key("fd00:99::3/128"): 2,
+    }
+
+
+def test_prefixes_of_networks_behind_a_host_have_its_id() -> None:
+    """Also where the host has an address within such a network."""
+    behind = host(3, t0=2, prefixes='["10.100.3.0/24", "10.100.3.1/32", "fd00:100:0:3::/64"]')
+    for name, own in (("h0", 0), ("h3", 3)):
+        found = write_tables.prefixes(plan(paths=behind, name=name))
+        assert found[key("10.99.0.1/32")] == 0
+        assert {found[key(text)] for text in ("10.100.3.0/24", "10.100.3.1/32", "fd00:100:0:3::/64")} == {3}
+        assert own in found.values()
+
+
+def test_classes_keep_the_ids_of_all_hosts() -> None:
+    """The policy is above the id, which is the whole of the value where no class matches."""
+    text = '[[classes]]\npolicy = "pinned"\nprefixes = ["10.99.0.1/32", "10.99.0.3/32"]\n'
+    for name in ("h0", "h2"):
+        found = write_tables.prefixes(plan(paths=text, name=name))
+        assert [found[key(f"10.99.0.{n}/32")] & 0xFFFF for n in (1, 2, 3)] == [0, 1, 2]
+        assert len(found) == 6
+
+
+def test_a_class_of_a_part_of_own_prefixes_needs_no_entry() -> None:
+    behind = host(3, t0=2, prefixes='["10.100.3.0/24"]')
+    text = '[[classes]]\npolicy = "pinned"\nprefixes = ["10.100.3.128/25"]\n'
+    assert key("10.100.3.128/25") not in write_tables.prefixes(plan(paths=behind + text, name="h3"))
+    found = write_tables.prefixes(plan(paths=behind + text, name="h0"))
+    assert found[key("10.100.3.128/25")] & 0xFFFF == 3
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ _MISMATCHES = {
     "unknown_key": "the hosts have no secret in common: `mrcctl keys status` on both",
     "bad_tag": "the hosts have different secrets under one id, or packets are forged: docs/security.md",
     "merged": "a NIC merges packets: see nic.merging",
+    "wrong_inner_source": "the hosts' prefixes differ, or a peer routes for others ([overlay] source_check)",
+    "wrong_inner_destination": "the hosts' prefixes differ, or a peer routes for others ([overlay] source_check)",
 }
 
 
