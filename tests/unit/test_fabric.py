@@ -85,16 +85,19 @@ def test_the_cluster_file_has_the_requested_parameters() -> None:
 
 
 def test_settings_of_health_and_overlay_reach_the_cluster_file() -> None:
-    settings = dict(map(parse_setting, ("hold_down_ms=150", "loss_ratio=0.1")))
-    parameters = Parameters(health=settings, overlay={"dup_ack_us": 0}, rate_bits_per_s=1_000_000_000)
+    settings = dict(map(parse_setting, ("hold_down_ms=150", "loss_ratio=0.1", "loss_rule=any")))
+    overlay = dict(map(parse_setting, ("dup_ack_us=0", "source_check=off")))
+    parameters = Parameters(health=settings, overlay=overlay, rate_bits_per_s=1_000_000_000)
     found = build("x", parameters).config
-    assert (found.health.hold_down_ms, found.health.loss_ratio) == (150, 0.1)
-    assert (found.overlay.dup_ack_us, found.overlay.burst_bytes) == (0, 65_535)
+    assert (found.health.hold_down_ms, found.health.loss_ratio, found.health.loss_rule) == (150, 0.1, "any")
+    assert (found.overlay.dup_ack_us, found.overlay.burst_bytes, found.overlay.source_check) == (0, 65_535, "off")
     assert Parameters.from_json(parameters.as_json()) == parameters
     assert "[health]" not in build("x", Parameters()).toml
-    for wrong in ("hold_down_ms", "hold_down_ms=soon"):
+    for wrong in ("hold_down_ms", "hold_down_ms=", "=1"):
         with pytest.raises(UsageError, match="not a setting"):
             parse_setting(wrong)
+    with pytest.raises(MrcdError, match="hold_down_ms"):
+        build("x", Parameters(health=dict([parse_setting("hold_down_ms=soon")])))
     with pytest.raises(MrcdError, match="unknown key"):
         build("x", Parameters(health={"patience": 1}))
 

@@ -8,6 +8,7 @@ Every other host id is a peer, and every path is GOOD. Packets that leave a NIC 
 """
 
 import contextlib
+import ipaddress
 import os
 import shutil
 import socket
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.packet import Packet, Raw
+from scapy.utils import checksum
 
 from labkit.cluster import netns
 from labkit.cluster.fabric import host_table
@@ -39,6 +41,7 @@ SLOTS = EVS // PLANES
 VLAN = 7
 _MTU = 9100
 _SENDER = 4  # offset of sender and EV in struct mrc_hdr
+_TARGET = {4: "10.98.0.1", 6: "fd00:98::1"}  # of received packets: within this host's prefixes
 _OUR_MAC, _WIRE_MAC = "02:00:00:00:00:{:02x}", "02:00:00:00:01:{:02x}"
 
 
@@ -126,8 +129,9 @@ class BareHost:
         if len(self.tables.srhs) > 1:
             rows = self.tables.srhs.reshape(-1, EVS)
             rows[1:last] = rows[last]
-        keys = (_key(host, version) for host in range(self.hosts) for version in (4, 6))
-        self.dataplane.set_prefixes(dict(keys))
+        addresses = [(address(host, version), host) for host in range(self.hosts) for version in (4, 6)]
+        addresses += [(target, 0) for target in _TARGET.values()]
+        self.dataplane.set_prefixes({prefix_key(p, 8 * len(p)): host for a, host in addresses for p in [_packed(a)]})
 
     def set_vlan(self, tagged: bool) -> None:
         """Sets whether the planes are VLANs of their NICs."""
@@ -154,8 +158,8 @@ class BareHost:
     def frame(self, version: int, size: int, *, vlan: bool = False, ce: bool = False) -> Packet:
         """Returns a frame of the last host on EV 0, as it leaves the last switch; the inner packet has `size` bytes."""
         path = next(e for p in self._far.peers for e in p.evs if e.ev == 0)
-        # The address belongs to no host, so the stack drops the packet right after mrc_pop.
-        ends = {"src": address(self.hosts - 1, version), "dst": "10.98.0.1" if version == 4 else "fd00:98::1"}
+        # No interface has the target's address, so the stack drops the packet right after mrc_pop.
+        ends = {"src": address(self.hosts - 1, version), "dst": _TARGET[version]}
         ip = IP(tos=2, **ends) if version == 4 else IPv6(tc=2, **ends)
         headers = len(ip / UDP())
         inner = ip / UDP(sport=1, dport=2, chksum=0) / Raw(bytes(size - headers))
@@ -170,18 +174,24 @@ class BareHost:
 
     def sent_by(self, frame: Packet, ends: Sequence[tuple[int, int]]) -> list[bytes]:
         """Returns the same frame from other hosts, on other EVs of its plane: (host id, EV) each."""
-        raw, at = bytearray(bytes(frame)), len(frame) - len(frame[wire.MRC]) + _SENDER
+        mrc, inner = (len(frame) - len(part) for part in (frame[wire.MRC], frame[wire.MRC].payload))
+        raw = bytearray(bytes(frame))
+        version = raw[inner] >> 4
         found = []
         for host, ev in ends:
-            struct.pack_into("!HH", raw, at, host, ev)
+            source = _packed(address(host, version))
+            struct.pack_into("!HH", raw, mrc + _SENDER, host, ev)
+            at = inner + (12 if version == 4 else 8)
+            raw[at : at + len(source)] = source
+            if version == 4:
+                struct.pack_into("!H", raw, inner + 10, 0)
+                struct.pack_into("!H", raw, inner + 10, checksum(bytes(raw[inner : inner + 20])))
             found.append(bytes(raw))
         return found
 
 
-def _key(host: int, version: int) -> tuple[bytes, int]:
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
-    packed = socket.inet_pton(family, address(host, version))
-    return prefix_key(packed, 8 * len(packed)), host
+def _packed(text: str) -> bytes:
+    return ipaddress.ip_address(text).packed
 
 
 def _octets(mac: str) -> NDArray[np.uint8]:

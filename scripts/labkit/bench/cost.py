@@ -210,6 +210,7 @@ def _windows(cases: list[Case], rounds: int) -> tuple[dict[tuple[str, str], list
             with c.attached():
                 c.send(WARM)
                 before, empty = progstats.runs(program), progstats.runs(c.bare.empty)
+                drops = c.bare.tables.drops()
                 c.send(PACKETS)
                 taken = progstats.runs(program).since(before)
                 nothing = progstats.runs(c.bare.empty).since(empty)
@@ -217,6 +218,10 @@ def _windows(cases: list[Case], rounds: int) -> tuple[dict[tuple[str, str], list
                 raise MachineError(
                     f"{c.program}, {c.name}: {PACKETS} packets were sent, but it ran {taken.number} times",
                     hint="does something else change interfaces or routes of new network namespaces?",
+                )
+            if lost := {r: n - drops[r] for r, n in c.bare.tables.drops().items() if n > drops[r]}:
+                raise MachineError(
+                    f"{c.program}, {c.name}: mrcd dropped packets: {lost}", hint="docs/troubleshooting.md"
                 )
             overheads += [nothing.mean_ns] if nothing.mean_ns is not None else []
             found[c.program, c.name].append((taken.mean_ns or 0) - (nothing.mean_ns or median(overheads)))

@@ -70,10 +70,8 @@ def lab() -> None:
 @click.option("--encapsulation", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
 @click.option("--hook", type=click.Choice(["auto", "xdp", "xdp-generic", "tc"]), default="auto", show_default=True)
 @click.option("--auth", type=click.Choice(["off", "permissive", "required"]), default="required", show_default=True)
-@click.option("--health", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [health]; repeatable")
-@click.option(
-    "--overlay", metavar="KEY=NUMBER", multiple=True, help="a key of the cluster file's [overlay]; repeatable"
-)
+@click.option("--health", metavar="KEY=VALUE", multiple=True, help="a key of the cluster file's [health]; repeatable")
+@click.option("--overlay", metavar="KEY=VALUE", multiple=True, help="a key of the cluster file's [overlay]; repeatable")
 @click.option("--direct", is_flag=True, help="h0 and h1 back to back, without switches; ignores --hosts and --t1")
 @click.option("--no-daemon", is_flag=True, help="a bare fabric: hosts with plane addresses, without mrcd")
 def up(

@@ -61,8 +61,8 @@ class Parameters:
     hook: config.Hook = "auto"
     auth: Mode = "required"  # [auth] mode
     daemon: bool = True
-    health: dict[str, float] = field(default_factory=dict)  # non-default keys of the cluster file's [health]
-    overlay: dict[str, float] = field(default_factory=dict)  # non-default keys of its [overlay]
+    health: dict[str, float | str] = field(default_factory=dict)  # non-default keys of the cluster file's [health]
+    overlay: dict[str, float | str] = field(default_factory=dict)  # non-default keys of its [overlay]
     direct: bool = False  # two hosts without switches; `hosts`, `hosts_per_t0` and `t1` are ignored
 
     def __post_init__(self) -> None:
@@ -184,13 +184,18 @@ def check_name(name: str) -> str:
     return name
 
 
-def parse_setting(text: str) -> tuple[str, float]:
-    """Parses `hold_down_ms=100` → ("hold_down_ms", 100); mrcd.config checks the key. Raises UsageError."""
+def parse_setting(text: str) -> tuple[str, float | str]:
+    """Parses `hold_down_ms=100` → ("hold_down_ms", 100), and `source_check=off` → ("source_check", "off").
+
+    mrcd.config checks key and value. Raises UsageError.
+    """
     key, _, value = text.partition("=")
+    if not (key and value):
+        raise UsageError(f"{text!r} is not a setting", hint="KEY=VALUE, e.g. hold_down_ms=100")
     try:
         return key, int(value) if value.isdecimal() else float(value)
     except ValueError:
-        raise UsageError(f"{text!r} is not a setting", hint="KEY=NUMBER, e.g. hold_down_ms=100") from None
+        return key, value
 
 
 def namespace(lab: str, node: str) -> str:

@@ -21,7 +21,8 @@ def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[End
 
     Yields the ends of such flows, IPv4 first. Packets of the target go back directly.
     To the source these addresses belong to the relay: only its daemon gets a cluster file in which the containers'
-    prefixes of both are exchanged. None of the three checks the owners of inner packets meanwhile.
+    prefixes of both are exchanged. Meanwhile all three have `source_check = "off"`: the relay sends
+    packets of the source, and receives packets for the target.
     """
     own, middle, far = (_containers(lab.fabric.config, h) for h in (source, relay, target))
     file = lab.state.cluster_file
@@ -67,8 +68,12 @@ def _wait_for(lab: Lab, ends: Ends) -> None:
 def _unchecked(text: str) -> str:
     """Returns a cluster file in which hosts may route for others."""
     setting = 'source_check = "off"'
-    head, found, rest = text.partition("[overlay]\n")
-    return f"{head}{found}{setting}\n{rest}" if found else f"{text}\n[overlay]\n{setting}\n"
+    lines = [line for line in text.splitlines() if not line.startswith("source_check = ")]
+    if "[overlay]" in lines:
+        lines.insert(lines.index("[overlay]") + 1, setting)
+    else:
+        lines += ["", "[overlay]", setting]
+    return "\n".join(lines) + "\n"
 
 
 def _containers(cluster: cluster_file.Config, host: str) -> list[IPv4Network | IPv6Network]:
