@@ -13,6 +13,7 @@ part uses the same tables, namespace and programs.
 
 import contextlib
 import ctypes
+import ipaddress
 import os
 import socket
 import struct
@@ -37,7 +38,7 @@ from mrcd.loader.links import Attachment
 from mrcd.net import hooks
 from mrcd.tables import abi
 from mrcd.tables.abi import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.tables.pinned import Tables, prefix_key
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
@@ -385,6 +386,13 @@ class Bench:
             self._undo.callback(tap.close)
         tap.frames()
         return tap
+
+
+def give_prefixes(bench: Bench, more: dict[str, int]) -> None:
+    """Gives hosts prefixes besides those of the cluster file: prefix → host id. They last until the test ends."""
+    networks = {ipaddress.ip_network(text): host_id for text, host_id in more.items()}
+    keys = {prefix_key(n.network_address.packed, n.prefixlen): host_id for n, host_id in networks.items()}
+    bench.dataplane.set_prefixes(write_tables.prefixes(bench.plan) | keys)
 
 
 def _octets(mac: str) -> Any:

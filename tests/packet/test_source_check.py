@@ -10,11 +10,9 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.daemon import write_tables
-from mrcd.tables.pinned import prefix_key
 from tests.packet.arrivals import both_hooks, popped
 from tests.packet.cluster import H0, H1, H2, Setup
-from tests.packet.rig import Bench, Hook
+from tests.packet.rig import Bench, Hook, give_prefixes
 from tests.packet.wires import Gso
 
 pytestmark = pytest.mark.root
@@ -37,13 +35,6 @@ def packet(version: int, source: int | str | None, target: int | str | None, siz
     )
     ip = IP(src=src, dst=dst, id=7) if version == 4 else IPv6(src=src, dst=dst)
     return ip / UDP(sport=1000, dport=2000) / Raw(bytes(size))
-
-
-def give(bench: Bench, prefixes: dict[str, int]) -> None:
-    """Gives hosts prefixes besides those of the cluster file."""
-    networks = {ipaddress.ip_network(text): host_id for text, host_id in prefixes.items()}
-    more = {prefix_key(n.network_address.packed, n.prefixlen): host_id for n, host_id in networks.items()}
-    bench.dataplane.set_prefixes(write_tables.prefixes(bench.plan) | more)
 
 
 def refused(bench: Bench) -> dict[int, int]:
@@ -109,7 +100,7 @@ def test_addresses_within_wide_prefixes_belong_to_their_host(bench: Bench, hook:
         if version == 4
         else ("fd00:100::/64", "fd00:100:0:2::/64", "fd00:100:0:2:8000::/65")
     )
-    give(bench, {ours: H0, theirs: H2, part: H1})
+    give_prefixes(bench, {ours: H0, theirs: H2, part: H1})
     our, their, other = (str(ipaddress.ip_network(text)[9]) for text in (ours, theirs, part))
     inner = packet(version, their, our)
     for _ in range(2):  # the second time by the destination cache
@@ -127,13 +118,13 @@ def test_a_change_of_the_prefixes_applies_at_once(bench: Bench, hook: Hook, vers
     """The destination cache holds the answers of before."""
     frame, prefix = bench.arriving("h2", EV, packet(version, 2, 0)), 32 if version == 4 else 128
     assert bench.pop(hook, frame, PLANE)[0] == "pass"
-    give(bench, {f"{HOSTS[version].format(3)}/{prefix}": H1})
+    give_prefixes(bench, {f"{HOSTS[version].format(3)}/{prefix}": H1})
     assert bench.pop(hook, frame, PLANE)[0] == "drop"
-    give(bench, {f"{HOSTS[version].format(1)}/{prefix}": H1})
+    give_prefixes(bench, {f"{HOSTS[version].format(1)}/{prefix}": H1})
     assert bench.pop(hook, frame, PLANE)[0] == "drop"
     assert bench.push(packet(version, 0, 2))[0] == "drop"
     assert bench.drops() == {"wrong_inner_source": 1, "wrong_inner_destination": 1, "foreign_source": 1}
-    give(bench, {})
+    give_prefixes(bench, {})
     assert bench.pop(hook, frame, PLANE)[0] == "pass"
     assert bench.push(packet(version, 0, 2))[0] == "redirect"
 

@@ -94,7 +94,7 @@ def test_differences_that_only_other_hosts_see() -> None:
         ("overdue_ms = 10", "idle_interval_ms = 2000", "health.idle_interval_ms", False),  # a table has it
         ("overdue_ms = 10", "grey_ratio = 0.002", "health.grey_ratio", False),  # used by the daemon only
         ("metric = 100", "metric = 101", "overlay.metric", False),
-        ("metric = 100", 'metric = 100\nsource_check = "strict"', "overlay.source_check", True),
+        ("metric = 100", 'metric = 100\nsource_check = "off"', "overlay.source_check", True),
         ("t1s = 3", 't1s = 3\ngranularity = "packet"', "cluster.granularity", True),
         ("t1s = 3", "t1s = 3\nmtu = 9000", "cluster.mtu", True),
         ("metric = 100", 'metric = 100\n[[classes]]\npolicy = "pinned"\ndscp = [46]', "classes", True),

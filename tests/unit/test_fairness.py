@@ -154,9 +154,7 @@ def test_few_evs_are_alike_when_most_have_losses(is_plane_wide: Callable[[list[i
 
 
 @pytest.mark.parametrize("evs", [64, 96, 128])
-def test_a_quarter_of_the_evs_is_not_taken_for_their_plane(
-    is_plane_wide: Callable[[list[int]], int], evs: int
-) -> None:
+def test_a_quarter_of_the_evs_is_not_taken_for_their_plane(is_plane_wide: Callable[[list[int]], int], evs: int) -> None:
     for total in range(10, 4 * evs, 3):
         assert looks(is_plane_wide, total, evs // 8, evs) == 0, total
         assert looks(is_plane_wide, total, evs // 4, evs) < 0.01, total
