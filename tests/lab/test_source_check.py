@@ -127,11 +127,12 @@ def test_a_foreign_source_is_dropped_by_the_sender_then_by_the_receiver(lab: Lab
     with addresses(lab, "h0", source):
         before = count("h0", "foreign_source"), count("h1", "wrong_inner_source"), refused()
         assert send() == 0
-        assert count("h0", "foreign_source") == before[0] + 1
+        sent = count("h0", "foreign_source")  # ping sends again when the kernel says that a packet was dropped
+        assert sent > before[0]
         with unchecked(lab, "h0"):
             assert send() == 0
             assert (count("h1", "wrong_inner_source"), refused()) == (before[1] + 1, before[2] + 1)
             with unchecked(lab, "h1"):
                 assert send() == 1
         assert send() == 0
-        assert count("h0", "foreign_source") == before[0] + 2
+        assert count("h0", "foreign_source") > sent
