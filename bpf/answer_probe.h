@@ -4,6 +4,7 @@
 #define MRC_ANSWER_PROBE_H
 
 #include "probe.h"
+#include "kernel_sids.h"
 #include "spray.h"
 
 /* Read the sender's status from a probe: links, status bits, generation. An older probe that a newer one overtook on
@@ -11,10 +12,13 @@
  */
 static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, const struct control *control)
 {
-	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns);
+	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns), now = bpf_ktime_get_ns();
 	__u32 plane_mask = bpf_ntohs(control->probe.plane_mask), status = bpf_ntohs(control->probe.status);
 
-	peer->heard_ns = bpf_ktime_get_ns();
+	if (is_unheard(peer, now) || status & MRC_STATUS_DETACHED ||
+	    peer->generation != bpf_ntohl(control->probe.generation))
+		peer->plain_ns = now;
+	peer->heard_ns = now;
 	if (is_overtaken(sent, peer->plane_mask_ns))
 		return;
 	peer->plane_mask_ns = sent;

@@ -207,15 +207,27 @@ static __always_inline void learn_clock(struct mrc_auth *auth, __u64 tx_ns, __u6
 		auth->clock_ns = clock_ns ?: 1;
 }
 
+/* Return the epoch of the peer's tables: another one after each change of their generation. Two CPUs may both see the
+ * change: then an epoch is left out.
+ */
+static __always_inline __u8 table_epoch(struct mrc_auth *auth, __u32 generation)
+{
+	if (auth->generation != generation) {
+		auth->generation = generation;
+		__sync_fetch_and_add(&auth->epoch, 1);
+	}
+	return auth->epoch;
+}
+
 /* Note that a probe has arrived. Returns 1 if it is the first time. */
-static __always_inline int is_first(__u64 *seen, __u32 seq, __u16 generation)
+static __always_inline int is_first(__u64 *seen, __u32 seq, __u8 epoch)
 {
 	__u64 before, after;
 	int i;
 
 	for (i = 0; i < SEEN_TRIES; i++) { /* other CPUs may note others meanwhile */
 		before = *(volatile __u64 *)seen;
-		after = seen_after(before, seq, generation);
+		after = seen_after(before, seq, epoch);
 		if (after == before)
 			return 0;
 		if (__sync_val_compare_and_swap(seen, before, after) == before)

@@ -52,6 +52,7 @@
 #include "dst_cache.h"
 #include "pop.h"
 #include "dup_ack.h"
+#include "kernel_sids.h"
 #include "source_check.h"
 #include "unsent.h"
 
@@ -189,14 +190,16 @@ int mrc_pop(struct __sk_buff *skb)
 
 	if (mark)
 		return deliver(skb, 1, mark == POPPED_OF_BURST);
-	if (skb->protocol != bpf_htons(ETH_P_IPV6) || restore_ethernet(skb, vlan))
+	if (skb->protocol != bpf_htons(ETH_P_IPV6))
 		return TC_ACT_UNSPEC;
+	if (restore_ethernet(skb, vlan))
+		return leave_to_kernel(skb, 0);
 	/* Some drivers leave the headers in fragments. Pulling them can copy a burst, so packets that are not mrcd's
 	 * are left alone.
 	 */
 	if ((void *)(long)skb->data + linear > (void *)(long)skb->data_end) {
 		if (is_other_traffic(skb))
-			return TC_ACT_UNSPEC;
+			return leave_to_kernel(skb, ETH_HLEN);
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
 	}
 	c.at = (void *)(long)skb->data;
@@ -205,11 +208,11 @@ int mrc_pop(struct __sk_buff *skb)
 	if (parsed == PARSED_NOT_OURS) {
 		if (o.ip6 && o.ip6->nexthdr == IPPROTO_ICMPV6)
 			pop_icmp(skb, vlan);
-		return TC_ACT_UNSPEC;
+		return leave_to_kernel(skb, ETH_HLEN);
 	}
 	plane = arrival_plane(o.ip6, skb->ifindex, vlan);
 	if (plane == NO_PLANE)
-		return TC_ACT_UNSPEC;
+		return leave_to_kernel(skb, ETH_HLEN);
 	if (parsed == PARSED_TRUNCATED)
 		return drop_skb(MRC_DROP_TRUNCATED);
 	if (parsed == PARSED_BAD_SRH)

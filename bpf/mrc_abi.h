@@ -140,7 +140,8 @@ struct mrc_peer {
 	__u32 dup_acks; /* programs: ACKs sent to the peer twice (dup_ack.h); a count */
 	__u8 key_ids[4]; /* programs: keys that the peer accepts, by its newest probe; MRC_KEY_IDS of them */
 	__u32 refused; /* programs: packets that arrived with foreign inner addresses (source_check.h); a count */
-	__u32 reserved[6];
+	__u64 plain_ns; /* programs: when the peer was last detached, not heard, or new (kernel_sids.h) */
+	__u32 reserved[4];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
@@ -165,11 +166,12 @@ struct mrc_auth {
 	/* second cache line: receiving */
 	__u8 mode; /* daemon: enum mrc_auth_mode */
 	__u8 rx_id[3]; /* daemon: ids of the MRC_KEY_IDS keys that are accepted; 0 = none */
-	__u32 reserved;
+	__u32 generation; /* programs: of the peer's tables, by its newest tagged request */
 	__u64 rx_key[MRC_KEY_IDS][2]; /* daemon */
 	__u64 clock_ns; /* programs: the peer's clock minus this host's, plus the delay of its packets; 0 = unknown */
 	__u64 untagged; /* programs: packets accepted without a tag; a count */
-	__u64 receiving_reserved;
+	__u32 epoch; /* programs: changes of the generation; a count */
+	__u32 receiving_reserved;
 };
 _Static_assert(sizeof(struct mrc_auth) == 128, "mrc_auth is two cache lines");
 
@@ -239,6 +241,7 @@ struct mrc_clock {
 	__s64 budget; /* probes that may be sent now beyond those that traffic pays for; negative = overdrawn */
 	__u64 by_daemon; /* ticks run by the daemon; a count */
 	__u64 by_packet; /* ticks run by the timer packet; a count */
+	__u64 attached_ns; /* daemon: when this host was attached again */
 	__u32 cursor; /* host id at which the next tick begins */
 	__u32 busy; /* 1 = a CPU runs the tick; the fields below are its own: Linux 6.1 has no stack for them */
 	__u64 began_ns; /* when this tick began */
@@ -248,7 +251,7 @@ struct mrc_clock {
 	__u32 linked; /* planes with a link at both ends */
 	__u32 at; /* EV at which the search for the next one begins; or the T1 failure in hand (neighbours.h) */
 };
-_Static_assert(sizeof(struct mrc_clock) == 96, "mrc_clock has no padding");
+_Static_assert(sizeof(struct mrc_clock) == 104, "mrc_clock has no padding");
 
 /* One NIC of this host. Index: plane. */
 struct mrc_plane {

@@ -110,6 +110,7 @@ enum mrc_drop {
 	MRC_DROP_WRONG_INNER_SOURCE, /* pop: the inner source is not in the sender's prefixes */
 	MRC_DROP_WRONG_INNER_DESTINATION, /* pop: the inner destination is not in this host's prefixes */
 	MRC_DROP_FOREIGN_SOURCE, /* push: the source is not in this host's prefixes */
+	MRC_DROP_STRAY_SRV6, /* pop: for the kernel's SIDs, although no side is detached, or not from a peer */
 	MRC_DROP_MAX,
 };
 

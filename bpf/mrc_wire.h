@@ -17,6 +17,8 @@
 #define MRC_SPORT_BASE 0xc000 /* UDP source port = base + EV: the dynamic ports (RFC 6335 §6) */
 #define MRC_REPORT_EVS 128 /* EVs, at most, in one probe reply: the longest report fits the least MTU */
 #define MRC_KEY_IDS 2 /* keys that a host accepts at once: the present one, and the next or the previous */
+#define MRC_UDT4 0xe004 /* uSID function: the kernel decapsulates IPv4 (mrcd/fabric/srv6.py) */
+#define MRC_UDT6 0xe006 /* and IPv6 */
 #define MRC_BALLAST 64 /* bytes between a probe and its counts; see struct mrc_probe */
 
 enum mrc_type {

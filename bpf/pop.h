@@ -192,7 +192,9 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 	}
 	if (generation != a->peer->generation && is_overtaken(tx_ns, a->peer->plane_mask_ns))
 		return MRC_DROP_STALE;
-	return is_first(&replay->requests, bpf_ntohl(c->probe.seq), generation) ? MRC_DROP_NONE : MRC_DROP_REPLAYED;
+	return is_first(&replay->requests, bpf_ntohl(c->probe.seq), table_epoch(auth, generation)) ?
+		       MRC_DROP_NONE :
+		       MRC_DROP_REPLAYED;
 }
 
 /* Handle a probe. Its MRC header is verified; the rest is not yet. */

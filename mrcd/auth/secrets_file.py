@@ -6,6 +6,7 @@ the last line is the newer one. No message contains a part of a secret.
 """
 
 import os
+import pwd
 import re
 import secrets
 import stat
@@ -19,6 +20,7 @@ from mrcd.tables import abi
 
 _LINE = re.compile(r"(?P<id>[0-9]{1,3})\s+(?P<secret>[0-9a-fA-F]{64})")
 SECRET_BYTES = 32
+SERVICE_USER = "mrcd"  # User= of scripts/deploy/mrcd.service
 _BYTES_MOST = 4096
 _NEW = "`mrcctl keys generate` writes a new file; the same file must be on all hosts"
 
@@ -44,7 +46,7 @@ def new(key_id: int) -> Secret:
 def write(path: Path, found: Sequence[Secret], *, replace: bool = True) -> None:
     """Writes a secrets file, which only its owner may read; a reader sees the old file or the new one.
 
-    Raises FileExistsError if there is a file and it is not to be replaced, or another OSError.
+    Written by root, it belongs to the owner of the file before, or to the service's user. Raises FileExistsError if there is a file and it is not to be replaced, or another OSError.
     """
     text = "".join(f"{s.key_id} {s.secret.hex()}\n" for s in found)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
@@ -53,6 +55,8 @@ def write(path: Path, found: Sequence[Secret], *, replace: bool = True) -> None:
         with open(descriptor, "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
+            if os.geteuid() == 0:
+                os.fchown(descriptor, *_owner(path))
             os.fsync(descriptor)
         if replace:
             made.replace(path)
@@ -62,6 +66,19 @@ def write(path: Path, found: Sequence[Secret], *, replace: bool = True) -> None:
         made.unlink(missing_ok=True)
 
 
+def _owner(path: Path) -> tuple[int, int]:
+    """Returns the user and the group of a file; if it is not there, those of the service, or root's without it."""
+    try:
+        return path.stat().st_uid, path.stat().st_gid
+    except FileNotFoundError:
+        pass
+    try:
+        user = pwd.getpwnam(SERVICE_USER)
+    except KeyError:
+        return 0, 0
+    return user.pw_uid, user.pw_gid
+
+
 def read(path: Path) -> tuple[Secret, ...]:
     """Returns the secrets in a file, the newest last. Raises ConfigError."""
     try:
@@ -69,9 +86,10 @@ def read(path: Path) -> tuple[Secret, ...]:
             mode, owner = os.fstat(file.fileno()).st_mode, os.fstat(file.fileno()).st_uid
             data = file.read(_BYTES_MOST + 1)
     except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror}", hint=_NEW) from None
-    if owner not in (0, os.geteuid()):
-        raise ConfigError(f"{path} belongs to another user (uid {owner})", hint=f"`chown root {path}`")
+        hint = f"`chown {SERVICE_USER} {path}`" if isinstance(e, PermissionError) else _NEW
+        raise ConfigError(f"{path}: {e.strerror}", hint=hint) from None
+    if os.geteuid() and owner not in (0, os.geteuid()):
+        raise ConfigError(f"{path} belongs to another user (uid {owner})", hint=f"`chown {SERVICE_USER} {path}`")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
             f"{path} is open to other users (mode {stat.S_IMODE(mode):04o})",

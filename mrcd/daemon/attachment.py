@@ -2,6 +2,7 @@
 """Detaches and attaches the data plane, for `mrcctl detach` and `mrcctl attach`."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from mrcd.daemon.daemon import Daemon
@@ -10,6 +11,7 @@ from mrcd.tables import abi
 from mrcd.tables.pinned import Tables
 
 QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
+ANNOUNCED_S = 2.0  # and this long until probes have told all peers
 
 
 async def detach(daemon: Daemon, force: bool) -> str:
@@ -27,7 +29,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
             )
         before = "detached" if daemon.detached else "attached"
         daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED
-        daemon.monitor.announce()
+        await _announced(daemon)  # until then peers refuse packets without MRC headers (bpf/kernel_sids.h)
         async with daemon.netlink_lock:
             await daemon.write_routes()  # before mrc_push is detached: if this fails, the command can be repeated
             daemon.attach_programs()  # all but mrc_push
@@ -40,6 +42,18 @@ async def detach(daemon: Daemon, force: bool) -> str:
         if not force:
             return text + "; mrc_pop stays for peers that have yet to notice (--force removes it)"
         return text if quiet else text + "; some peers still spray to this host, and what they send is lost"
+
+
+async def _announced(daemon: Daemon) -> None:
+    """Announce the status to all peers, and wait until probes have carried it, ANNOUNCED_S at most."""
+    daemon.monitor.announce()
+    rows = [p.host.id for p in daemon.plan.peers]
+    until = time.monotonic() + ANNOUNCED_S
+    while time.monotonic() < until:
+        watches = daemon.tables.watches[rows]
+        if not (watches["announce"].astype(bool) & (watches["silent"] == 0)).any():
+            return
+        await asyncio.sleep(0.01)
 
 
 async def wait_quiet(tables: Tables, announce: Callable[[], object]) -> bool:
@@ -61,6 +75,7 @@ async def attach(daemon: Daemon) -> str:
         if not daemon.detached:
             return "already attached"
         popped = daemon.dataplane.attached()
+        daemon.tables.clock["attached_ns"] = time.monotonic_ns()
         daemon.tables.node["status"] = int(daemon.tables.node["status"]) & ~abi.STATUS_DETACHED
         try:
             daemon.attach_programs()

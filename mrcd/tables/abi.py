@@ -119,6 +119,7 @@ class Drop(IntEnum):
     WRONG_INNER_SOURCE = 28
     WRONG_INNER_DESTINATION = 29
     FOREIGN_SOURCE = 30
+    STRAY_SRV6 = 31
 
     @property
     def text(self) -> str:
@@ -241,7 +242,8 @@ PEER = np.dtype(
         ("dup_acks", _u32),
         ("key_ids", _u8, 4),
         ("refused", _u32),
-        ("reserved", _u32, 6),
+        ("plain_ns", _u64),
+        ("reserved", _u32, 4),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )
@@ -253,11 +255,12 @@ AUTH = np.dtype(
         ("sending_reserved", _u64, 3),
         ("mode", _u8),
         ("rx_id", _u8, 3),
-        ("reserved", _u32),
+        ("generation", _u32),
         ("rx_key", _u64, (KEY_IDS, 2)),
         ("clock_ns", _u64),
         ("untagged", _u64),
-        ("receiving_reserved", _u64),
+        ("epoch", _u32),
+        ("receiving_reserved", _u32),
     ]
 )
 REPLAY = np.dtype([("requests", _u64), ("replies", _u64)])
@@ -307,6 +310,7 @@ CLOCK = np.dtype(
         ("budget", np.int64),
         ("by_daemon", _u64),
         ("by_packet", _u64),
+        ("attached_ns", _u64),
         ("cursor", _u32),
         ("busy", _u32),
         ("began_ns", _u64),

@@ -126,7 +126,9 @@ class Machine:
         shutil.rmtree(self.etc / "systemd/system")
         shutil.copytree(self._tree / "etc", self.etc, dirs_exist_ok=True)
         (self.etc / "hostname").write_text(f"{self._host}\n")
-        shutil.copy(self.lab.state.cluster_file, self.config)
+        text = self.lab.state.cluster_file.read_text(encoding="utf-8")
+        self.config.write_text(text.replace('secret_file = "secrets"\n', ""), encoding="utf-8")
+        shutil.copy(self.lab.state.secrets, self.etc / "mrcd/secrets")
         own = self.etc / "systemd/system"
         (own / "mrcd.service.d").mkdir(parents=True)
         log = f"[Service]\nStandardOutput=append:{self.log}\nStandardError=inherit\n"

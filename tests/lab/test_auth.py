@@ -73,10 +73,18 @@ def attack(lab: Lab, name: str) -> dict[str, int]:
     return {reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)}
 
 
-@pytest.mark.parametrize("name", ["forged request", "forged reply", "forged data"])
-def test_a_forger_in_the_fabric_moves_no_path(lab: Lab, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("forged request", "untagged"),
+        ("forged reply", "untagged"),
+        ("forged data", "untagged"),
+        ("plain SRv6", "stray_srv6"),
+    ],
+)
+def test_a_forger_in_the_fabric_moves_no_path(lab: Lab, name: str, reason: str) -> None:
     seen = {h: len(mrcctl(lab, h, "events")) for h in ("h0", "h2")}
-    assert set(attack(lab, name)) == {"untagged"}
+    assert set(attack(lab, name)) == {reason}
     assert out_of_use(lab) == []
     assert {h: len(mrcctl(lab, h, "events")) for h in seen} == seen
 

@@ -23,6 +23,7 @@ SECONDS = 30
 
 NOT_RUN = {
     r"apt": "changes the packages of this machine",
+    r"bpftool map dump": "names a command without its map",
     r"ethtool -L": "a veth of the lab has one queue",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
     r"install -D": "writes to /etc",
@@ -55,7 +56,9 @@ NOT_RUN = {
 SYNOPSES = {
     "`status [--brief]`": "mrcctl status --brief",
     "`peers`": "mrcctl peers",
-    "`keys status`, `keys rotate [--wait SECONDS]`, `keys generate [--add] [FILE]`": "mrcctl keys status",
+    "`keys status`": "mrcctl keys status",
+    "`keys rotate [--wait SECONDS]`": "mrcctl keys rotate --wait 20",
+    "`keys generate [--add] [FILE]`": "mrcctl keys generate new_secrets && mrcctl keys generate --add new_secrets",
     "`paths [--peer P] [--plane N] [--state S]`": "mrcctl paths --peer h2 --plane 1 --state GOOD",
     "`paths --decode`": "mrcctl paths --decode",
     "`watch [-i SECONDS]`": "mrcctl watch -i 0.5",

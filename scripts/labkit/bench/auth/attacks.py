@@ -20,9 +20,10 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from labkit.cluster.api import Lab
-from mrcd.fabric import topology, wire
+from mrcd.fabric import srv6, topology, wire
 from mrcd.fabric.topology import EV, Plan
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from mrcd.net.routes import with_function
 
 PORT = 5999  # UDP port at the target on which nothing genuine arrives
 _ETH_P_ALL = 3
@@ -99,6 +100,7 @@ def forged(side: Side, recorded: Sequence[bytes]) -> list[Attack]:
         found.append(Attack(name, side.attacker, frames, kind == PROBE_REQUEST))
     own = tuple(_from_attacker(side, frame) for frame in found[1].frames)
     found.append(Attack("request from another address", side.attacker, own, False))
+    found.append(Attack("plain SRv6", side.attacker, tuple(_plain(side)), False))
     if last is not None:
         found.append(Attack("forged ICMPv6 error", side.attacker, tuple(_errors(side, last)), False))
     return found
@@ -108,6 +110,13 @@ def _from_attacker(side: Side, frame: bytes) -> bytes:
     packet = Ether(frame)
     packet[IPv6].src = str(side.plan(side.attacker).addresses[_PLANE])
     return bytes(packet)
+
+
+def _plain(side: Side) -> list[bytes]:
+    """Returns SRv6 packets without MRC headers, for the SID at which the receiver's kernel decapsulates IPv4."""
+    (smac, dmac), source = side.ends(), str(side.plan(side.sender).addresses[_PLANE])
+    sids = [with_function(path.segments[-1], srv6.UDT4) for path in side.paths() if len(path.segments) == 1]
+    return [bytes(Ether(src=smac, dst=dmac) / IPv6(src=source, dst=str(sid)) / _inner(side)) for sid in sids if sid]
 
 
 def _errors(side: Side, quoted: Packet) -> list[bytes]:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests which SRv6 packets without MRC headers reach the kernel's SIDs: those of detached hosts, from peers' addresses."""
+
+import time
+from ipaddress import IPv6Address
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd.fabric.srv6 import UDT4, UDT6
+from mrcd.net.routes import with_function
+from mrcd.tables.abi import STATUS_DETACHED
+from tests.packet.arrivals import both_hooks
+from tests.packet.cluster import H2, Setup, nic_mac, wire_mac
+from tests.packet.rig import Bench, Hook
+
+pytestmark = pytest.mark.root
+PLANE = 1
+functions = pytest.mark.parametrize("function", [UDT4, UDT6], ids=["uDT4", "uDT6"])
+
+
+def plain(bench: Bench, function: int = UDT4, *, source: str = "", plane: int = PLANE, srh: bool = False) -> bytes:
+    """Returns a packet for a SID of the kernel, by default from peer h2's address on its plane."""
+    inner = IP(src="10.99.0.3", dst="10.99.0.1") if function == UDT4 else IPv6(src="fd00:99::3", dst="fd00:99::1")
+    outer: Packet = IPv6(src=source or address(bench, PLANE), dst=str(with_function(bench.plan.sids[plane], function)))
+    if srh:
+        outer /= IPv6ExtHdrSegmentRouting(addresses=[outer.dst, "fd00::1"], segleft=0, lastentry=1)
+    return bytes(Ether(src=wire_mac(PLANE), dst=nic_mac(PLANE)) / outer / inner / UDP() / Raw(bytes(100)))
+
+
+def address(bench: Bench, plane: int) -> str:
+    """Returns the address of peer h2 on a plane."""
+    return str(IPv6Address(bytes(bench.peer(H2)["address"][plane])))
+
+
+def hear(bench: Bench, *, ago_s: float = 0, detached: bool = False) -> None:
+    """Has peer h2 be heard, attached long ago unless it is detached."""
+    now, peer = time.monotonic_ns(), bench.peer(H2)
+    peer["heard_ns"] = now - int(ago_s * 1e9)
+    peer["status"] = STATUS_DETACHED if detached else 0
+    peer["plain_ns"] = now if detached else 1
+
+
+@both_hooks
+@functions
+@pytest.mark.parametrize("srh", [False, True], ids=["", "srh"])
+def test_nothing_reaches_the_kernels_sids_while_both_sides_are_attached(
+    bench: Bench, hook: Hook, function: int, srh: bool
+) -> None:
+    hear(bench)
+    for plane in (PLANE, PLANE + 1):  # the SID of another plane, too
+        assert bench.pop(hook, plain(bench, function, plane=plane, srh=srh), PLANE)[0] == "drop"
+    assert bench.drops() == {"stray_srv6": 2}
+
+
+@both_hooks
+@functions
+def test_a_detached_peer_reaches_them(bench: Bench, hook: Hook, function: int) -> None:
+    frame = plain(bench, function)
+    hear(bench, detached=True)
+    assert bench.pop(hook, frame, PLANE) == ("pass", frame)
+    bench.peer(H2)["status"] = 0  # attached again: it still has packets on the way
+    assert bench.pop(hook, frame, PLANE) == ("pass", frame)
+    hear(bench)
+    assert bench.pop(hook, frame, PLANE)[0] == "drop"
+
+
+@functions
+def test_every_peer_reaches_a_detached_host(bench: Bench, function: int) -> None:
+    frame = plain(bench, function)
+    hear(bench)
+    bench.tables.node["status"] = STATUS_DETACHED
+    assert bench.pop("tc", frame, PLANE) == ("pass", frame)
+    bench.tables.node["status"] = 0
+    bench.tables.clock["attached_ns"] = time.monotonic_ns()  # its peers do not know that yet
+    assert bench.pop("tc", frame, PLANE) == ("pass", frame)
+    bench.tables.clock["attached_ns"] = 1
+    assert bench.pop("tc", frame, PLANE)[0] == "drop"
+
+
+@pytest.mark.parametrize("ago_s", [None, 2], ids=["never", "2 s ago"])
+def test_a_peer_that_was_not_heard_reaches_them(bench: Bench, ago_s: int | None) -> None:
+    """It has perhaps started anew, and sends so until it has heard this host."""
+    hear(bench, ago_s=ago_s or 0)
+    if ago_s is None:
+        bench.peer(H2)["heard_ns"] = 0
+    assert bench.pop("tc", plain(bench), PLANE)[0] == "pass"
+
+
+@both_hooks
+@pytest.mark.parametrize("source", ["fd00:99::3", "2001:db8::3", "fd00::", "::", "last one"])
+def test_no_stranger_reaches_them(bench: Bench, hook: Hook, source: str) -> None:
+    hear(bench, detached=True)
+    bench.tables.node["status"] = STATUS_DETACHED
+    if source == "last one":  # an id that no host has
+        source = address(bench, PLANE)[:-1] + "f"
+    assert bench.pop(hook, plain(bench, source=source), PLANE)[0] == "drop"
+    assert bench.drops() == {"stray_srv6": 1}
+
+
+@both_hooks
+def test_other_destinations_are_not_looked_at(bench: Bench, hook: Hook) -> None:
+    hear(bench)
+    for target in (bench.plan.sids[PLANE], with_function(bench.plan.sids[PLANE], 0xE008), "2001:db8::1"):
+        frame = Ether(plain(bench))
+        frame[IPv6].dst = str(target)
+        assert bench.pop(hook, frame, PLANE) == ("pass", bytes(frame))
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize("bench", [Setup(encapsulation="ecmp")], indirect=True, ids=["ecmp"])
+def test_without_srv6_there_are_no_sids(bench: Bench) -> None:
+    hear(bench)
+    outer = IPv6(src=address(bench, PLANE), dst=str(bench.plan.sids[PLANE]))
+    frame = bytes(Ether(src=wire_mac(PLANE), dst=nic_mac(PLANE)) / outer / IP() / UDP() / Raw(bytes(100)))
+    assert bench.pop("tc", frame, PLANE) == ("pass", frame)
