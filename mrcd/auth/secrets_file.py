@@ -46,7 +46,8 @@ def new(key_id: int) -> Secret:
 def write(path: Path, found: Sequence[Secret], *, replace: bool = True) -> None:
     """Writes a secrets file, which only its owner may read; a reader sees the old file or the new one.
 
-    Written by root, it belongs to the owner of the file before, or to the service's user. Raises FileExistsError if there is a file and it is not to be replaced, or another OSError.
+    Written by root, it belongs to the owner of the file before, or to the service's user. Raises FileExistsError if there
+    is a file and it is not to be replaced, or another OSError.
     """
     text = "".join(f"{s.key_id} {s.secret.hex()}\n" for s in found)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600

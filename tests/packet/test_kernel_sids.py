@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests which SRv6 packets without MRC headers reach the kernel's SIDs: those of detached hosts, from peers' addresses."""
+"""Tests which SRv6 packets without MRC headers reach the kernel's SIDs: of peers, while a side is detached."""
 
 import time
 from ipaddress import IPv6Address
