@@ -46,8 +46,8 @@ def new(key_id: int) -> Secret:
 def write(path: Path, found: Sequence[Secret], *, replace: bool = True) -> None:
     """Writes a secrets file, which only its owner may read; a reader sees the old file or the new one.
 
-    Written by root, it belongs to the owner of the file before, or to the service's user. Raises FileExistsError if there
-    is a file and it is not to be replaced, or another OSError.
+    Written by root, it belongs to the owner of the file before, or to the service's user. Raises FileExistsError if
+    there is a file and it is not to be replaced, or another OSError.
     """
     text = "".join(f"{s.key_id} {s.secret.hex()}\n" for s in found)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
@@ -68,11 +68,15 @@ def write(path: Path, found: Sequence[Secret], *, replace: bool = True) -> None:
 
 
 def _owner(path: Path) -> tuple[int, int]:
-    """Returns the user and the group of a file; if it is not there, those of the service, or root's without it."""
+    """Returns the user and the group of a file; if it is not there, those of the service."""
     try:
         return path.stat().st_uid, path.stat().st_gid
     except FileNotFoundError:
-        pass
+        return _service()
+
+
+def _service() -> tuple[int, int]:
+    """Returns the user and the group of the service, or root's if it is not installed."""
     try:
         user = pwd.getpwnam(SERVICE_USER)
     except KeyError:
@@ -89,7 +93,7 @@ def read(path: Path) -> tuple[Secret, ...]:
     except OSError as e:
         hint = f"`chown {SERVICE_USER} {path}`" if isinstance(e, PermissionError) else _NEW
         raise ConfigError(f"{path}: {e.strerror}", hint=hint) from None
-    if os.geteuid() and owner not in (0, os.geteuid()):
+    if owner not in (0, os.geteuid(), _service()[0]):
         raise ConfigError(f"{path} belongs to another user (uid {owner})", hint=f"`chown {SERVICE_USER} {path}`")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
