@@ -219,16 +219,20 @@ static void fill(__u32 set)
 			request_a_report(i);
 		}
 	}
+	require(settings.planes == PLANES && peers()[2].usable[0] == (1 << EVS) - 1);
 	keep_maps();
 }
 
 static void make_host(void)
 {
+	struct mrc_settings *writable = (void *)(uintptr_t)&settings;
 	uintptr_t first = (uintptr_t)&settings & ~(uintptr_t)(PAGE - 1);
 	uintptr_t last = ((uintptr_t)&settings + sizeof(settings) - 1) & ~(uintptr_t)(PAGE - 1);
 
 	require(!mprotect((void *)first, last - first + PAGE, PROT_READ | PROT_WRITE));
-	set_up = (struct mrc_settings *)(uintptr_t)&settings;
+	/* The compiler would drop all writes to an object that it knows to be constant. */
+	OPAQUE(writable);
+	set_up = writable;
 	make_area();
 	make_maps();
 	for (__u32 set = 0; set < SETS; set++) {
@@ -347,16 +351,16 @@ static void check_tables(void)
 		require(!peer->busy);
 		require(!all_reports()[host_id].busy);
 		require(!(peer->usable_planes >> PLANES));
-		for (__u32 i = 0; i < MRC_MAX_EVS_PER_PEER; i++)
-			if (is_usable(peer, i))
-				require(i < EVS && evs()[host_id * EVS + i].configured);
+		for (__u32 i = 1; i < MRC_EV_WORDS; i++)
+			require(!peer->usable[i]);
+		require(!(peer->usable[0] >> EVS));
 		for (__u32 i = 0; i < EVS; i++) {
 			const struct mrc_ev *ev = &evs()[host_id * EVS + i];
 
 			require(ev->state <= MRC_EV_DENIED);
 			require(ev->weight <= MRC_WEIGHT_FULL);
 			require(ev->reason < MRC_REASON_MAX && ev->skip_reason < MRC_REASON_MAX);
-			require(ev->configured || ev->state == MRC_EV_UNKNOWN);
+			require(ev->configured || (ev->state == MRC_EV_UNKNOWN && !is_usable(peer, i)));
 		}
 	}
 	require(!((struct mrc_clock *)mrc_clock.host.memory)->busy);

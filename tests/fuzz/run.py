@@ -125,11 +125,9 @@ def fuzz(target: str, seconds: float, runs: int | None = None, directory: Path =
     if ended.returncode and not found:  # an input that is known already, or no input at all
         names = re.findall(r"Test unit written to (\S+)", ended.stderr)
         found = [Path(names[-1]) if names else findings]
-    executed = re.findall(r"number_of_executed_units: (\d+)", ended.stderr) or re.findall(r"^#(\d+)", ended.stderr, re.M)
-    edges = re.findall(r" cov: (\d+)", ended.stderr)
-    return Result(
-        target, int((executed or ["0"])[-1]), took, int((edges or ["0"])[-1]), found[0] if found else None, ended.stderr
-    )
+    counts = [re.findall(p, ended.stderr, re.M) for p in (r"^stat::number_of_executed_units: (\d+)", r" cov: (\d+)")]
+    executions, edges = (int(c[-1]) if c else 0 for c in counts)
+    return Result(target, executions, took, edges, found[0] if found else None, ended.stderr)
 
 
 def _summary(output: str) -> str:

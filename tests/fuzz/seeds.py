@@ -27,11 +27,14 @@ XDP, WRAPPED, TAGGED, TWICE = 2, 4, 8, 16  # conditions.target of pop.c
 EV = 5
 SEED = 1
 
+
 def _conditions(host: int = 0, skb: int = 0, more: int = 0, target: int = 0, linear: int = 0) -> bytes:
     return struct.pack("8B", host, skb, linear, 3, 60, 3, more, target)
 
+
 def _mac(octets: bytes) -> str:
     return octets.hex(":")
+
 
 def _arriving(encapsulation: str, payload: Packet, ev: int = EV, vlan: int = 0, host: str = "h2", **mrc: Any) -> bytes:
     """Returns a frame of a peer to this host, as it leaves the last switch."""
@@ -43,6 +46,7 @@ def _arriving(encapsulation: str, payload: Packet, ev: int = EV, vlan: int = 0, 
     if IPv6ExtHdrSegmentRouting in frame:
         frame[IPv6ExtHdrSegmentRouting].segleft = 0
     return bytes(frame)
+
 
 def _inner(source: int, to: int) -> list[Packet]:
     """Returns packets between the applications of two hosts."""
@@ -62,6 +66,7 @@ def _inner(source: int, to: int) -> list[Packet]:
     found.append(IP(src=f"10.99.0.{source + 1}", dst=f"10.99.0.{to + 1}", frag=100) / Raw(b"x" * 60))
     return found
 
+
 def _probes() -> list[tuple[Packet, dict[str, Any]]]:
     """Returns probes and the fields of their MRC headers."""
     report = MRCReport(records=[MRCCount(packets=100, probes=50)] * EVS)
@@ -77,6 +82,7 @@ def _probes() -> list[tuple[Packet, dict[str, Any]]]:
         (MRCProbe(**fields) / report, {"type": PROBE_REPLY, "flags": DIAGNOSTIC}),
     ]
 
+
 def _frames(encapsulation: str, vlan: int = 0) -> Iterator[bytes]:
     """Yields frames of a peer: data and probes."""
     for packet in _inner(2, 0):
@@ -85,11 +91,13 @@ def _frames(encapsulation: str, vlan: int = 0) -> Iterator[bytes]:
     for probe, fields in _probes():
         yield _arriving(encapsulation, Raw(bytes(probe)), vlan=vlan, **{"type": 2, **fields})
 
+
 def outer() -> Iterator[bytes]:
     """Yields inputs of outer.c."""
     for encapsulation, vlan in itertools.product(ENCAPSULATIONS, (0, VLAN)):
         for frame in _frames(encapsulation, vlan):
             yield _conditions() + frame
+
 
 def pop() -> Iterator[bytes]:
     """Yields inputs of pop.c."""
@@ -106,6 +114,7 @@ def pop() -> Iterator[bytes]:
         for host, tagged in ((0, 0), (AUTH_IS_REQUIRED, TAGGED), (AUTH_IS_REQUIRED, 0)):
             yield _conditions(host, ON_PLANE_1, target=WRAPPED | tagged | chance.choice([0, XDP])) + frame[14 + 48 :]
 
+
 def push() -> Iterator[bytes]:
     """Yields inputs of push.c."""
     chance = random.Random(SEED)
@@ -115,13 +124,14 @@ def push() -> Iterator[bytes]:
         skb = chance.choice([0, WITH_SOCKET, IS_BURST, IS_ENCAPSULATED, IS_BURST | IS_ENCAPSULATED, IN_PAGES])
         yield _conditions(host, skb, more, linear=60, target=chance.randrange(4)) + frame
 
+
 def icmp() -> Iterator[bytes]:
     """Yields inputs of icmp.c: ICMPv6 errors, from their ICMPv6 header on."""
     for number, encapsulation in enumerate(ENCAPSULATIONS):
         own = plan(encapsulation)
         path = next(e for p in own.peers if p.host.id == 2 for e in p.evs if e.ev == EV)
         for payload, kind in itertools.product(
-            (_inner(0, 2)[0], MRCProbe(seq=50)), (ICMPv6DestUnreach(code=0), ICMPv6TimeExceeded())
+            (_inner(0, 2)[0], MRCProbe(seq=50)), (ICMPv6DestUnreach(code=0, cksum=0), ICMPv6TimeExceeded(cksum=0))
         ):
             seq = 50 if isinstance(payload, MRCProbe) else 99
             ends = {"smac": _mac(nic_mac(1)), "dmac": _mac(wire_mac(1))}
@@ -129,6 +139,7 @@ def icmp() -> Iterator[bytes]:
             for auth, target in itertools.product((0, AUTH_IS_REQUIRED), (0, 1, 3)):
                 head = _conditions(number * WITH_SRH | auth, ON_PLANE_1, target=target)
                 yield head + bytes(kind) + bytes(sent[IPv6])
+
 
 def probes() -> Iterator[bytes]:
     """Yields inputs of probes.c: records of actions, time, traffic and length, and from the MRC header on."""
@@ -141,11 +152,12 @@ def probes() -> Iterator[bytes]:
                 records += bytes([actions, chance.randrange(8), chance.randrange(256), len(content)]) + content
             yield _conditions(auth | chance.choice([0, WITH_SRH]), more=chance.choice([0, 64])) + records
 
+
 SEEDS = {"outer": outer, "probes": probes, "icmp": icmp, "push": push, "pop": pop}
+
 
 def write(target: str, directory: Path) -> None:
     """Writes the first inputs of a target, one file each."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(SEEDS[target]()):
         (directory / f"seed-{number:03}").write_bytes(content)
-
