@@ -58,7 +58,7 @@ PLANTED = {
 
 
 class Unavailable(Exception):
-    """The compiler or the fuzzing runtime is missing."""
+    """Says that the compiler or the fuzzing runtime is missing."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def build(directory: Path = BUILD, bpf: Path = ROOT / "bpf") -> None:
         header.write_text(text)
     sources = [*HERE.rglob("*.[ch]"), *bpf.glob("*.[ch]"), header, Path(__file__)]
     if not program.exists() or program.stat().st_mtime < max(s.stat().st_mtime for s in sources):
-        paths = [f"-isystem{HERE / 'include'}", f"-I{bpf}", f"-I{directory}"]
+        paths = [f"-isystem{HERE / 'include'}", f"-I{bpf}", f"-I{directory}", f"-ffile-prefix-map={ROOT}/="]
         subprocess.run([clang, *FLAGS, *paths, str(HERE / "targets.c"), "-o", str(program)], check=True)
     for target in TARGETS:
         link = directory / target

@@ -23,6 +23,7 @@ IN_PAGES, IS_BURST, IS_ENCAPSULATED, WITHOUT_META, WITHOUT_ETHERNET, ON_PLANE_1 
 WITH_SOCKET = 0x80
 DUE, CLASSES = 4, 16
 VLAN = 100
+FROM_MRC = 14 + 40 + 8  # offset of the MRC header, without an SRH
 XDP, WRAPPED, TAGGED, TWICE = 2, 4, 8, 16  # conditions.target of pop.c
 EV = 5
 SEED = 1
@@ -112,7 +113,7 @@ def pop() -> Iterator[bytes]:
                 yield _conditions(host, skb, more, target, linear=chance.randrange(14, 200)) + frame
     for frame in _frames("usid"):  # from the MRC header on
         for host, tagged in ((0, 0), (AUTH_IS_REQUIRED, TAGGED), (AUTH_IS_REQUIRED, 0)):
-            yield _conditions(host, ON_PLANE_1, target=WRAPPED | tagged | chance.choice([0, XDP])) + frame[14 + 48 :]
+            yield _conditions(host, ON_PLANE_1, target=WRAPPED | tagged | chance.choice([0, XDP])) + frame[FROM_MRC:]
 
 
 def push() -> Iterator[bytes]:
@@ -134,7 +135,7 @@ def icmp() -> Iterator[bytes]:
             (_inner(0, 2)[0], MRCProbe(seq=50)), (ICMPv6DestUnreach(code=0, cksum=0), ICMPv6TimeExceeded(cksum=0))
         ):
             seq = 50 if isinstance(payload, MRCProbe) else 99
-            ends = {"smac": _mac(nic_mac(1)), "dmac": _mac(wire_mac(1))}
+            ends: dict[str, Any] = {"smac": _mac(nic_mac(1)), "dmac": _mac(wire_mac(1))}
             sent = wire.outer(own, path, payload, mrc={"seq": seq, "tx_ns": 10**12}, **ends)
             for auth, target in itertools.product((0, AUTH_IS_REQUIRED), (0, 1, 3)):
                 head = _conditions(number * WITH_SRH | auth, ON_PLANE_1, target=target)
@@ -144,7 +145,10 @@ def icmp() -> Iterator[bytes]:
 def probes() -> Iterator[bytes]:
     """Yields inputs of probes.c: records of actions, time, traffic and length, and from the MRC header on."""
     chance = random.Random(SEED)
-    contents = [_arriving("usid", Raw(bytes(p)), **{"type": 2, **fields})[14 + 48 :] for p, fields in _probes()]
+    contents = []
+    for key_id, (probe, fields) in itertools.product((0, 1), _probes()):
+        frame = _arriving("usid", Raw(bytes(probe)), **{"type": 2, "key_id": key_id, **fields})
+        contents.append(frame[FROM_MRC:])
     for first, auth in itertools.product(contents, (0, AUTH_IS_REQUIRED)):
         for actions in (0x02, 0x03, 0x06, 0x0F, 0x1B, 0x7B):
             records = b""
