@@ -64,7 +64,7 @@ def _filled(of: topology.Plan) -> dict[str, Any]:
 
 def header() -> str:
     """Returns the header."""
-    lines = ["/* SPDX-License-Identifier: BSD-2-Clause */", "/* Written by tests/fuzz/tables.py. */"]
+    lines = ["/* Written by tests/fuzz/tables.py. */"]
     lines += [f"#define PLANES {PLANES}", f"#define EVS {EVS}", f"#define PEERS {PEERS}"]
     lines += [f"#define FIRST_IFINDEX {FIRST_IFINDEX}"]
     sets = [_filled(plan(e)) for e in ENCAPSULATIONS]
