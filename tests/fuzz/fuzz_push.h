@@ -20,8 +20,19 @@ static void check_pushed(const __u8 *inner, __u32 length)
 	require(!memcmp(after, inner + ETH_HLEN, length - ETH_HLEN));
 }
 
+/* Return the data packets counted as sent, on all EVs. */
+static __u64 sent_packets(void)
+{
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < PEERS * EVS; i++)
+		sum += evs()[i].tx_packets;
+	return sum;
+}
+
 static void fuzz_push(const __u8 *bytes, __u32 length)
 {
+	__u64 before, after;
 	int counted, verdict;
 
 	if (length < ETH_HLEN)
@@ -29,7 +40,11 @@ static void fuzz_push(const __u8 *bytes, __u32 length)
 	for (__u32 i = 0; i <= (given.target & 3u); i++) {
 		make_skb(bytes, length, 0);
 		skb.ifindex = given.target & 4 ? OVERLAY_IFINDEX : PROBE_IFINDEX;
+		before = sent_packets();
 		verdict = run(mrc_push, &counted);
+		after = sent_packets();
+		/* At most a packet per byte, or as many as the kernel says; and an ACK copy. */
+		require(after - before <= length + given.gso_segs + 1);
 		if (verdict == TC_ACT_REDIRECT)
 			check_pushed(bytes, length);
 		else if (verdict == TC_ACT_UNSPEC) /* a burst that mrc0 segments first */
