@@ -11,6 +11,8 @@ PYTEST_ARGS ?=
 BENCH ?=
 KERNELS ?=
 NICS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_RUNS ?=
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 DESTDIR ?=
@@ -65,6 +67,18 @@ demo: set-up ## run a cluster on this machine: one TCP flow over every path, fau
 test: set-up ## run all tests; PYTEST_ARGS="tests/unit -k name" for some
 	@$(MAKE) build
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+.PHONY: fuzz
+fuzz: set-up-fuzz ## fuzz the headers of bpf/ on this machine, with sanitizers; FUZZ_SECONDS=60 in all, FUZZ_RUNS= per target
+	@$(PYTHON) -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS))
+
+.PHONY: fuzz-planted
+fuzz-planted: set-up-fuzz ## check that each fuzz target finds a check that is removed from a copy of bpf/ (a minute each at most)
+	@$(PYTHON) -m tests.fuzz.run --planted
+
+.PHONY: set-up-fuzz
+set-up-fuzz:
+	@scripts/set-up --fuzz
 
 .PHONY: test-kernels
 test-kernels: set-up ## check programs, packet tests and a lab on Debian's 6.1 and 6.12 in virtual machines, and on this kernel

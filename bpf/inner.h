@@ -53,7 +53,7 @@ static __always_inline enum mrc_drop parse_inner(struct __sk_buff *skb, struct m
 /* Return how many packets an skb will be on the wire. */
 static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct inner *inner)
 {
-	__u32 l4_length = sizeof(struct udphdr), payload;
+	__u32 l4_length = sizeof(struct udphdr), headers, payload;
 
 	if (!skb->gso_size)
 		return 1;
@@ -67,7 +67,10 @@ static __always_inline __u32 wire_packets(struct __sk_buff *skb, const struct in
 			return 1;
 		l4_length = tcp.doff * 4;
 	}
-	payload = skb->len - ETH_HLEN - inner->l3_length - l4_length;
+	headers = ETH_HLEN + inner->l3_length + l4_length;
+	if (skb->len <= headers) /* the virtual machine wrote wrong lengths, and the kernel will drop the packet */
+		return 1;
+	payload = skb->len - headers;
 	return (payload + skb->gso_size - 1) / skb->gso_size;
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests bursts: a GSO packet stays one packet through push, wire and pop, and is counted as its segments."""
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +152,18 @@ def test_ce_on_a_burst_marks_every_packet_of_it(bench: Bench) -> None:
     (out,) = wire.frames()
     assert Ether(out.data)[IP].tos == 3
     assert bench.rx(H2, 0) == (2, len(inner), 2)
+
+
+class ShortGso(Gso):
+    """GSO fields with a TCP header of 20 bytes, whatever the header says."""
+
+    def header(self, frame: bytes) -> bytes:
+        return struct.pack("BBHHHH", 1, 1, self.l4_at + 20, self.size, self.l4_at, 16)
+
+
+def test_a_burst_whose_headers_exceed_it_counts_as_one_packet(bench: Bench) -> None:
+    """A virtual machine can write any length into a TCP header, and the stack has not counted the segments."""
+    stack = bench.attach_push()
+    packet = burst(4, 10, TCP(flags="A", dataofs=15))
+    stack.send(ETHERNET / packet, ShortGso("tcp4", 5, len(ETHERNET) + 20))
+    assert bench.tables.evs["tx_packets"][H2].sum() == 1
