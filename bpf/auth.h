@@ -210,7 +210,7 @@ static __always_inline void learn_clock(struct mrc_auth *auth, __u64 tx_ns, __u6
 /* Return the epoch of the peer's tables: another one after each change of their generation. Two CPUs may both see the
  * change: then an epoch is left out.
  */
-static __always_inline __u8 table_epoch(struct mrc_auth *auth, __u32 generation)
+static __always_inline __u32 table_epoch(struct mrc_auth *auth, __u32 generation)
 {
 	if (auth->generation != generation) {
 		auth->generation = generation;
@@ -220,7 +220,7 @@ static __always_inline __u8 table_epoch(struct mrc_auth *auth, __u32 generation)
 }
 
 /* Note that a probe has arrived. Returns 1 if it is the first time. */
-static __always_inline int is_first(__u64 *seen, __u32 seq, __u8 epoch)
+static __always_inline int is_first(__u64 *seen, __u32 seq, __u32 epoch)
 {
 	__u64 before, after;
 	int i;

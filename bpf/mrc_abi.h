@@ -147,7 +147,7 @@ struct mrc_peer {
 };
 _Static_assert(sizeof(struct mrc_peer) == 256, "mrc_peer is four cache lines");
 
-/* What a packet of a peer needs to be believed. */
+/* Whether packets of a peer must have a tag ([auth] mode). */
 enum mrc_auth_mode {
 	MRC_AUTH_OFF = 0, /* tags are neither made nor looked at */
 	MRC_AUTH_PERMISSIVE, /* packets without a tag are accepted, and counted; those with a wrong tag are dropped */

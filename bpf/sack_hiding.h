@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Hides SACK blocks for gaps younger than the delay skew between planes.
  *
- * Where planes differ in delay, data overtakes other data, and the peer's selective acknowledgements (RFC 2018) report
- * it at once. Linux' RACK (RFC 8985) takes overtaken data for lost after a quarter of the least round trip, or a whole
+ * Data on a quicker plane overtakes data on a slower one. The peer's selective acknowledgements (RFC 2018) report that
+ * at once. Linux' RACK (RFC 8985) takes overtaken data for lost after a quarter of the least round trip, or a whole
  * one at most. So while the first gap in the peer's received data is younger than the skew, the SACK option becomes an
  * unknown option. Cumulative acknowledgements stay.
  */

@@ -40,7 +40,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Segmentation:
-    """Where a burst becomes wire packets: in the "nic", on the "cpu", not on this host ("whole"), or "unknown"."""
+    """Tells where bursts are cut into wire packets: "nic", "cpu", "whole" (not on this host) or "unknown"."""
 
     where: str
     reason: str

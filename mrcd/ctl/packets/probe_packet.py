@@ -28,7 +28,7 @@ HEADERS = _IPV6 + _UDP_HEADER + _MRC.size + TAG_BYTES + _PROBE.size  # bytes fro
 
 @dataclass(frozen=True)
 class Tagged:
-    """What tells the sender of a packet: the id of a key, the bytes under the tag, and the tag."""
+    """Holds a packet's tag, the id of its key, and the bytes under the tag."""
 
     key_id: int = 0
     message: bytes = b""
