@@ -9,7 +9,7 @@
 #define BURST_PROBES_MAX 128
 #define DELAY_MEMORY_NS 10000000000ULL /* clocks drift and routes change, so an older minimum says nothing */
 #define EXTRA_DELAY_MAX_NS 50000000 /* a longer delay is clipped: the reordering window must not grow without bound */
-#define PROBES_OUTSTANDING_MAX 65536 /* on one EV: the sequence number of an older probe is ambiguous */
+#define PROBES_OUTSTANDING_MAX 65536 /* the sequence number of an older probe is ambiguous */
 #define REPLY_AGE_MAX_NS 5000000000ULL /* an older reply says nothing of the path now */
 
 /* Note a round trip in the histogram, and smooth it into the EV's and the peer's. */
@@ -186,18 +186,17 @@ static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *
 /* Check the tag of the reply in `scratch`, whose counts are loaded, and that it answers a request of a moment ago for the
  * first time.
  */
-static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __u32 host_id, __u32 number, __u64 now)
+static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __u32 host_id, __u64 now)
 {
 	const struct control *c = &scratch->control;
 	__u64 requested_ns = bpf_be64_to_cpu(c->probe.tx_ns);
 	struct mrc_auth *auth = auth_at(host_id);
-	struct mrc_replay *replay = replay_at(host_id, number);
-	const struct mrc_ev *ev = ev_at(ev_index(host_id, number));
-	__u32 seq = bpf_ntohl(c->probe.seq);
+	struct mrc_replay *replay = replay_at(host_id);
+	__u32 number = bpf_ntohl(c->mrc.seq);
 	enum mrc_drop reason;
 	const __u64 *key;
 
-	if (!auth || !replay || !ev)
+	if (!auth || !replay)
 		return MRC_DROP_BAD_PROBE;
 	key = receiving_key(auth, c->mrc.key_id, &reason);
 	if (!key)
@@ -207,9 +206,9 @@ static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __
 	if (now - requested_ns > AGE_MAX_NS)
 		return MRC_DROP_STALE;
 	/* Of tables before these: its number must not become the newest. */
-	if (ev->probe_seq - seq >= PROBES_OUTSTANDING_MAX)
+	if (replay->sent - number >= PROBES_OUTSTANDING_MAX)
 		return MRC_DROP_UNSOLICITED_REPLY;
-	if (!is_first(&replay->replies, seq, 0))
+	if (!is_first(replay->replies, number, 0))
 		return MRC_DROP_REPLAYED;
 	learn_clock(auth, bpf_be64_to_cpu(c->mrc.tx_ns), requested_ns, now);
 	return MRC_DROP_NONE;
@@ -238,7 +237,7 @@ static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, struct m
 		if (bpf_skb_load_bytes(skb, at + sizeof(c->probe) + MRC_BALLAST, j.scratch->count, bytes))
 			return MRC_DROP_BAD_PROBE;
 	}
-	reason = check_reply(scratch, host_id, number, j.now);
+	reason = check_reply(scratch, host_id, j.now);
 	if (reason)
 		return reason;
 	reason = apply_to_ev(c, &j, number);

@@ -25,9 +25,8 @@
 #define NEVER_NS (~0ULL) /* no waiting time is this long */
 #define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
 #define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
-#define SEEN_BITS 24 /* of a number, in the replay window */
-#define SEEN_MASK ((1U << SEEN_BITS) - 1)
-#define SEEN_NUMBERS 36 /* packets of one EV arrive at most so many late: other CPUs send and receive, too */
+#define SEEN_BLOCK_MASK ((1U << 22) - 1) /* bits of a number's block, in the replay window */
+#define SEEN_EPOCH_MASK ((1U << 10) - 1)
 #define PLANE_WIDE_EVS 24 /* with fewer lossy EVs, a few that failed could look like all */
 #define LOSS_RATIO_LIMIT 5 /* times the loss ratio of the other EVs, beyond the base: rules out chance */
 
@@ -239,27 +238,22 @@ static inline int aged(__u64 now, __u64 then, __u64 age)
 	return (__s64)(now - then) >= (__s64)age;
 }
 
-/* Return the newest sequence numbers seen, after `seq` arrived: bits 0 to 23 the low bits of the newest number; bits 24
- * to 59 which of the SEEN_NUMBERS numbers up to it have arrived, the newest in bit 24; bits 60 to 63 the low bits of the
- * epoch, in which numbers begin anew. Returns `seen` itself if the number has arrived before, or is too old to tell. An
- * outage may cost 2^23 numbers: nine days of ten probes per second.
+/* Return a word of the replay window after `number` arrived: bits 0 to 31 tell which numbers of a block of 32 have
+ * arrived, bits 32 to 53 which block it is, bits 54 to 63 the epoch, in which numbers begin anew. Returns the same word
+ * if the number has arrived before, or is too old to tell. An outage may cost 2^26 numbers.
  */
-static inline __u64 seen_after(__u64 seen, __u32 seq, __u32 epoch)
+static inline __u64 seen_after(__u64 word, __u32 number, __u32 epoch)
 {
-	__u64 arrived = seen >> SEEN_BITS & ((1ULL << SEEN_NUMBERS) - 1);
-	__u32 newer = (seq - (__u32)seen) & SEEN_MASK, older = ((__u32)seen - seq) & SEEN_MASK;
-	int is_newer = newer && newer <= SEEN_MASK / 2;
+	__u32 block = number / 32 & SEEN_BLOCK_MASK, newer = (block - (__u32)(word >> 32)) & SEEN_BLOCK_MASK;
+	__u64 bit = 1ULL << number % 32, fresh;
 
-	epoch &= 0xf;
-	if (!arrived || seen >> 60 != epoch)
-		return (__u64)epoch << 60 | 1ULL << SEEN_BITS | (seq & SEEN_MASK);
-	if (is_newer)
-		arrived = ((newer < SEEN_NUMBERS ? arrived << newer : 0) | 1) & ((1ULL << SEEN_NUMBERS) - 1);
-	else if (older < SEEN_NUMBERS)
-		arrived |= 1ULL << older;
-	else
-		return seen;
-	return (__u64)epoch << 60 | arrived << SEEN_BITS | ((is_newer ? seq : (__u32)seen) & SEEN_MASK);
+	epoch &= SEEN_EPOCH_MASK;
+	fresh = (__u64)epoch << 54 | (__u64)block << 32 | bit;
+	if (!(__u32)word || word >> 54 != epoch)
+		return fresh;
+	if (!newer)
+		return word | bit;
+	return newer <= SEEN_BLOCK_MASK / 2 ? fresh : word;
 }
 
 /* Return how long an EV must work before it returns, after this many flaps: `first_ms`, doubled per further flap, at

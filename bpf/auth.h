@@ -24,7 +24,7 @@
 #define AGE_MAX_NS 500000000LL /* hosts and virtual machines can stand still for so long */
 #define AHEAD_MAX_NS 100000000LL /* a packet can come so much sooner than the one that told the clock */
 #define CLOCK_ERROR_NS 10000000ULL /* a smaller change of the clock is delay */
-#define SEEN_TRIES 4
+#define SEEN_TRIES 8
 #define CLOCK_RTT_MAX_NS 100000000ULL /* a reply that took longer does not tell the clock */
 
 _Static_assert(TAGGED_BYTES == 24, "add_header() reads three words");
@@ -210,27 +210,27 @@ static __always_inline void learn_clock(struct mrc_auth *auth, __u64 tx_ns, __u6
 /* Return the epoch of the peer's tables: another one after each change of their generation. Two CPUs may both see the
  * change: then an epoch is left out.
  */
-static __always_inline __u32 table_epoch(struct mrc_auth *auth, __u32 generation)
+static __always_inline __u32 table_epoch(struct mrc_replay *replay, __u32 generation)
 {
-	if (auth->generation != generation) {
-		auth->generation = generation;
-		__sync_fetch_and_add(&auth->epoch, 1);
+	if (replay->generation != generation) {
+		replay->generation = generation;
+		__sync_fetch_and_add(&replay->epoch, 1);
 	}
-	return auth->epoch;
+	return replay->epoch;
 }
 
-/* Note that a probe has arrived. Returns 1 if it is the first time. */
-static __always_inline int is_first(__u64 *seen, __u32 seq, __u32 epoch)
+/* Note that the probe of this number has arrived. Returns 1 if it is the first time. */
+static __always_inline int is_first(__u64 *words, __u32 number, __u32 epoch)
 {
-	__u64 before, after;
+	__u64 *word = &words[number / 32 & (MRC_REPLAY_WORDS - 1)], before, after;
 	int i;
 
 	for (i = 0; i < SEEN_TRIES; i++) { /* other CPUs may note others meanwhile */
-		before = *(volatile __u64 *)seen;
-		after = seen_after(before, seq, epoch);
+		before = *(volatile __u64 *)word;
+		after = seen_after(before, number, epoch);
 		if (after == before)
 			return 0;
-		if (__sync_val_compare_and_swap(seen, before, after) == before)
+		if (__sync_val_compare_and_swap(word, before, after) == before)
 			return 1;
 	}
 	return 0;

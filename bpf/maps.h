@@ -140,11 +140,9 @@ static __always_inline struct mrc_auth *auth_at(__u32 host_id)
 	return bpf_map_lookup_elem(&mrc_auths, &host_id);
 }
 
-static __always_inline struct mrc_replay *replay_at(__u32 host_id, __u32 number)
+static __always_inline struct mrc_replay *replay_at(__u32 host_id)
 {
-	__u32 index = ev_index(host_id, number);
-
-	return bpf_map_lookup_elem(&mrc_replays, &index);
+	return bpf_map_lookup_elem(&mrc_replays, &host_id);
 }
 
 static __always_inline struct mrc_watch *watch_at(__u32 host_id)

@@ -166,23 +166,30 @@ struct mrc_auth {
 	/* second cache line: receiving */
 	__u8 mode; /* daemon: enum mrc_auth_mode */
 	__u8 rx_id[3]; /* daemon: ids of the MRC_KEY_IDS keys that are accepted; 0 = none */
-	__u32 generation; /* programs: of the peer's tables, by its newest tagged request */
+	__u32 mode_reserved;
 	__u64 rx_key[MRC_KEY_IDS][2]; /* daemon */
 	__u64 clock_ns; /* programs: the peer's clock minus this host's, plus the delay of its packets; 0 = unknown */
 	__u64 untagged; /* programs: packets accepted without a tag; a count */
-	__u32 epoch; /* programs: changes of the generation; a count */
-	__u32 receiving_reserved;
+	__u64 receiving_reserved;
 };
 _Static_assert(sizeof(struct mrc_auth) == 128, "mrc_auth is two cache lines");
 
-/* The newest probes that arrived on an EV, so that none is believed twice. Same index as mrc_rx. Programs only. Format:
- * seen_after() in arith.h.
+#define MRC_REPLAY_WORDS 64 /* of 32 numbers each; a power of two */
+
+/* The newest probes of a peer, so that none is believed twice. A request has a number among all requests to its
+ * receiver; its reply has the same. Index: host id. Programs only: a row outlives its peer, which may come back and
+ * count on.
  */
 struct mrc_replay {
-	__u64 requests;
-	__u64 replies;
+	__u32 sent; /* requests to the peer; a count */
+	__u32 generation; /* of the peer's tables, by its newest tagged request */
+	__u32 epoch; /* changes of the generation; a count */
+	__u32 reserved;
+	/* Numbers that arrived, 32 in each word: seen_after() in arith.h. Index: low bits of the number / 32. */
+	__u64 requests[MRC_REPLAY_WORDS]; /* of the peer */
+	__u64 replies[MRC_REPLAY_WORDS]; /* to requests of this host */
 };
-_Static_assert(sizeof(struct mrc_replay) == 16, "mrc_replay never straddles two cache lines");
+_Static_assert(sizeof(struct mrc_replay) == 1040, "mrc_replay has no padding");
 
 /* The reports requested from a peer. Index: host id. Programs only. */
 struct mrc_reports {

@@ -169,7 +169,7 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 	const struct control *c = &scratch->control;
 	__u32 generation = bpf_ntohl(c->probe.generation);
 	__u64 tx_ns = bpf_be64_to_cpu(c->mrc.tx_ns), now;
-	struct mrc_replay *replay = replay_at(a->host_id, a->ev);
+	struct mrc_replay *replay = replay_at(a->host_id);
 	struct mrc_auth *auth = auth_at(a->host_id);
 	enum mrc_drop reason;
 	const __u64 *key;
@@ -192,9 +192,8 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 	}
 	if (generation != a->peer->generation && is_overtaken(tx_ns, a->peer->plane_mask_ns))
 		return MRC_DROP_STALE;
-	return is_first(&replay->requests, bpf_ntohl(c->probe.seq), table_epoch(auth, generation)) ?
-		       MRC_DROP_NONE :
-		       MRC_DROP_REPLAYED;
+	return is_first(replay->requests, bpf_ntohl(c->mrc.seq), table_epoch(replay, generation)) ? MRC_DROP_NONE :
+											     MRC_DROP_REPLAYED;
 }
 
 /* Handle a probe. Its MRC header is verified; the rest is not yet. */

@@ -74,9 +74,7 @@ class Keyring:
         if anew:
             others = np.ones(len(auths), bool)
             others[rows] = False
-            epochs = auths["epoch"][others]  # the programs still compare with numbers of the former hosts
             auths[others] = np.zeros((), abi.AUTH)
-            auths["epoch"][others] = epochs
             for slot, secret in enumerate(self._slots):
                 if secret is not None and secret.secret:
                     self._write(auths, rows, slot, secret)

@@ -34,8 +34,8 @@ def write_peers(
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.path_stats, tables.reports, tables.watches):
-                empty = np.zeros(table[row].shape, table.dtype)  # not rxs: the sender compares with earlier reports
-                table[row] = _with_probe_seq(empty, table[row]) if table is tables.evs else empty
+                # not rxs: the sender compares with earlier reports; not replays: the peer refuses a number twice
+                table[row] = np.zeros(table[row].shape, table.dtype)
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     probe_pace = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
     tables.node["idle_us"], tables.node["idle_evs"] = probe_pace.interval_ns // 1000, probe_pace.window
@@ -67,13 +67,12 @@ def _write_some(
         if stale[i].any():
             tables.evs["configured"][row, stale[i]] = 0
             refresh(row)
-            tables.evs[row, stale[i]] = _with_probe_seq(np.zeros(stale[i].sum(), abi.EV), tables.evs[row, stale[i]])
+            tables.evs[row, stale[i]] = np.zeros((), abi.EV)
             tables.path_stats[row, stale[i]] = np.zeros((), abi.PATH_STATS)
         if new[i].any():
             if wanted.srh is not None:
                 _srhs(tables)[row, new[i]] = wanted.srh[i, new[i]]
-            made = _with_probe_seq(records[i, new[i]], tables.evs[row, new[i]])
-            tables.evs[row, new[i]] = made  # one write per EV: the programs may be reading it
+            tables.evs[row, new[i]] = records[i, new[i]]  # one write per EV: the programs may be reading it
         if stale[i].any() or new[i].any():
             changed.append(row)
         refresh(row)
@@ -101,12 +100,6 @@ def _records(wanted: Block) -> NDArray[np.void]:
     made = np.zeros(wanted.configured.shape, abi.EV)
     made["dst"], made["plane"], made["srh_len"] = wanted.dst, wanted.plane, wanted.srh_len
     made["weight"], made["configured"] = abi.WEIGHT_FULL, wanted.configured
-    return made
-
-
-def _with_probe_seq(made: NDArray[np.void], before: NDArray[np.void]) -> NDArray[np.void]:
-    """Return the records with the earlier numbers of probes: a peer refuses a number twice (bpf/auth.h)."""
-    made["probe_seq"] = before["probe_seq"]
     return made
 
 

@@ -34,7 +34,7 @@ def table_sizes(plan: Plan, existing_rows: int = 0) -> dict[str, int]:
         "mrc_srhs": peers * evs if plan.needs_srh else 1,
         "mrc_peers": peers,
         "mrc_auths": peers,
-        "mrc_replays": peers * evs,
+        "mrc_replays": peers,
         "mrc_reports": peers,
         "mrc_watches": peers,
         "mrc_clock": 1,

@@ -30,6 +30,7 @@ DST_ENTRIES = 4096
 BUCKETS = 256
 STATUS_DETACHED = 0x1
 KEY_IDS = 2
+REPLAY_WORDS = 64
 
 
 class EvState(IntEnum):
@@ -255,15 +256,23 @@ AUTH = np.dtype(
         ("sending_reserved", _u64, 3),
         ("mode", _u8),
         ("rx_id", _u8, 3),
-        ("generation", _u32),
+        ("mode_reserved", _u32),
         ("rx_key", _u64, (KEY_IDS, 2)),
         ("clock_ns", _u64),
         ("untagged", _u64),
-        ("epoch", _u32),
-        ("receiving_reserved", _u32),
+        ("receiving_reserved", _u64),
     ]
 )
-REPLAY = np.dtype([("requests", _u64), ("replies", _u64)])
+REPLAY = np.dtype(
+    [
+        ("sent", _u32),
+        ("generation", _u32),
+        ("epoch", _u32),
+        ("reserved", _u32),
+        ("requests", _u64, REPLAY_WORDS),
+        ("replies", _u64, REPLAY_WORDS),
+    ]
+)
 REPORTS = np.dtype(
     [
         ("requested_ns", _u64),

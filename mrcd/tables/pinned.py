@@ -25,7 +25,7 @@ class Tables:
     node  () abi.NODE                         reports  (peers,) abi.REPORTS
     planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
     watches (peers,) abi.WATCH                clock   () abi.CLOCK
-    auths  (peers,) abi.AUTH                  replays (peers, evs_per_peer) abi.REPLAY
+    auths  (peers,) abi.AUTH                  replays (peers,) abi.REPLAY
 
     Many attributes because each pinned table is one.
     """
@@ -39,7 +39,7 @@ class Tables:
         self.path_stats = self._map("mrc_path_stats", writable).reshape(n, -1)
         self.rxs = self._map("mrc_rxs", writable).reshape(n, -1)
         self.auths = self._map("mrc_auths", writable)
-        self.replays = self._map("mrc_replays", writable).reshape(n, -1)
+        self.replays = self._map("mrc_replays", writable)
         self.reports = self._map("mrc_reports", writable)
         self.srhs = self._map("mrc_srhs", writable)
         self.planes = self._map("mrc_planes", writable)

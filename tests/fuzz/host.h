@@ -111,7 +111,7 @@ static void make_maps(void)
 	MAP(mrc_srhs, PEERS * EVS);
 	MAP(mrc_peers, PEERS);
 	MAP(mrc_auths, PEERS);
-	MAP(mrc_replays, PEERS * EVS);
+	MAP(mrc_replays, PEERS);
 	MAP(mrc_reports, PEERS);
 	MAP(mrc_watches, PEERS);
 	MAP(mrc_clock, 1);
@@ -213,6 +213,7 @@ static void fill(__u32 set)
 		evs()[i].state_since_ns = evs()[i].last_tx_ns = START_NS - 1000 * MS;
 	}
 	for (i = 1; i < PEERS; i++) {
+		replay_at(i)->sent = 50;
 		refresh_usable(&peers()[i], i);
 		for (int k = 0; k < 3; k++) {
 			host.now += 6 * MS;

@@ -35,7 +35,7 @@ __u64 wrapped_hold(__u32 flaps, __u32 first, __u32 most) { return hold_down_ns(f
 __u32 wrapped_ramp(__u64 elapsed, __u64 ramp) { return ramp_weight(elapsed, ramp); }
 __u64 wrapped_backoff(__u32 unanswered, __u32 first, __u32 most) { return backoff_ns(unanswered, first, most); }
 int wrapped_aged(__u64 now, __u64 then, __u64 age) { return aged(now, then, age); }
-__u64 wrapped_seen(__u64 seen, __u32 seq, __u32 epoch) { return seen_after(seen, seq, epoch); }
+__u64 wrapped_seen(__u64 word, __u32 number, __u32 epoch) { return seen_after(word, number, epoch); }
 __u64 wrapped_siphash(const __u64 *key, const __u64 *words, __u32 count)
 {
 	struct siphash s;
@@ -380,26 +380,28 @@ def test_siphash_has_the_value_of_its_paper(arith: ctypes.CDLL) -> None:
 @pytest.mark.parametrize("start", [0, 1, 2**31 - 5, 2**32 - 8])
 def test_no_number_is_seen_twice_and_none_is_missed(arith: ctypes.CDLL, start: int) -> None:
     chance = random.Random(start)
-    seen, accepted, newest = 0, set(), -1
-    for n in range(2000):
-        number = max(0, n + chance.randrange(-50, 3))
-        after = arith.wrapped_seen(seen, (start + number) % 2**32, 9)
-        if after != seen:
+    words, accepted, newest = [0] * abi.REPLAY_WORDS, set(), -1
+    for n in range(20_000):
+        number = max(0, n + chance.randrange(-3000, 3))
+        on_wire = (start + number) % 2**32
+        at = on_wire // 32 % abi.REPLAY_WORDS
+        after = arith.wrapped_seen(words[at], on_wire, 9)
+        if after != words[at]:
             assert number not in accepted
             accepted.add(number)
         else:
-            assert number in accepted or newest - number >= 36
-        seen, newest = after, max(newest, number)
+            assert number in accepted or newest - number > 32 * (abi.REPLAY_WORDS - 1)
+        words[at], newest = after, max(newest, number)
 
 
 def test_numbers_go_on_after_a_long_outage(arith: ctypes.CDLL) -> None:
-    seen = arith.wrapped_seen(0, 5, 1)
-    assert arith.wrapped_seen(seen, 40_005, 1) != seen
+    word = arith.wrapped_seen(0, 5, 1)
+    assert arith.wrapped_seen(word, 5 + 2048 * 20_000, 1) != word
 
 
 def test_numbers_begin_anew_with_a_generation(arith: ctypes.CDLL) -> None:
-    seen = arith.wrapped_seen(arith.wrapped_seen(0, 5000, 1), 5001, 1)
-    assert arith.wrapped_seen(seen, 5000, 1) == seen
-    anew = arith.wrapped_seen(seen, 1, 2)
-    assert anew != seen
+    word = arith.wrapped_seen(0, 4097, 1)
+    assert arith.wrapped_seen(word, 1, 1) == word
+    anew = arith.wrapped_seen(word, 1, 2)
+    assert anew != word
     assert arith.wrapped_seen(anew, 1, 2) == anew
