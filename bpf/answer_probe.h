@@ -15,8 +15,7 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns), now = bpf_ktime_get_ns();
 	__u32 plane_mask = bpf_ntohs(control->probe.plane_mask), status = bpf_ntohs(control->probe.status);
 
-	if (is_unheard(peer, now) || status & MRC_STATUS_DETACHED ||
-	    peer->generation != bpf_ntohl(control->probe.generation))
+	if (is_unheard(peer, now) || status & (MRC_STATUS_DETACHED | MRC_STATUS_PLAIN))
 		peer->plain_ns = now;
 	peer->heard_ns = now;
 	if (is_overtaken(sent, peer->plane_mask_ns))
@@ -120,7 +119,7 @@ static __always_inline int answer_probe(struct __sk_buff *skb, struct mrc_scratc
 	c->mrc.receiver = bpf_htons(host_id);
 	c->mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
 	c->probe.plane_mask = bpf_htons(self->plane_mask);
-	c->probe.status = bpf_htons(self->status);
+	c->probe.status = bpf_htons(status_for(self, host_id));
 	c->probe.generation = bpf_htonl(self->generation);
 	announce_keys(&c->probe, host_id);
 	at = probe_at(p.ev);

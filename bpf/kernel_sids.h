@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Guards the kernel's SRv6 endpoints (End.DX4, End.DT6), which decapsulate whatever reaches their SIDs. They are for
- * traffic of detached hosts: a packet passes if this host or its sender is detached, or was lately, and if its source is
- * a peer's address on a plane.
+ * traffic of and to detached hosts: a packet passes if this host or its sender is detached, or if the sender's probes say
+ * that it sends by plain SRv6, now or lately; and if its source is a peer's address on a plane.
  */
 #ifndef MRC_KERNEL_SIDS_H
 #define MRC_KERNEL_SIDS_H
@@ -12,7 +12,7 @@
 #include "parse.h"
 
 #define UNHEARD_NS NS_PER_S
-#define REROUTE_NS (3 * NS_PER_S) /* by then a host has changed its routes after news of a peer */
+#define REROUTE_NS (3 * NS_PER_S) /* packets of a peer that has changed its route are on the way for less */
 
 /* Return 1 if an address is a SID of the kernel on one of this host's planes: its uSID, then a function. */
 static __always_inline int is_kernel_sid(const struct in6_addr *address)
@@ -36,22 +36,24 @@ static __always_inline int is_kernel_sid(const struct in6_addr *address)
 	return 0;
 }
 
-/* Return 1 if a peer was not heard lately. It may have started anew, and sends to the kernel's SIDs until it has heard
- * this host.
+/* Return 1 if a peer was not heard for longer than an idle one is between two sweeps. It may have started anew, and sends
+ * to the kernel's SIDs until it has heard this host.
  */
 static __always_inline int is_unheard(const struct mrc_peer *peer, __u64 now)
 {
-	return !peer->heard_ns || aged(now, peer->heard_ns, UNHEARD_NS);
+	const struct mrc_node *self = node();
+	__u64 idle_ns = self ? 3 * self->idle_us * NS_PER_US : 0;
+
+	return !peer->heard_ns || aged(now, peer->heard_ns, idle_ns > UNHEARD_NS ? idle_ns : UNHEARD_NS);
 }
 
 /* Return 1 if a peer may use the kernel's SIDs now. */
 static __always_inline int may_use_kernel_sids(const struct mrc_peer *peer, __u64 now)
 {
-	const struct mrc_clock *clock = tick_clock();
 	const struct mrc_node *self = node();
 
-	return !self || !clock || self->status & MRC_STATUS_DETACHED || !aged(now, clock->attached_ns, REROUTE_NS) ||
-	       peer->status & MRC_STATUS_DETACHED || !aged(now, peer->plain_ns, REROUTE_NS) ||
+	return !self || self->status & MRC_STATUS_DETACHED ||
+	       peer->status & (MRC_STATUS_DETACHED | MRC_STATUS_PLAIN) || !aged(now, peer->plain_ns, REROUTE_NS) ||
 	       is_unheard(peer, now);
 }
 

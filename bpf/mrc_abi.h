@@ -140,8 +140,9 @@ struct mrc_peer {
 	__u32 dup_acks; /* programs: ACKs sent to the peer twice (dup_ack.h); a count */
 	__u8 key_ids[4]; /* programs: keys that the peer accepts, by its newest probe; MRC_KEY_IDS of them */
 	__u32 refused; /* programs: packets that arrived with foreign inner addresses (source_check.h); a count */
-	__u64 plain_ns; /* programs: when the peer was last detached, not heard, or new (kernel_sids.h) */
-	__u32 reserved[4];
+	__u64 plain_ns; /* programs: when the peer last sent by plain SRv6, by its newest probe, or was not heard */
+	__u32 plain; /* daemon: 1 = this host's route to the peer is plain SRv6 */
+	__u32 reserved[3];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
@@ -248,7 +249,6 @@ struct mrc_clock {
 	__s64 budget; /* probes that may be sent now beyond those that traffic pays for; negative = overdrawn */
 	__u64 by_daemon; /* ticks run by the daemon; a count */
 	__u64 by_packet; /* ticks run by the timer packet; a count */
-	__u64 attached_ns; /* daemon: when this host was attached again */
 	__u32 cursor; /* host id at which the next tick begins */
 	__u32 busy; /* 1 = a CPU runs the tick; the fields below are its own: Linux 6.1 has no stack for them */
 	__u64 began_ns; /* when this tick began */
@@ -258,7 +258,7 @@ struct mrc_clock {
 	__u32 linked; /* planes with a link at both ends */
 	__u32 at; /* EV at which the search for the next one begins; or the T1 failure in hand (neighbours.h) */
 };
-_Static_assert(sizeof(struct mrc_clock) == 104, "mrc_clock has no padding");
+_Static_assert(sizeof(struct mrc_clock) == 96, "mrc_clock has no padding");
 
 /* One NIC of this host. Index: plane. */
 struct mrc_plane {

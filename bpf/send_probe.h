@@ -151,7 +151,7 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	c->mrc.segments = bpf_htons(1);
 	c->mrc.tx_ns = bpf_cpu_to_be64(r->now);
 	c->probe.plane_mask = bpf_htons(self->plane_mask);
-	c->probe.status = bpf_htons(self->status);
+	c->probe.status = bpf_htons(status_for(self, r->host_id));
 	c->probe.generation = bpf_htonl(self->generation);
 	c->probe.report_seq = bpf_htonl(r->report_seq);
 	c->probe.first = bpf_htons(r->first);

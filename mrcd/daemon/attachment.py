@@ -75,7 +75,6 @@ async def attach(daemon: Daemon) -> str:
         if not daemon.detached:
             return "already attached"
         popped = daemon.dataplane.attached()
-        daemon.tables.clock["attached_ns"] = time.monotonic_ns()
         daemon.tables.node["status"] = int(daemon.tables.node["status"]) & ~abi.STATUS_DETACHED
         try:
             daemon.attach_programs()

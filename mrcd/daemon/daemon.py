@@ -79,7 +79,7 @@ class Daemon:
 
     async def start(self, netlink: Netlink) -> None:
         """Load the programs and put the plan in force."""
-        self.netlink, self._routes = netlink, PeerRoutes(netlink, self._routes_of, self._watch.wake)
+        self.netlink, self._routes = netlink, PeerRoutes(netlink, self._routes_of, self._note_written, self._watch.wake)
         self.nics = Nics(self.plan, netlink, self._warn, self._watch.look_again)
         self.use_secrets(self.plan, read_secrets(self.plan))
         libbpf.use_bcc()
@@ -229,8 +229,15 @@ class Daemon:
     def _routes_of(self, row: int) -> Sequence[Route]:
         peer = self.peers[row]
         mrc0 = self.nics.mrc0 if self.monitor.peerwatch.can_spray(row) else None
+        if mrc0 is None:  # before the route changes: probes tell the peer, which refuses plain SRv6 otherwise
+            self.tables.peers["plain"][row] = 1
         usable = paths.usable_evs(peer, self.monitor.peerwatch.usable_for_routes(row))
         return routes.peer_routes(self.plan, peer, self.nics.enabled(), usable, mrc0)
+
+    def _note_written(self, row: int, written: Sequence[Route]) -> None:
+        mrc0 = self.nics.mrc0.ifindex
+        if any(hop.oif == mrc0 for route in written for hop in route.hops):
+            self.tables.peers["plain"][row] = 0
 
     async def _write_changed_routes(self) -> bool:
         has_more = await self._routes.write_changed()

@@ -20,9 +20,16 @@ AT_ONCE = 256
 class PeerRoutes:
     """The routes of all peers, and those of the fabric. Methods raise KernelError and MachineError."""
 
-    def __init__(self, netlink: Netlink, routes_of: Callable[[int], Sequence[Route]], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        netlink: Netlink,
+        routes_of: Callable[[int], Sequence[Route]],
+        written: Callable[[int, Sequence[Route]], None],
+        wake: Callable[[], None],
+    ) -> None:
         self._keeper = RouteKeeper(netlink)
         self._routes_of = routes_of  # a peer's row → the routes that it should have
+        self._written = written  # called when the kernel has them
         self._wake = wake
         self._fabric: list[Route] = []
         self._changed: set[int] = set()  # rows whose routes must be written
@@ -60,7 +67,9 @@ class PeerRoutes:
         for n, row in enumerate(rows):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            _log(await self._keeper.set_routes(row, self._routes_of(row)))
+            routes = self._routes_of(row)
+            _log(await self._keeper.set_routes(row, routes))
+            self._written(row, routes)
 
     async def write_changed(self) -> bool:
         """Write those of up to AT_ONCE marked peers. Returns whether there are more."""

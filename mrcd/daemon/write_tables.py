@@ -63,6 +63,7 @@ def _write_some(
         peer["slots"] = 1 + (np.flatnonzero(wanted.configured[i]) % plan.config.cluster.evs_per_plane).max()
         if not peer["configured"]:
             peer["plane_mask"] = _ALL_PLANES  # until the peer has sent its plane mask
+            peer["plain"] = 1  # until its routes are written
             peer["configured"] = 1
         if stale[i].any():
             tables.evs["configured"][row, stale[i]] = 0

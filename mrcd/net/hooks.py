@@ -198,15 +198,6 @@ def timer_packet_bytes(evs_per_peer: int, srh: bool) -> int:
     return _HEADERS + abi.BALLAST + 8 * min(evs_per_peer, abi.REPORT_EVS) + abi.SRH_MAX * srh
 
 
-def prepare_sysctls(port: Port, root: Path = Path("/proc/sys/net")) -> None:
-    """Enables SRv6 on a plane NIC, and disables a strict reverse path filter. seg6_enabled must be 1 on `all` too."""
-    names = sorted({port.nic.name, port.physical.name})
-    for name in ["all", *names]:
-        _write(root / "ipv6/conf" / name / "seg6_enabled", "1")
-    for name in names:
-        loosen_rp_filter(name, root)
-
-
 def loosen_rp_filter(interface: str, root: Path = Path("/proc/sys/net")) -> None:
     """Replaces a strict reverse path filter (RFC 3704) of an interface with a loose one.
 
@@ -234,6 +225,4 @@ def _write(path: Path, value: str) -> None:
         if path.read_text().strip() != value:
             path.write_text(value)
     except OSError as e:
-        raise MachineError(
-            f"{path}: {e.strerror}", hint="the kernel needs CONFIG_IPV6_SEG6_LWTUNNEL, and mrcd must be root"
-        ) from None
+        raise MachineError(f"{path}: {e.strerror}", hint="mrcd must be root") from None

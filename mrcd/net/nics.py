@@ -186,8 +186,9 @@ class Nics:
             self._warn(f"{e}: TCP receives its segments one by one")
 
     async def _prepare(self, plane: int, port: hooks.Port) -> None:
-        """Configures the sysctls, the address and the first hop of a NIC."""
-        hooks.prepare_sysctls(port)
+        """Configures the reverse path filter, the address and the first hop of a NIC."""
+        for name in sorted({port.nic.name, port.physical.name}):
+            hooks.loosen_rp_filter(name)
         wanted = [str(self.plan.addresses[plane])]
         previous = await self._netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
         if port.nic.up:

@@ -29,6 +29,7 @@ WEIGHT_FULL = 8
 DST_ENTRIES = 4096
 BUCKETS = 256
 STATUS_DETACHED = 0x1
+STATUS_PLAIN = 0x2
 KEY_IDS = 2
 REPLAY_WORDS = 64
 
@@ -244,7 +245,8 @@ PEER = np.dtype(
         ("key_ids", _u8, 4),
         ("refused", _u32),
         ("plain_ns", _u64),
-        ("reserved", _u32, 4),
+        ("plain", _u32),
+        ("reserved", _u32, 3),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )
@@ -319,7 +321,6 @@ CLOCK = np.dtype(
         ("budget", np.int64),
         ("by_daemon", _u64),
         ("by_packet", _u64),
-        ("attached_ns", _u64),
         ("cursor", _u32),
         ("busy", _u32),
         ("began_ns", _u64),

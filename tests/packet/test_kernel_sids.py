@@ -11,14 +11,15 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.srv6 import UDT4, UDT6
+from mrcd.fabric.wire import PROBE_REQUEST, MRCProbe
 from mrcd.net.routes import with_function
-from mrcd.tables.abi import STATUS_DETACHED
+from mrcd.tables.abi import STATUS_DETACHED, STATUS_PLAIN
 from tests.packet.arrivals import both_hooks
-from tests.packet.cluster import H2, Setup, nic_mac, wire_mac
+from tests.packet.cluster import ALL_PLANES, H2, Setup, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook
 
 pytestmark = pytest.mark.root
-PLANE = 1
+EV, PLANE = 5, 1
 functions = pytest.mark.parametrize("function", [UDT4, UDT6], ids=["uDT4", "uDT6"])
 
 
@@ -74,20 +75,42 @@ def test_every_peer_reaches_a_detached_host(bench: Bench, function: int) -> None
     hear(bench)
     bench.tables.node["status"] = STATUS_DETACHED
     assert bench.pop("tc", frame, PLANE) == ("pass", frame)
+    bench.peer(H2)["status"] = STATUS_PLAIN  # its probes said so meanwhile
     bench.tables.node["status"] = 0
-    bench.tables.clock["attached_ns"] = time.monotonic_ns()  # its peers do not know that yet
-    assert bench.pop("tc", frame, PLANE) == ("pass", frame)
-    bench.tables.clock["attached_ns"] = 1
+    assert bench.pop("tc", frame, PLANE) == ("pass", frame)  # its daemon may be dead, so its route stays
+    bench.peer(H2)["status"] = 0
     assert bench.pop("tc", frame, PLANE)[0] == "drop"
 
 
-@pytest.mark.parametrize("ago_s", [None, 2], ids=["never", "2 s ago"])
-def test_a_peer_that_was_not_heard_reaches_them(bench: Bench, ago_s: int | None) -> None:
+def test_probes_tell_who_sends_by_plain_srv6(bench: Bench) -> None:
+    """What h2 learns from this host's probes, and this host from h2's: from then on for 3 s after it stops."""
+    hear(bench)
+    for plain_now in (1, 0):
+        bench.peer(H2)["plain"] = plain_now
+        content = MRCProbe(seq=1, plane_mask=ALL_PLANES, status=STATUS_PLAIN * plain_now, tx_ns=time.monotonic_ns())
+        asked = bench.arriving("h2", EV, content, type=PROBE_REQUEST, tx_ns=content.tx_ns)
+        assert Ether(bench.pop("tc", asked, PLANE)[1])[MRCProbe].status == STATUS_PLAIN * plain_now
+        assert bench.peer(H2)["status"] == STATUS_PLAIN * plain_now
+        assert bench.pop("tc", plain(bench), PLANE)[0] == "pass"
+    bench.peer(H2)["plain_ns"] = time.monotonic_ns() - 4 * 10**9
+    assert bench.pop("tc", plain(bench), PLANE)[0] == "drop"
+
+
+@pytest.mark.parametrize(("ago_s", "idle_s"), [(None, 0), (2, 0), (200, 60)], ids=["never", "2 s ago", "idle"])
+def test_a_peer_that_was_not_heard_reaches_them(bench: Bench, ago_s: int | None, idle_s: int) -> None:
     """It has perhaps started anew, and sends so until it has heard this host."""
+    bench.tables.node["idle_us"] = idle_s * 10**6
     hear(bench, ago_s=ago_s or 0)
     if ago_s is None:
         bench.peer(H2)["heard_ns"] = 0
     assert bench.pop("tc", plain(bench), PLANE)[0] == "pass"
+
+
+def test_an_idle_peer_is_not_taken_for_a_new_one(bench: Bench) -> None:
+    """In a large cluster an idle peer is heard once in many seconds."""
+    bench.tables.node["idle_us"] = 60 * 10**6
+    hear(bench, ago_s=100)
+    assert bench.pop("tc", plain(bench), PLANE)[0] == "drop"
 
 
 @both_hooks

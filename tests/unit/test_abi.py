@@ -249,8 +249,8 @@ def test_overhead_of_a_plan_equals_that_of_scapy(encapsulation: str) -> None:
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Returns the constants of the header, which BTF does not show, from the host compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
-    more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL"
-    more += " BUCKETS DST_ENTRIES"
+    more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED STATUS_PLAIN REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL"
+    more += " BUCKETS DST_ENTRIES REPLAY_WORDS"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
     directory = tmp_path_factory.mktemp("constants")
     source, library = directory / "constants.c", directory / "constants.so"
@@ -275,6 +275,8 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("HOP_LIMIT", wire.HOP_LIMIT),
         ("SPORT_BASE", abi.SPORT_BASE),
         ("STATUS_DETACHED", abi.STATUS_DETACHED),
+        ("STATUS_PLAIN", abi.STATUS_PLAIN),
+        ("REPLAY_WORDS", abi.REPLAY_WORDS),
         ("REPORT_EVS", abi.REPORT_EVS),
         ("BALLAST", abi.BALLAST),
         ("EVENT_IDLE_TIMEOUT", abi.EVENT_IDLE_TIMEOUT),

@@ -17,8 +17,8 @@ from mrcd.net.messages import Link
 SITE = Site("h0", ("p0", "p1"), 9100, 9020, networks=("10.1.0.0/24", "fd00:1::/64"), pins="/bpf/mrcd/abi2")
 SYSCTLS = {
     "ipv6/conf/all/seg6_enabled": "1",
-    "ipv6/conf/p0/seg6_enabled": "1",
-    "ipv6/conf/p1/seg6_enabled": "1",
+    "ipv6/conf/p0/seg6_enabled": "0",
+    "ipv6/conf/p1/seg6_enabled": "0",
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/p0/rp_filter": "2",
     "ipv4/conf/p1/rp_filter": "0",
@@ -198,8 +198,7 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("hooks.other_programs", {"hooks": {(2, "ingress"): ["cil"]}}, "WARN", "cil at ingress of p0", "bpftool"),
         ("hooks.mrcd", hooks(pmrc0=[]), "FAIL", "mrc_push at ingress of pmrc0", "restart mrcd"),
         ("hooks.mrcd", hooks(mrc0=[]), "FAIL", "mrc_push at egress of mrc0", "restart mrcd"),
-        ("sysctl.seg6_enabled", sysctl(ipv6__conf__p1__seg6_enabled="0"), "FAIL", "off on p1", "sysctl -w"),
-        ("sysctl.seg6_enabled", sysctl(ipv6__conf__all__seg6_enabled=None), "FAIL", "no seg6_enabled for", "SEG6"),
+        ("sysctl.seg6_enabled", sysctl(ipv6__conf__p1__seg6_enabled="1"), "WARN", "is on at p1", "conf.p1.seg6"),
         ("sysctl.rp_filter", sysctl(ipv4__conf__p1__rp_filter="1"), "FAIL", "strict on p1", "conf.p1.rp_filter=2"),
         ("sysctl.rp_filter", sysctl(ipv4__conf__all__rp_filter="1"), "FAIL", "strict on p1", "conf.p1.rp_filter=2"),
         ("sysctl.forwarding", sysctl(ipv4__ip_forward="0"), "WARN", "net.ipv4.ip_forward is 0", "ip_forward=1"),
@@ -299,7 +298,6 @@ def test_one_byte_over_the_mtu_must_be_refused(over: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("id", "files"),
     [
-        ("sysctl.seg6_enabled", {"ipv6/conf/p1/seg6_enabled": "0"}),
         ("sysctl.rp_filter", {"ipv4/conf/p1/rp_filter": "1"}),
     ],
 )
@@ -310,9 +308,14 @@ def test_settings_of_mrcd_are_no_fault_before_it_runs(id: str, files: dict[str, 
 
 
 def test_ecmp_needs_no_srv6() -> None:
-    machine = machine_with(try_seg6=(False, "x"), files={"/proc/sys/net/ipv6/conf/all/seg6_enabled": "0"})
-    context = replace(WELL, machine=machine, site=replace(SITE, encapsulation="ecmp"))
-    assert [outcome(i, context).status for i in ("kernel.seg6", "sysctl.seg6_enabled")] == ["PASS", "PASS"]
+    context = replace(WELL, machine=machine_with(try_seg6=(False, "x")), site=replace(SITE, encapsulation="ecmp"))
+    assert outcome("kernel.seg6", context).status == "PASS"
+
+
+@pytest.mark.parametrize("value", ["0", None])
+def test_an_srh_is_of_no_use_where_all_is_off(value: str | None) -> None:
+    machine = machine_with(**sysctl(ipv6__conf__all__seg6_enabled=value, ipv6__conf__p1__seg6_enabled="1"))
+    assert outcome("sysctl.seg6_enabled", replace(WELL, machine=machine)).status == "PASS"
 
 
 def test_packet_granularity_checks_another_hook() -> None:

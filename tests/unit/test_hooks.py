@@ -312,34 +312,26 @@ def test_the_timer_packet_has_a_veth_of_its_own() -> None:
 
 def sysctls(root: Path, rp_filter: dict[str, str]) -> Path:
     for name in ("all", "default", "p0", "p1"):
-        for family, key, value in (("ipv6", "seg6_enabled", "0"), ("ipv4", "rp_filter", rp_filter.get(name, "0"))):
-            directory = root / family / "conf" / name
-            directory.mkdir(parents=True)
-            (directory / key).write_text(f"{value}\n")
+        directory = root / "ipv4/conf" / name
+        directory.mkdir(parents=True)
+        (directory / "rp_filter").write_text(f"{rp_filter.get(name, '0')}\n")
     return root
 
 
-def read(root: Path, family: str, key: str) -> dict[str, str]:
-    return {p.parent.name: p.read_text().strip() for p in root.glob(f"{family}/conf/*/{key}")}
+def read(root: Path) -> dict[str, str]:
+    return {p.parent.name: p.read_text().strip() for p in root.glob("ipv4/conf/*/rp_filter")}
 
 
-def prepare(root: Path, *names: str) -> None:
-    for i, name in enumerate(names):
-        hooks.prepare_sysctls(Port(i, link(name, 2 + i), link(name, 2 + i)), root)
+def loosen(root: Path, *names: str) -> None:
+    for name in names:
+        hooks.loosen_rp_filter(name, root)
 
 
 def test_mrc0_is_loose_where_filters_are_strict(tmp_path: Path) -> None:
     for i, (everywhere, own, after) in enumerate([("0", "0", "0"), ("1", "0", "2"), ("0", "1", "2"), ("2", "0", "0")]):
         root = sysctls(tmp_path / str(i), {"all": everywhere, "p0": own})
-        hooks.loosen_rp_filter("p0", root)
-        assert read(root, "ipv4", "rp_filter") == {"all": everywhere, "default": "0", "p0": after, "p1": "0"}
-
-
-def test_srv6_is_switched_on_for_all_and_for_each_plane_nic(tmp_path: Path) -> None:
-    root = sysctls(tmp_path, {})
-    prepare(root, "p0")
-    assert read(root, "ipv6", "seg6_enabled") == {"all": "1", "default": "0", "p0": "1", "p1": "0"}
-    assert set(read(root, "ipv4", "rp_filter").values()) == {"0"}  # what is off stays off
+        loosen(root, "p0")
+        assert read(root) == {"all": everywhere, "default": "0", "p0": after, "p1": "0"}
 
 
 @pytest.mark.parametrize(
@@ -355,28 +347,18 @@ def test_strict_reverse_path_filters_become_loose_on_plane_nics(
     tmp_path: Path, before: dict[str, str], after: dict[str, str]
 ) -> None:
     root = sysctls(tmp_path, before)
-    prepare(root, "p0", "p1")
-    assert read(root, "ipv4", "rp_filter") == {"default": "0"} | after
+    loosen(root, "p0", "p1")
+    assert read(root) == {"default": "0"} | after
 
 
 def test_values_that_are_right_are_not_written(tmp_path: Path) -> None:
     root = sysctls(tmp_path, {"p0": "1"})
-    prepare(root, "p0")
+    loosen(root, "p0")
     files = [p for p in root.rglob("*") if p.is_file()]
     for file in files:
         os.utime(file, (1, 1))
-    prepare(root, "p0")
+    loosen(root, "p0")
     assert {p.stat().st_mtime for p in files} == {1}
-
-
-def test_a_kernel_without_srv6_is_named(tmp_path: Path) -> None:
-    root = sysctls(tmp_path, {})
-    (root / "ipv6/conf/all/seg6_enabled").unlink()
-    with pytest.raises(MachineError) as caught:
-        prepare(root, "p0")
-    assert "seg6_enabled" in str(caught.value)
-    assert caught.value.hint is not None
-    assert "CONFIG_IPV6_SEG6_LWTUNNEL" in caught.value.hint
 
 
 def test_a_vlan_whose_nic_is_in_another_namespace_tags_by_itself() -> None:

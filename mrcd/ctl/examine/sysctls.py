@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Checks the sysctls that SRv6, popped packets and sprayed TCP flows depend on."""
+"""Checks the sysctls that popped packets, sprayed TCP flows and the trust in packets depend on."""
 
 from mrcd.ctl.examine.nics import nics
 from mrcd.ctl.examine.result import Context, Outcome, check, fail, passed, skip, some, warn
@@ -16,22 +16,16 @@ def _number(c: Context, path: str) -> int | None:
 
 @check("sysctl.seg6_enabled", site=True)
 def seg6_enabled(c: Context) -> Outcome:
-    """Checks that SRv6 is on for `all` and for each plane NIC."""
-    if c.site is not None and c.site.encapsulation == "ecmp":
-        return passed("not needed with encapsulation ecmp")
-    names = ["all", *(n.name for n in nics(c))]
-    values = {n: _number(c, f"ipv6/conf/{n}/seg6_enabled") for n in names}
-    unknown = [n for n, v in values.items() if v is None]
-    if unknown:
-        return fail(f"there is no seg6_enabled for {some(unknown)}", "use a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y")
-    off = [n for n, v in values.items() if v != 1]
-    if not off:
-        return passed("seg6_enabled is 1 on all and on the plane NICs")
-    if not c.installed:
-        return passed(f"seg6_enabled is off on {some(off)}: mrcd turns it on")
-    return fail(
-        f"seg6_enabled is off on {some(off)}: packets that peers send by plain SRv6 are dropped",
-        f"sysctl -w net.ipv6.conf.{off[0]}.seg6_enabled=1",
+    """Checks that the kernel decapsulates no SRH at the plane addresses: mrcd needs its SIDs only."""
+    if _number(c, "ipv6/conf/all/seg6_enabled") != 1:
+        return passed("seg6_enabled is off on all: the kernel decapsulates at its SIDs only")
+    on = [n.name for n in nics(c) if _number(c, f"ipv6/conf/{n.name}/seg6_enabled") == 1]
+    if not on:
+        return passed("seg6_enabled is off on the plane NICs: the kernel decapsulates at its SIDs only")
+    return warn(
+        f"seg6_enabled is on at {some(on)}: whoever reaches a plane address can have the kernel deliver inner packets "
+        "behind an SRH, past mrcd's checks",
+        "; ".join(f"sysctl -w net.ipv6.conf.{n}.seg6_enabled=0" for n in on),
     )
 
 

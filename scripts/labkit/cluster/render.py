@@ -30,12 +30,10 @@ def sysctls(node: Node, p: Parameters) -> Iterator[tuple[str, str]]:
         yield f"ipv4/conf/{scope}/rp_filter", "0"
         for key in ("accept_dad", "dad_transmits", "accept_ra", "accept_redirects"):
             yield f"ipv6/conf/{scope}/{key}", "0"
-        yield f"ipv6/conf/{scope}/seg6_enabled", "1"
         if node.kind != "host":
             yield f"ipv6/conf/{scope}/forwarding", "1"
             if p.encapsulation == "ecmp":  # a hashing switch skips a dead port; static uSID routes stay
                 yield f"ipv6/conf/{scope}/ignore_routes_with_linkdown", "1"
-    yield "ipv6/conf/lo/seg6_enabled", "1"
     if node.kind == "host":
         yield "ipv4/tcp_congestion_control", CONGESTION_CONTROL
         yield "ipv4/tcp_rmem", "4096 131072 33554432"
