@@ -2,11 +2,14 @@
 """Tests `source_check` between daemons: what applications and routers send passes; foreign addresses are dropped."""
 
 import contextlib
+import socket
 from collections.abc import Iterator
 
 import pytest
+from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6, IPv6ExtHdrSegmentRouting
 
 from labkit.cluster.api import Lab
+from mrcd.fabric import topology
 from tests.lab.conftest import TWO_HOSTS, a_lab, mrcctl, wait_until
 
 CONTAINER = {4: "10.100.{}.9", 6: "fd00:100:{}::9"}  # within the prefixes of a host
@@ -136,3 +139,31 @@ def test_a_foreign_source_is_dropped_by_the_sender_then_by_the_receiver(lab: Lab
                 assert send() == 1
         assert send() == 0
         assert count("h0", "foreign_source") > sent
+
+
+def test_no_srh_opens_the_kernel_at_a_plane_address(lab: Lab) -> None:
+    """With `seg6_enabled` the kernel decapsulates what follows an SRH without segments left."""
+    config = lab.fabric.config
+    source, target = (str(topology.plan(config, host).addresses[0]) for host in ("h0", "h1"))
+    ports = {host: config.interface_names(config.host(host))[0] for host in ("h0", "h1")}
+    inner = IPv6(src=HOST[6].format(1), dst=HOST[6].format(2)) / ICMPv6EchoRequest()
+    frame = bytes(IPv6(src=source, dst=target) / IPv6ExtHdrSegmentRouting(addresses=[target]) / inner)
+
+    def send() -> int:
+        """Returns how many of its echo requests the receiver's stack gets."""
+        before = echoes(lab, "h1", 6)
+        with lab.inside("h0"), socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, ports["h0"].encode())
+            s.sendto(frame, (target, 0))
+        ping(lab, HOST[6].format(1), HOST[6].format(2))  # by then the other has arrived
+        return echoes(lab, "h1", 6) - before - 1
+
+    assert send() == 0
+    scopes = ("all", ports["h1"])
+    try:
+        for scope in scopes:
+            lab.exec("h1", ["sysctl", "-qw", f"net.ipv6.conf.{scope}.seg6_enabled=1"], check=True)
+        assert send() == 1
+    finally:
+        for scope in scopes:
+            lab.exec("h1", ["sysctl", "-qw", f"net.ipv6.conf.{scope}.seg6_enabled=0"], check=True)
