@@ -7,7 +7,8 @@
  * (pop.h), so the tag covers the source, too.
  *
  * A recorded packet is refused in three ways. Its time must be near the peer's clock, which only a reply tells: that is
- * as new as the request that it answers. A probe is believed once. Data within AGE_MAX_NS is delivered again.
+ * as new as the request that it answers. Until then this host answers requests, but believes none. A probe is believed
+ * once. Data within AGE_MAX_NS is delivered again.
  */
 #ifndef MRC_AUTH_H
 #define MRC_AUTH_H
@@ -25,6 +26,7 @@
 #define AHEAD_MAX_NS 100000000LL /* a packet can come so much sooner than the one that told the clock */
 #define CLOCK_ERROR_NS 10000000ULL /* a smaller change of the clock is delay */
 #define SEEN_TRIES 8
+#define CLOCK_DOUBT_NS 20000000ULL /* the clock of a peer that was heard since is known */
 #define CLOCK_RTT_MAX_NS 100000000ULL /* a reply that took longer does not tell the clock */
 
 _Static_assert(TAGGED_BYTES == 24, "add_header() reads three words");
@@ -174,13 +176,13 @@ static __always_inline const __u64 *receiving_key(struct mrc_auth *auth, __u8 id
 	return 0;
 }
 
-/* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet is new. */
+/* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet may be a recorded one. */
 static __always_inline int is_new(const struct mrc_auth *auth, __u64 tx_ns, __u64 now)
 {
 	__u64 clock_ns = auth->clock_ns;
 	__s64 age = now + clock_ns - tx_ns;
 
-	return !clock_ns || (age < AGE_MAX_NS && age > -AHEAD_MAX_NS);
+	return clock_ns && age < AGE_MAX_NS && age > -AHEAD_MAX_NS;
 }
 
 /* Check the tag and the age of a data packet. `mrc` is a copy of its header. */

@@ -56,6 +56,7 @@ _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
 /* Status of the host that sent a probe: bits of mrc_probe.status and mrc_node.status. */
 #define MRC_STATUS_DETACHED 0x1 /* the host detaches its data plane: send to it by plain SRv6 */
 #define MRC_STATUS_PLAIN 0x2 /* probes only: the host sends to the receiver by plain SRv6 */
+#define MRC_STATUS_TAGS_ONLY 0x4 /* probes only: the host takes no packet without a tag from the receiver */
 
 /* Follows mrc_hdr in probe requests and replies. A request can include one for a report: the receiver's counts for
  * up to MRC_REPORT_EVS EVs of the requester. Then `counts` records of struct mrc_count follow, MRC_BALLAST bytes behind

@@ -50,6 +50,15 @@ static __always_inline int is_diagnostic_reply(const struct outer *o)
 	       o->mrc->type == MRC_PROBE_REPLY;
 }
 
+/* A packet's tag is right, but not its time: have a request sent, whose reply tells the peer's clock. It is unknown, or has
+ * restarted, or this host stood still. From a peer that was just heard it is a recorded packet.
+ */
+static __always_inline void ask_clock(const struct mrc_peer *peer, __u32 host_id, __u64 now)
+{
+	if (aged(now, peer->heard_ns, CLOCK_DOUBT_NS))
+		request_report(host_id);
+}
+
 /* Verify the MRC header, the outer source, and the tag of data, and fill in the arrival. Returns 0 or a drop reason. */
 static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane, struct arrival *a)
 {
@@ -74,8 +83,11 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 	if (o->mrc->type == MRC_DATA) {
 		struct mrc_auth *auth = auth_at(a->host_id);
 		struct mrc_hdr mrc = *o->mrc;
+		enum mrc_drop reason = auth ? check_data(auth, &mrc) : MRC_DROP_UNKNOWN_SENDER;
 
-		return auth ? check_data(auth, &mrc) : MRC_DROP_UNKNOWN_SENDER;
+		if (reason == MRC_DROP_STALE)
+			ask_clock(a->peer, a->host_id, bpf_ktime_get_ns());
+		return reason;
 	}
 	return MRC_DROP_NONE;
 }
@@ -163,8 +175,11 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 	return TC_ACT_UNSPEC;
 }
 
-/* Check the tag of a request, and that it is new. */
-static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scratch, const struct arrival *a)
+/* Check the tag of a request, and that it is new. Sets `is_believed`, if what it says of the peer may be learnt: a tool
+ * does not know its host's status, and while the peer's clock is unknown, a request may be a recorded one.
+ */
+static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scratch, const struct arrival *a,
+						   int *is_believed)
 {
 	const struct control *c = &scratch->control;
 	__u32 generation = bpf_ntohl(c->probe.generation);
@@ -185,10 +200,9 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 		return MRC_DROP_NONE;
 	now = bpf_ktime_get_ns();
 	if (!is_new(auth, tx_ns, now)) {
-		/* The peer's clock may have restarted: the reply to a request of this host will tell. */
-		if (aged(now, a->peer->heard_ns, NS_PER_S))
-			request_report(a->host_id);
-		return MRC_DROP_STALE;
+		ask_clock(a->peer, a->host_id, now);
+		*is_believed = 0;
+		return auth->clock_ns ? MRC_DROP_STALE : MRC_DROP_NONE;
 	}
 	if (generation != a->peer->generation && is_overtaken(tx_ns, a->peer->plane_mask_ns))
 		return MRC_DROP_STALE;
@@ -204,6 +218,7 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 	__u8 class = traffic_class(o->ip6);
 	enum mrc_drop reason;
 	struct control *c;
+	int is_believed;
 
 	if (!scratch)
 		return drop_skb(MRC_DROP_BAD_PROBE);
@@ -220,10 +235,11 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 		learn_status(a->peer, a->host_id, c);
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	}
-	reason = check_request(scratch, a);
+	is_believed = !(c->mrc.flags & MRC_FLAG_DIAGNOSTIC);
+	reason = check_request(scratch, a, &is_believed);
 	if (reason)
 		return drop_skb(reason);
-	if (!(c->mrc.flags & MRC_FLAG_DIAGNOSTIC)) /* a tool does not know its host's status */
+	if (is_believed)
 		learn_status(a->peer, a->host_id, c);
 	return answer_probe(skb, scratch, a->peer, a->host_id, a->ev, a->plane, class);
 }

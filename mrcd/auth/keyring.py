@@ -16,7 +16,7 @@ from mrcd.auth.pair_keys import as_words, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.tables import abi
 
-RETIREMENT_S = 0.3  # packets under a former secret are accepted for so long: longer than they are on the way
+RETIREMENT_S = 0.6  # packets under a former secret are accepted for so long: longer than AGE_MAX_NS of bpf/auth.h
 
 
 class Keyring:
@@ -45,13 +45,20 @@ class Keyring:
         """Returns whether the table holds exactly the secrets that are wanted."""
         return {s for s in self._slots if s} == set(self.wanted)
 
-    def follow(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> None:
+    def add(self, auths: NDArray[np.void], rows: NDArray[np.int64]) -> None:
+        """Gives the mode and the keys of the others to peers to be, which have none. follow() does the rest."""
+        for slot, secret in enumerate(self._slots):
+            if secret is not None and secret.secret:
+                self._write(auths, rows, slot, secret)
+        auths["mode"][rows] = self.mode
+
+    def follow(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> bool:
         """Brings the table to the wanted mode and secrets, and each peer to the newest secret that it accepts.
 
         `auths` (peers,) abi.AUTH is changed; `peers` (peers,) abi.PEER is read. `rows`: host ids of the peers. `anew`:
-        the rows may have changed, so all keys are written again.
+        the rows may have changed, so all keys are written again. Returns whether this host accepts other keys now.
         """
-        now = time.monotonic()
+        now, accepted = time.monotonic(), auths["rx_id"][rows]
         if not self._has_looked:
             self._slots = [self._held(auths[rows], slot, rows) for slot in range(abi.KEY_IDS)]
             self._has_looked = True
@@ -80,6 +87,7 @@ class Keyring:
                     self._write(auths, rows, slot, secret)
         self._choose(auths, peers, rows)
         self._write_mode(auths, rows, anew=anew)
+        return bool((auths["rx_id"][rows] != accepted).any())
 
     def _held(self, records: NDArray[np.void], slot: int, rows: NDArray[np.int64]) -> Secret | None:
         """Returns the secret in a slot of the table, which the daemon before has written; without its value if unknown.
@@ -132,12 +140,18 @@ class Keyring:
         return next((self._slots.index(s) for s in self.wanted if s in self._slots), 0)
 
 
-def cut_off(held: Sequence[Secret], secrets: Sequence[Secret], accepted: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Returns which peers would share no secret with this host if it had `secrets` instead of those it has held.
+def cut_off(
+    mode: abi.AuthMode, held: Sequence[Secret], secrets: Sequence[Secret], peers: NDArray[np.void]
+) -> NDArray[np.bool_]:
+    """Returns which peers would refuse this host's packets, or it theirs, if it had this mode and these secrets.
 
-    `accepted` (peers, KEY_IDS) are the ids that the peers accept; a peer that accepts none sends without tags, and is
-    not cut off. An id that names another secret now is not shared, because the peer has the former one.
+    `held` are the secrets that it has had; `peers` are records of abi.PEER. A peer that accepts no key sends without
+    tags. An id that names another secret now is not shared, because the peer has the former one.
     """
+    if mode is abi.AuthMode.OFF:
+        return np.asarray((peers["status"] & abi.STATUS_TAGS_ONLY) != 0)
+    accepted = peers["key_ids"][:, : abi.KEY_IDS]
     changed = {h.key_id for h in held for s in secrets if h.key_id == s.key_id and h != s}
-    shared = [s.key_id for s in secrets if s.key_id not in changed]
-    return np.asarray(accepted.any(axis=1) & ~np.isin(accepted, shared).any(axis=1))
+    shared = np.isin(accepted, [s.key_id for s in secrets if s.key_id not in changed]).any(axis=1)
+    untagged = ~accepted.any(axis=1)
+    return np.asarray(np.where(untagged, mode is abi.AuthMode.REQUIRED, ~shared))

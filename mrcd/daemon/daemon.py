@@ -115,11 +115,13 @@ class Daemon:
         self._routes.keep_only(self.peers.keys())
         for row in gone:
             await self._routes.drop(row, delete=in_force)  # from here on nothing is sent to removed hosts
+        added = [row for row in self.peers if not tables.peers["configured"][row]]
+        self.keyring.add(tables.auths, np.array(added, np.int64))  # first: packets of a new peer are refused until then
         write_tables.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
-        self._follow_keys(anew=True)
         for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self._follow_keys(anew=True)
         dataplane.set_prefixes(write_tables.prefixes(plan))
         self.view = documents.View(tables, plan, self.programs.hooks, dataplane.pins)
         monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
@@ -259,11 +261,10 @@ class Daemon:
         self.keyring.use(abi.AuthMode[plan.config.auth.mode.upper()], secrets)
 
     def _follow_keys(self, *, anew: bool = False) -> None:
-        before = self.keyring.settled
-        if not anew and before and self.keyring.mode is abi.AuthMode.OFF:
+        if not anew and self.keyring.settled and self.keyring.mode is abi.AuthMode.OFF:
             return
-        self.keyring.follow(self.tables.auths, self.tables.peers, np.fromiter(self.peers, np.int64), anew=anew)
-        if not before and self.keyring.settled and not anew:
+        rows = np.fromiter(self.peers, np.int64)
+        if self.keyring.follow(self.tables.auths, self.tables.peers, rows, anew=anew) and not anew:
             self.monitor.announce()  # the peers learn at once which keys they may use
 
     async def _watch_keys(self) -> None:

@@ -94,23 +94,30 @@ class Reloader:
         return document | {"message": "; ".join(["reloaded", *done])}
 
     def _check_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
-        """Raises UsageError if reachable peers would share no secret with this host any more."""
-        daemon = self._daemon
-        if not secrets:  # mode off: peers in mode permissive go on
-            return
+        """Raises UsageError if reachable peers and this host would refuse each other's packets."""
+        daemon, mode = self._daemon, abi.AuthMode[plan.config.auth.mode.upper()]
         names = {p.host.id: p.host.name for p in daemon.plan.peers}
         stay = [p.host for p in plan.peers if names.get(p.host.id) == p.host.name]
         records = daemon.tables.peers[np.array([h.id for h in stay], np.int64)]
-        lost = cut_off(daemon.keyring.wanted, secrets, records["key_ids"][:, : abi.KEY_IDS])
-        lost &= daemon.view.reachable(records["heard_ns"])
+        lost = cut_off(mode, daemon.keyring.wanted, secrets, records) & daemon.view.reachable(records["heard_ns"])
         found = [h.name for h, is_lost in zip(stay, lost.tolist(), strict=True) if is_lost]
-        if found:
-            raise UsageError(
-                f"{', '.join(found[:_MOST_NAMES])}{', …' if len(found) > _MOST_NAMES else ''} would be cut off: no "
-                f"secret in {secrets_file.path_of(plan.config.auth.secret_file)} is in use there; nothing was changed",
-                hint="first put the new file on these peers, with the old secret and the new one under a new id, and "
-                "run `mrcctl keys rotate` there; or `mrcctl reload --force`",
+        if not found:
+            return
+        words = f"{', '.join(found[:_MOST_NAMES])}{', …' if len(found) > _MOST_NAMES else ''} would be cut off: "
+        untagged = mode is not abi.AuthMode.OFF and not records["key_ids"][lost][:, : abi.KEY_IDS].any()
+        if mode is abi.AuthMode.OFF:
+            words += "they take no packet without a tag"
+            hint = 'first set mode = "permissive" there and reload'
+        elif untagged:
+            words += "they send packets without tags"
+            hint = 'first set mode = "permissive" here and there and reload'
+        else:
+            words += f"no secret in {secrets_file.path_of(plan.config.auth.secret_file)} is in use there"
+            hint = (
+                "first put the new file on these peers, with the old secret and the new one under a new id, and run "
+                "`mrcctl keys rotate` there"
             )
+        raise UsageError(f"{words}; nothing was changed", hint=f"{hint}; or `mrcctl reload --force`")
 
     async def _check_interfaces(self, plan: Plan) -> None:
         async with self._daemon.netlink_lock:  # the kernel refuses a second dump on one socket

@@ -78,7 +78,7 @@ class PeerWatch:
     def _note_statuses(self, rows: hold_down.Ints) -> None:
         """Logs the peers whose status or plane mask in probes has changed."""
         heads = self._heads[rows]
-        heads[:, 0] &= ~np.uint64(abi.STATUS_PLAIN << 32)  # its routes are no news
+        heads[:, 0] &= ~np.uint64((abi.STATUS_PLAIN | abi.STATUS_TAGS_ONLY) << 32)  # no news
         heads[:, 1] = heads[:, 1] > 0
         has_changed = (heads != self._known_heads[rows]).any(axis=1)
         for row, (word, heard) in zip(rows[has_changed].tolist(), heads[has_changed].tolist(), strict=True):

@@ -23,6 +23,7 @@ from mrcd.tables.abi import EvState
 from mrcd.tables.pinned import Tables
 
 _PEER = ("heard_ns", "plane_mask", "plane_mask_ns", "status", "generation")
+_PEER_IF_KNOWN = ("key_ids", "plain", "plain_ns")  # older versions have none of these, nor mrc_auths
 _EV = ("state", "state_since_ns", "reason", "flaps", "weight")
 _PATH = ("configured", "dst", "plane", "srh_len")
 
@@ -37,6 +38,7 @@ def migrate(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozen
     """
     with ExitStack() as opened:
         peers, evs, srhs = (opened.enter_context(_mapped(old / f"mrc_{name}")) for name in ("peers", "evs", "srhs"))
+        auths = opened.enter_context(_mapped(old / "mrc_auths")) if (old / "mrc_auths").exists() else None
         missing = {"configured", "address", *_PEER} - set(peers.dtype.names or ())
         missing |= {*_PATH, *_EV} - set(evs.dtype.names or ())
         if missing or len(evs) % len(peers):
@@ -47,8 +49,10 @@ def migrate(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozen
             before = known.get(tables.peers[row]["address"].tobytes())
             if before is None or row in replaced_hosts:
                 continue
-            for name in _PEER:
+            for name in (*_PEER, *(n for n in _PEER_IF_KNOWN if n in (peers.dtype.names or ()))):
                 tables.peers[name][row] = peers[name][before]
+            if auths is not None:  # else this host would refuse packets until it knows the peer's clock
+                tables.auths["clock_ns"][row] = auths["clock_ns"][before]
             old_evs = evs[before * width : (before + 1) * width]
             if not _copy_unchanged(tables.evs[row], old_evs):
                 _copy_matching(tables, row, _paths(old_evs, srhs, before * width))

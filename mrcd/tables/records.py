@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.tables.abi import STATUS_DETACHED, STATUS_PLAIN, WEIGHT_FULL, AuthMode, EvState, Reason
+from mrcd.tables.abi import STATUS_DETACHED, STATUS_PLAIN, STATUS_TAGS_ONLY, WEIGHT_FULL, AuthMode, EvState, Reason
 
 # Times by this host's CLOCK_MONOTONIC. Other fields that end with _ns are durations, or times by a peer's clock.
 _MOMENTS = {
@@ -65,7 +65,8 @@ def _meaning(name: str, raw: Any, now_ns: int) -> str:
         return f"{number} of {WEIGHT_FULL} turns"
     if name == "status":
         words = "detached" if number & STATUS_DETACHED else "attached"
-        return words + ", sends plain SRv6" * bool(number & STATUS_PLAIN)
+        words += ", sends plain SRv6" * bool(number & STATUS_PLAIN)
+        return words + ", takes tagged packets only" * bool(number & STATUS_TAGS_ONLY)
     if name in _PLANES:
         return f"planes {', '.join(str(p) for p in range(8) if number >> p & 1) or 'none'}"
     if name in _DURATIONS:

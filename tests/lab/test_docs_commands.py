@@ -34,6 +34,7 @@ NOT_RUN = {
     r"make bench": "takes minutes",
     r"make deb": "takes half a minute; make test-deb does it",
     r"make demo": "takes a minute",
+    r"make fuzz": "takes a minute: tests/fuzz/test_fuzz.py runs each target",
     r"make install": "writes to /usr/local: tests/lab/test_install.py has a directory of its own",
     r"mrcctl keys generate": "writes to /etc",
     r"make lint": "takes half a minute",

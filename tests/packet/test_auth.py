@@ -41,6 +41,7 @@ def authenticate(bench: Bench, mode: AuthMode = AuthMode.REQUIRED, *secrets: Sec
     keyring.follow(bench.tables.auths, bench.tables.peers, rows, anew=True)
     bench.tables.auths["clock_ns"][H2] = CLOCK_AHEAD_NS
     bench.peer(H2)["generation"] = GENERATION
+    bench.peer(H2)["heard_ns"] = now() + 60 * S  # so it stays heard a moment ago
 
 
 def digest(secret: Secret, sender: int, receiver: int, message: bytes) -> int:
@@ -299,17 +300,47 @@ def test_a_request_of_the_tables_before_is_not_believed(bench: Bench) -> None:
 
 def test_recorded_requests_are_stale(bench: Bench) -> None:
     authenticate(bench)
-    bench.peer(H2)["heard_ns"] = now()
     refuses(bench, tagged(request(bench, ago_ns=S)), "stale")
 
 
-def test_a_peer_whose_clock_restarted_is_asked_for_it(bench: Bench) -> None:
+def is_asked(bench: Bench) -> bool:
+    """Returns whether the tick is to request a report from h2 at once."""
+    watch = bench.tables.watches[H2]
+    return (int(watch["due_ns"]), int(watch["announce"])) == (0, 1)
+
+
+@both_hooks
+@pytest.mark.parametrize("make", [data, request])
+def test_a_peer_whose_clock_restarted_is_asked_for_it(bench: Bench, hook: Hook, make: Callable[..., Packet]) -> None:
     authenticate(bench)
-    bench.peer(H2)["heard_ns"] = now() - 2 * S
     bench.tables.watches["due_ns"][H2] = NEVER
-    assert bench.pop("tc", tagged(request(bench, ago_ns=1000 * S)), PLANE)[0] == "drop"
-    assert (bench.drops(), bench.tables.watches["due_ns"][H2]) == ({"stale": 1}, 0)
-    assert bench.tables.watches["announce"][H2] == 1
+    for ago_ns, asked in ((-S, False), (30 * MS, True)):
+        bench.peer(H2)["heard_ns"] = now() - ago_ns
+        assert bench.pop(hook, tagged(make(bench, ago_ns=1000 * S)), PLANE)[0] == "drop"
+        assert is_asked(bench) == asked
+    assert bench.drops() == {"stale": 2}
+
+
+@both_hooks
+def test_data_is_refused_until_the_peers_clock_is_known(bench: Bench, hook: Hook) -> None:
+    """It may have been recorded before this host started."""
+    authenticate(bench)
+    bench.tables.auths["clock_ns"][H2] = bench.peer(H2)["heard_ns"] = 0
+    bench.tables.watches["due_ns"][H2] = NEVER
+    assert bench.pop(hook, tagged(data(bench)), PLANE)[0] == "drop"
+    assert (bench.drops(), is_asked(bench)) == ({"stale": 1}, True)
+
+
+def test_a_request_is_answered_but_not_believed_until_the_peers_clock_is_known(bench: Bench) -> None:
+    authenticate(bench)
+    bench.tables.auths["clock_ns"][H2] = bench.peer(H2)["heard_ns"] = 0
+    bench.tables.watches["due_ns"][H2] = NEVER
+    peer = bench.peer(H2).tobytes()
+    packet = tagged(request(bench, plane_mask=0, generation=GENERATION + 1))
+    for _ in range(2):  # it is not noted either: a recorded one must not make the peer's next ones old
+        assert bench.pop("tc", packet, PLANE)[0] == "redirect"
+    assert (bench.peer(H2).tobytes(), is_asked(bench)) == (peer, True)
+    assert not any(bench.tables.replays[H2].tobytes())
 
 
 def test_a_diagnostic_request_is_answered_and_changes_nothing(bench: Bench) -> None:

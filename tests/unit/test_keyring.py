@@ -233,6 +233,14 @@ def test_a_restart_with_mode_off_makes_no_tags() -> None:
 OTHER_A = Secret(1, B.secret)
 
 
+def peers_with(*accepted: list[int], status: int = 0) -> NDArray[np.void]:
+    records: NDArray[np.void] = np.zeros(len(accepted), abi.PEER)
+    for record, ids in zip(records, accepted, strict=True):
+        record["key_ids"][: len(ids)] = ids
+    records["status"] = status
+    return records
+
+
 @pytest.mark.parametrize(
     ("held", "secrets", "accepted", "is_cut_off"),
     [
@@ -254,11 +262,44 @@ OTHER_A = Secret(1, B.secret)
 def test_a_peer_without_a_common_secret_is_cut_off(
     held: tuple[Secret, ...], secrets: tuple[Secret, ...], accepted: list[int], is_cut_off: bool
 ) -> None:
-    assert cut_off(held, secrets, np.array([accepted, [1, 3]], np.uint8)).tolist()[0] is is_cut_off
+    found = cut_off(AuthMode.PERMISSIVE, held, secrets, peers_with(accepted, [1, 3]))
+    assert found.tolist()[0] is is_cut_off
+    if any(accepted):
+        assert cut_off(AuthMode.REQUIRED, held, secrets, peers_with(accepted)).tolist() == [is_cut_off]
+
+
+def test_a_peer_without_tags_is_cut_off_if_they_are_required() -> None:
+    assert cut_off(AuthMode.REQUIRED, (A,), (A,), peers_with([0], [1])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("status", [0, abi.STATUS_TAGS_ONLY])
+def test_a_peer_that_wants_tags_is_cut_off_if_they_are_turned_off(status: int) -> None:
+    found = cut_off(AuthMode.OFF, (A,), (), peers_with([1], [0], status=status | abi.STATUS_DETACHED))
+    assert found.tolist() == [bool(status)] * 2
 
 
 def test_nobody_is_cut_off_from_a_host_without_peers() -> None:
-    assert cut_off((A,), (B,), np.zeros((0, 2), np.uint8)).tolist() == []
+    assert cut_off(AuthMode.REQUIRED, (A,), (B,), peers_with()).tolist() == []
+
+
+def test_a_peer_to_be_has_the_keys_before_it_is_one() -> None:
+    """Until follow() knows it: without a mode its packets would pass without a tag."""
+    host, added = Host(), np.array([3])
+    host.use(AuthMode.REQUIRED, A, B)
+    host.ring.add(host.auths, added)
+    assert (host.auths["mode"][3], host.accepted(3)) == (AuthMode.REQUIRED, {1, 2})
+    assert host.auths["rx_key"][3, 0].tobytes() == as_words(pair_key(A.secret, 3, 0)).tobytes()
+
+
+def test_peers_are_told_when_other_keys_are_accepted(clock: list[float]) -> None:
+    host = Host()
+    changes = []
+    for secrets in ((A,), (A,), (A, B), (B,)):
+        host.ring.use(AuthMode.REQUIRED, secrets)
+        changes.append(host.ring.follow(host.auths, host.peers, ROWS, anew=False))
+    assert changes == [True, False, True, False]
+    clock[0] += 1
+    assert host.ring.follow(host.auths, host.peers, ROWS, anew=False)
 
 
 # ---- mrcctl reads the keys in the table ----

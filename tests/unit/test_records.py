@@ -43,12 +43,12 @@ def test_path_statistics() -> None:
 def test_a_peer() -> None:
     record = np.zeros(1, abi.PEER)[0]
     record["usable"][0], record["usable"][2] = 0b10111, 1
-    record["plane_mask"], record["status"] = 0b101, abi.STATUS_DETACHED | abi.STATUS_PLAIN
+    record["plane_mask"], record["status"] = 0b101, 0b111
     record["address"][0] = np.frombuffer(bytes.fromhex("fd10" + 13 * "00" + "03"), np.uint8)
     found = shown(record)
     assert found["usable"][1] == "EVs 0-2,4,128"
     assert found["plane_mask"] == (5, "planes 0, 2")
-    assert found["status"] == (3, "detached, sends plain SRv6")
+    assert found["status"] == (7, "detached, sends plain SRv6, takes tagged packets only")
     assert found["address"][0] == ["fd10::3", *["::"] * 7]
 
 

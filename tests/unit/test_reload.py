@@ -8,6 +8,7 @@ too, what is missing is restored later. New secrets that would cut off reachable
 import asyncio
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -180,6 +181,26 @@ def test_peers_that_leave_or_are_replaced_are_not_cut_off(tmp_path: Path) -> Non
     reload.Reloader(host.daemon, host.path)._check_secrets(plan, (B,))
 
 
-def test_authentication_may_be_turned_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [0, abi.STATUS_TAGS_ONLY])
+def test_authentication_may_be_turned_off_if_no_peer_wants_tags(tmp_path: Path, status: int) -> None:
     host = Running(tmp_path)
-    reload.Reloader(host.daemon, host.path)._check_secrets(host.daemon.plan, ())
+    host.daemon.tables.peers["status"][2] = status
+    host.write(mode="off")
+    plan = topology.plan(cluster_file.load(host.path), "h0")
+    check = partial(reload.Reloader(host.daemon, host.path)._check_secrets, plan, ())
+    if not status:
+        check()
+        return
+    with pytest.raises(UsageError, match="h2 would be cut off: they take no packet without a tag") as caught:
+        check()
+    assert 'mode = "permissive" there' in str(caught.value.hint)
+
+
+def test_tags_may_not_be_required_while_a_reachable_peer_makes_none(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    host.key_ids[1] = host.key_ids[3] = 0  # h3 is not reachable
+    check = partial(reload.Reloader(host.daemon, host.path)._check_secrets, host.daemon.plan, (A,))
+    with pytest.raises(UsageError, match="h1 would be cut off: they send packets without tags"):
+        check()
+    host.key_ids[1, 0] = 1
+    check()
