@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mrcd.auth.pair_keys import as_words, pair_key
 from mrcd.auth.secrets_file import Secret
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 
 RETIREMENT_S = 0.6  # packets under a former secret are accepted for so long: longer than AGE_MAX_NS of bpf/auth.h
 
@@ -24,16 +24,16 @@ class Keyring:
 
     def __init__(self, host_id: int) -> None:
         self._host_id = host_id
-        self.mode = abi.AuthMode.OFF
+        self.mode = enums.AuthMode.OFF
         self.wanted: tuple[Secret, ...] = ()  # the newest last
-        self._mode_written: abi.AuthMode | None = None
+        self._mode_written: enums.AuthMode | None = None
         self._slots: list[Secret | None] = [None] * abi.KEY_IDS
         self._retired: list[float] = [0.0] * abi.KEY_IDS  # when each slot's secret left the file; 0 = it has not
         self._has_looked = False  # at the keys of the daemon before
 
-    def use(self, mode: abi.AuthMode, secrets: Sequence[Secret]) -> None:
+    def use(self, mode: enums.AuthMode, secrets: Sequence[Secret]) -> None:
         """Makes these the mode and the secrets, which follow() puts into force. The newest secret is the last."""
-        self.mode, self.wanted = mode, tuple(secrets) if mode is not abi.AuthMode.OFF else ()
+        self.mode, self.wanted = mode, tuple(secrets) if mode is not enums.AuthMode.OFF else ()
 
     @property
     def ids(self) -> list[int]:
@@ -62,12 +62,12 @@ class Keyring:
         if not self._has_looked:
             self._slots = [self._held(auths[rows], slot, rows) for slot in range(abi.KEY_IDS)]
             self._has_looked = True
-        if self.mode is abi.AuthMode.OFF:  # before the keys go: without them a tagged packet would be dropped
+        if self.mode is enums.AuthMode.OFF:  # before the keys go: without them a tagged packet would be dropped
             self._write_mode(auths, rows, anew=anew)
         for slot, secret in enumerate(self._slots):
             if secret is not None and secret not in self.wanted:
                 self._retired[slot] = self._retired[slot] or now
-                if now - self._retired[slot] >= RETIREMENT_S or self.mode is abi.AuthMode.OFF:
+                if now - self._retired[slot] >= RETIREMENT_S or self.mode is enums.AuthMode.OFF:
                     auths["rx_id"][:, slot] = auths["tx_id"][:, slot] = 0
                     self._slots[slot] = None
                     self._retired[slot] = 0.0
@@ -141,17 +141,17 @@ class Keyring:
 
 
 def cut_off(
-    mode: abi.AuthMode, held: Sequence[Secret], secrets: Sequence[Secret], peers: NDArray[np.void]
+    mode: enums.AuthMode, held: Sequence[Secret], secrets: Sequence[Secret], peers: NDArray[np.void]
 ) -> NDArray[np.bool_]:
     """Returns which peers would refuse this host's packets, or it theirs, if it had this mode and these secrets.
 
     `held` are the secrets that it has had; `peers` are records of abi.PEER. A peer that accepts no key sends without
     tags. An id that names another secret now is not shared, because the peer has the former one.
     """
-    if mode is abi.AuthMode.OFF:
+    if mode is enums.AuthMode.OFF:
         return np.asarray((peers["status"] & abi.STATUS_TAGS_ONLY) != 0)
     accepted = peers["key_ids"][:, : abi.KEY_IDS]
     changed = {h.key_id for h in held for s in secrets if h.key_id == s.key_id and h != s}
     shared = np.isin(accepted, [s.key_id for s in secrets if s.key_id not in changed]).any(axis=1)
     untagged = ~accepted.any(axis=1)
-    return np.asarray(np.where(untagged, mode is abi.AuthMode.REQUIRED, ~shared))
+    return np.asarray(np.where(untagged, mode is enums.AuthMode.REQUIRED, ~shared))

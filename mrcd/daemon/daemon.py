@@ -35,7 +35,7 @@ from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.nics import Nics
 from mrcd.net.route_watch import watch_routes
-from mrcd.tables import abi
+from mrcd.tables import enums
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.view import documents, paths, running_file
 from mrcd.view.workers import Readers
@@ -258,10 +258,10 @@ class Daemon:
 
     def use_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
         """Have packets authenticated as `plan` says, by these secrets, from the next moment on."""
-        self.keyring.use(abi.AuthMode[plan.config.auth.mode.upper()], secrets)
+        self.keyring.use(enums.AuthMode[plan.config.auth.mode.upper()], secrets)
 
     def _follow_keys(self, *, anew: bool = False) -> None:
-        if not anew and self.keyring.settled and self.keyring.mode is abi.AuthMode.OFF:
+        if not anew and self.keyring.settled and self.keyring.mode is enums.AuthMode.OFF:
             return
         rows = np.fromiter(self.peers, np.int64)
         if self.keyring.follow(self.tables.auths, self.tables.peers, rows, anew=anew) and not anew:

@@ -26,7 +26,7 @@ from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 from mrcd.tables.pinned import Tables
 
 log = logging.getLogger("mrcd.daemon.reload")
@@ -95,7 +95,7 @@ class Reloader:
 
     def _check_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
         """Raises UsageError if reachable peers and this host would refuse each other's packets."""
-        daemon, mode = self._daemon, abi.AuthMode[plan.config.auth.mode.upper()]
+        daemon, mode = self._daemon, enums.AuthMode[plan.config.auth.mode.upper()]
         names = {p.host.id: p.host.name for p in daemon.plan.peers}
         stay = [p.host for p in plan.peers if names.get(p.host.id) == p.host.name]
         records = daemon.tables.peers[np.array([h.id for h in stay], np.int64)]
@@ -104,8 +104,8 @@ class Reloader:
         if not found:
             return
         words = f"{', '.join(found[:_MOST_NAMES])}{', …' if len(found) > _MOST_NAMES else ''} would be cut off: "
-        untagged = mode is not abi.AuthMode.OFF and not records["key_ids"][lost][:, : abi.KEY_IDS].any()
-        if mode is abi.AuthMode.OFF:
+        untagged = mode is not enums.AuthMode.OFF and not records["key_ids"][lost][:, : abi.KEY_IDS].any()
+        if mode is enums.AuthMode.OFF:
             words += "they take no packet without a tag"
             hint = 'first set mode = "permissive" there and reload'
         elif untagged:

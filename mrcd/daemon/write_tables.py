@@ -14,7 +14,7 @@ from mrcd.health.probe_pace import pace
 from mrcd.net import drivers
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 from mrcd.tables.pinned import Tables, prefix_key
 
 _ALL_PLANES = 0xFFFF
@@ -153,16 +153,16 @@ def _mac(text: str) -> NDArray[np.uint8]:
 
 def prefixes(plan: Plan) -> dict[bytes, int]:
     """Return the overlay trie: key of struct mrc_prefix → host id, and above it the policy of a class that matches."""
-    named: dict[Network, tuple[int, abi.Policy]] = {}  # network → position, policy: the first class wins
+    named: dict[Network, tuple[int, enums.Policy]] = {}  # network → position, policy: the first class wins
     for k in plan.config.classes:
         for n in k.prefixes:
-            named.setdefault(n, (len(named), abi.Policy[k.policy.upper()]))
+            named.setdefault(n, (len(named), enums.Policy[k.policy.upper()]))
     lengths = {(n.version, n.prefixlen) for n in named}
     networks = [(n, host.id) for host in (plan.host, *(p.host for p in plan.peers)) for n in host.prefixes]
     networks += [(n, host) for n in named if (host := plan.config.host_of(n).id) != plan.host.id]
     found = {}
     for n, host_id in networks:
         wider = [n.supernet(new_prefix=length) for v, length in lengths if v == n.version and length <= n.prefixlen]
-        _, policy = min((named[c] for c in wider if c in named), default=(0, abi.Policy.NONE))
+        _, policy = min((named[c] for c in wider if c in named), default=(0, enums.Policy.NONE))
         found[prefix_key(n.network_address.packed, n.prefixlen)] = host_id | policy << _POLICY_SHIFT
     return found

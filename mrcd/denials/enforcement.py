@@ -13,8 +13,8 @@ from mrcd.denials.in_force import Denials
 from mrcd.denials.policy import Target
 from mrcd.fabric.topology import Plan
 from mrcd.health.monitor import Monitor
-from mrcd.tables.abi import EvState
 from mrcd.tables.columns import judged_and_lost
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 from mrcd.view.paths import in_flight
 

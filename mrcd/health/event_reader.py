@@ -13,7 +13,7 @@ from mrcd.health.events import EventLog, evidence
 from mrcd.health.hold_down import hold_down_ns
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables
 
 _MS = 1_000_000

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mrcd.fabric.topology import EV
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 
 log = logging.getLogger("mrcd.health.events")
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from mrcd.config.cluster_file import Health
 from mrcd.health.hold_down import Bools, Ints, Records, select_rows
 from mrcd.tables import zeros
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 
 WINDOWS_S = (1, 4, 16, 64)

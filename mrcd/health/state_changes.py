@@ -7,7 +7,7 @@ from mrcd.errors import MachineError
 from mrcd.health.event_reader import Listener
 from mrcd.health.grey_loss import Alarm
 from mrcd.loader.dataplane import Dataplane
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables
 
 _TRIES = 16

@@ -28,7 +28,7 @@ from mrcd.loader.migration import migrate
 from mrcd.loader.settings import classes, settings
 from mrcd.loader.table_sizes import table_sizes
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, change_field, read_node
 
 log = logging.getLogger(__name__)

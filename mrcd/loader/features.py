@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from mrcd.tables.abi import KernelHas
+from mrcd.tables.enums import KernelHas
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _NAMES = {

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mrcd.bpf import btf, libbpf
 from mrcd.errors import MachineError
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 
 _PEER = ("heard_ns", "plane_mask", "plane_mask_ns", "status", "generation")

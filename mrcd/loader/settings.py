@@ -5,13 +5,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 
 
 def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) -> NDArray[np.void]:
     """Returns a plan as struct mrc_settings.
 
-    `kernel_has`: bits of abi.KernelHas, see features.py. `peers`: rows of the peers' tables; 0 for the plan's own
+    `kernel_has`: bits of enums.KernelHas, see features.py. `peers`: rows of the peers' tables; 0 for the plan's own
     number. `netns`: the inode number of the NICs' network namespace.
     """
     c, h = plan.config.cluster, plan.config.health
@@ -59,7 +59,7 @@ def classes(plan: Plan) -> NDArray[np.void]:
     """Returns the policies of ports and DSCPs as struct mrc_classes. If two classes match, the first one applies."""
     value = np.zeros((), abi.CLASSES)
     for k in reversed(plan.config.classes):
-        value["dscp"][list(k.dscp)] = abi.Policy[k.policy.upper()]
+        value["dscp"][list(k.dscp)] = enums.Policy[k.policy.upper()]
         for first, last in k.port_ranges:
-            value["ports"][first : last + 1] = abi.Policy[k.policy.upper()]
+            value["ports"][first : last + 1] = enums.Policy[k.policy.upper()]
     return value

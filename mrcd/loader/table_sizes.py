@@ -2,8 +2,8 @@
 """Computes the entries of each table from a plan. Pure."""
 
 from mrcd.fabric.topology import Plan
-from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables import abi, enums
+from mrcd.tables.enums import EvState, Reason
 
 PREFIXES_MAX = 65536
 _MIN_ROWS, _ROWS_STEP = 64, 8  # of the peers' tables
@@ -38,15 +38,15 @@ def table_sizes(plan: Plan, existing_rows: int = 0) -> dict[str, int]:
         "mrc_reports": peers,
         "mrc_watches": peers,
         "mrc_clock": 1,
-        "mrc_probes_sent": len(abi.ProbeKind),
+        "mrc_probes_sent": len(enums.ProbeKind),
         "mrc_unsent_packets": abi.MAX_PLANES,
         "mrc_idle_timers": peers,
         "mrc_clone_jobs": 1,  # pinned: old and new programs share it while they are replaced one by one
         "mrc_planes": abi.MAX_PLANES,
         "mrc_node": 1,
         "mrc_rotations": peers,
-        "mrc_drops": len(abi.Drop),
-        "mrc_histograms": abi.HISTOGRAMS * abi.BUCKETS,
+        "mrc_drops": len(enums.Drop),
+        "mrc_histograms": enums.HISTOGRAMS * abi.BUCKETS,
         "mrc_transitions": len(EvState) * len(Reason),
         "mrc_events": _EVENTS_BYTES,
         "mrc_prefixes": PREFIXES_MAX,

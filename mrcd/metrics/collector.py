@@ -22,8 +22,9 @@ from prometheus_client.registry import Collector
 from mrcd import __version__
 from mrcd.daemon.daemon import Daemon
 from mrcd.tables import histograms
-from mrcd.tables.abi import ABI_VERSION, EvState, Reason
+from mrcd.tables.abi import ABI_VERSION
 from mrcd.tables.columns import Columns, ev_bits, judged_and_lost, medians
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mrcd.bpf import btf, libbpf, ring_buffer
 from mrcd.errors import KernelError, MachineError
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 
 
 class Tables:
@@ -75,17 +75,17 @@ class Tables:
         """Returns the dropped packets by reason, summed over all CPUs."""
         cpus = libbpf.possible_cpus()
         found = {}
-        for reason in abi.Drop:
-            if reason is not abi.Drop.NONE:
+        for reason in enums.Drop:
+            if reason is not enums.Drop.NONE:
                 raw = libbpf.lookup_elem(self._drops, struct.pack("I", reason), 8 * cpus)
                 found[reason.text] = sum(struct.unpack(f"{cpus}Q", raw)) if raw else 0
         return found
 
     def probes_sent(self) -> dict[str, int]:
         """Returns the probe requests sent, by kind, summed over all CPUs."""
-        raw = libbpf.lookup_all(self._probes_sent, len(abi.ProbeKind), 8 * libbpf.possible_cpus())
-        counts = np.frombuffer(raw, np.uint64).reshape(len(abi.ProbeKind), -1).sum(axis=1).tolist()
-        return {kind.text: count for kind, count in zip(abi.ProbeKind, counts, strict=True)}
+        raw = libbpf.lookup_all(self._probes_sent, len(enums.ProbeKind), 8 * libbpf.possible_cpus())
+        counts = np.frombuffer(raw, np.uint64).reshape(len(enums.ProbeKind), -1).sum(axis=1).tolist()
+        return {kind.text: count for kind, count in zip(enums.ProbeKind, counts, strict=True)}
 
     def unsent_packets(self) -> list[int]:
         """Returns per plane the data packets that a queueing discipline of this host dropped."""
@@ -93,10 +93,10 @@ class Tables:
         return [int(n) for n in np.frombuffer(raw, np.uint64).reshape(abi.MAX_PLANES, -1).sum(axis=1)]
 
     def histograms(self) -> NDArray[np.uint64]:
-        """Returns the counts, summed over all CPUs, (abi.HISTOGRAMS, abi.BUCKETS)."""
-        entries = abi.HISTOGRAMS * abi.BUCKETS
+        """Returns the counts, summed over all CPUs, (enums.HISTOGRAMS, abi.BUCKETS)."""
+        entries = enums.HISTOGRAMS * abi.BUCKETS
         raw = libbpf.lookup_all(self._histograms, entries, 8 * libbpf.possible_cpus())
-        counts = np.frombuffer(raw, np.uint64).reshape(abi.HISTOGRAMS, abi.BUCKETS, -1)
+        counts = np.frombuffer(raw, np.uint64).reshape(enums.HISTOGRAMS, abi.BUCKETS, -1)
         return np.asarray(counts.sum(axis=2, dtype=np.uint64))
 
     def fill(self) -> dict[str, tuple[int, int]]:
@@ -115,7 +115,7 @@ class Tables:
 
     def transitions(self) -> NDArray[np.void]:
         """Returns the state changes as abi.CHANGES, (new EvState, Reason), summed over all CPUs."""
-        shape = (len(abi.EvState), len(abi.Reason))
+        shape = (len(enums.EvState), len(enums.Reason))
         cpus = libbpf.possible_cpus()
         raw = libbpf.lookup_all(self._transitions, shape[0] * shape[1], abi.CHANGES.itemsize * cpus)
         each = np.frombuffer(raw, abi.CHANGES).reshape(*shape, cpus)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.tables.abi import STATUS_DETACHED, STATUS_PLAIN, STATUS_TAGS_ONLY, WEIGHT_FULL, AuthMode, EvState, Reason
+from mrcd.tables.abi import STATUS_DETACHED, STATUS_PLAIN, STATUS_TAGS_ONLY, WEIGHT_FULL
+from mrcd.tables.enums import AuthMode, EvState, Reason
 
 # Times by this host's CLOCK_MONOTONIC. Other fields that end with _ns are durations, or times by a peer's clock.
 _MOMENTS = {

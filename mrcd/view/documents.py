@@ -24,7 +24,8 @@ from mrcd.loader import features
 from mrcd.net import other_programs, rps
 from mrcd.net.drivers import Segmentation
 from mrcd.tables import histograms
-from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED, EvState, Reason
+from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 from mrcd.view import keys, paths, peers, probe_budget, running_file

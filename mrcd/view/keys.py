@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 
 
 def document(
@@ -33,7 +33,7 @@ def document(
         )
     first = auths[next(iter(names))] if names else None
     return {
-        "mode": mode if first is None else abi.AuthMode(int(first["mode"])).name.lower(),
+        "mode": mode if first is None else enums.AuthMode(int(first["mode"])).name.lower(),
         "accepted": [] if first is None else _ids(first["rx_id"]),
         "newest": None,
         "peers": found,

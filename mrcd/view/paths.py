@@ -14,7 +14,8 @@ from mrcd.errors import UsageError, no_peer
 from mrcd.fabric.hops import hops
 from mrcd.fabric.topology import EV, Peer, Plan
 from mrcd.health.hold_down import hold_down_ns
-from mrcd.tables.abi import WEIGHT_FULL, EvState, Reason
+from mrcd.tables.abi import WEIGHT_FULL
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables
 
 MOST_PATHS = 65_536  # in one answer: some 40 MB

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.tables.abi import EvState
 from mrcd.tables.columns import Columns, ev_bits, judged_and_lost, medians
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables, is_detached
 
 Document = dict[str, Any]

@@ -8,7 +8,9 @@ bpf/ for each target, and measures how long its target takes to find that.
 
     targets.c            the program: its name selects one target
     fuzz_*.h             the targets
-    host.h, helpers.h    the tables of the host, and the BPF helpers on host memory
+    host.h               the tables of the host, and the programs' runs
+    peer_packets.h       packets that a peer could have sent
+    helpers.h, packet_helpers.h   the BPF helpers on host memory
     include/bpf/         replaces libbpf's headers
     tables.py, seeds.py  what the daemon would write into the tables; the first inputs, built from real packets
 """

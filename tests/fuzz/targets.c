@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* All fuzz targets in one program, because bpf/ then compiles once. The name of the program selects the target. */
-#include "host.h"
+#include "peer_packets.h"
 
 #include "fuzz_outer.h"
 

@@ -18,7 +18,7 @@ from labkit.cluster.api import Lab
 from labkit.cluster.bringup import environment
 from labkit.traffic.stream import Stream
 from mrcd.auth import secrets_file
-from mrcd.tables.abi import AuthMode
+from mrcd.tables.enums import AuthMode
 from mrcd.tables.pinned import Tables
 from tests.lab.conftest import a_lab, mrcctl, out_of_use, wait_until
 

@@ -11,8 +11,8 @@ import pytest
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
-from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables import abi, enums
+from mrcd.tables.enums import EvState, Reason
 from tests.packet.cluster import ALL_PLANES, EVS, H2, PLANES, Setup
 from tests.packet.rig import Bench
 from tests.packet.wires import until
@@ -200,7 +200,7 @@ def on_its_way(bench: Bench, ev: int) -> None:
 def events(bench: Bench) -> list[tuple[int, str, str, str]]:
     """Returns the transitions since the last call: EV, state before, state after, reason."""
     return [
-        (int(e["ev"]), abi.EvState(e["before"]).name, abi.EvState(e["after"]).name, abi.Reason(e["reason"]).text)
+        (int(e["ev"]), enums.EvState(e["before"]).name, enums.EvState(e["after"]).name, enums.Reason(e["reason"]).text)
         for e in bench.dataplane.events()
         if e["ev"] != abi.EVENT_IDLE_TIMEOUT
     ]

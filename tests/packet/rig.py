@@ -36,8 +36,8 @@ from mrcd.fabric import topology, wire
 from mrcd.loader.dataplane import Dataplane
 from mrcd.loader.links import Attachment
 from mrcd.net import hooks
-from mrcd.tables import abi
-from mrcd.tables.abi import EvState
+from mrcd.tables import abi, enums
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables, prefix_key
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
@@ -153,7 +153,7 @@ class Bench:
         for name, table in self._pristine.items():
             self._table(name)[...] = table
         zero = bytes(libbpf.possible_cpus())
-        self._fill("mrc_drops", range(len(abi.Drop)), zero * 8)
+        self._fill("mrc_drops", range(len(enums.Drop)), zero * 8)
         self.set_rotations(PLANES)
         self._fill("mrc_histograms", np.flatnonzero(self.tables.histograms()).tolist(), zero * 8)
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()

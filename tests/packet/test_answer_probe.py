@@ -13,7 +13,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import DIAGNOSTIC, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_encapsulations
 from tests.packet.reports import GENERATION, now
 from tests.packet.rig import Bench

@@ -19,7 +19,7 @@ from mrcd.auth.pair_keys import pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
-from mrcd.tables.abi import AuthMode, EvState
+from mrcd.tables.enums import AuthMode, EvState
 from tests.packet.arrivals import both_hooks, inner, popped
 from tests.packet.cluster import ALL_PLANES, EVS, H0, H1, H2, SLOTS, all_encapsulations, datagram, nic_mac, wire_mac
 from tests.packet.reports import GENERATION, MS, NEVER, now

@@ -11,7 +11,7 @@ from mrcd.errors import KernelError, MachineError
 from mrcd.loader.links import Attachment
 from mrcd.loader.table_sizes import PREFIXES_MAX
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import prefix_key
 from tests.packet.cluster import H2
 from tests.packet.kernel import needs_tcx

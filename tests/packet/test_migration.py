@@ -18,7 +18,7 @@ from mrcd.errors import MachineError
 from mrcd.fabric import topology
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, change_field, read_node
 from tests.packet.cluster import ALL_PLANES, H1, H2, H5, Setup
 

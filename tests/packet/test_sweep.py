@@ -10,7 +10,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, Setup, all_encapsulations
 from tests.packet.reports import MS, NEVER, now, patient
 from tests.packet.rig import Bench

@@ -14,7 +14,7 @@ from mrcd.errors import KernelError, MachineError
 from mrcd.fabric import topology
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, change_field
 from tests import cluster_files
 from tests.packet.cluster import Setup

@@ -8,7 +8,7 @@ import pytest
 
 from mrcd.bpf import libbpf
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from tests.packet.cluster import EVS, H2, H5
 from tests.packet.reports import EVERY
 from tests.packet.rig import Bench

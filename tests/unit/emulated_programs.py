@@ -17,7 +17,7 @@ from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables import abi, pinned
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from tests.unit.arrays import TEXT, Arrays
 
 MS = 1_000_000

@@ -20,7 +20,7 @@ from mrcd.bpf import object_file
 from mrcd.config import cluster_file
 from mrcd.fabric import srv6, topology, wire
 from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 from tests.cluster_files import host
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -157,13 +157,13 @@ def test_rodata_has_the_settings_only(btf: Btf) -> None:
 # ---- enumerations ----
 
 ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], str]] = {
-    "mrc_ev_state": (abi.EvState, "MRC_EV_"),
-    "mrc_reason": (abi.Reason, "MRC_REASON_"),
-    "mrc_drop": (abi.Drop, "MRC_DROP_"),
-    "mrc_histogram": (abi.Histogram, "MRC_HISTOGRAM_"),
-    "mrc_policy": (abi.Policy, "MRC_POLICY_"),
-    "mrc_kernel_has": (abi.KernelHas, "MRC_KERNEL_HAS_"),
-    "mrc_probe_kind": (abi.ProbeKind, "MRC_PROBE_"),
+    "mrc_ev_state": (enums.EvState, "MRC_EV_"),
+    "mrc_reason": (enums.Reason, "MRC_REASON_"),
+    "mrc_drop": (enums.Drop, "MRC_DROP_"),
+    "mrc_histogram": (enums.Histogram, "MRC_HISTOGRAM_"),
+    "mrc_policy": (enums.Policy, "MRC_POLICY_"),
+    "mrc_kernel_has": (enums.KernelHas, "MRC_KERNEL_HAS_"),
+    "mrc_probe_kind": (enums.ProbeKind, "MRC_PROBE_"),
 }
 
 
@@ -172,7 +172,7 @@ def enumerators(btf: Btf, name: str, prefix: str) -> dict[str, int]:
     values = {v["name"]: v["val"] for v in btf.named("ENUM")[name]["values"]}
     assert all(n.startswith(prefix) for n in values)
     found = {n.removeprefix(prefix): v for n, v in values.items()}
-    end = abi.HISTOGRAMS if name == "mrc_histogram" else len(found) - 1
+    end = enums.HISTOGRAMS if name == "mrc_histogram" else len(found) - 1
     assert found.pop("KINDS" if name == "mrc_probe_kind" else "MAX", end) == end
     return found
 

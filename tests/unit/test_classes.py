@@ -12,11 +12,11 @@ from mrcd.daemon import write_tables
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from mrcd.loader import settings
-from mrcd.tables import abi
+from mrcd.tables import enums
 from mrcd.tables.pinned import prefix_key
 from tests.cluster_files import host
 
-FLOWLET, PINNED = abi.Policy.FLOWLET, abi.Policy.PINNED
+FLOWLET, PINNED = enums.Policy.FLOWLET, enums.Policy.PINNED
 CLUSTER = cluster_text("test", Parameters())
 
 
@@ -42,7 +42,7 @@ def test_packets_are_parsed_only_if_a_class_needs_it(text: str, on: int) -> None
 
 def value(found: dict[bytes, int], address: bytes, length: int) -> Any:
     word = found[prefix_key(address, length)]
-    return word & 0xFFFF, abi.Policy(word >> 16)
+    return word & 0xFFFF, enums.Policy(word >> 16)
 
 
 def test_a_class_of_destinations_covers_the_hosts_prefixes_within_it_and_may_be_part_of_one() -> None:
@@ -50,7 +50,7 @@ def test_a_class_of_destinations_covers_the_hosts_prefixes_within_it_and_may_be_
     found = write_tables.prefixes(plan(text))
     assert value(found, bytes([10, 99, 0, 3]), 32) == (2, PINNED)
     assert value(found, bytes([10, 100, 2, 128]), 25) == (2, PINNED)
-    assert value(found, bytes([10, 100, 2, 0]), 24) == (2, abi.Policy.NONE)
+    assert value(found, bytes([10, 100, 2, 0]), 24) == (2, enums.Policy.NONE)
     assert len(found) == len(write_tables.prefixes(plan(""))) + 1
 
 

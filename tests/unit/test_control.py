@@ -14,7 +14,7 @@ from labkit.bench.probing import Wire
 from labkit.cluster import observe
 from labkit.cluster.fabric import Parameters, build
 from mrcd.ctl.terminal.render import NOTHING
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 
 WIRE = Wire(headers=100, probe=130, report=300)
 FABRIC = build("x", Parameters())
@@ -60,7 +60,7 @@ def test_counters_are_read_over_all_peers(monkeypatch: pytest.MonkeyPatch) -> No
             made.append(self)
 
         def probes_sent(self) -> dict[str, int]:
-            return {k.text: int(k) + self.more for k in abi.ProbeKind}
+            return {k.text: int(k) + self.more for k in enums.ProbeKind}
 
         def close(self) -> None:
             self.closed = True

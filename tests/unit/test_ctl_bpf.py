@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from mrcd.tables.abi import AuthMode
+from mrcd.tables.enums import AuthMode
 from tests.unit.arrays import Arrays
 
 COMMANDS = [("bpf", "maps"), ("bpf", "progs"), ("bpf", "dump"), ("bpf", "dump", "h2", "5")]

@@ -14,7 +14,7 @@ from click.testing import Result
 from mrcd.auth import secrets_file
 from mrcd.config.auth import Auth
 from mrcd.ctl.commands import keys as commands
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 from mrcd.view import keys
 from tests.cluster_files import host
 from tests.unit.canned_daemon import Daemon
@@ -42,7 +42,7 @@ RELOADED = (200, {"message": "reloaded the secrets: this host accepts 1 and 2", 
 
 def test_the_view_makes_the_document_without_any_key() -> None:
     auths, peers = np.zeros(4, abi.AUTH), np.zeros(4, abi.PEER)
-    auths["mode"][1], auths["rx_id"][1, :2], auths["tx_id"][1, :2] = abi.AuthMode.PERMISSIVE, (1, 2), (1, 2)
+    auths["mode"][1], auths["rx_id"][1, :2], auths["tx_id"][1, :2] = enums.AuthMode.PERMISSIVE, (1, 2), (1, 2)
     auths["tx_slot"][1], auths["untagged"][1], auths["clock_ns"][1] = 1, 9, 77
     auths["tx_key"], auths["rx_key"] = 0x1122334455667788, 0x1122334455667788
     peers["key_ids"][1, :2] = 2, 0

@@ -20,7 +20,7 @@ from mrcd.fabric import topology
 from mrcd.health.monitor import Monitor
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables import abi, pinned
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from mrcd.view.paths import in_flight
 from tests.unit.arrays import TEXT
 from tests.unit.emulated_programs import Bench

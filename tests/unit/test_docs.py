@@ -17,7 +17,8 @@ from labkit.kernels.cli import kernels
 from mrcd.config.cluster_file import Config
 from mrcd.ctl.main import cli
 from mrcd.main import mrcd
-from mrcd.tables.abi import ABI_VERSION, WIRE_VERSION, Drop
+from mrcd.tables.abi import ABI_VERSION, WIRE_VERSION
+from mrcd.tables.enums import Drop
 from tests.pages import DOCS, PAGES, README, ROOT, blocks, prose, spans, synopses
 
 README_LINES = 120

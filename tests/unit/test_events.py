@@ -15,7 +15,7 @@ import pytest
 from mrcd.health import events
 from mrcd.health.events import EventLog, log_line
 from mrcd.tables import abi
-from mrcd.tables.abi import Reason
+from mrcd.tables.enums import Reason
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@
 from pathlib import Path
 
 from mrcd.loader.features import kernel_has, lacking
-from mrcd.tables.abi import KernelHas
+from mrcd.tables.enums import KernelHas
 
 
 def test_features_match_whole_names(tmp_path: Path) -> None:

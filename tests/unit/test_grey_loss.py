@@ -12,7 +12,7 @@ from mrcd.config.cluster_file import Health
 from mrcd.health import grey_loss
 from mrcd.health.grey_loss import Alarm, Grey
 from mrcd.tables import abi
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 from tests.unit.arrays import Arrays
 

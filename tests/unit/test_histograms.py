@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mrcd.ctl.documents import histograms as bars
-from mrcd.tables import abi, histograms
+from mrcd.tables import abi, enums, histograms
 from mrcd.tables.histograms import Durations
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -73,10 +73,10 @@ def test_the_sum_is_about_right() -> None:
 
 
 def every() -> NDArray[np.uint64]:
-    found = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
-    found[abi.Histogram.DETECTION] = counts(300_000, 420_000, 9_000_000)
-    found[abi.Histogram.AFTER_GOOD] = counts(0, 5)
-    found[abi.Histogram.RTT + 1] = counts(31_000)
+    found = np.zeros((enums.HISTOGRAMS, abi.BUCKETS), np.uint64)
+    found[enums.Histogram.DETECTION] = counts(300_000, 420_000, 9_000_000)
+    found[enums.Histogram.AFTER_GOOD] = counts(0, 5)
+    found[enums.Histogram.RTT + 1] = counts(31_000)
     return found
 
 

@@ -21,7 +21,7 @@ from mrcd.auth.secrets_file import Secret
 from mrcd.auth.tag import Signer, tag
 from mrcd.errors import KernelError, MachineError
 from mrcd.tables import abi
-from mrcd.tables.abi import AuthMode
+from mrcd.tables.enums import AuthMode
 
 A, B, C = (secrets_file.new(n) for n in (1, 2, 3))
 ROWS = np.array([1, 2])

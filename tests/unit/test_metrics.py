@@ -18,8 +18,8 @@ from mrcd.daemon import write_tables
 from mrcd.daemon.daemon import Daemon
 from mrcd.fabric import topology
 from mrcd.metrics.collector import MOST_EV_SERIES, TablesCollector
-from mrcd.tables import abi, pinned
-from mrcd.tables.abi import EvState, Histogram, Reason
+from mrcd.tables import abi, enums, pinned
+from mrcd.tables.enums import EvState, Histogram, Reason
 from mrcd.tables.histograms import Durations
 from mrcd.view import documents
 from tests import cluster_files
@@ -46,13 +46,13 @@ class Host(Arrays):
                 table[name][1, 5] = value
         self.programs: Any = SimpleNamespace(hooks=[])
         self.view = documents.View(shown, self.plan, [], Path("/nowhere"))
-        self.counts = np.zeros((abi.HISTOGRAMS, abi.BUCKETS), np.uint64)
+        self.counts = np.zeros((enums.HISTOGRAMS, abi.BUCKETS), np.uint64)
 
     def unsent_packets(self) -> list[int]:
         return [7] + [0] * 7
 
     def drops(self) -> dict[str, int]:
-        return {r.text: 2 for r in abi.Drop if r is not abi.Drop.NONE}
+        return {r.text: 2 for r in enums.Drop if r is not enums.Drop.NONE}
 
     def histograms(self) -> Any:
         return self.counts

@@ -9,7 +9,7 @@ import pytest
 
 from mrcd.errors import KernelError
 from mrcd.health import grey_loss, monitor, peers
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from tests.unit.emulated_programs import Bench
 
 # ---- events of the programs ----

@@ -3,8 +3,8 @@
 
 import numpy as np
 
-from mrcd.tables import abi
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables import abi, enums
+from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.records import fields
 
 NOW = 100 * 10**9
@@ -91,7 +91,7 @@ def test_every_record_of_the_tables_can_be_shown() -> None:
 def test_a_key_is_not_shown() -> None:
     record = np.zeros(1, abi.AUTH)[0]
     record["tx_key"] = record["rx_key"] = 0x1122334455667788
-    record["mode"], record["rx_id"] = abi.AuthMode.REQUIRED, (1, 2, 0)
+    record["mode"], record["rx_id"] = enums.AuthMode.REQUIRED, (1, 2, 0)
     found = shown(record)
     assert found["tx_key"] == found["rx_key"] == (None, "never shown")
     assert found["mode"] == (2, "required")

@@ -23,7 +23,7 @@ from mrcd.daemon import reload
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.loader.dataplane import Dataplane
-from mrcd.tables import abi
+from mrcd.tables import abi, enums
 from mrcd.tables.pinned import Tables
 from mrcd.view import documents
 from tests.unit.arrays import TEXT, Arrays
@@ -106,7 +106,7 @@ class Running:
         self.key_ids, self.used, self.said = tables.peers["key_ids"], list[tuple[Secret, ...]](), list[str]()
         plan = topology.plan(cluster_file.load(self.path), "h0")
         keyring = Keyring(0)
-        keyring.use(abi.AuthMode.REQUIRED, (A,))
+        keyring.use(enums.AuthMode.REQUIRED, (A,))
         self.daemon: Any = SimpleNamespace(
             plan=plan,
             tables=tables,

@@ -21,7 +21,7 @@ from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.net import rps
 from mrcd.tables import abi, pinned
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from mrcd.view import documents as view
 from mrcd.view import paths, running_file
 from tests.unit.arrays import TEXT, Arrays

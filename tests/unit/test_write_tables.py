@@ -18,7 +18,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
 from mrcd.tables import abi, pinned
-from mrcd.tables.abi import EvState, Reason
+from mrcd.tables.enums import EvState, Reason
 from tests.cluster_files import dual, host
 from tests.unit.arrays import Arrays
 

@@ -15,10 +15,10 @@ from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from mrcd.ctl.terminal.render import count, percent
-from mrcd.tables import abi
+from mrcd.tables import enums
 from mrcd.tables.pinned import Tables
 
-_KINDS = tuple(kind.text for kind in abi.ProbeKind)
+_KINDS = tuple(kind.text for kind in enums.ProbeKind)
 
 
 class Sent(NamedTuple):
@@ -26,7 +26,7 @@ class Sent(NamedTuple):
 
     data_packets: int  # as on the wire: a burst counts its segments
     data_bytes: int  # inner
-    requests: tuple[int, ...]  # by kind, in the order of abi.ProbeKind
+    requests: tuple[int, ...]  # by kind, in the order of enums.ProbeKind
     reports: int  # those of the requests that include one for a report
     replies: int  # received replies
     duplicates: int  # those of the data packets that are ACK copies

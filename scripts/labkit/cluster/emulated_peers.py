@@ -24,7 +24,7 @@ from labkit.places import lab_object
 from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
 from mrcd.loader.dataplane import pin_directory
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 
 HOST, SWITCH = "h0", "t0-0-0"

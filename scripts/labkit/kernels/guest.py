@@ -35,7 +35,7 @@ from mrcd.errors import MachineError
 from mrcd.fabric import topology
 from mrcd.loader import features
 from mrcd.loader.settings import settings
-from mrcd.tables.abi import KernelHas
+from mrcd.tables.enums import KernelHas
 
 SMALL = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2}
 SMALLEST = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}

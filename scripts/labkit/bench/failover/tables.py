@@ -14,7 +14,7 @@ from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from mrcd.config.cluster_file import Host
 from mrcd.fabric import topology
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 
 Bools = NDArray[np.bool_]

@@ -12,7 +12,7 @@ from labkit.cluster.emulated_peers import EmulatedPeers
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.errors import MachineError
-from mrcd.tables.abi import EvState
+from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 
 IDLE_S, TRAFFIC_S = (
