@@ -119,7 +119,7 @@ static __always_inline int answer_probe(struct __sk_buff *skb, struct mrc_scratc
 	c->mrc.receiver = bpf_htons(host_id);
 	c->mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
 	c->probe.plane_mask = bpf_htons(self->plane_mask);
-	c->probe.status = bpf_htons(status_for(self, host_id));
+	c->probe.status = bpf_htons(probe_status(host_id));
 	c->probe.generation = bpf_htonl(self->generation);
 	announce_keys(&c->probe, host_id);
 	at = probe_at(p.ev);

@@ -137,7 +137,6 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 					 const struct request *r)
 {
 	struct mrc_path_stats *stats = path_stats_at(ev_index(r->host_id, r->number));
-	struct mrc_replay *replay = replay_at(r->host_id);
 
 	if (stats)
 		stats->probe_ns = r->now; /* before the count: a reader must not take the new count for old */
@@ -147,11 +146,11 @@ static __always_inline void fill_request(struct control *c, const struct mrc_nod
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(r->host_id);
 	c->mrc.ev = bpf_htons(r->number);
-	c->mrc.seq = replay ? bpf_htonl(__sync_fetch_and_add(&replay->sent, 1) + 1) : 0;
+	c->mrc.seq = bpf_htonl(next_request(r->host_id));
 	c->mrc.segments = bpf_htons(1);
 	c->mrc.tx_ns = bpf_cpu_to_be64(r->now);
 	c->probe.plane_mask = bpf_htons(self->plane_mask);
-	c->probe.status = bpf_htons(status_for(self, r->host_id));
+	c->probe.status = bpf_htons(probe_status(r->host_id));
 	c->probe.generation = bpf_htonl(self->generation);
 	c->probe.report_seq = bpf_htonl(r->report_seq);
 	c->probe.first = bpf_htons(r->first);
