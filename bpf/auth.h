@@ -121,29 +121,28 @@ static __always_inline void tag_data(struct mrc_hdr *mrc, __u32 host_id)
 		mrc->auth = data_tag(key, mrc);
 }
 
-/* Tell the peer which keys it may use. */
-static __always_inline void announce_keys(struct mrc_probe *probe, __u32 host_id)
+/* Tell the peer which keys it may use, and this host's status. */
+static __always_inline void announce(struct mrc_probe *probe, const struct mrc_auth *auth, const struct mrc_node *self)
 {
-	const struct mrc_auth *auth = auth_at(host_id);
-
-	probe->key_ids[0] = auth ? auth->rx_id[0] : 0;
-	probe->key_ids[1] = auth ? auth->rx_id[1] : 0;
+	probe->key_ids[0] = auth->rx_id[0];
+	probe->key_ids[1] = auth->rx_id[1];
+	probe->plane_mask = bpf_htons(self->plane_mask);
+	probe->status = bpf_htons(self->status | auth->status);
+	probe->generation = bpf_htonl(self->generation);
 }
 
 /* Tag a complete request. */
-static __always_inline void tag_request(struct control *c, __u32 host_id)
+static __always_inline void tag_request(struct control *c, const struct mrc_auth *auth)
 {
-	const struct mrc_auth *auth = auth_at(host_id);
-	const __u64 *key = auth ? sending_key(auth, &c->mrc) : 0;
+	const __u64 *key = sending_key(auth, &c->mrc);
 
 	c->mrc.auth = key ? probe_tag(key, c) : 0;
 }
 
 /* Tag the complete reply in `scratch`. */
-static __always_inline void tag_reply(struct mrc_scratch *scratch, __u32 host_id)
+static __always_inline void tag_reply(struct mrc_scratch *scratch, const struct mrc_auth *auth)
 {
-	const struct mrc_auth *auth = auth_at(host_id);
-	const __u64 *key = auth ? sending_key(auth, &scratch->control.mrc) : 0;
+	const __u64 *key = sending_key(auth, &scratch->control.mrc);
 
 	scratch->control.mrc.auth = key ? reply_tag(key, scratch) : 0;
 }

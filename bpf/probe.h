@@ -38,27 +38,6 @@ static __always_inline __u32 probe_length(__u32 counts)
 	return counts ? length + MRC_BALLAST + counts * sizeof(struct mrc_count) : length;
 }
 
-/* Return the status that probes to a peer carry. Global, so that the verifier checks it once, not per caller. */
-__noinline __u32 probe_status(__u32 host_id)
-{
-	const struct mrc_peer *peer = peer_at(host_id);
-	const struct mrc_auth *auth = auth_at(host_id);
-	const struct mrc_node *self = node();
-
-	if (!peer || !auth || !self)
-		return 0;
-	return self->status | (peer->plain ? MRC_STATUS_PLAIN : 0) |
-	       (auth->mode == MRC_AUTH_REQUIRED ? MRC_STATUS_TAGS_ONLY : 0);
-}
-
-/* Return the number of the next request to a peer. Global for the same reason. */
-__noinline __u32 next_request(__u32 host_id)
-{
-	struct mrc_replay *replay = replay_at(host_id);
-
-	return replay ? __sync_fetch_and_add(&replay->sent, 1) + 1 : 0;
-}
-
 /* Return what a request of this length on the wire costs the host's budget. */
 static __always_inline __u32 budget_cost(__u32 length)
 {

@@ -232,14 +232,14 @@ class Daemon:
         peer = self.peers[row]
         mrc0 = self.nics.mrc0 if self.monitor.peerwatch.can_spray(row) else None
         if mrc0 is None:  # before the route changes: probes tell the peer, which refuses plain SRv6 otherwise
-            self.tables.peers["plain"][row] = 1
+            write_tables.set_plain(self.tables, row, True)
         usable = paths.usable_evs(peer, self.monitor.peerwatch.usable_for_routes(row))
         return routes.peer_routes(self.plan, peer, self.nics.enabled(), usable, mrc0)
 
     def _note_written(self, row: int, written: Sequence[Route]) -> None:
         mrc0 = self.nics.mrc0.ifindex
         if any(hop.oif == mrc0 for route in written for hop in route.hops):
-            self.tables.peers["plain"][row] = 0
+            write_tables.set_plain(self.tables, row, False)
 
     async def _write_changed_routes(self) -> bool:
         has_more = await self._routes.write_changed()

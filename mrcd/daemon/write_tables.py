@@ -63,7 +63,7 @@ def _write_some(
         peer["slots"] = 1 + (np.flatnonzero(wanted.configured[i]) % plan.config.cluster.evs_per_plane).max()
         if not peer["configured"]:
             peer["plane_mask"] = _ALL_PLANES  # until the peer has sent its plane mask
-            peer["plain"] = 1  # until its routes are written
+            set_plain(tables, row, True)  # until its routes are written
             peer["configured"] = 1
         if stale[i].any():
             tables.evs["configured"][row, stale[i]] = 0
@@ -78,6 +78,12 @@ def _write_some(
             changed.append(row)
         refresh(row)
     return changed
+
+
+def set_plain(tables: Tables, row: int, plain: bool) -> None:
+    """Have probes tell a peer whether this host sends to it by plain SRv6."""
+    status = int(tables.auths["status"][row]) & ~abi.STATUS_PLAIN
+    tables.auths["status"][row] = status | (abi.STATUS_PLAIN if plain else 0)
 
 
 def default_floor(evs: int) -> int:

@@ -86,7 +86,7 @@ def test_probes_are_in_the_dscp_class_of_the_newest_packet_that_carried_one(benc
 
 
 def test_each_sweep_continues_the_sequence_numbers(bench: Bench) -> None:
-    """Those of the peer, by which it knows a probe that it has seen, and those of each EV, by which losses are counted."""
+    """Those of the peer tell it which probes it has seen; those of each EV count losses."""
     wires = bench.wires()
     sent = [0] * EVS
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_each_sweep_continues_the_sequence_numbers(bench: Bench) -> None:
             packet = Ether(frame.data)
             sent[packet[MRC].ev] += 1
             assert (packet[MRC].seq, packet[MRCProbe].seq) == (sum(sent), sent[packet[MRC].ev])
-    assert bench.tables.replays["sent"][H2] == sum(sent)
+    assert bench.tables.auths["sent"][H2] == sum(sent)
     assert bench.tables.evs["probe_seq"][H2].tolist() == sent
 
 
