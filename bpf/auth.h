@@ -7,8 +7,8 @@
  * (pop.h), so the tag covers the source, too.
  *
  * A recorded packet is refused in three ways. Its time must be near the peer's clock, which only a reply tells: that is
- * as new as the request that it answers. Until then this host answers requests, but believes none. A probe is believed
- * once. Data within AGE_MAX_NS is delivered again.
+ * as new as the request that it answers. Until then a host that requires tags answers requests, but believes none. A
+ * probe is believed once. Data within AGE_MAX_NS is delivered again.
  */
 #ifndef MRC_AUTH_H
 #define MRC_AUTH_H
@@ -175,13 +175,17 @@ static __always_inline const __u64 *receiving_key(struct mrc_auth *auth, __u8 id
 	return 0;
 }
 
-/* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet may be a recorded one. */
+/* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet may be a recorded one: where
+ * tags are required, none is new then. Otherwise a forger needs no recording, and a roll-out must lose nothing.
+ */
 static __always_inline int is_new(const struct mrc_auth *auth, __u64 tx_ns, __u64 now)
 {
 	__u64 clock_ns = auth->clock_ns;
 	__s64 age = now + clock_ns - tx_ns;
 
-	return clock_ns && age < AGE_MAX_NS && age > -AHEAD_MAX_NS;
+	if (!clock_ns)
+		return auth->mode != MRC_AUTH_REQUIRED;
+	return age < AGE_MAX_NS && age > -AHEAD_MAX_NS;
 }
 
 /* Check the tag and the age of a data packet. `mrc` is a copy of its header. */

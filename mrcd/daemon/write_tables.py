@@ -34,7 +34,7 @@ def write_peers(
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.path_stats, tables.reports, tables.watches):
-                # not rxs: the sender compares with earlier reports; not replays: the peer refuses a number twice
+                # not rxs, auths and replays: both ends count on if the peer comes back
                 table[row] = np.zeros(table[row].shape, table.dtype)
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     probe_pace = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)

@@ -53,7 +53,7 @@ def migrate(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozen
             for name in (*_PEER, *(n for n in _PEER_IF_KNOWN if n in (peers.dtype.names or ()))):
                 tables.peers[name][row] = peers[name][before]
             if auths is not None:  # else this host would refuse packets until it knows the peer's clock
-                for name in _AUTH:
+                for name in set(_AUTH) & set(auths.dtype.names or ()):
                     tables.auths[name][row] = auths[name][before]
             old_evs = evs[before * width : (before + 1) * width]
             if not _copy_unchanged(tables.evs[row], old_evs):
