@@ -53,6 +53,8 @@ def detach(options: Options, force: bool) -> None:
     try:
         document = options.client.post("/v1/detach", {"force": force})
     except DaemonDown as down:
+        if down.pid is not None:  # a running mrcd would attach its programs again
+            raise
         if not force:
             raise DaemonDown(
                 str(down.args[0]), hint=f"{down.hint}; or detach without mrcd: `mrcctl detach --force`"

@@ -28,9 +28,10 @@ def open_view(run_dir: Path, down: DaemonDown) -> "View":
 
         return open_pinned(run_dir)
     except MrcdError as e:
-        raise DaemonDown(f"mrcd is not running, and {e.args[0]}", hint=down.hint) from None
+        raise DaemonDown(f"{down.brief}, and {e.args[0]}", hint=down.hint, pid=down.pid) from None
     except ImportError as e:
-        raise DaemonDown(f"mrcd is not running, and its tables cannot be read: {e}", hint=down.hint) from None
+        why = f"{down.brief}, and its tables cannot be read: {e}"
+        raise DaemonDown(why, hint=down.hint, pid=down.pid) from None
 
 
 def read(
@@ -50,7 +51,7 @@ def read(
         view = open_view(options.run_dir, down)
         document = from_tables(view)
         if not quiet:
-            click.echo("mrcctl: mrcd is not running; from the pinned tables", err=True)
+            click.echo(f"mrcctl: {down.brief}; from the pinned tables", err=True)
         return document, "tables"
 
 

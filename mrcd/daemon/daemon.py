@@ -162,6 +162,11 @@ class Daemon:
         except OSError as e:
             self._warn(f"{self.run_dir}: {e.strerror}: while mrcd is down, mrcctl will show the configuration before")
 
+    def save_files(self) -> None:
+        """Write all files of the run directory that mrcctl and the next start read."""
+        self.save_running()
+        self.programs.save_checksums()
+
     async def close(self) -> None:
         """Close tables and programs; the data plane keeps forwarding."""
         await self.readers.stop()

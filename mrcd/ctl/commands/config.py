@@ -82,7 +82,7 @@ def _running(options: Options) -> dict[str, Any]:
 
         document = left_behind(options.run_dir, down)
         document["file"] = os.environ.get("MRCD_CONFIG") or str(DEFAULT_FILE)
-        click.echo("mrcctl: mrcd is not running; showing its last configuration", err=True)
+        click.echo(f"mrcctl: {down.brief}; showing its last configuration", err=True)
     return document
 
 

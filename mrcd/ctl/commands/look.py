@@ -151,7 +151,7 @@ def events(options: Options, since: datetime | None, follow: bool, peer: str | N
             found = options.client.get("/v1/events", after=0, wait=0)["events"]
         except DaemonDown as down:
             found, source = open_view(options.run_dir, down).unread_events(), "tables"
-            _say("mrcd is not running; events since it stopped, from the pinned tables (earlier ones: its log)")
+            _say(f"{down.brief}; events since it stopped, from the pinned tables (earlier ones: its log)")
         document = envelope("events", found, source)
         document["events"] = [e for e in document["events"] if _is_wanted(e, since, peer)]
         _table(options, "events", document, event_lines, wide)
@@ -181,10 +181,9 @@ def version(options: Options) -> None:
     daemon = error = None
     try:
         daemon = options.client.get("/v1/version")
-    except DaemonDown:
-        pass
     except DaemonError as e:
-        error = e
+        is_down = isinstance(e, DaemonDown) and e.pid is None
+        error = None if is_down else e
     document = {
         "schema_version": SCHEMA_VERSION,
         "mrcctl": mrcd.__version__,

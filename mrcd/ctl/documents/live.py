@@ -68,7 +68,9 @@ def _head(document: Document, colour: bool) -> list[str]:
     if document["error"]:
         running = "NO ANSWER; last sample below"
     elif document["source"] == "tables":
-        running = "mrcd is not running: read from the pinned tables"
+        running = (
+            f"mrcd {'does not answer' if daemon.get('running') else 'is not running'}: read from the pinned tables"
+        )
     else:
         running = f"mrcd {text(daemon.get('version'))} up {duration(daemon.get('uptime_s'))}"
     attached = paint("attached" if status.get("attached") else "detached", colour)

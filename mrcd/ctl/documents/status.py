@@ -61,7 +61,7 @@ def brief_lines(doc: Document, *, colour: bool, width: int | None = None) -> lis
     parts = [
         text(doc.get("host")),
         paint("attached" if doc.get("attached") else "detached", colour),
-        f"mrcd {paint('up' if daemon.get('running') else 'down', colour)}",
+        f"mrcd {paint(_running(daemon), colour)}",
         f"peers {text(peers.get('reachable'))}/{text(peers.get('total'))}",
         f"EVs {text(doc.get('usable_evs'))}/{evs}" + (f" ({plain_states(bad)})" if bad else ""),
         f"planes {sum(bool(p.get('up')) for p in planes)}/{len(planes)}",
@@ -79,10 +79,18 @@ def brief_lines(doc: Document, *, colour: bool, width: int | None = None) -> lis
     return ["  ".join(parts)]
 
 
+def _running(daemon: Document) -> str:
+    if not daemon.get("running"):
+        return "down"
+    return "up" if daemon.get("uptime_s") is not None else "does not answer"
+
+
 def _daemon(doc: Document) -> str:
     daemon = doc.get("daemon") or {}
     if not daemon.get("running"):
         return "mrcd not running" + (f" (tables: ABI {doc['abi_version']})" if doc.get("abi_version") else "")
+    if daemon.get("uptime_s") is None:
+        return f"mrcd runs (pid {daemon.get('pid') or 'unknown'}), but does not answer on its socket"
     abi = f" (ABI {doc['abi_version']})" if doc.get("abi_version") else ""
     return (
         f"mrcd {text(daemon.get('version'))}{abi} running for {duration(daemon.get('uptime_s'))} "
