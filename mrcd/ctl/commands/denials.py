@@ -40,7 +40,7 @@ def _denial_options(command: F) -> F:
     for option in (
         click.option("--force", is_flag=True, help="Deny even if a peer keeps fewer than ev_min_active usable EVs."),
         click.option("--reason", metavar="TEXT", help="A reason, shown by status, paths and events."),
-        click.option("--for", "for_", metavar="TIME", help="End after this time: 90s, 30m, 1h30m or 2d."),
+        click.option("--for", "for_", metavar="TIME", help="End after this time: 90s, 30m, 1h30m, 2d; or always."),
     ):
         command = option(command)
     return command
@@ -81,7 +81,8 @@ _ALLOW_HINT = "`mrcctl denials` lists all denials"
 def deny(options: Options, /, **given: Any) -> None:
     """Send no data on the paths of a target until it is allowed again.
 
-    The paths are still probed. A denial survives restarts, and also covers paths of later configurations.
+    The paths are still probed. A denial survives restarts, and also covers paths of later configurations. A repeated
+    deny keeps the end and the reason of the present denial, unless --for and --reason change them.
     """
     emit(options, _post(options, "/v1/deny", _chosen("deny", given), _FORCE_HINT), changed_lines)
 
@@ -165,7 +166,7 @@ def denials(options: Options) -> None:
         document = options.client.get("/v1/denials")
     except DaemonDown as down:
         document = _from_file(options.run_dir, down)
-        click.echo(f"mrcctl: mrcd is not running; from {document['file']}", err=True)
+        click.echo(f"mrcctl: {down.brief}; from {document['file']}", err=True)
     if document["warning"]:
         click.echo(f"mrcctl: warning: {document['warning']}", err=True)
     emit(options, document, _table, colour=colours())
@@ -182,9 +183,9 @@ def _from_file(run_dir: Path, down: DaemonDown) -> Json:
     try:
         found = file.read(path)
     except file.Unreadable as e:
-        raise DaemonDown(f"mrcd is not running, and {e.args[0]}", hint=down.hint) from None
+        raise DaemonDown(f"{down.brief}, and {e.args[0]}", hint=down.hint, pid=down.pid) from None
     if found is None:
-        raise DaemonDown(f"mrcd is not running, and there is no {path}", hint=down.hint)
+        raise DaemonDown(f"{down.brief}, and there is no {path}", hint=down.hint, pid=down.pid)
     left = [(d, d.left_s(time.time())) for d in found]
     document = [policy.brief(d, s) for d, s in left]
     return {"denials": document, "pending": False} | {
