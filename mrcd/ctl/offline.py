@@ -2,6 +2,7 @@
 """Reads documents from the tables pinned in the kernel while the daemon is down."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,14 @@ def read(
         if not quiet:
             click.echo(f"mrcctl: {down.brief}; from the pinned tables", err=True)
         return document, "tables"
+
+
+def state_dir(run_dir: Path) -> Path:
+    """Return the directory in which mrcd keeps denials and events."""
+    from mrcd.denials import file  # a late import: it takes longer than mrcctl takes to answer
+
+    given = os.environ.get("MRCD_STATE_DIR")
+    return file.directory(run_dir, Path(given) if given else None)
 
 
 def envelope(name: str, rows: Json, source: str) -> dict[str, Json]:

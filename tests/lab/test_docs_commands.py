@@ -64,7 +64,9 @@ SYNOPSES = {
     "`paths --decode`": "mrcctl paths --decode",
     "`watch [-i SECONDS]`": "mrcctl watch -i 0.5",
     "`top [-i SECONDS]`": "mrcctl top -i 0.5",
-    "`events [--since 10m] [--follow]`": "mrcctl events --since 10m --follow",
+    "`events [--since 10m] [--follow] [--kind KIND] [--plane N] [--ev N] [-n N]`": (
+        "mrcctl events --since 10m --kind ev --plane 1 --ev 4 -n 3 && mrcctl events --follow"
+    ),
     "`histograms`": "mrcctl histograms",
     "`bpf maps`, `bpf progs`, `bpf dump [PEER [EV]]`": "mrcctl bpf maps && mrcctl bpf progs && mrcctl bpf dump h2 1",
     "`bugreport [-o FILE]`": "mrcctl bugreport -o report.tar.gz",

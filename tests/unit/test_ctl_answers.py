@@ -134,6 +134,20 @@ def test_events_since_and_of_a_peer(mrcctl: Callable[..., Result], daemon: Daemo
     assert of("--since", minute.astimezone(timezone(timedelta(hours=5))).isoformat()) == [3]
 
 
+def test_events_are_filtered(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    def of(*args: str) -> list[int]:
+        return [e["id"] for e in json.loads(mrcctl("events", "--json", *args).stdout)["events"]]
+
+    daemon.add(EVENT, {**EVENT, "id": 2, "ev": 6}, {**EVENT, "id": 3, "kind": "plane", "peer": None, "ev": None})
+    assert of("--plane", "1") == [1, 2, 3]
+    assert of("--plane", "0") == []
+    assert of("--ev", "6", "--plane", "1") == [2]
+    assert of("--kind", "plane") == [3]
+    assert of("-n", "2") == [2, 3]
+    assert of("-n", "0") == []
+    assert of("--kind", "ev", "-n", "1") == [2]
+
+
 def test_hops(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     kinds = [("t0", 3), ("t1", 2), ("t0", 7), ("host", 1)]
     hops = [{"kind": kind, "number": number, "plane": 1} for kind, number in kinds]

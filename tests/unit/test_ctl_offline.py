@@ -14,6 +14,9 @@ from click.testing import Result
 
 import mrcd
 from mrcd.errors import MachineError
+from mrcd.health import event_file
+from mrcd.health.event_file import EventFile
+from mrcd.health.events import EventLog
 from mrcd.versions import ABI_VERSION
 from tests.unit.canned_daemon import BAD_PATH, EVENT, KEYS, PATH, PEER, STATUS, Daemon
 
@@ -69,7 +72,24 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
     assert result.stdout.startswith("1 of 1 peers use secret 2\n")
     result = mrcctl("events", "--json")
     assert json.loads(result.stdout) == tables | {"events": [EVENT | {"id": None}]}
-    assert result.stderr.startswith("mrcctl: mrcd is not running; events since it stopped")
+    assert result.stderr.startswith("mrcctl: mrcd is not running; from /")
+    assert result.stderr.endswith("/events.jsonl and the pinned tables\n")
+
+
+@pytest.mark.usefixtures("pinned")
+def test_events_of_the_last_daemon_are_shown_before_the_unread_ones(
+    mrcctl: Callable[..., Result], run_dir: Path
+) -> None:
+    log = EventLog(EventFile(run_dir / event_file.FILE))
+    log.add("plane", reason="link_down", plane=2, before="up", after="down")
+    found = json.loads(mrcctl("events", "--json").stdout)["events"]
+    assert [(e["id"], e["reason"]) for e in found] == [(1, "link_down"), (None, "overdue")]
+    assert [e["id"] for e in json.loads(mrcctl("events", "--json", "--plane", "2").stdout)["events"]] == [1]
+    (run_dir / event_file.FILE).unlink()
+    (run_dir / event_file.FILE).mkdir()
+    result = mrcctl("events", "--json")
+    assert "earlier events are not shown" in result.stderr
+    assert [e["id"] for e in json.loads(result.stdout)["events"]] == [None]
 
 
 @pytest.mark.usefixtures("pinned")

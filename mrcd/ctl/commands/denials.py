@@ -6,7 +6,6 @@ deny and allow post to the daemon, which decides and applies them (mrcd/denials/
 """
 
 import contextlib
-import os
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import click
 from mrcd.ctl.base import F, Options, colours, common, emit
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.documents.answers import changed_lines
+from mrcd.ctl.offline import state_dir
 from mrcd.ctl.options import ev_option, peer_option, plane_option
 from mrcd.ctl.target_argument import target_argument
 from mrcd.ctl.terminal import render
@@ -178,8 +178,7 @@ def _from_file(run_dir: Path, down: DaemonDown) -> Json:
         policy,
     )
 
-    given = os.environ.get("MRCD_STATE_DIR")
-    path = file.directory(run_dir, Path(given) if given else None) / file.FILE
+    path = state_dir(run_dir) / file.FILE
     try:
         found = file.read(path)
     except file.Unreadable as e:

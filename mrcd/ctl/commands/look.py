@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 
@@ -19,12 +20,13 @@ from mrcd.ctl.documents.paths import hop_lines, path_lines
 from mrcd.ctl.documents.peers import peer_lines
 from mrcd.ctl.documents.status import brief_lines, status_lines
 from mrcd.ctl.documents.version import version_lines
-from mrcd.ctl.offline import envelope, open_view, pins_gone, read
-from mrcd.ctl.options import STATES, StateType, peer_option, plane_option, wide_option
+from mrcd.ctl.offline import envelope, open_view, pins_gone, read, state_dir
+from mrcd.ctl.options import STATES, StateType, ev_option, peer_option, plane_option, wide_option
 from mrcd.ctl.terminal.reader import leave_with_reader
 from mrcd.errors import DaemonError
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
+KINDS = ["daemon", "denial", "ev", "peer", "plane"]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -126,40 +128,65 @@ def _moment(ctx: click.Context, param: click.Parameter, given: str | None) -> da
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _is_wanted(event: Json, since: datetime | None, peer: str | None) -> bool:
-    return (peer is None or event.get("peer") == peer) and (
+def _is_wanted(event: Json, since: datetime | None, wanted: dict[str, object]) -> bool:
+    return all(value is None or event.get(key) == value for key, value in wanted.items()) and (
         since is None or datetime.fromisoformat(event["time"]) >= since
     )
+
+
+def _newest(found: list[Json], most: int | None) -> list[Json]:
+    return found if most is None else found[max(0, len(found) - most) :]
+
+
+def _events_without_mrcd(options: Options, down: DaemonDown) -> list[Json]:
+    """Return the events that the last mrcd has kept, and those that the programs have written since."""
+    from mrcd.health import event_file
+
+    unread = open_view(options.run_dir, down).unread_events()
+    path = state_dir(options.run_dir) / event_file.FILE
+    try:
+        kept = event_file.read(path, event_file.MOST)
+    except OSError as e:
+        _say(f"{path}: {e.strerror}; earlier events are not shown")
+        kept = []
+    _say(f"{down.brief}; from {path} and the pinned tables")
+    return [*kept, *unread]
 
 
 @click.command(short_help="List changes with reason and evidence.")
 @click.option("--since", callback=_moment, metavar="AGE|TIME", help="Only newer ones: 10m, 2h, 2030-01-02T03:04 (UTC).")
 @click.option("--follow", "-f", is_flag=True, help="Print new events as they happen; JSON is one event per line.")
+@click.option("--kind", type=click.Choice(KINDS), help="Only events of this kind.")
+@click.option("--lines", "-n", "most", type=click.IntRange(min=0), metavar="N", help="Of the past only the newest N.")
 @peer_option
+@plane_option
+@ev_option
 @wide_option
 @common
 @click.pass_obj
-def events(options: Options, since: datetime | None, follow: bool, peer: str | None, wide: bool) -> None:
+def events(
+    options: Options, /, since: datetime | None, follow: bool, most: int | None, wide: bool, **wanted: Any
+) -> None:
     """List changes with reason and evidence.
 
-    mrcd remembers the newest 10,000 events; its log has all (`journalctl -u mrcd`). While mrcd is down, the events
-    that the eBPF programs have written since are listed; its next start reads them too.
+    mrcd keeps the newest 10,000 events over restarts and reboots; its log has all (`journalctl -u mrcd`). While mrcd is
+    down, these are listed with those that the eBPF programs have written since; its next start reads them too.
     """
     if not follow:
         source = "daemon"
         try:
             found = options.client.get("/v1/events", after=0, wait=0)["events"]
         except DaemonDown as down:
-            found, source = open_view(options.run_dir, down).unread_events(), "tables"
-            _say(f"{down.brief}; events since it stopped, from the pinned tables (earlier ones: its log)")
+            found, source = _events_without_mrcd(options, down), "tables"
         document = envelope("events", found, source)
-        document["events"] = [e for e in document["events"] if _is_wanted(e, since, peer)]
+        document["events"] = _newest([e for e in document["events"] if _is_wanted(e, since, wanted)], most)
         _table(options, "events", document, event_lines, wide)
         return
     leave_with_reader()
     heading = not options.json
     for batch in follow_events(options.client, _say):
-        fresh = [e for e in batch if _is_wanted(e, since, peer)]
+        fresh = _newest([e for e in batch if _is_wanted(e, since, wanted)], most)
+        most = None
         if options.json:
             lines = [json.dumps({"schema_version": SCHEMA_VERSION, **e}, ensure_ascii=False) for e in fresh]
         else:
