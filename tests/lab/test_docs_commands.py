@@ -76,7 +76,7 @@ SYNOPSES = {
     "`allow`, `undrain` `TARGET… | --all`": "mrcctl allow t1:1:2 && mrcctl undrain --all",
     "`denials`": "mrcctl denials",
     "`probe PEER [--ev N] [--count N] [--size BYTES]`": "mrcctl probe h2 --ev 1 --count 3 --size 1000",
-    "`trace PEER --ev N`": "mrcctl trace h2 --ev 1",
+    "`trace PEER [--ev N]`": "mrcctl trace h2 --ev 1 && mrcctl trace h2",
     "`capture [--plane N] [--count N] [-r FILE | -w FILE]`": (
         "mrcctl capture --plane 1 --count 3 -w packets.pcap && mrcctl capture -r packets.pcap --count 3"
     ),

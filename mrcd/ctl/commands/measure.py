@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from mrcd.ctl.base import F, Options, colours, common, emit
+from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json, understood
 from mrcd.ctl.offline import read
-from mrcd.ctl.options import complete_peer, peer_option
+from mrcd.ctl.options import complete_peer, peer_option, wide_option
 from mrcd.errors import DaemonError, MrcdError, UsageError
 
 MAX_COUNT = 1_000_000
@@ -86,13 +86,19 @@ def _pace(command: Any) -> Any:
     "--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Size of the outer IPv6 packet."
 )
 @_pace
+@wide_option
 @common
 @click.pass_obj
-def probe(options: Options, peer: str, ev: int | None, count: int, size: int, interval: float, wait: float) -> None:
+def probe(
+    options: Options, peer: str, ev: int | None, count: int, size: int, interval: float, wait: float, wide: bool
+) -> None:
     """Probe the EVs to PEER: loss, and minimum, mean, maximum and deviation of the round-trip times, as ping does.
 
     The peer's mrc_pop answers on a usable EV of its own choice in the same plane. These diagnostic probes change no
     counter and no EV state on either host. Exit code 2 if nothing came back.
+
+    These round trips are shorter than those of `mrcctl peers`: a tool sends many probes in a row, so that the CPUs of
+    both hosts stay awake; the probes of an idle path find them asleep.
     """
     from mrcd.ctl.packets import probe as work
 
@@ -100,33 +106,44 @@ def probe(options: Options, peer: str, ev: int | None, count: int, size: int, in
     document = work.run(
         status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
     )
-    emit(options, document, work.lines, colour=colours())
+    emit(options, document, work.lines, colour=colours(), width=terminal_width(wide))
     if not document["received"]:
         sys.exit(DaemonError.exit_code)
 
 
 @click.command(short_help="Trace an EV hop by hop and locate a fault.")
 @click.argument("peer", shell_complete=complete_peer)
-@click.option("--ev", type=click.IntRange(min=0), metavar="N", required=True, help="The EV.")
+@click.option("--ev", type=click.IntRange(min=0), metavar="N", help="The EV; default all that have failed, 8 at most.")
 @_count(20, "Packets per hop.")
 @_pace
+@wide_option
 @common
 @click.pass_obj
-def trace(options: Options, peer: str, ev: int, count: int, interval: float, wait: float) -> None:
+def trace(options: Options, peer: str, ev: int | None, count: int, interval: float, wait: float, wide: bool) -> None:
     """Trace an EV to PEER with loopback probes, which each switch forwards back to this host, and a probe to PEER.
 
-    The loss of each, and cross-checks through another T1 of the plane, locate a fault: a link in one or both
-    directions, a switch, or the far host. Parts that the packets cannot distinguish are listed together. No switch
-    CPU has to answer. encapsulation ecmp has no trace, because its packets cannot name their path. Exit code 2 if
-    nothing came back.
+    Their losses and delays, and cross-checks through another T1 of the plane, locate a fault: a link in one or both
+    directions, a switch, or the far host. The verdict names its plane, and the target that `mrcctl deny` takes. Parts
+    that the packets cannot distinguish are listed together. A NIC without a carrier is named at once, also the peer's
+    if the peer has said so. No switch CPU has to answer. encapsulation ecmp has no trace, because its packets cannot
+    name their path.
+
+    Exit code 1 if the path to PEER is broken or slow, 2 if nothing could be sent.
     """
     from mrcd.ctl.packets import trace as work
 
     status, peers, paths = _documents(options, _one(peer))
-    document = work.run(status, peers, paths, peer, ev=ev, count=count, interval_s=interval / 1000, wait_s=wait)
-    emit(options, document, work.lines, colour=colours())
-    if not any(r["received"] for r in document["hops"]):
-        sys.exit(DaemonError.exit_code)
+    failed = work.failed_evs(paths, peer)
+    traces = [
+        work.run(status, peers, paths, peer, ev=n, count=count, interval_s=interval / 1000, wait_s=wait)
+        for n in (failed[: work.MOST_EVS] if ev is None else [ev])
+    ]
+    if ev is None:
+        document, lines = work.merged(str(status["host"]), peer, traces, len(failed)), work.merged_lines
+    else:
+        document, lines = traces[0], work.lines
+    emit(options, document, lines, colour=colours(), width=terminal_width(wide))
+    sys.exit(work.exit_status(traces))
 
 
 @click.command(short_help="Print MRC packets, live or from a file.")

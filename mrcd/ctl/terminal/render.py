@@ -109,7 +109,7 @@ def table(
     """Return aligned lines. The last column is not padded, so a long text there does not widen other lines.
 
     `width` is the terminal's width in characters; None shows all columns. A last line names the dropped columns,
-    unless `note` is False.
+    unless `note` is False. Lines that are still too long are cut.
     """
     cells = [list(row) for row in rows]
     widths = [max(c.width, len(c.heading), *(len(r[i]) for r in cells), 0) for i, c in enumerate(columns)]
@@ -126,7 +126,7 @@ def table(
     hidden = [c.heading for i, c in enumerate(columns) if i not in shown]
     if hidden and heading and note:
         out += textwrap.wrap(f"(no room for {', '.join(hidden)}: see --wide)", width or 80, subsequent_indent=" ")
-    return out
+    return out if width is None else [cut(line, width) for line in out]
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
@@ -138,6 +138,11 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None
             break
         shown.remove(most)
     return shown
+
+
+def fold(line: str, width: int | None) -> list[str]:
+    """Return a line folded at the terminal's width."""
+    return [line] if width is None else textwrap.wrap(line, width, break_on_hyphens=False) or [""]
 
 
 def facts(pairs: Iterable[tuple[str, str]], width: int | None) -> list[str]:
