@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -35,25 +35,37 @@ def open_view(run_dir: Path, down: DaemonDown) -> "View":
         raise DaemonDown(why, hint=down.hint, pid=down.pid) from None
 
 
+class Found(NamedTuple):
+    """A document, and where it is from: "daemon" or "tables".
+
+    `tick_age_s` are the seconds since the pinned tables were refreshed; None from the daemon, which does it all the
+    time.
+    """
+
+    document: Json
+    source: str
+    tick_age_s: float | None = None
+
+
 def read(
     options: Options,
     from_daemon: Callable[[Client], Json],
     from_tables: Callable[["View"], Json],
     *,
     quiet: bool = False,
-) -> tuple[Json, str]:
-    """Return a document and its source, "daemon" or "tables".
+) -> Found:
+    """Return a document and its source.
 
     The pinned tables are read if the daemon is down; a note on stderr says so unless `quiet`.
     """
     try:
-        return from_daemon(options.client), "daemon"
+        return Found(from_daemon(options.client), "daemon")
     except DaemonDown as down:
         view = open_view(options.run_dir, down)
         document = from_tables(view)
         if not quiet:
             click.echo(f"mrcctl: {down.brief}; from the pinned tables", err=True)
-        return document, "tables"
+        return Found(document, "tables", view.tick_age_s())
 
 
 def state_dir(run_dir: Path) -> Path:
@@ -64,8 +76,8 @@ def state_dir(run_dir: Path) -> Path:
     return file.directory(run_dir, Path(given) if given else None)
 
 
-def envelope(name: str, rows: Json, source: str) -> dict[str, Json]:
-    """Return a list as mrcctl prints it: {"schema_version", "source", name: […]}.
+def envelope(name: str, rows: Json, source: str, tick_age_s: float | None = None) -> dict[str, Json]:
+    """Return a list as mrcctl prints it: {"schema_version", "source", "tick_age_s", name: […]}.
 
     Raises DaemonError if `rows` is no list of objects.
     """
@@ -74,7 +86,8 @@ def envelope(name: str, rows: Json, source: str) -> dict[str, Json]:
             f"mrcd's {name} are not a list of objects",
             hint="mrcctl and mrcd may have different versions: see `mrcctl version`",
         )
-    return {"schema_version": SCHEMA_VERSION, "source": source, name: rows}
+    age = {} if tick_age_s is None else {"tick_age_s": tick_age_s}
+    return {"schema_version": SCHEMA_VERSION, "source": source, **age, name: rows}
 
 
 def pins_gone(directory: object) -> bool:

@@ -107,11 +107,17 @@ class View:
                 self._tables.probes_sent(),
                 self._plan.config.health.idle_probes,
                 time.monotonic_ns(),
-            ),
+            )
+            | {"tick_age_s": self.tick_age_s()},
             "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
             "last_transition": self._last_transition(),
             "last_event": None,
         }
+
+    def tick_age_s(self) -> float | None:
+        """Return the seconds since the last tick, which probes EVs and so refreshes their states; None before it."""
+        began_ns = int(self._tables.clock["began_ns"])
+        return (time.monotonic_ns() - began_ns) / 1e9 if began_ns else None
 
     def _receive(self) -> Document:
         """Return how this host processes popped packets: interface, RPS, GRO."""

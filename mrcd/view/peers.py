@@ -31,7 +31,9 @@ def documents(
         return found
 
     answered = configured & (path_stats["replies"] > 0)  # before the times: one that answers meanwhile has had none yet
-    state, rtts = evs["state"], medians(path_stats["rtt_ns"], answered)
+    state = evs["state"]
+    is_measured = answered & (state != EvState.ASSUMED_BAD) & (state != EvState.UNKNOWN)
+    rtts = medians(path_stats["rtt_ns"], is_measured)
     judged, lost_packets = judged_and_lost(path_stats)
     states = np.stack([(configured & (state == s)).sum(axis=1) for s in EvState], axis=1)
     columns = {

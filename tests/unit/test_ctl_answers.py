@@ -21,7 +21,11 @@ def rows(name: str, docs: list[dict[str, Any]], source: str = "daemon") -> dict[
 
 @pytest.mark.parametrize(
     ("command", "document"),
-    [("status", STATUS), ("peers", rows("peers", [PEER])), ("paths", rows("paths", [PATH, BAD_PATH]))],
+    [
+        ("status", STATUS | {"source": "daemon"}),
+        ("peers", rows("peers", [PEER])),
+        ("paths", rows("paths", [PATH, BAD_PATH])),
+    ],
     ids=lambda x: str(x)[:8],
 )
 def test_json_is_the_daemons_document(

@@ -20,10 +20,15 @@ from mrcd.health.events import EventLog
 from mrcd.versions import ABI_VERSION
 from tests.unit.canned_daemon import BAD_PATH, EVENT, KEYS, PATH, PEER, STATUS, Daemon
 
+AGE: dict[str, float | None] = {"s": None}
+
 
 class FakeView:
     def status(self) -> dict[str, Any]:
         return {**STATUS, "daemon": {"running": False}}
+
+    def tick_age_s(self) -> float | None:
+        return AGE["s"]
 
     def peers(self) -> list[dict[str, Any]]:
         return [PEER]
@@ -90,6 +95,22 @@ def test_events_of_the_last_daemon_are_shown_before_the_unread_ones(
     result = mrcctl("events", "--json")
     assert "earlier events are not shown" in result.stderr
     assert [e["id"] for e in json.loads(result.stdout)["events"]] == [None]
+
+
+@pytest.mark.usefixtures("pinned")
+def test_states_that_nothing_refreshes_are_said_to_be_old(
+    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 300.0)  # type: ignore[arg-type]
+    monkeypatch.setitem(AGE, "s", 300.0)
+    warning = "STATES ARE 5 min OLD: without mrcd, EVs are probed only while there is traffic"
+    for command in ("status", "peers", "paths"):
+        assert warning in mrcctl(command).stdout
+    assert json.loads(mrcctl("paths", "--json").stdout)["tick_age_s"] == 300
+    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 0.01)  # type: ignore[arg-type]
+    monkeypatch.setitem(AGE, "s", 0.01)
+    for command in ("status", "peers", "paths"):
+        assert " OLD" not in mrcctl(command).stdout
 
 
 @pytest.mark.usefixtures("pinned")

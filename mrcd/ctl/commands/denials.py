@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from mrcd.ctl.base import F, Options, colours, common, emit
+from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.documents.answers import changed_lines
 from mrcd.ctl.offline import state_dir
-from mrcd.ctl.options import ev_option, peer_option, plane_option
+from mrcd.ctl.options import ev_option, peer_option, plane_option, wide_option
 from mrcd.ctl.target_argument import target_argument
 from mrcd.ctl.terminal import render
 from mrcd.errors import DaemonError, UsageError
@@ -158,18 +158,20 @@ def undrain(options: Options, /, **given: Any) -> None:
 
 
 @click.command(short_help="List denials: target, user, end, reason.")
+@wide_option
 @common
 @click.pass_obj
-def denials(options: Options) -> None:
+def denials(options: Options, wide: bool) -> None:
     """List denials with their user, end and reason, and the packets still in flight on their paths."""
     try:
-        document = options.client.get("/v1/denials")
+        document, source = options.client.get("/v1/denials"), "daemon"
     except DaemonDown as down:
+        source = "file"
         document = _from_file(options.run_dir, down)
         click.echo(f"mrcctl: {down.brief}; from {document['file']}", err=True)
     if document["warning"]:
         click.echo(f"mrcctl: warning: {document['warning']}", err=True)
-    emit(options, document, _table, colour=colours())
+    emit(options, document | {"source": source}, _table, colour=colours(), width=terminal_width(wide))
 
 
 def _from_file(run_dir: Path, down: DaemonDown) -> Json:
@@ -194,13 +196,20 @@ def _from_file(run_dir: Path, down: DaemonDown) -> Json:
     }
 
 
-def _table(document: Json, *, colour: bool) -> list[str]:
+def _table(document: Json, *, colour: bool, width: int | None) -> list[str]:
     if not document["denials"]:
         return ["nothing is denied"]
     columns = [
-        *map(render.Column, ("TARGET", "ACTION")),
-        *(render.Column(h, True) for h in ("EVS", "IN FLIGHT pkts", "LOST pkts")),
-        *map(render.Column, ("EMPTY", "SINCE (UTC)", "ENDS IN", "USER", "REASON")),
+        render.Column("TARGET"),
+        render.Column("ACTION", rank=4),
+        render.Column("EVS", True, rank=3),
+        render.Column("IN FLIGHT pkts", True, rank=7),
+        render.Column("LOST pkts", True, rank=6),
+        render.Column("EMPTY", rank=5),
+        render.Column("SINCE (UTC)", rank=8),
+        render.Column("ENDS IN"),
+        render.Column("USER", rank=2),
+        render.Column("REASON", rank=1),
     ]
     rows = [
         [
@@ -212,7 +221,7 @@ def _table(document: Json, *, colour: bool) -> list[str]:
         ]
         for d in document["denials"]
     ]
-    return render.table(columns, rows, colour=colour)
+    return render.table(columns, rows, colour=colour, width=width)
 
 
 def _user(uid: int | None) -> str:

@@ -35,7 +35,7 @@ def status(options: Options, wide: bool) -> None:
     The first line says whether all peers use the newest secret. UNTAGGED counts the peer's packets that were accepted
     without a tag, in mode permissive. CLOCK says whether the age of the peer's packets can be told.
     """
-    document, source = read(options, lambda daemon: daemon.get("/v1/keys"), lambda view: view.keys())
+    document, source, _ = read(options, lambda daemon: daemon.get("/v1/keys"), lambda view: view.keys())
     emit(options, {"source": source} | document, key_lines, colour=colours(), width=terminal_width(wide))
 
 

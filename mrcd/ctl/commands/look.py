@@ -16,6 +16,7 @@ from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json, follow_events
 from mrcd.ctl.documents import histograms as bars
 from mrcd.ctl.documents.events import event_lines
+from mrcd.ctl.documents.parts import stale_lines
 from mrcd.ctl.documents.paths import hop_lines, path_lines
 from mrcd.ctl.documents.peers import peer_lines
 from mrcd.ctl.documents.status import brief_lines, status_lines
@@ -35,7 +36,10 @@ def _say(message: str) -> None:
 
 
 def _table(options: Options, name: str, document: Json, lines: Callable[..., list[str]], wide: bool) -> None:
-    emit(options, document, lambda d, **style: lines(d[name], **style), colour=colours(), width=terminal_width(wide))
+    def render(d: Json, **style: Any) -> list[str]:
+        return [*lines(d[name], **style), *stale_lines(d.get("tick_age_s"), style["width"])]
+
+    emit(options, document, render, colour=colours(), width=terminal_width(wide))
 
 
 def _complete(options: Options, document: Json) -> None:
@@ -62,7 +66,8 @@ def status(options: Options, brief: bool, wide: bool) -> None:
 
     `forwarding without the daemon` says whether programs and routes would keep working if mrcd died now.
     """
-    document, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
+    document, source, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
+    document = document | {"source": source}
     _complete(options, document)
     emit(options, document, brief_lines if brief else status_lines, colour=colours(), width=terminal_width(wide))
 
@@ -73,8 +78,8 @@ def status(options: Options, brief: bool, wide: bool) -> None:
 @click.pass_obj
 def peers(options: Options, wide: bool) -> None:
     """List the other hosts: reachability, EVs by state, traffic, loss."""
-    found, source = read(options, lambda daemon: daemon.get("/v1/peers"), lambda view: view.peers())
-    _table(options, "peers", envelope("peers", found, source), peer_lines, wide)
+    found = read(options, lambda daemon: daemon.get("/v1/peers"), lambda view: view.peers())
+    _table(options, "peers", envelope("peers", *found), peer_lines, wide)
 
 
 @click.command(short_help="List EVs: state, traffic, loss, round-trip time.")
@@ -91,22 +96,23 @@ def paths(options: Options, peer: str | None, plane: int | None, state: str | No
     --decode shows the hops of the carrier: T0 3 → T1 2 → T0 7 → host port 1. Hops of paths that the cluster file
     lists in [[paths]] may be wrong, because their uSIDs need not follow mrcd's numbering.
     """
-    found, source = read(
+    found = read(
         options,
         lambda daemon: daemon.get("/v1/paths", peer=peer, plane=plane, state=state, decode=int(decode) or None),
         lambda view: view.paths(peer=peer, plane=plane, state=state, decode=decode),
     )
     lines = hop_lines if decode else path_lines
-    _table(options, "paths", envelope("paths", found, source), lines, wide)
+    _table(options, "paths", envelope("paths", *found), lines, wide)
 
 
 @click.command(short_help="Show histograms of detection times and round trips.")
+@wide_option
 @common
 @click.pass_obj
-def histograms(options: Options) -> None:
+def histograms(options: Options, wide: bool) -> None:
     """Show the times to detect failed EVs, the packets sent meanwhile, and the probes' round trips."""
-    found, source = read(options, lambda daemon: daemon.get("/v1/histograms"), lambda view: view.histograms())
-    emit(options, envelope("histograms", found, source), lambda d: bars.histograms(d["histograms"]))
+    found = read(options, lambda daemon: daemon.get("/v1/histograms"), lambda view: view.histograms())
+    _table(options, "histograms", envelope("histograms", *found), bars.histogram_lines, wide)
 
 
 # ---- events ----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def _documents(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
     def ask(status: Json, peers: Json, paths: Callable[[str | None], Json]) -> tuple[Json, Json, Json]:
         return status, peers, [path for peer in choose(status, peers) for path in paths(peer)]
 
-    found, _ = read(
+    found, _, _ = read(
         options,
         lambda d: ask(d.get("/v1/status"), d.get("/v1/peers"), lambda peer: d.get("/v1/paths", peer=peer)),
         lambda view: ask(view.status(), view.peers(), lambda peer: view.paths(peer=peer)),

@@ -185,7 +185,7 @@ def top(options: Options, interval: float, lines: int, peer: str | None, wide: b
     """
     samples = []
     for last in (False, True):
-        found, source = read(
+        found, source, _ = read(
             options,
             lambda daemon: daemon.get("/v1/paths", peer=peer),
             lambda view: view.paths(peer=peer),

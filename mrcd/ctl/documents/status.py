@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from mrcd.ctl.documents.parts import STATES, denial, location, plain_states, sentence
+from mrcd.ctl.documents.parts import STATES, denial, location, plain_states, sentence, stale
 from mrcd.ctl.terminal.render import Column, Document, count, duration, facts, paint, table, text
 
 _DENIALS_SHOWN = 4
@@ -25,6 +25,7 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
         *([("receive", _receive(doc["receive"]))] if doc.get("receive") else []),
         ("peers", _peers(peers)),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
+        *([("", old)] if (old := stale((doc.get("probing") or {}).get("tick_age_s"))) else []),
         *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]

@@ -62,6 +62,7 @@ def duration(seconds: float | None) -> str:
     """Return seconds in a readable unit: 0.3 s, 42 s, 5 min, 3.2 h, 12 d."""
     if seconds is None:
         return NOTHING
+    seconds = max(0.0, seconds)  # a time may be noted after the clock was read
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     for unit, size, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
