@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the command line of mrcctl: usage errors, help, completion, and a quick start."""
 
+import json
 import os
 import resource
 import signal
@@ -11,7 +12,9 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from tests.unit.canned_daemon import EVENT, PATH, Daemon
+from mrcd.ctl import glossary
+from mrcd.tables.enums import EvState, Reason
+from tests.unit.canned_daemon import EVENT, PATH, PEER, Daemon
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,12 @@ from tests.unit.canned_daemon import EVENT, PATH, Daemon
         (["bpf", "dump", "h2", "-1"], "No such option"),
         (["completion", "csh"], "Invalid value for '{bash|zsh|fish}'"),
         (["config", "check", "/nowhere/mrcd.toml"], "/nowhere/mrcd.toml: No such file or directory"),
+        (["de"], "'de' is ambiguous: denials, deny, detach"),
+        (["help", "frobnicate"], "there is no command 'frobnicate'"),
+        (["help", "paths", "x"], "there is no command 'paths x'"),
+        (["paths", "h2", "--peer", "h3"], "two peers are named: h2 and h3"),
+        (["paths", "--bad", "--state", "GOOD"], "--bad and --state exclude each other"),
+        (["events", "--kind", "x"], "Invalid value for '--kind'"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
@@ -49,6 +58,75 @@ def test_help(mrcctl: Callable[..., Result]) -> None:
     bare = mrcctl()
     assert (bare.exit_code, bare.stdout) == (1, "")
     assert bare.stderr.startswith("Usage: mrcctl ")
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["help"], "Usage: mrcctl [OPTIONS] COMMAND"),
+        (["help", "trace"], "Usage: mrcctl trace [OPTIONS] [PEER]"),
+        (["help", "config", "check"], "Usage: mrcctl config check [OPTIONS] [FILE]"),
+        (["help", "conf", "ch"], "Usage: mrcctl config check [OPTIONS] [FILE]"),
+        (["help", "words"], "EV states:\n  GOOD            carries data\n"),
+    ],
+    ids=str,
+)
+def test_the_help_of_a_command(mrcctl: Callable[..., Result], args: list[str], shown: str) -> None:
+    result = mrcctl(*args)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(shown)
+
+
+def test_the_words_are_those_of_the_code() -> None:
+    assert list(glossary.STATES) == ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN"]
+    assert glossary.STATES.keys() == EvState.__members__.keys()
+    assert glossary.REASONS.keys() >= {reason.text for reason in Reason}
+
+
+def test_commands_may_be_abbreviated(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    assert mrcctl("pee", "--json").stdout == mrcctl("peers", "--json").stdout
+    assert mrcctl("k", "st").stdout == mrcctl("keys", "status").stdout
+    assert mrcctl("st", "-b").stdout == mrcctl("status", "-b").stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [("paths", "/v1/paths"), ("doctor", "/v1/paths"), ("top -i 0.1", "/v1/paths"), ("watch -c 1 --json", "/v1/paths")],
+)
+def test_a_peer_is_an_argument_or_an_option(
+    mrcctl: Callable[..., Result], daemon: Daemon, command: str, path: str
+) -> None:
+    for peer in (["h2"], ["--peer", "h2"], ["h2", "--peer", "h2"]):
+        daemon.requests.clear()
+        mrcctl(*command.split(), *peer)
+        assert [given["peer"] for _, where, given in daemon.requests if where == path][:1] == ["h2"], peer
+
+
+def test_peers_and_events_of_one_peer(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    daemon.answers["/v1/peers"] = (200, [PEER, {**PEER, "peer": "h3"}])
+    assert [p["peer"] for p in json.loads(mrcctl("peers", "h3", "--json").stdout)["peers"]] == ["h3"]
+    result = mrcctl("peers", "h9")
+    assert (result.exit_code, result.stderr) == (1, "mrcctl: there is no peer 'h9'\n  hint: peers: h2, h3\n")
+    daemon.add(EVENT, {**EVENT, "id": 2, "peer": "h3"})
+    assert [e["id"] for e in json.loads(mrcctl("events", "h3", "--json").stdout)["events"]] == [2]
+
+
+def test_bad_paths_are_asked_for_by_their_states(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    assert mrcctl("paths", "h2", "--bad", "--json").exit_code == 0
+    assert [given for _, _, given in daemon.requests] == [
+        {"peer": "h2", "state": state} for state in ("ASSUMED_BAD", "DENIED", "UNKNOWN", "SKIP")
+    ]
+
+
+def test_a_full_disk_is_one_line(daemon: Daemon) -> None:
+    code = "from mrcd.ctl.entry import main; main()"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "paths"],
+            env={**os.environ, "MRCD_RUN_DIR": str(daemon.run_dir)},
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "mrcctl: No space left on device\n")
 
 
 # ---- completion ----

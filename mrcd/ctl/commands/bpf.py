@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
 from mrcd.ctl.offline import envelope, pins
 from mrcd.ctl.options import complete_peer, wide_option
 from mrcd.ctl.terminal.render import Column, Document, count, duration, table, text
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mrcd.tables.pinned import Tables
 
 
-@click.group(short_help="Show maps, programs and records in the kernel.")
+@click.group(cls=Commands, short_help="Show maps, programs and records in the kernel.")
 @common
 def bpf() -> None:
     """Show pinned maps, programs and records of the kernel. Works without mrcd."""

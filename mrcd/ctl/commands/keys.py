@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import Json
 from mrcd.ctl.commands.config import DEFAULT_FILE
 from mrcd.ctl.documents.keys import key_lines, late, some, verdict
@@ -19,7 +19,7 @@ DEFAULT = Path("/etc/mrcd/secrets")  # of [auth] secret_file
 _POLL_S = 0.1
 
 
-@click.group(short_help="Show, change and make the secrets that authenticate packets.")
+@click.group(cls=Commands, short_help="Show, change and make the secrets that authenticate packets.")
 @common
 def keys() -> None:
     """Show, change and make the secrets that authenticate packets."""

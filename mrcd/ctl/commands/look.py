@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,9 +22,9 @@ from mrcd.ctl.documents.peers import peer_lines
 from mrcd.ctl.documents.status import brief_lines, status_lines
 from mrcd.ctl.documents.version import version_lines
 from mrcd.ctl.offline import envelope, open_view, pins_gone, read, state_dir
-from mrcd.ctl.options import STATES, StateType, ev_option, peer_option, plane_option, wide_option
+from mrcd.ctl.options import BAD_STATES, STATES, StateType, ev_option, peer_argument, plane_option, wide_option
 from mrcd.ctl.terminal.reader import leave_with_reader
-from mrcd.errors import DaemonError
+from mrcd.errors import DaemonError, UsageError, no_peer
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 KINDS = ["daemon", "denial", "ev", "peer", "plane"]
@@ -73,33 +73,60 @@ def status(options: Options, brief: bool, wide: bool) -> None:
 
 
 @click.command(short_help="List the other hosts: EVs, traffic, loss.")
+@peer_argument()
 @wide_option
 @common
 @click.pass_obj
-def peers(options: Options, wide: bool) -> None:
-    """List the other hosts: reachability, EVs by state, traffic, loss."""
+def peers(options: Options, peer: str | None, wide: bool) -> None:
+    """List the other hosts, or one: reachability, EVs by state, traffic, loss.
+
+    LOSS % ever counts all packets since the tables were made; `mrcctl top` shows the present loss. RTT is the median of
+    the EVs' smoothed round trips of probes; those of an idle path find the CPUs asleep and take longer.
+    """
     found = read(options, lambda daemon: daemon.get("/v1/peers"), lambda view: view.peers())
-    _table(options, "peers", envelope("peers", *found), peer_lines, wide)
+    document = envelope("peers", *found)
+    if peer is not None:
+        names = [p["peer"] for p in document["peers"]]
+        if peer not in names:
+            raise no_peer(peer, names)
+        document["peers"] = [p for p in document["peers"] if p["peer"] == peer]
+    _table(options, "peers", document, peer_lines, wide)
+
+
+def _joined(answers: Iterable[Json]) -> Json:
+    """Return lists as one; a single answer as it is, whatever it is."""
+    found = list(answers)
+    return found[0] if len(found) == 1 else [row for rows in found for row in rows]
 
 
 @click.command(short_help="List EVs: state, traffic, loss, round-trip time.")
-@peer_option
+@peer_argument()
 @plane_option
 @click.option("--state", type=StateType(STATES), help="Only EVs in this state.")
+@click.option("--bad", is_flag=True, help="Only EVs that are not GOOD, the worst first.")
 @click.option("--decode", is_flag=True, help="Show the meaning of each uSID of the carriers.")
 @wide_option
 @common
 @click.pass_obj
-def paths(options: Options, peer: str | None, plane: int | None, state: str | None, decode: bool, wide: bool) -> None:
+def paths(
+    options: Options, peer: str | None, plane: int | None, state: str | None, bad: bool, decode: bool, wide: bool
+) -> None:
     """List EVs: state, time in that state, traffic, loss, round-trip time.
+
+    USABLE 1/8 is an EV that has returned, and takes one of eight of its turns for now. LOSS % ever counts all packets
+    since the tables were made; `mrcctl top` shows the present loss. An EV that has failed has no RTT.
 
     --decode shows the hops of the carrier: T0 3 → T1 2 → T0 7 → host port 1. Hops of paths that the cluster file
     lists in [[paths]] may be wrong, because their uSIDs need not follow mrcd's numbering.
     """
+    if bad and state is not None:
+        raise UsageError("--bad and --state exclude each other", hint="see `mrcctl paths --help`")
+    states = BAD_STATES if bad else [state]  # one by one: all EVs of a large cluster are more than an answer may have
+    hops = int(decode) or None
     found = read(
         options,
-        lambda daemon: daemon.get("/v1/paths", peer=peer, plane=plane, state=state, decode=int(decode) or None),
-        lambda view: view.paths(peer=peer, plane=plane, state=state, decode=decode),
+        lambda d: _joined(d.get("/v1/paths", peer=peer, plane=plane, state=s, decode=hops) for s in states),
+        lambda view: _joined(view.paths(peer=peer, plane=plane, state=s, decode=decode) for s in states),
     )
     lines = hop_lines if decode else path_lines
     _table(options, "paths", envelope("paths", *found), lines, wide)
@@ -164,7 +191,7 @@ def _events_without_mrcd(options: Options, down: DaemonDown) -> list[Json]:
 @click.option("--follow", "-f", is_flag=True, help="Print new events as they happen; JSON is one event per line.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only events of this kind.")
 @click.option("--lines", "-n", "most", type=click.IntRange(min=0), metavar="N", help="Of the past only the newest N.")
-@peer_option
+@peer_argument()
 @plane_option
 @ev_option
 @wide_option

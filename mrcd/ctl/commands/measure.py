@@ -15,10 +15,11 @@ import click
 from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json, understood
 from mrcd.ctl.offline import read
-from mrcd.ctl.options import complete_peer, peer_option, wide_option
-from mrcd.errors import DaemonError, MrcdError, UsageError
+from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
+from mrcd.errors import DaemonError, MrcdError, UsageError, no_peer
 
 MAX_COUNT = 1_000_000
+_TYPES = {"data": "data", "request": "probe request", "reply": "probe reply"}  # as capture shows them
 MOST_EVS = 8192  # doctor probes no more, which takes 15 s
 
 # (status, peers) → names of the peers whose paths are needed; None means all peers
@@ -79,7 +80,7 @@ def _pace(command: Any) -> Any:
 
 
 @click.command(short_help="Measure loss and round-trip time of EVs.")
-@click.argument("peer", shell_complete=complete_peer)
+@peer_argument(required=True)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; default all EVs of the peer.")
 @_count(10, "Probes per EV.")
 @click.option(
@@ -112,7 +113,7 @@ def probe(
 
 
 @click.command(short_help="Trace an EV hop by hop and locate a fault.")
-@click.argument("peer", shell_complete=complete_peer)
+@peer_argument(required=True)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="The EV; default all that have failed, 8 at most.")
 @_count(20, "Packets per hop.")
 @_pace
@@ -149,7 +150,10 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
 @click.command(short_help="Print MRC packets, live or from a file.")
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after so many packets.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop after this time.")
-@click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")
+@peer_argument()
+@plane_option
+@ev_option
+@click.option("--type", "kind", type=click.Choice(list(_TYPES)), help="Only packets of this type.")
 @click.option("-r", "source", type=click.Path(path_type=Path), metavar="FILE", help="Read a pcap or pcapng file.")
 @click.option("-w", "target", type=click.Path(path_type=Path), metavar="FILE", help="Write pcap; '-' is stdout.")
 @click.option(
@@ -161,14 +165,18 @@ def capture(
     options: Options,
     count: int | None,
     seconds: float | None,
+    peer: str | None,
     plane: int | None,
+    ev: int | None,
+    kind: str | None,
     source: Path | None,
     target: Path | None,
     snap: int | None,
 ) -> None:
     """Print a line for each packet of mrcd that a plane NIC sends or receives; with --json a document for each.
 
-    A burst is one packet of many segments, as the NIC gets it. Times are UTC.
+    PEER, --plane, --ev and --type choose packets: those that match all of them. PEER is a host's name or id, at either
+    end of the packet. A burst is one packet of many segments, as the NIC gets it. Times are UTC.
     """
     from scapy.config import conf
 
@@ -184,11 +192,15 @@ def capture(
         if source is None:
             raise
         about = work.Known()  # without mrcd, packets are printed without names and direction
+    names = list(about.names.values())
+    if peer is not None and names and peer not in names and not peer.isdecimal():
+        raise no_peer(peer, names)
+    wanted = work.Filter(plane, ev, _TYPES[kind] if kind else None, peer)
     if source is not None:
-        summary = work.from_file(source, about, count=count, plane=plane, as_json=options.json)
+        summary = work.from_file(source, about, wanted, count=count, as_json=options.json)
     else:
         summary = work.from_wire(
-            about, count=count, seconds=seconds, plane=plane, as_json=options.json, to=target, keep=snap
+            about, wanted, count=count, seconds=seconds, as_json=options.json, to=target, keep=snap
         )
     click.echo(f"mrcctl: {summary}", err=True)
 
@@ -226,7 +238,7 @@ def preflight(options: Options, file: Path | None, host: str | None) -> None:
 
 
 @click.command(short_help="Check a host on which mrcd runs.")
-@peer_option
+@peer_argument()
 @common
 @click.pass_obj
 def doctor(options: Options, peer: str | None) -> None:

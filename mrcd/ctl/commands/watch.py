@@ -17,7 +17,7 @@ from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.documents import live, rates
 from mrcd.ctl.offline import open_view, read
-from mrcd.ctl.options import peer_option, wide_option
+from mrcd.ctl.options import peer_argument, wide_option
 from mrcd.errors import DaemonError, MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
 
@@ -134,7 +134,7 @@ def _frames(sampler: Sampler) -> Iterator[dict[str, Any]]:
 @click.command(short_help="Show peers, traffic, bad paths and events, live.")
 @_interval
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after so many samples.")
-@peer_option
+@peer_argument()
 @common
 @click.pass_obj
 def watch(options: Options, interval: float, count: int | None, peer: str | None) -> None:
@@ -174,7 +174,7 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
 @click.option(
     "--lines", "-n", type=click.IntRange(min=1), default=10, metavar="N", show_default=True, help="Paths of each kind."
 )
-@peer_option
+@peer_argument()
 @wide_option
 @common
 @click.pass_obj
