@@ -57,11 +57,11 @@ NOT_RUN = {
 SYNOPSES = {
     "`status [--brief]`": "mrcctl status --brief",
     "`help [COMMAND]`, `help words`": "mrcctl help paths && mrcctl help words",
-    "`peers [PEER]`": "mrcctl peers h2",
+    "`peers [PEER] [-i SECONDS]`": "mrcctl peers h2 -i 0.2",
     "`keys status`": "mrcctl keys status",
     "`keys rotate [--wait SECONDS]`": "mrcctl keys rotate --wait 20",
     "`keys generate [--add] [FILE]`": "mrcctl keys generate new_secrets && mrcctl keys generate --add new_secrets",
-    "`paths [PEER] [--plane N] [--state S]`": "mrcctl paths h2 --plane 1 --state GOOD",
+    "`paths [PEER] [--plane N] [--state S] [-i SECONDS]`": "mrcctl paths h2 --plane 1 --state GOOD -i 0.2",
     "`paths --bad`": "mrcctl paths --bad",
     "`paths --decode`": "mrcctl paths --decode",
     "`watch [PEER] [-i SECONDS]`": "mrcctl watch h2 -i 0.5",

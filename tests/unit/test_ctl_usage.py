@@ -118,6 +118,21 @@ def test_bad_paths_are_asked_for_by_their_states(mrcctl: Callable[..., Result], 
     ]
 
 
+def test_rates_over_an_interval(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    said = json.loads(mrcctl("paths", "h2", "-i", "0.1", "--json").stdout)
+    assert said["interval_s"] == pytest.approx(0.1, abs=0.2)
+    assert [(p["ev"], p["tx_packets_per_s"], p["loss_ratio"]) for p in said["paths"]] == [(5, 0, 0), (6, 0, 0)]
+    said = json.loads(mrcctl("peers", "h2", "-i", "0.1", "--json").stdout)
+    assert [(p["peer"], p["tx_bits_per_s"], p["recent_loss_ratio"]) for p in said["peers"]] == [("h2", 0, 0)]
+    for command in ("paths", "peers"):
+        first, heading, *_ = mrcctl(command, "-i", "0.1").stdout.splitlines()
+        assert first == "over 0.1 s"
+        assert "TX Mbit/s" in heading
+        assert "LOSS % now" in heading
+        assert "ever" not in heading
+    assert "exclude each other" in mrcctl("paths", "--decode", "-i", "1").stderr
+
+
 def test_a_full_disk_is_one_line(daemon: Daemon) -> None:
     code = "from mrcd.ctl.entry import main; main()"
     with open("/dev/full", "w") as full:
@@ -152,6 +167,11 @@ def test_completion_of_values(mrcctl: Callable[..., Result], monkeypatch: pytest
     daemon.answers["/v1/peers"] = (200, [{"peer": "h2"}, {"peer": "h3"}, {"peer": "store1"}])
     assert complete(monkeypatch, mrcctl, "mrcctl paths --peer h") == ["h2", "h3"]
     assert complete(monkeypatch, mrcctl, "mrcctl paths --state AS") == ["ASSUMED_BAD"]
+
+
+def test_completion_of_abbreviated_commands(monkeypatch: pytest.MonkeyPatch, mrcctl: Callable[..., Result]) -> None:
+    assert complete(monkeypatch, mrcctl, "mrcctl tra --coun") == ["--count"]
+    assert complete(monkeypatch, mrcctl, "mrcctl de --forc") == []
 
 
 def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:

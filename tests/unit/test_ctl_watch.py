@@ -246,6 +246,7 @@ def sample(**other: Any) -> dict[str, Any]:
         "evs": 16,
         "rtt_ns": 1,
         "planes": [],
+        "recent_loss_ratio": 0.0,
     }
     return {
         "time": "2030-01-02T03:04:05", "source": "daemon", "error": None, "partial": False, "bad_paths": 1,

@@ -7,25 +7,31 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import mrcd
 from mrcd.ctl.base import Options, colours, common, emit, terminal_width
-from mrcd.ctl.client import DaemonDown, Json, follow_events
+from mrcd.ctl.client import Client, DaemonDown, Json, follow_events
 from mrcd.ctl.documents import histograms as bars
+from mrcd.ctl.documents import live, rates
 from mrcd.ctl.documents.events import event_lines
 from mrcd.ctl.documents.parts import stale_lines
 from mrcd.ctl.documents.paths import hop_lines, path_lines
 from mrcd.ctl.documents.peers import peer_lines
+from mrcd.ctl.documents.rates import Sample
 from mrcd.ctl.documents.status import brief_lines, status_lines
 from mrcd.ctl.documents.version import version_lines
 from mrcd.ctl.offline import envelope, open_view, pins_gone, read, state_dir
 from mrcd.ctl.options import BAD_STATES, STATES, StateType, ev_option, peer_argument, plane_option, wide_option
+from mrcd.ctl.sampling import SECONDS, sampled
 from mrcd.ctl.terminal.reader import leave_with_reader
 from mrcd.errors import DaemonError, UsageError, no_peer
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
+
+if TYPE_CHECKING:
+    from mrcd.view.documents import View
 
 KINDS = ["daemon", "denial", "ev", "peer", "plane"]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -40,6 +46,19 @@ def _table(options: Options, name: str, document: Json, lines: Callable[..., lis
         return [*lines(d[name], **style), *stale_lines(d.get("tick_age_s"), style["width"])]
 
     emit(options, document, render, colour=colours(), width=terminal_width(wide))
+
+
+def _moved(
+    options: Options, document: Json, before: Sample, after: Sample, lines: Callable[..., list[str]], wide: bool
+) -> None:
+    """Print the rates between two samples."""
+    document = {"interval_s": round(after.at_s - before.at_s, 3)} | document
+    emit(options, document, lines, colour=colours(), width=terminal_width(wide))
+
+
+_interval = click.option(
+    "--interval", "-i", type=SECONDS, metavar="SECONDS", help="Rates and loss over this time, instead of counters."
+)
 
 
 def _complete(options: Options, document: Json) -> None:
@@ -74,23 +93,37 @@ def status(options: Options, brief: bool, wide: bool) -> None:
 
 @click.command(short_help="List the other hosts: EVs, traffic, loss.")
 @peer_argument()
+@_interval
 @wide_option
 @common
 @click.pass_obj
-def peers(options: Options, peer: str | None, wide: bool) -> None:
+def peers(options: Options, peer: str | None, interval: float | None, wide: bool) -> None:
     """List the other hosts, or one: reachability, EVs by state, traffic, loss.
 
-    LOSS % ever counts all packets since the tables were made; `mrcctl top` shows the present loss. RTT is the median of
-    the EVs' smoothed round trips of probes; those of an idle path find the CPUs asleep and take longer.
+    LOSS % ever counts all packets since the tables were made; with --interval SECONDS, rates and loss are those of that
+    time. RTT is the median of the EVs' smoothed round trips of probes; those of an idle path find the CPUs asleep and
+    take longer.
     """
-    found = read(options, lambda daemon: daemon.get("/v1/peers"), lambda view: view.peers())
-    document = envelope("peers", *found)
-    if peer is not None:
-        names = [p["peer"] for p in document["peers"]]
-        if peer not in names:
+
+    def chosen(rows: Json) -> Json:
+        names = [p["peer"] for p in envelope("peers", rows, "")["peers"]]
+        if peer is not None and peer not in names:
             raise no_peer(peer, names)
-        document["peers"] = [p for p in document["peers"] if p["peer"] == peer]
-    _table(options, "peers", document, peer_lines, wide)
+        return [p for p in rows if peer in (None, p["peer"])]
+
+    def from_daemon(daemon: Client) -> Json:
+        return chosen(daemon.get("/v1/peers"))
+
+    def from_tables(view: "View") -> Json:
+        return chosen(view.peers())
+
+    if interval is None:
+        _table(options, "peers", envelope("peers", *read(options, from_daemon, from_tables)), peer_lines, wide)
+        return
+    before, after, found = sampled(options, "peers", from_daemon, from_tables, interval)
+    moved = {r["peer"]: r for r in rates.per_second(before, after)}
+    document = envelope("peers", live.peers(after.rows, moved, {}), found.source, found.tick_age_s)
+    _moved(options, document, before, after, live.moved_peers, wide)
 
 
 def _joined(answers: Iterable[Json]) -> Json:
@@ -104,32 +137,49 @@ def _joined(answers: Iterable[Json]) -> Json:
 @plane_option
 @click.option("--state", type=StateType(STATES), help="Only EVs in this state.")
 @click.option("--bad", is_flag=True, help="Only EVs that are not GOOD, the worst first.")
+@_interval
 @click.option("--decode", is_flag=True, help="Show the meaning of each uSID of the carriers.")
 @wide_option
 @common
 @click.pass_obj
 def paths(
-    options: Options, peer: str | None, plane: int | None, state: str | None, bad: bool, decode: bool, wide: bool
+    options: Options,
+    peer: str | None,
+    plane: int | None,
+    state: str | None,
+    bad: bool,
+    interval: float | None,
+    decode: bool,
+    wide: bool,
 ) -> None:
     """List EVs: state, time in that state, traffic, loss, round-trip time.
 
     USABLE 1/8 is an EV that has returned, and takes one of eight of its turns for now. LOSS % ever counts all packets
-    since the tables were made; `mrcctl top` shows the present loss. An EV that has failed has no RTT.
+    since the tables were made; with --interval SECONDS, rates and loss are those of that time. An EV that has failed
+    has no RTT.
 
     --decode shows the hops of the carrier: T0 3 → T1 2 → T0 7 → host port 1. Hops of paths that the cluster file
     lists in [[paths]] may be wrong, because their uSIDs need not follow mrcd's numbering.
     """
-    if bad and state is not None:
-        raise UsageError("--bad and --state exclude each other", hint="see `mrcctl paths --help`")
+    for first, second, both in (("--bad", "--state", bad and state), ("--decode", "--interval", decode and interval)):
+        if both:
+            raise UsageError(f"{first} and {second} exclude each other", hint="see `mrcctl paths --help`")
     states = BAD_STATES if bad else [state]  # one by one: all EVs of a large cluster are more than an answer may have
     hops = int(decode) or None
-    found = read(
-        options,
-        lambda d: _joined(d.get("/v1/paths", peer=peer, plane=plane, state=s, decode=hops) for s in states),
-        lambda view: _joined(view.paths(peer=peer, plane=plane, state=s, decode=decode) for s in states),
-    )
-    lines = hop_lines if decode else path_lines
-    _table(options, "paths", envelope("paths", *found), lines, wide)
+
+    def from_daemon(daemon: Client) -> Json:
+        return _joined(daemon.get("/v1/paths", peer=peer, plane=plane, state=s, decode=hops) for s in states)
+
+    def from_tables(view: "View") -> Json:
+        return _joined(view.paths(peer=peer, plane=plane, state=s, decode=decode) for s in states)
+
+    if interval is None:
+        lines = hop_lines if decode else path_lines
+        _table(options, "paths", envelope("paths", *read(options, from_daemon, from_tables)), lines, wide)
+        return
+    before, after, found = sampled(options, "paths", from_daemon, from_tables, interval)
+    document = envelope("paths", rates.per_second(before, after), found.source, found.tick_age_s)
+    _moved(options, document, before, after, live.moved_paths, wide)
 
 
 @click.command(short_help="Show histograms of detection times and round trips.")

@@ -35,6 +35,7 @@ def peers(
             {
                 **{k: p.get(k) for k in ("peer", "status", "reachable", "usable_evs", "evs", "loss_ratio", "rtt_ns")},
                 **{k: mine.get(k) for k in ("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s")},
+                "recent_loss_ratio": mine.get("loss_ratio"),
                 "planes": [
                     {"plane": plane, "usable_evs": usable, "evs": every}
                     for plane, (usable, every) in sorted(planes.get(p["peer"], {}).items())
@@ -113,13 +114,13 @@ def _joined(parts: Sequence[str], width: int | None) -> list[str]:
     return [piece for line in lines for piece in fold(line, width)]
 
 
-def _peers(rows: Sequence[Document], colour: bool, width: int | None) -> list[str]:
-    headings = ("EVS USABLE", "TX Mbit/s", "TX pkts/s", "LOST pkts/s", "RTT µs")
+def _peers(rows: Sequence[Document], colour: bool, width: int | None, note: bool = False) -> list[str]:
+    headings = ("EVS USABLE", "TX Mbit/s", "TX pkts/s", "LOST pkts/s", "LOSS % now", "RTT µs")
     columns = [
         Column("PEER"),
         Column("STATUS"),
-        *(Column(h, True, rank=r) for h, r in zip(headings, (0, 1, 5, 3, 2), strict=True)),
-        Column("USABLE BY PLANE", rank=4),
+        *(Column(h, True, rank=r) for h, r in zip(headings, (0, 1, 6, 4, 2, 3), strict=True)),
+        Column("USABLE BY PLANE", rank=5),
     ]
     cells = [
         [
@@ -129,12 +130,13 @@ def _peers(rows: Sequence[Document], colour: bool, width: int | None) -> list[st
             _megabits(p["tx_bits_per_s"]),
             _rate(p["tx_packets_per_s"]),
             _rate(p["lost_packets_per_s"]),
+            percent(p["recent_loss_ratio"]),
             microseconds(p["rtt_ns"]),
             " ".join(f"{x['usable_evs']}/{x['evs']}" for x in p["planes"]),
         ]
         for p in rows
     ]
-    return table(columns, cells, colour=colour, width=width, note=False)
+    return table(columns, cells, colour=colour, width=width, note=note)
 
 
 def _paths(rows: Sequence[Document], colour: bool, width: int | None, note: bool = False) -> list[str]:
@@ -172,6 +174,18 @@ def _paths(rows: Sequence[Document], colour: bool, width: int | None, note: bool
         for r in rows
     ]
     return table(columns, cells, colour=colour, width=width, note=note)
+
+
+def moved_paths(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
+    """Return the document of `mrcctl paths -i SECONDS` as lines."""
+    rows = _paths(document["paths"], colour, width, True) if document["paths"] else ["no paths"]
+    return [f"over {duration(document['interval_s'])}", *rows]
+
+
+def moved_peers(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
+    """Return the document of `mrcctl peers -i SECONDS` as lines."""
+    rows = _peers(document["peers"], colour, width, True) if document["peers"] else ["no peers"]
+    return [f"over {duration(document['interval_s'])}", *rows]
 
 
 def top(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
