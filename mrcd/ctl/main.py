@@ -8,7 +8,7 @@ import click
 
 import mrcd
 from mrcd.ctl import glossary
-from mrcd.ctl.base import Cli, Options, common, emit
+from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, keys, look, measure, watch
 from mrcd.errors import UsageError
@@ -50,9 +50,9 @@ def _complete_help(ctx: click.Context, _param: click.Parameter, incomplete: str)
 @click.argument("command", nargs=-1, metavar="[COMMAND | words]...", shell_complete=_complete_help)
 @click.pass_context
 def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
-    """Show the help of a command. `mrcctl help words` explains the states and reasons of EVs."""
+    """Show the help of a command. `mrcctl help words` explains states, reasons and drops."""
     if command == ("words",):
-        click.echo("\n".join(glossary.lines()))
+        click.echo("\n".join(glossary.lines(terminal_width())))
         return
     context = ctx.find_root()
     for name in command:

@@ -228,7 +228,7 @@ def main(directory: Path) -> None:
     """Write mrcd.8, mrcctl.1 and mrcd.toml.5 into DIRECTORY."""
     directory.mkdir(parents=True, exist_ok=True)
     files = listed("FILES", FILES)
-    words = listed("EV STATES", glossary.STATES) + listed("REASONS", glossary.REASONS)
+    words = listed("EV STATES", glossary.STATES) + listed("REASONS", glossary.REASONS) + listed("DROPS", glossary.DROPS)
     pages = {
         "mrcd.8": command_page(daemon, "mrcd", 8, "mrcctl(1), mrcd.toml(5)", files),
         "mrcctl.1": command_page(

@@ -3,17 +3,19 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import Result
 
 from mrcd.ctl import glossary
-from mrcd.tables.enums import EvState, Reason
+from mrcd.tables.enums import Drop, EvState, Reason
 from tests.unit.canned_daemon import EVENT, PATH, PEER, Daemon
 
 
@@ -67,7 +69,7 @@ def test_help(mrcctl: Callable[..., Result]) -> None:
         (["help", "trace"], "Usage: mrcctl trace [OPTIONS] [PEER]"),
         (["help", "config", "check"], "Usage: mrcctl config check [OPTIONS] [FILE]"),
         (["help", "conf", "ch"], "Usage: mrcctl config check [OPTIONS] [FILE]"),
-        (["help", "words"], "EV states:\n  GOOD            carries data\n"),
+        (["help", "words"], "EV states:\n  GOOD                     carries data\n"),
     ],
     ids=str,
 )
@@ -81,6 +83,14 @@ def test_the_words_are_those_of_the_code() -> None:
     assert list(glossary.STATES) == ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN"]
     assert glossary.STATES.keys() == EvState.__members__.keys()
     assert glossary.REASONS.keys() >= {reason.text for reason in Reason}
+    assert list(glossary.DROPS) == [d.name.lower() for d in Drop if d.name not in ("NONE", "MAX")]
+    page = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    page = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", page).replace("`", "")
+    for word, meaning in glossary.DROPS.items():
+        program, _, text = meaning.partition(": ")
+        assert f"| {word} | {program} | {text}" in page
+    for width in (40, 80):
+        assert max(map(len, glossary.lines(width))) <= width
 
 
 def test_commands_may_be_abbreviated(mrcctl: Callable[..., Result], daemon: Daemon) -> None:

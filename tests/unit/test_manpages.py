@@ -17,7 +17,7 @@ def test_the_pages_explain_states_files_and_examples(tmp_path: Path) -> None:
     done = manpages(str(tmp_path / "new" / "man"))
     assert (done.returncode, done.stderr) == (0, "")
     page = (tmp_path / "new" / "man" / "mrcctl.1").read_text()
-    for section in ("EV STATES", "REASONS", "FILES", "EXAMPLES"):
+    for section in ("EV STATES", "REASONS", "DROPS", "FILES", "EXAMPLES"):
         assert f".SH {section}\n" in page
     assert r"\fBASSUMED_BAD\fR" in page
     assert ".SH FILES\n" in (tmp_path / "new" / "man" / "mrcd.8").read_text()

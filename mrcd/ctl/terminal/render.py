@@ -126,7 +126,8 @@ def table(
         out.append("  ".join(padded).rstrip())
     hidden = [c.heading for i, c in enumerate(columns) if i not in shown]
     if hidden and heading and note:
-        out += textwrap.wrap(f"(no room for {', '.join(hidden)}: see --wide)", width or 80, subsequent_indent=" ")
+        text = f"(no room for {', '.join(hidden)}: see --wide)"
+        out += textwrap.wrap(text, width or 80, subsequent_indent=" ", break_on_hyphens=False)
     return out if width is None else [cut(line, width) for line in out]
 
 
