@@ -30,14 +30,17 @@ class DaemonDown(DaemonError):
     lost its socket. It is 0 if it is unknown.
     """
 
-    def __init__(self, message: str, *, hint: str | None = None, pid: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, pid: int | None = None, brief: str = "mrcd is not running"
+    ) -> None:
         super().__init__(message, hint=hint)
         self.pid = pid
+        self.brief = brief
+        """The message without the socket."""
 
-    @property
-    def brief(self) -> str:
-        """Return the message without the socket."""
-        return "mrcd is not running" if self.pid is None else f"mrcd (pid {self.pid or 'unknown'}) does not answer"
+    def because(self, more: str) -> "DaemonDown":
+        """Return the same error with more words: why nothing else answers either."""
+        return DaemonDown(f"{self.brief}, {more}", hint=self.hint, pid=self.pid, brief=self.brief)
 
 
 class _UnixConnection(HTTPConnection):
@@ -127,13 +130,17 @@ class Client:
 
     def _down(self, why: str) -> DaemonDown:
         pid = lock_file.holder(self._run_dir)
-        if pid is None:
-            return DaemonDown(f"mrcd is not running ({why})", hint=_START)
-        return DaemonDown(
-            f"mrcd (pid {pid or 'unknown'}) runs, but does not answer ({why})",
-            hint="it starts or stops: `journalctl -u mrcd`; `systemctl restart mrcd` makes its directory again",
-            pid=pid,
-        )
+        if pid is not None:
+            who = f"mrcd (pid {pid or 'unknown'})"
+            hint = "it starts or stops, or hangs: `journalctl -u mrcd`"
+            return DaemonDown(
+                f"{who} runs, but does not answer ({why})", hint=hint, pid=pid, brief=f"{who} does not answer"
+            )
+        if not self._run_dir.is_dir():
+            what = f"mrcd is not running, or {self._run_dir} was removed"
+            hint = f"{_START}; `systemctl restart mrcd` makes the directory again"
+            return DaemonDown(what, hint=hint, brief=what)
+        return DaemonDown(f"mrcd is not running ({why})", hint=_START)
 
 
 def _decode(response: HTTPResponse, content: bytes) -> Json:

@@ -29,10 +29,9 @@ def open_view(run_dir: Path, down: DaemonDown) -> "View":
 
         return open_pinned(run_dir)
     except MrcdError as e:
-        raise DaemonDown(f"{down.brief}, and {e.args[0]}", hint=down.hint, pid=down.pid) from None
+        raise down.because(f"and {e.args[0]}") from None
     except ImportError as e:
-        why = f"{down.brief}, and its tables cannot be read: {e}"
-        raise DaemonDown(why, hint=down.hint, pid=down.pid) from None
+        raise down.because(f"and its tables cannot be read: {e}") from None
 
 
 class Found(NamedTuple):

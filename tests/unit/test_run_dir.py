@@ -116,6 +116,14 @@ def test_a_running_daemon_without_a_socket_is_not_called_dead(mrcctl: Callable[.
     assert time.monotonic() - began < 5
 
 
+def test_a_lost_run_directory_is_no_proof_that_the_daemon_is_dead(run_dir: Path, mrcctl: Callable[..., Result]) -> None:
+    for command in ("peers", "denials", "reload"):
+        result = mrcctl("--run-dir", str(run_dir / "gone"), command)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"mrcctl: mrcd is not running, or {run_dir}/gone was removed")
+        assert "`systemctl restart mrcd` makes the directory again" in result.stderr
+
+
 @pytest.mark.usefixtures("locked")
 def test_version_says_that_a_running_daemon_does_not_answer(mrcctl: Callable[..., Result]) -> None:
     result = mrcctl("--timeout", "0.1", "version", "--json")

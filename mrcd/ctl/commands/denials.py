@@ -184,9 +184,9 @@ def _from_file(run_dir: Path, down: DaemonDown) -> Json:
     try:
         found = file.read(path)
     except file.Unreadable as e:
-        raise DaemonDown(f"{down.brief}, and {e.args[0]}", hint=down.hint, pid=down.pid) from None
+        raise down.because(f"and {e.args[0]}") from None
     if found is None:
-        raise DaemonDown(f"{down.brief}, and there is no {path}", hint=down.hint, pid=down.pid)
+        raise down.because(f"and there is no {path}")
     left = [(d, d.left_s(time.time())) for d in found]
     document = [policy.brief(d, s) for d, s in left]
     return {"denials": document, "pending": False} | {
