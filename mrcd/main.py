@@ -47,7 +47,7 @@ _RELOAD_TIMEOUT_S = 5.0
 )  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(path_type=Path), envvar=["MRCD_STATE_DIR", "STATE_DIRECTORY"],
-    help="Directory in which denials are kept over a restart.  [default: /var/lib/mrcd, or another --run-dir]",
+    help="Directory in which denials and events are kept.  [default: /var/lib/mrcd, or another --run-dir]",
 )  # fmt: skip
 @click.option(
     "--bpffs", type=click.Path(path_type=Path, readable=False), default=DEFAULT_BPFFS, show_default=True,

@@ -42,7 +42,7 @@ def test_paths_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     head, good, bad = result.stdout.splitlines()
     assert head.split("  ")[0] == "PEER"
-    cells = "h2 5 1 1 GOOD yes 90 s 1.23M 1.85G 67 0.00543 0 3 31.2 - - 5f00:0:4800:8801:4801:c800:: -"
+    cells = "h2 5 1 1 GOOD yes 90 s 1.23M 1.85G 67 0.00543 0 3 0 31.2 - - 5f00:0:4800:8801:4801:c800:: -"
     assert " ".join(good.split()) == cells
     assert bad.endswith("0.2 s      1.5 s  5f00:0:4800:8801:4801:c800::  loss")
     # Aligned: texts begin below their heading, numbers end below it.

@@ -110,6 +110,12 @@ def test_a_long_line_is_cut_and_not_wrapped() -> None:
     assert lines[1] == "a" * 30 + "  " + "b" * 7 + "…"
 
 
+def test_flaps_are_in_the_table() -> None:
+    heading, line = path_lines([BAD_PATH], colour=False)
+    at = heading.index("FLAPS")
+    assert line[at : at + len("FLAPS")].strip() == "2"
+
+
 def test_lifetime_figures_say_so() -> None:
     assert "LOSS % ever" in path_lines([PATH], colour=False)[0]
     assert "LOSS % ever" in peer_lines([PEER], colour=False)[0]
