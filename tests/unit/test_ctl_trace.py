@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl.packets import delay, diagnosis, faults, trace, trace_probes
+from mrcd.ctl.packets import delay, diagnosis, faults, probe, trace, trace_probes
 from mrcd.ctl.packets.exchange import LocalHost, Nic
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
 from mrcd.denials import policy
-from mrcd.errors import UsageError
+from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
 
@@ -249,6 +249,17 @@ def test_a_known_fault_is_named_beside_others() -> None:
     assert (said.suspects, said.targets) == ((), ("nic:h1:1",))
     assert said.text.startswith("broken in plane 1: no single fault explains the losses: there are several.")
     assert said.text.endswith("; nic:h1:1: h1 says that it has no link in this plane")
+
+
+# ---- probe ----
+
+
+def test_probes_that_could_not_be_sent_are_one_error() -> None:
+    evs = [{"ev": n, "send_error": "longer than the MTU of the NIC"} for n in range(16)]
+    with pytest.raises(MachineError, match=r"^no probe was sent: longer than the MTU of the NIC\n") as caught:
+        probe.check_sent({"sent": 0, "evs": evs})
+    assert "--size" in str(caught.value.hint)
+    probe.check_sent({"sent": 1, "evs": evs})
 
 
 # ---- slow parts ----

@@ -107,6 +107,8 @@ def probe(
     document = work.run(
         status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
     )
+    if not options.json:
+        work.check_sent(document)
     emit(options, document, work.lines, colour=colours(), width=terminal_width(wide))
     if not document["received"]:
         sys.exit(DaemonError.exit_code)

@@ -78,9 +78,6 @@ def run(
     check_size(size, routes, local.mtu)
     with Exchange(local, [r.plane for r in routes]) as exchange:
         tallies = exchange.run(routes, count, interval_s, wait_s)
-    errors = {tallies[r.key].send_error for r in routes}
-    if not any(tallies[r.key].sent for r in routes) and len(errors) == 1:
-        raise MachineError(f"no probe was sent: {errors.pop()}", hint=_NOT_SENT_HINT)
     return document(local, peer, chosen, routes, tallies)
 
 
@@ -108,6 +105,13 @@ def document(
         "received": received,
         "loss_ratio": (sent - received) / sent if sent else None,
     }
+
+
+def check_sent(doc: Mapping[str, Any]) -> None:
+    """Raise MachineError if no probe of a document could be sent: a table of nothing would say less."""
+    if not doc["sent"]:
+        errors = dict.fromkeys(str(e["send_error"]) for e in doc["evs"])
+        raise MachineError(f"no probe was sent: {'; '.join(errors)}", hint=_NOT_SENT_HINT)
 
 
 RESULTS = (
