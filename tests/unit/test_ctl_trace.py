@@ -7,23 +7,15 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl.packets import delay, diagnosis, faults, probe, trace, trace_probes
+from mrcd.ctl.packets import diagnosis, faults, probe, trace, trace_probes
 from mrcd.ctl.packets.exchange import LocalHost, Nic
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
 from mrcd.denials import policy
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
+from tests.unit.trace_results import ME, PATH, PEER, T0, WITNESS, lose, round_trips
 
-ME, T0, T1, FAR, PEER = (
-    Node("h0", 0xC400),
-    Node("T0 0", 0x4800),
-    Node("T1 2", 0x8802),
-    Node("T0 1", 0x4801),
-    Node("h1", None),
-)
-PATH = [ME, T0, T1, FAR, PEER]
-WITNESS = Node("T1 0", 0x8800)
 BLOCK = IPv6Network("5f00::/32")
 
 
@@ -113,15 +105,6 @@ def test_untraceable_paths_are_errors() -> None:
 
 
 # ---- diagnosis ----
-
-
-def lose(found: list[TraceProbe], parts: set[str], ratio: float = 1.0, sent: int = 20) -> dict[str, tuple[int, int]]:
-    """Returns the counts if each passage of `parts` loses this share."""
-    counts = {}
-    for t in found:
-        times = sum(n for part, n in t.passes.items() if part in parts)
-        counts[t.name] = (sent, round(sent * (1 - (1 - ratio) ** times)))
-    return counts
 
 
 SINGLE = [
@@ -260,69 +243,6 @@ def test_probes_that_could_not_be_sent_are_one_error() -> None:
         probe.check_sent({"sent": 0, "evs": evs})
     assert "--size" in str(caught.value.hint)
     probe.check_sent({"sent": 1, "evs": evs})
-
-
-# ---- slow parts ----
-
-
-def round_trips(found: list[TraceProbe], slow: set[str], extra_us: float = 5000) -> dict[str, int]:
-    """Returns the least round trips in ns if each passage of `slow` takes so much more; the peer adds 30 µs."""
-    return {
-        t.name: round(
-            1000
-            * (
-                4 * (len(t.nodes) - 1) * (1 + t.is_answered)
-                + 20
-                + 30 * t.is_answered
-                + extra_us * sum(n for part, n in t.passes.items() if part in slow)
-            )
-        )
-        for t in found
-    }
-
-
-SLOW = [
-    ({"T1 2"}, ["t1:1:2"]),
-    ({"T0 0 → T1 2"}, ["link:1:0:2"]),
-    ({"T1 2 → T0 1"}, ["link:1:1:2"]),
-    ({"T0 1 → T1 2"}, ["link:1:1:2"]),
-    ({"T1 2 → T0 1", "T0 1 → T1 2"}, ["link:1:1:2"]),
-    ({"T0 1"}, ["t0:1:1"]),
-    ({"T0 1 → h1"}, ["nic:h1:1"]),
-    ({"h0 → T0 0"}, ["nic:h0:1"]),
-]
-
-
-@pytest.mark.parametrize("extra_us", [1000, 5000, 200_000])
-@pytest.mark.parametrize(("slow", "targets"), SLOW, ids=str)
-def test_a_slow_part_is_located(slow: set[str], targets: list[str], extra_us: float) -> None:
-    found = trace_probes.plan(PATH, WITNESS)
-    said = delay.locate(PATH, found, round_trips(found, slow, extra_us))
-    assert said is not None
-    assert list(dict.fromkeys(s.target for s in said.suspects)) == targets
-    assert any(s.parts == slow for s in said.suspects)
-    text = delay.verdict(PATH, said)
-    assert text.startswith("slow in plane 1: ")
-    assert "ms more than other links" in text
-    assert delay.is_on_path(PATH, said) == ("do not pass it" not in text) == (slow != {"T0 1 → T1 2"})
-
-
-def test_equal_links_are_not_slow() -> None:
-    found = trace_probes.plan(PATH, WITNESS)
-    for extra_us in (0, 100):
-        assert delay.locate(PATH, found, round_trips(found, {"T1 2"}, extra_us)) is None
-    far_away = {t.name: 20_000 + 4_000_000 * (len(t.nodes) - 1) * (1 + t.is_answered) for t in found}  # long cables
-    assert delay.locate(PATH, found, far_away) is None
-    assert delay.locate(PATH, found, {}) is None
-    assert delay.locate(PATH, found, {"T0 0": 5_000_000}) is None
-
-
-def test_two_slow_parts_are_not_explained_as_one() -> None:
-    found = trace_probes.plan(PATH, WITNESS)
-    said = delay.locate(PATH, found, round_trips(found, {"T1 2 → T0 1", "T1 0 → T0 0"}))
-    assert said is not None
-    assert said.suspects == ()
-    assert "several links or switches" in delay.verdict(PATH, said)
 
 
 # ---- the document ----
