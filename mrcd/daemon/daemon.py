@@ -27,6 +27,8 @@ from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.denials import file
 from mrcd.denials.control import DenialControl
 from mrcd.fabric.topology import Peer, Plan
+from mrcd.health import event_file
+from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
 from mrcd.loader.dataplane import Dataplane
@@ -53,8 +55,9 @@ class Daemon:
     def __init__(self, plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None = None) -> None:
         self.plan = plan
         self.run_dir = run_dir
-        self.events = EventLog()
-        self.denials = DenialControl(file.directory(run_dir, state_dir) / file.FILE, self.events)
+        state = file.directory(run_dir, state_dir)
+        self.events = EventLog(EventFile(state / event_file.FILE))
+        self.denials = DenialControl(state / file.FILE, self.events)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
         self.programs = AttachedPrograms(run_dir)
@@ -161,6 +164,11 @@ class Daemon:
             running_file.save_running(self.run_dir, self.plan, self.dataplane.pins, self.programs.hooks)
         except OSError as e:
             self._warn(f"{self.run_dir}: {e.strerror}: while mrcd is down, mrcctl will show the configuration before")
+
+    def save_files(self) -> None:
+        """Write all files of the run directory that mrcctl and the next start read."""
+        self.save_running()
+        self.programs.save_checksums()
 
     async def close(self) -> None:
         """Close tables and programs; the data plane keeps forwarding."""

@@ -21,7 +21,7 @@ from mrcd.auth.secrets_file import Secret
 from mrcd.config import cluster_file
 from mrcd.daemon import config_diff
 from mrcd.daemon.daemon import Daemon, read_secrets
-from mrcd.errors import MachineError, MrcdError, UsageError
+from mrcd.errors import ConfigError, MachineError, MrcdError, UsageError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.loader.dataplane import Dataplane
@@ -53,6 +53,8 @@ class Reloader:
         except MrcdError as e:
             what = str(e.args[0])
             self._daemon.events.add("daemon", reason="reload_refused", evidence={"error": what})
+            if isinstance(e, ConfigError):
+                e.hint = f"the running configuration stays in force; {e.hint or 'correct the file'}"
             raise
 
     def on_signal(self) -> None:
