@@ -46,7 +46,7 @@ class Keyring:
         return {s for s in self._slots if s} == set(self.wanted)
 
     def add(self, auths: NDArray[np.void], rows: NDArray[np.int64]) -> None:
-        """Gives the mode and the keys of the others to peers to be, which have none. follow() does the rest."""
+        """Writes the mode and the keys in the table for rows that are not configured yet. follow() does the rest."""
         for slot, secret in enumerate(self._slots):
             if secret is not None and secret.secret:
                 self._write(auths, rows, slot, secret)
@@ -64,20 +64,13 @@ class Keyring:
             self._has_looked = True
         if self.mode is enums.AuthMode.OFF:  # before the keys go: without them a tagged packet would be dropped
             self._write_mode(auths, rows, anew=anew)
-        for slot, secret in enumerate(self._slots):
-            if secret is not None and secret not in self.wanted:
-                self._retired[slot] = self._retired[slot] or now
-                if now - self._retired[slot] >= RETIREMENT_S or self.mode is enums.AuthMode.OFF:
-                    auths["rx_id"][:, slot] = auths["tx_id"][:, slot] = 0
-                    self._slots[slot] = None
-                    self._retired[slot] = 0.0
-            elif secret is not None:
-                self._retired[slot] = 0.0
-        for secret in self.wanted:
-            if secret not in self._slots and None in self._slots:
+            auths["clock_ns"] = 0  # clocks are not followed meanwhile
+        self._retire(auths, rows, now)
+        for wanted in self.wanted:
+            if wanted not in self._slots and None in self._slots:
                 slot = self._slots.index(None)
-                self._slots[slot] = secret
-                self._write(auths, rows, slot, secret)
+                self._slots[slot] = wanted
+                self._write(auths, rows, slot, wanted)
         if anew:
             others = np.ones(len(auths), bool)
             others[rows] = False
@@ -89,6 +82,20 @@ class Keyring:
         self._choose(auths, peers, rows)
         self._write_mode(auths, rows, anew=anew)
         return bool((auths["rx_id"][rows] != accepted).any())
+
+    def _retire(self, auths: NDArray[np.void], rows: NDArray[np.int64], now: float) -> None:
+        """Empties slots whose secret has left the file. Of two, the second waits until the first has its successor."""
+        for slot, held in enumerate(self._slots):
+            left = held is not None and held not in self.wanted
+            self._retired[slot] = (self._retired[slot] or now) if left else 0.0
+        # First the slot by which fewer peers are sent to.
+        is_off = self.mode is enums.AuthMode.OFF
+        for slot in sorted(range(abi.KEY_IDS), key=lambda s: int((auths["tx_slot"][rows] == s).sum())):
+            if self._retired[slot] and (is_off or now - self._retired[slot] >= RETIREMENT_S):
+                auths["rx_id"][:, slot] = auths["tx_id"][:, slot] = 0
+                self._slots[slot] = None
+                self._retired[slot] = 0.0
+                self._retired = [since if is_off else since and now for since in self._retired]
 
     def _held(self, records: NDArray[np.void], slot: int, rows: NDArray[np.int64]) -> Secret | None:
         """Returns the secret in a slot of the table, which the daemon before has written; without its value if unknown.
@@ -132,6 +139,8 @@ class Keyring:
 
     def _choose(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64]) -> None:
         """Has this host send to each peer with the newest secret that both have."""
+        if not any(s in self._slots for s in self.wanted):
+            return  # two former secrets hold both slots still
         accepted = peers["key_ids"][rows, : abi.KEY_IDS]
         chosen = np.full(len(rows), self._first_slot())
         for secret in self.wanted:  # the newest last

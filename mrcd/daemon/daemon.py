@@ -142,6 +142,7 @@ class Daemon:
         self._write_receiver(merging=True)
         dataplane.commit()
         self._forwards_by = tables
+        self.monitor.announce()  # keys, mode, planes and status of this host may be others now
         self.save_running()
         self.look_at_routes()
         if len(self.peers) <= AT_ONCE:

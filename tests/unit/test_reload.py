@@ -213,3 +213,15 @@ def test_tags_may_not_be_required_while_a_reachable_peer_makes_none(tmp_path: Pa
         check()
     host.key_ids[1, 0] = 1
     check()
+
+
+def test_tags_are_not_required_before_the_clock_of_a_reachable_peer_is_known(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    check = partial(reload.Reloader(host.daemon, host.path)._check_secrets, host.daemon.plan, (A,))
+    check()  # it requires them already
+    host.daemon.keyring.use(enums.AuthMode.PERMISSIVE, (A,))
+    host.daemon.tables.auths["clock_ns"][1] = 1
+    with pytest.raises(UsageError, match=r"^h2 would be cut off: their clocks are unknown"):
+        check()
+    host.daemon.tables.auths["clock_ns"][2] = 1
+    check()
