@@ -100,8 +100,10 @@ class Reloader:
         daemon, mode = self._daemon, enums.AuthMode[plan.config.auth.mode.upper()]
         names = {p.host.id: p.host.name for p in daemon.plan.peers}
         stay = [p.host for p in plan.peers if names.get(p.host.id) == p.host.name]
-        records = daemon.tables.peers[np.array([h.id for h in stay], np.int64)]
-        lost = cut_off(mode, daemon.keyring.wanted, secrets, records) & daemon.view.reachable(records["heard_ns"])
+        rows = np.array([h.id for h in stay], np.int64)
+        records = daemon.tables.peers[rows]
+        lost = cut_off(mode, daemon.keyring.wanted, secrets, records, rows)
+        lost &= daemon.view.reachable(records["heard_ns"])
         if not lost.any():
             return
         untagged = lost & ~records["key_ids"].any(axis=1)
@@ -114,8 +116,8 @@ class Reloader:
         else:
             why = f"no secret in {secrets_file.path_of(plan.config.auth.secret_file)} is in use there"
             hint = (
-                "first put the new file on these peers, with the old secret and the new one under a new id, and run "
-                "`mrcctl keys rotate` there"
+                "first put the new file on these peers (keys generate --pairs: to each its own), with the old secret "
+                "and the new one under a new id, and run `mrcctl keys rotate` there"
             )
         found = [h.name for h, is_lost in zip(stay, lost.tolist(), strict=True) if is_lost]
         raise UsageError(
