@@ -49,8 +49,9 @@ def test_the_view_makes_the_document_without_any_key() -> None:
     found = keys.document(auths, peers, {1: "h1", 2: "h2"}, np.array([True, False]), "off")
     assert found["mode"] == "permissive"
     assert found["accepted"] == [1, 2]
-    assert found["peers"][0] == peer("h1", 2, 2, untagged=9)
-    assert (found["peers"][1]["sent_with"], found["peers"][1]["reachable"]) == (None, False)
+    assert found["peers"][0] == peer("h1", 2, 2, untagged=9) | {"accepted_from_peer": [1, 2]}
+    assert (found["peers"][1]["sent_with"], found["peers"][1]["accepted_from_peer"]) == (None, [])
+    assert not found["peers"][1]["reachable"]
     assert not found["peers"][1]["clock_known"]
     assert str(0x1122334455667788) not in json.dumps(found)
 
@@ -108,6 +109,18 @@ def test_status_is_a_table_of_peers(mrcctl: Mrcctl, daemon: Daemon) -> None:
         "PEER  STATUS       SENT WITH  PEER ACCEPTS  UNTAGGED pkts  CLOCK",
         "h1    reachable            2  1,2                       0  known",
         "h2    unreachable          1  1                     12.3k  unknown",
+    ]
+
+
+def test_status_says_for_which_peers_this_host_has_which_secret(mrcctl: Mrcctl, daemon: Daemon) -> None:
+    has_both, has_one, has_none = ({"accepted_from_peer": ids} for ids in ([2, 1], [1], []))
+    peers = [peer("h1", 2, 1, 2) | has_both, peer("h2", 1, 1) | has_one, peer("h3", None) | has_none]
+    daemon.answers["/v1/keys"] = (200, answer(*peers))
+    assert mrcctl("keys", "status").stdout.splitlines()[5:] == [
+        "PEER  STATUS     SENT WITH  ACCEPTED  PEER ACCEPTS  UNTAGGED pkts  CLOCK",
+        "h1    reachable          2  2,1       1,2                       0  known",
+        "h2    reachable          1  1         1                         0  known",
+        "h3    reachable          -  -         -                         0  known",
     ]
 
 
