@@ -19,7 +19,7 @@ from pathlib import Path
 from mrcd.errors import ConfigError
 from mrcd.tables import abi
 
-_LINE = re.compile(r"(?P<id>[0-9]{1,3})\s+(?:(?P<peer>\S+)\s+)??(?P<secret>[0-9a-fA-F]{64})\s*(?:#.*)?")
+_LINE = re.compile(r"(?P<id>[0-9]{1,3})\s+(?:(?P<peer>\S+)\s+)?(?P<secret>[0-9a-fA-F]{64})\s*(?:#.*)?")
 SECRET_BYTES = 32
 SERVICE_USER = "mrcd"  # User= of scripts/deploy/mrcd.service
 _BYTES_MOST = 1 << 25  # two secrets for each of 65,534 peers with names of 64 characters are 18 MB

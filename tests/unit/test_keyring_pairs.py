@@ -132,6 +132,14 @@ def test_a_changed_secret_of_a_pair_is_another_secret(clock: list[float]) -> Non
     assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(S2, 2)]
 
 
+def test_equal_secrets_are_compared_by_identity() -> None:
+    """follow() compares them ten times per second: thousands of pairs would take a millisecond."""
+    host = Host()
+    host.use(AuthMode.REQUIRED, BOTH)
+    host.use(AuthMode.REQUIRED, Secret(1, b"", dict(BOTH.pairs)))
+    assert host.ring.wanted[0] is BOTH
+
+
 # ---- restarts ----
 
 
