@@ -322,7 +322,10 @@ class Daemon:
 def read_secrets(plan: Plan) -> tuple[Secret, ...]:
     """Returns the secrets that a plan needs, the newest last. Raises ConfigError."""
     auth = plan.config.auth
-    return () if auth.mode == "off" else secrets_file.read(secrets_file.path_of(auth.secret_file))
+    if auth.mode == "off":
+        return ()
+    hosts = {h.name: h.id for h in plan.config.hosts}
+    return secrets_file.read(secrets_file.path_of(auth.secret_file), hosts, plan.host.name)
 
 
 @contextlib.asynccontextmanager

@@ -290,24 +290,24 @@ def peers_with(*accepted: list[int], status: int = 0) -> NDArray[np.void]:
 def test_a_peer_without_a_common_secret_is_cut_off(
     held: tuple[Secret, ...], secrets: tuple[Secret, ...], accepted: list[int], is_cut_off: bool
 ) -> None:
-    found = cut_off(AuthMode.PERMISSIVE, held, secrets, peers_with(accepted, [1, 3]))
+    found = cut_off(AuthMode.PERMISSIVE, held, secrets, peers_with(accepted, [1, 3]), ROWS)
     assert found.tolist()[0] is is_cut_off
     if any(accepted):
-        assert cut_off(AuthMode.REQUIRED, held, secrets, peers_with(accepted)).tolist() == [is_cut_off]
+        assert cut_off(AuthMode.REQUIRED, held, secrets, peers_with(accepted), ROWS[:1]).tolist() == [is_cut_off]
 
 
 def test_a_peer_without_tags_is_cut_off_if_they_are_required() -> None:
-    assert cut_off(AuthMode.REQUIRED, (A,), (A,), peers_with([0], [1])).tolist() == [True, False]
+    assert cut_off(AuthMode.REQUIRED, (A,), (A,), peers_with([0], [1]), ROWS).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("status", [0, abi.STATUS_TAGS_ONLY])
 def test_a_peer_that_wants_tags_is_cut_off_if_they_are_turned_off(status: int) -> None:
-    found = cut_off(AuthMode.OFF, (A,), (), peers_with([1], [0], status=status | abi.STATUS_DETACHED))
+    found = cut_off(AuthMode.OFF, (A,), (), peers_with([1], [0], status=status | abi.STATUS_DETACHED), ROWS)
     assert found.tolist() == [bool(status)] * 2
 
 
 def test_nobody_is_cut_off_from_a_host_without_peers() -> None:
-    assert cut_off(AuthMode.REQUIRED, (A,), (B,), peers_with()).tolist() == []
+    assert cut_off(AuthMode.REQUIRED, (A,), (B,), peers_with(), ROWS[:0]).tolist() == []
 
 
 def test_a_peer_to_be_has_the_keys_before_it_is_one() -> None:
