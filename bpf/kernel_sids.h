@@ -47,6 +47,14 @@ static __always_inline int is_unheard(const struct mrc_peer *peer, __u64 now)
 	return !peer->heard_ns || aged(now, peer->heard_ns, idle_ns > UNHEARD_NS ? idle_ns : UNHEARD_NS);
 }
 
+/* Return 1 if this host requires tags and has no key of the peer: so it takes nothing from it. */
+static __always_inline int has_no_key(__u32 host_id)
+{
+	const struct mrc_auth *auth = auth_at(host_id);
+
+	return auth && auth->mode == MRC_AUTH_REQUIRED && !(auth->rx_id[0] | auth->rx_id[1]);
+}
+
 /* Return 1 if a peer may use the kernel's SIDs now. */
 static __always_inline int may_use_kernel_sids(const struct mrc_peer *peer, __u64 now)
 {
@@ -66,12 +74,13 @@ static __noinline int is_stray_srv6(struct __sk_buff *skb, __u32 at)
 	void *end = (void *)(long)skb->data_end;
 	struct mrc_peer *peer;
 	int on_plane = 0;
-	__u32 i;
+	__u32 host_id, i;
 
 	if ((void *)(ip6 + 1) > end || !is_kernel_sid(&ip6->daddr))
 		return 0;
-	peer = peer_at(bpf_ntohl(ip6->saddr.in6_u.u6_addr32[3]) - 1); /* Paths.addresses() in mrcd/fabric/paths.py */
-	if (!peer || !peer->configured)
+	host_id = bpf_ntohl(ip6->saddr.in6_u.u6_addr32[3]) - 1; /* Paths.addresses() in mrcd/fabric/paths.py */
+	peer = peer_at(host_id);
+	if (!peer || !peer->configured || has_no_key(host_id))
 		return 1;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
 		on_plane |= same_address(&ip6->saddr, peer->address[i]);

@@ -14,6 +14,7 @@ from mrcd.fabric.srv6 import UDT4, UDT6
 from mrcd.fabric.wire import PROBE_REQUEST, MRCProbe
 from mrcd.net.routes import with_function
 from mrcd.tables.abi import STATUS_DETACHED, STATUS_PLAIN
+from mrcd.tables.enums import AuthMode
 from tests.packet.arrivals import both_hooks
 from tests.packet.cluster import ALL_PLANES, H2, Setup, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook
@@ -104,6 +105,14 @@ def test_a_peer_that_was_not_heard_reaches_them(bench: Bench, ago_s: int | None,
     if ago_s is None:
         bench.peer(H2)["heard_ns"] = 0
     assert bench.pop("tc", plain(bench), PLANE)[0] == "pass"
+
+
+def test_a_peer_without_a_key_reaches_them_only_where_no_tag_is_required(bench: Bench) -> None:
+    """By secrets of pairs a host may have none in common with a peer, which is then never heard."""
+    bench.peer(H2)["heard_ns"] = 0
+    for mode, key_id, verdict in (("PERMISSIVE", 0, "pass"), ("REQUIRED", 0, "drop"), ("REQUIRED", 7, "pass")):
+        bench.tables.auths["mode"][H2], bench.tables.auths["rx_id"][H2, 1] = AuthMode[mode], key_id
+        assert bench.pop("tc", plain(bench), PLANE)[0] == verdict
 
 
 def test_an_idle_peer_is_not_taken_for_a_new_one(bench: Bench) -> None:
