@@ -86,13 +86,13 @@ def plain_causes(status: Document) -> list[Document]:
             found.append(_cause("own_nic", f"nic:{host}:{p['plane']}", "critical", sentence, do))
     if peers.get("unreachable"):
         sentence = f"{peers['unreachable']} of {peers['total']} peers do not answer on any plane"
-        found.append(_cause("peer_down", "peers", "critical", sentence, "`mrcctl peers` names them"))
+        found.append(_cause("peer_down", f"host:{host}", "critical", sentence, "`mrcctl peers` names them"))
     if peers.get("detached"):
         sentence = f"{peers['detached']} of {peers['total']} peers are detached by their administrators"
-        found.append(_cause("peer_detached", "peers", "warning", sentence, "`mrcctl peers` names them"))
+        found.append(_cause("peer_detached", f"host:{host}", "warning", sentence, "`mrcctl peers` names them"))
     if evs.get("ASSUMED_BAD"):
         sentence = f"{evs['ASSUMED_BAD']} of {sum(evs.values())} EVs have failed; traffic goes on over the others"
-        found.append(_cause("evs", "evs", "critical", sentence, "`mrcctl paths --bad` lists them"))
+        found.append(_cause("evs_failed", f"host:{host}", "critical", sentence, "`mrcctl paths --bad` lists them"))
     return found
 
 

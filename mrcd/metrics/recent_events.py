@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Makes lines of events for the web page: the EVs that change together share one line. Pure."""
+"""Makes lines of events for the web page: EVs that change together share one line. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-MOST_LINES = 40
+from mrcd.tables.enums import Reason
+
+MOST_LINES = 30
 MOST_READ = 1_000
 """Events that are looked at: thousands of EVs may change together."""
 
 _TOGETHER_S = 2.0
+_STARTED = Reason.PROBED.text
+_MOST_NAMED = 4
 _LEVELS = {"ASSUMED_BAD": "bad", "SKIP": "warning", "DENIED": "warning", "GOOD": "good", "down": "bad", "up": "good"}
 _LEVELS |= {"present": "bad", "gone": "good"}  # of faults
 
@@ -19,12 +23,14 @@ Event = Mapping[str, Any]
 def event_lines(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Return a document per line, the newest first: time, level, count and text. `events`: the newest first.
 
-    EVs of a plane and T1 that change from one state to another for one reason within two seconds share a line.
+    EVs of a plane that change to one state for one reason, each within two seconds of the next, share a line. So do all
+    EVs that a start has probed.
     """
     groups: list[list[Event]] = []
     open_groups: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
-        key = tuple(event.get(name) for name in ("kind", "plane", "t1", "from", "to", "reason"))
+        plane = None if event.get("reason") == _STARTED else event.get("plane")
+        key = plane, event.get("to"), event.get("reason")
         group = open_groups.get(key) if event.get("kind") == "ev" else None
         if group is not None and _seconds(group[-1]) - _seconds(event) <= _TOGETHER_S:
             group.append(event)
@@ -56,20 +62,23 @@ def _line(group: Sequence[Event]) -> dict[str, Any]:
 def _text(group: Sequence[Event]) -> str:
     """Return what changed and why: `h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue`."""
     event = group[0]
-    change = " → ".join(str(event[k]) for k in ("from", "to") if event.get(k))
+    before = event.get("from") if len({e.get("from") for e in group}) == 1 else None
+    after = event.get("to")
+    change = f"{before} → {after}, " if before and after else f"→ {after}, " if len(group) > 1 else ""
+    if not change and (before or after):
+        change = f"{before or after}, "
     evidence: Mapping[str, Any] = event.get("evidence") or {}
     details = ", ".join(f"{k} {v}" for k, v in evidence.items()) if len(group) == 1 else ""
     why = f"{event.get('reason')} ({details})" if details else str(event.get("reason"))
-    return f"{_subject(group)}: {f'{change}, ' if change else ''}{why}"
+    return f"{_subject(group)}: {change}{why}"
 
 
 def _subject(group: Sequence[Event]) -> str:
     event = group[0]
     peers = {e.get("peer") for e in group}
     who = f"{len(peers)} peers" if len(peers) > 1 else event.get("peer")
-    place = ", ".join(
-        f"{word} {event[k]}" for k, word in (("plane", "plane"), ("t1", "T1")) if event.get(k) is not None
-    )
+    places = (("plane", {e.get("plane") for e in group}), ("T1", {e.get("t1") for e in group}))
+    place = ", ".join(words for name, numbers in places if (words := _numbered(name, numbers - {None})))
     if event.get("kind") != "ev":
         words = [str(event.get("kind")) if event.get("kind") != "plane" else "", str(who or ""), place]
     elif len(group) > 1:
@@ -77,3 +86,10 @@ def _subject(group: Sequence[Event]) -> str:
     else:
         words = [f"{who} EV {event.get('ev')}", f"({place})" if place else ""]
     return " ".join(word for word in words if word)
+
+
+def _numbered(name: str, numbers: set[Any]) -> str:
+    """Return a place in words: `T1 2`, `T1s 2, 5`, `8 T1s`."""
+    if len(numbers) > _MOST_NAMED:
+        return f"{len(numbers)} {name}s"
+    return f"{name}{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}" if numbers else ""

@@ -58,7 +58,7 @@ DOWN = [{"plane": 1, "interface": "p1", "up": False}]
         ({"planes": DOWN}, "critical", "own_nic", "Plane 1: interface p1"),
         ({"peers": {"total": 3, "reachable": 2, "unreachable": 1}}, "critical", "peer_down", "1 of 3 peers"),
         ({"peers": {"total": 3, "reachable": 3, "detached": 1}}, "warning", "peer_detached", "1 of 3 peers"),
-        ({"evs": {"GOOD": 33, "ASSUMED_BAD": 3}}, "critical", "evs", "3 of 36 EVs have failed"),
+        ({"evs": {"GOOD": 33, "ASSUMED_BAD": 3}}, "critical", "evs_failed", "3 of 36 EVs have failed"),
     ],
 )
 def test_what_the_status_alone_says(changes: dict[str, Any], level: str, cause: str, words: str) -> None:
@@ -184,8 +184,16 @@ def test_evs_that_change_together_share_a_line() -> None:
     assert [line["count"] for line in lines] == [9, 1]
     assert lines[0]["text"] == "9 EVs to 3 peers (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue"
     assert (lines[0]["level"], lines[0]["time"]) == ("bad", together[0]["time"])
-    lines = recent_events.event_lines([event(1, 30.0), event(2, 29.9, reason="loss"), event(3, 29.8, t1=2)])
+    lines = recent_events.event_lines([event(1, 30.0), event(2, 29.9, reason="loss"), event(3, 29.8, plane=2)])
     assert [line["count"] for line in lines] == [1, 1, 1]
+
+
+def test_a_shared_line_names_what_its_evs_share() -> None:
+    found = [event(n, 30.0, t1=n, **{"from": ("GOOD", "SKIP")[n % 2]}) for n in range(3)]
+    assert recent_events.event_lines(found)[0]["text"] == "3 EVs to h2 (plane 1, T1s 0, 1, 2): → ASSUMED_BAD, overdue"
+    started = {"from": "UNKNOWN", "to": "GOOD", "reason": "probed"}
+    (line,) = recent_events.event_lines([event(n, 30.0, plane=n % 4, t1=n, **started) for n in range(32)])
+    assert line["text"] == "32 EVs to h2 (planes 0, 1, 2, 3, 32 T1s): UNKNOWN → GOOD, probed"
 
 
 def test_other_events_have_lines_of_their_own() -> None:

@@ -80,7 +80,7 @@ function fill(key, counts, states) {
   });
   const worst = present[0];
   const count = worst === undefined ? "" : number(shown.counts[worst]);
-  const words = worst === undefined || worst === "GOOD" ? count : `${MARKS[worst]} ${count}${present.length > 1 ? `/${number(total)}` : ""}`;
+  const words = worst === undefined || worst === "GOOD" ? count : `${MARKS[worst]} ${count}${present.length > 1 && !dense ? `/${number(total)}` : ""}`;
   const mark = element("span", `mark ${worst ?? ""}${worst === "GOOD" ? " plain" : ""}`, words);
   const isBad = worst === "ASSUMED_BAD" && shown.counts[worst] === total;
   const label = element("span", `label${isBad ? " ASSUMED_BAD" : ""}`, shown.t1 === null ? "no T1" : dense ? shown.t1 : `T1 ${shown.t1}`);
