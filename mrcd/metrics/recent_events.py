@@ -78,14 +78,15 @@ def _subject(group: Sequence[Event]) -> str:
     peers = {e.get("peer") for e in group}
     who = f"{len(peers)} peers" if len(peers) > 1 else event.get("peer")
     places = (("plane", {e.get("plane") for e in group}), ("T1", {e.get("t1") for e in group}))
-    place = ", ".join(words for name, numbers in places if (words := _numbered(name, numbers - {None})))
+    named = [_numbered(name, numbers - {None}) for name, numbers in places]
+    place = ", ".join(words for words in named if words)
     if event.get("kind") != "ev":
-        words = [str(event.get("kind")) if event.get("kind") != "plane" else "", str(who or ""), place]
+        parts = [str(event.get("kind")) if event.get("kind") != "plane" else "", str(who or ""), place]
     elif len(group) > 1:
-        words = [f"{len(group)} EVs to {who}", f"({place})" if place else ""]
+        parts = [f"{len(group)} EVs to {who}", f"({place})" if place else ""]
     else:
-        words = [f"{who} EV {event.get('ev')}", f"({place})" if place else ""]
-    return " ".join(word for word in words if word)
+        parts = [f"{who} EV {event.get('ev')}", f"({place})" if place else ""]
+    return " ".join(part for part in parts if part)
 
 
 def _numbered(name: str, numbers: set[Any]) -> str:

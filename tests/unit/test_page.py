@@ -4,19 +4,25 @@
 import asyncio
 import json
 import re
+import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import bcrypt
 import pytest
+from aiohttp import ClientConnectionError, ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
 from mrcd import __version__
+from mrcd.config.cluster_file import Metrics
+from mrcd.daemon.daemon import Daemon
+from mrcd.metrics.endpoint import Endpoint
 from mrcd.metrics.page import FILES, TYPES, Cached
 from mrcd.metrics.web_config import WebConfig
 from tests.unit.page_server import PageServer
-from tests.unit.test_web_config import basic
+from tests.unit.test_web_config import TLS, basic, certificate
 
 PATHS = ["/", "/status.json", "/healthz", "/readyz", "/page/page.js", "/page/page.css", "/page/icon.svg"]
 Client = TestClient[Any, Any]
@@ -92,6 +98,30 @@ def test_all_is_behind_the_password(server: PageServer, tmp_path: Path, path: st
                 assert answer.status == (404 if known == 200 and path == "/x" else known)
 
     visit(server, session, WebConfig(str(tmp_path / "web.yml")))
+
+
+def test_tls_is_for_all_paths_and_rates_are_sampled_while_it_serves(server: PageServer, tmp_path: Path) -> None:
+    trusting = ssl.create_default_context(cafile=str(certificate(tmp_path)))
+    (tmp_path / "web.yml").write_text(TLS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    endpoint = Endpoint(cast(Daemon, server.daemon), Metrics(address=address, web_config=str(tmp_path / "web.yml")))
+
+    async def run() -> None:
+        await endpoint.start()
+        try:
+            async with ClientSession() as client:
+                for path in PATHS:
+                    async with client.get(f"https://{address}{path}", ssl=trusting) as answer:
+                        assert answer.status == 200
+                    with pytest.raises(ClientConnectionError):
+                        await client.get(f"http://{address}{path}")
+        finally:
+            await endpoint.stop()
+
+    asyncio.run(run())
+    assert len(endpoint._page._rates._samples) == 1
 
 
 def test_health(server: PageServer) -> None:
