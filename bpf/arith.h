@@ -25,7 +25,8 @@
 #define NEVER_NS (~0ULL) /* no waiting time is this long */
 #define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
 #define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
-#define SEEN_BLOCK_MASK ((1U << 22) - 1) /* bits of a number's block, in the replay window */
+#define SEEN_LAP_MASK ((1U << 21) - 1) /* bits of a number's lap, in the replay window */
+#define SEEN_LAPS_OLD 128 /* 262,144 numbers: more than a host sends to a peer while a recorded one is believed */
 #define SEEN_EPOCH_MASK ((1U << 10) - 1)
 #define PLANE_WIDE_EVS 24 /* with fewer lossy EVs, a few that failed could look like all */
 #define LOSS_RATIO_LIMIT 5 /* times the loss ratio of the other EVs, beyond the base: rules out chance */
@@ -238,22 +239,23 @@ static inline int aged(__u64 now, __u64 then, __u64 age)
 	return (__s64)(now - then) >= (__s64)age;
 }
 
-/* Return a word of the replay window after `number` arrived: bits 0 to 31 tell which numbers of a block of 32 have
- * arrived, bits 32 to 53 which block it is, bits 54 to 63 the epoch, in which numbers begin anew. Returns the same word
- * if the number has arrived before, or is too old to tell. An outage may cost 2^26 numbers.
+/* Return a word of the replay window after `number` arrived. Bits 0 to 31 tell which of 32 consecutive numbers have
+ * arrived. Bits 32 to 52 are the lap: how often numbers had gone through all words of the window. Bits 54 to 63 are the
+ * epoch, in which numbers begin anew. Returns the same word if the number has arrived before, or is one of up to
+ * SEEN_LAPS_OLD laps before. All other numbers are new: an outage may cost any number of them.
  */
 static inline __u64 seen_after(__u64 word, __u32 number, __u32 epoch)
 {
-	__u32 block = number / 32 & SEEN_BLOCK_MASK, newer = (block - (__u32)(word >> 32)) & SEEN_BLOCK_MASK;
+	__u32 lap = number / (32 * MRC_REPLAY_WORDS), older = ((__u32)(word >> 32) - lap) & SEEN_LAP_MASK;
 	__u64 bit = 1ULL << number % 32, fresh;
 
 	epoch &= SEEN_EPOCH_MASK;
-	fresh = (__u64)epoch << 54 | (__u64)block << 32 | bit;
+	fresh = (__u64)epoch << 54 | (__u64)lap << 32 | bit;
 	if (!(__u32)word || word >> 54 != epoch)
 		return fresh;
-	if (!newer)
+	if (!older)
 		return word | bit;
-	return newer <= SEEN_BLOCK_MASK / 2 ? fresh : word;
+	return older <= SEEN_LAPS_OLD ? word : fresh;
 }
 
 /* Return how long an EV must work before it returns, after this many flaps: `first_ms`, doubled per further flap, at

@@ -26,7 +26,7 @@
 #define AHEAD_MAX_NS 100000000LL /* a packet can come so much sooner than the one that told the clock */
 #define CLOCK_ERROR_NS 10000000ULL /* a smaller change of the clock is delay */
 #define SEEN_TRIES 8
-#define CLOCK_DOUBT_NS 20000000ULL /* the clock of a peer that was heard since is known */
+#define CLOCK_DOUBT_NS 20000000ULL /* a peer's clock is requested if it was not heard for so long */
 #define CLOCK_RTT_MAX_NS 100000000ULL /* a reply that took longer does not tell the clock */
 
 _Static_assert(TAGGED_BYTES == 24, "add_header() reads three words");
@@ -176,7 +176,7 @@ static __always_inline const __u64 *receiving_key(struct mrc_auth *auth, __u8 id
 }
 
 /* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet may be a recorded one: where
- * tags are required, none is new then. Otherwise a forger needs no recording, and a roll-out must lose nothing.
+ * tags are required, none is new then. In permissive mode it would be believed without its tag, too, so all are new.
  */
 static __always_inline int is_new(const struct mrc_auth *auth, __u64 tx_ns, __u64 now)
 {

@@ -8,7 +8,7 @@
 #include "send_probe.h"
 
 #define ICMP_FRESH_NS 1000000000ULL /* age of the quoted packet, at most */
-#define ICMP_FRESH_PACKETS 65536 /* packets sent on the EV since the quoted one, at most */
+#define ICMP_FRESH_PACKETS 65536 /* at most: packets on the EV since the quoted one, or requests to the peer */
 /* Per peer, least time between two errors that change a state: limits what a forged burst can do. */
 #define ICMP_GAP_NS 1000000ULL
 

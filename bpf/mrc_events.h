@@ -105,12 +105,12 @@ enum mrc_drop {
 	MRC_DROP_UNTAGGED, /* pop: without a tag, although one is required */
 	MRC_DROP_UNKNOWN_KEY, /* pop: tagged with a key that this host does not have */
 	MRC_DROP_BAD_TAG, /* pop: the tag does not match: forged, or the two hosts have different secrets */
-	MRC_DROP_STALE, /* pop: sent too long ago: replayed, or delayed beyond all use */
+	MRC_DROP_STALE, /* pop: sent too long ago, before newer tables, or by an unknown clock */
 	MRC_DROP_REPLAYED, /* pop: a probe that has arrived before */
 	MRC_DROP_WRONG_INNER_SOURCE, /* pop: the inner source is not in the sender's prefixes */
 	MRC_DROP_WRONG_INNER_DESTINATION, /* pop: the inner destination is not in this host's prefixes */
 	MRC_DROP_FOREIGN_SOURCE, /* push: the source is not in this host's prefixes */
-	MRC_DROP_STRAY_SRV6, /* pop: for the kernel's SIDs, although no side is detached, or not from a peer */
+	MRC_DROP_STRAY_SRV6, /* pop: for the kernel's SIDs, from no peer or from one that does not use them */
 	MRC_DROP_MAX,
 };
 

@@ -53,7 +53,7 @@ static __always_inline int is_diagnostic_reply(const struct outer *o)
 /* A packet's tag is right, but not its time: have a request sent, whose reply tells the peer's clock. It is unknown, or has
  * restarted, or this host stood still. From a peer that was just heard it is a recorded packet.
  */
-static __always_inline void ask_clock(const struct mrc_peer *peer, __u32 host_id, __u64 now)
+static __always_inline void request_clock(const struct mrc_peer *peer, __u32 host_id, __u64 now)
 {
 	if (aged(now, peer->heard_ns, CLOCK_DOUBT_NS))
 		request_report(host_id);
@@ -86,7 +86,7 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 		enum mrc_drop reason = auth ? check_data(auth, &mrc) : MRC_DROP_UNKNOWN_SENDER;
 
 		if (reason == MRC_DROP_STALE)
-			ask_clock(a->peer, a->host_id, bpf_ktime_get_ns());
+			request_clock(a->peer, a->host_id, bpf_ktime_get_ns());
 		return reason;
 	}
 	return MRC_DROP_NONE;
@@ -200,7 +200,7 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 		return MRC_DROP_NONE;
 	now = bpf_ktime_get_ns();
 	if (!is_new(auth, tx_ns, now)) {
-		ask_clock(a->peer, a->host_id, now);
+		request_clock(a->peer, a->host_id, now);
 		*is_believed = 0;
 		return auth->clock_ns ? MRC_DROP_STALE : MRC_DROP_NONE;
 	}

@@ -3,7 +3,8 @@
 
 A host accepts all secrets of its file, and tells its peers so in its probes. It sends to a peer with the newest secret
 that the peer accepts. So the order in which hosts get a new file does not matter. Each secret has a slot of the table
-(mrc_auth). A slot is used again only when packets under the former secret have arrived.
+(mrc_auth). A slot is used again only when packets under the former secret have arrived. Secrets of pairs with one id
+have one slot. A peer that has none of them has no key there.
 """
 
 import time
@@ -33,7 +34,9 @@ class Keyring:
 
     def use(self, mode: enums.AuthMode, secrets: Sequence[Secret]) -> None:
         """Makes these the mode and the secrets, which follow() puts into force. The newest secret is the last."""
-        self.mode, self.wanted = mode, tuple(secrets) if mode is not enums.AuthMode.OFF else ()
+        wanted = secrets if mode is not enums.AuthMode.OFF else ()
+        held = {s: s for s in self._slots if s}  # the same objects compare fast, even with thousands of pairs
+        self.mode, self.wanted = mode, tuple(held.get(s, s) for s in wanted)
 
     @property
     def ids(self) -> list[int]:
@@ -46,9 +49,9 @@ class Keyring:
         return {s for s in self._slots if s} == set(self.wanted)
 
     def add(self, auths: NDArray[np.void], rows: NDArray[np.int64]) -> None:
-        """Gives the mode and the keys of the others to peers to be, which have none. follow() does the rest."""
+        """Writes the mode and the keys in the table for rows that are not configured yet. follow() does the rest."""
         for slot, secret in enumerate(self._slots):
-            if secret is not None and secret.secret:
+            if secret is not None and secret.is_known:
                 self._write(auths, rows, slot, secret)
         self._write_modes(auths, rows)
 
@@ -64,55 +67,63 @@ class Keyring:
             self._has_looked = True
         if self.mode is enums.AuthMode.OFF:  # before the keys go: without them a tagged packet would be dropped
             self._write_mode(auths, rows, anew=anew)
-        for slot, secret in enumerate(self._slots):
-            if secret is not None and secret not in self.wanted:
-                self._retired[slot] = self._retired[slot] or now
-                if now - self._retired[slot] >= RETIREMENT_S or self.mode is enums.AuthMode.OFF:
-                    auths["rx_id"][:, slot] = auths["tx_id"][:, slot] = 0
-                    self._slots[slot] = None
-                    self._retired[slot] = 0.0
-            elif secret is not None:
-                self._retired[slot] = 0.0
-        for secret in self.wanted:
-            if secret not in self._slots and None in self._slots:
+            auths["clock_ns"] = 0  # clocks are not followed meanwhile
+        self._retire(auths, rows, now)
+        for wanted in self.wanted:
+            if wanted not in self._slots and None in self._slots:
                 slot = self._slots.index(None)
-                self._slots[slot] = secret
-                self._write(auths, rows, slot, secret)
+                self._slots[slot] = wanted
+                self._write(auths, rows, slot, wanted)
         if anew:
             others = np.ones(len(auths), bool)
             others[rows] = False
             for name in set(abi.AUTH.names or ()) - {"sent"}:
                 auths[name][others] = 0
             for slot, secret in enumerate(self._slots):
-                if secret is not None and secret.secret:
+                if secret is not None and secret.is_known:
                     self._write(auths, rows, slot, secret)
         self._choose(auths, peers, rows)
         self._write_mode(auths, rows, anew=anew)
         return bool((auths["rx_id"][rows] != accepted).any())
 
+    def _retire(self, auths: NDArray[np.void], rows: NDArray[np.int64], now: float) -> None:
+        """Empties slots whose secret has left the file. Of two, the second waits until the first has its successor."""
+        for slot, held in enumerate(self._slots):
+            left = held is not None and held not in self.wanted
+            self._retired[slot] = (self._retired[slot] or now) if left else 0.0
+        # First the slot by which fewer peers are sent to.
+        is_off = self.mode is enums.AuthMode.OFF
+        for slot in sorted(range(abi.KEY_IDS), key=lambda s: int((auths["tx_slot"][rows] == s).sum())):
+            if self._retired[slot] and (is_off or now - self._retired[slot] >= RETIREMENT_S):
+                auths["rx_id"][:, slot] = auths["tx_id"][:, slot] = 0
+                self._slots[slot] = None
+                self._retired[slot] = 0.0
+                self._retired = [since if is_off else since and now for since in self._retired]
+
     def _held(self, records: NDArray[np.void], slot: int, rows: NDArray[np.int64]) -> Secret | None:
         """Returns the secret in a slot of the table, which the daemon before has written; without its value if unknown.
 
-        So a restart neither moves a key that is in use nor keeps one whose secret has left the file.
+        So a restart neither moves a key that is in use nor keeps one whose secret has left the file. The keys of one
+        peer suffice, because follow() writes those of all peers again.
         """
         used = np.flatnonzero(records["rx_id"][:, slot] | records["tx_id"][:, slot])
         if not len(used):
             return None
-        record, row = records[used[0]], int(rows[used[0]])
-        key_id = int(record["rx_id"][slot] or record["tx_id"][slot])
+        key_id = int(records["rx_id"][used[0], slot] or records["tx_id"][used[0], slot])
         for secret in self.wanted:
-            mine, its = self._keys(secret, row)
-            if (
-                secret.key_id == key_id
-                and (record["tx_key"][slot] == mine).all()
-                and (record["rx_key"][slot] == its).all()
-            ):
+            if secret.key_id == key_id and any(self._has(records[n], slot, secret, int(rows[n])) for n in used):
                 return secret
         return Secret(key_id, b"")
 
+    def _has(self, record: np.void, slot: int, secret: Secret, row: int) -> bool:
+        """Returns whether a slot of a peer's record holds the keys of this secret."""
+        mine, its = self._keys(secret, row)
+        return bool((record["tx_key"][slot] == mine).all() and (record["rx_key"][slot] == its).all())
+
     def _keys(self, secret: Secret, row: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Returns the keys of packets to a peer and from it."""
-        to, back = pair_key(secret.secret, self._host_id, row), pair_key(secret.secret, row, self._host_id)
+        shared = secret.of(row)
+        to, back = pair_key(shared, self._host_id, row), pair_key(shared, row, self._host_id)
         return as_words(to), as_words(back)
 
     def _write_mode(self, auths: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> None:
@@ -126,38 +137,53 @@ class Keyring:
         auths["status"][rows] = auths["status"][rows] & ~np.uint32(abi.STATUS_TAGS_ONLY) | np.uint32(tags_only)
 
     def _write(self, auths: NDArray[np.void], rows: NDArray[np.int64], slot: int, secret: Secret) -> None:
-        for row in rows.tolist():
+        has_key = np.array([bool(secret.of(row)) for row in rows.tolist()], bool)
+        for row in rows[has_key].tolist():
             auths["tx_key"][row, slot], auths["rx_key"][row, slot] = self._keys(secret, row)
-        auths["tx_id"][rows, slot] = auths["rx_id"][rows, slot] = secret.key_id
+        auths["tx_id"][rows, slot] = auths["rx_id"][rows, slot] = np.where(has_key, secret.key_id, 0)
 
     def _choose(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64]) -> None:
-        """Has this host send to each peer with the newest secret that both have."""
-        accepted = peers["key_ids"][rows, : abi.KEY_IDS]
-        chosen = np.full(len(rows), self._first_slot())
-        for secret in self.wanted:  # the newest last
-            if secret in self._slots:
-                chosen = np.where((accepted == secret.key_id).any(axis=1), self._slots.index(secret), chosen)
+        """Has this host send to each peer with the newest secret that both have; to a silent one with the oldest."""
+        accepted, has_key = peers["key_ids"][rows, : abi.KEY_IDS], auths["tx_id"][rows] != 0
+        chosen = np.zeros(len(rows), np.int64)  # without any key: no tag is made
+        slots = [(secret.key_id, slot) for secret in self.wanted if (slot := self._slot_of(secret)) is not None]
+        if not slots:
+            return  # two former secrets hold both slots still
+        for _, slot in reversed(slots):  # the oldest last
+            chosen = np.where(has_key[:, slot], slot, chosen)
+        for key_id, slot in slots:  # the newest last
+            chosen = np.where(has_key[:, slot] & (accepted == key_id).any(axis=1), slot, chosen)
         changed = auths["tx_slot"][rows] != chosen
         if changed.any():
             auths["tx_slot"][rows[changed]] = chosen[changed]
 
-    def _first_slot(self) -> int:
-        """Returns the slot of the oldest secret, for peers that have not told what they accept."""
-        return next((self._slots.index(s) for s in self.wanted if s in self._slots), 0)
+    def _slot_of(self, secret: Secret) -> int | None:
+        """Returns the slot of a secret; while it has none, that of a former one with its id, which pairs may share."""
+        if secret in self._slots:
+            return self._slots.index(secret)
+        return next((n for n, s in enumerate(self._slots) if s is not None and s.key_id == secret.key_id), None)
 
 
 def cut_off(
-    mode: enums.AuthMode, held: Sequence[Secret], secrets: Sequence[Secret], peers: NDArray[np.void]
+    mode: enums.AuthMode,
+    held: Sequence[Secret],
+    secrets: Sequence[Secret],
+    peers: NDArray[np.void],
+    rows: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """Returns which peers would refuse this host's packets, or it theirs, if it had this mode and these secrets.
 
-    `held` are the secrets that it has had; `peers` are records of abi.PEER. A peer that accepts no key sends without
-    tags. An id that names another secret now is not shared, because the peer has the former one.
+    `held` are the secrets that it has had; `peers` are records of abi.PEER, `rows` their host ids. A peer that accepts
+    no key sends without tags. An id that names another secret of the pair now is not shared, because the peer has the
+    former one.
     """
     if mode is enums.AuthMode.OFF:
         return np.asarray((peers["status"] & abi.STATUS_TAGS_ONLY) != 0)
     accepted = peers["key_ids"][:, : abi.KEY_IDS]
-    changed = {h.key_id for h in held for s in secrets if h.key_id == s.key_id and h != s}
-    shared = np.isin(accepted, [s.key_id for s in secrets if s.key_id not in changed]).any(axis=1)
+    shared = np.zeros(len(peers), bool)
+    for secret in secrets:
+        former = [h for h in held if h.key_id == secret.key_id]
+        is_kept = [all(h.of(r) in (b"", secret.of(r)) for h in former) and secret.of(r) != b"" for r in rows.tolist()]
+        shared |= (accepted == secret.key_id).any(axis=1) & np.array(is_kept, bool)
     untagged = ~accepted.any(axis=1)
     return np.asarray(np.where(untagged, mode is enums.AuthMode.REQUIRED, ~shared))

@@ -20,6 +20,6 @@ class Auth(Section):
     )
     secret_file: Annotated[str, Field(min_length=1)] = Field(
         default="/etc/mrcd/secrets",
-        description="the file with the secrets of the cluster, mode 0600: an absolute path, or the name of a systemd "
-        "credential (LoadCredential=)",
+        description="the file with the secrets of the cluster or of this host's pairs, mode 0600: an absolute path, or "
+        "the name of a systemd credential (LoadCredential=)",
     )

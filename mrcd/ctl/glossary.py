@@ -54,16 +54,17 @@ DROPS = {
     "untagged": "pop: without a tag, and one is required: a forged packet, or a host whose [auth] mode is off",
     "unknown_key": "pop: tagged with a secret that this host does not have: mrcctl keys status on both",
     "bad_tag": "pop: the tag does not match: a forged packet, or the two hosts have different secrets under one id",
-    "stale": "pop: sent more than 500 ms ago: a recorded packet. Some are normal after a host was restarted or stood "
-    "still",
+    "stale": "pop: sent more than 500 ms ago, before the sender made new tables, or while its clock is unknown: a "
+    "recorded packet, or one in the first milliseconds after a host was restarted or stood still",
     "replayed": "pop: a probe that has arrived before",
     "wrong_inner_source": "pop: the inner source is not in the sender's prefixes: forged, or the sender routes for "
     "others, or its prefixes lack the network",
     "wrong_inner_destination": "pop: the inner destination is not in this host's prefixes: the hosts' files differ, "
     "or the sender wants this host to route",
     "foreign_source": "push: the source is not in this host's prefixes: add it to the host's prefixes",
-    "stray_srv6": "pop: an SRv6 packet for the kernel's SIDs, although neither this host nor its sender is detached, "
-    "or from no peer's address: forged, or a NIC from whose several addresses the kernel chose another",
+    "stray_srv6": "pop: an SRv6 packet for the kernel's SIDs, although neither this host nor its sender is detached "
+    "or new, and its sender's probes do not say that it sends so; or from no peer's address: forged, or a NIC from "
+    "whose several addresses the kernel chose another",
 }
 """Reason of a drop → program, and meaning; as in docs/troubleshooting.md."""
 

@@ -142,6 +142,7 @@ class Daemon:
         self._write_receiver(merging=True)
         dataplane.commit()
         self._forwards_by = tables
+        self.monitor.announce()  # keys, mode, planes and status of this host may be others now
         self.save_running()
         self.look_at_routes()
         if len(self.peers) <= AT_ONCE:
@@ -321,7 +322,10 @@ class Daemon:
 def read_secrets(plan: Plan) -> tuple[Secret, ...]:
     """Returns the secrets that a plan needs, the newest last. Raises ConfigError."""
     auth = plan.config.auth
-    return () if auth.mode == "off" else secrets_file.read(secrets_file.path_of(auth.secret_file))
+    if auth.mode == "off":
+        return ()
+    hosts = {h.name: h.id for h in plan.config.hosts}
+    return secrets_file.read(secrets_file.path_of(auth.secret_file), hosts, plan.host.name)
 
 
 @contextlib.asynccontextmanager

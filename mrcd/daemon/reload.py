@@ -100,9 +100,14 @@ class Reloader:
         daemon, mode = self._daemon, enums.AuthMode[plan.config.auth.mode.upper()]
         names = {p.host.id: p.host.name for p in daemon.plan.peers}
         stay = [p.host for p in plan.peers if names.get(p.host.id) == p.host.name]
-        records = daemon.tables.peers[np.array([h.id for h in stay], np.int64)]
-        lost = cut_off(mode, daemon.keyring.wanted, secrets, records) & daemon.view.reachable(records["heard_ns"])
-        if not lost.any():
+        rows = np.array([h.id for h in stay], np.int64)
+        records = daemon.tables.peers[rows]
+        reachable = daemon.view.reachable(records["heard_ns"])
+        lost = cut_off(mode, daemon.keyring.wanted, secrets, records, rows) & reachable
+        untimed = np.zeros_like(lost)
+        if mode is enums.AuthMode.REQUIRED and daemon.keyring.mode is not mode:
+            untimed = (daemon.tables.auths["clock_ns"][rows] == 0) & reachable
+        if not (lost | untimed).any():
             return
         untagged = lost & ~records["key_ids"].any(axis=1)
         if mode is enums.AuthMode.OFF:
@@ -111,11 +116,14 @@ class Reloader:
         elif untagged.any():
             lost, why = untagged, "they send packets without tags"
             hint = 'first set mode = "permissive" here and there and reload'
+        elif not lost.any():
+            lost, why = untimed, "their clocks are unknown, so their first packets would be refused as stale"
+            hint = 'set mode = "permissive" here first; a second after that reload the clocks are known'
         else:
             why = f"no secret in {secrets_file.path_of(plan.config.auth.secret_file)} is in use there"
             hint = (
-                "first put the new file on these peers, with the old secret and the new one under a new id, and run "
-                "`mrcctl keys rotate` there"
+                "first put the new file on these peers (keys generate --pairs: to each its own), with the old secret "
+                "and the new one under a new id, and run `mrcctl keys rotate` there"
             )
         found = [h.name for h, is_lost in zip(stay, lost.tolist(), strict=True) if is_lost]
         raise UsageError(

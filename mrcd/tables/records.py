@@ -21,6 +21,11 @@ _MACS = {"smac", "dmac"}
 _PLANES = {"plane_mask", "usable_planes", "linked"}
 _EVS = {"usable", "deadlines"}
 _KEYS = {"tx_key", "rx_key"}  # secret
+_STATUS = {
+    STATUS_DETACHED: "detached",
+    STATUS_PLAIN: "sends plain SRv6",
+    STATUS_TAGS_ONLY: "takes tagged packets only",
+}
 _ZERO = {"probe_after_ns": "at once", "due_ns": "at once", "lag_ns": "does not lag"}
 
 
@@ -65,9 +70,7 @@ def _meaning(name: str, raw: Any, now_ns: int) -> str:
     if name == "weight":
         return f"{number} of {WEIGHT_FULL} turns"
     if name == "status":
-        words = "detached" if number & STATUS_DETACHED else "attached"
-        words += ", sends plain SRv6" * bool(number & STATUS_PLAIN)
-        return words + ", takes tagged packets only" * bool(number & STATUS_TAGS_ONLY)
+        return ", ".join(words for bit, words in _STATUS.items() if number & bit) or "nothing of note"
     if name in _PLANES:
         return f"planes {', '.join(str(p) for p in range(8) if number >> p & 1) or 'none'}"
     if name in _DURATIONS:

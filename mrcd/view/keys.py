@@ -27,6 +27,7 @@ def document(
                 "reachable": is_reachable,
                 "sent_with": int(auth["tx_id"][int(auth["tx_slot"]) % abi.KEY_IDS]) or None,
                 "accepted_by_peer": _ids(peers[row]["key_ids"]),
+                "accepted_from_peer": _ids(auth["rx_id"]),
                 "untagged_packets": int(auth["untagged"]),
                 "clock_known": bool(auth["clock_ns"]),
             }
@@ -34,7 +35,7 @@ def document(
     first = auths[next(iter(names))] if names else None
     return {
         "mode": mode if first is None else enums.AuthMode(int(first["mode"])).name.lower(),
-        "accepted": [] if first is None else _ids(first["rx_id"]),
+        "accepted": sorted({i for p in found for i in p["accepted_from_peer"]}),
         "newest": None,
         "peers": found,
     }

@@ -4,7 +4,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +17,14 @@ from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.bringup import environment
 from labkit.traffic.stream import Stream
-from mrcd.auth import secrets_file
+from mrcd.auth import pair_files, secrets_file
+from mrcd.auth.secrets_file import Secret
 from mrcd.tables.enums import AuthMode
 from mrcd.tables.pinned import Tables
 from tests.lab.conftest import a_lab, mrcctl, out_of_use, wait_until
 
 RATE = 20_000  # packets per second
-H0, H2 = 0, 2
+H0, H1, H2 = 0, 1, 2
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +175,47 @@ def test_an_open_secrets_file_is_refused(lab: Lab) -> None:
         assert "chmod 600" in done.stderr
     finally:
         lab.state.secrets.chmod(0o600)
+
+
+def reaches_all_but(lab: Lab, host: str, *others: str) -> bool:
+    """Returns whether a host reaches its peers except for these."""
+    return [p["peer"] for p in mrcctl(lab, host, "peers") if not p["reachable"]] == list(others)
+
+
+def give(lab: Lab, *secrets: Sequence[Secret]) -> None:
+    """Has each host read secrets of its own: all hosts of the lab share the path of the file."""
+    names = dict(enumerate(lab.fabric.hosts))
+    for host, of_host in zip(lab.fabric.hosts, secrets, strict=True):
+        secrets_file.write(lab.state.secrets, of_host, names)
+        observe.client(lab, host).post("/v1/reload", {"force": True})
+
+
+def test_secrets_of_pairs_replace_that_of_the_cluster(lab: Lab, tmp_path: Path) -> None:
+    """h0 and h2 lose no packet. h1 has no secret for h0, so both refuse each other's packets; the others go on."""
+    hosts = {host: number for number, host in enumerate(lab.fabric.hosts)}
+    held = secrets_file.read(lab.state.secrets)[-1:]
+    made = tmp_path / "pairs"
+    _, key_id = pair_files.generate(made, hosts, add=False, cluster=held)
+    files = [secrets_file.read(made / host, hosts, host) for host in hosts]
+    of_pairs = [file[-1] for file in files]
+    of_pairs[:2] = [
+        Secret(key_id, b"", {peer: s for peer, s in of_host.pairs.items() if peer not in (H0, H1)})
+        for of_host in of_pairs[:2]
+    ]
+    try:
+        with Stream(lab, candidates.overlay(lab, 4), rate=RATE) as stream:
+            for secrets in (files, [[of_host] for of_host in of_pairs]):
+                give(lab, *secrets)
+                for host, peer in (("h0", H2), ("h2", H0)):
+                    wait_until(f"{host} uses the new secret", partial(uses, lab, host, peer, key_id))
+            result = stream.finish()
+        assert (result.lost(), result.twice) == (0, 0)
+        for host, *refused in (("h0", "h1"), ("h1", "h0"), ("h2",), ("h3",)):
+            wait_until(f"{host} reaches its peers", partial(reaches_all_but, lab, host, *refused))
+        wait_until("h0 drops h1's packets", lambda: mrcctl(lab, "h0", "status")["drops"].get("untagged"))
+        keys = {p["peer"]: p["accepted_from_peer"] for p in mrcctl(lab, "h0", "keys", "status")["peers"]}
+        assert keys == {"h1": [], "h2": [key_id], "h3": [key_id]}
+    finally:
+        give(lab, *[held] * len(hosts))
+    for host in hosts:
+        wait_until(f"{host} reaches all again", partial(reaches_all_but, lab, host))

@@ -63,6 +63,9 @@ SYNOPSES = {
     "`keys status`": "mrcctl keys status",
     "`keys rotate [--wait SECONDS]`": "mrcctl keys rotate --wait 20",
     "`keys generate [--add] [FILE]`": "mrcctl keys generate new_secrets && mrcctl keys generate --add new_secrets",
+    "`keys generate --pairs DIRECTORY [--add]`": (
+        "mrcctl keys generate --pairs pairs && mrcctl keys generate --pairs pairs --add"
+    ),
     "`paths [PEER] [--plane N] [--state S] [-i SECONDS]`": "mrcctl paths h2 --plane 1 --state GOOD -i 0.2",
     "`paths --bad`": "mrcctl paths --bad",
     "`paths --decode`": "mrcctl paths --decode",

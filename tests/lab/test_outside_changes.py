@@ -90,8 +90,8 @@ def sprayed(lab: Lab) -> int:
     return sum(p["tx_packets"] for p in mrcctl(lab, "h0", "paths"))
 
 
-def reasons(lab: Lab) -> list[str]:
-    return [e["reason"] for e in mrcctl(lab, "h0", "events")]
+def reasons(lab: Lab, after: int = 0) -> list[str]:
+    return [e["reason"] for e in mrcctl(lab, "h0", "events") if e["id"] > after]
 
 
 # ---- addresses ----
@@ -266,10 +266,11 @@ def _take_away(lab: Lab, how: str) -> None:
 def test_removed_pins_are_restored_without_loss(host: Lab, how: str) -> None:
     pins = pin_directory(_bpffs(host))
     before = {p.name for p in (*pins.iterdir(), *(pins / "links").iterdir())}
+    last = max(e["id"] for e in mrcctl(host, "h0", "events"))  # events are kept over restarts
     with Ping(host) as ping:
         _take_away(host, how)
         sent = sprayed(host)
-        wait_until("they are back", lambda: "pins_restored" in reasons(host), 5)
+        wait_until("they are back", lambda: "pins_restored" in reasons(host, last), 5)
         assert sprayed(host) > sent
         assert {p.name for p in (*pins.iterdir(), *(pins / "links").iterdir())} == before
         assert status(host)["pins"]["lost"] is None

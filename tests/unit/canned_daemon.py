@@ -154,6 +154,7 @@ KEYS = {
             "reachable": True,
             "sent_with": 2,
             "accepted_by_peer": [1, 2],
+            "accepted_from_peer": [1, 2],
             "untagged_packets": 0,
             "clock_known": True,
         }

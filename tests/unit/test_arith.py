@@ -394,9 +394,17 @@ def test_no_number_is_seen_twice_and_none_is_missed(arith: ctypes.CDLL, start: i
         words[at], newest = after, max(newest, number)
 
 
-def test_numbers_go_on_after_a_long_outage(arith: ctypes.CDLL) -> None:
+@pytest.mark.parametrize("lost", [2**21, 2**25, 2**26, 3 * 2**25, 2**27, 2**31, 2**32 - 2**19])
+def test_numbers_go_on_after_an_outage_of_any_length(arith: ctypes.CDLL, lost: int) -> None:
     word = arith.wrapped_seen(0, 5, 1)
-    assert arith.wrapped_seen(word, 5 + 2048 * 20_000, 1) != word
+    after = arith.wrapped_seen(word, (5 + lost) % 2**32, 1)
+    assert after != word
+    assert arith.wrapped_seen(after, (5 + lost) % 2**32, 1) == after
+
+
+def test_numbers_of_many_laps_before_are_not_new(arith: ctypes.CDLL) -> None:
+    word = arith.wrapped_seen(0, 2**20 + 5, 1)
+    assert arith.wrapped_seen(word, 2**20 + 5 - 2**18, 1) == word
 
 
 def test_numbers_begin_anew_with_a_generation(arith: ctypes.CDLL) -> None:

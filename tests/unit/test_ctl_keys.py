@@ -49,8 +49,9 @@ def test_the_view_makes_the_document_without_any_key() -> None:
     found = keys.document(auths, peers, {1: "h1", 2: "h2"}, np.array([True, False]), "off")
     assert found["mode"] == "permissive"
     assert found["accepted"] == [1, 2]
-    assert found["peers"][0] == peer("h1", 2, 2, untagged=9)
-    assert (found["peers"][1]["sent_with"], found["peers"][1]["reachable"]) == (None, False)
+    assert found["peers"][0] == peer("h1", 2, 2, untagged=9) | {"accepted_from_peer": [1, 2]}
+    assert (found["peers"][1]["sent_with"], found["peers"][1]["accepted_from_peer"]) == (None, [])
+    assert not found["peers"][1]["reachable"]
     assert not found["peers"][1]["clock_known"]
     assert str(0x1122334455667788) not in json.dumps(found)
 
@@ -108,6 +109,18 @@ def test_status_is_a_table_of_peers(mrcctl: Mrcctl, daemon: Daemon) -> None:
         "PEER  STATUS       SENT WITH  PEER ACCEPTS  UNTAGGED pkts  CLOCK",
         "h1    reachable            2  1,2                       0  known",
         "h2    unreachable          1  1                     12.3k  unknown",
+    ]
+
+
+def test_status_says_for_which_peers_this_host_has_which_secret(mrcctl: Mrcctl, daemon: Daemon) -> None:
+    has_both, has_one, has_none = ({"accepted_from_peer": ids} for ids in ([2, 1], [1], []))
+    peers = [peer("h1", 2, 1, 2) | has_both, peer("h2", 1, 1) | has_one, peer("h3", None) | has_none]
+    daemon.answers["/v1/keys"] = (200, answer(*peers))
+    assert mrcctl("keys", "status").stdout.splitlines()[5:] == [
+        "PEER  STATUS     SENT WITH  ACCEPTED  PEER ACCEPTS  UNTAGGED pkts  CLOCK",
+        "h1    reachable          2  2,1       1,2                       0  known",
+        "h2    reachable          1  1         1                         0  known",
+        "h3    reachable          -  -         -                         0  known",
     ]
 
 
@@ -251,5 +264,129 @@ def test_generate_add_needs_a_file(mrcctl: Mrcctl, tmp_path: Path) -> None:
 
 def test_generate_in_a_missing_directory_says_so(mrcctl: Mrcctl, tmp_path: Path) -> None:
     done = mrcctl("keys", "generate", str(tmp_path / "none" / "secrets"))
+    assert done.exit_code == 2
+    assert "No such file or directory" in done.stderr
+
+
+# ---- files of pairs ----
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster file of three hosts."""
+    config = tmp_path / "mrcd.toml"
+    monkeypatch.setenv("MRCD_CONFIG", str(config))
+    config.write_text("".join(map(host, range(3))))
+    return config
+
+
+HOSTS = {"h0": 0, "h1": 1, "h2": 2}
+
+
+def files(directory: Path) -> list[tuple[secrets_file.Secret, ...]]:
+    """Returns the secrets of all hosts' files, after a check that both hosts of each pair have the same."""
+    found = [secrets_file.read(directory / name, HOSTS, name) for name in HOSTS]
+    newest = [of_host[-1] for of_host in found]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert newest[one].of(other) == newest[other].of(one)
+    assert len({s for secret in newest for s in secret.pairs.values()}) == 3
+    assert {stat.S_IMODE((directory / name).stat().st_mode) for name in HOSTS} == {0o600}
+    assert sorted(p.name for p in directory.iterdir()) == sorted(HOSTS)
+    return found
+
+
+def test_generate_pairs_writes_a_file_per_host(mrcctl: Mrcctl, cluster: Path) -> None:
+    directory = cluster.parent / "pairs"
+    done = mrcctl("keys", "generate", "--pairs", str(directory))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"3 files in {directory} hold secret 1; copy each to its host, then `mrcctl keys rotate` on each\n"
+    )
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    found = files(directory)
+    assert [[(s.key_id, s.secret, sorted(s.pairs)) for s in of_host] for of_host in found] == [
+        [(1, b"", [1, 2])], [(1, b"", [0, 2])], [(1, b"", [0, 1])],
+    ]  # fmt: skip
+    again = mrcctl("keys", "generate", "--pairs", str(directory))
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "pairs/h0 exists; nothing was changed" in again.stderr
+    assert files(directory) == found
+
+
+def test_generate_pairs_add_keeps_the_newest_id_of_all_files(mrcctl: Mrcctl, cluster: Path) -> None:
+    directory = cluster.parent / "pairs"
+    mrcctl("keys", "generate", "--pairs", str(directory))
+    for ids in ([1, 2], [2, 3]):
+        before = files(directory)
+        done = mrcctl("keys", "generate", "--pairs", str(directory), "--add", "--json")
+        assert json.loads(done.stdout)["ids"] == ids
+        after = files(directory)
+        assert [[s.key_id for s in of_host] for of_host in after] == [ids] * 3
+        assert [of_host[0] for of_host in after] == [of_host[-1] for of_host in before]
+    secrets_file.write(directory / "h1", before[1], {0: "h0", 2: "h2"})  # a run that was interrupted: h1 has 1 and 2
+    (directory / "h2").unlink()  # a new host
+    assert json.loads(mrcctl("keys", "generate", "--pairs", str(directory), "--add", "--json").stdout)["ids"] == [2, 3]
+    found = files(directory)
+    assert [[s.key_id for s in of_host] for of_host in found] == [[2, 3], [2, 3], [3]]
+    assert found[1][0] == before[1][-1]
+
+
+def test_generate_pairs_keeps_the_secret_of_the_cluster(mrcctl: Mrcctl, cluster: Path) -> None:
+    kept, directory = cluster.parent / "secrets", cluster.parent / "pairs"
+    made = [secrets_file.new(6), secrets_file.new(7)]
+    secrets_file.write(kept, made)
+    argv = ["keys", "generate", "--pairs", str(directory), str(kept)]
+    refused = mrcctl(*argv)
+    assert (refused.exit_code, directory.exists()) == (1, False)
+    done = mrcctl(*argv, "--add")
+    assert done.exit_code == 0
+    assert not [s for s in made if s.secret.hex() in done.output]
+    assert [(of_host[0], of_host[1].key_id) for of_host in files(directory)] == [(made[1], 8)] * 3
+    again = mrcctl(*argv, "--add")
+    assert (again.exit_code, "exists; nothing was changed" in again.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a/b", "h1"], "host 'a/b': a name with blanks or a slash"),
+        (["h0", "h 1"], "host 'h 1': a name with blanks or a slash"),
+        (["h0", ".."], "host '..': a name with blanks or a slash"),
+    ],
+)
+def test_generate_pairs_refuses_names_that_no_file_can_have(
+    mrcctl: Mrcctl, cluster: Path, names: list[str], said: str
+) -> None:
+    cluster.write_text("".join(host(i, name=f'"{name}"') for i, name in enumerate(names)))
+    done = mrcctl("keys", "generate", "--pairs", str(cluster.parent / "pairs"))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert not (cluster.parent / "pairs").exists()
+
+
+def test_generate_pairs_add_needs_files_with_a_common_id(mrcctl: Mrcctl, cluster: Path) -> None:
+    directory = cluster.parent / "pairs"
+    argv = ["keys", "generate", "--pairs", str(directory), "--add"]
+    assert "no host has a file there" in mrcctl(*argv).stderr
+    directory.mkdir()
+    for name, key_id in (("h0", 1), ("h1", 2)):
+        secrets_file.write(directory / name, [secrets_file.new(key_id)])
+    assert "no id is in all files" in mrcctl(*argv).stderr
+    assert not (directory / "h2").exists()
+
+
+def test_generate_add_explains_what_to_do_for_a_file_of_pairs(mrcctl: Mrcctl, cluster: Path) -> None:
+    directory = cluster.parent / "pairs"
+    mrcctl("keys", "generate", "--pairs", str(directory))
+    found = files(directory)
+    done = mrcctl("keys", "generate", "--add", str(directory / "h0"))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "line 1 has the secret of a pair of hosts: the other host needs the same new one" in done.stderr
+    assert "mrcctl keys generate --pairs DIRECTORY --add" in done.stderr
+    assert files(directory) == found
+
+
+def test_generate_pairs_without_its_parent_says_so(mrcctl: Mrcctl, cluster: Path) -> None:
+    done = mrcctl("keys", "generate", "--pairs", str(cluster.parent / "none" / "pairs"))
     assert done.exit_code == 2
     assert "No such file or directory" in done.stderr

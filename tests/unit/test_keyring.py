@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from numpy.typing import NDArray
 
 from mrcd.auth import secrets_file
-from mrcd.auth.keyring import Keyring, cut_off
+from mrcd.auth.keyring import RETIREMENT_S, Keyring, cut_off
 from mrcd.auth.pair_keys import as_words, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.auth.tag import Signer, tag
@@ -23,7 +23,7 @@ from mrcd.errors import KernelError, MachineError
 from mrcd.tables import abi
 from mrcd.tables.enums import AuthMode
 
-A, B, C = (secrets_file.new(n) for n in (1, 2, 3))
+A, B, C, D = (secrets_file.new(n) for n in (1, 2, 3, 4))
 ROWS = np.array([1, 2])
 
 
@@ -111,6 +111,34 @@ def test_a_new_secret_is_used_when_both_have_it_in_any_order(order: tuple[str, .
         for row, name in ((1, "first"), (2, "second")):
             assert host.sends_with(row) == (2 if {"mine", name} <= have else 1)
     assert host.accepted() == {1, 2}
+
+
+def test_two_secrets_at_once_replace_both_one_after_the_other(clock: list[float]) -> None:
+    """A host that missed a file: it had A and B, its peers have B and C, and now it gets C and D."""
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    host.tell(1, 2, 3)
+    host.tell(2, 2, 3)
+    host.follow()
+    host.use(AuthMode.REQUIRED, C, D)
+    assert (host.accepted(), host.sends_with(1)) == ({1, 2}, 2)
+    clock[0] += RETIREMENT_S + 0.01
+    host.follow()
+    assert (host.accepted(), host.sends_with(1)) == ({2, 3}, 3)  # peers may still send with B
+    clock[0] += RETIREMENT_S - 0.1
+    host.follow()
+    assert host.accepted() == {2, 3}
+    clock[0] += 0.11
+    host.follow()
+    assert (host.accepted(), host.sends_with(1)) == ({3, 4}, 3)
+
+
+def test_no_clock_outlives_the_mode_off() -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A)
+    host.auths["clock_ns"][1] = 5
+    host.use(AuthMode.OFF, anew=True)
+    assert not host.auths["clock_ns"].any()
 
 
 def test_a_former_secret_is_accepted_until_its_packets_have_arrived(clock: list[float]) -> None:
@@ -262,24 +290,24 @@ def peers_with(*accepted: list[int], status: int = 0) -> NDArray[np.void]:
 def test_a_peer_without_a_common_secret_is_cut_off(
     held: tuple[Secret, ...], secrets: tuple[Secret, ...], accepted: list[int], is_cut_off: bool
 ) -> None:
-    found = cut_off(AuthMode.PERMISSIVE, held, secrets, peers_with(accepted, [1, 3]))
+    found = cut_off(AuthMode.PERMISSIVE, held, secrets, peers_with(accepted, [1, 3]), ROWS)
     assert found.tolist()[0] is is_cut_off
     if any(accepted):
-        assert cut_off(AuthMode.REQUIRED, held, secrets, peers_with(accepted)).tolist() == [is_cut_off]
+        assert cut_off(AuthMode.REQUIRED, held, secrets, peers_with(accepted), ROWS[:1]).tolist() == [is_cut_off]
 
 
 def test_a_peer_without_tags_is_cut_off_if_they_are_required() -> None:
-    assert cut_off(AuthMode.REQUIRED, (A,), (A,), peers_with([0], [1])).tolist() == [True, False]
+    assert cut_off(AuthMode.REQUIRED, (A,), (A,), peers_with([0], [1]), ROWS).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("status", [0, abi.STATUS_TAGS_ONLY])
 def test_a_peer_that_wants_tags_is_cut_off_if_they_are_turned_off(status: int) -> None:
-    found = cut_off(AuthMode.OFF, (A,), (), peers_with([1], [0], status=status | abi.STATUS_DETACHED))
+    found = cut_off(AuthMode.OFF, (A,), (), peers_with([1], [0], status=status | abi.STATUS_DETACHED), ROWS)
     assert found.tolist() == [bool(status)] * 2
 
 
 def test_nobody_is_cut_off_from_a_host_without_peers() -> None:
-    assert cut_off(AuthMode.REQUIRED, (A,), (B,), peers_with()).tolist() == []
+    assert cut_off(AuthMode.REQUIRED, (A,), (B,), peers_with(), ROWS[:0]).tolist() == []
 
 
 def test_a_peer_to_be_has_the_keys_before_it_is_one() -> None:

@@ -20,6 +20,7 @@ from mrcd.auth.keyring import Keyring
 from mrcd.auth.secrets_file import Secret
 from mrcd.config import cluster_file
 from mrcd.daemon import reload
+from mrcd.daemon.daemon import read_secrets
 from mrcd.errors import ConfigError, MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.loader.dataplane import Dataplane
@@ -184,6 +185,30 @@ def test_another_secret_with_the_same_id_is_refused(tmp_path: Path) -> None:
         host.reload()
 
 
+def test_a_file_of_pairs_that_leaves_out_a_reachable_peer_is_refused(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    pairs = {1: A.secret, 2: A.secret}  # the same as before, and none for h3, which is not reachable
+    secrets_file.write(host.secrets, [Secret(1, b"", {1: A.secret})], {1: "h1"})
+    with pytest.raises(UsageError, match=r"^h2 would be cut off: no secret in"):
+        host.reload()
+    secrets_file.write(host.secrets, [Secret(1, b"", pairs)], {1: "h1", 2: "h2"})
+    host.reload()
+    assert host.used == [(Secret(1, b"", pairs),)]
+
+
+def test_a_file_of_pairs_is_read_by_the_new_cluster_file(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    host.path.write_text(host.path.read_text().replace('"h3"', '"new"'))
+    for name in ("h3", "h0"):
+        secrets_file.write(host.secrets, [A, Secret(2, b"", {1: B.secret})], {1: name})
+        with pytest.raises(ConfigError, match="/secrets, line 2") as caught:
+            host.reload()
+        assert B.secret.hex()[:8] not in str(caught.value)
+    secrets_file.write(host.secrets, [A, Secret(2, b"", {3: B.secret})], {3: "new"})
+    plan = topology.plan(cluster_file.load(host.path), "h0")
+    assert read_secrets(plan) == (A, Secret(2, b"", {3: B.secret}))
+
+
 def test_peers_that_leave_or_are_replaced_are_not_cut_off(tmp_path: Path) -> None:
     host = Running(tmp_path)
     plan = topology.plan(cluster_file.parse(TEXT.replace('"h1"', '"new"').replace('"h2"', '"h4"')), "h0")
@@ -212,4 +237,16 @@ def test_tags_may_not_be_required_while_a_reachable_peer_makes_none(tmp_path: Pa
     with pytest.raises(UsageError, match="h1 would be cut off: they send packets without tags"):
         check()
     host.key_ids[1, 0] = 1
+    check()
+
+
+def test_tags_are_not_required_before_the_clock_of_a_reachable_peer_is_known(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    check = partial(reload.Reloader(host.daemon, host.path)._check_secrets, host.daemon.plan, (A,))
+    check()  # it requires them already
+    host.daemon.keyring.use(enums.AuthMode.PERMISSIVE, (A,))
+    host.daemon.tables.auths["clock_ns"][1] = 1
+    with pytest.raises(UsageError, match=r"^h2 would be cut off: their clocks are unknown"):
+        check()
+    host.daemon.tables.auths["clock_ns"][2] = 1
     check()

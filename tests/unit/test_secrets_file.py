@@ -56,19 +56,21 @@ def test_comments_and_empty_lines_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "f holds 0 secrets"),
-        ("# nothing\n", "f holds 0 secrets"),
-        (f"1 {HEX}\n2 {HEX}\n3 {HEX}\n", "f holds 3 secrets"),
-        (f"1 {HEX}\n1 {HEX}\n", "two secrets have the same id"),
+        ("", "f holds no secret"),
+        ("# nothing\n", "f holds no secret"),
+        (f"1 {HEX}\n2 {HEX}\n3 {HEX}\n", "f, line 3: 3 is the third id"),
+        (f"1 {HEX}\n1 {HEX}\n", "f, line 2: two secrets have the same id 1"),
         (f"\n0 {HEX}\n", "f, line 2: this is not `ID SECRET`"),
         (f"256 {HEX}\n", "f, line 1: this is not `ID SECRET`"),
         (f"1 {HEX}0\n", "f, line 1: this is not `ID SECRET`"),
         (f"1 {HEX[:-1]}\n", "f, line 1: this is not `ID SECRET`"),
         (f"1 {HEX[:-1]}g\n", "f, line 1: this is not `ID SECRET`"),
         (HEX, "f, line 1: this is not `ID SECRET`"),
-        (f"1 {HEX} {HEX}\n", "f, line 1: this is not `ID SECRET`"),
+        (f"1 {HEX} {HEX}\n", "f, line 1 has the secret of a pair of hosts"),
+        (f"1 {HEX} # {HEX}\n1 h1 {HEX}\n", "f, line 2 has the secret of a pair of hosts"),
+        (f"1 h1 h2 {HEX}\n", "f, line 1: this is not `ID SECRET`"),
         ("\N{SNOWMAN}", "f, line 1: this is not `ID SECRET`"),
-        ("#" * 5000, "f is longer than 4096 bytes"),
+        ("#" * (1 << 25) + "#", "f is longer than 33554432 bytes"),
     ],
 )
 def test_an_invalid_file_is_named_without_its_content(text: str, said: str) -> None:
@@ -77,6 +79,53 @@ def test_an_invalid_file_is_named_without_its_content(text: str, said: str) -> N
     assert said in str(caught.value)
     assert HEX[:16] not in str(caught.value)
     assert caught.value.hint is None or "mrcctl keys generate" in caught.value.hint
+
+
+HOSTS = {"h0": 0, "h1": 1, "h2": 2, HEX: 3, "h#4": 4, "hôte": 5}
+OTHER = HEX[::-1]
+
+
+def test_secrets_of_pairs_are_a_secret_per_id() -> None:
+    text = f"1 {HEX}\n1 h1 {OTHER}  # h1\n2 h#4 {HEX}\n1 {HEX} {OTHER}\n2 h1 {HEX}#{OTHER}\n2\thôte {OTHER}\n"
+    first, second = secrets_file.parse(text.encode(), "f", HOSTS, "h0")
+    secret, other = bytes.fromhex(HEX), bytes.fromhex(OTHER)
+    assert first == Secret(1, secret, {1: other, 3: other})
+    assert second == Secret(2, b"", {4: secret, 1: secret, 5: other})
+    assert [first.of(peer) for peer in (1, 2)] == [other, secret]
+    assert [second.of(peer) for peer in (1, 2)] == [secret, b""]
+    assert (first.is_known, second.is_known, Secret(1, b"").is_known) == (True, True, False)
+    assert len({first, second, Secret(1, secret)}) == 3
+    assert OTHER[:8] not in repr(first)
+    assert "pairs" not in repr(second)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"# file\n1 h9 {HEX}\n", "f, line 2: the word between id and secret is not the name of a host"),
+        (f"1 {OTHER} {HEX}\n", "f, line 1: the word between id and secret is not the name of a host"),
+        (f"1 {HEX[:40]} {HEX}\n", "f, line 1: the word between id and secret is not the name of a host"),
+        (f"1 h1 {HEX}\n1 h0 {HEX}\n", "f, line 2: h0 is this host itself"),
+        (f"1 h1 {HEX}\n2 h1 {HEX}\n1 h1 {OTHER}\n", "f, line 3: h1 has two secrets with id 1"),
+        (f"1 h1 {HEX}\n2 {HEX}\n3 h1 {HEX}\n", "f, line 3: 3 is the third id"),
+        (f"1 h1 {HEX[1:]}\n", "f, line 1: this is not `ID SECRET` or `ID PEER SECRET`"),
+        (f"h1 {HEX}\n", "f, line 1: this is not `ID SECRET` or `ID PEER SECRET`"),
+    ],
+)
+def test_an_invalid_line_of_a_pair_is_named_without_its_content(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        secrets_file.parse(text.encode(), "f", HOSTS, "h0")
+    assert said in str(caught.value)
+    assert not [secret for secret in (HEX, OTHER) if secret[:16] in str(caught.value)]
+
+
+def test_a_file_may_hold_two_secrets_of_every_possible_peer(tmp_path: Path) -> None:
+    names = {i: f"{i:064}" for i in range(65_535)}
+    made = [Secret(key_id, b"", dict.fromkeys(list(names)[1:], bytes(32))) for key_id in (254, 255)]
+    path = tmp_path / "secrets"
+    secrets_file.write(path, made, names)
+    assert path.stat().st_size < secrets_file._BYTES_MOST
+    assert secrets_file.read(path, {name: i for i, name in names.items()}, names[0]) == tuple(made)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601])

@@ -3,6 +3,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -67,7 +68,8 @@ def rotate(options: Options, wait: float) -> None:
         if time.monotonic() >= deadline:
             raise MachineError(
                 f"{said}; after {wait:g} s secret {document['newest']} is not in use to {', '.join(waiting)}",
-                hint="put the new file there, and run `mrcctl keys rotate` there; mrcd here goes on by itself",
+                hint="put the new file there (keys generate --pairs: its own), and run `mrcctl keys rotate` there; "
+                "mrcd here goes on by itself",
             )
         if waiting != shown:
             whom = f"{len(waiting)} of {len(document['peers'])} peers"
@@ -78,16 +80,26 @@ def rotate(options: Options, wait: float) -> None:
 
 @keys.command(short_help="Make a secrets file.")
 @click.option("--add", is_flag=True, help="Append a new secret to an existing file, and drop the older of two.")
+@click.option(
+    "--pairs", type=click.Path(file_okay=False, path_type=Path), metavar="DIRECTORY",
+    help="Write a file per host of the cluster file, with a secret for each pair.",
+)  # fmt: skip
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @common
 @click.pass_obj
-def generate(options: Options, file: Path | None, add: bool) -> None:
+def generate(options: Options, file: Path | None, add: bool, pairs: Path | None) -> None:
     """Write a new secrets file (mode 0600). Copy it to all hosts of the cluster.
 
     FILE defaults to [auth] secret_file of mrcd's cluster file, or to /etc/mrcd/secrets if there is no cluster file.
+
+    With --pairs each pair of hosts has a secret of its own. Copy DIRECTORY/HOST to each host, and keep DIRECTORY on
+    none of them. --add appends to the files in DIRECTORY. --add FILE writes new files that keep FILE's newest secret.
     """
     from mrcd.auth import secrets_file  # numpy
 
+    if pairs is not None:
+        _generate_pairs(options, pairs, file, add)
+        return
     path = file or _default()
     if add:
         held = secrets_file.read(path)
@@ -101,9 +113,34 @@ def generate(options: Options, file: Path | None, add: bool) -> None:
     except OSError as e:
         raise MachineError(f"{path}: {e.strerror}") from None
     ids = [s.key_id for s in made]
-    holds = f"secret {ids[0]}" if len(ids) == 1 else f"secrets {ids[0]} and {ids[1]}"
-    document: Json = {"file": str(path), "ids": ids, "message": f"{path} holds {holds}"}
+    document: Json = {"file": str(path), "ids": ids, "message": f"{path} holds {_named(ids)}"}
     emit(options, document, lambda d: [f"{d['message']}; copy it to all hosts, then `mrcctl keys rotate` on each"])
+
+
+def _generate_pairs(options: Options, directory: Path, file: Path | None, add: bool) -> None:
+    """Write a secrets file per host. Raises UsageError or MachineError."""
+    from mrcd.auth import pair_files, secrets_file  # numpy
+    from mrcd.config import cluster_file  # pydantic
+
+    if file and not add:
+        raise UsageError("FILE is kept with --add only", hint="`mrcctl keys generate --pairs DIRECTORY --add FILE`")
+    hosts = {h.name: h.id for h in cluster_file.load(_cluster_file()).hosts}
+    try:
+        kept = secrets_file.read(file) if file else ()
+        ids = pair_files.generate(directory, hosts, add=add and not file, cluster=kept)
+    except OSError as e:
+        raise MachineError(f"{e.filename or directory}: {e.strerror}") from None
+    message = f"{len(hosts)} files in {directory} hold {_named(ids)}"
+    document: Json = {"directory": str(directory), "hosts": list(hosts), "ids": ids, "message": message}
+    emit(options, document, lambda d: [f"{d['message']}; copy each to its host, then `mrcctl keys rotate` on each"])
+
+
+def _named(ids: Sequence[int]) -> str:
+    return f"secret {ids[0]}" if len(ids) == 1 else f"secrets {ids[0]} and {ids[1]}"
+
+
+def _cluster_file() -> Path:
+    return Path(os.environ.get("MRCD_CONFIG") or DEFAULT_FILE)
 
 
 def _default() -> Path:
@@ -111,7 +148,7 @@ def _default() -> Path:
     from mrcd.auth import secrets_file
     from mrcd.config import cluster_file  # pydantic
 
-    config = Path(os.environ.get("MRCD_CONFIG") or DEFAULT_FILE)
+    config = _cluster_file()
     if not config.exists():
         return DEFAULT
     name = cluster_file.load(config).auth.secret_file

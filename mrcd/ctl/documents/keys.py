@@ -65,11 +65,17 @@ def _by_secret(peers: Sequence[Document]) -> str:
 
 
 def key_lines(document: Document, *, colour: bool = False, width: int | None = None) -> list[str]:
-    """Return a verdict, the mode and this host's secrets, and a line per peer."""
+    """Return a verdict, the mode and this host's secrets, and a line per peer.
+
+    Where this host has not all of its secrets for all peers, each line says which ones it has.
+    """
+    accepted, newest = document["accepted"], document["newest"]
+    differ = any(set(p.get("accepted_from_peer", accepted)) != set(accepted) for p in document["peers"])
     columns = [
         Column("PEER"),
         Column("STATUS"),
         Column("SENT WITH", True),
+        *([Column("ACCEPTED")] if differ else []),
         Column("PEER ACCEPTS", rank=1),
         Column("UNTAGGED pkts", True, rank=2),
         Column("CLOCK", rank=3),
@@ -79,13 +85,13 @@ def key_lines(document: Document, *, colour: bool = False, width: int | None = N
             text(p["peer"]),
             "reachable" if p["reachable"] else "unreachable",
             text(p["sent_with"]),
+            *([text(p["accepted_from_peer"])] if differ else []),
             text(p["accepted_by_peer"]),
             count(p["untagged_packets"]),
             "known" if p["clock_known"] else "unknown",
         ]
         for p in document["peers"]
     ]
-    accepted, newest = document["accepted"], document["newest"]
     secrets = " and ".join(map(str, accepted)) or "none"
     if len(accepted) > 1 and newest is not None:
         secrets += f"; {newest} is the newest"

@@ -3,7 +3,8 @@
 
 mrcd         the overlay addresses: sprayed over all EVs
 mrcd-1       the same while all EVs but one are denied: as many switches as the kernel's one path
-kernel       the kernel's own seg6 encap.red over one path: a route like mrcd's fallback, with one next hop
+kernel       the kernel's own seg6 encap.red over one path: a route like mrcd's fallback, with one next hop, to SIDs of
+             its own, because mrc_pop drops what peers send to mrcd's while both ends are attached
 kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash
 plain        the hosts' addresses on plane 0: no encapsulation
 mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plane
@@ -13,6 +14,7 @@ All candidates of one IP version have the same inner MTU.
 import contextlib
 import ipaddress
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from labkit.cluster.fabric import Parameters
 from labkit.cluster.observe import Document
 from labkit.traffic.flow import Ends, Protocol
 from mrcd.errors import MachineError
-from mrcd.fabric import topology
+from mrcd.fabric import srv6, topology
 
 MRCD, MRCD_ONE, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "mrcd-1", "kernel", "kernel-ecmp", "plain", "mptcp"
 OURS = (MRCD, MRCD_ONE)
@@ -32,6 +34,7 @@ _DENIED_FOR = "5m"  # longer than a run; a denial that is left behind then ends 
 _PROTOCOL = "static"
 _ROUTES_WITHIN_S = 5.0
 # More addresses of a host, beside the one that mrcd serves, in another network.
+_OWN_FUNCTIONS = {f"{of:x}": f"{of + 0x10:x}" for of in (srv6.UDT4, srv6.UDT6)}  # in place of mrcd's
 _NETWORKS = {KERNEL: ("10.98.0.0", "fd00:98::"), KERNEL_ECMP: ("10.97.0.0", "fd00:97::"), PLAIN: ("10.96.0.0", "")}
 
 
@@ -143,8 +146,29 @@ def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) ->
         setup[host] = [
             f"address replace {own}/{length} dev lo" + (" nodad" if version == 6 else ""),
             f"route replace {far}/{length} src {own} mtu {mtu} proto {_PROTOCOL} {nexthops}",
+            *_sid_routes(lab, host),
         ]
     return ends, setup
+
+
+def _sid_routes(lab: Lab, host: str) -> list[str]:
+    """Returns routes like mrcd's for the kernel's SIDs of a host, and to those of a neighbour, with other functions."""
+    done = lab.exec(host, ["ip", "-6", "-j", "route", "show", "proto", "77"], check=True)
+    actions = {"End.DX4": "End.DX4 nh4 0.0.0.0", "End.DT6": "End.DT6 table local"}
+    found = []
+    for route in json.loads(done.stdout):
+        if (sid := _own_sid(route["dst"])) != route["dst"]:
+            local = route.get("encap") == "seg6local"
+            way = f"encap seg6local action {actions[route['action']]}" if local else f"via {route['gateway']}"
+            found.append(f"route replace {sid} {way} dev {route['dev']} proto {_PROTOCOL}")
+    return found
+
+
+def _own_sid(sid: str) -> str:
+    """Returns a SID with the function of its own in place of mrcd's. Pure."""
+    for function, own in _OWN_FUNCTIONS.items():
+        sid = re.sub(rf":{function}\b", f":{own}", sid)
+    return sid
 
 
 def _plain4(lab: Lab) -> tuple[Ends, dict[str, list[str]]]:
@@ -195,7 +219,7 @@ def _fallback(lab: Lab, host: str, address: str) -> Document:
 
 def _hop(hop: Document) -> str:
     via = f" via {hop['gateway']}" if "gateway" in hop else ""
-    return f"encap seg6 mode {hop['mode']} segs {','.join(hop['segs'])}{via} dev {hop['dev']}"
+    return f"encap seg6 mode {hop['mode']} segs {','.join(map(_own_sid, hop['segs']))}{via} dev {hop['dev']}"
 
 
 def plane_ends(lab: Lab, plane: int) -> Ends:

@@ -25,7 +25,7 @@ from mrcd.fabric.topology import EV, Plan
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from mrcd.net.routes import with_function
 
-PORT = 5999  # UDP port at the target on which nothing genuine arrives
+PORT = 5999  # UDP port of both ends on which nothing genuine arrives during an attack
 _ETH_P_ALL = 3
 _OUTGOING = 4  # socket.PACKET_OUTGOING
 _RECORDED_MOST = 4000  # frames
@@ -81,10 +81,13 @@ def _probe(**fields: object) -> Packet:
     )
 
 
+def _address(side: Side, host: str) -> str:
+    """Returns the host's IPv4 address on mrc0."""
+    return str(side.lab.fabric.config.host(host).prefixes[0].network_address)
+
+
 def _inner(side: Side) -> Packet:
-    source, target = (
-        str(side.lab.fabric.config.host(h).prefixes[0].network_address) for h in (side.sender, side.receiver)
-    )
+    source, target = _address(side, side.sender), _address(side, side.receiver)
     return IP(src=source, dst=target) / InnerUDP(sport=PORT, dport=PORT) / Raw(b"forged" * 20)
 
 
@@ -142,14 +145,19 @@ def _last_data(recorded: Sequence[bytes]) -> Packet | None:
 
 
 def record(side: Side, seconds: float, meanwhile: Callable[[float], None]) -> list[bytes]:
-    """Returns packets that the sender sends on the plane within this time. `meanwhile` gets times to spend."""
+    """Returns packets that the sender sends on the plane within this time. `meanwhile` gets times to spend.
+
+    Datagrams to PORT are among them, to which no socket listens yet: if one arrives later, it arrived by a replay.
+    """
     with side.lab.inside(side.sender):
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
         tap.bind((side.lab.fabric.nodes[side.sender].ports[_PLANE].name, _ETH_P_ALL))
     found: list[bytes] = []
     end = time.monotonic() + seconds
-    with tap:
+    with tap, datagrams:
         while time.monotonic() < end:
+            datagrams.sendto(b"recorded" * 20, (_address(side, side.receiver), PORT))
             meanwhile(0.001)
             while select.select([tap], [], [], 0)[0]:
                 frame, address = tap.recvfrom(1 << 16)
