@@ -2,6 +2,7 @@
 """Keeps a bounded log of events with their reasons, which mrcctl can read and follow."""
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import deque
@@ -90,6 +91,10 @@ class EventLog:
     def last_id(self) -> int:
         """Returns the number of the newest event; 0 if there was none."""
         return self._last_id
+
+    def newest(self, most: int) -> list[dict[str, Any]]:
+        """Returns the newest `most` events, the newest first."""
+        return list(itertools.islice(reversed(self._events), most))
 
     async def after(self, last_id: int, wait_s: float) -> list[dict[str, Any]]:
         """Returns the events newer than `last_id`; waits up to `wait_s` seconds for one if there is none.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Serves Prometheus metrics."""
+"""Serves Prometheus metrics, and the web page of this host (page/)."""

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Serves GET /metrics, with TLS and passwords if the web configuration sets them."""
+"""Serves GET /metrics and the web page, with TLS and passwords if the web configuration sets them."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -11,15 +13,24 @@ from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
 from mrcd.errors import MachineError
 from mrcd.metrics.collector import TablesCollector
+from mrcd.metrics.page import Page
 from mrcd.metrics.web_config import WebConfig
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(
-    registry: CollectorRegistry, web_config: WebConfig | None, run: Callable[[Callable[[], bytes]], Awaitable[bytes]]
-) -> web.Application:
-    """Return the application with its one route, behind the password. `run` encodes the metrics in a worker thread."""
+HEADERS = {
+    # The page's own files only; nothing inline, no frame around it, no form.
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Headers of all answers."""
+
+
+def application(routes: Iterable[web.RouteDef], web_config: WebConfig | None) -> web.Application:
+    """Return the application with these routes, all behind the password, as are paths that do not exist."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -29,18 +40,28 @@ def application(
                 raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Basic realm="mrcd"'})
         return await handler(request)
 
+    async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(HEADERS)
+
+    app = web.Application(middlewares=[guard])
+    app.on_response_prepare.append(add_headers)
+    app.add_routes(routes)
+    return app
+
+
+def scrape_route(registry: CollectorRegistry, run: Callable[[Callable[[], bytes]], Awaitable[bytes]]) -> web.RouteDef:
+    """Return the route of GET /metrics. `run` encodes the metrics in a worker thread."""
+
     async def scrape(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         body = await run(lambda: encode(registry))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    app = web.Application(middlewares=[guard])
-    app.add_routes([web.get("/metrics", scrape)])
-    return app
+    return web.get("/metrics", scrape)
 
 
 class Endpoint:
-    """The HTTP server of the metrics."""
+    """The HTTP server of the metrics and the web page."""
 
     def __init__(self, daemon: Daemon, settings: Metrics) -> None:
         self._settings = settings
@@ -49,8 +70,10 @@ class Endpoint:
         registry.register(TablesCollector(daemon))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        app = application(registry, self._web_config, daemon.readers.read)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._page = Page(daemon)
+        routes = [scrape_route(registry, daemon.readers.read), *self._page.routes()]
+        self._runner = web.AppRunner(application(routes, self._web_config), access_log=None, shutdown_timeout=1.0)
+        self._sampling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start to listen. Raises MachineError."""
@@ -65,7 +88,12 @@ class Endpoint:
                 f"metrics address {self._settings.address}: {e.strerror or e}",
                 hint="set [metrics] address to a free address and port",
             ) from None
+        self._sampling = asyncio.create_task(self._page.run())
 
     async def stop(self) -> None:
         """Stop listening."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sampling
         await self._runner.cleanup()

@@ -28,7 +28,7 @@ from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED
 from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
-from mrcd.view import keys, paths, peers, probe_budget, running_file
+from mrcd.view import keys, path_map, paths, peers, probe_budget, running_file
 
 _UNREACHABLE_NS = 3_000_000_000
 
@@ -205,9 +205,13 @@ class View:
             )
         return rows
 
-    def peers(self) -> list[Document]:
-        """Return a document per peer."""
-        return peers.documents(self._tables, self._plan, self.reachable)
+    def peers(self, most: int | None = None) -> list[Document]:
+        """Return a document per peer; with `most`, only of so many, the worst first."""
+        return peers.documents(self._tables, self._plan, self.reachable, most)
+
+    def path_map(self) -> Document:
+        """Return the number of EVs in each state, by plane and T1."""
+        return path_map.document(self._tables, self._plan)
 
     def paths(
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False

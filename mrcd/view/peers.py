@@ -2,7 +2,7 @@
 """Makes the documents of GET /v1/peers, from arrays over all peers."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,15 @@ Document = dict[str, Any]
 
 
 def documents(
-    tables: Tables, plan: Plan, reachable: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+    tables: Tables,
+    plan: Plan,
+    reachable: Callable[[NDArray[np.uint64]], NDArray[np.bool_]],
+    most: int | None = None,
 ) -> list[Document]:
-    """Return a document per peer, in the plan's order. `reachable` computes a bool from mrc_peer.heard_ns, (peers,)."""
+    """Return a document per peer, in the plan's order; with `most`, only of so many, the worst first.
+
+    `reachable` computes a bool from mrc_peer.heard_ns, (peers,).
+    """
     now, planes = time.monotonic_ns(), range(len(plan.interfaces))
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     used = slice(0, len(planes) * plan.config.cluster.evs_per_plane)
@@ -50,8 +56,9 @@ def documents(
         "refused": records["refused"].tolist(),
     }
     found = []
-    for i, peer in enumerate(plan.peers):
-        c = {name: column[i] for name, column in columns.items()}
+    chosen = range(len(rows)) if most is None else _worst(columns, configured.sum(axis=1))[:most]
+    for i in chosen:
+        peer, c = plan.peers[i], {name: column[i] for name, column in columns.items()}
         heard, sent, lost = c["heard_ns"], c["sent"], c["lost"]
         found.append(
             {
@@ -76,3 +83,11 @@ def documents(
             }
         )
     return found
+
+
+def _worst(columns: Mapping[str, list[Any]], counts: NDArray[np.int64]) -> list[int]:
+    """Return the indexes of the peers: unreachable ones, then those with most EVs out of use, then the plan's order."""
+    usable = np.array(columns["usable_evs"], np.float64) / np.maximum(counts, 1)
+    good = np.array([states[EvState.GOOD] for states in columns["states"]], np.float64) / np.maximum(counts, 1)
+    order: list[int] = np.lexsort((usable, good, np.array(columns["reachable"], bool))).tolist()
+    return order

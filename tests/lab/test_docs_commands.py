@@ -16,7 +16,7 @@ from tests.pages import PAGES, ROOT, shell_commands, spans, synopses
 
 PROGRAMS = {"mrcd", "mrcctl", "make", "scripts/lab", "scripts/bench", "scripts/demo", "scripts/kernels"} | {
     *("apt", "apt-get", "bpftool", "ethtool", "grep", "ip", "iperf3", "journalctl", "ls", "man", "promtool"),
-    *("reuse", "systemctl", "systemd-analyze", "systemd-sysusers", "tcpdump"),
+    *("reuse", "scripts/screenshots", "systemctl", "systemd-analyze", "systemd-sysusers", "tcpdump"),
 }
 """In prose, words in backticks that begin with one of these are a command."""
 SECONDS = 30
@@ -49,6 +49,8 @@ NOT_RUN = {
     r"reuse lint": "make lint does it",
     r"scripts/bench \w": "takes minutes",
     r"scripts/kernels": "takes minutes, in virtual machines",
+    r"scripts/lab exec h0 -- chromium": "needs a display",
+    r"scripts/screenshots": "takes three minutes, and needs a browser",
     r"systemctl": "needs systemd: tests/lab/test_service.py has a machine of its own",
     r"systemd-sysusers": "adds a user to this machine",
 }

@@ -14,6 +14,7 @@ from labkit.bench.cli import bench
 from labkit.cluster.cli import lab
 from labkit.demo.cli import demo
 from labkit.kernels.cli import kernels
+from labkit.screenshots.cli import screenshots
 from mrcd.config.cluster_file import Config
 from mrcd.ctl.main import cli
 from mrcd.main import mrcd
@@ -30,6 +31,7 @@ COMMANDS: dict[str, click.Command] = {
     "scripts/bench": bench,
     "scripts/demo": demo,
     "scripts/kernels": kernels,
+    "scripts/screenshots": screenshots,
 }
 PASSED_ON = {"BENCH": "scripts/bench", "KERNELS": "scripts/kernels test", "NICS": "scripts/kernels nics"}  # by make
 SHELL_ENDS = {"&&", "||", "|", ";", "&", ">", "2>"}
@@ -137,6 +139,13 @@ def test_relative_links_resolve(page: Path) -> None:
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), link
+
+
+@each_page
+def test_pictures_exist_and_have_words(page: Path) -> None:
+    for words, name in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", prose(page)):
+        assert words, name
+        assert (page.parent / name).exists(), name
 
 
 @each_page

@@ -14,6 +14,7 @@ from mrcd.bpf import object_file
 from mrcd.config import cluster_file
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
+from mrcd.metrics import page
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts" / "deploy"
@@ -49,6 +50,12 @@ def test_the_bcc_of_pypi_is_not_asked_for(setup_cfg: ConfigParser) -> None:
 
 def test_the_object_is_package_data(setup_cfg: ConfigParser) -> None:
     assert setup_cfg["options.package_data"]["mrcd"] == object_file.object_path().name
+
+
+def test_the_files_of_the_page_are_package_data(setup_cfg: ConfigParser) -> None:
+    patterns = setup_cfg["options.package_data"]["mrcd.metrics"].split()
+    for path in page.FILES.iterdir():
+        assert any(path.relative_to(page.FILES.parent).match(pattern) for pattern in patterns), path
 
 
 def test_a_missing_object_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from aiohttp import ClientConnectionError, ClientConnectorCertificateError, Clie
 from prometheus_client import CollectorRegistry, Gauge
 
 from mrcd.errors import ConfigError
-from mrcd.metrics.endpoint import application
+from mrcd.metrics.endpoint import application, scrape_route
 from mrcd.metrics.web_config import WebConfig
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -65,7 +65,7 @@ def serve(path: Path, session: Session) -> None:
         config = WebConfig(str(path))
         registry = CollectorRegistry()
         Gauge("mrc_test", "", registry=registry).set(7)
-        runner = web.AppRunner(application(registry, config, asyncio.to_thread), access_log=None)
+        runner = web.AppRunner(application([scrape_route(registry, asyncio.to_thread)], config), access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=config.tls)
         await site.start()
