@@ -27,6 +27,8 @@ from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.denials import file
 from mrcd.denials.control import DenialControl
 from mrcd.fabric.topology import Peer, Plan
+from mrcd.health.diagnosis import watch
+from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
 from mrcd.loader.dataplane import Dataplane
@@ -54,6 +56,7 @@ class Daemon:
         self.plan = plan
         self.run_dir = run_dir
         self.events = EventLog()
+        self.faults = CauseWatch(self.events)
         self.denials = DenialControl(file.directory(run_dir, state_dir) / file.FILE, self.events)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
@@ -273,6 +276,16 @@ class Daemon:
                 self._follow_keys()
             await asyncio.sleep(_KEYS_S)
 
+    # ---- diagnosis ----
+
+    async def _watch_faults(self) -> None:
+        while True:
+            try:
+                self.faults.note(await self.readers.read(lambda: self.faults.diagnose(self.tables, self.plan)))
+            except Exception as e:  # an error here must not end the watch of paths
+                self._warn(f"the diagnosis failed: {type(e).__name__}: {e}; mrcd continues")
+            await asyncio.sleep(watch.INTERVAL_S)
+
     # ---- work ----
 
     async def run(self) -> None:
@@ -281,6 +294,7 @@ class Daemon:
             group.create_task(self.run_netlink())
             group.create_task(self._watch_paths())
             group.create_task(self._watch_keys())
+            group.create_task(self._watch_faults())
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running),

@@ -20,7 +20,8 @@ from mrcd.fabric import srv6
 from mrcd.tables.abi import SRH_MAX
 
 _USIDS = 4  # the longest computed path: T0, T1, T0, host
-_NO_T1 = -1
+NO_T1 = -1
+_AT_ONCE = 256  # peers
 _OBJECTS_KEPT = 32  # peers whose EV objects are cached
 
 Ints = NDArray[np.int64]
@@ -175,7 +176,7 @@ class Paths:
             else:
                 segments = (srv6.plane_address(c.underlay, plane, host),)
             t1 = t1s[plane][slot]
-            evs.append(EV(host.name, host.id, number, plane, slot, None if t1 == _NO_T1 else t1, segments, path))
+            evs.append(EV(host.name, host.id, number, plane, slot, None if t1 == NO_T1 else t1, segments, path))
         return tuple(evs)
 
     # ---- EVs as arrays ----
@@ -190,14 +191,28 @@ class Paths:
         words[..., 6], words[..., 7] = number >> 16, number & 0xFFFF
         return words.view(np.uint8)
 
+    @cached_property
+    def t1s(self) -> NDArray[np.int16]:
+        """Returns the T1 of each EV, (peers, planes × slots); NO_T1 where there is none, or it is not known.
+
+        It is not known of paths that the cluster file lists, nor with encapsulation ecmp, where switches choose it.
+        """
+        planes, width = self.shape
+        found = np.empty((len(self._hosts), planes * width), np.int16)
+        for start in range(0, len(found), _AT_ONCE):  # `_t1s` takes four times the memory of its result
+            which = np.arange(start, min(start + _AT_ONCE, len(found)))
+            found[which] = self._t1s(which).reshape(len(which), -1)
+        found[list(self._explicit)] = NO_T1
+        return found
+
     def _t1s(self, which: Ints) -> NDArray[np.int64]:
-        """Returns the T1 of each slot, or _NO_T1, (peers, planes, slots).
+        """Returns the T1 of each slot, or NO_T1, (peers, planes, slots).
 
         If there are more T1s than slots, a hash of (pair, plane) selects some. Both directions of a pair select the
         same T1s, so the mirror of an EV has the same number. Different pairs select different T1s, as MRC's random T1s
         within a plane are different (paper §2).
         """
-        found = np.full((len(which), *self.shape), _NO_T1, np.int64)
+        found = np.full((len(which), *self.shape), NO_T1, np.int64)
         if self._c.encapsulation == "ecmp":
             return found
         far = np.flatnonzero(~self._near[which])

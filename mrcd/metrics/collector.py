@@ -2,7 +2,8 @@
 """Reads Prometheus metrics from the tables at scrape time; the counters live in the kernel.
 
 Two families have peers × planes series; the others have a series per peer or per plane. An EV has a series of its own
-while it is not GOOD, for at most MOST_EV_SERIES EVs. With [metrics] per_ev every EV has its own series.
+while it is not GOOD, for at most MOST_EV_SERIES EVs. So has each of at most MOST_FAULT_SERIES faults. With [metrics]
+per_ev every EV has its own series.
 """
 
 import time
@@ -29,6 +30,7 @@ from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
 
 MOST_EV_SERIES = 280
+MOST_FAULT_SERIES = 32
 
 _FLAPPING = 3  # flaps
 _WORST_FIRST = (EvState.ASSUMED_BAD, EvState.DENIED, EvState.SKIP, EvState.UNKNOWN)
@@ -48,6 +50,7 @@ class TablesCollector(Collector):
         yield from paths.health()
         yield from self._peers(paths)
         yield from self._planes()
+        yield self._faults()
         yield from self._histograms()
         yield from self._host()
         yield from self._ticks()
@@ -133,6 +136,19 @@ class TablesCollector(Collector):
             fallback.add_metric([str(plane)], float(bool(hook and hook.get("fallback"))))
         yield info
         yield fallback
+
+    def _faults(self) -> Metric:
+        """Return a series per cause that the daemon's diagnosis names; the least urgent are summed if they are many."""
+        family = GaugeMetricFamily(
+            "mrc_fault", "1 for each thing that is wrong now, by cause and target.", labels=["cause", "target"]
+        )
+        causes = self._daemon.faults.causes
+        shown = causes if len(causes) <= MOST_FAULT_SERIES else causes[: MOST_FAULT_SERIES - 1]
+        for cause in shown:
+            family.add_metric([cause.kind.value, cause.target], 1)
+        if len(causes) > len(shown):
+            family.add_metric(["others", "others"], len(causes) - len(shown))
+        return family
 
     def _histograms(self) -> Iterator[Metric]:
         """Yield the kernel's histograms with powers of two as bounds. Sums are estimated from the buckets."""

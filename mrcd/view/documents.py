@@ -19,6 +19,8 @@ from mrcd.bpf import info
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import EV, Plan
 from mrcd.health import events
+from mrcd.health.diagnosis.read_facts import read_facts
+from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.probe_pace import pace, silent_ns
 from mrcd.loader import features
 from mrcd.net import other_programs, rps
@@ -65,6 +67,7 @@ class View:
             "host": self._plan.host.name,
             "host_id": self._plan.host.id,
             "cluster": c.name,
+            "diagnosis": self.diagnosis(),
             "abi_version": ABI_VERSION,
             "wire_version": WIRE_VERSION,
             "daemon": {"running": False, "pid": None, "version": __version__, "uptime_s": None},
@@ -106,6 +109,10 @@ class View:
             "last_transition": self._last_transition(),
             "last_event": None,
         }
+
+    def diagnosis(self) -> list[Document]:
+        """Return a document per cause of what is wrong now, the most urgent first."""
+        return [c.document(time.monotonic_ns()) for c in diagnose(read_facts(self._tables, self._plan))]
 
     def _receive(self) -> Document:
         """Return how this host processes popped packets: interface, RPS, GRO."""

@@ -56,6 +56,7 @@ NOT_RUN = {
 
 SYNOPSES = {
     "`status [--brief]`": "mrcctl status --brief",
+    "`status --check`": "mrcctl status --check",
     "`peers`": "mrcctl peers",
     "`keys status`": "mrcctl keys status",
     "`keys rotate [--wait SECONDS]`": "mrcctl keys rotate --wait 20",
