@@ -174,6 +174,10 @@ INSTALLED = \
 	$(foreach f,$(filter-out %/tests.yml,$(wildcard scripts/deploy/prometheus/*)),$f:$(TREE)/share/mrcd/$(notdir $f)) \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 
+.PHONY: man
+man: set-up ## write the man pages into build/man (`man -l build/man/mrcctl.1`)
+	@$(PYTHON) scripts/deploy/manpages.py build/man
+
 .PHONY: uninstall
 uninstall: ## remove the installed files; same PREFIX, SYSCONFDIR and DESTDIR; the configuration stays
 	$(if $(DESTDIR),,-[ ! -d /run/mrcd ] || $(PREFIX)/bin/mrcctl detach --force || \

@@ -102,10 +102,11 @@ static __always_inline int answer_probe(struct __sk_buff *skb, struct mrc_scratc
 	__u32 index = ev_index(host_id, number), at;
 	struct control *c = &scratch->control;
 	struct mrc_rx *rx = bpf_map_lookup_elem(&mrc_rxs, &index);
+	struct mrc_auth *auth = auth_at(host_id);
 	struct mrc_node *self = node();
 	struct push p = {};
 
-	if (!rx || !self || push_by(&p, host_id, reply_ev(peer, c, plane, number)))
+	if (!rx || !auth || !self || push_by(&p, host_id, reply_ev(peer, c, plane, number)))
 		return drop_skb(MRC_DROP_REPLY_FAILED);
 	if (!(c->mrc.flags & MRC_FLAG_DIAGNOSTIC))
 		__sync_fetch_and_add(&rx->probes, 1);
@@ -118,17 +119,14 @@ static __always_inline int answer_probe(struct __sk_buff *skb, struct mrc_scratc
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(host_id);
 	c->mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
-	c->probe.plane_mask = bpf_htons(self->plane_mask);
-	c->probe.status = bpf_htons(status_for(self, host_id));
-	c->probe.generation = bpf_htonl(self->generation);
-	announce_keys(&c->probe, host_id);
+	announce(&c->probe, auth, self);
 	at = probe_at(p.ev);
 	if (c->probe.counts) {
 		if (!report_fits(c, skb->len - at))
 			return drop_skb(MRC_DROP_BAD_PROBE);
 		make_report(c, scratch, host_id);
 	}
-	tag_reply(scratch, host_id);
+	tag_reply(scratch, auth);
 	if (write_control(skb, &p, c) ||
 	    (c->probe.counts && write_counts(skb, c, scratch, at + sizeof(c->probe) + MRC_BALLAST)))
 		return drop_skb(MRC_DROP_REPLY_FAILED);

@@ -206,7 +206,7 @@ static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __
 	if (now - requested_ns > AGE_MAX_NS)
 		return MRC_DROP_STALE;
 	/* Of tables before these: its number must not become the newest. */
-	if (replay->sent - number >= PROBES_OUTSTANDING_MAX)
+	if (auth->sent - number >= PROBES_OUTSTANDING_MAX)
 		return MRC_DROP_UNSOLICITED_REPLY;
 	if (!is_first(replay->replies, number, 0))
 		return MRC_DROP_REPLAYED;

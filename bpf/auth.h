@@ -7,8 +7,8 @@
  * (pop.h), so the tag covers the source, too.
  *
  * A recorded packet is refused in three ways. Its time must be near the peer's clock, which only a reply tells: that is
- * as new as the request that it answers. Until then this host answers requests, but believes none. A probe is believed
- * once. Data within AGE_MAX_NS is delivered again.
+ * as new as the request that it answers. Until then a host that requires tags answers requests, but believes none. A
+ * probe is believed once. Data within AGE_MAX_NS is delivered again.
  */
 #ifndef MRC_AUTH_H
 #define MRC_AUTH_H
@@ -121,29 +121,28 @@ static __always_inline void tag_data(struct mrc_hdr *mrc, __u32 host_id)
 		mrc->auth = data_tag(key, mrc);
 }
 
-/* Tell the peer which keys it may use. */
-static __always_inline void announce_keys(struct mrc_probe *probe, __u32 host_id)
+/* Tell the peer which keys it may use, and this host's status. */
+static __always_inline void announce(struct mrc_probe *probe, const struct mrc_auth *auth, const struct mrc_node *self)
 {
-	const struct mrc_auth *auth = auth_at(host_id);
-
-	probe->key_ids[0] = auth ? auth->rx_id[0] : 0;
-	probe->key_ids[1] = auth ? auth->rx_id[1] : 0;
+	probe->key_ids[0] = auth->rx_id[0];
+	probe->key_ids[1] = auth->rx_id[1];
+	probe->plane_mask = bpf_htons(self->plane_mask);
+	probe->status = bpf_htons(self->status | auth->status);
+	probe->generation = bpf_htonl(self->generation);
 }
 
 /* Tag a complete request. */
-static __always_inline void tag_request(struct control *c, __u32 host_id)
+static __always_inline void tag_request(struct control *c, const struct mrc_auth *auth)
 {
-	const struct mrc_auth *auth = auth_at(host_id);
-	const __u64 *key = auth ? sending_key(auth, &c->mrc) : 0;
+	const __u64 *key = sending_key(auth, &c->mrc);
 
 	c->mrc.auth = key ? probe_tag(key, c) : 0;
 }
 
 /* Tag the complete reply in `scratch`. */
-static __always_inline void tag_reply(struct mrc_scratch *scratch, __u32 host_id)
+static __always_inline void tag_reply(struct mrc_scratch *scratch, const struct mrc_auth *auth)
 {
-	const struct mrc_auth *auth = auth_at(host_id);
-	const __u64 *key = auth ? sending_key(auth, &scratch->control.mrc) : 0;
+	const __u64 *key = sending_key(auth, &scratch->control.mrc);
 
 	scratch->control.mrc.auth = key ? reply_tag(key, scratch) : 0;
 }
@@ -176,13 +175,17 @@ static __always_inline const __u64 *receiving_key(struct mrc_auth *auth, __u8 id
 	return 0;
 }
 
-/* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet may be a recorded one. */
+/* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet may be a recorded one: where
+ * tags are required, none is new then. Otherwise a forger needs no recording, and a roll-out must lose nothing.
+ */
 static __always_inline int is_new(const struct mrc_auth *auth, __u64 tx_ns, __u64 now)
 {
 	__u64 clock_ns = auth->clock_ns;
 	__s64 age = now + clock_ns - tx_ns;
 
-	return clock_ns && age < AGE_MAX_NS && age > -AHEAD_MAX_NS;
+	if (!clock_ns)
+		return auth->mode != MRC_AUTH_REQUIRED;
+	return age < AGE_MAX_NS && age > -AHEAD_MAX_NS;
 }
 
 /* Check the tag and the age of a data packet. `mrc` is a copy of its header. */

@@ -55,11 +55,11 @@ static __always_inline struct mrc_hdr *quoted_header(struct cursor *c, struct ip
 /* Return 1 if the quoted packet was sent on this EV lately. */
 static __always_inline int is_recent(const struct mrc_hdr *mrc, const struct mrc_ev *ev, __u64 now)
 {
-	const struct mrc_replay *replay = replay_at(bpf_ntohs(mrc->receiver));
+	const struct mrc_auth *auth = auth_at(bpf_ntohs(mrc->receiver));
 	__u32 seq = bpf_ntohl(mrc->seq), newest = ev->tx_packets;
 
-	if (mrc->type == MRC_PROBE_REQUEST && replay)
-		newest = replay->sent + 1;
+	if (mrc->type == MRC_PROBE_REQUEST && auth)
+		newest = auth->sent + 1;
 	else if (mrc->type != MRC_DATA)
 		return 0;
 	return newest - seq - 1 < ICMP_FRESH_PACKETS && now - bpf_be64_to_cpu(mrc->tx_ns) < ICMP_FRESH_NS;

@@ -42,7 +42,7 @@ static __always_inline int is_kernel_sid(const struct in6_addr *address)
 static __always_inline int is_unheard(const struct mrc_peer *peer, __u64 now)
 {
 	const struct mrc_node *self = node();
-	__u64 idle_ns = self ? 3 * self->idle_us * NS_PER_US : 0;
+	__u64 idle_ns = self ? 3 * NS_PER_US * self->idle_us : 0;
 
 	return !peer->heard_ns || aged(now, peer->heard_ns, idle_ns > UNHEARD_NS ? idle_ns : UNHEARD_NS);
 }

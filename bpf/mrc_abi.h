@@ -141,8 +141,7 @@ struct mrc_peer {
 	__u8 key_ids[4]; /* programs: keys that the peer accepts, by its newest probe; MRC_KEY_IDS of them */
 	__u32 refused; /* programs: packets that arrived with foreign inner addresses (source_check.h); a count */
 	__u64 plain_ns; /* programs: when the peer last sent by plain SRv6, by its newest probe, or was not heard */
-	__u32 plain; /* daemon: 1 = this host's route to the peer is plain SRv6 */
-	__u32 reserved[3];
+	__u32 reserved[4];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
@@ -163,7 +162,9 @@ struct mrc_auth {
 	__u32 tx_slot; /* daemon: which key of `tx_key` is used */
 	__u8 tx_id[4]; /* daemon: ids of the MRC_KEY_IDS keys; 0 = no tag is made */
 	__u64 tx_key[MRC_KEY_IDS][2]; /* daemon */
-	__u64 sending_reserved[3];
+	__u32 status; /* daemon: MRC_STATUS_* that probes to this peer carry, beside mrc_node.status */
+	__u32 sent; /* programs: requests to this peer, a count; kept when the peer leaves: it may come back */
+	__u64 sending_reserved[2];
 	/* second cache line: receiving */
 	__u8 mode; /* daemon: enum mrc_auth_mode */
 	__u8 rx_id[3]; /* daemon: ids of the MRC_KEY_IDS keys that are accepted; 0 = none */
@@ -182,15 +183,13 @@ _Static_assert(sizeof(struct mrc_auth) == 128, "mrc_auth is two cache lines");
  * count on.
  */
 struct mrc_replay {
-	__u32 sent; /* requests to the peer; a count */
 	__u32 generation; /* of the peer's tables, by its newest tagged request */
 	__u32 epoch; /* changes of the generation; a count */
-	__u32 reserved;
 	/* Numbers that arrived, 32 in each word: seen_after() in arith.h. Index: low bits of the number / 32. */
 	__u64 requests[MRC_REPLAY_WORDS]; /* of the peer */
 	__u64 replies[MRC_REPLAY_WORDS]; /* to requests of this host */
 };
-_Static_assert(sizeof(struct mrc_replay) == 1040, "mrc_replay has no padding");
+_Static_assert(sizeof(struct mrc_replay) == 1032, "mrc_replay has no padding");
 
 /* The reports requested from a peer. Index: host id. Programs only. */
 struct mrc_reports {

@@ -38,16 +38,6 @@ static __always_inline __u32 probe_length(__u32 counts)
 	return counts ? length + MRC_BALLAST + counts * sizeof(struct mrc_count) : length;
 }
 
-/* Return the status that probes to a peer carry. */
-static __always_inline __u32 status_for(const struct mrc_node *self, __u32 host_id)
-{
-	const struct mrc_peer *peer = peer_at(host_id);
-	const struct mrc_auth *auth = auth_at(host_id);
-
-	return self->status | (peer && peer->plain ? MRC_STATUS_PLAIN : 0) |
-	       (auth && auth->mode == MRC_AUTH_REQUIRED ? MRC_STATUS_TAGS_ONLY : 0);
-}
-
 /* Return what a request of this length on the wire costs the host's budget. */
 static __always_inline __u32 budget_cost(__u32 length)
 {

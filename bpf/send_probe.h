@@ -132,33 +132,32 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 	return choice.plane * settings.evs_per_plane + choice.slot;
 }
 
-/* Fill in a request, and count it on its EV. */
-static __always_inline void fill_request(struct control *c, const struct mrc_node *self, struct mrc_ev *ev,
-					 const struct request *r)
+/* Fill in a request, and count it on its EV. Returns 0 or an error. */
+static __always_inline int fill_request(struct control *c, const struct mrc_node *self, struct mrc_ev *ev,
+					const struct request *r)
 {
 	struct mrc_path_stats *stats = path_stats_at(ev_index(r->host_id, r->number));
-	struct mrc_replay *replay = replay_at(r->host_id);
+	struct mrc_auth *auth = auth_at(r->host_id);
 
-	if (stats)
-		stats->probe_ns = r->now; /* before the count: a reader must not take the new count for old */
+	if (!stats || !auth)
+		return -1;
+	stats->probe_ns = r->now; /* before the count: a reader must not take the new count for old */
 	c->probe.seq = bpf_htonl(__sync_fetch_and_add(&ev->probe_seq, 1) + 1);
 	c->mrc.version = MRC_WIRE_VERSION;
 	c->mrc.type = MRC_PROBE_REQUEST;
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(r->host_id);
 	c->mrc.ev = bpf_htons(r->number);
-	c->mrc.seq = replay ? bpf_htonl(__sync_fetch_and_add(&replay->sent, 1) + 1) : 0;
+	c->mrc.seq = bpf_htonl(__sync_fetch_and_add(&auth->sent, 1) + 1);
 	c->mrc.segments = bpf_htons(1);
 	c->mrc.tx_ns = bpf_cpu_to_be64(r->now);
-	c->probe.plane_mask = bpf_htons(self->plane_mask);
-	c->probe.status = bpf_htons(status_for(self, r->host_id));
-	c->probe.generation = bpf_htonl(self->generation);
 	c->probe.report_seq = bpf_htonl(r->report_seq);
 	c->probe.first = bpf_htons(r->first);
 	c->probe.counts = bpf_htons(r->counts);
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
-	announce_keys(&c->probe, r->host_id);
-	tag_request(c, r->host_id);
+	announce(&c->probe, auth, self);
+	tag_request(c, auth);
+	return 0;
 }
 
 /* Return 1 if probes on an EV should be answered: it neither lags nor has failed. */
@@ -201,8 +200,7 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 	reports = reports_at(r->host_id);
 	if (reports)
 		p.traffic_class = probe_class(reports->traffic_class);
-	fill_request(&control, self, p.ev, r);
-	if (write_control(skb, &p, &control))
+	if (fill_request(&control, self, p.ev, r) || write_control(skb, &p, &control))
 		return 0;
 	if (p.plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), p.plane->vlan))
 		return 0;
@@ -252,8 +250,7 @@ static __always_inline int push_clone(struct __sk_buff *skb, const struct mrc_no
 	if (push_by(&p, r->host_id, r->number) || make_room(skb, outer_length(p.ev), r->counts))
 		return -1;
 	p.traffic_class = probe_class(r->traffic_class);
-	fill_request(&control, self, p.ev, r);
-	if (write_control(skb, &p, &control))
+	if (fill_request(&control, self, p.ev, r) || write_control(skb, &p, &control))
 		return -1;
 	count_probe(r->kind);
 	return send_skb(skb, p.plane);

@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import faulthandler
-import fcntl
 import json
 import logging
 import os
@@ -12,16 +11,19 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
 import click
 
 from mrcd import __version__
 from mrcd.config import cluster_file
 from mrcd.daemon.systemd import notify, report
-from mrcd.errors import MachineError, MrcdError
+from mrcd.errors import MrcdError
 from mrcd.fabric import topology
 from mrcd.versions import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from mrcd.daemon.run_dir import RunDir
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
 DEFAULT_RUN_DIR = Path("/run/mrcd")
@@ -45,7 +47,7 @@ _RELOAD_TIMEOUT_S = 5.0
 )  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(path_type=Path), envvar=["MRCD_STATE_DIR", "STATE_DIRECTORY"],
-    help="Directory in which denials are kept over a restart.  [default: /var/lib/mrcd, or another --run-dir]",
+    help="Directory in which denials and events are kept.  [default: /var/lib/mrcd, or another --run-dir]",
 )  # fmt: skip
 @click.option(
     "--bpffs", type=click.Path(path_type=Path, readable=False), default=DEFAULT_BPFFS, show_default=True,
@@ -79,15 +81,20 @@ def mrcd(
     # No deadline depends on this process. On a busy host it must not delay packets or ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     faulthandler.enable()  # systemd's watchdog sends SIGABRT to a daemon that hangs: the log then shows the stacks
-    with _locked_run_dir(run_dir):
-        asyncio.run(_serve(config_path, plan, run_dir, bpffs, state_dir))
+    from mrcd.daemon.run_dir import RunDir  # numpy
+
+    with RunDir(run_dir) as locked:
+        asyncio.run(_serve(config_path, plan, locked, bpffs, state_dir))
 
 
-async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: Path, state_dir: Path | None) -> None:
+async def _serve(
+    config_path: Path, plan: topology.Plan, run_dir: "RunDir", bpffs: Path, state_dir: Path | None
+) -> None:
     # Imported here so that --check does not load bcc and aiohttp.
     from mrcd.api.server import Servers
     from mrcd.daemon.daemon import running
     from mrcd.daemon.reload import Reloader
+    from mrcd.daemon.run_dir import keep_run_dir
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -96,14 +103,15 @@ async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: P
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # ignored until the daemon can reload
     metrics = plan.config.metrics
     async with (
-        running(plan, run_dir, bpffs, state_dir) as daemon,
-        Servers(daemon, run_dir, metrics, reloader := Reloader(daemon, config_path)),
+        running(plan, run_dir.path, bpffs, state_dir) as daemon,
+        Servers(daemon, run_dir.path, metrics, reloader := Reloader(daemon, config_path)) as servers,
     ):
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         work = asyncio.create_task(daemon.run())
+        keeping = asyncio.create_task(keep_run_dir(run_dir, servers.restore_socket, daemon.save_files, daemon.events))
         watchdog = asyncio.create_task(report(daemon.routed))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")
         stopping.cancel()
         if not work.done():
@@ -111,36 +119,13 @@ async def _serve(config_path: Path, plan: topology.Plan, run_dir: Path, bpffs: P
                 async with asyncio.timeout(_RELOAD_TIMEOUT_S), daemon.admin_lock:
                     pass  # waits for a running reload: an interrupted one would leave the tables half changed
         watchdog.cancel()
-        if work.done():
-            work.result()
-        work.cancel()
-        await asyncio.gather(work, watchdog, return_exceptions=True)
+        ended = [task for task in (work, keeping) if task.done()]
+        for task in (work, keeping):
+            task.cancel()
+        await asyncio.gather(work, keeping, watchdog, return_exceptions=True)
+        for task in ended:
+            task.result()
     log.info("stopped; the data plane keeps forwarding")
-
-
-def _locked_run_dir(run_dir: Path) -> IO[str]:
-    """Locks the run directory: two daemons would overwrite each other's routes. Returns the open lock."""
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (run_dir / "mrcd.lock").open("a+")
-    except OSError as e:
-        raise MachineError(
-            f"{run_dir}: {e.strerror}", hint="run as root, or name a writable directory with --run-dir"
-        ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        pid = lock.read().strip()
-        raise MachineError(
-            f"mrcd already runs on this host (pid {pid or 'unknown'})",
-            hint="stop it first: two daemons would overwrite each other's routes",
-        ) from None
-    with contextlib.suppress(OSError):  # on a full disk the error of a second daemon lacks the pid
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-    return lock
 
 
 def plan_document(plan: topology.Plan) -> dict[str, object]:

@@ -6,8 +6,6 @@ that the event loop is never blocked.
 """
 
 import asyncio
-import contextlib
-import grp
 import json
 import logging
 import os
@@ -20,6 +18,7 @@ from aiohttp import web
 from mrcd import __version__
 from mrcd.api import incoming
 from mrcd.api.config import ConfigApi
+from mrcd.api.control_socket import ControlSocket
 from mrcd.api.denials import DenialsApi
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon import attachment
@@ -32,8 +31,6 @@ from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api.server")
 
-SOCKET = "mrcd.sock"
-GROUP = "mrcd"
 _LONGEST_WAIT_S = 60.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -169,34 +166,15 @@ class Servers:
     """The control socket and the metrics endpoint. Use as an async context manager."""
 
     def __init__(self, daemon: Daemon, run_dir: Path, metrics: Metrics, reloader: Reloader) -> None:
-        self._daemon, self._path, self._reloader = daemon, run_dir / SOCKET, reloader
         self._endpoint = Endpoint(daemon, metrics)
-        self._runner: web.AppRunner | None = None
+        self._control = ControlSocket(run_dir, Api(daemon, reloader).application())
+        self.restore_socket = self._control.restore
 
     async def __aenter__(self) -> "Servers":
         await self._endpoint.start()
-        control = Api(self._daemon, self._reloader).application()
-        self._runner = web.AppRunner(control, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        # Replace the socket of a dead daemon. A running one would hold the lock that main() has taken.
-        self._path.unlink(missing_ok=True)
-        old = os.umask(0o117)
-        try:
-            await web.UnixSite(self._runner, str(self._path)).start()
-        finally:
-            os.umask(old)
-        _share(self._path)
+        await self._control.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.shield(self._endpoint.stop())
-        if self._runner is not None:
-            await asyncio.shield(self._runner.cleanup())
-        self._path.unlink(missing_ok=True)
-
-
-def _share(path: Path) -> None:
-    """Give the socket to the group mrcd, if it exists; only root can."""
-    if os.geteuid() == 0:
-        with contextlib.suppress(KeyError):
-            os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)
+        await asyncio.shield(self._control.stop())

@@ -50,7 +50,7 @@ class Keyring:
         for slot, secret in enumerate(self._slots):
             if secret is not None and secret.secret:
                 self._write(auths, rows, slot, secret)
-        auths["mode"][rows] = self.mode
+        self._write_modes(auths, rows)
 
     def follow(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> bool:
         """Brings the table to the wanted mode and secrets, and each peer to the newest secret that it accepts.
@@ -81,7 +81,8 @@ class Keyring:
         if anew:
             others = np.ones(len(auths), bool)
             others[rows] = False
-            auths[others] = np.zeros((), abi.AUTH)
+            for name in set(abi.AUTH.names or ()) - {"sent"}:
+                auths[name][others] = 0
             for slot, secret in enumerate(self._slots):
                 if secret is not None and secret.secret:
                     self._write(auths, rows, slot, secret)
@@ -116,8 +117,13 @@ class Keyring:
 
     def _write_mode(self, auths: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> None:
         if anew or self._mode_written is not self.mode:
-            auths["mode"][rows] = self.mode
+            self._write_modes(auths, rows)
             self._mode_written = self.mode
+
+    def _write_modes(self, auths: NDArray[np.void], rows: NDArray[np.int64]) -> None:
+        auths["mode"][rows] = self.mode
+        tags_only = abi.STATUS_TAGS_ONLY if self.mode is enums.AuthMode.REQUIRED else 0
+        auths["status"][rows] = auths["status"][rows] & ~np.uint32(abi.STATUS_TAGS_ONLY) | np.uint32(tags_only)
 
     def _write(self, auths: NDArray[np.void], rows: NDArray[np.int64], slot: int, secret: Secret) -> None:
         for row in rows.tolist():

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from mrcd.config import faults
 from mrcd.config.auth import Auth
 from mrcd.config.checks import cpu_list, distinct, port_range, unique
 from mrcd.config.devices import peer_of, timer_of, timer_peer_of
@@ -331,8 +332,9 @@ def parse(text: str, source: str = "configuration") -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as e:
-        faults = [_explain(dict(f)) for f in e.errors()]
-        raise ConfigError(f"{source}: " + "; ".join(faults), hint="nothing was changed; correct the file") from None
+        found = [faults.explain(dict(f), text, Config) for f in e.errors()]
+        hint = "correct the file; mrcd.toml(5) explains each key, and scripts/deploy/mrcd.toml is a commented example"
+        raise ConfigError(f"{source}: " + "; ".join(found), hint=hint) from None
 
 
 def load(path: Path) -> Config:
@@ -349,22 +351,3 @@ def load(path: Path) -> Config:
             f"{path}: not UTF-8 text: {e.reason} at byte {e.start}", hint="save the file in UTF-8, as TOML requires"
         ) from None
     return parse(text, str(path))
-
-
-_RENAMED = {"steering": "encapsulation", "twin_us": "dup_ack_us"}
-"""Keys that had other names (docs/changes.md)."""
-
-
-def _explain(fault: dict[str, object]) -> str:
-    """Returns a fault of pydantic as text with its place in the file."""
-    loc = fault["loc"]
-    assert isinstance(loc, tuple)
-    # pydantic's own names of validators and unions are no identifiers.
-    parts = [p for p in loc if isinstance(p, int) or p.isidentifier()]
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
-    if fault["type"] == "extra_forbidden":
-        if (now := _RENAMED.get(str(loc[-1]))) is not None:
-            return f"{place}: this key is called {now} now; rename it"
-        return f"{place}: unknown key; remove it or check its spelling"
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message

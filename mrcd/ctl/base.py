@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines the options, the output and the error handling that all commands of mrcctl share."""
 
+import contextlib
 import errno
 import json
 import os
@@ -34,7 +35,30 @@ class Options:
         return Client(self.run_dir, self.timeout)
 
 
-class Cli(click.Group):
+class Commands(click.Group):
+    """A group whose commands may be abbreviated, as those of ip(8), while only one begins so."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of this name, or the only one that begins with it. Raises UsageError if several do."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None or not cmd_name:
+            return found
+        names = [name for name in self.list_commands(ctx) if name.startswith(cmd_name)]
+        if len(names) > 1 and ctx.resilient_parsing:  # a shell completes the line
+            return None
+        if len(names) > 1:
+            ctx.fail(f"{cmd_name!r} is ambiguous: {', '.join(names)}")
+        return super().get_command(ctx, names[0]) if names else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the whole name of the command, the command and its arguments."""
+        _, command, rest = super().resolve_command(ctx, args)
+        return command.name if command else None, command, rest
+
+
+class Cli(Commands):
     """A command group that reports every failure as one line, a hint and an exit code, never as a traceback."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,11 +94,14 @@ class Cli(click.Group):
         except KeyboardInterrupt:
             sys.exit(130)  # 128 + SIGINT, as other tools do
         except OSError as e:
-            if e.errno != errno.EPIPE:
-                raise MrcdError(f"{e.filename or 'mrcctl'}: {e.strerror}") from None
-            # The reader (`| head`) has gone. Redirect stdout, or Python's flush at exit meets the broken pipe again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(141)  # 128 + SIGPIPE
+            if (
+                e.filename is None
+            ):  # redirect stdout, or Python's flush at exit meets a broken pipe or a full disk again
+                with contextlib.suppress(OSError, ValueError):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if e.errno == errno.EPIPE:  # the reader (`| head`) has gone
+                sys.exit(141)  # 128 + SIGPIPE
+            raise MrcdError(f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror or e)) from None
         except (MrcdError, click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except Exception as e:

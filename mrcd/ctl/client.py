@@ -11,17 +11,36 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from mrcd import lock_file
 from mrcd.errors import DaemonError, UsageError
 
 # A JSON document. The module that renders it knows its keys.
 Json = Any
 
 _START = "start it with `systemctl start mrcd`, or `mrcd --config FILE`"
+_RESTORED_S = 1.5  # a lost socket is there again after this time
+_POLL_S = 0.05
 _OTHER_VERSION = "mrcctl and mrcd may have different versions: see `mrcctl version`"
 
 
 class DaemonDown(DaemonError):
-    """mrcd is not running: nothing answers on its socket, or the connection broke."""
+    """Nothing answers on mrcd's socket, or the connection broke.
+
+    `pid` is None if mrcd is not running. A pid holds the lock of the run directory: that mrcd starts, stops, or has
+    lost its socket. It is 0 if it is unknown.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, pid: int | None = None, brief: str = "mrcd is not running"
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.pid = pid
+        self.brief = brief
+        """The message without the socket."""
+
+    def because(self, more: str) -> "DaemonDown":
+        """Return the same error with more words: why nothing else answers either."""
+        return DaemonDown(f"{self.brief}, {more}", hint=self.hint, pid=self.pid, brief=self.brief)
 
 
 class _UnixConnection(HTTPConnection):
@@ -30,15 +49,21 @@ class _UnixConnection(HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(str(self._path))
+        except BaseException:
+            sock.close()
+            raise
+        self.sock = sock
 
 
 class Client:
     """Sends requests to the mrcd whose socket is in `run_dir`; one connection per request."""
 
     def __init__(self, run_dir: Path, timeout: float) -> None:
+        self._run_dir = run_dir
         self.socket_path = run_dir / "mrcd.sock"
         self.timeout = timeout
 
@@ -61,6 +86,7 @@ class Client:
         connection = _UnixConnection(self.socket_path, timeout)
         headers = {"Content-Type": "application/json"} if body else {}
         try:
+            self._connect(connection)
             connection.request(method, target, body, headers)
             response = connection.getresponse()
             content = response.read()
@@ -76,9 +102,9 @@ class Client:
         except (ConnectionError, IncompleteRead) as e:
             # Refused: a socket file without a daemon. Reset, or a short answer: the daemon has just died.
             why = e.strerror if isinstance(e, OSError) and e.strerror else e
-            raise DaemonDown(f"mrcd is not running ({self.socket_path}: {why})", hint=_START) from None
+            raise self._down(f"{self.socket_path}: {why}") from None
         except FileNotFoundError:
-            raise DaemonDown(f"mrcd is not running (no socket {self.socket_path})", hint=_START) from None
+            raise self._down(f"no socket {self.socket_path}") from None
         except HTTPException as e:
             raise DaemonError(
                 f"{self.socket_path}: not an HTTP answer: {e!r}", hint="is this mrcd's socket? see --run-dir"
@@ -90,6 +116,31 @@ class Client:
         finally:
             connection.close()
         return _decode(response, content)
+
+    def _connect(self, connection: _UnixConnection) -> None:
+        """Connect. Wait for the socket of a running mrcd, which restores a lost one within a second."""
+        until = time.monotonic() + min(self.timeout, _RESTORED_S)
+        while True:
+            try:
+                return connection.connect()
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() >= until or lock_file.holder(self._run_dir) is None:
+                    raise
+            time.sleep(_POLL_S)
+
+    def _down(self, why: str) -> DaemonDown:
+        pid = lock_file.holder(self._run_dir)
+        if pid is not None:
+            who = f"mrcd (pid {pid or 'unknown'})"
+            hint = "it starts or stops, or hangs: `journalctl -u mrcd`"
+            return DaemonDown(
+                f"{who} runs, but does not answer ({why})", hint=hint, pid=pid, brief=f"{who} does not answer"
+            )
+        if not self._run_dir.is_dir():
+            what = f"mrcd is not running, or {self._run_dir} was removed"
+            hint = f"{_START}; `systemctl restart mrcd` makes the directory again"
+            return DaemonDown(what, hint=hint, brief=what)
+        return DaemonDown(f"mrcd is not running ({why})", hint=_START)
 
 
 def _decode(response: HTTPResponse, content: bytes) -> Json:

@@ -7,9 +7,11 @@ Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or 
 import click
 
 import mrcd
-from mrcd.ctl.base import Cli, Options, common, emit
+from mrcd.ctl import glossary
+from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, keys, look, measure, watch
+from mrcd.errors import UsageError
 
 
 def main() -> None:
@@ -40,6 +42,28 @@ for _command in (
     cli.add_command(_command)
 
 
+def _complete_help(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in (*cli.list_commands(ctx), "words") if name.startswith(incomplete)]
+
+
+@cli.command(name="help", short_help="Show the help of a command, or explain states and reasons.")
+@click.argument("command", nargs=-1, metavar="[COMMAND | words]...", shell_complete=_complete_help)
+@click.pass_context
+def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
+    """Show the help of a command. `mrcctl help words` explains states, reasons and drops."""
+    if command == ("words",):
+        click.echo("\n".join(glossary.lines(terminal_width())))
+        return
+    context = ctx.find_root()
+    for name in command:
+        group = context.command
+        found = group.get_command(context, name) if isinstance(group, click.Group) else None
+        if found is None:
+            raise UsageError(f"there is no command {' '.join(command)!r}", hint="`mrcctl help` lists the commands")
+        context = click.Context(found, info_name=found.name, parent=context)
+    click.echo(context.get_help())
+
+
 def _say(options: Options, document: Json) -> None:
     emit(options, document, lambda d: [str(d["message"])])
 
@@ -53,6 +77,8 @@ def detach(options: Options, force: bool) -> None:
     try:
         document = options.client.post("/v1/detach", {"force": force})
     except DaemonDown as down:
+        if down.pid is not None:  # a running mrcd would attach its programs again
+            raise
         if not force:
             raise DaemonDown(
                 str(down.args[0]), hint=f"{down.hint}; or detach without mrcd: `mrcctl detach --force`"

@@ -2,9 +2,10 @@
 """Reads documents from the tables pinned in the kernel while the daemon is down."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -28,9 +29,21 @@ def open_view(run_dir: Path, down: DaemonDown) -> "View":
 
         return open_pinned(run_dir)
     except MrcdError as e:
-        raise DaemonDown(f"mrcd is not running, and {e.args[0]}", hint=down.hint) from None
+        raise down.because(f"and {e.args[0]}") from None
     except ImportError as e:
-        raise DaemonDown(f"mrcd is not running, and its tables cannot be read: {e}", hint=down.hint) from None
+        raise down.because(f"and its tables cannot be read: {e}") from None
+
+
+class Found(NamedTuple):
+    """A document, and where it is from: "daemon" or "tables".
+
+    `tick_age_s` are the seconds since the pinned tables were refreshed; None from the daemon, which does it all the
+    time.
+    """
+
+    document: Json
+    source: str
+    tick_age_s: float | None = None
 
 
 def read(
@@ -39,23 +52,31 @@ def read(
     from_tables: Callable[["View"], Json],
     *,
     quiet: bool = False,
-) -> tuple[Json, str]:
-    """Return a document and its source, "daemon" or "tables".
+) -> Found:
+    """Return a document and its source.
 
     The pinned tables are read if the daemon is down; a note on stderr says so unless `quiet`.
     """
     try:
-        return from_daemon(options.client), "daemon"
+        return Found(from_daemon(options.client), "daemon")
     except DaemonDown as down:
         view = open_view(options.run_dir, down)
         document = from_tables(view)
         if not quiet:
-            click.echo("mrcctl: mrcd is not running; from the pinned tables", err=True)
-        return document, "tables"
+            click.echo(f"mrcctl: {down.brief}; from the pinned tables", err=True)
+        return Found(document, "tables", view.tick_age_s())
 
 
-def envelope(name: str, rows: Json, source: str) -> dict[str, Json]:
-    """Return a list as mrcctl prints it: {"schema_version", "source", name: […]}.
+def state_dir(run_dir: Path) -> Path:
+    """Return the directory in which mrcd keeps denials and events."""
+    from mrcd.denials import file  # a late import: it takes longer than mrcctl takes to answer
+
+    given = os.environ.get("MRCD_STATE_DIR")
+    return file.directory(run_dir, Path(given) if given else None)
+
+
+def envelope(name: str, rows: Json, source: str, tick_age_s: float | None = None) -> dict[str, Json]:
+    """Return a list as mrcctl prints it: {"schema_version", "source", "tick_age_s", name: […]}.
 
     Raises DaemonError if `rows` is no list of objects.
     """
@@ -64,7 +85,8 @@ def envelope(name: str, rows: Json, source: str) -> dict[str, Json]:
             f"mrcd's {name} are not a list of objects",
             hint="mrcctl and mrcd may have different versions: see `mrcctl version`",
         )
-    return {"schema_version": SCHEMA_VERSION, "source": source, name: rows}
+    age = {} if tick_age_s is None else {"tick_age_s": tick_age_s}
+    return {"schema_version": SCHEMA_VERSION, "source": source, **age, name: rows}
 
 
 def pins_gone(directory: object) -> bool:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines the options that several commands take, and completes their values in a shell."""
 
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
 import click
 
 from mrcd.ctl.base import F, Options
 from mrcd.ctl.client import Client
-from mrcd.errors import MrcdError
+from mrcd.errors import MrcdError, UsageError
 
+BAD_STATES = ["ASSUMED_BAD", "DENIED", "UNKNOWN", "SKIP"]  # the worst first
 STATES = ["UNKNOWN", "GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
 
 
@@ -31,6 +36,30 @@ def complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 def peer_option(command: F) -> F:
     """Add --peer."""
     return click.option("--peer", metavar="NAME", shell_complete=complete_peer, help="Only this peer.")(command)
+
+
+def peer_argument(*, required: bool = False) -> Callable[[F], F]:
+    """Add the argument PEER and the option --peer, which say the same. The command gets `peer`."""
+
+    def add(command: F) -> F:
+        @functools.wraps(command)
+        def with_peer(*args: Any, peer: str | None, peer_option: str | None, **given: Any) -> Any:
+            if peer is not None and peer_option is not None and peer != peer_option:
+                raise UsageError(
+                    f"two peers are named: {peer} and {peer_option}", hint="PEER and --peer say the same: give one"
+                )
+            chosen = peer if peer is not None else peer_option
+            if chosen is None and required:
+                raise click.UsageError("Missing argument 'PEER'", click.get_current_context())
+            return command(*args, peer=chosen, **given)
+
+        argument = click.argument("peer", required=False, shell_complete=complete_peer)
+        option = click.option(
+            "--peer", "peer_option", metavar="NAME", shell_complete=complete_peer, help="The same as PEER."
+        )
+        return cast(F, argument(option(with_peer)))
+
+    return add
 
 
 def plane_option(command: F) -> F:

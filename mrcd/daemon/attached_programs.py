@@ -81,6 +81,10 @@ class AttachedPrograms:
             others.append(tunnels)
         return {probe.name, push.name, *(a.name for a in others)}
 
+    def save_checksums(self) -> None:
+        """Write the file that says where mrcd has switched rx-checksum off."""
+        self._checksums.save()
+
     def remove(self, dataplane: Dataplane, nics: Nics) -> None:
         """Detach all programs, including mrc_pop."""
         dataplane.detach_others(set(), nics.tc_hooks())

@@ -27,8 +27,10 @@ from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.denials import file
 from mrcd.denials.control import DenialControl
 from mrcd.fabric.topology import Peer, Plan
+from mrcd.health import event_file
 from mrcd.health.diagnosis import watch
 from mrcd.health.diagnosis.watch import CauseWatch
+from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
 from mrcd.loader.dataplane import Dataplane
@@ -55,9 +57,10 @@ class Daemon:
     def __init__(self, plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None = None) -> None:
         self.plan = plan
         self.run_dir = run_dir
-        self.events = EventLog()
+        state = file.directory(run_dir, state_dir)
+        self.events = EventLog(EventFile(state / event_file.FILE))
         self.faults = CauseWatch(self.events)
-        self.denials = DenialControl(file.directory(run_dir, state_dir) / file.FILE, self.events)
+        self.denials = DenialControl(state / file.FILE, self.events)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
         self.programs = AttachedPrograms(run_dir)
@@ -165,6 +168,11 @@ class Daemon:
         except OSError as e:
             self._warn(f"{self.run_dir}: {e.strerror}: while mrcd is down, mrcctl will show the configuration before")
 
+    def save_files(self) -> None:
+        """Write all files of the run directory that mrcctl and the next start read."""
+        self.save_running()
+        self.programs.save_checksums()
+
     async def close(self) -> None:
         """Close tables and programs; the data plane keeps forwarding."""
         await self.readers.stop()
@@ -235,14 +243,14 @@ class Daemon:
         peer = self.peers[row]
         mrc0 = self.nics.mrc0 if self.monitor.peerwatch.can_spray(row) else None
         if mrc0 is None:  # before the route changes: probes tell the peer, which refuses plain SRv6 otherwise
-            self.tables.peers["plain"][row] = 1
+            write_tables.set_plain(self.tables, row, True)
         usable = paths.usable_evs(peer, self.monitor.peerwatch.usable_for_routes(row))
         return routes.peer_routes(self.plan, peer, self.nics.enabled(), usable, mrc0)
 
     def _note_written(self, row: int, written: Sequence[Route]) -> None:
         mrc0 = self.nics.mrc0.ifindex
         if any(hop.oif == mrc0 for route in written for hop in route.hops):
-            self.tables.peers["plain"][row] = 0
+            write_tables.set_plain(self.tables, row, False)
 
     async def _write_changed_routes(self) -> bool:
         has_more = await self._routes.write_changed()

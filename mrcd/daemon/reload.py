@@ -21,12 +21,12 @@ from mrcd.auth.secrets_file import Secret
 from mrcd.config import cluster_file
 from mrcd.daemon import config_diff
 from mrcd.daemon.daemon import Daemon, read_secrets
-from mrcd.errors import MachineError, MrcdError, UsageError
+from mrcd.errors import ConfigError, MachineError, MrcdError, UsageError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks
-from mrcd.tables import abi, enums
+from mrcd.tables import enums
 from mrcd.tables.pinned import Tables
 
 log = logging.getLogger("mrcd.daemon.reload")
@@ -53,6 +53,8 @@ class Reloader:
         except MrcdError as e:
             what = str(e.args[0])
             self._daemon.events.add("daemon", reason="reload_refused", evidence={"error": what})
+            if isinstance(e, ConfigError):
+                e.hint = f"the running configuration stays in force; {e.hint or 'correct the file'}"
             raise
 
     def on_signal(self) -> None:
@@ -100,24 +102,27 @@ class Reloader:
         stay = [p.host for p in plan.peers if names.get(p.host.id) == p.host.name]
         records = daemon.tables.peers[np.array([h.id for h in stay], np.int64)]
         lost = cut_off(mode, daemon.keyring.wanted, secrets, records) & daemon.view.reachable(records["heard_ns"])
-        found = [h.name for h, is_lost in zip(stay, lost.tolist(), strict=True) if is_lost]
-        if not found:
+        if not lost.any():
             return
-        words = f"{', '.join(found[:_MOST_NAMES])}{', …' if len(found) > _MOST_NAMES else ''} would be cut off: "
-        untagged = mode is not enums.AuthMode.OFF and not records["key_ids"][lost][:, : abi.KEY_IDS].any()
+        untagged = lost & ~records["key_ids"].any(axis=1)
         if mode is enums.AuthMode.OFF:
-            words += "they take no packet without a tag"
+            why = "they take no packet without a tag"
             hint = 'first set mode = "permissive" there and reload'
-        elif untagged:
-            words += "they send packets without tags"
+        elif untagged.any():
+            lost, why = untagged, "they send packets without tags"
             hint = 'first set mode = "permissive" here and there and reload'
         else:
-            words += f"no secret in {secrets_file.path_of(plan.config.auth.secret_file)} is in use there"
+            why = f"no secret in {secrets_file.path_of(plan.config.auth.secret_file)} is in use there"
             hint = (
                 "first put the new file on these peers, with the old secret and the new one under a new id, and run "
                 "`mrcctl keys rotate` there"
             )
-        raise UsageError(f"{words}; nothing was changed", hint=f"{hint}; or `mrcctl reload --force`")
+        found = [h.name for h, is_lost in zip(stay, lost.tolist(), strict=True) if is_lost]
+        raise UsageError(
+            f"{', '.join(found[:_MOST_NAMES])}{', …' if len(found) > _MOST_NAMES else ''} would be cut off: {why}; "
+            "nothing was changed",
+            hint=f"{hint}; or `mrcctl reload --force`",
+        )
 
     async def _check_interfaces(self, plan: Plan) -> None:
         async with self._daemon.netlink_lock:  # the kernel refuses a second dump on one socket

@@ -34,7 +34,7 @@ def write_peers(
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.path_stats, tables.reports, tables.watches):
-                # not rxs: the sender compares with earlier reports; not replays: the peer refuses a number twice
+                # not rxs, auths and replays: both ends count on if the peer comes back
                 table[row] = np.zeros(table[row].shape, table.dtype)
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     probe_pace = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
@@ -63,7 +63,7 @@ def _write_some(
         peer["slots"] = 1 + (np.flatnonzero(wanted.configured[i]) % plan.config.cluster.evs_per_plane).max()
         if not peer["configured"]:
             peer["plane_mask"] = _ALL_PLANES  # until the peer has sent its plane mask
-            peer["plain"] = 1  # until its routes are written
+            set_plain(tables, row, True)  # until its routes are written
             peer["configured"] = 1
         if stale[i].any():
             tables.evs["configured"][row, stale[i]] = 0
@@ -78,6 +78,12 @@ def _write_some(
             changed.append(row)
         refresh(row)
     return changed
+
+
+def set_plain(tables: Tables, row: int, plain: bool) -> None:
+    """Have probes tell a peer whether this host sends to it by plain SRv6."""
+    status = int(tables.auths["status"][row]) & ~abi.STATUS_PLAIN
+    tables.auths["status"][row] = status | (abi.STATUS_PLAIN if plain else 0)
 
 
 def default_floor(evs: int) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes the documents that answer POST /v1/deny and POST /v1/allow. Pure."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,10 +40,11 @@ def refused(plan: Plan, target: Target, short: Sequence[policy.Short], ev_count:
     return changed(plan, target, [], message) | {"refused": ev_count, "peers_below": peers}
 
 
-def deny_message(target: Target, *, is_new: bool, for_s: float | None, evs: Evs) -> str:
-    """Return the message of a deny that was accepted."""
+def deny_message(target: Target, *, is_new: bool, left_s: float, evs: Evs) -> str:
+    """Return the message of a deny that was accepted. `left_s` is the time until its end; inf without one."""
     state = f"{target} {'is' if is_new else 'stays'} denied"
-    state += f" for {_duration(for_s)}: " if for_s else ": "
+    end = "" if is_new else " without an end"
+    state += f"{end}: " if math.isinf(left_s) else f" for {'' if is_new else 'another '}{_duration(left_s)}: "
     if not evs:
         return state + "no path of this host uses it now; later ones will be denied"
     return state + _evs(len(evs), len(by_row(evs)))
@@ -71,4 +73,7 @@ def _duration(seconds: float) -> str:
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:g} {unit}"
-    return f"{seconds:g} s"
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 3 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

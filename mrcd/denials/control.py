@@ -118,10 +118,11 @@ class DenialControl:
         drain: bool = False,
         force: bool = False,
     ) -> Document:
-        """Put a denial into force, or change the end and reason of the target's present one.
+        """Put a denial into force, or change the reason and the end of the target's present one.
 
-        Without `force` the whole denial is refused if a peer would fall below its floor. Raises UsageError if the
-        target cannot exist, MachineError if the tables refuse.
+        `for_s` is the time until the end, math.inf for none; None keeps the end of a present denial. Without `force`
+        the whole denial is refused if a peer would fall below its floor. Raises UsageError if the target cannot exist,
+        MachineError if the tables refuse.
         """
         async with self._lock:
             plan = self._enforcement.plan
@@ -135,8 +136,12 @@ class DenialControl:
             before = self.denials.get(target)
             if before is None and len(self.denials) >= policy.DENIALS_MAX:
                 raise UsageError(f"{policy.DENIALS_MAX} denials are in force", hint="deny wider targets")
-            now = self.denials.wall()
-            until = None if for_s is None else now + for_s
+            now, left_s = self.denials.wall(), math.inf
+            if for_s is not None:
+                left_s = for_s
+            elif before is not None and self.denials.left_s(target) > 0:
+                left_s = self.denials.left_s(target)
+            until = None if math.isinf(left_s) else now + left_s
             reason = reason or (before.reason if before else "")
             self._enforcement.keep_losses(target, evs)
             self.denials.enter(Denial(target, now, until, reason, uid, drain, force))
@@ -145,7 +150,7 @@ class DenialControl:
             self.denials.save()
             self.denials.add_event("drain" if drain else "deny", target)
             denied, _ = await self._apply(target)
-            message = answers.deny_message(target, is_new=before is None, for_s=for_s, evs=evs)
+            message = answers.deny_message(target, is_new=before is None, left_s=left_s, evs=evs)
             return answers.changed(plan, target, denied, message) | self.denials.saved()
 
     async def allow(self, target: Target | None, uid: int | None = None) -> Document:

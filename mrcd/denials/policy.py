@@ -133,12 +133,14 @@ def _read(word: str) -> dict[str, Any]:
 
 
 def duration_s(text: str) -> float:
-    """Return the seconds in "90s", "30m", "1h30m" or "2d". Raises UsageError."""
+    """Return the seconds in "90s", "30m", "1h30m" or "2d"; inf for "always". Raises UsageError."""
+    if text.strip().lower() == "always":
+        return math.inf
     match = _DURATION.fullmatch(text.strip().lower())
     parts = match.groups() if match and text.strip() else ()
     seconds = sum(int(n) * size for n, size in zip(parts, (86_400, 3600, 60, 1), strict=False) if n)
     if not 0 < seconds <= LONGEST_S:
-        raise UsageError(f"{text!r} is not a duration", hint="write 90s, 30m, 1h30m or 2d; at most 366d")
+        raise UsageError(f"{text!r} is not a duration", hint="write 90s, 30m, 1h30m or 2d, at most 366d; or always")
     return float(seconds)
 
 

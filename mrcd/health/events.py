@@ -11,22 +11,34 @@ from typing import Any
 import numpy as np
 
 from mrcd.fabric.topology import EV
+from mrcd.health import event_file
+from mrcd.health.event_file import EventFile
 from mrcd.tables.enums import EvState, Reason
 
 log = logging.getLogger("mrcd.health.events")
 
-KEPT = 10_000
+KEPT = event_file.MOST
 ICMP_ERRORS = {1: "destination unreachable", 2: "packet too big for a link of the path", 3: "hop limit exceeded"}
 """Texts of the ICMPv6 error types (RFC 4443 §3)."""
 
 
 class EventLog:
-    """The newest events, numbered from 1; older ones are dropped."""
+    """The newest events, numbered from 1; older ones are dropped.
 
-    def __init__(self) -> None:
+    With a `file` the events of earlier daemons come first, and their numbers go on. Events of EVs that a start has
+    probed are not in the file: there may be a million, and they tell nothing.
+    """
+
+    def __init__(self, file: EventFile | None = None) -> None:
+        self._file = file
         self._events: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._new = asyncio.Event()
-        self._last_id = 0
+        if file is not None:
+            try:
+                self._events.extend(event_file.read(file.path, KEPT))
+            except OSError as e:
+                log.error("%s: %s: earlier events are not shown", file.path, e.strerror)
+        self._last_id: int = self._events[-1]["id"] if self._events else 0
 
     def add(
         self,
@@ -60,7 +72,10 @@ class EventLog:
             "evidence": evidence or {},
         }
         self._events.append(event)
-        level = logging.DEBUG if reason == Reason.PROBED.text else logging.INFO  # a start may log a million of these
+        is_start = reason == Reason.PROBED.text
+        if self._file is not None and not is_start:
+            self._file.append(event)
+        level = logging.DEBUG if is_start else logging.INFO
         if log.isEnabledFor(level):
             log.log(level, "%s", log_line(event))
         self._new.set()

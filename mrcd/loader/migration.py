@@ -23,7 +23,8 @@ from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 
 _PEER = ("heard_ns", "plane_mask", "plane_mask_ns", "status", "generation")
-_PEER_IF_KNOWN = ("key_ids", "plain", "plain_ns")  # older versions have none of these, nor mrc_auths
+_PEER_IF_KNOWN = ("key_ids", "plain_ns")  # older versions have none of these, nor mrc_auths
+_AUTH = ("clock_ns", "status")
 _EV = ("state", "state_since_ns", "reason", "flaps", "weight")
 _PATH = ("configured", "dst", "plane", "srh_len")
 
@@ -52,7 +53,8 @@ def migrate(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozen
             for name in (*_PEER, *(n for n in _PEER_IF_KNOWN if n in (peers.dtype.names or ()))):
                 tables.peers[name][row] = peers[name][before]
             if auths is not None:  # else this host would refuse packets until it knows the peer's clock
-                tables.auths["clock_ns"][row] = auths["clock_ns"][before]
+                for name in set(_AUTH) & set(auths.dtype.names or ()):
+                    tables.auths[name][row] = auths[name][before]
             old_evs = evs[before * width : (before + 1) * width]
             if not _copy_unchanged(tables.evs[row], old_evs):
                 _copy_matching(tables, row, _paths(old_evs, srhs, before * width))

@@ -24,7 +24,7 @@ from mrcd import __version__
 from mrcd.daemon.daemon import Daemon
 from mrcd.tables import histograms
 from mrcd.tables.abi import ABI_VERSION
-from mrcd.tables.columns import Columns, ev_bits, judged_and_lost, medians
+from mrcd.tables.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
 from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
@@ -307,8 +307,8 @@ class EvMetrics:
         median = GaugeMetricFamily(
             "mrc_peer_rtt_seconds", "Median of the EVs' smoothed round-trip times; NaN without any.", labels=["peer"]
         )
-        answered = self._configured & (self._path_stats["replies"] > 0)
-        yield self.by_peer(median, medians(self._path_stats["rtt_ns"], answered) / 1e9)
+        measured = self._configured & has_round_trip(self._evs["state"], self._path_stats["replies"])
+        yield self.by_peer(median, medians(self._path_stats["rtt_ns"], measured) / 1e9)
 
     def not_good(self) -> Iterator[Metric]:
         """Yield a series for each EV that is not GOOD, up to MOST_EV_SERIES, the worst states first."""
@@ -347,12 +347,15 @@ class EvMetrics:
             "mrc_ev_judged_tx_packets", "Data packets sent on the EV and judged: arrived or lost.", labels=labels
         )
         arrived = CounterMetricFamily("mrc_ev_judged_rx_packets", "Judged data packets that arrived.", labels=labels)
-        rtt = GaugeMetricFamily("mrc_ev_rtt_seconds", "Smoothed round-trip time of the EV's probes.", labels=labels)
+        rtt = GaugeMetricFamily(
+            "mrc_ev_rtt_seconds", "Smoothed round-trip time of the EV's probes; NaN if it has failed.", labels=labels
+        )
+        measured = has_round_trip(self._evs["state"], self._path_stats["replies"])
         values: Iterable[tuple[CounterMetricFamily | GaugeMetricFamily, NDArray[np.generic]]] = (
             (tx, self._evs["tx_packets"]),
             (judged, self._judged),
             (arrived, self._arrived),
-            (rtt, self._path_stats["rtt_ns"] / 1e9),
+            (rtt, np.where(measured, self._path_stats["rtt_ns"] / 1e9, np.nan)),
         )
         for row, ev in np.argwhere(self._configured).tolist():
             at = [self._names[row], str(int(self._evs.record(row, ev)["plane"])), str(ev)]

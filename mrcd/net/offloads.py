@@ -68,6 +68,10 @@ class ReceiveChecksums:
         """Switches rx-checksum of a NIC on again, if mrcd has switched it off."""
         self.restore(self._names - {name})
 
+    def save(self) -> None:
+        """Writes the file again, if there is anything to record."""
+        self._record(self._names)
+
     def _record(self, names: AbstractSet[str]) -> None:
         self._names = frozenset(names)
         try:

@@ -117,8 +117,7 @@ PEER = np.dtype(
         ("key_ids", _u8, 4),
         ("refused", _u32),
         ("plain_ns", _u64),
-        ("plain", _u32),
-        ("reserved", _u32, 3),
+        ("reserved", _u32, 4),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )
@@ -127,7 +126,9 @@ AUTH = np.dtype(
         ("tx_slot", _u32),
         ("tx_id", _u8, 4),
         ("tx_key", _u64, (KEY_IDS, 2)),
-        ("sending_reserved", _u64, 3),
+        ("status", _u32),
+        ("sent", _u32),
+        ("sending_reserved", _u64, 2),
         ("mode", _u8),
         ("rx_id", _u8, 3),
         ("mode_reserved", _u32),
@@ -139,10 +140,8 @@ AUTH = np.dtype(
 )
 REPLAY = np.dtype(
     [
-        ("sent", _u32),
         ("generation", _u32),
         ("epoch", _u32),
-        ("reserved", _u32),
         ("requests", _u64, REPLAY_WORDS),
         ("replies", _u64, REPLAY_WORDS),
     ]

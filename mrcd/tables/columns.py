@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.tables.abi import EV_WORDS
+from mrcd.tables.enums import EvState
 
 
 class Columns:
@@ -38,6 +39,11 @@ def judged_and_lost(path_stats: Any) -> tuple[Any, Any]:
     """
     lost, judged = path_stats["lost_before"] + path_stats["deficit"], path_stats["judged"]
     return judged, np.minimum(lost, judged)
+
+
+def has_round_trip(states: Any, replies: Any) -> Any:
+    """Returns which EVs have a present round trip: probes were answered, and the EV has not failed since."""
+    return (replies > 0) & (states != EvState.UNKNOWN) & (states != EvState.ASSUMED_BAD)
 
 
 def medians(values: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -6,6 +6,13 @@ from enum import IntEnum, IntFlag
 from mrcd.tables.abi import MAX_PLANES
 
 
+class _Named(IntEnum):
+    @property
+    def text(self) -> str:
+        """Returns the name that logs, mrcctl and metrics show."""
+        return self.name.lower()
+
+
 class EvState(IntEnum):
     """enum mrc_ev_state"""
 
@@ -25,7 +32,7 @@ class Policy(IntEnum):
     PINNED = 3
 
 
-class Reason(IntEnum):
+class Reason(_Named):
     """enum mrc_reason"""
 
     NEW = 0
@@ -41,11 +48,6 @@ class Reason(IntEnum):
     CONGESTED = 10
     LAGGING = 11
 
-    @property
-    def text(self) -> str:
-        """Returns the name that logs, mrcctl and metrics show."""
-        return self.name.lower()
-
 
 class Histogram(IntEnum):
     """enum mrc_histogram; RTT is that of plane 0, the other planes' follow it"""
@@ -59,7 +61,7 @@ class Histogram(IntEnum):
 HISTOGRAMS = len(Histogram) + MAX_PLANES - 1
 
 
-class Drop(IntEnum):
+class Drop(_Named):
     """enum mrc_drop: why a packet was dropped"""
 
     NONE = 0
@@ -95,11 +97,6 @@ class Drop(IntEnum):
     FOREIGN_SOURCE = 30
     STRAY_SRV6 = 31
 
-    @property
-    def text(self) -> str:
-        """Returns the name that logs, mrcctl and metrics show."""
-        return self.name.lower()
-
 
 class AuthMode(IntEnum):
     """enum mrc_auth_mode"""
@@ -109,18 +106,13 @@ class AuthMode(IntEnum):
     REQUIRED = 2
 
 
-class ProbeKind(IntEnum):
+class ProbeKind(_Named):
     """enum mrc_probe_kind: why a probe request is sent"""
 
     TRAFFIC = 0
     SUSPICION = 1
     RETRY = 2
     IDLE = 3
-
-    @property
-    def text(self) -> str:
-        """Returns the name that mrcctl and metrics show."""
-        return self.name.lower()
 
 
 class KernelHas(IntFlag):

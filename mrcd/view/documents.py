@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd import __version__
+from mrcd import __version__, lock_file
 from mrcd.bpf import info
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import EV, Plan
@@ -47,6 +47,7 @@ class View:
         self._kernel_lacks = features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
+        self.daemon_pid: int | None = None  # of an mrcd that runs, but does not answer; 0 if it is unknown
         self.cuts: Mapping[int, Segmentation] = {}  # plane → where its bursts are segmented, as far as known
 
     def status(self) -> Document:
@@ -70,7 +71,12 @@ class View:
             "diagnosis": self.diagnosis(),
             "abi_version": ABI_VERSION,
             "wire_version": WIRE_VERSION,
-            "daemon": {"running": False, "pid": None, "version": __version__, "uptime_s": None},
+            "daemon": {
+                "running": self.daemon_pid is not None,
+                "pid": self.daemon_pid or None,
+                "version": __version__,
+                "uptime_s": None,
+            },
             "encapsulation": c.encapsulation,
             "granularity": c.granularity,
             "attached": not detached,
@@ -104,7 +110,8 @@ class View:
                 self._tables.probes_sent(),
                 self._plan.config.health.idle_probes,
                 time.monotonic_ns(),
-            ),
+            )
+            | {"tick_age_s": self.tick_age_s()},
             "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
             "last_transition": self._last_transition(),
             "last_event": None,
@@ -113,6 +120,11 @@ class View:
     def diagnosis(self) -> list[Document]:
         """Return a document per cause of what is wrong now, the most urgent first."""
         return [c.document(time.monotonic_ns()) for c in diagnose(read_facts(self._tables, self._plan))]
+
+    def tick_age_s(self) -> float | None:
+        """Return the seconds since the last tick, which probes EVs and so refreshes their states; None before it."""
+        began_ns = int(self._tables.clock["began_ns"])
+        return (time.monotonic_ns() - began_ns) / 1e9 if began_ns else None
 
     def _receive(self) -> Document:
         """Return how this host processes popped packets: interface, RPS, GRO."""
@@ -261,4 +273,6 @@ def open_pinned(run_dir: Path) -> View:
             f"{path} belongs to other tables than those pinned at {pins}",
             hint="mrcd did not get through its last start: its log says why",
         )
-    return View(tables, found, hooks, pins)
+    view = View(tables, found, hooks, pins)
+    view.daemon_pid = lock_file.holder(run_dir)
+    return view

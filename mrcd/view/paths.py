@@ -15,6 +15,7 @@ from mrcd.fabric.hops import hops
 from mrcd.fabric.topology import EV, Peer, Plan
 from mrcd.health.hold_down import hold_down_ns
 from mrcd.tables.abi import WEIGHT_FULL
+from mrcd.tables.columns import has_round_trip
 from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables
 
@@ -97,7 +98,7 @@ def _path(tables: Tables, plan: Plan, e: EV, usable: bool, now: int) -> Document
         "rx_packets": sent - lost,
         "lost_packets": lost,
         "loss_ratio": lost / sent if sent else 0.0,
-        "rtt_ns": stats["rtt_ns"] if stats["replies"] else None,
+        "rtt_ns": stats["rtt_ns"] if has_round_trip(state, stats["replies"]) else None,
         "ce_packets": stats["rx_ce"],
         "skips": stats["skips"],
         "flaps": row["flaps"],

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.tables.columns import Columns, ev_bits, judged_and_lost, medians
+from mrcd.tables.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
 from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables, is_detached
 
@@ -30,8 +30,9 @@ def documents(
         found: list[int] = np.where(configured, values, 0).sum(axis=1, dtype=np.uint64).tolist()
         return found
 
-    answered = configured & (path_stats["replies"] > 0)  # before the times: one that answers meanwhile has had none yet
-    state, rtts = evs["state"], medians(path_stats["rtt_ns"], answered)
+    replies = path_stats["replies"]  # before the times: one that answers meanwhile has had none yet
+    state = evs["state"]
+    rtts = medians(path_stats["rtt_ns"], configured & has_round_trip(state, replies))
     judged, lost_packets = judged_and_lost(path_stats)
     states = np.stack([(configured & (state == s)).sum(axis=1) for s in EvState], axis=1)
     columns = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Writes mrcd.8, mrcctl.1 and mrcd.toml.5 into a directory: manpages.py DIRECTORY.
+"""Writes mrcd.8, mrcctl.1 and mrcd.toml.5 into a directory: manpages.py DIRECTORY (`make man`).
 
 The text comes from the commands' help, the configuration's models and the example file. No option or key is named
 here, so that the pages always match the commands.
@@ -7,9 +7,8 @@ here, so that the pages always match the commands.
 
 import os
 import re
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 import mrcd
 from mrcd.config.cluster_file import Config
+from mrcd.ctl import glossary
 from mrcd.ctl.main import cli
 from mrcd.main import mrcd as daemon
 
@@ -84,8 +84,33 @@ def leaves(command: click.Command, context: click.Context) -> Iterator[tuple[cli
             yield child, below
 
 
-def command_page(command: click.Command, name: str, section: int, also: str) -> list[str]:
-    """Return the page of a command with all its subcommands."""
+FILES = {
+    "/etc/mrcd/mrcd.toml": "the cluster file ($MRCD_CONFIG)",
+    "/etc/mrcd/secrets": "the secrets that authenticate packets",
+    "/run/mrcd": "the control socket, the lock, and running.json for mrcctl while mrcd is down ($MRCD_RUN_DIR)",
+    "/var/lib/mrcd": "denials.json and events.jsonl ($MRCD_STATE_DIR)",
+    "/sys/fs/bpf/mrcd": "the pinned tables and programs",
+}
+EXAMPLES = {
+    "mrcctl status": "what is wrong, and what this host does",
+    "mrcctl paths --bad": "the EVs that are not in use, with the reason",
+    "mrcctl trace h2": "where the failed EVs to h2 are broken, and what they have in common",
+    "mrcctl events --since 1h --kind ev": "what has changed in the last hour",
+    'mrcctl drain t1:1:2 --for 30m --reason "fan tray"': "empty a T1 without losing a packet, for half an hour",
+    "mrcctl undrain t1:1:2": "use it again",
+}
+
+
+def listed(title: str, words: Mapping[str, str]) -> list[str]:
+    """Return a section with a paragraph for each word and its meaning."""
+    page = [f".SH {title}"]
+    for word, meaning in words.items():
+        page += [".TP", bold(word), text(f"{meaning[:1].upper()}{meaning[1:]}.")]
+    return page
+
+
+def command_page(command: click.Command, name: str, section: int, also: str, sections: Sequence[str] = ()) -> list[str]:
+    """Return the page of a command with all its subcommands. `sections` are lines that follow them."""
     context = click.Context(command, info_name=name)
     first = (command.help or "").strip().partition("\n")[0].rstrip(".")
     page = [*heading(name, section, first), ".SH SYNOPSIS", usage(command, context)]
@@ -99,7 +124,7 @@ def command_page(command: click.Command, name: str, section: int, also: str) -> 
         child.params = [p for p in child.params if p.name not in general]
         child.add_help_option = False
         page += options(child, inner)
-    return [*page, ".SH SEE ALSO", text(also)]
+    return [*page, *sections, ".SH SEE ALSO", text(also)]
 
 
 def kind(annotation: Any) -> str:
@@ -197,11 +222,18 @@ def configuration_page() -> list[str]:
     return [*page, ".SH SEE ALSO", text("mrcd(8), mrcctl(1)")]
 
 
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 def main(directory: Path) -> None:
-    """Write the three pages."""
+    """Write mrcd.8, mrcctl.1 and mrcd.toml.5 into DIRECTORY."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files = listed("FILES", FILES)
+    words = listed("EV STATES", glossary.STATES) + listed("REASONS", glossary.REASONS) + listed("DROPS", glossary.DROPS)
     pages = {
-        "mrcd.8": command_page(daemon, "mrcd", 8, "mrcctl(1), mrcd.toml(5)"),
-        "mrcctl.1": command_page(cli, "mrcctl", 1, "mrcd(8), mrcd.toml(5)"),
+        "mrcd.8": command_page(daemon, "mrcd", 8, "mrcctl(1), mrcd.toml(5)", files),
+        "mrcctl.1": command_page(
+            cli, "mrcctl", 1, "mrcd(8), mrcd.toml(5)", [*words, *files, *listed("EXAMPLES", EXAMPLES)]
+        ),
         "mrcd.toml.5": configuration_page(),
     }
     for name, page in pages.items():
@@ -209,4 +241,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

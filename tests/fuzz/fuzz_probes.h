@@ -30,7 +30,7 @@ static void answer(__u8 *at, __u32 length, __u8 actions, __u8 traffic)
 	mrc->type = MRC_PROBE_REPLY;
 	mrc->flags = 0;
 	mrc->tx_ns = bpf_cpu_to_be64(host.now + 10 * NS_PER_S);
-	mrc->seq = bpf_htonl(replay_at(host_id)->sent);
+	mrc->seq = bpf_htonl(auth_at(host_id)->sent);
 	probe->seq = bpf_htonl(ev->probe_seq);
 	probe->report_seq = bpf_htonl(report_seq);
 	probe->tx_ns = bpf_cpu_to_be64(reports->sent_ns[report_seq & (MRC_REPORT_SLOTS - 1)]);

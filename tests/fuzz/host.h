@@ -213,7 +213,7 @@ static void fill(__u32 set)
 		evs()[i].state_since_ns = evs()[i].last_tx_ns = START_NS - 1000 * MS;
 	}
 	for (i = 1; i < PEERS; i++) {
-		replay_at(i)->sent = 50;
+		auth_at(i)->sent = 50;
 		refresh_usable(&peers()[i], i);
 		for (int k = 0; k < 3; k++) {
 			host.now += 6 * MS;

@@ -152,7 +152,8 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     left = machine.changed() - before
     users = {f"etc/{f}" for f in ("passwd", "group", "shadow", "gshadow", ".pwd.lock")}
     users |= {f"{f}-" for f in users}
-    assert left - users == {"etc/mrcd/mrcd.toml", "var/lib/mrcd/denials.json"}, left
+    kept = {"etc/mrcd/mrcd.toml", "var/lib/mrcd/denials.json", "var/lib/mrcd/events.jsonl"}
+    assert left - users == kept, left
 
     # Purged: only the user is left, as Debian's policy says, because files may belong to it.
     machine.run("dpkg", "--purge", "mrcd")

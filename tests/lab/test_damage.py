@@ -64,7 +64,7 @@ print(h.hexdigest(), flush=True)
 TCP_SEND = f"""
 import hashlib, os, socket, sys
 s = socket.create_connection((sys.argv[1], {PORT}))
-data = os.urandom(2_000_000)
+data = os.urandom(10_000_000)
 s.sendall(data)
 s.close()
 print(hashlib.sha256(data).hexdigest())

@@ -57,15 +57,19 @@ NOT_RUN = {
 SYNOPSES = {
     "`status [--brief]`": "mrcctl status --brief",
     "`status --check`": "mrcctl status --check",
-    "`peers`": "mrcctl peers",
+    "`help [COMMAND]`, `help words`": "mrcctl help paths && mrcctl help words",
+    "`peers [PEER] [-i SECONDS]`": "mrcctl peers h2 -i 0.2",
     "`keys status`": "mrcctl keys status",
     "`keys rotate [--wait SECONDS]`": "mrcctl keys rotate --wait 20",
     "`keys generate [--add] [FILE]`": "mrcctl keys generate new_secrets && mrcctl keys generate --add new_secrets",
-    "`paths [--peer P] [--plane N] [--state S]`": "mrcctl paths --peer h2 --plane 1 --state GOOD",
+    "`paths [PEER] [--plane N] [--state S] [-i SECONDS]`": "mrcctl paths h2 --plane 1 --state GOOD -i 0.2",
+    "`paths --bad`": "mrcctl paths --bad",
     "`paths --decode`": "mrcctl paths --decode",
-    "`watch [-i SECONDS]`": "mrcctl watch -i 0.5",
-    "`top [-i SECONDS]`": "mrcctl top -i 0.5",
-    "`events [--since 10m] [--follow]`": "mrcctl events --since 10m --follow",
+    "`watch [PEER] [-i SECONDS]`": "mrcctl watch h2 -i 0.5",
+    "`top [PEER] [-i SECONDS]`": "mrcctl top h2 -i 0.5",
+    "`events [PEER] [--since 10m] [--follow] [--kind KIND] [--plane N] [--ev N] [-n N]`": (
+        "mrcctl events h2 --since 10m --kind ev --plane 1 --ev 4 -n 3 && mrcctl events --follow"
+    ),
     "`histograms`": "mrcctl histograms",
     "`bpf maps`, `bpf progs`, `bpf dump [PEER [EV]]`": "mrcctl bpf maps && mrcctl bpf progs && mrcctl bpf dump h2 1",
     "`bugreport [-o FILE]`": "mrcctl bugreport -o report.tar.gz",
@@ -75,14 +79,15 @@ SYNOPSES = {
     "`allow`, `undrain` `TARGET… | --all`": "mrcctl allow t1:1:2 && mrcctl undrain --all",
     "`denials`": "mrcctl denials",
     "`probe PEER [--ev N] [--count N] [--size BYTES]`": "mrcctl probe h2 --ev 1 --count 3 --size 1000",
-    "`trace PEER --ev N`": "mrcctl trace h2 --ev 1",
-    "`capture [--plane N] [--count N] [-r FILE | -w FILE]`": (
-        "mrcctl capture --plane 1 --count 3 -w packets.pcap && mrcctl capture -r packets.pcap --count 3"
+    "`trace PEER [--ev N]`": "mrcctl trace h2 --ev 1 && mrcctl trace h2",
+    "`capture [PEER] [--plane N] [--ev N] [--type TYPE] [--count N] [-r FILE | -w FILE]`": (
+        "mrcctl capture --plane 1 --count 3 -w packets.pcap && mrcctl capture -r packets.pcap --count 3 && "
+        "mrcctl capture h2 --ev 0 --type reply -r packets.pcap"
     ),
     "`preflight [--config FILE]`": "mrcctl preflight --config cluster.toml",
-    "`doctor [--peer P]`": "mrcctl doctor --peer h2",
+    "`doctor [PEER]`": "mrcctl doctor h2",
     "`detach`, `attach`": "mrcctl detach && mrcctl attach",
-    "`config check FILE`, `config diff [FILE]`, `config show [--effective]`": (
+    "`config check [FILE]`, `config diff [FILE]`, `config show [--effective]`": (
         "mrcctl config check cluster.toml && mrcctl config diff cluster.toml && mrcctl config show --effective"
     ),
     "`reload [--force]`": "mrcctl reload --force",
@@ -102,7 +107,8 @@ NAMES = [
     (r"^mrcctl config check --json", "mrcctl config check cluster.toml --json"),
     (r"^mrcctl deny --force$", "mrcctl deny t1:1:2 --force"),
     (r"^mrcctl probe\b", "mrcctl probe h2"),
-    (r"^mrcctl trace\b", "mrcctl trace h2 --ev 1"),
+    (r"^mrcctl trace(?! PEER)", "mrcctl trace h2 --ev 1"),
+    (r"^mrcctl trace PEER$", "mrcctl trace h2"),
     (r"^scripts/lab fail$", "scripts/lab fail t1:1:2"),
     (r"^systemd-analyze security$", "systemd-analyze security --offline=true scripts/deploy/mrcd.service"),
     (r"(iperf3 -c \S+).*", r"\1 -t 1"),
@@ -118,7 +124,7 @@ AFTERWARDS = {
 }
 """How commands begin that leave the lab changed, and what ends that."""
 
-ENDLESS = re.compile(r"^tcpdump|mrcctl (capture|watch)( --json| -i \S+)?$|--follow$")
+ENDLESS = re.compile(r"^tcpdump|mrcctl (capture|watch)( h2)?( --json| -i \S+)?$|--follow$")
 SERVER = "scripts/lab exec --name pytest h2 -- iperf3 -s"
 DOWN = "scripts/lab down --name pytest"
 

@@ -81,7 +81,7 @@ def assert_request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = 
         carried = bytes(room) + bytes(packet)
     else:
         carried = bytes(packet)[:room].ljust(room, b"\0")
-    fields = {"type": PROBE_REQUEST, "seq": probe.seq, "tx_ns": mrc.tx_ns}
+    fields = {"type": PROBE_REQUEST, "seq": mrc.seq, "tx_ns": mrc.tx_ns}
     sent = bench.sent(H2, mrc.ev, Raw(bytes(expected) + carried), **fields)
     # The DSCP of the packet: the request then waits in the same queues.
     sent[IPv6].tc = (packet.tos if IP in packet else packet.tc) & ~3 | ECT_0

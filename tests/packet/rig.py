@@ -137,7 +137,7 @@ class Bench:
         self.tables.node["ticked_ns"] = NEVER  # as if a daemon ran the tick, so the timer packet does not
         self.tables.clock["budget"] = 10**9
         write_tables.write_peers(self.tables, self.plan, self.dataplane.refresh)
-        self.tables.peers["plain"] = 0  # as if the routes were written
+        self.tables.auths["status"] = 0  # as if the routes were written
         for peer in self.plan.peers:
             self.set_state(peer.host.id, EvState.GOOD, *(ev.ev for ev in peer.evs))
 

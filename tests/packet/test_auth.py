@@ -331,6 +331,14 @@ def test_data_is_refused_until_the_peers_clock_is_known(bench: Bench, hook: Hook
     assert (bench.drops(), is_asked(bench)) == ({"stale": 1}, True)
 
 
+@both_hooks
+def test_a_roll_out_loses_no_data_while_the_peers_clock_is_unknown(bench: Bench, hook: Hook) -> None:
+    """Without a tag the same packet would pass, too."""
+    authenticate(bench, AuthMode.PERMISSIVE)
+    bench.tables.auths["clock_ns"][H2] = 0
+    accepts(bench, tagged(data(bench)), hook)
+
+
 def test_a_request_is_answered_but_not_believed_until_the_peers_clock_is_known(bench: Bench) -> None:
     authenticate(bench)
     bench.tables.auths["clock_ns"][H2] = bench.peer(H2)["heard_ns"] = 0

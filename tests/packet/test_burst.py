@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests bursts: a GSO packet stays one packet through push, wire and pop, and is counted as its segments."""
 
+import errno
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,5 +166,10 @@ def test_a_burst_whose_headers_exceed_it_counts_as_one_packet(bench: Bench) -> N
     """A virtual machine can write any length into a TCP header, and the stack has not counted the segments."""
     stack = bench.attach_push()
     packet = burst(4, 10, TCP(flags="A", dataofs=15))
-    stack.send(ETHERNET / packet, ShortGso("tcp4", 5, len(ETHERNET) + 20))
+    try:
+        stack.send(ETHERNET / packet, ShortGso("tcp4", 5, len(ETHERNET) + 20))
+    except OSError as e:
+        if e.errno != errno.EINVAL:
+            raise
+        pytest.skip("this kernel refuses such a packet itself")
     assert bench.tables.evs["tx_packets"][H2].sum() == 1

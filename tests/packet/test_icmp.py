@@ -36,7 +36,7 @@ ICMP_ERROR = (EvState.ASSUMED_BAD, Reason.ICMP_ERROR)
 def sent(bench: Bench, ev: int = 5, peer: int = H2, *, probe: bool = False, **mrc: int) -> Packet:
     """Returns a packet that this host has just sent on an EV, as its tables show it."""
     record = bench.ev(peer, ev)
-    record["tx_packets"], bench.tables.replays["sent"][peer] = 100, 50
+    record["tx_packets"], bench.tables.auths["sent"][peer] = 100, 50
     content: Packet = MRCProbe(seq=50, tx_ns=now()) if probe else INNER
     return bench.sent(peer, ev, content, **{"seq": 50 if probe else 99, "tx_ns": now(), **mrc})
 

@@ -86,7 +86,7 @@ def test_probes_tell_who_sends_by_plain_srv6(bench: Bench) -> None:
     """What h2 learns from this host's probes, and this host from h2's: from then on for 3 s after it stops."""
     hear(bench)
     for plain_now in (1, 0):
-        bench.peer(H2)["plain"] = plain_now
+        bench.tables.auths["status"][H2] = STATUS_PLAIN * plain_now
         content = MRCProbe(seq=1, plane_mask=ALL_PLANES, status=STATUS_PLAIN * plain_now, tx_ns=time.monotonic_ns())
         asked = bench.arriving("h2", EV, content, type=PROBE_REQUEST, tx_ns=content.tx_ns)
         assert Ether(bench.pop("tc", asked, PLANE)[1])[MRCProbe].status == STATUS_PLAIN * plain_now

@@ -67,7 +67,7 @@ def _judge(dataplane: Dataplane, tables: Tables) -> None:
         reason = Reason.ADMIN if state is DENIED else Reason.LOSS if state is BAD else Reason.PROBED
         assert dataplane.set_state(H2, number, state, reason, list(EvState))
     tables.evs["flaps"][H2, 1] = 3
-    tables.peers["key_ids"][H2, 0], tables.peers["plain"][H2], tables.auths["clock_ns"][H2] = 7, 0, 88
+    tables.peers["key_ids"][H2, 0], tables.auths["status"][H2], tables.auths["clock_ns"][H2] = 7, 0, 88
 
 
 def _known(tables: Tables, width: int) -> dict[int, EvState]:
@@ -106,7 +106,7 @@ def test_tables_of_another_size_keep_the_states(bpffs: Path, encapsulation: Enca
     other.close()
     peer = new.peers[H2]
     assert (peer["heard_ns"], peer["plane_mask"], peer["generation"]) == (77, 0b1101, 99)
-    assert (peer["key_ids"][0], peer["plain"], new.auths["clock_ns"][H2]) == (7, 0, 88)
+    assert (peer["key_ids"][0], new.auths["status"][H2], new.auths["clock_ns"][H2]) == (7, 0, 88)
     assert int(peer["usable"][0]) & 0b11 == 0b01  # the good one carries, the failed one does not
     assert not new.evs["state"][[H1, H5]].any()
     new.close()

@@ -59,17 +59,17 @@ def test_a_sweep_sends_requests_on_every_ev_and_for_a_report(bench: Bench) -> No
     found = requests(wires)
     plain = without_reports(found)
     assert [(plane, Ether(f.data)[MRC].ev) for plane, f in plain] == [(ev // SLOTS, ev) for ev in range(EVS)]
-    for _, frame in plain:
+    for number, (_, frame) in enumerate(plain, 1):
         packet = Ether(frame.data)
         ev, tx_ns = packet[MRC].ev, packet[MRC].tx_ns
         assert before <= tx_ns <= after
         probe = padded(bench, ev, MRCProbe(seq=1, tx_ns=tx_ns, **own(bench)))
-        assert frame == Frame(bytes(bench.sent(H2, ev, probe, seq=1, tx_ns=tx_ns)))
+        assert frame == Frame(bytes(bench.sent(H2, ev, probe, seq=number, tx_ns=tx_ns)))
     report = report_of(found)
     ev, tx_ns = report[MRC].ev, report[MRC].tx_ns
     probe = MRCProbe(seq=2, tx_ns=tx_ns, report_seq=1, first=0, counts=EVS, **own(bench))
     content = padded(bench, ev, probe / MRCReport(records=[MRCCount()] * EVS))
-    assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=2, tx_ns=tx_ns))
+    assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=EVS + 1, tx_ns=tx_ns))
     reports = bench.reports(H2)
     assert (reports["report_seq"], reports["requested_ns"], reports["sent_ns"][1]) == (1, tx_ns, tx_ns)
     assert bench.tables.evs["probe_seq"][H2].tolist() == [1 + (n == ev) for n in range(EVS)]
@@ -86,6 +86,7 @@ def test_probes_are_in_the_dscp_class_of_the_newest_packet_that_carried_one(benc
 
 
 def test_each_sweep_continues_the_sequence_numbers(bench: Bench) -> None:
+    """Those of the peer tell it which probes it has seen; those of each EV count losses."""
     wires = bench.wires()
     sent = [0] * EVS
     for _ in range(3):
@@ -94,7 +95,8 @@ def test_each_sweep_continues_the_sequence_numbers(bench: Bench) -> None:
         for _, frame in sorted(requests(wires), key=lambda f: Ether(f[1].data)[MRC].tx_ns):
             packet = Ether(frame.data)
             sent[packet[MRC].ev] += 1
-            assert packet[MRC].seq == packet[MRCProbe].seq == sent[packet[MRC].ev]
+            assert (packet[MRC].seq, packet[MRCProbe].seq) == (sum(sent), sent[packet[MRC].ev])
+    assert bench.tables.auths["sent"][H2] == sum(sent)
     assert bench.tables.evs["probe_seq"][H2].tolist() == sent
 
 
@@ -242,7 +244,7 @@ def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
         mrc, probe = (Ether(frame.data)[layer] for layer in (MRC, MRCProbe))
         if not probe.counts:
             content = padded(bench, mrc.ev, MRCProbe(seq=1, tx_ns=mrc.tx_ns, **own(bench)))
-            assert frame.data == bytes(bench.sent(H2, mrc.ev, content, seq=1, tx_ns=mrc.tx_ns))
+            assert frame.data == bytes(bench.sent(H2, mrc.ev, content, seq=mrc.seq, tx_ns=mrc.tx_ns))
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])

@@ -161,7 +161,7 @@ def well_formed(bench: Bench, frame: Frame) -> int:
     content = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=probe.counts, tx_ns=mrc.tx_ns, **own)
     begin = len(frame.data) - len(bytes(probe))
     rest = frame.data[begin + len(content) :]
-    fields = {"type": PROBE_REQUEST, "seq": probe.seq, "tx_ns": mrc.tx_ns}
+    fields = {"type": PROBE_REQUEST, "seq": mrc.seq, "tx_ns": mrc.tx_ns}
     assert frame.data == bytes(bench.sent(H2, mrc.ev, Raw(bytes(content) + rest), **fields))
     # A reply's SRH may be longer.
     room = abi.SRH_MAX * (bench.setup.encapsulation == "srh") - int(bench.ev(H2, mrc.ev)["srh_len"])

@@ -178,7 +178,7 @@ def test_a_fault_in_a_file_names_the_file(tmp_path: Path) -> None:
     file.write_text("[cluster]\nplanes = 0\n" + TWO)
     with pytest.raises(ConfigError) as caught:
         cluster_file.load(file)
-    assert str(caught.value).startswith(f"{file}: cluster.planes: ")
+    assert str(caught.value).startswith(f"{file}: line 2: cluster.planes: must be greater than or equal to 1, not 0")
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

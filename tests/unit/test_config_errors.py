@@ -17,7 +17,9 @@ SYNTAX = {
     "control character": ('[cluster]\nname = "\x01"\n' + TWO, ["not valid TOML", "line 2"]),
 }
 UNKNOWN_KEYS = {
-    "table": ("[clusters]\n" + TWO, ["clusters: unknown key", "spelling"]),
+    "table": ("[clusters]\n" + TWO, ["line 1: clusters: unknown key", "did you mean cluster?"]),
+    "far from any": ("[cluster]\nzzz = 4\n" + TWO, ["line 2: cluster.zzz: unknown key", "spelling"]),
+    "near": (TWO + path(segmnts='["5f00::1"]'), ["paths[0].segmnts: unknown key; did you mean segments?"]),
     "cluster": ("[cluster]\nplane = 4\n" + TWO, ["cluster.plane: unknown key"]),
     "interfaces": ('[interfaces]\nname = ["a"]\n' + TWO, ["interfaces.name: unknown key"]),
     "overlay": ("[overlay]\nmtu = 9000\n" + TWO, ["overlay.mtu: unknown key"]),
@@ -28,7 +30,7 @@ UNKNOWN_KEYS = {
     "former name": ('[cluster]\nsteering = "srh"\n' + TWO, ["cluster.steering: this key is called encapsulation now"]),
 }
 WRONG_TYPES = {
-    "word for a number": ('[cluster]\nplanes = "four"\n' + TWO, ["cluster.planes", "integer"]),
+    "word for a number": ('[cluster]\nplanes = "four"\n' + TWO, ["line 2: cluster.planes", "integer, not 'four'"]),
     "fraction": ("[cluster]\nmtu = 1500.5\n" + TWO, ["cluster.mtu", "integer"]),
     "number for a word": ("[cluster]\nname = 7\n" + TWO, ["cluster.name", "string"]),
     "number for an address": ("[metrics]\naddress = 9479\n" + TWO, ["metrics.address", "string"]),

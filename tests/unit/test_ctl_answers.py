@@ -21,7 +21,11 @@ def rows(name: str, docs: list[dict[str, Any]], source: str = "daemon") -> dict[
 
 @pytest.mark.parametrize(
     ("command", "document"),
-    [("status", STATUS), ("peers", rows("peers", [PEER])), ("paths", rows("paths", [PATH, BAD_PATH]))],
+    [
+        ("status", STATUS | {"source": "daemon"}),
+        ("peers", rows("peers", [PEER])),
+        ("paths", rows("paths", [PATH, BAD_PATH])),
+    ],
     ids=lambda x: str(x)[:8],
 )
 def test_json_is_the_daemons_document(
@@ -38,7 +42,7 @@ def test_paths_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     head, good, bad = result.stdout.splitlines()
     assert head.split("  ")[0] == "PEER"
-    cells = "h2 5 1 1 GOOD yes 90 s 1.23M 1.85G 67 0.00543 0 3 31.2 - - 5f00:0:4800:8801:4801:c800:: -"
+    cells = "h2 5 1 1 GOOD yes 90 s 1.23M 1.85G 67 0.00543 0 3 0 31.2 - - 5f00:0:4800:8801:4801:c800:: -"
     assert " ".join(good.split()) == cells
     assert bad.endswith("0.2 s      1.5 s  5f00:0:4800:8801:4801:c800::  loss")
     # Aligned: texts begin below their heading, numbers end below it.
@@ -132,6 +136,20 @@ def test_events_since_and_of_a_peer(mrcctl: Callable[..., Result], daemon: Daemo
     minute = now - timedelta(minutes=1)
     assert of("--since", minute.replace(tzinfo=None).isoformat()) == [3]
     assert of("--since", minute.astimezone(timezone(timedelta(hours=5))).isoformat()) == [3]
+
+
+def test_events_are_filtered(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    def of(*args: str) -> list[int]:
+        return [e["id"] for e in json.loads(mrcctl("events", "--json", *args).stdout)["events"]]
+
+    daemon.add(EVENT, {**EVENT, "id": 2, "ev": 6}, {**EVENT, "id": 3, "kind": "plane", "peer": None, "ev": None})
+    assert of("--plane", "1") == [1, 2, 3]
+    assert of("--plane", "0") == []
+    assert of("--ev", "6", "--plane", "1") == [2]
+    assert of("--kind", "plane") == [3]
+    assert of("-n", "2") == [2, 3]
+    assert of("-n", "0") == []
+    assert of("--kind", "ev", "-n", "1") == [2]
 
 
 def test_hops(mrcctl: Callable[..., Result], daemon: Daemon) -> None:

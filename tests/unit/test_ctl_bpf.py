@@ -50,8 +50,8 @@ def test_a_dump_never_shows_a_key(
     document = mrcctl("bpf", "dump", "h2", "--json").stdout
     (auth,) = (r for r in json.loads(document)["records"] if r["table"] == "mrc_auths")
     assert {f["field"]: f["value"] for f in auth["fields"]} == {
-        "tx_slot": 0, "tx_id": "00000000", "tx_key": None, "mode": 2, "rx_id": "010200", "rx_key": None,
-        "clock_ns": 0, "untagged": 0,
+        "tx_slot": 0, "tx_id": "00000000", "tx_key": None, "status": 0, "sent": 0, "mode": 2, "rx_id": "010200",
+        "rx_key": None, "clock_ns": 0, "untagged": 0,
     }  # fmt: skip
     for number in (str(0x1122334455667788), "1122334455667788", "8877665544332211"):
         assert number not in result.stdout + document

@@ -13,6 +13,7 @@ from click.testing import Result
 
 from mrcd.auth import secrets_file
 from mrcd.ctl.bug_report import archive, collect
+from mrcd.errors import DaemonError
 from tests.unit.canned_daemon import EVENT, HISTOGRAM, KEYS, STATUS, Daemon
 
 COMMANDS = (
@@ -117,3 +118,16 @@ def test_long_logs_lose_their_beginning(
     _, files = report(mrcctl, tmp_path / "report.tar.gz")
     assert len(files["daemon/mrcd.log"]) == 100
     assert files["daemon/mrcd.log"].endswith("line 099\n")
+
+
+def test_a_report_without_mrcds_data_is_not_a_success(
+    mrcctl: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise DaemonError("mrcd.sock: permission denied")
+
+    monkeypatch.setattr("mrcd.ctl.client.Client.get", refused)
+    result = mrcctl("bugreport", "-o", str(tmp_path / "report.tar.gz"))
+    assert result.exit_code == 2
+    assert "the archive lacks mrcd's own data: mrcd/status.json: mrcd.sock: permission denied" in result.stderr
+    assert (tmp_path / "report.tar.gz").exists()

@@ -133,11 +133,33 @@ def test_a_file_without_a_daemon(mrcctl: Callable[..., Result], tmp_path: Path, 
     assert [json.loads(line)["ev"] for line in only.stdout.splitlines()] == [3]
 
 
+@pytest.mark.parametrize(
+    ("args", "evs"),
+    [
+        (["--ev", "0"], [0]),
+        (["--type", "reply"], [3]),
+        (["--type", "request"], []),
+        (["--type", "data", "--plane", "1"], [3]),
+        (["1"], [0, 3, 3]),
+        (["--peer", "9"], []),
+    ],
+    ids=str,
+)
+def test_packets_are_chosen(mrcctl: Callable[..., Result], tmp_path: Path, args: list[str], evs: list[int]) -> None:
+    file = tmp_path / "x.pcap"
+    wrpcap(str(file), [packet(INNER, ev=0), OTHER, packet(INNER), packet(REPORT, type=PROBE_REPLY)])
+    done = mrcctl("capture", "-r", str(file), "--json", *args)
+    assert [json.loads(line)["ev"] for line in done.stdout.splitlines()] == evs
+    assert done.stderr.startswith(f"mrcctl: {len(evs)} of 4 packets are MRC of ")
+
+
 def test_the_daemon_gives_names_and_directions(mrcctl: Callable[..., Result], tmp_path: Path, daemon: Daemon) -> None:
     daemon.answers["/v1/status"] = (200, {**STATUS, "planes": STATUS["planes"][:1], "udp_port": 4797, "mtu": 9100})
     daemon.answers["/v1/peers"] = (200, [{**PEER, "peer": "far", "host_id": 1}])
     wrpcap(str(tmp_path / "x.pcap"), [packet(INNER)])
     assert " out h0 > far EV 3 data " in mrcctl("capture", "-r", str(tmp_path / "x.pcap")).stdout
+    assert " out h0 > far EV 3 data " in mrcctl("capture", "far", "-r", str(tmp_path / "x.pcap")).stdout
+    assert "there is no peer 'h9'" in mrcctl("capture", "h9", "-r", str(tmp_path / "x.pcap")).stderr
 
 
 def test_files_that_are_no_captures_are_errors(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
@@ -157,7 +179,8 @@ def test_files_that_are_no_captures_are_errors(mrcctl: Callable[..., Result], tm
         (["capture", "-r", "x", "-w", "y"], 1, "-r reads a file"),
         (["probe"], 1, "Missing argument 'PEER'"),
         (["probe", "h2"], 2, "mrcd is not running"),
-        (["trace", "h2"], 1, "Missing option '--ev'"),
+        (["trace"], 1, "Missing argument 'PEER'"),
+        (["trace", "h2"], 2, "mrcd is not running"),
         (["doctor"], 2, "no usable "),
         (["preflight", "--config", "/nowhere.toml"], 1, "/nowhere.toml: No such file"),
     ],

@@ -2,6 +2,7 @@
 """Tests `mrcctl config check`: its output, and all errors at once."""
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from tests.cluster_files import host
+from tests.unit.canned_daemon import Daemon
 
 CLUSTER = """
 [cluster]
@@ -37,7 +39,7 @@ def test_config_check(mrcctl: Callable[..., Result], cluster_file: Path) -> None
         "  paths       2 to 6 EVs per peer (at most 256)",
         "  data plane  encapsulation usid, granularity burst",
         "  MTU         planes 1500, inner 1420 bytes",
-        "  seen from   a: p0, p1",
+        f"  seen from   a: p0, p1 (the file has no host {socket.gethostname()}, as this machine is called)",
     ]
     document = json.loads(mrcctl("config", "check", str(cluster_file), "--host", "c", "--json").stdout)
     assert (document["host"], document["evs"], document["inner_mtu"]) == ("c", {"min": 6, "max": 6}, 1420)
@@ -50,6 +52,30 @@ def test_config_check_tells_all_faults(mrcctl: Callable[..., Result], cluster_fi
     assert result.stderr.startswith(f"mrcctl: {cluster_file}: ")
     assert "cluster.plains: unknown key" in result.stderr
     assert "hosts[2].id: " in result.stderr
+
+
+def test_config_check_refuses_a_file_without_the_host_of_this_machine(
+    mrcctl: Callable[..., Result], cluster_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run_dir / "running.json").write_text('{"host": "h7"}')
+    result = mrcctl("config", "check", str(cluster_file))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no host is named 'h7', as which mrcd runs on this machine" in result.stderr
+    assert mrcctl("config", "check", str(cluster_file), "--host", "b").exit_code == 0
+    (run_dir / "running.json").write_text('{"host": "b"}')
+    assert mrcctl("config", "check", str(cluster_file)).stdout.endswith("  seen from   b: p0, p1\n")
+    monkeypatch.setenv("MRCD_HOST", "h8")
+    assert "no host named 'h8'" in mrcctl("config", "check", str(cluster_file)).stderr
+
+
+def test_config_check_finds_the_file_of_mrcd(
+    mrcctl: Callable[..., Result], cluster_file: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.answers["/v1/config"] = (200, {"file": str(cluster_file)})
+    assert mrcctl("config", "check").stdout.startswith(f"{cluster_file}: valid\n")
+    daemon.answers["/v1/config"] = (500, {"error": "no"})
+    monkeypatch.setenv("MRCD_CONFIG", "/nowhere/mrcd.toml")
+    assert "/nowhere/mrcd.toml: No such file" in mrcctl("config", "check").stderr
 
 
 def test_config_check_of_an_unknown_host(mrcctl: Callable[..., Result], cluster_file: Path) -> None:

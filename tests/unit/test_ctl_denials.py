@@ -133,7 +133,7 @@ def test_drain_reports_evs_with_packets_in_flight(mrcctl: Mrcctl, daemon: Daemon
 
 
 def test_denials(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    assert json.loads(mrcctl("denials", "--json").stdout) == DENIALS
+    assert json.loads(mrcctl("denials", "--json").stdout) == DENIALS | {"source": "daemon"}
     _, line = mrcctl("denials").stdout.splitlines()
     assert " ".join(line.split()) == "t1:1:2 drain 1 0 0 yes 2030-01-02T03:04:05 28 min root fan tray"
     daemon.answers["/v1/denials"] = (200, DENIALS | {"denials": [], "warning": "not kept"})

@@ -14,13 +14,21 @@ from click.testing import Result
 
 import mrcd
 from mrcd.errors import MachineError
+from mrcd.health import event_file
+from mrcd.health.event_file import EventFile
+from mrcd.health.events import EventLog
 from mrcd.versions import ABI_VERSION
 from tests.unit.canned_daemon import BAD_PATH, EVENT, KEYS, PATH, PEER, STATUS, Daemon
+
+AGE: dict[str, float | None] = {"s": None}
 
 
 class FakeView:
     def status(self) -> dict[str, Any]:
         return {**STATUS, "daemon": {"running": False}}
+
+    def tick_age_s(self) -> float | None:
+        return AGE["s"]
 
     def peers(self) -> list[dict[str, Any]]:
         return [PEER]
@@ -69,7 +77,40 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
     assert result.stdout.startswith("1 of 1 peers use secret 2\n")
     result = mrcctl("events", "--json")
     assert json.loads(result.stdout) == tables | {"events": [EVENT | {"id": None}]}
-    assert result.stderr.startswith("mrcctl: mrcd is not running; events since it stopped")
+    assert result.stderr.startswith("mrcctl: mrcd is not running; from /")
+    assert result.stderr.endswith("/events.jsonl and the pinned tables\n")
+
+
+@pytest.mark.usefixtures("pinned")
+def test_events_of_the_last_daemon_are_shown_before_the_unread_ones(
+    mrcctl: Callable[..., Result], run_dir: Path
+) -> None:
+    log = EventLog(EventFile(run_dir / event_file.FILE))
+    log.add("plane", reason="link_down", plane=2, before="up", after="down")
+    found = json.loads(mrcctl("events", "--json").stdout)["events"]
+    assert [(e["id"], e["reason"]) for e in found] == [(1, "link_down"), (None, "overdue")]
+    assert [e["id"] for e in json.loads(mrcctl("events", "--json", "--plane", "2").stdout)["events"]] == [1]
+    (run_dir / event_file.FILE).unlink()
+    (run_dir / event_file.FILE).mkdir()
+    result = mrcctl("events", "--json")
+    assert "earlier events are not shown" in result.stderr
+    assert [e["id"] for e in json.loads(result.stdout)["events"]] == [None]
+
+
+@pytest.mark.usefixtures("pinned")
+def test_states_that_nothing_refreshes_are_said_to_be_old(
+    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 300.0)  # type: ignore[arg-type]
+    monkeypatch.setitem(AGE, "s", 300.0)
+    warning = "STATES ARE 5 min OLD: without mrcd, EVs are probed only while there is traffic"
+    for command in ("status", "peers", "paths"):
+        assert warning in mrcctl(command).stdout
+    assert json.loads(mrcctl("paths", "--json").stdout)["tick_age_s"] == 300
+    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 0.01)  # type: ignore[arg-type]
+    monkeypatch.setitem(AGE, "s", 0.01)
+    for command in ("status", "peers", "paths"):
+        assert " OLD" not in mrcctl(command).stdout
 
 
 @pytest.mark.usefixtures("pinned")

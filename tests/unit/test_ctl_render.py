@@ -4,11 +4,13 @@
 import pytest
 
 from mrcd.ctl.documents.events import event_lines
-from mrcd.ctl.documents.paths import path_lines
+from mrcd.ctl.documents.histograms import histogram_lines
+from mrcd.ctl.documents.keys import key_lines
+from mrcd.ctl.documents.paths import hop_lines, path_lines
 from mrcd.ctl.documents.peers import peer_lines
 from mrcd.ctl.documents.status import status_lines
 from mrcd.ctl.terminal import render
-from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, STATUS
+from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, KEYS, PATH, PEER, STATUS
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,16 @@ def test_percent(value: float | None, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(None, "-"), (0.04, "0.0 s"), (42, "42 s"), (119, "119 s"), (300, "5 min"), (9000, "2.5 h"), (10**6, "12 d")],
+    [
+        (None, "-"),
+        (-0.001, "0.0 s"),
+        (0.04, "0.0 s"),
+        (42, "42 s"),
+        (119, "119 s"),
+        (300, "5 min"),
+        (9000, "2.5 h"),
+        (10**6, "12 d"),
+    ],
 )
 def test_duration(value: float | None, shown: str) -> None:
     assert render.duration(value) == shown
@@ -69,15 +80,45 @@ def test_columns_that_have_no_room_are_left_out_and_named() -> None:
     assert len(render.table(columns, rows, colour=False)) == 2
 
 
-@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
 def test_tables_fit_the_terminal(width: int) -> None:
     for lines in (
         status_lines(STATUS, colour=False, width=width),
         peer_lines([PEER], colour=False, width=width),
         path_lines([PATH, BAD_PATH], colour=False, width=width),
+        hop_lines([{**PATH, "hops": []}], colour=False, width=width),
         event_lines([EVENT], colour=False, width=width),
+        histogram_lines([HISTOGRAM], width=width),
+        key_lines({**KEYS}, width=width),
     ):
         assert max(map(len, lines)) <= width, lines
+
+
+def test_a_narrow_terminal_keeps_what_matters_most() -> None:
+    peer, path, event = (
+        f([doc], colour=False, width=40)[0].split()
+        for f, doc in ((peer_lines, PEER), (path_lines, BAD_PATH), (event_lines, EVENT))
+    )
+    assert peer == ["PEER", "STATUS", "EVS", "USABLE", "RTT", "µs"]
+    assert path[:3] == ["PEER", "EV", "PLANE"]
+    assert "STATE" in path
+    assert event == ["TIME", "(UTC)", "PEER", "EV", "REASON"]
+
+
+def test_a_long_line_is_cut_and_not_wrapped() -> None:
+    lines = render.table([render.Column("A"), render.Column("B")], [["a" * 30, "b" * 30]], colour=False, width=40)
+    assert lines[1] == "a" * 30 + "  " + "b" * 7 + "…"
+
+
+def test_flaps_are_in_the_table() -> None:
+    heading, line = path_lines([BAD_PATH], colour=False)
+    at = heading.index("FLAPS")
+    assert line[at : at + len("FLAPS")].strip() == "2"
+
+
+def test_lifetime_figures_say_so() -> None:
+    assert "LOSS % ever" in path_lines([PATH], colour=False)[0]
+    assert "LOSS % ever" in peer_lines([PEER], colour=False)[0]
 
 
 def test_colour_changes_nothing_but_colour() -> None:

@@ -7,22 +7,15 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl.packets import diagnosis, trace, trace_probes
+from mrcd.ctl.packets import diagnosis, faults, probe, trace, trace_probes
 from mrcd.ctl.packets.exchange import LocalHost, Nic
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
-from mrcd.errors import UsageError
+from mrcd.denials import policy
+from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
+from tests.unit.trace_results import ME, PATH, PEER, T0, WITNESS, lose, round_trips
 
-ME, T0, T1, FAR, PEER = (
-    Node("h0", 0xC400),
-    Node("T0 0", 0x4800),
-    Node("T1 2", 0x8802),
-    Node("T0 1", 0x4801),
-    Node("h1", None),
-)
-PATH = [ME, T0, T1, FAR, PEER]
-WITNESS = Node("T1 0", 0x8800)
 BLOCK = IPv6Network("5f00::/32")
 
 
@@ -70,14 +63,14 @@ def test_the_carriers_of_each_hop(encapsulation: str) -> None:
     assert usids["T1 1"] == ["4800", "8801", "4800", "c400"]
     assert usids["T0 1"] == ["4800", "8801", "4801", "8801", "4800", "c400"]
     assert usids["h1"] == ["4800", "8801", "4801", "c407"]  # the peer's port, as its data
-    assert usids["T1 1 there, T1 0"] == ["4800", "8801", "4801", "8800", "4800", "c400"]
-    assert usids["T1 1 back, T1 0"] == ["4800", "8800", "4801", "8801", "4800", "c400"]
+    assert usids["out by T1 1, back by T1 0"] == ["4800", "8801", "4801", "8800", "4800", "c400"]
+    assert usids["out by T1 0, back by T1 1"] == ["4800", "8800", "4801", "8801", "4800", "c400"]
     longest = {name: len(w.segments) for name, w in sent.items()}
     if encapsulation == "usid":  # six uSIDs in a carrier, the rest in a second one
-        assert longest.pop("T1 1 from the far T0, T1 0") == 2
+        assert longest.pop("by T1 0 to T0 1, to T1 1 and back") == 2
         assert set(longest.values()) == {1}
     else:
-        assert "T1 1 from the far T0, T1 0" not in sent
+        assert "by T1 0 to T0 1, to T1 1 and back" not in sent
         assert max(longest.values()) == 6
     # The switches return a reply to this host itself; only the far host gets a request.
     assert {(w.kind, w.receiver) for n, w in sent.items() if not n.startswith("h1")} == {(3, 0)}
@@ -112,15 +105,6 @@ def test_untraceable_paths_are_errors() -> None:
 
 
 # ---- diagnosis ----
-
-
-def lose(found: list[TraceProbe], parts: set[str], ratio: float = 1.0, sent: int = 20) -> dict[str, tuple[int, int]]:
-    """Returns the counts if each passage of `parts` loses this share."""
-    counts = {}
-    for t in found:
-        times = sum(n for part, n in t.passes.items() if part in parts)
-        counts[t.name] = (sent, round(sent * (1 - (1 - ratio) ** times)))
-    return counts
 
 
 SINGLE = [
@@ -187,3 +171,151 @@ def test_a_single_lost_packet_is_no_fault(lost: int) -> None:
 def test_nothing_sent_is_no_verdict() -> None:
     found = trace_probes.plan(PATH, WITNESS)
     assert diagnosis.diagnose(PATH, found, {t.name: (0, 0) for t in found}).suspects == ()
+
+
+# ---- what the verdict names ----
+
+TARGETS = [
+    ({"T1 2"}, "broken in plane 1: t1:1:2 (T1 2)"),
+    ({"T0 1"}, "broken in plane 1: t0:1:1 (T0 1)"),
+    ({"T0 0 → T1 2"}, "broken in plane 1: link:1:0:2 (T0 0 → T1 2)"),
+    ({"T1 2 → T0 1", "T0 1 → T1 2"}, "broken in plane 1: link:1:1:2 (T1 2 – T0 1, both ways)"),
+    (
+        {"h1"},
+        "broken in plane 1: one of nic:h1:1 (T0 1 → h1; h1 → T0 1; T0 1 – h1, both ways; h1), which these packets "
+        "cannot distinguish",
+    ),
+    (
+        {"h0 → T0 0"},
+        "broken in plane 1: one of nic:h0:1 (h0 → T0 0; T0 0 → h0; h0 – T0 0, both ways) or t0:1:0 (T0 0), which these "
+        "packets cannot distinguish",
+    ),
+]
+
+
+@pytest.mark.parametrize(("broken", "text"), TARGETS, ids=lambda x: str(x)[:40])
+def test_the_verdict_names_the_plane_and_the_targets(broken: set[str], text: str) -> None:
+    found = trace_probes.plan(PATH, WITNESS)
+    said = diagnosis.diagnose(PATH, found, lose(found, broken))
+    assert said.text == text
+    assert all(target in text for target in said.targets)
+    for target in said.targets:
+        assert str(policy.parse([target])) == target
+
+
+def known(carrier: bool | None = True, linked: tuple[int, ...] = (0, 1), reachable: bool = True) -> list[faults.Known]:
+    return trace.known_faults(PATH, "p1", carrier, {"reachable": reachable, "linked_planes": list(linked)})
+
+
+def test_what_the_hosts_know_of_their_nics_is_named_alone() -> None:
+    found = trace_probes.plan(PATH, WITNESS)
+    own, far = lose(found, {"h0 → T0 0"}), lose(found, {"h1"})
+    assert known() == []
+    said = diagnosis.diagnose(PATH, found, own, known(carrier=False))
+    assert (said.text, said.targets) == ("broken in plane 1: nic:h0:1: this host's p1 has no carrier", ("nic:h0:1",))
+    assert said.on_path
+    said = diagnosis.diagnose(PATH, found, own, known(carrier=None))
+    assert said.text.endswith("this host's p1 does not exist")
+    said = diagnosis.diagnose(PATH, found, far, known(linked=(0,)))
+    assert said.text == "broken in plane 1: nic:h1:1: h1 says that it has no link in this plane"
+    assert said.first == "h1"
+    # Knowledge that cannot explain the losses, or is old, is left out.
+    said = diagnosis.diagnose(PATH, found, lose(found, {"T1 2"}), known(linked=(0,)))
+    assert said.targets == ("t1:1:2",)
+    assert len(diagnosis.diagnose(PATH, found, far, known(linked=(0,), reachable=False)).suspects) == 4
+    assert diagnosis.diagnose(PATH, found, lose(found, set()), known(linked=(0,))).text == "every hop answers"
+
+
+def test_a_known_fault_is_named_beside_others() -> None:
+    found = trace_probes.plan(PATH, WITNESS)
+    said = diagnosis.diagnose(PATH, found, lose(found, {"T0 0 → T1 2", "h1"}), known(linked=(0,)))
+    assert (said.suspects, said.targets) == ((), ("nic:h1:1",))
+    assert said.text.startswith("broken in plane 1: no single fault explains the losses: there are several.")
+    assert said.text.endswith("; nic:h1:1: h1 says that it has no link in this plane")
+
+
+# ---- probe ----
+
+
+def test_probes_that_could_not_be_sent_are_one_error() -> None:
+    evs = [{"ev": n, "send_error": "longer than the MTU of the NIC"} for n in range(16)]
+    with pytest.raises(MachineError, match=r"^no probe was sent: longer than the MTU of the NIC\n") as caught:
+        probe.check_sent({"sent": 0, "evs": evs})
+    assert "--size" in str(caught.value.hint)
+    probe.check_sent({"sent": 1, "evs": evs})
+
+
+# ---- the document ----
+
+
+def document(
+    found: list[TraceProbe],
+    counts: dict[str, tuple[int, int]],
+    rtts: dict[str, int] | None = None,
+    facts: list[faults.Known] | None = None,
+    error: str | None = None,
+) -> dict[str, Any]:
+    here, docs = plans()
+    sending = trace.routes(here, docs[5], docs, found, 1)
+    results = {
+        t.name: {
+            "sent": counts[t.name][0], "lost": counts[t.name][1], "received": counts[t.name][0] - counts[t.name][1],
+            "loss_ratio": 0.0, "send_error": error, "duplicates": 0,
+            **{f"rtt_{k}_ns": (rtts or {}).get(t.name, 20_000) for k in ("min", "avg", "max", "mdev")},
+        }
+        for t in found
+    }  # fmt: skip
+    head = {"host": "h0", "peer": "h1", "ev": 5, "plane": 1, "t1": 2, "state": "ASSUMED_BAD"}
+    return head | trace.judged(PATH, found, sending, results, facts or [])
+
+
+def test_the_exit_status_says_whether_the_path_works() -> None:
+    found = trace_probes.plan(PATH, WITNESS)
+    fine = lose(found, set())
+    assert trace.exit_status([]) == 0
+    assert trace.exit_status([document(found, fine)]) == 0
+    assert trace.exit_status([document(found, lose(found, {"T1 2"}))]) == 1
+    assert trace.exit_status([document(found, fine), document(found, lose(found, {"h1"}))]) == 1
+    assert trace.exit_status([document(found, lose(found, {"T0 1 → T1 2"}))]) == 0  # not in the forward direction
+    assert trace.exit_status([document(found, fine, round_trips(found, {"T1 2"}))]) == 1
+    nothing = {t.name: (0, 0) for t in found}
+    unsent = document(found, nothing, error="no first hop")
+    assert (trace.exit_status([unsent]), unsent["verdict"]) == (2, "nothing was sent: no first hop")
+    down = document(found, nothing, facts=known(carrier=False), error="Network is down")
+    assert (trace.exit_status([down]), down["targets"]) == (1, ["nic:h0:1"])
+    assert down["verdict"] == "broken in plane 1: nic:h0:1: this host's p1 has no carrier"
+
+
+def test_a_slow_hop_is_marked() -> None:
+    found = trace_probes.plan(PATH, WITNESS)
+    doc = document(found, lose(found, set()), round_trips(found, {"T1 2 → T0 1"}))
+    assert [h["slow"] for h in doc["hops"]] == [False, False, True, True]
+    assert (doc["suspects"], doc["targets"]) == (["T1 2 → T0 1"], ["link:1:1:2"])
+    assert doc["extra_delay_ns"] == pytest.approx(5e6, rel=0.05)
+    text = trace.lines(doc, colour=False)
+    assert [line.split()[:2] for line in text[3:7]] == [["1", "20"], ["2", "20"], ["3", "slow"], ["4", "slow"]]
+    assert text[-1].startswith("slow in plane 1: link:1:1:2 (T1 2 → T0 1): each pass takes 5.0 ms more")
+
+
+def test_failed_evs_are_traced_together() -> None:
+    found = trace_probes.plan(PATH, WITNESS)
+    broken = document(found, lose(found, {"T1 2"}))
+    other = document(found, lose(found, {"h1"})) | {"ev": 4}
+    doc = trace.merged("h0", "h1", [broken, broken | {"ev": 11}, other], 9)
+    assert [(f["evs"], f["targets"]) for f in doc["faults"]] == [([5, 11], ["t1:1:2"]), ([4], ["nic:h1:1"])]
+    lines = trace.merged_lines(doc, colour=False)
+    assert lines[0] == "EVs 5, 11: broken in plane 1: t1:1:2 (T1 2)"
+    assert lines[2:] == ["6 more EVs have failed, and were not traced", "`mrcctl trace h1 --ev 5` shows the hops"]
+    none = trace.merged("h0", "h1", [], 0)
+    assert trace.merged_lines(none, colour=False)[0].startswith("no EV to h1 has failed")
+    _, docs = plans()
+    docs[3]["state"] = "ASSUMED_BAD"
+    assert trace.failed_evs(docs, "h1") == [3]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_narrow_terminal_wraps_nothing(width: int) -> None:
+    found = trace_probes.plan(PATH, WITNESS)
+    text = trace.lines(document(found, lose(found, {"h1"})), colour=False, width=width)
+    assert max(map(len, text)) <= width
+    assert any("no room for" in line for line in text)

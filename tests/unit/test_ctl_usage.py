@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the command line of mrcctl: usage errors, help, completion, and a quick start."""
 
+import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from tests.unit.canned_daemon import EVENT, PATH, Daemon
+from mrcd.ctl import glossary
+from mrcd.tables.enums import Drop, EvState, Reason
+from tests.unit.canned_daemon import EVENT, PATH, PEER, Daemon
 
 
 @pytest.mark.parametrize(
@@ -33,8 +38,13 @@ from tests.unit.canned_daemon import EVENT, PATH, Daemon
         (["bpf", "frobnicate"], "No such command 'frobnicate'"),
         (["bpf", "dump", "h2", "-1"], "No such option"),
         (["completion", "csh"], "Invalid value for '{bash|zsh|fish}'"),
-        (["config", "check"], "Missing argument 'FILE'"),
         (["config", "check", "/nowhere/mrcd.toml"], "/nowhere/mrcd.toml: No such file or directory"),
+        (["de"], "'de' is ambiguous: denials, deny, detach"),
+        (["help", "frobnicate"], "there is no command 'frobnicate'"),
+        (["help", "paths", "x"], "there is no command 'paths x'"),
+        (["paths", "h2", "--peer", "h3"], "two peers are named: h2 and h3"),
+        (["paths", "--bad", "--state", "GOOD"], "--bad and --state exclude each other"),
+        (["events", "--kind", "x"], "Invalid value for '--kind'"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
@@ -50,6 +60,98 @@ def test_help(mrcctl: Callable[..., Result]) -> None:
     bare = mrcctl()
     assert (bare.exit_code, bare.stdout) == (1, "")
     assert bare.stderr.startswith("Usage: mrcctl ")
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["help"], "Usage: mrcctl [OPTIONS] COMMAND"),
+        (["help", "trace"], "Usage: mrcctl trace [OPTIONS] [PEER]"),
+        (["help", "config", "check"], "Usage: mrcctl config check [OPTIONS] [FILE]"),
+        (["help", "conf", "ch"], "Usage: mrcctl config check [OPTIONS] [FILE]"),
+        (["help", "words"], "EV states:\n  GOOD                     carries data\n"),
+    ],
+    ids=str,
+)
+def test_the_help_of_a_command(mrcctl: Callable[..., Result], args: list[str], shown: str) -> None:
+    result = mrcctl(*args)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(shown)
+
+
+def test_the_words_are_those_of_the_code() -> None:
+    assert list(glossary.STATES) == ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN"]
+    assert glossary.STATES.keys() == EvState.__members__.keys()
+    assert glossary.REASONS.keys() >= {reason.text for reason in Reason}
+    assert list(glossary.DROPS) == [d.name.lower() for d in Drop if d.name not in ("NONE", "MAX")]
+    page = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    page = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", page).replace("`", "")
+    for word, meaning in glossary.DROPS.items():
+        program, _, text = meaning.partition(": ")
+        assert f"| {word} | {program} | {text}" in page
+    for width in (40, 80):
+        assert max(map(len, glossary.lines(width))) <= width
+
+
+def test_commands_may_be_abbreviated(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    assert mrcctl("pee", "--json").stdout == mrcctl("peers", "--json").stdout
+    assert mrcctl("k", "st").stdout == mrcctl("keys", "status").stdout
+    assert mrcctl("st", "-b").stdout == mrcctl("status", "-b").stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [("paths", "/v1/paths"), ("doctor", "/v1/paths"), ("top -i 0.1", "/v1/paths"), ("watch -c 1 --json", "/v1/paths")],
+)
+def test_a_peer_is_an_argument_or_an_option(
+    mrcctl: Callable[..., Result], daemon: Daemon, command: str, path: str
+) -> None:
+    for peer in (["h2"], ["--peer", "h2"], ["h2", "--peer", "h2"]):
+        daemon.requests.clear()
+        mrcctl(*command.split(), *peer)
+        assert [given["peer"] for _, where, given in daemon.requests if where == path][:1] == ["h2"], peer
+
+
+def test_peers_and_events_of_one_peer(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    daemon.answers["/v1/peers"] = (200, [PEER, {**PEER, "peer": "h3"}])
+    assert [p["peer"] for p in json.loads(mrcctl("peers", "h3", "--json").stdout)["peers"]] == ["h3"]
+    result = mrcctl("peers", "h9")
+    assert (result.exit_code, result.stderr) == (1, "mrcctl: there is no peer 'h9'\n  hint: peers: h2, h3\n")
+    daemon.add(EVENT, {**EVENT, "id": 2, "peer": "h3"})
+    assert [e["id"] for e in json.loads(mrcctl("events", "h3", "--json").stdout)["events"]] == [2]
+
+
+def test_bad_paths_are_asked_for_by_their_states(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    assert mrcctl("paths", "h2", "--bad", "--json").exit_code == 0
+    assert [given for _, _, given in daemon.requests] == [
+        {"peer": "h2", "state": state} for state in ("ASSUMED_BAD", "DENIED", "UNKNOWN", "SKIP")
+    ]
+
+
+def test_rates_over_an_interval(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
+    said = json.loads(mrcctl("paths", "h2", "-i", "0.1", "--json").stdout)
+    assert said["interval_s"] == pytest.approx(0.1, abs=0.2)
+    assert [(p["ev"], p["tx_packets_per_s"], p["loss_ratio"]) for p in said["paths"]] == [(5, 0, 0), (6, 0, 0)]
+    said = json.loads(mrcctl("peers", "h2", "-i", "0.1", "--json").stdout)
+    assert [(p["peer"], p["tx_bits_per_s"], p["recent_loss_ratio"]) for p in said["peers"]] == [("h2", 0, 0)]
+    for command in ("paths", "peers"):
+        first, heading, *_ = mrcctl(command, "-i", "0.1").stdout.splitlines()
+        assert first == "over 0.1 s"
+        assert "TX Mbit/s" in heading
+        assert "LOSS % now" in heading
+        assert "ever" not in heading
+    assert "exclude each other" in mrcctl("paths", "--decode", "-i", "1").stderr
+
+
+def test_a_full_disk_is_one_line(daemon: Daemon) -> None:
+    code = "from mrcd.ctl.entry import main; main()"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "paths"],
+            env={**os.environ, "MRCD_RUN_DIR": str(daemon.run_dir)},
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "mrcctl: No space left on device\n")
 
 
 # ---- completion ----
@@ -75,6 +177,11 @@ def test_completion_of_values(mrcctl: Callable[..., Result], monkeypatch: pytest
     daemon.answers["/v1/peers"] = (200, [{"peer": "h2"}, {"peer": "h3"}, {"peer": "store1"}])
     assert complete(monkeypatch, mrcctl, "mrcctl paths --peer h") == ["h2", "h3"]
     assert complete(monkeypatch, mrcctl, "mrcctl paths --state AS") == ["ASSUMED_BAD"]
+
+
+def test_completion_of_abbreviated_commands(monkeypatch: pytest.MonkeyPatch, mrcctl: Callable[..., Result]) -> None:
+    assert complete(monkeypatch, mrcctl, "mrcctl tra --coun") == ["--count"]
+    assert complete(monkeypatch, mrcctl, "mrcctl de --forc") == []
 
 
 def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:

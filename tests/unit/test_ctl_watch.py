@@ -229,3 +229,40 @@ def test_top(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert " ".join(lines[-1].split()) == "h2 6 1 - ASSUMED_BAD no 90 s 0 0 0 0 - loss"
     daemon.answers["/v1/paths"] = (200, [PATH])
     assert mrcctl("top", "-i", "0.1").stdout.splitlines()[-1] == "none"
+
+
+# ---- in a narrow terminal ----
+
+
+def sample(**other: Any) -> dict[str, Any]:
+    kept = {k: STATUS.get(k) for k in ("host", "cluster", "attached", "daemon", "evs", "usable_evs", "drops")}
+    rates = dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s"), 0)
+    worst = [{**BAD_PATH, "label": None, **rates}]
+    peer = {
+        "peer": "h2",
+        "status": "attached",
+        "reachable": True,
+        "usable_evs": 15,
+        "evs": 16,
+        "rtt_ns": 1,
+        "planes": [],
+        "recent_loss_ratio": 0.0,
+    }
+    return {
+        "time": "2030-01-02T03:04:05", "source": "daemon", "error": None, "partial": False, "bad_paths": 1,
+        "status": kept | {"planes_up": [0, 1]}, "peers": [{**peer, **rates}], "worst": worst,
+    } | other  # fmt: skip
+
+
+def test_40_columns_show_the_reason_and_the_events() -> None:
+    refused = {**EVENT, "kind": "daemon", "peer": None, "ev": None, "plane": None, "t1": None, "from": None, "to": None}
+    refused |= {"reason": "reload_refused", "evidence": {"error": "cluster.mtu: too small"}}
+    lines = live.lines(sample(), [refused], colour=False, columns=40, height=24)
+    assert max(map(len, lines)) <= 40
+    assert not [line for line in lines if "…" in line]
+    text = " ".join(" ".join(lines).split())
+    assert "REASON" in text
+    assert "ASSUMED_BAD loss" in text
+    assert "UTC daemon: reload_refused: cluster.mtu: too small" in text
+    assert "q ends it" in text
+    assert "q ends it" not in live.lines(sample(), [], colour=False)

@@ -101,15 +101,30 @@ def test_deny_and_allow(host: Host) -> None:
 
 
 def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
-    host.deny("plane:1", reason="fan", for_s=60)
+    host.deny("plane:1", reason="fan", for_s=1800)
+    host.later(120)
     answer = host.deny("plane:1")
     assert (answer["changed"], answer["refused"]) == (0, 0)
-    assert answer["message"].startswith("plane:1 stays denied: 9 EVs")
+    assert answer["message"].startswith("plane:1 stays denied for another 28 min: 9 EVs")
     (said,) = host.control.brief()
-    assert (said["until"], said["reason"]) == (None, "fan")
+    assert (said["remaining_s"], said["reason"]) == (1680, "fan")
     host.deny("plane:1", for_s=120, drain=True, reason="optics")
     (said,) = host.control.brief()
     assert (said["remaining_s"], said["reason"], said["action"]) == (120, "optics", "drain")
+    answer = host.deny("plane:1", for_s=policy.duration_s("always"))
+    assert answer["message"].startswith("plane:1 stays denied without an end: 9 EVs")
+    assert host.control.brief()[0]["until"] is None
+    host.later(1e6)
+    assert host.targets == ["plane:1"]
+
+
+def test_deny_again_keeps_the_end_although_the_wall_clock_was_set(host: Host) -> None:
+    host.deny("plane:1", for_s=600)
+    host.wall -= 86_400
+    host.deny("plane:1")
+    assert host.control.brief()[0]["remaining_s"] == 600
+    host.later(601)
+    assert host.targets == []
 
 
 def test_allow_of_what_is_not_denied_explains(host: Host) -> None:

@@ -109,7 +109,7 @@ def machine_with(**other: Any) -> Any:
 
 STATUS = {
     "attached": True, "encapsulation": "usid", "granularity": "burst", "drops": {"too_big": 4}, "diagnosis": [],
-    "daemon": {"running": True, "version": "1", "pid": 7},
+    "daemon": {"running": True, "version": "1", "pid": 7, "uptime_s": 60.0},
     "planes": [{"interface": p, "hook": "tcx", "hook_reason": "configured"} for p in ("p0", "p1")],
 }  # fmt: skip
 PEERS = [{"peer": p, "reachable": True} for p in ("h1", "h2")]
@@ -234,6 +234,12 @@ def answers(**other: Any) -> dict[str, Any]:
     [
         ("daemon.running", {"status": None, "down": "mrcd is not running"}, "FAIL", "mrcd is not running"),
         ("daemon.running", {"status": {**STATUS, "daemon": {"running": False}}}, "FAIL", "are not followed"),
+        (
+            "daemon.running",
+            {"status": {**STATUS, "daemon": {"running": True, "pid": 7, "uptime_s": None}}},
+            "FAIL",
+            "mrcd (pid 7) runs, but does not answer",
+        ),
         ("daemon.attached", {"status": {**STATUS, "attached": False}}, "WARN", "detached"),
         ("peers.reachable", {"peers": [PEERS[0], {"peer": "h2", "reachable": False}]}, "WARN", "not heard: h2"),
         ("peers.reachable", {"peers": [{"peer": "h2", "reachable": False}]}, "FAIL", "none of 1 peers"),

@@ -95,7 +95,7 @@ def test_documents() -> None:
 
 
 def test_bars() -> None:
-    lines = bars.histograms(histograms.documents(every(), 2))
+    lines = bars.histogram_lines(histograms.documents(every(), 2))
     assert lines == [
         "Detection: from the last packet known to have arrived on an EV to ASSUMED_BAD",
         "  3: p50 ≤ 459 µs, p99 ≤ 10.5 ms, max ≤ 10.5 ms",
@@ -106,7 +106,7 @@ def test_bars() -> None:
         f"  4.19 ms – 8.39 ms  {' ' * 40}  0",
         f"  8.39 ms – 16.8 ms  {'█' * 20:<40}  1",
         "",
-        "Packets before detection: data packets sent on a failed EV in that time",
+        "Packets before detection: data packets sent on a failed EV until it was left",
         "  2: p50 ≤ 0, p99 ≤ 5, max ≤ 5",
         f"  0 – 0  {'█' * 40}  1",
         f"  1 – 1  {' ' * 40}  0",
@@ -123,7 +123,7 @@ def test_bars() -> None:
         "  1: p50 ≤ 32.8 µs, p99 ≤ 32.8 µs, max ≤ 32.8 µs",
         f"  16.4 µs – 32.8 µs  {'█' * 40}  1",
     ]
-    assert bars.histograms([]) == []
+    assert bars.histogram_lines([]) == []
 
 
 def test_durations_count_what_is_no_longer_than_each_bound() -> None:

@@ -177,6 +177,14 @@ def test_all_evs_on_request() -> None:
     assert mine["mrc_ev_rtt_seconds" + at] == 0.00003
 
 
+def test_a_failed_ev_has_no_round_trip() -> None:
+    host = Host(TEXT + "\n[metrics]\nper_ev = true\n")
+    host.evs["state"][1, 5] = EvState.ASSUMED_BAD
+    series = host.scrape()
+    assert np.isnan(series['mrc_ev_rtt_seconds{ev="5",peer="h1",plane="1"}'])
+    assert np.isnan(series['mrc_peer_rtt_seconds{peer="h1"}'])
+
+
 def test_flaps_in_metrics_are_forgotten_as_in_the_programs(host: Host) -> None:
     now = time.monotonic_ns()
     for ev, state, flaps, ago_s in (

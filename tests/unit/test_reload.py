@@ -20,7 +20,7 @@ from mrcd.auth.keyring import Keyring
 from mrcd.auth.secrets_file import Secret
 from mrcd.config import cluster_file
 from mrcd.daemon import reload
-from mrcd.errors import MachineError, UsageError
+from mrcd.errors import ConfigError, MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables import abi, enums
@@ -126,6 +126,15 @@ class Running:
         """Reloads the files, and returns the message."""
         answer = asyncio.run(reload.Reloader(self.daemon, self.path).reload(force=force))
         return str(answer["message"])
+
+
+def test_a_refused_file_says_that_the_running_configuration_stays(tmp_path: Path) -> None:
+    host = Running(tmp_path)
+    host.path.write_text("[cluster]\nplains = 4\n")
+    with pytest.raises(ConfigError, match=r"line 2: cluster\.plains: unknown key; did you mean planes") as caught:
+        host.reload()
+    assert str(caught.value.hint).startswith("the running configuration stays in force; correct the file")
+    assert host.said == ["reload_refused"]
 
 
 def test_secrets_that_cut_reachable_peers_off_are_refused(tmp_path: Path) -> None:

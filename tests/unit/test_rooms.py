@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MRCD = Path(__file__).parents[2] / "mrcd"
-LAYERS = "errors versions|config|bpf|tables|auth|fabric|loader|net|health|view|denials|daemon|metrics|api|main|ctl"
+LAYERS = (
+    "errors lock_file versions|config|bpf|tables|auth|fabric|loader|net|health|view|denials|daemon|metrics|api|main|ctl"
+)
 LEVELS = {name: level for level, names in enumerate(LAYERS.split("|")) for name in names.split()}
 FORBIDDEN = {("ctl", "mrcd.daemon.daemon")}  # mrcctl works without the daemon's code
 MOST_PACKAGES, MOST_FILE_LINES, MOST_CLASS_LINES, MOST_ATTRIBUTES = 14, 400, 300, 15

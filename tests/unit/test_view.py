@@ -161,6 +161,20 @@ def test_a_peer_sums_up_its_evs() -> None:
     assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["rtt_ns"]) == (1000, 891, 9, 30_000)
 
 
+def test_a_failed_path_has_no_round_trip() -> None:
+    h = Host()
+    assert h.path(state=EvState.DENIED)["rtt_ns"] == 30_000
+    assert h.path(state=EvState.ASSUMED_BAD)["rtt_ns"] is None
+    assert next(p for p in h.view.peers() if p["peer"] == "h1")["rtt_ns"] is None
+
+
+def test_the_age_of_the_states_is_that_of_the_last_tick() -> None:
+    h = Host()
+    assert h.view.tick_age_s() is None
+    h.clock["began_ns"] = h.now - 5 * S
+    assert h.view.tick_age_s() == pytest.approx(5, abs=1)
+
+
 def test_a_peer_names_its_refused_packets() -> None:
     h = Host()
     h.peers["refused"][1] = 6
@@ -188,7 +202,12 @@ def test_peers_sum_up_what_is_configured() -> None:
         evs, path_stats = ([table[row, ev] for ev in there] for table in (h.evs, h.path_stats))
         sent = [int(stats["judged"]) for stats in path_stats]
         lost = [min(int(x["lost_before"]) + int(x["deficit"]), n) for x, n in zip(path_stats, sent, strict=True)]
-        rtts = [int(stats["rtt_ns"]) for stats in path_stats if stats["replies"]]
+        unmeasured = (EvState.UNKNOWN, EvState.ASSUMED_BAD)
+        rtts = [
+            int(stats["rtt_ns"])
+            for stats, e in zip(path_stats, evs, strict=True)
+            if stats["replies"] and e["state"] not in unmeasured
+        ]
         assert p["states"] == dict(Counter(EvState(int(e["state"])).name for e in evs))
         for name in ("tx_packets", "tx_bytes"):
             assert p[name] == sum(int(e[name]) for e in evs)

@@ -100,7 +100,7 @@ def _documents(options: Options, report: Report) -> list[str]:
                 document = client.get(path)
             except DaemonDown as down:
                 view = view or open_view(options.run_dir, down)
-                document, how = from_tables(view), "the pinned tables, because mrcd is not running"
+                document, how = from_tables(view), f"the pinned tables, because {down.brief}"
             if document is None:
                 report.miss(f"mrcd/{name}.json", how, "only a running mrcd has it")
                 continue

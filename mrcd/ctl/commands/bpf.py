@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
 from mrcd.ctl.offline import envelope, pins
 from mrcd.ctl.options import complete_peer, wide_option
 from mrcd.ctl.terminal.render import Column, Document, count, duration, table, text
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mrcd.tables.pinned import Tables
 
 
-@click.group(short_help="Show maps, programs and records in the kernel.")
+@click.group(cls=Commands, short_help="Show maps, programs and records in the kernel.")
 @common
 def bpf() -> None:
     """Show pinned maps, programs and records of the kernel. Works without mrcd."""
@@ -48,10 +48,14 @@ def _fill(directory: Path) -> dict[str, int]:
 def _maps(document: Document, *, colour: bool, width: int | None) -> list[str]:
     columns = [
         Column("MAP"),
-        Column("ID", True, rank=2),
-        Column("TYPE"),
-        *(Column(h, True) for h in ("KEY bytes", "VALUE bytes", "ENTRIES", "USED", "MEMORY bytes")),
-        Column("PIN", rank=1),
+        Column("ID", True, rank=6),
+        Column("TYPE", rank=2),
+        Column("KEY bytes", True, rank=5),
+        Column("VALUE bytes", True, rank=4),
+        Column("ENTRIES", True),
+        Column("USED", True, rank=1),
+        Column("MEMORY bytes", True, rank=3),
+        Column("PIN", rank=7),
     ]
     keys = ("map", "id", "type", "key_bytes", "value_bytes", "entries", "used")
     rows = [[*(text(m[k]) for k in keys), count(m["memory_bytes"]), m["pin"]] for m in document["maps"]]
@@ -78,11 +82,11 @@ def progs(options: Options, wide: bool) -> None:
 def _programs(document: Document, *, colour: bool, width: int | None) -> list[str]:
     columns = [
         Column("PROGRAM"),
-        Column("ID", True),
-        Column("TYPE"),
-        Column("TAG", rank=4),
-        Column("LOADED", True),
-        *(Column(h, True, rank=r) for h, r in (("INSNS", 3), ("JITED bytes", 5), ("RUNS", 1), ("ns/RUN", 2))),
+        Column("ID", True, rank=6),
+        Column("TYPE", rank=7),
+        Column("TAG", rank=9),
+        Column("LOADED", True, rank=5),
+        *(Column(h, True, rank=r) for h, r in (("INSNS", 8), ("JITED bytes", 10), ("RUNS", 3), ("ns/RUN", 4))),
         Column("HOOKS"),
     ]
     rows = [

@@ -27,7 +27,7 @@ def bugreport(options: Options, output: Path | None, config: Path | None) -> Non
 
     Changes nothing and works while mrcd is down. Values of keys named key, password, secret, token and the like are
     removed; addresses, host names and MACs are not. manifest.json lists each file, its source, and every file that
-    is missing. --timeout applies to each command that is run.
+    is missing. --timeout applies to each command that is run. Exit code 2 if the user may not read mrcd's data.
     """
     import os
     import socket
@@ -66,6 +66,9 @@ def bugreport(options: Options, output: Path | None, config: Path | None) -> Non
         "missing": missing,
     }
     emit(options, document, _summary)
+    refused = next((m for m in missing if m.startswith("mrcd/status.json") and "ermission denied" in m), None)
+    if refused:
+        raise MachineError(f"the archive lacks mrcd's own data: {refused}", hint="run `mrcctl bugreport` as root")
 
 
 def _summary(document: Document) -> list[str]:

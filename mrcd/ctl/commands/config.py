@@ -1,35 +1,43 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl config` (check, diff, show) and `mrcctl reload`."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mrcd.ctl.base import Options, common, emit
+from mrcd.ctl.base import Commands, Options, common, emit
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.documents.answers import plan_lines
+from mrcd.errors import DaemonError
 
 DEFAULT_FILE = Path("/etc/mrcd/mrcd.toml")  # the default of mrcd --config
 
 
-@click.group()
+@click.group(cls=Commands)
 @common
 def config() -> None:
     """Check the cluster file, and compare it with the running configuration."""
 
 
 @config.command(short_help="Validate a cluster file and print a summary.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--host", metavar="NAME", help="Check as this host; default: the machine mrcctl runs on.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--host", envvar="MRCD_HOST", metavar="NAME", help="Check as this host; default: the host of this machine."
+)
 @common
 @click.pass_obj
-def check(options: Options, file: Path, host: str | None) -> None:
-    """Validate a cluster file and print a summary. Changes nothing and works without mrcd."""
+def check(options: Options, file: Path | None, host: str | None) -> None:
+    """Validate a cluster file and print a summary. Changes nothing and works without mrcd.
+
+    FILE defaults to mrcd's cluster file. If mrcd runs on this machine, or has run, the file must have its host. Else
+    the file is checked as the host with this machine's name, or as its first host.
+    """
     from mrcd.ctl.commands.config_documents import summary
 
-    emit(options, summary(file, host), plan_lines)
+    emit(options, summary(file or _cluster_file(options), host, options.run_dir), plan_lines)
 
 
 @config.command(short_help="Show what a reload would change.")
@@ -73,6 +81,13 @@ def reload(options: Options, force: bool) -> None:
     )
 
 
+def _cluster_file(options: Options) -> Path:
+    """Return the cluster file of the running mrcd, or that which the next mrcd will read."""
+    with contextlib.suppress(DaemonError, TypeError, KeyError):
+        return Path(options.client.get("/v1/config")["file"])
+    return Path(os.environ.get("MRCD_CONFIG") or DEFAULT_FILE)
+
+
 def _running(options: Options) -> dict[str, Any]:
     """Return the document of /v1/config, or the configuration that the last mrcd saved."""
     try:
@@ -82,7 +97,7 @@ def _running(options: Options) -> dict[str, Any]:
 
         document = left_behind(options.run_dir, down)
         document["file"] = os.environ.get("MRCD_CONFIG") or str(DEFAULT_FILE)
-        click.echo("mrcctl: mrcd is not running; showing its last configuration", err=True)
+        click.echo(f"mrcctl: {down.brief}; showing its last configuration", err=True)
     return document
 
 

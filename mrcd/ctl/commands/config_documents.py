@@ -12,19 +12,26 @@ from mrcd.config import toml_text
 from mrcd.config.cluster_file import Config, load
 from mrcd.ctl.client import DaemonDown
 from mrcd.daemon.config_diff import compare
-from mrcd.errors import DaemonError
+from mrcd.errors import ConfigError, DaemonError
 from mrcd.fabric.topology import Plan, plan
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.running_file import RUNNING_FILE
 
 
-def summary(file: Path, host: str | None) -> dict[str, Any]:
+def summary(file: Path, host: str | None, run_dir: Path) -> dict[str, Any]:
     """Validate the file and return its summary as `host` sees it; sizes are bytes.
 
-    The default host is this machine if the file names it, else the file's first. Raises UsageError, ConfigError.
+    The default host is that of the mrcd that runs or has run here, then this machine if the file names it, else the
+    file's first. Raises UsageError, ConfigError.
     """
     config = load(file)
-    seen_from = _seen_from(config, host)
+    names, here = [h.name for h in config.hosts], _ran_as(run_dir)
+    if host is None and here is not None and here not in names:
+        raise ConfigError(
+            f"{file}: no host is named {here!r}, as which mrcd runs on this machine; `mrcctl reload` would refuse it",
+            hint="add the host to the file, or check it as another one with --host NAME",
+        )
+    seen_from = _seen_from(config, host or here)
     # Listed paths are checked at their sources only, so plan for each of these hosts too.
     for source in {p.source for p in config.paths} - {seen_from}:
         plan(config, source)
@@ -46,6 +53,7 @@ def summary(file: Path, host: str | None) -> dict[str, Any]:
         "mtu": c.mtu,
         "inner_mtu": mine.inner_mtu,
         "host": seen_from,
+        "machine": None if host or here or seen_from == socket.gethostname() else socket.gethostname(),
         "interfaces": list(mine.interfaces),
     }
 
@@ -55,6 +63,14 @@ def _seen_from(config: Config, host: str | None) -> str:
     names = [h.name for h in config.hosts]
     here = socket.gethostname()
     return host or (here if here in names else names[0])
+
+
+def _ran_as(run_dir: Path) -> str | None:
+    """Return the host as which mrcd runs or has run on this machine; None if it never has."""
+    try:
+        return str(json.loads((run_dir / RUNNING_FILE).read_text())["host"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def left_behind(run_dir: Path, down: DaemonDown) -> dict[str, Any]:

@@ -6,7 +6,6 @@ deny and allow post to the daemon, which decides and applies them (mrcd/denials/
 """
 
 import contextlib
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import Any
 
 import click
 
-from mrcd.ctl.base import F, Options, colours, common, emit
+from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.documents.answers import changed_lines
-from mrcd.ctl.options import ev_option, peer_option, plane_option
+from mrcd.ctl.offline import state_dir
+from mrcd.ctl.options import ev_option, peer_option, plane_option, wide_option
 from mrcd.ctl.target_argument import target_argument
 from mrcd.ctl.terminal import render
 from mrcd.errors import DaemonError, UsageError
@@ -40,7 +40,7 @@ def _denial_options(command: F) -> F:
     for option in (
         click.option("--force", is_flag=True, help="Deny even if a peer keeps fewer than ev_min_active usable EVs."),
         click.option("--reason", metavar="TEXT", help="A reason, shown by status, paths and events."),
-        click.option("--for", "for_", metavar="TIME", help="End after this time: 90s, 30m, 1h30m or 2d."),
+        click.option("--for", "for_", metavar="TIME", help="End after this time: 90s, 30m, 1h30m, 2d; or always."),
     ):
         command = option(command)
     return command
@@ -81,7 +81,8 @@ _ALLOW_HINT = "`mrcctl denials` lists all denials"
 def deny(options: Options, /, **given: Any) -> None:
     """Send no data on the paths of a target until it is allowed again.
 
-    The paths are still probed. A denial survives restarts, and also covers paths of later configurations.
+    The paths are still probed. A denial survives restarts, and also covers paths of later configurations. A repeated
+    deny keeps the end and the reason of the present denial, unless --for and --reason change them.
     """
     emit(options, _post(options, "/v1/deny", _chosen("deny", given), _FORCE_HINT), changed_lines)
 
@@ -157,18 +158,20 @@ def undrain(options: Options, /, **given: Any) -> None:
 
 
 @click.command(short_help="List denials: target, user, end, reason.")
+@wide_option
 @common
 @click.pass_obj
-def denials(options: Options) -> None:
+def denials(options: Options, wide: bool) -> None:
     """List denials with their user, end and reason, and the packets still in flight on their paths."""
     try:
-        document = options.client.get("/v1/denials")
+        document, source = options.client.get("/v1/denials"), "daemon"
     except DaemonDown as down:
+        source = "file"
         document = _from_file(options.run_dir, down)
-        click.echo(f"mrcctl: mrcd is not running; from {document['file']}", err=True)
+        click.echo(f"mrcctl: {down.brief}; from {document['file']}", err=True)
     if document["warning"]:
         click.echo(f"mrcctl: warning: {document['warning']}", err=True)
-    emit(options, document, _table, colour=colours())
+    emit(options, document | {"source": source}, _table, colour=colours(), width=terminal_width(wide))
 
 
 def _from_file(run_dir: Path, down: DaemonDown) -> Json:
@@ -177,14 +180,13 @@ def _from_file(run_dir: Path, down: DaemonDown) -> Json:
         policy,
     )
 
-    given = os.environ.get("MRCD_STATE_DIR")
-    path = file.directory(run_dir, Path(given) if given else None) / file.FILE
+    path = state_dir(run_dir) / file.FILE
     try:
         found = file.read(path)
     except file.Unreadable as e:
-        raise DaemonDown(f"mrcd is not running, and {e.args[0]}", hint=down.hint) from None
+        raise down.because(f"and {e.args[0]}") from None
     if found is None:
-        raise DaemonDown(f"mrcd is not running, and there is no {path}", hint=down.hint)
+        raise down.because(f"and there is no {path}")
     left = [(d, d.left_s(time.time())) for d in found]
     document = [policy.brief(d, s) for d, s in left]
     return {"denials": document, "pending": False} | {
@@ -194,13 +196,20 @@ def _from_file(run_dir: Path, down: DaemonDown) -> Json:
     }
 
 
-def _table(document: Json, *, colour: bool) -> list[str]:
+def _table(document: Json, *, colour: bool, width: int | None) -> list[str]:
     if not document["denials"]:
         return ["nothing is denied"]
     columns = [
-        *map(render.Column, ("TARGET", "ACTION")),
-        *(render.Column(h, True) for h in ("EVS", "IN FLIGHT pkts", "LOST pkts")),
-        *map(render.Column, ("EMPTY", "SINCE (UTC)", "ENDS IN", "USER", "REASON")),
+        render.Column("TARGET"),
+        render.Column("ACTION", rank=4),
+        render.Column("EVS", True, rank=3),
+        render.Column("IN FLIGHT pkts", True, rank=7),
+        render.Column("LOST pkts", True, rank=6),
+        render.Column("EMPTY", rank=5),
+        render.Column("SINCE (UTC)", rank=8),
+        render.Column("ENDS IN"),
+        render.Column("USER", rank=2),
+        render.Column("REASON", rank=1),
     ]
     rows = [
         [
@@ -212,7 +221,7 @@ def _table(document: Json, *, colour: bool) -> list[str]:
         ]
         for d in document["denials"]
     ]
-    return render.table(columns, rows, colour=colour)
+    return render.table(columns, rows, colour=colour, width=width)
 
 
 def _user(uid: int | None) -> str:

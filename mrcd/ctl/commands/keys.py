@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import Json
 from mrcd.ctl.commands.config import DEFAULT_FILE
 from mrcd.ctl.documents.keys import key_lines, late, some, verdict
@@ -19,7 +19,7 @@ DEFAULT = Path("/etc/mrcd/secrets")  # of [auth] secret_file
 _POLL_S = 0.1
 
 
-@click.group(short_help="Show, change and make the secrets that authenticate packets.")
+@click.group(cls=Commands, short_help="Show, change and make the secrets that authenticate packets.")
 @common
 def keys() -> None:
     """Show, change and make the secrets that authenticate packets."""
@@ -35,7 +35,7 @@ def status(options: Options, wide: bool) -> None:
     The first line says whether all peers use the newest secret. UNTAGGED counts the peer's packets that were accepted
     without a tag, in mode permissive. CLOCK says whether the age of the peer's packets can be told.
     """
-    document, source = read(options, lambda daemon: daemon.get("/v1/keys"), lambda view: view.keys())
+    document, source, _ = read(options, lambda daemon: daemon.get("/v1/keys"), lambda view: view.keys())
     emit(options, {"source": source} | document, key_lines, colour=colours(), width=terminal_width(wide))
 
 

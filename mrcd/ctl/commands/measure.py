@@ -12,13 +12,14 @@ from typing import Any
 
 import click
 
-from mrcd.ctl.base import F, Options, colours, common, emit
+from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json, understood
 from mrcd.ctl.offline import read
-from mrcd.ctl.options import complete_peer, peer_option
-from mrcd.errors import DaemonError, MrcdError, UsageError
+from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
+from mrcd.errors import DaemonError, MrcdError, UsageError, no_peer
 
 MAX_COUNT = 1_000_000
+_TYPES = {"data": "data", "request": "probe request", "reply": "probe reply"}  # as capture shows them
 MOST_EVS = 8192  # doctor probes no more, which takes 15 s
 
 # (status, peers) → names of the peers whose paths are needed; None means all peers
@@ -31,7 +32,7 @@ def _documents(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
     def ask(status: Json, peers: Json, paths: Callable[[str | None], Json]) -> tuple[Json, Json, Json]:
         return status, peers, [path for peer in choose(status, peers) for path in paths(peer)]
 
-    found, _ = read(
+    found, _, _ = read(
         options,
         lambda d: ask(d.get("/v1/status"), d.get("/v1/peers"), lambda peer: d.get("/v1/paths", peer=peer)),
         lambda view: ask(view.status(), view.peers(), lambda peer: view.paths(peer=peer)),
@@ -79,20 +80,26 @@ def _pace(command: Any) -> Any:
 
 
 @click.command(short_help="Measure loss and round-trip time of EVs.")
-@click.argument("peer", shell_complete=complete_peer)
+@peer_argument(required=True)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; default all EVs of the peer.")
 @_count(10, "Probes per EV.")
 @click.option(
     "--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Size of the outer IPv6 packet."
 )
 @_pace
+@wide_option
 @common
 @click.pass_obj
-def probe(options: Options, peer: str, ev: int | None, count: int, size: int, interval: float, wait: float) -> None:
+def probe(
+    options: Options, peer: str, ev: int | None, count: int, size: int, interval: float, wait: float, wide: bool
+) -> None:
     """Probe the EVs to PEER: loss, and minimum, mean, maximum and deviation of the round-trip times, as ping does.
 
     The peer's mrc_pop answers on a usable EV of its own choice in the same plane. These diagnostic probes change no
     counter and no EV state on either host. Exit code 2 if nothing came back.
+
+    These round trips are shorter than those of `mrcctl peers`: a tool sends many probes in a row, so that the CPUs of
+    both hosts stay awake; the probes of an idle path find them asleep.
     """
     from mrcd.ctl.packets import probe as work
 
@@ -100,39 +107,55 @@ def probe(options: Options, peer: str, ev: int | None, count: int, size: int, in
     document = work.run(
         status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
     )
-    emit(options, document, work.lines, colour=colours())
+    if not options.json:
+        work.check_sent(document)
+    emit(options, document, work.lines, colour=colours(), width=terminal_width(wide))
     if not document["received"]:
         sys.exit(DaemonError.exit_code)
 
 
 @click.command(short_help="Trace an EV hop by hop and locate a fault.")
-@click.argument("peer", shell_complete=complete_peer)
-@click.option("--ev", type=click.IntRange(min=0), metavar="N", required=True, help="The EV.")
+@peer_argument(required=True)
+@click.option("--ev", type=click.IntRange(min=0), metavar="N", help="The EV; default all that have failed, 8 at most.")
 @_count(20, "Packets per hop.")
 @_pace
+@wide_option
 @common
 @click.pass_obj
-def trace(options: Options, peer: str, ev: int, count: int, interval: float, wait: float) -> None:
+def trace(options: Options, peer: str, ev: int | None, count: int, interval: float, wait: float, wide: bool) -> None:
     """Trace an EV to PEER with loopback probes, which each switch forwards back to this host, and a probe to PEER.
 
-    The loss of each, and cross-checks through another T1 of the plane, locate a fault: a link in one or both
-    directions, a switch, or the far host. Parts that the packets cannot distinguish are listed together. No switch
-    CPU has to answer. encapsulation ecmp has no trace, because its packets cannot name their path. Exit code 2 if
-    nothing came back.
+    Their losses and delays, and cross-checks through another T1 of the plane, locate a fault: a link in one or both
+    directions, a switch, or the far host. The verdict names its plane, and the target that `mrcctl deny` takes. Parts
+    that the packets cannot distinguish are listed together. A NIC without a carrier is named at once, also the peer's
+    if the peer has said so. No switch CPU has to answer. encapsulation ecmp has no trace, because its packets cannot
+    name their path.
+
+    Exit code 1 if the path to PEER is broken or slow, 2 if nothing could be sent.
     """
     from mrcd.ctl.packets import trace as work
 
     status, peers, paths = _documents(options, _one(peer))
-    document = work.run(status, peers, paths, peer, ev=ev, count=count, interval_s=interval / 1000, wait_s=wait)
-    emit(options, document, work.lines, colour=colours())
-    if not any(r["received"] for r in document["hops"]):
-        sys.exit(DaemonError.exit_code)
+    failed = work.failed_evs(paths, peer)
+    traces = [
+        work.run(status, peers, paths, peer, ev=n, count=count, interval_s=interval / 1000, wait_s=wait)
+        for n in (failed[: work.MOST_EVS] if ev is None else [ev])
+    ]
+    if ev is None:
+        document, lines = work.merged(str(status["host"]), peer, traces, len(failed)), work.merged_lines
+    else:
+        document, lines = traces[0], work.lines
+    emit(options, document, lines, colour=colours(), width=terminal_width(wide))
+    sys.exit(work.exit_status(traces))
 
 
 @click.command(short_help="Print MRC packets, live or from a file.")
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after so many packets.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop after this time.")
-@click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")
+@peer_argument()
+@plane_option
+@ev_option
+@click.option("--type", "kind", type=click.Choice(list(_TYPES)), help="Only packets of this type.")
 @click.option("-r", "source", type=click.Path(path_type=Path), metavar="FILE", help="Read a pcap or pcapng file.")
 @click.option("-w", "target", type=click.Path(path_type=Path), metavar="FILE", help="Write pcap; '-' is stdout.")
 @click.option(
@@ -144,14 +167,18 @@ def capture(
     options: Options,
     count: int | None,
     seconds: float | None,
+    peer: str | None,
     plane: int | None,
+    ev: int | None,
+    kind: str | None,
     source: Path | None,
     target: Path | None,
     snap: int | None,
 ) -> None:
     """Print a line for each packet of mrcd that a plane NIC sends or receives; with --json a document for each.
 
-    A burst is one packet of many segments, as the NIC gets it. Times are UTC.
+    PEER, --plane, --ev and --type choose packets: those that match all of them. PEER is a host's name or id, at either
+    end of the packet. A burst is one packet of many segments, as the NIC gets it. Times are UTC.
     """
     from scapy.config import conf
 
@@ -167,11 +194,15 @@ def capture(
         if source is None:
             raise
         about = work.Known()  # without mrcd, packets are printed without names and direction
+    names = list(about.names.values())
+    if peer is not None and names and peer not in names and not peer.isdecimal():
+        raise no_peer(peer, names)
+    wanted = work.Filter(plane, ev, _TYPES[kind] if kind else None, peer)
     if source is not None:
-        summary = work.from_file(source, about, count=count, plane=plane, as_json=options.json)
+        summary = work.from_file(source, about, wanted, count=count, as_json=options.json)
     else:
         summary = work.from_wire(
-            about, count=count, seconds=seconds, plane=plane, as_json=options.json, to=target, keep=snap
+            about, wanted, count=count, seconds=seconds, as_json=options.json, to=target, keep=snap
         )
     click.echo(f"mrcctl: {summary}", err=True)
 
@@ -209,7 +240,7 @@ def preflight(options: Options, file: Path | None, host: str | None) -> None:
 
 
 @click.command(short_help="Check a host on which mrcd runs.")
-@peer_option
+@peer_argument()
 @common
 @click.pass_obj
 def doctor(options: Options, peer: str | None) -> None:

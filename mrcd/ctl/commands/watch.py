@@ -16,8 +16,9 @@ import click
 from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.documents import live, rates
-from mrcd.ctl.offline import open_view, read
-from mrcd.ctl.options import peer_option, wide_option
+from mrcd.ctl.offline import open_view
+from mrcd.ctl.options import peer_argument, wide_option
+from mrcd.ctl.sampling import SECONDS, sampled
 from mrcd.errors import DaemonError, MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
 
@@ -32,7 +33,7 @@ _STATUS = ("host", "cluster", "attached", "daemon", "evs", "usable_evs", "drops"
 _interval = click.option(
     "--interval",
     "-i",
-    type=click.FloatRange(min=0.1, max=3600),
+    type=SECONDS,
     default=1.0,
     show_default=True,
     metavar="SECONDS",
@@ -134,7 +135,7 @@ def _frames(sampler: Sampler) -> Iterator[dict[str, Any]]:
 @click.command(short_help="Show peers, traffic, bad paths and events, live.")
 @_interval
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after so many samples.")
-@peer_option
+@peer_argument()
 @common
 @click.pass_obj
 def watch(options: Options, interval: float, count: int | None, peer: str | None) -> None:
@@ -174,7 +175,7 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
 @click.option(
     "--lines", "-n", type=click.IntRange(min=1), default=10, metavar="N", show_default=True, help="Paths of each kind."
 )
-@peer_option
+@peer_argument()
 @wide_option
 @common
 @click.pass_obj
@@ -183,22 +184,18 @@ def top(options: Options, interval: float, lines: int, peer: str | None, wide: b
 
     `watch` repeats this.
     """
-    samples = []
-    for last in (False, True):
-        found, source = read(
-            options,
-            lambda daemon: daemon.get("/v1/paths", peer=peer),
-            lambda view: view.paths(peer=peer),
-            quiet=last,
-        )
-        samples.append(rates.Sample(time.monotonic(), found))
-        if not last:
-            time.sleep(interval)
-    moved = rates.per_second(*samples)
+    before, after, found = sampled(
+        options,
+        "paths",
+        lambda daemon: daemon.get("/v1/paths", peer=peer),
+        lambda view: view.paths(peer=peer),
+        interval,
+    )
+    moved = rates.per_second(before, after)
     document = {
         "schema_version": SCHEMA_VERSION,
-        "source": source,
-        "interval_s": round(samples[1].at_s - samples[0].at_s, 3),
+        "source": found.source,
+        "interval_s": round(after.at_s - before.at_s, 3),
         "paths": len(moved),
         "busiest": rates.busiest(moved, lines),
         "worst": rates.worst(moved, lines),

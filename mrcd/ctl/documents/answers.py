@@ -16,6 +16,10 @@ def changed_lines(doc: Document) -> list[str]:
     return lines
 
 
+def _stands_in(doc: Document) -> str:
+    return f" (the file has no host {doc['machine']}, as this machine is called)" if doc["machine"] else ""
+
+
 def plan_lines(doc: Document) -> list[str]:
     """Return the summary of `config check`."""
     low, high = doc["evs"]["min"], doc["evs"]["max"]
@@ -26,6 +30,6 @@ def plan_lines(doc: Document) -> list[str]:
         ("paths", f"{evs} EVs per peer (at most {doc['evs_per_peer']})"),
         ("data plane", f"encapsulation {doc['encapsulation']}, granularity {doc['granularity']}"),
         ("MTU", f"planes {doc['mtu']}, inner {doc['inner_mtu']} bytes"),
-        ("seen from", f"{doc['host']}: {', '.join(doc['interfaces'])}"),
+        ("seen from", f"{doc['host']}: {', '.join(doc['interfaces'])}{_stands_in(doc)}"),
     ]
     return [f"{doc['file']}: valid", *(f"  {name:<12}{value}" for name, value in pairs)]

@@ -5,13 +5,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrcd.ctl.terminal.render import count
+from mrcd.ctl.terminal.render import count, fold
 
 _WIDTH = 40  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _TITLES = {
     "detection": "Detection: from the last packet known to have arrived on an EV to ASSUMED_BAD",
-    "packets_before_detection": "Packets before detection: data packets sent on a failed EV in that time",
+    "packets_before_detection": "Packets before detection: data packets sent on a failed EV until it was left",
     "reinstatement": "Reinstatement: from ASSUMED_BAD to GOOD",
     "rtt": "Round trips of probes",
 }
@@ -29,12 +29,13 @@ def value(number: float | None, unit: str) -> str:
     return f"{number:.0f} ns"
 
 
-def histograms(docs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a bar chart per histogram, with one line per power of two."""
+def histogram_lines(docs: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int | None = None) -> list[str]:
+    """Return a bar chart per histogram, with one line per power of two; `width` is the terminal's."""
     lines: list[str] = []
     for doc in docs:
         plane = "" if doc["plane"] is None else f", plane {doc['plane']}"
-        lines += [f"{_TITLES.get(doc['histogram'], doc['histogram'])}{plane}", f"  {_summary(doc)}", *_bars(doc), ""]
+        title = f"{_TITLES.get(doc['histogram'], doc['histogram'])}{plane}"
+        lines += [*fold(title, width), *fold(f"  {_summary(doc)}", width), *_bars(doc, width), ""]
     return lines[:-1]
 
 
@@ -45,7 +46,7 @@ def _summary(doc: Mapping[str, Any]) -> str:
     return f"{count(doc['count'])}: {quantiles}"
 
 
-def _bars(doc: Mapping[str, Any]) -> list[str]:
+def _bars(doc: Mapping[str, Any], width: int | None) -> list[str]:
     """Return a bar per power of two from the first to the last that is not empty."""
     powers = {
         power: sum(b["count"] for b in some)
@@ -60,12 +61,13 @@ def _bars(doc: Mapping[str, Any]) -> list[str]:
         low, high = (1 << power) >> 1, (1 << power) - (doc["unit"] != "ns")
         rows.append((value(low, doc["unit"]), value(high, doc["unit"]), powers.get(power, 0)))
     widths = [max(len(r[i]) for r in rows) for i in (0, 1)]
+    bar = _WIDTH if width is None else max(1, min(_WIDTH, width - sum(widths) - 14))  # 14: blanks, dash, count
     return [
-        f"  {low:>{widths[0]}} – {high:>{widths[1]}}  {_bar(n / most):<{_WIDTH}}  {count(n)}" for low, high, n in rows
+        f"  {low:>{widths[0]}} – {high:>{widths[1]}}  {_bar(n / most, bar):<{bar}}  {count(n)}" for low, high, n in rows
     ]
 
 
-def _bar(ratio: float) -> str:
+def _bar(ratio: float, width: int) -> str:
     """Return a bar in eighths of a character; at least one eighth for any ratio above 0."""
-    eighths = round(ratio * _WIDTH * 8) or (1 if ratio else 0)
+    eighths = round(ratio * width * 8) or (1 if ratio else 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

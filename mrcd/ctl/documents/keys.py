@@ -70,9 +70,9 @@ def key_lines(document: Document, *, colour: bool = False, width: int | None = N
         Column("PEER"),
         Column("STATUS"),
         Column("SENT WITH", True),
-        Column("PEER ACCEPTS"),
-        Column("UNTAGGED pkts", True),
-        Column("CLOCK"),
+        Column("PEER ACCEPTS", rank=1),
+        Column("UNTAGGED pkts", True, rank=2),
+        Column("CLOCK", rank=3),
     ]
     rows = [
         [

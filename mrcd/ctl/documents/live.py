@@ -5,7 +5,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrcd.ctl.documents.parts import plain_states, sentence, share
-from mrcd.ctl.terminal.render import Column, Document, count, cut, duration, microseconds, paint, percent, table, text
+from mrcd.ctl.terminal.render import (
+    Column,
+    Document,
+    count,
+    cut,
+    duration,
+    fold,
+    microseconds,
+    paint,
+    percent,
+    table,
+    text,
+)
 
 _ALL = 10_000
 
@@ -23,6 +35,7 @@ def peers(
             {
                 **{k: p.get(k) for k in ("peer", "status", "reachable", "usable_evs", "evs", "loss_ratio", "rtt_ns")},
                 **{k: mine.get(k) for k in ("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s")},
+                "recent_loss_ratio": mine.get("loss_ratio"),
                 "planes": [
                     {"plane": plane, "usable_evs": usable, "evs": every}
                     for plane, (usable, every) in sorted(planes.get(p["peer"], {}).items())
@@ -42,7 +55,8 @@ def lines(
 ) -> list[str]:
     """Return one sample as lines. `columns` and `height` are the terminal's; None is no limit."""
     width, free = columns, (height or _ALL) - 5
-    out = _head(document, colour)
+    out = [line for parts in _head(document, colour) for line in _joined(parts, width)]
+    out += ["q ends it"] if height else []
     shown = max(1, free // 3)
     rows = sorted(document["peers"], key=lambda p: (bool(p["reachable"]), -(p["tx_bits_per_s"] or 0)))
     out += ["", *_peers(rows[:shown], colour, width)]
@@ -56,19 +70,21 @@ def lines(
     if wrong:
         out += _paths(wrong, colour, width)
     left = (height or _ALL) - len(out) - 2
-    newest = list(recent)[-max(0, left) :] if left > 0 else []
-    if newest:
-        out += ["", *(sentence(e) for e in newest)]
+    told = [part for e in recent for part in fold(sentence(e), width)]
+    if told and left > 0:
+        out += ["", *told[-left:]]
     return [cut(line, columns) for line in out] if columns else out
 
 
-def _head(document: Document, colour: bool) -> list[str]:
+def _head(document: Document, colour: bool) -> list[list[str]]:
     status = document["status"]
     daemon = status.get("daemon") or {}
     if document["error"]:
         running = "NO ANSWER; last sample below"
     elif document["source"] == "tables":
-        running = "mrcd is not running: read from the pinned tables"
+        running = (
+            f"mrcd {'does not answer' if daemon.get('running') else 'is not running'}: read from the pinned tables"
+        )
     else:
         running = f"mrcd {text(daemon.get('version'))} up {duration(daemon.get('uptime_s'))}"
     attached = paint("attached" if status.get("attached") else "detached", colour)
@@ -76,20 +92,35 @@ def _head(document: Document, colour: bool) -> list[str]:
     drops = sum((status.get("drops") or {}).values())
     host = f"{text(status.get('host'))} of {text(status.get('cluster'))}"
     return [
-        f"{host}  {text(document['time'])[:19]} UTC  {attached}  {running}",
-        f"EVs {text(status.get('usable_evs'))} of {sum(evs.values())} usable: {plain_states(evs)}  "
-        f"planes up {text(status.get('planes_up'))}  drops {count(drops)}",
-        *([document["error"]] if document["error"] else []),
+        [host, f"{text(document['time'])[:19]} UTC", attached, running],
+        [
+            f"EVs {text(status.get('usable_evs'))} of {sum(evs.values())} usable: {plain_states(evs)}",
+            f"planes up {text(status.get('planes_up'))}",
+            f"drops {count(drops)}",
+        ],
+        *([[document["error"]]] if document["error"] else []),
     ]
 
 
-def _peers(rows: Sequence[Document], colour: bool, width: int | None) -> list[str]:
-    headings = ("EVS USABLE", "TX Mbit/s", "TX pkts/s", "LOST pkts/s", "RTT µs")
+def _joined(parts: Sequence[str], width: int | None) -> list[str]:
+    """Return parts in as few lines as the width allows; a part that is longer than a line is folded."""
+    lines = [""]
+    for part in parts:
+        longer = f"{lines[-1]}  {part}" if lines[-1] else part
+        if width is not None and lines[-1] and len(longer) > width:
+            lines.append(part)
+        else:
+            lines[-1] = longer
+    return [piece for line in lines for piece in fold(line, width)]
+
+
+def _peers(rows: Sequence[Document], colour: bool, width: int | None, note: bool = False) -> list[str]:
+    headings = ("EVS USABLE", "TX Mbit/s", "TX pkts/s", "LOST pkts/s", "LOSS % now", "RTT µs")
     columns = [
         Column("PEER"),
         Column("STATUS"),
-        *(Column(h, True, rank=2 if h == "TX pkts/s" else 0) for h in headings),
-        Column("USABLE BY PLANE", rank=1),
+        *(Column(h, True, rank=r) for h, r in zip(headings, (0, 1, 6, 4, 2, 3), strict=True)),
+        Column("USABLE BY PLANE", rank=5),
     ]
     cells = [
         [
@@ -99,25 +130,29 @@ def _peers(rows: Sequence[Document], colour: bool, width: int | None) -> list[st
             _megabits(p["tx_bits_per_s"]),
             _rate(p["tx_packets_per_s"]),
             _rate(p["lost_packets_per_s"]),
+            percent(p["recent_loss_ratio"]),
             microseconds(p["rtt_ns"]),
             " ".join(f"{x['usable_evs']}/{x['evs']}" for x in p["planes"]),
         ]
         for p in rows
     ]
-    return table(columns, cells, colour=colour, width=width, note=False)
+    return table(columns, cells, colour=colour, width=width, note=note)
 
 
 def _paths(rows: Sequence[Document], colour: bool, width: int | None, note: bool = False) -> list[str]:
     columns = [
         Column("PEER"),
-        *(Column(h, True) for h in ("EV", "PLANE", "T1")),
-        *map(Column, ("STATE", "USABLE")),
-        Column("IN STATE", True),
-        Column("TX Mbit/s", True),
-        Column("TX pkts/s", True, rank=3),
-        Column("LOST pkts/s", True, rank=2),
-        Column("LOSS %", True),
-        Column("RTT µs", True, rank=1),
+        Column("EV", True),
+        Column("PLANE", True, rank=2),
+        Column("T1", True, rank=3),
+        Column("STATE"),
+        Column("USABLE", rank=4),
+        Column("IN STATE", True, rank=5),
+        Column("TX Mbit/s", True, rank=7),
+        Column("TX pkts/s", True, rank=9),
+        Column("LOST pkts/s", True, rank=8),
+        Column("LOSS % now", True, rank=1),
+        Column("RTT µs", True, rank=6),
         Column("REASON"),
     ]
     cells = [
@@ -139,6 +174,18 @@ def _paths(rows: Sequence[Document], colour: bool, width: int | None, note: bool
         for r in rows
     ]
     return table(columns, cells, colour=colour, width=width, note=note)
+
+
+def moved_paths(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
+    """Return the document of `mrcctl paths -i SECONDS` as lines."""
+    rows = _paths(document["paths"], colour, width, True) if document["paths"] else ["no paths"]
+    return [f"over {duration(document['interval_s'])}", *rows]
+
+
+def moved_peers(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
+    """Return the document of `mrcctl peers -i SECONDS` as lines."""
+    rows = _peers(document["peers"], colour, width, True) if document["peers"] else ["no peers"]
+    return [f"over {duration(document['interval_s'])}", *rows]
 
 
 def top(document: Document, *, colour: bool, width: int | None = None) -> list[str]:

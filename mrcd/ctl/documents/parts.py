@@ -4,8 +4,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mrcd.ctl.terminal.render import NOTHING, Document, duration, text
+from mrcd.ctl.terminal.render import NOTHING, Document, duration, fold, text
 
+_FRESH_S = 1.0
 STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 
 
@@ -37,6 +38,18 @@ def denial(doc: Document) -> str:
     return f"{doc['action']} {doc['target']}{left}{reason}"
 
 
+def stale(age_s: float | None) -> str:
+    """Return a warning if states and figures are older than a second; else nothing."""
+    if age_s is None or age_s < _FRESH_S:
+        return ""
+    return f"STATES ARE {duration(age_s)} OLD: without mrcd, EVs are probed only while there is traffic"
+
+
+def stale_lines(age_s: float | None, width: int | None) -> list[str]:
+    """Return the warning as lines, with an empty line before it."""
+    return ["", *fold(stale(age_s), width)] if stale(age_s) else []
+
+
 def moment(iso: object) -> str:
     """Return an ISO 8601 time without its UTC suffix, because the heading names UTC."""
     return text(iso).removesuffix("Z").removesuffix("+00:00")
@@ -46,7 +59,9 @@ def sentence(event: Mapping[str, Any]) -> str:
     """Return an event in one line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue."""
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
     subject = location(event) or f"{text(event.get('kind'))} {_named_target(event) or ''}".rstrip()
-    return f"{moment(event.get('time'))} UTC {subject}: {change}{text(event.get('reason'))}"
+    error = (event.get("evidence") or {}).get("error")
+    why = f"{text(event.get('reason'))}: {error}" if error else text(event.get("reason"))
+    return f"{moment(event.get('time'))} UTC {subject}: {change}{why}"
 
 
 def _named_target(event: Document) -> object:

@@ -13,20 +13,24 @@ def path_lines(docs: Sequence[Document], *, colour: bool, width: int | None = No
         return ["no paths"]
     columns = [
         Column("PEER"),
-        *(Column(h, True) for h in ("EV", "PLANE", "T1")),
-        *map(Column, ("STATE", "USABLE")),
-        Column("IN STATE", True, rank=1),
-        Column("TX pkts", True, rank=6),
-        Column("TX bytes", True, rank=11),
-        Column("LOST pkts", True, rank=5),
-        Column("LOSS %", True),
-        Column("CE pkts", True, rank=10),
-        Column("SKIPS", True, rank=9),
-        Column("RTT µs", True),
-        Column("NEXT PROBE", True, rank=7),
-        Column("HOLD-DOWN", True, rank=4),
-        Column("CARRIER", rank=8),
-        Column("REASON", rank=2),
+        Column("EV", True),
+        Column("PLANE", True),
+        Column("T1", True, rank=1),
+        Column("STATE"),
+        Column("USABLE", rank=2),
+        Column("IN STATE", True, rank=3),
+        Column("TX pkts", True, rank=8),
+        Column("TX bytes", True, rank=13),
+        Column("LOST pkts", True, rank=7),
+        Column("LOSS % ever", True, rank=5),
+        Column("CE pkts", True, rank=12),
+        Column("SKIPS", True, rank=11),
+        Column("FLAPS", True, rank=8),
+        Column("RTT µs", True, rank=5),
+        Column("NEXT PROBE", True, rank=9),
+        Column("HOLD-DOWN", True, rank=6),
+        Column("CARRIER", rank=10),
+        Column("REASON", rank=4),
     ]
     rows = [
         [
@@ -43,6 +47,7 @@ def path_lines(docs: Sequence[Document], *, colour: bool, width: int | None = No
             percent(p.get("loss_ratio")),
             count(p.get("ce_packets")),
             count(p.get("skips")),
+            count(p.get("flaps")),
             microseconds(p.get("rtt_ns")),
             duration(p.get("next_probe_s")),
             duration(p.get("hold_down_s")),
@@ -60,8 +65,9 @@ def hop_lines(docs: Sequence[Document], *, colour: bool, width: int | None = Non
         return ["no paths"]
     columns = [
         Column("PEER"),
-        *(Column(h, True) for h in ("EV", "PLANE")),
-        Column("STATE"),
+        Column("EV", True),
+        Column("PLANE", True, rank=3),
+        Column("STATE", rank=2),
         Column("HOPS"),
         Column("CARRIER", rank=1),
     ]

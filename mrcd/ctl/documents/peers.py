@@ -21,8 +21,8 @@ def peer_lines(docs: Sequence[Document], *, colour: bool, width: int | None = No
         Column("TX pkts", True, rank=5),
         Column("RX pkts", True, rank=7),
         Column("LOST pkts", True, rank=2),
-        Column("LOSS %", True),
-        Column("RTT µs", True),
+        Column("LOSS % ever", True, rank=2),
+        Column("RTT µs", True, rank=1),
         Column("LAST HEARD", True, rank=6),
         Column("PREFIXES", rank=9),
     ]

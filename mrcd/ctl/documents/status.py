@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from mrcd.ctl.documents.diagnosis import diagnosis_facts
-from mrcd.ctl.documents.parts import STATES, denial, location, plain_states, sentence
+from mrcd.ctl.documents.parts import STATES, denial, location, plain_states, sentence, stale
 from mrcd.ctl.terminal.render import Column, Document, count, duration, facts, paint, table, text
 
 _DENIALS_SHOWN = 4
@@ -27,6 +27,7 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
         *([("receive", _receive(doc["receive"]))] if doc.get("receive") else []),
         ("peers", _peers(peers)),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
+        *([("", old)] if (old := stale((doc.get("probing") or {}).get("tick_age_s"))) else []),
         *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]
@@ -65,7 +66,7 @@ def brief_lines(doc: Document, *, colour: bool, width: int | None = None) -> lis
         text(doc.get("host")),
         *([f"WRONG: {', '.join(wrong[:_FAULTS_SHOWN])}" + ", …" * (len(wrong) > _FAULTS_SHOWN)] if wrong else []),
         paint("attached" if doc.get("attached") else "detached", colour),
-        f"mrcd {paint('up' if daemon.get('running') else 'down', colour)}",
+        f"mrcd {paint(_running(daemon), colour)}",
         f"peers {text(peers.get('reachable'))}/{text(peers.get('total'))}",
         f"EVs {text(doc.get('usable_evs'))}/{evs}" + (f" ({plain_states(bad)})" if bad else ""),
         f"planes {sum(bool(p.get('up')) for p in planes)}/{len(planes)}",
@@ -83,10 +84,18 @@ def brief_lines(doc: Document, *, colour: bool, width: int | None = None) -> lis
     return ["  ".join(parts)]
 
 
+def _running(daemon: Document) -> str:
+    if not daemon.get("running"):
+        return "down"
+    return "up" if daemon.get("uptime_s") is not None else "does not answer"
+
+
 def _daemon(doc: Document) -> str:
     daemon = doc.get("daemon") or {}
     if not daemon.get("running"):
         return "mrcd not running" + (f" (tables: ABI {doc['abi_version']})" if doc.get("abi_version") else "")
+    if daemon.get("uptime_s") is None:
+        return f"mrcd runs (pid {daemon.get('pid') or 'unknown'}), but does not answer on its socket"
     abi = f" (ABI {doc['abi_version']})" if doc.get("abi_version") else ""
     return (
         f"mrcd {text(daemon.get('version'))}{abi} running for {duration(daemon.get('uptime_s'))} "

@@ -103,7 +103,9 @@ def running(run_dir: Path) -> Site:
     except (OSError, ValueError, KeyError, MrcdError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
-            f"no usable {path}: {why}", hint="mrcd has not run on this host yet; `mrcctl preflight` works without it"
+            f"no usable {path}: {why}",
+            hint="mrcd has not run on this host yet, or its directory was removed: then `systemctl restart mrcd`; "
+            "`mrcctl preflight` works without it",
         ) from None
 
 

@@ -33,6 +33,11 @@ def running(c: Context) -> Outcome:
             "mrcd is not running: changes of links, routes and configuration are not followed",
             "systemctl start mrcd; journalctl -u mrcd",
         )
+    if daemon["uptime_s"] is None:
+        return fail(
+            f"mrcd (pid {daemon['pid'] or 'unknown'}) runs, but does not answer on its socket",
+            "journalctl -u mrcd; systemctl restart mrcd",
+        )
     return passed(f"mrcd {daemon['version']}, pid {daemon['pid']}")
 
 

@@ -93,15 +93,40 @@ def stored(path: Path) -> Iterator[tuple[Packet, int]]:
         raise UsageError(f"{path}: not a readable capture: {why}", hint=hint) from None
 
 
-class Printer:
-    """Prints packets as lines or JSON lines, and counts them."""
+@dataclass(frozen=True)
+class Filter:
+    """The packets that are wanted: those that match every field that is not None."""
 
-    def __init__(self, about: Known, *, as_json: bool, plane: int | None) -> None:
-        self._about, self._json, self._plane = about, as_json, plane
+    plane: int | None = None
+    ev: int | None = None
+    type: str | None = None
+    peer: str | None = None  # its sender or its receiver
+
+    @property
+    def needs_decoding(self) -> bool:
+        """Whether more than the plane, and so the interface, decides."""
+        return (self.ev, self.type, self.peer) != (None, None, None)
+
+    def matches(self, doc: Mapping[str, Any]) -> bool:
+        """Return whether a document of decode.packet() is wanted."""
+        wanted = (("plane", self.plane), ("ev", self.ev), ("type", self.type))
+        ends = (doc["sender_name"], doc["receiver_name"], str(doc["sender"]), str(doc["receiver"]))
+        return all(value in (None, doc[key]) for key, value in wanted) and (self.peer is None or self.peer in ends)
+
+    def __str__(self) -> str:
+        parts = [("plane", self.plane), ("EV", self.ev), ("type", self.type), ("peer", self.peer)]
+        return ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+
+
+class Printer:
+    """Prints the wanted packets as lines or JSON lines, and counts them."""
+
+    def __init__(self, about: Known, wanted: Filter, *, as_json: bool) -> None:
+        self._about, self._wanted, self._json = about, wanted, as_json
         self.shown = 0
 
-    def show(self, frame: Packet, ns: int, arrival: Arrival | None = None) -> None:
-        """Print a packet if it is an MRC packet of the chosen plane."""
+    def decoded(self, frame: Packet, ns: int, arrival: Arrival | None = None) -> Mapping[str, Any] | None:
+        """Return the document of a frame; None unless it is an MRC packet that is wanted."""
         doc = decode.packet(
             frame,
             ns,
@@ -111,36 +136,40 @@ class Printer:
             host_id=self._about.host_id,
             length=arrival.length if arrival else None,
         )
-        if doc is None or self._plane not in (None, doc["plane"]):
-            return
+        return doc if doc is not None and self._wanted.matches(doc) else None
+
+    def show(self, doc: Mapping[str, Any]) -> None:
+        """Print a packet."""
         self.shown += 1
         click.echo(json.dumps(doc, ensure_ascii=False) if self._json else decode.line(doc))
         sys.stdout.flush()
 
 
-def from_file(path: Path, about: Known, *, count: int | None, plane: int | None, as_json: bool) -> str:
-    """Print the MRC packets of a file. Returns a summary."""
+def from_file(path: Path, about: Known, wanted: Filter, *, count: int | None, as_json: bool) -> str:
+    """Print the wanted MRC packets of a file. Returns a summary."""
     wire.bind(about.udp_port)
-    printer, read = Printer(about, as_json=as_json, plane=plane), 0
+    printer, read = Printer(about, wanted, as_json=as_json), 0
     for packet, ns in stored(path):
         read += 1
-        printer.show(packet, ns)
+        doc = printer.decoded(packet, ns)
+        if doc is not None:
+            printer.show(doc)
         if printer.shown == count:
             break
-    return f"{printer.shown} of {read} packets are MRC" + (f" of plane {plane}" if plane is not None else "")
+    return f"{printer.shown} of {read} packets are MRC" + (f" of {wanted}" if str(wanted) else "")
 
 
 def from_wire(
     about: Known,
+    wanted: Filter,
     *,
     count: int | None,
     seconds: float | None,
-    plane: int | None,
     as_json: bool,
     to: Path | None,
     keep: int | None,
 ) -> str:
-    """Print live packets, or write them to a file, until `count`, the end of the time, or an interrupt.
+    """Print the wanted live packets, or write them to a file, until `count`, the end of the time, or an interrupt.
 
     `keep` is the number of bytes kept of each packet; None keeps all in a file, else what a line shows. Returns a
     summary. Raises UsageError, MachineError.
@@ -149,19 +178,24 @@ def from_wire(
     if not about.interfaces:
         raise MachineError("no plane NIC is known", hint="start mrcd; `mrcctl status` lists the plane NICs")
     lost: list[int] = []
-    printer, end = Printer(about, as_json=as_json, plane=None), time.monotonic() + seconds if seconds else None
+    printer, end = Printer(about, wanted, as_json=as_json), time.monotonic() + seconds if seconds else None
     writer, taken = _writer(to), 0
-    frames = live(about, plane, keep or (_SHOWN if to is None else _SNAPSHOT), lost.append)
+    frames = live(about, wanted.plane, keep or (_SHOWN if to is None else _SNAPSHOT), lost.append)
     try:
         for arrival in itertools.chain([None], frames):
             if end is not None and time.monotonic() >= end:
                 break
             if arrival is None:
                 continue
+            doc = None
+            if writer is None or wanted.needs_decoding:
+                doc = printer.decoded(Ether(arrival.data), arrival.ns, arrival)
+                if doc is None:
+                    continue
             taken += 1
-            if writer is None:
-                printer.show(Ether(arrival.data), arrival.ns, arrival)
-            else:
+            if writer is None and doc is not None:
+                printer.show(doc)
+            elif writer is not None:
                 data = tagged(arrival)
                 writer.write_packet(
                     data,

@@ -5,12 +5,12 @@ A single fault makes a known set of probes lose packets. Each possible fault get
 the best ones are the suspects. Faults that make the same probes lose cannot be told apart and are named together.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrcd.ctl.packets.trace_probes import Node, TraceProbe, link
+from mrcd.ctl.packets.faults import Known, faults, forward, named, plane_of
+from mrcd.ctl.packets.trace_probes import Node, TraceProbe
 
 _STEPS = 100  # loss ratios tried per fault
 _NOISE = 0.001  # least loss ratio without a fault, and least delivery ratio of a dead link
@@ -25,6 +25,7 @@ class Diagnosis:
     failing: tuple[str, ...]  # names of probes
     first: str | None  # the first hop that fails, if the fault is on the path to the peer
     suspects: tuple[str, ...]
+    targets: tuple[str, ...]  # of the suspects, as `mrcctl deny` takes them
     on_path: bool  # whether the fault affects packets to the peer
     text: str
 
@@ -39,45 +40,51 @@ def failing(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     return [n for n, s in shares.items() if s and counts[n][1] >= min(2, counts[n][0]) and s >= worst / 4]
 
 
-def diagnose(path: Sequence[Node], probes: Sequence[TraceProbe], counts: Mapping[str, tuple[int, int]]) -> Diagnosis:
+def diagnose(
+    path: Sequence[Node],
+    probes: Sequence[TraceProbe],
+    counts: Mapping[str, tuple[int, int]],
+    known: Sequence[Known] = (),
+) -> Diagnosis:
     """Return the single faults that make the losses likeliest: a link direction, a link, a switch, the far host.
 
-    `counts` has the packets sent and lost by the probe's name.
+    `counts` has the packets sent and lost by the probe's name. A `known` fault that can explain the losses is named
+    alone.
     """
     lost = set(failing(counts))
     hops = [t for t in probes if t.is_hop]
     first = next((t.name for t in hops if t.name in lost), None)
     names = tuple(t.name for t in probes if t.name in lost)
     if not lost:
-        return Diagnosis((), None, (), False, "every hop answers")
-    faults = _faults(path, probes)
-    likely = {name: _likelihood(parts, probes, counts) for name, parts in faults.items()}
-    best = max(likely.values())
+        return Diagnosis((), None, (), (), False, "every hop answers")
+    plane, possible = plane_of(path), faults(path, probes)
+    likely = [(_likelihood(fault.parts, probes, counts), fault) for fault in possible]
+    best = max(value for value, _ in likely)
     perfect = sum(_fit(*counts[t.name], counts[t.name][1] / max(1, counts[t.name][0])) for t in probes)
     if best < perfect - _MISFIT_MARGIN:
-        return Diagnosis(names, first, (), first is not None, _unexplained(hops, first, lost))
-    suspects = [name for name, value in likely.items() if value >= best - _SUSPECT_MARGIN]
-    forward = {link(a, b) for a, b in itertools.pairwise(path)} | {n.name for n in path[1:]}
-    on_path = any(faults[s] & forward for s in suspects)
-    if len(suspects) == 1:
-        words = f"broken: {suspects[0]}"
-    else:
-        words = f"broken: one of {'; '.join(suspects)}, which these packets cannot distinguish"
+        causes = [k for k in known if any(not k.parts.isdisjoint(t.passes) for t in probes if t.name in lost)]
+        words = (
+            f"broken in plane {plane}: {_unexplained(hops, first, lost)}" if first else _unexplained(hops, first, lost)
+        )
+        words += "".join(f"; {k.target}: {k.text}" for k in causes)
+        return Diagnosis(names, first, (), tuple(k.target for k in causes), first is not None, words)
+    suspects = [fault for value, fault in likely if value >= best - _SUSPECT_MARGIN]
+    for k in known:
+        explained = [fault for fault in suspects if fault.parts <= k.parts]
+        if explained:
+            found = tuple(f.name for f in explained)
+            return Diagnosis(names, first, found, (k.target,), first is not None, because(path, k))
+    on_path = any(fault.parts & forward(path) for fault in suspects)
+    words = f"broken in plane {plane}: {named(suspects)}"
     if not on_path:
         words += f". Packets to {path[-1].name} do not pass it: this path works"
-    return Diagnosis(names, first if on_path else None, tuple(suspects), on_path, words)
+    targets = tuple(dict.fromkeys(fault.target for fault in suspects))
+    return Diagnosis(names, first if on_path else None, tuple(f.name for f in suspects), targets, on_path, words)
 
 
-def _faults(path: Sequence[Node], probes: Sequence[TraceProbe]) -> dict[str, frozenset[str]]:
-    """Return single faults: name → the parts of `passes` that it affects. Faults of the path come first."""
-    seen = {part for t in probes for part in t.passes}
-    pairs = list(itertools.pairwise(path))
-    found = {link(a, b): frozenset({link(a, b)}) for a, b in pairs + [(b, a) for a, b in pairs]}
-    found |= {f"{a.name} – {b.name}, both ways": frozenset({link(a, b), link(b, a)}) for a, b in pairs}
-    found |= {n.name: frozenset({n.name}) for n in path[1:]}
-    known = set().union(*found.values())
-    found |= {part: frozenset({part}) for part in sorted(seen - known)}
-    return {name: parts for name, parts in found.items() if parts & seen}
+def because(path: Sequence[Node], known: Known) -> str:
+    """Return the verdict about a known fault."""
+    return f"broken in plane {plane_of(path)}: {known.target}: {known.text}"
 
 
 def _likelihood(parts: frozenset[str], probes: Sequence[TraceProbe], counts: Mapping[str, tuple[int, int]]) -> float:

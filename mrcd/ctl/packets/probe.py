@@ -12,11 +12,13 @@ from typing import Any
 
 from mrcd.ctl.packets import probe_packet
 from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
-from mrcd.ctl.terminal.render import Column, microseconds, percent, table, text
-from mrcd.errors import UsageError, no_peer
+from mrcd.ctl.terminal.render import Column, fold, microseconds, percent, table, text
+from mrcd.errors import MachineError, UsageError, no_peer
 from mrcd.versions import SCHEMA_VERSION
 
 Document = dict[str, Any]
+
+_NOT_SENT_HINT = "`mrcctl status` shows the plane NICs and the planes' MTU; --size sets the size of the packets"
 
 
 def choose(docs: Sequence[Mapping[str, Any]], peer: str, ev: int | None) -> list[Mapping[str, Any]]:
@@ -105,22 +107,36 @@ def document(
     }
 
 
-COUNTS = ("SENT", "RECEIVED", "LOSS %")
-RTTS = ("RTT min", "avg", "max", "mdev µs")
+def check_sent(doc: Mapping[str, Any]) -> None:
+    """Raise MachineError if no probe of a document could be sent: a table of nothing would say less."""
+    if not doc["sent"]:
+        errors = dict.fromkeys(str(e["send_error"]) for e in doc["evs"])
+        raise MachineError(f"no probe was sent: {'; '.join(errors)}", hint=_NOT_SENT_HINT)
+
+
+RESULTS = (
+    Column("SENT", True, rank=4),
+    Column("RECEIVED", True, rank=3),
+    Column("LOSS %", True),
+    Column("RTT min", True, rank=5),
+    Column("avg", True, rank=1),
+    Column("max", True, rank=6),
+    Column("mdev µs", True, rank=7),
+)
 
 
 def counted(doc: Mapping[str, Any]) -> list[str]:
-    """Return the cells below COUNTS and RTTS."""
+    """Return the cells below RESULTS."""
     rtts = [microseconds(doc[f"rtt_{k}_ns"]) for k in ("min", "avg", "max", "mdev")]
     if doc["received"]:
         rtts[3] = microseconds(doc["rtt_mdev_ns"]) if doc["rtt_mdev_ns"] else "0.0"
     return [text(doc["sent"]), text(doc["received"]), percent(doc["loss_ratio"]), *rtts]
 
 
-def lines(doc: Mapping[str, Any], *, colour: bool) -> list[str]:
+def lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> list[str]:
     """Return the document as a table and a summary."""
-    columns = [*(Column(h, True) for h in ("EV", "PLANE", "T1")), Column("STATE")]
-    columns += [*(Column(h, True) for h in (*COUNTS, *RTTS)), Column("CARRIER"), Column("")]
+    columns = [Column("EV", True), Column("PLANE", True), Column("T1", True, rank=2), Column("STATE")]
+    columns += [*RESULTS, Column("CARRIER", rank=9), Column("", rank=8)]
     rows = [
         [*(text(e[k]) for k in ("ev", "plane", "t1", "state")), *counted(e), text(e["carrier"]), _unsent(e)]
         for e in doc["evs"]
@@ -129,7 +145,7 @@ def lines(doc: Mapping[str, Any], *, colour: bool) -> list[str]:
         f"{doc['sent']} probes of {doc['size_bytes']} bytes to {doc['peer']}, {doc['received']} answered, "
         f"{percent(doc['loss_ratio'])} % lost"
     )
-    return [*table(columns, rows, colour=colour), "", total]
+    return [*table(columns, rows, colour=colour, width=width), "", *fold(total, width)]
 
 
 def _unsent(doc: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 
 import ctypes as ct
 import errno
+import fcntl
 import os
 import select
 import socket
@@ -18,6 +19,7 @@ ETH_P_ALL = 0x0003
 _SOL_PACKET, _PACKET_AUXDATA = 263, 8
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 26, 33, 35
 _TP_STATUS_VLAN_VALID = 1 << 4
+_SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # netdevice(7)
 _BUFFER = 1 << 24  # bytes
 _LONGEST = 1 << 17  # bytes of a frame
 
@@ -127,6 +129,19 @@ def name_of(ifindex: int, otherwise: str) -> str:
 def hardware_address(s: socket.socket) -> bytes:
     """Return the MAC address of the interface that a packet socket is bound to."""
     return bytes(s.getsockname()[4][:6])
+
+
+def has_carrier(interface: str) -> bool | None:
+    """Return whether an interface is up and has a carrier; None if it does not exist. Raises KernelError."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
+        try:
+            answer = fcntl.ioctl(s, _SIOCGIFFLAGS, struct.pack("16sH14x", interface.encode(), 0))
+        except OSError as e:
+            if e.errno == errno.ENODEV:
+                return None
+            raise KernelError(f"read the flags of {interface}", e.errno or 0) from None
+    flags = struct.unpack("16sH14x", answer)[1]
+    return bool(flags & _IFF_RUNNING)
 
 
 def random_token() -> int:

@@ -5,15 +5,17 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from mrcd.ctl.packets import diagnosis, probe, probe_packet, trace_probes
+from mrcd.ctl.packets import delay, diagnosis, faults, probe, probe_packet, raw_socket, trace_probes
 from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
-from mrcd.ctl.terminal.render import Column, table, text
+from mrcd.ctl.terminal.render import Column, fold, table, text
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
 
 Document = dict[str, Any]
 Doc = Mapping[str, Any]  # as read
+MOST_EVS = 8  # that a trace of all failed EVs traces: each takes one or two seconds
+_LEAST_RTTS = 3  # answers, for a least round trip that means something
 _SRH_SEGMENTS = 6  # the programs accept no longer SRH
 
 
@@ -59,6 +61,27 @@ def routes(local: LocalHost, path: Doc, docs: Sequence[Doc], found: Sequence[Tra
     return made
 
 
+def known_faults(
+    path: Sequence[Node], interface: str, has_carrier: bool | None, peer: Mapping[str, Any]
+) -> list[faults.Known]:
+    """Return what this host knows of its own NIC, and what the peer has said of its NIC in this plane.
+
+    `has_carrier` is None if the interface does not exist; `peer` is its document of GET /v1/peers.
+    """
+    found = []
+    if not has_carrier:
+        why = "does not exist" if has_carrier is None else "has no carrier"
+        found.append(faults.nic(path, far=False, text=f"this host's {interface} {why}"))
+    if peer["reachable"] and faults.plane_of(path) not in peer["linked_planes"]:
+        found.append(faults.nic(path, far=True, text=f"{path[-1].name} says that it has no link in this plane"))
+    return found
+
+
+def failed_evs(docs: Sequence[Doc], peer: str) -> list[int]:
+    """Return the EVs to a peer that have failed. Raises UsageError if there is no path to it."""
+    return [p["ev"] for p in probe.choose(docs, peer, None) if p["state"] == "ASSUMED_BAD"]
+
+
 def run(
     status: Mapping[str, Any],
     peers: Sequence[Mapping[str, Any]],
@@ -75,22 +98,13 @@ def run(
     path = probe.choose(docs, peer, ev)[0]
     nodes, found = plan(local, peer, path, docs)
     sending = routes(local, path, docs, found, number)
+    nic = local.nics[path["plane"]]
     with Exchange(local, [path["plane"]]) as exchange:
         tallies = exchange.run(sending, count, interval_s, wait_s)
+        has_carrier = raw_socket.has_carrier(nic.interface)
+    of_peer = next(p for p in peers if p["peer"] == peer)
+    known = known_faults(nodes, nic.interface, has_carrier, of_peer)
     results = {r.key: tallies[r.key].document() for r in sending}
-    counts = {t.name: (results[t.name]["sent"], results[t.name]["lost"]) for t in found}
-    verdict = diagnosis.diagnose(nodes, found, counts)
-    error = next((r["send_error"] for r in results.values() if r["send_error"] and not r["sent"]), None)
-    rows = [
-        {
-            "name": t.name,
-            "hop": i + 1 if t.is_hop else None,
-            "ok": results[t.name]["sent"] > 0 and t.name not in verdict.failing,
-        }
-        | {"segments": [str(s) for s in r.segments]}
-        | results[t.name]
-        for i, (t, r) in enumerate(zip(found, sending, strict=True))
-    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "host": local.name,
@@ -99,23 +113,103 @@ def run(
         "plane": path["plane"],
         "t1": path["t1"],
         "state": path["state"],
+    } | judged(nodes, found, sending, results, known)
+
+
+def judged(
+    nodes: Sequence[Node],
+    found: Sequence[TraceProbe],
+    sending: Sequence[Route],
+    results: Mapping[Any, Document],
+    known: Sequence[faults.Known],
+) -> Document:
+    """Return the part of the document that follows from the probes: their results by route, and the verdict."""
+    counts = {t.name: (results[t.name]["sent"], results[t.name]["lost"]) for t in found}
+    verdict = diagnosis.diagnose(nodes, found, counts, known)
+    rtts = {t.name: results[t.name]["rtt_min_ns"] for t in found if results[t.name]["received"] >= _LEAST_RTTS}
+    slow = None if verdict.failing else delay.locate(nodes, found, rtts)
+    slow_parts = slow.suspects[0].parts if slow and slow.suspects else frozenset()
+    error = next((r["send_error"] for r in results.values() if r["send_error"] and not r["sent"]), None)
+    targets, text, is_broken = verdict.targets, verdict.text, verdict.on_path
+    if error and known:
+        targets, text, is_broken = (known[0].target,), diagnosis.because(nodes, known[0]), True
+    elif error:
+        text = f"nothing was sent: {error}"
+    elif slow:
+        text = delay.verdict(nodes, slow)
+        targets = tuple(dict.fromkeys(fault.target for fault in slow.suspects))
+    rows = [
+        {
+            "name": t.name,
+            "hop": i + 1 if t.is_hop else None,
+            "ok": results[t.name]["sent"] > 0 and t.name not in verdict.failing,
+            "slow": not slow_parts.isdisjoint(t.passes),
+        }
+        | {"segments": [str(s) for s in r.segments]}
+        | results[t.name]
+        for i, (t, r) in enumerate(zip(found, sending, strict=True))
+    ]
+    return {
         "hops": [r for r in rows if r["hop"] is not None],
         "checks": [{k: v for k, v in r.items() if k != "hop"} for r in rows if r["hop"] is None],
         "first_failing_hop": verdict.first,
-        "suspects": list(verdict.suspects),
+        "suspects": [fault.name for fault in slow.suspects] if slow else list(verdict.suspects),
+        "targets": list(targets),
         "on_path": verdict.on_path,
-        "verdict": f"nothing was sent: {error}" if error else verdict.text,
+        "extra_delay_ns": round(slow.extra_ns) if slow else None,
+        "broken": is_broken or bool(slow and delay.is_on_path(nodes, slow)),
+        "verdict": text,
     }
 
 
-def lines(doc: Mapping[str, Any], *, colour: bool) -> list[str]:
+def merged(host: str, peer: str, traces: Sequence[Document], failed: int) -> Document:
+    """Return the document of a trace of all `failed` EVs to a peer, of which `traces` are some: one entry per fault."""
+    by_text: dict[str, Document] = {}
+    for t in traces:
+        fault = by_text.setdefault(t["verdict"], {"verdict": t["verdict"], "targets": t["targets"], "evs": []})
+        fault["evs"].append(t["ev"])
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "host": host,
+        "peer": peer,
+        "failed_evs": failed,
+        "faults": list(by_text.values()),
+        "traces": list(traces),
+    }
+
+
+def exit_status(traces: Sequence[Doc]) -> int:
+    """Return 1 if a traced path is broken or slow, 2 if nothing could be sent and nothing tells why, else 0."""
+    if any(t["broken"] for t in traces):
+        return 1
+    return 2 if any(not r["sent"] for t in traces for r in t["hops"]) else 0
+
+
+def lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> list[str]:
     """Return the document as a table of hops and cross-checks, and the verdict."""
     head = f"{doc['host']} → {doc['peer']} on EV {doc['ev']} (plane {doc['plane']}"
     head += f", T1 {doc['t1']}), {doc['state']}" if doc["t1"] is not None else f"), {doc['state']}"
-    columns = [Column("HOP", True), Column("NAME"), Column("")]
-    columns += [*(Column(h, True) for h in (*probe.COUNTS, *probe.RTTS)), Column("SEGMENTS")]
+    columns = [Column("HOP", True), Column(""), *probe.RESULTS, Column("NAME"), Column("SEGMENTS", rank=9)]
     rows = [
-        [text(r.get("hop")), r["name"], "" if r["ok"] else "!!", *probe.counted(r), " ".join(r["segments"])]
+        [text(r.get("hop")), _mark(r), *probe.counted(r), r["name"], " ".join(r["segments"])]
         for r in [*doc["hops"], *doc["checks"]]
     ]
-    return [head, "", *table(columns, rows, colour=colour), "", doc["verdict"]]
+    hops = table(columns, rows, colour=colour, width=width)
+    return [*fold(head, width), "", *hops, "", *fold(doc["verdict"], width)]
+
+
+def merged_lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> list[str]:
+    """Return a line per fault, with the EVs that it explains."""
+    if not doc["failed_evs"]:
+        return fold(f"no EV to {doc['peer']} has failed; `mrcctl trace {doc['peer']} --ev N` traces any", width)
+    out = []
+    for fault in doc["faults"]:
+        evs = f"EV{'s' * (len(fault['evs']) > 1)} {', '.join(map(str, fault['evs']))}"
+        out += fold(f"{evs}: {fault['verdict']}", width)
+    left = doc["failed_evs"] - len(doc["traces"])
+    out += fold(f"{left} more EVs have failed, and were not traced", width) if left else []
+    return [*out, *fold(f"`mrcctl trace {doc['peer']} --ev {doc['traces'][0]['ev']}` shows the hops", width)]
+
+
+def _mark(row: Mapping[str, Any]) -> str:
+    return "!!" if not row["ok"] else "slow" if row["slow"] else ""

@@ -20,7 +20,7 @@ from mrcd.errors import UsageError
 from mrcd.fabric.topology import carrier
 
 PER_CARRIER = 6  # uSIDs
-_T0, _T1, _HOST, _LOCAL = 1, 2, 3, 7  # the first bits of a uSID (mrcd/fabric/topology.py)
+T0, T1, HOST, _LOCAL = 1, 2, 3, 7  # the first bits of a uSID (mrcd/fabric/topology.py)
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ def segments(block: IPv6Network, usids: Sequence[int], *, one_each: bool) -> tup
 def path_nodes(usids: Sequence[int], me: str, own_usid: int, peer: str) -> list[Node]:
     """Return the nodes of a path, from this host to the peer. Raises UsageError unless it is T0 [· T1 · T0] · host."""
     kinds = [kind(u) for u in usids]
-    if kinds not in ([_T0, _HOST], [_T0, _T1, _T0, _HOST]):
+    if kinds not in ([T0, HOST], [T0, T1, T0, HOST]):
         raise UsageError(
             "trace supports paths of the form T0 · T1 · T0 · host only, and this path is "
             + (" · ".join(f"{u:04x}" for u in usids) or "no uSIDs"),
             hint="`mrcctl probe` measures any path as a whole",
         )
-    names = [f"{'T0' if k == _T0 else 'T1'} {u & 0x7FF}" for k, u in zip(kinds, usids, strict=True)][:-1]
+    names = [f"{'T0' if k == T0 else 'T1'} {u & 0x7FF}" for k, u in zip(kinds, usids, strict=True)][:-1]
     switches = [Node(n, u) for n, u in zip(names, usids, strict=False)]
     return [Node(me, own_usid), *switches, Node(peer, None)]
 
@@ -112,12 +112,12 @@ def plan(path: Sequence[Node], witness: Node | None) -> list[TraceProbe]:
         return hops
     w = witness
     checks = [
-        ("there", (me, t0, t1, far, w, t0, me)),
-        ("back", (me, t0, w, far, t1, t0, me)),
-        ("from the far T0", (me, t0, w, far, t1, far, w, t0, me)),
-        ("without it", (me, t0, w, far, w, t0, me)),
+        (f"out by {t1.name}, back by {w.name}", (me, t0, t1, far, w, t0, me)),
+        (f"out by {w.name}, back by {t1.name}", (me, t0, w, far, t1, t0, me)),
+        (f"by {w.name} to {_distinct(far, t0)}, to {t1.name} and back", (me, t0, w, far, t1, far, w, t0, me)),
+        (f"out and back by {w.name}", (me, t0, w, far, w, t0, me)),
     ]
-    found = [TraceProbe(f"{t1.name} {what}, {w.name}", False, nodes) for what, nodes in checks]
+    found = [TraceProbe(name, False, nodes) for name, nodes in checks]
     return [*hops, *found, TraceProbe(f"{peer.name} by {w.name}", False, (me, t0, w, far, peer), is_answered=True)]
 
 

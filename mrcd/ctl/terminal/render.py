@@ -62,6 +62,7 @@ def duration(seconds: float | None) -> str:
     """Return seconds in a readable unit: 0.3 s, 42 s, 5 min, 3.2 h, 12 d."""
     if seconds is None:
         return NOTHING
+    seconds = max(0.0, seconds)  # a time may be noted after the clock was read
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     for unit, size, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
@@ -109,7 +110,7 @@ def table(
     """Return aligned lines. The last column is not padded, so a long text there does not widen other lines.
 
     `width` is the terminal's width in characters; None shows all columns. A last line names the dropped columns,
-    unless `note` is False.
+    unless `note` is False. Lines that are still too long are cut.
     """
     cells = [list(row) for row in rows]
     widths = [max(c.width, len(c.heading), *(len(r[i]) for r in cells), 0) for i, c in enumerate(columns)]
@@ -125,8 +126,9 @@ def table(
         out.append("  ".join(padded).rstrip())
     hidden = [c.heading for i, c in enumerate(columns) if i not in shown]
     if hidden and heading and note:
-        out += textwrap.wrap(f"(no room for {', '.join(hidden)}: see --wide)", width or 80, subsequent_indent=" ")
-    return out
+        text = f"(no room for {', '.join(hidden)}: see --wide)"
+        out += textwrap.wrap(text, width or 80, subsequent_indent=" ", break_on_hyphens=False)
+    return out if width is None else [cut(line, width) for line in out]
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
@@ -138,6 +140,11 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None
             break
         shown.remove(most)
     return shown
+
+
+def fold(line: str, width: int | None) -> list[str]:
+    """Return a line folded at the terminal's width."""
+    return [line] if width is None else textwrap.wrap(line, width, break_on_hyphens=False) or [""]
 
 
 def facts(pairs: Iterable[tuple[str, str]], width: int | None) -> list[str]:

@@ -164,7 +164,6 @@ def _start_daemons(state: State, fabric: Fabric) -> list[str]:
             continue
         argv = [str(VENV / "bin/mrcd"), "--config", str(state.cluster_file), "--host", host]
         argv += ["--run-dir", str(state.run_dir(host)), "--bpffs", str(state.bpffs(host))]
-        state.socket(host).unlink(missing_ok=True)  # left by a daemon that died
         with state.log(host).open("ab") as log:
             started[host] = processes.start_in(
                 fabric.namespace(host), argv, state.daemon_record(host), env=environment(state, host), output=log

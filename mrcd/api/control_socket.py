@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Listens on the control socket, and on a new one if its file disappears."""
+
+import contextlib
+import grp
+import os
+from pathlib import Path
+
+from aiohttp import web
+
+SOCKET = "mrcd.sock"
+GROUP = "mrcd"
+
+
+class ControlSocket:
+    """Serves an application on a unix socket in the run directory."""
+
+    def __init__(self, run_dir: Path, application: web.Application) -> None:
+        self._path = run_dir / SOCKET
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._site: web.UnixSite | None = None
+        self._file: os.stat_result | None = None  # of the bound socket
+
+    async def start(self) -> None:
+        """Listen. Replaces the socket of a dead daemon; a running one would hold the lock. Raises OSError."""
+        await self._runner.setup()
+        await self._listen()
+
+    async def restore(self) -> bool:
+        """Listen on a new socket if the file of the present one was removed or replaced. Returns whether it was.
+
+        Raises OSError.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if self._file is not None and os.path.samestat(self._file, self._path.lstat()):
+                return False
+        await self._listen()
+        return True
+
+    async def stop(self) -> None:
+        """Close all connections and remove the socket."""
+        await self._runner.cleanup()
+        self._path.unlink(missing_ok=True)
+
+    async def _listen(self) -> None:
+        self._path.unlink(missing_ok=True)
+        site = web.UnixSite(self._runner, str(self._path))
+        old = os.umask(0o117)
+        try:
+            await site.start()
+        except BaseException:
+            await site.stop()
+            raise
+        finally:
+            os.umask(old)
+        _share(self._path)
+        before, self._site, self._file = self._site, site, self._path.lstat()
+        if before is not None:  # requests that it has accepted are still answered
+            await before.stop()
+
+
+def _share(path: Path) -> None:
+    """Give the socket to the group mrcd, if it exists; only root can."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError):
+            os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)

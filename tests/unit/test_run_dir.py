@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests that a running daemon restores its run directory, and that mrcctl never takes it for dead meanwhile."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from click.testing import Result
+
+from mrcd import lock_file, main
+from mrcd.api.control_socket import ControlSocket
+from mrcd.config import cluster_file
+from mrcd.daemon.run_dir import RunDir, keep_run_dir
+from mrcd.fabric import topology
+from mrcd.health.events import EventLog
+from mrcd.view.running_file import RUNNING_FILE
+from tests.cluster_files import host
+from tests.unit.canned_daemon import Daemon
+
+
+def test_only_one_daemon_gets_the_lock(tmp_path: Path) -> None:
+    assert lock_file.holder(tmp_path) is None
+    with RunDir(tmp_path / "run"):
+        assert lock_file.holder(tmp_path / "run") == int((tmp_path / "run/mrcd.lock").read_text())
+        with (
+            pytest.raises(lock_file.AlreadyRuns, match=r"already runs on this host \(pid \d+\)"),
+            RunDir(tmp_path / "run"),
+        ):
+            pass
+    assert lock_file.holder(tmp_path / "run") is None  # the file stays
+    with RunDir(tmp_path / "run"):
+        pass
+
+
+def answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("lost", ["mrcd.sock", "mrcd.lock", RUNNING_FILE, None])
+def test_the_run_directory_returns_within_a_second(tmp_path: Path, lost: str | None) -> None:
+    async def run() -> list[str]:
+        run_dir, events = tmp_path / "run", EventLog()
+        with RunDir(run_dir) as locked:
+            control = ControlSocket(run_dir, web.Application())
+            await control.start()
+
+            def save() -> None:
+                (run_dir / RUNNING_FILE).write_text("{}")
+
+            save()
+            keeping = asyncio.create_task(keep_run_dir(locked, control.restore, save, events))
+            shutil.rmtree(run_dir) if lost is None else (run_dir / lost).unlink()
+            await asyncio.sleep(1)
+            assert sorted(p.name for p in run_dir.iterdir()) == ["mrcd.lock", "mrcd.sock", RUNNING_FILE]
+            assert lock_file.holder(run_dir)
+            assert answers(run_dir / "mrcd.sock")
+            await asyncio.sleep(0.6)  # and is left alone then
+            keeping.cancel()
+            await control.stop()
+        return [e["evidence"]["lost"] for e in await events.after(0, 0)]
+
+    assert asyncio.run(run()) == [lost or f"mrcd.lock, mrcd.sock, {RUNNING_FILE}"]
+
+
+def test_a_daemon_ends_if_another_one_has_taken_its_directory(tmp_path: Path) -> None:
+    async def restored() -> bool:
+        return False
+
+    with RunDir(tmp_path) as first:
+        (tmp_path / "mrcd.lock").unlink()
+        with RunDir(tmp_path), pytest.raises(lock_file.AlreadyRuns):
+            asyncio.run(keep_run_dir(first, restored, lambda: None, EventLog()))
+
+
+# ---- mrcctl ----
+
+
+@pytest.fixture
+def locked(run_dir: Path) -> Iterator[None]:
+    with RunDir(run_dir):
+        yield
+
+
+@pytest.mark.usefixtures("locked")
+def test_mrcctl_waits_for_the_socket_of_a_running_daemon(run_dir: Path, mrcctl: Callable[..., Result]) -> None:
+    made: list[Daemon] = []
+    threading.Timer(0.3, lambda: made.append(Daemon(run_dir))).start()
+    result = mrcctl("status", "--brief")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "mrcd up" in result.stdout
+    made[0].stop()
+
+
+@pytest.mark.usefixtures("locked")
+def test_a_running_daemon_without_a_socket_is_not_called_dead(mrcctl: Callable[..., Result]) -> None:
+    began = time.monotonic()
+    for command in (["peers"], ["version"], ["detach", "--force"], ["deny", "plane:1"]):
+        result = mrcctl("--timeout", "0.1", *command)
+        assert result.exit_code == 2
+        assert "is not running" not in result.output
+        assert "not answer" in result.output
+    assert time.monotonic() - began < 5
+
+
+def test_a_lost_run_directory_is_no_proof_that_the_daemon_is_dead(run_dir: Path, mrcctl: Callable[..., Result]) -> None:
+    for command in ("peers", "denials", "reload"):
+        result = mrcctl("--run-dir", str(run_dir / "gone"), command)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"mrcctl: mrcd is not running, or {run_dir}/gone was removed")
+        assert "`systemctl restart mrcd` makes the directory again" in result.stderr
+
+
+@pytest.mark.usefixtures("locked")
+def test_version_says_that_a_running_daemon_does_not_answer(mrcctl: Callable[..., Result]) -> None:
+    result = mrcctl("--timeout", "0.1", "version", "--json")
+    assert "runs, but does not answer" in json.loads(result.stdout)["error"]
+
+
+# ---- the daemon's main function ----
+
+
+class StandIn:
+    """Stands in for the daemon, its servers and its reloader."""
+
+    def __init__(self, *_: object) -> None:
+        self.events, self.routed, self.admin_lock = EventLog(), asyncio.Event(), asyncio.Lock()
+
+    async def __aenter__(self) -> "StandIn":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def run(self) -> None:
+        await asyncio.sleep(60)
+
+    async def restore_socket(self) -> bool:
+        return False
+
+    def save_files(self) -> None:
+        pass
+
+    def on_signal(self) -> None:
+        pass
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[RunDir], None]:
+    """Returns a function that runs a daemon of stand-ins until it ends."""
+    for name in ("mrcd.daemon.daemon.running", "mrcd.api.server.Servers", "mrcd.daemon.reload.Reloader"):
+        monkeypatch.setattr(name, StandIn)
+    plan = topology.plan(cluster_file.parse(host(0) + host(1)), "h0")
+    return lambda run_dir: asyncio.run(main._serve(tmp_path / "mrcd.toml", plan, run_dir, tmp_path, None))
+
+
+def test_a_signal_ends_the_daemon(served: Callable[[RunDir], None], tmp_path: Path) -> None:
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    with RunDir(tmp_path) as locked:
+        served(locked)
+
+
+def test_a_daemon_whose_directory_another_one_has_taken_ends_with_an_error(
+    served: Callable[[RunDir], None], tmp_path: Path
+) -> None:
+    with RunDir(tmp_path) as locked:
+        (tmp_path / "mrcd.lock").unlink()
+        with RunDir(tmp_path), pytest.raises(lock_file.AlreadyRuns, match="already runs on this host"):
+            served(locked)
